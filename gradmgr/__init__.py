@@ -1,0 +1,40 @@
+"""NumPy that differentiates, with the history under your hand.
+
+>>> import gradmgr.numpy as np
+>>> from gradmgr import GradManager, tensor
+>>> w = tensor([1.0, 2.0])
+>>> gm = GradManager().attach(w)
+>>> with gm:
+...     loss = np.sum(np.tanh(w) ** 2)
+...     gm.backward(loss)
+>>> w.grad.shape
+(2,)
+"""
+
+from gradmgr import errors, graph, numpy, special
+from gradmgr._recorder import enable_grad, no_grad
+from gradmgr._tensor import Tensor, asarray, from_dlpack, tensor
+from gradmgr.errors import GradcheckError
+from gradmgr.gradcheck import gradcheck
+from gradmgr.manager import AttachSpec, GradManager, GradManagerGroup, get_backwarding_grad_manager
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AttachSpec",
+    "GradManager",
+    "GradManagerGroup",
+    "GradcheckError",
+    "Tensor",
+    "asarray",
+    "enable_grad",
+    "errors",
+    "from_dlpack",
+    "get_backwarding_grad_manager",
+    "gradcheck",
+    "graph",
+    "no_grad",
+    "numpy",
+    "special",
+    "tensor",
+]

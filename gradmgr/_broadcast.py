@@ -1,0 +1,55 @@
+"""sum_to and broadcast_to, each the other's adjoint; casts; and `fit`, which un-broadcasts a gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradmgr import _xp
+from gradmgr._op import linear
+from gradmgr._tensor import Tensor
+
+
+def _sum_to(a: Any, to: tuple[int, ...]) -> Any:
+    lead = a.ndim - len(to)
+    axes = tuple(range(lead)) + tuple(k + lead for k, n in enumerate(to) if n == 1 and a.shape[k + lead] != 1)
+    summed = np.sum(a, axis=axes) if axes else a
+    return summed if summed.shape == to else summed.reshape(to)
+
+
+def _broadcast_to(a: Any, to: tuple[int, ...]) -> Any:
+    return a if a.shape == to else _xp.namespace(a).broadcast_to(a, to)
+
+
+def _real_as(a: Any, to: np.dtype[Any]) -> Any:
+    """Cast as the adjoint of a cast does: a complex gradient of a real value is its real part."""
+    if a.dtype == to:
+        return a
+    return (a.real if a.dtype.kind == "c" and to.kind != "c" else a).astype(to)
+
+
+sum_to = linear("sum_to", _sum_to, lambda g, shape: broadcast_to(g, shape))
+broadcast_to = linear("broadcast_to", _broadcast_to, lambda g, shape: sum_to(g, shape))
+cast = linear("astype", _real_as, lambda g, dtype: cast(g, dtype))
+
+
+def fit(g: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """Make a gradient, computed in the shape of an op's result, that of the op's input."""
+    if g.shape != shape:
+        g = sum_to(g, shape)
+    return g if g.dtype == dtype else cast(g, dtype)
+
+
+def spread(t: Any, out: Any) -> Any:
+    """Make a tangent, computed in the shape of an op's input, that of the op's result."""
+    if t.shape != out.shape:
+        t = broadcast_to(t, out.shape)
+    return t if t.dtype == out.dtype else cast(t, out.dtype)
+
+
+def is_complex(value: Any) -> bool:
+    """Tell whether an array, Tensor or number is complex."""
+    if isinstance(value, Tensor):
+        value = value._array
+    return value.dtype.kind == "c" if hasattr(value, "dtype") else isinstance(value, complex)

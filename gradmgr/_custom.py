@@ -1,0 +1,141 @@
+"""`custom` and `variadic`: ops that write out both of their rules.
+
+Not hot: one general road serves them, at about twice the cost of an elementwise op.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from gradmgr._broadcast import fit, spread
+from gradmgr._op import INPUTS, PULLS, Grads, Op, Owned, Rule, accumulate, enroll, reads, renamed
+from gradmgr._recorder import Stack, current
+from gradmgr._tensor import Tensor
+
+
+def apply(op: Op, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> Tensor:
+    """Compute an op of which at least one input is a Tensor, and let what is current take it down."""
+    rec = current()
+    if rec is not None and rec.__class__ is not Stack:
+        rec = Stack(((rec,),), ((rec,),))
+    elif rec is None:
+        rec = _NOBODY
+    z: Tensor = rec.call(op, inputs, params)
+    return z
+
+
+_NOBODY = Stack((), ())
+
+
+def custom(
+    name: str, kernel: Callable[..., Any], *, vjp: Mapping[str, Rule], jvp: Mapping[str, Rule]
+) -> Callable[..., Any]:
+    """Declare an op by its kernel and, for each differentiable input, both rules.
+
+    Args:
+        name: the op's name in the table.
+        kernel: kernel(inputs..., params...); the inputs come first and are the keys of `vjp`, in order.
+        vjp: by input, rule(g, ...) naming inputs, `out`, parameters, and `shape` (of that input). Its result
+            may still have the broadcast shape of the op's result.
+        jvp: by input, rule(t, ...) naming the same; the op's tangent is their sum.
+
+    Returns:
+        f(inputs..., params...), positional, which takes Tensors and plain arrays.
+    """
+    op = enroll(Op(name, "custom", kernel))
+    inputs = tuple(vjp)
+    arguments = tuple(inspect.signature(kernel).parameters)
+    if arguments[: len(inputs)] != inputs or tuple(jvp) != inputs:
+        raise TypeError(f"op {name!r}: vjp and jvp must name the kernel's first arguments, in order")
+    count, on_offer = len(inputs), (*arguments, "out", "shape")
+    pull_wants = [reads(vjp[v], on_offer, name) for v in inputs]
+    push_wants = [reads(jvp[v], on_offer, name) for v in inputs]
+    pull_rules, push_rules = tuple(vjp.values()), tuple(jvp.values())
+    at_out = len(arguments)
+
+    def call(*arguments: Any) -> Any:
+        given, params = arguments[:count], arguments[count:]
+        if any(isinstance(t, Tensor) for t in given):
+            return apply(op, given, params)
+        return kernel(*arguments)
+
+    def entry(m: Any, marks: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
+        wanted = {k for want, mark in zip(pull_wants, marks, strict=True) if mark is not None for k in want}
+        kept = tuple([v if k in wanted else None for k, v in enumerate(values)])
+        facts = tuple([None if mark is None else (v.shape, v.dtype) for v, mark in zip(values, marks, strict=True)])
+        return (name, m, marks, facts, (*kept, *params, out if at_out in wanted else None))
+
+    def pull(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
+        _, _, marks, facts, env = e
+        for rule, want, mark, fact in zip(pull_rules, pull_wants, marks, facts, strict=True):
+            if mark is not None:
+                d = rule(g, *[fact[0] if k > at_out else env[k] for k in want])
+                accumulate(grads, owned, mark, fit(d, *fact))
+
+    def push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
+        env = (*values, *params, out)
+        total = None
+        for t, v, rule, want in zip(tangents, values, push_rules, push_wants, strict=True):
+            if t is not None:
+                part = spread(rule(t, *[v.shape if k > at_out else env[k] for k in want]), out)
+                total = part if total is None else total + part
+        return total
+
+    op.entry, op.push = entry, push
+    PULLS[name] = pull
+    INPUTS[name] = _third
+    return renamed(call, name)
+
+
+def variadic(
+    name: str, kernel: Callable[..., Any], *, vjp: Rule, jvp: Rule, keeps: Literal["nothing", "others"]
+) -> Callable[..., Any]:
+    """Declare an op of any number of inputs.
+
+    Args:
+        name: the op's name in the table.
+        kernel: kernel(arrays, *params).
+        vjp: vjp(g, k, values, shapes, *params), the cotangent of input k.
+        jvp: jvp(tangents, values, *params), a tangent being None where there is none.
+        keeps: whether `vjp` reads the values of the other inputs; else `values` is a tuple of None.
+
+    Returns:
+        f(sequence, *params), which takes Tensors and plain arrays.
+    """
+
+    def on_all(*arguments: Any) -> Any:
+        count = arguments[-1]
+        return kernel(list(arguments[:count]), *arguments[count:-1])
+
+    op = enroll(Op(name, "variadic", on_all))
+
+    def call(sequence: Sequence[Any], *params: Any) -> Any:
+        if any(isinstance(t, Tensor) for t in sequence):
+            return apply(op, tuple(sequence), (*params, len(sequence)))
+        return kernel(list(sequence), *params)
+
+    def entry(m: Any, marks: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
+        tracked = [k for k, mark in enumerate(marks) if mark is not None]
+        kept = tuple([v if keeps == "others" and tracked != [k] else None for k, v in enumerate(values)])
+        return (name, m, marks, tuple([(v.shape, v.dtype) for v in values]), kept, params[:-1])
+
+    def pull(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
+        _, _, marks, facts, kept, params = e
+        shapes = tuple([shape for shape, _ in facts])
+        for k, mark in enumerate(marks):
+            if mark is not None:
+                accumulate(grads, owned, mark, fit(vjp(g, k, kept, shapes, *params), *facts[k]))
+
+    def push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
+        return jvp(tangents, values, *params[:-1])
+
+    op.entry, op.push = entry, push
+    PULLS[name] = pull
+    INPUTS[name] = _third
+    return renamed(call, name)
+
+
+def _third(entry: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(entry[2])

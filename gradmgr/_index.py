@@ -1,0 +1,94 @@
+"""Reading through an index, and its adjoint, so that loops over an array's pieces stay linear."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradmgr import _xp
+from gradmgr._op import PULLS, Grads, Owned, accumulate, linear, zeros
+from gradmgr._recorder import current
+from gradmgr._tensor import Tensor
+
+Index = Any
+_BASIC = (int, slice, type(None), type(Ellipsis), np.integer)
+
+# A piece kept by a tape pins the buffer it is a view of, and the next write to that buffer would
+# have to copy all of it. A piece this many times smaller than its buffer is copied instead.
+_SMALL = 4
+
+
+def normalized(index: Index) -> Index:
+    """Return an index with Tensors as their arrays and lists as arrays of our own."""
+    if isinstance(index, tuple):
+        return tuple([normalized(part) for part in index])
+    if isinstance(index, Tensor):
+        return index._array
+    if isinstance(index, list):
+        return np.asarray([part._array if isinstance(part, Tensor) else part for part in index], dtype=_empty(index))
+    if isinstance(index, np.ndarray):
+        return index.copy()  # the user may write to it before the derivative is taken
+    return index
+
+
+def _empty(index: list[Any]) -> Any:
+    return None if index else np.intp
+
+
+def is_basic(index: Index) -> bool:
+    """Tell whether an index gives a view: integers, slices, None and Ellipsis only."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(isinstance(part, _BASIC) and not isinstance(part, bool) for part in parts)
+
+
+def may_repeat(index: Index) -> bool:
+    """Tell whether an index may name one element twice: it holds an integer array."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(_xp.is_array(part) and part.ndim > 0 and part.dtype.kind in "iu" for part in parts)
+
+
+def _get(a: Any, index: Index) -> Any:
+    piece = a[index]
+    if piece.base is not None and piece.nbytes * _SMALL <= _xp.buffer_bytes(piece) and current() is not None:
+        return piece.copy()
+    return piece
+
+
+def add_at(buffer: Any, index: Index, g: Any) -> None:
+    """Add `g` into `buffer[index]` in place, an element named twice receiving both."""
+    if may_repeat(index):
+        _xp.namespace(buffer).add.at(buffer, index, g)
+    else:
+        buffer[index] += g
+
+
+def _scatter(g: Any, shape: tuple[int, ...], index: Index) -> Any:
+    buffer = zeros(g, shape, g.dtype)
+    if may_repeat(index):
+        add_at(buffer, index, g)
+    else:
+        buffer[index] = g
+    return buffer
+
+
+getitem = linear("getitem", _get, lambda g, shape, index: scatter(g, shape, index))
+scatter = linear("scatter", _scatter, lambda g, index: getitem(g, index))
+
+
+def _pull_getitem(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
+    """Add into the gradient's own buffer at the index: O(piece) for all but the first piece."""
+    _, _, mark, shape, _, index = e
+    h = grads.get(mark)
+    if h is None:
+        grads[mark] = scatter(g, shape, index)
+        set.add(owned, mark)
+    elif mark in owned and shape and not isinstance(h, Tensor):
+        add_at(h, index, g)
+    elif mark in owned and is_basic(index):
+        h[index] = h[index] + g
+    else:
+        accumulate(grads, owned, mark, scatter(g, shape, index))
+
+
+PULLS["getitem"] = _pull_getitem

@@ -1,0 +1,270 @@
+"""Writing in place: recorded as a function, then the tensor is bound to the result.
+
+The buffer itself is written only where nobody else can see it (`_xp.is_private`), so neither a
+recorded value nor a slice, a `detach()` or a `numpy()` view of the tensor ever changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradmgr import _xp, errors
+from gradmgr._broadcast import broadcast_to, cast, fit
+from gradmgr._index import Index, getitem, may_repeat, normalized
+from gradmgr._op import INPUTS, PULLS, Grads, Op, Owned, accumulate, enroll, linear, zeros
+from gradmgr._recorder import Stack, current, is_tracked, rebind
+from gradmgr._tensor import Tensor, describe, raw, wrap
+
+# Below this many bytes a new array costs no more than asking whether NumPy would raise half-way.
+_SMALL_BUFFER = 4096
+
+
+# ---------------------------------------------------------------- x[i] = v
+
+
+def _copied(a: Any) -> Any:
+    return np.array(a) if isinstance(a, np.generic) else a.copy(order="K")
+
+
+def _put(a: Any, v: Any, index: Index, in_place: bool) -> Any:
+    buffer = a if in_place else _copied(a)
+    buffer[index] = v
+    return buffer
+
+
+_op = enroll(Op("setitem", "linear", _put))
+
+
+def _entry(m: Any, marks: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
+    x, v = values
+    return ("setitem", m, *marks, x.shape, x.dtype, np.shape(raw(v)), getattr(v, "dtype", None), params[0])
+
+
+def _pull(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
+    _, m, i, j, shape, dtype, v_shape, v_dtype, index = e
+    if j is not None:
+        accumulate(grads, owned, j, _as_written(_last_writes(getitem(g, index), shape, index), v_shape, v_dtype))
+    if i is None:
+        return
+    if not (m in owned and shape):
+        g = copy(g)
+    elif not isinstance(g, Tensor) and j is not None and grads[j].base is not None:
+        grads[j] = grads[j].copy()  # what v receives must not be a view of what is zeroed now
+    g[index] = 0
+    if i in grads:
+        accumulate(grads, owned, i, g)
+    else:
+        grads[i] = g
+        set.add(owned, i)
+
+
+def _last_writes(g: Any, shape: tuple[int, ...], index: Index) -> Any:
+    """Zero the gradient of values that a later one in the same write replaced: x[[0, 0]] = [2, 3]."""
+    if not may_repeat(index):
+        return g
+    xp = _xp.namespace(raw(g))
+    places = xp.arange(int(np.prod(shape))).reshape(shape)[index]
+    order = xp.arange(places.size).reshape(places.shape)
+    winner = xp.zeros(int(np.prod(shape)), dtype=order.dtype)
+    winner[places.ravel()] = order.ravel()
+    return g * (winner[places] == order).astype(g.dtype)
+
+
+def _as_written(g: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Un-broadcast to the shape of the value, which may have further leading axes of length 1."""
+    extra = len(shape) - g.ndim
+    if extra > 0:
+        return fit(g, shape[extra:], dtype).reshape(shape)
+    return fit(g, shape, dtype)
+
+
+def _push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
+    tx, tv = tangents
+    x, v = values
+    tx = zeros(raw(x), x.shape, x.dtype) if tx is None else tx
+    return put(tx, params[0], 0 if tv is None else tv)
+
+
+_op.entry, _op.push = _entry, _push
+PULLS["setitem"] = _pull
+INPUTS["setitem"] = lambda e: e[2:4]
+
+
+def _recorded_put(x: Tensor, index: Index, v: Any, in_place: bool) -> Tensor:
+    """Return x with v at index; `in_place` writes x's own buffer, which the caller knows to be private."""
+    rec = current()
+    if not _xp.is_differentiable(x._array.dtype):
+        return wrap(_put(x._array, raw(v), index, in_place))
+    if rec.__class__ is Stack:
+        z: Tensor = rec.call(_op, (x, v), (index, in_place))
+        return z
+    z = wrap(_put(x._array, raw(v), index, in_place))
+    if rec is not None:
+        marks = rec.known(x), rec.known(v) if isinstance(v, Tensor) else None
+        if marks != (None, None):
+            rec.note(_op, marks, (x, v), None, (index, in_place), z)
+    return z
+
+
+def put(x: Any, index: Index, v: Any) -> Any:
+    """Return a copy of x with v at index: `x[index] = v` as a function."""
+    if isinstance(x, Tensor) or isinstance(v, Tensor):
+        return _recorded_put(x if isinstance(x, Tensor) else wrap(x), index, v, in_place=False)
+    return _put(x, v, index, in_place=False)
+
+
+def setitem(x: Tensor, index: Index, v: Any) -> None:
+    """Write `x[index] = v` with every kind of index NumPy takes; recorded where a manager knows x or v.
+
+    Raises:
+        IndexError, ValueError: as NumPy; x is then unchanged.
+    """
+    index = normalized(index)
+    if not isinstance(v, Tensor):
+        v = _xp.need_operand(v, "x[...] = v")
+    in_place = _xp.is_private(x)
+    if in_place and getattr(v, "dtype", x.dtype) != x.dtype:  # a cast may overflow half-way through
+        in_place = not _xp.float_errors_raise()
+    rebind(x, _recorded_put(x, index, v, in_place))
+
+
+copy = linear("copy", _copied, lambda g: g)
+
+
+# ---------------------------------------------------------------- out= and += and where=
+
+
+def _fit_into(target: Tensor, z: Tensor, asked: str) -> Tensor:
+    """Return z in the target's shape and dtype by NumPy's rule for out=: broadcast, same-kind cast."""
+    if z.shape != target.shape:
+        try:
+            fits = np.broadcast_shapes(z.shape, target.shape) == target.shape
+        except ValueError:
+            fits = False
+        if not fits:
+            raise errors.ShapeError(
+                f"{asked} writes a result of shape {z.shape} into {describe(target)}; give it that shape"
+            )
+        z = broadcast_to(z, target.shape)
+    if z.dtype != target.dtype:
+        if not np.can_cast(z.dtype, target.dtype, "same_kind"):
+            raise errors.DtypeError(
+                f"{asked} writes a result of dtype {z.dtype} into {describe(target)}; "
+                f"that loses its kind; convert with .astype({str(target.dtype)!r}) first"
+            )
+        z = as_type(z, target.dtype)
+    return z
+
+
+def as_type(x: Any, dtype: Any) -> Any:
+    """Cast, recorded between the dtypes that carry gradients; a cast to integers or bools cuts."""
+    dtype = np.dtype(dtype)
+    if not isinstance(x, Tensor):
+        return x.astype(dtype)
+    if _xp.is_differentiable(dtype) and _xp.is_differentiable(x.dtype):
+        return cast(x, dtype)
+    return wrap(x._array.astype(dtype))
+
+
+def store(out: Any, z: Any, asked: str) -> Any:
+    """Write a result into what the user passed as out=, and return that.
+
+    Raises:
+        ShapeError, DtypeError: the result does not fit; out is unchanged.
+        TrackedConversionError: a tracked result into a plain array.
+    """
+    if isinstance(out, tuple):
+        (out,) = out
+    if isinstance(out, Tensor):
+        return rebind(out, _fit_into(out, z if isinstance(z, Tensor) else wrap(z), asked))
+    if isinstance(z, Tensor):
+        if is_tracked(z):
+            raise errors.TrackedConversionError(
+                f"{asked} would write {describe(z)}, which a manager tracks, into a plain array and lose its "
+                "history; pass a Tensor as out=, or write z.numpy() explicitly"
+            )
+        z = z._array
+    np.copyto(out, z, casting="same_kind")
+    return out
+
+
+def updater(operate: Callable[[Tensor, Any], Any], ufunc: Callable[..., Any] | None, symbol: str) -> Callable[..., Any]:
+    """Make the method of an in-place operator from that of the plain one.
+
+    Args:
+        operate: the operator, recorded; x op y.
+        ufunc: writes with out=, for buffers that are worth reusing; None where that is not safe.
+        symbol: for errors, such as "+=".
+    """
+
+    def update(x: Tensor, y: Any, /) -> Any:
+        if ufunc is not None and current() is None and x._array.nbytes > _SMALL_BUFFER and _xp.is_private(x):
+            b = y._array if isinstance(y, Tensor) else _xp.operand(y)
+            if b is not NotImplemented and not _xp.float_errors_raise() and np.shape(b) in ((), x.shape):
+                ufunc(x._array, b, out=x._array)
+                x._rec = None
+                return x
+        z = operate(x, y)
+        if z is NotImplemented:
+            return z
+        return rebind(x, _fit_into(x, z, f"x {symbol} y"))
+
+    return update
+
+
+def with_keywords(door: Any, ufunc: Any, args: tuple[Any, ...], out: Any, where: Any, dtype: Any) -> Any:
+    """Do what a ufunc's keywords out=, where= and dtype= ask, from the ops for casts and masks."""
+    asked = f"{door.__name__}(out=...)"
+    if not any(isinstance(t, Tensor) for t in (*args, out, where)):
+        return ufunc(*args, out=out, where=where, dtype=dtype)
+    if dtype is not None:
+        args = tuple([_as_loop_dtype(t, np.dtype(dtype), door.__name__) for t in args])
+    if where is not True:
+        return _masked(door, args, out, raw(where), asked)
+    z = door(*args)
+    return z if out is None else store(out, z, asked)
+
+
+def _as_loop_dtype(t: Any, dtype: np.dtype[Any], name: str) -> Any:
+    if not isinstance(t, Tensor):
+        return np.asarray(t, dtype=dtype) if isinstance(t, (list, tuple)) else t
+    if not np.can_cast(t.dtype, dtype, "same_kind"):
+        raise errors.DtypeError(f"{name}(dtype={dtype}) cannot take {describe(t)} by a same-kind cast; cast it first")
+    return as_type(t, dtype)
+
+
+def _masked(door: Any, args: tuple[Any, ...], out: Any, mask: Any, asked: str) -> Any:
+    """Compute only where the mask is set, so that values elsewhere have no part in any derivative.
+
+    Elsewhere the result is that of out=, and 0 without one.
+    """
+    mask = mask if _xp.is_array(mask) else np.asarray(mask)
+    shape = np.broadcast_shapes(mask.shape, *(np.shape(raw(t)) for t in args))
+    mask = _xp.namespace(mask).broadcast_to(mask, shape)
+    picked = [getitem(broadcast_to(t, shape), mask) if isinstance(t, Tensor) else _picked(t, shape, mask) for t in args]
+    part = door(*picked)
+    base = _base_of(out, part, shape)
+    z = put(base, mask, part)
+    return z if out is None else store(out, z, asked)
+
+
+def _picked(value: Any, shape: tuple[int, ...], mask: Any) -> Any:
+    if np.shape(value) == ():
+        return value
+    array = value if _xp.is_array(value) else np.asarray(value)
+    return _xp.namespace(array).broadcast_to(array, shape)[mask]
+
+
+def _base_of(out: Any, part: Any, shape: tuple[int, ...]) -> Any:
+    if isinstance(out, tuple):
+        (out,) = out
+    if out is None:
+        return wrap(zeros(part, shape, part.dtype))
+    if isinstance(out, Tensor):
+        if out.shape != shape:
+            raise errors.ShapeError(f"out= must have the shape {shape} of the result; found {describe(out)}")
+        return out
+    return wrap(out)

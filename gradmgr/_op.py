@@ -1,0 +1,157 @@
+"""The op record, the op table, rule-by-name reading, and `linear`.
+
+An op is declared once: its kernel, its reverse rule, its forward rule. A rule is one line of
+algebra whose parameters name what it needs; only what the rules of the tracked inputs name is
+kept. Rules are polymorphic: on plain arrays they run as plain NumPy or CuPy calls, under an outer
+recorder the same rules run on Tensors and are recorded, and that is the whole of higher order.
+
+A tape entry is a flat tuple that begins with a code, a string, and the mark of the result. The
+code says how to read the rest. It is a string and not the op itself because CPython's cyclic
+collector stops looking at tuples that hold only strings, numbers and arrays: on a chain of 1e5
+held ops that is 0.09 of 0.95 us per op.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gradmgr import _xp
+from gradmgr._recorder import Stack, current
+from gradmgr._tensor import Tensor
+
+Rule = Callable[..., Any]
+Grads = dict[Any, Any]
+Owned = set[Any]
+# Reads one entry of a tape: adds what the gradient of its result gives to the gradients of its inputs.
+Pull = Callable[[tuple[Any, ...], Any, Grads, Owned], None]
+
+
+class Op:
+    """One declaration of the op table."""
+
+    __slots__ = ("entry", "kernel", "kind", "name", "push")
+
+    def __init__(self, name: str, kind: str, kernel: Callable[..., Any]) -> None:
+        self.name = name
+        self.kind = kind
+        self.kernel = kernel
+        # entry(mark, marks, values, out, params) -> the tuple for a tape.
+        self.entry: Callable[..., tuple[Any, ...]]
+        # push(tangents, values, out, params) -> the tangent of the result.
+        self.push: Callable[..., Any]
+
+
+# The op table. PULLS and INPUTS are keyed by entry code, OPS by op name.
+OPS: dict[str, Op] = {}
+PULLS: dict[str, Pull] = {}
+INPUTS: dict[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {}
+
+
+def enroll(op: Op) -> Op:
+    """Enter an op in the table; each name stands there once."""
+    if op.name in OPS:
+        raise ValueError(f"op {op.name!r} is declared twice")
+    OPS[op.name] = op
+    return op
+
+
+def reads(rule: Rule, names: Sequence[str], op: str) -> tuple[int, ...]:
+    """Return the positions in `names` of what a rule asks for after its gradient.
+
+    Raises:
+        TypeError: the rule asks for something that is not on offer.
+    """
+    asked = tuple(inspect.signature(rule).parameters)[1:]
+    for name in asked:
+        if name not in names:
+            raise TypeError(f"a rule of op {op!r} asks for {name!r}; it may ask for {', '.join(names)}")
+    return tuple(names.index(name) for name in asked)
+
+
+def accumulate(grads: Grads, owned: Owned, mark: Any, g: Any) -> None:
+    """Add one contribution: the first by reference, the second into a new buffer, later ones into that."""
+    h = grads.get(mark)
+    if h is None:
+        grads[mark] = g
+    elif mark in owned:
+        h += g
+        grads[mark] = h
+    else:
+        grads[mark] = h + g
+        owned.add(mark)
+
+
+def linear(name: str, kernel: Callable[..., Any], adjoint: Rule) -> Callable[..., Any]:
+    """Declare an op linear in its one input: the forward rule is the op itself.
+
+    Args:
+        name: the op's name in the table.
+        kernel: kernel(array, *params).
+        adjoint: adjoint(g, ...) naming any of `shape` and `dtype` (of the input) and the kernel's parameters.
+
+    Returns:
+        f(x, *params), which takes Tensors and plain arrays.
+    """
+    op = enroll(Op(name, "linear", kernel))
+    params_of_kernel = tuple(inspect.signature(kernel).parameters)[1:]
+    wanted = reads(adjoint, ("shape", "dtype", *params_of_kernel), name)
+
+    def call(x: Any, /, *params: Any) -> Any:
+        if not isinstance(x, Tensor):
+            return kernel(x, *params)
+        rec = current()
+        if rec.__class__ is Stack:
+            return rec.call(op, (x,), params)
+        a = x._array
+        z = _new(Tensor)
+        z._array = kernel(a, *params)
+        if rec is not None:
+            mark = x._mark if x._rec is rec else rec.guests.get(x)
+            if mark is not None:
+                z._rec = rec
+                z._mark = m = object()
+                entries = rec.entries
+                entries.append((name, m, mark, a.shape, a.dtype, *params))
+                if len(entries) > rec.limit:
+                    rec.sweep()
+                return z
+        z._rec = None
+        return z
+
+    def pull(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
+        known = e[3:]
+        accumulate(grads, owned, e[2], adjoint(g, *[known[k] for k in wanted]))
+
+    def entry(m: Any, marks: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
+        return (name, m, marks[0], values[0].shape, values[0].dtype, *params)
+
+    def push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
+        return call(tangents[0], *params)
+
+    op.entry, op.push = entry, push
+    PULLS[name] = pull
+    INPUTS[name] = one_input
+    return renamed(call, name)
+
+
+def one_input(entry: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Read the input marks of an entry with one input."""
+    return entry[2:3]
+
+
+def renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Give a made function the op's name, in tracebacks and profiles too."""
+    function.__name__ = function.__qualname__ = name
+    function.__code__ = function.__code__.replace(co_name=name, co_qualname=name)  # type: ignore[attr-defined]
+    return function
+
+
+_new = object.__new__
+
+
+def zeros(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return a plain array of zeros in the library of `like`, an array or a Tensor."""
+    a = like._array if isinstance(like, Tensor) else like
+    return _xp.namespace(a).zeros(shape, dtype)

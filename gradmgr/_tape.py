@@ -1,0 +1,227 @@
+"""Tape: notes what tracked tensors go through, pulls gradients back, and forgets."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from gradmgr import errors
+from gradmgr._op import INPUTS, PULLS, Grads, Op, Owned, accumulate, linear, one_input
+from gradmgr._recorder import Recorder, during
+from gradmgr._tensor import Tensor
+from gradmgr._xp import is_array, shares_memory
+
+Entry = tuple[Any, ...]
+
+_FIRST_SWEEP = 256
+
+
+def _held(entry: Entry) -> int:
+    return sys.getrefcount(entry[1])
+
+
+# The reference count of a mark that only its own entry holds, measured the way it is used.
+_UNHELD = _held(("", object()))
+
+
+class _Inert(list[Any]):
+    """The entries of a closed tape: whoever still has it as current notes into nothing."""
+
+    def append(self, entry: Any) -> None:
+        pass
+
+
+class _NotOwned(set[Any]):
+    """Who owns gradient buffers when gradients are themselves recorded: nobody.
+
+    They may then be Tensors, whose history names every contribution. The index ops, which
+    make Tensors of their own to add into, enter them by `set.add`.
+    """
+
+    def add(self, mark: Any) -> None:
+        pass
+
+
+class Tape(Recorder):
+    """Reverse mode: a mark names a value on the tape."""
+
+    __slots__ = ("_sweeping", "entries", "leaves", "limit")
+
+    is_tape = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entries: list[Any] = []
+        self.leaves: dict[Tensor, Any] = {}  # every attached tensor seen, and the mark its gradient goes to
+        self.limit = _FIRST_SWEEP
+        self._sweeping = threading.Lock()
+
+    # ------------------------------------------------------------ noting
+
+    def watch(self, t: Tensor) -> None:
+        """Take `t` as a leaf from here on: what was computed from it before does not count."""
+        known = self.known(t)
+        if known is not None:
+            if self.leaves.get(t) == known:
+                return
+            mark: Any = object()
+            self.entries.append(("attach", mark, known, t.shape, t.dtype))
+            self.forget(t)
+        else:
+            # A leaf shared by threads is stamped by each of their tapes. That the mark is the same
+            # for all of them keeps a reader right that sees one tape's stamp and another's mark.
+            mark = object() if t in self.leaves else id(t)
+        self.leaves[t] = self.guests[t] = mark
+        if t._rec is None or not t._rec.open:
+            t._mark = mark
+            t._rec = self
+
+    def unwatch(self, t: Tensor) -> None:
+        """Stop taking `t` as a leaf."""
+        self.leaves.pop(t, None)
+        self.forget(t)
+
+    def note(
+        self, op: Op, marks: tuple[Any, ...], values: tuple[Any, ...], out: Any, params: tuple[Any, ...], z: Tensor
+    ) -> None:
+        mark = object()
+        self.entries.append(op.entry(mark, marks, values, out, params))
+        self.stamp(z, mark)
+        if len(self.entries) > self.limit:
+            self.sweep()
+
+    # ------------------------------------------------------------ forgetting
+
+    def sweep(self) -> None:
+        """Drop the entries whose results nobody holds any more.
+
+        From the end to the start, so that a dropped entry's inputs can follow. Other threads may
+        append meanwhile: only the entries seen at the start are touched.
+        """
+        if not self.open or not self._sweeping.acquire(blocking=False):
+            return
+        entries, end = self.entries, len(self.entries)
+        try:
+            for k in range(end - 1, -1, -1):
+                if _held(entries[k]) <= _UNHELD:
+                    entries[k] = None
+        finally:
+            entries[:end] = [e for e in entries[:end] if e is not None]
+            self.limit = max(_FIRST_SWEEP, 2 * len(entries))
+            self._sweeping.release()
+
+    def close(self) -> None:
+        """Forget everything; a tape that still stands somewhere as current notes nothing more."""
+        self.open = False
+        self.entries = _Inert()
+        for t in list(self.guests):
+            if t._rec is self:
+                t._rec = None
+        self.guests.clear()
+        self.leaves.clear()
+
+    def spoil(self, array: Any) -> None:
+        """Make every entry that keeps a value in this memory raise when it is used."""
+        for k, e in enumerate(self.entries):
+            if any(is_array(kept) and shares_memory(kept, array) for kept in _flat(e[2:])):
+                self.entries[k] = ("stale", e[1], INPUTS[e[0]](e), e[0])
+
+    def nbytes(self) -> int:
+        """Return the bytes of the distinct arrays that entries keep."""
+        kept = {id(a): a for e in list(self.entries) for a in _flat(e[2:]) if is_array(a) and a.ndim > 0}
+        return sum(int(a.nbytes) for a in kept.values())
+
+    # ------------------------------------------------------------ pulling
+
+    def first_uses(self, leaves: Iterable[Tensor]) -> dict[int, list[Tensor]]:
+        """Map the index of the earliest entry that feeds on a leaf to the leaves it completes.
+
+        Walking back, a leaf's gradient is complete when that entry is done. A leaf that no entry
+        feeds on is complete before the walk, at the index past the end.
+        """
+        waiting = {self.leaves[t]: t for t in leaves}
+        found: dict[int, list[Tensor]] = {}
+        for k, e in enumerate(self.entries):
+            if not waiting:
+                break
+            for mark in INPUTS[e[0]](e):
+                t = waiting.pop(mark, None)
+                if t is not None:
+                    found.setdefault(k, []).append(t)
+        if waiting:
+            found[len(self.entries)] = list(waiting.values())
+        return found
+
+    def walk(
+        self,
+        seeds: list[tuple[Any, Any]],
+        completed: dict[int, list[Tensor]],
+        report: Callable[[Tensor, Any], None],
+        *,
+        retain: bool,
+    ) -> Grads:
+        """Pull the seeds back through the entries; without `retain` each is freed when it is done.
+
+        Args:
+            seeds: (mark, cotangent) pairs.
+            completed: as from `first_uses`; `report(leaf, gradient)` is called as each is reached.
+            report: called only for leaves that received a gradient.
+            retain: keep the entries for another walk.
+
+        Returns:
+            The gradients by mark; those of leaves are what is left.
+        """
+        grads: Grads = {}
+        owned: Owned = set() if self.below is None else _NotOwned()
+        entries = self.entries.copy() if retain else self.entries
+        with during(self.below):
+            for mark, dy in seeds:
+                accumulate(grads, owned, mark, dy)
+            for stop in (*sorted(completed, reverse=True), 0):
+                _pull_down_to(stop, entries, grads, owned, self.leaves)
+                for t in completed.get(stop, ()):
+                    g = grads.get(self.leaves.get(t))
+                    if g is not None:
+                        report(t, g)
+        return grads
+
+
+def _pull_down_to(stop: int, entries: list[Any], grads: Grads, owned: Owned, leaves: dict[Tensor, Any]) -> None:
+    """Pop and pull entries until `stop` are left."""
+    take = grads.pop
+    attached = set(leaves.values())
+    while len(entries) > stop:
+        e = entries.pop()
+        g = grads.get(e[1]) if e[0] == "attach" and e[1] in attached else take(e[1], None)
+        if g is None:
+            continue
+        try:
+            PULLS[e[0]](e, g, grads, owned)
+        except Exception as error:
+            error.add_note(f"(in the derivative of gradmgr op {e[0].partition('.')[0]!r})")
+            raise
+
+
+def _flat(values: Iterable[Any]) -> Iterable[Any]:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _flat(value)
+        else:
+            yield value._array if isinstance(value, Tensor) else value
+
+
+def _pull_stale(e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
+    raise errors.StaleValueError(
+        f"the derivative of op {e[3].partition('.')[0]!r} needs a value in memory that increment_version declared "
+        "overwritten after it was used; write to it after backward(), or compute on a copy"
+    )
+
+
+# An intermediate that is attached gets a mark of its own through this op, so that what was
+# computed from it before is told apart from what comes after.
+linear("attach", lambda a: a, lambda g: g)
+PULLS["stale"] = _pull_stale
+INPUTS["stale"] = lambda e: tuple(e[2])
+INPUTS["attach"] = one_input

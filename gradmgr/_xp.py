@@ -1,0 +1,210 @@
+"""Facts on array libraries: what is an array, who owns its memory, where it lives.
+
+CuPy is looked up among the modules already imported and never imported by us
+unless the user asks for a GPU: importing it costs a second and needs a driver.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from gradmgr import errors
+
+Array = Any  # numpy.ndarray, a NumPy scalar (a 0-d result), or cupy.ndarray
+
+F4 = np.dtype(np.float32)
+F8 = np.dtype(np.float64)
+
+# Operands that may stand beside a Tensor as they are: looked up by exact class on the fast road.
+PLAIN = frozenset(
+    (
+        *(float, int, bool, complex, np.ndarray),
+        *(np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64),
+        *(np.float16, np.float32, np.float64, np.complex64, np.complex128),
+    )
+)
+
+
+def loaded_cupy() -> Any | None:
+    """Return the CuPy module if the user's program has imported it."""
+    module = sys.modules.get("cupy")
+    return module if hasattr(module, "ndarray") else None
+
+
+def import_cupy(asked: str) -> Any:
+    """Return the CuPy module, importing it; `asked` says what for in the error."""
+    try:
+        import cupy
+    except ImportError as error:
+        raise errors.DeviceError(
+            f"{asked} needs CuPy, which is not installed; install gradmgr[cuda12] or gradmgr[cuda13], "
+            "whichever fits the machine's CUDA driver"
+        ) from error
+    if not cupy.cuda.is_available():
+        raise errors.DeviceError(f"{asked} was asked for, but CuPy finds no GPU here; stay on device='cpu'")
+    return cupy
+
+
+def is_array(value: object) -> bool:
+    """Tell whether `value` is an array (or NumPy scalar) that gradmgr computes on."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return True
+    cupy = loaded_cupy()
+    return cupy is not None and isinstance(value, cupy.ndarray)
+
+
+def namespace(array: Array) -> Any:
+    """Return the module whose functions make arrays like this one."""
+    if isinstance(array, (np.ndarray, np.generic)):
+        return np
+    return loaded_cupy() if is_array(array) else np
+
+
+def operand(value: object) -> Any:
+    """Return `value` as an array or scalar that may stand beside a Tensor, else NotImplemented."""
+    if value.__class__ in PLAIN or is_array(value):
+        return np.asarray(value) if isinstance(value, np.ndarray) else value
+    if isinstance(value, (list, tuple)):
+        return np.asarray(value)
+    if isinstance(value, (int, float, complex)):
+        return value
+    return NotImplemented
+
+
+def need_operand(value: object, name: str) -> Any:
+    """Like `operand`, for functions, which raise where an operator lets Python try the other side."""
+    found = operand(value)
+    if found is NotImplemented:
+        raise TypeError(
+            f"{name} takes Tensors, arrays and numbers; found {type(value).__module__}.{type(value).__qualname__}; "
+            "convert it with gradmgr.tensor(...) or numpy.asarray(...)"
+        )
+    return found
+
+
+def check_mixed(name: str, *arrays: Array) -> None:
+    """Raise if NumPy and CuPy arrays meet; called when a kernel has already failed with a TypeError."""
+    libraries = {namespace(a).__name__ for a in arrays if is_array(a) and not isinstance(a, np.generic)}
+    if len(libraries) > 1:
+        raise errors.MixedArraysError(
+            f"{name} was given arrays of both NumPy and CuPy; move one side first, "
+            "with t.to('cuda:0'), t.to('cpu') or cupy.asarray(...)"
+        )
+
+
+def is_differentiable(dtype: np.dtype[Any]) -> bool:
+    """Tell whether a tensor of this dtype can carry a gradient."""
+    return dtype.char in "efdFD" or dtype.name == "bfloat16"
+
+
+def device_of(array: Array) -> str:
+    """Return "cpu" or "cuda:N"."""
+    if isinstance(array, (np.ndarray, np.generic)):
+        return "cpu"
+    return f"cuda:{array.device.id}"
+
+
+def device_index(device: str) -> int | None:
+    """Return the GPU's number, None for the CPU; ValueError for a name that is neither."""
+    kind, _, number = str(device).partition(":")
+    if str(device) == "cpu":
+        return None
+    if kind == "cuda" and (number == "" or number.isdecimal()):
+        return int(number or 0)
+    raise ValueError(f"device {device!r} is not known; use 'cpu' or 'cuda:0'")
+
+
+def to_device(array: Array, device: str) -> Array:
+    """Return the array on `device`; the same object where it lives there already."""
+    index = device_index(device)
+    if index is None:
+        return array if namespace(array) is np else array.get()
+    cupy = import_cupy(f"device {device!r}")
+    with cupy.cuda.Device(index):
+        return cupy.asarray(array)
+
+
+def make_array(data: Any, dtype: Any = None, device: str | None = None, *, copy: bool | None = None) -> Array:
+    """Return `data` as an array by NumPy's rules: copy=True never shares, None shares where it can."""
+    cupy = loaded_cupy()
+    if cupy is not None and isinstance(data, cupy.ndarray):
+        cast = data if dtype is None else data.astype(dtype, copy=False)
+        if copy is False and cast is not data:
+            raise ValueError(f"asarray with copy=False cannot change the dtype from {data.dtype} to {np.dtype(dtype)}")
+        array = cast.copy() if copy and cast is data else cast
+    else:
+        array = np.array(data, dtype=dtype, copy=copy)
+    if device is None or device == device_of(array):
+        return array
+    if copy is False:
+        raise ValueError(f"asarray with copy=False cannot move from {device_of(array)} to {device}")
+    return to_device(array, device)
+
+
+def float_errors_raise() -> bool:
+    """Tell whether the user asked NumPy to raise (or call back) on floating-point errors."""
+    return any(mode in ("raise", "call") for mode in np.geterr().values())
+
+
+def writeable(array: Array) -> bool:
+    """CuPy arrays have no such flag: they are always writeable."""
+    return bool(getattr(array.flags, "writeable", True))
+
+
+# ---------------------------------------------------------------- who else holds this memory
+# A buffer is written in place only when nobody else can see it. Reference counts say so exactly:
+# every view, saved value, numpy() view, memoryview or foreign library holds a reference to the
+# array object that owns the memory. What "nobody else" counts to is measured, not assumed.
+
+
+def _counts(holder: Any) -> tuple[int, int]:
+    array = holder._array
+    base = array.base
+    return sys.getrefcount(array), sys.getrefcount(base) if base is not None else 0
+
+
+class _Probe:
+    __slots__ = ("_array",)
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+
+
+_ALONE, _ = _counts(_Probe(np.empty(2)))
+_, _BASE_ALONE = _counts(_Probe(np.empty(2)[:1]))
+
+
+def _owns_memory(array: Array) -> bool:
+    if array.base is not None or not array.flags.owndata:
+        return False
+    memory = getattr(getattr(array, "data", None), "mem", None)  # CuPy: memory taken over by DLPack
+    return type(memory).__name__ != "UnownedMemory"
+
+
+def is_private(holder: Any) -> bool:
+    """Tell whether `holder._array` may be written in place: our memory, and nobody else can see it."""
+    if isinstance(holder._array, np.generic) or not writeable(holder._array):
+        return False
+    alone, base_alone = _counts(holder)
+    if alone > _ALONE:
+        return False
+    base = holder._array.base
+    if base is None:
+        return _owns_memory(holder._array)
+    return base_alone <= _BASE_ALONE and is_array(base) and _owns_memory(base)
+
+
+def buffer_bytes(array: Array) -> int:
+    """Return the size of the whole buffer that keeping this array keeps alive."""
+    base = getattr(array, "base", None)
+    return int(base.nbytes) if is_array(base) else int(array.nbytes)
+
+
+def shares_memory(one: Array, other: Array) -> bool:
+    """Tell whether two arrays' memory bounds overlap (may say yes for interleaved views)."""
+    if namespace(one) is not namespace(other) or isinstance(one, np.generic) or isinstance(other, np.generic):
+        return False
+    return bool(namespace(one).may_share_memory(one, other))

@@ -1,0 +1,51 @@
+"""Typed exceptions; each is also the builtin a reader expects to catch."""
+
+from __future__ import annotations
+
+
+class GradmgrError(Exception):
+    """The root of everything gradmgr raises on its own account."""
+
+
+class RecordingError(GradmgrError, RuntimeError):
+    """A manager was asked for something its recording state does not allow."""
+
+
+class NotRecordedError(GradmgrError, RuntimeError):
+    """A tensor was used as if a manager had recorded how it came about."""
+
+
+class StaleValueError(GradmgrError, RuntimeError):
+    """Memory that a derivative needs was declared overwritten from outside."""
+
+
+class TrackedConversionError(GradmgrError, TypeError):
+    """A tracked tensor was about to become a plain array behind the user's back."""
+
+
+class UnsupportedFunctionError(GradmgrError, TypeError):
+    """NumPy has this function, gradmgr does not."""
+
+
+class CallbackError(GradmgrError, TypeError):
+    """A callback did not return a gradient or a future of one."""
+
+
+class MixedArraysError(GradmgrError, TypeError):
+    """NumPy and CuPy arrays met in one operation."""
+
+
+class DtypeError(GradmgrError, TypeError):
+    """A dtype that cannot carry or receive this gradient."""
+
+
+class ShapeError(GradmgrError, ValueError):
+    """A shape that does not fit what it was given for."""
+
+
+class DeviceError(GradmgrError, RuntimeError):
+    """A device was asked for that this machine or installation does not have."""
+
+
+class GradcheckError(GradmgrError, RuntimeError):
+    """An analytic derivative disagrees with the numeric one."""

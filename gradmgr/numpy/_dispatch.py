@@ -1,0 +1,81 @@
+"""Plain `numpy.f(tensor)` and `ndarray op tensor` come to us; what we lack raises, naming itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from gradmgr import errors
+from gradmgr._recorder import is_tracked
+from gradmgr._tensor import Tensor, describe
+
+
+def _lacking(name: str) -> errors.UnsupportedFunctionError:
+    return errors.UnsupportedFunctionError(
+        f"numpy.{name} was called on a Tensor, and gradmgr has no differentiable counterpart of it; "
+        f"for values without gradients call it on t.numpy()"
+    )
+
+
+def bind(door: ModuleType) -> None:
+    """Bind NumPy's protocols onto Tensor, served by the functions of `door`."""
+    ours: dict[Any, Callable[..., Any]] = {
+        getattr(np, name): function
+        for name, function in vars(door).items()
+        if callable(function) and not isinstance(function, type) and callable(getattr(np, name, None))
+    }
+    table = MappingProxyType(ours)
+    by_name = MappingProxyType({function.__name__: function for function in table.values()})
+
+    def __array_ufunc__(self: Tensor, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        ours = table.get(ufunc)
+        if method != "__call__" or ours is None:
+            raise _lacking(ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}")
+        return ours(*inputs, **kwargs)
+
+    def __array_function__(self: Tensor, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        ours = table.get(function)
+        if ours is None:
+            raise _lacking(_dotted(function))
+        return ours(*args, **kwargs)
+
+    def __cupy_override_elementwise_kernel__(self: Tensor, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        """CuPy's counterpart of __array_ufunc__: `cupy_array * tensor`."""
+        name = getattr(kernel, "__name__", "").removeprefix("cupy_")
+        if name not in by_name:
+            raise _lacking(name)
+        return by_name[name](*args, **kwargs)
+
+    def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        if is_tracked(self):
+            raise errors.TrackedConversionError(
+                f"{describe(self)} is tracked by a manager and was about to become a plain NumPy array, which would "
+                "silently cut its gradient; use gradmgr.numpy functions, or say t.numpy() or t.detach()"
+            )
+        if self.device != "cpu":
+            raise errors.TrackedConversionError(
+                f"{describe(self)} lives on {self.device}; a copy to the host is never implicit; say t.numpy()"
+            )
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def __array_namespace__(self: Tensor, /, *, api_version: str | None = None) -> ModuleType:
+        """The Array API's way from an array to its functions."""
+        return door
+
+    for method in (
+        __array_namespace__,
+        __array_ufunc__,
+        __array_function__,
+        __cupy_override_elementwise_kernel__,
+        __array__,
+    ):
+        setattr(Tensor, method.__name__, method)
+
+
+def _dotted(function: Any) -> str:
+    module = getattr(function, "__module__", None) or "numpy"
+    name = str(getattr(function, "__name__", function))
+    return f"{module.removeprefix('numpy')}.{name}".removeprefix(".").removeprefix("_core.")

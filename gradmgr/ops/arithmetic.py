@@ -1,0 +1,278 @@
+"""Elementwise mathematics: arithmetic, powers, exponentials, trigonometry, choice.
+
+Each rule gives the derivative's map for one input; see `_elementwise`. Rules are written so that
+an intermediate that overflows where the derivative does not is avoided: `exp` and `tanh` go from
+their output. Where a function has a corner, the subgradient is that of the table in the docs:
+halves at a tie, 0 at the kink of abs, 1 at the bound of a clip.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+
+from gradmgr import _xp
+from gradmgr._broadcast import is_complex
+from gradmgr._custom import custom
+from gradmgr._elementwise import conj, elementwise
+from gradmgr._inplace import store
+from gradmgr._tensor import Tensor, raw
+
+LN2 = math.log(2.0)
+LN10 = math.log(10.0)
+
+
+def where(condition: Any, x: Any, y: Any) -> Any:
+    """Choose as `numpy.where` with three arguments; gradients flow into the branch taken."""
+    return _where(x, y, raw(condition))
+
+
+def _choose(x: Any, y: Any, condition: Any) -> Any:
+    return np.where(condition, x, y)
+
+
+def _zeros_like(g: Any) -> Any:
+    """Zeros of the shape and dtype of g, a plain array: a constant for every recorder."""
+    a = raw(g)
+    return _xp.namespace(a).zeros_like(a)
+
+
+_where = custom(
+    "where",
+    _choose,
+    vjp={
+        "x": lambda g, condition: where(condition, g, _zeros_like(g)),
+        "y": lambda g, condition: where(condition, _zeros_like(g), g),
+    },
+    jvp={
+        "x": lambda t, condition: where(condition, t, _zeros_like(t)),
+        "y": lambda t, condition: where(condition, _zeros_like(t), t),
+    },
+)
+
+# ---------------------------------------------------------------- arithmetic
+
+add = elementwise("add", np.add, lambda g: g, lambda g: g, operate=operator.add)
+subtract = elementwise("subtract", np.subtract, lambda g: g, lambda g: -g, operate=operator.sub)
+multiply = elementwise("multiply", np.multiply, lambda g, y: g * y, lambda g, x: g * x, operate=operator.mul)
+divide = elementwise("divide", np.divide, lambda g, y: g / y, lambda g, y, out: -g * out / y, operate=operator.truediv)
+negative = elementwise("negative", np.negative, lambda g: -g, operate=operator.neg)
+positive = elementwise("positive", np.positive, lambda g: g, operate=operator.pos)
+reciprocal = elementwise("reciprocal", np.reciprocal, lambda g, out: -g * out * out)
+remainder = elementwise(
+    "remainder", np.remainder, lambda g: g, lambda g, x, y: -g * floor.door(x / y), operate=operator.mod
+)
+fmod = elementwise("fmod", np.fmod, lambda g: g, lambda g, x, y: -g * trunc.door(x / y))
+floor_divide = elementwise("floor_divide", np.floor_divide, _zeros_like, _zeros_like, operate=operator.floordiv)
+
+# ---------------------------------------------------------------- powers
+
+
+def _power_x(g: Any, x: Any, y: Any) -> Any:
+    """y x^(y-1), which is 0 for y = 0, even at x = 0."""
+    if not hasattr(y, "shape"):
+        return g * (y * x ** (y - 1)) if y else g * 0
+    zero = raw(y) == 0
+    return g * where(zero, 0.0, y * x ** where(zero, 1.0, y - 1))
+
+
+def _power_y(g: Any, x: Any, y: Any, out: Any) -> Any:
+    """x^y log x, which at x = 0 is 0 for y >= 0 and -inf for y < 0."""
+    at_zero = (raw(x) == 0) & (raw(y).real >= 0)
+    return g * out * log.door(where(at_zero, 1.0, x))
+
+
+power = elementwise("power", np.power, _power_x, _power_y, operate=operator.pow)
+square = elementwise("square", np.square, lambda g, x: g * (2 * x))
+sqrt = elementwise("sqrt", np.sqrt, lambda g, out: g / (2 * out))
+cbrt = elementwise("cbrt", np.cbrt, lambda g, out: g / (3 * out * out))
+
+# ---------------------------------------------------------------- exponentials and logarithms
+
+exp = elementwise("exp", np.exp, lambda g, out: g * out)
+exp2 = elementwise("exp2", np.exp2, lambda g, out: g * (out * LN2))
+expm1 = elementwise("expm1", np.expm1, lambda g, out: g * (out + 1))
+log = elementwise("log", np.log, lambda g, x: g / x)
+log2 = elementwise("log2", np.log2, lambda g, x: g / (x * LN2))
+log10 = elementwise("log10", np.log10, lambda g, x: g / (x * LN10))
+log1p = elementwise("log1p", np.log1p, lambda g, x: g / (x + 1))
+
+
+def _share_of(x: Any, out: Any, exponential: Any) -> Any:
+    """exp(x - out), the share of x in a log-sum-exp; 0 where everything is -inf."""
+    return exponential(x - where(raw(out) == -np.inf, 0.0, out))
+
+
+logaddexp = elementwise(
+    "logaddexp",
+    np.logaddexp,
+    lambda g, x, out: g * _share_of(x, out, exp.door),
+    lambda g, y, out: g * _share_of(y, out, exp.door),
+)
+logaddexp2 = elementwise(
+    "logaddexp2",
+    np.logaddexp2,
+    lambda g, x, out: g * _share_of(x, out, exp2.door),
+    lambda g, y, out: g * _share_of(y, out, exp2.door),
+)
+
+# ---------------------------------------------------------------- trigonometric and hyperbolic
+
+sin = elementwise("sin", np.sin, lambda g, x: g * cos.door(x))
+cos = elementwise("cos", np.cos, lambda g, x: -g * sin.door(x))
+tan = elementwise("tan", np.tan, lambda g, out: g * (1 + out * out))
+arcsin = elementwise("arcsin", np.arcsin, lambda g, x: g / sqrt.door((1 - x) * (1 + x)))
+arccos = elementwise("arccos", np.arccos, lambda g, x: -g / sqrt.door((1 - x) * (1 + x)))
+arctan = elementwise("arctan", np.arctan, lambda g, x: g / (1 + x * x))
+sinh = elementwise("sinh", np.sinh, lambda g, x: g * cosh.door(x))
+cosh = elementwise("cosh", np.cosh, lambda g, x: g * sinh.door(x))
+tanh = elementwise("tanh", np.tanh, lambda g, out: g * (1 - out * out))
+arcsinh = elementwise("arcsinh", np.arcsinh, lambda g, x: g / sqrt.door(x * x + 1))
+arccosh = elementwise("arccosh", np.arccosh, lambda g, x: g / (sqrt.door(x - 1) * sqrt.door(x + 1)))
+arctanh = elementwise("arctanh", np.arctanh, lambda g, x: g / ((1 - x) * (1 + x)))
+
+
+def _over_or_zero(value: Any, divisor: Any) -> Any:
+    """value / divisor, and 0 where the divisor is 0 (there value is 0 too)."""
+    return value / where(raw(divisor) == 0, 1.0, divisor)
+
+
+arctan2 = elementwise(
+    "arctan2",
+    np.arctan2,
+    lambda g, x, y: g * _over_or_zero(y, x * x + y * y),
+    lambda g, x, y: -g * _over_or_zero(x, x * x + y * y),
+)
+hypot = elementwise(
+    "hypot",
+    np.hypot,
+    lambda g, x, out: g * _over_or_zero(x, out),
+    lambda g, y, out: g * _over_or_zero(y, out),
+)
+deg2rad = elementwise("deg2rad", np.deg2rad, lambda g: g * (math.pi / 180))
+rad2deg = elementwise("rad2deg", np.rad2deg, lambda g: g * (180 / math.pi))
+
+# ---------------------------------------------------------------- parts of complex numbers, size and sign
+
+
+def _real_of_product(t: Any, z: Any) -> Any:
+    """Re(conj(z) t): how far t points along z."""
+    return real.door(t * conj.door(z)) if is_complex(z) else t * z
+
+
+def _sign_map(g: Any, x: Any, out: Any) -> Any:
+    """The derivative of z/|z|: what of g is across z, over |z|; its own adjoint; 0 for real z and at 0."""
+    if not is_complex(x):
+        return _zeros_like(g)
+    return _over_or_zero(g - out * _real_of_product(g, out), absolute.door(x))
+
+
+real = elementwise("real", np.real, lambda g: g, jvp=(lambda t: real.door(t),))
+imag = elementwise("imag", np.imag, lambda g: 1j * g, jvp=(lambda t: imag.door(t),))
+absolute = elementwise(
+    "absolute",
+    np.absolute,
+    lambda g, x: g * sign.door(x),
+    operate=abs,
+    jvp=(lambda t, x: _real_of_product(t, sign.door(x)),),
+)
+fabs = elementwise("fabs", np.fabs, lambda g, x: g * sign.door(x))
+sign = elementwise("sign", np.sign, _sign_map, jvp=(_sign_map,))
+
+
+def _angle_vjp(g: Any, x: Any) -> Any:
+    return g * _over_or_zero(1j * x, absolute.door(x) ** 2) if is_complex(x) else _zeros_like(g)
+
+
+def _angle_jvp(t: Any, x: Any) -> Any:
+    if not is_complex(x):
+        return _zeros_like(t)
+    return _over_or_zero(imag.door(t * conj.door(x)), absolute.door(x) ** 2)
+
+
+angle = elementwise("angle", np.angle, _angle_vjp, jvp=(_angle_jvp,))
+
+# ---------------------------------------------------------------- steps: zero derivative, not an error
+
+floor = elementwise("floor", np.floor, _zeros_like)
+ceil = elementwise("ceil", np.ceil, _zeros_like)
+rint = elementwise("rint", np.rint, _zeros_like)
+trunc = elementwise("trunc", np.trunc, _zeros_like)
+
+# ---------------------------------------------------------------- choice
+
+
+def _as_float(g: Any, mask: Any) -> Any:
+    """A boolean mask in the dtype of g, so that the product keeps it."""
+    return mask.astype(raw(g).dtype)
+
+
+def _ahead(g: Any, x: Any, y: Any) -> Any:
+    """1 where x > y, 1/2 at a tie."""
+    a, b = raw(x), raw(y)
+    return (_as_float(g, _as_mask(a > b)) + _as_float(g, _as_mask(a >= b))) / 2
+
+
+def _as_mask(mask: Any) -> Any:
+    return mask if hasattr(mask, "astype") else np.asarray(mask)
+
+
+def _first_wins(x: Any, y: Any, share: Any) -> Any:
+    """The share of x in fmax or fmin, where a number is ahead of a NaN."""
+    return np.where(np.isnan(raw(y)), np.ones_like(share), share)
+
+
+maximum = elementwise("maximum", np.maximum, lambda g, x, y: g * _ahead(g, x, y), lambda g, x, y: g * _ahead(g, y, x))
+minimum = elementwise("minimum", np.minimum, lambda g, x, y: g * _ahead(g, y, x), lambda g, x, y: g * _ahead(g, x, y))
+fmax = elementwise(
+    "fmax",
+    np.fmax,
+    lambda g, x, y: g * _first_wins(x, y, _ahead(g, x, y)),
+    lambda g, x, y: g * (1 - _first_wins(x, y, _ahead(g, x, y))),
+)
+fmin = elementwise(
+    "fmin",
+    np.fmin,
+    lambda g, x, y: g * _first_wins(x, y, _ahead(g, y, x)),
+    lambda g, x, y: g * (1 - _first_wins(x, y, _ahead(g, y, x))),
+)
+
+
+def _clip(x: Any, low: Any, high: Any) -> Any:
+    return np.clip(x, low, high)
+
+
+def _inside(g: Any, x: Any, low: Any, high: Any) -> Any:
+    a = raw(x)
+    return g * _as_float(g, (a >= raw(low)) & (a <= raw(high)))
+
+
+def _below(g: Any, x: Any, low: Any, high: Any) -> Any:
+    return g * _as_float(g, _as_mask((raw(x) < raw(low)) & (raw(low) <= raw(high))))
+
+
+def _above(g: Any, x: Any, low: Any, high: Any) -> Any:
+    return g * _as_float(g, _as_mask((raw(x) > raw(high)) | (raw(low) > raw(high))))
+
+
+_rules = {"x": _inside, "low": _below, "high": _above}
+clip_between = custom("clip", _clip, vjp=_rules, jvp=_rules)
+
+
+def clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: Any = None, max: Any = None) -> Any:
+    """Clip as `numpy.clip`: the derivative is 1 at a bound, and outside it goes to the bound."""
+    if (a_min is not None or a_max is not None) and (min is not None or max is not None):
+        raise ValueError("clip takes a_min and a_max or min and max, not both")
+    low = a_min if min is None else min
+    high = a_max if max is None else max
+    if not any(isinstance(t, Tensor) for t in (a, low, high, out)):
+        return np.clip(a, low, high, out=out)
+    dtype = np.dtype(raw(a).dtype) if hasattr(a, "dtype") else np.asarray(a).dtype
+    limits = np.iinfo(dtype) if dtype.kind in "iu" else None
+    low = low if low is not None else limits.min if limits else -np.inf
+    high = high if high is not None else limits.max if limits else np.inf
+    z = clip_between(a if hasattr(a, "dtype") else np.asarray(a), low, high)
+    return z if out is None else store(out, z, "clip(out=...)")

@@ -1,0 +1,63 @@
+"""Changing what a tensor is: lifting arguments, casts, copies, devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradmgr import _xp
+from gradmgr._inplace import as_type
+from gradmgr._inplace import copy as copied
+from gradmgr._op import linear, zeros
+from gradmgr._tensor import Tensor, wrap
+
+
+def lift(a: Any) -> Any:
+    """Return a Tensor or plain array for anything NumPy would take as one."""
+    if isinstance(a, Tensor) or _xp.is_array(a):
+        return a
+    return from_nested(a) if holds_tensor(a) else np.asarray(a)
+
+
+def holds_tensor(a: Any) -> bool:
+    """Tell whether nested lists and tuples hold a Tensor."""
+    return isinstance(a, Tensor) or (isinstance(a, (list, tuple)) and any(holds_tensor(part) for part in a))
+
+
+def from_nested(a: Any) -> Any:
+    """Build one Tensor from nested lists that hold Tensors; gradients flow into each."""
+    from_parts = [lift(part) for part in a]
+    if not from_parts:
+        return np.asarray(a)
+    dtype = np.result_type(*(part.dtype for part in from_parts))
+    if any(part.shape != from_parts[0].shape for part in from_parts):
+        raise ValueError(f"nested lists must be of one shape; found {[part.shape for part in from_parts]}")
+    first = next((part for part in from_parts if isinstance(part, Tensor)), from_parts[0])
+    z = wrap(zeros(first, (len(from_parts), *first.shape), dtype))
+    for k, part in enumerate(from_parts):
+        z[k] = part
+    return z
+
+
+def astype(x: Any, dtype: Any, /, *, copy: bool = True) -> Any:
+    """Cast as `numpy.astype`; a cast to integers or booleans gives a constant."""
+    x = lift(x)
+    if x.dtype != np.dtype(dtype):
+        return as_type(x, dtype)
+    return copied(x) if copy else x
+
+
+_to = linear("to", lambda a, device, origin: _xp.to_device(a, device), lambda g, device, origin: _to(g, origin, device))
+
+
+def to(x: Tensor, device: str, /) -> Tensor:
+    """Return the tensor on "cpu" or "cuda:0"; itself if it is there. Gradients travel back.
+
+    Raises:
+        DeviceError: there is no such GPU, or CuPy is not installed.
+        ValueError: the name is no device.
+    """
+    index = _xp.device_index(device)
+    target = "cpu" if index is None else f"cuda:{index}"
+    return x if target == x.device else _to(x, target, x.device)

@@ -1,0 +1,148 @@
+"""Joining and splitting along axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
+
+from gradmgr import _xp
+from gradmgr._custom import variadic
+from gradmgr._index import getitem
+from gradmgr._inplace import as_type, store
+from gradmgr._tensor import Tensor, raw
+from gradmgr.ops.convert import lift
+from gradmgr.ops.shape import atleast_1d, atleast_2d, atleast_3d, expand_dims, moveaxis, ravel
+
+
+def _part(g: Any, k: int, values: Any, shapes: Any, axis: int) -> Any:
+    before = sum(shape[axis] for shape in shapes[:k])
+    return getitem(g, (*[slice(None)] * axis, slice(before, before + shapes[k][axis])))
+
+
+def _tangents(tangents: Any, values: Any, axis: int) -> Any:
+    filled = [
+        _xp.namespace(raw(v)).zeros_like(raw(v)) if t is None else t for t, v in zip(tangents, values, strict=True)
+    ]
+    return _concatenate(filled, axis)
+
+
+_concatenate = variadic(
+    "concatenate", lambda arrays, axis: np.concatenate(arrays, axis), vjp=_part, jvp=_tangents, keeps="nothing"
+)
+
+
+def concatenate(
+    arrays: Any, /, axis: int | None = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind"
+) -> Any:
+    """Join along an axis as `numpy.concatenate`; flattened with axis=None."""
+    parts = [lift(a) for a in arrays]
+    if not any(isinstance(a, Tensor) for a in (*parts, out)):
+        return np.concatenate(parts, axis, out, dtype=dtype, casting=casting)  # type: ignore[call-overload]
+    if not parts:
+        raise ValueError("need at least one array to concatenate")
+    if axis is None:
+        parts, axis = [ravel(a) for a in parts], 0
+    if parts[0].ndim == 0:
+        raise ValueError("zero-dimensional arrays cannot be concatenated; use stack")
+    if dtype is not None:
+        for a in parts:
+            if not np.can_cast(a.dtype, dtype, casting):  # type: ignore[arg-type]  # a string NumPy checks
+                raise TypeError(f"concatenate cannot cast {a.dtype} to {np.dtype(dtype)} by casting={casting!r}")
+        parts = [as_type(a, dtype) for a in parts]
+    z = _concatenate(parts, normalize_axis_index(axis, parts[0].ndim))
+    return z if out is None else store(out, z, "concatenate(out=...)")
+
+
+def stack(arrays: Any, axis: int = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind") -> Any:
+    """Join along a new axis as `numpy.stack`."""
+    parts = [lift(a) for a in arrays]
+    if not parts:
+        raise ValueError("need at least one array to stack")
+    if len({a.shape for a in parts}) > 1:
+        raise ValueError(f"all input arrays must have the same shape; found {[a.shape for a in parts]}")
+    where = normalize_axis_index(axis, parts[0].ndim + 1)
+    return concatenate([expand_dims(a, where) for a in parts], where, out, dtype=dtype, casting=casting)
+
+
+def vstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
+    """Join as rows, as `numpy.vstack`."""
+    return concatenate([atleast_2d(a) for a in tup], 0, dtype=dtype, casting=casting)
+
+
+def hstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
+    """Join as columns, as `numpy.hstack`."""
+    parts = [atleast_1d(a) for a in tup]
+    axis = 0 if parts and parts[0].ndim == 1 else 1
+    return concatenate(parts, axis, dtype=dtype, casting=casting)
+
+
+def dstack(tup: Any) -> Any:
+    """Join along the third axis, as `numpy.dstack`."""
+    return concatenate([atleast_3d(a) for a in tup], 2)
+
+
+def column_stack(tup: Any) -> Any:
+    """Join 1-d arrays as columns, as `numpy.column_stack`."""
+    parts = [lift(a) for a in tup]
+    return concatenate([expand_dims(atleast_1d(a), 1) if a.ndim < 2 else a for a in parts], 1)
+
+
+def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+    """Split as `numpy.array_split`; the number of parts need not divide the length."""
+    ary = lift(ary)
+    axis = normalize_axis_index(axis, ary.ndim)
+    length = ary.shape[axis]
+    if isinstance(indices_or_sections, (int, np.integer)):
+        count = int(indices_or_sections)
+        if count <= 0:
+            raise ValueError("number sections must be larger than 0.")
+        each, more = divmod(length, count)
+        ends = np.cumsum([each + 1] * more + [each] * (count - more)).tolist()
+        starts = [0, *ends[:-1]]
+    else:
+        cuts = [int(cut) for cut in indices_or_sections]
+        starts, ends = [0, *cuts], [*cuts, length]
+    head = [slice(None)] * axis
+    return [getitem(ary, (*head, slice(start, end))) for start, end in zip(starts, ends, strict=True)]
+
+
+def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+    """Split as `numpy.split`, into equal parts or at indices."""
+    ary = lift(ary)
+    if isinstance(indices_or_sections, (int, np.integer)) and ary.shape[axis] % indices_or_sections:
+        raise ValueError("array split does not result in an equal division")
+    return array_split(ary, indices_or_sections, axis)
+
+
+def hsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+    """Split along the second axis, or the only one."""
+    ary = lift(ary)
+    if ary.ndim == 0:
+        raise ValueError("hsplit only works on arrays of 1 or more dimensions")
+    return split(ary, indices_or_sections, 1 if ary.ndim > 1 else 0)
+
+
+def vsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+    """Split along the first axis."""
+    ary = lift(ary)
+    if ary.ndim < 2:
+        raise ValueError("vsplit only works on arrays of 2 or more dimensions")
+    return split(ary, indices_or_sections, 0)
+
+
+def dsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
+    """Split along the third axis."""
+    ary = lift(ary)
+    if ary.ndim < 3:
+        raise ValueError("dsplit only works on arrays of 3 or more dimensions")
+    return split(ary, indices_or_sections, 2)
+
+
+def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
+    """Split into the pieces along an axis, which is removed."""
+    moved = moveaxis(x, axis, 0)
+    if moved.ndim == 0:
+        raise ValueError("Input array must be at least 1-d.")
+    return tuple([getitem(moved, k) for k in range(moved.shape[0])])

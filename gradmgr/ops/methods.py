@@ -1,0 +1,147 @@
+"""The operators and methods of Tensor, each bound to the op or door that is declared once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gradmgr._inplace import setitem, updater
+from gradmgr._tensor import Tensor
+from gradmgr.ops import arithmetic, constant, convert, linalg, pick, reduce, shape
+
+# ---------------------------------------------------------------- operators
+
+_BINARY = {
+    "add": (arithmetic.add, np.add, "+="),
+    "sub": (arithmetic.subtract, np.subtract, "-="),
+    "mul": (arithmetic.multiply, np.multiply, "*="),
+    "truediv": (arithmetic.divide, np.divide, "/="),
+    "pow": (arithmetic.power, np.power, "**="),
+    "matmul": (linalg.matmul, None, "@="),  # matmul reads its operands while it writes
+    "mod": (arithmetic.remainder, np.remainder, "%="),
+    "floordiv": (arithmetic.floor_divide, np.floor_divide, "//="),
+}
+_UNARY = {"neg": arithmetic.negative, "pos": arithmetic.positive, "abs": arithmetic.absolute}
+_COMPARISONS = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
+_BITWISE = {
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "lshift": np.left_shift,
+    "rshift": np.right_shift,
+}
+
+
+def bind() -> None:
+    """Bind everything onto Tensor; called once, by `gradmgr.ops`."""
+    for name, (made, ufunc, symbol) in _BINARY.items():
+        setattr(Tensor, f"__{name}__", made.operator)
+        setattr(Tensor, f"__r{name}__", made.reflected)
+        setattr(Tensor, f"__i{name}__", updater(made.operator, ufunc, symbol))
+    for name, made in _UNARY.items():
+        setattr(Tensor, f"__{name}__", made.operator)
+    for name, function in _COMPARISONS.items():
+        setattr(Tensor, f"__{name}__", constant.comparison(function))
+    for name, function in _BITWISE.items():
+        setattr(Tensor, f"__{name}__", constant.comparison(function))
+        setattr(Tensor, f"__r{name}__", constant.reflected(function))
+    for name, member in _METHODS.items():
+        setattr(Tensor, name, member)
+
+
+# ---------------------------------------------------------------- methods that differ from the function
+
+
+def _reshape(self: Tensor, *shape_: Any, order: str = "C", copy: bool | None = None) -> Any:
+    """Reshape as `numpy.ndarray.reshape`."""
+    to = shape_[0] if len(shape_) == 1 else shape_
+    return shape.reshape(self, to, order, copy=copy)
+
+
+def _transpose(self: Tensor, *axes: Any) -> Any:
+    """Permute axes as `numpy.ndarray.transpose`."""
+    if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list))):
+        axes = axes[0]
+    return shape.transpose(self, axes or None)
+
+
+def _flatten(self: Tensor, order: str = "C") -> Any:
+    """Return a flattened copy."""
+    return shape.reshape(self, (-1,), order, copy=True)
+
+
+def _astype(self: Tensor, dtype: Any, copy: bool = True) -> Any:
+    """Cast as `numpy.ndarray.astype`; a cast to integers or booleans gives a constant."""
+    return convert.astype(self, dtype, copy=copy)
+
+
+def _clip(self: Tensor, min: Any = None, max: Any = None, out: Any = None) -> Any:
+    """Clip as `numpy.ndarray.clip`."""
+    return arithmetic.clip(self, min, max, out)
+
+
+def _iter(self: Tensor) -> Iterator[Any]:
+    if self.ndim == 0:
+        raise TypeError("iteration over a 0-d Tensor")
+    return (self[k] for k in range(len(self)))
+
+
+def _matrix_transposed(self: Tensor) -> Any:
+    """The last two axes swapped."""
+    return shape.matrix_transpose(self)
+
+
+_METHODS = {
+    "__setitem__": setitem,
+    "__getitem__": pick.item_of,
+    "__iter__": _iter,
+    "__invert__": lambda self: constant.invert(self),
+    "__round__": lambda self, digits=0: pick.round(self, digits),
+    "T": property(lambda self: shape.transpose(self), doc="The axes reversed."),
+    "mT": property(_matrix_transposed, doc=_matrix_transposed.__doc__),
+    "real": property(lambda self: arithmetic.real.door(self), doc="The real part."),
+    "imag": property(lambda self: arithmetic.imag.door(self), doc="The imaginary part."),
+    "all": constant.all,
+    "any": constant.any,
+    "argmax": constant.argmax,
+    "argmin": constant.argmin,
+    "argsort": constant.argsort,
+    "astype": _astype,
+    "clip": _clip,
+    "clone": lambda self: convert.copied(self),
+    "conj": lambda self: arithmetic.conj.door(self),
+    "conjugate": lambda self: arithmetic.conj.door(self),
+    "copy": lambda self: convert.copied(self),
+    "cumprod": reduce.cumprod,
+    "cumsum": reduce.cumsum,
+    "diagonal": shape.diagonal,
+    "dot": linalg.dot,
+    "flatten": _flatten,
+    "max": reduce.max,
+    "mean": reduce.mean,
+    "min": reduce.min,
+    "nonzero": constant.nonzero,
+    "prod": reduce.prod,
+    "ravel": shape.ravel,
+    "repeat": shape.repeat,
+    "reshape": _reshape,
+    "round": pick.round,
+    "squeeze": shape.squeeze,
+    "std": reduce.std,
+    "sum": reduce.sum,
+    "swapaxes": shape.swapaxes,
+    "take": pick.take,
+    "to": convert.to,
+    "trace": shape.trace,
+    "transpose": _transpose,
+    "var": reduce.var,
+}

@@ -1,0 +1,93 @@
+"""Picking elements by position, and rounding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
+
+from gradmgr import _xp
+from gradmgr._custom import custom
+from gradmgr._index import getitem, normalized
+from gradmgr._inplace import store
+from gradmgr._tensor import Tensor, raw
+from gradmgr.ops.arithmetic import where as _choose
+from gradmgr.ops.constant import nonzero
+from gradmgr.ops.convert import lift
+from gradmgr.ops.shape import ravel
+
+
+def item_of(x: Tensor, index: Any, /) -> Any:
+    """Read x[index] with every kind of index NumPy takes; gradients of a repeated element add."""
+    return getitem(x, index if index.__class__ in _SIMPLE else normalized(index))
+
+
+_SIMPLE = frozenset((int, slice))
+
+
+def take(a: Any, indices: Any, axis: int | None = None, out: Any = None, mode: str = "raise") -> Any:
+    """Take elements along an axis as `numpy.take`; of the flat array without `axis`."""
+    a = lift(a)
+    if axis is None:
+        a, axis = ravel(a), 0
+    axis = normalize_axis_index(axis, a.ndim)
+    xp = _xp.namespace(raw(a))
+    places = xp.asarray(raw(indices))
+    if mode == "wrap":
+        places = places % a.shape[axis]
+    elif mode == "clip":
+        places = xp.clip(places, 0, a.shape[axis] - 1)
+    elif mode != "raise":
+        raise ValueError(f"take's mode is 'raise', 'wrap' or 'clip'; found {mode!r}")
+    z = getitem(a, (*[slice(None)] * axis, normalized(places)))
+    return z if out is None else store(out, z, "take(out=...)")
+
+
+def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any:
+    """Take matching elements along an axis as `numpy.take_along_axis`."""
+    arr = lift(arr)
+    if axis is None:
+        arr, axis = ravel(arr), 0
+    axis = normalize_axis_index(axis, arr.ndim)
+    xp = _xp.namespace(raw(arr))
+    places = normalized(xp.asarray(raw(indices)))
+    if places.ndim != arr.ndim:
+        raise ValueError(f"`indices` and `arr` must have the same number of dimensions: {places.ndim}, {arr.ndim}")
+    index = [
+        places if k == axis else xp.arange(n).reshape([-1 if j == k else 1 for j in range(arr.ndim)])
+        for k, n in enumerate(arr.shape)
+    ]
+    return getitem(arr, tuple(index))
+
+
+def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
+    """Choose as `numpy.where`; with one argument, `nonzero`.
+
+    A NaN in the branch not taken can reach the gradient (0 times inf is NaN); compute that branch
+    with `where=` instead: `np.log(x, where=mask, out=...)` has exact zeros there.
+    """
+    if x is None and y is None:
+        return nonzero(condition)
+    if x is None or y is None:
+        raise ValueError("either both or neither of x and y should be given")
+    return _choose(condition, lift_operand(x), lift_operand(y))
+
+
+def lift_operand(a: Any) -> Any:
+    """Lift anything but Python numbers, which stay weak in promotion."""
+    return a if isinstance(a, (int, float, complex)) else lift(a)
+
+
+def _zeros(g: Any) -> Any:
+    a = raw(g)
+    return _xp.namespace(a).zeros_like(a)
+
+
+_round = custom("round", lambda x, decimals: np.round(x, decimals), vjp={"x": _zeros}, jvp={"x": _zeros})
+
+
+def round(a: Any, decimals: int = 0, out: Any = None) -> Any:
+    """Round as `numpy.round`; the derivative is zero."""
+    z = _round(lift(a), decimals)
+    return z if out is None else store(out, z, "round(out=...)")

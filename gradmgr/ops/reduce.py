@@ -1,0 +1,432 @@
+"""Reductions and running sums, by NumPy's keywords; logsumexp."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
+
+from gradmgr import _xp
+from gradmgr._broadcast import broadcast_to, is_complex
+from gradmgr._custom import custom
+from gradmgr._inplace import as_type, store
+from gradmgr._op import linear
+from gradmgr._tensor import Tensor, raw, wrap
+from gradmgr.ops.arithmetic import conj, exp, maximum, minimum, real, where
+from gradmgr.ops.convert import lift
+from gradmgr.ops.shape import flip, ravel, reshape
+from gradmgr.ops.shape import broadcast_to as broadcast_any
+
+Axes = tuple[int, ...]
+
+# NumPy's default for `initial`, told apart from every value a user can pass.
+_NOT_GIVEN: Any = np._NoValue  # type: ignore[attr-defined]  # private, and the only spelling NumPy has
+
+
+def _axes(axis: Any, ndim: int) -> Axes:
+    return tuple(range(ndim)) if axis is None else tuple(normalize_axis_tuple(axis, ndim))
+
+
+def _kept(shape: tuple[int, ...], axes: Axes) -> tuple[int, ...]:
+    """The shape of a reduction with keepdims."""
+    return tuple([1 if k in axes else n for k, n in enumerate(shape)])
+
+
+def _count(shape: tuple[int, ...], axes: Axes) -> int:
+    count = 1
+    for k in axes:
+        count *= shape[k]
+    return count
+
+
+def _spread(g: Any, shape: tuple[int, ...], axes: Axes) -> Any:
+    """A reduced array back in its full shape."""
+    return broadcast_to(_reshape_to(g, _kept(shape, axes)), shape)
+
+
+def _reshape_to(g: Any, shape: tuple[int, ...]) -> Any:
+    return g if g.shape == shape else reshape(g, shape)
+
+
+# ---------------------------------------------------------------- the ops
+
+_sum = linear(
+    "sum",
+    lambda a, axes, keepdims: a.sum(axis=axes, keepdims=keepdims),
+    lambda g, shape, axes: _spread(g, shape, axes),
+)
+_mean = linear(
+    "mean",
+    lambda a, axes, keepdims: a.mean(axis=axes, keepdims=keepdims),
+    lambda g, shape, axes: _spread(g / _count(shape, axes), shape, axes),
+)
+_cumsum = linear("cumsum", lambda a, axis: np.cumsum(a, axis), lambda g, axis: flip(_cumsum(flip(g, axis), axis), axis))
+
+
+def _centred(x: Any, axes: Axes) -> Any:
+    return x - _mean(x, axes, True)
+
+
+def _degrees(x: Any, axes: Axes, correction: float) -> float:
+    return builtins.max(_count(x.shape, axes) - correction, 0)
+
+
+def _dot_along(t: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
+    """The real inner product along axes of a tangent with x."""
+    return _sum(real.door(t * conj.door(x)) if is_complex(x) else t * x, axes, keepdims)
+
+
+def _var_slope(x: Any, axes: Axes, correction: float) -> Any:
+    return _centred(x, axes) * (2 / np.float64(_degrees(x, axes, correction))).astype(raw(x).real.dtype)
+
+
+def _std_slope(x: Any, out: Any, axes: Axes, correction: float) -> Any:
+    """(x - mean) / (n std); 0 where all values are equal."""
+    spread = _spread(out, x.shape, axes)
+    safe = where(raw(spread) == 0, 1.0, spread) * _degrees(x, axes, correction)
+    return _centred(x, axes) / safe
+
+
+_var = custom(
+    "var",
+    lambda x, axes, correction, keepdims: np.var(x, axis=axes, ddof=correction, keepdims=keepdims),
+    vjp={"x": lambda g, x, axes, correction: _spread(g, x.shape, axes) * _var_slope(x, axes, correction)},
+    jvp={"x": lambda t, x, axes, correction, keepdims: _dot_along(t, _var_slope(x, axes, correction), axes, keepdims)},
+)
+_std = custom(
+    "std",
+    lambda x, axes, correction, keepdims: np.std(x, axis=axes, ddof=correction, keepdims=keepdims),
+    vjp={"x": lambda g, x, out, axes, correction: _spread(g, x.shape, axes) * _std_slope(x, out, axes, correction)},
+    jvp={
+        "x": lambda t, x, out, axes, correction, keepdims: _dot_along(
+            t, _std_slope(x, out, axes, correction), axes, keepdims
+        )
+    },
+)
+
+
+def _shares(g: Any, x: Any, out: Any, axes: Axes) -> Any:
+    """Each element's share in an extreme: ties share evenly. A constant for every recorder."""
+    a = raw(x)
+    ties = (a == _spread(raw(out), a.shape, axes)).astype(raw(g).dtype)
+    return ties / ties.sum(axis=axes, keepdims=True)
+
+
+_extreme_rules: dict[str, Any] = {
+    "vjp": {"x": lambda g, x, out, axes: _spread(g, x.shape, axes) * _shares(g, x, out, axes)},
+    "jvp": {"x": lambda t, x, out, axes, keepdims: _sum(t * _shares(t, x, out, axes), axes, keepdims)},
+}
+_max = custom("max", lambda x, axes, keepdims: np.max(x, axis=axes, keepdims=keepdims), **_extreme_rules)
+_min = custom("min", lambda x, axes, keepdims: np.min(x, axis=axes, keepdims=keepdims), **_extreme_rules)
+
+
+def _softmax(x: Any, out: Any, axes: Axes) -> Any:
+    """exp(x - logsumexp): 0 throughout where everything is -inf (a fully masked row)."""
+    total = _spread(out, x.shape, axes)
+    return exp.door(x - where(raw(total) == -np.inf, 0.0, total))
+
+
+def _logsumexp_kernel(x: Any, axes: Axes, keepdims: bool) -> Any:
+    top = np.max(x, axis=axes, keepdims=True)
+    top = np.where(np.isfinite(top), top, np.zeros_like(top))
+    with np.errstate(divide="ignore"):  # log(0) is the right answer: -inf
+        total = np.log(np.sum(np.exp(x - top), axis=axes, keepdims=True)) + top
+    return total if keepdims else np.squeeze(total, axis=axes)
+
+
+_logsumexp = custom(
+    "logsumexp",
+    _logsumexp_kernel,
+    vjp={"x": lambda g, x, out, axes: _spread(g, x.shape, axes) * conj_of(_softmax(x, out, axes))},
+    jvp={"x": lambda t, x, out, axes, keepdims: _sum(t * _softmax(x, out, axes), axes, keepdims)},
+)
+
+
+def conj_of(z: Any) -> Any:
+    """The complex conjugate; a real value as it is."""
+    return conj.door(z) if is_complex(z) else z
+
+
+# ---------------------------------------------------------------- products, exact where factors are 0
+
+
+def _recur_kernel(b: Any, a: Any, axis: int) -> Any:
+    """s[k] = b[k] + a[k] s[k-1] along an axis, by a loop over it."""
+    out = b.astype(np.result_type(a.dtype, b.dtype))
+    s, factor = np.moveaxis(out, axis, 0), np.moveaxis(a, axis, 0)
+    for k in range(1, s.shape[0]):
+        s[k] += factor[k] * s[k - 1]
+    return out
+
+
+def _before(x: Any, axis: int, first: float) -> Any:
+    """x shifted one later along an axis, with `first` in front."""
+    head: list[Any] = [slice(None)] * axis
+    z = raw(x)
+    shifted = _xp.namespace(z).full_like(z, first)
+    if x.shape[axis] < 2:
+        return shifted
+    result = wrap(shifted) if isinstance(x, Tensor) else shifted
+    result[(*head, slice(1, None))] = x[(*head, slice(None, -1))]
+    return result
+
+
+def _recur_back(g: Any, a: Any, axis: int) -> Any:
+    """The adjoint in b: s[k] = g[k] + a[k+1] s[k+1]."""
+    return flip(_recur(flip(g, axis), _before(flip(conj_of(a), axis), axis, 0.0), axis), axis)
+
+
+_recur = custom(
+    "linear_recurrence",
+    _recur_kernel,
+    vjp={
+        "b": lambda g, a, axis: _recur_back(g, a, axis),
+        "a": lambda g, a, out, axis: _recur_back(g, a, axis) * conj_of(_before(out, axis, 0.0)),
+    },
+    jvp={
+        "b": lambda t, a, axis: _recur(t, a, axis),
+        "a": lambda t, a, out, axis: _recur(t * _before(out, axis, 0.0), a, axis),
+    },
+)
+
+
+def _cumprod_vjp(g: Any, x: Any, out: Any, axis: int) -> Any:
+    if np.all(raw(x) != 0):
+        return flip(_cumsum(flip(g * conj_of(out), axis), axis), axis) / conj_of(x)
+    return _recur_back(g, x, axis) * conj_of(_before(out, axis, 1.0))
+
+
+_cumprod = custom(
+    "cumprod",
+    lambda x, axis: np.cumprod(x, axis),
+    vjp={"x": _cumprod_vjp},
+    jvp={"x": lambda t, x, out, axis: _recur(t * _before(out, axis, 1.0), x, axis)},
+)
+
+
+def _product_of_others(x: Any, out: Any, axes: Axes) -> Any:
+    """For each element, the product of the others along the axes."""
+    if np.all(raw(x) != 0):
+        return _spread(out, x.shape, axes) / x
+    order = (*[k for k in range(x.ndim) if k not in axes], *axes)
+    lead = len(order) - len(axes)
+    back = tuple(np.argsort(order).tolist())
+    moved = x.transpose(order)
+    flat = reshape(moved, (*moved.shape[:lead], -1))
+    before = _before(_cumprod(flat, lead), lead, 1.0)
+    after = flip(_before(_cumprod(flip(flat, lead), lead), lead, 1.0), lead)
+    return reshape(before * after, moved.shape).transpose(back)
+
+
+_prod = custom(
+    "prod",
+    lambda x, axes, keepdims: np.prod(x, axis=axes, keepdims=keepdims),
+    vjp={"x": lambda g, x, out, axes: _spread(g, x.shape, axes) * conj_of(_product_of_others(x, out, axes))},
+    jvp={"x": lambda t, x, out, axes, keepdims: _sum(t * _product_of_others(x, out, axes), axes, keepdims)},
+)
+
+
+# ---------------------------------------------------------------- the doors
+
+
+def _plain(*values: Any) -> bool:
+    return not any(isinstance(v, Tensor) for v in values)
+
+
+def _cast_to(a: Any, dtype: Any) -> Any:
+    return a if dtype is None or a.dtype == np.dtype(dtype) else as_type(a, dtype)
+
+
+def sum(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    keepdims: Any = False,
+    initial: Any = _NOT_GIVEN,
+    where: Any = True,
+) -> Any:
+    """Sum as `numpy.sum`."""
+    if _plain(a, out, initial, where):
+        return np.sum(a, axis, dtype, out, keepdims, initial, where)
+    a = _cast_to(lift(a), dtype)
+    if where is not True:
+        a = choose(where, a, 0)
+    z = _sum(a, _axes(axis, a.ndim), bool(keepdims))
+    z = z if initial is _NOT_GIVEN else z + initial
+    return z if out is None else store(out, z, "sum(out=...)")
+
+
+def prod(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    keepdims: Any = False,
+    initial: Any = _NOT_GIVEN,
+    where: Any = True,
+) -> Any:
+    """Multiply along axes as `numpy.prod`; exact derivatives where factors are 0."""
+    if _plain(a, out, initial, where):
+        return np.prod(a, axis, dtype, out, keepdims, initial, where)
+    a = _cast_to(lift(a), dtype)
+    if where is not True:
+        a = choose(where, a, 1)
+    z = _prod(a, _axes(axis, a.ndim), bool(keepdims))
+    z = z if initial is _NOT_GIVEN else z * initial
+    return z if out is None else store(out, z, "prod(out=...)")
+
+
+def choose(mask: Any, a: Any, neutral: Any) -> Any:
+    """Return a with a neutral value where the mask is not set, broadcast to the mask."""
+    shape = np.broadcast_shapes(np.shape(raw(mask)), a.shape)
+    return where(mask, broadcast_any(a, shape), neutral)
+
+
+def mean(
+    a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False, *, where: Any = True
+) -> Any:
+    """Average as `numpy.mean`."""
+    if _plain(a, out, where):
+        return np.mean(a, axis, dtype, out, keepdims, where=where)  # type: ignore[call-overload]  # as NumPy
+    a = lift(a)
+    a = _cast_to(a, dtype)
+    if where is True:
+        z = _mean(a, _axes(axis, a.ndim), bool(keepdims))
+    else:
+        total, count = _sum_and_count(a, axis, keepdims, where)
+        z = total / count
+    return z if out is None else store(out, z, "mean(out=...)")
+
+
+def _sum_and_count(a: Any, axis: Any, keepdims: Any, mask: Any) -> tuple[Any, Any]:
+    chosen = choose(mask, a, 0)
+    axes = _axes(axis, chosen.ndim)
+    counted = _xp.namespace(raw(chosen)).broadcast_to(raw(mask), chosen.shape)
+    count = counted.sum(axis=axes, keepdims=bool(keepdims), dtype=raw(chosen).real.dtype)
+    return _sum(chosen, axes, bool(keepdims)), count
+
+
+def _spread_of(op: Any, name: str, finish: Any) -> Any:
+    def function(
+        a: Any,
+        axis: Any = None,
+        dtype: Any = None,
+        out: Any = None,
+        ddof: float = 0,
+        keepdims: Any = False,
+        *,
+        where: Any = True,
+        mean: Any = None,
+        correction: float | None = None,
+    ) -> Any:
+        if _plain(a, out, where, mean):
+            more: dict[str, Any] = {} if mean is None else {"mean": mean}
+            more |= {"ddof": ddof} if correction is None else {"correction": correction}
+            return getattr(np, name)(a, axis, dtype, out, keepdims=keepdims, where=where, **more)
+        if correction is not None:
+            if ddof != 0:
+                raise ValueError("ddof and correction can't be provided simultaneously.")
+            ddof = correction
+        a = lift(a)
+        a = _cast_to(a, dtype)
+        if where is True and mean is None:
+            z = op(a, _axes(axis, a.ndim), ddof, bool(keepdims))
+        else:
+            z = finish(_masked_var(a, axis, ddof, keepdims, where, mean))
+        return z if out is None else store(out, z, f"{name}(out=...)")
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"Return the {'variance' if name == 'var' else 'standard deviation'} as `numpy.{name}`."
+    return function
+
+
+def _masked_var(a: Any, axis: Any, ddof: float, keepdims: Any, mask: Any, centre: Any) -> Any:
+    mask = np.ones(a.shape, dtype=bool) if mask is True else mask
+    if centre is None:
+        total, count = _sum_and_count(a, axis, True, mask)
+        centre = total / count
+    off = a - centre
+    size_squared = real.door(off * conj.door(off)) if is_complex(off) else off * off
+    total, count = _sum_and_count(size_squared, axis, keepdims, mask)
+    return total / np.maximum(count - ddof, 0)
+
+
+def _root(z: Any) -> Any:
+    return z**0.5
+
+
+var = _spread_of(_var, "var", lambda z: z)
+std = _spread_of(_std, "std", _root)
+
+
+def _extreme(op: Any, name: str, pick: Any) -> Any:
+    def function(
+        a: Any,
+        axis: Any = None,
+        out: Any = None,
+        keepdims: Any = False,
+        initial: Any = _NOT_GIVEN,
+        where: Any = True,
+    ) -> Any:
+        if _plain(a, out, initial, where):
+            return getattr(np, name)(a, axis, out, keepdims, initial, where)
+        a = lift(a)
+        if where is not True:
+            if initial is _NOT_GIVEN:
+                raise ValueError(f"{name} with where= needs initial=, as NumPy's: no value is neutral for it")
+            a = choose(where, a, raw(initial))
+        empty = _count(a.shape, _axes(axis, a.ndim)) == 0
+        if empty and initial is not _NOT_GIVEN:
+            shape = np.max(np.zeros(a.shape), axis, keepdims=keepdims, initial=0).shape
+            z = broadcast_any(lift(initial), shape)
+            return z if out is None else store(out, z, f"{name}(out=...)")
+        z = op(a, _axes(axis, a.ndim), bool(keepdims))
+        z = z if initial is _NOT_GIVEN else pick.door(z, initial)
+        return z if out is None else store(out, z, f"{name}(out=...)")
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"Return the {name}imum along axes as `numpy.{name}`; ties share the gradient evenly."
+    return function
+
+
+max = _extreme(_max, "max", maximum)
+min = _extreme(_min, "min", minimum)
+
+
+def _running(op: Any, name: str) -> Any:
+    def function(a: Any, axis: int | None = None, dtype: Any = None, out: Any = None) -> Any:
+        if _plain(a, out):
+            return getattr(np, name)(a, axis, dtype, out)
+        a = _cast_to(lift(a), dtype)
+        if axis is None:
+            a, axis = ravel(a), 0
+        elif a.ndim == 0:
+            a = reshape(a, (1,))
+        z = op(a, normalize_axis_index(axis, a.ndim))
+        return z if out is None else store(out, z, f"{name}(out=...)")
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"Return running {'sums' if name == 'cumsum' else 'products'} as `numpy.{name}`."
+    return function
+
+
+cumsum = _running(_cumsum, "cumsum")
+cumprod = _running(_cumprod, "cumprod")
+
+
+def logsumexp(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    """Return log(sum(exp(a))) along axes without overflow.
+
+    The derivative is softmax(a); where every a is -inf the result is -inf and the derivative 0,
+    as a fully masked row wants it. Integers are taken as float64.
+
+    >>> import gradmgr
+    >>> gradmgr.special.logsumexp(gradmgr.tensor([1000.0, 1000.0])).item() - 1000
+    0.6931471805599614
+    """
+    a = lift(a)
+    a = a if a.dtype.kind in "fcV" else as_type(a, np.float64)
+    return _logsumexp(a, _axes(axis, a.ndim), keepdims)

@@ -1,0 +1,280 @@
+"""Rearranging: shapes, axes, order, repetition. All linear, all by NumPy's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
+
+from gradmgr import _xp
+from gradmgr._broadcast import broadcast_to as _broadcast_to
+from gradmgr._index import getitem, scatter
+from gradmgr._op import linear
+from gradmgr._tensor import Tensor, raw
+from gradmgr.ops.convert import lift
+
+Axis = int | Sequence[int] | None
+
+_reshape = linear(
+    "reshape", lambda a, to, order: a.reshape(to, order=order), lambda g, shape, order: _reshape(g, shape, order)
+)
+_transpose = linear(
+    "transpose", lambda a, axes: a.transpose(axes), lambda g, axes: _transpose(g, tuple(np.argsort(axes).tolist()))
+)
+_flip = linear("flip", lambda a, axes: np.flip(a, axes), lambda g, axes: _flip(g, axes))
+_roll = linear(
+    "roll", lambda a, shift, axes: np.roll(a, shift, axes), lambda g, shift, axes: _roll(g, [-s for s in shift], axes)
+)
+
+
+def reshape(a: Any, /, shape: Any, order: str = "C", *, copy: bool | None = None) -> Any:
+    """Reshape as `numpy.reshape`; the result may share the buffer, a later write to either copies."""
+    a = lift(a)
+    to = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    if order not in ("C", "F"):
+        raise ValueError(f"reshape of a Tensor takes order 'C' or 'F'; found {order!r}")
+    z = _reshape(a, tuple(int(n) for n in to), order)
+    if copy is False and not _xp.shares_memory(raw(z), raw(a)) and z.size:
+        raise ValueError("reshape with copy=False cannot avoid a copy for these strides")
+    return z.copy() if copy and _xp.shares_memory(raw(z), raw(a)) else z
+
+
+def ravel(a: Any, order: str = "C") -> Any:
+    """Flatten as `numpy.ravel`."""
+    return reshape(a, (-1,), order)
+
+
+def transpose(a: Any, axes: Axis = None) -> Any:
+    """Permute axes as `numpy.transpose`; reversed without `axes`."""
+    a = lift(a)
+    if axes is None:
+        return _transpose(a, tuple(range(a.ndim))[::-1])
+    order = normalize_axis_tuple(axes, a.ndim, "axes")
+    if len(order) != a.ndim:
+        raise ValueError(f"axes don't match array: {a.ndim} axes, found axes={axes}")
+    return _transpose(a, order)
+
+
+def matrix_transpose(x: Any, /) -> Any:
+    """Swap the last two axes."""
+    return swapaxes(x, -1, -2)
+
+
+def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
+    """Swap two axes as `numpy.swapaxes`."""
+    a = lift(a)
+    one, two = normalize_axis_index(axis1, a.ndim), normalize_axis_index(axis2, a.ndim)
+    order = list(range(a.ndim))
+    order[one], order[two] = order[two], order[one]
+    return _transpose(a, tuple(order))
+
+
+def moveaxis(a: Any, source: Any, destination: Any) -> Any:
+    """Move axes as `numpy.moveaxis`."""
+    a = lift(a)
+    origin = normalize_axis_tuple(source, a.ndim, "source")
+    goal = normalize_axis_tuple(destination, a.ndim, "destination")
+    if len(origin) != len(goal):
+        raise ValueError("`source` and `destination` arguments must have the same number of elements")
+    order = [k for k in range(a.ndim) if k not in origin]
+    for to, come in sorted(zip(goal, origin, strict=True)):
+        order.insert(to, come)
+    return _transpose(a, tuple(order))
+
+
+def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
+    """Roll an axis back as `numpy.rollaxis`."""
+    a = lift(a)
+    axis = normalize_axis_index(axis, a.ndim)
+    begin = start + a.ndim if start < 0 else start
+    if not 0 <= begin <= a.ndim:
+        raise ValueError(f"'start' arg requires {-a.ndim} <= start <= {a.ndim}, but {start} was passed in")
+    return moveaxis(a, axis, begin - 1 if axis < begin else begin)
+
+
+def squeeze(a: Any, axis: Axis = None) -> Any:
+    """Remove axes of length 1 as `numpy.squeeze`."""
+    a = lift(a)
+    gone = [k for k, n in enumerate(a.shape) if n == 1] if axis is None else normalize_axis_tuple(axis, a.ndim)
+    if any(a.shape[k] != 1 for k in gone):
+        raise ValueError(f"cannot squeeze axis {axis} of shape {a.shape}: its length is not 1")
+    return _reshape(a, tuple(n for k, n in enumerate(a.shape) if k not in gone), "C")
+
+
+def expand_dims(a: Any, axis: int | Sequence[int]) -> Any:
+    """Insert axes of length 1 as `numpy.expand_dims`."""
+    a = lift(a)
+    count = a.ndim + (1 if isinstance(axis, (int, np.integer)) else len(axis))
+    new = normalize_axis_tuple(axis, count)
+    lengths = iter(a.shape)
+    return _reshape(a, tuple(1 if k in new else next(lengths) for k in range(count)), "C")
+
+
+def _at_least(count: int, place: Any) -> Any:
+    def function(*arys: Any) -> Any:
+        done = tuple([place(lift(a)) for a in arys])
+        return done[0] if len(done) == 1 else done
+
+    function.__name__ = function.__qualname__ = f"atleast_{count}d"
+    function.__doc__ = f"View with at least {count} axes, placed as `numpy.atleast_{count}d` does."
+    return function
+
+
+def _two(a: Any) -> Any:
+    return a if a.ndim >= 2 else reshape(a, (1, -1) if a.ndim else (1, 1))
+
+
+def _three(a: Any) -> Any:
+    return a if a.ndim >= 3 else reshape(_two(a), (*_two(a).shape, 1) if a.ndim == 2 else (1, -1, 1))
+
+
+atleast_1d = _at_least(1, lambda a: a if a.ndim else reshape(a, (1,)))
+atleast_2d = _at_least(2, _two)
+atleast_3d = _at_least(3, _three)
+
+
+def broadcast_to(array: Any, shape: Any, subok: bool = False) -> Any:
+    """Broadcast as `numpy.broadcast_to`; writing to the result copies."""
+    if subok:
+        raise ValueError("broadcast_to(subok=True) has no meaning for Tensors")
+    to = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(n) for n in shape)
+    return _broadcast_to(lift(array), to)
+
+
+def broadcast_arrays(*args: Any, subok: bool = False) -> tuple[Any, ...]:
+    """Broadcast all to one shape as `numpy.broadcast_arrays`."""
+    if subok:
+        raise ValueError("broadcast_arrays(subok=True) has no meaning for Tensors")
+    arrays = [lift(a) for a in args]
+    shape = np.broadcast_shapes(*(a.shape for a in arrays))
+    return tuple([_broadcast_to(a, shape) for a in arrays])
+
+
+def flip(m: Any, axis: Axis = None) -> Any:
+    """Reverse along axes as `numpy.flip`."""
+    m = lift(m)
+    return _flip(m, tuple(range(m.ndim)) if axis is None else normalize_axis_tuple(axis, m.ndim))
+
+
+def fliplr(m: Any) -> Any:
+    """Reverse axis 1."""
+    return flip(m, 1)
+
+
+def flipud(m: Any) -> Any:
+    """Reverse axis 0."""
+    return flip(m, 0)
+
+
+def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
+    """Rotate in a plane as `numpy.rot90`."""
+    m = lift(m)
+    one, two = normalize_axis_tuple(axes, m.ndim, "axes")
+    turns = k % 4
+    if turns == 0:
+        return m
+    if turns == 2:
+        return flip(m, (one, two))
+    return swapaxes(flip(m, two), one, two) if turns == 1 else flip(swapaxes(m, one, two), two)
+
+
+def roll(a: Any, shift: Any, axis: Axis = None) -> Any:
+    """Roll elements as `numpy.roll`; over the flat array without `axis`."""
+    a = lift(a)
+    if axis is None:
+        flat = _roll(ravel(a), [int(np.sum(shift))], (0,))
+        return reshape(flat, a.shape)
+    axes = (axis,) if isinstance(axis, (int, np.integer)) else tuple(axis)
+    shifts, axes_all = np.broadcast_arrays(np.asarray(shift), np.asarray(axes))
+    axes = tuple(normalize_axis_index(int(k), a.ndim) for k in axes_all.ravel())
+    return _roll(a, [int(s) for s in shifts.ravel()], axes)
+
+
+def repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
+    """Repeat elements as `numpy.repeat`; `repeats` is a number or an integer array."""
+    a = lift(a)
+    if axis is None:
+        a, axis = ravel(a), 0
+    axis = normalize_axis_index(axis, a.ndim)
+    xp = _xp.namespace(raw(a))
+    counts = raw(repeats)
+    counts = counts.get() if _xp.is_array(counts) and _xp.device_of(counts) != "cpu" else np.asarray(counts)
+    places = np.repeat(np.arange(a.shape[axis]), counts)
+    return getitem(a, (*[slice(None)] * axis, xp.asarray(places)))
+
+
+def tile(A: Any, reps: Any) -> Any:  # noqa: N803  # NumPy's name
+    """Tile as `numpy.tile`."""
+    a = lift(A)
+    times = (reps,) if isinstance(reps, (int, np.integer)) else tuple(int(n) for n in reps)
+    times = (1,) * (a.ndim - len(times)) + times
+    a = reshape(a, (1,) * (len(times) - a.ndim) + tuple(a.shape))
+    paired = reshape(a, tuple(m for n in a.shape for m in (1, n)))
+    spread = _broadcast_to(paired, tuple(m for r, n in zip(times, a.shape, strict=True) for m in (r, n)))
+    return reshape(spread, tuple(r * n for r, n in zip(times, a.shape, strict=True)))
+
+
+def _diagonal_index(a: Any, offset: int) -> Any:
+    rows, columns = a.shape[-2:]
+    xp = _xp.namespace(raw(a))
+    length = max(0, min(rows + min(offset, 0), columns - max(offset, 0)))
+    along = xp.arange(length)
+    return (..., along - min(offset, 0), along + max(offset, 0))
+
+
+def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    """Take diagonals as `numpy.diagonal`, as a copy."""
+    a = moveaxis(lift(a), (axis1, axis2), (-2, -1))
+    return getitem(a, _diagonal_index(a, offset))
+
+
+def diag(v: Any, k: int = 0) -> Any:
+    """Take a diagonal, or make a matrix with one, as `numpy.diag`."""
+    v = lift(v)
+    if v.ndim == 2:
+        return diagonal(v, k)
+    if v.ndim != 1:
+        raise ValueError(f"diag takes one or two axes; found shape {v.shape}")
+    n = v.shape[0] + abs(k)
+    along = _xp.namespace(raw(v)).arange(v.shape[0])
+    return scatter(v, (n, n), (along - min(k, 0), along + max(k, 0)))
+
+
+def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    """Sum a diagonal as `numpy.trace`."""
+    return diagonal(a, offset, axis1, axis2).sum(-1)
+
+
+def _triangle(keep: Any) -> Any:
+    def function(m: Any, k: int = 0) -> Any:
+        m = lift(m)
+        mask = keep(np.ones(m.shape[-2:], dtype=bool), k)
+        return m * _xp.namespace(raw(m)).asarray(mask).astype(m.dtype)
+
+    function.__name__ = function.__qualname__ = keep.__name__
+    function.__doc__ = f"Zero a triangle as `numpy.{keep.__name__}`."
+    return function
+
+
+tril = _triangle(np.tril)
+triu = _triangle(np.triu)
+
+
+def shape(a: Any) -> tuple[int, ...]:
+    """Return the lengths of the axes."""
+    return a.shape if isinstance(a, Tensor) else np.shape(a)
+
+
+def ndim(a: Any) -> int:
+    """Return the number of axes."""
+    return a.ndim if isinstance(a, Tensor) else np.ndim(a)
+
+
+def size(a: Any, axis: Any = None) -> int:
+    """Return the number of elements, in all or along axes."""
+    if not isinstance(a, Tensor):
+        return int(np.size(a, axis))
+    axes = range(a.ndim) if axis is None else normalize_axis_tuple(axis, a.ndim)
+    return int(np.prod([a.shape[k] for k in axes], dtype=np.intp))
