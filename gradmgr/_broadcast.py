@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import _xp
-from gradmgr._op import linear
+from gradmgr._op import Function, linear
 from gradmgr._tensor import Tensor
 
 
@@ -29,9 +29,9 @@ def _real_as(a: Any, to: np.dtype[Any]) -> Any:
     return (a.real if a.dtype.kind == "c" and to.kind != "c" else a).astype(to)
 
 
-sum_to = linear("sum_to", _sum_to, lambda g, shape: broadcast_to(g, shape))
-broadcast_to = linear("broadcast_to", _broadcast_to, lambda g, shape: sum_to(g, shape))
-cast = linear("astype", _real_as, lambda g, dtype: cast(g, dtype))
+sum_to: Function = linear("sum_to", _sum_to, lambda g, shape: broadcast_to(g, shape))
+broadcast_to: Function = linear("broadcast_to", _broadcast_to, lambda g, shape: sum_to(g, shape))
+cast: Function = linear("astype", _real_as, lambda g, dtype: cast(g, dtype))
 
 
 def fit(g: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:

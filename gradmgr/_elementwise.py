@@ -201,7 +201,7 @@ _MARK = {"x": "i", "y": "j"}
 
 def _fields(tracked: str, wanted: set[str]) -> list[str]:
     """Name what an entry keeps: what the rules ask for, and the shape and dtype of what they do not."""
-    kept = [v for v in ("x", "y", "out") if v in wanted]
+    kept: list[str] = [v for v in ("x", "y", "out") if v in wanted]
     for v in tracked:
         if v not in wanted:
             kept += [f"{v}_shape", f"{v}_dtype"]
@@ -269,9 +269,20 @@ def _declare(
     holomorphic = jvp is None
 
     scope: dict[str, Any] = {
-        **{"Tensor": Tensor, "Stack": Stack, "current": current, "new": object.__new__, "op": op},
-        **{"PLAIN": _xp.PLAIN, "operand": _xp.operand, "need_operand": _xp.need_operand, "F4": _xp.F4, "F8": _xp.F8},
-        **{"kernel": kernel, "operate": operate or kernel, "with_keywords": with_keywords, "fit": fit},
+        "Tensor": Tensor,
+        "Stack": Stack,
+        "current": current,
+        "new": object.__new__,
+        "op": op,
+        "PLAIN": _xp.PLAIN,
+        "operand": _xp.operand,
+        "need_operand": _xp.need_operand,
+        "F4": _xp.F4,
+        "F8": _xp.F8,
+        "kernel": kernel,
+        "operate": operate or kernel,
+        "with_keywords": with_keywords,
+        "fit": fit,
         **{f"rule_{v}": rule for v, rule in rule_of.items()},
         "check_mixed": _xp.check_mixed,
     }
@@ -309,7 +320,7 @@ def _declare(
     operator = function(heads[0], f"operator {name}", "operate")
     scope["door"] = door = function(heads[1], name, "kernel")
     door.__globals__["door"] = door
-    reflected = function(heads[2], f"reflected {name}", "operate") if binary else None
+    reflected = function(heads[-1], f"reflected {name}", "operate") if binary else None
 
     push_rules = jvp or rules
     push_wants = [reads(rule, on_offer, name) for rule in push_rules]

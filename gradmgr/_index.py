@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import _xp
-from gradmgr._op import PULLS, Grads, Owned, accumulate, linear, zeros
+from gradmgr._op import PULLS, Function, Grads, Owned, accumulate, linear, zeros
 from gradmgr._recorder import current
 from gradmgr._tensor import Tensor
 
@@ -72,8 +72,8 @@ def _scatter(g: Any, shape: tuple[int, ...], index: Index) -> Any:
     return buffer
 
 
-getitem = linear("getitem", _get, lambda g, shape, index: scatter(g, shape, index))
-scatter = linear("scatter", _scatter, lambda g, index: getitem(g, index))
+getitem: Function = linear("getitem", _get, lambda g, shape, index: scatter(g, shape, index))
+scatter: Function = linear("scatter", _scatter, lambda g, index: getitem(g, index))
 
 
 def _pull_getitem(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from gradmgr import _xp, errors
 from gradmgr._broadcast import broadcast_to, cast, fit
 from gradmgr._index import Index, getitem, may_repeat, normalized
-from gradmgr._op import INPUTS, PULLS, Grads, Op, Owned, accumulate, enroll, linear, zeros
+from gradmgr._op import INPUTS, PULLS, Function, Grads, Op, Owned, accumulate, enroll, linear, zeros
 from gradmgr._recorder import Stack, current, is_tracked, rebind
 from gradmgr._tensor import Tensor, describe, raw, wrap
 
@@ -44,13 +44,13 @@ def _entry(m: Any, marks: Any, values: Any, out: Any, params: Any) -> tuple[Any,
 
 
 def _pull(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
-    _, m, i, j, shape, dtype, v_shape, v_dtype, index = e
+    _, m, i, j, shape, _, v_shape, v_dtype, index = e
     if j is not None:
         accumulate(grads, owned, j, _as_written(_last_writes(getitem(g, index), shape, index), v_shape, v_dtype))
     if i is None:
         return
     if not (m in owned and shape):
-        g = copy(g)
+        g = copied(g)
     elif not isinstance(g, Tensor) and j is not None and grads[j].base is not None:
         grads[j] = grads[j].copy()  # what v receives must not be a view of what is zeroed now
     g[index] = 0
@@ -83,7 +83,7 @@ def _as_written(g: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 
 def _push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
     tx, tv = tangents
-    x, v = values
+    x, _ = values
     tx = zeros(raw(x), x.shape, x.dtype) if tx is None else tx
     return put(tx, params[0], 0 if tv is None else tv)
 
@@ -131,7 +131,7 @@ def setitem(x: Tensor, index: Index, v: Any) -> None:
     rebind(x, _recorded_put(x, index, v, in_place))
 
 
-copy = linear("copy", _copied, lambda g: g)
+copied: Function = linear("copy", _copied, lambda g: g)
 
 
 # ---------------------------------------------------------------- out= and += and where=

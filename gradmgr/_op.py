@@ -21,7 +21,8 @@ from gradmgr import _xp
 from gradmgr._recorder import Stack, current
 from gradmgr._tensor import Tensor
 
-Rule = Callable[..., Any]
+Function = Callable[..., Any]
+Rule = Function
 Grads = dict[Any, Any]
 Owned = set[Any]
 # Reads one entry of a tape: adds what the gradient of its result gives to the gradients of its inputs.
@@ -144,7 +145,7 @@ def one_input(entry: tuple[Any, ...]) -> tuple[Any, ...]:
 def renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Give a made function the op's name, in tracebacks and profiles too."""
     function.__name__ = function.__qualname__ = name
-    function.__code__ = function.__code__.replace(co_name=name, co_qualname=name)  # type: ignore[attr-defined]
+    function.__code__ = function.__code__.replace(co_name=name, co_qualname=name)
     return function
 
 

@@ -199,6 +199,8 @@ def _pull_down_to(stop: int, entries: list[Any], grads: Grads, owned: Owned, lea
             continue
         try:
             PULLS[e[0]](e, g, grads, owned)
+        except errors.GradmgrError:
+            raise
         except Exception as error:
             error.add_note(f"(in the derivative of gradmgr op {e[0].partition('.')[0]!r})")
             raise

@@ -204,7 +204,7 @@ class Tensor:
 
     if TYPE_CHECKING:  # bound by gradmgr.ops and gradmgr.numpy, where each is declared once
         T: Any
-        mT: Any
+        mT: Any  # noqa: N815  # the Array API's name
         real: Any
         imag: Any
         flat: Any

@@ -199,8 +199,8 @@ def is_private(holder: Any) -> bool:
 
 def buffer_bytes(array: Array) -> int:
     """Return the size of the whole buffer that keeping this array keeps alive."""
-    base = getattr(array, "base", None)
-    return int(base.nbytes) if is_array(base) else int(array.nbytes)
+    base: Array = getattr(array, "base", None)
+    return int((base if is_array(base) else array).nbytes)
 
 
 def shares_memory(one: Array, other: Array) -> bool:

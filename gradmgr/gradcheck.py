@@ -14,10 +14,10 @@ import numpy as np
 
 from gradmgr import _xp, errors
 from gradmgr._forward import Forward
+from gradmgr._inplace import copied
 from gradmgr._recorder import enter, leave
 from gradmgr._tensor import Tensor, raw, wrap
 from gradmgr.manager import GradManager
-from gradmgr.ops.convert import copied
 
 Function = Callable[..., Any]
 
@@ -50,10 +50,12 @@ def gradcheck(
         inputs: a Tensor or a sequence; those of a floating or complex dtype are differentiated,
             and should be float64 or complex128: differences in single precision say little.
         eps: step of the central differences.
-        atol, rtol: a difference above atol + rtol * |numeric| is a mismatch.
+        atol: a difference above atol + rtol * |numeric| is a mismatch.
+        rtol: see `atol`.
         raise_exception: raise on a mismatch; else return False.
         order: highest order of derivative to check.
-        check_backward_ad, check_forward_ad: which modes to check.
+        check_backward_ad: check the reverse mode.
+        check_forward_ad: check the forward mode.
         fast_mode: compare along one random direction instead of the whole Jacobian.
         complex_step: take the numeric first derivative from the imaginary part of func(x + ih), exact to
             rounding; `func` must then be analytic, made of functions that NumPy has for complex numbers.

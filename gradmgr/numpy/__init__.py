@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys as _sys
 from typing import Any
 
-import numpy as _numpy
+import numpy as _numpy  # noqa: ICN001  # np would be a public name of this namespace
 from numpy import (
     bool,
     complex64,
@@ -43,6 +43,8 @@ from numpy import (
     uint64,
 )
 
+from gradmgr._elementwise import conj as _conj
+from gradmgr._inplace import copied as copy
 from gradmgr.numpy import _dispatch
 from gradmgr.ops import arithmetic as _arithmetic
 from gradmgr.ops.arithmetic import clip
@@ -86,7 +88,6 @@ from gradmgr.ops.constant import (
     signbit,
 )
 from gradmgr.ops.convert import astype
-from gradmgr.ops.convert import copied as copy
 from gradmgr.ops.create import (
     arange,
     array,
@@ -164,7 +165,7 @@ arctan2 = atan2 = _arithmetic.arctan2.door
 arctanh = atanh = _arithmetic.arctanh.door
 cbrt = _arithmetic.cbrt.door
 ceil = _arithmetic.ceil.door
-conjugate = conj = _arithmetic.conj.door
+conjugate = conj = _conj.door
 cos = _arithmetic.cos.door
 cosh = _arithmetic.cosh.door
 deg2rad = radians = _arithmetic.deg2rad.door
@@ -209,7 +210,7 @@ tanh = _arithmetic.tanh.door
 trunc = _arithmetic.trunc.door
 
 
-def angle(z: Any, deg: bool = False) -> Any:
+def angle(z: Any, deg: Any = False) -> Any:
     """Return the angle of complex numbers as `numpy.angle`, in radians or degrees."""
     a = _arithmetic.angle.door(z)
     return rad2deg(a) if deg else a

@@ -17,7 +17,7 @@ import numpy as np
 from gradmgr import _xp
 from gradmgr._broadcast import is_complex
 from gradmgr._custom import custom
-from gradmgr._elementwise import conj, elementwise
+from gradmgr._elementwise import Made, conj, elementwise
 from gradmgr._inplace import store
 from gradmgr._tensor import Tensor, raw
 
@@ -25,12 +25,12 @@ LN2 = math.log(2.0)
 LN10 = math.log(10.0)
 
 
-def where(condition: Any, x: Any, y: Any) -> Any:
-    """Choose as `numpy.where` with three arguments; gradients flow into the branch taken."""
+def choose(condition: Any, x: Any, y: Any) -> Any:
+    """Choose as `numpy.where`; gradients flow into the branch taken."""
     return _where(x, y, raw(condition))
 
 
-def _choose(x: Any, y: Any, condition: Any) -> Any:
+def _where_kernel(x: Any, y: Any, condition: Any) -> Any:
     return np.where(condition, x, y)
 
 
@@ -42,14 +42,14 @@ def _zeros_like(g: Any) -> Any:
 
 _where = custom(
     "where",
-    _choose,
+    _where_kernel,
     vjp={
-        "x": lambda g, condition: where(condition, g, _zeros_like(g)),
-        "y": lambda g, condition: where(condition, _zeros_like(g), g),
+        "x": lambda g, condition: choose(condition, g, _zeros_like(g)),
+        "y": lambda g, condition: choose(condition, _zeros_like(g), g),
     },
     jvp={
-        "x": lambda t, condition: where(condition, t, _zeros_like(t)),
-        "y": lambda t, condition: where(condition, _zeros_like(t), t),
+        "x": lambda t, condition: choose(condition, t, _zeros_like(t)),
+        "y": lambda t, condition: choose(condition, _zeros_like(t), t),
     },
 )
 
@@ -72,17 +72,17 @@ floor_divide = elementwise("floor_divide", np.floor_divide, _zeros_like, _zeros_
 
 
 def _power_x(g: Any, x: Any, y: Any) -> Any:
-    """y x^(y-1), which is 0 for y = 0, even at x = 0."""
+    """Y x^(y-1), which is 0 for y = 0, even at x = 0."""
     if not hasattr(y, "shape"):
         return g * (y * x ** (y - 1)) if y else g * 0
     zero = raw(y) == 0
-    return g * where(zero, 0.0, y * x ** where(zero, 1.0, y - 1))
+    return g * choose(zero, 0.0, y * x ** choose(zero, 1.0, y - 1))
 
 
 def _power_y(g: Any, x: Any, y: Any, out: Any) -> Any:
     """x^y log x, which at x = 0 is 0 for y >= 0 and -inf for y < 0."""
     at_zero = (raw(x) == 0) & (raw(y).real >= 0)
-    return g * out * log.door(where(at_zero, 1.0, x))
+    return g * out * log.door(choose(at_zero, 1.0, x))
 
 
 power = elementwise("power", np.power, _power_x, _power_y, operate=operator.pow)
@@ -103,7 +103,7 @@ log1p = elementwise("log1p", np.log1p, lambda g, x: g / (x + 1))
 
 def _share_of(x: Any, out: Any, exponential: Any) -> Any:
     """exp(x - out), the share of x in a log-sum-exp; 0 where everything is -inf."""
-    return exponential(x - where(raw(out) == -np.inf, 0.0, out))
+    return exponential(x - choose(raw(out) == -np.inf, 0.0, out))
 
 
 logaddexp = elementwise(
@@ -122,13 +122,13 @@ logaddexp2 = elementwise(
 # ---------------------------------------------------------------- trigonometric and hyperbolic
 
 sin = elementwise("sin", np.sin, lambda g, x: g * cos.door(x))
-cos = elementwise("cos", np.cos, lambda g, x: -g * sin.door(x))
+cos: Made = elementwise("cos", np.cos, lambda g, x: -g * sin.door(x))
 tan = elementwise("tan", np.tan, lambda g, out: g * (1 + out * out))
 arcsin = elementwise("arcsin", np.arcsin, lambda g, x: g / sqrt.door((1 - x) * (1 + x)))
 arccos = elementwise("arccos", np.arccos, lambda g, x: -g / sqrt.door((1 - x) * (1 + x)))
 arctan = elementwise("arctan", np.arctan, lambda g, x: g / (1 + x * x))
 sinh = elementwise("sinh", np.sinh, lambda g, x: g * cosh.door(x))
-cosh = elementwise("cosh", np.cosh, lambda g, x: g * sinh.door(x))
+cosh: Made = elementwise("cosh", np.cosh, lambda g, x: g * sinh.door(x))
 tanh = elementwise("tanh", np.tanh, lambda g, out: g * (1 - out * out))
 arcsinh = elementwise("arcsinh", np.arcsinh, lambda g, x: g / sqrt.door(x * x + 1))
 arccosh = elementwise("arccosh", np.arccosh, lambda g, x: g / (sqrt.door(x - 1) * sqrt.door(x + 1)))
@@ -136,8 +136,8 @@ arctanh = elementwise("arctanh", np.arctanh, lambda g, x: g / ((1 - x) * (1 + x)
 
 
 def _over_or_zero(value: Any, divisor: Any) -> Any:
-    """value / divisor, and 0 where the divisor is 0 (there value is 0 too)."""
-    return value / where(raw(divisor) == 0, 1.0, divisor)
+    """Value / divisor, and 0 where the divisor is 0 (there value is 0 too)."""
+    return value / choose(raw(divisor) == 0, 1.0, divisor)
 
 
 arctan2 = elementwise(
@@ -170,8 +170,8 @@ def _sign_map(g: Any, x: Any, out: Any) -> Any:
     return _over_or_zero(g - out * _real_of_product(g, out), absolute.door(x))
 
 
-real = elementwise("real", np.real, lambda g: g, jvp=(lambda t: real.door(t),))
-imag = elementwise("imag", np.imag, lambda g: 1j * g, jvp=(lambda t: imag.door(t),))
+real: Made = elementwise("real", np.real, lambda g: g, jvp=(lambda t: real.door(t),))
+imag: Made = elementwise("imag", np.imag, lambda g: 1j * g, jvp=(lambda t: imag.door(t),))
 absolute = elementwise(
     "absolute",
     np.absolute,
@@ -180,7 +180,7 @@ absolute = elementwise(
     jvp=(lambda t, x: _real_of_product(t, sign.door(x)),),
 )
 fabs = elementwise("fabs", np.fabs, lambda g, x: g * sign.door(x))
-sign = elementwise("sign", np.sign, _sign_map, jvp=(_sign_map,))
+sign: Made = elementwise("sign", np.sign, _sign_map, jvp=(_sign_map,))
 
 
 def _angle_vjp(g: Any, x: Any) -> Any:
@@ -197,10 +197,10 @@ angle = elementwise("angle", np.angle, _angle_vjp, jvp=(_angle_jvp,))
 
 # ---------------------------------------------------------------- steps: zero derivative, not an error
 
-floor = elementwise("floor", np.floor, _zeros_like)
+floor: Made = elementwise("floor", np.floor, _zeros_like)
 ceil = elementwise("ceil", np.ceil, _zeros_like)
 rint = elementwise("rint", np.rint, _zeros_like)
-trunc = elementwise("trunc", np.trunc, _zeros_like)
+trunc: Made = elementwise("trunc", np.trunc, _zeros_like)
 
 # ---------------------------------------------------------------- choice
 

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from gradmgr import _xp
-from gradmgr._inplace import as_type
-from gradmgr._inplace import copy as copied
-from gradmgr._op import linear, zeros
+from gradmgr._inplace import as_type, copied
+from gradmgr._op import Function, linear, zeros
 from gradmgr._tensor import Tensor, wrap
 
 
@@ -48,7 +47,9 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True) -> Any:
     return copied(x) if copy else x
 
 
-_to = linear("to", lambda a, device, origin: _xp.to_device(a, device), lambda g, device, origin: _to(g, origin, device))
+_to: Function = linear(
+    "to", lambda a, device, origin: _xp.to_device(a, device), lambda g, device, origin: _to(g, origin, device)
+)
 
 
 def to(x: Tensor, device: str, /) -> Tensor:

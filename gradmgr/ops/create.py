@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from gradmgr import _xp
+from gradmgr._inplace import copied
 from gradmgr._tensor import Tensor, raw, wrap
 from gradmgr._tensor import asarray as shared
-from gradmgr.ops.convert import astype, copied, from_nested, holds_tensor, to
+from gradmgr.ops.convert import astype, from_nested, holds_tensor, to
 
 
 def _made(array: Any, device: str | None) -> Tensor:
@@ -67,7 +68,7 @@ def full_like(
     a: Any, fill_value: Any, dtype: Any = None, order: str = "K", *, shape: Any = None, device: str | None = None
 ) -> Tensor:
     """Return a tensor filled with one value, in the shape, dtype and device of another array."""
-    z = empty_like(a, dtype, order, shape=shape, device=device)
+    z: Tensor = empty_like(a, dtype, order, shape=shape, device=device)
     z[...] = fill_value
     return z
 

@@ -42,7 +42,7 @@ def _matmul_y(g: Any, x: Any) -> Any:
 
 
 def _matvec(m: Any, v: Any) -> Any:
-    """m @ v for stacks of matrices and of vectors."""
+    """M @ v for stacks of matrices and of vectors."""
     return matmul.door(m, expand_dims(v, -1))[..., 0]
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._inplace import setitem, updater
+from gradmgr._elementwise import conj
+from gradmgr._inplace import copied, setitem, updater
 from gradmgr._tensor import Tensor
 from gradmgr.ops import arithmetic, constant, convert, linalg, pick, reduce, shape
 
@@ -24,7 +25,7 @@ _BINARY = {
     "floordiv": (arithmetic.floor_divide, np.floor_divide, "//="),
 }
 _UNARY = {"neg": arithmetic.negative, "pos": arithmetic.positive, "abs": arithmetic.absolute}
-_COMPARISONS = {
+_COMPARISONS: dict[str, Any] = {
     "eq": np.equal,
     "ne": np.not_equal,
     "lt": np.less,
@@ -69,9 +70,8 @@ def _reshape(self: Tensor, *shape_: Any, order: str = "C", copy: bool | None = N
 
 def _transpose(self: Tensor, *axes: Any) -> Any:
     """Permute axes as `numpy.ndarray.transpose`."""
-    if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list))):
-        axes = axes[0]
-    return shape.transpose(self, axes or None)
+    order = axes[0] if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list))) else axes
+    return shape.transpose(self, order or None)
 
 
 def _flatten(self: Tensor, order: str = "C") -> Any:
@@ -117,10 +117,10 @@ _METHODS = {
     "argsort": constant.argsort,
     "astype": _astype,
     "clip": _clip,
-    "clone": lambda self: convert.copied(self),
-    "conj": lambda self: arithmetic.conj.door(self),
-    "conjugate": lambda self: arithmetic.conj.door(self),
-    "copy": lambda self: convert.copied(self),
+    "clone": lambda self: copied(self),
+    "conj": lambda self: conj.door(self),
+    "conjugate": lambda self: conj.door(self),
+    "copy": lambda self: copied(self),
     "cumprod": reduce.cumprod,
     "cumsum": reduce.cumsum,
     "diagonal": shape.diagonal,

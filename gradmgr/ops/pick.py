@@ -12,7 +12,7 @@ from gradmgr._custom import custom
 from gradmgr._index import getitem, normalized
 from gradmgr._inplace import store
 from gradmgr._tensor import Tensor, raw
-from gradmgr.ops.arithmetic import where as _choose
+from gradmgr.ops.arithmetic import choose
 from gradmgr.ops.constant import nonzero
 from gradmgr.ops.convert import lift
 from gradmgr.ops.shape import ravel
@@ -71,10 +71,10 @@ def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
         return nonzero(condition)
     if x is None or y is None:
         raise ValueError("either both or neither of x and y should be given")
-    return _choose(condition, lift_operand(x), lift_operand(y))
+    return choose(condition, _lift_operand(x), _lift_operand(y))
 
 
-def lift_operand(a: Any) -> Any:
+def _lift_operand(a: Any) -> Any:
     """Lift anything but Python numbers, which stay weak in promotion."""
     return a if isinstance(a, (int, float, complex)) else lift(a)
 

@@ -11,20 +11,20 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 from gradmgr import _xp
 from gradmgr._broadcast import broadcast_to as _broadcast_to
 from gradmgr._index import getitem, scatter
-from gradmgr._op import linear
+from gradmgr._op import Function, linear
 from gradmgr._tensor import Tensor, raw
 from gradmgr.ops.convert import lift
 
 Axis = int | Sequence[int] | None
 
-_reshape = linear(
+_reshape: Function = linear(
     "reshape", lambda a, to, order: a.reshape(to, order=order), lambda g, shape, order: _reshape(g, shape, order)
 )
-_transpose = linear(
+_transpose: Function = linear(
     "transpose", lambda a, axes: a.transpose(axes), lambda g, axes: _transpose(g, tuple(np.argsort(axes).tolist()))
 )
-_flip = linear("flip", lambda a, axes: np.flip(a, axes), lambda g, axes: _flip(g, axes))
-_roll = linear(
+_flip: Function = linear("flip", lambda a, axes: np.flip(a, axes), lambda g, axes: _flip(g, axes))
+_roll: Function = linear(
     "roll", lambda a, shift, axes: np.roll(a, shift, axes), lambda g, shift, axes: _roll(g, [-s for s in shift], axes)
 )
 
