@@ -12,11 +12,12 @@
 """
 
 from gradmgr import errors, graph, numpy, special
+from gradmgr._backward import AttachSpec
 from gradmgr._recorder import enable_grad, no_grad
 from gradmgr._tensor import Tensor, asarray, from_dlpack, tensor
 from gradmgr.errors import GradcheckError
 from gradmgr.gradcheck import gradcheck
-from gradmgr.manager import AttachSpec, GradManager, GradManagerGroup, get_backwarding_grad_manager
+from gradmgr.manager import GradManager, GradManagerGroup, get_backwarding_grad_manager
 
 __version__ = "0.1.0"
 

@@ -210,7 +210,10 @@ def updater(operate: Callable[[Tensor, Any], Any], ufunc: Callable[..., Any] | N
         z = operate(x, y)
         if z is NotImplemented:
             return z
-        return rebind(x, _fit_into(x, z, f"x {symbol} y"))
+        c = z._array
+        if c.shape != x._array.shape or c.dtype != x._array.dtype:
+            z = _fit_into(x, z, f"x {symbol} y")
+        return rebind(x, z)
 
     return update
 

@@ -188,13 +188,17 @@ def leave(*gone: Recorder) -> None:
 
 def rebind(x: Tensor, z: Tensor) -> Tensor:
     """Let `x` be `z` from now on, in value and for every recorder: what an in-place write means."""
-    for rec in recorders(current()):
-        rec.guests.pop(x, None)
+    state = current()
     x._array = z._array
+    if state is None:
+        x._rec = None
+        return x
+    for rec in recorders(state):
+        rec.forget(x)
     x._rec = z._rec
     if z._rec is not None:
         x._mark = z._mark
-    x._more = getattr(z, "_more", {})
+        x._more = getattr(z, "_more", {})
     return x
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gradmgr import errors
-from gradmgr._op import INPUTS, PULLS, Grads, Op, Owned, accumulate, linear, one_input
+from gradmgr._op import INPUTS, PULLS, Grads, Op, Owned, accumulate, one_input
 from gradmgr._recorder import Recorder, during
 from gradmgr._tensor import Tensor
 from gradmgr._xp import is_array, shares_memory
@@ -51,12 +51,14 @@ class Tape(Recorder):
 
     is_tape = True
 
-    def __init__(self) -> None:
+    def __init__(self, leaves: Iterable[Tensor] = ()) -> None:
         super().__init__()
         self.entries: list[Any] = []
         self.leaves: dict[Tensor, Any] = {}  # every attached tensor seen, and the mark its gradient goes to
         self.limit = _FIRST_SWEEP
         self._sweeping = threading.Lock()
+        for t in leaves:
+            self._take_as_leaf(t, id(t))
 
     # ------------------------------------------------------------ noting
 
@@ -67,12 +69,15 @@ class Tape(Recorder):
             if self.leaves.get(t) == known:
                 return
             mark: Any = object()
-            self.entries.append(("attach", mark, known, t.shape, t.dtype))
+            self.entries.append(("attach", mark, known))
             self.forget(t)
         else:
-            # A leaf shared by threads is stamped by each of their tapes. That the mark is the same
-            # for all of them keeps a reader right that sees one tape's stamp and another's mark.
             mark = object() if t in self.leaves else id(t)
+        self._take_as_leaf(t, mark)
+
+    def _take_as_leaf(self, t: Tensor, mark: Any) -> None:
+        # A leaf shared by threads is stamped by each of their tapes. That its mark, id(t), is the same
+        # for all of them keeps a reader right that sees one tape's stamp and another's mark.
         self.leaves[t] = self.guests[t] = mark
         if t._rec is None or not t._rec.open:
             t._mark = mark
@@ -158,7 +163,7 @@ class Tape(Recorder):
         self,
         seeds: list[tuple[Any, Any]],
         completed: dict[int, list[Tensor]],
-        report: Callable[[Tensor, Any], None],
+        report: Callable[[Tensor, Any], None] | None,
         *,
         retain: bool,
     ) -> Grads:
@@ -179,31 +184,32 @@ class Tape(Recorder):
         with during(self.below):
             for mark, dy in seeds:
                 accumulate(grads, owned, mark, dy)
-            for stop in (*sorted(completed, reverse=True), 0):
-                _pull_down_to(stop, entries, grads, owned, self.leaves)
-                for t in completed.get(stop, ()):
+            for stop in sorted(completed, reverse=True):
+                _pull_down_to(stop, entries, grads, owned)
+                for t in completed[stop]:
                     g = grads.get(self.leaves.get(t))
-                    if g is not None:
+                    if g is not None and report is not None:
                         report(t, g)
+            _pull_down_to(0, entries, grads, owned)
         return grads
 
 
-def _pull_down_to(stop: int, entries: list[Any], grads: Grads, owned: Owned, leaves: dict[Tensor, Any]) -> None:
+def _pull_down_to(stop: int, entries: list[Any], grads: Grads, owned: Owned) -> None:
     """Pop and pull entries until `stop` are left."""
     take = grads.pop
-    attached = set(leaves.values())
-    while len(entries) > stop:
-        e = entries.pop()
-        g = grads.get(e[1]) if e[0] == "attach" and e[1] in attached else take(e[1], None)
-        if g is None:
-            continue
-        try:
-            PULLS[e[0]](e, g, grads, owned)
-        except errors.GradmgrError:
-            raise
-        except Exception as error:
-            error.add_note(f"(in the derivative of gradmgr op {e[0].partition('.')[0]!r})")
-            raise
+    pop = entries.pop
+    e: Any = ("",)
+    try:
+        while len(entries) > stop:
+            e = pop()
+            g = take(e[1], None)
+            if g is not None:
+                PULLS[e[0]](e, g, grads, owned)
+    except errors.GradmgrError:
+        raise
+    except Exception as error:
+        error.add_note(f"(in the derivative of gradmgr op {e[0].partition('.')[0]!r})")
+        raise
 
 
 def _flat(values: Iterable[Any]) -> Iterable[Any]:
@@ -221,9 +227,14 @@ def _pull_stale(e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
     )
 
 
+def _pull_attach(e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
+    grads[e[1]] = g  # complete, and kept: it is a leaf's
+    accumulate(grads, owned, e[2], g)
+
+
 # An intermediate that is attached gets a mark of its own through this op, so that what was
 # computed from it before is told apart from what comes after.
-linear("attach", lambda a: a, lambda g: g)
+PULLS["attach"] = _pull_attach
+INPUTS["attach"] = one_input
 PULLS["stale"] = _pull_stale
 INPUTS["stale"] = lambda e: tuple(e[2])
-INPUTS["attach"] = one_input

@@ -154,6 +154,16 @@ def writeable(array: Array) -> bool:
     return bool(getattr(array.flags, "writeable", True))
 
 
+_add_reduce: Any = np.add.reduce  # its stubs do not know a keepdims that is a variable
+
+
+def sum_over(array: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
+    """Sum over axes; by the ufunc where that is NumPy's own, without its Python wrappers."""
+    if array.__class__ is np.ndarray:
+        return _add_reduce(array, axis=axes, keepdims=keepdims)
+    return array.sum(axis=axes, keepdims=keepdims)
+
+
 # ---------------------------------------------------------------- who else holds this memory
 # A buffer is written in place only when nobody else can see it. Reference counts say so exactly:
 # every view, saved value, numpy() view, memoryview or foreign library holds a reference to the
@@ -178,23 +188,23 @@ _, _BASE_ALONE = _counts(_Probe(np.empty(2)[:1]))
 
 
 def _owns_memory(array: Array) -> bool:
-    if array.base is not None or not array.flags.owndata:
-        return False
-    memory = getattr(getattr(array, "data", None), "mem", None)  # CuPy: memory taken over by DLPack
-    return type(memory).__name__ != "UnownedMemory"
+    """Tell whether an array without a base has memory of its own, not taken over by DLPack or mmap."""
+    if array.__class__ is np.ndarray:
+        return bool(array.flags.owndata)
+    memory = getattr(getattr(array, "data", None), "mem", None)  # CuPy's
+    return is_array(array) and bool(array.flags.owndata) and type(memory).__name__ != "UnownedMemory"
 
 
 def is_private(holder: Any) -> bool:
     """Tell whether `holder._array` may be written in place: our memory, and nobody else can see it."""
-    if isinstance(holder._array, np.generic) or not writeable(holder._array):
-        return False
     alone, base_alone = _counts(holder)
-    if alone > _ALONE:
+    if alone > _ALONE or base_alone > _BASE_ALONE:
         return False
-    base = holder._array.base
+    array = holder._array
+    base = array.base
     if base is None:
-        return _owns_memory(holder._array)
-    return base_alone <= _BASE_ALONE and is_array(base) and _owns_memory(base)
+        return writeable(array) and _owns_memory(array)
+    return is_array(base) and base.base is None and writeable(array) and _owns_memory(base)
 
 
 def buffer_bytes(array: Array) -> int:

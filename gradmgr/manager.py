@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,34 +9,14 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
 from gradmgr import _xp, errors
-from gradmgr._inplace import as_type
-from gradmgr._recorder import Recorder, current, during, enter, leave, rebind, recorders, snapshot, told
+from gradmgr._backward import AttachSpec, Callback, Chains, plain_walk, seeds_of, write
+from gradmgr._recorder import enter, leave
 from gradmgr._tape import Tape
-from gradmgr._tensor import Tensor, describe, raw, wrap
-
-Callback = Callable[[Tensor, Tensor], Any]
+from gradmgr._tensor import Tensor, describe
 
 # The manager now in backward, in this context.
 _backwarding: ContextVar[Any] = ContextVar("gradmgr_backwarding", default=None)
-# Gradients are written under one lock, so that threads sharing a parameter lose no update.
-_writing = threading.Lock()
-
-
-class AttachSpec:
-    """What a manager knows of an attached tensor: `tensor`, a weak reference, and `callbacks`, a list."""
-
-    __slots__ = ("callbacks", "name", "tensor")
-
-    def __init__(self, tensor: weakref.ref[Tensor], callbacks: list[Callback], name: str | None = None) -> None:
-        self.tensor = tensor
-        self.callbacks = callbacks
-        self.name = name
-
-    def __repr__(self) -> str:
-        return f"AttachSpec(tensor={self.tensor!r}, callbacks={self.callbacks!r})"
 
 
 class GradManager:
@@ -63,6 +42,7 @@ class GradManager:
         self._after_backward: list[Callable[[], Any]] = []
         self._walking = False
         self._warned = False
+        self._has_callbacks = False  # ever: without, backward takes a shorter road
 
     def __repr__(self) -> str:
         return f"GradManager({len(self._live())} attached{', recording' if self._recording() else ''})"
@@ -114,6 +94,7 @@ class GradManager:
             self._warn_repeated(t, spec, chain)
             spec.callbacks.extend(chain)
             spec.name = name or spec.name
+        self._has_callbacks |= bool(chain)
         if self._tape is not None and self._tape.open:
             self._tape.watch(t)
 
@@ -148,7 +129,7 @@ class GradManager:
 
     def attached_tensors(self) -> list[Tensor]:
         """Return the attached tensors that are alive, in the order of attachment."""
-        return [t for t, _ in self._live()]
+        return [t for spec in list(self._specs.values()) if (t := spec.tensor()) is not None]
 
     def clear_grad(self) -> None:
         """Set `.grad` to None on every attached tensor."""
@@ -164,6 +145,7 @@ class GradManager:
         if not callable(callback):
             raise TypeError(f"register_after_backward_callback takes a function; found {type(callback).__name__}")
         self._after_backward.append(callback)
+        self._has_callbacks = True
 
     def _spec(self, t: Tensor) -> AttachSpec | None:
         spec = self._specs.get(id(t))
@@ -188,9 +170,7 @@ class GradManager:
 
     def _new_tape(self) -> Tape:
         self._check_idle()
-        self._tape = tape = Tape()
-        for t, _ in self._live():
-            tape.watch(t)
+        self._tape = tape = Tape(self.attached_tensors())
         return tape
 
     def _check_idle(self) -> None:
@@ -245,22 +225,23 @@ class GradManager:
             TypeError, ValueError: `dy` does not fit `y` in number, shape or dtype; a callback returned no gradient.
         """
         tape = self._open_tape()
-        seeds = _seeds(tape, y, dy)
-        walk = _Walk(self, tape)
+        seeds = seeds_of(tape, y, dy)
+        chains = Chains(self, dict(self._live()), self._after_backward) if self._has_callbacks else None
         token = _backwarding.set(self)
         self._walking = True
+        done = False
         try:
-            try:
-                walk.run(seeds, retain)
-            except BaseException as error:
-                walk.abort(error)
-                self.release()
-                raise
+            write(plain_walk(tape, seeds, retain) if chains is None else chains.run(tape, seeds, retain), tape.below)
+            done = True
+        except BaseException as error:
+            if chains is not None:
+                chains.abort(error)
+            raise
         finally:
             self._walking = False
             _backwarding.reset(token)
-        if not retain:
-            self.release()
+            if not (done and retain):
+                self.release()
 
     def _open_tape(self) -> Tape:
         if self._walking:
@@ -371,219 +352,3 @@ def _check_attachable(t: Any, name: str | None, position: int) -> None:
             f"attach: {_place(name, position)}, {describe(t, name)}, cannot have a gradient; "
             "use float16, float32, float64, bfloat16, complex64 or complex128, as with t.astype('float32')"
         )
-
-
-def _as_list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
-def _seeds(tape: Tape, y: Any, dy: Any) -> list[tuple[Any, Any]]:
-    """Check the arguments of backward; return (mark, cotangent) pairs."""
-    if y is None:
-        if dy is not None:
-            raise ValueError("backward(None, dy): a dy was given without the y it belongs to")
-        return []
-    ys = _as_list(y)
-    dys = [None] * len(ys) if dy is None else _as_list(dy)
-    if len(dys) != len(ys):
-        raise ValueError(f"backward: {len(ys)} y were given and {len(dys)} dy; give one dy for each y")
-    marks = [_mark_of(tape, t, position) for position, t in enumerate(ys)]
-    return [(mark, _cotangent(tape, t, d)) for mark, t, d in zip(marks, ys, dys, strict=True)]
-
-
-def _mark_of(tape: Tape, y: Any, position: int) -> Any:
-    if not isinstance(y, Tensor):
-        raise TypeError(f"backward differentiates Tensors; y number {position} is {type(y).__name__}")
-    mark = tape.known(y)
-    if mark is None:
-        raise errors.NotRecordedError(
-            f"backward: this GradManager does not know y number {position}, {describe(y)}. It may have been computed "
-            "before record() or before attach(); under no_grad(); from nothing that is attached; through detach(), "
-            "an integer or boolean cast, or a plain array; by another manager's backward; or its y was overwritten "
-            "by a constant in place"
-        )
-    return mark
-
-
-def _cotangent(tape: Tape, y: Tensor, dy: Any) -> Any:
-    if dy is None:
-        if y.size != 1 or y.dtype.kind == "c":
-            raise ValueError(
-                f"backward without dy needs y to be one real number; found {describe(y)}; "
-                "reduce it, as with y.sum(), or pass dy of its shape"
-            )
-        return _xp.namespace(y._array).ones(y.shape, y.dtype)
-    recorded = isinstance(dy, Tensor) and any(rec.known(dy) is not None for rec in recorders(tape.below))
-    value = dy if recorded else raw(dy)
-    if not isinstance(value, Tensor) and not _xp.is_array(value):
-        value = np.asarray(value)
-    if value.shape != y.shape:
-        raise errors.ShapeError(f"backward: dy must have the shape of y, {y.shape}; found {value.shape}")
-    kind = value.dtype.kind
-    if kind not in "biufcV" or (kind == "c" and y.dtype.kind != "c"):
-        raise errors.DtypeError(
-            f"backward: dy of dtype {value.dtype} does not fit y of dtype {y.dtype}; take its real part"
-            if kind == "c"
-            else f"backward: dy of dtype {value.dtype} is not numeric"
-        )
-    if _xp.namespace(raw(value)) is not _xp.namespace(y._array):
-        raise errors.MixedArraysError(f"backward: dy lives on {_xp.device_of(raw(value))}, y on {y.device}; move dy")
-    if value.dtype == y.dtype:
-        return value
-    with during(tape.below):
-        return as_type(value, y.dtype)
-
-
-# ---------------------------------------------------------------- one backward
-
-
-class _Walk:
-    """One backward: walks the tape, runs the callback chains, writes the gradients."""
-
-    def __init__(self, manager: GradManager, tape: Tape) -> None:
-        self.manager = manager
-        self.tape = tape
-        self.specs = {t: spec for t, spec in manager._live() if t in tape.leaves}
-        self.results: dict[Tensor, Any] = {}
-        self.waiting: list[tuple[Tensor, Any, int]] = []  # tensor, future, place in its chain
-        self.objects: list[Any] = []  # callback objects whose begin ran
-        self.callback_state = told(tape.below, current())
-
-    def run(self, seeds: list[tuple[Any, Any]], retain: bool) -> None:
-        with_callbacks = [t for t, spec in self.specs.items() if spec.callbacks]
-        completed = self.tape.first_uses(with_callbacks) if with_callbacks else {}
-        self._begin()
-        grads = self.tape.walk(seeds, completed, self._start_chain, retain=retain)
-        started = set(with_callbacks)
-        for t in self.specs:
-            g = grads.pop(self.tape.leaves.get(t), None)
-            if g is not None and t not in started:
-                self.results[t] = g
-        del grads
-        if self.objects or self.manager._after_backward or self.waiting:
-            with during(self.callback_state):
-                self._finish()
-        self._write()
-
-    def abort(self, error: BaseException) -> None:
-        with during(self.callback_state):
-            for callback in self.objects:
-                stop = getattr(callback, "abort", None)
-                if stop is not None:
-                    try:
-                        stop(self.manager)
-                    except Exception as second:
-                        error.add_note(f"(and {_name(callback)}.abort raised {second!r})")
-
-    # ------------------------------------------------------------ callbacks
-
-    def _begin(self) -> None:
-        seen: set[int] = set()
-        for spec in self.specs.values():
-            for callback in spec.callbacks:
-                if id(callback) not in seen and any(hasattr(callback, m) for m in ("begin", "finish", "abort")):
-                    seen.add(id(callback))
-                    self.objects.append(callback)
-                    if hasattr(callback, "begin"):
-                        with during(self.callback_state):
-                            callback.begin(self.manager)
-
-    def _finish(self) -> None:
-        for callback in self.objects:
-            if hasattr(callback, "finish"):
-                callback.finish(self.manager)
-        for function in list(self.manager._after_backward):
-            function()
-        while self.waiting:
-            waiting, self.waiting = self.waiting, []
-            for t, future, place in waiting:
-                self._run_chain(t, future.get(), place, awaited=True)
-
-    def _start_chain(self, t: Tensor, g: Any) -> None:
-        with during(self.callback_state):
-            self._run_chain(t, g if isinstance(g, Tensor) else wrap(g), 0)
-
-    def _run_chain(self, t: Tensor, g: Any, place: int, *, awaited: bool = False) -> None:
-        callbacks = self.specs[t].callbacks
-        if awaited:
-            self._check_result(t, g, callbacks[place - 1], "the future of ")
-        while place < len(callbacks):
-            callback = callbacks[place]
-            place += 1
-            g = callback(t, g)
-            if not isinstance(g, (Tensor, dict)) and hasattr(g, "get"):
-                self.waiting.append((t, g, place))
-                return
-            self._check_result(t, g, callback)
-        self.results[t] = g
-
-    def _check_result(self, t: Tensor, g: Any, callback: Any, source: str = "") -> None:
-        what = f"{source}callback {_name(callback)} on {describe(t, self.specs[t].name)}"
-        if not isinstance(g, Tensor):
-            raise errors.CallbackError(
-                f"{what} gave {'None' if g is None else type(g).__name__}; a callback returns the gradient, a Tensor, "
-                "or a future with .get(); return its second argument to change nothing"
-            )
-        if g.shape != t.shape:
-            raise errors.ShapeError(f"{what} gave a gradient of shape {g.shape}; it must have the tensor's")
-        if g.dtype != t.dtype:
-            raise errors.DtypeError(f"{what} gave a gradient of dtype {g.dtype}; it must have the tensor's")
-
-    # ------------------------------------------------------------ writing
-
-    def _write(self) -> None:
-        """Write `.grad` of all, or of none: everything that can fail comes before the first write."""
-        below = self.tape.below
-        outer = [rec for rec in recorders(below) if rec.open]
-        with _writing:
-            with during(below):
-                writes = [self._prepare(t, outer) for t in list(self.results)]
-            for write in writes:
-                write()
-
-    def _prepare(self, t: Tensor, outer: list[Recorder]) -> Callable[[], None]:
-        """Return what writes the gradient of one tensor, all of it computed that can fail."""
-        held = t.grad
-        if outer and (_is_known(outer, self.results[t]) or _is_known(outer, held)):
-            handle = snapshot(self.results.pop(t), outer)
-            made = handle if isinstance(handle, Tensor) else wrap(handle)
-            made = made if held is None else held + made
-            return lambda: setattr(t, "_grad", made)
-        if held is None:
-            made = self._take(t)
-            return lambda: setattr(t, "_grad", made)
-        g = raw(self.results.pop(t))
-        if held.ndim and _xp.is_private(held) and not _xp.float_errors_raise():
-            return lambda: _add_in_place(held, g)
-        total = wrap(held._array + g)
-        return lambda: _replace(held, total)
-
-    def _take(self, t: Tensor) -> Tensor:
-        """Return the gradient of `t` in memory of its own, with the strides of a dense parameter."""
-        made = wrap(raw(self.results.pop(t)))
-        fits = made.ndim and made._array.flags.c_contiguous and t._array.flags.c_contiguous
-        if fits and _xp.is_private(made) and _xp.buffer_bytes(made._array) == made.nbytes:
-            return made
-        g = made._array
-        made._array = _xp.namespace(g).empty_like(t._array)
-        made._array[...] = g
-        return made
-
-
-def _is_known(outer: list[Recorder], g: Any) -> bool:
-    return isinstance(g, Tensor) and any(rec.known(g) is not None for rec in outer)
-
-
-def _add_in_place(held: Tensor, g: Any) -> None:
-    a = held._array
-    _xp.namespace(a).add(a, g, out=a)
-    _replace(held, held)
-
-
-def _replace(held: Tensor, total: Tensor) -> None:
-    """Let `held` have the values of `total`, a constant for whoever records."""
-    rebind(held, wrap(total._array))
-
-
-def _name(callback: Any) -> str:
-    return str(getattr(callback, "__qualname__", type(callback).__qualname__))

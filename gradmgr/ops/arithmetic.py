@@ -3,7 +3,8 @@
 Each rule gives the derivative's map for one input; see `_elementwise`. Rules are written so that
 an intermediate that overflows where the derivative does not is avoided: `exp` and `tanh` go from
 their output. Where a function has a corner, the subgradient is that of the table in the docs:
-halves at a tie, 0 at the kink of abs, 1 at the bound of a clip.
+halves at a tie, 0 at the kink of abs, 1 at the bound of a clip. A Python number beside a small array costs
+NumPy more than twice what a second array does, so `x + x` stands for `2 * x`.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ floor_divide = elementwise("floor_divide", np.floor_divide, _zeros_like, _zeros_
 def _power_x(g: Any, x: Any, y: Any) -> Any:
     """Y x^(y-1), which is 0 for y = 0, even at x = 0."""
     if not hasattr(y, "shape"):
+        if y == 2:
+            return g * (x + x)
         return g * (y * x ** (y - 1)) if y else g * 0
     zero = raw(y) == 0
     return g * choose(zero, 0.0, y * x ** choose(zero, 1.0, y - 1))
@@ -86,7 +89,7 @@ def _power_y(g: Any, x: Any, y: Any, out: Any) -> Any:
 
 
 power = elementwise("power", np.power, _power_x, _power_y, operate=operator.pow)
-square = elementwise("square", np.square, lambda g, x: g * (2 * x))
+square = elementwise("square", np.square, lambda g, x: g * (x + x))
 sqrt = elementwise("sqrt", np.sqrt, lambda g, out: g / (2 * out))
 cbrt = elementwise("cbrt", np.cbrt, lambda g, out: g / (3 * out * out))
 
@@ -129,7 +132,7 @@ arccos = elementwise("arccos", np.arccos, lambda g, x: -g / sqrt.door((1 - x) * 
 arctan = elementwise("arctan", np.arctan, lambda g, x: g / (1 + x * x))
 sinh = elementwise("sinh", np.sinh, lambda g, x: g * cosh.door(x))
 cosh: Made = elementwise("cosh", np.cosh, lambda g, x: g * sinh.door(x))
-tanh = elementwise("tanh", np.tanh, lambda g, out: g * (1 - out * out))
+tanh = elementwise("tanh", np.tanh, lambda g, out: g - g * out * out)
 arcsinh = elementwise("arcsinh", np.arcsinh, lambda g, x: g / sqrt.door(x * x + 1))
 arccosh = elementwise("arccosh", np.arccosh, lambda g, x: g / (sqrt.door(x - 1) * sqrt.door(x + 1)))
 arctanh = elementwise("arctanh", np.arctanh, lambda g, x: g / ((1 - x) * (1 + x)))

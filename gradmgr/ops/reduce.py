@@ -27,7 +27,11 @@ _NOT_GIVEN: Any = np._NoValue
 
 
 def _axes(axis: Any, ndim: int) -> Axes:
-    return tuple(range(ndim)) if axis is None else tuple(normalize_axis_tuple(axis, ndim))
+    if axis is None:
+        return tuple(range(ndim))
+    if axis.__class__ is int and 0 <= axis < ndim:
+        return (axis,)
+    return tuple(normalize_axis_tuple(axis, ndim))
 
 
 def _kept(shape: tuple[int, ...], axes: Axes) -> tuple[int, ...]:
@@ -55,12 +59,21 @@ def _reshape_to(g: Any, shape: tuple[int, ...]) -> Any:
 
 _sum = linear(
     "sum",
-    lambda a, axes, keepdims: a.sum(axis=axes, keepdims=keepdims),
+    lambda a, axes, keepdims: _xp.sum_over(a, axes, keepdims),
     lambda g, shape, axes: _spread(g, shape, axes),
 )
+
+
+def _mean_kernel(a: Any, axes: Axes, keepdims: bool) -> Any:
+    """What numpy.mean computes, bit for bit, without its 2 us of Python; float16 and integers go to it."""
+    if a.__class__ is np.ndarray and a.dtype.char in "fdFD" and a.size:
+        return _xp.sum_over(a, axes, keepdims) / _count(a.shape, axes)
+    return a.mean(axis=axes, keepdims=keepdims)
+
+
 _mean = linear(
     "mean",
-    lambda a, axes, keepdims: a.mean(axis=axes, keepdims=keepdims),
+    _mean_kernel,
     lambda g, shape, axes: _spread(g / _count(shape, axes), shape, axes),
 )
 _cumsum: Function = linear(
@@ -252,7 +265,7 @@ def sum(
     where: Any = True,
 ) -> Any:
     """Sum as `numpy.sum`."""
-    if _plain(a, out, initial, where):
+    if not isinstance(a, Tensor) and _plain(a, out, initial, where):
         return np.sum(a, axis, dtype, out, keepdims, initial, where)
     a = _cast_to(lift(a), dtype)
     if where is not True:
@@ -292,7 +305,7 @@ def mean(
     a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False, *, where: Any = True
 ) -> Any:
     """Average as `numpy.mean`."""
-    if _plain(a, out, where):
+    if not isinstance(a, Tensor) and _plain(a, out, where):
         return np.mean(a, axis, dtype, out, keepdims, where=where)
     a = lift(a)
     a = _cast_to(a, dtype)

@@ -1,0 +1,276 @@
+"""One backward: the checks of its arguments, the callback chains, the writing of `.grad`."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradmgr import _xp, errors
+from gradmgr._inplace import as_type
+from gradmgr._recorder import Recorder, current, during, rebind, recorders, snapshot, told
+from gradmgr._tape import Tape
+from gradmgr._tensor import Tensor, describe, raw, wrap
+
+Callback = Callable[[Tensor, Tensor], Any]
+
+# Gradients are written under one lock, so that threads sharing a parameter lose no update.
+_writing = threading.Lock()
+
+
+class AttachSpec:
+    """What a manager knows of an attached tensor: `tensor`, a weak reference, and `callbacks`, a list."""
+
+    __slots__ = ("callbacks", "name", "tensor")
+
+    def __init__(self, tensor: weakref.ref[Tensor], callbacks: list[Callback], name: str | None = None) -> None:
+        self.tensor = tensor
+        self.callbacks = callbacks
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"AttachSpec(tensor={self.tensor!r}, callbacks={self.callbacks!r})"
+
+
+# ---------------------------------------------------------------- arguments
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def seeds_of(tape: Tape, y: Any, dy: Any) -> list[tuple[Any, Any]]:
+    """Check the arguments of backward; return (mark, cotangent) pairs."""
+    if isinstance(y, Tensor) and dy is None:  # the common case: one loss
+        return [(_mark_of(tape, y, 0), _cotangent(tape, y, None))]
+    if y is None:
+        if dy is not None:
+            raise ValueError("backward(None, dy): a dy was given without the y it belongs to")
+        return []
+    ys = _as_list(y)
+    dys = [None] * len(ys) if dy is None else _as_list(dy)
+    if len(dys) != len(ys):
+        raise ValueError(f"backward: {len(ys)} y were given and {len(dys)} dy; give one dy for each y")
+    marks = [_mark_of(tape, t, position) for position, t in enumerate(ys)]
+    return [(mark, _cotangent(tape, t, d)) for mark, t, d in zip(marks, ys, dys, strict=True)]
+
+
+def _mark_of(tape: Tape, y: Any, position: int) -> Any:
+    if not isinstance(y, Tensor):
+        raise TypeError(f"backward differentiates Tensors; y number {position} is {type(y).__name__}")
+    mark = tape.known(y)
+    if mark is None:
+        raise errors.NotRecordedError(
+            f"backward: this GradManager does not know y number {position}, {describe(y)}. It may have been computed "
+            "before record() or before attach(); under no_grad(); from nothing that is attached; through detach(), "
+            "an integer or boolean cast, or a plain array; by another manager's backward; or its y was overwritten "
+            "by a constant in place"
+        )
+    return mark
+
+
+def _cotangent(tape: Tape, y: Tensor, dy: Any) -> Any:
+    if dy is None:
+        a = y._array
+        if a.size != 1 or a.dtype.kind == "c":
+            raise ValueError(
+                f"backward without dy needs y to be one real number; found {describe(y)}; "
+                "reduce it, as with y.sum(), or pass dy of its shape"
+            )
+        return _xp.namespace(a).ones(a.shape, a.dtype)
+    recorded = isinstance(dy, Tensor) and any(rec.known(dy) is not None for rec in recorders(tape.below))
+    value = dy if recorded else raw(dy)
+    if not isinstance(value, Tensor) and not _xp.is_array(value):
+        value = np.asarray(value)
+    if value.shape != y.shape:
+        raise errors.ShapeError(f"backward: dy must have the shape of y, {y.shape}; found {value.shape}")
+    kind = value.dtype.kind
+    if kind not in "biufcV" or (kind == "c" and y.dtype.kind != "c"):
+        raise errors.DtypeError(
+            f"backward: dy of dtype {value.dtype} does not fit y of dtype {y.dtype}; take its real part"
+            if kind == "c"
+            else f"backward: dy of dtype {value.dtype} is not numeric"
+        )
+    if _xp.namespace(raw(value)) is not _xp.namespace(y._array):
+        raise errors.MixedArraysError(f"backward: dy lives on {_xp.device_of(raw(value))}, y on {y.device}; move dy")
+    if value.dtype == y.dtype:
+        return value
+    with during(tape.below):
+        return as_type(value, y.dtype)
+
+
+# ---------------------------------------------------------------- callbacks
+
+
+class Chains:
+    """The callback chains of one backward: run as each leaf is complete, suspended at futures."""
+
+    def __init__(self, manager: Any, specs: dict[Tensor, AttachSpec], after: list[Callable[[], Any]]) -> None:
+        self.manager = manager
+        self.specs = specs
+        self.after = after
+        self.results: dict[Tensor, Any] = {}
+        self.waiting: list[tuple[Tensor, Any, int]] = []  # tensor, future, place in its chain
+        self.objects: list[Any] = []  # callback objects whose begin ran
+        self.state: Any = None
+
+    def run(self, tape: Tape, seeds: list[tuple[Any, Any]], retain: bool) -> dict[Tensor, Any]:
+        """Walk the tape with the callbacks; return the gradient of every leaf that was reached."""
+        # Callbacks compute as if before the recording, but a write in place is told to all.
+        self.state = told(tape.below, current())
+        chained = [t for t in tape.leaves if t in self.specs and self.specs[t].callbacks]
+        completed = tape.first_uses(chained)
+        with during(self.state):
+            self._begin()
+        grads = tape.walk(seeds, completed, self._start, retain=retain)
+        with_chain = set(chained)
+        for t, mark in tape.leaves.items():
+            g = grads.get(mark)
+            if g is not None and t not in with_chain:
+                self.results[t] = g
+        del grads
+        with during(self.state):
+            self._finish()
+        return self.results
+
+    def abort(self, error: BaseException) -> None:
+        """Tell the callback objects that the backward failed."""
+        with during(self.state):
+            for callback in self.objects:
+                try:
+                    getattr(callback, "abort", _nothing)(self.manager)
+                except Exception as second:
+                    error.add_note(f"(and {_name(callback)}.abort raised {second!r})")
+
+    def _begin(self) -> None:
+        for callback in {id(cb): cb for spec in self.specs.values() for cb in spec.callbacks}.values():
+            if any(hasattr(callback, name) for name in ("begin", "finish", "abort")):
+                self.objects.append(callback)
+                getattr(callback, "begin", _nothing)(self.manager)
+
+    def _finish(self) -> None:
+        for callback in self.objects:
+            getattr(callback, "finish", _nothing)(self.manager)
+        for function in list(self.after):
+            function()
+        while self.waiting:
+            waiting, self.waiting = self.waiting, []
+            for t, future, place in waiting:
+                g = future.get()
+                self._check(t, g, self.specs[t].callbacks[place - 1], "the future of ")
+                self._go_on(t, g, place)
+
+    def _start(self, t: Tensor, g: Any) -> None:
+        with during(self.state):
+            self._go_on(t, g if isinstance(g, Tensor) else wrap(g), 0)
+
+    def _go_on(self, t: Tensor, g: Any, place: int) -> None:
+        for callback in self.specs[t].callbacks[place:]:
+            place += 1
+            g = callback(t, g)
+            if not isinstance(g, (Tensor, dict)) and hasattr(g, "get"):
+                self.waiting.append((t, g, place))
+                return
+            self._check(t, g, callback)
+        self.results[t] = g
+
+    def _check(self, t: Tensor, g: Any, callback: Any, source: str = "") -> None:
+        what = f"{source}callback {_name(callback)} on {describe(t, self.specs[t].name)}"
+        if not isinstance(g, Tensor):
+            raise errors.CallbackError(
+                f"{what} gave {'None' if g is None else type(g).__name__}; a callback returns the gradient, a Tensor, "
+                "or a future with .get(); return its second argument to change nothing"
+            )
+        if g.shape != t.shape:
+            raise errors.ShapeError(f"{what} gave a gradient of shape {g.shape}; it must have the tensor's")
+        if g.dtype != t.dtype:
+            raise errors.DtypeError(f"{what} gave a gradient of dtype {g.dtype}; it must have the tensor's")
+
+
+def _nothing(manager: Any) -> None:
+    pass
+
+
+def _name(callback: Any) -> str:
+    return str(getattr(callback, "__qualname__", type(callback).__qualname__))
+
+
+def plain_walk(tape: Tape, seeds: list[tuple[Any, Any]], retain: bool) -> dict[Tensor, Any]:
+    """Walk the tape without callbacks; return the gradient of every leaf that was reached."""
+    grads = tape.walk(seeds, {}, None, retain=retain)
+    return {t: grads.pop(mark) for t, mark in tape.leaves.items() if mark in grads}
+
+
+# ---------------------------------------------------------------- writing
+
+
+def write(results: dict[Tensor, Any], below: Any) -> None:
+    """Write `.grad` of all, or of none: everything that can fail comes before the first write.
+
+    Args:
+        results: the gradients; emptied, since who else holds one decides whether it is copied.
+        below: the state below the recording; its recorders may know the gradients.
+    """
+    outer = [] if below is None else [rec for rec in recorders(below) if rec.open]
+    writes: list[tuple[Callable[..., None], Tensor, Any]] = []
+    with _writing:
+        while results:
+            t, g = results.popitem()
+            held = t.grad
+            if outer and (_is_known(outer, g) or _is_known(outer, held)):
+                with during(below):
+                    writes.append((_set, t, _recorded_sum(held, g, outer)))
+                continue
+            made = wrap(raw(g))
+            g = None  # who else holds the array is asked next
+            if held is None:
+                writes.append((_set, t, _own(made, t)))
+            elif held.ndim and _xp.is_private(held) and not _xp.float_errors_raise():
+                writes.append((_add, held, made._array))
+            else:
+                writes.append((_replace, held, held._array + made._array))
+        for action, target, value in writes:
+            action(target, value)
+
+
+def _is_known(outer: list[Recorder], g: Any) -> bool:
+    return isinstance(g, Tensor) and any(rec.known(g) is not None for rec in outer)
+
+
+def _recorded_sum(held: Tensor | None, g: Any, outer: list[Recorder]) -> Tensor:
+    handle = snapshot(g, outer)
+    fresh = handle if isinstance(handle, Tensor) else wrap(handle)
+    return fresh if held is None else held + fresh
+
+
+def _own(made: Tensor, t: Tensor) -> Tensor:
+    """Return a gradient in memory of its own, with the strides of a dense parameter."""
+    if _xp.is_private(made) and _is_dense_like(made._array, t._array):
+        return made
+    g = made._array
+    made._array = _xp.namespace(g).empty_like(t._array)
+    made._array[...] = g
+    return made
+
+
+def _is_dense_like(g: Any, a: Any) -> bool:
+    """Tell whether g is whole, row by row, as the parameter is."""
+    whole = g.base is None or _xp.buffer_bytes(g) == g.nbytes
+    return bool(whole and g.ndim and g.flags.c_contiguous and a.flags.c_contiguous)
+
+
+def _set(t: Tensor, grad: Tensor) -> None:
+    t._grad = grad
+
+
+def _add(held: Tensor, g: Any) -> None:
+    a = held._array
+    _xp.namespace(a).add(a, g, out=a)
+    rebind(held, wrap(a))  # a constant for whoever records
+
+
+def _replace(held: Tensor, array: Any) -> None:
+    rebind(held, wrap(array))
