@@ -17,7 +17,7 @@ from gradmgr._recorder import enable_grad, no_grad
 from gradmgr._tensor import Tensor, asarray, from_dlpack, tensor
 from gradmgr.errors import GradcheckError
 from gradmgr.gradcheck import gradcheck
-from gradmgr.manager import GradManager, GradManagerGroup, get_backwarding_grad_manager
+from gradmgr.manager import GradManager, GradManagerGroup, get_backwarding_grad_manager, set_multithreading_enabled
 
 __version__ = "0.1.0"
 
@@ -36,6 +36,7 @@ __all__ = [
     "graph",
     "no_grad",
     "numpy",
+    "set_multithreading_enabled",
     "special",
     "tensor",
 ]

@@ -11,7 +11,7 @@ import numpy as np
 
 from gradmgr import _xp, errors
 from gradmgr._inplace import as_type
-from gradmgr._recorder import Recorder, current, during, rebind, recorders, snapshot, told
+from gradmgr._recorder import Recorder, carry_over, current, during, rebind, recorders, snapshot, told
 from gradmgr._tape import Tape
 from gradmgr._tensor import Tensor, describe, raw, wrap
 
@@ -45,7 +45,7 @@ def _as_list(value: Any) -> list[Any]:
 def seeds_of(tape: Tape, y: Any, dy: Any) -> list[tuple[Any, Any]]:
     """Check the arguments of backward; return (mark, cotangent) pairs."""
     if isinstance(y, Tensor) and dy is None:  # the common case: one loss
-        return [(_mark_of(tape, y, 0), _cotangent(tape, y, None))]
+        return [(_mark_of(tape, y, 0), _cotangent(tape, y, None, 0))]
     if y is None:
         if dy is not None:
             raise ValueError("backward(None, dy): a dy was given without the y it belongs to")
@@ -55,7 +55,7 @@ def seeds_of(tape: Tape, y: Any, dy: Any) -> list[tuple[Any, Any]]:
     if len(dys) != len(ys):
         raise ValueError(f"backward: {len(ys)} y were given and {len(dys)} dy; give one dy for each y")
     marks = [_mark_of(tape, t, position) for position, t in enumerate(ys)]
-    return [(mark, _cotangent(tape, t, d)) for mark, t, d in zip(marks, ys, dys, strict=True)]
+    return [(mark, _cotangent(tape, t, d, k)) for k, (mark, t, d) in enumerate(zip(marks, ys, dys, strict=True))]
 
 
 def _mark_of(tape: Tape, y: Any, position: int) -> Any:
@@ -72,34 +72,41 @@ def _mark_of(tape: Tape, y: Any, position: int) -> Any:
     return mark
 
 
-def _cotangent(tape: Tape, y: Tensor, dy: Any) -> Any:
+def _cotangent(tape: Tape, y: Tensor, dy: Any, position: int) -> Any:
     if dy is None:
-        a = y._array
-        if a.size != 1 or a.dtype.kind == "c":
-            raise ValueError(
-                f"backward without dy needs y to be one real number; found {describe(y)}; "
-                "reduce it, as with y.sum(), or pass dy of its shape"
-            )
-        return _xp.namespace(a).ones(a.shape, a.dtype)
+        return _one_for(y, position)
     recorded = isinstance(dy, Tensor) and any(rec.known(dy) is not None for rec in recorders(tape.below))
     value = dy if recorded else raw(dy)
     if not isinstance(value, Tensor) and not _xp.is_array(value):
         value = np.asarray(value)
+    dtype, wanted = value.dtype, y.dtype
     if value.shape != y.shape:
-        raise errors.ShapeError(f"backward: dy must have the shape of y, {y.shape}; found {value.shape}")
-    kind = value.dtype.kind
-    if kind not in "biufcV" or (kind == "c" and y.dtype.kind != "c"):
+        raise errors.ShapeError(
+            f"backward: dy number {position} must have the shape of its y, {y.shape}; found {value.shape}"
+        )
+    if dtype.kind not in "biufc" and not _xp.is_differentiable(dtype):
+        raise errors.DtypeError(f"backward: dy number {position} must be numeric; found dtype {dtype}")
+    if dtype.kind == "c" and wanted.kind != "c":
         raise errors.DtypeError(
-            f"backward: dy of dtype {value.dtype} does not fit y of dtype {y.dtype}; take its real part"
-            if kind == "c"
-            else f"backward: dy of dtype {value.dtype} is not numeric"
+            f"backward: dy number {position} is complex, {dtype}, and its y real, {wanted}; pass its real part"
         )
     if _xp.namespace(raw(value)) is not _xp.namespace(y._array):
-        raise errors.MixedArraysError(f"backward: dy lives on {_xp.device_of(raw(value))}, y on {y.device}; move dy")
-    if value.dtype == y.dtype:
+        where = _xp.device_of(raw(value))
+        raise errors.MixedArraysError(f"backward: dy number {position} lives on {where}, its y on {y.device}; move dy")
+    if dtype == wanted:
         return value
     with during(tape.below):
-        return as_type(value, y.dtype)
+        return as_type(value, wanted)
+
+
+def _one_for(y: Tensor, position: int) -> Any:
+    a = y._array
+    if a.size != 1 or a.dtype.kind == "c":
+        raise ValueError(
+            f"backward without dy needs y to be one real number; y number {position} is {describe(y)}; "
+            "reduce it, as with y.sum(), or pass dy of its shape"
+        )
+    return _xp.namespace(a).ones(a.shape, a.dtype)
 
 
 # ---------------------------------------------------------------- callbacks
@@ -120,11 +127,10 @@ class Chains:
     def run(self, tape: Tape, seeds: list[tuple[Any, Any]], retain: bool) -> dict[Tensor, Any]:
         """Walk the tape with the callbacks; return the gradient of every leaf that was reached."""
         # Callbacks compute as if before the recording, but a write in place is told to all.
-        self.state = told(tape.below, current())
+        self.state = before = told(tape.below, current())
         chained = [t for t in tape.leaves if t in self.specs and self.specs[t].callbacks]
         completed = tape.first_uses(chained)
-        with during(self.state):
-            self._begin()
+        self._call(self._begin)
         grads = tape.walk(seeds, completed, self._start, retain=retain)
         with_chain = set(chained)
         for t, mark in tape.leaves.items():
@@ -132,8 +138,8 @@ class Chains:
             if g is not None and t not in with_chain:
                 self.results[t] = g
         del grads
-        with during(self.state):
-            self._finish()
+        self._call(self._finish)
+        carry_over(before, self.state)
         return self.results
 
     def abort(self, error: BaseException) -> None:
@@ -144,6 +150,12 @@ class Chains:
                     getattr(callback, "abort", _nothing)(self.manager)
                 except Exception as second:
                     error.add_note(f"(and {_name(callback)}.abort raised {second!r})")
+
+    def _call(self, function: Callable[..., None], *args: Any) -> None:
+        """Call what calls callbacks, in their state; what they record goes on in the next."""
+        with during(self.state):
+            function(*args)
+            self.state = current()
 
     def _begin(self) -> None:
         for callback in {id(cb): cb for spec in self.specs.values() for cb in spec.callbacks}.values():
@@ -164,8 +176,7 @@ class Chains:
                 self._go_on(t, g, place)
 
     def _start(self, t: Tensor, g: Any) -> None:
-        with during(self.state):
-            self._go_on(t, g if isinstance(g, Tensor) else wrap(g), 0)
+        self._call(self._go_on, t, g if isinstance(g, Tensor) else wrap(g), 0)
 
     def _go_on(self, t: Tensor, g: Any, place: int) -> None:
         for callback in self.specs[t].callbacks[place:]:
@@ -228,12 +239,13 @@ def write(results: dict[Tensor, Any], below: Any) -> None:
             g = None  # who else holds the array is asked next
             if held is None:
                 writes.append((_set, t, _own(made, t)))
-            elif held.ndim and _xp.is_private(held) and not _xp.float_errors_raise():
+            elif held.ndim and _xp.may_write(held) and not _xp.float_errors_raise():
                 writes.append((_add, held, made._array))
             else:
-                writes.append((_replace, held, held._array + made._array))
-        for action, target, value in writes:
-            action(target, value)
+                writes.append((_replace, held, _sum_like(held._array, made._array)))
+        with np.errstate(all="ignore"):  # a warning made an error must not stop half-way
+            for action, target, value in writes:
+                action(target, value)
 
 
 def _is_known(outer: list[Recorder], g: Any) -> bool:
@@ -260,6 +272,12 @@ def _is_dense_like(g: Any, a: Any) -> bool:
     """Tell whether g is whole, row by row, as the parameter is."""
     whole = g.base is None or _xp.buffer_bytes(g) == g.nbytes
     return bool(whole and g.ndim and g.flags.c_contiguous and a.flags.c_contiguous)
+
+
+def _sum_like(held: Any, g: Any) -> Any:
+    """Return the sum in new memory with the strides of what is held."""
+    xp = _xp.namespace(held)
+    return xp.add(held, g, out=xp.empty_like(held))
 
 
 def _set(t: Tensor, grad: Tensor) -> None:

@@ -320,7 +320,8 @@ def _declare(
     operator = function(heads[0], f"operator {name}", "operate")
     scope["door"] = door = function(heads[1], name, "kernel")
     door.__globals__["door"] = door
-    reflected = function(heads[-1], f"reflected {name}", "operate") if binary else None
+    # The ufunc, not the operator: Python would add a complex number and a NumPy scalar to a Python number.
+    reflected = function(heads[-1], f"reflected {name}", "kernel") if binary else None
 
     push_rules = jvp or rules
     push_wants = [reads(rule, on_offer, name) for rule in push_rules]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import _xp
-from gradmgr._op import PULLS, Function, Grads, Owned, accumulate, linear, zeros
+from gradmgr._op import PULLS, Function, Grads, Owned, accumulate, claim, linear, zeros
 from gradmgr._recorder import current
 from gradmgr._tensor import Tensor
 
@@ -81,11 +81,11 @@ def _pull_getitem(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> Non
     _, _, mark, shape, _, index = e
     h = grads.get(mark)
     if h is None:
-        grads[mark] = scatter(g, shape, index)
-        set.add(owned, mark)
+        grads[mark] = h = scatter(g, shape, index)
+        claim(owned, mark, h)
     elif mark in owned and shape and not isinstance(h, Tensor):
         add_at(h, index, g)
-    elif mark in owned and is_basic(index):
+    elif mark in owned and shape and is_basic(index):
         h[index] = h[index] + g
     else:
         accumulate(grads, owned, mark, scatter(g, shape, index))

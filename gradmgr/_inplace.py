@@ -6,6 +6,7 @@ recorded value nor a slice, a `detach()` or a `numpy()` view of the tensor ever 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from gradmgr import _xp, errors
 from gradmgr._broadcast import broadcast_to, cast, fit
 from gradmgr._index import Index, getitem, may_repeat, normalized
-from gradmgr._op import INPUTS, PULLS, Function, Grads, Op, Owned, accumulate, enroll, linear, zeros
+from gradmgr._op import INPUTS, PULLS, Function, Grads, Op, Owned, accumulate, claim, enroll, linear, zeros
 from gradmgr._recorder import Stack, current, is_tracked, rebind
 from gradmgr._tensor import Tensor, describe, raw, wrap
 
@@ -58,7 +59,7 @@ def _pull(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
         accumulate(grads, owned, i, g)
     else:
         grads[i] = g
-        set.add(owned, i)
+        claim(owned, i, g)
 
 
 def _last_writes(g: Any, shape: tuple[int, ...], index: Index) -> Any:
@@ -125,10 +126,9 @@ def setitem(x: Tensor, index: Index, v: Any) -> None:
     index = normalized(index)
     if not isinstance(v, Tensor):
         v = _xp.need_operand(v, "x[...] = v")
-    in_place = _xp.is_private(x)
-    if in_place and getattr(v, "dtype", x.dtype) != x.dtype:  # a cast may overflow half-way through
-        in_place = not _xp.float_errors_raise()
-    rebind(x, _recorded_put(x, index, v, in_place))
+    if getattr(v, "dtype", x.dtype) != x.dtype and np.shape(v):
+        v = as_type(v, x.dtype)  # first, since a cast that overflows may raise
+    rebind(x, _recorded_put(x, index, v, _xp.may_write(x)))
 
 
 copied: Function = linear("copy", _copied, lambda g: g)
@@ -165,6 +165,10 @@ def as_type(x: Any, dtype: Any) -> Any:
     if not isinstance(x, Tensor):
         return x.astype(dtype)
     if _xp.is_differentiable(dtype) and _xp.is_differentiable(x.dtype):
+        if x.dtype.kind == "c" and dtype.kind != "c":
+            warnings.warn(
+                "Casting complex values to real discards the imaginary part", np.exceptions.ComplexWarning, stacklevel=3
+            )
         return cast(x, dtype)
     return wrap(x._array.astype(dtype))
 
@@ -201,7 +205,7 @@ def updater(operate: Callable[[Tensor, Any], Any], ufunc: Callable[..., Any] | N
     """
 
     def update(x: Tensor, y: Any, /) -> Any:
-        if ufunc is not None and current() is None and x._array.nbytes > _SMALL_BUFFER and _xp.is_private(x):
+        if ufunc is not None and current() is None and x._array.nbytes > _SMALL_BUFFER and _xp.may_write(x):
             b = y._array if isinstance(y, Tensor) else _xp.operand(y)
             if b is not NotImplemented and not _xp.float_errors_raise() and np.shape(b) in ((), x.shape):
                 ufunc(x._array, b, out=x._array)
@@ -222,7 +226,8 @@ def with_keywords(door: Any, ufunc: Any, args: tuple[Any, ...], out: Any, where:
     """Do what a ufunc's keywords out=, where= and dtype= ask, from the ops for casts and masks."""
     asked = f"{door.__name__}(out=...)"
     if not any(isinstance(t, Tensor) for t in (*args, out, where)):
-        return ufunc(*args, out=out, where=where, dtype=dtype)
+        asked_for = {"out": (out, None), "where": (where, True), "dtype": (dtype, None)}
+        return ufunc(*args, **{key: value for key, (value, default) in asked_for.items() if value is not default})
     if dtype is not None:
         args = tuple([_as_loop_dtype(t, np.dtype(dtype), door.__name__) for t in args])
     if where is not True:

@@ -84,6 +84,16 @@ def accumulate(grads: Grads, owned: Owned, mark: Any, g: Any) -> None:
         owned.add(mark)
 
 
+def claim(owned: Owned, mark: Any, buffer: Any) -> None:
+    """Enter a buffer made for this gradient alone as ours to add into.
+
+    Where gradients are recorded, `owned` takes no marks by itself (see `_tape`) and only a Tensor
+    may be claimed: a plain array could not take what a recorded contribution adds.
+    """
+    if owned.__class__ is set or isinstance(buffer, Tensor):
+        set.add(owned, mark)
+
+
 def linear(name: str, kernel: Callable[..., Any], adjoint: Rule) -> Callable[..., Any]:
     """Declare an op linear in its one input: the forward rule is the op itself.
 

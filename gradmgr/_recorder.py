@@ -231,6 +231,15 @@ def told(below: Any, now: Any) -> Any:
     return _state(_without(groups, ()), everyone)
 
 
+def carry_over(before: Any, after: Any) -> None:
+    """Enter what was entered between two states of another place: recordings a callback left open."""
+    known = recorders(before)
+    for group in _groups_of(after)[1]:
+        new = tuple(rec for rec in group if rec.open and rec not in known)
+        if new:
+            enter(*new)
+
+
 class _Mode:
     """A context manager and decorator that changes what listens."""
 

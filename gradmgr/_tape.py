@@ -47,7 +47,7 @@ class _NotOwned(set[Any]):
 class Tape(Recorder):
     """Reverse mode: a mark names a value on the tape."""
 
-    __slots__ = ("_sweeping", "entries", "leaves", "limit")
+    __slots__ = ("_sweeping", "entries", "leaves", "left", "limit")
 
     is_tape = True
 
@@ -55,6 +55,7 @@ class Tape(Recorder):
         super().__init__()
         self.entries: list[Any] = []
         self.leaves: dict[Tensor, Any] = {}  # every attached tensor seen, and the mark its gradient goes to
+        self.left: set[Tensor] = set()  # leaves that were detached; kept alive, since an id names a mark
         self.limit = _FIRST_SWEEP
         self._sweeping = threading.Lock()
         for t in leaves:
@@ -72,7 +73,7 @@ class Tape(Recorder):
             self.entries.append(("attach", mark, known))
             self.forget(t)
         else:
-            mark = object() if t in self.leaves else id(t)
+            mark = object() if t in self.leaves or t in self.left else id(t)
         self._take_as_leaf(t, mark)
 
     def _take_as_leaf(self, t: Tensor, mark: Any) -> None:
@@ -84,9 +85,9 @@ class Tape(Recorder):
             t._rec = self
 
     def unwatch(self, t: Tensor) -> None:
-        """Stop taking `t` as a leaf."""
-        self.leaves.pop(t, None)
-        self.forget(t)
+        """Stop taking `t` as a leaf; what flows through it to its ancestors still does."""
+        if self.leaves.pop(t, None) is not None:
+            self.left.add(t)
 
     def note(
         self, op: Op, marks: tuple[Any, ...], values: tuple[Any, ...], out: Any, params: tuple[Any, ...], z: Tensor
@@ -126,6 +127,7 @@ class Tape(Recorder):
                 t._rec = None
         self.guests.clear()
         self.leaves.clear()
+        self.left.clear()
 
     def spoil(self, array: Any) -> None:
         """Make every entry that keeps a value in this memory raise when it is used."""

@@ -164,7 +164,7 @@ class Tensor:
 
     def item(self, *args: int) -> Any:
         """Return one element as a Python number; without arguments the tensor must have one element."""
-        return self._array.item(*args)
+        return _host(self._array).item(*args)
 
     def tolist(self) -> Any:
         """Return the values as nested lists of Python numbers."""

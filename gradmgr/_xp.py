@@ -7,6 +7,7 @@ unless the user asks for a GPU: importing it costs a second and needs a driver.
 from __future__ import annotations
 
 import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -145,8 +146,8 @@ def make_array(data: Any, dtype: Any = None, device: str | None = None, *, copy:
 
 
 def float_errors_raise() -> bool:
-    """Tell whether the user asked NumPy to raise (or call back) on floating-point errors."""
-    return any(mode in ("raise", "call") for mode in np.geterr().values())
+    """Tell whether a floating-point error may leave NumPy by an exception or the user's own function."""
+    return not all(mode in ("ignore", "warn") for mode in np.geterr().values())
 
 
 def writeable(array: Array) -> bool:
@@ -205,6 +206,14 @@ def is_private(holder: Any) -> bool:
     if base is None:
         return writeable(array) and _owns_memory(array)
     return is_array(base) and base.base is None and writeable(array) and _owns_memory(base)
+
+
+def may_write(holder: Any) -> bool:
+    """Tell whether to write `holder._array` in place: private, and no other thread is there to look meanwhile.
+
+    Another thread could take the array between the question and the write, and keep it for a derivative.
+    """
+    return is_private(holder) and threading.active_count() == 1
 
 
 def buffer_bytes(array: Array) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,6 +15,26 @@ from gradmgr._backward import AttachSpec, Callback, Chains, plain_walk, seeds_of
 from gradmgr._recorder import enter, leave
 from gradmgr._tape import Tape
 from gradmgr._tensor import Tensor, describe
+
+
+class _Turns:
+    """The lock that serialises backward, and whether it is used. Reentrant: a callback may call backward."""
+
+    def __init__(self) -> None:
+        self.parallel = True
+        self._lock = threading.RLock()
+
+    def take(self) -> bool:
+        if self.parallel:
+            return False
+        return self._lock.acquire()
+
+    def give(self, taken: bool) -> None:
+        if taken:
+            self._lock.release()
+
+
+_turns = _Turns()
 
 # The manager now in backward, in this context.
 _backwarding: ContextVar[Any] = ContextVar("gradmgr_backwarding", default=None)
@@ -41,6 +62,7 @@ class GradManager:
         self._tape: Tape | None = None
         self._after_backward: list[Callable[[], Any]] = []
         self._walking = False
+        self._release_after = False
         self._warned = False
         self._has_callbacks = False  # ever: without, backward takes a shorter road
 
@@ -82,6 +104,7 @@ class GradManager:
         named = list(_named(tensors))
         for position, (name, t) in enumerate(named):
             _check_attachable(t, name, position)
+        self._warn_repeated(named, chain)
         for name, t in named:
             self._attach_one(t, name, chain)
         return self
@@ -91,22 +114,27 @@ class GradManager:
         if spec is None:
             self._specs[id(t)] = AttachSpec(weakref.ref(t, _forgetter(self, id(t))), list(chain), name)
         else:
-            self._warn_repeated(t, spec, chain)
             spec.callbacks.extend(chain)
             spec.name = name or spec.name
         self._has_callbacks |= bool(chain)
         if self._tape is not None and self._tape.open:
             self._tape.watch(t)
 
-    def _warn_repeated(self, t: Tensor, spec: AttachSpec, chain: list[Callback]) -> None:
-        if not self._warned and any(cb is old for cb in chain for old in spec.callbacks):
-            self._warned = True
-            warnings.warn(
-                f"a callback was attached again to {describe(t, spec.name)}, which has it already: it now runs twice, "
-                "and the list grows with every attach; attach it once, outside the loop",
-                RuntimeWarning,
-                stacklevel=4,
-            )
+    def _warn_repeated(self, named: list[tuple[str | None, Tensor]], chain: list[Callback]) -> None:
+        """Warn once of a callback that a tensor has already; before anything changes, as a warning may raise."""
+        if self._warned or not chain:
+            return
+        for name, t in named:
+            spec = self._spec(t)
+            if spec is not None and any(cb is old for cb in chain for old in spec.callbacks):
+                self._warned = True
+                warnings.warn(
+                    f"a callback was attached again to {describe(t, name or spec.name)}, which has it already: it now "
+                    "runs twice, and the list grows with every attach; attach it once, outside the loop",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+                return
 
     def detach(self, tensors: Tensor | Iterable[Tensor] | Mapping[str, Tensor]) -> GradManager:
         """Stop giving gradients to these tensors; while recording, from what is recorded already too.
@@ -120,7 +148,10 @@ class GradManager:
             if not isinstance(t, Tensor):
                 raise TypeError(f"detach takes Tensors; {_place(name, position)} is {type(t).__name__}")
             if self._spec(t) is None:
-                raise ValueError(f"detach: {describe(t, name)} is not attached to this manager")
+                raise ValueError(
+                    f"detach: {_place(name, position)}, {describe(t, name)}, is not attached to this manager; "
+                    "attached_tensors() lists what is"
+                )
         for _, t in named:
             self._specs.pop(id(t), None)
             if self._tape is not None:
@@ -183,7 +214,13 @@ class GradManager:
             )
 
     def release(self) -> None:
-        """Stop recording and forget the history; allowed at any time, in any order and context."""
+        """Stop recording and forget the history; allowed at any time, in any order and context.
+
+        Inside this manager's own backward it takes effect when that is over.
+        """
+        if self._walking:
+            self._release_after = True
+            return
         tape, self._tape = self._tape, None
         if tape is not None:
             tape.close()
@@ -229,18 +266,20 @@ class GradManager:
         chains = Chains(self, dict(self._live()), self._after_backward) if self._has_callbacks else None
         token = _backwarding.set(self)
         self._walking = True
-        done = False
+        self._release_after = not retain
+        turn = _turns.take()
         try:
             write(plain_walk(tape, seeds, retain) if chains is None else chains.run(tape, seeds, retain), tape.below)
-            done = True
         except BaseException as error:
+            self._release_after = True
             if chains is not None:
                 chains.abort(error)
             raise
         finally:
+            _turns.give(turn)
             self._walking = False
             _backwarding.reset(token)
-            if not (done and retain):
+            if self._release_after:
                 self.release()
 
     def _open_tape(self) -> Tape:
@@ -252,6 +291,29 @@ class GradManager:
                 "backward() freed the history (pass retain=True to keep it), or record() was never called"
             )
         return self._tape
+
+
+class set_multithreading_enabled:  # noqa: N801  # torch's spelling
+    """Let backward run in several threads at once, the default, or one after another in the whole process.
+
+    Called, it sets the mode; in a with block it sets it back at the end.
+
+    >>> import gradmgr
+    >>> with gradmgr.set_multithreading_enabled(False):
+    ...     pass  # backward() in any thread now waits for one that runs elsewhere
+    """
+
+    def __init__(self, mode: bool) -> None:
+        self._before = _turns.parallel
+        _turns.parallel = bool(mode)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _turns.parallel = self._before
 
 
 def get_backwarding_grad_manager() -> GradManager | None:
@@ -320,10 +382,15 @@ def _forgetter(manager: GradManager, key: int) -> Callable[[Any], None]:
 
 
 def _callback_list(callbacks: Any) -> list[Callback]:
-    chain = [] if callbacks is None else [callbacks] if callable(callbacks) else list(callbacks)
+    if callbacks is None:
+        return []
+    several = isinstance(callbacks, Iterable) and not callable(callbacks)
+    chain = list(callbacks) if several else [callbacks]
     for callback in chain:
         if not callable(callback):
-            raise TypeError(f"a callback is a function cb(tensor, grad) -> grad; found {type(callback).__name__}")
+            raise TypeError(
+                f"attach: a callback is a function cb(tensor, grad) -> grad; found {type(callback).__name__}"
+            )
     return chain
 
 

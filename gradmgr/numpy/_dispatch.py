@@ -28,7 +28,7 @@ def bind(door: ModuleType) -> None:
         if callable(function) and not isinstance(function, type) and callable(getattr(np, name, None))
     }
     table = MappingProxyType(ours)
-    by_name = MappingProxyType({function.__name__: function for function in table.values()})
+    by_name = MappingProxyType({name: function for name, function in vars(door).items() if callable(function)})
 
     def __array_ufunc__(self: Tensor, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         ours = table.get(ufunc)
@@ -49,23 +49,13 @@ def bind(door: ModuleType) -> None:
             raise _lacking(name)
         return by_name[name](*args, **kwargs)
 
-    def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        if is_tracked(self):
-            raise errors.TrackedConversionError(
-                f"{describe(self)} is tracked by a manager and was about to become a plain NumPy array, which would "
-                "silently cut its gradient; use gradmgr.numpy functions, or say t.numpy() or t.detach()"
-            )
-        if self.device != "cpu":
-            raise errors.TrackedConversionError(
-                f"{describe(self)} lives on {self.device}; a copy to the host is never implicit; say t.numpy()"
-            )
-        return np.array(self.numpy(), dtype=dtype, copy=copy)
-
     def __array_namespace__(self: Tensor, /, *, api_version: str | None = None) -> ModuleType:
         """The Array API's way from an array to its functions."""
         return door
 
     for method in (
+        __dlpack__,
+        __dlpack_device__,
         __array_namespace__,
         __array_ufunc__,
         __array_function__,
@@ -73,6 +63,45 @@ def bind(door: ModuleType) -> None:
         __array__,
     ):
         setattr(Tensor, method.__name__, method)
+
+
+def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    if is_tracked(self):
+        raise errors.TrackedConversionError(
+            f"{describe(self)} is tracked by a manager and was about to become a plain NumPy array, which would "
+            "silently cut its gradient; use gradmgr.numpy functions, or say t.numpy() or t.detach()"
+        )
+    if self.device != "cpu":
+        raise errors.TrackedConversionError(
+            f"{describe(self)} lives on {self.device}; a copy to the host is never implicit; say t.numpy()"
+        )
+    return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+
+def __dlpack__(
+    self: Tensor,
+    *,
+    stream: Any = None,
+    max_version: tuple[int, int] | None = None,
+    dl_device: tuple[int, int] | None = None,
+    copy: bool | None = None,
+) -> Any:
+    """Export through DLPack: read-only, or a copy for a consumer that cannot be told so."""
+    if is_tracked(self):
+        raise errors.TrackedConversionError(
+            f"{describe(self)} is tracked by a manager and was about to be exported through DLPack, which would "
+            "silently cut its gradient; say t.numpy() or t.detach()"
+        )
+    if self.device != "cpu":
+        return self._array.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
+    told = max_version is not None and max_version >= (1, 0)
+    source = self.numpy() if told else self.numpy().copy()
+    return source.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
+
+
+def __dlpack_device__(self: Tensor) -> Any:
+    """DLPack's name for where the memory is."""
+    return np.asarray(self._array).__dlpack_device__() if self.device == "cpu" else self._array.__dlpack_device__()
 
 
 def _dotted(function: Any) -> str:

@@ -71,10 +71,12 @@ floor_divide = elementwise("floor_divide", np.floor_divide, _zeros_like, _zeros_
 
 # ---------------------------------------------------------------- powers
 
+_NUMBER: Any = (int, float, complex, np.generic)
+
 
 def _power_x(g: Any, x: Any, y: Any) -> Any:
     """Y x^(y-1), which is 0 for y = 0, even at x = 0."""
-    if not hasattr(y, "shape"):
+    if isinstance(y, _NUMBER):
         if y == 2:
             return g * (x + x)
         return g * (y * x ** (y - 1)) if y else g * 0
@@ -174,7 +176,7 @@ def _sign_map(g: Any, x: Any, out: Any) -> Any:
 
 
 real: Made = elementwise("real", np.real, lambda g: g, jvp=(lambda t: real.door(t),))
-imag: Made = elementwise("imag", np.imag, lambda g: 1j * g, jvp=(lambda t: imag.door(t),))
+imag: Made = elementwise("imag", np.imag, lambda g: g * 1j, jvp=(lambda t: imag.door(t),))
 absolute = elementwise(
     "absolute",
     np.absolute,
@@ -187,7 +189,7 @@ sign: Made = elementwise("sign", np.sign, _sign_map, jvp=(_sign_map,))
 
 
 def _angle_vjp(g: Any, x: Any) -> Any:
-    return g * _over_or_zero(1j * x, absolute.door(x) ** 2) if is_complex(x) else _zeros_like(g)
+    return g * _over_or_zero(x * 1j, absolute.door(x) ** 2) if is_complex(x) else _zeros_like(g)
 
 
 def _angle_jvp(t: Any, x: Any) -> Any:
@@ -225,7 +227,8 @@ def _as_mask(mask: Any) -> Any:
 
 def _first_wins(x: Any, y: Any, share: Any) -> Any:
     """The share of x in fmax or fmin, where a number is ahead of a NaN."""
-    return np.where(np.isnan(raw(y)), np.ones_like(share), share)
+    b = raw(y)
+    return _xp.namespace(share).where(_as_mask(b != b), share * 0 + 1, share)  # b != b: is NaN
 
 
 maximum = elementwise("maximum", np.maximum, lambda g, x, y: g * _ahead(g, x, y), lambda g, x, y: g * _ahead(g, y, x))
@@ -261,8 +264,12 @@ def _above(g: Any, x: Any, low: Any, high: Any) -> Any:
     return g * _as_float(g, _as_mask((raw(x) > raw(high)) | (raw(low) > raw(high))))
 
 
-_rules = {"x": _inside, "low": _below, "high": _above}
-clip_between = custom("clip", _clip, vjp=_rules, jvp=_rules)
+clip_between = custom(
+    "clip",
+    _clip,
+    vjp={"x": _inside, "low": _below, "high": _above},
+    jvp={"x": _inside, "low": _below, "high": _above},
+)
 
 
 def clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: Any = None, max: Any = None) -> Any:

@@ -130,12 +130,17 @@ def _shares(g: Any, x: Any, out: Any, axes: Axes) -> Any:
     return ties / ties.sum(axis=axes, keepdims=True)
 
 
-_extreme_rules: dict[str, Any] = {
-    "vjp": {"x": lambda g, x, out, axes: _spread(g, x.shape, axes) * _shares(g, x, out, axes)},
-    "jvp": {"x": lambda t, x, out, axes, keepdims: _sum(t * _shares(t, x, out, axes), axes, keepdims)},
-}
-_max = custom("max", lambda x, axes, keepdims: np.max(x, axis=axes, keepdims=keepdims), **_extreme_rules)
-_min = custom("min", lambda x, axes, keepdims: np.min(x, axis=axes, keepdims=keepdims), **_extreme_rules)
+def _extreme_op(name: str, function: Function) -> Function:
+    return custom(
+        name,
+        lambda x, axes, keepdims: function(x, axis=axes, keepdims=keepdims),
+        vjp={"x": lambda g, x, out, axes: _spread(g, x.shape, axes) * _shares(g, x, out, axes)},
+        jvp={"x": lambda t, x, out, axes, keepdims: _sum(t * _shares(t, x, out, axes), axes, keepdims)},
+    )
+
+
+_max = _extreme_op("max", np.max)
+_min = _extreme_op("min", np.min)
 
 
 def _softmax(x: Any, out: Any, axes: Axes) -> Any:
@@ -397,7 +402,9 @@ def _extreme(op: Any, name: str, pick: Any) -> Any:
         empty = _count(a.shape, _axes(axis, a.ndim)) == 0
         if empty and initial is not _NOT_GIVEN:
             shape = np.max(np.zeros(a.shape), axis, keepdims=keepdims, initial=0).shape
-            z = broadcast_any(lift(initial), shape)
+            z = broadcast_any(
+                as_type(initial if isinstance(initial, Tensor) else wrap(np.asarray(initial)), a.dtype), shape
+            )
             return z if out is None else store(out, z, f"{name}(out=...)")
         z = op(a, _axes(axis, a.ndim), bool(keepdims))
         z = z if initial is _NOT_GIVEN else pick.door(z, initial)

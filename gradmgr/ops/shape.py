@@ -12,7 +12,7 @@ from gradmgr import _xp
 from gradmgr._broadcast import broadcast_to as _broadcast_to
 from gradmgr._index import getitem, scatter
 from gradmgr._op import Function, linear
-from gradmgr._tensor import Tensor, raw
+from gradmgr._tensor import Tensor, raw, wrap
 from gradmgr.ops.convert import lift
 
 Axis = int | Sequence[int] | None
@@ -149,6 +149,8 @@ def broadcast_arrays(*args: Any, subok: bool = False) -> tuple[Any, ...]:
         raise ValueError("broadcast_arrays(subok=True) has no meaning for Tensors")
     arrays = [lift(a) for a in args]
     shape = np.broadcast_shapes(*(a.shape for a in arrays))
+    if any(isinstance(a, Tensor) for a in arrays):
+        arrays = [a if isinstance(a, Tensor) else wrap(a) for a in arrays]
     return tuple([_broadcast_to(a, shape) for a in arrays])
 
 
