@@ -11,7 +11,7 @@ import numpy as np
 
 from gradmgr import _xp, errors
 from gradmgr._inplace import as_type
-from gradmgr._recorder import Recorder, carry_over, current, during, rebind, recorders, snapshot, told
+from gradmgr._recorder import Recorder, carry_over, crowd, current, during, rebind, recorders, snapshot, told
 from gradmgr._tape import Tape
 from gradmgr._tensor import Tensor, describe, raw, wrap
 
@@ -64,10 +64,11 @@ def _mark_of(tape: Tape, y: Any, position: int) -> Any:
     mark = tape.known(y)
     if mark is None:
         raise errors.NotRecordedError(
-            f"backward: this GradManager does not know y number {position}, {describe(y)}. It may have been computed "
-            "before record() or before attach(); under no_grad(); from nothing that is attached; through detach(), "
-            "an integer or boolean cast, or a plain array; by another manager's backward; or its y was overwritten "
-            "by a constant in place"
+            f"backward: this GradManager does not know y number {position}, {describe(y)}. It has {len(tape.leaves)} "
+            "attached tensors alive. y may have been computed before record() or before attach(); under no_grad(); "
+            "from nothing that is attached (x = x - step makes a new tensor, x -= step does not); through detach(), an "
+            "integer or boolean cast, or a plain array; by another manager's backward; or overwritten in place by a "
+            "constant"
         )
     return mark
 
@@ -227,7 +228,7 @@ def write(results: dict[Tensor, Any], below: Any) -> None:
     """
     outer = [] if below is None else [rec for rec in recorders(below) if rec.open]
     writes: list[tuple[Callable[..., None], Tensor, Any]] = []
-    with _writing:
+    with _writing, crowd.lock:
         while results:
             t, g = results.popitem()
             held = t.grad
@@ -239,7 +240,7 @@ def write(results: dict[Tensor, Any], below: Any) -> None:
             g = None  # who else holds the array is asked next
             if held is None:
                 writes.append((_set, t, _own(made, t)))
-            elif held.ndim and _xp.may_write(held) and not _xp.float_errors_raise():
+            elif held.ndim and crowd.may_write(held) and not _xp.float_errors_raise():
                 writes.append((_add, held, made._array))
             else:
                 writes.append((_replace, held, _sum_like(held._array, made._array)))

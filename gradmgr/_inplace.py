@@ -16,7 +16,7 @@ from gradmgr import _xp, errors
 from gradmgr._broadcast import broadcast_to, cast, fit
 from gradmgr._index import Index, getitem, may_repeat, normalized
 from gradmgr._op import INPUTS, PULLS, Function, Grads, Op, Owned, accumulate, claim, enroll, linear, zeros
-from gradmgr._recorder import Stack, current, is_tracked, rebind
+from gradmgr._recorder import Stack, crowd, current, is_tracked, rebind
 from gradmgr._tensor import Tensor, describe, raw, wrap
 
 # Below this many bytes a new array costs no more than asking whether NumPy would raise half-way.
@@ -128,7 +128,8 @@ def setitem(x: Tensor, index: Index, v: Any) -> None:
         v = _xp.need_operand(v, "x[...] = v")
     if getattr(v, "dtype", x.dtype) != x.dtype and np.shape(v):
         v = as_type(v, x.dtype)  # first, since a cast that overflows may raise
-    rebind(x, _recorded_put(x, index, v, _xp.may_write(x)))
+    with crowd.lock:
+        rebind(x, _recorded_put(x, index, v, crowd.may_write(x)))
 
 
 copied: Function = linear("copy", _copied, lambda g: g)
@@ -153,7 +154,7 @@ def _fit_into(target: Tensor, z: Tensor, asked: str) -> Tensor:
         if not np.can_cast(z.dtype, target.dtype, "same_kind"):
             raise errors.DtypeError(
                 f"{asked} writes a result of dtype {z.dtype} into {describe(target)}; "
-                f"that loses its kind; convert with .astype({str(target.dtype)!r}) first"
+                f"that loses its kind; make the target of dtype {z.dtype}, or cast the result yourself"
             )
         z = as_type(z, target.dtype)
     return z
@@ -205,12 +206,14 @@ def updater(operate: Callable[[Tensor, Any], Any], ufunc: Callable[..., Any] | N
     """
 
     def update(x: Tensor, y: Any, /) -> Any:
-        if ufunc is not None and current() is None and x._array.nbytes > _SMALL_BUFFER and _xp.may_write(x):
+        if ufunc is not None and current() is None and x._array.nbytes > _SMALL_BUFFER:
             b = y._array if isinstance(y, Tensor) else _xp.operand(y)
-            if b is not NotImplemented and not _xp.float_errors_raise() and np.shape(b) in ((), x.shape):
-                ufunc(x._array, b, out=x._array)
-                x._rec = None
-                return x
+            fits = b is not NotImplemented and np.shape(b) in ((), x.shape) and not _xp.float_errors_raise()
+            with crowd.lock:
+                if fits and crowd.may_write(x):
+                    ufunc(x._array, b, out=x._array)
+                    x._rec = None
+                    return x
         z = operate(x, y)
         if z is NotImplemented:
             return z

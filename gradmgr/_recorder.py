@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
+import weakref
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from types import TracebackType
@@ -22,6 +24,44 @@ Groups = tuple[tuple["Recorder", ...], ...]
 
 _current: ContextVar[Any] = ContextVar("gradmgr_current", default=None)
 current = _current.get
+
+
+class _Crowd:
+    """Which threads have ever recorded; a write in place is allowed to the only one.
+
+    Between asking whether a buffer is private and writing to it, another thread that records could
+    take the buffer and keep it for a derivative. So the two happen under a lock, and where several
+    threads record, buffers are replaced instead of written to. Threads that never record, such as a
+    progress bar's, do not count; a dead thread's token is freed with its thread-local storage.
+    """
+
+    class _Token:
+        __slots__ = ("__weakref__",)
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._here = threading.local()
+        self._count = 0
+
+    def join(self) -> None:
+        """Count this thread from now on."""
+        if not hasattr(self._here, "token"):
+            with self.lock:
+                self._here.token = token = self._Token()
+                self._count += 1
+                weakref.finalize(token, self._leave).atexit = False
+
+    def _leave(self) -> None:
+        with self.lock:
+            self._count -= 1
+
+    def may_write(self, t: Tensor) -> bool:
+        """Tell whether to write to the buffer of `t` in place; asked, and acted on, with the lock held."""
+        others = self._count - hasattr(self._here, "token")
+        return not others and _xp.is_private(t)
+
+
+crowd = _Crowd()
 
 
 class Recorder:
@@ -164,6 +204,7 @@ def is_tracked(t: Tensor) -> bool:
 
 def enter(*group: Recorder) -> None:
     """Make these recorders, as one group, current above what is."""
+    crowd.join()
     state = current()
     if state is None and len(group) == 1 and group[0].is_tape:  # the common case, without the tuples
         _current.set(group[0])

@@ -138,7 +138,11 @@ class Tensor:
         return f"Tensor({body}{dtype}{device})"
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if self.size == 1 and spec else format(str(self), spec)
+        if not spec:
+            return str(self)
+        if self.size != 1:
+            raise TypeError(f"format {spec!r} is for one number; found {describe(self)}; format its elements")
+        return format(self.item(), spec)
 
     def __str__(self) -> str:
         return str(_host(self._array))

@@ -7,7 +7,6 @@ unless the user asks for a GPU: importing it costs a second and needs a driver.
 from __future__ import annotations
 
 import sys
-import threading
 from typing import Any
 
 import numpy as np
@@ -138,6 +137,11 @@ def make_array(data: Any, dtype: Any = None, device: str | None = None, *, copy:
         array = cast.copy() if copy and cast is data else cast
     else:
         array = np.array(data, dtype=dtype, copy=copy)
+        if array.dtype.kind not in "biufc" and not is_differentiable(array.dtype):
+            raise errors.DtypeError(
+                f"a Tensor holds numbers; {type(data).__name__} gives an array of dtype {array.dtype}; "
+                "pass an array, nested lists of numbers, or dtype="
+            )
     if device is None or device == device_of(array):
         return array
     if copy is False:
@@ -206,14 +210,6 @@ def is_private(holder: Any) -> bool:
     if base is None:
         return writeable(array) and _owns_memory(array)
     return is_array(base) and base.base is None and writeable(array) and _owns_memory(base)
-
-
-def may_write(holder: Any) -> bool:
-    """Tell whether to write `holder._array` in place: private, and no other thread is there to look meanwhile.
-
-    Another thread could take the array between the question and the write, and keep it for a derivative.
-    """
-    return is_private(holder) and threading.active_count() == 1
 
 
 def buffer_bytes(array: Array) -> int:

@@ -264,10 +264,10 @@ class GradManager:
         tape = self._open_tape()
         seeds = seeds_of(tape, y, dy)
         chains = Chains(self, dict(self._live()), self._after_backward) if self._has_callbacks else None
+        turn = _turns.take()
         token = _backwarding.set(self)
         self._walking = True
         self._release_after = not retain
-        turn = _turns.take()
         try:
             write(plain_walk(tape, seeds, retain) if chains is None else chains.run(tape, seeds, retain), tape.below)
         except BaseException as error:
@@ -287,8 +287,9 @@ class GradManager:
             raise errors.RecordingError("backward() inside this manager's own backward; use another GradManager there")
         if self._tape is None or not self._tape.open:
             raise errors.RecordingError(
-                "backward() needs a recording, and this GradManager is idle: it was released, or an earlier "
-                "backward() freed the history (pass retain=True to keep it), or record() was never called"
+                "backward() needs a recording, and this GradManager is idle: it was released (a with block releases "
+                "at its end: call backward() inside it), or an earlier backward() freed the history (pass retain=True "
+                "to keep it), or record() was never called"
             )
         return self._tape
 

@@ -227,6 +227,9 @@ _dispatch.bind(_sys.modules[__name__])
 def __getattr__(name: str) -> Any:
     if name.startswith("_") or not hasattr(_numpy, name):
         raise AttributeError(f"module 'gradmgr.numpy' has no attribute {name!r}, and neither has numpy")
+    there = getattr(_numpy, name)
+    if isinstance(there, type) or not callable(there):
+        raise AttributeError(f"gradmgr.numpy has differentiable functions only; take {name} from numpy itself")
     raise AttributeError(
         f"numpy.{name} has no differentiable counterpart in gradmgr.numpy; "
         f"for values without gradients call numpy.{name} on t.numpy()"

@@ -55,6 +55,7 @@ def bind() -> None:
     for name, function in _BITWISE.items():
         setattr(Tensor, f"__{name}__", constant.comparison(function))
         setattr(Tensor, f"__r{name}__", constant.reflected(function))
+        setattr(Tensor, f"__i{name}__", updater(constant.comparison(function), None, f"{name} in place"))
     for name, member in _METHODS.items():
         setattr(Tensor, name, member)
 

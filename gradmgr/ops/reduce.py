@@ -16,7 +16,7 @@ from gradmgr._inplace import as_type, store
 from gradmgr._op import Function, linear
 from gradmgr._tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import choose, exp, maximum, minimum, real
-from gradmgr.ops.convert import lift
+from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.shape import broadcast_to as broadcast_any
 from gradmgr.ops.shape import flip, ravel, reshape
 
@@ -213,8 +213,19 @@ _recur: Function = custom(
 )
 
 
+def _divides(x: Any, out: Any) -> bool:
+    """Tell whether dividing a product by a factor gives the product of the others.
+
+    Not where a product is 0 or has overflowed, and not where the quotient is to be differentiated
+    again: near 0 that would take the difference of huge numbers.
+    """
+    if isinstance(x, Tensor) or isinstance(out, Tensor):
+        return False
+    return bool(np.all(np.isfinite(out) & (out != 0)))
+
+
 def _cumprod_vjp(g: Any, x: Any, out: Any, axis: int) -> Any:
-    if np.all(raw(x) != 0):
+    if _divides(x, out):
         return flip(_cumsum(flip(g * conj_of(out), axis), axis), axis) / conj_of(x)
     return _recur_back(g, x, axis) * conj_of(_before(out, axis, 1.0))
 
@@ -229,7 +240,7 @@ _cumprod = custom(
 
 def _product_of_others(x: Any, out: Any, axes: Axes) -> Any:
     """For each element, the product of the others along the axes."""
-    if np.all(raw(x) != 0):
+    if _divides(x, out):
         return _spread(out, x.shape, axes) / x
     order = (*[k for k in range(x.ndim) if k not in axes], *axes)
     lead = len(order) - len(axes)
@@ -253,7 +264,7 @@ _prod = custom(
 
 
 def _plain(*values: Any) -> bool:
-    return not any(isinstance(v, Tensor) for v in values)
+    return not any(holds_tensor(v) for v in values)
 
 
 def _cast_to(a: Any, dtype: Any) -> Any:
@@ -376,7 +387,9 @@ def _masked_var(a: Any, axis: Any, ddof: float, keepdims: Any, mask: Any, centre
 
 
 def _root(z: Any) -> Any:
-    return z**0.5
+    """The square root, with derivative 0 at 0: all values are equal there."""
+    zero = raw(z) == 0
+    return choose(zero, 0.0, choose(zero, 1.0, z) ** 0.5)
 
 
 var = _spread_of(_var, "var", lambda z: z)
