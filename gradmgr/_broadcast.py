@@ -12,8 +12,10 @@ from gradmgr._tensor import Tensor
 
 
 def _sum_to(a: Any, to: tuple[int, ...]) -> Any:
-    lead = a.ndim - len(to)
-    axes = tuple(range(lead)) + tuple(k + lead for k, n in enumerate(to) if n == 1 and a.shape[k + lead] != 1)
+    lead, shape = a.ndim - len(to), a.shape
+    axes = tuple(range(lead))
+    if shape[lead:] != to:
+        axes += tuple([k for k in range(lead, a.ndim) if to[k - lead] == 1 and shape[k] != 1])
     summed = _xp.sum_over(a, axes) if axes else a
     return summed if summed.shape == to else summed.reshape(to)
 

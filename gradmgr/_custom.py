@@ -44,7 +44,7 @@ def custom(
     Returns:
         f(inputs..., params...), positional, which takes Tensors and plain arrays.
     """
-    op = enroll(Op(name, "custom", kernel))
+    op = Op(name, "custom", kernel)
     inputs = tuple(vjp)
     arguments = tuple(inspect.signature(kernel).parameters)
     if arguments[: len(inputs)] != inputs or tuple(jvp) != inputs:
@@ -84,6 +84,7 @@ def custom(
         return total
 
     op.entry, op.push = entry, push
+    enroll(op)
     PULLS[name] = pull
     INPUTS[name] = _third
     return renamed(call, name)
@@ -109,7 +110,7 @@ def variadic(
         count = arguments[-1]
         return kernel(list(arguments[:count]), *arguments[count:-1])
 
-    op = enroll(Op(name, "variadic", on_all))
+    op = Op(name, "variadic", on_all)
 
     def call(sequence: Sequence[Any], *params: Any) -> Any:
         if any(isinstance(t, Tensor) for t in sequence):
@@ -132,6 +133,7 @@ def variadic(
         return jvp(tangents, values, *params[:-1])
 
     op.entry, op.push = entry, push
+    enroll(op)
     PULLS[name] = pull
     INPUTS[name] = _third
     return renamed(call, name)

@@ -252,91 +252,100 @@ class Made:
         self.reflected = reflected
 
 
-def _declare(
-    kind: str,
-    name: str,
-    kernel: Callable[..., Any],
-    rules: tuple[Rule, ...],
-    operate: Callable[..., Any] | None,
-    jvp: tuple[Rule, ...] | None,
-) -> Made:
-    binary = len(rules) == 2
-    inputs = "xy" if binary else "x"
-    on_offer = (*inputs, "out")
-    op = enroll(Op(name, kind, kernel))
-    rule_of = dict(zip(inputs, rules, strict=True))
-    wants = {v: tuple(on_offer[k] for k in reads(rule_of[v], on_offer, name)) for v in inputs}
-    holomorphic = jvp is None
+class _Declaration:
+    """Makes the functions of one op out of the templates."""
 
-    scope: dict[str, Any] = {
-        "Tensor": Tensor,
-        "Stack": Stack,
-        "current": current,
-        "new": object.__new__,
-        "op": op,
-        "PLAIN": _xp.PLAIN,
-        "operand": _xp.operand,
-        "need_operand": _xp.need_operand,
-        "F4": _xp.F4,
-        "F8": _xp.F8,
-        "kernel": kernel,
-        "operate": operate or kernel,
-        "with_keywords": with_keywords,
-        "fit": fit,
-        **{f"rule_{v}": rule for v, rule in rule_of.items()},
-        "check_mixed": _xp.check_mixed,
-    }
-    layouts: dict[str, tuple[str, list[str]]] = {}
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        kernel: Callable[..., Any],
+        rules: tuple[Rule, ...],
+        operate: Callable[..., Any] | None,
+        jvp: tuple[Rule, ...] | None,
+    ) -> None:
+        self.inputs = "xy"[: len(rules)]
+        self.on_offer = (*self.inputs, "out")
+        self.op = op = Op(name, kind, kernel)
+        self.rules = dict(zip(self.inputs, rules, strict=True))
+        self.wants = {v: tuple(self.on_offer[k] for k in self._asked(rule)) for v, rule in self.rules.items()}
+        self.holomorphic = jvp is None
+        self.push_rules = [(rule, self._asked(rule)) for rule in jvp or rules]
+        self.layouts: dict[str, tuple[str, list[str]]] = {}  # by code: the tracked inputs, the fields kept
+        self.scope: dict[str, Any] = {
+            "F4": _xp.F4,
+            "F8": _xp.F8,
+            "PLAIN": _xp.PLAIN,
+            "Stack": Stack,
+            "Tensor": Tensor,
+            "check_mixed": _xp.check_mixed,
+            "current": current,
+            "fit": fit,
+            "kernel": kernel,
+            "need_operand": _xp.need_operand,
+            "new": object.__new__,
+            "op": op,
+            "operand": _xp.operand,
+            "operate": operate or kernel,
+            "pull_complex": self.pull_complex,
+            "with_keywords": with_keywords,
+            **{f"rule_{v}": rule for v, rule in self.rules.items()},
+        }
 
-    def pull_complex(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
-        tracked, fields = layouts[e[0]]
+    def _asked(self, rule: Rule) -> tuple[int, ...]:
+        return reads(rule, self.on_offer, self.op.name)
+
+    def make(self) -> Made:
+        """Enter the pulls in the table and return the functions."""
+        name, op, binary = self.op.name, enroll(self.op), len(self.inputs) == 2
+        entries = {tracked: self._pull(tracked) for tracked in (("x", "y", "xy") if binary else ("x",))}
+        op.entry = _compile(
+            (_ENTRY_2 if binary else _ENTRY_1).format(**entries), "entry", f"entry of {name}", self.scope
+        )
+        op.push = self.push
+        record = _RECORD_2 if binary else _RECORD_1
+
+        def function(head: str, file: str, kernel: str) -> Callable[..., Any]:
+            return _compile(head.format(name=name) + record.format(kernel=kernel, **entries), name, file, self.scope)
+
+        operator = function(_OPERATOR_2 if binary else _OPERATOR_1, f"operator {name}", "operate")
+        door = function(_DOOR_2 if binary else _DOOR_1, name, "kernel")
+        door.__globals__["door"] = door
+        # The ufunc, not the operator: Python would add a complex number and a NumPy scalar to a Python number.
+        reflected = function(_REFLECTED_2, f"reflected {name}", "kernel") if binary else None
+        return Made(op, door, operator, reflected)
+
+    def _pull(self, tracked: str) -> str:
+        """Enter the pull for these tracked inputs in the table; return the expression that makes its entry."""
+        code = f"{self.op.name}.{tracked}"
+        fields = _fields(tracked, {want for v in tracked for want in self.wants[v]})
+        self.layouts[code] = tracked, fields
+        source = _pull_source(tracked, fields, self.wants, self.holomorphic)
+        pull = _compile(source, "pull", f"derivative of {code}", self.scope)
+        PULLS[code] = renamed(pull, f"pull_{self.op.name}")
+        INPUTS[code] = _two_inputs if tracked == "xy" else one_input
+        return _expression(code, tracked, fields)
+
+    def pull_complex(self, e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
+        """Pull by the conjugated map, as reverse mode asks of a holomorphic function."""
+        tracked, fields = self.layouts[e[0]]
         kept = dict(zip(fields, e[2 + len(tracked) :], strict=True))
         g = _conj(g)
         for v, mark in zip(tracked, e[2:], strict=False):
-            d = _conj(rule_of[v](g, *[kept[name] for name in wants[v]]))
+            d = _conj(self.rules[v](g, *[kept[name] for name in self.wants[v]]))
             own = kept.get(v)
             shape, dtype = (kept[f"{v}_shape"], kept[f"{v}_dtype"]) if own is None else (own.shape, own.dtype)
             accumulate(grads, owned, mark, fit(d, shape, dtype))
 
-    scope["pull_complex"] = pull_complex
-    expressions = {}
-    for tracked in ("x", "y", "xy") if binary else ("x",):
-        code = f"{name}.{tracked}"
-        fields = _fields(tracked, {want for v in tracked for want in wants[v]})
-        layouts[code] = tracked, fields
-        expressions[tracked] = _expression(code, tracked, fields)
-        source = _pull_source(tracked, fields, wants, holomorphic)
-        PULLS[code] = renamed(_compile(source, "pull", f"derivative of {code}", scope), f"pull_{name}")
-        INPUTS[code] = _two_inputs if tracked == "xy" else one_input
-
-    record = _RECORD_2 if binary else _RECORD_1
-    heads = (_OPERATOR_2, _DOOR_2, _REFLECTED_2) if binary else (_OPERATOR_1, _DOOR_1)
-
-    def function(head: str, file: str, kernel_name: str) -> Callable[..., Any]:
-        source = head.format(name=name) + record.format(kernel=kernel_name, **expressions)
-        return _compile(source, name, file, scope)
-
-    op.entry = _compile((_ENTRY_2 if binary else _ENTRY_1).format(**expressions), "entry", f"entry of {name}", scope)
-    operator = function(heads[0], f"operator {name}", "operate")
-    scope["door"] = door = function(heads[1], name, "kernel")
-    door.__globals__["door"] = door
-    # The ufunc, not the operator: Python would add a complex number and a NumPy scalar to a Python number.
-    reflected = function(heads[-1], f"reflected {name}", "kernel") if binary else None
-
-    push_rules = jvp or rules
-    push_wants = [reads(rule, on_offer, name) for rule in push_rules]
-
-    def push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
+    def push(self, tangents: Any, values: Any, out: Any, params: Any) -> Any:
+        """Sum what each tangent gives."""
         env = (*values, out)
         total = None
-        for t, rule, asked in zip(tangents, push_rules, push_wants, strict=True):
+        for t, (rule, asked) in zip(tangents, self.push_rules, strict=True):
             if t is not None:
                 part = spread(rule(t, *[env[k] for k in asked]), out)
                 total = part if total is None else total + part
         return total
-
-    op.push = push
-    return Made(op, door, operator, reflected)
 
 
 def _two_inputs(entry: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -360,7 +369,7 @@ def elementwise(
         operate: the operator's kernel where there is one: `operator.mul` is 30 ns faster than the ufunc.
         jvp: forward rules, for an op that is not holomorphic; `rules` are then the reverse rules verbatim.
     """
-    return _declare("elementwise", name, kernel, rules, operate, jvp)
+    return _Declaration("elementwise", name, kernel, rules, operate, jvp).make()
 
 
 def multilinear(
@@ -373,7 +382,7 @@ def multilinear(
 
     A rule's result may still have the broadcast batch axes; the engine sums them away.
     """
-    made = _declare("multilinear", name, kernel, rules, operate, None)
+    made = _Declaration("multilinear", name, kernel, rules, operate, None).make()
 
     def push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
         tx, ty = tangents

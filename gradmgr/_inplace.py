@@ -31,9 +31,34 @@ def _copied(a: Any) -> Any:
 
 
 def _put(a: Any, v: Any, index: Index, in_place: bool) -> Any:
+    if _xp.namespace(a) is not np and np.shape(v) and may_repeat(index):
+        _check_places_differ(a, index)
     buffer = a if in_place else _copied(a)
-    buffer[index] = v
+    try:
+        buffer[index] = v
+    except TypeError:
+        _xp.check_mixed("x[index] = v", a, v)
+        raise
     return buffer
+
+
+def _check_places_differ(a: Any, index: Index) -> None:
+    """Raise where one element would be written twice on a GPU, where nobody knows which write is last."""
+    if not _is_last(a, a.shape, index).all():
+        raise ValueError(
+            "x[index] = v names an element twice; on a GPU the order of writes is undefined; "
+            "make the index unique or move to the CPU"
+        )
+
+
+def _is_last(like: Any, shape: tuple[int, ...], index: Index) -> Any:
+    """Tell for each element of x[index] whether it is the last, or only, one to name its place in x."""
+    xp, size = _xp.namespace(like), int(np.prod(shape))
+    places = xp.arange(size).reshape(shape)[index]
+    order = xp.arange(places.size).reshape(places.shape)
+    winner = xp.zeros(size, dtype=order.dtype)
+    winner[places.ravel()] = order.ravel()
+    return winner[places] == order
 
 
 _op = enroll(Op("setitem", "linear", _put))
@@ -66,12 +91,7 @@ def _last_writes(g: Any, shape: tuple[int, ...], index: Index) -> Any:
     """Zero the gradient of values that a later one in the same write replaced: x[[0, 0]] = [2, 3]."""
     if not may_repeat(index):
         return g
-    xp = _xp.namespace(raw(g))
-    places = xp.arange(int(np.prod(shape))).reshape(shape)[index]
-    order = xp.arange(places.size).reshape(places.shape)
-    winner = xp.zeros(int(np.prod(shape)), dtype=order.dtype)
-    winner[places.ravel()] = order.ravel()
-    return g * (winner[places] == order).astype(g.dtype)
+    return g * _is_last(raw(g), shape, index).astype(g.dtype)
 
 
 def _as_written(g: Any, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -154,7 +174,7 @@ def _fit_into(target: Tensor, z: Tensor, asked: str) -> Tensor:
         if not np.can_cast(z.dtype, target.dtype, "same_kind"):
             raise errors.DtypeError(
                 f"{asked} writes a result of dtype {z.dtype} into {describe(target)}; "
-                f"that loses its kind; make the target of dtype {z.dtype}, or cast the result yourself"
+                f"that loses its kind; make the target {z.dtype}, or cast with .astype({str(target.dtype)!r})"
             )
         z = as_type(z, target.dtype)
     return z

@@ -105,7 +105,7 @@ def linear(name: str, kernel: Callable[..., Any], adjoint: Rule) -> Callable[...
     Returns:
         f(x, *params), which takes Tensors and plain arrays.
     """
-    op = enroll(Op(name, "linear", kernel))
+    op = Op(name, "linear", kernel)
     params_of_kernel = tuple(inspect.signature(kernel).parameters)[1:]
     wanted = reads(adjoint, ("shape", "dtype", *params_of_kernel), name)
 
@@ -142,6 +142,7 @@ def linear(name: str, kernel: Callable[..., Any], adjoint: Rule) -> Callable[...
         return call(tangents[0], *params)
 
     op.entry, op.push = entry, push
+    enroll(op)
     PULLS[name] = pull
     INPUTS[name] = one_input
     return renamed(call, name)

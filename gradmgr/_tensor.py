@@ -6,6 +6,7 @@ where each is declared once; here are the fields, the shape facts and the doors.
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -191,7 +192,7 @@ class Tensor:
         return bool(self._array)
 
     def __index__(self) -> int:
-        return self._array.__index__()  # type: ignore[no-any-return]  # as above
+        return operator.index(_host(self._array))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (np.array(_host(self._array)), self.device)

@@ -155,8 +155,16 @@ def float_errors_raise() -> bool:
 
 
 def writeable(array: Array) -> bool:
-    """CuPy arrays have no such flag: they are always writeable."""
-    return bool(getattr(array.flags, "writeable", True))
+    """Tell whether writing to an element writes to that one only.
+
+    CuPy arrays have no such flag; their broadcast views name one element many times.
+    """
+    if array.__class__ is np.ndarray:
+        return bool(array.flags.writeable)
+    if isinstance(array, np.generic):
+        return False
+    repeats = any(n > 1 and stride == 0 for n, stride in zip(array.shape, array.strides, strict=True))
+    return not repeats and bool(getattr(array.flags, "writeable", True))
 
 
 _add_reduce: Any = np.add.reduce  # its stubs do not know a keepdims that is a variable

@@ -14,9 +14,9 @@ from gradmgr._tensor import Tensor, describe
 
 
 def _lacking(name: str) -> errors.UnsupportedFunctionError:
-    known = hasattr(np, name.partition(".")[0])
+    prefix = "numpy." if hasattr(np, name.partition(".")[0]) else ""
     return errors.UnsupportedFunctionError(
-        f"{'numpy.' if known else ''}{name} was called on a Tensor, and gradmgr has no differentiable counterpart of it; "
+        f"{prefix}{name} was called on a Tensor, and gradmgr has no differentiable counterpart of it; "
         f"for values without gradients call it on t.numpy()"
     )
 

@@ -19,7 +19,7 @@ from gradmgr import _xp
 from gradmgr._broadcast import is_complex
 from gradmgr._custom import custom
 from gradmgr._elementwise import Made, conj, elementwise
-from gradmgr._inplace import store
+from gradmgr._inplace import as_type, store
 from gradmgr._tensor import Tensor, raw
 
 LN2 = math.log(2.0)
@@ -87,7 +87,8 @@ def _power_x(g: Any, x: Any, y: Any) -> Any:
 def _power_y(g: Any, x: Any, y: Any, out: Any) -> Any:
     """x^y log x, which at x = 0 is 0 for y >= 0 and -inf for y < 0."""
     at_zero = (raw(x) == 0) & (raw(y).real >= 0)
-    return g * out * log.door(choose(at_zero, 1.0, x))
+    base = choose(at_zero, 1.0, x)
+    return g * out * log.door(as_type(base, out.dtype) if hasattr(base, "dtype") else base)
 
 
 power = elementwise("power", np.power, _power_x, _power_y, operate=operator.pow)
@@ -101,8 +102,8 @@ exp = elementwise("exp", np.exp, lambda g, out: g * out)
 exp2 = elementwise("exp2", np.exp2, lambda g, out: g * (out * LN2))
 expm1 = elementwise("expm1", np.expm1, lambda g, out: g * (out + 1))
 log = elementwise("log", np.log, lambda g, x: g / x)
-log2 = elementwise("log2", np.log2, lambda g, x: g / (x * LN2))
-log10 = elementwise("log10", np.log10, lambda g, x: g / (x * LN10))
+log2 = elementwise("log2", np.log2, lambda g, x: g / x * (1 / LN2))
+log10 = elementwise("log10", np.log10, lambda g, x: g / x * (1 / LN10))
 log1p = elementwise("log1p", np.log1p, lambda g, x: g / (x + 1))
 
 
@@ -126,16 +127,22 @@ logaddexp2 = elementwise(
 
 # ---------------------------------------------------------------- trigonometric and hyperbolic
 
+
+def _length(x: Any) -> Any:
+    """sqrt(1 + x^2), where x^2 may overflow."""
+    return sqrt.door(x * x + 1) if is_complex(x) else hypot.door(x, 1.0)
+
+
 sin = elementwise("sin", np.sin, lambda g, x: g * cos.door(x))
 cos: Made = elementwise("cos", np.cos, lambda g, x: -g * sin.door(x))
 tan = elementwise("tan", np.tan, lambda g, out: g * (1 + out * out))
 arcsin = elementwise("arcsin", np.arcsin, lambda g, x: g / sqrt.door((1 - x) * (1 + x)))
 arccos = elementwise("arccos", np.arccos, lambda g, x: -g / sqrt.door((1 - x) * (1 + x)))
-arctan = elementwise("arctan", np.arctan, lambda g, x: g / (1 + x * x))
+arctan = elementwise("arctan", np.arctan, lambda g, x: g / _length(x) / _length(x))
 sinh = elementwise("sinh", np.sinh, lambda g, x: g * cosh.door(x))
 cosh: Made = elementwise("cosh", np.cosh, lambda g, x: g * sinh.door(x))
 tanh = elementwise("tanh", np.tanh, lambda g, out: g - g * out * out)
-arcsinh = elementwise("arcsinh", np.arcsinh, lambda g, x: g / sqrt.door(x * x + 1))
+arcsinh = elementwise("arcsinh", np.arcsinh, lambda g, x: g / _length(x))
 arccosh = elementwise("arccosh", np.arccosh, lambda g, x: g / (sqrt.door(x - 1) * sqrt.door(x + 1)))
 arctanh = elementwise("arctanh", np.arctanh, lambda g, x: g / ((1 - x) * (1 + x)))
 
@@ -145,13 +152,18 @@ def _over_or_zero(value: Any, divisor: Any) -> Any:
     return value / choose(raw(divisor) == 0, 1.0, divisor)
 
 
+def _over_square(g: Any, value: Any, length: Any) -> Any:
+    """Return g value / length^2, and 0 where the length is 0; the square itself may overflow."""
+    return g * _over_or_zero(_over_or_zero(value, length), length)
+
+
 arctan2 = elementwise(
     "arctan2",
     np.arctan2,
-    lambda g, x, y: g * _over_or_zero(y, x * x + y * y),
-    lambda g, x, y: -g * _over_or_zero(x, x * x + y * y),
+    lambda g, x, y: _over_square(g, y, hypot.door(x, y)),
+    lambda g, x, y: -_over_square(g, x, hypot.door(x, y)),
 )
-hypot = elementwise(
+hypot: Made = elementwise(
     "hypot",
     np.hypot,
     lambda g, x, out: g * _over_or_zero(x, out),
@@ -189,13 +201,14 @@ sign: Made = elementwise("sign", np.sign, _sign_map, jvp=(_sign_map,))
 
 
 def _angle_vjp(g: Any, x: Any) -> Any:
-    return g * _over_or_zero(x * 1j, absolute.door(x) ** 2) if is_complex(x) else _zeros_like(g)
+    return _over_square(g, x * 1j, absolute.door(x)) if is_complex(x) else _zeros_like(g)
 
 
 def _angle_jvp(t: Any, x: Any) -> Any:
     if not is_complex(x):
         return _zeros_like(t)
-    return _over_or_zero(imag.door(t * conj.door(x)), absolute.door(x) ** 2)
+    length = absolute.door(x)
+    return _over_or_zero(imag.door(t * _over_or_zero(conj.door(x), length)), length)
 
 
 angle = elementwise("angle", np.angle, _angle_vjp, jvp=(_angle_jvp,))
@@ -227,8 +240,8 @@ def _as_mask(mask: Any) -> Any:
 
 def _first_wins(x: Any, y: Any, share: Any) -> Any:
     """The share of x in fmax or fmin, where a number is ahead of a NaN."""
-    b = raw(y)
-    return _xp.namespace(share).where(_as_mask(b != b), share * 0 + 1, share)  # b != b: is NaN
+    xp, b = _xp.namespace(share), raw(y)
+    return xp.where(xp.asarray(b != b), share * 0 + 1, share)  # b != b: is NaN
 
 
 maximum = elementwise("maximum", np.maximum, lambda g, x, y: g * _ahead(g, x, y), lambda g, x, y: g * _ahead(g, y, x))

@@ -16,7 +16,15 @@ def lift(a: Any) -> Any:
     """Return a Tensor or plain array for anything NumPy would take as one."""
     if isinstance(a, Tensor) or _xp.is_array(a):
         return a
-    return from_nested(a) if holds_tensor(a) else np.asarray(a)
+    if holds_tensor(a):
+        return from_nested(a)
+    made = np.asarray(a)
+    if made.dtype == object:
+        raise TypeError(
+            f"expected Tensors, arrays or numbers; found {type(a).__module__}.{type(a).__qualname__}, of which NumPy "
+            "makes an array of objects"
+        )
+    return made
 
 
 def holds_tensor(a: Any) -> bool:
@@ -35,7 +43,7 @@ def from_nested(a: Any) -> Any:
     first = next((part for part in from_parts if isinstance(part, Tensor)), from_parts[0])
     z = wrap(zeros(first, (len(from_parts), *first.shape), dtype))
     for k, part in enumerate(from_parts):
-        z[k] = part
+        z[k] = part if isinstance(part, Tensor) else _xp.namespace(z._array).asarray(part)
     return z
 
 

@@ -48,11 +48,10 @@ def _count(shape: tuple[int, ...], axes: Axes) -> int:
 
 def _spread(g: Any, shape: tuple[int, ...], axes: Axes) -> Any:
     """A reduced array back in its full shape."""
-    return broadcast_to(_reshape_to(g, _kept(shape, axes)), shape)
-
-
-def _reshape_to(g: Any, shape: tuple[int, ...]) -> Any:
-    return g if g.shape == shape else reshape(g, shape)
+    if g.ndim and len(axes) != len(shape):
+        kept = _kept(shape, axes)
+        g = g if g.shape == kept else reshape(g, kept)
+    return broadcast_to(g, shape)
 
 
 # ---------------------------------------------------------------- the ops
@@ -62,6 +61,11 @@ _sum = linear(
     lambda a, axes, keepdims: _xp.sum_over(a, axes, keepdims),
     lambda g, shape, axes: _spread(g, shape, axes),
 )
+
+
+def _over_count(g: Any, count: int) -> Any:
+    """Return g / count, where count may be more than a float16 can hold."""
+    return g / count if count < 2**15 or g.dtype.itemsize > 2 else g * (1 / count)
 
 
 def _mean_kernel(a: Any, axes: Axes, keepdims: bool) -> Any:
@@ -74,7 +78,7 @@ def _mean_kernel(a: Any, axes: Axes, keepdims: bool) -> Any:
 _mean = linear(
     "mean",
     _mean_kernel,
-    lambda g, shape, axes: _spread(g / _count(shape, axes), shape, axes),
+    lambda g, shape, axes: _spread(_over_count(g, _count(shape, axes)), shape, axes),
 )
 _cumsum: Function = linear(
     "cumsum", lambda a, axis: np.cumsum(a, axis), lambda g, axis: flip(_cumsum(flip(g, axis), axis), axis)
@@ -376,7 +380,7 @@ def _spread_of(op: Any, name: str, finish: Any) -> Any:
 
 
 def _masked_var(a: Any, axis: Any, ddof: float, keepdims: Any, mask: Any, centre: Any) -> Any:
-    mask = np.ones(a.shape, dtype=bool) if mask is True else mask
+    mask = _xp.namespace(raw(a)).ones(a.shape, dtype=bool) if mask is True else mask
     if centre is None:
         total, count = _sum_and_count(a, axis, True, mask)
         centre = total / count
@@ -412,12 +416,8 @@ def _extreme(op: Any, name: str, pick: Any) -> Any:
             if initial is _NOT_GIVEN:
                 raise ValueError(f"{name} with where= needs initial=, as NumPy's: no value is neutral for it")
             a = masked(where, a, raw(initial))
-        empty = _count(a.shape, _axes(axis, a.ndim)) == 0
-        if empty and initial is not _NOT_GIVEN:
-            shape = np.max(np.zeros(a.shape), axis, keepdims=keepdims, initial=0).shape
-            z = broadcast_any(
-                as_type(initial if isinstance(initial, Tensor) else wrap(np.asarray(initial)), a.dtype), shape
-            )
+        if initial is not _NOT_GIVEN and _count(a.shape, _axes(axis, a.ndim)) == 0:
+            z = _sum(a, _axes(axis, a.ndim), bool(keepdims)) + initial  # nothing but the initial value
             return z if out is None else store(out, z, f"{name}(out=...)")
         z = op(a, _axes(axis, a.ndim), bool(keepdims))
         z = z if initial is _NOT_GIVEN else pick.door(z, initial)
