@@ -80,15 +80,22 @@ def _power_x(g: Any, x: Any, y: Any) -> Any:
         if y == 2:
             return g * (x + x)
         return g * (y * x ** (y - 1)) if y else g * 0
-    zero = raw(y) == 0
+    zero, y = raw(y) == 0, _as_precise(y, g)
     return g * choose(zero, 0.0, y * x ** choose(zero, 1.0, y - 1))
 
 
 def _power_y(g: Any, x: Any, y: Any, out: Any) -> Any:
     """x^y log x, which at x = 0 is 0 for y >= 0 and -inf for y < 0."""
     at_zero = (raw(x) == 0) & (raw(y).real >= 0)
-    base = choose(at_zero, 1.0, x)
-    return g * out * log.door(as_type(base, out.dtype) if hasattr(base, "dtype") else base)
+    return g * out * log.door(choose(at_zero, 1.0, _as_precise(x, out)))
+
+
+def _as_precise(value: Any, like: Any) -> Any:
+    """An operand in the precision of the result, where a rule rounds it."""
+    if not hasattr(value, "dtype"):
+        return value
+    wanted = like.dtype if value.dtype.kind == like.dtype.kind else raw(like).real.dtype
+    return value if value.dtype == wanted or value.dtype.kind not in "fc" else as_type(value, wanted)
 
 
 power = elementwise("power", np.power, _power_x, _power_y, operate=operator.pow)
@@ -184,7 +191,8 @@ def _sign_map(g: Any, x: Any, out: Any) -> Any:
     """The derivative of z/|z|: what of g is across z, over |z|; its own adjoint; 0 for real z and at 0."""
     if not is_complex(x):
         return _zeros_like(g)
-    return _over_or_zero(g - out * _real_of_product(g, out), absolute.door(x))
+    across = g - out * _real_of_product(g, out)
+    return _over_or_zero(choose(raw(x) == 0, 0.0, across), absolute.door(x))
 
 
 real: Made = elementwise("real", np.real, lambda g: g, jvp=(lambda t: real.door(t),))

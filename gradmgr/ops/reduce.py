@@ -105,8 +105,8 @@ def _var_slope(x: Any, axes: Axes, correction: float) -> Any:
 def _std_slope(x: Any, out: Any, axes: Axes, correction: float) -> Any:
     """(x - mean) / (n std); 0 where all values are equal."""
     spread = _spread(out, x.shape, axes)
-    safe = choose(raw(spread) == 0, 1.0, spread) * _degrees(x, axes, correction)
-    return _centred(x, axes) / safe
+    safe = choose(raw(spread) == 0, 1.0, spread)
+    return _centred(x, axes) / safe * (1 / np.float64(_degrees(x, axes, correction))).astype(raw(x).real.dtype)
 
 
 _var = custom(

@@ -1,0 +1,79 @@
+"""Learn to read handwritten digits: a two-layer network in NumPy's words, trained with a GradManager."""
+
+import argparse
+
+from matplotlib.figure import Figure
+from numpy.random import default_rng
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from tqdm import tqdm
+
+import gradmgr.numpy as np
+from gradmgr import GradManager, special, tensor
+
+
+def new_layer(rng, inputs, outputs):
+    """Return weights, of a size that keeps signals as large as they come in, and a bias of zeros."""
+    return tensor(rng.normal(0, (2 / inputs) ** 0.5, (inputs, outputs))), np.zeros(outputs)
+
+
+def scores(network, images):
+    (w1, b1), (w2, b2) = network
+    return np.maximum(images @ w1 + b1, 0) @ w2 + b2
+
+
+def cross_entropy(z, labels):
+    """Return the mean of -log(softmax(z)[label]); logsumexp keeps it finite whatever the scores."""
+    return np.mean(special.logsumexp(z, axis=1) - z[np.arange(len(labels)), labels])
+
+
+def train(network, images, labels, rng, epochs, rate=0.3, batch=16, noise=0.15):
+    """Go down the gradient in steps that shrink to nothing; return the loss at each, a row per epoch."""
+    weights = [w for layer in network for w in layer]
+    gm = GradManager().attach(weights)
+    losses = []
+    for epoch in tqdm(range(epochs), desc="training", unit="epoch"):
+        for chosen in np.array_split(rng.permutation(len(images)), len(images) // batch):
+            x = images[chosen] + rng.normal(0, noise, images[chosen].shape)  # no image is seen twice
+            with gm:  # from here on, what becomes of the weights is recorded
+                loss = cross_entropy(scores(network, x), labels[chosen])
+                gm.backward(loss)  # the gradients are in .grad now, and the record is gone
+            for w in weights:
+                w -= rate * (1 - epoch / epochs) * w.grad
+                w.grad = None
+            losses.append(loss.item())
+    return np.reshape(np.array(losses), (epochs, -1))
+
+
+def draw(losses, images, labels, read):
+    figure = Figure(figsize=(12, 5), layout="constrained")
+    left, right = figure.subfigures(1, 2)
+    curve = left.subplots()
+    curve.semilogy(np.linspace(0, len(losses), losses.size), losses.ravel(), color="0.8", label="each step")
+    curve.plot(np.arange(len(losses)) + 0.5, losses.mean(axis=1), label="mean of each epoch")
+    curve.set(title="Loss in training", xlabel="epoch", ylabel="cross entropy")
+    curve.legend()
+    right.suptitle("What it reads in images it never saw; mistakes first, in red")
+    for k, panel in zip(np.argsort(read == labels, stable=True), right.subplots(4, 6).flat, strict=False):
+        panel.set_title(f"{read[k]} (is {labels[k]})", color="black" if read[k] == labels[k] else "red")
+        panel.imshow(images[k].reshape(8, 8), cmap="gray_r")
+        panel.axis("off")
+    return figure
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0, help="decides the split, the first weights and the noise")
+    parser.add_argument("--epochs", type=int, default=60, help="times to go through the training images")
+    parser.add_argument("--out", default="digits.png", help="where to save the picture, a PNG")
+    args = parser.parse_args()
+    if args.epochs < 1 or args.seed < 0:
+        parser.error("--epochs must be at least 1, and --seed at least 0")
+    images, labels = load_digits(return_X_y=True)
+    x, test_x, y, test_y = train_test_split(images / 16, labels, test_size=0.2, stratify=labels, random_state=args.seed)
+    rng = default_rng(args.seed)
+    network = [new_layer(rng, 64, 256), new_layer(rng, 256, 10)]
+    losses = train(network, x, y, rng, args.epochs)
+    read = np.argmax(scores(network, test_x), axis=1).numpy()
+    draw(losses, test_x, test_y, read).savefig(args.out, format="png")
+    print(f"loss {losses[-1].mean():.3f}, test accuracy {np.mean(read == test_y):.1%}; see {args.out}")

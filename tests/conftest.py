@@ -1,0 +1,66 @@
+"""What all tests share: no test leaves a recorder current; a failed call changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import pytest
+
+from gradmgr import GradManager, Tensor, _recorder
+
+
+@pytest.fixture(autouse=True)
+def no_recorder_left() -> Iterator[None]:
+    """Fail a test that leaves a recorder current, and mend it so that the next test starts clean."""
+    yield
+    left = _recorder.current()
+    if left is not None:
+        _recorder._current.set(None)
+        pytest.fail(f"the test left {left!r} current")
+
+
+def _facts_of_array(t: Tensor | None) -> Any:
+    return None if t is None else (id(t), t.shape, t.dtype, t.numpy().strides, t.numpy().tobytes())
+
+
+def _facts_of_tensor(t: Tensor) -> Any:
+    return _facts_of_array(t), _facts_of_array(t.grad)
+
+
+def _facts_of_manager(gm: GradManager) -> Any:
+    tape = gm._tape
+    recording = tape is not None and tape.open
+    noted = (id(tape), [id(e) for e in tape.entries], {id(t): m for t, m in tape.leaves.items()}) if recording else None
+    specs = {
+        key: (id(spec), id(spec.tensor()), [id(cb) for cb in spec.callbacks], spec.name)
+        for key, spec in gm._specs.items()
+    }
+    return recording, noted, list(specs), specs, [id(f) for f in gm._after_backward]
+
+
+@contextmanager
+def _unchanged(managers: Iterable[GradManager], tensors: Iterable[Tensor]) -> Iterator[None]:
+    managers, tensors = list(managers), list(tensors)
+
+    def facts() -> Any:
+        return (
+            [_facts_of_manager(gm) for gm in managers],
+            [_facts_of_tensor(t) for t in tensors],
+            id(_recorder.current()),
+        )
+
+    before = facts()
+    yield
+    assert facts() == before
+
+
+@pytest.fixture
+def unchanged() -> Callable[[Iterable[GradManager], Iterable[Tensor]], AbstractContextManager[None]]:
+    """Return unchanged(managers, tensors): a with block that must leave all of them, and what is current, as before.
+
+    Of a manager: whether it records, its tape entry by entry, its attachments and callbacks. Of a tensor: its
+    values and memory layout and the same of its `.grad`, and the `.grad` object's identity.
+    """
+    return _unchanged

@@ -1,0 +1,983 @@
+"""Callbacks of a GradManager: chains, futures, callback objects, and the order of everything in a backward."""
+
+import weakref
+
+import numpy as np
+import pytest
+
+import gradmgr.numpy as gnp
+from gradmgr import GradManager, get_backwarding_grad_manager, tensor
+from gradmgr.graph import increment_version
+
+
+def tell(log, word, result=None):
+    """A callback that writes down that it ran; it returns its gradient, or what `result` makes of it."""
+
+    def callback(t, grad):
+        log.append(word)
+        return grad if result is None else result(grad)
+
+    return callback
+
+
+class Future:
+    """A gradient that arrives when it is asked for."""
+
+    def __init__(self, value, log=None, word="get"):
+        self.value, self.log, self.word = value, log, word
+
+    def get(self):
+        if self.log is not None:
+            self.log.append(self.word)
+        if isinstance(self.value, BaseException):
+            raise self.value
+        return self.value
+
+
+class Told:
+    """A callback object that writes down what is asked of it; `fail_in` names where it raises."""
+
+    def __init__(self, log, name="", fail_in=None):
+        self.log, self.name, self.fail_in = log, name, fail_in
+
+    def _note(self, what):
+        self.log.append(self.name + what)
+        if what == self.fail_in:
+            raise OSError(f"in {what}")
+
+    def begin(self, manager):
+        self.manager = manager
+        self._note("begin")
+
+    def __call__(self, t, grad):
+        self._note("call")
+        return grad
+
+    def finish(self, manager):
+        assert manager is self.manager
+        self._note("finish")
+
+    def abort(self, manager):
+        assert manager is self.manager
+        self._note("abort")
+
+
+# ---------------------------------------------------------------- chains
+
+
+def test_a_callback_receives_the_tensor_and_its_gradient():
+    x = tensor([3.0])
+    received = []
+    gm = GradManager().attach(x, lambda t, grad: (received.append((t, grad)), grad)[1])
+    with gm:
+        gm.backward(x * x)
+    ((t, grad),) = received
+    assert t is x
+    assert type(grad) is type(x)
+    assert grad.tolist() == [6.0]
+    assert (grad.shape, grad.dtype) == (x.shape, x.dtype)
+
+
+def test_callbacks_are_chained_and_the_last_result_goes_to_grad():
+    x = tensor([3.0])
+    gm = GradManager().attach(x, [lambda t, g: g * 2, lambda t, g: g + 1, lambda t, g: g * 10])
+    with gm:
+        gm.backward(x * x)
+    assert x.grad.tolist() == [130.0]
+
+
+def test_what_the_chain_gives_is_what_is_accumulated():
+    x = tensor([3.0])
+    gm = GradManager().attach(x, lambda t, g: g * 2)
+    for k in (1, 2):
+        with gm:
+            gm.backward(x * x)
+        assert x.grad.tolist() == [12.0 * k]
+
+
+def test_the_chain_runs_once_with_the_complete_gradient():
+    x = tensor([3.0])
+    received = []
+    gm = GradManager().attach(x, lambda t, g: (received.append(g.tolist()), g)[1])
+    with gm:
+        y = x * x
+        z = gnp.exp(y * 0) * x
+        gm.backward([y, z, x, y * z])
+    assert received == [[6.0 + 1.0 + 1.0 + 27.0]]
+
+
+def test_the_chain_runs_in_every_backward():
+    x = tensor([3.0])
+    log = []
+    gm = GradManager().attach(x, tell(log, "x"))
+    with gm:
+        y = x * x
+        gm.backward(y, retain=True)
+        gm.backward(y, retain=True)
+        gm.backward(y)
+    assert log == ["x"] * 3
+
+
+def test_the_same_function_may_stand_on_many_tensors():
+    tensors = [tensor([float(k)]) for k in range(4)]
+    gm = GradManager().attach(tensors, lambda t, g: g * t)
+    with gm:
+        gm.backward(sum(tensors))
+    assert [t.grad.tolist() for t in tensors] == [[0.0], [1.0], [2.0], [3.0]]
+
+
+def test_a_callback_object_without_begin_finish_abort_is_a_plain_callback():
+    class Scale:
+        def __call__(self, t, grad):
+            return grad * 5
+
+    x = tensor([1.0])
+    gm = GradManager().attach(x, Scale())
+    with gm:
+        gm.backward(x * 2)
+    assert x.grad.tolist() == [10.0]
+
+
+# ---------------------------------------------------------------- when a chain runs
+
+
+def test_a_chain_runs_as_soon_as_the_last_entry_feeding_its_leaf_is_done():
+    """A deep chain of layers: the last layer's callback runs before the first layer is walked."""
+    depth = 200
+    weights = [tensor([1.0]) for _ in range(depth)]
+    order = []
+    alive_at_last = []
+
+    def callback(t, grad):
+        order.append(next(k for k, w in enumerate(weights) if w is t))
+        if len(order) == 1:
+            alive_at_last.extend(ref() is not None for ref in kept)
+        return grad
+
+    gm = GradManager().attach(weights, callback)
+    with gm:
+        h = tensor([1.0])
+        kept = []
+        for w in weights:
+            h = gnp.exp(h * w - 1.0)
+            kept.append(weakref.ref(h._array))
+        gm.backward(h)
+    assert order == list(range(depth))[::-1]
+    # At the first callback, that of the last layer, all earlier layers' outputs still await their turn.
+    assert all(alive_at_last[: depth - 1])
+    assert [ref() for ref in kept[:-1]] == [None] * (depth - 1)
+
+
+def test_a_shared_leaf_waits_for_its_first_use():
+    shared, middle = tensor([2.0]), tensor([3.0])
+    log = []
+    gm = GradManager().attach(shared, tell(log, "shared")).attach(middle, tell(log, "middle"))
+    with gm:
+        h = shared * 2
+        h = h * middle
+        gm.backward(h * shared)
+    assert log == ["middle", "shared"]
+    assert shared.grad.tolist() == [2 * 2 * 3.0 * 2]
+
+
+def test_a_leaf_that_is_only_y_runs_before_the_walk():
+    x, w = tensor([3.0]), tensor([4.0])
+    log = []
+    gm = GradManager().attach(w, tell(log, "w")).attach(x, tell(log, "x"))
+    with gm:
+        gm.backward([w * w, x])
+    assert log == ["x", "w"]
+
+
+def test_the_order_does_not_depend_on_the_order_of_attachment():
+    for first_attached in (0, 1):
+        a, b = tensor([2.0]), tensor([3.0])
+        log = []
+        gm = GradManager()
+        pairs = [(a, "a"), (b, "b")]
+        for t, word in (pairs[first_attached], pairs[1 - first_attached]):
+            gm.attach(t, tell(log, word))
+        with gm:
+            gm.backward((a * 2) * b)
+        assert log == ["b", "a"]
+
+
+def test_the_chain_of_an_attached_intermediate_runs_between_those_of_later_and_earlier_leaves():
+    a, b = tensor([2.0]), tensor([3.0])
+    log = []
+    gm = GradManager().attach(a, tell(log, "a")).attach(b, tell(log, "b"))
+    with gm:
+        h = a * 2
+        gm.attach(h, tell(log, "h"))
+        gm.backward(h * 5 * b)
+    assert log == ["b", "h", "a"]
+
+
+# ---------------------------------------------------------------- order of events
+
+
+def test_the_order_of_everything_in_a_backward():
+    a, b, c = tensor([2.0]), tensor([3.0]), tensor([5.0])
+    log = []
+
+    def grads():
+        return [None if t.grad is None else t.grad.tolist() for t in (a, b, c)]
+
+    def later(t, grad):
+        log.append("b starts")
+        return Future(grad, log, f"b arrives, {grads()}")
+
+    gm = GradManager()
+    gm.attach(a, tell(log, "a"))
+    gm.attach(b, [later, tell(log, "b goes on")])
+    gm.attach(c)
+    gm.register_after_backward_callback(lambda: log.append(f"after 1, {grads()}"))
+    gm.register_after_backward_callback(lambda: log.append("after 2"))
+    with gm:
+        gm.backward((a * 1) * b * c)
+    nothing = [None, None, None]
+    assert log == ["b starts", "a", f"after 1, {nothing}", "after 2", f"b arrives, {nothing}", "b goes on"]
+    assert grads() == [[15.0], [10.0], [6.0]]
+
+
+def test_after_backward_callbacks_run_in_every_backward_with_retain_too():
+    x = tensor([3.0])
+    log = []
+    gm = GradManager().attach(x)
+    gm.register_after_backward_callback(lambda: log.append("after"))
+    for _ in range(2):
+        with gm:
+            y = x * x
+            gm.backward(y, retain=True)
+            gm.backward(y)
+    assert log == ["after"] * 4
+
+
+def test_after_backward_callbacks_run_where_no_tensor_has_callbacks():
+    log = []
+    gm = GradManager()
+    gm.register_after_backward_callback(lambda: log.append("after"))
+    with gm:
+        gm.backward()
+    assert log == ["after"]
+
+
+def test_an_after_backward_callback_is_not_run_by_release():
+    gm = GradManager()
+    gm.register_after_backward_callback(lambda: pytest.fail("no backward ran"))
+    with gm:
+        pass
+
+
+# ---------------------------------------------------------------- futures
+
+
+def test_a_future_gives_the_gradient():
+    x = tensor([3.0])
+    gm = GradManager().attach(x, lambda t, g: Future(g * 2))
+    with gm:
+        gm.backward(x * x)
+    assert x.grad.tolist() == [12.0]
+
+
+def test_a_future_suspends_its_chain_which_goes_on_when_it_resolves():
+    """Clipping after an all-reduce sees the reduced gradient."""
+    x = tensor([3.0, 4.0])
+    gm = GradManager().attach(x, [lambda t, g: Future(g * 100), lambda t, g: gnp.clip(g, -50, 500)])
+    with gm:
+        gm.backward((x * np.array([-1.0, 2.0])).sum())
+    assert x.grad.tolist() == [-50.0, 200.0]
+
+
+def test_futures_are_all_started_before_any_is_awaited():
+    log = []
+    tensors = [tensor([1.0]) for _ in range(4)]
+
+    def start(t, grad):
+        log.append("start")
+        return Future(grad, log)
+
+    gm = GradManager().attach(tensors, start)
+    with gm:
+        h = tensor([1.0])
+        for t in tensors:
+            h = h * t
+        gm.backward(h)
+    assert log == ["start"] * 4 + ["get"] * 4
+
+
+def test_several_futures_in_one_chain():
+    x = tensor([1.0])
+    log = []
+    gm = GradManager().attach(
+        x, [lambda t, g: Future(g * 2, log), lambda t, g: g + 1, lambda t, g: Future(g * 10, log), lambda t, g: g + 5]
+    )
+    with gm:
+        gm.backward(x * 1)
+    assert log == ["get", "get"]
+    assert x.grad.tolist() == [35.0]
+
+
+def test_chains_of_different_length_behind_futures():
+    a, b = tensor([1.0]), tensor([1.0])
+    gm = GradManager().attach(a, [lambda t, g: Future(g + 1), lambda t, g: Future(g * 10)])
+    gm.attach(b, lambda t, g: Future(g * 7))
+    with gm:
+        gm.backward(a + b)
+    assert (a.grad.tolist(), b.grad.tolist()) == ([20.0], [7.0])
+
+
+def test_a_future_of_one_shared_result_is_not_aliased():
+    a, b = tensor([1.0, 1.0]), tensor([1.0, 1.0])
+    shared = Future(tensor([5.0, 6.0]))
+    gm = GradManager().attach([a, b], lambda t, g: shared)
+    with gm:
+        gm.backward(a + b, np.ones(2))
+    assert not np.shares_memory(a.grad.numpy(), b.grad.numpy())
+    assert a.grad.tolist() == b.grad.tolist() == [5.0, 6.0]
+
+
+# ---------------------------------------------------------------- begin, finish, abort
+
+
+def test_begin_and_finish_stand_around_each_backward():
+    x = tensor([3.0])
+    log = []
+    gm = GradManager().attach(x, Told(log))
+    for _ in range(2):
+        with gm:
+            gm.backward(x * x)
+    assert log == ["begin", "call", "finish"] * 2
+
+
+def test_begin_and_finish_run_once_for_an_object_on_many_tensors():
+    a, b = tensor([3.0]), tensor([3.0])
+    log = []
+    gm = GradManager().attach([a, b], Told(log))
+    with gm:
+        gm.backward(a + b)
+    assert log == ["begin", "call", "call", "finish"]
+
+
+def test_begin_and_finish_run_though_nothing_is_seeded():
+    x = tensor([3.0])
+    log = []
+    gm = GradManager().attach(x, Told(log))
+    with gm:
+        gm.backward()
+    assert log == ["begin", "finish"]
+
+
+def test_begin_and_finish_run_though_the_tensor_is_not_reached():
+    x, unused = tensor([3.0]), tensor([1.0])
+    log = []
+    gm = GradManager().attach(x).attach(unused, Told(log))
+    with gm:
+        gm.backward(x * x)
+    assert log == ["begin", "finish"]
+
+
+def test_finish_comes_before_grad_is_written():
+    x = tensor([3.0])
+    seen = []
+
+    class Look:
+        def __call__(self, t, grad):
+            return grad
+
+        def finish(self, manager):
+            seen.append(x.grad)
+
+    gm = GradManager().attach(x, Look())
+    with gm:
+        gm.backward(x * x)
+    assert seen == [None]
+    assert x.grad.tolist() == [6.0]
+
+
+@pytest.mark.parametrize(("method", "called"), [("begin", True), ("finish", True), ("abort", False)])
+def test_each_of_the_three_methods_may_stand_alone(method, called):
+    log = []
+
+    class One:
+        def __call__(self, t, grad):
+            return grad
+
+    setattr(One, method, lambda self, manager: log.append(method))
+    x = tensor([3.0])
+    gm = GradManager().attach(x, One())
+    with gm:
+        gm.backward(x * x)
+    assert log == ([method] if called else [])
+    assert x.grad.tolist() == [6.0]
+
+
+def test_a_callback_object_attached_while_recording_is_begun_too():
+    x = tensor([3.0])
+    log = []
+    gm = GradManager()
+    with gm:
+        gm.attach(x, Told(log))
+        gm.backward(x * x)
+    assert log == ["begin", "call", "finish"]
+
+
+def test_rejected_arguments_call_neither_begin_nor_abort():
+    x = tensor([3.0, 4.0])
+    log = []
+    gm = GradManager().attach(x, Told(log))
+    with gm:
+        with pytest.raises(ValueError, match="one real number"):
+            gm.backward(x * x)
+        assert log == []
+
+
+# ---------------------------------------------------------------- failures
+
+
+def fail(*_):
+    raise LookupError("mine")
+
+
+def failing_rule(x):
+    """An op whose derivative raises: its saved value is declared overwritten."""
+    buffer = np.array([2.0])
+    y = x * buffer
+    increment_version(buffer)
+    return y
+
+
+PLACES = {
+    "a callback": (LookupError, lambda gm, x: gm.attach(x, fail)),
+    "a later callback of the chain": (LookupError, lambda gm, x: gm.attach(x, [lambda t, g: g, fail])),
+    "a future": (LookupError, lambda gm, x: gm.attach(x, lambda t, g: Future(LookupError("mine")))),
+    "behind a future": (LookupError, lambda gm, x: gm.attach(x, [lambda t, g: Future(g), fail])),
+    "an after-backward callback": (LookupError, lambda gm, x: gm.register_after_backward_callback(fail)),
+    "begin": (OSError, lambda gm, x: gm.attach(x, Told([], fail_in="begin"))),
+    "finish": (OSError, lambda gm, x: gm.attach(x, Told([], fail_in="finish"))),
+    "None from a callback": (TypeError, lambda gm, x: gm.attach(x, lambda t, g: None)),
+    "None from a future": (TypeError, lambda gm, x: gm.attach(x, lambda t, g: Future(None))),
+    "a wrong shape from a callback": (ValueError, lambda gm, x: gm.attach(x, lambda t, g: g.sum())),
+    "a wrong dtype from a callback": (TypeError, lambda gm, x: gm.attach(x, lambda t, g: g.astype("float32"))),
+    "Ctrl-C in a callback": (KeyboardInterrupt, lambda gm, x: gm.attach(x, interrupt)),
+    "Ctrl-C in a future": (KeyboardInterrupt, lambda gm, x: gm.attach(x, lambda t, g: Future(KeyboardInterrupt()))),
+}
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("retain", [False, True])
+@pytest.mark.parametrize("place", PLACES)
+def test_an_error_leaves_every_grad_as_it_was_and_the_manager_idle(place, retain):
+    kind, arrange = PLACES[place]
+    x, other = tensor([3.0]), tensor([4.0])
+    x.grad = held = tensor([100.0])
+    gm = GradManager().attach(other)
+    arrange(gm, x)
+    gm.attach(x)
+    gm.record()
+    y = x * other
+    with pytest.raises(kind):
+        gm.backward(y, retain=retain)
+    assert x.grad is held
+    assert held.tolist() == [100.0]
+    assert other.grad is None
+    assert get_backwarding_grad_manager() is None
+    with pytest.raises(RuntimeError, match="idle"):
+        gm.backward(y)
+    gm.detach(x)  # and with it the fault, but for that of the after-backward callback
+    if place != "an after-backward callback":
+        with gm:
+            gm.backward(x * other)
+        assert other.grad.tolist() == [3.0]
+
+
+def test_an_error_in_a_derivative_leaves_every_grad_as_it_was_and_the_manager_reusable():
+    x, other = tensor([3.0]), tensor([4.0])
+    log = []
+    gm = GradManager().attach(x, Told(log)).attach(other, Told(log, "other "))
+    with gm:
+        y = failing_rule(x) * other
+        with pytest.raises(RuntimeError, match="increment_version"):
+            gm.backward(y)
+        assert (x.grad, other.grad) == (None, None)
+        assert log == ["begin", "other begin", "other call", "abort", "other abort"]
+        gm.record()
+        gm.backward(x * other)
+    assert (x.grad.tolist(), other.grad.tolist()) == ([4.0], [3.0])
+
+
+@pytest.mark.parametrize("kind", [ValueError, ZeroDivisionError, KeyboardInterrupt, SystemExit])
+def test_the_exception_of_a_callback_passes_through_as_it_is(kind):
+    error = kind("mine")
+
+    def callback(t, grad):
+        raise error
+
+    x = tensor([3.0])
+    gm = GradManager().attach(x, callback)
+    with gm, pytest.raises(kind) as caught:
+        gm.backward(x * x)
+    assert caught.value is error
+
+
+def test_abort_is_called_after_a_failure_and_finish_is_not():
+    a, b = tensor([3.0]), tensor([4.0])
+    log = []
+    gm = GradManager().attach(a, fail).attach(b, Told(log))
+    with gm, pytest.raises(LookupError):
+        gm.backward((a * 2) * b)
+    assert log == ["begin", "call", "abort"]
+
+
+def test_abort_is_called_after_a_future_failed():
+    a, b = tensor([3.0]), tensor([4.0])
+    log = []
+    gm = GradManager().attach(a, lambda t, g: Future(LookupError("mine"))).attach(b, Told(log))
+    with gm, pytest.raises(LookupError):
+        gm.backward(a * b)
+    assert log[-1] == "abort"
+
+
+def test_abort_is_called_on_ctrl_c():
+    a, b = tensor([3.0]), tensor([4.0])
+    log = []
+    gm = GradManager().attach(a, interrupt).attach(b, Told(log))
+    with gm, pytest.raises(KeyboardInterrupt):
+        gm.backward((a * 2) * b)
+    assert log == ["begin", "call", "abort"]
+
+
+def test_abort_may_record_and_release_as_it_likes():
+    x = tensor([3.0])
+
+    class Again:
+        def __call__(self, t, grad):
+            raise LookupError("mine")
+
+        def abort(self, manager):
+            manager.release()
+
+    gm = GradManager().attach(x, Again())
+    with gm, pytest.raises(LookupError, match="mine"):
+        gm.backward(x * x)
+
+
+def test_an_error_in_abort_does_not_hide_the_first_one():
+    x = tensor([3.0])
+    log = []
+
+    class Bad(Told):
+        def __call__(self, t, grad):
+            raise LookupError("the first")
+
+    gm = GradManager().attach(x, [Bad(log, "1 ", fail_in="abort"), Told(log, "2 ")])
+    with gm, pytest.raises(LookupError, match="the first") as caught:
+        gm.backward(x * x)
+    assert "2 abort" in log
+    assert any("in abort" in note for note in caught.value.__notes__)
+
+
+def test_a_failure_in_begin_aborts_those_that_had_begun():
+    a, b = tensor([3.0]), tensor([4.0])
+    log = []
+    gm = GradManager().attach(a, Told(log, "a ")).attach(b, Told(log, "b ", fail_in="begin"))
+    with gm, pytest.raises(OSError, match="in begin"):
+        gm.backward(a * b)
+    assert log[:2] == ["a begin", "b begin"]
+    assert "a abort" in log
+    assert "a call" not in log
+    assert "a finish" not in log
+
+
+# ---------------------------------------------------------------- results are not aliased
+
+
+def test_one_result_returned_for_two_tensors_is_not_aliased():
+    a, b = tensor([1.0, 1.0]), tensor([1.0, 1.0])
+    shared = tensor([5.0, 6.0])
+    gm = GradManager().attach([a, b], lambda t, g: shared)
+    for k in (1, 2):
+        with gm:
+            gm.backward(a + b, np.ones(2))
+        assert a.grad is not b.grad
+        assert not np.shares_memory(a.grad.numpy(), b.grad.numpy())
+        assert not np.shares_memory(a.grad.numpy(), shared.numpy())
+        assert a.grad.tolist() == b.grad.tolist() == [5.0 * k, 6.0 * k]
+    assert shared.tolist() == [5.0, 6.0]
+
+
+def test_a_result_that_nobody_else_holds_is_not_aliased_either():
+    a, b = tensor([1.0, 1.0]), tensor([1.0, 1.0])
+    first = []
+
+    def same(t, grad):
+        if not first:
+            first.append(grad)
+            return grad
+        return first.pop()
+
+    gm = GradManager().attach([a, b], same)
+    with gm:
+        gm.backward(a + b, np.ones(2))
+    assert a.grad is not b.grad
+    assert not np.shares_memory(a.grad.numpy(), b.grad.numpy())
+
+
+def test_a_result_may_be_the_parameter_itself():
+    x = tensor([1.0, 2.0])
+    gm = GradManager().attach(x, lambda t, g: t)
+    for k in (1, 2):
+        with gm:
+            gm.backward((x * 3).sum())
+        assert x.grad is not x
+        assert not np.shares_memory(x.grad.numpy(), x.numpy())
+        assert x.grad.tolist() == [1.0 * k, 2.0 * k]
+    assert x.tolist() == [1.0, 2.0]
+
+
+def test_a_gradient_that_the_callback_keeps_does_not_change_later():
+    x = tensor([1.0, 2.0])
+    kept = []
+    gm = GradManager().attach(x, lambda t, g: (kept.append(g), g)[1])
+    for _ in range(3):
+        with gm:
+            gm.backward((x * 3).sum())
+    assert [g.tolist() for g in kept] == [[3.0, 3.0]] * 3
+    assert x.grad.tolist() == [9.0, 9.0]
+
+
+def test_a_callback_that_writes_into_its_gradient_changes_only_its_own():
+    a, b = tensor([1.0, 1.0]), tensor([1.0, 1.0])
+    dy = np.ones(2)
+
+    def scale(t, grad):
+        grad *= 10
+        return grad
+
+    gm = GradManager().attach(a, scale).attach(b)
+    with gm:
+        gm.backward(a + b, dy)
+    assert a.grad.tolist() == [10.0, 10.0]
+    assert b.grad.tolist() == [1.0, 1.0]
+    assert dy.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("piece", [lambda g: g[...], lambda g: g.T, lambda g: gnp.broadcast_to(g[:1], (3, 3))])
+def test_a_view_as_result_gets_memory_of_its_own(piece):
+    x = tensor(np.ones((3, 3)))
+    kept = []
+    gm = GradManager().attach(x, lambda t, g: (kept.append(g), piece(g))[1])
+    for k in (1, 2):
+        with gm:
+            gm.backward((x * 2).sum())
+        assert not np.shares_memory(x.grad.numpy(), kept[-1].numpy())
+        assert (x.grad == 2.0 * k).all()
+
+
+# ---------------------------------------------------------------- everything is allowed inside
+
+
+def test_a_callback_may_record_with_another_manager():
+    x = tensor([3.0])
+    penalty = tensor([2.0])
+    other = GradManager().attach(penalty)
+
+    def callback(t, grad):
+        with other:
+            other.backward(penalty * penalty * grad)
+        return grad
+
+    gm = GradManager().attach(x, callback)
+    with gm:
+        gm.backward(x * x)
+    assert x.grad.tolist() == [6.0]
+    assert penalty.grad.tolist() == [24.0]
+
+
+def test_a_callback_may_differentiate_the_very_parameter_by_another_manager():
+    x = tensor([3.0])
+    other = GradManager().attach(x)
+    inside = []
+
+    def callback(t, grad):
+        with other:
+            other.backward(t * t * t)
+        inside.append(t.grad.tolist())
+        t.grad = None
+        return grad
+
+    gm = GradManager().attach(x, callback)
+    with gm:
+        gm.backward(x * x)
+    assert inside == [[27.0]]
+    assert x.grad.tolist() == [6.0]
+
+
+def test_a_callback_may_attach_tensors_for_the_next_time():
+    x, late = tensor([3.0]), tensor([4.0])
+    gm = GradManager()
+    gm.attach(x, lambda t, grad: (gm.attach(late), grad)[1])
+    with gm:
+        gm.backward(x * late)
+    assert x.grad.tolist() == [4.0]
+    assert late.grad is None
+    with gm:
+        gm.backward(late * 5)
+    assert late.grad.tolist() == [5.0]
+
+
+def test_a_callback_may_attach_a_tensor_that_is_still_to_be_walked():
+    a, b = tensor([3.0]), tensor([4.0])
+    gm = GradManager().attach(a)
+    with gm:
+        h = a * 2
+        gm.attach(b, lambda t, grad: (gm.attach(h), grad)[1])
+        gm.backward(h * b, retain=True)
+        assert (a.grad.tolist(), b.grad.tolist()) == ([8.0], [6.0])
+        gm.clear_grad()
+        gm.backward(h * 10)
+    assert h.grad.tolist() == [10.0]
+    assert a.grad.tolist() == [20.0]
+
+
+def test_a_callback_may_detach_a_tensor_that_is_still_to_be_walked():
+    a, b = tensor([3.0]), tensor([4.0])
+    gm = GradManager().attach(a)
+    gm.attach(b, lambda t, grad: (gm.detach(a), grad)[1])
+    with gm:
+        gm.backward((a * 2) * b)
+    assert b.grad.tolist() == [6.0]
+    assert a.grad is None
+
+
+def test_a_callback_may_update_its_parameter_in_place():
+    """An optimiser fused with backward: the parameter moves, the gradients of the others do not."""
+    w, x = tensor(np.array([2.0, 5.0])), tensor(np.array([3.0, 7.0]))
+
+    def step(t, grad):
+        t -= 0.5 * grad
+        return grad
+
+    gm = GradManager().attach([w, x], step)
+    with gm:
+        h = x * w
+        gm.backward((h * w).sum())  # x w^2
+    assert w.grad.tolist() == [2 * 3.0 * 2.0, 2 * 7.0 * 5.0]
+    assert x.grad.tolist() == [4.0, 25.0]
+    assert w.tolist() == [2.0 - 6.0, 5.0 - 35.0]
+    assert x.tolist() == [3.0 - 2.0, 7.0 - 12.5]
+
+
+def test_a_parameter_written_in_a_callback_is_a_constant_for_the_retained_recording():
+    x = tensor([3.0])
+
+    def step(t, grad):
+        t -= 1.0
+        return grad
+
+    gm = GradManager().attach(x, step)
+    with gm:
+        y = x * x
+        gm.backward(y, retain=True)
+        gm.backward(y, retain=True)
+        assert x.grad.tolist() == [12.0]  # both at the snapshot, 3
+        assert x.tolist() == [1.0]
+        with pytest.raises(RuntimeError, match="does not know"):
+            gm.backward(x * 2)
+
+
+def test_a_callback_may_set_grad():
+    x = tensor([3.0])
+
+    def clear(t, grad):
+        t.grad = None
+        return grad
+
+    gm = GradManager().attach(x, clear)
+    for _ in range(2):
+        with gm:
+            gm.backward(x * x)
+        assert x.grad.tolist() == [6.0]
+
+
+def test_a_callback_may_compute_with_intermediates_of_the_recording():
+    x = tensor([3.0])
+    gm = GradManager()
+    with gm:
+        gm.attach(x, lambda t, grad: grad + h)
+        h = x * x
+        gm.backward(h)
+    assert x.grad.tolist() == [15.0]
+
+
+def test_what_a_callback_computes_is_not_recorded_by_its_own_manager():
+    x = tensor([3.0])
+    made = []
+    gm = GradManager().attach(x, lambda t, grad: (made.append(t * grad), grad)[1])
+    with gm:
+        y = x * x
+        gm.backward(y, retain=True)
+        with pytest.raises(RuntimeError, match="does not know"):
+            gm.backward(made[0])
+
+
+def test_a_callback_may_release_its_own_manager():
+    """release() is legal at any time; the walk that is under way still completes, for all or for none."""
+    a, b = tensor([3.0]), tensor([4.0])
+    gm = GradManager().attach(a)
+    gm.attach(b, lambda t, grad: (gm.release(), grad)[1])
+    with gm:
+        gm.backward((a * 2) * b)
+    assert b.grad.tolist() == [6.0]
+    assert a.grad.tolist() == [8.0]
+
+
+def test_a_manager_released_by_its_callback_is_idle_after_backward_though_retain_was_asked():
+    a, b = tensor([3.0]), tensor([4.0])
+    gm = GradManager().attach(a)
+    gm.attach(b, lambda t, grad: (gm.release(), grad)[1])
+    with gm:
+        y = (a * 2) * b
+        gm.backward(y, retain=True)
+        with pytest.raises(RuntimeError, match="idle"):
+            gm.backward(y)
+
+
+def test_a_callback_may_release_an_outer_manager():
+    x = tensor([3.0])
+    outer = GradManager().attach(x)
+    gm = GradManager().attach(x, lambda t, grad: (outer.release(), grad)[1])
+    with outer, gm:
+        y = x * x
+        gm.backward(y)
+        with pytest.raises(RuntimeError, match="idle"):
+            outer.backward(y)
+        outer.record()
+        x.grad = None
+        outer.backward(x * 5)
+    assert x.grad.tolist() == [5.0]
+
+
+def test_a_recording_that_a_callback_starts_goes_on_after_backward():
+    x = tensor([3.0])
+    other = GradManager().attach(x)
+    gm = GradManager().attach(x, lambda t, grad: (other.record(), grad)[1])
+    with gm:
+        gm.backward(x * x)
+    x.grad = None
+    y = x * 5
+    try:
+        other.backward(y)
+    finally:
+        other.release()
+    assert x.grad.tolist() == [5.0]
+
+
+@pytest.mark.parametrize("call", [lambda gm, y: gm.record(), lambda gm, y: gm.backward(y)])
+def test_a_manager_cannot_be_entered_again_from_its_own_callback(call):
+    x = tensor([3.0])
+    refused = []
+
+    def callback(t, grad):
+        with pytest.raises(RuntimeError, match="own backward"):
+            call(gm, y)
+        refused.append(True)
+        return grad
+
+    gm = GradManager().attach(x, callback)
+    with gm:
+        y = x * x
+        gm.backward(y)
+    assert refused == [True]
+    assert x.grad.tolist() == [6.0]
+
+
+def test_a_callback_may_take_backward_of_a_manager_that_records_outside():
+    x, p = tensor([3.0]), tensor([5.0])
+    outer = GradManager().attach(p)
+    gm = GradManager().attach(x, lambda t, grad: (outer.backward(q, retain=True), grad)[1])
+    with outer:
+        q = p * p
+        with gm:
+            gm.backward(x * x)
+        assert p.grad.tolist() == [10.0]
+        outer.backward(q)
+    assert p.grad.tolist() == [20.0]
+    assert x.grad.tolist() == [6.0]
+
+
+# ---------------------------------------------------------------- get_backwarding_grad_manager
+
+
+def test_the_backwarding_manager_is_known_in_every_kind_of_callback():
+    x = tensor([3.0])
+    seen = []
+
+    def look(*_):
+        seen.append(get_backwarding_grad_manager())
+
+    class Object:
+        def __call__(self, t, grad):
+            look()
+            return Future(grad)
+
+        def begin(self, manager):
+            look()
+
+        def finish(self, manager):
+            look()
+
+    gm = GradManager().attach(x, [Object(), lambda t, g: (look(), g)[1]])
+    gm.register_after_backward_callback(look)
+    with gm:
+        assert get_backwarding_grad_manager() is None
+        gm.backward(x * x)
+        assert get_backwarding_grad_manager() is None
+    assert seen == [gm] * 5
+
+
+def test_the_backwarding_manager_is_known_in_abort():
+    x = tensor([3.0])
+    seen = []
+
+    class Object:
+        def __call__(self, t, grad):
+            raise LookupError
+
+        def abort(self, manager):
+            seen.append(get_backwarding_grad_manager())
+
+    gm = GradManager().attach(x, Object())
+    with gm, pytest.raises(LookupError):
+        gm.backward(x * x)
+    assert seen == [gm]
+
+
+def test_a_backward_inside_a_callback_is_the_backwarding_one_for_its_time():
+    x, p = tensor([3.0]), tensor([5.0])
+    seen = []
+
+    def look(t, grad):
+        seen.append(get_backwarding_grad_manager())
+        return grad
+
+    other = GradManager().attach(p, look)
+
+    def callback(t, grad):
+        look(t, grad)
+        with other:
+            other.backward(p * p)
+        return look(t, grad)
+
+    gm = GradManager().attach(x, callback)
+    with gm:
+        gm.backward(x * x)
+    assert seen == [gm, other, gm]
+    assert get_backwarding_grad_manager() is None
+
+
+def test_nothing_is_backwarding_outside():
+    assert get_backwarding_grad_manager() is None
