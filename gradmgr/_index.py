@@ -81,8 +81,7 @@ def _pull_getitem(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> Non
     _, _, mark, shape, _, index = e
     h = grads.get(mark)
     if h is None:
-        grads[mark] = h = scatter(g, shape, index)
-        claim(owned, mark, h)
+        claim(grads, owned, mark, scatter(g, shape, index))
     elif mark in owned and shape and not isinstance(h, Tensor):
         add_at(h, index, g)
     elif mark in owned and shape and is_basic(index):

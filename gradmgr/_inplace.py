@@ -83,8 +83,7 @@ def _pull(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
     if i in grads:
         accumulate(grads, owned, i, g)
     else:
-        grads[i] = g
-        claim(owned, i, g)
+        claim(grads, owned, i, g)
 
 
 def _last_writes(g: Any, shape: tuple[int, ...], index: Index) -> Any:

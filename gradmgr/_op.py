@@ -19,7 +19,7 @@ from typing import Any
 
 from gradmgr import _xp
 from gradmgr._recorder import Stack, current
-from gradmgr._tensor import Tensor
+from gradmgr._tensor import Tensor, wrap
 
 Function = Callable[..., Any]
 Rule = Function
@@ -84,14 +84,14 @@ def accumulate(grads: Grads, owned: Owned, mark: Any, g: Any) -> None:
         owned.add(mark)
 
 
-def claim(owned: Owned, mark: Any, buffer: Any) -> None:
-    """Enter a buffer made for this gradient alone as ours to add into.
+def claim(grads: Grads, owned: Owned, mark: Any, buffer: Any) -> None:
+    """Enter a buffer, made for this gradient alone, as its first contribution and ours to add into.
 
-    Where gradients are recorded, `owned` takes no marks by itself (see `_tape`) and only a Tensor
-    may be claimed: a plain array could not take what a recorded contribution adds.
+    Where gradients are recorded, `owned` takes no marks by itself (see `_tape`), and a plain array
+    could not take what a recorded contribution adds: there the buffer becomes a Tensor.
     """
-    if owned.__class__ is set or isinstance(buffer, Tensor):
-        set.add(owned, mark)
+    grads[mark] = buffer if owned.__class__ is set or isinstance(buffer, Tensor) else wrap(buffer)
+    set.add(owned, mark)
 
 
 def linear(name: str, kernel: Callable[..., Any], adjoint: Rule) -> Callable[..., Any]:

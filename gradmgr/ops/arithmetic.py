@@ -92,10 +92,11 @@ def _power_y(g: Any, x: Any, y: Any, out: Any) -> Any:
 
 def _as_precise(value: Any, like: Any) -> Any:
     """An operand in the precision of the result, where a rule rounds it."""
-    if not hasattr(value, "dtype"):
+    if not hasattr(value, "dtype") or value.dtype.kind not in "fc":
         return value
     wanted = like.dtype if value.dtype.kind == like.dtype.kind else raw(like).real.dtype
-    return value if value.dtype == wanted or value.dtype.kind not in "fc" else as_type(value, wanted)
+    narrower = value.dtype.kind == wanted.kind and value.dtype.itemsize < wanted.itemsize
+    return as_type(value, wanted) if narrower else value
 
 
 power = elementwise("power", np.power, _power_x, _power_y, operate=operator.pow)
@@ -114,22 +115,28 @@ log10 = elementwise("log10", np.log10, lambda g, x: g / x * (1 / LN10))
 log1p = elementwise("log1p", np.log1p, lambda g, x: g / (x + 1))
 
 
-def _share_of(x: Any, out: Any, exponential: Any) -> Any:
-    """exp(x - out), the share of x in a log-sum-exp; 0 where everything is -inf."""
-    return exponential(x - choose(raw(out) == -np.inf, 0.0, out))
+def _share_of(x: Any, y: Any, out: Any, exponential: Any) -> Any:
+    """The share of x in exp(x) + exp(y); 0 where both are -inf.
+
+    exp(x - out) has the rounding error of out; divided by the sum of both shares it has not.
+    """
+    out = choose(raw(out) == -np.inf, 0.0, out)
+    part = exponential(x - out)
+    whole = part + exponential(y - out)
+    return part / choose(raw(whole) == 0, 1.0, whole)
 
 
 logaddexp = elementwise(
     "logaddexp",
     np.logaddexp,
-    lambda g, x, out: g * _share_of(x, out, exp.door),
-    lambda g, y, out: g * _share_of(y, out, exp.door),
+    lambda g, x, y, out: g * _share_of(x, y, out, exp.door),
+    lambda g, x, y, out: g * _share_of(y, x, out, exp.door),
 )
 logaddexp2 = elementwise(
     "logaddexp2",
     np.logaddexp2,
-    lambda g, x, out: g * _share_of(x, out, exp2.door),
-    lambda g, y, out: g * _share_of(y, out, exp2.door),
+    lambda g, x, y, out: g * _share_of(x, y, out, exp2.door),
+    lambda g, x, y, out: g * _share_of(y, x, out, exp2.door),
 )
 
 # ---------------------------------------------------------------- trigonometric and hyperbolic

@@ -13,7 +13,7 @@ from gradmgr import _xp
 from gradmgr._broadcast import broadcast_to, is_complex, sum_to
 from gradmgr._custom import variadic
 from gradmgr._elementwise import conj, multilinear
-from gradmgr._inplace import store
+from gradmgr._inplace import as_type, store
 from gradmgr._tensor import Tensor, raw
 from gradmgr.ops.arithmetic import multiply
 from gradmgr.ops.convert import holds_tensor, lift
@@ -49,13 +49,19 @@ def _matvec(m: Any, v: Any) -> Any:
 matmul = multilinear("matmul", np.matmul, _matmul_x, _matmul_y, operate=operator.matmul)
 
 
+def _product(a: Any, b: Any) -> Any:
+    """Multiply in the dtype of its operands: numpy.matmul of bfloat16 gives float32, numpy.dot does not."""
+    z = matmul.door(a, b)
+    return as_type(z, a.dtype) if a.dtype == b.dtype != z.dtype else z
+
+
 def dot(a: Any, b: Any, out: Any = None) -> Any:
     """Multiply as `numpy.dot`: matmul up to two axes, else the last axis of a with the one before of b."""
     a, b = lift(a), lift(b)
     if a.ndim == 0 or b.ndim == 0:
         z = multiply.door(a, b)
     elif b.ndim == 1 or (a.ndim <= 2 and b.ndim == 2):
-        z = matmul.door(a, b)
+        z = _product(a, b)
     else:
         z = tensordot(a, b, axes=(-1, -2))
     return z if out is None else store(out, z, "dot(out=...)")
@@ -64,7 +70,7 @@ def dot(a: Any, b: Any, out: Any = None) -> Any:
 def vdot(a: Any, b: Any, /) -> Any:
     """Dot product of the flattened arrays, the first conjugated, as `numpy.vdot`."""
     a = ravel(lift(a))
-    return matmul.door(conj.door(a) if is_complex(a) else a, ravel(lift(b)))
+    return _product(conj.door(a) if is_complex(a) else a, ravel(lift(b)))
 
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
@@ -102,7 +108,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     rows, columns = int(np.prod(shape_a, dtype=np.intp)), int(np.prod(shape_b, dtype=np.intp))
     left = reshape(transpose(a, (*free_a, *of_a)), (rows, summed))
     right = reshape(transpose(b, (*of_b, *free_b)), (summed, columns))
-    return reshape(matmul.door(left, right), (*shape_a, *shape_b))
+    return reshape(_product(left, right), (*shape_a, *shape_b))
 
 
 # ---------------------------------------------------------------- einsum

@@ -15,7 +15,7 @@ from gradmgr._elementwise import conj
 from gradmgr._inplace import as_type, store
 from gradmgr._op import Function, linear
 from gradmgr._tensor import Tensor, raw, wrap
-from gradmgr.ops.arithmetic import choose, exp, maximum, minimum, real
+from gradmgr.ops.arithmetic import choose, exp, maximum, minimum, real, sqrt
 from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.shape import broadcast_to as broadcast_any
 from gradmgr.ops.shape import flip, ravel, reshape
@@ -148,9 +148,14 @@ _min = _extreme_op("min", np.min)
 
 
 def _softmax(x: Any, out: Any, axes: Axes) -> Any:
-    """exp(x - logsumexp): 0 throughout where everything is -inf (a fully masked row)."""
+    """exp(x - logsumexp): 0 throughout where everything is -inf (a fully masked row).
+
+    Divided by its own sum, which takes out the rounding error of the logsumexp.
+    """
     total = _spread(out, x.shape, axes)
-    return exp.door(x - choose(raw(total) == -np.inf, 0.0, total))
+    share = exp.door(x - choose(raw(total) == -np.inf, 0.0, total))
+    whole = _sum(share, axes, True)
+    return share / choose(raw(whole) == 0, 1.0, whole)
 
 
 def _logsumexp_kernel(x: Any, axes: Axes, keepdims: bool) -> Any:
@@ -275,6 +280,11 @@ def _cast_to(a: Any, dtype: Any) -> Any:
     return a if dtype is None or a.dtype == np.dtype(dtype) else as_type(a, dtype)
 
 
+def _initial(value: Any, dtype: Any) -> Any:
+    """The initial value in the dtype of the result, as NumPy takes it."""
+    return as_type(value, dtype) if isinstance(value, Tensor) else np.asarray(value).astype(dtype)[()]
+
+
 def sum(
     a: Any,
     axis: Any = None,
@@ -291,7 +301,7 @@ def sum(
     if where is not True:
         a = masked(where, a, 0)
     z = _sum(a, _axes(axis, a.ndim), bool(keepdims))
-    z = z if initial is _NOT_GIVEN else z + initial
+    z = z if initial is _NOT_GIVEN else z + _initial(initial, z.dtype)
     return z if out is None else store(out, z, "sum(out=...)")
 
 
@@ -311,7 +321,7 @@ def prod(
     if where is not True:
         a = masked(where, a, 1)
     z = _prod(a, _axes(axis, a.ndim), bool(keepdims))
-    z = z if initial is _NOT_GIVEN else z * initial
+    z = z if initial is _NOT_GIVEN else z * _initial(initial, z.dtype)
     return z if out is None else store(out, z, "prod(out=...)")
 
 
@@ -387,20 +397,20 @@ def _masked_var(a: Any, axis: Any, ddof: float, keepdims: Any, mask: Any, centre
     off = a - centre
     size_squared = real.door(off * conj.door(off)) if is_complex(off) else off * off
     total, count = _sum_and_count(size_squared, axis, keepdims, mask)
-    return total / np.maximum(count - ddof, 0)
+    return _cast_to(total / np.maximum(count - ddof, 0), raw(a).real.dtype)
 
 
 def _root(z: Any) -> Any:
     """The square root, with derivative 0 at 0: all values are equal there."""
     zero = raw(z) == 0
-    return choose(zero, 0.0, choose(zero, 1.0, z) ** 0.5)
+    return choose(zero, _initial(0, z.dtype), sqrt.door(choose(zero, _initial(1, z.dtype), z)))
 
 
 var = _spread_of(_var, "var", lambda z: z)
 std = _spread_of(_std, "std", _root)
 
 
-def _extreme(op: Any, name: str, pick: Any) -> Any:
+def _extreme(op: Any, name: str, pick: Any, pick_sign: int) -> Any:
     def function(
         a: Any,
         axis: Any = None,
@@ -415,12 +425,16 @@ def _extreme(op: Any, name: str, pick: Any) -> Any:
         if where is not True:
             if initial is _NOT_GIVEN:
                 raise ValueError(f"{name} with where= needs initial=, as NumPy's: no value is neutral for it")
-            a = masked(where, a, raw(initial))
+            # What loses against everything, so that it takes no share of a gradient that is due to `initial`.
+            floating = _xp.is_differentiable(a.dtype) and a.dtype.kind != "c"
+            a = masked(where, a, _initial(-pick_sign * np.inf if floating else raw(initial), a.dtype))
         if initial is not _NOT_GIVEN and _count(a.shape, _axes(axis, a.ndim)) == 0:
-            z = _sum(a, _axes(axis, a.ndim), bool(keepdims)) + initial  # nothing but the initial value
+            z = _sum(a, _axes(axis, a.ndim), bool(keepdims)) + _initial(
+                initial, a.dtype
+            )  # nothing but the initial value
             return z if out is None else store(out, z, f"{name}(out=...)")
         z = op(a, _axes(axis, a.ndim), bool(keepdims))
-        z = z if initial is _NOT_GIVEN else pick.door(z, initial)
+        z = z if initial is _NOT_GIVEN else pick.door(z, _initial(initial, z.dtype))
         return z if out is None else store(out, z, f"{name}(out=...)")
 
     function.__name__ = function.__qualname__ = name
@@ -428,8 +442,8 @@ def _extreme(op: Any, name: str, pick: Any) -> Any:
     return function
 
 
-max = _extreme(_max, "max", maximum)
-min = _extreme(_min, "min", minimum)
+max = _extreme(_max, "max", maximum, 1)
+min = _extreme(_min, "min", minimum, -1)
 
 
 def _running(op: Any, name: str) -> Any:

@@ -1,0 +1,530 @@
+"""The laws of the house, read from the sources: imports only go down, nothing at module level changes, no assert."""
+
+import ast
+import collections
+import contextvars
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import types
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gradmgr
+
+ROOT = Path(gradmgr.__file__).parent
+
+# From the ground up: a module may import those before it, and no others of ours.
+FLOORS = [
+    "gradmgr.errors",
+    "gradmgr._xp",
+    "gradmgr._tensor",
+    "gradmgr._recorder",
+    "gradmgr._op",
+    "gradmgr._broadcast",
+    "gradmgr._index",
+    "gradmgr._inplace",
+    "gradmgr._elementwise",
+    "gradmgr._custom",
+    "gradmgr._tape",
+    "gradmgr._backward",
+    "gradmgr._forward",
+    "gradmgr.ops.arithmetic",
+    "gradmgr.ops.constant",
+    "gradmgr.ops.convert",
+    "gradmgr.ops.shape",
+    "gradmgr.ops.reduce",
+    "gradmgr.ops.linalg",
+    "gradmgr.ops.join",
+    "gradmgr.ops.pick",
+    "gradmgr.ops.create",
+    "gradmgr.ops.methods",
+    "gradmgr.ops",
+    "gradmgr.numpy._dispatch",
+    "gradmgr.numpy",
+    "gradmgr.special",
+    "gradmgr.graph",
+    "gradmgr.manager",
+    "gradmgr.gradcheck",
+    "gradmgr",
+]
+
+# What may change while a program runs: what is current, the op table, and what locks need.
+MAY_CHANGE = {
+    ("gradmgr._recorder", "_current"),
+    ("gradmgr._recorder", "crowd"),
+    ("gradmgr.manager", "_backwarding"),
+    ("gradmgr.manager", "_turns"),
+    ("gradmgr._backward", "_writing"),
+    ("gradmgr._op", "OPS"),
+    ("gradmgr._op", "PULLS"),
+    ("gradmgr._op", "INPUTS"),
+}
+
+
+def package():
+    """Our modules by name, parsed."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = ("gradmgr", *path.relative_to(ROOT).with_suffix("").parts)
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = ast.parse(path.read_text(), str(path))
+    return found
+
+
+def parsed(**sources):
+    return {name.replace("__", "."): ast.parse(source) for name, source in sources.items()}
+
+
+# ---------------------------------------------------------------- imports
+
+
+def dynamic_import(node):
+    """The module named by importlib.import_module("...") or __import__("...")."""
+    if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
+        if called in ("import_module", "__import__"):
+            return str(node.args[0].value)
+    return None
+
+
+def imported(node, module, modules):
+    """The modules, ours and others', that one node imports."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            is_package = any(other.startswith(f"{module}.") for other in modules)
+            parents = module.split(".")[: -node.level + is_package or None]
+            base = ".".join([*parents, *([node.module] if node.module else [])])
+        whole = [f"{base}.{alias.name}" for alias in node.names]
+        return [name if name in modules else base for name in whole]
+    name = dynamic_import(node)
+    return [] if name is None else [name]
+
+
+def is_ours(name):
+    return name == "gradmgr" or name.startswith("gradmgr.")
+
+
+def imports(modules):
+    """(importer, imported, line, whether inside a function) for each import of a module of ours."""
+    for module, tree in modules.items():
+        late = {id(inner) for f in ast.walk(tree) if is_function(f) for inner in ast.walk(f)}
+        for node in ast.walk(tree):
+            for name in imported(node, module, modules):
+                if is_ours(name):
+                    yield module, name, node.lineno, id(node) in late
+                    package_of_it = name.rpartition(".")[0]  # importing a.b runs a/__init__ first
+                    if package_of_it and not f"{module}.".startswith(f"{package_of_it}."):
+                        yield module, package_of_it, node.lineno, id(node) in late
+
+
+def is_function(node):
+    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+
+
+def upward(modules, floors):
+    problems = [f"{module} has no floor: enter it in FLOORS" for module in modules if module not in floors]
+    for module, name, line, _ in imports(modules):
+        if module in floors and (name not in floors or floors.index(name) >= floors.index(module)):
+            problems.append(f"{module}:{line} imports {name}, which is not below it")
+    return problems
+
+
+def circles(modules):
+    """Whoever can be reached from itself."""
+    below = collections.defaultdict(set)
+    for module, name, _, _ in imports(modules):
+        below[module].add(name)
+    problems = []
+    for start in modules:
+        reached, waiting = set(), [start]
+        while waiting:
+            for name in below[waiting.pop()] - reached:
+                reached.add(name)
+                waiting.append(name)
+        if start in reached:
+            problems.append(f"{start} imports itself by way of others")
+    return problems
+
+
+def late_imports(modules):
+    return [
+        f"{module}:{line} imports {name} inside a function" for module, name, line, late in imports(modules) if late
+    ]
+
+
+def test_every_module_has_one_floor():
+    assert sorted(FLOORS) == sorted(package())
+
+
+def test_imports_only_go_down():
+    assert upward(package(), FLOORS) == []
+
+
+def test_no_circle():
+    assert circles(package()) == []
+
+
+def test_no_late_import_of_our_own():
+    assert late_imports(package()) == []
+
+
+def test_upward_imports_are_found():
+    floors = ["gradmgr.low", "gradmgr.high", "gradmgr"]
+    for source in (
+        "from gradmgr.high import f",
+        "import gradmgr.high",
+        "from gradmgr import high",
+        "from . import high",
+        "from .high import f",
+        "from gradmgr import tensor",
+        "def f():\n    from gradmgr import high",
+        "import importlib\nimportlib.import_module('gradmgr.high')",
+        "if TYPE_CHECKING:\n    from gradmgr.high import f",
+        "from gradmgr import low",
+    ):
+        modules = parsed(gradmgr__low=source, gradmgr__high="", gradmgr="")
+        assert len(upward(modules, floors)) == 1, source
+    good = parsed(gradmgr__low="import numpy", gradmgr__high="from gradmgr import low\nfrom . import low", gradmgr="")
+    assert upward(good, floors) == []
+    (problem,) = upward(parsed(gradmgr__low="", gradmgr__new="", gradmgr__high="", gradmgr=""), floors)
+    assert "gradmgr.new" in problem
+
+
+def test_a_package_counts_where_a_module_in_it_is_imported():
+    modules = parsed(gradmgr__ops="", gradmgr__ops__a="", gradmgr__ops__b="from gradmgr.ops.a import f", gradmgr="")
+    assert upward(modules, ["gradmgr.ops.a", "gradmgr.ops.b", "gradmgr.ops", "gradmgr"]) == []
+    modules["gradmgr.low"] = ast.parse("from gradmgr.ops.a import f")
+    floors = ["gradmgr.ops.a", "gradmgr.low", "gradmgr.ops.b", "gradmgr.ops", "gradmgr"]
+    assert upward(modules, floors) == ["gradmgr.low:1 imports gradmgr.ops, which is not below it"]
+
+
+def test_circles_are_found():
+    modules = parsed(gradmgr__a="from gradmgr import b", gradmgr__b="from .c import f", gradmgr__c="import gradmgr.a")
+    assert len(circles(modules)) == 3
+    assert circles(parsed(gradmgr__a="from gradmgr.b import f", gradmgr__b="import numpy")) == []
+
+
+def test_late_imports_are_found():
+    for source in (
+        "def f():\n    from gradmgr import low",
+        "class C:\n    def m(self):\n        if 1:\n            import gradmgr.low",
+        "async def f():\n    from .low import g",
+        "g = lambda: __import__('gradmgr.low')",
+    ):
+        assert len(late_imports(parsed(gradmgr__high=source, gradmgr__low=""))) == 1, source
+    assert late_imports(parsed(gradmgr__high="import gradmgr.low\ndef f():\n    import scipy", gradmgr__low="")) == []
+
+
+# ---------------------------------------------------------------- state at module level
+
+MUTABLE_MAKERS = {
+    *("dict", "list", "set", "bytearray", "deque", "defaultdict", "OrderedDict", "Counter", "ChainMap"),
+    *("WeakKeyDictionary", "WeakValueDictionary", "WeakSet", "ContextVar", "Lock", "RLock", "local", "Condition"),
+    *("Event", "Semaphore", "count", "cycle", "iter", "array", "zeros", "ones", "empty", "SimpleNamespace", "Queue"),
+}
+DISPLAYS = (ast.Dict, ast.List, ast.Set, ast.DictComp, ast.ListComp, ast.SetComp, ast.GeneratorExp)
+READERS = {"items", "values", "keys", "get", "index", "count", "copy", "isdisjoint", "issubset", "union"}
+
+
+def makes_mutable(value):
+    if isinstance(value, ast.Call):
+        return (value.func.attr if isinstance(value.func, ast.Attribute) else getattr(value.func, "id", "")) in (
+            MUTABLE_MAKERS
+        )
+    if isinstance(value, ast.IfExp):
+        return makes_mutable(value.body) or makes_mutable(value.orelse)
+    if isinstance(value, (ast.BinOp, ast.BoolOp)):
+        return any(makes_mutable(part) for part in ast.iter_child_nodes(value))
+    return isinstance(value, DISPLAYS)
+
+
+def outside_functions(tree):
+    """The statements that run at import, those of class bodies too."""
+    waiting = list(tree.body)
+    while waiting:
+        node = waiting.pop(0)
+        yield node
+        if not is_function(node):
+            waiting += [
+                inner for inner in ast.iter_child_nodes(node) if isinstance(inner, (ast.stmt, ast.excepthandler))
+            ]
+
+
+def bindings(node):
+    """(name, value) pairs of an assignment; a tuple of names is bound to a tuple of values."""
+    if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and node.value is not None:
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            several = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+            pairs = zip(target.elts, node.value.elts, strict=True) if several else [(target, node.value)]
+            yield from ((name.id, value) for name, value in pairs if isinstance(name, ast.Name))
+
+
+def only_read(name, tree):
+    """Whether every use of a name looks into what it names and does not let go of it."""
+    parents = {id(inner): node for node in ast.walk(tree) for inner in ast.iter_child_nodes(node)}
+    stores = 0
+    for node in ast.walk(tree):
+        if isinstance(node, ast.alias) and name in (node.name, node.asname):
+            return False
+        if not isinstance(node, ast.Name) or node.id != name:
+            continue
+        user = parents[id(node)]
+        if isinstance(node.ctx, ast.Store):
+            stores += 1
+        elif not is_reading(node, user, parents):
+            return False
+    return stores == 1
+
+
+def is_reading(node, user, parents):
+    if isinstance(user, ast.Subscript):
+        return user.value is not node or isinstance(user.ctx, ast.Load)
+    if isinstance(user, ast.Attribute):
+        call = parents[id(user)]
+        return user.attr in READERS and isinstance(call, ast.Call) and call.func is user
+    if isinstance(user, ast.Call):
+        return isinstance(user.func, ast.Name) and user.func.id in ("len", "frozenset", "tuple", "sorted", "enumerate")
+    if isinstance(user, ast.keyword):
+        return user.arg is None  # f(**name) copies
+    return isinstance(user, (ast.For, ast.comprehension, ast.Compare, ast.Starred))
+
+
+def taken_elsewhere(name, module, modules):
+    """Whether another module imports the name or reaches for it as an attribute."""
+    own = module.rpartition(".")[2]
+    for other, tree in modules.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and node.attr == name and getattr(node.value, "id", None) == own:
+                return True
+            from_it = isinstance(node, ast.ImportFrom) and other != module and module in imported(node, other, modules)
+            if from_it and {alias.name for alias in node.names} & {name, "*"}:
+                return True
+    return False
+
+
+def is_constant(name, node, module, modules):
+    """Whether a display is proven to stay as it is.
+
+    It is bound once, to one name of the module, is not empty (what for?), and every use of it, all
+    in its own module, reads an element, iterates or copies.
+    """
+    tree = modules[module]
+    if node not in tree.body or len(getattr(node, "targets", [None])) > 1 or isinstance(node.value, ast.GeneratorExp):
+        return False
+    empty = not (getattr(node.value, "elts", None) or getattr(node.value, "keys", None) or is_comprehension(node.value))
+    if empty or not isinstance(node.value, DISPLAYS):
+        return False
+    return only_read(name, tree) and not taken_elsewhere(name, module, modules)
+
+
+def is_comprehension(value):
+    return isinstance(value, (ast.DictComp, ast.ListComp, ast.SetComp))
+
+
+def module_state(modules, allowed=MAY_CHANGE):
+    """Whatever at module level, or in a class body, can change after import."""
+    problems = []
+    for module, tree in modules.items():
+        for node in outside_functions(tree):
+            for name, value in bindings(node):
+                known = (module, name) in allowed or name == "__all__"
+                if makes_mutable(value) and not known and not is_constant(name, node, module, modules):
+                    problems.append(f"{module}:{node.lineno} {name} can change; make it a tuple, frozenset or proxy")
+        problems += [
+            f"{module}:{node.lineno} {what}" for node in ast.walk(tree) if (what := is_hidden_state(node)) is not None
+        ]
+    return problems
+
+
+def is_hidden_state(node):
+    if isinstance(node, ast.Global):
+        return f"global {', '.join(node.names)}"
+    for decorator in getattr(node, "decorator_list", []):
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        if (called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")) in ("cache", "lru_cache"):
+            return f"{node.name} has a cache"
+    return None
+
+
+def test_no_mutable_state_at_module_level():
+    assert module_state(package()) == []
+
+
+def test_what_may_change_is_there():
+    """The list of exceptions names nothing that is gone."""
+    for module, name in MAY_CHANGE:
+        assert hasattr(sys.modules[module], name)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "cache = {}",
+        "cache: dict[str, int] = {}",
+        "seen = []",
+        "seen = set()",
+        "seen = [k for k in range(3)]\nseen.append(3)",
+        "a, b = 1, {}",
+        "x = y = {}",
+        "import collections\nx = collections.defaultdict(list)",
+        "import threading\nlock = threading.Lock()",
+        "from contextvars import ContextVar\nv = ContextVar('v')",
+        "if True:\n    cache = {}",
+        "try:\n    cache = {}\nexcept KeyError:\n    pass",
+        "class C:\n    table = {1: 2}",
+        "import itertools\nnext_id = itertools.count()",
+        "import numpy as np\nbuffer = np.zeros(3)",
+        "pool = (k for k in range(3))",
+        "n = 0\ndef f():\n    global n\n    n += 1",
+        "import functools\n@functools.lru_cache(maxsize=None)\ndef f(x): return x",
+        "from functools import cache\n@cache\ndef f(x): return x",
+        "T = {'a': 1}\ndef f():\n    T['b'] = 2",
+        "T = {'a': 1}\ndef f():\n    del T['a']",
+        "T = {'a': 1}\ndef f():\n    T.update(b=2)",
+        "T = {'a': 1}\ndef f():\n    return T",
+        "T = {'a': 1}\ndef f(g):\n    g(T)",
+        "T = {'a': 1}\ndef f():\n    for k in T: pass\nT = {}",
+        "T = {'a': 1}\nU = T",
+        "T = {} or None",
+    ],
+)
+def test_mutable_state_is_found(source):
+    assert module_state(parsed(gradmgr__a=source)) != []
+
+
+def test_state_that_another_module_takes_is_found():
+    reading = "T = {'a': 1}\ndef f(k):\n    return T[k]"
+    assert module_state(parsed(gradmgr__a=reading, gradmgr__b="import numpy")) == []
+    for taking in (
+        "from gradmgr.a import T",
+        "from .a import T",
+        "from gradmgr import a\na.T['b'] = 2",
+        "from gradmgr.a import *",
+    ):
+        assert len(module_state(parsed(gradmgr__a=reading, gradmgr__b=taking))) == 1, taking
+
+
+def test_constants_are_let_pass():
+    source = (
+        "from types import MappingProxyType\nA = (1, 2)\nB = frozenset((1,))\nC = MappingProxyType({'a': 1})\n"
+        "D = {'a': 1}\nfor k, v in D.items(): print(D[k], k in D, len(D))\nprint(**D)\n"
+        "def f():\n    local = {}\n    local['a'] = 1\n    return local\n__all__ = ['f']"
+    )
+    assert module_state(parsed(gradmgr__a=source)) == []
+
+
+CHANGEABLE = (
+    *(dict, list, set, bytearray, collections.deque, np.ndarray, contextvars.ContextVar, threading.local),
+    *(type(threading.Lock()), type(threading.RLock()), itertools.count, types.GeneratorType, weakref.WeakSet),
+    *(weakref.WeakKeyDictionary, weakref.WeakValueDictionary),
+)
+
+
+def changeable_attributes(modules, trees, allowed=MAY_CHANGE):
+    """The same question put to the imported modules: it sees what functions returned, too."""
+    known = [getattr(sys.modules[module], name) for module, name in allowed]
+    problems = []
+    for module in modules:
+        tree = trees.get(module.__name__)
+        for name, value in vars(module).items():
+            of_ours = is_ours(type(value).__module__) and type(value).__name__ not in ("Op", "Made", "Stack")
+            suspect = isinstance(value, CHANGEABLE) or of_ours or hasattr(value, "cache_info")
+            fine = name.startswith("__") or any(value is one for one in known) or (tree and only_read(name, tree))
+            if suspect and not fine:
+                problems.append(f"{module.__name__}.{name} is a {type(value).__name__}")
+    return problems
+
+
+def test_no_mutable_object_at_module_level():
+    modules = [module for name, module in sorted(sys.modules.items()) if is_ours(name)]
+    assert len(modules) == len(FLOORS)
+    assert changeable_attributes(modules, package()) == []
+
+
+def test_mutable_objects_are_found():
+    module = types.ModuleType("gradmgr.bad")
+    for value in ({}, [], np.zeros(2), threading.Lock(), gradmgr.GradManager(), itertools.count()):
+        module.made_by_a_function = value
+        assert len(changeable_attributes([module], {})) == 1
+    module.made_by_a_function = (1, "a", frozenset(), np.float64(1), np.add)
+    assert changeable_attributes([module], {}) == []
+
+
+# ---------------------------------------------------------------- asserts, the environment, optional libraries
+
+
+def asserts(modules):
+    return [
+        f"{module}:{node.lineno} assert"
+        for module, tree in modules.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assert) or (isinstance(node, ast.Name) and node.id == "AssertionError")
+    ]
+
+
+def environment(modules):
+    return [
+        f"{module}:{node.lineno} reads the environment"
+        for module, tree in modules.items()
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "environb", "putenv"))
+        or (isinstance(node, ast.ImportFrom) and node.module == "os")
+    ]
+
+
+def test_no_assert():
+    assert asserts(package()) == []
+
+
+def test_no_environment_variable():
+    assert environment(package()) == []
+
+
+def test_asserts_and_environment_variables_are_found():
+    assert len(asserts(parsed(gradmgr__a="def f(x):\n    if x:\n        assert x > 0"))) == 1
+    assert len(asserts(parsed(gradmgr__a="def f():\n    raise AssertionError('no')"))) == 1
+    assert asserts(parsed(gradmgr__a="asserted = 'assert'")) == []
+    assert len(environment(parsed(gradmgr__a="import os\nDEBUG = os.environ.get('DEBUG')"))) == 1
+    assert len(environment(parsed(gradmgr__a="from os import getenv"))) == 1
+
+
+def modules_after(statement, *paths):
+    """The names of the modules loaded in a fresh interpreter after a statement; `paths` come first on its path."""
+    code = f"{statement}\nimport sys\nprint(*sys.modules)"
+    path = os.pathsep.join([*map(str, paths), str(ROOT.parent)])
+    done = subprocess.run(  # noqa: S603  # our own interpreter, our own text
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.split())
+
+
+@pytest.fixture
+def with_cupy(tmp_path):
+    """A folder in which `import cupy` succeeds, so that the test can fail where CuPy is not installed."""
+    (tmp_path / "cupy.py").write_text("class ndarray: pass\n")
+    return tmp_path
+
+
+def test_importing_and_using_gradmgr_imports_no_cupy(with_cupy):
+    program = "import gradmgr, gradmgr.numpy as np; np.sum(gradmgr.tensor([1.0]) * 2).item()"
+    assert "cupy" not in modules_after(program, with_cupy)
+    assert "cupy" in modules_after(f"import cupy; {program}", with_cupy)
+
+
+def test_an_import_of_cupy_is_found(with_cupy, tmp_path):
+    (tmp_path / "bad_library.py").write_text("try:\n    import cupy\nexcept ImportError:\n    cupy = None\n")
+    assert "cupy" in modules_after("import bad_library", with_cupy)
+
+
+def test_numpy_is_the_only_dependency():
+    more = modules_after("import gradmgr") - modules_after("import numpy, numpy.lib.array_utils")
+    tops = {name.partition(".")[0] for name in more}
+    assert tops - set(sys.stdlib_module_names) - {"gradmgr", "numpy"} <= {name for name in tops if name.startswith("_")}
