@@ -282,7 +282,9 @@ def _cast_to(a: Any, dtype: Any) -> Any:
 
 def _initial(value: Any, dtype: Any) -> Any:
     """The initial value in the dtype of the result, as NumPy takes it."""
-    return as_type(value, dtype) if isinstance(value, Tensor) else np.asarray(value).astype(dtype)[()]
+    if isinstance(value, Tensor) or _xp.is_array(value):
+        return as_type(value, dtype)
+    return np.asarray(value).astype(dtype)[()]
 
 
 def sum(

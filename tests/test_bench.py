@@ -1,0 +1,247 @@
+"""The benchmarks compute what they say, with whatever peers are installed; nothing is timed in earnest."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # `bench` is no part of the package; `pytest` alone does not look in the root
+
+from bench import _measure, _report, atoms, memory, peers, programs, scale  # noqa: E402  # found through the line above
+from bench._measure import Contestant, Pace, Row, Table, Verdict, WrongAnswerError, always  # noqa: E402  # as above
+from bench.libraries import Gradmgr, NetworkByHand, by_hand, chain_by_hand  # noqa: E402  # as above
+
+NO_TIME = Pace(rounds=2, tries=1, turn=0.0, long_rounds=1)
+
+
+@pytest.fixture(scope="module")
+def libraries():
+    return [Gradmgr(), *peers.installed(1)]
+
+
+# ---------------------------------------------------------------- the work by hand is right
+
+
+@pytest.mark.parametrize("operation", [programs.PRODUCT, programs.MULTIPLY, programs.EXP], ids=lambda op: op.label)
+def test_gradients_of_an_operation_by_hand_are_the_difference_quotients(operation):
+    arrays = [a.astype(float) for a in programs.inputs(operation, 3)]
+    value, *gradients = by_hand(operation, arrays)
+    np.testing.assert_array_equal(value, operation.once(np, *arrays))
+    for k, gradient in enumerate(gradients):
+        for place in range(3):
+            moved = [a.copy() for a in arrays]
+            moved[k][place] += 1e-6
+            slope = (operation.once(np, *moved).sum() - value.sum()) / 1e-6
+            assert gradient[place] == pytest.approx(slope, rel=1e-5)
+
+
+@pytest.mark.parametrize("operation", [programs.PRODUCT, programs.MULTIPLY, programs.EXP], ids=lambda op: op.label)
+def test_the_timed_loop_does_the_operation_so_many_times(operation):
+    done = []
+
+    class Counting:
+        def __mul__(self, other):
+            done.append("x * y")
+
+        def multiply(self, x, y):
+            done.append("np.multiply(x, y)")
+
+        def exp(self, x):
+            done.append("np.exp(x)")
+
+    operation.times(Counting(), 7, *[Counting()] * operation.inputs)
+    assert done == [operation.label] * 7
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_chain_by_hand_has_the_closed_form(both):
+    program = programs.chain(50, both=both)
+    x, y, dy = program.x.astype(float), program.y.astype(float), program.dy.astype(float)
+    expected = [x * y**50, dy * y**50, *([dy * x * 50 * y**49] if both else [])]
+    found = chain_by_hand(program)()
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def test_a_million_factors_stay_normal_numbers():
+    program = programs.chain(1_000_000, both=False)
+    assert np.all(np.isfinite(program.y.astype(float) ** 1_000_000))
+    assert np.all(program.y.astype(float) ** 1_000_000 > 1e-3)
+
+
+def test_network_by_hand_descends_along_the_difference_quotient():
+    program = programs.network(3, 4, 3)
+    program = programs.Network(
+        program.x.astype(float),
+        program.target.astype(float),
+        [(w.astype(float), b.astype(float)) for w, b in program.layers],
+    )
+
+    def loss(layers):
+        h = program.x
+        for w, b in layers[:-1]:
+            h = np.tanh(h @ w + b)
+        w, b = layers[-1]
+        return ((h @ w + b - program.target) ** 2).mean()
+
+    trained = NetworkByHand(program)
+    assert trained.step() == pytest.approx(loss(program.layers), rel=1e-12)
+    flat = [p for layer in program.layers for p in layer]
+    for k, (before, after) in enumerate(zip(flat, trained.parameters(), strict=True)):
+        for place in np.ndindex(before.shape):
+            moved = [p.copy() for p in flat]
+            moved[k][place] += 1e-6
+            up = loss(list(zip(moved[::2], moved[1::2], strict=True)))
+            moved[k][place] -= 2e-6
+            down = loss(list(zip(moved[::2], moved[1::2], strict=True)))
+            slope = (up - down) / 2e-6
+            assert (before[place] - after[place]) / program.rate == pytest.approx(slope, rel=1e-5, abs=1e-8)
+
+
+# ---------------------------------------------------------------- every row's contestants agree
+
+
+def test_rows_of_single_ops_agree(libraries):
+    for operation in (programs.PRODUCT, programs.MULTIPLY, programs.EXP):
+        rows = [
+            atoms.control(operation, 8, NO_TIME),
+            atoms.idle(operation, 8, libraries, NO_TIME, [("NumPy", 2.5)]),
+            atoms.recorded(operation, 8, libraries, NO_TIME, [("NumPy", 3.6)], leaves=True),
+            atoms.recorded(operation, 8, libraries, NO_TIME, [("NumPy", 3.6)], leaves=False),
+        ]
+        assert [len(row.verdicts) for row in rows] == [0, 1, 1, 1]
+        assert {"NumPy µs", "gradmgr"} <= rows[1].cells.keys()
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_rows_of_chains_agree(libraries, both):
+    row = atoms.chain(50, libraries, NO_TIME, [("NumPy", 3.5)], both=both)
+    assert row.cells.keys() == {"NumPy µs", *(lib.name for lib in libraries)}
+
+
+def test_rows_of_networks_agree(libraries):
+    row = atoms.network(8, 16, 3, libraries, NO_TIME)
+    assert row.cells.keys() == {"NumPy µs", *(lib.name for lib in libraries)}
+
+
+def test_recorded_operations_are_recorded():
+    seen = []
+    operation = programs.Operation("", lambda xp, x: x, lambda xp, n, x: seen.append((x * x)._rec), lambda x: [x], 1)
+    for leaves in (True, False):
+        with Gradmgr().recorded(operation, [np.ones(2, np.float32)], leaves=leaves)() as run:
+            run(1)
+    with Gradmgr().idle(operation, [np.ones(2, np.float32)])() as run:
+        run(1)
+    assert [rec is not None for rec in seen] == [True, True, False]
+
+
+def test_rows_of_scale_agree(libraries):
+    rows = scale.rows(libraries, NO_TIME, chain_lengths=(40, 80), loop_lengths=(20, 40))
+    assert [bool(row.verdicts) for row in rows] == [False, False, True, False, True, True]
+    assert all(row.cells["n µs"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize("title", ["Control", "Single ops", "Programs"])
+def test_every_row_of_a_table_can_be_measured(title):
+    (table,) = atoms.tables(NO_TIME, 1, only=title)
+    assert table.title.startswith(title)
+    assert len(table.rows) >= 4
+    assert all(row.cells.keys() <= table.columns.keys() for row in table.rows)
+
+
+def test_memory_rows_reach_their_targets():
+    for row in memory.rows():
+        for verdict in row.verdicts:
+            assert verdict.reached, (row.label, verdict)
+
+
+def test_memory_counts_what_is_kept():
+    x = memory._ones()
+    assert memory._kept(lambda t, w: t * w) == x.nbytes
+    assert memory._kept(lambda t, w: t * t + t * w) == 2 * x.nbytes
+
+
+# ---------------------------------------------------------------- checking and timing
+
+
+def _giving(name, *arrays):
+    return Contestant(name, always(lambda n: None), lambda: arrays)
+
+
+@pytest.mark.parametrize(
+    "answer", [[np.full(3, 1.001)], [np.ones(4)], [np.array([1, 1, np.nan])], [np.ones(3), np.ones(3)]]
+)
+def test_a_contestant_with_another_answer_is_rejected(answer):
+    with pytest.raises(WrongAnswerError, match="late"):
+        _measure.race("row", [_giving("first", np.ones(3)), _giving("late", *answer)], NO_TIME)
+
+
+def test_agreeing_contestants_have_a_time_for_every_round():
+    times = _measure.race("row", [_giving("first", np.ones(3)), _giving("late", np.ones(3))], NO_TIME)
+    assert {name: len(seconds) for name, seconds in times.items()} == {"first": 2, "late": 2}
+
+
+def test_ratio_is_the_median_of_the_rounds_ratios():
+    times = {"base": [1.0, 2.0, 10.0], "other": [2.0, 6.0, 1.0]}
+    assert _measure.ratio(times, "other", "base") == 2.0
+    assert _measure.ratio(times, "base", "base") == 1.0
+
+
+def test_turns_rotate():
+    assert [_measure.rotated("abc", k) for k in (0, 1, 5)] == [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]]
+
+
+# ---------------------------------------------------------------- reporting
+
+
+def test_text_and_json_show_figure_target_and_verdict(tmp_path):
+    rows = [Row("quick", {"NumPy µs": 0.25, "gradmgr": 3.0}, (Verdict("gradmgr / NumPy", 3.0, 3.6),))]
+    rows.append(Row("slow", {"NumPy µs": 0.25}, (Verdict("gradmgr / NumPy", 4.0, 3.6),)))
+    table = Table("Ops", {"NumPy µs": "{:.3g}", "gradmgr": "{:.2f}x"}, rows)
+    text = _report.text(table)
+    assert "3.00x" in text
+    assert "gradmgr / NumPy at most 3.6: 3, reached" in text
+    assert "gradmgr / NumPy at most 3.6: 4, NOT REACHED" in text
+    summary = _report.summary([table])
+    assert "1 of 2 targets reached" in summary
+    assert "slow" in summary
+    assert "quick" not in summary
+    file = tmp_path / "figures.json"
+    _report.write_json(str(file), {"processor": "?"}, [table])
+    content = json.loads(file.read_text(encoding="utf-8"))
+    assert content["machine"] == {"processor": "?"}
+    assert content["tables"][0]["rows"][1]["targets"] == [
+        {"what": "gradmgr / NumPy", "value": 4.0, "at_most": 3.6, "reached": False}
+    ]
+
+
+def _run(*arguments):
+    environment = {**os.environ, "PYTHONWARNINGS": "error"}
+    environment.pop("OMP_NUM_THREADS", None)
+    command = [sys.executable, "-m", "bench", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)  # noqa: S603  # our own program
+
+
+def test_the_command_prints_a_table_and_writes_json(tmp_path):
+    file = tmp_path / "figures.json"
+    done = _run("atoms", "--quick", "--only", "memory", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    assert "bytes held by the tape after backward" in done.stdout
+    content = json.loads(file.read_text(encoding="utf-8"))
+    assert content["machine"]["threads"] == 1
+    assert content["machine"]["versions"]["numpy"] == np.__version__
+    assert [table["title"] for table in content["tables"]] == ["Memory"]
+
+
+def test_an_unknown_suite_is_refused():
+    done = _run("molecules")
+    assert done.returncode == 2
+    assert "atoms" in done.stderr

@@ -1,0 +1,420 @@
+"""Arrays that are not NumPy's: the whole table on the guard class of guard.py, and managers over it.
+
+What would copy to the host behind the user's back, or mix two kinds of arrays, fails here.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import guard
+import numpy as np
+import pytest
+from samples import SAMPLES, Sample, flat, gradients, tensors
+
+import gradmgr
+import gradmgr.numpy as gnp
+from gradmgr import GradManager, Tensor, asarray, errors, tensor
+from gradmgr.gradcheck import gradcheck, jvp
+
+
+@pytest.fixture(autouse=True)
+def cupy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The guard as the CuPy of this program."""
+    monkeypatch.setitem(sys.modules, "cupy", guard.cupy)
+    monkeypatch.setattr(guard.ndarray, "copies_to_host", 0)
+    return guard.cupy
+
+
+each = pytest.mark.parametrize("sample", [s for s in SAMPLES if not s.repeats], ids=str)
+
+
+def on_guard(sample: Sample, dtype: Any = np.float64) -> list[Any]:
+    return [guard.cupy.asarray(a) for a in sample.make(dtype)]
+
+
+def host(value: Any) -> Any:
+    """What a Tensor or guard array holds, without asking it."""
+    value = value._array if isinstance(value, Tensor) else value
+    return value._host if isinstance(value, guard.ndarray) else value
+
+
+def assert_all_guards(values: Any) -> None:
+    assert all(isinstance(v._array if isinstance(v, Tensor) else v, guard.ndarray) for v in values)
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    found, expected = flat(found), flat(expected)
+    assert len(found) == len(expected)
+    for a, b in zip(map(host, found), map(host, expected), strict=True):
+        assert (np.shape(a), np.asarray(a).dtype) == (np.shape(b), np.asarray(b).dtype)
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+
+
+# ---------------------------------------------------------------- the op table
+
+
+@pytest.mark.parametrize(
+    ("sample", "dtype"),
+    [(s, d) for s in SAMPLES if not s.repeats for d in [np.float64, np.complex128][: 1 + s.is_complex]],
+    ids=lambda v: str(v) if isinstance(v, Sample) else v.__name__,
+)
+def test_values_and_gradients_are_those_on_numpy(sample: Sample, dtype: Any) -> None:
+    points = tensors(sample, on_guard(sample, dtype))
+    found = flat(sample.call(gnp, *points))
+    assert_all_guards(found)
+    assert_equal(found, sample.call(gnp, *tensors(sample, sample.make(dtype))))
+    grads = gradients(sample, on_guard(sample, dtype))
+    assert_all_guards(grads)
+    assert_equal(grads, gradients(sample, sample.make(dtype)))
+    assert guard.ndarray.copies_to_host == 0
+
+
+@each
+def test_nothing_kept_for_the_way_back_is_on_the_host(sample: Sample) -> None:
+    points = tensors(sample, on_guard(sample))
+    with GradManager().attach([points[k] for k in sample.where]) as manager:
+        held = sample.call(gnp, *points)
+        for entry in manager._tape.entries:
+            kept = [v for v in entry[2:] if isinstance(v, np.ndarray)]
+            assert not [v for v in kept if v.dtype.kind in "fc" and v.ndim > 0]
+        del held
+
+
+@each
+def test_tangents_are_those_on_numpy(sample: Sample) -> None:
+    def tangents(arrays: list[Any]) -> list[Tensor]:
+        call = lambda *given: flat(sample.call(gnp, *given))
+        vs = [arrays[k] * 0.5 + 1.0 for k in sample.where]
+        return jvp(call, tensors(sample, arrays), sample.where, vs)
+
+    finite = [np.nan_to_num(a, neginf=-3.0) if a.dtype.kind == "f" else a for a in sample.make()]
+    found = tangents([guard.cupy.asarray(a) for a in finite])
+    assert_all_guards(found)
+    assert_equal(found, tangents(finite))
+
+
+@pytest.mark.parametrize("sample", [s for s in SAMPLES if s.smooth and not s.repeats], ids=str)
+def test_second_derivatives_agree(sample: Sample) -> None:
+    points = tensors(sample, on_guard(sample))
+    assert gradcheck(lambda *given: sample.call(gnp, *given), points, order=2, fast_mode=True)
+
+
+@pytest.mark.parametrize("sample", [s for s in SAMPLES if s.dispatches and not s.repeats], ids=str)
+def test_plain_numpy_comes_to_the_same(sample: Sample) -> None:
+    found = flat(sample.call(np, *tensors(sample, on_guard(sample))))
+    assert all(isinstance(y, Tensor) for y in found)
+    assert_all_guards(found)
+
+
+@pytest.mark.parametrize("sample", [s for s in SAMPLES if s.repeats], ids=str)
+def test_writing_one_element_twice_is_refused(sample: Sample) -> None:
+    arrays = on_guard(sample)
+    points = tensors(sample, arrays)
+    with pytest.raises((ValueError, IndexError), match=r"(?i)order|twice|repeat|duplicate"):
+        sample.call(gnp, *points)
+    assert_equal(points, sample.make())
+
+
+# ---------------------------------------------------------------- managers
+
+
+def squares() -> Tensor:
+    return tensor(guard.cupy.asarray([[1.0, -2.0], [3.0, 0.5]]))
+
+
+def test_grad_lives_where_the_tensor_does() -> None:
+    x = squares()
+    assert x.device == "cuda:0"
+    manager = GradManager().attach(x)
+    for _ in range(2):  # the second time it accumulates
+        with manager:
+            manager.backward((x * x).sum())
+    assert x.grad.device == "cuda:0"
+    assert_all_guards([x.grad])
+    np.testing.assert_array_equal(host(x.grad), 4 * host(x))
+    assert guard.ndarray.copies_to_host == 0
+
+
+def test_accumulation_keeps_the_grad_object() -> None:
+    x = squares()
+    manager = GradManager().attach(x)
+    with manager:
+        manager.backward((x * x).sum())
+    before = x.grad
+    with manager:
+        manager.backward(x.sum())
+    assert x.grad is before
+    np.testing.assert_array_equal(host(before), 2 * host(x) + 1)
+
+
+def test_tensor_copies_and_asarray_shares() -> None:
+    a = guard.cupy.asarray([1.0, 2.0])
+    assert tensor(a)._array is not a
+    assert asarray(a)._array is a
+    t = asarray(a)
+    t += 1.0
+    np.testing.assert_array_equal(host(a), [1.0, 2.0])
+    np.testing.assert_array_equal(host(t), [2.0, 3.0])
+
+
+def test_a_slice_does_not_change_with_its_tensor() -> None:
+    x = squares() * 1.0
+    row, flipped = x[0], x[::-1]
+    x[0] = 9.0
+    x *= 2.0
+    np.testing.assert_array_equal(host(row), [1.0, -2.0])
+    np.testing.assert_array_equal(host(flipped), [[3.0, 0.5], [1.0, -2.0]])
+    np.testing.assert_array_equal(host(x), [[18.0, 18.0], [6.0, 1.0]])
+
+
+def test_a_private_buffer_is_written_in_place() -> None:
+    x = gnp.exp(squares())
+    buffer = x._array
+    address = id(buffer)
+    del buffer
+    x[0] = 1.0
+    assert id(x._array) == address
+
+
+def test_writing_to_a_broadcast_tensor_writes_one_element() -> None:
+    """CuPy's broadcast views are writeable, every repetition of an element being the same memory."""
+    x = gnp.broadcast_to(gnp.exp(squares()[0]), (3, 2))
+    expected = host(x).copy()
+    x[0, 1] = 7.0
+    expected[0, 1] = 7.0
+    np.testing.assert_array_equal(host(x), expected)
+
+
+def test_updates_of_a_broadcast_tensor_count_once() -> None:
+    x = gnp.broadcast_to(gnp.exp(gnp.zeros((1, 1), device="cuda:0")), (40, 40))  # large enough to be updated in place
+    x += 1.0
+    np.testing.assert_array_equal(host(x), np.full((40, 40), 2.0))
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [
+        lambda x, a: x + a,
+        lambda x, a: a * x,
+        lambda x, a: gnp.maximum(x, a),
+        lambda x, a: np.subtract(a, x),
+        lambda x, a: x @ a,
+        lambda x, a: gnp.where(x > 0, x, a),
+        lambda x, a: gnp.concatenate([x, a]),
+        lambda x, a: gnp.clip(x, a, None),
+        lambda x, a: x > a,
+        lambda x, a: x + tensor(a),
+        lambda x, a: gnp.einsum("ij,jk", x, tensor(a)),
+        lambda x, a: gnp.stack([x, tensor(a)]),
+        lambda x, a: x.__setitem__(0, a[0]),
+        lambda x, a: x.__iadd__(a),
+    ],
+)
+def test_mixing_with_numpy_arrays_is_refused_by_name(mix: Any) -> None:
+    x, a = squares(), np.ones((2, 2))
+    with (
+        GradManager().attach(x),
+        pytest.raises(errors.MixedArraysError, match=r"both NumPy and CuPy; .*to\('cuda:0'\)"),
+    ):
+        mix(x, a)
+    np.testing.assert_array_equal(host(x), [[1.0, -2.0], [3.0, 0.5]])
+    np.testing.assert_array_equal(a, np.ones((2, 2)))
+
+
+def test_numbers_stand_beside_gpu_tensors() -> None:
+    x = squares()
+    for number in (2, 2.0, np.float32(2), np.int64(2), True):
+        assert_all_guards([x * number, number * x, x + number, number - x])
+
+
+def test_guard_arrays_stand_beside_tensors_on_both_sides() -> None:
+    x, a = squares(), guard.cupy.asarray([[2.0, 2.0], [4.0, 4.0]])
+    manager = GradManager().attach(x)
+    for y in (lambda: a * x, lambda: x * a, lambda: guard.cupy.multiply(a, x), lambda: np.multiply(a, x)):
+        with manager:
+            manager.backward(y().sum())
+        np.testing.assert_array_equal(host(x.grad), host(a))
+        x.grad = None
+
+
+@pytest.mark.parametrize(
+    ("ours", "numpys"),
+    [
+        (lambda a, x: guard.cupy.true_divide(a, x), lambda a, x: a / x),
+        (lambda a, x: guard.cupy.divide(a, x), lambda a, x: a / x),
+        (lambda a, x: guard.cupy.power(a, x), lambda a, x: a**x),
+        (lambda a, x: guard.cupy.subtract(a, x), lambda a, x: a - x),
+        (lambda a, x: guard.cupy.conjugate(x), lambda a, x: x),
+        (lambda a, x: guard.cupy.abs(x), lambda a, x: abs(x)),
+        (lambda a, x: guard.cupy.greater(a, x), lambda a, x: a > x),
+        (lambda a, x: a / x, lambda a, x: a / x),
+        (lambda a, x: a @ x, lambda a, x: a @ x),
+        (lambda a, x: a > x, lambda a, x: a > x),
+    ],
+)
+def test_cupy_ufuncs_come_to_tensors(ours: Any, numpys: Any) -> None:
+    x, a = squares(), guard.cupy.asarray([[2.0, 2.0], [4.0, 4.0]])
+    found = ours(a, x)
+    assert isinstance(found, Tensor)
+    assert_equal(found, numpys(host(a), host(x)))
+
+
+def test_numpy_copies_and_implicit_conversion_raises() -> None:
+    x = squares()
+    a = x.numpy()
+    assert isinstance(a, np.ndarray)
+    assert guard.ndarray.copies_to_host == 1
+    a = a.copy()
+    a[0] = 5.0
+    np.testing.assert_array_equal(host(x)[0], [1.0, -2.0])
+    with pytest.raises(TypeError, match=r"cuda:0.*numpy\(\)"):
+        np.asarray(x)
+    with GradManager().attach(x), pytest.raises(errors.TrackedConversionError, match=r"numpy\(\)"):
+        np.asarray(x)
+
+
+def test_explicit_conversions() -> None:
+    x = squares()
+    assert x.tolist() == [[1.0, -2.0], [3.0, 0.5]]
+    assert x[0, 1].item() == -2.0
+    assert float(x[0, 1]) == -2.0
+    assert int(x[1, 0]) == 3
+    assert bool(x[0, 0] > 0)
+    assert x.item(3) == 0.5
+    assert repr(x[0]) == "Tensor([ 1., -2.], device='cuda:0')"
+    assert x.cupy() is not x._array
+    np.testing.assert_array_equal(x.cupy()._host, host(x))
+
+
+def test_a_float_is_no_index() -> None:
+    with pytest.raises(TypeError, match=r"index|integer"):
+        range(squares()[0, 0])
+    assert list(range(tensor(guard.cupy.asarray(3)))) == [0, 1, 2]
+
+
+def test_gradients_travel_between_devices() -> None:
+    x = squares()
+    manager = GradManager().attach(x)
+    with manager:
+        on_host = x.to("cpu")
+        assert on_host.device == "cpu"
+        back = (on_host * on_host).to("cuda:0")
+        manager.backward((back * x).sum())
+    assert_all_guards([x.grad])
+    np.testing.assert_allclose(host(x.grad), 3 * host(x) ** 2)
+
+
+def test_the_move_has_derivatives_of_second_order() -> None:
+    assert gradcheck(lambda x: (x.to("cpu") ** 3).to("cuda:0") * x, squares(), order=2)
+    assert gradcheck(lambda x: (x.to("cuda:0") ** 3).to("cpu") * x, tensor([1.0, 2.0]), order=2)
+
+
+def test_moving_where_it_is_gives_itself() -> None:
+    x = squares()
+    assert x.to("cuda:0") is x
+    assert x.to("cuda") is x
+
+
+def test_creation_on_the_gpu() -> None:
+    made = [gnp.zeros(2, device="cuda:0"), gnp.ones((2, 3), device="cuda"), gnp.arange(3, device="cuda:0")]
+    made += [tensor([1.0, 2.0], device="cuda:0"), asarray([1.0], device="cuda:0"), gnp.eye(2, device="cuda:0")]
+    made += [gnp.full(2, 1.5, device="cuda:0"), gnp.linspace(0, 1, 3, device="cuda:0"), gnp.zeros_like(squares())]
+    assert_all_guards(made)
+    assert {t.device for t in made} == {"cuda:0"}
+
+
+def test_a_dy_on_the_wrong_device_is_refused_before_anything_changes() -> None:
+    x = squares()
+    manager = GradManager().attach(x)
+    with manager:
+        y = x * x
+        with pytest.raises(errors.MixedArraysError, match="cuda:0"):
+            manager.backward(y, np.ones((2, 2)))
+        assert x.grad is None
+        manager.backward(y, guard.cupy.asarray(np.ones((2, 2))))
+    np.testing.assert_array_equal(host(x.grad), 2 * host(x))
+
+
+def test_a_grad_on_the_wrong_device_is_refused() -> None:
+    x = squares()
+    with pytest.raises(TypeError, match="must live on cuda:0"):
+        x.grad = tensor(np.zeros((2, 2)))
+    assert x.grad is None
+
+
+def test_setting_by_mask_and_array() -> None:
+    x = squares()
+    manager = GradManager().attach(x)
+    with manager:
+        y = x.copy()
+        y[x < 0] = 0.0
+        y[guard.cupy.asarray([1, 0])] = y * 2.0
+        manager.backward(y.sum())
+    np.testing.assert_array_equal(host(y), [[6.0, 1.0], [2.0, 0.0]])
+    np.testing.assert_array_equal(host(x.grad), [[2.0, 0.0], [2.0, 2.0]])
+
+
+def test_no_gpu_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard.cupy.cuda, "is_available", lambda: False)
+    with pytest.raises(errors.DeviceError, match="no GPU"):
+        tensor([1.0], device="cuda:0")
+
+
+def test_no_cupy_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)  # import cupy then raises ImportError
+    with pytest.raises(errors.DeviceError, match=r"gradmgr\[cuda12\]"):
+        tensor([1.0], device="cuda:0")
+    with pytest.raises(ValueError, match="device 'gpu'"):
+        tensor([1.0]).to("gpu")
+
+
+# ---------------------------------------------------------------- the guard itself refuses what CuPy refuses
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda a: np.asarray(a),
+        lambda a: np.array([a, a]),
+        lambda a: a + np.ones(3),
+        lambda a: np.ones(3) * a,
+        lambda a: np.add(a, np.ones(3)),
+        lambda a: a * [1.0, 2.0, 3.0],
+        lambda a: a.__iadd__(np.ones(3)),
+        lambda a: a.__setitem__(0, np.ones(())),
+        lambda a: np.where(a > 0, a, np.ones(3)),
+        lambda a: np.concatenate([a, np.ones(3)]),
+        lambda a: np.sum(a, where=a > 0),
+        lambda a: np.sum(a, initial=1.0),
+        lambda a: np.exp(a, where=a > 0),
+        lambda a: np.add.reduce(a),
+        lambda a: np.fft.fft(a),
+        lambda a: np.unstack(a),
+        lambda a: np.vecdot(a, a),
+    ],
+)
+def test_the_guard_refuses(refused: Any) -> None:
+    with pytest.raises(TypeError):
+        refused(guard.cupy.asarray([1.0, 2.0, 3.0]))
+
+
+def test_the_guard_behaves_as_cupy() -> None:
+    a = guard.cupy.asarray([[1.0, 2.0], [3.0, 4.0]])
+    assert isinstance(a.sum(), guard.ndarray)
+    assert isinstance(np.max(a), guard.ndarray)
+    assert isinstance(a[0, 0], guard.ndarray)
+    view = a[0].reshape(2, 1)
+    assert view.base is a
+    assert not view.flags.owndata
+    assert (a * 2).base is None
+    a[guard.cupy.asarray([0, 0])] = guard.cupy.asarray([[5.0, 5.0], [6.0, 6.0]])
+    np.testing.assert_array_equal(a._host[0], [5.0, 5.0])  # not the last, as NumPy would have it
+    guard.cupy.add.at(a, [0, 0], 1.0)
+    np.testing.assert_array_equal(a._host[0], [7.0, 7.0])
+    wide = guard.cupy.broadcast_to(a[0], (3, 2))
+    wide[0] = 0.0
+    np.testing.assert_array_equal(wide._host, np.zeros((3, 2)))
+    assert gradmgr._xp.namespace(a) is guard.cupy

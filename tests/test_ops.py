@@ -1,0 +1,515 @@
+"""Every op, from the one table of samples: values, derivatives of two orders and more, dtypes, memory layouts."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from samples import CONSTANTS, CREATION, SAMPLES, Sample, flat, gradients, knows, seeds, taken, tensors
+
+import gradmgr
+import gradmgr.numpy as gnp
+from gradmgr import GradManager, Tensor, gradcheck, tensor
+from gradmgr._op import OPS, PULLS
+from gradmgr._recorder import recorders
+from gradmgr._tape import Tape
+from gradmgr.gradcheck import jvp
+
+TOLERANCE = {"e": 2e-2, "f": 2e-5, "d": 1e-12, "F": 2e-5, "D": 1e-12}
+
+REAL = [np.float64, np.float32, np.float16]
+COMPLEX = [np.complex128, np.complex64]
+BY_DTYPE = [(s, d) for s in SAMPLES for d in (REAL + COMPLEX if s.is_complex else REAL)]
+
+each = pytest.mark.parametrize("sample", SAMPLES, ids=str)
+each_dtype = pytest.mark.parametrize(
+    ("sample", "dtype"), BY_DTYPE, ids=lambda v: v.__name__ if v in REAL + COMPLEX else str(v)
+)
+
+
+def chosen(condition: Any) -> Any:
+    """Parametrise a test with the samples that fulfil a condition."""
+    return pytest.mark.parametrize("sample", [s for s in SAMPLES if condition(s)], ids=str)
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """Assert equal structure, shapes, dtypes and, to rounding, values."""
+    found, expected = flat(found), flat(expected)
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected, strict=True):
+        a, b = (t.numpy() if isinstance(t, Tensor) else np.asarray(t) for t in (a, b))
+        assert a.shape == b.shape
+        assert a.dtype == b.dtype
+        tolerance = TOLERANCE.get(a.dtype.char, 0)
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance and tolerance * max(1.0, largest(b)))
+
+
+def largest(a: np.ndarray) -> float:
+    """The size of the largest finite element, 0 where there is none."""
+    finite = np.abs(a[np.isfinite(a)])
+    return float(finite.max()) if finite.size else 0.0
+
+
+# ---------------------------------------------------------------- values
+
+
+@each_dtype
+def test_values_are_numpys(sample: Sample, dtype: Any) -> None:
+    expected = sample.expected(*sample.make(dtype))
+    points = tensors(sample, sample.make(dtype))
+    assert_same(sample.call(gnp, *points), expected)
+    attached = [points[k] for k in sample.where]
+    with GradManager().attach(attached):
+        found = sample.call(gnp, *points)
+        assert all(isinstance(y, Tensor) for y in flat(found))
+        assert_same(found, expected)
+        with GradManager().attach(attached):
+            assert_same(sample.call(gnp, *points), expected)
+    for t, a in zip(points, sample.make(dtype), strict=True):  # the call left its arguments alone
+        np.testing.assert_array_equal(t.numpy() if isinstance(t, Tensor) else t, a)
+
+
+@chosen(lambda s: s.dispatches)
+def test_plain_numpy_comes_to_the_same(sample: Sample) -> None:
+    points = tensors(sample, sample.make())
+    with GradManager().attach([points[k] for k in sample.where]):
+        ours, numpys = flat(sample.call(gnp, *points)), flat(sample.call(np, *points))
+        assert all(isinstance(y, Tensor) for y in numpys)
+        assert_same(numpys, ours)
+        assert [is_known(y) for y in numpys] == [is_known(y) for y in ours]
+
+
+def is_known(y: Tensor) -> bool:
+    return all(rec.known(y) is not None for rec in recorders(gradmgr._recorder.current()))
+
+
+PLAIN_IN_TENSOR_OUT = ("full", "full_like", "linspace", "array", "asarray")  # creation functions
+
+
+@chosen(lambda s: s.name not in PLAIN_IN_TENSOR_OUT and s.reference is None)
+def test_plain_arrays_give_plain_arrays(sample: Sample) -> None:
+    found = flat(sample.call(gnp, *sample.make()))
+    assert all(isinstance(y, (np.ndarray, np.generic, complex)) for y in found)  # 1j * np.float64(2) is a complex
+    assert_same(found, sample.call(np, *sample.make()))
+
+
+# ---------------------------------------------------------------- derivatives
+
+
+def checked(sample: Sample, dtype: Any, **options: Any) -> None:
+    points = [tensor(a) if not arg.constant else a for arg, a in zip(sample.args, sample.make(dtype), strict=True)]
+    assert gradcheck(lambda *given: sample.call(gnp, *given), points, **options)
+
+
+@chosen(lambda s: s.smooth)
+def test_derivatives_are_the_numeric_ones(sample: Sample) -> None:
+    checked(sample, np.float64)
+
+
+@chosen(lambda s: s.smooth and s.field == "analytic")
+def test_derivatives_are_those_of_a_complex_step(sample: Sample) -> None:
+    checked(sample, np.float64, complex_step=True, atol=1e-12, rtol=1e-10)
+
+
+@chosen(lambda s: s.smooth and s.is_complex)
+def test_complex_derivatives_are_the_numeric_ones(sample: Sample) -> None:
+    checked(sample, np.complex128)
+
+
+@chosen(lambda s: s.smooth)
+def test_second_derivatives_in_all_four_combinations(sample: Sample) -> None:
+    checked(sample, np.float64, order=2, fast_mode=True)
+
+
+@chosen(lambda s: s.smooth and s.is_complex)
+def test_complex_second_derivatives_in_all_four_combinations(sample: Sample) -> None:
+    checked(sample, np.complex128, order=2, fast_mode=True)
+
+
+@chosen(lambda s: s.smooth and s.third)
+def test_third_derivatives(sample: Sample) -> None:
+    checked(sample, np.float64, order=3, fast_mode=True)
+
+
+@each
+def test_forward_and_reverse_are_adjoint(sample: Sample) -> None:
+    """Holds at kinks and ties, too, where there is no numeric derivative to compare with."""
+    arrays = sample.make()
+    points = tensors(sample, arrays)
+    vs = seeds([points[k] for k in sample.where])
+    tangents = jvp(lambda *given: flat(sample.call(gnp, *given)), points, sample.where, vs)
+    us = seeds(flat(sample.call(gnp, *points)))
+    forward = sum(np.sum(np.conj(u) * t.numpy()).real for u, t in zip(us, tangents, strict=True))
+    reverse = sum(np.sum(np.conj(g) * v).real for g, v in zip(gradients(sample, arrays), vs, strict=True))
+    np.testing.assert_allclose(forward, reverse, rtol=1e-10, atol=1e-10)
+
+
+INF, NAN = np.inf, np.nan
+# What the derivative is where mathematics leaves a choice or numbers end: f, the point, the gradient of f's sum.
+AT_THE_EDGE: list[tuple[str, Any, Any, Any]] = [
+    ("maximum at a tie", lambda x: gnp.maximum(x, 1.0), [1.0, 2.0, 0.0], [0.5, 1, 0]),
+    ("minimum at a tie", lambda x: gnp.minimum(1.0, x), [1.0, 2.0, 0.0], [0.5, 0, 1]),
+    ("fmax at a tie and a NaN", lambda x: gnp.fmax(x, np.array([1.0, NAN, 5.0])), [1.0, 2.0, NAN], [0.5, 1, 0]),
+    ("max with ties", gnp.max, [3.0, 1.0, 3.0, 3.0], [1 / 3, 0, 1 / 3, 1 / 3]),
+    ("min with ties along an axis", lambda x: gnp.min(x, 1), [[1.0, 1.0], [2.0, 1.0]], [[0.5, 0.5], [0, 1]]),
+    ("abs at 0", gnp.abs, [0.0, -2.0, 2.0], [0, -1, 1]),
+    ("fabs at 0", gnp.fabs, [0.0, -2.0], [0, -1]),
+    ("abs at complex 0", gnp.abs, [0j, 3 + 4j], [0, 0.6 + 0.8j]),
+    ("sign", gnp.sign, [0.0, -2.0, 2.0], [0, 0, 0]),
+    ("hypot at 0", lambda x: gnp.hypot(x, 0.0), [0.0, 2.0], [0, 1]),
+    ("arctan2 at 0", lambda x: gnp.arctan2(x, 0.0), [0.0], [0]),
+    ("clip at its bounds", lambda x: gnp.clip(x, -1.0, 1.0), [-2.0, -1.0, 0.0, 1.0, 2.0], [0, 1, 1, 1, 0]),
+    ("the bound of a clip", lambda x: gnp.clip(np.array([0.0, 1.0, 2.0]), x, None), [1.0, 1.0, 1.0], [1, 0, 0]),
+    ("sqrt at 0", gnp.sqrt, [0.0, 4.0], [INF, 0.25]),
+    ("log at 0", gnp.log, [0.0, 4.0], [INF, 0.25]),
+    ("0 to the 0", lambda x: x**0, [0.0, 2.0], [0, 0]),
+    ("0 to the 1", lambda x: x**1.0, [0.0, 2.0], [1, 1]),
+    ("0 to the 2", lambda x: x**2, [0.0, 2.0], [0, 4]),
+    ("0 to a tensor", lambda x: x ** tensor([0.0, 1.0, 2.0]), [0.0, 0.0, 0.0], [0, 1, 0]),
+    ("powers of 0", lambda p: 0.0**p, [0.0, 0.5, 2.0, -1.0], [0, 0, 0, -INF]),
+    ("powers of an array of 0s", lambda p: np.zeros(4) ** p, [0.0, 0.5, 2.0, -1.0], [0, 0, 0, -INF]),
+    ("prod with a 0", gnp.prod, [2.0, 0.0, 3.0, 4.0], [0, 24, 0, 0]),
+    ("prod with two 0s", gnp.prod, [2.0, 0.0, 3.0, 0.0], [0, 0, 0, 0]),
+    ("cumprod with a 0", gnp.cumprod, [2.0, 0.0, 3.0, 4.0], [1, 32, 0, 0]),
+    ("where with NaN beside", lambda x: gnp.where(x > 0, gnp.log(x), 0.0), [0.0, 2.0], [NAN, 0.5]),
+    ("log with where=", lambda x: gnp.log(x, where=x > 0, out=gnp.zeros(2)), [0.0, 2.0], [0, 0.5]),
+    ("logsumexp with -inf", gradmgr.special.logsumexp, [-INF, 1.0, -INF], [0, 1, 0]),
+    ("logsumexp of -inf", gradmgr.special.logsumexp, [-INF, -INF], [0, 0]),
+    ("logsumexp of large values", gradmgr.special.logsumexp, [1e308, 1e308], [0.5, 0.5]),
+    ("logaddexp with -inf", lambda x: gnp.logaddexp(x, -INF), [-INF, 1.0], [0, 1]),
+    ("exp underflowing, overflowing", gnp.exp, [-1e4, 1e4], [0, INF]),
+    ("tanh saturated", gnp.tanh, [-1e4, 1e4], [0, 0]),
+    ("logaddexp of far values", lambda x: gnp.logaddexp(x, 0.0), [-1e4, 1e4], [0, 1]),
+    ("steps", lambda x: gnp.round(x) + gnp.floor(x) + gnp.ceil(x) + gnp.rint(x) + gnp.trunc(x), [0.3, 2.0], [0, 0]),
+    ("std of equal values", gnp.std, [1.5, 1.5], [0, 0]),
+    ("an element got twice", lambda x: x[[0, 0, 1]], [1.0, 2.0, 3.0], [2, 1, 0]),
+]
+
+
+@pytest.mark.parametrize(
+    ("f", "point", "expected"), [edge[1:] for edge in AT_THE_EDGE], ids=[e[0] for e in AT_THE_EDGE]
+)
+def test_gradients_at_the_edge(f: Any, point: Any, expected: Any) -> None:
+    x = tensor(point)
+    manager = GradManager().attach(x)
+    with manager, np.errstate(all="ignore"):
+        manager.backward(gnp.sum(gnp.real(f(x))))
+    np.testing.assert_allclose(x.grad.numpy(), expected, rtol=1e-12)
+
+
+def test_the_last_of_several_writes_gets_the_gradient() -> None:
+    x, v = tensor([1.0, 1.0]), tensor([2.0, 3.0])
+    manager = GradManager().attach([x, v])
+    with manager:
+        x[[0, 0]] = v
+        manager.backward(x.sum())
+    assert v.grad.tolist() == [0.0, 1.0]
+    assert x.grad.tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("small", [0.0, 1e-6, 1e-100])
+def test_second_derivatives_of_products_are_exact_near_0(small: float) -> None:
+    x = tensor([2.0, small, 3.0, 4.0])
+    first, second = GradManager().attach(x), GradManager().attach(x)
+    for f, expected in ((gnp.prod, [12, 0, 8, 6]), (gnp.cumprod, [16, 0, 10, 6])):
+        with first:
+            with second:
+                second.backward(f(x).sum())
+            slope, x.grad = x.grad[1], None
+            first.backward(slope)
+        np.testing.assert_allclose(x.grad.numpy(), expected, rtol=1e-12, atol=1e-12)
+        x.grad = None
+
+
+# ---------------------------------------------------------------- shapes, dtypes, layouts, managers
+
+
+@each_dtype
+def test_gradients_keep_shape_and_dtype(sample: Sample, dtype: Any) -> None:
+    arrays = sample.make(dtype)
+    found = gradients(sample, arrays)
+    for k, g in zip(sample.where, found, strict=True):
+        assert g.shape == arrays[k].shape
+        assert g.dtype == arrays[k].dtype
+    points = tensors(sample, arrays)
+    outs = flat(sample.call(gnp, *points))
+    vs = seeds([points[k] for k in sample.where])
+    pushed = jvp(lambda *given: flat(sample.call(gnp, *given)), points, sample.where, vs)
+    assert [(t.shape, t.dtype) for t in pushed] == [(y.shape, y.dtype) for y in outs]
+    if dtype in (np.float32, np.complex64) and sample.smooth:  # nothing was lost on the way
+        wide = gradients(sample, sample.make(np.float64 if dtype is np.float32 else np.complex128))
+        for g, w in zip(found, wide, strict=True):
+            np.testing.assert_allclose(g, w, rtol=2e-4, atol=2e-4 * max(1.0, largest(np.asarray(w))))
+
+
+def made_in_bfloat16(sample: Sample) -> list[np.ndarray]:
+    return [a.astype(ml_dtypes.bfloat16) if a.dtype.kind == "f" else a for a in sample.make()]
+
+
+def numpy_has_it_in_bfloat16(sample: Sample) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            results = flat(sample.expected(*made_in_bfloat16(sample)))
+        except (TypeError, ValueError):
+            return False
+    return all(np.asarray(y).dtype == ml_dtypes.bfloat16 for y in results)
+
+
+@chosen(numpy_has_it_in_bfloat16)
+def test_bfloat16_stays_bfloat16(sample: Sample) -> None:
+    expected = flat(sample.expected(*made_in_bfloat16(sample)))
+    found = flat(sample.call(gnp, *tensors(sample, made_in_bfloat16(sample))))
+    for a, b in zip(found, expected, strict=True):
+        assert (a.shape, a.dtype) == (np.shape(b), b.dtype)
+        np.testing.assert_allclose(a.numpy().astype(float), np.asarray(b, float), rtol=0.03, atol=0.03)
+    arrays = made_in_bfloat16(sample)
+    for k, g in zip(sample.where, gradients(sample, arrays), strict=True):
+        assert (g.shape, g.dtype) == (arrays[k].shape, ml_dtypes.bfloat16)
+
+
+def takes_two_dtypes(sample: Sample) -> bool:
+    """Whether it has two arguments to differentiate, which meet in one result of the wider dtype."""
+    written = sample.name == "Tensor.__setitem__" or "__i" in sample.name
+    narrowed = any(keyword in sample.case for keyword in ("out=", "where=", "initial=", "several"))
+    return sample.smooth and len(sample.where) == 2 and not (written or narrowed)
+
+
+@pytest.mark.parametrize("narrow_first", [True, False])
+@chosen(takes_two_dtypes)
+def test_arguments_of_two_dtypes(sample: Sample, narrow_first: bool) -> None:
+    """Each gradient has its argument's dtype; that of the wider one is computed in the wider precision."""
+    for narrow, wide in [(np.float32, np.float64)] + [(np.float64, np.complex128)] * sample.is_complex:
+        narrowed = sample.where[0 if narrow_first else 1]
+        arrays = sample.make(wide)
+        arrays[narrowed] = arrays[narrowed].real.astype(narrow)
+        of_narrow, of_wide = gradients(sample, arrays)[:: 1 if narrow_first else -1]
+        assert (of_narrow.dtype, of_wide.dtype) == (narrow, wide)
+        arrays[narrowed] = arrays[narrowed].astype(wide)
+        expected_narrow, expected_wide = gradients(sample, arrays)[:: 1 if narrow_first else -1]
+        if of_narrow.dtype.kind != expected_narrow.dtype.kind:
+            expected_narrow = expected_narrow.real
+        tolerance = TOLERANCE[np.dtype(narrow).char]
+        np.testing.assert_allclose(of_narrow, expected_narrow, rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(of_wide, expected_wide, rtol=1e-12, atol=1e-12)
+
+
+def strided(a: np.ndarray) -> np.ndarray:
+    """The same values, every axis of them backwards and with gaps."""
+    wide = np.zeros([2 * n + 1 for n in a.shape], a.dtype)
+    view = wide[tuple(slice(2 * n, 0, -2) for n in a.shape)] if a.ndim else wide
+    view[...] = a
+    return view
+
+
+@each
+def test_memory_layout_does_not_matter(sample: Sample) -> None:
+    expected = gradients(sample, sample.make())
+    for layout in (strided, lambda a: np.array(a, order="F")):
+        arrays = [layout(a) for a in sample.make()]
+        assert_same(sample.call(gnp, *tensors(sample, arrays)), sample.expected(*sample.make()))
+        assert_same(gradients(sample, arrays), expected)
+
+
+def gradients_of_two(sample: Sample, grouped: bool) -> list[list[Any]]:
+    """The gradients that each of two managers gives, recording together."""
+    points = tensors(sample, sample.make())
+    attached = [points[k] for k in sample.where]
+    first, second = GradManager().attach(attached), GradManager().attach(attached)
+    found = []
+    if grouped:
+        (first | second).record()
+    else:
+        first.record()
+        second.record()
+    try:
+        outs = [y for y in flat(sample.call(gnp, *points)) if knows(first, y)]
+        for manager in (second, first):
+            manager.backward(outs, seeds(outs))
+            found.append([taken(t) for t in attached])
+    finally:
+        first.release()
+        second.release()
+    return found
+
+
+def through_reductions(sample: Sample) -> Any:
+    """The sample's call, its 0-d arguments coming out of sums: NumPy then has scalars in the place of arrays."""
+
+    def call(*given: Any) -> Any:
+        given = [t.sum() if isinstance(t, Tensor) and t.ndim == 0 else t for t in given]
+        return sample.call(gnp, *given)
+
+    return call
+
+
+@chosen(lambda s: s.smooth and any(arg.shape == () for arg in s.args))
+def test_results_of_reductions_serve_as_arguments(sample: Sample) -> None:
+    for dtype in COMPLEX[: sample.is_complex] + REAL[:1]:
+        points = tensors(sample, sample.make(dtype))
+        assert_same(through_reductions(sample)(*points), sample.expected(*sample.make(dtype)))
+        assert gradcheck(through_reductions(sample), points, order=2, fast_mode=True)
+
+
+@pytest.mark.parametrize("grouped", [False, True], ids=["nested", "grouped"])
+@each
+def test_two_managers_give_what_one_gives(sample: Sample, grouped: bool) -> None:
+    expected = gradients(sample, sample.make())
+    for found in gradients_of_two(sample, grouped):
+        assert_same(found, expected)
+
+
+@pytest.mark.parametrize("name", ["sum", "prod", "max", "min"])
+def test_initial_takes_the_dtype_of_the_result(name: str) -> None:
+    for values, initial in ((np.arange(3), 2.5), (np.arange(3), np.float64(2.5)), (np.float32([1, 2]), np.array(2.5))):
+        expected = getattr(np, name)(values, initial=initial)
+        for xp in (gnp, np):
+            assert_same(getattr(xp, name)(tensor(values), initial=initial), expected)
+
+
+# ---------------------------------------------------------------- functions without gradient
+
+
+@pytest.mark.parametrize(("name", "call"), [(n, c) for n, calls in CONSTANTS.items() for c in calls])
+def test_constants_are_numpys_and_untracked(name: str, call: Any) -> None:
+    random = np.random.default_rng(1)
+    arrays = [np.round(random.uniform(-2, 2, (3, 4))) for _ in range(2)]
+    expected = call(np, *arrays)
+    points = [tensor(a) for a in arrays]
+    with GradManager().attach(points):
+        for xp in (gnp, np):
+            found = call(xp, *points)
+            assert_same(found, expected)
+            assert not any(is_known(y) for y in flat(found) if isinstance(y, Tensor))
+    assert_same(call(gnp, *arrays), expected)
+
+
+@pytest.mark.parametrize(("name", "call"), [(n, c) for n, calls in CREATION.items() for c in calls])
+def test_creation_gives_tensors_of_numpys_values(name: str, call: Any) -> None:
+    found = call(gnp)
+    assert isinstance(found, Tensor)
+    if name != "empty":
+        assert_same(found, call(np))
+
+
+# ---------------------------------------------------------------- the table is complete
+
+
+class Watched:
+    """gradmgr.numpy, noting which of its functions are asked for."""
+
+    def __init__(self) -> None:
+        self.asked: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        self.asked.add(name)
+        return getattr(gnp, name)
+
+
+def functions_of(namespace: Any) -> set[str]:
+    names = {name for name in dir(namespace) if callable(getattr(namespace, name))}
+    return {name for name in names if not isinstance(getattr(namespace, name), type)}
+
+
+def test_every_function_has_a_sample() -> None:
+    tried = set()
+    for sample in SAMPLES:
+        watched = Watched()
+        sample.call(watched, *tensors(sample, sample.make()))
+        if "." not in sample.name:
+            assert sample.name in watched.asked, f"sample {sample} does not call what it names"
+        tried |= {getattr(gnp, name) for name in watched.asked}
+    named = {getattr(gnp, s.name) for s in SAMPLES if "." not in s.name}
+    assert named <= tried
+    without_gradient = set(CONSTANTS) | set(CREATION) | {"errstate", "finfo", "iinfo", "isdtype"}
+    lacking = {n for n in functions_of(gnp) if getattr(gnp, n) not in named and n not in without_gradient}
+    assert not lacking, f"functions of gradmgr.numpy without a sample: {sorted(lacking)}"
+    special_names = {n for n in gradmgr.special.__all__ if not any(s.name == f"special.{n}" for s in SAMPLES)}
+    assert not special_names, f"functions of gradmgr.special without a sample: {sorted(special_names)}"
+
+
+# Members of Tensor that give no Tensor that could be differentiated, or none at all.
+NOT_DIFFERENTIABLE = {
+    *("all", "any", "argmax", "argmin", "argsort", "nonzero"),
+    *("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "device", "grad", "grad_fn", "is_leaf", "requires_grad"),
+    *("numpy", "cupy", "item", "tolist", "detach"),
+    *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__invert__"),
+    *(f"__{r}{name}__" for r in ("", "r", "i") for name in ("and", "or", "xor", "lshift", "rshift")),
+    *("__len__", "__hash__", "__repr__", "__str__", "__format__", "__reduce__", "__copy__", "__deepcopy__", "__init__"),
+    *("__float__", "__int__", "__complex__", "__bool__", "__index__", "__doc__", "__module__", "__slots__"),
+    *(
+        "__array__",
+        "__array_namespace__",
+        "__array_ufunc__",
+        "__array_function__",
+        "__cupy_override_elementwise_kernel__",
+    ),
+    *(
+        "__dlpack__",
+        "__dlpack_device__",
+        "__annotations__",
+        "__weakref__",
+        "_array",
+        "_grad",
+        "_mark",
+        "_more",
+        "_rec",
+        "_check_grad",
+    ),
+}
+
+
+def watched_member(member: Any, note: Any) -> Any:
+    if isinstance(member, property):
+        return property(lambda self: (note(), member.fget(self))[1])
+    return lambda self, *args, **keywords: (note(), member(self, *args, **keywords))[1]
+
+
+def test_every_member_of_tensor_has_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = {name: member for name, member in vars(Tensor).items() if name not in NOT_DIFFERENTIABLE}
+    asked: set[str] = set()
+    for name, member in members.items():
+        monkeypatch.setattr(Tensor, name, watched_member(member, lambda n=name: asked.add(n)))
+    named = set()
+    for sample in SAMPLES:
+        kind, _, name = sample.name.partition(".")
+        if kind == "Tensor":
+            asked.clear()
+            sample.call(gnp, *tensors(sample, sample.make()))
+            named |= asked & {name}
+    lacking = set(members) - named
+    assert not lacking, f"members of Tensor without a sample: {sorted(lacking)}"
+
+
+def codes_recorded(sample: Sample) -> set[str]:
+    """What one call puts on a tape: an op's name and, where it matters, which of its inputs are tracked."""
+    points = tensors(sample, sample.make())
+    with GradManager().attach([points[k] for k in sample.where]) as manager:
+        held = sample.call(gnp, *points)
+        codes = {entry[0] for entry in manager._tape.entries}
+        del held
+    return codes
+
+
+def test_every_op_has_a_sample() -> None:
+    recorded = set().union(*map(codes_recorded, SAMPLES))
+    lacking = set(OPS) - {code.partition(".")[0] for code in recorded}
+    assert not lacking, f"ops without a sample: {sorted(lacking)}"
+    without_op = {"attach", "stale"}  # attach() of an intermediate, below; increment_version()
+    lacking = set(PULLS) - recorded - without_op
+    assert not lacking, f"reverse rules without a sample: {sorted(lacking)}"
+
+
+def through_an_attached_intermediate(x: Tensor) -> Tensor:
+    y = x * x
+    for tape in recorders(gradmgr._recorder.current()):
+        if isinstance(tape, Tape):
+            tape.watch(y)
+    return gnp.sin(y) * y
+
+
+def test_an_attached_intermediate_hands_its_gradient_on() -> None:
+    assert gradcheck(through_an_attached_intermediate, tensor([0.5, -1.5]), order=3)
