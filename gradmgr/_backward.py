@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,6 @@ from gradmgr._tape import Tape
 from gradmgr._tensor import Tensor, describe, raw, wrap
 
 Callback = Callable[[Tensor, Tensor], Any]
-
-# Gradients are written under one lock, so that threads sharing a parameter lose no update.
-_writing = threading.Lock()
 
 
 class AttachSpec:
@@ -107,6 +105,8 @@ def _one_for(y: Tensor, position: int) -> Any:
             f"backward without dy needs y to be one real number; y number {position} is {describe(y)}; "
             "reduce it, as with y.sum(), or pass dy of its shape"
         )
+    if a.ndim == 0 and isinstance(a, (np.ndarray, np.generic)):
+        return a.dtype.type(1)  # NumPy divides a scalar by a number ten times faster than a 0-d array
     return _xp.namespace(a).ones(a.shape, a.dtype)
 
 
@@ -228,13 +228,17 @@ def write(results: dict[Tensor, Any], below: Any) -> None:
     """
     outer = [] if below is None else [rec for rec in recorders(below) if rec.open]
     writes: list[tuple[Callable[..., None], Tensor, Any]] = []
-    with _writing, crowd.lock:
+    careful = False
+    with crowd.lock:  # threads that share a parameter lose no update
         while results:
             t, g = results.popitem()
-            held = t.grad
+            held = getattr(t, "_grad", None)
             if outer and (_is_known(outer, g) or _is_known(outer, held)):
                 with during(below):
                     writes.append((_set, t, _recorded_sum(held, g, outer)))
+                continue
+            if held is None and getrefcount(g) <= _SOLE and _is_whole_like(g, t._array):
+                writes.append((_set, t, wrap(g)))
                 continue
             made = wrap(raw(g))
             g = None  # who else holds the array is asked next
@@ -242,11 +246,30 @@ def write(results: dict[Tensor, Any], below: Any) -> None:
                 writes.append((_set, t, _own(made, t)))
             elif held.ndim and crowd.may_write(held) and not _xp.float_errors_raise():
                 writes.append((_add, held, made._array))
+                careful = True
             else:
                 writes.append((_replace, held, _sum_like(held._array, made._array)))
-        with np.errstate(all="ignore"):  # a warning made an error must not stop half-way
+        # A warning made an error must not stop half-way.
+        with np.errstate(all="ignore") if careful else nullcontext():
             for action, target, value in writes:
                 action(target, value)
+
+
+def _count_popped() -> int:
+    results = {0: np.empty(1)}
+    _, g = results.popitem()
+    return getrefcount(g)
+
+
+# The reference count of a gradient that nobody else holds, measured the way `write` asks for it.
+_SOLE = _count_popped()
+
+
+def _is_whole_like(g: Any, a: Any) -> bool:
+    """Tell whether g is an array with memory of its own, laid out as the parameter is."""
+    if g.__class__ is not np.ndarray or g.base is not None or g.strides != a.strides:
+        return False
+    return g.ndim > 0 and g.flags.owndata
 
 
 def _is_known(outer: list[Recorder], g: Any) -> bool:

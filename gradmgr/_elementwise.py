@@ -12,6 +12,8 @@ What is filled in, for `multiply`, whose rules ask for the other operand:
 
 The functions made are: one for the operator (`x` is a Tensor, unknown types give NotImplemented),
 one for the reflected operator, one for the door (keywords, plain arrays), and one pull per code.
+The door's `where` and `dtype` could be keyword-only as NumPy's are; CPython 3.11 calls such
+functions 40 ns slower.
 """
 
 from __future__ import annotations
@@ -37,11 +39,11 @@ def {name}(x, /):
     rec = current()
     if rec.__class__ is Stack:
         return rec.call(op, (x,))
-    c = operate(a)
+    c = {result}
 """
 
 _DOOR_1 = """\
-def {name}(x, /, out=None, *, where=True, dtype=None):
+def {name}(x, /, out=None, where=True, dtype=None):
     if out is not None or where is not True or dtype is not None:
         return with_keywords(door, kernel, (x,), out, where, dtype)
     if not isinstance(x, Tensor):
@@ -73,13 +75,16 @@ _RECORD_1 = """\
 _OPERATOR_2 = """\
 def {name}(x, y, /):
     a = x._array
-    tx = True
-    ty = isinstance(y, Tensor)
-    if ty:
+    tx = ty = True
+    if y.__class__ is Tensor:
         b = y._array
     elif y.__class__ in PLAIN:
         b = y
+        ty = False
+    elif isinstance(y, Tensor):
+        b = y._array
     else:
+        ty = False
         y = b = operand(y)
         if b is NotImplemented:
             return b
@@ -99,7 +104,7 @@ def {name}(y, x, /):
 """
 
 _DOOR_2 = """\
-def {name}(x, y, /, out=None, *, where=True, dtype=None):
+def {name}(x, y, /, out=None, where=True, dtype=None):
     if out is not None or where is not True or dtype is not None:
         return with_keywords(door, kernel, (x, y), out, where, dtype)
     tx = isinstance(x, Tensor)
@@ -122,7 +127,7 @@ _RECORD_2 = """\
     if rec.__class__ is Stack:
         return rec.call(op, (x, y))
     try:
-        c = {kernel}(a, b)
+        c = {result}
     except TypeError:
         check_mixed(op.name, a, b)
         raise
@@ -261,7 +266,7 @@ class _Declaration:
         name: str,
         kernel: Callable[..., Any],
         rules: tuple[Rule, ...],
-        operate: Callable[..., Any] | None,
+        operate: str | None,
         jvp: tuple[Rule, ...] | None,
     ) -> None:
         self.inputs = "xy"[: len(rules)]
@@ -270,6 +275,7 @@ class _Declaration:
         self.rules = dict(zip(self.inputs, rules, strict=True))
         self.wants = {v: tuple(self.on_offer[k] for k in self._asked(rule)) for v, rule in self.rules.items()}
         self.holomorphic = jvp is None
+        self.operate = operate
         self.push_rules = [(rule, self._asked(rule)) for rule in jvp or rules]
         self.layouts: dict[str, tuple[str, list[str]]] = {}  # by code: the tracked inputs, the fields kept
         self.scope: dict[str, Any] = {
@@ -286,7 +292,6 @@ class _Declaration:
             "new": object.__new__,
             "op": op,
             "operand": _xp.operand,
-            "operate": operate or kernel,
             "pull_complex": self.pull_complex,
             "with_keywords": with_keywords,
             **{f"rule_{v}": rule for v, rule in self.rules.items()},
@@ -305,14 +310,16 @@ class _Declaration:
         op.push = self.push
         record = _RECORD_2 if binary else _RECORD_1
 
-        def function(head: str, file: str, kernel: str) -> Callable[..., Any]:
-            return _compile(head.format(name=name) + record.format(kernel=kernel, **entries), name, file, self.scope)
+        call = f"kernel({', '.join('ab'[: len(self.inputs)])})"
 
-        operator = function(_OPERATOR_2 if binary else _OPERATOR_1, f"operator {name}", "operate")
-        door = function(_DOOR_2 if binary else _DOOR_1, name, "kernel")
+        def function(head: str, file: str, result: str) -> Callable[..., Any]:
+            return _compile((head + record).format(name=name, result=result, **entries), name, file, self.scope)
+
+        operator = function(_OPERATOR_2 if binary else _OPERATOR_1, f"operator {name}", self.operate or call)
+        door = function(_DOOR_2 if binary else _DOOR_1, name, call)
         door.__globals__["door"] = door
         # The ufunc, not the operator: Python would add a complex number and a NumPy scalar to a Python number.
-        reflected = function(_REFLECTED_2, f"reflected {name}", "kernel") if binary else None
+        reflected = function(_REFLECTED_2, f"reflected {name}", call) if binary else None
         return Made(op, door, operator, reflected)
 
     def _pull(self, tracked: str) -> str:
@@ -356,7 +363,7 @@ def elementwise(
     name: str,
     kernel: Callable[..., Any],
     *rules: Rule,
-    operate: Callable[..., Any] | None = None,
+    operate: str | None = None,
     jvp: tuple[Rule, ...] | None = None,
 ) -> Made:
     """Declare an op of one or two inputs that works element by element, with broadcasting.
@@ -366,7 +373,7 @@ def elementwise(
         kernel: the NumPy ufunc.
         rules: for each input, rule(g, ...) naming any of `x`, `y`, `out`: the derivative's map, which
             serves as the forward rule and, conjugated around, as the reverse rule.
-        operate: the operator's kernel where there is one: `operator.mul` is 30 ns faster than the ufunc.
+        operate: the operator's expression where there is one: "a * b" is 30 ns faster than the ufunc.
         jvp: forward rules, for an op that is not holomorphic; `rules` are then the reverse rules verbatim.
     """
     return _Declaration("elementwise", name, kernel, rules, operate, jvp).make()
@@ -376,7 +383,7 @@ def multilinear(
     name: str,
     kernel: Callable[..., Any],
     *rules: Rule,
-    operate: Callable[..., Any] | None = None,
+    operate: str | None = None,
 ) -> Made:
     """Declare an op linear in each of its two inputs: the forward rule replaces one input at a time.
 

@@ -225,14 +225,8 @@ def updater(operate: Callable[[Tensor, Any], Any], ufunc: Callable[..., Any] | N
     """
 
     def update(x: Tensor, y: Any, /) -> Any:
-        if ufunc is not None and current() is None and x._array.nbytes > _SMALL_BUFFER:
-            b = y._array if isinstance(y, Tensor) else _xp.operand(y)
-            fits = b is not NotImplemented and np.shape(b) in ((), x.shape) and not _xp.float_errors_raise()
-            with crowd.lock:
-                if fits and crowd.may_write(x):
-                    ufunc(x._array, b, out=x._array)
-                    x._rec = None
-                    return x
+        if current() is None and ufunc is not None and x._array.nbytes > _SMALL_BUFFER and _written(x, y, ufunc):
+            return x
         z = operate(x, y)
         if z is NotImplemented:
             return z
@@ -242,6 +236,19 @@ def updater(operate: Callable[[Tensor, Any], Any], ufunc: Callable[..., Any] | N
         return rebind(x, z)
 
     return update
+
+
+def _written(x: Tensor, y: Any, ufunc: Callable[..., Any]) -> bool:
+    """Write x op y into the buffer of x if nobody else can see it; tell whether that was done."""
+    b = y._array if isinstance(y, Tensor) else _xp.operand(y)
+    if b is NotImplemented or np.shape(b) not in ((), x.shape) or _xp.float_errors_raise():
+        return False
+    with crowd.lock:
+        if not crowd.may_write(x):
+            return False
+        ufunc(x._array, b, out=x._array)
+    x._rec = None
+    return True
 
 
 def with_keywords(door: Any, ufunc: Any, args: tuple[Any, ...], out: Any, where: Any, dtype: Any) -> Any:

@@ -15,15 +15,20 @@ from gradmgr._xp import is_array, shares_memory
 
 Entry = tuple[Any, ...]
 
-_FIRST_SWEEP = 256
-
-
-def _held(entry: Entry) -> int:
-    return sys.getrefcount(entry[1])
+# A sweep comes after this many entries, or sooner where results nobody holds may be this many bytes:
+# memory that is used again while it is in the cache costs no page faults.
+_MANY = 64
+_BYTES = 1 << 21
 
 
 # The reference count of a mark that only its own entry holds, measured the way it is used.
-_UNHELD = _held(("", object()))
+_UNHELD = [sys.getrefcount(entry[1]) for entry in [("", object())]][0]
+
+
+def _patience(entries: list[Any]) -> int:
+    """Return how many more entries to wait for, judging their size by the last one's."""
+    last = sum(int(kept.nbytes) for kept in _flat(entries[-1][2:]) if is_array(kept)) if entries else 0
+    return max(4, min(_MANY, _BYTES // (last + 1)))
 
 
 class _Inert(list[Any]):
@@ -47,7 +52,7 @@ class _NotOwned(set[Any]):
 class Tape(Recorder):
     """Reverse mode: a mark names a value on the tape."""
 
-    __slots__ = ("_sweeping", "entries", "leaves", "left", "limit")
+    __slots__ = ("_all_at", "_seen", "_sweeping", "entries", "leaves", "left", "limit")
 
     is_tape = True
 
@@ -56,7 +61,9 @@ class Tape(Recorder):
         self.entries: list[Any] = []
         self.leaves: dict[Tensor, Any] = {}  # every attached tensor seen, and the mark its gradient goes to
         self.left: set[Tensor] = set()  # leaves that were detached; kept alive, since an id names a mark
-        self.limit = _FIRST_SWEEP
+        self.limit = _MANY  # entries at which to sweep
+        self._seen = 0  # entries that a sweep has looked at
+        self._all_at = 2 * _MANY  # entries at which to look at all
         self._sweeping = threading.Lock()
         for t in leaves:
             self._take_as_leaf(t, id(t))
@@ -103,19 +110,25 @@ class Tape(Recorder):
     def sweep(self) -> None:
         """Drop the entries whose results nobody holds any more.
 
-        From the end to the start, so that a dropped entry's inputs can follow. Other threads may
-        append meanwhile: only the entries seen at the start are touched.
+        Most results that are dropped at all are dropped soon, so every few entries only the newest
+        are looked at, and all of them when their number has doubled. From the end to the start, so
+        that a dropped entry's inputs can follow. Other threads may append meanwhile: only the
+        entries seen at the start are touched.
         """
         if not self.open or not self._sweeping.acquire(blocking=False):
             return
         entries, end = self.entries, len(self.entries)
+        start = 0 if end > self._all_at else self._seen
         try:
-            for k in range(end - 1, -1, -1):
-                if _held(entries[k]) <= _UNHELD:
+            for k in range(end - 1, start - 1, -1):
+                if sys.getrefcount(entries[k][1]) <= _UNHELD:
                     entries[k] = None
         finally:
-            entries[:end] = [e for e in entries[:end] if e is not None]
-            self.limit = max(_FIRST_SWEEP, 2 * len(entries))
+            entries[start:end] = filter(None, entries[start:end])
+            self._seen = kept = len(entries)
+            if start == 0:
+                self._all_at = 2 * kept + _MANY
+            self.limit = kept + _patience(entries)
             self._sweeping.release()
 
     def close(self) -> None:

@@ -11,13 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench import _measure, _report, atoms, memory, peers, programs, scale
+from bench._measure import Contestant, Pace, Row, Table, Verdict, WrongAnswerError, always
+from bench.libraries import Gradmgr, NetworkByHand, by_hand, chain_by_hand
+
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # `bench` is no part of the package; `pytest` alone does not look in the root
-
-from bench import _measure, _report, atoms, memory, peers, programs, scale  # noqa: E402  # found through the line above
-from bench._measure import Contestant, Pace, Row, Table, Verdict, WrongAnswerError, always  # noqa: E402  # as above
-from bench.libraries import Gradmgr, NetworkByHand, by_hand, chain_by_hand  # noqa: E402  # as above
-
 NO_TIME = Pace(rounds=2, tries=1, turn=0.0, long_rounds=1)
 
 

@@ -60,7 +60,6 @@ MAY_CHANGE = {
     ("gradmgr._recorder", "crowd"),
     ("gradmgr.manager", "_backwarding"),
     ("gradmgr.manager", "_turns"),
-    ("gradmgr._backward", "_writing"),
     ("gradmgr._op", "OPS"),
     ("gradmgr._op", "PULLS"),
     ("gradmgr._op", "INPUTS"),

@@ -10,7 +10,6 @@ NumPy more than twice what a second array does, so `x + x` stands for `2 * x`.
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any
 
 import numpy as np
@@ -56,18 +55,16 @@ _where = custom(
 
 # ---------------------------------------------------------------- arithmetic
 
-add = elementwise("add", np.add, lambda g: g, lambda g: g, operate=operator.add)
-subtract = elementwise("subtract", np.subtract, lambda g: g, lambda g: -g, operate=operator.sub)
-multiply = elementwise("multiply", np.multiply, lambda g, y: g * y, lambda g, x: g * x, operate=operator.mul)
-divide = elementwise("divide", np.divide, lambda g, y: g / y, lambda g, y, out: -g * out / y, operate=operator.truediv)
-negative = elementwise("negative", np.negative, lambda g: -g, operate=operator.neg)
-positive = elementwise("positive", np.positive, lambda g: g, operate=operator.pos)
+add = elementwise("add", np.add, lambda g: g, lambda g: g, operate="a + b")
+subtract = elementwise("subtract", np.subtract, lambda g: g, lambda g: -g, operate="a - b")
+multiply = elementwise("multiply", np.multiply, lambda g, y: g * y, lambda g, x: g * x, operate="a * b")
+divide = elementwise("divide", np.divide, lambda g, y: g / y, lambda g, y, out: -g * out / y, operate="a / b")
+negative = elementwise("negative", np.negative, lambda g: -g, operate="-a")
+positive = elementwise("positive", np.positive, lambda g: g, operate="+a")
 reciprocal = elementwise("reciprocal", np.reciprocal, lambda g, out: -g * out * out)
-remainder = elementwise(
-    "remainder", np.remainder, lambda g: g, lambda g, x, y: -g * floor.door(x / y), operate=operator.mod
-)
+remainder = elementwise("remainder", np.remainder, lambda g: g, lambda g, x, y: -g * floor.door(x / y), operate="a % b")
 fmod = elementwise("fmod", np.fmod, lambda g: g, lambda g, x, y: -g * trunc.door(x / y))
-floor_divide = elementwise("floor_divide", np.floor_divide, _zeros_like, _zeros_like, operate=operator.floordiv)
+floor_divide = elementwise("floor_divide", np.floor_divide, _zeros_like, _zeros_like, operate="a // b")
 
 # ---------------------------------------------------------------- powers
 
@@ -75,7 +72,7 @@ _NUMBER: Any = (int, float, complex, np.generic)
 
 
 def _power_x(g: Any, x: Any, y: Any) -> Any:
-    """Y x^(y-1), which is 0 for y = 0, even at x = 0."""
+    """Return y x^(y-1), which is 0 for y = 0, even at x = 0."""
     if isinstance(y, _NUMBER):
         if y == 2:
             return g * (x + x)
@@ -99,7 +96,7 @@ def _as_precise(value: Any, like: Any) -> Any:
     return as_type(value, wanted) if narrower else value
 
 
-power = elementwise("power", np.power, _power_x, _power_y, operate=operator.pow)
+power = elementwise("power", np.power, _power_x, _power_y, operate="a ** b")
 square = elementwise("square", np.square, lambda g, x: g * (x + x))
 sqrt = elementwise("sqrt", np.sqrt, lambda g, out: g / (2 * out))
 cbrt = elementwise("cbrt", np.cbrt, lambda g, out: g / (3 * out * out))
@@ -162,7 +159,7 @@ arctanh = elementwise("arctanh", np.arctanh, lambda g, x: g / ((1 - x) * (1 + x)
 
 
 def _over_or_zero(value: Any, divisor: Any) -> Any:
-    """Value / divisor, and 0 where the divisor is 0 (there value is 0 too)."""
+    """Return value / divisor, and 0 where the divisor is 0 (there value is 0 too)."""
     return value / choose(raw(divisor) == 0, 1.0, divisor)
 
 
@@ -208,7 +205,7 @@ absolute = elementwise(
     "absolute",
     np.absolute,
     lambda g, x: g * sign.door(x),
-    operate=abs,
+    operate="abs(a)",
     jvp=(lambda t, x: _real_of_product(t, sign.door(x)),),
 )
 fabs = elementwise("fabs", np.fabs, lambda g, x: g * sign.door(x))

@@ -28,25 +28,28 @@ def _matmul_x(g: Any, y: Any) -> Any:
         return expand_dims(g, -1) * y
     if g.ndim == y.ndim - 1:
         return _matvec(y, g)
-    return g @ y.mT if isinstance(y, Tensor) else g @ y.swapaxes(-1, -2)
+    return g @ _transposed(y)
 
 
 def _matmul_y(g: Any, x: Any) -> Any:
     """The cotangent of y in x @ y. That y is 1-d shows in g having one axis less than x."""
     if x.ndim == 1:
         return multiply.door(expand_dims(x, -1), expand_dims(g, -2)) if g.ndim else g * x
-    transposed = x.mT if isinstance(x, Tensor) else x.swapaxes(-1, -2)
     if g.ndim == x.ndim - 1:
-        return _matvec(transposed, g)
-    return transposed @ g
+        return _matvec(_transposed(x), g)
+    return _transposed(x) @ g
+
+
+def _transposed(m: Any) -> Any:
+    return m.T if m.ndim == 2 else m.swapaxes(-1, -2)
 
 
 def _matvec(m: Any, v: Any) -> Any:
-    """M @ v for stacks of matrices and of vectors."""
+    """Return m @ v for stacks of matrices and of vectors."""
     return matmul.door(m, expand_dims(v, -1))[..., 0]
 
 
-matmul = multilinear("matmul", np.matmul, _matmul_x, _matmul_y, operate=operator.matmul)
+matmul = multilinear("matmul", np.matmul, _matmul_x, _matmul_y, operate="a @ b")
 
 
 def _product(a: Any, b: Any) -> Any:

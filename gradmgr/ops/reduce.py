@@ -192,7 +192,7 @@ def _recur_kernel(b: Any, a: Any, axis: int) -> Any:
 
 
 def _before(x: Any, axis: int, first: float) -> Any:
-    """X shifted one later along an axis, with `first` in front."""
+    """Return x shifted one later along an axis, with `first` in front."""
     head: list[Any] = [slice(None)] * axis
     z = raw(x)
     shifted = _xp.namespace(z).full_like(z, first)

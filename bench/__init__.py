@@ -1,0 +1,1 @@
+"""Benchmarks of gradmgr; run one with `python -m bench`."""

@@ -1,0 +1,59 @@
+"""`python -m bench atoms`: measure, print ratios beside their targets, save them."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import sys
+from collections.abc import Sequence
+
+_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("suite", choices=["atoms"], help="atoms: single ops, chains, small networks, scale, memory")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: within a minute, more noise")
+    parser.add_argument("--only", metavar="TITLE", default="", help="only the tables whose title contains this")
+    parser.add_argument("--threads", type=int, default=1, help="threads for every contestant (default 1)")
+    parser.add_argument(
+        "--keep-freed", action="store_true", help="let glibc keep large freed blocks (fewer page faults)"
+    )
+    parser.add_argument("--json", metavar="FILE", help="also write the figures, with machine and versions, to FILE")
+    return parser.parse_args(argv)
+
+
+def _keep_freed_memory() -> None:
+    """Stop glibc from giving large freed blocks back to the system, for every contestant alike."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None or not (mallopt(_M_MMAP_THRESHOLD, 1 << 30) and mallopt(_M_TRIM_THRESHOLD, -1)):
+        sys.exit("--keep-freed needs glibc's mallopt, which this platform does not have")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _arguments(argv)
+    for pool in _POOLS:
+        os.environ[pool] = str(arguments.threads)
+    if arguments.keep_freed:
+        _keep_freed_memory()
+    # Only now: NumPy and PyTorch read the environment when they are imported.
+    from bench import _report, atoms
+    from bench._measure import FULL, QUICK
+
+    pace = QUICK if arguments.quick else FULL
+    machine = _report.machine(arguments)
+    print(_report.header(machine))
+    tables = []
+    for table in atoms.tables(pace, arguments.threads, arguments.only):
+        print(_report.text(table), flush=True)
+        tables.append(table)
+    print(_report.summary(tables))
+    if arguments.json:
+        _report.write_json(arguments.json, machine, tables)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
