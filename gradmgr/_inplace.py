@@ -225,8 +225,11 @@ def updater(operate: Callable[[Tensor, Any], Any], ufunc: Callable[..., Any] | N
     """
 
     def update(x: Tensor, y: Any, /) -> Any:
-        if current() is None and ufunc is not None and x._array.nbytes > _SMALL_BUFFER and _written(x, y, ufunc):
-            return x
+        if current() is None and ufunc is not None and (y.__class__ is Tensor or y.__class__ in _xp.PLAIN):
+            b = y._array if y.__class__ is Tensor else y
+            write = _replaced if x._array.nbytes <= _SMALL_BUFFER else _written
+            if write(x, b, ufunc):
+                return x
         z = operate(x, y)
         if z is NotImplemented:
             return z
@@ -238,10 +241,23 @@ def updater(operate: Callable[[Tensor, Any], Any], ufunc: Callable[..., Any] | N
     return update
 
 
-def _written(x: Tensor, y: Any, ufunc: Callable[..., Any]) -> bool:
-    """Write x op y into the buffer of x if nobody else can see it; tell whether that was done."""
-    b = y._array if isinstance(y, Tensor) else _xp.operand(y)
-    if b is NotImplemented or np.shape(b) not in ((), x.shape) or _xp.float_errors_raise():
+def _replaced(x: Tensor, b: Any, ufunc: Callable[..., Any]) -> bool:
+    """Give x the new array x op b if it fits; saves an optimiser's small step the Tensor between."""
+    a = x._array
+    try:
+        c = ufunc(a, b)
+    except TypeError:
+        return False  # the operator says it better
+    if c.shape != a.shape or c.dtype != a.dtype:
+        return False
+    x._array = c
+    x._rec = None
+    return True
+
+
+def _written(x: Tensor, b: Any, ufunc: Callable[..., Any]) -> bool:
+    """Write x op b into the buffer of x if nobody else can see it; tell whether that was done."""
+    if np.shape(b) not in ((), x.shape) or _xp.float_errors_raise():
         return False
     with crowd.lock:
         if not crowd.may_write(x):

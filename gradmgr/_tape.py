@@ -16,19 +16,22 @@ from gradmgr._xp import is_array, shares_memory
 Entry = tuple[Any, ...]
 
 # A sweep comes after this many entries, or sooner where results nobody holds may be this many bytes:
-# memory that is used again while it is in the cache costs no page faults.
+# then a sweep costs some 2 % of the operations between two of them, whatever the size of their arrays.
 _MANY = 64
-_BYTES = 1 << 21
+_BYTES = 1 << 25
 
 
 # The reference count of a mark that only its own entry holds, measured the way it is used.
-_UNHELD = [sys.getrefcount(entry[1]) for entry in [("", object())]][0]
+_UNHELD = next(sys.getrefcount(entry[1]) for entry in [("", object())])
 
 
 def _patience(entries: list[Any]) -> int:
     """Return how many more entries to wait for, judging their size by the last one's."""
-    last = sum(int(kept.nbytes) for kept in _flat(entries[-1][2:]) if is_array(kept)) if entries else 0
-    return max(4, min(_MANY, _BYTES // (last + 1)))
+    size = 1
+    for kept in entries[-1] if entries else ():
+        for part in kept if kept.__class__ is tuple else (kept,):
+            size += getattr(part, "nbytes", 0)
+    return max(1, min(_MANY, _BYTES // size))
 
 
 class _Inert(list[Any]):
@@ -50,7 +53,11 @@ class _NotOwned(set[Any]):
 
 
 class Tape(Recorder):
-    """Reverse mode: a mark names a value on the tape."""
+    """Reverse mode: a mark names a value on the tape.
+
+    A leaf shared by threads is stamped by each of their tapes. That its mark, id(t), is the same for
+    all of them keeps a reader right that sees one tape's stamp and another's mark.
+    """
 
     __slots__ = ("_all_at", "_seen", "_sweeping", "entries", "leaves", "left", "limit")
 
@@ -58,15 +65,18 @@ class Tape(Recorder):
 
     def __init__(self, leaves: Iterable[Tensor] = ()) -> None:
         super().__init__()
+        self.guests = {t: id(t) for t in leaves}
         self.entries: list[Any] = []
-        self.leaves: dict[Tensor, Any] = {}  # every attached tensor seen, and the mark its gradient goes to
+        self.leaves = self.guests.copy()  # every attached tensor seen, and the mark its gradient goes to
         self.left: set[Tensor] = set()  # leaves that were detached; kept alive, since an id names a mark
         self.limit = _MANY  # entries at which to sweep
         self._seen = 0  # entries that a sweep has looked at
         self._all_at = 2 * _MANY  # entries at which to look at all
         self._sweeping = threading.Lock()
-        for t in leaves:
-            self._take_as_leaf(t, id(t))
+        for t, mark in self.guests.items():
+            if t._rec is None or not t._rec.open:
+                t._mark = mark
+                t._rec = self
 
     # ------------------------------------------------------------ noting
 
@@ -81,11 +91,6 @@ class Tape(Recorder):
             self.forget(t)
         else:
             mark = object() if t in self.leaves or t in self.left else id(t)
-        self._take_as_leaf(t, mark)
-
-    def _take_as_leaf(self, t: Tensor, mark: Any) -> None:
-        # A leaf shared by threads is stamped by each of their tapes. That its mark, id(t), is the same
-        # for all of them keeps a reader right that sees one tape's stamp and another's mark.
         self.leaves[t] = self.guests[t] = mark
         if t._rec is None or not t._rec.open:
             t._mark = mark
@@ -215,7 +220,7 @@ def _pull_down_to(stop: int, entries: list[Any], grads: Grads, owned: Owned) -> 
     pop = entries.pop
     e: Any = ("",)
     try:
-        while len(entries) > stop:
+        for _ in range(len(entries) - stop):
             e = pop()
             g = take(e[1], None)
             if g is not None:
