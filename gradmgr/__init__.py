@@ -14,10 +14,11 @@
 from gradmgr import errors, graph, numpy, special
 from gradmgr._backward import AttachSpec
 from gradmgr._recorder import enable_grad, no_grad
-from gradmgr._tensor import Tensor, asarray, from_dlpack, tensor
+from gradmgr._tensor import Tensor, from_dlpack, tensor
 from gradmgr.errors import GradcheckError
 from gradmgr.gradcheck import gradcheck
 from gradmgr.manager import GradManager, GradManagerGroup, get_backwarding_grad_manager, set_multithreading_enabled
+from gradmgr.ops.create import asarray
 
 __version__ = "0.1.0"
 

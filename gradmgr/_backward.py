@@ -124,11 +124,12 @@ class Chains:
         self.waiting: list[tuple[Tensor, Any, int]] = []  # tensor, future, place in its chain
         self.objects: list[Any] = []  # callback objects whose begin ran
         self.state: Any = None
+        self.before: Any = None
 
     def run(self, tape: Tape, seeds: list[tuple[Any, Any]], retain: bool) -> dict[Tensor, Any]:
         """Walk the tape with the callbacks; return the gradient of every leaf that was reached."""
         # Callbacks compute as if before the recording, but a write in place is told to all.
-        self.state = before = told(tape.below, current())
+        self.state = self.before = told(tape.below, current())
         chained = [t for t in tape.leaves if t in self.specs and self.specs[t].callbacks]
         completed = tape.first_uses(chained)
         self._call(self._begin)
@@ -140,7 +141,7 @@ class Chains:
                 self.results[t] = g
         del grads
         self._call(self._finish)
-        carry_over(before, self.state)
+        carry_over(self.before, self.state)
         return self.results
 
     def abort(self, error: BaseException) -> None:
@@ -151,12 +152,16 @@ class Chains:
                     getattr(callback, "abort", _nothing)(self.manager)
                 except Exception as second:
                     error.add_note(f"(and {_name(callback)}.abort raised {second!r})")
+            self.state = current()
+        carry_over(self.before, self.state)
 
     def _call(self, function: Callable[..., None], *args: Any) -> None:
         """Call what calls callbacks, in their state; what they record goes on in the next."""
         with during(self.state):
-            function(*args)
-            self.state = current()
+            try:
+                function(*args)
+            finally:
+                self.state = current()
 
     def _begin(self) -> None:
         for callback in {id(cb): cb for spec in self.specs.values() for cb in spec.callbacks}.values():

@@ -44,7 +44,7 @@ def custom(
     Returns:
         f(inputs..., params...), positional, which takes Tensors and plain arrays.
     """
-    op = Op(name, "custom", kernel)
+    op = Op(name, kernel)
     inputs = tuple(vjp)
     arguments = tuple(inspect.signature(kernel).parameters)
     if arguments[: len(inputs)] != inputs or tuple(jvp) != inputs:
@@ -110,7 +110,7 @@ def variadic(
         count = arguments[-1]
         return kernel(list(arguments[:count]), *arguments[count:-1])
 
-    op = Op(name, "variadic", on_all)
+    op = Op(name, on_all)
 
     def call(sequence: Sequence[Any], *params: Any) -> Any:
         if any(isinstance(t, Tensor) for t in sequence):

@@ -262,7 +262,6 @@ class _Declaration:
 
     def __init__(
         self,
-        kind: str,
         name: str,
         kernel: Callable[..., Any],
         rules: tuple[Rule, ...],
@@ -271,7 +270,7 @@ class _Declaration:
     ) -> None:
         self.inputs = "xy"[: len(rules)]
         self.on_offer = (*self.inputs, "out")
-        self.op = op = Op(name, kind, kernel)
+        self.op = op = Op(name, kernel)
         self.rules = dict(zip(self.inputs, rules, strict=True))
         self.wants = {v: tuple(self.on_offer[k] for k in self._asked(rule)) for v, rule in self.rules.items()}
         self.holomorphic = jvp is None
@@ -337,9 +336,9 @@ class _Declaration:
         """Pull by the conjugated map, as reverse mode asks of a holomorphic function."""
         tracked, fields = self.layouts[e[0]]
         kept = dict(zip(fields, e[2 + len(tracked) :], strict=True))
-        g = _conj(g)
+        g = conj_of(g)
         for v, mark in zip(tracked, e[2:], strict=False):
-            d = _conj(self.rules[v](g, *[kept[name] for name in self.wants[v]]))
+            d = conj_of(self.rules[v](g, *[kept[name] for name in self.wants[v]]))
             own = kept.get(v)
             shape, dtype = (kept[f"{v}_shape"], kept[f"{v}_dtype"]) if own is None else (own.shape, own.dtype)
             accumulate(grads, owned, mark, fit(d, shape, dtype))
@@ -376,7 +375,7 @@ def elementwise(
         operate: the operator's expression where there is one: "a * b" is 30 ns faster than the ufunc.
         jvp: forward rules, for an op that is not holomorphic; `rules` are then the reverse rules verbatim.
     """
-    return _Declaration("elementwise", name, kernel, rules, operate, jvp).make()
+    return _Declaration(name, kernel, rules, operate, jvp).make()
 
 
 def multilinear(
@@ -389,7 +388,7 @@ def multilinear(
 
     A rule's result may still have the broadcast batch axes; the engine sums them away.
     """
-    made = _Declaration("multilinear", name, kernel, rules, operate, None).make()
+    made = _Declaration(name, kernel, rules, operate, None).make()
 
     def push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
         tx, ty = tangents
@@ -405,10 +404,11 @@ def multilinear(
 conj = elementwise(
     "conjugate",
     np.conjugate,
-    lambda g: _conj(g),
-    jvp=(lambda t: _conj(t),),
+    lambda g: conj_of(g),
+    jvp=(lambda t: conj_of(t),),
 )
 
 
-def _conj(g: Any) -> Any:
-    return conj.door(g) if is_complex(g) else g
+def conj_of(z: Any) -> Any:
+    """Return the complex conjugate; a real value as it is."""
+    return conj.door(z) if is_complex(z) else z

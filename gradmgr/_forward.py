@@ -27,8 +27,3 @@ class Forward(Recorder):
         with during(self.below):
             tangent = spread(op.push(marks, values, out, params), raw(out))
         self.stamp(z, tangent)
-
-    def close(self) -> None:
-        """Forget the tangents of attached tensors; those of results go with the results."""
-        self.open = False
-        self.guests.clear()

@@ -54,6 +54,11 @@ def _check_places_differ(a: Any, index: Index) -> None:
 def _is_last(like: Any, shape: tuple[int, ...], index: Index) -> Any:
     """Tell for each element of x[index] whether it is the last, or only, one to name its place in x."""
     xp, size = _xp.namespace(like), int(np.prod(shape))
+    if xp is np and index.__class__ is np.ndarray:  # O(rows named), for loops
+        rows = index.ravel()[::-1] % shape[0]
+        last = np.zeros(index.size, dtype=bool)
+        last[index.size - 1 - np.unique(rows, return_index=True)[1]] = True
+        return last.reshape(index.shape + (1,) * (len(shape) - 1))
     places = xp.arange(size).reshape(shape)[index]
     order = xp.arange(places.size).reshape(places.shape)
     winner = xp.zeros(size, dtype=order.dtype)
@@ -61,7 +66,7 @@ def _is_last(like: Any, shape: tuple[int, ...], index: Index) -> Any:
     return winner[places] == order
 
 
-_op = enroll(Op("setitem", "linear", _put))
+_op = enroll(Op("setitem", _put))
 
 
 def _entry(m: Any, marks: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
@@ -90,7 +95,8 @@ def _last_writes(g: Any, shape: tuple[int, ...], index: Index) -> Any:
     """Zero the gradient of values that a later one in the same write replaced: x[[0, 0]] = [2, 3]."""
     if not may_repeat(index):
         return g
-    return g * _is_last(raw(g), shape, index).astype(g.dtype)
+    last = _is_last(raw(g), shape, index)
+    return g if last.all() else put(g, _xp.namespace(raw(g)).broadcast_to(~last, g.shape), 0)
 
 
 def _as_written(g: Any, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -257,8 +263,8 @@ def _replaced(x: Tensor, b: Any, ufunc: Callable[..., Any]) -> bool:
 
 def _written(x: Tensor, b: Any, ufunc: Callable[..., Any]) -> bool:
     """Write x op b into the buffer of x if nobody else can see it; tell whether that was done."""
-    if np.shape(b) not in ((), x.shape) or _xp.float_errors_raise():
-        return False
+    if np.shape(b) not in ((), x.shape) or _xp.float_errors_raise() or not _xp.is_differentiable(x._array.dtype):
+        return False  # integers raise half-way: a negative exponent
     with crowd.lock:
         if not crowd.may_write(x):
             return False
@@ -282,10 +288,12 @@ def with_keywords(door: Any, ufunc: Any, args: tuple[Any, ...], out: Any, where:
 
 
 def _as_loop_dtype(t: Any, dtype: np.dtype[Any], name: str) -> Any:
-    if not isinstance(t, Tensor):
-        return np.asarray(t, dtype=dtype) if isinstance(t, (list, tuple)) else t
+    if isinstance(t, (list, tuple)):
+        t = np.asarray(t)
+    if not isinstance(t, Tensor) and not _xp.is_array(t):
+        return t
     if not np.can_cast(t.dtype, dtype, "same_kind"):
-        raise errors.DtypeError(f"{name}(dtype={dtype}) cannot take {describe(t)} by a same-kind cast; cast it first")
+        raise errors.DtypeError(f"{name}(dtype={dtype}) cannot take {t.dtype} by a same-kind cast; cast it first")
     return as_type(t, dtype)
 
 

@@ -32,11 +32,10 @@ Pull = Callable[[tuple[Any, ...], Any, Grads, Owned], None]
 class Op:
     """One declaration of the op table."""
 
-    __slots__ = ("entry", "kernel", "kind", "name", "push")
+    __slots__ = ("entry", "kernel", "name", "push")
 
-    def __init__(self, name: str, kind: str, kernel: Callable[..., Any]) -> None:
+    def __init__(self, name: str, kernel: Callable[..., Any]) -> None:
         self.name = name
-        self.kind = kind
         self.kernel = kernel
         # entry(mark, marks, values, out, params) -> the tuple for a tape.
         self.entry: Callable[..., tuple[Any, ...]]
@@ -105,7 +104,7 @@ def linear(name: str, kernel: Callable[..., Any], adjoint: Rule) -> Callable[...
     Returns:
         f(x, *params), which takes Tensors and plain arrays.
     """
-    op = Op(name, "linear", kernel)
+    op = Op(name, kernel)
     params_of_kernel = tuple(inspect.signature(kernel).parameters)[1:]
     wanted = reads(adjoint, ("shape", "dtype", *params_of_kernel), name)
 

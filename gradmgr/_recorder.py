@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-import weakref
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from types import TracebackType
@@ -24,41 +23,42 @@ Groups = tuple[tuple["Recorder", ...], ...]
 
 _current: ContextVar[Any] = ContextVar("gradmgr_current", default=None)
 current = _current.get
+# The no_grad and enable_grad blocks entered in this context, each with what was current before.
+_modes: ContextVar[tuple[Any, ...]] = ContextVar("gradmgr_modes", default=())
 
 
 class _Crowd:
-    """Which threads have ever recorded; a write in place is allowed to the only one.
+    """Which threads are recording; a write in place is allowed where no other is.
 
     Between asking whether a buffer is private and writing to it, another thread that records could
-    take the buffer and keep it for a derivative. So the two happen under a lock, and where several
-    threads record, buffers are replaced instead of written to. Threads that never record, such as a
-    progress bar's, do not count; a dead thread's token is freed with its thread-local storage.
+    take the buffer and keep it for a derivative. So the two happen under a lock that a recording
+    needs to begin, and while other threads record, buffers are replaced instead of written to.
     """
-
-    class _Token:
-        __slots__ = ("__weakref__",)
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self._here = threading.local()
-        self._count = 0
+        self._open: dict[int, int] = {}  # by thread, how many of its recordings are open
 
-    def join(self) -> None:
-        """Count this thread from now on."""
-        if not hasattr(self._here, "token"):
-            with self.lock:
-                self._here.token = token = self._Token()
-                self._count += 1
-                weakref.finalize(token, self._leave).atexit = False
-
-    def _leave(self) -> None:
+    def begin(self) -> int:
+        """Count a recording of this thread; returns the thread."""
+        here = threading.get_ident()
         with self.lock:
-            self._count -= 1
+            self._open[here] = self._open.get(here, 0) + 1
+        return here
+
+    def end(self, thread: int) -> None:
+        """Count a recording no more."""
+        with self.lock:
+            left = self._open.get(thread, 0) - 1
+            if left > 0:
+                self._open[thread] = left
+            else:
+                self._open.pop(thread, None)
 
     def may_write(self, t: Tensor) -> bool:
         """Tell whether to write to the buffer of `t` in place; asked, and acted on, with the lock held."""
-        others = self._count - hasattr(self._here, "token")
-        return not others and _xp.is_private(t)
+        alone = not self._open or (len(self._open) == 1 and threading.get_ident() in self._open)
+        return alone and _xp.is_private(t)
 
 
 crowd = _Crowd()
@@ -67,7 +67,7 @@ crowd = _Crowd()
 class Recorder:
     """Listens to operations; a mark is what it calls a tensor."""
 
-    __slots__ = ("below", "guests", "open", "strays")
+    __slots__ = ("_thread", "below", "guests", "open", "strays")
 
     # Whether no_grad hides it and the hot templates may deal with it inline.
     is_tape = False
@@ -77,6 +77,14 @@ class Recorder:
         self.guests: dict[Tensor, Any] = {}  # marks of attached tensors; also keeps them alive
         self.open = True
         self.strays = False  # whether a mark was put where the hot templates do not look
+        self._thread = crowd.begin()
+
+    def close(self) -> None:
+        """Forget everything and hear nothing more."""
+        if self.open:
+            self.open = False
+            crowd.end(self._thread)
+        self.guests.clear()
 
     def known(self, t: Tensor) -> Any:
         """Return what this recorder calls `t`, or None."""
@@ -204,15 +212,15 @@ def is_tracked(t: Tensor) -> bool:
 
 def enter(*group: Recorder) -> None:
     """Make these recorders, as one group, current above what is."""
-    crowd.join()
     state = current()
     if state is None and len(group) == 1 and group[0].is_tape:  # the common case, without the tuples
         _current.set(group[0])
         return
+    groups, everyone = (_without(part, ()) for part in _groups_of(state))
+    below = _state(groups, everyone)  # without what was released in another context
     for rec in group:
-        rec.below = state
-    groups, everyone = _groups_of(state)
-    _current.set(_state((*_without(groups, ()), group), (*_without(everyone, ()), group)))
+        rec.below = below
+    _current.set(_state((*groups, group), (*everyone, group)))
 
 
 def leave(*gone: Recorder) -> None:
@@ -284,24 +292,24 @@ def carry_over(before: Any, after: Any) -> None:
 class _Mode:
     """A context manager and decorator that changes what listens."""
 
-    __slots__ = ("_states",)
-
-    def __init__(self) -> None:
-        self._states: list[Any] = []
+    __slots__ = ()
 
     def _wanted(self, state: Any) -> Any:
         raise NotImplementedError
 
     def __enter__(self) -> None:
         state = current()
-        self._states.append(state)
+        _modes.set((*_modes.get(), (self, state)))
         _current.set(self._wanted(state))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         # What was entered or released inside the block stays so.
-        before, now = self._states.pop(), current()
+        entered = _modes.get()
+        last = max(k for k, (mode, _) in enumerate(entered) if mode is self)
+        _modes.set(entered[:last] + entered[last + 1 :])
+        before, now = entered[last][1], current()
         groups, _ = _groups_of(before)
         _, everyone = _groups_of(now)
         listening = [rec for group in groups for rec in group]

@@ -138,14 +138,14 @@ class Tape(Recorder):
 
     def close(self) -> None:
         """Forget everything; a tape that still stands somewhere as current notes nothing more."""
-        self.open = False
         self.entries = _Inert()
         for t in list(self.guests):
             if t._rec is self:
                 t._rec = None
-        self.guests.clear()
+        super().close()
         self.leaves.clear()
         self.left.clear()
+        self.below = None
 
     def spoil(self, array: Any) -> None:
         """Make every entry that keeps a value in this memory raise when it is used."""
@@ -200,8 +200,8 @@ class Tape(Recorder):
         """
         grads: Grads = {}
         owned: Owned = set() if self.below is None else _NotOwned()
-        entries = self.entries.copy() if retain else self.entries
-        with during(self.below):
+        with self._sweeping, during(self.below):  # a thread that still records must not sweep meanwhile
+            entries = self.entries.copy() if retain else self.entries
             for mark, dy in seeds:
                 accumulate(grads, owned, mark, dy)
             for stop in sorted(completed, reverse=True):

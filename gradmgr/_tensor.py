@@ -306,28 +306,6 @@ def tensor(data: Any, dtype: Any = None, device: str | None = None) -> Tensor:
     return wrap(_fresh(data, dtype, device))
 
 
-def asarray(data: Any, dtype: Any = None, device: str | None = None, *, copy: bool | None = None) -> Tensor:
-    """Return `data` as a Tensor, sharing its memory where NumPy's `asarray` would.
-
-    Shared memory is never written by gradmgr: an in-place write to the tensor moves it to memory
-    of its own. Who writes to the shared memory while a manager records says so with
-    `gradmgr.graph.increment_version`. A Tensor that needs no conversion is returned as it is.
-
-    Raises:
-        ValueError: with `copy=False`, where a copy would be needed.
-        DeviceError: a GPU was asked for and there is none, or CuPy is not installed.
-
-    >>> import numpy, gradmgr
-    >>> a = numpy.zeros(2)
-    >>> t = gradmgr.asarray(a)
-    >>> t += 1
-    >>> a.tolist(), t.tolist()
-    ([0.0, 0.0], [1.0, 1.0])
-    """
-    made = _xp.make_array(raw(data), dtype, device, copy=copy)
-    return data if isinstance(data, Tensor) and made is data._array else wrap(made)
-
-
 def from_dlpack(source: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
     """Return a Tensor sharing the memory of any object that speaks DLPack.
 

@@ -155,16 +155,8 @@ def float_errors_raise() -> bool:
 
 
 def writeable(array: Array) -> bool:
-    """Tell whether writing to an element writes to that one only.
-
-    CuPy arrays have no such flag; their broadcast views name one element many times.
-    """
-    if array.__class__ is np.ndarray:
-        return bool(array.flags.writeable)
-    if isinstance(array, np.generic):
-        return False
-    repeats = any(n > 1 and stride == 0 for n, stride in zip(array.shape, array.strides, strict=True))
-    return not repeats and bool(getattr(array.flags, "writeable", True))
+    """Tell whether the array may be written to; CuPy arrays have no such flag."""
+    return bool(getattr(array.flags, "writeable", True))
 
 
 _add_reduce: Any = np.add.reduce  # its stubs do not know a keepdims that is a variable
@@ -217,7 +209,8 @@ def is_private(holder: Any) -> bool:
     base = array.base
     if base is None:
         return writeable(array) and _owns_memory(array)
-    return is_array(base) and base.base is None and writeable(array) and _owns_memory(base)
+    repeats = any(n > 1 and stride == 0 for n, stride in zip(array.shape, array.strides, strict=True))
+    return is_array(base) and base.base is None and not repeats and writeable(array) and _owns_memory(base)
 
 
 def buffer_bytes(array: Array) -> int:

@@ -257,11 +257,10 @@ def jvp(func: Function, points: Sequence[Any], where: Sequence[int], vs: Sequenc
         recorder.watch(points[k], v)
     enter(recorder)
     try:
-        outs = _outputs(func(*points))
+        tangents = [_or_zeros(recorder.known(y), y) for y in _outputs(func(*points))]
     finally:
         leave(recorder)
-    tangents = [_or_zeros(recorder.known(y), y) for y in outs]
-    recorder.close()
+        recorder.close()
     return [t if isinstance(t, Tensor) else wrap(t) for t in tangents]
 
 

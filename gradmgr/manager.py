@@ -333,6 +333,11 @@ class GradManagerGroup:
 
     def __init__(self, managers: Iterable[GradManager]) -> None:
         self._managers = list(managers)
+        for k, manager in enumerate(self._managers):
+            if not isinstance(manager, GradManager):
+                raise TypeError(f"a group is made of GradManagers; element {k} is {type(manager).__name__}")
+            if any(manager is other for other in self._managers[:k]):
+                raise ValueError("a GradManager stands twice in a group; each may stand there once")
 
     def record(self) -> None:
         """Start recording with all of them, or with none.
@@ -362,8 +367,6 @@ class GradManagerGroup:
         more = other._managers if isinstance(other, GradManagerGroup) else [other]
         if not all(isinstance(manager, GradManager) for manager in more):
             return NotImplemented
-        if any(manager is mine for manager in more for mine in self._managers):
-            raise ValueError("a GradManager stands twice in a group; each may stand there once")
         return GradManagerGroup([*self._managers, *more])
 
 

@@ -981,3 +981,18 @@ def test_a_backward_inside_a_callback_is_the_backwarding_one_for_its_time():
 
 def test_nothing_is_backwarding_outside():
     assert get_backwarding_grad_manager() is None
+
+
+def test_a_recording_that_a_failing_callback_started_is_heard_of():
+    x = tensor([3.0])
+    other = GradManager().attach(x)
+
+    def callback(t, grad):
+        other.record()
+        raise LookupError("mine")
+
+    gm = GradManager().attach(x, callback)
+    with gm, pytest.raises(LookupError, match="mine"):
+        gm.backward(x * x)
+    other.backward(x * 5)
+    assert x.grad.tolist() == [5.0]

@@ -595,3 +595,58 @@ def test_the_door_lists_all_its_public_names():
     """Written out, so that type checkers see it."""
     public = {name for name in vars(gnp) if not name.startswith("_")} - {"annotations", "Any"}
     assert public == set(gnp.__all__)
+
+
+@pytest.mark.parametrize(
+    ("call", "inputs"),
+    [
+        (lambda out: gnp.less(tensor([1.0, 1.0, 1.0]), tensor([0.0, 0.0, 2.0]), out), [False, False, True]),
+        (lambda out: gnp.any(tensor([[False] * 3]), 0, out), [False] * 3),
+        (lambda out: gnp.logical_not(tensor([True, False, True]), out), [False, True, False]),
+    ],
+)
+def test_out_by_position_leaves_recorded_values_and_slices_alone(call, inputs):
+    x = tensor([1.0, 2.0, 3.0])
+    mask = tensor([True, True, False])
+    kept = mask[:]
+    gm = GradManager().attach(x)
+    with gm:
+        y = gnp.where(mask, x * 10, x)
+        assert call(mask) is mask
+        gm.backward(y.sum())
+    assert mask.tolist() == inputs
+    assert kept.tolist() == [True, True, False]
+    assert x.grad.tolist() == [10.0, 10.0, 1.0]
+
+
+def test_dtype_of_a_ufunc_is_asked_of_plain_arrays_too():
+    assert gnp.add(tensor([1.0]), np.ones(1), dtype="f4").dtype == np.float32
+    with pytest.raises(TypeError, match="same-kind"):
+        gnp.add(tensor([1.0]), np.ones(1, complex), dtype="f8")
+
+
+@pytest.mark.parametrize("join", [gnp.concatenate, gnp.vstack])
+def test_a_matrix_beside_a_tensor_is_an_array(join):
+    with pytest.warns(PendingDeprecationWarning):
+        m = np.matrix([[1.0, 2.0]])
+    z = join([tensor([[3.0, 4.0]]), m])
+    assert type(z._array) is np.ndarray
+    assert z.sum(axis=0).tolist() == [4.0, 6.0]
+
+
+def test_take_reads_booleans_as_positions_and_takes_nothing_from_an_empty_list():
+    t = tensor([5.0, 7.0])
+    assert gnp.take(t, [True, False]).tolist() == np.take([5.0, 7.0], [True, False]).tolist()
+    assert gnp.take(t, []).shape == (0,)
+    with pytest.raises(IndexError, match="integer"):
+        gnp.take_along_axis(t, np.array([True, False]))
+
+
+def test_bincount_passes_gradients_to_its_weights():
+    w = tensor([1.0, 2.0, 3.0])
+    gm = GradManager().attach(w)
+    with gm:
+        y = gnp.bincount(np.array([0, 2, 0]), weights=w, minlength=4)
+        gm.backward(y, [tensor([1.0, 10.0, 100.0, 1000.0])])
+    assert y.tolist() == np.bincount([0, 2, 0], [1.0, 2.0, 3.0], 4).tolist()
+    assert w.grad.tolist() == [1.0, 100.0, 1.0]

@@ -771,3 +771,20 @@ def test_gradmgr_names_what_it_promises():
         assert hasattr(gradmgr, name)
     for name in ("Tensor", "tensor", "asarray", "from_dlpack", "GradManager", "AttachSpec", "no_grad", "gradcheck"):
         assert name in gradmgr.__all__
+
+
+@pytest.mark.parametrize("convert", [lambda t: asarray(t, "float32"), lambda t: asarray(t, copy=True)])
+def test_asarray_of_a_tracked_tensor_keeps_its_history(convert):
+    t = tensor([1.0, 2.0])
+    gm = GradManager().attach(t)
+    with gm:
+        gm.backward((convert(t * 3)).sum())
+    assert t.grad.tolist() == [3.0, 3.0]
+
+
+def test_arange_does_not_silently_detach():
+    t = tensor(2.0)
+    gm = GradManager().attach(t)
+    with gm, pytest.raises(errors.TrackedConversionError, match=r"arange.*item"):
+        gnp.arange(t, 5)
+    assert gnp.arange(t, 5).tolist() == [2.0, 3.0, 4.0]

@@ -57,6 +57,7 @@ FLOORS = [
 # What may change while a program runs: what is current, the op table, and what locks need.
 MAY_CHANGE = {
     ("gradmgr._recorder", "_current"),
+    ("gradmgr._recorder", "_modes"),
     ("gradmgr._recorder", "crowd"),
     ("gradmgr.manager", "_backwarding"),
     ("gradmgr.manager", "_turns"),

@@ -1067,3 +1067,39 @@ def test_loops_over_pieces_are_linear(loop, second_order):
         if max(ratios[-1]) < 2:
             return
     pytest.fail(f"time per step grows with the length: forward and backward by {ratios}")
+
+
+def test_an_array_whose_elements_share_memory_is_not_written_in_place():
+    view = np.ndarray((1000,), float, np.zeros(1), 0, (0,))
+    x = asarray(view)
+    del view
+    x += np.arange(1000.0)
+    assert x.tolist() == list(range(1000))
+
+
+def test_a_power_of_integers_that_fails_half_way_changes_nothing():
+    x = tensor(np.full(1000, 2))
+    exponents = np.ones(1000, int)
+    exponents[500] = -1
+    with pytest.raises(ValueError, match="negative"):
+        x **= exponents
+    assert x.tolist() == [2] * 1000
+
+
+def test_writing_rows_named_by_an_array_does_not_look_at_all_rows():
+    def cost(n):
+        x = tensor(np.zeros(n))
+        v = tensor(np.ones(1))
+        gm = GradManager().attach([x, v])
+        best = np.inf
+        for _ in range(3):
+            gm.record()
+            y = x * 1.0
+            for k in range(200):
+                y[[k]] = v
+            start = time.perf_counter()
+            gm.backward(y, y.numpy())
+            best = min(best, time.perf_counter() - start)
+        return best
+
+    assert cost(200_000) < 20 * cost(2_000)  # 100 times as large; each write used to read all of it

@@ -1,6 +1,7 @@
 """Several managers at once: who hears what, in every nesting; no_grad and enable_grad."""
 
 import asyncio
+import contextvars
 import itertools
 import weakref
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, enable_grad, no_grad, tensor
+from gradmgr import GradManager, GradManagerGroup, Tensor, enable_grad, no_grad, tensor
 
 
 def taken(x):
@@ -967,3 +968,29 @@ def test_no_grad_holds_in_the_body_of_a_coroutine():
 
     asyncio.run(main())
     assert x.grad.tolist() == [27.0]
+
+
+def test_a_manager_stands_once_in_a_group():
+    gm = GradManager()
+    with pytest.raises(ValueError, match="twice"):
+        gm | gm
+    with pytest.raises(ValueError, match="twice"):
+        GradManagerGroup([gm, gm])
+    with pytest.raises(TypeError, match="element 1"):
+        GradManagerGroup([gm, 3])
+    with gm:
+        pass
+
+
+def test_what_was_released_elsewhere_is_not_kept_below():
+    """A tape that stays current in a context it was not released in must not chain up."""
+    x = tensor([1.0])
+    for _ in range(5):
+        gm = GradManager().attach(x)
+        gm.record()
+        contextvars.copy_context().run(gm.release)
+    last = GradManager().attach(x)
+    with last:
+        assert last._tape.below is None
+        last.backward(x * x)
+    assert x.grad.tolist() == [2.0]

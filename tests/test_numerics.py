@@ -1261,3 +1261,47 @@ def test_complex_powers_at_zero(exponent):
     (g,) = reverse(lambda z: z**exponent, np.array([0j, 1 + 1j]))
     expected = {0: [0, 0], 1: [1, 1], 2: [0, 2 - 2j]}[exponent]
     np.testing.assert_allclose(g, expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["triu", "tril"])
+def test_what_a_triangle_drops_may_be_infinite(name):
+    a = np.full((3, 3), -np.inf)
+    expected = getattr(np, name)(a)
+    np.testing.assert_array_equal(getattr(gnp, name)(tensor(a)).numpy(), expected)
+    np.testing.assert_array_equal(getattr(gnp, name)(a), expected)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: gnp.sqrt(gnp.clip(x, 0.0, 1.0)),
+        lambda x: gnp.sqrt(gnp.maximum(x, 0.0)),
+        lambda x: gnp.sqrt(gnp.fmax(x, 0.0)),
+        lambda x: gnp.sqrt(-gnp.minimum(-x, 0.0)),
+    ],
+)
+def test_an_infinite_slope_is_dropped_with_the_branch_not_taken(function):
+    x = tensor([-1.0, 0.25])
+    gm = GradManager().attach(x)
+    with gm, np.errstate(divide="ignore"):
+        gm.backward(function(x).sum())
+    assert x.grad.tolist() == [0.0, 1.0]
+
+
+def test_a_masked_average_of_many_halves():
+    a = np.ones(70_000, np.float16)
+    x = tensor(a)
+    gm = GradManager().attach(x)
+    with gm:
+        y = gnp.mean(x, where=np.ones(a.shape, bool))
+        gm.backward(y, np.float16(1000))
+    assert (y.item(), y.dtype) == (1.0, np.float16)
+    np.testing.assert_allclose(x.grad.numpy().astype(float), 1 / 70, rtol=1e-3)
+
+
+def test_an_average_of_a_million_halves_has_an_exact_gradient():
+    x = tensor(np.ones(1_000_000, np.float16))
+    gm = GradManager().attach(x)
+    with gm:
+        gm.backward(gnp.mean(x), np.float16(1000))
+    np.testing.assert_allclose(x.grad.numpy().astype(float), 1e-3, rtol=1e-3)

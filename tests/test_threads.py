@@ -719,3 +719,77 @@ def test_a_cancelled_task_releases_its_recording():
 
     asyncio.run(main())
     assert x.grad.tolist() == [6.0]
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_workers_that_still_record_do_not_disturb_backward(retain, quick_switches):
+    x = tensor(np.ones(3))
+    for _ in range(10):
+        gm = GradManager().attach(x)
+        stop = threading.Event()
+
+        def work(stop=stop):
+            while not stop.is_set():
+                x * 2 * x  # dropped at once, so that sweeps come
+
+        with gm:
+            workers = [threading.Thread(target=contextvars.copy_context().run, args=(work,)) for _ in range(2)]
+            for worker in workers:
+                worker.start()
+            try:
+                y = x * 1
+                for _ in range(100):
+                    y = y * x
+                gm.backward(y.sum(), retain=retain)
+            finally:
+                stop.set()
+                for worker in workers:
+                    worker.join()
+        assert x.grad.tolist() == [101.0] * 3
+        x.grad = None
+
+
+def test_one_no_grad_may_be_entered_in_several_threads():
+    shared = no_grad()
+    x = tensor([3.0])
+    gm = GradManager().attach(x)
+    tracked = []
+    entered, left = threading.Event(), threading.Event()
+
+    def other():
+        with shared:
+            entered.set()
+            left.wait()
+
+    thread = threading.Thread(target=other)
+    with gm, no_grad():
+        with shared:
+            thread.start()
+            entered.wait()
+        tracked.append(gm._tape.known(x * x) is not None)
+        left.set()
+        thread.join()
+        tracked.append(gm._tape.known(x * x) is not None)
+    assert tracked == [False, False]
+
+
+def test_a_thread_that_recorded_once_does_not_make_writes_copy():
+    x = tensor(np.zeros(1000))
+
+    def once():
+        with GradManager().attach(tensor([1.0])):
+            pass
+        finished.set()
+        stop.wait()
+
+    finished, stop = threading.Event(), threading.Event()
+    thread = threading.Thread(target=once)
+    thread.start()
+    finished.wait()
+    try:
+        place = x._array.__array_interface__["data"][0]
+        x[0] = 1.0
+        assert x._array.__array_interface__["data"][0] == place
+    finally:
+        stop.set()
+        thread.join()

@@ -44,7 +44,6 @@ from numpy import (
 )
 
 from gradmgr._elementwise import conj as _conj
-from gradmgr._inplace import copied as copy
 from gradmgr.numpy import _dispatch
 from gradmgr.ops import arithmetic as _arithmetic
 from gradmgr.ops.arithmetic import clip
@@ -57,7 +56,6 @@ from gradmgr.ops.constant import (
     argsort,
     argwhere,
     array_equal,
-    bincount,
     bitwise_and,
     bitwise_or,
     bitwise_xor,
@@ -87,7 +85,7 @@ from gradmgr.ops.constant import (
     searchsorted,
     signbit,
 )
-from gradmgr.ops.convert import astype
+from gradmgr.ops.convert import astype, copy
 from gradmgr.ops.create import (
     arange,
     array,
@@ -120,7 +118,7 @@ from gradmgr.ops.join import (
 )
 from gradmgr.ops.linalg import dot, einsum, inner, outer, tensordot, vdot, vecdot
 from gradmgr.ops.linalg import matmul as _matmul
-from gradmgr.ops.pick import round, take, take_along_axis, where
+from gradmgr.ops.pick import bincount, round, take, take_along_axis, where
 from gradmgr.ops.reduce import cumprod, cumsum, max, mean, min, prod, std, sum, var
 from gradmgr.ops.shape import (
     atleast_1d,

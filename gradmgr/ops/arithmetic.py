@@ -19,7 +19,7 @@ from gradmgr._broadcast import is_complex
 from gradmgr._custom import custom
 from gradmgr._elementwise import Made, conj, elementwise
 from gradmgr._inplace import as_type, store
-from gradmgr._tensor import Tensor, raw
+from gradmgr._tensor import Tensor, raw, wrap
 
 LN2 = math.log(2.0)
 LN10 = math.log(10.0)
@@ -34,7 +34,7 @@ def _where_kernel(x: Any, y: Any, condition: Any) -> Any:
     return np.where(condition, x, y)
 
 
-def _zeros_like(g: Any) -> Any:
+def plain_zeros(g: Any) -> Any:
     """Zeros of the shape and dtype of g, a plain array: a constant for every recorder."""
     a = raw(g)
     return _xp.namespace(a).zeros_like(a)
@@ -44,12 +44,12 @@ _where = custom(
     "where",
     _where_kernel,
     vjp={
-        "x": lambda g, condition: choose(condition, g, _zeros_like(g)),
-        "y": lambda g, condition: choose(condition, _zeros_like(g), g),
+        "x": lambda g, condition: choose(condition, g, plain_zeros(g)),
+        "y": lambda g, condition: choose(condition, plain_zeros(g), g),
     },
     jvp={
-        "x": lambda t, condition: choose(condition, t, _zeros_like(t)),
-        "y": lambda t, condition: choose(condition, _zeros_like(t), t),
+        "x": lambda t, condition: choose(condition, t, plain_zeros(t)),
+        "y": lambda t, condition: choose(condition, plain_zeros(t), t),
     },
 )
 
@@ -64,7 +64,7 @@ positive = elementwise("positive", np.positive, lambda g: g, operate="+a")
 reciprocal = elementwise("reciprocal", np.reciprocal, lambda g, out: -g * out * out)
 remainder = elementwise("remainder", np.remainder, lambda g: g, lambda g, x, y: -g * floor.door(x / y), operate="a % b")
 fmod = elementwise("fmod", np.fmod, lambda g: g, lambda g, x, y: -g * trunc.door(x / y))
-floor_divide = elementwise("floor_divide", np.floor_divide, _zeros_like, _zeros_like, operate="a // b")
+floor_divide = elementwise("floor_divide", np.floor_divide, plain_zeros, plain_zeros, operate="a // b")
 
 # ---------------------------------------------------------------- powers
 
@@ -194,7 +194,7 @@ def _real_of_product(t: Any, z: Any) -> Any:
 def _sign_map(g: Any, x: Any, out: Any) -> Any:
     """The derivative of z/|z|: what of g is across z, over |z|; its own adjoint; 0 for real z and at 0."""
     if not is_complex(x):
-        return _zeros_like(g)
+        return plain_zeros(g)
     across = g - out * _real_of_product(g, out)
     return _over_or_zero(choose(raw(x) == 0, 0.0, across), absolute.door(x))
 
@@ -213,12 +213,12 @@ sign: Made = elementwise("sign", np.sign, _sign_map, jvp=(_sign_map,))
 
 
 def _angle_vjp(g: Any, x: Any) -> Any:
-    return _over_square(g, x * 1j, absolute.door(x)) if is_complex(x) else _zeros_like(g)
+    return _over_square(g, x * 1j, absolute.door(x)) if is_complex(x) else plain_zeros(g)
 
 
 def _angle_jvp(t: Any, x: Any) -> Any:
     if not is_complex(x):
-        return _zeros_like(t)
+        return plain_zeros(t)
     length = absolute.door(x)
     return _over_or_zero(imag.door(t * _over_or_zero(conj.door(x), length)), length)
 
@@ -227,48 +227,45 @@ angle = elementwise("angle", np.angle, _angle_vjp, jvp=(_angle_jvp,))
 
 # ---------------------------------------------------------------- steps: zero derivative, not an error
 
-floor: Made = elementwise("floor", np.floor, _zeros_like)
-ceil = elementwise("ceil", np.ceil, _zeros_like)
-rint = elementwise("rint", np.rint, _zeros_like)
-trunc: Made = elementwise("trunc", np.trunc, _zeros_like)
+floor: Made = elementwise("floor", np.floor, plain_zeros)
+ceil = elementwise("ceil", np.ceil, plain_zeros)
+rint = elementwise("rint", np.rint, plain_zeros)
+trunc: Made = elementwise("trunc", np.trunc, plain_zeros)
 
 # ---------------------------------------------------------------- choice
 
 
-def _as_float(g: Any, mask: Any) -> Any:
-    """A boolean mask in the dtype of g, so that the product keeps it."""
-    return mask.astype(raw(g).dtype)
-
-
-def _ahead(g: Any, x: Any, y: Any) -> Any:
-    """1 where x > y, 1/2 at a tie."""
+def _where_ahead(g: Any, x: Any, y: Any) -> Any:
+    """Return g where x > y, half of it at a tie. A choice, not a product: g may be infinite where it is dropped."""
     a, b = raw(x), raw(y)
-    return (_as_float(g, _as_mask(a > b)) + _as_float(g, _as_mask(a >= b))) / 2
+    won, tied = choose(a > b, g, 0.0), a == b
+    return choose(tied, g / 2, won) if np.any(tied) else won
 
 
-def _as_mask(mask: Any) -> Any:
-    return mask if hasattr(mask, "astype") else np.asarray(mask)
+def _where_first(g: Any, x: Any, y: Any, ahead: Any, behind: Any) -> Any:
+    """The same for fmax and fmin, where a number is ahead of a NaN, and x of y if both are."""
+    a, b = raw(x), raw(y)
+    return choose(b != b, g, choose(a != a, 0.0, _where_ahead(g, ahead, behind)))  # b != b: is NaN
 
 
-def _first_wins(x: Any, y: Any, share: Any) -> Any:
-    """The share of x in fmax or fmin, where a number is ahead of a NaN."""
-    xp, b = _xp.namespace(share), raw(y)
-    return xp.where(xp.asarray(b != b), share * 0 + 1, share)  # b != b: is NaN
+def _where_second(g: Any, x: Any, y: Any, ahead: Any, behind: Any) -> Any:
+    a, b = raw(x), raw(y)
+    return choose(b != b, 0.0, choose(a != a, g, _where_ahead(g, ahead, behind)))
 
 
-maximum = elementwise("maximum", np.maximum, lambda g, x, y: g * _ahead(g, x, y), lambda g, x, y: g * _ahead(g, y, x))
-minimum = elementwise("minimum", np.minimum, lambda g, x, y: g * _ahead(g, y, x), lambda g, x, y: g * _ahead(g, x, y))
+maximum = elementwise("maximum", np.maximum, _where_ahead, lambda g, x, y: _where_ahead(g, y, x))
+minimum = elementwise("minimum", np.minimum, lambda g, x, y: _where_ahead(g, y, x), _where_ahead)
 fmax = elementwise(
     "fmax",
     np.fmax,
-    lambda g, x, y: g * _first_wins(x, y, _ahead(g, x, y)),
-    lambda g, x, y: g * (1 - _first_wins(x, y, _ahead(g, x, y))),
+    lambda g, x, y: _where_first(g, x, y, x, y),
+    lambda g, x, y: _where_second(g, x, y, y, x),
 )
 fmin = elementwise(
     "fmin",
     np.fmin,
-    lambda g, x, y: g * _first_wins(x, y, _ahead(g, y, x)),
-    lambda g, x, y: g * (1 - _first_wins(x, y, _ahead(g, y, x))),
+    lambda g, x, y: _where_first(g, x, y, y, x),
+    lambda g, x, y: _where_second(g, x, y, x, y),
 )
 
 
@@ -278,15 +275,15 @@ def _clip(x: Any, low: Any, high: Any) -> Any:
 
 def _inside(g: Any, x: Any, low: Any, high: Any) -> Any:
     a = raw(x)
-    return g * _as_float(g, (a >= raw(low)) & (a <= raw(high)))
+    return choose((a >= raw(low)) & (a <= raw(high)), g, 0.0)
 
 
 def _below(g: Any, x: Any, low: Any, high: Any) -> Any:
-    return g * _as_float(g, _as_mask((raw(x) < raw(low)) & (raw(low) <= raw(high))))
+    return choose((raw(x) < raw(low)) & (raw(low) <= raw(high)), g, 0.0)
 
 
 def _above(g: Any, x: Any, low: Any, high: Any) -> Any:
-    return g * _as_float(g, _as_mask((raw(x) > raw(high)) | (raw(low) > raw(high))))
+    return choose((raw(x) > raw(high)) | (raw(low) > raw(high)), g, 0.0)
 
 
 clip_between = custom(
@@ -305,9 +302,9 @@ def clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: 
     high = a_max if max is None else max
     if not any(isinstance(t, Tensor) for t in (a, low, high, out)):
         return np.clip(a, low, high, out=out)
-    dtype = np.dtype(raw(a).dtype) if hasattr(a, "dtype") else np.asarray(a).dtype
-    limits = np.iinfo(dtype) if dtype.kind in "iu" else None
-    low = low if low is not None else limits.min if limits else -np.inf
-    high = high if high is not None else limits.max if limits else np.inf
-    z = clip_between(a if hasattr(a, "dtype") else np.asarray(a), low, high)
+    a, low, high = (t if t is None or isinstance(t, Tensor) else _xp.need_operand(t, "clip") for t in (a, low, high))
+    if any(isinstance(t, Tensor) and _xp.is_differentiable(t.dtype) for t in (a, low, high)):
+        z = clip_between(a, -np.inf if low is None else low, np.inf if high is None else high)
+    else:
+        z = wrap(np.clip(raw(a), raw(low), raw(high)))
     return z if out is None else store(out, z, "clip(out=...)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from builtins import any as _any
 from collections.abc import Callable
 from typing import Any
@@ -19,11 +20,26 @@ def _results(z: Any) -> Any:
     return wrap(z) if _xp.is_array(z) else z
 
 
+def _place_of_out(function: Callable[..., Any]) -> tuple[int, tuple[str, ...]] | None:
+    """Return where `out` may stand by position, and the names of the parameters from there on."""
+    if isinstance(function, np.ufunc):
+        return function.nin, ("out",)
+    try:
+        names = tuple(inspect.signature(function).parameters)
+    except ValueError:  # written in C, without a signature, and without out=
+        return None
+    return (names.index("out"), names[names.index("out") :]) if "out" in names else None
+
+
 def constant(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let a NumPy function take Tensors: computed on the values, never recorded."""
     name = function.__name__
+    place = _place_of_out(function)
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        if place is not None and len(args) > place[0]:
+            kwargs = dict(zip(place[1], args[place[0] :], strict=False)) | kwargs
+            args = args[: place[0]]
         out = kwargs.get("out")
         if isinstance(out, (Tensor, tuple)):
             del kwargs["out"]
@@ -42,7 +58,7 @@ def constant(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def comparison(function: Callable[..., Any]) -> Callable[..., Any]:
+def valued_operator(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make the operator of a comparison or bitwise function: NotImplemented for what we do not know."""
     door = constant(function)
 
@@ -101,5 +117,4 @@ argmax = constant(np.argmax)
 argmin = constant(np.argmin)
 argsort = constant(np.argsort)
 searchsorted = constant(np.searchsorted)
-bincount = constant(np.bincount)
 result_type = constant(np.result_type)

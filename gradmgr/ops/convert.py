@@ -14,6 +14,8 @@ from gradmgr._tensor import Tensor, wrap
 
 def lift(a: Any) -> Any:
     """Return a Tensor or plain array for anything NumPy would take as one."""
+    if isinstance(a, np.ndarray):
+        return np.asarray(a)  # a matrix or masked array is an array here
     if isinstance(a, Tensor) or _xp.is_array(a):
         return a
     if holds_tensor(a):
@@ -53,6 +55,11 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True) -> Any:
     if x.dtype != np.dtype(dtype):
         return as_type(x, dtype)
     return copied(x) if copy else x
+
+
+def copy(a: Any) -> Any:
+    """Copy into memory of its own as `numpy.copy`; gradients flow through."""
+    return copied(lift(a))
 
 
 _to: Function = linear(

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _xp
+from gradmgr import _xp, errors
 from gradmgr._inplace import copied
-from gradmgr._tensor import Tensor, raw, wrap
-from gradmgr._tensor import asarray as shared
+from gradmgr._recorder import is_tracked
+from gradmgr._tensor import Tensor, describe, raw, wrap
 from gradmgr.ops.convert import astype, from_nested, holds_tensor, to
 
 
@@ -73,9 +73,20 @@ def full_like(
     return z
 
 
+def _number(t: Any) -> Any:
+    if not isinstance(t, Tensor):
+        return t
+    if is_tracked(t):
+        raise errors.TrackedConversionError(
+            f"arange would take {describe(t)}, which a manager tracks, as a number and lose its history; "
+            "say t.item(), or use start + step * arange(n)"
+        )
+    return t.item()
+
+
 def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: str | None = None) -> Tensor:
     """Return evenly spaced values within an interval, by a step."""
-    start, stop, step = (t.item() if isinstance(t, Tensor) else t for t in (start, stop, step))
+    start, stop, step = (_number(t) for t in (start, stop, step))
     first, last = (0, start) if stop is None else (start, stop)
     return wrap(_library(device).arange(first, last, step, dtype=dtype))
 
@@ -103,6 +114,7 @@ def linspace(
     along = _xp.namespace(a).arange(num, dtype=a.dtype).reshape((num,) + (1,) * a.ndim)
     values = start + along * step
     values = values if dtype is None else astype(values, dtype)
+    values = values if device is None else to(values, device)
     return (values, step) if retstep else values
 
 
@@ -132,14 +144,32 @@ def array(
     return z.reshape((1,) * (ndmin - z.ndim) + tuple(z.shape)) if z.ndim < ndmin else z
 
 
-def asarray(a: Any, dtype: Any = None, *, device: str | None = None, copy: bool | None = None) -> Tensor:
-    """Return a Tensor of anything array-like, sharing memory where it can; gradients flow through."""
-    return _converted(a, dtype, device, copy)
+def asarray(data: Any, dtype: Any = None, device: str | None = None, *, copy: bool | None = None) -> Tensor:
+    """Return `data` as a Tensor, sharing its memory where NumPy's `asarray` would.
+
+    Shared memory is never written by gradmgr: an in-place write to the tensor moves it to memory
+    of its own. Who writes to the shared memory while a manager records says so with
+    `gradmgr.graph.increment_version`. A Tensor that needs no conversion is returned as it is, and
+    gradients flow through one that does, or that stands in nested lists.
+
+    Raises:
+        TypeError: `data` is not numeric.
+        ValueError: with `copy=False`, where a copy would be needed.
+        DeviceError: a GPU was asked for and there is none, or CuPy is not installed.
+
+    >>> import numpy, gradmgr
+    >>> a = numpy.zeros(2)
+    >>> t = gradmgr.asarray(a)
+    >>> t += 1
+    >>> a.tolist(), t.tolist()
+    ([0.0, 0.0], [1.0, 1.0])
+    """
+    return _converted(data, dtype, device, copy)
 
 
 def _converted(a: Any, dtype: Any, device: str | None, copy: bool | None) -> Tensor:
     if not holds_tensor(a):
-        return shared(a, dtype, device, copy=copy)
+        return wrap(_xp.make_array(a, dtype, device, copy=copy))
     t: Tensor = a if isinstance(a, Tensor) else from_nested(a)
     cast = t if dtype is None else astype(t, dtype, copy=False)
     moved = cast if device is None else to(cast, device)

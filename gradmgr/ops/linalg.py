@@ -10,12 +10,12 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
 from gradmgr import _xp
-from gradmgr._broadcast import broadcast_to, is_complex, sum_to
+from gradmgr._broadcast import broadcast_to, sum_to
 from gradmgr._custom import variadic
-from gradmgr._elementwise import conj, multilinear
+from gradmgr._elementwise import conj_of, multilinear
 from gradmgr._inplace import as_type, store
 from gradmgr._tensor import Tensor, raw
-from gradmgr.ops.arithmetic import multiply
+from gradmgr.ops.arithmetic import choose, multiply
 from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.shape import expand_dims, moveaxis, ravel, reshape, transpose
 
@@ -73,13 +73,13 @@ def dot(a: Any, b: Any, out: Any = None) -> Any:
 def vdot(a: Any, b: Any, /) -> Any:
     """Dot product of the flattened arrays, the first conjugated, as `numpy.vdot`."""
     a = ravel(lift(a))
-    return _product(conj.door(a) if is_complex(a) else a, ravel(lift(b)))
+    return _product(conj_of(a), ravel(lift(b)))
 
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """Dot products along an axis, the first conjugated, as `numpy.vecdot`."""
     x, y = moveaxis(lift(x1), axis, -1), moveaxis(lift(x2), axis, -1)
-    x = conj.door(x) if is_complex(x) else x
+    x = conj_of(x)
     return matmul.door(expand_dims(x, -2), expand_dims(y, -1))[..., 0, 0]
 
 
@@ -170,7 +170,7 @@ def _einsum_vjp(g: Any, k: int, values: Any, shapes: Any, terms: tuple[str, ...]
     elsewhere = {letter for j in others for letter in terms[j]} | set(out)
     unique = "".join(dict.fromkeys(term))
     wanted = "".join(letter for letter in unique if letter in elsewhere)
-    arrays = [g, *(conj.door(values[j]) if is_complex(values[j]) else values[j] for j in others)]
+    arrays = [g, *(conj_of(values[j]) for j in others)]
     d = einsum(",".join([out, *(terms[j] for j in others)]) + "->" + wanted, *arrays, optimize=optimize)
     d = sum_to(d, tuple([min(n, length[letter]) for letter, n in zip(wanted, d.shape, strict=True)]))
     kept = iter(d.shape)
@@ -188,14 +188,14 @@ def _on_diagonals(d: Any, term: str, unique: str, shape: tuple[int, ...]) -> Any
         seen.add(letter)
     lengths = iter(d.shape)
     d = broadcast_to(reshape(d, tuple([next(lengths) if new else 1 for new in first])), shape)
-    mask = xp.ones((), dtype=d.dtype)
+    mask = xp.ones((), dtype=bool)
     for k, letter in enumerate(term):
         j = term.index(letter)
         if j != k:
             axes = [1] * len(term)
             axes[j] = axes[k] = shape[k]
-            mask = mask * xp.eye(shape[k], dtype=d.dtype).reshape(axes)
-    return d * mask
+            mask = mask & xp.eye(shape[k], dtype=bool).reshape(axes)
+    return choose(mask, d, xp.zeros((), d.dtype))
 
 
 def _einsum_jvp(tangents: Any, values: Any, terms: tuple[str, ...], out: str, optimize: Any) -> Any:

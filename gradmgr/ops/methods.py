@@ -51,11 +51,11 @@ def bind() -> None:
     for name, made in _UNARY.items():
         setattr(Tensor, f"__{name}__", made.operator)
     for name, function in _COMPARISONS.items():
-        setattr(Tensor, f"__{name}__", constant.comparison(function))
+        setattr(Tensor, f"__{name}__", constant.valued_operator(function))
     for name, function in _BITWISE.items():
-        setattr(Tensor, f"__{name}__", constant.comparison(function))
+        setattr(Tensor, f"__{name}__", constant.valued_operator(function))
         setattr(Tensor, f"__r{name}__", constant.reflected(function))
-        setattr(Tensor, f"__i{name}__", updater(constant.comparison(function), None, f"{name} in place"))
+        setattr(Tensor, f"__i{name}__", updater(constant.valued_operator(function), None, f"{name} in place"))
     for name, member in _METHODS.items():
         setattr(Tensor, name, member)
 

@@ -9,11 +9,11 @@ from numpy.lib.array_utils import normalize_axis_index
 
 from gradmgr import _xp
 from gradmgr._custom import custom
-from gradmgr._index import getitem, normalized
+from gradmgr._index import getitem, normalized, scatter
 from gradmgr._inplace import store
 from gradmgr._tensor import Tensor, raw
-from gradmgr.ops.arithmetic import choose
-from gradmgr.ops.constant import nonzero
+from gradmgr.ops.arithmetic import choose, plain_zeros
+from gradmgr.ops.constant import constant, nonzero
 from gradmgr.ops.convert import lift
 from gradmgr.ops.shape import ravel
 
@@ -30,10 +30,12 @@ def take(a: Any, indices: Any, axis: int | None = None, out: Any = None, mode: s
     """Take elements along an axis as `numpy.take`; of the flat array without `axis`."""
     a = lift(a)
     if axis is None:
-        a, axis = ravel(a), 0
+        a, axis = (a if a.ndim == 1 else ravel(a)), 0
     axis = normalize_axis_index(axis, a.ndim)
     xp = _xp.namespace(raw(a))
     places = xp.asarray(raw(indices))
+    if places.dtype.kind == "b" or not places.size:
+        places = places.astype(np.intp)  # as NumPy: positions, not a mask
     if mode == "wrap":
         places = places % a.shape[axis]
     elif mode == "clip":
@@ -52,6 +54,8 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any:
     axis = normalize_axis_index(axis, arr.ndim)
     xp = _xp.namespace(raw(arr))
     places = normalized(xp.asarray(raw(indices)))
+    if places.dtype.kind not in "iu":
+        raise IndexError("`indices` must be an integer array")
     if places.ndim != arr.ndim:
         raise ValueError(f"`indices` and `arr` must have the same number of dimensions: {places.ndim}, {arr.ndim}")
     index = [
@@ -74,17 +78,29 @@ def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
     return choose(condition, _lift_operand(x), _lift_operand(y))
 
 
+def bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Any:
+    """Count, or add up the weights of, each value as `numpy.bincount`; gradients flow into the weights."""
+    if not isinstance(weights, Tensor):
+        return _counts(x, weights, minlength) if weights is not None else _counts(x, minlength=minlength)
+    xp = _xp.namespace(raw(weights))
+    places = normalized(xp.asarray(raw(x)))
+    if places.ndim != 1 or places.shape != weights.shape:
+        raise ValueError(f"bincount takes x and weights of one axis and length; found {places.shape}, {weights.shape}")
+    length = max(int(places.max()) + 1 if places.size else 0, minlength)
+    if places.size and int(places.min()) < 0:
+        raise ValueError("'list' argument must have no negative elements")
+    return scatter(weights, (length,), places)
+
+
+_counts = constant(np.bincount)
+
+
 def _lift_operand(a: Any) -> Any:
     """Lift anything but Python numbers, which stay weak in promotion."""
     return a if isinstance(a, (int, float, complex)) else lift(a)
 
 
-def _zeros(g: Any) -> Any:
-    a = raw(g)
-    return _xp.namespace(a).zeros_like(a)
-
-
-_round = custom("round", lambda x, decimals: np.round(x, decimals), vjp={"x": _zeros}, jvp={"x": _zeros})
+_round = custom("round", lambda x, decimals: np.round(x, decimals), vjp={"x": plain_zeros}, jvp={"x": plain_zeros})
 
 
 def round(a: Any, decimals: int = 0, out: Any = None) -> Any:

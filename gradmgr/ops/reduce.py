@@ -11,7 +11,7 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 from gradmgr import _xp
 from gradmgr._broadcast import broadcast_to, is_complex
 from gradmgr._custom import custom
-from gradmgr._elementwise import conj
+from gradmgr._elementwise import conj, conj_of
 from gradmgr._inplace import as_type, store
 from gradmgr._op import Function, linear
 from gradmgr._tensor import Tensor, raw, wrap
@@ -64,8 +64,19 @@ _sum = linear(
 
 
 def _over_count(g: Any, count: int) -> Any:
-    """Return g / count, where count may be more than a float16 can hold."""
-    return g / count if count < 2**15 or g.dtype.itemsize > 2 else g * (1 / count)
+    """Return g / count, where a float16 can hold neither a large count nor its reciprocal."""
+    return g / count if g.dtype.itemsize > 2 else as_type(as_type(g, np.float32) / count, g.dtype)
+
+
+def _number_for(x: Any, value: float) -> Any:
+    """A factor in the real dtype of x; in float32 for a half, which would round 1/n to nothing."""
+    dtype = raw(x).real.dtype
+    return np.float32(value) if dtype.itemsize == 2 else dtype.type(value)
+
+
+def _wide(a: Any) -> Any:
+    """A half in float32, where sums and counts of many are exact enough."""
+    return as_type(a, np.float32) if a.dtype == np.float16 else a
 
 
 def _mean_kernel(a: Any, axes: Axes, keepdims: bool) -> Any:
@@ -99,14 +110,14 @@ def _dot_along(t: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
 
 
 def _var_slope(x: Any, axes: Axes, correction: float) -> Any:
-    return _centred(x, axes) * (2 / np.float64(_degrees(x, axes, correction))).astype(raw(x).real.dtype)
+    return _centred(x, axes) * _number_for(x, 2 / np.float64(_degrees(x, axes, correction)))
 
 
 def _std_slope(x: Any, out: Any, axes: Axes, correction: float) -> Any:
     """(x - mean) / (n std); 0 where all values are equal."""
     spread = _spread(out, x.shape, axes)
     safe = choose(raw(spread) == 0, 1.0, spread)
-    return _centred(x, axes) / safe * (1 / np.float64(_degrees(x, axes, correction))).astype(raw(x).real.dtype)
+    return _centred(x, axes) / safe * _number_for(x, 1 / np.float64(_degrees(x, axes, correction)))
 
 
 _var = custom(
@@ -172,11 +183,6 @@ _logsumexp = custom(
     vjp={"x": lambda g, x, out, axes: _spread(g, x.shape, axes) * conj_of(_softmax(x, out, axes))},
     jvp={"x": lambda t, x, out, axes, keepdims: _sum(t * _softmax(x, out, axes), axes, keepdims)},
 )
-
-
-def conj_of(z: Any) -> Any:
-    """The complex conjugate; a real value as it is."""
-    return conj.door(z) if is_complex(z) else z
 
 
 # ---------------------------------------------------------------- products, exact where factors are 0
@@ -344,8 +350,8 @@ def mean(
     if where is True:
         z = _mean(a, _axes(axis, a.ndim), bool(keepdims))
     else:
-        total, count = _sum_and_count(a, axis, keepdims, where)
-        z = total / count
+        total, count = _sum_and_count(_wide(a), axis, keepdims, where)
+        z = _cast_to(total / count, a.dtype) if a.dtype == np.float16 else total / count
     return z if out is None else store(out, z, "mean(out=...)")
 
 
@@ -357,7 +363,7 @@ def _sum_and_count(a: Any, axis: Any, keepdims: Any, mask: Any) -> tuple[Any, An
     return _sum(chosen, axes, bool(keepdims)), count
 
 
-def _spread_of(op: Any, name: str, finish: Any) -> Any:
+def _dispersion(op: Any, name: str, finish: Any) -> Any:
     def function(
         a: Any,
         axis: Any = None,
@@ -393,13 +399,14 @@ def _spread_of(op: Any, name: str, finish: Any) -> Any:
 
 def _masked_var(a: Any, axis: Any, ddof: float, keepdims: Any, mask: Any, centre: Any) -> Any:
     mask = _xp.namespace(raw(a)).ones(a.shape, dtype=bool) if mask is True else mask
+    dtype, a = raw(a).real.dtype, _wide(a)
     if centre is None:
         total, count = _sum_and_count(a, axis, True, mask)
         centre = total / count
     off = a - centre
     size_squared = real.door(off * conj.door(off)) if is_complex(off) else off * off
     total, count = _sum_and_count(size_squared, axis, keepdims, mask)
-    return _cast_to(total / np.maximum(count - ddof, 0), raw(a).real.dtype)
+    return _cast_to(total / np.maximum(count - ddof, 0), dtype)
 
 
 def _root(z: Any) -> Any:
@@ -408,8 +415,8 @@ def _root(z: Any) -> Any:
     return choose(zero, _initial(0, z.dtype), sqrt.door(choose(zero, _initial(1, z.dtype), z)))
 
 
-var = _spread_of(_var, "var", lambda z: z)
-std = _spread_of(_std, "std", _root)
+var = _dispersion(_var, "var", lambda z: z)
+std = _dispersion(_std, "std", _root)
 
 
 def _extreme(op: Any, name: str, pick: Any, pick_sign: int) -> Any:

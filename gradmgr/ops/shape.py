@@ -13,6 +13,7 @@ from gradmgr._broadcast import broadcast_to as _broadcast_to
 from gradmgr._index import getitem, scatter
 from gradmgr._op import Function, linear
 from gradmgr._tensor import Tensor, raw, wrap
+from gradmgr.ops.arithmetic import choose
 from gradmgr.ops.convert import lift
 
 Axis = int | Sequence[int] | None
@@ -252,8 +253,9 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
 def _triangle(keep: Any) -> Any:
     def function(m: Any, k: int = 0) -> Any:
         m = lift(m)
-        mask = keep(np.ones(m.shape[-2:], dtype=bool), k)
-        return m * _xp.namespace(raw(m)).asarray(mask).astype(m.dtype)
+        xp = _xp.namespace(raw(m))
+        mask = xp.asarray(keep(np.ones(m.shape[-2:], dtype=bool), k))
+        return choose(mask, m, xp.zeros((), m.dtype))  # not a product: what is dropped may be infinite
 
     function.__name__ = function.__qualname__ = keep.__name__
     function.__doc__ = f"Zero a triangle as `numpy.{keep.__name__}`."
