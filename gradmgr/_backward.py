@@ -131,9 +131,8 @@ class Chains:
         # Callbacks compute as if before the recording, but a write in place is told to all.
         self.state = self.before = told(tape.below, current())
         chained = [t for t in tape.leaves if t in self.specs and self.specs[t].callbacks]
-        completed = tape.first_uses(chained)
         self._call(self._begin)
-        grads = tape.walk(seeds, completed, self._start, retain=retain)
+        grads = tape.walk(seeds, retain=retain, awaited=chained, report=self._start)
         with_chain = set(chained)
         for t, mark in tape.leaves.items():
             g = grads.get(mark)
@@ -217,7 +216,7 @@ def _name(callback: Any) -> str:
 
 def plain_walk(tape: Tape, seeds: list[tuple[Any, Any]], retain: bool) -> dict[Tensor, Any]:
     """Walk the tape without callbacks; return the gradient of every leaf that was reached."""
-    grads = tape.walk(seeds, {}, None, retain=retain)
+    grads = tape.walk(seeds, retain=retain)
     return {t: grads.pop(mark) for t, mark in tape.leaves.items() if mark in grads}
 
 

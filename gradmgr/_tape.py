@@ -182,45 +182,51 @@ class Tape(Recorder):
     def walk(
         self,
         seeds: list[tuple[Any, Any]],
-        completed: dict[int, list[Tensor]],
-        report: Callable[[Tensor, Any], None] | None,
         *,
         retain: bool,
+        awaited: Iterable[Tensor] = (),
+        report: Callable[[Tensor, Any], None] | None = None,
     ) -> Grads:
         """Pull the seeds back through the entries; without `retain` each is freed when it is done.
 
+        Threads that still record into the tape may append meanwhile; that is not walked.
+
         Args:
             seeds: (mark, cotangent) pairs.
-            completed: as from `first_uses`; `report(leaf, gradient)` is called as each is reached.
-            report: called only for leaves that received a gradient.
             retain: keep the entries for another walk.
+            awaited: leaves for which `report(leaf, gradient)` is called as soon as the gradient is complete.
+            report: called only for leaves that received a gradient.
 
         Returns:
             The gradients by mark; those of leaves are what is left.
         """
         grads: Grads = {}
         owned: Owned = set() if self.below is None else _NotOwned()
-        with self._sweeping, during(self.below):  # a thread that still records must not sweep meanwhile
+        with self._sweeping, during(self.below):  # nobody must sweep meanwhile
             entries = self.entries.copy() if retain else self.entries
             for mark, dy in seeds:
                 accumulate(grads, owned, mark, dy)
-            for stop in sorted(completed, reverse=True):
-                _pull_down_to(stop, entries, grads, owned)
-                for t in completed[stop]:
-                    g = grads.get(self.leaves.get(t))
-                    if g is not None and report is not None:
-                        report(t, g)
-            _pull_down_to(0, entries, grads, owned)
+            if report is not None:
+                completed = self.first_uses(awaited)
+                for start in sorted(completed, reverse=True):
+                    part = entries[start:]
+                    del entries[start:]
+                    _pull_all(part, grads, owned)
+                    for t in completed[start]:
+                        g = grads.get(self.leaves.get(t))
+                        if g is not None:
+                            report(t, g)
+            _pull_all(entries, grads, owned)
         return grads
 
 
-def _pull_down_to(stop: int, entries: list[Any], grads: Grads, owned: Owned) -> None:
-    """Pop and pull entries until `stop` are left."""
+def _pull_all(entries: list[Any], grads: Grads, owned: Owned) -> None:
+    """Pop and pull the entries, from the end to the start."""
     take = grads.pop
     pop = entries.pop
     e: Any = ("",)
     try:
-        for _ in range(len(entries) - stop):
+        while entries:
             e = pop()
             g = take(e[1], None)
             if g is not None:
