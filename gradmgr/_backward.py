@@ -74,6 +74,9 @@ def _mark_of(tape: Tape, y: Any, position: int) -> Any:
 def _cotangent(tape: Tape, y: Tensor, dy: Any, position: int) -> Any:
     if dy is None:
         return _one_for(y, position)
+    a = y._array
+    if dy.__class__ is a.__class__ is np.ndarray and dy.dtype == a.dtype and dy.shape == a.shape:
+        return dy  # nothing to convert; the common case
     recorded = isinstance(dy, Tensor) and any(rec.known(dy) is not None for rec in recorders(tape.below))
     value = dy if recorded else raw(dy)
     if not isinstance(value, Tensor) and not _xp.is_array(value):

@@ -18,6 +18,7 @@ functions 40 ns slower.
 
 from __future__ import annotations
 
+import ast
 import linecache
 from collections.abc import Callable
 from typing import Any
@@ -186,7 +187,7 @@ def pull(e, g, grads, owned):
 """
 
 _PULL_INPUT = """\
-    d = rule_{v}(g{asked})
+    d = {d}
     if d.dtype is not {dtype} or d.shape != {shape}:
         d = fit(d, {shape}, {dtype})
     h = grads.get({mark})
@@ -222,13 +223,12 @@ def _expression(code: str, tracked: str, fields: list[str]) -> str:
     return f"({', '.join(parts)})"
 
 
-def _pull_source(tracked: str, fields: list[str], wants: dict[str, tuple[str, ...]], holomorphic: bool) -> str:
+def _pull_source(tracked: str, fields: list[str], results: dict[str, str], holomorphic: bool) -> str:
     unpack = ", ".join(["_", "_", *(_MARK[v] for v in tracked), *fields])
     source = (_PULL if holomorphic else _PULL_VERBATIM).format(unpack=unpack)
     for v in tracked:
-        asked = "".join(f", {name}" for name in wants[v])
         shape, dtype = (f"{v}.shape", f"{v}.dtype") if v in fields else (f"{v}_shape", f"{v}_dtype")
-        source += _PULL_INPUT.format(v=v, asked=asked, shape=shape, dtype=dtype, mark=_MARK[v])
+        source += _PULL_INPUT.format(d=results[v], shape=shape, dtype=dtype, mark=_MARK[v])
     return source
 
 
@@ -240,6 +240,13 @@ def _compile(source: str, made: str, file: str, names: dict[str, Any]) -> Callab
     exec(compile(source, filename, "exec"), scope)  # noqa: S102  # the text is ours, filled with names of ours
     function: Callable[..., Any] = scope[made]
     return function
+
+
+def _rule_of_text(text: str, op: str) -> Rule:
+    """Make a rule's function out of its algebra: "g * y" is lambda g, y: g * y."""
+    names = {node.id for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)} - {"g"}
+    source = f"def rule({', '.join(['g', *sorted(names)])}):\n    return {text}\n"
+    return _compile(source, "rule", f"rule of {op}: {text}", {})
 
 
 # ---------------------------------------------------------------- the declarations
@@ -264,18 +271,24 @@ class _Declaration:
         self,
         name: str,
         kernel: Callable[..., Any],
-        rules: tuple[Rule, ...],
+        algebra: tuple[Rule | str, ...],
         operate: str | None,
         jvp: tuple[Rule, ...] | None,
     ) -> None:
+        rules = [_rule_of_text(rule, name) if isinstance(rule, str) else rule for rule in algebra]
         self.inputs = "xy"[: len(rules)]
         self.on_offer = (*self.inputs, "out")
         self.op = op = Op(name, kernel)
         self.rules = dict(zip(self.inputs, rules, strict=True))
         self.wants = {v: tuple(self.on_offer[k] for k in self._asked(rule)) for v, rule in self.rules.items()}
+        # What a pull computes for each input: the algebra itself where it is text, else a call.
+        self.results = {
+            v: text if isinstance(text, str) else f"rule_{v}({', '.join(['g', *self.wants[v]])})"
+            for v, text in zip(self.inputs, algebra, strict=True)
+        }
         self.holomorphic = jvp is None
         self.operate = operate
-        self.push_rules = [(rule, self._asked(rule)) for rule in jvp or rules]
+        self.push_rules = [(rule, self._asked(rule)) for rule in (jvp or rules)]
         self.layouts: dict[str, tuple[str, list[str]]] = {}  # by code: the tracked inputs, the fields kept
         self.scope: dict[str, Any] = {
             "F4": _xp.F4,
@@ -326,7 +339,7 @@ class _Declaration:
         code = f"{self.op.name}.{tracked}"
         fields = _fields(tracked, {want for v in tracked for want in self.wants[v]})
         self.layouts[code] = tracked, fields
-        source = _pull_source(tracked, fields, self.wants, self.holomorphic)
+        source = _pull_source(tracked, fields, self.results, self.holomorphic)
         pull = _compile(source, "pull", f"derivative of {code}", self.scope)
         PULLS[code] = renamed(pull, f"pull_{self.op.name}")
         INPUTS[code] = _two_inputs if tracked == "xy" else one_input
@@ -361,7 +374,7 @@ def _two_inputs(entry: tuple[Any, ...]) -> tuple[Any, ...]:
 def elementwise(
     name: str,
     kernel: Callable[..., Any],
-    *rules: Rule,
+    *rules: Rule | str,
     operate: str | None = None,
     jvp: tuple[Rule, ...] | None = None,
 ) -> Made:
@@ -371,7 +384,8 @@ def elementwise(
         name: NumPy's name.
         kernel: the NumPy ufunc.
         rules: for each input, rule(g, ...) naming any of `x`, `y`, `out`: the derivative's map, which
-            serves as the forward rule and, conjugated around, as the reverse rule.
+            serves as the forward rule and, conjugated around, as the reverse rule. A rule may be given as
+            text, "g * y", which the pull then computes without a call: 45 ns of about 620.
         operate: the operator's expression where there is one: "a * b" is 30 ns faster than the ufunc.
         jvp: forward rules, for an op that is not holomorphic; `rules` are then the reverse rules verbatim.
     """
@@ -381,7 +395,7 @@ def elementwise(
 def multilinear(
     name: str,
     kernel: Callable[..., Any],
-    *rules: Rule,
+    *rules: Rule | str,
     operate: str | None = None,
 ) -> Made:
     """Declare an op linear in each of its two inputs: the forward rule replaces one input at a time.

@@ -55,12 +55,12 @@ _where = custom(
 
 # ---------------------------------------------------------------- arithmetic
 
-add = elementwise("add", np.add, lambda g: g, lambda g: g, operate="a + b")
-subtract = elementwise("subtract", np.subtract, lambda g: g, lambda g: -g, operate="a - b")
-multiply = elementwise("multiply", np.multiply, lambda g, y: g * y, lambda g, x: g * x, operate="a * b")
-divide = elementwise("divide", np.divide, lambda g, y: g / y, lambda g, y, out: -g * out / y, operate="a / b")
-negative = elementwise("negative", np.negative, lambda g: -g, operate="-a")
-positive = elementwise("positive", np.positive, lambda g: g, operate="+a")
+add = elementwise("add", np.add, "g", "g", operate="a + b")
+subtract = elementwise("subtract", np.subtract, "g", "-g", operate="a - b")
+multiply = elementwise("multiply", np.multiply, "g * y", "g * x", operate="a * b")
+divide = elementwise("divide", np.divide, "g / y", "-g * out / y", operate="a / b")
+negative = elementwise("negative", np.negative, "-g", operate="-a")
+positive = elementwise("positive", np.positive, "g", operate="+a")
 reciprocal = elementwise("reciprocal", np.reciprocal, lambda g, out: -g * out * out)
 remainder = elementwise("remainder", np.remainder, lambda g: g, lambda g, x, y: -g * floor.door(x / y), operate="a % b")
 fmod = elementwise("fmod", np.fmod, lambda g: g, lambda g, x, y: -g * trunc.door(x / y))
@@ -97,16 +97,16 @@ def _as_precise(value: Any, like: Any) -> Any:
 
 
 power = elementwise("power", np.power, _power_x, _power_y, operate="a ** b")
-square = elementwise("square", np.square, lambda g, x: g * (x + x))
-sqrt = elementwise("sqrt", np.sqrt, lambda g, out: g / (2 * out))
+square = elementwise("square", np.square, "g * (x + x)")
+sqrt = elementwise("sqrt", np.sqrt, "g / (out + out)")
 cbrt = elementwise("cbrt", np.cbrt, lambda g, out: g / (3 * out * out))
 
 # ---------------------------------------------------------------- exponentials and logarithms
 
-exp = elementwise("exp", np.exp, lambda g, out: g * out)
+exp = elementwise("exp", np.exp, "g * out")
 exp2 = elementwise("exp2", np.exp2, lambda g, out: g * (out * LN2))
 expm1 = elementwise("expm1", np.expm1, lambda g, out: g * (out + 1))
-log = elementwise("log", np.log, lambda g, x: g / x)
+log = elementwise("log", np.log, "g / x")
 log2 = elementwise("log2", np.log2, lambda g, x: g / x * (1 / LN2))
 log10 = elementwise("log10", np.log10, lambda g, x: g / x * (1 / LN10))
 log1p = elementwise("log1p", np.log1p, lambda g, x: g / (x + 1))
@@ -152,7 +152,7 @@ arccos = elementwise("arccos", np.arccos, lambda g, x: -g / sqrt.door((1 - x) * 
 arctan = elementwise("arctan", np.arctan, lambda g, x: g / _length(x) / _length(x))
 sinh = elementwise("sinh", np.sinh, lambda g, x: g * cosh.door(x))
 cosh: Made = elementwise("cosh", np.cosh, lambda g, x: g * sinh.door(x))
-tanh = elementwise("tanh", np.tanh, lambda g, out: g - g * out * out)
+tanh = elementwise("tanh", np.tanh, "g - g * out * out")
 arcsinh = elementwise("arcsinh", np.arcsinh, lambda g, x: g / _length(x))
 arccosh = elementwise("arccosh", np.arccosh, lambda g, x: g / (sqrt.door(x - 1) * sqrt.door(x + 1)))
 arctanh = elementwise("arctanh", np.arctanh, lambda g, x: g / ((1 - x) * (1 + x)))
