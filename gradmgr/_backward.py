@@ -42,8 +42,8 @@ def _as_list(value: Any) -> list[Any]:
 
 def seeds_of(tape: Tape, y: Any, dy: Any) -> list[tuple[Any, Any]]:
     """Check the arguments of backward; return (mark, cotangent) pairs."""
-    if isinstance(y, Tensor) and dy is None:  # the common case: one loss
-        return [(_mark_of(tape, y, 0), _cotangent(tape, y, None, 0))]
+    if isinstance(y, Tensor) and not isinstance(dy, (list, tuple)):  # the common case, without the lists
+        return [(_mark_of(tape, y, 0), _cotangent(tape, y, dy, 0))]
     if y is None:
         if dy is not None:
             raise ValueError("backward(None, dy): a dy was given without the y it belongs to")

@@ -79,7 +79,7 @@ def {name}(x, y, /):
     tx = ty = True
     if y.__class__ is Tensor:
         b = y._array
-    elif y.__class__ in PLAIN:
+    elif y.__class__ is ndarray or y.__class__ in PLAIN:
         b = y
         ty = False
     elif isinstance(y, Tensor):
@@ -190,14 +190,14 @@ _PULL_INPUT = """\
     d = {d}
     if d.dtype is not {dtype} or d.shape != {shape}:
         d = fit(d, {shape}, {dtype})
-    h = grads.get({mark})
-    if h is None:
+    if {mark} not in grads:
         grads[{mark}] = d
     elif {mark} in owned:
+        h = grads[{mark}]
         h += d
         grads[{mark}] = h
     else:
-        grads[{mark}] = h + d
+        grads[{mark}] = grads[{mark}] + d
         owned.add({mark})
 """
 
@@ -300,6 +300,7 @@ class _Declaration:
             "current": current,
             "fit": fit,
             "kernel": kernel,
+            "ndarray": np.ndarray,
             "need_operand": _xp.need_operand,
             "new": object.__new__,
             "op": op,

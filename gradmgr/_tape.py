@@ -222,15 +222,14 @@ class Tape(Recorder):
 
 def _pull_all(entries: list[Any], grads: Grads, owned: Owned) -> None:
     """Pop and pull the entries, from the end to the start."""
-    take = grads.pop
-    pop = entries.pop
+    take, pop, pulls = grads.pop, entries.pop, PULLS
     e: Any = ("",)
     try:
         while entries:
             e = pop()
             g = take(e[1], None)
             if g is not None:
-                PULLS[e[0]](e, g, grads, owned)
+                pulls[e[0]](e, g, grads, owned)
     except errors.GradmgrError:
         raise
     except Exception as error:

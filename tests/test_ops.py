@@ -433,6 +433,7 @@ def test_every_function_has_a_sample() -> None:
 
 # Members of Tensor that give no Tensor that could be differentiated, or none at all.
 NOT_DIFFERENTIABLE = {
+    *("__firstlineno__", "__static_attributes__"),  # CPython 3.13's own
     *("all", "any", "argmax", "argmin", "argsort", "nonzero"),
     *("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "device", "grad", "grad_fn", "is_leaf", "requires_grad"),
     *("numpy", "cupy", "item", "tolist", "detach"),
