@@ -57,7 +57,7 @@ def two_spellings(size: int, pace: Pace) -> Row:
     """Measure how the two bare spellings of a product differ."""
     arrays = programs.inputs(PRODUCT, size)
     contestants = [
-        Contestant(name, bare(operation, arrays), lambda op=operation: by_hand(op, arrays))  # type: ignore[misc]
+        Contestant(name, bare(operation, arrays), lambda op=operation: by_hand(op, arrays))
         for name, operation in ((NUMPY, PRODUCT), (AGAIN, MULTIPLY))
     ]
     return _row(f"{MULTIPLY.label} over {PRODUCT.label}, {_size(size)}", contestants, pace)
@@ -92,7 +92,7 @@ def _op_row(
     for library in libraries:
         session = entered(library, arrays)
         if session is not None:
-            contestants.append(Contestant(library.name, session, lambda lib=library: lib.gradients(operation, arrays)))  # type: ignore[misc]
+            contestants.append(Contestant(library.name, session, lambda lib=library: lib.gradients(operation, arrays)))
     return _row(f"{operation.label} {kind}, {_size(size)}", contestants, pace, targets)
 
 
@@ -114,7 +114,7 @@ def chain(length: int, libraries: Sequence[Library], pace: Pace, targets: Target
     contestants = [Contestant(NUMPY, _repeated(in_numpy), in_numpy)]
     for library in libraries:
         f = library.chain(program)
-        contestants.append(Contestant(library.name, _repeated(f), lambda lib=library, f=f: lib.arrays(f())))  # type: ignore[misc]
+        contestants.append(Contestant(library.name, _repeated(f), lambda lib=library, f=f: lib.arrays(f())))
     return _row(f"chain of {length}, gradient to {'x and y' if both else 'x'}", contestants, pace, targets)
 
 
@@ -128,10 +128,9 @@ def network(
     """Time one whole optimiser step of a small network."""
     program = programs.network(batch, width, depth)
     makers: list[tuple[str, Callable[[], Trained]]] = [(NUMPY, lambda: NetworkByHand(program))]
-    makers += [(lib.name, lambda lib=lib: lib.network(program)) for lib in libraries]  # type: ignore[misc]
+    makers += [(lib.name, lambda lib=lib: lib.network(program)) for lib in libraries]
     contestants = [
-        Contestant(name, _repeated(make().step), lambda make=make: _after_two_steps(make()))  # type: ignore[misc]
-        for name, make in makers
+        Contestant(name, _repeated(make().step), lambda make=make: _after_two_steps(make())) for name, make in makers
     ]
     return _row(f"MLP step {batch}x{width}x{depth}", contestants, pace, targets)
 

@@ -202,7 +202,7 @@ def _timed(run: Callable[[int], Answer]) -> Program:
 
 def loop_rows(lengths: Sequence[int], libraries: Sequence[Library], rounds: int) -> list[Row]:
     """Time loops that read, and that write, an array element by element."""
-    torch = next((lib.torch for lib in libraries if lib.name == "PyTorch"), None)  # type: ignore[attr-defined]
+    torch = next((lib.torch for lib in libraries if lib.name == "PyTorch"), None)
     rows = []
     for label, body, by_hand in (
         ("total = total + x[k]", _read, _read_by_hand),
@@ -212,10 +212,7 @@ def loop_rows(lengths: Sequence[int], libraries: Sequence[Library], rounds: int)
         runs: dict[str, Callable[[int], Answer]] = {"NumPy": by_hand, "gradmgr": loop.here}
         if torch is not None:
             runs["PyTorch"] = loop.in_torch(torch)
-        contestants = [
-            Contestant(name, _UNTIMED, lambda run=run: run(lengths[0]))  # type: ignore[misc]
-            for name, run in runs.items()
-        ]
+        contestants = [Contestant(name, _UNTIMED, lambda run=run: run(lengths[0])) for name, run in runs.items()]
         check_agreement(label, contestants)
         times = _measure({name: _timed(run) for name, run in runs.items()}, lengths, rounds)
         rows.append(_row(f"{label}, {lengths[0]:,} and {lengths[1]:,}", times, "both", lengths, 1.2))

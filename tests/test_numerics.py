@@ -931,6 +931,8 @@ def test_promotion_with_scalars_on_both_sides(function, dtype, shape):
 def test_promotion_with_arrays_and_tensors_on_both_sides(function, dtype):
     for other, shape_a, shape_b in itertools.product([*DTYPES, ml_dtypes.bfloat16], [(), (3,)], [(), (3,)]):
         a, b = np.ones(shape_a, dtype), np.full(shape_b, 2, other)
+        if function is operator.pow and b.ndim == 0 and np.lib.NumpyVersion(np.__version__) < "2.3.0":
+            continue  # there array ** array looks at the value of a 0-d exponent, and numpy.power at its dtype
         expected = outcome(lambda a=a, b=b: function(a, b))
         assert_same_outcome(outcome(lambda a=a, b=b: function(tensor(a), tensor(b))), expected)
         assert_same_outcome(outcome(lambda a=a, b=b: function(tensor(a), b)), expected)

@@ -17,6 +17,8 @@ from gradmgr._tensor import Tensor, raw, wrap
 def _results(z: Any) -> Any:
     if isinstance(z, tuple):
         return tuple([_results(part) for part in z])
+    if z.__class__ is int:  # count_nonzero, before NumPy 2.3
+        return wrap(np.asarray(z))
     return wrap(z) if _xp.is_array(z) else z
 
 
