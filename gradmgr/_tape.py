@@ -92,7 +92,7 @@ class Tape(Recorder):
         else:
             mark = object() if t in self.leaves or t in self.left else id(t)
         self.leaves[t] = self.guests[t] = mark
-        if t._rec is None or not t._rec.open:
+        if mark.__class__ is int and (t._rec is None or not t._rec.open):
             t._mark = mark
             t._rec = self
 
