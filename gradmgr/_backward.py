@@ -152,7 +152,7 @@ class Chains:
             for callback in self.objects:
                 try:
                     getattr(callback, "abort", _nothing)(self.manager)
-                except Exception as second:
+                except Exception as second:  # every object is told, and the first error stays the one raised
                     error.add_note(f"(and {_name(callback)}.abort raised {second!r})")
             self.state = current()
         carry_over(self.before, self.state)

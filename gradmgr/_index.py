@@ -27,7 +27,7 @@ def normalized(index: Index) -> Index:
         return index._array
     if isinstance(index, list):
         return np.asarray([part._array if isinstance(part, Tensor) else part for part in index], dtype=_empty(index))
-    if isinstance(index, np.ndarray):
+    if _xp.is_array(index):
         return index.copy()  # the user may write to it before the derivative is taken
     return index
 

@@ -232,7 +232,7 @@ def _pull_all(entries: list[Any], grads: Grads, owned: Owned) -> None:
                 pulls[e[0]](e, g, grads, owned)
     except errors.GradmgrError:
         raise
-    except Exception as error:
+    except Exception as error:  # whatever it is, it goes on, with the op's name
         error.add_note(f"(in the derivative of gradmgr op {e[0].partition('.')[0]!r})")
         raise
 

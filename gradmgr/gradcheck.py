@@ -205,9 +205,7 @@ class _Check:
         def shifted(step: complex) -> list[Any]:
             moved = list(points)
             for k, v in zip(where, vs, strict=True):
-                moved[k] = wrap(
-                    np.asarray(raw(points[k]) + step * v) if points[k].device == "cpu" else raw(points[k]) + step * v
-                )
+                moved[k] = wrap(raw(points[k]) + step * v)
             return [raw(y) for y in _outputs(func(*moved))]
 
         if self.complex_step and not path:  # derivatives of complex functions are not analytic: they conjugate
@@ -239,12 +237,8 @@ def vjp(func: Function, points: Sequence[Any], where: Sequence[int], us: Sequenc
     points = [copied(t) if k in where else t for k, t in enumerate(points)]
     manager = GradManager().attach([points[k] for k in where])
     with manager:
-        outs = _outputs(func(*points))
-        known = [
-            (y, u)
-            for y, u in zip(outs, us, strict=True)
-            if manager._tape is not None and manager._tape.known(y) is not None
-        ]
+        outs, tape = _outputs(func(*points)), manager._open_tape()
+        known = [(y, u) for y, u in zip(outs, us, strict=True) if tape.known(y) is not None]
         manager.backward([y for y, _ in known], [u for _, u in known])
     return [_or_zeros(points[k].grad, points[k]) for k in where]
 

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from gradmgr import _xp, errors
 from gradmgr._backward import AttachSpec, Callback, Chains, plain_walk, seeds_of, write
@@ -40,7 +40,26 @@ _turns = _Turns()
 _backwarding: ContextVar[Any] = ContextVar("gradmgr_backwarding", default=None)
 
 
-class GradManager:
+class _Recording:
+    """What records between record() and release() does so in a with block."""
+
+    def record(self) -> None:
+        raise NotImplementedError
+
+    def release(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self.record()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class GradManager(_Recording):
     """Records what attached tensors go through and computes gradients into their `.grad`.
 
     Nothing is recorded outside `record()` and `release()` (or a `with` block), only attached
@@ -226,15 +245,6 @@ class GradManager:
             tape.close()
             leave(tape)
 
-    def __enter__(self) -> GradManager:
-        self.record()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.release()
-
     def __del__(self) -> None:
         if getattr(self, "_tape", None) is not None:
             self.release()
@@ -328,7 +338,7 @@ def get_backwarding_grad_manager() -> GradManager | None:
     return manager
 
 
-class GradManagerGroup:
+class GradManagerGroup(_Recording):
     """Managers that record together: all hear what is computed, none hears another's backward."""
 
     def __init__(self, managers: Iterable[GradManager]) -> None:
@@ -353,15 +363,6 @@ class GradManagerGroup:
         """Release all of them."""
         for manager in self._managers:
             manager.release()
-
-    def __enter__(self) -> GradManagerGroup:
-        self.record()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.release()
 
     def __or__(self, other: GradManager | GradManagerGroup) -> GradManagerGroup:
         more = other._managers if isinstance(other, GradManagerGroup) else [other]

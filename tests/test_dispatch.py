@@ -78,7 +78,7 @@ def test_comparisons_on_both_sides(x: Tensor, op: Any) -> None:
 
 def test_equality_with_what_is_no_array_is_identity(x: Tensor) -> None:
     assert (x == None) is False  # noqa: E711  # the operator is what is tried
-    assert (x != None) is True  # noqa: E711
+    assert (x != None) is True  # noqa: E711  # as above
     assert (x == "text") is False
     assert x in [x, 1]
     assert len({x, x}) == 1

@@ -15,7 +15,7 @@ from gradmgr._elementwise import conj, conj_of
 from gradmgr._inplace import as_type, store
 from gradmgr._op import Function, linear
 from gradmgr._tensor import Tensor, raw, wrap
-from gradmgr.ops.arithmetic import choose, exp, maximum, minimum, real, sqrt
+from gradmgr.ops.arithmetic import add, choose, exp, maximum, minimum, multiply, real, sqrt
 from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.shape import broadcast_to as broadcast_any
 from gradmgr.ops.shape import flip, ravel, reshape
@@ -293,44 +293,32 @@ def _initial(value: Any, dtype: Any) -> Any:
     return np.asarray(value).astype(dtype)[()]
 
 
-def sum(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: Any = None,
-    keepdims: Any = False,
-    initial: Any = _NOT_GIVEN,
-    where: Any = True,
-) -> Any:
-    """Sum as `numpy.sum`."""
-    if not isinstance(a, Tensor) and _plain(a, out, initial, where):
-        return np.sum(a, axis, dtype, out, keepdims, initial, where)
-    a = _cast_to(lift(a), dtype)
-    if where is not True:
-        a = masked(where, a, 0)
-    z = _sum(a, _axes(axis, a.ndim), bool(keepdims))
-    z = z if initial is _NOT_GIVEN else z + _initial(initial, z.dtype)
-    return z if out is None else store(out, z, "sum(out=...)")
+def _total(op: Any, name: str, neutral: int, combine: Any) -> Any:
+    def function(
+        a: Any,
+        axis: Any = None,
+        dtype: Any = None,
+        out: Any = None,
+        keepdims: Any = False,
+        initial: Any = _NOT_GIVEN,
+        where: Any = True,
+    ) -> Any:
+        if not isinstance(a, Tensor) and _plain(a, out, initial, where):
+            return getattr(np, name)(a, axis, dtype, out, keepdims, initial, where)
+        a = _cast_to(lift(a), dtype)
+        if where is not True:
+            a = masked(where, a, neutral)
+        z = op(a, _axes(axis, a.ndim), bool(keepdims))
+        z = z if initial is _NOT_GIVEN else combine.door(z, _initial(initial, z.dtype))
+        return z if out is None else store(out, z, f"{name}(out=...)")
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"Return the {name} along axes as `numpy.{name}`; exact derivatives, at zeros too."
+    return function
 
 
-def prod(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: Any = None,
-    keepdims: Any = False,
-    initial: Any = _NOT_GIVEN,
-    where: Any = True,
-) -> Any:
-    """Multiply along axes as `numpy.prod`; exact derivatives where factors are 0."""
-    if _plain(a, out, initial, where):
-        return np.prod(a, axis, dtype, out, keepdims, initial, where)
-    a = _cast_to(lift(a), dtype)
-    if where is not True:
-        a = masked(where, a, 1)
-    z = _prod(a, _axes(axis, a.ndim), bool(keepdims))
-    z = z if initial is _NOT_GIVEN else z * _initial(initial, z.dtype)
-    return z if out is None else store(out, z, "prod(out=...)")
+sum = _total(_sum, "sum", 0, add)
+prod = _total(_prod, "prod", 1, multiply)
 
 
 def masked(mask: Any, a: Any, neutral: Any) -> Any:
@@ -345,8 +333,7 @@ def mean(
     """Average as `numpy.mean`."""
     if not isinstance(a, Tensor) and _plain(a, out, where):
         return np.mean(a, axis, dtype, out, keepdims, where=where)
-    a = lift(a)
-    a = _cast_to(a, dtype)
+    a = _cast_to(lift(a), dtype)
     if where is True:
         z = _mean(a, _axes(axis, a.ndim), bool(keepdims))
     else:
@@ -384,8 +371,7 @@ def _dispersion(op: Any, name: str, finish: Any) -> Any:
             if ddof != 0:
                 raise ValueError("ddof and correction can't be provided simultaneously.")
             ddof = correction
-        a = lift(a)
-        a = _cast_to(a, dtype)
+        a = _cast_to(lift(a), dtype)
         if where is True and mean is None:
             z = op(a, _axes(axis, a.ndim), ddof, bool(keepdims))
         else:
@@ -438,12 +424,11 @@ def _extreme(op: Any, name: str, pick: Any, pick_sign: int) -> Any:
             floating = _xp.is_differentiable(a.dtype) and a.dtype.kind != "c"
             a = masked(where, a, _initial(-pick_sign * np.inf if floating else raw(initial), a.dtype))
         if initial is not _NOT_GIVEN and _count(a.shape, _axes(axis, a.ndim)) == 0:
-            z = _sum(a, _axes(axis, a.ndim), bool(keepdims)) + _initial(
-                initial, a.dtype
-            )  # nothing but the initial value
-            return z if out is None else store(out, z, f"{name}(out=...)")
-        z = op(a, _axes(axis, a.ndim), bool(keepdims))
-        z = z if initial is _NOT_GIVEN else pick.door(z, _initial(initial, z.dtype))
+            # There is nothing but the initial value; a sum of nothing, 0, has the shape and the history.
+            z = _sum(a, _axes(axis, a.ndim), bool(keepdims)) + _initial(initial, a.dtype)
+        else:
+            z = op(a, _axes(axis, a.ndim), bool(keepdims))
+            z = z if initial is _NOT_GIVEN else pick.door(z, _initial(initial, z.dtype))
         return z if out is None else store(out, z, f"{name}(out=...)")
 
     function.__name__ = function.__qualname__ = name
