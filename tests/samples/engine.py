@@ -1,0 +1,44 @@
+"""Ops that only the engine calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradmgr._broadcast import broadcast_to, cast, sum_to
+from gradmgr._index import scatter
+from gradmgr.ops.convert import _to
+from gradmgr.ops.reduce import _recur
+from samples._table import CUBE, Arg, Array, Field, X, add
+
+# ---------------------------------------------------------------- ops that only the engine calls
+
+
+def _recurrence(b: Array, a: Array) -> Array:
+    out = b.astype(np.result_type(a, b))
+    for k in range(1, out.shape[-1]):
+        out[..., k] += a[..., k] * out[..., k - 1]
+    return out
+
+
+def _scattered(x: Array) -> Array:
+    out = np.zeros((3, 4), x.dtype)
+    np.add.at(out, ([0, 2, 0], slice(1, None)), x)
+    return out
+
+
+def engine(
+    name: str, call: Callable[..., Any], reference: Callable[..., Any], *args: Arg, field: Field = "analytic"
+) -> None:
+    """Enter an op that has no public name of its own."""
+    add(f"engine.{name}", "as called", call, *args, reference=reference, dispatches=False, third=True, field=field)
+
+
+engine("sum_to", lambda xp, x: sum_to(x, (3, 1)), lambda x: x.sum(axis=(0, 2))[:, None], CUBE)
+engine("broadcast_to", lambda xp, x: broadcast_to(x, (2, 3, 4)), lambda x: np.broadcast_to(x, (2, 3, 4)), Arg((3, 1)))
+engine("astype", lambda xp, x: cast(x, np.dtype(np.complex128)), lambda x: x.astype(np.complex128), X, field="complex")
+engine("scatter", lambda xp, x: scatter(x, (3, 4), (np.array([0, 2, 0]), slice(1, None))), _scattered, Arg((3, 3)))
+engine("to", lambda xp, x: _to(x, x.device, x.device), lambda x: x, X)
+engine("linear_recurrence", lambda xp, b, a: _recur(b, a, 1), _recurrence, X, X)
