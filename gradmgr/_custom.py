@@ -1,4 +1,4 @@
-"""`custom` and `variadic`: ops that write out both of their rules.
+"""`custom`, `variadic` and `several`: ops that write out both of their rules.
 
 Not hot: one general road serves them, at about twice the cost of an elementwise op.
 """
@@ -10,20 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from gradmgr._broadcast import fit, spread
-from gradmgr._op import INPUTS, PULLS, Grads, Op, Owned, Rule, accumulate, enroll, reads, renamed
+from gradmgr._op import INPUTS, PULLS, Grads, Op, Owned, Rule, accumulate, enroll, one_input, reads, renamed
 from gradmgr._recorder import Stack, current
 from gradmgr._tensor import Tensor
 
 
-def apply(op: Op, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> Tensor:
-    """Compute an op of which at least one input is a Tensor, and let what is current take it down."""
+def apply(op: Op, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> Any:
+    """Compute an op of which at least one input is a Tensor, and let what is current take it down.
+
+    Returns a Tensor, or a tuple of them from an op of several results.
+    """
     rec = current()
     if rec is not None and rec.__class__ is not Stack:
         rec = Stack(((rec,),), ((rec,),))
     elif rec is None:
         rec = _NOBODY
-    z: Tensor = rec.call(op, inputs, params)
-    return z
+    return rec.call(op, inputs, params)
 
 
 _NOBODY = Stack((), ())
@@ -136,6 +138,51 @@ def variadic(
     enroll(op)
     PULLS[name] = pull
     INPUTS[name] = _third
+    return renamed(call, name)
+
+
+def several(
+    name: str, kernel: Callable[..., Any], outputs: Sequence[str], *, vjp: Rule, jvp: Rule
+) -> Callable[..., Any]:
+    """Declare an op of one differentiable input and several results.
+
+    Args:
+        name: the op's name in the table.
+        kernel: kernel(x, *params), a tuple of arrays, one for each of `outputs`.
+        outputs: what the rules call the results.
+        vjp: rule(g, ...), where g holds a cotangent for each result, None where there is none. It may name the
+            input (as the kernel does), the outputs, parameters, and `shape` (of the input).
+        jvp: rule(t, ...) naming the same, which gives a tangent for each result (anything for one of integers).
+
+    Returns:
+        f(x, *params), which takes a Tensor or a plain array and gives a tuple of such.
+    """
+    op = Op(name, kernel)
+    arguments = tuple(inspect.signature(kernel).parameters)
+    on_offer = (*arguments, *outputs, "shape")
+    pull_want, push_want = reads(vjp, on_offer, name), reads(jvp, on_offer, name)
+
+    def call(x: Any, *params: Any) -> Any:
+        return apply(op, (x,), params) if isinstance(x, Tensor) else kernel(x, *params)
+
+    def entry(m: Any, marks: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
+        (x,) = values
+        known = (x, *params, *out, x.shape)
+        return (name, m, marks[0], x.shape, x.dtype, tuple([known[k] for k in pull_want]))
+
+    def pull(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
+        _, _, mark, shape, dtype, known = e
+        cotangents = tuple([g.get(k) for k in range(len(outputs))])
+        accumulate(grads, owned, mark, fit(vjp(cotangents, *known), shape, dtype))
+
+    def push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
+        known = (*values, *params, *out, values[0].shape)
+        return jvp(tangents[0], *[known[k] for k in push_want])
+
+    op.entry, op.push = entry, push
+    enroll(op)
+    PULLS[name] = pull
+    INPUTS[name] = one_input
     return renamed(call, name)
 
 

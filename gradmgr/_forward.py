@@ -20,10 +20,17 @@ class Forward(Recorder):
         self.guests[t] = tangent
 
     def note(
-        self, op: Any, marks: tuple[Any, ...], values: tuple[Any, ...], out: Any, params: tuple[Any, ...], z: Tensor
+        self, op: Any, marks: tuple[Any, ...], values: tuple[Any, ...], out: Any, params: tuple[Any, ...], z: Any
     ) -> None:
-        if not is_differentiable(z.dtype):
-            return
-        with during(self.below):
-            tangent = spread(op.push(marks, values, out, params), raw(out))
-        self.stamp(z, tangent)
+        if z.__class__ is tuple:
+            with during(self.below):
+                tangents = op.push(marks, values, out, params)
+            for result, handle, tangent in zip(z, out, tangents, strict=True):
+                if is_differentiable(result.dtype):
+                    with during(self.below):
+                        fitting = spread(tangent, raw(handle))
+                    self.stamp(result, fitting)
+        elif is_differentiable(z.dtype):
+            with during(self.below):
+                tangent = spread(op.push(marks, values, out, params), raw(out))
+            self.stamp(z, tangent)

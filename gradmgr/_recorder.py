@@ -117,9 +117,12 @@ class Recorder:
             t._more = {rec: m for rec, m in more.items() if rec is not self}
 
     def note(
-        self, op: Any, marks: tuple[Any, ...], values: tuple[Any, ...], out: Any, params: tuple[Any, ...], z: Tensor
+        self, op: Any, marks: tuple[Any, ...], values: tuple[Any, ...], out: Any, params: tuple[Any, ...], z: Any
     ) -> None:
-        """Take down that `op` made `z`; `values` and `out` are handles for the recorders below."""
+        """Take down that `op` made `z`, a Tensor or a tuple of them.
+
+        `values` and `out` are handles for the recorders below.
+        """
         raise NotImplementedError
 
 
@@ -137,14 +140,18 @@ class Stack:
         self.groups = groups
         self.everyone = everyone
 
-    def call(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...] = ()) -> Tensor:
-        """Compute `op` once and let every recorder that knows an input take it down, outermost first."""
+    def call(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...] = ()) -> Any:
+        """Compute `op` once and let every recorder that knows an input take it down, outermost first.
+
+        An op of several results gives a tuple of Tensors.
+        """
         arrays = [t._array if isinstance(t, Tensor) else t for t in inputs]
         try:
-            z = wrap(op.kernel(*arrays, *params))
+            made = op.kernel(*arrays, *params)
         except TypeError:
             _xp.check_mixed(op.name, *arrays)
             raise
+        z = tuple([wrap(part) for part in made]) if made.__class__ is tuple else wrap(made)
         lower: list[Recorder] = []
         for group in self.groups:
             for rec in group:
@@ -161,10 +168,11 @@ class Stack:
 def snapshot(t: Any, recorders: Iterable[Recorder]) -> Any:
     """Return what to keep of `t` now: a handle that these recorders know, or the bare array.
 
-    A fresh handle, never `t` itself: the user may write to `t` in place afterwards.
+    A fresh handle, never `t` itself: the user may write to `t` in place afterwards. Of a tuple, the
+    results of an op of several, each.
     """
     if not isinstance(t, Tensor):
-        return t
+        return tuple([snapshot(part, recorders) for part in t]) if t.__class__ is tuple else t
     handle = None
     for rec in recorders:
         mark = rec.known(t) if rec.open else None

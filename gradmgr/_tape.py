@@ -11,7 +11,7 @@ from gradmgr import errors
 from gradmgr._op import INPUTS, PULLS, Grads, Op, Owned, accumulate, one_input
 from gradmgr._recorder import Recorder, during
 from gradmgr._tensor import Tensor
-from gradmgr._xp import is_array, shares_memory
+from gradmgr._xp import is_array, is_differentiable, shares_memory
 
 Entry = tuple[Any, ...]
 
@@ -102,11 +102,17 @@ class Tape(Recorder):
             self.left.add(t)
 
     def note(
-        self, op: Op, marks: tuple[Any, ...], values: tuple[Any, ...], out: Any, params: tuple[Any, ...], z: Tensor
+        self, op: Op, marks: tuple[Any, ...], values: tuple[Any, ...], out: Any, params: tuple[Any, ...], z: Any
     ) -> None:
         mark = object()
         self.entries.append(op.entry(mark, marks, values, out, params))
-        self.stamp(z, mark)
+        if z.__class__ is tuple:
+            for k, result in enumerate(z):
+                if is_differentiable(result.dtype):
+                    self.stamp(result, own := object())
+                    self.entries.append(("result", own, mark, k))
+        else:
+            self.stamp(z, mark)
         if len(self.entries) > self.limit:
             self.sweep()
 
@@ -256,6 +262,15 @@ def _pull_attach(e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
     grads[e[1]] = g  # complete, and kept: it is a leaf's
     accumulate(grads, owned, e[2], g)
 
+
+def _pull_result(e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
+    grads.setdefault(e[2], {})[e[3]] = g
+
+
+# Each result of an op of several has an entry of its own, after the op's. Walking back they come
+# first and collect their gradients, by position, in what the op's own entry then finds as its gradient.
+PULLS["result"] = _pull_result
+INPUTS["result"] = one_input
 
 # An intermediate that is attached gets a mark of its own through this op, so that what was
 # computed from it before is told apart from what comes after.

@@ -12,7 +12,7 @@ Tensor([2., 2., 2.])
 from __future__ import annotations
 
 import sys as _sys
-from typing import Any
+from typing import Any as _Any
 
 import numpy as _numpy  # noqa: ICN001  # np would be a public name of this namespace
 from numpy import (
@@ -44,7 +44,7 @@ from numpy import (
 )
 
 from gradmgr._elementwise import conj as _conj
-from gradmgr.numpy import _dispatch
+from gradmgr.numpy import _dispatch, fft, linalg
 from gradmgr.ops import arithmetic as _arithmetic
 from gradmgr.ops.arithmetic import clip
 from gradmgr.ops.constant import (
@@ -116,9 +116,9 @@ from gradmgr.ops.join import (
     vsplit,
     vstack,
 )
-from gradmgr.ops.linalg import dot, einsum, inner, outer, tensordot, vdot, vecdot
-from gradmgr.ops.linalg import matmul as _matmul
 from gradmgr.ops.pick import bincount, round, take, take_along_axis, where
+from gradmgr.ops.products import dot, einsum, inner, outer, tensordot, vdot, vecdot
+from gradmgr.ops.products import matmul as _matmul
 from gradmgr.ops.reduce import cumprod, cumsum, max, mean, min, prod, std, sum, var
 from gradmgr.ops.shape import (
     atleast_1d,
@@ -208,7 +208,7 @@ tanh = _arithmetic.tanh.door
 trunc = _arithmetic.trunc.door
 
 
-def angle(z: Any, deg: Any = False) -> Any:
+def angle(z: _Any, deg: _Any = False) -> _Any:
     """Return the angle of complex numbers as `numpy.angle`, in radians or degrees."""
     a = _arithmetic.angle.door(z)
     return rad2deg(a) if deg else a
@@ -300,6 +300,7 @@ __all__ = [
     "expm1",
     "eye",
     "fabs",
+    "fft",
     "finfo",
     "flatnonzero",
     "flip",
@@ -340,6 +341,7 @@ __all__ = [
     "left_shift",
     "less",
     "less_equal",
+    "linalg",
     "linspace",
     "log",
     "log1p",
@@ -437,16 +439,8 @@ __all__ = [
 _dispatch.bind(_sys.modules[__name__])
 
 
-def __getattr__(name: str) -> Any:
-    if name.startswith("_") or not hasattr(_numpy, name):
-        raise AttributeError(f"module 'gradmgr.numpy' has no attribute {name!r}, and neither has numpy")
-    there = getattr(_numpy, name)
-    if isinstance(there, type) or not callable(there):
-        raise AttributeError(f"gradmgr.numpy has differentiable functions only; take {name} from numpy itself")
-    raise AttributeError(
-        f"numpy.{name} has no differentiable counterpart in gradmgr.numpy; "
-        f"for values without gradients call numpy.{name} on t.numpy()"
-    )
+def __getattr__(name: str) -> _Any:
+    raise _dispatch.missing(name, "", _numpy)
 
 
 def __dir__() -> list[str]:

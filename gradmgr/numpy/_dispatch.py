@@ -11,24 +11,37 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._recorder import is_tracked
 from gradmgr._tensor import Tensor, describe
+from gradmgr.numpy._refused import REFUSED
 
 
 def _lacking(name: str) -> errors.UnsupportedFunctionError:
     prefix = "numpy." if hasattr(np, name.partition(".")[0]) else ""
+    reason = REFUSED.get(name, "gradmgr has no differentiable counterpart of it")
     return errors.UnsupportedFunctionError(
-        f"{prefix}{name} was called on a Tensor, and gradmgr has no differentiable counterpart of it; "
-        f"for values without gradients call it on t.numpy()"
+        f"{prefix}{name} was called on a Tensor: {reason}; for values without gradients call it on t.numpy()"
     )
 
 
-def bind(door: ModuleType) -> None:
-    """Bind NumPy's protocols onto Tensor, served by the functions of `door`."""
-    ours: dict[Any, Callable[..., Any]] = {
-        getattr(np, name): function
+def missing(name: str, where: str, numpys: ModuleType) -> AttributeError:
+    """Make the error for a name that a door lacks; `where` is "" or ends with a dot, as "linalg."."""
+    if name.startswith("_") or not hasattr(numpys, name):
+        return AttributeError(f"module 'gradmgr.numpy' has no attribute '{where}{name}', and neither has numpy")
+    reason = REFUSED.get(where + name, "gradmgr has no differentiable counterpart of it")
+    return AttributeError(f"numpy.{where}{name} is not in gradmgr.numpy: {reason}")
+
+
+def _served(numpys: ModuleType, door: ModuleType) -> dict[Any, Callable[..., Any]]:
+    """Map NumPy's functions to those of the same name in our door."""
+    return {
+        getattr(numpys, name): function
         for name, function in vars(door).items()
-        if callable(function) and not isinstance(function, type) and callable(getattr(np, name, None))
+        if callable(function) and not isinstance(function, type) and callable(getattr(numpys, name, None))
     }
-    table = MappingProxyType(ours)
+
+
+def bind(door: ModuleType) -> None:
+    """Bind NumPy's protocols onto Tensor, served by the functions of `door` and its linalg and fft."""
+    table = MappingProxyType(_served(np.fft, door.fft) | _served(np.linalg, door.linalg) | _served(np, door))
     by_name = MappingProxyType({name: function for name, function in vars(door).items() if callable(function)})
 
     def __array_ufunc__(self: Tensor, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,51 @@
 """The op table, by NumPy's own chapters. Importing it completes Tensor."""
 
-from gradmgr.ops import arithmetic, constant, convert, create, join, linalg, methods, pick, reduce, shape
+from gradmgr.ops import (
+    apply,
+    arithmetic,
+    calculus,
+    constant,
+    convert,
+    create,
+    decompose,
+    edit,
+    fft,
+    join,
+    linalg,
+    methods,
+    order,
+    pick,
+    polynomial,
+    products,
+    reduce,
+    shape,
+    special,
+    statistics,
+    ufuncs,
+)
 
 methods.bind()
 
-__all__ = ["arithmetic", "constant", "convert", "create", "join", "linalg", "methods", "pick", "reduce", "shape"]
+__all__ = [
+    "apply",
+    "arithmetic",
+    "calculus",
+    "constant",
+    "convert",
+    "create",
+    "decompose",
+    "edit",
+    "fft",
+    "join",
+    "linalg",
+    "methods",
+    "order",
+    "pick",
+    "polynomial",
+    "products",
+    "reduce",
+    "shape",
+    "special",
+    "statistics",
+    "ufuncs",
+]

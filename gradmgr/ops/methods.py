@@ -10,7 +10,7 @@ import numpy as np
 from gradmgr._elementwise import conj
 from gradmgr._inplace import copied, setitem, updater
 from gradmgr._tensor import Tensor
-from gradmgr.ops import arithmetic, constant, convert, linalg, pick, reduce, shape
+from gradmgr.ops import arithmetic, constant, convert, pick, products, reduce, shape
 
 # ---------------------------------------------------------------- operators
 
@@ -20,7 +20,7 @@ _BINARY = {
     "mul": (arithmetic.multiply, np.multiply, "*="),
     "truediv": (arithmetic.divide, np.divide, "/="),
     "pow": (arithmetic.power, np.power, "**="),
-    "matmul": (linalg.matmul, None, "@="),  # matmul reads its operands while it writes
+    "matmul": (products.matmul, None, "@="),  # matmul reads its operands while it writes
     "mod": (arithmetic.remainder, np.remainder, "%="),
     "floordiv": (arithmetic.floor_divide, np.floor_divide, "//="),
 }
@@ -125,7 +125,7 @@ _METHODS = {
     "cumprod": reduce.cumprod,
     "cumsum": reduce.cumsum,
     "diagonal": shape.diagonal,
-    "dot": linalg.dot,
+    "dot": products.dot,
     "flatten": _flatten,
     "max": reduce.max,
     "mean": reduce.mean,

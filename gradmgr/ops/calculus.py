@@ -1,0 +1,1 @@
+"""Differences, integrals, interpolation and convolution."""

@@ -1,0 +1,1 @@
+"""Matrix decompositions: eigh, eig, svd, qr."""

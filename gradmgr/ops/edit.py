@@ -1,0 +1,1 @@
+"""Making arrays longer, shorter or other in places: insert, delete, pad, put."""

@@ -1,0 +1,1 @@
+"""Discrete Fourier transforms, all of numpy.fft."""

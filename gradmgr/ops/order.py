@@ -1,0 +1,1 @@
+"""Sorting, choosing and the distinct values."""

@@ -1,0 +1,1 @@
+"""Polynomials by their coefficients, as `numpy.polyval` and kin."""

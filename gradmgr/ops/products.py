@@ -1,0 +1,233 @@
+"""Products: matmul, dot, einsum, tensordot, outer and kin."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_tuple
+
+from gradmgr import _xp
+from gradmgr._broadcast import broadcast_to, sum_to
+from gradmgr._custom import variadic
+from gradmgr._elementwise import conj_of, multilinear
+from gradmgr._inplace import as_type, store
+from gradmgr._tensor import Tensor, raw
+from gradmgr.ops.arithmetic import choose, multiply
+from gradmgr.ops.convert import holds_tensor, lift
+from gradmgr.ops.shape import expand_dims, moveaxis, ravel, reshape, transpose
+
+# ---------------------------------------------------------------- matmul
+
+
+def _matmul_x(g: Any, y: Any) -> Any:
+    """The cotangent of x in x @ y. That x is 1-d shows in g having one axis less than y."""
+    if y.ndim == 1:
+        return expand_dims(g, -1) * y
+    if g.ndim == y.ndim - 1:
+        return _matvec(y, g)
+    return g @ _transposed(y)
+
+
+def _matmul_y(g: Any, x: Any) -> Any:
+    """The cotangent of y in x @ y. That y is 1-d shows in g having one axis less than x."""
+    if x.ndim == 1:
+        return multiply.door(expand_dims(x, -1), expand_dims(g, -2)) if g.ndim else g * x
+    if g.ndim == x.ndim - 1:
+        return _matvec(_transposed(x), g)
+    return _transposed(x) @ g
+
+
+def _transposed(m: Any) -> Any:
+    return m.T if m.ndim == 2 else m.swapaxes(-1, -2)
+
+
+def _matvec(m: Any, v: Any) -> Any:
+    """Return m @ v for stacks of matrices and of vectors."""
+    return matmul.door(m, expand_dims(v, -1))[..., 0]
+
+
+matmul = multilinear("matmul", np.matmul, _matmul_x, _matmul_y, operate="a @ b")
+
+
+def _product(a: Any, b: Any) -> Any:
+    """Multiply in the dtype of its operands: numpy.matmul of bfloat16 gives float32, numpy.dot does not."""
+    z = matmul.door(a, b)
+    return as_type(z, a.dtype) if a.dtype == b.dtype != z.dtype else z
+
+
+def dot(a: Any, b: Any, out: Any = None) -> Any:
+    """Multiply as `numpy.dot`: matmul up to two axes, else the last axis of a with the one before of b."""
+    a, b = lift(a), lift(b)
+    if a.ndim == 0 or b.ndim == 0:
+        z = multiply.door(a, b)
+    elif b.ndim == 1 or (a.ndim <= 2 and b.ndim == 2):
+        z = _product(a, b)
+    else:
+        z = tensordot(a, b, axes=(-1, -2))
+    return z if out is None else store(out, z, "dot(out=...)")
+
+
+def vdot(a: Any, b: Any, /) -> Any:
+    """Dot product of the flattened arrays, the first conjugated, as `numpy.vdot`."""
+    a = ravel(lift(a))
+    return _product(conj_of(a), ravel(lift(b)))
+
+
+def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+    """Dot products along an axis, the first conjugated, as `numpy.vecdot`."""
+    x, y = moveaxis(lift(x1), axis, -1), moveaxis(lift(x2), axis, -1)
+    x = conj_of(x)
+    return matmul.door(expand_dims(x, -2), expand_dims(y, -1))[..., 0, 0]
+
+
+def inner(a: Any, b: Any, /) -> Any:
+    """Product over the last axes, as `numpy.inner`."""
+    a, b = lift(a), lift(b)
+    return multiply.door(a, b) if a.ndim == 0 or b.ndim == 0 else tensordot(a, b, axes=(-1, -1))
+
+
+def outer(a: Any, b: Any, out: Any = None) -> Any:
+    """Outer product of the flattened arrays, as `numpy.outer`."""
+    z = multiply.door(expand_dims(ravel(lift(a)), 1), expand_dims(ravel(lift(b)), 0))
+    return z if out is None else store(out, z, "outer(out=...)")
+
+
+def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
+    """Contract axes as `numpy.tensordot`."""
+    a, b = lift(a), lift(b)
+    if isinstance(axes, (int, np.integer)):
+        of_a, of_b = tuple(range(a.ndim - int(axes), a.ndim)), tuple(range(int(axes)))
+    else:
+        of_a, of_b = (normalize_axis_tuple(part, t.ndim) for part, t in zip(axes, (a, b), strict=True))
+    if len(of_a) != len(of_b) or any(a.shape[i] != b.shape[j] for i, j in zip(of_a, of_b, strict=True)):
+        raise ValueError(f"shape-mismatch for sum: {a.shape} over axes {of_a}, {b.shape} over axes {of_b}")
+    free_a = tuple(k for k in range(a.ndim) if k not in of_a)
+    free_b = tuple(k for k in range(b.ndim) if k not in of_b)
+    summed = int(np.prod([a.shape[k] for k in of_a], dtype=np.intp))
+    shape_a, shape_b = [a.shape[k] for k in free_a], [b.shape[k] for k in free_b]
+    rows, columns = int(np.prod(shape_a, dtype=np.intp)), int(np.prod(shape_b, dtype=np.intp))
+    left = reshape(transpose(a, (*free_a, *of_a)), (rows, summed))
+    right = reshape(transpose(b, (*of_b, *free_b)), (summed, columns))
+    return reshape(_product(left, right), (*shape_a, *shape_b))
+
+
+# ---------------------------------------------------------------- einsum
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def _from_sublists(operands: Sequence[Any]) -> tuple[str, list[Any]]:
+    """Turn einsum(a, [0, 1], b, [1, 2], [0, 2]) into its string form."""
+
+    def letters(sublist: Any) -> str:
+        return "".join("..." if part is Ellipsis else _LETTERS[operator.index(part)] for part in sublist)
+
+    arrays, count = list(operands[0 : 2 * (len(operands) // 2) : 2]), len(operands) // 2
+    subscripts = ",".join(letters(operands[2 * k + 1]) for k in range(count))
+    return (f"{subscripts}->{letters(operands[-1])}" if len(operands) % 2 else subscripts), arrays
+
+
+def _explicit(subscripts: str, shapes: list[tuple[int, ...]]) -> tuple[tuple[str, ...], str]:
+    """Spell out a subscript string: no ellipsis, no implied output. Returns (inputs, output)."""
+    subscripts = subscripts.replace(" ", "")
+    left, arrow, right = subscripts.partition("->")
+    terms = left.split(",")
+    if len(terms) != len(shapes):
+        raise ValueError(f"einsum {subscripts!r} names {len(terms)} operands; {len(shapes)} were given")
+    free = [letter for letter in _LETTERS if letter not in subscripts]
+    widest = 0
+    for term, shape in zip(terms, shapes, strict=True):
+        if "..." in term:
+            widest = max(widest, len(shape) - len(term.replace("...", "")))
+    dots = "".join(free[:widest])
+    spelled = []
+    for term, shape in zip(terms, shapes, strict=True):
+        covered = len(shape) - len(term.replace("...", ""))
+        if covered < 0 or (covered > 0 and "..." not in term):
+            raise ValueError(f"einsum term {term!r} does not fit an operand with {len(shape)} axes")
+        spelled.append(term.replace("...", dots[widest - covered :]))
+    if arrow:
+        out = right.replace("...", dots)
+    else:
+        named = [letter for letter in "".join(spelled) if letter not in dots]
+        out = dots + "".join(sorted(letter for letter in set(named) if named.count(letter) == 1))
+    return tuple(spelled), out
+
+
+def _einsum_vjp(g: Any, k: int, values: Any, shapes: Any, terms: tuple[str, ...], out: str, optimize: Any) -> Any:
+    """The cotangent of operand k: an einsum of g with the others, then what einsum cannot say.
+
+    Letters that operand k has with length 1 where the others are longer were broadcast: summed
+    here. Letters that nobody else has were summed: spread here. A letter twice in the term reads
+    a diagonal: written back through a mask.
+    """
+    term, shape = terms[k], shapes[k]
+    others = [j for j in range(len(terms)) if j != k]
+    length = dict(zip(term, shape, strict=True))
+    elsewhere = {letter for j in others for letter in terms[j]} | set(out)
+    unique = "".join(dict.fromkeys(term))
+    wanted = "".join(letter for letter in unique if letter in elsewhere)
+    arrays = [g, *(conj_of(values[j]) for j in others)]
+    d = einsum(",".join([out, *(terms[j] for j in others)]) + "->" + wanted, *arrays, optimize=optimize)
+    d = sum_to(d, tuple([min(n, length[letter]) for letter, n in zip(wanted, d.shape, strict=True)]))
+    kept = iter(d.shape)
+    d = reshape(d, tuple([next(kept) if letter in wanted else 1 for letter in unique]))
+    d = broadcast_to(d, tuple([length[letter] for letter in unique]))
+    return d if unique == term else _on_diagonals(d, term, unique, shape)
+
+
+def _on_diagonals(d: Any, term: str, unique: str, shape: tuple[int, ...]) -> Any:
+    xp = _xp.namespace(raw(d))
+    seen: set[str] = set()
+    first = []
+    for letter in term:
+        first.append(letter not in seen)
+        seen.add(letter)
+    lengths = iter(d.shape)
+    d = broadcast_to(reshape(d, tuple([next(lengths) if new else 1 for new in first])), shape)
+    mask = xp.ones((), dtype=bool)
+    for k, letter in enumerate(term):
+        j = term.index(letter)
+        if j != k:
+            axes = [1] * len(term)
+            axes[j] = axes[k] = shape[k]
+            mask = mask & xp.eye(shape[k], dtype=bool).reshape(axes)
+    return choose(mask, d, xp.zeros((), d.dtype))
+
+
+def _einsum_jvp(tangents: Any, values: Any, terms: tuple[str, ...], out: str, optimize: Any) -> Any:
+    total = None
+    for k, t in enumerate(tangents):
+        if t is not None:
+            part = _einsum([*values[:k], t, *values[k + 1 :]], terms, out, optimize)
+            total = part if total is None else total + part
+    return total
+
+
+def _einsum_kernel(arrays: Any, terms: tuple[str, ...], out: str, optimize: Any) -> Any:
+    return np.einsum(f"{','.join(terms)}->{out}", *arrays, optimize=optimize)
+
+
+_einsum = variadic("einsum", _einsum_kernel, vjp=_einsum_vjp, jvp=_einsum_jvp, keeps="others")
+
+
+def einsum(*operands: Any, out: Any = None, optimize: Any = False, dtype: Any = None) -> Any:
+    """Contract by subscripts as `numpy.einsum`: strings or sublists, ellipses, diagonals, implied output.
+
+    `optimize` is used for the derivatives too.
+    """
+    if not holds_tensor(operands) and not isinstance(out, Tensor):
+        return np.einsum(*operands, out=out, optimize=optimize, **({} if dtype is None else {"dtype": dtype}))
+    if isinstance(operands[0], str):
+        subscripts, arrays = operands[0], list(operands[1:])
+    else:
+        subscripts, arrays = _from_sublists(operands)
+    arrays = [lift(a) for a in arrays]
+    if dtype is not None:
+        arrays = [a.astype(dtype) for a in arrays]
+    terms, result = _explicit(subscripts, [a.shape for a in arrays])
+    z = _einsum(arrays, terms, result, optimize)
+    return z if out is None else store(out, z, "einsum(out=...)")

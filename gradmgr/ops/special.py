@@ -1,0 +1,1 @@
+"""Special functions, by scipy.special's names and definitions."""

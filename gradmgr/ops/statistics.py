@@ -1,0 +1,1 @@
+"""Averages, quantiles, correlations, and reductions that skip NaN."""
