@@ -5,12 +5,11 @@ Not hot: one general road serves them, at about twice the cost of an elementwise
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from gradmgr._broadcast import fit, spread
-from gradmgr._op import INPUTS, PULLS, Grads, Op, Owned, Rule, accumulate, enroll, one_input, reads, renamed
+from gradmgr._op import INPUTS, PULLS, Grads, Op, Owned, Rule, accumulate, enroll, one_input, parameters, reads, renamed
 from gradmgr._recorder import Stack, current
 from gradmgr._tensor import Tensor
 
@@ -48,7 +47,7 @@ def custom(
     """
     op = Op(name, kernel)
     inputs = tuple(vjp)
-    arguments = tuple(inspect.signature(kernel).parameters)
+    arguments = parameters(kernel)
     if arguments[: len(inputs)] != inputs or tuple(jvp) != inputs:
         raise TypeError(f"op {name!r}: vjp and jvp must name the kernel's first arguments, in order")
     count, on_offer = len(inputs), (*arguments, "out", "shape")
@@ -158,7 +157,7 @@ def several(
         f(x, *params), which takes a Tensor or a plain array and gives a tuple of such.
     """
     op = Op(name, kernel)
-    arguments = tuple(inspect.signature(kernel).parameters)
+    arguments = parameters(kernel)
     on_offer = (*arguments, *outputs, "shape")
     pull_want, push_want = reads(vjp, on_offer, name), reads(jvp, on_offer, name)
 

@@ -18,9 +18,12 @@ functions 40 ns slower.
 
 from __future__ import annotations
 
-import ast
+import builtins
 import linecache
+import re
+import types
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,7 +38,7 @@ from gradmgr._tensor import Tensor
 # ---------------------------------------------------------------- the hot templates
 
 _OPERATOR_1 = """\
-def {name}(x, /):
+def made(x, /):
     a = x._array
     rec = current()
     if rec.__class__ is Stack:
@@ -44,7 +47,7 @@ def {name}(x, /):
 """
 
 _DOOR_1 = """\
-def {name}(x, /, out=None, where=True, dtype=None):
+def made(x, /, out=None, where=True, dtype=None):
     if out is not None or where is not True or dtype is not None:
         return with_keywords(door, kernel, (x,), out, where, dtype)
     if not isinstance(x, Tensor):
@@ -74,7 +77,7 @@ _RECORD_1 = """\
 """
 
 _OPERATOR_2 = """\
-def {name}(x, y, /):
+def made(x, y, /):
     a = x._array
     tx = ty = True
     if y.__class__ is Tensor:
@@ -92,7 +95,7 @@ def {name}(x, y, /):
 """
 
 _REFLECTED_2 = """\
-def {name}(y, x, /):
+def made(y, x, /):
     b = y._array
     tx = False
     ty = True
@@ -105,7 +108,7 @@ def {name}(y, x, /):
 """
 
 _DOOR_2 = """\
-def {name}(x, y, /, out=None, where=True, dtype=None):
+def made(x, y, /, out=None, where=True, dtype=None):
     if out is not None or where is not True or dtype is not None:
         return with_keywords(door, kernel, (x, y), out, where, dtype)
     tx = isinstance(x, Tensor)
@@ -232,21 +235,36 @@ def _pull_source(tracked: str, fields: list[str], results: dict[str, str], holom
     return source
 
 
-def _compile(source: str, made: str, file: str, names: dict[str, Any]) -> Callable[..., Any]:
-    """Compile one function from the templates; tracebacks show its source."""
-    filename = f"<gradmgr {file}>"
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    scope = dict(names)
-    exec(compile(source, filename, "exec"), scope)  # noqa: S102  # the text is ours, filled with names of ours
-    function: Callable[..., Any] = scope[made]
-    return function
+# The compiled functions by their text: the ops of one shape share them, which takes half of the import time.
+_SHAPES: dict[str, types.FunctionType] = {}
 
 
-def _rule_of_text(text: str, op: str) -> Rule:
+def _compiled(source: str) -> types.FunctionType:
+    """Return the one function of a source text."""
+    made = _SHAPES.get(source)
+    if made is None:
+        scope: dict[str, Any] = {}
+        exec(source, scope)  # noqa: S102  # the text is ours, filled with names of ours
+        made = _SHAPES[source] = next(value for value in scope.values() if isinstance(value, types.FunctionType))
+    return made
+
+
+def _function(source: str, name: str, file: str, scope: dict[str, Any]) -> Callable[..., Any]:
+    """Make a function of a source text in which "@" stands for the op's name; tracebacks show its source."""
+    shared = _compiled(source)
+    filename, op = f"<gradmgr {file}>", scope["op"].name
+    text = source.replace("@", op)
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    constants = tuple([c.replace("@", op) if isinstance(c, str) else c for c in shared.__code__.co_consts])
+    code = shared.__code__.replace(co_consts=constants, co_name=name, co_qualname=name, co_filename=filename)
+    return types.FunctionType(code, scope, name, shared.__defaults__)
+
+
+def _rule_of_text(text: str, op: Op) -> Rule:
     """Make a rule's function out of its algebra: "g * y" is lambda g, y: g * y."""
-    names = {node.id for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)} - {"g"}
-    source = f"def rule({', '.join(['g', *sorted(names)])}):\n    return {text}\n"
-    return _compile(source, "rule", f"rule of {op}: {text}", {})
+    asked = [name for name in ("x", "y", "out") if re.search(rf"\b{name}\b", text)]
+    source = f"def rule({', '.join(['g', *asked])}):\n    return {text}\n"
+    return _function(source, "rule", f"rule of {op.name}: {text}", {"op": op})
 
 
 # ---------------------------------------------------------------- the declarations
@@ -275,10 +293,10 @@ class _Declaration:
         operate: str | None,
         jvp: tuple[Rule, ...] | None,
     ) -> None:
-        rules = [_rule_of_text(rule, name) if isinstance(rule, str) else rule for rule in algebra]
+        self.op = op = Op(name, kernel)
+        rules = [_rule_of_text(rule, op) if isinstance(rule, str) else rule for rule in algebra]
         self.inputs = "xy"[: len(rules)]
         self.on_offer = (*self.inputs, "out")
-        self.op = op = Op(name, kernel)
         self.rules = dict(zip(self.inputs, rules, strict=True))
         self.wants = {v: tuple(self.on_offer[k] for k in self._asked(rule)) for v, rule in self.rules.items()}
         # What a pull computes for each input: the algebra itself where it is text, else a call.
@@ -291,6 +309,7 @@ class _Declaration:
         self.push_rules = [(rule, self._asked(rule)) for rule in (jvp or rules)]
         self.layouts: dict[str, tuple[str, list[str]]] = {}  # by code: the tracked inputs, the fields kept
         self.scope: dict[str, Any] = {
+            "__builtins__": builtins,
             "F4": _xp.F4,
             "F8": _xp.F8,
             "PLAIN": _xp.PLAIN,
@@ -317,20 +336,19 @@ class _Declaration:
         """Enter the pulls in the table and return the functions."""
         name, op, binary = self.op.name, enroll(self.op), len(self.inputs) == 2
         entries = {tracked: self._pull(tracked) for tracked in (("x", "y", "xy") if binary else ("x",))}
-        op.entry = _compile(
-            (_ENTRY_2 if binary else _ENTRY_1).format(**entries), "entry", f"entry of {name}", self.scope
-        )
+        entry = (_ENTRY_2 if binary else _ENTRY_1).format(**entries)
+        op.entry = self._when_used(entry, "entry", f"entry of {name}", partial(setattr, op, "entry"))
         op.push = self.push
         record = _RECORD_2 if binary else _RECORD_1
 
         call = f"kernel({', '.join('ab'[: len(self.inputs)])})"
 
         def function(head: str, file: str, result: str) -> Callable[..., Any]:
-            return _compile((head + record).format(name=name, result=result, **entries), name, file, self.scope)
+            return _function((head + record).format(result=result, **entries), name, file, self.scope)
 
         operator = function(_OPERATOR_2 if binary else _OPERATOR_1, f"operator {name}", self.operate or call)
         door = function(_DOOR_2 if binary else _DOOR_1, name, call)
-        door.__globals__["door"] = door
+        self.scope["door"] = door
         # The ufunc, not the operator: Python would add a complex number and a NumPy scalar to a Python number.
         reflected = function(_REFLECTED_2, f"reflected {name}", call) if binary else None
         return Made(op, door, operator, reflected)
@@ -341,10 +359,20 @@ class _Declaration:
         fields = _fields(tracked, {want for v in tracked for want in self.wants[v]})
         self.layouts[code] = tracked, fields
         source = _pull_source(tracked, fields, self.results, self.holomorphic)
-        pull = _compile(source, "pull", f"derivative of {code}", self.scope)
-        PULLS[code] = renamed(pull, f"pull_{self.op.name}")
+        name = f"pull_{self.op.name}"
+        PULLS[code] = self._when_used(source, name, f"derivative of {code}", partial(PULLS.__setitem__, code))
         INPUTS[code] = _two_inputs if tracked == "xy" else one_input
-        return _expression(code, tracked, fields)
+        return _expression(f"@.{tracked}", tracked, fields)
+
+    def _when_used(self, source: str, name: str, file: str, put: Callable[[Any], None]) -> Callable[..., Any]:
+        """Make a function that at its first call is compiled and put in its own place; saves import time."""
+
+        def first(*args: Any) -> Any:
+            function = _function(source, name, file, self.scope)
+            put(function)
+            return function(*args)
+
+        return renamed(first, name)
 
     def pull_complex(self, e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
         """Pull by the conjugated map, as reverse mode asks of a holomorphic function."""

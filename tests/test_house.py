@@ -78,6 +78,7 @@ MAY_CHANGE = {
     ("gradmgr._op", "OPS"),
     ("gradmgr._op", "PULLS"),
     ("gradmgr._op", "INPUTS"),
+    ("gradmgr._elementwise", "_SHAPES"),
 }
 
 

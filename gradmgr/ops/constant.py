@@ -36,12 +36,15 @@ def _place_of_out(function: Callable[..., Any]) -> tuple[int, tuple[str, ...]] |
 def constant(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let a NumPy function take Tensors: computed on the values, never recorded."""
     name = function.__name__
-    place = _place_of_out(function)
+    place: Any = ...  # looked up when it is first asked for: reading signatures takes 3 ms of the import
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if place is not None and len(args) > place[0]:
-            kwargs = dict(zip(place[1], args[place[0] :], strict=False)) | kwargs
-            args = args[: place[0]]
+        nonlocal place
+        if len(args) > 1:
+            place = _place_of_out(function) if place is ... else place
+            if place is not None and len(args) > place[0]:
+                kwargs = dict(zip(place[1], args[place[0] :], strict=False)) | kwargs
+                args = args[: place[0]]
         out = kwargs.get("out")
         if isinstance(out, (Tensor, tuple)):
             del kwargs["out"]
