@@ -310,6 +310,7 @@ class _Declaration:
         self.layouts: dict[str, tuple[str, list[str]]] = {}  # by code: the tracked inputs, the fields kept
         self.scope: dict[str, Any] = {
             "__builtins__": builtins,
+            "__name__": __name__,  # becomes the functions' __module__
             "F4": _xp.F4,
             "F8": _xp.F8,
             "PLAIN": _xp.PLAIN,

@@ -49,3 +49,7 @@ class DeviceError(GradmgrError, RuntimeError):
 
 class GradcheckError(GradmgrError, RuntimeError):
     """An analytic derivative disagrees with the numeric one."""
+
+
+class MissingDependencyError(GradmgrError, ImportError):
+    """An optional library that this function needs is not installed."""

@@ -12,98 +12,18 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+from cupy_signatures import SIGNATURES
 from numpy.lib.stride_tricks import as_strided
 
 Flags = namedtuple("Flags", "c_contiguous f_contiguous owndata")  # CuPy has no writeable
 
 _SCALARS = (bool, int, float, complex, np.generic)
 
-# The keywords of CuPy's functions, in positional order; "*" takes any number of arrays.
-_SIGNATURES = {
-    "sum": "a axis dtype out keepdims",
-    "prod": "a axis dtype out keepdims",
-    "mean": "a axis dtype out keepdims",
-    "var": "a axis dtype out ddof keepdims",
-    "std": "a axis dtype out ddof keepdims",
-    "max": "a axis out keepdims",
-    "min": "a axis out keepdims",
-    "all": "a axis out keepdims",
-    "any": "a axis out keepdims",
-    "argmax": "a axis dtype out keepdims",
-    "argmin": "a axis dtype out keepdims",
-    "argsort": "a axis kind",
-    "argwhere": "a",
-    "array_equal": "a1 a2 equal_nan",
-    "allclose": "a b rtol atol equal_nan",
-    "angle": "z deg",
-    "around": "a decimals out",
-    "bincount": "x weights minlength",
-    "clip": "a a_min a_max out",
-    "concatenate": "tup axis out dtype casting",
-    "copy": "a order",
-    "count_nonzero": "a axis",
-    "cumprod": "a axis dtype out",
-    "cumsum": "a axis dtype out",
-    "diagonal": "a offset axis1 axis2",
-    "dot": "a b out",
-    "expand_dims": "a axis",
-    "flatnonzero": "a",
-    "flip": "a axis",
-    "imag": "val",
-    "iscomplexobj": "x",
-    "isclose": "a b rtol atol equal_nan",
-    "isrealobj": "x",
-    "may_share_memory": "a b max_work",
-    "moveaxis": "a source destination",
-    "ndim": "a",
-    "nonzero": "a",
-    "ravel": "a order",
-    "real": "val",
-    "repeat": "a repeats axis",
-    "reshape": "a newshape order copy",
-    "result_type": "*",
-    "roll": "a shift axis",
-    "round": "a decimals out",
-    "searchsorted": "a v side sorter",
-    "shape": "a",
-    "size": "a axis",
-    "squeeze": "a axis",
-    "swapaxes": "a axis1 axis2",
-    "take": "a indices axis out",
-    "trace": "a offset axis1 axis2 dtype out",
-    "transpose": "a axes",
-    "tril": "m k",
-    "triu": "m k",
-    "where": "condition x y",
-    "array_split": "ary indices_or_sections axis",
-    "copyto": "dst src casting where",
-    "diff": "a n axis prepend append",
-    "inner": "a b",
-    "isin": "element test_elements assume_unique invert",
-    "outer": "a b out",
-    "sort": "a axis kind",
-    "stack": "tup axis out dtype casting",
-    "tensordot": "a b axes",
-    "tile": "A reps",
-    "unique": "ar return_index return_inverse return_counts axis equal_nan",
-    "unravel_index": "indices dims order",
-    "vdot": "a b",
-    "zeros_like": "a dtype order subok shape",
-    "ones_like": "a dtype order subok shape",
-    "empty_like": "prototype dtype order subok shape",
-    "full_like": "a fill_value dtype order subok shape",
-    "zeros": "shape dtype order",
-    "ones": "shape dtype order",
-    "empty": "shape dtype order",
-    "full": "shape fill_value dtype order",
-    "eye": "N M k dtype order",
-    "arange": "start stop step dtype",
-    "linspace": "start stop num endpoint retstep dtype axis",
-}
 _RENAMED = {
     "a_min": "min",
     "a_max": "max",
@@ -189,7 +109,7 @@ class ndarray:  # noqa: N801  # its name in CuPy
         return ours(*inputs, **keywords)
 
     def __array_function__(self, function: Any, types: Any, args: Any, keywords: Any) -> Any:
-        ours = getattr(_module, function.__name__, None) if function.__module__ == "numpy" else None
+        ours = getattr(_library(function.__module__), function.__name__, None)
         if ours is None or not all(t in (ndarray, np.ndarray) for t in types):
             return NotImplemented
         return ours(*args, **keywords)
@@ -329,8 +249,8 @@ class ufunc:  # noqa: N801  # its name in CuPy
 
 
 def _function(name: str) -> Callable[..., Any]:
-    names = _SIGNATURES[name].split()
-    numpys = getattr(np, name)
+    names = SIGNATURES[name].split()
+    numpys = attrgetter(name)(np)
 
     def call(*args: Any, **keywords: Any) -> Any:
         if names != ["*"]:
@@ -385,8 +305,19 @@ _module.ufunc = ufunc
 for _name, _numpys in vars(np).items():
     if isinstance(_numpys, np.ufunc) and _name not in _NO_UFUNC:
         setattr(_module, _name, ufunc(_numpys))
-for _name in _SIGNATURES:
-    setattr(_module, _name, _function(_name))
+_module.linalg = ModuleType("cupy.linalg", "A stand-in for cupy.linalg.")
+_module.fft = ModuleType("cupy.fft", "A stand-in for cupy.fft.")
+
+
+def _library(numpys: str) -> Any:
+    """Our module for numpy, numpy.linalg or numpy.fft; None for others."""
+    return {"numpy": _module, "numpy.linalg": _module.linalg, "numpy.fft": _module.fft}.get(numpys)
+
+
+for _name in SIGNATURES:
+    _in, _, _last = f"numpy.{_name}".rpartition(".")
+    if hasattr(np if _in == "numpy" else getattr(np, _in.removeprefix("numpy.")), _last):  # not all in each NumPy
+        setattr(_library(_in), _last, _function(_name))
 _module.asarray = _asarray
 _module.array = _array
 _module.broadcast_arrays = _broadcast_arrays

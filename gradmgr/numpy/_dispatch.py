@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import MappingProxyType, ModuleType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,13 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._recorder import is_tracked
 from gradmgr._tensor import Tensor, describe
+from gradmgr.numpy._array_api import VERSIONS
 from gradmgr.numpy._refused import REFUSED
+from gradmgr.ops.convert import to_device
+from gradmgr.ops.ufuncs import give_methods
+
+# What a ufunc's keywords say by default is what ours do.
+_DEFAULTS = MappingProxyType({"casting": "same_kind", "order": "K", "subok": True})
 
 
 def _lacking(name: str) -> errors.UnsupportedFunctionError:
@@ -19,6 +25,12 @@ def _lacking(name: str) -> errors.UnsupportedFunctionError:
     reason = REFUSED.get(name, "gradmgr has no differentiable counterpart of it")
     return errors.UnsupportedFunctionError(
         f"{prefix}{name} was called on a Tensor: {reason}; for values without gradients call it on t.numpy()"
+    )
+
+
+def _ours_instead(name: str) -> errors.UnsupportedFunctionError:
+    return errors.UnsupportedFunctionError(
+        f"scipy.special.{name} was called on a Tensor: it computes on plain arrays; use gradmgr.special.{name}"
     )
 
 
@@ -42,13 +54,19 @@ def _served(numpys: ModuleType, door: ModuleType) -> dict[Any, Callable[..., Any
 def bind(door: ModuleType) -> None:
     """Bind NumPy's protocols onto Tensor, served by the functions of `door` and its linalg and fft."""
     table = MappingProxyType(_served(np.fft, door.fft) | _served(np.linalg, door.linalg) | _served(np, door))
+    for ufunc, function in table.items():
+        if isinstance(ufunc, np.ufunc) and isinstance(function, FunctionType):
+            give_methods(function, ufunc)
     by_name = MappingProxyType({name: function for name, function in vars(door).items() if callable(function)})
 
     def __array_ufunc__(self: Tensor, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         ours = table.get(ufunc)
-        if method != "__call__" or ours is None:
+        called = ours if method == "__call__" else getattr(ours, method, None)
+        if called is None:
+            if ours is None and ufunc.__name__ in door.special.__all__:
+                raise _ours_instead(ufunc.__name__)
             raise _lacking(ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}")
-        return ours(*inputs, **kwargs)
+        return called(*inputs, **{k: v for k, v in kwargs.items() if k not in _DEFAULTS or v != _DEFAULTS[k]})
 
     def __array_function__(self: Tensor, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         ours = table.get(function)
@@ -65,11 +83,16 @@ def bind(door: ModuleType) -> None:
 
     def __array_namespace__(self: Tensor, /, *, api_version: str | None = None) -> ModuleType:
         """The Array API's way from an array to its functions."""
+        if api_version is not None and api_version not in VERSIONS:
+            raise ValueError(
+                f"gradmgr.numpy follows the Array API standard of {', '.join(VERSIONS)}; asked for was {api_version!r}"
+            )
         return door
 
     for method in (
         __dlpack__,
         __dlpack_device__,
+        to_device,
         __array_namespace__,
         __array_ufunc__,
         __array_function__,
@@ -100,7 +123,11 @@ def __dlpack__(
     dl_device: tuple[int, int] | None = None,
     copy: bool | None = None,
 ) -> Any:
-    """Export through DLPack: read-only, or a copy for a consumer that cannot be told so."""
+    """Export through DLPack: read-only, or a copy for a consumer that cannot be told so.
+
+    With copy=False such a consumer gets the memory itself; who then writes to it says so with
+    `gradmgr.graph.increment_version`.
+    """
     if is_tracked(self):
         raise errors.TrackedConversionError(
             f"{describe(self)} is tracked by a manager and was about to be exported through DLPack, which would "
@@ -109,7 +136,9 @@ def __dlpack__(
     if self.device != "cpu":
         return self._array.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
     told = max_version is not None and max_version >= (1, 0)
-    source = self.numpy() if told else self.numpy().copy()
+    if not told and copy is None:
+        return self.numpy().copy().__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
+    source = self.numpy() if told else np.asarray(self._array)
     return source.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
 
 

@@ -1,4 +1,4 @@
-"""NumPy's functions that have no counterpart here, each with the reason."""
+"""What of NumPy's namespace is not served here: refused, each with the reason, or NumPy's own and handed on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,23 @@ REFUSED = MappingProxyType(
     {
         "asmatrix": "numpy.matrix is deprecated and a Tensor is an array; use array and @",
         "bmat": "numpy.matrix is deprecated and a Tensor is an array; use block",
+        "chararray": "it holds text, which has no gradient; use numpy.strings",
         "frompyfunc": "it computes on Python objects, which carry no gradient; use vectorize",
+        "in1d": "NumPy 2 deprecates it; use isin",
+        "matrix": "numpy.matrix is deprecated and a Tensor is an array; use array and @",
+        "nditer": "it iterates over the memory of plain arrays; use ndenumerate, or numpy.nditer on t.numpy()",
         "nested_iters": "it iterates over the memory of plain arrays; call numpy.nested_iters on t.numpy()",
+        "trapz": "NumPy 2 deprecates it; use trapezoid",
     }
+)
+
+# NumPy's own, looked up there when first asked for: modules, most of which NumPy loads late itself (they know
+# nothing of Tensors: a tracked one raises, except through functions that stand here too), and types that not
+# every platform has.
+PASSED_ON = frozenset(
+    (
+        *("char", "ctypeslib", "dtypes", "emath", "exceptions", "f2py", "lib", "ma", "polynomial", "random", "rec"),
+        *("strings", "testing", "typing"),
+        *("complex192", "complex256", "float96", "float128"),
+    )
 )

@@ -1,14 +1,91 @@
-"""Linear algebra on Tensors: the names and keywords of `numpy.linalg`, differentiable, batched and complex."""
+"""Linear algebra on Tensors: the names and keywords of `numpy.linalg`, differentiable, batched and complex.
+
+`expm` and `solve_triangular` are those of `scipy.linalg`.
+
+>>> import gradmgr
+>>> import gradmgr.numpy as np
+>>> A = gradmgr.tensor([[2.0, 1.0], [1.0, 3.0]])
+>>> b = gradmgr.tensor([3.0, 5.0])
+>>> with gradmgr.GradManager().attach(b) as gm:
+...     gm.backward(np.sum(np.linalg.solve(A, b)))
+>>> b.grad
+Tensor([0.4, 0.2])
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as _numpy  # noqa: ICN001  # np would be a public name of this namespace
+from numpy.linalg import LinAlgError
 
 from gradmgr.numpy import _dispatch
+from gradmgr.ops.decompose import eig, eigh, eigvals, eigvalsh, qr, svd, svdvals
+from gradmgr.ops.linalg import (
+    cholesky,
+    cond,
+    cross,
+    det,
+    diagonal,
+    expm,
+    inv,
+    lstsq,
+    matmul,
+    matrix_norm,
+    matrix_power,
+    matrix_rank,
+    multi_dot,
+    norm,
+    outer,
+    pinv,
+    slogdet,
+    solve,
+    solve_triangular,
+    tensordot,
+    tensorinv,
+    tensorsolve,
+    trace,
+    vector_norm,
+)
+from gradmgr.ops.products import vecdot
+from gradmgr.ops.shape import matrix_transpose
 
-__all__: list[str] = []
+__all__ = [
+    "LinAlgError",
+    "cholesky",
+    "cond",
+    "cross",
+    "det",
+    "diagonal",
+    "eig",
+    "eigh",
+    "eigvals",
+    "eigvalsh",
+    "expm",
+    "inv",
+    "lstsq",
+    "matmul",
+    "matrix_norm",
+    "matrix_power",
+    "matrix_rank",
+    "matrix_transpose",
+    "multi_dot",
+    "norm",
+    "outer",
+    "pinv",
+    "qr",
+    "slogdet",
+    "solve",
+    "solve_triangular",
+    "svd",
+    "svdvals",
+    "tensordot",
+    "tensorinv",
+    "tensorsolve",
+    "trace",
+    "vecdot",
+    "vector_norm",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,15 +10,17 @@ NumPy more than twice what a second array does, so `x + x` stands for `2 * x`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from gradmgr import _xp
 from gradmgr._broadcast import is_complex
-from gradmgr._custom import custom
-from gradmgr._elementwise import Made, conj, elementwise
-from gradmgr._inplace import as_type, store
+from gradmgr._custom import custom, several
+from gradmgr._elementwise import Made, conj, conj_of, elementwise
+from gradmgr._inplace import as_type, store, with_keywords
+from gradmgr._op import Function
 from gradmgr._tensor import Tensor, raw, wrap
 
 LN2 = math.log(2.0)
@@ -97,6 +99,29 @@ def _as_precise(value: Any, like: Any) -> Any:
 
 
 power = elementwise("power", np.power, _power_x, _power_y, operate="a ** b")
+
+
+def float_power(x1: Any, x2: Any, /, out: Any = None, where: Any = True, dtype: Any = None) -> Any:
+    """Raise to a power in float64 or complex128 as `numpy.float_power`."""
+    if out is not None or where is not True or dtype is not None:
+        if dtype is not None and np.dtype(dtype).char not in "dD":
+            raise TypeError(f"float_power computes in float64 and complex128; found dtype={dtype}")
+        return with_keywords(float_power, np.float_power, (x1, x2), out, where, dtype)
+    if not (isinstance(x1, Tensor) or isinstance(x2, Tensor)):
+        return np.float_power(x1, x2)
+    return power.door(_as_double(x1), _as_double(x2))
+
+
+def _as_double(value: Any) -> Any:
+    """An operand in the precision of float64; a number may stay, since it is taken in that of the other operand."""
+    if isinstance(value, bool | int):
+        return float(value)
+    value = value if isinstance(value, Tensor) else _xp.need_operand(value, "float_power")
+    if not hasattr(value, "dtype") or value.dtype.char in "dD":
+        return value
+    return as_type(value, np.complex128 if value.dtype.kind == "c" else np.float64)
+
+
 square = elementwise("square", np.square, "g * (x + x)")
 sqrt = elementwise("sqrt", np.sqrt, "g / (out + out)")
 cbrt = elementwise("cbrt", np.cbrt, lambda g, out: g / (3 * out * out))
@@ -183,6 +208,55 @@ hypot: Made = elementwise(
 deg2rad = elementwise("deg2rad", np.deg2rad, lambda g: g * (math.pi / 180))
 rad2deg = elementwise("rad2deg", np.rad2deg, lambda g: g * (180 / math.pi))
 
+# ---------------------------------------------------------------- sinc
+# With z = pi x, sinc(x) = j0(z), a spherical Bessel function. The functions phi_n(z) = j_n(z) / z^n are entire,
+# and phi_n'(z) = -z phi_(n+1)(z) (DLMF 10.51.6): derivatives of every order without a division by z.
+
+
+def _sinc_kernel(x: Any, order: int) -> Any:
+    """Return phi_order(pi x)."""
+    if order == 0:
+        return np.sinc(x)
+    z = np.pi * (x.astype(np.float32) if x.dtype.itemsize == 2 else x)
+    near = np.abs(z) < order + 1
+    phi = np.where(near, _phi_by_series(np.where(near, z, 0), order), _phi_by_recurrence(np.where(near, 1, z), order))
+    return phi.astype(x.dtype)
+
+
+def _phi_by_series(z: Any, order: int) -> Any:
+    """The power series in z^2, by Horner's rule; so many terms are exact to rounding for |z| < order + 1."""
+    square = z * z
+    total = square * 0 + 1
+    for k in range(12 + order, 0, -1):
+        total = 1 - square * total / (2 * k * (2 * (order + k) + 1))
+    return total / math.prod(range(1, 2 * order + 2, 2))
+
+
+def _phi_by_recurrence(z: Any, order: int) -> Any:
+    """From phi_-1 = cos and phi_0 upwards, which is stable while the order is below |z|."""
+    before, phi = np.cos(z), np.sin(z) / z
+    for n in range(order):
+        before, phi = phi, ((2 * n + 1) * phi - before) / (z * z)
+    return phi
+
+
+def _sinc_slope(x: Any, order: int) -> Any:
+    return x * _sinc(x, order + 1) * (-math.pi * math.pi)
+
+
+_sinc = custom(
+    "sinc",
+    _sinc_kernel,
+    vjp={"x": lambda g, x, order: g * conj_of(_sinc_slope(x, order))},
+    jvp={"x": lambda t, x, order: t * _sinc_slope(x, order)},
+)
+
+
+def sinc(x: Any) -> Any:
+    """Return sin(pi x) / (pi x) as `numpy.sinc`; exact derivatives of every order at and near 0."""
+    return _sinc(x, 0) if isinstance(x, Tensor) else np.sinc(x)
+
+
 # ---------------------------------------------------------------- parts of complex numbers, size and sign
 
 
@@ -209,6 +283,21 @@ absolute = elementwise(
     jvp=(lambda t, x: _real_of_product(t, sign.door(x)),),
 )
 fabs = elementwise("fabs", np.fabs, lambda g, x: g * sign.door(x))
+
+
+def _sign_of_copysign(x: Any, y: Any) -> Any:
+    """The derivative of |x| with the sign of y, in x: constant between its steps, 0 at the kink."""
+    direction = np.sign(x)
+    return np.where(np.signbit(y), -direction, direction)
+
+
+_copysign = elementwise(
+    "copysign",
+    np.copysign,
+    lambda g, x, y: g * _sign_of_copysign(raw(x), raw(y)),
+    plain_zeros,
+)
+copysign = _copysign.door
 sign: Made = elementwise("sign", np.sign, _sign_map, jvp=(_sign_map,))
 
 
@@ -225,12 +314,151 @@ def _angle_jvp(t: Any, x: Any) -> Any:
 
 angle = elementwise("angle", np.angle, _angle_vjp, jvp=(_angle_jvp,))
 
+
+def real_if_close(a: Any, tol: float = 100) -> Any:
+    """Return the real part where all imaginary parts are close to 0, else `a`, as `numpy.real_if_close`."""
+    if not isinstance(a, Tensor) or not is_complex(a):
+        return a if isinstance(a, Tensor) else np.real_if_close(a, tol)
+    bound = np.finfo(a.dtype).eps * tol if tol > 1 else tol
+    return real.door(a) if bool((np.absolute(a._array.imag) < bound).all()) else a
+
+
 # ---------------------------------------------------------------- steps: zero derivative, not an error
 
 floor: Made = elementwise("floor", np.floor, plain_zeros)
 ceil = elementwise("ceil", np.ceil, plain_zeros)
 rint = elementwise("rint", np.rint, plain_zeros)
 trunc: Made = elementwise("trunc", np.trunc, plain_zeros)
+_heaviside = elementwise("heaviside", np.heaviside, plain_zeros, lambda g, x: choose(raw(x) == 0, g, 0.0))
+heaviside = _heaviside.door
+
+
+def fix(x: Any, out: Any = None) -> Any:
+    """Round towards zero as `numpy.fix`; the derivative is zero."""
+    if not (isinstance(x, Tensor) or isinstance(out, Tensor)):
+        return np.trunc(x, out=out)
+    return trunc.door(x, out=out)
+
+
+def _spacing_kernel(a: Any, **keywords: Any) -> Any:
+    xp = _xp.namespace(a)
+    if xp is np:
+        return np.spacing(a, **keywords)
+    size = xp.abs(a)  # CuPy has no spacing
+    return xp.copysign(xp.nextafter(size, xp.asarray(np.inf, a.dtype)) - size, a)
+
+
+_spacing = elementwise("spacing", _spacing_kernel, plain_zeros)
+spacing = _spacing.door
+_nextafter = elementwise("nextafter", np.nextafter, "g", plain_zeros)
+nextafter = _nextafter.door
+
+# ---------------------------------------------------------------- parts of floating-point numbers
+
+
+def _two_results(name: str, ufunc: Any, compute: Callable[..., tuple[Any, Any]], says: str) -> Any:
+    """Make the door of a ufunc of two results; where= computes both results once for each."""
+    count = ufunc.nin
+
+    def function(*args: Any, out: Any = None, where: Any = True, dtype: Any = None) -> tuple[Any, Any]:
+        if len(args) > count and out is None:
+            args, out = args[:count], args[count:]
+        if len(args) != count or (out is not None and len(out) > 2):
+            raise TypeError(f"{name}() takes {count} positional arguments and up to two outs; found {len(args)}")
+        outs = (None, None) if out is None else (*out, None)[:2]
+        if not any(isinstance(t, Tensor) for t in (*args, *outs, where)):
+            found: tuple[Any, Any] = ufunc(*args, out=outs, where=where, dtype=dtype)
+            return found
+        if dtype is not None:
+            raise TypeError(f"{name}(dtype=...) is not for Tensors; cast the arguments with .astype({str(dtype)!r})")
+        args = tuple([t if isinstance(t, Tensor) else _xp.need_operand(t, name) for t in args])
+        if where is True:
+            results = compute(*args)
+        else:
+            args = (args[0] if isinstance(args[0], Tensor) else wrap(np.asarray(args[0])), *args[1:])
+            results = _part(name, compute, args, outs, where, 0), _part(name, compute, args, outs, where, 1)
+        one, two = (z if o is None else store(o, z, f"{name}(out=...)") for z, o in zip(results, outs, strict=True))
+        return one, two
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = says
+    return function
+
+
+def _part(name: str, compute: Any, args: Any, outs: Any, where: Any, k: int) -> Any:
+    """One result, computed where the mask is set; elsewhere it is what stands in its out=, or 0."""
+
+    def door(*picked: Any) -> Any:
+        return compute(*picked)[k]
+
+    door.__name__ = name
+    kept = outs[k]
+    start = None if kept is None else kept.clone() if isinstance(kept, Tensor) else wrap(kept.copy())
+    return with_keywords(door, None, args, start, where, None)
+
+
+_modf = several(
+    "modf",
+    lambda x: np.modf(x),
+    ("fraction", "whole"),
+    vjp=lambda g: plain_zeros(g[1]) if g[0] is None else g[0],
+    jvp=lambda t: (t, plain_zeros(t)),
+)
+modf = _two_results("modf", np.modf, _modf, "Split into fraction and whole as `numpy.modf`: derivatives 1 and 0.")
+_ldexp: Function = custom(
+    "ldexp",
+    lambda x, exponent: np.ldexp(x, exponent),
+    vjp={"x": lambda g, exponent: _ldexp(g, exponent)},
+    jvp={"x": lambda t, exponent: _ldexp(t, exponent)},
+)
+
+
+def ldexp(x1: Any, x2: Any, /, out: Any = None, where: Any = True, dtype: Any = None) -> Any:
+    """Return x1 * 2**x2 as `numpy.ldexp`, exactly; gradients flow into x1."""
+    if out is not None or where is not True or dtype is not None:
+        return with_keywords(ldexp, np.ldexp, (x1, x2), out, where, dtype)
+    if not (isinstance(x1, Tensor) or isinstance(x2, Tensor)):
+        return np.ldexp(x1, x2)
+    exponent = _xp.need_operand(raw(x2), "ldexp")
+    if not np.can_cast(np.result_type(exponent), np.int64):
+        raise TypeError(f"ldexp takes integers as its exponents x2; found dtype {np.result_type(exponent)}")
+    z = _ldexp(x1 if isinstance(x1, Tensor) else _xp.need_operand(x1, "ldexp"), exponent)
+    return z if isinstance(z, Tensor) else wrap(z)
+
+
+def _mantissa_and_exponent(x: Any) -> tuple[Any, Any]:
+    _, exponent = np.frexp(raw(x))
+    return ldexp(x, -exponent), wrap(exponent)
+
+
+frexp = _two_results(
+    "frexp",
+    np.frexp,
+    _mantissa_and_exponent,
+    "Split into mantissa and exponent as `numpy.frexp`; the exponent, an integer, carries no gradient.",
+)
+
+
+def _quotient_and_remainder(x: Any, y: Any) -> tuple[Any, Any]:
+    return floor_divide.door(x, y), remainder.door(x, y)
+
+
+divmod = _two_results(
+    "divmod", np.divmod, _quotient_and_remainder, "Return `floor_divide` and `remainder` as `numpy.divmod`."
+)
+
+
+def divmod_operator(x: Tensor, y: Any, /) -> Any:
+    """Return divmod(x, y); NotImplemented for a y of a type we do not know."""
+    quotient = floor_divide.operator(x, y)
+    return quotient if quotient is NotImplemented else (quotient, remainder.operator(x, y))
+
+
+def divmod_reflected(y: Tensor, x: Any, /) -> Any:
+    """The same with the operands the other way round."""
+    quotient = floor_divide.reflected(y, x)
+    return quotient if quotient is NotImplemented else (quotient, remainder.reflected(y, x))
+
 
 # ---------------------------------------------------------------- choice
 
@@ -308,3 +536,44 @@ def clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: 
     else:
         z = wrap(np.clip(raw(a), raw(low), raw(high)))
     return z if out is None else store(out, z, "clip(out=...)")
+
+
+# ---------------------------------------------------------------- numbers in the place of NaN and infinities
+
+
+def _where_finite(t: Any, x: Any) -> Any:
+    """Return t where x is finite, 0 elsewhere; real and imaginary parts each by itself."""
+    a = raw(x)
+    if not is_complex(x):
+        return choose(np.isfinite(a), t, plain_zeros(t))
+    if np.isfinite(a).all():
+        return t
+    one, two = real.door(t), imag.door(t)
+    return choose(np.isfinite(a.real), one, 0.0) + choose(np.isfinite(a.imag), two, 0.0) * 1j
+
+
+_nan_to_num = custom(
+    "nan_to_num",
+    lambda x, nan, posinf, neginf: np.nan_to_num(x, True, nan, posinf, neginf),
+    vjp={"x": _where_finite},
+    jvp={"x": _where_finite},
+)
+
+
+def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+    """Replace NaN and infinities as `numpy.nan_to_num`; what is replaced has derivative 0.
+
+    Gradients flow into Tensors given for the numbers that replace, beside a real `x`.
+    """
+    numbers = nan, posinf, neginf
+    if not any(isinstance(t, Tensor) for t in (x, *numbers)):
+        return np.nan_to_num(x, copy, nan, posinf, neginf)
+    original, x = x, x if isinstance(x, Tensor) else wrap(_xp.need_operand(x, "nan_to_num"))
+    if is_complex(x) and any(isinstance(t, Tensor) for t in numbers):
+        raise TypeError("nan_to_num of complex values takes numbers and arrays, not Tensors, for what it replaces")
+    z = _nan_to_num(x, *(0.0 if isinstance(t, Tensor) else t for t in numbers))
+    tests: Any = (np.isnan, np.isposinf, np.isneginf)
+    for test, number in zip(tests, numbers, strict=True):
+        if isinstance(number, Tensor):
+            z = choose(test(raw(x)), as_type(number, z.dtype), z)
+    return z if copy else store(original, z, "nan_to_num(copy=False)")

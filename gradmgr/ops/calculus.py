@@ -1,1 +1,525 @@
-"""Differences, integrals, interpolation and convolution."""
+"""Differences, integrals, interpolation and convolution along an axis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
+
+from gradmgr import _xp
+from gradmgr._custom import custom
+from gradmgr._elementwise import conj_of
+from gradmgr._index import getitem, scatter
+from gradmgr._inplace import store
+from gradmgr._op import Function, linear
+from gradmgr._tensor import Tensor, raw
+from gradmgr.ops.arithmetic import absolute, choose, multiply, remainder
+from gradmgr.ops.convert import lift
+from gradmgr.ops.join import concatenate
+from gradmgr.ops.reduce import cumprod, cumsum
+from gradmgr.ops.reduce import sum as total
+from gradmgr.ops.shape import broadcast_to, ravel, reshape
+from gradmgr.ops.statistics import as_tensor, cast_to, is_plain, together
+
+# NumPy's default for keywords of which every value means something.
+_NOT_GIVEN: Any = np._NoValue
+
+
+def _operand(a: Any) -> Any:
+    """Lift anything but Python numbers, which stay weak in promotion."""
+    return a if isinstance(a, (int, float, complex)) else lift(a)
+
+
+def _ndim(a: Any) -> int:
+    return getattr(a, "ndim", 0)
+
+
+def _in_precision(a: Any, other: Any) -> Any:
+    """Widen to what the two give together, so that nothing is rounded on the way to a result of that."""
+    pair = [t.dtype for t in (a, other) if hasattr(t, "dtype") and _xp.is_differentiable(t.dtype)]
+    return cast_to(a, np.result_type(*pair)) if len(pair) == 2 else a
+
+
+def _at(axis: int, part: Any) -> tuple[Any, ...]:
+    """The index that takes a part along one axis."""
+    return (*[slice(None)] * axis, part)
+
+
+# ---------------------------------------------------------------- neighbours along an axis
+
+
+def _neighbours_kernel(a: Any, axis: int, sign: int) -> Any:
+    later, earlier = a[_at(axis, slice(1, None))], a[_at(axis, slice(None, -1))]
+    if sign > 0:
+        return later + earlier
+    return later != earlier if a.dtype.kind == "b" else later - earlier
+
+
+def _to_neighbours_kernel(g: Any, axis: int, sign: int, length: int) -> Any:
+    z = _xp.namespace(g).zeros((*g.shape[:axis], length, *g.shape[axis + 1 :]), g.dtype)
+    if length > 1:
+        z[_at(axis, slice(1, None))] = g
+        earlier = z[_at(axis, slice(None, -1))]
+        if sign > 0:
+            earlier += g
+        else:
+            earlier -= g
+    return z
+
+
+# a[k + 1] + sign a[k]: the differences, or the sums, of neighbours.
+_neighbours: Function = linear(
+    "neighbours",
+    _neighbours_kernel,
+    lambda g, shape, axis, sign: _to_neighbours(g, axis, sign, shape[axis]),
+)
+_to_neighbours: Function = linear(
+    "to_neighbours", _to_neighbours_kernel, lambda g, axis, sign: _neighbours(g, axis, sign)
+)
+
+
+def _step(a: Any, axis: int) -> Any:
+    return _neighbours(a, axis, -1)
+
+
+def _as_end(value: Any, a: Any, axis: int) -> Any:
+    """What to put before or after a: a number becomes one more layer."""
+    return broadcast_to(value, (*a.shape[:axis], 1, *a.shape[axis + 1 :])) if value.ndim == 0 else value
+
+
+def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = _NOT_GIVEN, append: Any = _NOT_GIVEN) -> Any:
+    """Take differences of neighbours as `numpy.diff`; gradients flow into `prepend` and `append` too."""
+    if is_plain(a, prepend, append):
+        ends = {"prepend": prepend, "append": append}
+        return np.diff(a, n, axis, **{name: end for name, end in ends.items() if end is not _NOT_GIVEN})
+    if n == 0:
+        return a
+    if n < 0:
+        raise ValueError(f"diff: order must be non-negative but got {n}")
+    a, before, after = together(a, *(None if end is _NOT_GIVEN else end for end in (prepend, append)))
+    a = as_tensor(a)
+    if a.ndim == 0:
+        raise ValueError("diff requires input that is at least one dimensional")
+    axis = normalize_axis_index(axis, a.ndim, "diff")
+    parts = [] if before is None else [_as_end(before, a, axis)]
+    parts += [a] if after is None else [a, _as_end(after, a, axis)]
+    z = a if len(parts) == 1 else concatenate(parts, axis)
+    for _ in range(n):
+        z = _step(z, axis)
+    return z
+
+
+def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
+    """Take differences of the flattened array as `numpy.ediff1d`, with what is to stand at its ends."""
+    if is_plain(ary, to_end, to_begin):
+        return np.ediff1d(ary, to_end, to_begin)
+    a, to_begin, to_end = together(ary, to_begin, to_end)
+    a = ravel(as_tensor(a))
+    if a.dtype.kind == "b":
+        raise TypeError("ediff1d: NumPy does not subtract booleans; cast them first")
+    ends = []
+    for name, end in (("to_begin", to_begin), ("to_end", to_end)):
+        end = None if end is None else ravel(end)
+        if end is not None and not np.can_cast(end.dtype, a.dtype, "same_kind"):
+            raise TypeError(
+                f"ediff1d: dtype of `{name}`, {end.dtype}, must be compatible with that of ary, {a.dtype}, "
+                "under the `same_kind` rule"
+            )
+        ends.append([] if end is None else [cast_to(end, a.dtype)])
+    z = _step(a, 0)
+    return concatenate([*ends[0], z, *ends[1]]) if to_end is not None or to_begin is not None else z
+
+
+# ---------------------------------------------------------------- gradient
+
+
+def _slopes_kernel(f: Any, axis: int, edge_order: int) -> Any:
+    z = np.gradient(f, axis=axis, edge_order=edge_order)  # type: ignore[call-overload]  # any integer
+    return z if z.dtype == f.dtype else z.astype(f.dtype)  # NumPy gives float64 for a bfloat16
+
+
+# The weights of the first three (from the end: the last three) values in the slope at an end.
+_END_WEIGHTS = {1: (-1.0, 1.0, 0.0), 2: (-1.5, 2.0, -0.5)}
+
+
+def _slopes_adjoint_kernel(g: Any, axis: int, edge_order: int) -> Any:
+    z = np.zeros_like(g)
+    inner = g[_at(axis, slice(1, -1))] / 2
+    z[_at(axis, slice(2, None))] += inner
+    z[_at(axis, slice(None, -2))] -= inner
+    for k, weight in enumerate(_END_WEIGHTS[edge_order][: edge_order + 1]):
+        z[_at(axis, k)] += weight * g[_at(axis, 0)]
+        z[_at(axis, -1 - k)] -= weight * g[_at(axis, -1)]
+    return z
+
+
+# Central differences at unit spacing.
+_slopes: Function = linear("gradient", _slopes_kernel, lambda g, axis, edge_order: _slopes_adjoint(g, axis, edge_order))
+_slopes_adjoint: Function = linear(
+    "gradient_adjoint", _slopes_adjoint_kernel, lambda g, axis, edge_order: _slopes(g, axis, edge_order)
+)
+
+
+def _uneven_slopes(f: Any, steps: Any, axis: int, edge_order: int) -> Any:
+    """The slope at each point of the parabola through it and its neighbours; steps of one axis.
+
+    It is the mean of the slopes of the segments on either side, each weighted by the other's length.
+    """
+    h = reshape(steps, [-1 if k == axis else 1 for k in range(f.ndim)])
+    s = _step(f, axis) / h
+    first, last = _at(axis, slice(None, 1)), _at(axis, slice(-1, None))
+    before, after = _at(axis, slice(None, -1)), _at(axis, slice(1, None))
+    ends = [s[first], s[last]]
+    if edge_order != 1:
+        bend = _step(s, axis) / _neighbours(h, axis, 1)
+        ends = [ends[0] - h[first] * bend[first], ends[1] + h[last] * bend[last]]
+    inner = (h[after] * s[before] + h[before] * s[after]) / (h[before] + h[after])
+    return concatenate([ends[0], inner, ends[1]], axis)
+
+
+def _spacings(f: Any, axes: tuple[int, ...], given: list[Any]) -> list[Any]:
+    """For each axis its spacing: a number, or the steps between coordinates."""
+    if not given:
+        return [1.0] * len(axes)
+    if len(given) == 1 and _ndim(given[0]) == 0:
+        return given * len(axes)
+    if len(given) != len(axes):
+        raise TypeError(f"gradient: invalid number of arguments: {len(given)} spacings for {len(axes)} axes")
+    spacings = []
+    for axis, x in zip(axes, given, strict=True):
+        ndim = _ndim(x)
+        if ndim > 1:
+            raise ValueError(f"gradient: distances must be either scalars or 1d; found shape {x.shape}")
+        if ndim and x.shape[0] != f.shape[axis]:
+            raise ValueError(
+                "gradient: when 1d, distances must match the length of the corresponding dimension; "
+                f"found {x.shape[0]} for {f.shape[axis]} along axis {axis}"
+            )
+        spacings.append(_steps_between(_in_precision(x, f)) if ndim else x)
+    return spacings
+
+
+def _steps_between(x: Any) -> Any:
+    """The steps between coordinates; one number where they are constant and equal."""
+    steps = _step(cast_to(x, np.float64) if x.dtype.kind in "iu" else x, 0)
+    if isinstance(steps, Tensor) or not steps.size or not (steps == steps[0]).all():
+        return steps
+    return steps[0]
+
+
+def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
+    """Take central differences as `numpy.gradient`; gradients flow into spacings and coordinates too."""
+    if is_plain(f, *varargs):
+        return np.gradient(f, *varargs, axis=axis, edge_order=edge_order)  # type: ignore[call-overload]  # any integer
+    f, *lifted = together(f, *varargs)
+    f = as_tensor(f)
+    axes = tuple(range(f.ndim)) if axis is None else normalize_axis_tuple(axis, f.ndim, "gradient")
+    numbers = (int, float, complex)  # these stay as they are, weak in promotion
+    given = [v if isinstance(v, numbers) else t for v, t in zip(varargs, lifted, strict=True)]
+    spacings = _spacings(f, axes, given)
+    if edge_order not in (1, 2):
+        raise ValueError(f"gradient: 'edge_order' is 1 or 2; found {edge_order!r}")
+    if any(f.shape[k] < edge_order + 1 for k in axes):
+        raise ValueError(
+            "gradient: shape of array too small to calculate a numerical gradient, at least (edge_order + 1) elements "
+            f"are required; found {f.shape}"
+        )
+    f = f if f.dtype.kind not in "biu" else cast_to(f, np.float64)
+    results = []
+    for k, h in zip(axes, spacings, strict=True):
+        wide = _in_precision(f, h)
+        if _ndim(h):
+            z = _uneven_slopes(wide, h, k, edge_order)
+        else:
+            z = _slopes(wide, k, edge_order)
+            z = z if varargs == () else z / h
+        results.append(cast_to(z, f.dtype))
+    return results[0] if len(axes) == 1 else tuple(results)
+
+
+# ---------------------------------------------------------------- integrals and running totals
+
+
+def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+    """Integrate by the trapezoidal rule as `numpy.trapezoid`; gradients flow into `x` and `dx` too."""
+    if is_plain(y, x, dx):
+        return np.trapezoid(y, x, dx, axis)
+    y, x = together(y, x)
+    y = as_tensor(y)
+    axis = normalize_axis_index(axis, y.ndim, "trapezoid")
+    if x is None:
+        d = _operand(dx)
+    else:
+        x = _in_precision(x, y)
+        if x.ndim == 1:
+            d = reshape(_step(x, 0), [-1 if k == axis else 1 for k in range(y.ndim)])
+        else:
+            d = _step(x, normalize_axis_index(axis - y.ndim, x.ndim, "trapezoid"))
+    y = _in_precision(y, d)
+    return total(_neighbours(y, axis, 1) * (d / 2.0), axis)
+
+
+def _cumulative(name: str, op: Any, first: int) -> Any:
+    def function(
+        x: Any, /, *, axis: int | None = None, dtype: Any = None, out: Any = None, include_initial: bool = False
+    ) -> Any:
+        if is_plain(x, out):
+            return getattr(np, name)(x, axis=axis, dtype=dtype, out=out, include_initial=include_initial)
+        x = as_tensor(x)
+        x = x if x.ndim else reshape(x, (1,))
+        if axis is None:
+            if x.ndim > 1:
+                raise ValueError(f"{name}: for arrays which have more than one dimension axis= is required")
+            axis = 0
+        axis = normalize_axis_index(axis, x.ndim, name)
+        z = op(x, axis, dtype)
+        if include_initial:
+            begin = (*z.shape[:axis], 1, *z.shape[axis + 1 :])
+            z = concatenate([_xp.namespace(raw(z)).full(begin, first, z.dtype), z], axis)
+        return z if out is None else store(out, z, f"{name}(out=...)")
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"Return running {'sums' if first == 0 else 'products'} as `numpy.{name}`."
+    return function
+
+
+cumulative_sum = _cumulative("cumulative_sum", cumsum, 0)
+cumulative_prod = _cumulative("cumulative_prod", cumprod, 1)
+
+# ---------------------------------------------------------------- interpolation
+
+
+class _Segments:
+    """Where each x lies between the knots; found when a rule first asks, for all rules of one call.
+
+    As NumPy, at a knot it is the segment that begins there; at the last knot the one that ends there.
+    """
+
+    __slots__ = ("_found", "_knots", "_x")
+
+    def __init__(self, x: Any, knots: Any) -> None:
+        self._x, self._knots = x, knots
+        self._found: tuple[Any, Any, Any, Any] | None = None
+
+    def ends(self) -> tuple[Any, Any, Any, Any]:
+        """Return each segment's ends, by number; whether x is in it; 1 where x is at or beyond the last knot."""
+        if self._found is None:
+            a, b = self._x, self._knots
+            last = b.shape[0] - 1
+            lower = np.clip(np.searchsorted(b, a, side="right") - 1, 0, max(last - 1, 0))
+            upper = np.minimum(lower + 1, last)
+            inside = ~((a < b[0]) | (a > b[-1])) & (b[upper] > b[lower])
+            self._found = lower, upper, inside, (a >= b[-1]).astype(np.float64)
+        return self._found
+
+
+def _share(x: Any, xp: Any, segments: _Segments) -> tuple[Any, Any, Any]:
+    """Return the segment's ends and the share of the upper one in the result."""
+    lower, upper, inside, beyond = segments.ends()
+    start = getitem(xp, lower)
+    return lower, upper, choose(inside, (x - start) / _width(xp, segments), beyond)
+
+
+def _width(xp: Any, segments: _Segments) -> Any:
+    lower, upper, inside, _ = segments.ends()
+    return choose(inside, getitem(xp, upper) - getitem(xp, lower), 1.0)
+
+
+def _slope(xp: Any, fp: Any, segments: _Segments) -> Any:
+    lower, upper, inside, _ = segments.ends()
+    return choose(inside, (getitem(fp, upper) - getitem(fp, lower)) / _width(xp, segments), 0.0)
+
+
+def _to_ends(g: Any, x: Any, xp: Any, shape: tuple[int, ...], segments: _Segments) -> Any:
+    """Share a gradient out to the knots on either side of each x."""
+    lower, upper, share = _share(x, xp, segments)
+    upper_part = g * share
+    return scatter(g - upper_part, shape, lower) + scatter(upper_part, shape, upper)
+
+
+def _from_ends(t: Any, x: Any, xp: Any, segments: _Segments) -> Any:
+    lower, upper, share = _share(x, xp, segments)
+    return getitem(t, lower) * (1 - share) + getitem(t, upper) * share
+
+
+def _interp_kernel(x: Any, xp: Any, fp: Any, segments: _Segments) -> Any:
+    return np.interp(x if _xp.namespace(x) is np else x.copy(order="C"), xp, fp)
+
+
+_interp = custom(
+    "interp",
+    _interp_kernel,
+    vjp={
+        "x": lambda g, xp, fp, segments: g * conj_of(_slope(xp, fp, segments)),
+        "xp": lambda g, x, xp, fp, shape, segments: _to_ends(
+            -g * conj_of(_slope(xp, fp, segments)), x, xp, shape, segments
+        ),
+        "fp": lambda g, x, xp, shape, segments: _to_ends(g, x, xp, shape, segments),
+    },
+    jvp={
+        "x": lambda t, xp, fp, segments: t * _slope(xp, fp, segments),
+        "xp": lambda t, x, xp, fp, segments: -_slope(xp, fp, segments) * _from_ends(t, x, xp, segments),
+        "fp": lambda t, x, xp, segments: _from_ends(t, x, xp, segments),
+    },
+)
+
+
+def _beyond(value: Any, dtype: Any, name: str) -> Any:
+    """The result outside the knots, which must be one number that the result can hold."""
+    if value.ndim:
+        raise TypeError(f"interp: {name} must be a number or an array with no axes; found shape {value.shape}")
+    if value.dtype.kind == "c" and dtype.kind != "c":
+        raise TypeError(f"interp: {name} must be real, as fp; found {value.dtype}")
+    return cast_to(value, dtype)
+
+
+def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
+    """Interpolate linearly as `numpy.interp`; gradients flow into every argument.
+
+    At a knot the derivative in x is the slope of the segment that begins there, at the last knot of
+    the one that ends there; outside it is 0.
+    """
+    if is_plain(x, xp, fp, left, right, period):
+        return np.interp(x, xp, fp, left, right, period)
+    x, xp, fp, left, right, _ = together(x, xp, fp, left, right, period)
+    x = as_tensor(x)
+    if xp.ndim != 1 or fp.ndim != 1:
+        raise ValueError(f"interp: data points must be 1-D sequences; found shapes {xp.shape}, {fp.shape}")
+    if xp.shape != fp.shape:
+        raise ValueError(f"interp: fp and xp are not of the same length; found {xp.shape[0]}, {fp.shape[0]}")
+    if xp.shape[0] == 0:
+        raise ValueError("interp: array of sample points is empty")
+    if x.dtype.kind == "c" or xp.dtype.kind == "c":
+        raise TypeError(f"interp: x and xp must be real; found {x.dtype}, {xp.dtype}")
+    if period is not None:
+        return _periodic(x, xp, fp, _operand(period))
+    z = _interp(x, xp, fp, _Segments(raw(x), raw(xp)))
+    ends = [None if end is None else _beyond(end, z.dtype, name) for name, end in (("left", left), ("right", right))]
+    if ends[0] is not None:
+        z = choose(raw(x) < raw(xp)[0], ends[0], z)
+    return z if ends[1] is None else choose(raw(x) > raw(xp)[-1], ends[1], z)
+
+
+def _periodic(x: Any, xp: Any, fp: Any, period: Any) -> Any:
+    if raw(period) == 0:
+        raise ValueError("interp: period must be a non-zero value")
+    period = absolute.door(period)
+    x, xp = (remainder.door(cast_to(t, np.float64), period) for t in (x, xp))
+    order = raw(xp).argsort()
+    xp, fp = getitem(xp, order), getitem(fp, order)
+    xp = concatenate([xp[-1:] - period, xp, xp[:1] + period])
+    fp = concatenate([fp[-1:], fp, fp[:1]])
+    return _interp(x, xp, fp, _Segments(raw(x), raw(xp)))
+
+
+# ---------------------------------------------------------------- convolution and correlation
+# Every mode is a piece of the full result, so a gradient is put back into the full length; what is
+# left to do then is a "valid" product of the one kind or the other.
+
+
+def _put_in_full(g: Any, mode: str, a_length: int, v_length: int, turned: bool) -> Any:
+    """Put a gradient at its place in the full result; `turned` if NumPy swaps the sides and turns the result."""
+    if mode == "full":
+        return g
+    short = min(a_length, v_length)
+    start = short - 1
+    if mode == "same":
+        start = short // 2 if turned else start - short // 2
+    return scatter(g, (a_length + v_length - 1,), slice(start, start + g.shape[0]))
+
+
+def _of_convolution(g: Any, a: Any, v: Any, mode: str) -> Any:
+    return _put_in_full(g, mode, a.shape[0], v.shape[0], turned=False)
+
+
+def _of_correlation(g: Any, a: Any, v: Any, mode: str) -> Any:
+    return _put_in_full(g, mode, a.shape[0], v.shape[0], turned=a.shape[0] < v.shape[0])
+
+
+_convolve: Function = custom(
+    "convolve",
+    lambda a, v, mode: np.convolve(a, v, mode),
+    vjp={
+        "a": lambda g, a, v, mode: _correlate(_of_convolution(g, a, v, mode), v, "valid"),
+        "v": lambda g, a, v, mode: _correlate(_of_convolution(g, a, v, mode), a, "valid"),
+    },
+    jvp={"a": lambda t, v, mode: _convolve(t, v, mode), "v": lambda t, a, mode: _convolve(a, t, mode)},
+)
+_correlate: Function = custom(
+    "correlate",
+    lambda a, v, mode: np.correlate(a, v, mode),
+    vjp={
+        "a": lambda g, a, v, mode: _convolve(_of_correlation(g, a, v, mode), v, "valid"),
+        "v": lambda g, a, v, mode: _correlate(a, _of_correlation(g, a, v, mode), "valid"),
+    },
+    jvp={"a": lambda t, v, mode: _correlate(t, v, mode), "v": lambda t, a, mode: _correlate(a, t, mode)},
+)
+
+
+def _pair(a: Any, v: Any, mode: Any, name: str) -> tuple[Any, Any]:
+    """Lift and check what is convolved."""
+    if mode not in ("full", "same", "valid"):
+        raise ValueError(f"{name}: mode is 'full', 'same' or 'valid'; found {mode!r}")
+    a, v = (reshape(t, (1,)) if t.ndim == 0 else t for t in together(a, v))
+    for side, t in (("a", a), ("v", v)):
+        if t.ndim > 1:
+            raise ValueError(f"{name}: object too deep for desired array: {side} has shape {t.shape}, not one axis")
+        if t.shape[0] == 0:
+            raise ValueError(f"{name}: {side} cannot be empty")
+    return as_tensor(a), v
+
+
+def convolve(a: Any, v: Any, mode: str = "full") -> Any:
+    """Convolve as `numpy.convolve`."""
+    if is_plain(a, v):
+        return np.convolve(a, v, mode)  # type: ignore[call-overload]  # a string NumPy checks
+    return _convolve(*_pair(a, v, mode, "convolve"), mode)
+
+
+def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
+    """Correlate as `numpy.correlate`, v conjugated."""
+    if is_plain(a, v):
+        return np.correlate(a, v, mode)  # type: ignore[call-overload]  # a string NumPy checks
+    return _correlate(*_pair(a, v, mode, "correlate"), mode)
+
+
+# ---------------------------------------------------------------- unwrap
+
+
+def _turns(p: Any, discont: Any, axis: int, period: Any) -> tuple[Any, Any]:
+    """What unwrapping adds, behind the first element: in all, and as a number of periods."""
+    steps = np.diff(p, axis=axis)
+    dtype = np.result_type(steps, period)
+    if dtype.kind in "iu":
+        high, odd = divmod(period, 2)
+        ambiguous = odd == 0
+    else:
+        high, ambiguous = period / 2, True
+    within = (steps + high) % period - high
+    if ambiguous:
+        within = np.where((within == -high) & (steps > 0), high, within)
+    change = np.where(np.abs(steps) < (period / 2 if discont is None else discont), 0, within - steps)
+    return change.cumsum(axis=axis), np.rint(change / period).cumsum(axis=axis)
+
+
+def unwrap(p: Any, discont: Any = None, axis: int = -1, *, period: Any = 2 * np.pi) -> Any:
+    """Unwrap as `numpy.unwrap`: adds whole periods; gradients flow into `p` and a Tensor as `period`."""
+    if is_plain(p, discont, period):
+        return np.unwrap(p, discont, axis, period=period)
+    p = as_tensor(p)
+    if p.ndim == 0:
+        raise ValueError("unwrap requires input that is at least one dimensional")
+    axis = normalize_axis_index(axis, p.ndim, "unwrap")
+    values, length = raw(p), _operand(period)
+    if _ndim(length):
+        raise ValueError(f"unwrap: period must be a number; found shape {length.shape}")
+    added, count = _turns(values, raw(discont), axis, raw(length))
+    xp = _xp.namespace(values)
+    before = xp.zeros((*values.shape[:axis], min(values.shape[axis], 1), *values.shape[axis + 1 :]), dtype=bool)
+    dtype = np.result_type(values, raw(length))
+    if isinstance(length, Tensor):
+        z = p + multiply.door(xp.concatenate([before, count.astype(dtype)], axis=axis), length)
+    else:
+        z = p + xp.concatenate([before, added.astype(dtype)], axis=axis)
+    return cast_to(z, dtype)

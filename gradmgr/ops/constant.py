@@ -1,4 +1,4 @@
-"""Functions whose results carry no gradient: comparisons, logic, tests, positions, integers."""
+"""Functions whose results carry no gradient: comparisons, logic, tests, positions, integers, text, files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from gradmgr import _xp
 from gradmgr._inplace import store
-from gradmgr._tensor import Tensor, raw, wrap
+from gradmgr._tensor import Tensor, wrap
 
 
 def _results(z: Any) -> Any:
@@ -19,7 +19,26 @@ def _results(z: Any) -> Any:
         return tuple([_results(part) for part in z])
     if z.__class__ is int:  # count_nonzero, before NumPy 2.3
         return wrap(np.asarray(z))
-    return wrap(z) if _xp.is_array(z) else z
+    return wrap(z) if _xp.is_array(z) and holds_numbers(z.dtype) else z
+
+
+def holds_numbers(dtype: np.dtype[Any]) -> bool:
+    """Tell whether a Tensor may have this dtype: not one of dates, text, records or objects."""
+    return dtype.kind in "biufc" or _xp.is_differentiable(dtype)
+
+
+def _values(a: Any) -> Any:
+    """Return an argument with the Tensors in it, in lists and tuples too, as their arrays."""
+    if isinstance(a, Tensor):
+        return a._array
+    return type(a)(map(_values, a)) if a.__class__ in _SEQUENCES else a
+
+
+def _has_tensor(a: Any) -> bool:
+    return isinstance(a, Tensor) or (a.__class__ in _SEQUENCES and _any(map(_has_tensor, a)))
+
+
+_SEQUENCES = frozenset((list, tuple))
 
 
 def _place_of_out(function: Callable[..., Any]) -> tuple[int, tuple[str, ...]] | None:
@@ -49,11 +68,11 @@ def constant(function: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(out, (Tensor, tuple)):
             del kwargs["out"]
             return store(out, call(*args, **kwargs), f"{name}(out=...)")
-        if not _any(isinstance(t, Tensor) for t in (*args, *kwargs.values())):
+        if not _any(map(_has_tensor, (*args, *kwargs.values()))):
             return function(*args, **kwargs)
-        arrays = [raw(t) for t in args]
+        arrays = [_values(t) for t in args]
         try:
-            return _results(function(*arrays, **{key: raw(value) for key, value in kwargs.items()}))
+            return _results(function(*arrays, **{key: _values(value) for key, value in kwargs.items()}))
         except TypeError:
             _xp.check_mixed(name, *arrays)
             raise
@@ -123,3 +142,77 @@ argmin = constant(np.argmin)
 argsort = constant(np.argsort)
 searchsorted = constant(np.searchsorted)
 result_type = constant(np.result_type)
+
+# ---------------------------------------------------------------- integers, tests, indices
+
+gcd = constant(np.gcd)
+lcm = constant(np.lcm)
+bitwise_count = constant(np.bitwise_count)
+packbits = constant(np.packbits)
+unpackbits = constant(np.unpackbits)
+isnat = constant(np.isnat)
+isneginf = constant(np.isneginf)
+isposinf = constant(np.isposinf)
+isreal = constant(np.isreal)
+iscomplex = constant(np.iscomplex)
+isfortran = constant(np.isfortran)
+array_equiv = constant(np.array_equiv)
+ravel_multi_index = constant(np.ravel_multi_index)
+unravel_index = constant(np.unravel_index)
+tril_indices_from = constant(np.tril_indices_from)
+triu_indices_from = constant(np.triu_indices_from)
+diag_indices_from = constant(np.diag_indices_from)
+shares_memory = constant(np.shares_memory)
+may_share_memory = constant(np.may_share_memory)
+common_type = constant(np.common_type)
+min_scalar_type = constant(np.min_scalar_type)
+mintypecode = constant(np.mintypecode)
+busday_count = constant(np.busday_count)
+busday_offset = constant(np.busday_offset)
+is_busday = constant(np.is_busday)
+datetime_as_string = constant(np.datetime_as_string)
+
+
+def einsum_path(*operands: Any, optimize: Any = "greedy", einsum_call: bool = False) -> Any:
+    """Find a good order of contraction as `numpy.einsum_path`; only the shapes of the operands count."""
+    shapes = [np.broadcast_to(np.empty((), t.dtype), t.shape) if isinstance(t, Tensor) else t for t in operands]
+    find: Any = np.einsum_path  # its stubs do not know einsum_call
+    return find(*shapes, optimize=optimize, einsum_call=einsum_call)
+
+
+# ---------------------------------------------------------------- text and files
+
+
+def _on_host(a: Any) -> Any:
+    if isinstance(a, Tensor):
+        return a.numpy()
+    return type(a)(map(_on_host, a)) if a.__class__ in _SEQUENCES else a
+
+
+def _number_on_host(a: Any) -> Any:
+    """A Tensor of one element as NumPy's number of its dtype."""
+    return a.numpy().reshape(())[()] if isinstance(a, Tensor) else a
+
+
+def output(function: Callable[..., Any], value: Callable[[Any], Any] = _on_host) -> Callable[..., Any]:
+    """Let a NumPy function that writes text or a file take Tensors by their values, tracked ones too."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*map(value, args), **{key: value(a) for key, a in kwargs.items()})
+
+    call.__name__ = call.__qualname__ = function.__name__
+    call.__doc__ = f"`numpy.{function.__name__}` of the values, copied from a GPU where they live there."
+    return call
+
+
+save = output(np.save)
+savez = output(np.savez)
+savez_compressed = output(np.savez_compressed)
+savetxt = output(np.savetxt)
+array_repr = output(np.array_repr)
+array_str = output(np.array_str)
+array2string = output(np.array2string)
+format_float_positional = output(np.format_float_positional, _number_on_host)
+format_float_scientific = output(np.format_float_scientific, _number_on_host)
+binary_repr = output(np.binary_repr, _number_on_host)
+base_repr = output(np.base_repr, _number_on_host)

@@ -49,12 +49,14 @@ def from_nested(a: Any) -> Any:
     return z
 
 
-def astype(x: Any, dtype: Any, /, *, copy: bool = True) -> Any:
-    """Cast as `numpy.astype`; a cast to integers or booleans gives a constant."""
-    x = lift(x)
+def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: str | None = None) -> Any:
+    """Cast as `numpy.astype`, on another device if one is named; a cast to integers or booleans gives a constant."""
+    given = x = lift(x)
     if x.dtype != np.dtype(dtype):
-        return as_type(x, dtype)
-    return copied(x) if copy else x
+        x = as_type(x, dtype)
+    if device is not None:
+        x = to(x, device) if isinstance(x, Tensor) else _xp.to_device(x, device)
+    return copied(x) if copy and x is given else x
 
 
 def copy(a: Any) -> Any:
@@ -77,3 +79,18 @@ def to(x: Tensor, device: str, /) -> Tensor:
     index = _xp.device_index(device)
     target = "cpu" if index is None else f"cuda:{index}"
     return x if target == x.device else _to(x, target, x.device)
+
+
+def to_device(x: Tensor, device: str, /, stream: Any = None) -> Tensor:
+    """Return the tensor on a device by the Array API's name for it; a GPU copies on `stream`, one of CuPy's.
+
+    Raises:
+        DeviceError, ValueError: as `to`; a stream was given where no GPU takes part.
+    """
+    if stream is None:
+        return to(x, device)
+    if x.device == "cpu" and _xp.device_index(device) is None:
+        raise ValueError(f"to_device from the CPU to the CPU takes no stream; found {stream!r}")
+    cupy = _xp.import_cupy("to_device on a stream")
+    with cupy.cuda.ExternalStream(stream) if isinstance(stream, int) else stream:
+        return to(x, device)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +13,11 @@ from gradmgr import _xp, errors
 from gradmgr._inplace import copied
 from gradmgr._recorder import is_tracked
 from gradmgr._tensor import Tensor, describe, raw, wrap
-from gradmgr.ops.convert import astype, from_nested, holds_tensor, to
+from gradmgr.ops.arithmetic import absolute, exp, floor, log, power
+from gradmgr.ops.constant import holds_numbers
+from gradmgr.ops.convert import astype, from_nested, holds_tensor, lift, to
+from gradmgr.ops.join import stack
+from gradmgr.ops.shape import expand_dims, moveaxis, reshape
 
 
 def _made(array: Any, device: str | None) -> Tensor:
@@ -73,20 +80,21 @@ def full_like(
     return z
 
 
-def _number(t: Any) -> Any:
+def number_of(t: Any, asked: str, instead: str) -> Any:
+    """Return a Tensor's value as a number, anything else as it is; a tracked one would lose its history."""
     if not isinstance(t, Tensor):
         return t
     if is_tracked(t):
         raise errors.TrackedConversionError(
-            f"arange would take {describe(t)}, which a manager tracks, as a number and lose its history; "
-            "say t.item(), or use start + step * arange(n)"
+            f"{asked} would take {describe(t)}, which a manager tracks, as a number and lose its history; "
+            f"say t.item(), or {instead}"
         )
     return t.item()
 
 
 def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: str | None = None) -> Tensor:
     """Return evenly spaced values within an interval, by a step."""
-    start, stop, step = (_number(t) for t in (start, stop, step))
+    start, stop, step = (number_of(t, "arange", "use start + step * arange(n)") for t in (start, stop, step))
     first, last = (0, start) if stop is None else (start, stop)
     return wrap(_library(device).arange(first, last, step, dtype=dtype))
 
@@ -103,19 +111,98 @@ def linspace(
     device: str | None = None,
 ) -> Any:
     """Return `num` evenly spaced values; gradients flow into Tensors given as the ends."""
-    if not (isinstance(start, Tensor) or isinstance(stop, Tensor)):
+    if not (holds_tensor(start) or holds_tensor(stop)):
         made = _library(device).linspace(start, stop, num, endpoint, retstep, dtype, axis)
         return (wrap(made[0]), wrap(np.asarray(made[1]))) if retstep else wrap(made)
-    if axis != 0:
-        raise ValueError("linspace between Tensors takes axis=0; move the axis afterwards")
-    parts = num - 1 if endpoint else num
-    step = (stop - start) / max(parts, 1)
-    a = raw(step)
-    along = _xp.namespace(a).arange(num, dtype=a.dtype).reshape((num,) + (1,) * a.ndim)
-    values = start + along * step
-    values = values if dtype is None else astype(values, dtype)
+    start, stop = (lift(t) if isinstance(t, (list, tuple)) else t for t in (start, stop))
+    count = _count_of(num)
+    parts = count - 1 if endpoint else count
+    difference = stop - start
+    a = raw(difference)
+    a = a if a.dtype.kind in "fc" or _xp.is_differentiable(a.dtype) else a.astype(float)
+    along = _xp.namespace(a).arange(count, dtype=a.dtype).reshape((count,) + (1,) * a.ndim)
+    step = difference / parts if parts > 0 else full_like(a, np.nan)
+    values = start + along * (step if parts > 0 else difference)
+    if endpoint and count > 1:
+        values[-1] = stop  # not off by a rounding
+    values = values if axis == 0 else moveaxis(values, 0, axis)
+    values = values if dtype is None else _as_samples(values, dtype)
     values = values if device is None else to(values, device)
     return (values, step) if retstep else values
+
+
+def _count_of(num: Any) -> int:
+    count = operator.index(num)
+    if count < 0:
+        raise ValueError(f"Number of samples, {count}, must be non-negative.")
+    return count
+
+
+def _as_samples(values: Any, dtype: Any) -> Any:
+    """Cast samples; to integers downwards, as `numpy.linspace` does."""
+    return astype(floor.door(values) if np.dtype(dtype).kind in "iu" else values, dtype, copy=False)
+
+
+def logspace(
+    start: Any,
+    stop: Any,
+    num: int = 50,
+    endpoint: bool = True,
+    base: Any = 10.0,
+    dtype: Any = None,
+    axis: int = 0,
+) -> Tensor:
+    """Return powers of `base` at `num` evenly spaced exponents; gradients flow into all three given as Tensors."""
+    if not any(map(holds_tensor, (start, stop, base))):
+        return wrap(np.logspace(start, stop, num, endpoint, base, dtype, axis))
+    start, stop, base = (lift(t) if isinstance(t, (list, tuple)) else t for t in (start, stop, base))
+    if np.ndim(raw(base)):
+        start, stop, base = _together(start, stop, base)
+        axes = max(t.ndim for t in (start, stop, base))
+        start, stop, base = (_with_axes(t, axes) for t in (start, stop, base))
+        base = expand_dims(base, axis)
+    z: Tensor = power.door(base, linspace(start, stop, num, endpoint, axis=axis))
+    return z if dtype is None else astype(z, dtype, copy=False)
+
+
+def _together(*given: Any) -> list[Any]:
+    """Lift arguments, numbers to where the Tensors among them live."""
+    library = _xp.namespace(next(raw(t) for t in given if isinstance(t, Tensor)))
+    return [library.asarray(t) if isinstance(t, (int, float, complex, np.generic)) else lift(t) for t in given]
+
+
+def _with_axes(t: Any, axes: int) -> Any:
+    """Put axes of length 1 before those it has."""
+    return reshape(t, (1,) * (axes - t.ndim) + tuple(t.shape))
+
+
+def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0) -> Tensor:
+    """Return a geometric progression from start to stop; gradients flow into Tensors given as the ends.
+
+    start^(1-t) stop^t, along the shorter spiral between complex ends; both ends are met exactly.
+    """
+    if not any(map(holds_tensor, (start, stop))):
+        return wrap(np.geomspace(start, stop, num, endpoint, dtype, axis))
+    start, stop = _together(*[lift(t) if isinstance(t, (list, tuple)) else t for t in (start, stop)])
+    if np.any(raw(start) == 0) or np.any(raw(stop) == 0):
+        raise ValueError("Geometric sequence cannot include zero")
+    loop = np.result_type(start.dtype, stop.dtype, 1.0, np.dtype(dtype))  # at least float64 without dtype, as NumPy's
+    first, last = (astype(t, loop) for t in (start, stop))
+    if loop.kind == "c":
+        low, ratio = log.door(first), log.door(last / first)
+    else:  # both may be negative, and the ratio itself out of range
+        low = log.door(absolute.door(first))
+        ratio = log.door(last * np.sign(raw(first))) - low
+    values = exp.door(low + linspace(0.0, ratio, num, endpoint))
+    if loop.kind != "c":
+        values = values * np.sign(raw(first))
+    if len(values):
+        values[0] = first
+    if len(values) > 1 and endpoint:
+        values[-1] = last
+    values = values if axis == 0 else moveaxis(values, 0, axis)
+    z: Tensor = values if dtype is None else astype(values, dtype, copy=False)
+    return z
 
 
 def eye(
@@ -176,3 +263,88 @@ def _converted(a: Any, dtype: Any, device: str | None, copy: bool | None) -> Ten
     if copy is False and moved is not a:
         raise ValueError("asarray with copy=False would need a copy for this dtype or device")
     return copied(moved) if copy and moved is a else moved
+
+
+# ---------------------------------------------------------------- windows and grids of indices
+
+
+def _as_tensors(made: Any) -> Any:
+    if isinstance(made, (tuple, list)):
+        return type(made)(map(_as_tensors, made))
+    return wrap(made) if type(made) is np.ndarray and holds_numbers(made.dtype) else made
+
+
+def _made_from_numbers(function: Callable[..., Any], instead: str) -> Callable[..., Any]:
+    """Let a creation function of NumPy's give Tensors, and take untracked ones as the numbers they hold."""
+    name = function.__name__
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        numbers = [number_of(t, name, instead) for t in args]
+        return _as_tensors(function(*numbers, **{k: number_of(t, name, instead) for k, t in kwargs.items()}))
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"Return what `numpy.{name}` does, as a Tensor or a tuple of them."
+    return call
+
+
+_COUNT = "pass a count, which has no derivative"
+
+bartlett = _made_from_numbers(np.bartlett, _COUNT)
+blackman = _made_from_numbers(np.blackman, _COUNT)
+hamming = _made_from_numbers(np.hamming, _COUNT)
+hanning = _made_from_numbers(np.hanning, _COUNT)
+kaiser = _made_from_numbers(np.kaiser, "for a derivative in beta write the window as i0(beta * sqrt(...)) / i0(beta)")
+tril_indices = _made_from_numbers(np.tril_indices, _COUNT)
+triu_indices = _made_from_numbers(np.triu_indices, _COUNT)
+diag_indices = _made_from_numbers(np.diag_indices, _COUNT)
+mask_indices = _made_from_numbers(np.mask_indices, _COUNT)
+indices = _made_from_numbers(np.indices, _COUNT)
+
+# ---------------------------------------------------------------- from files, text and buffers
+
+
+def _read_by(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a reading function of NumPy's give Tensors of numbers.
+
+    Records, dates, text, masked arrays, archives (`.npz`) and what is mapped to a file stay NumPy's own.
+    """
+    name = function.__name__
+
+    def call(*args: Any, like: Any = None, **kwargs: Any) -> Any:
+        if like is None or isinstance(like, Tensor):
+            return _as_tensors(function(*args, **kwargs))
+        return function(*args, like=like, **kwargs)
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"Return what `numpy.{name}` reads: Tensors of numbers; NumPy's own object of anything else."
+    return call
+
+
+frombuffer = _read_by(np.frombuffer)
+fromfile = _read_by(np.fromfile)
+fromstring = _read_by(np.fromstring)
+fromregex = _read_by(np.fromregex)
+genfromtxt = _read_by(np.genfromtxt)
+loadtxt = _read_by(np.loadtxt)
+load = _read_by(np.load)
+_from_numbers = _read_by(np.fromiter)
+
+
+def fromiter(iter: Iterable[Any], dtype: Any, count: int = -1, *, like: Any = None) -> Any:
+    """Collect what an iterable gives as `numpy.fromiter`; gradients flow into the Tensors among it."""
+    items = _iterated(iter)
+    head = list(itertools.islice(items, 1 if count else 0))
+    if not any(map(holds_tensor, head)):
+        return _from_numbers(itertools.chain(head, map(_untracked, items)), dtype, count, like=like)
+    head += itertools.islice(items, count - 1 if count > 0 else None)
+    if len(head) < count:
+        raise ValueError(f"iterator too short: Expected {count} but iterator had only {len(head)} items.")
+    return astype(stack([lift(t) for t in head]), dtype, copy=False)
+
+
+def _iterated(items: Iterable[Any]) -> Iterator[Any]:
+    yield from items
+
+
+def _untracked(item: Any) -> Any:
+    return number_of(item, "fromiter", "let the first item be a Tensor, too")

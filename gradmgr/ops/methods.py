@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from gradmgr._elementwise import conj
+from gradmgr._index import normalized
 from gradmgr._inplace import copied, setitem, updater
 from gradmgr._tensor import Tensor
-from gradmgr.ops import arithmetic, constant, convert, pick, products, reduce, shape
+from gradmgr.ops import arithmetic, constant, convert, order, pick, products, reduce, shape
 
 # ---------------------------------------------------------------- operators
 
@@ -101,7 +102,51 @@ def _matrix_transposed(self: Tensor) -> Any:
     return shape.matrix_transpose(self)
 
 
+def _compress(self: Tensor, condition: Any, axis: int | None = None, out: Any = None) -> Any:
+    """Take the slices of which the condition holds, as `numpy.ndarray.compress`."""
+    return order.compress(condition, self, axis, out)
+
+
+def _fill(self: Tensor, value: Any) -> None:
+    """Write one value to every element, as `numpy.ndarray.fill`."""
+    if np.shape(value if not isinstance(value, Tensor) else value._array) != ():
+        raise ValueError(f"fill takes one number; found shape {np.shape(value)}; use x[...] = value")
+    self[...] = value
+
+
+class Flat:
+    """The elements of a Tensor in C order, to read, to write and to iterate over, as `numpy.ndarray.flat`."""
+
+    __slots__ = ("_tensor",)
+
+    def __init__(self, t: Tensor) -> None:
+        self._tensor = t
+
+    def __len__(self) -> int:
+        return self._tensor.size
+
+    def __iter__(self) -> Iterator[Any]:
+        return _iter(shape.ravel(self._tensor))
+
+    def __getitem__(self, index: Any) -> Any:
+        return shape.ravel(self._tensor)[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Write values, from the first again where there are too few, as NumPy does."""
+        t = self._tensor
+        places = np.unravel_index(np.arange(t.size)[normalized(index)], t.shape)
+        value = shape.ravel(convert.lift(value))
+        count = places[0].size if places else 1
+        t[places] = shape.reshape(value[np.arange(count) % value.shape[0]], np.shape(places[0]) if places else ())
+
+
+def _set_flat(self: Tensor, value: Any) -> None:
+    self.flat[...] = value
+
+
 _METHODS = {
+    "__divmod__": arithmetic.divmod_operator,
+    "__rdivmod__": arithmetic.divmod_reflected,
     "__setitem__": setitem,
     "__getitem__": pick.item_of,
     "__iter__": _iter,
@@ -115,10 +160,13 @@ _METHODS = {
     "any": constant.any,
     "argmax": constant.argmax,
     "argmin": constant.argmin,
+    "argpartition": order.argpartition,
     "argsort": constant.argsort,
     "astype": _astype,
     "clip": _clip,
+    "choose": order.choose,
     "clone": lambda self: copied(self),
+    "compress": _compress,
     "conj": lambda self: conj.door(self),
     "conjugate": lambda self: conj.door(self),
     "copy": lambda self: copied(self),
@@ -126,16 +174,21 @@ _METHODS = {
     "cumsum": reduce.cumsum,
     "diagonal": shape.diagonal,
     "dot": products.dot,
+    "fill": _fill,
+    "flat": property(Flat, _set_flat, doc=Flat.__doc__),
     "flatten": _flatten,
     "max": reduce.max,
     "mean": reduce.mean,
     "min": reduce.min,
     "nonzero": constant.nonzero,
+    "partition": order.partition_in_place,
     "prod": reduce.prod,
     "ravel": shape.ravel,
     "repeat": shape.repeat,
     "reshape": _reshape,
     "round": pick.round,
+    "searchsorted": constant.searchsorted,
+    "sort": order.sort_in_place,
     "squeeze": shape.squeeze,
     "std": reduce.std,
     "sum": reduce.sum,

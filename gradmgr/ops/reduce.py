@@ -15,7 +15,7 @@ from gradmgr._elementwise import conj, conj_of
 from gradmgr._inplace import as_type, store
 from gradmgr._op import Function, linear
 from gradmgr._tensor import Tensor, raw, wrap
-from gradmgr.ops.arithmetic import add, choose, exp, maximum, minimum, multiply, real, sqrt
+from gradmgr.ops.arithmetic import add, choose, exp, imag, maximum, minimum, multiply, real, sqrt
 from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.shape import broadcast_to as broadcast_any
 from gradmgr.ops.shape import flip, ravel, reshape
@@ -169,12 +169,20 @@ def _softmax(x: Any, out: Any, axes: Axes) -> Any:
     return share / choose(raw(whole) == 0, 1.0, whole)
 
 
+def _top(x: Any, axes: Axes) -> Any:
+    """The largest (real part) along axes, kept; 0 where that is infinite, or where there is nothing."""
+    z = x.real if is_complex(x) else x
+    if not z.size:
+        return _xp.namespace(z).zeros(_kept(z.shape, axes), z.dtype)
+    top = np.max(z, axis=axes, keepdims=True)
+    return np.where(np.isfinite(top), top, np.zeros_like(top))
+
+
 def _logsumexp_kernel(x: Any, axes: Axes, keepdims: bool) -> Any:
-    top = np.max(x, axis=axes, keepdims=True)
-    top = np.where(np.isfinite(top), top, np.zeros_like(top))
+    top = _top(x, axes)
     with np.errstate(divide="ignore"):  # log(0) is the right answer: -inf
         total = np.log(np.sum(np.exp(x - top), axis=axes, keepdims=True)) + top
-    return total if keepdims else np.squeeze(total, axis=axes)
+    return total if keepdims else np.squeeze(total, axis=axes)[()]
 
 
 _logsumexp = custom(
@@ -182,6 +190,60 @@ _logsumexp = custom(
     _logsumexp_kernel,
     vjp={"x": lambda g, x, out, axes: _spread(g, x.shape, axes) * conj_of(_softmax(x, out, axes))},
     jvp={"x": lambda t, x, out, axes, keepdims: _sum(t * _softmax(x, out, axes), axes, keepdims)},
+)
+
+
+def _log_of_weighted(x: Any, b: Any, axes: Axes, signed: bool) -> tuple[Any, Any]:
+    """Return log(sum(b exp(x))) and the sign of the sum, kept: of |sum| if `signed`, else NaN if that is negative.
+
+    An element of weight 0 adds nothing, even if it is infinite.
+    """
+    nothing = b == 0
+    x = np.where(nothing, -np.inf, x)
+    top = _top(x, axes)
+    total = np.sum(np.where(nothing, 0, b) * np.exp(x - top), axis=axes, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):  # of 0, and of what is negative
+        return np.log(abs(total) if signed else total) + top, np.sign(total)
+
+
+def _share_of_weighted(x: Any, out: Any, axes: Axes, sign_of_sum: Any) -> Any:
+    """exp(x) / sum(b exp(x)); 0 where x is -inf."""
+    total = _spread(out, x.shape, axes)
+    gone = raw(x) == -np.inf
+    share = exp.door(choose(gone, -np.inf, x) - choose(gone, 0.0, total))
+    return share if is_complex(raw(out)) else share * sign_of_sum
+
+
+def _weighted_slope(x: Any, b: Any, out: Any, axes: Axes, sign_of_sum: Any) -> Any:
+    """The slope in x: the weight times the share, and 0 where that would be 0 times inf."""
+    share = _share_of_weighted(x, out, axes, sign_of_sum)
+    return choose((raw(b) == 0) & ~np.isfinite(raw(share)), 0.0, share) * b
+
+
+def _weighted_kernel(x: Any, b: Any, value: Any, sign_of_sum: Any, axes: Axes, keepdims: bool) -> Any:
+    """The value that was found before, with the sign that the rules need."""
+    return value if keepdims else np.squeeze(value, axis=axes)[()]
+
+
+_weighted = custom(
+    "weighted_logsumexp",
+    _weighted_kernel,
+    vjp={
+        "x": lambda g, x, b, out, axes, sign_of_sum: (
+            _spread(g, x.shape, axes) * conj_of(_weighted_slope(x, b, out, axes, sign_of_sum))
+        ),
+        "b": lambda g, x, out, axes, sign_of_sum: (
+            _spread(g, x.shape, axes) * conj_of(_share_of_weighted(x, out, axes, sign_of_sum))
+        ),
+    },
+    jvp={
+        "x": lambda t, x, b, out, axes, sign_of_sum, keepdims: _sum(
+            t * _weighted_slope(x, b, out, axes, sign_of_sum), axes, keepdims
+        ),
+        "b": lambda t, x, out, axes, sign_of_sum, keepdims: _sum(
+            t * _share_of_weighted(x, out, axes, sign_of_sum), axes, keepdims
+        ),
+    },
 )
 
 
@@ -461,8 +523,8 @@ cumsum = _running(_cumsum, "cumsum")
 cumprod = _running(_cumprod, "cumprod")
 
 
-def logsumexp(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """Return log(sum(exp(a))) along axes without overflow.
+def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, return_sign: bool = False) -> Any:
+    """Return log(sum(b exp(a))) along axes without overflow, with return_sign=True that of |sum| and the sign.
 
     The derivative is softmax(a); where every a is -inf the result is -inf and the derivative 0,
     as a fully masked row wants it. Integers are taken as float64.
@@ -473,4 +535,30 @@ def logsumexp(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     """
     a = lift(a)
     a = a if a.dtype.kind in "fcV" else as_type(a, np.float64)
-    return _logsumexp(a, _axes(axis, a.ndim), keepdims)
+    if b is None and not return_sign:
+        return _logsumexp(a, _axes(axis, a.ndim), keepdims)
+    a, b = _in_one_dtype(a, 1.0 if b is None else b)
+    axes = _axes(axis, a.ndim)
+    signed = return_sign and not is_complex(raw(a))
+    value, sign_of_sum = _log_of_weighted(raw(a), raw(b), axes, signed)
+    z = _weighted(a, b, value, sign_of_sum, axes, keepdims)
+    if not return_sign:
+        return z
+    if not signed:
+        return real.door(z), _phase(z)
+    found = sign_of_sum if keepdims else np.squeeze(sign_of_sum, axis=axes)[()]
+    return z, wrap(found) if isinstance(z, Tensor) else found
+
+
+def _phase(z: Any) -> Any:
+    """The phase of exp(z), 0 where that is 0."""
+    return choose(raw(z).real == -np.inf, 0.0, exp.door(imag.door(z) * 1j))
+
+
+def _in_one_dtype(a: Any, b: Any) -> tuple[Any, Any]:
+    """Broadcast a and its weights, and cast both to the dtype in which they meet."""
+    b = b if isinstance(b, (int, float, complex)) else lift(b)
+    dtype = np.result_type(a.dtype, getattr(b, "dtype", b))
+    b = _xp.namespace(raw(a)).asarray(b, dtype) if not hasattr(b, "dtype") else b
+    shape = np.broadcast_shapes(a.shape, b.shape)
+    return broadcast_any(_cast_to(a, dtype), shape), broadcast_any(_cast_to(b, dtype), shape)

@@ -1,1 +1,492 @@
-"""The methods of ufuncs: reduce, accumulate, reduceat, outer, at."""
+"""The methods of ufuncs, `add.reduce` and kin; products of stacks of matrices and vectors.
+
+A method goes by the reduction that computes the same where there is one; else function by
+function, over slices along the axis. What NumPy would refuse is found by asking NumPy: the same
+call on an array of ones, of length 1 where ours is longer.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
+
+from gradmgr import _xp, errors
+from gradmgr._broadcast import broadcast_to
+from gradmgr._custom import custom
+from gradmgr._elementwise import conj_of
+from gradmgr._index import getitem, normalized, scatter
+from gradmgr._inplace import as_type, put, store
+from gradmgr._op import Function, linear
+from gradmgr._recorder import is_tracked
+from gradmgr._tensor import Tensor, describe, raw, wrap
+from gradmgr.ops.arithmetic import choose, negative
+from gradmgr.ops.convert import holds_tensor, lift
+from gradmgr.ops.join import concatenate, stack
+from gradmgr.ops.products import matmul
+from gradmgr.ops.reduce import cumprod, cumsum, logsumexp, masked, prod
+from gradmgr.ops.reduce import max as max_of
+from gradmgr.ops.reduce import min as min_of
+from gradmgr.ops.reduce import sum as sum_of
+from gradmgr.ops.shape import expand_dims, moveaxis, ravel, reshape
+
+_NOT_GIVEN: Any = np._NoValue
+
+
+def give_methods(function: Any, ufunc: np.ufunc) -> None:
+    """Give a function that serves for a ufunc the ufunc's facts and methods."""
+    function.nin, function.nout, function.identity = ufunc.nin, ufunc.nout, ufunc.identity
+    for method in (reduce, accumulate, reduceat, outer, at):
+        setattr(function, method.__name__, functools.partial(method, ufunc, function))
+
+
+# ---------------------------------------------------------------- what NumPy would say
+
+
+def _asked_of_numpy(ufunc: Any, method: str, x: Any, *args: Any, **keywords: Any) -> Any:
+    """Call NumPy's method on ones of the same dtype, at most 1 along each axis; its errors name the method."""
+    small = np.ones([min(n, 1) for n in x.shape], x.dtype)
+    try:
+        with np.errstate(all="ignore"):
+            return getattr(ufunc, method)(small, *args, **keywords)
+    except (ValueError, TypeError, IndexError, RuntimeError) as error:
+        if ufunc.__name__ in str(error):
+            raise
+        kinds = (np.exceptions.AxisError, ValueError, TypeError, IndexError, RuntimeError)
+        kind = next(k for k in kinds if isinstance(error, k))
+        raise kind(f"{ufunc.__name__}.{method}: {error}") from None
+
+
+def _is_constant(ufunc: np.ufunc, x: Any, dtype: Any) -> bool:
+    """Tell whether what a ufunc makes of x, cast to a dtype, carries no gradient."""
+    dtypes = [x.dtype] if dtype is None else [x.dtype, np.dtype(dtype)]
+    return not (all(map(_xp.is_differentiable, dtypes)) and any(kind[-1] in "fd" for kind in ufunc.types))
+
+
+def _on_this_device(ufunc: Any, method: str, x: Any) -> Any:
+    """The method of the ufunc of the library of x, for values without gradients."""
+    if _xp.namespace(x) is np:
+        return getattr(ufunc, method)
+    if (ufunc.__name__, method) not in _CUPYS:
+        raise _lacking(ufunc, method, x)
+    return getattr(getattr(_xp.namespace(x), ufunc.__name__), method)
+
+
+def _lacking(ufunc: Any, method: str, x: Any) -> errors.UnsupportedFunctionError:
+    return errors.UnsupportedFunctionError(
+        f"{ufunc.__name__}.{method}, with what it was given, of {x.dtype} on a GPU is not in CuPy; move it to the CPU"
+    )
+
+
+# What CuPy's ufuncs have of these methods.
+_CUPYS = frozenset(
+    (
+        *(("add", method) for method in ("accumulate", "reduceat", "at")),
+        *(("multiply", method) for method in ("accumulate", "reduceat")),
+        *((name, "at") for name in ("subtract", "maximum", "minimum", "bitwise_and", "bitwise_or", "bitwise_xor")),
+    )
+)
+
+
+def _handed_out(z: Any, out: Any, name: str) -> Any:
+    """Write a result into out=, which for these methods must have its very shape."""
+    if out is None:
+        return z
+    (target,) = out if isinstance(out, tuple) else (out,)
+    if target is None:
+        return z
+    if np.shape(raw(target)) != z.shape:
+        raise errors.ShapeError(f"{name}(out=...) has a result of shape {z.shape}; found {np.shape(raw(target))}")
+    return store(target, z, f"{name}(out=...)")
+
+
+# ---------------------------------------------------------------- reduce
+
+
+def reduce(
+    ufunc: Any,
+    function: Any,
+    array: Any,
+    /,
+    axis: Any = 0,
+    dtype: Any = None,
+    out: Any = None,
+    keepdims: bool = False,
+    initial: Any = _NOT_GIVEN,
+    where: Any = True,
+) -> Any:
+    """Combine along an axis, the first by default, as `numpy.ufunc.reduce`."""
+    if not any(holds_tensor(t) for t in (array, out, initial, where)):
+        return ufunc.reduce(array, axis, dtype, out, keepdims, initial, where)
+    x = lift(array)
+    mask = where if where is True else raw(lift(where))
+    like = _asked_of_numpy(
+        ufunc,
+        "reduce",
+        x,
+        axis=axis,
+        dtype=dtype,
+        keepdims=keepdims,
+        initial=initial if initial is None or initial is _NOT_GIVEN else np.ones((), lift(initial).dtype),
+        where=True if mask is True else np.ones((1,) * mask.ndim, bool),
+    )
+    if mask is not True and np.broadcast_shapes(mask.shape, x.shape) != x.shape:
+        raise ValueError(f"{ufunc.__name__}.reduce: where= of shape {mask.shape} does not fit an array of {x.shape}")
+    axes = () if x.ndim == 0 else tuple(range(x.ndim)) if axis is None else normalize_axis_tuple(axis, x.ndim)
+    given = _NOT_GIVEN if initial is None or initial is _NOT_GIVEN else initial
+    if _is_constant(ufunc, x, dtype):
+        start = None if initial is None else raw(given)
+        z = wrap(_reduced_constant(ufunc, raw(x), axes, dtype, keepdims, start, mask))
+    else:
+        x = _cast(x if isinstance(x, Tensor) else wrap(x), dtype)
+        start = None if given is _NOT_GIVEN else _beside(_cast(lift(given), like.dtype), x)
+        identity = None if initial is None else ufunc.identity
+        z = _reduced(ufunc, function, x, axes, start, identity, mask, like.dtype)
+        z = expand_dims(z, axes) if keepdims else z
+    return _handed_out(z, out, f"{ufunc.__name__}.reduce")
+
+
+def _reduced_constant(ufunc: Any, a: Any, axes: Any, dtype: Any, keepdims: bool, start: Any, mask: Any) -> Any:
+    if _xp.namespace(a) is np:
+        return ufunc.reduce(a, axes, dtype, None, keepdims, start, mask)
+    name = _BY_NAME.get(ufunc.__name__)
+    if name is None or dtype is not None or start is not _NOT_GIVEN or mask is not True:
+        raise _lacking(ufunc, "reduce", a)
+    return getattr(np, name)(a, axis=axes, keepdims=keepdims)
+
+
+# NumPy's functions that are reductions by a ufunc; CuPy has them.
+_BY_NAME = MappingProxyType(
+    {
+        "add": "sum",
+        "logical_and": "all",
+        "logical_or": "any",
+        "maximum": "max",
+        "minimum": "min",
+        "multiply": "prod",
+    }
+)
+
+
+def _cast(x: Any, dtype: Any) -> Any:
+    return x if dtype is None or x.dtype == np.dtype(dtype) else as_type(x, dtype)
+
+
+def _beside(value: Any, x: Any) -> Any:
+    """A value in the library of x."""
+    return value if isinstance(value, Tensor) else _xp.namespace(raw(x)).asarray(value)
+
+
+def _reduced(ufunc: Any, function: Any, x: Any, axes: Any, start: Any, identity: Any, mask: Any, dtype: Any) -> Any:
+    """Reduce what carries a gradient; without keepdims."""
+    combined, neutral = _WHOLE.get(ufunc.__name__, (None, None))
+    if combined is not None:
+        if mask is not True:
+            x, mask = masked(mask, x, _beside(np.asarray(neutral).astype(x.dtype), x)), True
+        if all(x.shape[k] for k in axes):
+            z = combined(x, axes)
+            return z if start is None else function(z, start)
+    # NumPy begins with the identity where there is nothing or, as hypot.reduce([-3.0]) shows, only one to combine.
+    if start is None and identity is not None and (mask is not True or all(x.shape[k] < 2 for k in axes)):
+        start = _beside(np.asarray(identity).astype(dtype), x)
+    mask = None if mask is True else _axes_in_front(_xp.namespace(mask).broadcast_to(mask, x.shape), axes)
+    return _one_by_one(ufunc, function, _axes_in_front(_cast(x, dtype), axes), start, mask)
+
+
+def _axes_in_front(x: Any, axes: Any) -> Any:
+    """Return x with the axes as one, in front."""
+    x = moveaxis(x, axes, range(len(axes)))
+    count = int(np.prod(x.shape[: len(axes)], dtype=np.intp))
+    return reshape(x, (count, *x.shape[len(axes) :]))
+
+
+def _one_by_one(ufunc: Any, function: Any, x: Any, start: Any, mask: Any) -> Any:
+    """Reduce along axis 0; in pairs where the order does not matter."""
+    n, rest = x.shape[0], x.shape[1:]
+    if mask is None and start is None and ufunc.__name__ in ("hypot", "logaddexp2"):
+        while x.shape[0] > 1:
+            half = x.shape[0] // 2
+            pairs = function(x[:half], x[half : 2 * half])
+            x = concatenate([pairs, x[2 * half :]]) if x.shape[0] % 2 else pairs
+        return x[0]
+    if start is None:
+        z, first = x[0], 1
+    else:
+        # A sum of nothing is 0 and has the history of x.
+        z, first = sum_of(x[:0], 0) + broadcast_to(start, rest), 0
+    for k in range(first, n):
+        z = function(z, x[k]) if mask is None else function(z, x[k], where=mask[k], out=z)
+    return z
+
+
+def _logsumexp(x: Any, axes: Any) -> Any:
+    return logsumexp(x, axes)
+
+
+def _fmax(x: Any, axes: Any) -> Any:
+    return _extreme_of_numbers(x, axes, max_of, -np.inf)
+
+
+def _fmin(x: Any, axes: Any) -> Any:
+    return _extreme_of_numbers(x, axes, min_of, np.inf)
+
+
+def _extreme_of_numbers(x: Any, axes: Any, extreme: Any, neutral: float) -> Any:
+    """An extreme without the NaNs; NaN where there is nothing else."""
+    a = raw(x)
+    nans = np.isnan(a)
+    z = extreme(choose(nans, _xp.namespace(a).asarray(neutral, a.dtype), x), axes)
+    return choose(nans.all(axis=axes), _xp.namespace(a).asarray(np.nan, a.dtype), z)
+
+
+# By ufunc: what reduces over axes at once, and what stands where the mask is not set.
+_WHOLE = MappingProxyType(
+    {
+        "add": (sum_of, 0),
+        "multiply": (prod, 1),
+        "maximum": (max_of, -np.inf),
+        "minimum": (min_of, np.inf),
+        "fmax": (_fmax, -np.inf),
+        "fmin": (_fmin, np.inf),
+        "logaddexp": (_logsumexp, -np.inf),
+    }
+)
+
+# ---------------------------------------------------------------- accumulate
+
+
+def accumulate(ufunc: Any, function: Any, array: Any, /, axis: Any = 0, dtype: Any = None, out: Any = None) -> Any:
+    """Combine along an axis and keep what came out on the way, as `numpy.ufunc.accumulate`."""
+    if not (holds_tensor(array) or holds_tensor(out)):
+        return ufunc.accumulate(array, axis, dtype, out)
+    x = lift(array)
+    like = _asked_of_numpy(ufunc, "accumulate", x, axis=axis, dtype=dtype)
+    place = 0 if axis is None else normalize_axis_index(axis, x.ndim)
+    if _is_constant(ufunc, x, dtype):
+        z = wrap(_on_this_device(ufunc, "accumulate", raw(x))(raw(x), place, dtype))
+    else:
+        x = _cast(_cast(x, dtype), like.dtype)
+        running = _RUNNING.get(ufunc.__name__)
+        z = _accumulated(function, x, place) if running is None else running(x, place)
+    return _handed_out(z, out, f"{ufunc.__name__}.accumulate")
+
+
+_RUNNING = MappingProxyType({"add": cumsum, "multiply": cumprod})
+
+
+def _accumulated(function: Any, x: Any, axis: int) -> Any:
+    slices = moveaxis(x, axis, 0)
+    if len(slices) < 2:
+        return x.copy()
+    parts = [slices[0]]
+    for k in range(1, slices.shape[0]):
+        parts.append(function(parts[-1], slices[k]))
+    return stack(parts, axis)
+
+
+# ---------------------------------------------------------------- reduceat
+
+
+def _members(indices: Any, length: int) -> tuple[Any, Any]:
+    """What each segment holds: element numbers, and the segment of each."""
+    ends = np.append(indices[1:], length)
+    counts = np.where(ends > indices, ends - indices, 1)
+    segment = np.repeat(np.arange(indices.size), counts)
+    within = np.arange(segment.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    return indices[segment] + within, segment
+
+
+def _spread_segments(g: Any, shape: Any, indices: Any, axis: int) -> Any:
+    lead = (slice(None),) * axis
+    xp = _xp.namespace(raw(g))
+    elements, segment = (xp.asarray(part) for part in _members(indices, shape[axis]))
+    return scatter(getitem(g, (*lead, segment)), shape, (*lead, elements))
+
+
+_add_reduceat: Function = linear(
+    "add_reduceat",
+    lambda a, indices, axis: np.add.reduceat(a, _xp.namespace(a).asarray(indices), axis),
+    lambda g, shape, indices, axis: _spread_segments(g, shape, indices, axis),
+)
+
+
+def reduceat(
+    ufunc: Any, function: Any, array: Any, /, indices: Any, axis: Any = 0, dtype: Any = None, out: Any = None
+) -> Any:
+    """Combine along segments of an axis as `numpy.ufunc.reduceat`."""
+    indices = raw(indices)
+    if not (holds_tensor(array) or holds_tensor(out)):
+        return ufunc.reduceat(array, indices, axis, dtype, out)
+    x = lift(array)
+    place = 0 if x.ndim == 0 or axis is None else axis
+    bounds = np.asarray(_xp.to_device(indices, "cpu") if _xp.is_array(indices) else indices).astype(np.intp)
+    if bounds.ndim != 1:
+        raise ValueError(f"{ufunc.__name__}.reduceat takes indices of one axis; found shape {bounds.shape}")
+    if isinstance(place, (int, np.integer)) and x.ndim:
+        place = normalize_axis_index(int(place), x.ndim, f"{ufunc.__name__}.reduceat")
+        outside = bounds[(bounds < 0) | (bounds >= x.shape[place])]
+        if outside.size:
+            raise IndexError(f"index {outside[0]} out-of-bounds in {ufunc.__name__}.reduceat [0, {x.shape[place]})")
+    like = _asked_of_numpy(ufunc, "reduceat", x, [], axis=axis, dtype=dtype)
+    if _is_constant(ufunc, x, dtype):
+        z = wrap(_on_this_device(ufunc, "reduceat", raw(x))(raw(x), bounds, place, dtype))
+    else:
+        x = _cast(_cast(x, dtype), like.dtype)
+        z = _add_reduceat(x, bounds, place) if ufunc is np.add else _by_segment(ufunc, function, x, bounds, place)
+    return _handed_out(z, out, f"{ufunc.__name__}.reduceat")
+
+
+def _by_segment(ufunc: Any, function: Any, x: Any, bounds: Any, axis: int) -> Any:
+    slices = moveaxis(x, axis, 0)
+    if not bounds.size:
+        return moveaxis(slices[:0], 0, axis)
+    parts = []
+    for begin, end in zip(bounds.tolist(), [*bounds[1:].tolist(), slices.shape[0]], strict=True):
+        piece = slices[begin] if end <= begin + 1 else slices[begin:end]
+        parts.append(piece if end <= begin + 1 else _reduced(ufunc, function, piece, (0,), None, None, True, x.dtype))
+    return stack(parts, axis)
+
+
+# ---------------------------------------------------------------- outer
+
+
+def outer(ufunc: Any, function: Any, A: Any, B: Any, /, **kwargs: Any) -> Any:  # noqa: N803  # NumPy's names
+    """Combine all pairs as `numpy.ufunc.outer`."""
+    if not any(holds_tensor(t) for t in (A, B, *kwargs.values())) or ufunc.nin != 2 or ufunc.signature is not None:
+        return ufunc.outer(raw(A), raw(B), **kwargs)  # or the error that it raises
+    a, b = lift(A), lift(B)
+    return function(reshape(a, a.shape + (1,) * b.ndim), b, **kwargs)
+
+
+# ---------------------------------------------------------------- at
+
+
+def _add_at_kernel(x: Any, v: Any, index: Any) -> Any:
+    made = x.copy()
+    _xp.namespace(made).add.at(made, index, v)
+    return made
+
+
+def _added(t: Any, v: Any, out: Any, index: Any) -> Any:
+    """What a tangent of v adds: it has the shape of out[index] up to broadcasting."""
+    return scatter(broadcast_to(_cast(t, out.dtype), raw(out)[index].shape), out.shape, index)
+
+
+_add_at = custom(
+    "add_at",
+    _add_at_kernel,
+    vjp={"x": lambda g: g, "v": lambda g, index: getitem(g, index)},
+    jvp={"x": lambda t: t, "v": _added},
+)
+
+
+def at(ufunc: Any, function: Any, a: Any, indices: Any, b: Any = None, /) -> None:
+    """Apply in place at an index, again for each time it names an element, as `numpy.ufunc.at`.
+
+    A Tensor is written as by `x[...] = v`: recorded, and then bound to the result.
+    """
+    operands = () if b is None else (b,)
+    index = normalized(indices)
+    if not isinstance(a, Tensor):
+        for t in operands:
+            if isinstance(t, Tensor) and is_tracked(t):
+                raise errors.TrackedConversionError(
+                    f"{ufunc.__name__}.at would write {describe(t)}, which a manager tracks, into a plain array and "
+                    "lose its history; make the array a Tensor, or write t.numpy() explicitly"
+                )
+        ufunc.at(a, index, *(raw(t) for t in operands))
+        return
+    values = [_beside(lift(t), a) for t in operands]
+    # Of a complex result NumPy takes the real part, with a warning; so does the cast below.
+    complex_too = [v.dtype for v in values if v.dtype.kind == "c"]
+    kind = np.result_type(a.dtype, *complex_too) if complex_too else a.dtype
+    _asked_of_numpy(ufunc, "at", np.ones(1, kind), [0], *(np.ones(1, v.dtype) for v in values))
+    if not _xp.is_differentiable(a.dtype):
+        made = a._array.copy()
+        _on_this_device(ufunc, "at", made)(made, index, *(raw(v) for v in values))
+        store(a, wrap(made), f"{ufunc.__name__}.at")
+        return
+    if ufunc is np.add or ufunc is np.subtract:
+        (v,) = values
+        z = _add_at(a, v if ufunc is np.add else negative.door(v), index)
+    else:
+        z = _applied_at(function, a, index, values)
+    store(a, z, f"{ufunc.__name__}.at")
+
+
+def _applied_at(function: Callable[..., Any], x: Any, index: Any, values: list[Any]) -> Any:
+    """Apply in rounds, in each of which every element is named once at most."""
+    xp = _xp.namespace(raw(x))
+    places = xp.asarray(xp.arange(x.size).reshape(x.shape)[index])
+    operands = [ravel(broadcast_to(v, places.shape)) for v in values]
+    flat, places = reshape(x, (-1,)), places.ravel()
+    for turn in _turns(np.asarray(_xp.to_device(places, "cpu"))):
+        chosen = xp.asarray(turn)
+        here = places[chosen]
+        made = function(getitem(flat, here), *(getitem(v, chosen) for v in operands))
+        flat = put(flat, here, _cast(made, x.dtype))
+    return reshape(flat, x.shape)
+
+
+def _turns(places: Any) -> list[Any]:
+    """Group positions in `places`: the first to name its element, the second, and so on."""
+    order = np.argsort(places, kind="stable")
+    ordered = places[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    rank = np.arange(order.size) - np.repeat(starts, np.diff(starts, append=order.size))
+    return [np.sort(order[rank == k]) for k in range(int(rank.max()) + 1)] if order.size else []
+
+
+# ---------------------------------------------------------------- stacks of matrices and vectors
+
+
+def matvec(x1: Any, x2: Any, /, out: Any = None, *, axes: Any = None, dtype: Any = None) -> Any:
+    """Multiply matrices with vectors as `numpy.matvec`."""
+    if not any(holds_tensor(t) for t in (x1, x2, out)) and hasattr(np, "matvec"):
+        return np.matvec(x1, x2, **_given(out=out, axes=axes, dtype=dtype))
+    x, v = _core_axes("matvec", x1, x2, axes, dtype, ((-2, -1), -1))
+    return _product("matvec", matmul.door(x, expand_dims(v, -1)), -1, axes, out)
+
+
+def vecmat(x1: Any, x2: Any, /, out: Any = None, *, axes: Any = None, dtype: Any = None) -> Any:
+    """Multiply vectors, conjugated, with matrices as `numpy.vecmat`."""
+    if not any(holds_tensor(t) for t in (x1, x2, out)) and hasattr(np, "vecmat"):
+        return np.vecmat(x1, x2, **_given(out=out, axes=axes, dtype=dtype))
+    v, x = _core_axes("vecmat", x1, x2, axes, dtype, (-1, (-2, -1)))
+    return _product("vecmat", matmul.door(expand_dims(conj_of(v), -2), x), -2, axes, out)
+
+
+def _given(**keywords: Any) -> dict[str, Any]:
+    return {name: value for name, value in keywords.items() if value is not None}
+
+
+def _core_axes(name: str, x1: Any, x2: Any, axes: Any, dtype: Any, where: Any) -> list[Any]:
+    """The operands with the axes that are multiplied last, as gufuncs take them from axes=."""
+    given = where if axes is None else tuple(axes)[:2]
+    operands = []
+    for a, source, goal in zip((x1, x2), given, where, strict=True):
+        a = _cast(lift(a), dtype)
+        wanted = len(goal) if isinstance(goal, tuple) else 1
+        if a.ndim < wanted:
+            raise ValueError(f"{name}: an operand has {a.ndim} axes, where it needs {wanted}")
+        operands.append(moveaxis(a, source, goal))
+    lengths = [a.shape[-2 if isinstance(goal, tuple) else -1 :] for a, goal in zip(operands, where, strict=True)]
+    if lengths[0][-1] != lengths[1][0]:
+        raise ValueError(f"{name}: mismatch in a core dimension: {lengths[0]} with {lengths[1]}")
+    stacks = [a.shape[: a.ndim - len(length)] for a, length in zip(operands, lengths, strict=True)]
+    try:
+        np.broadcast_shapes(*stacks)
+    except ValueError:
+        raise ValueError(f"{name}: stacks of shapes {stacks[0]} and {stacks[1]} could not be broadcast") from None
+    return operands
+
+
+def _product(name: str, z: Any, single: int, axes: Any, out: Any) -> Any:
+    z = reshape(z, z.shape[:-1] if single == -1 else (*z.shape[:-2], z.shape[-1]))
+    if axes is not None and len(axes) == 3:
+        z = moveaxis(z, -1, axes[2])
+    return z if out is None else store(out, z, f"{name}(out=...)")

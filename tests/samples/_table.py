@@ -63,6 +63,7 @@ class Sample:
     reference: Callable[..., Any] | None = None  # what it should compute, where the call cannot run on plain arrays
     dispatches: bool = True  # whether plain numpy functions bring the call to us
     repeats: bool = False  # whether it writes one element twice; refused on a GPU, where the order is undefined
+    writes: bool = False  # whether it writes into a copy of its first argument, whose dtype stays
     third: bool = False  # whether the third derivative is checked, too
 
     def __str__(self) -> str:

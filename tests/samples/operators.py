@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from samples._table import ANALYTIC, MATRIX, POSITIVE, VECTOR, Arg, Array, Field, X, add
+from samples._table import ANALYTIC, MATRIX, POSITIVE, SCALAR, VECTOR, Arg, Array, Field, X, add
 
 # ---------------------------------------------------------------- operators
 
@@ -117,7 +117,67 @@ add("Tensor.clip", "max=", lambda xp, x: x.clip(max=0.5), X)
 add("Tensor.round", "decimals", lambda xp, x: x.round(1), X)
 add("Tensor.clone", "matrix", lambda xp, x: x.clone(), X, reference=lambda x: x.copy(), **ANALYTIC)
 add("Tensor.to", "where it is", lambda xp, x: x.to(x.device), X, reference=lambda x: x, **ANALYTIC)
+add("Tensor.__divmod__", "tensors", lambda xp, x, y: divmod(x, y), POSITIVE, Arg((4,), 0.4, 2))
+add("Tensor.__rdivmod__", "a number", lambda xp, y: divmod(3.3, y), Arg((4,), 0.4, 2))
+add("Tensor.to_device", "where it is", lambda xp, x: x.to_device(x.device), X, reference=lambda x: x, **ANALYTIC)
 add("Tensor.astype", "to complex", lambda xp, x: x.astype(np.complex128) * 1j, X, field="complex")
 add("Tensor.astype", "to the same", lambda xp, x: x.astype(x.dtype), X, **ANALYTIC)
 add("astype", "to complex", lambda xp, x: xp.astype(x, np.complex128) * x, X, field="complex")
 add("astype", "without a copy", lambda xp, x: xp.astype(x, x.dtype, copy=False) * 2, X, **ANALYTIC)
+
+
+def _changed(change: Callable[[Array], None]) -> Callable[[Any, Array], Array]:
+    """A call that changes a copy in place by a method, and returns it."""
+
+    def call(xp: Any, x: Array, *more: Array) -> Array:
+        y = x.copy()
+        change(y, *more)
+        return y
+
+    return call
+
+
+def _flat_set(index: Any) -> Callable[..., Array]:
+    return _changed(lambda y, v: y.flat.__setitem__(index, v))
+
+
+add("Tensor.sort", "last axis", _changed(lambda y: y.sort()), X)
+add("Tensor.sort", "axis 0", _changed(lambda y: y.sort(0)), X)
+add("Tensor.partition", "axis 0", _changed(lambda y: y.partition(1, axis=0)), X, reference=lambda x: np.sort(x, 0))
+add("Tensor.fill", "a number", _changed(lambda y, v: y.fill(v)), X, SCALAR, **ANALYTIC, writes=True)
+add("Tensor.flat", "read", lambda xp, x: x.flat[2:9:3] * 2, X, **ANALYTIC)
+add(
+    "Tensor.flat",
+    "write",
+    _flat_set(slice(1, 9, 2)),
+    X,
+    VECTOR,
+    **ANALYTIC,
+    writes=True,
+)
+add(
+    "Tensor.flat",
+    "write places",
+    _flat_set([0, 7]),
+    X,
+    Arg((2,)),
+    **ANALYTIC,
+    writes=True,
+)
+add(
+    "Tensor.flat",
+    "too few values",
+    _flat_set(slice(0, 6)),
+    X,
+    VECTOR,
+    **ANALYTIC,
+    writes=True,
+)
+add("Tensor.compress", "rows", lambda xp, x: x.compress([True, False, True], axis=0), X, **ANALYTIC)
+add(
+    "Tensor.choose",
+    "of two",
+    lambda xp, x, y: (x * 0 > 1).choose([x, y]),
+    MATRIX,
+    MATRIX,
+)

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import special
-from samples._table import CUBE, EMPTY, MASK, SCALAR, VECTOR, Arg, Array, Field, X, add, at, function, given, method
+from samples._table import CUBE, EMPTY, MASK, SCALAR, VECTOR, Arg, Field, X, add, at, function, given, method
 
 # ---------------------------------------------------------------- reductions
 
@@ -145,28 +144,3 @@ for _name in ("cumsum", "cumprod"):
     function(_name, "one element", Arg((1,)), facts={"field": "analytic"})
     function(_name, "dtype=complex", X, axis=0, dtype=np.complex128, facts={"field": "complex"})
     add(_name, "out=", lambda xp, x, o, n=_name: getattr(xp, n)(x, 0, out=xp.copy(o)), X, X)
-
-
-def _logsumexp(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
-    with np.errstate(divide="ignore"):
-        return np.log(np.sum(np.exp(x), axis=axis, keepdims=keepdims))
-
-
-def _logsumexp_sample(case: str, x: Arg, axis: Any = None, keepdims: bool = False, **facts: Any) -> None:
-    add(
-        "special.logsumexp",
-        case,
-        lambda xp, x: special.logsumexp(x, axis, keepdims=keepdims),
-        x,
-        reference=lambda x: _logsumexp(x, axis, keepdims),
-        **facts,
-    )
-
-
-for _case, _axis in _AXES.items():
-    _logsumexp_sample(_case, CUBE, _axis)
-_logsumexp_sample("keepdims", CUBE, 1, True, third=True)
-_logsumexp_sample("0-d", SCALAR)
-_logsumexp_sample("one element", Arg((1,)))
-_logsumexp_sample("some -inf", at([[-np.inf, 1.0, 2.0], [0.5, -np.inf, -np.inf]]), -1)
-_logsumexp_sample("a row of -inf", at([[-np.inf, -np.inf], [0.5, 1.0]]), -1, smooth=False)

@@ -1,0 +1,123 @@
+"""Writes docs/coverage.md: what becomes of every function of NumPy, read from the table of samples.
+
+python docs/make_coverage.py
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from operator import attrgetter
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "tests"))
+
+from samples import CONSTANTS, CREATION, SAMPLES, Sample, gradients  # noqa: E402  # found through the line above
+
+import gradmgr.numpy as gnp  # noqa: E402
+from gradmgr.numpy._refused import REFUSED  # noqa: E402
+
+PAGE = HERE / "coverage.md"
+CLASSES = ("vectorize",)  # used as functions
+_RULE = "|---|---|---|---|"
+
+HEAD = """\
+# What becomes of every function of NumPy
+
+For NumPy {version}. Written by `python docs/make_coverage.py` from the table of samples in `tests/samples`, on which
+the tests check values against NumPy and derivatives against numeric ones; a test fails when this page is stale.
+
+* **differentiable**: reverse and forward mode, every order, since derivatives are made of the same functions. The
+  order up to which numeric differences were compared stands beside it: 2 is all four combinations of
+  reverse and forward; 0 means a kink or a jump at every sample, where only reverse against forward was compared.
+* **zero derivative**: differentiable, and the derivative is zero wherever it exists (rounding, signs).
+* **passed through**: integers, booleans, positions, facts and files, which carry no gradient; creation functions give
+  Tensors that no manager knows.
+* **refused**: raises, and says why.
+
+{counts}
+"""
+
+
+def public_functions() -> Iterator[tuple[str, str]]:
+    """Yield ("numpy", "linalg." or "fft." prefix, name) of every public function of NumPy."""
+    for prefix, module in (("", np), ("linalg.", np.linalg), ("fft.", np.fft)):
+        for name in sorted(module.__all__):
+            thing = getattr(module, name)
+            if callable(thing) and (not isinstance(thing, type) or name in CLASSES):
+                yield prefix, name
+
+
+def sampled() -> dict[object, list[Sample]]:
+    """Map each function of the door to the samples that call it by name."""
+    found: dict[object, list[Sample]] = {}
+    for sample in SAMPLES:
+        if not sample.name.startswith(("Tensor.", "special.", "engine.")):
+            found.setdefault(attrgetter(sample.name)(gnp), []).append(sample)
+    return found
+
+
+def is_zero(sample: Sample) -> bool:
+    """Whether every gradient of the sample is zero; an empty one tells nothing."""
+    return all(not np.any(g) for g in gradients(sample, sample.make()))
+
+
+def checked_order(samples: list[Sample]) -> int:
+    """The order of derivatives that were compared with numeric ones."""
+    return max(3 if s.third else 2 if s.smooth else 0 for s in samples)
+
+
+def status_of(name: str, samples: dict[object, list[Sample]]) -> tuple[str, str]:
+    """Return the status and what to say of it; ("none", ...) where the function was forgotten."""
+    if name in REFUSED:
+        return "refused", REFUSED[name]
+    try:
+        ours = attrgetter(name)(gnp)
+    except AttributeError:
+        return "none", "not in gradmgr.numpy"
+    if ours in samples:
+        kind = "zero derivative" if all(map(is_zero, samples[ours])) else "differentiable"
+        return kind, f"order {checked_order(samples[ours])}"
+    if name in CREATION:
+        return "passed through", "creation"
+    if name in CONSTANTS:
+        return "passed through", "no gradient"
+    if ours is attrgetter(name)(np):
+        return "passed through", "NumPy's own"
+    return "none", "no sample"
+
+
+def statuses() -> dict[str, tuple[str, str]]:
+    """Return the status of every public function of NumPy, by its name after `numpy.`."""
+    samples = sampled()
+    return {prefix + name: status_of(prefix + name, samples) for prefix, name in public_functions()}
+
+
+def page() -> str:
+    """Return the text of the page."""
+    found = statuses()
+    kinds = ("differentiable", "zero derivative", "passed through", "refused")
+    counts = ", ".join(f"{sum(kind == k for kind, _ in found.values())} {k}" for k in kinds)
+    lines = [HEAD.format(version=minor(np), counts=f"{len(found)} functions: {counts}.")]
+    for title, chapter in (("numpy", ""), ("numpy.linalg", "linalg."), ("numpy.fft", "fft.")):
+        lines += [f"## {title}", "", "| function | status | forward mode | checked, kind or reason |", _RULE]
+        for name, (kind, note) in found.items():
+            last = name.removeprefix(chapter)
+            if name.startswith(chapter) and "." not in last:
+                forward = "yes" if kind in ("differentiable", "zero derivative") else ""
+                lines.append(f"| `{last}` | {kind} | {forward} | {note} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def minor(module: ModuleType) -> str:
+    """The version without its last number: functions come and go with minor versions."""
+    return ".".join(module.__version__.split(".")[:2])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
