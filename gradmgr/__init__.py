@@ -13,6 +13,7 @@
 
 from gradmgr import errors, graph, numpy, special
 from gradmgr._backward import AttachSpec
+from gradmgr._einops import register_einops
 from gradmgr._recorder import enable_grad, no_grad
 from gradmgr._tensor import Tensor, from_dlpack, tensor
 from gradmgr.errors import GradcheckError
@@ -37,6 +38,7 @@ __all__ = [
     "graph",
     "no_grad",
     "numpy",
+    "register_einops",
     "set_multithreading_enabled",
     "special",
     "tensor",

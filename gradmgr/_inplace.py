@@ -30,7 +30,7 @@ def _copied(a: Any) -> Any:
     return np.array(a) if isinstance(a, np.generic) else a.copy(order="K")
 
 
-def _put(a: Any, v: Any, index: Index, in_place: bool) -> Any:
+def _put(a: Any, v: Any, index: Index, in_place: bool, wiped: bool) -> Any:
     if _xp.namespace(a) is not np and np.shape(v) and may_repeat(index):
         _check_places_differ(a, index)
     buffer = a if in_place else _copied(a)
@@ -71,7 +71,10 @@ _op = enroll(Op("setitem", _put))
 
 def _entry(m: Any, marks: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
     x, v = values
-    return ("setitem", m, *marks, x.shape, x.dtype, np.shape(raw(v)), getattr(v, "dtype", None), params[0])
+    index, _, wiped = params
+    of_x, of_v = marks
+    of_x = None if wiped else of_x
+    return ("setitem", m, of_x, of_v, x.shape, x.dtype, np.shape(raw(v)), getattr(v, "dtype", None), index)
 
 
 def _pull(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
@@ -122,24 +125,36 @@ INPUTS["setitem"] = lambda e: e[2:4]
 def _recorded_put(x: Tensor, index: Index, v: Any, in_place: bool) -> Tensor:
     """Return x with v at index; `in_place` writes x's own buffer, which the caller knows to be private."""
     rec = current()
-    if not _xp.is_differentiable(x._array.dtype):
-        return wrap(_put(x._array, raw(v), index, in_place))
+    if rec is None or not _xp.is_differentiable(x._array.dtype):
+        return wrap(_put(x._array, raw(v), index, in_place, wiped=False))
+    wiped = is_tracked(x) and _is_wiped(x._array, index)
     if rec.__class__ is Stack:
-        z: Tensor = rec.call(_op, (x, v), (index, in_place))
+        z: Tensor = rec.call(_op, (x, v), (index, in_place, wiped))
         return z
-    z = wrap(_put(x._array, raw(v), index, in_place))
-    if rec is not None:
-        marks = rec.known(x), rec.known(v) if isinstance(v, Tensor) else None
-        if marks != (None, None):
-            rec.note(_op, marks, (x, v), None, (index, in_place), z)
+    z = wrap(_put(x._array, raw(v), index, in_place, wiped))
+    marks = rec.known(x), rec.known(v) if isinstance(v, Tensor) else None
+    if marks != (None, None):
+        rec.note(_op, marks, (x, v), None, (index, in_place, wiped), z)
     return z
+
+
+def _is_wiped(a: Any, index: Index) -> bool:
+    """Tell whether a write leaves nothing of an array in which there were NaNs or infinities.
+
+    Then not even a gradient of 0 may flow back from it, since 0 times NaN is NaN.
+    """
+    if _xp.is_array(index):
+        whole = index.dtype == bool and index.shape == a.shape and bool(index.all())
+    else:
+        whole = index is Ellipsis or (index.__class__ is slice and index == slice(None))
+    return whole and not bool(_xp.namespace(a).isfinite(a).all())
 
 
 def put(x: Any, index: Index, v: Any) -> Any:
     """Return a copy of x with v at index: `x[index] = v` as a function."""
     if isinstance(x, Tensor) or isinstance(v, Tensor):
         return _recorded_put(x if isinstance(x, Tensor) else wrap(x), index, v, in_place=False)
-    return _put(x, v, index, in_place=False)
+    return _put(x, v, index, in_place=False, wiped=False)
 
 
 def setitem(x: Tensor, index: Index, v: Any) -> None:

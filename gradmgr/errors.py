@@ -27,6 +27,10 @@ class UnsupportedFunctionError(GradmgrError, TypeError):
     """NumPy has this function, gradmgr does not."""
 
 
+class GaugeError(GradmgrError, RuntimeError):
+    """A result was made to depend on a choice the library is free in: a vector's phase, a null space's basis."""
+
+
 class CallbackError(GradmgrError, TypeError):
     """A callback did not return a gradient or a future of one."""
 

@@ -17,6 +17,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import scipy.linalg
+import scipy.special
 from cupy_signatures import SIGNATURES
 from numpy.lib.stride_tricks import as_strided
 
@@ -163,7 +165,8 @@ class ndarray:  # noqa: N801  # its name in CuPy
 def _own(result: Any, *sources: ndarray) -> Any:
     """NumPy's results as ours; a view of a source has the source's owner as its base."""
     if isinstance(result, (list, tuple)):
-        return type(result)(_own(part, *sources) for part in result)
+        parts = [_own(part, *sources) for part in result]
+        return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
     if not isinstance(result, (np.ndarray, np.generic)):
         return result
     host = np.asarray(result)
@@ -390,3 +393,39 @@ for _name, _numpys in _UNARY.items():
     setattr(ndarray, f"__{_name}__", _unary(_numpys))
 
 cupy = _module
+
+# ---------------------------------------------------------------- cupyx: what SciPy's functions are called there
+
+_SPECIAL = (
+    *("beta", "betaln", "binom", "digamma", "entr", "erf", "erfc", "erfcinv", "erfcx", "erfinv", "expit", "exprel"),
+    *("gamma", "gammainc", "gammaincc", "gammaln", "i0", "i0e", "i1", "i1e", "j0", "j1", "kl_div", "log1p"),
+    *("log_expit", "log_ndtr", "log_softmax", "loggamma", "logit", "logsumexp", "multigammaln", "ndtr", "ndtri"),
+    *("polygamma", "poch", "rel_entr", "rgamma", "sinc", "softmax", "xlog1py", "xlogy", "y0", "y1", "yn", "zeta"),
+)
+_LINALG = {"expm": 2, "lu_factor": 2, "lu_solve": None, "solve_triangular": None}  # the only number of axes it takes
+
+
+def _of_scipy(numpys: Callable[..., Any], axes: int | None = None) -> Callable[..., Any]:
+    def call(*args: Any, **keywords: Any) -> Any:
+        if axes is not None and args[0].ndim != axes:
+            raise ValueError(f"{args[0].ndim}-dimensional array given; array must be {axes}-dimensional")
+        plain = {k: _argument(v) for k, v in keywords.items()}
+        return _own(numpys(*[_argument(a) for a in args], **plain), *_arrays_in((*args, *keywords.values())))
+
+    return call
+
+
+def cupyx_modules() -> dict[str, ModuleType]:
+    """The modules of cupyx by name, with what they have of SciPy's; there is no jv, for one."""
+    names = ("cupyx", "cupyx.scipy", "cupyx.scipy.special", "cupyx.scipy.linalg")
+    modules = {name: ModuleType(name, f"A stand-in for {name}.") for name in names}
+    for name, module in modules.items():
+        above, _, last = name.rpartition(".")
+        if above:
+            setattr(modules[above], last, module)
+    for name in _SPECIAL:
+        if hasattr(scipy.special, name):
+            setattr(modules["cupyx.scipy.special"], name, _of_scipy(getattr(scipy.special, name)))
+    for name, axes in _LINALG.items():
+        setattr(modules["cupyx.scipy.linalg"], name, _of_scipy(getattr(scipy.linalg, name), axes))
+    return modules

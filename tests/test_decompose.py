@@ -6,8 +6,9 @@ import pytest
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, gradcheck, tensor
+from gradmgr.errors import GaugeError
 from gradmgr.gradcheck import jvp
-from gradmgr.ops.decompose import GaugeError, _drop
+from gradmgr.ops.decompose import _drop
 
 linalg = gnp.linalg
 RANDOM = np.random.default_rng(3)

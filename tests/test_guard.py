@@ -24,6 +24,8 @@ from gradmgr.gradcheck import gradcheck, jvp
 def cupy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The guard as the CuPy of this program."""
     monkeypatch.setitem(sys.modules, "cupy", guard.cupy)
+    for name, module in guard.cupyx_modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(guard.ndarray, "copies_to_host", 0)
     return guard.cupy
 

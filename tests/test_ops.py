@@ -393,6 +393,7 @@ NOT_DIFFERENTIABLE = {
     *(
         "__dlpack__",
         "__dlpack_device__",
+        "to_device",
         "__annotations__",
         "__weakref__",
         "_array",

@@ -28,7 +28,11 @@ def _lacking(name: str) -> errors.UnsupportedFunctionError:
     )
 
 
-def _ours_instead(name: str) -> errors.UnsupportedFunctionError:
+def _lacking_ufunc(name: str, method: str, special: ModuleType) -> errors.UnsupportedFunctionError:
+    if method != "__call__":
+        return _lacking(f"{name}.{method}")
+    if name not in special.__all__:
+        return _lacking(name)
     return errors.UnsupportedFunctionError(
         f"scipy.special.{name} was called on a Tensor: it computes on plain arrays; use gradmgr.special.{name}"
     )
@@ -63,9 +67,7 @@ def bind(door: ModuleType) -> None:
         ours = table.get(ufunc)
         called = ours if method == "__call__" else getattr(ours, method, None)
         if called is None:
-            if ours is None and ufunc.__name__ in door.special.__all__:
-                raise _ours_instead(ufunc.__name__)
-            raise _lacking(ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}")
+            raise _lacking_ufunc(ufunc.__name__, method, door.special)
         return called(*inputs, **{k: v for k, v in kwargs.items() if k not in _DEFAULTS or v != _DEFAULTS[k]})
 
     def __array_function__(self: Tensor, function: Any, types: Any, args: Any, kwargs: Any) -> Any:

@@ -522,7 +522,7 @@ clip_between = custom(
 )
 
 
-def clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: Any = None, max: Any = None) -> Any:
+def clip(a: Any, min: Any = None, max: Any = None, out: Any = None, *, a_min: Any = None, a_max: Any = None) -> Any:
     """Clip as `numpy.clip`: the derivative is 1 at a bound, and outside it goes to the bound."""
     if (a_min is not None or a_max is not None) and (min is not None or max is not None):
         raise ValueError("clip takes a_min and a_max or min and max, not both")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -140,7 +141,7 @@ def _slopes_kernel(f: Any, axis: int, edge_order: int) -> Any:
 
 
 # The weights of the first three (from the end: the last three) values in the slope at an end.
-_END_WEIGHTS = {1: (-1.0, 1.0, 0.0), 2: (-1.5, 2.0, -0.5)}
+_END_WEIGHTS = MappingProxyType({1: (-1.0, 1.0), 2: (-1.5, 2.0, -0.5)})
 
 
 def _slopes_adjoint_kernel(g: Any, axis: int, edge_order: int) -> Any:
@@ -148,7 +149,7 @@ def _slopes_adjoint_kernel(g: Any, axis: int, edge_order: int) -> Any:
     inner = g[_at(axis, slice(1, -1))] / 2
     z[_at(axis, slice(2, None))] += inner
     z[_at(axis, slice(None, -2))] -= inner
-    for k, weight in enumerate(_END_WEIGHTS[edge_order][: edge_order + 1]):
+    for k, weight in enumerate(_END_WEIGHTS[edge_order]):
         z[_at(axis, k)] += weight * g[_at(axis, 0)]
         z[_at(axis, -1 - k)] -= weight * g[_at(axis, -1)]
     return z

@@ -79,6 +79,7 @@ def constant(function: Callable[..., Any]) -> Callable[..., Any]:
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"`numpy.{name}` on the values; the result carries no gradient."
+    call.__dict__["__wrapped__"] = function  # for inspect.signature, which the Array API's suite and help() ask
     return call
 
 

@@ -82,10 +82,6 @@ class QRResult(NamedTuple):
     R: Any
 
 
-class GaugeError(errors.GradmgrError, RuntimeError):
-    """A result was made to depend on a choice the library is free in: a vector's phase, a null space's basis."""
-
-
 # ---------------------------------------------------------------- small parts
 
 
@@ -297,7 +293,7 @@ def _check_phase(name: str, turned: Any, *parts: Any) -> None:
     # A cotangent that is rounding as a whole, as at a minimum, says nothing.
     floor = _SLACK * _rounding(a.dtype, a.shape[-1])
     if ((along > 10 * eps**0.5 * scale) & (scale > floor)).any():
-        raise GaugeError(
+        raise errors.GaugeError(
             f"the derivative of {name} of a complex matrix: the result depends on the phase of the vectors, which is "
             "arbitrary; use only what the phase does not change, such as abs(v) or v @ diag(f(w)) @ v^H, or fix it, "
             "as by dividing each vector by the sign of one of its elements"
@@ -307,7 +303,7 @@ def _check_phase(name: str, turned: Any, *parts: Any) -> None:
 def _check_null_space(name: str, g: Any, k: int, option: str) -> None:
     """Raise where columns of a null space's basis received a cotangent."""
     if g is not None and g.shape[-1] > k and (raw(g)[..., k:] != 0).any():
-        raise GaugeError(
+        raise errors.GaugeError(
             f"the derivative of {name}: the result depends on the vectors that {option} adds, an arbitrary basis of a "
             f"null space; use only the first {k}, or leave {option} out"
         )

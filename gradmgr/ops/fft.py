@@ -295,19 +295,19 @@ def ifftshift(x: Any, axes: Any = None) -> Any:
     return _shifted(x, axes, -1) if holds_tensor(x) else np.fft.ifftshift(x, axes)
 
 
-def _frequencies(n: Any, first: int, count: int, d: Any, device: str | None, name: str) -> Tensor:
+def _frequencies(n: Any, first: int, count: int, d: Any, dtype: Any, device: str | None, name: str) -> Tensor:
     """Return (first, first + 1, ...) / (n d), the zero and what follows it in front."""
     if not isinstance(n, (int, np.integer)):
         raise ValueError(f"{name}: n should be an integer; found {n!r}")
     steps = _xp.namespace(raw(d)).arange(first, first + count)
-    return asarray(np.roll(steps, first) * (1.0 / (n * d)), device=device)
+    return asarray(np.roll(steps, first) * (1.0 / (n * d)), dtype=dtype, device=device)
 
 
-def fftfreq(n: int, d: Any = 1.0, device: str | None = None) -> Tensor:
+def fftfreq(n: int, d: Any = 1.0, device: str | None = None, *, dtype: Any = None) -> Tensor:
     """Return the frequencies of `fft` as `numpy.fft.fftfreq`; gradients flow into a Tensor given as `d`."""
-    return _frequencies(n, -(n // 2), n, d, device, "fftfreq")
+    return _frequencies(n, -(n // 2), n, d, dtype, device, "fftfreq")
 
 
-def rfftfreq(n: int, d: Any = 1.0, device: str | None = None) -> Tensor:
+def rfftfreq(n: int, d: Any = 1.0, device: str | None = None, *, dtype: Any = None) -> Tensor:
     """Return the frequencies of `rfft` as `numpy.fft.rfftfreq`; gradients flow into a Tensor given as `d`."""
-    return _frequencies(n, 0, n // 2 + 1, d, device, "rfftfreq")
+    return _frequencies(n, 0, n // 2 + 1, d, dtype, device, "rfftfreq")

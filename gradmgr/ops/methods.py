@@ -11,7 +11,7 @@ from gradmgr._elementwise import conj
 from gradmgr._index import normalized
 from gradmgr._inplace import copied, setitem, updater
 from gradmgr._tensor import Tensor
-from gradmgr.ops import arithmetic, constant, convert, order, pick, products, reduce, shape
+from gradmgr.ops import arithmetic, constant, convert, edit, order, pick, products, reduce, shape
 
 # ---------------------------------------------------------------- operators
 
@@ -102,6 +102,11 @@ def _matrix_transposed(self: Tensor) -> Any:
     return shape.matrix_transpose(self)
 
 
+def _choose(self: Tensor, choices: Any, out: Any = None, mode: str = "raise") -> Any:
+    """Choose from arrays by the integers in this one, as `numpy.ndarray.choose`."""
+    return order.choose(self, choices, out, mode)
+
+
 def _compress(self: Tensor, condition: Any, axis: int | None = None, out: Any = None) -> Any:
     """Take the slices of which the condition holds, as `numpy.ndarray.compress`."""
     return order.compress(condition, self, axis, out)
@@ -164,7 +169,7 @@ _METHODS = {
     "argsort": constant.argsort,
     "astype": _astype,
     "clip": _clip,
-    "choose": order.choose,
+    "choose": _choose,
     "clone": lambda self: copied(self),
     "compress": _compress,
     "conj": lambda self: conj.door(self),
@@ -183,6 +188,7 @@ _METHODS = {
     "nonzero": constant.nonzero,
     "partition": order.partition_in_place,
     "prod": reduce.prod,
+    "put": edit.put,
     "ravel": shape.ravel,
     "repeat": shape.repeat,
     "reshape": _reshape,

@@ -344,6 +344,15 @@ def _plain(*values: Any) -> bool:
     return not any(holds_tensor(v) for v in values)
 
 
+def _of_plain(name: str, a: Any, axis: Any, **keywords: Any) -> Any:
+    """What NumPy or CuPy, which has fewer keywords, makes of plain arrays: only what was asked for is handed on."""
+    defaults = (None, False, True, _NOT_GIVEN)
+    asked = {key: value for key, value in keywords.items() if not any(value is one for one in defaults)}
+    if keywords.get("keepdims"):
+        asked["keepdims"] = True
+    return getattr(np, name)(a, axis, **asked)
+
+
 def _cast_to(a: Any, dtype: Any) -> Any:
     return a if dtype is None or a.dtype == np.dtype(dtype) else as_type(a, dtype)
 
@@ -366,7 +375,7 @@ def _total(op: Any, name: str, neutral: int, combine: Any) -> Any:
         where: Any = True,
     ) -> Any:
         if not isinstance(a, Tensor) and _plain(a, out, initial, where):
-            return getattr(np, name)(a, axis, dtype, out, keepdims, initial, where)
+            return _of_plain(name, a, axis, dtype=dtype, out=out, keepdims=keepdims, initial=initial, where=where)
         a = _cast_to(lift(a), dtype)
         if where is not True:
             a = masked(where, a, neutral)
@@ -394,7 +403,7 @@ def mean(
 ) -> Any:
     """Average as `numpy.mean`."""
     if not isinstance(a, Tensor) and _plain(a, out, where):
-        return np.mean(a, axis, dtype, out, keepdims, where=where)
+        return _of_plain("mean", a, axis, dtype=dtype, out=out, keepdims=keepdims, where=where)
     a = _cast_to(lift(a), dtype)
     if where is True:
         z = _mean(a, _axes(axis, a.ndim), bool(keepdims))
@@ -428,7 +437,7 @@ def _dispersion(op: Any, name: str, finish: Any) -> Any:
         if _plain(a, out, where, mean):
             more: dict[str, Any] = {} if mean is None else {"mean": mean}
             more |= {"ddof": ddof} if correction is None else {"correction": correction}
-            return getattr(np, name)(a, axis, dtype, out, keepdims=keepdims, where=where, **more)
+            return _of_plain(name, a, axis, dtype=dtype, out=out, keepdims=keepdims, where=where, **more)
         if correction is not None:
             if ddof != 0:
                 raise ValueError("ddof and correction can't be provided simultaneously.")
@@ -477,7 +486,7 @@ def _extreme(op: Any, name: str, pick: Any, pick_sign: int) -> Any:
         where: Any = True,
     ) -> Any:
         if _plain(a, out, initial, where):
-            return getattr(np, name)(a, axis, out, keepdims, initial, where)
+            return _of_plain(name, a, axis, out=out, keepdims=keepdims, initial=initial, where=where)
         a = lift(a)
         if where is not True:
             if initial is _NOT_GIVEN:
@@ -505,7 +514,7 @@ min = _extreme(_min, "min", minimum, -1)
 def _running(op: Any, name: str) -> Any:
     def function(a: Any, axis: int | None = None, dtype: Any = None, out: Any = None) -> Any:
         if _plain(a, out):
-            return getattr(np, name)(a, axis, dtype, out)
+            return _of_plain(name, a, axis, dtype=dtype, out=out)
         a = _cast_to(lift(a), dtype)
         if axis is None:
             a, axis = ravel(a), 0

@@ -7,7 +7,8 @@ equal ones in the order of the data being the lower: the order of a stable sort.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -376,14 +377,16 @@ def _nan_where(bad: Any, z: Any, warning: str, level: int = 3) -> Any:
 # with ranks from 0. `n` is the number of elements, or that of each column; `q` one row for each quantile.
 
 # The continuous methods, by the parameters of their plotting positions.
-_PLOTTING_POSITIONS = {
-    "interpolated_inverted_cdf": (0, 1),
-    "hazen": (0.5, 0.5),
-    "weibull": (0, 0),
-    "linear": (1, 1),
-    "median_unbiased": (1 / 3.0, 1 / 3.0),
-    "normal_unbiased": (3 / 8.0, 3 / 8.0),
-}
+_PLOTTING_POSITIONS = MappingProxyType(
+    {
+        "interpolated_inverted_cdf": (0, 1),
+        "hazen": (0.5, 0.5),
+        "weibull": (0, 0),
+        "linear": (1, 1),
+        "median_unbiased": (1 / 3.0, 1 / 3.0),
+        "normal_unbiased": (3 / 8.0, 3 / 8.0),
+    }
+)
 
 
 def _continuous_rank(method: str, n: Any, q: Any) -> Any:
@@ -400,13 +403,17 @@ def _next_unless(stays: Any, rank: Any) -> Any:
 
 
 # The methods that take one element: their ranks.
-_ONE_RANK: dict[str, Callable[[Any, Any], Any]] = {
-    "inverted_cdf": lambda n, q: _next_unless(lambda part, low: part == 0, n * q - 1),
-    "closest_observation": lambda n, q: _next_unless(lambda part, low: (part == 0) & (low % 2 == 1), n * q - 1 - 0.5),
-    "lower": lambda n, q: np.floor((n - 1) * q),
-    "higher": lambda n, q: np.ceil((n - 1) * q),
-    "nearest": lambda n, q: np.around((n - 1) * q),
-}
+_ONE_RANK: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType(
+    {
+        "inverted_cdf": lambda n, q: _next_unless(lambda part, low: part == 0, n * q - 1),
+        "closest_observation": lambda n, q: _next_unless(
+            lambda part, low: (part == 0) & (low % 2 == 1), n * q - 1 - 0.5
+        ),
+        "lower": lambda n, q: np.floor((n - 1) * q),
+        "higher": lambda n, q: np.ceil((n - 1) * q),
+        "nearest": lambda n, q: np.around((n - 1) * q),
+    }
+)
 
 
 def _middle_rank(n: Any, q: Any) -> Any:
@@ -415,10 +422,12 @@ def _middle_rank(n: Any, q: Any) -> Any:
 
 
 # The methods that take the mean of two elements at some ranks: the rank, the weight of the upper element.
-_HALVES: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any], Any]]] = {
-    "averaged_inverted_cdf": (lambda n, q: n * q - 1, lambda part: np.where(part == 0, 0.5, 1.0)),
-    "midpoint": (_middle_rank, lambda part: np.where(part == 0, 0.0, 0.5)),
-}
+_HALVES: Mapping[str, tuple[Callable[[Any, Any], Any], Callable[[Any], Any]]] = MappingProxyType(
+    {
+        "averaged_inverted_cdf": (lambda n, q: n * q - 1, lambda part: np.where(part == 0, 0.5, 1.0)),
+        "midpoint": (_middle_rank, lambda part: np.where(part == 0, 0.0, 0.5)),
+    }
+)
 _METHODS = (*_PLOTTING_POSITIONS, *_ONE_RANK, *_HALVES)
 
 

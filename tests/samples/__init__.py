@@ -5,6 +5,7 @@ Each chapter enters its samples when it is imported. A new op is a line in the o
 
 from samples import (
     apply,
+    array_api,
     calculus,
     constants,
     creation,
@@ -46,6 +47,7 @@ __all__ = [
     "SAMPLES",
     "Sample",
     "apply",
+    "array_api",
     "calculus",
     "constants",
     "creation",
