@@ -62,8 +62,8 @@ def _mark_of(tape: Tape, y: Any, position: int) -> Any:
     mark = tape.known(y)
     if mark is None:
         raise errors.NotRecordedError(
-            f"backward: this GradManager does not know y number {position}, {describe(y)}. It has {len(tape.leaves)} "
-            "attached tensors alive. y may have been computed before record() or before attach(); under no_grad(); "
+            f"backward: this GradManager does not know y number {position}, {describe(y)}. Attached tensors that are "
+            f"alive: {len(tape.leaves)}. y may have been computed before record() or before attach(); under no_grad(); "
             "from nothing that is attached (x = x - step makes a new tensor, x -= step does not); through detach(), an "
             "integer or boolean cast, or a plain array; by another manager's backward; or overwritten in place by a "
             "constant"

@@ -64,9 +64,9 @@ def custom(
 
     def entry(m: Any, marks: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
         wanted = {k for want, mark in zip(pull_wants, marks, strict=True) if mark is not None for k in want}
-        kept = tuple([v if k in wanted else None for k, v in enumerate(values)])
+        kept = tuple([v if k in wanted else None for k, v in enumerate((*values, *params, out))])
         facts = tuple([None if mark is None else (v.shape, v.dtype) for v, mark in zip(values, marks, strict=True)])
-        return (name, m, marks, facts, (*kept, *params, out if at_out in wanted else None))
+        return (name, m, marks, facts, kept)
 
     def pull(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
         _, _, marks, facts, env = e

@@ -57,10 +57,26 @@ def _get(a: Any, index: Index) -> Any:
 
 def add_at(buffer: Any, index: Index, g: Any) -> None:
     """Add `g` into `buffer[index]` in place, an element named twice receiving both."""
-    if may_repeat(index):
-        _xp.namespace(buffer).add.at(buffer, index, g)
-    else:
+    if not may_repeat(index):
         buffer[index] += g
+    elif buffer.__class__ is np.ndarray:
+        np.add.at(buffer, index, g)
+    else:
+        _add_atomically(buffer, index, g)
+
+
+def _add_atomically(buffer: Any, index: Index, g: Any) -> None:
+    """Do the same on a GPU, which cannot add complex numbers in one step, nor bfloat16."""
+    add = _xp.namespace(buffer).add
+    if buffer.dtype.kind == "c":
+        add.at(buffer.real, index, g.real)
+        add.at(buffer.imag, index, g.imag)
+    elif buffer.dtype.name == "bfloat16":
+        wide = zeros(buffer, buffer.shape, np.dtype(np.float32))
+        add.at(wide, index, g.astype(np.float32))
+        buffer += wide.astype(buffer.dtype)
+    else:
+        add.at(buffer, index, g)
 
 
 def _scatter(g: Any, shape: tuple[int, ...], index: Index) -> Any:

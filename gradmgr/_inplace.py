@@ -31,8 +31,11 @@ def _copied(a: Any) -> Any:
 
 
 def _put(a: Any, v: Any, index: Index, in_place: bool, wiped: bool) -> Any:
-    if _xp.namespace(a) is not np and np.shape(v) and may_repeat(index):
-        _check_places_differ(a, index)
+    if _xp.namespace(a) is not np and np.shape(v):
+        if isinstance(v, np.ndarray):  # CuPy would copy it silently, or raise a ValueError, by the kind of index
+            raise _xp.mixed("x[index] = v")
+        if may_repeat(index):
+            _check_places_differ(a, index)
     buffer = a if in_place else _copied(a)
     try:
         buffer[index] = v
@@ -180,24 +183,26 @@ copied: Function = linear("copy", _copied, lambda g: g)
 
 def _fit_into(target: Tensor, z: Tensor, asked: str) -> Tensor:
     """Return z in the target's shape and dtype by NumPy's rule for out=: broadcast, same-kind cast."""
-    if z.shape != target.shape:
+    _check_fit(target, z.shape, z.dtype, asked)
+    z = z if z.shape == target.shape else broadcast_to(z, target.shape)
+    return z if z.dtype == target.dtype else as_type(z, target.dtype)
+
+
+def _check_fit(target: Any, shape: tuple[int, ...], dtype: np.dtype[Any], asked: str) -> None:
+    """Raise where a result of this shape and dtype cannot be written into the target."""
+    named = describe(target) if isinstance(target, Tensor) else f"an array of shape {target.shape}"
+    if shape != target.shape:
         try:
-            fits = np.broadcast_shapes(z.shape, target.shape) == target.shape
+            fits = np.broadcast_shapes(shape, target.shape) == target.shape
         except ValueError:
             fits = False
         if not fits:
-            raise errors.ShapeError(
-                f"{asked} writes a result of shape {z.shape} into {describe(target)}; give it that shape"
-            )
-        z = broadcast_to(z, target.shape)
-    if z.dtype != target.dtype:
-        if not np.can_cast(z.dtype, target.dtype, "same_kind"):
-            raise errors.DtypeError(
-                f"{asked} writes a result of dtype {z.dtype} into {describe(target)}; "
-                f"that loses its kind; make the target {z.dtype}, or cast with .astype({str(target.dtype)!r})"
-            )
-        z = as_type(z, target.dtype)
-    return z
+            raise errors.ShapeError(f"{asked} writes a result of shape {shape} into {named}; give it that shape")
+    if dtype != target.dtype and not np.can_cast(dtype, target.dtype, "same_kind"):
+        raise errors.DtypeError(
+            f"{asked} writes a result of dtype {dtype} into {named}; "
+            f"that loses its kind; make the target {dtype}, or cast with .astype({str(target.dtype)!r})"
+        )
 
 
 def as_type(x: Any, dtype: Any) -> Any:
@@ -205,6 +210,8 @@ def as_type(x: Any, dtype: Any) -> Any:
     dtype = np.dtype(dtype)
     if not isinstance(x, Tensor):
         return x.astype(dtype)
+    if dtype.kind not in "biufc" and not _xp.is_differentiable(dtype):
+        raise errors.DtypeError(f"a Tensor holds numbers; it cannot be cast to {dtype}; say t.numpy().astype(...)")
     if _xp.is_differentiable(dtype) and _xp.is_differentiable(x.dtype):
         if x.dtype.kind == "c" and dtype.kind != "c":
             warnings.warn(
@@ -214,8 +221,10 @@ def as_type(x: Any, dtype: Any) -> Any:
     return wrap(x._array.astype(dtype))
 
 
-def store(out: Any, z: Any, asked: str) -> Any:
+def store(out: Any, z: Any, asked: str, *, may_broadcast: bool = False) -> Any:
     """Write a result into what the user passed as out=, and return that.
+
+    Only ufuncs write one element to several places of a larger out=.
 
     Raises:
         ShapeError, DtypeError: the result does not fit; out is unchanged.
@@ -223,6 +232,10 @@ def store(out: Any, z: Any, asked: str) -> Any:
     """
     if isinstance(out, tuple):
         (out,) = out
+    if not (isinstance(out, Tensor) or _xp.is_array(out)):
+        raise TypeError(f"{asked} writes into a Tensor or an array; found {type(out).__name__}")
+    if not may_broadcast and z.shape != out.shape:
+        raise errors.ShapeError(f"{asked} has a result of shape {z.shape}; found one of shape {out.shape} to write to")
     if isinstance(out, Tensor):
         return rebind(out, _fit_into(out, z if isinstance(z, Tensor) else wrap(z), asked))
     if isinstance(z, Tensor):
@@ -232,6 +245,7 @@ def store(out: Any, z: Any, asked: str) -> Any:
                 "history; pass a Tensor as out=, or write z.numpy() explicitly"
             )
         z = z._array
+    _check_fit(out, np.shape(z), z.dtype, asked)
     np.copyto(out, z, casting="same_kind")
     return out
 
@@ -290,26 +304,84 @@ def _written(x: Tensor, b: Any, ufunc: Callable[..., Any]) -> bool:
 
 def with_keywords(door: Any, ufunc: Any, args: tuple[Any, ...], out: Any, where: Any, dtype: Any) -> Any:
     """Do what a ufunc's keywords out=, where= and dtype= ask, from the ops for casts and masks."""
-    asked = f"{door.__name__}(out=...)"
-    if not any(isinstance(t, Tensor) for t in (*args, out, where)):
+    try:
+        out = _the_one(out)
+        if any(isinstance(t, Tensor) for t in (*args, out, where)):
+            return _by_keywords(door, ufunc, args, out, where, dtype)
         asked_for = {"out": (out, None), "where": (where, True), "dtype": (dtype, None)}
         return ufunc(*args, **{key: value for key, (value, default) in asked_for.items() if value is not default})
-    if dtype is not None:
-        args = tuple([_as_loop_dtype(t, np.dtype(dtype), door.__name__) for t in args])
-    if where is not True:
-        return _masked(door, args, out, raw(where), asked)
+    except errors.REJECTIONS as error:
+        errors.put_name(error, door.__name__)
+        raise
+
+
+def _the_one(out: Any) -> Any:
+    """Read out=, which may stand in a tuple of one."""
+    if isinstance(out, tuple):
+        if len(out) != 1:
+            raise ValueError("The 'out' tuple must have exactly one entry per ufunc output")
+        (out,) = out
+    if out is not None and not isinstance(out, Tensor) and not _xp.is_array(out):
+        raise TypeError(f"return arrays must be of ArrayType: Tensors or arrays; found {type(out).__name__}")
+    return out
+
+
+def _by_keywords(door: Any, ufunc: Any, args: tuple[Any, ...], out: Any, where: Any, dtype: Any) -> Any:
+    asked = f"{door.__name__}(out=...)"
+    args = tuple([t if isinstance(t, Tensor) else _xp.need_operand(t, door.__name__) for t in args])
+    mask = where if where is True else _mask_of(where)
+    ufunc = ufunc if isinstance(ufunc, np.ufunc) else getattr(np, door.__name__, None)
+    if isinstance(ufunc, np.ufunc) and ufunc.signature is None:  # everything is checked before anything is recorded
+        loop = None if dtype is None and out is None else _loop(ufunc, args, dtype, door.__name__)
+        shape = np.broadcast_shapes(*(np.shape(raw(t)) for t in (*args, mask)))
+        if out is not None and loop is not None:
+            _check_fit(out, shape, loop[-1], asked)
+        if dtype is not None and loop is not None:
+            args = tuple([_cast_arg(t, kind, door.__name__) for t, kind in zip(args, loop, strict=False)])
+    elif dtype is not None:
+        args = tuple([_cast_arg(t, np.dtype(dtype), door.__name__) for t in args])
+    if mask is not True and isinstance(ufunc, np.ufunc) and ufunc.signature is not None:  # matmul: whole axes
+        raise TypeError(f"{door.__name__}() got an unexpected keyword argument 'where'")
+    if mask is not True:
+        return _masked(door, args, out, mask, asked)
     z = door(*args)
-    return z if out is None else store(out, z, asked)
+    return z if out is None else store(out, z, asked, may_broadcast=True)
 
 
-def _as_loop_dtype(t: Any, dtype: np.dtype[Any], name: str) -> Any:
-    if isinstance(t, (list, tuple)):
-        t = np.asarray(t)
-    if not isinstance(t, Tensor) and not _xp.is_array(t):
-        return t
+def _mask_of(where: Any) -> Any:
+    """Read where= as NumPy does: an array must hold booleans, of a list the truth of each element counts."""
+    mask = raw(where)
+    if not _xp.is_array(mask):
+        return np.asarray(mask, dtype=bool)
+    if mask.dtype != bool:
+        raise TypeError(f"where= must hold booleans; found {mask.dtype}")
+    return mask
+
+
+def _loop(ufunc: np.ufunc, args: tuple[Any, ...], dtype: Any, name: str) -> tuple[np.dtype[Any], ...]:
+    """Return the dtypes that a ufunc computes in for these arguments, and gives."""
+    kinds = [t.dtype if hasattr(t, "dtype") else np.dtype(bool) if t is True or t is False else type(t) for t in args]
+    unset = (None,) * ufunc.nout
+    if dtype is None:
+        usual: tuple[np.dtype[Any], ...] = ufunc.resolve_dtypes((*kinds, *unset))
+        return usual
+    asked = np.dtype(dtype)
+    try:
+        found: tuple[np.dtype[Any], ...] = ufunc.resolve_dtypes(
+            (*kinds, *unset), signature=(*[None] * ufunc.nin, *[asked] * ufunc.nout)
+        )
+    except TypeError as error:
+        raise errors.DtypeError(
+            f"{name}(dtype={asked}) cannot take these arguments by a same-kind cast; cast them first: {error}"
+        ) from None
+    return found
+
+
+def _cast_arg(t: Any, dtype: np.dtype[Any], name: str) -> Any:
+    t = t if isinstance(t, Tensor) or _xp.is_array(t) else np.asarray(t)[()]  # a number may stand beside CuPy's arrays
     if not np.can_cast(t.dtype, dtype, "same_kind"):
         raise errors.DtypeError(f"{name}(dtype={dtype}) cannot take {t.dtype} by a same-kind cast; cast it first")
-    return as_type(t, dtype)
+    return t if t.dtype == dtype else as_type(t, dtype)
 
 
 def _masked(door: Any, args: tuple[Any, ...], out: Any, mask: Any, asked: str) -> Any:
@@ -317,14 +389,15 @@ def _masked(door: Any, args: tuple[Any, ...], out: Any, mask: Any, asked: str) -
 
     Elsewhere the result is that of out=, and 0 without one.
     """
-    mask = mask if _xp.is_array(mask) else np.asarray(mask)
-    shape = np.broadcast_shapes(mask.shape, *(np.shape(raw(t)) for t in args))
+    shape = np.broadcast_shapes(mask.shape, *(np.shape(raw(t)) for t in (*args, out) if t is not None))
     mask = _xp.namespace(mask).broadcast_to(mask, shape)
     picked = [getitem(broadcast_to(t, shape), mask) if isinstance(t, Tensor) else _picked(t, shape, mask) for t in args]
     part = door(*picked)
-    base = _base_of(out, part, shape)
-    z = put(base, mask, part)
-    return z if out is None else store(out, z, asked)
+    if out is None:
+        return put(wrap(zeros(part, shape, part.dtype)), mask, part)
+    _check_fit(out, shape, part.dtype, asked)
+    part = part if part.dtype == out.dtype else as_type(part, out.dtype)
+    return store(out, put(out if isinstance(out, Tensor) else wrap(out), mask, part), asked)
 
 
 def _picked(value: Any, shape: tuple[int, ...], mask: Any) -> Any:
@@ -332,15 +405,3 @@ def _picked(value: Any, shape: tuple[int, ...], mask: Any) -> Any:
         return value
     array = value if _xp.is_array(value) else np.asarray(value)
     return _xp.namespace(array).broadcast_to(array, shape)[mask]
-
-
-def _base_of(out: Any, part: Any, shape: tuple[int, ...]) -> Any:
-    if isinstance(out, tuple):
-        (out,) = out
-    if out is None:
-        return wrap(zeros(part, shape, part.dtype))
-    if isinstance(out, Tensor):
-        if out.shape != shape:
-            raise errors.ShapeError(f"out= must have the shape {shape} of the result; found {describe(out)}")
-        return out
-    return wrap(out)

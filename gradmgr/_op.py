@@ -17,7 +17,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradmgr import _xp
+from gradmgr import _xp, errors
 from gradmgr._recorder import Stack, current
 from gradmgr._tensor import Tensor, wrap
 
@@ -125,7 +125,13 @@ def linear(name: str, kernel: Callable[..., Any], adjoint: Rule) -> Callable[...
             return rec.call(op, (x,), params)
         a = x._array
         z = _new(Tensor)
-        z._array = kernel(a, *params)
+        try:
+            z._array = kernel(a, *params)
+        except errors.REJECTIONS as error:
+            if isinstance(error, TypeError):
+                _xp.check_mixed(name, a)
+            errors.put_name(error, name)
+            raise
         if rec is not None:
             mark = x._mark if x._rec is rec else rec.guests.get(x)
             if mark is not None:

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, TypeVar
 
-from gradmgr import _xp
+from gradmgr import _xp, errors
 from gradmgr._tensor import Tensor, wrap
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -148,8 +148,10 @@ class Stack:
         arrays = [t._array if isinstance(t, Tensor) else t for t in inputs]
         try:
             made = op.kernel(*arrays, *params)
-        except TypeError:
-            _xp.check_mixed(op.name, *arrays)
+        except errors.REJECTIONS as error:
+            if isinstance(error, TypeError):
+                _xp.check_mixed(op.name, *arrays)
+            errors.put_name(error, op.name)
             raise
         z = tuple([wrap(part) for part in made]) if made.__class__ is tuple else wrap(made)
         lower: list[Recorder] = []

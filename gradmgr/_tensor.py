@@ -128,6 +128,8 @@ class Tensor:
             )
 
     def __len__(self) -> int:
+        if self._array.ndim == 0:
+            raise TypeError("len() of unsized object: a 0-d Tensor")
         return len(self._array)
 
     def __repr__(self) -> str:

@@ -6,6 +6,7 @@ unless the user asks for a GPU: importing it costs a second and needs a driver.
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
@@ -85,14 +86,58 @@ def need_operand(value: object, name: str) -> Any:
     return found
 
 
+# How NumPy and CuPy say that CuPy lacks a function, or that it has it for other dtypes.
+_LACKING = re.compile(
+    r"no implementation found for '(?P<function>numpy[\w.]*)'"
+    r"|all returned NotImplemented from __array_ufunc__\(<ufunc '(?P<ufunc>\w+)'>, '(?P<method>\w+)'"
+    r"|Wrong type \((?P<dtypes>.*)\) of arguments for (?P<loop>\w+)"
+    r"|(?P<of>\w+)\(\) got an unexpected keyword argument '(?P<keyword>\w+)'"
+    r"|(?P<converted>Implicit conversion to a NumPy array is not allowed)"
+)
+
+
 def check_mixed(name: str, *arrays: Array) -> None:
-    """Raise if NumPy and CuPy arrays meet; called when a kernel has already failed with a TypeError."""
+    """Say more of a kernel's TypeError, while it is handled: NumPy and CuPy arrays met, or CuPy lacks the function."""
     libraries = {namespace(a).__name__ for a in arrays if is_array(a) and not isinstance(a, np.generic)}
-    if len(libraries) > 1:
-        raise errors.MixedArraysError(
-            f"{name} was given arrays of both NumPy and CuPy; move one side first, "
-            "with t.to('cuda:0'), t.to('cpu') or cupy.asarray(...)"
+    if libraries <= {"numpy"}:
+        return
+    said = str(sys.exception())
+    lacking = _LACKING.search(said)
+    if lacking is not None and len(libraries) == 1:
+        raise errors.UnsupportedFunctionError(
+            f"{name} does not run on a GPU so: {_lacking(**lacking.groupdict())}; move to the CPU with .to('cpu') for it"
         )
+    if len(libraries) > 1 or said.endswith("Unsupported type <class 'numpy.ndarray'>"):
+        raise mixed(name)
+
+
+def mixed(name: str) -> errors.MixedArraysError:
+    """Make the error for arrays of both libraries in one call."""
+    return errors.MixedArraysError(
+        f"{name} was given arrays of both NumPy and CuPy; move one side first, "
+        "with t.to('cuda:0'), t.to('cpu') or cupy.asarray(...)"
+    )
+
+
+def _lacking(
+    function: str | None,
+    ufunc: str | None,
+    method: str,
+    dtypes: str,
+    loop: str | None,
+    of: str,
+    keyword: str | None,
+    converted: str | None,
+) -> str:
+    if function is not None:
+        return f"CuPy has no {function.removeprefix('numpy.')}"
+    if ufunc is not None:
+        return f"CuPy has no {ufunc}" if method == "__call__" else f"CuPy has no {ufunc}.{method}"
+    if loop is not None:
+        return f"CuPy's {loop.removeprefix('cupyx_scipy_special_').removeprefix('cupy_')} does not take {dtypes}"
+    if keyword is not None:
+        return f"CuPy's {of} has no keyword {keyword}"
+    return f"CuPy has no such function, and NumPy's takes host memory ({converted})"
 
 
 def is_differentiable(dtype: np.dtype[Any]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class GradmgrError(Exception):
     """The root of everything gradmgr raises on its own account."""
@@ -57,3 +59,23 @@ class GradcheckError(GradmgrError, RuntimeError):
 
 class MissingDependencyError(GradmgrError, ImportError):
     """An optional library that this function needs is not installed."""
+
+
+# What wrong arguments are told by.
+REJECTIONS = (TypeError, ValueError, IndexError, ZeroDivisionError, OverflowError)
+
+
+def put_name(error: Exception, name: str) -> None:
+    """Begin an error's text with the name of the function that was called, unless it is named there already.
+
+    In place, so that the error keeps its type, its traceback and what else it knows. Where an op
+    within had put its own name, that of the function called last, the user's, replaces it.
+    """
+    text = getattr(error, "_unnamed", None) or str(error)
+    if re.search(rf"^{name}\b|(?<![\w.]){name}\(|numpy\.{name}\b|'{name}'", text):
+        return
+    error._unnamed = text  # type: ignore[attr-defined]  # a note to the next call of this function
+    if hasattr(error, "_msg"):  # numpy.exceptions.AxisError, whose text is made of its fields
+        error._msg = name if text.startswith("axis ") else f"{name}: {text.partition(': axis ')[0]}"
+    else:
+        error.args = (f"{name}: {text}",)

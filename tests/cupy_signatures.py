@@ -1,7 +1,66 @@
-"""The parameters of CuPy's functions that NumPy has too, in positional order; "*" takes any number of arrays.
+"""What CuPy has of NumPy's functions, read from CuPy 14.2, which can be imported without a GPU.
 
-Read with inspect.signature from CuPy 14.2, which can be imported without a GPU.
+SIGNATURES: the parameters of functions, in positional order; "*" takes any number of arrays.
+LOOPS: the dtypes that ufuncs compute in. SPECIAL: those of the functions of cupyx.scipy.special.
+SCATTERS: the dtypes that `ufunc.at` takes with arrays of integers.
 """
+
+_INTEGERS = "b B h H i I l L"
+_PAIRS = "bb BB hh HH ii II ll LL"
+_FLOATS, _TWO_FLOATS = "e f d", "ee ff dd"
+_FIELD, _TWO_OF_FIELD = "e f d F D", "ee ff dd FF DD"
+_EVERYTHING = f"? {_INTEGERS} {_FIELD}"
+_COMPARED = "?? ll LL lL Ll"
+
+LOOPS = {
+    **dict.fromkeys(("abs", "absolute", "negative", "positive"), _EVERYTHING),
+    **dict.fromkeys(("conj", "conjugate", "reciprocal", "sign", "square"), f"{_INTEGERS} {_FIELD}"),
+    **dict.fromkeys(("acos", "acosh", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctanh"), _FIELD),
+    **dict.fromkeys(("asin", "asinh", "atan", "atanh", "cos", "cosh", "exp", "exp2", "expm1"), _FIELD),
+    **dict.fromkeys(("isfinite", "isinf", "isnan", "log", "log10", "log1p", "log2", "rint"), _FIELD),
+    **dict.fromkeys(("sin", "sinh", "sqrt", "tan", "tanh"), _FIELD),
+    **dict.fromkeys(("cbrt", "deg2rad", "degrees", "fabs", "frexp", "modf", "rad2deg", "radians", "signbit"), _FLOATS),
+    **dict.fromkeys(("ceil", "floor", "logical_not", "trunc"), f"? {_INTEGERS} {_FLOATS}"),
+    **dict.fromkeys(("bitwise_invert", "bitwise_not", "invert"), f"? {_INTEGERS}"),
+    "bitwise_count": _INTEGERS,
+    **dict.fromkeys(("add", "fmax", "fmin", "maximum", "minimum"), f"?? {_PAIRS} {_TWO_OF_FIELD}"),
+    **dict.fromkeys(("multiply", "pow", "power", "subtract"), f"?? {_PAIRS} {_TWO_OF_FIELD}"),
+    **dict.fromkeys(("arctan2", "atan2", "copysign", "hypot", "nextafter"), _TWO_OF_FIELD),
+    **dict.fromkeys(("heaviside", "logaddexp", "logaddexp2"), _TWO_FLOATS),
+    **dict.fromkeys(("divide", "true_divide"), f"ll lL Ll LL {_TWO_OF_FIELD}"),
+    "float_power": "dd FF DD",
+    **dict.fromkeys(("divmod", "floor_divide", "fmod", "mod", "remainder"), f"{_PAIRS} {_TWO_FLOATS}"),
+    "ldexp": "ei fi el fl di dl",
+    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), f"?? {_PAIRS}"),
+    **dict.fromkeys(("bitwise_left_shift", "bitwise_right_shift", "gcd", "lcm", "left_shift", "right_shift"), _PAIRS),
+    **dict.fromkeys(("equal", "greater", "greater_equal"), f"{_COMPARED} {_TWO_OF_FIELD}"),
+    **dict.fromkeys(("less", "less_equal", "not_equal"), f"{_COMPARED} {_TWO_OF_FIELD}"),
+    **dict.fromkeys(("logical_and", "logical_or"), f"{_COMPARED} {_TWO_FLOATS}"),
+    "logical_xor": f"?? {_PAIRS} {_TWO_FLOATS}",
+}
+
+SPECIAL = {
+    **dict.fromkeys(("beta", "betaln"), "ll LL ee ff dd"),
+    **dict.fromkeys(("binom", "gammainc", "gammaincc", "kl_div", "poch", "rel_entr", "zeta"), "ff dd"),
+    **dict.fromkeys(("digamma", "gamma", "loggamma", "rgamma"), f"l {_FIELD}"),
+    **dict.fromkeys(("entr", "erfcinv", "erfinv", "ndtri"), "f d"),
+    **dict.fromkeys(("erf", "erfc", "erfcx", "expit", "log_expit", "log_ndtr", "logit", "ndtr"), _FLOATS),
+    **dict.fromkeys(("exprel", "log1p"), f"l L {_FIELD}"),
+    "gammaln": f"l {_FLOATS}",
+    **dict.fromkeys(("i0", "i0e", "i1", "i1e", "j0", "j1", "y0", "y1"), f"l L {_FLOATS}"),
+    **dict.fromkeys(("log_softmax", "logsumexp", "multigammaln", "polygamma", "softmax"), "*"),
+    "sinc": _FIELD,
+    **dict.fromkeys(("xlog1py", "xlogy"), "ee ll LL ff dd FF DD"),
+    "yn": "id dd",
+}
+
+_BITS = "int32 int64 uint32 uint64"
+SCATTERS = {
+    "add": f"{_BITS} float16 float32 float64",
+    "subtract": "int32 uint32",
+    **dict.fromkeys(("maximum", "minimum"), f"{_BITS} float32 float64"),
+    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), _BITS),
+}
 
 SIGNATURES = {
     "all": "a axis out keepdims",

@@ -19,10 +19,24 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 import scipy.special
-from cupy_signatures import SIGNATURES
+from cupy_signatures import LOOPS, SCATTERS, SIGNATURES, SPECIAL
 from numpy.lib.stride_tricks import as_strided
 
-Flags = namedtuple("Flags", "c_contiguous f_contiguous owndata")  # CuPy has no writeable
+
+
+class Flags(namedtuple("Flags", "c_contiguous f_contiguous owndata")):  # CuPy has no writeable
+    """Facts by attribute and, in capitals, by item."""
+
+    __slots__ = ()
+
+    def __getitem__(self, name: str) -> bool:
+        if name not in ("C_CONTIGUOUS", "F_CONTIGUOUS", "OWNDATA"):
+            raise KeyError(f"{name} is not defined for cupy.ndarray.flags")
+        return getattr(self, name.lower())
+
+    fnc = property(lambda self: self.f_contiguous and not self.c_contiguous)
+    forc = property(lambda self: self.f_contiguous or self.c_contiguous)
+
 
 _SCALARS = (bool, int, float, complex, np.generic)
 
@@ -99,13 +113,17 @@ class ndarray:  # noqa: N801  # its name in CuPy
     # ------------------------------------------------------------ protocols
 
     def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
+        if len(keywords.get("out", (None,))) != 1:
+            raise ValueError("The 'out' parameter must have exactly one array value")
         ours = getattr(_module, function.__name__, None)
-        if method != "__call__" or ours is None:
+        if method != "__call__":
+            ours = getattr(ours, method, None)
+        if ours is None:
+            return NotImplemented
+        if not all(isinstance(x, (ndarray, np.ndarray, *_SCALARS)) for x in (*inputs, *keywords.get("out", ()))):
             return NotImplemented
         if "out" in keywords:
             (keywords["out"],) = keywords["out"]
-        if not all(isinstance(x, (ndarray, np.ndarray, *_SCALARS)) for x in inputs):
-            return NotImplemented
         if function in _COMPARISONS.values():  # np.float64(1) < array arrives as 0-d; CuPy takes it in comparisons only
             inputs = tuple(x.item() if isinstance(x, np.ndarray) and x.ndim == 0 else x for x in inputs)
         return ours(*inputs, **keywords)
@@ -122,7 +140,9 @@ class ndarray:  # noqa: N801  # its name in CuPy
         return _own(self._host[_index(index)], self)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        index, value = _index(index), _host(value)
+        if isinstance(value, np.ndarray) and value.ndim and not _has_array(index):
+            raise ValueError("non-scalar numpy.ndarray cannot be used for fill")
+        index, value = _index(index), value if isinstance(value, np.ndarray) else _host(value)
         places = np.arange(self.size).reshape(self.shape)[index]
         value = np.asarray(value)
         value = value.reshape(value.shape[max(0, value.ndim - places.ndim) :])
@@ -205,6 +225,11 @@ def _arrays_in(values: Any) -> list[ndarray]:
     return found
 
 
+def _has_array(index: Any) -> bool:
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(part, (ndarray, np.ndarray, list)) for part in parts)
+
+
 def _index(index: Any) -> tuple[Any, ...]:
     """NumPy's index of a CuPy index: host arrays and lists are taken there, one mask at most."""
     parts = list(index) if isinstance(index, tuple) else [index]
@@ -238,28 +263,115 @@ class ufunc:  # noqa: N801  # its name in CuPy
         if unknown:
             raise TypeError(f"Wrong arguments {unknown}")
         count = self._numpys.nin
-        out = keywords.pop("out", None) if len(args) == count else args[count]
+        out = keywords.pop("out", None) if len(args) == count else args[count:]
         hosts = [_host(x) for x in args[:count]]
+        if "dtype" not in keywords and self._numpys is not np.matmul:
+            _find_loop(self.__name__, LOOPS[self._numpys.__name__], hosts)
         if out is None:
             return _own(self._numpys(*hosts, **keywords))
-        self._numpys(*hosts, out=_host(out), **keywords)
+        outs = out if isinstance(out, tuple) else (out,)
+        if len(outs) != self._numpys.nout:
+            raise ValueError("The 'out' tuple must have exactly one entry per ufunc output")
+        made = self._numpys(*hosts, out=tuple([None if o is None else _host(o) for o in outs]), **keywords)
+        results = made if isinstance(made, tuple) else (made,)
+        given = tuple([_own(z) if o is None else o for o, z in zip(outs, results, strict=True)])
+        return given if self._numpys.nout > 1 else given[0]
+
+    def _lacks(self, method: str) -> NotImplementedError:
+        return NotImplementedError(f"`{self.__name__}.{method}` is not supported yet")
+
+    def reduce(self, array: ndarray, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        name = {"add": "sum", "multiply": "prod"}.get(self._numpys.__name__)
+        if name is None:
+            raise self._lacks("reduce")
+        return getattr(array, name)(axis, dtype, out, keepdims)
+
+    def accumulate(self, array: ndarray, axis: Any = 0, dtype: Any = None, out: Any = None) -> Any:
+        name = {"add": "cumsum", "multiply": "cumprod"}.get(self._numpys.__name__)
+        if name is None:
+            raise self._lacks("accumulate")
+        return getattr(array, name)(axis, dtype, out)
+
+    def reduceat(self, array: ndarray, indices: Any, axis: Any = 0, dtype: Any = None, out: Any = None) -> Any:
+        """As CuPy does it, by differences of running sums: what is not finite spoils what comes after."""
+        if self._numpys is not np.add:
+            raise self._lacks("reduceat")
+        a, begin = array._host, _host(indices)
+        end = np.append(begin[1:], a.shape[axis])
+        zero = np.zeros_like(np.take(a, [0], axis), np.cumsum(a, axis, dtype).dtype)
+        sums = np.concatenate([zero, np.cumsum(a, axis, dtype)], axis)
+        mask = np.expand_dims(begin >= end, tuple(range(1, a.ndim - axis)))
+        made = np.where(mask, a.take(begin, axis), sums.take(end, axis) - sums.take(begin, axis))
+        if out is None:
+            return ndarray(made)
+        out[...] = ndarray(made)
         return out
 
+    def outer(self, a: Any, b: Any, **keywords: Any) -> Any:
+        a, b = _array(a), _array(b)
+        return self(a.reshape(a.shape + (1,) * b.ndim), b.reshape((1,) * a.ndim + b.shape), **keywords)
+
     def at(self, a: ndarray, indices: Any, b: Any = None) -> None:
-        if self._numpys is not np.add:
-            raise NotImplementedError(f"{self.__name__}.at")
-        np.add.at(_host(a), _index(indices), _host(b))
+        dtypes = SCATTERS.get(self._numpys.__name__)
+        if dtypes is None:
+            raise self._lacks("at")
+        parts = indices if isinstance(indices, tuple) else (indices,)
+        named = [p._host if isinstance(p, ndarray) else p for p in parts if isinstance(p, (ndarray, np.ndarray, list))]
+        atomic = len(named) > 1 or any(np.asarray(p).dtype.kind != "b" for p in named)
+        if atomic and a.dtype.name not in dtypes.split():
+            raise TypeError(f"cupy.{self._numpys.__name__}.at only supports {dtypes} as data type, not {a.dtype}")
+        self._numpys.at(_host(a), _index(indices), np.asarray(_host(b)).astype(a.dtype))
+
+
+def _find_loop(name: str, loops: str, hosts: list[Any]) -> None:
+    """Raise where CuPy has no loop for these dtypes; a number of Python's takes that of the arrays."""
+    dtypes = [x.dtype if isinstance(x, (np.ndarray, np.generic)) else np.min_scalar_type(x) for x in hosts]
+    if not any(all(map(np.can_cast, dtypes, loop)) for loop in loops.split()):
+        raise TypeError(f"Wrong type ({dtypes}) of arguments for {name}")
+
+
+# Parameters that must be arrays for CuPy, where NumPy takes lists, too.
+_OF_ARRAYS = frozenset(
+    (
+        *("a", "a1", "a2", "ar", "ar1", "ar2", "arr", "arr1", "arr2", "array", "ary", "b", "condition"),
+        *("element", "f", "filt", "fp", "m", "p", "sorter", "test_elements", "v", "val", "weights"),
+        *("x", "x1", "x2", "xp", "y", "z"),
+    )
+)
+
+
+def _bins_of_digitize(x: Any, bins: Any, *_: Any, **__: Any) -> None:
+    bins.ndim  # noqa: B018  # a list has none
+
+
+def _bins_by_axis(bins: Any) -> None:
+    if isinstance(bins, (list, tuple)) and any(isinstance(part, (list, tuple, np.ndarray)) for part in bins):
+        raise ValueError("array-like bins not supported")
+
+
+_STRICT_BINS = {
+    "digitize": _bins_of_digitize,
+    "histogram2d": lambda x, y, bins=10, *more, **named: _bins_by_axis(bins),
+    "histogramdd": lambda sample, bins=10, *more, **named: _bins_by_axis(bins),
+}
 
 
 def _function(name: str) -> Callable[..., Any]:
     names = SIGNATURES[name].split()
     numpys = attrgetter(name)(np)
 
+    any_number = any(parameter.startswith("*") for parameter in names)
+
     def call(*args: Any, **keywords: Any) -> Any:
-        if names != ["*"]:
-            unknown = set(keywords) - set(names)
-            if unknown or len(args) > len(names):
-                raise TypeError(f"cupy.{name} takes {names}; found {len(args)} arguments and {sorted(keywords)}")
+        if len(args) > len(names) and not any_number:
+            raise TypeError(f"{name}() takes {len(names)} positional arguments but {len(args)} were given")
+        for unknown in () if "*" in names else set(keywords) - set(names):
+            raise TypeError(f"{name}() got an unexpected keyword argument '{unknown}'")
+        for parameter, value in (*zip(names, args, strict=False), *keywords.items()):
+            if parameter in _OF_ARRAYS and isinstance(value, list):
+                raise AttributeError(f"'list' object has no attribute 'ndim'  ({parameter} of cupy.{name})")
+        if name in _STRICT_BINS:
+            _STRICT_BINS[name](*args, **keywords)
         plain = [_argument(a) for a in args]
         named = {_RENAMED.get(k, k): _argument(v) for k, v in keywords.items()}
         out = keywords.get("out")
@@ -293,6 +405,19 @@ def _array(a: Any, dtype: Any = None) -> ndarray:
     return ndarray(np.array(a._host if isinstance(a, ndarray) else a, dtype=dtype))
 
 
+def _spectrum(name: str) -> Callable[[ndarray], Any]:
+    """eig or eigvals: of complex numbers, also where all are real."""
+
+    def call(a: ndarray) -> Any:
+        parts = getattr(np.linalg, name)(a._host)
+        if not a.size:
+            return _own(parts)
+        wide = np.result_type(a.dtype, np.complex64)
+        return _own(parts.astype(wide) if name == "eigvals" else type(parts)(*[part.astype(wide) for part in parts]))
+
+    return call
+
+
 @contextmanager
 def _device(number: int) -> Iterator[None]:
     if number != 0:
@@ -321,6 +446,8 @@ for _name in SIGNATURES:
     _in, _, _last = f"numpy.{_name}".rpartition(".")
     if hasattr(np if _in == "numpy" else getattr(np, _in.removeprefix("numpy.")), _last):  # not all in each NumPy
         setattr(_library(_in), _last, _function(_name))
+_module.linalg.eig = _spectrum("eig")
+_module.linalg.eigvals = _spectrum("eigvals")
 _module.asarray = _asarray
 _module.array = _array
 _module.broadcast_arrays = _broadcast_arrays
@@ -396,21 +523,17 @@ cupy = _module
 
 # ---------------------------------------------------------------- cupyx: what SciPy's functions are called there
 
-_SPECIAL = (
-    *("beta", "betaln", "binom", "digamma", "entr", "erf", "erfc", "erfcinv", "erfcx", "erfinv", "expit", "exprel"),
-    *("gamma", "gammainc", "gammaincc", "gammaln", "i0", "i0e", "i1", "i1e", "j0", "j1", "kl_div", "log1p"),
-    *("log_expit", "log_ndtr", "log_softmax", "loggamma", "logit", "logsumexp", "multigammaln", "ndtr", "ndtri"),
-    *("polygamma", "poch", "rel_entr", "rgamma", "sinc", "softmax", "xlog1py", "xlogy", "y0", "y1", "yn", "zeta"),
-)
 _LINALG = {"expm": 2, "lu_factor": 2, "lu_solve": None, "solve_triangular": None}  # the only number of axes it takes
 
 
-def _of_scipy(numpys: Callable[..., Any], axes: int | None = None) -> Callable[..., Any]:
+def _of_scipy(numpys: Callable[..., Any], axes: int | None = None, loops: str = "*") -> Callable[..., Any]:
     def call(*args: Any, **keywords: Any) -> Any:
         if axes is not None and args[0].ndim != axes:
             raise ValueError(f"{args[0].ndim}-dimensional array given; array must be {axes}-dimensional")
-        plain = {k: _argument(v) for k, v in keywords.items()}
-        return _own(numpys(*[_argument(a) for a in args], **plain), *_arrays_in((*args, *keywords.values())))
+        plain, hosts = {k: _argument(v) for k, v in keywords.items()}, [_argument(a) for a in args]
+        if loops != "*":
+            _find_loop(f"cupyx_scipy_special_{numpys.__name__}", loops, hosts)
+        return _own(numpys(*hosts, **plain), *_arrays_in((*args, *keywords.values())))
 
     return call
 
@@ -423,9 +546,9 @@ def cupyx_modules() -> dict[str, ModuleType]:
         above, _, last = name.rpartition(".")
         if above:
             setattr(modules[above], last, module)
-    for name in _SPECIAL:
+    for name, loops in SPECIAL.items():
         if hasattr(scipy.special, name):
-            setattr(modules["cupyx.scipy.special"], name, _of_scipy(getattr(scipy.special, name)))
+            setattr(modules["cupyx.scipy.special"], name, _of_scipy(getattr(scipy.special, name), None, loops))
     for name, axes in _LINALG.items():
         setattr(modules["cupyx.scipy.linalg"], name, _of_scipy(getattr(scipy.linalg, name), axes))
     return modules

@@ -149,8 +149,9 @@ def test_symmetric_functions_of_equal_eigenvalues(a):
     ):
         assert np.allclose(gradient(function, a), 3 * a @ a)
         assert np.allclose(along(function, a, SYMMETRIC), np.sum(3 * a @ a * SYMMETRIC))
-    assert np.allclose(gradient(lambda x: gnp.sum(linalg.eigvals(x) ** 3), a), 3 * a @ a)
-    assert np.allclose(along(lambda x: gnp.sum(linalg.eigvals(x) ** 3), a, SYMMETRIC), np.sum(3 * a @ a * SYMMETRIC))
+    of_any = lambda x: gnp.real(gnp.sum(linalg.eigvals(x) ** 3))  # complex from NumPy 2.5 on
+    assert np.allclose(gradient(of_any, a), 3 * a @ a)
+    assert np.allclose(along(of_any, a, SYMMETRIC), np.sum(3 * a @ a * SYMMETRIC))
 
 
 @pytest.mark.parametrize("a", [np.eye(3), ONE_PAIR])
@@ -248,7 +249,7 @@ def test_close_eigenvalues_are_not_taken_for_equal(n):
 
 def test_defective_matrices_give_nan():
     for a in ([[1.0, 1.0], [0.0, 1.0]], [[0.0, 1.0], [0.0, 0.0]]):
-        assert np.isnan(gradient(lambda x: gnp.sum(linalg.eigvals(x) ** 2), np.array(a))).all()
+        assert np.isnan(gradient(lambda x: gnp.real(gnp.sum(linalg.eigvals(x) ** 2)), np.array(a))).all()
 
 
 # ---------------------------------------------------------------- equal and vanishing singular values
@@ -427,7 +428,7 @@ def test_lists_and_integers(name):
             for part, value in zip(parts, expected if isinstance(expected, tuple) else [expected], strict=True):
                 assert part.dtype == value.dtype
                 assert np.allclose(part.numpy(), value)
-        manager.backward(gnp.sum(found[0]))
+        manager.backward(gnp.real(gnp.sum(found[0])))
     assert x.grad.shape == ()
 
 
@@ -506,7 +507,7 @@ class Counted:
 )
 def test_one_factorisation_serves_both_ways(monkeypatch, name, factorised_by, keywords):
     counted = Counted(monkeypatch, factorised_by)
-    gradient(lambda x: gnp.sum(getattr(linalg, name)(x, **keywords)), SYMMETRIC)
+    gradient(lambda x: gnp.real(gnp.sum(getattr(linalg, name)(x, **keywords))), SYMMETRIC)
     assert counted.calls == 1
 
 
@@ -521,5 +522,9 @@ def test_vectors_are_not_computed_where_nothing_records(monkeypatch, name, not_c
 def test_signs_of_a_hermitian_svd():
     a = np.diag([1.0, -3.0, 0.0, 2.0])
     for found in (linalg.svd(tensor(a), hermitian=True), linalg.svd(a, hermitian=True)):
-        for part, expected in zip(found, np.linalg.svd(a, hermitian=True), strict=True):
-            np.testing.assert_array_equal(gnp.asarray(part).numpy(), expected)
+        u, s, vh = (gnp.asarray(part).numpy() for part in found)
+        expected_u, expected_s, expected_vh = np.linalg.svd(a, hermitian=True)
+        np.testing.assert_array_equal(s, expected_s)
+        np.testing.assert_array_equal(u, expected_u)
+        made = expected_vh.any(axis=1)  # NumPy up to 2.2 leaves a row of zeros where s is 0
+        np.testing.assert_array_equal(vh[made], expected_vh[made])

@@ -128,6 +128,14 @@ def test_the_door_names_what_it_lacks(name: str) -> None:
 def test_the_door_names_what_nobody_has() -> None:
     with pytest.raises(AttributeError, match=r"'gradmgr.numpy' has no attribute 'sine', and neither has numpy"):
         gnp.sine
+    with pytest.raises(AttributeError, match=r"'Inf', and neither has numpy: .* Use `np\.inf`"):
+        gnp.Inf
+
+
+@pytest.mark.skipif(hasattr(np, "trapz"), reason="this NumPy still has trapz, deprecated")
+def test_the_door_says_what_to_use_for_what_numpy_had() -> None:
+    with pytest.raises(AttributeError, match=r"'trapz', and neither has numpy: .*use trapezoid"):
+        gnp.trapz
 
 
 # ---------------------------------------------------------------- types we do not know
@@ -624,7 +632,7 @@ def test_take_reads_booleans_as_positions_and_takes_nothing_from_an_empty_list()
     assert gnp.take(t, [True, False]).tolist() == np.take([5.0, 7.0], [True, False]).tolist()
     assert gnp.take(t, []).shape == (0,)
     with pytest.raises(IndexError, match="integer"):
-        gnp.take_along_axis(t, np.array([True, False]))
+        gnp.take_along_axis(t, np.array([True, False]), axis=0)
 
 
 def test_bincount_passes_gradients_to_its_weights():
@@ -635,3 +643,41 @@ def test_bincount_passes_gradients_to_its_weights():
         gm.backward(y, [tensor([1.0, 10.0, 100.0, 1000.0])])
     assert y.tolist() == np.bincount([0, 2, 0], [1.0, 2.0, 3.0], 4).tolist()
     assert w.grad.tolist() == [1.0, 100.0, 1.0]
+
+
+def test_bincount_of_nothing_and_of_what_does_not_fit():
+    w = tensor([1.0, 2.0])
+    found, expected = gnp.bincount([], gnp.zeros(0), 2), np.bincount([], [], 2)
+    assert (found.tolist(), found.dtype) == (expected.tolist(), expected.dtype)
+    with pytest.raises(ValueError, match="minlength"):
+        gnp.bincount([0, 1], w, minlength=-1)
+    with pytest.raises(ValueError, match="one axis and length"):
+        gnp.bincount([0, 1, 1], w)
+    with pytest.raises(TypeError, match=r"bincount.*complex128.*safe"):
+        gnp.bincount([0, 1], w + 1j)
+
+
+def test_a_mask_of_numbers_is_read_as_numpy_reads_it():
+    x = np.array([1.0, 2.0, 3.0])
+    for call in (
+        lambda xp, x: xp.add(x, x, where=[1, 0, 1], out=xp.zeros(3)),
+        lambda xp, x: xp.sin(x, where=1, out=xp.zeros(3)),
+        lambda xp, x: xp.sum(x, where=[1, 0, 1]),
+        lambda xp, x: xp.max(x, where=(0, 1.5, 0), initial=0),
+    ):
+        np.testing.assert_array_equal(call(gnp, tensor(x)).numpy(), call(np, x))
+    for call in (
+        lambda xp, x: xp.add(x, x, where=np.array([1, 0, 1]), out=xp.zeros(3)),
+        lambda xp, x: xp.sum(x, where=np.array([1, 0, 1])),
+        lambda xp, x: xp.matmul(x, x, where=[True, False, True]),
+    ):
+        for xp, t in (np, x), (gnp, tensor(x)):
+            with pytest.raises(TypeError, match=r"where|bool"):
+                call(xp, t)
+
+
+def test_more_positions_than_the_function_has_are_an_error_and_write_nothing():
+    t = tensor([1.0, 2.0])
+    with pytest.raises(TypeError, match="positional"):
+        gnp.isnan(t, t, t)
+    assert t.tolist() == [1.0, 2.0]

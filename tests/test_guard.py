@@ -386,20 +386,35 @@ def test_no_cupy_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda a: np.add(a, np.ones(3)),
         lambda a: a * [1.0, 2.0, 3.0],
         lambda a: a.__iadd__(np.ones(3)),
-        lambda a: a.__setitem__(0, np.ones(())),
         lambda a: np.where(a > 0, a, np.ones(3)),
         lambda a: np.concatenate([a, np.ones(3)]),
         lambda a: np.sum(a, where=a > 0),
         lambda a: np.sum(a, initial=1.0),
         lambda a: np.exp(a, where=a > 0),
-        lambda a: np.add.reduce(a),
-        lambda a: np.fft.fft(a),
+        lambda a: np.add.reduce(a, where=a > 0),
         lambda a: np.unstack(a),
         lambda a: np.vecdot(a, a),
+        lambda a: np.logical_not(a + 1j),
+        lambda a: guard.cupy.add.at(a + 1j, guard.cupy.asarray([0, 0]), 1.0),
     ],
 )
 def test_the_guard_refuses(refused: Any) -> None:
     with pytest.raises(TypeError):
+        refused(guard.cupy.asarray([1.0, 2.0, 3.0]))
+
+
+@pytest.mark.parametrize(
+    ("error", "refused"),
+    [
+        (NotImplementedError, lambda a: np.maximum.reduce(a)),
+        (NotImplementedError, lambda a: np.multiply.reduceat(a, guard.cupy.asarray([0]))),
+        (NotImplementedError, lambda a: guard.cupy.multiply.at(a, [0], 1.0)),
+        (ValueError, lambda a: np.modf(a, out=(a, a))),
+        (ValueError, lambda a: a.__setitem__(slice(2), np.ones(2))),
+    ],
+)
+def test_the_guard_refuses_in_cupys_ways(error: Any, refused: Any) -> None:
+    with pytest.raises(error):
         refused(guard.cupy.asarray([1.0, 2.0, 3.0]))
 
 

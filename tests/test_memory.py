@@ -78,6 +78,15 @@ KEPT_OF_ONE = {
     "flip": (gnp.flip, []),
     "max": (gnp.max, [x_of]),
     "logsumexp": (special.logsumexp, [x_of]),
+    "softmax": (special.softmax, [out_of]),
+    "fft": (gnp.fft.fft, []),
+    "rfft": (gnp.fft.rfft, []),
+    "pad": (lambda x: gnp.pad(x, 3), []),
+    "diff": (gnp.diff, []),
+    "trapezoid": (gnp.trapezoid, []),
+    "sort": (gnp.sort, ["other"]),  # the order
+    "take": (lambda x: gnp.take(x, np.arange(N)), ["other"]),
+    "clip": (lambda x: gnp.clip(x, 0.0, 1.0), [x_of]),
 }
 
 KEPT_OF_TWO = {

@@ -131,6 +131,8 @@ CORNERS = [
     (operator.mod, (-5.5, 2.0), (1, 3)),
     (operator.mod, (5.5, -2.0), (1, 3)),
     (gnp.fmod, (-5.5, 2.0), (1, 2)),
+    (operator.mod, (1.0, 0.1), (1, -9)),  # 1 / 0.1 is rounded to 10, but the remainder is not 0
+    (gnp.fmod, (-1.0, 0.1), (1, 9)),
     (lambda x: gnp.where(True, x, 5.0), (3.0,), (1,)),
     (lambda x, y: gnp.where(x > 0, y, x), (0.0, 2.0), (1, 0)),
     (lambda x: x - x, (INF,), (0,)),

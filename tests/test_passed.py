@@ -18,7 +18,7 @@ PUBLIC = [
     (prefix + name, getattr(numpys, name), ours)
     for prefix, numpys, ours in DOORS
     for name in sorted(numpys.__all__)
-    if callable(getattr(numpys, name))
+    if callable(getattr(numpys, name)) and not name.startswith("_")  # NumPy 2.1 exports private ones
 ]
 
 

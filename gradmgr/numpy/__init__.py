@@ -247,7 +247,6 @@ from gradmgr.ops.convert import astype, copy
 from gradmgr.ops.create import (
     arange,
     array,
-    asarray,
     bartlett,
     blackman,
     diag_indices,
@@ -315,6 +314,7 @@ from gradmgr.ops.edit import (
     trim_zeros,
     vander,
 )
+from gradmgr.ops.edit import numpys_asarray as asarray
 from gradmgr.ops.join import (
     array_split,
     column_stack,
@@ -351,7 +351,7 @@ from gradmgr.ops.order import (
 )
 from gradmgr.ops.pick import bincount, round, take, take_along_axis, where
 from gradmgr.ops.polynomial import poly, polyadd, polyder, polydiv, polyfit, polyint, polymul, polysub, polyval, roots
-from gradmgr.ops.products import dot, einsum, inner, outer, tensordot, vdot, vecdot
+from gradmgr.ops.products import dot, einsum, inner, outer, tensordot, vdot
 from gradmgr.ops.products import matmul as _matmul
 from gradmgr.ops.reduce import cumprod, cumsum, max, mean, min, prod, std, sum, var
 from gradmgr.ops.shape import (
@@ -414,7 +414,7 @@ from gradmgr.ops.statistics import (
     ptp,
     quantile,
 )
-from gradmgr.ops.ufuncs import matvec, vecmat
+from gradmgr.ops.ufuncs import matvec, vecdot, vecmat
 
 absolute = abs = _arithmetic.absolute.door
 add = _arithmetic.add.door
@@ -442,7 +442,6 @@ fmax = _arithmetic.fmax.door
 fmin = _arithmetic.fmin.door
 fmod = _arithmetic.fmod.door
 hypot = _arithmetic.hypot.door
-imag = _arithmetic.imag.door
 log = _arithmetic.log.door
 log10 = _arithmetic.log10.door
 log1p = _arithmetic.log1p.door
@@ -457,7 +456,6 @@ negative = _arithmetic.negative.door
 positive = _arithmetic.positive.door
 power = pow = _arithmetic.power.door
 rad2deg = degrees = _arithmetic.rad2deg.door
-real = _arithmetic.real.door
 reciprocal = _arithmetic.reciprocal.door
 remainder = mod = _arithmetic.remainder.door
 rint = _arithmetic.rint.door
@@ -470,6 +468,16 @@ subtract = _arithmetic.subtract.door
 tan = _arithmetic.tan.door
 tanh = _arithmetic.tanh.door
 trunc = _arithmetic.trunc.door
+
+
+def real(val: _Any) -> _Any:
+    """Return the real part as `numpy.real`."""
+    return _arithmetic.real.door(val)
+
+
+def imag(val: _Any) -> _Any:
+    """Return the imaginary part as `numpy.imag`."""
+    return _arithmetic.imag.door(val)
 
 
 def angle(z: _Any, deg: _Any = False) -> _Any:

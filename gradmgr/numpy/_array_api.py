@@ -12,7 +12,7 @@ from gradmgr import _xp
 from gradmgr._tensor import Tensor, raw, wrap
 from gradmgr.ops import order as _order
 from gradmgr.ops.convert import holds_tensor, lift
-from gradmgr.ops.shape import flip, ravel
+from gradmgr.ops.shape import ravel
 
 __array_api_version__ = "2024.12"
 
@@ -160,11 +160,14 @@ def sort(
     stable: bool | None = None,
     descending: bool = False,
 ) -> Any:
-    """Sort as `numpy.sort`, or with `descending` the largest first; gradients go back through the stable order."""
+    """Sort as `numpy.sort`, or with `descending` the largest first; gradients go back through the stable order.
+
+    NaN comes last in both orders.
+    """
     if not descending:
         return _order.sort(a, axis, kind, order, stable=stable)
     a, axis = _along(a, axis, "sort")
-    return flip(_order.sort(flip(a, axis), axis, kind, order, stable=stable), axis)
+    return _order.permute(a, _places("sort", _downwards(raw(a)), axis, kind, order, stable), axis)
 
 
 def argsort(
@@ -180,15 +183,17 @@ def argsort(
     given = holds_tensor(a)
     if not given and not descending:
         return np.argsort(a, axis, kind, order, stable=stable)
-    if kind is not None and stable is not None:
-        raise ValueError("argsort: kind= and stable= say the same; give one of them")
-    kind = "stable" if kind is None and stable is not False else kind
     values = raw(lift(a))
     values, axis = _along(values, None if values.ndim == 0 and axis in (-1, 0) else axis, "argsort")
-    if not descending:
-        return wrap(_places(values, axis, kind, order))
-    places = values.shape[axis] - 1 - flip(_places(flip(values, axis), axis, kind, order), axis)
+    places = _places("argsort", _downwards(values) if descending else values, axis, kind, order, stable)
     return wrap(places) if given else places
+
+
+def _downwards(values: Any) -> Any:
+    """Return what sorts upwards as the values do downwards; equal ones stay in their order, NaN comes last in both."""
+    if values.dtype.kind in "biu":
+        return ~values
+    return -values.astype(np.float32) if values.dtype.kind == "V" else -values  # NumPy misplaces NaN in bfloat16
 
 
 def _along(a: Any, axis: int | None, name: str) -> tuple[Any, int]:
@@ -197,9 +202,13 @@ def _along(a: Any, axis: int | None, name: str) -> tuple[Any, int]:
     return (ravel(a), 0) if axis is None else (a, normalize_axis_index(axis, a.ndim, name))
 
 
-def _places(values: Any, axis: int, kind: Any, order: Any) -> Any:
+def _places(name: str, values: Any, axis: int, kind: Any, order: Any, stable: bool | None) -> Any:
+    """Return the order of the values, stable unless told otherwise."""
+    if kind is not None and stable is not None:
+        raise ValueError(f"{name}: kind= and stable= say the same; give one of them")
+    kind = "stable" if kind is None and stable is not False else kind
     keywords = {} if order is None else {"order": order}  # CuPy's has no such keyword
     try:
         return np.argsort(values, axis=axis, kind=kind, **keywords)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"argsort: {error}") from None
+        raise type(error)(f"{name}: {error}") from None

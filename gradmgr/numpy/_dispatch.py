@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import traceback
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
 
-from gradmgr import errors
-from gradmgr._recorder import is_tracked
-from gradmgr._tensor import Tensor, describe
+from gradmgr import _xp, errors
+from gradmgr._recorder import current, is_tracked, recorders
+from gradmgr._tensor import Tensor, describe, raw
 from gradmgr.numpy._array_api import VERSIONS
 from gradmgr.numpy._refused import REFUSED
 from gradmgr.ops.convert import to_device
+from gradmgr.ops.shape import sliding_window_view
 from gradmgr.ops.ufuncs import give_methods
 
 # What a ufunc's keywords say by default is what ours do.
@@ -41,9 +46,24 @@ def _lacking_ufunc(name: str, method: str, special: ModuleType) -> errors.Unsupp
 def missing(name: str, where: str, numpys: ModuleType) -> AttributeError:
     """Make the error for a name that a door lacks; `where` is "" or ends with a dot, as "linalg."."""
     if name.startswith("_") or not hasattr(numpys, name):
-        return AttributeError(f"module 'gradmgr.numpy' has no attribute '{where}{name}', and neither has numpy")
+        text = f"module 'gradmgr.numpy' has no attribute '{where}{name}', and neither has numpy"
+        advice = _advice(name, where, numpys)
+        return AttributeError(f"{text}: {advice}" if advice else text)
     reason = REFUSED.get(where + name, "gradmgr has no differentiable counterpart of it")
     return AttributeError(f"numpy.{where}{name} is not in gradmgr.numpy: {reason}")
+
+
+def _advice(name: str, where: str, numpys: ModuleType) -> str:
+    """Return what to use for a name that NumPy once had, in its own words; "" where it never had it."""
+    if where + name in REFUSED:
+        return REFUSED[where + name]
+    try:
+        getattr(numpys, name)
+    except AttributeError as error:
+        said = str(error)
+        told = said.partition(f"has no attribute '{name}'")[2] if "has no attribute" in said else said
+        return told.strip(".\n ").partition("\n")[0]
+    return ""
 
 
 def _served(numpys: ModuleType, door: ModuleType) -> dict[Any, Callable[..., Any]]:
@@ -55,12 +75,121 @@ def _served(numpys: ModuleType, door: ModuleType) -> dict[Any, Callable[..., Any
     }
 
 
+# Functions that are called too often for another frame, which name their errors themselves, and those that call a
+# function of the user's, whose errors are not ours to touch.
+_NAMED = frozenset(
+    (
+        *("max", "mean", "min", "reshape", "sum", "transpose"),
+        *("apply_along_axis", "apply_over_axes", "fromfunction", "fromiter", "pad", "piecewise"),
+    )
+)
+
+
+def _name_the_errors(door: ModuleType, numpys: ModuleType) -> None:
+    """Let the errors of every function of a door begin with its name."""
+    made: dict[Any, Any] = {}  # aliases stay one function
+    for name, function in vars(door).items():
+        # What a template makes is one frame, and stays it; what wraps a function of NumPy's names it itself.
+        ours = isinstance(function, FunctionType) and function.__module__.startswith("gradmgr.")
+        apart = getattr(function, "__module__", "") == "gradmgr._elementwise" or hasattr(function, "__wrapped__")
+        if ours and not apart and not name.startswith("_") and name not in _NAMED:
+            if function not in made:
+                made[function] = _naming(function, function.__name__, getattr(numpys, name, None))
+                made[function].__module__ = door.__name__
+            setattr(door, name, made[function])
+
+
+def _name_the_methods_errors() -> None:
+    for name, member in list(vars(Tensor).items()):
+        ours = isinstance(member, FunctionType) and member.__module__.startswith("gradmgr.ops.")
+        if ours and not name.startswith("_") and name not in _NAMED:
+            setattr(Tensor, name, _naming(member, name, getattr(np.ndarray, name, None)))
+
+
+def _naming(function: Callable[..., Any], name: str, numpys: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Make the same function whose errors begin with its name and have the type of NumPy's; 0.1 us a call."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except errors.REJECTIONS as error:
+            _take_back(error)
+            other = None if isinstance(error, errors.GradmgrError) else _error_of(numpys, args, kwargs)
+            if other is not None and not isinstance(error, type(other)):
+                errors.put_name(other, name)
+                raise other from error
+            errors.put_name(error, name)
+            raise
+
+    return call
+
+
+def _take_back(error: BaseException | None) -> None:
+    """Let go of what a failed call has computed so far, and let the tapes forget what nobody holds any more."""
+    tapes: list[Any] = [rec for rec in recorders(current()) if rec.is_tape]
+    while tapes and error is not None:
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if frame.f_globals.get("__name__", "").partition(".")[0] in ("gradmgr", "numpy"):
+                with suppress(RuntimeError):  # it is running: the caller's
+                    frame.clear()
+        error = error.__context__
+    for tape in tapes:
+        tape.sweep()
+
+
+# More bytes than this are not copied to learn how NumPy would call an error.
+_MUCH = 1 << 24
+
+
+def _error_of(numpys: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | None:
+    """Return what NumPy's function raises when it is given these values, which it gets copies of."""
+    if numpys is None:
+        return None
+    try:
+        values, named = _copies(args), _copies(kwargs)
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            numpys(*values, **named)
+    except errors.REJECTIONS as error:
+        return None if isinstance(error, errors.GradmgrError) else error
+    except Exception:  # whatever it is, it does not tell us more
+        return None
+    return None
+
+
+def _copies(given: Any) -> Any:
+    if isinstance(given, (list, tuple)) and type(given) in (list, tuple):
+        return type(given)(map(_copies, given))
+    if isinstance(given, dict):
+        return {name: _copies(value) for name, value in given.items()}
+    if isinstance(given, Tensor) or _xp.is_array(given):
+        if given.nbytes > _MUCH:
+            raise MemoryError("not worth a copy")
+        return np.array(_xp.to_device(raw(given), "cpu"))
+    return given
+
+
+def _document(function: Callable[..., Any], name: str) -> None:
+    """Give what a template made a line for help()."""
+    if function.__doc__ is None:
+        function.__doc__ = f"Compute `{name}` of Tensors or arrays, differentiably."
+
+
 def bind(door: ModuleType) -> None:
     """Bind NumPy's protocols onto Tensor, served by the functions of `door` and its linalg and fft."""
-    table = MappingProxyType(_served(np.fft, door.fft) | _served(np.linalg, door.linalg) | _served(np, door))
+    for part, numpys in ((door, np), (door.fft, np.fft), (door.linalg, np.linalg)):
+        _name_the_errors(part, numpys)
+    _name_the_methods_errors()
+    windows = {np.lib.stride_tricks.sliding_window_view: sliding_window_view}  # np.lib is handed on, this is ours
+    served = _served(np.fft, door.fft) | _served(np.linalg, door.linalg) | _served(np, door)
+    table = MappingProxyType(served | windows)
     for ufunc, function in table.items():
         if isinstance(ufunc, np.ufunc) and isinstance(function, FunctionType):
             give_methods(function, ufunc)
+            _document(function, f"numpy.{ufunc.__name__}")
+    for name in door.special.__all__:
+        _document(getattr(door.special, name), f"scipy.special.{name}")
     by_name = MappingProxyType({name: function for name, function in vars(door).items() if callable(function)})
 
     def __array_ufunc__(self: Tensor, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
@@ -108,7 +237,7 @@ def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.n
     if is_tracked(self):
         raise errors.TrackedConversionError(
             f"{describe(self)} is tracked by a manager and was about to become a plain NumPy array, which would "
-            "silently cut its gradient; use gradmgr.numpy functions, or say t.numpy() or t.detach()"
+            "silently cut its gradient; use functions of gradmgr.numpy or gradmgr.special, or say t.numpy() or t.detach()"
         )
     if self.device != "cpu":
         raise errors.TrackedConversionError(
@@ -151,5 +280,6 @@ def __dlpack_device__(self: Tensor) -> Any:
 
 def _dotted(function: Any) -> str:
     module = getattr(function, "__module__", None) or "numpy"
+    module = module.removeprefix("numpy").replace("._scimath_impl", ".scimath")  # NumPy before 2.2 says where it lies
     name = str(getattr(function, "__name__", function))
-    return f"{module.removeprefix('numpy')}.{name}".removeprefix(".").removeprefix("_core.")
+    return f"{module}.{name}".removeprefix(".").removeprefix("_core.")

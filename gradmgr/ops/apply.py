@@ -16,7 +16,7 @@ from gradmgr._op import zeros
 from gradmgr._recorder import is_tracked
 from gradmgr._tensor import Tensor, describe, raw, wrap
 from gradmgr.ops.constant import holds_numbers
-from gradmgr.ops.convert import holds_tensor, lift
+from gradmgr.ops.convert import holds_tensor, lift, to
 from gradmgr.ops.create import indices
 from gradmgr.ops.join import stack
 from gradmgr.ops.shape import broadcast_arrays, broadcast_to, expand_dims, moveaxis, reshape
@@ -315,10 +315,11 @@ def _bind_sizes(sizes: dict[str, int], shape: tuple[int, ...], axes: tuple[str, 
 def fromfunction(
     function: Callable[..., Any], shape: Any, *, dtype: Any = float, like: Any = None, **kwargs: Any
 ) -> Any:
-    """Call a function with the coordinates as `numpy.fromfunction`: one Tensor for each axis."""
+    """Call a function with the coordinates as `numpy.fromfunction`: one Tensor for each axis, where `like` lives."""
     if like is not None and not isinstance(like, Tensor):
         return np.fromfunction(function, shape, dtype=dtype, like=like, **kwargs)
-    return function(*indices(shape, dtype=dtype), **kwargs)
+    coordinates = indices(shape, dtype=dtype)
+    return function(*(coordinates if like is None else to(coordinates, like.device)), **kwargs)
 
 
 # ---------------------------------------------------------------- walking over elements

@@ -64,8 +64,17 @@ divide = elementwise("divide", np.divide, "g / y", "-g * out / y", operate="a / 
 negative = elementwise("negative", np.negative, "-g", operate="-a")
 positive = elementwise("positive", np.positive, "g", operate="+a")
 reciprocal = elementwise("reciprocal", np.reciprocal, lambda g, out: -g * out * out)
-remainder = elementwise("remainder", np.remainder, lambda g: g, lambda g, x, y: -g * floor.door(x / y), operate="a % b")
-fmod = elementwise("fmod", np.fmod, lambda g: g, lambda g, x, y: -g * trunc.door(x / y))
+
+
+def _times_taken(x: Any, y: Any, out: Any) -> Any:
+    """How often y was taken from x, a constant; floor(x / y) is one more where the quotient is rounded up to it."""
+    return np.rint((raw(x) - raw(out)) / raw(y))
+
+
+remainder = elementwise(
+    "remainder", np.remainder, lambda g: g, lambda g, x, y, out: -g * _times_taken(x, y, out), operate="a % b"
+)
+fmod = elementwise("fmod", np.fmod, lambda g: g, lambda g, x, y, out: -g * _times_taken(x, y, out))
 floor_divide = elementwise("floor_divide", np.floor_divide, plain_zeros, plain_zeros, operate="a // b")
 
 # ---------------------------------------------------------------- powers
@@ -80,7 +89,11 @@ def _power_x(g: Any, x: Any, y: Any) -> Any:
             return g * (x + x)
         return g * (y * x ** (y - 1)) if y else g * 0
     zero, y = raw(y) == 0, _as_precise(y, g)
-    return g * choose(zero, 0.0, y * x ** choose(zero, 1.0, y - 1))
+    if not zero.any():
+        return g * (y * x ** (y - 1))
+    with np.errstate(all="ignore"):
+        steep = zero & ~np.isfinite(1 / raw(x))  # 0 times inf; elsewhere the slope in y, 1 / x, is that of the product
+    return g * choose(steep, 0.0, y * x ** choose(steep, 1.0, y - 1))
 
 
 def _power_y(g: Any, x: Any, y: Any, out: Any) -> Any:
@@ -184,8 +197,9 @@ arctanh = elementwise("arctanh", np.arctanh, lambda g, x: g / ((1 - x) * (1 + x)
 
 
 def _over_or_zero(value: Any, divisor: Any) -> Any:
-    """Return value / divisor, and 0 where the divisor is 0 (there value is 0 too)."""
-    return value / choose(raw(divisor) == 0, 1.0, divisor)
+    """Return value / divisor, and 0 where the divisor is 0, in every derivative, too."""
+    zero = raw(divisor) == 0
+    return choose(zero, 0.0, value) / choose(zero, 1.0, divisor) if zero.any() else value / divisor
 
 
 def _over_square(g: Any, value: Any, length: Any) -> Any:
@@ -216,7 +230,10 @@ rad2deg = elementwise("rad2deg", np.rad2deg, lambda g: g * (180 / math.pi))
 def _sinc_kernel(x: Any, order: int) -> Any:
     """Return phi_order(pi x)."""
     if order == 0:
-        return np.sinc(x)
+        z = np.pi * x
+        tiny = float(np.finfo(z.dtype).eps) if z.dtype.kind == "f" else 1e-20
+        z = np.where(z == 0, tiny, z)  # numpy.sinc of 2.2 and before gives NaN for a 0 in float16
+        return np.sin(z) / z
     z = np.pi * (x.astype(np.float32) if x.dtype.itemsize == 2 else x)
     near = np.abs(z) < order + 1
     phi = np.where(near, _phi_by_series(np.where(near, z, 0), order), _phi_by_recurrence(np.where(near, 1, z), order))
@@ -270,7 +287,7 @@ def _sign_map(g: Any, x: Any, out: Any) -> Any:
     if not is_complex(x):
         return plain_zeros(g)
     across = g - out * _real_of_product(g, out)
-    return _over_or_zero(choose(raw(x) == 0, 0.0, across), absolute.door(x))
+    return _over_or_zero(across, absolute.door(x))
 
 
 real: Made = elementwise("real", np.real, lambda g: g, jvp=(lambda t: real.door(t),))
@@ -334,7 +351,7 @@ heaviside = _heaviside.door
 
 
 def fix(x: Any, out: Any = None) -> Any:
-    """Round towards zero as `numpy.fix`; the derivative is zero."""
+    """Round towards zero as `numpy.fix`, which NumPy 2.5 deprecates for `trunc`; the derivative is zero."""
     if not (isinstance(x, Tensor) or isinstance(out, Tensor)):
         return np.trunc(x, out=out)
     return trunc.door(x, out=out)
@@ -363,9 +380,14 @@ def _two_results(name: str, ufunc: Any, compute: Callable[..., tuple[Any, Any]],
     def function(*args: Any, out: Any = None, where: Any = True, dtype: Any = None) -> tuple[Any, Any]:
         if len(args) > count and out is None:
             args, out = args[:count], args[count:]
-        if len(args) != count or (out is not None and len(out) > 2):
+        if len(args) != count or (isinstance(out, tuple) and len(out) > 2):
             raise TypeError(f"{name}() takes {count} positional arguments and up to two outs; found {len(args)}")
+        if out is not None and not isinstance(out, tuple):
+            raise TypeError(f"{name}: 'out' must be a tuple of two Tensors or arrays; found {type(out).__name__}")
         outs = (None, None) if out is None else (*out, None)[:2]
+        for t in outs:
+            if t is not None and not isinstance(t, Tensor) and not _xp.is_array(t):
+                raise TypeError(f"{name}: each of 'out' must be a Tensor or an array; found {type(t).__name__}")
         if not any(isinstance(t, Tensor) for t in (*args, *outs, where)):
             found: tuple[Any, Any] = ufunc(*args, out=outs, where=where, dtype=dtype)
             return found
@@ -377,7 +399,9 @@ def _two_results(name: str, ufunc: Any, compute: Callable[..., tuple[Any, Any]],
         else:
             args = (args[0] if isinstance(args[0], Tensor) else wrap(np.asarray(args[0])), *args[1:])
             results = _part(name, compute, args, outs, where, 0), _part(name, compute, args, outs, where, 1)
-        one, two = (z if o is None else store(o, z, f"{name}(out=...)") for z, o in zip(results, outs, strict=True))
+        asked = f"{name}(out=...)"
+        pairs = zip(results, outs, strict=True)
+        one, two = [z if o is None else store(o, z, asked, may_broadcast=True) for z, o in pairs]
         return one, two
 
     function.__name__ = function.__qualname__ = name
@@ -522,20 +546,49 @@ clip_between = custom(
 )
 
 
-def clip(a: Any, min: Any = None, max: Any = None, out: Any = None, *, a_min: Any = None, a_max: Any = None) -> Any:
-    """Clip as `numpy.clip`: the derivative is 1 at a bound, and outside it goes to the bound."""
-    if (a_min is not None or a_max is not None) and (min is not None or max is not None):
-        raise ValueError("clip takes a_min and a_max or min and max, not both")
-    low = a_min if min is None else min
-    high = a_max if max is None else max
-    if not any(isinstance(t, Tensor) for t in (a, low, high, out)):
-        return np.clip(a, low, high, out=out)
+_NOT_GIVEN: Any = np._NoValue
+
+
+def clip(
+    a: Any,
+    a_min: Any = _NOT_GIVEN,
+    a_max: Any = _NOT_GIVEN,
+    out: Any = None,
+    *,
+    min: Any = _NOT_GIVEN,
+    max: Any = _NOT_GIVEN,
+    **kwargs: Any,
+) -> Any:
+    """Clip as `numpy.clip`: the derivative is 1 at a bound, and outside it goes to the bound.
+
+    One bound alone will do, as the Array API standard has it.
+    """
+    given = [bound is not _NOT_GIVEN for bound in (a_min, a_max, min, max)]
+    if any(given[:2]) and any(given[2:]):
+        raise ValueError("clip: passing `min` or `max` when `a_min` and `a_max` are provided is forbidden")
+    low, high = (a_min, a_max) if any(given[:2]) else (min, max)
+    low, high = (None if bound is _NOT_GIVEN else bound for bound in (low, high))
+    if not any(isinstance(t, Tensor) for t in (a, low, high, out, *kwargs.values())):
+        return np.clip(a, low, high, out=out, **kwargs)
+    unknown = kwargs.keys() - {"where", "dtype"}
+    if unknown:
+        raise TypeError(f"clip() of Tensors does not take the keyword argument {sorted(unknown)[0]!r}")
     a, low, high = (t if t is None or isinstance(t, Tensor) else _xp.need_operand(t, "clip") for t in (a, low, high))
-    if any(isinstance(t, Tensor) and _xp.is_differentiable(t.dtype) for t in (a, low, high)):
-        z = clip_between(a, -np.inf if low is None else low, np.inf if high is None else high)
-    else:
-        z = wrap(np.clip(raw(a), raw(low), raw(high)))
-    return z if out is None else store(out, z, "clip(out=...)")
+    if kwargs:
+        bounds = {name: bound for name, bound in (("min", low), ("max", high)) if bound is not None}
+
+        def clip(x: Any, *values: Any) -> Any:
+            return _clipped(x, **dict(zip(bounds, values, strict=True)))
+
+        return with_keywords(clip, None, (a, *bounds.values()), out, kwargs.get("where", True), kwargs.get("dtype"))
+    z = _clipped(a, low, high)
+    return z if out is None else store(out, z, "clip(out=...)", may_broadcast=True)
+
+
+def _clipped(a: Any, min: Any = None, max: Any = None) -> Any:
+    if any(isinstance(t, Tensor) and _xp.is_differentiable(t.dtype) for t in (a, min, max)):
+        return clip_between(a, -np.inf if min is None else min, np.inf if max is None else max)
+    return wrap(np.clip(raw(a), raw(min), raw(max)))
 
 
 # ---------------------------------------------------------------- numbers in the place of NaN and infinities

@@ -95,7 +95,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = _NOT_GIVEN, append: 
         ends = {"prepend": prepend, "append": append}
         return np.diff(a, n, axis, **{name: end for name, end in ends.items() if end is not _NOT_GIVEN})
     if n == 0:
-        return a
+        return as_tensor(a)
     if n < 0:
         raise ValueError(f"diff: order must be non-negative but got {n}")
     a, before, after = together(a, *(None if end is _NOT_GIVEN else end for end in (prepend, append)))
@@ -215,6 +215,8 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> An
         return np.gradient(f, *varargs, axis=axis, edge_order=edge_order)  # type: ignore[call-overload]  # any integer
     f, *lifted = together(f, *varargs)
     f = as_tensor(f)
+    if f.dtype.kind == "b":
+        raise TypeError("gradient: NumPy does not subtract booleans; cast them first")
     axes = tuple(range(f.ndim)) if axis is None else normalize_axis_tuple(axis, f.ndim, "gradient")
     numbers = (int, float, complex)  # these stay as they are, weak in promotion
     given = [v if isinstance(v, numbers) else t for v, t in zip(varargs, lifted, strict=True)]
@@ -312,6 +314,7 @@ class _Segments:
             upper = np.minimum(lower + 1, last)
             inside = ~((a < b[0]) | (a > b[-1])) & (b[upper] > b[lower])
             self._found = lower, upper, inside, (a >= b[-1]).astype(np.float64)
+            self._x = self._knots = None  # no longer needed
         return self._found
 
 
@@ -462,7 +465,11 @@ def _pair(a: Any, v: Any, mode: Any, name: str) -> tuple[Any, Any]:
     """Lift and check what is convolved."""
     if mode not in ("full", "same", "valid"):
         raise ValueError(f"{name}: mode is 'full', 'same' or 'valid'; found {mode!r}")
-    a, v = (reshape(t, (1,)) if t.ndim == 0 else t for t in together(a, v))
+    a, v = together(a, v)
+    if name == "convolve":
+        a, v = (reshape(t, (1,)) if t.ndim == 0 else t for t in (a, v))
+    elif not a.ndim or not v.ndim:
+        raise ValueError(f"{name}: object of too small depth for desired array: an array has no axis")
     for side, t in (("a", a), ("v", v)):
         if t.ndim > 1:
             raise ValueError(f"{name}: object too deep for desired array: {side} has shape {t.shape}, not one axis")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _xp
+from gradmgr import _xp, errors
 from gradmgr._inplace import store
 from gradmgr._tensor import Tensor, wrap
 
@@ -34,6 +34,11 @@ def _values(a: Any) -> Any:
     return type(a)(map(_values, a)) if a.__class__ in _SEQUENCES else a
 
 
+def _beside_each_other(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    xp = next((_xp.namespace(a) for a in values if _xp.namespace(a) is not np), np)
+    return values if xp is np else tuple([xp.asarray(a) if a.__class__ in _SEQUENCES else a for a in values])
+
+
 def _has_tensor(a: Any) -> bool:
     return isinstance(a, Tensor) or (a.__class__ in _SEQUENCES and _any(map(_has_tensor, a)))
 
@@ -52,8 +57,11 @@ def _place_of_out(function: Callable[..., Any]) -> tuple[int, tuple[str, ...]] |
     return (names.index("out"), names[names.index("out") :]) if "out" in names else None
 
 
-def constant(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a NumPy function take Tensors: computed on the values, never recorded."""
+def constant(function: Callable[..., Any], arrays_first: int = 0) -> Callable[..., Any]:
+    """Let a NumPy function take Tensors: computed on the values, never recorded.
+
+    Of its first arguments, so many are arrays: lists among them go to where the others live.
+    """
     name = function.__name__
     place: Any = ...  # looked up when it is first asked for: reading signatures takes 3 ms of the import
 
@@ -61,21 +69,34 @@ def constant(function: Callable[..., Any]) -> Callable[..., Any]:
         nonlocal place
         if len(args) > 1:
             place = _place_of_out(function) if place is ... else place
-            if place is not None and len(args) > place[0]:
-                kwargs = dict(zip(place[1], args[place[0] :], strict=False)) | kwargs
-                args = args[: place[0]]
+            if place is not None and place[0] < len(args) <= place[0] + len(place[1]):  # NumPy rejects more
+                given = dict(zip(place[1], args[place[0] :], strict=False))
+                if len(given) < len(args) - place[0] or given.keys() & kwargs:
+                    raise TypeError(f"{name}() was given too many arguments, or one both by position and by name")
+                kwargs, args = given | kwargs, args[: place[0]]
         out = kwargs.get("out")
         if isinstance(out, (Tensor, tuple)):
             del kwargs["out"]
-            return store(out, call(*args, **kwargs), f"{name}(out=...)")
-        if not _any(map(_has_tensor, (*args, *kwargs.values()))):
-            return function(*args, **kwargs)
-        arrays = [_values(t) for t in args]
+            z = call(*args, **kwargs)
+            return store(out, z, f"{name}(out=...)", may_broadcast=isinstance(function, np.ufunc))
+        arrays = args
         try:
+            if not _any(map(_has_tensor, (*args, *kwargs.values()))):
+                return function(*args, **kwargs)
+            arrays = tuple(map(_values, args))
+            arrays = (*_beside_each_other(arrays[:arrays_first]), *arrays[arrays_first:])
             return _results(function(*arrays, **{key: _values(value) for key, value in kwargs.items()}))
-        except TypeError:
-            _xp.check_mixed(name, *arrays)
+        except errors.REJECTIONS as error:
+            if isinstance(error, TypeError):
+                _xp.check_mixed(name, *arrays)
+            errors.put_name(error, name)
             raise
+        except (AttributeError, NotImplementedError) as error:
+            if not _any(_xp.is_array(a) and _xp.namespace(a) is not np for a in arrays):
+                raise
+            raise errors.UnsupportedFunctionError(
+                f"{name} does not run on a GPU with these arguments: {error}; move to the CPU with .to('cpu') for it"
+            ) from error
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"`numpy.{name}` on the values; the result carries no gradient."
@@ -141,7 +162,7 @@ argwhere = constant(np.argwhere)
 argmax = constant(np.argmax)
 argmin = constant(np.argmin)
 argsort = constant(np.argsort)
-searchsorted = constant(np.searchsorted)
+searchsorted = constant(np.searchsorted, 2)
 result_type = constant(np.result_type)
 
 # ---------------------------------------------------------------- integers, tests, indices
@@ -199,9 +220,14 @@ def output(function: Callable[..., Any], value: Callable[[Any], Any] = _on_host)
     """Let a NumPy function that writes text or a file take Tensors by their values, tracked ones too."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*map(value, args), **{key: value(a) for key, a in kwargs.items()})
+        try:
+            return function(*map(value, args), **{key: value(a) for key, a in kwargs.items()})
+        except errors.REJECTIONS as error:
+            errors.put_name(error, function.__name__)
+            raise
 
     call.__name__ = call.__qualname__ = function.__name__
+    call.__dict__["__wrapped__"] = function  # for inspect.signature
     call.__doc__ = f"`numpy.{function.__name__}` of the values, copied from a GPU where they live there."
     return call
 

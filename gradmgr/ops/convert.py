@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _xp
+from gradmgr import _xp, errors
 from gradmgr._inplace import as_type, copied
 from gradmgr._op import Function, linear, zeros
-from gradmgr._tensor import Tensor, wrap
+from gradmgr._recorder import is_tracked
+from gradmgr._tensor import Tensor, describe, raw, wrap
 
 
 def lift(a: Any) -> Any:
@@ -22,7 +23,7 @@ def lift(a: Any) -> Any:
         return from_nested(a)
     made = np.asarray(a)
     if made.dtype == object:
-        raise TypeError(
+        raise errors.DtypeError(
             f"expected Tensors, arrays or numbers; found {type(a).__module__}.{type(a).__qualname__}, of which NumPy "
             "makes an array of objects"
         )
@@ -32,6 +33,20 @@ def lift(a: Any) -> Any:
 def holds_tensor(a: Any) -> bool:
     """Tell whether nested lists and tuples hold a Tensor."""
     return isinstance(a, Tensor) or (isinstance(a, (list, tuple)) and any(holds_tensor(part) for part in a))
+
+
+def untracked(value: Any, function: str, name: str) -> Any:
+    """Return a parameter in which there is no derivative, as a plain array or whatever else it is.
+
+    Raises:
+        UnsupportedFunctionError: a manager tracks it.
+    """
+    if isinstance(value, Tensor) and is_tracked(value):
+        raise errors.UnsupportedFunctionError(
+            f"{function} has no derivative in {name}, and {describe(value)} is tracked by a manager; "
+            f"pass {name}.detach() if none is wanted"
+        )
+    return raw(value)
 
 
 def from_nested(a: Any) -> Any:
@@ -59,9 +74,28 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: str | None = Non
     return copied(x) if copy and x is given else x
 
 
-def copy(a: Any) -> Any:
+def copy(a: Any, order: str = "K", subok: bool = False) -> Any:
     """Copy into memory of its own as `numpy.copy`; gradients flow through."""
-    return copied(lift(a))
+    if subok and not holds_tensor(a):
+        return np.copy(a, order, subok)
+    a = lift(a)
+    if a.ndim == 0:
+        read_order(order)
+        return copied(a)
+    return laid_out(a, read_order(order)) if isinstance(a, Tensor) else a.copy(order=order)
+
+
+def read_order(order: Any) -> str:
+    """Read order= of a copy."""
+    if not isinstance(order, str | None):
+        raise TypeError(f"order must be str, not {type(order).__name__}")
+    read = "K" if order is None else order.upper()
+    if read not in ("C", "F", "A", "K"):
+        raise ValueError(f"order must be one of 'C', 'F', 'A', or 'K' (got {order!r})")
+    return read
+
+
+laid_out: Function = linear("copy_in_order", lambda a, order: a.copy(order=order), lambda g: g)
 
 
 _to: Function = linear(

@@ -15,7 +15,7 @@ from gradmgr._recorder import is_tracked
 from gradmgr._tensor import Tensor, describe, raw, wrap
 from gradmgr.ops.arithmetic import absolute, exp, floor, log, power
 from gradmgr.ops.constant import holds_numbers
-from gradmgr.ops.convert import astype, from_nested, holds_tensor, lift, to
+from gradmgr.ops.convert import astype, from_nested, holds_tensor, laid_out, lift, read_order, to
 from gradmgr.ops.join import stack
 from gradmgr.ops.shape import expand_dims, moveaxis, reshape
 
@@ -30,23 +30,42 @@ def _library(device: str | None) -> Any:
     return _xp.import_cupy(f"device {device!r}")
 
 
-def zeros(shape: Any, dtype: Any = float, order: str = "C", *, device: str | None = None) -> Tensor:
-    """Return zeros."""
-    return wrap(_library(device).zeros(shape, dtype, order))
+def device_for(device: str | None, like: Any) -> str | None:
+    """Return the device that device= or, where that says nothing, like= names."""
+    if device is not None or like is None:
+        return device
+    if not _xp.is_array(raw(like)):
+        raise TypeError("The `like` argument must be an array or a Tensor, on whose device the result is made")
+    return _xp.device_of(raw(like))
 
 
-def ones(shape: Any, dtype: Any = float, order: str = "C", *, device: str | None = None) -> Tensor:
-    """Return ones."""
-    return wrap(_library(device).ones(shape, dtype, order))
+def zeros(shape: Any, dtype: Any = None, order: str = "C", *, device: str | None = None, like: Any = None) -> Tensor:
+    """Return zeros; on the device of `like`."""
+    return wrap(_library(device_for(device, like)).zeros(shape, float if dtype is None else dtype, order))
 
 
-def empty(shape: Any, dtype: Any = float, order: str = "C", *, device: str | None = None) -> Tensor:
-    """Return a tensor whose values are whatever was in memory."""
-    return wrap(_library(device).empty(shape, dtype, order))
+def ones(shape: Any, dtype: Any = None, order: str = "C", *, device: str | None = None, like: Any = None) -> Tensor:
+    """Return ones; on the device of `like`."""
+    return wrap(_library(device_for(device, like)).ones(shape, float if dtype is None else dtype, order))
 
 
-def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C", *, device: str | None = None) -> Tensor:
+def empty(shape: Any, dtype: Any = None, order: str = "C", *, device: str | None = None, like: Any = None) -> Tensor:
+    """Return a tensor whose values are whatever was in memory; on the device of `like`."""
+    return wrap(_library(device_for(device, like)).empty(shape, float if dtype is None else dtype, order))
+
+
+def full(
+    shape: Any,
+    fill_value: Any,
+    dtype: Any = None,
+    order: str = "C",
+    *,
+    device: str | None = None,
+    like: Any = None,
+) -> Tensor:
     """Return a tensor filled with one value; gradients flow into a Tensor given as `fill_value`."""
+    device = device_for(device, like)
+    fill_value = lift(fill_value) if holds_tensor(fill_value) else fill_value
     if isinstance(fill_value, Tensor):
         z = empty(shape, fill_value.dtype if dtype is None else dtype, order, device=device or fill_value.device)
         z[...] = fill_value
@@ -56,9 +75,15 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C", *, de
 
 def _like(name: str) -> Any:
     def function(
-        a: Any, dtype: Any = None, order: str = "K", *, shape: Any = None, device: str | None = None
+        a: Any,
+        dtype: Any = None,
+        order: str = "K",
+        subok: bool = True,
+        shape: Any = None,
+        *,
+        device: str | None = None,
     ) -> Tensor:
-        a = raw(a) if _xp.is_array(raw(a)) else np.asarray(a)
+        a = raw(lift(a))
         return _made(getattr(_xp.namespace(a), name)(a, dtype=dtype, order=order, shape=shape), device)
 
     function.__name__ = function.__qualname__ = name
@@ -72,11 +97,18 @@ empty_like = _like("empty_like")
 
 
 def full_like(
-    a: Any, fill_value: Any, dtype: Any = None, order: str = "K", *, shape: Any = None, device: str | None = None
+    a: Any,
+    fill_value: Any,
+    dtype: Any = None,
+    order: str = "K",
+    subok: bool = True,
+    shape: Any = None,
+    *,
+    device: str | None = None,
 ) -> Tensor:
     """Return a tensor filled with one value, in the shape, dtype and device of another array."""
-    z: Tensor = empty_like(a, dtype, order, shape=shape, device=device)
-    z[...] = fill_value
+    z: Tensor = empty_like(a, dtype, order, subok, shape, device=device)
+    z[...] = lift(fill_value)
     return z
 
 
@@ -89,11 +121,26 @@ def number_of(t: Any, asked: str, instead: str) -> Any:
             f"{asked} would take {describe(t)}, which a manager tracks, as a number and lose its history; "
             f"say t.item(), or {instead}"
         )
+    if t.ndim:
+        raise TypeError(f"{asked} takes {describe(t)} as a number; only a Tensor without axes is one")
     return t.item()
 
 
-def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: str | None = None) -> Tensor:
-    """Return evenly spaced values within an interval, by a step."""
+def arange(
+    start_or_stop: Any = None,
+    /,
+    stop: Any = None,
+    step: Any = 1,
+    *,
+    dtype: Any = None,
+    device: str | None = None,
+    like: Any = None,
+) -> Tensor:
+    """Return evenly spaced values within an interval, by a step; on the device of `like`."""
+    if start_or_stop is None and stop is None:
+        raise TypeError("arange() requires stop to be specified.")
+    start = 0 if start_or_stop is None else start_or_stop
+    device = device_for(device, like)
     start, stop, step = (number_of(t, "arange", "use start + step * arange(n)") for t in (start, stop, step))
     first, last = (0, start) if stop is None else (start, stop)
     return wrap(_library(device).arange(first, last, step, dtype=dtype))
@@ -161,7 +208,8 @@ def logspace(
         axes = max(t.ndim for t in (start, stop, base))
         start, stop, base = (_with_axes(t, axes) for t in (start, stop, base))
         base = expand_dims(base, axis)
-    z: Tensor = power.door(base, linspace(start, stop, num, endpoint, axis=axis))
+    made_beside = base.device if isinstance(base, Tensor) and not (holds_tensor(start) or holds_tensor(stop)) else None
+    z: Tensor = power.door(base, linspace(start, stop, num, endpoint, axis=axis, device=made_beside))
     return z if dtype is None else astype(z, dtype, copy=False)
 
 
@@ -213,22 +261,54 @@ def eye(
     order: str = "C",
     *,
     device: str | None = None,
+    like: Any = None,
 ) -> Tensor:
-    """Return ones on a diagonal, zeros elsewhere."""
-    return wrap(_library(device).eye(N, M, k, dtype, order))
+    """Return ones on a diagonal, zeros elsewhere; on the device of `like`."""
+    return wrap(_library(device_for(device, like)).eye(N, M, k, dtype, order))
 
 
-def identity(n: int, dtype: Any = None) -> Tensor:
-    """Return the identity matrix."""
-    return eye(n, dtype=float if dtype is None else dtype)
+def identity(n: int, dtype: Any = None, *, like: Any = None) -> Tensor:
+    """Return the identity matrix; on the device of `like`."""
+    return eye(n, dtype=float if dtype is None else dtype, like=like)
 
 
 def array(
-    object: Any, dtype: Any = None, *, copy: bool | None = True, ndmin: int = 0, device: str | None = None
+    object: Any,
+    dtype: Any = None,
+    *,
+    copy: bool | None = True,
+    order: str | None = "K",
+    subok: bool = False,
+    ndmin: int = 0,
+    ndmax: int = 0,
+    like: Any = None,
+    device: str | None = None,
 ) -> Tensor:
     """Return a Tensor of anything array-like, by default a copy; gradients flow through Tensors in it."""
-    z = _converted(object, dtype, device, copy)
-    return z.reshape((1,) * (ndmin - z.ndim) + tuple(z.shape)) if z.ndim < ndmin else z
+    copy = copy_asked(copy)
+    z = _converted(object, dtype, device_for(device, like), copy)
+    if 0 < ndmax < z.ndim:
+        raise errors.UnsupportedFunctionError(f"array(ndmax={ndmax}) would make an array of objects of {describe(z)}")
+    made = in_order(z, order)
+    if copy is False and made is not z:
+        raise ValueError(f"array with copy=False would need a copy for order {order!r}")
+    return reshape(made, (1,) * (ndmin - z.ndim) + tuple(z.shape)) if z.ndim < ndmin else made
+
+
+def copy_asked(copy: Any) -> bool | None:
+    """Read copy=."""
+    if isinstance(copy, str):
+        raise ValueError("strings are not allowed for 'copy' keyword. Use True/False/None instead.")
+    return None if copy is None else bool(copy)
+
+
+def in_order(t: Tensor, order: str | None) -> Tensor:
+    """Return the tensor with its memory in C or Fortran order; itself if it is so."""
+    order = read_order(order)
+    if order in ("A", "K") or t.ndim < 1 or t._array.flags[f"{order}_CONTIGUOUS"]:
+        return t
+    made: Tensor = laid_out(t, order)
+    return made
 
 
 def asarray(data: Any, dtype: Any = None, device: str | None = None, *, copy: bool | None = None) -> Tensor:
@@ -280,9 +360,14 @@ def _made_from_numbers(function: Callable[..., Any], instead: str) -> Callable[.
 
     def call(*args: Any, **kwargs: Any) -> Any:
         numbers = [number_of(t, name, instead) for t in args]
-        return _as_tensors(function(*numbers, **{k: number_of(t, name, instead) for k, t in kwargs.items()}))
+        try:
+            return _as_tensors(function(*numbers, **{k: number_of(t, name, instead) for k, t in kwargs.items()}))
+        except errors.REJECTIONS as error:
+            errors.put_name(error, name)
+            raise
 
     call.__name__ = call.__qualname__ = name
+    call.__dict__["__wrapped__"] = function  # for inspect.signature
     call.__doc__ = f"Return what `numpy.{name}` does, as a Tensor or a tuple of them."
     return call
 
@@ -310,12 +395,19 @@ def _read_by(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     name = function.__name__
 
-    def call(*args: Any, like: Any = None, **kwargs: Any) -> Any:
-        if like is None or isinstance(like, Tensor):
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if isinstance(kwargs.get("like"), Tensor):
+            kwargs["like"] = None
+        elif kwargs.get("like") is not None:
+            return function(*args, **kwargs)
+        try:
             return _as_tensors(function(*args, **kwargs))
-        return function(*args, like=like, **kwargs)
+        except errors.REJECTIONS as error:
+            errors.put_name(error, name)
+            raise
 
     call.__name__ = call.__qualname__ = name
+    call.__dict__["__wrapped__"] = function  # for inspect.signature
     call.__doc__ = f"Return what `numpy.{name}` reads: Tensors of numbers; NumPy's own object of anything else."
     return call
 

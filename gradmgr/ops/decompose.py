@@ -394,8 +394,23 @@ def eigvalsh(a: Any, UPLO: Literal["L", "U", "l", "u"] = "L") -> Any:  # noqa: N
 # ---------------------------------------------------------------- eig
 
 
+# NumPy 2.5 and later, and CuPy; before, real arrays for real matrices of real eigenvalues.
+_EIG_IS_COMPLEX = np.lib.NumpyVersion(np.__version__) >= "2.5.0"
+
+
 def _eig_kernel(a: Any) -> Any:
-    return tuple(_named("eig", np.linalg.eig, a))
+    """Real where all eigenvalues of a real matrix are, whatever the library gives: real vectors have no phase."""
+    w, v = _named("eig", np.linalg.eig, a)
+    if w.dtype.kind == "c" and a.dtype.kind != "c" and not w.imag.any():
+        return w.real.copy(), v.real.copy()
+    return w, v
+
+
+def _eig_as_library(z: Any, a: Any) -> Any:
+    """Make a result complex where the library's would be."""
+    if is_complex(z) or not (_EIG_IS_COMPLEX or _xp.namespace(raw(a)) is not np):
+        return z
+    return as_type(z, np.result_type(z.dtype, np.complex64))
 
 
 def _eig_vjp(g: Any, w: Any, v: Any, shape: Any) -> Any:
@@ -431,7 +446,7 @@ _eig = several("eig", _eig_kernel, ("w", "v"), vjp=_eig_vjp, jvp=_eig_jvp)
 
 
 def eig(a: Any) -> Any:
-    """Eigenvalues and right eigenvectors as `numpy.linalg.eig`, real where all eigenvalues are.
+    """Eigenvalues and right eigenvectors as `numpy.linalg.eig`; NumPy before 2.5 gives real ones where all are real.
 
     The vectors keep their length 1. At equal eigenvalues the derivative is right where the indeterminacy of the
     vectors cancels or only eigenvalues are used, else NaN; NaN where there are too few eigenvectors. A result
@@ -440,7 +455,8 @@ def eig(a: Any) -> Any:
     """
     if not holds_tensor(a):
         return np.linalg.eig(a)
-    return EigResult(*_eig(lift(a)))
+    a = lift(a)
+    return EigResult(*[_eig_as_library(z, a) for z in _eig(a)])
 
 
 def eigvals(a: Any) -> Any:
@@ -449,7 +465,7 @@ def eigvals(a: Any) -> Any:
         return np.linalg.eigvals(a)
     a = lift(a)
     if is_tracked(a):
-        return _eig(a)[0]
+        return _eig_as_library(_eig(a)[0], a)
     return wrap(_named("eigvals", np.linalg.eigvals, raw(a)))
 
 

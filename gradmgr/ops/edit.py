@@ -17,18 +17,19 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 from gradmgr import _xp, errors
 from gradmgr._broadcast import broadcast_to
 from gradmgr._elementwise import Made, multilinear
-from gradmgr._index import getitem, scatter
+from gradmgr._index import add_at, getitem, scatter
 from gradmgr._inplace import as_type, copied, setitem
 from gradmgr._op import Function, linear, zeros
 from gradmgr._recorder import is_tracked
 from gradmgr._tensor import Tensor, describe, raw, wrap
 from gradmgr.ops.arithmetic import choose, power
 from gradmgr.ops.convert import holds_tensor, lift
-from gradmgr.ops.create import arange, asarray, linspace
+from gradmgr.ops.create import arange, asarray, copy_asked, device_for, linspace
+from gradmgr.ops.create import in_order as _in_order
 from gradmgr.ops.join import concatenate, vstack
 from gradmgr.ops.order import along, beside, library, sort
 from gradmgr.ops.reduce import max, mean, min
-from gradmgr.ops.shape import diag, flip, moveaxis, ravel, reshape, tile, transpose
+from gradmgr.ops.shape import diag, flip, lengths_of, moveaxis, ravel, reshape, tile, transpose
 
 # NumPy's own, which compute on shapes and slices.
 broadcast_shapes = np.broadcast_shapes
@@ -40,8 +41,9 @@ def _naming(name: str) -> Iterator[None]:
     """Put our function's name before what NumPy says is wrong with positions or axes."""
     try:
         yield
-    except (IndexError, TypeError, ValueError) as error:
-        raise type(error)(f"{name}: {error}") from None
+    except errors.REJECTIONS as error:
+        errors.put_name(error, name)
+        raise
 
 
 def _on_axis(axis: int, part: Any) -> tuple[Any, ...]:
@@ -74,7 +76,7 @@ def _add_up(g: Any, index: Any, length: int, axis: int) -> Any:
     xp = _xp.namespace(g)
     z = xp.zeros((*g.shape[:axis], length, *g.shape[axis + 1 :]), g.dtype)
     if xp is not np:
-        xp.add.at(z, _on_axis(axis, index), g)
+        add_at(z, _on_axis(axis, index), g)
         return z
     places, first = np.unique(index, return_index=True)
     z[_on_axis(axis, places)] = g.take(first, axis)
@@ -144,11 +146,14 @@ def put(a: Any, ind: Any, v: Any, mode: Any = "raise") -> None:
     with _naming("put"):
         np.put(np.zeros(1), 0, 0, mode)
     xp, v = _xp.namespace(a._array), beside(v, a)
-    places = xp.asarray(raw(lift(ind))).astype(np.intp).ravel()
+    found = raw(lift(ind))
+    if _xp.is_array(raw(ind)) and not np.can_cast(found.dtype, np.intp, "safe"):
+        raise TypeError(f"put: cannot cast the positions from {found.dtype} to {np.dtype(np.intp)} safely")
+    places = xp.asarray(found).astype(np.intp).ravel()
+    if places.size and not a.size:
+        raise IndexError("put: cannot replace elements of an empty array")
     if not places.size or not v.size:
         return
-    if not a.size:
-        raise IndexError("put: cannot replace elements of an empty array")
     if mode == "wrap":
         places = places % a.size
     elif mode == "clip":
@@ -360,7 +365,7 @@ def resize(a: Any, new_shape: Any) -> Any:
     if not holds_tensor(a):
         return np.resize(a, new_shape)
     a = ravel(lift(a))
-    shape = (int(new_shape),) if isinstance(new_shape, (int, np.integer)) else tuple(int(n) for n in new_shape)
+    shape = lengths_of(new_shape, "resize")
     if any(n < 0 for n in shape):
         raise ValueError("resize: all elements of `new_shape` must be non-negative")
     size = math.prod(shape)
@@ -398,14 +403,22 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> An
     With mode="empty" the padding is zero. A user's function as the mode gets each vector as a
     Tensor, which it writes to in place.
     """
-    given = (array, *kwargs.values())
-    if not any(holds_tensor(part) for part in given):
+    if not callable(mode):
+        with _naming("pad"):  # here, and not by the door: the errors of a user's function are the user's
+            return _padded(array, pad_width, mode, kwargs)
+    if not any(holds_tensor(part) for part in (array, pad_width, *kwargs.values())):
+        return np.pad(array, pad_width, mode, **kwargs)
+    array = lift(array)
+    array = array if isinstance(array, Tensor) else wrap(array)
+    return _padded_by(mode, array, _widths(pad_width, array.ndim), kwargs)
+
+
+def _padded(array: Any, pad_width: Any, mode: Any, kwargs: dict[str, Any]) -> Any:
+    if not any(holds_tensor(part) for part in (array, pad_width, *kwargs.values())):
         return np.pad(array, pad_width, mode, **kwargs)
     array = lift(array)
     array = array if isinstance(array, Tensor) else wrap(array)
     widths = _widths(pad_width, array.ndim)
-    if callable(mode):
-        return _padded_by(mode, array, widths, kwargs)
     if mode not in _PADDINGS:
         raise ValueError(f"pad: mode {mode!r} is not supported")
     padding, allowed = _PADDINGS[mode]
@@ -777,25 +790,9 @@ def row_stack(tup: Any, *, dtype: Any = None, casting: Any = "same_kind") -> Any
 
 # ---------------------------------------------------------------- layouts
 
-_laid_out: Function = linear("copy_in_order", lambda a, order: a.copy(order=order), lambda g: g)
-
 
 def _device_of(like: Any) -> str | None:
-    if like is None:
-        return None
-    if not _xp.is_array(raw(like)):
-        raise TypeError("The `like` argument must be an array or a Tensor, on whose device the result is made")
-    return _xp.device_of(raw(like))
-
-
-def _in_order(t: Tensor, order: str | None) -> Tensor:
-    """Return the tensor with its memory in C or Fortran order; itself if it is so."""
-    if order not in ("C", "F", "A", "K", None):
-        raise ValueError(f"order must be one of 'C', 'F', 'A', or 'K' (got {order!r})")
-    if order in ("A", "K", None) or t.ndim < 1 or t._array.flags[f"{order}_CONTIGUOUS"]:
-        return t
-    made: Tensor = _laid_out(t, order)
-    return made
+    return device_for(None, like)
 
 
 def _at_least_one_axis(t: Tensor) -> Any:
@@ -812,21 +809,30 @@ def asfortranarray(a: Any, dtype: Any = None, *, like: Any = None) -> Any:
     return _at_least_one_axis(_in_order(asarray(a, dtype, _device_of(like)), "F"))
 
 
-def asanyarray(
-    a: Any,
-    dtype: Any = None,
-    order: str | None = None,
-    *,
-    device: str | None = None,
-    copy: bool | None = None,
-    like: Any = None,
-) -> Tensor:
-    """Return a Tensor as `asarray` does, in the memory order asked for; gradients flow through."""
-    t = asarray(a, dtype, device if like is None else _device_of(like), copy=copy)
-    made = _in_order(t, order)
-    if copy is False and made is not t:
-        raise ValueError(f"asanyarray with copy=False would need a copy for order {order!r}")
-    return made
+def _as_tensor(name: str) -> Callable[..., Tensor]:
+    def function(
+        a: Any,
+        dtype: Any = None,
+        order: str | None = None,
+        *,
+        device: str | None = None,
+        copy: bool | None = None,
+        like: Any = None,
+    ) -> Tensor:
+        copy = copy_asked(copy)
+        t = asarray(a, dtype, device_for(device, like), copy=copy)
+        made = _in_order(t, order)
+        if copy is False and made is not t:
+            raise ValueError(f"{name} with copy=False would need a copy for order {order!r}")
+        return made
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"Return a Tensor as `gradmgr.asarray` does, by the arguments of `numpy.{name}`."
+    return function
+
+
+asanyarray = _as_tensor("asanyarray")
+numpys_asarray = _as_tensor("asarray")
 
 
 def asarray_chkfinite(a: Any, dtype: Any = None, order: str | None = None) -> Tensor:

@@ -76,6 +76,8 @@ def _transform(name: str) -> Callable[..., Any]:
     one, many = getattr(np.fft, name), getattr(np.fft, f"{name}n")
 
     def kernel(a: Any, s: Lengths, axes: Axes, norm: str) -> Any:
+        if name == "irfft" and not a.shape[axes[-1]]:  # of nothing NumPy's reads memory that it did not write
+            a = _resize_kernel(a, tuple([1 if k == axes[-1] else n for k, n in enumerate(a.shape)]))
         return one(a, s[0], axes[0], norm) if len(axes) == 1 else many(a, s, axes, norm)
 
     return kernel
@@ -299,6 +301,8 @@ def _frequencies(n: Any, first: int, count: int, d: Any, dtype: Any, device: str
     """Return (first, first + 1, ...) / (n d), the zero and what follows it in front."""
     if not isinstance(n, (int, np.integer)):
         raise ValueError(f"{name}: n should be an integer; found {n!r}")
+    if n < 0:
+        raise ValueError(f"{name}: n must not be negative; found {n}")
     steps = _xp.namespace(raw(d)).arange(first, first + count)
     return asarray(np.roll(steps, first) * (1.0 / (n * d)), dtype=dtype, device=device)
 

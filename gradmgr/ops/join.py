@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ from gradmgr import _xp
 from gradmgr._custom import variadic
 from gradmgr._index import getitem
 from gradmgr._inplace import as_type, store
-from gradmgr._tensor import Tensor, raw
-from gradmgr.ops.convert import lift
+from gradmgr._tensor import Tensor, raw, wrap
+from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.shape import atleast_1d, atleast_2d, atleast_3d, expand_dims, moveaxis, ravel
 
 
@@ -33,25 +34,42 @@ _concatenate = variadic(
 )
 
 
+# Python's numbers leave the dtype to the arrays beside them.
+_WEAK = (int, float, complex)
+
+
+def _cast_part(a: Any, dtype: np.dtype[Any], casting: Any) -> Any:
+    if not np.can_cast(a.dtype, dtype, casting):
+        raise TypeError(f"concatenate cannot cast {a.dtype} to {dtype} by casting={casting!r}")
+    return a if a.dtype == dtype else as_type(a, dtype)
+
+
 def concatenate(
     arrays: Any, /, axis: int | None = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind"
 ) -> Any:
     """Join along an axis as `numpy.concatenate`; flattened with axis=None."""
-    parts = [lift(a) for a in arrays]
-    if not any(isinstance(a, Tensor) for a in (*parts, out)):
-        return np.concatenate(parts, axis, out, dtype=dtype, casting=casting)  # type: ignore[call-overload]
+    given = list(arrays)
+    if not isinstance(out, Tensor) and not holds_tensor(given):
+        return np.concatenate(given, axis, out, dtype=dtype, casting=casting)  # type: ignore[call-overload]
+    if out is not None and not isinstance(out, Tensor) and not _xp.is_array(out):
+        raise TypeError(f"concatenate: 'out' must be an array or a Tensor; found {type(out).__name__}")
+    if out is not None and dtype is not None:
+        raise TypeError("concatenate() only takes `out` or `dtype` as an argument, but both were provided.")
+    parts = [lift(a) for a in given]
     if not parts:
         raise ValueError("need at least one array to concatenate")
     if axis is None:
         parts, axis = [ravel(a) for a in parts], 0
     if parts[0].ndim == 0:
         raise ValueError("zero-dimensional arrays cannot be concatenated; use stack")
-    if dtype is not None:
-        for a in parts:
-            if not np.can_cast(a.dtype, dtype, casting):  # type: ignore[arg-type]  # a string NumPy checks
-                raise TypeError(f"concatenate cannot cast {a.dtype} to {np.dtype(dtype)} by casting={casting!r}")
-        parts = [as_type(a, dtype) for a in parts]
-    z = _concatenate(parts, normalize_axis_index(axis, parts[0].ndim))
+    axis = normalize_axis_index(axis, parts[0].ndim)
+    weak = any(a.__class__ in _WEAK for a in given)
+    if weak or dtype is not None or out is not None or casting != "same_kind":
+        found = dtype if out is None else out.dtype
+        if found is None:
+            found = np.result_type(*[a if a.__class__ in _WEAK else b for a, b in zip(given, parts, strict=True)])
+        parts = [_cast_part(a, np.dtype(found), casting) for a in parts]
+    z = _concatenate(parts, axis)
     return z if out is None else store(out, z, "concatenate(out=...)")
 
 
@@ -94,16 +112,18 @@ def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     ary = lift(ary)
     axis = normalize_axis_index(axis, ary.ndim)
     length = ary.shape[axis]
-    if isinstance(indices_or_sections, (int, np.integer)):
-        count = int(indices_or_sections)
+    cuts = raw(indices_or_sections)
+    if np.ndim(cuts) == 0:
+        count = int(cuts)
         if count <= 0:
             raise ValueError("number sections must be larger than 0.")
         each, more = divmod(length, count)
         ends = np.cumsum([each + 1] * more + [each] * (count - more)).tolist()
         starts = [0, *ends[:-1]]
     else:
-        cuts = [int(cut) for cut in indices_or_sections]
+        cuts = [operator.index(cut) for cut in cuts]
         starts, ends = [0, *cuts], [*cuts, length]
+    ary = wrap(ary) if isinstance(indices_or_sections, Tensor) and not isinstance(ary, Tensor) else ary
     head = [slice(None)] * axis
     return [getitem(ary, (*head, slice(start, end))) for start, end in zip(starts, ends, strict=True)]
 
@@ -111,7 +131,8 @@ def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
 def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     """Split as `numpy.split`, into equal parts or at indices."""
     ary = lift(ary)
-    if isinstance(indices_or_sections, (int, np.integer)) and ary.shape[axis] % indices_or_sections:
+    sections = raw(indices_or_sections)
+    if np.ndim(sections) == 0 and ary.shape[axis] % sections:
         raise ValueError("array split does not result in an equal division")
     return array_split(ary, indices_or_sections, axis)
 

@@ -27,7 +27,7 @@ from gradmgr._recorder import is_tracked
 from gradmgr._tensor import Tensor, raw, wrap
 from gradmgr.ops import products, reduce, shape
 from gradmgr.ops.arithmetic import absolute, choose, divide, imag, plain_zeros, power, real
-from gradmgr.ops.convert import holds_tensor, lift
+from gradmgr.ops.convert import holds_tensor, lift, untracked
 from gradmgr.ops.decompose import svd, svdvals
 from gradmgr.ops.join import concatenate
 from gradmgr.ops.products import dot
@@ -128,8 +128,8 @@ def _eye_like(a: Any) -> Any:
 class _LU(NamedTuple):
     """What LAPACK's getrf gives for each matrix of a stack, in order."""
 
-    lu: list[Any]
-    pivots: list[Any]
+    lu: tuple[Any, ...]
+    pivots: tuple[Any, ...]
     singular: bool
 
 
@@ -156,14 +156,15 @@ def _factor(a: Any) -> _LU | None:
         return None
     getrf = _lapack("getrf", a.dtype)
     done = [getrf(m) for m in ([a] if a.ndim == 2 else a.reshape(-1, *a.shape[-2:]))]
-    return _LU([lu for lu, _, _ in done], [pivots for _, pivots, _ in done], any(info > 0 for _, _, info in done))
+    lus, pivots, infos = zip(*done, strict=True)
+    return _LU(lus, pivots, any(info > 0 for info in infos))
 
 
 def _factor_on_gpu(a: Any) -> _LU:
     import cupyx.scipy.linalg  # type: ignore[import-not-found,unused-ignore]
 
     lu, pivots = cupyx.scipy.linalg.lu_factor(a, check_finite=False)
-    return _LU([lu], [pivots], singular=False)
+    return _LU((lu,), (pivots,), singular=False)
 
 
 def _solve_by_lu(lu: Any, pivots: Any, b: Any, adjoint: bool) -> Any:
@@ -272,10 +273,7 @@ def solve(a: Any, b: Any) -> Any:
     factor = _factor(_cast(raw(a), dtype))
     if factor is not None and factor.singular:
         raise LinAlgError("solve: Singular matrix")
-    try:
-        return _solve(_cast(a, dtype), _cast(b, dtype), factor, False, b.ndim == 1)
-    except LinAlgError as error:
-        raise LinAlgError(f"solve: {error}") from None
+    return _solve(_cast(a, dtype), _cast(b, dtype), factor, False, b.ndim == 1)
 
 
 # ---------------------------------------------------------------- inverses
@@ -292,11 +290,7 @@ def inv(a: Any) -> Any:
     """Invert as `numpy.linalg.inv`."""
     if not _any_tensor(a):
         return np.linalg.inv(a)
-    a = _square("inv", a)
-    try:
-        return _inv(a)
-    except LinAlgError as error:
-        raise LinAlgError(f"inv: {error}") from None
+    return _inv(_square("inv", a))
 
 
 def _pinv_kernel(a: Any, rtol: Any, hermitian: bool, usv: Any) -> Any:
@@ -314,15 +308,22 @@ def _pinv_kernel(a: Any, rtol: Any, hermitian: bool, usv: Any) -> Any:
     return _h(vh) @ (inverse[..., None] * _h(u))
 
 
-def _pinv_vjp(g: Any, a: Any, out: Any, hermitian: bool) -> Any:
+def _from_lower_kernel(a: Any) -> Any:
+    lower = np.tril(a, -1)
+    return lower + _h(lower) + np.tril(np.triu(a)).real
+
+
+# The Hermitian matrix of which the lower triangle is given; its derivative is that along Hermitian changes.
+_from_lower = custom("hermitian_from_lower", _from_lower_kernel, vjp={"a": _hermitian_part}, jvp={"a": _hermitian_part})
+
+
+def _pinv_vjp(g: Any, a: Any, out: Any) -> Any:
     ph, gh = _h(out), _h(g)
     y, z = _three(gh, out, ph), _three(ph, out, gh)
-    d = y - _three(a, out, y) + z - _three(z, out, a) - _three(ph, g, ph)
-    return _hermitian_part(d) if hermitian else d
+    return y - _three(a, out, y) + z - _three(z, out, a) - _three(ph, g, ph)
 
 
-def _pinv_jvp(t: Any, a: Any, out: Any, hermitian: bool) -> Any:
-    t = _hermitian_part(t) if hermitian else t
+def _pinv_jvp(t: Any, a: Any, out: Any) -> Any:
     ph, th = _h(out), _h(t)
     y, z = _three(out, ph, th), _three(th, ph, out)
     return y - _three(y, a, out) + z - _three(out, a, z) - _three(out, t, out)
@@ -338,7 +339,7 @@ def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = _NOT
 
     With `hermitian=True` one triangle is read and the gradient is Hermitian, that of a Hermitian change.
     """
-    if not _any_tensor(a):
+    if not _any_tensor(a, rcond, rtol):
         return np.linalg.pinv(a, rcond, hermitian, **({} if rtol is _NOT_GIVEN else {"rtol": rtol}))
     (a,), dtype = _lifted("pinv", a)
     (_check_square if hermitian else _check_matrix)("pinv", a)
@@ -348,7 +349,11 @@ def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = _NOT
         rcond = 1e-15 if rtol is _NOT_GIVEN else rtol
     if rcond is None:
         rcond = max(a.shape[-2:]) * np.finfo(dtype).eps
-    return _pinv(_cast(a, dtype), _xp.namespace(raw(a)).asarray(raw(rcond))[..., None], bool(hermitian), None)
+    rcond = _xp.namespace(raw(a)).asarray(raw(rcond))
+    if rcond.ndim and np.broadcast_shapes(rcond.shape, a.shape[:-2]) != a.shape[:-2]:
+        raise ValueError(f"pinv: a cutoff of shape {rcond.shape} does not fit the stack of shape {a.shape[:-2]}")
+    a = _from_lower(_cast(a, dtype)) if hermitian else _cast(a, dtype)
+    return _pinv(a, rcond[..., None], bool(hermitian), None)
 
 
 def lstsq(a: Any, b: Any, rcond: float | None = None) -> Any:
@@ -357,9 +362,10 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> Any:
     One singular value decomposition serves all results and their derivatives; that of the solution is the one at
     constant rank, so it is right where singular values repeat.
     """
-    if not _any_tensor(a, b):
+    if not _any_tensor(a, b, rcond):
         return np.linalg.lstsq(a, b, rcond)
     (a, b), dtype = _lifted("lstsq", a, b)
+    rcond = raw(rcond)
     vector = b.ndim == 1
     if a.ndim != 2 or b.ndim not in (1, 2):
         wrong = a if a.ndim != 2 else b
@@ -718,10 +724,8 @@ def solve_triangular(
         raise ValueError("solve_triangular: array must not contain infs or NaNs")
     vector, way = b.ndim == 1, _TRANS[trans]
     a, b = _cast(a, dtype), _cast(expand_dims(b, -1) if vector else b, dtype)
-    try:  # A^-T b is the conjugate of A^-H conj(b)
-        x = _triangular(a, conj_of(b) if way == 1 else b, bool(lower), bool(unit_diagonal), way > 0)
-    except LinAlgError as error:
-        raise LinAlgError(f"solve_triangular: {error}") from None
+    # A^-T b is the conjugate of A^-H conj(b)
+    x = _triangular(a, conj_of(b) if way == 1 else b, bool(lower), bool(unit_diagonal), way > 0)
     x = conj_of(x) if way == 1 else x
     return x[..., 0] if vector else x
 
@@ -758,11 +762,7 @@ def cholesky(a: Any, /, *, upper: bool = False) -> Any:
     """Factor as `numpy.linalg.cholesky`; one triangle is read, and the gradient is that of a Hermitian change."""
     if not _any_tensor(a):
         return np.linalg.cholesky(a, upper=upper)
-    a = _square("cholesky", a)
-    try:
-        return _cholesky(a, bool(upper))
-    except LinAlgError as error:
-        raise LinAlgError(f"cholesky: {error}") from None
+    return _cholesky(_square("cholesky", a), bool(upper))
 
 
 # ---------------------------------------------------------------- functions of a matrix
@@ -956,9 +956,15 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     The derivative at 0 is 0; maxima and minima share it evenly at ties; that of the nuclear norm of a matrix of
     lower rank is a subgradient.
     """
-    if not _any_tensor(x):
+    if not _any_tensor(x, ord):
         return np.linalg.norm(x, ord, axis, keepdims)
-    return _norm(_floating(x), ord, axis, keepdims, "norm")
+    return _norm(_floating(x), _order(ord, "norm", "ord"), axis, keepdims, "norm")
+
+
+def _order(order: Any, name: str, parameter: str) -> Any:
+    """Return the order of a norm as a Python number or string."""
+    order = untracked(order, name, parameter)
+    return order.item() if _xp.is_array(order) and not order.ndim else order
 
 
 def _norm(x: Any, order: Any, axis: Any, keepdims: Any, name: str) -> Any:
@@ -984,24 +990,25 @@ def _norm(x: Any, order: Any, axis: Any, keepdims: Any, name: str) -> Any:
 
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     """Return norms of the matrices in the last two axes as `numpy.linalg.matrix_norm`."""
-    if not _any_tensor(x):
+    if not _any_tensor(x, ord):
         return np.linalg.matrix_norm(x, keepdims=keepdims, ord=ord)
-    return _norm(_floating(x), ord, (-2, -1), keepdims, "matrix_norm")
+    return _norm(_floating(x), _order(ord, "matrix_norm", "ord"), (-2, -1), keepdims, "matrix_norm")
 
 
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
     """Return norms over any number of axes as `numpy.linalg.vector_norm`."""
-    if not _any_tensor(x):
+    if not _any_tensor(x, ord):
         return np.linalg.vector_norm(x, axis=axis, keepdims=keepdims, ord=ord)
-    x = _floating(x)
+    x, ord = _floating(x), _order(ord, "vector_norm", "ord")
     axes = tuple(range(x.ndim)) if axis is None else normalize_axis_tuple(axis, x.ndim)
     return _vector_norm(x, ord, axes, keepdims, "vector_norm")
 
 
 def cond(x: Any, p: Any = None) -> Any:
     """Return condition numbers as `numpy.linalg.cond`; inf for a singular matrix, without a derivative there."""
-    if not _any_tensor(x):
+    if not _any_tensor(x, p):
         return np.linalg.cond(x, p)
+    p = _order(p, "cond", "p")
     (x,), dtype = _lifted("cond", x)
     (_check_matrix if p is None or p in (2, -2) else _check_square)("cond", x)
     if 0 in x.shape[-2:]:
@@ -1037,11 +1044,12 @@ def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, rtol: Any =
         return np.linalg.matrix_rank(A, tol, hermitian, rtol=rtol)
     if rtol is not None and tol is not None:
         raise ValueError("matrix_rank: `tol` and `rtol` can't be both set.")
-    (a,), dtype = _lifted("matrix_rank", raw(lift(A)))
-    a = _cast(a, dtype)
+    a = raw(lift(A))
     xp = _xp.namespace(a)
     if a.ndim < 2:
         return wrap(xp.asarray((a != 0).any().astype(np.intp)))
+    (a,), dtype = _lifted("matrix_rank", a)
+    a = _cast(a, dtype)
     s = abs(np.linalg.eigvalsh(a)) if hermitian else np.linalg.svd(a, compute_uv=False)
     if tol is None:
         rtol = max(a.shape[-2:]) * np.finfo(s.dtype).eps if rtol is None else xp.asarray(raw(rtol))[..., None]
@@ -1112,15 +1120,16 @@ def _product_of_chain(parts: list[Any]) -> Any:
         if a.shape[1] != b.shape[0]:
             raise ValueError(f"multi_dot: shapes {a.shape} and {b.shape} not aligned")
     splits = _cheapest_splits([parts[0].shape[0], *[a.shape[1] for a in parts]])
-
-    def product(first: int, last: int) -> Any:
-        if first == last:
-            return parts[first]
-        k = splits[first, last]
-        return dot(product(first, k), product(k + 1, last))
-
-    z = product(0, len(parts) - 1)
+    z = _product_from(parts, splits, 0, len(parts) - 1)
     return z[(0 if row else slice(None)), (0 if column else slice(None))] if row or column else z
+
+
+def _product_from(parts: list[Any], splits: dict[tuple[int, int], int], first: int, last: int) -> Any:
+    """The product of a stretch; no inner function, which by naming itself would outlive the call with all parts."""
+    if first == last:
+        return parts[first]
+    k = splits[first, last]
+    return dot(_product_from(parts, splits, first, k), _product_from(parts, splits, k + 1, last))
 
 
 def _cheapest_splits(sizes: list[int]) -> dict[tuple[int, int], int]:

@@ -81,6 +81,11 @@ def _flatten(self: Tensor, order: str = "C") -> Any:
     return shape.reshape(self, (-1,), order, copy=True)
 
 
+def _copy(self: Tensor, order: str = "C") -> Any:
+    """Return a copy with its memory in C order, or as `numpy.ndarray.copy` is asked for."""
+    return convert.copy(self, order)
+
+
 def _astype(self: Tensor, dtype: Any, copy: bool = True) -> Any:
     """Cast as `numpy.ndarray.astype`; a cast to integers or booleans gives a constant."""
     return convert.astype(self, dtype, copy=copy)
@@ -174,7 +179,7 @@ _METHODS = {
     "compress": _compress,
     "conj": lambda self: conj.door(self),
     "conjugate": lambda self: conj.door(self),
-    "copy": lambda self: copied(self),
+    "copy": _copy,
     "cumprod": reduce.cumprod,
     "cumsum": reduce.cumsum,
     "diagonal": shape.diagonal,

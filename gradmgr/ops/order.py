@@ -153,7 +153,8 @@ def argpartition(a: Any, kth: Any, axis: int | None = -1, kind: Any = "introsele
     """Return the order of `partition` as `numpy.argpartition`; integers carry no gradient."""
     if not holds_tensor(a) and not isinstance(kth, Tensor):
         return np.argpartition(a, kth, axis, kind, order)
-    a, axis = along(a, axis, "argpartition")
+    a = lift(a)
+    a, axis = along(a if a.ndim else ravel(a), axis, "argpartition")
     kth = _check_partition("argpartition", a, kth, axis, kind, order)
     return wrap(_partition_order(raw(a), kth, axis))
 
@@ -308,7 +309,7 @@ def setxor1d(ar1: Any, ar2: Any, assume_unique: bool = False) -> Any:
     return getitem(z, differs[1:] & differs[:-1])
 
 
-isin = constant(np.isin)
+isin = constant(np.isin, 2)
 
 
 # ---------------------------------------------------------------- choosing

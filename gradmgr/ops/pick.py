@@ -10,11 +10,11 @@ from numpy.lib.array_utils import normalize_axis_index
 from gradmgr import _xp
 from gradmgr._custom import custom
 from gradmgr._index import getitem, normalized, scatter
-from gradmgr._inplace import store
-from gradmgr._tensor import Tensor, raw
+from gradmgr._inplace import as_type, store
+from gradmgr._tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import choose, plain_zeros
 from gradmgr.ops.constant import constant, nonzero
-from gradmgr.ops.convert import lift
+from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.shape import ravel
 
 
@@ -29,13 +29,14 @@ _SIMPLE = frozenset((int, slice))
 def take(a: Any, indices: Any, axis: int | None = None, out: Any = None, mode: str = "raise") -> Any:
     """Take elements along an axis as `numpy.take`; of the flat array without `axis`."""
     a = lift(a)
-    if axis is None:
+    a = wrap(a) if not isinstance(a, Tensor) and (holds_tensor(indices) or isinstance(out, Tensor)) else a
+    if axis is None or (a.ndim == 0 and axis.__class__ is int and axis in (0, -1)):
         a, axis = (a if a.ndim == 1 else ravel(a)), 0
     axis = normalize_axis_index(axis, a.ndim)
     xp = _xp.namespace(raw(a))
-    places = xp.asarray(raw(indices))
-    if places.dtype.kind == "b" or not places.size:
-        places = places.astype(np.intp)  # as NumPy: positions, not a mask
+    places = _positions(xp, indices)
+    if places.size and not a.shape[axis]:
+        raise IndexError("take: cannot do a non-empty take from an empty axes.")
     if mode == "wrap":
         places = places % a.shape[axis]
     elif mode == "clip":
@@ -46,14 +47,26 @@ def take(a: Any, indices: Any, axis: int | None = None, out: Any = None, mode: s
     return z if out is None else store(out, z, "take(out=...)")
 
 
+def _positions(xp: Any, indices: Any) -> Any:
+    """Read positions as `numpy.take` does: a mask is zeros and ones, and a list may hold 1.0."""
+    given = raw(lift(indices))
+    if not (isinstance(indices, Tensor) or _xp.is_array(indices)):
+        given = given.astype(np.intp)
+    elif not np.can_cast(given.dtype, np.intp, "same_kind"):
+        raise TypeError(f"take: cannot cast indices from {given.dtype} to {np.dtype(np.intp)} by the rule 'same_kind'")
+    places = xp.asarray(given)
+    return places.astype(np.intp) if places.dtype.kind == "b" else places
+
+
 def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any:
     """Take matching elements along an axis as `numpy.take_along_axis`."""
     arr = lift(arr)
+    arr = wrap(arr) if holds_tensor(indices) and not isinstance(arr, Tensor) else arr
     if axis is None:
         arr, axis = ravel(arr), 0
     axis = normalize_axis_index(axis, arr.ndim)
     xp = _xp.namespace(raw(arr))
-    places = normalized(xp.asarray(raw(indices)))
+    places = normalized(xp.asarray(raw(lift(indices))))
     if places.dtype.kind not in "iu":
         raise IndexError("`indices` must be an integer array")
     if places.ndim != arr.ndim:
@@ -82,14 +95,15 @@ def bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Any:
     """Count, or add up the weights of, each value as `numpy.bincount`; gradients flow into the weights."""
     if not isinstance(weights, Tensor):
         return _counts(x, weights, minlength) if weights is not None else _counts(x, minlength=minlength)
-    xp = _xp.namespace(raw(weights))
-    places = normalized(xp.asarray(raw(x)))
-    if places.ndim != 1 or places.shape != weights.shape:
+    counts = raw(_counts(x, minlength=minlength))  # NumPy looks at x for us
+    places = _xp.namespace(raw(weights)).asarray(raw(x)).astype(np.intp)
+    if places.shape != weights.shape:
         raise ValueError(f"bincount takes x and weights of one axis and length; found {places.shape}, {weights.shape}")
-    length = max(int(places.max()) + 1 if places.size else 0, minlength)
-    if places.size and int(places.min()) < 0:
-        raise ValueError("'list' argument must have no negative elements")
-    return scatter(weights, (length,), places)
+    if not np.can_cast(weights.dtype, np.float64):
+        raise TypeError(f"bincount: Cannot cast weights from {weights.dtype} to float64 according to the rule 'safe'")
+    if not places.size:
+        return wrap(counts)  # integers, as NumPy's
+    return scatter(as_type(weights, np.float64), counts.shape, places)
 
 
 _counts = constant(np.bincount)

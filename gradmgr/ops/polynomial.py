@@ -24,13 +24,21 @@ from gradmgr.ops.convert import astype, holds_tensor, lift
 from gradmgr.ops.edit import vander
 from gradmgr.ops.join import concatenate, stack
 from gradmgr.ops.linalg import inv, lstsq
+from gradmgr.ops.order import beside
 from gradmgr.ops.products import outer
 from gradmgr.ops.reduce import sum
 from gradmgr.ops.shape import atleast_1d, expand_dims, transpose
 
 
-def _coefficients(p: Any) -> Any:
-    return lift(p.coeffs if isinstance(p, np.poly1d) else p)
+def _coefficients(p: Any, *others: Any) -> Any:
+    """The coefficients; numbers and lists go to where the other arguments live."""
+    return beside(p.coeffs if isinstance(p, np.poly1d) else p, *[_held(q) for q in others])
+
+
+def _held(p: Any) -> Any:
+    """What a polynomial holds; a list of Tensors as one."""
+    p = p.coeffs if isinstance(p, np.poly1d) else p
+    return lift(p) if holds_tensor(p) else p
 
 
 def _in_tensors(*arguments: Any) -> bool:
@@ -49,17 +57,21 @@ def polyval(p: Any, x: Any) -> Any:
     """Evaluate at x as `numpy.polyval`, by Horner's rule; gradients flow into p and x."""
     if not _in_tensors(p, x):
         return np.polyval(p, x)
-    p = _coefficients(p)
+    p = _coefficients(p, x)
     if isinstance(x, np.poly1d):
         y: Any = 0
         for k in range(len(p)):
             y = y * x + p[k]
         return y
-    x = lift(x)
+    y = _horner(p, beside(x, p))
+    return y if isinstance(y, Tensor) else wrap(y)
+
+
+def _horner(p: Any, x: Any) -> Any:
     y = raw(x) * 0  # not finite where x is not, as NumPy's
     for k in range(len(p)):
         y = (y * x if k else y) + p[k]
-    return y if isinstance(y, Tensor) else wrap(y)
+    return y
 
 
 def _order(m: Any, name: str) -> int:
@@ -75,8 +87,12 @@ def polyder(p: Any, m: int = 1) -> Any:
         return np.polyder(p, m)
     z = _coefficients(p)
     for _ in range(_order(m, "polyder")):
-        z = z[:-1] * _xp.namespace(raw(z)).arange(len(z) - 1, 0, -1)
+        z = _derived(z)
     return _like(z, p)
+
+
+def _derived(p: Any) -> Any:
+    return p[:-1] * _xp.namespace(raw(p)).arange(len(p) - 1, 0, -1)
 
 
 def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
@@ -102,7 +118,7 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
 
 def _aligned(a1: Any, a2: Any) -> tuple[Any, Any]:
     """The shorter one with zeros before it."""
-    x, y = atleast_1d(_coefficients(a1)), atleast_1d(_coefficients(a2))
+    x, y = atleast_1d(_coefficients(a1, a2)), atleast_1d(_coefficients(a2, a1))
     return _lengthened(x, len(y)), _lengthened(y, len(x))
 
 
@@ -126,9 +142,9 @@ polyadd = _sum_by(np.polyadd, lambda x, y: x + y)
 polysub = _sum_by(np.polysub, lambda x, y: x - y)
 
 
-def _trimmed(p: Any) -> Any:
+def _trimmed(p: Any, other: Any) -> Any:
     """Coefficients without leading zeros, at least one."""
-    p = atleast_1d(_coefficients(p))
+    p = atleast_1d(_coefficients(p, other))
     (places,) = np.nonzero(raw(p))
     return p[int(places[0]) :] if len(places) else p[-1:]
 
@@ -137,7 +153,7 @@ def polymul(a1: Any, a2: Any) -> Any:
     """Multiply as `numpy.polymul`. Leading zeros are trimmed, and get no gradient."""
     if not _in_tensors(a1, a2):
         return np.polymul(a1, a2)
-    x, y = _trimmed(a1), _trimmed(a2)
+    x, y = _trimmed(a1, a2), _trimmed(a2, a1)
     return _like(convolve(x, y), a1, a2)
 
 
@@ -145,8 +161,8 @@ def polydiv(u: Any, v: Any) -> Any:
     """Divide with remainder as `numpy.polydiv`; gradients flow into the quotient's and the remainder's part."""
     if not _in_tensors(u, v):
         return np.polydiv(u, v)
-    x, y = (atleast_1d(_coefficients(p)) for p in (u, v))
-    dtype = np.result_type(raw(x), raw(y), 0.0)
+    x, y = atleast_1d(_coefficients(u, v)), atleast_1d(_coefficients(v, u))
+    dtype = np.result_type(x.dtype, y.dtype, 0.0)
     quotients = max(len(x) - len(y) + 1, 0)
     q = wrap(zeros(x, (max(quotients, 1),), dtype))
     r, y = astype(x, dtype), astype(y, dtype)
@@ -170,7 +186,7 @@ def polydiv(u: Any, v: Any) -> Any:
 def _companion_roots(p: Any) -> Any:
     """What numpy.roots computes, for CuPy, whose own takes symmetric companions only."""
     xp = _xp.namespace(p)
-    places = xp.nonzero(p)[0].get()
+    (places,) = xp.nonzero(p)
     if not len(places):
         return xp.zeros(0)
     end = int(places[-1]) + 1
@@ -198,7 +214,7 @@ _roots = custom(
 
 
 def _slope(p: Any, roots_: Any) -> Any:
-    return polyval(polyder(p), roots_)
+    return _horner(_derived(p), roots_)
 
 
 def _check_lapack(name: str, a: Any) -> None:
@@ -299,12 +315,12 @@ def _weighted(lhs: Any, rhs: Any, w: Any) -> tuple[Any, Any]:
 
 def polyfit(x: Any, y: Any, deg: Any, rcond: Any = None, full: bool = False, w: Any = None, cov: Any = False) -> Any:
     """Fit by least squares as `numpy.polyfit`; gradients flow into x, y and the weights."""
-    if not _in_tensors(x, y, w):
+    if not _in_tensors(x, y, w, rcond):
         plain: Any = np.polyfit  # its stubs tell the results of full and cov apart
         return plain(x, y, deg, rcond, full, w, cov)
     x, y, order = lift(x) + 0.0, lift(y) + 0.0, int(deg) + 1
     _check_points(x, y, order - 1)
-    rcond = len(x) * np.finfo(x.dtype).eps if rcond is None else rcond
+    rcond = len(x) * np.finfo(x.dtype).eps if rcond is None else raw(rcond)
     lhs, rhs = vander(x, order), y
     if w is not None:
         lhs, rhs = _weighted(lhs, rhs, w)

@@ -92,7 +92,7 @@ def inner(a: Any, b: Any, /) -> Any:
 def outer(a: Any, b: Any, out: Any = None) -> Any:
     """Outer product of the flattened arrays, as `numpy.outer`."""
     z = multiply.door(expand_dims(ravel(lift(a)), 1), expand_dims(ravel(lift(b)), 0))
-    return z if out is None else store(out, z, "outer(out=...)")
+    return z if out is None else store(out, z, "outer(out=...)", may_broadcast=True)
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
@@ -123,11 +123,18 @@ def _from_sublists(operands: Sequence[Any]) -> tuple[str, list[Any]]:
     """Turn einsum(a, [0, 1], b, [1, 2], [0, 2]) into its string form."""
 
     def letters(sublist: Any) -> str:
-        return "".join("..." if part is Ellipsis else _LETTERS[operator.index(part)] for part in sublist)
+        return "".join("..." if part is Ellipsis else _letter(part) for part in sublist)
 
     arrays, count = list(operands[0 : 2 * (len(operands) // 2) : 2]), len(operands) // 2
     subscripts = ",".join(letters(operands[2 * k + 1]) for k in range(count))
     return (f"{subscripts}->{letters(operands[-1])}" if len(operands) % 2 else subscripts), arrays
+
+
+def _letter(number: Any) -> str:
+    k = operator.index(number)
+    if not 0 <= k < len(_LETTERS):
+        raise ValueError(f"einsum: subscript {k} is not within the valid range [0, {len(_LETTERS)})")
+    return _LETTERS[k].swapcase()  # so that the order of the numbers is that of the letters
 
 
 def _explicit(subscripts: str, shapes: list[tuple[int, ...]]) -> tuple[tuple[str, ...], str]:
@@ -157,7 +164,9 @@ def _explicit(subscripts: str, shapes: list[tuple[int, ...]]) -> tuple[tuple[str
     return tuple(spelled), out
 
 
-def _einsum_vjp(g: Any, k: int, values: Any, shapes: Any, terms: tuple[str, ...], out: str, optimize: Any) -> Any:
+def _einsum_vjp(
+    g: Any, k: int, values: Any, shapes: Any, terms: tuple[str, ...], out: str, optimize: Any, order: str
+) -> Any:
     """The cotangent of operand k: an einsum of g with the others, then what einsum cannot say.
 
     Letters that operand k has with length 1 where the others are longer were broadcast: summed
@@ -198,36 +207,46 @@ def _on_diagonals(d: Any, term: str, unique: str, shape: tuple[int, ...]) -> Any
     return choose(mask, d, xp.zeros((), d.dtype))
 
 
-def _einsum_jvp(tangents: Any, values: Any, terms: tuple[str, ...], out: str, optimize: Any) -> Any:
+def _einsum_jvp(tangents: Any, values: Any, terms: tuple[str, ...], out: str, optimize: Any, order: str) -> Any:
     total = None
     for k, t in enumerate(tangents):
         if t is not None:
-            part = _einsum([*values[:k], t, *values[k + 1 :]], terms, out, optimize)
+            part = _einsum([*values[:k], t, *values[k + 1 :]], terms, out, optimize, order)
             total = part if total is None else total + part
     return total
 
 
-def _einsum_kernel(arrays: Any, terms: tuple[str, ...], out: str, optimize: Any) -> Any:
-    return np.einsum(f"{','.join(terms)}->{out}", *arrays, optimize=optimize)
+def _einsum_kernel(arrays: Any, terms: tuple[str, ...], out: str, optimize: Any, order: str) -> Any:
+    more: Any = {} if order == "K" else {"order": order}  # CuPy's has none
+    return np.einsum(f"{','.join(terms)}->{out}", *arrays, optimize=optimize, **more)
 
 
 _einsum = variadic("einsum", _einsum_kernel, vjp=_einsum_vjp, jvp=_einsum_jvp, keeps="others")
 
 
-def einsum(*operands: Any, out: Any = None, optimize: Any = False, dtype: Any = None) -> Any:
+def einsum(
+    *operands: Any, out: Any = None, optimize: Any = False, dtype: Any = None, order: str = "K", casting: Any = "safe"
+) -> Any:
     """Contract by subscripts as `numpy.einsum`: strings or sublists, ellipses, diagonals, implied output.
 
     `optimize` is used for the derivatives too.
     """
     if not holds_tensor(operands) and not isinstance(out, Tensor):
-        return np.einsum(*operands, out=out, optimize=optimize, **({} if dtype is None else {"dtype": dtype}))
+        given = {"dtype": (dtype, None), "order": (order, "K"), "casting": (casting, "safe")}
+        more: Any = {name: value for name, (value, default) in given.items() if value != default}
+        return np.einsum(*operands, out=out, optimize=optimize, **more)
+    if order not in ("K", "A", "C", "F"):
+        raise ValueError(f"einsum: order must be one of 'C', 'F', 'A', or 'K'; found {order!r}")
     if isinstance(operands[0], str):
         subscripts, arrays = operands[0], list(operands[1:])
     else:
         subscripts, arrays = _from_sublists(operands)
     arrays = [lift(a) for a in arrays]
-    if dtype is not None:
-        arrays = [a.astype(dtype) for a in arrays]
     terms, result = _explicit(subscripts, [a.shape for a in arrays])
-    z = _einsum(arrays, terms, result, optimize)
+    if dtype is not None:
+        for a in arrays:
+            if not np.can_cast(a.dtype, dtype, casting):
+                raise TypeError(f"einsum: {a.dtype} cannot be cast to {np.dtype(dtype)} by the rule {casting!r}")
+        arrays = [a if a.dtype == np.dtype(dtype) else as_type(a, dtype) for a in arrays]
+    z = _einsum(arrays, terms, result, optimize, order)
     return z if out is None else store(out, z, "einsum(out=...)")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import builtins
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
+from numpy.lib.array_utils import normalize_axis_tuple
 
 from gradmgr import _xp
 from gradmgr._broadcast import broadcast_to, is_complex
@@ -26,12 +27,20 @@ Axes = tuple[int, ...]
 _NOT_GIVEN: Any = np._NoValue
 
 
-def _axes(axis: Any, ndim: int) -> Axes:
+def axes_of(axis: Any, ndim: int, name: str, of_number: bool = False) -> Axes:
+    """Read axis=; with `of_number` 0 and -1 serve for an array of no axes too, as NumPy's ufuncs have it."""
     if axis is None:
         return tuple(range(ndim))
     if axis.__class__ is int and 0 <= axis < ndim:
         return (axis,)
-    return tuple(normalize_axis_tuple(axis, ndim))
+    if isinstance(axis, list):
+        raise TypeError(f"{name}: axis must be None, an integer or a tuple of integers; found the list {axis}")
+    if of_number and ndim == 0 and not isinstance(axis, tuple) and axis in (0, -1):
+        return ()
+    try:
+        return tuple(normalize_axis_tuple(axis, ndim, name))
+    except TypeError as error:
+        raise TypeError(f"{name}: axis must be None, an integer or a tuple of integers: {error}") from None
 
 
 def _kept(shape: tuple[int, ...], axes: Axes) -> tuple[int, ...]:
@@ -114,10 +123,12 @@ def _var_slope(x: Any, axes: Axes, correction: float) -> Any:
 
 
 def _std_slope(x: Any, out: Any, axes: Axes, correction: float) -> Any:
-    """(x - mean) / (n std); 0 where all values are equal."""
-    spread = _spread(out, x.shape, axes)
-    safe = choose(raw(spread) == 0, 1.0, spread)
-    return _centred(x, axes) / safe * _number_for(x, 1 / np.float64(_degrees(x, axes, correction)))
+    """(x - mean) / (n std); 0 where all values are equal, in the derivative, too."""
+    centred, spread = _centred(x, axes), _spread(out, x.shape, axes)
+    equal = raw(spread) == 0
+    if equal.any():
+        centred, spread = choose(equal, 0.0, centred), choose(equal, 1.0, spread)
+    return centred / spread * _number_for(x, 1 / np.float64(_degrees(x, axes, correction)))
 
 
 _var = custom(
@@ -180,7 +191,7 @@ def _top(x: Any, axes: Axes) -> Any:
 
 def _logsumexp_kernel(x: Any, axes: Axes, keepdims: bool) -> Any:
     top = _top(x, axes)
-    with np.errstate(divide="ignore"):  # log(0) is the right answer: -inf
+    with np.errstate(divide="ignore", over="ignore"):  # log(0) = -inf is the right answer, and so is inf
         total = np.log(np.sum(np.exp(x - top), axis=axes, keepdims=True)) + top
     return total if keepdims else np.squeeze(total, axis=axes)[()]
 
@@ -344,12 +355,13 @@ def _plain(*values: Any) -> bool:
     return not any(holds_tensor(v) for v in values)
 
 
+# NumPy's defaults, by keyword; that of those that are not here is None or `_NOT_GIVEN`.
+_DEFAULTS = MappingProxyType({"keepdims": False, "initial": _NOT_GIVEN, "where": True, "ddof": 0})
+
+
 def _of_plain(name: str, a: Any, axis: Any, **keywords: Any) -> Any:
     """What NumPy or CuPy, which has fewer keywords, makes of plain arrays: only what was asked for is handed on."""
-    defaults = (None, False, True, _NOT_GIVEN)
-    asked = {key: value for key, value in keywords.items() if not any(value is one for one in defaults)}
-    if keywords.get("keepdims"):
-        asked["keepdims"] = True
+    asked = {key: value for key, value in keywords.items() if value is not _DEFAULTS.get(key)}
     return getattr(np, name)(a, axis, **asked)
 
 
@@ -357,11 +369,53 @@ def _cast_to(a: Any, dtype: Any) -> Any:
     return a if dtype is None or a.dtype == np.dtype(dtype) else as_type(a, dtype)
 
 
-def _initial(value: Any, dtype: Any) -> Any:
+def is_constant(a: Any, dtype: Any) -> bool:
+    """Tell whether the result for a Tensor carries no gradient by its dtype, and NumPy is there to compute it."""
+    result = a.dtype if dtype is None else np.dtype(dtype)
+    return not _xp.is_differentiable(result) and _xp.namespace(raw(a)) is np
+
+
+def as_constant(name: str, a: Any, axis: Any, out: Any, **keywords: Any) -> Any:
+    """What NumPy makes of the values alone."""
+    try:
+        z = _of_plain(name, raw(a), axis, **{key: raw(value) for key, value in keywords.items()})
+    except (TypeError, ValueError, OverflowError) as error:
+        kind = next(kind for kind in (TypeError, OverflowError, ValueError) if isinstance(error, kind))
+        raise kind(f"{name}: {error}") from None
+    return wrap(z) if out is None else store(out, wrap(z), f"{name}(out=...)")
+
+
+def initial_of(value: Any, dtype: Any, name: str) -> Any:
     """The initial value in the dtype of the result, as NumPy takes it."""
-    if isinstance(value, Tensor) or _xp.is_array(value):
-        return as_type(value, dtype)
-    return np.asarray(value).astype(dtype)[()]
+    value = value if isinstance(value, Tensor) or _xp.is_array(value) else np.asarray(value)
+    if value.shape != ():
+        raise ValueError(f"{name}: initial must be a number; found an array of shape {value.shape}")
+    if value.dtype.kind == "c" and dtype.kind != "c":
+        raise TypeError(f"{name}: initial must be real, as the result; found {value.dtype}")
+    value = _cast_to(value, dtype)
+    return value[()] if value.__class__ is np.ndarray else value  # as a number it may stand beside CuPy's arrays
+
+
+def mask_of(where: Any, a: Any, name: str) -> Any:
+    """Read where=, a plain array: booleans that broadcast to the shape of a, as NumPy asks."""
+    where = raw(where)
+    mask = where if _xp.is_array(where) else _xp.namespace(raw(a)).asarray(where, dtype=bool)
+    if mask.dtype != bool:
+        raise TypeError(f"{name}: where must hold booleans; found {mask.dtype}")
+    try:
+        if np.broadcast_shapes(mask.shape, a.shape) == a.shape:
+            return mask
+    except ValueError:
+        pass
+    raise ValueError(f"{name}: where must broadcast to the shape {a.shape}; found {mask.shape}")
+
+
+def _without_initial(a: Any, axes: Axes, where: Any, name: str) -> None:
+    """Raise where initial=None leaves nothing to begin with."""
+    if where is not True:
+        raise ValueError(f"{name} with where= and initial=None has nothing to begin with; give an initial value")
+    if not _count(a.shape, axes) and _count(a.shape, tuple([k for k in range(a.ndim) if k not in axes])):
+        raise ValueError(f"{name}: zero-size array to reduction operation which has no identity")
 
 
 def _total(op: Any, name: str, neutral: int, combine: Any) -> Any:
@@ -376,11 +430,20 @@ def _total(op: Any, name: str, neutral: int, combine: Any) -> Any:
     ) -> Any:
         if not isinstance(a, Tensor) and _plain(a, out, initial, where):
             return _of_plain(name, a, axis, dtype=dtype, out=out, keepdims=keepdims, initial=initial, where=where)
-        a = _cast_to(lift(a), dtype)
-        if where is not True:
-            a = masked(where, a, neutral)
-        z = op(a, _axes(axis, a.ndim), bool(keepdims))
-        z = z if initial is _NOT_GIVEN else combine.door(z, _initial(initial, z.dtype))
+        a = lift(a)
+        axes = axes_of(axis, a.ndim, name, of_number=True)
+        if is_constant(a, dtype):
+            given: Any = {"dtype": dtype, "keepdims": keepdims, "initial": initial, "where": where}
+            return as_constant(name, a, axis, out, **given)
+        if initial is None:
+            _without_initial(a, axes, where, name)
+            initial = _NOT_GIVEN
+        mask = None if where is True else mask_of(where, a, name)
+        if initial is not _NOT_GIVEN:
+            initial = initial_of(initial, a.dtype if dtype is None else np.dtype(dtype), name)
+        a = _cast_to(a, dtype)
+        z = op(a if mask is None else masked(mask, a, neutral), axes, bool(keepdims))
+        z = z if initial is _NOT_GIVEN else combine.door(z, initial)
         return z if out is None else store(out, z, f"{name}(out=...)")
 
     function.__name__ = function.__qualname__ = name
@@ -404,19 +467,23 @@ def mean(
     """Average as `numpy.mean`."""
     if not isinstance(a, Tensor) and _plain(a, out, where):
         return _of_plain("mean", a, axis, dtype=dtype, out=out, keepdims=keepdims, where=where)
-    a = _cast_to(lift(a), dtype)
-    if where is True:
-        z = _mean(a, _axes(axis, a.ndim), bool(keepdims))
+    a = lift(a)
+    axes = axes_of(axis, a.ndim, "mean")
+    if is_constant(a, dtype):
+        return as_constant("mean", a, axis, out, dtype=dtype, keepdims=keepdims, where=where)
+    mask = None if where is True else mask_of(where, a, "mean")
+    a = _cast_to(a, dtype)
+    if mask is None:
+        z = _mean(a, axes, bool(keepdims))
     else:
-        total, count = _sum_and_count(_wide(a), axis, keepdims, where)
+        total, count = _sum_and_count(_wide(a), axes, keepdims, mask)
         z = _cast_to(total / count, a.dtype) if a.dtype == np.float16 else total / count
     return z if out is None else store(out, z, "mean(out=...)")
 
 
-def _sum_and_count(a: Any, axis: Any, keepdims: Any, mask: Any) -> tuple[Any, Any]:
+def _sum_and_count(a: Any, axes: Axes, keepdims: Any, mask: Any) -> tuple[Any, Any]:
     chosen = masked(mask, a, 0)
-    axes = _axes(axis, chosen.ndim)
-    counted = _xp.namespace(raw(chosen)).broadcast_to(raw(mask), chosen.shape)
+    counted = _xp.namespace(raw(chosen)).broadcast_to(mask, chosen.shape)
     count = counted.sum(axis=axes, keepdims=bool(keepdims), dtype=raw(chosen).real.dtype)
     return _sum(chosen, axes, bool(keepdims)), count
 
@@ -427,49 +494,68 @@ def _dispersion(op: Any, name: str, finish: Any) -> Any:
         axis: Any = None,
         dtype: Any = None,
         out: Any = None,
-        ddof: float = 0,
+        ddof: Any = 0,
         keepdims: Any = False,
         *,
         where: Any = True,
         mean: Any = None,
-        correction: float | None = None,
+        correction: Any = None,
     ) -> Any:
-        if _plain(a, out, where, mean):
-            more: dict[str, Any] = {} if mean is None else {"mean": mean}
-            more |= {"ddof": ddof} if correction is None else {"correction": correction}
-            return _of_plain(name, a, axis, dtype=dtype, out=out, keepdims=keepdims, where=where, **more)
+        if _plain(a, out, where, mean, ddof, correction):
+            given: Any = {"out": out, "ddof": ddof, "correction": correction, "mean": mean}
+            return _of_plain(name, a, axis, dtype=dtype, keepdims=keepdims, where=where, **given)
         if correction is not None:
-            if ddof != 0:
-                raise ValueError("ddof and correction can't be provided simultaneously.")
-            ddof = correction
-        a = _cast_to(lift(a), dtype)
-        if where is True and mean is None:
-            z = op(a, _axes(axis, a.ndim), ddof, bool(keepdims))
+            if not isinstance(ddof, Tensor) and ddof == 0:
+                ddof = correction
+            else:
+                raise ValueError(f"{name}: ddof and correction can't be provided simultaneously.")
+        a, mean = lift(a), None if mean is None or mean is _NOT_GIVEN else lift(mean)
+        axes = axes_of(axis, a.ndim, name)
+        through_others = any(isinstance(t, Tensor) and _xp.is_differentiable(t.dtype) for t in (mean, ddof))
+        if is_constant(a, dtype) and not (dtype is None and through_others):
+            given = {"dtype": dtype, "ddof": ddof, "keepdims": keepdims, "where": where, "mean": mean}
+            return as_constant(name, a, axis, out, **given)
+        mask = None if where is True else mask_of(where, a, name)
+        a = a if _xp.is_differentiable(a.dtype) else as_type(a, np.float64)
+        to_real = dtype is not None and is_complex(raw(a)) and np.dtype(dtype).kind != "c"
+        a = a if to_real else _cast_to(a, dtype)
+        if mask is None and mean is None and not to_real and not isinstance(ddof, Tensor):
+            z = op(a, axes, ddof, bool(keepdims))
         else:
-            z = finish(_masked_var(a, axis, ddof, keepdims, where, mean))
+            # NumPy casts the mean alone to a real dtype, so that what varies in the imaginary part counts, as a whole.
+            mean = _cast_to(_mean(a, axes, True), dtype) if to_real and mean is None else mean
+            z = finish(_masked_var(a, axes, ddof, keepdims, mask, mean))
+        z = _cast_to(z, dtype)
         return z if out is None else store(out, z, f"{name}(out=...)")
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Return the {'variance' if name == 'var' else 'standard deviation'} as `numpy.{name}`."
+    function.__doc__ = (
+        f"Return the {'variance' if name == 'var' else 'standard deviation'} as `numpy.{name}`; gradients flow into a\n"
+        "    Tensor given as `mean`, `ddof` or `correction` too.\n    "
+    )
     return function
 
 
-def _masked_var(a: Any, axis: Any, ddof: float, keepdims: Any, mask: Any, centre: Any) -> Any:
-    mask = _xp.namespace(raw(a)).ones(a.shape, dtype=bool) if mask is True else mask
-    dtype, a = raw(a).real.dtype, _wide(a)
+def _masked_var(a: Any, axes: Axes, ddof: Any, keepdims: Any, mask: Any, centre: Any) -> Any:
+    mask = _xp.namespace(raw(a)).ones(a.shape, dtype=bool) if mask is None else mask
+    half, a = a.dtype == np.float16 and (centre is None or centre.dtype == np.float16), _wide(a)
     if centre is None:
-        total, count = _sum_and_count(a, axis, True, mask)
+        total, count = _sum_and_count(a, axes, True, mask)
         centre = total / count
     off = a - centre
     size_squared = real.door(off * conj.door(off)) if is_complex(off) else off * off
-    total, count = _sum_and_count(size_squared, axis, keepdims, mask)
-    return _cast_to(total / np.maximum(count - ddof, 0), dtype)
+    total, count = _sum_and_count(size_squared, axes, keepdims, mask)
+    return _cast_to(total / maximum.door(count - ddof, 0), np.float16 if half else total.dtype)
 
 
 def _root(z: Any) -> Any:
     """The square root, with derivative 0 at 0: all values are equal there."""
     zero = raw(z) == 0
-    return choose(zero, _initial(0, z.dtype), sqrt.door(choose(zero, _initial(1, z.dtype), z)))
+    return choose(zero, _constant_of(0, z.dtype), sqrt.door(choose(zero, _constant_of(1, z.dtype), z)))
+
+
+def _constant_of(value: Any, dtype: Any) -> Any:
+    return np.asarray(value).astype(dtype)[()]
 
 
 var = _dispersion(_var, "var", lambda z: z)
@@ -488,18 +574,25 @@ def _extreme(op: Any, name: str, pick: Any, pick_sign: int) -> Any:
         if _plain(a, out, initial, where):
             return _of_plain(name, a, axis, out=out, keepdims=keepdims, initial=initial, where=where)
         a = lift(a)
-        if where is not True:
-            if initial is _NOT_GIVEN:
-                raise ValueError(f"{name} with where= needs initial=, as NumPy's: no value is neutral for it")
+        axes = axes_of(axis, a.ndim, name, of_number=True)
+        initial = _NOT_GIVEN if initial is None else initial
+        if where is not True and initial is _NOT_GIVEN:
+            raise ValueError(f"{name} with where= needs initial=, as NumPy's: no value is neutral for it")
+        if is_constant(a, None):
+            return as_constant(name, a, axis, out, keepdims=keepdims, initial=initial, where=where)
+        mask = None if where is True else mask_of(where, a, name)
+        if initial is not _NOT_GIVEN:
+            initial = initial_of(initial, a.dtype, name)
+        if mask is not None:
             # What loses against everything, so that it takes no share of a gradient that is due to `initial`.
             floating = _xp.is_differentiable(a.dtype) and a.dtype.kind != "c"
-            a = masked(where, a, _initial(-pick_sign * np.inf if floating else raw(initial), a.dtype))
-        if initial is not _NOT_GIVEN and _count(a.shape, _axes(axis, a.ndim)) == 0:
+            a = masked(mask, a, _constant_of(-pick_sign * np.inf, a.dtype) if floating else raw(initial))
+        if initial is not _NOT_GIVEN and _count(a.shape, axes) == 0:
             # There is nothing but the initial value; a sum of nothing, 0, has the shape and the history.
-            z = _sum(a, _axes(axis, a.ndim), bool(keepdims)) + _initial(initial, a.dtype)
+            z = _sum(a, axes, bool(keepdims)) + initial
         else:
-            z = op(a, _axes(axis, a.ndim), bool(keepdims))
-            z = z if initial is _NOT_GIVEN else pick.door(z, _initial(initial, z.dtype))
+            z = op(a, axes, bool(keepdims))
+            z = z if initial is _NOT_GIVEN else pick.door(z, initial)
         return z if out is None else store(out, z, f"{name}(out=...)")
 
     function.__name__ = function.__qualname__ = name
@@ -511,16 +604,27 @@ max = _extreme(_max, "max", maximum, 1)
 min = _extreme(_min, "min", minimum, -1)
 
 
+def running_axis(axis: Any, ndim: int, name: str) -> int:
+    """Read axis= of a running sum; without one the array is flattened."""
+    if isinstance(axis, tuple):
+        raise TypeError(f"{name}: axis must be None or an integer; found {axis}")
+    return 0 if axis is None else axes_of(axis, builtins.max(ndim, 1), name)[0]
+
+
 def _running(op: Any, name: str) -> Any:
     def function(a: Any, axis: int | None = None, dtype: Any = None, out: Any = None) -> Any:
         if _plain(a, out):
             return _of_plain(name, a, axis, dtype=dtype, out=out)
-        a = _cast_to(lift(a), dtype)
+        a = lift(a)
+        along = running_axis(axis, a.ndim, name)
+        if is_constant(a, dtype):
+            return as_constant(name, a, axis, out, dtype=dtype)
+        a = _cast_to(a, dtype)
         if axis is None:
-            a, axis = ravel(a), 0
+            a = ravel(a)
         elif a.ndim == 0:
             a = reshape(a, (1,))
-        z = op(a, normalize_axis_index(axis, a.ndim))
+        z = op(a, along)
         return z if out is None else store(out, z, f"{name}(out=...)")
 
     function.__name__ = function.__qualname__ = name
@@ -545,9 +649,9 @@ def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, r
     a = lift(a)
     a = a if a.dtype.kind in "fcV" else as_type(a, np.float64)
     if b is None and not return_sign:
-        return _logsumexp(a, _axes(axis, a.ndim), keepdims)
+        return _logsumexp(a, axes_of(axis, a.ndim, "logsumexp", of_number=True), keepdims)
     a, b = _in_one_dtype(a, 1.0 if b is None else b)
-    axes = _axes(axis, a.ndim)
+    axes = axes_of(axis, a.ndim, "logsumexp", of_number=True)
     signed = return_sign and not is_complex(raw(a))
     value, sign_of_sum = _log_of_weighted(raw(a), raw(b), axes, signed)
     z = _weighted(a, b, value, sign_of_sum, axes, keepdims)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,10 +12,10 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 from gradmgr import _xp
 from gradmgr._broadcast import broadcast_to as _broadcast_to
 from gradmgr._index import getitem, scatter
-from gradmgr._op import Function, linear
+from gradmgr._op import Function, linear, zeros
 from gradmgr._tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import choose
-from gradmgr.ops.convert import lift
+from gradmgr.ops.convert import holds_tensor, lift
 
 Axis = int | Sequence[int] | None
 
@@ -32,19 +33,51 @@ _roll: Function = linear(
 
 def reshape(a: Any, /, shape: Any, order: str = "C", *, copy: bool | None = None) -> Any:
     """Reshape as `numpy.reshape`; the result may share the buffer, a later write to either copies."""
+    to = None if shape is None else lengths_of(shape, "reshape")
     a = lift(a)
-    to = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
     if order not in ("C", "F"):
-        raise ValueError(f"reshape of a Tensor takes order 'C' or 'F'; found {order!r}")
-    z = _reshape(a, tuple(int(n) for n in to), order)
-    if copy is False and not _xp.shares_memory(raw(z), raw(a)) and z.size:
+        order = _reading_order(a, order, "reshape")
+        if order == "K":
+            raise ValueError("reshape: order 'K' is not permitted for reshaping")
+    if copy is False and not _xp.shares_memory(raw(a).reshape(to or a.shape, order=order), raw(a)) and a.size:
         raise ValueError("reshape with copy=False cannot avoid a copy for these strides")
+    z = _reshape(a, a.shape if to is None else to, order)
     return z.copy() if copy and _xp.shares_memory(raw(z), raw(a)) else z
 
 
+def lengths_of(shape: Any, name: str) -> tuple[int, ...]:
+    """Read a shape: an integer, or several."""
+    if shape.__class__ is tuple and all(n.__class__ is int for n in shape):
+        return shape  # type: ignore[no-any-return]  # a tuple of int
+    try:
+        return tuple([operator.index(n) for n in ((shape,) if np.ndim(raw(shape)) == 0 else shape)])
+    except TypeError as error:
+        raise TypeError(f"{name}: a shape is an integer or a sequence of them; found {shape!r}: {error}") from None
+
+
+def _reading_order(a: Any, order: Any, name: str) -> str:
+    """Read order=: "C", "F" or "K"; "A" is "F" where the memory is in that order and not in C's."""
+    if not isinstance(order, str | None):
+        raise TypeError(f"{name}: order must be str, not {type(order).__name__}")
+    wanted = "C" if order is None else order.upper()
+    if wanted not in ("A", "C", "F", "K"):
+        raise ValueError(f"{name}: order must be one of 'C', 'F', 'A', or 'K' (got {order!r})")
+    if wanted != "A":
+        return wanted
+    flags = raw(a).flags
+    return "F" if flags.f_contiguous and not flags.c_contiguous else "C"
+
+
 def ravel(a: Any, order: str = "C") -> Any:
-    """Flatten as `numpy.ravel`."""
-    return reshape(a, (-1,), order)
+    """Flatten as `numpy.ravel`; order="K" goes by the memory as it lies."""
+    if order == "C":
+        return reshape(a, (-1,))
+    a = lift(a)
+    wanted = _reading_order(a, order, "ravel")
+    if wanted == "K":
+        steps = [abs(step) for step in raw(a).strides]
+        a = _transpose(a, tuple(sorted(range(a.ndim), key=lambda k: -steps[k])))
+    return reshape(a, (-1,), "F" if wanted == "F" else "C")
 
 
 def transpose(a: Any, axes: Axis = None) -> Any:
@@ -52,9 +85,9 @@ def transpose(a: Any, axes: Axis = None) -> Any:
     a = lift(a)
     if axes is None:
         return _transpose(a, tuple(range(a.ndim))[::-1])
-    order = normalize_axis_tuple(axes, a.ndim, "axes")
+    order = normalize_axis_tuple(axes, a.ndim, "transpose: axes")
     if len(order) != a.ndim:
-        raise ValueError(f"axes don't match array: {a.ndim} axes, found axes={axes}")
+        raise ValueError(f"transpose: axes don't match array: {a.ndim} axes, found axes={axes}")
     return _transpose(a, order)
 
 
@@ -98,7 +131,10 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
 def squeeze(a: Any, axis: Axis = None) -> Any:
     """Remove axes of length 1 as `numpy.squeeze`."""
     a = lift(a)
-    gone = [k for k, n in enumerate(a.shape) if n == 1] if axis is None else normalize_axis_tuple(axis, a.ndim)
+    if axis is None or (a.ndim == 0 and axis.__class__ is int and axis in (0, -1)):  # which NumPy lets pass
+        gone: Sequence[int] = [k for k, n in enumerate(a.shape) if n == 1]
+    else:
+        gone = normalize_axis_tuple(axis, a.ndim)
     if any(a.shape[k] != 1 for k in gone):
         raise ValueError(f"cannot squeeze axis {axis} of shape {a.shape}: its length is not 1")
     return _reshape(a, tuple(n for k, n in enumerate(a.shape) if k not in gone), "C")
@@ -107,15 +143,16 @@ def squeeze(a: Any, axis: Axis = None) -> Any:
 def expand_dims(a: Any, axis: int | Sequence[int]) -> Any:
     """Insert axes of length 1 as `numpy.expand_dims`."""
     a = lift(a)
-    count = a.ndim + (1 if isinstance(axis, (int, np.integer)) else len(axis))
-    new = normalize_axis_tuple(axis, count)
+    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+    count = a.ndim + len(axes)
+    new = normalize_axis_tuple(axes, count)
     lengths = iter(a.shape)
     return _reshape(a, tuple(1 if k in new else next(lengths) for k in range(count)), "C")
 
 
 def _at_least(count: int, place: Any) -> Any:
     def function(*arys: Any) -> Any:
-        done = tuple([place(lift(a)) for a in arys])
+        done = tuple([place(a) for a in _together(arys)])
         return done[0] if len(done) == 1 else done
 
     function.__name__ = function.__qualname__ = f"atleast_{count}d"
@@ -138,21 +175,26 @@ atleast_3d = _at_least(3, _three)
 
 def broadcast_to(array: Any, shape: Any, subok: bool = False) -> Any:
     """Broadcast as `numpy.broadcast_to`; writing to the result copies."""
-    if subok:
-        raise ValueError("broadcast_to(subok=True) has no meaning for Tensors")
-    to = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(n) for n in shape)
-    return _broadcast_to(lift(array), to)
+    if subok and not holds_tensor(array):
+        return np.broadcast_to(array, shape, subok)
+    return _broadcast_to(lift(array), lengths_of(shape, "broadcast_to"))
 
 
 def broadcast_arrays(*args: Any, subok: bool = False) -> tuple[Any, ...]:
     """Broadcast all to one shape as `numpy.broadcast_arrays`."""
-    if subok:
-        raise ValueError("broadcast_arrays(subok=True) has no meaning for Tensors")
-    arrays = [lift(a) for a in args]
+    if subok and not holds_tensor(args):
+        return np.broadcast_arrays(*args, subok=True)
+    arrays = _together(args)
     shape = np.broadcast_shapes(*(a.shape for a in arrays))
+    return tuple([_broadcast_to(a, shape) for a in arrays])
+
+
+def _together(args: Sequence[Any]) -> list[Any]:
+    """Lift all arguments; Tensors, if one of them is."""
+    arrays = [lift(a) for a in args]
     if any(isinstance(a, Tensor) for a in arrays):
         arrays = [a if isinstance(a, Tensor) else wrap(a) for a in arrays]
-    return tuple([_broadcast_to(a, shape) for a in arrays])
+    return arrays
 
 
 def flip(m: Any, axis: Axis = None) -> Any:
@@ -189,21 +231,24 @@ def roll(a: Any, shift: Any, axis: Axis = None) -> Any:
     if axis is None:
         flat = _roll(ravel(a), [int(np.sum(shift))], (0,))
         return reshape(flat, a.shape)
-    axes = (axis,) if isinstance(axis, (int, np.integer)) else tuple(axis)
+    axes = (axis,) if np.ndim(axis) == 0 else tuple(axis)
     shifts, axes_all = np.broadcast_arrays(np.asarray(shift), np.asarray(axes))
-    axes = tuple(normalize_axis_index(int(k), a.ndim) for k in axes_all.ravel())
+    if shifts.ndim > 1:
+        raise ValueError("roll: 'shift' and 'axis' should be scalars or 1D sequences")
+    axes = tuple(normalize_axis_index(operator.index(k), a.ndim) for k in axes_all.ravel())
     return _roll(a, [int(s) for s in shifts.ravel()], axes)
 
 
 def repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
     """Repeat elements as `numpy.repeat`; `repeats` is a number or an integer array."""
     a = lift(a)
-    if axis is None:
+    if axis is None or (a.ndim == 0 and axis.__class__ is int and axis in (0, -1)):
         a, axis = ravel(a), 0
     axis = normalize_axis_index(axis, a.ndim)
     xp = _xp.namespace(raw(a))
     counts = raw(repeats)
-    counts = counts.get() if _xp.is_array(counts) and _xp.device_of(counts) != "cpu" else np.asarray(counts)
+    counts = counts.get() if _xp.is_array(counts) and _xp.device_of(counts) != "cpu" else counts
+    counts = np.asarray(counts) if _xp.is_array(counts) else np.asarray(counts, dtype=np.intp)  # 1.5 in a list: 1
     places = np.repeat(np.arange(a.shape[axis]), counts)
     return getitem(a, (*[slice(None)] * axis, xp.asarray(places)))
 
@@ -211,12 +256,56 @@ def repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
 def tile(A: Any, reps: Any) -> Any:  # noqa: N803  # NumPy's name
     """Tile as `numpy.tile`."""
     a = lift(A)
-    times = (reps,) if isinstance(reps, (int, np.integer)) else tuple(int(n) for n in reps)
+    times = lengths_of(reps, "tile")
     times = (1,) * (a.ndim - len(times)) + times
     a = reshape(a, (1,) * (len(times) - a.ndim) + tuple(a.shape))
     paired = reshape(a, tuple(m for n in a.shape for m in (1, n)))
     spread = _broadcast_to(paired, tuple(m for r, n in zip(times, a.shape, strict=True) for m in (r, n)))
     return reshape(spread, tuple(r * n for r, n in zip(times, a.shape, strict=True)))
+
+
+def _windows_of(a: Any, window: tuple[int, ...], axes: tuple[int, ...] | None) -> Any:
+    xp = _xp.namespace(a)
+    view = xp.lib.stride_tricks.sliding_window_view(a, window, axes)
+    return view if xp is np else view.copy()  # CuPy's view does not say whose memory it is, and can be written to
+
+
+def _add_windows(g: Any, shape: tuple[int, ...], window: tuple[int, ...], axes: tuple[int, ...] | None) -> Any:
+    """Add each element of each window to where it was taken from; a loop over the places in a window."""
+    axes = tuple(range(len(shape))) if axes is None else axes
+    counts = g.shape[: len(shape)]
+    made = zeros(g, shape, g.dtype)
+    for place in np.ndindex(*window):
+        starts = [0] * len(shape)
+        for axis, k in zip(axes, place, strict=True):  # an axis may be named twice
+            starts[axis] += k
+        made[tuple(slice(k, k + n) for k, n in zip(starts, counts, strict=True))] += g[(..., *place)]
+    return made
+
+
+_windows: Function = linear(
+    "sliding_window_view",
+    lambda a, window, axes: _windows_of(a, window, axes),
+    lambda g, shape, window, axes: _gather_windows(g, shape, window, axes),
+)
+_gather_windows: Function = linear(
+    "add_windows",
+    lambda a, to, window, axes: _add_windows(a, to, window, axes),
+    lambda g, window, axes: _windows(g, window, axes),
+)
+
+
+def sliding_window_view(
+    x: Any, window_shape: Any, axis: Any = None, *, subok: bool = False, writeable: bool = False
+) -> Any:
+    """Take all windows as `numpy.lib.stride_tricks.sliding_window_view`; a Tensor is a value: none is `writeable`."""
+    if not isinstance(x, Tensor):
+        return np.lib.stride_tricks.sliding_window_view(x, window_shape, axis, subok=subok, writeable=writeable)
+    if writeable:
+        raise ValueError("sliding_window_view of a Tensor is not writeable: no write reaches what it was taken from")
+    window = tuple(int(n) for n in window_shape) if np.iterable(window_shape) else (int(window_shape),)
+    axes = None if axis is None else normalize_axis_tuple(axis, x.ndim, allow_duplicate=True)
+    return _windows(x, window, axes)
 
 
 def _diagonal_index(a: Any, offset: int) -> Any:
@@ -245,9 +334,11 @@ def diag(v: Any, k: int = 0) -> Any:
     return scatter(v, (n, n), (along - min(k, 0), along + max(k, 0)))
 
 
-def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> Any:
     """Sum a diagonal as `numpy.trace`."""
-    return diagonal(a, offset, axis1, axis2).sum(-1)
+    if not holds_tensor(a) and not isinstance(out, Tensor):
+        return np.trace(a, offset, axis1, axis2, dtype, out)
+    return diagonal(a, offset, axis1, axis2).sum(-1, dtype=dtype, out=out)
 
 
 def _triangle(keep: Any) -> Any:

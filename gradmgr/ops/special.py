@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.lib.array_utils import normalize_axis_tuple
 
 from gradmgr import _xp, errors
 from gradmgr._broadcast import is_complex
@@ -24,12 +23,11 @@ from gradmgr._custom import custom
 from gradmgr._elementwise import Made, conj_of, elementwise
 from gradmgr._inplace import as_type, store, with_keywords
 from gradmgr._op import Function
-from gradmgr._recorder import is_tracked
-from gradmgr._tensor import Tensor, describe, raw, wrap
+from gradmgr._tensor import Tensor, raw, wrap
 from gradmgr.ops import arithmetic
 from gradmgr.ops.arithmetic import absolute, choose, exp, log, sign
-from gradmgr.ops.convert import lift
-from gradmgr.ops.reduce import sum
+from gradmgr.ops.convert import lift, untracked
+from gradmgr.ops.reduce import axes_of, sum
 from gradmgr.ops.shape import expand_dims
 
 Kernel = Callable[..., Any]
@@ -63,7 +61,20 @@ def _library_function(name: str, arrays: tuple[Any, ...]) -> Kernel:
         raise errors.UnsupportedFunctionError(
             f"{module.__name__} has no {name}; move to the CPU with .to('cpu') for it"
         ) from None
-    return function
+    return function if module.__name__.startswith("scipy") else _explained(name, function)
+
+
+def _explained(name: str, cupys: Kernel) -> Kernel:
+    """Let a function of CuPy's say what it lacks."""
+
+    def call(*args: Any, **keywords: Any) -> Any:
+        try:
+            return cupys(*args, **keywords)
+        except TypeError:
+            _xp.check_mixed(name, *args)
+            raise
+
+    return call
 
 
 def _scipys(name: str) -> Kernel:
@@ -82,6 +93,18 @@ def _scipys(name: str) -> Kernel:
 
 # ---------------------------------------------------------------- kernels: our own
 
+# Since SciPy 1.18 their loops for singles come first: halves and short integers become singles, before that doubles.
+_REORDERED = frozenset(("expit", "exprel", "gauss", "log_expit", "log_ndtr", "xlog1py", "xlogy"))
+
+
+def _narrow() -> np.dtype[Any]:
+    """Return what halves and short integers become: as in the SciPy that is installed, else as in the newest."""
+    try:
+        import scipy  # type: ignore[import-untyped,import-not-found,unused-ignore]
+    except ImportError:
+        return _xp.F4
+    return _xp.F8 if np.lib.NumpyVersion(scipy.__version__) < "1.18.0" else _xp.F4
+
 
 def _loop(name: str, loops: str, args: tuple[Any, ...]) -> np.dtype[Any]:
     """Return the dtype in which SciPy computes: that of all operands, else the first loop to which all can be cast."""
@@ -89,6 +112,8 @@ def _loop(name: str, loops: str, args: tuple[Any, ...]) -> np.dtype[Any]:
     dtypes = [k for k in kinds if isinstance(k, np.dtype)] or [np.result_type(*kinds)]
     if len(dtypes) == len(kinds) and len(set(dtypes)) == 1 and dtypes[0].char in loops:
         return dtypes[0]
+    if name in _REORDERED and _narrow() is _xp.F4:
+        loops = loops.replace("df", "fd").replace("DF", "FD")
     planar = any(isinstance(k, complex) for k in kinds)
     for char in loops:
         if all(np.can_cast(dtype, char) for dtype in dtypes) and (char in "FD" or not planar):
@@ -107,7 +132,7 @@ def _kind(a: Any) -> Any:
 
 
 def _own(name: str, loops: str, compute: Kernel) -> Kernel:
-    """Make a kernel of a function of arrays of one dtype, which is one of `loops` (SciPy's, in their order)."""
+    """Make a kernel of a function of arrays of one dtype, which is one of `loops` (SciPy's, in their order before 1.18)."""
 
     def kernel(*args: Any, **keywords: Any) -> Any:
         if keywords:
@@ -181,9 +206,14 @@ def _is_nothing(x: Any, y: Any, edge: float) -> Any:
     return (a == 0) & at_edge
 
 
-def _as_out(y: Any, out: Any) -> Any:
-    """In the dtype of the result, in which the logarithm is taken: more precise, or complex."""
-    return y if y.dtype == out.dtype else as_type(y, out.dtype)
+def _as_result(name: str, g: Any, y: Any, neutral: float, nothing: Any) -> Any:
+    """Return y, neutral where there is nothing, in the dtype of the result: more precise, or complex.
+
+    g is a cotangent, of that dtype, or a tangent of the dtype of the other operand.
+    """
+    dtype = _loop(name, "dfDF", (g, y))
+    y = choose(nothing, neutral, y)
+    return y if y.dtype == dtype else as_type(y, dtype)
 
 
 def _xlogy_y(g: Any, x: Any, y: Any) -> Any:
@@ -209,13 +239,13 @@ def _xlog1py_kernel(x: Any, y: Any) -> Any:
 _xlogy = elementwise(
     "xlogy",
     _own("xlogy", "dfDF", _xlogy_kernel),
-    lambda g, x, y, out: g * log.door(_as_out(choose(_is_nothing(x, y, 0), 1.0, y), out)),
+    lambda g, x, y: g * log.door(_as_result("xlogy", g, y, 1.0, _is_nothing(x, y, 0))),
     _xlogy_y,
 )
 _xlog1py = elementwise(
     "xlog1py",
     _own("xlog1py", "dfDF", _xlog1py_kernel),
-    lambda g, x, y, out: g * arithmetic.log1p.door(_as_out(choose(_is_nothing(x, y, -1), 0.0, y), out)),
+    lambda g, x, y: g * arithmetic.log1p.door(_as_result("xlog1py", g, y, 0.0, _is_nothing(x, y, -1))),
     _xlog1py_y,
 )
 
@@ -291,18 +321,20 @@ kl_div = _kl_div.door
 
 
 def _as_scipys(x: Any) -> Any:
-    """SciPy computes these in double where NumPy would in half, or in single for short integers."""
+    """SciPy computes these in single or double where NumPy would in half."""
     narrow = hasattr(x, "dtype") and x.dtype.itemsize <= 2
-    return as_type(x, np.float64) if narrow else x
+    return as_type(x, _narrow()) if narrow else x
 
 
+@_quiet
 def expm1(x: Any, /, out: Any = None, where: Any = True, dtype: Any = None) -> Any:
-    """Return exp(x) - 1, exact near 0; float16 and short integers as float64."""
+    """Return exp(x) - 1, exact near 0; float16 and short integers in SciPy's dtype: float64, since 1.18 float32."""
     return arithmetic.expm1.door(_as_scipys(x), out, where, dtype)
 
 
+@_quiet
 def log1p(x: Any, /, out: Any = None, where: Any = True, dtype: Any = None) -> Any:
-    """Return log(1 + x), exact near 0; float16 and short integers as float64."""
+    """Return log(1 + x), exact near 0; float16 and short integers in SciPy's dtype: float64, since 1.18 float32."""
     return arithmetic.log1p.door(_as_scipys(x), out, where, dtype)
 
 
@@ -390,20 +422,16 @@ _log_softmax = custom(
 )
 
 
-def _all_or(axis: Any, ndim: int) -> Axes:
-    return tuple(range(ndim)) if axis is None else tuple(normalize_axis_tuple(axis, ndim))
-
-
 def softmax(x: Any, axis: Any = None) -> Any:
     """Return exp(x) / sum(exp(x)) along axes, all of them by default; NaN for a row of -inf, as SciPy."""
     x = lift(x)
-    return _softmax(x, _all_or(axis, x.ndim))
+    return _softmax(x, axes_of(axis, x.ndim, "softmax", of_number=True))
 
 
 def log_softmax(x: Any, axis: Any = None) -> Any:
     """Return log(softmax(x)) without under- or overflow; -inf where x is."""
     x = lift(x)
-    return _log_softmax(x, _all_or(axis, x.ndim))
+    return _log_softmax(x, axes_of(axis, x.ndim, "log_softmax", of_number=True))
 
 
 # ---------------------------------------------------------------- the error function
@@ -602,12 +630,7 @@ def _parameter(value: Any, function: str, name: str) -> Any:
     Raises:
         UnsupportedFunctionError: a manager tracks it.
     """
-    if isinstance(value, Tensor) and is_tracked(value):
-        raise errors.UnsupportedFunctionError(
-            f"special.{function} has no derivative in {name}, and {describe(value)} is tracked by a manager; "
-            f"pass {name}.detach() if none is wanted"
-        )
-    value = raw(value)
+    value = untracked(value, f"special.{function}", name)
     value = value if isinstance(value, (int, float, complex)) or _xp.is_array(value) else np.asarray(value)
     if getattr(value, "dtype", np.dtype(float)).kind in "bu":  # derivatives ask for the order below 0
         value = value.astype(np.float32 if value.dtype.itemsize <= 2 else np.float64)
@@ -635,7 +658,7 @@ def multigammaln(a: Any, d: Any) -> Any:
     Raises:
         ValueError: d is no positive integer, or some a is not above (d - 1) / 2.
     """
-    a = lift(a)
+    a, d = lift(a), untracked(d, "special.multigammaln", "d")
     if np.ndim(d) or d != int(d) or d < 1:
         raise ValueError(f"multigammaln: d should be a positive integer (dimension); found {d!r}")
     if (raw(a) <= (d - 1) / 2).any():
@@ -672,7 +695,7 @@ def zeta(x: Any, q: Any = None, out: Any = None) -> Any:
         z = wrap(_library_function("zeta", (exponent,))(exponent))
     else:
         z = _with_parameter(_zeta, q if isinstance(q, Tensor) else _xp.need_operand(q, "zeta"), exponent, x)
-    return z if out is None else store(out, z, "zeta(out=...)")
+    return z if out is None else store(out, z, "zeta(out=...)", may_broadcast=True)
 
 
 # ---------------------------------------------------------------- Bessel functions
@@ -764,6 +787,34 @@ _i0e = elementwise("i0e", _scipys("i0e"), lambda g, x: -g * (sign.door(x) * _fal
 _i1e = elementwise("i1e", _scipys("i1e"), lambda g, x: g * (_fall(absolute.door(x), 2) - _fall(absolute.door(x), 1)))
 
 
+def _jv_of_integer(n: int, x: Any) -> Any:
+    """J_n where the library has J_0 and J_1 only, which is CuPy.
+
+    Beyond x = n by the recurrence upwards from them, stable there (DLMF 10.6.1); before it the mean over the circle of
+    cos(x sin t - n t) (DLMF 10.9.2), of which the trapezoid rule's error is J of an order far beyond x.
+    """
+    x, dtype = _doubled(x)
+    sign_of_order, n = -1 if n < 0 and n % 2 else 1, abs(n)
+    size = np.abs(x)
+    far = np.maximum(size, max(n, 1))
+    z, above = _library_function("j0", (x,))(far), _library_function("j1", (x,))(far)
+    for k in range(1, n + 1):
+        z, above = above, 2 * k / far * above - z
+    near, half = np.minimum(size, n), (3 * n + 21) // 2
+    total = np.ones_like(x)
+    for j in range(1, half + 1):
+        t = 2 * math.pi * j / (2 * half + 1)
+        total = total + 2 * np.cos(near * math.sin(t) - n * t)
+    z = sign_of_order * np.where(size <= n, total / (2 * half + 1), z)
+    return (z * np.sign(x) if n % 2 else z).astype(dtype)
+
+
+def _bessel(name: str, v: Any, z: Any) -> Any:
+    if name == "jv" and isinstance(v, int) and _xp.namespace(z) is not np and z.dtype.kind != "c":
+        return _jv_of_integer(v, z)
+    return _library_function(name, (z, v))(v, z)
+
+
 def _of_order(name: str, sign_above: float) -> Function:
     """Make the op of a Bessel function: its slope is half of that one order lower, and of that one higher."""
 
@@ -773,7 +824,7 @@ def _of_order(name: str, sign_above: float) -> Function:
 
     op = custom(
         name,
-        lambda z, v: _library_function(name, (z, v))(v, z),
+        lambda z, v: _bessel(name, v, z),
         vjp={"z": lambda g, z, v: g * conj_of(slope(z, v))},
         jvp={"z": lambda t, z, v: t * slope(z, v)},
     )

@@ -24,10 +24,23 @@ from gradmgr._op import Function
 from gradmgr._tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import choose, fmax, fmin, multiply, real, sqrt
 from gradmgr.ops.constant import constant
-from gradmgr.ops.convert import holds_tensor, lift
+from gradmgr.ops.convert import holds_tensor, lift, untracked
 from gradmgr.ops.join import concatenate
 from gradmgr.ops.products import matmul
-from gradmgr.ops.reduce import cumprod, cumsum, masked, mean, std, var
+from gradmgr.ops.reduce import (
+    as_constant,
+    axes_of,
+    cumprod,
+    cumsum,
+    initial_of,
+    is_constant,
+    mask_of,
+    masked,
+    mean,
+    running_axis,
+    std,
+    var,
+)
 from gradmgr.ops.reduce import max as greatest
 from gradmgr.ops.reduce import min as least
 from gradmgr.ops.reduce import prod as product
@@ -50,8 +63,8 @@ def _given(**keywords: Any) -> dict[str, Any]:
     return {name: value for name, value in keywords.items() if value is not _NOT_GIVEN}
 
 
-def _axes(axis: Any, ndim: int, name: str) -> Axes:
-    return tuple(range(ndim)) if axis is None else tuple(sorted(normalize_axis_tuple(axis, ndim, name)))
+def _axes(axis: Any, ndim: int, name: str, of_number: bool = False) -> Axes:
+    return tuple(sorted(axes_of(axis, ndim, name, of_number)))
 
 
 def _keeps(keepdims: Any) -> bool:
@@ -149,6 +162,11 @@ def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: Any = _NOT_GIVEN) -
     if is_plain(a, out):
         return np.ptp(a, axis, out, **_given(keepdims=keepdims))
     a, keeps = as_tensor(a), _keeps(keepdims)
+    if a.dtype.kind == "b":
+        raise TypeError("ptp: NumPy does not subtract booleans; cast them first")
+    axes = _axes(axis, a.ndim, "ptp", of_number=True)
+    if not _length(a.shape, axes):
+        raise ValueError("ptp: zero-size array to reduction operation which has no identity")
     return _finished(greatest(a, axis, keepdims=keeps) - least(a, axis, keepdims=keeps), out, "ptp")
 
 
@@ -188,13 +206,16 @@ def cov(
     dtype: Any = None,
 ) -> Any:
     """Return the covariance matrix as `numpy.cov`; gradients flow into the weights too."""
-    if is_plain(m, y, fweights, aweights):
+    if is_plain(m, y, fweights, aweights, ddof):
         return np.cov(m, y, rowvar, bias, ddof, fweights, aweights, dtype=dtype)
+    ddof = untracked(ddof, "cov", "ddof")
     if ddof is not None and ddof != int(ddof):
         raise ValueError("cov: ddof must be integer")
     m, y, fweights, aweights = together(m, y, fweights, aweights)
     m = as_tensor(m)
     dtype = np.result_type(m.dtype, *([] if y is None else [y.dtype]), np.float64) if dtype is None else dtype
+    if not _is_inexact(np.dtype(dtype)):
+        raise TypeError(f"cov: dtype must be inexact, as the means are; found {np.dtype(dtype)}")
     x = _as_rows(m, rowvar, dtype, "m")
     if x.shape[0] == 0:
         return wrap(_xp.namespace(raw(x)).zeros((0, 0)))
@@ -216,7 +237,8 @@ def cov(
     if raw(fact) <= 0:
         warnings.warn("Degrees of freedom <= 0 for slice", RuntimeWarning, stacklevel=2)
         fact = 0.0
-    return squeeze(matmul.door(off, conj_of(transpose(weighted))) * (np.float64(1) / fact))
+    product = matmul.door(off, conj_of(transpose(weighted)))
+    return squeeze(cast_to(product * (np.float64(1) / fact), product.dtype))
 
 
 def _degrees(count: int, both: Any, aweights: Any, ddof: int) -> Any:
@@ -610,8 +632,16 @@ def _nan_total(op: Any, name: str, neutral: int) -> Any:
     ) -> Any:
         if is_plain(a, out, initial, where):
             return getattr(np, name)(a, axis, dtype, out, **_given(keepdims=keepdims, initial=initial, where=where))
-        a = _without_nan(as_tensor(a), neutral)
-        return op(a, axis, dtype, out, _keeps(keepdims), **_given(initial=initial, where=where))
+        a = as_tensor(a)
+        _axes(axis, a.ndim, name, of_number=True)
+        if is_constant(a, dtype):
+            given = {"dtype": dtype, "keepdims": keepdims, "initial": initial, "where": where}
+            return as_constant(name, a, axis, out, **_given(**given))
+        if where is not _NOT_GIVEN and where is not True:
+            where = mask_of(where, a, name)
+        if initial is not _NOT_GIVEN and initial is not None:
+            initial = initial_of(initial, a.dtype if dtype is None else np.dtype(dtype), name)
+        return op(_without_nan(a, neutral), axis, dtype, out, _keeps(keepdims), **_given(initial=initial, where=where))
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"Return the {name.removeprefix('nan')} of what is not NaN, as `numpy.{name}`."
@@ -626,7 +656,9 @@ def _nan_running(op: Any, name: str, neutral: int) -> Any:
     def function(a: Any, axis: int | None = None, dtype: Any = None, out: Any = None) -> Any:
         if is_plain(a, out):
             return getattr(np, name)(a, axis, dtype, out)
-        return op(_without_nan(as_tensor(a), neutral), axis, dtype, out)
+        a = as_tensor(a)
+        running_axis(axis, a.ndim, name)
+        return op(_without_nan(a, neutral), axis, dtype, out)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"Return running {'sums' if neutral == 0 else 'products'}, NaN left out, as `numpy.{name}`."
@@ -637,11 +669,10 @@ nancumsum = _nan_running(cumsum, "nancumsum", 0)
 nancumprod = _nan_running(cumprod, "nancumprod", 1)
 
 
-def _numbers(a: Any, where: Any) -> Any:
-    """The mask of the elements that take part, in the full shape."""
-    values = raw(a)
-    here = ~np.isnan(values)
-    return here if where is _NOT_GIVEN or where is True else here & raw(where)
+def _numbers(a: Any, where: Any, name: str) -> Any:
+    """The mask of the elements that take part."""
+    here = ~np.isnan(raw(a))
+    return here if where is _NOT_GIVEN or where is True else here & mask_of(where, a, name)
 
 
 def _all_count(here: Any, shape: tuple[int, ...], axes: Axes) -> int:
@@ -651,9 +682,9 @@ def _all_count(here: Any, shape: tuple[int, ...], axes: Axes) -> int:
 
 def _over_counts(sums: Any, count: Any, warning: str, level: int) -> Any:
     """Divide by counts, NaN where there is nothing to divide, without a division by 0 on any way."""
-    bad = count <= 0
-    safe = np.where(bad, 1, count)
-    z = (sums if raw(sums).dtype.itemsize > 2 else as_type(sums, np.float32)) / safe.astype(_count_dtype(sums))
+    bad = raw(count) <= 0
+    safe = as_type(choose(bad, 1, count), _count_dtype(sums))
+    z = (sums if raw(sums).dtype.itemsize > 2 else as_type(sums, np.float32)) / safe
     return _nan_where(bad, cast_to(z, sums.dtype), warning, level)
 
 
@@ -685,16 +716,17 @@ def nanmean(
     if not _is_inexact(a.dtype):
         return mean(a, axis, dtype, out, _keeps(keepdims), **_given(where=where))
     _check_inexact("nanmean", dtype, out)
-    here, keeps = _numbers(a, where), _keeps(keepdims)
-    axes = _axes(axis, here.ndim, "nanmean")
+    axes = _axes(axis, a.ndim, "nanmean", of_number=True)
+    here, keeps = _numbers(a, where, "nanmean"), _keeps(keepdims)
     if _all_count(here, a.shape, axes) > 0:
         return mean(a, axes, dtype, out, keeps)
-    sums = total(masked(here, cast_to(a, dtype), _constant_of(0, a.dtype)), axes, keepdims=keeps)
+    a = cast_to(a, dtype)
+    sums = total(masked(here, a, _constant_of(0, a.dtype)), axes, keepdims=keeps)
     count = here.sum(axis=axes, keepdims=keeps)
     return _finished(_over_counts(sums, count, "Mean of empty slice", 4), out, "nanmean")
 
 
-def _nan_var(a: Any, here: Any, axes: Axes, ddof: float, keeps: bool, centre: Any) -> Any:
+def _nan_var(a: Any, here: Any, axes: Axes, ddof: Any, keeps: bool, centre: Any) -> Any:
     zero = _constant_of(0, a.dtype)
     a = masked(here, a, zero)
     if centre is _NOT_GIVEN:
@@ -718,7 +750,7 @@ def _nan_dispersion(name: str, of_numbers: Any, finish: Any) -> Any:
         axis: Any = None,
         dtype: Any = None,
         out: Any = None,
-        ddof: float = 0,
+        ddof: Any = 0,
         keepdims: Any = _NOT_GIVEN,
         *,
         where: Any = _NOT_GIVEN,
@@ -726,21 +758,23 @@ def _nan_dispersion(name: str, of_numbers: Any, finish: Any) -> Any:
         correction: Any = _NOT_GIVEN,
     ) -> Any:
         more = _given(where=where, mean=mean, correction=correction)
-        if is_plain(a, out, where, mean):
+        if is_plain(a, out, where, mean, ddof, correction):
             return getattr(np, name)(a, axis, dtype, out, ddof, **_given(keepdims=keepdims), **more)
         a = as_tensor(a)
         if not _is_inexact(a.dtype):
             return of_numbers(a, axis, dtype, out, ddof, _keeps(keepdims), **more)
         _check_inexact(name, dtype, out)
         if correction is not _NOT_GIVEN:
-            if ddof != 0:
+            if isinstance(ddof, Tensor) or ddof != 0:
                 raise ValueError(f"{name}: ddof and correction can't be provided simultaneously.")
             ddof = correction
-        a, here, keeps = cast_to(a, dtype), _numbers(a, where), _keeps(keepdims)
-        axes = _axes(axis, here.ndim, name)
-        if mean is _NOT_GIVEN and _all_count(here, a.shape, axes) > ddof:
-            return of_numbers(a, axes, None, out, ddof, keeps)
-        return _finished(finish(_nan_var(a, here, axes, ddof, keeps, mean)), out, name)
+        axes = _axes(axis, a.ndim, name, of_number=True)
+        here, keeps = _numbers(a, where, name), _keeps(keepdims)
+        if mean is _NOT_GIVEN and _all_count(here, a.shape, axes) > max(raw(ddof), 0):
+            return of_numbers(a, axes, dtype, out, ddof, keeps)
+        a = cast_to(a, dtype)
+        z = cast_to(finish(_nan_var(a, here, axes, ddof, keeps, mean)), dtype)
+        return _finished(z, out, name)
 
     function.__name__ = function.__qualname__ = name
     what = "variance" if name == "nanvar" else "standard deviation"
@@ -777,10 +811,6 @@ def _nan_extreme_op(name: str, ufunc: Any) -> Function:
     return custom(name, kernel, vjp={"x": pull}, jvp={"x": push})
 
 
-def _initial(value: Any, dtype: Any) -> Any:
-    return as_type(value, dtype) if isinstance(value, Tensor) or _xp.is_array(value) else _constant_of(value, dtype)
-
-
 def _nan_extreme(name: str, combine: Any) -> Any:
     op = _nan_extreme_op(name, getattr(np, combine.op.name))
 
@@ -795,18 +825,26 @@ def _nan_extreme(name: str, combine: Any) -> Any:
         if is_plain(a, out, initial, where):
             return getattr(np, name)(a, axis, out, **_given(keepdims=keepdims, initial=initial, where=where))
         a = as_tensor(a)
-        if where is not _NOT_GIVEN and where is not True:
-            if initial is _NOT_GIVEN:
-                raise ValueError(f"{name} with where= needs initial=, as NumPy's: no value is neutral for it")
+        axes, keeps = _axes(axis, a.ndim, name, of_number=True), _keeps(keepdims)
+        initial = _NOT_GIVEN if initial is None else initial
+        where = True if where is _NOT_GIVEN else where
+        if where is not True and initial is _NOT_GIVEN:
+            raise ValueError(f"{name} with where= needs initial=, as NumPy's: no value is neutral for it")
+        if is_constant(a, None):
+            return as_constant(name, a, axis, out, keepdims=keeps, where=where, **_given(initial=initial))
+        mask = None if where is True else mask_of(where, a, name)
+        if initial is not _NOT_GIVEN:
+            initial = initial_of(initial, a.dtype, name)
+        elif not _length(a.shape, axes) and _length(_reduced(a.shape, axes, False), tuple(range(a.ndim - len(axes)))):
+            raise ValueError(f"{name}: zero-size array to reduction operation which has no identity")
+        if mask is not None:
             # NaN loses against everything; an integer array has none, and needs none but the initial value.
-            nothing = _constant_of(np.nan if _is_inexact(a.dtype) else raw(initial), a.dtype)
-            a = masked(where, a, nothing)
-        axes, keeps = _axes(axis, a.ndim, name), _keeps(keepdims)
+            a = masked(mask, a, _constant_of(np.nan if _is_inexact(a.dtype) else raw(initial), a.dtype))
         if initial is not _NOT_GIVEN and _length(a.shape, axes) == 0:
-            z = total(a, axes, keepdims=keeps) + _initial(initial, a.dtype)  # a sum of nothing has the history
+            z = total(a, axes, keepdims=keeps) + initial  # a sum of nothing has the history
         else:
             z = op(a, axes, keeps)
-            z = z if initial is _NOT_GIVEN else combine.door(z, _initial(initial, z.dtype))
+            z = z if initial is _NOT_GIVEN else combine.door(z, initial)
         nan = _is_nan(raw(z))
         if nan is not None and nan.any():
             warnings.warn("All-NaN slice encountered", RuntimeWarning, stacklevel=2)
@@ -833,7 +871,7 @@ def _bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -
 
 _bin_edges.__name__ = "histogram_bin_edges"
 histogram_bin_edges = constant(_bin_edges)
-digitize = constant(np.digitize)
+digitize = constant(np.digitize, 2)
 
 
 def _values_of(a: Any) -> Any:
@@ -841,6 +879,17 @@ def _values_of(a: Any) -> Any:
     if isinstance(a, (list, tuple)):
         return type(a)([_values_of(part) for part in a])
     return raw(a)
+
+
+def _edges_of(bins: Any, points: Any) -> Any:
+    """Edges in a list as an array where the points live; a number of bins as it is."""
+    if not isinstance(bins, (list, tuple)):
+        return raw(bins)
+    return library(*points).asarray(_values_of(bins)) if isinstance(points, list) else _edges_of(bins, [points])
+
+
+def _edges_by_axis(bins: Any, points: Any) -> Any:
+    return [_edges_of(part, points) for part in bins] if isinstance(bins, (list, tuple)) else raw(bins)
 
 
 def _flat_values(a: Any) -> Any:
@@ -878,8 +927,11 @@ def histogram(a: Any, bins: Any = 10, range: Any = None, density: bool | None = 
     """Count as `numpy.histogram`: a constant, but for the weights, into which gradients flow."""
     if is_plain(a, bins, range, weights):
         return np.histogram(a, bins, range, density=density, weights=weights)
+    weights = lift(weights) if holds_tensor(weights) else weights
     values = _values_of(a)
-    counts, edges = np.histogram(values, _values_of(bins), _values_of(range), density=density, weights=raw(weights))
+    counts, edges = np.histogram(
+        values, _edges_of(bins, values), _values_of(range), density=density, weights=raw(weights)
+    )
     dtype = getattr(weights, "dtype", None)
     return _as_histogram(counts, [_flat_values(values)], [edges], density, weights, dtype), wrap(edges)
 
@@ -890,9 +942,12 @@ def histogram2d(
     """Count as `numpy.histogram2d`: a constant, but for the weights, into which gradients flow."""
     if is_plain(x, y, bins, range, weights):
         return np.histogram2d(x, y, bins, range, density=density, weights=weights)
+    weights = lift(weights) if holds_tensor(weights) else weights
     points = [_values_of(x), _values_of(y)]
-    settings: Any = {"bins": _values_of(bins), "range": _values_of(range), "density": density, "weights": raw(weights)}
-    counts, *edges = np.histogram2d(*points, **settings)
+    both = isinstance(bins, (list, tuple)) and len(bins) == 2
+    edges_of = _edges_by_axis(bins, points) if both else _edges_of(bins, points)
+    settings: Any = {"range": _values_of(range), "density": density, "weights": raw(weights)}
+    counts, *edges = np.histogram2d(*points, edges_of, **settings)
     samples = [_flat_values(part) for part in points]
     counts = _as_histogram(counts, samples, edges, density, weights, np.float64)
     return (counts, *[wrap(edge) for edge in edges])
@@ -904,8 +959,11 @@ def histogramdd(
     """Count as `numpy.histogramdd`: a constant, but for the weights, into which gradients flow."""
     if is_plain(sample, bins, range, weights):
         return np.histogramdd(sample, bins, range, density=density, weights=weights)
+    weights = lift(weights) if holds_tensor(weights) else weights
     points = _values_of(sample)
-    counts, edges = np.histogramdd(points, _values_of(bins), _values_of(range), density=density, weights=raw(weights))
+    counts, edges = np.histogramdd(
+        points, _edges_by_axis(bins, points), _values_of(range), density=density, weights=raw(weights)
+    )
     if not _xp.is_array(points):
         samples = [_flat_values(part) for part in points]  # a sequence holds one array an axis
     else:

@@ -19,15 +19,16 @@ from gradmgr import _xp, errors
 from gradmgr._broadcast import broadcast_to
 from gradmgr._custom import custom
 from gradmgr._elementwise import conj_of
-from gradmgr._index import getitem, normalized, scatter
+from gradmgr._index import add_at, getitem, normalized, scatter
 from gradmgr._inplace import as_type, put, store
-from gradmgr._op import Function, linear
+from gradmgr._op import Function, linear, zeros
 from gradmgr._recorder import is_tracked
 from gradmgr._tensor import Tensor, describe, raw, wrap
 from gradmgr.ops.arithmetic import choose, negative
 from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.join import concatenate, stack
 from gradmgr.ops.products import matmul
+from gradmgr.ops.products import vecdot as dot_products
 from gradmgr.ops.reduce import cumprod, cumsum, logsumexp, masked, prod
 from gradmgr.ops.reduce import max as max_of
 from gradmgr.ops.reduce import min as min_of
@@ -71,25 +72,24 @@ def _on_this_device(ufunc: Any, method: str, x: Any) -> Any:
     """The method of the ufunc of the library of x, for values without gradients."""
     if _xp.namespace(x) is np:
         return getattr(ufunc, method)
-    if (ufunc.__name__, method) not in _CUPYS:
+    cupys = getattr(getattr(_xp.namespace(x), ufunc.__name__, None), method, None)
+    if cupys is None:
         raise _lacking(ufunc, method, x)
-    return getattr(getattr(_xp.namespace(x), ufunc.__name__), method)
+
+    def call(*args: Any) -> Any:
+        try:
+            return cupys(*args)
+        except (NotImplementedError, TypeError) as error:  # not of this ufunc, not of this dtype
+            raise _lacking(ufunc, method, x) from error
+
+    return call
 
 
 def _lacking(ufunc: Any, method: str, x: Any) -> errors.UnsupportedFunctionError:
     return errors.UnsupportedFunctionError(
-        f"{ufunc.__name__}.{method}, with what it was given, of {x.dtype} on a GPU is not in CuPy; move it to the CPU"
+        f"{ufunc.__name__}.{method}, with what it was given, of {x.dtype} is not in CuPy; "
+        "move to the CPU with .to('cpu') for it"
     )
-
-
-# What CuPy's ufuncs have of these methods.
-_CUPYS = frozenset(
-    (
-        *(("add", method) for method in ("accumulate", "reduceat", "at")),
-        *(("multiply", method) for method in ("accumulate", "reduceat")),
-        *((name, "at") for name in ("subtract", "maximum", "minimum", "bitwise_and", "bitwise_or", "bitwise_xor")),
-    )
-)
 
 
 def _handed_out(z: Any, out: Any, name: str) -> Any:
@@ -123,7 +123,7 @@ def reduce(
     if not any(holds_tensor(t) for t in (array, out, initial, where)):
         return ufunc.reduce(array, axis, dtype, out, keepdims, initial, where)
     x = lift(array)
-    mask = where if where is True else raw(lift(where))
+    mask = where if where is True else raw(_beside(where, x))
     like = _asked_of_numpy(
         ufunc,
         "reduce",
@@ -143,7 +143,7 @@ def reduce(
         z = wrap(_reduced_constant(ufunc, raw(x), axes, dtype, keepdims, start, mask))
     else:
         x = _cast(x if isinstance(x, Tensor) else wrap(x), dtype)
-        start = None if given is _NOT_GIVEN else _beside(_cast(lift(given), like.dtype), x)
+        start = None if given is _NOT_GIVEN else _cast(_beside(given, x), like.dtype)
         identity = None if initial is None else ufunc.identity
         z = _reduced(ufunc, function, x, axes, start, identity, mask, like.dtype)
         z = expand_dims(z, axes) if keepdims else z
@@ -177,8 +177,11 @@ def _cast(x: Any, dtype: Any) -> Any:
 
 
 def _beside(value: Any, x: Any) -> Any:
-    """A value in the library of x."""
-    return value if isinstance(value, Tensor) else _xp.namespace(raw(x)).asarray(value)
+    """Lift what stands beside x; numbers and lists go to where x lives."""
+    value = lift(value) if holds_tensor(value) else value
+    if isinstance(value, Tensor) or (_xp.is_array(value) and not isinstance(value, np.generic)):
+        return value
+    return _xp.namespace(raw(x)).asarray(lift(value))
 
 
 def _reduced(ufunc: Any, function: Any, x: Any, axes: Any, start: Any, identity: Any, mask: Any, dtype: Any) -> Any:
@@ -186,13 +189,13 @@ def _reduced(ufunc: Any, function: Any, x: Any, axes: Any, start: Any, identity:
     combined, neutral = _WHOLE.get(ufunc.__name__, (None, None))
     if combined is not None:
         if mask is not True:
-            x, mask = masked(mask, x, _beside(np.asarray(neutral).astype(x.dtype), x)), True
+            x, mask = masked(mask, x, _xp.namespace(raw(x)).asarray(neutral, x.dtype)), True
         if all(x.shape[k] for k in axes):
             z = combined(x, axes)
             return z if start is None else function(z, start)
     # NumPy begins with the identity where there is nothing or, as hypot.reduce([-3.0]) shows, only one to combine.
     if start is None and identity is not None and (mask is not True or all(x.shape[k] < 2 for k in axes)):
-        start = _beside(np.asarray(identity).astype(dtype), x)
+        start = _xp.namespace(raw(x)).asarray(identity, dtype)
     mask = None if mask is True else _axes_in_front(_xp.namespace(mask).broadcast_to(mask, x.shape), axes)
     return _one_by_one(ufunc, function, _axes_in_front(_cast(x, dtype), axes), start, mask)
 
@@ -307,9 +310,21 @@ def _spread_segments(g: Any, shape: Any, indices: Any, axis: int) -> Any:
     return scatter(getitem(g, (*lead, segment)), shape, (*lead, elements))
 
 
+def _add_segments(a: Any, indices: Any, axis: int) -> Any:
+    xp = _xp.namespace(a)
+    if xp is np:
+        return np.add.reduceat(a, indices, axis)
+    # CuPy's reduceat is a difference of running sums, which loses digits, and all of them beside an infinity.
+    lead = (slice(None),) * axis
+    elements, segment = (xp.asarray(part) for part in _members(indices, a.shape[axis]))
+    made = zeros(a, (*a.shape[:axis], indices.size, *a.shape[axis + 1 :]), a.dtype)
+    add_at(made, (*lead, segment), a[(*lead, elements)])
+    return made
+
+
 _add_reduceat: Function = linear(
     "add_reduceat",
-    lambda a, indices, axis: np.add.reduceat(a, _xp.namespace(a).asarray(indices), axis),
+    _add_segments,
     lambda g, shape, indices, axis: _spread_segments(g, shape, indices, axis),
 )
 
@@ -358,7 +373,7 @@ def outer(ufunc: Any, function: Any, A: Any, B: Any, /, **kwargs: Any) -> Any:  
     """Combine all pairs as `numpy.ufunc.outer`."""
     if not any(holds_tensor(t) for t in (A, B, *kwargs.values())) or ufunc.nin != 2 or ufunc.signature is not None:
         return ufunc.outer(raw(A), raw(B), **kwargs)  # or the error that it raises
-    a, b = lift(A), lift(B)
+    a, b = _beside(A, lift(B)), _beside(B, lift(A))
     return function(reshape(a, a.shape + (1,) * b.ndim), b, **kwargs)
 
 
@@ -367,7 +382,7 @@ def outer(ufunc: Any, function: Any, A: Any, B: Any, /, **kwargs: Any) -> Any:  
 
 def _add_at_kernel(x: Any, v: Any, index: Any) -> Any:
     made = x.copy()
-    _xp.namespace(made).add.at(made, index, v)
+    add_at(made, index, v)
     return made
 
 
@@ -400,7 +415,7 @@ def at(ufunc: Any, function: Any, a: Any, indices: Any, b: Any = None, /) -> Non
                 )
         ufunc.at(a, index, *(raw(t) for t in operands))
         return
-    values = [_beside(lift(t), a) for t in operands]
+    values = [_beside(t, a) for t in operands]
     # Of a complex result NumPy takes the real part, with a warning; so does the cast below.
     complex_too = [v.dtype for v in values if v.dtype.kind == "c"]
     kind = np.result_type(a.dtype, *complex_too) if complex_too else a.dtype
@@ -424,8 +439,7 @@ def _applied_at(function: Callable[..., Any], x: Any, index: Any, values: list[A
     places = xp.asarray(xp.arange(x.size).reshape(x.shape)[index])
     operands = [ravel(broadcast_to(v, places.shape)) for v in values]
     flat, places = reshape(x, (-1,)), places.ravel()
-    for turn in _turns(np.asarray(_xp.to_device(places, "cpu"))):
-        chosen = xp.asarray(turn)
+    for chosen in _turns(places):
         here = places[chosen]
         made = function(getitem(flat, here), *(getitem(v, chosen) for v in operands))
         flat = put(flat, here, _cast(made, x.dtype))
@@ -434,11 +448,13 @@ def _applied_at(function: Callable[..., Any], x: Any, index: Any, values: list[A
 
 def _turns(places: Any) -> list[Any]:
     """Group positions in `places`: the first to name its element, the second, and so on."""
+    if not places.size:
+        return []
+    xp = _xp.namespace(places)
     order = np.argsort(places, kind="stable")
     ordered = places[order]
-    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
-    rank = np.arange(order.size) - np.repeat(starts, np.diff(starts, append=order.size))
-    return [np.sort(order[rank == k]) for k in range(int(rank.max()) + 1)] if order.size else []
+    rank = xp.arange(places.size) - xp.searchsorted(ordered, ordered)  # counted from the first of its element
+    return [np.sort(order[rank == k]) for k in range(int(rank.max()) + 1)]
 
 
 # ---------------------------------------------------------------- stacks of matrices and vectors
@@ -460,6 +476,33 @@ def vecmat(x1: Any, x2: Any, /, out: Any = None, *, axes: Any = None, dtype: Any
     return _product("vecmat", matmul.door(expand_dims(conj_of(v), -2), x), -2, axes, out)
 
 
+def vecdot(
+    x1: Any,
+    x2: Any,
+    /,
+    out: Any = None,
+    *,
+    axes: Any = None,
+    axis: int | None = None,
+    keepdims: bool = False,
+    dtype: Any = None,
+) -> Any:
+    """Multiply vectors with vectors, the first conjugated, as `numpy.vecdot`."""
+    if not any(holds_tensor(t) for t in (x1, x2, out)) and hasattr(np, "vecdot"):
+        asked = _given(out=out, axes=axes, axis=axis, keepdims=keepdims or None, dtype=dtype)
+        return np.vecdot(x1, x2, **asked)
+    if axes is not None and (axis is not None or keepdims):
+        raise TypeError("vecdot: cannot specify both 'axis' or 'keepdims', and 'axes'")
+    single = -1 if axis is None else axis
+    places = [(k,) if np.ndim(k) == 0 else tuple(k) for k in ((single, single) if axes is None else axes)]
+    if len(places) not in (2, 3) or any(len(place) != 1 for place in places[:2]) or len([*places, ()][2]) != 0:
+        raise ValueError("vecdot: axes must name one axis of each operand, and () for the result")
+    x, y = _core_axes("vecdot", x1, x2, [place[0] for place in places[:2]], dtype, (-1, -1))
+    z = dot_products(x, y)
+    z = expand_dims(z, single) if keepdims else z
+    return z if out is None else store(out, z, "vecdot(out=...)")
+
+
 def _given(**keywords: Any) -> dict[str, Any]:
     return {name: value for name, value in keywords.items() if value is not None}
 
@@ -469,7 +512,10 @@ def _core_axes(name: str, x1: Any, x2: Any, axes: Any, dtype: Any, where: Any) -
     given = where if axes is None else tuple(axes)[:2]
     operands = []
     for a, source, goal in zip((x1, x2), given, where, strict=True):
-        a = _cast(lift(a), dtype)
+        a = lift(a)
+        if dtype is not None and not np.can_cast(a.dtype, dtype, "same_kind"):
+            raise TypeError(f"{name}(dtype={np.dtype(dtype)}) cannot take {a.dtype} by a same-kind cast; cast it first")
+        a = _cast(a, dtype)
         wanted = len(goal) if isinstance(goal, tuple) else 1
         if a.ndim < wanted:
             raise ValueError(f"{name}: an operand has {a.ndim} axes, where it needs {wanted}")

@@ -158,9 +158,9 @@ def tensors(sample: Sample, arrays: list[Array]) -> list[Any]:
 
 def seeds(outs: list[Any]) -> list[np.ndarray]:
     """A cotangent for each result, on the host."""
-    random = np.random.default_rng(5)
     made = []
-    for y in outs:
+    for k, y in enumerate(outs):
+        random = np.random.default_rng(5 + k)
         values = np.asarray(random.uniform(0.5, 1.5, y.shape))
         values = values + 1j * random.uniform(-1, 1, y.shape) if y.dtype.kind == "c" else values
         made.append(values.astype(y.dtype))

@@ -149,7 +149,7 @@ add(
 add(
     "fromfunction",
     "of a tensor",
-    lambda xp, x: xp.fromfunction(lambda i, j: xp.sin(x * i) + j, (3, 3)),
+    lambda xp, x: xp.fromfunction(lambda i, j: xp.sin(x * i) + j, (3, 3), like=x),
     MATRIX,
     dispatches=False,
     reference=lambda x: np.fromfunction(lambda i, j: np.sin(x * i) + j, (3, 3)),

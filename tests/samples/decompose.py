@@ -77,8 +77,9 @@ for _uplo in ("L", "u"):  # of a matrix that is not Hermitian: a convention, not
 add(
     "linalg.eigvalsh",
     "of equal eigenvalues",
-    lambda xp, x: xp.linalg.eigvalsh(_hermitian(xp, x * np.eye(3))),
+    lambda xp, x, e: xp.linalg.eigvalsh(_hermitian(xp, x * e)),
     Arg(()),
+    given(np.eye(3, dtype=int)),
     **_COMPLEX,
 )
 
@@ -232,10 +233,12 @@ for _case, _equal in {"nothing is 0": _NOWHERE, "0 over 0": _LOWER}.items():
     add(
         "engine.drop_degenerate",
         _case,
-        lambda xp, x, k=_equal: _drop(_wide(xp.triu(x)), k, _NOWHERE),
+        lambda xp, x, equal, unknown: _drop(_wide(xp.triu(x)), equal, unknown),
         _M,
+        given(_equal),
+        given(_NOWHERE),
         **ANALYTIC,
-        reference=lambda x: np.triu(_wide(x)),
+        reference=lambda x, *_: np.triu(_wide(x)),
         dispatches=False,
         smooth=not _equal.any(),  # what stands over 0 has no derivative
         third=True,

@@ -130,6 +130,10 @@ for _exponent in (-1, 0, 1, 2, 3, 0.5):
 for _exponent in (0, 1, 2, 3):
     add("power", f"0 to the {_exponent}", lambda xp, x, p=_exponent: xp.power(x, p), at([0.0, -1.5, 2.0]))
 function("power", "integer array exponents", at([0.0, -1.5, 2.0]), given([2, 3, 0]), facts={"field": "analytic"})
+function(
+    "power", "exponents of 0", at([0.5, 2.0, 3.0]), at([0.0, 0.0, 1.5]), facts={"field": "analytic", "third": True}
+)
+function("power", "array with a 0 on the left", given([0.0, 2.0]), at([1.5, 1.0]), facts={"field": "analytic"})
 function("logaddexp", "one is -inf", at([-np.inf, 1.0, 2.0]), at([0.5, 1.0, -np.inf]))
 
 # The keywords of ufuncs.

@@ -81,7 +81,7 @@ add("partition", "ties", lambda xp, x: _settled(xp, xp.partition(x, 2), 2), TIES
 
 def _distinct(x: Array) -> Array:
     """Integers without ties, of which the order leaves nothing open."""
-    return x.astype(int) * 100 + np.arange(12).reshape(3, 4)
+    return x.astype(int) * 100 + library(x).arange(12).reshape(3, 4)
 
 
 CONSTANTS.update(

@@ -102,7 +102,7 @@ CONSTANTS.update(
     {
         name: [
             lambda xp, x, y, n=name: getattr(xp, n)(xp.where(x > 0, np.inf, -np.inf)),
-            lambda xp, x, y, n=name: getattr(xp, n)(x, xp.zeros(x.shape, bool)),
+            lambda xp, x, y, n=name: getattr(xp, n)(x, xp.zeros_like(x, bool)),
         ]
         for name in ("isneginf", "isposinf")
     }

@@ -16,6 +16,8 @@ add("take", "a number", lambda xp, x: xp.take(x, 1, axis=0), X, **ANALYTIC)
 add("take", "wrap", lambda xp, x, i: xp.take(x, i, axis=0, mode="wrap"), X, given([4, -5]), **ANALYTIC)
 add("take", "clip", lambda xp, x, i: xp.take(x, i, axis=0, mode="clip"), X, given([4, -5]), **ANALYTIC)
 add("take", "none", lambda xp, x, i: xp.take(x, i), X, given(np.zeros(0, int)), **ANALYTIC)
+add("bincount", "weights", lambda xp, w: xp.bincount([0, 2, 0, 1], w), VECTOR)
+add("bincount", "minlength", lambda xp, i, w: xp.bincount(i, weights=w, minlength=5), given([3, 3, 0]), Arg((3,)))
 add(
     "take_along_axis",
     "axis 0",

@@ -47,7 +47,7 @@ add("polydiv", "by a longer one", lambda xp, u, v: xp.polydiv(u, v)[1], SHORT, L
 add(
     "polydiv",
     "of numbers",
-    lambda xp, v: xp.polydiv(np.array([1.0, 2.0, 3.0, 5.0], v.dtype), v)[0],
+    lambda xp, v: xp.polydiv([1.0, 2.0, 3.0, 5.0], v)[0].astype(v.dtype),
     Arg((2,), low=0.5),
     **ANALYTIC,
 )
@@ -73,7 +73,7 @@ def fitted(xp: Any, x: Any, y: Any, deg: int, **keywords: Any) -> Any:
 add("polyfit", "a line", lambda xp, x, y: fitted(xp, x, y, 1), ABSCISSAE, POINTS, third=True)
 add("polyfit", "exact", lambda xp, x, y: fitted(xp, x, y, 3), at([-1.0, 0.5, 1.0, 2.0]), VECTOR)
 add("polyfit", "of a matrix", lambda xp, x, y: fitted(xp, x, y, 2), ABSCISSAE, Arg((6, 2)))
-add("polyfit", "complex values", lambda xp, y: fitted(xp, np.arange(6.0), y, 2), POINTS, field="complex")
+add("polyfit", "complex values", lambda xp, x, y: fitted(xp, x, y, 2), given(np.arange(6)), POINTS, field="complex")
 add("polyfit", "several: w=", lambda xp, x, y, w: fitted(xp, x, y, 2, w=w), ABSCISSAE, POINTS, WEIGHTS)
 add("polyfit", "several: full=", lambda xp, x, y: fitted(xp, x, y, 2, full=True, rcond=1e-10), ABSCISSAE, POINTS)
 add("polyfit", "several: cov=", lambda xp, x, y: fitted(xp, x, y, 2, cov=True), ABSCISSAE, POINTS)

@@ -102,6 +102,7 @@ for _name in ("xlogy", "xlog1py"):
     call(_name, "x = 0", at([0.0, 0.0, 1.0]), at([0.5, 2.0, 1.5]))
 for _name, _edge in (("xlogy", 0.0), ("xlog1py", -1.0)):
     call(_name, "0 times the log of 0", at([0.0, 1.0]), at([_edge, 0.5]), facts={"smooth": False})
+    call(_name, "x alone, at the log of 0", at([0.0, 1.0]), given([_edge, 0.5]), facts={"smooth": False})
 for _name in ("rel_entr", "kl_div"):
     call(_name, "nearly equal", at([1.0, 0.5]), at([1 + 1e-9, 0.5]))
     call(_name, "both 0", at([0.0, 1.0]), at([0.0, 0.5]), facts={"smooth": False})
