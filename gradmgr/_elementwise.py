@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _xp
+from gradmgr import _xp, errors
 from gradmgr._broadcast import fit, is_complex, spread
 from gradmgr._inplace import with_keywords
 from gradmgr._op import INPUTS, PULLS, Grads, Op, Owned, Rule, accumulate, enroll, one_input, reads, renamed
@@ -43,7 +43,11 @@ def made(x, /):
     rec = current()
     if rec.__class__ is Stack:
         return rec.call(op, (x,))
-    c = {result}
+    try:
+        c = {result}
+    except REJECTIONS as error:
+        explain(error, op.name, a)
+        raise
 """
 
 _DOOR_1 = """\
@@ -56,7 +60,11 @@ def made(x, /, out=None, where=True, dtype=None):
     rec = current()
     if rec.__class__ is Stack:
         return rec.call(op, (x,))
-    c = kernel(a)
+    try:
+        c = kernel(a)
+    except REJECTIONS as error:
+        explain(error, op.name, a)
+        raise
 """
 
 _RECORD_1 = """\
@@ -132,8 +140,8 @@ _RECORD_2 = """\
         return rec.call(op, (x, y))
     try:
         c = {result}
-    except TypeError:
-        check_mixed(op.name, a, b)
+    except REJECTIONS as error:
+        explain(error, op.name, a, b)
         raise
     z = new(Tensor)
     z._array = c
@@ -316,7 +324,8 @@ class _Declaration:
             "PLAIN": _xp.PLAIN,
             "Stack": Stack,
             "Tensor": Tensor,
-            "check_mixed": _xp.check_mixed,
+            "REJECTIONS": errors.REJECTIONS,
+            "explain": _xp.explain,
             "current": current,
             "fit": fit,
             "kernel": kernel,

@@ -39,8 +39,8 @@ def _put(a: Any, v: Any, index: Index, in_place: bool, wiped: bool) -> Any:
     buffer = a if in_place else _copied(a)
     try:
         buffer[index] = v
-    except TypeError:
-        _xp.check_mixed("x[index] = v", a, v)
+    except errors.REJECTIONS as error:
+        _xp.explain(error, "setitem", a, v)
         raise
     return buffer
 
@@ -170,9 +170,18 @@ def setitem(x: Tensor, index: Index, v: Any) -> None:
     if not isinstance(v, Tensor):
         v = _xp.need_operand(v, "x[...] = v")
     if getattr(v, "dtype", x.dtype) != x.dtype and np.shape(v):
+        if isinstance(v, Tensor) and current() is not None:
+            _check_value_fits(x._array[index].shape, v.shape)  # before the cast is recorded
         v = as_type(v, x.dtype)  # first, since a cast that overflows may raise
     with crowd.lock:
         rebind(x, _recorded_put(x, index, v, crowd.may_write(x)))
+
+
+def _check_value_fits(places: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    """Raise as NumPy would unless a value of this shape can be written; it may have more axes, of length 1, in front."""
+    extra = len(shape) - len(places)
+    if not _broadcasts(shape[extra:] if extra > 0 and set(shape[:extra]) == {1} else shape, places):
+        raise ValueError(f"could not broadcast input array from shape {shape} into shape {places}")
 
 
 copied: Function = linear("copy", _copied, lambda g: g)
@@ -191,18 +200,20 @@ def _fit_into(target: Tensor, z: Tensor, asked: str) -> Tensor:
 def _check_fit(target: Any, shape: tuple[int, ...], dtype: np.dtype[Any], asked: str) -> None:
     """Raise where a result of this shape and dtype cannot be written into the target."""
     named = describe(target) if isinstance(target, Tensor) else f"an array of shape {target.shape}"
-    if shape != target.shape:
-        try:
-            fits = np.broadcast_shapes(shape, target.shape) == target.shape
-        except ValueError:
-            fits = False
-        if not fits:
-            raise errors.ShapeError(f"{asked} writes a result of shape {shape} into {named}; give it that shape")
     if dtype != target.dtype and not np.can_cast(dtype, target.dtype, "same_kind"):
         raise errors.DtypeError(
             f"{asked} writes a result of dtype {dtype} into {named}; "
             f"that loses its kind; make the target {dtype}, or cast with .astype({str(target.dtype)!r})"
         )
+    if shape != target.shape and not _broadcasts(shape, target.shape):
+        raise errors.ShapeError(f"{asked} writes a result of shape {shape} into {named}; give it that shape")
+
+
+def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_shapes(shape, target) == target
+    except ValueError:
+        return False
 
 
 def as_type(x: Any, dtype: Any) -> Any:
@@ -265,6 +276,13 @@ def updater(operate: Callable[[Tensor, Any], Any], ufunc: Callable[..., Any] | N
             write = _replaced if x._array.nbytes <= _SMALL_BUFFER else _written
             if write(x, b, ufunc):
                 return x
+        if current() is not None and ufunc is not None and not _clearly_fits(x, y):
+            other = raw(y) if isinstance(y, Tensor) else _xp.operand(y)
+            if other is NotImplemented:
+                return other
+            asked = f"x {symbol} y"
+            _check_fit(x, x.shape, _loop(ufunc, (x, other), None, symbol)[-1], asked)
+            _check_fit(x, np.broadcast_shapes(x.shape, np.shape(other)), x.dtype, asked)
         z = operate(x, y)
         if z is NotImplemented:
             return z
@@ -276,12 +294,22 @@ def updater(operate: Callable[[Tensor, Any], Any], ufunc: Callable[..., Any] | N
     return update
 
 
+def _clearly_fits(x: Tensor, y: Any) -> bool:
+    """Tell whether x op y has, for any operator, the shape and dtype of x."""
+    if not _xp.is_differentiable(x._array.dtype):
+        return False
+    b = y._array if y.__class__ is Tensor else y
+    if isinstance(b, (np.ndarray, np.generic)):
+        return b.dtype == x._array.dtype and b.shape in ((), x._array.shape)
+    return b.__class__ in (int, float, bool)
+
+
 def _replaced(x: Tensor, b: Any, ufunc: Callable[..., Any]) -> bool:
     """Give x the new array x op b if it fits; saves an optimiser's small step the Tensor between."""
     a = x._array
     try:
         c = ufunc(a, b)
-    except TypeError:
+    except errors.REJECTIONS:
         return False  # the operator says it better
     if c.shape != a.shape or c.dtype != a.dtype:
         return False
@@ -333,9 +361,11 @@ def _by_keywords(door: Any, ufunc: Any, args: tuple[Any, ...], out: Any, where: 
     ufunc = ufunc if isinstance(ufunc, np.ufunc) else getattr(np, door.__name__, None)
     if isinstance(ufunc, np.ufunc) and ufunc.signature is None:  # everything is checked before anything is recorded
         loop = None if dtype is None and out is None else _loop(ufunc, args, dtype, door.__name__)
-        shape = np.broadcast_shapes(*(np.shape(raw(t)) for t in (*args, mask)))
         if out is not None and loop is not None:
-            _check_fit(out, shape, loop[-1], asked)
+            _check_fit(out, out.shape, loop[-1], asked)
+        shape = np.broadcast_shapes(*(np.shape(raw(t)) for t in (*args, mask)))
+        if out is not None:
+            _check_fit(out, shape, out.dtype, asked)
         if dtype is not None and loop is not None:
             args = tuple([_cast_arg(t, kind, door.__name__) for t, kind in zip(args, loop, strict=False)])
     elif dtype is not None:

@@ -13,7 +13,6 @@ held ops that is 0.09 of 0.95 us per op.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -61,6 +60,8 @@ def parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of a function's positional parameters; inspect.signature takes ten times as long."""
     code = getattr(function, "__code__", None)
     if code is None:
+        import inspect
+
         return tuple(inspect.signature(function).parameters)
     names: tuple[str, ...] = code.co_varnames
     return names[: code.co_argcount]
@@ -128,9 +129,7 @@ def linear(name: str, kernel: Callable[..., Any], adjoint: Rule) -> Callable[...
         try:
             z._array = kernel(a, *params)
         except errors.REJECTIONS as error:
-            if isinstance(error, TypeError):
-                _xp.check_mixed(name, a)
-            errors.put_name(error, name)
+            _xp.explain(error, name, a)
             raise
         if rec is not None:
             mark = x._mark if x._rec is rec else rec.guests.get(x)

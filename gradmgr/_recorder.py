@@ -8,7 +8,6 @@ forward mode, no_grad) is a `Stack`, the slow road.
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
@@ -149,9 +148,7 @@ class Stack:
         try:
             made = op.kernel(*arrays, *params)
         except errors.REJECTIONS as error:
-            if isinstance(error, TypeError):
-                _xp.check_mixed(op.name, *arrays)
-            errors.put_name(error, op.name)
+            _xp.explain(error, op.name, *arrays)
             raise
         z = tuple([wrap(part) for part in made]) if made.__class__ is tuple else wrap(made)
         lower: list[Recorder] = []
@@ -328,6 +325,8 @@ class _Mode:
         _current.set(_state(tuple(group for group in kept if group), everyone))
 
     def __call__(self, function: F) -> F:
+        import inspect
+
         if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
             raise TypeError(
                 f"{type(self).__name__} decorates plain functions; {function.__qualname__} is a generator or "

@@ -98,7 +98,7 @@ _LACKING = re.compile(
 
 def check_mixed(name: str, *arrays: Array) -> None:
     """Say more of a kernel's TypeError, while it is handled: NumPy and CuPy arrays met, or CuPy lacks the function."""
-    libraries = {namespace(a).__name__ for a in arrays if is_array(a) and not isinstance(a, np.generic)}
+    libraries = {namespace(a).__name__ for a in _arrays_in(arrays)}
     if libraries <= {"numpy"}:
         return
     said = str(sys.exception())
@@ -109,6 +109,19 @@ def check_mixed(name: str, *arrays: Array) -> None:
         )
     if len(libraries) > 1 or said.endswith("Unsupported type <class 'numpy.ndarray'>"):
         raise mixed(name)
+
+
+def explain(error: Exception, name: str, *arrays: Array) -> None:
+    """Say more of what a kernel raised, while it is handled: which function it was, and whether libraries met."""
+    if isinstance(error, TypeError):
+        check_mixed(name, *arrays)
+    errors.put_name(error, name)
+
+
+def _arrays_in(values: Any) -> list[Array]:
+    if isinstance(values, (list, tuple)):
+        return [a for value in values for a in _arrays_in(value)]
+    return [values] if is_array(values) and not isinstance(values, np.generic) else []
 
 
 def mixed(name: str) -> errors.MixedArraysError:

@@ -722,7 +722,7 @@ def test_limits_of_dtypes_are_python_numbers() -> None:
         assert hash(found) == hash(gnp.finfo(np.dtype(dtype)))
     assert gnp.finfo("float32") != gnp.finfo("float64")
     assert isinstance(gnp.finfo("float32"), gnp.finfo)
-    with pytest.raises(ValueError, match="not inexact|not compatible with finfo"):
+    with pytest.raises(ValueError, match=r"not inexact|not compatible with finfo"):
         gnp.finfo(gnp.asarray([1]))
     with pytest.raises(AttributeError):
         gnp.finfo("float32").epsilon
@@ -877,9 +877,11 @@ def test_nan_comes_last_in_both_orders(values: Any, expected: Any) -> None:
     for x in (a, tensor(a)):
         np.testing.assert_array_equal(np.asarray(gnp.argsort(x, descending=True)), expected)
         found = np.asarray(gnp.sort(x, descending=True))
-        np.testing.assert_array_equal(found, np.take_along_axis(a, np.array(expected), -1), strict=True)
+        assert found.dtype == a.dtype
+        picked = np.take_along_axis(a, np.array(expected), -1)
+        np.testing.assert_array_equal(found.astype(complex), picked.astype(complex))  # in bfloat16 NaN is no NaN to it
     with GradManager().attach(x) if a.dtype.kind == "f" else nullcontext():
-        np.testing.assert_array_equal(gnp.sort(x, descending=True).numpy(), found)
+        np.testing.assert_array_equal(gnp.sort(x, descending=True).numpy().astype(complex), found.astype(complex))
     if np.lib.NumpyVersion(np.__version__) >= "2.5.0" and a.dtype.kind != "V":
         np.testing.assert_array_equal(found, np.sort(a, descending=True), strict=True)
         np.testing.assert_array_equal(np.sort(x, descending=True).numpy(), found)

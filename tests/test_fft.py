@@ -222,3 +222,21 @@ def test_a_name_that_the_door_lacks() -> None:
     with pytest.raises(AttributeError, match=r"fft\.nothing"):
         _ = gnp.fft.nothing
     assert sorted(gnp.fft.__all__) == sorted(np.fft.__all__)
+
+
+@pytest.mark.parametrize("name", ["irfft", "hfft"])
+def test_half_a_spectrum_of_nothing_is_that_of_zeros(name: str) -> None:
+    """NumPy's reads memory that it did not write."""
+    x = tensor(np.zeros((2, 0), complex))
+    with GradManager().attach(x) as manager:
+        z = getattr(gnp.fft, name)(x, 5)
+        manager.backward(z, np.ones((2, 5)))
+    np.testing.assert_array_equal(z.numpy(), np.zeros((2, 5)))
+    assert x.grad.shape == (2, 0)
+    np.testing.assert_array_equal(gnp.fft.irfftn(x, (3, 4), (0, 1)).numpy(), np.zeros((3, 4)))
+
+
+def test_fewer_frequencies_than_none() -> None:
+    for name in ("fftfreq", "rfftfreq"):
+        with pytest.raises(ValueError, match=name):
+            getattr(gnp.fft, name)(-1)

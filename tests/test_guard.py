@@ -12,7 +12,8 @@ from typing import Any
 import guard
 import numpy as np
 import pytest
-from samples import SAMPLES, Sample, flat, gradients, tensors
+from samples import CONSTANTS, SAMPLES, Sample, flat, gradients, tensors
+from samples.gpu import COMPLEX_ON_GPU, FOR_THE_HOST, MADE_ON_HOST, REFUSED_ON_GPU, refusal, refused_call
 
 import gradmgr
 import gradmgr.numpy as gnp
@@ -30,7 +31,15 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return guard.cupy
 
 
-each = pytest.mark.parametrize("sample", [s for s in SAMPLES if not s.repeats], ids=str)
+ON_GPU = [s for s in SAMPLES if not s.repeats and refusal(s) is None]
+BY_DTYPE = [(s, d) for s in SAMPLES if not s.repeats for d in [np.float64, np.complex128][: 1 + s.is_complex]]
+each = pytest.mark.parametrize("sample", ON_GPU, ids=str)
+
+
+def by_dtype(cases: list[tuple[Sample, Any]]) -> Any:
+    return pytest.mark.parametrize(
+        ("sample", "dtype"), cases, ids=lambda v: str(v) if isinstance(v, Sample) else v.__name__
+    )
 
 
 def on_guard(sample: Sample, dtype: Any = np.float64) -> list[Any]:
@@ -47,10 +56,12 @@ def assert_all_guards(values: Any) -> None:
     assert all(isinstance(v._array if isinstance(v, Tensor) else v, guard.ndarray) for v in values)
 
 
-def assert_equal(found: Any, expected: Any) -> None:
+def assert_equal(found: Any, expected: Any, name: str = "") -> None:
     found, expected = flat(found), flat(expected)
     assert len(found) == len(expected)
     for a, b in zip(map(host, found), map(host, expected), strict=True):
+        if name in COMPLEX_ON_GPU and a.dtype.kind == "c":
+            b = b.astype(a.dtype)  # noqa: PLW2901
         assert (np.shape(a), np.asarray(a).dtype) == (np.shape(b), np.asarray(b).dtype)
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
@@ -58,20 +69,58 @@ def assert_equal(found: Any, expected: Any) -> None:
 # ---------------------------------------------------------------- the op table
 
 
-@pytest.mark.parametrize(
-    ("sample", "dtype"),
-    [(s, d) for s in SAMPLES if not s.repeats for d in [np.float64, np.complex128][: 1 + s.is_complex]],
-    ids=lambda v: str(v) if isinstance(v, Sample) else v.__name__,
-)
+@by_dtype([(s, d) for s, d in BY_DTYPE if refusal(s, d) is None])
 def test_values_and_gradients_are_those_on_numpy(sample: Sample, dtype: Any) -> None:
     points = tensors(sample, on_guard(sample, dtype))
     found = flat(sample.call(gnp, *points))
     assert_all_guards(found)
-    assert_equal(found, sample.call(gnp, *tensors(sample, sample.make(dtype))))
+    assert_equal(found, sample.call(gnp, *tensors(sample, sample.make(dtype))), sample.name)
     grads = gradients(sample, on_guard(sample, dtype))
     assert_all_guards(grads)
     assert_equal(grads, gradients(sample, sample.make(dtype)))
     assert guard.ndarray.copies_to_host == 0
+
+
+@by_dtype([(s, d) for s, d in BY_DTYPE if refusal(s, d) is not None])
+def test_what_cupy_lacks_is_refused_by_name(sample: Sample, dtype: Any) -> None:
+    points = tensors(sample, on_guard(sample, dtype))
+    for tracked in (False, True):
+        manager = GradManager().attach([points[k] for k in sample.where] if tracked else [])
+        with manager, pytest.raises(errors.UnsupportedFunctionError, match=r"\.to\('cpu'\)") as caught:
+            sample.call(gnp, *points)
+        place, _, name = sample.name.rpartition(".")
+        assert place == "engine" or name in str(caught.value)
+        assert refusal(sample, dtype).lacking in str(caught.value)
+        assert guard.ndarray.copies_to_host == 0
+
+
+CALLS = [(name, k) for name, calls in CONSTANTS.items() for k in range(len(calls))]
+
+
+@pytest.mark.parametrize(("name", "k"), CALLS)
+def test_functions_without_gradient_are_numpys_or_refused_by_name(name: str, k: int) -> None:
+    random, call = np.random.default_rng(1), CONSTANTS[name][k]
+    arrays = [np.round(random.uniform(-2, 2, (3, 4))) for _ in range(2)]
+    expected, refused = flat(call(np, *arrays)), refused_call(name, k)
+    for xp in (gnp, np):
+        points = [tensor(guard.cupy.asarray(a)) for a in arrays]
+        if refused is not None:
+            with pytest.raises(errors.UnsupportedFunctionError, match=r"\.to\('cpu'\)") as caught:
+                call(xp, *points)
+            assert name in str(caught.value)
+            assert refused.lacking in str(caught.value)
+            continue
+        for a, b in zip(flat(call(xp, *points)), expected, strict=True):
+            if isinstance(b, (np.ndarray, np.generic)):
+                np.testing.assert_array_equal(host(a), b)
+            else:
+                assert a == b
+        assert guard.ndarray.copies_to_host == 0 or name in FOR_THE_HOST
+
+
+def test_every_refusal_is_of_a_sample() -> None:
+    names = {s.name for s in SAMPLES} | {str(s) for s in SAMPLES} | set(CONSTANTS) | {f"{n}-{k}" for n, k in CALLS}
+    assert set(REFUSED_ON_GPU) | set(FOR_THE_HOST) | set(MADE_ON_HOST) | set(COMPLEX_ON_GPU) <= names
 
 
 @each
@@ -95,17 +144,21 @@ def test_tangents_are_those_on_numpy(sample: Sample) -> None:
     finite = [np.nan_to_num(a, neginf=-3.0) if a.dtype.kind == "f" else a for a in sample.make()]
     found = tangents([guard.cupy.asarray(a) for a in finite])
     assert_all_guards(found)
-    assert_equal(found, tangents(finite))
+    assert_equal(found, tangents(finite), sample.name)
 
 
-@pytest.mark.parametrize("sample", [s for s in SAMPLES if s.smooth and not s.repeats], ids=str)
+@pytest.mark.parametrize("sample", [s for s in ON_GPU if s.smooth], ids=str)
 def test_second_derivatives_agree(sample: Sample) -> None:
     points = tensors(sample, on_guard(sample))
     assert gradcheck(lambda *given: sample.call(gnp, *given), points, order=2, fast_mode=True)
 
 
-@pytest.mark.parametrize("sample", [s for s in SAMPLES if s.dispatches and not s.repeats], ids=str)
+@pytest.mark.parametrize("sample", [s for s in ON_GPU if s.dispatches], ids=str)
 def test_plain_numpy_comes_to_the_same(sample: Sample) -> None:
+    if str(sample) in MADE_ON_HOST:
+        with pytest.raises(errors.MixedArraysError):
+            sample.call(np, *tensors(sample, on_guard(sample)))
+        return
     found = flat(sample.call(np, *tensors(sample, on_guard(sample))))
     assert all(isinstance(y, Tensor) for y in found)
     assert_all_guards(found)

@@ -483,3 +483,37 @@ def test_an_error_of_lapack_names_the_function_once(call):
         eval(f"gnp.linalg.{call}", {"gnp": gnp, "a": a, "b": b})  # noqa: S307  # our own text
     assert str(caught.value).startswith(f"{name}: ")
     assert str(caught.value).count(name) == 1
+
+
+def test_the_order_of_a_norm_has_no_derivative_and_says_so() -> None:
+    x, p = tensor(np.arange(1.0, 5.0, dtype=np.float32)), tensor(3.0)
+    for f in (L.norm, L.vector_norm):
+        assert isinstance(f(x.numpy(), ord=p), Tensor)
+        for order in (p, np.array(3.0), np.float64(3.0)):
+            found = f(x, ord=order)
+            assert found.dtype == np.float32
+            np.testing.assert_allclose(found.numpy(), np.linalg.norm(x.numpy(), 3), rtol=1e-6)
+        for data in (x, x.numpy()):
+            with GradManager().attach(p), pytest.raises(errors.UnsupportedFunctionError, match="no derivative in ord"):
+                f(data, ord=p)
+    square = tensor(np.eye(2))
+    with GradManager().attach(p), pytest.raises(errors.UnsupportedFunctionError, match="no derivative in ord"):
+        L.matrix_norm(square, ord=p)
+    with GradManager().attach(p), pytest.raises(errors.UnsupportedFunctionError, match="cond has no derivative in p"):
+        L.cond(square, p)
+
+
+def test_cutoffs_that_are_tensors_and_cutoffs_that_do_not_fit() -> None:
+    a, b = np.array([[2.0, 0.0], [0.0, 0.1]]), np.array([1.0, 1.0])
+    r = tensor(0.5)
+    with GradManager().attach(r):
+        np.testing.assert_array_equal(L.pinv(a, r).numpy(), np.linalg.pinv(a, 0.5))
+        np.testing.assert_array_equal(L.pinv(a, rtol=r).numpy(), np.linalg.pinv(a, 0.5))
+        np.testing.assert_allclose(L.lstsq(a, b, r)[0].numpy(), np.linalg.lstsq(a, b, 0.5)[0], rtol=1e-14)
+    for f, m in ((np.linalg.pinv, a), (L.pinv, tensor(a))):
+        with pytest.raises(ValueError):  # noqa: PT011  # NumPy's text is another
+            f(m, rtol=np.array([0.1, 0.2]))
+
+
+def test_the_rank_of_a_vector_of_halves() -> None:
+    assert L.matrix_rank(tensor(np.ones(3, np.float16))).item() == np.linalg.matrix_rank(np.ones(3, np.float16)) == 1

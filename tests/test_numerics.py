@@ -720,6 +720,30 @@ def test_einsum_misused_raises_as_numpys(operands):
         np.testing.assert_allclose(gnp.einsum(operands[0], *[tensor(a) for a in arrays]).numpy(), expected)
 
 
+def test_einsum_of_sublists_sorts_by_the_numbers():
+    a, b = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4)
+    found = gnp.einsum(tensor(a), [26, 1], tensor(b), [1, 0])
+    np.testing.assert_array_equal(found.numpy(), np.einsum(a, [26, 1], b, [1, 0]))
+    assert found.shape == (4, 2)
+    for number in (-1, 52):
+        with pytest.raises(ValueError, match="einsum: subscript"):
+            gnp.einsum(tensor(a), [number, 1])
+
+
+@pytest.mark.parametrize("wrapped", [tensor, np.array])
+def test_einsum_by_every_keyword(wrapped):
+    a, b = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4)
+    x, y = wrapped(a), wrapped(b)
+    z = gnp.einsum("ij,jk->ik", x, y, order="F")
+    assert np.asarray(z.numpy() if isinstance(z, Tensor) else z).flags.f_contiguous
+    assert gnp.einsum("ij,jk->ik", x, y, dtype=np.float32, casting="same_kind").dtype == np.float32
+    assert gnp.einsum("ij,jk->ik", x, y, dtype=np.complex128).dtype == np.complex128
+    with pytest.raises(TypeError):
+        gnp.einsum("ij,jk->ik", x, y, dtype=np.float32)
+    with pytest.raises(ValueError, match="order"):
+        gnp.einsum("ij,jk->ik", x, y, order="Q")
+
+
 # ---------------------------------------------------------------- shapes of every kind
 
 ELEMENTWISE = [

@@ -41,6 +41,13 @@ def tracked() -> Any:
 # ---------------------------------------------------------------- completeness
 
 
+def test_help_has_a_line_on_every_function() -> None:
+    doors = gnp, gnp.linalg, gnp.fft, gnp.special
+    public = [(name, getattr(door, name)) for door in doors for name in door.__all__]
+    assert not [name for name, thing in public if callable(thing) and not thing.__doc__]
+    assert "numpy.sin" in gnp.sin.__doc__
+
+
 @pytest.mark.parametrize(("name", "numpys", "door"), PUBLIC, ids=[name for name, _, _ in PUBLIC])
 def test_every_function_of_numpy_has_its_place(name: str, numpys: Any, door: Any) -> None:
     served = hasattr(door, name.rpartition(".")[2])

@@ -630,3 +630,26 @@ def test_scipy_is_imported_when_it_is_needed() -> None:
     gradmgr.special.erf(1.0)
     assert "scipy.special" in sys.modules
     """)
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
+def test_the_first_and_the_last_axis_of_a_number(name: str) -> None:
+    for axis in (0, -1):
+        found = getattr(special, name)(tensor(2.5), axis=axis)
+        np.testing.assert_array_equal(found.numpy(), getattr(scipy.special, name)(2.5, axis=axis))
+    with pytest.raises(np.exceptions.AxisError, match=name):
+        getattr(special, name)(tensor(2.5), axis=1)
+
+
+def test_overflow_gives_infinity_without_a_warning_as_scipys() -> None:
+    x = tensor([1e4, -1.0])
+    assert special.expm1(x).tolist()[0] == np.inf
+    assert special.log1p(x).tolist()[1] == -np.inf
+    assert special.logsumexp(tensor([np.inf, 1e4])).item() == np.inf
+
+
+def test_the_dimension_of_the_multivariate_gamma_function_has_no_derivative() -> None:
+    d = tensor(2.0)
+    assert special.multigammaln(tensor(3.0), d).item() == special.multigammaln(tensor(3.0), 2).item()
+    with GradManager().attach(d), pytest.raises(errors.UnsupportedFunctionError, match="no derivative in d"):
+        special.multigammaln(3.0, d)

@@ -416,3 +416,210 @@ def test_a_tracked_result_is_not_written_into_a_plain_array(call: Any) -> None:
     with GradManager().attach(x), pytest.raises(errors.TrackedConversionError):
         call(x, out)
     assert out.tolist() == [0.0] * 4
+
+
+# ---------------------------------------------------------------- reductions, by every keyword
+
+INTEGERS = np.array([[3, -1, 2], [0, 5, 2]])
+BOTH_WAYS = np.array([[True, False, True], [True, True, False]])
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint8, np.bool_])
+@pytest.mark.parametrize("name", ["sum", "prod", "mean", "var", "std", "max", "min", "nansum", "nanmean", "nanvar"])
+def test_reductions_of_integers_are_numpys(name: str, dtype: Any) -> None:
+    """Their where= counted, cast and divided in the integer dtype; a sum took a dtype of booleans for a cast."""
+    a = abs(INTEGERS).astype(dtype)
+    cases: list[dict[str, Any]] = [{}, {"axis": 0}, {"keepdims": True}]
+    if name in ("max", "min"):
+        cases += [{"where": BOTH_WAYS, "initial": 1}]
+    else:
+        cases += [{"where": BOTH_WAYS}, {"dtype": np.float32, "where": BOTH_WAYS, "axis": 1}]
+    if name in ("sum", "prod", "nansum"):
+        cases += [{"dtype": bool, "axis": 0}, {"initial": 2}]
+    if name in ("var", "nanvar", "std"):
+        cases += [{"where": BOTH_WAYS, "ddof": 1, "axis": 1}, {"mean": np.array([[1.5]]), "where": BOTH_WAYS}]
+    for keywords in cases:
+        found, expected = getattr(gnp, name)(tensor(a), **keywords), getattr(np, name)(a, **keywords)
+        assert isinstance(found, Tensor)
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+
+
+@pytest.mark.parametrize("name", ["var", "std", "nanvar", "nanstd"])
+def test_the_mean_given_for_integers_gets_a_gradient(name: str) -> None:
+    assert gradcheck(lambda m: getattr(gnp, name)(tensor(INTEGERS), mean=m), tensor(0.7), order=2)
+    assert gradcheck(lambda m: getattr(gnp, name)(INTEGERS, mean=m, where=BOTH_WAYS), tensor(0.7))
+
+
+@pytest.mark.parametrize("name", ["var", "std", "nanvar", "nanstd"])
+def test_degrees_of_freedom_that_are_a_tensor_get_a_gradient_beside_plain_data(name: str) -> None:
+    for keyword in ("ddof", "correction"):
+        assert gradcheck(lambda d, k=keyword: getattr(gnp, name)(X, axis=0, **{k: d}), tensor(0.4), order=2)
+    with pytest.raises(ValueError, match=f"{name}: ddof and correction"):
+        getattr(gnp, name)(tensor(X), ddof=tensor(0.0), correction=1)
+
+
+@pytest.mark.parametrize("name", ["sum", "prod", "mean", "var", "std", "nansum", "nanprod", "nanmean", "nanvar"])
+def test_where_is_a_mask_that_broadcasts_to_the_data(name: str) -> None:
+    x, f = tensor(np.ones((1, 4))), getattr(gnp, name)
+    numpys = getattr(np, name)
+    for mask, kind in ((np.ones((3, 4), bool), ValueError), (np.ones((2, 1, 4), bool), ValueError)):
+        with pytest.raises(kind):
+            numpys(np.ones((1, 4)), where=mask)
+        with GradManager().attach(x), pytest.raises(kind, match=f"{name}: where"):
+            f(x, where=mask)
+    with GradManager().attach(x) as manager:
+        for mask in (np.ones(4), np.ones(4, int), x):
+            with pytest.raises(TypeError, match=f"{name}: where"):
+                f(x, where=mask)
+        with pytest.raises(np.exceptions.AxisError, match=f"{name}: axis 7"):
+            f(x, axis=7, where=np.ones(4, bool))
+        assert not manager._tape.entries
+
+
+@pytest.mark.parametrize("name", ["sum", "prod", "max", "min", "nansum", "nanprod", "nanmax", "nanmin"])
+def test_initial_is_a_number_of_the_kind_of_the_result(name: str) -> None:
+    x, f = tensor(X), getattr(gnp, name)
+    np.testing.assert_array_equal(f(x, axis=0, initial=None).numpy(), getattr(np, name)(X, axis=0, initial=None))
+    with GradManager().attach(x) as manager:
+        with pytest.raises(ValueError, match=f"{name}: initial must be a number"):
+            f(x, axis=0, initial=tensor(np.ones(4)))
+        with pytest.raises(TypeError, match=f"{name}: initial must be real"):
+            f(x, initial=1j)
+        assert not manager._tape.entries
+    for keywords in ({"initial": None}, {"initial": None, "where": True}):
+        with pytest.raises(ValueError, match=name):
+            f(tensor(np.ones((0, 2))), **keywords)
+    with pytest.raises(ValueError, match=name):
+        f(x, initial=None, where=X > 0)
+
+
+@pytest.mark.parametrize("name", ["sum", "prod", "max", "min", "ptp", "nansum", "nanmean", "nanvar", "nanmax"])
+def test_the_first_and_the_last_axis_of_a_number(name: str) -> None:
+    """NumPy's ufuncs take them for an array of no axes; others, such as mean, do not."""
+    for axis in (0, -1):
+        found = getattr(gnp, name)(tensor(2.5), axis=axis)
+        np.testing.assert_array_equal(found.numpy(), getattr(np, name)(np.array(2.5), axis=axis))
+        with pytest.raises(np.exceptions.AxisError):
+            getattr(gnp, name)(tensor(2.5), axis=(axis,))
+    with pytest.raises(np.exceptions.AxisError, match="mean"):
+        gnp.mean(tensor(2.5), axis=0)
+    with pytest.raises(TypeError, match=name):
+        getattr(gnp, name)(tensor(X), axis=[0])
+
+
+def test_keywords_that_are_false_or_true_reach_numpy() -> None:
+    a = np.array([1.0, 2.0])
+    assert gnp.sum(a, where=False) == np.sum(a, where=False) == 0
+    assert gnp.prod(a, initial=False) == np.prod(a, initial=False) == 0
+    assert gnp.sum(a, initial=True) == np.sum(a, initial=True) == 4
+
+
+@pytest.mark.parametrize("name", ["var", "std"])
+def test_a_real_dtype_for_complex_data_is_that_of_the_mean(name: str) -> None:
+    z = np.array([[1 + 2j, 0.5 - 1j], [2.0 + 0.3j, -1j]])
+    with pytest.warns(np.exceptions.ComplexWarning):
+        expected = getattr(np, name)(z, axis=0, dtype=np.float64)
+    with pytest.warns(np.exceptions.ComplexWarning):
+        found = getattr(gnp, name)(tensor(z), axis=0, dtype=np.float64)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-14, strict=True)
+    for data in (z, z.real):
+        expected = getattr(np, name)(data, axis=0, dtype=np.complex128)
+        found = getattr(gnp, name)(tensor(data), axis=0, dtype=np.complex128)
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-14, strict=True)
+        assert gradcheck(lambda t: getattr(gnp, name)(t, axis=0, dtype=np.complex128), tensor(data))
+
+
+def test_reductions_that_ignore_nan_in_the_dtype_asked_for() -> None:
+    a = np.array([[1.0, NAN, 3.0], [2.0, 5.0, 7.0]], dtype=np.float32)
+    for f in (np.nanmean, np.nanvar, np.nanstd):
+        for dtype in (np.float16, np.float64):
+            found = getattr(gnp, f.__name__)(tensor(a), axis=1, dtype=dtype)
+            np.testing.assert_allclose(found.numpy(), f(a, axis=1, dtype=dtype), rtol=2e-3, strict=True)
+    for ddof in (-1, -0.5):  # fewer than no degrees are taken off: NaN counted as if it were there
+        found = gnp.nanvar(tensor(a), axis=1, ddof=ddof)
+        np.testing.assert_allclose(found.numpy(), np.nanvar(a, axis=1, ddof=ddof), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["cumsum", "cumprod", "nancumsum", "nancumprod"])
+def test_a_running_sum_along_no_such_axis(name: str) -> None:
+    x = tensor([[1.0, NAN], [2.0, 3.0]])
+    with GradManager().attach(x) as manager:
+        with pytest.raises(np.exceptions.AxisError, match=name):
+            getattr(gnp, name)(x, axis=2)
+        with pytest.raises(TypeError, match=name):
+            getattr(gnp, name)(x, axis=(0, 1))
+        assert not manager._tape.entries
+
+
+# ---------------------------------------------------------------- what else NumPy does with the arguments
+
+
+def test_covariances_in_the_dtype_asked_for() -> None:
+    for dtype in (np.float32, np.complex64):
+        found = gnp.cov(tensor(X), dtype=dtype)
+        np.testing.assert_allclose(found.numpy(), np.cov(X, dtype=dtype), rtol=1e-5, strict=True)
+    with pytest.raises(TypeError, match="cov"):
+        gnp.cov(tensor(X), dtype=np.int64)
+
+
+def test_degrees_of_freedom_of_a_covariance_carry_no_gradient_and_say_so() -> None:
+    d = tensor(1.0)
+    for data in (X, tensor(X)):
+        np.testing.assert_allclose(gnp.cov(data, ddof=d).numpy(), np.cov(X, ddof=1), rtol=1e-14)
+        with GradManager().attach(d), pytest.raises(errors.UnsupportedFunctionError, match="cov has no derivative"):
+            gnp.cov(data, ddof=d)
+
+
+def test_weights_of_a_histogram_in_a_list_get_their_gradients() -> None:
+    s = tensor(2.0)
+    with GradManager().attach(s) as manager:
+        counts, _ = gnp.histogram([0.5, 1.5, 2.5], bins=3, weights=[s, 1.0, s])
+        manager.backward(counts, np.array([1.0, 10.0, 100.0]))
+    assert counts.tolist() == [2.0, 1.0, 2.0]
+    assert s.grad.item() == 101.0
+
+
+def test_differences_of_order_none_of_a_plain_array_beside_a_tensor() -> None:
+    z = gnp.diff(np.arange(3.0), n=0, prepend=tensor(1.0))
+    assert isinstance(z, Tensor)
+    assert z.tolist() == [0.0, 1.0, 2.0]
+
+
+def test_slopes_of_booleans_are_refused_as_by_numpy() -> None:
+    for f, a in ((np.gradient, X > 0), (gnp.gradient, tensor(X > 0))):
+        with pytest.raises(TypeError):
+            f(a)
+
+
+def test_modes_of_convolution_by_number() -> None:
+    a, v = np.array([1.0, 2.0, 3.0]), np.array([0.5, -1.0])
+    for mode in (0, 1, 2):
+        for name in ("convolve", "correlate"):
+            found = getattr(gnp, name)(tensor(a), v, mode)
+            np.testing.assert_array_equal(found.numpy(), getattr(np, name)(a, v, mode))
+    with pytest.raises(ValueError, match="correlate: object of too small depth"):
+        gnp.correlate(tensor(1.0), v)
+
+
+def test_what_lies_beyond_the_knots_is_checked_before_anything_is_recorded() -> None:
+    fp = tensor([1.0, 2.0])
+    with GradManager().attach(fp) as manager:
+        with pytest.raises(TypeError, match="left must be real"):
+            gnp.interp(0.5, [0.0, 1.0], fp, left=1j)
+        with pytest.raises(TypeError, match="right must be a number"):
+            gnp.interp(0.5, [0.0, 1.0], fp, right=[1.0])
+        assert not manager._tape.entries
+
+
+def test_polynomials_of_booleans_and_of_nothing() -> None:
+    p, x = np.array([True, True]), np.array([True, False])
+    np.testing.assert_array_equal(gnp.polyval(tensor(p), x).numpy(), np.polyval(p, x), strict=True)
+    for pair in (([], [1.0, 2.0]), ([1.0, 2.0], []), ([], [])):
+        a, b = (np.array(side) for side in pair)
+        np.testing.assert_array_equal(gnp.polymul(tensor(a), tensor(b)).numpy(), np.polymul(a, b), strict=True)
+
+
+def test_a_cutoff_that_is_a_tensor() -> None:
+    x, y = np.arange(5.0), np.arange(5.0) ** 2
+    np.testing.assert_allclose(gnp.polyfit(x, y, 2, rcond=tensor(1e-3)).numpy(), np.polyfit(x, y, 2, 1e-3), atol=1e-12)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
@@ -75,14 +75,8 @@ def _served(numpys: ModuleType, door: ModuleType) -> dict[Any, Callable[..., Any
     }
 
 
-# Functions that are called too often for another frame, which name their errors themselves, and those that call a
-# function of the user's, whose errors are not ours to touch.
-_NAMED = frozenset(
-    (
-        *("max", "mean", "min", "reshape", "sum", "transpose"),
-        *("apply_along_axis", "apply_over_axes", "fromfunction", "fromiter", "pad", "piecewise"),
-    )
-)
+# Functions that call one of the user's, whose errors are not ours to touch.
+_CALL_BACK = frozenset(("apply_along_axis", "apply_over_axes", "fromfunction", "fromiter", "pad", "piecewise"))
 
 
 def _name_the_errors(door: ModuleType, numpys: ModuleType) -> None:
@@ -92,7 +86,7 @@ def _name_the_errors(door: ModuleType, numpys: ModuleType) -> None:
         # What a template makes is one frame, and stays it; what wraps a function of NumPy's names it itself.
         ours = isinstance(function, FunctionType) and function.__module__.startswith("gradmgr.")
         apart = getattr(function, "__module__", "") == "gradmgr._elementwise" or hasattr(function, "__wrapped__")
-        if ours and not apart and not name.startswith("_") and name not in _NAMED:
+        if ours and not apart and not name.startswith("_") and name not in _CALL_BACK:
             if function not in made:
                 made[function] = _naming(function, function.__name__, getattr(numpys, name, None))
                 made[function].__module__ = door.__name__
@@ -102,7 +96,7 @@ def _name_the_errors(door: ModuleType, numpys: ModuleType) -> None:
 def _name_the_methods_errors() -> None:
     for name, member in list(vars(Tensor).items()):
         ours = isinstance(member, FunctionType) and member.__module__.startswith("gradmgr.ops.")
-        if ours and not name.startswith("_") and name not in _NAMED:
+        if ours and not name.startswith("_") and name not in _CALL_BACK:
             setattr(Tensor, name, _naming(member, name, getattr(np.ndarray, name, None)))
 
 
@@ -135,6 +129,7 @@ def _take_back(error: BaseException | None) -> None:
                     frame.clear()
         error = error.__context__
     for tape in tapes:
+        tape._seen = 0  # a sweep within the failed call may have looked at what was held then
         tape.sweep()
 
 
@@ -170,10 +165,25 @@ def _copies(given: Any) -> Any:
     return given
 
 
-def _document(function: Callable[..., Any], name: str) -> None:
-    """Give what a template made a line for help()."""
-    if function.__doc__ is None:
-        function.__doc__ = f"Compute `{name}` of Tensors or arrays, differentiably."
+_METHODS = ("reduce", "accumulate", "reduceat", "outer", "at")
+
+
+def _give_methods(table: Mapping[Any, Callable[..., Any]]) -> None:
+    for ufunc, function in table.items():
+        if isinstance(ufunc, np.ufunc) and isinstance(function, FunctionType):
+            give_methods(function, ufunc)
+            for name in _METHODS:
+                method = _naming(getattr(function, name), f"{ufunc.__name__}.{name}", getattr(ufunc, name))
+                setattr(function, name, method)
+
+
+def _document(door: ModuleType) -> None:
+    """Give functions that a template made a line for help()."""
+    for module, theirs in ((door, "numpy"), (door.special, "scipy.special")):
+        for name in module.__all__:
+            function = getattr(module, name)
+            if isinstance(function, FunctionType) and function.__doc__ is None:
+                function.__doc__ = f"Compute `{theirs}.{name}` of Tensors or arrays, differentiably."
 
 
 def bind(door: ModuleType) -> None:
@@ -184,12 +194,8 @@ def bind(door: ModuleType) -> None:
     windows = {np.lib.stride_tricks.sliding_window_view: sliding_window_view}  # np.lib is handed on, this is ours
     served = _served(np.fft, door.fft) | _served(np.linalg, door.linalg) | _served(np, door)
     table = MappingProxyType(served | windows)
-    for ufunc, function in table.items():
-        if isinstance(ufunc, np.ufunc) and isinstance(function, FunctionType):
-            give_methods(function, ufunc)
-            _document(function, f"numpy.{ufunc.__name__}")
-    for name in door.special.__all__:
-        _document(getattr(door.special, name), f"scipy.special.{name}")
+    _give_methods(table)
+    _document(door)
     by_name = MappingProxyType({name: function for name, function in vars(door).items() if callable(function)})
 
     def __array_ufunc__(self: Tensor, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
@@ -237,7 +243,8 @@ def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.n
     if is_tracked(self):
         raise errors.TrackedConversionError(
             f"{describe(self)} is tracked by a manager and was about to become a plain NumPy array, which would "
-            "silently cut its gradient; use functions of gradmgr.numpy or gradmgr.special, or say t.numpy() or t.detach()"
+            "silently cut its gradient; use functions of gradmgr.numpy or gradmgr.special, or say t.numpy() or "
+            "t.detach()"
         )
     if self.device != "cpu":
         raise errors.TrackedConversionError(

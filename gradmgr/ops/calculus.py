@@ -299,40 +299,38 @@ class _Segments:
     As NumPy, at a knot it is the segment that begins there; at the last knot the one that ends there.
     """
 
-    __slots__ = ("_found", "_knots", "_x")
+    __slots__ = ("_found",)
 
-    def __init__(self, x: Any, knots: Any) -> None:
-        self._x, self._knots = x, knots
+    def __init__(self) -> None:
         self._found: tuple[Any, Any, Any, Any] | None = None
 
-    def ends(self) -> tuple[Any, Any, Any, Any]:
+    def ends(self, x: Any, knots: Any) -> tuple[Any, Any, Any, Any]:
         """Return each segment's ends, by number; whether x is in it; 1 where x is at or beyond the last knot."""
         if self._found is None:
-            a, b = self._x, self._knots
+            a, b = raw(x), raw(knots)
             last = b.shape[0] - 1
             lower = np.clip(np.searchsorted(b, a, side="right") - 1, 0, max(last - 1, 0))
             upper = np.minimum(lower + 1, last)
             inside = ~((a < b[0]) | (a > b[-1])) & (b[upper] > b[lower])
             self._found = lower, upper, inside, (a >= b[-1]).astype(np.float64)
-            self._x = self._knots = None  # no longer needed
         return self._found
 
 
 def _share(x: Any, xp: Any, segments: _Segments) -> tuple[Any, Any, Any]:
     """Return the segment's ends and the share of the upper one in the result."""
-    lower, upper, inside, beyond = segments.ends()
+    lower, upper, inside, beyond = segments.ends(x, xp)
     start = getitem(xp, lower)
-    return lower, upper, choose(inside, (x - start) / _width(xp, segments), beyond)
+    return lower, upper, choose(inside, (x - start) / _width(x, xp, segments), beyond)
 
 
-def _width(xp: Any, segments: _Segments) -> Any:
-    lower, upper, inside, _ = segments.ends()
+def _width(x: Any, xp: Any, segments: _Segments) -> Any:
+    lower, upper, inside, _ = segments.ends(x, xp)
     return choose(inside, getitem(xp, upper) - getitem(xp, lower), 1.0)
 
 
-def _slope(xp: Any, fp: Any, segments: _Segments) -> Any:
-    lower, upper, inside, _ = segments.ends()
-    return choose(inside, (getitem(fp, upper) - getitem(fp, lower)) / _width(xp, segments), 0.0)
+def _slope(x: Any, xp: Any, fp: Any, segments: _Segments) -> Any:
+    lower, upper, inside, _ = segments.ends(x, xp)
+    return choose(inside, (getitem(fp, upper) - getitem(fp, lower)) / _width(x, xp, segments), 0.0)
 
 
 def _to_ends(g: Any, x: Any, xp: Any, shape: tuple[int, ...], segments: _Segments) -> Any:
@@ -355,15 +353,15 @@ _interp = custom(
     "interp",
     _interp_kernel,
     vjp={
-        "x": lambda g, xp, fp, segments: g * conj_of(_slope(xp, fp, segments)),
+        "x": lambda g, x, xp, fp, segments: g * conj_of(_slope(x, xp, fp, segments)),
         "xp": lambda g, x, xp, fp, shape, segments: _to_ends(
-            -g * conj_of(_slope(xp, fp, segments)), x, xp, shape, segments
+            -g * conj_of(_slope(x, xp, fp, segments)), x, xp, shape, segments
         ),
         "fp": lambda g, x, xp, shape, segments: _to_ends(g, x, xp, shape, segments),
     },
     jvp={
-        "x": lambda t, xp, fp, segments: t * _slope(xp, fp, segments),
-        "xp": lambda t, x, xp, fp, segments: -_slope(xp, fp, segments) * _from_ends(t, x, xp, segments),
+        "x": lambda t, x, xp, fp, segments: t * _slope(x, xp, fp, segments),
+        "xp": lambda t, x, xp, fp, segments: -_slope(x, xp, fp, segments) * _from_ends(t, x, xp, segments),
         "fp": lambda t, x, xp, segments: _from_ends(t, x, xp, segments),
     },
 )
@@ -398,8 +396,9 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
         raise TypeError(f"interp: x and xp must be real; found {x.dtype}, {xp.dtype}")
     if period is not None:
         return _periodic(x, xp, fp, _operand(period))
-    z = _interp(x, xp, fp, _Segments(raw(x), raw(xp)))
-    ends = [None if end is None else _beyond(end, z.dtype, name) for name, end in (("left", left), ("right", right))]
+    dtype = np.dtype(np.complex128 if fp.dtype.kind == "c" else np.float64)
+    ends = [None if end is None else _beyond(end, dtype, name) for name, end in (("left", left), ("right", right))]
+    z = _interp(x, xp, fp, _Segments())
     if ends[0] is not None:
         z = choose(raw(x) < raw(xp)[0], ends[0], z)
     return z if ends[1] is None else choose(raw(x) > raw(xp)[-1], ends[1], z)
@@ -414,7 +413,7 @@ def _periodic(x: Any, xp: Any, fp: Any, period: Any) -> Any:
     xp, fp = getitem(xp, order), getitem(fp, order)
     xp = concatenate([xp[-1:] - period, xp, xp[:1] + period])
     fp = concatenate([fp[-1:], fp, fp[:1]])
-    return _interp(x, xp, fp, _Segments(raw(x), raw(xp)))
+    return _interp(x, xp, fp, _Segments())
 
 
 # ---------------------------------------------------------------- convolution and correlation
@@ -461,6 +460,11 @@ _correlate: Function = custom(
 )
 
 
+def _mode(mode: Any) -> Any:
+    """NumPy's numbers for the modes by their names."""
+    return ("valid", "same", "full")[mode] if isinstance(mode, int) and 0 <= mode <= 2 else mode
+
+
 def _pair(a: Any, v: Any, mode: Any, name: str) -> tuple[Any, Any]:
     """Lift and check what is convolved."""
     if mode not in ("full", "same", "valid"):
@@ -482,6 +486,7 @@ def convolve(a: Any, v: Any, mode: str = "full") -> Any:
     """Convolve as `numpy.convolve`."""
     if is_plain(a, v):
         return np.convolve(a, v, mode)  # type: ignore[call-overload]  # a string NumPy checks
+    mode = _mode(mode)
     return _convolve(*_pair(a, v, mode, "convolve"), mode)
 
 
@@ -489,6 +494,7 @@ def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
     """Correlate as `numpy.correlate`, v conjugated."""
     if is_plain(a, v):
         return np.correlate(a, v, mode)  # type: ignore[call-overload]  # a string NumPy checks
+    mode = _mode(mode)
     return _correlate(*_pair(a, v, mode, "correlate"), mode)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from builtins import any as _any
 from collections.abc import Callable
 from typing import Any
@@ -50,6 +49,8 @@ def _place_of_out(function: Callable[..., Any]) -> tuple[int, tuple[str, ...]] |
     """Return where `out` may stand by position, and the names of the parameters from there on."""
     if isinstance(function, np.ufunc):
         return function.nin, ("out",)
+    import inspect
+
     try:
         names = tuple(inspect.signature(function).parameters)
     except ValueError:  # written in C, without a signature, and without out=
@@ -71,8 +72,8 @@ def constant(function: Callable[..., Any], arrays_first: int = 0) -> Callable[..
             place = _place_of_out(function) if place is ... else place
             if place is not None and place[0] < len(args) <= place[0] + len(place[1]):  # NumPy rejects more
                 given = dict(zip(place[1], args[place[0] :], strict=False))
-                if len(given) < len(args) - place[0] or given.keys() & kwargs:
-                    raise TypeError(f"{name}() was given too many arguments, or one both by position and by name")
+                if given.keys() & kwargs:
+                    raise TypeError(f"{name}() was given an argument both by position and by name")
                 kwargs, args = given | kwargs, args[: place[0]]
         out = kwargs.get("out")
         if isinstance(out, (Tensor, tuple)):
@@ -109,7 +110,7 @@ def valued_operator(function: Callable[..., Any]) -> Callable[..., Any]:
     door = constant(function)
 
     def operate(x: Tensor, y: Any, /) -> Any:
-        other = y if isinstance(y, Tensor) else _xp.operand(y)
+        other = y if isinstance(y, (Tensor, list, tuple)) else _xp.operand(y)
         return other if other is NotImplemented else door(x, other)
 
     operate.__name__ = operate.__qualname__ = function.__name__
@@ -121,7 +122,7 @@ def reflected(function: Callable[..., Any]) -> Callable[..., Any]:
     door = constant(function)
 
     def operate(y: Tensor, x: Any, /) -> Any:
-        other = _xp.operand(x)
+        other = x if isinstance(x, (list, tuple)) else _xp.operand(x)
         return other if other is NotImplemented else door(other, y)
 
     operate.__name__ = operate.__qualname__ = function.__name__

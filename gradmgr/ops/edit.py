@@ -7,7 +7,6 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -878,14 +877,16 @@ def require(a: Any, dtype: Any = None, requirements: Any = None, *, like: Any = 
 # ---------------------------------------------------------------- r_ and c_
 
 
-@dataclass(frozen=True, slots=True)
 class _Joiner:
     """What `r_` and `c_` are: joins what stands in its brackets, as NumPy's, differentiably."""
 
-    _numpys: Any
-    _axis: int
-    _ndmin: int
-    _new_axes: int
+    __slots__ = ("_axis", "_ndmin", "_new_axes", "_numpys")
+
+    def __init__(self, numpys: Any, axis: int, ndmin: int, new_axes: int) -> None:
+        self._numpys = numpys
+        self._axis = axis
+        self._ndmin = ndmin
+        self._new_axes = new_axes
 
     def __getitem__(self, key: Any) -> Any:
         parts = key if isinstance(key, tuple) else (key,)

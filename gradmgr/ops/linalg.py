@@ -349,6 +349,7 @@ def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = _NOT
         rcond = 1e-15 if rtol is _NOT_GIVEN else rtol
     if rcond is None:
         rcond = max(a.shape[-2:]) * np.finfo(dtype).eps
+    a = _beside(a, rcond)
     rcond = _xp.namespace(raw(a)).asarray(raw(rcond))
     if rcond.ndim and np.broadcast_shapes(rcond.shape, a.shape[:-2]) != a.shape[:-2]:
         raise ValueError(f"pinv: a cutoff of shape {rcond.shape} does not fit the stack of shape {a.shape[:-2]}")
@@ -958,7 +959,12 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     """
     if not _any_tensor(x, ord):
         return np.linalg.norm(x, ord, axis, keepdims)
-    return _norm(_floating(x), _order(ord, "norm", "ord"), axis, keepdims, "norm")
+    return _norm(_beside(_floating(x), ord), _order(ord, "norm", "ord"), axis, keepdims, "norm")
+
+
+def _beside(x: Any, parameter: Any) -> Any:
+    """Return x, a Tensor if the parameter beside it is one."""
+    return wrap(x) if isinstance(parameter, Tensor) and not isinstance(x, Tensor) else x
 
 
 def _order(order: Any, name: str, parameter: str) -> Any:
@@ -992,14 +998,14 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     """Return norms of the matrices in the last two axes as `numpy.linalg.matrix_norm`."""
     if not _any_tensor(x, ord):
         return np.linalg.matrix_norm(x, keepdims=keepdims, ord=ord)
-    return _norm(_floating(x), _order(ord, "matrix_norm", "ord"), (-2, -1), keepdims, "matrix_norm")
+    return _norm(_beside(_floating(x), ord), _order(ord, "matrix_norm", "ord"), (-2, -1), keepdims, "matrix_norm")
 
 
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
     """Return norms over any number of axes as `numpy.linalg.vector_norm`."""
     if not _any_tensor(x, ord):
         return np.linalg.vector_norm(x, axis=axis, keepdims=keepdims, ord=ord)
-    x, ord = _floating(x), _order(ord, "vector_norm", "ord")
+    x, ord = _beside(_floating(x), ord), _order(ord, "vector_norm", "ord")
     axes = tuple(range(x.ndim)) if axis is None else normalize_axis_tuple(axis, x.ndim)
     return _vector_norm(x, ord, axes, keepdims, "vector_norm")
 
@@ -1008,8 +1014,8 @@ def cond(x: Any, p: Any = None) -> Any:
     """Return condition numbers as `numpy.linalg.cond`; inf for a singular matrix, without a derivative there."""
     if not _any_tensor(x, p):
         return np.linalg.cond(x, p)
-    p = _order(p, "cond", "p")
     (x,), dtype = _lifted("cond", x)
+    x, p = _beside(x, p), _order(p, "cond", "p")
     (_check_matrix if p is None or p in (2, -2) else _check_square)("cond", x)
     if 0 in x.shape[-2:]:
         raise LinAlgError("cond: cond is not defined on empty arrays")

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from gradmgr import _xp
 from gradmgr._elementwise import conj
 from gradmgr._index import normalized
 from gradmgr._inplace import copied, setitem, updater
 from gradmgr._tensor import Tensor
-from gradmgr.ops import arithmetic, constant, convert, edit, order, pick, products, reduce, shape
+from gradmgr.ops import arithmetic, constant, convert, create, edit, order, pick, products, reduce, shape
 
 # ---------------------------------------------------------------- operators
 
@@ -78,7 +79,7 @@ def _transpose(self: Tensor, *axes: Any) -> Any:
 
 def _flatten(self: Tensor, order: str = "C") -> Any:
     """Return a flattened copy."""
-    return shape.reshape(self, (-1,), order, copy=True)
+    return convert.copy(shape.ravel(self, order))
 
 
 def _copy(self: Tensor, order: str = "C") -> Any:
@@ -86,9 +87,24 @@ def _copy(self: Tensor, order: str = "C") -> Any:
     return convert.copy(self, order)
 
 
-def _astype(self: Tensor, dtype: Any, copy: bool = True) -> Any:
+def _astype(
+    self: Tensor, dtype: Any, order: str = "K", casting: Any = "unsafe", subok: bool = True, copy: bool = True
+) -> Any:
     """Cast as `numpy.ndarray.astype`; a cast to integers or booleans gives a constant."""
-    return convert.astype(self, dtype, copy=copy)
+    if casting != "unsafe" and not np.can_cast(self.dtype, dtype, casting):
+        raise TypeError(
+            f"astype: cannot cast array data from {self.dtype} to {np.dtype(dtype)} according to the rule {casting!r}"
+        )
+    return create.in_order(convert.astype(self, dtype, copy=copy), order)
+
+
+def _conj(self: Tensor) -> Any:
+    """Return the complex conjugate as `numpy.ndarray.conj`; integers and booleans as they are."""
+    return conj.door(self) if _xp.is_differentiable(self.dtype) else self.detach()
+
+
+def _contains(self: Tensor, value: Any) -> bool:
+    return bool(constant.any(constant.equal(self, value)))
 
 
 def _clip(self: Tensor, min: Any = None, max: Any = None, out: Any = None) -> Any:
@@ -155,6 +171,7 @@ def _set_flat(self: Tensor, value: Any) -> None:
 
 
 _METHODS = {
+    "__contains__": _contains,
     "__divmod__": arithmetic.divmod_operator,
     "__rdivmod__": arithmetic.divmod_reflected,
     "__setitem__": setitem,
@@ -177,8 +194,8 @@ _METHODS = {
     "choose": _choose,
     "clone": lambda self: copied(self),
     "compress": _compress,
-    "conj": lambda self: conj.door(self),
-    "conjugate": lambda self: conj.door(self),
+    "conj": _conj,
+    "conjugate": _conj,
     "copy": _copy,
     "cumprod": reduce.cumprod,
     "cumsum": reduce.cumsum,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -167,7 +166,9 @@ def lexsort(keys: Any, axis: int = -1) -> Any:
     if all(_xp.namespace(row) is np for row in rows):
         return wrap(np.asarray(np.lexsort(rows, axis)))
     if axis not in (-1, 0) or any(row.ndim > 1 for row in rows):
-        raise errors.UnsupportedFunctionError("lexsort on a GPU takes keys of one axis: CuPy's does")
+        raise errors.UnsupportedFunctionError(
+            "lexsort on a GPU takes keys of one axis, as CuPy's does; move to the CPU with .to('cpu') for others"
+        )
     return wrap(np.lexsort(_xp.namespace(rows[0]).stack(list(rows))))
 
 
@@ -198,7 +199,7 @@ class UniqueInverseResult(NamedTuple):
 
 
 # NumPy 2.3 and later; before, and in CuPy, the values come sorted in any case.
-_HAS_SORTED = "sorted" in inspect.signature(np.unique).parameters
+_HAS_SORTED = np.lib.NumpyVersion(np.__version__) >= "2.3.0"
 
 
 def _unsorted(library: Any, sorted: bool) -> dict[str, Any]:

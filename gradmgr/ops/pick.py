@@ -30,7 +30,7 @@ def take(a: Any, indices: Any, axis: int | None = None, out: Any = None, mode: s
     """Take elements along an axis as `numpy.take`; of the flat array without `axis`."""
     a = lift(a)
     a = wrap(a) if not isinstance(a, Tensor) and (holds_tensor(indices) or isinstance(out, Tensor)) else a
-    if axis is None or (a.ndim == 0 and axis.__class__ is int and axis in (0, -1)):
+    if axis is None or (a.ndim == 0 and isinstance(axis, (int, np.integer)) and axis in (0, -1)):
         a, axis = (a if a.ndim == 1 else ravel(a)), 0
     axis = normalize_axis_index(axis, a.ndim)
     xp = _xp.namespace(raw(a))

@@ -68,7 +68,8 @@ def polyval(p: Any, x: Any) -> Any:
 
 
 def _horner(p: Any, x: Any) -> Any:
-    y = raw(x) * 0  # not finite where x is not, as NumPy's
+    y = raw(x)
+    y = y * y.dtype.type(0)  # not finite where x is not, as NumPy's; of booleans a boolean
     for k in range(len(p)):
         y = (y * x if k else y) + p[k]
     return y
@@ -145,6 +146,9 @@ polysub = _sum_by(np.polysub, lambda x, y: x - y)
 def _trimmed(p: Any, other: Any) -> Any:
     """Coefficients without leading zeros, at least one."""
     p = atleast_1d(_coefficients(p, other))
+    if not len(p):
+        nothing = zeros(p, (1,), p.dtype)
+        return wrap(nothing) if isinstance(p, Tensor) else nothing
     (places,) = np.nonzero(raw(p))
     return p[int(places[0]) :] if len(places) else p[-1:]
 
@@ -319,6 +323,7 @@ def polyfit(x: Any, y: Any, deg: Any, rcond: Any = None, full: bool = False, w: 
         plain: Any = np.polyfit  # its stubs tell the results of full and cov apart
         return plain(x, y, deg, rcond, full, w, cov)
     x, y, order = lift(x) + 0.0, lift(y) + 0.0, int(deg) + 1
+    x = x if isinstance(x, Tensor) else wrap(x)
     _check_points(x, y, order - 1)
     rcond = len(x) * np.finfo(x.dtype).eps if rcond is None else raw(rcond)
     lhs, rhs = vander(x, order), y

@@ -131,7 +131,7 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
 def squeeze(a: Any, axis: Axis = None) -> Any:
     """Remove axes of length 1 as `numpy.squeeze`."""
     a = lift(a)
-    if axis is None or (a.ndim == 0 and axis.__class__ is int and axis in (0, -1)):  # which NumPy lets pass
+    if axis is None or (a.ndim == 0 and isinstance(axis, (int, np.integer)) and axis in (0, -1)):  # which NumPy lets pass
         gone: Sequence[int] = [k for k, n in enumerate(a.shape) if n == 1]
     else:
         gone = normalize_axis_tuple(axis, a.ndim)
@@ -242,7 +242,7 @@ def roll(a: Any, shift: Any, axis: Axis = None) -> Any:
 def repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
     """Repeat elements as `numpy.repeat`; `repeats` is a number or an integer array."""
     a = lift(a)
-    if axis is None or (a.ndim == 0 and axis.__class__ is int and axis in (0, -1)):
+    if axis is None or (a.ndim == 0 and isinstance(axis, (int, np.integer)) and axis in (0, -1)):
         a, axis = ravel(a), 0
     axis = normalize_axis_index(axis, a.ndim)
     xp = _xp.namespace(raw(a))

@@ -132,7 +132,7 @@ def _kind(a: Any) -> Any:
 
 
 def _own(name: str, loops: str, compute: Kernel) -> Kernel:
-    """Make a kernel of a function of arrays of one dtype, which is one of `loops` (SciPy's, in their order before 1.18)."""
+    """Make a kernel of a function of arrays of one dtype, one of `loops` (SciPy's, in their order before 1.18)."""
 
     def kernel(*args: Any, **keywords: Any) -> Any:
         if keywords:
@@ -788,24 +788,24 @@ _i1e = elementwise("i1e", _scipys("i1e"), lambda g, x: g * (_fall(absolute.door(
 
 
 def _jv_of_integer(n: int, x: Any) -> Any:
-    """J_n where the library has J_0 and J_1 only, which is CuPy.
+    """J_n where the library has J_0 and J_1 only, as CuPy.
 
-    Beyond x = n by the recurrence upwards from them, stable there (DLMF 10.6.1); before it the mean over the circle of
-    cos(x sin t - n t) (DLMF 10.9.2), of which the trapezoid rule's error is J of an order far beyond x.
+    Beyond x = n and 1 by the recurrence upwards from them, stable there (DLMF 10.6.1); before it the mean of
+    cos(x sin t - n t) over the circle (DLMF 10.9.2): the trapezoid rule's error is J of an order far beyond x.
     """
     x, dtype = _doubled(x)
     sign_of_order, n = -1 if n < 0 and n % 2 else 1, abs(n)
-    size = np.abs(x)
-    far = np.maximum(size, max(n, 1))
+    size, limit = np.abs(x), max(n, 1)
+    far = np.maximum(size, limit)
     z, above = _library_function("j0", (x,))(far), _library_function("j1", (x,))(far)
     for k in range(1, n + 1):
         z, above = above, 2 * k / far * above - z
-    near, half = np.minimum(size, n), (3 * n + 21) // 2
+    near, half = np.minimum(size, limit), (3 * n + 21) // 2
     total = np.ones_like(x)
     for j in range(1, half + 1):
         t = 2 * math.pi * j / (2 * half + 1)
         total = total + 2 * np.cos(near * math.sin(t) - n * t)
-    z = sign_of_order * np.where(size <= n, total / (2 * half + 1), z)
+    z = sign_of_order * np.where(size <= limit, total / (2 * half + 1), z)
     return (z * np.sign(x) if n % 2 else z).astype(dtype)
 
 

@@ -26,6 +26,7 @@ from gradmgr.ops.arithmetic import choose, fmax, fmin, multiply, real, sqrt
 from gradmgr.ops.constant import constant
 from gradmgr.ops.convert import holds_tensor, lift, untracked
 from gradmgr.ops.join import concatenate
+from gradmgr.ops.order import library
 from gradmgr.ops.products import matmul
 from gradmgr.ops.reduce import (
     as_constant,

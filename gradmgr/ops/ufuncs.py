@@ -29,7 +29,7 @@ from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.join import concatenate, stack
 from gradmgr.ops.products import matmul
 from gradmgr.ops.products import vecdot as dot_products
-from gradmgr.ops.reduce import cumprod, cumsum, logsumexp, masked, prod
+from gradmgr.ops.reduce import cumprod, cumsum, logsumexp, mask_of, masked, prod
 from gradmgr.ops.reduce import max as max_of
 from gradmgr.ops.reduce import min as min_of
 from gradmgr.ops.reduce import sum as sum_of
@@ -99,6 +99,8 @@ def _handed_out(z: Any, out: Any, name: str) -> Any:
     (target,) = out if isinstance(out, tuple) else (out,)
     if target is None:
         return z
+    if not isinstance(target, Tensor) and not _xp.is_array(target):
+        raise TypeError(f"{name}(out=...) writes into a Tensor or an array; found {type(target).__name__}")
     if np.shape(raw(target)) != z.shape:
         raise errors.ShapeError(f"{name}(out=...) has a result of shape {z.shape}; found {np.shape(raw(target))}")
     return store(target, z, f"{name}(out=...)")
@@ -123,7 +125,7 @@ def reduce(
     if not any(holds_tensor(t) for t in (array, out, initial, where)):
         return ufunc.reduce(array, axis, dtype, out, keepdims, initial, where)
     x = lift(array)
-    mask = where if where is True else raw(_beside(where, x))
+    mask = where if where is True else mask_of(where, x, f"{ufunc.__name__}.reduce")
     like = _asked_of_numpy(
         ufunc,
         "reduce",
@@ -134,8 +136,6 @@ def reduce(
         initial=initial if initial is None or initial is _NOT_GIVEN else np.ones((), lift(initial).dtype),
         where=True if mask is True else np.ones((1,) * mask.ndim, bool),
     )
-    if mask is not True and np.broadcast_shapes(mask.shape, x.shape) != x.shape:
-        raise ValueError(f"{ufunc.__name__}.reduce: where= of shape {mask.shape} does not fit an array of {x.shape}")
     axes = () if x.ndim == 0 else tuple(range(x.ndim)) if axis is None else normalize_axis_tuple(axis, x.ndim)
     given = _NOT_GIVEN if initial is None or initial is _NOT_GIVEN else initial
     if _is_constant(ufunc, x, dtype):
@@ -333,12 +333,15 @@ def reduceat(
     ufunc: Any, function: Any, array: Any, /, indices: Any, axis: Any = 0, dtype: Any = None, out: Any = None
 ) -> Any:
     """Combine along segments of an axis as `numpy.ufunc.reduceat`."""
-    indices = raw(indices)
-    if not (holds_tensor(array) or holds_tensor(out)):
+    if not any(holds_tensor(t) for t in (array, indices, out)):
         return ufunc.reduceat(array, indices, axis, dtype, out)
-    x = lift(array)
+    x, are_array = lift(array), isinstance(indices, Tensor) or _xp.is_array(indices)
+    indices = raw(lift(indices))
     place = 0 if x.ndim == 0 or axis is None else axis
-    bounds = np.asarray(_xp.to_device(indices, "cpu") if _xp.is_array(indices) else indices).astype(np.intp)
+    bounds = np.asarray(_xp.to_device(indices, "cpu"))
+    if are_array and not np.can_cast(bounds.dtype, np.intp, "same_kind"):
+        raise TypeError(f"{ufunc.__name__}.reduceat takes integers for its indices; found {bounds.dtype}")
+    bounds = bounds.astype(np.intp)
     if bounds.ndim != 1:
         raise ValueError(f"{ufunc.__name__}.reduceat takes indices of one axis; found shape {bounds.shape}")
     if isinstance(place, (int, np.integer)) and x.ndim:

@@ -100,6 +100,15 @@ for _name in ("var", "std"):
     function(_name, "correction=1", X, axis=0, correction=1, facts={"field": "complex"})
     add(
         _name,
+        "ddof= is a tensor",
+        lambda xp, x, d, n=_name: getattr(xp, n)(x, axis=0, ddof=d),
+        X,
+        Arg((), low=0.2, high=0.8),
+        third=_name == "var",
+    )
+    function(_name, "dtype=complex", X, axis=0, dtype=np.complex128, facts={"field": "complex"})
+    add(
+        _name,
         "mean=",
         lambda xp, x, n=_name: getattr(xp, n)(x, axis=0, mean=xp.mean(x, axis=0, keepdims=True)),
         X,

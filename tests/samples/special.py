@@ -140,6 +140,16 @@ for _name in ("jv", "iv"):
         field="complex",  # SciPy's jv of complex z is off the real line by more than a complex step can bear
     )
     call(_name, "0-d", given(2), SCALAR)
+    if _name == "jv":
+        for _order in (0, -1, 2, 5, -3):  # the orders that a GPU has
+            add(
+                "special.jv",
+                f"number {_order}",
+                lambda xp, z, n=_order: special.jv(n, z),
+                Arg((8,), -9, 9),
+                reference=lambda z, n=_order: scipy.special.jv(n, z),
+                dispatches=False,
+            )
     call(_name, "at 0", given([0, 1, 2, 3]), at([0.0, 0.0, 0.0, 0.0]))
 
 # ---------------------------------------------------------------- along axes

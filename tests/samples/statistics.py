@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gradmgr.ops.order import library
 from samples._table import (
     ANALYTIC,
     CONSTANTS,
@@ -189,6 +190,7 @@ for _name in ("nansum", "nanprod", "nanmean"):
 for _name in ("nanvar", "nanstd"):
     _holes(_name, "ddof=", lambda xp, x, n=_name: getattr(xp, n)(x, axis=1, ddof=1), **_COMPLEX)
     _holes(_name, "correction=", lambda xp, x, n=_name: getattr(xp, n)(x, axis=1, correction=0.5), **_COMPLEX)
+    _holes(_name, "ddof= is a tensor", lambda xp, x, d, n=_name: getattr(xp, n)(x, axis=1, ddof=d), at(0.4))
     _holes(
         _name,
         "mean=",
@@ -268,7 +270,7 @@ CONSTANTS.update(
     {
         "digitize": [
             lambda xp, x, y: xp.digitize(x, [-1.0, 0.0, 1.0]),
-            lambda xp, x, y: xp.digitize(x, xp.arange(3.0) if xp is np else np.arange(3.0), right=True),
+            lambda xp, x, y: xp.digitize(x, library(x).arange(3.0), right=True),
         ],
         "histogram_bin_edges": [lambda xp, x, y: xp.histogram_bin_edges(x, 4)],
         "nanargmax": [lambda xp, x, y: xp.nanargmax(x), lambda xp, x, y: xp.nanargmax(x, axis=1, keepdims=True)],
