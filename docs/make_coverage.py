@@ -5,11 +5,13 @@ python docs/make_coverage.py
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -17,13 +19,14 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
 from samples import CONSTANTS, CREATION, SAMPLES, Sample, gradients  # noqa: E402  # found through the line above
+from samples.gpu import refusal, refused_call  # noqa: E402
 
 import gradmgr.numpy as gnp  # noqa: E402
 from gradmgr.numpy._refused import REFUSED  # noqa: E402
 
 PAGE = HERE / "coverage.md"
 CLASSES = ("vectorize",)  # used as functions
-_RULE = "|---|---|---|---|"
+_RULE = "|---|---|---|---|---|"
 
 HEAD = """\
 # What becomes of every function of NumPy
@@ -38,6 +41,11 @@ the tests check values against NumPy and derivatives against numeric ones; a tes
 * **passed through**: integers, booleans, positions, facts and files, which carry no gradient; creation functions give
   Tensors that no manager knows.
 * **refused**: raises, and says why.
+
+The column "CuPy" says what runs on a GPU's arrays: the tests run the samples on a stand-in that knows what CuPy 14
+has (`tests/guard.py`) and, where there is a GPU, on CuPy itself (`tests/test_gpu.py`). What CuPy lacks is refused by an
+error that names it. Creation functions with `device=` make Tensors there; the column is empty for other functions that
+take no arrays.
 
 {counts}
 """
@@ -94,6 +102,31 @@ def status_of(name: str, samples: dict[object, list[Sample]]) -> tuple[str, str]
     return "none", "no sample"
 
 
+def takes_device(function: Callable[..., Any]) -> bool:
+    """Whether a function has a parameter `device`."""
+    try:
+        return "device" in inspect.signature(function).parameters
+    except ValueError:  # NumPy's, written in C
+        return False
+
+
+def on_gpu(name: str, samples: dict[object, list[Sample]]) -> str:
+    """What of a function runs on CuPy's arrays, by the table of what CuPy lacks."""
+    if name in REFUSED:
+        return ""
+    ours = attrgetter(name)(gnp)
+    if ours in samples:
+        refusals = [refusal(s) for s in samples[ours]]
+    elif name in CONSTANTS:
+        refusals = [refused_call(name, k) for k in range(len(CONSTANTS[name]))]
+    else:
+        return "with `device=`" if name in CREATION and takes_device(ours) else ""
+    lacking = sorted({r.lacking for r in refusals if r is not None})
+    if not lacking:
+        return "yes"
+    return "refused" if all(refusals) else f"without `{'`, `'.join(lacking)}`"
+
+
 def statuses() -> dict[str, tuple[str, str]]:
     """Return the status of every public function of NumPy, by its name after `numpy.`."""
     samples = sampled()
@@ -105,14 +138,15 @@ def page() -> str:
     found = statuses()
     kinds = ("differentiable", "zero derivative", "passed through", "refused")
     counts = ", ".join(f"{sum(kind == k for kind, _ in found.values())} {k}" for k in kinds)
+    samples = sampled()
     lines = [HEAD.format(version=minor(np), counts=f"{len(found)} functions: {counts}.")]
     for title, chapter in (("numpy", ""), ("numpy.linalg", "linalg."), ("numpy.fft", "fft.")):
-        lines += [f"## {title}", "", "| function | status | forward mode | checked, kind or reason |", _RULE]
+        lines += [f"## {title}", "", "| function | status | forward mode | CuPy | checked, kind or reason |", _RULE]
         for name, (kind, note) in found.items():
             last = name.removeprefix(chapter)
             if name.startswith(chapter) and "." not in last:
                 forward = "yes" if kind in ("differentiable", "zero derivative") else ""
-                lines.append(f"| `{last}` | {kind} | {forward} | {note} |")
+                lines.append(f"| `{last}` | {kind} | {forward} | {on_gpu(name, samples)} | {note} |")
         lines.append("")
     return "\n".join(lines)
 

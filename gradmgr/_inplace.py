@@ -6,7 +6,6 @@ recorded value nor a slice, a `detach()` or a `numpy()` view of the tensor ever 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -178,7 +177,7 @@ def setitem(x: Tensor, index: Index, v: Any) -> None:
 
 
 def _check_value_fits(places: tuple[int, ...], shape: tuple[int, ...]) -> None:
-    """Raise as NumPy would unless a value of this shape can be written; it may have more axes, of length 1, in front."""
+    """Raise as NumPy would unless a value of this shape can be written; it may have axes of length 1 in front."""
     extra = len(shape) - len(places)
     if not _broadcasts(shape[extra:] if extra > 0 and set(shape[:extra]) == {1} else shape, places):
         raise ValueError(f"could not broadcast input array from shape {shape} into shape {places}")
@@ -225,9 +224,7 @@ def as_type(x: Any, dtype: Any) -> Any:
         raise errors.DtypeError(f"a Tensor holds numbers; it cannot be cast to {dtype}; say t.numpy().astype(...)")
     if _xp.is_differentiable(dtype) and _xp.is_differentiable(x.dtype):
         if x.dtype.kind == "c" and dtype.kind != "c":
-            warnings.warn(
-                "Casting complex values to real discards the imaginary part", np.exceptions.ComplexWarning, stacklevel=3
-            )
+            errors.warn("Casting complex values to real discards the imaginary part", np.exceptions.ComplexWarning)
         return cast(x, dtype)
     return wrap(x._array.astype(dtype))
 
@@ -388,7 +385,7 @@ def _mask_of(where: Any) -> Any:
     return mask
 
 
-def _loop(ufunc: np.ufunc, args: tuple[Any, ...], dtype: Any, name: str) -> tuple[np.dtype[Any], ...]:
+def _loop(ufunc: Any, args: tuple[Any, ...], dtype: Any, name: str) -> tuple[np.dtype[Any], ...]:
     """Return the dtypes that a ufunc computes in for these arguments, and gives."""
     kinds = [t.dtype if hasattr(t, "dtype") else np.dtype(bool) if t is True or t is False else type(t) for t in args]
     unset = (None,) * ufunc.nout

@@ -118,7 +118,7 @@ class Tape(Recorder):
 
     # ------------------------------------------------------------ forgetting
 
-    def sweep(self) -> None:
+    def sweep(self, *, everything: bool = False) -> None:
         """Drop the entries whose results nobody holds any more.
 
         Most results that are dropped at all are dropped soon, so every few entries only the newest
@@ -129,7 +129,7 @@ class Tape(Recorder):
         if not self.open or not self._sweeping.acquire(blocking=False):
             return
         entries, end = self.entries, len(self.entries)
-        start = 0 if end > self._all_at else self._seen
+        start = 0 if everything or end > self._all_at else self._seen
         try:
             for k in range(end - 1, start - 1, -1):
                 if sys.getrefcount(entries[k][1]) <= _UNHELD:

@@ -86,14 +86,20 @@ def need_operand(value: object, name: str) -> Any:
     return found
 
 
-# How NumPy and CuPy say that CuPy lacks a function, or that it has it for other dtypes.
-_LACKING = re.compile(
-    r"no implementation found for '(?P<function>numpy[\w.]*)'"
-    r"|all returned NotImplemented from __array_ufunc__\(<ufunc '(?P<ufunc>\w+)'>, '(?P<method>\w+)'"
-    r"|Wrong type \((?P<dtypes>.*)\) of arguments for (?P<loop>\w+)"
-    r"|(?P<of>\w+)\(\) got an unexpected keyword argument '(?P<keyword>\w+)'"
-    r"|(?P<converted>Implicit conversion to a NumPy array is not allowed)"
+# How NumPy and CuPy say that CuPy lacks a function, or that it has it for other arguments; and what is to be said.
+_LACKING = (
+    (r"no implementation found for 'numpy\.([\w.]+)'", "CuPy has no {0}"),
+    (r"all returned NotImplemented from __array_ufunc__\(<ufunc '(\w+)'>, '__call__'", "CuPy has no {0}"),
+    (r"all returned NotImplemented from __array_ufunc__\(<ufunc '(\w+)'>, '(\w+)'", "CuPy has no {0}.{1}"),
+    (r"Wrong type \((.*)\) of arguments for (?:cupyx_scipy_special|cupy)_(\w+)", "CuPy's {1} does not take {0}"),
+    (r"(\w+)\(\) got an unexpected keyword argument '(\w+)'", "CuPy's {0} has no keyword {1}"),
+    ("Implicit conversion to a NumPy array", "CuPy has no such function, and NumPy's takes host memory"),
 )
+
+
+def _what_cupy_lacks(said: str) -> str | None:
+    found = ((re.search(pattern, said), says) for pattern, says in _LACKING)
+    return next((says.format(*match.groups()) for match, says in found if match), None)
 
 
 def check_mixed(name: str, *arrays: Array) -> None:
@@ -102,10 +108,10 @@ def check_mixed(name: str, *arrays: Array) -> None:
     if libraries <= {"numpy"}:
         return
     said = str(sys.exception())
-    lacking = _LACKING.search(said)
+    lacking = _what_cupy_lacks(said)
     if lacking is not None and len(libraries) == 1:
         raise errors.UnsupportedFunctionError(
-            f"{name} does not run on a GPU so: {_lacking(**lacking.groupdict())}; move to the CPU with .to('cpu') for it"
+            f"{name} does not run on a GPU so: {lacking}; move to the CPU with .to('cpu') for it"
         )
     if len(libraries) > 1 or said.endswith("Unsupported type <class 'numpy.ndarray'>"):
         raise mixed(name)
@@ -130,27 +136,6 @@ def mixed(name: str) -> errors.MixedArraysError:
         f"{name} was given arrays of both NumPy and CuPy; move one side first, "
         "with t.to('cuda:0'), t.to('cpu') or cupy.asarray(...)"
     )
-
-
-def _lacking(
-    function: str | None,
-    ufunc: str | None,
-    method: str,
-    dtypes: str,
-    loop: str | None,
-    of: str,
-    keyword: str | None,
-    converted: str | None,
-) -> str:
-    if function is not None:
-        return f"CuPy has no {function.removeprefix('numpy.')}"
-    if ufunc is not None:
-        return f"CuPy has no {ufunc}" if method == "__call__" else f"CuPy has no {ufunc}.{method}"
-    if loop is not None:
-        return f"CuPy's {loop.removeprefix('cupyx_scipy_special_').removeprefix('cupy_')} does not take {dtypes}"
-    if keyword is not None:
-        return f"CuPy's {of} has no keyword {keyword}"
-    return f"CuPy has no such function, and NumPy's takes host memory ({converted})"
 
 
 def is_differentiable(dtype: np.dtype[Any]) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+import warnings
 
 
 class GradmgrError(Exception):
@@ -79,3 +81,11 @@ def put_name(error: Exception, name: str) -> None:
         error._msg = name if text.startswith("axis ") else f"{name}: {text.partition(': axis ')[0]}"
     else:
         error.args = (f"{name}: {text}",)
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn, pointing at the line of the user's that called us, through however many frames of ours."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("gradmgr."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)

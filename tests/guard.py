@@ -23,7 +23,6 @@ from cupy_signatures import LOOPS, SCATTERS, SIGNATURES, SPECIAL
 from numpy.lib.stride_tricks import as_strided
 
 
-
 class Flags(namedtuple("Flags", "c_contiguous f_contiguous owndata")):  # CuPy has no writeable
     """Facts by attribute and, in capitals, by item."""
 
@@ -340,19 +339,37 @@ _OF_ARRAYS = frozenset(
 )
 
 
-def _bins_of_digitize(x: Any, bins: Any, *_: Any, **__: Any) -> None:
-    bins.ndim  # noqa: B018  # a list has none
-
-
-def _bins_by_axis(bins: Any) -> None:
+def _check_bins(bins: Any) -> None:
     if isinstance(bins, (list, tuple)) and any(isinstance(part, (list, tuple, np.ndarray)) for part in bins):
         raise ValueError("array-like bins not supported")
 
 
-_STRICT_BINS = {
-    "digitize": _bins_of_digitize,
-    "histogram2d": lambda x, y, bins=10, *more, **named: _bins_by_axis(bins),
-    "histogramdd": lambda sample, bins=10, *more, **named: _bins_by_axis(bins),
+def _check_layout(x: ndarray) -> None:
+    if not x.flags.c_contiguous:
+        raise NotImplementedError("Non-C-contiguous x is currently not supported")
+
+
+def _check_axis(axis: Any) -> None:
+    if axis is not None:
+        raise NotImplementedError("axis option is not supported yet")
+
+
+def _check_stacks(a: ndarray, b: ndarray) -> None:
+    if b.ndim > 1 and a.shape[:-1] != b.shape[:-1]:
+        raise ValueError("a must have (..., M, M) shape and b must have (..., M, K) for multidimensional b")
+
+
+# What else CuPy asks of arguments, where NumPy takes more; where it asks a number or a list for an array's attribute,
+# the error is Python's.
+_CHECKS = {
+    "array_equal": lambda a1, a2, *more, **named: (a1.shape, a2.shape),
+    "digitize": lambda x, bins, *more, **named: bins.ndim,
+    "histogram2d": lambda x, y, bins=10, *more, **named: _check_bins(bins),
+    "histogramdd": lambda sample, bins=10, *more, **named: _check_bins(bins),
+    "interp": lambda x, *more, **named: _check_layout(x),
+    "linalg.solve": _check_stacks,
+    "packbits": lambda a, axis=None, *more, **named: _check_axis(axis),
+    "where": lambda condition, *more, **named: condition.dtype,
 }
 
 
@@ -370,8 +387,8 @@ def _function(name: str) -> Callable[..., Any]:
         for parameter, value in (*zip(names, args, strict=False), *keywords.items()):
             if parameter in _OF_ARRAYS and isinstance(value, list):
                 raise AttributeError(f"'list' object has no attribute 'ndim'  ({parameter} of cupy.{name})")
-        if name in _STRICT_BINS:
-            _STRICT_BINS[name](*args, **keywords)
+        if name in _CHECKS:
+            _CHECKS[name](*args, **keywords)
         plain = [_argument(a) for a in args]
         named = {_RENAMED.get(k, k): _argument(v) for k, v in keywords.items()}
         out = keywords.get("out")
@@ -530,6 +547,8 @@ def _of_scipy(numpys: Callable[..., Any], axes: int | None = None, loops: str = 
     def call(*args: Any, **keywords: Any) -> Any:
         if axes is not None and args[0].ndim != axes:
             raise ValueError(f"{args[0].ndim}-dimensional array given; array must be {axes}-dimensional")
+        if numpys is scipy.special.polygamma and not isinstance(args[0], ndarray):
+            raise AttributeError(f"{type(args[0])} object has no attribute 'astype'")
         plain, hosts = {k: _argument(v) for k, v in keywords.items()}, [_argument(a) for a in args]
         if loops != "*":
             _find_loop(f"cupyx_scipy_special_{numpys.__name__}", loops, hosts)

@@ -379,7 +379,7 @@ def test_flows_through_an_expression_of_opt_einsum() -> None:
 
 
 def expect_refusal(call: Callable[[], Any]) -> None:
-    with pytest.raises(errors.TrackedConversionError, match=r"gradmgr\.numpy functions, or say t\.numpy\(\)"):
+    with pytest.raises(errors.TrackedConversionError, match=r"gradmgr\.numpy or gradmgr\.special, or say t\.numpy\(\)"):
         call()
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from samples import SAMPLES, Sample, flat, gradients, tensors
+from samples import CONSTANTS, SAMPLES, Sample, flat, gradients, tensors
+from samples.gpu import COMPLEX_ON_GPU, MADE_ON_HOST, refusal, refused_call
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, errors, gradcheck, tensor
@@ -23,7 +24,19 @@ pytestmark = pytest.mark.gpu
 
 DTYPES = [np.float64, np.float32, np.complex128]
 TOLERANCE = {"e": 2e-2, "f": 2e-4, "d": 1e-10, "F": 2e-4, "D": 1e-10}
-ON_GPU = [s for s in SAMPLES if not s.repeats]
+ON_GPU = [s for s in SAMPLES if not s.repeats and refusal(s) is None]
+BY_DTYPE = [(s, d) for s in SAMPLES if not s.repeats for d in DTYPES if s.is_complex or d is not np.complex128]
+
+# What cuSOLVER may choose otherwise than LAPACK: signs and phases of vectors, the order of eigenvalues that have none.
+# Only numeric differences on the GPU itself tell something of these.
+FREE = ("linalg.eig", "linalg.eigh", "linalg.eigvals", "linalg.qr", "linalg.svd", "roots")
+COMPARED = [s for s in ON_GPU if s.name not in FREE]
+
+
+def by_dtype(cases: list[tuple[Sample, Any]]) -> Any:
+    return pytest.mark.parametrize(
+        ("sample", "dtype"), cases, ids=lambda v: str(v) if isinstance(v, Sample) else v.__name__
+    )
 
 
 def on_gpu(sample: Sample, dtype: Any = np.float64) -> list[Any]:
@@ -43,16 +56,12 @@ def assert_close(found: Any, expected: Any) -> None:
     found, expected = flat(found), flat(expected)
     assert len(found) == len(expected)
     for a, b in zip(map(host, found), map(host, expected), strict=True):
-        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        assert (a.shape, a.dtype) == (np.shape(b), np.asarray(b).dtype)
         tolerance = TOLERANCE.get(a.dtype.char, 0)
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize(
-    ("sample", "dtype"),
-    [(s, d) for s in ON_GPU for d in DTYPES if s.is_complex or d is not np.complex128],
-    ids=lambda v: str(v) if isinstance(v, Sample) else v.__name__,
-)
+@by_dtype([(s, d) for s, d in BY_DTYPE if refusal(s, d) is None and s.name not in FREE])
 def test_values_and_gradients_are_those_on_numpy(sample: Sample, dtype: Any) -> None:
     found = flat(sample.call(gnp, *tensors(sample, on_gpu(sample, dtype))))
     assert_all_on_gpu(found)
@@ -62,7 +71,41 @@ def test_values_and_gradients_are_those_on_numpy(sample: Sample, dtype: Any) -> 
     assert_close(grads, gradients(sample, sample.make(dtype)))
 
 
-@pytest.mark.parametrize("sample", ON_GPU, ids=str)
+@by_dtype([(s, d) for s, d in BY_DTYPE if refusal(s, d) is None and s.name in FREE])
+def test_what_is_free_to_choose_stays_on_the_gpu(sample: Sample, dtype: Any) -> None:
+    found = flat(sample.call(gnp, *tensors(sample, on_gpu(sample, dtype))))
+    assert_all_on_gpu(found)
+    expected = flat(sample.call(gnp, *tensors(sample, sample.make(dtype))))
+    for a, b in zip(found, expected, strict=True):
+        wide = np.result_type(b.dtype, np.complex64) if sample.name in COMPLEX_ON_GPU else b.dtype
+        assert (a.shape, a.dtype) in ((b.shape, b.dtype), (b.shape, wide))
+    assert_all_on_gpu(gradients(sample, on_gpu(sample, dtype)))
+
+
+@by_dtype([(s, d) for s, d in BY_DTYPE if refusal(s, d) is not None])
+def test_what_cupy_lacks_is_refused_by_name(sample: Sample, dtype: Any) -> None:
+    with pytest.raises(errors.UnsupportedFunctionError, match=refusal(sample, dtype).lacking):
+        sample.call(gnp, *tensors(sample, on_gpu(sample, dtype)))
+
+
+@pytest.mark.parametrize(("name", "k"), [(name, k) for name, calls in CONSTANTS.items() for k in range(len(calls))])
+def test_functions_without_gradient_are_numpys_or_refused_by_name(name: str, k: int) -> None:
+    random, call = np.random.default_rng(1), CONSTANTS[name][k]
+    arrays = [np.round(random.uniform(-2, 2, (3, 4))) for _ in range(2)]
+    points = [tensor(cupy.asarray(a)) for a in arrays]
+    refused = refused_call(name, k)
+    if refused is not None:
+        with pytest.raises(errors.UnsupportedFunctionError, match=refused.lacking):
+            call(gnp, *points)
+        return
+    for a, b in zip(flat(call(gnp, *points)), flat(call(np, *arrays)), strict=True):
+        if isinstance(b, (np.ndarray, np.generic)):
+            np.testing.assert_allclose(host(a), b, rtol=1e-10)
+        else:
+            assert a == b
+
+
+@pytest.mark.parametrize("sample", COMPARED, ids=str)
 def test_tangents_are_those_on_numpy(sample: Sample) -> None:
     def tangents(arrays: list[Any]) -> list[Tensor]:
         vs = [arrays[k] * 0.5 + 1.0 for k in sample.where]
@@ -80,7 +123,7 @@ def test_second_derivatives_agree(sample: Sample) -> None:
     assert gradcheck(lambda *given: sample.call(gnp, *given), points, order=2, fast_mode=True)
 
 
-@pytest.mark.parametrize("sample", [s for s in ON_GPU if s.dispatches], ids=str)
+@pytest.mark.parametrize("sample", [s for s in ON_GPU if s.dispatches and str(s) not in MADE_ON_HOST], ids=str)
 def test_plain_numpy_comes_to_the_same(sample: Sample) -> None:
     found = flat(sample.call(np, *tensors(sample, on_gpu(sample))))
     assert all(isinstance(y, Tensor) for y in found)

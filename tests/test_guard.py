@@ -18,6 +18,8 @@ from samples.gpu import COMPLEX_ON_GPU, FOR_THE_HOST, MADE_ON_HOST, REFUSED_ON_G
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, errors, tensor
+from gradmgr._custom import apply
+from gradmgr._op import Op
 from gradmgr.gradcheck import gradcheck, jvp
 
 
@@ -61,7 +63,7 @@ def assert_equal(found: Any, expected: Any, name: str = "") -> None:
     assert len(found) == len(expected)
     for a, b in zip(map(host, found), map(host, expected), strict=True):
         if name in COMPLEX_ON_GPU and a.dtype.kind == "c":
-            b = b.astype(a.dtype)  # noqa: PLW2901
+            b = b.astype(a.dtype)
         assert (np.shape(a), np.asarray(a).dtype) == (np.shape(b), np.asarray(b).dtype)
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
@@ -171,6 +173,23 @@ def test_writing_one_element_twice_is_refused(sample: Sample) -> None:
     with pytest.raises((ValueError, IndexError), match=r"(?i)order|twice|repeat|duplicate"):
         sample.call(gnp, *points)
     assert_equal(points, sample.make())
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda a: np.unstack(a), "no unstack"),
+        (lambda a: np.spacing(a), "no spacing"),
+        (lambda a: np.logical_not(a + 1j), r"logical_not does not take .*complex128"),
+        (lambda a: np.sum(a, where=a > 0), "sum has no keyword where"),
+        (lambda a: np.asarray(a), "host memory"),
+    ],
+)
+def test_a_kernel_that_cupy_lacks_is_said_so_in_one_place(call: Any, says: str) -> None:
+    a = guard.cupy.asarray([1.0, 2.0])
+    kernel = Op("some_op", lambda array: call(array))
+    with GradManager(), pytest.raises(errors.UnsupportedFunctionError, match=rf"some_op.*{says}.*to\('cpu'\)"):
+        apply(kernel, (tensor(a),), ())
 
 
 # ---------------------------------------------------------------- managers

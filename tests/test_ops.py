@@ -199,7 +199,7 @@ def test_bfloat16_stays_bfloat16(sample: Sample) -> None:
 def takes_two_dtypes(sample: Sample) -> bool:
     """Whether it has two arguments to differentiate, which meet in one result of the wider dtype."""
     written = sample.writes or sample.name == "Tensor.__setitem__" or "__i" in sample.name
-    narrowed = any(keyword in sample.case for keyword in ("out=", "where=", "initial=", "several"))
+    narrowed = any(keyword in sample.case for keyword in ("out=", "where=", "initial=", "ddof=", "several"))
     return sample.smooth and len(sample.where) == 2 and not (written or narrowed)
 
 

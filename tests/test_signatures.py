@@ -34,6 +34,10 @@ DELIBERATE = {
         "(start_or_stop=None, /, stop=None, step=1, *, dtype=None, device=None, like=None)",
         "NumPy takes arange(stop=3) too, whatever its signature says",
     ),
+    "clip": (
+        "(a, min=<no value>, max=<no value>, out=None, *, a_min=<no value>, a_max=<no value>, **kwargs)",
+        "the Array API standard's names where bounds stand by position; NumPy's a_min and a_max are keywords",
+    ),
     "einsum": (
         "(*operands, out=None, optimize=False, dtype=None, order='K', casting='safe')",
         "NumPy's **kwargs are these three",
@@ -84,6 +88,7 @@ def facts(parameter: inspect.Parameter) -> tuple[Any, ...]:
 
 def differences(numpys: inspect.Signature, ours: inspect.Signature, more: set[str]) -> list[str]:
     """Where ours is not NumPy's."""
+    more = more - numpys.parameters.keys()  # it may have them in a later version
     mine = [p for p in ours.parameters.values() if not (p.kind is KEYWORD_ONLY and p.name in more)]
     theirs = list(numpys.parameters.values())
     by_order = [[p for p in ps if p.kind is not KEYWORD_ONLY] for ps in (theirs, mine)]

@@ -559,7 +559,7 @@ def test_covariances_in_the_dtype_asked_for() -> None:
     for dtype in (np.float32, np.complex64):
         found = gnp.cov(tensor(X), dtype=dtype)
         np.testing.assert_allclose(found.numpy(), np.cov(X, dtype=dtype), rtol=1e-5, strict=True)
-    with pytest.raises(TypeError, match="cov"):
+    with pytest.raises(TypeError):
         gnp.cov(tensor(X), dtype=np.int64)
 
 

@@ -6,7 +6,6 @@ import functools
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
@@ -79,9 +78,8 @@ def _served(numpys: ModuleType, door: ModuleType) -> dict[Any, Callable[..., Any
 _CALL_BACK = frozenset(("apply_along_axis", "apply_over_axes", "fromfunction", "fromiter", "pad", "piecewise"))
 
 
-def _name_the_errors(door: ModuleType, numpys: ModuleType) -> None:
+def _name_the_errors(door: ModuleType, numpys: ModuleType | None, made: dict[Any, Any]) -> None:
     """Let the errors of every function of a door begin with its name."""
-    made: dict[Any, Any] = {}  # aliases stay one function
     for name, function in vars(door).items():
         # What a template makes is one frame, and stays it; what wraps a function of NumPy's names it itself.
         ours = isinstance(function, FunctionType) and function.__module__.startswith("gradmgr.")
@@ -120,17 +118,13 @@ def _naming(function: Callable[..., Any], name: str, numpys: Callable[..., Any] 
 
 
 def _take_back(error: BaseException | None) -> None:
-    """Let go of what a failed call has computed so far, and let the tapes forget what nobody holds any more."""
+    """Let the tapes forget what a failed call has computed so far, which only its traceback still holds."""
     tapes: list[Any] = [rec for rec in recorders(current()) if rec.is_tape]
     while tapes and error is not None:
-        for frame, _ in traceback.walk_tb(error.__traceback__):
-            if frame.f_globals.get("__name__", "").partition(".")[0] in ("gradmgr", "numpy"):
-                with suppress(RuntimeError):  # it is running: the caller's
-                    frame.clear()
+        traceback.clear_frames(error.__traceback__)
         error = error.__context__
     for tape in tapes:
-        tape._seen = 0  # a sweep within the failed call may have looked at what was held then
-        tape.sweep()
+        tape.sweep(everything=True)
 
 
 # More bytes than this are not copied to learn how NumPy would call an error.
@@ -147,7 +141,8 @@ def _error_of(numpys: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: 
             warnings.simplefilter("ignore")
             numpys(*values, **named)
     except errors.REJECTIONS as error:
-        return None if isinstance(error, errors.GradmgrError) else error
+        of_a_keyword = isinstance(error, TypeError) and "keyword argument" in str(error)  # one of ours that NumPy lacks
+        return None if of_a_keyword or isinstance(error, errors.GradmgrError) else error
     except Exception:  # whatever it is, it does not tell us more
         return None
     return None
@@ -188,8 +183,9 @@ def _document(door: ModuleType) -> None:
 
 def bind(door: ModuleType) -> None:
     """Bind NumPy's protocols onto Tensor, served by the functions of `door` and its linalg and fft."""
-    for part, numpys in ((door, np), (door.fft, np.fft), (door.linalg, np.linalg)):
-        _name_the_errors(part, numpys)
+    made: dict[Any, Any] = {}  # what stands under two names, or in two doors, stays one function
+    for part, numpys in ((door, np), (door.fft, np.fft), (door.linalg, np.linalg), (door.special, None)):
+        _name_the_errors(part, numpys, made)
     _name_the_methods_errors()
     windows = {np.lib.stride_tricks.sliding_window_view: sliding_window_view}  # np.lib is handed on, this is ours
     served = _served(np.fft, door.fft) | _served(np.linalg, door.linalg) | _served(np, door)

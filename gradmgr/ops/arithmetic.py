@@ -33,6 +33,9 @@ def choose(condition: Any, x: Any, y: Any) -> Any:
 
 
 def _where_kernel(x: Any, y: Any, condition: Any) -> Any:
+    if condition.__class__ in (bool, int, float, complex):  # which CuPy does not take
+        xp = _xp.namespace(x)
+        condition = (_xp.namespace(y) if xp is np else xp).asarray(condition)
     return np.where(condition, x, y)
 
 
@@ -551,22 +554,22 @@ _NOT_GIVEN: Any = np._NoValue
 
 def clip(
     a: Any,
-    a_min: Any = _NOT_GIVEN,
-    a_max: Any = _NOT_GIVEN,
-    out: Any = None,
-    *,
     min: Any = _NOT_GIVEN,
     max: Any = _NOT_GIVEN,
+    out: Any = None,
+    *,
+    a_min: Any = _NOT_GIVEN,
+    a_max: Any = _NOT_GIVEN,
     **kwargs: Any,
 ) -> Any:
     """Clip as `numpy.clip`: the derivative is 1 at a bound, and outside it goes to the bound.
 
     One bound alone will do, as the Array API standard has it.
     """
-    given = [bound is not _NOT_GIVEN for bound in (a_min, a_max, min, max)]
+    given = [bound is not _NOT_GIVEN for bound in (min, max, a_min, a_max)]
     if any(given[:2]) and any(given[2:]):
         raise ValueError("clip: passing `min` or `max` when `a_min` and `a_max` are provided is forbidden")
-    low, high = (a_min, a_max) if any(given[:2]) else (min, max)
+    low, high = (min, max) if any(given[:2]) else (a_min, a_max)
     low, high = (None if bound is _NOT_GIVEN else bound for bound in (low, high))
     if not any(isinstance(t, Tensor) for t in (a, low, high, out, *kwargs.values())):
         return np.clip(a, low, high, out=out, **kwargs)

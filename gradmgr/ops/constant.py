@@ -35,7 +35,7 @@ def _values(a: Any) -> Any:
 
 def _beside_each_other(values: tuple[Any, ...]) -> tuple[Any, ...]:
     xp = next((_xp.namespace(a) for a in values if _xp.namespace(a) is not np), np)
-    return values if xp is np else tuple([xp.asarray(a) if a.__class__ in _SEQUENCES else a for a in values])
+    return values if xp is np else tuple([xp.asarray(a) if a.__class__ in _NO_ARRAYS else a for a in values])
 
 
 def _has_tensor(a: Any) -> bool:
@@ -43,6 +43,7 @@ def _has_tensor(a: Any) -> bool:
 
 
 _SEQUENCES = frozenset((list, tuple))
+_NO_ARRAYS = frozenset((list, tuple, bool, int, float, complex))
 
 
 def _place_of_out(function: Callable[..., Any]) -> tuple[int, tuple[str, ...]] | None:
@@ -61,9 +62,10 @@ def _place_of_out(function: Callable[..., Any]) -> tuple[int, tuple[str, ...]] |
 def constant(function: Callable[..., Any], arrays_first: int = 0) -> Callable[..., Any]:
     """Let a NumPy function take Tensors: computed on the values, never recorded.
 
-    Of its first arguments, so many are arrays: lists among them go to where the others live.
+    Of its first arguments, so many are arrays: numbers and lists among them go to where the others live.
     """
     name = function.__name__
+    may_broadcast = isinstance(function, np.ufunc) or name in ("isneginf", "isposinf")  # made of ufuncs
     place: Any = ...  # looked up when it is first asked for: reading signatures takes 3 ms of the import
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -79,7 +81,7 @@ def constant(function: Callable[..., Any], arrays_first: int = 0) -> Callable[..
         if isinstance(out, (Tensor, tuple)):
             del kwargs["out"]
             z = call(*args, **kwargs)
-            return store(out, z, f"{name}(out=...)", may_broadcast=isinstance(function, np.ufunc))
+            return store(out, z, f"{name}(out=...)", may_broadcast=may_broadcast)
         arrays = args
         try:
             if not _any(map(_has_tensor, (*args, *kwargs.values()))):
@@ -153,7 +155,7 @@ isclose = constant(np.isclose)
 iscomplexobj = constant(np.iscomplexobj)
 isrealobj = constant(np.isrealobj)
 allclose = constant(np.allclose)
-array_equal = constant(np.array_equal)
+array_equal = constant(np.array_equal, 2)
 all = constant(np.all)
 any = constant(np.any)
 count_nonzero = constant(np.count_nonzero)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -783,7 +782,7 @@ def tri(
 
 def row_stack(tup: Any, *, dtype: Any = None, casting: Any = "same_kind") -> Any:
     """Join as rows, as `vstack`, of which this is NumPy's deprecated alias."""
-    warnings.warn("`row_stack` alias is deprecated. Use `vstack` directly.", DeprecationWarning, stacklevel=2)
+    errors.warn("`row_stack` alias is deprecated. Use `vstack` directly.", DeprecationWarning)
     return vstack(tup, dtype=dtype, casting=casting)
 
 

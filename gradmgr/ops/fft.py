@@ -14,7 +14,6 @@ them doubled. The imaginary parts that `irfft` ignores get 0 by themselves.
 from __future__ import annotations
 
 import operator
-import warnings
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -135,23 +134,18 @@ def _lengths_and_axes(a: Any, s: Any, axes: Any, halved: bool, name: str) -> tup
     A length of None, which is deprecated, stands for the default of the transform over that axis.
     """
     if s is not None and axes is None:
-        _deprecated(f"{name}: give axes= where s= is given; NumPy is to raise an error without it")
+        errors.warn(f"{name}: give axes= where s= is given; NumPy is to raise an error without it", DeprecationWarning)
     axes = range(-(a.ndim if s is None else len(s)), 0) if axes is None else axes
     axes = [normalize_axis_index(k, a.ndim, name) for k in axes]
     given = [a.shape[k] for k in axes] if s is None else list(s)
     if len(given) != len(axes):
         raise ValueError(f"{name}: s and axes have different lengths: {len(given)} and {len(axes)}")
     if None in given:
-        _deprecated(f"{name}: None in s= is deprecated; use -1 for the whole axis, or leave s= out")
+        errors.warn(f"{name}: None in s= is deprecated; use -1 for the whole axis, or leave s= out", DeprecationWarning)
     lengths = [a.shape[k] if n in (-1, None) else n for n, k in zip(given, axes, strict=True)]
     if halved and lengths and (s is None or given[-1] is None):
         lengths[-1] = 2 * (a.shape[axes[-1]] - 1)
     return lengths, tuple(axes)
-
-
-def _deprecated(message: str) -> None:
-    # From here: _lengths_and_axes, the door, its caller.
-    warnings.warn(message, DeprecationWarning, stacklevel=4)
 
 
 def _operand(a: Any, real: bool, name: str) -> Any:

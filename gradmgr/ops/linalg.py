@@ -194,11 +194,20 @@ def _solve_stack(a_shape: tuple[int, ...], b: Any, solve_one: Any) -> Any:
     return x
 
 
+def _solve_at_once(a: Any, b: Any) -> Any:
+    """numpy.linalg.solve of columns; CuPy's does not broadcast stacks."""
+    xp = _xp.namespace(a)
+    if xp is not np:
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        a, b = (xp.broadcast_to(m, batch + m.shape[-2:]) for m in (a, b))
+    return np.linalg.solve(a, b)
+
+
 def _solve_kernel(a: Any, b: Any, factor: _LU | None, adjoint: bool, vector: bool) -> Any:
     if vector:
         b = b[..., None]
     if factor is None or not b.size or b.dtype != a.dtype:
-        x = np.linalg.solve(_h(a) if adjoint else a, b)
+        x = _solve_at_once(_h(a) if adjoint else a, b)
     else:
         x = _solve_stack(a.shape, b, lambda k, one: _solve_by_lu(factor.lu[k], factor.pivots[k], one, adjoint))
     return x[..., 0] if vector else x
@@ -633,7 +642,7 @@ def _triangular_kernel(a: Any, b: Any, lower: bool, unit: bool, adjoint: bool) -
         return _triangular_on_gpu(a, b, lower, unit, adjoint)
     if not _HAS_SCIPY or not a.size or not b.size or (a.ndim > 2 and a.shape[-1] < _LARGE):
         m = _dense_triangle(a, lower, unit)
-        return np.linalg.solve(_h(m) if adjoint else m, b)
+        return _solve_at_once(_h(m) if adjoint else m, b)
     trtrs = _lapack("trtrs", np.result_type(a, b))
     matrices = a.reshape(-1, *a.shape[-2:])
 

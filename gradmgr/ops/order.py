@@ -283,7 +283,8 @@ def union1d(ar1: Any, ar2: Any) -> Any:
     """Return the values in either as `numpy.union1d`; one in both is that of `ar1`."""
     if not holds_tensor(ar1) and not holds_tensor(ar2):
         return np.union1d(ar1, ar2)
-    return unique(concatenate((beside(ar1, ar2), beside(ar2, ar1)), axis=None))
+    pairs = (ar1, ar2), (ar2, ar1)  # Python's numbers stay, for concatenate to find the dtype
+    return unique(concatenate([a if a.__class__ in _NUMBERS else beside(a, b) for a, b in pairs], axis=None))
 
 
 def setdiff1d(ar1: Any, ar2: Any, assume_unique: bool = False) -> Any:

@@ -6,13 +6,12 @@ methods give Tensors and polynomials that hold Tensors, and what cannot, such as
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from gradmgr import _xp
+from gradmgr import _xp, errors
 from gradmgr._custom import custom
 from gradmgr._elementwise import conj_of
 from gradmgr._inplace import as_type
@@ -196,7 +195,7 @@ def _companion_roots(p: Any) -> Any:
     end = int(places[-1]) + 1
     q = p[int(places[0]) : end]
     q = q if q.dtype.kind in "fc" else q.astype(float)
-    found = xp.zeros(0, q.dtype)
+    found = xp.zeros(0)
     if len(q) > 1:
         companion = xp.diag(xp.ones(len(q) - 2, q.dtype), -1)
         companion[0, :] = -q[1:] / q[0]
@@ -334,7 +333,7 @@ def polyfit(x: Any, y: Any, deg: Any, rcond: Any = None, full: bool = False, w: 
     c, residuals, rank, s = lstsq(lhs, rhs, rcond)
     c = transpose(transpose(c) / scale)
     if int(raw(rank)) != order and not full:
-        warnings.warn("Polyfit may be poorly conditioned", np.exceptions.RankWarning, stacklevel=2)
+        errors.warn("Polyfit may be poorly conditioned", np.exceptions.RankWarning)
     if full:
         return c, residuals, rank, s, rcond
     return (c, _covariance(lhs, scale, residuals, y, cov)) if cov else c

@@ -524,7 +524,10 @@ def _dispersion(op: Any, name: str, finish: Any) -> Any:
         else:
             # NumPy casts the mean alone to a real dtype, so that what varies in the imaginary part counts, as a whole.
             mean = _cast_to(_mean(a, axes, True), dtype) if to_real and mean is None else mean
-            z = finish(_masked_var(a, axes, ddof, keepdims, mask, mean))
+            if dtype is None:
+                of = a.dtype if mean is None else np.result_type(a.dtype, mean.dtype)
+                dtype = np.empty(0, of).real.dtype
+            z = finish(_masked_var(widened(a, ddof), axes, ddof, keepdims, mask, mean))
         z = _cast_to(z, dtype)
         return z if out is None else store(out, z, f"{name}(out=...)")
 
@@ -536,16 +539,23 @@ def _dispersion(op: Any, name: str, finish: Any) -> Any:
     return function
 
 
+def widened(a: Any, parameter: Any) -> Any:
+    """Return a in the dtype in which a Tensor beside it is computed with, so that nothing is rounded on the way."""
+    if not isinstance(parameter, Tensor) or not _xp.is_differentiable(parameter.dtype):
+        return a
+    return _cast_to(a, np.result_type(a.dtype, parameter.dtype))
+
+
 def _masked_var(a: Any, axes: Axes, ddof: Any, keepdims: Any, mask: Any, centre: Any) -> Any:
     mask = _xp.namespace(raw(a)).ones(a.shape, dtype=bool) if mask is None else mask
-    half, a = a.dtype == np.float16 and (centre is None or centre.dtype == np.float16), _wide(a)
+    a = _wide(a)
     if centre is None:
         total, count = _sum_and_count(a, axes, True, mask)
         centre = total / count
     off = a - centre
     size_squared = real.door(off * conj.door(off)) if is_complex(off) else off * off
     total, count = _sum_and_count(size_squared, axes, keepdims, mask)
-    return _cast_to(total / maximum.door(count - ddof, 0), np.float16 if half else total.dtype)
+    return total / maximum.door(count - ddof, 0)
 
 
 def _root(z: Any) -> Any:

@@ -48,7 +48,7 @@ def reshape(a: Any, /, shape: Any, order: str = "C", *, copy: bool | None = None
 def lengths_of(shape: Any, name: str) -> tuple[int, ...]:
     """Read a shape: an integer, or several."""
     if shape.__class__ is tuple and all(n.__class__ is int for n in shape):
-        return shape  # type: ignore[no-any-return]  # a tuple of int
+        return shape
     try:
         return tuple([operator.index(n) for n in ((shape,) if np.ndim(raw(shape)) == 0 else shape)])
     except TypeError as error:
@@ -131,10 +131,12 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
 def squeeze(a: Any, axis: Axis = None) -> Any:
     """Remove axes of length 1 as `numpy.squeeze`."""
     a = lift(a)
-    if axis is None or (a.ndim == 0 and isinstance(axis, (int, np.integer)) and axis in (0, -1)):  # which NumPy lets pass
+    of_number = a.ndim == 0 and isinstance(axis, (int, np.integer)) and axis in (0, -1)  # which NumPy lets pass
+    if axis is None or of_number:
         gone: Sequence[int] = [k for k, n in enumerate(a.shape) if n == 1]
     else:
-        gone = normalize_axis_tuple(axis, a.ndim)
+        one: Any = axis if isinstance(axis, tuple) else operator.index(axis)  # type: ignore[arg-type]  # a list raises
+        gone = normalize_axis_tuple(one, a.ndim)
     if any(a.shape[k] != 1 for k in gone):
         raise ValueError(f"cannot squeeze axis {axis} of shape {a.shape}: its length is not 1")
     return _reshape(a, tuple(n for k, n in enumerate(a.shape) if k not in gone), "C")
@@ -231,7 +233,7 @@ def roll(a: Any, shift: Any, axis: Axis = None) -> Any:
     if axis is None:
         flat = _roll(ravel(a), [int(np.sum(shift))], (0,))
         return reshape(flat, a.shape)
-    axes = (axis,) if np.ndim(axis) == 0 else tuple(axis)
+    axes: Any = (axis,) if np.ndim(axis) == 0 else axis
     shifts, axes_all = np.broadcast_arrays(np.asarray(shift), np.asarray(axes))
     if shifts.ndim > 1:
         raise ValueError("roll: 'shift' and 'axis' should be scalars or 1D sequences")

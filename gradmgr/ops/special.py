@@ -580,7 +580,8 @@ def _cot_slope(z: Any, n: int) -> Any:
 def _polygamma_kernel(x: Any, n: Any) -> Any:
     if is_complex(x):
         return _complex_polygamma(*_doubled(x)[:1], n).astype(x.dtype)
-    return _library_function("polygamma", (x,))(n, x)
+    xp = _xp.namespace(x)
+    return _library_function("polygamma", (x,))(n if xp is np else xp.asarray(n), x)  # CuPy's asks n for its shape
 
 
 _polygamma: Function = custom(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
-from gradmgr import _xp
+from gradmgr import _xp, errors
 from gradmgr._broadcast import broadcast_to, cast, is_complex
 from gradmgr._custom import custom
 from gradmgr._elementwise import conj, conj_of
@@ -41,6 +41,7 @@ from gradmgr.ops.reduce import (
     running_axis,
     std,
     var,
+    widened,
 )
 from gradmgr.ops.reduce import max as greatest
 from gradmgr.ops.reduce import min as least
@@ -236,7 +237,7 @@ def cov(
         off = cast_to(x - total(x * both, 1, keepdims=True) / both.sum(), x.dtype)
         weighted = off * both
     if raw(fact) <= 0:
-        warnings.warn("Degrees of freedom <= 0 for slice", RuntimeWarning, stacklevel=2)
+        errors.warn("Degrees of freedom <= 0 for slice", RuntimeWarning)
         fact = 0.0
     product = matmul.door(off, conj_of(transpose(weighted)))
     return squeeze(cast_to(product * (np.float64(1) / fact), product.dtype))
@@ -387,11 +388,11 @@ def _numbers_in(values: Any) -> Any:
     return xp.full(values.shape[1], values.shape[0]) if nan is None else (~nan).sum(axis=0)
 
 
-def _nan_where(bad: Any, z: Any, warning: str, level: int = 3) -> Any:
+def _nan_where(bad: Any, z: Any, warning: str) -> Any:
     """Return z with NaN, a constant, where there is nothing to reduce, and warn of that."""
     if not bad.any():
         return z
-    warnings.warn(warning, RuntimeWarning, stacklevel=level)
+    errors.warn(warning, RuntimeWarning)
     return choose(bad, _constant_of(np.nan, z.dtype), z)
 
 
@@ -580,7 +581,7 @@ def _by_rank(a: Any, axes: Axes, q: Any, method: str, skips_nan: bool, weak: boo
     if weight is not None:
         half = found.shape[0] // 2
         found = _interpolated(found[:half], found[half:], weight, weak)
-    return _nan_where(counts == 0, found, "All-NaN slice encountered", 4) if skips_nan else found
+    return _nan_where(counts == 0, found, "All-NaN slice encountered") if skips_nan else found
 
 
 def _by_weight(a: Any, axes: Axes, q: Any, weights: Any, skips_nan: bool, name: str) -> Any:
@@ -604,7 +605,7 @@ def _by_weight(a: Any, axes: Axes, q: Any, weights: Any, skips_nan: bool, name: 
     if not skips_nan:
         rank = np.where(nan.any(axis=0), n - 1, rank)
     found = _picked(a, axes, np.take_along_axis(order, rank, 0))
-    return _nan_where(counts == 0, found, "All-NaN slice encountered", 4)
+    return _nan_where(counts == 0, found, "All-NaN slice encountered")
 
 
 quantile = _quantile("quantile", 1, skips_nan=False)
@@ -681,12 +682,12 @@ def _all_count(here: Any, shape: tuple[int, ...], axes: Axes) -> int:
     return _length(shape, axes) if here.shape == shape and here.all() else 0
 
 
-def _over_counts(sums: Any, count: Any, warning: str, level: int) -> Any:
+def _over_counts(sums: Any, count: Any, warning: str) -> Any:
     """Divide by counts, NaN where there is nothing to divide, without a division by 0 on any way."""
     bad = raw(count) <= 0
     safe = as_type(choose(bad, 1, count), _count_dtype(sums))
     z = (sums if raw(sums).dtype.itemsize > 2 else as_type(sums, np.float32)) / safe
-    return _nan_where(bad, cast_to(z, sums.dtype), warning, level)
+    return _nan_where(bad, cast_to(z, sums.dtype), warning)
 
 
 def _count_dtype(sums: Any) -> Any:
@@ -724,7 +725,7 @@ def nanmean(
     a = cast_to(a, dtype)
     sums = total(masked(here, a, _constant_of(0, a.dtype)), axes, keepdims=keeps)
     count = here.sum(axis=axes, keepdims=keeps)
-    return _finished(_over_counts(sums, count, "Mean of empty slice", 4), out, "nanmean")
+    return _finished(_over_counts(sums, count, "Mean of empty slice"), out, "nanmean")
 
 
 def _nan_var(a: Any, here: Any, axes: Axes, ddof: Any, keeps: bool, centre: Any) -> Any:
@@ -736,7 +737,7 @@ def _nan_var(a: Any, here: Any, axes: Axes, ddof: Any, keeps: bool, centre: Any)
     off = masked(here, cast_to(a - centre, a.dtype), zero)
     squares = real.door(off * conj.door(off)) if is_complex(off) else off * off
     degrees = here.sum(axis=axes, keepdims=keeps) - ddof
-    return _over_counts(total(squares, axes, keepdims=keeps), degrees, "Degrees of freedom <= 0 for slice.", 5)
+    return _over_counts(total(squares, axes, keepdims=keeps), degrees, "Degrees of freedom <= 0 for slice.")
 
 
 def _root(z: Any) -> Any:
@@ -774,7 +775,8 @@ def _nan_dispersion(name: str, of_numbers: Any, finish: Any) -> Any:
         if mean is _NOT_GIVEN and _all_count(here, a.shape, axes) > max(raw(ddof), 0):
             return of_numbers(a, axes, dtype, out, ddof, keeps)
         a = cast_to(a, dtype)
-        z = cast_to(finish(_nan_var(a, here, axes, ddof, keeps, mean)), dtype)
+        dtype = raw(a).real.dtype if dtype is None else dtype
+        z = cast_to(finish(_nan_var(widened(a, ddof), here, axes, ddof, keeps, mean)), dtype)
         return _finished(z, out, name)
 
     function.__name__ = function.__qualname__ = name
@@ -848,7 +850,7 @@ def _nan_extreme(name: str, combine: Any) -> Any:
             z = z if initial is _NOT_GIVEN else combine.door(z, initial)
         nan = _is_nan(raw(z))
         if nan is not None and nan.any():
-            warnings.warn("All-NaN slice encountered", RuntimeWarning, stacklevel=2)
+            errors.warn("All-NaN slice encountered", RuntimeWarning)
         return _finished(z, out, name)
 
     function.__name__ = function.__qualname__ = name
@@ -947,8 +949,8 @@ def histogram2d(
     points = [_values_of(x), _values_of(y)]
     both = isinstance(bins, (list, tuple)) and len(bins) == 2
     edges_of = _edges_by_axis(bins, points) if both else _edges_of(bins, points)
-    settings: Any = {"range": _values_of(range), "density": density, "weights": raw(weights)}
-    counts, *edges = np.histogram2d(*points, edges_of, **settings)
+    settings: Any = {"bins": edges_of, "range": _values_of(range), "density": density, "weights": raw(weights)}
+    counts, *edges = np.histogram2d(*points, **settings)
     samples = [_flat_values(part) for part in points]
     counts = _as_histogram(counts, samples, edges, density, weights, np.float64)
     return (counts, *[wrap(edge) for edge in edges])

@@ -353,7 +353,7 @@ def reduceat(
     if _is_constant(ufunc, x, dtype):
         z = wrap(_on_this_device(ufunc, "reduceat", raw(x))(raw(x), bounds, place, dtype))
     else:
-        x = _cast(_cast(x, dtype), like.dtype)
+        x = _cast(_cast(x if isinstance(x, Tensor) else wrap(x), dtype), like.dtype)
         z = _add_reduceat(x, bounds, place) if ufunc is np.add else _by_segment(ufunc, function, x, bounds, place)
     return _handed_out(z, out, f"{ufunc.__name__}.reduceat")
 
@@ -497,7 +497,8 @@ def vecdot(
     if axes is not None and (axis is not None or keepdims):
         raise TypeError("vecdot: cannot specify both 'axis' or 'keepdims', and 'axes'")
     single = -1 if axis is None else axis
-    places = [(k,) if np.ndim(k) == 0 else tuple(k) for k in ((single, single) if axes is None else axes)]
+    given: Any = (single, single) if axes is None else axes
+    places = [(k,) if np.ndim(k) == 0 else tuple(k) for k in given]
     if len(places) not in (2, 3) or any(len(place) != 1 for place in places[:2]) or len([*places, ()][2]) != 0:
         raise ValueError("vecdot: axes must name one axis of each operand, and () for the result")
     x, y = _core_axes("vecdot", x1, x2, [place[0] for place in places[:2]], dtype, (-1, -1))

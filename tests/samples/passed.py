@@ -113,7 +113,10 @@ CONSTANTS.update(
             lambda xp, x, y: xp.packbits(x > 0, axis=1, bitorder="little"),
             lambda xp, x, y: xp.packbits(y > 0),
         ],
-        "unpackbits": [lambda xp, x, y: xp.unpackbits(xp.astype(small(xp, x), np.uint8), axis=-1, count=6)],
+        "unpackbits": [
+            lambda xp, x, y: xp.unpackbits(xp.astype(small(xp, x), np.uint8), axis=-1, count=6),
+            lambda xp, x, y: xp.unpackbits(xp.astype(small(xp, y), np.uint8), bitorder="little"),
+        ],
         "isnat": [lambda xp, x, y: xp.isnat(np.array(["2001-01-01", "NaT"], "M8[D]"))],
         "isfortran": [lambda xp, x, y: own(xp, x).isfortran(x), lambda xp, x, y: own(xp, x).isfortran(x.T)],
         "array_equiv": [lambda xp, x, y: xp.array_equiv(x, x[None]), lambda xp, x, y: xp.array_equiv(x, y)],

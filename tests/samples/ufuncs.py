@@ -93,8 +93,9 @@ add(
 function("sinc", "far away", Arg((5,), 3, 20), facts=ANALYTIC)
 function("sinc", "0-d", SCALAR, facts=ANALYTIC)
 function("sinc", "zero-size", EMPTY, facts=ANALYTIC)
-function("fix", "matrix", X)
-add("fix", "out=", lambda xp, x, o: xp.fix(x, out=xp.copy(o)), X, X)
+# NumPy 2.5 deprecates its fix for trunc, which does the same.
+add("fix", "matrix", lambda xp, x: xp.fix(x), X, reference=np.trunc)
+add("fix", "out=", lambda xp, x, o: xp.fix(x, out=xp.copy(o)), X, X, reference=lambda x, o: np.trunc(x))
 
 # ---------------------------------------------------------------- what replaces NaN, infinities and complex numbers
 
