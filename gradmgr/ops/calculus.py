@@ -16,15 +16,13 @@ from gradmgr._inplace import store
 from gradmgr._op import Function, linear
 from gradmgr._tensor import Tensor, raw
 from gradmgr.ops.arithmetic import absolute, choose, multiply, remainder
-from gradmgr.ops.convert import lift
+from gradmgr.ops.convert import NOT_GIVEN, as_tensor, cast_to, is_plain, lift, together
 from gradmgr.ops.join import concatenate
 from gradmgr.ops.reduce import cumprod, cumsum
 from gradmgr.ops.reduce import sum as total
 from gradmgr.ops.shape import broadcast_to, ravel, reshape
-from gradmgr.ops.statistics import as_tensor, cast_to, is_plain, together
 
 # NumPy's default for keywords of which every value means something.
-_NOT_GIVEN: Any = np._NoValue
 
 
 def _operand(a: Any) -> Any:
@@ -89,16 +87,16 @@ def _as_end(value: Any, a: Any, axis: int) -> Any:
     return broadcast_to(value, (*a.shape[:axis], 1, *a.shape[axis + 1 :])) if value.ndim == 0 else value
 
 
-def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = _NOT_GIVEN, append: Any = _NOT_GIVEN) -> Any:
+def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = NOT_GIVEN, append: Any = NOT_GIVEN) -> Any:
     """Take differences of neighbours as `numpy.diff`; gradients flow into `prepend` and `append` too."""
     if is_plain(a, prepend, append):
         ends = {"prepend": prepend, "append": append}
-        return np.diff(a, n, axis, **{name: end for name, end in ends.items() if end is not _NOT_GIVEN})
+        return np.diff(a, n, axis, **{name: end for name, end in ends.items() if end is not NOT_GIVEN})
     if n == 0:
         return as_tensor(a)
     if n < 0:
         raise ValueError(f"diff: order must be non-negative but got {n}")
-    a, before, after = together(a, *(None if end is _NOT_GIVEN else end for end in (prepend, append)))
+    a, before, after = together(a, *(None if end is NOT_GIVEN else end for end in (prepend, append)))
     a = as_tensor(a)
     if a.ndim == 0:
         raise ValueError("diff requires input that is at least one dimensional")

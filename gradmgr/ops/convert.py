@@ -12,6 +12,9 @@ from gradmgr._op import Function, linear, zeros
 from gradmgr._recorder import is_tracked
 from gradmgr._tensor import Tensor, describe, raw, wrap
 
+# NumPy's default for keywords such as `initial`, told apart from every value a user can pass.
+NOT_GIVEN: Any = np._NoValue
+
 
 def lift(a: Any) -> Any:
     """Return a Tensor or plain array for anything NumPy would take as one."""
@@ -33,6 +36,34 @@ def lift(a: Any) -> Any:
 def holds_tensor(a: Any) -> bool:
     """Tell whether nested lists and tuples hold a Tensor."""
     return isinstance(a, Tensor) or (isinstance(a, (list, tuple)) and any(holds_tensor(part) for part in a))
+
+
+def is_plain(*values: Any) -> bool:
+    """Tell whether no Tensor is among the values, nor in their lists."""
+    return not any(holds_tensor(v) for v in values)
+
+
+def as_tensor(a: Any) -> Tensor:
+    """Lift to a Tensor: what stands beside one gives one."""
+    a = lift(a)
+    return a if isinstance(a, Tensor) else wrap(a)
+
+
+def together(*values: Any) -> list[Any]:
+    """Lift all but None; lists and numbers to the library of the first Tensor among the values."""
+    lifted = [None if value is None else lift(value) for value in values]
+    xp = next((_xp.namespace(t._array) for t in lifted if isinstance(t, Tensor)), np)
+    if xp is not np:
+        for k, value in enumerate(values):
+            given = _xp.is_array(value) and not isinstance(value, np.generic)
+            if not (value is None or given or isinstance(lifted[k], Tensor)):
+                lifted[k] = xp.asarray(lifted[k])
+    return lifted
+
+
+def cast_to(a: Any, dtype: Any) -> Any:
+    """Cast, recorded, where there is something to cast."""
+    return a if dtype is None or a.dtype == np.dtype(dtype) else as_type(a, dtype)
 
 
 def untracked(value: Any, function: str, name: str) -> Any:

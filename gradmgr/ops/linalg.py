@@ -27,7 +27,7 @@ from gradmgr._recorder import is_tracked
 from gradmgr._tensor import Tensor, raw, wrap
 from gradmgr.ops import products, reduce, shape
 from gradmgr.ops.arithmetic import absolute, choose, divide, imag, plain_zeros, power, real
-from gradmgr.ops.convert import holds_tensor, lift, untracked
+from gradmgr.ops.convert import NOT_GIVEN, cast_to, is_plain, lift, untracked
 from gradmgr.ops.decompose import svd, svdvals
 from gradmgr.ops.join import concatenate
 from gradmgr.ops.products import dot
@@ -37,14 +37,9 @@ _HAS_SCIPY = importlib.util.find_spec("scipy") is not None
 # Below this size NumPy's loop over a stack of matrices in C beats one LAPACK call for each: for 64 matrices of 10 rows
 # 47 us to factor and solve against 110, for 16 of 100 rows 670 us against 620, then 85 for each further solve.
 _LARGE = 32
-_NOT_GIVEN: Any = np._NoValue
 
 
 # ---------------------------------------------------------------- checks
-
-
-def _any_tensor(*given: Any) -> bool:
-    return any(holds_tensor(t) for t in given)
 
 
 def _linalg_dtype(name: str, *arrays: Any) -> Any:
@@ -64,10 +59,6 @@ def _lifted(name: str, *given: Any) -> tuple[list[Any], Any]:
     return arrays, dtype
 
 
-def _cast(a: Any, dtype: Any) -> Any:
-    return a if a.dtype == dtype else as_type(a, dtype)
-
-
 def _check_matrix(name: str, a: Any) -> None:
     if a.ndim < 2:
         raise LinAlgError(f"{name}: {a.ndim}-dimensional array given. Array must be at least two-dimensional")
@@ -82,7 +73,7 @@ def _check_square(name: str, a: Any) -> None:
 def _square(name: str, a: Any) -> Any:
     (a,), dtype = _lifted(name, a)
     _check_square(name, a)
-    return _cast(a, dtype)
+    return cast_to(a, dtype)
 
 
 # ---------------------------------------------------------------- small pieces of algebra
@@ -274,15 +265,15 @@ def solve(a: Any, b: Any) -> Any:
 
     The LU factors are kept for the derivatives of every order where SciPy or, for a single matrix, CuPy gives them.
     """
-    if not _any_tensor(a, b):
+    if is_plain(a, b):
         return np.linalg.solve(a, b)
     (a, b), dtype = _lifted("solve", a, b)
     _check_square("solve", a)
     _check_columns("solve", a, b)
-    factor = _factor(_cast(raw(a), dtype))
+    factor = _factor(cast_to(raw(a), dtype))
     if factor is not None and factor.singular:
         raise LinAlgError("solve: Singular matrix")
-    return _solve(_cast(a, dtype), _cast(b, dtype), factor, False, b.ndim == 1)
+    return _solve(cast_to(a, dtype), cast_to(b, dtype), factor, False, b.ndim == 1)
 
 
 # ---------------------------------------------------------------- inverses
@@ -297,7 +288,7 @@ _inv = custom(
 
 def inv(a: Any) -> Any:
     """Invert as `numpy.linalg.inv`."""
-    if not _any_tensor(a):
+    if is_plain(a):
         return np.linalg.inv(a)
     return _inv(_square("inv", a))
 
@@ -343,26 +334,26 @@ def _pinv_jvp(t: Any, a: Any, out: Any) -> Any:
 _pinv = custom("pinv", _pinv_kernel, vjp={"a": _pinv_vjp}, jvp={"a": _pinv_jvp})
 
 
-def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = _NOT_GIVEN) -> Any:
+def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = NOT_GIVEN) -> Any:
     """Pseudo-invert as `numpy.linalg.pinv`; the derivative is that at constant rank.
 
     With `hermitian=True` one triangle is read and the gradient is Hermitian, that of a Hermitian change.
     """
-    if not _any_tensor(a, rcond, rtol):
-        return np.linalg.pinv(a, rcond, hermitian, **({} if rtol is _NOT_GIVEN else {"rtol": rtol}))
+    if is_plain(a, rcond, rtol):
+        return np.linalg.pinv(a, rcond, hermitian, **({} if rtol is NOT_GIVEN else {"rtol": rtol}))
     (a,), dtype = _lifted("pinv", a)
     (_check_square if hermitian else _check_matrix)("pinv", a)
-    if rcond is not None and rtol is not _NOT_GIVEN:
+    if rcond is not None and rtol is not NOT_GIVEN:
         raise ValueError("pinv: `rtol` and `rcond` can't be both set.")
     if rcond is None:
-        rcond = 1e-15 if rtol is _NOT_GIVEN else rtol
+        rcond = 1e-15 if rtol is NOT_GIVEN else rtol
     if rcond is None:
         rcond = max(a.shape[-2:]) * np.finfo(dtype).eps
     a = _beside(a, rcond)
     rcond = _xp.namespace(raw(a)).asarray(raw(rcond))
     if rcond.ndim and np.broadcast_shapes(rcond.shape, a.shape[:-2]) != a.shape[:-2]:
         raise ValueError(f"pinv: a cutoff of shape {rcond.shape} does not fit the stack of shape {a.shape[:-2]}")
-    a = _from_lower(_cast(a, dtype)) if hermitian else _cast(a, dtype)
+    a = _from_lower(cast_to(a, dtype)) if hermitian else cast_to(a, dtype)
     return _pinv(a, rcond[..., None], bool(hermitian), None)
 
 
@@ -372,7 +363,7 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> Any:
     One singular value decomposition serves all results and their derivatives; that of the solution is the one at
     constant rank, so it is right where singular values repeat.
     """
-    if not _any_tensor(a, b, rcond):
+    if is_plain(a, b, rcond):
         return np.linalg.lstsq(a, b, rcond)
     (a, b), dtype = _lifted("lstsq", a, b)
     rcond = raw(rcond)
@@ -383,7 +374,7 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> Any:
     rows, columns = a.shape
     if b.shape[0] != rows:
         raise LinAlgError(f"lstsq: Incompatible dimensions {a.shape} and {b.shape}")
-    a, b = _cast(a, dtype), _cast(expand_dims(b, -1) if vector else b, dtype)
+    a, b = cast_to(a, dtype), cast_to(expand_dims(b, -1) if vector else b, dtype)
     eps = np.finfo(dtype).eps
     rtol = max(rows, columns) * eps if rcond is None else eps if rcond < 0 else rcond
     a = a if isinstance(a, Tensor) else wrap(a)
@@ -449,7 +440,7 @@ _det = custom(
 
 def det(a: Any) -> Any:
     """Return determinants as `numpy.linalg.det`; the derivatives of a singular matrix are exact, whatever its rank."""
-    if not _any_tensor(a):
+    if is_plain(a):
         return np.linalg.det(a)
     a = _square("det", a)
     return _det(a, _factor_to_share(a))
@@ -612,7 +603,7 @@ _slogdet = several("slogdet", _slogdet_kernel, ("sign", "logabsdet"), vjp=_slogd
 
 def slogdet(a: Any) -> Any:
     """Return sign and log of the absolute determinant as `numpy.linalg.slogdet`; a complex sign has a gradient, too."""
-    if not _any_tensor(a):
+    if is_plain(a):
         return np.linalg.slogdet(a)
     a = _square("slogdet", a)
     return SlogdetResult(*_slogdet(a, _factor_to_share(a)))
@@ -720,7 +711,7 @@ def solve_triangular(
     [2.0, 1.0]
     """
     library = _library("solve_triangular", a, b)
-    if not _any_tensor(a, b):
+    if is_plain(a, b):
         return library.solve_triangular(a, b, trans, lower, unit_diagonal, overwrite_b, check_finite)
     if overwrite_b:
         raise ValueError("solve_triangular(overwrite_b=True) has no meaning for Tensors: they are values")
@@ -733,7 +724,7 @@ def solve_triangular(
     if check_finite and not (np.isfinite(raw(a)).all() and np.isfinite(raw(b)).all()):
         raise ValueError("solve_triangular: array must not contain infs or NaNs")
     vector, way = b.ndim == 1, _TRANS[trans]
-    a, b = _cast(a, dtype), _cast(expand_dims(b, -1) if vector else b, dtype)
+    a, b = cast_to(a, dtype), cast_to(expand_dims(b, -1) if vector else b, dtype)
     # A^-T b is the conjugate of A^-H conj(b)
     x = _triangular(a, conj_of(b) if way == 1 else b, bool(lower), bool(unit_diagonal), way > 0)
     x = conj_of(x) if way == 1 else x
@@ -770,7 +761,7 @@ _cholesky = custom("cholesky", _cholesky_kernel, vjp={"a": _cholesky_vjp}, jvp={
 
 def cholesky(a: Any, /, *, upper: bool = False) -> Any:
     """Factor as `numpy.linalg.cholesky`; one triangle is read, and the gradient is that of a Hermitian change."""
-    if not _any_tensor(a):
+    if is_plain(a):
         return np.linalg.cholesky(a, upper=upper)
     return _cholesky(_square("cholesky", a), bool(upper))
 
@@ -818,14 +809,14 @@ def expm(A: Any) -> Any:  # noqa: N803  # SciPy's name
     [[1.0, 1.0], [0.0, 1.0]]
     """
     library = _library("expm", A)
-    if not _any_tensor(A):
+    if is_plain(A):
         return library.expm(A)
     return _expm(_square("expm", A))
 
 
 def matrix_power(a: Any, n: int) -> Any:
     """Raise to an integer power as `numpy.linalg.matrix_power`, 0 and negative ones included."""
-    if not _any_tensor(a):
+    if is_plain(a):
         return np.linalg.matrix_power(a, n)
     a = lift(a)
     _check_square("matrix_power", a)
@@ -966,7 +957,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     The derivative at 0 is 0; maxima and minima share it evenly at ties; that of the nuclear norm of a matrix of
     lower rank is a subgradient.
     """
-    if not _any_tensor(x, ord):
+    if is_plain(x, ord):
         return np.linalg.norm(x, ord, axis, keepdims)
     return _norm(_beside(_floating(x), ord), _order(ord, "norm", "ord"), axis, keepdims, "norm")
 
@@ -1005,14 +996,14 @@ def _norm(x: Any, order: Any, axis: Any, keepdims: Any, name: str) -> Any:
 
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     """Return norms of the matrices in the last two axes as `numpy.linalg.matrix_norm`."""
-    if not _any_tensor(x, ord):
+    if is_plain(x, ord):
         return np.linalg.matrix_norm(x, keepdims=keepdims, ord=ord)
     return _norm(_beside(_floating(x), ord), _order(ord, "matrix_norm", "ord"), (-2, -1), keepdims, "matrix_norm")
 
 
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
     """Return norms over any number of axes as `numpy.linalg.vector_norm`."""
-    if not _any_tensor(x, ord):
+    if is_plain(x, ord):
         return np.linalg.vector_norm(x, axis=axis, keepdims=keepdims, ord=ord)
     x, ord = _beside(_floating(x), ord), _order(ord, "vector_norm", "ord")
     axes = tuple(range(x.ndim)) if axis is None else normalize_axis_tuple(axis, x.ndim)
@@ -1021,14 +1012,14 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
 
 def cond(x: Any, p: Any = None) -> Any:
     """Return condition numbers as `numpy.linalg.cond`; inf for a singular matrix, without a derivative there."""
-    if not _any_tensor(x, p):
+    if is_plain(x, p):
         return np.linalg.cond(x, p)
     (x,), dtype = _lifted("cond", x)
     x, p = _beside(x, p), _order(p, "cond", "p")
     (_check_matrix if p is None or p in (2, -2) else _check_square)("cond", x)
     if 0 in x.shape[-2:]:
         raise LinAlgError("cond: cond is not defined on empty arrays")
-    x = _cast(x, dtype)
+    x = cast_to(x, dtype)
     with np.errstate(all="ignore"):
         r = _cond_by_values(x, p) if p is None or p in (2, -2) else _cond_by_inverse(x, p)
     odd = np.isnan(raw(r)) & ~np.isnan(raw(x)).any(axis=(-2, -1))
@@ -1055,7 +1046,7 @@ def _is_singular(a: Any) -> Any:
 
 def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, rtol: Any = None) -> Any:  # noqa: N803  # NumPy's
     """Count the singular values above a tolerance as `numpy.linalg.matrix_rank`; the result carries no gradient."""
-    if not _any_tensor(A, tol, rtol):
+    if is_plain(A, tol, rtol):
         return np.linalg.matrix_rank(A, tol, hermitian, rtol=rtol)
     if rtol is not None and tol is not None:
         raise ValueError("matrix_rank: `tol` and `rtol` can't be both set.")
@@ -1064,7 +1055,7 @@ def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, rtol: Any =
     if a.ndim < 2:
         return wrap(xp.asarray((a != 0).any().astype(np.intp)))
     (a,), dtype = _lifted("matrix_rank", a)
-    a = _cast(a, dtype)
+    a = cast_to(a, dtype)
     s = abs(np.linalg.eigvalsh(a)) if hermitian else np.linalg.svd(a, compute_uv=False)
     if tol is None:
         rtol = max(a.shape[-2:]) * np.finfo(s.dtype).eps if rtol is None else xp.asarray(raw(rtol))[..., None]
@@ -1079,7 +1070,7 @@ def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, rtol: Any =
 
 def tensorsolve(a: Any, b: Any, axes: Any = None) -> Any:
     """Solve a tensor equation as `numpy.linalg.tensorsolve`."""
-    if not _any_tensor(a, b):
+    if is_plain(a, b):
         return np.linalg.tensorsolve(a, b, axes)
     (a, b), _ = _lifted("tensorsolve", a, b)
     order = list(range(a.ndim))
@@ -1099,7 +1090,7 @@ def tensorsolve(a: Any, b: Any, axes: Any = None) -> Any:
 
 def tensorinv(a: Any, ind: int = 2) -> Any:
     """Invert a tensor as `numpy.linalg.tensorinv`."""
-    if not _any_tensor(a):
+    if is_plain(a):
         return np.linalg.tensorinv(a, ind)
     (a,), _ = _lifted("tensorinv", a)
     if ind <= 0:
@@ -1112,7 +1103,7 @@ def tensorinv(a: Any, ind: int = 2) -> Any:
 
 def multi_dot(arrays: Any, *, out: Any = None) -> Any:
     """Multiply a chain in the cheapest order as `numpy.linalg.multi_dot`."""
-    if not _any_tensor(list(arrays), out):
+    if is_plain(list(arrays), out):
         return np.linalg.multi_dot(arrays, out=out)
     parts = [lift(a) for a in arrays]
     if len(parts) < 2:
@@ -1176,7 +1167,7 @@ def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
 
 def outer(x1: Any, x2: Any, /) -> Any:
     """Outer product of two vectors as `numpy.linalg.outer`."""
-    if not _any_tensor(x1, x2):
+    if is_plain(x1, x2):
         return np.linalg.outer(x1, x2)
     x1, x2 = lift(x1), lift(x2)
     if x1.ndim != 1 or x2.ndim != 1:
@@ -1186,7 +1177,7 @@ def outer(x1: Any, x2: Any, /) -> Any:
 
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """Cross product of vectors of three elements as `numpy.linalg.cross`."""
-    if not _any_tensor(x1, x2):
+    if is_plain(x1, x2):
         return np.linalg.cross(x1, x2, axis=axis)
     x1, x2 = lift(x1), lift(x2)
     if x1.shape[axis] != 3 or x2.shape[axis] != 3:
@@ -1202,11 +1193,11 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 
 def diagonal(x: Any, /, *, offset: int = 0) -> Any:
     """Take the diagonals of the matrices in the last two axes as `numpy.linalg.diagonal`."""
-    return shape.diagonal(x, offset, -2, -1) if _any_tensor(x) else np.linalg.diagonal(x, offset=offset)
+    return shape.diagonal(x, offset, -2, -1) if not is_plain(x) else np.linalg.diagonal(x, offset=offset)
 
 
 def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
     """Sum the diagonals of the matrices in the last two axes as `numpy.linalg.trace`."""
-    if not _any_tensor(x):
+    if is_plain(x):
         return np.linalg.trace(x, offset=offset, dtype=dtype)
     return reduce.sum(shape.diagonal(x, offset, -2, -1), -1, dtype)

@@ -17,14 +17,11 @@ from gradmgr._inplace import as_type, store
 from gradmgr._op import Function, linear
 from gradmgr._tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import add, choose, exp, imag, maximum, minimum, multiply, real, sqrt
-from gradmgr.ops.convert import holds_tensor, lift
+from gradmgr.ops.convert import NOT_GIVEN, cast_to, is_plain, lift
 from gradmgr.ops.shape import broadcast_to as broadcast_any
 from gradmgr.ops.shape import flip, ravel, reshape
 
 Axes = tuple[int, ...]
-
-# NumPy's default for `initial`, told apart from every value a user can pass.
-_NOT_GIVEN: Any = np._NoValue
 
 
 def axes_of(axis: Any, ndim: int, name: str, of_number: bool = False) -> Axes:
@@ -351,22 +348,14 @@ _prod = custom(
 # ---------------------------------------------------------------- the doors
 
 
-def _plain(*values: Any) -> bool:
-    return not any(holds_tensor(v) for v in values)
-
-
-# NumPy's defaults, by keyword; that of those that are not here is None or `_NOT_GIVEN`.
-_DEFAULTS = MappingProxyType({"keepdims": False, "initial": _NOT_GIVEN, "where": True, "ddof": 0})
+# NumPy's defaults, by keyword; that of those that are not here is None or `NOT_GIVEN`.
+_DEFAULTS = MappingProxyType({"keepdims": False, "initial": NOT_GIVEN, "where": True, "ddof": 0})
 
 
 def _of_plain(name: str, a: Any, axis: Any, **keywords: Any) -> Any:
     """What NumPy or CuPy, which has fewer keywords, makes of plain arrays: only what was asked for is handed on."""
     asked = {key: value for key, value in keywords.items() if value is not _DEFAULTS.get(key)}
     return getattr(np, name)(a, axis, **asked)
-
-
-def _cast_to(a: Any, dtype: Any) -> Any:
-    return a if dtype is None or a.dtype == np.dtype(dtype) else as_type(a, dtype)
 
 
 def is_constant(a: Any, dtype: Any) -> bool:
@@ -392,7 +381,7 @@ def initial_of(value: Any, dtype: Any, name: str) -> Any:
         raise ValueError(f"{name}: initial must be a number; found an array of shape {value.shape}")
     if value.dtype.kind == "c" and dtype.kind != "c":
         raise TypeError(f"{name}: initial must be real, as the result; found {value.dtype}")
-    value = _cast_to(value, dtype)
+    value = cast_to(value, dtype)
     return value[()] if value.__class__ is np.ndarray else value  # as a number it may stand beside CuPy's arrays
 
 
@@ -425,10 +414,10 @@ def _total(op: Any, name: str, neutral: int, combine: Any) -> Any:
         dtype: Any = None,
         out: Any = None,
         keepdims: Any = False,
-        initial: Any = _NOT_GIVEN,
+        initial: Any = NOT_GIVEN,
         where: Any = True,
     ) -> Any:
-        if not isinstance(a, Tensor) and _plain(a, out, initial, where):
+        if not isinstance(a, Tensor) and is_plain(a, out, initial, where):
             return _of_plain(name, a, axis, dtype=dtype, out=out, keepdims=keepdims, initial=initial, where=where)
         a = lift(a)
         axes = axes_of(axis, a.ndim, name, of_number=True)
@@ -437,13 +426,13 @@ def _total(op: Any, name: str, neutral: int, combine: Any) -> Any:
             return as_constant(name, a, axis, out, **given)
         if initial is None:
             _without_initial(a, axes, where, name)
-            initial = _NOT_GIVEN
+            initial = NOT_GIVEN
         mask = None if where is True else mask_of(where, a, name)
-        if initial is not _NOT_GIVEN:
+        if initial is not NOT_GIVEN:
             initial = initial_of(initial, a.dtype if dtype is None else np.dtype(dtype), name)
-        a = _cast_to(a, dtype)
+        a = cast_to(a, dtype)
         z = op(a if mask is None else masked(mask, a, neutral), axes, bool(keepdims))
-        z = z if initial is _NOT_GIVEN else combine.door(z, initial)
+        z = z if initial is NOT_GIVEN else combine.door(z, initial)
         return z if out is None else store(out, z, f"{name}(out=...)")
 
     function.__name__ = function.__qualname__ = name
@@ -465,19 +454,19 @@ def mean(
     a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False, *, where: Any = True
 ) -> Any:
     """Average as `numpy.mean`."""
-    if not isinstance(a, Tensor) and _plain(a, out, where):
+    if not isinstance(a, Tensor) and is_plain(a, out, where):
         return _of_plain("mean", a, axis, dtype=dtype, out=out, keepdims=keepdims, where=where)
     a = lift(a)
     axes = axes_of(axis, a.ndim, "mean")
     if is_constant(a, dtype):
         return as_constant("mean", a, axis, out, dtype=dtype, keepdims=keepdims, where=where)
     mask = None if where is True else mask_of(where, a, "mean")
-    a = _cast_to(a, dtype)
+    a = cast_to(a, dtype)
     if mask is None:
         z = _mean(a, axes, bool(keepdims))
     else:
         total, count = _sum_and_count(_wide(a), axes, keepdims, mask)
-        z = _cast_to(total / count, a.dtype) if a.dtype == np.float16 else total / count
+        z = cast_to(total / count, a.dtype) if a.dtype == np.float16 else total / count
     return z if out is None else store(out, z, "mean(out=...)")
 
 
@@ -501,7 +490,7 @@ def _dispersion(op: Any, name: str, finish: Any) -> Any:
         mean: Any = None,
         correction: Any = None,
     ) -> Any:
-        if _plain(a, out, where, mean, ddof, correction):
+        if is_plain(a, out, where, mean, ddof, correction):
             given: Any = {"out": out, "ddof": ddof, "correction": correction, "mean": mean}
             return _of_plain(name, a, axis, dtype=dtype, keepdims=keepdims, where=where, **given)
         if correction is not None:
@@ -509,7 +498,7 @@ def _dispersion(op: Any, name: str, finish: Any) -> Any:
                 ddof = correction
             else:
                 raise ValueError(f"{name}: ddof and correction can't be provided simultaneously.")
-        a, mean = lift(a), None if mean is None or mean is _NOT_GIVEN else lift(mean)
+        a, mean = lift(a), None if mean is None or mean is NOT_GIVEN else lift(mean)
         axes = axes_of(axis, a.ndim, name)
         through_others = any(isinstance(t, Tensor) and _xp.is_differentiable(t.dtype) for t in (mean, ddof))
         if is_constant(a, dtype) and not (dtype is None and through_others):
@@ -518,17 +507,17 @@ def _dispersion(op: Any, name: str, finish: Any) -> Any:
         mask = None if where is True else mask_of(where, a, name)
         a = a if _xp.is_differentiable(a.dtype) else as_type(a, np.float64)
         to_real = dtype is not None and is_complex(raw(a)) and np.dtype(dtype).kind != "c"
-        a = a if to_real else _cast_to(a, dtype)
+        a = a if to_real else cast_to(a, dtype)
         if mask is None and mean is None and not to_real and not isinstance(ddof, Tensor):
             z = op(a, axes, ddof, bool(keepdims))
         else:
             # NumPy casts the mean alone to a real dtype, so that what varies in the imaginary part counts, as a whole.
-            mean = _cast_to(_mean(a, axes, True), dtype) if to_real and mean is None else mean
+            mean = cast_to(_mean(a, axes, True), dtype) if to_real and mean is None else mean
             if dtype is None:
                 of = a.dtype if mean is None else np.result_type(a.dtype, mean.dtype)
                 dtype = np.empty(0, of).real.dtype
             z = finish(_masked_var(widened(a, ddof), axes, ddof, keepdims, mask, mean))
-        z = _cast_to(z, dtype)
+        z = cast_to(z, dtype)
         return z if out is None else store(out, z, f"{name}(out=...)")
 
     function.__name__ = function.__qualname__ = name
@@ -543,7 +532,7 @@ def widened(a: Any, parameter: Any) -> Any:
     """Return a in the dtype in which a Tensor beside it is computed with, so that nothing is rounded on the way."""
     if not isinstance(parameter, Tensor) or not _xp.is_differentiable(parameter.dtype):
         return a
-    return _cast_to(a, np.result_type(a.dtype, parameter.dtype))
+    return cast_to(a, np.result_type(a.dtype, parameter.dtype))
 
 
 def _masked_var(a: Any, axes: Axes, ddof: Any, keepdims: Any, mask: Any, centre: Any) -> Any:
@@ -578,31 +567,31 @@ def _extreme(op: Any, name: str, pick: Any, pick_sign: int) -> Any:
         axis: Any = None,
         out: Any = None,
         keepdims: Any = False,
-        initial: Any = _NOT_GIVEN,
+        initial: Any = NOT_GIVEN,
         where: Any = True,
     ) -> Any:
-        if _plain(a, out, initial, where):
+        if is_plain(a, out, initial, where):
             return _of_plain(name, a, axis, out=out, keepdims=keepdims, initial=initial, where=where)
         a = lift(a)
         axes = axes_of(axis, a.ndim, name, of_number=True)
-        initial = _NOT_GIVEN if initial is None else initial
-        if where is not True and initial is _NOT_GIVEN:
+        initial = NOT_GIVEN if initial is None else initial
+        if where is not True and initial is NOT_GIVEN:
             raise ValueError(f"{name} with where= needs initial=, as NumPy's: no value is neutral for it")
         if is_constant(a, None):
             return as_constant(name, a, axis, out, keepdims=keepdims, initial=initial, where=where)
         mask = None if where is True else mask_of(where, a, name)
-        if initial is not _NOT_GIVEN:
+        if initial is not NOT_GIVEN:
             initial = initial_of(initial, a.dtype, name)
         if mask is not None:
             # What loses against everything, so that it takes no share of a gradient that is due to `initial`.
             floating = _xp.is_differentiable(a.dtype) and a.dtype.kind != "c"
             a = masked(mask, a, _constant_of(-pick_sign * np.inf, a.dtype) if floating else raw(initial))
-        if initial is not _NOT_GIVEN and _count(a.shape, axes) == 0:
+        if initial is not NOT_GIVEN and _count(a.shape, axes) == 0:
             # There is nothing but the initial value; a sum of nothing, 0, has the shape and the history.
             z = _sum(a, axes, bool(keepdims)) + initial
         else:
             z = op(a, axes, bool(keepdims))
-            z = z if initial is _NOT_GIVEN else pick.door(z, initial)
+            z = z if initial is NOT_GIVEN else pick.door(z, initial)
         return z if out is None else store(out, z, f"{name}(out=...)")
 
     function.__name__ = function.__qualname__ = name
@@ -623,13 +612,13 @@ def running_axis(axis: Any, ndim: int, name: str) -> int:
 
 def _running(op: Any, name: str) -> Any:
     def function(a: Any, axis: int | None = None, dtype: Any = None, out: Any = None) -> Any:
-        if _plain(a, out):
+        if is_plain(a, out):
             return _of_plain(name, a, axis, dtype=dtype, out=out)
         a = lift(a)
         along = running_axis(axis, a.ndim, name)
         if is_constant(a, dtype):
             return as_constant(name, a, axis, out, dtype=dtype)
-        a = _cast_to(a, dtype)
+        a = cast_to(a, dtype)
         if axis is None:
             a = ravel(a)
         elif a.ndim == 0:
@@ -684,4 +673,4 @@ def _in_one_dtype(a: Any, b: Any) -> tuple[Any, Any]:
     dtype = np.result_type(a.dtype, getattr(b, "dtype", b))
     b = _xp.namespace(raw(a)).asarray(b, dtype) if not hasattr(b, "dtype") else b
     shape = np.broadcast_shapes(a.shape, b.shape)
-    return broadcast_any(_cast_to(a, dtype), shape), broadcast_any(_cast_to(b, dtype), shape)
+    return broadcast_any(cast_to(a, dtype), shape), broadcast_any(cast_to(b, dtype), shape)

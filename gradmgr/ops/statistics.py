@@ -24,7 +24,7 @@ from gradmgr._op import Function
 from gradmgr._tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import choose, fmax, fmin, multiply, real, sqrt
 from gradmgr.ops.constant import constant
-from gradmgr.ops.convert import holds_tensor, lift, untracked
+from gradmgr.ops.convert import NOT_GIVEN, as_tensor, cast_to, holds_tensor, is_plain, lift, together, untracked
 from gradmgr.ops.join import concatenate
 from gradmgr.ops.order import library
 from gradmgr.ops.products import matmul
@@ -53,16 +53,10 @@ from gradmgr.ops.shape import diag, ravel, reshape, squeeze, transpose
 Axes = tuple[int, ...]
 
 # NumPy's default for keywords of which every value means something.
-_NOT_GIVEN: Any = np._NoValue
-
-
-def is_plain(*values: Any) -> bool:
-    """Tell whether no Tensor is among the values, nor in their lists."""
-    return not any(holds_tensor(v) for v in values)
 
 
 def _given(**keywords: Any) -> dict[str, Any]:
-    return {name: value for name, value in keywords.items() if value is not _NOT_GIVEN}
+    return {name: value for name, value in keywords.items() if value is not NOT_GIVEN}
 
 
 def _axes(axis: Any, ndim: int, name: str, of_number: bool = False) -> Axes:
@@ -70,7 +64,7 @@ def _axes(axis: Any, ndim: int, name: str, of_number: bool = False) -> Axes:
 
 
 def _keeps(keepdims: Any) -> bool:
-    return keepdims is not _NOT_GIVEN and bool(keepdims)
+    return keepdims is not NOT_GIVEN and bool(keepdims)
 
 
 def _reduced(shape: tuple[int, ...], axes: Axes, keepdims: bool) -> tuple[int, ...]:
@@ -83,31 +77,8 @@ def _is_inexact(dtype: Any) -> bool:
     return _xp.is_differentiable(dtype)
 
 
-def as_tensor(a: Any) -> Tensor:
-    """Lift to a Tensor: what stands beside one gives one."""
-    a = lift(a)
-    return a if isinstance(a, Tensor) else wrap(a)
-
-
-def together(*values: Any) -> list[Any]:
-    """Lift all but None; lists and numbers to the library of the first Tensor among the values."""
-    lifted = [None if value is None else lift(value) for value in values]
-    xp = next((_xp.namespace(t._array) for t in lifted if isinstance(t, Tensor)), np)
-    if xp is not np:
-        for k, value in enumerate(values):
-            given = _xp.is_array(value) and not isinstance(value, np.generic)
-            if not (value is None or given or isinstance(lifted[k], Tensor)):
-                lifted[k] = xp.asarray(lifted[k])
-    return lifted
-
-
 def _constant_of(value: float, dtype: Any) -> Any:
     return np.asarray(value).astype(dtype)[()]
-
-
-def cast_to(a: Any, dtype: Any) -> Any:
-    """Cast, recorded, where there is something to cast."""
-    return a if dtype is None or a.dtype == np.dtype(dtype) else as_type(a, dtype)
 
 
 def _finished(z: Any, out: Any, name: str) -> Any:
@@ -132,9 +103,7 @@ def _weights_beside(a: Any, weights: Any, axis: Axes | None, name: str) -> Any:
     return reshape(ordered, tuple([n if k in axis else 1 for k, n in enumerate(a.shape)]))
 
 
-def average(
-    a: Any, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: Any = _NOT_GIVEN
-) -> Any:
+def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: Any = NOT_GIVEN) -> Any:
     """Average as `numpy.average`; gradients flow into the weights too."""
     if is_plain(a, weights):
         more: Any = _given(keepdims=keepdims)
@@ -159,7 +128,7 @@ def average(
     return z, sums if isinstance(sums, Tensor) else wrap(sums)
 
 
-def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: Any = _NOT_GIVEN) -> Any:
+def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: Any = NOT_GIVEN) -> Any:
     """Return greatest minus least as `numpy.ptp`; ties share the gradient evenly."""
     if is_plain(a, out):
         return np.ptp(a, axis, out, **_given(keepdims=keepdims))
@@ -362,7 +331,7 @@ def median(a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = Fa
 
 
 def nanmedian(
-    a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, keepdims: Any = _NOT_GIVEN
+    a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, keepdims: Any = NOT_GIVEN
 ) -> Any:
     """Return the median of what is not NaN, as `numpy.nanmedian`."""
     if is_plain(a, out):
@@ -512,7 +481,7 @@ def _quantile(name: str, scale: int, skips_nan: bool) -> Any:
         out: Any = None,
         overwrite_input: bool = False,
         method: str = "linear",
-        keepdims: Any = _NOT_GIVEN if skips_nan else False,
+        keepdims: Any = NOT_GIVEN if skips_nan else False,
         *,
         weights: Any = None,
     ) -> Any:
@@ -628,9 +597,9 @@ def _nan_total(op: Any, name: str, neutral: int) -> Any:
         axis: Any = None,
         dtype: Any = None,
         out: Any = None,
-        keepdims: Any = _NOT_GIVEN,
-        initial: Any = _NOT_GIVEN,
-        where: Any = _NOT_GIVEN,
+        keepdims: Any = NOT_GIVEN,
+        initial: Any = NOT_GIVEN,
+        where: Any = NOT_GIVEN,
     ) -> Any:
         if is_plain(a, out, initial, where):
             return getattr(np, name)(a, axis, dtype, out, **_given(keepdims=keepdims, initial=initial, where=where))
@@ -639,9 +608,9 @@ def _nan_total(op: Any, name: str, neutral: int) -> Any:
         if is_constant(a, dtype):
             given = {"dtype": dtype, "keepdims": keepdims, "initial": initial, "where": where}
             return as_constant(name, a, axis, out, **_given(**given))
-        if where is not _NOT_GIVEN and where is not True:
+        if where is not NOT_GIVEN and where is not True:
             where = mask_of(where, a, name)
-        if initial is not _NOT_GIVEN and initial is not None:
+        if initial is not NOT_GIVEN and initial is not None:
             initial = initial_of(initial, a.dtype if dtype is None else np.dtype(dtype), name)
         return op(_without_nan(a, neutral), axis, dtype, out, _keeps(keepdims), **_given(initial=initial, where=where))
 
@@ -674,7 +643,7 @@ nancumprod = _nan_running(cumprod, "nancumprod", 1)
 def _numbers(a: Any, where: Any, name: str) -> Any:
     """The mask of the elements that take part."""
     here = ~np.isnan(raw(a))
-    return here if where is _NOT_GIVEN or where is True else here & mask_of(where, a, name)
+    return here if where is NOT_GIVEN or where is True else here & mask_of(where, a, name)
 
 
 def _all_count(here: Any, shape: tuple[int, ...], axes: Axes) -> int:
@@ -707,9 +676,9 @@ def nanmean(
     axis: Any = None,
     dtype: Any = None,
     out: Any = None,
-    keepdims: Any = _NOT_GIVEN,
+    keepdims: Any = NOT_GIVEN,
     *,
-    where: Any = _NOT_GIVEN,
+    where: Any = NOT_GIVEN,
 ) -> Any:
     """Average what is not NaN, as `numpy.nanmean`."""
     if is_plain(a, out, where):
@@ -731,7 +700,7 @@ def nanmean(
 def _nan_var(a: Any, here: Any, axes: Axes, ddof: Any, keeps: bool, centre: Any) -> Any:
     zero = _constant_of(0, a.dtype)
     a = masked(here, a, zero)
-    if centre is _NOT_GIVEN:
+    if centre is NOT_GIVEN:
         count = np.maximum(here.sum(axis=axes, keepdims=True), 1)
         centre = total(a, axes, keepdims=True) / count.astype(_count_dtype(a))
     off = masked(here, cast_to(a - centre, a.dtype), zero)
@@ -753,11 +722,11 @@ def _nan_dispersion(name: str, of_numbers: Any, finish: Any) -> Any:
         dtype: Any = None,
         out: Any = None,
         ddof: Any = 0,
-        keepdims: Any = _NOT_GIVEN,
+        keepdims: Any = NOT_GIVEN,
         *,
-        where: Any = _NOT_GIVEN,
-        mean: Any = _NOT_GIVEN,
-        correction: Any = _NOT_GIVEN,
+        where: Any = NOT_GIVEN,
+        mean: Any = NOT_GIVEN,
+        correction: Any = NOT_GIVEN,
     ) -> Any:
         more = _given(where=where, mean=mean, correction=correction)
         if is_plain(a, out, where, mean, ddof, correction):
@@ -766,13 +735,13 @@ def _nan_dispersion(name: str, of_numbers: Any, finish: Any) -> Any:
         if not _is_inexact(a.dtype):
             return of_numbers(a, axis, dtype, out, ddof, _keeps(keepdims), **more)
         _check_inexact(name, dtype, out)
-        if correction is not _NOT_GIVEN:
+        if correction is not NOT_GIVEN:
             if isinstance(ddof, Tensor) or ddof != 0:
                 raise ValueError(f"{name}: ddof and correction can't be provided simultaneously.")
             ddof = correction
         axes = _axes(axis, a.ndim, name, of_number=True)
         here, keeps = _numbers(a, where, name), _keeps(keepdims)
-        if mean is _NOT_GIVEN and _all_count(here, a.shape, axes) > max(raw(ddof), 0):
+        if mean is NOT_GIVEN and _all_count(here, a.shape, axes) > max(raw(ddof), 0):
             return of_numbers(a, axes, dtype, out, ddof, keeps)
         a = cast_to(a, dtype)
         dtype = raw(a).real.dtype if dtype is None else dtype
@@ -821,33 +790,33 @@ def _nan_extreme(name: str, combine: Any) -> Any:
         a: Any,
         axis: Any = None,
         out: Any = None,
-        keepdims: Any = _NOT_GIVEN,
-        initial: Any = _NOT_GIVEN,
-        where: Any = _NOT_GIVEN,
+        keepdims: Any = NOT_GIVEN,
+        initial: Any = NOT_GIVEN,
+        where: Any = NOT_GIVEN,
     ) -> Any:
         if is_plain(a, out, initial, where):
             return getattr(np, name)(a, axis, out, **_given(keepdims=keepdims, initial=initial, where=where))
         a = as_tensor(a)
         axes, keeps = _axes(axis, a.ndim, name, of_number=True), _keeps(keepdims)
-        initial = _NOT_GIVEN if initial is None else initial
-        where = True if where is _NOT_GIVEN else where
-        if where is not True and initial is _NOT_GIVEN:
+        initial = NOT_GIVEN if initial is None else initial
+        where = True if where is NOT_GIVEN else where
+        if where is not True and initial is NOT_GIVEN:
             raise ValueError(f"{name} with where= needs initial=, as NumPy's: no value is neutral for it")
         if is_constant(a, None):
             return as_constant(name, a, axis, out, keepdims=keeps, where=where, **_given(initial=initial))
         mask = None if where is True else mask_of(where, a, name)
-        if initial is not _NOT_GIVEN:
+        if initial is not NOT_GIVEN:
             initial = initial_of(initial, a.dtype, name)
         elif not _length(a.shape, axes) and _length(_reduced(a.shape, axes, False), tuple(range(a.ndim - len(axes)))):
             raise ValueError(f"{name}: zero-size array to reduction operation which has no identity")
         if mask is not None:
             # NaN loses against everything; an integer array has none, and needs none but the initial value.
             a = masked(mask, a, _constant_of(np.nan if _is_inexact(a.dtype) else raw(initial), a.dtype))
-        if initial is not _NOT_GIVEN and _length(a.shape, axes) == 0:
+        if initial is not NOT_GIVEN and _length(a.shape, axes) == 0:
             z = total(a, axes, keepdims=keeps) + initial  # a sum of nothing has the history
         else:
             z = op(a, axes, keeps)
-            z = z if initial is _NOT_GIVEN else combine.door(z, initial)
+            z = z if initial is NOT_GIVEN else combine.door(z, initial)
         nan = _is_nan(raw(z))
         if nan is not None and nan.any():
             errors.warn("All-NaN slice encountered", RuntimeWarning)

@@ -20,12 +20,12 @@ from gradmgr._broadcast import broadcast_to
 from gradmgr._custom import custom
 from gradmgr._elementwise import conj_of
 from gradmgr._index import add_at, getitem, normalized, scatter
-from gradmgr._inplace import as_type, put, store
+from gradmgr._inplace import put, store
 from gradmgr._op import Function, linear, zeros
 from gradmgr._recorder import is_tracked
 from gradmgr._tensor import Tensor, describe, raw, wrap
 from gradmgr.ops.arithmetic import choose, negative
-from gradmgr.ops.convert import holds_tensor, lift
+from gradmgr.ops.convert import NOT_GIVEN, cast_to, holds_tensor, lift
 from gradmgr.ops.join import concatenate, stack
 from gradmgr.ops.products import matmul
 from gradmgr.ops.products import vecdot as dot_products
@@ -34,8 +34,6 @@ from gradmgr.ops.reduce import max as max_of
 from gradmgr.ops.reduce import min as min_of
 from gradmgr.ops.reduce import sum as sum_of
 from gradmgr.ops.shape import expand_dims, moveaxis, ravel, reshape
-
-_NOT_GIVEN: Any = np._NoValue
 
 
 def give_methods(function: Any, ufunc: np.ufunc) -> None:
@@ -118,7 +116,7 @@ def reduce(
     dtype: Any = None,
     out: Any = None,
     keepdims: bool = False,
-    initial: Any = _NOT_GIVEN,
+    initial: Any = NOT_GIVEN,
     where: Any = True,
 ) -> Any:
     """Combine along an axis, the first by default, as `numpy.ufunc.reduce`."""
@@ -133,17 +131,17 @@ def reduce(
         axis=axis,
         dtype=dtype,
         keepdims=keepdims,
-        initial=initial if initial is None or initial is _NOT_GIVEN else np.ones((), lift(initial).dtype),
+        initial=initial if initial is None or initial is NOT_GIVEN else np.ones((), lift(initial).dtype),
         where=True if mask is True else np.ones((1,) * mask.ndim, bool),
     )
     axes = () if x.ndim == 0 else tuple(range(x.ndim)) if axis is None else normalize_axis_tuple(axis, x.ndim)
-    given = _NOT_GIVEN if initial is None or initial is _NOT_GIVEN else initial
+    given = NOT_GIVEN if initial is None or initial is NOT_GIVEN else initial
     if _is_constant(ufunc, x, dtype):
         start = None if initial is None else raw(given)
         z = wrap(_reduced_constant(ufunc, raw(x), axes, dtype, keepdims, start, mask))
     else:
-        x = _cast(x if isinstance(x, Tensor) else wrap(x), dtype)
-        start = None if given is _NOT_GIVEN else _cast(_beside(given, x), like.dtype)
+        x = cast_to(x if isinstance(x, Tensor) else wrap(x), dtype)
+        start = None if given is NOT_GIVEN else cast_to(_beside(given, x), like.dtype)
         identity = None if initial is None else ufunc.identity
         z = _reduced(ufunc, function, x, axes, start, identity, mask, like.dtype)
         z = expand_dims(z, axes) if keepdims else z
@@ -154,7 +152,7 @@ def _reduced_constant(ufunc: Any, a: Any, axes: Any, dtype: Any, keepdims: bool,
     if _xp.namespace(a) is np:
         return ufunc.reduce(a, axes, dtype, None, keepdims, start, mask)
     name = _BY_NAME.get(ufunc.__name__)
-    if name is None or dtype is not None or start is not _NOT_GIVEN or mask is not True:
+    if name is None or dtype is not None or start is not NOT_GIVEN or mask is not True:
         raise _lacking(ufunc, "reduce", a)
     return getattr(np, name)(a, axis=axes, keepdims=keepdims)
 
@@ -170,10 +168,6 @@ _BY_NAME = MappingProxyType(
         "multiply": "prod",
     }
 )
-
-
-def _cast(x: Any, dtype: Any) -> Any:
-    return x if dtype is None or x.dtype == np.dtype(dtype) else as_type(x, dtype)
 
 
 def _beside(value: Any, x: Any) -> Any:
@@ -197,7 +191,7 @@ def _reduced(ufunc: Any, function: Any, x: Any, axes: Any, start: Any, identity:
     if start is None and identity is not None and (mask is not True or all(x.shape[k] < 2 for k in axes)):
         start = _xp.namespace(raw(x)).asarray(identity, dtype)
     mask = None if mask is True else _axes_in_front(_xp.namespace(mask).broadcast_to(mask, x.shape), axes)
-    return _one_by_one(ufunc, function, _axes_in_front(_cast(x, dtype), axes), start, mask)
+    return _one_by_one(ufunc, function, _axes_in_front(cast_to(x, dtype), axes), start, mask)
 
 
 def _axes_in_front(x: Any, axes: Any) -> Any:
@@ -272,7 +266,7 @@ def accumulate(ufunc: Any, function: Any, array: Any, /, axis: Any = 0, dtype: A
     if _is_constant(ufunc, x, dtype):
         z = wrap(_on_this_device(ufunc, "accumulate", raw(x))(raw(x), place, dtype))
     else:
-        x = _cast(_cast(x, dtype), like.dtype)
+        x = cast_to(cast_to(x, dtype), like.dtype)
         running = _RUNNING.get(ufunc.__name__)
         z = _accumulated(function, x, place) if running is None else running(x, place)
     return _handed_out(z, out, f"{ufunc.__name__}.accumulate")
@@ -353,7 +347,7 @@ def reduceat(
     if _is_constant(ufunc, x, dtype):
         z = wrap(_on_this_device(ufunc, "reduceat", raw(x))(raw(x), bounds, place, dtype))
     else:
-        x = _cast(_cast(x if isinstance(x, Tensor) else wrap(x), dtype), like.dtype)
+        x = cast_to(cast_to(x if isinstance(x, Tensor) else wrap(x), dtype), like.dtype)
         z = _add_reduceat(x, bounds, place) if ufunc is np.add else _by_segment(ufunc, function, x, bounds, place)
     return _handed_out(z, out, f"{ufunc.__name__}.reduceat")
 
@@ -391,7 +385,7 @@ def _add_at_kernel(x: Any, v: Any, index: Any) -> Any:
 
 def _added(t: Any, v: Any, out: Any, index: Any) -> Any:
     """What a tangent of v adds: it has the shape of out[index] up to broadcasting."""
-    return scatter(broadcast_to(_cast(t, out.dtype), raw(out)[index].shape), out.shape, index)
+    return scatter(broadcast_to(cast_to(t, out.dtype), raw(out)[index].shape), out.shape, index)
 
 
 _add_at = custom(
@@ -445,7 +439,7 @@ def _applied_at(function: Callable[..., Any], x: Any, index: Any, values: list[A
     for chosen in _turns(places):
         here = places[chosen]
         made = function(getitem(flat, here), *(getitem(v, chosen) for v in operands))
-        flat = put(flat, here, _cast(made, x.dtype))
+        flat = put(flat, here, cast_to(made, x.dtype))
     return reshape(flat, x.shape)
 
 
@@ -519,7 +513,7 @@ def _core_axes(name: str, x1: Any, x2: Any, axes: Any, dtype: Any, where: Any) -
         a = lift(a)
         if dtype is not None and not np.can_cast(a.dtype, dtype, "same_kind"):
             raise TypeError(f"{name}(dtype={np.dtype(dtype)}) cannot take {a.dtype} by a same-kind cast; cast it first")
-        a = _cast(a, dtype)
+        a = cast_to(a, dtype)
         wanted = len(goal) if isinstance(goal, tuple) else 1
         if a.ndim < wanted:
             raise ValueError(f"{name}: an operand has {a.ndim} axes, where it needs {wanted}")
