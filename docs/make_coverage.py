@@ -26,7 +26,7 @@ from gradmgr.numpy._refused import REFUSED  # noqa: E402
 
 PAGE = HERE / "coverage.md"
 CLASSES = ("vectorize",)  # used as functions
-_RULE = "|---|---|---|---|---|"
+_RULE = "|---|---|---|---|---|---|"
 
 HEAD = """\
 # What becomes of every function of NumPy
@@ -35,8 +35,8 @@ For NumPy {version}. Written by `python docs/make_coverage.py` from the table of
 the tests check values against NumPy and derivatives against numeric ones; a test fails when this page is stale.
 
 * **differentiable**: reverse and forward mode, every order, since derivatives are made of the same functions. The
-  order up to which numeric differences were compared stands beside it: 2 is all four combinations of
-  reverse and forward; 0 means a kink or a jump at every sample, where only reverse against forward was compared.
+  order up to which they are compared with numeric differences stands in the notes: 2 is all four combinations of
+  reverse and forward; 0 means a kink or a jump at every sample, where only reverse against forward is compared.
 * **zero derivative**: differentiable, and the derivative is zero wherever it exists (rounding, signs).
 * **passed through**: integers, booleans, positions, facts and files, which carry no gradient; creation functions give
   Tensors that no manager knows.
@@ -92,7 +92,7 @@ def status_of(name: str, samples: dict[object, list[Sample]]) -> tuple[str, str]
         return "none", "not in gradmgr.numpy"
     if ours in samples:
         kind = "zero derivative" if all(map(is_zero, samples[ours])) else "differentiable"
-        return kind, f"order {checked_order(samples[ours])}"
+        return kind, f"compared with numeric differences to order {checked_order(samples[ours])}"
     if name in CREATION:
         return "passed through", "creation"
     if name in CONSTANTS:
@@ -141,12 +141,12 @@ def page() -> str:
     samples = sampled()
     lines = [HEAD.format(version=minor(np), counts=f"{len(found)} functions: {counts}.")]
     for title, chapter in (("numpy", ""), ("numpy.linalg", "linalg."), ("numpy.fft", "fft.")):
-        lines += [f"## {title}", "", "| function | status | forward mode | CuPy | checked, kind or reason |", _RULE]
+        lines += [f"## {title}", "", "| function | status | orders | forward mode | CuPy | notes |", _RULE]
         for name, (kind, note) in found.items():
             last = name.removeprefix(chapter)
             if name.startswith(chapter) and "." not in last:
-                forward = "yes" if kind in ("differentiable", "zero derivative") else ""
-                lines.append(f"| `{last}` | {kind} | {forward} | {on_gpu(name, samples)} | {note} |")
+                orders, forward = ("every", "yes") if kind in kinds[:2] else ("", "")
+                lines.append(f"| `{last}` | {kind} | {orders} | {forward} | {on_gpu(name, samples)} | {note} |")
         lines.append("")
     return "\n".join(lines)
 
