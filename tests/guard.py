@@ -450,6 +450,16 @@ _module.ufunc = ufunc
 for _name, _numpys in vars(np).items():
     if isinstance(_numpys, np.ufunc) and _name not in _NO_UFUNC:
         setattr(_module, _name, ufunc(_numpys))
+
+
+def _sliding_window_view(x: ndarray, window_shape: Any, axis: Any = None) -> ndarray:
+    """CuPy's is a view that can be written to, and that does not say whose memory it is."""
+    made = ndarray(np.lib.stride_tricks.sliding_window_view(x._host, window_shape, axis, writeable=True))
+    made.base = None
+    return made
+
+
+_module.lib = SimpleNamespace(stride_tricks=SimpleNamespace(sliding_window_view=_sliding_window_view))
 _module.linalg = ModuleType("cupy.linalg", "A stand-in for cupy.linalg.")
 _module.fft = ModuleType("cupy.fft", "A stand-in for cupy.fft.")
 

@@ -526,5 +526,5 @@ def test_signs_of_a_hermitian_svd():
         expected_u, expected_s, expected_vh = np.linalg.svd(a, hermitian=True)
         np.testing.assert_array_equal(s, expected_s)
         np.testing.assert_array_equal(u, expected_u)
-        made = expected_vh.any(axis=1)  # NumPy up to 2.2 leaves a row of zeros where s is 0
+        made = expected_vh.any(axis=1)  # NumPy up to 2.3 leaves a row of zeros where s is 0
         np.testing.assert_array_equal(vh[made], expected_vh[made])

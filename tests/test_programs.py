@@ -1303,7 +1303,7 @@ def branching_on_values(np, a):
     for row in a:
         total = total + (row.max() if float(row[0]) > 0 else row.min())
     best = np.unravel_index(np.argmax(a), a.shape)
-    return total * a[best], np.count_nonzero(a > 0) * a.sum()
+    return total * a[best], np.sum(a > 0) * a.sum()
 
 
 # ---------------------------------------------------------------- the tests

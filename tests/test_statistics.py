@@ -87,7 +87,7 @@ def test_nan_in_the_data_gives_nan() -> None:
 
 def test_the_dtype_of_quantiles_is_numpys() -> None:
     qs = [0.3, np.float32(0.3), np.array([0.2, 0.7], np.float32)]
-    # NumPy up to 2.2 takes a float64 for one of Python's, which widens nothing, and gives integers for some integers.
+    # NumPy up to 2.3 takes a float64 for one of Python's, which widens nothing, and gives integers for some integers.
     if np.quantile(np.float16([1, 2]), np.float64(0.3)).dtype == np.float64:
         qs += [1, np.float64(0.3), np.array([0, 1])]
     for dtype in (np.float16, np.float32, np.float64, np.int32, np.uint8):

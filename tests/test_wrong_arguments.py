@@ -160,6 +160,10 @@ def operator_add(x: Any, y: Any) -> Any:
 
 if not hasattr(np, "matvec"):  # before NumPy 2.2
     del WRONG["matvec"]
+if np.lib.NumpyVersion(np.__version__) < "2.3.0":  # takes "wrong" for wrap
+    del WRONG["take"][3]
+if np.lib.NumpyVersion(np.__version__) < "2.4.0":  # knows no widths by axis
+    del WRONG["pad"][3]
 CASES = [(name, k, call) for name, calls in WRONG.items() for k, call in enumerate(calls)]
 
 

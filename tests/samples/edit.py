@@ -177,7 +177,7 @@ add(
     "a dict of widths",
     lambda xp, x: xp.pad(x, {-1: (1, 2)}, "edge"),
     X,
-    reference=lambda x: np.pad(x, ((0, 0), (1, 2)), "edge"),  # NumPy up to 2.2 takes no dict
+    reference=lambda x: np.pad(x, ((0, 0), (1, 2)), "edge"),  # NumPy up to 2.3 takes no dict
     **ANALYTIC,
 )
 

@@ -11,6 +11,7 @@ from gradmgr._broadcast import broadcast_to, cast, sum_to
 from gradmgr._index import scatter
 from gradmgr.ops.convert import _to
 from gradmgr.ops.reduce import _recur
+from gradmgr.ops.shape import sliding_window_view
 from samples._table import CUBE, Arg, Array, Field, X, add
 
 # ---------------------------------------------------------------- ops that only the engine calls
@@ -42,3 +43,9 @@ engine("astype", lambda xp, x: cast(x, np.dtype(np.complex128)), lambda x: x.ast
 engine("scatter", lambda xp, x: scatter(x, (3, 4), (np.array([0, 2, 0]), slice(1, None))), _scattered, Arg((3, 3)))
 engine("to", lambda xp, x: _to(x, x.device, x.device), lambda x: x, X)
 engine("linear_recurrence", lambda xp, b, a: _recur(b, a, 1), _recurrence, X, X)
+engine(
+    "sliding_window_view",
+    lambda xp, x: sliding_window_view(x, (2, 3)),
+    lambda x: np.lib.stride_tricks.sliding_window_view(x, (2, 3)),
+    Arg((4, 5)),
+)

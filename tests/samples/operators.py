@@ -173,6 +173,7 @@ add(
     **ANALYTIC,
     writes=True,
 )
+add("Tensor.put", "places", _changed(lambda y, v: y.put([0, 7], v)), X, Arg((2,)), **ANALYTIC, writes=True)
 add("Tensor.compress", "rows", lambda xp, x: x.compress([True, False, True], axis=0), X, **ANALYTIC)
 add(
     "Tensor.choose",
