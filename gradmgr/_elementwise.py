@@ -19,7 +19,6 @@ functions 40 ns slower.
 from __future__ import annotations
 
 import builtins
-import linecache
 import re
 import types
 from collections.abc import Callable
@@ -31,7 +30,7 @@ import numpy as np
 from gradmgr import _xp, errors
 from gradmgr._broadcast import fit, is_complex, spread
 from gradmgr._inplace import with_keywords
-from gradmgr._op import INPUTS, PULLS, Grads, Op, Owned, Rule, accumulate, enroll, one_input, reads, renamed
+from gradmgr._op import INPUTS, PULLS, Grads, Op, Owned, Rule, accumulate, enroll, one_input, reads
 from gradmgr._recorder import Stack, current
 from gradmgr._tensor import Tensor
 
@@ -212,6 +211,18 @@ _PULL_INPUT = """\
         owned.add({mark})
 """
 
+# What stands for a function, with its parameters, until its first call compiles the template and gives it that code;
+# it stays the function that others hold. Compiling all at once made importing take 31 ms beside NumPy's 52; so it
+# takes 21. A function whose `__code__` was replaced is not slower to call.
+_STUBS = {
+    "operator x": "def made(x, /):\n    return first('operator')(x)\n",
+    "operator xy": "def made(x, y, /):\n    return first('operator')(x, y)\n",
+    "reflected xy": "def made(y, x, /):\n    return first('reflected')(y, x)\n",
+    "door x": "def made(x, /, out=None, where=True, dtype=None):\n    return first('door')(x, out, where, dtype)\n",
+    "door xy": "def made(x, y, /, out=None, where=True, dtype=None):\n"
+    "    return first('door')(x, y, out, where, dtype)\n",
+}
+
 _LOCAL = {"x": "a", "y": "b", "out": "c"}  # what the templates call each name a rule may ask for
 _MARK = {"x": "i", "y": "j"}
 
@@ -258,21 +269,35 @@ def _compiled(source: str) -> types.FunctionType:
 
 
 def _function(source: str, name: str, file: str, scope: dict[str, Any]) -> Callable[..., Any]:
-    """Make a function of a source text in which "@" stands for the op's name; tracebacks show its source."""
+    """Make a function of a source text in which "@" stands for the op's name."""
     shared = _compiled(source)
     filename, op = f"<gradmgr {file}>", scope["op"].name
-    text = source.replace("@", op)
-    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     constants = tuple([c.replace("@", op) if isinstance(c, str) else c for c in shared.__code__.co_consts])
     code = shared.__code__.replace(co_consts=constants, co_name=name, co_qualname=name, co_filename=filename)
     return types.FunctionType(code, scope, name, shared.__defaults__)
 
 
+def _show(source: str, file: str, op: Op) -> None:
+    """Let tracebacks show a function's source."""
+    import linecache  # late, as what it imports takes 1 ms
+
+    text, filename = source.replace("@", op.name), f"<gradmgr {file}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+
+
+def _source_of_rule(text: str) -> str:
+    words = re.findall(r"\w+", text)
+    asked = [name for name in ("x", "y", "out") if name in words]
+    return f"def rule({', '.join(['g', *asked])}):\n    return {text}\n"
+
+
 def _rule_of_text(text: str, op: Op) -> Rule:
     """Make a rule's function out of its algebra: "g * y" is lambda g, y: g * y."""
-    asked = [name for name in ("x", "y", "out") if re.search(rf"\b{name}\b", text)]
-    source = f"def rule({', '.join(['g', *asked])}):\n    return {text}\n"
-    return _function(source, "rule", f"rule of {op.name}: {text}", {"op": op})
+    return _function(_source_of_rule(text), "rule", _file_of_rule(text, op), {"op": op})
+
+
+def _file_of_rule(text: str, op: Op) -> str:
+    return f"rule of {op.name}: {text}"
 
 
 # ---------------------------------------------------------------- the declarations
@@ -303,6 +328,7 @@ class _Declaration:
     ) -> None:
         self.op = op = Op(name, kernel)
         rules = [_rule_of_text(rule, op) if isinstance(rule, str) else rule for rule in algebra]
+        self.texts = [rule for rule in algebra if isinstance(rule, str)]
         self.inputs = "xy"[: len(rules)]
         self.on_offer = (*self.inputs, "out")
         self.rules = dict(zip(self.inputs, rules, strict=True))
@@ -316,6 +342,7 @@ class _Declaration:
         self.operate = operate
         self.push_rules = [(rule, self._asked(rule)) for rule in (jvp or rules)]
         self.layouts: dict[str, tuple[str, list[str]]] = {}  # by code: the tracked inputs, the fields kept
+        self.late: dict[str, tuple[types.FunctionType, str, str, str]] = {}  # by kind: what `first` compiles
         self.scope: dict[str, Any] = {
             "__builtins__": builtins,
             "__name__": __name__,  # becomes the functions' __module__
@@ -327,6 +354,7 @@ class _Declaration:
             "REJECTIONS": errors.REJECTIONS,
             "explain": _xp.explain,
             "current": current,
+            "first": self.first,
             "fit": fit,
             "kernel": kernel,
             "ndarray": np.ndarray,
@@ -345,46 +373,66 @@ class _Declaration:
     def make(self) -> Made:
         """Enter the pulls in the table and return the functions."""
         name, op, binary = self.op.name, enroll(self.op), len(self.inputs) == 2
-        entries = {tracked: self._pull(tracked) for tracked in (("x", "y", "xy") if binary else ("x",))}
-        entry = (_ENTRY_2 if binary else _ENTRY_1).format(**entries)
+        for tracked in ("x", "y", "xy") if binary else ("x",):
+            self._pull(tracked)
+        entry = partial(self._with_entries, _ENTRY_2 if binary else _ENTRY_1)
         op.entry = self._when_used(entry, "entry", f"entry of {name}", partial(setattr, op, "entry"))
         op.push = self.push
-        record = _RECORD_2 if binary else _RECORD_1
-
         call = f"kernel({', '.join('ab'[: len(self.inputs)])})"
-
-        def function(head: str, file: str, result: str) -> Callable[..., Any]:
-            return _function((head + record).format(result=result, **entries), name, file, self.scope)
-
-        door = function(_DOOR_2 if binary else _DOOR_1, name, call)
-        self.scope["door"] = door
+        self.scope["door"] = door = self._stub("door", _DOOR_2 if binary else _DOOR_1, call)
         if self.operate is None:
             return Made(op, door)
-        operator = function(_OPERATOR_2 if binary else _OPERATOR_1, f"operator {name}", self.operate)
+        operator = self._stub("operator", _OPERATOR_2 if binary else _OPERATOR_1, self.operate)
         # The ufunc, not the operator: Python would add a complex number and a NumPy scalar to a Python number.
-        reflected = function(_REFLECTED_2, f"reflected {name}", call) if binary else None
+        reflected = self._stub("reflected", _REFLECTED_2, call) if binary else None
         return Made(op, door, operator, reflected)
 
-    def _pull(self, tracked: str) -> str:
-        """Enter the pull for these tracked inputs in the table; return the expression that makes its entry."""
+    def _stub(self, kind: str, head: str, result: str) -> types.FunctionType:
+        name, shared = self.op.name, _compiled(_STUBS[f"{kind} {self.inputs}"])
+        code = shared.__code__.replace(co_name=name, co_qualname=name)
+        function = types.FunctionType(code, self.scope, name, shared.__defaults__)
+        file = name if kind == "door" else f"{kind} {name}"
+        self.late[kind] = function, head + (_RECORD_2 if len(self.inputs) == 2 else _RECORD_1), file, result
+        return function
+
+    def first(self, kind: str) -> Callable[..., Any]:
+        """Give a function its code."""
+        function, template, file, result = self.late[kind]
+        source = self._with_entries(template, result=result)
+        for text in self.texts:  # no rule runs before a function of its op has
+            _show(_source_of_rule(text), _file_of_rule(text, self.op), self.op)
+        _show(source, file, self.op)
+        function.__code__ = _function(source, self.op.name, file, self.scope).__code__
+        return function
+
+    def _with_entries(self, template: str, **more: str) -> str:
+        """Fill in the expressions that make the entries."""
+        entries = {tracked: _expression(f"@.{tracked}", tracked, fields) for tracked, fields in self.layouts.values()}
+        return template.format(**entries, **more)
+
+    def _pull(self, tracked: str) -> None:
+        """Enter the pull for these tracked inputs in the table."""
         code = f"{self.op.name}.{tracked}"
         fields = _fields(tracked, {want for v in tracked for want in self.wants[v]})
         self.layouts[code] = tracked, fields
-        source = _pull_source(tracked, fields, self.results, self.holomorphic)
+        source = partial(_pull_source, tracked, fields, self.results, self.holomorphic)
         name = f"pull_{self.op.name}"
         PULLS[code] = self._when_used(source, name, f"derivative of {code}", partial(PULLS.__setitem__, code))
         INPUTS[code] = _two_inputs if tracked == "xy" else one_input
-        return _expression(f"@.{tracked}", tracked, fields)
 
-    def _when_used(self, source: str, name: str, file: str, put: Callable[[Any], None]) -> Callable[..., Any]:
+    def _when_used(
+        self, source: Callable[[], str], name: str, file: str, put: Callable[[Any], None]
+    ) -> Callable[..., Any]:
         """Make a function that at its first call is compiled and put in its own place; saves import time."""
 
         def first(*args: Any) -> Any:
-            function = _function(source, name, file, self.scope)
+            text = source()
+            _show(text, file, self.op)
+            function = _function(text, name, file, self.scope)
             put(function)
             return function(*args)
 
-        return renamed(first, name)
+        return first
 
     def pull_complex(self, e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
         """Pull by the conjugated map, as reverse mode asks of a holomorphic function."""
