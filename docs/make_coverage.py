@@ -19,10 +19,10 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
 from samples import CONSTANTS, CREATION, SAMPLES, Sample, gradients  # noqa: E402  # found through the line above
-from samples.gpu import refusal, refused_call  # noqa: E402
+from samples.gpu import refusal, refused_call  # noqa: E402  # as above
 
-import gradmgr.numpy as gnp  # noqa: E402
-from gradmgr.numpy._refused import REFUSED  # noqa: E402
+import gradmgr.numpy as gnp  # noqa: E402  # as above
+from gradmgr.numpy._refused import REFUSED  # noqa: E402  # as above
 
 PAGE = HERE / "coverage.md"
 CLASSES = ("vectorize",)  # used as functions

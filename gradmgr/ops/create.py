@@ -255,7 +255,7 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
 
 def eye(
     N: int,  # noqa: N803  # NumPy's names
-    M: int | None = None,  # noqa: N803
+    M: int | None = None,  # noqa: N803  # NumPy's name
     k: int = 0,
     dtype: Any = float,
     order: str = "C",

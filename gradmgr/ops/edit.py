@@ -770,7 +770,7 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:  # no
 
 def tri(
     N: int,  # noqa: N803  # NumPy's names
-    M: int | None = None,  # noqa: N803
+    M: int | None = None,  # noqa: N803  # NumPy's name
     k: int = 0,
     dtype: Any = float,
     *,

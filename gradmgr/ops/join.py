@@ -50,7 +50,7 @@ def concatenate(
     """Join along an axis as `numpy.concatenate`; flattened with axis=None."""
     given = list(arrays)
     if not isinstance(out, Tensor) and not holds_tensor(given):
-        return np.concatenate(given, axis, out, dtype=dtype, casting=casting)  # type: ignore[call-overload]
+        return np.concatenate(given, axis, out, dtype=dtype, casting=casting)  # type: ignore[call-overload]  # a dtype of None
     if out is not None and not isinstance(out, Tensor) and not _xp.is_array(out):
         raise TypeError(f"concatenate: 'out' must be an array or a Tensor; found {type(out).__name__}")
     if out is not None and dtype is not None:

@@ -128,7 +128,7 @@ _LETTER = {"f": "s", "d": "d", "F": "c", "D": "z"}
 
 
 def _lapack(name: str, dtype: Any) -> Any:
-    import scipy.linalg.lapack  # type: ignore[import-untyped,import-not-found,unused-ignore]
+    import scipy.linalg.lapack
 
     return getattr(scipy.linalg.lapack, _LETTER[dtype.char] + name)
 
@@ -152,7 +152,7 @@ def _factor(a: Any) -> _LU | None:
 
 
 def _factor_on_gpu(a: Any) -> _LU:
-    import cupyx.scipy.linalg  # type: ignore[import-not-found,unused-ignore]
+    import cupyx.scipy.linalg
 
     lu, pivots = cupyx.scipy.linalg.lu_factor(a, check_finite=False)
     return _LU((lu,), (pivots,), singular=False)
@@ -161,7 +161,7 @@ def _factor_on_gpu(a: Any) -> _LU:
 def _solve_by_lu(lu: Any, pivots: Any, b: Any, adjoint: bool) -> Any:
     """Solve one system with b of two axes."""
     if _xp.namespace(lu) is not np:
-        import cupyx.scipy.linalg  # type: ignore[import-not-found,unused-ignore]
+        import cupyx.scipy.linalg
 
         return cupyx.scipy.linalg.lu_solve((lu, pivots), b, trans=2 if adjoint else 0, check_finite=False)
     x, _ = _lapack("getrs", lu.dtype)(lu, pivots, b, trans=2 if adjoint else 0)
@@ -619,7 +619,7 @@ def _dense_triangle(a: Any, lower: bool, unit: bool) -> Any:
 
 
 def _triangular_on_gpu(a: Any, b: Any, lower: bool, unit: bool, adjoint: bool) -> Any:
-    import cupyx.scipy.linalg  # type: ignore[import-not-found,unused-ignore]
+    import cupyx.scipy.linalg
 
     xp = _xp.namespace(a)
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -678,7 +678,7 @@ _TRANS = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}
 
 def _scipy_linalg(asked: str) -> Any:
     try:
-        import scipy.linalg  # type: ignore[import-untyped,import-not-found,unused-ignore]
+        import scipy.linalg
     except ImportError as error:
         raise errors.MissingDependencyError(
             f"linalg.{asked} needs SciPy, which is not installed; pip install scipy"
@@ -690,7 +690,7 @@ def _library(asked: str, *given: Any) -> Any:
     """Return scipy.linalg, or CuPy's for arrays on a GPU."""
     if all(not _xp.is_array(raw(t)) or _xp.namespace(raw(t)) is np for t in given):
         return _scipy_linalg(asked)
-    import cupyx.scipy.linalg  # type: ignore[import-not-found,unused-ignore]
+    import cupyx.scipy.linalg
 
     return cupyx.scipy.linalg
 

@@ -45,7 +45,7 @@ def _library(name: str, arrays: tuple[Any, ...]) -> Any:
     if _xp.loaded_cupy() is not None and any(_xp.namespace(a) is not np for a in arrays):
         return importlib.import_module("cupyx.scipy.special")
     try:
-        import scipy.special as module  # type: ignore[import-untyped,import-not-found,unused-ignore]
+        import scipy.special as module
     except ImportError as error:
         raise errors.MissingDependencyError(
             f"special.{name} needs SciPy, which is not installed; pip install scipy"
@@ -100,7 +100,7 @@ _REORDERED = frozenset(("expit", "exprel", "gauss", "log_expit", "log_ndtr", "xl
 def _narrow() -> np.dtype[Any]:
     """Return what halves and short integers become: as in the SciPy that is installed, else as in the newest."""
     try:
-        import scipy  # type: ignore[import-untyped,import-not-found,unused-ignore]
+        import scipy
     except ImportError:
         return _xp.F4
     return _xp.F8 if np.lib.NumpyVersion(scipy.__version__) < "1.18.0" else _xp.F4
