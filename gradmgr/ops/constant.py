@@ -59,6 +59,14 @@ def _place_of_out(function: Callable[..., Any]) -> tuple[int, tuple[str, ...]] |
     return (names.index("out"), names[names.index("out") :]) if "out" in names else None
 
 
+def standing_for(function: Callable[..., Any], call: Callable[..., Any], doc: str) -> Callable[..., Any]:
+    """Give a function that stands for one of NumPy's its name, signature (for inspect) and a line of help."""
+    call.__name__ = call.__qualname__ = function.__name__
+    call.__dict__["__wrapped__"] = function
+    call.__doc__ = doc
+    return call
+
+
 def constant(function: Callable[..., Any], arrays_first: int = 0) -> Callable[..., Any]:
     """Let a NumPy function take Tensors: computed on the values, never recorded.
 
@@ -101,10 +109,7 @@ def constant(function: Callable[..., Any], arrays_first: int = 0) -> Callable[..
                 f"{name} does not run on a GPU with these arguments: {error}; move to the CPU with .to('cpu') for it"
             ) from error
 
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"`numpy.{name}` on the values; the result carries no gradient."
-    call.__dict__["__wrapped__"] = function  # for inspect.signature, which the Array API's suite and help() ask
-    return call
+    return standing_for(function, call, f"`numpy.{name}` on the values; the result carries no gradient.")
 
 
 def valued_operator(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -229,10 +234,9 @@ def output(function: Callable[..., Any], value: Callable[[Any], Any] = _on_host)
             errors.put_name(error, function.__name__)
             raise
 
-    call.__name__ = call.__qualname__ = function.__name__
-    call.__dict__["__wrapped__"] = function  # for inspect.signature
-    call.__doc__ = f"`numpy.{function.__name__}` of the values, copied from a GPU where they live there."
-    return call
+    return standing_for(
+        function, call, f"`numpy.{function.__name__}` of the values, copied from a GPU where they live there."
+    )
 
 
 save = output(np.save)

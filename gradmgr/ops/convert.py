@@ -66,6 +66,11 @@ def cast_to(a: Any, dtype: Any) -> Any:
     return a if dtype is None or a.dtype == np.dtype(dtype) else as_type(a, dtype)
 
 
+def constant_of(value: Any, dtype: Any) -> Any:
+    """Return a number as a NumPy scalar of this dtype."""
+    return np.asarray(value).astype(dtype)[()]
+
+
 def untracked(value: Any, function: str, name: str) -> Any:
     """Return a parameter in which there is no derivative, as a plain array or whatever else it is.
 

@@ -14,7 +14,7 @@ from gradmgr._inplace import copied
 from gradmgr._recorder import is_tracked
 from gradmgr._tensor import Tensor, describe, raw, wrap
 from gradmgr.ops.arithmetic import absolute, exp, floor, log, power
-from gradmgr.ops.constant import holds_numbers
+from gradmgr.ops.constant import holds_numbers, standing_for
 from gradmgr.ops.convert import astype, from_nested, holds_tensor, laid_out, lift, read_order, to
 from gradmgr.ops.join import stack
 from gradmgr.ops.shape import expand_dims, moveaxis, reshape
@@ -366,10 +366,7 @@ def _made_from_numbers(function: Callable[..., Any], instead: str) -> Callable[.
             errors.put_name(error, name)
             raise
 
-    call.__name__ = call.__qualname__ = name
-    call.__dict__["__wrapped__"] = function  # for inspect.signature
-    call.__doc__ = f"Return what `numpy.{name}` does, as a Tensor or a tuple of them."
-    return call
+    return standing_for(function, call, f"Return what `numpy.{name}` does, as a Tensor or a tuple of them.")
 
 
 _COUNT = "pass a count, which has no derivative"
@@ -406,10 +403,9 @@ def _read_by(function: Callable[..., Any]) -> Callable[..., Any]:
             errors.put_name(error, name)
             raise
 
-    call.__name__ = call.__qualname__ = name
-    call.__dict__["__wrapped__"] = function  # for inspect.signature
-    call.__doc__ = f"Return what `numpy.{name}` reads: Tensors of numbers; NumPy's own object of anything else."
-    return call
+    return standing_for(
+        function, call, f"Return what `numpy.{name}` reads: Tensors of numbers; NumPy's own object of anything else."
+    )
 
 
 frombuffer = _read_by(np.frombuffer)

@@ -17,7 +17,7 @@ from gradmgr._inplace import as_type, store
 from gradmgr._op import Function, linear
 from gradmgr._tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import add, choose, exp, imag, maximum, minimum, multiply, real, sqrt
-from gradmgr.ops.convert import NOT_GIVEN, cast_to, is_plain, lift
+from gradmgr.ops.convert import NOT_GIVEN, cast_to, constant_of, is_plain, lift
 from gradmgr.ops.shape import broadcast_to as broadcast_any
 from gradmgr.ops.shape import flip, ravel, reshape
 
@@ -547,18 +547,14 @@ def _masked_var(a: Any, axes: Axes, ddof: Any, keepdims: Any, mask: Any, centre:
     return total / maximum.door(count - ddof, 0)
 
 
-def _root(z: Any) -> Any:
+def root(z: Any) -> Any:
     """The square root, with derivative 0 at 0: all values are equal there."""
     zero = raw(z) == 0
-    return choose(zero, _constant_of(0, z.dtype), sqrt.door(choose(zero, _constant_of(1, z.dtype), z)))
-
-
-def _constant_of(value: Any, dtype: Any) -> Any:
-    return np.asarray(value).astype(dtype)[()]
+    return choose(zero, constant_of(0, z.dtype), sqrt.door(choose(zero, constant_of(1, z.dtype), z)))
 
 
 var = _dispersion(_var, "var", lambda z: z)
-std = _dispersion(_std, "std", _root)
+std = _dispersion(_std, "std", root)
 
 
 def _extreme(op: Any, name: str, pick: Any, pick_sign: int) -> Any:
@@ -585,7 +581,7 @@ def _extreme(op: Any, name: str, pick: Any, pick_sign: int) -> Any:
         if mask is not None:
             # What loses against everything, so that it takes no share of a gradient that is due to `initial`.
             floating = _xp.is_differentiable(a.dtype) and a.dtype.kind != "c"
-            a = masked(mask, a, _constant_of(-pick_sign * np.inf, a.dtype) if floating else raw(initial))
+            a = masked(mask, a, constant_of(-pick_sign * np.inf, a.dtype) if floating else raw(initial))
         if initial is not NOT_GIVEN and _count(a.shape, axes) == 0:
             # There is nothing but the initial value; a sum of nothing, 0, has the shape and the history.
             z = _sum(a, axes, bool(keepdims)) + initial

@@ -24,7 +24,17 @@ from gradmgr._op import Function
 from gradmgr._tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import choose, fmax, fmin, multiply, real, sqrt
 from gradmgr.ops.constant import constant
-from gradmgr.ops.convert import NOT_GIVEN, as_tensor, cast_to, holds_tensor, is_plain, lift, together, untracked
+from gradmgr.ops.convert import (
+    NOT_GIVEN,
+    as_tensor,
+    cast_to,
+    constant_of,
+    holds_tensor,
+    is_plain,
+    lift,
+    together,
+    untracked,
+)
 from gradmgr.ops.join import concatenate
 from gradmgr.ops.order import library
 from gradmgr.ops.products import matmul
@@ -38,6 +48,7 @@ from gradmgr.ops.reduce import (
     mask_of,
     masked,
     mean,
+    root,
     running_axis,
     std,
     var,
@@ -75,10 +86,6 @@ def _reduced(shape: tuple[int, ...], axes: Axes, keepdims: bool) -> tuple[int, .
 
 def _is_inexact(dtype: Any) -> bool:
     return _xp.is_differentiable(dtype)
-
-
-def _constant_of(value: float, dtype: Any) -> Any:
-    return np.asarray(value).astype(dtype)[()]
 
 
 def _finished(z: Any, out: Any, name: str) -> Any:
@@ -345,7 +352,7 @@ def nanmedian(
     ranks = np.stack([(counts - 1) // 2, counts // 2])
     lower_upper = _picked(a, axes, _places(values, np.clip(ranks, 0, values.shape[0] - 1)))
     lower_upper = lower_upper if _is_inexact(a.dtype) else as_type(lower_upper, np.float64)
-    half = _constant_of(0.5, lower_upper.dtype)
+    half = constant_of(0.5, lower_upper.dtype)
     z = _nan_where(counts == 0, lower_upper[0] * half + lower_upper[1] * half, "All-NaN slice encountered")
     return _finished(reshape(z, _reduced(a.shape, axes, _keeps(keepdims))), out, "nanmedian")
 
@@ -362,7 +369,7 @@ def _nan_where(bad: Any, z: Any, warning: str) -> Any:
     if not bad.any():
         return z
     errors.warn(warning, RuntimeWarning)
-    return choose(bad, _constant_of(np.nan, z.dtype), z)
+    return choose(bad, constant_of(np.nan, z.dtype), z)
 
 
 # ---------------------------------------------------------------- quantiles
@@ -588,7 +595,7 @@ nanpercentile = _quantile("nanpercentile", 100, skips_nan=True)
 def _without_nan(a: Any, neutral: float) -> Any:
     """Return a with a constant for each NaN, so that what is there has no part in any derivative."""
     nan = _is_nan(raw(a))
-    return a if nan is None or not nan.any() else choose(nan, _constant_of(neutral, a.dtype), a)
+    return a if nan is None or not nan.any() else choose(nan, constant_of(neutral, a.dtype), a)
 
 
 def _nan_total(op: Any, name: str, neutral: int) -> Any:
@@ -692,13 +699,13 @@ def nanmean(
     if _all_count(here, a.shape, axes) > 0:
         return mean(a, axes, dtype, out, keeps)
     a = cast_to(a, dtype)
-    sums = total(masked(here, a, _constant_of(0, a.dtype)), axes, keepdims=keeps)
+    sums = total(masked(here, a, constant_of(0, a.dtype)), axes, keepdims=keeps)
     count = here.sum(axis=axes, keepdims=keeps)
     return _finished(_over_counts(sums, count, "Mean of empty slice"), out, "nanmean")
 
 
 def _nan_var(a: Any, here: Any, axes: Axes, ddof: Any, keeps: bool, centre: Any) -> Any:
-    zero = _constant_of(0, a.dtype)
+    zero = constant_of(0, a.dtype)
     a = masked(here, a, zero)
     if centre is NOT_GIVEN:
         count = np.maximum(here.sum(axis=axes, keepdims=True), 1)
@@ -707,12 +714,6 @@ def _nan_var(a: Any, here: Any, axes: Axes, ddof: Any, keeps: bool, centre: Any)
     squares = real.door(off * conj.door(off)) if is_complex(off) else off * off
     degrees = here.sum(axis=axes, keepdims=keeps) - ddof
     return _over_counts(total(squares, axes, keepdims=keeps), degrees, "Degrees of freedom <= 0 for slice.")
-
-
-def _root(z: Any) -> Any:
-    """The square root, with derivative 0 at 0: all values are equal there."""
-    zero = raw(z) == 0
-    return choose(zero, _constant_of(0, z.dtype), sqrt.door(choose(zero, _constant_of(1, z.dtype), z)))
 
 
 def _nan_dispersion(name: str, of_numbers: Any, finish: Any) -> Any:
@@ -755,7 +756,7 @@ def _nan_dispersion(name: str, of_numbers: Any, finish: Any) -> Any:
 
 
 nanvar = _nan_dispersion("nanvar", var, lambda z: z)
-nanstd = _nan_dispersion("nanstd", std, _root)
+nanstd = _nan_dispersion("nanstd", std, root)
 
 
 def _nan_shares(g: Any, x: Any, out: Any, axes: Axes) -> Any:
@@ -811,7 +812,7 @@ def _nan_extreme(name: str, combine: Any) -> Any:
             raise ValueError(f"{name}: zero-size array to reduction operation which has no identity")
         if mask is not None:
             # NaN loses against everything; an integer array has none, and needs none but the initial value.
-            a = masked(mask, a, _constant_of(np.nan if _is_inexact(a.dtype) else raw(initial), a.dtype))
+            a = masked(mask, a, constant_of(np.nan if _is_inexact(a.dtype) else raw(initial), a.dtype))
         if initial is not NOT_GIVEN and _length(a.shape, axes) == 0:
             z = total(a, axes, keepdims=keeps) + initial  # a sum of nothing has the history
         else:
