@@ -11,10 +11,11 @@
 (2,)
 """
 
-from gradmgr import errors, graph, numpy, special
+from gradmgr import _batched, _diary, _grad, _listen, _methods, _picture, _saved, _spill  # noqa: F401  # not used yet
+from gradmgr import anomaly, checkpoint, errors, forward_ad, function, functional, graph, numpy, profiler, special, vmap  # noqa: F401  # not used yet
 from gradmgr._backward import AttachSpec
 from gradmgr._einops import register_einops
-from gradmgr._recorder import enable_grad, no_grad
+from gradmgr._modes import enable_grad, no_grad
 from gradmgr._tensor import Tensor, from_dlpack, tensor
 from gradmgr.errors import GradcheckError
 from gradmgr.gradcheck import gradcheck

@@ -7,23 +7,18 @@ forward mode, no_grad) is a `Stack`, the slow road.
 
 from __future__ import annotations
 
-import functools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextvars import ContextVar
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from gradmgr import _xp, errors
 from gradmgr._tensor import Tensor, wrap
 
-F = TypeVar("F", bound=Callable[..., Any])
 Groups = tuple[tuple["Recorder", ...], ...]
 
 _current: ContextVar[Any] = ContextVar("gradmgr_current", default=None)
 current = _current.get
-# The no_grad and enable_grad blocks entered in this context, each with what was current before.
-_modes: ContextVar[tuple[Any, ...]] = ContextVar("gradmgr_modes", default=())
 
 
 class _Crowd:
@@ -125,31 +120,57 @@ class Recorder:
         raise NotImplementedError
 
 
+class Watcher:
+    """Sees every operation of its context, whoever records it; the slow road only.
+
+    A watcher stands on the Stack beside the recorders until it is closed.
+    """
+
+    __slots__ = ("open",)
+
+    def __init__(self) -> None:
+        self.open = True
+
+    def given(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Called before `op` is computed; returns the inputs, or what is to stand for them."""
+        return inputs
+
+    def made(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
+        """Called with the array, or tuple of arrays, that `op` made; not where it raised."""
+
+
 class Stack:
     """Several recorders, or none that listens: immutable, replaced when one enters or leaves.
 
     `groups` holds those that listen, outermost group first; members of one group do not hear
     each other's derivatives. `everyone` also holds those that no_grad hides: a write in place
-    must make its tensor unknown to them too.
+    must make its tensor unknown to them too. `watchers` stand in the order they entered.
     """
 
-    __slots__ = ("everyone", "groups")
+    __slots__ = ("everyone", "groups", "watchers")
 
-    def __init__(self, groups: Groups, everyone: Groups) -> None:
+    def __init__(self, groups: Groups, everyone: Groups, watchers: tuple[Watcher, ...] = ()) -> None:
         self.groups = groups
         self.everyone = everyone
+        self.watchers = watchers
 
     def call(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...] = ()) -> Any:
         """Compute `op` once and let every recorder that knows an input take it down, outermost first.
 
         An op of several results gives a tuple of Tensors.
         """
+        for watcher in self.watchers:
+            if watcher.open:
+                inputs = watcher.given(op, inputs, params)
         arrays = [t._array if isinstance(t, Tensor) else t for t in inputs]
         try:
             made = op.kernel(*arrays, *params)
         except errors.REJECTIONS as error:
             _xp.explain(error, op.name, *arrays)
             raise
+        for watcher in self.watchers:
+            if watcher.open:
+                watcher.made(op, inputs, params, made)
         z = tuple([wrap(part) for part in made]) if made.__class__ is tuple else wrap(made)
         lower: list[Recorder] = []
         for group in self.groups:
@@ -190,21 +211,26 @@ def _groups_of(state: Any) -> tuple[Groups, Groups]:
     return ((state,),), ((state,),)
 
 
+def watchers_of(state: Any) -> tuple[Watcher, ...]:
+    """Return the watchers in a state that are open, the one that entered last last."""
+    return tuple(w for w in state.watchers if w.open) if isinstance(state, Stack) else ()
+
+
 def _without(groups: Groups, gone: Iterable[Recorder]) -> Groups:
     kept = (tuple(rec for rec in group if rec.open and rec not in gone) for group in groups)
     return tuple(group for group in kept if group)
 
 
-def _state(groups: Groups, everyone: Groups) -> Any:
+def _state(groups: Groups, everyone: Groups, watchers: tuple[Watcher, ...]) -> Any:
     """Return the simplest thing that says the same: None, a lone tape, or a Stack."""
-    if groups == everyone:
+    if groups == everyone and not watchers:
         if not groups:
             return None
         if len(groups) == 1 and len(groups[0]) == 1:
             lone = groups[0][0]
             if lone.is_tape and not lone.strays:
                 return lone
-    return Stack(groups, everyone)
+    return Stack(groups, everyone, watchers)
 
 
 def recorders(state: Any) -> list[Recorder]:
@@ -224,10 +250,11 @@ def enter(*group: Recorder) -> None:
         _current.set(group[0])
         return
     groups, everyone = (_without(part, ()) for part in _groups_of(state))
-    below = _state(groups, everyone)  # without what was released in another context
+    watchers = watchers_of(state)
+    below = _state(groups, everyone, watchers)  # without what was released in another context
     for rec in group:
         rec.below = below
-    _current.set(_state((*groups, group), (*everyone, group)))
+    _current.set(_state((*groups, group), (*everyone, group), watchers))
 
 
 def leave(*gone: Recorder) -> None:
@@ -239,7 +266,22 @@ def leave(*gone: Recorder) -> None:
         _current.set(None)
         return
     groups, everyone = _groups_of(state)
-    _current.set(_state(_without(groups, gone), _without(everyone, gone)))
+    _current.set(_state(_without(groups, gone), _without(everyone, gone), watchers_of(state)))
+
+
+def watch(watcher: Watcher) -> None:
+    """Let a watcher see what is computed from here on in this context, and in those made of it."""
+    state = current()
+    groups, everyone = _groups_of(state)
+    _current.set(_state(groups, everyone, (*watchers_of(state), watcher)))
+
+
+def unwatch(watcher: Watcher) -> None:
+    """Close a watcher, and take every closed one out of what is current."""
+    watcher.open = False
+    state = current()
+    if isinstance(state, Stack):
+        _current.set(_state(state.groups, state.everyone, watchers_of(state)))
 
 
 def rebind(x: Tensor, z: Tensor) -> Tensor:
@@ -258,6 +300,11 @@ def rebind(x: Tensor, z: Tensor) -> Tensor:
     return x
 
 
+def become(state: Any) -> None:
+    """Make `state` current from here on."""
+    _current.set(state)
+
+
 class during:  # noqa: N801  # reads as a statement: `with during(state):`
     """Make `state` current in a with block."""
 
@@ -273,18 +320,43 @@ class during:  # noqa: N801  # reads as a statement: `with during(state):`
         _current.reset(self.token)
 
 
-def hidden(state: Any) -> Any:
-    """Return `state` with its tapes hidden: forward mode goes on, writes are still told to all."""
+def hidden(state: Any, *, forward_too: bool = False) -> Any:
+    """Return `state` with its tapes hidden: forward mode goes on unless asked for, writes are still told to all."""
     groups, everyone = _groups_of(state)
-    listening = (tuple(rec for rec in group if not rec.is_tape) for group in groups)
-    return _state(tuple(group for group in listening if group), everyone)
+    listening = (tuple(rec for rec in group if not (rec.is_tape or forward_too)) for group in groups)
+    return _state(tuple(group for group in listening if group), everyone, watchers_of(state))
+
+
+def shown(state: Any) -> Any:
+    """Return `state` with everyone listening who was hidden."""
+    everyone = _without(_groups_of(state)[1], ())
+    return _state(everyone, everyone, watchers_of(state))
+
+
+def back_to(before: Any, now: Any) -> Any:
+    """Return `now` with those listening who listened `before`, and those who came since; watchers as now."""
+    groups, earlier = _groups_of(before)
+    _, everyone = _groups_of(now)
+    listening = [rec for group in groups for rec in group]
+    known = [rec for group in earlier for rec in group]
+    kept = (tuple(rec for rec in group if rec in listening or rec not in known) for group in everyone)
+    return _state(tuple(group for group in kept if group), everyone, watchers_of(now))
+
+
+def beside(state: Any, now: Any) -> Any:
+    """Return `state` with the watchers of `now` added to its own."""
+    own = watchers_of(state)
+    more = tuple(w for w in watchers_of(now) if w not in own)
+    if not more:
+        return state
+    return _state(*_groups_of(state), (*own, *more))
 
 
 def told(below: Any, now: Any) -> Any:
     """Return the state for callbacks: who listens is as in `below`, writes in place are told to all of `now`."""
     groups, _ = _groups_of(below)
     _, everyone = _groups_of(now)
-    return _state(_without(groups, ()), everyone)
+    return _state(_without(groups, ()), everyone, watchers_of(now))
 
 
 def carry_over(before: Any, after: Any) -> None:
@@ -294,92 +366,3 @@ def carry_over(before: Any, after: Any) -> None:
         new = tuple(rec for rec in group if rec.open and rec not in known)
         if new:
             enter(*new)
-
-
-class _Mode:
-    """A context manager and decorator that changes what listens."""
-
-    __slots__ = ()
-
-    def _wanted(self, state: Any) -> Any:
-        raise NotImplementedError
-
-    def __enter__(self) -> None:
-        state = current()
-        _modes.set((*_modes.get(), (self, state)))
-        _current.set(self._wanted(state))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        # What was entered or released inside the block stays so.
-        entered = _modes.get()
-        last = max(k for k, (mode, _) in enumerate(entered) if mode is self)
-        _modes.set(entered[:last] + entered[last + 1 :])
-        before, now = entered[last][1], current()
-        groups, _ = _groups_of(before)
-        _, everyone = _groups_of(now)
-        listening = [rec for group in groups for rec in group]
-        earlier = recorders(before)
-        kept = (tuple(rec for rec in group if rec in listening or rec not in earlier) for group in everyone)
-        _current.set(_state(tuple(group for group in kept if group), everyone))
-
-    def __call__(self, function: F) -> F:
-        import inspect
-
-        if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
-            raise TypeError(
-                f"{type(self).__name__} decorates plain functions; {function.__qualname__} is a generator or "
-                f"coroutine function; write `with {type(self).__name__}():` in its body"
-            )
-        make = type(self)
-
-        @functools.wraps(function)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            with make():
-                return function(*args, **kwargs)
-
-        return wrapped  # type: ignore[return-value]  # functools.wraps keeps the signature
-
-
-class no_grad(_Mode):  # noqa: N801  # torch's spelling
-    """Stop every manager from recording, in a with block or a decorated function.
-
-    A write in place under no_grad makes its tensor a constant from there on.
-
-    >>> import gradmgr
-    >>> x = gradmgr.tensor([3.0])
-    >>> gm = gradmgr.GradManager().attach(x)
-    >>> with gm:
-    ...     with gradmgr.no_grad():
-    ...         c = x * x
-    ...     gm.backward(c * x)
-    >>> x.grad
-    Tensor([9.])
-    """
-
-    __slots__ = ()
-
-    def _wanted(self, state: Any) -> Any:
-        return hidden(state)
-
-
-class enable_grad(_Mode):  # noqa: N801  # torch's spelling
-    """Let the managers that `no_grad` stopped record again, in a with block or a decorated function.
-
-    >>> import gradmgr
-    >>> x = gradmgr.tensor([3.0])
-    >>> gm = gradmgr.GradManager().attach(x)
-    >>> with gm, gradmgr.no_grad():
-    ...     with gradmgr.enable_grad():
-    ...         y = x * x
-    ...     gm.backward(y)
-    >>> x.grad
-    Tensor([6.])
-    """
-
-    __slots__ = ()
-
-    def _wanted(self, state: Any) -> Any:
-        _, everyone = _groups_of(state)
-        return _state(_without(everyone, ()), _without(everyone, ()))

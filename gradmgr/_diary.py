@@ -1,0 +1,1 @@
+"""What a traced recording leaves behind: `GradManager.summary` and `GradManager.explain`."""

@@ -1,0 +1,1 @@
+"""The history as a picture: Graphviz's dot and Mermaid, no dependency."""

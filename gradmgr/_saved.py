@@ -1,0 +1,1 @@
+"""Saved values under the user's hand: packed when an op is noted, unpacked when its derivative is computed."""

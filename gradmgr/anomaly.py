@@ -1,0 +1,1 @@
+"""Anomaly detection: which line of the forward program a failed derivative, or a NaN, belongs to."""

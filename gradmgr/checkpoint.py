@@ -1,0 +1,1 @@
+"""Checkpoints: recompute in backward what was not kept."""

@@ -1,0 +1,1 @@
+"""vmap: a function of one example becomes a function of a batch."""
