@@ -11,8 +11,27 @@
 (2,)
 """
 
-from gradmgr import _batched, _diary, _grad, _listen, _methods, _picture, _saved, _spill  # noqa: F401  # not used yet
-from gradmgr import anomaly, checkpoint, errors, forward_ad, function, functional, graph, numpy, profiler, special, vmap  # noqa: F401  # not used yet
+from gradmgr import (  # noqa: F401  # not used yet  # noqa: F401  # not used yet
+    _batched,
+    _diary,
+    _grad,
+    _listen,
+    _methods,
+    _picture,
+    _saved,
+    _spill,
+    anomaly,
+    checkpoint,
+    errors,
+    forward_ad,
+    function,
+    functional,
+    graph,
+    numpy,
+    profiler,
+    special,
+    vmap,
+)
 from gradmgr._backward import AttachSpec
 from gradmgr._einops import register_einops
 from gradmgr._modes import enable_grad, no_grad

@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 
 from gradmgr import _xp, errors
+from gradmgr._hooks import leaf_hooks_of, name_of, run_tensor_hooks
 from gradmgr._inplace import as_type
 from gradmgr._recorder import Recorder, carry_over, crowd, current, during, rebind, recorders, snapshot, told
 from gradmgr._tape import Tape
 from gradmgr._tensor import Tensor, describe, raw, wrap
 
 Callback = Callable[[Tensor, Tensor], Any]
+# Tensors and their marks, where not all leaves are to receive their gradient.
+Only = dict[Tensor, Any] | None
 
 
 class AttachSpec:
@@ -36,14 +39,27 @@ class AttachSpec:
 # ---------------------------------------------------------------- arguments
 
 
+# Stands for "below the tape", as None is a state.
+_BELOW = object()
+
+
 def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def seeds_of(tape: Tape, y: Any, dy: Any) -> list[tuple[Any, Any]]:
-    """Check the arguments of backward; return (mark, cotangent) pairs."""
+def seeds_of(tape: Tape, y: Any, dy: Any, *, asked: str = "backward", state: Any = _BELOW) -> list[tuple[Any, Any]]:
+    """Check the arguments of backward; return (mark, cotangent) pairs.
+
+    Args:
+        tape: what is to be walked.
+        y: what to differentiate.
+        dy: its weights.
+        asked: for errors.
+        state: who is to hear the derivative, by default what is below the tape.
+    """
+    state = tape.below if state is _BELOW else state
     if isinstance(y, Tensor) and not isinstance(dy, (list, tuple)):  # the common case, without the lists
-        return [(_mark_of(tape, y, 0), _cotangent(tape, y, dy, 0))]
+        return [(_mark_of(tape, y, 0), _cotangent(state, y, dy, 0))]
     if y is None:
         if dy is not None:
             raise ValueError("backward(None, dy): a dy was given without the y it belongs to")
@@ -51,9 +67,9 @@ def seeds_of(tape: Tape, y: Any, dy: Any) -> list[tuple[Any, Any]]:
     ys = _as_list(y)
     dys = [None] * len(ys) if dy is None else _as_list(dy)
     if len(dys) != len(ys):
-        raise ValueError(f"backward: {len(ys)} y were given and {len(dys)} dy; give one dy for each y")
+        raise ValueError(f"{asked}: {len(ys)} y were given and {len(dys)} dy; give one dy for each y")
     marks = [_mark_of(tape, t, position) for position, t in enumerate(ys)]
-    return [(mark, _cotangent(tape, t, d, k)) for k, (mark, t, d) in enumerate(zip(marks, ys, dys, strict=True))]
+    return [(mark, _cotangent(state, t, d, k)) for k, (mark, t, d) in enumerate(zip(marks, ys, dys, strict=True))]
 
 
 def _mark_of(tape: Tape, y: Any, position: int) -> Any:
@@ -71,13 +87,13 @@ def _mark_of(tape: Tape, y: Any, position: int) -> Any:
     return mark
 
 
-def _cotangent(tape: Tape, y: Tensor, dy: Any, position: int) -> Any:
+def _cotangent(state: Any, y: Tensor, dy: Any, position: int) -> Any:
     if dy is None:
         return _one_for(y, position)
     a = y._array
     if dy.__class__ is a.__class__ is np.ndarray and dy.dtype == a.dtype and dy.shape == a.shape:
         return dy  # nothing to convert; the common case
-    recorded = isinstance(dy, Tensor) and any(rec.known(dy) is not None for rec in recorders(tape.below))
+    recorded = isinstance(dy, Tensor) and any(rec.known(dy) is not None for rec in recorders(state))
     value = dy if recorded else raw(dy)
     if not isinstance(value, Tensor) and not _xp.is_array(value):
         value = np.asarray(value)
@@ -97,7 +113,7 @@ def _cotangent(tape: Tape, y: Tensor, dy: Any, position: int) -> Any:
         raise errors.MixedArraysError(f"backward: dy number {position} lives on {where}, its y on {y.device}; move dy")
     if dtype == wanted:
         return value
-    with during(tape.below):
+    with during(state):
         return as_type(value, wanted)
 
 
@@ -129,17 +145,26 @@ class Chains:
         self.state: Any = None
         self.before: Any = None
 
-    def run(self, tape: Tape, seeds: list[tuple[Any, Any]], retain: bool) -> dict[Tensor, Any]:
-        """Walk the tape with the callbacks; return the gradient of every leaf that was reached."""
+    def run(
+        self, tape: Tape, seeds: list[tuple[Any, Any]], retain: bool, create_graph: bool, only: Only
+    ) -> dict[Tensor, Any]:
+        """Walk the tape with the callbacks; return the gradients of the leaves reached, or of those in `only`."""
         # Callbacks compute as if before the recording, but a write in place is told to all.
         self.state = self.before = told(tape.below, current())
-        chained = [t for t in tape.leaves if t in self.specs and self.specs[t].callbacks]
+        chained = [t for t in tape.leaves if t in self.specs and (self.specs[t].callbacks or _has_tensor_hooks(t))]
+        chained = [t for t in chained if only is None or t in only]
         self._call(self._begin)
-        grads = tape.walk(seeds, retain=retain, awaited=chained, report=self._start)
+        grads = tape.walk(
+            seeds,
+            retain=retain,
+            awaited=chained,
+            report=self._start,
+            create_graph=create_graph,
+            wanted=None if only is None else only.values(),
+        )
         with_chain = set(chained)
-        for t, mark in tape.leaves.items():
-            g = grads.get(mark)
-            if g is not None and t not in with_chain:
+        for t, g in found_by(tape, grads, only).items():
+            if t not in with_chain:
                 self.results[t] = g
         del grads
         self._call(self._finish)
@@ -153,7 +178,7 @@ class Chains:
                 try:
                     getattr(callback, "abort", _nothing)(self.manager)
                 except Exception as second:  # every object is told, and the first error stays the one raised
-                    error.add_note(f"(and {_name(callback)}.abort raised {second!r})")
+                    error.add_note(f"(and {name_of(callback)}.abort raised {second!r})")
             self.state = current()
         carry_over(self.before, self.state)
 
@@ -184,7 +209,13 @@ class Chains:
                 self._go_on(t, g, place)
 
     def _start(self, t: Tensor, g: Any) -> None:
-        self._call(self._go_on, t, g if isinstance(g, Tensor) else wrap(g), 0)
+        self._call(self._hooks_first, t, g if isinstance(g, Tensor) else wrap(g))
+
+    def _hooks_first(self, t: Tensor, g: Tensor) -> None:
+        hooks = leaf_hooks_of(t)
+        if hooks is not None:
+            g = run_tensor_hooks(hooks.tensor, g, describe(t, self.specs[t].name))
+        self._go_on(t, g, 0)
 
     def _go_on(self, t: Tensor, g: Any, place: int) -> None:
         for callback in self.specs[t].callbacks[place:]:
@@ -197,7 +228,7 @@ class Chains:
         self.results[t] = g
 
     def _check(self, t: Tensor, g: Any, callback: Any, source: str = "") -> None:
-        what = f"{source}callback {_name(callback)} on {describe(t, self.specs[t].name)}"
+        what = f"{source}callback {name_of(callback)} on {describe(t, self.specs[t].name)}"
         if not isinstance(g, Tensor):
             raise errors.CallbackError(
                 f"{what} gave {'None' if g is None else type(g).__name__}; a callback returns the gradient, a Tensor, "
@@ -213,14 +244,28 @@ def _nothing(manager: Any) -> None:
     pass
 
 
-def _name(callback: Any) -> str:
-    return str(getattr(callback, "__qualname__", type(callback).__qualname__))
+def _has_tensor_hooks(t: Tensor) -> bool:
+    hooks = leaf_hooks_of(t)
+    return hooks is not None and bool(hooks.tensor)
 
 
-def plain_walk(tape: Tape, seeds: list[tuple[Any, Any]], retain: bool) -> dict[Tensor, Any]:
-    """Walk the tape without callbacks; return the gradient of every leaf that was reached."""
-    grads = tape.walk(seeds, retain=retain)
-    return {t: grads.pop(mark) for t, mark in tape.leaves.items() if mark in grads}
+def plain_walk(
+    tape: Tape, seeds: list[tuple[Any, Any]], retain: bool, create_graph: bool = False, only: Only = None
+) -> dict[Tensor, Any]:
+    """Walk the tape without callbacks; return the gradient of every leaf that was reached, or of those in `only`."""
+    wanted = None if only is None else only.values()
+    return found_by(tape, tape.walk(seeds, retain=retain, create_graph=create_graph, wanted=wanted), only)
+
+
+def found_by(tape: Tape, grads: dict[Any, Any], only: Only) -> dict[Tensor, Any]:
+    """Return the gradients of leaves, or of those in `only`, and of what retain_grad asked for, by tensor."""
+    leaves = tape.leaves if only is None else only
+    found = {t: grads.pop(mark) for t, mark in leaves.items() if mark in grads}
+    notes = tape.notes
+    if notes is not None and notes.retained:
+        found |= {t: g for t, g in notes.retained if t not in found}
+        notes.retained.clear()
+    return found
 
 
 # ---------------------------------------------------------------- writing
@@ -250,7 +295,7 @@ def write(results: dict[Tensor, Any], below: Any) -> None:
             made = wrap(raw(g))
             g = None  # who else holds the array is asked next
             if held is None:
-                writes.append((_set, t, _own(made, t)))
+                writes.append((_set, t, own_gradient(made, t)))
             elif held.ndim and crowd.may_write(held) and not _xp.float_errors_raise():
                 writes.append((_add, held, made._array))
                 careful = True
@@ -289,7 +334,7 @@ def _recorded_sum(held: Tensor | None, g: Any, outer: list[Recorder]) -> Tensor:
     return fresh if held is None else held + fresh
 
 
-def _own(made: Tensor, t: Tensor) -> Tensor:
+def own_gradient(made: Tensor, t: Tensor) -> Tensor:
     """Return a gradient in memory of its own, with the strides of a dense parameter."""
     if _xp.is_private(made) and _is_dense_like(made._array, t._array):
         return made

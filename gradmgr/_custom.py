@@ -9,7 +9,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from gradmgr._broadcast import fit, spread
-from gradmgr._op import INPUTS, PULLS, Grads, Op, Owned, Rule, accumulate, enroll, one_input, parameters, reads, renamed
+from gradmgr._op import (
+    FACTS,
+    INPUTS,
+    LINKS,
+    PULLS,
+    Grads,
+    Link,
+    Op,
+    Owned,
+    Rule,
+    accumulate,
+    enroll,
+    one_fact,
+    one_input,
+    parameters,
+    reads,
+    renamed,
+)
 from gradmgr._recorder import Stack, current
 from gradmgr._tensor import Tensor
 
@@ -75,6 +92,11 @@ def custom(
                 d = rule(g, *[fact[0] if k > at_out else env[k] for k in want])
                 accumulate(grads, owned, mark, fit(d, *fact))
 
+    def link(e: tuple[Any, ...], to: Link) -> tuple[Any, ...]:
+        _, m, marks, facts, env = e
+        inputs = [to(v, mark) for v, mark in zip(env, marks, strict=False)]
+        return (name, m, marks, facts, (*inputs, *env[count:at_out], to(env[at_out], m)))
+
     def push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
         env = (*values, *params, out)
         total = None
@@ -88,6 +110,8 @@ def custom(
     enroll(op)
     PULLS[name] = pull
     INPUTS[name] = _third
+    FACTS[name] = _facts
+    LINKS[name] = link
     return renamed(call, name)
 
 
@@ -130,6 +154,10 @@ def variadic(
             if mark is not None:
                 accumulate(grads, owned, mark, fit(vjp(g, k, kept, shapes, *params), *facts[k]))
 
+    def link(e: tuple[Any, ...], to: Link) -> tuple[Any, ...]:
+        _, m, marks, facts, kept, params = e
+        return (name, m, marks, facts, tuple([to(v, mark) for v, mark in zip(kept, marks, strict=True)]), params)
+
     def push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
         return jvp(tangents, values, *params[:-1])
 
@@ -137,6 +165,8 @@ def variadic(
     enroll(op)
     PULLS[name] = pull
     INPUTS[name] = _third
+    FACTS[name] = _facts
+    LINKS[name] = link
     return renamed(call, name)
 
 
@@ -174,6 +204,13 @@ def several(
         cotangents = tuple([g.get(k) for k in range(len(outputs))])
         accumulate(grads, owned, mark, fit(vjp(cotangents, *known), shape, dtype))
 
+    first_output = len(arguments)
+
+    def link(e: tuple[Any, ...], to: Link) -> tuple[Any, ...]:
+        *head, mark, shape, dtype, known = e
+        marks = [mark if k == 0 else _of_result(k - first_output, len(outputs)) for k in pull_want]
+        return (*head, mark, shape, dtype, tuple([to(v, m) for v, m in zip(known, marks, strict=True)]))
+
     def push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
         known = (*values, *params, *out, values[0].shape)
         return jvp(tangents[0], *[known[k] for k in push_want])
@@ -182,8 +219,27 @@ def several(
     enroll(op)
     PULLS[name] = pull
     INPUTS[name] = one_input
+    FACTS[name] = one_fact
+    LINKS[name] = link
     return renamed(call, name)
+
+
+class Result:
+    """Stands for the mark of result k of the op of several whose entry is linked."""
+
+    __slots__ = ("k",)
+
+    def __init__(self, k: int) -> None:
+        self.k = k
+
+
+def _of_result(k: int, count: int) -> Result | None:
+    return Result(k) if 0 <= k < count else None
 
 
 def _third(entry: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(entry[2])
+
+
+def _facts(entry: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple([(mark, *fact) for mark, fact in zip(entry[2], entry[3], strict=True) if mark is not None])

@@ -30,7 +30,7 @@ import numpy as np
 from gradmgr import _xp, errors
 from gradmgr._broadcast import fit, is_complex, spread
 from gradmgr._inplace import with_keywords
-from gradmgr._op import INPUTS, PULLS, Grads, Op, Owned, Rule, accumulate, enroll, one_input, reads
+from gradmgr._op import FACTS, INPUTS, LINKS, PULLS, Grads, Link, Op, Owned, Rule, accumulate, enroll, one_input, reads
 from gradmgr._recorder import Stack, current
 from gradmgr._tensor import Tensor
 
@@ -419,6 +419,23 @@ class _Declaration:
         name = f"pull_{self.op.name}"
         PULLS[code] = self._when_used(source, name, f"derivative of {code}", partial(PULLS.__setitem__, code))
         INPUTS[code] = _two_inputs if tracked == "xy" else one_input
+        FACTS[code] = self.facts
+        LINKS[code] = self.link
+
+    def facts(self, e: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Read mark, shape and dtype of each tracked input."""
+        tracked, kept = self._unpacked(e)
+        return tuple([(mark, *_fact(v, kept)) for v, mark in zip(tracked, e[2:], strict=False)])
+
+    def link(self, e: tuple[Any, ...], to: Link) -> tuple[Any, ...]:
+        """Pass what the entry keeps through a Link."""
+        tracked, kept = self._unpacked(e)
+        marks = dict(zip(tracked, e[2:], strict=False)) | {"out": e[1]}
+        return (*e[: 2 + len(tracked)], *[to(value, marks.get(field)) for field, value in kept.items()])
+
+    def _unpacked(self, e: tuple[Any, ...]) -> tuple[str, dict[str, Any]]:
+        tracked, fields = self.layouts[e[0]]
+        return tracked, dict(zip(fields, e[2 + len(tracked) :], strict=True))
 
     def _when_used(
         self, source: Callable[[], str], name: str, file: str, put: Callable[[Any], None]
@@ -436,14 +453,11 @@ class _Declaration:
 
     def pull_complex(self, e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
         """Pull by the conjugated map, as reverse mode asks of a holomorphic function."""
-        tracked, fields = self.layouts[e[0]]
-        kept = dict(zip(fields, e[2 + len(tracked) :], strict=True))
+        tracked, kept = self._unpacked(e)
         g = conj_of(g)
         for v, mark in zip(tracked, e[2:], strict=False):
             d = conj_of(self.rules[v](g, *[kept[name] for name in self.wants[v]]))
-            own = kept.get(v)
-            shape, dtype = (kept[f"{v}_shape"], kept[f"{v}_dtype"]) if own is None else (own.shape, own.dtype)
-            accumulate(grads, owned, mark, fit(d, shape, dtype))
+            accumulate(grads, owned, mark, fit(d, *_fact(v, kept)))
 
     def push(self, tangents: Any, values: Any, out: Any, params: Any) -> Any:
         """Sum what each tangent gives."""
@@ -454,6 +468,12 @@ class _Declaration:
                 part = spread(rule(t, *[env[k] for k in asked]), out)
                 total = part if total is None else total + part
         return total
+
+
+def _fact(v: str, kept: dict[str, Any]) -> tuple[Any, Any]:
+    """Return shape and dtype of an input, kept itself or by these."""
+    own = kept.get(v)
+    return (kept[f"{v}_shape"], kept[f"{v}_dtype"]) if own is None else (own.shape, own.dtype)
 
 
 def _two_inputs(entry: tuple[Any, ...]) -> tuple[Any, ...]:

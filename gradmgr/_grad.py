@@ -1,1 +1,239 @@
 """`grad` and `backward` over the managers that record: the derivative without a manager in hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gradmgr import _xp, errors
+from gradmgr._backward import own_gradient, seeds_of
+from gradmgr._hooks import leaf_hooks_of, run_tensor_hooks
+from gradmgr._recorder import Recorder, above, current, during, recorders
+from gradmgr._tape import Tape, inputs_of
+from gradmgr._tensor import Tensor, describe, wrap
+from gradmgr.manager import GradManager
+from gradmgr.vmap import vmap
+
+Tensors = Tensor | Sequence[Tensor]
+
+
+def grad(
+    outputs: Tensors,
+    inputs: Tensors,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of `outputs`, weighted by `grad_outputs`, with respect to `inputs`.
+
+    The innermost recording manager that knows the outputs is walked, and released unless its history
+    is retained. No `.grad` is touched and no callback runs; hooks do.
+
+    Args:
+        outputs: one Tensor or several.
+        inputs: one Tensor or several, attached or computed from what is.
+        grad_outputs: Tensors or arrays of the shapes of `outputs`; None where an output is one real number.
+        retain_graph: keep the history and go on recording; by default as `create_graph`.
+        create_graph: record the derivative in the same history, so that it can be differentiated.
+        allow_unused: give None for an input that no output depends on, instead of an error.
+        is_grads_batched: each of `grad_outputs` has a further first axis, of vectors to weight with; so have
+            the results. The history is walked once for all of them.
+        materialize_grads: give zeros for an input that no output depends on.
+
+    Returns:
+        A tuple, one gradient for each input, of its shape and dtype.
+
+    Raises:
+        RuntimeError: no recording manager knows an output or an input; an input is unused.
+        TypeError, ValueError: `grad_outputs` does not fit in number, shape or dtype.
+
+    >>> import gradmgr
+    >>> x = gradmgr.tensor(3.0)
+    >>> with gradmgr.GradManager().attach(x):
+    ...     (slope,) = gradmgr.grad(x**3, x, create_graph=True)
+    ...     (curvature,) = gradmgr.grad(slope, x)
+    >>> slope, curvature
+    (Tensor(27.), Tensor(18.))
+    """
+    if materialize_grads and allow_unused is False:
+        raise ValueError("grad: materialize_grads=True gives zeros for unused inputs; allow_unused=False forbids them")
+    ys, xs = _listed(outputs, "grad", "outputs"), _listed(inputs, "grad", "inputs")
+    allowed = bool(allow_unused) or materialize_grads
+    retain = create_graph if retain_graph is None else retain_graph
+    tape, manager = _who_knows(ys, "grad")
+    if is_grads_batched:
+        found = _batched(ys, xs, grad_outputs, create_graph, allowed)
+        if not (retain or create_graph):
+            manager.release()
+    else:
+        found = _unbatched(tape, manager, ys, xs, grad_outputs, retain, create_graph, allowed)
+    if materialize_grads:
+        return tuple([_zeros_like(x) if g is None else g for g, x in zip(found, xs, strict=True)])
+    return found
+
+
+def _unbatched(
+    tape: Tape,
+    manager: GradManager,
+    ys: list[Tensor],
+    xs: list[Tensor],
+    grad_outputs: Any,
+    retain: bool,
+    create_graph: bool,
+    allowed: bool,
+) -> tuple[Tensor | None, ...]:
+    state = above(tape.below, tape) if create_graph else tape.below
+    seeds = seeds_of(tape, ys, grad_outputs, asked="grad", state=state)
+    only = {x: mark for x in xs if (mark := tape.known(x)) is not None}
+    if not allowed:
+        _check_used(tape, xs, only, [mark for mark, _ in seeds])
+    results: dict[Tensor, Any] = {}
+
+    def keep(gradients: dict[Tensor, Any]) -> None:
+        known = recorders(state)
+        while gradients:
+            x, g = gradients.popitem()
+            hooks = leaf_hooks_of(x)
+            if hooks is not None and x in tape.leaves:
+                with during(state):
+                    g = run_tensor_hooks(hooks.tensor, g, describe(x))
+            results[x] = _kept(g, x, known)
+
+    manager._walk(tape, seeds, retain, create_graph, only, keep)
+    missing = [k for k, x in enumerate(xs) if x not in results]
+    if missing and not allowed:
+        raise errors.NotRecordedError(
+            f"grad: the derivative of an op between the outputs and input number {missing[0]} gave None; "
+            "pass allow_unused=True to get None here"
+        )
+    return tuple([results.get(x) for x in xs])
+
+
+def _kept(g: Any, x: Tensor, known: list[Recorder]) -> Tensor:
+    """Return a gradient as a Tensor of the user's own, with its history if it has one."""
+    if isinstance(g, Tensor):
+        if any(rec.open and rec.known(g) is not None for rec in known):
+            return g
+        g = g._array
+    made = wrap(g)
+    g = None  # who else holds the array is asked next
+    return own_gradient(made, x)
+
+
+def _batched(
+    ys: list[Tensor], xs: list[Tensor], grad_outputs: Any, create_graph: bool, allowed: bool
+) -> tuple[Tensor | None, ...]:
+    vectors = _listed(grad_outputs, "grad", "grad_outputs")
+    used: list[bool] = []
+
+    def one(*given: Any) -> tuple[Tensor, ...]:
+        tape, manager = _who_knows(ys, "grad")
+        found = _unbatched(tape, manager, ys, xs, list(given), True, create_graph, allowed)
+        used[:] = [g is not None for g in found]
+        return tuple([g for g in found if g is not None])
+
+    results = iter(vmap(one)(*vectors))
+    return tuple([next(results) if is_used else None for is_used in used])
+
+
+def backward(
+    tensors: Tensors,
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Tensors | None = None,
+) -> None:
+    """Add the gradients of `tensors`, weighted by `grad_tensors`, to the `.grad` of what is attached.
+
+    As `GradManager.backward` of the innermost recording manager that knows the tensors: with its
+    callbacks, and released afterwards unless its history is retained.
+
+    Args:
+        tensors: one Tensor or several.
+        grad_tensors: Tensors or arrays of the same shapes; None where a tensor is one real number.
+        retain_graph: keep the history and go on recording; by default as `create_graph`.
+        create_graph: record the derivative in the same history; what arrives in `.grad` can be differentiated.
+        inputs: only these, attached or computed from what is, receive a gradient; None stands for all attached.
+
+    Raises:
+        RuntimeError: no recording manager knows a tensor or an input.
+        TypeError, ValueError: `grad_tensors` does not fit in number, shape or dtype; `inputs` is empty.
+
+    >>> import gradmgr
+    >>> x = gradmgr.tensor(3.0)
+    >>> with gradmgr.GradManager().attach(x):
+    ...     gradmgr.backward(x**2)
+    >>> x.grad
+    Tensor(6.)
+    """
+    ys = _listed(tensors, "backward", "tensors")
+    tape, manager = _who_knows(ys, "backward")
+    only = None
+    if inputs is not None:
+        xs = _listed(inputs, "backward", "inputs")
+        if not xs:
+            raise ValueError("backward: inputs is empty; pass at least one Tensor, or None for all that is attached")
+        only = {x: tape.known(x) for x in xs}
+        _check_known(only, xs, "backward")
+    state = above(tape.below, tape) if create_graph else tape.below
+    seeds = seeds_of(tape, ys, grad_tensors, state=state)
+    manager._walk(tape, seeds, create_graph if retain_graph is None else retain_graph, create_graph, only)
+
+
+def _listed(given: Any, asked: str, name: str) -> list[Any]:
+    many = list(given) if isinstance(given, (list, tuple)) else [given]
+    for k, t in enumerate(many):
+        if not isinstance(t, Tensor) and not (name.startswith("grad_") and (t is None or _xp.is_array(t))):
+            raise TypeError(f"{asked}: {name} must be Tensors; number {k} is {type(t).__name__}")
+    return many
+
+
+def _who_knows(ys: list[Tensor], asked: str) -> tuple[Tape, GradManager]:
+    """Return the innermost recording tape that knows all outputs, and its manager."""
+    tapes = [rec for rec in reversed(recorders(current())) if isinstance(rec, Tape) and rec.open]
+    for tape in tapes:
+        manager = tape.owner()
+        if manager is not None and all(tape.known(y) is not None for y in ys):
+            manager._open_tape()
+            return tape, manager
+    unknown = next((k for k, y in enumerate(ys) if all(tape.known(y) is None for tape in tapes)), None)
+    if unknown is None:
+        raise errors.NotRecordedError(
+            f"{asked}: no one manager knows all {len(ys)} outputs; compute them under the same recording"
+        )
+    raise errors.NotRecordedError(
+        f"{asked}: none of the {len(tapes)} managers that record here knows output number {unknown}, "
+        f"{describe(ys[unknown])}; it must be computed, between record() and release(), from what is attached: not "
+        "before, not under no_grad(), and not through detach() or an integer"
+    )
+
+
+def _check_known(only: dict[Tensor, Any], xs: list[Tensor], asked: str) -> None:
+    for k, x in enumerate(xs):
+        if only.get(x) is None:
+            raise errors.NotRecordedError(
+                f"{asked}: the manager that recorded the outputs does not know input number {k}, {describe(x)}; "
+                "attach it before it is used, or pass what was computed from it"
+            )
+
+
+def _check_used(tape: Tape, xs: list[Tensor], only: dict[Tensor, Any], seeded: list[Any]) -> None:
+    """Raise unless the outputs depend on every input; before anything is computed."""
+    reached = set(seeded)
+    for e in reversed(list(tape.entries)):
+        if e[1] in reached:
+            reached.update(inputs_of(e))
+    for k, x in enumerate(xs):
+        if x not in only or only[x] not in reached:
+            why = "is unknown to the manager that recorded them" if x not in only else "has no part in them"
+            raise errors.NotRecordedError(
+                f"grad: the outputs do not depend on input number {k}, {describe(x)}, which {why}; "
+                "pass allow_unused=True to get None for it, or materialize_grads=True to get zeros"
+            )
+
+
+def _zeros_like(x: Tensor) -> Tensor:
+    return wrap(_xp.namespace(x._array).zeros_like(x._array))

@@ -14,7 +14,7 @@ import numpy as np
 from gradmgr import _xp, errors
 from gradmgr._broadcast import broadcast_to, cast, fit
 from gradmgr._index import Index, getitem, may_repeat, normalized
-from gradmgr._op import INPUTS, PULLS, Function, Grads, Op, Owned, accumulate, claim, enroll, linear, zeros
+from gradmgr._op import FACTS, INPUTS, PULLS, Function, Grads, Op, Owned, accumulate, claim, enroll, linear, zeros
 from gradmgr._recorder import Stack, crowd, current, is_tracked, rebind
 from gradmgr._tensor import Tensor, describe, raw, wrap
 
@@ -122,6 +122,7 @@ def _push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
 _op.entry, _op.push = _entry, _push
 PULLS["setitem"] = _pull
 INPUTS["setitem"] = lambda e: e[2:4]
+FACTS["setitem"] = lambda e: tuple([fact for fact in ((e[2], *e[4:6]), (e[3], *e[6:8])) if fact[0] is not None])
 
 
 def _recorded_put(x: Tensor, index: Index, v: Any, in_place: bool) -> Tensor:

@@ -1,1 +1,131 @@
-"""Tapes that hear what is noted: the listeners of a context, and where in the user's program an op was called."""
+"""Tapes that hear what is noted: the listeners of a context, and where in the user's program an op was called.
+
+The hot templates append to `rec.entries`, whatever list that is. A tape that somebody listens to has a
+list of this kind, whose `append` asks the listeners first; every other tape pays nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextvars import ContextVar
+from types import CodeType, FrameType
+from typing import Any
+
+Entry = tuple[Any, ...]
+
+
+class Listener:
+    """Hears each entry before a tape notes it, and, where it asks, each that is pulled.
+
+    Listeners belong to a tape (`Tape.listeners`) or to a context (`listening`).
+    """
+
+    # Whether `pulled` is to be called; that takes the slow road through backward.
+    follows_backward = False
+
+    def hear(self, tape: Any, e: Entry) -> Entry | None:
+        """Return the entry to note in place of this one; None notes nothing."""
+        return e
+
+    def pulled(self, tape: Any, e: Entry, g: Any, parts: dict[Any, Any]) -> None:
+        """Called with the gradient of an entry's result, and what it gave by mark of its inputs."""
+
+    def closed(self, tape: Any) -> None:
+        """Called when a tape of its own is closed."""
+
+
+# The listeners entered in this context, the innermost last.
+_listeners: ContextVar[tuple[Listener, ...]] = ContextVar("gradmgr_listeners", default=())
+listeners = _listeners.get
+
+
+class Heard(list[Any]):
+    """The entries of a tape that somebody listens to."""
+
+    __slots__ = ("tape",)
+
+    def __init__(self, entries: list[Any], tape: Any) -> None:
+        super().__init__(entries)
+        self.tape = tape
+
+    def append(self, e: Entry) -> None:
+        heard: Entry | None = e
+        for listener in (*self.tape.listeners, *reversed(listeners())):
+            heard = listener.hear(self.tape, heard)
+            if heard is None:
+                return
+        super().append(heard)
+
+
+class listening:  # noqa: N801  # reads as a statement: `with listening(listener, tapes):`
+    """Let a listener hear what is noted in this context, in a with block.
+
+    Args:
+        listener: the listener.
+        tapes: those that record already and must begin to listen; later ones find out by themselves.
+    """
+
+    __slots__ = ("listener", "tapes")
+
+    def __init__(self, listener: Listener, tapes: Any = ()) -> None:
+        self.listener = listener
+        self.tapes = tapes
+
+    def __enter__(self) -> None:
+        _listeners.set((*listeners(), self.listener))
+        for tape in self.tapes:
+            tape.listen()
+
+    def __exit__(self, *exc: object) -> None:
+        # By identity, not by token: blocks may be left in any order, and from generators.
+        now = listeners()
+        last = max((k for k, each in enumerate(now) if each is self.listener), default=None)
+        if last is not None:
+            _listeners.set(now[:last] + now[last + 1 :])
+
+
+class Place:
+    """Where in the user's program an op was called: a code object and an instruction, formatted only when asked."""
+
+    __slots__ = ("_code", "_instruction")
+
+    def __init__(self, code: CodeType, instruction: int) -> None:
+        self._code = code
+        self._instruction = instruction
+
+    @property
+    def file(self) -> str:
+        """Name of the source file."""
+        return self._code.co_filename
+
+    @property
+    def line(self) -> int:
+        """Number of the line."""
+        positions = list(self._code.co_positions())
+        found = positions[self._instruction // 2][0] if self._instruction >= 0 else None
+        return found or self._code.co_firstlineno
+
+    @property
+    def function(self) -> str:
+        """Name of the function."""
+        return self._code.co_qualname
+
+    def text(self) -> str:
+        """Return the line of source, "" where it cannot be had."""
+        import linecache  # late, as what it imports takes 1 ms
+
+        return linecache.getline(self.file, self.line).strip()
+
+    def __str__(self) -> str:
+        text = self.text()
+        return f"{self.file}:{self.line} in {self.function}" + (f": {text}" if text else "")
+
+
+def user_place() -> tuple[CodeType, int] | None:
+    """Return where the innermost frame that is not gradmgr's own is now: what a Place is made of."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_globals.get("__name__", "").startswith("gradmgr."):
+            return frame.f_code, frame.f_lasti
+        frame = frame.f_back
+    return None

@@ -26,6 +26,8 @@ Grads = dict[Any, Any]
 Owned = set[Any]
 # Reads one entry of a tape: adds what the gradient of its result gives to the gradients of its inputs.
 Pull = Callable[[tuple[Any, ...], Any, Grads, Owned], None]
+# Makes of a kept value and the mark it has on a tape what that tape will know it by.
+Link = Callable[[Any, Any], Any]
 
 
 class Op:
@@ -42,10 +44,16 @@ class Op:
         self.push: Callable[..., Any]
 
 
-# The op table. PULLS and INPUTS are keyed by entry code, OPS by op name.
+# The op table. OPS is keyed by op name, the others by entry code.
 OPS: dict[str, Op] = {}
 PULLS: dict[str, Pull] = {}
+# The marks of an entry's inputs, None where one is not tracked.
 INPUTS: dict[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {}
+# (mark, shape, dtype) of each tracked input.
+FACTS: dict[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {}
+# The entry with what it keeps passed through a Link, for derivatives that are recorded on the tape itself.
+# A code that keeps nothing but constants has none.
+LINKS: dict[str, Callable[[tuple[Any, ...], Link], tuple[Any, ...]]] = {}
 
 
 def enroll(op: Op) -> Op:
@@ -158,12 +166,18 @@ def linear(name: str, kernel: Callable[..., Any], adjoint: Rule) -> Callable[...
     enroll(op)
     PULLS[name] = pull
     INPUTS[name] = one_input
+    FACTS[name] = one_fact
     return renamed(call, name)
 
 
 def one_input(entry: tuple[Any, ...]) -> tuple[Any, ...]:
     """Read the input marks of an entry with one input."""
     return entry[2:3]
+
+
+def one_fact(entry: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Read mark, shape and dtype of an entry with one input."""
+    return (entry[2:5],)
 
 
 def renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -138,6 +138,12 @@ class Watcher:
     def made(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
         """Called with the array, or tuple of arrays, that `op` made; not where it raised."""
 
+    def pulling(self, e: tuple[Any, ...]) -> None:
+        """Called before an entry of a tape is pulled."""
+
+    def pulled(self, e: tuple[Any, ...], g: Any, grads: dict[Any, Any]) -> None:
+        """Called when that is done, with the gradient of the entry's result and all gradients there are."""
+
 
 class Stack:
     """Several recorders, or none that listens: immutable, replaced when one enters or leaves.
@@ -341,6 +347,12 @@ def back_to(before: Any, now: Any) -> Any:
     known = [rec for group in earlier for rec in group]
     kept = (tuple(rec for rec in group if rec in listening or rec not in known) for group in everyone)
     return _state(tuple(group for group in kept if group), everyone, watchers_of(now))
+
+
+def above(below: Any, rec: Recorder) -> Any:
+    """Return the state in which `rec` listens above `below`."""
+    groups, everyone = (_without(part, ()) for part in _groups_of(below))
+    return _state((*groups, (rec,)), (*everyone, (rec,)), watchers_of(below))
 
 
 def beside(state: Any, now: Any) -> Any:

@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gradmgr import errors
-from gradmgr._op import INPUTS, PULLS, Grads, Op, Owned, accumulate, one_input
-from gradmgr._recorder import Recorder, during
-from gradmgr._tensor import Tensor
+from gradmgr._custom import Result
+from gradmgr._hooks import ValueHooks, replaced, run_tensor_hooks
+from gradmgr._listen import Heard, Listener, Place, listeners
+from gradmgr._op import FACTS, INPUTS, LINKS, PULLS, Grads, Op, Owned, accumulate, one_input
+from gradmgr._recorder import Recorder, Watcher, above, beside, current, during, told, watchers_of
+from gradmgr._tensor import Tensor, wrap
 from gradmgr._xp import is_array, is_differentiable, shares_memory
 
 Entry = tuple[Any, ...]
@@ -34,6 +37,15 @@ def _patience(entries: list[Any]) -> int:
     return max(1, min(_MANY, _BYTES // size))
 
 
+def _is_only_noted(notes: Notes, e: Entry) -> bool:
+    """Tell whether only its entry and the notes hold a mark; they then forget it."""
+    held = notes.holds(e[1])
+    if held == 0 or sys.getrefcount(e[1]) > _UNHELD + held:
+        return False
+    notes.drop(e[1])
+    return True
+
+
 class _Inert(list[Any]):
     """The entries of a closed tape: whoever still has it as current notes into nothing."""
 
@@ -52,6 +64,36 @@ class _NotOwned(set[Any]):
         pass
 
 
+def _nobody() -> None:
+    """Stand for the manager of a tape that has none."""
+
+
+class Notes:
+    """What is known of the values on a tape beyond its entries, by mark; most tapes have none."""
+
+    __slots__ = ("hooks", "metadata", "retained", "where")
+
+    def __init__(self) -> None:
+        self.hooks: dict[Any, ValueHooks] = {}
+        self.where: dict[Any, Any] = {}  # what a Place is made of
+        self.metadata: dict[Any, dict[Any, Any]] = {}  # of graph nodes
+        self.retained: list[tuple[Tensor, Any]] = []  # tensors under retain_grad, and what this walk found
+
+    def holds(self, mark: Any) -> int:
+        """Return how often a mark is held here, which a sweep must not take for somebody's interest."""
+        return (mark in self.hooks) + (mark in self.where) + (mark in self.metadata)
+
+    def drop(self, mark: Any) -> None:
+        """Forget a value."""
+        for known in (self.hooks, self.where, self.metadata):
+            known.pop(mark, None)
+
+    def place(self, mark: Any) -> Place | None:
+        """Return where in the user's program a value was computed, if that was taken down."""
+        found = self.where.get(mark)
+        return None if found is None else Place(*found)
+
+
 class Tape(Recorder):
     """Reverse mode: a mark names a value on the tape.
 
@@ -59,14 +101,19 @@ class Tape(Recorder):
     all of them keeps a reader right that sees one tape's stamp and another's mark.
     """
 
-    __slots__ = ("_all_at", "_seen", "_sweeping", "entries", "leaves", "left", "limit")
+    __slots__ = ("_all_at", "_seen", "_sweeping", "entries", "leaves", "left", "limit", "listeners", "notes", "owner")
 
     is_tape = True
 
-    def __init__(self, leaves: Iterable[Tensor] = ()) -> None:
+    def __init__(
+        self, leaves: Iterable[Tensor] = (), owner: Any = _nobody, own_listeners: tuple[Listener, ...] = ()
+    ) -> None:
         super().__init__()
+        self.owner = owner  # a weak reference to the manager
+        self.listeners = own_listeners
+        self.notes: Notes | None = None
         self.guests = {t: id(t) for t in leaves}
-        self.entries: list[Any] = []
+        self.entries: list[Any] = Heard([], self) if own_listeners or listeners() else []
         self.leaves = self.guests.copy()  # every attached tensor seen, and the mark its gradient goes to
         self.left: set[Tensor] = set()  # leaves that were detached; kept alive, since an id names a mark
         self.limit = _MANY  # entries at which to sweep
@@ -116,6 +163,17 @@ class Tape(Recorder):
         if len(self.entries) > self.limit:
             self.sweep()
 
+    def listen(self) -> None:
+        """Let the listeners of the contexts that record hear what is noted from here on."""
+        if self.open and self.entries.__class__ is list:
+            self.entries = Heard(self.entries, self)
+
+    def noted(self) -> Notes:
+        """Return the notes, made when first asked for."""
+        if self.notes is None:
+            self.notes = Notes()
+        return self.notes
+
     # ------------------------------------------------------------ forgetting
 
     def sweep(self, *, everything: bool = False) -> None:
@@ -130,9 +188,10 @@ class Tape(Recorder):
             return
         entries, end = self.entries, len(self.entries)
         start = 0 if everything or end > self._all_at else self._seen
+        notes = self.notes
         try:
             for k in range(end - 1, start - 1, -1):
-                if sys.getrefcount(entries[k][1]) <= _UNHELD:
+                if sys.getrefcount(entries[k][1]) <= _UNHELD or (notes and _is_only_noted(notes, entries[k])):
                     entries[k] = None
         finally:
             entries[start:end] = filter(None, entries[start:end])
@@ -151,6 +210,10 @@ class Tape(Recorder):
         super().close()
         self.leaves.clear()
         self.left.clear()
+        self.notes = None
+        for listener in self.listeners:
+            listener.closed(self)
+        self.listeners = ()
         self.below = None
 
     def spoil(self, array: Any) -> None:
@@ -166,7 +229,7 @@ class Tape(Recorder):
 
     # ------------------------------------------------------------ pulling
 
-    def first_uses(self, leaves: Iterable[Tensor]) -> dict[int, list[Tensor]]:
+    def first_uses(self, leaves: Iterable[Tensor], entries: list[Any]) -> dict[int, list[Tensor]]:
         """Map the index of the earliest entry that feeds on a leaf to the leaves it completes.
 
         Walking back, a leaf's gradient is complete when that entry is done. A leaf that no entry
@@ -174,7 +237,7 @@ class Tape(Recorder):
         """
         waiting = {self.leaves[t]: t for t in leaves}
         found: dict[int, list[Tensor]] = {}
-        for k, e in enumerate(self.entries):
+        for k, e in enumerate(entries):
             if not waiting:
                 break
             for mark in INPUTS[e[0]](e):
@@ -182,7 +245,7 @@ class Tape(Recorder):
                 if t is not None:
                     found.setdefault(k, []).append(t)
         if waiting:
-            found[len(self.entries)] = list(waiting.values())
+            found[len(entries)] = list(waiting.values())
         return found
 
     def walk(
@@ -192,6 +255,8 @@ class Tape(Recorder):
         retain: bool,
         awaited: Iterable[Tensor] = (),
         report: Callable[[Tensor, Any], None] | None = None,
+        create_graph: bool = False,
+        wanted: Iterable[Any] | None = None,
     ) -> Grads:
         """Pull the seeds back through the entries; without `retain` each is freed when it is done.
 
@@ -202,28 +267,77 @@ class Tape(Recorder):
             retain: keep the entries for another walk.
             awaited: leaves for which `report(leaf, gradient)` is called as soon as the gradient is complete.
             report: called only for leaves that received a gradient.
+            create_graph: let this tape itself hear what is computed, for derivatives of the derivative; retains.
+            wanted: marks, the only ones whose gradients matter: what does not lead to them is not computed.
 
         Returns:
-            The gradients by mark; those of leaves are what is left.
+            The gradients by mark; those of leaves, and of `wanted`, are what is left.
         """
         grads: Grads = {}
-        owned: Owned = set() if self.below is None else _NotOwned()
-        with self._sweeping, during(self.below):  # nobody must sweep meanwhile
-            entries = self.entries.copy() if retain else self.entries
+        owned: Owned = set() if self.below is None and not create_graph else _NotOwned()
+        now = current()
+        state = above(self.below, self) if create_graph else self.below
+        with self._sweeping, during(beside(state, now)):  # nobody must sweep meanwhile
+            entries = list(self.entries) if retain or create_graph else self.entries
+            if wanted is not None:
+                entries = _leading_to(wanted, entries)
+            pull = self._puller(now, create_graph, wanted)
             for mark, dy in seeds:
                 accumulate(grads, owned, mark, dy)
             if report is not None:
-                completed = self.first_uses(awaited)
+                completed = self.first_uses(awaited, entries)
                 for start in sorted(completed, reverse=True):
-                    part = entries[start:]
+                    part = list(entries[start:])
                     del entries[start:]
-                    _pull_all(part, grads, owned)
+                    pull(part, grads, owned)
                     for t in completed[start]:
                         g = grads.get(self.leaves.get(t))
                         if g is not None:
                             report(t, g)
-            _pull_all(entries, grads, owned)
+            pull(entries, grads, owned)
         return grads
+
+    def _puller(
+        self, now: Any, create_graph: bool, wanted: Iterable[Any] | None
+    ) -> Callable[[list[Any], Grads, Owned], None]:
+        """Return what pulls entries: the fast loop unless somebody hangs on it."""
+        followers = [listener for listener in (*self.listeners, *listeners()) if listener.follows_backward]
+        watchers = watchers_of(now)
+        if not (create_graph or wanted is not None or self.notes or followers or watchers):
+            return _pull_all
+        return _Walk(self, told(self.below, now), create_graph, set(wanted or ()), followers, watchers).pull_all
+
+    def facts(self) -> dict[Any, tuple[Any, Any]]:
+        """Map marks to shape and dtype, as far as what was computed from them tells."""
+        return {mark: (shape, dtype) for e in list(self.entries) for mark, shape, dtype in facts_of(e)}
+
+
+def inputs_of(e: Entry) -> tuple[Any, ...]:
+    """Return the marks of the tracked inputs of an entry."""
+    return tuple([mark for mark in INPUTS[e[0]](e) if mark is not None])
+
+
+def facts_of(e: Entry) -> tuple[Any, ...]:
+    """Return (mark, shape, dtype) of the tracked inputs of an entry, as far as it knows them."""
+    read = FACTS.get(e[0])
+    return () if read is None else read(e)
+
+
+def op_name(e: Entry) -> str:
+    """Return the name of the op of an entry, which keeps its code."""
+    name: str = e[0].partition(".")[0]
+    return name
+
+
+def _leading_to(wanted: Iterable[Any], entries: list[Any]) -> list[Any]:
+    """Return the entries through which gradients reach the wanted marks."""
+    downstream = set(wanted)
+    kept = []
+    for e in entries:
+        if not downstream.isdisjoint(INPUTS[e[0]](e)):
+            downstream.add(e[1])
+            kept.append(e)
+    return kept
 
 
 def _pull_all(entries: list[Any], grads: Grads, owned: Owned) -> None:
@@ -239,8 +353,168 @@ def _pull_all(entries: list[Any], grads: Grads, owned: Owned) -> None:
     except errors.GradmgrError:
         raise
     except Exception as error:  # whatever it is, it goes on, with the op's name
-        error.add_note(f"(in the derivative of gradmgr op {e[0].partition('.')[0]!r})")
+        error.add_note(f"(in the derivative of gradmgr op {op_name(e)!r})")
         raise
+
+
+class _Walk:
+    """A walk on which somebody hangs: hooks, a profiler, anomaly detection, or the tape itself."""
+
+    def __init__(
+        self,
+        tape: Tape,
+        outside: Any,
+        create_graph: bool,
+        wanted: set[Any],
+        followers: list[Listener],
+        watchers: tuple[Watcher, ...],
+    ) -> None:
+        self.tape = tape
+        self.outside = outside  # the state for hooks
+        self.create_graph = create_graph
+        self.wanted = wanted
+        self.followers = followers
+        self.watchers = watchers
+        notes = tape.notes
+        self.hooks: dict[Any, ValueHooks] = {} if notes is None else notes.hooks
+        self.found: Grads = {}  # gradients of wanted values that are no leaves
+
+    def pull_all(self, entries: list[Any], grads: Grads, owned: Owned) -> None:
+        """Pop and pull the entries, from the end to the start."""
+        while entries:
+            e = entries.pop()
+            g = grads.pop(e[1], None)
+            if g is None:
+                continue
+            try:
+                self._pull(e, g, grads, owned)
+            except errors.AnomalyError:
+                raise
+            except Exception as error:  # whatever it is, it goes on, with the op's name and place
+                error.add_note(self._in_the_derivative_of(e))
+                raise
+        for mark, g in self.found.items():
+            grads[mark] = g
+
+    def _in_the_derivative_of(self, e: Entry) -> str:
+        place = None if self.tape.notes is None else self.tape.notes.place(e[1])
+        at = f", computed at {place}" if place is not None else ""
+        return f"(in the derivative of gradmgr op {op_name(e)!r}{at})"
+
+    def _pull(self, e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
+        hooks = self.hooks.get(e[1])
+        if hooks is not None:
+            owned.discard(e[1])  # a hook may have kept it
+            g = self._before(hooks, e, g)
+        if e[1] in self.wanted:
+            self.found[e[1]] = g
+            owned.discard(e[1])
+        if self.create_graph:
+            e = self._linked(e)
+        for watcher in self.watchers:
+            watcher.pulling(e)
+        apart = self.followers or (hooks is not None and hooks.after)
+        if apart and e[0] not in ("result", "attach"):
+            self._pull_apart(hooks, e, g, grads, owned)
+        else:
+            PULLS[e[0]](e, g, grads, owned)
+        for watcher in self.watchers:
+            watcher.pulled(e, g, grads)
+
+    # ------------------------------------------------------------ hooks
+
+    def _before(self, hooks: ValueHooks, e: Entry, g: Any) -> Any:
+        """Run the hooks of the value, note what retain_grad asks for, run the op's pre-hooks."""
+        what = f"the result of {op_name(e)!r}"
+        with during(self.outside):
+            if g.__class__ is dict:  # an op of several: its results had their tensor hooks
+                return self._pre_hooks_of_several(hooks, e, g)
+            g = run_tensor_hooks(hooks.tensor, g, what)
+            self._retain(hooks, g)
+            for hook in hooks.before:
+                (g,) = self._outputs_replaced(hook, (g,), what)
+        return g
+
+    def _retain(self, hooks: ValueHooks, g: Any) -> None:
+        for ref in hooks.retained:
+            t = ref()
+            if t is not None:
+                self.tape.noted().retained.append((t, g))
+
+    def _pre_hooks_of_several(self, hooks: ValueHooks, e: Entry, parts: dict[int, Any]) -> dict[int, Any]:
+        for hook in hooks.before:
+            count = max(parts) + 1
+            found = self._outputs_replaced(hook, tuple([parts.get(k) for k in range(count)]), f"op {op_name(e)!r}")
+            parts = {k: g for k, g in enumerate(found) if g is not None}
+        return parts
+
+    def _outputs_replaced(self, hook: Any, gs: tuple[Any, ...], what: str) -> tuple[Any, ...]:
+        given = _as_tensors(gs)
+        return _checked_tuple(given, hook(given), f"pre-hook on {what}")
+
+    def _pull_apart(self, hooks: ValueHooks | None, e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
+        """Pull, and show what it gives before it is added to what is there."""
+        parts: Grads = {}
+        ours: Owned = type(owned)()
+        PULLS[e[0]](e, g, parts, ours)
+        for follower in self.followers:
+            follower.pulled(self.tape, e, g, parts)
+        if hooks is not None and hooks.after:
+            ours.clear()
+            marks = inputs_of(e)
+            outputs = _as_tensors((g,) if g.__class__ is not dict else tuple(g.values()))
+            with during(self.outside):
+                for hook in hooks.after:
+                    given = _as_tensors([parts.get(mark) for mark in marks])
+                    new = _checked_tuple(given, hook(given, outputs), f"hook on op {op_name(e)!r}")
+                    parts = {mark: part for mark, part in zip(marks, new, strict=True) if part is not None}
+        for mark, part in parts.items():
+            if mark not in grads and mark in ours:
+                set.add(owned, mark)
+                grads[mark] = part
+            else:
+                accumulate(grads, owned, mark, part)
+
+    # ------------------------------------------------------------ derivatives of the derivative
+
+    def _linked(self, e: Entry) -> Entry:
+        link = LINKS.get(e[0])
+        if link is None:
+            return e
+        results: dict[int, Any] = {}
+
+        def to(value: Any, mark: Any) -> Any:
+            if mark is None or not (is_array(value) or isinstance(value, Tensor)):
+                return value
+            if isinstance(mark, Result):
+                mark = self._result(e[1], mark.k, results)
+            handle = value if isinstance(value, Tensor) else wrap(value)
+            if self.tape.known(handle) is None:
+                self.tape.stamp(handle, mark)
+            return handle
+
+        return link(e, to)
+
+    def _result(self, bundle: Any, k: int, results: dict[int, Any]) -> Any:
+        """Return a mark for result k of an op of several, by a new entry: the first one may be swept."""
+        if k not in results:
+            results[k] = object()
+            self.tape.entries.append(("result", results[k], bundle, k))
+        return results[k]
+
+
+def _as_tensors(gs: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple([g if g is None or isinstance(g, Tensor) else wrap(g) for g in gs])
+
+
+def _checked_tuple(given: tuple[Any, ...], new: Any, what: str) -> tuple[Any, ...]:
+    """Return the gradients that a hook of an op gave for these; None keeps them."""
+    if new is None:
+        return given
+    found = new if isinstance(new, tuple) else (new,)
+    if len(found) != len(given):
+        raise errors.CallbackError(f"{what} gave {len(found)} gradients for {len(given)}; return as many, or None")
+    return tuple([old if old is None else replaced(old, g, what) for old, g in zip(given, found, strict=True)])
 
 
 def _flat(values: Iterable[Any]) -> Iterable[Any]:
@@ -264,7 +538,8 @@ def _pull_attach(e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
 
 
 def _pull_result(e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
-    grads.setdefault(e[2], {})[e[3]] = g
+    parts = grads.setdefault(e[2], {})
+    parts[e[3]] = parts[e[3]] + g if e[3] in parts else g
 
 
 # Each result of an op of several has an entry of its own, after the op's. Walking back they come

@@ -31,14 +31,16 @@ class Tensor:
     """
 
     # _rec, _mark: the recorder that knows this tensor and what it calls it. _more, mostly unset: what
-    # further recorders call it. _grad and _more are left unset by the hot templates: each store costs.
-    __slots__ = ("__weakref__", "_array", "_grad", "_mark", "_more", "_rec")
+    # further recorders call it. _hooks: what hangs on a tensor that was attached. _grad, _hooks and _more are
+    # left unset by the hot templates: each store costs.
+    __slots__ = ("__weakref__", "_array", "_grad", "_hooks", "_mark", "_more", "_rec")
 
     _array: Any
     _rec: Any
     _mark: Any
     _grad: Tensor | None
     _more: dict[Any, Any]
+    _hooks: Any
 
     def __init__(self, data: Any, dtype: Any = None, device: str | None = None) -> None:
         self._array = _fresh(data, dtype, device)

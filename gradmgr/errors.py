@@ -35,6 +35,10 @@ class GaugeError(GradmgrError, RuntimeError):
     """A result was made to depend on a choice the library is free in: a vector's phase, a null space's basis."""
 
 
+class AnomalyError(GradmgrError, RuntimeError):
+    """A derivative is NaN, or failed, under anomaly detection."""
+
+
 class CallbackError(GradmgrError, TypeError):
     """A callback did not return a gradient or a future of one."""
 

@@ -12,7 +12,9 @@ from typing import Any, Self
 
 from gradmgr import _xp, errors
 from gradmgr._backward import AttachSpec, Callback, Chains, plain_walk, seeds_of, write
-from gradmgr._recorder import enter, leave
+from gradmgr._hooks import hooked_leaf, run_post_hooks
+from gradmgr._listen import Listener
+from gradmgr._recorder import above, enter, leave
 from gradmgr._tape import Tape
 from gradmgr._tensor import Tensor, describe
 
@@ -79,11 +81,13 @@ class GradManager(_Recording):
     def __init__(self) -> None:
         self._specs: dict[int, AttachSpec] = {}
         self._tape: Tape | None = None
+        self._self = weakref.ref(self)
         self._after_backward: list[Callable[[], Any]] = []
         self._walking = False
         self._release_after = False
         self._warned = False
         self._has_callbacks = False  # ever: without, backward takes a shorter road
+        self._listeners: list[Callable[[], Listener]] = []  # make what listens to each recording
 
     def __repr__(self) -> str:
         return f"GradManager({len(self._live())} attached{', recording' if self._recording() else ''})"
@@ -135,7 +139,9 @@ class GradManager(_Recording):
         else:
             spec.callbacks.extend(chain)
             spec.name = name or spec.name
-        self._has_callbacks |= bool(chain)
+        hooks = hooked_leaf(t)
+        hooks.managers = [ref for ref in hooks.managers if ref() is not None and ref is not self._self] + [self._self]
+        self._has_callbacks |= bool(chain or hooks.tensor or hooks.post)
         if self._tape is not None and self._tape.open:
             self._tape.watch(t)
 
@@ -220,7 +226,8 @@ class GradManager(_Recording):
 
     def _new_tape(self) -> Tape:
         self._check_idle()
-        self._tape = tape = Tape(self.attached_tensors())
+        own = tuple([make() for make in self._listeners]) if self._listeners else ()
+        self._tape = tape = Tape(self.attached_tensors(), self._self, own)
         return tape
 
     def _check_idle(self) -> None:
@@ -272,14 +279,43 @@ class GradManager(_Recording):
             TypeError, ValueError: `dy` does not fit `y` in number, shape or dtype; a callback returned no gradient.
         """
         tape = self._open_tape()
-        seeds = seeds_of(tape, y, dy)
-        chains = Chains(self, dict(self._live()), self._after_backward) if self._has_callbacks else None
+        self._walk(tape, seeds_of(tape, y, dy), retain)
+
+    def _walk(
+        self,
+        tape: Tape,
+        seeds: list[tuple[Any, Any]],
+        retain: bool,
+        create_graph: bool = False,
+        only: dict[Tensor, Any] | None = None,
+        keep: Callable[[dict[Tensor, Any]], None] | None = None,
+    ) -> None:
+        """Walk the tape and write `.grad`, or give the gradients to `keep`.
+
+        Args:
+            tape: the open tape of this manager.
+            seeds: checked, (mark, cotangent) pairs.
+            retain: keep the history; create_graph does so too.
+            create_graph: let the tape itself hear what is computed.
+            only: tensors and their marks, the only ones to receive gradients; None stands for all leaves.
+            keep: receives the gradients by tensor; no `.grad` is then written and no callback runs.
+        """
+        chains = Chains(self, dict(self._live()), self._after_backward) if self._has_callbacks and not keep else None
+        reached: list[Tensor] = []
         turn = _turns.take()
         token = _backwarding.set(self)
         self._walking = True
-        self._release_after = not retain
+        self._release_after = not (retain or create_graph)
         try:
-            write(plain_walk(tape, seeds, retain) if chains is None else chains.run(tape, seeds, retain), tape.below)
+            if chains is None:
+                results = plain_walk(tape, seeds, retain, create_graph, only)
+            else:
+                results = chains.run(tape, seeds, retain, create_graph, only)
+                reached = list(results)
+            if keep is None:
+                write(results, above(tape.below, tape) if create_graph else tape.below)
+            else:
+                keep(results)
         except BaseException as error:
             self._release_after = True
             if chains is not None:
@@ -291,6 +327,8 @@ class GradManager(_Recording):
             _backwarding.reset(token)
             if self._release_after:
                 self.release()
+        for t in reached:
+            run_post_hooks(t)
 
     def _open_tape(self) -> Tape:
         if self._walking:

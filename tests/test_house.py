@@ -33,6 +33,7 @@ FLOORS = [
     "gradmgr._inplace",
     "gradmgr._elementwise",
     "gradmgr._custom",
+    "gradmgr._hooks",
     "gradmgr._listen",
     "gradmgr._tape",
     "gradmgr._saved",
@@ -71,8 +72,8 @@ FLOORS = [
     "gradmgr.numpy",
     "gradmgr._einops",
     "gradmgr.manager",
-    "gradmgr._grad",
     "gradmgr.vmap",
+    "gradmgr._grad",
     "gradmgr.functional",
     "gradmgr.forward_ad",
     "gradmgr.function",
@@ -96,6 +97,9 @@ MAY_CHANGE = {
     ("gradmgr._op", "OPS"),
     ("gradmgr._op", "PULLS"),
     ("gradmgr._op", "INPUTS"),
+    ("gradmgr._op", "FACTS"),
+    ("gradmgr._op", "LINKS"),
+    ("gradmgr._listen", "_listeners"),
     ("gradmgr._elementwise", "_SHAPES"),
 }
 
