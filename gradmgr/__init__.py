@@ -34,8 +34,10 @@ from gradmgr import (  # noqa: F401  # not used yet  # noqa: F401  # not used ye
 )
 from gradmgr._backward import AttachSpec
 from gradmgr._einops import register_einops
+from gradmgr._grad import backward, grad
 from gradmgr._modes import enable_grad, no_grad
 from gradmgr._tensor import Tensor, from_dlpack, tensor
+from gradmgr.anomaly import detect_anomaly, set_detect_anomaly
 from gradmgr.errors import GradcheckError
 from gradmgr.gradcheck import gradcheck
 from gradmgr.manager import GradManager, GradManagerGroup, get_backwarding_grad_manager, set_multithreading_enabled
@@ -49,16 +51,21 @@ __all__ = [
     "GradManagerGroup",
     "GradcheckError",
     "Tensor",
+    "anomaly",
     "asarray",
+    "backward",
+    "detect_anomaly",
     "enable_grad",
     "errors",
     "from_dlpack",
     "get_backwarding_grad_manager",
+    "grad",
     "gradcheck",
     "graph",
     "no_grad",
     "numpy",
     "register_einops",
+    "set_detect_anomaly",
     "set_multithreading_enabled",
     "special",
     "tensor",

@@ -16,7 +16,7 @@ from gradmgr._broadcast import broadcast_to, cast, fit
 from gradmgr._index import Index, getitem, may_repeat, normalized
 from gradmgr._op import FACTS, INPUTS, PULLS, Function, Grads, Op, Owned, accumulate, claim, enroll, linear, zeros
 from gradmgr._recorder import Stack, crowd, current, is_tracked, rebind
-from gradmgr._tensor import Tensor, describe, raw, wrap
+from gradmgr._tensor import Tensor, cut, describe, raw, wrap
 
 # Below this many bytes a new array costs no more than asking whether NumPy would raise half-way.
 _SMALL_BUFFER = 4096
@@ -30,12 +30,12 @@ def _copied(a: Any) -> Any:
 
 
 def _put(a: Any, v: Any, index: Index, in_place: bool, wiped: bool) -> Any:
-    if _xp.namespace(a) is not np and np.shape(v):
+    if _xp.root(a) is not np and np.shape(v):
         if isinstance(v, np.ndarray):  # CuPy would copy it silently, or raise a ValueError, by the kind of index
             raise _xp.mixed("x[index] = v")
         if may_repeat(index):
             _check_places_differ(a, index)
-    buffer = a if in_place else _copied(a)
+    buffer = _xp.spacious(a if in_place else _copied(a), index, v)
     try:
         buffer[index] = v
     except errors.REJECTIONS as error:
@@ -227,7 +227,9 @@ def as_type(x: Any, dtype: Any) -> Any:
         if x.dtype.kind == "c" and dtype.kind != "c":
             errors.warn("Casting complex values to real discards the imaginary part", np.exceptions.ComplexWarning)
         return cast(x, dtype)
-    return wrap(x._array.astype(dtype))
+    made = wrap(x._array.astype(dtype))
+    cut(x, f"a cast to {dtype}", made)
+    return made
 
 
 def store(out: Any, z: Any, asked: str, *, may_broadcast: bool = False) -> Any:

@@ -30,6 +30,9 @@ class Listener:
     def pulled(self, tape: Any, e: Entry, g: Any, parts: dict[Any, Any]) -> None:
         """Called with the gradient of an entry's result, and what it gave by mark of its inputs."""
 
+    def opened(self, tape: Any) -> None:
+        """Called when a tape begins to listen."""
+
     def closed(self, tape: Any) -> None:
         """Called when a tape of its own is closed."""
 
@@ -50,8 +53,9 @@ class Heard(list[Any]):
 
     def append(self, e: Entry) -> None:
         heard: Entry | None = e
-        for listener in (*self.tape.listeners, *reversed(listeners())):
-            heard = listener.hear(self.tape, heard)
+        tape = self.tape
+        for listener in (*tape.listeners, *listeners()[::-1]):
+            heard = listener.hear(tape, heard)
             if heard is None:
                 return
         super().append(heard)
@@ -72,16 +76,25 @@ class listening:  # noqa: N801  # reads as a statement: `with listening(listener
         self.tapes = tapes
 
     def __enter__(self) -> None:
-        _listeners.set((*listeners(), self.listener))
-        for tape in self.tapes:
-            tape.listen()
+        enlist(self.listener, self.tapes)
 
     def __exit__(self, *exc: object) -> None:
-        # By identity, not by token: blocks may be left in any order, and from generators.
-        now = listeners()
-        last = max((k for k, each in enumerate(now) if each is self.listener), default=None)
-        if last is not None:
-            _listeners.set(now[:last] + now[last + 1 :])
+        resign(self.listener)
+
+
+def enlist(listener: Listener, tapes: Any) -> None:
+    """Let a listener hear what is noted in this context from here on, in these tapes and those to come."""
+    _listeners.set((*listeners(), listener))
+    for tape in tapes:
+        tape.listen()
+
+
+def resign(listener: Listener) -> None:
+    """Let it hear no more. By identity, not by token: blocks may be left in any order, and from generators."""
+    now = listeners()
+    last = max((k for k, each in enumerate(now) if each is listener), default=None)
+    if last is not None:
+        _listeners.set(now[:last] + now[last + 1 :])
 
 
 class Place:
@@ -121,9 +134,13 @@ class Place:
         return f"{self.file}:{self.line} in {self.function}" + (f": {text}" if text else "")
 
 
-def user_place() -> tuple[CodeType, int] | None:
-    """Return where the innermost frame that is not gradmgr's own is now: what a Place is made of."""
-    frame: FrameType | None = sys._getframe(1)
+def user_place(depth: int = 1) -> tuple[CodeType, int] | None:
+    """Return where the innermost frame that is not gradmgr's own is now: what a Place is made of.
+
+    Args:
+        depth: how many frames are known to be gradmgr's own, with this one.
+    """
+    frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
         if not frame.f_globals.get("__name__", "").startswith("gradmgr."):
             return frame.f_code, frame.f_lasti

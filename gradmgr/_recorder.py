@@ -61,7 +61,7 @@ crowd = _Crowd()
 class Recorder:
     """Listens to operations; a mark is what it calls a tensor."""
 
-    __slots__ = ("_thread", "below", "guests", "open", "strays")
+    __slots__ = ("_thread", "below", "diary", "guests", "open", "strays")
 
     # Whether no_grad hides it and the hot templates may deal with it inline.
     is_tape = False
@@ -70,6 +70,7 @@ class Recorder:
         self.below: Any = None  # what was current when this recorder was entered
         self.guests: dict[Tensor, Any] = {}  # marks of attached tensors; also keeps them alive
         self.open = True
+        self.diary: Any = None  # of a traced recording
         self.strays = False  # whether a mark was put where the hot templates do not look
         self._thread = crowd.begin()
 
@@ -249,6 +250,11 @@ def is_tracked(t: Tensor) -> bool:
     return any(rec.open and rec.known(t) is not None for rec in recorders(current()))
 
 
+def is_listening(rec: Recorder) -> bool:
+    """Tell whether a recorder hears what is computed in this context now."""
+    return any(rec in group for group in _groups_of(current())[0])
+
+
 def enter(*group: Recorder) -> None:
     """Make these recorders, as one group, current above what is."""
     state = current()
@@ -298,6 +304,8 @@ def rebind(x: Tensor, z: Tensor) -> Tensor:
         x._rec = None
         return x
     for rec in recorders(state):
+        if rec.diary is not None and (mark := rec.known(x)) is not None:
+            rec.diary.rebound(x, mark)
         rec.forget(x)
     x._rec = z._rec
     if z._rec is not None:

@@ -159,6 +159,7 @@ class Tensor:
 
         A later in-place write to the tensor does not change an array taken before.
         """
+        cut(self, "numpy()")
         if _xp.device_of(self._array) != "cpu":
             return np.asarray(self._array.get())
         view = np.asarray(self._array).view()
@@ -167,23 +168,29 @@ class Tensor:
 
     def cupy(self) -> Any:
         """Return the values as a CuPy array, a copy; from the CPU they are moved to the current GPU."""
+        cut(self, "cupy()")
         if _xp.device_of(self._array) != "cpu":
             return self._array.copy()
         return _xp.import_cupy("Tensor.cupy()").asarray(self._array)
 
     def item(self, *args: int) -> Any:
         """Return one element as a Python number; without arguments the tensor must have one element."""
+        cut(self, "item()")
         return _host(self._array).item(*args)
 
     def tolist(self) -> Any:
         """Return the values as nested lists of Python numbers."""
+        cut(self, "tolist()")
         return _host(self._array).tolist()
 
     def detach(self) -> Tensor:
         """Return the same values as a new tensor that no manager knows."""
-        return wrap(self._array)
+        made = wrap(self._array)
+        cut(self, "detach()", made)
+        return made
 
     def __float__(self) -> float:
+        cut(self, "float()")
         return float(self._array)
 
     def __int__(self) -> int:
@@ -271,6 +278,13 @@ def wrap(array: Any) -> Tensor:
 def raw(value: Any) -> Any:
     """Return a Tensor's array, anything else as it is."""
     return value._array if isinstance(value, Tensor) else value
+
+
+def cut(t: Tensor, what: str, result: Any = None) -> None:
+    """Tell the recording that knows a tensor, if it keeps a diary, that the values go on without history."""
+    rec = t._rec
+    if rec is not None and rec.diary is not None:
+        rec.diary.cut(what, t, result)
 
 
 def describe(t: Tensor, name: str | None = None) -> str:

@@ -1,1 +1,136 @@
 """Anomaly detection: which line of the forward program a failed derivative, or a NaN, belongs to."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+from gradmgr import _xp, errors
+from gradmgr._diary import Tracing
+from gradmgr._listen import Entry, enlist, listeners, resign
+from gradmgr._op import INPUTS
+from gradmgr._recorder import current, recorders
+from gradmgr._tape import Tape, op_name
+from gradmgr._tensor import raw
+
+__all__ = ["detect_anomaly", "is_anomaly_check_nan_enabled", "is_anomaly_enabled", "set_detect_anomaly"]
+
+
+class _Anomalies(Tracing):
+    """Notes where each op stands, and looks at each derivative."""
+
+    follows_backward = True
+
+    def __init__(self, check_nan: bool) -> None:
+        self.check_nan = check_nan
+
+    def pulled(self, tape: Tape, e: Entry, g: Any, parts: dict[Any, Any]) -> None:
+        if not self.check_nan:
+            return
+        for position, mark in enumerate(INPUTS[e[0]](e)):
+            if mark in parts and _has_nan(parts[mark]):
+                raise errors.AnomalyError(_what_is_nan(tape, e, g, position))
+
+
+def _has_nan(g: Any) -> bool:
+    values = [raw(part) for part in g.values()] if g.__class__ is dict else [raw(g)]
+    return any(bool(_xp.namespace(a).isnan(a).any()) for a in values)
+
+
+def _what_is_nan(tape: Tape, e: Entry, g: Any, position: int) -> str:
+    place = tape.place_of(e[1])
+    at = f"computed at {place}" if place is not None else "recorded before detect_anomaly() began"
+    text = f"the derivative of op {op_name(e)!r} is NaN in the gradient of its input number {position}; it was {at}"
+    if _has_nan(g):
+        text += ". The gradient that arrived there was NaN already: it came in with dy, a hook or a callback"
+    return text
+
+
+class set_detect_anomaly:  # noqa: N801  # torch's spelling
+    """Switch anomaly detection on or off for this thread or task; in a with block, until its end.
+
+    Args:
+        mode: on or off.
+        check_nan: raise when a derivative is NaN.
+
+    >>> import gradmgr
+    >>> with gradmgr.set_detect_anomaly(True, check_nan=False):
+    ...     pass  # an error in a derivative now names the line of the program
+    """
+
+    def __init__(self, mode: bool, check_nan: bool = True) -> None:
+        self._before = _present()
+        self._mine: _Anomalies | None = None
+        if self._before is not None:
+            resign(self._before)
+        if mode:
+            self._mine = _Anomalies(bool(check_nan))
+            enlist(self._mine, [rec for rec in recorders(current()) if isinstance(rec, Tape)])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._mine is not None:
+            resign(self._mine)
+        if self._before is not None:
+            enlist(self._before, ())
+
+
+class detect_anomaly:  # noqa: N801  # torch's spelling
+    """Name, in errors of backward, the line of the program whose derivative failed or is NaN, in a with block.
+
+    Recordings that are open when the block begins are traced from there on. A NaN that a derivative
+    makes raises AnomalyError, a RuntimeError; every `.grad` is then as it was, and the manager idle.
+
+    Args:
+        check_nan: raise when a derivative is NaN.
+
+    >>> import gradmgr, gradmgr.numpy as np
+    >>> x = gradmgr.tensor(0.0)
+    >>> gm = gradmgr.GradManager().attach(x)
+    >>> with gradmgr.detect_anomaly(), gm:
+    ...     gm.backward(np.sqrt(x) * x)  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.AnomalyError: the derivative of op 'sqrt' is NaN in the gradient of its input number 0; ...
+    """
+
+    def __init__(self, check_nan: bool = True) -> None:
+        self._check_nan = check_nan
+        self._set: list[set_detect_anomaly] = []
+
+    def __enter__(self) -> None:
+        self._set.append(set_detect_anomaly(True, self._check_nan))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._set.pop().__exit__(kind, error, traceback)
+
+
+def _present() -> _Anomalies | None:
+    return next((listener for listener in listeners() if isinstance(listener, _Anomalies)), None)
+
+
+def is_anomaly_enabled() -> bool:
+    """Tell whether anomaly detection is on in this thread or task.
+
+    >>> import gradmgr
+    >>> gradmgr.anomaly.is_anomaly_enabled()
+    False
+    """
+    return _present() is not None
+
+
+def is_anomaly_check_nan_enabled() -> bool:
+    """Tell whether a NaN in a derivative raises in this thread or task.
+
+    >>> import gradmgr
+    >>> gradmgr.anomaly.is_anomaly_check_nan_enabled()
+    False
+    """
+    present = _present()
+    return present is not None and present.check_nan

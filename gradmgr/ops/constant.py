@@ -10,7 +10,7 @@ import numpy as np
 
 from gradmgr import _xp, errors
 from gradmgr._inplace import store
-from gradmgr._tensor import Tensor, wrap
+from gradmgr._tensor import Tensor, cut, wrap
 
 
 def _results(z: Any) -> Any:
@@ -96,7 +96,11 @@ def constant(function: Callable[..., Any], arrays_first: int = 0) -> Callable[..
                 return function(*args, **kwargs)
             arrays = tuple(map(_values, args))
             arrays = (*_beside_each_other(arrays[:arrays_first]), *arrays[arrays_first:])
-            return _results(function(*arrays, **{key: _values(value) for key, value in kwargs.items()}))
+            made = _results(function(*arrays, **{key: _values(value) for key, value in kwargs.items()}))
+            for a in args:
+                if isinstance(a, Tensor):
+                    cut(a, name, made)
+            return made
         except errors.REJECTIONS as error:
             if isinstance(error, TypeError):
                 _xp.check_mixed(name, *arrays)

@@ -1,0 +1,266 @@
+"""gm.summary() and gm.explain(): what a tape keeps, and why a gradient is not there."""
+
+import numpy
+import pytest
+
+import gradmgr
+import gradmgr.numpy as np
+from gradmgr import GradManager, detect_anomaly, no_grad, tensor
+
+
+def traced(**tensors):
+    return GradManager(with_stack=True).attach(tensors)
+
+
+# ---------------------------------------------------------------- summary
+
+
+def test_idle():
+    assert GradManager().summary() == "This GradManager is idle: it keeps nothing."
+
+
+def test_bytes_by_op_are_exact():
+    x, w = tensor(numpy.ones((4, 8))), tensor(numpy.ones((8, 2)))
+    gm = GradManager().attach([x, w])
+    with gm:
+        y = np.exp(x)  # keeps its result, 256 bytes
+        z = y @ w  # keeps y, counted above, and w, 128 bytes
+        z + 1  # keeps nothing
+        t = np.tanh(z)  # 64 bytes
+        text = gm.summary()
+        assert text.splitlines()[0] == (
+            "4 operations recorded, 2 tensors attached; kept for their derivatives: 448 B in arrays"
+        )
+        rows = {line.split()[0]: line.split()[1:] for line in text.splitlines()[2:] if "  " in line}
+        assert rows["exp"] == ["1", "256", "B"]
+        assert rows["matmul"] == ["1", "128", "B"]
+        assert rows["tanh"] == ["1", "64", "B"]
+        gm.backward(t.sum())
+    assert "idle" in gm.summary()
+
+
+def test_by_line_with_stack():
+    x = tensor(numpy.ones(1000))
+    gm = traced(x=x)
+    with gm:
+        y = np.exp(x)
+        for _ in range(3):
+            y = np.tanh(y)  # three times
+        lines = gm.summary().splitlines()
+    (row,) = [line for line in lines if "# three times" in line]
+    assert row.split()[-3:] == ["3", "23.4", "KiB"]
+    assert any("y = np.exp(x)" in line and "7.8 KiB" in line for line in lines)
+
+
+def test_by_line_under_anomaly_detection():
+    x = tensor(numpy.ones(10))
+    gm = GradManager().attach(x)
+    with detect_anomaly(), gm:
+        y = np.exp(x)  # this line
+        assert "# this line" in gm.summary()
+    assert y is not None
+
+
+# ---------------------------------------------------------------- explain
+
+
+def test_never_attached():
+    x = tensor(1.0)
+    assert "not attached to this manager" in GradManager().explain(x)
+    with pytest.raises(TypeError, match="explain takes a Tensor; found ndarray"):
+        GradManager().explain(numpy.ones(2))
+
+
+def test_attached_after_use():
+    x, w = tensor(1.0), tensor(2.0)
+    gm = traced(x=x)
+    with gm:
+        y = x * w  # used here
+        gm.attach({"w": w})  # attached here
+        gm.backward(y)
+    assert x.grad.item() == 2.0
+    said = gm.explain(w)
+    assert said.startswith("Tensor 'w'")
+    assert 'gm.attach({"w": w})  # attached here, after it had been used' in said
+    assert "y = x * w  # used here" in said
+
+
+def test_overwritten_before_use():
+    x, w = tensor([1.0]), tensor([2.0])
+    gm = traced(x=x, w=w)
+    with gm:
+        with no_grad():
+            x[...] = 5.0  # gone
+        gm.backward((x * w).sum())
+    assert x.grad is None
+    said = gm.explain(x)
+    assert "it was overwritten at" in said
+    assert "x[...] = 5.0  # gone" in said
+
+
+def test_overwritten_while_recorded_gives_zero():
+    x, w = tensor([1.0]), tensor([2.0])
+    gm = traced(x=x, w=w)
+    with gm:
+        x[...] = 5.0  # gone
+        gm.backward((x * w).sum())
+    assert x.grad.tolist() == [0.0]
+    assert "its gradient is zero: it was overwritten at" in gm.explain(x)
+
+
+@pytest.mark.parametrize(
+    ("cut", "what"),
+    [
+        (lambda x: x.detach(), "detach()"),
+        (lambda x: tensor(x.numpy()), "numpy()"),
+        (lambda x: tensor([x[0].item()]), "item()"),
+        (lambda x: x.astype("int64").astype("float64"), "a cast to int64"),
+        (lambda x: np.argmax(x), "argmax"),
+        (lambda x: np.asarray(x.tolist()), "tolist()"),
+    ],
+    ids=["detach", "numpy", "item", "cast", "argmax", "tolist"],
+)
+def test_cut(cut, what):
+    x, w = tensor([1.0, 2.0]), tensor([2.0, 3.0])
+    for gm in (traced(x=x, w=w), GradManager().attach({"x": x, "w": w})):
+        with detect_anomaly(), gm:
+            y = x * 3
+            z = cut(y)
+            gm.backward((z * w).sum())
+        assert x.grad is None
+        said = gm.explain(x)
+        assert f"was cut by {what} at" in said
+        assert "test_diary.py" in said
+
+
+def test_cut_by_no_grad():
+    x, w = tensor([1.0]), tensor([2.0])
+    gm = traced(x=x, w=w)
+    with gm:
+        with no_grad():
+            y = x * 3  # unheard
+        gm.backward((y * w).sum())
+    said = gm.explain(x)
+    assert "cut by multiply under no_grad() at" in said
+    assert "y = x * 3  # unheard" in said
+
+
+@pytest.mark.parametrize("f", [np.round, np.floor, np.sign, np.ceil, np.trunc])
+def test_zero_by_a_flat_function(f):
+    x = tensor([1.5, 2.5])
+    gm = traced(x=x)
+    with gm:
+        y = f(x) * 2  # flat
+        gm.backward(y.sum())
+    assert x.grad.tolist() == [0.0, 0.0]
+    said = gm.explain(x)
+    assert "its gradient is zero" in said
+    assert "whose derivative is zero" in said
+    assert "# flat" in said
+
+
+def test_not_a_part_of_the_loss():
+    x, w = tensor([1.0]), tensor([2.0])
+    gm = traced(x=x, w=w)
+    with gm:
+        aside = x * 3  # aside
+        gm.backward((w * w).sum())
+    said = gm.explain(x)
+    assert "what backward() started from does not depend on it" in said
+    assert "aside = x * 3  # aside" in said
+    assert aside is not None
+
+
+def test_never_used_and_no_backward():
+    x, w = tensor([1.0]), tensor([2.0])
+    gm = traced(x=x, w=w)
+    with gm:
+        gm.backward((w * w).sum())
+    assert "nothing was computed from it in the recording" in gm.explain(x)
+    with gm:
+        y = w * w
+        assert "backward() has not run yet" in gm.explain(w)
+    assert "released without a backward()" in gm.explain(w)
+    assert y is not None
+
+
+def test_attached_since():
+    x, w = tensor([1.0]), tensor([2.0])
+    gm = traced(w=w)
+    with gm:
+        gm.backward((w * w).sum())
+    gm.attach(x)
+    assert "was not when the last recording was made" in gm.explain(x)
+
+
+def test_reached_and_cleared():
+    w = tensor([2.0])
+    gm = traced(w=w)
+    with gm:
+        gm.backward((w * w).sum())
+    assert "was reached by the last backward(); its .grad is there" in gm.explain(w)
+    w.grad = None
+    assert "its .grad was set to None since" in gm.explain(w)
+
+
+def test_untraced_says_what_it_can():
+    x = tensor([1.0])
+    gm = GradManager().attach(x)
+    assert "no backward() has reached it" in gm.explain(x)
+    with gm:
+        assert "nothing that is alive was computed from it" in gm.explain(x)
+        y = x * 2
+        assert "used in this recording" in gm.explain(x)
+        gm.backward(y.sum())
+    assert gm.explain(x).endswith("is attached and has a gradient.")
+
+
+def test_backward_of_an_unknown_tensor_says_exactly_why():
+    x = tensor([1.0, 2.0])
+    for gm in (traced(x=x), GradManager().attach({"x": x})):
+        with detect_anomaly(), gm:
+            y = np.exp(x)
+            z = y.detach()  # cut here
+            with pytest.raises(RuntimeError, match=r"Seen: detach\(\) at .*# cut here cut its history"):
+                gm.backward(z, numpy.ones(2))
+            gm.backward(y, numpy.ones(2))  # it goes on
+        assert x.grad is not None
+        x.grad = None
+
+
+def test_tracing_changes_no_gradient():
+    rng = numpy.random.default_rng(3)
+    x = tensor(rng.normal(size=(3, 3)))
+    found = []
+    for gm in (GradManager().attach(x), traced(x=x)):
+        with gm:
+            z = np.zeros(3)
+            for k in range(3):
+                z[k] = np.tanh(x[k] @ x[:, k])
+            gm.backward(np.linalg.eigh(x @ x.T)[0].sum() + z.sum())
+        found.append(x.grad.numpy())
+        x.grad = None
+    assert (found[0] == found[1]).all()
+
+
+def test_a_group_is_traced():
+    x = tensor([3.0])
+    one, two = traced(x=x), GradManager().attach(x)
+    with one | two:
+        y = x * x
+        one.backward(y, numpy.ones(1), retain=False)
+        two.backward(y, numpy.ones(1))
+    assert "was reached" in one.explain(x)
+    assert x.grad.tolist() == [12.0]
+
+
+def test_the_watcher_leaves_with_the_recording():
+    x = tensor([3.0])
+    gm = traced(x=x)
+    with gm:
+        pass
+    assert gradmgr._recorder.current() is None
+    gm.record()
+    del gm
+    x * 2
+    assert gradmgr._recorder.current() is None or gradmgr._recorder.watchers_of(gradmgr._recorder.current()) == ()
