@@ -1,4 +1,4 @@
-"""`python -m bench atoms`: measure, print ratios beside their targets, save them."""
+"""`python -m bench atoms` or `tools`: measure, print ratios beside their targets, save them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("suite", choices=["atoms"], help="atoms: single ops, chains, small networks, scale, memory")
+    parser.add_argument(
+        "suite",
+        choices=["atoms", "tools"],
+        help="atoms: single ops, chains, small networks, scale, memory; tools: jacobian, vmap, checkpoints, profiler",
+    )
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: within a minute, more noise")
     parser.add_argument("--only", metavar="TITLE", default="", help="only the tables whose title contains this")
     parser.add_argument("--threads", type=int, default=1, help="threads for every contestant (default 1)")
@@ -39,14 +43,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.keep_freed:
         _keep_freed_memory()
     # Only now: NumPy and PyTorch read the environment when they are imported.
-    from bench import _report, atoms
+    from bench import _report, atoms, tools
     from bench._measure import FULL, QUICK
 
     pace = QUICK if arguments.quick else FULL
     machine = _report.machine(arguments)
     print(_report.header(machine))
     tables = []
-    for table in atoms.tables(pace, arguments.threads, arguments.only):
+    suite = {"atoms": atoms, "tools": tools}[arguments.suite]
+    for table in suite.tables(pace, arguments.threads, arguments.only):
         print(_report.text(table), flush=True)
         tables.append(table)
     print(_report.summary(tables))

@@ -11,42 +11,37 @@
 (2,)
 """
 
-from gradmgr import (  # noqa: F401  # not used yet  # noqa: F401  # not used yet
-    _batched,
-    _diary,
-    _grad,
-    _listen,
-    _methods,
-    _picture,
-    _saved,
-    _spill,
-    anomaly,
-    checkpoint,
-    errors,
-    forward_ad,
-    function,
-    functional,
-    graph,
-    numpy,
-    profiler,
-    special,
-    vmap,
-)
+from typing import NoReturn
+
+from gradmgr import _methods, anomaly, errors, forward_ad, function, functional, graph, numpy, profiler, special
 from gradmgr._backward import AttachSpec
 from gradmgr._einops import register_einops
 from gradmgr._grad import backward, grad
-from gradmgr._modes import enable_grad, no_grad
+from gradmgr._modes import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    no_grad,
+    set_grad_enabled,
+)
 from gradmgr._tensor import Tensor, from_dlpack, tensor
 from gradmgr.anomaly import detect_anomaly, set_detect_anomaly
+from gradmgr.checkpoint import checkpoint, checkpoint_sequential
 from gradmgr.errors import GradcheckError
-from gradmgr.gradcheck import gradcheck
+from gradmgr.function import Function, custom_op, once_differentiable
+from gradmgr.gradcheck import gradcheck, gradgradcheck
 from gradmgr.manager import GradManager, GradManagerGroup, get_backwarding_grad_manager, set_multithreading_enabled
 from gradmgr.ops.create import asarray
+from gradmgr.vmap import vmap
+
+_methods.bind()
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AttachSpec",
+    "Function",
     "GradManager",
     "GradManagerGroup",
     "GradcheckError",
@@ -54,19 +49,37 @@ __all__ = [
     "anomaly",
     "asarray",
     "backward",
+    "checkpoint",
+    "checkpoint_sequential",
+    "custom_op",
     "detect_anomaly",
     "enable_grad",
     "errors",
+    "forward_ad",
     "from_dlpack",
+    "function",
+    "functional",
     "get_backwarding_grad_manager",
     "grad",
     "gradcheck",
+    "gradgradcheck",
     "graph",
+    "inference_mode",
+    "is_grad_enabled",
+    "is_inference_mode_enabled",
     "no_grad",
     "numpy",
+    "once_differentiable",
+    "profiler",
     "register_einops",
     "set_detect_anomaly",
+    "set_grad_enabled",
     "set_multithreading_enabled",
     "special",
     "tensor",
+    "vmap",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise errors.lacking(name, "gradmgr")

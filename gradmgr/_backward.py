@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _xp, errors
-from gradmgr._hooks import leaf_hooks_of, name_of, run_tensor_hooks
+from gradmgr import _batched, _xp, errors
+from gradmgr._hooks import leaf_hooks_of, name_of, run_post_hooks, run_tensor_hooks
 from gradmgr._inplace import as_type
-from gradmgr._recorder import Recorder, carry_over, crowd, current, during, rebind, recorders, snapshot, told
+from gradmgr._recorder import Recorder, above, carry_over, crowd, current, during, rebind, recorders, snapshot, told
 from gradmgr._tape import Tape
 from gradmgr._tensor import Tensor, describe, raw, wrap
 
@@ -77,12 +77,13 @@ def _mark_of(tape: Tape, y: Any, position: int) -> Any:
         raise TypeError(f"backward differentiates Tensors; y number {position} is {type(y).__name__}")
     mark = tape.known(y)
     if mark is None:
+        seen = "" if tape.diary is None else tape.diary.why_unknown(y)
         raise errors.NotRecordedError(
             f"backward: this GradManager does not know y number {position}, {describe(y)}. Attached tensors that are "
             f"alive: {len(tape.leaves)}. y may have been computed before record() or before attach(); under no_grad(); "
             "from nothing that is attached (x = x - step makes a new tensor, x -= step does not); through detach(), an "
             "integer or boolean cast, or a plain array; by another manager's backward; or overwritten in place by a "
-            "constant"
+            "constant" + (f". Seen: {seen}" if seen else "")
         )
     return mark
 
@@ -108,7 +109,7 @@ def _cotangent(state: Any, y: Tensor, dy: Any, position: int) -> Any:
         raise errors.DtypeError(
             f"backward: dy number {position} is complex, {dtype}, and its y real, {wanted}; pass its real part"
         )
-    if _xp.namespace(raw(value)) is not _xp.namespace(y._array):
+    if _xp.root(raw(value)) is not _xp.root(y._array):
         where = _xp.device_of(raw(value))
         raise errors.MixedArraysError(f"backward: dy number {position} lives on {where}, its y on {y.device}; move dy")
     if dtype == wanted:
@@ -144,15 +145,18 @@ class Chains:
         self.objects: list[Any] = []  # callback objects whose begin ran
         self.state: Any = None
         self.before: Any = None
+        self.hearers: list[Recorder] = []  # who is to know the gradients that hooks return
 
     def run(
         self, tape: Tape, seeds: list[tuple[Any, Any]], retain: bool, create_graph: bool, only: Only
     ) -> dict[Tensor, Any]:
         """Walk the tape with the callbacks; return the gradients of the leaves reached, or of those in `only`."""
         # Callbacks compute as if before the recording, but a write in place is told to all.
-        self.state = self.before = told(tape.below, current())
+        below = above(tape.below, tape) if create_graph else tape.below
+        self.state = self.before = told(below, current())
+        self.hearers = recorders(below)
         chained = [t for t in tape.leaves if t in self.specs and (self.specs[t].callbacks or _has_tensor_hooks(t))]
-        chained = [t for t in chained if only is None or t in only]
+        chained = [t for t in chained if only is None or only.get(t) == tape.leaves[t]]
         self._call(self._begin)
         grads = tape.walk(
             seeds,
@@ -168,8 +172,19 @@ class Chains:
                 self.results[t] = g
         del grads
         self._call(self._finish)
-        carry_over(self.before, self.state)
+        self._carry_over()
         return self.results
+
+    def awaiting_grad(self, tape: Tape) -> list[Tensor]:
+        """Return the leaves reached whose hooks wait for `.grad` to be written."""
+        return [t for t in self.results if t in tape.leaves and (hooks := leaf_hooks_of(t)) is not None and hooks.post]
+
+    def after_writing(self, t: Tensor) -> None:
+        """Call the hooks of a leaf that wait for its `.grad`."""
+        try:
+            self._call(run_post_hooks, t)
+        finally:
+            self._carry_over()
 
     def abort(self, error: BaseException) -> None:
         """Tell the callback objects that the backward failed."""
@@ -180,7 +195,12 @@ class Chains:
                 except Exception as second:  # every object is told, and the first error stays the one raised
                     error.add_note(f"(and {name_of(callback)}.abort raised {second!r})")
             self.state = current()
+        self._carry_over()
+
+    def _carry_over(self) -> None:
+        """Let the recordings that callbacks left open go on outside."""
         carry_over(self.before, self.state)
+        self.before = self.state
 
     def _call(self, function: Callable[..., None], *args: Any) -> None:
         """Call what calls callbacks, in their state; what they record goes on in the next."""
@@ -209,13 +229,13 @@ class Chains:
                 self._go_on(t, g, place)
 
     def _start(self, t: Tensor, g: Any) -> None:
-        self._call(self._hooks_first, t, g if isinstance(g, Tensor) else wrap(g))
+        self._call(self._hooks_first, t, g)
 
-    def _hooks_first(self, t: Tensor, g: Tensor) -> None:
+    def _hooks_first(self, t: Tensor, g: Any) -> None:
         hooks = leaf_hooks_of(t)
         if hooks is not None:
-            g = run_tensor_hooks(hooks.tensor, g, describe(t, self.specs[t].name))
-        self._go_on(t, g, 0)
+            g = run_tensor_hooks(hooks.tensor, g, describe(t, self.specs[t].name), self.hearers)
+        self._go_on(t, g if isinstance(g, Tensor) else wrap(g), 0)
 
     def _go_on(self, t: Tensor, g: Any, place: int) -> None:
         for callback in self.specs[t].callbacks[place:]:
@@ -268,6 +288,18 @@ def found_by(tape: Tape, grads: dict[Any, Any], only: Only) -> dict[Tensor, Any]
     return found
 
 
+def run_endings(tape: Tape, create_graph: bool) -> None:
+    """Call what waited for the end of a walk, before any `.grad` is written."""
+    notes = tape.noted()
+    if not notes.gathered:
+        return
+    endings, notes.endings = notes.endings, []
+    notes.gathered.clear()
+    with during(told(above(tape.below, tape) if create_graph else tape.below, current())):
+        for function in endings:
+            function()
+
+
 # ---------------------------------------------------------------- writing
 
 
@@ -296,6 +328,8 @@ def write(results: dict[Tensor, Any], below: Any) -> None:
             g = None  # who else holds the array is asked next
             if held is None:
                 writes.append((_set, t, own_gradient(made, t)))
+            elif _batched.is_batched(made._array):  # inside vmap; the gradient held may be one for all examples
+                writes.append((_replace, held, held._array + made._array))
             elif held.ndim and crowd.may_write(held) and not _xp.float_errors_raise():
                 writes.append((_add, held, made._array))
                 careful = True
@@ -339,7 +373,10 @@ def own_gradient(made: Tensor, t: Tensor) -> Tensor:
     if _xp.is_private(made) and _is_dense_like(made._array, t._array):
         return made
     g = made._array
-    made._array = _xp.namespace(g).empty_like(t._array)
+    if _batched.is_batched(t._array):
+        made._array = _batched.spacious(np.empty_like(t._array), g)
+    else:
+        made._array = _xp.namespace(g).empty_like(t._array)
     made._array[...] = g
     return made
 

@@ -1,1 +1,1127 @@
-"""Batched: an array with a hidden axis of examples, which NumPy's functions see through by its protocols."""
+"""Batched: an array of which only one example is seen; the axis of the examples is hidden.
+
+Inside `vmap` the arrays of mapped tensors are of this class. It is one more array library: NumPy's
+functions come to it by protocol, so the kernels and rules of the op table run on it as they are.
+A ufunc needs one rule, every other function one of the table RULES (`_batching` fills it), and what
+has none runs example by example.
+
+The hidden axis is axis 0 of the array within. It may have length 1 where all examples are the same.
+Levels of vmap nest: a call is the affair of the highest level among its arguments, to which those of
+lower levels are plain arrays.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+import numpy as np
+
+from gradmgr import errors
+
+Array = Any
+# By NumPy function: rule(level, *args, **kwargs), which may return NotImplemented for arguments it does not know.
+RULES: dict[Any, Callable[..., Any]] = {}
+
+
+class Level:
+    """One vmap: how many examples it has, and where it stands among those around it."""
+
+    __slots__ = ("library", "order", "root", "size")
+
+    def __init__(self, size: int, depth: int, root: Any = np) -> None:
+        self.size = size
+        self.order = (depth, id(self))  # any order will do that stays
+        self.root = root  # NumPy or CuPy
+        self.library = Library(self)
+
+
+class Library:
+    """What stands for the module `numpy` to a kernel: new arrays can take in what differs by example."""
+
+    __slots__ = ("__name__", "level")
+
+    def __init__(self, level: Level) -> None:
+        self.level = level
+        self.__name__ = level.root.__name__
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np if name in _DISPATCHED else self.level.root, name)
+
+    def _new(self, name: str, shape: Any, *args: Any, **keywords: Any) -> Batched:
+        lengths = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+        make = getattr(self.level.root, name)
+        return Batched(self.level, make((self.level.size, *lengths), *args, **keywords))
+
+    def zeros(self, shape: Any, dtype: Any = float) -> Batched:
+        """Zeros, one array for each example."""
+        return self._new("zeros", shape, dtype)
+
+    def ones(self, shape: Any, dtype: Any = float) -> Batched:
+        """Ones, one array for each example."""
+        return self._new("ones", shape, dtype)
+
+    def empty(self, shape: Any, dtype: Any = float) -> Batched:
+        """Unset memory, one array for each example."""
+        return self._new("empty", shape, dtype)
+
+    def full(self, shape: Any, fill_value: Any, dtype: Any = None) -> Batched:
+        """One value everywhere, one array for each example."""
+        made = self.empty(shape, fill_value.dtype if dtype is None and is_batched(fill_value) else dtype or float)
+        if dtype is None and not is_batched(fill_value):
+            made = made.astype(np.asarray(fill_value).dtype)
+        made[...] = fill_value
+        return made
+
+    def zeros_like(self, a: Any, dtype: Any = None, order: str = "K", shape: Any = None) -> Batched:
+        """Zeros of the shape and dtype of `a`."""
+        return self.zeros(a.shape if shape is None else shape, a.dtype if dtype is None else dtype)
+
+    def ones_like(self, a: Any, dtype: Any = None, order: str = "K", shape: Any = None) -> Batched:
+        """Ones of the shape and dtype of `a`."""
+        return self.ones(a.shape if shape is None else shape, a.dtype if dtype is None else dtype)
+
+    def empty_like(self, a: Any, dtype: Any = None, order: str = "K", shape: Any = None) -> Batched:
+        """Unset memory of the shape and dtype of `a`."""
+        return self.empty(a.shape if shape is None else shape, a.dtype if dtype is None else dtype)
+
+    def asarray(self, a: Any, dtype: Any = None) -> Any:
+        """Return `a` as an array; one that differs by example stays one."""
+        if not is_batched(a):
+            return self.level.root.asarray(a, dtype)
+        return a if dtype is None else a.astype(dtype, copy=False)
+
+    def array(self, a: Any, dtype: Any = None, copy: bool = True) -> Any:
+        """Return a copy of `a` as an array."""
+        made = self.asarray(a, dtype)
+        return made.copy() if made is a and copy else made
+
+    def may_share_memory(self, one: Any, other: Any) -> bool:
+        """Tell whether memory bounds overlap."""
+        return bool(np.may_share_memory(innermost(one), innermost(other)))
+
+
+# NumPy's functions of a kernel's `xp` that dispatch; what creates arrays of nothing is the root's own.
+_DISPATCHED = frozenset(
+    (
+        *(name for name, f in vars(np).items() if type(f).__name__ in ("ufunc", "_ArrayFunctionDispatcher")),
+        *("linalg", "fft", "lib"),
+    )
+)
+
+
+def is_batched(value: Any) -> bool:
+    """Tell whether a value is an array that differs by example."""
+    return isinstance(value, Batched)
+
+
+def innermost(a: Any) -> Any:
+    """Return the array under all levels."""
+    while isinstance(a, Batched):
+        a = a._array
+    return a
+
+
+def holds(a: Any, level: Level) -> bool:
+    """Tell whether an array differs by example of this level."""
+    while isinstance(a, Batched):
+        if a.level is level:
+            return True
+        a = a._array
+    return False
+
+
+def all_batched(values: Iterable[Any]) -> Iterator[Batched]:
+    """Find every Batched in nested lists, tuples and dicts."""
+    for value in values:
+        if isinstance(value, Batched):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from all_batched(value)
+        elif isinstance(value, dict):
+            yield from all_batched(value.values())
+
+
+def top(values: Iterable[Any]) -> Level | None:
+    """Return the highest level among the arguments of a call; None where nothing differs by example."""
+    return max((b.level for b in all_batched(values)), key=lambda level: level.order, default=None)
+
+
+def of_values(what: str) -> NoReturn:
+    """Raise since a value was asked for that is another one for each example."""
+    raise errors.BatchedValueError(
+        f"{what} of a tensor inside vmap: its values differ by example, so there is no one value to convert or to "
+        "branch on; use where() instead of if, keep to functions of tensors, or call the function without vmap"
+    )
+
+
+# ---------------------------------------------------------------- making and leaving the hidden axis
+
+
+def batch(a: Any, level: Level, axis: int) -> Batched:
+    """Hide an axis: its elements become the examples of a level."""
+    if isinstance(a, Batched) and a.level.order > level.order:
+        return Batched(a.level, batch(a._array, level, axis + 1))
+    return Batched(level, np.moveaxis(a, axis, 0) if axis else a)
+
+
+def unbatch(a: Any, level: Level, axis: int) -> Any:
+    """Show the examples of a level as an axis again; an array that is the same for all is repeated."""
+    if isinstance(a, Batched):
+        if a.level.order > level.order:
+            return Batched(a.level, unbatch(a._array, level, axis + 1))
+        if a.level is level:
+            shown = full(a._array, level.size)
+            return np.moveaxis(shown, 0, axis) if axis else shown
+    shown = a.reshape((1, *a.shape)) if is_batched(a) else as_array(a)[None]
+    return np.moveaxis(_repeated(shown, level.size), 0, axis)
+
+
+def share(a: Any, level: Level) -> Batched:
+    """Take an array as the same for every example of a level."""
+    if isinstance(a, Batched) and a.level.order > level.order:
+        return Batched(a.level, share(a._array, level))
+    return Batched(level, a.reshape((1, *a.shape)))
+
+
+def total(a: Any, level: Level) -> Any:
+    """Sum over the examples of a level."""
+    if isinstance(a, Batched):
+        if a.level.order > level.order:
+            return Batched(a.level, total(a._array, level))
+        if a.level is level and a._array.shape[0] != 1:
+            return np.sum(a._array, axis=0)
+        if a.level is level:
+            a = a._array[0, ...]
+    return a * level.size
+
+
+def differs(*values: Any) -> bool:
+    """Tell whether any of the values, which may be containers, differs by example."""
+    return top(values) is not None
+
+
+def read(a: Any, index: Any) -> Any:
+    """Return a[index], where either may differ by example."""
+    return get(a, index) if top((index,)) is not None else a[index]
+
+
+def common(value: Any, what: str) -> Any:
+    """Return a value that a shape depends on, which must be the same for all examples."""
+    values = innermost(value)
+    if values is value:
+        return value
+    if (values != values.ravel()[0]).any():
+        raise errors.BatchedValueError(
+            f"{what} differs by example inside vmap, and arrays of different shapes do not make one"
+        )
+    return values.ravel()[0]
+
+
+def elementwise(kernel: Callable[..., Any], *args: Any) -> Any:
+    """Call a function that broadcasts, and dispatches to nobody, on the arrays under all levels."""
+    level = top(args)
+    if level is None:
+        return kernel(*args)
+    ndim = max(map(_ndim, args))
+    return Batched(level, elementwise(kernel, *[_within(x, level, ndim) for x in args]))
+
+
+def within(kernel: Callable[..., Any], x: Any, *params: Any) -> Any:
+    """Call a kernel that works element by element, and dispatches to nobody, on the array under all levels."""
+    return Batched(x.level, within(kernel, x._array, *params)) if isinstance(x, Batched) else kernel(x, *params)
+
+
+def _repeated(p: Any, count: int) -> Any:
+    return (
+        np.array(np.broadcast_to(p, (count, *p.shape[1:])))
+        if not is_batched(p) and _on_host(p)
+        else np.repeat(p, count, axis=0)
+    )
+
+
+def _on_host(p: Any) -> bool:
+    return isinstance(p, (np.ndarray, np.generic))
+
+
+def full(p: Any, count: int) -> Any:
+    """Return an array within, with its examples written out."""
+    return p if p.shape[0] == count else _repeated(p, count)
+
+
+def as_array(a: Any) -> Any:
+    """Return a number or list as an array; arrays as they are."""
+    return a if hasattr(a, "shape") and not isinstance(a, np.generic) else np.asarray(a)
+
+
+def expand(p: Any, ndim: int) -> Any:
+    """Insert axes after the hidden one, so that `ndim` axes are seen."""
+    lacking = ndim + 1 - p.ndim
+    return p if lacking <= 0 else p.reshape((p.shape[0],) + (1,) * lacking + p.shape[1:])
+
+
+def spacious(a: Any, *others: Any) -> Any:
+    """Return `a`, or a copy that can take in what these others hold: a new one for each example if they differ."""
+    level = top(others)
+    if level is None:
+        return a
+    if isinstance(a, Batched) and a.level.order > level.order:
+        held = spacious(a._array, *others)
+        return a if held is a._array else Batched(a.level, held)
+    if not (isinstance(a, Batched) and a.level is level):
+        return Batched(level, _repeated(share(as_array(a), level)._array, level.size))
+    held = full(a._array, level.size)
+    lower = [b for b in _below(others, level) if is_batched(b)]
+    held = spacious(held, *lower) if lower else held
+    return a if held is a._array else Batched(level, held)
+
+
+def _below(values: Iterable[Any], level: Level) -> Iterator[Any]:
+    """Give what every Batched among the values holds under a level."""
+    return (b._array if b.level is level else b for b in all_batched(values))
+
+
+def _make_room(a: Batched, others: Iterable[Any], name: str) -> None:
+    """Let `a` take in what the others hold, or raise: where it is a view, its owner would not see what is written."""
+    roomy = spacious(a, *others)
+    if roomy is a:
+        return
+    if roomy.level is not a.level or a._array.base is not None:
+        refuse_to_write(name)
+    a._array = roomy._array
+
+
+# ---------------------------------------------------------------- the array
+
+
+class Batched:
+    """One example of an array, seen in the place of all of them."""
+
+    __slots__ = ("__weakref__", "_array", "level")
+
+    __array_priority__ = 1000.0  # CuPy's operators ask for it
+    __hash__ = None  # type: ignore[assignment]  # as arrays
+
+    def __init__(self, level: Level, array: Any) -> None:
+        self.level = level
+        self._array = array
+
+    # ------------------------------------------------------------ facts, of one example
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the axes that are seen."""
+        return self._array.shape[1:]  # type: ignore[no-any-return]  # arrays are Any
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the elements."""
+        return self._array.dtype  # type: ignore[no-any-return]  # as above
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes that are seen."""
+        return int(self._array.ndim - 1)
+
+    @property
+    def size(self) -> int:
+        """Number of elements of one example."""
+        count = 1
+        for length in self._array.shape[1:]:
+            count *= length
+        return count
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return int(self._array.dtype.itemsize)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all examples: what is really kept."""
+        return int(self._array.nbytes)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Strides of the axes that are seen."""
+        return self._array.strides[1:]  # type: ignore[no-any-return]  # as above
+
+    @property
+    def flags(self) -> Any:
+        """Flags of the array within."""
+        return self._array.flags
+
+    @property
+    def base(self) -> Any:
+        """Whose memory it is, None for memory of its own."""
+        return self._array.base
+
+    @property
+    def device(self) -> Any:
+        """Where the array within lives."""
+        return self._array.device
+
+    @property
+    def T(self) -> Batched:  # noqa: N802  # NumPy's name
+        """The axes that are seen, reversed."""
+        return self.transpose()
+
+    @property
+    def mT(self) -> Batched:  # noqa: N802  # NumPy's name
+        """The last two axes exchanged."""
+        return Batched(self.level, np.swapaxes(self._array, -1, -2))
+
+    @property
+    def real(self) -> Batched:
+        """The real part."""
+        return Batched(self.level, self._array.real)
+
+    @property
+    def imag(self) -> Batched:
+        """The imaginary part."""
+        return Batched(self.level, self._array.imag)
+
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise TypeError("len() of unsized object")
+        return int(self._array.shape[1])
+
+    def __iter__(self) -> Iterator[Batched]:
+        return (self[k] for k in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"{self._array!r}, batched over axis 0"
+
+    # ------------------------------------------------------------ no way out
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
+        of_values("the values")
+
+    def __bool__(self) -> bool:
+        of_values("the truth")
+
+    def __float__(self) -> float:
+        of_values("float()")
+
+    def __int__(self) -> int:
+        of_values("int()")
+
+    def __complex__(self) -> complex:
+        of_values("complex()")
+
+    def __index__(self) -> int:
+        of_values("an integer, as for an index or a range,")
+
+    def item(self, *args: Any) -> NoReturn:
+        """Raise: an element is another one for each example."""
+        of_values("item()")
+
+    def tolist(self) -> NoReturn:
+        """Raise, as above."""
+        of_values("tolist()")
+
+    def get(self) -> NoReturn:
+        """Raise, as above."""
+        of_values("the values")
+
+    # ------------------------------------------------------------ protocols
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
+        if not keywords and method == "__call__" and ufunc.nout == 1 and ufunc.signature is None:
+            made = _quick(ufunc, self.level, inputs)
+            if made is not None:
+                return made
+        outs = keywords.get("out", ())
+        where = keywords.get("where", True)
+        given = (*inputs, *outs, where)
+        if not all(map(_is_ours, given)):
+            return NotImplemented
+        level = top((*given, keywords.get("initial")))
+        if level is None:
+            return NotImplemented
+        return _METHODS[method](level, ufunc, inputs, keywords)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, keywords: Any) -> Any:
+        if not all(issubclass(t, (Batched, np.ndarray)) or _is_cupys(t) for t in types):
+            return NotImplemented
+        level = top((args, keywords))
+        if level is None:
+            return NotImplemented
+        out = keywords.get("out")
+        if out is not None:
+            del keywords["out"]
+            return _into(out, self.__array_function__(function, types, args, keywords), function.__name__)
+        rule = RULES.get(function)
+        made = NotImplemented if rule is None else rule(level, *args, **keywords)
+        return by_example(level, function, args, keywords) if made is NotImplemented else made
+
+    # ------------------------------------------------------------ indexing
+
+    def __getitem__(self, index: Any) -> Any:
+        return get(self, index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        put(self, index, value)
+
+    # ------------------------------------------------------------ methods
+
+    def astype(self, dtype: Any, order: str = "K", casting: str = "unsafe", copy: bool = True) -> Batched:
+        """Cast."""
+        made = self._array.astype(dtype, copy=copy)
+        return self if made is self._array else Batched(self.level, made)
+
+    def copy(self, order: str = "C") -> Batched:
+        """Return the values in memory of their own."""
+        return Batched(self.level, self._array.copy(order))
+
+    def view(self) -> Batched:
+        """Return another array of the same memory."""
+        return Batched(self.level, self._array.view())
+
+    def reshape(self, *shape: Any, order: str = "C") -> Batched:
+        """Return the elements of each example in another shape."""
+        lengths = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        lengths = _without_minus_one(self, tuple(map(operator.index, lengths)))
+        p = self._array
+        if order == "F":
+            q = np.transpose(p, (0, *range(p.ndim - 1, 0, -1))).reshape((p.shape[0], *lengths[::-1]))
+            return Batched(self.level, np.transpose(q, (0, *range(q.ndim - 1, 0, -1))))
+        return Batched(self.level, p.reshape((p.shape[0], *lengths)))
+
+    def ravel(self, order: str = "C") -> Batched:
+        """Return the elements of each example in one row."""
+        return self.reshape(-1, order=order)
+
+    def flatten(self, order: str = "C") -> Batched:
+        """Return a copy of the elements of each example in one row."""
+        return self.reshape(-1, order=order).copy()
+
+    def transpose(self, *axes: Any) -> Batched:
+        """Permute the axes that are seen."""
+        order: Any = axes[0] if len(axes) == 1 and not hasattr(axes[0], "__index__") else axes
+        if order is None or not axes:
+            order = range(self.ndim)[::-1]
+        places = [operator.index(k) for k in order]
+        if sorted(k % max(1, self.ndim) for k in places) != list(range(self.ndim)):
+            raise ValueError("axes don't match array")
+        return Batched(self.level, np.transpose(self._array, (0, *[k % self.ndim + 1 for k in places])))
+
+    def fill(self, value: Any) -> None:
+        """Set every element."""
+        self[...] = value
+
+    def conj(self) -> Batched:
+        """Return the complex conjugate."""
+        return Batched(self.level, np.conjugate(self._array)) if self.dtype.kind == "c" else self
+
+    conjugate = conj
+
+    def any(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        """Tell whether any element is true; of all, for a kernel that then takes a more general road."""
+        return _verdict(self, np.any, axis, keepdims)
+
+    def all(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        """Tell whether all elements are true; of all, for a kernel that then takes a shorter road."""
+        return _verdict(self, np.all, axis, keepdims)
+
+
+class _Verdict(Batched):
+    """What any() and all() give to a kernel: a condition on the whole stack, which it may branch on.
+
+    Every kernel that asks so is right for stacks of arrays, and examples are a stack. Users do not get
+    this class into a Tensor: numpy.any and numpy.all, which serve Tensors, give a Batched.
+    """
+
+    __slots__ = ("ask",)
+
+    ask: Any  # numpy.any or numpy.all, over the examples
+
+    def __bool__(self) -> bool:
+        return bool(self.ask(innermost(self)))
+
+    def __invert__(self) -> _Verdict:
+        return _a_verdict(np.logical_not(self), np.all if self.ask is np.any else np.any)
+
+
+def _a_verdict(plain: Any, ask: Any) -> _Verdict:
+    made = _Verdict(plain.level, plain._array)
+    made.ask = ask
+    return made
+
+
+def _verdict(a: Batched, ask: Any, axis: Any, keepdims: bool) -> Any:
+    plain = ask(a, axis=axis, keepdims=keepdims)
+    return _a_verdict(plain, ask) if axis is None else plain
+
+
+def _method(name: str, function: Any = None) -> Callable[..., Any]:
+    called = function or getattr(np, name)
+
+    def method(self: Batched, *args: Any, **keywords: Any) -> Any:
+        return called(self, *args, **keywords)
+
+    method.__name__ = name
+    return method
+
+
+for _name in (
+    *("sum", "prod", "mean", "var", "std", "max", "min", "argmax", "argmin", "argsort", "argpartition", "clip"),
+    *("cumsum", "cumprod", "diagonal", "dot", "nonzero", "ptp", "repeat", "round", "searchsorted", "squeeze"),
+    *("swapaxes", "take", "trace", "choose", "compress"),
+):
+    setattr(Batched, _name, _method(_name))
+
+
+def _without_minus_one(a: Batched, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Name the length that -1 leaves open: of one example, since the hidden axis may have length 0."""
+    if -1 not in shape:
+        return shape
+    rest = 1
+    for length in shape:
+        rest *= 1 if length == -1 else length
+    if shape.count(-1) > 1 or (rest == 0 and a.size) or (rest and a.size % rest):
+        raise ValueError(f"cannot reshape array of size {a.size} into shape {shape}")
+    found = a.size // rest if rest else 0
+    return tuple([found if length == -1 else length for length in shape])
+
+
+# ---------------------------------------------------------------- ufuncs
+
+
+_PLAIN = (bool, int, float, complex, np.ndarray, np.generic, type(None))
+
+
+def _is_cupys(kind: type) -> bool:
+    module = sys.modules.get("cupy")
+    return module is not None and issubclass(kind, getattr(module, "ndarray", ()))
+
+
+def _is_ours(value: Any) -> bool:
+    if isinstance(value, (Batched, *_PLAIN)) or not hasattr(value, "__array_ufunc__"):
+        return True
+    return _is_cupys(type(value))
+
+
+def _ndim(value: Any) -> int:
+    return int(value.ndim) if hasattr(value, "ndim") else np.ndim(value)
+
+
+def _within(value: Any, level: Level, ndim: int) -> Any:
+    """Return an argument as the array within stands to others of so many axes that are seen."""
+    return expand(value._array, ndim) if isinstance(value, Batched) and value.level is level else value
+
+
+def _quick(ufunc: Any, level: Level, inputs: tuple[Any, ...]) -> Batched | None:
+    """Call a ufunc where no axis is to be inserted; saves the common case half of the time. None where it is not that."""
+    seen = plain = 0
+    arrays = []
+    for x in inputs:
+        if x.__class__ is Batched and x.level is level and (not seen or x._array.ndim == seen):
+            arrays.append(x._array)
+            seen = x._array.ndim
+        elif x.__class__ is np.ndarray:
+            arrays.append(x)
+            plain = max(plain, x.ndim)
+        elif x.__class__ is float or x.__class__ is int:
+            arrays.append(x)
+        else:
+            return None
+    if plain >= seen:
+        return None
+    try:
+        return Batched(level, ufunc(*arrays))
+    except ValueError:
+        return None  # the slower way names the shapes that are seen
+
+
+def _call(level: Level, ufunc: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    if ufunc.signature is not None:
+        return _generalized(level, ufunc, inputs, keywords)
+    outs = keywords.pop("out", (None,) * ufunc.nout)
+    if "where" in keywords and keywords["where"] is True:
+        del keywords["where"]
+    where = keywords.get("where")
+    ndim = max(map(_ndim, (*inputs, *([] if where is None else [where]), *[o for o in outs if o is not None])))
+    arrays = [_within(x, level, ndim) for x in inputs]
+    if where is not None:
+        keywords["where"] = _within(where, level, ndim)
+    if all(o is None for o in outs):
+        try:
+            made = ufunc(*arrays, **keywords)
+        except ValueError:
+            np.broadcast_shapes(*[np.shape(x) for x in inputs])  # says the shapes that are seen
+            raise
+        return tuple([Batched(level, part) for part in made]) if ufunc.nout > 1 else Batched(level, made)
+    written = tuple([_write_to(level, o, inputs, arrays, ndim, ufunc) for o in outs])
+    if written[0] is _NEW:
+        return Batched(level, ufunc(*arrays, **keywords))
+    made = ufunc(*arrays, out=written, **keywords)
+    for o, part in zip(outs, made if ufunc.nout > 1 else (made,), strict=True):
+        if o is not None:
+            o._array = part
+    return outs if ufunc.nout > 1 else outs[0]
+
+
+_NEW: Any = object()
+
+
+def _write_to(level: Level, out: Any, inputs: Any, arrays: Any, ndim: int, ufunc: Any) -> Any:
+    """Return what is to be written to for out=; _NEW where `h += d` makes a new h."""
+    if out is None:
+        return None
+    if isinstance(out, Batched) and out.level is level:
+        _make_room(out, inputs, ufunc.__name__)
+        if out.ndim != ndim:
+            raise ValueError(f"non-broadcastable output operand with shape {out.shape}")
+        return out._array
+    if len(inputs) == 2 and out is inputs[0]:  # Python takes as h what this returns
+        return _NEW
+    return refuse_to_write(ufunc.__name__)
+
+
+def refuse_to_write(name: str) -> NoReturn:
+    """Raise since a result that differs by example cannot be written to an array that is one for all."""
+    raise errors.BatchedWriteError(
+        f"{name} would write values that differ by example, inside vmap, into an array that is the same for all of "
+        "them; make that array inside the mapped function, or pass it as a mapped argument"
+    )
+
+
+def _into(out: Any, made: Any, name: str) -> Any:
+    """Write the results of a function to out=."""
+    if isinstance(out, tuple):
+        results = made if isinstance(made, tuple) else (made,)
+        return tuple([_into(o, part, name) for o, part in zip(out, results, strict=True)])
+    if not isinstance(made, Batched) or not isinstance(out, Batched) or out.level.order < made.level.order:
+        refuse_to_write(name)
+    if not np.can_cast(made.dtype, out.dtype, "same_kind"):
+        raise TypeError(f"Cannot cast output from {made.dtype!r} to {out.dtype!r} with casting rule 'same_kind'")
+    if made.shape != out.shape:
+        raise ValueError(f"{name}(out=...) has a result of shape {made.shape}; found {out.shape}")
+    out[...] = made
+    return out
+
+
+_CORE = {"vecdot": (1, 1), "matvec": (2, 1), "vecmat": (1, 2)}
+
+
+def _generalized(level: Level, ufunc: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """Matmul and its kin; linear algebra's own ufuncs are called under functions that have rules."""
+    out = keywords.pop("out", (None,))[0]
+    if out is not None:
+        return _into(out, ufunc(*inputs, **keywords), ufunc.__name__)
+    if ufunc.__name__ == "matmul" and "axes" not in keywords and "axis" not in keywords:
+        return Batched(level, _matmul(level, *inputs, **keywords))
+    core = _CORE.get(ufunc.__name__)
+    if core is None or {"axes", "axis", "keepdims"} & set(keywords):
+        return by_example(level, ufunc, inputs, keywords)
+    outer = max(_ndim(x) - c for x, c in zip(inputs, core, strict=True))
+    arrays = [_within(x, level, outer + c) for x, c in zip(inputs, core, strict=True)]
+    return Batched(level, ufunc(*arrays, **keywords))
+
+
+def _matmul(level: Level, a: Any, b: Any, **keywords: Any) -> Any:
+    na, nb = _ndim(a), _ndim(b)
+    if 0 in (na, nb):
+        raise ValueError("matmul: Input operand does not have enough dimensions")
+    _check_inner(np.shape(a), np.shape(b))
+    a, b = _for_matmul(a, level), _for_matmul(b, level)
+    ours_a, ours_b = isinstance(a, Batched) and a.level is level, isinstance(b, Batched) and b.level is level
+    p, q = (a._array if ours_a else a), (b._array if ours_b else b)
+    if not (ours_a or ours_b):
+        return np.matmul(p, q, **keywords)[None]
+    if ours_a and not ours_b and nb <= 2:
+        return _rows(p, q, keywords)
+    if ours_b and not ours_a and nb == 1 and na <= 2:
+        return np.matmul(q, p if na == 1 else np.swapaxes(p, 0, 1), **keywords)
+    if ours_b and not ours_a and nb == na == 2:  # (p q)^T = q^T p^T, whose rows are those of all examples
+        return np.swapaxes(_rows(np.swapaxes(q, 1, 2), np.swapaxes(p, 0, 1), keywords), 1, 2)
+    if na == 1:
+        p = p[:, None, :] if ours_a else p[None, :]
+    if nb == 1:
+        q = q[..., None]
+    outer = max(na, nb, 2)
+    made = np.matmul(expand(p, outer) if ours_a else p, expand(q, outer) if ours_b else q, **keywords)
+    made = made[..., 0] if nb == 1 else made
+    return made if na > 1 else made[..., 0] if nb == 1 else made[..., 0, :]
+
+
+def _check_inner(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    if a[-1] != b[max(-2, -len(b))]:
+        raise ValueError(f"matmul: shapes {a} and {b} do not fit: {a[-1]} columns, {b[max(-2, -len(b))]} rows")
+
+
+def _for_matmul(a: Any, level: Level) -> Any:
+    """Return what is the same for all examples as a plain array: one large product instead of many."""
+    if isinstance(a, Batched) and a.level is level and a._array.shape[0] == 1 != level.size:
+        return a._array[0]
+    return a
+
+
+def _rows(p: Any, q: Any, keywords: dict[str, Any]) -> Any:
+    """Multiply the rows of all examples by one matrix, in one product."""
+    if p.ndim <= 2 or is_batched(p) or is_batched(q):
+        return np.matmul(p, q, **keywords)
+    made = np.matmul(p.reshape(-1, p.shape[-1]), q, **keywords) if p.size else np.matmul(p, q, **keywords)
+    return made.reshape(p.shape[:-1] + q.shape[1:])
+
+
+def _reduce(level: Level, ufunc: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    (a,) = inputs
+    out = keywords.pop("out", (None,))[0]
+    if out is not None:
+        return _into(out, ufunc.reduce(a, **keywords), ufunc.__name__)
+    keywords = {k: v for k, v in keywords.items() if v is not np._NoValue}
+    if is_batched(keywords.get("initial")):
+        return by_example(level, ufunc.reduce, inputs, keywords)
+    p = at_level(a, level)._array
+    keywords["axis"] = axes_within(keywords.get("axis", 0), p.ndim - 1)
+    if is_batched(keywords.get("where")):
+        p = full(p, level.size)
+        keywords["where"] = _within(keywords["where"], level, p.ndim - 1)
+    return Batched(level, ufunc.reduce(p, **keywords))
+
+
+def at_level(a: Any, level: Level) -> Batched:
+    """Return an array as one of this level, the same for all examples where it is not."""
+    return a if isinstance(a, Batched) and a.level is level else share(as_array(a), level)
+
+
+def axes_within(axis: Any, ndim: int) -> Any:
+    """Return the axes of the array within: None means all that are seen."""
+    if axis is None:
+        return tuple(range(1, ndim + 1))
+    if isinstance(axis, (tuple, list)):
+        return tuple([axis_within(k, ndim) for k in axis])
+    return axis_within(axis, ndim)
+
+
+def axis_within(axis: Any, ndim: int) -> int:
+    """Return one axis of the array within."""
+    k = operator.index(axis)
+    if not -ndim <= k < ndim:
+        raise np.exceptions.AxisError(k, ndim)
+    return k % ndim + 1
+
+
+def _accumulate(level: Level, ufunc: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    (a,) = inputs
+    out = keywords.pop("out", (None,))[0]
+    if out is not None:
+        return _into(out, ufunc.accumulate(a, **keywords), ufunc.__name__)
+    axis = axis_within(keywords.pop("axis", 0), a.ndim)
+    return Batched(level, ufunc.accumulate(a._array, axis=axis, **keywords))
+
+
+def _reduceat(level: Level, ufunc: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    a, indices = inputs
+    out = keywords.pop("out", (None,))[0]
+    if out is not None:
+        return _into(out, ufunc.reduceat(a, indices, **keywords), ufunc.__name__)
+    if holds(indices, level):
+        return by_example(level, ufunc.reduceat, inputs, keywords)
+    axis = axis_within(keywords.pop("axis", 0), a.ndim)
+    return Batched(level, ufunc.reduceat(a._array, indices, axis=axis, **keywords))
+
+
+def _outer(level: Level, ufunc: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    a, b = (x if is_batched(x) else as_array(x) for x in inputs)
+    return ufunc(a.reshape(a.shape + (1,) * b.ndim), b, **keywords)
+
+
+def _at(level: Level, ufunc: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    a, index, *more = inputs
+    if not isinstance(a, Batched) or a.level is not level:
+        refuse_to_write(f"{ufunc.__name__}.at")
+    _make_room(a, (index, *more), f"{ufunc.__name__}.at")
+    p, place, layout = _place(a, index)
+    own = ufunc if is_batched(p) else getattr(level.root, ufunc.__name__, ufunc)  # CuPy's does not come by protocol
+    own.at(p, place, *[layout(v) for v in more])
+
+
+_METHODS = MappingProxyType(
+    {
+        "__call__": _call,
+        "reduce": _reduce,
+        "accumulate": _accumulate,
+        "reduceat": _reduceat,
+        "outer": _outer,
+        "at": _at,
+    }
+)
+
+
+def _operator(ufunc: Any, reflected: bool = False) -> Callable[[Any, Any], Any]:
+    def operate(x: Batched, y: Any) -> Any:
+        if not _is_ours(y):
+            return NotImplemented
+        made = _quick(ufunc, x.level, (y, x) if reflected else (x, y)) if quick else None
+        return made if made is not None else ufunc(y, x) if reflected else ufunc(x, y)
+
+    quick = ufunc.signature is None and ufunc.nout == 1
+    return operate
+
+
+def _update(ufunc: Any) -> Callable[[Any, Any], Any]:
+    def update(x: Batched, y: Any) -> Any:
+        if not _is_ours(y):
+            return NotImplemented
+        return ufunc(x, y, out=(x,)) if spacious(x, y) is x else ufunc(x, y)
+
+    return update
+
+
+def _unary(ufunc: Any) -> Callable[[Any], Any]:
+    return lambda x: ufunc(x)
+
+
+for _name, _ufunc in {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "truediv": np.divide,
+    "floordiv": np.floor_divide,
+    "mod": np.remainder,
+    "pow": np.power,
+    "matmul": np.matmul,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "lshift": np.left_shift,
+    "rshift": np.right_shift,
+    "divmod": np.divmod,
+}.items():
+    setattr(Batched, f"__{_name}__", _operator(_ufunc))
+    setattr(Batched, f"__r{_name}__", _operator(_ufunc, reflected=True))
+    if _name != "divmod":
+        setattr(Batched, f"__i{_name}__", _update(_ufunc))
+for _name, _ufunc in {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}.items():
+    setattr(Batched, f"__{_name}__", _operator(_ufunc))
+for _name, _ufunc in {"neg": np.negative, "pos": np.positive, "abs": np.absolute, "invert": np.invert}.items():
+    setattr(Batched, f"__{_name}__", _unary(_ufunc))
+
+
+# ---------------------------------------------------------------- indexing
+
+
+def _parts(index: Any, ndim: int) -> list[Any]:
+    """Write an index out: a part for each axis, lists as arrays, the ellipsis as slices."""
+    parts = [np.asarray(p) if isinstance(p, list) else p for p in (index if isinstance(index, tuple) else (index,))]
+    taken = sum(p.ndim if _is_mask(p) else p is not None and p is not Ellipsis for p in parts)
+    if taken > ndim:
+        raise IndexError(f"too many indices for array: array is {ndim}-dimensional, but {taken} were indexed")
+    missing = [slice(None)] * (ndim - taken)
+    dots = [k for k, p in enumerate(parts) if p is Ellipsis]
+    if len(dots) > 1:
+        raise IndexError("an index can only have a single ellipsis ('...')")
+    return [*parts[: dots[0]], *missing, *parts[dots[0] + 1 :]] if dots else [*parts, *missing]
+
+
+_NO_DTYPE = np.dtype("V")
+
+
+def _is_mask(part: Any) -> bool:
+    return getattr(part, "dtype", _NO_DTYPE).kind == "b"
+
+
+def _is_advanced(part: Any) -> bool:
+    return not (part is None or isinstance(part, slice))
+
+
+class _Layout:
+    """Where the axes of an indexed result stand: those of integer arrays together, here or in front."""
+
+    def __init__(self, parts: list[Any]) -> None:
+        arrays = [p for p in parts if _is_advanced(p)]
+        places = [k for k, p in enumerate(parts) if _is_advanced(p)]
+        self.any_array = any(not isinstance(p, (int, np.integer)) for p in arrays)
+        self.broadcast = max([1 if _is_mask(p) else _ndim(p) for p in arrays], default=0)
+        self.adjacent = not places or places[-1] - places[0] == len(places) - 1
+        self.before = places[0] if places and self.adjacent else 0
+        self.ndim = self.broadcast + len(parts) - len(places)
+
+
+def _is_simple(index: Any) -> bool:
+    """Tell whether an index has only integers, slices, None and the ellipsis."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(
+        p is None
+        or p is Ellipsis
+        or isinstance(p, slice)
+        or (isinstance(p, (int, np.integer)) and p is not True and p is not False)
+        for p in parts
+    )
+
+
+def _has_odd_part(parts: Iterable[Any]) -> bool:
+    """Tell whether an index holds what is left to go example by example: a truth value, a mask that differs."""
+    return any(p is True or p is False or (_is_mask(p) and (_ndim(p) == 0 or is_batched(p))) for p in parts)
+
+
+def get(a: Any, index: Any) -> Any:
+    """Return a[index], where either may differ by example."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if isinstance(a, Batched) and _is_simple(index):
+        return Batched(a.level, a._array[(slice(None), *parts)])
+    level = top((a, index))
+    if level is None:
+        return a[index]
+    if _has_odd_part(parts):
+        _check_hits(parts, level)
+        return by_example(level, operator.getitem, (a, index), {})
+    ours = isinstance(a, Batched) and a.level is level
+    if ours and not any(holds(p, level) for p in parts):
+        written = _parts(index, a.ndim)
+        layout, made = _Layout(written), read(a._array, (slice(None), *written))
+        in_front = layout.any_array and not layout.adjacent
+        return Batched(level, np.moveaxis(made, layout.broadcast, 0) if in_front else made)
+    written = _parts(index, _ndim(a))
+    layout = _Layout(written)
+    arrays = [expand(p._array, layout.broadcast) if holds(p, level) and p.level is level else p for p in written]
+    if not ours:
+        made = read(a, tuple(arrays))
+        return Batched(level, np.moveaxis(made, layout.before, 0) if layout.before else made)
+    p = full(a._array, level.size)
+    made = read(p, (_examples(level, layout), *arrays))
+    return Batched(level, _adv_to(made, layout))
+
+
+def _examples(level: Level, layout: _Layout) -> Any:
+    return level.root.arange(level.size).reshape((level.size,) + (1,) * layout.broadcast)
+
+
+def _adv_to(made: Any, layout: _Layout) -> Any:
+    """Move the axes of index arrays from behind the hidden axis to where they are seen."""
+    if not (layout.before and layout.broadcast):
+        return made
+    count = layout.broadcast
+    return np.moveaxis(made, tuple(range(1, 1 + count)), tuple(range(1 + layout.before, 1 + layout.before + count)))
+
+
+def _check_hits(parts: Iterable[Any], level: Level) -> None:
+    for p in parts:
+        if _is_mask(p) and holds(p, level):
+            counts = np.sum(innermost(p), axis=tuple(range(1, innermost(p).ndim)))
+            if (counts != counts.ravel()[:1]).any():
+                raise errors.BatchedValueError(
+                    "x[mask] inside vmap: the mask picks a different number of elements in each example, and arrays "
+                    "of different lengths do not make one; use where(mask, x, ...) instead"
+                )
+
+
+def _place(a: Batched, index: Any) -> tuple[Any, Any, Callable[[Any], Any]]:
+    """Return the array within, the index into it, and what brings a value into the layout of what is indexed."""
+    level = a.level
+    parts = _parts(index, a.ndim)
+    layout = _Layout(parts)
+    if any(holds(p, level) for p in parts):
+        arrays = [
+            expand(p._array, layout.broadcast) if isinstance(p, Batched) and p.level is level else p for p in parts
+        ]
+        place: Any = (_examples(level, layout), *arrays)
+        count, before = layout.broadcast, layout.before
+
+        def move(v: Any) -> Any:
+            if not (before and count):
+                return v
+            return np.moveaxis(v, tuple(range(1 + before, 1 + before + count)), tuple(range(1, 1 + count)))
+    else:
+        place = (slice(None), *parts)
+
+        def move(v: Any) -> Any:
+            return np.moveaxis(v, 0, layout.broadcast) if layout.any_array and not layout.adjacent else v
+
+    def laid_out(value: Any) -> Any:
+        if not is_batched(value) and np.ndim(value) == 0:
+            return value
+        v = at_level(value, level)._array
+        while v.ndim - 1 > layout.ndim and v.shape[1] == 1:
+            v = v[:, 0]
+        return move(expand(v, layout.ndim))
+
+    return a._array, place, laid_out
+
+
+def put(a: Batched, index: Any, value: Any) -> None:
+    """Write a[index] = value, where index and value may differ by example too."""
+    _make_room(a, (index, value), "x[index] = v")
+    if _has_odd_part(index if isinstance(index, tuple) else (index,)):
+        by_example(a.level, _write, (a, index, value), {})
+        return
+    p, place, layout = _place(a, index)
+    p[place] = layout(value)
+
+
+def _write(a: Any, index: Any, value: Any) -> None:
+    a[index] = value
+
+
+# ---------------------------------------------------------------- example by example
+
+
+def by_example(level: Level, function: Callable[..., Any], args: Any, keywords: Any) -> Any:
+    """Call a function for each example and stack the results: right for every function of its arguments alone."""
+    name = getattr(function, "__name__", "the function")
+    if level.size == 0:
+        raise errors.BatchedValueError(
+            f"{name} inside vmap goes example by example, and there is none: a batch of 0 examples tells no shape"
+        )
+    if name in _WRITERS:
+        _ready_to_write(args[0], level, (args[1:], keywords), name)
+    made = [function(*_pick(level, args, k), **_pick(level, keywords, k)) for k in range(level.size)]
+    return _stacked(level, made, name)
+
+
+_WRITERS = frozenset(("copyto", "put", "place", "putmask", "put_along_axis", "fill_diagonal", "_write"))
+
+
+def _ready_to_write(target: Any, level: Level, others: Any, name: str) -> None:
+    if not (isinstance(target, Batched) and target.level is level):
+        refuse_to_write(name)
+    _make_room(target, others, name)
+
+
+def _pick(level: Level, value: Any, k: int) -> Any:
+    """Return an argument as it is for example k."""
+    if isinstance(value, Batched):
+        if value.level is not level:
+            return value
+        return value._array[k if value._array.shape[0] != 1 else 0, ...]
+    if isinstance(value, (list, tuple)):
+        parts = [_pick(level, part, k) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if isinstance(value, dict):
+        return {key: _pick(level, part, k) for key, part in value.items()}
+    return value
+
+
+def _stacked(level: Level, made: list[Any], name: str) -> Any:
+    first = made[0]
+    if first is None or isinstance(first, (str, np.dtype, type)):
+        return first
+    if isinstance(first, (list, tuple)):
+        if any(len(result) != len(first) for result in made):
+            raise _different(name, [len(result) for result in made])
+        parts = [_stacked(level, list(column), name) for column in zip(*made, strict=True)]
+        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+    shapes = [np.shape(result) for result in made]
+    if any(shape != shapes[0] for shape in shapes):
+        raise _different(name, shapes)
+    return Batched(level, np.stack([as_array(result) for result in made]))
+
+
+def _different(name: str, found: list[Any]) -> errors.BatchedValueError:
+    return errors.BatchedValueError(
+        f"{name} inside vmap gives results of different shapes for different examples: {found[:4]}; "
+        "arrays of different shapes do not make one"
+    )

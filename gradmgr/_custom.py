@@ -18,6 +18,7 @@ from gradmgr._op import (
     Link,
     Op,
     Owned,
+    Pull,
     Rule,
     accumulate,
     enroll,
@@ -47,9 +48,32 @@ def apply(op: Op, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> Any:
 _NOBODY = Stack((), ())
 
 
+class Declared:
+    """What an op is made of before it is entered in the table: the record, the function, two readers of entries."""
+
+    __slots__ = ("call", "link", "op", "pull")
+
+    def __init__(self, op: Op, call: Callable[..., Any], pull: Pull, link: Callable[..., tuple[Any, ...]]) -> None:
+        self.op = op
+        self.call = call
+        self.pull = pull
+        self.link = link
+
+
 def custom(
     name: str, kernel: Callable[..., Any], *, vjp: Mapping[str, Rule], jvp: Mapping[str, Rule]
 ) -> Callable[..., Any]:
+    """Declare an op, as `declared` does, and enter it in the table under its name."""
+    made = declared(name, kernel, vjp=vjp, jvp=jvp)
+    enroll(made.op)
+    PULLS[name] = made.pull
+    INPUTS[name] = third
+    FACTS[name] = input_facts
+    LINKS[name] = made.link
+    return made.call
+
+
+def declared(name: str, kernel: Callable[..., Any], *, vjp: Mapping[str, Rule], jvp: Mapping[str, Rule]) -> Declared:
     """Declare an op by its kernel and, for each differentiable input, both rules.
 
     Args:
@@ -60,7 +84,7 @@ def custom(
         jvp: by input, rule(t, ...) naming the same; the op's tangent is their sum.
 
     Returns:
-        f(inputs..., params...), positional, which takes Tensors and plain arrays.
+        The parts; `call` is f(inputs..., params...), positional, which takes Tensors and plain arrays.
     """
     op = Op(name, kernel)
     inputs = tuple(vjp)
@@ -107,12 +131,7 @@ def custom(
         return total
 
     op.entry, op.push = entry, push
-    enroll(op)
-    PULLS[name] = pull
-    INPUTS[name] = _third
-    FACTS[name] = _facts
-    LINKS[name] = link
-    return renamed(call, name)
+    return Declared(op, renamed(call, name), pull, link)
 
 
 def variadic(
@@ -164,8 +183,8 @@ def variadic(
     op.entry, op.push = entry, push
     enroll(op)
     PULLS[name] = pull
-    INPUTS[name] = _third
-    FACTS[name] = _facts
+    INPUTS[name] = third
+    FACTS[name] = input_facts
     LINKS[name] = link
     return renamed(call, name)
 
@@ -237,9 +256,11 @@ def _of_result(k: int, count: int) -> Result | None:
     return Result(k) if 0 <= k < count else None
 
 
-def _third(entry: tuple[Any, ...]) -> tuple[Any, ...]:
+def third(entry: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Read the input marks of an entry that keeps them as one tuple, None where one is not tracked."""
     return tuple(entry[2])
 
 
-def _facts(entry: tuple[Any, ...]) -> tuple[Any, ...]:
+def input_facts(entry: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Read mark, shape and dtype of the tracked inputs of such an entry, its facts being next."""
     return tuple([(mark, *fact) for mark, fact in zip(entry[2], entry[3], strict=True) if mark is not None])

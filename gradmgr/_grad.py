@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gradmgr import _xp, errors
 from gradmgr._backward import own_gradient, seeds_of
 from gradmgr._hooks import leaf_hooks_of, run_tensor_hooks
-from gradmgr._recorder import Recorder, above, current, during, recorders
+from gradmgr._node import GradientEdge, stand_in
+from gradmgr._recorder import Recorder, above, current, during, recorders, snapshot, told
 from gradmgr._tape import Tape, inputs_of
 from gradmgr._tensor import Tensor, describe, wrap
 from gradmgr.manager import GradManager
 from gradmgr.vmap import vmap
 
-Tensors = Tensor | Sequence[Tensor]
+Tensors = Tensor | GradientEdge | Sequence[Tensor | GradientEdge]
 
 
 def grad(
@@ -34,9 +35,10 @@ def grad(
 
     Args:
         outputs: one Tensor or several.
-        inputs: one Tensor or several, attached or computed from what is.
+        inputs: one Tensor or several, attached or computed from what is. Of an attached one it is, as in
+            `GradManager.backward`, the gradient at the value it had when it was attached or recording began.
         grad_outputs: Tensors or arrays of the shapes of `outputs`; None where an output is one real number.
-        retain_graph: keep the history and go on recording; by default as `create_graph`.
+        retain_graph: keep the history and go on recording; with `create_graph` it is kept in any case.
         create_graph: record the derivative in the same history, so that it can be differentiated.
         allow_unused: give None for an input that no output depends on, instead of an error.
         is_grads_batched: each of `grad_outputs` has a further first axis, of vectors to weight with; so have
@@ -65,77 +67,125 @@ def grad(
     retain = create_graph if retain_graph is None else retain_graph
     tape, manager = _who_knows(ys, "grad")
     if is_grads_batched:
-        found = _batched(ys, xs, grad_outputs, create_graph, allowed)
+        vectors = _vectors(grad_outputs, ys)
+        found: Sequence[Tensor | None] = _batched(ys, xs, vectors, create_graph, allowed)
         if not (retain or create_graph):
             manager.release()
+        batch: tuple[int, ...] = vectors[0].shape[:1]
     else:
-        found = _unbatched(tape, manager, ys, xs, grad_outputs, retain, create_graph, allowed)
+        gs = pulled(tape, manager, ys, xs, grad_outputs, retain=retain, create_graph=create_graph, allowed=allowed)
+        found, batch = owned(gs, xs), ()
     if materialize_grads:
-        return tuple([_zeros_like(x) if g is None else g for g, x in zip(found, xs, strict=True)])
-    return found
+        return tuple([_zeros(x, batch) if g is None else g for g, x in zip(found, xs, strict=True)])
+    return tuple(found)
 
 
-def _unbatched(
+def pulled(
     tape: Tape,
     manager: GradManager,
     ys: list[Tensor],
     xs: list[Tensor],
     grad_outputs: Any,
+    *,
     retain: bool,
-    create_graph: bool,
-    allowed: bool,
-) -> tuple[Tensor | None, ...]:
+    create_graph: bool = False,
+    allowed: bool = True,
+) -> list[Any]:
+    """Walk a manager's tape from some tensors back to others, as `grad` does with the one it chose.
+
+    Returns:
+        For each of `xs` the gradient, a Tensor if a recorder may know it, an array or None.
+    """
     state = above(tape.below, tape) if create_graph else tape.below
     seeds = seeds_of(tape, ys, grad_outputs, asked="grad", state=state)
-    only = {x: mark for x in xs if (mark := tape.known(x)) is not None}
+    only = {x: mark for x in xs if (mark := _mark_of(tape, x)) is not None}
     if not allowed:
         _check_used(tape, xs, only, [mark for mark, _ in seeds])
     results: dict[Tensor, Any] = {}
 
     def keep(gradients: dict[Tensor, Any]) -> None:
-        known = recorders(state)
         while gradients:
             x, g = gradients.popitem()
             hooks = leaf_hooks_of(x)
-            if hooks is not None and x in tape.leaves:
-                with during(state):
-                    g = run_tensor_hooks(hooks.tensor, g, describe(x))
-            results[x] = _kept(g, x, known)
+            if hooks is not None and hooks.tensor and x in only and only[x] == tape.leaves.get(x):
+                with during(told(state, current())):
+                    g = run_tensor_hooks(hooks.tensor, g, describe(x), recorders(state))
+            results[x] = g
 
-    manager._walk(tape, seeds, retain, create_graph, only, keep)
+    everything = not create_graph and only == tape.leaves  # then nothing needs to be left out
+    manager._walk(tape, seeds, retain, create_graph, None if everything else only, keep)
+    _tidied(tape)
     missing = [k for k, x in enumerate(xs) if x not in results]
     if missing and not allowed:
         raise errors.NotRecordedError(
             f"grad: the derivative of an op between the outputs and input number {missing[0]} gave None; "
             "pass allow_unused=True to get None here"
         )
-    return tuple([results.get(x) for x in xs])
+    return [results.get(x) for x in xs]
 
 
-def _kept(g: Any, x: Tensor, known: list[Recorder]) -> Tensor:
-    """Return a gradient as a Tensor of the user's own, with its history if it has one."""
-    if isinstance(g, Tensor):
-        if any(rec.open and rec.known(g) is not None for rec in known):
-            return g
-        g = g._array
-    made = wrap(g)
-    g = None  # who else holds the array is asked next
+def _tidied(tape: Tape) -> None:
+    """Let a tape that recorded a derivative drop what nobody holds: during a walk it cannot."""
+    if len(tape.entries) > tape.limit:
+        tape.sweep()
+
+
+def owned(gs: list[Any], xs: Sequence[Tensor]) -> list[Tensor | None]:
+    """Return gradients or tangents as Tensors of the user's own, with their history; `gs` is emptied.
+
+    Each a new Tensor in new memory: one may stand for two inputs, or be the weights that were given.
+    """
+    known = recorders(current())
+    made = [_own(gs.pop(), x, known) for x in reversed(xs)]
+    made.reverse()
+    return made
+
+
+def _own(g: Any, x: Tensor, known: list[Recorder]) -> Tensor | None:
+    if g is None:
+        return None
+    handle = snapshot(g, known)
+    if isinstance(handle, Tensor):
+        return handle
+    made = wrap(handle)
+    g = handle = None  # who else holds the array is asked next
     return own_gradient(made, x)
 
 
-def _batched(
-    ys: list[Tensor], xs: list[Tensor], grad_outputs: Any, create_graph: bool, allowed: bool
-) -> tuple[Tensor | None, ...]:
+def _mark_of(tape: Tape, x: Tensor) -> Any:
+    """Return what a gradient with respect to `x` is a gradient of: of a leaf, the value it was recorded with."""
+    return tape.leaves.get(x) or tape.known(x)
+
+
+def _vectors(grad_outputs: Any, ys: list[Tensor]) -> list[Tensor]:
+    """Check batched weights; of what is in them `seeds_of` asks."""
     vectors = _listed(grad_outputs, "grad", "grad_outputs")
+    if len(vectors) != len(ys) or any(v is None for v in vectors):
+        raise ValueError(
+            f"grad: is_grads_batched=True needs grad_outputs, one batch of vectors for each of the {len(ys)} outputs"
+        )
+    for k, (v, y) in enumerate(zip(vectors, ys, strict=True)):
+        batch = vectors[0].shape[:1]
+        if v.shape[1:] != y.shape or not batch or v.shape[:1] != batch:
+            raise errors.ShapeError(
+                f"grad: with is_grads_batched=True grad_outputs number {k} must have the shape {('batch', *y.shape)}, "
+                f"with one length of batch for all; found {v.shape}"
+            )
+    return [v if isinstance(v, Tensor) else wrap(v) for v in vectors]
+
+
+def _batched(
+    ys: list[Tensor], xs: list[Tensor], vectors: list[Tensor], create_graph: bool, allowed: bool
+) -> tuple[Tensor | None, ...]:
     used: list[bool] = []
 
     def one(*given: Any) -> tuple[Tensor, ...]:
         tape, manager = _who_knows(ys, "grad")
-        found = _unbatched(tape, manager, ys, xs, list(given), True, create_graph, allowed)
-        used[:] = [g is not None for g in found]
-        return tuple([g for g in found if g is not None])
+        gs = pulled(tape, manager, ys, xs, list(given), retain=True, create_graph=create_graph, allowed=allowed)
+        used[:] = [g is not None for g in gs]
+        return tuple([g if isinstance(g, Tensor) else wrap(g) for g in gs if g is not None])
 
-    results = iter(vmap(one)(*vectors))
+    results = iter(vmap(one, randomness="same")(*vectors))
     return tuple([next(results) if is_used else None for is_used in used])
 
 
@@ -154,7 +204,7 @@ def backward(
     Args:
         tensors: one Tensor or several.
         grad_tensors: Tensors or arrays of the same shapes; None where a tensor is one real number.
-        retain_graph: keep the history and go on recording; by default as `create_graph`.
+        retain_graph: keep the history and go on recording; with `create_graph` it is kept in any case.
         create_graph: record the derivative in the same history; what arrives in `.grad` can be differentiated.
         inputs: only these, attached or computed from what is, receive a gradient; None stands for all attached.
 
@@ -176,16 +226,24 @@ def backward(
         xs = _listed(inputs, "backward", "inputs")
         if not xs:
             raise ValueError("backward: inputs is empty; pass at least one Tensor, or None for all that is attached")
-        only = {x: tape.known(x) for x in xs}
+        only = {x: _mark_of(tape, x) for x in xs}
         _check_known(only, xs, "backward")
     state = above(tape.below, tape) if create_graph else tape.below
     seeds = seeds_of(tape, ys, grad_tensors, state=state)
     manager._walk(tape, seeds, create_graph if retain_graph is None else retain_graph, create_graph, only)
+    _tidied(tape)
 
 
 def _listed(given: Any, asked: str, name: str) -> list[Any]:
-    many = list(given) if isinstance(given, (list, tuple)) else [given]
+    many = list(given) if isinstance(given, (list, tuple)) and not isinstance(given, GradientEdge) else [given]
     for k, t in enumerate(many):
+        if isinstance(t, GradientEdge) and not name.startswith("grad_"):
+            if asked == "backward" and name == "inputs" and not t.node.is_leaf():
+                raise ValueError(
+                    f"backward: inputs number {k} is an edge to {t.node!r}, which has no .grad to write to; pass the "
+                    "tensor, or an edge to an attached one"
+                )
+            many[k] = t = stand_in(t, as_input=name == "inputs")
         if not isinstance(t, Tensor) and not (name.startswith("grad_") and (t is None or _xp.is_array(t))):
             raise TypeError(f"{asked}: {name} must be Tensors; number {k} is {type(t).__name__}")
     return many
@@ -222,10 +280,7 @@ def _check_known(only: dict[Tensor, Any], xs: list[Tensor], asked: str) -> None:
 
 def _check_used(tape: Tape, xs: list[Tensor], only: dict[Tensor, Any], seeded: list[Any]) -> None:
     """Raise unless the outputs depend on every input; before anything is computed."""
-    reached = set(seeded)
-    for e in reversed(list(tape.entries)):
-        if e[1] in reached:
-            reached.update(inputs_of(e))
+    reached = marks_before(tape, seeded)
     for k, x in enumerate(xs):
         if x not in only or only[x] not in reached:
             why = "is unknown to the manager that recorded them" if x not in only else "has no part in them"
@@ -235,5 +290,15 @@ def _check_used(tape: Tape, xs: list[Tensor], only: dict[Tensor, Any], seeded: l
             )
 
 
-def _zeros_like(x: Tensor) -> Tensor:
-    return wrap(_xp.namespace(x._array).zeros_like(x._array))
+def marks_before(tape: Tape, marks: Iterable[Any]) -> set[Any]:
+    """Return these marks and those of all that they were computed from."""
+    reached = set(marks)
+    for e in reversed(list(tape.entries)):
+        if e[1] in reached:
+            reached.update(inputs_of(e))
+    return reached
+
+
+def _zeros(x: Tensor, batch: tuple[int, ...]) -> Tensor:
+    a = x._array
+    return wrap(_xp.namespace(a).zeros((*batch, *x.shape), a.dtype) if batch else _xp.namespace(a).zeros_like(a))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from gradmgr import errors
-from gradmgr._tensor import Tensor, describe, wrap
+from gradmgr import _xp, errors
+from gradmgr._recorder import Recorder, crowd, snapshot
+from gradmgr._tensor import Tensor, describe, raw, wrap
 
 Hook = Callable[..., Any]
 
@@ -62,26 +63,64 @@ class Hooks:
 
 
 class LeafHooks:
-    """What hangs on an attached tensor itself, for every backward of every manager that it is attached to."""
+    """What hangs on an attached tensor itself, for every backward of every manager that it is attached to.
 
-    __slots__ = ("managers", "post", "tensor")
+    Threads may attach one tensor to their managers at once; a lock keeps every manager told of every hook.
+    """
+
+    __slots__ = ("_managers", "post", "tensor")
 
     def __init__(self) -> None:
-        self.managers: list[weakref.ref[Any]] = []
+        self._managers: list[weakref.ref[Any]] = []
         self.tensor = Hooks()  # see the gradient, may replace it
         self.post = Hooks()  # see the tensor, when `.grad` is written
+
+    def managers(self) -> list[Any]:
+        """Return the living managers that the tensor is attached to."""
+        return [manager for ref in list(self._managers) if (manager := ref()) is not None]
+
+    def attached_to(self, ref: weakref.ref[Any]) -> bool:
+        """Take down that the tensor is attached to a manager; tell whether hooks wait for its backward."""
+        with crowd.lock:
+            self._managers = [*self._without(ref), ref]
+            return bool(self.tensor or self.post)
+
+    def detached_from(self, ref: weakref.ref[Any]) -> None:
+        """Take down that it is not any more."""
+        with crowd.lock:
+            self._managers = self._without(ref)
+
+    def _without(self, gone: weakref.ref[Any]) -> list[weakref.ref[Any]]:
+        return [ref for ref in self._managers if ref is not gone and ref() is not None]
+
+    def add(self, hooks: Hooks, hook: Hook) -> tuple[Hooks, object]:
+        """Register a function, and let every manager know that its backward has hooks to call."""
+        with crowd.lock:
+            place = hooks.add(hook)
+            for manager in self.managers():
+                manager._has_callbacks = True
+        return place
 
 
 class ValueHooks:
     """What hangs on a value of a tape, and on the op that made it."""
 
-    __slots__ = ("after", "before", "retained", "tensor")
+    __slots__ = ("after", "before", "count", "tensor")
 
     def __init__(self) -> None:
         self.tensor = Hooks()
-        self.retained: list[weakref.ref[Tensor]] = []  # tensors that want the gradient in `.grad`
         self.before = Hooks()  # of the op: hook(grad_outputs)
         self.after = Hooks()  # of the op: hook(grad_inputs, grad_outputs)
+        self.count = 1  # results of the op, as far as they are followed
+
+    def joined(self, first: ValueHooks | None) -> ValueHooks:
+        """Return these hooks behind those that came first."""
+        made = ValueHooks()
+        for each in (self,) if first is None else (first, self):
+            for name in ("tensor", "before", "after"):
+                getattr(made, name)._functions.update(getattr(each, name)._functions)
+            made.count = max(made.count, each.count)
+        return made
 
 
 def check_hook(hook: Any, asked: str) -> None:
@@ -95,24 +134,41 @@ def name_of(function: Any) -> str:
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
-def run_tensor_hooks(hooks: Hooks, g: Any, what: str) -> Any:
-    """Pass a gradient through the hooks of a tensor, each of which may replace it."""
+def handle(g: Any, hearers: Iterable[Recorder]) -> Tensor:
+    """Return a new Tensor for a gradient, so that nobody who keeps one sees what is made of it later.
+
+    Args:
+        g: an array or a Tensor.
+        hearers: the recorders that are to know the new one as they know `g`.
+    """
+    kept = snapshot(g, hearers)
+    return kept if isinstance(kept, Tensor) else wrap(kept)
+
+
+def run_tensor_hooks(hooks: Hooks, g: Any, what: str, hearers: Iterable[Recorder]) -> Any:
+    """Pass a gradient through the hooks of a tensor, each of which may replace it.
+
+    Returns:
+        A Tensor where one of `hearers` knows it, else an array.
+    """
     for hook in hooks:
-        given = g if isinstance(g, Tensor) else wrap(g)
-        g = replaced(given, hook(given), f"hook {name_of(hook)} on {what}")
+        given = handle(g, hearers)
+        new = hook(given)
+        g = snapshot(given if new is None else checked(g, new, f"hook {name_of(hook)} on {what}"), hearers)
     return g
 
 
-def replaced(g: Tensor, new: Any, what: str) -> Tensor:
-    """Return the gradient that a hook gave for `g`; None keeps it."""
-    if new is None:
-        return g
+def checked(g: Any, new: Any, what: str) -> Tensor:
+    """Return the gradient that a hook gave for `g`, an array or a Tensor, if it can stand for it."""
     if not isinstance(new, Tensor):
         raise errors.CallbackError(f"{what} gave {type(new).__name__}; return a Tensor, or None to keep the gradient")
     if new.shape != g.shape:
         raise errors.ShapeError(f"{what} gave a gradient of shape {new.shape}; it must have the shape {g.shape}")
     if new.dtype != g.dtype:
         raise errors.DtypeError(f"{what} gave a gradient of dtype {new.dtype}; it must have the dtype {g.dtype}")
+    if _xp.root(new._array) is not _xp.root(raw(g)):
+        where = _xp.device_of(raw(g))
+        raise errors.MixedArraysError(f"{what} gave a gradient on {new.device}; it must live on {where}")
     return new
 
 
@@ -123,9 +179,10 @@ def leaf_hooks_of(t: Tensor) -> LeafHooks | None:
 
 def hooked_leaf(t: Tensor) -> LeafHooks:
     """Return the same, made where there are none."""
-    hooks = leaf_hooks_of(t)
-    if hooks is None:
-        hooks = t._hooks = LeafHooks()
+    with crowd.lock:
+        hooks = leaf_hooks_of(t)
+        if hooks is None:
+            hooks = t._hooks = LeafHooks()
     return hooks
 
 

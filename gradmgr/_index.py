@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _xp
+from gradmgr import _batched, _xp, errors
 from gradmgr._op import PULLS, Function, Grads, Owned, accumulate, claim, linear, zeros
 from gradmgr._recorder import current
 from gradmgr._tensor import Tensor
@@ -49,7 +49,12 @@ def may_repeat(index: Index) -> bool:
 
 
 def _get(a: Any, index: Index) -> Any:
-    piece = a[index]
+    try:
+        piece = a[index]
+    except (errors.BatchedValueError, IndexError):  # inside vmap, an index that differs by example
+        if not _batched.differs(index):
+            raise
+        return _batched.read(a, index)
     if piece.base is not None and piece.nbytes * _SMALL <= _xp.buffer_bytes(piece) and current() is not None:
         return piece.copy()
     return piece
@@ -59,7 +64,7 @@ def add_at(buffer: Any, index: Index, g: Any) -> None:
     """Add `g` into `buffer[index]` in place, an element named twice receiving both."""
     if not may_repeat(index):
         buffer[index] += g
-    elif buffer.__class__ is np.ndarray:
+    elif buffer.__class__ is np.ndarray or _xp.root(buffer) is np:
         np.add.at(buffer, index, g)
     else:
         _add_atomically(buffer, index, g)
@@ -80,7 +85,7 @@ def _add_atomically(buffer: Any, index: Index, g: Any) -> None:
 
 
 def _scatter(g: Any, shape: tuple[int, ...], index: Index) -> Any:
-    buffer = zeros(g, shape, g.dtype)
+    buffer = _batched.spacious(zeros(g, shape, g.dtype), index)
     if may_repeat(index):
         add_at(buffer, index, g)
     else:
@@ -99,6 +104,8 @@ def _pull_getitem(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> Non
     if h is None:
         claim(grads, owned, mark, scatter(g, shape, index))
     elif mark in owned and shape and not isinstance(h, Tensor):
+        if _batched.is_batched(g):
+            h = grads[mark] = _batched.spacious(h, index, g)
         add_at(h, index, g)
     elif mark in owned and shape and is_basic(index):
         h[index] = h[index] + g

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _xp, errors
+from gradmgr import _batched, _xp, errors
 from gradmgr._broadcast import broadcast_to, cast, fit
 from gradmgr._index import Index, getitem, may_repeat, normalized
 from gradmgr._op import FACTS, INPUTS, PULLS, Function, Grads, Op, Owned, accumulate, claim, enroll, linear, zeros
@@ -35,7 +35,7 @@ def _put(a: Any, v: Any, index: Index, in_place: bool, wiped: bool) -> Any:
             raise _xp.mixed("x[index] = v")
         if may_repeat(index):
             _check_places_differ(a, index)
-    buffer = _xp.spacious(a if in_place else _copied(a), index, v)
+    buffer = _batched.spacious(a if in_place else _copied(a), index, v)
     try:
         buffer[index] = v
     except errors.REJECTIONS as error:
@@ -61,9 +61,9 @@ def _is_last(like: Any, shape: tuple[int, ...], index: Index) -> Any:
         last = np.zeros(index.size, dtype=bool)
         last[index.size - 1 - np.unique(rows, return_index=True)[1]] = True
         return last.reshape(index.shape + (1,) * (len(shape) - 1))
-    places = xp.arange(size).reshape(shape)[index]
+    places = _batched.read(xp.arange(size).reshape(shape), index)
     order = xp.arange(places.size).reshape(places.shape)
-    winner = xp.zeros(size, dtype=order.dtype)
+    winner = _batched.spacious(xp.zeros(size, dtype=order.dtype), places)
     winner[places.ravel()] = order.ravel()
     return winner[places] == order
 
@@ -89,7 +89,11 @@ def _pull(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
         g = copied(g)
     elif not isinstance(g, Tensor) and j is not None and grads[j].base is not None:
         grads[j] = grads[j].copy()  # what v receives must not be a view of what is zeroed now
-    g[index] = 0
+    try:
+        g[index] = 0
+    except errors.BatchedValueError:  # inside vmap, places that differ by example, and a gradient that does not
+        g = _batched.spacious(g, index)
+        g[index] = 0
     if i in grads:
         accumulate(grads, owned, i, g)
     else:

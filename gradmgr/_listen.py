@@ -23,12 +23,18 @@ class Listener:
     # Whether `pulled` is to be called; that takes the slow road through backward.
     follows_backward = False
 
+    # Who is asked first: the lowest; among equals those of the context, the innermost first, then the tape's own.
+    rank = 0
+
     def hear(self, tape: Any, e: Entry) -> Entry | None:
         """Return the entry to note in place of this one; None notes nothing."""
         return e
 
     def pulled(self, tape: Any, e: Entry, g: Any, parts: dict[Any, Any]) -> None:
         """Called with the gradient of an entry's result, and what it gave by mark of its inputs."""
+
+    def walked(self, tape: Any) -> None:
+        """Called before gradients are pulled back over a tape in a context it listens to."""
 
     def opened(self, tape: Any) -> None:
         """Called when a tape begins to listen."""
@@ -42,23 +48,60 @@ _listeners: ContextVar[tuple[Listener, ...]] = ContextVar("gradmgr_listeners", d
 listeners = _listeners.get
 
 
-class Heard(list[Any]):
-    """The entries of a tape that somebody listens to."""
+def _rank(listener: Listener) -> int:
+    return listener.rank
 
-    __slots__ = ("tape",)
+
+class Heard(list[Any]):
+    """The entries of a tape that somebody listens to.
+
+    Another thread that records into the tape may still hold the list that was there before; what it
+    appends there is moved here before anything that can depend on it.
+    """
+
+    __slots__ = ("_before", "tape")
 
     def __init__(self, entries: list[Any], tape: Any) -> None:
-        super().__init__(entries)
+        super().__init__()
         self.tape = tape
+        self._before = entries
+
+    def catch_up(self) -> None:
+        """Move here what stands in the list that was there before."""
+        late = self._before[:]
+        del self._before[: len(late)]
+        self.extend(late)
 
     def append(self, e: Entry) -> None:
+        if self._before:
+            self.catch_up()
         heard: Entry | None = e
         tape = self.tape
-        for listener in (*tape.listeners, *listeners()[::-1]):
+        asked: Any = (*listeners()[::-1], *tape.listeners)
+        if len(asked) > 1:
+            asked = sorted(asked, key=_rank)
+        for listener in asked:
             heard = listener.hear(tape, heard)
             if heard is None:
                 return
         super().append(heard)
+
+
+class Parcel:
+    """Stands in an entry for a value that is kept in another form, or elsewhere; for packed entries."""
+
+    __slots__ = ()
+
+    @property
+    def kept(self) -> Any:
+        """What it keeps in memory of its own: arrays and tuples of them."""
+        raise NotImplementedError
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of that."""
+        kept = self.kept
+        return sum(getattr(part, "nbytes", 0) for part in (kept if isinstance(kept, tuple) else (kept,)))
 
 
 class listening:  # noqa: N801  # reads as a statement: `with listening(listener, tapes):`

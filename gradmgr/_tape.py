@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from gradmgr import errors
 from gradmgr._custom import Result
-from gradmgr._hooks import ValueHooks, replaced, run_tensor_hooks
-from gradmgr._listen import Heard, Listener, Place, listeners
+from gradmgr._hooks import ValueHooks, checked, handle, name_of, run_tensor_hooks
+from gradmgr._listen import Heard, Listener, Parcel, Place, listeners, user_place
 from gradmgr._op import FACTS, INPUTS, LINKS, PULLS, Grads, Op, Owned, accumulate, one_input
-from gradmgr._recorder import Recorder, Watcher, above, beside, current, during, told, watchers_of
+from gradmgr._recorder import Recorder, Watcher, above, beside, current, during, recorders, snapshot, told, watchers_of
 from gradmgr._tensor import Tensor, wrap
 from gradmgr._xp import is_array, is_differentiable, shares_memory
 
@@ -71,27 +72,39 @@ def _nobody() -> None:
 class Notes:
     """What is known of the values on a tape beyond its entries, by mark; most tapes have none."""
 
-    __slots__ = ("hooks", "metadata", "retained", "where")
+    __slots__ = ("endings", "gathered", "hooks", "index", "indexed", "metadata", "retained", "retaining")
 
     def __init__(self) -> None:
         self.hooks: dict[Any, ValueHooks] = {}
-        self.where: dict[Any, Any] = {}  # what a Place is made of
         self.metadata: dict[Any, dict[Any, Any]] = {}  # of graph nodes
-        self.retained: list[tuple[Tensor, Any]] = []  # tensors under retain_grad, and what this walk found
+        self.retaining: list[weakref.ref[Tensor]] = []  # tensors that want their gradient in `.grad`
+        self.retained: list[tuple[Tensor, Any]] = []  # those of them that this walk reached, and the gradients
+        self.gathered: dict[Any, list[Any]] = {}  # what hooks on several tensors have seen in this walk
+        self.endings: list[Callable[[], Any]] = []  # what is to be called when this walk is done
+        # Where entries stand, by id of their marks, for the first `indexed`: guesses, since a sweep moves them.
+        self.index: dict[int, int] = {}
+        self.indexed = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.hooks or self.metadata or self.retaining)
 
     def holds(self, mark: Any) -> int:
         """Return how often a mark is held here, which a sweep must not take for somebody's interest."""
-        return (mark in self.hooks) + (mark in self.where) + (mark in self.metadata)
+        return (mark in self.hooks) + (mark in self.metadata)
 
     def drop(self, mark: Any) -> None:
         """Forget a value."""
-        for known in (self.hooks, self.where, self.metadata):
+        for known in (self.hooks, self.metadata):
             known.pop(mark, None)
 
-    def place(self, mark: Any) -> Place | None:
-        """Return where in the user's program a value was computed, if that was taken down."""
-        found = self.where.get(mark)
-        return None if found is None else Place(*found)
+    def wanting(self, tape: Tape) -> dict[Any, list[Tensor]]:
+        """Return the tensors under retain_grad by the marks that they have now, leaves aside."""
+        found: dict[Any, list[Tensor]] = {}
+        for ref in self.retaining:
+            t = ref()
+            if t is not None and (mark := tape.known(t)) is not None and tape.guests.get(t) != mark:
+                found.setdefault(mark, []).append(t)
+        return found
 
 
 class Tape(Recorder):
@@ -101,7 +114,21 @@ class Tape(Recorder):
     all of them keeps a reader right that sees one tape's stamp and another's mark.
     """
 
-    __slots__ = ("_all_at", "_seen", "_sweeping", "entries", "leaves", "left", "limit", "listeners", "notes", "owner")
+    __slots__ = (
+        "__weakref__",
+        "_all_at",
+        "_seen",
+        "_sweeping",
+        "entries",
+        "leaves",
+        "left",
+        "limit",
+        "listeners",
+        "notes",
+        "owner",
+        "walker",
+        "walking",
+    )
 
     is_tape = True
 
@@ -112,8 +139,10 @@ class Tape(Recorder):
         self.owner = owner  # a weak reference to the manager
         self.listeners = own_listeners
         self.notes: Notes | None = None
+        self.walker: _Walk | None = None  # what pulls in the present walk, where that is not the fast loop
+        self.walking: int | None = None  # the thread that walks
         self.guests = {t: id(t) for t in leaves}
-        self.entries: list[Any] = Heard([], self) if own_listeners or listeners() else []
+        self.entries: list[Any] = []
         self.leaves = self.guests.copy()  # every attached tensor seen, and the mark its gradient goes to
         self.left: set[Tensor] = set()  # leaves that were detached; kept alive, since an id names a mark
         self.limit = _MANY  # entries at which to sweep
@@ -124,6 +153,8 @@ class Tape(Recorder):
             if t._rec is None or not t._rec.open:
                 t._mark = mark
                 t._rec = self
+        if own_listeners or listeners():
+            self.listen()
 
     # ------------------------------------------------------------ noting
 
@@ -139,6 +170,8 @@ class Tape(Recorder):
         else:
             mark = object() if t in self.leaves or t in self.left else id(t)
         self.leaves[t] = self.guests[t] = mark
+        if self.diary is not None:
+            self.diary.attached(t, mark, user_place())
         if mark.__class__ is int and (t._rec is None or not t._rec.open):
             t._mark = mark
             t._rec = self
@@ -165,8 +198,24 @@ class Tape(Recorder):
 
     def listen(self) -> None:
         """Let the listeners of the contexts that record hear what is noted from here on."""
+        if self.entries.__class__ is list:
+            if self.walking == threading.get_ident():  # it walks over a copy, else nobody here could record
+                self._hear()
+            else:
+                with self._sweeping:
+                    self._hear()
+        for listener in (*self.listeners, *listeners()):
+            listener.opened(self)
+
+    def _hear(self) -> None:
         if self.open and self.entries.__class__ is list:
-            self.entries = Heard(self.entries, self)
+            self.entries = heard = Heard(self.entries, self)
+            heard.catch_up()
+
+    def place_of(self, mark: Any) -> Place | None:
+        """Return where in the user's program a value was computed, if a diary is kept."""
+        found: Place | None = None if self.diary is None else self.diary.place_of(mark)
+        return found
 
     def noted(self) -> Notes:
         """Return the notes, made when first asked for."""
@@ -219,12 +268,12 @@ class Tape(Recorder):
     def spoil(self, array: Any) -> None:
         """Make every entry that keeps a value in this memory raise when it is used."""
         for k, e in enumerate(self.entries):
-            if any(is_array(kept) and shares_memory(kept, array) for kept in _flat(e[2:])):
+            if any(is_array(kept) and shares_memory(kept, array) for kept in flat(e[2:])):
                 self.entries[k] = ("stale", e[1], INPUTS[e[0]](e), e[0])
 
     def nbytes(self) -> int:
         """Return the bytes of the distinct arrays that entries keep."""
-        kept = {id(a): a for e in list(self.entries) for a in _flat(e[2:]) if is_array(a) and a.ndim > 0}
+        kept = {id(a): a for e in list(self.entries) for a in flat(e[2:]) if is_array(a) and a.ndim > 0}
         return sum(int(a.nbytes) for a in kept.values())
 
     # ------------------------------------------------------------ pulling
@@ -278,34 +327,45 @@ class Tape(Recorder):
         now = current()
         state = above(self.below, self) if create_graph else self.below
         with self._sweeping, during(beside(state, now)):  # nobody must sweep meanwhile
+            if self.entries.__class__ is Heard:
+                self.entries.catch_up()
             entries = list(self.entries) if retain or create_graph else self.entries
             if wanted is not None:
-                entries = _leading_to(wanted, entries)
+                entries, all_of_them = _leading_to(wanted, entries), entries
+                all_of_them.clear()  # or memory would not fall as the walk goes
             pull = self._puller(now, create_graph, wanted)
-            for mark, dy in seeds:
-                accumulate(grads, owned, mark, dy)
-            if report is not None:
-                completed = self.first_uses(awaited, entries)
-                for start in sorted(completed, reverse=True):
-                    part = list(entries[start:])
-                    del entries[start:]
-                    pull(part, grads, owned)
-                    for t in completed[start]:
-                        g = grads.get(self.leaves.get(t))
-                        if g is not None:
-                            report(t, g)
-            pull(entries, grads, owned)
+            self.walking = threading.get_ident()
+            try:
+                for mark, dy in seeds:
+                    accumulate(grads, owned, mark, dy)
+                if report is not None:
+                    completed = self.first_uses(awaited, entries)
+                    for start in sorted(completed, reverse=True):
+                        part = list(entries[start:])
+                        del entries[start:]
+                        pull(part, grads, owned)
+                        for t in completed[start]:
+                            g = grads.get(self.leaves.get(t))
+                            if g is not None:
+                                report(t, g)
+                pull(entries, grads, owned)
+            finally:
+                self.walker = self.walking = None
         return grads
 
     def _puller(
         self, now: Any, create_graph: bool, wanted: Iterable[Any] | None
     ) -> Callable[[list[Any], Grads, Owned], None]:
         """Return what pulls entries: the fast loop unless somebody hangs on it."""
+        for listener in listeners():
+            listener.walked(self)
         followers = [listener for listener in (*self.listeners, *listeners()) if listener.follows_backward]
         watchers = watchers_of(now)
         if not (create_graph or wanted is not None or self.notes or followers or watchers):
             return _pull_all
-        return _Walk(self, told(self.below, now), create_graph, set(wanted or ()), followers, watchers).pull_all
+        below = above(self.below, self) if create_graph else self.below  # whom hooks compute for
+        self.walker = _Walk(self, below, now, create_graph, set(wanted or ()), followers, watchers)
+        return self.walker.pull_all
 
     def facts(self) -> dict[Any, tuple[Any, Any]]:
         """Map marks to shape and dtype, as far as what was computed from them tells."""
@@ -325,18 +385,26 @@ def facts_of(e: Entry) -> tuple[Any, ...]:
 
 def op_name(e: Entry) -> str:
     """Return the name of the op of an entry, which keeps its code."""
-    name: str = e[0].partition(".")[0]
+    name: str = (e[2][0] if e[0] == "capture" else e[0]).partition(".")[0]
     return name
+
+
+def _is_inside(e: Entry) -> bool:
+    """Tell whether an entry's value was made inside what is computed again: see `gradmgr.checkpoint`."""
+    return len(e) == 5 and e[0] == "result"
 
 
 def _leading_to(wanted: Iterable[Any], entries: list[Any]) -> list[Any]:
     """Return the entries through which gradients reach the wanted marks."""
     downstream = set(wanted)
+    inside = {e[2] for e in entries if _is_inside(e) and e[1] in downstream}
     kept = []
     for e in entries:
-        if not downstream.isdisjoint(INPUTS[e[0]](e)):
+        if e[1] in inside or not downstream.isdisjoint(INPUTS[e[0]](e)):
             downstream.add(e[1])
             kept.append(e)
+        elif e[1] in downstream:  # wanted, and not on the way to another: it has hooks, perhaps
+            kept.append(("capture", e[1], e))
     return kept
 
 
@@ -363,26 +431,39 @@ class _Walk:
     def __init__(
         self,
         tape: Tape,
-        outside: Any,
+        below: Any,
+        now: Any,
         create_graph: bool,
         wanted: set[Any],
         followers: list[Listener],
         watchers: tuple[Watcher, ...],
     ) -> None:
         self.tape = tape
-        self.outside = outside  # the state for hooks
+        self.outside = told(below, now)  # the state for hooks
+        self.hearers = recorders(below)
         self.create_graph = create_graph
         self.wanted = wanted
         self.followers = followers
         self.watchers = watchers
         notes = tape.notes
         self.hooks: dict[Any, ValueHooks] = {} if notes is None else notes.hooks
+        self.retained = {} if notes is None else notes.wanting(tape)
         self.found: Grads = {}  # gradients of wanted values that are no leaves
+        # By the mark of what computes them again, the marks of values that have their whole gradient only then.
+        self.inside: dict[Any, dict[int, Any]] = {}
 
     def pull_all(self, entries: list[Any], grads: Grads, owned: Owned) -> None:
+        """Pull the entries, and add the gradients that were asked for to those that are left."""
+        self.pull(entries, grads, owned)
+        for mark, g in self.found.items():
+            grads[mark] = g
+
+    def pull(self, entries: list[Any], grads: Grads, owned: Owned) -> None:
         """Pop and pull the entries, from the end to the start."""
         while entries:
             e = entries.pop()
+            if _is_inside(e):
+                self.inside.setdefault(e[2], {})[e[3]] = e[1]
             g = grads.pop(e[1], None)
             if g is None:
                 continue
@@ -393,22 +474,55 @@ class _Walk:
             except Exception as error:  # whatever it is, it goes on, with the op's name and place
                 error.add_note(self._in_the_derivative_of(e))
                 raise
-        for mark, g in self.found.items():
-            grads[mark] = g
+
+    def found_again(self, bundle: Any, marks: list[Any]) -> Callable[[], None]:
+        """Let who waits for the gradient of a value wait for it under the mark that it has when computed again.
+
+        Args:
+            bundle: the mark of what computes it again.
+            marks: the new marks, by position.
+
+        Returns:
+            What is to be called when these are pulled.
+        """
+        moved = {own: marks[k] for k, own in self.inside.pop(bundle, {}).items() if k < len(marks)}
+        for own, mark in moved.items():
+            if own in self.hooks:
+                self.hooks[mark] = self.hooks[own].joined(self.hooks.get(mark))
+            if own in self.retained:
+                self.retained[mark] = self.retained[own]
+            if own in self.wanted:
+                self.wanted.add(mark)
+
+        def done() -> None:
+            for own, mark in moved.items():
+                self.retained.pop(mark, None)
+                if own in self.wanted:
+                    self.wanted.discard(mark)
+                    if mark in self.found:
+                        self.found[own] = self.found.pop(mark)
+
+        return done
 
     def _in_the_derivative_of(self, e: Entry) -> str:
-        place = None if self.tape.notes is None else self.tape.notes.place(e[1])
+        place = self.tape.place_of(e[1])
         at = f", computed at {place}" if place is not None else ""
         return f"(in the derivative of gradmgr op {op_name(e)!r}{at})"
 
     def _pull(self, e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
+        if _is_inside(e):
+            PULLS["result"](e, g, grads, owned)
+            return
         hooks = self.hooks.get(e[1])
-        if hooks is not None:
-            owned.discard(e[1])  # a hook may have kept it
-            g = self._before(hooks, e, g)
-        if e[1] in self.wanted:
-            self.found[e[1]] = g
-            owned.discard(e[1])
+        if hooks is not None or e[1] in self.retained or e[1] in self.wanted:
+            owned.discard(e[1])  # somebody may keep it
+            g = self._seen(hooks, e, g)
+        if e[0] == "capture":
+            return
+        if hooks is not None and hooks.before:
+            g = self._pre_hooked(hooks, e, g)
+            if g is None:
+                return
         if self.create_graph:
             e = self._linked(e)
         for watcher in self.watchers:
@@ -423,34 +537,49 @@ class _Walk:
 
     # ------------------------------------------------------------ hooks
 
-    def _before(self, hooks: ValueHooks, e: Entry, g: Any) -> Any:
-        """Run the hooks of the value, note what retain_grad asks for, run the op's pre-hooks."""
-        what = f"the result of {op_name(e)!r}"
-        with during(self.outside):
-            if g.__class__ is dict:  # an op of several: its results had their tensor hooks
-                return self._pre_hooks_of_several(hooks, e, g)
-            g = run_tensor_hooks(hooks.tensor, g, what)
-            self._retain(hooks, g)
-            for hook in hooks.before:
-                (g,) = self._outputs_replaced(hook, (g,), what)
+    def _seen(self, hooks: ValueHooks | None, e: Entry, g: Any) -> Any:
+        """Run the hooks of a value, then show its gradient to whoever asked for it."""
+        if hooks is not None and hooks.tensor:
+            with during(self.outside):
+                g = run_tensor_hooks(hooks.tensor, g, f"the result of {op_name(e)!r}", self.hearers)
+        for t in self.retained.get(e[1], ()):
+            self.tape.noted().retained.append((t, g))
+        if e[1] in self.wanted:
+            self.found[e[1]] = g
         return g
 
-    def _retain(self, hooks: ValueHooks, g: Any) -> None:
-        for ref in hooks.retained:
-            t = ref()
-            if t is not None:
-                self.tape.noted().retained.append((t, g))
-
-    def _pre_hooks_of_several(self, hooks: ValueHooks, e: Entry, parts: dict[int, Any]) -> dict[int, Any]:
+    def _pre_hooked(self, hooks: ValueHooks, e: Entry, g: Any) -> Any:
+        """Run the pre-hooks of an op on the gradients of its results; None where none of them is left."""
+        several = g.__class__ is dict
+        gs = tuple([g.get(k) for k in range(max(hooks.count, *[k + 1 for k in g]))]) if several else (g,)
         for hook in hooks.before:
-            count = max(parts) + 1
-            found = self._outputs_replaced(hook, tuple([parts.get(k) for k in range(count)]), f"op {op_name(e)!r}")
-            parts = {k: g for k, g in enumerate(found) if g is not None}
-        return parts
+            gs = self._replaced(gs, hook, f"pre-hook {name_of(hook)} on op {op_name(e)!r}")
+        if not several:
+            return gs[0]
+        return {k: part for k, part in enumerate(gs) if part is not None} or None
 
-    def _outputs_replaced(self, hook: Any, gs: tuple[Any, ...], what: str) -> tuple[Any, ...]:
-        given = _as_tensors(gs)
-        return _checked_tuple(given, hook(given), f"pre-hook on {what}")
+    def _replaced(self, gs: tuple[Any, ...], hook: Any, what: str, *further: Any) -> tuple[Any, ...]:
+        """Return the gradients that a hook of an op gives for these: as many; None in the tuple lets nothing flow."""
+        with during(self.outside):
+            given = self._handles(gs)
+            new = hook(given, *further)
+            if new is None:
+                new = given
+            elif not isinstance(new, (tuple, list)):
+                new = (new,)
+            if len(new) != len(given):
+                raise errors.CallbackError(
+                    f"{what} gave {len(new)} gradients for {len(given)}; return as many, or None to keep them"
+                )
+            found: list[Any] = []
+            for k, (g, part) in enumerate(zip(gs, new, strict=True)):
+                if part is not None and g is None:
+                    raise errors.CallbackError(f"{what} gave a gradient in place {k}, where there was none; give None")
+                found.append(None if part is None else snapshot(checked(g, part, what), self.hearers))
+            return tuple(found)
+
+    def _handles(self, gs: Iterable[Any]) -> tuple[Any, ...]:
+        return tuple([None if g is None else handle(g, self.hearers) for g in gs])
 
     def _pull_apart(self, hooks: ValueHooks | None, e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
         """Pull, and show what it gives before it is added to what is there."""
@@ -461,19 +590,23 @@ class _Walk:
             follower.pulled(self.tape, e, g, parts)
         if hooks is not None and hooks.after:
             ours.clear()
-            marks = inputs_of(e)
-            outputs = _as_tensors((g,) if g.__class__ is not dict else tuple(g.values()))
-            with during(self.outside):
-                for hook in hooks.after:
-                    given = _as_tensors([parts.get(mark) for mark in marks])
-                    new = _checked_tuple(given, hook(given, outputs), f"hook on op {op_name(e)!r}")
-                    parts = {mark: part for mark, part in zip(marks, new, strict=True) if part is not None}
+            parts = self._post_hooked(hooks, e, g, parts)
         for mark, part in parts.items():
             if mark not in grads and mark in ours:
                 set.add(owned, mark)
                 grads[mark] = part
             else:
                 accumulate(grads, owned, mark, part)
+
+    def _post_hooked(self, hooks: ValueHooks, e: Entry, g: Any, parts: Grads) -> Grads:
+        """Run the hooks of an op on what it gave its inputs; an input that stands there twice has one gradient."""
+        marks = tuple(dict.fromkeys(inputs_of(e)))
+        gs = tuple([parts.get(mark) for mark in marks])
+        several = g.__class__ is dict
+        outputs = [g.get(k) for k in range(max(hooks.count, *[k + 1 for k in g]))] if several else [g]
+        for hook in hooks.after:
+            gs = self._replaced(gs, hook, f"hook {name_of(hook)} on op {op_name(e)!r}", self._handles(outputs))
+        return {mark: part for mark, part in zip(marks, gs, strict=True) if part is not None}
 
     # ------------------------------------------------------------ derivatives of the derivative
 
@@ -503,24 +636,13 @@ class _Walk:
         return results[k]
 
 
-def _as_tensors(gs: Iterable[Any]) -> tuple[Any, ...]:
-    return tuple([g if g is None or isinstance(g, Tensor) else wrap(g) for g in gs])
-
-
-def _checked_tuple(given: tuple[Any, ...], new: Any, what: str) -> tuple[Any, ...]:
-    """Return the gradients that a hook of an op gave for these; None keeps them."""
-    if new is None:
-        return given
-    found = new if isinstance(new, tuple) else (new,)
-    if len(found) != len(given):
-        raise errors.CallbackError(f"{what} gave {len(found)} gradients for {len(given)}; return as many, or None")
-    return tuple([old if old is None else replaced(old, g, what) for old, g in zip(given, found, strict=True)])
-
-
-def _flat(values: Iterable[Any]) -> Iterable[Any]:
+def flat(values: Iterable[Any]) -> Iterable[Any]:
+    """Yield what nested tuples hold, Tensors as their arrays."""
     for value in values:
         if isinstance(value, tuple):
-            yield from _flat(value)
+            yield from flat(value)
+        elif isinstance(value, Parcel):
+            yield from flat((value.kept,))
         else:
             yield value._array if isinstance(value, Tensor) else value
 
@@ -552,4 +674,7 @@ INPUTS["result"] = one_input
 PULLS["attach"] = _pull_attach
 INPUTS["attach"] = one_input
 PULLS["stale"] = _pull_stale
+
+# Where a walk ends: a value whose gradient is wanted, with the entry that made it.
+INPUTS["capture"] = lambda e: ()
 INPUTS["stale"] = lambda e: tuple(e[2])

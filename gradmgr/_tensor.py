@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradmgr import _xp, errors
+from gradmgr import _batched, _xp, errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -135,6 +135,8 @@ class Tensor:
         return len(self._array)
 
     def __repr__(self) -> str:
+        if _batched.is_batched(self._array):
+            return f"Tensor({self._array!r})"
         values = _host(self._array)
         body = np.array2string(values, separator=", ", prefix="Tensor(", threshold=1000)
         usual = values.dtype in (np.float64, np.int64, np.bool_, np.complex128) and values.size > 0
@@ -150,7 +152,7 @@ class Tensor:
         return format(self.item(), spec)
 
     def __str__(self) -> str:
-        return str(_host(self._array))
+        return repr(self) if _batched.is_batched(self._array) else str(_host(self._array))
 
     # ------------------------------------------------------------ doors out
 
@@ -218,7 +220,7 @@ class Tensor:
         memo[id(self)] = made
         return made
 
-    if TYPE_CHECKING:  # bound by gradmgr.ops and gradmgr.numpy, where each is declared once
+    if TYPE_CHECKING:  # bound by gradmgr.ops, gradmgr.numpy and gradmgr._methods, where each is declared once
         T: Any
         mT: Any  # noqa: N815  # the Array API's name
         real: Any
@@ -262,6 +264,15 @@ class Tensor:
         mean: Callable[..., Any]
         to: Callable[..., Any]
         clone: Callable[..., Any]
+        requires_grad: bool
+        is_leaf: bool
+        retains_grad: bool
+        grad_fn: Any
+        backward: Callable[..., None]
+        detach_: Callable[..., Any]
+        register_hook: Callable[..., Any]
+        register_post_accumulate_grad_hook: Callable[..., Any]
+        retain_grad: Callable[..., None]
 
 
 _new = object.__new__

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import errors
+from gradmgr import _batching, errors  # noqa: F401  # the rules are entered when it is imported
+from gradmgr._batched import Batched, Library, innermost
 
 Array = Any  # numpy.ndarray, a NumPy scalar (a 0-d result), or cupy.ndarray
 
@@ -51,7 +52,7 @@ def import_cupy(asked: str) -> Any:
 
 def is_array(value: object) -> bool:
     """Tell whether `value` is an array (or NumPy scalar) that gradmgr computes on."""
-    if isinstance(value, (np.ndarray, np.generic)):
+    if isinstance(value, (np.ndarray, np.generic, Batched)):
         return True
     cupy = loaded_cupy()
     return cupy is not None and isinstance(value, cupy.ndarray)
@@ -61,7 +62,20 @@ def namespace(array: Array) -> Any:
     """Return the module whose functions make arrays like this one."""
     if isinstance(array, (np.ndarray, np.generic)):
         return np
+    if isinstance(array, Batched):
+        return array.level.library
     return loaded_cupy() if is_array(array) else np
+
+
+def namespace_of(*arrays: Array) -> Any:
+    """Return the module for arrays beside each other: CuPy's before NumPy's, vmap's before both."""
+    found = [namespace(a) for a in arrays if not isinstance(a, (np.ndarray, np.generic))]
+    return next((n for n in found if isinstance(n, Library)), next((n for n in found if n is not np), np))
+
+
+def root(array: Array) -> Any:
+    """Return NumPy or CuPy: whose memory it is, under all levels of vmap."""
+    return namespace(innermost(array) if isinstance(array, Batched) else array)
 
 
 def operand(value: object) -> Any:
@@ -147,6 +161,8 @@ def device_of(array: Array) -> str:
     """Return "cpu" or "cuda:N"."""
     if isinstance(array, (np.ndarray, np.generic)):
         return "cpu"
+    if isinstance(array, Batched):
+        return device_of(array._array)
     return f"cuda:{array.device.id}"
 
 
@@ -163,6 +179,9 @@ def device_index(device: str) -> int | None:
 def to_device(array: Array, device: str) -> Array:
     """Return the array on `device`; the same object where it lives there already."""
     index = device_index(device)
+    if isinstance(array, Batched):
+        moved = to_device(array._array, device)
+        return array if moved is array._array else Batched(array.level, moved)
     if index is None:
         return array if namespace(array) is np else array.get()
     cupy = import_cupy(f"device {device!r}")
@@ -173,7 +192,7 @@ def to_device(array: Array, device: str) -> Array:
 def make_array(data: Any, dtype: Any = None, device: str | None = None, *, copy: bool | None = None) -> Array:
     """Return `data` as an array by NumPy's rules: copy=True never shares, None shares where it can."""
     cupy = loaded_cupy()
-    if cupy is not None and isinstance(data, cupy.ndarray):
+    if isinstance(data, Batched) or (cupy is not None and isinstance(data, cupy.ndarray)):
         cast = data if dtype is None else data.astype(dtype, copy=False)
         if copy is False and cast is not data:
             raise ValueError(f"asarray with copy=False cannot change the dtype from {data.dtype} to {np.dtype(dtype)}")
@@ -249,6 +268,8 @@ def is_private(holder: Any) -> bool:
     if alone > _ALONE or base_alone > _BASE_ALONE:
         return False
     array = holder._array
+    if array.__class__ is Batched:
+        return is_private(array)
     base = array.base
     if base is None:
         return writeable(array) and _owns_memory(array)

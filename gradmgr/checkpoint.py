@@ -1,1 +1,747 @@
-"""Checkpoints: recompute in backward what was not kept."""
+"""Checkpoints: a function's intermediate values are not kept but computed again in backward.
+
+While the function runs, every entry that it makes on a tape is swallowed. What is remembered of them is one
+number, which tells whether a second run does the same, and the values that came from outside. Then the tape
+gets one entry for all, and one for each value made inside that somebody still holds: the results, what
+was written to in place, what was stored elsewhere. They are known by their place in the sequence.
+
+In backward the function runs again, on new tensors of the old values, with the tape listening; the entries it
+makes now are pulled at once, from the same gradients in the same order as if they had been kept.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, Literal
+
+import numpy as np
+
+from gradmgr import _modes, _xp, errors
+from gradmgr._containers import leaves_of, rebuilt
+from gradmgr._hooks import name_of
+from gradmgr._listen import Entry, Listener, _listeners, listeners, listening
+from gradmgr._op import FACTS, INPUTS, PULLS, Grads, Owned
+from gradmgr._recorder import Recorder, Stack, above, beside, current, during, recorders, snapshot
+from gradmgr._saved import is_about_saving, like
+from gradmgr._tape import Tape, _pull_all, facts_of, op_name
+from gradmgr._tensor import Tensor, describe, wrap
+
+__all__ = ["checkpoint", "checkpoint_sequential"]
+
+Contexts = Callable[[], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]]
+
+# ---------------------------------------------------------------- what a run does
+
+
+class _Account:
+    """What one run of a function notes on one tape: its values in order, those from outside, and what it did."""
+
+    __slots__ = ("facts", "inside", "log", "outside", "strict", "sum")
+
+    def __init__(self, strict: bool, debug: bool) -> None:
+        self.inside: dict[Any, int] = {}  # the marks made, by their place
+        self.outside: dict[Any, int] = {}
+        self.facts: dict[Any, tuple[Any, ...]] = {}  # mark, shape and dtype of what came from outside
+        self.strict = strict  # whether shapes and dtypes count
+        self.sum = 0
+        self.log: list[str] | None = [] if debug else None
+
+    def add(self, e: Entry) -> None:
+        """Take down an entry."""
+        sources = tuple([None if mark is None else self._place(mark) for mark in INPUTS[e[0]](e)])
+        known = facts_of(e) if self.strict else ()
+        shapes = tuple([(shape, dtype) for _, shape, dtype in known])
+        self.sum = hash((self.sum, e[0], sources, shapes))
+        for fact in known:
+            if fact[0] in self.outside:
+                self.facts[fact[0]] = fact
+        if self.log is not None:
+            of = ", ".join([_told(place) for place in sources if place is not None])
+            on = ", ".join([f"{shape} {dtype}" for shape, dtype in shapes])
+            self.log.append(f"{len(self.inside)}: {op_name(e)} of {of}{on and ': '}{on}")
+        self.inside[e[1]] = len(self.inside)
+
+    def _place(self, mark: Any) -> int:
+        place = self.inside.get(mark)
+        return ~self.outside.setdefault(mark, len(self.outside)) if place is None else place
+
+    def held_by_others(self) -> list[tuple[int, Any]]:
+        """Return the values made inside that something still knows, with their places."""
+        return [(k, mark) for references, k, mark in _counted(self.inside) if references > _UNHELD]
+
+
+def _told(place: int) -> str:
+    return f"number {place}" if place >= 0 else f"outer value {~place}"
+
+
+def _counted(inside: dict[Any, int]) -> list[tuple[int, int, Any]]:
+    return [(sys.getrefcount(mark), k, mark) for mark, k in inside.items()]
+
+
+# The reference count of a mark that only an account holds, measured the way it is used.
+_UNHELD = _counted({object(): 0})[0][0]
+
+
+class _Swallow(Listener):
+    """Lets the tapes that recorded when a function was called note nothing of what it does."""
+
+    rank = -1
+
+    def __init__(self, tapes: Iterable[Tape], strict: bool, debug: bool) -> None:
+        self.accounts = {tape: _Account(strict, debug) for tape in tapes}
+
+    def hear(self, tape: Any, e: Entry) -> Entry | None:
+        account = self.accounts.get(tape)
+        if account is None:
+            return e  # of a manager that the function itself uses
+        if e[0] == "attach":
+            raise errors.CheckpointError(
+                "attach() of a value computed inside a checkpointed function, to a manager that records outside of it; "
+                "attach the function's result, or use a manager of its own inside"
+            )
+        account.add(e)
+        return None
+
+    def walked(self, tape: Any) -> None:
+        if tape in self.accounts:
+            raise errors.CheckpointError(
+                "backward() inside a checkpointed function, of a manager that records outside of it: what the function "
+                "does is not kept; call it outside, or use a manager of its own inside"
+            )
+
+
+class _Count(Listener):
+    """Takes down what the second run does, before anything else hears of it."""
+
+    rank = -1
+
+    def __init__(self, tape: Tape, account: _Account) -> None:
+        self.tape = tape
+        self.account = account
+
+    def hear(self, tape: Any, e: Entry) -> Entry:
+        if tape is self.tape:
+            self.account.add(e)
+        return e
+
+
+class _Divert(Listener):
+    """Takes what the second run notes, when all others have heard it, off the tape."""
+
+    rank = 1
+
+    def __init__(self, tape: Tape, keep: bool) -> None:
+        self.tape = tape
+        self.keep = keep  # on the tape too, as derivatives of the derivative need
+        self.entries: list[Entry] = []
+
+    def hear(self, tape: Any, e: Entry) -> Entry | None:
+        if tape is not self.tape:
+            return e
+        self.entries.append(e)
+        return e if self.keep else None
+
+
+# ---------------------------------------------------------------- random numbers
+
+
+class _Source:
+    """A generator of random numbers: how to read its state, and how to set it."""
+
+    __slots__ = ("key", "read", "write")
+
+    def __init__(self, key: object, read: Callable[[], Any], write: Callable[[Any], None]) -> None:
+        self.key = key
+        self.read = read
+        self.write = write
+
+
+def _source_of(value: Any) -> _Source | None:
+    """Return the source that a generator is; None for anything else."""
+    if isinstance(value, np.random.Generator):
+        value = value.bit_generator
+    if isinstance(value, np.random.BitGenerator):
+        return _Source(value, lambda: value.state, partial(setattr, value, "state"))
+    if isinstance(value, np.random.RandomState):
+        return _Source(value, lambda: value.get_state(legacy=False), value.set_state)
+    python = sys.modules.get("random")
+    if python is not None and isinstance(value, python.Random):
+        return _Source(value, value.getstate, value.setstate)
+    return None
+
+
+def _global_sources() -> list[_Source]:
+    # noqa: NPY002 here, as the state of NumPy's old global functions is what is meant.
+    found = [_Source(np.random, partial(np.random.get_state, legacy=False), np.random.set_state)]  # noqa: NPY002
+    python = sys.modules.get("random")
+    if python is not None:
+        found.append(_Source(python, python.getstate, python.setstate))
+    return found
+
+
+# What holds no generator; looked up by exact class.
+_BARREN = frozenset((Tensor, np.ndarray, str, bytes, int, float, complex, bool, type(None), type, ModuleType))
+_LIBRARIES = frozenset(("gradmgr", "numpy", "scipy", "cupy", "builtins"))
+
+
+def _sources_in(*roots: Any) -> list[_Source]:
+    """Return the generators within containers, functions (what they close over and name), and attributes of objects."""
+    found: list[_Source] = []
+    seen: dict[int, Any] = {}
+    waiting = list(roots)
+    while waiting:
+        value = waiting.pop()
+        if value.__class__ in _BARREN or id(value) in seen:
+            continue
+        seen[id(value)] = value
+        source = _source_of(value)
+        if source is None:
+            waiting += _parts(value)
+        else:
+            found.append(source)
+    return found
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return value
+    if isinstance(value, FunctionType):
+        return _parts_of_function(value)
+    if isinstance(value, MethodType):
+        return (value.__self__, value.__func__)
+    if isinstance(value, partial):
+        return (value.func, value.args, value.keywords)
+    kind = type(value)
+    if isinstance(value, type) or (_is_library(kind.__module__) and not kind.__module__.startswith("gradmgr.nn")):
+        return ()
+    return _parts_of_object(value)
+
+
+def _is_library(name: str | None) -> bool:
+    return (name or "").partition(".")[0] in _LIBRARIES
+
+
+def _parts_of_function(function: FunctionType) -> list[Any]:
+    if _is_library(function.__module__):
+        return []
+    parts = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    for cell in function.__closure__ or ():
+        try:
+            parts.append(cell.cell_contents)
+        except ValueError:  # not filled yet
+            continue
+    return parts + [function.__globals__[name] for name in _names_in(function.__code__) if name in function.__globals__]
+
+
+def _names_in(code: CodeType) -> set[str]:
+    inner = [_names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return set(code.co_names).union(*inner)
+
+
+def _parts_of_object(value: Any) -> list[Any]:
+    parts = list(getattr(value, "__dict__", {}).values())
+    for kind in type(value).__mro__:
+        names = kind.__dict__.get("__slots__", ())
+        parts += [getattr(value, name, None) for name in ((names,) if isinstance(names, str) else names)]
+        if not _is_library(kind.__module__):
+            parts += [member for member in kind.__dict__.values() if isinstance(member, FunctionType)]
+    return parts
+
+
+def _given_sources(generators: Any) -> list[_Source]:
+    """Check what the user gave as generators=."""
+    many = generators if isinstance(generators, (list, tuple, set)) else [generators]
+    found = []
+    for value in many:
+        source = _source_of(value)
+        if source is None:
+            raise TypeError(
+                "checkpoint: generators= takes numpy.random.Generator, RandomState or BitGenerator and random.Random "
+                f"objects; found {type(value).__module__}.{type(value).__name__}"
+            )
+        found.append(source)
+    return found
+
+
+def _are_same(one: Any, other: Any) -> bool:
+    """Compare two states of a generator."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_are_same(one[key], other[key]) for key in one)
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
+    return bool(one == other)
+
+
+class _Replay:
+    """The states from which a run drew its random numbers, to draw the same ones again."""
+
+    __slots__ = ("_before", "_gpu")
+
+    def __init__(self, sources: list[_Source], on_gpu: bool) -> None:
+        by_key = {id(source.key): source for source in sources}
+        self._before = [(source, source.read()) for source in by_key.values()]
+        self._gpu = _Lent() if on_gpu else None
+
+    @contextmanager
+    def first(self) -> Iterator[None]:
+        """Stand around the first run."""
+        with self._gpu.again() if self._gpu is not None else nullcontext():
+            yield
+        self._before = [(source, state) for source, state in self._before if not _are_same(state, source.read())]
+        if self._gpu is not None and self._gpu.seed is None:
+            self._gpu = None
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Stand around a further run: it finds the states of the first, others find theirs."""
+        now = [(source, source.read()) for source, _ in self._before]
+        try:
+            for source, state in self._before:
+                source.write(state)
+            with self._gpu.again() if self._gpu is not None else nullcontext():
+                yield
+        finally:
+            for source, state in now:
+                source.write(state)
+
+
+class _Lent:
+    """A random state for CuPy's global functions while a run lasts; CuPy's own cannot be read.
+
+    It is seeded by one number drawn from CuPy's own when the run first draws, and never else.
+    """
+
+    __slots__ = ("seed",)
+
+    def __init__(self) -> None:
+        self.seed: int | None = None
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Let CuPy's functions draw from it in a with block."""
+        random = _xp.import_cupy("checkpoint").random
+        own = random.get_random_state()
+        lent = self._made(random.RandomState, own)
+        random.set_random_state(lent)
+        try:
+            yield
+        finally:
+            lent.is_over = True
+            random.set_random_state(own)
+
+    def _made(self, kind: Any, own: Any) -> Any:
+        lender = self
+
+        class Late(kind):  # type: ignore[misc]  # CuPy's class, known when it is loaded
+            """Becomes a random state when it is first used as one."""
+
+            is_over = False
+
+            def __init__(self) -> None:
+                pass
+
+            def __getattr__(self, name: str) -> Any:
+                if self.is_over or name in self.__dict__ or "_begun" in self.__dict__:
+                    raise AttributeError(name)
+                self._begun = True
+                if lender.seed is None:
+                    lender.seed = int(own.randint(0, 2**31 - 1))
+                kind.__init__(self, lender.seed)
+                return getattr(self, name)
+
+        return Late()
+
+
+# ---------------------------------------------------------------- the call
+
+
+class _Place:
+    """Stands among the arguments for a kept value."""
+
+    __slots__ = ("is_tensor", "k")
+
+    def __init__(self, k: int, is_tensor: bool) -> None:
+        self.k = k
+        self.is_tensor = is_tensor
+
+
+class _Call:
+    """One checkpointed call: all that is needed to do it again, but for the kept values."""
+
+    __slots__ = ("arguments", "debug", "function", "leaves", "name", "replay", "second", "settings", "strict")
+
+    def __init__(
+        self, function: Callable[..., Any], second: AbstractContextManager[Any], strict: bool, debug: bool
+    ) -> None:
+        self.function = function
+        self.name = name_of(function)
+        self.second = second  # entered around the second run
+        self.strict = strict
+        self.debug = debug
+        self.settings = _modes._modes.get()
+        self.replay: _Replay | None = None
+        self.leaves: list[tuple[Tensor, Any]] = []  # attached tensors that it read from outside its arguments
+        self.arguments: Any = ((), {})
+
+    def keep(self, args: tuple[Any, ...], kwargs: dict[str, Any], known: list[Recorder]) -> tuple[Any, ...]:
+        """Keep the arguments; return the values of the Tensors and arrays among them, as these recorders know them."""
+        values: list[Any] = []
+        places: dict[int, _Place] = {}
+        leaves = []
+        for leaf in leaves_of((args, kwargs)):
+            is_tensor = isinstance(leaf, Tensor)
+            if is_tensor or (_xp.is_array(leaf) and not isinstance(leaf, np.generic)):
+                if id(leaf) not in places:
+                    places[id(leaf)] = _Place(len(values), is_tensor)
+                    values.append(snapshot(leaf, known))
+                leaf = places[id(leaf)]
+            leaves.append(leaf)
+        self.arguments = rebuilt((args, kwargs), iter(leaves))
+        return tuple(values)
+
+    def restored(self, values: tuple[Any, ...]) -> Any:
+        """Return args and kwargs: new containers of new Tensors."""
+        made: dict[int, Any] = {}
+
+        def restore(leaf: Any) -> Any:
+            if not isinstance(leaf, _Place):
+                return leaf
+            if leaf.k not in made:
+                value = values[leaf.k]
+                known = like(value, value._array) if isinstance(value, Tensor) else wrap(value)
+                made[leaf.k] = known if leaf.is_tensor else value
+            return made[leaf.k]
+
+        return rebuilt(self.arguments, map(restore, leaves_of(self.arguments)))
+
+    def remember_leaves(self, tapes: Iterable[Tape], accounts: dict[Tape, _Account], arguments: list[Any]) -> None:
+        """Take down which attached tensors the function read without being given them."""
+        given = {id(leaf) for leaf in arguments}
+        for tape in tapes:
+            outside = accounts[tape].outside
+            self.leaves += [(t, t._array) for t, mark in tape.leaves.items() if mark in outside and id(t) not in given]
+
+    def check_leaves(self) -> None:
+        """Raise where one of them was written to."""
+        for t, array in self.leaves:
+            if t._array is not array:
+                raise errors.CheckpointError(
+                    f"checkpoint: {describe(t)}, which {self.name} reads without being given it, was written to "
+                    "between the call and backward(); pass it as an argument, whose value is kept, or write to it afterwards"
+                )
+
+
+class _Again:
+    """Does a call again, for one tape."""
+
+    __slots__ = ("_call", "_count", "_log", "_sum", "_tape", "facts")
+
+    def __init__(self, tape: Tape, call: _Call, account: _Account) -> None:
+        self._tape = tape
+        self._call = call
+        self._sum = account.sum
+        self._count = len(account.inside)
+        self._log = account.log
+        self.facts = tuple(account.facts.values())
+
+    def pull(self, bundle: Any, outside: tuple[Any, ...], values: Any, g: Any, grads: Grads, owned: Owned) -> None:
+        """Run the function again and pull what it notes."""
+        tape, walker = self._tape, self._tape.walker
+        hooks = {} if tape.notes is None else tape.notes.hooks
+        before = {mark: hooks[mark].joined(None) for mark in outside if mark in hooks}
+        entries, account = self._entries(outside, values, walker is not None and walker.create_graph)
+        marks = list(account.inside)
+        for k, part in g.items():
+            grads[marks[k]] = part
+        done = None if walker is None else walker.found_again(bundle, marks)
+        if walker is None:
+            _pull_all(entries, grads, owned)
+        else:
+            walker.pull(entries, grads, owned)
+        if done is not None:
+            done()
+        if tape.notes is not None:  # what was hung up in the second run was so in the first
+            for mark in account.inside:
+                tape.notes.drop(mark)
+            for mark in outside:
+                tape.notes.hooks.pop(mark, None)
+            tape.notes.hooks.update(before)
+
+    def _entries(self, outside: Any, values: Any, create_graph: bool) -> tuple[list[Entry], _Account]:
+        tape, call = self._tape, self._call
+        call.check_leaves()
+        account = _Account(call.strict, call.debug)
+        divert = _Divert(tape, create_graph)
+        args, kwargs = call.restored(values)
+        replay = call.replay.again() if call.replay is not None else nullcontext()
+        with (
+            _with_settings(call.settings, create_graph),
+            during(beside(above(tape.below, tape), current())),
+            listening(_Count(tape, account)),
+            listening(divert),
+            replay,
+            call.second,
+        ):
+            call.function(*args, **kwargs)
+        if account.sum != self._sum or len(account.inside) != self._count or tuple(account.outside) != outside:
+            raise errors.CheckpointError(self._what_differs(account))
+        return divert.entries, account
+
+    def _what_differs(self, account: _Account) -> str:
+        text = (
+            f"checkpoint: {self._call.name} did not do in backward what it did when it was called: {self._count} "
+            f"operations were recorded then, {len(account.inside)} now"
+        )
+        if len(account.inside) == self._count:
+            text += ", but others, of other values, or of other shapes or dtypes"
+        if self._log is None or account.log is None or account.log == self._log:
+            return (
+                f"{text}. A tensor that it reads without being given it was attached, or written to, in between; or it "
+                "draws from a random generator that could not be found (pass generators=); or it depends on something "
+                "else that changed. debug=True tells which operation differs"
+            )
+        both = zip([*self._log, "nothing more"], [*account.log, "nothing more"], strict=False)
+        then, now = next((one, other) for one, other in both if one != other)
+        return f"{text}. The first to differ was\n    {then}\nand is now\n    {now}"
+
+
+@contextmanager
+def _with_settings(settings: Any, keep_hooks: bool) -> Iterator[None]:
+    """Let the modes hold that held in the first run, and no hooks on saved tensors that were entered since."""
+    modes = _modes._modes.set(settings)
+    heard = _listeners.set(tuple([each for each in listeners() if keep_hooks or not is_about_saving(each)]))
+    try:
+        yield
+    finally:
+        _listeners.reset(heard)
+        _modes._modes.reset(modes)
+
+
+def _pull(e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
+    _, bundle, outside, again, values = e
+    again.pull(bundle, outside, values, g, grads, owned)
+
+
+def _pull_failed(e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
+    raise errors.CheckpointError(
+        f"a value made inside {e[2]}, a checkpointed function, is used after that function raised; what it "
+        "did is not kept, and cannot be done again"
+    )
+
+
+PULLS["checkpoint"] = _pull
+INPUTS["checkpoint"] = lambda e: tuple(e[2])
+FACTS["checkpoint"] = lambda e: tuple(e[3].facts)
+PULLS["checkpoint.failed"] = _pull_failed
+INPUTS["checkpoint.failed"] = lambda e: ()
+
+
+def _tapes_here(state: Any) -> list[Tape]:
+    """Return the tapes that listen, but those below forward mode: they record tangents, which a second run has not."""
+    groups = state.groups if isinstance(state, Stack) else () if state is None else ((state,),)
+    found: list[Tape] = []
+    for group in reversed(groups):
+        tapes = [rec for rec in group if isinstance(rec, Tape)]
+        if len(tapes) < len(group):
+            break
+        found += [tape for tape in tapes if tape.open]
+    return found
+
+
+def _note(call: _Call, swallow: _Swallow, values: tuple[Any, ...]) -> None:
+    """Note the call, and each of its values that somebody still holds, on every tape."""
+    for tape, account in swallow.accounts.items():
+        if not tape.open:
+            continue
+        if tape.notes is not None:
+            for mark in account.inside:
+                tape.notes.drop(mark)  # it is hung up again in the second run
+        held = account.held_by_others()
+        if not held:
+            continue
+        bundle = object()
+        tape.entries.append(("checkpoint", bundle, tuple(account.outside), _Again(tape, call, account), values))
+        for k, mark in held:
+            tape.entries.append(("result", mark, bundle, k, call))
+        if len(tape.entries) > tape.limit:
+            tape.sweep()
+
+
+def _note_failure(call: _Call, swallow: _Swallow) -> None:
+    for tape, account in swallow.accounts.items():
+        if tape.open:
+            for _, mark in account.held_by_others():
+                tape.entries.append(("checkpoint.failed", mark, call.name))
+
+
+def _no_contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+    return nullcontext(), nullcontext()
+
+
+def checkpoint(
+    function: Callable[..., Any],
+    /,
+    *args: Any,
+    use_reentrant: bool | None = None,
+    context_fn: Contexts = _no_contexts,
+    determinism_check: Literal["default", "none"] = "default",
+    debug: bool = False,
+    early_stop: bool = True,
+    preserve_rng_state: bool = True,
+    generators: Any = (),
+    **kwargs: Any,
+) -> Any:
+    """Compute `function(*args, **kwargs)`, keeping for derivatives only its arguments: the rest is computed again.
+
+    The values and derivatives, of any order, are those of a plain call, to the bit. Where nobody records it
+    is a plain call; so it is for managers below a level of `forward_ad`.
+
+    In backward the function runs again, so it must do the same: it may read, in-place write and return
+    whatever it likes, use attached tensors that it is not given, other managers and checkpoints, but what it reads
+    besides its arguments must not have changed. Where that shows in what is recorded it raises; where an array or a
+    number has changed that nobody tracks, it does not show. Effects outside (counters, running means) happen twice.
+
+    Random numbers are the same again if they come from NumPy's or Python's global functions, or from a generator
+    (`numpy.random.Generator`, `RandomState`, `random.Random`) in the arguments, in what the function closes
+    over or names, or in attributes of the object it belongs to. Where an argument lives on a GPU, CuPy's global
+    functions draw inside from a stream of their own, seeded from the outer one; CuPy's generators cannot be replayed.
+
+    Args:
+        function: what to call.
+        args: its arguments. Of Tensors, also in lists, tuples, dicts and dataclasses, the present value is kept.
+        use_reentrant: accepted for torch's sake; there is one implementation, which does what both promise.
+        context_fn: returns two context managers: around the call, and around what is computed again.
+        determinism_check: "default" compares shapes and dtypes of both runs too, "none" what is done to which values.
+        debug: tell in the error of a function that did something else which operation differs; costs memory.
+        early_stop: accepted for torch's sake; the function always runs to its end.
+        preserve_rng_state: draw the same random numbers again.
+        generators: one generator or several that the function uses and that would not be found.
+        kwargs: its arguments by name.
+
+    Returns:
+        What the function returns.
+
+    Raises:
+        TypeError: `function` cannot be called; something in `generators` is no generator.
+        ValueError: another `determinism_check`.
+        RuntimeError: inside, a value is attached to, or backward called of, a manager that records outside; in
+            backward, that the function did something else, or an attached tensor it is not given was written to.
+
+    >>> import gradmgr, gradmgr.numpy as np
+    >>> from gradmgr.checkpoint import checkpoint
+    >>> def layer(x, w):
+    ...     return np.maximum(x @ w, 0) ** 2
+    >>> w = gradmgr.tensor([[1.0, 2.0], [0.5, 0.0]])
+    >>> gm = gradmgr.GradManager().attach(w)
+    >>> with gm:
+    ...     y = checkpoint(layer, gradmgr.tensor([[1.0, 1.0]]), w)
+    ...     gm.backward(y.sum())
+    >>> w.grad.tolist()
+    [[3.0, 4.0], [3.0, 4.0]]
+    """
+    if not callable(function):
+        raise TypeError(f"checkpoint takes a function; found {type(function).__name__}")
+    if determinism_check not in ("default", "none"):
+        raise ValueError(f"checkpoint: determinism_check is 'default' or 'none'; found {determinism_check!r}")
+    given = _given_sources(generators)
+    first, second = context_fn()
+    state = current()
+    tapes = _tapes_here(state)
+    if not tapes:
+        with first:
+            return function(*args, **kwargs)
+    call = _Call(function, second, determinism_check == "default", debug)
+    values = call.keep(args, kwargs, recorders(state))
+    if preserve_rng_state:
+        on_gpu = any(_xp.root(getattr(value, "_array", value)) is not np for value in values)
+        call.replay = _Replay([*_global_sources(), *_sources_in(function, args, kwargs), *given], on_gpu)
+    swallow = _Swallow(tapes, call.strict, debug)
+    try:
+        with call.replay.first() if call.replay is not None else nullcontext(), first, listening(swallow, tapes):
+            result = function(*args, **kwargs)
+    except BaseException:
+        _note_failure(call, swallow)
+        raise
+    call.remember_leaves(tapes, swallow.accounts, leaves_of((args, kwargs)))
+    _note(call, swallow, values)
+    return result
+
+
+def checkpoint_sequential(
+    functions: Iterable[Callable[..., Any]],
+    segments: int,
+    input: Any,  # noqa: A002  # torch's name
+    use_reentrant: bool | None = None,
+    **options: Any,
+) -> Any:
+    """Compute functions one after another, in segments of which only the inputs are kept.
+
+    With n functions and about sqrt(n) segments, memory grows as sqrt(n), and the forward work is done twice. The last
+    segment is computed as it is: backward would begin by computing it again.
+
+    Args:
+        functions: each takes what the one before returns.
+        segments: how many, at most as many as there are functions.
+        input: what the first takes.
+        use_reentrant: accepted for torch's sake.
+        options: what else `checkpoint` takes by name.
+
+    Returns:
+        What the last function returns.
+
+    Raises:
+        TypeError: `segments` is no integer; something in `functions` cannot be called; an unknown option.
+        ValueError: there are no functions, or not that many.
+
+    >>> import gradmgr, gradmgr.numpy as np
+    >>> from gradmgr.checkpoint import checkpoint_sequential
+    >>> x = gradmgr.tensor([0.0])
+    >>> gm = gradmgr.GradManager().attach(x)
+    >>> with gm:
+    ...     gm.backward(checkpoint_sequential([np.sin] * 100, 10, x))
+    >>> x.grad
+    Tensor([1.])
+    """
+    chain = list(functions)
+    for k, function in enumerate(chain):
+        if not callable(function):
+            kind = type(function).__name__
+            raise TypeError(f"checkpoint_sequential: element {k} of functions cannot be called: {kind}")
+    unknown = options.keys() - _OPTIONS
+    if unknown:
+        raise TypeError(f"checkpoint_sequential has no option {min(unknown)!r}; it takes {', '.join(sorted(_OPTIONS))}")
+    if isinstance(segments, bool) or not hasattr(segments, "__index__"):
+        raise TypeError(f"checkpoint_sequential: segments is a number of segments; found {type(segments).__name__}")
+    count = int(segments)
+    if not 1 <= count <= len(chain):
+        raise ValueError(f"checkpoint_sequential: {len(chain)} functions cannot be cut into {count} segments")
+    size = len(chain) // count
+    value = input
+    for start in range(0, size * (count - 1), size):
+        value = checkpoint(_segment(chain, start, start + size), value, use_reentrant=use_reentrant, **options)
+    return _segment(chain, size * (count - 1), len(chain))(value)
+
+
+# What checkpoint_sequential hands on.
+_OPTIONS = frozenset(
+    ("context_fn", "debug", "determinism_check", "early_stop", "generators", "preserve_rng_state"),
+)
+
+
+def _segment(chain: list[Callable[..., Any]], start: int, end: int) -> Callable[[Any], Any]:
+    part = chain[start:end]
+
+    def run(value: Any) -> Any:
+        for function in part:
+            value = function(value)
+        return value
+
+    run.__qualname__ = f"the segment of functions {start} to {end - 1}"
+    run.__module__ = ""  # not taken for a library's function, in which no generator is looked for
+    return run

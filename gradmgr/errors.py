@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import warnings
+from types import MappingProxyType
 
 
 class GradmgrError(Exception):
@@ -43,8 +44,40 @@ class CallbackError(GradmgrError, TypeError):
     """A callback did not return a gradient or a future of one."""
 
 
+class FunctionError(GradmgrError, RuntimeError):
+    """A user's Function does not do what was asked of it."""
+
+
+class MissingRuleError(GradmgrError, NotImplementedError):
+    """A user's Function lacks the method that this derivative needs."""
+
+
+class HooksDisabledError(GradmgrError, RuntimeError):
+    """Hooks on saved tensors were entered where they are forbidden."""
+
+
+class CheckpointError(GradmgrError, RuntimeError):
+    """A checkpointed function did not do the same again, or was used in a way that cannot be repeated."""
+
+
+class SpillError(GradmgrError, OSError):
+    """Values that a budget moved to disk could not be written or read."""
+
+
 class MixedArraysError(GradmgrError, TypeError):
     """NumPy and CuPy arrays met in one operation."""
+
+
+class BatchedValueError(GradmgrError, RuntimeError):
+    """One value was asked for, inside vmap, of a tensor whose values differ by example."""
+
+
+class RandomnessError(GradmgrError, RuntimeError):
+    """Random numbers were drawn inside vmap, which was not told whether they differ by example."""
+
+
+class BatchedWriteError(GradmgrError, RuntimeError):
+    """Values that differ by example were to be written, inside vmap, to memory that is one for all of them."""
 
 
 class DtypeError(GradmgrError, TypeError):
@@ -93,3 +126,20 @@ def warn(message: str, category: type[Warning]) -> None:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("gradmgr."):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
+
+
+# Names of torch.autograd that are not here, and what to use instead.
+_REFUSED = MappingProxyType(
+    {
+        "Variable": "torch deprecates it and a Tensor needs no wrapping; use gradmgr.tensor and GradManager.attach",
+        "BackwardCFunction": "it is the inside of torch's Function; subclass gradmgr.Function",
+        "InplaceFunction": "torch keeps it for old code alone; subclass gradmgr.Function and call ctx.mark_dirty",
+        "NestedIOFunction": "torch keeps it for old code alone; subclass gradmgr.Function, with flat arguments",
+    }
+)
+
+
+def lacking(name: str, module: str) -> AttributeError:
+    """Make the error for a name that a module lacks, which torch may have."""
+    text = f"module {module!r} has no attribute {name!r}"
+    return AttributeError(f"{text}: {_REFUSED[name]}" if name in _REFUSED else text)

@@ -8,13 +8,15 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from gradmgr import _xp, errors
-from gradmgr._backward import AttachSpec, Callback, Chains, plain_walk, seeds_of, write
-from gradmgr._hooks import hooked_leaf, run_post_hooks
+from gradmgr._backward import AttachSpec, Callback, Chains, plain_walk, run_endings, seeds_of, write
+from gradmgr._diary import Diary, Tracing, Uses, explain, seeded, summary
+from gradmgr._hooks import hooked_leaf
 from gradmgr._listen import Listener
-from gradmgr._recorder import above, enter, leave
+from gradmgr._recorder import above, enter, leave, unwatch, watch
+from gradmgr._spill import Budget, spill_of
 from gradmgr._tape import Tape
 from gradmgr._tensor import Tensor, describe
 
@@ -69,6 +71,20 @@ class GradManager(_Recording):
     holds. Attachment is weak: the manager keeps no tensor alive. Recording belongs to the current
     thread or asyncio task.
 
+    Args:
+        with_stack: remember for each operation the line of the program it stands in, for `summary`,
+            `explain`, errors and pictures; recording is then several times slower.
+        budget: bytes, as a number or text such as "2GiB", "500MB" or "1.5 GiB". When what a recording alone keeps
+            alive exceeds them, the oldest values, which backward needs last, move out; they come back, the same bits,
+            each time a derivative needs them. What you hold yourself, and arrays below 4 KiB, stay.
+        spill: where they move: "host", from a GPU to the host's memory, or "disk", to a temporary file without a
+            name, which is gone when the recording is, however the program ends.
+
+    Raises:
+        ValueError: `budget` or `spill` is none of these.
+        TypeError: `budget` is neither a number nor text.
+        OSError: while recording, there is no room on the disk; the operation is not recorded, nothing else changes.
+
     >>> import gradmgr
     >>> w = gradmgr.tensor([1.0, 2.0])
     >>> gm = gradmgr.GradManager().attach(w)
@@ -78,7 +94,13 @@ class GradManager(_Recording):
     Tensor([2., 4.])
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        with_stack: bool = False,
+        budget: int | str | None = None,
+        spill: Literal["host", "disk"] = "host",
+    ) -> None:
         self._specs: dict[int, AttachSpec] = {}
         self._tape: Tape | None = None
         self._self = weakref.ref(self)
@@ -87,10 +109,17 @@ class GradManager(_Recording):
         self._release_after = False
         self._warned = False
         self._has_callbacks = False  # ever: without, backward takes a shorter road
-        self._listeners: list[Callable[[], Listener]] = []  # make what listens to each recording
+        self._listeners: list[Callable[[], Listener]] = [Tracing] if with_stack else []  # make what listens
+        self._budget = None if budget is None else Budget(budget, spill)
+        if self._budget is not None:
+            self._listeners.append(self._budget.start)
+        self._diary: Diary | None = None  # of the last recording that was traced
+        self._uses: Uses | None = None
+        self._with_stack = with_stack
 
     def __repr__(self) -> str:
-        return f"GradManager({len(self._live())} attached{', recording' if self._recording() else ''})"
+        budget = "" if self._budget is None else f", {self._budget!r}"
+        return f"GradManager({len(self._live())} attached{', recording' if self._recording() else ''}{budget})"
 
     # ------------------------------------------------------------ attaching
 
@@ -139,9 +168,8 @@ class GradManager(_Recording):
         else:
             spec.callbacks.extend(chain)
             spec.name = name or spec.name
-        hooks = hooked_leaf(t)
-        hooks.managers = [ref for ref in hooks.managers if ref() is not None and ref is not self._self] + [self._self]
-        self._has_callbacks |= bool(chain or hooks.tensor or hooks.post)
+        if hooked_leaf(t).attached_to(self._self) or chain:
+            self._has_callbacks = True
         if self._tape is not None and self._tape.open:
             self._tape.watch(t)
 
@@ -179,6 +207,7 @@ class GradManager(_Recording):
                 )
         for _, t in named:
             self._specs.pop(id(t), None)
+            hooked_leaf(t).detached_from(self._self)
             if self._tape is not None:
                 self._tape.unwatch(t)
         return self
@@ -203,6 +232,49 @@ class GradManager(_Recording):
         self._after_backward.append(callback)
         self._has_callbacks = True
 
+    # ------------------------------------------------------------ what there is to know
+
+    def summary(self) -> str:
+        """Return, as text, what the history keeps: operations and bytes, by op and by line of the program.
+
+        Arrays that several operations keep count once. Lines are known to a manager made with
+        `with_stack=True` and to recordings begun under `detect_anomaly`.
+
+        >>> import gradmgr, gradmgr.numpy as np
+        >>> w = gradmgr.tensor([1.0, 2.0])
+        >>> gm = gradmgr.GradManager().attach(w)
+        >>> with gm:
+        ...     y = np.exp(w)
+        ...     print(gm.summary())
+        1 operations recorded, 1 tensors attached; kept for their derivatives: 16 B in arrays
+        op     calls        kept
+        exp        1        16 B
+        (by line of your program too with GradManager(with_stack=True) or under detect_anomaly())
+        """
+        spill = None if self._tape is None else spill_of(self._tape)
+        return summary(self._tape) + ("" if spill is None else f"\n{spill.told()}")
+
+    def explain(self, x: Tensor) -> str:
+        """Return, in words, why `x.grad` is what it is: never attached, attached after use, overwritten, cut, ...
+
+        What happened where in the program is known to a manager made with `with_stack=True`, and
+        to recordings begun under `detect_anomaly`, of their last recording.
+
+        Raises:
+            TypeError: `x` is no Tensor.
+
+        >>> import gradmgr, gradmgr.numpy as np
+        >>> x = gradmgr.tensor([1.0, 2.0])
+        >>> gradmgr.GradManager().explain(x).partition(":")[0]
+        'a Tensor of shape (2,) and dtype float64 is not attached to this manager, so it receives no gradient'
+        """
+        if not isinstance(x, Tensor):
+            raise TypeError(f"explain takes a Tensor; found {type(x).__name__}")
+        spec = self._spec(x)
+        tape = self._tape
+        diary = self._diary if tape is None or tape.diary is None else tape.diary
+        return explain(None if spec is None else spec.name, x, spec is not None, tape, diary)
+
     def _spec(self, t: Tensor) -> AttachSpec | None:
         spec = self._specs.get(id(t))
         return spec if spec is not None and spec.tensor() is t else None
@@ -223,6 +295,12 @@ class GradManager(_Recording):
             RuntimeError: the manager records already.
         """
         enter(self._new_tape())
+        self._watch_uses()
+
+    def _watch_uses(self) -> None:
+        if self._with_stack and self._tape is not None:
+            self._uses = Uses(self._tape)
+            watch(self._uses)
 
     def _new_tape(self) -> Tape:
         self._check_idle()
@@ -249,8 +327,16 @@ class GradManager(_Recording):
             return
         tape, self._tape = self._tape, None
         if tape is not None:
+            if tape.diary is not None:
+                self._keep_diary(tape.diary)
             tape.close()
             leave(tape)
+
+    def _keep_diary(self, diary: Diary) -> None:
+        self._diary = diary
+        if self._uses is not None:
+            unwatch(self._uses)
+            self._uses = None
 
     def __del__(self) -> None:
         if getattr(self, "_tape", None) is not None:
@@ -306,16 +392,20 @@ class GradManager(_Recording):
         token = _backwarding.set(self)
         self._walking = True
         self._release_after = not (retain or create_graph)
+        if tape.diary is not None:
+            seeded(tape.diary, [mark for mark, _ in seeds])
         try:
             if chains is None:
                 results = plain_walk(tape, seeds, retain, create_graph, only)
             else:
                 results = chains.run(tape, seeds, retain, create_graph, only)
-                reached = list(results)
+                reached = chains.awaiting_grad(tape)
+            if keep is not None:
+                keep(results)
+            if tape.notes is not None:
+                run_endings(tape, create_graph)
             if keep is None:
                 write(results, above(tape.below, tape) if create_graph else tape.below)
-            else:
-                keep(results)
         except BaseException as error:
             self._release_after = True
             if chains is not None:
@@ -327,8 +417,9 @@ class GradManager(_Recording):
             _backwarding.reset(token)
             if self._release_after:
                 self.release()
-        for t in reached:
-            run_post_hooks(t)
+        if chains is not None:
+            for t in reached:
+                chains.after_writing(t)
 
     def _open_tape(self) -> Tape:
         if self._walking:
@@ -396,6 +487,8 @@ class GradManagerGroup(_Recording):
         for manager in self._managers:
             manager._check_idle()
         enter(*[manager._new_tape() for manager in self._managers])
+        for manager in self._managers:
+            manager._watch_uses()
 
     def release(self) -> None:
         """Release all of them."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import _measure, _report, atoms, memory, peers, programs, scale
+from bench import _measure, _report, atoms, memory, peers, programs, scale, tools
 from bench._measure import Contestant, Pace, Row, Table, Verdict, WrongAnswerError, always
 from bench.libraries import Gradmgr, NetworkByHand, by_hand, chain_by_hand
 
@@ -195,6 +195,21 @@ def test_ratio_is_the_median_of_the_rounds_ratios():
 
 def test_turns_rotate():
     assert [_measure.rotated("abc", k) for k in (0, 1, 5)] == [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]]
+
+
+# ---------------------------------------------------------------- tools
+
+
+def test_the_tools_compute_what_the_plain_way_does():
+    rows = [*tools.jacobian(NO_TIME, 5), *tools.per_sample(NO_TIME, 3), *tools.checkpoints(NO_TIME, 9)]
+    assert [len(row.verdicts) for row in rows] == [1, 1, 1, 1]
+    assert all(row.cells for row in rows)
+
+
+def test_looking_on_changes_no_value():
+    labels = [row.label for row in tools.looking_on(NO_TIME)]
+    assert labels[:2] == ["profiler, 8 elements", "anomaly, 8 elements"]
+    assert len(labels) == 7
 
 
 # ---------------------------------------------------------------- reporting

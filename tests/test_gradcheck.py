@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import gradmgr.numpy as gnp
-from gradmgr import GradcheckError, Tensor, gradcheck, tensor
-from gradmgr._custom import custom, variadic
+from gradmgr import GradcheckError, GradManager, Tensor, errors, gradcheck, tensor
+from gradmgr._batched import Batched
+from gradmgr._custom import custom, several, variadic
 from gradmgr._elementwise import elementwise, multilinear
 from gradmgr._op import INPUTS, OPS, PULLS, linear
+from gradmgr._recorder import current
 from gradmgr._tensor import raw
+from gradmgr.gradcheck import gradgradcheck, vjp
 
 TABLES = (OPS, PULLS, INPUTS)
 
@@ -136,7 +140,9 @@ def test_one_wrong_element_of_many_is_found() -> None:
     off[37] = 1.001
     f = elementwise("slope", lambda x: x * 2.0, lambda g, x: g * 2.0 * off).door
     x = tensor(np.linspace(-1, 1, 50))
-    with pytest.raises(GradcheckError, match=r"1 of 2500 differ, most at \(37, 37\): found 2\.002, expected 2\.0"):
+    with pytest.raises(
+        GradcheckError, match=r"0 by input 0: 1 of 2500 differ, most at \[37\] by \[37\]: found 2\.002, expected 2\.0"
+    ):
         gradcheck(f, x)
     with pytest.raises(GradcheckError):
         gradcheck(f, x, fast_mode=True)
@@ -213,7 +219,7 @@ def test_all_mismatches_are_listed() -> None:
     found = lines(error)
     for path in ("", "derivative of the reverse derivative: ", "derivative of the forward derivative: "):
         for kind in ("forward Jacobian", "reverse Jacobian"):
-            assert [line for line in found if f"{path}{kind}: " in line and ("derivative of" in line) == bool(path)]
+            assert [line for line in found if f"{path}{kind} of " in line and ("derivative of" in line) == bool(path)]
     assert len(found) == len(set(found))
 
 
@@ -371,11 +377,443 @@ def test_an_op_is_declared_once() -> None:
 def test_the_rules_of_a_custom_op_must_name_its_inputs_in_order() -> None:
     before = [dict(table) for table in TABLES]
     rule = lambda g: g
-    for vjp, jvp in (
+    for reverse, forward in (
         ({"y": rule, "x": rule}, {"y": rule, "x": rule}),
         ({"x": rule, "y": rule}, {"x": rule}),
         ({"axis": rule}, {"axis": rule}),
     ):
         with pytest.raises(TypeError, match="must name the kernel's first arguments, in order"):
-            custom("wrong", lambda x, y, axis: x + y, vjp=vjp, jvp=jvp)
+            custom("wrong", lambda x, y, axis: x + y, vjp=reverse, jvp=forward)
         assert [dict(table) for table in TABLES] == before
+
+
+# ---------------------------------------------------------------- torch's arguments
+
+
+def test_the_arguments_are_torchs_and_ours() -> None:
+    torchs = (
+        "func inputs eps atol rtol raise_exception nondet_tol check_undefined_grad check_grad_dtypes "
+        "check_batched_grad check_batched_forward_grad check_forward_ad check_backward_ad fast_mode masked"
+    )
+    assert list(inspect.signature(gradcheck).parameters) == [*torchs.split(), "order", "complex_step", "seed"]
+    torchs = (
+        "func inputs grad_outputs eps atol rtol gen_non_contig_grad_outputs raise_exception nondet_tol "
+        "check_undefined_grad check_grad_dtypes check_batched_grad check_fwd_over_rev check_rev_over_rev "
+        "fast_mode masked"
+    )
+    assert list(inspect.signature(gradgradcheck).parameters) == [*torchs.split(), "seed"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"masked": True}, "sparse"),
+        ({"eps": 0.0}, "eps"),
+        ({"eps": -1e-6}, "eps"),
+        ({"check_forward_ad": False, "check_backward_ad": False}, "nothing would be checked"),
+        ({"check_backward_ad": False, "check_batched_grad": True}, "check_batched_grad"),
+        ({"check_forward_ad": False, "check_batched_forward_grad": True}, "check_forward_ad=True"),
+        ({"order": 0}, "order"),
+    ],
+)
+def test_arguments_that_ask_for_nothing_are_refused(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        gradcheck(gnp.sin, X, **arguments)
+
+
+def test_masked_false_is_taken() -> None:
+    assert gradcheck(gnp.sin, X, masked=False)
+    assert gradgradcheck(gnp.sin, X, masked=None)
+
+
+@pytest.mark.parametrize("fast_mode", [False, True])
+def test_a_backward_that_is_not_deterministic_is_rejected(fast_mode: bool) -> None:
+    unsteady = custom(
+        "unsteady",
+        lambda x: np.sin(x),
+        vjp={"x": lambda g, x: g * gnp.cos(x) + next(noise)},
+        jvp={"x": lambda t, x: t * gnp.cos(x)},
+    )
+    noise = iter([0.0, 1e-9] * 100)
+    with pytest.raises(GradcheckError, match=r"backward is not deterministic: the gradient of input 0 .* 1e-09.*=0\.0"):
+        gradcheck(unsteady, X, fast_mode=fast_mode)
+    noise = iter([0.0, 1e-9] * 100)
+    assert gradcheck(unsteady, X, fast_mode=fast_mode, nondet_tol=1e-8)
+    noise = iter([0.0, 1e-9] * 100)
+    with pytest.raises(GradcheckError, match="backward is not deterministic"):
+        gradcheck(unsteady, X, fast_mode=fast_mode, nondet_tol=1e-10)
+
+
+@pytest.mark.parametrize("fast_mode", [False, True])
+def test_a_function_that_is_not_deterministic_is_rejected_in_words(fast_mode: bool) -> None:
+    random = np.random.default_rng(0)
+    with pytest.raises(GradcheckError, match=r"the function is not deterministic: output 0 differs by"):
+        gradcheck(lambda x: x * random.normal(), X, fast_mode=fast_mode)
+    lengths = iter([2, 3] * 100)
+    with pytest.raises(GradcheckError, match=r"not deterministic: one call gave outputs of \(2,\).*another of \(3,\)"):
+        gradcheck(lambda x: x[: next(lengths)], X, check_forward_ad=False, fast_mode=fast_mode)
+
+
+def pair_of(wrong_without: float) -> Any:
+    """Sine and cosine from one op; where only the first has a gradient, its rule is off by a factor."""
+
+    def rule(g: Any, x: Any) -> Any:
+        s, c = g
+        if c is None:
+            return wrong_without * s * gnp.cos(x)
+        return -c * gnp.sin(x) if s is None else s * gnp.cos(x) - c * gnp.sin(x)
+
+    return several(
+        "pair_of",
+        lambda x: (np.sin(x), np.cos(x)),
+        ("s", "c"),
+        vjp=rule,
+        jvp=lambda t, x: (t * gnp.cos(x), -t * gnp.sin(x)),
+    )
+
+
+@pytest.mark.parametrize("fast_mode", [False, True])
+def test_a_gradient_left_out_must_count_as_zeros(fast_mode: bool) -> None:
+    f = pair_of(1.001)
+    with pytest.raises(GradcheckError) as error:
+        gradcheck(f, X, fast_mode=fast_mode)
+    (line,) = lines(error)
+    assert "where output 1 is given no gradient, against one of zeros" in line
+    assert gradcheck(f, X, fast_mode=fast_mode, check_undefined_grad=False)
+    OPS.pop("pair_of")
+    assert gradcheck(pair_of(1.0), X, fast_mode=fast_mode, order=2)
+
+
+def test_the_dtype_of_gradients_is_checked_unless_that_is_left_out() -> None:
+    f = linear("doubled", lambda a: a * 2.0, lambda g: (g * 2.0).astype(np.float32))
+    with pytest.raises(GradcheckError, match="float32"):
+        gradcheck(f, tensor([0.5, 0.25]))
+    assert gradcheck(f, tensor([0.5, 0.25]), check_grad_dtypes=False, rtol=1e-3)
+
+
+def test_a_gradient_with_too_many_elements_is_said_so() -> None:
+    f = linear("doubled", lambda a: a * 2.0, lambda g: gnp.concatenate([g, g]))
+    with pytest.raises(GradcheckError, match=r"gradient of input 0 has shape \(6,\).* the input has \(3,\)"):
+        gradcheck(f, X, check_forward_ad=False)
+
+
+def test_a_missing_forward_rule_says_how_to_leave_it_out() -> None:
+    def no_rule(t: Any, x: Any) -> Any:
+        raise NotImplementedError("no jvp")
+
+    f = custom("no_forward", lambda x: np.sin(x), vjp={"x": lambda g, x: g * gnp.cos(x)}, jvp={"x": no_rule})
+    with pytest.raises(NotImplementedError) as error:
+        gradcheck(f, X)
+    assert any("check_forward_ad=False" in note for note in error.value.__notes__)
+    assert gradcheck(f, X, check_forward_ad=False)
+
+
+# ---------------------------------------------------------------- what is said
+
+
+@pytest.mark.parametrize("options", [{}, {"fast_mode": True}], ids=str)
+def test_output_and_input_are_named(options: dict[str, Any]) -> None:
+    off = split_sine(1.001, 1.0)
+
+    def f(x: Tensor, n: int, y: Tensor) -> Any:
+        return [x * n, gnp.argmax(x), off(y) * x]
+
+    with pytest.raises(GradcheckError) as error:
+        gradcheck(f, [X, 3, Y], **options)
+    named = [line for line in lines(error) if "reverse" in line and "adjoint" not in line and "output" in line]
+    assert len(named) == 1
+    assert "of output 2 by input 2" in named[0]
+    if not options:
+        assert "3 of 9 differ, most at [" in named[0]
+        assert "%)" in named[0]
+
+
+@pytest.mark.parametrize("fast_mode", [False, True])
+@pytest.mark.parametrize(
+    ("reverse", "forward", "text"),
+    [
+        (1.001, 1.0, r"reverse is wrong and forward is right: see the reverse rule \(vjp\)"),
+        (1.0, 1.001, r"forward is wrong and reverse is right: see the forward rule \(jvp\)"),
+        (1.001, 1.001, "reverse and forward agree with each other, not with the differences"),
+        (1.001, 0.999, "reverse, forward and the differences all disagree"),
+        (0.0, 1.0, "reverse gives only zeros"),
+    ],
+)
+def test_the_hint_says_which_stands_alone(reverse: float, forward: float, text: str, fast_mode: bool) -> None:
+    with pytest.raises(GradcheckError, match=text):
+        gradcheck(split_sine(reverse, forward), X, fast_mode=fast_mode)
+
+
+def test_the_hint_names_a_constant_factor_and_a_missing_conjugate() -> None:
+    with pytest.raises(GradcheckError, match=r"reverse is right but for the factor 2"):
+        gradcheck(split_sine(2.0, 1.0), X)
+    verbatim = elementwise("exp_unconjugated", np.exp, lambda g, out: g * out, jvp=(lambda t, out: t * out,)).door
+    with pytest.raises(GradcheckError, match=r"right but for a complex conjugate"):
+        gradcheck(verbatim, Z)
+    with pytest.raises(GradcheckError, match=r"most at \[\d\]\.(real|imag) by \[\d\]\.(real|imag)"):
+        gradcheck(verbatim, Z)
+
+
+def test_the_hint_says_when_an_output_is_single() -> None:
+    with pytest.raises(GradcheckError, match="an output is float32"):
+        gradcheck(lambda x: gnp.sin(x).astype(np.float32), X)
+
+
+def test_the_order_is_named() -> None:
+    with pytest.raises(GradcheckError) as error:
+        gradcheck(cut_sine(), X, order=2)
+    text = str(error.value)
+    assert "derivative of the reverse derivative: reverse Jacobian of the gradient of input 0 by input 0" in text
+    assert "derivative of the forward derivative: forward Jacobian of the tangent of output 0 by input 0" in text
+
+
+def test_nothing_to_differentiate_says_what_was_found() -> None:
+    with pytest.raises(GradcheckError, match=r"found int64, float.*gradmgr\.tensor"):
+        gradcheck(lambda x, y: x, [tensor([1, 2]), 2.0])
+    with pytest.raises(GradcheckError, match="found ndarray"):
+        gradcheck(gnp.sin, np.ones(3))
+    with pytest.raises(GradcheckError, match="found none"):
+        gradgradcheck(lambda: X, [])
+    assert gradcheck(gnp.sin, np.ones(3), raise_exception=False) is False
+
+
+def test_which_output_is_no_tensor() -> None:
+    with pytest.raises(TypeError, match="found ndarray as output 1"):
+        gradcheck(lambda x: (x, x.numpy()), X)
+
+
+# ---------------------------------------------------------------- kinds of functions, again
+
+
+def test_the_point_stays_where_it_is_when_the_function_writes_in_place() -> None:
+    seen = []
+
+    def f(x: Tensor, k: Tensor) -> Tensor:
+        seen.append((x.numpy()[0], k.numpy()[0]))
+        x += 1.0
+        k += 1
+        return x * x
+
+    assert gradcheck(f, [X, tensor([5])], order=2, fast_mode=True)
+    assert all(abs(x - 0.3) < 1e-5 and k == 5 for x, k in seen)
+
+
+def test_a_constant_output_and_an_output_that_is_an_input() -> None:
+    assert gradcheck(lambda x: [x, tensor([1.0, 2.0]), x * 2], X, order=2)
+    assert gradcheck(lambda x: tensor([1.0, 2.0]), X, order=2)
+    assert gradcheck(lambda x: gnp.argmax(x), X)
+
+
+def test_what_runs_under_a_manager_is_not_heard_by_it() -> None:
+    x = tensor([0.3, 0.4])
+    manager = GradManager().attach(x)
+    with manager:
+        y = x * x
+        assert gradcheck(gnp.sin, x, order=2)
+        manager.backward(y.sum())
+    np.testing.assert_allclose(x.grad.numpy(), [0.6, 0.8])
+
+
+def test_no_recording_is_left_open_by_a_failure() -> None:
+    calls = []
+
+    def fails(x: Tensor) -> Tensor:
+        calls.append(1)
+        if len(calls) >= stop:
+            raise ZeroDivisionError
+        return x * x
+
+    for stop in range(1, 9):  # noqa: B007  # the function reads it
+        calls.clear()
+        with pytest.raises(ZeroDivisionError):
+            gradcheck(fails, X)
+        assert current() is None
+
+
+# ---------------------------------------------------------------- gradgradcheck
+
+
+GRADGRAD: list[dict[str, Any]] = [
+    {},
+    {"fast_mode": True},
+    {"check_fwd_over_rev": False},
+    {"check_rev_over_rev": False, "fast_mode": True},
+    {"gen_non_contig_grad_outputs": True},
+]
+
+
+@pytest.mark.parametrize("options", GRADGRAD, ids=str)
+def test_gradgradcheck_takes_what_is_right_and_rejects_what_is_not(options: dict[str, Any]) -> None:
+    assert gradgradcheck(lambda x, y: [gnp.sin(x) * y, gnp.abs(x)], [X, Y], **options)
+    assert gradgradcheck(gnp.exp, Z, **options)
+    assert gradgradcheck(lambda x: x * 2, tensor(np.zeros((0, 2))), **options)
+    with pytest.raises(GradcheckError, match="derivative of the reverse derivative"):
+        gradgradcheck(cut_sine(), X, **options)
+
+
+@pytest.mark.parametrize("options", GRADGRAD, ids=str)
+def test_a_second_derivative_slightly_off_is_rejected(options: dict[str, Any]) -> None:
+    """The first derivative is right: only the rule of the cosine in it is off."""
+    cosine = split_cosine(1.001, 1.001)
+    f = custom(
+        "sine_by", lambda x: np.sin(x), vjp={"x": lambda g, x: g * cosine(x)}, jvp={"x": lambda t, x: t * cosine(x)}
+    )
+    assert gradcheck(f, X)
+    with pytest.raises(GradcheckError):
+        gradgradcheck(f, X, **options)
+    with pytest.raises(GradcheckError):
+        gradcheck(f, X, order=2, fast_mode=options.get("fast_mode", False))
+
+
+def split_cosine(of_reverse: float, of_forward: float) -> Any:
+    return custom(
+        "split_cosine",
+        lambda x: np.cos(x),
+        vjp={"x": lambda g, x: -of_reverse * g * gnp.sin(x)},
+        jvp={"x": lambda t, x: -of_forward * t * gnp.sin(x)},
+    )
+
+
+def test_gradgradcheck_checks_the_combinations_it_is_asked_for() -> None:
+    cosine = split_cosine(1.001, 1.0)  # reverse over reverse is wrong, forward over reverse right
+    f = custom(
+        "sine_by", lambda x: np.sin(x), vjp={"x": lambda g, x: g * cosine(x)}, jvp={"x": lambda t, x: t * cosine(x)}
+    )
+    assert gradgradcheck(f, X, check_rev_over_rev=False)
+    with pytest.raises(GradcheckError, match="reverse is wrong and forward is right"):
+        gradgradcheck(f, X)
+    with pytest.raises(GradcheckError, match="reverse is wrong; the other mode was not checked"):
+        gradgradcheck(f, X, check_fwd_over_rev=False)
+    assert gradgradcheck(f, X, raise_exception=False) is False
+
+
+def test_the_cotangents_of_gradgradcheck() -> None:
+    seen = []
+
+    def watched(g: Any, x: Any) -> Any:
+        seen.append(raw(g))
+        return g * gnp.cos(x)
+
+    f = custom("watched", lambda x: np.sin(x), vjp={"x": watched}, jvp={"x": lambda t, x: t * gnp.cos(x)})
+    given = np.array([4.0, 5.0, 6.0])
+    assert gradgradcheck(f, X, tensor(given))
+    assert any(np.array_equal(g, given) for g in seen)
+    seen.clear()
+    assert gradgradcheck(f, X, [given], fast_mode=True)
+    assert any(np.array_equal(g, given) for g in seen)
+    seen.clear()
+    assert gradgradcheck(f, X, gen_non_contig_grad_outputs=True)
+    assert any(not g.flags.c_contiguous for g in seen)
+    seen.clear()
+    assert gradgradcheck(f, X)
+    assert all(g.flags.c_contiguous for g in seen)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "text"),
+    [
+        ([np.ones(3)] * 2, ValueError, "2 grad_outputs were given for 1 differentiable outputs"),
+        (np.ones(2), errors.ShapeError, r"grad_outputs\[0\] has shape \(2,\), its output \(3,\)"),
+        (np.ones(3, "float32"), errors.DtypeError, "has dtype float32, its output float64"),
+        ([[1.0, 1.0, 1.0]], TypeError, "must be a Tensor or an array; found list"),
+    ],
+)
+def test_cotangents_that_do_not_fit(given: Any, kind: Any, text: str) -> None:
+    with pytest.raises(kind, match=text):
+        gradgradcheck(gnp.sin, X, given)
+
+
+def test_gradgradcheck_needs_a_mode() -> None:
+    with pytest.raises(ValueError, match="both False; one is needed"):
+        gradgradcheck(gnp.sin, X, check_fwd_over_rev=False, check_rev_over_rev=False)
+    with pytest.raises(ValueError, match="check_batched_grad"):
+        gradgradcheck(gnp.sin, X, check_rev_over_rev=False, check_batched_grad=True)
+
+
+def test_gradgradcheck_warns_of_single_precision_where_it_was_called() -> None:
+    with pytest.warns(RuntimeWarning, match="gradgradcheck: input 0 is float32") as caught:
+        gradgradcheck(lambda x: x * x, X.astype(np.float32), eps=1e-2, atol=1e-1, rtol=1e-1)
+    assert [w.filename for w in caught] == [__file__]
+
+
+# ---------------------------------------------------------------- a rule 0.1 % off in one part only
+
+
+def real_part_off(part: str) -> Any:
+    """z -> z * w with a derivative that is 0.1 % off in one real part of it."""
+
+    def slope(t: Any) -> Any:
+        re, im = gnp.real(t), gnp.imag(t)
+        return (1.001 * re if part == "real" else re) + 1j * (1.001 * im if part == "imag" else im)
+
+    return elementwise("identity_off", np.positive, slope, jvp=(slope,)).door
+
+
+@pytest.mark.parametrize("part", ["real", "imag"])
+@pytest.mark.parametrize("fast_mode", [False, True])
+def test_one_part_of_a_complex_rule_off_is_rejected(part: str, fast_mode: bool) -> None:
+    f = real_part_off(part)
+    with pytest.raises(GradcheckError):
+        gradcheck(f, Z, fast_mode=fast_mode)
+    with pytest.raises(GradcheckError):
+        gradcheck(f, Z, fast_mode=fast_mode, check_forward_ad=False)
+    with pytest.raises(GradcheckError):
+        gradcheck(f, Z, fast_mode=fast_mode, check_backward_ad=False)
+
+
+def test_a_vjp_is_a_function_that_managers_hear() -> None:
+    (g,) = vjp(gnp.sin, [X], [0], [np.ones(3)])
+    np.testing.assert_allclose(g.numpy(), np.cos(X.numpy()))
+    assert gradcheck(lambda x: vjp(gnp.sin, [x], [0], [np.ones(3)]), X)
+
+
+# ---------------------------------------------------------------- batched
+
+BATCHED: list[dict[str, Any]] = [
+    {"check_batched_grad": True},
+    {"check_batched_forward_grad": True},
+    {"check_batched_grad": True, "check_batched_forward_grad": True, "fast_mode": True, "order": 2},
+]
+
+
+@pytest.mark.parametrize("options", BATCHED, ids=str)
+def test_batched_derivatives_are_those_of_a_loop(options: dict[str, Any]) -> None:
+    assert gradcheck(lambda x, y: [gnp.sin(x) * y[::-1], gnp.sum(x), gnp.argmax(x)], [X, Y], **options)
+    assert gradcheck(lambda m: gnp.linalg.inv(m @ m.T), M, **options)
+    assert gradcheck(lambda x, y: x * 2, [X, Y], **options)
+    assert gradcheck(gnp.exp, Z, **options)
+    assert gradcheck(lambda x: gnp.sin(x), tensor(0.5), **options)
+    assert gradcheck(lambda x: tensor([1.0]), X, **options)
+
+
+def when_batched(off: Callable[[Any], Any]) -> Any:
+    """A sine whose rules are right, but for batches of gradients."""
+
+    def rule(g: Any, x: Any) -> Any:
+        return (off(g) if isinstance(raw(g), Batched) else g) * gnp.cos(x)
+
+    return custom("when_batched", lambda x: np.sin(x), vjp={"x": rule}, jvp={"x": rule})
+
+
+@pytest.mark.parametrize("fast_mode", [False, True])
+@pytest.mark.parametrize("mode", ["reverse", "forward"])
+def test_a_batched_derivative_that_differs_is_rejected(mode: str, fast_mode: bool) -> None:
+    f = when_batched(lambda g: 1.001 * g)
+    options = {"check_batched_grad" if mode == "reverse" else "check_batched_forward_grad": True}
+    assert gradcheck(f, X, fast_mode=fast_mode)
+    with pytest.raises(GradcheckError) as error:
+        gradcheck(f, X, fast_mode=fast_mode, **options)
+    assert len(lines(error)) == 2
+    for k, line in enumerate(lines(error)):
+        assert f"batched {mode} derivative, vmap against a loop, example {k}" in line
+        assert "+0.1 %" in line
+
+
+def test_what_vmap_cannot_do_is_a_finding() -> None:
+    f = when_batched(lambda g: g * float(g[0]))
+    with pytest.raises(GradcheckError, match="batched reverse derivative: vmap raised") as error:
+        gradcheck(f, X, check_batched_grad=True)
+    assert len(lines(error)) == 1
+    with pytest.raises(GradcheckError, match="derivative of the reverse derivative: batched reverse derivative"):
+        gradgradcheck(lambda x: f(f(x)), X, check_batched_grad=True)
+    assert gradgradcheck(gnp.sin, X, check_batched_grad=True)

@@ -23,8 +23,10 @@ ROOT = Path(gradmgr.__file__).parent
 FLOORS = [
     "gradmgr.errors",
     "gradmgr._batched",
+    "gradmgr._batching",
     "gradmgr._xp",
     "gradmgr._tensor",
+    "gradmgr._containers",
     "gradmgr._recorder",
     "gradmgr._modes",
     "gradmgr._op",
@@ -36,6 +38,7 @@ FLOORS = [
     "gradmgr._hooks",
     "gradmgr._listen",
     "gradmgr._tape",
+    "gradmgr._node",
     "gradmgr._saved",
     "gradmgr._spill",
     "gradmgr._diary",
@@ -61,6 +64,7 @@ FLOORS = [
     "gradmgr.ops.fft",
     "gradmgr.ops.special",
     "gradmgr.ops.ufuncs",
+    "gradmgr.ops.in_place",
     "gradmgr.ops.methods",
     "gradmgr.ops",
     "gradmgr.numpy._refused",
@@ -76,11 +80,19 @@ FLOORS = [
     "gradmgr._grad",
     "gradmgr.functional",
     "gradmgr.forward_ad",
+    "gradmgr._function",
+    "gradmgr._custom_op",
     "gradmgr.function",
     "gradmgr._picture",
     "gradmgr.graph",
     "gradmgr.checkpoint",
     "gradmgr.anomaly",
+    "gradmgr.profiler._flops",
+    "gradmgr.profiler._collect",
+    "gradmgr.profiler._table",
+    "gradmgr.profiler._trace",
+    "gradmgr.profiler._events",
+    "gradmgr.profiler._markers",
     "gradmgr.profiler",
     "gradmgr.gradcheck",
     "gradmgr._methods",
@@ -89,6 +101,7 @@ FLOORS = [
 
 # What may change while a program runs: what is current, the op table, and what locks need.
 MAY_CHANGE = {
+    ("gradmgr._batched", "RULES"),
     ("gradmgr._recorder", "_current"),
     ("gradmgr._modes", "_modes"),
     ("gradmgr._recorder", "crowd"),
@@ -100,6 +113,7 @@ MAY_CHANGE = {
     ("gradmgr._op", "FACTS"),
     ("gradmgr._op", "LINKS"),
     ("gradmgr._listen", "_listeners"),
+    ("gradmgr.profiler._collect", "_innermost"),
     ("gradmgr._elementwise", "_SHAPES"),
 }
 

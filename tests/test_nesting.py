@@ -827,21 +827,6 @@ def test_enable_grad_decorates_a_function():
     assert x.grad.tolist() == [6.0]
 
 
-async def _coroutine_function(t):
-    return t
-
-
-def _generator_function(t):
-    yield t
-
-
-@pytest.mark.parametrize("mode", [no_grad, enable_grad])
-@pytest.mark.parametrize("function", [_coroutine_function, _generator_function])
-def test_a_decorator_refuses_what_it_cannot_hold_for(mode, function):
-    with pytest.raises(TypeError, match=rf"{mode.__name__} decorates plain functions.*in its body"):
-        mode()(function)
-
-
 def test_enable_grad_undoes_no_grad_for_every_manager():
     x = tensor([3.0])
     outer, inner = GradManager().attach(x), GradManager().attach(x)

@@ -3,12 +3,12 @@
 import re
 import shutil
 
-import numpy
+import numpy as np
 import pytest
 
-import gradmgr.numpy as np
+import gradmgr.numpy as gnp
 from gradmgr import GradManager, detect_anomaly, no_grad, tensor
-from gradmgr._picture import to_dot, to_mermaid, to_svg
+from gradmgr.graph import to_dot, to_mermaid, to_svg
 
 
 def labels(dot):
@@ -20,15 +20,15 @@ def edges(dot):
 
 
 def layer():
-    w, b = tensor(numpy.ones((3, 2))), tensor(numpy.zeros(2))
+    w, b = tensor(np.ones((3, 2))), tensor(np.zeros(2))
     return w, b, GradManager().attach({"w": w, "b": b})
 
 
 def test_ops_shapes_bytes_and_edges():
     w, b, gm = layer()
-    x = numpy.ones((4, 3))
+    x = np.ones((4, 3))
     with gm:
-        y = np.tanh(x @ w + b)
+        y = gnp.tanh(x @ w + b)
         dot = to_dot(y)
     found = labels(dot)
     by_text = {text.split(r"\n")[0]: key for key, text in found.items()}
@@ -44,27 +44,27 @@ def test_lines_of_the_program_where_traced():
     w, _, _ = layer()
     gm = GradManager(with_stack=True).attach(w)
     with gm:
-        y = np.exp(w)
+        y = gnp.exp(w)
         assert re.search(r"test_picture.py:\d+", to_dot(y))
     with detect_anomaly(), GradManager().attach(w):
-        y = np.exp(w)
+        y = gnp.exp(w)
         assert re.search(r"test_picture.py:\d+", to_mermaid(y))
 
 
 def test_only_what_the_tensor_was_computed_from():
     w, b, gm = layer()
     with gm:
-        y, z = np.exp(w), np.sin(b)
+        y, z = gnp.exp(w), gnp.sin(b)
         assert "sin" not in to_dot(y)
         assert {"exp", "sin"} <= {text.split(r"\n")[0] for text in labels(to_dot(gm)).values()}
         assert {"exp", "sin"} <= {text.split(r"\n")[0] for text in labels(to_dot([y, z])).values()}
 
 
 def test_ops_of_several_results_and_attached_intermediates_are_one_box_each():
-    a = tensor(numpy.diag([1.0, 2.0]))
+    a = tensor(np.diag([1.0, 2.0]))
     gm = GradManager().attach({"a": a})
     with gm:
-        values, vectors = np.linalg.eigh(a)
+        values, vectors = gnp.linalg.eigh(a)
         gm.attach({"values": values})
         y = (values * vectors[0]).sum()
         texts = [text.split(r"\n")[0] for text in labels(to_dot(y)).values()]
@@ -94,7 +94,7 @@ def test_errors():
         with pytest.raises(RuntimeError, match="before backward"):
             to_mermaid(y)
         with pytest.raises(TypeError, match="number 1 is ndarray"):
-            to_dot([w, numpy.ones(2)])
+            to_dot([w, np.ones(2)])
         gm.backward(w.sum())
     with pytest.raises(RuntimeError, match="idle"):
         to_dot(gm)
@@ -103,7 +103,7 @@ def test_errors():
 def test_drawing_keeps_nothing():
     w, _, gm = layer()
     with gm:
-        y = np.exp(w)
+        y = gnp.exp(w)
         before = list(gm._tape.entries)
         to_dot(gm), to_mermaid(y)
         assert gm._tape.entries == before
@@ -121,7 +121,7 @@ def test_svg_says_what_is_missing(monkeypatch):
 def test_svg():
     w, b, gm = layer()
     with gm:
-        svg = to_svg(np.tanh(numpy.ones((4, 3)) @ w + b))
+        svg = to_svg(gnp.tanh(np.ones((4, 3)) @ w + b))
     assert svg.count('class="node"') == 5
     assert svg.count('class="edge"') == 4
     assert "keeps 96 B" in svg

@@ -10,6 +10,7 @@ from gradmgr.ops import (
     decompose,
     edit,
     fft,
+    in_place,
     join,
     linalg,
     methods,
@@ -25,6 +26,7 @@ from gradmgr.ops import (
 )
 
 methods.bind()
+in_place.bind()
 
 __all__ = [
     "apply",
@@ -36,6 +38,7 @@ __all__ = [
     "decompose",
     "edit",
     "fft",
+    "in_place",
     "join",
     "linalg",
     "methods",

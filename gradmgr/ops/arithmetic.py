@@ -494,7 +494,7 @@ def _where_ahead(g: Any, x: Any, y: Any) -> Any:
     """Return g where x > y, half of it at a tie. A choice, not a product: g may be infinite where it is dropped."""
     a, b = raw(x), raw(y)
     won, tied = choose(a > b, g, 0.0), a == b
-    return choose(tied, g / 2, won) if np.any(tied) else won
+    return choose(tied, g / 2, won) if tied.any() else won
 
 
 def _where_first(g: Any, x: Any, y: Any, ahead: Any, behind: Any) -> Any:

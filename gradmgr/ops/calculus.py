@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from gradmgr import _xp
+from gradmgr import _batched, _xp
 from gradmgr._custom import custom
 from gradmgr._elementwise import conj_of
 from gradmgr._index import getitem, scatter
@@ -309,7 +309,7 @@ class _Segments:
             last = b.shape[0] - 1
             lower = np.clip(np.searchsorted(b, a, side="right") - 1, 0, max(last - 1, 0))
             upper = np.minimum(lower + 1, last)
-            inside = ~((a < b[0]) | (a > b[-1])) & (b[upper] > b[lower])
+            inside = ~((a < b[0]) | (a > b[-1])) & (_batched.read(b, upper) > _batched.read(b, lower))
             self._found = lower, upper, inside, (a >= b[-1]).astype(np.float64)
         return self._found
 
@@ -403,7 +403,7 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
 
 
 def _periodic(x: Any, xp: Any, fp: Any, period: Any) -> Any:
-    if raw(period) == 0:
+    if np.any(_batched.common(raw(period) == 0, "whether the period is 0")):
         raise ValueError("interp: period must be a non-zero value")
     period = absolute.door(period)
     x, xp = (remainder.door(cast_to(t, np.float64), period) for t in (x, xp))
@@ -531,7 +531,7 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, *, period: Any = 2 * np.
     before = xp.zeros((*values.shape[:axis], min(values.shape[axis], 1), *values.shape[axis + 1 :]), dtype=bool)
     dtype = np.result_type(values, raw(length))
     if isinstance(length, Tensor):
-        z = p + multiply.door(xp.concatenate([before, count.astype(dtype)], axis=axis), length)
+        z = p + multiply.door(np.concatenate([before, count.astype(dtype)], axis=axis), length)
     else:
-        z = p + xp.concatenate([before, added.astype(dtype)], axis=axis)
+        z = p + np.concatenate([before, added.astype(dtype)], axis=axis)
     return cast_to(z, dtype)

@@ -232,7 +232,7 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
     if not any(map(holds_tensor, (start, stop))):
         return wrap(np.geomspace(start, stop, num, endpoint, dtype, axis))
     start, stop = _together(*[lift(t) if isinstance(t, (list, tuple)) else t for t in (start, stop)])
-    if np.any(raw(start) == 0) or np.any(raw(stop) == 0):
+    if (raw(start) == 0).any() or (raw(stop) == 0).any():
         raise ValueError("Geometric sequence cannot include zero")
     loop = np.result_type(start.dtype, stop.dtype, 1.0, np.dtype(dtype))  # at least float64 without dtype, as NumPy's
     first, last = (astype(t, loop) for t in (start, stop))

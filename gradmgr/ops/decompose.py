@@ -408,7 +408,7 @@ def _eig_kernel(a: Any) -> Any:
 
 def _eig_as_library(z: Any, a: Any) -> Any:
     """Make a result complex where the library's would be."""
-    if is_complex(z) or not (_EIG_IS_COMPLEX or _xp.namespace(raw(a)) is not np):
+    if is_complex(z) or not (_EIG_IS_COMPLEX or _xp.root(raw(a)) is not np):
         return z
     return as_type(z, np.result_type(z.dtype, np.complex64))
 

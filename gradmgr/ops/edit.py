@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from gradmgr import _xp, errors
+from gradmgr import _batched, _xp, errors
 from gradmgr._broadcast import broadcast_to
 from gradmgr._elementwise import Made, multilinear
 from gradmgr._index import add_at, getitem, scatter
@@ -385,11 +385,15 @@ def trim_zeros(filt: Any, trim: Any = "fb", axis: Any = None) -> Any:
     some = bool(nonzero) and nonzero[0].size > 0
     index: list[slice] = [slice(None)] * filt.ndim
     for k in axes:
-        first, end = (int(nonzero[k].min()), int(nonzero[k].max()) + 1) if some else (0, 0)
+        first, end = (_end(nonzero[k].min()), _end(nonzero[k].max()) + 1) if some else (0, 0)
         whole_front, whole_back = "f" not in trim, "b" not in trim
         first = filt.shape[k] if not some and whole_back else first
         index[k] = slice(None if whole_front else first, None if whole_back else end)
     return getitem(filt, tuple(index))
+
+
+def _end(place: Any) -> int:
+    return int(_batched.common(place, "where trim_zeros cuts"))
 
 
 # ---------------------------------------------------------------- pad

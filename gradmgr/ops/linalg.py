@@ -17,12 +17,12 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 from numpy.linalg import LinAlgError
 
-from gradmgr import _xp, errors
+from gradmgr import _batched, _xp, errors
 from gradmgr._broadcast import fit, is_complex, spread
 from gradmgr._custom import apply, custom, several
 from gradmgr._elementwise import conj_of
 from gradmgr._inplace import as_type, store
-from gradmgr._op import INPUTS, PULLS, Function, Grads, Op, Owned, accumulate, enroll
+from gradmgr._op import INPUTS, LINKS, PULLS, Function, Grads, Link, Op, Owned, accumulate, enroll
 from gradmgr._recorder import is_tracked
 from gradmgr._tensor import Tensor, raw, wrap
 from gradmgr.ops import products, reduce, shape
@@ -141,9 +141,9 @@ def _factor(a: Any) -> _LU | None:
     """
     if a.size == 0:
         return None
-    if _xp.namespace(a) is not np:
-        return _factor_on_gpu(a) if a.ndim == 2 else None
-    if not _HAS_SCIPY or (a.ndim > 2 and a.shape[-1] < _LARGE):
+    if _xp.root(a) is not np:
+        return _factor_on_gpu(a) if a.ndim == 2 and not _batched.is_batched(a) else None
+    if not _HAS_SCIPY or _batched.is_batched(a) or (a.ndim > 2 and a.shape[-1] < _LARGE):
         return None
     getrf = _lapack("getrf", a.dtype)
     done = [getrf(m) for m in ([a] if a.ndim == 2 else a.reshape(-1, *a.shape[-2:]))]
@@ -190,14 +190,14 @@ def _solve_at_once(a: Any, b: Any) -> Any:
     xp = _xp.namespace(a)
     if xp is not np:
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        a, b = (xp.broadcast_to(m, batch + m.shape[-2:]) for m in (a, b))
+        a, b = (np.broadcast_to(m, batch + m.shape[-2:]) for m in (a, b))
     return np.linalg.solve(a, b)
 
 
 def _solve_kernel(a: Any, b: Any, factor: _LU | None, adjoint: bool, vector: bool) -> Any:
     if vector:
         b = b[..., None]
-    if factor is None or not b.size or b.dtype != a.dtype:
+    if factor is None or not b.size or b.dtype != a.dtype or _batched.is_batched(a) or _batched.is_batched(b):
         x = _solve_at_once(_h(a) if adjoint else a, b)
     else:
         x = _solve_stack(a.shape, b, lambda k, one: _solve_by_lu(factor.lu[k], factor.pivots[k], one, adjoint))
@@ -243,9 +243,15 @@ def _solve_push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
     return spread(_solve(a, right, *params), out)
 
 
+def _solve_link(e: tuple[Any, ...], to: Link) -> tuple[Any, ...]:
+    code, m, i, j, a, b_shape, b_dtype, x, params = e
+    return (code, m, i, j, to(a, i), b_shape, b_dtype, to(x, m), params)
+
+
 _solve_op.entry, _solve_op.push = _solve_entry, _solve_push
 PULLS["solve"] = _solve_pull
 INPUTS["solve"] = lambda e: e[2:4]
+LINKS["solve"] = _solve_link
 
 
 def _check_columns(name: str, a: Any, b: Any) -> None:
@@ -380,7 +386,7 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> Any:
     a = a if isinstance(a, Tensor) else wrap(a)
     u, s, vh = svd(a, full_matrices=False)
     x = _pinv(a, rtol, False, (raw(u), raw(s), raw(vh))) @ b
-    rank = int((raw(s) > rtol * raw(s)[:1]).sum())
+    rank = int(_batched.common((raw(s) > rtol * raw(s)[:1]).sum(), "the rank"))
     off = b - a @ x
     if rank < columns or rows <= columns:
         off = off[:, :0]
@@ -629,9 +635,10 @@ def _triangular_on_gpu(a: Any, b: Any, lower: bool, unit: bool, adjoint: bool) -
 
 
 def _triangular_kernel(a: Any, b: Any, lower: bool, unit: bool, adjoint: bool) -> Any:
-    if _xp.namespace(a) is not np and a.size and b.size:
+    batched = _batched.is_batched(a) or _batched.is_batched(b)
+    if _xp.root(a) is not np and a.size and b.size and not batched:
         return _triangular_on_gpu(a, b, lower, unit, adjoint)
-    if not _HAS_SCIPY or not a.size or not b.size or (a.ndim > 2 and a.shape[-1] < _LARGE):
+    if not _HAS_SCIPY or not a.size or not b.size or batched or (a.ndim > 2 and a.shape[-1] < _LARGE):
         m = _dense_triangle(a, lower, unit)
         return _solve_at_once(_h(m) if adjoint else m, b)
     trtrs = _lapack("trtrs", np.result_type(a, b))
@@ -688,7 +695,7 @@ def _scipy_linalg(asked: str) -> Any:
 
 def _library(asked: str, *given: Any) -> Any:
     """Return scipy.linalg, or CuPy's for arrays on a GPU."""
-    if all(not _xp.is_array(raw(t)) or _xp.namespace(raw(t)) is np for t in given):
+    if all(not _xp.is_array(raw(t)) or _xp.root(raw(t)) is np for t in given):
         return _scipy_linalg(asked)
     import cupyx.scipy.linalg
 
@@ -772,6 +779,8 @@ def cholesky(a: Any, /, *, upper: bool = False) -> Any:
 def _expm_kernel(a: Any) -> Any:
     if a.size == 0:
         return a.copy()
+    if _batched.is_batched(a):
+        return _batched.within(_expm_kernel, a)
     expm_of = _library("expm", a).expm
     if _xp.namespace(a) is np or a.ndim == 2:
         return expm_of(a)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
-from gradmgr import _xp, errors
+from gradmgr import _batched, _xp, errors
 from gradmgr._custom import variadic
 from gradmgr._index import getitem
 from gradmgr._inplace import as_type, store
@@ -30,7 +30,7 @@ def _permuted(a: Any, order: Any, axis: int) -> Any:
 
 
 def _put_back(a: Any, order: Any, axis: int) -> Any:
-    z = _xp.namespace(a).empty_like(a)
+    z = _batched.spacious(_xp.namespace(a).empty_like(a), order)
     np.put_along_axis(z, order, a, axis)
     return z
 
@@ -50,7 +50,7 @@ def beside(value: Any, *others: Any) -> Any:
 
 def library(*values: Any) -> Any:
     """Return the module whose arrays are among these Tensors, arrays and numbers: CuPy's if there is one."""
-    return next((_xp.namespace(raw(a)) for a in values if _xp.namespace(raw(a)) is not np), np)
+    return _xp.namespace_of(*map(raw, values))
 
 
 def along(a: Any, axis: Any, name: str) -> tuple[Any, int]:
@@ -319,9 +319,9 @@ isin = constant(np.isin, 2)
 
 def _choose_kernel(arrays: Any, index: Any, dtype: Any) -> Any:
     xp = _xp.namespace(index)
-    z = xp.empty(index.shape, dtype)
+    z = _batched.spacious(xp.empty(index.shape, dtype), *arrays)
     for k, a in enumerate(arrays):
-        xp.copyto(z, a, casting="unsafe", where=index == k)  # dtype is what all promote to
+        np.copyto(z, a, casting="unsafe", where=index == k)  # dtype is what all promote to
     return z
 
 
@@ -378,7 +378,7 @@ def _within(index: Any, count: int, mode: str) -> Any:
         return index.clip(0, count - 1)
     if mode != "raise":
         raise ValueError(f"choose: clipmode must be one of 'clip', 'raise', or 'wrap' (got {mode!r})")
-    if index.size and (int(index.min()) < 0 or int(index.max()) >= count):
+    if ((index < 0) | (index >= count)).any():
         raise ValueError(f"choose: invalid entry in choice array: positions must be in range({count})")
     return index
 

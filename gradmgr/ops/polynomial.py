@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _xp, errors
+from gradmgr import _batched, _xp, errors
 from gradmgr._custom import custom
 from gradmgr._elementwise import conj_of
 from gradmgr._inplace import as_type
@@ -149,7 +149,7 @@ def _trimmed(p: Any, other: Any) -> Any:
         nothing = zeros(p, (1,), p.dtype)
         return wrap(nothing) if isinstance(p, Tensor) else nothing
     (places,) = np.nonzero(raw(p))
-    return p[int(places[0]) :] if len(places) else p[-1:]
+    return p[int(_batched.common(places[0], "the first coefficient's place")) :] if len(places) else p[-1:]
 
 
 def polymul(a1: Any, a2: Any) -> Any:
@@ -177,7 +177,9 @@ def polydiv(u: Any, v: Any) -> Any:
         r[k : k + len(y)] -= d * y
     values = raw(r)
     first = 0
-    while first < len(values) - 1 and np.allclose(values[first], 0, rtol=1e-14):
+    while first < len(values) - 1 and _batched.common(
+        np.allclose(values[first], 0, rtol=1e-14), "the length of the remainder"
+    ):
         first += 1
     r = r[first:] if first else r
     return _like(q, u, v), _like(r, u, v)
@@ -204,7 +206,7 @@ def _companion_roots(p: Any) -> Any:
 
 
 def _roots_kernel(p: Any) -> Any:
-    return np.roots(p) if _xp.namespace(p) is np else _companion_roots(p)
+    return np.roots(p) if _xp.root(p) is np else _companion_roots(p)
 
 
 # Where P(r) = 0, dr/dp_j = -r^(n-j) / P'(r): at simple roots, those that are 0 and those beside leading zeros too.
@@ -237,7 +239,7 @@ def roots(p: Any) -> Any:
 
 
 def _characteristic(x: Any) -> Any:
-    if _xp.namespace(x) is np:
+    if _xp.root(x) is np:
         return np.poly(x)
     return raw(_from_roots(wrap(_xp.namespace(x).linalg.eigvals(x))))
 
@@ -272,7 +274,7 @@ def _from_roots(zs: Any) -> Any:
     for k in range(len(zs)):
         a = concatenate([a, 0 * one]) - concatenate([0 * one, a * zs[k]])
     values = raw(zs)
-    if values.dtype.kind == "c" and np.all(np.sort(values) == np.sort(values.conj())):
+    if values.dtype.kind == "c" and (np.sort(values) == np.sort(values.conj())).all():
         a = real.door(a)
     return a
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
-from gradmgr import _xp
+from gradmgr import _batched, _xp
 from gradmgr._broadcast import broadcast_to, is_complex
 from gradmgr._custom import custom
 from gradmgr._elementwise import conj, conj_of
@@ -260,7 +260,7 @@ _weighted = custom(
 
 def _recur_kernel(b: Any, a: Any, axis: int) -> Any:
     """s[k] = b[k] + a[k] s[k-1] along an axis, by a loop over it."""
-    out = b.astype(np.result_type(a.dtype, b.dtype))
+    out = _batched.spacious(b.astype(np.result_type(a.dtype, b.dtype)), a)
     s, factor = np.moveaxis(out, axis, 0), np.moveaxis(a, axis, 0)
     for k in range(1, s.shape[0]):
         s[k] += factor[k] * s[k - 1]
@@ -306,7 +306,7 @@ def _divides(x: Any, out: Any) -> bool:
     """
     if isinstance(x, Tensor) or isinstance(out, Tensor):
         return False
-    return bool(np.all(np.isfinite(out) & (out != 0)))
+    return bool((np.isfinite(out) & (out != 0)).all())
 
 
 def _cumprod_vjp(g: Any, x: Any, out: Any, axis: int) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _xp, errors
+from gradmgr import _batched, _xp, errors
 from gradmgr._broadcast import is_complex
 from gradmgr._custom import custom
 from gradmgr._elementwise import Made, conj_of, elementwise
@@ -69,7 +69,7 @@ def _explained(name: str, cupys: Kernel) -> Kernel:
 
     def call(*args: Any, **keywords: Any) -> Any:
         try:
-            return cupys(*args, **keywords)
+            return cupys(*args, **keywords) if keywords else _batched.elementwise(cupys, *args)
         except TypeError:
             _xp.check_mixed(name, *args)
             raise
@@ -141,7 +141,7 @@ def _own(name: str, loops: str, compute: Kernel) -> Kernel:
         if first.__class__ is np.ndarray and len(args) == 1 and first.dtype.char in loops:
             return compute(first)
         dtype = _loop(name, loops, args)
-        xp = next((_xp.namespace(a) for a in args if _xp.namespace(a) is not np), np)
+        xp = _xp.namespace_of(*args)
         return compute(*[xp.asarray(a, dtype) for a in args])[()]
 
     return kernel
@@ -580,6 +580,9 @@ def _cot_slope(z: Any, n: int) -> Any:
 def _polygamma_kernel(x: Any, n: Any) -> Any:
     if is_complex(x):
         return _complex_polygamma(*_doubled(x)[:1], n).astype(x.dtype)
+    if _batched.is_batched(x):
+        x = np.broadcast_to(x, np.broadcast_shapes(x.shape, np.shape(n)))
+        return _batched.within(_polygamma_kernel, x, n)
     xp = _xp.namespace(x)
     return _library_function("polygamma", (x,))(n if xp is np else xp.asarray(n), x)  # CuPy's asks n for its shape
 
@@ -687,7 +690,7 @@ _zeta: Function = custom(
 
 def zeta(x: Any, q: Any = None, out: Any = None) -> Any:
     """Return the Hurwitz zeta function, Riemann's without q; differentiable in q, x is a constant."""
-    if q is None and _xp.namespace(raw(x)) is not np:
+    if q is None and _xp.root(raw(x)) is not np:
         raise errors.UnsupportedFunctionError("special.zeta needs q on a GPU: cupyx.scipy.special has no Riemann zeta")
     if not any(isinstance(t, Tensor) for t in (x, q, out)):
         return _library_function("zeta", (x, q))(x, q, **({} if out is None else {"out": out}))
@@ -811,7 +814,7 @@ def _jv_of_integer(n: int, x: Any) -> Any:
 
 
 def _bessel(name: str, v: Any, z: Any) -> Any:
-    if name == "jv" and isinstance(v, int) and _xp.namespace(z) is not np and z.dtype.kind != "c":
+    if name == "jv" and isinstance(v, int) and _xp.root(z) is not np and z.dtype.kind != "c":
         return _jv_of_integer(v, z)
     return _library_function(name, (z, v))(v, z)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
-from gradmgr import _xp, errors
+from gradmgr import _batched, _xp, errors
 from gradmgr._broadcast import broadcast_to, cast, is_complex
 from gradmgr._custom import custom
 from gradmgr._elementwise import conj, conj_of
@@ -203,7 +203,7 @@ def cov(
     f = None if fweights is None else _sample_weights(fweights, count, "fweights")
     w = None if aweights is None else _sample_weights(aweights, count, "aweights")
     both = f if w is None else w if f is None else f * w
-    if both is not None and raw(both).sum() == 0:
+    if both is not None and (raw(both).sum() == 0).any():
         raise ZeroDivisionError("cov: weights sum to zero, can't be normalized")
     fact = _degrees(count, both, w, (0 if bias else 1) if ddof is None else ddof)
     if both is None:
@@ -212,7 +212,7 @@ def cov(
     else:
         off = cast_to(x - total(x * both, 1, keepdims=True) / both.sum(), x.dtype)
         weighted = off * both
-    if raw(fact) <= 0:
+    if _batched.common(raw(fact) <= 0, "whether there are degrees of freedom"):
         errors.warn("Degrees of freedom <= 0 for slice", RuntimeWarning)
         fact = 0.0
     product = matmul.door(off, conj_of(transpose(weighted)))
@@ -309,7 +309,7 @@ def _picked(a: Any, axes: Axes, places: Any) -> Any:
     """The elements at these places along the given axes, one row for each rank."""
     xp, shape = _xp.namespace(raw(a)), a.shape
     others = [k for k in range(len(shape)) if k not in axes]
-    return getitem(ravel(a), _offsets(xp, shape, axes)[places] + _offsets(xp, shape, others))
+    return getitem(ravel(a), _batched.read(_offsets(xp, shape, axes), places) + _offsets(xp, shape, others))
 
 
 def _is_nan(values: Any) -> Any:
@@ -742,7 +742,7 @@ def _nan_dispersion(name: str, of_numbers: Any, finish: Any) -> Any:
             ddof = correction
         axes = _axes(axis, a.ndim, name, of_number=True)
         here, keeps = _numbers(a, where, name), _keeps(keepdims)
-        if mean is NOT_GIVEN and _all_count(here, a.shape, axes) > max(raw(ddof), 0):
+        if mean is NOT_GIVEN and (_all_count(here, a.shape, axes) > np.maximum(raw(ddof), 0)).all():
             return of_numbers(a, axes, dtype, out, ddof, keeps)
         a = cast_to(a, dtype)
         dtype = raw(a).real.dtype if dtype is None else dtype

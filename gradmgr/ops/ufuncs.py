@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from gradmgr import _xp, errors
+from gradmgr import _batched, _xp, errors
 from gradmgr._broadcast import broadcast_to
 from gradmgr._custom import custom
 from gradmgr._elementwise import conj_of
@@ -378,7 +378,7 @@ def outer(ufunc: Any, function: Any, A: Any, B: Any, /, **kwargs: Any) -> Any:  
 
 
 def _add_at_kernel(x: Any, v: Any, index: Any) -> Any:
-    made = x.copy()
+    made = _batched.spacious(x.copy(), index, v)
     add_at(made, index, v)
     return made
 

@@ -9,9 +9,11 @@ import numpy as np
 
 from gradmgr._broadcast import broadcast_to, cast, sum_to
 from gradmgr._index import scatter
+from gradmgr.ops.arithmetic import sin
 from gradmgr.ops.convert import _to
 from gradmgr.ops.reduce import _recur
 from gradmgr.ops.shape import sliding_window_view
+from gradmgr.vmap import vmap
 from samples._table import CUBE, Arg, Array, Field, X, add
 
 # ---------------------------------------------------------------- ops that only the engine calls
@@ -48,4 +50,11 @@ engine(
     lambda xp, x: sliding_window_view(x, (2, 3)),
     lambda x: np.lib.stride_tricks.sliding_window_view(x, (2, 3)),
     Arg((4, 5)),
+)
+engine(
+    "vmap",
+    lambda xp, x, w: vmap(lambda column: sin.door(column * w) * column, 1, 1)(x),
+    lambda x, w: np.sin(x * w[:, None]) * x,
+    X,
+    Arg((3,)),
 )

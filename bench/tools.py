@@ -1,0 +1,217 @@
+"""The suite `tools`: what the tools of the torch.autograd page cost, each against the plain way."""
+
+from __future__ import annotations
+
+import statistics
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import numpy as np
+
+import gradmgr
+import gradmgr.numpy as gnp
+from bench._measure import Answer, Contestant, Pace, Row, Table, Verdict, always, race, ratio, spread
+from gradmgr import GradManager, Tensor, checkpoint_sequential, functional, special, tensor, vmap
+
+# ---------------------------------------------------------------- many derivatives at once
+
+
+def jacobian(pace: Pace, width: int = 128) -> list[Row]:
+    """The Jacobian of a network of two layers, by a loop of backward calls and by `functional.jacobian`."""
+    rng = np.random.default_rng(0)
+    w1, w2 = (rng.normal(0, width**-0.5, (width, width)) for _ in range(2))
+    x = tensor(rng.normal(size=width))
+
+    def network(x: Tensor) -> Any:
+        return gnp.tanh(x @ w1) @ w2
+
+    def loop() -> Any:
+        rows = []
+        gm = GradManager().attach(x)
+        with gm:
+            y = network(x)
+            for k in range(width):
+                x.grad = None
+                gm.backward(y[k], retain=True)
+                rows.append(x.grad)
+        x.grad = None
+        return np.stack([row.numpy() for row in rows])
+
+    ways = [("loop", loop)]
+    for strategy, label in (("forward-mode", "forward"), ("reverse-mode", "reverse")):
+        ways.append((label, lambda s=strategy: functional.jacobian(network, x, vectorize=True, strategy=s)))
+    return [_against_the_first(f"jacobian of a network {width} -> {width}", ways, pace, 0.1)]
+
+
+def per_sample(pace: Pace, batch: int = 256) -> list[Row]:
+    """The gradient of each sample's loss in the network of examples/digits.py, by a loop and by vmap."""
+    rng = np.random.default_rng(0)
+    images, labels = rng.normal(size=(batch, 64)), rng.integers(0, 10, batch)
+    weights = [tensor(rng.normal(0, 0.2, shape)) for shape in ((64, 32), (32,), (32, 10), (10,))]
+
+    def loss(weights: Sequence[Any], image: Any, label: Any) -> Any:
+        w1, b1, w2, b2 = weights
+        z = gnp.maximum(image @ w1 + b1, 0) @ w2 + b2
+        return special.logsumexp(z) - z[label]
+
+    def loop() -> Any:
+        gm = GradManager().attach(weights)
+        found = []
+        for image, label in zip(images, labels, strict=True):
+            with gm:
+                gm.backward(loss(weights, image, label))
+            found.append([w.grad.numpy() for w in weights])
+            gm.clear_grad()
+        return [np.stack(parts) for parts in zip(*found, strict=True)]
+
+    at_once = vmap(functional.grad(loss), in_dims=(None, 0, 0))
+    ways = [("loop", loop), ("vmap", lambda: at_once(weights, images, labels))]
+    return [_against_the_first(f"per-sample gradients of the digits network, batch {batch}", ways, pace, 0.05)]
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+def _chain_of_layers(count: int, batch: int, width: int) -> tuple[list[Tensor], list[Callable[[Any], Any]], Tensor]:
+    rng = np.random.default_rng(0)
+    weights = [tensor(rng.normal(0, width**-0.5, (width, width)).astype(np.float32)) for _ in range(count)]
+    layers = [lambda x, w=w: x @ w for w in weights]
+    return weights, layers, tensor(rng.normal(size=(batch, width)).astype(np.float32))
+
+
+def checkpoints(pace: Pace, count: int = 1000) -> list[Row]:
+    """A chain of products, plain and in checkpoints of about the square root of its length.
+
+    Memory is taken with few weights and many samples, where it is activations and not gradients of weights.
+    """
+    return [_checkpointed(count, 128, 128, pace), *_checkpointed_memory(count, 1024, 32)]
+
+
+def _ways(count: int, batch: int, width: int) -> dict[str, Callable[[], Any]]:
+    weights, layers, x = _chain_of_layers(count, batch, width)
+    gm = GradManager().attach([*weights, x])
+
+    def plain(x: Any) -> Any:
+        for layer in layers:
+            x = layer(x)
+        return x
+
+    def step(forward: Callable[[Any], Any]) -> Any:
+        gm.clear_grad()
+        with gm:
+            gm.backward(forward(x).sum())
+        return [x.grad.numpy(), weights[count // 2].grad.numpy()]
+
+    segments = round(count**0.5)
+    return {
+        "plain": lambda: step(plain),
+        "checkpoints": lambda: step(lambda x: checkpoint_sequential(layers, segments, x)),
+    }
+
+
+def _checkpointed(count: int, batch: int, width: int, pace: Pace) -> Row:
+    label = f"{count} products of {batch}x{width} and {width}x{width}, time"
+    return _against_the_first(label, list(_ways(count, batch, width).items()), pace, 1.6)
+
+
+def _checkpointed_memory(count: int, batch: int, width: int) -> list[Row]:
+    peaks = {name: _peak(step) for name, step in _ways(count, batch, width).items()}
+    share = peaks["checkpoints"] / peaks["plain"]
+    label = (
+        f"{count} products of {batch}x{width} and {width}x{width}, peak memory: {peaks['plain'] / 2**20:.0f} MiB plain"
+    )
+    return [Row(label, {"checkpoints": share}, (Verdict("memory, checkpoints / plain", share, 0.10),))]
+
+
+def _peak(step: Callable[[], Any]) -> int:
+    """Return the most memory a step takes at once."""
+    step()
+    tracemalloc.start()
+    step()  # the gradients from before, which it clears, were not traced
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak
+
+
+# ---------------------------------------------------------------- looking on
+
+
+def _recording(size: int, around: Callable[[], AbstractContextManager[Any]], length: int = 50) -> Callable[[], Any]:
+    """Record a chain of products of so many elements, in a block."""
+    x, y = tensor(np.full(size, 1.001)), tensor(np.full(size, 0.999))
+    gm = GradManager().attach([x, y])
+
+    def forward() -> Any:
+        with ExitStack() as stack:
+            stack.enter_context(around())
+            stack.enter_context(gm)
+            z = x
+            for _ in range(length):
+                z = z * y
+        return [z.numpy()]
+
+    return forward
+
+
+def looking_on(pace: Pace) -> list[Row]:
+    """A recorded chain of 50 products, plain, under the profiler and under anomaly detection."""
+    blocks = {"profiler": gradmgr.profiler.profile, "anomaly": gradmgr.detect_anomaly}
+    limits = {(100_000, "profiler"): 1.3, (10_000, "anomaly"): 1.5, (8, "anomaly"): 3.0}
+    rows = []
+    for size in (8, 10_000, 100_000):
+        for name, block in blocks.items():
+            ways = [("plain", _recording(size, gradmgr.enable_grad)), (name, _recording(size, block))]
+            rows.append(_against_the_first(f"{name}, {size} elements", ways, pace, limits.get((size, name))))
+    ways = [("plain", _recording(8, gradmgr.enable_grad)), ("profiler off", _after_profiling())]
+    rows.append(_against_the_first("after a profiler was there, 8 elements", ways, pace, None))
+    return rows
+
+
+def _after_profiling() -> Callable[[], Any]:
+    with gradmgr.profiler.profile():
+        _recording(8, gradmgr.enable_grad)()
+    return _recording(8, gradmgr.enable_grad)
+
+
+# ---------------------------------------------------------------- tables
+
+
+def _against_the_first(label: str, ways: Sequence[tuple[str, Callable[[], Any]]], pace: Pace, limit: Any) -> Row:
+    """Race ways to compute the same; what counts is the fastest of the others over the first."""
+    contestants = [Contestant(name, _session(f), lambda f=f: _answer(f())) for name, f in ways]
+    times = race(label, contestants, pace)
+    first, *others = [name for name, _ in ways]
+    cells = {"µs": statistics.median(times[first]) * 1e6} | {name: ratio(times, name, first) for name in others}
+    best = min(others, key=cells.__getitem__)
+    verdicts = () if limit is None else (Verdict(f"{best} / {first}", cells[best], limit),)
+    return Row(label, cells, verdicts, {name: spread(times, name, first) for name in others})
+
+
+def _session(f: Callable[[], Any]) -> Any:
+    def run(n: int) -> None:
+        for _ in range(n):
+            f()
+
+    return always(run)
+
+
+def _answer(found: Any) -> Answer:
+    many = found if isinstance(found, (list, tuple)) else [found]
+    return [part.numpy() if isinstance(part, Tensor) else np.asarray(part) for part in many]
+
+
+def tables(pace: Pace, threads: int, only: str = "") -> Iterator[Table]:
+    """Measure table by table; `only` picks those whose title contains it."""
+    sections: list[tuple[str, list[str], Callable[[Pace], list[Row]]]] = [
+        ("Jacobian", ["forward", "reverse"], jacobian),
+        ("Per-sample gradients", ["vmap"], per_sample),
+        ("Checkpoints", ["checkpoints"], checkpoints),
+        ("Looking on", ["profiler", "anomaly", "profiler off"], looking_on),
+    ]
+    note = "time over that of the first way, which is in microseconds"
+    for title, columns, measure in sections:
+        if only.lower() in title.lower():
+            formats = {"µs": "{:.3g}"} | dict.fromkeys(columns, "{:.3f}x")
+            yield Table(title, formats, measure(pace), note)

@@ -1,0 +1,674 @@
+"""The methods of Tensor that write in place, under torch's names: `x.sin_()`, `x.add_(y, alpha=2)`.
+
+Each is a function of the op table followed by what `x += y` does: it is recorded as that function,
+and the tensor is bound to the result (`_recorder.rebind`), so that no slice, `detach()` or recorded
+value of it changes. Each returns the tensor itself. Except for those that permute or drop axes,
+none changes shape or dtype: where broadcasting would, that is a ShapeError, and where the result
+is of another kind (float for integers, complex for floats), a DtypeError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
+
+from gradmgr import _xp, errors
+from gradmgr._elementwise import conj
+from gradmgr._inplace import as_type, updater
+from gradmgr._recorder import crowd, current, rebind, recorders
+from gradmgr._tensor import Tensor, describe, raw, wrap
+from gradmgr.ops import arithmetic, constant, edit, pick, products, reduce, shape, special, ufuncs
+from gradmgr.ops.convert import lift, to
+from gradmgr.ops.order import beside
+
+# ---------------------------------------------------------------- of one tensor
+
+# By method: the function, and the ufunc of NumPy's that writes the same into its own input.
+_UNARY: dict[str, tuple[Any, Any]] = {
+    "abs_": (arithmetic.absolute.door, np.absolute),
+    "acos_": (arithmetic.arccos.door, np.arccos),
+    "acosh_": (arithmetic.arccosh.door, np.arccosh),
+    "asin_": (arithmetic.arcsin.door, np.arcsin),
+    "asinh_": (arithmetic.arcsinh.door, np.arcsinh),
+    "atan_": (arithmetic.arctan.door, np.arctan),
+    "atanh_": (arithmetic.arctanh.door, np.arctanh),
+    "bitwise_not_": (constant.invert, None),
+    "ceil_": (arithmetic.ceil.door, np.ceil),
+    "conj_physical_": (conj.door, np.conjugate),
+    "cos_": (arithmetic.cos.door, np.cos),
+    "cosh_": (arithmetic.cosh.door, np.cosh),
+    "deg2rad_": (arithmetic.deg2rad.door, np.deg2rad),
+    "digamma_": (special.digamma, None),
+    "erf_": (special.erf, None),
+    "erfc_": (special.erfc, None),
+    "erfinv_": (special.erfinv, None),
+    "exp2_": (arithmetic.exp2.door, np.exp2),
+    "exp_": (arithmetic.exp.door, np.exp),
+    "expm1_": (arithmetic.expm1.door, np.expm1),
+    "floor_": (arithmetic.floor.door, np.floor),
+    "i0_": (special.i0, None),
+    "lgamma_": (special.gammaln, None),
+    "log10_": (arithmetic.log10.door, np.log10),
+    "log1p_": (arithmetic.log1p.door, np.log1p),
+    "log2_": (arithmetic.log2.door, np.log2),
+    "log_": (arithmetic.log.door, np.log),
+    "logical_not_": (constant.logical_not, None),
+    "neg_": (arithmetic.negative.door, np.negative),
+    "rad2deg_": (arithmetic.rad2deg.door, np.rad2deg),
+    "reciprocal_": (arithmetic.reciprocal.door, np.reciprocal),
+    "sgn_": (arithmetic.sign.door, np.sign),
+    "sigmoid_": (special.expit, None),
+    "sign_": (arithmetic.sign.door, np.sign),
+    "sin_": (arithmetic.sin.door, np.sin),
+    "sinc_": (arithmetic.sinc, None),
+    "sinh_": (arithmetic.sinh.door, np.sinh),
+    "sqrt_": (arithmetic.sqrt.door, np.sqrt),
+    "square_": (arithmetic.square.door, np.square),
+    "tan_": (arithmetic.tan.door, np.tan),
+    "tanh_": (arithmetic.tanh.door, np.tanh),
+    "trunc_": (arithmetic.trunc.door, np.trunc),
+}
+
+# ---------------------------------------------------------------- of two
+
+# By method: what an operator is made of, and NumPy's ufunc where writing with it is safe.
+_BINARY: dict[str, tuple[Any, Any]] = {
+    "atan2_": (arithmetic.arctan2.door, np.arctan2),
+    "bitwise_and_": (constant.bitwise_and, None),
+    "bitwise_left_shift_": (constant.left_shift, None),
+    "bitwise_or_": (constant.bitwise_or, None),
+    "bitwise_right_shift_": (constant.right_shift, None),
+    "bitwise_xor_": (constant.bitwise_xor, None),
+    "copysign_": (arithmetic.copysign, np.copysign),
+    "float_power_": (arithmetic.float_power, None),
+    "floor_divide_": (arithmetic.floor_divide.operator, np.floor_divide),
+    "fmod_": (arithmetic.fmod.door, np.fmod),
+    "gcd_": (constant.gcd, None),
+    "heaviside_": (arithmetic.heaviside, np.heaviside),
+    "hypot_": (arithmetic.hypot.door, np.hypot),
+    "lcm_": (constant.lcm, None),
+    "ldexp_": (arithmetic.ldexp, None),
+    "logical_and_": (constant.logical_and, None),
+    "logical_or_": (constant.logical_or, None),
+    "logical_xor_": (constant.logical_xor, None),
+    "mul_": (arithmetic.multiply.operator, np.multiply),
+    "nextafter_": (arithmetic.nextafter, np.nextafter),
+    "pow_": (arithmetic.power.operator, np.power),
+    "remainder_": (arithmetic.remainder.operator, np.remainder),
+    "xlogy_": (special.xlogy, None),
+}
+
+_add = updater(arithmetic.add.operator, np.add, "add_")
+_subtract = updater(arithmetic.subtract.operator, np.subtract, "sub_")
+_divide = updater(arithmetic.divide.operator, np.divide, "div_")
+_floor_divide = updater(arithmetic.floor_divide.operator, np.floor_divide, "div_")
+
+
+def add_(self: Tensor, other: Any, *, alpha: Any = 1) -> Any:
+    """Add alpha * other in place."""
+    return _operand_taken("add_", _add(self, _scaled(other, alpha)), other)
+
+
+def sub_(self: Tensor, other: Any, *, alpha: Any = 1) -> Any:
+    """Subtract alpha * other in place."""
+    return _operand_taken("sub_", _subtract(self, _scaled(other, alpha)), other)
+
+
+def div_(self: Tensor, other: Any, *, rounding_mode: str | None = None) -> Any:
+    """Divide in place; `rounding_mode` is None, "trunc" (towards zero) or "floor", whose derivatives are zero."""
+    if rounding_mode is None:
+        return _operand_taken("div_", _divide(self, other), other)
+    if rounding_mode == "floor":
+        return _operand_taken("div_", _floor_divide(self, other), other)
+    if rounding_mode != "trunc":
+        raise ValueError(f"div_: rounding_mode is None, 'trunc' or 'floor'; found {rounding_mode!r}")
+    if self.dtype.kind in "iu":
+        whole = arithmetic.floor_divide.door(self, other)
+        rest = constant.not_equal(arithmetic.remainder.door(self, other), 0)
+        up = constant.logical_and(rest, constant.less(whole, 0))
+        return _bound(self, whole + up, "div_")
+    return _bound(self, arithmetic.trunc.door(arithmetic.divide.door(self, other)), "div_")
+
+
+def _scaled(other: Any, alpha: Any) -> Any:
+    """Return alpha * other; `other` itself for the usual alpha."""
+    return other if alpha.__class__ is int and alpha == 1 else arithmetic.multiply.door(other, alpha)
+
+
+def _operand_taken(name: str, result: Any, other: Any) -> Any:
+    if result is NotImplemented:
+        _xp.need_operand(other, name)  # raises, saying what was found
+    return result
+
+
+# ---------------------------------------------------------------- of more: what the result is
+
+# These functions return the result; the method made of one binds the tensor to it.
+
+
+def addbmm_(self: Tensor, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """Replace by beta * x + alpha * the sum over the first axis of batch1 @ batch2."""
+    return _plus(self, beta, reduce.sum(products.matmul.door(batch1, batch2), axis=0), alpha)
+
+
+def addcdiv_(self: Tensor, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
+    """Add value * tensor1 / tensor2 in place."""
+    return self + _scaled(arithmetic.divide.door(tensor1, tensor2), value)
+
+
+def addcmul_(self: Tensor, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
+    """Add value * tensor1 * tensor2 in place."""
+    return self + _scaled(arithmetic.multiply.door(tensor1, tensor2), value)
+
+
+def addmm_(self: Tensor, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """Replace by beta * x + alpha * mat1 @ mat2, for matrices."""
+    return _plus(self, beta, products.matmul.door(mat1, mat2), alpha)
+
+
+def addmv_(self: Tensor, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """Replace by beta * x + alpha * mat @ vec, for a matrix and a vector."""
+    return _plus(self, beta, products.matmul.door(mat, vec), alpha)
+
+
+def addr_(self: Tensor, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """Replace by beta * x + alpha * the outer product of two vectors."""
+    return _plus(self, beta, products.outer(vec1, vec2), alpha)
+
+
+def baddbmm_(self: Tensor, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """Replace by beta * x + alpha * batch1 @ batch2, for stacks of matrices."""
+    return _plus(self, beta, products.matmul.door(batch1, batch2), alpha)
+
+
+def clamp_(self: Tensor, min: Any = None, max: Any = None) -> Any:
+    """Clip to at least `min` and at most `max`, either of which may be None, in place."""
+    if min is None and max is None:
+        raise ValueError("clamp_: give min, max or both; found neither")
+    return arithmetic.clip(self, min, max)
+
+
+def clamp_max_(self: Tensor, max: Any) -> Any:
+    """Clip to at most `max` in place."""
+    return arithmetic.clip(self, None, max)
+
+
+def clamp_min_(self: Tensor, min: Any) -> Any:
+    """Clip to at least `min` in place."""
+    return arithmetic.clip(self, min, None)
+
+
+def cumprod_(self: Tensor, dim: int, *, dtype: Any = None) -> Any:
+    """Replace by the cumulative product along an axis, computed in `dtype` if that is given."""
+    return reduce.cumprod(self, dim, self.dtype if dtype is None else dtype)
+
+
+def cumsum_(self: Tensor, dim: int, *, dtype: Any = None) -> Any:
+    """Replace by the cumulative sum along an axis, computed in `dtype` if that is given."""
+    return reduce.cumsum(self, dim, self.dtype if dtype is None else dtype)
+
+
+def frac_(self: Tensor) -> Any:
+    """Replace by the part after the point, of the sign of x; the derivative is 1."""
+    return self - arithmetic.trunc.door(self)
+
+
+def lerp_(self: Tensor, end: Any, weight: Any) -> Any:
+    """Go by `weight` of the way to `end` in place: x + weight * (end - x)."""
+    return self + arithmetic.multiply.door(weight, arithmetic.subtract.door(end, self))
+
+
+def logit_(self: Tensor, eps: float | None = None) -> Any:
+    """Replace by log(x / (1 - x)), with x clipped to [eps, 1 - eps] first if `eps` is given."""
+    return special.logit(self if eps is None else arithmetic.clip(self, eps, 1 - eps))
+
+
+def masked_fill_(self: Tensor, mask: Any, value: Any) -> Any:
+    """Write one value where a mask of booleans, which broadcasts to x, is set."""
+    mask = _mask("masked_fill_", self, mask)
+    if np.shape(raw(value)) != ():
+        raise errors.ShapeError(
+            f"masked_fill_ takes one value; found shape {np.shape(raw(value))}; use x[mask] = values"
+        )
+    return arithmetic.choose(mask, value if isinstance(value, Tensor) else _as_kind(value, self), self)
+
+
+def mvlgamma_(self: Tensor, p: int) -> Any:
+    """Replace by the logarithm of the multivariate gamma function of dimension p."""
+    return special.multigammaln(self, p)
+
+
+def nan_to_num_(self: Tensor, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+    """Replace NaN and infinities as `numpy.nan_to_num`."""
+    return arithmetic.nan_to_num(self, nan=0.0 if nan is None else nan, posinf=posinf, neginf=neginf)
+
+
+def polygamma_(self: Tensor, n: int) -> Any:
+    """Replace by the n-th derivative of the digamma function."""
+    return special.polygamma(n, self)
+
+
+def relu_(self: Tensor) -> Any:
+    """Replace what is negative by 0; the derivative at 0 is 0."""
+    if self.dtype.kind == "c":
+        raise errors.DtypeError(f"relu_ needs an order, which complex numbers have not; found {describe(self)}")
+    return arithmetic.choose(raw(self) <= 0, _as_kind(0, self), self)
+
+
+def round_(self: Tensor, *, decimals: int = 0) -> Any:
+    """Round in place; the derivative is zero."""
+    return pick.round(self, decimals)
+
+
+def rsqrt_(self: Tensor) -> Any:
+    """Replace by 1 / sqrt(x)."""
+    return arithmetic.reciprocal.door(arithmetic.sqrt.door(self))
+
+
+def tril_(self: Tensor, diagonal: int = 0) -> Any:
+    """Zero what stands above a diagonal."""
+    return shape.tril(self, diagonal)
+
+
+def triu_(self: Tensor, diagonal: int = 0) -> Any:
+    """Zero what stands below a diagonal."""
+    return shape.triu(self, diagonal)
+
+
+def _plus(x: Tensor, beta: Any, product: Any, alpha: Any) -> Any:
+    """Return beta * x + alpha * product; for a beta of 0 without what is in x, which may be NaN."""
+    product = _scaled(product, alpha)
+    if not isinstance(beta, Tensor) and beta == 0:
+        return shape.broadcast_to(product, np.broadcast_shapes(x.shape, product.shape))
+    return arithmetic.add.door(_scaled(x, beta), product)
+
+
+def _as_kind(value: Any, x: Tensor) -> Any:
+    """Return a number as a 0-d array of the dtype of x where that keeps its kind, so that it promotes nothing."""
+    made = lift(value)
+    if made.ndim == 0 and np.can_cast(made.dtype, x.dtype, "same_kind"):
+        return _xp.namespace(x._array).asarray(made, dtype=x.dtype)
+    return made
+
+
+def _mask(name: str, x: Tensor, mask: Any) -> Any:
+    mask = raw(beside(mask, x))
+    if mask.dtype != bool:
+        raise errors.DtypeError(f"{name} takes a mask of booleans; found {mask.dtype}; compare, as in x > 0")
+    return mask
+
+
+# ---------------------------------------------------------------- writes at places, as x[index] = v
+
+# These functions write, and return the tensor.
+
+
+def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Any:
+    """Write the values of `src`, broadcast, cast and moved to where x lives; `non_blocking` changes nothing."""
+    src = lift(src)
+    if isinstance(src, Tensor):
+        src = src if src.device == self.device else to(src, self.device)
+    else:
+        src = _xp.to_device(src, self.device)
+    if not _broadcasts(src.shape, self.shape):
+        raise errors.ShapeError(f"copy_ writes values of shape {src.shape} into {describe(self)}; they do not fit")
+    self[...] = src
+    return self
+
+
+def _broadcasts(given: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_shapes(given, wanted) == wanted
+    except ValueError:
+        return False
+
+
+def fill_(self: Tensor, value: Any) -> Any:
+    """Write one value, a number or a Tensor without axes, to every element."""
+    if np.shape(raw(value)) != ():
+        raise errors.ShapeError(f"fill_ takes one number; found shape {np.shape(raw(value))}; use copy_(values)")
+    self[...] = value
+    return self
+
+
+def zero_(self: Tensor) -> Any:
+    """Write 0 to every element: from there on the tensor is a constant."""
+    self[...] = 0
+    return self
+
+
+def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Any:
+    """Write one value to the main diagonal, of a tall matrix once more after each block if `wrap` is set."""
+    edit.fill_diagonal(self, fill_value, wrap)
+    return self
+
+
+def index_add_(self: Tensor, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Any:
+    """Add alpha * source[..., k, ...] to the slice that index[k] names along `dim`; repeated slices add up."""
+    ufuncs.at(np.add, arithmetic.add.door, self, _slices("index_add_", self, dim, index), _scaled(source, alpha))
+    return self
+
+
+def index_copy_(self: Tensor, dim: int, index: Any, source: Any) -> Any:
+    """Write source[..., k, ...] to the slice that index[k] names along `dim`; of repeated slices the last stays."""
+    self[_slices("index_copy_", self, dim, index)] = source
+    return self
+
+
+def index_fill_(self: Tensor, dim: int, index: Any, value: Any) -> Any:
+    """Write one value to the slices that `index` names along `dim`."""
+    if np.shape(raw(value)) != ():
+        raise errors.ShapeError(f"index_fill_ takes one value; found shape {np.shape(raw(value))}; use index_copy_")
+    self[_slices("index_fill_", self, dim, index)] = value
+    return self
+
+
+def index_put_(self: Tensor, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
+    """Write x[indices] = values; add them up, repeated elements too, if `accumulate` is set."""
+    where = tuple([raw(part) for part in indices])
+    if accumulate:
+        ufuncs.at(np.add, arithmetic.add.door, self, where, values)
+    else:
+        self[where] = values
+    return self
+
+
+def masked_scatter_(self: Tensor, mask: Any, source: Any) -> Any:
+    """Write the first elements of `source`, in C order, where a mask of booleans, which broadcasts to x, is set."""
+    mask = _mask("masked_scatter_", self, mask)
+    mask = _xp.namespace(mask).broadcast_to(mask, self.shape)
+    source, count = shape.ravel(beside(source, self)), int(mask.sum())
+    if source.shape[0] < count:
+        raise errors.ShapeError(f"masked_scatter_ has {count} places to write to; found {source.shape[0]} values")
+    self[mask] = source[:count]
+    return self
+
+
+def put_(self: Tensor, index: Any, source: Any, accumulate: bool = False) -> Any:
+    """Write `source` where `index` names elements of the flattened tensor; add up if `accumulate` is set."""
+    places = raw(beside(index, self))
+    if not bool(((places >= -self.size) & (places < self.size)).all()):
+        raise IndexError(f"put_: an index is out of range for {self.size} elements")
+    where = _xp.namespace(self._array).unravel_index(places % max(self.size, 1), self.shape)
+    return index_put_(self, where, shape.reshape(beside(source, self), places.shape), accumulate)
+
+
+def scatter_(self: Tensor, dim: int, index: Any, src: Any, *, reduce: str | None = None) -> Any:
+    """Write src[i, j] to x[index[i, j], j], for `dim` 0 of two axes; add or multiply by it if `reduce` says so.
+
+    `index` has as many axes as x, none longer than that of `src`, nor, but for `dim`, than that of x; `src` may
+    be one number.
+    """
+    where, values = _scattered("scatter_", self, dim, index, src)
+    if reduce is None:
+        self[where] = values
+    elif reduce == "add":
+        ufuncs.at(np.add, arithmetic.add.door, self, where, values)
+    elif reduce == "multiply":
+        ufuncs.at(np.multiply, arithmetic.multiply.door, self, where, values)
+    else:
+        raise ValueError(f"scatter_: reduce is None, 'add' or 'multiply'; found {reduce!r}")
+    return self
+
+
+def scatter_add_(self: Tensor, dim: int, index: Any, src: Any) -> Any:
+    """Add src[i, j] to x[index[i, j], j], for `dim` 0 of two axes; repeated elements add up."""
+    where, values = _scattered("scatter_add_", self, dim, index, src)
+    ufuncs.at(np.add, arithmetic.add.door, self, where, values)
+    return self
+
+
+def _slices(name: str, x: Tensor, dim: int, index: Any) -> tuple[Any, ...]:
+    """Return the index that names whole slices along an axis."""
+    places = raw(beside(index, x))
+    if places.ndim > 1 or (places.size and places.dtype.kind not in "iu"):
+        raise IndexError(f"{name} takes a vector of integers as index; found shape {places.shape}, {places.dtype}")
+    dim = normalize_axis_index(dim, x.ndim)
+    return (*[slice(None)] * dim, places.reshape(-1).astype(np.intp))
+
+
+def _scattered(name: str, x: Tensor, dim: int, index: Any, src: Any) -> tuple[Any, Any]:
+    """Return the index of the elements that are written, and what is written to them."""
+    places, xp = raw(beside(index, x)), _xp.namespace(x._array)
+    dim = normalize_axis_index(dim, x.ndim)
+    if places.ndim != x.ndim or (places.size and places.dtype.kind not in "iu"):
+        raise IndexError(
+            f"{name} takes an index of integers with {x.ndim} axes; found {places.dtype} with {places.ndim}"
+        )
+    if any(n > m for k, (n, m) in enumerate(zip(places.shape, x.shape, strict=True)) if k != dim):
+        raise errors.ShapeError(f"{name}: an index of shape {places.shape} does not fit {describe(x)} along dim {dim}")
+    values: Any = src if isinstance(src, (int, float, complex)) else beside(src, x)
+    if np.shape(raw(values)):
+        if values.ndim != x.ndim or any(n > m for n, m in zip(places.shape, values.shape, strict=True)):
+            raise errors.ShapeError(f"{name}: src of shape {values.shape} is too small for an index of {places.shape}")
+        values = values[tuple([slice(n) for n in places.shape])]
+    axes = [xp.arange(n).reshape([-1 if j == k else 1 for j in range(x.ndim)]) for k, n in enumerate(places.shape)]
+    axes[dim] = places.astype(np.intp)
+    return tuple(axes), values
+
+
+# ---------------------------------------------------------------- random values
+
+
+def bernoulli_(self: Tensor, p: Any = 0.5, *, generator: np.random.Generator) -> Any:
+    """Fill with ones of probability `p`, a number or an array that broadcasts, and zeros."""
+    chance = _on_host(p)
+    if not bool(((chance >= 0) & (chance <= 1)).all()) or not _broadcasts(chance.shape, self.shape):
+        raise ValueError(f"bernoulli_ takes p in [0, 1] that broadcasts to {self.shape}; found shape {chance.shape}")
+    return _drawn(self, generator, "bernoulli_", lambda draw: draw.random(self.shape) < chance)
+
+
+def cauchy_(self: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: np.random.Generator) -> Any:
+    """Fill with values of a Cauchy distribution."""
+    return _drawn(self, generator, "cauchy_", lambda draw: median + sigma * draw.standard_cauchy(self.shape))
+
+
+def exponential_(self: Tensor, lambd: float = 1.0, *, generator: np.random.Generator) -> Any:
+    """Fill with values of an exponential distribution of rate `lambd`."""
+    return _drawn(self, generator, "exponential_", lambda draw: draw.exponential(1 / lambd, self.shape))
+
+
+def geometric_(self: Tensor, p: float, *, generator: np.random.Generator) -> Any:
+    """Fill with values of a geometric distribution: how many trials of probability `p` the first success takes."""
+    return _drawn(self, generator, "geometric_", lambda draw: draw.geometric(p, self.shape))
+
+
+def log_normal_(self: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: np.random.Generator) -> Any:
+    """Fill with values of which the logarithms are of a normal distribution with this mean and deviation."""
+    return _drawn(self, generator, "log_normal_", lambda draw: draw.lognormal(mean, std, self.shape))
+
+
+def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: np.random.Generator) -> Any:
+    """Fill with values of a normal distribution."""
+    return _drawn(self, generator, "normal_", lambda draw: draw.normal(mean, std, self.shape))
+
+
+def random_(self: Tensor, low: int, high: int | None = None, *, generator: np.random.Generator) -> Any:
+    """Fill with integers from `low` to `high` - 1; with one number, from 0 to that less 1."""
+    return _drawn(self, generator, "random_", lambda draw: draw.integers(low, high, self.shape))
+
+
+def uniform_(self: Tensor, low: float = 0.0, high: float = 1.0, *, generator: np.random.Generator) -> Any:
+    """Fill with values spread evenly from `low` to below `high`."""
+    return _drawn(self, generator, "uniform_", lambda draw: draw.uniform(low, high, self.shape))
+
+
+def _drawn(x: Tensor, generator: Any, name: str, draw: Callable[[np.random.Generator], Any]) -> Any:
+    """Fill with what a generator gives, on the host: the same values wherever the tensor lives."""
+    if not isinstance(generator, np.random.Generator):
+        raise TypeError(
+            f"{name} draws from generator=, a numpy.random.Generator such as numpy.random.default_rng(0); "
+            f"found {type(generator).__name__}"
+        )
+    if x.dtype.kind in "biu" and name not in ("bernoulli_", "geometric_", "random_"):
+        raise errors.DtypeError(f"{name} fills with real numbers, not {describe(x)}; make it of a floating dtype")
+    return copy_(x, np.asarray(draw(generator)).astype(x.dtype))
+
+
+def _on_host(value: Any) -> Any:
+    return _xp.to_device(raw(lift(value)), "cpu")
+
+
+# ---------------------------------------------------------------- axes
+
+
+def squeeze_(self: Tensor, dim: int | tuple[int, ...] | None = None) -> Any:
+    """Drop axes of length 1, all or those of `dim` that are, in place."""
+    if dim is not None:
+        many = dim if isinstance(dim, tuple) else (dim,)
+        dim = tuple([k for k in many if self.shape[normalize_axis_index(k, self.ndim)] == 1])
+    return shape.squeeze(self, dim)
+
+
+def swapaxes_(self: Tensor, axis0: int, axis1: int) -> Any:
+    """Swap two axes in place."""
+    return shape.swapaxes(self, axis0, axis1)
+
+
+def t_(self: Tensor) -> Any:
+    """Swap the axes of a matrix in place; a vector or a number stays as it is."""
+    if self.ndim > 2:
+        raise errors.ShapeError(f"t_ takes at most two axes; found {describe(self)}; use transpose_ or x.mT")
+    return shape.transpose(self)
+
+
+def transpose_(self: Tensor, dim0: int, dim1: int) -> Any:
+    """Swap two axes in place."""
+    return shape.swapaxes(self, dim0, dim1)
+
+
+def unsqueeze_(self: Tensor, dim: int) -> Any:
+    """Insert an axis of length 1 in place."""
+    return shape.expand_dims(self, dim)
+
+
+# ---------------------------------------------------------------- binding
+
+_RESULTS = (
+    *(addbmm_, addcdiv_, addcmul_, addmm_, addmv_, addr_, baddbmm_, clamp_, clamp_max_, clamp_min_, cumprod_, cumsum_),
+    *(frac_, lerp_, logit_, masked_fill_, mvlgamma_, nan_to_num_, polygamma_, relu_, round_, rsqrt_, tril_, triu_),
+)
+_WRITES = (
+    *(add_, sub_, div_, copy_, fill_, zero_, fill_diagonal_, index_add_, index_copy_, index_fill_, index_put_),
+    *(masked_scatter_, put_, scatter_, scatter_add_),
+    *(bernoulli_, cauchy_, exponential_, geometric_, log_normal_, normal_, random_, uniform_),
+)
+_AXES = (squeeze_, swapaxes_, t_, transpose_, unsqueeze_)
+
+# Other names torch has for the same.
+_ALIASES = {
+    "absolute_": "abs_",
+    "arccos_": "acos_",
+    "arccosh_": "acosh_",
+    "arcsin_": "asin_",
+    "arcsinh_": "asinh_",
+    "arctan2_": "atan2_",
+    "arctan_": "atan_",
+    "arctanh_": "atanh_",
+    "clip_": "clamp_",
+    "divide_": "div_",
+    "fix_": "trunc_",
+    "multiply_": "mul_",
+    "negative_": "neg_",
+    "subtract_": "sub_",
+    "swapdims_": "swapaxes_",
+    "true_divide_": "div_",
+}
+
+
+def bind() -> None:
+    """Bind the methods onto Tensor; called once, by `gradmgr.ops`."""
+    for name, (function, ufunc) in _UNARY.items():
+        setattr(Tensor, name, _of_one(name, function, ufunc))
+    for name, (function, ufunc) in _BINARY.items():
+        setattr(Tensor, name, _of_two(name, function, ufunc))
+    for method in _WRITES:
+        setattr(Tensor, method.__name__, method)
+    for function in _RESULTS:
+        setattr(Tensor, function.__name__, _binding(function, _bound))
+    for function in _AXES:
+        setattr(Tensor, function.__name__, _binding(function, _with_axes))
+    for alias, name in _ALIASES.items():
+        setattr(Tensor, alias, getattr(Tensor, name))
+
+
+def _of_one(name: str, function: Any, ufunc: Any) -> Any:
+    def method(self: Tensor) -> Any:
+        if ufunc is not None and current() is None and _written(self, ufunc):
+            return self
+        return _bound(self, function(self), name)
+
+    return _called(method, name, f"Put `{function.__name__}` of the values in their place.")
+
+
+def _of_two(name: str, function: Any, ufunc: Any) -> Any:
+    update = updater(function, ufunc, name)
+
+    def method(self: Tensor, other: Any) -> Any:
+        return _operand_taken(name, update(self, other), other)
+
+    return _called(method, name, f"Put `{function.__name__}` of the values and `other` in their place.")
+
+
+def _binding(function: Any, bound: Any) -> Any:
+    name = function.__name__
+
+    def method(self: Tensor, *args: Any, **keywords: Any) -> Any:
+        return bound(self, function(self, *args, **keywords), name)
+
+    method.__wrapped__ = function  # type: ignore[attr-defined]  # what inspect.signature reads
+    return _called(method, name, function.__doc__)
+
+
+def _called(method: Any, name: str, doc: str | None) -> Any:
+    method.__name__ = method.__qualname__ = name
+    method.__doc__ = doc
+    return method
+
+
+def _written(x: Tensor, ufunc: Any) -> bool:
+    """Write a ufunc of x into its own buffer if nobody else can see that; tell whether it was done."""
+    if _xp.float_errors_raise() or not _xp.is_differentiable(x._array.dtype):
+        return False
+    with crowd.lock:
+        if not crowd.may_write(x):
+            return False
+        ufunc(x._array, out=x._array)
+    x._rec = None
+    return True
+
+
+def _bound(x: Tensor, z: Any, name: str) -> Tensor:
+    """Let x be a result of its own shape, and of its dtype up to a cast within the kind."""
+    z = z if isinstance(z, Tensor) else wrap(z)
+    if z.shape != x.shape:
+        raise errors.ShapeError(
+            f"{name} would change {describe(x)} to shape {z.shape}; broadcasting cannot enlarge what is written "
+            "in place; compute it into a new tensor"
+        )
+    if z.dtype != x.dtype:
+        if not np.can_cast(z.dtype, x.dtype, "same_kind"):
+            raise errors.DtypeError(
+                f"{name} would change {describe(x)} to dtype {z.dtype}; make it {z.dtype} first, or compute it into "
+                "a new tensor"
+            )
+        z = as_type(z, x.dtype)
+    return rebind(x, z)
+
+
+def _with_axes(x: Tensor, z: Tensor, name: str) -> Tensor:
+    """Let x be a result with other axes, unless a gradient in its present shape is to be written to it."""
+    if z.shape != x.shape and x.grad is not None:
+        raise errors.ShapeError(
+            f"{name} would change {describe(x)} to shape {z.shape}, and its .grad has the present one; "
+            "set x.grad = None first, or make a new tensor"
+        )
+    if z.shape != x.shape and any(x in getattr(rec, "leaves", ()) for rec in recorders(current())):
+        raise errors.ShapeError(
+            f"{name} would change {describe(x)} to shape {z.shape}, while a manager that records it is to write "
+            "its gradient in the present one; make a new tensor, as with x.T"
+        )
+    return rebind(x, z)

@@ -1,0 +1,177 @@
+"""How many floating-point operations an op takes, by the op's name: one line for each op that is counted.
+
+Counts come as multiplications (divisions too) and additions (subtractions too), as in the tables of LAPACK
+Working Note 41 (Blackford and Dongarra), which are followed for what LAPACK computes; the eigenvalue and
+singular value counts are the leading terms that Golub and Van Loan, Matrix Computations, give for the QR
+algorithms with vectors. A complex multiplication is 6 real operations, a complex addition 2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any
+
+Shape = tuple[int, ...]
+# (multiplications, additions) from the shapes of the inputs, the parameters of the op, and the shape of the result.
+Count = Callable[[list[Shape], tuple[Any, ...], Shape], tuple[float, float]]
+
+
+def _matmul(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
+    products = math.prod(z) * (shapes[0][-1] if shapes[0] else 1)
+    return products, products
+
+
+def _einsum(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
+    """Count one loop over all letters; with `optimize` NumPy may find a way with fewer."""
+    terms, out = params[0], params[1]
+    length: dict[str, int] = {}
+    for term, shape in zip(terms, shapes, strict=True):
+        for letter, n in zip(term, shape, strict=True):
+            length[letter] = max(n, length.get(letter, 1))
+    turns = math.prod(length.values())
+    return turns * (len(shapes) - 1), turns if set(length) - set(out) else 0
+
+
+def _convolve(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
+    """Count the products of elements that overlap; a sum of k of them is counted as k additions."""
+    long, short = max(shapes[0][0], shapes[1][0]), min(shapes[0][0], shapes[1][0])
+    cut = max(long + short - 1 - z[0], 0)  # results of the full convolution that the mode leaves out
+    left, right = cut // 2, cut - cut // 2
+    products = long * short - left * (left + 1) // 2 - right * (right + 1) // 2
+    return products, products
+
+
+def _batch(shape: Shape) -> int:
+    return math.prod(shape[:-2])
+
+
+def _lu(n: float) -> tuple[float, float]:
+    return n**3 / 3 + 2 * n / 3, n**3 / 3 - n**2 / 2 + n / 6
+
+
+def _unless_factored(n: float, params: tuple[Any, ...]) -> tuple[float, float]:
+    """Count the factorisation where the op makes it itself: shared with the gradient, it is made before."""
+    return (0.0, 0.0) if params and params[0] is not None else _lu(n)
+
+
+def _det(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
+    n, batch = shapes[0][-1], _batch(shapes[0])
+    muls, adds = _unless_factored(n, params)
+    return batch * (muls + n), batch * adds
+
+
+def _columns(n: int, z: Shape) -> float:
+    return math.prod(z) / n if n else 0
+
+
+def _solve(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
+    n, columns = shapes[0][-1], _columns(shapes[0][-1], z)
+    muls, adds = _unless_factored(n, params)
+    batch = _batch(shapes[0])
+    return batch * muls + columns * n**2, batch * adds + columns * (n**2 - n)
+
+
+def _solve_triangular(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
+    n, columns = shapes[0][-1], _columns(shapes[0][-1], z)
+    return columns * n * (n + 1) / 2, columns * n * (n - 1) / 2
+
+
+def _inv(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
+    n, batch = shapes[0][-1], _batch(shapes[0])
+    muls, adds = _lu(n)
+    return (
+        batch * (muls + 2 * n**3 / 3 + n**2 / 2 + 5 * n / 6),
+        batch * (adds + 2 * n**3 / 3 - 3 * n**2 / 2 + 5 * n / 6),
+    )
+
+
+def _cholesky(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
+    n, batch = shapes[0][-1], _batch(shapes[0])
+    return batch * (n**3 / 6 + n**2 / 2 + n / 3), batch * (n**3 / 6 - n / 6)
+
+
+def _qr(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
+    """Count the factorisation; making Q of the reflectors is as much again for a square matrix, and not in."""
+    (m, n), batch = shapes[0][-2:], _batch(shapes[0])
+    if m >= n:
+        muls, adds = n * (23 / 6 + m + n / 2 + n * (m - n / 3)), n * (5 / 6 + n * (1 / 2 + m - n / 3))
+    else:
+        muls, adds = m * (23 / 6 + 2 * n - m / 2 + m * (n - m / 3)), m * (5 / 6 + n - m / 2 + m * (n - m / 3))
+    return batch * muls, batch * adds
+
+
+def _cubic(factor: float) -> Count:
+    def count(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
+        half = _batch(shapes[0]) * factor * shapes[0][-1] ** 3 / 2
+        return half, half
+
+    return count
+
+
+def _svd(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
+    long, short = max(shapes[0][-2:]), min(shapes[0][-2:])
+    full = bool(params and params[0])
+    total = 4 * long**2 * short + 22 * short**3 if full else 6 * long * short**2 + 20 * short**3
+    half = _batch(shapes[0]) * total / 2
+    return half, half
+
+
+def _sum(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
+    return 0, max(math.prod(shapes[0]) - math.prod(z), 0)
+
+
+def _one_multiplication(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
+    return math.prod(z), 0
+
+
+def _one_addition(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
+    return 0, math.prod(z)
+
+
+# By the op's name. What has no line is not counted; a new op that is worth counting gets one.
+FLOPS: MappingProxyType[str, Count] = MappingProxyType(
+    {
+        "add": _one_addition,
+        "cholesky": _cholesky,
+        "convolve": _convolve,
+        "correlate": _convolve,
+        "det": _det,
+        "divide": _one_multiplication,
+        "eig": _cubic(25),
+        "eigh": _cubic(9),
+        "einsum": _einsum,
+        "inv": _inv,
+        "matmul": _matmul,
+        "multiply": _one_multiplication,
+        "qr": _qr,
+        "slogdet": _det,
+        "solve": _solve,
+        "solve_triangular": _solve_triangular,
+        "subtract": _one_addition,
+        "sum": _sum,
+        "svd": _svd,
+    }
+)
+
+# Ops whose reverse rule costs for each tracked input what the op itself cost.
+SAME_BACKWARD = frozenset(("convolve", "correlate", "einsum", "matmul", "multiply"))
+
+
+def flops_of(name: str, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> int:
+    """Return the floating-point operations of one op, 0 where they are not counted.
+
+    Args:
+        name: the op's name.
+        inputs: arrays, Tensors and numbers.
+        params: what the op was told beside them.
+        result: the array it made, or a tuple of them.
+    """
+    count = FLOPS.get(name)
+    if count is None:
+        return 0
+    first = result[0] if result.__class__ is tuple else result
+    muls, adds = count([tuple(getattr(x, "shape", ())) for x in inputs], params, tuple(first.shape))
+    is_complex = any(getattr(getattr(x, "dtype", None), "kind", "") == "c" or isinstance(x, complex) for x in inputs)
+    return round(6 * muls + 2 * adds if is_complex else muls + adds)

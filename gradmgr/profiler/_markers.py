@@ -1,0 +1,228 @@
+"""Regions of the user's own, and the marks that NVIDIA's and Intel's tools show."""
+
+from __future__ import annotations
+
+import importlib
+import types
+from collections.abc import Callable
+from typing import Any, Self, TypeVar
+
+from gradmgr import _xp, errors
+from gradmgr._modes import decorated
+from gradmgr._recorder import current, watchers_of
+from gradmgr.profiler._collect import OP, Collector, Node
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class record_function:  # noqa: N801  # torch's spelling
+    """Name a region of the program for the profilers that run: in a with block, or a decorated function.
+
+    What is computed inside stands under it. Without a profiler it does nothing. Of a decorated generator or
+    coroutine each step is a region, as others may run between two of them.
+
+    Args:
+        name: what it is called.
+        args: anything more to be shown with it in a trace.
+
+    Raises:
+        TypeError: `name`, or `args`, is no string.
+
+    >>> import gradmgr
+    >>> from gradmgr.profiler import profile, record_function
+    >>> x = gradmgr.tensor([1.0, 2.0])
+    >>> with profile() as prof:
+    ...     with record_function("squares"):
+    ...         y = x * x
+    >>> [(event.name, len(event.cpu_children)) for event in prof.function_events]
+    [('squares', 1), ('multiply', 0)]
+    """
+
+    __slots__ = ("args", "name")
+
+    def __init__(self, name: str, args: str | None = None) -> None:
+        for what, value in (("name", name), ("args", "" if args is None else args)):
+            if not isinstance(value, str):
+                raise TypeError(f"record_function({what}) takes a string; found {type(value).__name__}")
+        self.name = name
+        self.args = args
+
+    def __enter__(self) -> Self:
+        for watcher in watchers_of(current()):
+            if isinstance(watcher, Collector):
+                watcher.enter(self, self.name, self.args or "")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: types.TracebackType | None
+    ) -> None:
+        for watcher in watchers_of(current()):
+            if isinstance(watcher, Collector):
+                watcher.leave(self)
+
+    def __call__(self, function: F) -> F:
+        return decorated(type(self).__name__, lambda: self, function)
+
+
+class _Marker(Collector):
+    """Begins and ends a range of a tool around what it sees.
+
+    Such ranges stand one in the other, thread by thread. An op that raises is not heard of again, so what
+    was left open inside is ended with what stands around it, or when the next op begins.
+    """
+
+    __slots__ = ("_open", "_shapes")
+
+    def __init__(self, shapes: bool) -> None:
+        super().__init__()
+        self._shapes = shapes
+        self._open: dict[int, list[tuple[Node, Any]]] = {}  # by thread
+
+    def push(self, text: str) -> Any:
+        """Begin a range; returns what ends it."""
+        raise NotImplementedError
+
+    def pop(self, range_: Any) -> None:
+        """End the range begun last in this thread."""
+        raise NotImplementedError
+
+    def begun(self, node: Node, inputs: tuple[Any, ...] = ()) -> None:
+        opened = self._open.setdefault(node.lane.number, [])
+        while opened and (opened[-1][0].kind is OP or opened[-1][0].is_over()):
+            self.pop(opened.pop()[1])
+        if node.kind == "walk":
+            return  # nobody says when it ends
+        opened.append((node, self.push(self._text(node, inputs))))
+
+    def _text(self, node: Node, inputs: tuple[Any, ...]) -> str:
+        parts = [node.name]
+        if node.sequence >= 0:
+            parts.append(f"seq = {node.sequence}")
+        if self._shapes and inputs:
+            parts.append(f"sizes = {[list(getattr(x, 'shape', ())) for x in inputs]}")
+        return ", ".join(parts)
+
+    def ended(self, node: Node) -> None:
+        opened = self._open.get(node.lane.number, [])
+        if any(other is node for other, _ in opened):
+            last = None
+            while last is not node:
+                last, range_ = opened.pop()
+                self.pop(range_)
+        node.end = 0
+
+    def stop(self) -> None:
+        super().stop()
+        opened = self._open.get(self._lane().number, [])
+        while opened:
+            self.pop(opened.pop()[1])
+
+
+class _Nvtx(_Marker):
+    __slots__ = ("_nvtx",)
+
+    def __init__(self, nvtx: Any, shapes: bool) -> None:
+        super().__init__(shapes)
+        self._nvtx = nvtx
+
+    def push(self, text: str) -> Any:
+        self._nvtx.RangePush(text)
+
+    def pop(self, range_: Any) -> None:
+        self._nvtx.RangePop()
+
+
+class _Itt(_Marker):
+    __slots__ = ("_ittapi",)
+
+    def __init__(self, ittapi: Any, shapes: bool) -> None:
+        super().__init__(shapes)
+        self._ittapi = ittapi
+
+    def push(self, text: str) -> Any:
+        task = self._ittapi.task(text, domain="gradmgr")
+        task.begin()
+        return task
+
+    def pop(self, range_: Any) -> None:
+        range_.end()
+
+
+class _Emit:
+    """A with block in which a marker stands."""
+
+    def __init__(self, enabled: bool, record_shapes: bool) -> None:
+        self._marker = self._made(record_shapes) if enabled else None
+        self._entered = False
+
+    def _made(self, record_shapes: bool) -> _Marker:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        if self._entered:
+            raise errors.RecordingError(
+                f"{type(self).__name__} is not reentrant: it was entered before; make another for another block"
+            )
+        self._entered = True
+        if self._marker is not None:
+            self._marker.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: types.TracebackType | None
+    ) -> None:
+        if self._marker is not None:
+            self._marker.stop()
+            self._marker = None
+
+
+class emit_nvtx(_Emit):  # noqa: N801  # torch's spelling
+    """Put an NVTX range around each operation, each derivative and each `record_function`, in a with block.
+
+    NVIDIA's Nsight Systems (`nsys profile python program.py`) shows them above the GPU's kernels. A
+    derivative's range carries its number, "multiply_backward, seq = 3". Through CuPy.
+
+    Args:
+        enabled: False makes the block do nothing.
+        record_shapes: put the shapes of the inputs into the ranges' names.
+
+    Raises:
+        DeviceError: CuPy is not installed, finds no GPU, or was built without NVTX.
+        RuntimeError: entered twice.
+    """
+
+    def __init__(self, enabled: bool = True, record_shapes: bool = False) -> None:
+        super().__init__(enabled, record_shapes)
+
+    def _made(self, record_shapes: bool) -> _Marker:
+        nvtx = _xp.import_cupy("emit_nvtx").cuda.nvtx
+        if not getattr(nvtx, "available", True):
+            raise errors.DeviceError("emit_nvtx: this CuPy was built without NVTX; install gradmgr[cuda12] or [cuda13]")
+        return _Nvtx(nvtx, record_shapes)
+
+
+class emit_itt(_Emit):  # noqa: N801  # torch's spelling
+    """Put an ITT task around each operation, each derivative and each `record_function`, in a with block.
+
+    Intel's VTune (`vtune -collect hotspots python program.py`) shows them. Needs the `ittapi` package.
+
+    Args:
+        enabled: False makes the block do nothing.
+        record_shapes: put the shapes of the inputs into the tasks' names.
+
+    Raises:
+        MissingDependencyError: `ittapi` is not installed.
+        RuntimeError: entered twice.
+    """
+
+    def __init__(self, enabled: bool = True, record_shapes: bool = False) -> None:
+        super().__init__(enabled, record_shapes)
+
+    def _made(self, record_shapes: bool) -> _Marker:
+        try:
+            ittapi = importlib.import_module("ittapi")
+        except ImportError as error:
+            raise errors.MissingDependencyError(
+                "emit_itt needs the ittapi package, which is not installed; install it: pip install ittapi"
+            ) from error
+        return _Itt(ittapi, record_shapes)

@@ -1,0 +1,772 @@
+"""vmap against a loop: every op of the table, every order of derivative, nesting, errors, memory."""
+
+from __future__ import annotations
+
+import gc
+import re
+import sys
+import threading
+import weakref
+import zlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import guard
+import numpy as np
+import pytest
+from samples import SAMPLES, Sample, flat, seeds
+from samples.gpu import refusal
+
+import gradmgr
+import gradmgr.numpy as gnp
+from gradmgr import GradManager, Tensor, errors, no_grad, special, tensor
+from gradmgr._batched import RULES, Batched
+from gradmgr._recorder import current
+from gradmgr.gradcheck import gradcheck, jvp, vjp
+from gradmgr.vmap import vmap
+
+# ---------------------------------------------------------------- the op table
+
+EXAMPLES = 3
+
+# What one call cannot do for several examples at once, and how the error says so.
+REFUSED = {
+    "piecewise-functions and a rest": "different number of elements",  # a function sees the elements it is for
+    "piecewise-one condition": "different number of elements",
+    "piecewise-arguments": "different number of elements",
+    "piecewise-overlapping": "different number of elements",
+    "setdiff1d-ties": "different number of elements|different shapes",  # sets of different sizes
+    "intersect1d-ties": "different shapes",
+    "intersect1d-return_indices=": "different shapes",
+    "union1d-ties": "different shapes",
+    "setxor1d-ties": "different shapes|different number",
+    "setxor1d-assume_unique=": "different shapes|different number",
+    "vectorize-by element": "the truth of a tensor",  # its function branches
+}
+# The kind of result, real or complex, or its shape depends on the values: the examples must be alike.
+ALIKE = ("linalg.eig", "roots", "extract-a computed mask", "Tensor.__getitem__-a computed mask")
+
+
+def examples(sample: Sample) -> list[list[Any]]:
+    """The arguments, by example; given values are scaled, others drawn anew."""
+    alike = str(sample).startswith(ALIKE)
+    rows = []
+    for k in range(EXAMPLES):
+        random = np.random.default_rng(zlib.crc32(str(sample).encode()) + (0 if alike else k))
+        row = [arg.make(random) for arg in sample.args]
+        scaled = [
+            (alike or arg.values is not None) and a.dtype.kind in "fc" for arg, a in zip(sample.args, row, strict=True)
+        ]
+        rows.append(
+            [
+                a * (1 + 0.125 * k) if s and not arg.constant else a
+                for a, s, arg in zip(row, scaled, sample.args, strict=True)
+            ]
+        )
+    return rows
+
+
+class Case:
+    """One sample with some of its arguments mapped, by turns all of them or one."""
+
+    def __init__(self, sample: Sample, turn: int) -> None:
+        self.sample = sample
+        self.where = where = sample.where
+        self.mapped = where if turn % 3 == 0 else [where[turn % len(where)]]
+        rows = examples(sample)
+        self.args: list[Any] = []
+        for k, arg in enumerate(sample.args):
+            if k in self.mapped:
+                self.args.append(tensor(np.stack([row[k] for row in rows])))
+            else:
+                self.args.append(rows[0][k] if arg.constant else tensor(rows[0][k]))
+        self.dims = tuple([0 if k in self.mapped else None for k in range(len(self.args))])
+        first = self.call(*self.example(0))
+        self.us = [u for u, y in zip(seeds(first), first, strict=True) if y.dtype.kind in "fc"]
+        self.vs = seeds([self.example(0)[k] for k in where])
+
+    def call(self, *given: Any) -> list[Tensor]:
+        return flat(self.sample.call(gnp, *given))
+
+    def pulled(self, *given: Any) -> list[Tensor]:
+        return vjp(self.call, list(given), self.where, self.us)
+
+    def pushed(self, *given: Any) -> list[Tensor]:
+        return jvp(self.call, list(given), self.where, self.vs)
+
+    def example(self, k: int) -> list[Any]:
+        return [a[k] if j in self.mapped else a for j, a in enumerate(self.args)]
+
+    def at_once(self, function: Callable[..., Any]) -> tuple[Tensor, ...]:
+        return vmap(lambda *given: tuple(function(*given)), self.dims)(*self.args)
+
+    def in_a_loop(self, function: Callable[..., Any]) -> list[list[Tensor]]:
+        return [list(function(*self.example(k))) for k in range(EXAMPLES)]
+
+    def assert_alike(self, function: Callable[..., Any]) -> None:
+        for found, *expected in zip(self.at_once(function), *self.in_a_loop(function), strict=True):
+            assert_same(found, np.stack([y.numpy() for y in expected]))
+
+    def gradients(self, run: Callable[[], Any]) -> list[Any]:
+        """What a manager around gives to each argument."""
+        attached = [self.args[k] for k in self.where]
+        manager = GradManager().attach(attached)
+        with manager:
+            ys = [y for y in run() if manager._tape.known(y) is not None]
+            manager.backward(ys, [np.ones(y.shape, y.dtype) for y in ys])
+        found = [np.zeros(t.shape) if t.grad is None else t.grad.numpy() for t in attached]
+        for t in attached:
+            t.grad = None
+        return found
+
+    def assert_alike_for_a_manager_around(self, function: Callable[..., Any]) -> None:
+        found = self.gradients(lambda: self.at_once(function))
+        expected = self.gradients(lambda: [y for row in self.in_a_loop(function) for y in row])
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-9)
+
+
+def assert_same(found: Tensor, expected: np.ndarray) -> None:
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-10)
+
+
+TURNS = [(s, turn) for turn, s in enumerate(SAMPLES) if str(s) not in REFUSED]
+each = pytest.mark.parametrize(("sample", "turn"), TURNS, ids=lambda v: str(v) if isinstance(v, Sample) else "")
+
+
+@each
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the loop has them too: domains, overflows
+def test_every_op_is_what_a_loop_gives(sample: Sample, turn: int) -> None:
+    case = Case(sample, turn)
+    case.assert_alike(case.call)
+    case.assert_alike(case.pulled)
+    case.assert_alike(case.pushed)
+
+
+@each
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # as above
+def test_managers_and_forward_mode_around_see_what_they_see_of_a_loop(sample: Sample, turn: int) -> None:
+    case = Case(sample, turn)
+    case.assert_alike_for_a_manager_around(case.call)
+    tangents = seeds([case.args[k] for k in case.where])
+    found = jvp(
+        lambda *given: list(vmap(lambda *a: tuple(case.call(*a)), case.dims)(*given)), case.args, case.where, tangents
+    )
+    for k in range(EXAMPLES):
+        own = [v[k] if j in case.mapped else v for j, v in zip(case.where, tangents, strict=True)]
+        for y, one in zip(found, jvp(case.call, case.example(k), case.where, own), strict=True):
+            np.testing.assert_allclose(y.numpy()[k], one.numpy(), rtol=1e-9, atol=1e-10)
+    if sample.smooth:
+        case.assert_alike_for_a_manager_around(case.pulled)
+        case.assert_alike_for_a_manager_around(case.pushed)
+
+
+PAIRS = [(s, turn) for s, turn in TURNS if len(s.where) > 1]
+
+
+@pytest.mark.parametrize(("sample", "turn"), PAIRS, ids=lambda v: str(v) if isinstance(v, Sample) else "")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # as above
+def test_two_levels_each_over_an_argument_of_its_own(sample: Sample, turn: int) -> None:
+    case, rows = Case(sample, turn), examples(sample)
+    i, j = case.where[turn % len(case.where)], case.where[(turn + 1) % len(case.where)]
+    args = [a if arg.constant else tensor(a) for a, arg in zip(rows[0], sample.args, strict=True)]
+    args[i], args[j] = (tensor(np.stack([rows[0][k], rows[1][k]])) for k in (i, j))
+    of_i, of_j = (tuple([0 if k == mapped else None for k in range(len(args))]) for mapped in (i, j))
+    for function in (case.call, case.pulled):
+        for outer, inner in ((of_i, of_j), (of_j, of_i)):
+            within = vmap(lambda *given, f=function: tuple(f(*given)), inner)
+            found = vmap(within, outer)(*args)
+            for a, b in ((0, 1), (1, 0)):
+                at = {outer.index(0): a, inner.index(0): b}
+                one = function(*[x[at[k]] if k in at else x for k, x in enumerate(args)])
+                for y, expected in zip(found, one, strict=True):
+                    np.testing.assert_allclose(y.numpy()[a, b], expected.numpy(), rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_done_at_once_is_refused(name: str) -> None:
+    (sample,) = [s for s in SAMPLES if str(s) == name]
+    case = Case(sample, 0)
+    with pytest.raises(errors.BatchedValueError, match=REFUSED[name]):
+        case.at_once(case.call)
+    assert current() is None
+
+
+# The size of the result is looked up on the host.
+REFUSED_ON_GPU = ("roots", "engine.sliding_window_view")
+ON_GPU = [
+    (s, t) for s, t in TURNS if t % 4 == 0 and refusal(s) is None and not s.repeats and s.name not in REFUSED_ON_GPU
+]
+
+
+@pytest.mark.parametrize(("sample", "turn"), ON_GPU, ids=lambda v: str(v) if isinstance(v, Sample) else "")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # as above
+def test_arrays_of_another_library_come_to_the_same(sample: Sample, turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(sample, turn)
+    expected = [[y.numpy() for y in case.at_once(f)] for f in (case.call, case.pulled)]
+    monkeypatch.setitem(sys.modules, "cupy", guard.cupy)
+    for name, module in guard.cupyx_modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    case.args = [tensor(moved(t._array)) if isinstance(t, Tensor) else moved(t) for t in case.args]
+    case.us = [moved(u) for u in case.us]
+    for f, values in zip((case.call, case.pulled), expected, strict=True):
+        for y, value in zip(case.at_once(f), values, strict=True):
+            assert isinstance(y._array, guard.ndarray)
+            np.testing.assert_allclose(y._array._host, value, rtol=1e-8, atol=1e-9)
+
+
+def moved(a: Any) -> Any:
+    return guard.cupy.asarray(a) if isinstance(a, (np.ndarray, np.generic)) else a
+
+
+def test_functions_with_a_rule_do_not_go_example_by_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The common ones, at least."""
+
+    def refuse(*args: Any) -> None:
+        raise AssertionError("went example by example")
+
+    x, w = tensor(np.random.default_rng(0).uniform(0.5, 1.5, (5, 3, 3))), tensor(np.eye(3) + 0.1)
+    for f in (
+        lambda x: gnp.sum(x, 0) + gnp.mean(x, axis=-1) + gnp.max(x, 0) + gnp.std(x, 1),
+        lambda x: x @ w + w @ x + gnp.einsum("ij,jk->ik", x, w) + gnp.tensordot(x, w, 1) + gnp.dot(x, x[0]),
+        lambda x: gnp.linalg.inv(x + w) @ gnp.linalg.solve(w, x) * gnp.linalg.det(x),
+        lambda x: gnp.concatenate([x, w]).reshape(-1)[::2] * gnp.stack([x[0], w[1]]).T[1, 0],
+        lambda x: gnp.where(x > 1, x, w) + gnp.clip(x, 0.7, 1.2) + gnp.sort(x) + gnp.cumsum(x, 0),
+        lambda x: x[gnp.argmax(x, axis=0), np.arange(3)] + gnp.take_along_axis(x, gnp.argsort(x, 0), 0),
+        lambda x: gnp.fft.rfft(x).real + special.logsumexp(x, axis=0)[0] + gnp.linalg.norm(x, axis=0)[0],
+        lambda x: (
+            gnp.moveaxis(x, 0, 1)
+            + gnp.flip(x)
+            + gnp.roll(x, 1)
+            + gnp.tril(x)
+            + gnp.diagonal(x)
+            + gnp.diff(x, axis=0)[0]
+        ),
+    ):
+        plain = [f(t).numpy() for t in x]
+        monkeypatch.setattr("gradmgr._batched.by_example", refuse)
+        np.testing.assert_allclose(vmap(f)(x).numpy(), plain, rtol=1e-12)
+        vmap(lambda t, f=f: vjp(f, [t], [0], [np.ones(f(t).shape)])[0])(x)
+        monkeypatch.undo()
+
+
+def test_every_rule_is_of_a_function_of_numpys() -> None:
+    assert all(callable(f) and f.__module__.startswith("numpy") for f in RULES)
+
+
+# ---------------------------------------------------------------- dims and containers
+
+
+def rows(*shape: int) -> Tensor:
+    return tensor(np.arange(float(np.prod(shape))).reshape(shape))
+
+
+def test_negative_and_inner_dims() -> None:
+    x = rows(2, 3, 4)
+    for dim in range(-3, 3):
+        moved = np.moveaxis(x.numpy(), dim, 0)
+        for out in range(-3, 3):
+            found = vmap(lambda t: t * 2, dim, out)(x)
+            np.testing.assert_array_equal(found.numpy(), np.moveaxis(moved * 2, 0, out))
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+def test_containers_in_and_out() -> None:
+    x, y = rows(3, 2), rows(2, 3)
+
+    def f(pair: Any, named: Any, more: Any) -> Any:
+        assert pair[0].shape == pair[1].shape == named.second.shape == (2,)
+        return {"sum": pair[0] + pair[1], "more": [named.first * more["k"], Pair(pair[0], named.second)]}
+
+    dims = ((0, 1), Pair(None, 0), {"k": None})
+    found = vmap(f, dims, {"sum": 0, "more": [1, 0]})((x, y), Pair(tensor(2.0), x), {"k": tensor([1.0, 3.0])})
+    np.testing.assert_array_equal(found["sum"].numpy(), x.numpy() + y.numpy().T)
+    np.testing.assert_array_equal(found["more"][0].numpy(), np.array([[2.0] * 3, [6.0] * 3]))
+    assert isinstance(found["more"][1], Pair)
+    np.testing.assert_array_equal(found["more"][1].second.numpy(), x.numpy())
+    whole = vmap(lambda d: d["a"] + d["b"][0])({"a": x, "b": [x]})  # one dim for a whole container
+    np.testing.assert_array_equal(whole.numpy(), 2 * x.numpy())
+
+
+def test_keywords_are_the_same_for_all_and_plain_numbers_may_be_too() -> None:
+    x = rows(3, 2)
+    found = vmap(lambda t, k, power: (t * k).sum() ** power, (0, None))(x, 2.0, power=tensor(2))
+    np.testing.assert_array_equal(found.numpy(), (x.numpy() * 2).sum(1) ** 2)
+
+
+def test_plain_arrays_come_out_where_no_tensor_is_given() -> None:
+    found = vmap(lambda a, b: (np.sin(a) * b, a.sum()), (0, None))(np.ones((3, 2)), np.arange(2.0))
+    assert all(type(part) is np.ndarray for part in found)
+    assert isinstance(vmap(lambda a, b: a * b, (0, None))(np.ones(3), tensor(2.0)), Tensor)
+
+
+def test_what_does_not_differ_is_repeated() -> None:
+    x, c = rows(3, 2), tensor([1.0, 2.0])
+    found = vmap(lambda t: (c * 2, np.ones(2)), out_dims=(1, 0))(x)
+    np.testing.assert_array_equal(found[0].numpy(), [[2.0] * 3, [4.0] * 3])
+    np.testing.assert_array_equal(found[1].numpy(), np.ones((3, 2)))
+    assert vmap(lambda t: (t, c), out_dims=(0, None))(x)[1].shape == (2,)
+
+
+def test_zero_examples() -> None:
+    assert vmap(lambda t: gnp.sin(t) @ tensor(np.ones((2, 4))))(tensor(np.ones((0, 2)))).shape == (0, 4)
+    with pytest.raises(errors.BatchedValueError, match="a batch of 0"):
+        vmap(lambda t: gnp.interp(t, [0.0, 1.0], [0.0, 1.0]))(tensor(np.ones((0, 2))))
+
+
+def test_repr_inside_shows_that_it_is_batched() -> None:
+    seen: list[str] = []
+    vmap(lambda t: seen.append(repr(t)) or t)(rows(2, 2))
+    assert "batched" in seen[0]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 100])
+def test_chunks(size: int) -> None:
+    x, seen = rows(2, 7), []
+    gm = GradManager().attach(x)
+    with gm:
+        y, z = vmap(lambda t: (seen.append(t) or gnp.sin(t), t.sum()), 1, (1, 0), chunk_size=size)(x)
+        gm.backward((y * z).sum())
+    np.testing.assert_allclose(y.numpy(), np.sin(x.numpy()))
+    s = x.numpy().sum(0)
+    np.testing.assert_allclose(x.grad.numpy(), np.cos(x.numpy()) * s + np.sin(x.numpy()).sum(0))
+    assert len(seen) == -(-7 // size)
+
+
+# ---------------------------------------------------------------- wrong arguments
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda x: vmap(abs, (0, 0))(x), ValueError, "does not have the form"),
+        (lambda x: vmap(abs, 2)(x), ValueError, "in_dims is 2 for input 0.*shape \\(3, 2\\)"),
+        (lambda x: vmap(abs, -3)(x), ValueError, "at least -2"),
+        (lambda x: vmap(abs, None)(x), ValueError, "in_dims is an int"),
+        (lambda x: vmap(abs, "a")(x), ValueError, "in_dims is an int"),
+        (lambda x: vmap(abs, [0])(x), ValueError, "in_dims is an int"),
+        (lambda x: vmap(abs, True)(x), ValueError, "in_dims is an int"),
+        (lambda x: vmap(abs, (None,))(x), ValueError, "at least one"),
+        (lambda x: vmap(abs, ("a",))(x), ValueError, "does not have the form"),
+        (lambda x: vmap(abs, ({"a": 0},))({"b": x}), ValueError, "does not have the form"),
+        (lambda x: vmap(abs)(), ValueError, "without arguments"),
+        (lambda x: vmap(lambda a, b: a)(x, 1.0), ValueError, "input 1, a float"),
+        (lambda x: vmap(lambda a, b: a)(x, rows(4)), ValueError, r"one length; found \[3, 4\]"),
+        (lambda x: vmap(lambda a: 1.0)(x), ValueError, "must return Tensors; found float"),
+        (lambda x: vmap(lambda a: None)(x), ValueError, "must return Tensors; found NoneType"),
+        (lambda x: vmap(abs, out_dims=None)(x), ValueError, "differs by example"),
+        (lambda x: vmap(lambda a: (a, a), out_dims=(0,))(x), ValueError, "form of the results"),
+        (lambda x: vmap(abs, out_dims="a")(x), ValueError, "out_dims holds ints"),
+        (lambda x: vmap(abs, out_dims=3)(x), IndexError, "out_dims is 3"),
+        (lambda x: vmap(abs, randomness="some")(x), RuntimeError, "'different' or 'same'"),
+        (lambda x: vmap(abs, chunk_size=0)(x), ValueError, "at least 1"),
+        (lambda x: vmap(lambda a: a.item())(x), RuntimeError, "inside vmap"),
+        (lambda x: vmap(lambda a: a.numpy())(x), RuntimeError, "inside vmap"),
+        (lambda x: vmap(lambda a: np.asarray(a.detach()))(x), RuntimeError, "inside vmap"),
+        (lambda x: vmap(lambda a: a * float(a.sum()))(x), RuntimeError, "float"),
+        (lambda x: vmap(lambda a: a if a.sum() > 0 else -a)(x), RuntimeError, "where\\(\\) instead of if"),
+        (lambda x: vmap(lambda a: a if (a > 0).all() else -a)(x), RuntimeError, "where\\(\\) instead of if"),
+        (lambda x: vmap(lambda a: a if gnp.any(a > 0) else -a)(x), RuntimeError, "where\\(\\) instead of if"),
+        (lambda x: vmap(lambda a: a[a > 1])(x), RuntimeError, "different number of elements"),
+        (lambda x: vmap(lambda a: gnp.unique(gnp.round(a / 3)))(x), RuntimeError, "different"),
+        (lambda x: vmap(lambda a: a @ gnp.ones((3, 3)))(x), ValueError, "matmul"),
+        (lambda x: vmap(lambda a: a + gnp.ones(3))(x), ValueError, r"\(2,\)"),
+    ],
+)
+def test_what_is_wrong_is_said_and_changes_nothing(call: Any, error: type[Exception], says: str) -> None:
+    x = rows(3, 2)
+    gm = GradManager().attach(x)
+    with gm:
+        state = current()
+        with pytest.raises(error, match=says):
+            call(x)
+        assert current() is state
+        gm.backward((x * x).sum())
+    np.testing.assert_array_equal(x.grad.numpy(), 2 * x.numpy())
+
+
+# ---------------------------------------------------------------- random numbers
+
+
+def test_randomness() -> None:
+    x = tensor(np.zeros(4))
+    draw = lambda t: t + np.random.normal()
+    with pytest.raises(errors.RandomnessError, match="randomness='same'"):
+        vmap(draw)(x)
+    assert len(set(vmap(draw, randomness="same")(x).tolist())) == 1
+    assert len(set(vmap(draw, randomness="different")(x).tolist())) == 4
+    random = np.random.default_rng(0)
+    assert len(set(vmap(lambda t: t + random.normal())(x).tolist())) == 1  # one's own generator is not seen
+    assert len(set(vmap(lambda t: t + random.normal(), randomness="different")(x).tolist())) == 4
+
+
+# ---------------------------------------------------------------- derivatives
+
+
+def grad_of(f: Callable[..., Tensor], k: int = 0) -> Callable[..., Tensor]:
+    """The gradient of a scalar function in argument k, by a manager of its own."""
+    return lambda *given: vjp(f, list(given), [k], [np.float64(1.0)])[0]
+
+
+def loss(w: Tensor, x: Tensor, y: Any) -> Tensor:
+    z = gnp.tanh(x @ w)
+    return special.logsumexp(z) - z[y]
+
+
+def problem() -> tuple[Tensor, Tensor, np.ndarray]:
+    random = np.random.default_rng(3)
+    return tensor(random.normal(size=(4, 3))), tensor(random.normal(size=(5, 4))), random.integers(0, 3, 5)
+
+
+def test_per_sample_gradients() -> None:
+    w, x, y = problem()
+    found = vmap(grad_of(loss), (None, 0, 0))(w, x, y)
+    expected = [grad_of(loss)(w, x[k], int(y[k])).numpy() for k in range(5)]
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
+
+
+def test_a_manager_of_its_own_inside() -> None:
+    w, x, y = problem()
+
+    def f(x: Tensor, y: Tensor) -> Any:
+        own = w.clone()
+        gm = GradManager().attach(own)
+        with gm:
+            gm.backward(loss(own, x, y))
+        return own.grad
+
+    expected = [grad_of(loss)(w, x[k], int(y[k])).numpy() for k in range(5)]
+    np.testing.assert_allclose(vmap(f)(x, y).numpy(), expected, rtol=1e-12)
+    assert w.grad is None
+
+
+def test_a_manager_around_gets_the_sum_for_what_is_closed_over() -> None:
+    w, x, y = problem()
+    gm = GradManager().attach([w, x])
+    with gm:
+        gm.backward(vmap(lambda x, y: loss(w, x, y))(x, y).sum())
+    expected = sum(grad_of(loss)(w, x[k], int(y[k])).numpy() for k in range(5))
+    np.testing.assert_allclose(w.grad.numpy(), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("inner", ["reverse", "forward"])
+@pytest.mark.parametrize("outer", ["reverse", "forward"])
+def test_second_order_in_all_four_combinations(inner: str, outer: str) -> None:
+    """The outer derivative around vmap, the inner one within; what is closed over, shared before and after it meets."""
+    w, x, y = problem()
+    v = np.random.default_rng(1).normal(size=(4, 3))
+    u = np.random.default_rng(2).normal(size=(4, 3))
+
+    def once(w: Tensor, x: Tensor, y: Any) -> Tensor:
+        scaled = lambda w: loss(gnp.sin(w) * w, x, y)
+        if inner == "reverse":
+            return (vjp(scaled, [w], [0], [np.float64(1.0)])[0] * v).sum()
+        return jvp(scaled, [w], [0], [v])[0]
+
+    def at_once(w: Tensor, x: Tensor) -> Tensor:
+        double = w * 2.0
+        return vmap(lambda x, y: once(double + w, x, y))(x, y)
+
+    def in_a_loop(w: Tensor, x: Tensor) -> Tensor:
+        double = w * 2.0
+        return gnp.stack([once(double + w, x[k], int(y[k])) for k in range(5)])
+
+    for f_found, f_expected in ((at_once, in_a_loop),):
+        if outer == "reverse":
+            found, expected = (vjp(f, [w, x], [0, 1], [np.arange(5.0)]) for f in (f_found, f_expected))
+        else:
+            found, expected = (jvp(f, [w, x], [0, 1], [u, x.numpy()]) for f in (f_found, f_expected))
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-10)
+
+
+def test_gradcheck_through_vmap_to_third_order() -> None:
+    def f(w: Tensor, x: Tensor) -> Tensor:
+        return vmap(lambda row: (gnp.exp(row * w) / (1 + w * w)).sum())(x)
+
+    random = np.random.default_rng(0)
+    points = (tensor(random.normal(size=3)), tensor(random.normal(size=(2, 3))))
+    assert gradcheck(f, points, order=3, fast_mode=True)
+
+
+def test_gradcheck_of_derivatives_within() -> None:
+    def hessian_vector(w: Tensor, x: Tensor) -> Tensor:
+        inner = lambda w, x: (gnp.sin(w * x) * w).sum()
+        one = lambda w, x: grad_of(lambda w: (grad_of(lambda w: inner(w, x))(w) * x).sum())(w)
+        return vmap(one, (None, 0))(w, x)
+
+    random = np.random.default_rng(0)
+    points = (tensor(random.normal(size=3)), tensor(random.normal(size=(2, 3))))
+    assert gradcheck(hessian_vector, points, order=2, fast_mode=True)
+
+
+def test_jacobian_is_a_vmap_of_a_walk_back_over_what_was_recorded_outside() -> None:
+    """One recording, many cotangents at once: `is_grads_batched` and `jacobian(vectorize=True)`."""
+    x = tensor([0.3, -1.2, 0.8])
+    f = lambda x: gnp.cumsum(gnp.sin(x) * x[::-1])
+    gm = GradManager().attach(x)
+    with gm:
+        y = f(x)
+
+        def row(u: Tensor) -> Tensor:
+            gm.backward(y, u, retain=True)
+            g, x.grad = x.grad, None
+            return g
+
+        found = vmap(row)(np.eye(3))
+    expected = np.stack([vjp(f, [x], [0], [u])[0].numpy() for u in np.eye(3)])
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_jacobian_is_recorded_by_a_manager_around() -> None:
+    x = tensor([0.3, -1.2, 0.8])
+    f = lambda x: gnp.sin(x) * x[::-1] + gnp.exp(x).sum()
+
+    def whole(x: Tensor) -> Tensor:
+        inner, point = GradManager(), x.clone()
+        inner.attach(point)
+        with inner:
+            y = f(point)
+
+            def row(u: Tensor) -> Tensor:
+                inner.backward(y, u, retain=True)
+                g, point.grad = point.grad, None
+                return g
+
+            return vmap(row)(tensor(np.eye(3)))
+
+    expected = lambda x: gnp.stack([vjp(f, [x], [0], [u])[0] for u in np.eye(3)])
+    np.testing.assert_allclose(whole(x).numpy(), expected(x).numpy(), rtol=1e-12)
+    weights = np.random.default_rng(0).normal(size=(3, 3))
+    np.testing.assert_allclose(
+        vjp(whole, [x], [0], [weights])[0].numpy(), vjp(expected, [x], [0], [weights])[0].numpy()
+    )
+
+
+def test_levels_nest() -> None:
+    x, w = rows(2, 3), tensor([1.0, 2.0])
+    found = vmap(lambda a: vmap(lambda b: a * b)(w))(x)
+    np.testing.assert_array_equal(found.numpy(), x.numpy()[:, None, :] * w.numpy()[None, :, None])
+    table = vmap(vmap(lambda a, b: gnp.sin(a) * b, (0, None)), (None, 0))(w, w)
+    np.testing.assert_allclose(table.numpy(), np.outer(w.numpy(), np.sin(w.numpy())))
+    hessians = vmap(lambda a: vmap(lambda v: jvp(grad_of(lambda t: (t**3).sum()), [a], [0], [v])[0])(np.eye(3)))(x)
+    np.testing.assert_allclose(hessians.numpy(), 6 * x.numpy()[:, :, None] * np.eye(3))
+
+
+def test_a_manager_between_two_levels() -> None:
+    """To it what the inner level shares belongs in sum, to the outer level example by example."""
+    x, s = rows(2, 3), tensor([1.0, 2.0, 5.0])
+
+    def f(row: Tensor) -> Any:
+        gm = GradManager().attach(row)
+        with gm:
+            gm.backward(vmap(lambda k: (gnp.sin(row) * k).sum())(s).sum())
+        g, row.grad = row.grad, None
+        return g
+
+    np.testing.assert_allclose(vmap(f)(x).numpy(), np.cos(x.numpy()) * 8.0)
+
+
+def test_no_grad_inside() -> None:
+    w, x = tensor([1.0, 2.0]), rows(3, 2)
+    gm = GradManager().attach(w)
+    with gm:
+
+        def f(row: Tensor) -> Tensor:
+            with no_grad():
+                c = w * row
+            return (w * c).sum()
+
+        gm.backward(vmap(f)(x).sum())
+    np.testing.assert_array_equal(w.grad.numpy(), (w.numpy() * x.numpy()).sum(0))
+
+
+def test_frozen_weights_and_detach() -> None:
+    w, x = tensor([1.0, 2.0]), rows(3, 2)
+    gm = GradManager().attach(w)
+    with gm:
+        gm.backward(vmap(lambda row: (w.detach() * w * row).sum())(x).sum())
+    np.testing.assert_array_equal(w.grad.numpy(), w.numpy() * x.numpy().sum(0))
+
+
+# ---------------------------------------------------------------- writing in place
+
+
+def test_in_place_writes_inside() -> None:
+    x, w = rows(3, 4), tensor([1.0, 2.0, 3.0, 4.0])
+
+    def f(row: Tensor) -> Tensor:
+        made = gnp.zeros(4)
+        made[1:] = row[:-1] * w[1:]
+        made += row
+        row[0] = 5.0
+        made[[0, 0]] = row[:2]
+        return (made * row * w).sum()
+
+    gm = GradManager().attach([x, w])
+    with gm:
+        y = vmap(f)(x)
+        gm.backward(y.sum())
+    found = y.numpy(), x.grad.numpy(), w.grad.numpy()
+    x.grad = w.grad = None
+    with gm:
+        ys = [f(x[k]) for k in range(3)]
+        gm.backward(sum(ys))
+    np.testing.assert_allclose(found[0], [t.item() for t in ys])
+    np.testing.assert_allclose(found[1], x.grad.numpy())
+    np.testing.assert_allclose(found[2], w.grad.numpy())
+    np.testing.assert_array_equal(x.numpy(), rows(3, 4).numpy())
+
+
+def test_a_loop_that_fills_an_array() -> None:
+    x = tensor(np.random.default_rng(0).normal(size=(3, 20)))
+
+    def walk(row: Tensor) -> Tensor:
+        s = gnp.zeros(20)
+        for k in range(1, 20):
+            s[k] = gnp.tanh(s[k - 1] + row[k])
+        return s
+
+    g = vmap(lambda row: vjp(walk, [row], [0], [np.ones(20)])[0])(x)
+    expected = [vjp(walk, [x[k]], [0], [np.ones(20)])[0].numpy() for k in range(3)]
+    np.testing.assert_allclose(g.numpy(), expected, rtol=1e-12)
+
+
+def test_positions_that_differ_by_example() -> None:
+    random = np.random.default_rng(0)
+    x, i, j, m = (
+        random.normal(size=(3, 4, 5, 2)),
+        *(random.integers(0, n, (3, 6)) for n in (4, 5)),
+        random.integers(0, 2, 3),
+    )
+    for pick in (
+        lambda t, i, j, m: t[i],
+        lambda t, i, j, m: t[i, j],
+        lambda t, i, j, m: t[:, j],
+        lambda t, i, j, m: t[i, :, m],
+        lambda t, i, j, m: t[..., m],
+        lambda t, i, j, m: t[1, j, m],
+        lambda t, i, j, m: t[None, i[:2, None], j[None, 3:]],
+        lambda t, i, j, m: t[:, j, None],
+        lambda t, i, j, m: t[1:, [0, 2], m],
+    ):
+        index = lambda k, pick=pick: pick(x[k], i[k], j[k], m[k])
+        found = vmap(pick)(*map(tensor, (x, i, j, m)))
+        np.testing.assert_array_equal(found.numpy(), np.stack([index(k) for k in range(3)]))
+        shared = vmap(pick, (None, 0, 0, 0))(tensor(x[0]), *map(tensor, (i, j, m)))
+        np.testing.assert_array_equal(shared.numpy(), np.stack([pick(x[0], i[k], j[k], m[k]) for k in range(3)]))
+        u = random.normal(size=found.shape[1:])
+        pulled = vmap(lambda t, i, j, m, u=u, pick=pick: vjp(lambda t: pick(t, i, j, m), [t], [0], [u])[0])
+        many = pulled(*map(tensor, (x, i, j, m)))
+        for k in range(3):
+            one = vjp(lambda t, k=k, pick=pick: pick(t, i[k], j[k], m[k]), [tensor(x[k])], [0], [u])[0]
+            np.testing.assert_allclose(many.numpy()[k], one.numpy(), rtol=1e-12)
+
+
+def test_writes_at_positions_that_differ_by_example() -> None:
+    random = np.random.default_rng(0)
+    x, v = random.normal(size=(3, 4, 5)), random.normal(size=(3, 2, 5))
+    i = np.stack([random.permutation(4)[:2] for _ in range(3)])
+
+    def f(t: Tensor, v: Tensor, i: Tensor) -> Tensor:
+        t = t * 2.0
+        t[i] = v
+        t[:, i] = 3.0
+        return t
+
+    found = vmap(f)(*map(tensor, (x, v, i)))
+    np.testing.assert_array_equal(
+        found.numpy(), np.stack([f(*map(tensor, (x[k], v[k], i[k]))).numpy() for k in range(3)])
+    )
+    g = vmap(lambda t, v, i: vjp(lambda t, v: f(t, v, i), [t, v], [0, 1], [np.ones((4, 5))])[1])(
+        *map(tensor, (x, v, i))
+    )
+    for k in range(3):
+        one = vjp(lambda t, v, k=k: f(t, v, tensor(i[k])), [tensor(x[k]), tensor(v[k])], [0, 1], [np.ones((4, 5))])[1]
+        np.testing.assert_allclose(g.numpy()[k], one.numpy())
+
+
+def test_an_argument_that_is_the_same_for_all_is_not_changed_for_good() -> None:
+    w, x = tensor([1.0, 2.0]), rows(3, 2)
+
+    def f(w: Tensor, row: Tensor) -> Tensor:
+        w += row
+        return w
+
+    gm = GradManager().attach(w)
+    with gm:
+        with pytest.raises(errors.BatchedWriteError, match="the same for all"):
+            vmap(f, (None, 0))(w, x)
+        assert not isinstance(w._array, Batched)
+        gm.backward((w * w).sum())
+    np.testing.assert_array_equal(w.grad.numpy(), [2.0, 4.0])
+
+
+def test_a_plain_array_is_never_written_to() -> None:
+    plain, x = np.zeros(2), rows(3, 2)
+    with pytest.raises(errors.BatchedWriteError, match="the same for all"):
+        vmap(lambda t: np.add(t, 1.0, out=plain))(x)
+    with pytest.raises((errors.BatchedWriteError, errors.BatchedValueError, TypeError)):
+        vmap(lambda t: np.copyto(plain, t))(x)
+    np.testing.assert_array_equal(plain, 0.0)
+
+
+# ---------------------------------------------------------------- memory, threads
+
+
+def test_memory_is_freed() -> None:
+    big: list[weakref.ref[Any]] = []
+    w, x = tensor(np.ones(100)), tensor(np.ones((3, 100)))
+    gm = GradManager().attach(w)
+
+    def f(row: Tensor) -> Tensor:
+        t = gnp.sin(w * row)
+        big.append(weakref.ref(t._array))
+        return t.sum()
+
+    gc.disable()
+    try:
+        with gm:
+            gm.backward(vmap(f)(x).sum())
+        assert big
+        assert all(ref() is None for ref in big)
+        with gm:
+            vmap(f)(x)
+            gm._tape.sweep(everything=True)
+            assert not gm._tape.entries
+        assert big
+        assert all(ref() is None for ref in big)
+    finally:
+        gc.enable()
+
+
+def test_threads_map_apart() -> None:
+    w, x, y = problem()
+    expected = vmap(grad_of(loss), (None, 0, 0))(w, x, y).numpy()
+    wrong: list[Any] = []
+
+    def work() -> None:
+        found = [vmap(grad_of(loss), (None, 0, 0))(w, x, y).numpy() for _ in range(10)]
+        wrong.extend(g for g in found if not np.allclose(g, expected))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_names_and_help_are_the_functions() -> None:
+    def f(x: Tensor) -> Tensor:
+        """Say what it does."""
+        return x
+
+    assert vmap(f).__name__ == "f"
+    assert re.match("Say what", vmap(f).__doc__ or "")
+    assert gradmgr is not None
