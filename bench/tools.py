@@ -32,9 +32,9 @@ def jacobian(pace: Pace, width: int = 128) -> list[Row]:
         gm = GradManager().attach(x)
         with gm:
             y = network(x)
-            for k in range(width):
+            for unit in np.eye(width):
                 x.grad = None
-                gm.backward(y[k], retain=True)
+                gm.backward(y, unit, retain=True)
                 rows.append(x.grad)
         x.grad = None
         return np.stack([row.numpy() for row in rows])

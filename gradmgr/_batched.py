@@ -615,7 +615,7 @@ def _within(value: Any, level: Level, ndim: int) -> Any:
 
 
 def _quick(ufunc: Any, level: Level, inputs: tuple[Any, ...]) -> Batched | None:
-    """Call a ufunc where no axis is to be inserted; saves the common case half of the time. None where it is not that."""
+    """Call a ufunc where no axis is to be inserted, in half of the time; None where it is not that case."""
     seen = plain = 0
     arrays = []
     for x in inputs:

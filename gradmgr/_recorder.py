@@ -94,7 +94,7 @@ class Recorder:
 
     def stamp(self, t: Tensor, mark: Any) -> None:
         """Make this recorder call `t` by `mark` from now on."""
-        if t._rec is None or t._rec is self or not t._rec.open:
+        if t._rec is self or is_free(t):
             t._mark = mark
             t._rec = self
             return
@@ -190,6 +190,12 @@ class Stack:
                     rec.note(op, marks, values, snapshot(z, lower), params, z)
             lower.extend(group)
         return z
+
+
+def is_free(t: Tensor) -> bool:
+    """Tell whether the link of a tensor to a recorder may be taken: read once, as other threads set it."""
+    rec = t._rec
+    return rec is None or not rec.open
 
 
 def snapshot(t: Any, recorders: Iterable[Recorder]) -> Any:
@@ -307,8 +313,8 @@ def rebind(x: Tensor, z: Tensor) -> Tensor:
         if rec.diary is not None and (mark := rec.known(x)) is not None:
             rec.diary.rebound(x, mark)
         rec.forget(x)
-    x._rec = z._rec
-    if z._rec is not None:
+    x._rec = rec = z._rec
+    if rec is not None:
         x._mark = z._mark
         x._more = getattr(z, "_more", {})
     return x

@@ -77,6 +77,11 @@ def packed(e: Entry, pack: Callable[[Any], Any]) -> Entry:
     return e if made is fields else (_code_of_packed(e[0]), e[1], *made)
 
 
+def is_written(e: Entry) -> bool:
+    """Tell whether an entry is heard when memory is written already: nothing may raise then."""
+    return bool(e[0] == "setitem")
+
+
 def unpacked(e: Entry) -> Entry:
     """Return the entry that was packed."""
     op = op_name(e)
@@ -171,6 +176,9 @@ class _Hooks(Listener):
         self.unpack = unpack
 
     def hear(self, tape: Any, e: Entry) -> Entry:
+        if is_written(e):
+            return e
+
         def pack(value: Any) -> _Hooked:
             given = wrap(raw(value))
             try:
@@ -221,8 +229,8 @@ class saved_tensors_hooks(_Block):  # noqa: N801  # torch's spelling
 
     For each array that an operation recorded in the block keeps, `pack_hook(tensor)` is called at
     once, and what it returns is kept instead; when the derivative needs the value, `unpack_hook` makes
-    the Tensor of it again. Of blocks in blocks the innermost alone is asked. Python numbers and shapes
-    are kept as they are. What hooks compute is recorded by nobody.
+    the Tensor of it again. Of blocks in blocks the innermost alone is asked. Python numbers, shapes and the index of
+    `x[index] = v` are kept as they are. What hooks compute is recorded by nobody.
 
     Args:
         pack_hook: takes a Tensor, returns anything: a file's name, a smaller dtype, the Tensor itself.
@@ -238,7 +246,7 @@ class saved_tensors_hooks(_Block):  # noqa: N801  # torch's spelling
     What `pack_hook` raises passes through the operation, which is then not recorded.
 
     >>> import gradmgr, gradmgr.numpy as np
-    >>> from gradmgr._saved import saved_tensors_hooks
+    >>> from gradmgr.graph import saved_tensors_hooks
     >>> x = gradmgr.tensor([1.0, 2.0])
     >>> gm = gradmgr.GradManager().attach(x)
     >>> with gm:
@@ -272,7 +280,7 @@ class disable_saved_tensors_hooks(_Block):  # noqa: N801  # torch's spelling
         TypeError: `error_message` is no text.
         RuntimeError: on entering, with that text, where hooks are at work already.
 
-    >>> from gradmgr._saved import disable_saved_tensors_hooks, save_on_cpu
+    >>> from gradmgr.graph import disable_saved_tensors_hooks, save_on_cpu
     >>> with disable_saved_tensors_hooks("this part measures memory"), save_on_cpu():
     ...     pass  # doctest: +IGNORE_EXCEPTION_DETAIL
     Traceback (most recent call last):
@@ -311,7 +319,7 @@ class save_on_cpu(saved_tensors_hooks):  # noqa: N801  # torch's spelling
         ValueError: another `device_type`.
 
     >>> import gradmgr
-    >>> from gradmgr._saved import save_on_cpu
+    >>> from gradmgr.graph import save_on_cpu
     >>> x = gradmgr.tensor([1.0, 2.0])
     >>> gm = gradmgr.GradManager().attach(x)
     >>> with gm:

@@ -25,7 +25,7 @@ import numpy as np
 from gradmgr import _xp, errors
 from gradmgr._listen import Entry, Listener
 from gradmgr._recorder import current, recorders
-from gradmgr._saved import Packed, memory_order, packed
+from gradmgr._saved import Packed, is_written, memory_order, packed
 from gradmgr._tensor import raw
 
 # Buffers smaller than this stay: what they cost to move is more than they take.
@@ -360,7 +360,8 @@ class Spill(Listener):
             made = packed(e, self._kept)
             self._bury()
             self._look_again()
-            self._shrink()
+            if not is_written(e):
+                self._shrink()
         return made
 
     def closed(self, tape: Any) -> None:

@@ -13,7 +13,19 @@ from gradmgr._custom import Result
 from gradmgr._hooks import ValueHooks, checked, handle, name_of, run_tensor_hooks
 from gradmgr._listen import Heard, Listener, Parcel, Place, listeners, user_place
 from gradmgr._op import FACTS, INPUTS, LINKS, PULLS, Grads, Op, Owned, accumulate, one_input
-from gradmgr._recorder import Recorder, Watcher, above, beside, current, during, recorders, snapshot, told, watchers_of
+from gradmgr._recorder import (
+    Recorder,
+    Watcher,
+    above,
+    beside,
+    current,
+    during,
+    is_free,
+    recorders,
+    snapshot,
+    told,
+    watchers_of,
+)
 from gradmgr._tensor import Tensor, wrap
 from gradmgr._xp import is_array, is_differentiable, shares_memory
 
@@ -150,7 +162,8 @@ class Tape(Recorder):
         self._all_at = 2 * _MANY  # entries at which to look at all
         self._sweeping = threading.Lock()
         for t, mark in self.guests.items():
-            if t._rec is None or not t._rec.open:
+            rec = t._rec  # once, as other threads set it; `is_free`, inlined
+            if rec is None or not rec.open:
                 t._mark = mark
                 t._rec = self
         if own_listeners or listeners():
@@ -172,7 +185,7 @@ class Tape(Recorder):
         self.leaves[t] = self.guests[t] = mark
         if self.diary is not None:
             self.diary.attached(t, mark, user_place())
-        if mark.__class__ is int and (t._rec is None or not t._rec.open):
+        if mark.__class__ is int and is_free(t):
             t._mark = mark
             t._rec = self
 
@@ -323,7 +336,8 @@ class Tape(Recorder):
             The gradients by mark; those of leaves, and of `wanted`, are what is left.
         """
         grads: Grads = {}
-        owned: Owned = set() if self.below is None and not create_graph else _NotOwned()
+        recorded = create_graph or (self.below is not None and bool(recorders(self.below)))
+        owned: Owned = _NotOwned() if recorded else set()
         now = current()
         state = above(self.below, self) if create_graph else self.below
         with self._sweeping, during(beside(state, now)):  # nobody must sweep meanwhile
@@ -389,7 +403,7 @@ def op_name(e: Entry) -> str:
     return name
 
 
-def _is_inside(e: Entry) -> bool:
+def is_inside(e: Entry) -> bool:
     """Tell whether an entry's value was made inside what is computed again: see `gradmgr.checkpoint`."""
     return len(e) == 5 and e[0] == "result"
 
@@ -397,7 +411,7 @@ def _is_inside(e: Entry) -> bool:
 def _leading_to(wanted: Iterable[Any], entries: list[Any]) -> list[Any]:
     """Return the entries through which gradients reach the wanted marks."""
     downstream = set(wanted)
-    inside = {e[2] for e in entries if _is_inside(e) and e[1] in downstream}
+    inside = {e[2] for e in entries if is_inside(e) and e[1] in downstream}
     kept = []
     for e in entries:
         if e[1] in inside or not downstream.isdisjoint(INPUTS[e[0]](e)):
@@ -462,7 +476,7 @@ class _Walk:
         """Pop and pull the entries, from the end to the start."""
         while entries:
             e = entries.pop()
-            if _is_inside(e):
+            if is_inside(e):
                 self.inside.setdefault(e[2], {})[e[3]] = e[1]
             g = grads.pop(e[1], None)
             if g is None:
@@ -480,12 +494,12 @@ class _Walk:
 
         Args:
             bundle: the mark of what computes it again.
-            marks: the new marks, by position.
+            marks: the new marks, by number of the result.
 
         Returns:
             What is to be called when these are pulled.
         """
-        moved = {own: marks[k] for k, own in self.inside.pop(bundle, {}).items() if k < len(marks)}
+        moved = {own: marks[k] for k, own in self.inside.pop(bundle, {}).items()}
         for own, mark in moved.items():
             if own in self.hooks:
                 self.hooks[mark] = self.hooks[own].joined(self.hooks.get(mark))
@@ -510,7 +524,7 @@ class _Walk:
         return f"(in the derivative of gradmgr op {op_name(e)!r}{at})"
 
     def _pull(self, e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
-        if _is_inside(e):
+        if is_inside(e):
             PULLS["result"](e, g, grads, owned)
             return
         hooks = self.hooks.get(e[1])

@@ -70,7 +70,7 @@ class _Account:
         return ~self.outside.setdefault(mark, len(self.outside)) if place is None else place
 
     def held_by_others(self) -> list[tuple[int, Any]]:
-        """Return the values made inside that something still knows, with their places."""
+        """Return the values made inside that something still knows, with their places before them."""
         return [(k, mark) for references, k, mark in _counted(self.inside) if references > _UNHELD]
 
 
@@ -152,12 +152,24 @@ class _Divert(Listener):
 class _Source:
     """A generator of random numbers: how to read its state, and how to set it."""
 
-    __slots__ = ("key", "read", "write")
+    __slots__ = ("_spawned", "key", "read", "write")
 
     def __init__(self, key: object, read: Callable[[], Any], write: Callable[[Any], None]) -> None:
         self.key = key
         self.read = read
         self.write = write
+        self._spawned = self._children()
+
+    def _children(self) -> Any:
+        return getattr(getattr(self.key, "seed_seq", None), "n_children_spawned", 0)
+
+    def check_unspawned(self) -> None:
+        """Raise where further generators were made of it since: their number cannot be set back."""
+        if self._children() != self._spawned:
+            raise errors.CheckpointError(
+                "a checkpointed function calls spawn() of a random generator, which would give other generators when "
+                "it runs again; spawn outside, and pass them as arguments"
+            )
 
 
 def _source_of(value: Any) -> _Source | None:
@@ -175,8 +187,7 @@ def _source_of(value: Any) -> _Source | None:
 
 
 def _global_sources() -> list[_Source]:
-    # noqa: NPY002 here, as the state of NumPy's old global functions is what is meant.
-    found = [_Source(np.random, partial(np.random.get_state, legacy=False), np.random.set_state)]  # noqa: NPY002
+    found = [_Source(np.random, partial(np.random.get_state, legacy=False), np.random.set_state)]
     python = sys.modules.get("random")
     if python is not None:
         found.append(_Source(python, python.getstate, python.setstate))
@@ -293,6 +304,8 @@ class _Replay:
         """Stand around the first run."""
         with self._gpu.again() if self._gpu is not None else nullcontext():
             yield
+        for source, _ in self._before:
+            source.check_unspawned()
         self._before = [(source, state) for source, state in self._before if not _are_same(state, source.read())]
         if self._gpu is not None and self._gpu.seed is None:
             self._gpu = None
@@ -433,18 +446,20 @@ class _Call:
             if t._array is not array:
                 raise errors.CheckpointError(
                     f"checkpoint: {describe(t)}, which {self.name} reads without being given it, was written to "
-                    "between the call and backward(); pass it as an argument, whose value is kept, or write to it afterwards"
+                    "between the call and backward(); pass it as an argument, whose value is kept, or write to it "
+                    "afterwards"
                 )
 
 
 class _Again:
     """Does a call again, for one tape."""
 
-    __slots__ = ("_call", "_count", "_log", "_sum", "_tape", "facts")
+    __slots__ = ("_call", "_count", "_log", "_places", "_sum", "_tape", "facts")
 
-    def __init__(self, tape: Tape, call: _Call, account: _Account) -> None:
+    def __init__(self, tape: Tape, call: _Call, account: _Account, places: list[int]) -> None:
         self._tape = tape
         self._call = call
+        self._places = places  # of the results in the sequence
         self._sum = account.sum
         self._count = len(account.inside)
         self._log = account.log
@@ -456,7 +471,8 @@ class _Again:
         hooks = {} if tape.notes is None else tape.notes.hooks
         before = {mark: hooks[mark].joined(None) for mark in outside if mark in hooks}
         entries, account = self._entries(outside, values, walker is not None and walker.create_graph)
-        marks = list(account.inside)
+        inside = list(account.inside)
+        marks = [inside[place] for place in self._places]
         for k, part in g.items():
             grads[marks[k]] = part
         done = None if walker is None else walker.found_again(bundle, marks)
@@ -566,8 +582,9 @@ def _note(call: _Call, swallow: _Swallow, values: tuple[Any, ...]) -> None:
         if not held:
             continue
         bundle = object()
-        tape.entries.append(("checkpoint", bundle, tuple(account.outside), _Again(tape, call, account), values))
-        for k, mark in held:
+        again = _Again(tape, call, account, [place for place, _ in held])
+        tape.entries.append(("checkpoint", bundle, tuple(account.outside), again, values))
+        for k, (_, mark) in enumerate(held):
             tape.entries.append(("result", mark, bundle, k, call))
         if len(tape.entries) > tape.limit:
             tape.sweep()
@@ -599,11 +616,11 @@ def checkpoint(
 ) -> Any:
     """Compute `function(*args, **kwargs)`, keeping for derivatives only its arguments: the rest is computed again.
 
-    The values and derivatives, of any order, are those of a plain call, to the bit. Where nobody records it
-    is a plain call; so it is for managers below a level of `forward_ad`.
+    The values and gradients are those of a plain call, to the bit, and derivatives of any order can be taken. Where
+    nobody records it is a plain call; so it is for managers below a level of `forward_ad`.
 
-    In backward the function runs again, so it must do the same: it may read, in-place write and return
-    whatever it likes, use attached tensors that it is not given, other managers and checkpoints, but what it reads
+    In backward the function runs again, so it must do the same. It may write in place, return whatever it
+    likes, use attached tensors that it is not given, other managers and checkpoints; but what it reads
     besides its arguments must not have changed. Where that shows in what is recorded it raises; where an array or a
     number has changed that nobody tracks, it does not show. Effects outside (counters, running means) happen twice.
 
@@ -630,8 +647,9 @@ def checkpoint(
     Raises:
         TypeError: `function` cannot be called; something in `generators` is no generator.
         ValueError: another `determinism_check`.
-        RuntimeError: inside, a value is attached to, or backward called of, a manager that records outside; in
-            backward, that the function did something else, or an attached tensor it is not given was written to.
+        RuntimeError: inside, a value is attached to, or backward called of, a manager that records outside, or
+            generators are spawned of one from outside; in backward, that the function did something else, or that an
+            attached tensor it is not given was written to.
 
     >>> import gradmgr, gradmgr.numpy as np
     >>> from gradmgr.checkpoint import checkpoint

@@ -243,7 +243,8 @@ class _Pullback:
     def __init__(self, compute: Callable[[list[Tensor]], Any], xs: Sequence[Tensor]) -> None:
         self.leaves = [_handle(x) for x in xs]
         self._compute = compute
-        self._manager = _Inner().attach(self.leaves)
+        self._manager = _Inner()
+        self._manager.attach(self.leaves)
 
     def __enter__(self) -> _Pullback:
         self._manager.record()

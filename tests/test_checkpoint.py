@@ -19,9 +19,12 @@ import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, no_grad, tensor
 from gradmgr._grad import grad
 from gradmgr._saved import saved_tensors_hooks
+from gradmgr.anomaly import detect_anomaly
 from gradmgr.checkpoint import checkpoint, checkpoint_sequential
 from gradmgr.forward_ad import dual_level, make_dual, unpack_dual
+from gradmgr.function import Function
 from gradmgr.graph import increment_version
+from gradmgr.vmap import vmap
 
 RNG = np.random.default_rng(0)
 
@@ -564,6 +567,43 @@ def test_gradients_for_what_is_inside():
     assert run(checkpoint) == run(plain)
 
 
+def test_the_history_as_seen_from_a_result():
+    x, w = tensor([1.0, 2.0]), tensor([3.0, 4.0])
+    gm = GradManager().attach([x, w])
+    seen = []
+    with gm:
+        a, b = checkpoint(lambda x: (gnp.sin(gnp.exp(x)) * w, x * x), x)
+        node = a.grad_fn
+        assert node.name() == "checkpoint"
+        assert node == b.grad_fn
+        assert [(before.name(), k) for before, k in node.next_functions] == [("AccumulateGrad", 0)] * 2
+        node.register_prehook(lambda gs: seen.append([None if g is None else g.tolist() for g in gs]))
+        node.register_hook(lambda gs, outs: seen.append((len(gs), len(outs))))
+        gm.backward((b * 3).sum())
+    assert seen == [[None, [3.0, 3.0]], (2, 2)]
+    assert x.grad.tolist() == [6.0, 12.0]
+
+
+def test_a_checkpoint_in_a_derivative_that_is_recorded():
+    class Cube(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return g * checkpoint(lambda x: 3 * x * x, x)
+
+    x = tensor([2.0])
+    with GradManager().attach(x):
+        (g,) = grad(Cube.apply(x), x, create_graph=True)
+        (h,) = grad(g, x, create_graph=True)
+        (third,) = grad(h, x)
+    assert [g.tolist(), h.tolist(), third.tolist()] == [[12.0], [12.0], [6.0]]
+
+
 def test_callbacks_run_when_the_gradient_is_complete():
     def run(call):
         x, w = tensor(values(2, 2)), tensor(np.eye(2))
@@ -678,6 +718,19 @@ def test_a_generator_that_is_not_found_can_be_named():
         y = checkpoint(function, x)
         gm.backward(y.sum())
     assert x.grad.tolist() != y.tolist()  # as documented: it could not be found
+
+
+def test_generators_cannot_be_spawned_inside():
+    rng = np.random.default_rng(1)
+    x = tensor(np.ones(5))
+    gm = GradManager().attach(x)
+    with gm:
+        with pytest.raises(errors.CheckpointError, match=r"calls spawn\(\) of a random generator"):
+            checkpoint(lambda a: a * rng.spawn(1)[0].random(5), x)
+        child = rng.spawn(1)[0]
+        y = checkpoint(lambda a: a * child.random(5), x)
+        gm.backward(y.sum())
+    assert x.grad.tolist() == y.tolist()
 
 
 def test_preserve_rng_state_off():
@@ -980,6 +1033,39 @@ def test_a_tape_that_begins_to_listen_loses_nothing():
         thread.join()
         gm.backward(count, [np.ones(1)] * len(count))
     assert w.grad.tolist() == [float(len(count))]
+
+
+# ---------------------------------------------------------------- with other tools
+
+
+def test_an_anomaly_is_found_inside():
+    x = tensor([0.0, 1.0])
+    gm = GradManager().attach(x)
+
+    def function(a):
+        return gnp.sqrt(a) * a  # at 0, inf times 0
+
+    with detect_anomaly(), gm:
+        y = checkpoint(function, x).sum()
+        wanted = pytest.raises(errors.AnomalyError, match=r"op 'sqrt' .*at 0, inf times 0")
+        with np.errstate(invalid="ignore"), wanted:
+            gm.backward(y * 0.0)
+    assert x.grad is None
+
+
+def test_per_example_gradients():
+    def per_example(call):
+        w = tensor(SQUARES[1])
+
+        def slope(x):
+            with GradManager().attach(w) as gm:
+                (g,) = grad(call(layer, x, w).sum(), w)
+            assert gm._tape is None
+            return g
+
+        return vmap(slope)(tensor(SQUARES[0])).numpy()
+
+    assert_same([per_example(checkpoint)], [per_example(plain)])
 
 
 # ---------------------------------------------------------------- CuPy's random numbers

@@ -118,15 +118,6 @@ def test_data_is_refused_with_what_to_use():
     assert not hasattr(x, "data")
 
 
-@pytest.mark.parametrize("name", ["Variable", "BackwardCFunction", "InplaceFunction", "NestedIOFunction"])
-def test_refused_names_say_why(name):
-    assert name in _methods.REFUSED
-    error = _methods.refused(name)
-    assert isinstance(error, AttributeError)
-    assert str(error).startswith(f"gradmgr has no {name}: ")
-    assert "gradmgr." in str(error).partition(": ")[2]
-
-
 def test_backward_of_a_tensor():
     x = tensor([1.0, 2.0])
     with recording(x):

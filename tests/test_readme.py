@@ -41,7 +41,10 @@ def test_every_program_runs_and_prints_what_is_shown(program, tmp_path):
     assert done.returncode == 0, done.stderr
     shown = re.findall(r"^print\(.*\)  # (.+)$", program, flags=re.MULTILINE)
     assert shown, "each program shows what it prints"
-    assert done.stdout.splitlines() == shown
+    printed = done.stdout.splitlines()
+    assert len(printed) == len(shown)
+    for line, pattern in zip(printed, shown, strict=True):  # "..." stands for anything, as in doctests
+        assert re.fullmatch(".*".join(map(re.escape, pattern.split("..."))), line), (line, pattern)
 
 
 def test_there_are_programs():

@@ -390,6 +390,22 @@ def test_a_pack_hook_that_raises():
     assert x.grad.tolist() == [2.0, 2.0]
 
 
+def test_nothing_is_asked_when_memory_is_written_already():
+    def pack(t):
+        raise ZeroDivisionError
+
+    x, v = tensor([1.0, 2.0, 3.0]), tensor([5.0, 6.0])
+    gm = GradManager().attach([x, v])
+    with gm:
+        h = x * 2.0
+        with saved_tensors_hooks(pack, lambda t: t):
+            h[np.array([2, 0])] = v  # the buffer of h is its own, and written to
+        assert h.tolist() == [6.0, 4.0, 5.0]
+        gm.backward(h, np.array([1.0, 10.0, 100.0]))
+    assert x.grad.tolist() == [0.0, 20.0, 0.0]
+    assert v.grad.tolist() == [100.0, 1.0]
+
+
 @pytest.mark.parametrize(
     ("unpack", "error", "text"),
     [

@@ -429,6 +429,22 @@ def test_a_full_disk(full_disk, unchanged):
     assert found.tobytes() == x.grad.numpy().tobytes()
 
 
+def test_a_full_disk_and_memory_that_is_written_already(full_disk):
+    x, v = tensor(A), tensor(A[0])
+    gm = GradManager(budget=0, spill="disk").attach([x, v])
+    with gm:
+        y = gnp.sin(x * 2.0)
+        z = y * 3.0
+        del y
+        full_disk(100)
+        for k in range(40):
+            z[k] = v  # the buffer of z is its own, and written to
+        full_disk(resource.RLIM_INFINITY)
+        gm.backward(z.sum())
+    assert x.grad.tolist() == np.zeros((40, 40)).tolist()
+    assert v.grad.tolist() == [40.0] * 40
+
+
 def test_no_directory(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(errors.SpillError, match="cannot make a temporary file"):
