@@ -108,6 +108,8 @@ class Uses(Watcher):
 
     __slots__ = ("_tape",)
 
+    follows_backward = False
+
     def __init__(self, tape: Tape) -> None:
         super().__init__()
         self._tape = tape

@@ -130,6 +130,9 @@ class Forward(Recorder):
 def _before(state: Any, rec: Recorder) -> Any:
     """Return the part of a state that was entered before a recorder, with all its watchers."""
     lower = earlier(state, rec)
+    if not lower:  # most often
+        watchers = watchers_of(state)
+        return Stack((), (), watchers) if watchers else None
     groups = tuple([group for group in state.groups if group[0] in lower])
     everyone = tuple([group for group in state.everyone if group[0] in lower])
     lower_part = Stack(groups, everyone, watchers_of(state))

@@ -10,7 +10,7 @@ from gradmgr._backward import own_gradient, seeds_of
 from gradmgr._hooks import leaf_hooks_of, run_tensor_hooks
 from gradmgr._node import GradientEdge, stand_in
 from gradmgr._recorder import Recorder, above, current, during, recorders, snapshot, told
-from gradmgr._tape import Tape, inputs_of
+from gradmgr._tape import Tape, inputs_of, is_inside
 from gradmgr._tensor import Tensor, describe, wrap
 from gradmgr.manager import GradManager
 from gradmgr.vmap import vmap
@@ -292,10 +292,14 @@ def _check_used(tape: Tape, xs: list[Tensor], only: dict[Tensor, Any], seeded: l
 
 def marks_before(tape: Tape, marks: Iterable[Any]) -> set[Any]:
     """Return these marks and those of all that they were computed from."""
-    reached = set(marks)
-    for e in reversed(list(tape.entries)):
+    reached, entries = set(marks), list(tape.entries)
+    inside: dict[Any, list[Any]] = {}  # by checkpoint, the values made within that somebody still holds
+    for e in entries:
+        if is_inside(e):
+            inside.setdefault(e[2], []).append(e[1])
+    for e in reversed(entries):
         if e[1] in reached:
-            reached.update(inputs_of(e))
+            reached.update(inputs_of(e), inside.get(e[1], ()))
     return reached
 
 

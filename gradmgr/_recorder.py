@@ -129,6 +129,9 @@ class Watcher:
 
     __slots__ = ("open",)
 
+    # Whether `pulling` and `pulled` are to be called; that takes the slow road through backward.
+    follows_backward = True
+
     def __init__(self) -> None:
         self.open = True
 
@@ -184,10 +187,16 @@ class Stack:
             for rec in group:
                 if not rec.open:
                     continue
-                marks = tuple([rec.known(t) if isinstance(t, Tensor) else None for t in inputs])
-                if any(m is not None for m in marks):
+                heard, marks = False, []
+                for t in inputs:
+                    mark = rec.known(t) if isinstance(t, Tensor) else None
+                    heard = heard or mark is not None
+                    marks.append(mark)
+                if heard and lower:
                     values = tuple([snapshot(t, lower) for t in inputs])
-                    rec.note(op, marks, values, snapshot(z, lower), params, z)
+                    rec.note(op, tuple(marks), values, snapshot(z, lower), params, z)
+                elif heard:
+                    rec.note(op, tuple(marks), tuple(arrays), made, params, z)
             lower.extend(group)
         return z
 
@@ -226,12 +235,16 @@ def _groups_of(state: Any) -> tuple[Groups, Groups]:
 
 def watchers_of(state: Any) -> tuple[Watcher, ...]:
     """Return the watchers in a state that are open, the one that entered last last."""
-    return tuple(w for w in state.watchers if w.open) if isinstance(state, Stack) else ()
+    if state.__class__ is not Stack or not state.watchers:
+        return ()
+    return tuple([w for w in state.watchers if w.open])
 
 
 def _without(groups: Groups, gone: Iterable[Recorder]) -> Groups:
-    kept = (tuple(rec for rec in group if rec.open and rec not in gone) for group in groups)
-    return tuple(group for group in kept if group)
+    if not groups:
+        return ()
+    kept = (tuple([rec for rec in group if rec.open and rec not in gone]) for group in groups)
+    return tuple([group for group in kept if group])
 
 
 def _state(groups: Groups, everyone: Groups, watchers: tuple[Watcher, ...]) -> Any:
@@ -248,7 +261,7 @@ def _state(groups: Groups, everyone: Groups, watchers: tuple[Watcher, ...]) -> A
 
 def recorders(state: Any) -> list[Recorder]:
     """Return every recorder in a state, hidden ones too, outermost first."""
-    return [rec for group in _groups_of(state)[1] for rec in group]
+    return [] if state is None else [rec for group in _groups_of(state)[1] for rec in group]
 
 
 def is_tracked(t: Tensor) -> bool:

@@ -374,7 +374,7 @@ class Tape(Recorder):
         for listener in listeners():
             listener.walked(self)
         followers = [listener for listener in (*self.listeners, *listeners()) if listener.follows_backward]
-        watchers = watchers_of(now)
+        watchers = tuple([watcher for watcher in watchers_of(now) if watcher.follows_backward])
         if not (create_graph or wanted is not None or self.notes or followers or watchers):
             return _pull_all
         below = above(self.below, self) if create_graph else self.below  # whom hooks compute for

@@ -285,6 +285,7 @@ def buffer_bytes(array: Array) -> int:
 
 def shares_memory(one: Array, other: Array) -> bool:
     """Tell whether two arrays' memory bounds overlap (may say yes for interleaved views)."""
+    one, other = innermost(one), innermost(other)
     if namespace(one) is not namespace(other) or isinstance(one, np.generic) or isinstance(other, np.generic):
         return False
     return bool(namespace(one).may_share_memory(one, other))

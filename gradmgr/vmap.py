@@ -53,6 +53,8 @@ class _Mapping(Watcher):
 
     __slots__ = ("depth", "level", "outer")
 
+    follows_backward = False
+
     def __init__(self, level: Level, depth: int, outer: list[Recorder]) -> None:
         super().__init__()
         self.level = level
@@ -67,6 +69,8 @@ class _Mapping(Watcher):
 
     def made(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
         """Check that what depends on the example differs by example: else its gradient would be another one."""
+        if result.__class__ is Batched and result.level is self.level:
+            return  # most often
         if not any(holds(t._array if isinstance(t, Tensor) else t, self.level) for t in inputs):
             return
         for part in result if result.__class__ is tuple else (result,):

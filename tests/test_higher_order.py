@@ -19,6 +19,7 @@ from samples import SAMPLES, Sample, flat, gradients, knows, seeds, taken, tenso
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, no_grad, tensor
+from gradmgr._batched import Level, Library
 from gradmgr._op import PULLS
 from gradmgr._tensor import raw
 from gradmgr.gradcheck import jvp, vjp
@@ -383,6 +384,10 @@ def test_where_the_first_derivative_is_0_by_convention_so_is_the_second(function
 # ---------------------------------------------------------------- what rules may touch, and what is kept for them
 
 
+# They name each other, and hold no value.
+ENDLESS = (Level, Library)
+
+
 def arrays_in(value: Any) -> Iterator[np.ndarray]:
     """The arrays in an entry of a tape, those in objects of ours too."""
     value = value._array if isinstance(value, Tensor) else value
@@ -391,7 +396,9 @@ def arrays_in(value: Any) -> Iterator[np.ndarray]:
     elif isinstance(value, (tuple, list)):
         for part in value:
             yield from arrays_in(part)
-    elif type(value).__module__.startswith("gradmgr"):
+    elif type(value).__module__.startswith("gradmgr") and not isinstance(
+        value, (Level, Library)
+    ):  # they name each other
         for name in getattr(type(value), "__slots__", ()):
             yield from arrays_in(getattr(value, name, None))
 
@@ -505,7 +512,9 @@ def places_of(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[An
     elif isinstance(value, (tuple, list)):
         for k, part in enumerate(value):
             yield from places_of(part, (*path, k))
-    elif type(value).__module__.startswith("gradmgr"):
+    elif type(value).__module__.startswith("gradmgr") and not isinstance(
+        value, (Level, Library)
+    ):  # they name each other
         for name in getattr(type(value), "__slots__", ()):
             yield from places_of(getattr(value, name, None), (*path, name))
 
