@@ -147,7 +147,11 @@ def all_batched(values: Iterable[Any]) -> Iterator[Batched]:
 
 def top(values: Iterable[Any]) -> Level | None:
     """Return the highest level among the arguments of a call; None where nothing differs by example."""
-    return max((b.level for b in all_batched(values)), key=lambda level: level.order, default=None)
+    found: Level | None = None
+    for b in all_batched(values):
+        if found is None or b.level.order > found.order:
+            found = b.level
+    return found
 
 
 def of_values(what: str) -> NoReturn:
@@ -430,8 +434,8 @@ class Batched:
     # ------------------------------------------------------------ protocols
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
-        if not keywords and method == "__call__" and ufunc.nout == 1 and ufunc.signature is None:
-            made = _quick(ufunc, self.level, inputs)
+        if not keywords and method == "__call__":
+            made = _quickly(ufunc)(ufunc, self.level, inputs)
             if made is not None:
                 return made
         outs = keywords.get("out", ())
@@ -635,6 +639,31 @@ def _quick(ufunc: Any, level: Level, inputs: tuple[Any, ...]) -> Batched | None:
         return Batched(level, ufunc(*arrays))
     except ValueError:
         return None  # the slower way names the shapes that are seen
+
+
+def _quick_product(matmul: Any, level: Level, inputs: tuple[Any, ...]) -> Batched | None:
+    """Multiply a vector of each example with one matrix: the vectors are the rows of another. None for all else."""
+    a, b = inputs
+    if a.__class__ is Batched and b.__class__ is np.ndarray:
+        rows, matrix, inner = a._array, b, 0
+    elif a.__class__ is np.ndarray and b.__class__ is Batched:
+        rows, matrix, inner = b._array, a, 1
+    else:
+        return None
+    if rows.__class__ is not np.ndarray or not rows.ndim == matrix.ndim == 2 or rows.shape[1] != matrix.shape[inner]:
+        return None
+    return Batched(level, matmul(rows, matrix.T if inner else matrix))
+
+
+def _not_quick(ufunc: Any, level: Level, inputs: tuple[Any, ...]) -> None:
+    """Return None: there is no quicker way."""
+
+
+def _quickly(ufunc: Any) -> Callable[[Any, Level, tuple[Any, ...]], Batched | None]:
+    """Return what calls a ufunc without keywords in the most frequent cases, and returns None in all others."""
+    if ufunc is np.matmul:
+        return _quick_product
+    return _quick if ufunc.signature is None and ufunc.nout == 1 else _not_quick
 
 
 def _call(level: Level, ufunc: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -858,10 +887,10 @@ def _operator(ufunc: Any, reflected: bool = False) -> Callable[[Any, Any], Any]:
     def operate(x: Batched, y: Any) -> Any:
         if not _is_ours(y):
             return NotImplemented
-        made = _quick(ufunc, x.level, (y, x) if reflected else (x, y)) if quick else None
+        made = quick(ufunc, x.level, (y, x) if reflected else (x, y))
         return made if made is not None else ufunc(y, x) if reflected else ufunc(x, y)
 
-    quick = ufunc.signature is None and ufunc.nout == 1
+    quick = _quickly(ufunc)
     return operate
 
 

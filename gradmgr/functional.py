@@ -25,7 +25,7 @@ from gradmgr.manager import GradManager
 from gradmgr.ops.convert import to
 from gradmgr.ops.join import concatenate, stack
 from gradmgr.ops.shape import reshape, transpose
-from gradmgr.vmap import vmap
+from gradmgr.vmap import map_first_axis
 
 __all__ = ["Flattened", "grad", "hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vhp", "vjp"]
 
@@ -649,15 +649,7 @@ def _each(derivative: Callable[[Any], Found], units: Any, vectorize: bool) -> Fo
     if not vectorize:
         columns = zip(*[derivative(unit) for unit in units], strict=True)
         return [None if column[0] is None else _stacked(column) for column in columns]
-    there: list[bool] = []
-
-    def one(unit: Tensor) -> tuple[Tensor, ...]:
-        found = derivative(unit)
-        there[:] = [t is not None for t in found]
-        return tuple([_raised(t) for t in found if t is not None])
-
-    stacks = iter(vmap(one, randomness="same")(wrap(units)))  # func is called once: what it draws is one draw
-    return [next(stacks) if is_there else None for is_there in there]
+    return map_first_axis(derivative, units)
 
 
 def _stacked(parts: Sequence[Any]) -> Any:

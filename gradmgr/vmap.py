@@ -23,7 +23,6 @@ from gradmgr._containers import leaves_of, rebuilt
 from gradmgr._op import Function, linear
 from gradmgr._recorder import (
     Groups,
-    Recorder,
     Stack,
     Watcher,
     current,
@@ -36,7 +35,7 @@ from gradmgr._recorder import (
     watch,
     watchers_of,
 )
-from gradmgr._tensor import Tensor, describe, wrap
+from gradmgr._tensor import Tensor, describe, raw, wrap
 from gradmgr.ops.join import concatenate
 
 __all__ = ["vmap"]
@@ -55,11 +54,12 @@ class _Mapping(Watcher):
 
     follows_backward = False
 
-    def __init__(self, level: Level, depth: int, outer: list[Recorder]) -> None:
+    def __init__(self, size: int, like: Any) -> None:
         super().__init__()
-        self.level = level
-        self.depth = depth
-        self.outer = outer
+        state = current()
+        self.depth = 1 + max([w.depth for w in watchers_of(state) if isinstance(w, _Mapping)], default=0)
+        self.level = Level(size, self.depth, _xp.namespace(innermost(raw(like))))
+        self.outer = recorders(state)
 
     def given(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> tuple[Any, ...]:
         """Replace the inputs that are the same for all examples, where others differ."""
@@ -299,12 +299,8 @@ class _Call:
         self, args: Any, leaves: list[Any], dims: list[Any], kwargs: dict[str, Any], size: int
     ) -> tuple[Any, list[Any], list[Any]]:
         """Run on all these examples; return the form of the results, their leaves, and where the axis stands."""
-        state = current()
-        depth = 1 + max([w.depth for w in watchers_of(state) if isinstance(w, _Mapping)], default=0)
-        first = next(leaf for leaf, dim in zip(leaves, dims, strict=True) if dim is not None)
-        root = _xp.namespace(innermost(first._array if isinstance(first, Tensor) else first))
-        level = Level(size, depth, root)
-        mapping = _Mapping(level, depth, recorders(state))
+        mapping = _Mapping(size, next(leaf for leaf, dim in zip(leaves, dims, strict=True) if dim is not None))
+        level = mapping.level
         inside = [leaf if dim is None else _entered(leaf, level, dim) for leaf, dim in zip(leaves, dims, strict=True)]
         shared = [t for t in (*inside, *leaves_of(kwargs)) if isinstance(t, Tensor) and not holds(t._array, level)]
         before = [(t, snapshot(t, mapping.outer)) for t in shared]
@@ -373,8 +369,7 @@ class _Call:
                 f"vmap({self.name}): out_dims is {place} for a result of shape {y.shape}, without the mapped axis; it "
                 f"must be at least {-y.ndim - 1} and at most {y.ndim}"
             )
-        t = y if isinstance(y, Tensor) else wrap(y)
-        return _leave(t if differs else _share(t, level), level, place % (y.ndim + 1))
+        return _left(y if isinstance(y, Tensor) else wrap(y), level, place % (y.ndim + 1))
 
 
 _MT19937_BYTES = 4 * 624 + 4  # its state in memory: 624 words of 32 bits and a position
@@ -392,6 +387,31 @@ def _state_of_random() -> Any:
     if type(bits).__name__ == "MT19937":
         return ctypes.string_at(bits.ctypes.state_address, _MT19937_BYTES)
     return repr(bits.state)
+
+
+def map_first_axis(func: Callable[[Any], list[Any]], stack: Any) -> list[Any]:
+    """Map a function over the first axis of an array, one that draws no random numbers.
+
+    Args:
+        func: takes an array and returns Tensors, arrays, and None for what there is not.
+        stack: a plain array.
+
+    Returns:
+        What `func` returned, its results stacked along a first axis.
+    """
+    mapping = _Mapping(len(stack), stack)
+    level = mapping.level
+    watch(mapping)
+    try:
+        made = func(batch(stack, level, 0))
+    finally:
+        unwatch(mapping)
+    return [None if y is None else _left(y, level, 0) for y in made]
+
+
+def _left(y: Any, level: Level, place: int) -> Any:
+    differs = holds(raw(y), level)
+    return _leave(y if differs else _share(y, level), level, place)
 
 
 def _entered(leaf: Any, level: Level, dim: int) -> Tensor:

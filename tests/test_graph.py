@@ -11,7 +11,7 @@ import pytest
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, _methods, backward, errors, grad, graph, no_grad, tensor
+from gradmgr import GradManager, Tensor, backward, errors, grad, graph, no_grad, tensor
 from gradmgr.graph import GradientEdge, Node, get_gradient_edge
 
 

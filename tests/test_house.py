@@ -85,6 +85,7 @@ FLOORS = [
     "gradmgr.function",
     "gradmgr._picture",
     "gradmgr.graph",
+    "gradmgr._randomness",
     "gradmgr.checkpoint",
     "gradmgr.anomaly",
     "gradmgr.profiler._flops",

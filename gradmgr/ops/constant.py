@@ -42,6 +42,13 @@ def _has_tensor(a: Any) -> bool:
     return isinstance(a, Tensor) or (a.__class__ in _SEQUENCES and _any(map(_has_tensor, a)))
 
 
+def _tell(args: tuple[Any, ...], name: str, made: Any) -> None:
+    """Let recordings that keep a diary know that what comes out has no history."""
+    for a in args:
+        if isinstance(a, Tensor):
+            cut(a, name, made)
+
+
 _SEQUENCES = frozenset((list, tuple))
 _NO_ARRAYS = frozenset((list, tuple, bool, int, float, complex))
 
@@ -97,9 +104,7 @@ def constant(function: Callable[..., Any], arrays_first: int = 0) -> Callable[..
             arrays = tuple(map(_values, args))
             arrays = (*_beside_each_other(arrays[:arrays_first]), *arrays[arrays_first:])
             made = _results(function(*arrays, **{key: _values(value) for key, value in kwargs.items()}))
-            for a in args:
-                if isinstance(a, Tensor):
-                    cut(a, name, made)
+            _tell(args, name, made)
             return made
         except errors.REJECTIONS as error:
             if isinstance(error, TypeError):

@@ -46,6 +46,8 @@ def _transposed(m: Any) -> Any:
 
 def _matvec(m: Any, v: Any) -> Any:
     """Return m @ v for stacks of matrices and of vectors."""
+    if m.ndim == 2:
+        return matmul.door(m, v)
     return matmul.door(m, expand_dims(v, -1))[..., 0]
 
 
