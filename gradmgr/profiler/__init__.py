@@ -40,8 +40,10 @@ _OF_KINETO = "it is part of Kineto, the library torch's profiler stands on"
 _REFUSED = MappingProxyType(
     {
         "EnforceUnique": _NVPROF,
+        "Kernel": _OF_KINETO,
         "KinetoStepTracker": _OF_KINETO,
         "MemRecordsAcc": _OF_KINETO,
+        "StringTable": _OF_KINETO,
         "kineto_available": _OF_KINETO,
         "load_nvprof": _NVPROF,
         "parse_nvprof_trace": _NVPROF,

@@ -223,6 +223,6 @@ class emit_itt(_Emit):  # noqa: N801  # torch's spelling
             ittapi = importlib.import_module("ittapi")
         except ImportError as error:
             raise errors.MissingDependencyError(
-                "emit_itt needs the ittapi package, which is not installed; install it: pip install ittapi"
+                "emit_itt needs the ittapi package, which is not installed; install gradmgr[itt]"
             ) from error
         return _Itt(ittapi, record_shapes)
