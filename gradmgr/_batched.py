@@ -30,12 +30,13 @@ RULES: dict[Any, Callable[..., Any]] = {}
 class Level:
     """One vmap: how many examples it has, and where it stands among those around it."""
 
-    __slots__ = ("library", "order", "root", "size")
+    __slots__ = ("identity", "library", "order", "root", "size")
 
     def __init__(self, size: int, depth: int, root: Any = np) -> None:
         self.size = size
         self.order = (depth, id(self))  # any order will do that stays
         self.root = root  # NumPy or CuPy
+        self.identity: Any = None  # the array within, where there is one, whose examples are the unit vectors
         self.library = Library(self)
 
 
@@ -652,7 +653,10 @@ def _quick_product(matmul: Any, level: Level, inputs: tuple[Any, ...]) -> Batche
         return None
     if rows.__class__ is not np.ndarray or not rows.ndim == matrix.ndim == 2 or rows.shape[1] != matrix.shape[inner]:
         return None
-    return Batched(level, matmul(rows, matrix.T if inner else matrix))
+    matrix = matrix.T if inner else matrix
+    if rows is level.identity and rows.dtype == matrix.dtype:
+        return Batched(level, matrix.copy("K"))
+    return Batched(level, matmul(rows, matrix))
 
 
 def _not_quick(ufunc: Any, level: Level, inputs: tuple[Any, ...]) -> None:

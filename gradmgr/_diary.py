@@ -14,6 +14,7 @@ from typing import Any
 from gradmgr._listen import Entry, Listener, Place, user_place
 from gradmgr._op import INPUTS
 from gradmgr._recorder import Watcher, is_listening
+from gradmgr._spill import spelled
 from gradmgr._tape import Tape, flat, inputs_of, op_name
 from gradmgr._tensor import Tensor, describe
 from gradmgr._xp import is_array
@@ -139,7 +140,7 @@ def summary(tape: Tape | None) -> str:
     by_op = _totals((op_name(e), share) for e, share in zip(entries, shares, strict=True))
     lines = [
         f"{len(entries)} operations recorded, {len(tape.leaves)} tensors attached; "
-        f"kept for their derivatives: {shown_bytes(sum(shares))} in arrays",
+        f"kept for their derivatives: {spelled(sum(shares))} in arrays",
         *_table("op", by_op),
     ]
     if tape.diary is None:
@@ -179,7 +180,7 @@ def _totals(pairs: Iterable[tuple[str, int]]) -> list[tuple[str, int, int]]:
 def _table(title: str, rows: list[tuple[str, int, int]]) -> list[str]:
     width = max([len(title), *[len(name) for name, _, _ in rows]])
     head = f"{title:<{width}}  {'calls':>7}  {'kept':>10}"
-    return [head, *[f"{name:<{width}}  {count:>7}  {shown_bytes(size):>10}" for name, count, size in rows]]
+    return [head, *[f"{name:<{width}}  {count:>7}  {spelled(size):>10}" for name, count, size in rows]]
 
 
 def _line_of(where: Where) -> str:
@@ -188,16 +189,6 @@ def _line_of(where: Where) -> str:
     place = Place(*where)
     text = place.text()
     return f"{place.file}:{place.line}" + (f"  {text}" if text else "")
-
-
-def shown_bytes(count: int) -> str:
-    """Write a number of bytes in a fitting unit."""
-    size, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if size < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
 # ---------------------------------------------------------------- explain

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from gradmgr import errors
-from gradmgr._diary import shown_bytes
 from gradmgr._listen import Place
 from gradmgr._recorder import current, recorders
+from gradmgr._spill import spelled
 from gradmgr._tape import Tape, flat, inputs_of, op_name
 from gradmgr._tensor import Tensor, describe
 from gradmgr._xp import is_array
 from gradmgr.manager import GradManager
 
 
-class _Box(NamedTuple):
+class _Box:
     """One op or attached tensor."""
 
-    key: str
-    kind: str  # "op", "leaf" or "result"
-    lines: list[str]
-    inputs: list[str]
+    __slots__ = ("inputs", "key", "kind", "lines")
+
+    def __init__(self, key: str, kind: str, lines: list[str], inputs: list[str]) -> None:
+        self.key = key
+        self.kind = kind  # "op", "leaf" or "result"
+        self.lines = lines
+        self.inputs = inputs
 
 
 def to_dot(what: Tensor | Iterable[Tensor] | GradManager) -> str:
@@ -183,7 +186,7 @@ def _lines(tape: Tape, e: tuple[Any, ...], shapes: dict[Any, tuple[Any, Any]]) -
         lines.append(f"{tuple(shape)} {dtype}")
     kept = sum(int(a.nbytes) for a in flat(e[2:]) if is_array(a) and a.ndim > 0)
     if kept:
-        lines.append(f"keeps {shown_bytes(kept)}")
+        lines.append(f"keeps {spelled(kept)}")
     place: Place | None = tape.place_of(e[1])
     if place is not None:
         lines.append(f"{place.file.rpartition('/')[2]}:{place.line}")

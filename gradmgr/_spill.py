@@ -31,7 +31,7 @@ from gradmgr._tensor import raw
 # Buffers smaller than this stay: what they cost to move is more than they take.
 _SMALL = 4096
 
-_FORM = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKMGTP])?(i?)B\s*")
+_FORM = r"\s*(\d+(?:\.\d+)?)\s*([kKMGTP])?(i?)B\s*"
 _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 
 
@@ -43,7 +43,7 @@ def parsed(budget: Any) -> int:
         ValueError: it is negative, or the text says no number of bytes.
     """
     if isinstance(budget, str):
-        found = _FORM.fullmatch(budget)
+        found = re.fullmatch(_FORM, budget)
         if found is None or (found[3] and not found[2]):
             raise ValueError(
                 f"budget={budget!r} is no number of bytes; write it as '2GiB' (of 1024), '500MB' (of 1000), '1.5 GiB', "

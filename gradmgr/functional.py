@@ -25,7 +25,7 @@ from gradmgr.manager import GradManager
 from gradmgr.ops.convert import to
 from gradmgr.ops.join import concatenate, stack
 from gradmgr.ops.shape import reshape, transpose
-from gradmgr.vmap import map_first_axis
+from gradmgr.vmap import map_units
 
 __all__ = ["Flattened", "grad", "hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vhp", "vjp"]
 
@@ -625,31 +625,31 @@ class _Rows:
         y = self._y
         if self._back.tape.known(y) is None:
             return [_no_block(y, x, x.dtype) for x in xs]
-        units = _basis(y)
-        stacks = self._stacked(units)
+        stacks = self._stacked(1)
         if y.dtype.kind == "c":
             stacks = [
                 None if g is None or h is None else g.real + h.real * 1j
-                for g, h in zip(stacks, self._stacked(units * 1j), strict=True)
+                for g, h in zip(stacks, self._stacked(1j), strict=True)
             ]
         return [
             _no_block(y, x, x.dtype) if g is None else _shape_of(g, (*y.shape, *x.shape))
             for g, x in zip(stacks, xs, strict=True)
         ]
 
-    def _stacked(self, units: Any) -> Found:
-        """Return for each input the gradients by these cotangents, along a first axis."""
-        if not len(units):
+    def _stacked(self, factor: complex) -> Found:
+        """Return for each input the gradients by the unit arrays of the output times a factor, along a first axis."""
+        if not self._y.size:
             return [None] * len(self._back.leaves)
-        return _each(lambda u: self._back.pull([self._y], [u]), units, self._vectorize)
+        return _each(lambda u: self._back.pull([self._y], [u]), self._y, factor, self._vectorize)
 
 
-def _each(derivative: Callable[[Any], Found], units: Any, vectorize: bool) -> Found:
-    """Stack what is found for each unit; what is None for one is so for all."""
+def _each(derivative: Callable[[Any], Found], t: Tensor, factor: complex, vectorize: bool) -> Found:
+    """Stack what is found for each unit array of a tensor's shape times a factor; what is None for one is so for all."""
+    units = _basis(t) if factor == 1 else _basis(t) * factor
     if not vectorize:
         columns = zip(*[derivative(unit) for unit in units], strict=True)
         return [None if column[0] is None else _stacked(column) for column in columns]
-    return map_first_axis(derivative, units)
+    return map_units(derivative, units, identity=t.ndim == 1 and factor == 1)
 
 
 def _stacked(parts: Sequence[Any]) -> Any:
@@ -688,13 +688,12 @@ class _Columns:
     def blocks(self) -> Found:
         """Return the Jacobian of each output."""
         x = self._call.xs[self._k]
-        units = _basis(x)
-        if not len(units):
+        if not x.size:
             outs = self._compute([_handle(t) for t in self._call.xs])
             return [_no_block(y, x, y.dtype) for y in outs]
-        stacks = _each(self._pushed, units, self._vectorize)
+        stacks = _each(self._pushed, x, 1, self._vectorize)
         if x.dtype.kind == "c" and any(y.dtype.kind != "c" for y in self._outs):
-            along = _each(self._pushed, units * 1j, self._vectorize)
+            along = _each(self._pushed, x, 1j, self._vectorize)
             stacks = [
                 t if t is None or y.dtype.kind == "c" else t + u * 1j
                 for t, u, y in zip(stacks, along, self._outs, strict=True)

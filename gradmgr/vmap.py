@@ -71,7 +71,10 @@ class _Mapping(Watcher):
         """Check that what depends on the example differs by example: else its gradient would be another one."""
         if result.__class__ is Batched and result.level is self.level:
             return  # most often
-        if not any(holds(t._array if isinstance(t, Tensor) else t, self.level) for t in inputs):
+        for t in inputs:
+            if holds(t._array if isinstance(t, Tensor) else t, self.level):
+                break
+        else:
             return
         for part in result if result.__class__ is tuple else (result,):
             if _xp.is_differentiable(part.dtype) and not holds(part, self.level):
@@ -389,23 +392,26 @@ def _state_of_random() -> Any:
     return repr(bits.state)
 
 
-def map_first_axis(func: Callable[[Any], list[Any]], stack: Any) -> list[Any]:
-    """Map a function over the first axis of an array, one that draws no random numbers.
+def map_units(func: Callable[[Any], list[Any]], units: Any, *, identity: bool) -> list[Any]:
+    """Map a function over the unit arrays of a shape. It is called once: what it draws at random is one draw.
 
     Args:
         func: takes an array and returns Tensors, arrays, and None for what there is not.
-        stack: a plain array.
+        units: a plain array of unit arrays, or multiples, along its first axis.
+        identity: whether it is the identity matrix, the product with which need not be computed.
 
     Returns:
         What `func` returned, its results stacked along a first axis.
     """
-    mapping = _Mapping(len(stack), stack)
+    mapping = _Mapping(len(units), units)
     level = mapping.level
+    level.identity = units if identity else None
     watch(mapping)
     try:
-        made = func(batch(stack, level, 0))
+        made = func(batch(units, level, 0))
     finally:
         unwatch(mapping)
+        level.identity = None  # tensors that live on may hold the level
     return [None if y is None else _left(y, level, 0) for y in made]
 
 

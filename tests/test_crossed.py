@@ -188,6 +188,7 @@ class Machine:
         self.replaying = constants is not None
         self.at = 0
         self.running = False  # an event loop
+        self.swallowed = False  # by a checkpoint, so that there are no nodes
 
     def run(self, body, env):
         for statement in body:
@@ -401,7 +402,7 @@ def do_hook(m, env, s, rng, way):
         return g * 2
 
     if z.requires_grad:
-        kinds = ["tensor", "prehook", "node"] if not m.mapped else ["tensor"]
+        kinds = ["tensor", "prehook", "node"] if not (m.mapped or m.swallowed) else ["tensor"]
         kind = way.choice(kinds)
         if kind == "tensor":
             z.register_hook(doubled)
@@ -496,7 +497,7 @@ def do_threaded(m, env, s, rng, way):
     def work():
         try:
             m.run(s.body, env)
-        except Boom as error:
+        except BaseException as error:
             raised.append(error)
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(work,))
@@ -546,26 +547,38 @@ def do_awaited(m, env, s, rng, way):
 def do_checkpoint(m, env, s, rng, way):
     closed = rng.random() < 0.5
     count = len(env)
+    around = m.forward, m.mapped, True
+
+    def again(made):
+        """Run the body, where the same stands around as the first time."""
+        fuse()
+        now = m.forward, m.mapped, m.swallowed
+        m.forward, m.mapped, m.swallowed = around
+        try:
+            m.run(s.body, made)
+        finally:
+            m.forward, m.mapped, m.swallowed = now
+
     if m.plain:
         made = _fresh(m, env, s.body, closed)
     elif closed:
         inside = env.inside(closed=True)
 
         def closing():
-            fuse()
             made = Env(inside)
             made.low = inside.low
-            m.run(s.body, made)
+            again(made)
             return Env(made)
 
         made = gradmgr.checkpoint(closing, **_options(way))
     else:
 
+        low_before = env.low
+
         def function(*args):
-            fuse()
             made = Env(args)
-            made.low = env.low
-            m.run(s.body, made)
+            made.low = low_before
+            again(made)
             return made[:count], made[count:], made.low
 
         _, new, low = gradmgr.checkpoint(function, *env, **_options(way))
@@ -630,7 +643,7 @@ def _function_of(m, env, body):
     def f(x):
         if not m.plain:
             fuse()
-        return _fresh(m, env, body, closed=True, more=(x,))[-1] + 0.5 * x * x
+        return _fresh(m, env, body, closed=True, more=(x * 1.0,))[-1] + 0.5 * x * x
 
     return f
 
@@ -816,3 +829,285 @@ def _undone():
         return Later(g * 0.5)
 
     return [double, halve]
+
+
+# ---------------------------------------------------------------- whole programs
+
+
+class Case:
+    """A program, and what it is to be differentiated with."""
+
+    def __init__(self, seed):
+        rng = random.Random(seed)
+        self.seed = seed
+        self.forward = rng.random() < 0.2
+        self.second = not self.forward and rng.random() < 0.3
+        self.program = make_body(rng, 3, 1 if self.second else 2, hooks=not self.forward)
+        self.shape = (200, 3) if rng.random() < 0.08 else (3,)  # arrays that a budget moves out, or small ones
+        self.values = [example(rng, self.shape) for _ in range(3)]
+        self.weights = example(rng, self.shape)
+        self.direction = [example(rng, self.shape) for _ in self.values]
+
+    def __repr__(self):
+        return f"seed {self.seed}, {'forward' if self.forward else 'reverse'}\n{told(self.program)}"
+
+    def computed(self, m, leaves):
+        """Run the program; return the result and all variables."""
+        anchor = sum(leaf * leaf for leaf in leaves)
+        env = Env(leaves)
+        m.run(self.program, env)
+        out = anchor
+        for k, t in enumerate(env):
+            out = out + t * math.cos(k)
+        m.kept += [weakref.ref(t) for t in env] + [weakref.ref(_owner(t._array)) for t in env]
+        return out, env
+
+    # ------------------------------------------------------------ plainly
+
+    def plain(self):
+        """Return the value, the gradients, and with `second` those of the gradients along the direction."""
+        m = Machine(self.shape, plain=True)
+        leaves = [tensor(a) for a in self.values]
+        outer, gm = GradManager().attach(leaves), GradManager().attach(leaves)
+        with outer if self.second else contextlib.nullcontext(), gm:
+            out, env = self.computed(m, leaves)
+            gm.backward(out, self.weights)
+            gradients = [leaf.grad for leaf in leaves]
+            found = [out.numpy(), *[t.numpy() for t in env], *[g.numpy() for g in gradients]]
+            if self.second:
+                slope = sum(np.sum(g * v) for g, v in zip(gradients, self.direction, strict=True))
+                for leaf in leaves:
+                    leaf.grad = None
+                outer.backward(slope)
+                found += [leaf.grad.numpy() for leaf in leaves]
+        return found, m.constants
+
+    def numeric(self, constants, step=1e-5):
+        """Return the slope of the weighted result along the direction, by a central difference."""
+
+        def value(t):
+            m = Machine(self.shape, plain=True, constants=constants)
+            leaves = [tensor(a + t * v) for a, v in zip(self.values, self.direction, strict=True)]
+            out, _ = self.computed(m, leaves)
+            return float(numpy.sum(out.numpy() * self.weights))
+
+        return (value(step) - value(-step)) / (2 * step)
+
+    # ------------------------------------------------------------ with the tools
+
+    def way(self):
+        return random.Random(self.seed + 1)
+
+    def crossed(self, setting):
+        """Return what `plain` returns; with forward mode the slope in place of gradients."""
+        m = Machine(self.shape, plain=False, forward=self.forward)
+        setting.kept = m.kept
+        found = self._pushed(m) if self.forward else self._pulled(m, setting)
+        return [numpy.array(a) for a in found]  # what they are views of is to go
+
+    def _pushed(self, m):
+        leaves = [tensor(a) for a in self.values]
+        with forward_ad.dual_level():
+            duals = [forward_ad.make_dual(leaf, v) for leaf, v in zip(leaves, self.direction, strict=True)]
+            out, env = self.computed(m, duals)
+            slope = np.sum(forward_ad.unpack_dual(out).tangent * self.weights)
+            return [out.numpy(), *[t.numpy() for t in env], slope.numpy()]
+
+    def _pulled(self, m, setting):
+        leaves, gm, outer = setting.leaves, setting.gm, setting.outer
+        with outer if self.second else contextlib.nullcontext(), setting.beside(), gm:
+            out, env = self.computed(m, leaves)
+            values = [out.numpy(), *[t.numpy() for t in env]]
+            gradients = setting.differentiate(gm, out, self.weights, leaves)
+            found = [*values, *[g.numpy() for g in gradients]]
+            if self.second:
+                slope = sum(np.sum(g * v) for g, v in zip(gradients, self.direction, strict=True))
+                found += [g.numpy() for g in gradmgr.grad(slope, leaves)]
+        return found
+
+
+def _owner(a):
+    while isinstance(a.base, numpy.ndarray):
+        a = a.base
+    return a
+
+
+class Setting:
+    """Leaves and managers, made once and used for several runs."""
+
+    def __init__(self, case):
+        way = case.way()
+        self.leaves = [tensor(a) for a in case.values]
+        self.values = case.values
+        options = {"with_stack": way.random() < 0.3}
+        if way.random() < 0.3 or len(case.shape) > 1:
+            options |= {"budget": way.choice([0, 5000]), "spill": "disk"}
+        self.gm = GradManager(**options)
+        self.gm.attach(self.leaves, _undone() if way.random() < 0.5 else None)
+        self.outer = GradManager().attach(self.leaves)
+        self.third = GradManager().attach(self.leaves)
+        if way.random() < 0.3:
+            self.gm.register_after_backward_callback(fuse)
+        if way.random() < 0.3:
+            for leaf in self.leaves:
+                leaf.register_hook(lambda g: fuse())
+        self.kept = []
+        self.beside = way.choice([contextlib.nullcontext, lambda: self.third, forward_ad.dual_level])
+        self.differentiate = way.choice([by_backward, by_backward, by_retained, by_grad, by_function, by_method])
+
+    def begin(self):
+        """Give the leaves their values and some `.grad`; return the latter."""
+        for leaf, a in zip(self.leaves, self.values, strict=True):
+            leaf[...] = a
+            leaf.grad = None
+        return [leaf.grad for leaf in self.leaves]
+
+
+def _taken(leaves):
+    gradients = [leaf.grad for leaf in leaves]
+    for leaf in leaves:
+        leaf.grad = None
+    return gradients
+
+
+def by_backward(gm, out, weights, leaves):
+    gm.backward(out, weights)
+    return _taken(leaves)
+
+
+def by_retained(gm, out, weights, leaves):
+    gm.backward(out, weights, retain=True)
+    gm.backward(out, weights)
+    return [g / 2 for g in _taken(leaves)]
+
+
+def by_grad(gm, out, weights, leaves):
+    return gradmgr.grad(out, leaves, weights)
+
+
+def by_function(gm, out, weights, leaves):
+    gradmgr.backward(out, weights, inputs=leaves)
+    return _taken(leaves)
+
+
+def by_method(gm, out, weights, leaves):
+    np.sum(out * weights).backward()
+    return _taken(leaves)
+
+
+# ---------------------------------------------------------------- what must hold afterwards
+
+
+def state():
+    """What a program must leave as it was."""
+    now = _recorder.current()
+    groups = (now.groups, now.everyone, now.watchers) if isinstance(now, _recorder.Stack) else now
+    return (
+        groups,
+        _modes._modes.get(),
+        _listen.listeners(),
+        gradmgr.get_backwarding_grad_manager(),
+        dict(_recorder.crowd._open),
+        len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0,
+    )
+
+
+def is_idle(gm):
+    return not gm._walking and (gm._tape is None or not gm._tape.open)
+
+
+def compare(found, expected, tolerance=1e-9):
+    assert len(found) == len(expected)
+    for k, (one, other) in enumerate(zip(found, expected, strict=True)):
+        scale = max(1.0, float(numpy.max(numpy.abs(other), initial=0)))
+        numpy.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance * scale, err_msg=f"number {k}")
+
+
+def expected_of(case):
+    found, constants = case.plain()
+    if case.forward:
+        *values, a, b, c = found
+        slope = sum(float(numpy.sum(g * v)) for g, v in zip((a, b, c), case.direction, strict=True))
+        found = [*values, numpy.asarray(slope)]
+    return found, constants
+
+
+def check(case):
+    """Run a program in every way, and compare."""
+    before = state()
+    fuse.reset()
+    expected, constants = expected_of(case)
+    if case.seed % 4 == 0:
+        gradients = expected[-1:] if case.forward else expected[-6:-3] if case.second else expected[-3:]
+        slope = gradients[0] if case.forward else sum(numpy.sum(g * v) for g, v in zip(gradients, case.direction))
+        numpy.testing.assert_allclose(slope, case.numeric(constants), rtol=1e-4, atol=1e-5)
+    setting = Setting(case)
+    results = []
+    for _ in range(2):
+        setting.begin()
+        fuse.reset()
+        results.append(case.crossed(setting))
+        total = fuse.count
+        assert state() == before
+        assert is_idle(setting.gm)
+        assert is_idle(setting.outer)
+        assert not _alive(setting)
+    compare(results[0], expected)
+    for one, other in zip(*results, strict=True):
+        numpy.testing.assert_array_equal(one, other)
+    fail(case, setting, before, total)
+    setting.begin()
+    fuse.reset()
+    for one, other in zip(results[0], case.crossed(setting), strict=True):
+        numpy.testing.assert_array_equal(one, other)
+
+
+def fail(case, setting, before, total):
+    """Let the program fail somewhere; nothing must have changed but what it wrote to."""
+    rng = random.Random(case.seed + 2)
+    for at in [rng.randint(1, total), rng.randint(total // 2, total)]:
+        setting.begin()
+        grads = []
+        for leaf in setting.leaves:
+            leaf.grad = tensor(numpy.ones(case.shape))
+            grads.append(leaf.grad)
+        fuse.reset(at)
+        try:
+            case.crossed(setting)
+        except Boom:
+            pass
+        else:
+            raise AssertionError(f"no failure at {at} of {total}")
+        fuse.reset()
+        assert state() == before, f"failed at {at} of {total}"
+        assert all(gm is None or is_idle(gm) for gm in (setting.gm, setting.outer, setting.third))
+        for leaf, g in zip(setting.leaves, grads, strict=True):
+            if setting.differentiate not in (by_retained,):
+                assert leaf.grad is g or leaf.grad is None
+                numpy.testing.assert_array_equal(g.numpy(), 1.0)
+
+
+def _alive(setting):
+    """Return what lives of what a run kept, the leaves aside."""
+    own = {id(leaf) for leaf in setting.leaves} | {id(_owner(leaf._array)) for leaf in setting.leaves}
+    return [ref for ref in setting.kept if ref() is not None and id(ref()) not in own]
+
+
+@pytest.fixture
+def uncollected():
+    """Nothing is to wait for the garbage collector."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_random_programs_cross_the_tools(block, uncollected):
+    for seed in range(block * 20, block * 20 + 20):
+        case = Case(seed)
+        try:
+            check(case)
+        except Exception as error:
+            error.add_note(repr(case))
+            raise

@@ -48,8 +48,8 @@ def test_by_line_with_stack():
             y = gnp.tanh(y)  # three times
         lines = gm.summary().splitlines()
     (row,) = [line for line in lines if "# three times" in line]
-    assert row.split()[-3:] == ["3", "23.4", "KiB"]
-    assert any("y = gnp.exp(x)" in line and "7.8 KiB" in line for line in lines)
+    assert row.split()[-3:] == ["3", "23.44", "KiB"]
+    assert any("y = gnp.exp(x)" in line and "7.812 KiB" in line for line in lines)
 
 
 def test_by_line_under_anomaly_detection():
