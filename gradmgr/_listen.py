@@ -7,6 +7,7 @@ list of this kind, whose `append` asks the listeners first; every other tape pay
 from __future__ import annotations
 
 import sys
+import threading
 from contextvars import ContextVar
 from types import CodeType, FrameType
 from typing import Any
@@ -59,18 +60,20 @@ class Heard(list[Any]):
     appends there is moved here before anything that can depend on it.
     """
 
-    __slots__ = ("_before", "tape")
+    __slots__ = ("_before", "_moving", "tape")
 
     def __init__(self, entries: list[Any], tape: Any) -> None:
         super().__init__()
         self.tape = tape
         self._before = entries
+        self._moving = threading.Lock()
 
     def catch_up(self) -> None:
-        """Move here what stands in the list that was there before."""
-        late = self._before[:]
-        del self._before[: len(late)]
-        self.extend(late)
+        """Move here what stands in the list that was there before; it is empty only when all of it stands here."""
+        with self._moving:
+            late = self._before[:]
+            self.extend(late)
+            del self._before[: len(late)]
 
     def append(self, e: Entry) -> None:
         if self._before:

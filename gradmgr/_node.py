@@ -10,7 +10,7 @@ import numpy as np
 from gradmgr import _xp, errors
 from gradmgr._hooks import Hook, Hooks, RemovableHandle, ValueHooks, check_hook, hooked_leaf, leaf_hooks_of
 from gradmgr._op import INPUTS
-from gradmgr._recorder import current, recorders
+from gradmgr._recorder import crowd, current, recorders
 from gradmgr._tape import Entry, Tape, op_name
 from gradmgr._tensor import Tensor, describe, wrap
 
@@ -73,10 +73,10 @@ def hooks_on(tape: Tape, mark: Any) -> ValueHooks:
 def retain(t: Tensor) -> None:
     """Let the tapes on which a tensor is a result write its gradient to `.grad`, as the tensor is then."""
     for tape in tapes_with_result(t):
-        retaining = tape.noted().retaining
-        if not any(ref() is t for ref in retaining):
-            retaining[:] = [ref for ref in retaining if ref() is not None]
-            retaining.append(weakref.ref(t))
+        notes = tape.noted()
+        with crowd.lock:  # replaced, not changed: other threads may look through it
+            if not any(ref() is t for ref in notes.retaining):
+                notes.retaining = [*[ref for ref in notes.retaining if ref() is not None], weakref.ref(t)]
 
 
 def retains(t: Tensor) -> bool:
@@ -255,7 +255,8 @@ def entry_of(tape: Tape, mark: Any) -> Entry | None:
         now = list(entries)
         notes.index.update({id(e[1]): k for k, e in enumerate(now[start:], start) if e is not None})
         notes.indexed = len(now)
-    return _look(entries, notes.index.get(id(mark)), mark)
+    # Not found, or another thread, too, makes the index anew.
+    return next((e for e in reversed(now) if e is not None and e[1] is mark), None)
 
 
 def _look(entries: list[Any], at: int | None, mark: Any) -> Entry | None:

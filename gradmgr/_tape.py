@@ -6,6 +6,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any
 
 from gradmgr import errors
@@ -18,6 +19,7 @@ from gradmgr._recorder import (
     Watcher,
     above,
     beside,
+    crowd,
     current,
     during,
     is_free,
@@ -232,9 +234,13 @@ class Tape(Recorder):
 
     def noted(self) -> Notes:
         """Return the notes, made when first asked for."""
-        if self.notes is None:
-            self.notes = Notes()
-        return self.notes
+        notes = self.notes
+        if notes is None:
+            with crowd.lock:  # threads that share the tape share its notes
+                notes = self.notes
+                if notes is None:
+                    notes = self.notes = Notes()
+        return notes
 
     # ------------------------------------------------------------ forgetting
 
@@ -280,9 +286,11 @@ class Tape(Recorder):
 
     def spoil(self, array: Any) -> None:
         """Make every entry that keeps a value in this memory raise when it is used."""
-        for k, e in enumerate(self.entries):
-            if any(is_array(kept) and shares_memory(kept, array) for kept in flat(e[2:])):
-                self.entries[k] = ("stale", e[1], INPUTS[e[0]](e), e[0])
+        with nullcontext() if self.walking == threading.get_ident() else self._sweeping:  # which moves entries
+            entries = self.entries
+            for k, e in enumerate(entries):
+                if any(is_array(kept) and shares_memory(kept, array) for kept in flat(e[2:])):
+                    entries[k] = ("stale", e[1], INPUTS[e[0]](e), e[0])
 
     def nbytes(self) -> int:
         """Return the bytes of the distinct arrays that entries keep."""
@@ -339,15 +347,22 @@ class Tape(Recorder):
         recorded = create_graph or (self.below is not None and bool(recorders(self.below)))
         owned: Owned = _NotOwned() if recorded else set()
         now = current()
-        state = above(self.below, self) if create_graph else self.below
-        with self._sweeping, during(beside(state, now)):  # nobody must sweep meanwhile
+        # Nobody else in sight: the common case, which asks no further.
+        alone = now is self and not (create_graph or wanted is not None or self.notes or self.listeners or listeners())
+        state = self.below if alone else beside(above(self.below, self) if create_graph else self.below, now)
+        with self._sweeping, during(state):  # nobody must sweep meanwhile
+            if not self.open:
+                raise errors.RecordingError(
+                    "backward(): while it waited for its turn, another thread released the manager, or called backward() "
+                    "of it without retain=True, which frees the history"
+                )
             if self.entries.__class__ is Heard:
                 self.entries.catch_up()
             entries = list(self.entries) if retain or create_graph else self.entries
             if wanted is not None:
                 entries, all_of_them = _leading_to(wanted, entries), entries
                 all_of_them.clear()  # or memory would not fall as the walk goes
-            pull = self._puller(now, create_graph, wanted)
+            pull = _pull_all if alone else self._puller(now, create_graph, wanted)
             self.walking = threading.get_ident()
             try:
                 for mark, dy in seeds:

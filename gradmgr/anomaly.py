@@ -108,7 +108,10 @@ class detect_anomaly:  # noqa: N801  # torch's spelling
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._set.pop().__exit__(kind, error, traceback)
+        here = listeners()  # threads and tasks may share this object: end what was set in this context
+        mine = next((each for each in reversed(self._set) if each._mine in here), self._set[-1])
+        self._set.remove(mine)
+        mine.__exit__(kind, error, traceback)
 
 
 def _present() -> _Anomalies | None:

@@ -415,7 +415,7 @@ class GradManager(_Recording):
             _turns.give(turn)
             self._walking = False
             _backwarding.reset(token)
-            if self._release_after:
+            if self._release_after and self._tape is tape:  # and not one that another thread began
                 self.release()
         if chains is not None:
             for t in reached:

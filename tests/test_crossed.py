@@ -201,8 +201,8 @@ class Machine:
         globals()[f"do_{s.name}"](self, env, s, semantics, ways)
 
     def add(self, env, t):
-        """Append a value, made small where it is not."""
-        env.append(np.tanh(t) if numpy.any(numpy.abs(_peeked(t)) > 3) else t)
+        """Append a value, made small."""
+        env.append(3 * np.tanh(t / 3))
 
     def constant(self, t):
         if self.replaying:
@@ -212,14 +212,6 @@ class Machine:
             value = t.numpy().copy()
             self.constants.append(value)
         return tensor(value)
-
-
-def _peeked(t):
-    """Return the values of a tensor, of all examples: what only a test may look at."""
-    a = t._array
-    while hasattr(a, "level"):
-        a = a._array
-    return a
 
 
 def example(rng, shape):
