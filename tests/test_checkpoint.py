@@ -549,6 +549,54 @@ def test_hooks_on_the_argument_hung_up_inside_are_called_once():
     assert run(checkpoint) == run(plain)
 
 
+@pytest.mark.parametrize("retained", [False, True])
+def test_hooks_hung_up_inside_where_there_are_no_others(retained):
+    """The walk meets the first of them in the second run, within a checkpoint or within one in one."""
+
+    def run(call):
+        x, seen = tensor([1.0, 2.0]), []
+        gm = GradManager().attach(x)
+
+        def inner(a):
+            h = gnp.sin(a)
+            h.register_hook(lambda g: seen.append(g.tolist()) or g * 10)
+            return h * a
+
+        def function(a):
+            h = call(inner, a)
+            h.register_hook(lambda g: g * 2)
+            return gnp.cos(h)
+
+        with gm:
+            y = call(function, x).sum() + (x * x).sum()
+            gm.backward(y, retain=retained)
+            if retained:
+                gm.backward(y)
+        return seen, x.grad.tolist()
+
+    assert run(checkpoint) == run(plain)
+    assert run(plain)[0]
+
+
+def test_a_hook_changes_nothing_of_what_a_checkpoint_within_keeps():
+    """Of the inner one nobody holds a value, the second time neither."""
+    x = tensor([1.0, 2.0])
+    gm = GradManager().attach(x)
+
+    def inner(a):
+        return gnp.cos(a).tolist()
+
+    def function(a):
+        checkpoint(inner, a)
+        z = gnp.sin(a)
+        z.register_hook(lambda g: g * 2)
+        return z
+
+    with gm:
+        gm.backward(checkpoint(function, x).sum())
+    np.testing.assert_allclose(x.grad.numpy(), 2 * np.cos([1.0, 2.0]))
+
+
 def test_gradients_for_what_is_inside():
     def run(call):
         x, kept = tensor([1.0, 2.0]), []
@@ -1066,6 +1114,27 @@ def test_per_example_gradients():
         return vmap(slope)(tensor(SQUARES[0])).numpy()
 
     assert_same([per_example(checkpoint)], [per_example(plain)])
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_inside_vmap_for_a_manager_outside(depth):
+    """What vmap does to values that are the same for all examples is done again."""
+
+    def run(call):
+        w, x = tensor(SQUARES[0]), tensor(np.stack([SQUARES[1], SQUARES[0]]))
+
+        def one(row):
+            return call(lambda a: gnp.sin(a @ w[0] + 1j * (w[1] * w[2])).imag * w[0], row)
+
+        mapped = one
+        for _ in range(depth):
+            mapped = vmap(mapped)
+        gm = GradManager().attach([w, x])
+        with gm:
+            gm.backward(mapped(x if depth == 2 else x[0]).sum())
+        return w.grad.numpy(), x.grad.numpy()
+
+    assert_same(run(checkpoint), run(plain))
 
 
 # ---------------------------------------------------------------- CuPy's random numbers

@@ -262,6 +262,31 @@ def test_a_network_by_loops_over_rows(vectorize: bool, strategy: str) -> None:
 
 
 @each_way
+def test_products_with_unit_vectors_give_memory_of_their_own(vectorize: bool, strategy: str) -> None:
+    """Where they stand for what they would give: of any dtype and layout, once, twice, and written to."""
+    x, w = tensor([1.0, -2.0, 0.5]), np.asfortranarray(A)
+    for f, expected in (
+        (lambda x: x @ A, A.T),
+        (lambda x: A.T @ x, A.T),
+        (lambda x: x @ w[:, ::-1], A.T[::-1]),
+        (lambda x: x @ A.astype(np.float32), A.astype(np.float32).T),
+        (lambda x: x @ A.astype(complex), A.T.astype(complex)),
+        (lambda x: x @ np.arange(12).reshape(3, 4), np.arange(12).reshape(3, 4).T),
+        (lambda x: x @ A + 2 * (x @ A) * 3, 7 * A.T),
+        (lambda x: x @ tensor(A), A.T),
+        (lambda x: x * 1.0 @ A, A.T),
+        (lambda x: x, np.eye(3)),
+    ):
+        made = jacobian(f, x, vectorize=vectorize, strategy=strategy)
+        np.testing.assert_allclose(made.numpy(), expected, rtol=1e-14)
+        before = A.copy()
+        made += 1
+        made[0] = 5
+        np.testing.assert_array_equal(A, before)
+        np.testing.assert_array_equal(w, before)
+
+
+@each_way
 def test_functions_that_write_in_place(vectorize: bool, strategy: str) -> None:
     def func(x: Any) -> Any:
         y = gnp.zeros(3)

@@ -986,6 +986,19 @@ def test_a_write_of_ours_never_spoils():
     np.testing.assert_array_equal(x.grad.numpy(), [3.0, 4.0])
 
 
+def test_increment_version_takes_any_iterable_and_nothing_else():
+    buffer, x = np.array([2.0]), tensor([3.0])
+    gm = GradManager().attach(x)
+    with gm:
+        y = x * buffer
+        with pytest.raises(TypeError, match="increment_version takes Tensors and arrays.*found int"):
+            graph.increment_version([buffer, 5])
+        gm.backward(y, retain=True)  # nothing was noted
+        graph.increment_version(b for b in [buffer])
+        with pytest.raises(errors.StaleValueError):
+            gm.backward(y)
+
+
 def test_increment_version_reaches_nested_managers():
     a = np.array([5.0])
     x = tensor([1.0])

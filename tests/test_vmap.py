@@ -430,6 +430,58 @@ def test_per_sample_gradients() -> None:
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_per_sample_gradients_of_many_numbers(dtype: str) -> None:
+    """Large arrays take other roads: outer products, and choices beside a number."""
+    random = np.random.default_rng(4)
+    x, u = (tensor(random.normal(size=(20, n)).astype(dtype)) for n in (30, 700))
+    w = tensor(random.normal(size=(30, 700)).astype(dtype))
+
+    def f(w: Tensor, x: Tensor, u: Tensor) -> Any:
+        h = x @ w
+        return (gnp.where(h.real > 0, h, 0.0).real * u.real).sum() + gnp.maximum(h.real, -0.5).sum()
+
+    found = vmap(grad_of(f), (None, 0, 0))(w, x, u)
+    expected = [grad_of(f)(w, x[k], u[k]).numpy() for k in range(20)]
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5 if dtype == "float32" else 1e-13)
+
+
+def test_large_products_of_columns_and_rows() -> None:
+    random = np.random.default_rng(5)
+    a, b = random.normal(size=(20, 30, 1)), random.normal(size=(20, 1, 40))
+    a[0, 0], a[1, 1], b[0, 0, 0], b[1] = np.inf, -1, 0, 0
+    with np.errstate(invalid="ignore"):
+        for dtype in (np.float32, np.complex64, np.int32):
+            for kinds in ((np.float64, np.float64), (dtype, dtype), (dtype, np.float64), (np.float64, dtype)):
+                p, q = a.astype(kinds[0]), b.astype(kinds[1])
+                made = vmap(lambda p, q: p @ q)(tensor(p), tensor(q)).numpy()
+                assert made.dtype == (p * q).dtype
+                np.testing.assert_array_equal(made, p * q)
+        made = vmap(lambda a, b: a * b)(tensor(a), tensor(b)).numpy()
+        np.testing.assert_array_equal(made, a * b)
+        np.testing.assert_array_equal(np.signbit(made), np.signbit(a * b))
+        np.testing.assert_array_equal(vmap(lambda a: a @ tensor(b[0]))(tensor(a)).numpy(), a * b[0])
+    with pytest.raises(ValueError, match=r"shapes \(30, 1\) and \(2, 40\) do not fit"):
+        vmap(lambda a, b: a @ b)(tensor(a), tensor(np.zeros((20, 2, 40))))
+
+
+def test_large_choices_beside_a_number() -> None:
+    x = np.random.default_rng(6).normal(size=(20, 600))
+    for dtype in (np.float32, np.float64, np.complex64, np.int64):
+        a = x.astype(dtype)
+        for f in (
+            lambda t: gnp.where(t.real > 0, t, 0.0),
+            lambda t: gnp.where(t.real > 0, -0.0, t),
+            lambda t: gnp.where(t.real > 0, t, 1.5),
+            lambda t: gnp.where(t.real[0] > 0, t, 0.0),
+        ):
+            found, expected = vmap(f)(tensor(a)).numpy(), np.stack([f(row) for row in a])
+            assert found.dtype == expected.dtype
+            np.testing.assert_array_equal(found, expected)
+            np.testing.assert_array_equal(np.signbit(found.real), np.signbit(expected.real))
+
+
 def test_a_manager_of_its_own_inside() -> None:
     w, x, y = problem()
 
