@@ -643,10 +643,13 @@ def _quick(ufunc: Any, level: Level, inputs: tuple[Any, ...]) -> Batched | None:
 
 
 def _quick_product(matmul: Any, level: Level, inputs: tuple[Any, ...]) -> Batched | None:
-    """Multiply a vector of each example with one matrix: the vectors are the rows of another. None for all else."""
+    """Multiply a vector of each example with one matrix, or a column with a row; None for all else."""
     a, b = inputs
+    if a.__class__ is b.__class__ is Batched and a.level is b.level:
+        made = _column_times_row(a._array, b._array)
+        return None if made is None else Batched(level, made)
     if a.__class__ is Batched and b.__class__ is np.ndarray:
-        rows, matrix, inner = a._array, b, 0
+        rows, matrix, inner = a._array, b, 0  # the vectors of all examples are the rows of a matrix
     elif a.__class__ is np.ndarray and b.__class__ is Batched:
         rows, matrix, inner = b._array, a, 1
     else:
@@ -657,6 +660,19 @@ def _quick_product(matmul: Any, level: Level, inputs: tuple[Any, ...]) -> Batche
     if rows is level.identity and rows.dtype == matrix.dtype:
         return Batched(level, matrix.copy("K"))
     return Batched(level, matmul(rows, matrix))
+
+
+def _column_times_row(p: Any, q: Any) -> Any:
+    """Return p @ q for a column and a row of each example, None where they are not."""
+    if not p.ndim == q.ndim == 3 or not p.shape[2] == q.shape[1] == 1 or p.dtype.kind not in "fc":
+        return None
+    large = p.shape[1] * q.size > _FEW and len(p) == len(q)
+    if large and p.__class__ is q.__class__ is np.ndarray and p.dtype == q.dtype and p.dtype.kind == "f":
+        return np.einsum("kij,kjl->kil", p, q)  # 3/4 of multiply's time
+    return np.multiply(p, q)
+
+
+_FEW = 10_000  # elements, above which einsum is the quicker
 
 
 def _not_quick(ufunc: Any, level: Level, inputs: tuple[Any, ...]) -> None:

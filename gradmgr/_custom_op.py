@@ -13,7 +13,7 @@ from gradmgr._batched import Batched
 from gradmgr._custom import declared, input_facts, third
 from gradmgr._elementwise import conj_of
 from gradmgr._function import called, is_listened_to, is_numeric
-from gradmgr._op import FACTS, INPUTS, LINKS, PULLS, Rule, parameters, reads
+from gradmgr._op import FACTS, INPUTS, LINKS, NAMES, PULLS, Rule, parameters, reads
 from gradmgr._tensor import Tensor, describe, raw
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -303,4 +303,5 @@ _CUSTOM = "custom_op"
 PULLS[_CUSTOM] = lambda e, g, grads, owned: e[5].made.pull(e[:5], g, grads, owned)
 INPUTS[_CUSTOM] = third
 FACTS[_CUSTOM] = input_facts
+NAMES[_CUSTOM] = lambda e: e[5].name
 LINKS[_CUSTOM] = lambda e, to: (_CUSTOM, *e[5].made.link(e[:5], to)[1:], e[5])

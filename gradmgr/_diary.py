@@ -33,7 +33,7 @@ class Diary:
     """
 
     def __init__(self, tape: Tape) -> None:
-        # (op, result, inputs, where). Beside ops: "=" gives an attached tensor its mark, "x" begins what cuts
+        # (op, result, inputs, where). Beside ops: "=" gives an attached tensor its mark, "!" begins what cuts
         # its input off, ">" is a write in place.
         self.log: list[tuple[str, int, tuple[int, ...], Where]] = []
         self.uses: dict[int, tuple[weakref.ref[Tensor], str, Where]] = {}  # first uses of tensors nobody knew
@@ -54,7 +54,7 @@ class Diary:
         if mark is None:
             return
         where = user_place()
-        self.log.append(("x" + what, 0, (id(mark),), where))
+        self.log.append(("!" + what, 0, (id(mark),), where))
         self.cuts.append((weakref.ref(result) if isinstance(result, Tensor) else None, what, where))
 
     def rebound(self, t: Tensor, mark: Any) -> None:
@@ -100,7 +100,7 @@ class Tracing(Listener):
 
     def hear(self, tape: Tape, e: Entry) -> Entry:
         # Frames above: this one, the list's append, the op's.
-        tape.diary.log.append((e[0], id(e[1]), tuple(map(id, INPUTS[e[0]](e))), user_place(4)))
+        tape.diary.log.append((op_name(e), id(e[1]), tuple(map(id, INPUTS[e[0]](e))), user_place(4)))
         return e
 
 
@@ -134,7 +134,7 @@ def summary(tape: Tape | None) -> str:
     """Say what a tape keeps, in bytes, by op and, where it has a diary, by line."""
     if tape is None or not tape.open:
         return "This GradManager is idle: it keeps nothing."
-    entries = list(tape.entries)
+    entries = [e for e in list(tape.entries) if e[0] != "result"]  # one of several of an op, keeps nothing
     shares = _shares(entries)
     places = {} if tape.diary is None else {made: where for _, made, _, where in tape.diary.log}
     by_op = _totals((op_name(e), share) for e, share in zip(entries, shares, strict=True))
@@ -209,7 +209,8 @@ class _Replay:
         self.latest = latest
 
     def op(self, step: int) -> str:
-        return self.diary.log[step][0]
+        op, of = self.diary.log[step][0], self.inputs[step]
+        return self.op(of[0]) if op == "result" and of else op  # one of several: their op's
 
     def at(self, step: int) -> str:
         return _at(self.diary.log[step][3])
@@ -264,7 +265,7 @@ def _from_diary(called: str, t: Tensor, replay: _Replay, starts: list[int], reco
     start, seeds = starts[-1], replay.diary.seeds
     reached = replay.from_here(start)
     used = [step for step in sorted(reached) if step != start]
-    computed = [step for step in used if replay.op(step)[0] not in "x>"]
+    computed = [step for step in used if replay.op(step)[0] not in "!>"]
     written = [step for step in used if replay.op(step) == ">" and replay.inputs[step] == [start]]
     if seeds is not None and seeds & reached:
         return _reached(called, t, replay, computed, written)
@@ -278,7 +279,7 @@ def _from_diary(called: str, t: Tensor, replay: _Replay, starts: list[int], reco
         )
     if written and not computed:
         found.append(f"it was overwritten at {replay.at(written[0])} before anything was computed from it.")
-    cuts = [step for step in used if replay.op(step)[0] == "x"]
+    cuts = [step for step in used if replay.op(step)[0] == "!"]
     found += [f"what was computed from it was cut by {replay.op(k)[1:]} at {replay.at(k)}." for k in cuts[-3:]]
     if len(found) == 1 and not computed:
         found.append("nothing was computed from it in the recording.")
@@ -290,7 +291,7 @@ def _from_diary(called: str, t: Tensor, replay: _Replay, starts: list[int], reco
         )
     if seeds is None:
         found.append("backward() has not run yet." if recording else "the recording was released without a backward().")
-    return " ".join(found)
+    return f"{found[0]} {'; '.join([reason.removesuffix('.') for reason in found[1:]])}."
 
 
 def _reached(called: str, t: Tensor, replay: _Replay, computed: list[int], written: list[int]) -> str:

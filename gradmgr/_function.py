@@ -18,7 +18,7 @@ from gradmgr import _xp, errors
 from gradmgr._batched import Level, holds, share, top
 from gradmgr._custom import Result, input_facts, third
 from gradmgr._inplace import as_type
-from gradmgr._op import FACTS, INPUTS, LINKS, PULLS, Grads, Link, Op, Owned, accumulate
+from gradmgr._op import FACTS, INPUTS, LINKS, NAMES, PULLS, Grads, Link, Op, Owned, accumulate
 from gradmgr._recorder import (
     Recorder,
     Stack,
@@ -922,5 +922,6 @@ PULLS["Function"] = _pull
 INPUTS["Function"] = third
 FACTS["Function"] = input_facts
 LINKS["Function"] = _link
+NAMES["Function"] = lambda e: e[-1].name
 PULLS["Function.unseen"] = _pull_unseen
 INPUTS["Function.unseen"] = third

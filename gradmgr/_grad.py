@@ -24,6 +24,7 @@ def grad(
     grad_outputs: Any = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
+    only_inputs: bool = True,
     allow_unused: bool | None = None,
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
@@ -40,6 +41,7 @@ def grad(
         grad_outputs: Tensors or arrays of the shapes of `outputs`; None where an output is one real number.
         retain_graph: keep the history and go on recording; with `create_graph` it is kept in any case.
         create_graph: record the derivative in the same history, so that it can be differentiated.
+        only_inputs: True, for torch's sake; to write `.grad` of everything else, call `backward`.
         allow_unused: give None for an input that no output depends on, instead of an error.
         is_grads_batched: each of `grad_outputs` has a further first axis, of vectors to weight with; so have
             the results. The history is walked once for all of them.
@@ -50,7 +52,7 @@ def grad(
 
     Raises:
         RuntimeError: no recording manager knows an output or an input; an input is unused.
-        TypeError, ValueError: `grad_outputs` does not fit in number, shape or dtype.
+        TypeError, ValueError: `grad_outputs` does not fit in number, shape or dtype; `only_inputs` is False.
 
     >>> import gradmgr
     >>> x = gradmgr.tensor(3.0)
@@ -60,6 +62,8 @@ def grad(
     >>> slope, curvature
     (Tensor(27.), Tensor(18.))
     """
+    if not only_inputs:
+        raise ValueError("grad: only_inputs=False is gone; backward() adds to the .grad of all that is attached")
     if materialize_grads and allow_unused is False:
         raise ValueError("grad: materialize_grads=True gives zeros for unused inputs; allow_unused=False forbids them")
     ys, xs = _listed(outputs, "grad", "outputs"), _listed(inputs, "grad", "inputs")
@@ -262,8 +266,14 @@ def _who_knows(ys: list[Tensor], asked: str) -> tuple[Tape, GradManager]:
         raise errors.NotRecordedError(
             f"{asked}: no one manager knows all {len(ys)} outputs; compute them under the same recording"
         )
+    if not tapes:
+        raise errors.NotRecordedError(
+            f"{asked}: no manager records here, so nothing is known of output number {unknown}, "
+            f"{describe(ys[unknown])}; compute it and call {asked} in one `with gm:`, in one thread or task; an "
+            "earlier backward or grad ends the recording, unless with retain_graph=True"
+        )
     raise errors.NotRecordedError(
-        f"{asked}: none of the {len(tapes)} managers that record here knows output number {unknown}, "
+        f"{asked}: no manager that records here knows output number {unknown}, "
         f"{describe(ys[unknown])}; it must be computed, between record() and release(), from what is attached: not "
         "before, not under no_grad(), and not through detach() or an integer"
     )

@@ -104,6 +104,8 @@ def _pull_getitem(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> Non
     if h is None:
         claim(grads, owned, mark, scatter(g, shape, index))
     elif mark in owned and shape and not isinstance(h, Tensor):
+        if g.__class__ is Tensor:  # that nobody records, under vmap
+            g = g._array
         if _batched.is_batched(g):
             h = grads[mark] = _batched.spacious(h, index, g)
         add_at(h, index, g)

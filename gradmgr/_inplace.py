@@ -87,7 +87,7 @@ def _pull(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
         return
     if not (m in owned and shape):
         g = copied(g)
-    elif not isinstance(g, Tensor) and j is not None and grads[j].base is not None:
+    elif not isinstance(g, Tensor) and j is not None and raw(grads[j]).base is not None:
         grads[j] = grads[j].copy()  # what v receives must not be a view of what is zeroed now
     try:
         g[index] = 0

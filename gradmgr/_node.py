@@ -171,11 +171,11 @@ class Node:
             raise errors.RecordingError(f"{self!r}.variable: the tensor was detached from its manager")
         return t
 
-    def register_hook(self, hook: Hook) -> RemovableHandle:
-        """Call `hook(grad_inputs, grad_outputs)` in each backward when the operation's derivative is computed.
+    def register_hook(self, fn: Hook) -> RemovableHandle:
+        """Call `fn(grad_inputs, grad_outputs)` in each backward when the operation's derivative is computed.
 
         Args:
-            hook: takes two tuples: the gradients that go to the distinct tracked operands (an operand that stands
+            fn: takes two tuples: the gradients that go to the distinct tracked operands (an operand that stands
                 there twice has one, its total), and those that came for the results, None where there is none.
                 It returns None, or a tuple to go on in place of the first, where None lets nothing flow.
 
@@ -183,18 +183,18 @@ class Node:
             A handle with `remove()`.
 
         Raises:
-            TypeError: `hook` cannot be called; in backward, it gave something that is no such tuple.
+            TypeError: `fn` cannot be called; in backward, it gave something that is no such tuple.
             RuntimeError: the history is freed; the node is an attached tensor.
         """
-        return RemovableHandle([self._hooks("register_hook", hook).after.add(hook)])
+        return RemovableHandle([self._hooks("register_hook", fn).after.add(fn)])
 
-    def register_prehook(self, hook: Hook) -> RemovableHandle:
-        """Call `hook(grad_outputs)` in each backward before the operation's derivative is computed.
+    def register_prehook(self, fn: Hook) -> RemovableHandle:
+        """Call `fn(grad_outputs)` in each backward before the operation's derivative is computed.
 
         The hooks of its results' tensors come first, and what `retain_grad` keeps is what they made.
 
         Args:
-            hook: takes a tuple of the gradients that came for the results, None where there is none. It
+            fn: takes a tuple of the gradients that came for the results, None where there is none. It
                 returns None, or a tuple to go on in their place, where None lets nothing flow.
 
         Returns:
@@ -203,7 +203,7 @@ class Node:
         Raises:
             TypeError, RuntimeError: as `register_hook`.
         """
-        return RemovableHandle([self._hooks("register_prehook", hook).before.add(hook)])
+        return RemovableHandle([self._hooks("register_prehook", fn).before.add(fn)])
 
     def _hooks(self, asked: str, hook: Any) -> ValueHooks:
         check_hook(hook, f"Node.{asked}")
@@ -287,7 +287,8 @@ def edge_to(tape: Tape, mark: Any) -> GradientEdge:
 def _passed(asked: str) -> errors.RecordingError:
     return errors.RecordingError(
         f"{asked}: this part of the history was freed as backward() passed through it; ask before backward(), or pass "
-        "retain=True"
+        "retain=True. Or it is computed by a checkpointed function that is running: what that does is not kept; ask "
+        "for the node of its results afterwards"
     )
 
 

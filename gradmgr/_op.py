@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradmgr import _xp, errors
+from gradmgr._batched import is_batched
 from gradmgr._recorder import Stack, current
 from gradmgr._tensor import Tensor, wrap
 
@@ -54,6 +55,8 @@ FACTS: dict[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {}
 # The entry with what it keeps passed through a Link, for derivatives that are recorded on the tape itself.
 # A code that keeps nothing but constants has none.
 LINKS: dict[str, Callable[[tuple[Any, ...], Link], tuple[Any, ...]]] = {}
+# What to call an entry whose code is not the op's name: one of the user's own operations.
+NAMES: dict[str, Callable[[tuple[Any, ...]], str]] = {}
 
 
 def enroll(op: Op) -> Op:
@@ -101,13 +104,19 @@ def accumulate(grads: Grads, owned: Owned, mark: Any, g: Any) -> None:
         owned.add(mark)
 
 
+class ByExample(set[Any]):
+    """Who owns gradient buffers under vmap, where nobody records gradients: see `_tape`."""
+
+
 def claim(grads: Grads, owned: Owned, mark: Any, buffer: Any) -> None:
     """Enter a buffer, made for this gradient alone, as its first contribution and ours to add into.
 
     Where gradients are recorded, `owned` takes no marks by itself (see `_tape`), and a plain array
-    could not take what a recorded contribution adds: there the buffer becomes a Tensor.
+    could not take what a recorded contribution adds: there the buffer becomes a Tensor. So it does under
+    vmap where it is one for all examples, and could not take what differs.
     """
-    grads[mark] = buffer if owned.__class__ is set or isinstance(buffer, Tensor) else wrap(buffer)
+    by_example = isinstance(owned, ByExample) and is_batched(buffer)
+    grads[mark] = buffer if owned.__class__ is set or by_example or isinstance(buffer, Tensor) else wrap(buffer)
     set.add(owned, mark)
 
 

@@ -132,8 +132,15 @@ class Watcher:
     # Whether `pulling` and `pulled` are to be called; that takes the slow road through backward.
     follows_backward = True
 
+    # Whether it has a part in what is computed: then it stands around what is computed again, too.
+    counts = False
+
     def __init__(self) -> None:
         self.open = True
+
+    def again(self) -> Watcher:
+        """Return an open one that does the same; of those that count."""
+        raise NotImplementedError
 
     def given(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> tuple[Any, ...]:
         """Called before `op` is computed; returns the inputs, or what is to stand for them."""
@@ -389,6 +396,13 @@ def beside(state: Any, now: Any) -> Any:
     if not more:
         return state
     return _state(*_groups_of(state), (*own, *more))
+
+
+def again_under(watchers: Iterable[Watcher], state: Any) -> Any:
+    """Return `state` with these watchers too, and for those that are closed by now others that do the same."""
+    own = watchers_of(state)
+    more = tuple([w if w.open else w.again() for w in watchers if w not in own])
+    return _state(*_groups_of(state), (*own, *more)) if more else state
 
 
 def told(below: Any, now: Any) -> Any:

@@ -13,7 +13,7 @@ from gradmgr import errors
 from gradmgr._custom import Result
 from gradmgr._hooks import ValueHooks, checked, handle, name_of, run_tensor_hooks
 from gradmgr._listen import Heard, Listener, Parcel, Place, listeners, user_place
-from gradmgr._op import FACTS, INPUTS, LINKS, PULLS, Grads, Op, Owned, accumulate, one_input
+from gradmgr._op import FACTS, INPUTS, LINKS, NAMES, PULLS, ByExample, Grads, Op, Owned, accumulate, one_input
 from gradmgr._recorder import (
     Recorder,
     Watcher,
@@ -28,7 +28,7 @@ from gradmgr._recorder import (
     told,
     watchers_of,
 )
-from gradmgr._tensor import Tensor, wrap
+from gradmgr._tensor import Tensor, raw, wrap
 from gradmgr._xp import is_array, is_differentiable, shares_memory
 
 Entry = tuple[Any, ...]
@@ -77,6 +77,10 @@ class _NotOwned(set[Any]):
 
     def add(self, mark: Any) -> None:
         pass
+
+
+class _NotOwnedByExample(_NotOwned, ByExample):
+    """The same under vmap: a buffer that is one for all examples cannot take what differs."""
 
 
 def _nobody() -> None:
@@ -288,7 +292,7 @@ class Tape(Recorder):
         """Make every entry that keeps a value in this memory raise when it is used."""
         with nullcontext() if self.walking == threading.get_ident() else self._sweeping:  # which moves entries
             entries = self.entries
-            for k, e in enumerate(entries):
+            for k, e in enumerate(entries[:]):  # others may append faster than we look
                 if any(is_array(kept) and shares_memory(kept, array) for kept in flat(e[2:])):
                     entries[k] = ("stale", e[1], INPUTS[e[0]](e), e[0])
 
@@ -344,18 +348,12 @@ class Tape(Recorder):
             The gradients by mark; those of leaves, and of `wanted`, are what is left.
         """
         grads: Grads = {}
-        recorded = create_graph or (self.below is not None and bool(recorders(self.below)))
-        owned: Owned = _NotOwned() if recorded else set()
+        owned = _owners(self.below, create_graph)
         now = current()
         # Nobody else in sight: the common case, which asks no further.
         alone = now is self and not (create_graph or wanted is not None or self.notes or self.listeners or listeners())
         state = self.below if alone else beside(above(self.below, self) if create_graph else self.below, now)
         with self._sweeping, during(state):  # nobody must sweep meanwhile
-            if not self.open:
-                raise errors.RecordingError(
-                    "backward(): while it waited for its turn, another thread released the manager, or called backward() "
-                    "of it without retain=True, which frees the history"
-                )
             if self.entries.__class__ is Heard:
                 self.entries.catch_up()
             entries = list(self.entries) if retain or create_graph else self.entries
@@ -396,9 +394,24 @@ class Tape(Recorder):
         self.walker = _Walk(self, below, now, create_graph, set(wanted or ()), followers, watchers)
         return self.walker.pull_all
 
+    def pull_hooked(self, entries: list[Any], grads: Grads, owned: Owned) -> None:
+        """Pull entries on whose values there are hooks, in a walk that had met none so far."""
+        self.walker = _Walk(self, self.below, current(), False, set(), [], ())
+        try:
+            self.walker.pull(entries, grads, owned)
+        finally:
+            self.walker = None
+
     def facts(self) -> dict[Any, tuple[Any, Any]]:
         """Map marks to shape and dtype, as far as what was computed from them tells."""
         return {mark: (shape, dtype) for e in list(self.entries) for mark, shape, dtype in facts_of(e)}
+
+
+def _owners(below: Any, create_graph: bool) -> Owned:
+    """Return the set of marks whose gradient buffers will be ours, fit for who hears the gradients."""
+    if create_graph or (below is not None and recorders(below)):
+        return _NotOwned()
+    return _NotOwnedByExample() if below is not None and any(w.counts for w in watchers_of(below)) else set()
 
 
 def inputs_of(e: Entry) -> tuple[Any, ...]:
@@ -414,6 +427,8 @@ def facts_of(e: Entry) -> tuple[Any, ...]:
 
 def op_name(e: Entry) -> str:
     """Return the name of the op of an entry, which keeps its code."""
+    if e[0] in NAMES:
+        return NAMES[e[0]](e)
     name: str = (e[2][0] if e[0] == "capture" else e[0]).partition(".")[0]
     return name
 
@@ -556,11 +571,16 @@ class _Walk:
             e = self._linked(e)
         for watcher in self.watchers:
             watcher.pulling(e)
-        apart = self.followers or (hooks is not None and hooks.after)
-        if apart and e[0] not in ("result", "attach"):
-            self._pull_apart(hooks, e, g, grads, owned)
-        else:
+        if e[0] in ("result", "attach"):
             PULLS[e[0]](e, g, grads, owned)
+        elif hooks is not None and hooks.after:
+            self._pull_apart(hooks, e, g, grads, owned)
+        elif not self.followers:
+            PULLS[e[0]](e, g, grads, owned)
+        elif owned.__class__ is _NotOwned:
+            self._pull_followed(e, g, grads, owned)
+        else:
+            self._pull_apart(hooks, e, g, grads, owned)
         for watcher in self.watchers:
             watcher.pulled(e, g, grads)
 
@@ -609,6 +629,14 @@ class _Walk:
 
     def _handles(self, gs: Iterable[Any]) -> tuple[Any, ...]:
         return tuple([None if g is None else handle(g, self.hearers) for g in gs])
+
+    def _pull_followed(self, e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
+        """Pull as if nobody followed: what is recorded must be the same, or a checkpoint is not computed as before."""
+        several = g.__class__ is dict
+        before = {k: wrap(raw(part)) for k, part in g.items()} if several else wrap(raw(g))  # the pull may write to g
+        PULLS[e[0]](e, g, grads, owned)
+        for follower in self.followers:
+            follower.pulled(self.tape, e, before, grads)
 
     def _pull_apart(self, hooks: ValueHooks | None, e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
         """Pull, and show what it gives before it is added to what is there."""

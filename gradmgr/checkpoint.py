@@ -24,7 +24,18 @@ from gradmgr._hooks import name_of
 from gradmgr._listen import Entry, Listener, _listeners, listeners, listening
 from gradmgr._op import FACTS, INPUTS, PULLS, Grads, Owned
 from gradmgr._randomness import Replay, given_sources, global_sources, sources_in
-from gradmgr._recorder import Recorder, Stack, above, beside, current, during, recorders, snapshot
+from gradmgr._recorder import (
+    Recorder,
+    Stack,
+    above,
+    again_under,
+    beside,
+    current,
+    during,
+    recorders,
+    snapshot,
+    watchers_of,
+)
 from gradmgr._saved import is_about_saving, like
 from gradmgr._tape import Tape, _pull_all, facts_of, op_name
 from gradmgr._tensor import Tensor, describe, wrap
@@ -161,7 +172,18 @@ class _Place:
 class _Call:
     """One checkpointed call: all that is needed to do it again, but for the kept values."""
 
-    __slots__ = ("arguments", "debug", "function", "leaves", "name", "replay", "second", "settings", "strict")
+    __slots__ = (
+        "arguments",
+        "debug",
+        "function",
+        "leaves",
+        "name",
+        "replay",
+        "second",
+        "settings",
+        "strict",
+        "watchers",
+    )
 
     def __init__(
         self, function: Callable[..., Any], second: AbstractContextManager[Any], strict: bool, debug: bool
@@ -172,6 +194,7 @@ class _Call:
         self.strict = strict
         self.debug = debug
         self.settings = _modes._modes.get()
+        self.watchers = [w for w in watchers_of(current()) if w.counts]  # what they do is part of the function
         self.replay: Replay | None = None
         self.leaves: list[tuple[Tensor, Any]] = []  # attached tensors that it read from outside its arguments
         self.arguments: Any = ((), {})
@@ -244,21 +267,24 @@ class _Again:
         tape, walker = self._tape, self._tape.walker
         hooks = {} if tape.notes is None else tape.notes.hooks
         before = {mark: hooks[mark].joined(None) for mark in outside if mark in hooks}
-        entries, account = self._entries(outside, values, walker is not None and walker.create_graph)
+        create_graph = walker is not None and walker.create_graph
+        entries, account = self._entries(outside, values, create_graph)
         inside = list(account.inside)
         marks = [inside[place] for place in self._places]
         for k, part in g.items():
             grads[marks[k]] = part
         done = None if walker is None else walker.found_again(bundle, marks)
-        if walker is None:
-            _pull_all(entries, grads, owned)
-        else:
+        if walker is not None:
             walker.pull(entries, grads, owned)
+        elif tape.notes:  # hooks that only the second run has hung up
+            tape.pull_hooked(entries, grads, owned)
+        else:
+            _pull_all(entries, grads, owned)
         if done is not None:
             done()
+        if not create_graph:  # else the derivative that was recorded depends on these values
+            _drop_notes(tape, account)
         if tape.notes is not None:  # what was hung up in the second run was so in the first
-            for mark in account.inside:
-                tape.notes.drop(mark)
             for mark in outside:
                 tape.notes.hooks.pop(mark, None)
             tape.notes.hooks.update(before)
@@ -272,7 +298,7 @@ class _Again:
         replay = call.replay.again() if call.replay is not None else nullcontext()
         with (
             _with_settings(call.settings, create_graph),
-            during(beside(above(tape.below, tape), current())),
+            during(again_under(call.watchers, beside(above(tape.below, tape), current()))),
             listening(_Count(tape, account)),
             listening(divert),
             replay,
@@ -344,14 +370,19 @@ def _tapes_here(state: Any) -> list[Tape]:
     return found
 
 
+def _drop_notes(tape: Tape, account: _Account) -> None:
+    """Forget the hooks on values made inside. Apart, as a variable left over from the loop would hold the last one."""
+    if tape.notes is not None:
+        for mark in account.inside:
+            tape.notes.drop(mark)
+
+
 def _note(call: _Call, swallow: _Swallow, values: tuple[Any, ...]) -> None:
     """Note the call, and each of its values that somebody still holds, on every tape."""
     for tape, account in swallow.accounts.items():
         if not tape.open:
             continue
-        if tape.notes is not None:
-            for mark in account.inside:
-                tape.notes.drop(mark)  # it is hung up again in the second run
+        _drop_notes(tape, account)  # they are hung up again in the second run
         held = account.held_by_others()
         if not held:
             continue

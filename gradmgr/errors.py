@@ -128,9 +128,11 @@ def warn(message: str, category: type[Warning]) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
-# Names of torch.autograd that are not here, and what to use instead.
+# Names of torch's that are not here, and what to use instead.
 _REFUSED = MappingProxyType(
     {
+        "autograd": "what torch.autograd has is in gradmgr itself: gradmgr.grad, gradmgr.functional",
+        "func": "vmap is in gradmgr itself; grad, vjp, jvp, jacobian and hessian are in gradmgr.functional",
         "Variable": "torch deprecates it and a Tensor needs no wrapping; use gradmgr.tensor and GradManager.attach",
         "BackwardCFunction": "it is the inside of torch's Function; subclass gradmgr.Function",
         "InplaceFunction": "torch keeps it for old code alone; subclass gradmgr.Function and call ctx.mark_dirty",

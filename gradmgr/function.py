@@ -110,7 +110,7 @@ class Function:
         return Application(cls, args, kwargs).run()
 
 
-def once_differentiable(backward: F) -> F:
+def once_differentiable(fn: F) -> F:
     """Declare that a `backward` (or `vjp`) may not be differentiated itself: it computes outside of gradmgr.
 
     It is given tensors that nobody tracks, and what it returns raises where a further derivative would flow
@@ -136,12 +136,12 @@ def once_differentiable(backward: F) -> F:
     >>> x.grad
     Tensor([1.])
     """
-    if isinstance(backward, staticmethod):
-        return staticmethod(once_differentiable(backward.__func__))  # type: ignore[return-value]  # it is what came
+    if isinstance(fn, staticmethod):
+        return staticmethod(once_differentiable(fn.__func__))  # type: ignore[return-value]  # it is what came
 
-    @functools.wraps(backward)
+    @functools.wraps(fn)
     def once(*args: Any) -> Any:
-        return backward(*args)
+        return fn(*args)
 
     once._once_differentiable = True  # type: ignore[attr-defined]  # what the engine asks for
     return once  # type: ignore[return-value]  # functools.wraps keeps the signature

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
-from gradmgr import errors
+from gradmgr import _xp, errors
 from gradmgr._hooks import RemovableHandle, check_hook
 from gradmgr._node import GradientEdge, Node, check_known, get_gradient_edge, hang
 from gradmgr._picture import to_dot, to_mermaid, to_svg
@@ -112,7 +112,7 @@ def register_multi_grad_hook(
 # ---------------------------------------------------------------- memory
 
 
-def increment_version(tensors: Any) -> None:
+def increment_version(tensor: Any) -> None:
     """Say that the memory of these tensors or arrays was written to from outside gradmgr.
 
     gradmgr never writes to memory it shares with others (`asarray`, `from_dlpack`, plain arrays
@@ -120,7 +120,10 @@ def increment_version(tensors: Any) -> None:
     recorded from that memory before, by a manager recording in this context, then raises.
 
     Args:
-        tensors: one Tensor or array, or an iterable of them.
+        tensor: one Tensor or array, or an iterable of them.
+
+    Raises:
+        TypeError: something else is among them; then nothing is noted.
 
     >>> import numpy, gradmgr
     >>> buffer = numpy.ones(2)
@@ -135,12 +138,21 @@ def increment_version(tensors: Any) -> None:
         ...
     gradmgr.errors.StaleValueError: the derivative of op 'multiply' needs a value in memory that ...
     """
-    many = tensors if isinstance(tensors, (list, tuple, set)) else [tensors]
+    many = list(tensor) if isinstance(tensor, Iterable) and not _is_memory(tensor) else [tensor]
+    for t in many:
+        if not _is_memory(t):
+            raise TypeError(
+                f"increment_version takes Tensors and arrays, or an iterable of them; found {type(t).__name__}"
+            )
     tapes = [rec for rec in recorders(current()) if isinstance(rec, Tape)]
     for t in many:
         array = raw(t) if isinstance(t, Tensor) else t
         for tape in tapes:
             tape.spoil(array)
+
+
+def _is_memory(value: object) -> bool:
+    return isinstance(value, Tensor) or _xp.is_array(value)
 
 
 class _Mutation:

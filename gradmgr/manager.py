@@ -15,7 +15,7 @@ from gradmgr._backward import AttachSpec, Callback, Chains, plain_walk, run_endi
 from gradmgr._diary import Diary, Tracing, Uses, explain, seeded, summary
 from gradmgr._hooks import hooked_leaf
 from gradmgr._listen import Listener
-from gradmgr._recorder import above, enter, leave, unwatch, watch
+from gradmgr._recorder import above, crowd, enter, leave, unwatch, watch
 from gradmgr._spill import Budget, spill_of
 from gradmgr._tape import Tape
 from gradmgr._tensor import Tensor, describe
@@ -162,12 +162,13 @@ class GradManager(_Recording):
         return self
 
     def _attach_one(self, t: Tensor, name: str | None, chain: list[Callback]) -> None:
-        spec = self._spec(t)
-        if spec is None:
-            self._specs[id(t)] = AttachSpec(weakref.ref(t, _forgetter(self, id(t))), list(chain), name)
-        else:
-            spec.callbacks.extend(chain)
-            spec.name = name or spec.name
+        with crowd.lock:  # no thread's callbacks are lost
+            spec = self._spec(t)
+            if spec is None:
+                self._specs[id(t)] = AttachSpec(weakref.ref(t, _forgetter(self, id(t))), list(chain), name)
+            else:
+                spec.callbacks.extend(chain)
+                spec.name = name or spec.name
         if hooked_leaf(t).attached_to(self._self) or chain:
             self._has_callbacks = True
         if self._tape is not None and self._tape.open:
@@ -303,9 +304,10 @@ class GradManager(_Recording):
             watch(self._uses)
 
     def _new_tape(self) -> Tape:
-        self._check_idle()
-        own = tuple([make() for make in self._listeners]) if self._listeners else ()
-        self._tape = tape = Tape(self.attached_tensors(), self._self, own)
+        with crowd.lock:  # of two threads one is told that the other's recording is open
+            self._check_idle()
+            own = tuple([make() for make in self._listeners]) if self._listeners else ()
+            self._tape = tape = Tape(self.attached_tensors(), self._self, own)
         return tape
 
     def _check_idle(self) -> None:
@@ -325,6 +327,9 @@ class GradManager(_Recording):
         if self._walking:
             self._release_after = True
             return
+        self._free()
+
+    def _free(self) -> None:
         tape, self._tape = self._tape, None
         if tape is not None:
             if tape.diary is not None:
@@ -389,37 +394,47 @@ class GradManager(_Recording):
         chains = Chains(self, dict(self._live()), self._after_backward) if self._has_callbacks and not keep else None
         reached: list[Tensor] = []
         turn = _turns.take()
-        token = _backwarding.set(self)
-        self._walking = True
-        self._release_after = not (retain or create_graph)
-        if tape.diary is not None:
-            seeded(tape.diary, [mark for mark, _ in seeds])
         try:
-            if chains is None:
-                results = plain_walk(tape, seeds, retain, create_graph, only)
-            else:
-                results = chains.run(tape, seeds, retain, create_graph, only)
-                reached = chains.awaiting_grad(tape)
-            if keep is not None:
-                keep(results)
-            if tape.notes is not None:
-                run_endings(tape, create_graph)
-            if keep is None:
-                write(results, above(tape.below, tape) if create_graph else tape.below)
-        except BaseException as error:
-            self._release_after = True
+            with crowd.lock:  # of two threads one is told
+                if self._walking or self._tape is not tape:
+                    raise errors.RecordingError(
+                        "backward(): another thread came before: it is in backward() of this GradManager, or released "
+                        "it, or freed the history by a backward() without retain=True; use a GradManager in each thread"
+                    )
+                self._walking = True
+            token = _backwarding.set(self)
+            self._release_after = not (retain or create_graph)
+            if tape.diary is not None:
+                seeded(tape.diary, [mark for mark, _ in seeds])
+            try:
+                if chains is None:
+                    results = plain_walk(tape, seeds, retain, create_graph, only)
+                else:
+                    results = chains.run(tape, seeds, retain, create_graph, only)
+                    reached = chains.awaiting_grad(tape)
+                if keep is not None:
+                    keep(results)
+                if tape.notes is not None:
+                    run_endings(tape, create_graph)
+                if keep is None:
+                    write(results, above(tape.below, tape) if create_graph else tape.below)
+            except BaseException as error:
+                self._release_after = True
+                if chains is not None:
+                    chains.abort(error)
+                raise
+            finally:
+                _backwarding.reset(token)
+                try:
+                    if self._release_after:
+                        self._free()
+                finally:
+                    self._walking = False  # last: what another thread then finds is whole, or gone
             if chains is not None:
-                chains.abort(error)
-            raise
+                for t in reached:
+                    chains.after_writing(t)
         finally:
             _turns.give(turn)
-            self._walking = False
-            _backwarding.reset(token)
-            if self._release_after and self._tape is tape:  # and not one that another thread began
-                self.release()
-        if chains is not None:
-            for t in reached:
-                chains.after_writing(t)
 
     def _open_tape(self) -> Tape:
         if self._walking:

@@ -52,14 +52,23 @@ class _Mapping(Watcher):
 
     __slots__ = ("depth", "level", "outer")
 
+    depth: int
+
     follows_backward = False
+    counts = True
 
     def __init__(self, size: int, like: Any) -> None:
         super().__init__()
         state = current()
-        self.depth = 1 + max([w.depth for w in watchers_of(state) if isinstance(w, _Mapping)], default=0)
+        around = [w.depth for w in watchers_of(state) if isinstance(w, _Mapping)]
+        self.depth = 1 + max(around) if around else 1
         self.level = Level(size, self.depth, _xp.namespace(innermost(raw(like))))
         self.outer = recorders(state)
+
+    def again(self) -> _Mapping:
+        made = object.__new__(_Mapping)
+        made.open, made.depth, made.level, made.outer = True, self.depth, self.level, self.outer
+        return made
 
     def given(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> tuple[Any, ...]:
         """Replace the inputs that are the same for all examples, where others differ."""
@@ -372,7 +381,7 @@ class _Call:
                 f"vmap({self.name}): out_dims is {place} for a result of shape {y.shape}, without the mapped axis; it "
                 f"must be at least {-y.ndim - 1} and at most {y.ndim}"
             )
-        return _left(y if isinstance(y, Tensor) else wrap(y), level, place % (y.ndim + 1))
+        return _shown(y if isinstance(y, Tensor) else wrap(y), level, place % (y.ndim + 1))
 
 
 _MT19937_BYTES = 4 * 624 + 4  # its state in memory: 624 words of 32 bits and a position
@@ -398,24 +407,27 @@ def map_units(func: Callable[[Any], list[Any]], units: Any, *, identity: bool) -
     Args:
         func: takes an array and returns Tensors, arrays, and None for what there is not.
         units: a plain array of unit arrays, or multiples, along its first axis.
-        identity: whether it is the identity matrix, the product with which need not be computed.
+        identity: whether they make the identity matrix, the product with which need not be computed.
 
     Returns:
         What `func` returned, its results stacked along a first axis.
     """
     mapping = _Mapping(len(units), units)
     level = mapping.level
-    level.identity = units if identity else None
+    if identity and units.__class__ is np.ndarray:
+        units.flags.writeable = False  # a rule that wrote to it would not find it in products
+        level.identity = units
     watch(mapping)
     try:
         made = func(batch(units, level, 0))
     finally:
         unwatch(mapping)
         level.identity = None  # tensors that live on may hold the level
-    return [None if y is None else _left(y, level, 0) for y in made]
+    return [None if y is None else _shown(y, level, 0) for y in made]
 
 
-def _left(y: Any, level: Level, place: int) -> Any:
+def _shown(y: Any, level: Level, place: int) -> Any:
+    """Return a result, a Tensor or an array, with its examples along an axis."""
     differs = holds(raw(y), level)
     return _leave(y if differs else _share(y, level), level, place)
 

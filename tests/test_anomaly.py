@@ -89,6 +89,23 @@ def test_a_failing_rule_names_its_line_and_keeps_its_type():
     assert any("y = Bad.apply(x)  # here" in note for note in caught.value.__notes__)
 
 
+def test_a_function_is_told_by_the_name_of_its_class():
+    class Root(gradmgr.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * np.nan
+
+    x = tensor([1.0])
+    with GradManager().attach(x) as gm, detect_anomaly():
+        y = Root.apply(x)
+        with pytest.raises(RuntimeError, match="the derivative of op 'Root' is NaN"):
+            gm.backward(y)
+
+
 def test_ops_of_several_results():
     a = tensor(np.eye(2))
     gm = GradManager().attach(a)

@@ -8,6 +8,7 @@ import sys
 import threading
 import warnings
 import weakref
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -578,6 +579,48 @@ def test_hooks_hung_up_inside_where_there_are_no_others(retained):
     assert run(plain)[0]
 
 
+@pytest.mark.parametrize("place", ["inside", "outside"])
+def test_hooks_in_a_derivative_that_is_recorded(place):
+    """The second derivative goes through the values that the second run made; there are hooks on them, too."""
+
+    def run(call):
+        x = tensor([0.5, 1.0])
+
+        def function(a):
+            h = gnp.sin(a)
+            if place == "inside":
+                h.register_hook(lambda g: g * 10)
+            return h * h * a, h
+
+        with GradManager().attach(x):
+            y, h = call(function, x)
+            if place == "outside":
+                h.register_hook(lambda g: g * 10)
+            (slope,) = grad(y.sum(), x, create_graph=True)
+            (curvature,) = grad((slope * slope).sum(), x)
+        return slope.numpy(), curvature.numpy()
+
+    for one, other in zip(run(checkpoint), run(plain), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-14)
+
+
+def test_there_are_no_nodes_inside():
+    x = tensor([1.0])
+
+    def function(a):
+        h = gnp.sin(a)
+        with pytest.raises(errors.RecordingError, match="checkpointed function that is running"):
+            h.grad_fn  # reading it is what raises
+        return h * h
+
+    gm = GradManager().attach(x)
+    with gm:
+        y = checkpoint(function, x)
+        assert y.grad_fn.name() == "checkpoint"
+        gm.backward(y)
+    np.testing.assert_allclose(x.grad.numpy(), np.sin([2.0]))
+
+
 def test_a_hook_changes_nothing_of_what_a_checkpoint_within_keeps():
     """Of the inner one nobody holds a value, the second time neither."""
     x = tensor([1.0, 2.0])
@@ -956,6 +999,32 @@ def test_managers_inside():
     with gm:
         gm.backward(checkpoint(function, x).sum())
     assert x.grad.tolist() == [3.0, 12.0]
+
+
+@pytest.mark.parametrize("around", ["call", "backward"])
+def test_managers_inside_under_detect_anomaly_at_one_time_only(around):
+    """What the inner backward records is the same whether anomalies are looked for or not."""
+    x = tensor([0.5, 1.0, 2.0])
+
+    def slope(a):
+        a = a * 1.0
+        with GradManager().attach(a) as gm:
+            z = a * 1.0
+            for i in (1, 2):
+                z[i] = gnp.sin(z[i - 1]) * a[i]
+            gm.backward(z, np.ones(3))
+        return a.grad
+
+    gm = GradManager().attach(x)
+    with gm:
+        with detect_anomaly() if around == "call" else nullcontext():
+            y = checkpoint(slope, x).sum()
+        with detect_anomaly() if around == "backward" else nullcontext():
+            gm.backward(y)
+    found, x.grad = x.grad, None
+    with gm:
+        gm.backward(slope(x).sum())
+    np.testing.assert_array_equal(found.numpy(), x.grad.numpy())
 
 
 def test_a_second_derivative_inside():

@@ -5,7 +5,7 @@ import pytest
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, detect_anomaly, no_grad, tensor
+from gradmgr import GradManager, detect_anomaly, no_grad, special, tensor
 
 
 def traced(**tensors):
@@ -169,6 +169,47 @@ def test_not_a_part_of_the_loss():
     assert "what backward() started from does not depend on it" in said
     assert "aside = x * 3  # aside" in said
     assert aside is not None
+
+
+class Halves(gradmgr.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x / 2, x * 2
+
+    @staticmethod
+    def backward(ctx, g, h):
+        return g / 2 + h * 2
+
+
+@gradmgr.custom_op(derivative={"x": lambda g, x: g * 2})
+def xdouble(x):
+    return 2 * x
+
+
+@pytest.mark.parametrize(
+    ("compute", "name"),
+    [
+        (lambda x: special.xlogy(x, 2.0), "xlogy"),
+        (lambda x: Halves.apply(x)[1], "Halves"),
+        (xdouble, "xdouble"),
+        (lambda x: gnp.linalg.qr(gnp.diag(x))[1], "qr"),
+    ],
+    ids=["xlogy", "Halves", "xdouble", "qr"],
+)
+def test_operations_have_their_names(compute, name):
+    """A name with x is no cut; a Function, an op of one's own and one of several results are told by theirs."""
+    x, w = tensor([1.0, 2.0]), tensor(1.0)
+    gm = GradManager(with_stack=True).attach([x, w])
+    with gm:
+        y = compute(x)
+        assert y.grad_fn.name() == name
+        assert f"{2 if name == 'qr' else 1} operations recorded" in gm.summary()
+        assert f"\n{name} " in gm.summary()
+        assert "\nresult " not in gm.summary()
+        gm.backward(w * 1)
+    said = gm.explain(x)
+    assert f"the last that does is the result of {name!r}" in said
+    assert "cut" not in said
 
 
 def test_never_used_and_no_backward():

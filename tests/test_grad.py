@@ -335,7 +335,7 @@ def test_released_unless_retained(unchanged: Any) -> None:
         assert gm._recording()
         grad(y, x)
         assert not gm._recording()
-        with pytest.raises(errors.NotRecordedError, match="no manager records here.* output number 0.*retain_graph=True"):
+        with pytest.raises(errors.NotRecordedError, match=r"no manager records here.* number 0.*retain_graph=True"):
             grad(y, x)
 
 
@@ -711,7 +711,7 @@ def test_wrong_arguments_of_backward(unchanged: Any) -> None:
 
 
 def test_without_a_manager() -> None:
-    with pytest.raises(errors.NotRecordedError, match="grad: no manager records here.*`with gm:`"):
+    with pytest.raises(errors.NotRecordedError, match=r"grad: no manager records here.*`with gm:`"):
         grad(tensor(1.0), tensor(1.0))
 
 

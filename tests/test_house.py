@@ -113,6 +113,7 @@ MAY_CHANGE = {
     ("gradmgr._op", "INPUTS"),
     ("gradmgr._op", "FACTS"),
     ("gradmgr._op", "LINKS"),
+    ("gradmgr._op", "NAMES"),
     ("gradmgr._listen", "_listeners"),
     ("gradmgr.profiler._collect", "_innermost"),
     ("gradmgr._elementwise", "_SHAPES"),

@@ -991,7 +991,7 @@ def test_increment_version_takes_any_iterable_and_nothing_else():
     gm = GradManager().attach(x)
     with gm:
         y = x * buffer
-        with pytest.raises(TypeError, match="increment_version takes Tensors and arrays.*found int"):
+        with pytest.raises(TypeError, match=r"increment_version takes Tensors and arrays.*found int"):
             graph.increment_version([buffer, 5])
         gm.backward(y, retain=True)  # nothing was noted
         graph.increment_version(b for b in [buffer])

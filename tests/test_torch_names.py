@@ -308,6 +308,12 @@ def test_is_refused_with_a_reason(path):
     assert len(str(caught.value)) > 60
 
 
+@pytest.mark.parametrize("name", ["autograd", "func"])
+def test_where_the_contents_of_other_modules_are(name):
+    with pytest.raises(AttributeError, match=rf"module 'gradmgr' has no attribute '{name}': .*gradmgr.functional"):
+        getattr(gradmgr, name)
+
+
 def test_the_context_of_a_function():
     seen = []
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
 from gradmgr import _xp
+from gradmgr._batched import is_batched
 from gradmgr._broadcast import broadcast_to, sum_to
 from gradmgr._custom import variadic
 from gradmgr._elementwise import conj_of, multilinear
@@ -34,10 +35,18 @@ def _matmul_x(g: Any, y: Any) -> Any:
 def _matmul_y(g: Any, x: Any) -> Any:
     """The cotangent of y in x @ y. That y is 1-d shows in g having one axis less than x."""
     if x.ndim == 1:
-        return multiply.door(expand_dims(x, -1), expand_dims(g, -2)) if g.ndim else g * x
+        return _columns(x, g) if g.ndim else g * x
     if g.ndim == x.ndim - 1:
         return _matvec(_transposed(x), g)
     return _transposed(x) @ g
+
+
+def _columns(x: Any, g: Any) -> Any:
+    """Return x times each number of g, as columns, for a vector and a stack of vectors."""
+    if g.ndim == 1:
+        column, row = x.reshape((x.shape[0], 1)), g.reshape((1, g.shape[0]))
+        return column @ row if is_batched(column) and is_batched(row) else multiply.door(column, row)
+    return multiply.door(expand_dims(x, -1), expand_dims(g, -2))
 
 
 def _transposed(m: Any) -> Any:
