@@ -12,7 +12,7 @@ from types import CodeType
 from typing import Any
 
 from gradmgr._listen import Entry, Listener, Place, user_place
-from gradmgr._op import INPUTS
+from gradmgr._op import INPUTS, NAMES
 from gradmgr._recorder import Watcher, is_listening
 from gradmgr._spill import spelled
 from gradmgr._tape import Tape, flat, inputs_of, op_name
@@ -100,7 +100,8 @@ class Tracing(Listener):
 
     def hear(self, tape: Tape, e: Entry) -> Entry:
         # Frames above: this one, the list's append, the op's.
-        tape.diary.log.append((op_name(e), id(e[1]), tuple(map(id, INPUTS[e[0]](e))), user_place(4)))
+        op = NAMES[e[0]](e) if e[0] in NAMES else e[0]
+        tape.diary.log.append((op, id(e[1]), tuple(map(id, INPUTS[e[0]](e))), user_place(4)))
         return e
 
 

@@ -571,16 +571,7 @@ class _Walk:
             e = self._linked(e)
         for watcher in self.watchers:
             watcher.pulling(e)
-        if e[0] in ("result", "attach"):
-            PULLS[e[0]](e, g, grads, owned)
-        elif hooks is not None and hooks.after:
-            self._pull_apart(hooks, e, g, grads, owned)
-        elif not self.followers:
-            PULLS[e[0]](e, g, grads, owned)
-        elif owned.__class__ is _NotOwned:
-            self._pull_followed(e, g, grads, owned)
-        else:
-            self._pull_apart(hooks, e, g, grads, owned)
+        self._way_of(hooks, e, owned)(hooks, e, g, grads, owned)
         for watcher in self.watchers:
             watcher.pulled(e, g, grads)
 
@@ -630,7 +621,20 @@ class _Walk:
     def _handles(self, gs: Iterable[Any]) -> tuple[Any, ...]:
         return tuple([None if g is None else handle(g, self.hearers) for g in gs])
 
-    def _pull_followed(self, e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
+    def _way_of(self, hooks: ValueHooks | None, e: Entry, owned: Owned) -> Callable[..., None]:
+        """Return how to pull an entry: with what it gives seen by itself, where somebody wants to see it."""
+        if e[0] in ("result", "attach"):
+            return self._pull_plainly
+        if hooks is not None and hooks.after:
+            return self._pull_apart
+        if not self.followers:
+            return self._pull_plainly
+        return self._pull_followed if owned.__class__ is _NotOwned else self._pull_apart
+
+    def _pull_plainly(self, hooks: ValueHooks | None, e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
+        PULLS[e[0]](e, g, grads, owned)
+
+    def _pull_followed(self, hooks: ValueHooks | None, e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
         """Pull as if nobody followed: what is recorded must be the same, or a checkpoint is not computed as before."""
         several = g.__class__ is dict
         before = {k: wrap(raw(part)) for k, part in g.items()} if several else wrap(raw(g))  # the pull may write to g

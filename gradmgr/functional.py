@@ -44,6 +44,8 @@ class _Call:
     """
 
     def __init__(self, name: str, func: Function, inputs: Any, create_graph: bool, strict: bool) -> None:
+        if isinstance(create_graph, Tensor):
+            raise TypeError(f"{name}: create_graph is True or False; pass several inputs as one tuple, inputs=(x, y)")
         self.name = name
         self.func = func
         self.create_graph = create_graph
@@ -69,8 +71,10 @@ class _Call:
             raise TypeError(f"{self.name}: {what} is empty; give a Tensor or a tuple of them")
         for k, t in enumerate(many):
             if not isinstance(t, Tensor):
-                which = f"; element {k} is" if isinstance(given, (tuple, list)) else " is"
-                raise TypeError(f"{self.name}: {what} must be a Tensor or a tuple of Tensors{which} {type(t).__name__}")
+                which = f"element {k}" if isinstance(given, (tuple, list)) else "it"
+                raise TypeError(
+                    f"{self.name}: {what} must be a Tensor or a tuple of Tensors; {which} is {type(t).__name__}"
+                )
         return many
 
     # ------------------------------------------------------------ running

@@ -192,18 +192,18 @@ def xdouble(x):
         (lambda x: special.xlogy(x, 2.0), "xlogy"),
         (lambda x: Halves.apply(x)[1], "Halves"),
         (xdouble, "xdouble"),
-        (lambda x: gnp.linalg.qr(gnp.diag(x))[1], "qr"),
+        (lambda x: gnp.linalg.qr(x)[1], "qr"),
     ],
     ids=["xlogy", "Halves", "xdouble", "qr"],
 )
 def test_operations_have_their_names(compute, name):
     """A name with x is no cut; a Function, an op of one's own and one of several results are told by theirs."""
-    x, w = tensor([1.0, 2.0]), tensor(1.0)
+    x, w = tensor([[1.0, 2.0]]), tensor(1.0)
     gm = GradManager(with_stack=True).attach([x, w])
     with gm:
         y = compute(x)
         assert y.grad_fn.name() == name
-        assert f"{2 if name == 'qr' else 1} operations recorded" in gm.summary()
+        assert gm.summary().startswith("1 operations recorded")
         assert f"\n{name} " in gm.summary()
         assert "\nresult " not in gm.summary()
         gm.backward(w * 1)

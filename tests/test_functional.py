@@ -630,7 +630,7 @@ SIX: list[tuple[Any, bool]] = [(vjp, False), (jvp, True), (hvp, True), (vhp, Tru
 def test_inputs_and_outputs_must_be_tensors(function: Any, needs: bool) -> None:
     more = (np.ones(3),) if needs else ()
     name = function.__name__
-    for inputs, text in ((np.ones(3), "ndarray"), ((X, 2.0), "element 1 is float"), ((), "is empty")):
+    for inputs, text in ((np.ones(3), "; it is ndarray"), ((X, 2.0), "; element 1 is float"), ((), "is empty")):
         with pytest.raises(TypeError, match=f"{name}: inputs.*{text}"):
             function(energy, inputs, *more)
     with pytest.raises(errors.DtypeError, match=rf"{name}: input 0 has dtype int64"):
@@ -639,6 +639,13 @@ def test_inputs_and_outputs_must_be_tensors(function: Any, needs: bool) -> None:
         function(lambda x: 3.0, X, *more)
     with pytest.raises(TypeError, match=f"{name}: what func returns must be .*element 1 is int"):
         function(lambda x: (x.sum(), 1), X, *more)
+
+
+@pytest.mark.parametrize("function", [jacobian, hessian])
+def test_several_inputs_are_one_tuple(function: Any) -> None:
+    """Passed one by one, the second would be taken for `create_graph`."""
+    with pytest.raises(TypeError, match=rf"{function.__name__}: create_graph .* inputs=\(x, y\)"):
+        function(lambda x, y: (x * y).sum(), X, X)
 
 
 @pytest.mark.parametrize("function", [hvp, vhp, hessian])
