@@ -11,9 +11,11 @@
 (2,)
 """
 
-from typing import NoReturn
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from gradmgr import _methods, anomaly, errors, forward_ad, function, functional, graph, numpy, profiler, special
+from gradmgr import _methods, anomaly, errors, graph, numpy, special
 from gradmgr._backward import AttachSpec
 from gradmgr._einops import register_einops
 from gradmgr._grad import backward, grad
@@ -29,11 +31,14 @@ from gradmgr._tensor import Tensor, from_dlpack, tensor
 from gradmgr.anomaly import detect_anomaly, set_detect_anomaly
 from gradmgr.checkpoint import checkpoint, checkpoint_sequential
 from gradmgr.errors import GradcheckError
-from gradmgr.function import Function, custom_op, once_differentiable
 from gradmgr.gradcheck import gradcheck, gradgradcheck
 from gradmgr.manager import GradManager, GradManagerGroup, get_backwarding_grad_manager, set_multithreading_enabled
 from gradmgr.ops.create import asarray
 from gradmgr.vmap import vmap
+
+if TYPE_CHECKING:
+    from gradmgr import forward_ad, function, functional, profiler
+    from gradmgr.function import Function, custom_op, once_differentiable
 
 _methods.bind()
 
@@ -81,5 +86,26 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise errors.lacking(name, "gradmgr")
+# Rooms that are opened when something in them is first asked for: to import them with the rest takes a sixth longer.
+_LATER = MappingProxyType(
+    {
+        "Function": "function",
+        "custom_op": "function",
+        "forward_ad": "forward_ad",
+        "function": "function",
+        "functional": "functional",
+        "once_differentiable": "function",
+        "profiler": "profiler",
+    }
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise errors.lacking(name, "gradmgr")
+    room = import_module(f"gradmgr.{_LATER[name]}")
+    return room if name == _LATER[name] else getattr(room, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,7 +7,7 @@ no other source is named.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.machinery
 import itertools
 import math
 import operator
@@ -33,7 +33,7 @@ from gradmgr.ops.join import concatenate
 from gradmgr.ops.products import dot
 from gradmgr.ops.shape import expand_dims, moveaxis, ravel, reshape, tril, triu
 
-_HAS_SCIPY = importlib.util.find_spec("scipy") is not None
+_HAS_SCIPY = importlib.machinery.PathFinder.find_spec("scipy") is not None
 # Below this size NumPy's loop over a stack of matrices in C beats one LAPACK call for each: for 64 matrices of 10 rows
 # 47 us to factor and solve against 110, for 16 of 100 rows 670 us against 620, then 85 for each further solve.
 _LARGE = 32
