@@ -29,15 +29,15 @@ from gradmgr._modes import (
 )
 from gradmgr._tensor import Tensor, from_dlpack, tensor
 from gradmgr.anomaly import detect_anomaly, set_detect_anomaly
-from gradmgr.checkpoint import checkpoint, checkpoint_sequential
 from gradmgr.errors import GradcheckError
-from gradmgr.gradcheck import gradcheck, gradgradcheck
 from gradmgr.manager import GradManager, GradManagerGroup, get_backwarding_grad_manager, set_multithreading_enabled
 from gradmgr.ops.create import asarray
 from gradmgr.vmap import vmap
 
 if TYPE_CHECKING:
     from gradmgr import forward_ad, function, functional, profiler
+    from gradmgr._checkpoint import checkpoint, checkpoint_sequential
+    from gradmgr._gradcheck import gradcheck, gradgradcheck
     from gradmgr.function import Function, custom_op, once_differentiable
 
 _methods.bind()
@@ -90,10 +90,14 @@ __all__ = [
 _LATER = MappingProxyType(
     {
         "Function": "function",
+        "checkpoint": "_checkpoint",
+        "checkpoint_sequential": "_checkpoint",
         "custom_op": "function",
         "forward_ad": "forward_ad",
         "function": "function",
         "functional": "functional",
+        "gradcheck": "_gradcheck",
+        "gradgradcheck": "_gradcheck",
         "once_differentiable": "function",
         "profiler": "profiler",
     }

@@ -18,10 +18,10 @@ import pytest
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, no_grad, tensor
+from gradmgr._checkpoint import checkpoint, checkpoint_sequential
 from gradmgr._grad import grad
 from gradmgr._saved import saved_tensors_hooks
 from gradmgr.anomaly import detect_anomaly
-from gradmgr.checkpoint import checkpoint, checkpoint_sequential
 from gradmgr.forward_ad import dual_level, make_dual, unpack_dual
 from gradmgr.function import Function
 from gradmgr.graph import increment_version

@@ -6,8 +6,8 @@ import pytest
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, gradcheck, tensor
+from gradmgr._gradcheck import jvp
 from gradmgr.errors import GaugeError
-from gradmgr.gradcheck import jvp
 from gradmgr.ops.decompose import _drop
 
 linalg = gnp.linalg

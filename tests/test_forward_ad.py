@@ -15,6 +15,7 @@ from samples import SAMPLES, flat, seeds, tensors
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, errors, no_grad, tensor
 from gradmgr._grad import grad
+from gradmgr._gradcheck import jvp
 from gradmgr._modes import inference_mode
 from gradmgr._op import OPS
 from gradmgr._recorder import crowd, current, recorders
@@ -27,7 +28,6 @@ from gradmgr.forward_ad import (
     make_dual,
     unpack_dual,
 )
-from gradmgr.gradcheck import jvp
 
 
 def f(v):

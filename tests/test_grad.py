@@ -18,9 +18,9 @@ import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, errors, no_grad, tensor
 from gradmgr._forward import Forward
 from gradmgr._grad import backward, grad
+from gradmgr._gradcheck import vjp
 from gradmgr._recorder import enter, leave
 from gradmgr._tensor import raw
-from gradmgr.gradcheck import vjp
 from gradmgr.manager import get_backwarding_grad_manager
 
 Array = Any

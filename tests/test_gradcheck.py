@@ -14,10 +14,10 @@ from gradmgr import GradcheckError, GradManager, Tensor, errors, gradcheck, tens
 from gradmgr._batched import Batched
 from gradmgr._custom import custom, several, variadic
 from gradmgr._elementwise import elementwise, multilinear
+from gradmgr._gradcheck import gradgradcheck, vjp
 from gradmgr._op import INPUTS, OPS, PULLS, linear
 from gradmgr._recorder import current
 from gradmgr._tensor import raw
-from gradmgr.gradcheck import gradgradcheck, vjp
 
 TABLES = (OPS, PULLS, INPUTS)
 

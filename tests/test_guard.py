@@ -19,8 +19,8 @@ import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, errors, tensor
 from gradmgr._custom import apply
+from gradmgr._gradcheck import gradcheck, jvp
 from gradmgr._op import Op
-from gradmgr.gradcheck import gradcheck, jvp
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ import pytest
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, gradcheck, no_grad, tensor
-from gradmgr.gradcheck import jvp
+from gradmgr._gradcheck import jvp
 from gradmgr.vmap import vmap
 
 RANDOM = np.random.default_rng(7)

@@ -15,10 +15,10 @@ from samples import CONSTANTS, CREATION, SAMPLES, Sample, flat, gradients, knows
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, gradcheck, tensor
+from gradmgr._gradcheck import jvp
 from gradmgr._op import OPS, PULLS
 from gradmgr._recorder import recorders
 from gradmgr._tape import Tape
-from gradmgr.gradcheck import jvp
 
 TOLERANCE = {"e": 2e-2, "f": 2e-5, "d": 1e-12, "F": 2e-5, "D": 1e-12}
 

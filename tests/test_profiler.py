@@ -18,9 +18,9 @@ import pytest
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, _recorder, errors, no_grad, profiler, tensor
+from gradmgr._checkpoint import checkpoint
 from gradmgr._grad import grad
 from gradmgr._op import OPS
-from gradmgr.checkpoint import checkpoint
 from gradmgr.forward_ad import dual_level, make_dual, unpack_dual
 from gradmgr.function import Function
 from gradmgr.functional import jacobian

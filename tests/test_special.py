@@ -17,7 +17,7 @@ from samples import knows
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, gradcheck, special, tensor
-from gradmgr.gradcheck import jvp
+from gradmgr._gradcheck import jvp
 from gradmgr.ops import special as ops
 
 INF, NAN = np.inf, np.nan

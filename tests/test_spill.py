@@ -19,10 +19,10 @@ import pytest
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, errors, tensor
+from gradmgr._checkpoint import checkpoint
 from gradmgr._grad import grad
 from gradmgr._saved import saved_tensors_hooks
 from gradmgr._spill import _Cell, parsed, spelled, spill_of
-from gradmgr.checkpoint import checkpoint
 from gradmgr.graph import increment_version
 
 RNG = np.random.default_rng(0)

@@ -15,11 +15,11 @@ from test_threads import copies, in_a_thread, in_threads, quick_switches  # noqa
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, anomaly, errors, forward_ad, functional, graph, no_grad, tensor, vmap
+from gradmgr._checkpoint import checkpoint
 from gradmgr._elementwise import elementwise
 from gradmgr._listen import Heard, Listener, listening
 from gradmgr._op import FACTS, INPUTS, LINKS, OPS, PULLS
 from gradmgr._recorder import crowd
-from gradmgr.checkpoint import checkpoint
 from gradmgr.function import Function, custom_op
 from gradmgr.profiler import profile, record_function
 

@@ -21,8 +21,8 @@ import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, no_grad, special, tensor
 from gradmgr._batched import RULES, Batched
+from gradmgr._gradcheck import gradcheck, jvp, vjp
 from gradmgr._recorder import current
-from gradmgr.gradcheck import gradcheck, jvp, vjp
 from gradmgr.vmap import vmap
 
 # ---------------------------------------------------------------- the op table

@@ -172,7 +172,7 @@ def gradgradcheck(
         TypeError, ValueError: as `gradcheck`; or `grad_outputs` does not fit the outputs.
 
     >>> import gradmgr
-    >>> from gradmgr.gradcheck import gradgradcheck
+    >>> from gradmgr import gradgradcheck
     >>> gradgradcheck(lambda x: x**3, gradmgr.tensor([1.0, 2.0]))
     True
     """

@@ -457,7 +457,7 @@ def checkpoint(
             attached tensor it is not given was written to.
 
     >>> import gradmgr, gradmgr.numpy as np
-    >>> from gradmgr.checkpoint import checkpoint
+    >>> from gradmgr import checkpoint
     >>> def layer(x, w):
     ...     return np.maximum(x @ w, 0) ** 2
     >>> w = gradmgr.tensor([[1.0, 2.0], [0.5, 0.0]])
@@ -523,7 +523,7 @@ def checkpoint_sequential(
         ValueError: there are no functions, or not that many.
 
     >>> import gradmgr, gradmgr.numpy as np
-    >>> from gradmgr.checkpoint import checkpoint_sequential
+    >>> from gradmgr import checkpoint_sequential
     >>> x = gradmgr.tensor([0.0])
     >>> gm = gradmgr.GradManager().attach(x)
     >>> with gm:
