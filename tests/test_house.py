@@ -511,8 +511,9 @@ def changeable_attributes(modules, trees, allowed=MAY_CHANGE):
         for name, value in vars(module).items():
             of_ours = is_ours(type(value).__module__) and type(value).__name__ not in ("Op", "Made", "Stack", "_Joiner")
             suspect = isinstance(value, CHANGEABLE) or of_ours or hasattr(value, "cache_info")
-            fine = name.startswith("__") or any(value is one for one in known) or (tree and only_read(name, tree))
-            if suspect and not fine:
+            if not suspect or name.startswith("__") or any(value is one for one in known):
+                continue
+            if not (tree and only_read(name, tree)):
                 problems.append(f"{module.__name__}.{name} is a {type(value).__name__}")
     return problems
 
