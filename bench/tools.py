@@ -20,9 +20,13 @@ from gradmgr import GradManager, Tensor, checkpoint_sequential, functional, spec
 
 def jacobian(pace: Pace, width: int = 128) -> list[Row]:
     """The Jacobian of a network of two layers, by a loop of backward calls and by `functional.jacobian`."""
+    return [_jacobian(pace, width, dtype) for dtype in ("float32", "float64")]
+
+
+def _jacobian(pace: Pace, width: int, dtype: str) -> Row:
     rng = np.random.default_rng(0)
-    w1, w2 = (rng.normal(0, width**-0.5, (width, width)) for _ in range(2))
-    x = tensor(rng.normal(size=width))
+    w1, w2 = (rng.normal(0, width**-0.5, (width, width)).astype(dtype) for _ in range(2))
+    x = tensor(rng.normal(size=width), dtype=dtype)
 
     def network(x: Tensor) -> Any:
         return gnp.tanh(x @ w1) @ w2
@@ -32,7 +36,7 @@ def jacobian(pace: Pace, width: int = 128) -> list[Row]:
         gm = GradManager().attach(x)
         with gm:
             y = network(x)
-            for unit in np.eye(width):
+            for unit in np.eye(width, dtype=dtype):
                 x.grad = None
                 gm.backward(y, unit, retain=True)
                 rows.append(x.grad)
@@ -42,7 +46,7 @@ def jacobian(pace: Pace, width: int = 128) -> list[Row]:
     ways = [("loop", loop)]
     for strategy, label in (("forward-mode", "forward"), ("reverse-mode", "reverse")):
         ways.append((label, lambda s=strategy: functional.jacobian(network, x, vectorize=True, strategy=s)))
-    return [_against_the_first(f"jacobian of a network {width} -> {width}", ways, pace, 0.1)]
+    return _against_the_first(f"jacobian of a network {width} -> {width}, {dtype}", ways, pace, 0.1)
 
 
 def per_sample(pace: Pace, batch: int = 256) -> list[Row]:
