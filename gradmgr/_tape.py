@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from threading import Lock, get_ident
 from typing import Any
 
 from gradmgr import errors
@@ -166,7 +166,7 @@ class Tape(Recorder):
         self.limit = _MANY  # entries at which to sweep
         self._seen = 0  # entries that a sweep has looked at
         self._all_at = 2 * _MANY  # entries at which to look at all
-        self._sweeping = threading.Lock()
+        self._sweeping = Lock()
         for t, mark in self.guests.items():
             rec = t._rec  # once, as other threads set it; `is_free`, inlined
             if rec is None or not rec.open:
@@ -218,7 +218,7 @@ class Tape(Recorder):
     def listen(self) -> None:
         """Let the listeners of the contexts that record hear what is noted from here on."""
         if self.entries.__class__ is list:
-            if self.walking == threading.get_ident():  # it walks over a copy, else nobody here could record
+            if self.walking == get_ident():  # it walks over a copy, else nobody here could record
                 self._hear()
             else:
                 with self._sweeping:
@@ -290,7 +290,7 @@ class Tape(Recorder):
 
     def spoil(self, array: Any) -> None:
         """Make every entry that keeps a value in this memory raise when it is used."""
-        with nullcontext() if self.walking == threading.get_ident() else self._sweeping:  # which moves entries
+        with nullcontext() if self.walking == get_ident() else self._sweeping:  # which moves entries
             entries = self.entries
             for k, e in enumerate(entries[:]):  # others may append faster than we look
                 if any(is_array(kept) and shares_memory(kept, array) for kept in flat(e[2:])):
@@ -348,7 +348,7 @@ class Tape(Recorder):
             The gradients by mark; those of leaves, and of `wanted`, are what is left.
         """
         grads: Grads = {}
-        owned = _owners(self.below, create_graph)
+        owned: Owned = set() if self.below is None and not create_graph else _owners(self.below, create_graph)
         now = current()
         # Nobody else in sight: the common case, which asks no further.
         alone = now is self and not (create_graph or wanted is not None or self.notes or self.listeners or listeners())
@@ -361,7 +361,7 @@ class Tape(Recorder):
                 entries, all_of_them = _leading_to(wanted, entries), entries
                 all_of_them.clear()  # or memory would not fall as the walk goes
             pull = _pull_all if alone else self._puller(now, create_graph, wanted)
-            self.walking = threading.get_ident()
+            self.walking = get_ident()
             try:
                 for mark, dy in seeds:
                     accumulate(grads, owned, mark, dy)
