@@ -69,13 +69,19 @@ def _verdict(verdict: Verdict) -> str:
     )
 
 
+def _width(column: str) -> int:
+    return max(_CELL, len(column) + 2)
+
+
 def _row(row: Row, columns: dict[str, str]) -> str:
-    cells = [f"{columns[name].format(row.cells[name]) if name in row.cells else '-':>{_CELL}}" for name in columns]
+    cells = [
+        f"{columns[name].format(row.cells[name]) if name in row.cells else '-':>{_width(name)}}" for name in columns
+    ]
     return "\n".join([f"{row.label:<{_LABEL}}{''.join(cells)}", *(_verdict(v) for v in row.verdicts)])
 
 
 def text(table: Table) -> str:
-    heads = "".join(f"{name:>{_CELL}}" for name in table.columns)
+    heads = "".join(f"{name:>{_width(name)}}" for name in table.columns)
     lines = ["", table.title, *([table.note] if table.note else []), f"{'':<{_LABEL}}{heads}"]
     return "\n".join([*lines, *(_row(row, table.columns) for row in table.rows)])
 
