@@ -291,7 +291,7 @@ class Application:
         ctx = FunctionCtx()
         ctx._gradmgr = self.work
         try:
-            with during(hidden(state, forward_too=True)):
+            with during(hidden(state)):
                 output = self._forward(ctx)
             self.parts = output if isinstance(output, tuple) else (output,)
             self._check()
@@ -764,7 +764,7 @@ class _Node:
     def _call_once(self, rule: Any, marks: tuple[Any, ...], kept: tuple[Any, ...], given: list[Any]) -> Any:
         """Call a backward that is not to be recorded, on tensors that nobody knows."""
         ctx = self._ctx("backward", tuple([raw(value) for value in kept]), marks)
-        with during(hidden(current(), forward_too=True)):
+        with during(hidden(current())):
             return self._call(rule, ctx, [g if g is None else wrap(g._array) for g in given])
 
     def _forbid_further(self, found: list[Any], marks: tuple[Any, ...], below: Below, given: list[Any]) -> None:

@@ -360,27 +360,15 @@ class during:  # noqa: N801  # reads as a statement: `with during(state):`
         _current.reset(self.token)
 
 
-def hidden(state: Any, *, forward_too: bool = False) -> Any:
-    """Return `state` with its tapes hidden: forward mode goes on unless asked for, writes are still told to all."""
-    groups, everyone = _groups_of(state)
-    listening = (tuple(rec for rec in group if not (rec.is_tape or forward_too)) for group in groups)
-    return _state(tuple(group for group in listening if group), everyone, watchers_of(state))
+def hidden(state: Any) -> Any:
+    """Return `state` with nobody listening; writes in place are still told to all."""
+    return _state((), _groups_of(state)[1], watchers_of(state))
 
 
 def shown(state: Any) -> Any:
     """Return `state` with everyone listening who was hidden."""
     everyone = _without(_groups_of(state)[1], ())
     return _state(everyone, everyone, watchers_of(state))
-
-
-def back_to(before: Any, now: Any) -> Any:
-    """Return `now` with those listening who listened `before`, and those who came since; watchers as now."""
-    groups, earlier = _groups_of(before)
-    _, everyone = _groups_of(now)
-    listening = [rec for group in groups for rec in group]
-    known = [rec for group in earlier for rec in group]
-    kept = (tuple(rec for rec in group if rec in listening or rec not in known) for group in everyone)
-    return _state(tuple(group for group in kept if group), everyone, watchers_of(now))
 
 
 def above(below: Any, rec: Recorder) -> Any:

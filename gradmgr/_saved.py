@@ -119,7 +119,7 @@ class _alone:  # noqa: N801  # reads as a statement: `with _alone():`
     __slots__ = ("_state", "_token")
 
     def __enter__(self) -> None:
-        self._state = during(hidden(current(), forward_too=True))
+        self._state = during(hidden(current()))
         self._token: Token[tuple[Listener, ...]] = _listeners.set(())
         self._state.__enter__()
 
