@@ -35,7 +35,7 @@ from gradmgr.ops.create import asarray
 from gradmgr.vmap import vmap
 
 if TYPE_CHECKING:
-    from gradmgr import forward_ad, function, functional, profiler
+    from gradmgr import distributed, forward_ad, function, functional, nn, optim, profiler
     from gradmgr._checkpoint import checkpoint, checkpoint_sequential
     from gradmgr._gradcheck import gradcheck, gradgradcheck
     from gradmgr.function import Function, custom_op, once_differentiable
@@ -58,6 +58,7 @@ __all__ = [
     "checkpoint_sequential",
     "custom_op",
     "detect_anomaly",
+    "distributed",
     "enable_grad",
     "errors",
     "forward_ad",
@@ -72,9 +73,11 @@ __all__ = [
     "inference_mode",
     "is_grad_enabled",
     "is_inference_mode_enabled",
+    "nn",
     "no_grad",
     "numpy",
     "once_differentiable",
+    "optim",
     "profiler",
     "register_einops",
     "set_detect_anomaly",
@@ -93,12 +96,15 @@ _LATER = MappingProxyType(
         "checkpoint": "_checkpoint",
         "checkpoint_sequential": "_checkpoint",
         "custom_op": "function",
+        "distributed": "distributed",
         "forward_ad": "forward_ad",
         "function": "function",
         "functional": "functional",
         "gradcheck": "_gradcheck",
         "gradgradcheck": "_gradcheck",
+        "nn": "nn",
         "once_differentiable": "function",
+        "optim": "optim",
         "profiler": "profiler",
     }
 )

@@ -48,7 +48,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def seeds_of(tape: Tape, y: Any, dy: Any, *, asked: str = "backward", state: Any = _BELOW) -> list[tuple[Any, Any]]:
-    """Check the arguments of backward; return (mark, cotangent) pairs.
+    """Check the arguments of backward; return (mark, cotangent) pairs, those of the tape's roots too.
 
     Args:
         tape: what is to be walked.
@@ -57,7 +57,11 @@ def seeds_of(tape: Tape, y: Any, dy: Any, *, asked: str = "backward", state: Any
         asked: for errors.
         state: who is to hear the derivative, by default what is below the tape.
     """
-    state = tape.below if state is _BELOW else state
+    seeds = _given_seeds(tape, y, dy, asked, tape.below if state is _BELOW else state)
+    return seeds if tape.notes is None else [*seeds, *tape.notes.roots]
+
+
+def _given_seeds(tape: Tape, y: Any, dy: Any, asked: str, state: Any) -> list[tuple[Any, Any]]:
     if isinstance(y, Tensor) and not isinstance(dy, (list, tuple)):  # the common case, without the lists
         return [(_mark_of(tape, y, 0), _cotangent(state, y, dy, 0))]
     if y is None:

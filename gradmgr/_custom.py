@@ -5,7 +5,7 @@ Not hot: one general road serves them, at about twice the cost of an elementwise
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from gradmgr._broadcast import fit, spread
@@ -22,8 +22,6 @@ from gradmgr._op import (
     Rule,
     accumulate,
     enroll,
-    one_fact,
-    one_input,
     parameters,
     reads,
     renamed,
@@ -59,79 +57,147 @@ class Declared:
         self.pull = pull
         self.link = link
 
+    def enter(self) -> Callable[..., Any]:
+        """Enter the op in the table under its name; returns its function."""
+        name = self.op.name
+        enroll(self.op)
+        PULLS[name] = self.pull
+        INPUTS[name] = third
+        FACTS[name] = input_facts
+        LINKS[name] = self.link
+        return self.call
+
 
 def custom(
-    name: str, kernel: Callable[..., Any], *, vjp: Mapping[str, Rule], jvp: Mapping[str, Rule]
+    name: str,
+    kernel: Callable[..., Any],
+    *,
+    vjp: Mapping[str, Rule],
+    jvp: Mapping[str, Rule],
+    shared: Rule | None = None,
 ) -> Callable[..., Any]:
     """Declare an op, as `declared` does, and enter it in the table under its name."""
-    made = declared(name, kernel, vjp=vjp, jvp=jvp)
-    enroll(made.op)
-    PULLS[name] = made.pull
-    INPUTS[name] = third
-    FACTS[name] = input_facts
-    LINKS[name] = made.link
-    return made.call
+    return declared(name, kernel, vjp=vjp, jvp=jvp, shared=shared).enter()
 
 
-def declared(name: str, kernel: Callable[..., Any], *, vjp: Mapping[str, Rule], jvp: Mapping[str, Rule]) -> Declared:
+def declared(
+    name: str,
+    kernel: Callable[..., Any],
+    *,
+    vjp: Mapping[str, Rule],
+    jvp: Mapping[str, Rule],
+    shared: Rule | None = None,
+) -> Declared:
     """Declare an op by its kernel and, for each differentiable input, both rules.
 
     Args:
         name: the op's name in the table.
         kernel: kernel(inputs..., params...); the inputs come first and are the keys of `vjp`, in order.
-        vjp: by input, rule(g, ...) naming inputs, `out`, parameters, and `shape` (of that input). Its result
-            may still have the broadcast shape of the op's result.
-        jvp: by input, rule(t, ...) naming the same; the op's tangent is their sum.
+        vjp: by input, rule(g, ...) naming inputs, `out`, parameters, `shape` (of that input), and `shared`. Its
+            result may still have the broadcast shape of the op's result.
+        jvp: by input, rule(t, ...) naming the same but `shared`; the op's tangent is their sum.
+        shared: rule(g, ...) naming inputs, `out` and parameters: what several of the `vjp` need, computed once.
 
     Returns:
         The parts; `call` is f(inputs..., params...), positional, which takes Tensors and plain arrays.
     """
-    op = Op(name, kernel)
-    inputs = tuple(vjp)
-    arguments = parameters(kernel)
-    if arguments[: len(inputs)] != inputs or tuple(jvp) != inputs:
-        raise TypeError(f"op {name!r}: vjp and jvp must name the kernel's first arguments, in order")
-    count, on_offer = len(inputs), (*arguments, "out", "shape")
-    pull_wants = [reads(vjp[v], on_offer, name) for v in inputs]
-    push_wants = [reads(jvp[v], on_offer, name) for v in inputs]
-    pull_rules, push_rules = tuple(vjp.values()), tuple(jvp.values())
-    at_out = len(arguments)
-
-    def call(*arguments: Any) -> Any:
-        given, params = arguments[:count], arguments[count:]
-        if any(isinstance(t, Tensor) for t in given):
-            return apply(op, given, params)
-        return kernel(*arguments)
-
-    def entry(m: Any, marks: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
-        wanted = {k for want, mark in zip(pull_wants, marks, strict=True) if mark is not None for k in want}
-        kept = tuple([v if k in wanted else None for k, v in enumerate((*values, *params, out))])
-        facts = tuple([None if mark is None else (v.shape, v.dtype) for v, mark in zip(values, marks, strict=True)])
-        return (name, m, marks, facts, kept)
+    rules = _Rules(name, kernel, ("out",), vjp, jvp, shared)
 
     def pull(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
-        _, _, marks, facts, env = e
-        for rule, want, mark, fact in zip(pull_rules, pull_wants, marks, facts, strict=True):
-            if mark is not None:
-                d = rule(g, *[fact[0] if k > at_out else env[k] for k in want])
-                accumulate(grads, owned, mark, fit(d, *fact))
+        rules.pull(e, g, grads, owned)
 
     def link(e: tuple[Any, ...], to: Link) -> tuple[Any, ...]:
-        _, m, marks, facts, env = e
-        inputs = [to(v, mark) for v, mark in zip(env, marks, strict=False)]
-        return (name, m, marks, facts, (*inputs, *env[count:at_out], to(env[at_out], m)))
+        return rules.linked(e, to, (e[1],))
 
     def push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
-        env = (*values, *params, out)
         total = None
-        for t, v, rule, want in zip(tangents, values, push_rules, push_wants, strict=True):
-            if t is not None:
-                part = spread(rule(t, *[v.shape if k > at_out else env[k] for k in want]), out)
-                total = part if total is None else total + part
+        for part in rules.tangents(tangents, (*values, *params, out)):
+            part = spread(part, out)
+            total = part if total is None else total + part
         return total
 
-    op.entry, op.push = entry, push
-    return Declared(op, renamed(call, name), pull, link)
+    op = Op(name, kernel)
+    op.entry, op.push = rules.entry, push
+    return Declared(op, renamed(rules.caller(op), name), pull, link)
+
+
+class _Rules:
+    """The rules of an op that has them by input: what they name, and so what an entry keeps."""
+
+    def __init__(
+        self,
+        name: str,
+        kernel: Callable[..., Any],
+        results: tuple[str, ...],
+        vjp: Mapping[str, Rule],
+        jvp: Mapping[str, Rule],
+        shared: Rule | None,
+    ) -> None:
+        inputs, arguments = tuple(vjp), parameters(kernel)
+        if arguments[: len(inputs)] != inputs or tuple(jvp) != inputs:
+            raise TypeError(f"op {name!r}: vjp and jvp must name the kernel's first arguments, in order")
+        values = (*arguments, *results)
+        self.name = name
+        self.count = len(inputs)
+        self.first_result = len(arguments)
+        self.at_shape = len(values)
+        on_offer = (*values, "shape")
+        self.pulls = [
+            (vjp[v], reads(vjp[v], on_offer if shared is None else (*on_offer, "shared"), name)) for v in inputs
+        ]
+        self.pushes = [(jvp[v], reads(jvp[v], on_offer, name)) for v in inputs]
+        self.shared = None if shared is None else (shared, reads(shared, values, name))
+
+    def caller(self, op: Op) -> Callable[..., Any]:
+        """Make the op's function: on plain arrays the kernel."""
+        count, kernel = self.count, op.kernel
+
+        def call(*arguments: Any) -> Any:
+            given = arguments[:count]
+            if any(isinstance(t, Tensor) for t in given):
+                return apply(op, given, arguments[count:])
+            return kernel(*arguments)
+
+        return call
+
+    def entry(self, m: Any, marks: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
+        """Make the entry of a tape, with what the rules of the tracked inputs name."""
+        wanted = {k for (_, want), mark in zip(self.pulls, marks, strict=True) if mark is not None for k in want}
+        if self.shared is not None and self.at_shape + 1 in wanted:
+            wanted.update(self.shared[1])
+        known = (*values, *params, *out) if out.__class__ is tuple else (*values, *params, out)
+        kept = tuple([v if k in wanted else None for k, v in enumerate(known)])
+        facts = tuple([None if mark is None else (v.shape, v.dtype) for v, mark in zip(values, marks, strict=True)])
+        return (self.name, m, marks, facts, kept)
+
+    def pull(self, e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
+        """Give the gradient of the result, or a tuple of those of the results, to the inputs."""
+        _, _, marks, facts, env = e
+        at_shape, shared, done = self.at_shape, None, self.shared is None
+        for (rule, want), mark, fact in zip(self.pulls, marks, facts, strict=True):
+            if mark is None:
+                continue
+            if not done and at_shape + 1 in want:
+                compute, needs = self.shared  # type: ignore[misc]  # not done, so there is one
+                shared, done = compute(g, *[env[k] for k in needs]), True
+            known = (*env, fact[0], shared)
+            d = rule(g, *[known[k] for k in want])
+            if d is not None:
+                accumulate(grads, owned, mark, fit(d, *fact))
+
+    def linked(self, e: tuple[Any, ...], to: Link, results: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the entry with what it keeps of inputs and results passed through a link."""
+        _, m, marks, facts, env = e
+        inputs = [to(v, mark) for v, mark in zip(env, marks, strict=False)]
+        made = [to(v, mark) for v, mark in zip(env[self.first_result :], results, strict=True)]
+        return (self.name, m, marks, facts, (*inputs, *env[self.count : self.first_result], *made))
+
+    def tangents(self, tangents: Any, env: tuple[Any, ...]) -> Iterator[Any]:
+        """Yield what each input that has a tangent gives to the result."""
+        for t, value, (rule, want) in zip(tangents, env, self.pushes, strict=False):
+            if t is not None:
+                known = (*env, value.shape)
+                yield rule(t, *[known[k] for k in want])
 
 
 def variadic(
@@ -190,57 +256,53 @@ def variadic(
 
 
 def several(
-    name: str, kernel: Callable[..., Any], outputs: Sequence[str], *, vjp: Rule, jvp: Rule
+    name: str,
+    kernel: Callable[..., Any],
+    outputs: Sequence[str],
+    *,
+    vjp: Rule | Mapping[str, Rule],
+    jvp: Rule | Mapping[str, Rule],
+    shared: Rule | None = None,
 ) -> Callable[..., Any]:
-    """Declare an op of one differentiable input and several results.
+    """Declare an op of several results.
+
+    One of them may be there for the rules alone: what the kernel found on its way and the rules would
+    have to find again. A caller drops it; it is a result like others, so derivatives of any order are right.
 
     Args:
         name: the op's name in the table.
-        kernel: kernel(x, *params), a tuple of arrays, one for each of `outputs`.
+        kernel: kernel(inputs..., params...), a tuple of arrays, one for each of `outputs`.
         outputs: what the rules call the results.
-        vjp: rule(g, ...), where g holds a cotangent for each result, None where there is none. It may name the
-            input (as the kernel does), the outputs, parameters, and `shape` (of the input).
-        jvp: rule(t, ...) naming the same, which gives a tangent for each result (anything for one of integers).
+        vjp: by input, rule(g, ...), where g holds a cotangent for each result, None where there is none. It may
+            name the inputs, the outputs, parameters, `shape` (of that input) and `shared`. It may give None where
+            nothing flows. A rule alone is that of the first argument, the only input.
+        jvp: by input, rule(t, ...) naming the same but `shared`, which gives a tangent for each result (anything for
+            one of integers).
+        shared: rule(g, ...) naming inputs, outputs and parameters: what several of the `vjp` need, computed once.
 
     Returns:
-        f(x, *params), which takes a Tensor or a plain array and gives a tuple of such.
+        f(inputs..., params...), which takes Tensors and plain arrays and gives a tuple of such.
     """
-    op = Op(name, kernel)
-    arguments = parameters(kernel)
-    on_offer = (*arguments, *outputs, "shape")
-    pull_want, push_want = reads(vjp, on_offer, name), reads(jvp, on_offer, name)
-
-    def call(x: Any, *params: Any) -> Any:
-        return apply(op, (x,), params) if isinstance(x, Tensor) else kernel(x, *params)
-
-    def entry(m: Any, marks: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
-        (x,) = values
-        known = (x, *params, *out, x.shape)
-        return (name, m, marks[0], x.shape, x.dtype, tuple([known[k] for k in pull_want]))
+    only = parameters(kernel)[0]
+    pulls, pushes = (rule if isinstance(rule, Mapping) else {only: rule} for rule in (vjp, jvp))
+    rules, count = _Rules(name, kernel, tuple(outputs), pulls, pushes, shared), len(outputs)
+    results = tuple([Result(k) for k in range(count)])
 
     def pull(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
-        _, _, mark, shape, dtype, known = e
-        cotangents = tuple([g.get(k) for k in range(len(outputs))])
-        accumulate(grads, owned, mark, fit(vjp(cotangents, *known), shape, dtype))
-
-    first_output = len(arguments)
+        rules.pull(e, tuple([g.get(k) for k in range(count)]), grads, owned)
 
     def link(e: tuple[Any, ...], to: Link) -> tuple[Any, ...]:
-        *head, mark, shape, dtype, known = e
-        marks = [mark if k == 0 else _of_result(k - first_output, len(outputs)) for k in pull_want]
-        return (*head, mark, shape, dtype, tuple([to(v, m) for v, m in zip(known, marks, strict=True)]))
+        return rules.linked(e, to, results)
 
     def push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
-        known = (*values, *params, *out, values[0].shape)
-        return jvp(tangents[0], *[known[k] for k in push_want])
+        total = None
+        for parts in rules.tangents(tangents, (*values, *params, *out)):
+            total = parts if total is None else [one + other for one, other in zip(total, parts, strict=True)]
+        return total
 
-    op.entry, op.push = entry, push
-    enroll(op)
-    PULLS[name] = pull
-    INPUTS[name] = one_input
-    FACTS[name] = one_fact
-    LINKS[name] = link
-    return renamed(call, name)
+    op = Op(name, kernel)
+    op.entry, op.push = rules.entry, push
+    return Declared(op, renamed(rules.caller(op), name), pull, link).enter()
 
 
 class Result:
@@ -250,10 +312,6 @@ class Result:
 
     def __init__(self, k: int) -> None:
         self.k = k
-
-
-def _of_result(k: int, count: int) -> Result | None:
-    return Result(k) if 0 <= k < count else None
 
 
 def third(entry: tuple[Any, ...]) -> tuple[Any, ...]:

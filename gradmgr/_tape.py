@@ -29,7 +29,7 @@ from gradmgr._recorder import (
     watchers_of,
 )
 from gradmgr._tensor import Tensor, raw, wrap
-from gradmgr._xp import is_array, is_differentiable, shares_memory
+from gradmgr._xp import is_array, is_differentiable, namespace, shares_memory
 
 Entry = tuple[Any, ...]
 
@@ -90,7 +90,7 @@ def _nobody() -> None:
 class Notes:
     """What is known of the values on a tape beyond its entries, by mark; most tapes have none."""
 
-    __slots__ = ("endings", "gathered", "hooks", "index", "indexed", "metadata", "retained", "retaining")
+    __slots__ = ("endings", "gathered", "hooks", "index", "indexed", "metadata", "retained", "retaining", "roots")
 
     def __init__(self) -> None:
         self.hooks: dict[Any, ValueHooks] = {}
@@ -99,6 +99,7 @@ class Notes:
         self.retained: list[tuple[Tensor, Any]] = []  # those of them that this walk reached, and the gradients
         self.gathered: dict[Any, list[Any]] = {}  # what hooks on several tensors have seen in this walk
         self.endings: list[Callable[[], Any]] = []  # what is to be called when this walk is done
+        self.roots: list[tuple[Any, Any]] = []  # (mark, zeros): where every walk begins too, whatever it is given
         # Where entries stand, by id of their marks, for the first `indexed`: guesses, since a sweep moves them.
         self.index: dict[int, int] = {}
         self.indexed = 0
@@ -412,6 +413,18 @@ def _owners(below: Any, create_graph: bool) -> Owned:
     if create_graph or (below is not None and recorders(below)):
         return _NotOwned()
     return _NotOwnedByExample() if below is not None and any(w.counts for w in watchers_of(below)) else set()
+
+
+def seed_always(t: Tensor) -> None:
+    """Let whoever records walk back from `t` in every backward, with zeros, whatever else that begins at.
+
+    For what must be done in backward though no gradient may reach it: another process waits for it.
+    """
+    a = t._array
+    for tape in recorders(current()):
+        mark = tape.known(t) if isinstance(tape, Tape) and tape.open else None
+        if isinstance(tape, Tape) and mark is not None:
+            tape.noted().roots.append((mark, namespace(a).zeros(a.shape, a.dtype)))
 
 
 def inputs_of(e: Entry) -> tuple[Any, ...]:

@@ -96,6 +96,26 @@ class GradcheckError(GradmgrError, RuntimeError):
     """An analytic derivative disagrees with the numeric one."""
 
 
+class LabelError(GradmgrError, IndexError):
+    """A label of a loss, or an index of a table, is outside of what there is."""
+
+
+class NonFiniteError(GradmgrError, RuntimeError):
+    """A number that was to be finite is infinite or NaN."""
+
+
+class StateError(GradmgrError, ValueError):
+    """A saved state does not fit what it is loaded into, or its file is not one of ours."""
+
+
+class DistributedError(GradmgrError, RuntimeError):
+    """The ranks did not ask for the same, or the engine that connects them refused."""
+
+
+class RankFailedError(DistributedError):
+    """Another rank ended, or did not answer in time."""
+
+
 class MissingDependencyError(GradmgrError, ImportError):
     """An optional library that this function needs is not installed."""
 

@@ -1,0 +1,1 @@
+"""`save` and `load`: checkpoints of a training run, in files without pickle."""

@@ -1,0 +1,1 @@
+"""Data-parallel and pipelined training over MPI or NCCL."""

@@ -1,0 +1,1 @@
+"""`send` and `recv`: values go one way, gradients come the other."""

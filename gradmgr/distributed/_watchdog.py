@@ -1,0 +1,1 @@
+"""What ends a wait: the timeout, and the failure of another rank."""

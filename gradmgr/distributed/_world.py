@@ -1,0 +1,1 @@
+"""The ranks there are: `init`, `rank`, `size`, groups."""

@@ -1,0 +1,1 @@
+"""Activations and softmax, as ops of the table."""

@@ -1,0 +1,1 @@
+"""Dropout, its random numbers from a Generator that the caller gives."""

@@ -1,0 +1,1 @@
+"""Call a module with other parameters than its own."""

@@ -1,0 +1,1 @@
+"""The modules around the functions: layers with parameters, and those without."""

@@ -1,0 +1,1 @@
+"""Affine maps and table look-up: `linear`, `embedding`."""

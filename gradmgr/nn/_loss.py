@@ -1,0 +1,1 @@
+"""Losses, as ops that neither overflow nor lose what is small."""

@@ -1,0 +1,1 @@
+"""Module: parameters, buffers and modules within modules, by name."""

@@ -1,0 +1,1 @@
+"""Normalisation over a batch, over features, over groups of channels."""

@@ -1,0 +1,1 @@
+"""LSTM and GRU over sequences, and their cells."""

@@ -1,0 +1,1 @@
+"""Functions of neural networks by torch.nn.functional's names and arguments."""

@@ -1,0 +1,1 @@
+"""First values of parameters, drawn from a Generator that the caller gives."""

@@ -1,0 +1,1 @@
+"""Optimisers by torch.optim's names and arguments."""

@@ -1,0 +1,1 @@
+"""SGD, Adam, AdamW, RMSprop, Adagrad, Lion."""

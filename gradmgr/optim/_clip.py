@@ -1,0 +1,1 @@
+"""Clip gradients by norm or value."""

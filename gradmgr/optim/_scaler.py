@@ -1,0 +1,1 @@
+"""GradScaler: gradients of half-precision losses, scaled to stay above underflow."""

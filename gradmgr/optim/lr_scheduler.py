@@ -1,0 +1,1 @@
+"""Schedules of the learning rate by torch.optim.lr_scheduler's names."""
