@@ -392,49 +392,70 @@ class GradManager(_Recording):
             keep: receives the gradients by tensor; no `.grad` is then written and no callback runs.
         """
         chains = Chains(self, dict(self._live()), self._after_backward) if self._has_callbacks and not keep else None
-        reached: list[Tensor] = []
         turn = _turns.take()
         try:
-            with crowd.lock:  # of two threads one is told
-                if self._walking or self._tape is not tape:
-                    raise errors.RecordingError(
-                        "backward(): another thread came before: it is in backward() of this GradManager, or released "
-                        "it, or freed the history by a backward() without retain=True; use a GradManager in each thread"
-                    )
-                self._walking = True
-            token = _backwarding.set(self)
-            self._release_after = not (retain or create_graph)
-            if tape.diary is not None:
-                seeded(tape.diary, [mark for mark, _ in seeds])
-            try:
-                if chains is None:
-                    results = plain_walk(tape, seeds, retain, create_graph, only)
-                else:
-                    results = chains.run(tape, seeds, retain, create_graph, only)
-                    reached = chains.awaiting_grad(tape)
-                if keep is not None:
-                    keep(results)
-                if tape.notes is not None:
-                    run_endings(tape, create_graph)
-                if keep is None:
-                    write(results, above(tape.below, tape) if create_graph else tape.below)
-            except BaseException as error:
-                self._release_after = True
-                if chains is not None:
-                    chains.abort(error)
-                raise
-            finally:
-                _backwarding.reset(token)
-                try:
-                    if self._release_after:
-                        self._free()
-                finally:
-                    self._walking = False  # last: what another thread then finds is whole, or gone
+            self._claim(tape)
+            reached = self._walk_claimed(tape, seeds, chains, retain, create_graph, only, keep)
             if chains is not None:
                 for t in reached:
                     chains.after_writing(t)
         finally:
             _turns.give(turn)
+
+    def _claim(self, tape: Tape) -> None:
+        """Begin a walk; of two threads one is told that the other came before."""
+        with crowd.lock:
+            if self._walking or self._tape is not tape:
+                raise errors.RecordingError(
+                    "backward(): another thread came before: it is in backward() of this GradManager, or released it, "
+                    "or freed the history by a backward() without retain=True; use a GradManager in each thread"
+                )
+            self._walking = True
+
+    def _walk_claimed(
+        self,
+        tape: Tape,
+        seeds: list[tuple[Any, Any]],
+        chains: Chains | None,
+        retain: bool,
+        create_graph: bool,
+        only: dict[Tensor, Any] | None,
+        keep: Callable[[dict[Tensor, Any]], None] | None,
+    ) -> list[Tensor]:
+        """Do what `_walk` says; return the leaves whose hooks wait for `.grad`."""
+        token = _backwarding.set(self)
+        self._release_after = not (retain or create_graph)
+        reached: list[Tensor] = []
+        if tape.diary is not None:
+            seeded(tape.diary, [mark for mark, _ in seeds])
+        try:
+            if chains is None:
+                results = plain_walk(tape, seeds, retain, create_graph, only)
+            else:
+                results = chains.run(tape, seeds, retain, create_graph, only)
+                reached = chains.awaiting_grad(tape)
+            if keep is not None:
+                keep(results)
+            if tape.notes is not None:
+                run_endings(tape, create_graph)
+            if keep is None:
+                write(results, above(tape.below, tape) if create_graph else tape.below)
+        except BaseException as error:
+            self._release_after = True
+            if chains is not None:
+                chains.abort(error)
+            raise
+        finally:
+            _backwarding.reset(token)
+            self._end_walk()
+        return reached
+
+    def _end_walk(self) -> None:
+        try:
+            if self._release_after:
+                self._free()
+        finally:
+            self._walking = False  # last: what another thread then finds is whole, or gone
 
     def _open_tape(self) -> Tape:
         if self._walking:
