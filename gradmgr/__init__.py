@@ -37,6 +37,7 @@ from gradmgr.vmap import vmap
 if TYPE_CHECKING:
     from gradmgr import distributed, forward_ad, function, functional, nn, optim, profiler
     from gradmgr._checkpoint import checkpoint, checkpoint_sequential
+    from gradmgr._files import load, save
     from gradmgr._gradcheck import gradcheck, gradgradcheck
     from gradmgr.function import Function, custom_op, once_differentiable
 
@@ -73,6 +74,7 @@ __all__ = [
     "inference_mode",
     "is_grad_enabled",
     "is_inference_mode_enabled",
+    "load",
     "nn",
     "no_grad",
     "numpy",
@@ -80,6 +82,7 @@ __all__ = [
     "optim",
     "profiler",
     "register_einops",
+    "save",
     "set_detect_anomaly",
     "set_grad_enabled",
     "set_multithreading_enabled",
@@ -102,10 +105,12 @@ _LATER = MappingProxyType(
         "functional": "functional",
         "gradcheck": "_gradcheck",
         "gradgradcheck": "_gradcheck",
+        "load": "_files",
         "nn": "nn",
         "once_differentiable": "function",
         "optim": "optim",
         "profiler": "profiler",
+        "save": "_files",
     }
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import nullcontext
 from sys import getrefcount
 from typing import Any
@@ -146,6 +146,9 @@ class Chains:
         self.after = after
         self.results: dict[Tensor, Any] = {}
         self.waiting: list[tuple[Tensor, Any, int]] = []  # tensor, future, place in its chain
+        self.entered: set[Tensor] = set()  # leaves that the walk did not reach, and a callback object gives a gradient
+        self.replacing: set[Tensor] = set()  # leaves whose new gradient holds what `.grad` held
+        self.only: Only = None
         self.objects: list[Any] = []  # callback objects whose begin ran
         self.state: Any = None
         self.before: Any = None
@@ -159,6 +162,7 @@ class Chains:
         below = above(tape.below, tape) if create_graph else tape.below
         self.state = self.before = told(below, current())
         self.hearers = recorders(below)
+        self.only = only
         chained = [t for t in tape.leaves if t in self.specs and (self.specs[t].callbacks or _has_tensor_hooks(t))]
         chained = [t for t in chained if only is None or only.get(t) == tape.leaves[t]]
         self._call(self._begin)
@@ -178,6 +182,18 @@ class Chains:
         self._call(self._finish)
         self._carry_over()
         return self.results
+
+    def enter(self, t: Tensor, future: Any, callback: Callback) -> None:
+        """Let a leaf that the walk did not reach have a gradient, as a callback object may in its `finish`.
+
+        Args:
+            t: the leaf, which has the callback in its chain.
+            future: gives the gradient, or None, where there is none after all.
+            callback: the rest of the chain after it then follows.
+        """
+        place = next(k for k, cb in enumerate(self.specs[t].callbacks) if cb is callback)
+        self.entered.add(t)
+        self.waiting.append((t, future, place + 1))
 
     def awaiting_grad(self, tape: Tape) -> list[Tensor]:
         """Return the leaves reached whose hooks wait for `.grad` to be written."""
@@ -226,9 +242,9 @@ class Chains:
         for function in list(self.after):
             function()
         while self.waiting:
-            waiting, self.waiting = self.waiting, []
-            for t, future, place in waiting:
-                g = future.get()
+            t, future, place = self.waiting.pop(0)
+            g = future.get()
+            if g is not None or t not in self.entered:
                 self._check(t, g, self.specs[t].callbacks[place - 1], "the future of ")
                 self._go_on(t, g, place)
 
@@ -237,7 +253,7 @@ class Chains:
 
     def _hooks_first(self, t: Tensor, g: Any) -> None:
         hooks = leaf_hooks_of(t)
-        if hooks is not None:
+        if hooks is not None and hooks.tensor:
             g = run_tensor_hooks(hooks.tensor, g, describe(t, self.specs[t].name), self.hearers)
         self._go_on(t, g if isinstance(g, Tensor) else wrap(g), 0)
 
@@ -252,6 +268,8 @@ class Chains:
         self.results[t] = g
 
     def _check(self, t: Tensor, g: Any, callback: Any, source: str = "") -> None:
+        if g.__class__ is Tensor and g._array.shape == t._array.shape and g._array.dtype == t._array.dtype:
+            return  # the common case, without the text
         what = f"{source}callback {name_of(callback)} on {describe(t, self.specs[t].name)}"
         if not isinstance(g, Tensor):
             raise errors.CallbackError(
@@ -310,12 +328,13 @@ def run_endings(tape: Tape, create_graph: bool) -> None:
 # ---------------------------------------------------------------- writing
 
 
-def write(results: dict[Tensor, Any], below: Any) -> None:
+def write(results: dict[Tensor, Any], below: Any, replacing: Container[Tensor] = ()) -> None:
     """Write `.grad` of all, or of none: everything that can fail comes before the first write.
 
     Args:
         results: the gradients; emptied, since who else holds one decides whether it is copied.
         below: the state below the recording; its recorders may know the gradients.
+        replacing: tensors whose new gradient stands for the one they hold, too.
     """
     outer = [] if below is None else [rec for rec in recorders(below) if rec.open]
     writes: list[tuple[Callable[..., None], Tensor, Any]] = []
@@ -324,6 +343,11 @@ def write(results: dict[Tensor, Any], below: Any) -> None:
         while results:
             t, g = results.popitem()
             held = getattr(t, "_grad", None)
+            if held is not None and t in replacing:
+                made = wrap(raw(g))
+                g = None  # who else holds the array is asked next
+                writes.append((_replace, held, own_gradient(made, t)._array))
+                continue
             if outer and (_is_known(outer, g) or _is_known(outer, held)):
                 with during(below):
                     writes.append((_set, t, _recorded_sum(held, g, outer)))

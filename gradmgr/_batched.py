@@ -277,7 +277,7 @@ def spacious(a: Any, *others: Any) -> Any:
         held = spacious(a._array, *others)
         return a if held is a._array else Batched(a.level, held)
     if not (isinstance(a, Batched) and a.level is level):
-        return Batched(level, _repeated(share(as_array(a), level)._array, level.size))
+        a = Batched(level, _repeated(share(as_array(a), level)._array, level.size))
     held = full(a._array, level.size)
     lower = [b for b in _below(others, level) if is_batched(b)]
     held = spacious(held, *lower) if lower else held

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from gradmgr import _xp, errors
 from gradmgr._broadcast import fit, spread
 from gradmgr._op import (
     FACTS,
@@ -27,7 +28,7 @@ from gradmgr._op import (
     renamed,
 )
 from gradmgr._recorder import Stack, current
-from gradmgr._tensor import Tensor
+from gradmgr._tensor import Tensor, wrap
 
 
 def apply(op: Op, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> Any:
@@ -36,14 +37,20 @@ def apply(op: Op, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> Any:
     Returns a Tensor, or a tuple of them from an op of several results.
     """
     rec = current()
-    if rec is not None and rec.__class__ is not Stack:
-        rec = Stack(((rec,),), ((rec,),))
-    elif rec is None:
-        rec = _NOBODY
-    return rec.call(op, inputs, params)
-
-
-_NOBODY = Stack((), ())
+    if rec.__class__ is Stack:
+        return rec.call(op, inputs, params)
+    arrays = [t._array if isinstance(t, Tensor) else t for t in inputs]
+    try:
+        made = op.kernel(*arrays, *params)
+    except errors.REJECTIONS as error:
+        _xp.explain(error, op.name, *arrays)
+        raise
+    z = tuple([wrap(part) for part in made]) if made.__class__ is tuple else wrap(made)
+    if rec is not None and rec.open:  # a lone tape: as Stack.call does it, without making a Stack
+        marks = [None if not isinstance(t, Tensor) else t._mark if t._rec is rec else rec.known(t) for t in inputs]
+        if any(mark is not None for mark in marks):
+            rec.note(op, tuple(marks), tuple(arrays), made, params, z)
+    return z
 
 
 class Declared:
@@ -147,6 +154,7 @@ class _Rules:
         ]
         self.pushes = [(jvp[v], reads(jvp[v], on_offer, name)) for v in inputs]
         self.shared = None if shared is None else (shared, reads(shared, values, name))
+        self.keeps: dict[tuple[bool, ...], tuple[int, ...]] = {}  # by which inputs are tracked: what entries keep
 
     def caller(self, op: Op) -> Callable[..., Any]:
         """Make the op's function: on plain arrays the kernel."""
@@ -154,21 +162,31 @@ class _Rules:
 
         def call(*arguments: Any) -> Any:
             given = arguments[:count]
-            if any(isinstance(t, Tensor) for t in given):
-                return apply(op, given, arguments[count:])
+            for t in given:  # any(...) of a generator takes twice as long
+                if isinstance(t, Tensor):
+                    return apply(op, given, arguments[count:])
             return kernel(*arguments)
 
         return call
 
     def entry(self, m: Any, marks: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
         """Make the entry of a tape, with what the rules of the tracked inputs name."""
-        wanted = {k for (_, want), mark in zip(self.pulls, marks, strict=True) if mark is not None for k in want}
+        tracked = tuple([mark is not None for mark in marks])
+        known = (*values, *params, *out) if out.__class__ is tuple else (*values, *params, out)
+        keep = self.keeps.get(tracked)
+        kept: list[Any] = [None] * self.at_shape
+        for k in self._keeping(tracked) if keep is None else keep:
+            kept[k] = known[k]
+        facts = tuple([None if mark is None else (v.shape, v.dtype) for v, mark in zip(values, marks, strict=True)])
+        return (self.name, m, marks, facts, tuple(kept))
+
+    def _keeping(self, tracked: tuple[bool, ...]) -> tuple[int, ...]:
+        """Tell which values the rules of the tracked inputs name; found once, as it took a third of an entry's time."""
+        wanted = {k for (_, want), is_tracked in zip(self.pulls, tracked, strict=True) if is_tracked for k in want}
         if self.shared is not None and self.at_shape + 1 in wanted:
             wanted.update(self.shared[1])
-        known = (*values, *params, *out) if out.__class__ is tuple else (*values, *params, out)
-        kept = tuple([v if k in wanted else None for k, v in enumerate(known)])
-        facts = tuple([None if mark is None else (v.shape, v.dtype) for v, mark in zip(values, marks, strict=True)])
-        return (self.name, m, marks, facts, kept)
+        self.keeps[tracked] = keep = tuple([k for k in range(self.at_shape) if k in wanted])
+        return keep
 
     def pull(self, e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
         """Give the gradient of the result, or a tuple of those of the results, to the inputs."""

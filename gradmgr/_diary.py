@@ -12,7 +12,7 @@ from types import CodeType
 from typing import Any
 
 from gradmgr._listen import Entry, Listener, Place, user_place
-from gradmgr._op import INPUTS, NAMES
+from gradmgr._op import INPUTS, NAMES, op_of
 from gradmgr._recorder import Watcher, is_listening
 from gradmgr._spill import spelled
 from gradmgr._tape import Tape, flat, inputs_of, op_name
@@ -288,7 +288,7 @@ def _from_diary(called: str, t: Tensor, replay: _Replay, starts: list[int], reco
         last = computed[-1]
         found.append(
             f"what backward() started from does not depend on it; the last that does is the result of "
-            f"{_op_of(replay.op(last))!r} at {replay.at(last)}."
+            f"{op_of(replay.op(last))!r} at {replay.at(last)}."
         )
     if seeds is None:
         found.append("backward() has not run yet." if recording else "the recording was released without a backward().")
@@ -299,20 +299,16 @@ def _reached(called: str, t: Tensor, replay: _Replay, computed: list[int], writt
     if t.grad is None:
         return f"{called} was reached by the last backward(); its .grad was set to None since, or backward() failed."
     zero = f"{called} was reached by the last backward(), and its gradient is zero:"
-    flat_ones = [step for step in computed if _op_of(replay.op(step)) in _FLAT]
+    flat_ones = [step for step in computed if op_of(replay.op(step)) in _FLAT]
     if written and not bool(t.grad._array.any()):
         return f"{zero} it was overwritten at {replay.at(written[0])}."
     if flat_ones and not bool(t.grad._array.any()):
         step = flat_ones[0]
         return (
-            f"{zero} what was computed from it goes through {_op_of(replay.op(step))!r} at {replay.at(step)}, "
+            f"{zero} what was computed from it goes through {op_of(replay.op(step))!r} at {replay.at(step)}, "
             "whose derivative is zero."
         )
     return f"{called} was reached by the last backward(); its .grad is there."
-
-
-def _op_of(code: str) -> str:
-    return code.partition(".")[0]
 
 
 def seeded(diary: Diary, marks: Iterable[Any]) -> None:

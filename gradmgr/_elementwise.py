@@ -31,6 +31,7 @@ from gradmgr import _xp, errors
 from gradmgr._broadcast import fit, is_complex, spread
 from gradmgr._inplace import with_keywords
 from gradmgr._op import FACTS, INPUTS, LINKS, PULLS, Grads, Link, Op, Owned, Rule, accumulate, enroll, one_input, reads
+from gradmgr._parameter import Parameter
 from gradmgr._recorder import Stack, current
 from gradmgr._tensor import Tensor
 
@@ -87,7 +88,7 @@ _OPERATOR_2 = """\
 def made(x, y, /):
     a = x._array
     tx = ty = True
-    if y.__class__ is Tensor:
+    if y.__class__ is Tensor or y.__class__ is Parameter:
         b = y._array
     elif y.__class__ is ndarray or y.__class__ in PLAIN:
         b = y
@@ -349,6 +350,7 @@ class _Declaration:
             "F4": _xp.F4,
             "F8": _xp.F8,
             "PLAIN": _xp.PLAIN,
+            "Parameter": Parameter,
             "Stack": Stack,
             "Tensor": Tensor,
             "REJECTIONS": errors.REJECTIONS,

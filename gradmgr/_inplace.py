@@ -275,8 +275,8 @@ def updater(operate: Callable[[Tensor, Any], Any], ufunc: Callable[..., Any] | N
     """
 
     def update(x: Tensor, y: Any, /) -> Any:
-        if current() is None and ufunc is not None and (y.__class__ is Tensor or y.__class__ in _xp.PLAIN):
-            b = y._array if y.__class__ is Tensor else y
+        if current() is None and ufunc is not None and (isinstance(y, Tensor) or y.__class__ in _xp.PLAIN):
+            b = raw(y)
             write = _replaced if x._array.nbytes <= _SMALL_BUFFER else _written
             if write(x, b, ufunc):
                 return x
@@ -302,7 +302,7 @@ def _clearly_fits(x: Tensor, y: Any) -> bool:
     """Tell whether x op y has, for any operator, the shape and dtype of x."""
     if not _xp.is_differentiable(x._array.dtype):
         return False
-    b = y._array if y.__class__ is Tensor else y
+    b = raw(y)
     if isinstance(b, (np.ndarray, np.generic)):
         return b.dtype == x._array.dtype and b.shape in ((), x._array.shape)
     return b.__class__ in (int, float, bool)

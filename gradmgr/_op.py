@@ -104,6 +104,16 @@ def accumulate(grads: Grads, owned: Owned, mark: Any, g: Any) -> None:
         owned.add(mark)
 
 
+def op_of(code: str) -> str:
+    """Return the name of the op of an entry code: what is left when suffixes, such as the tracked inputs, are gone."""
+    name = code
+    while name not in OPS:
+        name, dot, _ = name.rpartition(".")
+        if not dot:
+            return code
+    return name
+
+
 class ByExample(set[Any]):
     """Who owns gradient buffers under vmap, where nobody records gradients: see `_tape`."""
 

@@ -85,6 +85,8 @@ def sources_in(*roots: Any) -> list[Source]:
 
 
 def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, Tensor):  # of a subclass: to look at its slots takes 30 us
+        return ()
     if isinstance(value, dict):
         return value.values()
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -128,7 +130,7 @@ def _parts_of_object(value: Any) -> list[Any]:
         names = kind.__dict__.get("__slots__", ())
         parts += [getattr(value, name, None) for name in ((names,) if isinstance(names, str) else names)]
         if not _is_library(kind.__module__):
-            parts += [member for member in kind.__dict__.values() if isinstance(member, FunctionType)]
+            parts += kind.__dict__.values()  # methods, and generators of the class
     return parts
 
 

@@ -49,10 +49,13 @@ class _Crowd:
             else:
                 self._open.pop(thread, None)
 
+    def is_alone(self) -> bool:
+        """Tell whether no other thread records; asked, and acted on, with the lock held."""
+        return not self._open or (len(self._open) == 1 and threading.get_ident() in self._open)
+
     def may_write(self, t: Tensor) -> bool:
         """Tell whether to write to the buffer of `t` in place; asked, and acted on, with the lock held."""
-        alone = not self._open or (len(self._open) == 1 and threading.get_ident() in self._open)
-        return alone and _xp.is_private(t)
+        return self.is_alone() and _xp.is_private(t)
 
 
 crowd = _Crowd()

@@ -13,7 +13,7 @@ from gradmgr import errors
 from gradmgr._custom import Result
 from gradmgr._hooks import ValueHooks, checked, handle, name_of, run_tensor_hooks
 from gradmgr._listen import Heard, Listener, Parcel, Place, listeners, user_place
-from gradmgr._op import FACTS, INPUTS, LINKS, NAMES, PULLS, ByExample, Grads, Op, Owned, accumulate, one_input
+from gradmgr._op import FACTS, INPUTS, LINKS, NAMES, PULLS, ByExample, Grads, Op, Owned, accumulate, one_input, op_of
 from gradmgr._recorder import (
     Recorder,
     Watcher,
@@ -442,8 +442,7 @@ def op_name(e: Entry) -> str:
     """Return the name of the op of an entry, which keeps its code."""
     if e[0] in NAMES:
         return NAMES[e[0]](e)
-    name: str = (e[2][0] if e[0] == "capture" else e[0]).partition(".")[0]
-    return name
+    return op_of(e[2][0] if e[0] == "capture" else e[0])
 
 
 def is_inside(e: Entry) -> bool:

@@ -111,6 +111,8 @@ class StateError(GradmgrError, ValueError):
 class DistributedError(GradmgrError, RuntimeError):
     """The ranks did not ask for the same, or the engine that connects them refused."""
 
+    asked: tuple[str, ...] = ()  # what each rank did, where that is what they did not agree on
+
 
 class RankFailedError(DistributedError):
     """Another rank ended, or did not answer in time."""

@@ -108,6 +108,7 @@ class GradManager(_Recording):
         self._walking = False
         self._release_after = False
         self._warned = False
+        self._chains: Chains | None = None  # of the backward that is under way
         self._has_callbacks = False  # ever: without, backward takes a shorter road
         self._listeners: list[Callable[[], Listener]] = [Tracing] if with_stack else []  # make what listens
         self._budget = None if budget is None else Budget(budget, spill)
@@ -424,6 +425,7 @@ class GradManager(_Recording):
     ) -> list[Tensor]:
         """Do what `_walk` says; return the leaves whose hooks wait for `.grad`."""
         token = _backwarding.set(self)
+        self._chains = chains
         self._release_after = not (retain or create_graph)
         reached: list[Tensor] = []
         if tape.diary is not None:
@@ -439,7 +441,8 @@ class GradManager(_Recording):
             if tape.notes is not None:
                 run_endings(tape, create_graph)
             if keep is None:
-                write(results, above(tape.below, tape) if create_graph else tape.below)
+                below = above(tape.below, tape) if create_graph else tape.below
+                write(results, below, () if chains is None else chains.replacing)
         except BaseException as error:
             self._release_after = True
             if chains is not None:
@@ -455,6 +458,7 @@ class GradManager(_Recording):
             if self._release_after:
                 self._free()
         finally:
+            self._chains = None
             self._walking = False  # last: what another thread then finds is whole, or gone
 
     def _open_tape(self) -> Tape:
@@ -582,9 +586,10 @@ def _place(name: str | None, position: int) -> str:
 
 def _check_attachable(t: Any, name: str | None, position: int) -> None:
     if not isinstance(t, Tensor):
+        is_module = hasattr(t, "named_parameters")
+        how = "attach dict(model.named_parameters())" if is_module else "make one with gradmgr.tensor(...)"
         raise TypeError(
-            f"attach takes Tensors; {_place(name, position)} is {type(t).__module__}.{type(t).__name__}; "
-            "make one with gradmgr.tensor(...)"
+            f"attach takes Tensors; {_place(name, position)} is {type(t).__module__}.{type(t).__name__}; {how}"
         )
     if not _xp.is_differentiable(t.dtype):
         raise errors.DtypeError(

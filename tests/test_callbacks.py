@@ -996,3 +996,86 @@ def test_a_recording_that_a_failing_callback_started_is_heard_of():
         gm.backward(x * x)
     other.backward(x * 5)
     assert x.grad.tolist() == [5.0]
+
+
+# ---------------------------------------------------------------- gradients from elsewhere
+
+
+class Elsewhere:
+    """A callback object that has gradients for leaves which the walk did not reach, as an all-reduce does."""
+
+    def __init__(self, found, replaces=()):
+        self.found, self.replaces = found, replaces
+
+    def __call__(self, t, grad):
+        return grad
+
+    def finish(self, manager):
+        manager._chains.replacing.update(self.replaces)
+        for t, future in self.found:
+            manager._chains.enter(t, future, self)
+
+
+def test_a_callback_object_may_enter_a_gradient_for_a_leaf_that_was_not_reached():
+    """What stands before it in the leaf's chain does not run, what stands after it does; None gives nothing."""
+    x, y, z = (tensor([1.0]) for _ in range(3))
+    log = []
+    elsewhere = Elsewhere([(y, Future(tensor([5.0]), log)), (z, Future(None, log))])
+    gm = GradManager().attach([x, y, z], [tell(log, "before"), elsewhere, tell(log, "after", lambda g: g * 2)])
+    with gm:
+        gm.backward(x * 3)
+    assert [t.grad if t.grad is None else t.grad.tolist() for t in (x, y, z)] == [[6.0], [10.0], None]
+    assert log == ["before", "after", "get", "after", "get"]
+
+
+def test_what_is_entered_must_be_a_gradient():
+    x, y = tensor([1.0]), tensor([1.0])
+    gm = GradManager().attach([x, y], Elsewhere([(y, Future(tensor([5.0, 6.0])))]))
+    with gm, pytest.raises(ValueError, match="the future of callback"):
+        gm.backward(x * 3)
+    assert (x.grad, y.grad) == (None, None)
+
+
+def test_none_from_the_future_of_a_leaf_that_was_reached_is_an_error():
+    x = tensor([1.0])
+    gm = GradManager().attach(x, lambda t, g: Future(None))
+    with gm, pytest.raises(TypeError, match="gave None"):
+        gm.backward(x * 3)
+
+
+def test_a_gradient_may_stand_for_the_one_held_too():
+    """`.grad` stays the same object, a snapshot of it what it was; when something fails nothing has changed."""
+    x, y = tensor([1.0, 2.0]), tensor([1.0])
+    x.grad = held = tensor([10.0, 20.0])
+    before = held.detach()
+    fail = Future(OSError("late"))
+    for elsewhere in (Elsewhere([(y, fail)], replaces=[x, y]), Elsewhere([], replaces=[x, y])):
+        gm = GradManager().attach([x, y], elsewhere)
+        with gm:
+            if elsewhere.found:
+                with pytest.raises(OSError, match="late"):
+                    gm.backward((x * 3).sum())
+                assert held.tolist() == [10.0, 20.0]
+            else:
+                gm.backward((x * 3).sum())
+    assert x.grad is held
+    assert held.tolist() == [3.0, 3.0]
+    assert before.tolist() == [10.0, 20.0]
+    assert y.grad is None
+
+
+def test_futures_are_asked_in_the_order_in_which_they_came():
+    """A future that a later callback of the chain gives waits behind those that wait already."""
+    x, y = tensor([1.0]), tensor([1.0])
+    log = []
+
+    def first(t, g):
+        return Future(g, log, "x1" if t is x else "y1")
+
+    def second(t, g):
+        return Future(g, log, "x2" if t is x else "y2")
+
+    gm = GradManager().attach([x, y], [first, second])
+    with gm:
+        gm.backward(x * y)
+    assert log in (["x1", "y1", "x2", "y2"], ["y1", "x1", "y2", "x2"])

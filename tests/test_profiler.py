@@ -24,6 +24,7 @@ from gradmgr._op import OPS
 from gradmgr.forward_ad import dual_level, make_dual, unpack_dual
 from gradmgr.function import Function
 from gradmgr.functional import jacobian
+from gradmgr.nn.functional import conv2d, conv_transpose2d
 from gradmgr.profiler import emit_itt, emit_nvtx, profile, record_function
 from gradmgr.profiler._flops import flops_of
 from gradmgr.vmap import vmap
@@ -653,6 +654,22 @@ def test_flops_of_convolutions(mode, name, sizes):
     a, v = leaf(sizes[0]), leaf(sizes[1])
     overlaps = int(getattr(np, name)(np.ones(sizes[0]), np.ones(sizes[1]), mode).sum())
     assert flops(lambda a, v: getattr(gnp, name)(a, v, mode), a, v)[name] == 2 * overlaps
+
+
+def test_flops_of_planes():
+    x, w, b = leaf(2, 6, 5, 4), leaf(8, 3, 3, 2), leaf(8)
+    count = 2 * (2 * 8 * 3 * 3) * (3 * 3 * 2)  # two for each tap and channel within a group at each of 3 x 3 places
+    assert flops(lambda x, w: conv2d(x, w, groups=2), x, w) == {"nn.conv2d": count, "nn.conv2d_backward": 2 * count}
+    biased = {"nn.conv2d_bias": count, "nn.conv2d_bias_backward": 2 * count}
+    assert flops(lambda x, w, b: conv2d(x, w, b, groups=2), x, w, b) == biased
+    biased["nn.conv2d_bias_backward"] = count
+    assert flops(lambda w, b: conv2d(x.numpy(), w, b, groups=2), w, b) == biased
+    g = leaf(2, 8, 3, 3)
+    assert flops(lambda g, w: conv_transpose2d(g, w, groups=2), g, w) == {
+        "nn.conv_transpose2d": count,
+        "nn.conv_transpose2d_backward": 2 * count,
+    }
+    assert flops_of("nn.conv2d_weight", (x, g), (None,), w) == count
 
 
 def test_flops_of_linear_algebra():

@@ -1,1 +1,91 @@
-"""Functions of neural networks by torch.nn.functional's names and arguments."""
+"""Functions of neural networks by torch.nn.functional's names and arguments.
+
+They take Tensors and plain arrays; of plain arrays alone they give plain arrays.
+
+    >>> import numpy as np
+    >>> from gradmgr import GradManager, tensor
+    >>> from gradmgr.nn import functional as F
+    >>> logits, labels = tensor([[2.0, 0.0, -1.0], [0.0, 0.0, 0.0]]), np.array([0, 2])
+    >>> with GradManager().attach(logits) as gm:
+    ...     loss = F.cross_entropy(logits, labels)
+    ...     gm.backward(loss)
+    >>> print(f"{loss.item():.4f}", np.round(logits.grad.numpy(), 3).tolist())
+    0.6342 [[-0.078, 0.057, 0.021], [0.167, 0.167, -0.333]]
+"""
+
+from __future__ import annotations
+
+from gradmgr.nn._activation import (
+    elu,
+    gelu,
+    leaky_relu,
+    log_softmax,
+    logsigmoid,
+    relu,
+    sigmoid,
+    silu,
+    softmax,
+    softplus,
+    tanh,
+)
+from gradmgr.nn._attention import scaled_dot_product_attention
+from gradmgr.nn._convolution import conv1d, conv2d, conv_transpose1d, conv_transpose2d
+from gradmgr.nn._dropout import dropout
+from gradmgr.nn._linear import embedding, linear, one_hot
+from gradmgr.nn._loss import (
+    binary_cross_entropy,
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    huber_loss,
+    kl_div,
+    l1_loss,
+    mse_loss,
+    nll_loss,
+    smooth_l1_loss,
+)
+from gradmgr.nn._normalization import batch_norm, group_norm, layer_norm, normalize, rms_norm
+from gradmgr.nn._pooling import avg_pool1d, avg_pool2d, max_pool1d, max_pool2d
+from gradmgr.nn._recurrent import gru_cell, lstm_cell
+
+__all__ = [
+    "avg_pool1d",
+    "avg_pool2d",
+    "batch_norm",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "conv1d",
+    "conv2d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "cross_entropy",
+    "dropout",
+    "elu",
+    "embedding",
+    "gelu",
+    "group_norm",
+    "gru_cell",
+    "huber_loss",
+    "kl_div",
+    "l1_loss",
+    "layer_norm",
+    "leaky_relu",
+    "linear",
+    "log_softmax",
+    "logsigmoid",
+    "lstm_cell",
+    "max_pool1d",
+    "max_pool2d",
+    "mse_loss",
+    "nll_loss",
+    "normalize",
+    "one_hot",
+    "relu",
+    "rms_norm",
+    "scaled_dot_product_attention",
+    "sigmoid",
+    "silu",
+    "smooth_l1_loss",
+    "softmax",
+    "softplus",
+    "tanh",
+]

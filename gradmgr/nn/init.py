@@ -1,1 +1,367 @@
-"""First values of parameters, drawn from a Generator that the caller gives."""
+"""First values of parameters, drawn from a Generator that the caller gives.
+
+By the names and arguments of torch.nn.init, with the keyword `rng`, a numpy.random.Generator; without one each
+call draws from fresh entropy. Every function writes into the tensor it is given, is never recorded, and returns
+that tensor. Numbers are drawn in float64 and cast, so that one seed gives the same values, to rounding, in every
+dtype and on every device.
+
+    >>> import numpy as np
+    >>> from gradmgr import nn
+    >>> w = nn.Parameter(np.empty((3, 2), np.float32))
+    >>> nn.init.kaiming_uniform_(w, nonlinearity="relu", rng=np.random.default_rng(0)) is w
+    True
+
+The fans of a tensor of shape (out, in, *window) are in x window and out x window: how many inputs make one output,
+how many outputs one input has part in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gradmgr import _xp, errors
+from gradmgr._modes import no_grad
+from gradmgr._tensor import Tensor, describe
+from gradmgr.nn._arguments import check_floating, check_word, generator, integer
+
+__all__ = [
+    "calculate_gain",
+    "constant_",
+    "dirac_",
+    "eye_",
+    "kaiming_normal_",
+    "kaiming_uniform_",
+    "normal_",
+    "ones_",
+    "orthogonal_",
+    "sparse_",
+    "trunc_normal_",
+    "uniform_",
+    "xavier_normal_",
+    "xavier_uniform_",
+    "zeros_",
+]
+
+T = TypeVar("T", bound=Tensor)
+Rng = np.random.Generator | None
+
+_LINEAR = frozenset(
+    ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "sigmoid")
+)
+_GAINS = ("leaky_relu", "relu", "selu", "tanh", *sorted(_LINEAR))
+
+
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """Return by what to scale weights so that the variance stays the same through a layer with this activation.
+
+    sqrt(2) for "relu" and sqrt(2 / (1 + a^2)) for "leaky_relu" of slope a (He et al., 2015), 5/3 for "tanh", 3/4 for
+    "selu", 1 for "sigmoid", "linear" and the convolutions.
+
+    Args:
+        nonlinearity: the name of the activation, or of a linear function.
+        param: the slope a of "leaky_relu", by default 0.01.
+
+    Raises:
+        ValueError: the name is none of these.
+        TypeError: the slope is no number.
+
+    >>> from gradmgr import nn
+    >>> round(nn.init.calculate_gain("relu"), 4)
+    1.4142
+    """
+    check_word(nonlinearity, _GAINS, "nonlinearity", "calculate_gain")
+    if nonlinearity == "leaky_relu":
+        slope = 0.01 if param is None else _number(param, "param", "calculate_gain")
+        return math.sqrt(2 / (1 + slope**2))
+    return {"relu": math.sqrt(2), "tanh": 5 / 3, "selu": 3 / 4}.get(nonlinearity, 1.0)
+
+
+# ---------------------------------------------------------------- numbers that are given
+
+
+def constant_(tensor: T, val: float) -> T:
+    """Fill with one value."""
+    return _filled(tensor, "constant_", lambda shape: np.full(shape, val))
+
+
+def ones_(tensor: T) -> T:
+    """Fill with ones."""
+    return _filled(tensor, "ones_", np.ones)
+
+
+def zeros_(tensor: T) -> T:
+    """Fill with zeros."""
+    return _filled(tensor, "zeros_", np.zeros)
+
+
+def eye_(tensor: T) -> T:
+    """Make a matrix the identity, so that a linear layer hands on as many of its inputs as it can.
+
+    Raises:
+        ShapeError: the tensor has not 2 axes.
+    """
+    _check_axes(tensor, (2,), "eye_")
+    return _filled(tensor, "eye_", lambda shape: np.eye(shape[0], shape[1]))
+
+
+def dirac_(tensor: T, groups: int = 1) -> T:
+    """Make the weight of a convolution hand on as many of its input channels as it can, group by group.
+
+    Raises:
+        ShapeError: the tensor has not 3 to 5 axes, or the first has a length that `groups` does not divide.
+    """
+    _check_axes(tensor, (3, 4, 5), "dirac_")
+    groups = integer(groups, "groups", "dirac_")
+    out, channels, *window = tensor.shape
+    if groups < 1 or out % groups:
+        raise errors.ShapeError(f"dirac_: groups must divide the {out} output channels; found {groups}")
+    values = np.zeros(tensor.shape)
+    per_group = out // groups
+    for k in range(min(per_group, channels)):
+        middle: tuple[Any, ...] = (slice(k, None, per_group), k, *[length // 2 for length in window])
+        values[middle] = 1
+    return _filled(tensor, "dirac_", lambda shape: values)
+
+
+# ---------------------------------------------------------------- numbers that are drawn
+
+
+def uniform_(tensor: T, a: float = 0.0, b: float = 1.0, *, rng: Rng = None) -> T:
+    """Fill from the uniform distribution over [a, b).
+
+    Raises:
+        ValueError: b is less than a, or one of them not finite.
+    """
+    a, b = _number(a, "a", "uniform_"), _number(b, "b", "uniform_")
+    if not (a <= b and math.isfinite(b - a)):
+        raise ValueError(f"uniform_ needs finite a <= b; found a={a}, b={b}")
+    return _drawn(tensor, "uniform_", rng, lambda rng, shape: rng.uniform(a, b, shape))
+
+
+def normal_(tensor: T, mean: float = 0.0, std: float = 1.0, *, rng: Rng = None) -> T:
+    """Fill from the normal distribution.
+
+    Raises:
+        ValueError: std is negative.
+    """
+    mean, std = _number(mean, "mean", "normal_"), _spread(std, "normal_")
+    return _drawn(tensor, "normal_", rng, lambda rng, shape: rng.normal(mean, std, shape))
+
+
+def trunc_normal_(
+    tensor: T, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, *, rng: Rng = None
+) -> T:
+    """Fill from the normal distribution given that values lie in [a, b]; a and b count from 0, not from the mean.
+
+    By rejection, so exactly, of numbers drawn from the normal distribution or, where it seldom falls
+    between a and b, evenly from between them.
+
+    Raises:
+        ValueError: std is not positive, or a is not less than b.
+    """
+    mean, std = _number(mean, "mean", "trunc_normal_"), _spread(std, "trunc_normal_")
+    a, b = _number(a, "a", "trunc_normal_"), _number(b, "b", "trunc_normal_")
+    if not (a < b and std > 0):
+        raise ValueError(f"trunc_normal_ needs a < b and std > 0; found a={a}, b={b}, std={std}")
+    low, high = (a - mean) / std, (b - mean) / std
+
+    def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+        standard = _standard_between(low, high, math.prod(shape), rng)
+        return np.clip(mean + std * standard, a, b).reshape(shape)  # rounding may lead out
+
+    return _drawn(tensor, "trunc_normal_", rng, draw)
+
+
+def _standard_between(low: float, high: float, count: int, rng: np.random.Generator) -> Any:
+    """Draw numbers of the standard normal distribution that lie between two bounds."""
+    often = math.erf(high / math.sqrt(2)) - math.erf(low / math.sqrt(2)) > 0.5
+    peak = min(max(low, 0.0), high)
+    if not often:  # beyond these the density is e^-40 of its largest, less than a double resolves
+        reach = math.sqrt(peak * peak + 80)
+        low, high = max(low, -reach), min(high, reach)
+    kept: list[Any] = [np.empty(0)]
+    missing = count
+    while missing > 0:
+        if often:
+            drawn = rng.standard_normal(2 * missing)
+            drawn = drawn[(drawn >= low) & (drawn <= high)]
+        else:
+            drawn = rng.uniform(low, high, 2 * missing)
+            drawn = drawn[rng.random(2 * missing) < np.exp((peak * peak - drawn * drawn) / 2)]
+        kept.append(drawn[:missing])
+        missing -= len(kept[-1])
+    return np.concatenate(kept)
+
+
+def xavier_uniform_(tensor: T, gain: float = 1.0, *, rng: Rng = None) -> T:
+    """Fill from the uniform distribution over +-gain sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010).
+
+    Raises:
+        ShapeError: the tensor has fewer than 2 axes.
+    """
+    std = _xavier(tensor, gain, "xavier_uniform_")
+    return _spread_evenly(tensor, "xavier_uniform_", rng, std)
+
+
+def xavier_normal_(tensor: T, gain: float = 1.0, *, rng: Rng = None) -> T:
+    """Fill from the normal distribution of std gain sqrt(2 / (fan_in + fan_out)) (Glorot and Bengio, 2010).
+
+    Raises:
+        ShapeError: the tensor has fewer than 2 axes.
+    """
+    std = _xavier(tensor, gain, "xavier_normal_")
+    return _drawn(tensor, "xavier_normal_", rng, lambda rng, shape: rng.normal(0, std, shape))
+
+
+def kaiming_uniform_(
+    tensor: T, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", *, rng: Rng = None
+) -> T:
+    """Fill from the uniform distribution over +-gain sqrt(3 / fan) (He et al., 2015).
+
+    Args:
+        tensor: of 2 or more axes, (out, in, *window).
+        a: the slope of "leaky_relu" below 0; other nonlinearities make no use of it.
+        mode: which fan: "fan_in" keeps the variance forward, "fan_out" that of gradients.
+        nonlinearity: whose `calculate_gain` is the gain.
+        rng: a Generator to draw from.
+
+    Raises:
+        ShapeError: the tensor has fewer than 2 axes.
+        ValueError: mode or nonlinearity is not known.
+    """
+    std = _kaiming(tensor, a, mode, nonlinearity, "kaiming_uniform_")
+    return _spread_evenly(tensor, "kaiming_uniform_", rng, std)
+
+
+def kaiming_normal_(
+    tensor: T, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", *, rng: Rng = None
+) -> T:
+    """Fill from the normal distribution of std gain / sqrt(fan) (He et al., 2015); arguments as `kaiming_uniform_`."""
+    std = _kaiming(tensor, a, mode, nonlinearity, "kaiming_normal_")
+    return _drawn(tensor, "kaiming_normal_", rng, lambda rng, shape: rng.normal(0, std, shape))
+
+
+def orthogonal_(tensor: T, gain: float = 1, *, rng: Rng = None) -> T:
+    """Fill with a random matrix whose rows, or columns where those are fewer, are orthogonal and of length gain.
+
+    Further axes count as columns. For deep linear networks: Saxe, McClelland and Ganguli, 2013. The matrix is the Q
+    of a normal matrix's QR, with signs that make it uniformly distributed (Mezzadri, 2007).
+
+    Raises:
+        ShapeError: the tensor has fewer than 2 axes.
+    """
+    _check_tensor(tensor, "orthogonal_")
+    gain = _number(gain, "gain", "orthogonal_")
+    if tensor.ndim < 2:
+        raise errors.ShapeError(f"orthogonal_ needs 2 axes or more; found {describe(tensor)}")
+
+    def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+        rows, columns = shape[0], math.prod(shape[1:])
+        q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
+        q *= np.where(np.diagonal(r) < 0, -1.0, 1.0)
+        return gain * (q.T if rows < columns else q).reshape(shape)
+
+    return _drawn(tensor, "orthogonal_", rng, draw)
+
+
+def sparse_(tensor: T, sparsity: float, std: float = 0.01, *, rng: Rng = None) -> T:
+    """Fill a matrix from the normal distribution, and set a part of each column to 0 (Martens, 2010).
+
+    Args:
+        tensor: of 2 axes.
+        sparsity: the part of each column, from 0 to 1, rounded up to whole elements.
+        std: of the others.
+        rng: a Generator to draw from.
+
+    Raises:
+        ShapeError: the tensor has not 2 axes.
+        ValueError: sparsity is not from 0 to 1, or std negative.
+    """
+    _check_axes(tensor, (2,), "sparse_")
+    sparsity, std = _number(sparsity, "sparsity", "sparse_"), _spread(std, "sparse_")
+    if not 0 <= sparsity <= 1:
+        raise ValueError(f"sparse_: sparsity must be from 0 to 1; found {sparsity}")
+
+    def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+        values = rng.normal(0, std, shape)
+        rows = rng.random(shape).argsort(axis=0)[: math.ceil(sparsity * shape[0])]
+        np.put_along_axis(values, rows, 0, axis=0)
+        return values
+
+    return _drawn(tensor, "sparse_", rng, draw)
+
+
+# ---------------------------------------------------------------- what they have in common
+
+
+def _drawn(tensor: T, asked: str, rng: Rng, draw: Callable[[np.random.Generator, tuple[int, ...]], Any]) -> T:
+    _check_tensor(tensor, asked)
+    check_floating(asked, tensor=tensor)
+    chosen = generator(rng, asked)
+    return _filled(tensor, asked, lambda shape: draw(chosen, shape) if tensor.size else np.empty(shape))
+
+
+def _spread_evenly(tensor: T, asked: str, rng: Rng, std: float) -> T:
+    bound = math.sqrt(3) * std
+    return _drawn(tensor, asked, rng, lambda rng, shape: rng.uniform(-bound, bound, shape))
+
+
+def _filled(tensor: T, asked: str, make: Callable[[tuple[int, ...]], Any]) -> T:
+    _check_tensor(tensor, asked)
+    values = _xp.to_device(make(tensor.shape).astype(tensor.dtype), tensor.device)
+    with no_grad():
+        tensor[...] = values
+    return tensor
+
+
+def _xavier(tensor: Tensor, gain: float, asked: str) -> float:
+    fan_in, fan_out = _fans(tensor, asked)
+    return _number(gain, "gain", asked) * math.sqrt(2 / max(fan_in + fan_out, 1))
+
+
+def _kaiming(tensor: Tensor, a: float, mode: str, nonlinearity: str, asked: str) -> float:
+    check_word(mode, ("fan_in", "fan_out"), "mode", asked)
+    fan = _fans(tensor, asked)[mode == "fan_out"]
+    return calculate_gain(nonlinearity, a) / math.sqrt(max(fan, 1))
+
+
+def _fans(tensor: Tensor, asked: str) -> tuple[int, int]:
+    _check_tensor(tensor, asked)
+    if tensor.ndim < 2:
+        raise errors.ShapeError(
+            f"{asked} needs a tensor of shape (out, in, ...), whose fans it goes by; found {describe(tensor)}"
+        )
+    out, channels, *window = tensor.shape
+    return channels * math.prod(window), out * math.prod(window)
+
+
+def _check_tensor(tensor: Any, asked: str) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(
+            f"{asked} writes into a Tensor; found {type(tensor).__name__}; make one with gradmgr.tensor(...)"
+        )
+
+
+def _check_axes(tensor: Any, known: tuple[int, ...], asked: str) -> None:
+    _check_tensor(tensor, asked)
+    if tensor.ndim not in known:
+        says = " or ".join(map(str, known))
+        raise errors.ShapeError(f"{asked} needs a tensor of {says} axes; found {describe(tensor)}")
+
+
+def _number(value: Any, name: str, asked: str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{asked}: {name} must be a number; found {value!r}") from None
+
+
+def _spread(std: Any, asked: str) -> float:
+    spread = _number(std, "std", asked)
+    if not spread >= 0:
+        raise ValueError(f"{asked}: std must not be negative; found {spread}")
+    return spread

@@ -13,6 +13,7 @@ from typing import Any
 
 from gradmgr import _xp
 from gradmgr._listen import Entry, Listener, listening
+from gradmgr._op import INPUTS
 from gradmgr._recorder import Stack, Watcher, current, recorders, unwatch, watch
 from gradmgr._tape import Tape, inputs_of, op_name
 from gradmgr._tensor import Tensor, raw
@@ -376,7 +377,8 @@ class Profiler(Collector):
         if options.shapes and g.__class__ is not dict:
             node.shapes = (getattr(g, "shape", ()),)
         if options.flops and node.forward is not None and node.forward.name in SAME_BACKWARD:
-            node.flops = node.forward.flops * len(inputs_of(e))
+            costly = INPUTS[e[0]](e)[: SAME_BACKWARD[node.forward.name]]
+            node.flops = node.forward.flops * (len(costly) - costly.count(None))
         if options.memory and g.__class__ is not dict:
             old = [_owner(_plain(g))]
             for mark in set(inputs_of(e)):

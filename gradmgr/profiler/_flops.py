@@ -43,6 +43,24 @@ def _convolve(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[f
     return products, products
 
 
+def _conv(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
+    """Count a kernel at each place of the result, over the edges too; the addition of a bias is not in."""
+    products = math.prod(z) * math.prod(shapes[1][1:])
+    return products, products
+
+
+def _conv_transpose(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
+    """Count a kernel for each number of the input; the addition of a bias is not in."""
+    products = math.prod(shapes[0]) * math.prod(shapes[1][1:])
+    return products, products
+
+
+def _conv_weight(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
+    """Count a kernel for each number of the cotangent, the second input."""
+    products = math.prod(shapes[1]) * math.prod(z[1:])
+    return products, products
+
+
 def _batch(shape: Shape) -> int:
     return math.prod(shape[:-2])
 
@@ -145,6 +163,11 @@ FLOPS: MappingProxyType[str, Count] = MappingProxyType(
         "inv": _inv,
         "matmul": _matmul,
         "multiply": _one_multiplication,
+        "nn.conv2d": _conv,
+        "nn.conv2d_bias": _conv,
+        "nn.conv2d_weight": _conv_weight,
+        "nn.conv_transpose2d": _conv_transpose,
+        "nn.conv_transpose2d_bias": _conv_transpose,
         "qr": _qr,
         "slogdet": _det,
         "solve": _solve,
@@ -155,8 +178,15 @@ FLOPS: MappingProxyType[str, Count] = MappingProxyType(
     }
 )
 
-# Ops whose reverse rule costs for each tracked input what the op itself cost.
-SAME_BACKWARD = frozenset(("convolve", "correlate", "einsum", "matmul", "multiply"))
+# Ops whose reverse rule costs for each tracked input what the op itself cost: of how many inputs, the first ones,
+# that holds; None for all. A bias, which comes last, costs next to nothing.
+SAME_BACKWARD: MappingProxyType[str, int | None] = MappingProxyType(
+    {
+        **dict.fromkeys(("convolve", "correlate", "einsum", "matmul", "multiply")),
+        **dict.fromkeys(("nn.conv2d", "nn.conv2d_bias", "nn.conv2d_weight"), 2),
+        **dict.fromkeys(("nn.conv_transpose2d", "nn.conv_transpose2d_bias"), 2),
+    }
+)
 
 
 def flops_of(name: str, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> int:

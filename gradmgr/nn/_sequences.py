@@ -1,0 +1,221 @@
+"""Recurrent networks over whole sequences: one op for all steps.
+
+The products with w_hh are the only ones made step by step, and its gradient is one product. The input's part
+of the gates comes as an argument, by row: (length, batch, gates * hidden).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradmgr._custom import several
+from gradmgr._op import Function
+from gradmgr._tensor import Tensor
+from gradmgr.nn._recurrent import (
+    gru_back,
+    gru_h_gradient,
+    gru_kernel,
+    gru_push_h,
+    gru_push_x,
+    in_one_dtype,
+    lstm_back,
+    lstm_kernel,
+    lstm_push,
+    lstm_push_c,
+    total_over_batch,
+)
+from gradmgr.ops.convert import cast_to
+from gradmgr.ops.join import concatenate, stack
+
+
+def _order(length: int, backwards: bool) -> range:
+    return range(length - 1, -1, -1) if backwards else range(length)
+
+
+def _before(all_steps: Any, first: Any, k: int, backwards: bool) -> Any:
+    """Return a state before step k."""
+    place = k + 1 if backwards else k - 1
+    return all_steps[place] if 0 <= place < all_steps.shape[0] else first
+
+
+def _all_before(all_steps: Any, first: Any, backwards: bool) -> Any:
+    """Return a state before every step."""
+    parts = [all_steps[1:], first[None]] if backwards else [first[None], all_steps[:-1]]
+    return concatenate(parts, axis=0)
+
+
+def _collected(steps: list[Any], backwards: bool) -> list[Any]:
+    """Return the results of all steps, given as tuples in the order they were made, result by result."""
+    results = list(zip(*(steps[::-1] if backwards else steps), strict=True))
+    tracked = any(isinstance(part, Tensor) for parts in results for part in parts)
+    return [stack(parts) if tracked else np.stack(parts) for parts in results]
+
+
+def _sum_of(*parts: Any) -> Any:
+    """Return the sum of those that are not None; None if all are."""
+    there = [part for part in parts if part is not None]
+    total = there[0] if there else None
+    for part in there[1:]:
+        total = total + part
+    return total
+
+
+def _sum_of_results(*parts: Any) -> Any:
+    there = [part for part in parts if part is not None]
+    return tuple([_sum_of(*results) for results in zip(*there, strict=True)])
+
+
+def _at(g: Any, k: int) -> list[Any]:
+    return [None if part is None else part[k] for part in g]
+
+
+def _in_one_row(steps: Any) -> Any:
+    """Return (length, batch, features) as (length * batch, features)."""
+    return steps.reshape((steps.shape[0] * steps.shape[1], steps.shape[2]))
+
+
+def _weight_gradient(rows: Any, states: Any, first: Any, backwards: bool) -> Any:
+    return _in_one_row(rows).T @ _in_one_row(_all_before(states, first, backwards))
+
+
+def _lstm_run(parts: Any, h: Any, c: Any, w_hh: Any, backwards: bool) -> tuple[Any, Any, Any]:
+    steps = []
+    for k in _order(parts.shape[0], backwards):
+        steps.append(lstm_kernel(parts[k], h, c, None, w_hh, None, None))
+        h, c = steps[-1][:2]
+    outputs, cells, gates = _collected(steps, backwards)
+    return outputs, cells, gates
+
+
+def _lstm_run_back(g: Any, c: Any, w_hh: Any, cells: Any, gates: Any, backwards: bool) -> tuple[Any, Any, Any]:
+    """Return the cotangents of the parts, of the first h and of the first c."""
+    of_h, of_c, rows = None, None, []
+    for k in _order(gates.shape[0], not backwards):
+        at = _at(g, k)
+        at[:2] = _sum_of(at[0], of_h), _sum_of(at[1], of_c)
+        row, of_c, _ = lstm_back(at, _before(cells, c, k, backwards), None, None, gates[k])
+        of_h, of_c = row @ w_hh, of_c * gates[k][1]
+        rows.append((row,))
+    return _collected(rows, not backwards)[0], of_h, of_c
+
+
+def _lstm_run_push(states: Any, backwards: bool, part: Any = None, h: Any = None, c: Any = None, w: Any = None) -> Any:
+    """Return the tangents of the results, for one of the parts, of the first h and c, or of w_hh."""
+    first_h, first_c, w_hh, outputs, cells, gates = states
+    steps = []
+    for k in _order(gates.shape[0], backwards):
+        row = _sum_of(
+            None if part is None else part[k],
+            None if h is None else h @ w_hh.T,
+            None if w is None else _before(outputs, first_h, k, backwards) @ w.T,
+        )
+        pushed = None if row is None else lstm_push(row, _before(cells, first_c, k, backwards), gates[k])
+        steps.append(_sum_of_results(pushed, None if c is None else lstm_push_c(c, gates[k])))
+        h, c = steps[-1][:2]
+    return _collected(steps, backwards)
+
+
+def _lstm_pushing(name: str) -> Function:
+    return lambda t, h, c, w_hh, outputs, cells, gates, backwards: _lstm_run_push(
+        (h, c, w_hh, outputs, cells, gates), backwards, **{name: t}
+    )
+
+
+_lstm_over: Function = several(
+    "nn.lstm",
+    _lstm_run,
+    ("outputs", "cells", "gates"),
+    vjp={
+        "parts": lambda g, shared: shared[0],
+        "h": lambda g, shared: shared[1],
+        "c": lambda g, shared: shared[2],
+        "w_hh": lambda g, h, outputs, shared, backwards: _weight_gradient(shared[0], outputs, h, backwards),
+    },
+    jvp={
+        "parts": _lstm_pushing("part"),
+        "h": _lstm_pushing("h"),
+        "c": _lstm_pushing("c"),
+        "w_hh": _lstm_pushing("w"),
+    },
+    shared=_lstm_run_back,
+)
+
+
+def lstm_over(parts: Any, h: Any, c: Any, w_hh: Any, backwards: bool) -> tuple[Any, Any]:
+    """Return h and c after every step, for arguments that fit; backwards: from the last to the first."""
+    values, dtype = in_one_dtype([parts, h, c, w_hh])
+    outputs, cells, _ = _lstm_over(*values, backwards)
+    return cast_to(outputs, dtype), cast_to(cells, dtype)
+
+
+def _gru_run(parts: Any, h: Any, w_hh: Any, b_hh: Any, backwards: bool) -> tuple[Any, Any]:
+    steps = []
+    for k in _order(parts.shape[0], backwards):
+        steps.append(gru_kernel(parts[k], h, None, w_hh, None, b_hh))
+        h = steps[-1][0]
+    outputs, gates = _collected(steps, backwards)
+    return outputs, gates
+
+
+def _gru_run_back(g: Any, h: Any, w_hh: Any, outputs: Any, gates: Any, backwards: bool) -> tuple[Any, Any, Any]:
+    """Return the cotangents of the parts, of the gates' parts of h, and of the first h."""
+    of_h, rows = None, []
+    for k in _order(gates.shape[0], not backwards):
+        at = _at(g, k)
+        at[0] = _sum_of(at[0], of_h)
+        row = gru_back(at, _before(outputs, h, k, backwards), None, None, gates[k])
+        of_h = gru_h_gradient(at, w_hh, gates[k], row)
+        rows.append(row[:2])
+    of_parts, of_rows = _collected(rows, not backwards)
+    return of_parts, of_rows, of_h
+
+
+def _gru_run_push(states: Any, backwards: bool, part: Any = None, h: Any = None, w: Any = None, b: Any = None) -> Any:
+    """Return the tangents of the results, for one of the parts, of the first h, of w_hh or of b_hh."""
+    first_h, w_hh, outputs, gates = states
+    steps = []
+    for k in _order(gates.shape[0], backwards):
+        before = _before(outputs, first_h, k, backwards)
+        at = before, gates[k]
+        of_part = None if part is None else gru_push_x(part[k], *at)
+        of_w = None if w is None else gru_push_h(before @ w.T, *at)
+        of_b = None if b is None else gru_push_h(b, *at)
+        of_h = None if h is None else gru_push_h(h @ w_hh.T, *at, h)
+        steps.append(_sum_of_results(of_part, of_w, of_b, of_h))
+        h = steps[-1][0]
+    return _collected(steps, backwards)
+
+
+def _gru_pushing(name: str) -> Function:
+    return lambda t, h, w_hh, outputs, gates, backwards: _gru_run_push(
+        (h, w_hh, outputs, gates), backwards, **{name: t}
+    )
+
+
+_gru_over: Function = several(
+    "nn.gru",
+    _gru_run,
+    ("outputs", "gates"),
+    vjp={
+        "parts": lambda g, shared: shared[0],
+        "h": lambda g, shared: shared[2],
+        "w_hh": lambda g, h, outputs, shared, backwards: _weight_gradient(shared[1], outputs, h, backwards),
+        "b_hh": lambda g, shared: total_over_batch(_in_one_row(shared[1])),
+    },
+    jvp={
+        "parts": _gru_pushing("part"),
+        "h": _gru_pushing("h"),
+        "w_hh": _gru_pushing("w"),
+        "b_hh": _gru_pushing("b"),
+    },
+    shared=_gru_run_back,
+)
+
+
+def gru_over(parts: Any, h: Any, w_hh: Any, b_hh: Any, backwards: bool) -> Any:
+    """Return h after every step, for arguments that fit; backwards: from the last to the first."""
+    values, dtype = in_one_dtype([parts, h, w_hh, b_hh])
+    outputs, _ = _gru_over(*values, backwards)
+    return cast_to(outputs, dtype)
