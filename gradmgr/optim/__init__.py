@@ -1,1 +1,36 @@
-"""Optimisers by torch.optim's names and arguments."""
+"""Optimisers by torch.optim's names and arguments.
+
+>>> import gradmgr.numpy as np
+>>> from gradmgr import GradManager, optim, tensor
+>>> w = tensor([3.0, -2.0])
+>>> optimizer = optim.Adam([w], lr=0.1)
+>>> gm = GradManager().attach([w])
+>>> for _ in range(300):
+...     optimizer.zero_grad()
+...     with gm:
+...         gm.backward(np.sum((w - 1) ** 2))
+...     optimizer.step()
+>>> bool(np.allclose(w, 1, atol=0.01))
+True
+"""
+
+from gradmgr.optim import lr_scheduler
+from gradmgr.optim._algorithms import SGD, Adagrad, Adam, AdamW, Lion, RMSprop
+from gradmgr.optim._clip import clip_grad_norm_, clip_grad_value_, get_total_norm
+from gradmgr.optim._optimizer import Optimizer
+from gradmgr.optim._scaler import GradScaler
+
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "GradScaler",
+    "Lion",
+    "Optimizer",
+    "RMSprop",
+    "clip_grad_norm_",
+    "clip_grad_value_",
+    "get_total_norm",
+    "lr_scheduler",
+]

@@ -1,1 +1,274 @@
-"""Clip gradients by norm or value."""
+"""Clip gradients by norm or value.
+
+Small gradients are gathered in one row, changed there, and bound to views of it: a few array calls for many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from math import inf, isfinite, isnan, sqrt
+from typing import Any
+
+import numpy as np
+
+from gradmgr import _xp, errors
+from gradmgr._recorder import crowd, rebind
+from gradmgr._tensor import Tensor, describe, wrap
+from gradmgr.optim._chunks import flattened, is_low, is_packable, real_of
+
+Array = Any
+
+
+class Row:
+    """Gradients of one dtype and device: several small ones, or a large one."""
+
+    __slots__ = ("grads", "is_packed", "xp")
+
+    def __init__(self, grads: list[Tensor], is_packed: bool) -> None:
+        self.grads = grads
+        self.is_packed = is_packed
+        self.xp = _xp.namespace(grads[0]._array)
+
+    def values(self) -> Array:
+        """Return all their real numbers in a row: of small or half-precision ones a copy, in float32 at least."""
+        dtype = self.grads[0].dtype
+        wide = np.dtype(np.float32) if is_low(dtype) else dtype
+        arrays = [g._array for g in self.grads]
+        if self.is_packed:
+            row = self.xp.empty_like(arrays[0], dtype=wide, shape=(sum([a.size for a in arrays]),))
+            self.xp.concatenate(arrays, axis=None, out=row)
+        else:
+            row = self.xp.ascontiguousarray(arrays[0]).astype(wide, copy=False)
+        return flattened(row)
+
+    def change(self, operate: Callable[[Array, Array], Any], row: Array = None) -> None:
+        """Let `operate(a, out)` make the new numbers: in the row that `values` gave, or in place."""
+        if self.is_packed or is_low(self.grads[0].dtype):
+            row = self.values() if row is None else row
+            operate(row, row)
+            self._bind(row)
+            return
+        (g,) = self.grads
+        del row  # it may be a view of the gradient, which is asked next who else holds it
+        with crowd.lock:
+            if not (g._array.flags.c_contiguous and crowd.may_write(g)):
+                rebind(g, wrap(g._array.copy(order="C")))
+            part = flattened(g._array)
+            operate(part, part)
+            rebind(g, wrap(g._array))
+
+    def _bind(self, row: Array) -> None:
+        dtype = self.grads[0].dtype
+        row = row.view(dtype) if dtype.kind == "c" else row.astype(dtype, copy=False)
+        low = 0
+        for g in self.grads:
+            shape = g._array.shape
+            high = low + g._array.size
+            rebind(g, wrap(row[low:high].reshape(shape)))
+            low = high
+
+
+def rows_of(grads: list[Tensor]) -> list[Row]:
+    """Put the small gradients of one dtype and device together, the large ones by themselves."""
+    small: dict[Any, list[Tensor]] = {}
+    rows = []
+    for g in grads:
+        a = g._array
+        if a.nbytes <= 1 << 13 or is_packable(g):  # the first tells most, and is quick
+            where = None if isinstance(a, (np.ndarray, np.generic)) else g.device
+            small.setdefault((a.dtype, where), []).append(g)
+        else:
+            rows.append(Row([g], is_packed=False))
+    return [Row(together, is_packed=True) for together in small.values()] + rows
+
+
+def gradients_of(parameters: Any, asked: str) -> list[Tensor]:
+    """Return the gradients there are."""
+    listed = [parameters] if isinstance(parameters, Tensor) else parameters
+    if isinstance(listed, Mapping):
+        listed = listed.values()
+    if not isinstance(listed, Iterable) or _xp.is_array(listed):
+        raise TypeError(f"{asked} takes a Tensor or an iterable of Tensors; found {type(parameters).__name__}")
+    found = []
+    for k, p in enumerate(listed):
+        if not isinstance(p, Tensor):
+            raise TypeError(f"{asked} takes Tensors; element {k} is {type(p).__name__}")
+        g = p.grad
+        if g is not None:
+            found.append(g)
+    return found
+
+
+# ---------------------------------------------------------------- norms
+
+
+def _norm(row: Array, order: float, is_complex: bool, xp: Any) -> float:
+    """Return the norm of the numbers in a row, of complex ones given as two reals each."""
+    if row.size == 0:
+        return 0.0
+    if order == 2:
+        found = sqrt(float(xp.dot(row, row)))
+        if 1e-15 < found < inf or isnan(found):
+            return found
+        largest = float(xp.abs(row).max())  # the squares may have left the dtype's range
+        if not 0 < largest < inf:
+            return largest
+        row = row / largest
+        return largest * sqrt(float(xp.dot(row, row)))
+    sizes = xp.abs(row.view(np.dtype(f"c{2 * row.itemsize}")) if is_complex else row)
+    largest = float(sizes.max())
+    if order == inf or not 0 < largest < inf:
+        return largest
+    if order == 1:
+        return float(sizes.sum(dtype=np.float64))
+    powers = float(((sizes / largest) ** order).sum(dtype=np.float64))
+    return float(largest * powers ** (1 / order))
+
+
+def _total(norms: list[float], order: float) -> float:
+    """Return the norm of norms, which is that of all numbers."""
+    if any(isnan(norm) for norm in norms):
+        return float("nan")
+    largest = max(norms, default=0.0)
+    if order == inf or len(norms) < 2 or not 0 < largest < inf:
+        return largest
+    return float(largest * sum([(norm / largest) ** order for norm in norms]) ** (1 / order))
+
+
+def _measured(grads: list[Tensor], norm_type: Any, error_if_nonfinite: bool, asked: str) -> tuple[float, list[Any]]:
+    """Return the norm of all, and the rows with what numbers they gathered."""
+    order = float(norm_type)
+    if not order > 0:
+        raise ValueError(f"{asked}: norm_type must be above 0, or inf; found {norm_type!r}")
+    with np.errstate(all="ignore"):
+        work = [(row, row.values()) for row in rows_of(grads)]
+        norms = [_norm(values, order, row.grads[0].dtype.kind == "c", row.xp) for row, values in work]
+    total = _total(norms, order)
+    if error_if_nonfinite and not isfinite(total):
+        raise errors.NonFiniteError(_said(grads, total, order, asked))
+    return total, work
+
+
+def _said(grads: list[Tensor], total: float, order: float, asked: str) -> str:
+    bad = []
+    for k, g in enumerate(grads):
+        wrong = g.size - int(_xp.namespace(g._array).isfinite(g._array).sum())
+        if wrong:
+            bad.append(f"gradient {k}, {describe(g)}, has {wrong} of {g.size} numbers infinite or NaN")
+    more = [f"and {len(bad) - 5} gradients more"] if len(bad) > 5 else []
+    which = "\n  ".join(bad[:5] + more) or "each number is finite; the norm left the range of its dtype"
+    return (
+        f"{asked}: the norm of order {order:g} of all gradients is {total}; nothing was changed. Look for a loss "
+        f"that is not finite (gradmgr.detect_anomaly() finds where), or pass error_if_nonfinite=False:\n  {which}"
+    )
+
+
+def _as_tensor(total: float, grads: list[Tensor]) -> Tensor:
+    if not grads:
+        return wrap(np.asarray(0.0, np.float32))
+    dtypes = {g.dtype for g in grads}
+    kinds = [np.dtype(np.float32) if is_low(dtype) else real_of(dtype) for dtype in dtypes]
+    a = grads[0]._array
+    with np.errstate(all="ignore"):
+        return wrap(_xp.namespace(a).asarray(total, dtype=np.result_type(*kinds)))
+
+
+def get_total_norm(tensors: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False) -> Tensor:
+    """Return the norm of all tensors taken as one vector.
+
+    Args:
+        tensors: Tensors, such as gradients.
+        norm_type: its order, above 0; `inf` for the largest size.
+        error_if_nonfinite: raise where it is infinite or NaN.
+
+    Returns:
+        A Tensor of shape () on the first tensor's device, in the dtype of the tensors, float32 for half precision.
+
+    Raises:
+        NonFiniteError: as asked; says which tensors.
+
+    >>> import gradmgr
+    >>> gradmgr.optim.get_total_norm([gradmgr.tensor([3.0]), gradmgr.tensor([[4.0]])]).item()
+    5.0
+    """
+    listed = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    for k, t in enumerate(listed):
+        if not isinstance(t, Tensor) or not _xp.is_differentiable(t.dtype):
+            raise TypeError(f"get_total_norm takes floating Tensors; element {k} is {t!r:.60}")
+    total, _ = _measured(listed, norm_type, error_if_nonfinite, "get_total_norm")
+    return _as_tensor(total, listed)
+
+
+# ---------------------------------------------------------------- clipping
+
+
+def clip_grad_norm_(
+    parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
+) -> Tensor:
+    """Scale the gradients of all parameters so that their norm, taken together, is at most `max_norm`.
+
+    They are multiplied by `max_norm / (norm + 1e-6)` where that is below 1. A `.grad` remains the same Tensor. Where
+    somebody records, it becomes a constant.
+
+    Args:
+        parameters: a Tensor or several; those without a gradient do not count.
+        max_norm: the largest norm to let pass.
+        norm_type: see `get_total_norm`.
+        error_if_nonfinite: raise where the norm is infinite or NaN, and change nothing; else such gradients become NaN
+            and 0, as the formula says.
+
+    Returns:
+        The norm before, as `get_total_norm` gives it.
+
+    Raises:
+        NonFiniteError: as asked; says which gradients.
+        TypeError, ValueError: not Tensors; a norm_type not above 0.
+
+    >>> import gradmgr
+    >>> w = gradmgr.tensor([0.0, 0.0])
+    >>> w.grad = gradmgr.tensor([30.0, 40.0])
+    >>> gradmgr.optim.clip_grad_norm_([w], max_norm=5).item()
+    50.0
+    >>> w.grad.numpy().round(4).tolist()
+    [3.0, 4.0]
+    """
+    limit = float(max_norm)
+    grads = gradients_of(parameters, "clip_grad_norm_")
+    total, work = _measured(grads, norm_type, error_if_nonfinite, "clip_grad_norm_")
+    factor = limit / (total + 1e-6)
+    if not factor >= 1:
+        with np.errstate(all="ignore"):
+            while work:
+                row, values = work.pop()
+                held = values if row.is_packed else None
+                del values
+                row.change(_times(row.xp, factor), held)
+    return _as_tensor(total, grads)
+
+
+def _times(xp: Any, factor: float) -> Callable[[Array, Array], Any]:
+    return lambda a, out: xp.multiply(a, factor, out)
+
+
+def clip_grad_value_(parameters: Any, clip_value: float) -> None:
+    """Clip each number of the gradients of all parameters to [-clip_value, clip_value]; parts of complex ones each.
+
+    A `.grad` remains the same Tensor. Where somebody records, it becomes a constant.
+
+    Args:
+        parameters: a Tensor or several.
+        clip_value: the largest size to let pass.
+
+    Raises:
+        TypeError: not Tensors.
+
+    >>> import gradmgr
+    >>> w = gradmgr.tensor([0.0, 0.0])
+    >>> w.grad = gradmgr.tensor([0.5, -40.0])
+    >>> gradmgr.optim.clip_grad_value_([w], 1.0)
+    >>> w.grad.tolist()
+    [0.5, -1.0]
+    """
+    limit = float(clip_value)
+    for row in rows_of(gradients_of(parameters, "clip_grad_value_")):
+        row.change(lambda a, out, xp=row.xp: xp.clip(a, -limit, limit, out))  # type: ignore[misc]  # bound now

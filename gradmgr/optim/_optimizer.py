@@ -1,1 +1,356 @@
 """Optimizer: parameter groups, steps, state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from gradmgr import _xp, errors
+from gradmgr._tensor import Tensor, describe, raw, wrap
+from gradmgr.optim._chunks import Chunk, Plan, Run, Scratch, is_packable
+
+Group = dict[str, Any]
+
+
+def check_number(name: str, value: Any, *, low: float = 0.0, high: float = float("inf"), below: bool = False) -> None:
+    """Raise unless `low <= value <= high`, or `value < high` where it must be `below`."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number; found {value!r}") from None
+    if not (low <= number and (number < high if below else number <= high)):
+        limit = "" if high == float("inf") and not below else f" and {'below' if below else 'at most'} {high:g}"
+        raise ValueError(f"{name} must be at least {low:g}{limit}; found {value!r}")
+
+
+def check_betas(betas: Any) -> None:
+    """Raise unless `betas` are two numbers in [0, 1)."""
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+        raise ValueError(f"betas must be a pair of numbers; found {betas!r}")
+    for k, beta in enumerate(betas):
+        check_number(f"betas[{k}]", beta, high=1.0, below=True)
+
+
+def _check_several(params: Any) -> None:
+    if isinstance(params, Tensor) or _xp.is_array(params):
+        raise TypeError(
+            f"an optimiser takes several parameters, as in [p] or model.parameters(); found one {type(params).__name__}"
+        )
+    if not isinstance(params, Iterable) or isinstance(params, str):
+        raise TypeError(f"an optimiser takes an iterable of Tensors; found {type(params).__name__}")
+
+
+def _named(params: Any) -> list[tuple[str | None, Any]]:
+    """Read what holds parameters: a mapping by name, or an iterable of Tensors or (name, Tensor) pairs."""
+    _check_several(params)
+    if isinstance(params, Mapping):
+        return [(str(name), p) for name, p in params.items()]
+    pairs = [(None, p) if isinstance(p, Tensor) or not _is_pair(p) else tuple(p) for p in params]
+    if len({name is None for name, _ in pairs}) > 1:
+        raise ValueError("parameters have names, as (name, Tensor) pairs, all of them or none; found some of both")
+    return pairs
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
+
+
+class Optimizer:
+    """The base of all optimisers: parameter groups, and the steps over them.
+
+    Args:
+        params: Tensors, (name, Tensor) pairs, or a mapping from names; or a list of groups, each a dict
+            with those under "params" and options of its own.
+        defaults: the options of groups that do not say otherwise.
+
+    Raises:
+        TypeError: a parameter is not a Tensor, or of integers.
+        ValueError: no parameters, one of them twice, an option out of its range.
+
+    A parameter whose `.grad` is None is left alone by a step: its value, its state and its number of steps.
+    Small parameters of a group share one buffer from the first step on; what a program sees of that is speed alone.
+    """
+
+    def __init__(self, params: Any, defaults: Mapping[str, Any]) -> None:
+        self.defaults = dict(defaults)
+        self.param_groups: list[Group] = []
+        self._chunks: list[list[Chunk] | None] = []
+        self._scratch = Scratch()
+        self._step_count = 0
+        _check_several(params)
+        listed = params if isinstance(params, Mapping) else list(params)
+        if any(isinstance(group, Mapping) for group in listed):
+            for group in listed:
+                self.add_param_group(group)
+        else:
+            self.add_param_group({"params": listed})
+
+    # ------------------------------------------------------------ what an algorithm says
+
+    def _check_options(self, group: Group) -> None:
+        """Raise where an option of a group is out of its range."""
+        raise NotImplementedError
+
+    def _state_names(self, group: Group) -> tuple[str, ...]:
+        """Return what is kept of each parameter from step to step."""
+        raise NotImplementedError
+
+    def _initial(self, group: Group, name: str) -> float:
+        """Return what a state begins with."""
+        return 0.0
+
+    def _plan(self, group: Group, step: int) -> Plan:
+        """Return what to do at a parameter's step of this number, from 1."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ groups
+
+    def add_param_group(self, param_group: Mapping[str, Any]) -> None:
+        """Add parameters with options of their own.
+
+        Raises:
+            TypeError, ValueError: as on making the optimiser; nothing is then added.
+        """
+        if not isinstance(param_group, Mapping) or "params" not in param_group:
+            raise TypeError(f"a parameter group is a dict with 'params'; found {param_group!r:.80}")
+        unknown = [key for key in param_group if key not in (*self.defaults, "params", "initial_lr", "name")]
+        if unknown:
+            raise TypeError(f"{type(self).__name__} has no option {unknown[0]!r}; it has {', '.join(self.defaults)}")
+        given = param_group["params"]
+        pairs = _named([given] if isinstance(given, Tensor) else given)
+        group = {"params": [p for _, p in pairs], **self.defaults}
+        group |= {key: value for key, value in param_group.items() if key != "params"}
+        if pairs and pairs[0][0] is not None:
+            group["param_names"] = [name for name, _ in pairs]
+        self._check_params(pairs)
+        self._check_options(group)
+        self.param_groups.append(group)
+        self._chunks.append(None)
+
+    def _check_params(self, pairs: list[tuple[str | None, Any]]) -> None:
+        if not pairs:
+            raise ValueError("an optimiser was given no parameters; a generator may be used up already")
+        seen = {id(p): f"group {k}" for k, group in enumerate(self.param_groups) for p in group["params"]}
+        for k, (name, p) in enumerate(pairs):
+            place = f"parameter {k}" if name is None else f"parameter {name!r}"
+            if not isinstance(p, Tensor):
+                raise TypeError(f"{place} is not a Tensor; found {type(p).__name__}; make one with gradmgr.tensor(...)")
+            if not _xp.is_differentiable(p.dtype):
+                raise errors.DtypeError(f"{place}, {describe(p, name)}, cannot have a gradient; make it floating")
+            if id(p) in seen:
+                raise ValueError(f"{place}, {describe(p, name)}, stands twice: it is in {seen[id(p)]} already")
+            seen[id(p)] = f"this group as {place}"
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Set the gradients of all parameters to None, or to zeros."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if set_to_none:
+                    p._grad = None
+                elif p.grad is not None:
+                    p.grad[...] = 0
+
+    # ------------------------------------------------------------ the step
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Change each parameter that has a gradient; all of them, or none where something does not fit.
+
+        Floating-point errors within are left to stand in the values, as elsewhere in gradmgr a backward's do.
+
+        Args:
+            closure: computes the loss and the gradients anew; called first.
+
+        Returns:
+            What the closure returned, or None.
+
+        Raises:
+            TypeError, ValueError: an option or a gradient does not fit; nothing is then changed.
+        """
+        loss = None if closure is None else closure()
+        work: list[tuple[Chunk, list[Any], list[Run]]] = []
+        for k, group in enumerate(self.param_groups):
+            for chunk in self._chunks_of(k):
+                grads = chunk.gradients()
+                runs = chunk.runs(grads, group, self._plan)
+                if runs:
+                    for name in self._state_names(group):
+                        chunk.need(name, self._initial(group, name))
+                    work.append((chunk, grads, runs))
+        with np.errstate(all="ignore"):  # an error half-way would leave half a step
+            for chunk, grads, runs in work:
+                chunk.update(grads, runs)
+        self._step_count += 1
+        return loss
+
+    def _chunks_of(self, k: int) -> list[Chunk]:
+        chunks = self._chunks[k]
+        if chunks is None:
+            chunks = self._chunks[k] = self._made_chunks(self.param_groups[k]["params"])
+        elif not all(chunk.fits() for chunk in chunks):  # a parameter was cast or moved
+            old = self._state_of(chunks)
+            chunks = self._chunks[k] = self._made_chunks(self.param_groups[k]["params"])
+            self._fill(k, chunks, old)
+        return chunks
+
+    def _made_chunks(self, params: list[Tensor]) -> list[Chunk]:
+        """Put the small parameters of one dtype and device together, the large ones by themselves."""
+        small: dict[Any, list[Tensor]] = {}
+        chunks = []
+        for p in params:
+            if is_packable(p):
+                small.setdefault((p.dtype, p.device), []).append(p)
+            else:
+                chunks.append(Chunk([p], self._scratch))
+        return [Chunk(together, self._scratch) for together in small.values()] + chunks
+
+    # ------------------------------------------------------------ state
+
+    @staticmethod
+    def _state_of(chunks: list[Chunk]) -> dict[Tensor, dict[str, Any]]:
+        """Return what is kept of each parameter that has taken a step."""
+        found: dict[Tensor, dict[str, Any]] = {}
+        for chunk in chunks:
+            for k, p in enumerate(chunk.params):
+                if chunk.steps[k]:
+                    parts = {name: wrap(chunk.part(name, k).copy()) for name in chunk.buffers}
+                    found[p] = {"step": chunk.steps[k], **parts}
+        return found
+
+    def _fill(self, group: int, chunks: list[Chunk], states: Mapping[Tensor, Mapping[str, Any]]) -> None:
+        """Give new chunks the state of their parameters."""
+        for chunk in chunks:
+            names = {name: None for p in chunk.params for name in states.get(p, ()) if name != "step"}
+            for name in names:
+                chunk.need(name, self._initial(self.param_groups[group], name))
+            for k, p in enumerate(chunk.params):
+                state = states.get(p, {})
+                chunk.steps[k] = int(state.get("step", 0))
+                for name in names:
+                    if name in state:
+                        chunk.part(name, k)[...] = _xp.to_device(raw(state[name]), chunk.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of the state: what to load for an exact resume.
+
+        Returns:
+            "state": by the parameter's number, counted through the groups, a dict of its "step" and of Tensors;
+            nothing where it has taken no step. "param_groups": the options, with numbers for the parameters.
+        """
+        everything: dict[str, Any] = {"state": {}, "param_groups": []}
+        number = 0
+        for group, chunks in zip(self.param_groups, self._chunks, strict=True):
+            states = self._state_of(chunks or [])
+            saved = {key: value for key, value in group.items() if key != "params"}
+            saved["params"] = list(range(number, number + len(group["params"])))
+            everything["param_groups"].append(saved)
+            for p in group["params"]:
+                if p in states:
+                    everything["state"][number] = states[p]
+                number += 1
+        return everything
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over the state and the options that `state_dict` gave, of an optimiser over like parameters.
+
+        Args:
+            state_dict: arrays are taken for Tensors in it; they are cast to the parameters' dtypes, and copied.
+
+        Raises:
+            StateError: it does not fit; each misfit is listed, and nothing is changed.
+        """
+        misfits, groups, states = self._read(state_dict)
+        if misfits:
+            listed = "\n  ".join(misfits)
+            raise errors.StateError(f"load_state_dict: the state does not fit {type(self).__name__}:\n  {listed}")
+        for k, (group, saved) in enumerate(zip(self.param_groups, groups, strict=True)):
+            group |= saved
+            chunks = self._made_chunks(group["params"])
+            self._fill(k, chunks, states)
+            self._chunks[k] = chunks
+
+    def _read(self, state_dict: Any) -> tuple[list[str], list[Group], dict[Tensor, dict[str, Any]]]:
+        """Return what does not fit, and the options and the state by parameter."""
+        if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= set(state_dict):
+            return ["it is not a dict with 'state' and 'param_groups'"], [], {}
+        groups = [dict(saved) for saved in state_dict["param_groups"]]
+        if len(groups) != len(self.param_groups):
+            return [f"it has {len(groups)} parameter groups, the optimiser {len(self.param_groups)}"], [], {}
+        misfits: list[str] = []
+        params: dict[int, Tensor] = {}
+        options: list[Group] = []
+        for k, (group, saved) in enumerate(zip(self.param_groups, groups, strict=True)):
+            numbers = list(saved.pop("params", ()))
+            if len(numbers) != len(group["params"]):
+                misfits.append(f"group {k}: it has {len(numbers)} parameters, the optimiser {len(group['params'])}")
+            params |= {int(number): p for number, p in zip(numbers, group["params"], strict=False)}
+            if "betas" in saved:
+                saved["betas"] = tuple(saved["betas"])
+            misfits += [f"group {k}: {fault}" for fault in self._option_faults(group, saved)]
+            saved.pop("param_names", None)
+            options.append(saved)
+        states = {int(number): dict(state) for number, state in state_dict["state"].items()}
+        for number, state in states.items():
+            if number not in params:
+                misfits.append(f"parameter {number}: the optimiser has none of this number")
+            else:
+                misfits += [f"parameter {number}: {fault}" for fault in self._state_faults(params[number], state)]
+        return misfits, options, {params[number]: state for number, state in states.items() if number in params}
+
+    def _option_faults(self, group: Group, saved: Group) -> list[str]:
+        faults = [f"option {key!r} is missing" for key in self.defaults if key not in saved]
+        known = (*self.defaults, "initial_lr", "name", "param_names")
+        faults += [f"option {key!r} is not known" for key in saved if key not in (*known, *group)]
+        ours, theirs = group.get("param_names"), saved.get("param_names")
+        if ours is not None and theirs is not None and ours != list(theirs):
+            pairs = zip(ours, theirs, strict=False)
+            faults += [f"the name of a parameter is {b!r}, here {a!r}" for a, b in pairs if a != b]
+        if not faults:
+            try:
+                self._check_options({**group, **saved})
+            except (TypeError, ValueError) as error:
+                faults.append(str(error))
+        return faults
+
+    def _known_state(self) -> tuple[str, ...]:
+        """Return what this algorithm may keep of a parameter, whatever its options."""
+        raise NotImplementedError
+
+    def _state_faults(self, p: Tensor, state: Mapping[str, Any]) -> list[str]:
+        known = self._known_state()
+        faults = [f"{name!r} is not of this algorithm" for name in state if name not in (*known, "step")]
+        if "step" not in state:
+            faults.append("'step' is missing")
+        for name in known:
+            if name not in state:
+                continue
+            found = raw(state[name])
+            if not _xp.is_array(found):
+                faults.append(f"{name!r} is not a Tensor; found {type(found).__name__}")
+            elif found.shape != p.shape:
+                faults.append(f"{name!r} has shape {found.shape}, the parameter {p.shape}")
+            elif found.dtype.kind == "c" and p.dtype.kind != "c":
+                faults.append(f"{name!r} has dtype {found.dtype}, the parameter {p.dtype}")
+        return faults
+
+    def __getstate__(self) -> dict[str, Any]:
+        chunks = [None if chunks is None else self._state_of(chunks) for chunks in self._chunks]
+        return {**self.__dict__, "_chunks": chunks, "_scratch": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._scratch = Scratch()
+        for k, states in enumerate(state["_chunks"]):
+            if states is not None:
+                self._chunks[k] = self._made_chunks(self.param_groups[k]["params"])
+                self._fill(k, self._chunks[k] or [], states)
+
+    def __repr__(self) -> str:
+        lines = [f"{type(self).__name__} ("]
+        for k, group in enumerate(self.param_groups):
+            count = sum(p.size for p in group["params"])
+            lines.append(f"  group {k}: {len(group['params'])} parameters of {count} numbers")
+            options = [key for key in group if key not in ("params", "param_names")]
+            lines += [f"    {key}: {group[key]}" for key in options]
+        return "\n".join([*lines, ")"])

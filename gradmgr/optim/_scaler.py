@@ -1,1 +1,293 @@
 """GradScaler: gradients of half-precision losses, scaled to stay above underflow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from gradmgr import errors
+from gradmgr._containers import leaves_of, rebuilt
+from gradmgr._inplace import as_type
+from gradmgr._tensor import Tensor
+from gradmgr.optim._chunks import is_low
+from gradmgr.optim._clip import gradients_of, rows_of
+from gradmgr.optim._optimizer import Optimizer, check_number
+
+
+class _Round:
+    """What happened to an optimiser since the last update."""
+
+    __slots__ = ("found_inf", "has_checked", "is_unscaled", "stepped")
+
+    def __init__(self) -> None:
+        self.is_unscaled = False
+        self.has_checked = False  # whether there was a gradient to check
+        self.found_inf = False
+        self.stepped = False
+
+
+class GradScaler:
+    """Scale a loss so that half-precision gradients do not vanish, and skip steps whose gradients overflowed.
+
+    The scale grows while all goes well and shrinks where a gradient is infinite or NaN. Micikevicius and others: Mixed
+    Precision Training (2018).
+
+    Args:
+        init_scale: the scale at first.
+        growth_factor: what it is multiplied by after `growth_interval` updates without an overflow.
+        backoff_factor: what it is multiplied by after an overflow.
+        growth_interval: see above.
+        enabled: False makes every method pass through.
+
+    Raises:
+        TypeError, ValueError: a factor out of its range.
+
+    >>> import gradmgr
+    >>> from gradmgr import GradManager, optim, tensor
+    >>> w = tensor([1.0], dtype="float16")
+    >>> scaler, optimizer = optim.GradScaler(init_scale=1024.0), optim.SGD([w], lr=0.5)
+    >>> gm = GradManager().attach(w)
+    >>> with gm:
+    ...     gm.backward(scaler.scale(w.sum()))
+    >>> scaler.step(optimizer)
+    >>> scaler.update()
+    >>> w.tolist()
+    [0.5]
+    """
+
+    def __init__(
+        self,
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+    ) -> None:
+        self._enabled = bool(enabled)
+        self._rounds: dict[Optimizer, _Round] = {}
+        self._growth_tracker = 0
+        _check_scale(init_scale)
+        self._scale = float(init_scale)
+        self.set_growth_factor(growth_factor)
+        self.set_backoff_factor(backoff_factor)
+        self.set_growth_interval(growth_interval)
+
+    # ------------------------------------------------------------ a training step
+
+    def scale(self, outputs: Any) -> Any:
+        """Return the loss, or each Tensor in a nested container of them, times the scale.
+
+        Half precision becomes float32, in which the scaled loss does not overflow. Where a gradient does, in backward,
+        NumPy warns, as of any overflow; `with numpy.errstate(over="ignore")` it is silent.
+
+        Raises:
+            TypeError: something in it is not a floating Tensor.
+        """
+        if not self._enabled:
+            return outputs
+        losses = leaves_of(outputs)
+        for t in losses:
+            if not isinstance(t, Tensor) or t.dtype.kind in "biu":
+                raise TypeError(f"scale() takes floating Tensors; found {t!r:.60}")
+        return rebuilt(outputs, iter([self._scaled(t) for t in losses]))
+
+    def _scaled(self, t: Tensor) -> Any:
+        return (as_type(t, np.float32) if is_low(t.dtype) else t) * self._scale
+
+    def unscale_(self, optimizer: Optimizer) -> None:
+        """Divide the gradients of an optimiser's parameters by the scale, and look for numbers that are not finite.
+
+        For what needs true gradients, such as `clip_grad_norm_`; `step` does it otherwise.
+
+        Raises:
+            RuntimeError: a second time since the last `update`, or after `step`.
+        """
+        if not self._enabled:
+            return
+        state = self._round_of(optimizer)
+        if state.stepped:
+            raise RuntimeError("unscale_() comes after step() of this optimizer; call it before, or update() between")
+        if state.is_unscaled:
+            raise RuntimeError("unscale_() was called on this optimizer already since the last update(); once will do")
+        params = [p for group in optimizer.param_groups for p in group["params"]]
+        inverse = 1.0 / self._scale
+        with np.errstate(all="ignore"):
+            for row in rows_of(gradients_of(params, "unscale_")):
+                xp = row.xp
+                finite: list[bool] = []
+
+                def unscaled(a: Any, out: Any, xp: Any = xp, finite: list[bool] = finite) -> None:
+                    xp.multiply(a, inverse, out)
+                    finite.append(bool(xp.isfinite(out).all()))
+
+                row.change(unscaled)
+                state.has_checked = True
+                state.found_inf |= not all(finite)
+        state.is_unscaled = True
+
+    def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Unscale, unless that was done, and let the optimiser step, unless a gradient is not finite.
+
+        Args:
+            optimizer: whose step it is.
+            *args: for its `step`; no closure, since that would compute scaled gradients anew.
+            **kwargs: likewise.
+
+        Returns:
+            What its `step` returned, None where that was skipped.
+
+        Raises:
+            RuntimeError: a second time since the last `update`, or no parameter has a gradient.
+        """
+        if not self._enabled:
+            return optimizer.step(*args, **kwargs)
+        if "closure" in kwargs or args:
+            raise RuntimeError("step() of a GradScaler takes no closure: gradients are to be computed before it")
+        state = self._round_of(optimizer)
+        if state.stepped:
+            raise RuntimeError(
+                "step() was called on this optimizer already since the last update(); call update() first"
+            )
+        if not state.is_unscaled:
+            self.unscale_(optimizer)
+        if not state.has_checked:
+            self._rounds.pop(optimizer, None)
+            raise RuntimeError(
+                "step(): no parameter of the optimizer has a gradient; was backward() called on the loss?"
+            )
+        result = None
+        if state.found_inf:
+            optimizer._step_count += 1  # a schedule that follows is in order
+        else:
+            result = optimizer.step(**kwargs)
+        state.stepped = True
+        return result
+
+    def update(self, new_scale: float | Tensor | None = None) -> None:
+        """Adjust the scale by what was found since the last time, or set it.
+
+        Raises:
+            RuntimeError: no gradients were looked at since the last time.
+        """
+        if not self._enabled:
+            return
+        if new_scale is not None:
+            value = new_scale.item() if isinstance(new_scale, Tensor) else new_scale
+            _check_scale(value)
+            self._scale = float(value)
+        else:
+            checked = [state for state in self._rounds.values() if state.has_checked]
+            if not checked:
+                raise RuntimeError("update() comes after step() or unscale_() of an optimizer; none was called")
+            self._adjust(any(state.found_inf for state in checked))
+        self._rounds.clear()
+
+    def _adjust(self, found_inf: bool) -> None:
+        if found_inf:
+            self._scale *= self._backoff_factor
+            self._growth_tracker = 0
+            return
+        self._growth_tracker += 1
+        if self._growth_tracker >= self._growth_interval:
+            grown = self._scale * self._growth_factor
+            self._scale = grown if grown <= float(np.finfo(np.float32).max) else self._scale
+            self._growth_tracker = 0
+
+    def _round_of(self, optimizer: Optimizer) -> _Round:
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"a GradScaler works with an optimizer of gradmgr.optim; found {type(optimizer).__name__}")
+        return self._rounds.setdefault(optimizer, _Round())
+
+    # ------------------------------------------------------------ options and state
+
+    def get_scale(self) -> float:
+        """Return the scale; 1.0 where disabled."""
+        return self._scale if self._enabled else 1.0
+
+    def get_growth_factor(self) -> float:
+        """Return what the scale grows by."""
+        return self._growth_factor
+
+    def set_growth_factor(self, new_factor: float) -> None:
+        """Set what the scale grows by, above 1."""
+        check_number("growth_factor", new_factor, low=1.0)
+        if new_factor == 1:
+            raise ValueError("growth_factor must be above 1; found 1")
+        self._growth_factor = float(new_factor)
+
+    def get_backoff_factor(self) -> float:
+        """Return what the scale shrinks by."""
+        return self._backoff_factor
+
+    def set_backoff_factor(self, new_factor: float) -> None:
+        """Set what the scale shrinks by, between 0 and 1."""
+        check_number("backoff_factor", new_factor, high=1.0, below=True)
+        if new_factor == 0:
+            raise ValueError("backoff_factor must be above 0; found 0")
+        self._backoff_factor = float(new_factor)
+
+    def get_growth_interval(self) -> int:
+        """Return after how many updates without an overflow the scale grows."""
+        return self._growth_interval
+
+    def set_growth_interval(self, new_interval: int) -> None:
+        """Set after how many updates without an overflow the scale grows."""
+        if int(new_interval) != new_interval or new_interval < 1:
+            raise ValueError(f"growth_interval must be a whole number above 0; found {new_interval!r}")
+        self._growth_interval = int(new_interval)
+
+    def is_enabled(self) -> bool:
+        """Tell whether it scales at all."""
+        return self._enabled
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scale, the factors and the count of good updates; empty where disabled."""
+        if not self._enabled:
+            return {}
+        return {
+            "scale": self._scale,
+            "growth_factor": self._growth_factor,
+            "backoff_factor": self._backoff_factor,
+            "growth_interval": self._growth_interval,
+            "_growth_tracker": self._growth_tracker,
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave; nothing where disabled.
+
+        Raises:
+            StateError: it does not fit; nothing is then changed.
+        """
+        if not self._enabled:
+            return
+        wanted = set(self.state_dict())
+        if set(state_dict) != wanted:
+            missing, unknown = sorted(wanted - set(state_dict)), sorted(set(state_dict) - wanted)
+            raise errors.StateError(
+                f"load_state_dict of GradScaler: missing are {missing or 'none'}, not known are {unknown or 'none'}; "
+                "the state of a disabled scaler is empty and fits only a disabled one"
+            )
+        try:
+            factors = [_number(state_dict[name]) for name in ("scale", "growth_factor", "backoff_factor")]
+            read = GradScaler(factors[0], factors[1], factors[2])
+            read.set_growth_interval(int(state_dict["growth_interval"]))
+            read._growth_tracker = int(state_dict["_growth_tracker"])
+        except (TypeError, ValueError) as error:
+            raise errors.StateError(f"load_state_dict of GradScaler: {error}") from None
+        self.__dict__ |= {name: value for name, value in read.__dict__.items() if name != "_rounds"}
+
+    def __repr__(self) -> str:
+        return f"GradScaler(scale={self.get_scale():g}, enabled={self._enabled})"
+
+
+def _number(value: Any) -> float:
+    return float(value.item() if isinstance(value, Tensor) else value)
+
+
+def _check_scale(value: Any) -> None:
+    number = float(value)
+    if not (number > 0 and isfinite(number)):
+        raise ValueError(f"the scale must be finite and above 0; found {value!r}")

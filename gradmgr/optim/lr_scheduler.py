@@ -1,1 +1,468 @@
-"""Schedules of the learning rate by torch.optim.lr_scheduler's names."""
+"""Schedules of the learning rate by torch.optim.lr_scheduler's names.
+
+A schedule is stepped after its optimiser, once an epoch or once a batch as its numbers are meant. It counts its
+steps as `last_epoch` and writes each group's `lr`. Most go on from the `lr` that stands there, so that several
+multiply (`ChainedScheduler`) and a program may change it between.
+
+>>> import gradmgr
+>>> from gradmgr.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
+>>> w = gradmgr.tensor([1.0])
+>>> optimizer = gradmgr.optim.SGD([w], lr=1.0)
+>>> warm_up = LinearLR(optimizer, start_factor=0.25, total_iters=3)
+>>> schedule = SequentialLR(optimizer, [warm_up, CosineAnnealingLR(optimizer, T_max=4)], milestones=[3])
+>>> rates = []
+>>> for _ in range(7):
+...     rates += schedule.get_last_lr()
+...     optimizer.step()
+...     schedule.step()
+>>> [round(rate, 3) for rate in rates]
+[0.25, 0.5, 0.75, 1.0, 0.854, 0.5, 0.146]
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from math import cos, inf, pi
+from typing import Any
+
+from gradmgr import errors
+from gradmgr.optim._optimizer import Optimizer, check_number
+from gradmgr.optim._schedules import (
+    ConstantLR,
+    CosineAnnealingLR,
+    CosineAnnealingWarmRestarts,
+    ExponentialLR,
+    LambdaLR,
+    LinearLR,
+    LRScheduler,
+    MultiStepLR,
+    Saved,
+    StepLR,
+    check_count,
+    check_optimizer,
+)
+
+__all__ = [
+    "ChainedScheduler",
+    "ConstantLR",
+    "CosineAnnealingLR",
+    "CosineAnnealingWarmRestarts",
+    "ExponentialLR",
+    "LRScheduler",
+    "LambdaLR",
+    "LinearLR",
+    "MultiStepLR",
+    "OneCycleLR",
+    "ReduceLROnPlateau",
+    "SequentialLR",
+    "StepLR",
+]
+
+
+class OneCycleLR(LRScheduler):
+    """Let the `lr` rise to `max_lr` and fall to almost nothing in one training, and the momentum fall and rise.
+
+    Smith, Topin: Super-Convergence: Very Fast Training of Neural Networks Using Large Learning Rates (2018). Stepped
+    after each batch.
+
+    Args:
+        optimizer: see `LRScheduler`.
+        max_lr: the largest `lr`, or a list with one for each group.
+        total_steps: the steps in all; or `epochs` and `steps_per_epoch`.
+        epochs: see total_steps.
+        steps_per_epoch: see total_steps.
+        pct_start: the part of the steps spent rising.
+        anneal_strategy: "cos" or "linear".
+        cycle_momentum: cycle "momentum", or the first of "betas", too.
+        base_momentum: the least momentum, or a list.
+        max_momentum: the largest, or a list.
+        div_factor: the first `lr` is max_lr / div_factor.
+        final_div_factor: the last is that / final_div_factor.
+        three_phase: fall as steeply as it rose, then to almost nothing.
+        last_epoch: see `LRScheduler`.
+
+    Raises:
+        ValueError: options out of range; no number of steps; cycle_momentum where there is no momentum.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        max_lr: float | Sequence[float],
+        total_steps: int | None = None,
+        epochs: int | None = None,
+        steps_per_epoch: int | None = None,
+        pct_start: float = 0.3,
+        anneal_strategy: str = "cos",
+        cycle_momentum: bool = True,
+        base_momentum: float | Sequence[float] = 0.85,
+        max_momentum: float | Sequence[float] = 0.95,
+        div_factor: float = 25.0,
+        final_div_factor: float = 1e4,
+        three_phase: bool = False,
+        last_epoch: int = -1,
+    ) -> None:
+        check_optimizer(optimizer, "OneCycleLR")
+        if total_steps is None:
+            if epochs is None or steps_per_epoch is None:
+                raise ValueError("OneCycleLR needs total_steps, or both epochs and steps_per_epoch")
+            check_count("epochs", epochs)
+            check_count("steps_per_epoch", steps_per_epoch)
+            total_steps = epochs * steps_per_epoch
+        check_count("total_steps", total_steps)
+        check_number("pct_start", pct_start, high=1.0)
+        if anneal_strategy not in ("cos", "linear"):
+            raise ValueError(f"anneal_strategy must be 'cos' or 'linear'; found {anneal_strategy!r}")
+        groups = optimizer.param_groups
+        peaks = _by_group("max_lr", max_lr, groups)
+        if cycle_momentum and not all("momentum" in group or "betas" in group for group in groups):
+            raise ValueError(f"{type(optimizer).__name__} has no momentum to cycle; pass cycle_momentum=False")
+        lows, highs = (
+            _by_group(name, value, groups)
+            for name, value in (("base_momentum", base_momentum), ("max_momentum", max_momentum))
+        )
+        self.total_steps = total_steps
+        self.anneal_strategy = anneal_strategy
+        self.cycle_momentum = cycle_momentum
+        self._phases = _three(total_steps, pct_start) if three_phase else _two(total_steps, pct_start)
+        if last_epoch == -1:
+            for group, peak, high in zip(groups, peaks, highs, strict=True):
+                first = peak / div_factor
+                group["initial_lr"] = first
+                group["lr"] = first
+                if cycle_momentum:
+                    _set_momentum(group, high)
+        self._marks = [
+            {
+                "initial": peak / div_factor,
+                "max": peak,
+                "min": peak / div_factor / final_div_factor,
+                "low": low,
+                "high": high,
+            }
+            for peak, low, high in zip(peaks, lows, highs, strict=True)
+        ]
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        """Return each group's `lr` at `last_epoch`, and set its momentum.
+
+        Raises:
+            ValueError: the cycle is over.
+        """
+        if self.last_epoch > self.total_steps:
+            raise ValueError(f"OneCycleLR was made for {self.total_steps} steps; found one more, {self.last_epoch}")
+        start, part, phase = 0.0, 0.0, self._phases[-1]
+        for phase in self._phases:
+            end = phase[0]
+            part = (self.last_epoch - start) / (end - start) if end != start else 1.0
+            if self.last_epoch <= end:
+                break
+            start = end if phase is not self._phases[-1] else start
+        _, lr_from, lr_to, momentum_from, momentum_to = phase
+        rates = []
+        for group, marks in zip(self.optimizer.param_groups, self._marks, strict=True):
+            rates.append(self._between(marks[lr_from], marks[lr_to], part))
+            if self.cycle_momentum:
+                _set_momentum(group, self._between(marks[momentum_from], marks[momentum_to], part))
+        return rates
+
+    def step(self) -> None:
+        """Go on by one step; after the optimizer's own.
+
+        Raises:
+            ValueError: the cycle is over; nothing is then changed.
+        """
+        if self.last_epoch + 1 > self.total_steps:
+            raise ValueError(f"OneCycleLR was made for {self.total_steps} steps; found one more, {self.last_epoch + 1}")
+        super().step()
+
+    def _restart(self) -> None:
+        self._step_count += 1
+        self.last_epoch = 0
+        self._set(self.get_lr())
+
+    def _between(self, start: float, end: float, part: float) -> float:
+        if self.anneal_strategy == "linear":
+            return start + (end - start) * part
+        return end + (start - end) / 2 * (1 + cos(pi * part))
+
+
+# Phases of a cycle: the step at which each ends, and what the lr and the momentum go from and to.
+_Phase = tuple[float, str, str, str, str]
+
+
+def _two(total: int, part: float) -> list[_Phase]:
+    return [(part * total - 1, "initial", "max", "high", "low"), (total - 1, "max", "min", "low", "high")]
+
+
+def _three(total: int, part: float) -> list[_Phase]:
+    return [
+        (part * total - 1, "initial", "max", "high", "low"),
+        (2 * part * total - 2, "max", "initial", "low", "high"),
+        (total - 1, "initial", "min", "high", "high"),
+    ]
+
+
+def _by_group(name: str, value: Any, groups: list[Any]) -> list[float]:
+    values = list(value) if isinstance(value, (list, tuple)) else [value] * len(groups)
+    if len(values) != len(groups):
+        raise ValueError(f"{name} is one number, or one for each of {len(groups)} groups; found {len(values)}")
+    return [float(v) for v in values]
+
+
+def _set_momentum(group: dict[str, Any], momentum: float) -> None:
+    if "momentum" in group:
+        group["momentum"] = momentum
+    else:
+        group["betas"] = (momentum, *group["betas"][1:])
+
+
+class ReduceLROnPlateau(Saved):
+    """Multiply the `lr` by `factor` when a measure has not improved for a while.
+
+    Args:
+        optimizer: whose groups' `lr` it sets.
+        mode: "min" for a measure that is to fall, "max" for one that is to rise.
+        factor: below 1.
+        patience: after how many steps without improvement it waits no more.
+        threshold: what counts as an improvement.
+        threshold_mode: "rel": a part of the best; "abs": a difference.
+        cooldown: steps after a change that do not count.
+        min_lr: the least `lr`, or a list with one for each group.
+        eps: a change smaller than this is not made.
+
+    Raises:
+        TypeError, ValueError: not an Optimizer; options out of range.
+
+    >>> import gradmgr
+    >>> optimizer = gradmgr.optim.SGD([gradmgr.tensor([1.0])], lr=1.0)
+    >>> schedule = gradmgr.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=1)
+    >>> for loss in (1.0, 1.0, 1.0):
+    ...     optimizer.step()
+    ...     schedule.step(loss)
+    >>> schedule.get_last_lr()
+    [0.1]
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        mode: str = "min",
+        factor: float = 0.1,
+        patience: int = 10,
+        threshold: float = 1e-4,
+        threshold_mode: str = "rel",
+        cooldown: int = 0,
+        min_lr: float | Sequence[float] = 0,
+        eps: float = 1e-8,
+    ) -> None:
+        check_optimizer(optimizer, "ReduceLROnPlateau")
+        check_number("factor", factor, high=1.0, below=True)
+        if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
+            raise ValueError(
+                f"mode is 'min' or 'max', threshold_mode 'rel' or 'abs'; found {mode!r}, {threshold_mode!r}"
+            )
+        self.optimizer = optimizer
+        self.mode = mode
+        self.factor = factor
+        self.patience = patience
+        self.threshold = threshold
+        self.threshold_mode = threshold_mode
+        self.cooldown = cooldown
+        self.min_lrs = _by_group("min_lr", min_lr, optimizer.param_groups)
+        self.eps = eps
+        self.best = inf if mode == "min" else -inf
+        self.num_bad_epochs = 0
+        self.cooldown_counter = 0
+        self.last_epoch = 0
+        self._last_lr = [group["lr"] for group in optimizer.param_groups]
+
+    def get_last_lr(self) -> list[float]:
+        """Return what was set last, by group."""
+        return self._last_lr
+
+    def step(self, metrics: Any) -> None:
+        """Take note of the measure, a number or a Tensor of one, and act on it."""
+        measure = float(metrics)
+        self.last_epoch += 1
+        if self.is_better(measure, self.best):
+            self.best = measure
+            self.num_bad_epochs = 0
+        else:
+            self.num_bad_epochs += 1
+        if self.cooldown_counter > 0:
+            self.cooldown_counter -= 1
+            self.num_bad_epochs = 0
+        if self.num_bad_epochs > self.patience:
+            self._reduce()
+            self.cooldown_counter = self.cooldown
+            self.num_bad_epochs = 0
+        self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
+
+    def is_better(self, a: float, best: float) -> bool:
+        """Tell whether a measure improves on the best so far."""
+        sign = 1 if self.mode == "max" else -1
+        if self.threshold_mode == "abs":
+            return a > best + self.threshold if sign == 1 else a < best - self.threshold
+        limit = best * (1 + sign * self.threshold)
+        return a > limit if sign == 1 else a < limit
+
+    def _reduce(self) -> None:
+        for group, least in zip(self.optimizer.param_groups, self.min_lrs, strict=True):
+            rate = max(group["lr"] * self.factor, least)
+            if group["lr"] - rate > self.eps:
+                group["lr"] = rate
+
+
+class _Several(Saved):
+    """A schedule made of others."""
+
+    _left_out = ("_schedulers", "optimizer")
+
+    def __init__(self, optimizer: Any, schedulers: Iterable[Any], asked: str) -> None:
+        self._schedulers = list(schedulers)
+        if not self._schedulers:
+            raise ValueError(f"{asked} is made of schedules; found none")
+        for k, schedule in enumerate(self._schedulers):
+            if not isinstance(schedule, (LRScheduler, _Several)):
+                raise TypeError(f"{asked} is made of schedules that take no measure; number {k} is {schedule!r:.60}")
+        self.optimizer: Optimizer = self._schedulers[0].optimizer if optimizer is None else optimizer
+        check_optimizer(self.optimizer, asked)
+        if any(schedule.optimizer is not self.optimizer for schedule in self._schedulers):
+            raise ValueError(f"the schedules of {asked} are to be of one optimizer; found others")
+        self._last_lr: list[float] = []
+
+    def get_last_lr(self) -> list[float]:
+        """Return what was set last, by group."""
+        return self._last_lr
+
+    def _note(self) -> None:
+        self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state, with that of each schedule."""
+        return {**super().state_dict(), "_schedulers": [schedule.state_dict() for schedule in self._schedulers]}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over the state of a like schedule.
+
+        Raises:
+            StateError: it is of another kind of schedule.
+        """
+        rest = dict(state_dict)
+        parts = rest.pop("_schedulers", ())
+        if len(parts) != len(self._schedulers):
+            raise errors.StateError(
+                f"load_state_dict: the state has {len(parts)} schedules, {type(self).__name__} {len(self._schedulers)}"
+            )
+        before = [schedule.state_dict() for schedule in self._schedulers]
+        try:
+            for schedule, part in zip(self._schedulers, parts, strict=True):
+                schedule.load_state_dict(part)
+            super().load_state_dict(rest)
+        except errors.StateError:
+            for schedule, part in zip(self._schedulers, before, strict=True):
+                schedule.load_state_dict(part)
+            raise
+
+
+class SequentialLR(_Several):
+    """Follow one schedule after another, each from its own beginning.
+
+    Args:
+        optimizer: that of all schedules.
+        schedulers: the schedules.
+        milestones: the steps at which the next one begins; one fewer.
+        last_epoch: the steps taken so far.
+
+    Raises:
+        TypeError, ValueError: not schedules of this optimizer; not one milestone fewer.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, schedulers: Iterable[Any], milestones: Iterable[int], last_epoch: int = -1
+    ) -> None:
+        super().__init__(optimizer, schedulers, "SequentialLR")
+        self._milestones = list(milestones)
+        if len(self._milestones) != len(self._schedulers) - 1:
+            raise ValueError(
+                f"SequentialLR needs a milestone between any two schedules; found {len(self._schedulers)} schedules "
+                f"and {len(self._milestones)} milestones"
+            )
+        self.last_epoch = last_epoch + 1
+        for group in optimizer.param_groups:
+            group["lr"] = group["initial_lr"]
+        for schedule in self._schedulers:
+            _undo(schedule)
+        self._schedulers[0]._begin()
+        self._note()
+
+    def step(self) -> None:
+        """Go on by one step; after the optimizer's own."""
+        self.last_epoch += 1
+        k = bisect_right(self._milestones, self.last_epoch)
+        if k > 0 and self._milestones[k - 1] == self.last_epoch:
+            self._schedulers[k]._restart()
+        else:
+            self._schedulers[k].step()
+        self._note()
+
+    def _begin(self) -> None:
+        self.last_epoch += 1
+        self._schedulers[0]._begin()
+        self._note()
+
+    def _restart(self) -> None:
+        self.last_epoch = 0
+        self._schedulers[0]._restart()
+        self._note()
+
+
+def _undo(schedule: Any) -> None:
+    """Take back the step that making a schedule took, which was not the sequence's."""
+    if isinstance(schedule, ChainedScheduler):
+        for part in schedule._schedulers:
+            _undo(part)
+        return
+    schedule.last_epoch -= 1
+    if isinstance(schedule, SequentialLR):
+        _undo(schedule._schedulers[0])
+    elif isinstance(schedule, CosineAnnealingWarmRestarts):
+        schedule.T_cur -= 1
+
+
+class ChainedScheduler(_Several):
+    """Step several schedules together, so that what they do to the `lr` multiplies.
+
+    Args:
+        schedulers: the schedules, of one optimizer.
+        optimizer: theirs; by default that of the first.
+
+    Raises:
+        TypeError, ValueError: not schedules of one optimizer.
+    """
+
+    def __init__(self, schedulers: Iterable[Any], optimizer: Optimizer | None = None) -> None:
+        super().__init__(optimizer, schedulers, "ChainedScheduler")
+        self._note()
+
+    def step(self) -> None:
+        """Go on by one step; after the optimizer's own."""
+        for schedule in self._schedulers:
+            schedule.step()
+        self._note()
+
+    def _begin(self) -> None:
+        for schedule in self._schedulers:
+            schedule._begin()
+        self._note()
+
+    def _restart(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["initial_lr"]
+        for schedule in self._schedulers:
+            schedule.last_epoch = -1
+            schedule._begin()
+        self._note()

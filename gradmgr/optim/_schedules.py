@@ -1,0 +1,452 @@
+"""Schedules that count their steps: their base, and the simple ones."""
+
+from __future__ import annotations
+
+import types
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import cos, pi
+from typing import Any
+
+from gradmgr import errors
+from gradmgr.optim._optimizer import Optimizer, check_number
+
+
+def check_optimizer(optimizer: Any, asked: str) -> None:
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"{asked} takes an optimizer of gradmgr.optim; found {type(optimizer).__name__}")
+
+
+def check_count(name: str, value: Any) -> None:
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a whole number above 0; found {value!r}")
+
+
+class Saved:
+    """State that goes into a dict and comes back."""
+
+    _left_out: tuple[str, ...] = ("optimizer",)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state: everything but the optimizer, and functions."""
+        return {key: value for key, value in self.__dict__.items() if key not in self._left_out}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over the state of a like schedule; the optimizer's own `lr` comes with the optimizer's state.
+
+        Raises:
+            StateError: it is of another kind of schedule; nothing is then changed.
+        """
+        wanted = {key for key in self.__dict__ if key not in self._left_out}
+        missing, unknown = sorted(wanted - set(state_dict)), sorted(set(state_dict) - wanted)
+        if missing or unknown:
+            raise errors.StateError(
+                f"load_state_dict: the state does not fit {type(self).__name__}: "
+                f"missing are {missing or 'none'}, not known are {unknown or 'none'}"
+            )
+        self.__dict__.update(state_dict)
+
+
+class LRScheduler(Saved):
+    """The base of schedules: counts steps, and sets what `get_lr` returns.
+
+    Args:
+        optimizer: whose groups' `lr` it sets.
+        last_epoch: the steps taken so far; -1 begins, and notes each group's `lr` as its "initial_lr".
+
+    Raises:
+        TypeError: not an Optimizer.
+        KeyError: to go on from `last_epoch`, each group needs its "initial_lr".
+    """
+
+    def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
+        check_optimizer(optimizer, type(self).__name__)
+        for k, group in enumerate(optimizer.param_groups):
+            if last_epoch == -1:
+                group.setdefault("initial_lr", float(group["lr"]))
+            elif "initial_lr" not in group:
+                raise KeyError(
+                    f"parameter group {k} has no 'initial_lr', which going on from last_epoch={last_epoch} needs; "
+                    "load the optimizer's state first, or set it"
+                )
+        self.optimizer = optimizer
+        self.base_lrs: list[float] = [group["initial_lr"] for group in optimizer.param_groups]
+        self.last_epoch = last_epoch
+        self._step_count = 0
+        self._last_lr: list[float] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._step_count = 0
+        self._advance()
+
+    def get_lr(self) -> list[float]:
+        """Return each group's next `lr`, at `last_epoch`; for subclasses to say."""
+        raise NotImplementedError
+
+    def get_last_lr(self) -> list[float]:
+        """Return what was set last, by group."""
+        return self._last_lr
+
+    def step(self) -> None:
+        """Go on by one step; after the optimizer's own."""
+        self._warn_of_order()
+        self._advance()
+
+    def _warn_of_order(self) -> None:
+        if self._step_count == 1 and self.optimizer._step_count == 0:
+            errors.warn(
+                "the schedule was stepped before the optimizer, so the first learning rate is never used; "
+                "call optimizer.step() before scheduler.step()",
+                UserWarning,
+            )
+
+    def _advance(self) -> None:
+        self._step_count += 1
+        self.last_epoch += 1
+        self._set(self.get_lr())
+
+    def _restart(self) -> None:
+        """Stand at the beginning, whatever the `lr` now is."""
+        self._step_count += 1
+        self.last_epoch = 0
+        self._set([base * self._first_factor() for base in self.base_lrs])
+
+    def _first_factor(self) -> float:
+        """Return what the schedule begins with, as a part of the initial `lr`."""
+        return 1.0
+
+    def _set(self, rates: Sequence[float]) -> None:
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        self._last_lr = list(rates)
+
+    def _scaled(self, factor: float) -> list[float]:
+        return [group["lr"] * factor for group in self.optimizer.param_groups]
+
+
+class LambdaLR(LRScheduler):
+    """Set each `lr` to the initial one times a function of the step.
+
+    Args:
+        optimizer: see `LRScheduler`.
+        lr_lambda: `factor(last_epoch)`, or a list with one for each group.
+        last_epoch: see `LRScheduler`.
+
+    Raises:
+        ValueError: not as many functions as groups.
+
+    >>> import gradmgr
+    >>> optimizer = gradmgr.optim.SGD([gradmgr.tensor([1.0])], lr=1.0)
+    >>> schedule = gradmgr.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5**epoch)
+    >>> optimizer.step(); schedule.step()
+    >>> schedule.get_last_lr()
+    [0.5]
+    """
+
+    _left_out = ("lr_lambdas", "optimizer")
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
+        last_epoch: int = -1,
+    ) -> None:
+        check_optimizer(optimizer, "LambdaLR")
+        count = len(optimizer.param_groups)
+        self.lr_lambdas: list[Any] = list(lr_lambda) if isinstance(lr_lambda, (list, tuple)) else [lr_lambda] * count
+        if len(self.lr_lambdas) != count or not all(callable(function) for function in self.lr_lambdas):
+            raise ValueError(
+                f"LambdaLR takes one function for all groups or one for each of {count}; found {lr_lambda!r}"
+            )
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        """Return each group's `lr` at `last_epoch`."""
+        pairs = zip(self.base_lrs, self.lr_lambdas, strict=True)
+        return [base * function(self.last_epoch) for base, function in pairs]
+
+    def _restart(self) -> None:
+        self._step_count += 1
+        self.last_epoch = 0
+        self._set(self.get_lr())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state; of the functions, that of callable objects alone."""
+        states = [
+            None if isinstance(function, types.FunctionType) else dict(getattr(function, "__dict__", {}))
+            for function in self.lr_lambdas
+        ]
+        return {**super().state_dict(), "lr_lambdas": states}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over the state of a like schedule.
+
+        Raises:
+            StateError: it is of another kind of schedule; nothing is then changed.
+        """
+        rest = dict(state_dict)
+        states = rest.pop("lr_lambdas", [None] * len(self.lr_lambdas))
+        super().load_state_dict(rest)
+        for function, state in zip(self.lr_lambdas, states, strict=False):
+            if state:
+                function.__dict__.update(state)
+
+
+class StepLR(LRScheduler):
+    """Multiply the `lr` by `gamma` every `step_size` steps.
+
+    Args:
+        optimizer: see `LRScheduler`.
+        step_size: how many steps between.
+        gamma: the factor.
+        last_epoch: see `LRScheduler`.
+
+    Raises:
+        ValueError: step_size is not a whole number above 0.
+    """
+
+    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> None:
+        check_count("step_size", step_size)
+        self.step_size = step_size
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        """Return each group's `lr` at `last_epoch`."""
+        is_due = self.last_epoch > 0 and self.last_epoch % self.step_size == 0
+        return self._scaled(self.gamma if is_due else 1.0)
+
+
+class MultiStepLR(LRScheduler):
+    """Multiply the `lr` by `gamma` at each milestone, one named twice twice.
+
+    Args:
+        optimizer: see `LRScheduler`.
+        milestones: numbers of steps.
+        gamma: the factor.
+        last_epoch: see `LRScheduler`.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1
+    ) -> None:
+        self.milestones = Counter(milestones)
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        """Return each group's `lr` at `last_epoch`."""
+        return self._scaled(self.gamma ** self.milestones[self.last_epoch])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state; the milestones as a list."""
+        return {**super().state_dict(), "milestones": sorted(self.milestones.elements())}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over the state of a like schedule.
+
+        Raises:
+            StateError: it is of another kind of schedule; nothing is then changed.
+        """
+        super().load_state_dict(state_dict)
+        self.milestones = Counter(state_dict["milestones"])
+
+
+class ExponentialLR(LRScheduler):
+    """Multiply the `lr` by `gamma` at each step.
+
+    Args:
+        optimizer: see `LRScheduler`.
+        gamma: the factor.
+        last_epoch: see `LRScheduler`.
+    """
+
+    def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        """Return each group's `lr` at `last_epoch`."""
+        return self._scaled(self.gamma if self.last_epoch > 0 else 1.0)
+
+
+class ConstantLR(LRScheduler):
+    """Multiply the `lr` by `factor` until `total_iters` steps are taken.
+
+    Args:
+        optimizer: see `LRScheduler`.
+        factor: from 0 to 1.
+        total_iters: how many steps.
+        last_epoch: see `LRScheduler`.
+
+    Raises:
+        ValueError: a factor out of its range.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, factor: float = 1.0 / 3, total_iters: int = 5, last_epoch: int = -1
+    ) -> None:
+        check_number("factor", factor, high=1.0)
+        self.factor = factor
+        self.total_iters = total_iters
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        """Return each group's `lr` at `last_epoch`."""
+        if self.last_epoch == 0:
+            return self._scaled(self.factor)
+        return self._scaled(1.0 / self.factor if self.last_epoch == self.total_iters else 1.0)
+
+    def _first_factor(self) -> float:
+        return self.factor if self.total_iters > 0 else 1.0
+
+
+class LinearLR(LRScheduler):
+    """Let the `lr` go from `start_factor` to `end_factor` of itself in a line: a warm-up, mostly.
+
+    Args:
+        optimizer: see `LRScheduler`.
+        start_factor: above 0, at most 1.
+        end_factor: from 0 to 1.
+        total_iters: in how many steps.
+        last_epoch: see `LRScheduler`.
+
+    Raises:
+        ValueError: a factor out of its range.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        start_factor: float = 1.0 / 3,
+        end_factor: float = 1.0,
+        total_iters: int = 5,
+        last_epoch: int = -1,
+    ) -> None:
+        check_number("start_factor", start_factor, high=1.0)
+        if start_factor == 0:
+            raise ValueError("start_factor must be above 0, as later factors are relative to it; found 0")
+        check_number("end_factor", end_factor, high=1.0)
+        self.start_factor = start_factor
+        self.end_factor = end_factor
+        self.total_iters = total_iters
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        """Return each group's `lr` at `last_epoch`."""
+        if self.last_epoch == 0:
+            return self._scaled(self.start_factor)
+        if self.last_epoch > self.total_iters:
+            return self._scaled(1.0)
+        rise = self.end_factor - self.start_factor
+        return self._scaled(1.0 + rise / (self.total_iters * self.start_factor + (self.last_epoch - 1) * rise))
+
+    def _first_factor(self) -> float:
+        return self.start_factor
+
+
+class CosineAnnealingLR(LRScheduler):
+    """Let the `lr` fall to `eta_min` along half a cosine in `T_max` steps, and rise again after.
+
+    Loshchilov, Hutter: SGDR: Stochastic Gradient Descent with Warm Restarts (2017), without the restarts.
+
+    Args:
+        optimizer: see `LRScheduler`.
+        T_max: in how many steps.
+        eta_min: the least `lr`.
+        last_epoch: see `LRScheduler`.
+    """
+
+    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:  # noqa: N803  # torch's name
+        check_count("T_max", T_max)
+        self.T_max = T_max
+        self.eta_min = eta_min
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        """Return each group's `lr` at `last_epoch`."""
+        if self.last_epoch == 0:
+            return self._scaled(1.0)
+        before, now = (1 + cos(pi * t / self.T_max) for t in (self.last_epoch - 1, self.last_epoch))
+        groups = self.optimizer.param_groups
+        if (self.last_epoch - 1) % (2 * self.T_max) == self.T_max:  # from the bottom, where the ratio is 0 / 0
+            pairs = zip(groups, self.base_lrs, strict=True)
+            return [group["lr"] + (base - self.eta_min) * now / 2 for group, base in pairs]
+        return [self.eta_min + (group["lr"] - self.eta_min) * now / before for group in groups]
+
+
+class CosineAnnealingWarmRestarts(LRScheduler):
+    """Let the `lr` fall along half a cosine, then begin anew with a longer one.
+
+    Loshchilov, Hutter: SGDR: Stochastic Gradient Descent with Warm Restarts (2017).
+
+    Args:
+        optimizer: see `LRScheduler`.
+        T_0: the steps of the first fall.
+        T_mult: what each fall is longer by than the one before.
+        eta_min: the least `lr`.
+        last_epoch: see `LRScheduler`.
+
+    Raises:
+        ValueError: T_0 or T_mult is not a whole number above 0.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        T_0: int,  # noqa: N803  # torch's name
+        T_mult: int = 1,  # noqa: N803  # torch's name
+        eta_min: float = 0.0,
+        last_epoch: int = -1,
+    ) -> None:
+        check_count("T_0", T_0)
+        check_count("T_mult", T_mult)
+        self.T_0 = T_0
+        self.T_mult = T_mult
+        self.eta_min = eta_min
+        self.T_i = T_0
+        self.T_cur: float = last_epoch
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        """Return each group's `lr` at `last_epoch`."""
+        part = (1 + cos(pi * self.T_cur / self.T_i)) / 2
+        return [self.eta_min + (base - self.eta_min) * part for base in self.base_lrs]
+
+    def step(self, epoch: float | None = None) -> None:
+        """Go on by one step, or to `epoch`, which may be a fraction: after a batch of many.
+
+        Raises:
+            ValueError: epoch is negative.
+        """
+        if epoch is not None and epoch < 0:
+            raise ValueError(f"epoch must not be negative; found {epoch}")
+        self._warn_of_order()
+        if epoch is None:
+            self._advance()
+        else:
+            self._go_to(epoch)
+
+    def _advance(self) -> None:
+        self._step_count += 1
+        self.last_epoch += 1
+        self.T_cur += 1
+        if self.T_cur >= self.T_i:
+            self.T_cur -= self.T_i
+            self.T_i *= self.T_mult
+        self._set(self.get_lr())
+
+    def _restart(self) -> None:
+        self._go_to(0)
+
+    def _go_to(self, epoch: float) -> None:
+        self._step_count += 1
+        self.last_epoch = int(epoch)
+        self.T_cur, self.T_i = epoch, self.T_0
+        while self.T_cur >= self.T_i:
+            self.T_cur -= self.T_i
+            self.T_i *= self.T_mult
+            if self.T_mult == 1:
+                self.T_cur %= self.T_i
+        self._set(self.get_lr())

@@ -1,0 +1,219 @@
+"""The numbers of optimisers: fifty steps as torch.optim takes them, in float64, to rounding; the paper's for Lion."""
+
+import numpy as np
+import pytest
+
+from gradmgr import optim, tensor
+
+# What torch 2.13 comes to after 50 steps from [1, -2, 0.5], where the gradient at step k is cos(k + [0, 1, 2]) + p / 2.
+REAL = [
+    ("SGD", {"lr": 0.1}, [0.14368591672161957, -0.17928816150230573, -0.05571387768775921]),
+    ("SGD", {"lr": 0.1, "momentum": 0.9}, [0.13791455298585534, 0.04907883460743342, -0.06318741513390004]),
+    (
+        "SGD",
+        {"lr": 0.1, "momentum": 0.9, "dampening": 0.3, "weight_decay": 0.1},
+        [0.048744757629946796, 0.1599820768957482, -0.07361138164779757],
+    ),
+    (
+        "SGD",
+        {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+        [0.18830740026898815, 0.029110281141079178, -0.15094080518371752],
+    ),
+    (
+        "SGD",
+        {"lr": 0.1, "weight_decay": 0.1, "maximize": True},
+        [7.404063466278678, -14.51826309953485, 2.9264890896562816],
+    ),
+    ("Adam", {"lr": 0.1}, [-0.037836457391137786, 0.10519543006487599, -0.06278299262403811]),
+    ("Adam", {"lr": 0.1, "weight_decay": 0.1}, [-0.0323657998454326, 0.1310069848902999, -0.06138594297966815]),
+    (
+        "Adam",
+        {"lr": 0.1, "amsgrad": True, "betas": (0.8, 0.9)},
+        [0.03431596012341425, -0.052649952258632574, -0.00833044292855609],
+    ),
+    (
+        "Adam",
+        {"lr": 0.1, "maximize": True, "eps": 0.001},
+        [5.756945276509143, -7.192304941083826, 1.7023232388690113],
+    ),
+    ("AdamW", {"lr": 0.1}, [-0.03644874250034738, 0.10623304017098283, -0.06172261146589854]),
+    (
+        "AdamW",
+        {"lr": 0.1, "weight_decay": 0.3, "amsgrad": True},
+        [-0.0019488417969070176, 0.06355581006899158, -0.02906819594972672],
+    ),
+    ("RMSprop", {}, [0.4752299017311138, -1.0547691030999833, 0.28966715427075823]),
+    ("RMSprop", {"lr": 0.05, "momentum": 0.9}, [0.13247020402694737, -0.2524340014461692, -0.042373390767173294]),
+    (
+        "RMSprop",
+        {"lr": 0.05, "centered": True, "weight_decay": 0.1},
+        [0.08003215818556238, -0.044865830011822205, -0.10307669565441717],
+    ),
+    (
+        "RMSprop",
+        {"lr": 0.05, "centered": True, "momentum": 0.5, "alpha": 0.9, "maximize": True},
+        [13.855754912571443, -17.57509112809299, -2.7332201252580144],
+    ),
+    ("Adagrad", {"lr": 0.1}, [0.49080081370136186, -1.085919626073214, 0.30325245020756164]),
+    (
+        "Adagrad",
+        {"lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.2, "maximize": True},
+        [1.3334947155265422, -2.511561175107684, 0.4996660235105852],
+    ),
+]
+
+# After 5 steps from [1+2j, -2-0.5j] with gradients cos(k + [0, 1]) + 1j sin(k [0, 1]) + p / 2.
+COMPLEX = [
+    (
+        "SGD",
+        {"lr": 0.1, "momentum": 0.9, "dampening": 0.3, "weight_decay": 0.1},
+        [0.23154820811287657 + 0.8788984662444798j, -0.7315155171504857 - 0.5283655049432597j],
+    ),
+    (
+        "Adam",
+        {"lr": 0.1, "amsgrad": True, "betas": (0.8, 0.9)},
+        [0.6968750900756181 + 1.5032193944064658j, -1.5293784669931703 - 0.5497381805722574j],
+    ),
+    (
+        "RMSprop",
+        {"lr": 0.05, "centered": True, "weight_decay": 0.1},
+        [0.6194454100019654 + 0.6660369154032365j, -0.45048176376195664 - 0.2651061947290825j],
+    ),
+]
+
+# Room for a long parameter, which is a chunk by itself and computed in blocks.
+LONG = 100_000
+
+
+def ids(case):
+    return f"{case[0]}-{'-'.join(case[1])}"
+
+
+def steps(name, options, params, count, gradient):
+    optimizer = getattr(optim, name)(params, **options)
+    for k in range(count):
+        for p in params:
+            p.grad = tensor(gradient(k, p.numpy()))
+        optimizer.step()
+    return optimizer
+
+
+def push(k, p):
+    return np.cos(k + np.arange(3.0)) + 0.5 * p
+
+
+@pytest.mark.parametrize("case", REAL, ids=ids)
+def test_fifty_steps_are_torchs(case):
+    name, options, expected = case
+    p = tensor([1.0, -2.0, 0.5])
+    steps(name, options, [p], 50, push)
+    np.testing.assert_allclose(p.numpy(), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("case", REAL, ids=ids)
+def test_a_parameter_takes_the_same_steps_in_any_company(case):
+    """Alone, packed with others of several shapes, with 0-d and empty ones, long, and laid out column by column."""
+    name, options, _ = case
+    alone = tensor([1.0, -2.0, 0.5])
+    steps(name, options, [alone], 7, push)
+    start = np.array([1.0, -2.0, 0.5])
+    row, matrix, number = tensor(start), tensor(np.tile(start, (2, 2, 1))), tensor(1.0)
+    long, columns = tensor(np.tile(start, (LONG, 1))), tensor(np.asfortranarray(np.tile(start, (LONG, 1))))
+    params = [matrix, number, tensor(np.zeros((0, 3))), long, row, columns]
+    steps(name, options, params, 7, lambda k, p: push(k, p)[..., 0] if p.ndim == 0 else push(k, p))
+    for p in (row, matrix, long, columns):
+        np.testing.assert_array_equal(p.numpy(), np.broadcast_to(alone.numpy(), p.shape))
+    assert number.item() == alone.numpy()[0]
+
+
+@pytest.mark.parametrize("case", COMPLEX, ids=ids)
+def test_complex_parameters_are_two_real_ones_as_in_torch(case):
+    name, options, expected = case
+    p = tensor([1.0 + 2j, -2.0 - 0.5j])
+
+    def gradient(k, p):
+        return np.cos(k + np.arange(2.0)) + 1j * np.sin(k * np.arange(2.0)) + 0.5 * p
+
+    steps(name, options, [p], 5, gradient)
+    np.testing.assert_allclose(p.numpy(), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("case", REAL, ids=ids)
+def test_float32(case):
+    name, options, _ = case
+    exact, p = tensor([1.0, -2.0, 0.5]), tensor(np.array([1.0, -2.0, 0.5], "f4"))
+    steps(name, options, [exact], 10, push)
+    steps(name, options, [p], 10, lambda k, p: push(k, p).astype("f4"))
+    assert p.dtype == np.float32
+    np.testing.assert_allclose(p.numpy(), exact.numpy(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("long", [False, True])
+@pytest.mark.parametrize(("name", "options"), [("SGD", {"momentum": 0.9}), ("Adam", {"eps": 1e-4}), ("Lion", {})])
+def test_half_precision_is_computed_in_single_and_kept_in_half(name, options, long, dtype):
+    if dtype == "bfloat16":
+        dtype = pytest.importorskip("ml_dtypes", reason="NumPy knows no bfloat16").bfloat16
+    start = np.array([1.0, -2.0, 0.5])
+    exact, p = tensor(start), tensor(np.tile(start, (LONG if long else 1, 1)).astype(dtype))
+    steps(name, {"lr": 0.1, **options}, [exact], 10, push)
+    optimizer = steps(name, {"lr": 0.1, **options}, [p], 10, lambda k, p: push(k, p.astype("f8")).astype(dtype))
+    assert p.dtype == dtype
+    error = 20 * float(np.abs(start).max()) * (2**-11 if p.dtype.char == "e" else 2**-8)
+    np.testing.assert_allclose(p.numpy().astype("f8"), np.broadcast_to(exact.numpy(), p.shape), atol=error)
+    kept = {key: value.dtype for key, value in optimizer.state_dict()["state"][0].items() if key != "step"}
+    assert set(kept.values()) == {np.dtype(dtype)}
+
+
+def test_lion_is_the_papers():
+    lr, beta1, beta2, decay = 0.03, 0.8, 0.95, 0.2
+    p = np.array([1.0, -2.0, 0.5])
+    t = tensor(p)
+    steps("Lion", {"lr": lr, "betas": (beta1, beta2), "weight_decay": decay}, [t], 50, push)
+    m = np.zeros(3)
+    for k in range(50):
+        g = push(k, p)
+        p = p - lr * (np.sign(beta1 * m + (1 - beta1) * g) + decay * p)
+        m = beta2 * m + (1 - beta2) * g
+    np.testing.assert_allclose(t.numpy(), p, rtol=1e-12)
+
+
+def test_defaults_are_torchs_and_the_papers():
+    p = [tensor([1.0])]
+    for name, expected in {
+        "SGD": {"lr": 1e-3, "momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False},
+        "Adam": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0, "amsgrad": False},
+        "AdamW": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2, "amsgrad": False},
+        "RMSprop": {"lr": 1e-2, "alpha": 0.99, "eps": 1e-8, "weight_decay": 0, "momentum": 0, "centered": False},
+        "Adagrad": {"lr": 1e-2, "lr_decay": 0, "weight_decay": 0, "initial_accumulator_value": 0, "eps": 1e-10},
+        "Lion": {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0},
+    }.items():
+        assert getattr(optim, name)(p).defaults == {**expected, "maximize": False}
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_at_a_learning_rate_of_0_adam_keeps_its_averages(name, amsgrad):
+    """The learning rate is divided by, inside."""
+    still, p = tensor([1.0, -2.0, 0.5]), tensor([1.0, -2.0, 0.5])
+    state = steps(name, {"lr": 0, "amsgrad": amsgrad}, [still], 3, lambda k, p: push(k, 0)).state_dict()["state"][0]
+    moved = steps(name, {"lr": 0.1, "amsgrad": amsgrad}, [p], 3, lambda k, p: push(k, 0)).state_dict()["state"][0]
+    assert still.tolist() == [1.0, -2.0, 0.5]
+    assert p.tolist() != [1.0, -2.0, 0.5]
+    for key in state:
+        np.testing.assert_array_equal(state[key], moved[key])
+
+
+def test_momentum_may_be_turned_on_later():
+    """As in torch, the first buffer is the gradient of the step that makes it."""
+    p = tensor([1.0])
+    optimizer = optim.SGD([p], lr=1.0)
+    p.grad = tensor([1.0])
+    optimizer.step()
+    assert optimizer.state_dict()["state"] == {}
+    optimizer.param_groups[0]["momentum"] = 0.5
+    optimizer.param_groups[0]["dampening"] = 0.25
+    optimizer.step()
+    assert p.item() == -1.0
+    optimizer.step()
+    assert p.item() == -1.0 - (0.5 + 0.75)
