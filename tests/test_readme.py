@@ -21,15 +21,21 @@ PROSE = re.sub(r"^```.*?^```", "", TEXT, flags=re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"`[^`]*`|\[[^\]]+\]\(([^)]+)\)")  # what stands in backquotes is code, not a link
 
 
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```", TEXT, flags=re.DOTALL | re.MULTILINE)
+TRAINING = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+
+
+def blocks(language, text=TEXT):
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def commands():
     return [line for block in blocks("sh") for line in block.splitlines()]
 
 
-@pytest.mark.parametrize("program", blocks("python"), ids=lambda program: program.splitlines()[-1][:20])
+PROGRAMS = [*blocks("python"), *blocks("python", TRAINING)]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.splitlines()[-1][:20])
 def test_every_program_runs_and_prints_what_is_shown(program, tmp_path):
     """In an interpreter of its own: one sets what SciPy reads when it is first imported."""
     file = tmp_path / "program.py"
@@ -48,16 +54,16 @@ def test_every_program_runs_and_prints_what_is_shown(program, tmp_path):
 
 
 def test_there_are_programs():
-    assert len(blocks("python")) >= 2
-    assert len(blocks("python")) == TEXT.count("```python")
+    for text in TEXT, TRAINING:
+        assert len(blocks("python", text)) == text.count("```python") >= 2
 
 
 def test_set_up_is_two_commands_and_ci_runs_the_same():
     set_up = "python3 -m venv .venv && . .venv/bin/activate", 'pip install -e ".[dev]"'
-    assert commands() == [*set_up, "python examples/digits.py", "python -m pytest"]
+    assert commands() == [*set_up, "python examples/digits.py", "python -m pytest -n auto"]
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert '-e ".[dev]"' in ci
-    assert "python -m pytest" in ci
+    assert "python -m pytest -n auto" in ci
 
 
 def test_extras_and_files_that_are_named_exist():

@@ -1,1 +1,497 @@
-"""`make_allreduce_cb`: gradients are averaged over the ranks while backward goes on."""
+"""`make_allreduce_cb`: gradients are averaged over the ranks while backward goes on.
+
+All ranks start the same all-reduces in the same order, whatever each of them reached: the buckets follow from the
+list of attached tensors alone, and a bucket that is full early waits for its turn. Each bucket ends with one number
+for each of its parameters that says whether it was reached, so that the sum of those tells whether any rank did.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from operator import is_
+from typing import Any
+
+from gradmgr import _batched, _xp, errors
+from gradmgr._backward import AttachSpec
+from gradmgr._recorder import is_tracked
+from gradmgr._tensor import Tensor, describe, wrap
+from gradmgr.distributed import _world
+from gradmgr.distributed._engine import Group, Work
+from gradmgr.manager import GradManager, get_backwarding_grad_manager
+
+_FIRST = "bucket 0 of the gradients"
+_FAILED = "the rest of a backward that failed"
+_BETWEEN = 4  # gradients between two looks at what is on its way
+
+
+def make_allreduce_cb(
+    reduce_method: str = "mean", *, bucket_bytes: int = 25 << 20, group: Group | None = None
+) -> AllReduceCallback:
+    """Make the callback that gives every rank the mean, or sum, of all ranks' gradients.
+
+    Attach it to the same parameters, in the same order, on every rank; it may stand anywhere in a chain: what
+    callbacks before it return is reduced, callbacks after it see the result. Gradients travel in buckets, each of
+    which is on its way as soon as it is full, while backward goes on. A parameter that this rank did not reach
+    receives what the others found; one that no rank reached receives nothing.
+
+    Where backward fails on one rank, the others' raises DistributedError; the next backward works again.
+
+    Args:
+        reduce_method: "mean" or "sum" (also "MEAN", "SUM").
+        bucket_bytes: the size of a bucket. One dtype's parameters share buckets, those attached last in the first.
+        group: the ranks among which to reduce; None for all.
+
+    Returns:
+        The callback, one object for all parameters. Its `no_sync()` is for the accumulation of gradients.
+
+    Raises:
+        ValueError: the method is another, or a bucket would hold nothing.
+        DistributedError: in `backward`, on every rank: the ranks attached different parameters (which, is said), or
+            backward failed on another rank; or a recording around this one would have to follow the gradients through
+            the ranks, which the differentiable `all_reduce` of what `backward` left in `.grad` can do.
+        RankFailedError: in `backward`: another rank ended, or did not come in time.
+
+    >>> import gradmgr
+    >>> from gradmgr import distributed
+    >>> distributed.init()
+    >>> w = gradmgr.tensor([1.0, 2.0])
+    >>> gm = gradmgr.GradManager().attach(w, distributed.make_allreduce_cb("mean"))
+    >>> with gm:
+    ...     gm.backward((w * w).sum())
+    >>> w.grad
+    Tensor([2., 4.])
+    >>> distributed.finalize()
+    """
+    return AllReduceCallback(reduce_method, bucket_bytes, group)
+
+
+class AllReduceCallback:
+    """See `make_allreduce_cb`."""
+
+    def __init__(self, reduce_method: str, bucket_bytes: int, group: Group | None) -> None:
+        op = str(reduce_method).lower()
+        if op not in ("mean", "sum"):
+            raise ValueError(f"make_allreduce_cb knows the methods 'mean' and 'sum'; found {reduce_method!r}")
+        if bucket_bytes <= 0:
+            raise ValueError(f"make_allreduce_cb: a bucket must hold at least one byte; found {bucket_bytes!r}")
+        self.reduce_method = op
+        self.bucket_bytes = bucket_bytes
+        self._group = group
+        self._synced = True
+        self._even_alone = False  # a group of one rank has nothing to reduce, unless this is set
+        self._layouts: weakref.WeakKeyDictionary[GradManager, Layout] = weakref.WeakKeyDictionary()
+        self._rounds: dict[int, _Round] = {}  # by id of the manager, the last backward of each
+        self._local: dict[int, _Local] = {}  # by id, what was accumulated without being reduced
+
+    def __repr__(self) -> str:
+        return f"make_allreduce_cb({self.reduce_method!r}, bucket_bytes={self.bucket_bytes})"
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Let gradients stay this rank's own and add up in `.grad`; the next backward outside reduces all of it.
+
+        With `n` backward passes in all, the result is that of one backward of the sum of their losses.
+        """
+        before, self._synced = self._synced, False
+        try:
+            yield
+        finally:
+            self._synced = before
+
+    # ------------------------------------------------------------ what a backward calls
+
+    def begin(self, manager: GradManager) -> None:
+        """Begin to find out whether all ranks are about to reduce the same."""
+        self._forget_reduced()
+        group = _world.group(self._group)
+        chains: Any = manager._chains  # there is one: this is called in a backward
+        if group.size == 1 and not self._even_alone:
+            return
+        tensors = [t for t, spec in chains.specs.items() if self in spec.callbacks]
+        if not self._synced:
+            self._keep_apart(tensors)
+            return
+        layout = self._layouts.get(manager)
+        if layout is None or not layout.holds(tensors):
+            for t in tensors:
+                _check_once(self, t, chains.specs[t])
+            layout = Layout(tensors, [chains.specs[t].name for t in tensors], self.bucket_bytes)
+            self._layouts[manager] = layout
+        self._rounds[id(manager)] = _Round(self, group, manager, layout)
+
+    def __call__(self, t: Tensor, grad: Tensor) -> Any:
+        """Take a gradient; what it becomes is known when the ranks have it all."""
+        manager = get_backwarding_grad_manager()
+        found = self._rounds.get(id(manager))
+        return grad if found is None else found.take(t, grad)
+
+    def finish(self, manager: GradManager) -> None:
+        """Start what is left, with zeros for what was not reached."""
+        found = self._rounds.get(id(manager))
+        if found is not None and not found.still_to_come():
+            found.settle()
+
+    def abort(self, manager: GradManager) -> None:
+        """Let go of what is under way, and let the other ranks know."""
+        found = self._rounds.pop(id(manager), None)
+        if found is not None:
+            found.give_up()
+
+    # ------------------------------------------------------------ what was accumulated without the others
+
+    def _keep_apart(self, tensors: list[Tensor]) -> None:
+        for t in tensors:
+            if id(t) not in self._local:
+                self._local[id(t)] = _Local(t)
+
+    def local(self, t: Tensor) -> _Local | None:
+        """Return what this rank has in `.grad` that was not reduced, None where there is nothing."""
+        if not self._local:
+            return None
+        found = self._local.get(id(t))
+        return found if found is not None and found.tensor() is t and t.grad is not None else None
+
+    def _forget_reduced(self) -> None:
+        """Of the backward passes that are over, and did not fail, forget what they have reduced."""
+        here = get_backwarding_grad_manager()
+        for key, found in list(self._rounds.items()):
+            manager = found.manager()
+            if manager is None or manager is here or not manager._walking:
+                del self._rounds[key]
+                if self._local:
+                    for t in found.layout.tensors():
+                        self._local.pop(id(t), None)
+
+
+class _Local:
+    """What stood in `.grad`, reduced, before further gradients were added to it without the other ranks."""
+
+    __slots__ = ("reduced", "tensor")
+
+    def __init__(self, t: Tensor) -> None:
+        self.tensor = weakref.ref(t)
+        held = t.grad
+        self.reduced = None if held is None else held._array  # holding it keeps it from being written to
+
+    def own(self, t: Tensor) -> Any:
+        """Return what was added since."""
+        total = t.grad._array  # type: ignore[union-attr]  # asked by `local`
+        return total if self.reduced is None else total - self.reduced
+
+
+class _Place:
+    """Where a parameter lies in a bucket."""
+
+    __slots__ = ("bucket", "flag", "shape", "start", "stop", "tensor")
+
+    def __init__(self, t: Tensor, bucket: int, start: int, flag: int) -> None:
+        self.tensor = weakref.ref(t)
+        self.shape = t.shape
+        self.bucket = bucket
+        self.start = start
+        self.stop = start + t.size
+        self.flag = flag
+
+
+class _Buffer:
+    """The memory of a bucket, used again by the next backward unless somebody still looks at it."""
+
+    def __init__(self, like: Any, size: int) -> None:
+        self._xp, self._dtype = _xp.namespace(like), like.dtype
+        self._size = size
+        self._array: Any = None
+
+    def fresh(self) -> Any:
+        """Return an array that nobody else sees."""
+        if self._array is None or not _xp.is_private(self):
+            self.drop()
+            self._array = self._xp.empty(self._size, self._dtype)
+        return self._array
+
+    def drop(self) -> None:
+        """Leave the memory to whoever may still write to it."""
+        self._array = None
+
+
+class Layout:
+    """Which parameter lies in which bucket: those attached last in the first, each dtype apart."""
+
+    def __init__(self, tensors: list[Tensor], names: list[str | None], bucket_bytes: int) -> None:
+        self._refs = [weakref.ref(t) for t in tensors]
+        self.places: dict[int, _Place] = {}
+        self.counts: list[int] = []  # parameters by bucket
+        likes: list[Any] = []
+        sizes: list[int] = []
+        filling: dict[Any, int] = {}  # the bucket that is not full, by dtype
+        for t in reversed(tensors):
+            kind = (t.dtype, t.device)
+            k = filling.get(kind)
+            if k is None:
+                k = filling[kind] = len(sizes)
+                sizes.append(0)
+                self.counts.append(0)
+                likes.append(t._array)
+            self.places[id(t)] = _Place(t, k, sizes[k], self.counts[k])
+            sizes[k] += t.size
+            self.counts[k] += 1
+            if sizes[k] * t.itemsize >= bucket_bytes:
+                del filling[kind]
+        self.sizes = sizes  # without the numbers that say what was reached
+        self.buffers = [_Buffer(a, size + count) for a, size, count in zip(likes, sizes, self.counts, strict=True)]
+        told = [f"{t.dtype}{t.shape}" for t in tensors]
+        self.facts = "\n".join([f"{name!r}, {what}" if name else what for name, what in zip(names, told, strict=True)])
+        self.digest = blake2b(self.facts.encode(), digest_size=8).hexdigest()
+        of = f"of the gradients of {len(tensors)} parameters, {bucket_bytes} bytes each, {self.digest}"
+        self.asked = [f", bucket {k} {of}" for k in range(len(sizes))]
+
+    def holds(self, tensors: list[Tensor]) -> bool:
+        """Tell whether it is one for these tensors."""
+        return len(tensors) == len(self._refs) and all(map(is_, [ref() for ref in self._refs], tensors))
+
+    def view(self, flats: list[Any], t: Tensor) -> Any:
+        """Return where a parameter lies in the memory of the buckets."""
+        place = self.places[id(t)]
+        return flats[place.bucket][place.start : place.stop].reshape(place.shape)
+
+    def tensors(self) -> list[Tensor]:
+        """Return the parameters that are alive."""
+        return [t for ref in self._refs if (t := ref()) is not None]
+
+
+class _Round:
+    """One backward: what arrived, which buckets are on their way."""
+
+    def __init__(self, callback: AllReduceCallback, group: Group, manager: GradManager, layout: Layout) -> None:
+        self.manager = weakref.ref(manager)
+        self.layout = layout
+        self._callback = callback
+        self._group = group
+        self._chains: Any = manager._chains
+        self._missing = dict.fromkeys(layout.places)  # ids of what has not arrived; ordered
+        self._left = list(layout.counts)  # by bucket, how many have not arrived
+        self._flats: list[Any] = [None] * len(layout.counts)
+        self._reached = [[0] * count for count in layout.counts]
+        self._works: list[Work] = []  # of the buckets started, which are the first ones
+        self._by_any: dict[int, list[bool]] = {}  # by bucket, which parameters any rank reached
+        self._open = 0  # futures that were not asked yet
+        self._settled = False
+        self._refused = False
+
+    # ------------------------------------------------------------ gradients arrive
+
+    def take(self, t: Tensor, grad: Tensor) -> Any:
+        """Lay a gradient in its bucket, start what is full, help what is on its way."""
+        if id(t) not in self._missing:  # attached again since the layout was made
+            raise _twice(t, None)
+        a = grad._array
+        if self._chains.hearers or a.__class__ is _batched.Batched:
+            _check_takeable(grad)
+        place = self.layout.places[id(t)]
+        local = self._callback.local(t)
+        self._lay(id(t), place, a if local is None else a + local.own(t), 1)
+        if self._left[place.bucket] == 0 or len(self._missing) % _BETWEEN == 0:
+            self._ask(self._advance)
+        return self._future(t, place, local)
+
+    def _lay(self, key: int, place: _Place, values: Any, reached: int) -> None:
+        k = place.bucket
+        flat = self._flats[k]
+        if flat is None:
+            flat = self._flats[k] = self.layout.buffers[k].fresh()
+        flat[place.start : place.stop].reshape(place.shape)[...] = values
+        self._reached[k][place.flag] = reached
+        del self._missing[key]
+        self._left[k] -= 1
+
+    def _future(self, t: Tensor, place: _Place, local: _Local | None) -> _Future:
+        self._open += 1
+        if local is None:
+            return _Future(self, place, None)
+        self._chains.replacing.add(t)
+        return _Future(self, place, local.reduced)
+
+    def _advance(self) -> None:
+        """Start the buckets whose turn has come, and help what is on its way."""
+        works, left = self._works, self._left
+        if works:
+            works[-1].done()
+        while len(works) < len(left) and left[len(works)] == 0 and (not works or works[0].is_moving()):
+            self._start_next()
+
+    def _start_next(self) -> None:
+        k = len(self._works)
+        flat, size = self._flats[k], self.layout.sizes[k]
+        flat[size:] = _xp.namespace(flat).asarray(self._reached[k], flat.dtype)
+        op = self._callback.reduce_method
+        self._works.append(self._group.start_all_reduce(flat, op, None, self.layout.asked[k]))
+
+    def _ask(self, action: Callable[..., Any], *args: Any) -> Any:
+        """Do what may tell that the ranks do not agree; from then on it is known who else knows."""
+        try:
+            return action(*args)
+        except errors.DistributedError as error:
+            failed_there = any(_FAILED in text for text in error.asked)
+            self._refused = isinstance(error, errors.RankFailedError) or (bool(error.asked) and not failed_there)
+            did = "attached different parameters to the all-reduce callback"
+            raise explained(error, self._group, _FIRST, self.layout.facts, did) from None
+
+    # ------------------------------------------------------------ the end of the walk
+
+    def still_to_come(self) -> list[Tensor]:
+        """Return what the walk has reached and a future in its chain still keeps from coming here."""
+        if not self._missing or not self._chains.waiting:
+            return []
+        return [
+            t
+            for t, _, place in self._chains.waiting
+            if id(t) in self._missing and any(cb is self._callback for cb in self._chains.specs[t].callbacks[place:])
+        ]
+
+    def settle(self) -> None:
+        """Give zeros for what will not come, and start everything."""
+        if self._settled:
+            return
+        self._settled = True
+        only = self._chains.only
+        for key in list(self._missing):
+            place = self.layout.places[key]
+            t = place.tensor()
+            if t is None:  # cannot be: the walk keeps it alive
+                continue
+            local = self._callback.local(t)
+            self._lay(key, place, 0 if local is None else local.own(t), 0 if local is None else 1)
+            if only is None or t in only:
+                self._chains.enter(t, self._future(t, place, local), self._callback)
+        self._ask(self._start_all)
+
+    def _start_all(self) -> None:
+        self._advance()
+        if len(self._works) < len(self._left):
+            self._works[0].wait()  # then it is known whether the ranks agree
+        self._advance()
+
+    def result(self, place: _Place, reduced: Any) -> Tensor | None:
+        """Return what a gradient has become; None where no rank reached the parameter."""
+        if not self._settled:
+            late = self.still_to_come()
+            if late:
+                raise errors.DistributedError(
+                    f"the all-reduce of gradients waits for {describe(late[0], self._chains.specs[late[0]].name)}, "
+                    "whose chain has another future before it; attach the same chain to all parameters"
+                )
+            self.settle()
+        flat = self._arrived(place.bucket)
+        by_any = self._by_any[place.bucket][place.flag]
+        self._open -= 1
+        if self._open == 0:
+            self._let_go()
+        if not by_any:
+            return None
+        g = flat[place.start : place.stop].reshape(place.shape)
+        return wrap(g if reduced is None else reduced + g)
+
+    def _arrived(self, k: int) -> Any:
+        """Wait for a bucket."""
+        flat = self._flats[k]
+        if k not in self._by_any:
+            self._ask(self._works[k].wait)
+            self._by_any[k] = (_xp.to_device(flat[self.layout.sizes[k] :], "cpu") > 0).tolist()
+        return flat
+
+    def _let_go(self) -> None:
+        """Hold nothing any more: of the buckets, so that they can be used again, and of the backward."""
+        self._flats, self._works, self._chains = [], [], None
+
+    def give_up(self) -> None:
+        """Drop the memory of what is under way, and say in the place of what was not started that it will not come.
+
+        The others find that out when they start it, and nobody waits for anybody.
+        """
+        for buffer in self.layout.buffers:
+            buffer.drop()
+        left = 0 if self._refused else len(self._left) - len(self._works)
+        self._let_go()
+        try:
+            for _ in range(left):
+                self._group.start_agree(_FAILED)
+        except errors.DistributedError:  # the connection is lost, and the error that is raised already says more
+            return
+
+
+def _check_once(callback: AllReduceCallback, t: Tensor, spec: AttachSpec) -> None:
+    if spec.callbacks.count(callback) > 1:
+        raise _twice(t, spec.name)
+
+
+def _twice(t: Tensor, name: str | None) -> errors.DistributedError:
+    return errors.DistributedError(
+        f"the all-reduce callback stands more than once in the chain of {describe(t, name)}; attach it once"
+    )
+
+
+def _check_takeable(grad: Tensor) -> None:
+    if _batched.is_batched(grad._array):
+        raise errors.DistributedError("gradients are reduced over the ranks outside of vmap; call backward outside")
+    if is_tracked(grad):
+        raise errors.DistributedError(
+            "a recording around this backward follows its gradients, and would lose them in the all-reduce callback: "
+            "leave the callback out, and give the .grad that backward writes to gradmgr.distributed.all_reduce, which "
+            "has a derivative"
+        )
+
+
+class _Future:
+    """A gradient that is on its way through the ranks."""
+
+    __slots__ = ("_place", "_reduced", "_round")
+
+    def __init__(self, found: _Round, place: _Place, reduced: Any) -> None:
+        self._round = found
+        self._place = place
+        self._reduced = reduced
+
+    def get(self) -> Tensor | None:
+        """Wait for it."""
+        return self._round.result(self._place, self._reduced)
+
+
+# ---------------------------------------------------------------- errors
+
+
+def explained(
+    error: errors.DistributedError, group: Group, marker: str, facts: str, did: str
+) -> errors.DistributedError:
+    """Find out of ranks that asked the same of different tensors which ones; other errors stay as they are.
+
+    Args:
+        error: what the group raised, on all its ranks.
+        group: the ranks.
+        marker: what is in all their requests, where they asked the same: then all of them come here.
+        facts: this rank's tensors, one to a line.
+        did: what the ranks did, for the error.
+    """
+    if not error.asked or not all(marker in text for text in error.asked):
+        return error
+    try:
+        listed = [text.splitlines() for text in group.exchange(facts)]
+    except errors.DistributedError:  # what the first one says is more to the point
+        return error
+    for k in range(max(map(len, listed))):
+        found = [names[k] if k < len(names) else "nothing" for names in listed]
+        if len(set(found)) > 1:
+            return errors.DistributedError(
+                f"the ranks {did}: at place {k} {_by_rank(found, group.ranks)}; "
+                "give the same tensors, in the same order, on every rank"
+            )
+    return error
+
+
+def _by_rank(texts: list[str], ranks: tuple[int, ...]) -> str:
+    """Say which ranks told what."""
+    told: dict[str, list[str]] = {}
+    for rank, text in zip(ranks, texts, strict=True):
+        told.setdefault(text, []).append(str(rank))
+    return "; ".join(f"rank{'s' * (len(who) > 1)} {', '.join(who)}: {text}" for text, who in told.items())

@@ -1,1 +1,177 @@
-"""The same parameters on all ranks, and to each its part of the data."""
+"""The same parameters on all ranks, to each its part of the data, and checkpoints by one of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradmgr import _files, _xp, errors
+from gradmgr._recorder import rebind
+from gradmgr._tensor import Tensor, wrap
+from gradmgr.distributed._buckets import Layout, explained
+from gradmgr.distributed._engine import Group
+from gradmgr.distributed._world import group as chosen
+
+_CHUNK = 25 << 20  # bytes that are sent at once
+_BROADCAST = "bcast_parameters"
+
+
+def bcast_parameters(
+    tensors: Tensor | Iterable[Tensor] | Mapping[str, Tensor], root: int = 0, group: Group | None = None
+) -> None:
+    """Give every rank the values that one of them has; the Tensors stay the same objects.
+
+    A recording takes the new values as constants, as it does any write in place of something it does not follow.
+
+    Args:
+        tensors: one Tensor, several, or a mapping of names, used in errors, to Tensors; the same on every rank.
+        root: whose values; a rank of the group.
+        group: which ranks; None for all.
+
+    Raises:
+        TypeError: an element is no Tensor.
+        ValueError: there is no such root.
+        DistributedError: on every rank, where they gave different tensors; which, is said. Nothing has changed.
+        RankFailedError: another rank ended, or did not come within the timeout.
+    """
+    at = chosen(group)
+    if not 0 <= root < at.size:
+        raise ValueError(f"bcast_parameters: the root is a rank from 0 to {at.size - 1}; found {root}")
+    names, found = _named(tensors)
+    layout = Layout(found, names, _CHUNK)
+    try:
+        at.agree(_BROADCAST, f"root {root}, {len(found)} tensors, {layout.digest}")
+    except errors.DistributedError as error:
+        raise explained(error, at, _BROADCAST, layout.facts, "gave different tensors to bcast_parameters") from None
+    flats = [buffer.fresh() for buffer in layout.buffers]
+    if at.rank == root:
+        for t in found:
+            layout.view(flats, t)[...] = t._array
+    for flat in flats:
+        at.broadcast(flat, root)
+    if at.rank != root:
+        fresh = [wrap(layout.view(flats, t).copy()) for t in found]
+        for t, values in zip(found, fresh, strict=True):
+            rebind(t, values)
+
+
+def _named(tensors: Any) -> tuple[list[str | None], list[Tensor]]:
+    """Return names and Tensors, each Tensor once."""
+    if isinstance(tensors, Mapping):
+        pairs: list[tuple[str | None, Any]] = [(str(name), t) for name, t in tensors.items()]
+    elif isinstance(tensors, Tensor) or not isinstance(tensors, Iterable) or _xp.is_array(tensors):
+        pairs = [(None, tensors)]
+    else:
+        pairs = [(None, t) for t in tensors]
+    for k, (name, t) in enumerate(pairs):
+        if not isinstance(t, Tensor):
+            raise TypeError(
+                f"bcast_parameters takes Tensors; {repr(name) if name else f'element {k}'} is "
+                f"{type(t).__module__}.{type(t).__name__}; for an array there is gradmgr.distributed.broadcast"
+            )
+    once = {id(t): (name, t) for name, t in reversed(pairs)}
+    return [name for name, _ in reversed(once.values())], [t for _, t in reversed(once.values())]
+
+
+def save(obj: Any, f: str | os.PathLike[str], *, group: Group | None = None) -> None:
+    """Let rank 0 write a checkpoint by `gradmgr.save`; every rank calls it, and returns when the file is there.
+
+    All ranks `gradmgr.load` it themselves.
+
+    Args:
+        obj: what to save; only that of rank 0 counts.
+        f: the path.
+        group: which ranks, the first of whom writes; None for all.
+
+    Raises:
+        DistributedError: on the other ranks, where rank 0 raised something: what `gradmgr.save` raises.
+    """
+    at = chosen(group)
+    failed: Exception | None = None
+    if at.rank == 0:
+        try:
+            _files.save(obj, f)
+        except Exception as error:  # whatever it is: the other ranks wait to hear of it
+            failed = error
+    said = at.exchange("" if failed is None else f"{type(failed).__name__}: {failed}")[0]
+    if failed is not None:
+        raise failed
+    if said:
+        raise errors.DistributedError(f"rank {at.ranks[0]} could not save: {said}")
+
+
+class DistributedSampler:
+    """Which elements of a data set are this rank's, in which order; as torch's.
+
+    All ranks have equally many: where the number of ranks does not divide the length, the first elements (of the
+    shuffled order) come again, or, with `drop_last`, the last ones are left out. The order of an epoch follows from
+    `seed` and the epoch's number alone, so that all ranks find the same, and a resumed run too.
+
+    Args:
+        dataset: anything with a length, or the length.
+        num_replicas: how many parts; None: the ranks of the group.
+        rank: which part; None: this rank of the group.
+        shuffle: whether to mix the order, anew in each epoch.
+        seed: of the mixing; the same on all ranks.
+        drop_last: whether to leave elements out instead of repeating some.
+        group: which ranks; None for all.
+
+    Raises:
+        ValueError: `rank` is none of the parts, the length or the seed is negative.
+
+    >>> from gradmgr.distributed import DistributedSampler
+    >>> sampler = DistributedSampler(10, num_replicas=4, rank=1, shuffle=False)
+    >>> list(sampler), len(sampler)
+    ([1, 5, 9], 3)
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int | Sequence[int] = 0,
+        drop_last: bool = False,
+        *,
+        group: Group | None = None,
+    ) -> None:
+        if num_replicas is None or rank is None:
+            at = chosen(group)
+            num_replicas = at.size if num_replicas is None else num_replicas
+            rank = at.rank if rank is None else rank
+        if not 0 <= rank < num_replicas:
+            raise ValueError(f"DistributedSampler: rank must be from 0 to {num_replicas - 1}; found {rank}")
+        self.length = int(dataset) if isinstance(dataset, (int, np.integer)) else len(dataset)
+        if self.length < 0:
+            raise ValueError(f"DistributedSampler: a length is not negative; found {self.length}")
+        self.num_replicas = num_replicas
+        self.rank = rank
+        self.shuffle = shuffle
+        self.seed = seed
+        self.drop_last = drop_last
+        self.epoch = 0
+        self.num_samples = self.length // num_replicas if drop_last else -(-self.length // num_replicas)
+        np.random.SeedSequence(seed)  # raises here, not in the first epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of an epoch; without it every epoch has the same."""
+        self.epoch = int(epoch)
+
+    def indices(self, epoch: int | None = None) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return this rank's elements of an epoch, by default of the one that was set, as an array of int64."""
+        order = np.arange(self.length)
+        if self.shuffle:
+            seed = np.atleast_1d(self.seed).tolist()
+            np.random.default_rng([*seed, self.epoch if epoch is None else int(epoch)]).shuffle(order)
+        total = self.num_samples * self.num_replicas
+        return np.resize(order, total)[self.rank :: self.num_replicas].astype(np.int64)  # repeats, or cuts
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.indices().tolist())
+
+    def __len__(self) -> int:
+        return self.num_samples

@@ -1,1 +1,217 @@
-"""`send` and `recv`: values go one way, gradients come the other."""
+"""`send` and `recv`: values go one way, gradients come the other.
+
+Each value that goes from one rank to another has a number, by the order of the calls on both sides, and so has its
+gradient: ranks may go back through several values in another order than their neighbours. Before a value goes a few
+bytes that say what it is, so that what was not expected is told, and whether a gradient will be waited for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradmgr import _batched, _xp, errors
+from gradmgr._custom import custom
+from gradmgr._recorder import Recorder, current, is_listening, recorders
+from gradmgr._tape import Tape, seed_always
+from gradmgr._tensor import Tensor, raw, wrap
+from gradmgr.distributed._engine import Group
+from gradmgr.distributed._world import group as chosen
+
+_HEAD = 1024  # bytes
+_NUMBERS = 8000  # values that may be on their way between two ranks at once; tags end at 32767
+_DEPTHS = 4  # the value, its gradient, the gradient of that, and what comes after
+
+
+class _Link:
+    """The way of one value between this rank and another; that of its gradient is the way back."""
+
+    __slots__ = ("depth", "group", "number", "other")
+
+    def __init__(self, group: Group, other: int, number: int, depth: int = 0) -> None:
+        self.group = group
+        self.other = other
+        self.number = number
+        self.depth = depth
+
+    @property
+    def tag(self) -> int:
+        """Tell this way's messages from all others between the two ranks."""
+        return _DEPTHS * (self.number % _NUMBERS) + min(self.depth, _DEPTHS - 1)
+
+    def back(self) -> _Link:
+        """Return the way of the gradient."""
+        return _Link(self.group, self.other, self.number, self.depth + 1)
+
+
+def send(x: Any, to: int, *, group: Group | None = None) -> None:
+    """Send an array to another rank, which calls `recv`; its gradient comes back from there in `backward`.
+
+    It does not wait for the other rank. Where `x` is tracked, this rank's `backward` begins here too, whatever it is
+    given: a rank that holds no loss calls `gm.backward()`, which waits for the gradient of `x` and goes on with it.
+
+    Args:
+        x: a Tensor or an array; its values now are sent.
+        to: the rank.
+        group: whose numbers `to` is one of; None for all ranks.
+
+    Raises:
+        ValueError: there is no such other rank.
+        UnsupportedFunctionError: `x` has a tangent (forward mode ends at the rank), or is batched by vmap.
+        RankFailedError: here or in `backward`: another rank ended, or did not come in time.
+    """
+    at = chosen(group)
+    x = x if isinstance(x, Tensor) else _xp.need_operand(x, "send")
+    _check_rank(at, to, "send")
+    _check_reverse(x)
+    _transmit(x, _Link(at, to, _next_number(at, at.rank, to)))
+
+
+def recv(
+    shape: int | Sequence[int], dtype: Any, source: int, *, device: str = "cpu", group: Group | None = None
+) -> Tensor:
+    """Receive what another rank sends with `send`; `backward` sends the gradient back.
+
+    Where that rank tracks what it sends, the result is known to every manager that records here, though it depends
+    on nothing attached, and each `backward` begins here too: where nothing was computed from it, zeros are sent.
+
+    Args:
+        shape: of what is sent.
+        dtype: of what is sent.
+        source: the rank.
+        device: where to put it; with NCCL a GPU's memory is received in directly.
+        group: whose numbers `source` is one of; None for all ranks.
+
+    Returns:
+        A Tensor. Where nobody records, here or there, this is plain communication.
+
+    Raises:
+        ValueError: there is no such other rank.
+        DistributedError: something else was sent; or another number of managers follows it there than records here.
+        RankFailedError: here or in `backward`: another rank ended, or did not come in time.
+    """
+    at = chosen(group)
+    _check_rank(at, source, "recv")
+    shape = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(map(int, shape))
+    _xp.device_index(device)
+    link = _Link(at, source, _next_number(at, source, at.rank))
+    return _receive(link, shape, np.dtype(dtype), device)
+
+
+def _check_rank(at: Group, other: int, asked: str) -> None:
+    if not 0 <= other < at.size or other == at.rank:
+        raise ValueError(f"{asked}: from rank {at.rank} of {at.size}, the other rank cannot be {other}")
+
+
+def _check_reverse(x: Any) -> None:
+    if _batched.is_batched(raw(x)):
+        raise errors.UnsupportedFunctionError("send does not go through vmap; send the whole batch outside of it")
+    if isinstance(x, Tensor) and any(
+        rec.open and not isinstance(rec, Tape) and rec.known(x) is not None for rec in recorders(current())
+    ):
+        raise errors.UnsupportedFunctionError(
+            "send carries no tangents: forward mode ends at the rank; send x.detach(), or use a GradManager"
+        )
+
+
+def _next_number(at: Group, source: int, to: int) -> int:
+    number = at.links.get((source, to), 0)
+    at.links[source, to] = number + 1
+    return number
+
+
+# ---------------------------------------------------------------- the ops
+# What is recorded of a send is that x went into a number that is always 0, of a recv that its result came of one.
+# Neither is ever seen; the rules do on the way back what was done on the way there, the other way around.
+
+
+def _returned(g: Any, link: _Link, dtype: Any, device: str, shape: tuple[int, ...]) -> Any:
+    found = _receive(link.back(), shape, dtype, device)
+    return found if _listening() else found._array
+
+
+def _give_back(g: Any, link: _Link) -> None:
+    _transmit(g, link.back())
+
+
+def _no_tangent(t: Any) -> Any:
+    raise errors.UnsupportedFunctionError("send and recv carry no tangents: forward mode ends at the rank")
+
+
+_sent = custom(
+    "distributed.send",
+    lambda x, link, dtype, device: _xp.namespace(x).zeros(()),
+    vjp={"x": _returned},
+    jvp={"x": _no_tangent},
+)
+_received = custom(
+    "distributed.recv",
+    lambda token, values, link: values,
+    vjp={"token": _give_back},
+    jvp={"token": _no_tangent},
+)
+
+
+def _listening(x: Tensor | None = None) -> list[Recorder]:
+    """Return the tapes that hear what is computed here, and know `x` where it is given."""
+    found: list[Recorder] = [
+        rec for rec in recorders(current()) if isinstance(rec, Tape) and rec.open and is_listening(rec)
+    ]
+    return found if x is None else [rec for rec in found if rec.known(x) is not None]
+
+
+def _transmit(x: Any, link: _Link) -> None:
+    """Send, and let who knows the value wait for its gradient in every backward."""
+    array = raw(x)
+    followers = len(_listening(x)) if isinstance(x, Tensor) and _xp.is_differentiable(array.dtype) else 0
+    what = {"dtype": array.dtype.name, "shape": list(array.shape), "followers": followers, "number": link.number}
+    head = np.frombuffer(json.dumps(what).encode().ljust(_HEAD), np.uint8).copy()
+    values = _xp.namespace(array).array(array, order="C", copy=True)  # nobody else will write to it
+    link.group.start_send(head, link.other, link.tag)
+    link.group.start_send(values, link.other, link.tag).done()
+    if followers:
+        seed_always(_sent(x, link, array.dtype, _xp.device_of(array)))
+
+
+def _receive(link: _Link, shape: tuple[int, ...], dtype: Any, device: str) -> Tensor:
+    """Receive, and let who records here send the gradient in every backward."""
+    values, followers = _carried(link, shape, dtype, device)
+    if not followers:
+        return wrap(values)
+    tapes = _listening()
+    if followers != len(tapes):
+        raise errors.DistributedError(
+            f"recv from rank {_global(link)}: {followers} managers follow there what was sent, and {len(tapes)} record "
+            "here; let as many record on both ranks, or send x.detach()"
+        )
+    token = wrap(_xp.namespace(values).zeros(()))
+    for tape in tapes:
+        tape.stamp(token, object())
+    y: Tensor = _received(token, values, link)
+    seed_always(y)
+    return y
+
+
+def _carried(link: _Link, shape: tuple[int, ...], dtype: Any, device: str) -> tuple[Any, int]:
+    """Return the values, and how many managers of the other rank wait for their gradient."""
+    head = np.empty(_HEAD, np.uint8)
+    link.group.start_recv(head, link.other, link.tag).wait()
+    what = json.loads(head.tobytes())
+    found = what["dtype"], tuple(what["shape"]), what["number"]
+    if found != (dtype.name, shape, link.number):
+        raise errors.DistributedError(
+            f"recv from rank {_global(link)} expected {dtype.name}{shape}, message {link.number} between the two, and "
+            f"rank {_global(link)} sent {found[0]}{found[1]}, message {found[2]}; both must name the same"
+        )
+    index = _xp.device_index(device)
+    xp = np if index is None else _xp.import_cupy(f"recv to device {device!r}")
+    values = xp.empty(shape, dtype)
+    link.group.start_recv(values, link.other, link.tag).wait()
+    return values, what["followers"]
+
+
+def _global(link: _Link) -> int:
+    return link.group.ranks[link.other]

@@ -1,0 +1,245 @@
+"""NCCL: arrays of GPUs go from GPU to GPU; what the ranks have to say to each other still goes over MPI.
+
+The engine's work runs on a stream of its own, behind what the user's stream had to do when it was asked for. The host
+waits for its end: a rank that fails would leave the others' GPUs waiting, and there only the host can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from gradmgr import _xp, errors
+from gradmgr.distributed._engine import (
+    MPIGroup,
+    Watch,
+    Work,
+    check_op,
+    check_plain,
+    described,
+    is_narrow,
+    received,
+)
+
+# Dtypes that NCCL does not reduce, and what they are reduced in.
+_WIDER = MappingProxyType({"int16": "int32", "uint16": "uint32"})
+
+
+def load() -> Any:
+    """Return CuPy, with its binding of NCCL; raises where something is missing."""
+    cupy = _xp.import_cupy("backend 'nccl'")
+    try:
+        from cupy.cuda import nccl
+    except ImportError as error:
+        raise missing(str(error)) from error
+    if not getattr(nccl, "available", False):
+        raise missing("CuPy finds no NCCL library")
+    return cupy
+
+
+def missing(found: str) -> errors.MissingDependencyError:
+    """Make the error for an NCCL that is not there."""
+    return errors.MissingDependencyError(
+        f"distributed.init('nccl') needs NCCL ({found}); pip install 'gradmgr[nccl12]' or 'gradmgr[nccl13]', whichever "
+        "fits the machine's CUDA driver; distributed.init('mpi') is for NumPy arrays"
+    )
+
+
+def device_for(rank: int, places: Sequence[str]) -> int:
+    """Return the GPU that a rank uses, given the places of all: "machine:GPU:number of GPUs there".
+
+    The one that is current, unless ranks of one machine would share it: then they take GPUs in order.
+    """
+    known = [place.rpartition(":") for place in places]
+    heads = [head.rpartition(":") for head, _, _ in known]
+    machine, _, current = heads[rank]
+    here = [k for k, head in enumerate(heads) if head[0] == machine]
+    if len({heads[k][2] for k in here}) == len(here):
+        return int(current)
+    count = int(known[rank][2])
+    if count < len(here):
+        raise errors.DistributedError(
+            f"backend 'nccl' needs a GPU for each rank; machine {machine} has {count}, and {len(here)} ranks"
+        )
+    return here.index(rank)
+
+
+def choose_device(cupy: Any, group: MPIGroup) -> None:
+    """Make a GPU current that no other rank uses."""
+    here = f"{group.mpi.Get_processor_name()}:{cupy.cuda.Device().id}:{cupy.cuda.runtime.getDeviceCount()}"
+    places = group.exchange(here)
+    chosen = [device_for(rank, places) for rank in range(group.size)]  # all, so that every rank raises if one must
+    cupy.cuda.Device(chosen[group.rank]).use()
+
+
+class _Recorded:
+    """What the engine does on a stream, as a request that can be tested."""
+
+    __slots__ = ("_comm", "_event")
+
+    def __init__(self, cupy: Any, stream: Any, comm: Any) -> None:
+        self._comm = comm
+        self._event = cupy.cuda.Event(disable_timing=True)
+        self._event.record(stream)
+
+    def Test(self) -> bool:  # noqa: N802  # as MPI's requests have it
+        if self._event.done:
+            return True
+        self._comm.check_async_error()
+        return False
+
+
+class NCCLGroup(MPIGroup):
+    """Ranks with a GPU each; it carries CuPy arrays between them, and NumPy arrays over MPI."""
+
+    def __init__(self, mpi: Any, comm: Any, ranks: Sequence[int], watch: Watch) -> None:
+        super().__init__(mpi, comm, ranks, watch)
+        self._cupy = cupy = load()
+        from cupy.cuda import nccl
+
+        self._nccl = nccl
+        self._device = cupy.cuda.Device()
+        name = np.array(nccl.get_unique_id() if self.rank == 0 else (0,) * 128, np.int8)
+        super().broadcast(name, 0)
+        self._wire = nccl.NcclCommunicator(self.size, tuple(name.tolist()), self.rank)
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+
+    def free(self) -> None:
+        self._wire.destroy()
+        super().free()
+
+    def _is_ours(self, array: Any) -> bool:
+        return isinstance(array, self._cupy.ndarray)
+
+    def _check_ours(self, array: Any, asked: str, *, written: bool = True) -> None:
+        check_plain(array, asked, written=written)
+        if array.device.id != self._device.id:
+            raise errors.DistributedError(
+                f"{asked} was given an array on cuda:{array.device.id}; this rank's GPU is cuda:{self._device.id}, as "
+                "distributed.init found it or chose it: make arrays there"
+            )
+
+    def _posted(self, *calls: Any) -> Any:
+        """Return what puts calls of the engine on its stream, behind all that the user's stream has now."""
+        before = self._cupy.cuda.Event(disable_timing=True)
+        before.record()
+
+        def post() -> list[Any]:
+            with self._device:
+                self._stream.wait_event(before)
+                for call in calls:
+                    call(self._stream.ptr)
+                return [_Recorded(self._cupy, self._stream, self._wire)]
+
+        return post
+
+    def start_all_reduce(self, array: Any, op: str = "sum", source: Any = None, more: str = "") -> Work:
+        if not self._is_ours(array):
+            return super().start_all_reduce(array, op, source, more)
+        self._check_ours(array, "all_reduce")
+        check_op(op, array.dtype)
+        source = array if source is None else source
+        asked = described(array, f"all_reduce(op={op!r})", more)
+        if array.size == 0:
+            return self._start(asked, tuple)
+        if op in ("min", "max") and array.dtype.kind == "f":
+            return self._start_selecting(array, op, source, asked)
+        wire, sent = self._carried(array, source, op)
+        nccl, pairs = self._nccl, 2 if array.dtype.kind == "c" else 1
+        dtype = getattr(nccl, f"NCCL_{wire.real.dtype.name.upper()}")
+        how = {"mean": nccl.NCCL_SUM, "sum": nccl.NCCL_SUM, "min": nccl.NCCL_MIN}.get(op)
+        how = how if how is not None else {"max": nccl.NCCL_MAX, "prod": nccl.NCCL_PROD}[op]
+
+        def call(stream: int) -> None:
+            self._wire.allReduce(sent.data.ptr, wire.data.ptr, pairs * wire.size, dtype, how, stream)
+
+        return self._start(asked, self._posted(call), lambda: received(array, wire, op, self.size))
+
+    def _carried(self, array: Any, source: Any, op: str) -> tuple[Any, Any]:
+        """Return what is reduced for an array, and from what: both flat, in a dtype that the engine has."""
+        if array.dtype.kind == "c" and op == "prod":
+            raise errors.DtypeError("all_reduce: NCCL has no product of complex numbers; gather and multiply them")
+        wider = np.dtype("float32") if is_narrow(array.dtype) else _WIDER.get(array.dtype.name)
+        if wider is not None:
+            wire = source.astype(wider).reshape(-1)
+            return wire, wire
+        flat = array.reshape(-1)
+        if array.dtype.kind == "b":
+            flat = flat.view(np.uint8)
+        return flat, flat if source is array else source.reshape(-1).view(flat.dtype)
+
+    def _start_selecting(self, array: Any, op: str, source: Any, asked: Any) -> Work:
+        """Begin a min or max that keeps NaN, which NCCL's own drops: every rank chooses among the values of all."""
+        found = self._cupy.empty((self.size, *array.shape), array.dtype)
+
+        def choose() -> None:
+            array[...] = (found.min if op == "min" else found.max)(axis=0)
+
+        return self._start(asked, self._posted(self._gathering(source, found)), choose)
+
+    def _gathering(self, array: Any, found: Any) -> Any:
+        def call(stream: int) -> None:
+            self._wire.allGather(array.data.ptr, found.data.ptr, array.nbytes, self._nccl.NCCL_UINT8, stream)
+
+        return call
+
+    def all_gather(self, array: Any, more: str = "") -> Any:
+        if not self._is_ours(array):
+            return super().all_gather(array, more)
+        self._check_ours(array, "all_gather", written=False)
+        found = self._cupy.empty((self.size, *array.shape), array.dtype)
+        post = self._posted(self._gathering(array, found)) if array.size else tuple
+        self._start(described(array, "all_gather", more), post).wait()
+        return found
+
+    def broadcast(self, array: Any, root: int, more: str = "") -> None:
+        if not self._is_ours(array):
+            super().broadcast(array, root, more)
+            return
+        self._check_ours(array, "broadcast")
+
+        def call(stream: int) -> None:
+            self._wire.bcast(array.data.ptr, array.nbytes, self._nccl.NCCL_UINT8, root, stream)
+
+        post = self._posted(call) if array.size else tuple
+        self._start(described(array, f"broadcast from rank {self.ranks[root]}", more), post).wait()
+
+    # From one rank to another through the host's memory: NCCL has no tags, and two ranks that send to each other
+    # at once would wait for each other.
+
+    def start_send(self, array: Any, to: int, tag: int = 0) -> Work:
+        if not self._is_ours(array):
+            return super().start_send(array, to, tag)
+        self._check_ours(array, "send", written=False)
+        return super().start_send(array.get(), to, tag)
+
+    def start_recv(self, array: Any, source: int, tag: int = 0) -> Work:
+        if not self._is_ours(array):
+            return super().start_recv(array, source, tag)
+        self._check_ours(array, "recv")
+        host = np.empty(array.shape, array.dtype)
+        work = super().start_recv(host, source, tag)
+        return _Moved(work, array, host)
+
+
+class _Moved(Work):
+    """Something received by the host, to be moved to the GPU."""
+
+    __slots__ = ("_array", "_host", "_work")
+
+    def __init__(self, work: Work, array: Any, host: Any) -> None:
+        super().__init__(work.asked, work.ranks, work.watch)
+        self._work = work
+        self._array = array
+        self._host = host
+
+    def go_on(self, tries: int) -> bool:
+        if not self._work.go_on(tries):
+            return False
+        if self._host is not None:
+            self._array.set(self._host)
+            self._host = None
+        return True

@@ -1,0 +1,104 @@
+"""Running a program as several ranks, under the mpiexec of the environment that the tests run in."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# Each rank writes to files of its own; which rank it is, MPICH, Open MPI or Slurm says in the environment.
+_LAUNCH = """
+import os, runpy, sys
+names = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
+rank = next(os.environ[name] for name in names if name in os.environ)
+for number, kind in ((1, "out"), (2, "err")):
+    os.dup2(os.open(f"{kind}.{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+sys.path.insert(0, sys.argv[1])
+sys.argv = sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+# Open MPI's own wishes: more ranks than cores, and as root. MPICH does both unasked.
+_SETTINGS = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+
+
+@dataclass
+class Ran:
+    """What became of a job: the launcher's exit status, what each rank wrote, and the seconds it took."""
+
+    rc: int
+    out: list[str]
+    err: list[str]
+    seconds: float
+
+    def __str__(self) -> str:
+        told = [f"rank {k} wrote:\n{out}{err}" for k, (out, err) in enumerate(zip(self.out, self.err, strict=True))]
+        return "\n".join([f"exit status {self.rc} after {self.seconds:.1f} s", *told])
+
+
+def launcher() -> str:
+    """Return the path of mpiexec; skips the test where there is no MPI to test with."""
+    if importlib.util.find_spec("mpi4py") is None:
+        pytest.skip("mpi4py is not installed: pip install 'gradmgr[mpich]'")
+    beside = Path(sys.executable).parent / "mpiexec"
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if found is None:
+        pytest.skip("there is no mpiexec: pip install 'gradmgr[mpich]'")
+    return found
+
+
+def run_ranks(n: int, program: str | Path, timeout: float = 60.0, *, arguments: tuple[str, ...] = ()) -> Ran:
+    """Run a program (its text, or the path of its file) as `n` ranks of one thread each.
+
+    The rank's sys.path begins with this project, and its working directory is one that goes with the job. A job
+    that has not ended after `timeout` seconds is ended and fails the test.
+    """
+    command = [launcher(), "-n", str(n), sys.executable]
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        (place / "launch.py").write_text(_LAUNCH)
+        if not isinstance(program, Path):
+            (place / "program.py").write_text(textwrap.dedent(program))
+            program = place / "program.py"
+        began = time.perf_counter()
+        job = subprocess.Popen(  # noqa: S603  # our own launcher and interpreter, a test's program
+            [*command, "launch.py", str(ROOT), str(program), *arguments],
+            cwd=place,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **_SETTINGS},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            said, _ = job.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(job.pid, signal.SIGTERM)
+            said, _ = job.communicate()
+            ran = _collect(place, n, -1, time.perf_counter() - began)
+            pytest.fail(f"{n} ranks did not end within {timeout} s\n{ran}\n{said}")
+        return _collect(place, n, job.returncode, time.perf_counter() - began)
+
+
+def _collect(place: Path, n: int, rc: int, seconds: float) -> Ran:
+    def read(name: str) -> str:
+        return (place / name).read_text() if (place / name).exists() else ""
+
+    return Ran(rc, [read(f"out.{k}") for k in range(n)], [read(f"err.{k}") for k in range(n)], seconds)
