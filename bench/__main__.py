@@ -1,4 +1,4 @@
-"""`python -m bench atoms` or `tools`: measure, print ratios beside their targets, save them."""
+"""`python -m bench atoms`, `tools` or `training`: measure, print ratios beside their targets, save them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
         "suite",
-        choices=["atoms", "tools"],
-        help="atoms: single ops, chains, small networks, scale, memory; tools: jacobian, vmap, checkpoints, profiler",
+        choices=["atoms", "tools", "training"],
+        help="atoms: single ops, chains, small networks, scale, memory; tools: jacobian, vmap, checkpoints, profiler; "
+        "training: optimisers, functions of nn, two ranks",
     )
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: within a minute, more noise")
     parser.add_argument("--only", metavar="TITLE", default="", help="only the tables whose title contains this")
@@ -43,14 +44,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.keep_freed:
         _keep_freed_memory()
     # Only now: NumPy and PyTorch read the environment when they are imported.
-    from bench import _report, atoms, tools
+    from bench import _report, atoms, tools, training
     from bench._measure import FULL, QUICK
 
     pace = QUICK if arguments.quick else FULL
     machine = _report.machine(arguments)
     print(_report.header(machine))
     tables = []
-    suite = {"atoms": atoms, "tools": tools}[arguments.suite]
+    suite = {"atoms": atoms, "tools": tools, "training": training}[arguments.suite]
     for table in suite.tables(pace, arguments.threads, arguments.only):
         print(_report.text(table), flush=True)
         tables.append(table)

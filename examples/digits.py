@@ -12,9 +12,10 @@ import gradmgr.numpy as np
 from gradmgr import GradManager, special, tensor
 
 
-def new_layer(rng, inputs, outputs):
+def new_layer(rng, inputs, outputs, device):
     """Return weights, of a size that keeps signals as large as they come in, and a bias of zeros."""
-    return tensor(rng.normal(0, (2 / inputs) ** 0.5, (inputs, outputs))), np.zeros(outputs)
+    weights = tensor(rng.normal(0, (2 / inputs) ** 0.5, (inputs, outputs)), device=device)
+    return weights, np.zeros_like(weights[0])
 
 
 def scores(network, images):
@@ -27,14 +28,14 @@ def cross_entropy(z, labels):
     return np.mean(special.logsumexp(z, axis=1) - z[np.arange(len(labels)), labels])
 
 
-def train(network, images, labels, rng, epochs, rate=0.3, batch=16, noise=0.15):
+def train(network, images, labels, rng, device, epochs, rate=0.3, batch=16, noise=0.15):
     """Go down the gradient in steps that shrink to nothing; return the loss at each, a row per epoch."""
     weights = [w for layer in network for w in layer]
     gm = GradManager().attach(weights)
     losses = []
     for epoch in tqdm(range(epochs), desc="training", unit="epoch"):
         for chosen in np.array_split(rng.permutation(len(images)), len(images) // batch):
-            x = images[chosen] + rng.normal(0, noise, images[chosen].shape)  # no image is seen twice
+            x = tensor(images[chosen] + rng.normal(0, noise, (len(chosen), 64)), device=device)  # none is seen twice
             with gm:  # from here on, what becomes of the weights is recorded
                 loss = cross_entropy(scores(network, x), labels[chosen])
                 gm.backward(loss)  # the gradients are in .grad now, and the record is gone
@@ -65,6 +66,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="decides the split, the first weights and the noise")
     parser.add_argument("--epochs", type=int, default=60, help="times to go through the training images")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--out", default="digits.png", help="where to save the picture, a PNG")
     args = parser.parse_args()
     if args.epochs < 1 or args.seed < 0:
@@ -72,8 +74,8 @@ if __name__ == "__main__":
     images, labels = load_digits(return_X_y=True)
     x, test_x, y, test_y = train_test_split(images / 16, labels, test_size=0.2, stratify=labels, random_state=args.seed)
     rng = default_rng(args.seed)
-    network = [new_layer(rng, 64, 256), new_layer(rng, 256, 10)]
-    losses = train(network, x, y, rng, args.epochs)
-    read = np.argmax(scores(network, test_x), axis=1).numpy()
+    network = [new_layer(rng, 64, 256, args.device), new_layer(rng, 256, 10, args.device)]
+    losses = train(network, x, y, rng, args.device, args.epochs)
+    read = np.argmax(scores(network, tensor(test_x, device=args.device)), axis=1).numpy()
     draw(losses, test_x, test_y, read).savefig(args.out, format="png")
     print(f"loss {losses[-1].mean():.3f}, test accuracy {np.mean(read == test_y):.1%}; see {args.out}")

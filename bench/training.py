@@ -1,0 +1,270 @@
+"""The suite `training`: a step of each optimiser, the functions of `nn`, data parallel training on two ranks."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+import gradmgr
+from bench._measure import Answer, Contestant, Pace, Row, Table, Verdict, always, race, ratio, spread
+from gradmgr import GradManager, Tensor, optim
+from gradmgr.nn import functional
+
+Array = Any
+Shapes = Sequence[tuple[int, ...]]
+
+
+def torch(threads: int) -> ModuleType | None:
+    """Return PyTorch, told how many threads to use, or None where it is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    import torch
+
+    torch.set_num_threads(threads)
+    return torch
+
+
+def _row(label: str, contestants: Sequence[Contestant], pace: Pace, limits: dict[str, tuple[str, float]]) -> Row:
+    """Race contestants: the first in microseconds, the others over it; `limits` maps names to (over whom, at most)."""
+    times = race(label, contestants, pace)
+    first, *others = [c.name for c in contestants]
+    cells = {"µs": statistics.median(times[first]) * 1e6} | {name: ratio(times, name, first) for name in others}
+    verdicts = tuple(
+        Verdict(f"{name} / {base}", ratio(times, name, base), limit)
+        for name, (base, limit) in limits.items()
+        if base in times
+    )
+    return Row(label, cells, verdicts, {name: spread(times, name, first) for name in others})
+
+
+# ---------------------------------------------------------------- optimisers
+
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "SGD": {"lr": 1e-3},
+    "SGD, momentum": {"lr": 1e-3, "momentum": 0.9},
+    "Adam": {"lr": 1e-3},
+    "AdamW": {"lr": 1e-3},
+}
+PARAMETERS: dict[str, Shapes] = {
+    "100 x 1,000": [(1000,)] * 100,
+    "1,000 x 1,000": [(1000, 1000)],
+    "8x16x3": [(8, 16), (16,), (16, 16), (16,), (16, 1), (1,)],
+}
+
+
+def _values(shapes: Shapes) -> tuple[list[Array], list[Array]]:
+    rng = np.random.default_rng(0)
+    return tuple([rng.normal(size=s).astype(np.float32) for s in shapes] for _ in range(2))  # type: ignore[return-value]  # two lists
+
+
+def _ours(name: str, shapes: Shapes) -> Contestant:
+    def made() -> tuple[list[Tensor], optim.Optimizer]:
+        values, slopes = _values(shapes)
+        parameters = [gradmgr.tensor(a) for a in values]
+        for p, g in zip(parameters, slopes, strict=True):
+            p.grad = gradmgr.tensor(g)
+        return parameters, getattr(optim, name.partition(",")[0])(parameters, **ALGORITHMS[name])
+
+    return _stepping("gradmgr", made, lambda p: p.numpy())
+
+
+def _torchs(name: str, shapes: Shapes, torch: Any, label: str, **how: Any) -> Contestant:
+    def made() -> tuple[list[Any], Any]:
+        values, slopes = _values(shapes)
+        parameters = [torch.nn.Parameter(torch.tensor(a)) for a in values]
+        for p, g in zip(parameters, slopes, strict=True):
+            p.grad = torch.tensor(g)
+        return parameters, getattr(torch.optim, name.partition(",")[0])(parameters, **ALGORITHMS[name], **how)
+
+    return _stepping(label, made, lambda p: p.detach().numpy())
+
+
+def _stepping(label: str, made: Callable[[], tuple[list[Any], Any]], array: Callable[[Any], Array]) -> Contestant:
+    _, timed = made()
+
+    def run(n: int) -> None:
+        for _ in range(n):
+            timed.step()
+
+    def answer() -> Answer:
+        parameters, optimizer = made()
+        for _ in range(3):
+            optimizer.step()
+        return [array(p) for p in parameters]
+
+    return Contestant(label, always(run), answer)
+
+
+def optimisers(pace: Pace, threads: int) -> list[Row]:
+    """One step with gradients that are there; PyTorch's default loops over the parameters, `fused` is one kernel."""
+    rows = []
+    there = torch(threads)
+    for label, shapes in PARAMETERS.items():
+        for name in ALGORITHMS:
+            contestants = [_ours(name, shapes)]
+            if there is not None:
+                contestants = [_torchs(name, shapes, there, "PyTorch"), *contestants]
+                contestants.append(_torchs(name, shapes, there, "fused", fused=True))
+            limits = {"gradmgr": ("PyTorch", 0.3)} if (label, name) == ("100 x 1,000", "Adam") else {}
+            rows.append(_row(f"{name}, {label}", contestants, pace, limits))
+    return rows
+
+
+# ---------------------------------------------------------------- functions
+
+_BATCH, _WIDE = 128, 1024
+
+
+def _calls() -> dict[str, tuple[list[tuple[int, ...]], Callable[..., Any], dict[str, Array]]]:
+    """Shapes of what is differentiated, the call on a namespace of functions and arrays, constants by name."""
+    rng = np.random.default_rng(1)
+    labels, codes = rng.integers(0, _WIDE, _BATCH), rng.integers(0, 65, (16, 64))
+    return {
+        "linear 128x1024x1024": (
+            [(_BATCH, _WIDE), (_WIDE, _WIDE), (_WIDE,)],
+            lambda f, x, w, b: f.linear(x, w, b),
+            {},
+        ),
+        "conv2d 64x16x14x14, 32 of 3x3": (
+            [(64, 16, 14, 14), (32, 16, 3, 3), (32,)],
+            lambda f, x, w, b: f.conv2d(x, w, b, padding=1),
+            {},
+        ),
+        "max_pool2d 64x16x28x28": ([(64, 16, 28, 28)], lambda f, x: f.max_pool2d(x, 2), {}),
+        "batch_norm 64x32x14x14": (
+            [(64, 32, 14, 14), (32,), (32,)],
+            lambda f, x, w, b: f.batch_norm(x, None, None, w, b, training=True),
+            {},
+        ),
+        "layer_norm 128x1024": (
+            [(_BATCH, _WIDE), (_WIDE,), (_WIDE,)],
+            lambda f, x, w, b: f.layer_norm(x, (_WIDE,), w, b),
+            {},
+        ),
+        "relu 128x1024": ([(_BATCH, _WIDE)], lambda f, x: f.relu(x), {}),
+        "gelu 128x1024": ([(_BATCH, _WIDE)], lambda f, x: f.gelu(x), {}),
+        "softmax 128x1024": ([(_BATCH, _WIDE)], lambda f, x: f.softmax(x, dim=-1), {}),
+        "cross_entropy 128x1024": (
+            [(_BATCH, _WIDE)],
+            lambda f, x, labels: f.cross_entropy(x, labels),
+            {"labels": labels},
+        ),
+        "embedding 65x128, 1024 codes": (
+            [(65, 128)],
+            lambda f, w, codes: f.embedding(codes, w),
+            {"codes": codes},
+        ),
+        "attention 16x4x64x32, causal": (
+            [(16, 4, 64, 32)] * 3,
+            lambda f, q, k, v: f.scaled_dot_product_attention(q, k, v, is_causal=True),
+            {},
+        ),
+    }
+
+
+def functions(pace: Pace, threads: int) -> list[Row]:
+    """Forward and backward, from a gradient that is there."""
+    there, rows = torch(threads), []
+    for label, (shapes, call, constants) in _calls().items():
+        rng = np.random.default_rng(2)
+        arrays = [rng.normal(size=s).astype(np.float32) for s in shapes]
+        contestants = [_forward_backward(arrays, call, constants)]
+        if there is not None:
+            contestants = [_forward_backward_in_torch(arrays, call, constants, there), *contestants]
+        rows.append(_row(label, contestants, pace, {}))
+    return rows
+
+
+def _slope(y: Any) -> Array:
+    return np.random.default_rng(3).normal(size=tuple(y.shape)).astype(np.float32)
+
+
+def _forward_backward(arrays: list[Array], call: Callable[..., Any], constants: dict[str, Array]) -> Contestant:
+    inputs = [gradmgr.tensor(a) for a in arrays]
+    gm = GradManager().attach(inputs)
+    dy = _slope(call(functional, *inputs, **constants))
+
+    def once() -> Any:
+        gm.clear_grad()
+        with gm:
+            y = call(functional, *inputs, **constants)
+            gm.backward(y, dy)
+        return y
+
+    return _once("gradmgr", once, lambda: [t.grad.numpy() for t in inputs], lambda y: y.numpy())
+
+
+def _forward_backward_in_torch(
+    arrays: list[Array], call: Callable[..., Any], constants: dict[str, Array], torch: Any
+) -> Contestant:
+    inputs = [torch.tensor(a, requires_grad=True) for a in arrays]
+    fixed = {name: torch.tensor(a) for name, a in constants.items()}
+    dy = torch.tensor(_slope(call(torch.nn.functional, *inputs, **fixed)))
+
+    def once() -> Any:
+        for t in inputs:
+            t.grad = None
+        y = call(torch.nn.functional, *inputs, **fixed)
+        y.backward(dy)
+        return y
+
+    return _once("PyTorch", once, lambda: [t.grad.numpy() for t in inputs], lambda y: y.detach().numpy())
+
+
+def _once(
+    name: str, once: Callable[[], Any], gradients: Callable[[], list[Array]], array: Callable[[Any], Array]
+) -> Contestant:
+    def run(n: int) -> None:
+        for _ in range(n):
+            once()
+
+    def answer() -> Answer:
+        y = once()
+        return [array(y), *gradients()]
+
+    return Contestant(name, always(run), answer)
+
+
+# ---------------------------------------------------------------- ranks
+
+
+def ranks(pace: Pace, threads: int) -> list[Row]:
+    """What `bench.ranks` finds on two ranks; no row where the engine is not installed."""
+    launcher = Path(sys.executable).with_name("mpiexec")
+    if importlib.util.find_spec("mpi4py") is None or not launcher.exists():
+        return []
+    done = subprocess.run(  # noqa: S603  # the engine's launcher and our own program
+        [launcher, "-n", "2", sys.executable, "-m", "bench.ranks", str(pace.rounds)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
+    )
+    rows = []
+    for found in json.loads(done.stdout.splitlines()[-1]):
+        limit = found["at_most"]  # infinite where there is none
+        verdicts = (Verdict(found["what"], found["ratio"], limit),) if limit < float("inf") else ()
+        rows.append(Row(found["label"], {"µs": found["us"], "gradmgr": found["ratio"]}, verdicts))
+    return rows
+
+
+def tables(pace: Pace, threads: int, only: str = "") -> Iterator[Table]:
+    """Measure table by table; `only` picks those whose title contains it."""
+    sections: list[tuple[str, list[str], Callable[[Pace, int], list[Row]], str]] = [
+        ("Optimisers", ["gradmgr", "fused"], optimisers, "a step; time over that of PyTorch's default"),
+        ("Functions", ["gradmgr"], functions, "forward and backward; time over that of PyTorch"),
+        ("Ranks", ["gradmgr"], ranks, "two ranks; time over that of the plain way"),
+    ]
+    for title, columns, measure, note in sections:
+        if only.lower() in title.lower():
+            formats = {"µs": "{:.3g}"} | dict.fromkeys(columns, "{:.3f}x")
+            yield Table(title, formats, measure(pace, threads), note)

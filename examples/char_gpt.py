@@ -1,0 +1,115 @@
+"""Write Python, letter by letter: a small transformer that has read the standard library's own sources."""
+
+import argparse
+import sysconfig
+from pathlib import Path
+
+import numpy
+from numpy.random import default_rng
+from tqdm import tqdm
+
+from gradmgr import GradManager, nn, no_grad, optim, tensor
+from gradmgr.nn import functional as F
+
+
+def read_sources(limit):
+    """Return up to `limit` characters of the standard library's modules, plain ASCII, as codes."""
+    texts = (path.read_bytes() for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")))
+    ascii_only = numpy.frombuffer(b"\n".join(texts), "uint8")
+    return ascii_only[(ascii_only < 127) & ((ascii_only >= 32) | (ascii_only == 10))][:limit]
+
+
+class Block(nn.Module):
+    """Attention to what came before, then a perceptron at each place; both are added to what goes through."""
+
+    def __init__(self, width, heads, dropout, **new):
+        super().__init__()
+        self.heads, self.dropout, self.rng = heads, dropout, new["rng"]
+        self.norm1, self.norm2 = nn.LayerNorm(width, device=new["device"]), nn.LayerNorm(width, device=new["device"])
+        self.into, self.out = nn.Linear(width, 3 * width, **new), nn.Linear(width, width, **new)
+        self.up, self.down = nn.Linear(width, 4 * width, **new), nn.Linear(4 * width, width, **new)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        q, k, v = self.into(self.norm1(x)).reshape(batch, length, 3, self.heads, -1).transpose(2, 0, 3, 1, 4)
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.thinned(self.out(seen.transpose(0, 2, 1, 3).reshape(batch, length, width)))
+        return x + self.thinned(self.down(F.gelu(self.up(self.norm2(x)))))
+
+    def thinned(self, x):
+        return F.dropout(x, self.dropout, self.training, rng=self.rng)
+
+
+class GPT(nn.Module):
+    """Scores of the next character at each place."""
+
+    def __init__(self, characters, length, width, depth, heads, dropout=0.1, **new):
+        super().__init__()
+        self.length = length
+        self.letters = nn.Embedding(characters, width, **new)
+        self.places = nn.Embedding(length, width, **new)
+        self.blocks = nn.Sequential(*[Block(width, heads, dropout, **new) for _ in range(depth)])
+        self.norm = nn.LayerNorm(width, device=new["device"])
+        self.scores = nn.Linear(width, characters, bias=False, **new)
+        for table in self.letters.weight, self.places.weight:
+            nn.init.normal_(table, std=0.02, rng=new["rng"])
+
+    def forward(self, codes):
+        x = self.letters(codes) + self.places(tensor(numpy.arange(codes.shape[1]), device=codes.device))
+        return self.scores(self.norm(self.blocks(x)))
+
+
+def train(model, text, rng, steps, batch, device):
+    """Learn by AdamW from random places of the text; return the loss of each step, in nats a character."""
+    gm = GradManager().attach(model.parameters())
+    optimizer = optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.98), weight_decay=0.05)
+    warm_up = optim.lr_scheduler.LinearLR(optimizer, 0.01, total_iters=max(steps // 20, 1))
+    fall = optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps, eta_min=1e-4)
+    schedule = optim.lr_scheduler.SequentialLR(optimizer, [warm_up, fall], [max(steps // 20, 1)])
+    losses = []
+    for _ in (bar := tqdm(range(steps), desc="reading", unit="step")):
+        starts = rng.integers(0, len(text) - model.length, batch)
+        seen = text[starts[:, None] + numpy.arange(model.length + 1)]
+        with gm:
+            scores = model(tensor(seen[:, :-1], device=device))
+            loss = F.cross_entropy(scores.reshape(-1, scores.shape[-1]), tensor(seen[:, 1:].ravel(), device=device))
+            gm.backward(loss)
+        optim.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+        losses.append(loss.item())
+        bar.set_postfix(loss=f"{numpy.mean(losses[-50:]):.3f}", refresh=False)
+    return losses
+
+
+def write(model, codes, count, rng, device, warmth=0.7):
+    """Go on from `codes` for `count` characters, each drawn by the model's scores."""
+    model.eval()
+    codes = list(codes)
+    with no_grad():
+        for _ in range(count):
+            scores = model(tensor(numpy.array([codes[-model.length :]]), device=device))[0, -1]
+            chances = F.softmax(scores / warmth, dim=-1).to("cpu").numpy().astype(float)
+            codes.append(rng.choice(len(chances), p=chances / chances.sum()))
+    return codes
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--steps", type=int, default=1500, help="of training")
+    parser.add_argument("--length", type=int, default=64, help="characters it sees at once")
+    parser.add_argument("--width", type=int, default=96, help="numbers that stand for a character")
+    parser.add_argument("--depth", type=int, default=3, help="blocks")
+    parser.add_argument("--sample", type=int, default=500, help="characters to write at the end")
+    parser.add_argument("--seed", type=int, default=0, help="decides weights, places and the sample")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    args = parser.parse_args()
+    rng = default_rng(args.seed)
+    alphabet, text = numpy.unique(read_sources(4_000_000), return_inverse=True)
+    model = GPT(len(alphabet), args.length, args.width, args.depth, heads=4, rng=rng, device=args.device)
+    print(f"{sum(p.size for p in model.parameters()):,} parameters, {len(text):,} characters to read")
+    losses = train(model, text, rng, args.steps, batch=16, device=args.device)
+    prompt = numpy.searchsorted(alphabet, numpy.frombuffer(b"\ndef ", "uint8"))
+    print(bytes(alphabet[write(model, prompt, args.sample, rng, args.device)]).decode())
+    print(f"\nloss {numpy.mean(losses[-50:]):.3f} nats a character")

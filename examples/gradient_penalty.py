@@ -1,0 +1,115 @@
+"""Invent handwritten digits: a Wasserstein GAN whose critic is held to a slope of one by a gradient penalty.
+
+The penalty is a function of the critic's gradient in its input. An inner manager finds that gradient, the outer one,
+entered before, hears how, and so goes back through it into the critic's weights (Gulrajani et al., 2017,
+arXiv:1704.00028).
+"""
+
+import argparse
+import itertools
+
+import numpy
+from matplotlib.figure import Figure
+from numpy.random import default_rng
+from sklearn.datasets import load_digits
+from tqdm import tqdm
+
+import gradmgr.numpy as np
+from gradmgr import GradManager, nn, no_grad, optim, tensor
+
+NOISE = 32  # numbers from which the generator makes an image
+
+
+def network(*sizes, rng, device):
+    """Return a perceptron."""
+    model = nn.Sequential()
+    for n, m in itertools.pairwise(sizes):
+        model.append(nn.Linear(n, m, rng=rng, device=device)).append(nn.LeakyReLU(0.2))
+    return model[:-1]
+
+
+class Data:
+    """Images and noise, drawn as they are asked for."""
+
+    def __init__(self, rng, device):
+        self.rng, self.device = rng, device
+        self.images = load_digits().data.astype("float32") / 8 - 1
+
+    def real(self, batch):
+        return self.on_device(self.images[self.rng.integers(0, len(self.images), batch)])
+
+    def noise(self, batch):
+        return self.on_device(self.rng.normal(size=(batch, NOISE)))
+
+    def on_device(self, values):
+        return tensor(values, dtype="float32", device=self.device)
+
+
+def slopes(critic, real, fake, share):
+    """Return the length of the critic's gradient at points between real and invented images."""
+    between = share * real + (1 - share) * fake
+    inner = GradManager().attach(between)
+    with inner:
+        inner.backward(np.sum(critic(between)))  # heard by who was entered before
+    return np.linalg.norm(between.grad, axis=1)
+
+
+def train(generator, critic, data, steps, batch=64, turns=3):
+    """Play the game; return at each step how far the critic sees real from invented images, and its slope."""
+    watch_critic = GradManager().attach(critic.parameters())
+    watch_generator = GradManager().attach(generator.parameters())
+    adam_critic = optim.Adam(critic.parameters(), lr=3e-4, betas=(0.5, 0.9))
+    adam_generator = optim.Adam(generator.parameters(), lr=3e-4, betas=(0.5, 0.9))
+    distances, steep = [], []
+    for step in (bar := tqdm(range(steps), desc="training", unit="step")):
+        for _ in range(turns):
+            real = data.real(batch)
+            with no_grad():
+                fake = generator(data.noise(batch))
+            share = data.on_device(data.rng.uniform(size=(batch, 1)))
+            with watch_critic:
+                distance = np.mean(critic(real)) - np.mean(critic(fake))
+                slope = slopes(critic, real, fake, share)
+                watch_critic.backward(10 * np.mean((slope - 1) ** 2) - distance)
+            adam_critic.step()
+            adam_critic.zero_grad()
+        with watch_generator:
+            watch_generator.backward(-np.mean(critic(generator(data.noise(batch)))))
+        adam_generator.step()
+        adam_generator.zero_grad()
+        distances.append(distance.item())
+        steep.append(np.mean(slope).item())
+        if step % 50 == 0:
+            bar.set_postfix(distance=f"{numpy.mean(distances[-50:]):.2f}", refresh=False)
+    return distances, steep
+
+
+def draw(distances, images):
+    figure = Figure(figsize=(11, 5), layout="constrained")
+    left, right = figure.subfigures(1, 2)
+    panel = left.subplots()
+    panel.plot(distances, color="0.8")
+    width = min(100, len(distances))
+    panel.plot(numpy.convolve(distances, numpy.full(width, 1 / width), "valid"))
+    panel.set(title="Distance of invented from real digits, as the critic sees it", xlabel="step")
+    right.suptitle("Invented digits")
+    for image, place in zip(images, right.subplots(6, 8).flat, strict=False):
+        place.imshow(image.reshape(8, 8), cmap="gray_r", vmin=-1, vmax=1)
+        place.axis("off")
+    return figure
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--steps", type=int, default=5000, help="of the generator")
+    parser.add_argument("--seed", type=int, default=0, help="decides weights, noise and samples")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--out", default="gradient_penalty.png", help="where to save the picture, a PNG")
+    args = parser.parse_args()
+    data = Data(default_rng(args.seed), args.device)
+    generator = network(NOISE, 128, 128, 64, rng=data.rng, device=args.device)
+    critic = network(64, 128, 128, 1, rng=data.rng, device=args.device)
+    distances, steep = train(generator, critic, data, args.steps)
+    invented = np.clip(generator(data.noise(48)), -1, 1).to("cpu").numpy()
+    draw(distances, invented).savefig(args.out, format="png")
+    print(f"distance {numpy.mean(distances[-50:]):.2f}, slope {numpy.mean(steep[-50:]):.2f}; see {args.out}")

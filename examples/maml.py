@@ -1,0 +1,119 @@
+"""Learn to learn: weights from which a few points and a few steps are enough to know a new sine (MAML).
+
+Each task is a sine of its own height and phase, seen at ten points. An inner manager adapts a copy of the weights
+to each task; the outer one was entered before and hears what the inner one's backward computes, so that its own
+backward goes through the adaptation (Finn, Abbeel and Levine, 2017, arXiv:1703.03400).
+"""
+
+import argparse
+import itertools
+
+import numpy
+from matplotlib.figure import Figure
+from numpy.random import default_rng
+from tqdm import tqdm
+
+import gradmgr.numpy as np
+from gradmgr import GradManager, optim, tensor
+
+
+def new_weights(rng, device, sizes=(1, 40, 40, 1)):
+    layers = [(rng.normal(0, (2 / n) ** 0.5, (n, m)), numpy.zeros((1, m))) for n, m in itertools.pairwise(sizes)]
+    return [tensor(w, dtype="float32", device=device) for layer in layers for w in layer]
+
+
+def predict(weights, x):
+    """Return y of shape (tasks, points, 1); weights may be one for all tasks or have a leading axis of tasks."""
+    w1, b1, w2, b2, w3, b3 = weights
+    return np.tanh(np.tanh(x @ w1 + b1) @ w2 + b2) @ w3 + b3
+
+
+def errors_of(weights, x, y):
+    """Return the mean squared error of each task."""
+    return np.mean((predict(weights, x) - y) ** 2, axis=(1, 2))
+
+
+def adapted(weights, x, y, steps, rate=0.05):
+    """Return weights with a leading axis of tasks: those given, after some steps down each task's own gradient."""
+    weights = [np.broadcast_to(w, (len(x), *w.shape)) for w in weights]
+    for _ in range(steps):
+        inner = GradManager().attach(weights)
+        with inner:
+            inner.backward(np.sum(errors_of(weights, x, y)))  # heard by who was entered before
+        weights = [w - rate * w.grad for w in weights]
+    return weights
+
+
+class Sines:
+    """Tasks: sines of random height and phase, at random places."""
+
+    def __init__(self, rng, device):
+        self.rng, self.device = rng, device
+
+    def draw(self, tasks):
+        """Return height and phase, each of shape (tasks, 1, 1)."""
+        return self.rng.uniform(0.5, 3, (tasks, 1, 1)), self.rng.uniform(0, numpy.pi, (tasks, 1, 1))
+
+    def points(self, task, count):
+        x = self.rng.uniform(-5, 5, (len(task[0]), count, 1))
+        return self.seen(task, x)
+
+    def seen(self, task, x):
+        return tuple(tensor(a, dtype="float32", device=self.device) for a in (x, task[0] * numpy.sin(x - task[1])))
+
+
+def train(weights, sines, steps, tasks=16, points=10):
+    """Learn weights that adapt well; return the error after adaptation at each step."""
+    outer = GradManager().attach(weights)
+    optimizer = optim.Adam(weights, lr=2e-3)
+    curve = []
+    with tqdm(total=steps, desc="learning to learn", unit="step") as bar:
+        for _ in range(steps):
+            task = sines.draw(tasks)
+            with outer:
+                own = adapted(weights, *sines.points(task, points), steps=3)
+                error = np.mean(errors_of(own, *sines.points(task, points)))  # at other points of the same sines
+                outer.backward(error)
+            optimizer.step()
+            optimizer.zero_grad()
+            curve.append(error.item())
+            bar.update()
+            bar.set_postfix(error=f"{numpy.mean(curve[-100:]):.3f}", refresh=False)
+    return curve
+
+
+def draw(weights, sines, curve, points=10):
+    figure = Figure(figsize=(13, 3.4), layout="constrained")
+    panels = figure.subplots(1, 4)
+    panels[0].semilogy(numpy.convolve(curve, numpy.full(50, 0.02), "valid") if len(curve) > 50 else curve)
+    panels[0].set(title="error after three steps", xlabel="step of training")
+    line = numpy.linspace(-5, 5, 200)[None, :, None]
+    for panel in panels[1:]:
+        task = sines.draw(1)
+        x, y = sines.points(task, points)
+        place, truth = sines.seen(task, line)
+        panel.plot(line.ravel(), truth.to("cpu").numpy().ravel(), color="0.7", linewidth=4, label="a new sine")
+        for steps, style in (0, ":"), (1, "--"), (10, "-"):
+            guess = predict(adapted(weights, x, y, steps), place)
+            panel.plot(line.ravel(), guess.to("cpu").numpy().ravel(), style, label=f"steps taken: {steps}")
+        panel.plot(x.to("cpu").numpy().ravel(), y.to("cpu").numpy().ravel(), "ok", label="what is seen of it")
+    figure.legend(*panels[1].get_legend_handles_labels(), loc="outside right center")
+    return figure
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--steps", type=int, default=4000, help="of learning to learn, each on 16 tasks")
+    parser.add_argument("--seed", type=int, default=0, help="decides the first weights and the tasks")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--out", default="maml.png", help="where to save the picture, a PNG")
+    args = parser.parse_args()
+    sines = Sines(default_rng(args.seed), args.device)
+    weights = new_weights(sines.rng, args.device)
+    curve = train(weights, sines, args.steps)
+    draw(weights, sines, curve).savefig(args.out, format="png")
+    test, steps = sines.draw(200), (0, 1, 10)
+    seen, other = sines.points(test, 10), sines.points(test, 50)
+    found = [np.mean(errors_of(adapted(weights, *seen, steps=k), *other)).item() for k in steps]
+    told = ", ".join(f"{k} steps {error:.3f}" for k, error in zip(steps, found, strict=True))
+    print(f"error on new sines after {told}; see {args.out}")
