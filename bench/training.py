@@ -104,13 +104,54 @@ def _stepping(label: str, made: Callable[[], tuple[list[Any], Any]], array: Call
     return Contestant(label, always(run), answer)
 
 
-def optimisers(pace: Pace, threads: int) -> list[Row]:
+class ByHand:
+    """The formulas in NumPy, parameter by parameter, in place."""
+
+    def __init__(self, name: str, values: list[Array], slopes: list[Array]) -> None:
+        self.update = getattr(self, f"_{name.partition(',')[0].lower()}")
+        self.options = ALGORITHMS[name]
+        self.parameters, self.slopes = values, slopes
+        self.first = [np.zeros_like(p) for p in values]
+        self.second = [np.zeros_like(p) for p in values]
+        self.steps = 0
+
+    def step(self) -> None:
+        self.steps += 1
+        for parts in zip(self.parameters, self.slopes, self.first, self.second, strict=True):
+            self.update(*parts)
+
+    def _sgd(self, p: Array, g: Array, m: Array, _: Array) -> None:
+        if "momentum" in self.options:
+            m *= self.options["momentum"]
+            m += g
+            g = m
+        p -= self.options["lr"] * g
+
+    def _adam(self, p: Array, g: Array, m: Array, v: Array) -> None:
+        m += 0.1 * (g - m)
+        v += 0.001 * (g * g - v)
+        p -= self.options["lr"] / (1 - 0.9**self.steps) * m / (np.sqrt(v / (1 - 0.999**self.steps)) + 1e-8)
+
+    def _adamw(self, p: Array, g: Array, m: Array, v: Array) -> None:
+        p *= 1 - self.options["lr"] * 0.01
+        self._adam(p, g, m, v)
+
+
+def _by_hand(name: str, shapes: Shapes) -> Contestant:
+    def made() -> tuple[list[Array], ByHand]:
+        values, slopes = _values(shapes)
+        return values, ByHand(name, values, slopes)
+
+    return _stepping("NumPy", made, lambda p: p)
+
+
+def optimisers(pace: Pace, threads: int, parameters: dict[str, Shapes] = PARAMETERS) -> list[Row]:
     """One step with gradients that are there; PyTorch's default loops over the parameters, `fused` is one kernel."""
     rows = []
     there = torch(threads)
-    for label, shapes in PARAMETERS.items():
+    for label, shapes in parameters.items():
         for name in ALGORITHMS:
-            contestants = [_ours(name, shapes)]
+            contestants = [_by_hand(name, shapes), _ours(name, shapes)]
             if there is not None:
                 contestants = [_torchs(name, shapes, there, "PyTorch"), *contestants]
                 contestants.append(_torchs(name, shapes, there, "fused", fused=True))
@@ -260,7 +301,7 @@ def ranks(pace: Pace, threads: int) -> list[Row]:
 def tables(pace: Pace, threads: int, only: str = "") -> Iterator[Table]:
     """Measure table by table; `only` picks those whose title contains it."""
     sections: list[tuple[str, list[str], Callable[[Pace, int], list[Row]], str]] = [
-        ("Optimisers", ["gradmgr", "fused"], optimisers, "a step; time over that of PyTorch's default"),
+        ("Optimisers", ["NumPy", "gradmgr", "fused"], optimisers, "a step; time over that of PyTorch's default"),
         ("Functions", ["gradmgr"], functions, "forward and backward; time over that of PyTorch"),
         ("Ranks", ["gradmgr"], ranks, "two ranks; time over that of the plain way"),
     ]

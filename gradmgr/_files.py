@@ -51,7 +51,7 @@ def save(obj: Any, f: str | os.PathLike[str]) -> None:
     Args:
         obj: dicts (any dict, saved as a plain one), lists and tuples of: Tensors and arrays of NumPy and CuPy, bool,
             integer, float16/32/64, bfloat16, complex64/128, of any shape and strides; numbers, strings, None;
-            generators of NumPy and of `random`, whose state is saved; objects with `state_dict()`: modules,
+            generators of NumPy and of `random`, whose state is saved (how many others they spawned is not); objects with `state_dict()`: modules,
             optimisers, schedulers. The same Tensor or array twice is stored once.
         f: the path; its name tells nothing about the format. Its folder must exist.
 

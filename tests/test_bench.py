@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import _measure, _report, atoms, memory, peers, programs, scale, tools
+from bench import _measure, _report, atoms, memory, peers, programs, scale, tools, training
 from bench._measure import Contestant, Pace, Row, Table, Verdict, WrongAnswerError, always
 from bench.libraries import Gradmgr, NetworkByHand, by_hand, chain_by_hand
 
@@ -210,6 +210,33 @@ def test_looking_on_changes_no_value():
     labels = [row.label for row in tools.looking_on(NO_TIME)]
     assert labels[:2] == ["profiler, 8 elements", "anomaly, 8 elements"]
     assert len(labels) == 7
+
+
+# ---------------------------------------------------------------- training
+
+
+def test_optimisers_agree_with_the_formulas_by_hand():
+    rows = training.optimisers(NO_TIME, 1, {"small": [(3,), (2, 5)], "large": [(300, 200)]})
+    assert len(rows) == 2 * len(training.ALGORITHMS)
+    for row in rows:
+        assert "gradmgr" in row.cells
+
+
+def test_functions_run_forward_and_backward():
+    for label, (shapes, call, constants) in training._calls().items():
+        arrays = [np.random.default_rng(0).normal(size=s).astype(np.float32) for s in shapes]
+        value, *gradients = training._forward_backward(arrays, call, constants).answer()
+        assert value.dtype == np.float32, label
+        assert [g.shape for g in gradients] == [a.shape for a in arrays]
+        assert all(g.any() for g in gradients), label
+
+
+def test_two_ranks_are_measured():
+    rows = training.ranks(NO_TIME, 1)
+    if not rows:
+        pytest.skip("mpi4py, or the launcher of the mpich wheel, is not installed: pip install 'gradmgr[mpich]'")
+    assert [bool(row.verdicts) for row in rows] == [True, False, False, True]
+    assert all(row.cells["gradmgr"] > 0 for row in rows)
 
 
 # ---------------------------------------------------------------- reporting

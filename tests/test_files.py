@@ -372,6 +372,21 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(written, path, monkeypa
     assert [p.name for p in path.parent.iterdir()] == ["run.ckpt"]
 
 
+def test_what_safetensors_says_of_a_full_disk_is_an_oserror(path, monkeypatch):
+    gradmgr.save("old", path)
+    library = _files._safetensors()
+
+    def full(*args):
+        raise library.SafetensorError("I/O error: No space left on device")
+
+    monkeypatch.setattr(library.numpy, "save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        gradmgr.save("new", path)
+    monkeypatch.undo()
+    assert gradmgr.load(path) == "old"
+    assert [p.name for p in path.parent.iterdir()] == ["run.ckpt"]
+
+
 SAVER = """
 import sys, numpy, gradmgr
 if sys.argv[2] == "npz":

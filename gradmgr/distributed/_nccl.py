@@ -145,7 +145,7 @@ class NCCLGroup(MPIGroup):
         asked = described(array, f"all_reduce(op={op!r})", more)
         if array.size == 0:
             return self._start(asked, tuple)
-        if op in ("min", "max") and array.dtype.kind == "f":
+        if op in ("min", "max") and _xp.is_differentiable(array.dtype):
             return self._start_selecting(array, op, source, asked)
         wire, sent = self._carried(array, source, op)
         nccl, pairs = self._nccl, 2 if array.dtype.kind == "c" else 1

@@ -159,7 +159,7 @@ def _counts(places: Any, rows: int) -> Any:
 
 def _read_kernel(table: Any, places: Any, padding: int | None, by_count: bool) -> Any:
     """Read rows of the tangent of a table, as the gradient takes them: zeros for `padding`, shares of what is read."""
-    read = table[places]
+    read = _batched.read(table, places)
     if by_count:
         read = read / _counts(places, table.shape[0]).astype(table.dtype)[places][..., None]
     return read if padding is None else np.where((places == padding)[..., None], table.dtype.type(0), read)
@@ -177,7 +177,7 @@ _read: Function = declare_linear(
 )
 _embedding: Function = custom(
     "nn.embedding",
-    lambda table, places, padding, by_count: table[places],
+    lambda table, places, padding, by_count: _batched.read(table, places),
     vjp={
         "table": lambda g, shape, places, padding, by_count: _collect(g, places, shape[0], padding, by_count),
     },

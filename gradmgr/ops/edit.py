@@ -143,8 +143,8 @@ def put(a: Any, ind: Any, v: Any, mode: Any = "raise") -> None:
         return
     with _naming("put"):
         np.put(np.zeros(1), 0, 0, mode)
-    xp, v = _xp.namespace(a._array), beside(v, a)
-    found = raw(lift(ind))
+    found, v = raw(lift(ind)), beside(v, a)
+    xp = _xp.namespace_of(a._array, found)
     if _xp.is_array(raw(ind)) and not np.can_cast(found.dtype, np.intp, "safe"):
         raise TypeError(f"put: cannot cast the positions from {found.dtype} to {np.dtype(np.intp)} safely")
     places = xp.asarray(found).astype(np.intp).ravel()
@@ -170,8 +170,9 @@ def put_along_axis(arr: Any, indices: Any, values: Any, axis: int | None) -> Non
         indices, values = _refuse_tracked("put_along_axis", indices, values)
         np.put_along_axis(arr, indices, values, axis)
         return
-    xp, values = _xp.namespace(arr._array), beside(values, arr)
-    places = xp.asarray(raw(lift(indices)))
+    places, values = raw(lift(indices)), beside(values, arr)
+    xp = _xp.namespace_of(arr._array, places)
+    places = xp.asarray(places)
     shape = (arr.size,) if axis is None else arr.shape
     at = 0 if axis is None else normalize_axis_index(axis, arr.ndim, "put_along_axis")
     if places.dtype.kind not in "iu":
@@ -199,7 +200,8 @@ def _inside(places: Any, count: int, name: str) -> Any:
 
 
 def _mask_for(a: Tensor, mask: Any, name: str) -> Any:
-    chosen = _xp.namespace(a._array).asarray(raw(lift(mask))).astype(bool)
+    chosen = raw(lift(mask))
+    chosen = _xp.namespace_of(a._array, chosen).asarray(chosen).astype(bool)
     if chosen.size != a.size:
         raise ValueError(f"{name}: mask and data must be the same size")
     return chosen.reshape(a.shape)

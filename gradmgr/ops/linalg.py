@@ -356,7 +356,7 @@ def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = NOT_
     if rcond is None:
         rcond = max(a.shape[-2:]) * np.finfo(dtype).eps
     a = _beside(a, rcond)
-    rcond = _xp.namespace(raw(a)).asarray(raw(rcond))
+    rcond = _xp.namespace_of(raw(a), raw(rcond)).asarray(raw(rcond))
     if rcond.ndim and np.broadcast_shapes(rcond.shape, a.shape[:-2]) != a.shape[:-2]:
         raise ValueError(f"pinv: a cutoff of shape {rcond.shape} does not fit the stack of shape {a.shape[:-2]}")
     a = _from_lower(cast_to(a, dtype)) if hermitian else cast_to(a, dtype)

@@ -423,7 +423,7 @@ def _picked(a: Any, chosen: Any, axis: int, name: str) -> Any:
     length = a.shape[axis]
     if chosen.size > length and bool(chosen[length:].any()):
         raise IndexError(f"{name}: index out of bounds: the condition picks beyond the axis of length {length}")
-    xp = _xp.namespace(raw(a))
+    xp = _xp.namespace_of(raw(a), chosen)
     mask = xp.zeros(length, dtype=bool)
     mask[: chosen.size] = xp.asarray(chosen)[:length]
     return getitem(a if isinstance(a, Tensor) else wrap(a), (*[slice(None)] * axis, mask))

@@ -33,28 +33,27 @@ def take(a: Any, indices: Any, axis: int | None = None, out: Any = None, mode: s
     if axis is None or (a.ndim == 0 and isinstance(axis, (int, np.integer)) and axis in (0, -1)):
         a, axis = (a if a.ndim == 1 else ravel(a)), 0
     axis = normalize_axis_index(axis, a.ndim)
-    xp = _xp.namespace(raw(a))
-    places = _positions(xp, indices)
+    places = _positions(a, indices)
     if places.size and not a.shape[axis]:
         raise IndexError("take: cannot do a non-empty take from an empty axes.")
     if mode == "wrap":
         places = places % a.shape[axis]
     elif mode == "clip":
-        places = xp.clip(places, 0, a.shape[axis] - 1)
+        places = places.clip(0, a.shape[axis] - 1)
     elif mode != "raise":
         raise ValueError(f"take's mode is 'raise', 'wrap' or 'clip'; found {mode!r}")
     z = getitem(a, (*[slice(None)] * axis, normalized(places)))
     return z if out is None else store(out, z, "take(out=...)")
 
 
-def _positions(xp: Any, indices: Any) -> Any:
+def _positions(a: Any, indices: Any) -> Any:
     """Read positions as `numpy.take` does: a mask is zeros and ones, and a list may hold 1.0."""
     given = raw(lift(indices))
     if not (isinstance(indices, Tensor) or _xp.is_array(indices)):
         given = given.astype(np.intp)
     elif not np.can_cast(given.dtype, np.intp, "same_kind"):
         raise TypeError(f"take: cannot cast indices from {given.dtype} to {np.dtype(np.intp)} by the rule 'same_kind'")
-    places = xp.asarray(given)
+    places = _xp.namespace_of(raw(a), given).asarray(given)
     return places.astype(np.intp) if places.dtype.kind == "b" else places
 
 
@@ -65,8 +64,9 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any:
     if axis is None:
         arr, axis = ravel(arr), 0
     axis = normalize_axis_index(axis, arr.ndim)
-    xp = _xp.namespace(raw(arr))
-    places = normalized(xp.asarray(raw(lift(indices))))
+    places = raw(lift(indices))
+    xp = _xp.namespace_of(raw(arr), places)
+    places = normalized(xp.asarray(places))
     if places.dtype.kind not in "iu":
         raise IndexError("`indices` must be an integer array")
     if places.ndim != arr.ndim:
@@ -96,7 +96,8 @@ def bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Any:
     if not isinstance(weights, Tensor):
         return _counts(x, weights, minlength) if weights is not None else _counts(x, minlength=minlength)
     counts = raw(_counts(x, minlength=minlength))  # NumPy looks at x for us
-    places = _xp.namespace(raw(weights)).asarray(raw(x)).astype(np.intp)
+    places = raw(lift(x))
+    places = _xp.namespace_of(raw(weights), places).asarray(places).astype(np.intp)
     if places.shape != weights.shape:
         raise ValueError(f"bincount takes x and weights of one axis and length; found {places.shape}, {weights.shape}")
     if not np.can_cast(weights.dtype, np.float64):
