@@ -166,22 +166,41 @@ class Chains:
         chained = [t for t in tape.leaves if t in self.specs and (self.specs[t].callbacks or _has_tensor_hooks(t))]
         chained = [t for t in chained if only is None or only.get(t) == tape.leaves[t]]
         self._call(self._begin)
+        taker = self._taker(chained)
         grads = tape.walk(
             seeds,
             retain=retain,
             awaited=chained,
-            report=self._start,
+            report=self._start if taker is None else None,
             create_graph=create_graph,
             wanted=None if only is None else only.values(),
         )
+        found = found_by(tape, grads, only)
+        del grads
+        if taker is not None:
+            self._call(taker.take_all, self.manager, found)
+            chained = []
         with_chain = set(chained)
-        for t, g in found_by(tape, grads, only).items():
+        for t, g in found.items():
             if t not in with_chain:
                 self.results[t] = g
-        del grads
+        del found
         self._call(self._finish)
         self._carry_over()
         return self.results
+
+    def _taker(self, chained: list[Tensor]) -> Any:
+        """Return the callback object that wants the gradients of all leaves with chains at once, None where none does.
+
+        It must be the only callback of each: then nobody can tell the difference, and the walk need not stop for it.
+        """
+        if len(self.objects) != 1 or not hasattr(self.objects[0], "takes_all"):
+            return None
+        taker = self.objects[0]
+        for t in chained:
+            if len(self.specs[t].callbacks) != 1 or self.specs[t].callbacks[0] is not taker or _has_tensor_hooks(t):
+                return None
+        return taker if taker.takes_all(self.manager) else None
 
     def enter(self, t: Tensor, future: Any, callback: Callback) -> None:
         """Let a leaf that the walk did not reach have a gradient, as a callback object may in its `finish`.

@@ -51,8 +51,8 @@ def save(obj: Any, f: str | os.PathLike[str]) -> None:
     Args:
         obj: dicts (any dict, saved as a plain one), lists and tuples of: Tensors and arrays of NumPy and CuPy, bool,
             integer, float16/32/64, bfloat16, complex64/128, of any shape and strides; numbers, strings, None;
-            generators of NumPy and of `random`, whose state is saved (how many others they spawned is not); objects with `state_dict()`: modules,
-            optimisers, schedulers. The same Tensor or array twice is stored once.
+            generators of NumPy and of `random`, whose state is saved (not how many others they spawned); objects with
+            `state_dict()`: modules, optimisers, schedulers. The same Tensor or array twice is stored once.
         f: the path; its name tells nothing about the format. Its folder must exist.
 
     Raises:
@@ -513,7 +513,8 @@ class _Loading:
         if not self._fits(into, saved, keys):
             return
         device = _xp.device_of(into._array if isinstance(into, Tensor) else into)
-        values = _xp.to_device(saved._array if isinstance(saved, Tensor) else np.asarray(saved), device)
+        found = np.asarray(saved) if isinstance(saved, np.generic) else saved
+        values = _xp.to_device(found._array if isinstance(found, Tensor) else found, device)
         if isinstance(into, Tensor):
             fresh = wrap(values.copy())  # the file may hold one array for two
             self._writes.append(lambda: rebind(into, fresh))

@@ -1079,3 +1079,68 @@ def test_futures_are_asked_in_the_order_in_which_they_came():
     with gm:
         gm.backward(x * y)
     assert log in (["x1", "y1", "x2", "y2"], ["y1", "x1", "y2", "x2"])
+
+
+class TakesAll:
+    """Doubles all gradients at once, and gives one to `more`; or one by one, where asked in that way."""
+
+    def __init__(self, more=None, willing=True):
+        self.more = more
+        self.willing = willing
+        self.asked = []
+
+    def begin(self, manager):
+        self.asked.clear()
+
+    def takes_all(self, manager):
+        return self.willing
+
+    def take_all(self, manager, gradients):
+        self.asked.append("all")
+        for t in list(gradients):
+            gradients[t] = gradients[t] * 2
+        if self.more is not None:
+            gradients[self.more] = np.full(self.more.shape, 7.0)
+
+    def __call__(self, t, g):
+        self.asked.append("one")
+        return g * 2
+
+
+def test_a_callback_that_stands_alone_may_take_all_gradients_at_once():
+    x, y, z = tensor([1.0]), tensor([2.0]), tensor([3.0])
+    taker = TakesAll(more=z)
+    gm = GradManager().attach([x, y, z], taker)
+    for _ in range(2):  # the second adds
+        with gm:
+            gm.backward(x * y)
+        assert taker.asked == ["all"]
+    assert [t.grad.tolist() for t in (x, y, z)] == [[8.0], [4.0], [14.0]]
+
+
+@pytest.mark.parametrize("reason", ["another callback", "a hook", "unwilling", "a leaf of another's"])
+def test_else_it_is_asked_one_by_one(reason):
+    x, y = tensor([1.0]), tensor([2.0])
+    taker = TakesAll(willing=reason != "unwilling")
+    gm = GradManager().attach(y, taker)
+    gm.attach(x, [lambda t, g: g] if reason == "a leaf of another's" else taker)
+    if reason == "another callback":
+        gm.attach(x, lambda t, g: g + 1)
+    with gm:
+        if reason == "a hook":
+            x.register_hook(lambda g: g * 10)
+        gm.backward(x * y)
+    assert set(taker.asked) == {"one"}
+    assert y.grad.tolist() == [2.0]
+    expected = {"another callback": 5.0, "a hook": 40.0, "unwilling": 4.0, "a leaf of another's": 2.0}
+    assert x.grad.tolist() == [expected[reason]]
+
+
+def test_an_error_of_a_callback_that_takes_all_changes_no_grad():
+    x = tensor([1.0])
+    taker = TakesAll(more=tensor([1.0, 2.0]))
+    taker.take_all = lambda manager, gradients: 1 / 0
+    gm = GradManager().attach(x, taker)
+    with gm, pytest.raises(ZeroDivisionError):
+        gm.backward(x * 3)
+    assert x.grad is None

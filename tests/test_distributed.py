@@ -202,7 +202,7 @@ if me == 0:
     signal.setitimer(signal.ITIMER_REAL, 0.3)
     began = time.perf_counter()
     refused(Alarm, d.barrier)
-    assert time.perf_counter() - began < 2
+    assert time.perf_counter() - began < 5
 else:
     time.sleep(0.6)
     d.barrier()
@@ -491,7 +491,7 @@ def test_a_rank_that_raises_ends_the_others_with_its_error() -> None:
     assert "ValueError: bad apple" in found.err[1], found
     for err in (found.err[0], found.err[2]):
         assert "RankFailedError: rank 1 ended with ValueError: bad apple" in err, found
-    assert found.seconds < 15, found
+    assert found.seconds < 30, found
 
 
 def test_a_rank_that_is_told_may_save_what_it_has() -> None:
@@ -527,7 +527,7 @@ for k in range(10_000):
         os.kill(os.getpid(), signal.SIGKILL)
 """,
     )
-    assert found.seconds < 20, found
+    assert found.seconds < 30, found
 
 
 def test_a_rank_that_does_not_come_in_time() -> None:
@@ -550,7 +550,7 @@ d.all_reduce(np.ones(3))
     assert "rank 1 had not arrived and did not answer" in told, found
     assert "RankFailedError" in found.err[0], found
     assert "RankFailedError" in found.err[2] or "DistributedError" in found.err[2], found
-    assert found.seconds < 20, found
+    assert found.seconds < 30, found
 
 
 def test_a_rank_that_comes_to_its_end_too_early() -> None:
@@ -574,7 +574,7 @@ if d.rank() == 0:
 """,
     )
     assert "waits for rank 1, which came to the end of the program" in found.err[0], found
-    assert found.seconds < 15, found
+    assert found.seconds < 30, found
 
 
 def test_a_program_that_just_ends_is_clean() -> None:

@@ -1,4 +1,10 @@
-"""Data-parallel and pipelined training over MPI or NCCL."""
+"""Data-parallel and pipelined training over MPI or NCCL.
+
+Each rank is a process that runs the same program, started by the engine's own launcher, `mpiexec -n 4 python train.py`,
+and begins with `init()`. What all ranks do together every rank must call, in the same order, with equal shapes and
+dtypes; where they do not, each of them raises DistributedError, which names what each asked for. No wait is without
+end: a rank that fails, ends too early or does not come in time is a RankFailedError on those that wait for it.
+"""
 
 from gradmgr.distributed._buckets import make_allreduce_cb
 from gradmgr.distributed._collectives import all_gather, all_reduce, barrier, broadcast

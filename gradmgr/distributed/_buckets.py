@@ -17,7 +17,7 @@ from typing import Any
 from gradmgr import _batched, _xp, errors
 from gradmgr._backward import AttachSpec
 from gradmgr._recorder import is_tracked
-from gradmgr._tensor import Tensor, describe, wrap
+from gradmgr._tensor import Tensor, describe, raw, wrap
 from gradmgr.distributed import _world
 from gradmgr.distributed._engine import Group, Work
 from gradmgr.manager import GradManager, get_backwarding_grad_manager
@@ -121,6 +121,15 @@ class AllReduceCallback:
             layout = Layout(tensors, [chains.specs[t].name for t in tensors], self.bucket_bytes)
             self._layouts[manager] = layout
         self._rounds[id(manager)] = _Round(self, group, manager, layout)
+
+    def takes_all(self, manager: GradManager) -> bool:
+        """Tell whether to take all gradients at once: where they fill one bucket, which the last of them starts."""
+        found = self._rounds.get(id(manager))
+        return found is not None and len(found.layout.counts) == 1 and not self._local
+
+    def take_all(self, manager: GradManager, gradients: dict[Tensor, Any]) -> None:
+        """Put what they become in their place; a parameter that no rank reached has none."""
+        self._rounds[id(manager)].take_all(gradients)
 
     def __call__(self, t: Tensor, grad: Tensor) -> Any:
         """Take a gradient; what it becomes is known when the ranks have it all."""
@@ -295,6 +304,38 @@ class _Round:
         if self._left[place.bucket] == 0 or len(self._missing) % _BETWEEN == 0:
             self._ask(self._advance)
         return self._future(t, place, local)
+
+    def take_all(self, gradients: dict[Tensor, Any]) -> None:
+        """Reduce the gradients of all parameters together."""
+        layout, self._settled = self.layout, True
+        places = layout.places.values()
+        tensors = [place.tensor() for place in places]  # the walk keeps them alive
+        found = [gradients.get(t) for t in tensors]
+        for g in found:
+            if g is not None and (self._chains.hearers or raw(g).__class__ is _batched.Batched):
+                _check_takeable(g if isinstance(g, Tensor) else wrap(g))
+        flat = self._flats[0] = layout.buffers[0].fresh()
+        xp, size = _xp.namespace(flat), layout.sizes[0]
+        rows = [
+            xp.zeros(place.stop - place.start, flat.dtype) if g is None else raw(g).reshape(-1)
+            for place, g in zip(places, found, strict=True)
+        ]
+        reached = xp.asarray([g is not None for g in found], flat.dtype)
+        xp.concatenate([*rows, reached], out=flat)
+        self._missing, self._left = {}, [0]
+        self._ask(self._reduce_all, flat)
+        del rows, found
+        by_any = (_xp.to_device(flat[size:], "cpu") > 0).tolist()
+        only = self._chains.only
+        for t, place, is_there in zip(tensors, places, by_any, strict=True):
+            if is_there and (only is None or t in only):  # a copy, as the bucket is used again
+                gradients[t] = flat[place.start : place.stop].reshape(place.shape).copy()
+        self._let_go()
+
+    def _reduce_all(self, flat: Any) -> None:
+        work = self._group.start_all_reduce(flat, self._callback.reduce_method, None, self.layout.asked[0])
+        self._works.append(work)
+        work.wait()
 
     def _lay(self, key: int, place: _Place, values: Any, reached: int) -> None:
         k = place.bucket

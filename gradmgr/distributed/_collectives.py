@@ -156,7 +156,7 @@ def all_reduce(x: Any, op: str = "sum", group: Group | None = None) -> Any:
 
     Example:
         >>> from gradmgr import distributed
-        >>> distributed.init()
+        >>> distributed.init("mpi")
         >>> int(distributed.all_reduce(1)) == distributed.size()
         True
         >>> distributed.finalize()

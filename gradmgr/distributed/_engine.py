@@ -530,14 +530,9 @@ def check_op(op: str, dtype: Any) -> None:
         raise errors.DtypeError("all_reduce: a sum of bool is a count; convert to an integer dtype, or use op='max'")
 
 
-def is_narrow(dtype: Any) -> bool:
-    """Tell whether sums of this dtype are to be made in float32."""
-    return bool(dtype.char == "e" or dtype.name == "bfloat16")
-
-
 def carried(array: Any, source: Any, op: str) -> tuple[Any, Any]:
     """Return what is reduced for an array, and from what: both flat, in a dtype the engine adds up well."""
-    if is_narrow(array.dtype):
+    if is_half(array.dtype):
         wire = source.astype(np.float32).reshape(-1)
         return wire, wire
     flat = array.reshape(-1)

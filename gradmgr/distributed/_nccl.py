@@ -20,7 +20,6 @@ from gradmgr.distributed._engine import (
     check_op,
     check_plain,
     described,
-    is_narrow,
     received,
 )
 
@@ -102,7 +101,8 @@ class NCCLGroup(MPIGroup):
 
         self._nccl = nccl
         self._device = cupy.cuda.Device()
-        name = np.array(nccl.get_unique_id() if self.rank == 0 else (0,) * 128, np.int8)
+        # C's char, of which the id is made, has a sign on some machines and none on others.
+        name = np.array(nccl.get_unique_id() if self.rank == 0 else (0,) * 128, np.int16)
         super().broadcast(name, 0)
         self._wire = nccl.NcclCommunicator(self.size, tuple(name.tolist()), self.rank)
         self._stream = cupy.cuda.Stream(non_blocking=True)
@@ -162,7 +162,7 @@ class NCCLGroup(MPIGroup):
         """Return what is reduced for an array, and from what: both flat, in a dtype that the engine has."""
         if array.dtype.kind == "c" and op == "prod":
             raise errors.DtypeError("all_reduce: NCCL has no product of complex numbers; gather and multiply them")
-        wider = np.dtype("float32") if is_narrow(array.dtype) else _WIDER.get(array.dtype.name)
+        wider = np.dtype("float32") if is_half(array.dtype) else _WIDER.get(array.dtype.name)
         if wider is not None:
             wire = source.astype(wider).reshape(-1)
             return wire, wire

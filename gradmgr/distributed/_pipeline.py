@@ -206,11 +206,18 @@ def _carried(link: _Link, shape: tuple[int, ...], dtype: Any, device: str) -> tu
             f"recv from rank {_global(link)} expected {dtype.name}{shape}, message {link.number} between the two, and "
             f"rank {_global(link)} sent {found[0]}{found[1]}, message {found[2]}; both must name the same"
         )
-    index = _xp.device_index(device)
-    xp = np if index is None else _xp.import_cupy(f"recv to device {device!r}")
-    values = xp.empty(shape, dtype)
+    values = _room(shape, dtype, device)
     link.group.start_recv(values, link.other, link.tag).wait()
     return values, what["followers"]
+
+
+def _room(shape: tuple[int, ...], dtype: Any, device: str) -> Any:
+    index = _xp.device_index(device)
+    if index is None:
+        return np.empty(shape, dtype)
+    cupy = _xp.import_cupy(f"recv to device {device!r}")
+    with cupy.cuda.Device(index):
+        return cupy.empty(shape, dtype)
 
 
 def _global(link: _Link) -> int:
