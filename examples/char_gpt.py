@@ -8,23 +8,23 @@ import numpy
 from numpy.random import default_rng
 from tqdm import tqdm
 
-from gradmgr import GradManager, nn, no_grad, optim, tensor
+from gradmgr import GradManager, errors, nn, no_grad, optim, tensor
 from gradmgr.nn import functional as F
 
 
 def read_sources(limit):
     """Return up to `limit` characters of the standard library's modules, plain ASCII, as codes."""
     texts = (path.read_bytes() for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")))
-    ascii_only = numpy.frombuffer(b"\n".join(texts), "uint8")
-    return ascii_only[(ascii_only < 127) & ((ascii_only >= 32) | (ascii_only == 10))][:limit]
+    codes = numpy.frombuffer(b"\n".join(texts).replace(b" " * 4, b"\t"), "uint8")  # an indent is one character
+    return codes[(codes < 127) & ((codes >= 32) | (codes == 9) | (codes == 10))][:limit]
 
 
 class Block(nn.Module):
     """Attention to what came before, then a perceptron at each place; both are added to what goes through."""
 
-    def __init__(self, width, heads, dropout, **new):
+    def __init__(self, width, heads, **new):
         super().__init__()
-        self.heads, self.dropout, self.rng = heads, dropout, new["rng"]
+        self.heads = heads
         self.norm1, self.norm2 = nn.LayerNorm(width, device=new["device"]), nn.LayerNorm(width, device=new["device"])
         self.into, self.out = nn.Linear(width, 3 * width, **new), nn.Linear(width, width, **new)
         self.up, self.down = nn.Linear(width, 4 * width, **new), nn.Linear(4 * width, width, **new)
@@ -33,22 +33,19 @@ class Block(nn.Module):
         batch, length, width = x.shape
         q, k, v = self.into(self.norm1(x)).reshape(batch, length, 3, self.heads, -1).transpose(2, 0, 3, 1, 4)
         seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.thinned(self.out(seen.transpose(0, 2, 1, 3).reshape(batch, length, width)))
-        return x + self.thinned(self.down(F.gelu(self.up(self.norm2(x)))))
-
-    def thinned(self, x):
-        return F.dropout(x, self.dropout, self.training, rng=self.rng)
+        x = x + self.out(seen.transpose(0, 2, 1, 3).reshape(batch, length, width))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
 class GPT(nn.Module):
     """Scores of the next character at each place."""
 
-    def __init__(self, characters, length, width, depth, heads, dropout=0.1, **new):
+    def __init__(self, characters, length, width, depth, heads, **new):
         super().__init__()
         self.length = length
         self.letters = nn.Embedding(characters, width, **new)
         self.places = nn.Embedding(length, width, **new)
-        self.blocks = nn.Sequential(*[Block(width, heads, dropout, **new) for _ in range(depth)])
+        self.blocks = nn.Sequential(*[Block(width, heads, **new) for _ in range(depth)])
         self.norm = nn.LayerNorm(width, device=new["device"])
         self.scores = nn.Linear(width, characters, bias=False, **new)
         for table in self.letters.weight, self.places.weight:
@@ -105,11 +102,19 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0, help="decides weights, places and the sample")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     args = parser.parse_args()
+    if min(args.steps, args.depth) < 1 or not 1 <= args.length <= 1024 or min(args.sample, args.seed) < 0:
+        parser.error("--steps and --depth must be at least 1, --length 1 to 1024, --sample and --seed at least 0")
+    if args.width < 4 or args.width % 4:
+        parser.error("--width must be a multiple of 4, the heads of attention")
+    try:
+        tensor(0.0, device=args.device)
+    except (ValueError, errors.DeviceError) as error:
+        parser.error(f"--device: {error}")
     rng = default_rng(args.seed)
     alphabet, text = numpy.unique(read_sources(4_000_000), return_inverse=True)
     model = GPT(len(alphabet), args.length, args.width, args.depth, heads=4, rng=rng, device=args.device)
     print(f"{sum(p.size for p in model.parameters()):,} parameters, {len(text):,} characters to read")
     losses = train(model, text, rng, args.steps, batch=16, device=args.device)
     prompt = numpy.searchsorted(alphabet, numpy.frombuffer(b"\ndef ", "uint8"))
-    print(bytes(alphabet[write(model, prompt, args.sample, rng, args.device)]).decode())
+    print(bytes(alphabet[write(model, prompt, args.sample, rng, args.device)]).decode().expandtabs(4))
     print(f"\nloss {numpy.mean(losses[-50:]):.3f} nats a character")

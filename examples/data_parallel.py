@@ -7,6 +7,7 @@ Gradients are averaged over the ranks while backward goes on, so the losses are 
 """
 
 import argparse
+from pathlib import Path
 
 import numpy
 from numpy.random import default_rng
@@ -15,7 +16,7 @@ from sklearn.model_selection import train_test_split
 from tqdm import tqdm
 
 import gradmgr.numpy as np
-from gradmgr import GradManager, distributed, nn, optim, tensor
+from gradmgr import GradManager, distributed, errors, nn, optim, tensor
 from gradmgr.nn import functional as F
 
 
@@ -49,11 +50,17 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="cpu", help="cpu, or cuda: one GPU for each rank")
     parser.add_argument("--losses", help="where to save the losses, as text")
     args = parser.parse_args()
+    if min(args.epochs, args.batch) < 1 or args.seed < 0 or (args.losses and not Path(args.losses).parent.is_dir()):
+        parser.error("--epochs and --batch must be at least 1, --seed at least 0, --losses in a folder that exists")
+    try:
+        tensor(0.0, device=args.device)
+    except (ValueError, errors.DeviceError) as error:
+        parser.error(f"--device: {error}")
     distributed.init("mpi" if args.device == "cpu" else "nccl")
-    if args.batch % distributed.size():
-        parser.error(f"--batch must be a multiple of the number of ranks, {distributed.size()}")
     images, labels = load_digits(return_X_y=True)
     x, test_x, y, test_y = train_test_split(images / 16, labels, test_size=0.2, stratify=labels, random_state=args.seed)
+    if args.batch % distributed.size() or args.batch > len(x):
+        parser.error(f"--batch must be a multiple of {distributed.size()}, the ranks, and at most {len(x)}, the images")
     rng = default_rng([args.seed, distributed.rank()])  # weights differ by rank here, and
     new = {"rng": rng, "dtype": "float64", "device": args.device}
     model = nn.Sequential(nn.Linear(64, 256, **new), nn.ReLU(), nn.Linear(256, 10, **new))

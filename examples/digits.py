@@ -1,6 +1,7 @@
 """Learn to read handwritten digits: a two-layer network in NumPy's words, trained with a GradManager."""
 
 import argparse
+from pathlib import Path
 
 from matplotlib.figure import Figure
 from numpy.random import default_rng
@@ -9,7 +10,7 @@ from sklearn.model_selection import train_test_split
 from tqdm import tqdm
 
 import gradmgr.numpy as np
-from gradmgr import GradManager, special, tensor
+from gradmgr import GradManager, errors, special, tensor
 
 
 def new_layer(rng, inputs, outputs, device):
@@ -69,13 +70,17 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--out", default="digits.png", help="where to save the picture, a PNG")
     args = parser.parse_args()
-    if args.epochs < 1 or args.seed < 0:
-        parser.error("--epochs must be at least 1, and --seed at least 0")
+    if args.epochs < 1 or args.seed < 0 or not Path(args.out).parent.is_dir():
+        parser.error("--epochs must be at least 1, --seed at least 0, and --out in a folder that exists")
+    try:
+        tensor(0.0, device=args.device)
+    except (ValueError, errors.DeviceError) as error:
+        parser.error(f"--device: {error}")
     images, labels = load_digits(return_X_y=True)
     x, test_x, y, test_y = train_test_split(images / 16, labels, test_size=0.2, stratify=labels, random_state=args.seed)
     rng = default_rng(args.seed)
     network = [new_layer(rng, 64, 256, args.device), new_layer(rng, 256, 10, args.device)]
     losses = train(network, x, y, rng, args.device, args.epochs)
-    read = np.argmax(scores(network, tensor(test_x, device=args.device)), axis=1).numpy()
+    read = np.argmax(scores(network, tensor(test_x, device=args.device)), axis=1).to("cpu").numpy()
     draw(losses, test_x, test_y, read).savefig(args.out, format="png")
     print(f"loss {losses[-1].mean():.3f}, test accuracy {np.mean(read == test_y):.1%}; see {args.out}")

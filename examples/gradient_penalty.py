@@ -7,6 +7,7 @@ arXiv:1704.00028).
 
 import argparse
 import itertools
+from pathlib import Path
 
 import numpy
 from matplotlib.figure import Figure
@@ -15,7 +16,7 @@ from sklearn.datasets import load_digits
 from tqdm import tqdm
 
 import gradmgr.numpy as np
-from gradmgr import GradManager, nn, no_grad, optim, tensor
+from gradmgr import GradManager, errors, nn, no_grad, optim, tensor
 
 NOISE = 32  # numbers from which the generator makes an image
 
@@ -56,12 +57,10 @@ def slopes(critic, real, fake, share):
 
 def train(generator, critic, data, steps, batch=64, turns=3):
     """Play the game; return at each step how far the critic sees real from invented images, and its slope."""
-    watch_critic = GradManager().attach(critic.parameters())
-    watch_generator = GradManager().attach(generator.parameters())
-    adam_critic = optim.Adam(critic.parameters(), lr=3e-4, betas=(0.5, 0.9))
-    adam_generator = optim.Adam(generator.parameters(), lr=3e-4, betas=(0.5, 0.9))
+    watch_critic, watch_generator = (GradManager().attach(m.parameters()) for m in (critic, generator))
+    adam_critic, adam_generator = (optim.Adam(m.parameters(), lr=3e-4, betas=(0.5, 0.9)) for m in (critic, generator))
     distances, steep = [], []
-    for step in (bar := tqdm(range(steps), desc="training", unit="step")):
+    for _ in (bar := tqdm(range(steps), desc="training", unit="step")):
         for _ in range(turns):
             real = data.real(batch)
             with no_grad():
@@ -79,8 +78,7 @@ def train(generator, critic, data, steps, batch=64, turns=3):
         adam_generator.zero_grad()
         distances.append(distance.item())
         steep.append(np.mean(slope).item())
-        if step % 50 == 0:
-            bar.set_postfix(distance=f"{numpy.mean(distances[-50:]):.2f}", refresh=False)
+        bar.set_postfix(distance=f"{numpy.mean(distances[-50:]):.2f}", refresh=False)
     return distances, steep
 
 
@@ -106,6 +104,12 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--out", default="gradient_penalty.png", help="where to save the picture, a PNG")
     args = parser.parse_args()
+    if args.steps < 1 or args.seed < 0 or not Path(args.out).parent.is_dir():
+        parser.error("--steps must be at least 1, --seed at least 0, and --out in a folder that exists")
+    try:
+        tensor(0.0, device=args.device)
+    except (ValueError, errors.DeviceError) as error:
+        parser.error(f"--device: {error}")
     data = Data(default_rng(args.seed), args.device)
     generator = network(NOISE, 128, 128, 64, rng=data.rng, device=args.device)
     critic = network(64, 128, 128, 1, rng=data.rng, device=args.device)

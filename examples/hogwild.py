@@ -10,6 +10,7 @@ import itertools
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy
 from matplotlib.figure import Figure
@@ -19,7 +20,7 @@ from sklearn.model_selection import train_test_split
 from tqdm import tqdm
 
 import gradmgr.numpy as np
-from gradmgr import GradManager, grad, special, tensor
+from gradmgr import GradManager, errors, grad, special, tensor
 
 
 def new_network(rng, device, sizes=(64, 128, 10)):
@@ -86,8 +87,12 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--out", default="hogwild.png", help="where to save the picture, a PNG")
     args = parser.parse_args()
-    if min(args.threads) < 1 or args.steps < 1:
-        parser.error("--threads and --steps must be at least 1")
+    if min(*args.threads, args.steps) < 1 or args.seed < 0 or not Path(args.out).parent.is_dir():
+        parser.error("--threads and --steps must be at least 1, --seed at least 0, and --out in a folder that exists")
+    try:
+        tensor(0.0, device=args.device)
+    except (ValueError, errors.DeviceError) as error:
+        parser.error(f"--device: {error}")
     images, labels = load_digits(return_X_y=True)
     images = images.astype("float32") / 16
     x, test_x, y, test_y = train_test_split(images, labels, test_size=0.2, stratify=labels, random_state=args.seed)
@@ -104,10 +109,7 @@ if __name__ == "__main__":
         loss, accuracy = curve[-100:].mean(), numpy.mean(read == test_y)
         print(f"threads {threads}: loss {loss:.3f}, accuracy {accuracy:.1%}, {rate:.0f} steps/s")
     gil = getattr(sys, "_is_gil_enabled", lambda: True)()
-    panel.set(
-        title=f"Digits, weights shared without a lock ({'with' if gil else 'without'} GIL)",
-        xlabel="step",
-        ylabel="loss",
-    )
+    panel.set(title=f"Digits, weights shared without a lock ({'with' if gil else 'without'} GIL)")
+    panel.set(xlabel="step", ylabel="loss")
     panel.legend()
     figure.savefig(args.out, format="png")

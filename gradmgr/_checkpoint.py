@@ -124,6 +124,11 @@ class _Swallow(Listener):
             )
 
 
+def is_to_run_again() -> bool:
+    """Tell whether this is inside a checkpointed function, and so done again in backward."""
+    return any(isinstance(each, _Swallow) for each in listeners())
+
+
 class _Count(Listener):
     """Takes down what the second run does, before anything else hears of it."""
 

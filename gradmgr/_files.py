@@ -32,6 +32,7 @@ from gradmgr._tensor import Tensor, wrap
 
 _VERSION = 1
 _TEXT = "__gradmgr__"  # the member of an npz that is the text
+_SHOWN = 40  # letters of the name in that of the temporary folder
 _PLAIN = (type(None), bool, str, int)
 _KINDS = ("float", "complex", "tuple", "dict", "tensor", "array", "scalar", "generator")  # after "$"
 _BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
@@ -340,7 +341,10 @@ def _replacing(path: str) -> Iterator[str]:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
     if os.path.isdir(path):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    room = os.path.join(folder, f".{name}.{secrets.token_hex(6)}.tmp")  # a folder: safetensors has a way of its own
+    if os.path.exists(path) and not os.path.isfile(path):  # a device or a pipe, which the new file would replace
+        raise OSError(errno.EINVAL, "save: this is no regular file; give the path of one", path)
+    shown = name[:_SHOWN]  # so that the longest names there may be are not too long
+    room = os.path.join(folder, f".{shown}.{secrets.token_hex(6)}.tmp")  # a folder: safetensors has a way of its own
     os.mkdir(room, 0o700)
     temporary = os.path.join(room, name)
     try:
@@ -351,7 +355,10 @@ def _replacing(path: str) -> Iterator[str]:
         _flush(temporary, os.O_RDWR)
         os.replace(temporary, path)
     finally:
-        shutil.rmtree(room)
+        for remove, left in ((os.unlink, temporary), (os.rmdir, room)):  # these need no file handle, as rmtree does
+            with suppress(OSError):
+                remove(left)
+        shutil.rmtree(room, ignore_errors=True)  # what failed here must not hide why the writing failed
     with suppress(OSError):  # not every system opens a folder; the file itself is there
         _flush(folder, os.O_RDONLY)
 

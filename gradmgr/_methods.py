@@ -206,14 +206,63 @@ def _data(self: Tensor, value: Any = None) -> NoReturn:
     )
 
 
+# Methods of torch's tensors that NumPy's arrays do not have, and what stands for them here. Properties that raise, and
+# no __getattr__: that would be asked for each field which is unset, on the way of every operation.
+_ELSEWHERE = MappingProxyType(
+    {
+        **{f: f"gradmgr.numpy.{f}(t)" for f in ("abs", "cos", "exp", "log", "sign", "sin", "sqrt", "tanh", "where")},
+        **{f: f"gradmgr.nn.functional.{f}(t)" for f in ("relu", "sigmoid")},
+        **{f: f"gradmgr.nn.functional.{f}(t, dim=...)" for f in ("log_softmax", "softmax")},
+        "bmm": "t @ u",
+        "chunk": "gradmgr.numpy.split(t, parts, axis=...)",
+        "clamp": "t.clip(least, most)",
+        "contiguous": "t itself",
+        "cpu": "t.to('cpu')",
+        "cuda": "t.to('cuda:0')",
+        "dim": "t.ndim",
+        "double": "t.astype('float64')",
+        "expand": "gradmgr.numpy.broadcast_to(t, shape)",
+        "float": "t.astype('float32')",
+        "gather": "gradmgr.numpy.take_along_axis(t, indices, axis=...)",
+        "half": "t.astype('float16')",
+        "long": "t.astype('int64')",
+        "masked_fill": "gradmgr.numpy.where(mask, value, t)",
+        "matmul": "t @ u",
+        "mm": "t @ u",
+        "norm": "gradmgr.numpy.linalg.norm(t)",
+        "numel": "t.size",
+        "permute": "t.transpose(axes)",
+        "pow": "t ** exponent",
+        "split": "gradmgr.numpy.split(t, parts, axis=...)",
+        "unsqueeze": "gradmgr.numpy.expand_dims(t, axis)",
+        "view": "t.reshape(shape)",
+    }
+)
+
+
+def _elsewhere(name: str, instead: str) -> property:
+    def refuse(self: Tensor) -> NoReturn:
+        raise AttributeError(f"Tensor has NumPy's methods, and .{name} is torch's: write {instead}")
+
+    return property(refuse, doc="Refused; see the error.")
+
+
+def _dir(self: Tensor) -> list[str]:
+    """The names of what a Tensor has; what only raises is not offered."""
+    return [name for name in object.__dir__(self) if name not in _ELSEWHERE]
+
+
 def bind() -> None:
     """Bind everything onto Tensor."""
     for name, member in _MEMBERS.items():
         setattr(Tensor, name, member)
+    for name, instead in _ELSEWHERE.items():
+        setattr(Tensor, name, _elsewhere(name, instead))
 
 
 _MEMBERS = MappingProxyType(
     {
+        "__dir__": _dir,
         "backward": _backward,
         "data": property(_data, _data, _data, doc="Refused; see the error."),
         "detach_": _detach_,

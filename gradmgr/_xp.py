@@ -167,13 +167,30 @@ def device_of(array: Array) -> str:
 
 
 def device_index(device: str) -> int | None:
-    """Return the GPU's number, None for the CPU; ValueError for a name that is neither."""
+    """Return the GPU's number, for "cuda" of the one that is current, None for the CPU; ValueError for other names."""
     kind, _, number = str(device).partition(":")
     if str(device) == "cpu":
         return None
-    if kind == "cuda" and (number == "" or number.isdecimal()):
-        return int(number or 0)
+    if str(device) == "cuda":
+        cupy = loaded_cupy()
+        return int(cupy.cuda.Device().id) if cupy is not None and cupy.cuda.is_available() else 0
+    if kind == "cuda" and number.isdecimal():
+        return int(number)
     raise ValueError(f"device {device!r} is not known; use 'cpu' or 'cuda:0'")
+
+
+def _lives_on(array: Array, device: str) -> bool:
+    index = device_index(device)
+    return device_of(array) == ("cpu" if index is None else f"cuda:{index}")
+
+
+def beside(places: Array, like: Array, name: str) -> Array:
+    """Return integers that tell places where `like` lives: as in indexing, NumPy's are moved to a GPU, none from it."""
+    if root(places) is root(like):
+        return places
+    if root(places) is not np:
+        raise mixed(name)
+    return to_device(places, device_of(like))
 
 
 def to_device(array: Array, device: str) -> Array:
@@ -204,7 +221,7 @@ def make_array(data: Any, dtype: Any = None, device: str | None = None, *, copy:
                 f"a Tensor holds numbers; {type(data).__name__} gives an array of dtype {array.dtype}; "
                 "pass an array, nested lists of numbers, or dtype="
             )
-    if device is None or device == device_of(array):
+    if device is None or _lives_on(array, device):
         return array
     if copy is False:
         raise ValueError(f"asarray with copy=False cannot move from {device_of(array)} to {device}")
@@ -214,6 +231,13 @@ def make_array(data: Any, dtype: Any = None, device: str | None = None, *, copy:
 def float_errors_raise() -> bool:
     """Tell whether a floating-point error may leave NumPy by an exception or the user's own function."""
     return not all(mode in ("ignore", "warn") for mode in np.geterr().values())
+
+
+def may_hold(mask: Array) -> bool:
+    """Tell whether any is true; of a GPU's, for which the program would have to wait, say that some may be."""
+    if mask.__class__ is np.ndarray:
+        return bool(mask.any())
+    return root(mask) is not np or bool(mask.any())
 
 
 def writeable(array: Array) -> bool:

@@ -586,8 +586,9 @@ def _place(name: str | None, position: int) -> str:
 
 def _check_attachable(t: Any, name: str | None, position: int) -> None:
     if not isinstance(t, Tensor):
-        is_module = hasattr(t, "named_parameters")
-        how = "attach dict(model.named_parameters())" if is_module else "make one with gradmgr.tensor(...)"
+        is_pair = isinstance(t, tuple) and any(isinstance(p, Tensor) for p in t)  # what named_parameters() gives
+        from_a_module = is_pair or hasattr(t, "named_parameters")
+        how = "attach dict(model.named_parameters())" if from_a_module else "make one with gradmgr.tensor(...)"
         raise TypeError(
             f"attach takes Tensors; {_place(name, position)} is {type(t).__module__}.{type(t).__name__}; {how}"
         )

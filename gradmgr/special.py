@@ -2,6 +2,7 @@
 
 from gradmgr.ops.arithmetic import sinc
 from gradmgr.ops.reduce import logsumexp
+from gradmgr.ops.softmax import log_softmax, softmax
 from gradmgr.ops.special import (
     beta,
     betaln,
@@ -29,7 +30,6 @@ from gradmgr.ops.special import (
     log1p,
     log_expit,
     log_ndtr,
-    log_softmax,
     loggamma,
     logit,
     multigammaln,
@@ -38,7 +38,6 @@ from gradmgr.ops.special import (
     polygamma,
     psi,
     rel_entr,
-    softmax,
     xlog1py,
     xlogy,
     zeta,

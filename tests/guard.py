@@ -9,9 +9,10 @@ a broadcast view; of several values written to one element, which stays is not N
 
 from __future__ import annotations
 
+import ctypes
+import re
 from collections import namedtuple
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from operator import attrgetter
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -58,6 +59,7 @@ class ndarray:  # noqa: N801  # its name in CuPy
     __slots__ = ("__weakref__", "_host", "base")
 
     copies_to_host = 0  # how often an array of more than one element was copied to the host
+    waits = 0  # how often the program had to wait for the GPU: for a number, or for how long a result is
 
     def __init__(self, host: np.ndarray, base: ndarray | None = None) -> None:
         self._host = host
@@ -73,7 +75,7 @@ class ndarray:  # noqa: N801  # its name in CuPy
     nbytes = property(lambda self: self._host.nbytes)
     strides = property(lambda self: self._host.strides)
     device = property(lambda self: SimpleNamespace(id=0))
-    data = property(lambda self: SimpleNamespace(mem=object(), device=self.device))
+    data = property(lambda self: SimpleNamespace(mem=object(), device=self.device, ptr=self._host.ctypes.data))
     __cuda_array_interface__ = property(lambda self: {"version": 3})
 
     @property
@@ -94,6 +96,7 @@ class ndarray:  # noqa: N801  # its name in CuPy
         raise TypeError("Implicit conversion to a NumPy array is not allowed.")
 
     def get(self) -> np.ndarray:
+        ndarray.waits += 1
         if self.size > 1:
             ndarray.copies_to_host += 1
         return self._host.copy()
@@ -136,12 +139,13 @@ class ndarray:  # noqa: N801  # its name in CuPy
     # ------------------------------------------------------------ indexing
 
     def __getitem__(self, index: Any) -> ndarray:
-        return _own(self._host[_index(index)], self)
+        ndarray.waits += _has_mask(index)
+        return _own(self._host[_index(index, self.shape)], self)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if isinstance(value, np.ndarray) and value.ndim and not _has_array(index):
             raise ValueError("non-scalar numpy.ndarray cannot be used for fill")
-        index, value = _index(index), value if isinstance(value, np.ndarray) else _host(value)
+        index, value = _index(index, self.shape), value if isinstance(value, np.ndarray) else _host(value)
         places = np.arange(self.size).reshape(self.shape)[index]
         value = np.asarray(value)
         value = value.reshape(value.shape[max(0, value.ndim - places.ndim) :])
@@ -165,8 +169,22 @@ class ndarray:  # noqa: N801  # its name in CuPy
     def transpose(self, *axes: Any) -> ndarray:
         return _own(self._host.transpose(*axes), self)
 
-    def view(self) -> ndarray:
-        return _own(self._host.view(), self)
+    def view(self, dtype: Any = None) -> ndarray:
+        return _own(self._host.view(self.dtype if dtype is None else dtype), self)
+
+    def fill(self, value: Any) -> None:
+        self._host.fill(_host(value))
+
+    def set(self, array: np.ndarray) -> None:
+        if not isinstance(array, np.ndarray):
+            raise TypeError("Only numpy.ndarray can be set to cupy.ndarray")
+        if self.dtype != array.dtype:
+            raise TypeError(f"{array.dtype} array cannot be set to {self.dtype} array")
+        if self.shape != array.shape:
+            raise ValueError(f"Shape mismatch. Old shape: {self.shape}, new shape: {array.shape}")
+        if not self.flags.forc:
+            raise RuntimeError("Cannot set to non-contiguous array")
+        self._host[...] = array
 
     def conj(self) -> ndarray:
         return self if self.dtype.kind != "c" else ndarray(self._host.conj())
@@ -229,8 +247,22 @@ def _has_array(index: Any) -> bool:
     return any(isinstance(part, (ndarray, np.ndarray, list)) for part in parts)
 
 
-def _index(index: Any) -> tuple[Any, ...]:
-    """NumPy's index of a CuPy index: host arrays and lists are taken there, one mask at most."""
+def _has_mask(index: Any) -> bool:
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(part, (ndarray, np.ndarray)) and part.dtype == bool for part in parts)
+
+
+def _axes_of(part: Any) -> int:
+    """How many axes a part of an index stands for."""
+    if part is None or part is Ellipsis:
+        return 0
+    return part.ndim if isinstance(part, np.ndarray) and part.dtype == bool else 1
+
+
+def _index(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """NumPy's index of a CuPy index: host arrays and lists are taken there, one mask at most, and what is out of range
+    in an array of integers begins anew.
+    """
     parts = list(index) if isinstance(index, tuple) else [index]
     for k, part in enumerate(parts):
         if isinstance(part, ndarray):
@@ -241,6 +273,11 @@ def _index(index: Any) -> tuple[Any, ...]:
             raise IndexError(f"only integers, slices, ellipsis, newaxis and arrays are valid indices, not {type(part)}")
     if sum(isinstance(part, np.ndarray) and part.dtype == bool for part in parts) > 1:
         raise ValueError("Only one boolean array is supported in an index")
+    axis = 0
+    for k, part in enumerate(parts):
+        if isinstance(part, np.ndarray) and part.dtype.kind in "iu" and axis < len(shape) and shape[axis]:
+            parts[k] = np.asarray(part % shape[axis])
+        axis = len(shape) - sum(map(_axes_of, parts[k + 1 :])) if part is Ellipsis else axis + _axes_of(part)
     # With an ellipsis NumPy gives arrays, and views of one element, where it would give a scalar.
     return tuple(parts) if any(part is Ellipsis for part in parts) else (*parts, ...)
 
@@ -319,7 +356,7 @@ class ufunc:  # noqa: N801  # its name in CuPy
         atomic = len(named) > 1 or any(np.asarray(p).dtype.kind != "b" for p in named)
         if atomic and a.dtype.name not in dtypes.split():
             raise TypeError(f"cupy.{self._numpys.__name__}.at only supports {dtypes} as data type, not {a.dtype}")
-        self._numpys.at(_host(a), _index(indices), np.asarray(_host(b)).astype(a.dtype))
+        self._numpys.at(_host(a), _index(indices, a.shape), np.asarray(_host(b)).astype(a.dtype))
 
 
 def _find_loop(name: str, loops: str, hosts: list[Any]) -> None:
@@ -373,6 +410,10 @@ _CHECKS = {
 }
 
 
+# Of these CuPy must know values before it can make the result.
+_OF_UNKNOWN_LENGTH = frozenset(("argwhere", "bincount", "compress", "extract", "flatnonzero", "nonzero", "unique"))
+
+
 def _function(name: str) -> Callable[..., Any]:
     names = SIGNATURES[name].split()
     numpys = attrgetter(name)(np)
@@ -389,6 +430,7 @@ def _function(name: str) -> Callable[..., Any]:
                 raise AttributeError(f"'list' object has no attribute 'ndim'  ({parameter} of cupy.{name})")
         if name in _CHECKS:
             _CHECKS[name](*args, **keywords)
+        ndarray.waits += name in _OF_UNKNOWN_LENGTH
         plain = [_argument(a) for a in args]
         named = {_RENAMED.get(k, k): _argument(v) for k, v in keywords.items()}
         out = keywords.get("out")
@@ -418,8 +460,10 @@ def _asarray(a: Any, dtype: Any = None) -> ndarray:
     return a if isinstance(a, ndarray) and dtype in (None, a.dtype) else _array(a, dtype)
 
 
-def _array(a: Any, dtype: Any = None) -> ndarray:
-    return ndarray(np.array(a._host if isinstance(a, ndarray) else a, dtype=dtype))
+def _array(a: Any, dtype: Any = None, copy: bool | None = True, order: str = "K") -> ndarray:
+    if isinstance(a, ndarray) and copy is None:
+        return _own(np.array(a._host, dtype, copy=None, order=order), a)
+    return ndarray(np.array(a._host if isinstance(a, ndarray) else a, dtype, order=order))
 
 
 def _spectrum(name: str) -> Callable[[ndarray], Any]:
@@ -435,11 +479,22 @@ def _spectrum(name: str) -> Callable[[ndarray], Any]:
     return call
 
 
-@contextmanager
-def _device(number: int) -> Iterator[None]:
-    if number != 0:
-        raise RuntimeError("cudaErrorInvalidDevice: invalid device ordinal")
-    yield
+class Device:
+    """The only GPU there is; without a number the current one."""
+
+    def __init__(self, number: int | None = None) -> None:
+        if number not in (None, 0):
+            raise RuntimeError("cudaErrorInvalidDevice: invalid device ordinal")
+        self.id = 0
+
+    def use(self) -> None:
+        pass
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
 
 
 # ---------------------------------------------------------------- the module and the methods
@@ -481,7 +536,7 @@ _module.broadcast_arrays = _broadcast_arrays
 _module.broadcast_to = _broadcast_to
 _module.einsum = _einsum
 _module.asnumpy = lambda a: a.get()
-_module.cuda = SimpleNamespace(is_available=lambda: True, Device=_device)
+_module.cuda = SimpleNamespace(is_available=lambda: True, Device=Device)
 
 _METHODS = (
     *("sum", "prod", "mean", "var", "std", "max", "min", "all", "any", "argmax", "argmin", "argsort", "clip"),
@@ -547,6 +602,113 @@ for _name, _numpys in _UNARY.items():
     setattr(ndarray, f"__{_name}__", _unary(_numpys))
 
 cupy = _module
+
+# ---------------------------------------------------------------- kernels of CUDA C++
+
+
+class ElementwiseKernel:
+    """Stands for CuPy's: reads the few sentences of C++ that gradmgr's kernels are made of."""
+
+    def __init__(self, given: str, changed: str, text: str, name: str) -> None:
+        self.given, self.changed = [part.split() for part in given.split(", ")], changed.split(", ")
+        text = re.sub(r"\((float|double|T)\)|\b(float|double) ", "", text)
+        text = re.sub(r"= ([^;=]*?) \? ([^;]*?) : ([^;]*?);", r"= where(\1, \2, \3);", text)
+        self.text = text.replace("; ", "\n").rstrip(";")
+
+    def __call__(self, *args: Any) -> None:
+        names = [name for _, name in self.given] + [name.split()[1] for name in self.changed]
+        arrays = dict(zip(names, args, strict=True))
+        for kind, name in self.given:
+            if isinstance(arrays[name], ndarray) != (kind == "T") or (kind != "T" and type(arrays[name]) is not float):
+                raise TypeError(f"Wrong type {type(arrays[name])} for {kind} {name}")
+        if len({value.dtype for value in arrays.values() if isinstance(value, ndarray)}) != 1:
+            raise TypeError("Type is mismatched")
+        if len({value.shape for value in arrays.values() if isinstance(value, ndarray)}) != 1:
+            raise ValueError("Out shape is mismatched")
+        wide = {name: self._widened(value) for name, value in arrays.items()}
+        exec(self.text, {"sqrt": np.sqrt, "where": np.where}, wide)  # noqa: S102  # our own text
+        for name in names[len(self.given) :]:
+            arrays[name]._host[...] = wide[name]
+
+    def _widened(self, value: Any) -> Any:
+        return value._host.astype("f8" if value.dtype == "f8" else "f4") if isinstance(value, ndarray) else value
+
+
+_module.ElementwiseKernel = ElementwiseKernel
+
+# ---------------------------------------------------------------- streams, and NCCL for one GPU
+
+
+class Event:
+    """Everything is done at once here."""
+
+    done = True
+
+    def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
+        pass
+
+    def record(self, stream: Any = None) -> None:
+        if not isinstance(stream, (Stream, type(None))):
+            raise TypeError("stream must be a Stream")
+
+
+class Stream:
+    """Which has an address, and waits for events."""
+
+    def __init__(self, null: bool = False, non_blocking: bool = False, ptds: bool = False) -> None:
+        self.ptr = id(self)
+
+    def wait_event(self, event: Event) -> None:
+        if not isinstance(event, Event):
+            raise TypeError("event must be an Event")
+
+
+class NcclCommunicator:
+    """That of CuPy, of one rank: what goes in comes out, from address to address."""
+
+    def __init__(self, ndev: int, commId: tuple[int, ...], rank: int) -> None:  # noqa: N803  # CuPy's name
+        if type(commId) is not tuple or len(commId) != 128 or not all(-128 <= c < 128 for c in commId):
+            raise TypeError("a unique id is a tuple of 128 chars")
+        if (ndev, rank) != (1, 0):
+            raise RuntimeError("NCCL_ERROR_INVALID_ARGUMENT")
+
+    def _moved(self, source: int, to: int, count: int, datatype: int, stream: int) -> None:
+        if not all(type(number) is int for number in (source, to, count, datatype, stream)) or stream == 0:
+            raise TypeError("an integer is required")
+        ctypes.memmove(to, source, count * nccl.SIZES[datatype])
+
+    def allReduce(self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, stream: int) -> None:  # noqa: N802
+        if op not in range(4):
+            raise RuntimeError("NCCL_ERROR_INVALID_ARGUMENT")
+        self._moved(sendbuf, recvbuf, count, datatype, stream)
+
+    def allGather(self, sendbuf: int, recvbuf: int, count: int, datatype: int, stream: int) -> None:  # noqa: N802
+        self._moved(sendbuf, recvbuf, count, datatype, stream)
+
+    def bcast(self, buff: int, count: int, datatype: int, root: int, stream: int) -> None:
+        if root != 0:
+            raise RuntimeError("NCCL_ERROR_INVALID_ARGUMENT")
+        self._moved(buff, buff, count, datatype, stream)
+
+    def check_async_error(self) -> None:
+        pass
+
+    def destroy(self) -> None:
+        pass
+
+
+nccl = ModuleType("cupy.cuda.nccl", "A stand-in for cupy.cuda.nccl.")
+nccl.available = True
+nccl.NcclCommunicator = NcclCommunicator
+nccl.get_unique_id = lambda: tuple(range(-64, 64))
+nccl.SIZES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2)
+_TYPES = ("INT8", "UINT8", "INT32", "UINT32", "INT64", "UINT64", "FLOAT16", "FLOAT32", "FLOAT64", "BFLOAT16")
+for _code, _name in enumerate(_TYPES):
+    setattr(nccl, f"NCCL_{_name}", _code)
+for _code, _name in enumerate(["SUM", "PROD", "MAX", "MIN", "AVG"]):
+    setattr(nccl, f"NCCL_{_name}", _code)
+_module.cuda.Event, _module.cuda.Stream, _module.cuda.nccl = Event, Stream, nccl
+_module.cuda.runtime = SimpleNamespace(getDeviceCount=lambda: 1)
 
 # ---------------------------------------------------------------- cupyx: what SciPy's functions are called there
 

@@ -235,6 +235,101 @@ def test_no_sync_accumulates_and_the_next_backward_reduces_all_of_it():
             with gm:
                 gm.backward((u * 2).sum())
             assert u.grad.tolist() == [4.0 / share] * 3
+            # cleared, and accumulated anew: what stood there before counts no more
+            for k in range(2):
+                with cb.no_sync(), gm:
+                    gm.backward((u * (RANK + 1)).sum())
+                if k == 0:
+                    gm.clear_grad()
+            with gm:
+                gm.backward((w * 0).sum())
+            assert u.grad.tolist() == [3.0 / share] * 3
+            # what does not receive keeps what it has, to be reduced when it does
+            gm.clear_grad()
+            with cb.no_sync(), gm:
+                gm.backward((u * (RANK + 1)).sum())
+            with gm:
+                gradmgr.backward((w * u).sum(), inputs=[w])
+            assert u.grad.tolist() == [RANK + 1.0] * 3
+            with gm:
+                gm.backward((w * 0).sum())
+            assert u.grad.tolist() == [3.0 / share] * 3
+            # parameters that come and go, each perhaps at the address of another that accumulated
+            for k in range(20):
+                new = tensor([1.0])
+                gm.attach(new, cb)
+                with cb.no_sync(), gm:
+                    gm.backward((new * (RANK + 1)).sum())
+                if k % 2:
+                    with gm:
+                        gm.backward((new * 0).sum())
+                    assert new.grad.tolist() == [3.0 / share]
+                del new
+            assert len(cb._local) < 10
+        """,
+    )
+
+
+def test_all_at_once_or_one_by_one_gives_the_same_bits():
+    """One bucket under a callback that stands alone is reduced at once; a chain and small buckets take another road."""
+    ranks(
+        2,
+        """
+        roads = [(lambda cb: [cb], 1 << 20), (lambda cb: [cb, lambda t, g: g], 1 << 20), (lambda cb: [cb], 1)]
+        for seed in range(12):
+            told = []
+            for chain, size in roads:
+                shared, own = np.random.default_rng(seed), np.random.default_rng([seed, RANK])
+                shapes = [(), (0,), (3,), (2, 3)]
+                ws = [tensor(np.array(shared.normal(size=s), order="F")) for s in shapes]
+                cb = dist.make_allreduce_cb("mean", bucket_bytes=size)
+                gm, other = GradManager().attach(ws, chain(cb)), GradManager().attach(tensor([1.0]))
+                ws[3].register_post_accumulate_grad_hook(lambda t: told.append(t.grad.tolist()))
+                for step in range(4):
+                    inputs = [ws[int(k)] for k in shared.integers(0, 4, 2)] if shared.random() < 0.3 else None
+                    hooked, fails, twice = shared.random(3) < 0.3
+                    hook = ws[2].register_hook(lambda g: g * 3) if hooked else None
+                    with other, gm:
+                        parts = [(w * w * w * own.normal()).sum() for w in ws if own.random() < 0.8]
+                        y = sum(parts, (ws[0] * 0).sum())
+                        if fails and RANK == step % 2:
+                            y.register_hook(lambda g: 1 / 0)
+                        try:
+                            for k in range(1 + twice):
+                                if inputs is None:
+                                    gm.backward(y, retain=not k and bool(twice))
+                                else:
+                                    gradmgr.backward(y, inputs=inputs, retain_graph=not k and bool(twice))
+                        except (ZeroDivisionError, errors.DistributedError) as error:
+                            told.append(type(error).__name__)
+                    if hook is not None:
+                        hook.remove()
+                    told.append(grads(*ws))
+                    if shared.random() < 0.5:
+                        gm.clear_grad()
+            third = len(told) // 3
+            assert told[:third] == told[third : 2 * third] == told[2 * third :], told
+            sums = [[] if g is None else g for g in told[third - 1]]
+            flat = np.concatenate([np.ravel(g) for g in sums])
+            everywhere = dist.all_gather(flat)
+            assert (everywhere == everywhere[0]).all()
+        """,
+    )
+
+
+def test_a_rank_outside_of_the_group_is_told_in_a_group_of_one_too():
+    ranks(
+        2,
+        """
+        one = dist.new_group([0])
+        w = tensor([1.0])
+        gm = GradManager().attach(w, dist.make_allreduce_cb(group=one))
+        with gm:
+            if RANK:
+                raises(errors.DistributedError, "does not belong", gm.backward, w.sum())
+            else:
+                gm.backward(w.sum())
+        assert grads(w) == [None if RANK else [1.0]]
         """,
     )
 

@@ -10,6 +10,7 @@ import pytest
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, special, tensor
+from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 
 INF, NAN = np.inf, np.nan
 # What the derivative is where mathematics leaves a choice or numbers end: f, the point, the gradient of f's sum.
@@ -25,6 +26,13 @@ ROWS: list[tuple[str, Any, Any, Any]] = [
     ("sign", gnp.sign, [0.0, -2.0, 2.0], [0, 0, 0]),
     ("hypot at 0", lambda x: gnp.hypot(x, 0.0), [0.0, 2.0], [0, 1]),
     ("arctan2 at 0", lambda x: gnp.arctan2(x, 0.0), [0.0], [0]),
+    ("relu at 0", F.relu, [0.0, -0.0, 2.0], [0, 0, 1]),
+    ("leaky_relu at 0", lambda x: F.leaky_relu(x, 0.1), [0.0, 2.0], [0.1, 1]),
+    ("elu at 0", lambda x: F.elu(x, 0.5), [0.0, 2.0], [0.5, 1]),
+    ("l1_loss at 0", lambda x: F.l1_loss(x, np.zeros(2)), [0.0, 1.0], [0, 0.5]),
+    ("max_pool2d with ties", lambda x: F.max_pool2d(x[None], 2), [[1.0, 1.0], [1.0, 0.0]], [[1, 0], [0, 0]]),
+    ("cross_entropy of no label", lambda x: F.cross_entropy(x, np.array([-100])), [[0.0, 1.0]], [[0, 0]]),
+    ("nll_loss of no label", lambda x: F.nll_loss(x, np.array([-100])), [[0.0, 1.0]], [[0, 0]]),
     ("clip at its bounds", lambda x: gnp.clip(x, -1.0, 1.0), [-2.0, -1.0, 0.0, 1.0, 2.0], [0, 1, 1, 1, 0]),
     ("the bound of a clip", lambda x: gnp.clip(np.array([0.0, 1.0, 2.0]), x, None), [1.0, 1.0, 1.0], [1, 0, 0]),
     ("sqrt at 0", gnp.sqrt, [0.0, 4.0], [INF, 0.25]),

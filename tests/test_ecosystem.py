@@ -6,6 +6,7 @@ SciPy and scikit-learn run in one process of their own (this very file, as a scr
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -17,6 +18,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ import pytest
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, errors, gradcheck, tensor
+from gradmgr import GradManager, Tensor, errors, gradcheck, nn, tensor
 from gradmgr._recorder import is_tracked
 
 random = np.random.default_rng(11)
@@ -474,6 +476,36 @@ def test_explicit_conversions_are_allowed() -> None:
         assert not is_tracked(again)
         with pytest.raises(TypeError):
             math.sin(tensor(X))
+
+
+DOORS = (
+    *("gradmgr", "gradmgr.numpy", "gradmgr.numpy.fft", "gradmgr.numpy.linalg", "gradmgr.special", "gradmgr.functional"),
+    *("gradmgr.nn", "gradmgr.nn.functional", "gradmgr.nn.init", "gradmgr.optim", "gradmgr.optim.lr_scheduler"),
+    *("gradmgr.distributed", "gradmgr.forward_ad", "gradmgr.function", "gradmgr.graph", "gradmgr.profiler"),
+)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_what_a_door_offers_can_be_pickled(door: str) -> None:
+    """A pickle names functions and classes; every public one is found under the name it says."""
+    offered = importlib.import_module(door)
+    lost = []
+    for name in offered.__all__:
+        thing = getattr(offered, name)
+        if isinstance(thing, (FunctionType, type)) and thing.__module__.startswith("gradmgr"):
+            try:
+                found = pickle.loads(pickle.dumps(thing))  # noqa: S301  # made just now
+            except pickle.PicklingError as error:
+                found = error
+            if found is not thing:
+                lost.append((name, found))
+    assert not lost
+
+
+def test_a_model_with_functions_of_numpys_can_be_pickled() -> None:
+    model = nn.Sequential(nn.Linear(3, 2, rng=np.random.default_rng(0)), gnp.tanh)
+    again = pickle.loads(pickle.dumps(model))  # noqa: S301  # made just now
+    np.testing.assert_array_equal(again(POINTS.astype(np.float32)).numpy(), model(POINTS.astype(np.float32)).numpy())
 
 
 if __name__ == "__main__":

@@ -262,6 +262,39 @@ def test_a_missing_folder_and_a_folder_are_the_builtin_errors(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_what_is_no_regular_file_is_not_replaced(written, path):
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="no regular file"):
+        gradmgr.save(1, path)
+    assert path.is_fifo()
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_name_may_be_as_long_as_the_system_allows(written, tmp_path):
+    for name in ("n" * 255, "\u00e9" * 127):  # 255 and 254 bytes
+        gradmgr.save({"k": 7}, tmp_path / name)
+        assert gradmgr.load(tmp_path / name) == {"k": 7}
+        (tmp_path / name).unlink()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="file handles are limited by POSIX's means")
+def test_without_a_free_file_handle_the_old_file_stays_and_no_other(written, path):
+    import resource
+
+    gradmgr.save("old", path)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            gradmgr.save("new", path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert gradmgr.load(path) == "old"
+    assert list(path.parent.iterdir()) == [path]
+
+
 @pytest.mark.parametrize("keep", [0, 1, 8, 9, 30, 0.3, 0.7, -1])
 def test_a_file_cut_short_is_named(written, path, keep):
     gradmgr.save({"w": np.arange(1000.0)}, path)

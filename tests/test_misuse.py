@@ -156,6 +156,14 @@ CASES = {
     "Tensor.backward: unknown": (lambda x, y: tensor(1.0).backward(), RuntimeError, "knows"),
     "requires_grad is set": (lambda x, y: setattr(x, "requires_grad", True), RuntimeError, "attach"),
     ".data": (lambda x, y: x.data, AttributeError, "detach"),
+    ".exp": (lambda x, y: x.exp(), AttributeError, r"write gradmgr.numpy.exp\(t\)"),
+    ".view": (lambda x, y: x.view(-1), AttributeError, r"\.view is torch's: write t.reshape\(shape\)"),
+    ".relu": (lambda x, y: x.relu(), AttributeError, r"write gradmgr.nn.functional.relu\(t\)"),
+    "attach: what named_parameters() gives": (
+        lambda x, y: GradManager().attach(iter([("w", x)])),
+        TypeError,
+        r"attach dict\(model.named_parameters\(\)\)",
+    ),
     # hooks
     "hook on a tensor nobody tracks": (lambda x, y: tensor(1.0).register_hook(print), RuntimeError, "attach"),
     "hook that is none": (lambda x, y: y.register_hook(3), TypeError, "int"),

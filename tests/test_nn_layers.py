@@ -160,6 +160,11 @@ CASES = {
         (2, 4, 3, 4),
         lambda m, x: functional.conv_transpose2d(x, m.weight, m.bias, 2, 1, 1, 2),
     ),
+    "ConvTranspose1d": (
+        lambda: nn.ConvTranspose1d(2, 4, 3, 2, 1, 1, 2),
+        (2, 2, 5),
+        lambda m, x: functional.conv_transpose1d(x, m.weight, m.bias, 2, 1, 1, 2),
+    ),
     "BatchNorm": (
         lambda: nn.BatchNorm(3),
         (4, 3, 2, 2, 2),
@@ -183,6 +188,17 @@ CASES = {
     "RMSNorm": (lambda: nn.RMSNorm(6), (3, 6), lambda m, x: functional.rms_norm(x, (6,), m.weight)),
     "Flatten": (lambda: nn.Flatten(), (2, 3, 4), lambda m, x: x.reshape(2, 12)),
     "Flatten the first": (lambda: nn.Flatten(0, -2), (2, 3, 4), lambda m, x: x.reshape(6, 4)),
+    "MaxPool1d": (
+        lambda: nn.MaxPool1d(3, 2, 1, ceil_mode=True),
+        (2, 2, 6),
+        lambda m, x: functional.max_pool1d(x, 3, 2, 1, ceil_mode=True),
+    ),
+    "AvgPool1d": (
+        lambda: nn.AvgPool1d(3, padding=1, count_include_pad=False),
+        (2, 2, 6),
+        lambda m, x: functional.avg_pool1d(x, 3, None, 1, False, False),
+    ),
+    "AdaptiveAvgPool2d": (lambda: nn.AdaptiveAvgPool2d(1), (2, 3, 4, 5), lambda m, x: x.mean((2, 3), keepdims=True)),
     "MaxPool2d": (
         lambda: nn.MaxPool2d(3, 2, 1, ceil_mode=True),
         (2, 2, 6, 6),
@@ -223,6 +239,7 @@ def test_layer_is_its_function(name, as_tensor):
 LOSSES = {
     "MSELoss": (nn.MSELoss, {}, functional.mse_loss),
     "L1Loss": (nn.L1Loss, {}, functional.l1_loss),
+    "SmoothL1Loss": (nn.SmoothL1Loss, {"beta": 0.5}, functional.smooth_l1_loss),
     "HuberLoss": (nn.HuberLoss, {"delta": 0.5}, functional.huber_loss),
     "BCEWithLogitsLoss": (
         nn.BCEWithLogitsLoss,
@@ -249,6 +266,17 @@ def test_loss_is_its_function(name, reduction):
     assert [b.shape for b in loss.buffers()] == [np.shape(v) for v in options.values() if np.ndim(v)]
     with pytest.raises(ValueError, match=f"{kind.__name__}: reduction must be one of 'none' 'mean' 'sum'; found 'avg'"):
         kind(reduction="avg")
+
+
+def test_losses_of_probabilities():
+    x, y = abs(drawn(3, 4)) % 1, abs(drawn(3, 4)) % 1
+    weight = np.float32([1, 2, 3, 4])
+    found = nn.BCELoss(weight, reduction="none")(x, y)
+    assert np.allclose(found, -weight * (y * np.log(x) + (1 - y) * np.log(1 - x)), rtol=1e-5)
+    found = nn.KLDivLoss("batchmean", log_target=True)(x, y)
+    assert np.allclose(found, np.sum(np.exp(y) * (y - x)) / 3, rtol=1e-5)
+    with pytest.raises(ValueError, match="KLDivLoss: reduction must be one of 'none' 'mean' 'sum' 'batchmean'"):
+        nn.KLDivLoss("avg")
 
 
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
@@ -359,7 +387,7 @@ def test_drawing_anew():
     ("make", "error", "says"),
     [
         (lambda: nn.Linear(2.5, 1), TypeError, "Linear: in_features must be an integer; found 2.5"),
-        (lambda: nn.Linear(1, -1), ValueError, "Linear: out_features must not be negative; found -1"),
+        (lambda: nn.Linear(1, -1), ValueError, "Linear: out_features must be at least 0; found -1"),
         (lambda: nn.Conv2d(3, 4, 3, groups=2), ValueError, "groups must divide in_channels 3 and out_channels 4"),
         (lambda: nn.Conv2d(3, 4, (1, 2, 3)), ValueError, "Conv2d: kernel_size must be"),
         (lambda: nn.Conv1d(3, 4, (1, 2)), ValueError, "Conv1d: kernel_size must be"),
@@ -369,6 +397,11 @@ def test_drawing_anew():
         (lambda: nn.ConvTranspose2d(3, 4, 3, padding_mode="reflect"), ValueError, "one of 'zeros'; found 'reflect'"),
         (lambda: nn.GroupNorm(2, 3), ValueError, "num_groups must divide num_channels 3; found 2"),
         (lambda: nn.Embedding(3, 2, 3), IndexError, "padding_idx must be a row of the 3 there are; found 3"),
+        (lambda: nn.ReLU(inplace=True), ValueError, "ReLU: inplace=True is not there"),
+        (lambda: nn.LeakyReLU(0.2, True), ValueError, "LeakyReLU: inplace=True is not there"),
+        (lambda: nn.ELU(inplace=True), ValueError, "ELU: inplace=True is not there"),
+        (lambda: nn.SiLU(True), ValueError, "SiLU: inplace=True is not there"),
+        (lambda: nn.Dropout(0.5, True), ValueError, "Dropout: inplace=True is not there"),
         (lambda: nn.Dropout(1.5), ValueError, "p must be from 0 to 1; found 1.5"),
         (lambda: nn.GELU("fast"), ValueError, "approximate must be one of 'none' 'tanh'"),
         (lambda: nn.LayerNorm("ab"), TypeError, "normalized_shape must be an integer; found 'ab'"),

@@ -354,6 +354,7 @@ def test_casts_that_are_refused():
         (("cpu", "cpu"), "two devices"),
         ((np.float32, np.float64), "two dtypes"),
         ((np.int64,), "can carry gradients"),
+        (("mps",), "'mps' is neither a device, 'cpu' or 'cuda:0', nor a dtype"),
         ((np.float32,), "would drop the imaginary part of phase"),
     ):
         with pytest.raises(TypeError, match=says):

@@ -211,3 +211,25 @@ X = np.ones((2, 3, 5, 5))
 def test_refused(call, error, says):
     with pytest.raises(error, match=says):
         call()
+
+
+def test_adaptive_pooling_is_torchs():
+    x = np.arange(35.0).reshape(1, 5, 7) ** 2
+    expected = [
+        [97.3333333333, 133.333333333, 177.333333333],
+        [517.333333333, 609.333333333, 709.333333333],
+    ]  # torch 2.13's
+    assert np.allclose(F.adaptive_avg_pool2d(x, (2, 3))[0], expected)
+    assert F.adaptive_avg_pool2d(x, (None, 1)).shape == (1, 5, 1)
+    assert np.allclose(F.adaptive_avg_pool2d(x, (None, 7)), x)
+    half = np.full((1, 5, 7), 60000, np.float16)
+    assert (F.adaptive_avg_pool2d(half, 2) == half[:, :2, :2]).all()
+    for size, kind, says in (
+        (0, errors.ShapeError, "output_size must be at least 1; found 0"),
+        (1.5, TypeError, "output_size must be an integer"),
+        ((1, 2, 3), ValueError, "output_size must be an integer or 2"),
+    ):
+        with pytest.raises(kind, match=says):
+            F.adaptive_avg_pool2d(x, size)
+    with pytest.raises(errors.ShapeError, match="adaptive_avg_pool2d takes an input of shape"):
+        F.adaptive_avg_pool2d(x[0], 1)

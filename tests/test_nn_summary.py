@@ -74,7 +74,7 @@ def test_depth():
     assert len(nn.summary(net, x, depth=1).splitlines()) == 10
     assert nn.summary(net, x, depth=9) == nn.summary(net, x)
     assert "(3, 5, 4)" not in nn.summary(net, x, depth=0)
-    with pytest.raises(ValueError, match="depth must not be negative; found -1"):
+    with pytest.raises(ValueError, match="depth must be at least 0; found -1"):
         nn.summary(net, depth=-1)
     with pytest.raises(TypeError, match="depth must be an integer"):
         nn.summary(net, depth="all")

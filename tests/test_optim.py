@@ -3,7 +3,6 @@
 import copy
 import gc
 import pickle
-import re
 import sys
 import threading
 import tracemalloc
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, asarray, errors, grad, no_grad, optim, tensor, vmap
+from gradmgr import GradManager, Tensor, asarray, errors, grad, nn, no_grad, optim, tensor, vmap
 from gradmgr.optim import _chunks
 
 SMALL = [(8, 16), (16,), (), (0, 2), (16, 3)]
@@ -403,6 +402,20 @@ def run_threads(*functions):
         raise faults[0]
 
 
+def test_threads_that_step_one_optimiser_wait_for_each_other():
+    for _ in range(20):
+        params = parameters([(3,), (200, 200), (4, 4)])
+        optimizer = optim.Adam(params)
+        give_gradients(params)
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        try:
+            run_threads(*[lambda optimizer=optimizer: [optimizer.step() for _ in range(3)]] * 3)
+        finally:
+            sys.setswitchinterval(before)
+        assert [state["step"] for state in optimizer.state_dict()["state"].values()] == [9, 9, 9]
+
+
 def test_threads_that_train_copies_of_their_own_do_not_meet():
     def train(seed, found):
         (w,) = parameters([(20,)], seed=seed)
@@ -593,6 +606,7 @@ def test_every_misfit_of_a_state_is_listed_and_nothing_loaded():
     bad["param_groups"][0]["unheard_of"] = 1
     bad["state"][0]["exp_avg"] = tensor(np.ones(5))
     bad["state"][0]["momentum_buffer"] = tensor(np.ones(2))
+    bad["state"][0]["exp_avg_sq"] = "none"
     bad["state"][1]["exp_avg_sq"] = tensor(np.ones(3) * 1j)
     bad["state"][1].pop("step")
     bad["state"][7] = {"step": 1}
@@ -604,6 +618,7 @@ def test_every_misfit_of_a_state_is_listed_and_nothing_loaded():
         "option 'unheard_of' is not known",
         "the name of a parameter is 'c', here 'b'",
         "parameter 0: 'exp_avg' has shape (5,), the parameter (2,)",
+        "parameter 0: 'exp_avg_sq' is neither Tensor nor array; found builtins.str",
         "parameter 0: 'momentum_buffer' is not of this algorithm",
         "parameter 1: 'exp_avg_sq' has dtype complex128, the parameter float64",
         "parameter 1: 'step' is missing",
@@ -654,6 +669,8 @@ def test_a_state_of_another_form_is_refused(change, said):
         (lambda p: optim.SGD([p], lr=-0.1), ValueError, "lr must be at least 0; found -0.1"),
         (lambda p: optim.SGD([p], lr=float("nan")), ValueError, "lr must be at least 0; found nan"),
         (lambda p: optim.SGD([p], lr="fast"), TypeError, "lr must be a number; found 'fast'"),
+        (lambda p: optim.SGD([p], lr="0.1"), TypeError, "lr must be a number; found '0.1'"),
+        (lambda p: optim.SGD(nn.Sequential(nn.Tanh())), TypeError, "found Tanh; pass model.parameters()"),
         (lambda p: optim.SGD([p], momentum=-1), ValueError, "momentum"),
         (lambda p: optim.SGD([p], nesterov=True), ValueError, "needs a momentum above 0"),
         (lambda p: optim.SGD([p], momentum=0.9, dampening=0.1, nesterov=True), ValueError, "dampening of 0"),
@@ -727,6 +744,48 @@ def test_a_gradient_that_differs_by_example_is_refused():
 
     vmap(inside)(tensor(np.ones((3, 2))))
     assert p.tolist() == [1, 2]
+
+
+def test_a_later_gradient_that_differs_by_example_is_refused():
+    p, q = tensor([1.0, 2.0]), tensor([3.0, 4.0])
+    optimizer = optim.SGD([p, q], lr=1.0)
+
+    def inside(x):
+        p._grad, q._grad = tensor([1.0, 1.0]), x * q
+        with pytest.raises(errors.BatchedValueError, match="step outside of it"):
+            optimizer.step()
+        return x
+
+    vmap(inside)(tensor(np.ones((3, 2))))
+    assert p.tolist() == [1, 2] and q.tolist() == [3, 4]
+
+
+def test_a_parameter_that_differs_by_example_is_refused():
+    p = tensor([1.0, 2.0])
+    p.grad = tensor([1.0, 1.0])
+
+    def inside(x):
+        q = tensor([3.0, 4.0]) * x
+        q._grad = tensor([1.0, 1.0])
+        with pytest.raises(errors.BatchedValueError, match="step outside of it"):
+            optim.SGD([p, q], lr=1.0).step()
+        return x
+
+    vmap(inside)(tensor(np.ones((3, 2))))
+    assert p.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["lr", "weight_decay", "momentum"])
+def test_an_option_of_the_last_group_that_is_no_number_changes_nothing(name):
+    params = parameters([(3,), (300, 300), (4,)])
+    optimizer = optim.SGD([{"params": params[:2]}, {"params": params[2:]}], lr=0.1, momentum=0.5)
+    give_gradients(params)
+    before = values(params)
+    optimizer.param_groups[1][name] = "much"
+    with pytest.raises(TypeError, match=f"{name} must be a number; found 'much'"):
+        optimizer.step()
+    assert_equal(values(params), before)
+    assert not optimizer.state_dict()["state"]
 
 
 # ---------------------------------------------------------------- clipping
@@ -847,7 +906,8 @@ def test_clipping_under_a_manager_makes_constants():
 @pytest.mark.parametrize(
     ("call", "kind", "said"),
     [
-        (lambda: optim.clip_grad_norm_([np.ones(2)], 1.0), TypeError, "element 0 is ndarray"),
+        (lambda: optim.clip_grad_norm_([np.ones(2)], 1.0), TypeError, "element 0 is ndarray$"),
+        (lambda: optim.clip_grad_norm_([nn.Tanh()], 1.0), TypeError, "element 0 is Tanh; pass model.parameters"),
         (lambda: optim.clip_grad_norm_(3, 1.0), TypeError, "iterable of Tensors; found int"),
         (lambda: optim.clip_grad_norm_([], 1.0, 0), ValueError, "norm_type must be above 0"),
         (lambda: optim.get_total_norm([tensor([1])]), TypeError, "floating Tensors"),
@@ -866,32 +926,6 @@ def test_no_gradients_have_norm_0():
 # ---------------------------------------------------------------- what a GPU would run
 
 
-class ElementwiseKernel:
-    """Stands for CuPy's: reads the few sentences of C++ that our kernels are made of."""
-
-    def __init__(self, given, changed, text, name):
-        self.given, self.changed = [part.split() for part in given.split(", ")], changed.split(", ")
-        text = re.sub(r"\((float|double|T)\)|\b(float|double) ", "", text)
-        text = re.sub(r"= ([^;=]*?) \? ([^;]*?) : ([^;]*?);", r"= where(\1, \2, \3);", text)
-        self.text = re.sub(r"\((\w+ [<>] 0)\)", r"(1 * (\1))", text)
-
-    def __call__(self, *args):
-        names = [name for _, name in self.given] + [name.split()[1] for name in self.changed]
-        arrays = dict(zip(names, args, strict=True))
-        assert all(isinstance(value, float) for name, value in arrays.items() if name[0] == "c" or name == "sign")
-        kinds = {value.dtype for value in arrays.values() if isinstance(value, guard.ndarray)}
-        assert len(kinds) == 1  # T stands for one type
-        wide = {name: self.widened(value) for name, value in arrays.items()}
-        exec(self.text.replace("; ", "\n").rstrip(";"), {"sqrt": np.sqrt, "where": np.where}, wide)  # noqa: S102  # ours
-        for name in names[len(self.given) :]:
-            arrays[name]._host[...] = wide[name]
-
-    def widened(self, value):
-        if not isinstance(value, guard.ndarray):
-            return value
-        return value._host.astype("f8" if value.dtype == "f8" else "f4")
-
-
 @pytest.fixture
 def on_guard(monkeypatch):
     """Arrays "on a GPU", that refuse what CuPy's would refuse."""
@@ -899,7 +933,6 @@ def on_guard(monkeypatch):
     for name, module in guard.cupyx_modules().items():
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(_chunks, "_GPU_SMALL", 1000)
-    monkeypatch.setattr(guard.cupy, "ElementwiseKernel", ElementwiseKernel, raising=False)
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
@@ -943,9 +976,77 @@ def test_a_scaler_on_arrays_that_are_not_numpys():
     assert w._array._host.tolist() == [0.5] * 3
 
 
+# ---------------------------------------------------------------- states that options and files bring in another order
+
+
+@pytest.mark.parametrize("shapes", [SMALL, LONG], ids=["small", "long"])
+def test_an_option_that_needs_no_state_any_more(shapes):
+    for make, name, value in (
+        (lambda params: optim.SGD(params, lr=0.1, momentum=0.9), "momentum", 0),
+        (lambda params: optim.Adam(params, lr=0.1, amsgrad=True), "amsgrad", False),
+        (lambda params: optim.RMSprop(params, lr=0.1, momentum=0.9), "momentum", 0),
+    ):
+        params, twins = parameters(shapes), parameters(shapes)
+        one = make(params)
+        give_gradients(params)
+        one.step()
+        for p, q in zip(params, twins, strict=True):
+            q[...] = p
+        other = make(twins)
+        other.load_state_dict(one.state_dict())
+        for optimizer, given in ((one, params), (other, twins)):
+            optimizer.param_groups[0][name] = value
+            give_gradients(given, seed=2)
+            optimizer.step()
+        assert_equal(values(params), values(twins))
+        if name == "momentum" and isinstance(one, optim.SGD):
+            before = values(params)
+            one.step()
+            assert_equal(values(params), [b - 0.1 * p.grad.numpy() for b, p in zip(before, params, strict=True)])
+
+
+@pytest.mark.parametrize("shapes", [SMALL, LONG], ids=["small", "long"])
+def test_states_are_known_by_name_whatever_their_order(shapes):
+    def made():
+        params = parameters(shapes)
+        return params, optim.Adam(params, lr=0.1, amsgrad=True)
+
+    (params, one), (twins, other) = made(), made()
+    give_gradients(params)
+    give_gradients(twins)
+    one.step()
+    other.step()
+    saved = other.state_dict()
+    saved["state"] = {number: dict(reversed(state.items())) for number, state in saved["state"].items()}
+    other.load_state_dict(saved)
+    one.step()
+    other.step()
+    assert_equal(values(params), values(twins))
+
+
+@pytest.mark.parametrize("shapes", [SMALL, LONG], ids=["small", "long"])
+def test_a_state_that_an_option_asks_for_later_is_not_taken_for_another(shapes):
+    params, twins = parameters(shapes), parameters(shapes)
+    one = optim.RMSprop(params, lr=0.1, momentum=0.9)
+    give_gradients(params)
+    one.step()
+    for p, q in zip(params, twins, strict=True):
+        q[...] = p
+    other = optim.RMSprop(twins, lr=0.1, momentum=0.9, centered=True)
+    saved = one.state_dict()
+    saved["param_groups"][0]["centered"] = one.param_groups[0]["centered"] = True
+    other.load_state_dict(saved)
+    for optimizer, given in ((one, params), (other, twins)):
+        give_gradients(given, seed=2)
+        optimizer.step()
+    state = one.state_dict()["state"][0]
+    assert_equal(values(params), values(twins))
+    np.testing.assert_allclose(state["grad_avg"].numpy(), 0.01 * params[0].grad.numpy(), rtol=1e-12)
+
+
 def test_what_cupy_is_given_for_a_step():
     """One kernel: the types of arrays and constants, the state in and out."""
-    given, changed, text = _chunks.kernel_text("W d = y - s0; x -= c2 * d; s0 = d;", 3, 1, "float")
+    given, changed, text = _chunks.kernel_text("W d = y - s0; x -= c2 * d; s0 = d;", 3, 1, "float", decays=True)
     assert given == "T g, float32 sign, float32 c0, float32 c1, float32 c2"
     assert changed == "T p, T r0"
     assert text == (

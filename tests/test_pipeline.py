@@ -382,6 +382,54 @@ def test_a_rank_that_dies_ends_the_one_that_waits_for_its_gradient():
     assert ran.seconds < 20
 
 
+def test_inside_a_checkpointed_function_they_are_refused_in_words():
+    """It runs again in backward, where nobody waits for a second message. What all ranks do together may stand there."""
+    ranks(
+        2,
+        """
+        from gradmgr import checkpoint
+        w, found = tensor([1.0, 2.0]), []
+        gm = GradManager().attach(w)
+        def exchanged(x):
+            if RANK == 0:
+                dist.send(x * x, 1)
+            return dist.recv((2,), "f8", 0) * x
+        with gm:
+            raises(errors.UnsupportedFunctionError, "inside a checkpointed function", checkpoint, exchanged, w)
+        def reduced(x):
+            return dist.all_reduce(x * x * x * (RANK + 1)) * x
+        for call in (lambda f, x: f(x), checkpoint):
+            w.grad = None
+            with gm:
+                y = call(reduced, w).sum() if RANK else (call(reduced, w) * 0 + w).sum()
+                gm.backward(y, retain=True)
+                gm.backward(y)
+            found.append(w.grad.tolist())
+        assert found[0] == found[1], found
+        """,
+    )
+
+
+def test_who_waits_says_for_what():
+    ranks(
+        2,
+        """
+        dist.finalize()
+        dist.init(timeout=1)
+        w = tensor([1.0, 2.0])
+        gm = GradManager().attach(w)
+        with gm:
+            if RANK == 0:
+                dist.send(w * 1, 1)
+                what = "recv from rank 1 of the gradient of float64(2,), message 0 between the two"
+                raises(errors.RankFailedError, what, gm.backward)
+            else:
+                dist.recv((2,), "f8", 0)
+                time.sleep(2.5)
+        """,
+    )
+
+
 @pytest.mark.parametrize("how", ["forward", "vmap"])
 def test_forward_mode_and_vmap_are_refused_in_words(how):
     program = {

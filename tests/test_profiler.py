@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, _recorder, errors, no_grad, profiler, tensor
+from gradmgr import GradManager, _recorder, errors, nn, no_grad, profiler, tensor
 from gradmgr._checkpoint import checkpoint
 from gradmgr._grad import grad
 from gradmgr._op import OPS
 from gradmgr.forward_ad import dual_level, make_dual, unpack_dual
 from gradmgr.function import Function
 from gradmgr.functional import jacobian
-from gradmgr.nn.functional import conv2d, conv_transpose2d
+from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 from gradmgr.profiler import emit_itt, emit_nvtx, profile, record_function
 from gradmgr.profiler._flops import flops_of
 from gradmgr.vmap import vmap
@@ -659,24 +659,78 @@ def test_flops_of_convolutions(mode, name, sizes):
 def test_flops_of_planes():
     x, w, b = leaf(2, 6, 5, 4), leaf(8, 3, 3, 2), leaf(8)
     count = 2 * (2 * 8 * 3 * 3) * (3 * 3 * 2)  # two for each tap and channel within a group at each of 3 x 3 places
-    assert flops(lambda x, w: conv2d(x, w, groups=2), x, w) == {"nn.conv2d": count, "nn.conv2d_backward": 2 * count}
+    assert flops(lambda x, w: F.conv2d(x, w, groups=2), x, w) == {"nn.conv2d": count, "nn.conv2d_backward": 2 * count}
     biased = {"nn.conv2d_bias": count, "nn.conv2d_bias_backward": 2 * count}
-    assert flops(lambda x, w, b: conv2d(x, w, b, groups=2), x, w, b) == biased
+    assert flops(lambda x, w, b: F.conv2d(x, w, b, groups=2), x, w, b) == biased
     biased["nn.conv2d_bias_backward"] = count
-    assert flops(lambda w, b: conv2d(x.numpy(), w, b, groups=2), w, b) == biased
+    assert flops(lambda w, b: F.conv2d(x.numpy(), w, b, groups=2), w, b) == biased
     g = leaf(2, 8, 3, 3)
-    assert flops(lambda g, w: conv_transpose2d(g, w, groups=2), g, w) == {
+    assert flops(lambda g, w: F.conv_transpose2d(g, w, groups=2), g, w) == {
         "nn.conv_transpose2d": count,
         "nn.conv_transpose2d_backward": 2 * count,
     }
-    assert flops_of("nn.conv2d_weight", (x, g), (None,), w) == count
+    assert flops_of("nn.conv2d_weight", (x, g), (None,), w)[0] == count
+
+
+def test_flops_of_layers():
+    x, w, b = leaf(5, 2, 3), leaf(4, 3), leaf(4)
+    count = 2 * (5 * 2 * 4) * 3  # two for each of 3 features that go into each number
+    assert flops(F.linear, x, w, b) == {"nn.linear": count, "nn.linear_backward": 2 * count}
+    assert flops(lambda w, b: F.linear(x.numpy(), w, b), w, b)["nn.linear_backward"] == count
+    n = 2 * 6 * 4 * 4
+    image = leaf(2, 6, 4, 4)
+    assert flops(lambda x: F.avg_pool2d(x, 2), image) == {"nn.avg_pool2d": n}  # 3 additions, 1 multiplication of 4
+    assert flops(lambda x: F.max_pool2d(x, 2), image) == {}
+    assert flops(lambda w: F.embedding(np.array([1, 2]), w), w) == {}
+    assert flops(lambda x: F.group_norm(x, 3), image) == {"nn.group_norm": 5 * n}
+    assert flops(lambda x: F.layer_norm(x, (4,)), image) == {"nn.layer_norm": 5 * n}
+    assert flops(lambda x, w, b: F.layer_norm(x, (4,), b, b), image, w, b) == {"nn.layer_norm": 7 * n}
+    assert flops(lambda x, b: F.rms_norm(x, (4,), b), image, b) == {"nn.rms_norm": 4 * n}
+    assert flops(lambda x: F.batch_norm(x, None, None, training=True), image) == {"nn.batch_norm": 5 * n}
+    fixed = np.ones((2, 6))
+    assert flops(lambda x: F.batch_norm(x, *fixed), image) == {"nn.batch_norm_given": 2 * n}
+
+
+def test_flops_of_attention():
+    q, k, v = leaf(2, 5, 3), leaf(2, 7, 3), leaf(2, 7, 4)
+    count = 2 * (2 * 5 * 7) * (3 + 4)  # a product over 3 features for each score, and one over 7 keys for each result
+    name = "nn.scaled_dot_product_attention"
+    attend = F.scaled_dot_product_attention
+    assert flops(attend, q, k, v) == {name: count, f"{name}_backward": 2 * count}
+    assert flops(lambda v: attend(q.numpy(), k.numpy(), v), v)[f"{name}_backward"] == 2 * (2 * 5 * 7) * 4
+
+
+@pytest.mark.parametrize(("name", "gates"), [("lstm", 4), ("gru", 3)])
+def test_flops_of_recurrent_networks(name, gates):
+    rows, features, hidden, steps = 5, 2, 3, 6
+    x, h = leaf(rows, features), leaf(rows, hidden)
+    w_ih, w_hh = leaf(gates * hidden, features), leaf(gates * hidden, hidden)
+    state = (h, h) if name == "lstm" else h
+    of_input, of_state = 2 * rows * gates * hidden * features, 2 * rows * gates * hidden * hidden
+
+    def cell(x, *weights):
+        made = getattr(F, f"{name}_cell")(x, state, *weights)
+        return made[0] if name == "lstm" else made
+
+    whole = 2 * (of_input + of_state)
+    found = flops(cell, x, w_ih, w_hh)
+    assert found == {f"nn.{name}_cell": of_input + of_state, f"nn.{name}_cell_backward": whole - of_state}  # h is fixed
+    layer = getattr(nn, name.upper())(features, hidden, dtype=float, rng=np.random.default_rng(0))
+    found = flops(lambda x, *weights: layer(x)[0], leaf(steps, rows, features), *layer.parameters())
+    found.pop("add", None)  # of two biases, once for all steps
+    assert found == {
+        "nn.linear": steps * of_input,
+        "nn.linear_backward": 2 * steps * of_input,
+        f"nn.{name}": steps * of_state,
+        f"nn.{name}_backward": 2 * steps * of_state,
+    }
 
 
 def test_flops_of_linear_algebra():
     a, b = leaf(4, 4) + 4 * np.eye(4), leaf(4, 3)
     n = 4
     lu = 2 * n**3 / 3 - n**2 / 2 + 5 * n / 6
-    solve = {flops(gnp.linalg.solve, a, b)["solve"], flops_of("solve", (a, b), (None, False, False), b)}
+    solve = {flops(gnp.linalg.solve, a, b)["solve"], flops_of("solve", (a, b), (None, False, False), b)[0]}
     assert solve <= {3 * (2 * n**2 - n), round(lu) + 3 * (2 * n**2 - n)}  # factored before, or not
     assert round(lu) + 3 * (2 * n**2 - n) in solve
     assert flops(gnp.linalg.inv, a)["inv"] == 2 * n**3 - round(1.5 * n**2) + round(2.5 * n)
@@ -996,7 +1050,7 @@ class FakeCuda:
     def pop(self):
         self.ranges.append(("pop",))
 
-    Device = staticmethod(guard._device)
+    Device = guard.Device
 
 
 @pytest.fixture

@@ -163,6 +163,10 @@ def test_what_comes_in_the_wrong_order(unchanged):
     w.grad = tensor(np.ones(2, "f4"))
     with pytest.raises(RuntimeError, match="none was called"):
         scaler.update()
+    for call in (scaler.step, scaler.unscale_):
+        with unchanged([], [w]), pytest.raises(RuntimeError, match=r"call backward of scaler.scale\(loss\)"):
+            call(optimizer)
+    scaler.scale(tensor(1.0))
     scaler.unscale_(optimizer)
     with unchanged([], [w]), pytest.raises(RuntimeError, match="already since the last update"):
         scaler.unscale_(optimizer)
@@ -177,6 +181,7 @@ def test_what_comes_in_the_wrong_order(unchanged):
 
 def test_a_step_needs_gradients_and_no_closure(unchanged):
     w, optimizer, scaler, _ = training()
+    scaler.scale(tensor(1.0))
     with unchanged([], [w]), pytest.raises(RuntimeError, match="no parameter of the optimizer has a gradient"):
         scaler.step(optimizer)
     w.grad = tensor(np.ones(2, "f4"))

@@ -20,9 +20,10 @@ from samples.gpu import refusal
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, no_grad, special, tensor
-from gradmgr._batched import RULES, Batched
+from gradmgr._batched import RULES, Batched, Level, holds, innermost, spacious
 from gradmgr._gradcheck import gradcheck, jvp, vjp
 from gradmgr._recorder import current
+from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 from gradmgr.vmap import vmap
 
 # ---------------------------------------------------------------- the op table
@@ -249,6 +250,69 @@ def test_functions_with_a_rule_do_not_go_example_by_example(monkeypatch: pytest.
         np.testing.assert_allclose(vmap(f)(x).numpy(), plain, rtol=1e-12)
         vmap(lambda t, f=f: vjp(f, [t], [0], [np.ones(f(t).shape)])[0])(x)
         monkeypatch.undo()
+
+
+TABLE = np.array([[0.5, 1.5, 2.5], [3.5, 4.5, 5.5]])
+PICKERS: dict[str, Callable[[Any, Any], Any]] = {
+    "take": lambda x, i: gnp.take(x, i[0], 1),
+    "take, mode": lambda x, i: gnp.take(x, i[0] + 2, 1, mode="wrap") + gnp.take(x, i[0] + 2, 1, mode="clip"),
+    "take_along_axis": lambda x, i: gnp.take_along_axis(x, i, 0),
+    "bincount": lambda x, i: gnp.bincount(i[0], x[0], 4),
+    "put": lambda x, i: _written(gnp.put, x, i[0], 7.0),
+    "put_along_axis": lambda x, i: _written(gnp.put_along_axis, x, i, 7.0, 1),
+    "put_along_axis, flattened": lambda x, i: _written(gnp.put_along_axis, x, i[0], 7.0, None),
+    "place": lambda x, i: _written(gnp.putmask, x, i > 0, 7.0),
+    "putmask": lambda x, i: _written(gnp.putmask, x, gnp.sort(i) > 0, [7.0, 8.0]),
+    "compress": lambda x, i: gnp.compress(gnp.sort(i[0]) > 0, x, 1),
+    "polygamma": lambda x, i: special.polygamma(i[0] + 1, x),
+    "pinv": lambda x, i: gnp.linalg.pinv(x, 0.1 * i[0, 0]),
+    "embedding": lambda x, i: F.embedding(i, x),
+    "cross_entropy": lambda x, i: F.cross_entropy(x, i[:, 0], ignore_index=0, reduction="none"),
+}
+
+
+def _written(write: Callable[..., None], x: Tensor, *arguments: Any) -> Tensor:
+    made = gnp.copy(x)
+    write(made, *arguments)
+    return made
+
+
+@pytest.mark.parametrize("name", PICKERS)
+def test_only_the_positions_are_mapped(name: str) -> None:
+    pick, positions = PICKERS[name], np.array([[[0, 1, 1], [1, 0, 0]], [[1, 1, 0], [0, 0, 1]]])
+
+    def gradient(x: Tensor, i: Any) -> Any:
+        y = pick(x, i)
+        return y, vjp(lambda x: pick(x, i), [x], [0], [gnp.ones_like(y)])[0]
+
+    one_by_one = [gradient(tensor(TABLE), i) for i in positions]
+    for k, got in enumerate(vmap(lambda i: gradient(tensor(TABLE), i))(tensor(positions))):
+        np.testing.assert_allclose(got.numpy(), [made[k].numpy() for made in one_by_one], rtol=1e-12)
+
+
+LOW, HIGH = Level(2, 1), Level(3, 2)
+BOTH = {"": (), "low": (LOW,), "high": (HIGH,), "both": (LOW, HIGH)}
+
+
+def _of_levels(levels: tuple[Level, ...]) -> Any:
+    """An array of 4 numbers that differs by example of these levels, given from below."""
+    made: Any = np.arange(4.0 * np.prod([level.size for level in levels], dtype=int))
+    made = made.reshape((*[level.size for level in levels], 4))
+    for level in levels:
+        made = Batched(level, made)
+    return made
+
+
+@pytest.mark.parametrize("own", BOTH)
+@pytest.mark.parametrize("one", BOTH)
+@pytest.mark.parametrize("other", BOTH)
+def test_room_for_what_differs_at_any_level(own: str, one: str, other: str) -> None:
+    others = [_of_levels(BOTH[name]) for name in (one, other)]
+    roomy = spacious(_of_levels(BOTH[own]), *others)
+    assert all(holds(roomy, level) for name in (own, one, other) for level in BOTH[name])
+    for values in others:
+        roomy[...] = values
+        np.testing.assert_array_equal(innermost(roomy - values), 0)
 
 
 def test_every_rule_is_of_a_function_of_numpys() -> None:
@@ -777,6 +841,20 @@ def test_memory_is_freed() -> None:
             assert not gm._tape.entries
         assert big
         assert all(ref() is None for ref in big)
+    finally:
+        gc.enable()
+
+
+def test_a_level_is_freed_by_reference_counting() -> None:
+    def levels() -> set[int]:
+        return {id(kept) for kept in gc.get_objects() if type(kept) is Level}
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = levels()
+        vmap(gnp.sin)(tensor(np.ones((3, 2))))
+        assert levels() <= before
     finally:
         gc.enable()
 

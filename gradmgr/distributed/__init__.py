@@ -4,6 +4,18 @@ Each rank is a process that runs the same program, started by the engine's own l
 and begins with `init()`. What all ranks do together every rank must call, in the same order, with equal shapes and
 dtypes; where they do not, each of them raises DistributedError, which names what each asked for. No wait is without
 end: a rank that fails, ends too early or does not come in time is a RankFailedError on those that wait for it.
+
+    >>> import gradmgr
+    >>> from gradmgr import distributed
+    >>> distributed.init()
+    >>> w = gradmgr.tensor([1.0, 2.0])
+    >>> distributed.bcast_parameters([w])
+    >>> gm = gradmgr.GradManager().attach(w, distributed.make_allreduce_cb("mean"))
+    >>> with gm:
+    ...     gm.backward((w * w).sum())
+    >>> w.grad
+    Tensor([2., 4.])
+    >>> distributed.finalize()
 """
 
 from gradmgr.distributed._buckets import make_allreduce_cb

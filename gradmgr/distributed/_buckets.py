@@ -108,7 +108,7 @@ class AllReduceCallback:
         self._forget_reduced()
         group = _world.group(self._group)
         chains: Any = manager._chains  # there is one: this is called in a backward
-        if group.size == 1 and not self._even_alone:
+        if group.size == 1 and group.rank == 0 and not self._even_alone:
             return
         tensors = [t for t, spec in chains.specs.items() if self in spec.callbacks]
         if not self._synced:
@@ -152,8 +152,9 @@ class AllReduceCallback:
     # ------------------------------------------------------------ what was accumulated without the others
 
     def _keep_apart(self, tensors: list[Tensor]) -> None:
+        self._local = {key: found for key, found in self._local.items() if found.tensor() is not None}
         for t in tensors:
-            if id(t) not in self._local:
+            if self.local(t) is None:  # not one of before `.grad` was cleared
                 self._local[id(t)] = _Local(t)
 
     def local(self, t: Tensor) -> _Local | None:
@@ -171,7 +172,7 @@ class AllReduceCallback:
             if manager is None or manager is here or not manager._walking:
                 del self._rounds[key]
                 if self._local:
-                    for t in found.layout.tensors():
+                    for t in found.reduced():
                         self._local.pop(id(t), None)
 
 
@@ -288,6 +289,13 @@ class _Round:
         self._open = 0  # futures that were not asked yet
         self._settled = False
         self._refused = False
+        only = self._chains.only
+        self._only = None if only is None else frozenset(map(id, only))  # who receives, None for all
+
+    def reduced(self) -> list[Tensor]:
+        """Return the parameters that are alive and received what it gave."""
+        tensors = self.layout.tensors()
+        return [t for t in tensors if self._only is None or id(t) in self._only]
 
     # ------------------------------------------------------------ gradients arrive
 
@@ -309,7 +317,7 @@ class _Round:
         """Reduce the gradients of all parameters together."""
         layout, self._settled = self.layout, True
         places = layout.places.values()
-        tensors = [place.tensor() for place in places]  # the walk keeps them alive
+        tensors: list[Any] = [place.tensor() for place in places]  # the walk keeps them alive
         found = [gradients.get(t) for t in tensors]
         for g in found:
             if g is not None and (self._chains.hearers or raw(g).__class__ is _batched.Batched):
@@ -326,9 +334,9 @@ class _Round:
         self._ask(self._reduce_all, flat)
         del rows, found
         by_any = (_xp.to_device(flat[size:], "cpu") > 0).tolist()
-        only = self._chains.only
+        only = self._only
         for t, place, is_there in zip(tensors, places, by_any, strict=True):
-            if is_there and (only is None or t in only):  # a copy, as the bucket is used again
+            if is_there and (only is None or id(t) in only):  # a copy, as the bucket is used again
                 gradients[t] = flat[place.start : place.stop].reshape(place.shape).copy()
         self._let_go()
 
@@ -396,15 +404,15 @@ class _Round:
         if self._settled:
             return
         self._settled = True
-        only = self._chains.only
         for key in list(self._missing):
             place = self.layout.places[key]
             t = place.tensor()
             if t is None:  # cannot be: the walk keeps it alive
                 continue
-            local = self._callback.local(t)
+            receives = self._only is None or key in self._only
+            local = self._callback.local(t) if receives else None  # else it stays to be reduced
             self._lay(key, place, 0 if local is None else local.own(t), 0 if local is None else 1)
-            if only is None or t in only:
+            if receives:
                 self._chains.enter(t, self._future(t, place, local), self._callback)
         self._ask(self._start_all)
 

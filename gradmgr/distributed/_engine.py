@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import _xp, errors
+from gradmgr.ops.convert import is_half
 
 OPS = ("sum", "mean", "min", "max", "prod")
 
@@ -141,8 +142,8 @@ class Group:
         """Begin to send an array to a rank of the group."""
         raise NotImplementedError
 
-    def start_recv(self, array: Any, source: int, tag: int = 0) -> Work:
-        """Begin to receive into an array what a rank of the group sends."""
+    def start_recv(self, array: Any, source: int, tag: int = 0, what: str = "") -> Work:
+        """Begin to receive into an array what a rank of the group sends; `what` names it in errors."""
         raise NotImplementedError
 
     def exchange(self, text: str) -> list[str]:
@@ -179,10 +180,33 @@ def described(array: Any, asked: str, more: str = "") -> tuple[str, str, tuple[i
     return (asked, _xp.namespace(array).__name__, array.shape, array.dtype, more)
 
 
-class _Collective(Work):
+class _Posted(Work):
+    """What the engine has requests for, or will have, and what went wrong with it."""
+
+    __slots__ = ("_error", "_requests")
+
+    def __init__(self, asked: str, ranks: tuple[int, ...], watch: Watch, requests: Iterable[Any] | None) -> None:
+        super().__init__(asked, ranks, watch)
+        self._requests = None if requests is None else list(requests)
+        self._error: errors.DistributedError | None = None
+
+    def _have_come(self, requests: list[Any], tries: int) -> bool:
+        """Tell whether the requests are done; then raise what went wrong."""
+        try:
+            if self._error is None and not _are_done(requests, tries, self.asked):
+                return False
+        except errors.DistributedError as error:
+            self._error = error
+        self.watch.kept.discard(self)
+        if self._error is not None:
+            raise self._error
+        return True
+
+
+class _Collective(_Posted):
     """Something all ranks of a group do together: first the word on what it is, then the arrays."""
 
-    __slots__ = ("_error", "_finish", "_group", "_post", "_requests", "_word", "_words")
+    __slots__ = ("_finish", "_group", "_post", "_word", "_words")
 
     def __init__(
         self,
@@ -192,12 +216,10 @@ class _Collective(Work):
         post: Callable[[], Iterable[Any]],
         finish: Callable[[], Any],
     ) -> None:
-        super().__init__(asked, group.ranks, group.watch)
+        super().__init__(asked, group.ranks, group.watch, None)
         self._group = group
         self._post = post
         self._finish = finish
-        self._requests: list[Any] | None = None
-        self._error: errors.DistributedError | None = None
         group.watch.check()
         with self.watch.lock:
             self._words = np.array((digest, -digest, 0, 0), np.int64)
@@ -230,43 +252,25 @@ class _Collective(Work):
         with self.watch.lock:
             if self._requests is None:
                 self._group.advance(tries)
-                if self._requests is None:
-                    return False
-            try:
-                if self._error is None and not _are_done(self._requests, tries, self.asked):
-                    return False
-            except errors.DistributedError as error:
-                self._error = error
-            self.watch.kept.discard(self)
-            if self._error is not None:
-                raise self._error
+            if self._requests is None or not self._have_come(self._requests, tries):
+                return False
             self._finish()
             self._finish = tuple
             return True
 
 
-class _Transfer(Work):
+class _Transfer(_Posted):
     """Arrays on their way between two ranks."""
 
-    __slots__ = ("_error", "_requests")
+    __slots__ = ()
 
     def __init__(self, asked: str, ranks: tuple[int, ...], watch: Watch, requests: Iterable[Any]) -> None:
-        super().__init__(asked, ranks, watch)
-        self._requests = list(requests)
-        self._error: errors.DistributedError | None = None
+        super().__init__(asked, ranks, watch, requests)
         watch.kept.add(self)
 
     def go_on(self, tries: int) -> bool:
         with self.watch.lock:
-            try:
-                if self._error is None and not _are_done(self._requests, tries, self.asked):
-                    return False
-            except errors.DistributedError as error:
-                self._error = error
-            self.watch.kept.discard(self)
-            if self._error is not None:
-                raise self._error
-            return True
+            return self._have_come(self._requests or [], tries)
 
 
 def _are_done(requests: list[Any], tries: int, asked: str) -> bool:
@@ -458,9 +462,10 @@ class MPIGroup(Group):
             requests = [self._comm.Isend(piece, to, tag) for piece in pieces(as_bytes(array))]
         return _Transfer(asked, (self.ranks[to],), self.watch, requests)
 
-    def start_recv(self, array: Any, source: int, tag: int = 0) -> Work:
+    def start_recv(self, array: Any, source: int, tag: int = 0, what: str = "") -> Work:
         self._check(array, "recv")
-        asked, _ = self._said(described(array, f"recv from rank {self.ranks[source]}"))
+        asked = f"recv from rank {self.ranks[source]}"
+        asked = f"{asked} of {what}" if what else self._said(described(array, asked))[0]
         parts = pieces(as_bytes(array))
         self.watch.check()
         with self.watch.lock:

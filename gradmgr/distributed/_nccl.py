@@ -22,6 +22,7 @@ from gradmgr.distributed._engine import (
     described,
     received,
 )
+from gradmgr.ops.convert import is_half
 
 # Dtypes that NCCL does not reduce, and what they are reduced in.
 _WIDER = MappingProxyType({"int16": "int32", "uint16": "uint32"})
@@ -216,12 +217,12 @@ class NCCLGroup(MPIGroup):
         self._check_ours(array, "send", written=False)
         return super().start_send(array.get(), to, tag)
 
-    def start_recv(self, array: Any, source: int, tag: int = 0) -> Work:
+    def start_recv(self, array: Any, source: int, tag: int = 0, what: str = "") -> Work:
         if not self._is_ours(array):
-            return super().start_recv(array, source, tag)
+            return super().start_recv(array, source, tag, what)
         self._check_ours(array, "recv")
         host = np.empty(array.shape, array.dtype)
-        work = super().start_recv(host, source, tag)
+        work = super().start_recv(host, source, tag, what)
         return _Moved(work, array, host)
 
 

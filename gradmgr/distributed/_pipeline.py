@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import _batched, _xp, errors
+from gradmgr._checkpoint import is_to_run_again
 from gradmgr._custom import custom
 from gradmgr._recorder import Recorder, current, is_listening, recorders
 from gradmgr._tape import Tape, seed_always
@@ -60,12 +61,14 @@ def send(x: Any, to: int, *, group: Group | None = None) -> None:
 
     Raises:
         ValueError: there is no such other rank.
-        UnsupportedFunctionError: `x` has a tangent (forward mode ends at the rank), or is batched by vmap.
+        UnsupportedFunctionError: `x` has a tangent (forward mode ends at the rank), or is batched by vmap; or this is
+            inside a checkpointed function, which runs again in backward.
         RankFailedError: here or in `backward`: another rank ended, or did not come in time.
     """
     at = chosen(group)
     x = x if isinstance(x, Tensor) else _xp.need_operand(x, "send")
     _check_rank(at, to, "send")
+    _check_once("send", "and send what it returns")
     _check_reverse(x)
     _transmit(x, _Link(at, to, _next_number(at, at.rank, to)))
 
@@ -90,11 +93,13 @@ def recv(
 
     Raises:
         ValueError: there is no such other rank.
+        UnsupportedFunctionError: this is inside a checkpointed function, which runs again in backward.
         DistributedError: something else was sent; or another number of managers follows it there than records here.
         RankFailedError: here or in `backward`: another rank ended, or did not come in time.
     """
     at = chosen(group)
     _check_rank(at, source, "recv")
+    _check_once("recv", "and give it what was received")
     shape = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(map(int, shape))
     _xp.device_index(device)
     link = _Link(at, source, _next_number(at, source, at.rank))
@@ -104,6 +109,14 @@ def recv(
 def _check_rank(at: Group, other: int, asked: str) -> None:
     if not 0 <= other < at.size or other == at.rank:
         raise ValueError(f"{asked}: from rank {at.rank} of {at.size}, the other rank cannot be {other}")
+
+
+def _check_once(asked: str, instead: str) -> None:
+    if is_to_run_again():
+        raise errors.UnsupportedFunctionError(
+            f"{asked} inside a checkpointed function, which runs again in backward, where the other rank would not "
+            f"expect a second message; call {asked} outside of it, {instead}"
+        )
 
 
 def _check_reverse(x: Any) -> None:
@@ -198,7 +211,8 @@ def _receive(link: _Link, shape: tuple[int, ...], dtype: Any, device: str) -> Te
 def _carried(link: _Link, shape: tuple[int, ...], dtype: Any, device: str) -> tuple[Any, int]:
     """Return the values, and how many managers of the other rank wait for their gradient."""
     head = np.empty(_HEAD, np.uint8)
-    link.group.start_recv(head, link.other, link.tag).wait()
+    told = f"{'the gradient of ' * link.depth}{dtype.name}{shape}, message {link.number} between the two"
+    link.group.start_recv(head, link.other, link.tag, told).wait()
     what = json.loads(head.tobytes())
     found = what["dtype"], tuple(what["shape"]), what["number"]
     if found != (dtype.name, shape, link.number):
@@ -207,7 +221,7 @@ def _carried(link: _Link, shape: tuple[int, ...], dtype: Any, device: str) -> tu
             f"rank {_global(link)} sent {found[0]}{found[1]}, message {found[2]}; both must name the same"
         )
     values = _room(shape, dtype, device)
-    link.group.start_recv(values, link.other, link.tag).wait()
+    link.group.start_recv(values, link.other, link.tag, told).wait()
     return values, what["followers"]
 
 

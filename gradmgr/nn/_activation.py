@@ -17,13 +17,12 @@ from gradmgr._custom import custom
 from gradmgr._elementwise import elementwise
 from gradmgr._op import Function
 from gradmgr._tensor import Tensor, raw
-from gradmgr.nn._arguments import check_floating, check_word, integer, is_floating, narrowed, wide_dtype, widened
+from gradmgr.nn._arguments import check_floating, check_word, integer, number
 from gradmgr.ops import arithmetic, special
 from gradmgr.ops.arithmetic import choose
-from gradmgr.ops.convert import cast_to, lift
-from gradmgr.ops.reduce import axes_of, sum
-
-Axes = tuple[int, ...]
+from gradmgr.ops.convert import cast_to, copy, is_floating, lift, narrowed, wide_dtype, widened
+from gradmgr.ops.reduce import axes_of
+from gradmgr.ops.softmax import log_softmax_along, softmax_along
 
 
 def _lifted(name: str, input: Any) -> Any:
@@ -31,13 +30,6 @@ def _lifted(name: str, input: Any) -> Any:
     input = lift(input)
     check_floating(name, input=input)
     return input
-
-
-def _number(value: Any, name: str, asked: str) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{asked}: {name} must be a number; found {value!r}") from None
 
 
 # ---------------------------------------------------------------- choosing
@@ -114,6 +106,14 @@ def relu(input: Any) -> Any:
 
     Args:
         input: of real floating-point numbers or integers.
+
+    Raises:
+        DtypeError: the input is complex or boolean.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import relu
+    >>> relu(np.array([-1.0, 0.0, 2.0])).tolist()
+    [0.0, 0.0, 2.0]
     """
     input = lift(input)
     if input.dtype.kind not in "iu":
@@ -146,8 +146,17 @@ _leaky_relu = custom(
 
 
 def leaky_relu(input: Any, negative_slope: float = 0.01) -> Any:
-    """Return x where it is positive, else negative_slope * x; the derivative at 0 is negative_slope."""
-    input, slope = _lifted("leaky_relu", input), _number(negative_slope, "negative_slope", "leaky_relu")
+    """Return x where it is positive, else negative_slope * x; the derivative at 0 is negative_slope.
+
+    Args:
+        input: of real floating-point numbers.
+        negative_slope: a number.
+
+    Raises:
+        DtypeError: the input is not floating.
+        TypeError: negative_slope is no number.
+    """
+    input, slope = _lifted("leaky_relu", input), number(negative_slope, "negative_slope", "leaky_relu")
     return _leaky_relu(input, slope) if slope >= 0 else _either(input, input * slope)
 
 
@@ -174,8 +183,16 @@ def elu(input: Any, alpha: float = 1.0) -> Any:
     """Return x where it is positive, else alpha * (exp(x) - 1).
 
     The derivative comes from the result, as out + alpha: to within one rounding of alpha.
+
+    Args:
+        input: of real floating-point numbers.
+        alpha: a number.
+
+    Raises:
+        DtypeError: the input is not floating.
+        TypeError: alpha is no number.
     """
-    input, alpha = _lifted("elu", input), _number(alpha, "alpha", "elu")
+    input, alpha = _lifted("elu", input), number(alpha, "alpha", "elu")
     if alpha >= 0:
         return _elu(input, alpha)
     low = arithmetic.minimum.door(input, 0.0)
@@ -191,17 +208,38 @@ def _in_single(door: Function, input: Any) -> Any:
 
 
 def sigmoid(input: Any) -> Any:
-    """Return 1 / (1 + exp(-x)), elementwise; exact to rounding for small and for large results."""
+    """Return 1 / (1 + exp(-x)), elementwise; exact to rounding for small and for large results.
+
+    Args:
+        input: of real floating-point numbers.
+
+    Raises:
+        DtypeError: the input is not floating.
+    """
     return _in_single(special.expit, _lifted("sigmoid", input))
 
 
 def logsigmoid(input: Any) -> Any:
-    """Return log(1 / (1 + exp(-x))), elementwise, without under- or overflow."""
+    """Return log(1 / (1 + exp(-x))), elementwise, without under- or overflow.
+
+    Args:
+        input: of real floating-point numbers.
+
+    Raises:
+        DtypeError: the input is not floating.
+    """
     return _in_single(special.log_expit, _lifted("logsigmoid", input))
 
 
 def tanh(input: Any) -> Any:
-    """Return the hyperbolic tangent, elementwise."""
+    """Return the hyperbolic tangent, elementwise.
+
+    Args:
+        input: of real floating-point numbers.
+
+    Raises:
+        DtypeError: the input is not floating.
+    """
     return arithmetic.tanh.door(_lifted("tanh", input))
 
 
@@ -247,7 +285,19 @@ _silu = custom(
 
 
 def silu(input: Any) -> Any:
-    """Return x * sigmoid(x), elementwise."""
+    """Return x * sigmoid(x), elementwise.
+
+    Args:
+        input: of real floating-point numbers.
+
+    Raises:
+        DtypeError: the input is not floating.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import silu
+    >>> silu(np.array([-100.0, 0.0, 100.0])).round(3).tolist()
+    [-0.0, 0.0, 100.0]
+    """
     return _silu(_lifted("silu", input))
 
 
@@ -275,11 +325,22 @@ _softplus = custom(
 
 
 def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
-    """Return log(1 + exp(beta * x)) / beta; x itself, with derivative 1, where beta * x > threshold."""
-    input, beta = _lifted("softplus", input), _number(beta, "beta", "softplus")
+    """Return log(1 + exp(beta * x)) / beta; x itself, with derivative 1, where beta * x > threshold.
+
+    Args:
+        input: of real floating-point numbers.
+        beta: how sharply it turns at 0.
+        threshold: beyond it the result is x.
+
+    Raises:
+        DtypeError: the input is not floating.
+        TypeError: beta or threshold is no number.
+        ValueError: beta is 0.
+    """
+    input, beta = _lifted("softplus", input), number(beta, "beta", "softplus")
     if beta == 0:
         raise ValueError("softplus: beta must not be 0; found 0")
-    return _softplus(input, beta, _number(threshold, "threshold", "softplus"))
+    return _softplus(input, beta, number(threshold, "threshold", "softplus"))
 
 
 # ---------------------------------------------------------------- gelu
@@ -468,6 +529,11 @@ def gelu(input: Any, approximate: str = "none") -> Any:
     Raises:
         ValueError: another word for `approximate`.
         DtypeError: the input is not floating.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import gelu
+    >>> gelu(np.array([-1.0, 0.0, 1.0])).round(4).tolist()
+    [-0.1587, 0.0, 0.8413]
     """
     check_word(approximate, ("none", "tanh"), "approximate", "gelu")
     input = _lifted("gelu", input)
@@ -477,71 +543,7 @@ def gelu(input: Any, approximate: str = "none") -> Any:
 # ---------------------------------------------------------------- softmax
 
 
-def shifted(x: Any, axes: Axes) -> Any:
-    """Return x - max(x) along axes, in a new buffer, of float32 for halves; NaN where that is inf or all are -inf."""
-    wide = wide_dtype(x.dtype)
-    top = np.max(x, axis=axes, keepdims=True)
-    if wide is not x.dtype:
-        x, top = x.astype(wide), top.astype(wide)
-    return np.subtract(x, top, out=_xp.namespace(x).empty(x.shape, wide))
-
-
-def _softmax_kernel(x: Any, axes: Axes) -> Any:
-    if not x.size:
-        return x.copy()
-    with np.errstate(under="ignore", invalid="ignore"):
-        share = shifted(x, axes)
-        np.exp(share, out=share)
-        share /= _xp.sum_over(share, axes, True)
-    return share.astype(x.dtype, copy=False)
-
-
-def _softmax_rule(g: Any, out: Any, axes: Axes) -> Any:
-    """Return out (g - sum(g out)): the map is symmetric, so that it serves both ways."""
-    wide = widened(out)
-    part = g * wide
-    part -= wide * _along(part, axes)
-    return part
-
-
-def _along(a: Any, axes: Axes) -> Any:
-    return sum(a, axes, keepdims=True) if isinstance(a, Tensor) else _xp.sum_over(a, axes, True)
-
-
-_softmax = custom(
-    "nn.softmax",
-    _softmax_kernel,
-    vjp={"x": lambda g, out, axes: _softmax_rule(g, out, axes)},
-    jvp={"x": lambda t, out, axes: _softmax_rule(t, out, axes)},
-)
-
-
-def _log_softmax_kernel(x: Any, axes: Axes) -> Any:
-    if not x.size:
-        return x.copy()
-    with np.errstate(under="ignore", invalid="ignore"):
-        made = shifted(x, axes)
-        made -= np.log(_xp.sum_over(np.exp(made), axes, True))
-    return made.astype(x.dtype, copy=False)
-
-
-def _log_softmax_vjp(g: Any, out: Any, axes: Axes) -> Any:
-    total = _along(widened(g), axes)
-    part = arithmetic.exp.door(widened(out))
-    part *= -total
-    part += g
-    return part
-
-
-def _log_softmax_jvp(t: Any, out: Any, axes: Axes) -> Any:
-    t = widened(t)
-    return t - _along(t * arithmetic.exp.door(widened(out)), axes)
-
-
-_log_softmax = custom("nn.log_softmax", _log_softmax_kernel, vjp={"x": _log_softmax_vjp}, jvp={"x": _log_softmax_jvp})
-
-
-def _normalised(name: str, op: Function, input: Any, dim: Any, dtype: Any) -> Any:
+def _normalised(name: str, op: Function, input: Any, dim: Any, dtype: Any, *more: Any) -> Any:
     if dim is None:
         raise TypeError(f"{name} needs the axis along which to normalise; pass dim=-1 for the last")
     input = lift(input)
@@ -550,7 +552,8 @@ def _normalised(name: str, op: Function, input: Any, dim: Any, dtype: Any) -> An
         raise errors.DtypeError(
             f"{name} takes real floating-point numbers; found input of dtype {input.dtype}; pass dtype=numpy.float32"
         )
-    return op(input, axes_of(integer(dim, "dim", name), input.ndim, name, of_number=True))
+    axes = axes_of(integer(dim, "dim", name), input.ndim, name, of_number=True)
+    return op(input, axes, *more) if input.size else copy(input)
 
 
 def softmax(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
@@ -567,8 +570,13 @@ def softmax(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
         TypeError: no `dim`.
         DtypeError: the input is not floating.
         numpy.exceptions.AxisError: there is no such axis.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import softmax
+    >>> softmax(np.log(np.array([[1.0, 1.0, 2.0]])), dim=1).round(4).tolist()
+    [[0.25, 0.25, 0.5]]
     """
-    return _normalised("softmax", _softmax, input, dim, dtype)
+    return _normalised("softmax", softmax_along, input, dim, dtype)
 
 
 def log_softmax(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
@@ -576,4 +584,4 @@ def log_softmax(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
 
     A row of which all are -inf, or one is inf, gives NaN, as in torch. Arguments and errors as of `softmax`.
     """
-    return _normalised("log_softmax", _log_softmax, input, dim, dtype)
+    return _normalised("log_softmax", log_softmax_along, input, dim, dtype, False)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._inplace import as_type
+from gradmgr.ops.convert import is_floating
 from gradmgr.ops.reduce import mean, sum
 
 REDUCTIONS = ("none", "mean", "sum")
@@ -41,6 +41,22 @@ def integer(value: Any, name: str, asked: str) -> int:
         raise TypeError(f"{asked}: {name} must be an integer; found {value!r}") from None
 
 
+def length(value: Any, name: str, asked: str, least: int = 0) -> int:
+    """Return an argument that must be one integer, and not less than another."""
+    count = integer(value, name, asked)
+    if count < least:
+        raise ValueError(f"{asked}: {name} must be at least {least}; found {value!r}")
+    return count
+
+
+def number(value: Any, name: str, asked: str) -> float:
+    """Return an argument that must be one real number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{asked}: {name} must be a number; found {value!r}") from None
+
+
 def single(value: Any, name: str, asked: str) -> tuple[int]:
     """Return an integer, or a sequence of one, as a tuple."""
     return (_lengths(value, 1, name, asked)[0],)
@@ -59,34 +75,6 @@ def _lengths(value: Any, count: int, name: str, asked: str) -> tuple[int, ...]:
             raise ValueError(f"{asked}: {name} must be {says}; found {value!r}")
         return tuple([integer(part, name, asked) for part in value])
     return (integer(value, name, asked),) * count
-
-
-def is_floating(dtype: Any) -> bool:
-    """Tell whether a dtype is of real floating-point numbers, bfloat16 among them."""
-    return bool(dtype.kind == "f" or dtype.name == "bfloat16")
-
-
-def is_half(dtype: Any) -> bool:
-    """Tell whether a dtype is floating and of two bytes: what is computed in float32 inside."""
-    return is_floating(dtype) and bool(dtype.itemsize <= 2)
-
-
-def wide_dtype(dtype: Any) -> Any:
-    """Return float32 for halves, each other dtype as it is."""
-    return np.dtype(np.float32) if is_half(dtype) else dtype
-
-
-def widened(x: Any) -> Any:
-    """Return halves in float32, all else as it is."""
-    return as_type(x, np.float32) if is_half(x.dtype) else x
-
-
-def narrowed(x: Any, dtype: Any) -> Any:
-    """Return what was computed of halves in float32 in their dtype, where it may overflow, quietly."""
-    if not is_half(dtype):
-        return x
-    with np.errstate(over="ignore"):
-        return as_type(x, dtype)
 
 
 def check_floating(asked: str, /, **arrays: Any) -> None:

@@ -10,14 +10,13 @@ import numpy as np
 from gradmgr import _xp, errors
 from gradmgr._batched import is_batched, spacious
 from gradmgr._custom import several
-from gradmgr._inplace import as_type
 from gradmgr._op import Function, zeros
 from gradmgr._tensor import Tensor, raw
-from gradmgr.nn import _arguments
+from gradmgr.nn._arguments import check_floating
 from gradmgr.nn._dropout import dropout
-from gradmgr.ops.convert import cast_to, lift
-from gradmgr.ops.reduce import sum
+from gradmgr.ops.convert import cast_to, is_floating, lift, wide_dtype, widened
 from gradmgr.ops.shape import expand_dims, repeat, reshape
+from gradmgr.ops.softmax import softmax_map
 
 Shape = tuple[int, ...]
 
@@ -122,13 +121,7 @@ def _score_gradient(g: Any, value: Any, output: Any, weights: Any, drop: Any, ca
         d = of_output @ value.swapaxes(-1, -2)
         d = d if drop is None else d * drop
         d = d if of_weights is None else d + of_weights
-    return _softmax_map(d, weights)
-
-
-def _softmax_map(d: Any, weights: Any) -> Any:
-    """Apply the derivative of the softmax, which is symmetric."""
-    part = d * weights
-    return part - weights * sum(part, axis=-1, keepdims=True)
+    return softmax_map(d, weights, (-1,))
 
 
 def _score_gradient_in_place(g: Any, value: Any, output: Any, weights: Any, drop: Any, causal: bool) -> Any:
@@ -162,7 +155,7 @@ def _value_gradient(g: Any, weights: Any, drop: Any) -> Any:
 
 def _pushed(t: Any, value: Any, weights: Any, drop: Any) -> tuple[Any, Any]:
     """Return the tangents of the results for that of the scores."""
-    slope = _softmax_map(t, weights)
+    slope = softmax_map(t, weights, (-1,))
     return (slope if drop is None else slope * drop) @ value, slope
 
 
@@ -206,8 +199,7 @@ def attend(
     Halves are computed with in float32: sums over many features and keys would overflow and lose digits.
     """
     dtype = query.dtype
-    if _arguments.is_half(dtype):
-        query, key, value = (as_type(t, _xp.F4) for t in (query, key, value))
+    query, key, value = widened(query), widened(key), widened(value)
     bias, hidden = _bias_and_hidden(mask, query.dtype)
     width = query.shape[-1]
     factor = float(scale) if scale is not None else 1 / math.sqrt(width) if width else 1.0
@@ -227,13 +219,12 @@ def drop_factors(shape: Shape, probability: float, rng: Any, like: Any) -> Any:
     """Return what dropout multiplies weights by, where `like` lives; None where it leaves them."""
     if probability == 0:
         return None
-    dtype = _xp.F4 if _arguments.is_half(like.dtype) else like.dtype
-    return dropout(_xp.root(raw(like)).ones(shape, dtype), probability, rng=rng)
+    return dropout(_xp.root(raw(like)).ones(shape, wide_dtype(like.dtype)), probability, rng=rng)
 
 
 def check_mask_dtype(mask: Any, asked: str, name: str = "attn_mask") -> None:
     """Check that a mask is boolean or floating."""
-    if mask.dtype != bool and not _arguments.is_floating(mask.dtype):
+    if mask.dtype != bool and not is_floating(mask.dtype):
         raise errors.DtypeError(
             f"{asked}: {name} must be boolean, or of floating-point numbers, which are added to the scores; found "
             f"dtype {mask.dtype}; a mask of zeros and ones becomes boolean by .astype(bool)"
@@ -330,7 +321,7 @@ def scaled_dot_product_attention(
            [2.]])
     """
     query, key, value = lift(query), lift(key), lift(value)
-    _arguments.check_floating(_SELF, query=query, key=key, value=value)
+    check_floating(_SELF, query=query, key=key, value=value)
     if attn_mask is not None and is_causal:
         raise ValueError(
             f"{_SELF} takes attn_mask or is_causal=True, not both; put the causal part into the mask: "

@@ -10,7 +10,8 @@ from gradmgr import _xp, errors
 from gradmgr._op import zeros
 from gradmgr._parameter import Parameter
 from gradmgr._tensor import raw
-from gradmgr.nn import _arguments, init
+from gradmgr.nn import init
+from gradmgr.nn._arguments import check_floating, generator, length
 from gradmgr.nn._attention import attend, check_mask_dtype, drop_factors
 from gradmgr.nn._layers import Linear
 from gradmgr.nn._linear import linear
@@ -77,17 +78,17 @@ class MultiheadAttention(Module):
         rng: np.random.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.embed_dim = _positive(embed_dim, "embed_dim")
-        self.num_heads = _positive(num_heads, "num_heads")
+        self.embed_dim = length(embed_dim, "embed_dim", _SELF, 1)
+        self.num_heads = length(num_heads, "num_heads", _SELF, 1)
         if self.embed_dim % self.num_heads:
             raise ValueError(f"{_SELF}: num_heads={num_heads} must divide embed_dim={embed_dim}, and does not")
         if not 0 <= dropout <= 1:
             raise ValueError(f"{_SELF}: dropout must be a probability, from 0 to 1; found {dropout!r}")
-        self.kdim = self.embed_dim if kdim is None else _positive(kdim, "kdim")
-        self.vdim = self.embed_dim if vdim is None else _positive(vdim, "vdim")
+        self.kdim = self.embed_dim if kdim is None else length(kdim, "kdim", _SELF, 1)
+        self.vdim = self.embed_dim if vdim is None else length(vdim, "vdim", _SELF, 1)
         self.dropout, self.batch_first, self.add_zero_attn = float(dropout), bool(batch_first), bool(add_zero_attn)
         self.head_dim = self.embed_dim // self.num_heads
-        self.rng = _arguments.generator(rng, _SELF)
+        self.rng = generator(rng, _SELF)
         self._make_parameters(bool(bias), bool(add_bias_kv), device, dtype)
 
     def _make_parameters(self, bias: bool, add_bias_kv: bool, device: str | None, dtype: Any) -> None:
@@ -177,7 +178,7 @@ class MultiheadAttention(Module):
         query = lift(query)
         key = query if same_key else lift(key)
         value = key if same_value else lift(value)
-        _arguments.check_floating(_SELF, query=query, key=key, value=value)
+        check_floating(_SELF, query=query, key=key, value=value)
         found = f"found query {query.shape}, key {key.shape}, value {value.shape}"
         if query.ndim not in (2, 3) or not query.ndim == key.ndim == value.ndim:
             layout = "(batch, length, features)" if self.batch_first else "(length, batch, features)"
@@ -270,10 +271,3 @@ def _check_mask(mask: Any, name: str, *shapes: tuple[int, ...]) -> None:
     if mask.shape not in shapes:
         expected = " or ".join(map(str, shapes))
         raise errors.ShapeError(f"{_SELF}: {name} must have shape {expected}; found {mask.shape}")
-
-
-def _positive(value: Any, name: str) -> int:
-    number = _arguments.integer(value, name, _SELF)
-    if number <= 0:
-        raise ValueError(f"{_SELF}: {name} must be positive; found {value!r}")
-    return number

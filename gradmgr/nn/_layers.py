@@ -1,4 +1,4 @@
-"""Layers with parameters: affine maps, convolutions, normalisation, tables.
+"""Layers with parameters: affine maps, convolutions, tables.
 
 Parameters are float32 unless `dtype` says otherwise, as torch's are, though NumPy's data are float64 by default. They
 are drawn from `rng`, a numpy.random.Generator, from the distributions that torch draws them from; one Generator given
@@ -8,7 +8,7 @@ to all layers decides a model by one seed.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -18,7 +18,7 @@ from gradmgr import errors
 from gradmgr._modes import no_grad
 from gradmgr._parameter import Parameter
 from gradmgr.nn import functional, init
-from gradmgr.nn._arguments import check_word, integer, pair, single
+from gradmgr.nn._arguments import check_word, integer, length, pair, single
 from gradmgr.nn._module import Module
 from gradmgr.ops.edit import pad
 
@@ -34,18 +34,6 @@ def blank(shape: tuple[int, ...], dtype: Any, device: str | None) -> Parameter:
 def constant(shape: tuple[int, ...], value: float, dtype: Any, device: str | None) -> Parameter:
     """Return a Parameter filled with one value."""
     return init.constant_(blank(shape, dtype, device), value)
-
-
-def length(value: Any, name: str, asked: str) -> int:
-    """Return how many there are of something.
-
-    Raises:
-        ValueError: fewer than none.
-    """
-    count = integer(value, name, asked)
-    if count < 0:
-        raise ValueError(f"{asked}: {name} must not be negative; found {count}")
-    return count
 
 
 def draw_by_fan_in(weight: Parameter, bias: Parameter | None, rng: Rng) -> None:
@@ -194,7 +182,39 @@ class _Convolution(Module):
         return ", ".join(parts)
 
 
-class Conv1d(_Convolution):
+class _Forward(_Convolution):
+    """Conv1d and Conv2d, which differ in how many axes a window has."""
+
+    _as_tuple: Callable[[Any, str, str], tuple[int, ...]]
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: str | None = None,
+        dtype: Any = None,
+        *,
+        rng: Rng = None,
+    ) -> None:
+        asked, given = type(self).__name__, {"kernel_size": kernel_size, "stride": stride, "dilation": dilation}
+        window = {name: self._as_tuple(value, name, asked) for name, value in given.items()}
+        super().__init__((in_channels, out_channels), window, groups, bias, padding_mode, (dtype, device))
+        self.padding = self._padding(padding, self._as_tuple)
+        self.reset_parameters(rng=rng)
+
+    def extra_repr(self) -> str:
+        """Show sizes."""
+        return self._shown(self.padding)
+
+
+class Conv1d(_Forward):
     """Convolution, as cross-correlation, of (N, C_in, L) or (C_in, L) with windows over the last axis.
 
     Args:
@@ -214,39 +234,15 @@ class Conv1d(_Convolution):
     Parameters: weight (C_out, C_in / groups, kernel_size), bias (C_out,).
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Size,
-        stride: Size = 1,
-        padding: Size | str = 0,
-        dilation: Size = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
-        device: str | None = None,
-        dtype: Any = None,
-        *,
-        rng: Rng = None,
-    ) -> None:
-        given = {"kernel_size": kernel_size, "stride": stride, "dilation": dilation}
-        window: dict[str, tuple[int, ...]] = {name: single(value, name, "Conv1d") for name, value in given.items()}
-        super().__init__((in_channels, out_channels), window, groups, bias, padding_mode, (dtype, device))
-        self.padding = self._padding(padding, single)
-        self.reset_parameters(rng=rng)
+    _as_tuple = staticmethod(single)
 
     def forward(self, x: Any) -> Any:
         """(N, C_in, L) to (N, C_out, L')."""
         x, padding = self._padded(x, self.padding)
         return functional.conv1d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
-    def extra_repr(self) -> str:
-        """Show sizes."""
-        return self._shown(self.padding)
 
-
-class Conv2d(_Convolution):
+class Conv2d(_Forward):
     """Convolution, as cross-correlation, of (N, C_in, H, W) or (C_in, H, W) with windows over the last two axes.
 
     Args:
@@ -272,39 +268,62 @@ class Conv2d(_Convolution):
     (2, 4, 8, 8)
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Size,
-        stride: Size = 1,
-        padding: Size | str = 0,
-        dilation: Size = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
-        device: str | None = None,
-        dtype: Any = None,
-        *,
-        rng: Rng = None,
-    ) -> None:
-        given = {"kernel_size": kernel_size, "stride": stride, "dilation": dilation}
-        window: dict[str, tuple[int, ...]] = {name: pair(value, name, "Conv2d") for name, value in given.items()}
-        super().__init__((in_channels, out_channels), window, groups, bias, padding_mode, (dtype, device))
-        self.padding = self._padding(padding, pair)
-        self.reset_parameters(rng=rng)
+    _as_tuple = staticmethod(pair)
 
     def forward(self, x: Any) -> Any:
         """(N, C_in, H, W) to (N, C_out, H', W')."""
         x, padding = self._padded(x, self.padding)
         return functional.conv2d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
+
+class _Transposed(_Convolution):
+    """ConvTranspose1d and ConvTranspose2d, which differ in how many axes a window has."""
+
+    _as_tuple: Callable[[Any, str, str], tuple[int, ...]]
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size = 0,
+        output_padding: Size = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Size = 1,
+        padding_mode: str = "zeros",
+        device: str | None = None,
+        dtype: Any = None,
+        *,
+        rng: Rng = None,
+    ) -> None:
+        asked, target = type(self).__name__, (dtype, device)
+        given = {"kernel_size": kernel_size, "stride": stride, "dilation": dilation}
+        window: dict[str, tuple[int, ...]] = {name: self._as_tuple(value, name, asked) for name, value in given.items()}
+        super().__init__((in_channels, out_channels), window, groups, bias, padding_mode, target, transposed=True)
+        self.padding = self._as_tuple(padding, "padding", asked)
+        self.output_padding = self._as_tuple(output_padding, "output_padding", asked)
+        self.reset_parameters(rng=rng)
+
     def extra_repr(self) -> str:
         """Show sizes."""
-        return self._shown(self.padding)
+        return self._shown(self.padding, self.output_padding)
 
 
-class ConvTranspose2d(_Convolution):
+class ConvTranspose1d(_Transposed):
+    """The transpose of Conv1d; arguments and parameters are those of ConvTranspose2d, of one axis."""
+
+    _as_tuple = staticmethod(single)
+
+    def forward(self, x: Any) -> Any:
+        """(N, C_in, L) to (N, C_out, L')."""
+        return functional.conv_transpose1d(
+            x, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
+        )
+
+
+class ConvTranspose2d(_Transposed):
     """The transpose of Conv2d, as a linear map from its result's shape to its argument's.
 
     Args:
@@ -325,40 +344,13 @@ class ConvTranspose2d(_Convolution):
     Parameters: weight (C_in, C_out / groups, *kernel_size), bias (C_out,).
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Size,
-        stride: Size = 1,
-        padding: Size = 0,
-        output_padding: Size = 0,
-        groups: int = 1,
-        bias: bool = True,
-        dilation: Size = 1,
-        padding_mode: str = "zeros",
-        device: str | None = None,
-        dtype: Any = None,
-        *,
-        rng: Rng = None,
-    ) -> None:
-        asked, target = "ConvTranspose2d", (dtype, device)
-        given = {"kernel_size": kernel_size, "stride": stride, "dilation": dilation}
-        window: dict[str, tuple[int, ...]] = {name: pair(value, name, asked) for name, value in given.items()}
-        super().__init__((in_channels, out_channels), window, groups, bias, padding_mode, target, transposed=True)
-        self.padding = pair(padding, "padding", asked)
-        self.output_padding = pair(output_padding, "output_padding", asked)
-        self.reset_parameters(rng=rng)
+    _as_tuple = staticmethod(pair)
 
     def forward(self, x: Any) -> Any:
         """(N, C_in, H, W) to (N, C_out, H', W')."""
         return functional.conv_transpose2d(
             x, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
         )
-
-    def extra_repr(self) -> str:
-        """Show sizes."""
-        return self._shown(self.padding, self.output_padding)
 
 
 # ---------------------------------------------------------------- tables

@@ -11,12 +11,11 @@ from gradmgr import _batched, _xp, errors
 from gradmgr._custom import custom
 from gradmgr._elementwise import conj_of
 from gradmgr._index import add_at, normalized
-from gradmgr._inplace import as_type
 from gradmgr._op import Function
 from gradmgr._op import linear as declare_linear
 from gradmgr._tensor import Tensor, raw, wrap
-from gradmgr.nn._arguments import check_inexact, integer, is_half
-from gradmgr.ops.convert import lift
+from gradmgr.nn._arguments import check_inexact, integer
+from gradmgr.ops.convert import lift, widened
 from gradmgr.ops.products import matmul
 from gradmgr.ops.shape import reshape
 
@@ -30,11 +29,6 @@ def _in_rows(x: Any) -> Any:
     return x if x.ndim == 2 else reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
 
 
-def _wide(a: Any) -> Any:
-    """Return halves as float32: a sum of many would lose digits or overflow, and BLAS has no loop for them."""
-    return as_type(a, np.float32) if is_half(a.dtype) else a
-
-
 def _linear_kernel(x: Any, weight: Any, bias: Any) -> Any:
     of_w, dtype = weight.shape, x.dtype
     if len(of_w) != 2 or x.shape[-1:] != of_w[1:] or (bias is not None and bias.shape != of_w[:1]):
@@ -43,7 +37,7 @@ def _linear_kernel(x: Any, weight: Any, bias: Any) -> Any:
         check_inexact("nn.linear", input=x, weight=weight, bias=bias)  # bfloat16 is of another kind
     if weight.dtype != dtype or (bias is not None and bias.dtype != dtype):
         dtype = np.result_type(dtype, weight.dtype, *(() if bias is None else (bias.dtype,)))
-    y = _wide(_in_rows(x)) @ _wide(weight).T
+    y = widened(_in_rows(x)) @ widened(weight).T
     if bias is not None:
         y = y + bias
     y = y if y.dtype == dtype else y.astype(dtype)
@@ -58,12 +52,12 @@ def _misfit(x: Shape, weight: Shape, bias: Shape | None) -> errors.ShapeError:
 
 
 def _weight_vjp(g: Any, x: Any) -> Any:
-    return _wide(_in_rows(g)).T @ _wide(_in_rows(conj_of(x)))
+    return widened(_in_rows(g)).T @ widened(_in_rows(conj_of(x)))
 
 
 def _bias_vjp(g: Any) -> Any:
     """Sum over rows, as a product with ones: BLAS takes half the time of numpy.add.reduce."""
-    rows = _wide(_in_rows(g))
+    rows = widened(_in_rows(g))
     return matmul.door(_xp.namespace(raw(rows)).ones(rows.shape[0], rows.dtype), rows)
 
 
@@ -143,7 +137,7 @@ def _sum_of_rows(g: Any, places: Any, rows: int) -> Any:
 def _collect_kernel(g: Any, places: Any, rows: int, padding: int | None, by_count: bool) -> Any:
     """Return the gradient of a table of which rows were read: the adjoint of `_read_kernel`."""
     dtype = g.dtype
-    table = _sum_of_rows(_wide(g), places, rows)
+    table = _sum_of_rows(widened(g), places, rows)
     if by_count:
         table = table / _counts(places, rows).astype(table.dtype)[:, None]
     if padding is not None:
@@ -153,7 +147,11 @@ def _collect_kernel(g: Any, places: Any, rows: int, padding: int | None, by_coun
 
 def _counts(places: Any, rows: int) -> Any:
     """Return how often each row is read, 1 where that is never."""
-    counts = np.bincount(places.reshape(-1), minlength=rows)
+    if _xp.root(places) is np or _batched.is_batched(places):
+        counts = np.bincount(places.reshape(-1), minlength=rows)
+    else:  # CuPy's would make wait for the GPU
+        counts = _xp.namespace(places).zeros(rows, np.int64)
+        add_at(counts, places.reshape(-1), np.ones_like(places.reshape(-1), dtype=np.int64))
     return np.maximum(counts, 1)
 
 
@@ -199,7 +197,7 @@ def embedding(
     On the CPU the gradient is the same at every run; a GPU adds in an order of its own.
 
     Args:
-        input: integers of any shape, each a row of the table.
+        input: integers of any shape, each a row of the table; NumPy's are moved to a table on a GPU.
         weight: the table, (rows, columns).
         padding_idx: a row that is taken for a constant: it gets no gradient; negative ones count from the end.
         max_norm: not here: a function of gradmgr does not write to its argument. Scale the rows after the step
@@ -241,7 +239,7 @@ def embedding(
         if not -rows <= padding < rows:
             raise errors.LabelError(f"embedding: padding_idx {padding} is no row of a table of {rows}")
         padding %= rows
-    places = _places(input, rows, "embedding", f"a table of {rows} rows")
+    places = _xp.beside(_places(input, rows, "embedding", f"a table of {rows} rows"), raw(table), "embedding")
     if isinstance(input, Tensor) and not isinstance(table, Tensor):
         table = wrap(table)
     return _embedding(table, places, padding, bool(scale_grad_by_freq))
@@ -255,8 +253,8 @@ def _places(given: Any, count: int | None, asked: str, of: str) -> Any:
             f"{asked} takes indices of an integer dtype; found {places.dtype}; convert them with .astype(numpy.int64)"
         )
     seen = _batched.innermost(places)
-    if seen.size and (int(seen.min()) < 0 or (count is not None and int(seen.max()) >= count)):
-        bad = seen < 0 if count is None else (seen < 0) | (seen >= count)
+    if seen.size and _is_any_outside(seen, count):
+        bad = _outside(seen, count)
         first = int(bad.reshape(-1).argmax())
         at = tuple(int(k) for k in np.unravel_index(first, seen.shape))
         within = "not negative" if count is None else f"at least 0 and less than {count}"
@@ -266,6 +264,17 @@ def _places(given: Any, count: int | None, asked: str, of: str) -> Any:
     if places.dtype.kind == "u":
         places = places.astype(np.int64)
     return places if isinstance(given, Tensor) else normalized(places)
+
+
+def _is_any_outside(places: Any, count: int | None) -> bool:
+    """Tell whether an index is none of so many; of a GPU's by one look, as it makes wait for each."""
+    if places.__class__ is np.ndarray:
+        return int(places.min()) < 0 or (count is not None and int(places.max()) >= count)
+    return bool(_outside(places, count).any())
+
+
+def _outside(places: Any, count: int | None) -> Any:
+    return places < 0 if count is None else (places < 0) | (places >= count)
 
 
 def one_hot(tensor: Any, num_classes: int = -1) -> Any:

@@ -17,21 +17,20 @@ from gradmgr._inplace import as_type
 from gradmgr._op import Function, linear, zeros
 from gradmgr._tensor import raw
 from gradmgr.nn._activation import log_softmax
-from gradmgr.nn._arguments import (
-    check_floating,
-    check_reduction,
-    check_word,
-    integer,
+from gradmgr.nn._arguments import check_floating, check_reduction, check_word, integer, reduced
+from gradmgr.ops import arithmetic, special
+from gradmgr.ops.arithmetic import choose, plain_zeros
+from gradmgr.ops.convert import (
+    cast_to,
     is_floating,
     is_half,
+    lift,
     narrowed,
-    reduced,
+    together,
+    untracked,
     wide_dtype,
     widened,
 )
-from gradmgr.ops import arithmetic, special
-from gradmgr.ops.arithmetic import choose, plain_zeros
-from gradmgr.ops.convert import cast_to, lift, together, untracked
 from gradmgr.ops.reduce import sum
 from gradmgr.ops.shape import expand_dims, squeeze
 
@@ -104,6 +103,12 @@ def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     Raises:
         ShapeError: the shapes differ. (torch warns and broadcasts, which is nearly always a mistake.)
         DtypeError: one of them is complex, or the input not floating.
+        ValueError: an unknown reduction.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import mse_loss
+    >>> float(mse_loss(np.array([1.0, 2.0]), np.array([1.0, 4.0])))
+    2.0
     """
     check_reduction(reduction, "mse_loss")
     x, y = _alike("mse_loss", input, target)
@@ -212,7 +217,12 @@ def binary_cross_entropy_with_logits(
         pos_weight: the factor p, which broadcasts to the input's shape.
 
     Raises:
-        ShapeError, DtypeError: as of `mse_loss`; a weight does not broadcast.
+        ShapeError, DtypeError, ValueError: as of `mse_loss`; a weight does not broadcast.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import binary_cross_entropy_with_logits
+    >>> binary_cross_entropy_with_logits(np.array([0.0, -1000.0]), np.array([1.0, 0.0]), reduction="none").round(4)
+    array([0.6931, 0.    ])
     """
     asked = "binary_cross_entropy_with_logits"
     check_reduction(reduction, asked)
@@ -359,7 +369,7 @@ def _cross_entropy_kernel(x: Any, labels: _Labels) -> tuple[Any, Any, Any]:
     if valid is not None:
         top = np.where(valid, top, wide.type(0))
     with np.errstate(all="ignore"):
-        work = np.subtract(x, top, out=_xp.namespace(x).empty(x.shape, wide))
+        work = np.subtract(x, top, out=_xp.namespace_of(x, top).empty(x.shape, wide))
         picked = _pick_kernel(work, labels)
         np.exp(work, out=work)
         log_total = np.log(_xp.sum_over(work, (axis,), True))
@@ -448,8 +458,9 @@ def _read_labels(asked: str, input: Any, axis: int, target: Any, weight: Any, ig
             f"{asked} of an input of shape {input.shape} takes labels of shape {rows}; found target of shape "
             f"{target.shape}"
         )
-    _check_library(asked, input, target, weight)
-    ignored = _check_labels(asked, innermost(target), classes, ignore_index)
+    _check_library(asked, input, weight)
+    given, target = innermost(target), _xp.beside(target, raw(input), asked)
+    ignored = _check_labels(asked, given, classes, ignore_index)  # on the host, if that is where they come from
     valid = None if not ignored else target != ignore_index
     # A copy, since the user may read the next batch into `target` before the derivative is taken.
     places = target.copy() if valid is None else np.where(valid, target, target.dtype.type(0))
@@ -473,13 +484,14 @@ def _check_labels(asked: str, target: Any, classes: int, ignore_index: int) -> b
     outside = target >= classes
     if target.dtype.kind == "i":
         outside |= target < 0
-    any_ignored = False
+    some = 0
     if np.iinfo(target.dtype).min <= ignore_index <= np.iinfo(target.dtype).max:
         ignored = target == ignore_index
-        any_ignored = bool(ignored.any())
         outside &= ~ignored
-    if not bool(outside.any()):
-        return any_ignored
+        some = ignored.any()
+    found = int(some + 2 * outside.any())  # one look at both, as a GPU makes wait for each
+    if found < 2:
+        return bool(found)
     flat = int(outside.ravel().argmax())
     position = tuple([int(k) for k in np.unravel_index(flat, target.shape)])
     where = f" at {position if len(position) != 1 else position[0]}" if position else ""
@@ -518,7 +530,8 @@ def nll_loss(input: Any, target: Any, weight: Any = None, ignore_index: int = -1
     Raises:
         DtypeError: labels that are not integers, an input that is not floating.
         ShapeError: shapes that do not fit.
-        LabelError: a label is no class. (On a GPU, looking at them waits for what has been started there.)
+        LabelError: a label is no class. (On a GPU, looking at them waits for what has been started there; NumPy labels
+            beside scores on a GPU are looked at before they are moved there.)
     """
     asked = "nll_loss"
     check_reduction(reduction, asked)
@@ -558,6 +571,11 @@ def cross_entropy(
         ShapeError: shapes that do not fit.
         LabelError: a label is no class. (On a GPU, looking at them waits for what has been started there.)
         ValueError: a smoothing outside of [0, 1], an unknown reduction, an ignore_index beside probabilities.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import cross_entropy
+    >>> cross_entropy(np.log(np.array([[1.0, 3.0], [2.0, 2.0]])), np.array([0, 1]), reduction="none").round(4).tolist()
+    [1.3863, 0.6931]
     """
     asked = "cross_entropy"
     check_reduction(reduction, asked)

@@ -11,8 +11,8 @@ from gradmgr import errors
 from gradmgr._parameter import Parameter
 from gradmgr._tensor import Tensor, tensor
 from gradmgr.nn import functional, init
-from gradmgr.nn._arguments import integer
-from gradmgr.nn._layers import constant, length, lengths
+from gradmgr.nn._arguments import integer, length
+from gradmgr.nn._layers import constant, lengths
 from gradmgr.nn._module import Module
 
 

@@ -19,9 +19,9 @@ from gradmgr._inplace import as_type
 from gradmgr._op import Function, zeros
 from gradmgr._recorder import rebind
 from gradmgr._tensor import Tensor, raw, wrap
-from gradmgr.nn._arguments import check_floating, check_inexact, integer, is_half
-from gradmgr.ops.arithmetic import maximum
-from gradmgr.ops.convert import lift
+from gradmgr.nn._arguments import check_floating, check_inexact, integer
+from gradmgr.ops.arithmetic import maximum, sum_of
+from gradmgr.ops.convert import lift, wide_dtype, widened
 from gradmgr.ops.linalg import norm
 from gradmgr.ops.products import einsum
 
@@ -41,11 +41,6 @@ class Layout:
         self.count = max(by_statistic[0] * by_statistic[2], 1)  # of values behind each statistic
         self.of_weight = (by_weight[1], 1) if per_channel else (by_weight[2],)
         self.letter = "q" if per_channel else "s"  # the axis of the weight
-
-
-def _wide(a: Any) -> Any:
-    """Return halves as float32, in which sums neither overflow nor lose what is small."""
-    return as_type(a, np.float32) if is_half(a.dtype) else a
 
 
 def _total(a: Any, over: str = "q") -> Any:
@@ -85,7 +80,7 @@ def _common(*arrays: Any) -> Any:
 def _entered(x: Any, weight: Any, bias: Any, layout: Layout) -> tuple[Any, Any]:
     """Return x as it is computed with, by its statistics, and the dtype of the result."""
     dtype = _common(x, weight, bias)
-    inner = np.float32 if is_half(dtype) else dtype
+    inner = wide_dtype(dtype)
     return (x if x.dtype == inner else x.astype(inner)).reshape(layout.by_statistic), dtype
 
 
@@ -171,53 +166,45 @@ def _through(h: Any, a: Any, rstd: Any, layout: Layout, centred: bool) -> tuple[
 def _hat(gy: Any, ga: Any, weight: Any, layout: Layout) -> Any:
     """Return the cotangent of the values normalised, from those of the result and of them."""
     if gy is None:
-        return None if ga is None else _wide(ga)
-    h = _seen(_wide(gy), layout.by_weight)
-    h = h if weight is None else h * _seen(_wide(weight), layout.of_weight)
+        return None if ga is None else widened(ga)
+    h = _seen(widened(gy), layout.by_weight)
+    h = h if weight is None else h * _seen(widened(weight), layout.of_weight)
     h = _seen(h, layout.by_statistic)
-    return h if ga is None else h + _wide(ga)
-
-
-def _sum_of(*parts: Any) -> Any:
-    given = [part for part in parts if part is not None]
-    total = given[0] if given else None
-    for part in given[1:]:
-        total = total + part
-    return total
+    return h if ga is None else h + widened(ga)
 
 
 def _x_vjp(g: Any, weight: Any, a: Any, rstd: Any, shape: Shape, layout: Layout, centred: bool) -> Any:
-    h, a = _hat(g[0], g[1], weight, layout), _wide(a)
+    h, a = _hat(g[0], g[1], weight, layout), widened(a)
     by_values = None if h is None else _through(h, a, rstd, layout, centred)[0]
     by_rstd = None if g[2] is None else a * _column(_share(-(g[2] * rstd * rstd), layout))
-    dx = _sum_of(by_values, by_rstd)
+    dx = sum_of(by_values, by_rstd)
     return None if dx is None else _seen(dx, shape)
 
 
 def _weight_vjp(g: Any, a: Any, shape: Shape, layout: Layout) -> Any:
     if g[0] is None:
         return None
-    dw = _dot(_seen(_wide(g[0]), layout.by_weight), _seen(_wide(a), layout.by_weight), layout.letter)
+    dw = _dot(_seen(widened(g[0]), layout.by_weight), _seen(widened(a), layout.by_weight), layout.letter)
     return _seen(dw, shape)
 
 
 def _bias_vjp(g: Any, shape: Shape, layout: Layout) -> Any:
-    return None if g[0] is None else _seen(_total(_seen(_wide(g[0]), layout.by_weight), layout.letter), shape)
+    return None if g[0] is None else _seen(_total(_seen(widened(g[0]), layout.by_weight), layout.letter), shape)
 
 
 def _x_jvp(t: Any, weight: Any, y: Any, a: Any, rstd: Any, layout: Layout, centred: bool) -> list[Any]:
-    t, wide = _seen(_wide(t), layout.by_statistic), _wide(a)
+    t, wide = _seen(widened(t), layout.by_statistic), widened(a)
     ta, slope = _through(t, wide, rstd, layout, centred)
     return [_weighted(ta, weight, y, layout), ta, -(slope * rstd * rstd)]
 
 
 def _weighted(ta: Any, weight: Any, y: Any, layout: Layout) -> Any:
-    ty = ta if weight is None else _seen(ta, layout.by_weight) * _seen(_wide(weight), layout.of_weight)
+    ty = ta if weight is None else _seen(ta, layout.by_weight) * _seen(widened(weight), layout.of_weight)
     return _seen(ty, y.shape)
 
 
 def _weight_jvp(t: Any, y: Any, a: Any, rstd: Any, layout: Layout) -> list[Any]:
-    ty = _seen(_wide(a), layout.by_weight) * _seen(_wide(t), layout.of_weight)
+    ty = _seen(widened(a), layout.by_weight) * _seen(widened(t), layout.of_weight)
     return [_seen(ty, y.shape), *_still(a, rstd)]
 
 
@@ -256,24 +243,24 @@ _rms_norm: Function = _declared("nn.rms_norm")
 
 def _batch_sums(g: Any, a: Any, layout: Layout) -> Any:
     """The two sums that all three rules need; that of products twice, for the weight and for the values."""
-    gy = None if g[0] is None else _seen(_wide(g[0]), layout.by_statistic)
-    return None if gy is None else (gy, _total(gy), _dot(gy, _wide(a)))
+    gy = None if g[0] is None else _seen(widened(g[0]), layout.by_statistic)
+    return None if gy is None else (gy, _total(gy), _dot(gy, widened(a)))
 
 
 def _batch_x_vjp(g: Any, weight: Any, a: Any, rstd: Any, shape: Shape, layout: Layout, shared: Any) -> Any:
     """As `_x_vjp`; the weight, one number for each statistic, goes with 1/std."""
-    a, by_result = _wide(a), None
+    a, by_result = widened(a), None
     if shared is not None:
         gy, level, slope = shared
-        scale = rstd if weight is None else rstd * _wide(weight)
+        scale = rstd if weight is None else rstd * widened(weight)
         by_result = _tilted(gy, a, scale, _share(level, layout), _share(slope, layout))
-    by_values = None if g[1] is None else _through(_wide(g[1]), a, rstd, layout, True)[0]
-    slope = _sum_of(
+    by_values = None if g[1] is None else _through(widened(g[1]), a, rstd, layout, True)[0]
+    slope = sum_of(
         None if g[2] is None else -(g[2] * rstd * rstd),
         None if g[4] is None else 2 * (g[4] / rstd),
     )
     by_spread = None if slope is None else a * _column(_share(slope, layout))
-    dx = _sum_of(by_result, by_values, by_spread)
+    dx = sum_of(by_result, by_values, by_spread)
     if g[3] is not None:
         by_mean = broadcast_to(_column(_share(g[3], layout)), layout.by_statistic)
         dx = by_mean if dx is None else dx + by_mean
@@ -281,7 +268,7 @@ def _batch_x_vjp(g: Any, weight: Any, a: Any, rstd: Any, shape: Shape, layout: L
 
 
 def _batch_x_jvp(t: Any, weight: Any, y: Any, a: Any, rstd: Any, layout: Layout) -> list[Any]:
-    t, wide = _seen(_wide(t), layout.by_statistic), _wide(a)
+    t, wide = _seen(widened(t), layout.by_statistic), widened(a)
     ta, slope = _through(t, wide, rstd, layout, True)
     return [_weighted(ta, weight, y, layout), ta, -(slope * rstd * rstd), _share(_total(t), layout), 2 * slope / rstd]
 
@@ -314,12 +301,12 @@ def _given_kernel(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, layout: 
 
 
 def _given_values(x: Any, mean: Any, rstd: Any, layout: Layout) -> Any:
-    return (_seen(_wide(x), layout.by_statistic) - mean[:, None]) * rstd[:, None]
+    return (_seen(widened(x), layout.by_statistic) - mean[:, None]) * rstd[:, None]
 
 
 def _given_scaled(g: Any, weight: Any, rstd: Any, layout: Layout) -> Any:
-    scale = rstd if weight is None else _wide(weight) * rstd
-    return _seen(_seen(_wide(g), layout.by_statistic) * _column(scale), g.shape)
+    scale = rstd if weight is None else widened(weight) * rstd
+    return _seen(_seen(widened(g), layout.by_statistic) * _column(scale), g.shape)
 
 
 # With mean and 1/std that are given, constants.
@@ -329,14 +316,14 @@ _batch_norm_given: Function = custom(
     vjp={
         "x": _given_scaled,
         "weight": lambda g, x, mean, rstd, layout: _dot(
-            _seen(_wide(g), layout.by_statistic), _given_values(x, mean, rstd, layout)
+            _seen(widened(g), layout.by_statistic), _given_values(x, mean, rstd, layout)
         ),
-        "bias": lambda g, layout: _total(_seen(_wide(g), layout.by_statistic)),
+        "bias": lambda g, layout: _total(_seen(widened(g), layout.by_statistic)),
     },
     jvp={
         "x": lambda t, weight, rstd, layout: _given_scaled(t, weight, rstd, layout),
         "weight": lambda t, x, mean, rstd, layout: _seen(
-            _given_values(x, mean, rstd, layout) * _column(_wide(t)), x.shape
+            _given_values(x, mean, rstd, layout) * _column(widened(t)), x.shape
         ),
         "bias": lambda t, x, layout: _seen(broadcast_to(_column(t), layout.by_statistic), x.shape),
     },
@@ -394,6 +381,8 @@ def batch_norm(
     named = {"running_mean": running[0], "running_var": running[1]}
     _check_channels("batch_norm", x.shape, weight=weight, bias=bias, **named)
     check_floating("batch_norm", **named)
+    if any(stat is not None and _xp.root(raw(stat)) is not _xp.root(raw(x)) for stat in running):
+        raise _xp.mixed("batch_norm")
     form = (n, channels, math.prod(x.shape[2:]))
     layout = Layout(form, form, per_channel=True)
     if not training:
@@ -428,7 +417,7 @@ def _by_running(x: Any, weight: Any, bias: Any, running: list[Any], layout: Layo
             "training=True to normalise by the batch"
         )
     dtype = _common(x, weight, bias)
-    mean, var = (raw(stat).astype(np.float32 if is_half(dtype) else dtype) for stat in running)
+    mean, var = (raw(stat).astype(wide_dtype(dtype)) for stat in running)
     rstd = 1 / np.sqrt(var + var.dtype.type(eps))
     return _batch_norm_given(x, weight, bias, mean, rstd, layout)
 
@@ -610,6 +599,6 @@ def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> A
     """
     x = lift(input)
     check_inexact("normalize", input=x)
-    wide = _wide(x)
+    wide = widened(x)
     y = wide / maximum.door(norm(wide, p, integer(dim, "dim", "normalize"), True), eps)
     return y if y.dtype == x.dtype else as_type(y, x.dtype)

@@ -69,6 +69,7 @@ class Dropout(Module):
 
     Args:
         p: the probability, from 0 to 1.
+        inplace: there for torch's sake; must be False.
         rng: a Generator to draw from, kept as `rng`; by default one with fresh entropy. `gradmgr.checkpoint` finds
             it there and draws the same mask again.
 
@@ -82,8 +83,9 @@ class Dropout(Module):
     ([0.0, 2.0], array([1., 1.]))
     """
 
-    def __init__(self, p: float = 0.5, *, rng: Rng = None) -> None:
+    def __init__(self, p: float = 0.5, inplace: bool = False, *, rng: Rng = None) -> None:
         super().__init__()
+        _check_inplace(inplace, "Dropout")
         if not 0 <= p <= 1:
             raise ValueError(f"Dropout: p must be from 0 to 1; found {p}")
         self.p = p
@@ -101,17 +103,8 @@ class Dropout(Module):
 # ---------------------------------------------------------------- pooling
 
 
-class MaxPool2d(Module):
-    """The largest of each window over the last two axes of (N, C, H, W) or (C, H, W).
-
-    Args:
-        kernel_size: height and width of the window; one number is both, here and below.
-        stride: steps of the window; by default its size.
-        padding: how much of -inf to add on each side.
-        dilation: distances between the elements of the window.
-        return_indices: whether to give, too, where in H x W each was found.
-        ceil_mode: whether windows may reach over the end.
-    """
+class _MaxPool(Module):
+    """What MaxPool1d and MaxPool2d have in common: all but the function."""
 
     def __init__(
         self,
@@ -130,17 +123,9 @@ class MaxPool2d(Module):
         self.return_indices = return_indices
         self.ceil_mode = ceil_mode
 
-    def forward(self, x: Any) -> Any:
-        """(N, C, H, W) to (N, C, H', W')."""
-        return functional.max_pool2d(
-            x,
-            self.kernel_size,
-            self.stride,
-            self.padding,
-            self.dilation,
-            ceil_mode=self.ceil_mode,
-            return_indices=self.return_indices,
-        )
+    def _windows(self) -> dict[str, Any]:
+        names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
+        return {name: getattr(self, name) for name in names}
 
     def extra_repr(self) -> str:
         """Show settings."""
@@ -148,6 +133,60 @@ class MaxPool2d(Module):
             f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, "
             f"dilation={self.dilation}, ceil_mode={self.ceil_mode}"
         )
+
+
+class MaxPool1d(_MaxPool):
+    """The largest of each window over the last axis of (N, C, L) or (C, L); arguments as of MaxPool2d."""
+
+    def forward(self, x: Any) -> Any:
+        """(N, C, L) to (N, C, L')."""
+        return functional.max_pool1d(x, **self._windows())
+
+
+class MaxPool2d(_MaxPool):
+    """The largest of each window over the last two axes of (N, C, H, W) or (C, H, W).
+
+    Args:
+        kernel_size: height and width of the window; one number is both, here and below.
+        stride: steps of the window; by default its size.
+        padding: how much of -inf to add on each side.
+        dilation: distances between the elements of the window.
+        return_indices: whether to give, too, where in H x W each was found.
+        ceil_mode: whether windows may reach over the end.
+    """
+
+    def forward(self, x: Any) -> Any:
+        """(N, C, H, W) to (N, C, H', W')."""
+        return functional.max_pool2d(x, **self._windows())
+
+
+class AvgPool1d(Module):
+    """The mean of each window over the last axis of (N, C, L) or (C, L); arguments as of AvgPool2d."""
+
+    def __init__(
+        self,
+        kernel_size: Size,
+        stride: Size | None = None,
+        padding: Size = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+    ) -> None:
+        super().__init__()
+        self.kernel_size = kernel_size
+        self.stride = kernel_size if stride is None else stride
+        self.padding = padding
+        self.ceil_mode = ceil_mode
+        self.count_include_pad = count_include_pad
+
+    def forward(self, x: Any) -> Any:
+        """(N, C, L) to (N, C, L')."""
+        return functional.avg_pool1d(
+            x, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad
+        )
+
+    def extra_repr(self) -> str:
+        """Show settings."""
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
 class AvgPool2d(Module):
@@ -196,11 +235,44 @@ class AvgPool2d(Module):
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
+class AdaptiveAvgPool2d(Module):
+    """The means of so many windows as are asked for, over the last two axes of (N, C, H, W) or (C, H, W).
+
+    Args:
+        output_size: rows and columns of windows; one number is both, None in a pair keeps the argument's.
+    """
+
+    def __init__(self, output_size: Any) -> None:
+        super().__init__()
+        self.output_size = output_size
+
+    def forward(self, x: Any) -> Any:
+        """(N, C, H, W) to (N, C, *output_size)."""
+        return functional.adaptive_avg_pool2d(x, self.output_size)
+
+    def extra_repr(self) -> str:
+        """Show settings."""
+        return f"output_size={self.output_size}"
+
+
 # ---------------------------------------------------------------- activations
 
 
+def _check_inplace(inplace: bool, module: str) -> None:
+    """Torch's programs say it often, and some rely on what it does to the argument, so it is not ignored."""
+    if inplace:
+        raise ValueError(
+            f"{module}: inplace=True is not there, as no layer writes to what it is given; leave it out, and use what "
+            "the layer returns"
+        )
+
+
 class ReLU(Module):
-    """max(x, 0)."""
+    """max(x, 0). `inplace` is there for torch's sake, and must be False, here and below."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        _check_inplace(inplace, "ReLU")
 
     def forward(self, x: Any) -> Any:
         """Any shape to the same."""
@@ -210,8 +282,9 @@ class ReLU(Module):
 class LeakyReLU(Module):
     """x where it is positive, negative_slope * x elsewhere."""
 
-    def __init__(self, negative_slope: float = 0.01) -> None:
+    def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
         super().__init__()
+        _check_inplace(inplace, "LeakyReLU")
         self.negative_slope = negative_slope
 
     def forward(self, x: Any) -> Any:
@@ -226,8 +299,9 @@ class LeakyReLU(Module):
 class ELU(Module):
     """x where it is positive, alpha * (exp(x) - 1) elsewhere. Clevert et al., 2015."""
 
-    def __init__(self, alpha: float = 1.0) -> None:
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
+        _check_inplace(inplace, "ELU")
         self.alpha = alpha
 
     def forward(self, x: Any) -> Any:
@@ -258,6 +332,10 @@ class GELU(Module):
 
 class SiLU(Module):
     """x times the logistic function of x."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        _check_inplace(inplace, "SiLU")
 
     def forward(self, x: Any) -> Any:
         """Any shape to the same."""
@@ -375,6 +453,37 @@ class HuberLoss(_Loss):
         return functional.huber_loss(x, target, reduction=self.reduction, delta=self.delta)
 
 
+class SmoothL1Loss(_Loss):
+    """Half the squares of differences over beta up to beta, beyond it |difference| - beta / 2."""
+
+    def __init__(self, reduction: str = "mean", beta: float = 1.0) -> None:
+        super().__init__(reduction)
+        self.beta = beta
+
+    def forward(self, x: Any, target: Any) -> Any:
+        """Two of one shape to a number."""
+        return functional.smooth_l1_loss(x, target, reduction=self.reduction, beta=self.beta)
+
+
+class KLDivLoss(Module):
+    """target * (log(target) - x), where x holds logarithms, and target too with log_target.
+
+    Args:
+        reduction: "mean" over all elements, "batchmean" over the first axis alone, "sum", or "none": each.
+        log_target: whether targets are logarithms, too.
+    """
+
+    def __init__(self, reduction: str = "mean", log_target: bool = False) -> None:
+        super().__init__()
+        check_word(reduction, ("none", "mean", "sum", "batchmean"), "reduction", "KLDivLoss")
+        self.reduction = reduction
+        self.log_target = log_target
+
+    def forward(self, x: Any, target: Any) -> Any:
+        """Two of one shape to a number."""
+        return functional.kl_div(x, target, reduction=self.reduction, log_target=self.log_target)
+
+
 class NLLLoss(_Loss):
     """Minus the log-probability of each label.
 
@@ -430,6 +539,25 @@ class CrossEntropyLoss(_Loss):
             reduction=self.reduction,
             label_smoothing=self.label_smoothing,
         )
+
+
+class BCELoss(_Loss):
+    """Minus the log-probability of yes and no, from probabilities; BCEWithLogitsLoss loses less.
+
+    Args:
+        weight: of each element, broadcast; a buffer.
+        reduction: the mean, "sum", or "none": each.
+    """
+
+    weight: Tensor | None
+
+    def __init__(self, weight: Any = None, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.register_buffer("weight", weight)
+
+    def forward(self, x: Any, target: Any) -> Any:
+        """Two arrays of probabilities of one shape to a number."""
+        return functional.binary_cross_entropy(x, target, self.weight, reduction=self.reduction)
 
 
 class BCEWithLogitsLoss(_Loss):

@@ -19,7 +19,9 @@ from gradmgr._op import Function, linear
 from gradmgr._tensor import Tensor, raw, wrap
 from gradmgr.nn._arguments import check_floating, integer
 from gradmgr.nn._windows import Geometry, Layout, as_given, as_planes, geometry_of, new, sizes, working
-from gradmgr.ops.convert import lift
+from gradmgr.ops.convert import lift, narrowed, widened
+from gradmgr.ops.join import stack
+from gradmgr.ops.reduce import mean
 
 # ---------------------------------------------------------------- blocks of planes
 
@@ -472,3 +474,42 @@ def avg_pool2d(
     if divisor == 0:
         raise ValueError("avg_pool2d: divisor_override must not be 0")
     return _mean_pooled(2, x, geometry, divisor, count_include_pad)
+
+
+def _evenly(x: Any, axis: int, parts: int) -> Any:
+    """Average an axis over windows that cover it evenly, each from the floor of its begin to the ceiling of its end."""
+    length, free = x.shape[axis], (slice(None),) * (x.ndim + axis)
+    windows = [slice(k * length // parts, -(-(k + 1) * length // parts)) for k in range(parts)]
+    return stack([mean(x[(*free, window)], axis=axis) for window in windows], axis=axis)
+
+
+def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any:
+    """Return the means of so many windows as are asked for, spread evenly. Halves are summed in float32.
+
+    Where the numbers of windows divide those of rows and columns, this is avg_pool2d; else neighbours overlap.
+
+    Args:
+        input: (batch, channels, height, width), or without the batch; the batch may be empty.
+        output_size: rows and columns of windows, an integer or a pair; None in a pair keeps the input's number.
+
+    Returns:
+        (batch, channels, *output_size), in the input's dtype.
+
+    Raises:
+        ShapeError: axes or sizes do not fit.
+        TypeError: a size is no integer; the dtype is not real floating (DtypeError).
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import adaptive_avg_pool2d
+    >>> adaptive_avg_pool2d(np.array([[[1.0, 2.0], [4.0, 5.0]]]), (1, None)).tolist()
+    [[[2.5, 3.5]]]
+    """
+    x = lift(input)
+    _windows("adaptive_avg_pool2d", 2, x, 1, None, 0, 1, False)  # which checks the input
+    height, width = x.shape[-2:]
+    if isinstance(output_size, (tuple, list)) and len(output_size) == 2:
+        output_size = tuple([n if m is None else m for m, n in zip(output_size, (height, width), strict=True)])
+    rows, columns = sizes(output_size, 1, 2, "output_size", "adaptive_avg_pool2d")
+    if height % rows == 0 and width % columns == 0:
+        return avg_pool2d(x, (height // rows, width // columns))
+    return narrowed(_evenly(_evenly(widened(x), -2, rows), -1, columns), x.dtype)

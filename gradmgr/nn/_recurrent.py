@@ -16,9 +16,9 @@ from gradmgr._batched import is_batched
 from gradmgr._custom import several
 from gradmgr._op import Function, zeros
 from gradmgr._tensor import Tensor
-from gradmgr.nn import _arguments
+from gradmgr.nn._arguments import check_floating
 from gradmgr.nn._attention import differing, is_bare
-from gradmgr.ops.convert import cast_to, lift
+from gradmgr.ops.convert import cast_to, lift, wide_dtype
 from gradmgr.ops.join import concatenate, stack
 from gradmgr.ops.reduce import sum
 
@@ -321,7 +321,7 @@ def gru_step(x: Any, h: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> Any:
 
 def _fit_together(asked: str, gates: int, states: dict[str, Any], weights: dict[str, Any], input: Any) -> None:
     """Check that shapes fit each other, and that all are floating."""
-    _arguments.check_floating(asked, input=input, **states, **weights)
+    check_floating(asked, input=input, **states, **weights)
     h = states["h"]
     if input.ndim not in (1, 2):
         raise errors.ShapeError(
@@ -369,7 +369,7 @@ def _are_ready(gates: int, input: Any, states: tuple[Any, ...], w_ih: Any, w_hh:
 def in_one_dtype(values: list[Any]) -> tuple[list[Any], Any]:
     """Cast to the common dtype, in which results are to be, but halves to float32, which is computed in."""
     dtype = np.result_type(*[v.dtype for v in values if v is not None])
-    inner = _xp.F4 if _arguments.is_half(dtype) else dtype
+    inner = wide_dtype(dtype)
     return [None if v is None else cast_to(v, inner) for v in values], dtype
 
 

@@ -7,25 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _xp, errors
+from gradmgr import errors
 from gradmgr._op import zeros
 from gradmgr._parameter import Parameter
-from gradmgr.nn import _arguments, init
+from gradmgr.nn import init
+from gradmgr.nn._arguments import check_floating, generator, length
 from gradmgr.nn._dropout import dropout
 from gradmgr.nn._linear import linear
 from gradmgr.nn._module import Module
 from gradmgr.nn._recurrent import gru_cell, lstm_cell, lstm_step
 from gradmgr.nn._sequences import gru_over, lstm_over
-from gradmgr.ops.convert import cast_to, lift
+from gradmgr.ops.convert import cast_to, lift, wide_dtype
 from gradmgr.ops.join import concatenate, stack
 from gradmgr.ops.shape import expand_dims, swapaxes
-
-
-def _positive(value: Any, name: str, asked: str, least: int = 1) -> int:
-    number = _arguments.integer(value, name, asked)
-    if number < least:
-        raise ValueError(f"{asked}: {name} must be at least {least}; found {value!r}")
-    return number
 
 
 def _uniform(shape: tuple[int, ...], hidden: int, device: str | None, dtype: Any, rng: Any) -> Parameter:
@@ -58,10 +52,10 @@ class _Cell(Module):
     ) -> None:
         super().__init__()
         asked = type(self).__name__
-        self.input_size = _positive(input_size, "input_size", asked)
-        self.hidden_size = hidden = _positive(hidden_size, "hidden_size", asked)
+        self.input_size = length(input_size, "input_size", asked, 1)
+        self.hidden_size = hidden = length(hidden_size, "hidden_size", asked, 1)
         self.bias = bool(bias)
-        rng, rows = _arguments.generator(rng, asked), self._gates * hidden
+        rng, rows = generator(rng, asked), self._gates * hidden
         self.weight_ih = _uniform((rows, self.input_size), hidden, device, dtype, rng)
         self.weight_hh = _uniform((rows, hidden), hidden, device, dtype, rng)
         for name in ("bias_ih", "bias_hh"):
@@ -157,10 +151,10 @@ class _Recurrent(Module):
     ) -> None:
         super().__init__()
         asked = type(self).__name__
-        self.input_size = _positive(input_size, "input_size", asked)
-        self.hidden_size = _positive(hidden_size, "hidden_size", asked)
-        self.num_layers = _positive(num_layers, "num_layers", asked)
-        self.proj_size = _positive(proj_size, "proj_size", asked, 0)
+        self.input_size = length(input_size, "input_size", asked, 1)
+        self.hidden_size = length(hidden_size, "hidden_size", asked, 1)
+        self.num_layers = length(num_layers, "num_layers", asked, 1)
+        self.proj_size = length(proj_size, "proj_size", asked)
         if self.proj_size >= self.hidden_size:
             raise ValueError(f"{asked}: proj_size={proj_size} must be smaller than hidden_size={hidden_size}")
         if not 0 <= dropout <= 1:
@@ -173,7 +167,7 @@ class _Recurrent(Module):
             )
         self.bias, self.batch_first, self.bidirectional = bool(bias), bool(batch_first), bool(bidirectional)
         self.dropout = float(dropout)
-        self.rng = _arguments.generator(rng, asked)
+        self.rng = generator(rng, asked)
         self._make_parameters(device, dtype)
 
     @property
@@ -236,7 +230,7 @@ class _Recurrent(Module):
         weight_hr = getattr(self, "weight_hr" + suffix) if self.proj_size else None
         result = x.dtype
         dtype = np.result_type(result, weights[0].dtype)
-        inner = _xp.F4 if _arguments.is_half(dtype) else dtype
+        inner = wide_dtype(dtype)
         x, *rest = (None if t is None else cast_to(t, inner) for t in (x, *weights, *biases, weight_hr, *states))
         w_ih, w_hh, b_ih, b_hh, w_hr, *states = rest
         output, last = self._over(x, states, w_ih, w_hh, b_ih, b_hh, w_hr, backwards)
@@ -250,7 +244,7 @@ class _Recurrent(Module):
 
     def _checked(self, x: Any) -> Any:
         asked = type(self).__name__
-        _arguments.check_floating(asked, input=x)
+        check_floating(asked, input=x)
         layout = "(batch, length, features)" if self.batch_first else "(length, batch, features)"
         if x.ndim not in (2, 3):
             raise errors.ShapeError(f"{asked} takes an input {layout}, or (length, features); found {x.shape}")
@@ -274,7 +268,7 @@ class _Recurrent(Module):
                     f"{type(self).__name__}: {name} must have shape {expected}: layers and directions, "
                     f"{'batch, ' if of_batch else ''}features; found {state.shape}"
                 )
-            _arguments.check_floating(type(self).__name__, **{name: state})
+            check_floating(type(self).__name__, **{name: state})
             states.append(state if of_batch else expand_dims(state, 1))
         return states
 

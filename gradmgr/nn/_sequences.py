@@ -26,6 +26,7 @@ from gradmgr.nn._recurrent import (
     lstm_push_c,
     total_over_batch,
 )
+from gradmgr.ops.arithmetic import sum_of
 from gradmgr.ops.convert import cast_to
 from gradmgr.ops.join import concatenate, stack
 
@@ -53,18 +54,10 @@ def _collected(steps: list[Any], backwards: bool) -> list[Any]:
     return [stack(parts) if tracked else np.stack(parts) for parts in results]
 
 
-def _sum_of(*parts: Any) -> Any:
-    """Return the sum of those that are not None; None if all are."""
-    there = [part for part in parts if part is not None]
-    total = there[0] if there else None
-    for part in there[1:]:
-        total = total + part
-    return total
-
-
 def _sum_of_results(*parts: Any) -> Any:
+    """Return the sums, result by result, of those tuples that are not None."""
     there = [part for part in parts if part is not None]
-    return tuple([_sum_of(*results) for results in zip(*there, strict=True)])
+    return tuple([sum_of(*results) for results in zip(*there, strict=True)])
 
 
 def _at(g: Any, k: int) -> list[Any]:
@@ -94,7 +87,7 @@ def _lstm_run_back(g: Any, c: Any, w_hh: Any, cells: Any, gates: Any, backwards:
     of_h, of_c, rows = None, None, []
     for k in _order(gates.shape[0], not backwards):
         at = _at(g, k)
-        at[:2] = _sum_of(at[0], of_h), _sum_of(at[1], of_c)
+        at[:2] = sum_of(at[0], of_h), sum_of(at[1], of_c)
         row, of_c, _ = lstm_back(at, _before(cells, c, k, backwards), None, None, gates[k])
         of_h, of_c = row @ w_hh, of_c * gates[k][1]
         rows.append((row,))
@@ -106,7 +99,7 @@ def _lstm_run_push(states: Any, backwards: bool, part: Any = None, h: Any = None
     first_h, first_c, w_hh, outputs, cells, gates = states
     steps = []
     for k in _order(gates.shape[0], backwards):
-        row = _sum_of(
+        row = sum_of(
             None if part is None else part[k],
             None if h is None else h @ w_hh.T,
             None if w is None else _before(outputs, first_h, k, backwards) @ w.T,
@@ -164,7 +157,7 @@ def _gru_run_back(g: Any, h: Any, w_hh: Any, outputs: Any, gates: Any, backwards
     of_h, rows = None, []
     for k in _order(gates.shape[0], not backwards):
         at = _at(g, k)
-        at[0] = _sum_of(at[0], of_h)
+        at[0] = sum_of(at[0], of_h)
         row = gru_back(at, _before(outputs, h, k, backwards), None, None, gates[k])
         of_h = gru_h_gradient(at, w_hh, gates[k], row)
         rows.append(row[:2])

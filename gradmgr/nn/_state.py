@@ -31,7 +31,12 @@ def read_target(args: tuple[Any, ...], device: Any, dtype: Any) -> tuple[str | N
         _xp.device_index(device)
     if dtype is None:
         return device, None
-    dtype = np.dtype(dtype)
+    try:
+        dtype = np.dtype(dtype)
+    except TypeError as error:
+        raise TypeError(
+            f"to(): {dtype!r} is neither a device, 'cpu' or 'cuda:0', nor a dtype, such as 'float64'"
+        ) from error
     if not _xp.is_differentiable(dtype):
         raise errors.DtypeError(f"to(dtype={dtype}): parameters need a dtype that can carry gradients, as float32")
     return device, dtype

@@ -13,7 +13,7 @@ from gradmgr._modes import no_grad
 from gradmgr._randomness import sources_in
 from gradmgr._spill import spelled
 from gradmgr._tensor import Tensor, wrap
-from gradmgr.nn._arguments import integer
+from gradmgr.nn._arguments import length
 from gradmgr.nn._container import PlainFunction
 from gradmgr.nn._functional_call import Stage
 from gradmgr.nn._module import MODULE, Module
@@ -51,9 +51,7 @@ def summary(model: Module, *inputs: Any, depth: int | None = None, **keywords: A
     """
     if not isinstance(model, Module):
         raise TypeError(f"summary takes a Module; found {type(model).__name__}")
-    levels = None if depth is None else integer(depth, "depth", "summary")
-    if levels is not None and levels < 0:
-        raise ValueError(f"summary: depth must not be negative; found {depth}")
+    levels = None if depth is None else length(depth, "depth", "summary")
     called = bool(inputs or keywords)
     results = _results(model, inputs, keywords) if called else {}
     rows: list[tuple[str, ...]] = [("layer", "type", "output", "parameters")]

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradmgr import _batched, _xp, errors
-from gradmgr.nn._arguments import is_half, pair, single
+from gradmgr.nn._arguments import pair, single
+from gradmgr.ops.convert import is_half
 from gradmgr.ops.shape import reshape
 
 

@@ -44,10 +44,11 @@ from gradmgr.nn._loss import (
     smooth_l1_loss,
 )
 from gradmgr.nn._normalization import batch_norm, group_norm, layer_norm, normalize, rms_norm
-from gradmgr.nn._pooling import avg_pool1d, avg_pool2d, max_pool1d, max_pool2d
+from gradmgr.nn._pooling import adaptive_avg_pool2d, avg_pool1d, avg_pool2d, max_pool1d, max_pool2d
 from gradmgr.nn._recurrent import gru_cell, lstm_cell
 
 __all__ = [
+    "adaptive_avg_pool2d",
     "avg_pool1d",
     "avg_pool2d",
     "batch_norm",

@@ -26,7 +26,7 @@ import numpy as np
 from gradmgr import _xp, errors
 from gradmgr._modes import no_grad
 from gradmgr._tensor import Tensor, describe
-from gradmgr.nn._arguments import check_floating, check_word, generator, integer
+from gradmgr.nn._arguments import check_floating, check_word, generator, integer, number
 
 __all__ = [
     "calculate_gain",
@@ -75,7 +75,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """
     check_word(nonlinearity, _GAINS, "nonlinearity", "calculate_gain")
     if nonlinearity == "leaky_relu":
-        slope = 0.01 if param is None else _number(param, "param", "calculate_gain")
+        slope = 0.01 if param is None else number(param, "param", "calculate_gain")
         return math.sqrt(2 / (1 + slope**2))
     return {"relu": math.sqrt(2), "tanh": 5 / 3, "selu": 3 / 4}.get(nonlinearity, 1.0)
 
@@ -136,7 +136,7 @@ def uniform_(tensor: T, a: float = 0.0, b: float = 1.0, *, rng: Rng = None) -> T
     Raises:
         ValueError: b is less than a, or one of them not finite.
     """
-    a, b = _number(a, "a", "uniform_"), _number(b, "b", "uniform_")
+    a, b = number(a, "a", "uniform_"), number(b, "b", "uniform_")
     if not (a <= b and math.isfinite(b - a)):
         raise ValueError(f"uniform_ needs finite a <= b; found a={a}, b={b}")
     return _drawn(tensor, "uniform_", rng, lambda rng, shape: rng.uniform(a, b, shape))
@@ -148,7 +148,7 @@ def normal_(tensor: T, mean: float = 0.0, std: float = 1.0, *, rng: Rng = None) 
     Raises:
         ValueError: std is negative.
     """
-    mean, std = _number(mean, "mean", "normal_"), _spread(std, "normal_")
+    mean, std = number(mean, "mean", "normal_"), _spread(std, "normal_")
     return _drawn(tensor, "normal_", rng, lambda rng, shape: rng.normal(mean, std, shape))
 
 
@@ -163,8 +163,8 @@ def trunc_normal_(
     Raises:
         ValueError: std is not positive, or a is not less than b.
     """
-    mean, std = _number(mean, "mean", "trunc_normal_"), _spread(std, "trunc_normal_")
-    a, b = _number(a, "a", "trunc_normal_"), _number(b, "b", "trunc_normal_")
+    mean, std = number(mean, "mean", "trunc_normal_"), _spread(std, "trunc_normal_")
+    a, b = number(a, "a", "trunc_normal_"), number(b, "b", "trunc_normal_")
     if not (a < b and std > 0):
         raise ValueError(f"trunc_normal_ needs a < b and std > 0; found a={a}, b={b}, std={std}")
     low, high = (a - mean) / std, (b - mean) / std
@@ -255,7 +255,7 @@ def orthogonal_(tensor: T, gain: float = 1, *, rng: Rng = None) -> T:
         ShapeError: the tensor has fewer than 2 axes.
     """
     _check_tensor(tensor, "orthogonal_")
-    gain = _number(gain, "gain", "orthogonal_")
+    gain = number(gain, "gain", "orthogonal_")
     if tensor.ndim < 2:
         raise errors.ShapeError(f"orthogonal_ needs 2 axes or more; found {describe(tensor)}")
 
@@ -282,7 +282,7 @@ def sparse_(tensor: T, sparsity: float, std: float = 0.01, *, rng: Rng = None) -
         ValueError: sparsity is not from 0 to 1, or std negative.
     """
     _check_axes(tensor, (2,), "sparse_")
-    sparsity, std = _number(sparsity, "sparsity", "sparse_"), _spread(std, "sparse_")
+    sparsity, std = number(sparsity, "sparsity", "sparse_"), _spread(std, "sparse_")
     if not 0 <= sparsity <= 1:
         raise ValueError(f"sparse_: sparsity must be from 0 to 1; found {sparsity}")
 
@@ -320,7 +320,7 @@ def _filled(tensor: T, asked: str, make: Callable[[tuple[int, ...]], Any]) -> T:
 
 def _xavier(tensor: Tensor, gain: float, asked: str) -> float:
     fan_in, fan_out = _fans(tensor, asked)
-    return _number(gain, "gain", asked) * math.sqrt(2 / max(fan_in + fan_out, 1))
+    return number(gain, "gain", asked) * math.sqrt(2 / max(fan_in + fan_out, 1))
 
 
 def _kaiming(tensor: Tensor, a: float, mode: str, nonlinearity: str, asked: str) -> float:
@@ -353,15 +353,8 @@ def _check_axes(tensor: Any, known: tuple[int, ...], asked: str) -> None:
         raise errors.ShapeError(f"{asked} needs a tensor of {says} axes; found {describe(tensor)}")
 
 
-def _number(value: Any, name: str, asked: str) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{asked}: {name} must be a number; found {value!r}") from None
-
-
 def _spread(std: Any, asked: str) -> float:
-    spread = _number(std, "std", asked)
+    spread = number(std, "std", asked)
     if not spread >= 0:
         raise ValueError(f"{asked}: std must not be negative; found {spread}")
     return spread

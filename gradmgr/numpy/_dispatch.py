@@ -77,16 +77,18 @@ _CALL_BACK = frozenset(("apply_along_axis", "apply_over_axes", "fromfunction", "
 
 
 def _name_the_errors(door: ModuleType, numpys: ModuleType | None, made: dict[Any, Any]) -> None:
-    """Let the errors of every function of a door begin with its name."""
+    """Let the errors of every function of a door begin with its name, and pickles look for it in the door."""
     for name, function in vars(door).items():
-        # What a template makes is one frame, and stays it; what wraps a function of NumPy's names it itself.
         ours = isinstance(function, FunctionType) and function.__module__.startswith("gradmgr.")
-        apart = getattr(function, "__module__", "") == "gradmgr._elementwise" or hasattr(function, "__wrapped__")
-        if ours and not apart and not name.startswith("_") and name not in _CALL_BACK:
-            if function not in made:
-                made[function] = _naming(function, function.__name__, getattr(numpys, name, None))
-                made[function].__module__ = door.__name__
-            setattr(door, name, made[function])
+        if not ours or name.startswith("_") or name in _CALL_BACK:
+            continue
+        if function not in made:
+            # What a template makes is one frame, and stays it; what wraps a function of NumPy's names it itself.
+            apart = function.__globals__["__name__"] == "gradmgr._elementwise" or hasattr(function, "__wrapped__")
+            theirs = getattr(numpys, name, None)
+            made[function] = function if apart else _naming(function, function.__name__, theirs)
+            made[function].__module__ = door.__name__
+        setattr(door, name, made[function])
 
 
 def _name_the_methods_errors() -> None:

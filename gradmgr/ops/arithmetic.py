@@ -39,6 +39,15 @@ def _where_kernel(x: Any, y: Any, condition: Any) -> Any:
     return np.where(condition, x, y)
 
 
+def sum_of(*parts: Any) -> Any:
+    """Return the sum of those that are not None; None if all are."""
+    there = [part for part in parts if part is not None]
+    total = there[0] if there else None
+    for part in there[1:]:
+        total = total + part
+    return total
+
+
 def plain_zeros(g: Any) -> Any:
     """Zeros of the shape and dtype of g, a plain array: a constant for every recorder."""
     a = raw(g)
@@ -92,7 +101,7 @@ def _power_x(g: Any, x: Any, y: Any) -> Any:
             return g * (x + x)
         return g * (y * x ** (y - 1)) if y else g * 0
     zero, y = raw(y) == 0, _as_precise(y, g)
-    if not zero.any():
+    if not _xp.may_hold(zero):
         return g * (y * x ** (y - 1))
     with np.errstate(all="ignore"):
         steep = zero & ~np.isfinite(1 / raw(x))  # 0 times inf; elsewhere the slope in y, 1 / x, is that of the product
@@ -202,7 +211,7 @@ arctanh = elementwise("arctanh", np.arctanh, lambda g, x: g / ((1 - x) * (1 + x)
 def _over_or_zero(value: Any, divisor: Any) -> Any:
     """Return value / divisor, and 0 where the divisor is 0, in every derivative, too."""
     zero = raw(divisor) == 0
-    return choose(zero, 0.0, value) / choose(zero, 1.0, divisor) if zero.any() else value / divisor
+    return choose(zero, 0.0, value) / choose(zero, 1.0, divisor) if _xp.may_hold(zero) else value / divisor
 
 
 def _over_square(g: Any, value: Any, length: Any) -> Any:
@@ -494,7 +503,7 @@ def _where_ahead(g: Any, x: Any, y: Any) -> Any:
     """Return g where x > y, half of it at a tie. A choice, not a product: g may be infinite where it is dropped."""
     a, b = raw(x), raw(y)
     won, tied = choose(a > b, g, 0.0), a == b
-    return choose(tied, g / 2, won) if tied.any() else won
+    return choose(tied, g / 2, won) if _xp.may_hold(tied) else won
 
 
 def _where_first(g: Any, x: Any, y: Any, ahead: Any, behind: Any) -> Any:

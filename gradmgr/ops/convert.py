@@ -66,6 +66,34 @@ def cast_to(a: Any, dtype: Any) -> Any:
     return a if dtype is None or a.dtype == np.dtype(dtype) else as_type(a, dtype)
 
 
+def is_floating(dtype: Any) -> bool:
+    """Tell whether a dtype is of real floating-point numbers, bfloat16 among them."""
+    return bool(dtype.kind == "f" or dtype.name == "bfloat16")
+
+
+def is_half(dtype: Any) -> bool:
+    """Tell whether a dtype is floating and of two bytes: what is computed in float32 inside."""
+    return is_floating(dtype) and bool(dtype.itemsize <= 2)
+
+
+def wide_dtype(dtype: Any) -> Any:
+    """Return float32 for halves, each other dtype as it is."""
+    return np.dtype(np.float32) if is_half(dtype) else dtype
+
+
+def widened(x: Any) -> Any:
+    """Return halves in float32, all else as it is."""
+    return as_type(x, np.float32) if is_half(x.dtype) else x
+
+
+def narrowed(x: Any, dtype: Any) -> Any:
+    """Return what was computed of halves in float32 in their dtype, where it may overflow, quietly."""
+    if not is_half(dtype):
+        return x
+    with np.errstate(over="ignore"):
+        return as_type(x, dtype)
+
+
 def constant_of(value: Any, dtype: Any) -> Any:
     """Return a number as a NumPy scalar of this dtype."""
     return np.asarray(value).astype(dtype)[()]

@@ -66,12 +66,12 @@ def _fits(shape: tuple[int, ...], target: tuple[int, ...], name: str) -> None:
 
 
 def _gather(a: Any, index: Any, axis: int) -> Any:
-    return a.take(index, axis)
+    return _batched.read(a, _on_axis(axis, index)) if _batched.differs(index) else a.take(index, axis)
 
 
 def _add_up(g: Any, index: Any, length: int, axis: int) -> Any:
     """Add up what was read from each position; on NumPy, one write, and one reduceat for the repeats."""
-    xp = _xp.namespace(g)
+    xp = _xp.namespace_of(g, index)
     z = xp.zeros((*g.shape[:axis], length, *g.shape[axis + 1 :]), g.dtype)
     if xp is not np:
         add_at(z, _on_axis(axis, index), g)
@@ -194,7 +194,8 @@ def put_along_axis(arr: Any, indices: Any, values: Any, axis: int | None) -> Non
 
 def _inside(places: Any, count: int, name: str) -> Any:
     """Return flat positions counted from the start."""
-    if places.size and (int(places.min()) < -count or int(places.max()) >= count):
+    seen = _batched.innermost(places)
+    if seen.size and (int(seen.min()) < -count or int(seen.max()) >= count):
         raise IndexError(f"{name}: an index is out of bounds for axis 0 with size {count}")
     return places % count if count else places
 

@@ -863,7 +863,7 @@ def _length_kernel(x: Any, axes: tuple[int, ...]) -> Any:
 def _direction(x: Any, out: Any) -> Any:
     """Return x / |x|; 0 at 0, in the derivative, too."""
     zero = raw(out) == 0
-    return x * choose(zero, 0.0, 1.0 / choose(zero, 1.0, out)) if zero.any() else x / out
+    return x * choose(zero, 0.0, 1.0 / choose(zero, 1.0, out)) if _xp.may_hold(zero) else x / out
 
 
 _length = custom(
@@ -883,7 +883,7 @@ def _power_length_kernel(x: Any, p: float, axes: tuple[int, ...]) -> Any:
 def _power_length_slope(x: Any, out: Any, p: float) -> Any:
     """Return (x / |x|)^(p - 1); 0 where the norm or, for p < 1, where x is 0, which is between its two slopes there."""
     at_0 = (raw(x) == 0) | (raw(out) == 0) if p < 1 else raw(out) == 0
-    if not at_0.any():
+    if not _xp.may_hold(at_0):
         return power.door(x / out, p - 1)
     return choose(at_0, 0.0, power.door(choose(at_0, 1.0, x) / choose(raw(out) == 0, 1.0, out), p - 1))
 

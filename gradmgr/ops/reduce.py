@@ -123,7 +123,7 @@ def _std_slope(x: Any, out: Any, axes: Axes, correction: float) -> Any:
     """(x - mean) / (n std); 0 where all values are equal, in the derivative, too."""
     centred, spread = _centred(x, axes), _spread(out, x.shape, axes)
     equal = raw(spread) == 0
-    if equal.any():
+    if _xp.may_hold(equal):
         centred, spread = choose(equal, 0.0, centred), choose(equal, 1.0, spread)
     return centred / spread * _number_for(x, 1 / np.float64(_degrees(x, axes, correction)))
 

@@ -1,6 +1,6 @@
 """Special functions under scipy.special's names and definitions; numpy.i0.
 
-What models need (expit, softmax, xlogy and kin) is computed by NumPy expressions of our own, in the
+What models need (expit, xlogy and kin) is computed by NumPy expressions of our own, in the
 dtypes of SciPy's loops; what is truly special by SciPy's functions where SciPy is installed, and by
 those of cupyx on a GPU. A derivative whose textbook form would take the difference of nearly equal
 numbers goes through a family of functions instead, each the derivative of the one before; the
@@ -27,11 +27,10 @@ from gradmgr._tensor import Tensor, raw, wrap
 from gradmgr.ops import arithmetic
 from gradmgr.ops.arithmetic import absolute, choose, exp, log, sign
 from gradmgr.ops.convert import lift, untracked
-from gradmgr.ops.reduce import axes_of, sum
+from gradmgr.ops.reduce import sum
 from gradmgr.ops.shape import expand_dims
 
 Kernel = Callable[..., Any]
-Axes = tuple[int, ...]
 
 _ROOT_PI = math.sqrt(math.pi)
 _ROOT_2 = math.sqrt(2.0)
@@ -380,60 +379,6 @@ _exprel_slope: Function = custom(
 _exprel = elementwise("exprel", _own("exprel", "df", _exprel_kernel), lambda g, x: g * _exprel_slope(x, 1))
 exprel = _exprel.door
 
-# ---------------------------------------------------------------- softmax
-
-
-def _along(a: Any, axes: Axes) -> Any:
-    return sum(a, axes, keepdims=True) if isinstance(a, Tensor) else _xp.sum_over(a, axes, True)
-
-
-def _softmax_kernel(x: Any, axes: Axes) -> Any:
-    share = np.exp(x - np.max(x, axis=axes, keepdims=True))
-    return share / _xp.sum_over(share, axes, True)
-
-
-def _softmax_rule(g: Any, out: Any, axes: Axes) -> Any:
-    """Return out (g - sum(g out)): the map is symmetric, so that it serves both ways."""
-    part = g * out
-    part -= out * _along(part, axes)
-    return part
-
-
-_softmax = custom(
-    "softmax",
-    _softmax_kernel,
-    vjp={"x": lambda g, out, axes: _softmax_rule(g, conj_of(out), axes)},
-    jvp={"x": lambda t, out, axes: _softmax_rule(t, out, axes)},
-)
-
-
-def _log_softmax_kernel(x: Any, axes: Axes) -> Any:
-    top = np.max(x, axis=axes, keepdims=True)
-    z = x - np.where(np.isfinite(top), top, np.zeros_like(top))
-    with np.errstate(divide="ignore"):  # log(0) where all are -inf
-        return z - np.log(_xp.sum_over(np.exp(z), axes, True))
-
-
-_log_softmax = custom(
-    "log_softmax",
-    _log_softmax_kernel,
-    vjp={"x": lambda g, out, axes: g - conj_of(exp.door(out)) * _along(g, axes)},
-    jvp={"x": lambda t, out, axes: t - _along(t * exp.door(out), axes)},
-)
-
-
-def softmax(x: Any, axis: Any = None) -> Any:
-    """Return exp(x) / sum(exp(x)) along axes, all of them by default; NaN for a row of -inf, as SciPy."""
-    x = lift(x)
-    return _softmax(x, axes_of(axis, x.ndim, "softmax", of_number=True))
-
-
-def log_softmax(x: Any, axis: Any = None) -> Any:
-    """Return log(softmax(x)) without under- or overflow; -inf where x is."""
-    x = lift(x)
-    return _log_softmax(x, axes_of(axis, x.ndim, "log_softmax", of_number=True))
-
-
 # ---------------------------------------------------------------- the error function
 
 
@@ -580,9 +525,8 @@ def _cot_slope(z: Any, n: int) -> Any:
 def _polygamma_kernel(x: Any, n: Any) -> Any:
     if is_complex(x):
         return _complex_polygamma(*_doubled(x)[:1], n).astype(x.dtype)
-    if _batched.is_batched(x):
-        x = np.broadcast_to(x, np.broadcast_shapes(x.shape, np.shape(n)))
-        return _batched.within(_polygamma_kernel, x, n)
+    if _batched.differs(x, n):
+        return _batched.elementwise(_polygamma_kernel, x, n)
     xp = _xp.namespace(x)
     return _library_function("polygamma", (x,))(n if xp is np else xp.asarray(n), x)  # CuPy's asks n for its shape
 
@@ -783,6 +727,9 @@ _numpy_i0 = custom(
 def numpy_i0(x: Any) -> Any:
     """Return the modified Bessel function of order 0 as `numpy.i0`, without SciPy."""
     return _numpy_i0(lift(x))
+
+
+numpy_i0.__name__ = numpy_i0.__qualname__ = "i0"
 
 
 _i1 = elementwise("i1", _scipys("i1"), lambda g, x: g * _i0_slope(x, 2))

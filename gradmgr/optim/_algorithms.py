@@ -301,14 +301,18 @@ def _rms_step(xp: Any, c: Any, p: Array, g: Array, t: Array, buffer: tuple[Array
     xp.subtract(p, t, p)
 
 
-@written()
-def _rmsprop(xp: Any, c: Any, p: Array, g: Array, t: Array, square: Array, *buffer: Array) -> None:
+def _by_mean_square(xp: Any, c: Any, p: Array, g: Array, t: Array, square: Array, *buffer: Array) -> None:
     _mean_square(xp, c, g, t, square)
     xp.sqrt(square, t)
     _rms_step(xp, c, p, g, t, buffer)
 
 
-@written()
+_SQUARED = "s0 = s0 * c4 + c5 * y * y; "
+_rmsprop = written(_SQUARED + "x -= c2 * (y / (sqrt(s0) + c6));")(_by_mean_square)
+_rmsprop_with_momentum = written(_SQUARED + "s1 = s1 * c3 + y / (sqrt(s0) + c6); x -= c2 * s1;")(_by_mean_square)
+
+
+@written()  # in one kernel the difference below would be rounded once, and fall below 0 more often
 def _centered(xp: Any, c: Any, p: Array, g: Array, t: Array, square: Array, mean: Array, *buffer: Array) -> None:
     _mean_square(xp, c, g, t, square)
     xp.subtract(g, mean, t)
@@ -384,7 +388,7 @@ class RMSprop(Optimizer):
     def _plan(self, group: Group, step: int) -> Plan:
         alpha = group["alpha"]
         return Plan(
-            _centered if group["centered"] else _rmsprop,
+            _centered if group["centered"] else _rmsprop_with_momentum if group["momentum"] > 0 else _rmsprop,
             (group["lr"], group["momentum"], alpha, 1 - alpha, group["eps"]),
             decay=group["weight_decay"],
             maximize=group["maximize"],
@@ -465,7 +469,7 @@ class Adagrad(Optimizer):
         return Plan(_adagrad, (rate, group["eps"]), decay=group["weight_decay"], maximize=group["maximize"])
 
 
-@written("W d = s0 + c3 * (y - s0); x -= c2 * ((d > 0) - (d < 0)); s0 += c4 * (y - s0);")
+@written("W d = s0 + c3 * (y - s0); d = d > 0 ? 1 : d; d = d < 0 ? -1 : d; x -= c2 * d; s0 += c4 * (y - s0);")
 def _lion(xp: Any, c: Any, p: Array, g: Array, t: Array, m: Array) -> None:
     xp.multiply(xp.subtract(g, m, t), c[3], t)
     xp.sign(xp.add(t, m, t), t)

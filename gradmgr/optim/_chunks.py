@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from gradmgr import _xp, errors
-from gradmgr._batched import is_batched
+from gradmgr._batched import Batched, is_batched
 from gradmgr._recorder import crowd, current, rebind, recorders
 from gradmgr._tensor import Tensor, describe, wrap
+from gradmgr.ops.convert import wide_dtype
 
 Array = Any
 
@@ -91,9 +92,9 @@ class Plan:
         counts: bool = True,
     ) -> None:
         self.compute, self.source = update
-        self.constants = constants
-        self.decay = decay  # what is added to the gradient of each parameter's value
-        self.shrink = shrink  # what the value is multiplied by before all
+        self.constants = tuple(map(float, constants))  # here, where what is no number changes nothing
+        self.decay = float(decay)  # what is added to the gradient of each parameter's value
+        self.shrink = float(shrink)  # what the value is multiplied by before all
         self.maximize = maximize
         self.counts = counts  # whether the step is counted; else there is no state
 
@@ -118,11 +119,6 @@ class Plan:
         self.compute(xp, constants, p, g, t, *state)
 
 
-def is_low(dtype: np.dtype[Any]) -> bool:
-    """Tell whether a dtype is float16 or bfloat16, which are computed in float32."""
-    return dtype.itemsize == 2
-
-
 def real_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype of the parts of complex numbers; any other is its own."""
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
@@ -139,7 +135,7 @@ def flattened(array: Array) -> Array:
     return row.view(real_of(row.dtype)) if row.dtype.kind == "c" else row
 
 
-def kernel_text(source: str, constants: int, states: int, wide: str) -> tuple[str, str, str]:
+def kernel_text(source: str, constants: int, states: int, wide: str, decays: bool) -> tuple[str, str, str]:
     """Return what CuPy's ElementwiseKernel takes: parameters in and out, and what to do with an element.
 
     Args:
@@ -147,11 +143,12 @@ def kernel_text(source: str, constants: int, states: int, wide: str) -> tuple[st
         constants: how many, the weight decay and the shrinking among them.
         states: how many.
         wide: what to compute in, "float" or "double".
+        decays: whether the parameter is added to its gradient; times 0, what is not finite would spoil that.
     """
     bits = "float32" if wide == "float" else "float64"
     given = ", ".join(["T g", f"{bits} sign", *[f"{bits} c{k}" for k in range(constants)]])
     changed = ", ".join(["T p", *[f"T r{k}" for k in range(states)]])
-    start = [f"{wide} x = ({wide})p * c1;", f"{wide} y = ({wide})g * sign + c0 * x;"]
+    start = [f"{wide} x = ({wide})p * c1;", f"{wide} y = ({wide})g * sign{' + c0 * x' * decays};"]
     start += [f"{wide} s{k} = ({wide})r{k};" for k in range(states)]
     end = ["p = (T)x;", *[f"r{k} = (T)s{k};" for k in range(states)]]
     return given, changed, " ".join([*start, source.replace("W ", f"{wide} "), *end])
@@ -162,20 +159,20 @@ class Scratch:
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, np.dtype[Any]], tuple[Array, ...]] = {}
-        self._kernels: dict[tuple[str, int, str], Any] = {}
+        self._kernels: dict[tuple[Any, ...], Any] = {}
 
-    def kernel(self, xp: Any, source: str, constants: int, states: int, dtype: np.dtype[Any]) -> Any:
+    def kernel(self, xp: Any, plan: Plan, constants: int, states: int, dtype: np.dtype[Any]) -> Any:
         """Return one CuPy kernel for the whole of an update; CuPy compiles it when it is first called."""
         wide = "double" if dtype.itemsize == 8 else "float"
-        key = source, states, wide
+        key = plan.source, states, wide, plan.decay != 0
         if key not in self._kernels:
-            text = kernel_text(source, constants, states, wide)
+            text = kernel_text(plan.source, constants, states, wide, plan.decay != 0)
             self._kernels[key] = xp.ElementwiseKernel(*text, "gradmgr_optim_step")
         return self._kernels[key]
 
     def rows(self, like: Array, dtype: np.dtype[Any], size: int) -> tuple[Array, ...]:
         """Return three rows of at least this size where `like` lives."""
-        dtype = np.dtype(np.float32) if is_low(dtype) else dtype
+        dtype = wide_dtype(dtype)
         key = _xp.device_of(like), dtype
         rows = self._rows.get(key)
         if rows is None or rows[0].size < size:
@@ -189,15 +186,22 @@ def is_packable(p: Tensor) -> bool:
     return size <= (block_of(p.dtype) if _xp.namespace(p._array) is np else _GPU_SMALL)
 
 
+def _check_same_for_all(params: list[Tensor]) -> None:
+    for p in params:
+        if is_batched(p._array):
+            raise errors.BatchedValueError(f"step(): {describe(p)} differs by example of a vmap; step outside of it")
+
+
 class Chunk:
     """Some parameters of a group, their state and their steps."""
 
     __slots__ = (
         *("_alone", "_constants", "_flat", "_packed", "_scratch", "_segments", "_values", "_views"),
-        *("block", "buffers", "device", "dtype", "offsets", "params", "shapes", "steps", "xp"),
+        *("block", "buffers", "device", "dtype", "names", "offsets", "params", "shapes", "steps", "xp"),
     )
 
     def __init__(self, params: list[Tensor], scratch: Scratch) -> None:
+        _check_same_for_all(params)
         like = params[0]._array
         self.params = params
         self.shapes = [p._array.shape for p in params]
@@ -211,6 +215,7 @@ class Chunk:
         self.block = block_of(self.dtype) if self.xp is np else _GPU_BLOCK
         self.steps = [0] * len(params)
         self.buffers: dict[str, Array] = {}  # by name, the state of all in one row of real numbers
+        self.names: tuple[str, ...] = ()  # of those that the algorithm asks for, in its order
         self._constants: list[Array] = []
         self._packed = is_packable(params[0])  # the parameters are views of one buffer
         self._values: tuple[float, ...] = ()
@@ -226,6 +231,7 @@ class Chunk:
         """Tell whether the parameters still have the dtype and device that the chunk was made for."""
         if self._is_home():
             return True
+        _check_same_for_all(self.params)
         return all(p._array.dtype == self.dtype and _xp.device_of(p._array) == self.device for p in self.params)
 
     def gradients(self) -> list[Array]:
@@ -240,7 +246,7 @@ class Chunk:
             grads = [None if p.grad is None else p.grad._array for p in self.params]
             self._check(grads)
             return grads
-        if [g.shape for g in grads] != self.shapes or is_batched(grads[0]):
+        if [g.shape for g in grads] != self.shapes or Batched in map(type, grads):
             self._check(grads)
         return grads
 
@@ -282,6 +288,15 @@ class Chunk:
             row[...] = value
             self.buffers[name] = row
             self._views = []  # the next step lays out everything anew
+
+    def order(self, names: tuple[str, ...]) -> None:
+        """Let the algorithm have these states, in this order, whatever else there is from other options or a file."""
+        if names != self.names:
+            self.names = names
+            self._views = []
+
+    def _states(self) -> list[Array]:
+        return [self.buffers[name] for name in self.names]
 
     def part(self, name: str, k: int) -> Array:
         """Return the state of parameter k, in its shape: a view."""
@@ -342,7 +357,7 @@ class Chunk:
         g, t, u = [row[: high - low] for row in self._rows()]
         into = g.view(self.dtype) if self.dtype.kind == "c" else g
         p = flattened(self._flat)[low:high]
-        return first, last, into, g, t, u, p, [row[low:high] for row in self.buffers.values()]
+        return first, last, into, g, t, u, p, [row[low:high] for row in self._states()]
 
     def _rows(self) -> tuple[Array, ...]:
         real = real_of(self.dtype)
@@ -372,7 +387,7 @@ class Chunk:
         p = flattened(a)
         g = flattened(self.xp.ascontiguousarray(grad))
         _, t, u = [row[: self.block] for row in self._rows()]
-        rows = self.buffers.values()
+        rows = self._states()
         for low in range(0, p.size, self.block):
             part = slice(low, low + self.block)
             if low + self.block > p.size:
@@ -385,7 +400,7 @@ class Chunk:
         if self.xp is np or not plan.source or p.dtype.char not in "efd":
             plan.apply(constants, p, g, t, u, state)
             return
-        kernel = self._scratch.kernel(self.xp, plan.source, len(constants), len(state), p.dtype)
+        kernel = self._scratch.kernel(self.xp, plan, len(constants), len(state), p.dtype)
         kernel(g.astype(p.dtype, copy=False), -1.0 if plan.maximize else 1.0, *constants, p, *state)
 
     def _filled(self, plan: Plan) -> Sequence[Any]:
@@ -397,8 +412,7 @@ class Chunk:
             return self._constants
         self._values = values
         while len(self._constants) < len(values):
-            real = np.dtype(np.float32) if is_low(self.dtype) else real_of(self.dtype)
-            self._constants.append(np.empty((), real))
+            self._constants.append(np.empty((), real_of(wide_dtype(self.dtype))))
         for constant, value in zip(self._constants, values, strict=False):
             constant.fill(value)
         return self._constants

@@ -14,7 +14,8 @@ import numpy as np
 from gradmgr import _xp, errors
 from gradmgr._recorder import crowd, rebind
 from gradmgr._tensor import Tensor, describe, wrap
-from gradmgr.optim._chunks import flattened, is_low, is_packable, real_of
+from gradmgr.ops.convert import is_half, wide_dtype
+from gradmgr.optim._chunks import flattened, is_packable, real_of
 
 Array = Any
 
@@ -32,7 +33,7 @@ class Row:
     def values(self) -> Array:
         """Return all their real numbers in a row: of small or half-precision ones a copy, in float32 at least."""
         dtype = self.grads[0].dtype
-        wide = np.dtype(np.float32) if is_low(dtype) else dtype
+        wide = wide_dtype(dtype)
         arrays = [g._array for g in self.grads]
         if self.is_packed:
             row = self.xp.empty_like(arrays[0], dtype=wide, shape=(sum([a.size for a in arrays]),))
@@ -43,7 +44,7 @@ class Row:
 
     def change(self, operate: Callable[[Array, Array], Any], row: Array = None) -> None:
         """Let `operate(a, out)` make the new numbers: in the row that `values` gave, or in place."""
-        if self.is_packed or is_low(self.grads[0].dtype):
+        if self.is_packed or is_half(self.grads[0].dtype):
             row = self.values() if row is None else row
             operate(row, row)
             self._bind(row)
@@ -92,7 +93,8 @@ def gradients_of(parameters: Any, asked: str) -> list[Tensor]:
     found = []
     for k, p in enumerate(listed):
         if not isinstance(p, Tensor):
-            raise TypeError(f"{asked} takes Tensors; element {k} is {type(p).__name__}")
+            how = "; pass model.parameters()" if hasattr(p, "parameters") else ""
+            raise TypeError(f"{asked} takes Tensors; element {k} is {type(p).__name__}{how}")
         g = p.grad
         if g is not None:
             found.append(g)
@@ -102,12 +104,12 @@ def gradients_of(parameters: Any, asked: str) -> list[Tensor]:
 # ---------------------------------------------------------------- norms
 
 
-def _norm(row: Array, order: float, is_complex: bool, xp: Any) -> float:
-    """Return the norm of the numbers in a row, of complex ones given as two reals each."""
+def _norm(row: Array, order: float, is_complex: bool, xp: Any, square: Any) -> float:
+    """Return the norm of the numbers in a row, of complex ones given as two reals each; `square` is row times row."""
     if row.size == 0:
         return 0.0
     if order == 2:
-        found = sqrt(float(xp.dot(row, row)))
+        found = sqrt(float(square))
         if 1e-15 < found < inf or isnan(found):
             return found
         largest = float(xp.abs(row).max())  # the squares may have left the dtype's range
@@ -142,7 +144,12 @@ def _measured(grads: list[Tensor], norm_type: Any, error_if_nonfinite: bool, ask
         raise ValueError(f"{asked}: norm_type must be above 0, or inf; found {norm_type!r}")
     with np.errstate(all="ignore"):
         work = [(row, row.values()) for row in rows_of(grads)]
-        norms = [_norm(values, order, row.grads[0].dtype.kind == "c", row.xp) for row, values in work]
+        # On a GPU all of these are on their way before the first is waited for.
+        squares = [row.xp.dot(values, values) if order == 2 else None for row, values in work]
+        norms = [
+            _norm(values, order, row.grads[0].dtype.kind == "c", row.xp, square)
+            for (row, values), square in zip(work, squares, strict=True)
+        ]
     total = _total(norms, order)
     if error_if_nonfinite and not isfinite(total):
         raise errors.NonFiniteError(_said(grads, total, order, asked))
@@ -167,7 +174,7 @@ def _as_tensor(total: float, grads: list[Tensor]) -> Tensor:
     if not grads:
         return wrap(np.asarray(0.0, np.float32))
     dtypes = {g.dtype for g in grads}
-    kinds = [np.dtype(np.float32) if is_low(dtype) else real_of(dtype) for dtype in dtypes]
+    kinds = [real_of(wide_dtype(dtype)) for dtype in dtypes]
     a = grads[0]._array
     with np.errstate(all="ignore"):
         return wrap(_xp.namespace(a).asarray(total, dtype=np.result_type(*kinds)))

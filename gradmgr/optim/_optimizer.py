@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ Group = dict[str, Any]
 def check_number(name: str, value: Any, *, low: float = 0.0, high: float = float("inf"), below: bool = False) -> None:
     """Raise unless `low <= value <= high`, or `value < high` where it must be `below`."""
     try:
-        number = float(value)
+        number = float("" if isinstance(value, str) else value)  # of text float() would take some
     except (TypeError, ValueError):
         raise TypeError(f"{name} must be a number; found {value!r}") from None
     if not (low <= number and (number < high if below else number <= high)):
@@ -79,6 +80,7 @@ class Optimizer:
         self._chunks: list[list[Chunk] | None] = []
         self._scratch = Scratch()
         self._step_count = 0
+        self._lock = threading.RLock()  # threads may step one optimiser, one after another
         _check_several(params)
         listed = params if isinstance(params, Mapping) else list(params)
         if any(isinstance(group, Mapping) for group in listed):
@@ -131,12 +133,16 @@ class Optimizer:
 
     def _check_params(self, pairs: list[tuple[str | None, Any]]) -> None:
         if not pairs:
-            raise ValueError("an optimiser was given no parameters; a generator may be used up already")
+            raise ValueError(
+                "an optimiser was given no parameters: a generator may be used up already, or the model keeps its "
+                "layers in a list, where only nn.ModuleList registers them"
+            )
         seen = {id(p): f"group {k}" for k, group in enumerate(self.param_groups) for p in group["params"]}
         for k, (name, p) in enumerate(pairs):
             place = f"parameter {k}" if name is None else f"parameter {name!r}"
             if not isinstance(p, Tensor):
-                raise TypeError(f"{place} is not a Tensor; found {type(p).__name__}; make one with gradmgr.tensor(...)")
+                how = "pass model.parameters()" if hasattr(p, "parameters") else "make one with gradmgr.tensor(...)"
+                raise TypeError(f"{place} is not a Tensor; found {type(p).__name__}; {how}")
             if not _xp.is_differentiable(p.dtype):
                 raise errors.DtypeError(f"{place}, {describe(p, name)}, cannot have a gradient; make it floating")
             if id(p) in seen:
@@ -169,20 +175,30 @@ class Optimizer:
             TypeError, ValueError: an option or a gradient does not fit; nothing is then changed.
         """
         loss = None if closure is None else closure()
+        with self._lock:
+            self._take_step()
+        return loss
+
+    def _take_step(self) -> None:
         work: list[tuple[Chunk, list[Any], list[Run]]] = []
         for k, group in enumerate(self.param_groups):
             for chunk in self._chunks_of(k):
                 grads = chunk.gradients()
-                runs = chunk.runs(grads, group, self._plan)
+                try:
+                    runs = chunk.runs(grads, group, self._plan)
+                except (TypeError, ValueError):
+                    self._check_options(group)  # which says what option it is
+                    raise
                 if runs:
-                    for name in self._state_names(group):
+                    names = self._state_names(group)
+                    for name in names:
                         chunk.need(name, self._initial(group, name))
+                    chunk.order(names)
                     work.append((chunk, grads, runs))
         with np.errstate(all="ignore"):  # an error half-way would leave half a step
             for chunk, grads, runs in work:
                 chunk.update(grads, runs)
         self._step_count += 1
-        return loss
 
     def _chunks_of(self, k: int) -> list[Chunk]:
         chunks = self._chunks[k]
@@ -238,6 +254,10 @@ class Optimizer:
             "state": by the parameter's number, counted through the groups, a dict of its "step" and of Tensors;
             nothing where it has taken no step. "param_groups": the options, with numbers for the parameters.
         """
+        with self._lock:
+            return self._described()
+
+    def _described(self) -> dict[str, Any]:
         everything: dict[str, Any] = {"state": {}, "param_groups": []}
         number = 0
         for group, chunks in zip(self.param_groups, self._chunks, strict=True):
@@ -264,11 +284,12 @@ class Optimizer:
         if misfits:
             listed = "\n  ".join(misfits)
             raise errors.StateError(f"load_state_dict: the state does not fit {type(self).__name__}:\n  {listed}")
-        for k, (group, saved) in enumerate(zip(self.param_groups, groups, strict=True)):
-            group |= saved
-            chunks = self._made_chunks(group["params"])
-            self._fill(k, chunks, states)
-            self._chunks[k] = chunks
+        with self._lock:
+            for k, (group, saved) in enumerate(zip(self.param_groups, groups, strict=True)):
+                group |= saved
+                chunks = self._made_chunks(group["params"])
+                self._fill(k, chunks, states)
+                self._chunks[k] = chunks
 
     def _read(self, state_dict: Any) -> tuple[list[str], list[Group], dict[Tensor, dict[str, Any]]]:
         """Return what does not fit, and the options and the state by parameter."""
@@ -327,7 +348,8 @@ class Optimizer:
                 continue
             found = raw(state[name])
             if not _xp.is_array(found):
-                faults.append(f"{name!r} is not a Tensor; found {type(found).__name__}")
+                kind = f"{type(found).__module__}.{type(found).__name__}"
+                faults.append(f"{name!r} is neither Tensor nor array; found {kind}")
             elif found.shape != p.shape:
                 faults.append(f"{name!r} has shape {found.shape}, the parameter {p.shape}")
             elif found.dtype.kind == "c" and p.dtype.kind != "c":
@@ -336,11 +358,12 @@ class Optimizer:
 
     def __getstate__(self) -> dict[str, Any]:
         chunks = [None if chunks is None else self._state_of(chunks) for chunks in self._chunks]
-        return {**self.__dict__, "_chunks": chunks, "_scratch": None}
+        return {**self.__dict__, "_chunks": chunks, "_scratch": None, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._scratch = Scratch()
+        self._lock = threading.RLock()
         for k, states in enumerate(state["_chunks"]):
             if states is not None:
                 self._chunks[k] = self._made_chunks(self.param_groups[k]["params"])

@@ -10,9 +10,8 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._containers import leaves_of, rebuilt
-from gradmgr._inplace import as_type
 from gradmgr._tensor import Tensor
-from gradmgr.optim._chunks import is_low
+from gradmgr.ops.convert import widened
 from gradmgr.optim._clip import gradients_of, rows_of
 from gradmgr.optim._optimizer import Optimizer, check_number
 
@@ -67,6 +66,7 @@ class GradScaler:
         enabled: bool = True,
     ) -> None:
         self._enabled = bool(enabled)
+        self._has_scaled = False  # whether `scale` was ever called
         self._rounds: dict[Optimizer, _Round] = {}
         self._growth_tracker = 0
         _check_scale(init_scale)
@@ -92,10 +92,11 @@ class GradScaler:
         for t in losses:
             if not isinstance(t, Tensor) or t.dtype.kind in "biu":
                 raise TypeError(f"scale() takes floating Tensors; found {t!r:.60}")
+        self._has_scaled = True
         return rebuilt(outputs, iter([self._scaled(t) for t in losses]))
 
     def _scaled(self, t: Tensor) -> Any:
-        return (as_type(t, np.float32) if is_low(t.dtype) else t) * self._scale
+        return widened(t) * self._scale
 
     def unscale_(self, optimizer: Optimizer) -> None:
         """Divide the gradients of an optimiser's parameters by the scale, and look for numbers that are not finite.
@@ -103,29 +104,34 @@ class GradScaler:
         For what needs true gradients, such as `clip_grad_norm_`; `step` does it otherwise.
 
         Raises:
-            RuntimeError: a second time since the last `update`, or after `step`.
+            RuntimeError: a second time since the last `update`, or after `step`; or no loss was ever scaled.
         """
         if not self._enabled:
             return
         state = self._round_of(optimizer)
+        if not self._has_scaled:
+            self._rounds.pop(optimizer, None)
+            raise RuntimeError(
+                "no loss was scaled, and the gradients would be divided by the scale: "
+                "call backward of scaler.scale(loss) before step() and unscale_()"
+            )
         if state.stepped:
             raise RuntimeError("unscale_() comes after step() of this optimizer; call it before, or update() between")
         if state.is_unscaled:
             raise RuntimeError("unscale_() was called on this optimizer already since the last update(); once will do")
         params = [p for group in optimizer.param_groups for p in group["params"]]
         inverse = 1.0 / self._scale
+        finite: list[Any] = []  # looked at in the end, as a GPU makes wait for it
         with np.errstate(all="ignore"):
             for row in rows_of(gradients_of(params, "unscale_")):
-                xp = row.xp
-                finite: list[bool] = []
 
-                def unscaled(a: Any, out: Any, xp: Any = xp, finite: list[bool] = finite) -> None:
+                def unscaled(a: Any, out: Any, xp: Any = row.xp) -> None:
                     xp.multiply(a, inverse, out)
-                    finite.append(bool(xp.isfinite(out).all()))
+                    finite.append(xp.isfinite(out).all())
 
                 row.change(unscaled)
-                state.has_checked = True
-                state.found_inf |= not all(finite)
+        state.has_checked |= bool(finite)
+        state.found_inf |= not all(finite)
         state.is_unscaled = True
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -140,7 +146,7 @@ class GradScaler:
             What its `step` returned, None where that was skipped.
 
         Raises:
-            RuntimeError: a second time since the last `update`, or no parameter has a gradient.
+            RuntimeError: a second time since the last `update`; no loss was ever scaled; no parameter has a gradient.
         """
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
@@ -277,7 +283,8 @@ class GradScaler:
             read._growth_tracker = int(state_dict["_growth_tracker"])
         except (TypeError, ValueError) as error:
             raise errors.StateError(f"load_state_dict of GradScaler: {error}") from None
-        self.__dict__ |= {name: value for name, value in read.__dict__.items() if name != "_rounds"}
+        read._has_scaled, read._rounds = self._has_scaled, self._rounds
+        self.__dict__ |= read.__dict__
 
     def __repr__(self) -> str:
         return f"GradScaler(scale={self.get_scale():g}, enabled={self._enabled})"

@@ -55,7 +55,7 @@ class LRScheduler(Saved):
         last_epoch: the steps taken so far; -1 begins, and notes each group's `lr` as its "initial_lr".
 
     Raises:
-        TypeError: not an Optimizer.
+        TypeError: `optimizer` is none.
         KeyError: to go on from `last_epoch`, each group needs its "initial_lr".
     """
 
@@ -356,6 +356,9 @@ class CosineAnnealingLR(LRScheduler):
         T_max: in how many steps.
         eta_min: the least `lr`.
         last_epoch: see `LRScheduler`.
+
+    Raises:
+        ValueError: T_max is not a whole number above 0.
     """
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:  # noqa: N803  # torch's name

@@ -18,7 +18,7 @@ from gradmgr._recorder import Stack, Watcher, current, recorders, unwatch, watch
 from gradmgr._tape import Tape, inputs_of, op_name
 from gradmgr._tensor import Tensor, raw
 from gradmgr.manager import get_backwarding_grad_manager
-from gradmgr.profiler._flops import SAME_BACKWARD, flops_of
+from gradmgr.profiler._flops import flops_of
 
 OP, PULL, WALK, REGION = "op", "pull", "walk", "region"
 
@@ -49,6 +49,7 @@ class Node:
     sequence = -1
     raised = is_async = False
     memory = device_memory = flops = 0
+    flops_back: tuple[int, ...] = ()  # of an op: those of its derivative, by input
     shapes: tuple[tuple[int, ...], ...] = ()
     frames: Frames = ()
     modules = args = ""
@@ -364,7 +365,7 @@ class Profiler(Collector):
 
     def computed(self, node: Node, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
         if self.options.flops:
-            node.flops = flops_of(op.name, inputs, params, result)
+            node.flops, node.flops_back = flops_of(op.name, inputs, params, result)
         if self.options.memory:
             old = [_owner(raw(x)) if isinstance(x, Tensor) else _owner(x) for x in inputs]
             for a in result if result.__class__ is tuple else (result,):
@@ -376,9 +377,9 @@ class Profiler(Collector):
             node.device = None
         if options.shapes and g.__class__ is not dict:
             node.shapes = (getattr(g, "shape", ()),)
-        if options.flops and node.forward is not None and node.forward.name in SAME_BACKWARD:
-            costly = INPUTS[e[0]](e)[: SAME_BACKWARD[node.forward.name]]
-            node.flops = node.forward.flops * (len(costly) - costly.count(None))
+        if options.flops and node.forward is not None and node.forward.flops_back:
+            marks = zip(INPUTS[e[0]](e), node.forward.flops_back, strict=False)
+            node.flops = sum([count for mark, count in marks if mark is not None])
         if options.memory and g.__class__ is not dict:
             old = [_owner(_plain(g))]
             for mark in set(inputs_of(e)):

@@ -16,6 +16,8 @@ from typing import Any
 Shape = tuple[int, ...]
 # (multiplications, additions) from the shapes of the inputs, the parameters of the op, and the shape of the result.
 Count = Callable[[list[Shape], tuple[Any, ...], Shape], tuple[float, float]]
+# Operations of the reverse rule for each of the first inputs, from the same.
+Shares = Callable[[list[Shape], tuple[Any, ...], Shape], tuple[float, ...]]
 
 
 def _matmul(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
@@ -59,6 +61,78 @@ def _conv_weight(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tupl
     """Count a kernel for each number of the cotangent, the second input."""
     products = math.prod(shapes[1]) * math.prod(z[1:])
     return products, products
+
+
+def _linear(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
+    """Count the product with the weight; the addition of a bias is not in."""
+    products = math.prod(z) * shapes[1][-1]
+    return products, products
+
+
+def _attention(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
+    """Count the products with all keys and all values, causal or not; scaling and softmax are not in."""
+    products = math.prod(z[:-1]) * shapes[1][-2] * (shapes[0][-1] + z[-1])
+    return products, products
+
+
+def _attention_back(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, ...]:
+    """Count one product for each gradient; that for the weights, which query and key both need, half with each."""
+    pairs = math.prod(z[:-1]) * shapes[1][-2]
+    of_one = 2 * pairs * shapes[0][-1] + pairs * z[-1]
+    return of_one, of_one, 2 * pairs * z[-1]
+
+
+def _cell(gates: int, states: int) -> tuple[Count, Shares]:
+    """Make the counts of a recurrent step: the products with both weights; the gates' own arithmetic is not in."""
+
+    def products(shapes: list[Shape], z: Shape) -> tuple[int, int]:
+        rows = math.prod(z) * gates
+        return rows * math.prod(shapes[1 + states][1:2]), rows * z[-1]
+
+    def count(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
+        total = sum(products(shapes, z))
+        return total, total
+
+    def back(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, ...]:
+        of_input, of_state = products(shapes, z)
+        return 2 * of_input, 2 * of_state, *[0] * (states - 1), 2 * of_input, 2 * of_state
+
+    return count, back
+
+
+def _sequence(states: int) -> tuple[Count, Shares]:
+    """Make the counts of all steps of one: the product with w_hh; that with w_ih is made before, by `nn.linear`.
+
+    The way back through the steps is counted with the first input, the sums for w_hh with that.
+    """
+
+    def count(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
+        products = math.prod(shapes[0]) * shapes[1 + states][-1]
+        return products, products
+
+    def back(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, ...]:
+        products = math.prod(shapes[0]) * shapes[1 + states][-1]
+        return 2 * products, *[0] * states, 2 * products
+
+    return count, back
+
+
+def _norm(muls: int, adds: int) -> Count:
+    """Make the count of a normalisation, for each number; what there is for each statistic is not in.
+
+    A mean is an addition, to take it off another; a mean of squares a multiplication and an addition; to scale by
+    it a multiplication. So are weight and bias, where they are given.
+    """
+
+    def count(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
+        return math.prod(z) * (muls + bool(shapes[1])), math.prod(z) * (adds + bool(shapes[2]))
+
+    return count
+
+
+def _mean_of_windows(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
+    """Count whole windows, over the edges too."""
+    return math.prod(z), math.prod(z) * (math.prod(params[0].kernel) - 1)
 
 
 def _batch(shape: Shape) -> int:
@@ -148,7 +222,13 @@ def _one_addition(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tup
     return 0, math.prod(z)
 
 
-# By the op's name. What has no line is not counted; a new op that is worth counting gets one.
+_LSTM_CELL, _LSTM_CELL_BACK = _cell(gates=4, states=2)
+_GRU_CELL, _GRU_CELL_BACK = _cell(gates=3, states=1)
+_LSTM, _LSTM_BACK = _sequence(states=2)
+_GRU, _GRU_BACK = _sequence(states=1)
+
+# By the op's name. Reading and comparing, as `nn.embedding` and `nn.max_pool2d` do, is 0.
+# What has no line is not counted; a new op that is worth counting gets one.
 FLOPS: MappingProxyType[str, Count] = MappingProxyType(
     {
         "add": _one_addition,
@@ -163,11 +243,23 @@ FLOPS: MappingProxyType[str, Count] = MappingProxyType(
         "inv": _inv,
         "matmul": _matmul,
         "multiply": _one_multiplication,
+        "nn.avg_pool2d": _mean_of_windows,
+        "nn.batch_norm": _norm(2, 3),
+        "nn.batch_norm_given": _norm(1, 1),
         "nn.conv2d": _conv,
         "nn.conv2d_bias": _conv,
         "nn.conv2d_weight": _conv_weight,
         "nn.conv_transpose2d": _conv_transpose,
         "nn.conv_transpose2d_bias": _conv_transpose,
+        "nn.group_norm": _norm(2, 3),
+        "nn.gru": _GRU,
+        "nn.gru_cell": _GRU_CELL,
+        "nn.layer_norm": _norm(2, 3),
+        "nn.linear": _linear,
+        "nn.lstm": _LSTM,
+        "nn.lstm_cell": _LSTM_CELL,
+        "nn.rms_norm": _norm(2, 1),
+        "nn.scaled_dot_product_attention": _attention,
         "qr": _qr,
         "slogdet": _det,
         "solve": _solve,
@@ -180,17 +272,29 @@ FLOPS: MappingProxyType[str, Count] = MappingProxyType(
 
 # Ops whose reverse rule costs for each tracked input what the op itself cost: of how many inputs, the first ones,
 # that holds; None for all. A bias, which comes last, costs next to nothing.
-SAME_BACKWARD: MappingProxyType[str, int | None] = MappingProxyType(
+_SAME_BACKWARD: MappingProxyType[str, int | None] = MappingProxyType(
     {
         **dict.fromkeys(("convolve", "correlate", "einsum", "matmul", "multiply")),
         **dict.fromkeys(("nn.conv2d", "nn.conv2d_bias", "nn.conv2d_weight"), 2),
-        **dict.fromkeys(("nn.conv_transpose2d", "nn.conv_transpose2d_bias"), 2),
+        **dict.fromkeys(("nn.conv_transpose2d", "nn.conv_transpose2d_bias", "nn.linear"), 2),
+    }
+)
+# Ops whose reverse rule costs something else for each input.
+_BACKWARD: MappingProxyType[str, Shares] = MappingProxyType(
+    {
+        "nn.gru": _GRU_BACK,
+        "nn.gru_cell": _GRU_CELL_BACK,
+        "nn.lstm": _LSTM_BACK,
+        "nn.lstm_cell": _LSTM_CELL_BACK,
+        "nn.scaled_dot_product_attention": _attention_back,
     }
 )
 
 
-def flops_of(name: str, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> int:
-    """Return the floating-point operations of one op, 0 where they are not counted.
+def flops_of(name: str, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> tuple[int, tuple[int, ...]]:
+    """Return the floating-point operations of one op, and those of its reverse rule for each of its first inputs.
+
+    They are 0, or there are none, where they are not counted.
 
     Args:
         name: the op's name.
@@ -200,8 +304,12 @@ def flops_of(name: str, inputs: tuple[Any, ...], params: tuple[Any, ...], result
     """
     count = FLOPS.get(name)
     if count is None:
-        return 0
+        return 0, ()
     first = result[0] if result.__class__ is tuple else result
-    muls, adds = count([tuple(getattr(x, "shape", ())) for x in inputs], params, tuple(first.shape))
+    shapes, z = [tuple(getattr(x, "shape", ())) for x in inputs], tuple(first.shape)
+    muls, adds = count(shapes, params, z)
     is_complex = any(getattr(getattr(x, "dtype", None), "kind", "") == "c" or isinstance(x, complex) for x in inputs)
-    return round(6 * muls + 2 * adds if is_complex else muls + adds)
+    flops = round(6 * muls + 2 * adds if is_complex else muls + adds)
+    if name in _BACKWARD:
+        return flops, tuple(map(round, _BACKWARD[name](shapes, params, z)))
+    return flops, (flops,) * len(inputs[: _SAME_BACKWARD[name]]) if name in _SAME_BACKWARD else ()

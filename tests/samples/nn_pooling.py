@@ -121,3 +121,22 @@ for _name, _of in (("max_pool1d", largest), ("avg_pool1d", mean)):
         lambda x, of=_of: pooled(x[:, :, None], of, (1, 3), (1, 2), (0, 1))[:, :, 0],
         Arg((2, 2, 6)),
     )
+
+
+def evenly(x: Array, rows: int, columns: int) -> Array:
+    """Means of windows that overlap where the numbers do not divide."""
+    of = [
+        [(k * n // m, -(-(k + 1) * n // m)) for k in range(m)]
+        for n, m in zip(x.shape[-2:], (rows, columns), strict=True)
+    ]
+    return np.stack([np.stack([x[..., a:b, c:d].mean((-2, -1)) for c, d in of[1]], -1) for a, b in of[0]], -2)
+
+
+_add("adaptive_avg_pool2d", "apart", lambda x: F.adaptive_avg_pool2d(x, (2, None)), lambda x: evenly(x, 2, 5), _X)
+_add(
+    "adaptive_avg_pool2d",
+    "overlapping",
+    lambda x: F.adaptive_avg_pool2d(x, 3),
+    lambda x: evenly(x, 3, 3),
+    Arg((2, 4, 5)),
+)
