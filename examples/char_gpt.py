@@ -49,7 +49,7 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(width, device=new["device"])
         self.scores = nn.Linear(width, characters, bias=False, **new)
         for table in self.letters.weight, self.places.weight:
-            nn.init.normal_(table, std=0.02, rng=new["rng"])
+            nn.init.normal_(table, std=0.2, rng=new["rng"])
 
     def forward(self, codes):
         x = self.letters(codes) + self.places(tensor(numpy.arange(codes.shape[1]), device=codes.device))
@@ -58,12 +58,11 @@ class GPT(nn.Module):
 
 def train(model, text, rng, steps, batch, device):
     """Learn by AdamW from random places of the text; return the loss of each step, in nats a character."""
-    gm = GradManager().attach(model.parameters())
+    gm, losses = GradManager().attach(model.parameters()), []
     optimizer = optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.98), weight_decay=0.05)
     warm_up = optim.lr_scheduler.LinearLR(optimizer, 0.01, total_iters=max(steps // 20, 1))
     fall = optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps, eta_min=1e-4)
     schedule = optim.lr_scheduler.SequentialLR(optimizer, [warm_up, fall], [max(steps // 20, 1)])
-    losses = []
     for _ in (bar := tqdm(range(steps), desc="reading", unit="step")):
         starts = rng.integers(0, len(text) - model.length, batch)
         seen = text[starts[:, None] + numpy.arange(model.length + 1)]
@@ -80,7 +79,7 @@ def train(model, text, rng, steps, batch, device):
     return losses
 
 
-def write(model, codes, count, rng, device, warmth=0.7):
+def write(model, codes, count, rng, device, warmth=0.6):
     """Go on from `codes` for `count` characters, each drawn by the model's scores."""
     model.eval()
     codes = list(codes)
@@ -94,7 +93,7 @@ def write(model, codes, count, rng, device, warmth=0.7):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--steps", type=int, default=1500, help="of training")
+    parser.add_argument("--steps", type=int, default=2400, help="of training")
     parser.add_argument("--length", type=int, default=64, help="characters it sees at once")
     parser.add_argument("--width", type=int, default=96, help="numbers that stand for a character")
     parser.add_argument("--depth", type=int, default=3, help="blocks")

@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from gradmgr import _batched, _xp, errors
-from gradmgr._hooks import leaf_hooks_of, name_of, run_post_hooks, run_tensor_hooks
+from gradmgr._hooks import (
+    leaf_hooks_of,
+    name_of,
+    run_post_hooks,
+    run_tensor_hooks,
+    with_post_hooks,
+    with_tensor_hooks,
+)
 from gradmgr._inplace import as_type
 from gradmgr._recorder import Recorder, above, carry_over, crowd, current, during, rebind, recorders, snapshot, told
 from gradmgr._tape import Tape
@@ -163,8 +170,10 @@ class Chains:
         self.state = self.before = told(below, current())
         self.hearers = recorders(below)
         self.only = only
-        chained = [t for t in tape.leaves if t in self.specs and (self.specs[t].callbacks or _has_tensor_hooks(t))]
-        chained = [t for t in chained if only is None or only.get(t) == tape.leaves[t]]
+        specs = self.specs
+        chained = [t for t in tape.leaves if t in specs and (specs[t].callbacks or with_tensor_hooks((t,)))]
+        if only is not None:
+            chained = [t for t in chained if only.get(t) == tape.leaves[t]]
         self._call(self._begin)
         taker = self._taker(chained)
         grads = tape.walk(
@@ -178,14 +187,16 @@ class Chains:
         found = found_by(tape, grads, only)
         del grads
         if taker is not None:
-            self._call(taker.take_all, self.manager, found)
-            chained = []
-        with_chain = set(chained)
-        for t, g in found.items():
-            if t not in with_chain:
-                self.results[t] = g
-        del found
-        self._call(self._finish)
+            self.results = found
+            del found
+            self._call(self._take_all, taker)
+        else:
+            with_chain = set(chained)
+            for t, g in found.items():
+                if t not in with_chain:
+                    self.results[t] = g
+            del found
+            self._call(self._finish)
         self._carry_over()
         return self.results
 
@@ -196,11 +207,16 @@ class Chains:
         """
         if len(self.objects) != 1 or not hasattr(self.objects[0], "takes_all"):
             return None
-        taker = self.objects[0]
+        taker, specs = self.objects[0], self.specs
         for t in chained:
-            if len(self.specs[t].callbacks) != 1 or self.specs[t].callbacks[0] is not taker or _has_tensor_hooks(t):
+            chain = specs[t].callbacks
+            if len(chain) != 1 or chain[0] is not taker:
                 return None
-        return taker if taker.takes_all(self.manager) else None
+        return taker if taker.takes_all(self.manager) and not with_tensor_hooks(chained) else None
+
+    def _take_all(self, taker: Any) -> None:
+        taker.take_all(self.manager, self.results)
+        self._finish()
 
     def enter(self, t: Tensor, future: Any, callback: Callback) -> None:
         """Let a leaf that the walk did not reach have a gradient, as a callback object may in its `finish`.
@@ -216,7 +232,7 @@ class Chains:
 
     def awaiting_grad(self, tape: Tape) -> list[Tensor]:
         """Return the leaves reached whose hooks wait for `.grad` to be written."""
-        return [t for t in self.results if t in tape.leaves and (hooks := leaf_hooks_of(t)) is not None and hooks.post]
+        return [t for t in with_post_hooks(self.results) if t in tape.leaves]
 
     def after_writing(self, t: Tensor) -> None:
         """Call the hooks of a leaf that wait for its `.grad`."""
@@ -238,8 +254,9 @@ class Chains:
 
     def _carry_over(self) -> None:
         """Let the recordings that callbacks left open go on outside."""
-        carry_over(self.before, self.state)
-        self.before = self.state
+        if self.state is not self.before:
+            carry_over(self.before, self.state)
+            self.before = self.state
 
     def _call(self, function: Callable[..., None], *args: Any) -> None:
         """Call what calls callbacks, in their state; what they record goes on in the next."""
@@ -251,7 +268,7 @@ class Chains:
 
     def _begin(self) -> None:
         for callback in {id(cb): cb for spec in self.specs.values() for cb in spec.callbacks}.values():
-            if any(hasattr(callback, name) for name in ("begin", "finish", "abort")):
+            if hasattr(callback, "begin") or hasattr(callback, "finish") or hasattr(callback, "abort"):
                 self.objects.append(callback)
                 getattr(callback, "begin", _nothing)(self.manager)
 
@@ -303,11 +320,6 @@ class Chains:
 
 def _nothing(manager: Any) -> None:
     pass
-
-
-def _has_tensor_hooks(t: Tensor) -> bool:
-    hooks = leaf_hooks_of(t)
-    return hooks is not None and bool(hooks.tensor)
 
 
 def plain_walk(

@@ -177,6 +177,16 @@ def leaf_hooks_of(t: Tensor) -> LeafHooks | None:
     return getattr(t, "_hooks", None)
 
 
+def with_tensor_hooks(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Return those whose gradients hooks are to see. Without calls, as every backward with callbacks asks."""
+    return [t for t in tensors if (hooks := getattr(t, "_hooks", None)) is not None and hooks.tensor._functions]
+
+
+def with_post_hooks(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Return those whose hooks wait for `.grad` to be written."""
+    return [t for t in tensors if (hooks := getattr(t, "_hooks", None)) is not None and hooks.post._functions]
+
+
 def hooked_leaf(t: Tensor) -> LeafHooks:
     """Return the same, made where there are none."""
     with crowd.lock:

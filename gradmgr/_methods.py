@@ -135,7 +135,7 @@ def _register_hook(self: Tensor, hook: Hook) -> RemovableHandle:
 def _register_post_accumulate_grad_hook(self: Tensor, hook: Hook) -> RemovableHandle:
     """Call `hook(tensor)` after each backward that added to this attached tensor's `.grad`.
 
-    It is called when `.grad` of all is written, and may set it to None, as an optimizer's step does that
+    It is called when `.grad` of all is written, and may set it to None, as an optimiser's step does that
     frees each gradient at once; a write in place to the tensor is then not recorded. It must return None.
     An error in it passes through, `.grad` stays written.
 

@@ -11,8 +11,10 @@ import sys
 import tempfile
 import textwrap
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -62,6 +64,20 @@ def launcher() -> str:
     if found is None:
         pytest.skip("there is no mpiexec: pip install 'gradmgr[mpich]'")
     return found
+
+
+def cupy_with_nccl() -> ModuleType:
+    """Return CuPy; skips the test where there is no GPU, NCCL or MPI to test with."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # CuPy warns of libraries that it does not find
+        cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+        if not cupy.cuda.is_available():
+            pytest.skip("CuPy finds no GPU")
+        nccl = pytest.importorskip("cupy.cuda.nccl", reason="this CuPy has no binding of NCCL")
+    if not nccl.available:
+        pytest.skip("CuPy finds no NCCL: pip install 'gradmgr[nccl12]' or 'gradmgr[nccl13]'")
+    launcher()
+    return cupy
 
 
 def run_ranks(n: int, program: str | Path, timeout: float = 60.0, *, arguments: tuple[str, ...] = ()) -> Ran:

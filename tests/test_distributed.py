@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpi import ROOT, launcher, run_ranks
+from mpi import ROOT, cupy_with_nccl, launcher, run_ranks
 
 from gradmgr import distributed, errors
 from gradmgr.distributed import _nccl
@@ -177,6 +177,7 @@ else:
 d.barrier()
 for bad in ([], [0, 0], [3], [-1]):
     assert "0 to 2" in refused(ValueError, d.new_group, bad)
+refused(TypeError, d.new_group, [0.5, 1])
 assert "ranks [0]" in refused(errors.DistributedError, d.new_group, [min(me, 1)])
 refused(TypeError, d.rank, [0, 1])
 assert "CuPy" in refused(TypeError, _world.group, 1) or True
@@ -647,6 +648,21 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sys.excepthook is hook
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64"])
+def test_a_mean_is_the_quotient_to_the_bit(size: int, dtype: str) -> None:
+    from gradmgr.distributed._engine import received
+
+    tiny = np.finfo(dtype).smallest_subnormal
+    values = [1.0, -3.0, tiny, 3 * tiny, 5 * tiny, 7 * tiny, np.finfo(dtype).max, np.inf, -np.inf, -0.0]
+    wire = np.array(values, "float32" if dtype == "float16" else dtype)
+    out = np.empty(len(values), dtype) if dtype == "float16" else wire
+    with np.errstate(all="ignore"):
+        wanted = (wire / size).astype(dtype)
+        received(out, wire, "mean", size)
+    assert out.tobytes() == wanted.tobytes()
+
+
 def test_wrong_arguments_of_init() -> None:
     with pytest.raises(ValueError, match="'mpi' and 'nccl'"):
         distributed.init("gloo")
@@ -670,10 +686,7 @@ def test_each_rank_takes_a_gpu_of_its_own() -> None:
 
 @pytest.fixture
 def one_gpu() -> Any:
-    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
-    if not cupy.cuda.is_available():
-        pytest.skip("CuPy finds no GPU")
-    launcher()
+    cupy = cupy_with_nccl()
     distributed.init("nccl")
     yield cupy
     distributed.finalize()

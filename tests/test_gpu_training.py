@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mpi import cupy_with_nccl
 from samples import flat
 from samples.training import CASES, CLIPS, EXAMPLES, LAYERS, parameters, seeded, values, write_mnist
 
@@ -19,7 +20,6 @@ import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, distributed, nn, no_grad, optim, tensor
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
-from tests.mpi import launcher
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # CuPy warns on import where it finds no CUDA
@@ -174,7 +174,7 @@ def test_an_exact_resume(tmp_path: Path) -> None:
 
 @pytest.fixture
 def nccl() -> Iterator[None]:
-    launcher()  # skips where there is no MPI
+    cupy_with_nccl()
     distributed.init("nccl")
     yield
     distributed.finalize()
@@ -204,7 +204,7 @@ def test_an_example(name: str, tmp_path: Path) -> None:
     for package in ("sklearn", "matplotlib", "tqdm", "mlxtend", "scipy"):
         pytest.importorskip(package, reason="what the examples need: pip install 'gradmgr[examples]'")
     if name == "data_parallel":
-        launcher()
+        cupy_with_nccl()
     write_mnist(tmp_path)
     done = subprocess.run(  # noqa: S603  # our own file, with the running interpreter
         [sys.executable, str(ROOT / "examples" / f"{name}.py"), *EXAMPLES[name].split(), "--device", "cuda"],

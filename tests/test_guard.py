@@ -507,3 +507,17 @@ def test_the_guard_behaves_as_cupy() -> None:
     wide[0] = 0.0
     np.testing.assert_array_equal(wide._host, np.zeros((3, 2)))
     assert gradmgr._xp.namespace(a) is guard.cupy
+
+
+def test_the_guard_knows_what_waits_and_what_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard.ndarray, "waits", 0)
+    a = guard.cupy.asarray([1.0, 2.0, 3.0])
+    a[guard.cupy.asarray([True, False, True])] = 4.0
+    row = a[guard.cupy.asarray([5, -1])]  # out of range, which CuPy does not look for
+    np.testing.assert_array_equal(row._host, [4.0, 4.0])
+    assert a.view(np.int64).base is a
+    assert guard.ndarray.waits == 0
+    for waiting in (lambda: float(a[0]), lambda: bool(a.any()), lambda: a[a > 1], lambda: np.flatnonzero(a), a.get):
+        before = guard.ndarray.waits
+        waiting()
+        assert guard.ndarray.waits == before + 1

@@ -390,6 +390,13 @@ def test_another_gpu_may_be_current(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tensor([1.0], device="cuda").to("cuda").device == "cuda:1"
 
 
+def test_what_is_received_has_room_on_its_gpu() -> None:
+    from gradmgr.distributed import _pipeline
+
+    assert is_on_guard(_pipeline._room((2, 3), np.float32, "cuda"))
+    assert isinstance(_pipeline._room((2, 3), np.float32, "cpu"), np.ndarray)
+
+
 # ---------------------------------------------------------------- distributed
 
 

@@ -288,7 +288,7 @@ def test_a_sequence_is_loaded_whole_or_not_at_all():
 @pytest.mark.parametrize(
     ("call", "kind", "said"),
     [
-        (lambda o: StepLR("o", 3), TypeError, "StepLR takes an optimizer of gradmgr.optim; found str"),
+        (lambda o: StepLR("o", 3), TypeError, "StepLR takes an optimiser of gradmgr.optim; found str"),
         (lambda o: StepLR(o, 0), ValueError, "step_size must be a whole number above 0; found 0"),
         (lambda o: LambdaLR(o, [abs]), ValueError, "one for each of 2"),
         (lambda o: LambdaLR(o, 0.5), ValueError, "found 0.5"),
@@ -309,7 +309,7 @@ def test_a_sequence_is_loaded_whole_or_not_at_all():
         (lambda o: SequentialLR(o, [StepLR(o, 3)], [3]), ValueError, "1 schedules and 1 milestones"),
         (lambda o: SequentialLR(o, [], []), ValueError, "found none"),
         (lambda o: SequentialLR(o, [StepLR(o, 3), ReduceLROnPlateau(o)], [3]), TypeError, "take no measure; number 1"),
-        (lambda o: ChainedScheduler([StepLR(o, 3), StepLR(optimizer_of(), 3)]), ValueError, "of one optimizer"),
+        (lambda o: ChainedScheduler([StepLR(o, 3), StepLR(optimizer_of(), 3)]), ValueError, "of one optimiser"),
     ],
 )
 def test_wrong_arguments(call, kind, said):

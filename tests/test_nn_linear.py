@@ -175,7 +175,7 @@ def test_indices_that_name_no_row():
         embedding(tensor([0, 3, -1]), TABLE)
     with pytest.raises(errors.LabelError, match=r"one_hot: index 3 at position \(\) is no index of 3 classes"):
         one_hot(3, 3)
-    with pytest.raises(errors.LabelError, match=r"index -2 at position \(1,\) .*; it must be not negative"):
+    with pytest.raises(errors.LabelError, match=r"index -2 at position \(1,\) is no index of classes; it must be not"):
         one_hot([0, -2])
     with pytest.raises(errors.LabelError, match=r"index 7 at position \(1, 2\)"):
         vmap(lambda i: embedding(i, tensor(TABLE)))(np.array([[0, 1, 2], [3, 0, 7]]))

@@ -594,6 +594,16 @@ def test_a_loaded_state_is_a_copy_and_may_hold_arrays_and_numbers_of_files():
     assert buffer.tolist() == [2, 4]
 
 
+def test_names_of_others_are_answered():
+    optimizer = optim.SGD([tensor(1.0)])
+    with pytest.raises(AttributeError, match=r"'SGD' object has no attribute 'state'; use state_dict\(\)\['state'\]"):
+        _ = optimizer.state
+    with pytest.raises(AttributeError, match=r"'clear_grad'; use zero_grad\(\)"):
+        optimizer.clear_grad()
+    with pytest.raises(AttributeError, match=r"has no attribute 'rate'$"):
+        _ = optimizer.rate
+
+
 def test_every_misfit_of_a_state_is_listed_and_nothing_loaded():
     a, b = tensor(np.ones(2)), tensor(np.ones(3))
     optimizer = optim.Adam([("a", a), ("b", b)], lr=0.5)
@@ -757,7 +767,8 @@ def test_a_later_gradient_that_differs_by_example_is_refused():
         return x
 
     vmap(inside)(tensor(np.ones((3, 2))))
-    assert p.tolist() == [1, 2] and q.tolist() == [3, 4]
+    assert p.tolist() == [1, 2]
+    assert q.tolist() == [3, 4]
 
 
 def test_a_parameter_that_differs_by_example_is_refused():

@@ -383,7 +383,10 @@ def test_a_rank_that_dies_ends_the_one_that_waits_for_its_gradient():
 
 
 def test_inside_a_checkpointed_function_they_are_refused_in_words():
-    """It runs again in backward, where nobody waits for a second message. What all ranks do together may stand there."""
+    """It runs again in backward, where nobody waits for a second message. What all do together may stand there.
+
+    And whoever waits too long says what for.
+    """
     ranks(
         2,
         """
@@ -406,18 +409,9 @@ def test_inside_a_checkpointed_function_they_are_refused_in_words():
                 gm.backward(y)
             found.append(w.grad.tolist())
         assert found[0] == found[1], found
-        """,
-    )
-
-
-def test_who_waits_says_for_what():
-    ranks(
-        2,
-        """
+        # who waits says for what
         dist.finalize()
-        dist.init(timeout=1)
-        w = tensor([1.0, 2.0])
-        gm = GradManager().attach(w)
+        dist.init(timeout=0.5)
         with gm:
             if RANK == 0:
                 dist.send(w * 1, 1)
@@ -425,7 +419,7 @@ def test_who_waits_says_for_what():
                 raises(errors.RankFailedError, what, gm.backward)
             else:
                 dist.recv((2,), "f8", 0)
-                time.sleep(2.5)
+                time.sleep(1.5)
         """,
     )
 

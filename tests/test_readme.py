@@ -42,7 +42,13 @@ def test_every_program_runs_and_prints_what_is_shown(program, tmp_path):
     file.write_text(program, encoding="utf-8")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(  # noqa: S603  # the README's own programs
-        [sys.executable, "-W", "error", file], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-W", "error", file],
+        cwd=tmp_path,  # one saves what it learned
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     shown = re.findall(r"^print\(.*\)  # (.+)$", program, flags=re.MULTILINE)

@@ -182,7 +182,7 @@ def test_what_comes_in_the_wrong_order(unchanged):
 def test_a_step_needs_gradients_and_no_closure(unchanged):
     w, optimizer, scaler, _ = training()
     scaler.scale(tensor(1.0))
-    with unchanged([], [w]), pytest.raises(RuntimeError, match="no parameter of the optimizer has a gradient"):
+    with unchanged([], [w]), pytest.raises(RuntimeError, match="no parameter of the optimiser has a gradient"):
         scaler.step(optimizer)
     w.grad = tensor(np.ones(2, "f4"))
     with unchanged([], [w]), pytest.raises(RuntimeError, match="no closure"):
@@ -201,7 +201,7 @@ def test_a_step_needs_gradients_and_no_closure(unchanged):
         (lambda: optim.GradScaler(growth_interval=0), ValueError, "growth_interval"),
         (lambda: optim.GradScaler().scale(3.0), TypeError, "floating Tensors; found 3.0"),
         (lambda: optim.GradScaler().scale([tensor([1])]), TypeError, "floating Tensors"),
-        (lambda: optim.GradScaler().step(3), TypeError, "an optimizer of gradmgr.optim; found int"),
+        (lambda: optim.GradScaler().step(3), TypeError, "an optimiser of gradmgr.optim; found int"),
     ],
 )
 def test_wrong_arguments(call, kind, said):

@@ -18,7 +18,9 @@ from samples import knows
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, gradcheck, special, tensor
 from gradmgr._gradcheck import jvp
+from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 from gradmgr.ops import special as ops
+from gradmgr.profiler import profile
 
 INF, NAN = np.inf, np.nan
 
@@ -413,6 +415,28 @@ def test_softmax_has_scipys_dtype(dtype: Any) -> None:
     for name in ("softmax", "log_softmax"):
         x = np.array([1, 2], dtype)
         assert getattr(special, name)(tensor(x)).dtype == getattr(scipy.special, name)(x).dtype
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_softmax_beside_an_inf_is_scipys(name: str) -> None:
+    x = np.array([[1.0, INF, 0.0], [1.0, NAN, 0.0]])
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(getattr(special, name)(tensor(x), 1).numpy(), getattr(scipy.special, name)(x, 1))
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_softmax_is_one_op_for_scipys_name_and_torchs(name: str) -> None:
+    x = tensor(np.array([[0.5, -1.0, 7.0], [0.0, 0.0, 3.0]], np.float16))
+    with profile() as prof:
+        one, other = getattr(special, name)(x, 1), getattr(F, name)(x, 1)
+    assert [e.name for e in prof.function_events] == [name, name]
+    np.testing.assert_array_equal(one.numpy(), other.numpy())
+
+
+def test_integers_of_softmax_do_not_wrap_around() -> None:
+    x = np.array([-128, 127], np.int8)
+    np.testing.assert_array_equal(special.softmax(x), [0, 1])
+    assert special.softmax(tensor(x)).dtype == np.float16
 
 
 def test_axes_of_softmax_are_checked() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from gradmgr import _batched, _xp, errors
 from gradmgr._backward import AttachSpec
 from gradmgr._recorder import is_tracked
-from gradmgr._tensor import Tensor, describe, raw, wrap
+from gradmgr._tensor import Tensor, describe, wrap
 from gradmgr.distributed import _world
 from gradmgr.distributed._engine import Group, Work
 from gradmgr.manager import GradManager, get_backwarding_grad_manager
@@ -37,7 +37,9 @@ def make_allreduce_cb(
     which is on its way as soon as it is full, while backward goes on. A parameter that this rank did not reach
     receives what the others found; one that no rank reached receives nothing.
 
-    Where backward fails on one rank, the others' raises DistributedError; the next backward works again.
+    Where backward fails on one rank, the others' raises DistributedError; the next backward works again. A rank that
+    fails when it has given all it had, as a callback after this one may, fails alone: the others have their gradients.
+    Threads of a rank that train at once need a `group` each, as nothing else tells their gradients apart.
 
     Args:
         reduce_method: "mean" or "sum" (also "MEAN", "SUM").
@@ -195,11 +197,12 @@ class _Local:
 class _Place:
     """Where a parameter lies in a bucket."""
 
-    __slots__ = ("bucket", "flag", "shape", "start", "stop", "tensor")
+    __slots__ = ("bucket", "dtype", "flag", "shape", "start", "stop", "tensor")
 
     def __init__(self, t: Tensor, bucket: int, start: int, flag: int) -> None:
         self.tensor = weakref.ref(t)
         self.shape = t.shape
+        self.dtype = t.dtype
         self.bucket = bucket
         self.start = start
         self.stop = start + t.size
@@ -210,7 +213,7 @@ class _Buffer:
     """The memory of a bucket, used again by the next backward unless somebody still looks at it."""
 
     def __init__(self, like: Any, size: int) -> None:
-        self._xp, self._dtype = _xp.namespace(like), like.dtype
+        self._xp, self._dtype = _xp.namespace(like), like.dtype.newbyteorder("=")
         self._size = size
         self._array: Any = None
 
@@ -237,7 +240,7 @@ class Layout:
         sizes: list[int] = []
         filling: dict[Any, int] = {}  # the bucket that is not full, by dtype
         for t in reversed(tensors):
-            kind = (t.dtype, t.device)
+            kind = (t.dtype.newbyteorder("="), t.device)
             k = filling.get(kind)
             if k is None:
                 k = filling[kind] = len(sizes)
@@ -279,7 +282,8 @@ class _Round:
         self.layout = layout
         self._callback = callback
         self._group = group
-        self._chains: Any = manager._chains
+        chains: Any = manager._chains  # there is one, see `begin`
+        self._chains = chains
         self._missing = dict.fromkeys(layout.places)  # ids of what has not arrived; ordered
         self._left = list(layout.counts)  # by bucket, how many have not arrived
         self._flats: list[Any] = [None] * len(layout.counts)
@@ -289,7 +293,7 @@ class _Round:
         self._open = 0  # futures that were not asked yet
         self._settled = False
         self._refused = False
-        only = self._chains.only
+        only = chains.only
         self._only = None if only is None else frozenset(map(id, only))  # who receives, None for all
 
     def reduced(self) -> list[Tensor]:
@@ -316,28 +320,32 @@ class _Round:
     def take_all(self, gradients: dict[Tensor, Any]) -> None:
         """Reduce the gradients of all parameters together."""
         layout, self._settled = self.layout, True
-        places = layout.places.values()
-        tensors: list[Any] = [place.tensor() for place in places]  # the walk keeps them alive
-        found = [gradients.get(t) for t in tensors]
-        for g in found:
-            if g is not None and (self._chains.hearers or raw(g).__class__ is _batched.Batched):
-                _check_takeable(g if isinstance(g, Tensor) else wrap(g))
-        flat = self._flats[0] = layout.buffers[0].fresh()
-        xp, size = _xp.namespace(flat), layout.sizes[0]
-        rows = [
-            xp.zeros(place.stop - place.start, flat.dtype) if g is None else raw(g).reshape(-1)
-            for place, g in zip(places, found, strict=True)
-        ]
-        reached = xp.asarray([g is not None for g in found], flat.dtype)
-        xp.concatenate([*rows, reached], out=flat)
+        hearers, flat = self._chains.hearers, layout.buffers[0].fresh()
+        xp, only, rows, reached = _xp.namespace(flat), self._only, [], []
+        self._flats[0] = flat
+        g: Any
+        a: Any = None
+        t: Any
+        for place in layout.places.values():
+            t = place.tensor()
+            g = gradients.get(t)  # which the walk keeps alive
+            reached.append(g is not None)
+            if g is None:
+                rows.append(xp.zeros(place.stop - place.start, flat.dtype))
+                continue
+            a = g._array if isinstance(g, Tensor) else g
+            if hearers or a.__class__ is _batched.Batched:
+                _check_takeable(g if g is not a else wrap(a))
+            rows.append(a.reshape(-1))
+        rows.append(xp.asarray(reached, flat.dtype))
+        xp.concatenate(rows, out=flat)
         self._missing, self._left = {}, [0]
         self._ask(self._reduce_all, flat)
-        del rows, found
-        by_any = (_xp.to_device(flat[size:], "cpu") > 0).tolist()
-        only = self._only
-        for t, place, is_there in zip(tensors, places, by_any, strict=True):
-            if is_there and (only is None or id(t) in only):  # a copy, as the bucket is used again
-                gradients[t] = flat[place.start : place.stop].reshape(place.shape).copy()
+        del rows, g, a
+        for place, by_any in zip(layout.places.values(), flat[layout.sizes[0] :].tolist(), strict=True):
+            t = place.tensor()
+            if by_any and (only is None or id(t) in only):  # a copy, as the bucket is used again
+                gradients[t] = flat[place.start : place.stop].reshape(place.shape).astype(place.dtype)
         self._let_go()
 
     def _reduce_all(self, flat: Any) -> None:
@@ -440,7 +448,9 @@ class _Round:
         if not by_any:
             return None
         g = flat[place.start : place.stop].reshape(place.shape)
-        return wrap(g if reduced is None else reduced + g)
+        if not place.dtype.isnative:
+            g = g.astype(place.dtype)
+        return wrap(g if reduced is None else (reduced + g).astype(place.dtype, copy=False))
 
     def _arrived(self, k: int) -> Any:
         """Wait for a bucket."""

@@ -53,7 +53,7 @@ def bcast_parameters(
     for flat in flats:
         at.broadcast(flat, root)
     if at.rank != root:
-        fresh = [wrap(layout.view(flats, t).copy()) for t in found]
+        fresh = [wrap(layout.view(flats, t).astype(t.dtype)) for t in found]
         for t, values in zip(found, fresh, strict=True):
             rebind(t, values)
 

@@ -549,7 +549,10 @@ def carried(array: Any, source: Any, op: str) -> tuple[Any, Any]:
 def received(array: Any, wire: Any, op: str, size: int) -> None:
     """Finish a reduction: the mean, and back to the array's own dtype."""
     if op == "mean":
-        wire /= size
+        if size & (size - 1) or wire.dtype.kind == "c":
+            wire /= size
+        else:  # by a power of two: the same bits, in half the time
+            wire *= 1 / size
     if wire.dtype != array.dtype and array.dtype.kind != "b":
         array[...] = wire.reshape(array.shape)
 

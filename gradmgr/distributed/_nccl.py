@@ -6,6 +6,7 @@ waits for its end: a rank that fails would leave the others' GPUs waiting, and t
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
@@ -32,7 +33,9 @@ def load() -> Any:
     """Return CuPy, with its binding of NCCL; raises where something is missing."""
     cupy = _xp.import_cupy("backend 'nccl'")
     try:
-        from cupy.cuda import nccl
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # CuPy's own, of what the error below says
+            from cupy.cuda import nccl
     except ImportError as error:
         raise missing(str(error)) from error
     if not getattr(nccl, "available", False):
@@ -125,8 +128,9 @@ class NCCLGroup(MPIGroup):
 
     def _posted(self, *calls: Any) -> Any:
         """Return what puts calls of the engine on its stream, behind all that the user's stream has now."""
-        before = self._cupy.cuda.Event(disable_timing=True)
-        before.record()
+        with self._device:  # another may have become current
+            before = self._cupy.cuda.Event(disable_timing=True)
+            before.record()
 
         def post() -> list[Any]:
             with self._device:
@@ -174,12 +178,16 @@ class NCCLGroup(MPIGroup):
 
     def _start_selecting(self, array: Any, op: str, source: Any, asked: Any) -> Work:
         """Begin a min or max that keeps NaN, which NCCL's own drops: every rank chooses among the values of all."""
-        found = self._cupy.empty((self.size, *array.shape), array.dtype)
+        found = self._room_for_all(array)
 
         def choose() -> None:
             array[...] = (found.min if op == "min" else found.max)(axis=0)
 
         return self._start(asked, self._posted(self._gathering(source, found)), choose)
+
+    def _room_for_all(self, array: Any) -> Any:
+        with self._device:
+            return self._cupy.empty((self.size, *array.shape), array.dtype)
 
     def _gathering(self, array: Any, found: Any) -> Any:
         def call(stream: int) -> None:
@@ -191,7 +199,7 @@ class NCCLGroup(MPIGroup):
         if not self._is_ours(array):
             return super().all_gather(array, more)
         self._check_ours(array, "all_gather", written=False)
-        found = self._cupy.empty((self.size, *array.shape), array.dtype)
+        found = self._room_for_all(array)
         post = self._posted(self._gathering(array, found)) if array.size else tuple
         self._start(described(array, "all_gather", more), post).wait()
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import operator
 import os
 import sys
 import threading
@@ -121,7 +122,8 @@ def init(backend: str | None = None, *, timeout: float = 300.0) -> None:
 
     Args:
         backend: "mpi" carries NumPy arrays; "nccl" carries CuPy arrays between GPUs, and NumPy arrays as "mpi" does.
-            None: "nccl" where the program has imported CuPy and CuPy finds a GPU, else "mpi".
+            None: "nccl" where the program has imported CuPy and CuPy finds a GPU, else "mpi". With "nccl" each rank's
+            GPU is current from then on: make arrays and models after it, with `device="cuda"`.
         timeout: seconds that a wait for another rank may take; let it be longer than the longest time a rank may
             spend between two calls, such as in an evaluation or the writing of a checkpoint.
 
@@ -217,11 +219,12 @@ def new_group(ranks: Iterable[int]) -> Group:
         What other functions take as `group`. In it, ranks count from 0.
 
     Raises:
+        TypeError: a rank is no integer.
         ValueError: a rank is there twice, or there is none of that number.
         DistributedError: the ranks did not name the same.
     """
     world = _all(_need_world())
-    chosen = [int(r) for r in ranks]
+    chosen = [operator.index(r) for r in ranks]
     if not chosen or len(set(chosen)) != len(chosen) or not all(0 <= r < world.size for r in chosen):
         raise ValueError(f"new_group takes different ranks from 0 to {world.size - 1}, at least one; found {chosen}")
     world.agree("new_group", f"ranks {chosen}")

@@ -17,17 +17,17 @@ from gradmgr._custom import custom
 from gradmgr._elementwise import elementwise
 from gradmgr._op import Function
 from gradmgr._tensor import Tensor, raw
-from gradmgr.nn._arguments import check_floating, check_word, integer, number
+from gradmgr.nn._arguments import check_floating, check_word, integer, number, one_array
 from gradmgr.ops import arithmetic, special
 from gradmgr.ops.arithmetic import choose
-from gradmgr.ops.convert import cast_to, copy, is_floating, lift, narrowed, wide_dtype, widened
+from gradmgr.ops.convert import cast_to, copy, is_floating, narrowed, wide_dtype, widened
 from gradmgr.ops.reduce import axes_of
 from gradmgr.ops.softmax import log_softmax_along, softmax_along
 
 
 def _lifted(name: str, input: Any) -> Any:
     """Return the input as a Tensor or array of real floating-point numbers."""
-    input = lift(input)
+    input = one_array(input)
     check_floating(name, input=input)
     return input
 
@@ -115,7 +115,7 @@ def relu(input: Any) -> Any:
     >>> relu(np.array([-1.0, 0.0, 2.0])).tolist()
     [0.0, 0.0, 2.0]
     """
-    input = lift(input)
+    input = one_array(input)
     if input.dtype.kind not in "iu":
         check_floating("relu", input=input)
     return _relu.door(input)
@@ -546,7 +546,7 @@ def gelu(input: Any, approximate: str = "none") -> Any:
 def _normalised(name: str, op: Function, input: Any, dim: Any, dtype: Any, *more: Any) -> Any:
     if dim is None:
         raise TypeError(f"{name} needs the axis along which to normalise; pass dim=-1 for the last")
-    input = lift(input)
+    input = one_array(input)
     input = cast_to(input, dtype)
     if not is_floating(input.dtype):
         raise errors.DtypeError(

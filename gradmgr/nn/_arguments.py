@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
-from gradmgr.ops.convert import is_floating
+from gradmgr._tensor import Tensor
+from gradmgr.ops.convert import holds_tensor, is_floating, lift
 from gradmgr.ops.reduce import mean, sum
 
 REDUCTIONS = ("none", "mean", "sum")
@@ -31,6 +32,22 @@ def generator(rng: Any, asked: str) -> np.random.Generator:
         f"{asked} draws from a numpy.random.Generator; found rng of type {type(rng).__name__}; make one with "
         f"numpy.random.default_rng({example}), once, and pass it wherever random numbers are drawn"
     )
+
+
+def one_array(value: Any) -> Any:
+    """Lift an argument that is one array. A tuple of Tensors is what some layers return, and must not be stacked.
+
+    Raises:
+        TypeError: it is such a tuple.
+    """
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, tuple) and holds_tensor(value):
+        raise TypeError(
+            f"expected one Tensor or array; found a tuple of {len(value)}, as LSTM, GRU and MultiheadAttention return "
+            "it: pass on its first, as in `out, _ = layer(x)`"
+        )
+    return lift(value)
 
 
 def integer(value: Any, name: str, asked: str) -> int:

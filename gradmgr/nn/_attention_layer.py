@@ -11,7 +11,7 @@ from gradmgr._op import zeros
 from gradmgr._parameter import Parameter
 from gradmgr._tensor import raw
 from gradmgr.nn import init
-from gradmgr.nn._arguments import check_floating, generator, length
+from gradmgr.nn._arguments import check_floating, generator, length, one_array
 from gradmgr.nn._attention import attend, check_mask_dtype, drop_factors
 from gradmgr.nn._layers import Linear
 from gradmgr.nn._linear import linear
@@ -175,9 +175,9 @@ class MultiheadAttention(Module):
 
     def _checked(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
         same_key, same_value = key is query, value is key
-        query = lift(query)
-        key = query if same_key else lift(key)
-        value = key if same_value else lift(value)
+        query = one_array(query)
+        key = query if same_key else one_array(key)
+        value = key if same_value else one_array(value)
         check_floating(_SELF, query=query, key=key, value=value)
         found = f"found query {query.shape}, key {key.shape}, value {value.shape}"
         if query.ndim not in (2, 3) or not query.ndim == key.ndim == value.ndim:

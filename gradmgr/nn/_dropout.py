@@ -10,8 +10,7 @@ import numpy as np
 from gradmgr import _xp
 from gradmgr._op import Function, linear
 from gradmgr._tensor import raw
-from gradmgr.nn._arguments import check_inexact, generator
-from gradmgr.ops.convert import lift
+from gradmgr.nn._arguments import check_inexact, generator, one_array
 
 # The mask, of one byte for an element, is a constant: all derivatives are taken with the same one.
 _dropout: Function = linear(
@@ -52,7 +51,7 @@ def dropout(
     >>> dropout(np.ones(8), 0.75, rng=np.random.default_rng(3)).tolist()
     [4.0, 4.0, 0.0, 4.0, 0.0, 0.0, 4.0, 0.0]
     """
-    x = lift(input)
+    x = one_array(input)
     check_inexact("dropout", input=x)
     if not 0 <= p <= 1:
         raise ValueError(f"dropout: p is a probability, from 0 to 1; found {p!r}")

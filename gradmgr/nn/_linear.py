@@ -14,7 +14,7 @@ from gradmgr._index import add_at, normalized
 from gradmgr._op import Function
 from gradmgr._op import linear as declare_linear
 from gradmgr._tensor import Tensor, raw, wrap
-from gradmgr.nn._arguments import check_inexact, integer
+from gradmgr.nn._arguments import check_inexact, integer, one_array
 from gradmgr.ops.convert import lift, widened
 from gradmgr.ops.products import matmul
 from gradmgr.ops.shape import reshape
@@ -98,7 +98,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     >>> linear(np.array([[1.0, 2.0]]), np.array([[3.0, 4.0], [0.0, 1.0]]), np.array([0.5, 0.0]))
     array([[11.5,  2. ]])
     """
-    x, weight, bias = lift(input), lift(weight), None if bias is None else lift(bias)
+    x, weight, bias = one_array(input), lift(weight), None if bias is None else lift(bias)
     if weight.ndim != 1:
         return _linear(x, weight, bias)
     if bias is not None and bias.ndim:
@@ -301,7 +301,8 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Any:
     classes = integer(num_classes, "num_classes", "one_hot")
     if classes < 1 and classes != -1:
         raise ValueError(f"one_hot: num_classes must be positive, or -1 to find it; found {classes}")
-    places = _places(tensor, None if classes == -1 else classes, "one_hot", f"{classes} classes")
+    limits = (None, "one_hot", "classes") if classes == -1 else (classes, "one_hot", f"{classes} classes")
+    places = _places(tensor, *limits)
     if classes == -1:
         if not places.size:
             raise ValueError("one_hot finds num_classes from the indices, and there are none; pass num_classes")

@@ -145,6 +145,11 @@ class LayerNorm(Module):
         dtype: of the parameters; by default float32.
 
     Parameters: weight, of ones, and bias, of zeros, of shape normalized_shape.
+
+    >>> import numpy as np
+    >>> from gradmgr import nn
+    >>> nn.LayerNorm(2, eps=0.0)(np.array([[1, 3], [10, 30]], np.float32)).tolist()
+    [[-1.0, 1.0], [-1.0, 1.0]]
     """
 
     weight: Parameter | None
@@ -235,6 +240,12 @@ class RMSNorm(Module):
         dtype: of the parameters; by default float32.
 
     Parameters: weight, of ones, of shape normalized_shape.
+
+    >>> import numpy as np
+    >>> from gradmgr import nn
+    >>> nn.RMSNorm(2, eps=0.0)(np.array([[1, 7], [2, 14]], np.float32)).numpy().round(3)
+    array([[0.2, 1.4],
+           [0.2, 1.4]], dtype=float32)
     """
 
     weight: Parameter | None

@@ -19,7 +19,7 @@ from gradmgr._inplace import as_type
 from gradmgr._op import Function, zeros
 from gradmgr._recorder import rebind
 from gradmgr._tensor import Tensor, raw, wrap
-from gradmgr.nn._arguments import check_floating, check_inexact, integer
+from gradmgr.nn._arguments import check_floating, check_inexact, integer, one_array
 from gradmgr.ops.arithmetic import maximum, sum_of
 from gradmgr.ops.convert import lift, wide_dtype, widened
 from gradmgr.ops.linalg import norm
@@ -541,7 +541,7 @@ def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None
 
 
 def _lifted(asked: str, x: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any]:
-    x, weight, bias = lift(x), None if weight is None else lift(weight), None if bias is None else lift(bias)
+    x, weight, bias = one_array(x), None if weight is None else lift(weight), None if bias is None else lift(bias)
     check_floating(asked, input=x, weight=weight, bias=bias)
     return x, weight, bias
 
@@ -597,7 +597,7 @@ def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> A
     >>> normalize(np.array([[3.0, 4.0], [0.0, 0.0]])).tolist()
     [[0.6, 0.8], [0.0, 0.0]]
     """
-    x = lift(input)
+    x = one_array(input)
     check_inexact("normalize", input=x)
     wide = widened(x)
     y = wide / maximum.door(norm(wide, p, integer(dim, "dim", "normalize"), True), eps)

@@ -10,9 +10,8 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._tensor import Tensor
 from gradmgr.nn import functional
-from gradmgr.nn._arguments import check_reduction, check_word, generator, integer
+from gradmgr.nn._arguments import check_reduction, check_word, generator, integer, one_array
 from gradmgr.nn._module import Module
-from gradmgr.ops.convert import lift
 from gradmgr.ops.shape import reshape
 
 Rng = np.random.Generator | None
@@ -50,7 +49,7 @@ class Flatten(Module):
 
     def forward(self, x: Any) -> Any:
         """(..., a, ..., b, ...) to (..., a * ... * b, ...)."""
-        x = lift(x)
+        x = one_array(x)
         shape, ndim = x.shape, x.ndim
         first, last = (dim + ndim if dim < 0 else dim for dim in (self.start_dim, self.end_dim))
         if not (0 <= first <= last < ndim):
@@ -419,6 +418,13 @@ class _Loss(Module):
         self.reduction = reduction
 
 
+def _label(ignore_index: Any, asked: str) -> int:
+    try:
+        return integer(ignore_index, "ignore_index", asked)
+    except TypeError as error:
+        raise TypeError(f"{error}; a loss is made first and then called, as in {asked}()(input, target)") from None
+
+
 class MSELoss(_Loss):
     """The squares of differences; their mean, "sum", or "none": each."""
 
@@ -497,8 +503,8 @@ class NLLLoss(_Loss):
 
     def __init__(self, weight: Any = None, ignore_index: int = -100, reduction: str = "mean") -> None:
         super().__init__(reduction)
+        self.ignore_index = _label(ignore_index, type(self).__name__)
         self.register_buffer("weight", weight)
-        self.ignore_index = ignore_index
 
     def forward(self, x: Any, target: Any) -> Any:
         """Log-probabilities (N, C, ...) and labels (N, ...) to a number."""
@@ -513,6 +519,11 @@ class CrossEntropyLoss(_Loss):
         ignore_index: a label that does not count.
         reduction: "mean", weighted, "sum", or "none": each.
         label_smoothing: how much of each label's probability is spread over all classes.
+
+    >>> import numpy as np
+    >>> from gradmgr import nn
+    >>> print(f"{nn.CrossEntropyLoss()(np.log(np.array([[0.25, 0.75]])), np.array([1])):.4f}")
+    0.2877
     """
 
     weight: Tensor | None
@@ -525,8 +536,8 @@ class CrossEntropyLoss(_Loss):
         label_smoothing: float = 0.0,
     ) -> None:
         super().__init__(reduction)
+        self.ignore_index = _label(ignore_index, type(self).__name__)
         self.register_buffer("weight", weight)
-        self.ignore_index = ignore_index
         self.label_smoothing = label_smoothing
 
     def forward(self, x: Any, target: Any) -> Any:

@@ -11,13 +11,13 @@ from gradmgr import errors
 from gradmgr._op import zeros
 from gradmgr._parameter import Parameter
 from gradmgr.nn import init
-from gradmgr.nn._arguments import check_floating, generator, length
+from gradmgr.nn._arguments import check_floating, generator, length, one_array
 from gradmgr.nn._dropout import dropout
 from gradmgr.nn._linear import linear
 from gradmgr.nn._module import Module
 from gradmgr.nn._recurrent import gru_cell, lstm_cell, lstm_step
 from gradmgr.nn._sequences import gru_over, lstm_over
-from gradmgr.ops.convert import cast_to, lift, wide_dtype
+from gradmgr.ops.convert import cast_to, wide_dtype
 from gradmgr.ops.join import concatenate, stack
 from gradmgr.ops.shape import expand_dims, swapaxes
 
@@ -93,7 +93,7 @@ class LSTMCell(_Cell):
 
     def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:
         """Return (h', c') for input (batch, input_size) and hx = (h, c), zeros where it is None."""
-        input = lift(input)
+        input = one_array(input)
         if hx is None:
             hx = (self._first(input),) * 2
         return lstm_cell(input, hx, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
@@ -121,7 +121,7 @@ class GRUCell(_Cell):
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """Return h' for input (batch, input_size) and hx = h, zeros where it is None."""
-        input = lift(input)
+        input = one_array(input)
         hx = self._first(input) if hx is None else hx
         return gru_cell(input, hx, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
 
@@ -199,7 +199,7 @@ class _Recurrent(Module):
 
     def _run(self, input: Any, given: tuple[Any, ...] | None) -> tuple[Any, tuple[Any, ...]]:
         """Return the output and the last states, of which there are as many as `given` has, or _states names."""
-        x = self._checked(lift(input))
+        x = self._checked(one_array(input))
         of_batch = x.ndim == 3
         if not of_batch:
             x = expand_dims(x, 1)
@@ -261,7 +261,7 @@ class _Recurrent(Module):
         if given is None:
             return [zeros(x, (*lead, widths[name]), x.dtype) for name in self._states]
         states = []
-        for name, state in zip(self._states, map(lift, given), strict=True):
+        for name, state in zip(self._states, map(one_array, given), strict=True):
             expected = (*lead, widths[name]) if of_batch else (lead[0], widths[name])
             if state.shape != expected:
                 raise errors.ShapeError(

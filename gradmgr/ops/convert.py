@@ -168,7 +168,7 @@ _to: Function = linear(
 
 
 def to(x: Tensor, device: str, /) -> Tensor:
-    """Return the tensor on "cpu" or "cuda:0"; itself if it is there. Gradients travel back.
+    """Return the tensor on "cpu", "cuda:0", or "cuda", the current GPU; itself if it is there. Gradients travel back.
 
     Raises:
         DeviceError: there is no such GPU, or CuPy is not installed.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,15 @@ from gradmgr._tensor import Tensor, describe, raw, wrap
 from gradmgr.optim._chunks import Chunk, Plan, Run, Scratch, is_packable
 
 Group = dict[str, Any]
+
+
+# What torch's and MegEngine's optimisers have, and what stands for it here.
+_ELSEWHERE = MappingProxyType(
+    {
+        "clear_grad": "zero_grad(), or clear_grad() of the GradManager",
+        "state": "state_dict()['state'][k], where k is the number of a parameter",
+    }
+)
 
 
 def check_number(name: str, value: Any, *, low: float = 0.0, high: float = float("inf"), below: bool = False) -> None:
@@ -88,6 +98,10 @@ class Optimizer:
                 self.add_param_group(group)
         else:
             self.add_param_group({"params": listed})
+
+    def __getattr__(self, name: str) -> Any:  # where Python found nothing
+        hint = f"; use {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     # ------------------------------------------------------------ what an algorithm says
 

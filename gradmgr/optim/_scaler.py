@@ -116,9 +116,9 @@ class GradScaler:
                 "call backward of scaler.scale(loss) before step() and unscale_()"
             )
         if state.stepped:
-            raise RuntimeError("unscale_() comes after step() of this optimizer; call it before, or update() between")
+            raise RuntimeError("unscale_() comes after step() of this optimiser; call it before, or update() between")
         if state.is_unscaled:
-            raise RuntimeError("unscale_() was called on this optimizer already since the last update(); once will do")
+            raise RuntimeError("unscale_() was called on this optimiser already since the last update(); once will do")
         params = [p for group in optimizer.param_groups for p in group["params"]]
         inverse = 1.0 / self._scale
         finite: list[Any] = []  # looked at in the end, as a GPU makes wait for it
@@ -155,14 +155,14 @@ class GradScaler:
         state = self._round_of(optimizer)
         if state.stepped:
             raise RuntimeError(
-                "step() was called on this optimizer already since the last update(); call update() first"
+                "step() was called on this optimiser already since the last update(); call update() first"
             )
         if not state.is_unscaled:
             self.unscale_(optimizer)
         if not state.has_checked:
             self._rounds.pop(optimizer, None)
             raise RuntimeError(
-                "step(): no parameter of the optimizer has a gradient; was backward() called on the loss?"
+                "step(): no parameter of the optimiser has a gradient; was backward() called on the loss?"
             )
         result = None
         if state.found_inf:
@@ -187,7 +187,7 @@ class GradScaler:
         else:
             checked = [state for state in self._rounds.values() if state.has_checked]
             if not checked:
-                raise RuntimeError("update() comes after step() or unscale_() of an optimizer; none was called")
+                raise RuntimeError("update() comes after step() or unscale_() of an optimiser; none was called")
             self._adjust(any(state.found_inf for state in checked))
         self._rounds.clear()
 
@@ -204,7 +204,7 @@ class GradScaler:
 
     def _round_of(self, optimizer: Optimizer) -> _Round:
         if not isinstance(optimizer, Optimizer):
-            raise TypeError(f"a GradScaler works with an optimizer of gradmgr.optim; found {type(optimizer).__name__}")
+            raise TypeError(f"a GradScaler works with an optimiser of gradmgr.optim; found {type(optimizer).__name__}")
         return self._rounds.setdefault(optimizer, _Round())
 
     # ------------------------------------------------------------ options and state

@@ -14,7 +14,7 @@ from gradmgr.optim._optimizer import Optimizer, check_number
 
 def check_optimizer(optimizer: Any, asked: str) -> None:
     if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"{asked} takes an optimizer of gradmgr.optim; found {type(optimizer).__name__}")
+        raise TypeError(f"{asked} takes an optimiser of gradmgr.optim; found {type(optimizer).__name__}")
 
 
 def check_count(name: str, value: Any) -> None:
@@ -28,11 +28,11 @@ class Saved:
     _left_out: tuple[str, ...] = ("optimizer",)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state: everything but the optimizer, and functions."""
+        """Return the state: everything but the optimiser, and functions."""
         return {key: value for key, value in self.__dict__.items() if key not in self._left_out}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over the state of a like schedule; the optimizer's own `lr` comes with the optimizer's state.
+        """Take over the state of a like schedule; the optimiser's own `lr` comes with the optimiser's state.
 
         Raises:
             StateError: it is of another kind of schedule; nothing is then changed.
@@ -67,7 +67,7 @@ class LRScheduler(Saved):
             elif "initial_lr" not in group:
                 raise KeyError(
                     f"parameter group {k} has no 'initial_lr', which going on from last_epoch={last_epoch} needs; "
-                    "load the optimizer's state first, or set it"
+                    "load the optimiser's state first, or set it"
                 )
         self.optimizer = optimizer
         self.base_lrs: list[float] = [group["initial_lr"] for group in optimizer.param_groups]
@@ -89,14 +89,14 @@ class LRScheduler(Saved):
         return self._last_lr
 
     def step(self) -> None:
-        """Go on by one step; after the optimizer's own."""
+        """Go on by one step; after the optimiser's own."""
         self._warn_of_order()
         self._advance()
 
     def _warn_of_order(self) -> None:
         if self._step_count == 1 and self.optimizer._step_count == 0:
             errors.warn(
-                "the schedule was stepped before the optimizer, so the first learning rate is never used; "
+                "the schedule was stepped before the optimiser, so the first learning rate is never used; "
                 "call optimizer.step() before scheduler.step()",
                 UserWarning,
             )
@@ -204,6 +204,15 @@ class StepLR(LRScheduler):
 
     Raises:
         ValueError: step_size is not a whole number above 0.
+
+    >>> import gradmgr
+    >>> optimizer = gradmgr.optim.SGD([gradmgr.tensor([1.0])], lr=1.0)
+    >>> schedule = gradmgr.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
+    >>> for _ in range(4):
+    ...     optimizer.step()
+    ...     schedule.step()
+    >>> schedule.get_last_lr()
+    [0.25]
     """
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> None:

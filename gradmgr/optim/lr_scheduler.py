@@ -169,7 +169,7 @@ class OneCycleLR(LRScheduler):
         return rates
 
     def step(self) -> None:
-        """Go on by one step; after the optimizer's own.
+        """Go on by one step; after the optimiser's own.
 
         Raises:
             ValueError: the cycle is over; nothing is then changed.
@@ -331,7 +331,7 @@ class _Several(Saved):
         self.optimizer: Optimizer = self._schedulers[0].optimizer if optimizer is None else optimizer
         check_optimizer(self.optimizer, asked)
         if any(schedule.optimizer is not self.optimizer for schedule in self._schedulers):
-            raise ValueError(f"the schedules of {asked} are to be of one optimizer; found others")
+            raise ValueError(f"the schedules of {asked} are to be of one optimiser; found others")
         self._last_lr: list[float] = []
 
     def get_last_lr(self) -> list[float]:
@@ -378,7 +378,7 @@ class SequentialLR(_Several):
         last_epoch: the steps taken so far.
 
     Raises:
-        TypeError, ValueError: not schedules of this optimizer; not one milestone fewer.
+        TypeError, ValueError: not schedules of this optimiser; not one milestone fewer.
     """
 
     def __init__(
@@ -400,7 +400,7 @@ class SequentialLR(_Several):
         self._note()
 
     def step(self) -> None:
-        """Go on by one step; after the optimizer's own."""
+        """Go on by one step; after the optimiser's own."""
         self.last_epoch += 1
         k = bisect_right(self._milestones, self.last_epoch)
         if k > 0 and self._milestones[k - 1] == self.last_epoch:
@@ -437,11 +437,11 @@ class ChainedScheduler(_Several):
     """Step several schedules together, so that what they do to the `lr` multiplies.
 
     Args:
-        schedulers: the schedules, of one optimizer.
+        schedulers: the schedules, of one optimiser.
         optimizer: theirs; by default that of the first.
 
     Raises:
-        TypeError, ValueError: not schedules of one optimizer.
+        TypeError, ValueError: not schedules of one optimiser.
     """
 
     def __init__(self, schedulers: Iterable[Any], optimizer: Optimizer | None = None) -> None:
@@ -449,7 +449,7 @@ class ChainedScheduler(_Several):
         self._note()
 
     def step(self) -> None:
-        """Go on by one step; after the optimizer's own."""
+        """Go on by one step; after the optimiser's own."""
         for schedule in self._schedulers:
             schedule.step()
         self._note()
