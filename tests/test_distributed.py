@@ -15,7 +15,7 @@ from gradmgr.distributed import _nccl
 
 # What every program below begins with. `say` is what a test reads of a rank's output.
 HEAD = """
-import os, signal, sys, threading, time
+import os, signal, sys, threading, time, warnings
 import numpy as np
 import gradmgr, gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, distributed as d, errors, forward_ad, tensor, vmap
@@ -178,6 +178,10 @@ d.barrier()
 for bad in ([], [0, 0], [3], [-1]):
     assert "0 to 2" in refused(ValueError, d.new_group, bad)
 refused(TypeError, d.new_group, [0.5, 1])
+warnings.simplefilter("ignore", DeprecationWarning)  # Python's own, of a fork beside the engine's threads
+if (child := os.fork()) == 0:
+    os._exit(0 if "made by fork" in refused(errors.DistributedError, d.barrier) and d.rank() == me else 1)
+assert os.waitpid(child, 0)[1] == 0
 assert "ranks [0]" in refused(errors.DistributedError, d.new_group, [min(me, 1)])
 refused(TypeError, d.rank, [0, 1])
 assert "CuPy" in refused(TypeError, _world.group, 1) or True

@@ -231,14 +231,14 @@ def test_convolutions_read_98_percent_with_their_defaults(tmp_path):
     assert accuracy >= 98
 
 
-# Measured with two seeds: 2.91 and 2.94 nats; letters by their frequency alone have 3.15.
+# Measured with two seeds: 3.00 and 3.01 nats; characters by their frequency alone have 3.56.
 def test_the_transformer_learns_more_than_which_letters_are_frequent(tmp_path):
     done = run(tmp_path, "--steps", "60", "--sample", "50", script="char_gpt.py")
     (loss,) = told(done, r"loss ([\d.]+) nats a character")
     assert loss < 3.1
     written = done.stdout.partition("characters to read\n")[2].rpartition("\n\nloss")[0]
     assert written.startswith("\ndef ")
-    assert len(written) == len("\ndef ") + 50
+    assert len("\ndef ") + 50 <= len(written) <= len("\ndef ") + 4 * 50  # an indent, one character, is four blanks
 
 
 def test_ranks_learn_as_one_process_does(tmp_path):
@@ -263,7 +263,7 @@ def resident(process):
     return int(re.search(r"^VmRSS:\s+(\d+) kB$", status, flags=re.MULTILINE)[1]) / 1024
 
 
-# Measured: it grows by 0.1 to 0.2 MiB; by 70 MiB and more where a step keeps its gradients.
+# Measured: it grows by 0.1 to 0.2 MiB; by 73, 39 and 4 MiB where the steps keep their gradients.
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="resident memory is read from Linux's /proc")
 @pytest.mark.parametrize(
     ("script", "options"),

@@ -165,7 +165,7 @@ def test_every_dtype_and_shape():
         2,
         """
         import ml_dtypes
-        for dtype in ("f2", "f4", "f8", "c8", "c16", ml_dtypes.bfloat16):
+        for dtype in ("f2", "f4", "f8", ">f8", "c8", "c16", ml_dtypes.bfloat16):
             for shape in ((), (0,), (3,), (2, 3), (2, 0, 3)):
                 w = tensor(np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype) + np.ones((), dtype))
                 gm = GradManager().attach(w)

@@ -15,7 +15,7 @@ def test_all_ranks_get_the_roots_values_in_the_same_tensors():
         3,
         """
         import ml_dtypes
-        shapes = [((2, 3), "f4"), ((), "f8"), ((0, 2), "f8"), ((4,), "c16"), ((3,), ml_dtypes.bfloat16), ((2,), "i8")]
+        shapes = [((2, 3), "f4"), ((), "f8"), ((0, 2), "f8"), ((4,), "c16"), ((3,), ml_dtypes.bfloat16), ((2,), ">i8")]
         ts = [tensor((np.ones(s) * (RANK + 1)).astype(d)) for s, d in shapes]
         alias, before = ts[0], [id(t) for t in ts]
         view = ts[0].numpy()

@@ -182,7 +182,8 @@ def _transmit(x: Any, link: _Link) -> None:
     followers = len(_listening(x)) if isinstance(x, Tensor) and _xp.is_differentiable(array.dtype) else 0
     what = {"dtype": array.dtype.name, "shape": list(array.shape), "followers": followers, "number": link.number}
     head = np.frombuffer(json.dumps(what).encode().ljust(_HEAD), np.uint8).copy()
-    values = _xp.namespace(array).array(array, order="C", copy=True)  # nobody else will write to it
+    native = array.dtype.newbyteorder("=")  # as it goes
+    values = _xp.namespace(array).array(array, dtype=native, order="C", copy=True)  # nobody else will write to it
     link.group.start_send(head, link.other, link.tag)
     link.group.start_send(values, link.other, link.tag).done()
     if followers:
@@ -220,9 +221,9 @@ def _carried(link: _Link, shape: tuple[int, ...], dtype: Any, device: str) -> tu
             f"recv from rank {_global(link)} expected {dtype.name}{shape}, message {link.number} between the two, and "
             f"rank {_global(link)} sent {found[0]}{found[1]}, message {found[2]}; both must name the same"
         )
-    values = _room(shape, dtype, device)
+    values = _room(shape, dtype.newbyteorder("="), device)
     link.group.start_recv(values, link.other, link.tag, told).wait()
-    return values, what["followers"]
+    return values.astype(dtype, copy=False), what["followers"]
 
 
 def _room(shape: tuple[int, ...], dtype: Any, device: str) -> Any:

@@ -7,6 +7,7 @@ where a rank is, and the answer. They are read while waiting, since a rank that 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from typing import Any
@@ -35,6 +36,7 @@ class Watchdog(Watch):
         self.size = comm.Get_size()
         self.mpi = mpi
         self._world = comm
+        self._process = os.getpid()
         self._comm: Any = None
         self._failures: dict[int, str] = {}
         self._places: dict[int, str] = {}  # what ranks answered
@@ -52,6 +54,11 @@ class Watchdog(Watch):
     def check(self) -> None:
         if self._failures:
             raise self._failure()
+        if os.getpid() != self._process:  # the connections are not its own, and MPI's calls would hang in it
+            raise errors.DistributedError(
+                "this process was made by fork from a rank, and is none itself; let the rank call what all ranks do "
+                "together, or start such processes with multiprocessing's method 'spawn'"
+            )
 
     def look(self, asked: str, ranks: tuple[int, ...], waited: float) -> None:
         with self.lock:

@@ -178,6 +178,7 @@ class Optimizer:
         """Change each parameter that has a gradient; all of them, or none where something does not fit.
 
         Floating-point errors within are left to stand in the values, as elsewhere in gradmgr a backward's do.
+        Threads that step one optimiser take their steps one after another.
 
         Args:
             closure: computes the loss and the gradients anew; called first.
