@@ -540,7 +540,8 @@ def nll_loss(input: Any, target: Any, weight: Any = None, ignore_index: int = -1
     weight = _checked_weight(asked, weight, input, input.shape[axis])
     ignore_index = integer(ignore_index, "ignore_index", asked)
     labels, divisor = _read_labels(asked, input, axis, raw(target), weight, ignore_index)
-    return _averaged(-_pick(widened(input), labels), divisor, reduction, asked, input.dtype)
+    picked = _pick(widened(input), labels._replace(total=None))  # which only softmax needs
+    return _averaged(-picked, divisor, reduction, asked, input.dtype)
 
 
 def cross_entropy(

@@ -106,8 +106,8 @@ def lstm_kernel(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: A
     return gates[3] * squashed, new_c, gates
 
 
-def lstm_back(g: Any, c: Any, b_ih: Any, b_hh: Any, gates: Any) -> tuple[Any, Any, Any]:
-    """Return the cotangents of what the gates are made of, by row, of the new c as a whole, and of a bias."""
+def lstm_back(g: Any, c: Any, gates: Any) -> tuple[Any, Any]:
+    """Return the cotangents of what the gates are made of, by row, and of the new c as a whole."""
     if g[2] is None and is_bare(g[0], g[1], c, gates):
         rows, of_c = _lstm_back_in_place(g[0], g[1], c, gates)
     else:
@@ -116,7 +116,13 @@ def lstm_back(g: Any, c: Any, b_ih: Any, b_hh: Any, gates: Any) -> tuple[Any, An
         of_c = (of_h * o + of_gates[4]) * (1 - squashed * squashed) + _or_zeros(g[1], o)
         parts = stack([of_c * of_g, of_c * c, of_c * i, of_h * squashed]) + of_gates[:4]
         rows = _by_row(parts * _lstm_slopes(gates))
-    return rows, of_c, None if b_ih is None and b_hh is None else total_over_batch(rows)
+    return rows, of_c
+
+
+def _lstm_shared(g: Any, c: Any, gates: Any) -> tuple[Any, Any, Any]:
+    """Return the same, and the cotangent that both biases have."""
+    rows, of_c = lstm_back(g, c, gates)
+    return rows, of_c, total_over_batch(rows)
 
 
 def _lstm_back_in_place(of_h: Any, of_new_c: Any, c: Any, gates: Any) -> tuple[Any, Any]:
@@ -192,7 +198,7 @@ _lstm: Function = several(
         "b_ih": lambda t, c, gates: lstm_push(t, c, gates),
         "b_hh": lambda t, c, gates: lstm_push(t, c, gates),
     },
-    shared=lstm_back,
+    shared=_lstm_shared,
 )
 
 
@@ -217,8 +223,8 @@ def gru_kernel(x: Any, h: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> tu
     return _plus(gates[1] * (h - gates[2]), gates[2]), gates
 
 
-def gru_back(g: Any, h: Any, b_ih: Any, b_hh: Any, gates: Any) -> tuple[Any, Any, Any, Any]:
-    """Return the cotangents of the gates' parts of the input and of h, by row, and of the biases."""
+def gru_back(g: Any, h: Any, gates: Any) -> tuple[Any, Any]:
+    """Return the cotangents of the gates' parts of the input and of h, by row."""
     if g[1] is None and is_bare(g[0], h, gates):
         of_input, of_h = _gru_back_in_place(g[0], h, gates)
     else:
@@ -229,12 +235,7 @@ def gru_back(g: Any, h: Any, b_ih: Any, b_hh: Any, gates: Any) -> tuple[Any, Any
         of_r = (of_n * inner + of_gates[0]) * (r - r * r)
         of_input = concatenate([of_r, of_z, of_n], axis=1)
         of_h = concatenate([of_r, of_z, of_n * r + of_gates[3]], axis=1)
-    return (
-        of_input,
-        of_h,
-        None if b_ih is None else total_over_batch(of_input),
-        None if b_hh is None else total_over_batch(of_h),
-    )
+    return of_input, of_h
 
 
 def _gru_back_in_place(of_new: Any, h: Any, gates: Any) -> tuple[Any, Any]:
@@ -295,8 +296,8 @@ _gru: Function = several(
         "h": gru_h_gradient,
         "w_ih": lambda g, x, shared: shared[0].T @ x,
         "w_hh": lambda g, h, shared: shared[1].T @ h,
-        "b_ih": lambda g, shared: shared[2],
-        "b_hh": lambda g, shared: shared[3],
+        "b_ih": lambda g, shared: total_over_batch(shared[0]),
+        "b_hh": lambda g, shared: total_over_batch(shared[1]),
     },
     jvp={
         "x": lambda t, h, w_ih, gates: gru_push_x(t if w_ih is None else t @ w_ih.T, h, gates),

@@ -88,7 +88,7 @@ def _lstm_run_back(g: Any, c: Any, w_hh: Any, cells: Any, gates: Any, backwards:
     for k in _order(gates.shape[0], not backwards):
         at = _at(g, k)
         at[:2] = sum_of(at[0], of_h), sum_of(at[1], of_c)
-        row, of_c, _ = lstm_back(at, _before(cells, c, k, backwards), None, None, gates[k])
+        row, of_c = lstm_back(at, _before(cells, c, k, backwards), gates[k])
         of_h, of_c = row @ w_hh, of_c * gates[k][1]
         rows.append((row,))
     return _collected(rows, not backwards)[0], of_h, of_c
@@ -158,7 +158,7 @@ def _gru_run_back(g: Any, h: Any, w_hh: Any, outputs: Any, gates: Any, backwards
     for k in _order(gates.shape[0], not backwards):
         at = _at(g, k)
         at[0] = sum_of(at[0], of_h)
-        row = gru_back(at, _before(outputs, h, k, backwards), None, None, gates[k])
+        row = gru_back(at, _before(outputs, h, k, backwards), gates[k])
         of_h = gru_h_gradient(at, w_hh, gates[k], row)
         rows.append(row[:2])
     of_parts, of_rows = _collected(rows, not backwards)

@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from gradmgr._tensor import raw
+from gradmgr._xp import device_of, to_device
+from gradmgr.nn import _pooling
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 from samples._table import Arg, Array, add, at
 
@@ -139,4 +142,29 @@ _add(
     lambda x: F.adaptive_avg_pool2d(x, 3),
     lambda x: evenly(x, 3, 3),
     Arg((2, 4, 5)),
+)
+
+# ---------------------------------------------------------------- what only second derivatives call
+
+_TAPS = np.array([[[[0, 3], [2, 1]]]], np.uint8)
+_HALVES = _pooling._windows("max_pool2d", 2, np.zeros((1, 1, 4, 4)), 2, None, 0, 1, False)
+
+
+def _placed(taps: Array, x: Any) -> Array:
+    """The same where x lives."""
+    return to_device(taps, device_of(raw(x)))
+
+
+def _named_taps(x: Array) -> Array:
+    by_window = x.reshape(1, 1, 2, 2, 2, 2).swapaxes(3, 4).reshape(1, 1, 2, 2, 4)
+    return np.take_along_axis(by_window, _TAPS[..., None].astype(int), -1)[..., 0]
+
+
+add(
+    "engine.max_pool2d_pick",
+    "named taps",
+    lambda xp, x: _pooling._pick(x, _placed(_TAPS, x), _HALVES),
+    Arg((1, 1, 4, 4)),
+    reference=_named_taps,
+    dispatches=False,
 )
