@@ -75,28 +75,52 @@ def all_reduce(size: int, rounds: int, turn: int, at_most: float) -> dict[str, A
 # ---------------------------------------------------------------- a training step
 
 
-def step(rounds: int, batch: int = 32) -> dict[str, Any]:
-    """A step on the digits' network, each rank with its batch, without and with the gradients' all-reduce."""
-    rank = distributed.rank()
-    random = np.random.default_rng(rank)
+def step(rounds: int, batch: int, at_most: float) -> list[dict[str, Any]]:
+    """A step on the digits' network, each rank with its batch: alone, by the callback, and reduced by hand."""
+    random = np.random.default_rng(distributed.rank())
     x, y = random.normal(size=(batch, 64)).astype("float32"), random.integers(0, 10, batch)
 
-    def trained(callbacks: Any) -> Way:
+    def trained(callbacks: Any, after: Callable[[list[Any]], None] = lambda parameters: None) -> Way:
         new = {"rng": np.random.default_rng(0)}
         model = nn.Sequential(nn.Linear(64, 256, **new), nn.ReLU(), nn.Linear(256, 10, **new))
-        gm = GradManager().attach(dict(model.named_parameters()), callbacks=callbacks)
-        optimizer = optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+        parameters = list(model.parameters())
+        gm = GradManager().attach(parameters, callbacks=callbacks)
+        optimizer = optim.SGD(parameters, lr=1e-3, momentum=0.9)
 
         def once() -> None:
             with gm:
                 gm.backward(functional.cross_entropy(model(x), y))
+            after(parameters)
             optimizer.step()
             optimizer.zero_grad()
 
         return once
 
-    ways = {"one rank": trained(None), "two ranks": trained(distributed.make_allreduce_cb("mean"))}
-    return figure(f"step 64-256-10, float32, batch {batch} a rank", ways, rounds, 100, 1.25)
+    alone, label = trained(None), f"step 64-256-10, float32, batch {batch} a rank"
+    ours, by_hand = trained(distributed.make_allreduce_cb("mean")), trained(None, _mean_by_hand())
+    return [
+        figure(label, {"one rank": alone, "two ranks": ours}, rounds, 100, at_most),
+        figure(f"{label}, by hand", {"one rank": alone, "two ranks": by_hand}, rounds, 100, float("inf")),
+    ]
+
+
+def _mean_by_hand() -> Callable[[list[Any]], None]:
+    """Make what puts the mean of all ranks into `.grad`, by mpi4py's own call on one buffer."""
+    comm, buffers = MPI.COMM_WORLD, []
+
+    def mean(parameters: list[Any]) -> None:
+        if not buffers:
+            buffers.append(np.empty(sum(p.size for p in parameters), np.float32))
+        (flat,) = buffers
+        np.concatenate([p.grad.numpy().reshape(-1) for p in parameters], out=flat)
+        comm.Allreduce(MPI.IN_PLACE, flat)
+        flat *= np.float32(1 / comm.Get_size())
+        start = 0
+        for p in parameters:
+            p.grad[...] = flat[start : start + p.size].reshape(p.shape)
+            start += p.size
+
+    return mean
 
 
 def main() -> None:
@@ -105,7 +129,8 @@ def main() -> None:
     if distributed.size() != 2:
         raise SystemExit("bench.ranks is for two ranks: mpiexec -n 2 python -m bench.ranks")
     found = [
-        step(rounds),
+        *step(rounds, 32, 1.25),
+        *step(rounds, 128, float("inf")),
         all_reduce(4 << 10, rounds, 200, float("inf")),
         all_reduce(4 << 20, rounds, 5, float("inf")),
         all_reduce(32 << 20, rounds, 2, 1.1),

@@ -235,7 +235,7 @@ def test_two_ranks_are_measured():
     rows = training.ranks(NO_TIME, 1)
     if not rows:
         pytest.skip("mpi4py, or the launcher of the mpich wheel, is not installed: pip install 'gradmgr[mpich]'")
-    assert [bool(row.verdicts) for row in rows] == [True, False, False, True]
+    assert [bool(row.verdicts) for row in rows] == [True, *5 * [False], True]
     assert all(row.cells["gradmgr"] > 0 for row in rows)
 
 
