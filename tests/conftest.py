@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # as many processes as cores: further threads would wait for one another
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # which NumPy reads when it is imported
 
 from gradmgr import GradManager, Tensor, _recorder
 

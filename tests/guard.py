@@ -677,12 +677,12 @@ class NcclCommunicator:
             raise TypeError("an integer is required")
         ctypes.memmove(to, source, count * nccl.SIZES[datatype])
 
-    def allReduce(self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, stream: int) -> None:  # noqa: N802
+    def allReduce(self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, stream: int) -> None:  # noqa: N802  # CuPy's name
         if op not in range(4):
             raise RuntimeError("NCCL_ERROR_INVALID_ARGUMENT")
         self._moved(sendbuf, recvbuf, count, datatype, stream)
 
-    def allGather(self, sendbuf: int, recvbuf: int, count: int, datatype: int, stream: int) -> None:  # noqa: N802
+    def allGather(self, sendbuf: int, recvbuf: int, count: int, datatype: int, stream: int) -> None:  # noqa: N802  # CuPy's name
         self._moved(sendbuf, recvbuf, count, datatype, stream)
 
     def bcast(self, buff: int, count: int, datatype: int, root: int, stream: int) -> None:

@@ -466,7 +466,7 @@ def test_values_under_optimisers(block):
 
 @pytest.mark.slow
 def test_more_values_under_optimisers():
-    check_each(check_world, range(1000, 2500))
+    check_each(check_world, range(1000, 1500))
 
 
 def test_a_step_into_what_others_hold_is_noticed(monkeypatch):
@@ -871,7 +871,7 @@ def test_networks_in_every_way(block, uncollected):
 
 @pytest.mark.slow
 def test_more_networks_in_every_way(uncollected):
-    check_each(check_network, range(1000, 1400))
+    check_each(check_network, range(1000, 1150))
 
 
 class Fuse:
@@ -1062,7 +1062,7 @@ def test_resumed_trainings_come_to_the_same_bits(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_more_resumed_trainings(tmp_path, monkeypatch):
-    check_each(lambda seed: check_resumed(seed, tmp_path, monkeypatch), range(1000, 1400))
+    check_each(lambda seed: check_resumed(seed, tmp_path, monkeypatch), range(1000, 1120))
 
 
 def test_a_state_that_is_not_loaded_is_noticed(tmp_path, monkeypatch):
