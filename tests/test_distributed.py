@@ -731,3 +731,23 @@ def test_derivatives_over_nccl(one_gpu: Any) -> None:
 def test_nccl_keeps_nan(one_gpu: Any) -> None:
     found = distributed.all_reduce(one_gpu.array([np.nan, 1.0]), "max")
     assert one_gpu.isnan(found).tolist() == [True, False]
+
+
+def test_what_is_still_under_way_at_the_end_does_no_harm() -> None:
+    """The engine, which is shut down after Python's memory is freed, finds nothing to go on with."""
+    ran(
+        2,
+        """
+d.init(timeout=30)
+group = _world.group()
+for k in range(20):
+    group.start_all_reduce(np.ones(200_000))
+    group.start_send(np.ones(100_000), 1 - d.rank(), tag=k)
+waiting = [group.start_recv(np.empty(100_000), 1 - d.rank(), tag=k) for k in range(20)]
+if d.rank() == 0:
+    time.sleep(0.2)
+assert _world._state.world.watchdog.kept
+_world._state.world.leave()
+assert not _world._state.world.watchdog.kept, _world._state.world.watchdog.kept
+""",
+    )

@@ -7,6 +7,7 @@ where a rank is, and the answer. They are read while waiting, since a rank that 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sys
 import time
@@ -157,6 +158,22 @@ class Watchdog(Watch):
                 # What was begun and not waited for still counts, so long as it is under way.
                 self._read(_GONE if len(self.kept) <= 1 else _HERE, "has come to the end of the program")
             self.check()
+            time.sleep(1e-3)
+
+    def settle(self) -> None:
+        """Bring to its end what is still under way, now that every rank is here.
+
+        The engine goes on with it when it is shut down, and by then Python has freed the memory of arrays. So what
+        does not come to an end, such as a recv that nobody answers, is kept for ever.
+        """
+        until = time.monotonic() + _GRACE
+        while self.kept or self._sent:
+            self.let_go()
+            with self.lock:
+                self._sent = [request for request in self._sent if not request.Test()]
+            if time.monotonic() > until:
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object((self.kept, self._sent)))
+                return
             time.sleep(1e-3)
 
     def is_doomed(self) -> bool:

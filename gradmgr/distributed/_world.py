@@ -89,6 +89,7 @@ class _World:
         """Wait until every rank comes here."""
         if self.group is not None and not self.watchdog.is_doomed():
             self.watchdog.await_others(self.group.start_agree("the end of the program").done)
+            self.watchdog.settle()
 
     def close(self) -> None:
         """Undo what was done; all ranks come here."""
@@ -162,6 +163,7 @@ def finalize() -> None:
     with _state.lock:
         world = _need_world()
         _all(world).agree("finalize")
+        world.watchdog.settle()
         world.close()
         _state.world = None
 
