@@ -63,7 +63,8 @@ PARAMETERS: dict[str, Shapes] = {
 
 def _values(shapes: Shapes) -> tuple[list[Array], list[Array]]:
     rng = np.random.default_rng(0)
-    return tuple([rng.normal(size=s).astype(np.float32) for s in shapes] for _ in range(2))  # type: ignore[return-value]  # two lists
+    values, slopes = ([rng.normal(size=s).astype(np.float32) for s in shapes] for _ in range(2))
+    return values, slopes
 
 
 def _ours(name: str, shapes: Shapes) -> Contestant:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Container
 from contextlib import nullcontext
 from sys import getrefcount
@@ -152,7 +153,7 @@ class Chains:
         self.specs = specs
         self.after = after
         self.results: dict[Tensor, Any] = {}
-        self.waiting: list[tuple[Tensor, Any, int]] = []  # tensor, future, place in its chain
+        self.waiting: deque[tuple[Tensor, Any, int]] = deque()  # tensor, future, place in its chain
         self.entered: set[Tensor] = set()  # leaves that the walk did not reach, and a callback object gives a gradient
         self.replacing: set[Tensor] = set()  # leaves whose new gradient holds what `.grad` held
         self.only: Only = None
@@ -278,7 +279,7 @@ class Chains:
         for function in list(self.after):
             function()
         while self.waiting:
-            t, future, place = self.waiting.pop(0)
+            t, future, place = self.waiting.popleft()
             g = future.get()
             if g is not None or t not in self.entered:
                 self._check(t, g, self.specs[t].callbacks[place - 1], "the future of ")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from gradmgr import _xp, errors
 from gradmgr._broadcast import fit, spread
 from gradmgr._op import (
     FACTS,
@@ -27,7 +26,7 @@ from gradmgr._op import (
     reads,
     renamed,
 )
-from gradmgr._recorder import Stack, current
+from gradmgr._recorder import Stack, compute, current
 from gradmgr._tensor import Tensor, wrap
 
 
@@ -40,11 +39,7 @@ def apply(op: Op, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> Any:
     if rec.__class__ is Stack:
         return rec.call(op, inputs, params)
     arrays = [t._array if isinstance(t, Tensor) else t for t in inputs]
-    try:
-        made = op.kernel(*arrays, *params)
-    except errors.REJECTIONS as error:
-        _xp.explain(error, op.name, *arrays)
-        raise
+    made = compute(op, arrays, params)
     z = tuple([wrap(part) for part in made]) if made.__class__ is tuple else wrap(made)
     if rec is not None and rec.open:  # a lone tape: as Stack.call does it, without making a Stack
         marks = [None if not isinstance(t, Tensor) else t._mark if t._rec is rec else rec.known(t) for t in inputs]
@@ -191,13 +186,13 @@ class _Rules:
     def pull(self, e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
         """Give the gradient of the result, or a tuple of those of the results, to the inputs."""
         _, _, marks, facts, env = e
-        at_shape, shared, done = self.at_shape, None, self.shared is None
+        at_shape, shared, pending = self.at_shape, None, self.shared
         for (rule, want), mark, fact in zip(self.pulls, marks, facts, strict=True):
             if mark is None:
                 continue
-            if not done and at_shape + 1 in want:
-                compute, needs = self.shared  # type: ignore[misc]  # not done, so there is one
-                shared, done = compute(g, *[env[k] for k in needs]), True
+            if pending is not None and at_shape + 1 in want:
+                (rule_of_all, needs), pending = pending, None
+                shared = rule_of_all(g, *[env[k] for k in needs])
             known = (*env, fact[0], shared)
             d = rule(g, *[known[k] for k in want])
             if d is not None:

@@ -159,6 +159,15 @@ class Watcher:
         """Called when that is done, with the gradient of the entry's result and all gradients there are."""
 
 
+def compute(op: Any, arrays: list[Any], params: tuple[Any, ...]) -> Any:
+    """Return what the kernel of an op makes of arrays; an error says which op it was."""
+    try:
+        return op.kernel(*arrays, *params)
+    except errors.REJECTIONS as error:
+        _xp.explain(error, op.name, *arrays)
+        raise
+
+
 class Stack:
     """Several recorders, or none that listens: immutable, replaced when one enters or leaves.
 
@@ -183,11 +192,7 @@ class Stack:
             if watcher.open:
                 inputs = watcher.given(op, inputs, params)
         arrays = [t._array if isinstance(t, Tensor) else t for t in inputs]
-        try:
-            made = op.kernel(*arrays, *params)
-        except errors.REJECTIONS as error:
-            _xp.explain(error, op.name, *arrays)
-            raise
+        made = compute(op, arrays, params)
         for watcher in self.watchers:
             if watcher.open:
                 watcher.made(op, inputs, params, made)

@@ -374,36 +374,32 @@ class Softplus(Module):
         return f"beta={self.beta}, threshold={self.threshold}"
 
 
-class Softmax(Module):
-    """exp(x) divided by its sum along an axis."""
+class _AlongAxis(Module):
+    """What layers have in common that work along one axis."""
 
     def __init__(self, dim: int | None = None) -> None:
         super().__init__()
         self.dim = dim
+
+    def extra_repr(self) -> str:
+        """Show settings."""
+        return f"dim={self.dim}"
+
+
+class Softmax(_AlongAxis):
+    """exp(x) divided by its sum along an axis."""
 
     def forward(self, x: Any) -> Any:
         """Any shape to the same."""
         return functional.softmax(x, self.dim)
 
-    def extra_repr(self) -> str:
-        """Show settings."""
-        return f"dim={self.dim}"
 
-
-class LogSoftmax(Module):
+class LogSoftmax(_AlongAxis):
     """The logarithm of softmax along an axis."""
-
-    def __init__(self, dim: int | None = None) -> None:
-        super().__init__()
-        self.dim = dim
 
     def forward(self, x: Any) -> Any:
         """Any shape to the same."""
         return functional.log_softmax(x, self.dim)
-
-    def extra_repr(self) -> str:
-        """Show settings."""
-        return f"dim={self.dim}"
 
 
 # ---------------------------------------------------------------- losses

@@ -60,6 +60,18 @@ __all__ = [
 ]
 
 
+def _total(total_steps: int | None, epochs: int | None, steps_per_epoch: int | None) -> int:
+    """Return the number of steps of a cycle, which is given in one of two ways."""
+    if total_steps is None:
+        if epochs is None or steps_per_epoch is None:
+            raise ValueError("OneCycleLR needs total_steps, or both epochs and steps_per_epoch")
+        check_count("epochs", epochs)
+        check_count("steps_per_epoch", steps_per_epoch)
+        total_steps = epochs * steps_per_epoch
+    check_count("total_steps", total_steps)
+    return total_steps
+
+
 class OneCycleLR(LRScheduler):
     """Let the `lr` rise to `max_lr` and fall to almost nothing in one training, and the momentum fall and rise.
 
@@ -104,13 +116,7 @@ class OneCycleLR(LRScheduler):
         last_epoch: int = -1,
     ) -> None:
         check_optimizer(optimizer, "OneCycleLR")
-        if total_steps is None:
-            if epochs is None or steps_per_epoch is None:
-                raise ValueError("OneCycleLR needs total_steps, or both epochs and steps_per_epoch")
-            check_count("epochs", epochs)
-            check_count("steps_per_epoch", steps_per_epoch)
-            total_steps = epochs * steps_per_epoch
-        check_count("total_steps", total_steps)
+        total_steps = _total(total_steps, epochs, steps_per_epoch)
         check_number("pct_start", pct_start, high=1.0)
         if anneal_strategy not in ("cos", "linear"):
             raise ValueError(f"anneal_strategy must be 'cos' or 'linear'; found {anneal_strategy!r}")
