@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradmgr import _methods, anomaly, errors, graph, numpy, special
 from gradmgr._backward import AttachSpec
+from gradmgr._blocks import get_num_threads, set_num_threads
 from gradmgr._einops import register_einops
 from gradmgr._grad import backward, grad
 from gradmgr._modes import (
@@ -67,6 +68,7 @@ __all__ = [
     "function",
     "functional",
     "get_backwarding_grad_manager",
+    "get_num_threads",
     "grad",
     "gradcheck",
     "gradgradcheck",
@@ -86,6 +88,7 @@ __all__ = [
     "set_detect_anomaly",
     "set_grad_enabled",
     "set_multithreading_enabled",
+    "set_num_threads",
     "special",
     "tensor",
     "vmap",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Container
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from sys import getrefcount
 from typing import Any
 
@@ -369,39 +369,48 @@ def write(results: dict[Tensor, Any], below: Any, replacing: Container[Tensor] =
         replacing: tensors whose new gradient stands for the one they hold, too.
     """
     outer = [] if below is None else [rec for rec in recorders(below) if rec.open]
-    writes: list[tuple[Callable[..., None], Tensor, Any]] = []
+    fresh: list[tuple[Tensor, Tensor]] = []
+    sums: list[tuple[Callable[..., None], Tensor, Any]] = []
     careful = False
     with crowd.lock:  # threads that share a parameter lose no update
         while results:
             t, g = results.popitem()
             held = getattr(t, "_grad", None)
+            if held is None and not outer and getrefcount(g) <= _SOLE and _is_whole_like(g, t._array):
+                fresh.append((t, wrap(g)))
+                continue
             if held is not None and t in replacing:
                 made = wrap(raw(g))
                 g = None  # who else holds the array is asked next
-                writes.append((_replace, held, own_gradient(made, t)._array))
+                sums.append((_replace, held, own_gradient(made, t)._array))
                 continue
             if outer and (_is_known(outer, g) or _is_known(outer, held)):
                 with during(below):
-                    writes.append((_set, t, _recorded_sum(held, g, outer)))
+                    fresh.append((t, _recorded_sum(held, g, outer)))
                 continue
             if held is None and getrefcount(g) <= _SOLE and _is_whole_like(g, t._array):
-                writes.append((_set, t, wrap(g)))
+                fresh.append((t, wrap(g)))
                 continue
             made = wrap(raw(g))
             g = None  # who else holds the array is asked next
             if held is None:
-                writes.append((_set, t, own_gradient(made, t)))
+                fresh.append((t, own_gradient(made, t)))
             elif _batched.is_batched(made._array):  # inside vmap; the gradient held may be one for all examples
-                writes.append((_replace, held, held._array + made._array))
+                sums.append((_replace, held, held._array + made._array))
             elif held.ndim and crowd.may_write(held) and not _xp.float_errors_raise():
-                writes.append((_add, held, made._array))
+                sums.append((_add, held, made._array))
                 careful = True
             else:
-                writes.append((_replace, held, _sum_like(held._array, made._array)))
+                sums.append((_replace, held, _sum_like(held._array, made._array)))
         # A warning made an error must not stop half-way.
-        with np.errstate(all="ignore") if careful else nullcontext():
-            for action, target, value in writes:
+        with np.errstate(all="ignore") if careful else _NO_CONTEXT:
+            for action, target, value in sums:
                 action(target, value)
+        for t, grad in fresh:
+            t._grad = grad
+
+
+_NO_CONTEXT: AbstractContextManager[None] = nullcontext()
 
 
 def _count_popped() -> int:
@@ -454,10 +463,6 @@ def _sum_like(held: Any, g: Any) -> Any:
     """Return the sum in new memory with the strides of what is held."""
     xp = _xp.namespace(held)
     return xp.add(held, g, out=xp.empty_like(held))
-
-
-def _set(t: Tensor, grad: Tensor) -> None:
-    t._grad = grad
 
 
 def _add(held: Tensor, g: Any) -> None:

@@ -1,13 +1,18 @@
 """`custom`, `variadic` and `several`: ops that write out both of their rules.
 
-Not hot: one general road serves them, at about twice the cost of an elementwise op.
+What `custom` and `several` need for each call (which inputs are Tensors, what the rules of the tracked ones
+ask for) is known when they are declared, so that their functions are made of text, like those of
+`_elementwise`. With a loop over the inputs instead, an op of three inputs took 2.4 us more, forth and back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import builtins
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from gradmgr import _xp, errors
 from gradmgr._broadcast import fit, spread
 from gradmgr._op import (
     FACTS,
@@ -27,6 +32,7 @@ from gradmgr._op import (
     renamed,
 )
 from gradmgr._recorder import Stack, compute, current
+from gradmgr._templates import compiled, made_of, show
 from gradmgr._tensor import Tensor, wrap
 
 
@@ -49,25 +55,24 @@ def apply(op: Op, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> Any:
 
 
 class Declared:
-    """What an op is made of before it is entered in the table: the record, the function, two readers of entries."""
+    """What an op is made of before it is entered in the table: the record, the rules, a reader of entries."""
 
-    __slots__ = ("call", "link", "op", "pull")
+    __slots__ = ("link", "op", "rules")
 
-    def __init__(self, op: Op, call: Callable[..., Any], pull: Pull, link: Callable[..., tuple[Any, ...]]) -> None:
-        self.op = op
-        self.call = call
-        self.pull = pull
+    def __init__(self, rules: _Rules, link: Callable[..., tuple[Any, ...]]) -> None:
+        self.op = rules.op
+        self.rules = rules
         self.link = link
 
     def enter(self) -> Callable[..., Any]:
         """Enter the op in the table under its name; returns its function."""
         name = self.op.name
         enroll(self.op)
-        PULLS[name] = self.pull
+        PULLS[name] = self.rules.pull
         INPUTS[name] = third
         FACTS[name] = input_facts
         LINKS[name] = self.link
-        return self.call
+        return self.rules.call()
 
 
 def custom(
@@ -101,12 +106,10 @@ def declared(
         shared: rule(g, ...) naming inputs, `out` and parameters: what several of the `vjp` need, computed once.
 
     Returns:
-        The parts; `call` is f(inputs..., params...), positional, which takes Tensors and plain arrays.
+        The parts; what `enter` gives is f(inputs..., params...), which takes Tensors and plain arrays.
     """
-    rules = _Rules(name, kernel, ("out",), vjp, jvp, shared)
-
-    def pull(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
-        rules.pull(e, g, grads, owned)
+    op = Op(name, kernel)
+    rules = _Rules(op, ("out",), vjp, jvp, shared)
 
     def link(e: tuple[Any, ...], to: Link) -> tuple[Any, ...]:
         return rules.linked(e, to, (e[1],))
@@ -118,92 +121,206 @@ def declared(
             total = part if total is None else total + part
         return total
 
-    op = Op(name, kernel)
     op.entry, op.push = rules.entry, push
-    return Declared(op, renamed(rules.caller(op), name), pull, link)
+    return Declared(rules, link)
 
 
 class _Rules:
-    """The rules of an op that has them by input: what they name, and so what an entry keeps."""
+    """The rules of an op that has them by input: what they name, and so what an entry keeps.
+
+    An entry is (code, mark, marks of the inputs, facts, values): the values are inputs, parameters and results,
+    each where a rule asks for it; the facts are shape and dtype of each tracked input that is not kept itself.
+    """
 
     def __init__(
         self,
-        name: str,
-        kernel: Callable[..., Any],
+        op: Op,
         results: tuple[str, ...],
         vjp: Mapping[str, Rule],
         jvp: Mapping[str, Rule],
         shared: Rule | None,
     ) -> None:
-        inputs, arguments = tuple(vjp), parameters(kernel)
+        name = op.name
+        inputs, arguments = tuple(vjp), parameters(op.kernel)
         if arguments[: len(inputs)] != inputs or tuple(jvp) != inputs:
             raise TypeError(f"op {name!r}: vjp and jvp must name the kernel's first arguments, in order")
         values = (*arguments, *results)
-        self.name = name
+        self.op = op
         self.count = len(inputs)
+        self.results = len(results)
         self.first_result = len(arguments)
         self.at_shape = len(values)
         on_offer = (*values, "shape")
-        self.pulls = [
-            (vjp[v], reads(vjp[v], on_offer if shared is None else (*on_offer, "shared"), name)) for v in inputs
-        ]
+        self.asked = [reads(vjp[v], on_offer if shared is None else (*on_offer, "shared"), name) for v in inputs]
         self.pushes = [(jvp[v], reads(jvp[v], on_offer, name)) for v in inputs]
-        self.shared = None if shared is None else (shared, reads(shared, values, name))
-        self.keeps: dict[tuple[bool, ...], tuple[int, ...]] = {}  # by which inputs are tracked: what entries keep
+        self.of_shared = () if shared is None else reads(shared, values, name)
+        self.make: Callable[..., tuple[Any, ...]] | None = None
+        self.give: Pull | None = None
+        self.scope: dict[str, Any] = {
+            "__builtins__": builtins,
+            "__name__": __name__,  # becomes the functions' __module__
+            "F4": _xp.F4,
+            "F8": _xp.F8,
+            "REJECTIONS": errors.REJECTIONS,
+            "Stack": Stack,
+            "Tensor": Tensor,
+            "current": current,
+            "explain": _xp.explain,
+            "fit": fit,
+            "is_differentiable": _xp.is_differentiable,
+            "kernel": op.kernel,
+            "new": object.__new__,
+            "op": op,
+            "rule_of_all": shared,
+            **{f"rule{k}": vjp[v] for k, v in enumerate(inputs)},
+        }
 
-    def caller(self, op: Op) -> Callable[..., Any]:
-        """Make the op's function: on plain arrays the kernel."""
-        count, kernel = self.count, op.kernel
+    # ------------------------------------------------------------ what the texts are filled with
+
+    def _names(self) -> list[str]:
+        """Return what the texts call the values: inputs, parameters, results."""
+        params = [f"p{k}" for k in range(self.count, self.first_result)]
+        return [*_numbered("a", self.count), *params, *_numbered("c", self.results)]
+
+    def _needing(self, k: int) -> list[int]:
+        """Return the inputs of which the rules ask for value k."""
+        by_shared = k in self.of_shared
+        return [v for v, asked in enumerate(self.asked) if k in asked or (by_shared and self.at_shape + 1 in asked)]
+
+    def _is_kept(self, k: int) -> bool:
+        """Tell whether an entry keeps input k whenever that is tracked."""
+        return k in self._needing(k)
+
+    def _entry(self) -> str:
+        """Write the display that makes an entry."""
+        kept = []
+        for k, value in enumerate(self._names()):
+            needing = self._needing(k)
+            if needing and len(needing) < self.count:
+                value = f"{value} if {_any_tracked(needing)} else None"
+            kept.append(value if needing else "None")
+        marks = _numbered("i", self.count)
+        facts = [
+            "None" if self._is_kept(k) else f"None if i{k} is None else (a{k}.shape, a{k}.dtype)"
+            for k in range(self.count)
+        ]
+        return f'("@", m, {_tuple(marks)}, {_tuple(facts)}, {_tuple(kept)})'
+
+    def call_source(self) -> str:
+        """Write the op's function: on plain arrays the kernel."""
+        count = self.count
+        given, params = _numbered("v", count), self._names()[count : self.first_result]
+        arguments = ", ".join([*given, *params])
+        arrays = ", ".join([*_numbered("a", count), *params])
+        source = f"def made({arguments}, /):\n"
+        source += "".join([f"    t{k} = isinstance(v{k}, Tensor)\n" for k in range(count)])
+        source += f"    if not ({' or '.join(_numbered('t', count))}):\n        return kernel({arguments})\n"
+        source += _LOOK.format(given=_tuple(given), params=_tuple(params))
+        source += "".join([f"    a{k} = v{k}._array if t{k} else v{k}\n" for k in range(count)])
+        source += _COMPUTE.format(arrays=arrays, inputs=", ".join(_numbered("a", count)))
+        made = _numbered("c", self.results)
+        if self.results > 1:
+            source += f"    {', '.join(made)} = c\n"
+        else:
+            source += "    c0 = c\n"
+        for k in range(self.results):
+            source += f"    z{k} = new(Tensor)\n    z{k}._array = c{k}\n    z{k}._rec = None\n"
+        source += "    if rec is not None:\n"
+        for k in range(count):
+            source += f"        i{k} = (v{k}._mark if v{k}._rec is rec else rec.guests.get(v{k})) if t{k} else None\n"
+        source += _NOTE.format(tracked=_any_tracked(range(count)), entry=self._entry())
+        if self.results == 1:
+            return source + "            z0._rec = rec\n            z0._mark = m\n" + _SWEEP + "    return z0\n"
+        source += "".join([_RESULT.format(k=k) for k in range(self.results)]) + _SWEEP
+        return source + f"    return {', '.join(_numbered('z', self.results))}\n"
+
+    def entry_source(self) -> str:
+        """Write what makes an entry of marks, values and parameters, for the slow road."""
+        count = self.count
+        params, made = self._names()[count : self.first_result], _numbered("c", self.results)
+        source = "def entry(m, marks, values, out, params):\n"
+        source += f"    {_target(_numbered('i', count))} = marks\n    {_target(_numbered('a', count))} = values\n"
+        source += f"    {_target(params)} = params\n" if params else ""
+        source += f"    {_target(made) if self.results > 1 else 'c0'} = out\n"
+        return source + f"    return {self._entry()}\n"
+
+    def pull_source(self) -> str:
+        """Write what gives the gradient of the result, or a tuple of those of the results, to the inputs."""
+        count, values = self.count, self._names()
+        marks, facts = _target(_numbered("i", count)), _target(_numbered("f", count))
+        source = f"def pull(e, g, grads, owned):\n    _, _, ({marks}), ({facts}), ({_target(values)}) = e\n"
+        if self.results > 1:
+            source += f"    g = {_tuple([f'g.get({k})' for k in range(self.results)])}\n"
+        sharing = [k for k, asked in enumerate(self.asked) if self.at_shape + 1 in asked]
+        if sharing:
+            arguments = ", ".join(["g", *(values[k] for k in self.of_shared)])
+            source += f"    shared = rule_of_all({arguments}) if {_any_tracked(sharing)} else None\n"
+        for k in range(count):
+            shape, dtype = (f"a{k}.shape", f"a{k}.dtype") if self._is_kept(k) else (f"f{k}[0]", f"f{k}[1]")
+            known = [*values, shape, "shared"]
+            rule = f"rule{k}({', '.join(['g', *(known[n] for n in self.asked[k])])})"
+            source += _GIVE.format(k=k, rule=rule, shape=shape, dtype=dtype)
+        return source
+
+    # ------------------------------------------------------------ the functions
+
+    def call(self) -> Callable[..., Any]:
+        """Return the op's function, which is compiled when it is first called."""
+        name = self.op.name
+
+        def first(*arguments: Any) -> Any:
+            source = self.call_source()
+            show(source, name, name)
+            call.__code__ = made_of(source, name, name, self.scope).__code__
+            return call(*arguments)
+
+        code = compiled(_STUB).__code__.replace(co_name=name, co_qualname=name)
+        call = types.FunctionType(code, self.scope, name)
+        self.scope["first"] = first
+        return call
+
+    def general_call(self) -> Callable[..., Any]:
+        """Return a function that lets `op.entry` make the entries; for whoever changes these."""
+        op, count = self.op, self.count
 
         def call(*arguments: Any) -> Any:
             given = arguments[:count]
-            for t in given:  # any(...) of a generator takes twice as long
-                if isinstance(t, Tensor):
-                    return apply(op, given, arguments[count:])
-            return kernel(*arguments)
+            if any(isinstance(t, Tensor) for t in given):
+                return apply(op, given, arguments[count:])
+            return op.kernel(*arguments)
 
         return call
 
-    def entry(self, m: Any, marks: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
-        """Make the entry of a tape, with what the rules of the tracked inputs name."""
-        tracked = tuple([mark is not None for mark in marks])
-        known = (*values, *params, *out) if out.__class__ is tuple else (*values, *params, out)
-        keep = self.keeps.get(tracked)
-        kept: list[Any] = [None] * self.at_shape
-        for k in self._keeping(tracked) if keep is None else keep:
-            kept[k] = known[k]
-        facts = tuple([None if mark is None else (v.shape, v.dtype) for v, mark in zip(values, marks, strict=True)])
-        return (self.name, m, marks, facts, tuple(kept))
-
-    def _keeping(self, tracked: tuple[bool, ...]) -> tuple[int, ...]:
-        """Tell which values the rules of the tracked inputs name; found once, as it took a third of an entry's time."""
-        wanted = {k for (_, want), is_tracked in zip(self.pulls, tracked, strict=True) if is_tracked for k in want}
-        if self.shared is not None and self.at_shape + 1 in wanted:
-            wanted.update(self.shared[1])
-        self.keeps[tracked] = keep = tuple([k for k in range(self.at_shape) if k in wanted])
-        return keep
+    def entry(self, *noted: Any) -> tuple[Any, ...]:
+        """Make an entry; the first time this compiles what makes them, and stands in the op's place from then on."""
+        make = self.make
+        if make is None:
+            self.make = make = self._made(self.entry_source(), "entry")
+            if self.op.entry == self.entry:
+                self.op.entry = make
+        made: tuple[Any, ...] = make(*noted)
+        return made
 
     def pull(self, e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
-        """Give the gradient of the result, or a tuple of those of the results, to the inputs."""
-        _, _, marks, facts, env = e
-        at_shape, shared, pending = self.at_shape, None, self.shared
-        for (rule, want), mark, fact in zip(self.pulls, marks, facts, strict=True):
-            if mark is None:
-                continue
-            if pending is not None and at_shape + 1 in want:
-                (rule_of_all, needs), pending = pending, None
-                shared = rule_of_all(g, *[env[k] for k in needs])
-            known = (*env, fact[0], shared)
-            d = rule(g, *[known[k] for k in want])
-            if d is not None:
-                accumulate(grads, owned, mark, fit(d, *fact))
+        """Pull an entry; the first time this compiles what pulls them, and stands in the table from then on."""
+        give = self.give
+        if give is None:
+            self.give = give = self._made(self.pull_source(), "pull")
+            if PULLS.get(self.op.name) == self.pull:
+                PULLS[self.op.name] = give
+        give(e, g, grads, owned)
+
+    def _made(self, source: str, kind: str) -> Callable[..., Any]:
+        name, file = self.op.name, f"{kind} of {self.op.name}"
+        show(source, file, name)
+        return made_of(source, f"{kind}_{name}", file, self.scope)
 
     def linked(self, e: tuple[Any, ...], to: Link, results: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the entry with what it keeps of inputs and results passed through a link."""
-        _, m, marks, facts, env = e
+        code, m, marks, facts, env = e
         inputs = [to(v, mark) for v, mark in zip(env, marks, strict=False)]
         made = [to(v, mark) for v, mark in zip(env[self.first_result :], results, strict=True)]
-        return (self.name, m, marks, facts, (*inputs, *env[self.count : self.first_result], *made))
+        return (code, m, marks, facts, (*inputs, *env[self.count : self.first_result], *made))
 
     def tangents(self, tangents: Any, env: tuple[Any, ...]) -> Iterator[Any]:
         """Yield what each input that has a tangent gives to the result."""
@@ -211,6 +328,79 @@ class _Rules:
             if t is not None:
                 known = (*env, value.shape)
                 yield rule(t, *[known[k] for k in want])
+
+
+def _numbered(letter: str, count: int) -> list[str]:
+    return [f"{letter}{k}" for k in range(count)]
+
+
+def _target(names: Sequence[str]) -> str:
+    return "".join([f"{name}, " for name in names])
+
+
+def _tuple(parts: Sequence[str]) -> str:
+    return f"({_target(parts)})" if parts else "()"
+
+
+def _any_tracked(inputs: Iterable[int]) -> str:
+    return " or ".join([f"i{k} is not None" for k in inputs])
+
+
+# ---------------------------------------------------------------- the texts
+
+_STUB = "def made(*arguments):\n    return first(*arguments)\n"
+
+_LOOK = """\
+    rec = current()
+    if rec.__class__ is Stack:
+        return rec.call(op, {given}, {params})
+"""
+
+_COMPUTE = """\
+    try:
+        c = kernel({arrays})
+    except REJECTIONS as error:
+        explain(error, op.name, {inputs})
+        raise
+"""
+
+_NOTE = """\
+        if {tracked}:
+            m = object()
+            entries = rec.entries
+            entries.append({entry})
+"""
+
+# A result of integers carries no gradient. The common dtypes are told by identity, as asking costs a call.
+_RESULT = """\
+            t = c{k}.dtype
+            if t is F4 or t is F8 or is_differentiable(t):
+                z{k}._rec = rec
+                z{k}._mark = own = object()
+                entries.append(("result", own, m, {k}))
+"""
+
+_SWEEP = """\
+            if len(entries) > rec.limit:
+                rec.sweep()
+"""
+
+_GIVE = """\
+    if i{k} is not None:
+        d = {rule}
+        if d is not None:
+            if d.dtype is not {dtype} or d.shape != {shape}:
+                d = fit(d, {shape}, {dtype})
+            if i{k} not in grads:
+                grads[i{k}] = d
+            elif i{k} in owned:
+                h = grads[i{k}]
+                h += d
+                grads[i{k}] = h
+            else:
+                grads[i{k}] = grads[i{k}] + d
+                owned.add(i{k})
+"""
 
 
 def variadic(
@@ -298,11 +488,9 @@ def several(
     """
     only = parameters(kernel)[0]
     pulls, pushes = (rule if isinstance(rule, Mapping) else {only: rule} for rule in (vjp, jvp))
-    rules, count = _Rules(name, kernel, tuple(outputs), pulls, pushes, shared), len(outputs)
+    op, count = Op(name, kernel), len(outputs)
+    rules = _Rules(op, tuple(outputs), pulls, pushes, shared)
     results = tuple([Result(k) for k in range(count)])
-
-    def pull(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
-        rules.pull(e, tuple([g.get(k) for k in range(count)]), grads, owned)
 
     def link(e: tuple[Any, ...], to: Link) -> tuple[Any, ...]:
         return rules.linked(e, to, results)
@@ -313,9 +501,8 @@ def several(
             total = parts if total is None else [one + other for one, other in zip(total, parts, strict=True)]
         return total
 
-    op = Op(name, kernel)
     op.entry, op.push = rules.entry, push
-    return Declared(op, renamed(rules.caller(op), name), pull, link).enter()
+    return Declared(rules, link).enter()
 
 
 class Result:
@@ -333,5 +520,10 @@ def third(entry: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def input_facts(entry: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Read mark, shape and dtype of the tracked inputs of such an entry, its facts being next."""
-    return tuple([(mark, *fact) for mark, fact in zip(entry[2], entry[3], strict=True) if mark is not None])
+    """Read mark, shape and dtype of the tracked inputs of such an entry: its facts are next, or the input is kept."""
+    found = []
+    for k, (mark, fact) in enumerate(zip(entry[2], entry[3], strict=True)):
+        if mark is not None:
+            shape, dtype = fact or (entry[4][k].shape, entry[4][k].dtype)
+            found.append((mark, shape, dtype))
+    return tuple(found)

@@ -91,7 +91,7 @@ def custom_op(
 class _CustomOp:
     """One operation declared by `custom_op`; each entry of it on a tape carries it."""
 
-    __slots__ = ("arguments", "count", "defaults", "function", "made", "name")
+    __slots__ = ("arguments", "call", "count", "defaults", "function", "made", "name")
 
     def __init__(
         self,
@@ -120,6 +120,7 @@ class _CustomOp:
             pulls[v] = _ReverseRule(name, v, both or vjp[v], on_offer, holomorphic=both is not None)
             pushes[v] = _ForwardRule(name, v, both or jvp.get(v), on_offer)
         self.made = declared(name, _Kernel(name, function, arguments), vjp=pulls, jvp=pushes)
+        self.call = self.made.rules.general_call()
         entry = self.made.op.entry
         self.made.op.entry = lambda *noted: (_CUSTOM, *entry(*noted)[1:], self)
 
@@ -168,7 +169,7 @@ class _CustomOp:
                     f"{self.name}: {v!r} is given {describe(value)}, which is tracked, but has no rule for it; "
                     "declare one, or pass its detach()"
                 )
-        return self.made.call(*inputs, *[raw(value) for value in params])
+        return self.call(*inputs, *[raw(value) for value in params])
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         found, left = list(args), dict(kwargs)
@@ -300,7 +301,7 @@ _TAKES_ANY = 0x04 | 0x08  # a code object's flags for *args and **kwargs
 
 # Nor do these stand in OPS: a name may be declared again, as notebooks do, and each entry carries its own.
 _CUSTOM = "custom_op"
-PULLS[_CUSTOM] = lambda e, g, grads, owned: e[5].made.pull(e[:5], g, grads, owned)
+PULLS[_CUSTOM] = lambda e, g, grads, owned: e[5].made.rules.pull(e[:5], g, grads, owned)
 INPUTS[_CUSTOM] = third
 FACTS[_CUSTOM] = input_facts
 NAMES[_CUSTOM] = lambda e: e[5].name

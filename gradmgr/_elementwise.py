@@ -33,6 +33,7 @@ from gradmgr._inplace import with_keywords
 from gradmgr._op import FACTS, INPUTS, LINKS, PULLS, Grads, Link, Op, Owned, Rule, accumulate, enroll, one_input, reads
 from gradmgr._parameter import Parameter
 from gradmgr._recorder import Stack, current
+from gradmgr._templates import compiled, made_of, show
 from gradmgr._tensor import Tensor
 
 # ---------------------------------------------------------------- the hot templates
@@ -255,37 +256,6 @@ def _pull_source(tracked: str, fields: list[str], results: dict[str, str], holom
     return source
 
 
-# The compiled functions by their text: the ops of one shape share them, which takes half of the import time.
-_SHAPES: dict[str, types.FunctionType] = {}
-
-
-def _compiled(source: str) -> types.FunctionType:
-    """Return the one function of a source text."""
-    made = _SHAPES.get(source)
-    if made is None:
-        scope: dict[str, Any] = {}
-        exec(source, scope)  # noqa: S102  # the text is ours, filled with names of ours
-        made = _SHAPES[source] = next(value for value in scope.values() if isinstance(value, types.FunctionType))
-    return made
-
-
-def _function(source: str, name: str, file: str, scope: dict[str, Any]) -> Callable[..., Any]:
-    """Make a function of a source text in which "@" stands for the op's name."""
-    shared = _compiled(source)
-    filename, op = f"<gradmgr {file}>", scope["op"].name
-    constants = tuple([c.replace("@", op) if isinstance(c, str) else c for c in shared.__code__.co_consts])
-    code = shared.__code__.replace(co_consts=constants, co_name=name, co_qualname=name, co_filename=filename)
-    return types.FunctionType(code, scope, name, shared.__defaults__)
-
-
-def _show(source: str, file: str, op: Op) -> None:
-    """Let tracebacks show a function's source."""
-    import linecache  # late, as what it imports takes 1 ms
-
-    text, filename = source.replace("@", op.name), f"<gradmgr {file}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-
-
 def _source_of_rule(text: str) -> str:
     words = re.findall(r"\w+", text)
     asked = [name for name in ("x", "y", "out") if name in words]
@@ -294,7 +264,7 @@ def _source_of_rule(text: str) -> str:
 
 def _rule_of_text(text: str, op: Op) -> Rule:
     """Make a rule's function out of its algebra: "g * y" is lambda g, y: g * y."""
-    return _function(_source_of_rule(text), "rule", _file_of_rule(text, op), {"op": op})
+    return made_of(_source_of_rule(text), "rule", _file_of_rule(text, op), {"op": op})
 
 
 def _file_of_rule(text: str, op: Op) -> str:
@@ -380,6 +350,8 @@ class _Declaration:
         entry = partial(self._with_entries, _ENTRY_2 if binary else _ENTRY_1)
         op.entry = self._when_used(entry, "entry", f"entry of {name}", partial(setattr, op, "entry"))
         op.push = self.push
+        kept = {want for wanted in self.wants.values() for want in wanted}
+        op.keeps_inputs, op.keeps_out = not kept.isdisjoint(self.inputs), "out" in kept
         call = f"kernel({', '.join('ab'[: len(self.inputs)])})"
         self.scope["door"] = door = self._stub("door", _DOOR_2 if binary else _DOOR_1, call)
         if self.operate is None:
@@ -390,7 +362,7 @@ class _Declaration:
         return Made(op, door, operator, reflected)
 
     def _stub(self, kind: str, head: str, result: str) -> types.FunctionType:
-        name, shared = self.op.name, _compiled(_STUBS[f"{kind} {self.inputs}"])
+        name, shared = self.op.name, compiled(_STUBS[f"{kind} {self.inputs}"])
         code = shared.__code__.replace(co_name=name, co_qualname=name)
         function = types.FunctionType(code, self.scope, name, shared.__defaults__)
         file = name if kind == "door" else f"{kind} {name}"
@@ -402,9 +374,9 @@ class _Declaration:
         function, template, file, result = self.late[kind]
         source = self._with_entries(template, result=result)
         for text in self.texts:  # no rule runs before a function of its op has
-            _show(_source_of_rule(text), _file_of_rule(text, self.op), self.op)
-        _show(source, file, self.op)
-        function.__code__ = _function(source, self.op.name, file, self.scope).__code__
+            show(_source_of_rule(text), _file_of_rule(text, self.op), self.op.name)
+        show(source, file, self.op.name)
+        function.__code__ = made_of(source, self.op.name, file, self.scope).__code__
         return function
 
     def _with_entries(self, template: str, **more: str) -> str:
@@ -446,8 +418,8 @@ class _Declaration:
 
         def first(*args: Any) -> Any:
             text = source()
-            _show(text, file, self.op)
-            function = _function(text, name, file, self.scope)
+            show(text, file, self.op.name)
+            function = made_of(text, name, file, self.scope)
             put(function)
             return function(*args)
 

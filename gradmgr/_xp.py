@@ -255,6 +255,23 @@ def sum_over(array: Array, axes: tuple[int, ...], keepdims: bool = False) -> Arr
     return array.sum(axis=axes, keepdims=keepdims)
 
 
+def are_matrices(a: Array, b: Array) -> bool:
+    """Tell whether both are NumPy's matrices of the same common dtype.
+
+    Of these `a.dot(b)` is `a @ b`, without its 0.45 us of asking for a loop; nor does it look for overflow, so that
+    it is for derivatives and where PyTorch does not warn either.
+    """
+    t = a.dtype
+    return a.__class__ is b.__class__ is np.ndarray and a.ndim == b.ndim == 2 and t is b.dtype and (t is F4 or t is F8)
+
+
+def sum_of_rows(a: Array) -> Array:
+    """Sum a NumPy matrix of a common dtype over its rows, as a product with ones: BLAS takes half the time or less."""
+    ones = np.empty(a.shape[0], a.dtype)
+    ones.fill(1)
+    return ones.dot(a)
+
+
 # ---------------------------------------------------------------- who else holds this memory
 # A buffer is written in place only when nobody else can see it. Reference counts say so exactly:
 # every view, saved value, numpy() view, memoryview or foreign library holds a reference to the

@@ -23,6 +23,8 @@ ROOT = Path(gradmgr.__file__).parent
 # From the ground up: a module may import those before it, and no others of ours.
 FLOORS = [
     "gradmgr.errors",
+    "gradmgr._memory",
+    "gradmgr._blocks",
     "gradmgr._batched",
     "gradmgr._batching",
     "gradmgr._xp",
@@ -35,6 +37,7 @@ FLOORS = [
     "gradmgr._broadcast",
     "gradmgr._index",
     "gradmgr._inplace",
+    "gradmgr._templates",
     "gradmgr._elementwise",
     "gradmgr._custom",
     "gradmgr._hooks",
@@ -65,6 +68,7 @@ FLOORS = [
     "gradmgr.ops.linalg",
     "gradmgr.ops.polynomial",
     "gradmgr.ops.fft",
+    "gradmgr.ops._normal",
     "gradmgr.ops.special",
     "gradmgr.ops.ufuncs",
     "gradmgr.ops.in_place",
@@ -152,6 +156,7 @@ MAY_CHANGE = {
     ("gradmgr._recorder", "_current"),
     ("gradmgr._modes", "_modes"),
     ("gradmgr._recorder", "crowd"),
+    ("gradmgr._blocks", "_team"),
     ("gradmgr.manager", "_backwarding"),
     ("gradmgr.manager", "_turns"),
     ("gradmgr._op", "OPS"),
@@ -162,7 +167,7 @@ MAY_CHANGE = {
     ("gradmgr._op", "NAMES"),
     ("gradmgr._listen", "_listeners"),
     ("gradmgr.profiler._collect", "_innermost"),
-    ("gradmgr._elementwise", "_SHAPES"),
+    ("gradmgr._templates", "_SHAPES"),
     ("gradmgr.distributed._world", "_state"),
 }
 

@@ -25,6 +25,8 @@ from gradmgr.ops.shape import expand_dims, moveaxis, ravel, reshape, transpose
 
 def _matmul_x(g: Any, y: Any) -> Any:
     """The cotangent of x in x @ y. That x is 1-d shows in g having one axis less than y."""
+    if _xp.are_matrices(g, y):
+        return g.dot(y.T)
     if y.ndim == 1:
         return expand_dims(g, -1) * y
     if g.ndim == y.ndim - 1:
@@ -34,6 +36,8 @@ def _matmul_x(g: Any, y: Any) -> Any:
 
 def _matmul_y(g: Any, x: Any) -> Any:
     """The cotangent of y in x @ y. That y is 1-d shows in g having one axis less than x."""
+    if _xp.are_matrices(g, x):
+        return x.T.dot(g)
     if x.ndim == 1:
         return _columns(x, g) if g.ndim else g * x
     if g.ndim == x.ndim - 1:

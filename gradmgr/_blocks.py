@@ -1,0 +1,173 @@
+"""Large work in blocks: each stays in the processor's cache, and several threads take them in turn.
+
+NumPy computes an expression one ufunc after another, each over whole arrays and on one thread. A
+kernel that does all of it block by block reads memory once, writes it once, and its scratch memory
+is too small to be given back to the system and cleared again, which costs more than the arithmetic.
+NumPy's loops run without the interpreter's lock, so that threads help where blocks are large.
+
+How work is cut depends on its shape alone: results are the same for any number of threads.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextvars import copy_context
+from typing import Any
+
+import numpy as np
+
+# Bytes of one array of which a block is made: with a few more like it, within the 1 MiB of cache that a core has.
+BLOCK = 1 << 17
+# From so many blocks on, to wake a thread (20 us) pays.
+_MANY = 4
+
+
+class _Team:
+    """The threads that this process computes with beside the one that asks: made when first needed."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.size = 1  # threads that may compute at once, the one that asks among them
+        self.pool: Any = None
+
+    def resize(self, size: int) -> None:
+        with self.lock:
+            pool, self.pool, self.size = self.pool, None, size
+        if pool is not None:
+            pool.shutdown(wait=False)  # what it was given is still done
+
+    def helpers(self) -> Any:
+        """Return the pool of the others."""
+        with self.lock:
+            if self.pool is None:
+                from concurrent.futures import ThreadPoolExecutor  # late, as it takes 5 ms to import
+
+                self.pool = ThreadPoolExecutor(max(self.size - 1, 1), thread_name_prefix="gradmgr")
+            return self.pool
+
+    def forget(self) -> None:
+        """Be new in a child process, which has none of the threads."""
+        self.lock = threading.Lock()
+        self.pool = None
+
+
+_team = _Team()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_team.forget)
+
+
+def get_num_threads() -> int:
+    """Return how many threads one large function of gradmgr computes with: 1, as NumPy, until `set_num_threads`.
+
+    >>> import gradmgr
+    >>> gradmgr.get_num_threads()
+    1
+    """
+    return _team.size
+
+
+def set_num_threads(n: int) -> None:
+    """Let large functions of gradmgr compute with `n` threads from now on, in the whole process.
+
+    These are the functions of `gradmgr.nn`, the optimisers, and others that say so. NumPy's own have one thread, but
+    for BLAS, which is not told: set OMP_NUM_THREADS before NumPy is imported, or use threadpoolctl. Results do not
+    depend on the number.
+
+    Args:
+        n: at least 1; 1 starts no thread.
+
+    Raises:
+        TypeError: `n` is no integer.
+        ValueError: `n` is less than 1.
+
+    >>> import gradmgr
+    >>> gradmgr.set_num_threads(2)
+    >>> gradmgr.get_num_threads()
+    2
+    >>> gradmgr.set_num_threads(1)
+    """
+    if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
+        raise TypeError(f"set_num_threads takes a number of threads; found {type(n).__name__}")
+    if n < 1:
+        raise ValueError(f"set_num_threads takes a number of threads, at least 1; found {n}")
+    _team.resize(int(n))
+
+
+def blocks(count: int, nbytes: int, size: int = BLOCK) -> list[slice]:
+    """Cut a leading axis into slices.
+
+    Args:
+        count: its length.
+        nbytes: of the whole array.
+        size: bytes of a block, about; one of the leading axis at least.
+    """
+    each = max(1, size * count // max(nbytes, 1))
+    return [slice(start, start + each) for start in range(0, count, each)]
+
+
+def mapped(compute: Callable[..., Any], *arrays: Any) -> Any:
+    """Call a function that works element by element: on large plain arrays of one shape block by block.
+
+    What it makes on its way then stays in the cache. Anything else, Tensors among it, goes to compute(*arrays) as it
+    is; the function must be quiet by itself and not write to what it is given.
+    """
+    first = arrays[0]
+    if first.__class__ is not np.ndarray or first.nbytes <= BLOCK:
+        return compute(*arrays)
+    for a in arrays:
+        if a.__class__ is not np.ndarray or a.shape != first.shape:
+            return compute(*arrays)
+    flat = [a.reshape(-1) for a in arrays]
+    parts = blocks(first.size, first.nbytes)
+    start = compute(*[a[parts[0]] for a in flat])
+    made = np.empty(first.shape, start.dtype)
+    out = made.reshape(-1)
+    out[parts[0]] = start
+
+    def work(part: slice) -> None:
+        out[part] = compute(*[a[part] for a in flat])
+
+    run(work, parts[1:])
+    return made
+
+
+def run(work: Callable[[slice], None], parts: Iterable[slice]) -> None:
+    """Call work(part) for each part, in any order and on any of the threads; returns when all are done.
+
+    Only for plain arrays: nothing is recorded on another thread. What one part raises is raised, the rest being
+    left; NumPy's error state is that of the caller.
+    """
+    waiting = deque(parts)
+    many = min(_team.size, len(waiting))
+    if many < 2 or len(waiting) < _MANY:
+        for part in waiting:
+            work(part)
+        return
+
+    def take() -> None:
+        while True:
+            try:
+                part = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                work(part)
+            except BaseException:
+                waiting.clear()
+                raise
+
+    others = []
+    try:
+        helpers = _team.helpers()
+        others = [helpers.submit(copy_context().run, take) for _ in range(many - 1)]
+    except RuntimeError:  # the interpreter ends, or another thread has just changed their number
+        pass
+    try:
+        take()
+    finally:  # who has not begun need not; who has may still be writing
+        failed = [error for other in others if not other.cancel() and (error := other.exception()) is not None]
+    if failed:
+        raise failed[0]
