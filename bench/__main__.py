@@ -1,4 +1,4 @@
-"""`python -m bench atoms`, `tools` or `training`: measure, print ratios beside their targets, save them."""
+"""`python -m bench SUITE`: measure, print ratios beside their targets, save them."""
 
 from __future__ import annotations
 
@@ -7,25 +7,33 @@ import ctypes
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 _POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 
 
+SUITES = {
+    "atoms": "what an op costs idle, recorded and in backward; chains",
+    "train": "whole training steps against PyTorch, autograd, JAX",
+    "derivative": "gradients of numerical programs over the programs themselves",
+    "memory": "peak and residue",
+    "scale": "cost against numbers of ops, elements, parameters, managers, threads, ranks",
+    "layers": "optimisers and functions of nn against PyTorch",
+    "tools": "jacobian, vmap, checkpoints, profiler",
+}
+
+
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument(
-        "suite",
-        choices=["atoms", "tools", "training"],
-        help="atoms: single ops, chains, small networks, scale, memory; tools: jacobian, vmap, checkpoints, profiler; "
-        "training: optimisers, functions of nn, two ranks",
-    )
+    parser.add_argument("suite", choices=[*SUITES, "all"], help="; ".join(f"{k}: {v}" for k, v in SUITES.items()))
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: within a minute, more noise")
     parser.add_argument("--only", metavar="TITLE", default="", help="only the tables whose title contains this")
     parser.add_argument("--threads", type=int, default=1, help="threads for every contestant (default 1)")
     parser.add_argument(
         "--keep-freed", action="store_true", help="let glibc keep large freed blocks (fewer page faults)"
     )
+    parser.add_argument("--png", metavar="FILE", help="also draw the ratios to FILE; needs matplotlib")
     parser.add_argument("--json", metavar="FILE", help="also write the figures, with machine and versions, to FILE")
     return parser.parse_args(argv)
 
@@ -44,20 +52,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.keep_freed:
         _keep_freed_memory()
     # Only now: NumPy and PyTorch read the environment when they are imported.
-    from bench import _report, atoms, tools, training
+    import gradmgr
+    from bench import _chart, _report
     from bench._measure import FULL, QUICK
 
+    gradmgr.set_num_threads(arguments.threads)
     pace = QUICK if arguments.quick else FULL
     machine = _report.machine(arguments)
     print(_report.header(machine))
     tables = []
-    suite = {"atoms": atoms, "tools": tools, "training": training}[arguments.suite]
-    for table in suite.tables(pace, arguments.threads, arguments.only):
-        print(_report.text(table), flush=True)
-        tables.append(table)
+    for suite in SUITES if arguments.suite == "all" else [arguments.suite]:
+        for table in import_module(f"bench.{suite}").tables(pace, arguments.threads, arguments.only):
+            print(_report.text(table), flush=True)
+            tables.append(table)
     print(_report.summary(tables))
     if arguments.json:
         _report.write_json(arguments.json, machine, tables)
+    if arguments.png and not _chart.write_png(arguments.png, _report.header(machine), tables):
+        print(f"no ratios to draw: {arguments.png} was not written")
     return 0
 
 

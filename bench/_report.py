@@ -30,7 +30,7 @@ def _processor() -> str:
 
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "gradmgr": gradmgr.__version__}
-    for name in ("numpy", "torch", "autograd", "mygrad"):
+    for name in ("numpy", "scipy", "torch", "autograd", "mygrad", "jax", "onednn"):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -45,7 +45,7 @@ def machine(arguments: argparse.Namespace) -> dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "system": platform.platform(),
-        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "threads": arguments.threads,
         "pace": "quick" if arguments.quick else "full",
         "keep_freed": arguments.keep_freed,

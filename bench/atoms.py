@@ -1,4 +1,4 @@
-"""The suite `atoms`: single ops, a chain, small networks, what scale costs, what is kept."""
+"""The suite `atoms`: what an op costs idle, recorded and in backward; chains; small networks in plain spelling."""
 
 from __future__ import annotations
 
@@ -6,10 +6,35 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from bench import memory, peers, programs, scale
-from bench._measure import Answer, Contestant, Pace, Row, Session, Table, Times, Verdict, always, race, ratio, spread
-from bench.libraries import Gradmgr, Library, NetworkByHand, Trained, bare, by_hand, chain_by_hand
-from bench.programs import EXP, MULTIPLY, PRODUCT, Operation
+import numpy as np
+
+from bench import peers, programs
+from bench._measure import (
+    Answer,
+    Contestant,
+    Pace,
+    Row,
+    Session,
+    Table,
+    Times,
+    Verdict,
+    always,
+    race,
+    ratio,
+    rotated,
+    spread,
+)
+from bench.libraries import (
+    Gradmgr,
+    Library,
+    NetworkByHand,
+    Trained,
+    backward_by_hand,
+    bare,
+    by_hand,
+    chain_by_hand,
+)
+from bench.programs import EXP, KINDS, MULTIPLY, PRODUCT, Operation
 
 NUMPY, HERE, AGAIN = "NumPy", "gradmgr", "ratio"
 
@@ -28,9 +53,12 @@ def _verdicts(times: Times, targets: Targets) -> tuple[Verdict, ...]:
 
 def _row(label: str, contestants: Sequence[Contestant], pace: Pace, targets: Targets = NO_TARGET) -> Row:
     """Race the contestants, the first of which is NumPy, and report ratios to it."""
-    times = race(label, contestants, pace)
+    return _reported(label, race(label, contestants, pace), targets)
+
+
+def _reported(label: str, times: Times, targets: Targets) -> Row:
     cells = {f"{NUMPY} µs": statistics.median(times[NUMPY]) * 1e6}
-    others = [c.name for c in contestants[1:]]
+    others = [name for name in times if name != NUMPY]
     cells |= {name: ratio(times, name, NUMPY) for name in others}
     return Row(label, cells, _verdicts(times, targets), {name: spread(times, name, NUMPY) for name in others})
 
@@ -96,6 +124,30 @@ def _op_row(
     return _row(f"{operation.label} {kind}, {_size(size)}", contestants, pace, targets)
 
 
+_MANY = 100  # ops in one backward
+
+
+def backward(operation: Operation, size: int, libraries: Sequence[Library], pace: Pace, targets: Targets) -> Row:
+    """Time the way back through many ops of the same inputs, over the arithmetic of its rule and of adding up."""
+    arrays = programs.inputs(operation, size)
+    dy = np.ones_like(operation.once(np, *arrays))
+    count = _MANY if size < 10_000 else 10  # results that are large are not to fall out of the caches
+    ways = {NUMPY: backward_by_hand(operation, arrays, dy, count)}
+    for library in libraries:
+        seconds = library.backward(operation, arrays, dy, count)
+        if seconds is not None:
+            ways[library.name] = seconds
+    times: Times = {name: [] for name in ways}
+    for _ in range(pace.rounds):
+        found: Times = {name: [] for name in ways}
+        for k in range(pace.tries):
+            for name in rotated(list(ways), k):
+                found[name].append(ways[name]() / count)
+        for name, seconds in found.items():
+            times[name].append(min(seconds))
+    return _reported(f"{operation.label} backward, {_size(size)}", times, targets)
+
+
 # ---------------------------------------------------------------- programs
 
 
@@ -143,7 +195,7 @@ def _controls(pace: Pace) -> list[Row]:
 
 
 def _single_ops(libraries: Sequence[Library], pace: Pace) -> list[Row]:
-    slight, large = [(NUMPY, 3.6)], [(NUMPY, 1.1)]
+    slight, large = [(NUMPY, 3.3)], [(NUMPY, 1.1)]
     targets = {8: slight, 1000: NO_TARGET, 100_000: large}
     rows = [
         idle(PRODUCT, 8, libraries, pace, [(NUMPY, 2.5)]),
@@ -155,6 +207,18 @@ def _single_ops(libraries: Sequence[Library], pace: Pace) -> list[Row]:
     rows.append(recorded(MULTIPLY, 8, libraries, pace, slight, leaves=True))
     rows += [recorded(EXP, n, libraries, pace, NO_TARGET, leaves=True) for n in targets]
     return rows
+
+
+_SIZES = (8, 1000, 100_000, 1_000_000)
+
+
+def _kinds(libraries: Sequence[Library], pace: Pace) -> list[Row]:
+    return [recorded(kind, n, libraries, pace, NO_TARGET, leaves=True) for kind in KINDS for n in _SIZES]
+
+
+def _backwards(libraries: Sequence[Library], pace: Pace) -> list[Row]:
+    targets = {8: [(NUMPY, 3.0)], 100_000: NO_TARGET}
+    return [backward(kind, n, libraries, pace, target) for kind in KINDS for n, target in targets.items()]
 
 
 def _programs(libraries: Sequence[Library], pace: Pace) -> list[Row]:
@@ -187,13 +251,23 @@ def tables(pace: Pace, threads: int, only: str = "") -> Iterator[Table]:
             lambda: _single_ops(libraries, pace),
         ),
         (
+            "Ten kinds of op, float32",
+            "recorded, of leaves; time over that of bare NumPy; results are made and dropped",
+            ratios,
+            lambda: _kinds(libraries, pace),
+        ),
+        (
+            "Backward, float32",
+            f"per op of {_MANY} of the same inputs, time over that of its rule, and of adding up, by hand in NumPy",
+            ratios,
+            lambda: _backwards(libraries, pace),
+        ),
+        (
             "Programs, float32",
             "forward and backward, time over that by hand in NumPy; MLP batch x width x layers, a whole SGD step",
             ratios,
             lambda: _programs(libraries, pace),
         ),
-        ("Scale", scale.NOTE, scale.COLUMNS, lambda: scale.rows(libraries, pace)),
-        ("Memory", memory.NOTE, memory.COLUMNS, memory.rows),
     ]
     for title, note, columns, measure in sections:
         if only.lower() in title.lower():

@@ -5,6 +5,8 @@ A library offers:
     idle(operation, arrays)                 the op with nothing recorded, or None where that is bare NumPy
     recorded(operation, arrays, leaves)     the op recorded, on leaves or on intermediates
     gradients(operation, arrays)            value and gradients of the summed result
+    backward(operation, arrays, dy, count)  f() -> seconds of a backward through so many of the op, all of the same
+                                            inputs; or None where the library cannot tell that by itself
     chain(program)                          f() -> z and the gradients, in the library's own type: forward and
                                             backward once
     arrays(values)                          those as NumPy arrays
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
@@ -44,6 +47,10 @@ class Library(Protocol):
 
     def gradients(self, operation: Operation, arrays: list[Array]) -> Answer: ...
 
+    def backward(
+        self, operation: Operation, arrays: list[Array], dy: Array, count: int
+    ) -> Callable[[], float] | None: ...
+
     def chain(self, program: Chain) -> Callable[[], list[Any]]: ...
 
     def arrays(self, values: list[Any]) -> Answer: ...
@@ -67,6 +74,21 @@ def bare(operation: Operation, arrays: list[Array]) -> Session:
 def by_hand(operation: Operation, arrays: list[Array]) -> Answer:
     """Return value and gradients of the summed result."""
     return [operation.once(np, *arrays), *operation.gradients(*arrays)]
+
+
+def backward_by_hand(operation: Operation, arrays: list[Array], dy: Array, count: int) -> Callable[[], float]:
+    """Return the arithmetic of the op's rule, so many times, and that of adding up what it gives."""
+    out, rule = operation.once(np, *arrays), operation.rule
+
+    def seconds() -> float:
+        start = perf_counter()
+        sums = [np.array(d) for d in rule(dy, out, *arrays)]
+        for _ in range(count - 1):
+            for total, d in zip(sums, rule(dy, out, *arrays), strict=True):
+                total += d
+        return perf_counter() - start
+
+    return seconds
 
 
 def chain_by_hand(program: Chain) -> Callable[[], Answer]:
@@ -168,8 +190,31 @@ class Gradmgr:
         gm = GradManager().attach(tensors)
         with gm:
             z = operation.once(gnp, *tensors)
-            gm.backward(z, np.ones_like(arrays[0]))
+            gm.backward(z, np.ones_like(z.numpy()))
         return [z.numpy(), *(gradient_of(t) for t in tensors)]
+
+    def backward(
+        self,
+        operation: Operation,
+        arrays: list[Array],
+        dy: Array,
+        count: int,
+        keep: Callable[[list[Array]], None] = lambda gradients: None,
+    ) -> Callable[[], float]:
+        tensors = [tensor(a) for a in arrays]
+        gm = GradManager().attach(tensors)
+
+        def seconds() -> float:
+            with gm:
+                results = [operation.once(gnp, *tensors) for _ in range(count)]
+                start = perf_counter()
+                gm.backward(results, [dy] * count)
+                spent = perf_counter() - start
+            keep([gradient_of(t) for t in tensors])
+            gm.clear_grad()
+            return spent
+
+        return seconds
 
     def chain(self, program: Chain) -> Callable[[], list[Any]]:
         x, y, dy, length = tensor(program.x), tensor(program.y), tensor(program.dy), program.length

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,20 @@ class PyTorch:
         z = operation.once(self.torch, *tensors)
         z.sum().backward()
         return [z.detach().numpy(), *(t.grad.numpy() for t in tensors)]
+
+    def backward(self, operation: Operation, arrays: list[Array], dy: Array, count: int) -> Callable[[], float]:
+        tensors, seed = [self._leaf(a) for a in arrays], self.torch.tensor(dy)
+
+        def seconds() -> float:
+            results = [operation.once(self.torch, *tensors) for _ in range(count)]
+            start = perf_counter()
+            self.torch.autograd.backward(results, [seed] * count)
+            spent = perf_counter() - start
+            for t in tensors:
+                t.grad = None
+            return spent
+
+        return seconds
 
     def chain(self, program: Chain) -> Callable[[], list[Any]]:
         x, dy, length = self._leaf(program.x), self.torch.tensor(program.dy), program.length
@@ -117,6 +132,9 @@ class Autograd:
         pull, z = self.autograd.make_vjp(lambda *t: operation.once(self.numpy, *t), tuple(range(len(arrays))))(*arrays)
         return [z, *pull(np.ones_like(z))]
 
+    def backward(self, operation: Operation, arrays: list[Array], dy: Array, count: int) -> None:
+        return None  # forward and backward are one call
+
     def chain(self, program: Chain) -> Callable[[], list[Any]]:
         def forward(x: Any, y: Any) -> Any:
             z = x
@@ -195,6 +213,9 @@ class MyGrad:
         z = operation.once(self.mygrad, *tensors)
         z.backward()
         return [z.data, *(t.grad for t in tensors)]
+
+    def backward(self, operation: Operation, arrays: list[Array], dy: Array, count: int) -> None:
+        return None  # it begins from one result
 
     def chain(self, program: Chain) -> Callable[[], list[Any]]:
         x, y = self.mygrad.tensor(program.x), self.mygrad.tensor(program.y, constant=not program.both)

@@ -297,16 +297,29 @@ class GradManager(_Recording):
             RuntimeError: the manager records already.
         """
         enter(self._new_tape())
-        self._watch_uses()
+        if self._with_stack:
+            self._watch_uses()
+
+    # In a with block, by fewer calls: a small network's whole step takes 50 us.
+    def __enter__(self) -> Self:
+        self.record()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._tape is not None:  # backward has freed it, mostly
+            self.release()
 
     def _watch_uses(self) -> None:
-        if self._with_stack and self._tape is not None:
+        if self._tape is not None:
             self._uses = Uses(self._tape)
             watch(self._uses)
 
     def _new_tape(self) -> Tape:
         with crowd.lock:  # of two threads one is told that the other's recording is open
-            self._check_idle()
+            if self._tape is not None or self._walking:
+                self._check_idle()
             own = tuple([make() for make in self._listeners]) if self._listeners else ()
             self._tape = tape = Tape(self.attached_tensors(), self._self, own)
         return tape
@@ -528,7 +541,8 @@ class GradManagerGroup(_Recording):
             manager._check_idle()
         enter(*[manager._new_tape() for manager in self._managers])
         for manager in self._managers:
-            manager._watch_uses()
+            if manager._with_stack:
+                manager._watch_uses()
 
     def release(self) -> None:
         """Release all of them."""

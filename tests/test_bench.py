@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bench import _measure, _report, atoms, memory, peers, programs, scale, tools, training
+from bench import _chart, _measure, _report, atoms, layers, memory, peers, programs, scale, tools
 from bench._measure import Contestant, Pace, Row, Table, Verdict, WrongAnswerError, always
 from bench.libraries import Gradmgr, NetworkByHand, by_hand, chain_by_hand
 
@@ -27,35 +28,46 @@ def libraries():
 # ---------------------------------------------------------------- the work by hand is right
 
 
-@pytest.mark.parametrize("operation", [programs.PRODUCT, programs.MULTIPLY, programs.EXP], ids=lambda op: op.label)
+EVERY_OPERATION = pytest.mark.parametrize("operation", [*programs.KINDS, programs.MULTIPLY], ids=lambda op: op.label)
+
+
+@EVERY_OPERATION
 def test_gradients_of_an_operation_by_hand_are_the_difference_quotients(operation):
-    arrays = [a.astype(float) for a in programs.inputs(operation, 3)]
+    arrays = [a.astype(float) for a in programs.inputs(operation, 8)]
     value, *gradients = by_hand(operation, arrays)
     np.testing.assert_array_equal(value, operation.once(np, *arrays))
     for k, gradient in enumerate(gradients):
-        for place in range(3):
+        for place in np.ndindex(arrays[k].shape):
             moved = [a.copy() for a in arrays]
             moved[k][place] += 1e-6
             slope = (operation.once(np, *moved).sum() - value.sum()) / 1e-6
             assert gradient[place] == pytest.approx(slope, rel=1e-5)
 
 
-@pytest.mark.parametrize("operation", [programs.PRODUCT, programs.MULTIPLY, programs.EXP], ids=lambda op: op.label)
+@EVERY_OPERATION
 def test_the_timed_loop_does_the_operation_so_many_times(operation):
     done = []
 
     class Counting:
+        def __getattr__(self, name):
+            return lambda *arguments, **options: done.append((name, options))
+
         def __mul__(self, other):
-            done.append("x * y")
+            return self.multiply(other)
 
-        def multiply(self, x, y):
-            done.append("np.multiply(x, y)")
+        def __add__(self, other):
+            return self.add(other)
 
-        def exp(self, x):
-            done.append("np.exp(x)")
+        def __matmul__(self, other):
+            return self.matmul(other)
 
+        def __getitem__(self, place):
+            return self.item(place)
+
+    operation.once(Counting(), *[Counting()] * operation.inputs)
+    assert len(done) == 1
     operation.times(Counting(), 7, *[Counting()] * operation.inputs)
-    assert done == [operation.label] * 7
+    assert done == done[:1] * 8
 
 
 @pytest.mark.parametrize("both", [False, True])
@@ -107,8 +119,9 @@ def test_network_by_hand_descends_along_the_difference_quotient():
 # ---------------------------------------------------------------- every row's contestants agree
 
 
-def test_rows_of_single_ops_agree(libraries):
-    for operation in (programs.PRODUCT, programs.MULTIPLY, programs.EXP):
+@EVERY_OPERATION
+def test_rows_of_single_ops_agree(libraries, operation):
+    if operation in (programs.PRODUCT, programs.MULTIPLY, programs.EXP):
         rows = [
             atoms.control(operation, 8, NO_TIME),
             atoms.idle(operation, 8, libraries, NO_TIME, [("NumPy", 2.5)]),
@@ -117,6 +130,20 @@ def test_rows_of_single_ops_agree(libraries):
         ]
         assert [len(row.verdicts) for row in rows] == [0, 1, 1, 1]
         assert {"NumPy µs", "gradmgr"} <= rows[1].cells.keys()
+    row = atoms.recorded(operation, 64, libraries, NO_TIME, [("NumPy", 3.3)], leaves=True)
+    assert row.cells.keys() == {"NumPy µs", *(lib.name for lib in libraries)}
+
+
+@EVERY_OPERATION
+def test_backward_of_many_ops_is_timed_and_gives_their_sum(libraries, operation):
+    row = atoms.backward(operation, 64, libraries, NO_TIME, [("NumPy", 3.0)])
+    assert {"NumPy µs", "gradmgr"} <= row.cells.keys()
+    arrays = [a.astype(float) for a in programs.inputs(operation, 64)]
+    dy = np.ones_like(operation.once(np, *arrays))
+    found = []
+    assert Gradmgr().backward(operation, arrays, dy, 3, keep=found.append)() > 0
+    for gradients, of_one in zip(found[0], operation.gradients(*arrays), strict=True):
+        np.testing.assert_allclose(gradients, 3 * of_one)
 
 
 @pytest.mark.parametrize("both", [False, True])
@@ -132,7 +159,7 @@ def test_rows_of_networks_agree(libraries):
 
 def test_recorded_operations_are_recorded():
     seen = []
-    operation = programs.Operation("", lambda xp, x: x, lambda xp, n, x: seen.append((x * x)._rec), lambda x: [x], 1)
+    operation = replace(programs.EXP, times=lambda xp, n, x: seen.append((x * x)._rec))
     for leaves in (True, False):
         with Gradmgr().recorded(operation, [np.ones(2, np.float32)], leaves=leaves)() as run:
             run(1)
@@ -147,7 +174,7 @@ def test_rows_of_scale_agree(libraries):
     assert all(row.cells["n µs"] > 0 for row in rows)
 
 
-@pytest.mark.parametrize("title", ["Control", "Single ops", "Programs"])
+@pytest.mark.parametrize("title", ["Control", "Single ops", "Programs", "Ten kinds", "Backward"])
 def test_every_row_of_a_table_can_be_measured(title):
     (table,) = atoms.tables(NO_TIME, 1, only=title)
     assert table.title.startswith(title)
@@ -216,23 +243,23 @@ def test_looking_on_changes_no_value():
 
 
 def test_optimisers_agree_with_the_formulas_by_hand():
-    rows = training.optimisers(NO_TIME, 1, {"small": [(3,), (2, 5)], "large": [(300, 200)]})
-    assert len(rows) == 2 * len(training.ALGORITHMS)
+    rows = layers.optimisers(NO_TIME, 1, {"small": [(3,), (2, 5)], "large": [(300, 200)]})
+    assert len(rows) == 2 * len(layers.ALGORITHMS)
     for row in rows:
         assert "gradmgr" in row.cells
 
 
 def test_functions_run_forward_and_backward():
-    for label, (shapes, call, constants) in training._calls().items():
+    for label, (shapes, call, constants) in layers._calls().items():
         arrays = [np.random.default_rng(0).normal(size=s).astype(np.float32) for s in shapes]
-        value, *gradients = training._forward_backward(arrays, call, constants).answer()
+        value, *gradients = layers._forward_backward(arrays, call, constants).answer()
         assert value.dtype == np.float32, label
         assert [g.shape for g in gradients] == [a.shape for a in arrays]
         assert all(g.any() for g in gradients), label
 
 
 def test_two_ranks_are_measured():
-    rows = training.ranks(NO_TIME, 1)
+    rows = layers.ranks(NO_TIME, 1)
     if not rows:
         pytest.skip("mpi4py, or the launcher of the mpich wheel, is not installed: pip install 'gradmgr[mpich]'")
     assert [bool(row.verdicts) for row in rows] == [True, *5 * [False], True]
@@ -263,6 +290,17 @@ def test_text_and_json_show_figure_target_and_verdict(tmp_path):
     ]
 
 
+def test_a_picture_shows_the_tables_with_ratios(tmp_path):
+    rows = [Row("one", {"NumPy µs": 1.0, "gradmgr": 3.0, "PyTorch": 7.0}, (Verdict("gradmgr / NumPy", 3.0, 2.0),))]
+    table = Table("Ops", {"NumPy µs": "{:.3g}", "gradmgr": "{:.2f}x", "PyTorch": "{:.2f}x"}, rows, "a note")
+    counts = Table("Bytes", {"found": "{:,.0f}"}, [Row("entries", {"found": 3.0})])
+    file = tmp_path / "picture.png"
+    assert not _chart.write_png(str(file), "nothing to draw", [counts])
+    assert not file.exists()
+    assert _chart.write_png(str(file), "a title", [table, counts])
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
 def _run(*arguments):
     environment = {**os.environ, "PYTHONWARNINGS": "error"}
     environment.pop("OMP_NUM_THREADS", None)
@@ -272,13 +310,15 @@ def _run(*arguments):
 
 def test_the_command_prints_a_table_and_writes_json(tmp_path):
     file = tmp_path / "figures.json"
-    done = _run("atoms", "--quick", "--only", "memory", "--json", str(file))
+    picture = tmp_path / "figures.png"
+    done = _run("atoms", "--quick", "--only", "control", "--json", str(file), "--png", str(picture))
     assert done.returncode == 0, done.stderr
-    assert "bytes held by the tape after backward" in done.stdout
+    assert "x * y over x * y, 8" in done.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
     content = json.loads(file.read_text(encoding="utf-8"))
     assert content["machine"]["threads"] == 1
     assert content["machine"]["versions"]["numpy"] == np.__version__
-    assert [table["title"] for table in content["tables"]] == ["Memory"]
+    assert [table["title"] for table in content["tables"]] == ["Control"]
 
 
 def test_an_unknown_suite_is_refused():

@@ -1,4 +1,4 @@
-"""The suite `training`: a step of each optimiser, the functions of `nn`, data parallel training on two ranks."""
+"""The suite `layers`: a step of each optimiser, the functions of `nn`."""
 
 from __future__ import annotations
 

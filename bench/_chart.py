@@ -1,0 +1,75 @@
+"""A picture of measured tables: a panel for each, a line for each row, a dot for each contestant's ratio."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bench._measure import Row, Table
+
+_LINE = 0.22  # inches for a row
+_WIDTH = 10.0
+
+
+def _ratios(table: Table) -> list[str]:
+    """Return the columns that are printed as ratios."""
+    return [name for name, form in table.columns.items() if form.endswith("x")]
+
+
+def _drawn(table: Table) -> list[Row]:
+    columns = _ratios(table)
+    return [row for row in table.rows if any(row.cells.get(name, 0) > 0 for name in columns)]
+
+
+def write_png(file: str, title: str, tables: Sequence[Table]) -> bool:
+    """Draw the tables that have ratios; returns False, and writes nothing, where none has.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    shown = [(table, rows) for table in tables if (rows := _drawn(table))]
+    if not shown:
+        return False
+    heights = [(len(rows) + 3) * _LINE for _, rows in shown]
+    figure, panels = plt.subplots(
+        len(shown),
+        1,
+        figsize=(_WIDTH, sum(heights) + 1),
+        gridspec_kw={"height_ratios": heights},
+        squeeze=False,
+        layout="constrained",
+    )
+    for (table, rows), panel in zip(shown, panels[:, 0], strict=True):
+        _draw(panel, table, rows)
+    figure.suptitle(title, fontsize=9)
+    figure.savefig(file, dpi=100)
+    plt.close(figure)
+    return True
+
+
+def _draw(panel: Any, table: Table, rows: list[Row]) -> None:
+    places = range(len(rows))
+    for k, name in enumerate(_ratios(table)):
+        there = [(row.cells[name], y) for y, row in zip(places, rows, strict=True) if row.cells.get(name, 0) > 0]
+        if there:
+            mine = name == "gradmgr"
+            panel.scatter(*zip(*there, strict=True), s=34 if mine else 18, color=f"C{k}", label=name, zorder=3 + mine)
+    for y, row in zip(places, rows, strict=True):
+        if any(not verdict.reached for verdict in row.verdicts):
+            panel.axhspan(y - 0.45, y + 0.45, color="0.92", zorder=0)
+    panel.axvline(1, color="0.5", linewidth=0.8)
+    panel.set_xscale("log")
+    panel.set_yticks(list(places), [row.label for row in rows], fontsize=7)
+    panel.set_ylim(len(rows) - 0.5, -0.5)
+    panel.grid(axis="x", which="both", color="0.9", linewidth=0.6)
+    panel.set_axisbelow(True)
+    panel.set_xlabel("time over that of the base, log scale", fontsize=7)
+    panel.tick_params(axis="x", labelsize=7)
+    note = "; grey: a target not reached" if any(not v.reached for row in rows for v in row.verdicts) else ""
+    panel.set_title(f"{table.title} ({table.note}{note})", fontsize=8, loc="left", wrap=True)
+    panel.legend(fontsize=7, loc="best")
