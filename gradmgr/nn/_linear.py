@@ -33,13 +33,15 @@ def _in_rows(x: Any) -> Any:
 
 
 def _linear_kernel(x: Any, weight: Any, bias: Any) -> Any:
-    of_w, dtype = weight.shape, x.dtype
-    rows = _in_rows(x) if x.ndim else x
-    if _xp.are_matrices(rows, weight) and rows.shape[1] == of_w[1] and _is_bias(bias, of_w[0], dtype):
-        y = rows.dot(weight.T)
-        if bias is not None:
+    of_w, dtype, rows = weight.shape, x.dtype, x if x.ndim == 2 or not x.ndim else _in_rows(x)
+    if _xp.are_matrices(rows, weight) and rows.shape[1] == of_w[1]:
+        if bias is None:
+            y = rows.dot(weight.T)
+            return y if rows is x else y.reshape((*x.shape[:-1], of_w[0]))
+        if bias.dtype is dtype and bias.shape == of_w[:1] and bias.__class__ is np.ndarray:
+            y = rows.dot(weight.T)
             y += bias
-        return y if rows is x else y.reshape((*x.shape[:-1], of_w[0]))
+            return y if rows is x else y.reshape((*x.shape[:-1], of_w[0]))
     if len(of_w) != 2 or x.shape[-1:] != of_w[1:] or (bias is not None and bias.shape != of_w[:1]):
         raise _misfit(x.shape, of_w, None if bias is None else bias.shape)
     if dtype.kind not in "fc" or weight.dtype.kind not in "fc" or (bias is not None and bias.dtype.kind not in "fc"):
@@ -51,11 +53,6 @@ def _linear_kernel(x: Any, weight: Any, bias: Any) -> Any:
         y = y + bias
     y = y if y.dtype == dtype else y.astype(dtype)
     return y if x.ndim == 2 else y.reshape((*x.shape[:-1], weight.shape[0]))
-
-
-def _is_bias(bias: Any, length: int, dtype: Any) -> bool:
-    """Tell whether a bias can be added in place to what NumPy made."""
-    return bias is None or (bias.__class__ is np.ndarray and bias.dtype is dtype and bias.shape == (length,))
 
 
 def _misfit(x: Shape, weight: Shape, bias: Shape | None) -> errors.ShapeError:
@@ -70,13 +67,14 @@ def _x_vjp(g: Any, weight: Any) -> Any:
 
 
 def _weight_vjp(g: Any, x: Any) -> Any:
-    g, x = _in_rows(g), _in_rows(x)
+    if g.ndim != 2:
+        g, x = _in_rows(g), _in_rows(x)
     return g.T.dot(x) if _xp.are_matrices(g, x) else widened(g).T @ widened(conj_of(x))
 
 
 def _bias_vjp(g: Any) -> Any:
     """Sum over rows, as a product with ones: BLAS takes half the time of numpy.add.reduce."""
-    rows = _in_rows(g)
+    rows = g if g.ndim == 2 else _in_rows(g)
     if _xp.are_matrices(rows, rows):
         return _xp.sum_of_rows(rows)
     rows = widened(rows)
