@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 _POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 
 
 SUITES = {
@@ -38,24 +36,17 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _keep_freed_memory() -> None:
-    """Stop glibc from giving large freed blocks back to the system, for every contestant alike."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None or not (mallopt(_M_MMAP_THRESHOLD, 1 << 30) and mallopt(_M_TRIM_THRESHOLD, -1)):
-        sys.exit("--keep-freed needs glibc's mallopt, which this platform does not have")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(argv)
     for pool in _POOLS:
         os.environ[pool] = str(arguments.threads)
-    if arguments.keep_freed:
-        _keep_freed_memory()
     # Only now: NumPy and PyTorch read the environment when they are imported.
     import gradmgr
     from bench import _chart, _report
     from bench._measure import FULL, QUICK
 
+    if arguments.keep_freed:
+        gradmgr.keep_freed_memory()
     gradmgr.set_num_threads(arguments.threads)
     pace = QUICK if arguments.quick else FULL
     machine = _report.machine(arguments)

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -276,35 +272,11 @@ def _once(
     return Contestant(name, always(run), answer)
 
 
-# ---------------------------------------------------------------- ranks
-
-
-def ranks(pace: Pace, threads: int) -> list[Row]:
-    """What `bench.ranks` finds on two ranks; no row where the engine is not installed."""
-    launcher = Path(sys.executable).with_name("mpiexec")
-    if importlib.util.find_spec("mpi4py") is None or not launcher.exists():
-        return []
-    done = subprocess.run(  # noqa: S603  # the engine's launcher and our own program
-        [launcher, "-n", "2", sys.executable, "-m", "bench.ranks", str(pace.rounds)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=600,
-    )
-    rows = []
-    for found in json.loads(done.stdout.splitlines()[-1]):
-        limit = found["at_most"]  # infinite where there is none
-        verdicts = (Verdict(found["what"], found["ratio"], limit),) if limit < float("inf") else ()
-        rows.append(Row(found["label"], {"µs": found["us"], "gradmgr": found["ratio"]}, verdicts))
-    return rows
-
-
 def tables(pace: Pace, threads: int, only: str = "") -> Iterator[Table]:
     """Measure table by table; `only` picks those whose title contains it."""
     sections: list[tuple[str, list[str], Callable[[Pace, int], list[Row]], str]] = [
         ("Optimisers", ["NumPy", "gradmgr", "fused"], optimisers, "a step; time over that of PyTorch's default"),
         ("Functions", ["gradmgr"], functions, "forward and backward; time over that of PyTorch"),
-        ("Ranks", ["gradmgr"], ranks, "two ranks; time over that of the plain way"),
     ]
     for title, columns, measure, note in sections:
         if only.lower() in title.lower():

@@ -183,8 +183,8 @@ class Chain:
     dy: Array
 
 
-def chain(length: int, *, both: bool) -> Chain:
-    along = np.linspace(-1, 1, 8, dtype=np.float32)
+def chain(length: int, *, both: bool, size: int = 8) -> Chain:
+    along = np.linspace(-1, 1, size, dtype=np.float32)
     # So near to 1 that a million factors neither overflow nor reach the slow subnormal numbers.
     return Chain(length, both, 1 + along / 10, 1 + along * np.float32(2e-6), 1 - along / 10)
 

@@ -1,5 +1,7 @@
 """What two ranks cost: run by `mpiexec -n 2 python -m bench.ranks ROUNDS`; rank 0 prints the figures as JSON.
 
+Fewer rounds are shorter ones, too.
+
 All ranks take each way in turn, in rotating order, and wait for one another before each turn, so that
 both do the same at the same time. A turn's time is that of the slowest rank.
 """
@@ -20,6 +22,8 @@ from gradmgr import GradManager, distributed, nn, optim
 from gradmgr.nn import functional
 
 Way = Callable[[], Any]
+
+_FULL = 9  # rounds
 
 
 def race(ways: dict[str, Way], rounds: int, turn: int) -> dict[str, list[float]]:
@@ -75,7 +79,7 @@ def all_reduce(size: int, rounds: int, turn: int, at_most: float) -> dict[str, A
 # ---------------------------------------------------------------- a training step
 
 
-def step(rounds: int, batch: int, at_most: float) -> list[dict[str, Any]]:
+def step(rounds: int, turn: int, batch: int, at_most: float) -> list[dict[str, Any]]:
     """A step on the digits' network, each rank with its batch: alone, by the callback, and reduced by hand."""
     random = np.random.default_rng(distributed.rank())
     x, y = random.normal(size=(batch, 64)).astype("float32"), random.integers(0, 10, batch)
@@ -99,8 +103,8 @@ def step(rounds: int, batch: int, at_most: float) -> list[dict[str, Any]]:
     alone, label = trained(None), f"step 64-256-10, float32, batch {batch} a rank"
     ours, by_hand = trained(distributed.make_allreduce_cb("mean")), trained(None, _mean_by_hand())
     return [
-        figure(label, {"one rank": alone, "two ranks": ours}, rounds, 100, at_most),
-        figure(f"{label}, by hand", {"one rank": alone, "two ranks": by_hand}, rounds, 100, float("inf")),
+        figure(label, {"one rank": alone, "two ranks": ours}, rounds, turn, at_most),
+        figure(f"{label}, by hand", {"one rank": alone, "two ranks": by_hand}, rounds, turn, float("inf")),
     ]
 
 
@@ -124,14 +128,15 @@ def _mean_by_hand() -> Callable[[list[Any]], None]:
 
 
 def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else _FULL
     distributed.init()
     if distributed.size() != 2:
         raise SystemExit("bench.ranks is for two ranks: mpiexec -n 2 python -m bench.ranks")
+    turn = max(1, 100 * min(rounds, _FULL) // _FULL)
     found = [
-        *step(rounds, 32, 1.25),
-        *step(rounds, 128, float("inf")),
-        all_reduce(4 << 10, rounds, 200, float("inf")),
+        *step(rounds, turn, 32, 1.25),
+        *step(rounds, turn, 128, float("inf")),
+        all_reduce(4 << 10, rounds, 2 * turn, float("inf")),
         all_reduce(4 << 20, rounds, 5, float("inf")),
         all_reduce(32 << 20, rounds, 2, 1.1),
     ]

@@ -1,25 +1,55 @@
-"""Whether cost per step stays the same as programs grow: long chains, loops over `x[i]`."""
+"""The suite `scale`: what cost is of, as ops, elements, parameters, managers, threads and ranks become more."""
 
 from __future__ import annotations
 
 import gc
+import importlib.util
+import json
+import math
 import statistics
-from collections.abc import Callable, Sequence
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from bench import programs
-from bench._measure import Answer, Contestant, Pace, Row, Times, Verdict, always, check_agreement, ratio, rotated
-from bench.libraries import Gradmgr, Library, chain_by_hand, gradient_of
-from gradmgr import GradManager, tensor
+import gradmgr
+from bench import peers, programs
+from bench._measure import (
+    Answer,
+    Contestant,
+    Pace,
+    Row,
+    Run,
+    Session,
+    Table,
+    Times,
+    Verdict,
+    always,
+    check_agreement,
+    race,
+    ratio,
+    rotated,
+    spread,
+)
+from bench.libraries import Gradmgr, Library, bare, by_hand, chain_by_hand, gradient_of
+from gradmgr import GradManager, Tensor, get_num_threads, optim, set_num_threads, tensor
+from gradmgr.nn import functional
 
-NOTE = "per op or per turn of the loop, at n and at N; growth is N's cost over n's, 1 where time is linear"
+NOTE = (
+    "at n and at N; growth is N's cost over n's, 1 where time is linear; the exponent is that of the whole cost as a\n"
+    "power of the number, over all lengths"
+)
 COLUMNS = {
     "n µs": "{:.3g}",
     "N µs": "{:.3g}",
     "growth": "{:.2f}x",
+    "exponent": "{:.3f}",
     "NumPy N µs": "{:.3g}",
     "over NumPy": "{:.2f}x",
     "torch N µs": "{:.3g}",
@@ -35,31 +65,46 @@ _UNTIMED = always(lambda n: None)  # of contestants whose answers alone are comp
 def _measure(programs_by_name: dict[str, Program], lengths: Sequence[int], rounds: int) -> Times:
     """Run every program at every length in turn; seconds per step by "name part length"."""
     times: Times = {}
+    gc.collect()
+    gc.freeze()  # the modules of the peers, some 100,000 objects: no user has all of them
     for k in range(rounds):
         jobs = [(name, program, n) for name, program in programs_by_name.items() for n in lengths]
         for name, program, n in rotated(jobs, k):
             gc.collect()  # each starts with the same heap; the collector then runs as it likes
             for part, seconds in program(n).items():
                 times.setdefault(f"{name} {part} {n}", []).append(seconds / n)
+    gc.unfreeze()
     return times
 
 
-def _row(label: str, times: Times, part: str, lengths: Sequence[int], target: float | None) -> Row:
-    n, large = lengths
+def exponent(lengths: Sequence[int], costs: Sequence[float]) -> float:
+    """Return the slope of log(cost) over log(length), by least squares."""
+    found = np.polyfit(np.log(lengths), np.log(costs), 1)
+    return float(found[0])
+
+
+def _row(label: str, times: Times, part: str, lengths: Sequence[int], growth_at_most: float | None = None) -> Row:
+    """Report a part of a program at the two largest lengths, n and N, and the exponent over all of them."""
+    n, large = lengths[-2:]
 
     def micro(name: str) -> float:
         return statistics.median(times[name]) * 1e6
 
     here, here_large = f"gradmgr {part} {n}", f"gradmgr {part} {large}"
-    by_hand, torch = f"NumPy {part} {large}", f"PyTorch {part} {large}"
+    plain, torch = f"NumPy {part} {large}", f"PyTorch {part} {large}"
     growth = ratio(times, here_large, here)
-    cells = {"n µs": micro(here), "N µs": micro(here_large), "growth": growth}
-    if by_hand in times:
-        cells |= {"NumPy N µs": micro(by_hand), "over NumPy": ratio(times, here_large, by_hand)}
+    power = exponent(lengths, [length * micro(f"gradmgr {part} {length}") for length in lengths])
+    cells = {"n µs": micro(here), "N µs": micro(here_large), "growth": growth, "exponent": power}
+    if plain in times:
+        cells |= {"NumPy N µs": micro(plain), "over NumPy": ratio(times, here_large, plain)}
     if torch in times:
         cells["torch N µs"] = micro(torch)
-    verdicts = () if target is None else (Verdict(f"cost per step at {large:,} / at {n:,}", growth, target),)
-    return Row(label, cells, verdicts)
+    verdicts: list[Verdict] = []
+    if growth_at_most is not None:
+        verdicts.append(Verdict(f"cost per step at {large:,} / at {n:,}", growth, growth_at_most))
+        if len(lengths) > 2:
+            verdicts.append(Verdict(f"exponent from {lengths[0]:,} to {large:,}", power, 1.05))
+    return Row(label, cells, tuple(verdicts))
 
 
 # ---------------------------------------------------------------- a long chain
@@ -117,11 +162,15 @@ def chain_rows(lengths: Sequence[int], rounds: int) -> list[Row]:
     )
     times = _measure({"NumPy": _chain_in_numpy, "gradmgr": _chain_here}, lengths, rounds)
     return [
-        _row(f"chain of {lengths[0]:,} and {lengths[1]:,}, forward", times, "forward", lengths, None),
-        _row("chain, backward, which releases", times, "backward", lengths, None),
+        _row(f"chain of {_listed(lengths)}, forward", times, "forward", lengths),
+        _row("chain, backward, which releases", times, "backward", lengths),
         _row("chain, forward and backward", times, "both", lengths, 1.2),
-        _row("chain, release without backward", times, "release", lengths, None),
+        _row("chain, release without backward", times, "release", lengths),
     ]
+
+
+def _listed(lengths: Sequence[int]) -> str:
+    return ", ".join([f"{length:,}" for length in lengths])
 
 
 # ---------------------------------------------------------------- loops over x[i]
@@ -204,29 +253,346 @@ def loop_rows(lengths: Sequence[int], libraries: Sequence[Library], rounds: int)
     """Time loops that read, and that write, an array element by element."""
     torch = next((lib.torch for lib in libraries if lib.name == "PyTorch"), None)
     rows = []
-    for label, body, by_hand in (
+    for label, body, in_numpy in (
         ("total = total + x[k]", _read, _read_by_hand),
         ("x[k] = x[k - 1] * c; x[k] += 1", _write, _write_by_hand),
     ):
         loop = _Loop(body)
-        runs: dict[str, Callable[[int], Answer]] = {"NumPy": by_hand, "gradmgr": loop.here}
+        runs: dict[str, Callable[[int], Answer]] = {"NumPy": in_numpy, "gradmgr": loop.here}
         if torch is not None:
             runs["PyTorch"] = loop.in_torch(torch)
         contestants = [Contestant(name, _UNTIMED, lambda run=run: run(lengths[0])) for name, run in runs.items()]
         check_agreement(label, contestants)
         times = _measure({name: _timed(run) for name, run in runs.items()}, lengths, rounds)
-        rows.append(_row(f"{label}, {lengths[0]:,} and {lengths[1]:,}", times, "both", lengths, 1.2))
+        rows.append(_row(f"{label}, {_listed(lengths)}", times, "both", lengths, 1.2))
     return rows
 
 
 def rows(
     libraries: Sequence[Library],
     pace: Pace,
-    chain_lengths: Sequence[int] = (100_000, 1_000_000),
+    chain_lengths: Sequence[int] = (),
     loop_lengths: Sequence[int] = (2_500, 10_000),
 ) -> list[Row]:
-    """Measure what grows."""
+    """Measure what grows with the number of ops."""
+    usual = (10_000, 100_000, 1_000_000) if pace.long_rounds > 2 else (3_000, 30_000, 300_000)
     return [
-        *chain_rows(chain_lengths, pace.long_rounds),
+        *chain_rows(chain_lengths or usual, pace.long_rounds),
         *loop_rows(loop_lengths, libraries, pace.long_rounds),
     ]
+
+
+# ---------------------------------------------------------------- elements
+
+_CHAIN = 10
+
+
+def elements(
+    libraries: Sequence[Library], pace: Pace, sizes: Sequence[int] = (1, 10, 100, 1000, 10_000, 100_000, 1_000_000)
+) -> list[Row]:
+    """Time a chain of multiplies, forward and backward, of arrays of more and more elements, over that by hand."""
+    rows: list[Row] = []
+    for size in sizes:
+        program = programs.chain(_CHAIN, both=True, size=size)
+        in_numpy = chain_by_hand(program)
+        contestants = [Contestant("NumPy", _repeated(in_numpy), in_numpy)]
+        for library in libraries:
+            f = library.chain(program)
+            contestants.append(Contestant(library.name, _repeated(f), lambda lib=library, f=f: lib.arrays(f())))
+        times = race(f"{size:,} elements", contestants, pace)
+        cells = {"NumPy µs": statistics.median(times["NumPy"]) * 1e6}
+        others = [c.name for c in contestants[1:]]
+        cells |= {name: ratio(times, name, "NumPy") for name in others}
+        quartiles = {name: spread(times, name, "NumPy") for name in others}
+        rows.append(Row(f"{size:,} elements", cells, quartiles=quartiles))
+    return rows
+
+
+def _repeated(f: Callable[[], Any]) -> Session:
+    def run(n: int) -> None:
+        for _ in range(n):
+            f()
+
+    return always(run)
+
+
+# ---------------------------------------------------------------- parameters
+
+
+def _parameters_here(count: int) -> Parts:
+    """Time a sum of so many attached vectors: an empty recording, forward, backward, a step of Adam."""
+    learned = [tensor(a) for a in _vectors(count)]
+    gm = GradManager().attach(learned)
+    adam = optim.Adam(learned)
+    parts: Parts = {}
+    for _ in range(2):  # the first step makes the optimiser's state
+        start = perf_counter()
+        with gm:
+            pass
+        empty = perf_counter()
+        with gm:
+            total = learned[0] * 1.0
+            for p in learned[1:]:
+                total = total + p
+            walked = perf_counter()
+            gm.backward(total.sum())
+        pulled = perf_counter()
+        adam.step()
+        done = perf_counter()
+        gm.clear_grad()
+        parts = {"record": empty - start, "forward": walked - empty, "backward": pulled - walked, "step": done - pulled}
+    return parts
+
+
+def _parameters_in_torch(torch: Any) -> Program:
+    def program(count: int) -> Parts:
+        learned = [torch.tensor(a, requires_grad=True) for a in _vectors(count)]
+        adam = torch.optim.Adam(learned, fused=True)
+        parts: Parts = {}
+        for _ in range(2):
+            start = perf_counter()
+            total = learned[0] * 1.0
+            for p in learned[1:]:
+                total = total + p
+            walked = perf_counter()
+            total.sum().backward()
+            pulled = perf_counter()
+            adam.step()
+            done = perf_counter()
+            adam.zero_grad()
+            parts = {"forward": walked - start, "backward": pulled - walked, "step": done - pulled}
+        return parts
+
+    return program
+
+
+def _vectors(count: int) -> list[Any]:
+    return list(np.random.default_rng(count).normal(size=(count, 8)).astype(np.float32))
+
+
+def parameters(
+    libraries: Sequence[Library], pace: Pace, counts: Sequence[int] = (1, 10, 100, 1000, 10_000)
+) -> list[Row]:
+    """Time what managers and optimisers do for each attached tensor."""
+    torch = next((lib.torch for lib in libraries if lib.name == "PyTorch"), None)
+    runs = {"gradmgr": _parameters_here} | ({"PyTorch": _parameters_in_torch(torch)} if torch is not None else {})
+    times = _measure(runs, counts, pace.long_rounds)
+    labels = {
+        "record": f"record and release, {counts[0]:,} to {counts[-1]:,} tensors",
+        "forward": "forward: a sum of all of them",
+        "backward": "backward",
+        "step": "a step of Adam",
+    }
+    return [_row(label, times, part, counts) for part, label in labels.items()]
+
+
+# ---------------------------------------------------------------- managers
+
+
+def managers(pace: Pace, counts: Sequence[int] = (1, 2, 3, 4), sizes: Sequence[int] = (8, 100_000)) -> list[Row]:
+    """Time x * y while so many managers record it; the result is dropped."""
+    rows = []
+    for size in sizes:
+        arrays = programs.inputs(programs.PRODUCT, size)
+        plain = Contestant(
+            "NumPy", bare(programs.PRODUCT, arrays), lambda arrays=arrays: by_hand(programs.PRODUCT, arrays)
+        )
+        for leaves in (True, False):
+            heard = [_heard_by(count, arrays, leaves=leaves) for count in counts]
+            label = f"x * y of {'leaves' if leaves else 'intermediates'}, {size:,} elements"
+            times = race(label, [plain, *heard], pace)
+            one, *more = [c.name for c in heard]
+            cells = {f"{one} µs": statistics.median(times[one]) * 1e6, "NumPy": ratio(times, "NumPy", one)}
+            cells |= {name: ratio(times, name, one) for name in more}
+            at_most = 4.0 if size < 1000 else 1.2
+            verdict = Verdict("two managers / one", ratio(times, more[0], one), at_most)
+            rows.append(Row(label, cells, (verdict,), {name: spread(times, name, one) for name in more}))
+    return rows
+
+
+def _heard_by(count: int, arrays: list[Any], *, leaves: bool) -> Contestant:
+    operation = programs.PRODUCT
+    tensors = [tensor(a) for a in arrays]
+    nested = [GradManager().attach(tensors) for _ in range(count)]
+
+    @contextmanager
+    def session() -> Iterator[Run]:
+        with ExitStack() as stack:
+            for gm in nested:
+                stack.enter_context(gm)
+            operands = tensors if leaves else [t * 1.0 for t in tensors]
+            yield lambda n: operation.times(gradmgr.numpy, n, *operands)
+
+    def answer() -> Answer:
+        """Return the gradients that the outermost manager finds, when all of them have recorded."""
+        with ExitStack() as stack:
+            for gm in nested:
+                stack.enter_context(gm)
+            z = operation.once(gradmgr.numpy, *tensors)
+            nested[0].backward(z, np.ones_like(arrays[0]))
+        found = [z.numpy(), *(gradient_of(t) for t in tensors)]
+        nested[0].clear_grad()
+        return found
+
+    return Contestant(f"{count}", session, answer)
+
+
+# ---------------------------------------------------------------- threads
+
+
+def threads(pace: Pace, counts: Sequence[int] = (1, 2)) -> list[Row]:
+    """Time the same work on one and on more threads: of recordings, each with its manager, and of large functions."""
+    return [*recordings(pace, counts), *large_functions(pace, counts)]
+
+
+def recordings(pace: Pace, counts: Sequence[int], sizes: Sequence[int] = (8, 1000, 100_000)) -> list[Row]:
+    """Time forward and backward of chains that threads share out, by gradmgr and by hand."""
+    rows = []
+    for size in sizes:
+        program = programs.chain(50, both=True, size=size)
+        contestants = []
+        for name, make in (("", _answering_chain), ("NumPy ", chain_by_hand)):
+            for count in counts:
+                works = [make(program) for _ in range(count)]
+                contestants.append(Contestant(f"{name}{count}", _shared_out(works), works[0]))
+        rows.append(_over_first(f"chains of 50, {size:,} elements, a manager a thread", contestants, pace))
+    return rows
+
+
+def _answering_chain(program: programs.Chain) -> Callable[[], Answer]:
+    """Return a chain of gradmgr's, with its manager, that gives NumPy arrays."""
+    here = Gradmgr()
+    f = here.chain(program)
+    return lambda: here.arrays(f())
+
+
+def _shared_out(works: Sequence[Callable[[], Any]]) -> Session:
+    """Return a session that does one work after the other, each on a thread of its own, the same number in all."""
+
+    def run(n: int) -> None:
+        def share(work: Callable[[], Any], times: int) -> None:
+            for _ in range(times):
+                work()
+
+        each = math.ceil(n / len(works))
+        others = [threading.Thread(target=share, args=(work, each)) for work in works[1:]]
+        for other in others:
+            other.start()
+        share(works[0], n - each * len(others))
+        for other in others:
+            other.join()
+
+    return always(run)
+
+
+_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "gelu": functional.gelu,
+    "softmax": lambda x: functional.softmax(x, dim=-1),
+    "layer_norm": lambda x: functional.layer_norm(x, (x.shape[-1],)),
+}
+
+
+def large_functions(pace: Pace, counts: Sequence[int], shape: tuple[int, int] = (1024, 1024)) -> list[Row]:
+    """Time functions forward and backward under `set_num_threads`."""
+    rng = np.random.default_rng(0)
+    array, dy = (rng.normal(size=shape).astype(np.float32) for _ in range(2))
+    rows = []
+    for name, function in _FUNCTIONS.items():
+        contestants = [_with_threads(count, function, array, dy) for count in counts]
+        rows.append(_over_first(f"{name} {shape[0]}x{shape[1]}, set_num_threads", contestants, pace))
+    return rows
+
+
+def _with_threads(count: int, function: Callable[[Any], Any], array: Any, dy: Any) -> Contestant:
+    x = tensor(array)
+    gm = GradManager().attach(x)
+
+    def once() -> Tensor:
+        gm.clear_grad()
+        with gm:
+            y: Tensor = function(x)
+            gm.backward(y, dy)
+        return y
+
+    @contextmanager
+    def session() -> Iterator[Run]:
+        before = get_num_threads()
+        set_num_threads(count)
+        try:
+            once()  # which starts the threads
+            yield lambda n: [once() for _ in range(n)]
+        finally:
+            set_num_threads(before)
+
+    def answer() -> Answer:
+        with session():
+            return [once().numpy(), gradient_of(x)]
+
+    return Contestant(f"{count}", session, answer)
+
+
+def _over_first(label: str, contestants: Sequence[Contestant], pace: Pace) -> Row:
+    times = race(label, contestants, pace)
+    first, *others = [c.name for c in contestants]
+    cells = {f"{first} µs": statistics.median(times[first]) * 1e6}
+    cells |= {name: ratio(times, name, first) for name in others}
+    return Row(label, cells, (), {name: spread(times, name, first) for name in others})
+
+
+# ---------------------------------------------------------------- ranks
+
+
+def ranks(pace: Pace) -> list[Row]:
+    """What `bench.ranks` finds on two ranks; no row where the engine is not installed."""
+    launcher = Path(sys.executable).with_name("mpiexec")
+    if importlib.util.find_spec("mpi4py") is None or not launcher.exists():
+        return []
+    done = subprocess.run(  # noqa: S603  # the engine's launcher and our own program
+        [launcher, "-n", "2", sys.executable, "-m", "bench.ranks", str(pace.long_rounds)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=600,
+    )
+    rows = []
+    for found in json.loads(done.stdout.splitlines()[-1]):
+        limit = found["at_most"]  # infinite where there is none
+        verdicts = (Verdict(found["what"], found["ratio"], limit),) if limit < float("inf") else ()
+        rows.append(Row(found["label"], {"µs": found["us"], "gradmgr": found["ratio"]}, verdicts))
+    return rows
+
+
+# ---------------------------------------------------------------- tables
+
+
+def tables(pace: Pace, threads_each: int, only: str = "") -> Iterator[Table]:
+    """Measure table by table; `only` picks those whose title contains it."""
+    libraries: list[Library] = [Gradmgr(), *peers.installed(threads_each)]
+    over = {"NumPy µs": "{:.3g}", **{library.name: "{:.2f}x" for library in libraries}}
+    several = {"1 µs": "{:.3g}", "NumPy": "{:.2f}x", **{f"{count}": "{:.2f}x" for count in (2, 3, 4)}}
+    sections: list[tuple[str, str, dict[str, str], Callable[[], list[Row]]]] = [
+        ("Scale: ops", f"per op or per turn of the loop, {NOTE}", COLUMNS, lambda: rows(libraries, pace)),
+        (
+            "Scale: elements",
+            f"a chain of {_CHAIN} multiplies, forward and backward; time over that by hand in NumPy",
+            over,
+            lambda: elements(libraries, pace),
+        ),
+        ("Scale: parameters", f"per attached tensor, {NOTE}", COLUMNS, lambda: parameters(libraries, pace)),
+        ("Scale: managers", "time over that of one manager", several, lambda: managers(pace)),
+        (
+            "Scale: threads",
+            "the same work on 1 and on 2 threads: 0.5 where they do not disturb one another; time over gradmgr's on 1",
+            {"1 µs": "{:.3g}", "2": "{:.2f}x", "NumPy 1": "{:.2f}x", "NumPy 2": "{:.2f}x"},
+            lambda: threads(pace),
+        ),
+        (
+            "Scale: ranks",
+            "two ranks; time over that of the plain way",
+            {"µs": "{:.3g}", "gradmgr": "{:.3f}x"},
+            lambda: ranks(pace),
+        ),
+    ]
+    for title, note, columns, measure in sections:
+        if only.lower() in title.lower():
+            yield Table(title, columns, measure(), note)

@@ -20,6 +20,7 @@ from gradmgr._backward import AttachSpec
 from gradmgr._blocks import get_num_threads, set_num_threads
 from gradmgr._einops import register_einops
 from gradmgr._grad import backward, grad
+from gradmgr._memory import keep_freed_memory
 from gradmgr._modes import (
     enable_grad,
     inference_mode,
@@ -76,6 +77,7 @@ __all__ = [
     "inference_mode",
     "is_grad_enabled",
     "is_inference_mode_enabled",
+    "keep_freed_memory",
     "load",
     "nn",
     "no_grad",

@@ -120,6 +120,8 @@ def mapped(compute: Callable[..., Any], *arrays: Any) -> Any:
     for a in arrays:
         if a.__class__ is not np.ndarray or a.shape != first.shape:
             return compute(*arrays)
+    if not first.flags.c_contiguous and all(a.flags.f_contiguous for a in arrays):
+        return mapped(compute, *[a.T for a in arrays]).T
     flat = [a.reshape(-1) for a in arrays]
     parts = blocks(first.size, first.nbytes)
     start = compute(*[a[parts[0]] for a in flat])

@@ -23,6 +23,7 @@ import re
 import types
 from collections.abc import Callable
 from functools import partial
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -200,6 +201,18 @@ def pull(e, g, grads, owned):
 
 _PULL_INPUT = """\
     d = {d}
+{give}"""
+
+# The last input's gradient may take the place of the result's, if that is large, nobody else has it and nobody records
+# it: memory that is newly asked for costs more than the arithmetic.
+_PULL_IN_PLACE = """\
+    if g.__class__ is ndarray and g.size > 8192 and owned.__class__ is set and is_ours(g, {shape}, {dtype}):
+        d = {in_place}
+    else:
+        d = {d}
+{give}"""
+
+_PULL_GIVE = """\
     if d.dtype is not {dtype} or d.shape != {shape}:
         d = fit(d, {shape}, {dtype})
     if {mark} not in grads:
@@ -225,6 +238,16 @@ _STUBS = {
     "    return first('door')(x, y, out, where, dtype)\n",
 }
 
+# What the text of a rule may name beside what it asks for.
+_IN_RULES = types.MappingProxyType(
+    {
+        "ndarray": np.ndarray,
+        "divide": np.divide,
+        "multiply": np.multiply,
+        "negative": np.negative,
+        "subtract": np.subtract,
+    }
+)
 _LOCAL = {"x": "a", "y": "b", "out": "c"}  # what the templates call each name a rule may ask for
 _MARK = {"x": "i", "y": "j"}
 
@@ -252,19 +275,60 @@ def _pull_source(tracked: str, fields: list[str], results: dict[str, str], holom
     source = (_PULL if holomorphic else _PULL_VERBATIM).format(unpack=unpack)
     for v in tracked:
         shape, dtype = (f"{v}.shape", f"{v}.dtype") if v in fields else (f"{v}_shape", f"{v}_dtype")
-        source += _PULL_INPUT.format(d=results[v], shape=shape, dtype=dtype, mark=_MARK[v])
+        give = _PULL_GIVE.format(shape=shape, dtype=dtype, mark=_MARK[v])
+        *steps, value = results[v].split("; ")
+        source += "".join([f"    {step}\n" for step in steps])
+        in_place = _in_place(value) if v == tracked[-1] else None
+        text = _PULL_INPUT if in_place is None else _PULL_IN_PLACE
+        source += text.format(d=value, in_place=in_place, shape=shape, dtype=dtype, give=give)
     return source
+
+
+def _in_place(algebra: str) -> str | None:
+    """Return the call that writes what a rule computes into g, of rules that are one operation on it."""
+    if algebra == "-g":
+        return "negative(g, g)"
+    for sign, name in ((" * ", "multiply"), (" / ", "divide")):
+        if algebra.startswith(f"g{sign}"):
+            return f"{name}(g, {algebra[4:]}, g)"
+    return None
+
+
+def _is_ours(g: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Tell whether a gradient is held by nobody but who walks and the pull that asks, and fits an input."""
+    if getrefcount(g) > _UNHELD or g.base is not None or g.shape != shape or g.dtype != dtype:
+        return False
+    return g.flags.owndata and g.flags.writeable
+
+
+def _count_unheld() -> int:
+    """Return the reference count of such an array, measured the way it is used: see `_tape._pull_all`."""
+
+    def asks(g: Any) -> int:
+        return getrefcount(g)
+
+    def pull(e: Any, g: Any, grads: Any, owned: Any) -> int:
+        return asks(g)
+
+    grads = {"": np.empty(1)}
+    g = grads.pop("")
+    return pull("", g, grads, ())
+
+
+_UNHELD = _count_unheld()
 
 
 def _source_of_rule(text: str) -> str:
     words = re.findall(r"\w+", text)
     asked = [name for name in ("x", "y", "out") if name in words]
-    return f"def rule({', '.join(['g', *asked])}):\n    return {text}\n"
+    *steps, value = text.split("; ")
+    body = "".join([f"    {step}\n" for step in steps])
+    return f"def rule({', '.join(['g', *asked])}):\n{body}    return {value}\n"
 
 
 def _rule_of_text(text: str, op: Op) -> Rule:
     """Make a rule's function out of its algebra: "g * y" is lambda g, y: g * y."""
-    return made_of(_source_of_rule(text), "rule", _file_of_rule(text, op), {"op": op})
+    return made_of(_source_of_rule(text), "rule", _file_of_rule(text, op), {"op": op, **_IN_RULES})
 
 
 def _file_of_rule(text: str, op: Op) -> str:
@@ -327,9 +391,10 @@ class _Declaration:
             "explain": _xp.explain,
             "current": current,
             "first": self.first,
+            "is_ours": _is_ours,
             "fit": fit,
             "kernel": kernel,
-            "ndarray": np.ndarray,
+            **_IN_RULES,
             "need_operand": _xp.need_operand,
             "new": object.__new__,
             "op": op,
@@ -468,7 +533,9 @@ def elementwise(
         kernel: the NumPy ufunc.
         rules: for each input, rule(g, ...) naming any of `x`, `y`, `out`: the derivative's map, which
             serves as the forward rule and, conjugated around, as the reverse rule. A rule may be given as
-            text, "g * y", which the pull then computes without a call: 45 ns of about 620.
+            text, "g * y", which the pull then computes without a call: 45 ns of about 620. Before its value there may
+            be steps, "s = out * out; s *= g; ...", which write to what they made: large temporaries take longer to
+            get than to fill.
         operate: the expression of Python's operator where there is one: "a * b" is 30 ns faster than the ufunc.
         jvp: forward rules, for an op that is not holomorphic; `rules` are then the reverse rules verbatim.
     """

@@ -34,11 +34,13 @@ Link = Callable[[Any, Any], Any]
 class Op:
     """One declaration of the op table."""
 
-    __slots__ = ("entry", "kernel", "name", "push")
+    __slots__ = ("entry", "keeps_inputs", "keeps_out", "kernel", "name", "push")
 
     def __init__(self, name: str, kernel: Callable[..., Any]) -> None:
         self.name = name
         self.kernel = kernel
+        # Whether entries may keep values of inputs, and of the result: where not, nested tapes make no handles.
+        self.keeps_inputs = self.keeps_out = True
         # entry(mark, marks, values, out, params) -> the tuple for a tape.
         self.entry: Callable[..., tuple[Any, ...]]
         # push(tangents, values, out, params) -> the tangent of the result.
@@ -182,6 +184,7 @@ def linear(name: str, kernel: Callable[..., Any], adjoint: Rule) -> Callable[...
         return call(tangents[0], *params)
 
     op.entry, op.push = entry, push
+    op.keeps_inputs = op.keeps_out = False
     enroll(op)
     PULLS[name] = pull
     INPUTS[name] = one_input

@@ -16,9 +16,14 @@ from gradmgr import _xp, errors
 from gradmgr._tensor import Tensor, wrap
 
 Groups = tuple[tuple["Recorder", ...], ...]
+Hearer = tuple["Recorder", tuple[Any, ...]]  # one that took an op down, and what it calls the inputs
 
 _current: ContextVar[Any] = ContextVar("gradmgr_current", default=None)
 current = _current.get
+# What `during` does, for a road too hot for an object.
+set_current, reset_current = _current.set, _current.reset
+
+_new = object.__new__
 
 
 class _Crowd:
@@ -69,9 +74,9 @@ class Recorder:
     # Whether no_grad hides it and the hot templates may deal with it inline.
     is_tape = False
 
-    def __init__(self) -> None:
+    def __init__(self, guests: dict[Tensor, Any] | None = None) -> None:
         self.below: Any = None  # what was current when this recorder was entered
-        self.guests: dict[Tensor, Any] = {}  # marks of attached tensors; also keeps them alive
+        self.guests = {} if guests is None else guests  # marks of attached tensors; also keeps them alive
         self.open = True
         self.diary: Any = None  # of a traced recording
         self.strays = False  # whether a mark was put where the hot templates do not look
@@ -89,20 +94,22 @@ class Recorder:
         if t._rec is self:
             return t._mark
         mark = self.guests.get(t)
-        if mark is None and self.strays:
-            more = getattr(t, "_more", None)
-            if more:
-                return more.get(self)
-        return mark
+        return _astray(t, self) if mark is None and self.strays else mark
+
+    def marks_of(self, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Return what this recorder calls the inputs of an op, None for each that it does not know; None of none."""
+        marks = tuple([self.known(t) if isinstance(t, Tensor) else None for t in inputs])
+        return marks if any(mark is not None for mark in marks) else None
 
     def stamp(self, t: Tensor, mark: Any) -> None:
         """Make this recorder call `t` by `mark` from now on."""
-        if t._rec is self or is_free(t):
+        rec = t._rec  # once, as other threads set it; `is_free`, inlined
+        if rec is None or rec is self or not rec.open:
             t._mark = mark
             t._rec = self
             return
-        more = getattr(t, "_more", {})
-        t._more = {rec: m for rec, m in more.items() if rec.open} | {self: mark}
+        more = getattr(t, "_more", None)
+        t._more = {rec: m for rec, m in more.items() if rec.open} | {self: mark} if more else {self: mark}
         self.strays = True
 
     def forget(self, t: Tensor) -> None:
@@ -176,18 +183,26 @@ class Stack:
     must make its tensor unknown to them too. `watchers` stand in the order they entered.
     """
 
-    __slots__ = ("everyone", "groups", "watchers")
+    __slots__ = ("everyone", "groups", "tapes", "watchers")
 
     def __init__(self, groups: Groups, everyone: Groups, watchers: tuple[Watcher, ...] = ()) -> None:
         self.groups = groups
         self.everyone = everyone
         self.watchers = watchers
+        # Those that listen, where they are nested tapes and nothing else: the shorter road of `call`.
+        nested = not watchers and all(len(group) == 1 and group[0].is_tape for group in groups)
+        self.tapes: tuple[Any, ...] = tuple([group[0] for group in groups]) if nested else ()
 
     def call(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...] = ()) -> Any:
         """Compute `op` once and let every recorder that knows an input take it down, outermost first.
 
         An op of several results gives a tuple of Tensors.
         """
+        if self.tapes and not params:
+            if len(inputs) == 2:
+                return self._call_of_two(op, *inputs)
+            if len(inputs) == 1:
+                return self._call_of_one(op, *inputs)
         for watcher in self.watchers:
             if watcher.open:
                 inputs = watcher.given(op, inputs, params)
@@ -196,24 +211,138 @@ class Stack:
         for watcher in self.watchers:
             if watcher.open:
                 watcher.made(op, inputs, params, made)
+        return self._told(op, inputs, arrays, made, params)
+
+    def _told(self, op: Any, inputs: tuple[Any, ...], arrays: list[Any], made: Any, params: tuple[Any, ...]) -> Any:
+        """Make Tensors of the results of an op, and let those take it down who know an input."""
         z = tuple([wrap(part) for part in made]) if made.__class__ is tuple else wrap(made)
-        lower: list[Recorder] = []
+        lower: list[Hearer] = []
         for group in self.groups:
+            heard: list[Hearer] = []
             for rec in group:
-                if not rec.open:
+                marks = rec.marks_of(inputs) if rec.open else None
+                if marks is None:
                     continue
-                heard, marks = False, []
-                for t in inputs:
-                    mark = rec.known(t) if isinstance(t, Tensor) else None
-                    heard = heard or mark is not None
-                    marks.append(mark)
-                if heard and lower:
-                    values = tuple([snapshot(t, lower) for t in inputs])
-                    rec.note(op, tuple(marks), values, snapshot(z, lower), params, z)
-                elif heard:
-                    rec.note(op, tuple(marks), tuple(arrays), made, params, z)
-            lower.extend(group)
+                values, out = arrays, made
+                if lower and (op.keeps_inputs or not rec.is_tape):
+                    values = [_handle(a, k, lower) for k, a in enumerate(arrays)]
+                if lower and (op.keeps_out or not rec.is_tape):
+                    out = snapshot(z, [hearer for hearer, _ in lower])
+                rec.note(op, marks, tuple(values), out, params, z)
+                heard.append((rec, marks))
+            lower += heard
         return z
+
+    # The next two do what `call` does, for ops of one and of two inputs under nested tapes: most of what second
+    # order meets. With `marks_of`, `note`, `stamp` and the loops written out, two tapes and 8 float32 elements
+    # take 2.0 us instead of the 3.0 of the road for all, where a lone tape takes 0.67.
+
+    def _call_of_one(self, op: Any, x: Any) -> Any:
+        a = x._array
+        try:
+            c = op.kernel(a)
+        except errors.REJECTIONS as error:
+            _xp.explain(error, op.name, a)
+            raise
+        if c.__class__ is tuple:
+            return self._told(op, (x,), [a], c, ())
+        z = _new(Tensor)
+        z._array = c
+        z._rec = None
+        lower: list[Hearer] = []  # the tapes that took it down, and what they call input and result
+        for rec in self.tapes:
+            if not rec.open:
+                continue
+            i = x._mark if x._rec is rec else rec.guests.get(x)
+            if i is None and (not rec.strays or (i := _astray(x, rec)) is None):
+                continue
+            own, entries = object(), rec.entries
+            if lower:
+                value = _handle(a, 0, lower) if op.keeps_inputs else a
+                out = _handle(c, 1, lower) if op.keeps_out else c
+                entries.append(op.entry(own, (i,), (value,), out, ()))
+                if len(lower) == 1:
+                    z._more = {rec: own}
+                    rec.strays = True
+                else:
+                    rec.stamp(z, own)
+            else:
+                entries.append(op.entry(own, (i,), (a,), c, ()))
+                z._mark = own
+                z._rec = rec
+            if len(entries) > rec.limit:
+                rec.sweep()
+            lower.append((rec, (i, own)))
+        return z
+
+    def _call_of_two(self, op: Any, x: Any, y: Any) -> Any:
+        is_x, is_y = isinstance(x, Tensor), isinstance(y, Tensor)
+        a = x._array if is_x else x
+        b = y._array if is_y else y
+        try:
+            c = op.kernel(a, b)
+        except errors.REJECTIONS as error:
+            _xp.explain(error, op.name, a, b)
+            raise
+        if c.__class__ is tuple:
+            return self._told(op, (x, y), [a, b], c, ())
+        z = _new(Tensor)
+        z._array = c
+        z._rec = None
+        lower: list[Hearer] = []  # the tapes that took it down, and what they call inputs and result
+        for rec in self.tapes:
+            if not rec.open:
+                continue
+            i = (x._mark if x._rec is rec else rec.guests.get(x)) if is_x else None
+            j = (y._mark if y._rec is rec else rec.guests.get(y)) if is_y else None
+            if rec.strays:
+                i = _astray(x, rec) if i is None and is_x else i
+                j = _astray(y, rec) if j is None and is_y else j
+            if i is None and j is None:
+                continue
+            own, entries = object(), rec.entries
+            if lower:
+                values = (_handle(a, 0, lower), _handle(b, 1, lower)) if op.keeps_inputs else (a, b)
+                out = _handle(c, 2, lower) if op.keeps_out else c
+                entries.append(op.entry(own, (i, j), values, out, ()))
+                if len(lower) == 1:
+                    z._more = {rec: own}
+                    rec.strays = True
+                else:
+                    rec.stamp(z, own)
+            else:
+                entries.append(op.entry(own, (i, j), (a, b), c, ()))
+                z._mark = own
+                z._rec = rec
+            if len(entries) > rec.limit:
+                rec.sweep()
+            lower.append((rec, (i, j, own)))
+        return z
+
+
+def _astray(t: Tensor, rec: Recorder) -> Any:
+    """Return what a recorder calls a tensor by a mark that stands where the hot templates do not look."""
+    more = getattr(t, "_more", None)
+    return more.get(rec) if more else None
+
+
+def _handle(array: Any, k: int, lower: list[Hearer]) -> Any:
+    """Return what to keep of value k, whose array this is: what `snapshot` gives, of marks found already."""
+    handle = None
+    for rec, marks in lower:
+        mark = marks[k]
+        if mark is None:
+            continue
+        if handle is None:
+            handle = _new(Tensor)
+            handle._array = array
+            if rec.is_tape:  # `stamp`, written out
+                handle._mark = mark
+                handle._rec = rec
+                continue
+            handle._rec = None
+        rec.stamp(handle, mark)
+    return array if handle is None else handle
 
 
 def is_free(t: Tensor) -> bool:

@@ -24,6 +24,8 @@ from gradmgr._recorder import (
     during,
     is_free,
     recorders,
+    reset_current,
+    set_current,
     snapshot,
     told,
     watchers_of,
@@ -36,6 +38,7 @@ Entry = tuple[Any, ...]
 # A sweep comes after this many entries, or sooner where results nobody holds may be this many bytes:
 # then a sweep costs some 2 % of the operations between two of them, whatever the size of their arrays.
 _MANY = 64
+_AT_FIRST = 16  # entries before the size of any is known
 _BYTES = 1 << 25
 
 
@@ -63,6 +66,8 @@ def _is_only_noted(notes: Notes, e: Entry) -> bool:
 
 class _Inert(list[Any]):
     """The entries of a closed tape: whoever still has it as current notes into nothing."""
+
+    __slots__ = ()
 
     def append(self, entry: Any) -> None:
         pass
@@ -154,17 +159,16 @@ class Tape(Recorder):
     def __init__(
         self, leaves: Iterable[Tensor] = (), owner: Any = _nobody, own_listeners: tuple[Listener, ...] = ()
     ) -> None:
-        super().__init__()
+        super().__init__({t: id(t) for t in leaves})
         self.owner = owner  # a weak reference to the manager
         self.listeners = own_listeners
         self.notes: Notes | None = None
         self.walker: _Walk | None = None  # what pulls in the present walk, where that is not the fast loop
         self.walking: int | None = None  # the thread that walks
-        self.guests = {t: id(t) for t in leaves}
         self.entries: list[Any] = []
         self.leaves = self.guests.copy()  # every attached tensor seen, and the mark its gradient goes to
         self.left: set[Tensor] = set()  # leaves that were detached; kept alive, since an id names a mark
-        self.limit = _MANY  # entries at which to sweep
+        self.limit = _AT_FIRST  # entries at which to sweep
         self._seen = 0  # entries that a sweep has looked at
         self._all_at = 2 * _MANY  # entries at which to look at all
         self._sweeping = Lock()
@@ -205,16 +209,32 @@ class Tape(Recorder):
         self, op: Op, marks: tuple[Any, ...], values: tuple[Any, ...], out: Any, params: tuple[Any, ...], z: Any
     ) -> None:
         mark = object()
-        self.entries.append(op.entry(mark, marks, values, out, params))
+        entries = self.entries
+        entries.append(op.entry(mark, marks, values, out, params))
         if z.__class__ is tuple:
             for k, result in enumerate(z):
                 if is_differentiable(result.dtype):
                     self.stamp(result, own := object())
-                    self.entries.append(("result", own, mark, k))
+                    entries.append(("result", own, mark, k))
+        elif z._rec is None:
+            z._mark = mark
+            z._rec = self
         else:
             self.stamp(z, mark)
-        if len(self.entries) > self.limit:
+        if len(entries) > self.limit:
             self.sweep()
+
+    def marks_of(self, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        marks, heard, guests, strays = [], False, self.guests, self.strays
+        for t in inputs:  # `known`, written out
+            mark = None
+            if isinstance(t, Tensor):
+                mark = t._mark if t._rec is self else guests.get(t)
+                if mark is None and strays:
+                    mark = self.known(t)
+                heard = heard or mark is not None
+            marks.append(mark)
+        return tuple(marks) if heard else None
 
     def listen(self) -> None:
         """Let the listeners of the contexts that record hear what is noted from here on."""
@@ -268,7 +288,8 @@ class Tape(Recorder):
                     entries[k] = None
         finally:
             entries[start:end] = filter(None, entries[start:end])
-            self._seen = kept = len(entries)
+            kept = len(entries)
+            self._seen = max(kept - 1, 0)  # the last one is held by the operation that calls, and looked at again
             if start == 0:
                 self._all_at = 2 * kept + _MANY
             self.limit = kept + _patience(entries)
@@ -354,32 +375,46 @@ class Tape(Recorder):
         # Nobody else in sight: the common case, which asks no further.
         alone = now is self and not (create_graph or wanted is not None or self.notes or self.listeners or listeners())
         state = self.below if alone else beside(above(self.below, self) if create_graph else self.below, now)
-        with self._sweeping, during(state):  # nobody must sweep meanwhile
-            if self.entries.__class__ is Heard:
-                self.entries.catch_up()
-            entries = list(self.entries) if retain or create_graph else self.entries
-            if wanted is not None:
-                entries, all_of_them = _leading_to(wanted, entries), entries
-                all_of_them.clear()  # or memory would not fall as the walk goes
-            pull = _pull_all if alone else self._puller(now, create_graph, wanted)
-            self.walking = get_ident()
+        with self._sweeping:  # nobody must sweep meanwhile
+            token = set_current(state)
             try:
+                if self.entries.__class__ is Heard:
+                    self.entries.catch_up()
+                entries = list(self.entries) if retain or create_graph else self.entries
+                if wanted is not None:
+                    entries, all_of_them = _leading_to(wanted, entries), entries
+                    all_of_them.clear()  # or memory would not fall as the walk goes
+                pull = _pull_all if alone else self._puller(now, create_graph, wanted)
+                self.walking = get_ident()
                 for mark, dy in seeds:
                     accumulate(grads, owned, mark, dy)
                 if report is not None:
-                    completed = self.first_uses(awaited, entries)
-                    for start in sorted(completed, reverse=True):
-                        part = list(entries[start:])
-                        del entries[start:]
-                        pull(part, grads, owned)
-                        for t in completed[start]:
-                            g = grads.get(self.leaves.get(t))
-                            if g is not None:
-                                report(t, g)
+                    self._pull_to_leaves(entries, grads, owned, pull, awaited, report)
                 pull(entries, grads, owned)
             finally:
                 self.walker = self.walking = None
+                reset_current(token)
         return grads
+
+    def _pull_to_leaves(
+        self,
+        entries: list[Any],
+        grads: Grads,
+        owned: Owned,
+        pull: Callable[[list[Any], Grads, Owned], None],
+        awaited: Iterable[Tensor],
+        report: Callable[[Tensor, Any], None],
+    ) -> None:
+        """Pull back to the last leaf that is awaited, reporting each as soon as its gradient is complete."""
+        completed = self.first_uses(awaited, entries)
+        for start in sorted(completed, reverse=True):
+            part = list(entries[start:])
+            del entries[start:]
+            pull(part, grads, owned)
+            for t in completed[start]:
+                g = grads.get(self.leaves.get(t))
+                if g is not None:
+                    report(t, g)
 
     def _puller(
         self, now: Any, create_graph: bool, wanted: Iterable[Any] | None

@@ -60,6 +60,10 @@ class CheckpointError(GradmgrError, RuntimeError):
     """A checkpointed function did not do the same again, or was used in a way that cannot be repeated."""
 
 
+class AllocatorError(GradmgrError, RuntimeError):
+    """The C library's memory allocator was asked for something that it does not have, or refused."""
+
+
 class SpillError(GradmgrError, OSError):
     """Values that a budget moved to disk could not be written or read."""
 

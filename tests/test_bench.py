@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import _chart, _measure, _report, atoms, layers, memory, peers, programs, scale, tools
+from bench import _chart, _measure, _report, atoms, layers, peers, programs, tools
 from bench._measure import Contestant, Pace, Row, Table, Verdict, WrongAnswerError, always
 from bench.libraries import Gradmgr, NetworkByHand, by_hand, chain_by_hand
 
@@ -168,30 +168,12 @@ def test_recorded_operations_are_recorded():
     assert [rec is not None for rec in seen] == [True, True, False]
 
 
-def test_rows_of_scale_agree(libraries):
-    rows = scale.rows(libraries, NO_TIME, chain_lengths=(40, 80), loop_lengths=(20, 40))
-    assert [bool(row.verdicts) for row in rows] == [False, False, True, False, True, True]
-    assert all(row.cells["n µs"] > 0 for row in rows)
-
-
 @pytest.mark.parametrize("title", ["Control", "Single ops", "Programs", "Ten kinds", "Backward"])
 def test_every_row_of_a_table_can_be_measured(title):
     (table,) = atoms.tables(NO_TIME, 1, only=title)
     assert table.title.startswith(title)
     assert len(table.rows) >= 4
     assert all(row.cells.keys() <= table.columns.keys() for row in table.rows)
-
-
-def test_memory_rows_reach_their_targets():
-    for row in memory.rows():
-        for verdict in row.verdicts:
-            assert verdict.reached, (row.label, verdict)
-
-
-def test_memory_counts_what_is_kept():
-    x = memory._ones()
-    assert memory._kept(lambda t, w: t * w) == x.nbytes
-    assert memory._kept(lambda t, w: t * t + t * w) == 2 * x.nbytes
 
 
 # ---------------------------------------------------------------- checking and timing
@@ -256,14 +238,6 @@ def test_functions_run_forward_and_backward():
         assert value.dtype == np.float32, label
         assert [g.shape for g in gradients] == [a.shape for a in arrays]
         assert all(g.any() for g in gradients), label
-
-
-def test_two_ranks_are_measured():
-    rows = layers.ranks(NO_TIME, 1)
-    if not rows:
-        pytest.skip("mpi4py, or the launcher of the mpich wheel, is not installed: pip install 'gradmgr[mpich]'")
-    assert [bool(row.verdicts) for row in rows] == [True, *5 * [False], True]
-    assert all(row.cells["gradmgr"] > 0 for row in rows)
 
 
 # ---------------------------------------------------------------- reporting

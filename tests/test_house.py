@@ -53,6 +53,7 @@ FLOORS = [
     "gradmgr.ops.constant",
     "gradmgr.ops.convert",
     "gradmgr.ops.shape",
+    "gradmgr.ops._logsumexp",
     "gradmgr.ops.reduce",
     "gradmgr.ops.softmax",
     "gradmgr.ops.products",
@@ -107,11 +108,13 @@ FLOORS = [
     "gradmgr.nn._activation",
     "gradmgr.nn._linear",
     "gradmgr.nn._windows",
+    "gradmgr.nn._onednn",
     "gradmgr.nn._convolution",
     "gradmgr.nn._pooling",
     "gradmgr.nn._normalization",
     "gradmgr.nn._dropout",
     "gradmgr.nn._loss",
+    "gradmgr.nn._attention_blocks",
     "gradmgr.nn._attention",
     "gradmgr.nn._recurrent",
     "gradmgr.nn._sequences",
@@ -157,6 +160,7 @@ MAY_CHANGE = {
     ("gradmgr._modes", "_modes"),
     ("gradmgr._recorder", "crowd"),
     ("gradmgr._blocks", "_team"),
+    ("gradmgr.nn._onednn", "_found"),
     ("gradmgr.manager", "_backwarding"),
     ("gradmgr.manager", "_turns"),
     ("gradmgr._op", "OPS"),
@@ -561,6 +565,7 @@ def changeable_attributes(modules, trees, allowed=MAY_CHANGE):
         tree = trees.get(module.__name__)
         for name, value in vars(module).items():
             of_ours = is_ours(type(value).__module__) and type(value).__name__ not in ("Op", "Made", "Stack", "_Joiner")
+            of_ours = of_ours and not isinstance(value, tuple)  # named tuples stay what they are
             suspect = isinstance(value, CHANGEABLE) or of_ours or hasattr(value, "cache_info")
             if not suspect or name.startswith("__") or any(value is one for one in known):
                 continue

@@ -1,14 +1,19 @@
 """What a recording keeps, and that it is gone afterwards, whatever the user still holds."""
 
+import ctypes
 import gc
+import os
+import subprocess
+import sys
 import tracemalloc
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, no_grad, special, tensor
+from gradmgr import GradManager, errors, keep_freed_memory, no_grad, special, tensor
 from gradmgr._tensor import raw
 
 N = 1000
@@ -440,3 +445,53 @@ def test_what_is_needed_by_something_alive_is_not_dropped():
     for _ in range(2_000):
         value, slope = np.sin(value) + 0.001, slope * np.cos(value)
     np.testing.assert_allclose(x.grad.numpy(), np.full(4, slope), rtol=1e-9)
+
+
+# ---------------------------------------------------------------- freed memory
+
+
+def in_a_new_process(program):
+    """What a program prints, of which nothing may be left in this process."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)  # noqa: S603  # our own program
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+# The MB that a process has gained when it has freed 200 of them, and when it has made and freed some more.
+FREEING = """
+import numpy, gradmgr
+{call}
+def resident():
+    lines = open("/proc/self/status").read().splitlines()
+    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) // 1000
+before = resident()
+many = [numpy.ones(2_500_000) for _ in range(10)]
+assert resident() - before > 190
+del many
+print(resident() - before)
+for _ in range(20):
+    numpy.ones(2_500_000) + 1
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "confstr") or "CS_GNU_LIBC_VERSION" not in os.confstr_names, reason="needs glibc")
+def test_freed_memory_is_kept_when_asked_for():
+    first, later = map(int, in_a_new_process(FREEING.format(call="gradmgr.keep_freed_memory()")))
+    assert first > 190  # MB: all that was freed
+    assert later < 250  # and no more is taken for what comes after
+    assert int(in_a_new_process(FREEING.format(call=""))[0]) < 50  # nobody asked
+
+
+def test_where_there_is_no_glibc_an_error_says_so(monkeypatch):
+    monkeypatch.setattr(os, "confstr_names", {}, raising=False)
+    with pytest.raises(errors.AllocatorError, match="another C library"):
+        keep_freed_memory()
+
+
+def test_a_refusal_of_the_allocator_is_an_error(monkeypatch):
+    monkeypatch.setattr(os, "confstr_names", {"CS_GNU_LIBC_VERSION": 2}, raising=False)
+    monkeypatch.setattr(os, "confstr", lambda name: "glibc 2.36", raising=False)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=lambda what, value: 0))
+    with pytest.raises(errors.AllocatorError, match=r"glibc 2\.36 refused"):
+        keep_freed_memory()

@@ -1,6 +1,7 @@
 """Several managers at once: who hears what, in every nesting; no_grad and enable_grad."""
 
 import asyncio
+import contextlib
 import contextvars
 import itertools
 import weakref
@@ -11,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, GradManagerGroup, Tensor, enable_grad, no_grad, tensor
+from gradmgr import GradManager, GradManagerGroup, Tensor, enable_grad, errors, no_grad, tensor
+from gradmgr._recorder import Stack, current
 
 
 def taken(x):
@@ -979,3 +981,79 @@ def test_what_was_released_elsewhere_is_not_kept_below():
         assert last._tape.below is None
         last.backward(x * x)
     assert x.grad.tolist() == [2.0]
+
+
+# ---------------------------------------------------------------- the short road of nested tapes
+
+
+def on_the_long_road(state):
+    """Take from a Stack what lets ops of one and two inputs go the short road."""
+    if isinstance(state, Stack):
+        state.tapes = ()
+
+
+PROGRAMS = {
+    "two inputs, each kept": lambda x, y, c: (x * y) * x,
+    "nothing kept": lambda x, y, c: (x + y) + (x - c),
+    "the result kept": lambda x, y, c: gnp.exp(gnp.tanh(x)) / y,
+    "a plain array": lambda x, y, c: (c.numpy() * x) * (y * 2.0),
+    "unknown to all": lambda x, y, c: c * c + c * x + y * y,
+    "known to one alone": lambda x, y, c: (y * y) * gnp.sqrt(y) + x,
+    "results of two kinds": lambda x, y, c: gnp.sum(gnp.frexp(x)[0] * y) + gnp.reshape(x * y, (1, 3)),
+    "in place": lambda x, y, c: written(x * y, y),
+    "broadcast": lambda x, y, c: x * y[0] + gnp.reshape(y, (3, 1)) @ gnp.reshape(x, (1, 3)),
+}
+
+
+def written(z, y):
+    z += y
+    z[0] = y[1] * z[2]
+    return z * y
+
+
+def nested_gradients(program, count, *, short):
+    """Each manager's gradients, innermost first, of a program and of the gradients of the manager inside it."""
+    x, y, c = tensor([1.0, 2.0, 3.0]), tensor([0.5, 1.5, 2.5]), tensor([2.0, 3.0, 4.0])
+    nested = [GradManager().attach([x, y] if k % 2 == 0 else y) for k in range(count)]
+    found = []
+    with contextlib.ExitStack() as stack:
+        for gm in nested:
+            stack.enter_context(gm)
+        if not short:
+            on_the_long_road(current())
+        value = program(x, y, c).sum()
+        found.append(value.numpy())
+        for gm in reversed(nested):
+            try:
+                gm.backward(value)
+            except errors.NotRecordedError:  # a constant, from this order on
+                found.append(None)
+                break
+            gradients = [taken(t) for t in (x, y)]
+            found += [None if g is None else g.numpy() for g in gradients]
+            value = sum((g * g).sum() for g in gradients if g is not None)
+    return found
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_nested_tapes_hear_the_same_on_the_short_road(name, count):
+    short, long = (nested_gradients(PROGRAMS[name], count, short=way) for way in (True, False))
+    assert len(short) > 2
+    for one, other in zip(short, long, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_tape_that_was_released_hears_nothing_on_the_short_road():
+    x = tensor([2.0])
+    first, second, third = (GradManager().attach(x) for _ in range(3))
+    with first, second, third:
+        z = x * x
+        contextvars.copy_context().run(second.release)
+        z = gnp.exp(z) * x
+        third.backward(z)
+        second_order = taken(x)
+        first.backward(second_order.sum())
+    e = np.exp(4.0)
+    assert second_order.item() == pytest.approx((2 * 2 * 2 + 1) * e)
+    assert x.grad.item() == pytest.approx((4 * 2 + (2 * 4 + 1) * 2 * 2) * e)

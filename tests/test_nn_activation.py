@@ -7,6 +7,7 @@ import pytest
 
 import gradmgr
 from gradmgr import GradManager, errors, tensor
+from gradmgr._blocks import BLOCK
 from gradmgr.nn import _activation
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 
@@ -82,20 +83,71 @@ def test_gelu_is_exact_far_out():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_gelu_in_pieces_is_gelu(dtype):
-    x = np.random.default_rng(0).normal(size=(3, _activation._PIECE // 2 + 5)).astype(dtype)
-    for function in (_activation._gelu_kernel, _activation._gelu_slope_kernel):
-        rows = np.stack([function(row) for row in x])
-        np.testing.assert_array_equal(function(x), rows)
-        np.testing.assert_array_equal(function(np.asfortranarray(x)), rows)
+def test_gelu_of_large_is_that_of_small(dtype):
+    x = np.random.default_rng(0).normal(0, 4, (600, 500)).astype(dtype)  # more than a megabyte
+    x[0, :5] = [-INF, INF, np.nan, 0, -0.0]
+    large = slopes(F.gelu, x)
+    small = [
+        np.concatenate(rows) for rows in zip(*[slopes(F.gelu, x[k : k + 50]) for k in range(0, 600, 50)], strict=True)
+    ]
+    for found, expected in zip(large, small, strict=True):
+        np.testing.assert_allclose(
+            found, expected, rtol=1e-5 if dtype is np.float32 else 1e-13, atol=np.finfo(dtype).eps
+        )
 
 
-@pytest.mark.parametrize("function", [F.silu, lambda x: F.gelu(x, approximate="tanh")])
-def test_derivatives_in_pieces(function):
-    x = np.random.default_rng(0).normal(size=(3, _activation._PIECE // 2 + 5))
-    rows = np.stack([slopes(function, row, seed=2.0)[1] for row in x])
-    np.testing.assert_array_equal(slopes(function, x, seed=2.0)[1], rows)
-    np.testing.assert_array_equal(slopes(function, np.asfortranarray(x), seed=2.0)[1], rows)
+def test_gelu_in_single_precision():
+    x = np.concatenate([np.linspace(-12.5, -1e-3, 5001), np.linspace(1e-3, 12.5, 5001)]).astype(np.float32)
+    for found, expected in zip(slopes(F.gelu, x), slopes(F.gelu, x.astype(float)), strict=True):
+        size = np.abs(x) * np.exp(-(x.astype(float) ** 2) / 2) + np.abs(expected)  # of what is added up
+        far = np.abs(x) > 6
+        assert np.max(np.abs(found - expected)[~far] / size[~far]) < 2e-6
+        assert np.max(np.abs(found - expected)[far] / size[far]) < 1e-5
+
+
+IN_BLOCKS = {
+    "relu": F.relu,
+    "leaky_relu": F.leaky_relu,
+    "elu": F.elu,
+    "silu": F.silu,
+    "softplus": F.softplus,
+    "gelu": F.gelu,
+    "gelu by tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "slope of gelu": _activation._gelu_slope.door,
+}
+
+
+@pytest.fixture(params=[1, 3])
+def threads(request):
+    before = gradmgr.get_num_threads()
+    gradmgr.set_num_threads(request.param)
+    yield
+    gradmgr.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", IN_BLOCKS)
+def test_in_blocks_is_the_same(name, dtype):
+    """Of rows that are smaller than a block, of five blocks and a rest; however the memory lies."""
+    function = IN_BLOCKS[name]
+    x = np.random.default_rng(0).normal(size=(7, BLOCK // np.dtype(dtype).itemsize * 3 // 4 + 5)).astype(dtype)
+    x[1, 3:7] = [0, -0.0, 1e-42, -1e-42]
+    parts = [slopes(function, row, seed=2.0) for row in x]
+    for laid_out in (x, np.asfortranarray(x), np.repeat(x, 2, axis=1)[:, ::2]):
+        for found, rows in zip(slopes(function, laid_out, seed=2.0), zip(*parts, strict=True), strict=True):
+            np.testing.assert_array_equal(found, np.stack(rows))
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu by tanh", "silu"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_slope_from_the_result_is_that_from_x(name, dtype):
+    x = np.linspace(-40, 40, 4001).astype(dtype)
+    x[:6] = [0, -0.0, 1e-42, -1e-42, 1e-30, -3e-38]
+    function = IN_BLOCKS[name]
+    _, expected = slopes(function, np.append(x, dtype(-INF)))  # with which all goes the long way
+    # 1 - s is off by some roundings of 1 either way, and is multiplied by up to some dozens.
+    np.testing.assert_allclose(slopes(function, x)[1], expected[:-1], rtol=0, atol=64 * np.finfo(dtype).eps)
 
 
 def test_relu_lets_no_nan_through_where_it_is_0():
@@ -149,6 +201,48 @@ def test_softmax_of_infinities():
     y, _ = slopes(lambda t: F.log_softmax(t, 1), x)
     np.testing.assert_array_equal(y[0], [-INF, -np.log(2), -np.log(2)])
     assert np.isnan(y[1:]).all()
+
+
+@pytest.mark.parametrize("columns", [1, 65, 700])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("function", [F.softmax, F.log_softmax])
+def test_softmax_of_blocks_of_rows(function, dtype, columns):
+    """With numbers whose exponentials can be taken as they are, and with others; of any number of threads."""
+    rng = np.random.default_rng(0)
+    rows = 5 * BLOCK // (np.dtype(dtype).itemsize * columns) // 2 + 3
+    x, g = (rng.normal(size=(2, rows, columns)).astype(dtype) for _ in range(2))
+    for change in (lambda x: x, lambda x: np.where(rng.random(x.shape) < 0.1, -20, x) * 30, lambda x: x - 200):
+        x = change(x).astype(dtype)
+        if columns > 1:
+            x[1, 5, 3] = -INF
+        t, found = tensor(x), []
+        for threads in (1, 3):
+            before = gradmgr.get_num_threads()
+            gradmgr.set_num_threads(threads)
+            with GradManager().attach(t) as gm:
+                y = function(t, -1)
+                gm.backward(y, g)
+            gradmgr.set_num_threads(before)
+            found.append((y.numpy(), t.grad.numpy().copy()))
+            t.grad = None
+        wide = x.astype(np.longdouble)
+        logs = wide - np.logaddexp.reduce(wide, axis=-1, keepdims=True)
+        share = np.exp(logs)
+        slope = g - share * g.sum(-1, keepdims=True)
+        if function is F.softmax:
+            slope = share * (g - (share * g).sum(-1, keepdims=True))
+        eps = np.finfo(dtype).eps
+        np.testing.assert_allclose(found[0][0], share if function is F.softmax else logs, rtol=64 * eps, atol=4 * eps)
+        np.testing.assert_allclose(found[0][1], slope, rtol=0, atol=256 * eps)
+        for one, other in zip(*found, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_log_softmax_keeps_what_is_small():
+    x = np.zeros((2000, 3), np.float32)
+    x[:, 0] = 30.0
+    x[:, 1:] = 20.0
+    np.testing.assert_allclose(F.log_softmax(x, -1)[:, 0], -np.log1p(2 * np.exp(-10.0)), rtol=2e-3)
 
 
 def test_softmax_casts_first():

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, errors, tensor
-from gradmgr.nn import MultiheadAttention
+from gradmgr.nn import MultiheadAttention, _attention, _attention_blocks
 from gradmgr.nn.functional import dropout, scaled_dot_product_attention
 
 
@@ -132,6 +133,99 @@ def test_causal_blocks_are_what_a_mask_gives(rows: int, keys: int) -> None:
         close(one, other)
 
 
+# ---------------------------------------------------------------- blocks
+
+SOME = np.random.default_rng(5).random((3, 1, 9, 7)) > 0.4
+SOME[1, 0, 4] = False
+# By what is special: shapes of query, key and value, and options.
+BLOCKS: dict[str, tuple[tuple[tuple[int, ...], ...], dict[str, Any]]] = {
+    "one matrix": (((9, 3), (7, 3), (7, 4)), {}),
+    "leading axes": (((3, 2, 9, 3), (3, 2, 7, 3), (3, 2, 7, 4)), {}),
+    "leading axes broadcast": (((3, 1, 9, 3), (2, 7, 3), (1, 1, 7, 4)), {}),
+    "no matrix": (((0, 9, 3), (0, 7, 3), (0, 7, 4)), {}),
+    "causal, more queries": (((2, 9, 3), (2, 7, 3), (2, 7, 4)), {"is_causal": True}),
+    "causal, more keys": (((2, 5, 3), (2, 11, 3), (2, 11, 4)), {"is_causal": True}),
+    "causal, halves of rows": (((2, 65, 3), (2, 65, 3), (2, 65, 4)), {"is_causal": True}),
+    "booleans, a row without keys": (((3, 2, 9, 3), (3, 2, 7, 3), (3, 2, 7, 4)), {"attn_mask": SOME}),
+    "numbers": (((3, 2, 9, 3), (2, 7, 3), (2, 7, 4)), {"attn_mask": np.where(SOME, wave(7), -np.inf)}),
+    "dropout": (((3, 2, 9, 3), (2, 7, 3), (2, 7, 4)), {"dropout_p": 0.4}),
+}
+
+
+def attended(shapes: Any, options: dict[str, Any], size: float = 1.0) -> list[Any]:
+    """The result, and the gradients of the sum of its squares, for values of this size."""
+    points = [tensor(wave(*shape, at=n) * size) for n, shape in enumerate(shapes)]
+    if options.get("attn_mask") is not None and options["attn_mask"].dtype != bool:
+        options = {**options, "attn_mask": (bias := tensor(options["attn_mask"]))}
+        points.append(bias)
+    with GradManager().attach(points) as gm:
+        rng = {"rng": np.random.default_rng(1)} if "dropout_p" in options else {}
+        output = scaled_dot_product_attention(*points[:3], **options, **rng)
+        gm.backward((output**2).sum())
+    return [output.numpy(), *[p.grad.numpy() for p in points]]
+
+
+@pytest.mark.parametrize("size", [1.0, 12.0])  # scores around 1, and up to 100: of those rows are shifted
+@pytest.mark.parametrize("case", BLOCKS)
+def test_blocks_give_what_the_algebra_gives(case: str, size: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes, options = BLOCKS[case]
+    found = [attended(shapes, options, size)]
+    for room in (8, 8 * 9 * 7 * 4):  # a few rows in a block, and a few matrices
+        monkeypatch.setattr(_attention_blocks, "_ROOM", room)
+        monkeypatch.setattr(_attention_blocks, "_FEW", 2)
+        found.append(attended(shapes, options, size))
+    monkeypatch.setattr(_attention, "are_numpys", lambda *values: False)
+    expected = attended(shapes, options, size)
+    for one in found:
+        for part, other in zip(one, expected, strict=True):
+            np.testing.assert_allclose(part, other, rtol=1e-7, atol=1e-9 * size**2)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_threads_do_not_change_a_bit(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_attention_blocks, "_ROOM", 8 * 70 * 70)
+    shapes, before, found = ((9, 70, 8),) * 3, gradmgr.get_num_threads(), []
+    try:
+        for threads in (1, 3):
+            gradmgr.set_num_threads(threads)
+            found.append(attended(shapes, {"is_causal": causal}))
+    finally:
+        gradmgr.set_num_threads(before)
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_one_far_score_is_no_more_lost_than_one_hidden_is_seen() -> None:
+    """Rows that are shifted and rows that are not, in one block; hidden scores that would overflow."""
+    q, k, v = wave(2, 6, 4), wave(2, 6, 4, at=1), wave(2, 6, 3, at=2)
+    q[0, 2] *= 1e3
+    q[1, 1] *= -1e4
+    k[:, 5] *= 1e5  # the last query alone sees it
+    points = [tensor(a.astype(np.float32)) for a in (q, k, v)]
+    with np.errstate(all="raise", under="ignore"), GradManager().attach(points) as gm:
+        output = scaled_dot_product_attention(*points, is_causal=True)
+        gm.backward(output, output.numpy())
+    scores = np.where(np.tri(6, dtype=bool), q @ np.swapaxes(k, -1, -2) / 2, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    np.testing.assert_allclose(output, weights @ v, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(points[2].grad, np.swapaxes(weights, -1, -2) @ (weights @ v), rtol=1e-4, atol=1e-5)
+
+
+def test_heads_that_are_views_give_results_laid_out_as_they_are() -> None:
+    """So that what puts the heads beside each other again copies nothing."""
+    packed = tensor(wave(2, 5, 3, 4))
+    with GradManager().attach(packed) as gm:
+        heads = packed.swapaxes(1, 2)
+        output = scaled_dot_product_attention(heads, heads, heads)
+        gm.backward((output**2).sum())
+    assert output.numpy().swapaxes(1, 2).flags.c_contiguous
+    other = tensor(heads.numpy().copy())
+    with GradManager().attach(other) as gm:
+        gm.backward((scaled_dot_product_attention(other, other, other) ** 2).sum())
+    close(packed.grad.numpy().swapaxes(1, 2), other.grad)
+
+
 def test_a_mask_of_numbers_receives_a_gradient_of_its_shape() -> None:
     q, k, v = wave(2, 3, 4), wave(2, 5, 4, at=1), wave(2, 5, 2, at=2)
     bias = tensor(wave(5))
@@ -163,12 +257,12 @@ def test_dropout_is_dropout_of_the_weights() -> None:
     assert not scaled_dot_product_attention(q, k, v, dropout_p=1.0).any()
 
 
-def test_only_what_the_tracked_arguments_need_is_kept() -> None:
+def test_of_scores_one_number_for_each_query_is_kept() -> None:
     q, k, v = tensor(wave(3, 2)), wave(4, 2, at=1), tensor(wave(4, 2, at=2))
     with GradManager().attach(v) as gm:
         held = scaled_dot_product_attention(q, k, v)
         (*_, kept), *_ = gm._tape.entries
-        assert [a.shape for a in kept if isinstance(a, np.ndarray)] == [(3, 4)]  # the weights alone
+        assert [a.shape for a in kept if isinstance(a, np.ndarray)] == [(3, 2), (4, 2), (4, 2), (3, 2), (3, 1)]
         del held
 
 

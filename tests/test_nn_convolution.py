@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from samples.nn_convolution import conv, conv_transpose
 
+import gradmgr
 from gradmgr import GradManager, Tensor, errors, tensor
-from gradmgr.nn import _windows
+from gradmgr.nn import _convolution, _onednn, _windows
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 
 
@@ -115,6 +116,43 @@ def test_random_transposed_convolutions(monkeypatch, block):
     assert met > 30
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c16", "f2"])
+@pytest.mark.parametrize("line", [1 << 16, 300, 1])
+def test_channels_that_do_not_mix(monkeypatch, line, dtype):
+    """In blocks of all channels, of some, of one image: what matrix products give; the same bits by three threads."""
+    monkeypatch.setattr(_convolution, "_LINE", line)
+    monkeypatch.setattr(_convolution, "_MANY_NUMBERS", 0)
+    random, before = np.random.default_rng(line), gradmgr.get_num_threads()
+
+    def results(shape, of_w, geometry, few):
+        monkeypatch.setattr(_convolution, "_FEW_OUTPUTS", few)
+        monkeypatch.setattr(_convolution, "_FEW_OUTPUTS_OF_WEIGHTS", few)
+        x, w, g, b = (normal(*s, seed=k).astype(dtype) for k, s in enumerate((shape, of_w, of_z, of_w[:1])))
+        return (
+            _convolution._conv(x, w, b, geometry),
+            _convolution._conv_x(g, w, normal(shape[1]).astype(dtype), geometry),
+            _convolution._conv_w(x, g, geometry),
+        )
+
+    for _ in range(12):
+        (count, *_, height, width), (_, _, *kernel), stride, padding, dilation, groups = draw(random)
+        shape = (count, 4 * groups, height, width)
+        of_w = (4 * groups * int(random.integers(1, 4)), 1, *kernel)
+        facts = zip((height, width), kernel, stride, padding, dilation, strict=True)
+        out = tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in facts)
+        geometry = _windows.geometry_of((height, width), tuple(kernel), out, stride, padding, dilation, 4 * groups)
+        of_z = (count, of_w[0], *out)
+        found, wanted = results(shape, of_w, geometry, 3), results(shape, of_w, geometry, 0)
+        gradmgr.set_num_threads(3)
+        again = results(shape, of_w, geometry, 3)
+        gradmgr.set_num_threads(before)
+        bound = {"f4": 1e-5, "f2": 5e-3}.get(dtype, 1e-12)
+        for one, other, third in zip(found, wanted, again, strict=True):
+            assert one.dtype == other.dtype
+            assert np.allclose(one, other, rtol=bound, atol=bound * max(1, abs(other).max(initial=0)))
+            assert np.array_equal(one, third)
+
+
 @pytest.mark.parametrize("kernel", [(3, 3), (2, 4), (1, 1)])
 def test_same_keeps_the_size(kernel):
     x, w = normal(2, 3, 6, 5), normal(4, 3, *kernel, seed=1)
@@ -200,8 +238,9 @@ def peak_of(f):
         tracemalloc.stop()
 
 
-def test_memory_is_not_that_of_the_columns():
+def test_memory_is_not_that_of_the_columns(monkeypatch):
     """5 x 5 taps of 4 MiB of planes would be 100 MiB; a block is 2 MiB."""
+    monkeypatch.setattr(_onednn, "_is_for_numpy", lambda *_: True)
     x, w = normal(1, 16, 256, 256).astype("f4"), normal(16, 16, 5, 5).astype("f4")
     one = x.nbytes
     assert peak_of(lambda: F.conv2d(x, w, padding=2)) < 3 * one  # result, padded planes, a block

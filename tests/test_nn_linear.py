@@ -120,6 +120,18 @@ def test_gradient_of_embedding_is_the_sum_by_row(columns):
     assert np.isfinite(found[np.setdiff1d(np.arange(50), places[2])]).all()
 
 
+@pytest.mark.parametrize("rows", [1, 7, 300, 1 << 15, (1 << 15) + 1])
+@pytest.mark.parametrize("skew", [0.2, 1, 6])
+def test_gradient_of_embedding_where_rows_are_read_often(rows, skew):
+    random = np.random.default_rng(0)
+    places = np.append(rows * random.random(999) ** skew, rows - 1).astype(int)
+    dy = random.standard_normal((1000, 33))
+    expected = np.zeros((rows, 33))
+    np.add.at(expected, places, dy)
+    (found,) = gradients(lambda w: embedding(places, w), np.zeros((rows, 33)), dy=dy)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("padding", [1, -3])
 @pytest.mark.parametrize("columns", [3, 40])
 def test_padding_row_gets_no_gradient(padding, columns):

@@ -63,6 +63,30 @@ def test_cross_entropy_is_torchs(options, value, gradient):
     np.testing.assert_allclose(dy, [*gradient, [0, 0, 0]], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("size", [1, 4095, 4096, 4097, 12289])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_mean_of_squares_of_many_numbers_loses_nothing(size, dtype):
+    rng = np.random.default_rng(size)
+    x, y = (rng.standard_normal(size).astype(dtype) for _ in range(2))
+    value, slope = slopes(lambda t: F.mse_loss(t, y), x)
+    d = x.astype(np.longdouble) - y
+    assert value.dtype == slope.dtype == dtype
+    np.testing.assert_allclose(value, np.mean(d * d), rtol=8 * np.finfo(dtype).eps)
+    np.testing.assert_allclose(slope, 2 * d / size, rtol=1e-4 if dtype is np.float32 else 1e-13, atol=1e-9)
+
+
+def test_the_mean_of_squares_does_not_depend_on_the_layout():
+    x, y = np.random.default_rng(0).standard_normal((2, 90, 70))
+    expected = F.mse_loss(x, y)
+    assert F.mse_loss(x.T, y.T) == expected
+    assert F.mse_loss(x[::2, ::-3], y[::2, ::-3]) == pytest.approx(np.mean((x - y)[::2, ::-3] ** 2), rel=1e-14)
+    assert F.mse_loss(x, np.asfortranarray(y)) == pytest.approx(expected, rel=1e-14)
+    assert np.isnan(F.mse_loss(np.append(x, np.nan), np.append(y, 0)))
+    assert F.mse_loss(np.append(x, INF), np.append(y, 0)) == INF
+    with np.errstate(over="ignore"):
+        assert F.mse_loss(np.array([1e200, 1e200]), np.zeros(2)) == INF
+
+
 def test_cross_entropy_of_probabilities_is_torchs():
     q = np.array([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0], [0.1, 0.1, 0.8]])
     y = F.cross_entropy(LOGITS, q, weight=WEIGHT, label_smoothing=0.1)
@@ -214,6 +238,56 @@ def test_where_a_wrong_label_stands_in_an_image():
 def test_both_forms_are_named_where_the_dtype_is_wrong():
     with pytest.raises(TypeError, match=r"or probabilities of a floating dtype and shape \(3, 3\)"):
         F.cross_entropy(LOGITS, [0.0, 1.0, 2.0])
+
+
+@pytest.mark.parametrize("shift", [0.0, 60.0, -300.0])
+@pytest.mark.parametrize("columns", [3, 65, 700])
+def test_cross_entropy_of_blocks_of_rows(columns, shift):
+    """As the composition of small steps in double precision; of any number of threads."""
+    rng = np.random.default_rng(0)
+    rows = 150_000 // columns
+    x, labels = rng.normal(size=(rows, columns)) + shift, rng.integers(0, columns, rows)
+    x[3, labels[3]] += 25  # a loss that is next to nothing
+    for reduction in ("mean", "sum", "none"):
+        found = []
+        for threads in (1, 3):
+            before = gradmgr.get_num_threads()
+            gradmgr.set_num_threads(threads)
+            found.append(slopes(lambda t, r=reduction: F.cross_entropy(t, labels, reduction=r), x.astype(np.float32)))
+            gradmgr.set_num_threads(before)
+        expected = slopes(lambda t, r=reduction: F.nll_loss(F.log_softmax(t, 1), labels, reduction=r), x)
+        scale = rows if reduction == "mean" else 1
+        np.testing.assert_allclose(found[0][0], expected[0], rtol=3e-5, atol=1e-6)
+        np.testing.assert_allclose(found[0][1] * scale, expected[1] * scale, rtol=0, atol=3e-5)
+        for one, other in zip(*found, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_cross_entropy_of_yes_and_no_in_blocks(dtype):
+    rng = np.random.default_rng(0)
+    x, y = (4 * rng.normal(size=(3, 50_001))).astype(dtype), rng.random((3, 50_001)).astype(dtype)
+    x[0, :4], y[0, :4] = [90, -90, 90, -90], [1, 0, 0, 1]
+    function = F.binary_cross_entropy_with_logits
+    parts = [slopes(lambda t, k=k: function(t, y[k], reduction="none"), x[k]) for k in range(3)]
+    found = slopes(lambda t: function(t, y, reduction="none"), np.asfortranarray(x))
+    weighted = slopes(lambda t: function(t, y, reduction="none", pos_weight=np.ones(1, dtype)), x)
+    for one, rows, other in zip(found, zip(*parts, strict=True), weighted, strict=True):
+        np.testing.assert_array_equal(one, np.stack(rows))
+        np.testing.assert_allclose(one, other, rtol=64 * np.finfo(dtype).eps, atol=np.finfo(dtype).eps)
+
+
+def test_a_label_may_be_ignored_wherever_it_lies():
+    """The common labels take a shorter way; what is to be ignored may be a class."""
+    labels = np.array([0, 2, 1])
+    for ignore_index in (1, 2, -7, 100):
+        y, dy = slopes(lambda x, k=ignore_index: F.cross_entropy(x, labels, ignore_index=k), LOGITS)
+        counts = labels != ignore_index
+        each = F.cross_entropy(LOGITS, labels, reduction="none")
+        np.testing.assert_allclose(y, each[counts].mean())
+        np.testing.assert_array_equal((dy == 0).all(1), ~counts)
+    with pytest.raises(TypeError, match="ignore_index must be an integer"):
+        F.cross_entropy(LOGITS, labels, ignore_index=0.5)
 
 
 def test_other_wrong_arguments():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gradmgr import GradManager, Tensor, errors, gradcheck, no_grad, tensor
+from gradmgr import GradManager, Tensor, errors, get_num_threads, gradcheck, no_grad, set_num_threads, tensor
 from gradmgr.nn import _normalization
 from gradmgr.nn.functional import batch_norm, group_norm, layer_norm, normalize, rms_norm
 from gradmgr.vmap import vmap
@@ -20,6 +20,45 @@ def results(function, *points, dy=DY):
         y = function(*points)
         gm.backward(y, dy)
     return [y.numpy(), *[p.grad.numpy() for p in points]]
+
+
+# ---------------------------------------------------------------- in blocks
+
+IN_BLOCKS = {
+    "layer_norm": (lambda x, w, b: layer_norm(x, x.shape[2:], w, b), (3, 130), (180, 9), True),
+    "layer_norm, long rows": (lambda x, w, b: layer_norm(x, x.shape[2:], w, b), (7, 13), (2000,), True),
+    "layer_norm, few": (lambda x, w, b: layer_norm(x, x.shape[2:], w, b), (2, 3), (5,), True),
+    "rms_norm": (lambda x, w, b: rms_norm(x, x.shape[2:], w) + b, (3, 500), (131,), True),
+    "group_norm": (lambda x, w, b: group_norm(x, 3, w, b), (15, 6), (21, 23), False),
+    "group_norm, images": (lambda x, w, b: group_norm(x, 2, w, b), (3, 4), (120, 120), False),
+    "group_norm, one channel each": (lambda x, w, b: group_norm(x, 6, w, b), (40, 6), (700,), False),
+}
+
+
+@pytest.mark.parametrize("name", IN_BLOCKS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_in_blocks_is_what_algebra_gives(name, dtype):
+    """Large arrays of NumPy's go another way than Tensors that are recorded twice; of any number of threads."""
+    function, lead, rest, last = IN_BLOCKS[name]
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=lead + rest) + 0.5).astype(dtype)
+    w, b = (rng.normal(size=rest if last else lead[1:]).astype(dtype) for _ in range(2))
+    dy = rng.normal(size=x.shape).astype(dtype)
+    found = []
+    for threads in (1, 3):
+        before = get_num_threads()
+        set_num_threads(threads)
+        found.append(results(function, x, w, b, dy=dy))
+        set_num_threads(before)
+    points = [tensor(p.astype(float)) for p in (x, w, b)]
+    with GradManager().attach(points), GradManager().attach(points) as gm:  # the outer one hears what rules compute
+        gm.backward(function(*points), tensor(dy.astype(float)))
+    plain = function(*(p.astype(float) for p in (x, w, b)))
+    count = max(x.size // b.size, 1) ** 0.5
+    for one, other, expected in zip(*found, [plain, *(p.grad.numpy() for p in points)], strict=True):
+        np.testing.assert_array_equal(one, other)
+        tolerance = 30 * np.finfo(dtype).eps * (count if one.shape == b.shape else 1)
+        np.testing.assert_allclose(one, expected, rtol=0, atol=tolerance * max(1, np.abs(expected).max()))
 
 
 # ---------------------------------------------------------------- torch 2.13's numbers

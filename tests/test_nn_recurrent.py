@@ -247,6 +247,24 @@ def test_one_step_is_one_entry_and_a_frozen_weight_keeps_no_input(gates: int) ->
         del held
 
 
+@pytest.mark.parametrize("kind", [LSTM, GRU])
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"bias": False}])
+def test_what_a_layer_computes_in_place_is_its_own(kind: type[Any], options: dict[str, Any]) -> None:
+    """Neither what is kept, nor what was given, nor the gradients of the results are written to."""
+    layer = filled(kind, 3, 5, **options)
+    x, dy = wave(4, 2, 3), wave(4, 2, 5 * (1 + layer.bidirectional))
+    given, found = (x.copy(), dy.copy()), []
+    with GradManager().attach(layer.parameters()) as gm:
+        output, _ = layer(x)
+        for _ in range(2):
+            gm.backward(output, dy, retain=True)
+            found.append([p.grad.numpy().copy() for p in layer.parameters()])
+            for p in layer.parameters():
+                p.grad = None
+    for one, other in zip((*given, *found[0]), (x, dy, *found[1]), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_plain_arrays_give_plain_arrays() -> None:
     h = np.zeros((2, 3))
     assert isinstance(gru_cell(wave(2, 5), h, wave(9, 5), wave(9, 3)), np.ndarray)

@@ -13,7 +13,7 @@ import pytest
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, errors, grad, nn, no_grad, optim, tensor, vmap
-from gradmgr.optim import _chunks
+from gradmgr.optim import _chunks, _optimizer
 
 SMALL = [(8, 16), (16,), (), (0, 2), (16, 3)]
 LONG = [(300, 300)]
@@ -739,6 +739,49 @@ def test_floating_point_errors_do_not_stop_half_way():
     with np.errstate(all="raise"):
         optimizer.step()
     assert optimizer.state_dict()["state"][1]["step"] == 1
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_state_of_floating_point_errors_is_as_before_a_step(known, monkeypatch):
+    """Where NumPy keeps it in a variable of the context, and were it elsewhere."""
+    if not known:
+        for name, function in zip(("silence", "speak"), _chunks.silencing("elsewhere"), strict=True):
+            monkeypatch.setattr(_optimizer, name, function)
+    p = tensor(np.full(3, 1e308))
+    optimizer = optim.SGD([p], lr=1e300)
+    p.grad = tensor(np.full(3, 1e308))
+    with np.errstate(over="raise", divide="print"):
+        before = np.geterr()
+        optimizer.step()
+        assert np.geterr() == before
+        monkeypatch.setattr(_chunks.Chunk, "update", lambda *args: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            optimizer.step()
+        assert np.geterr() == before
+    assert (p.numpy() == -np.inf).all()
+
+
+def test_gradients_are_looked_at_in_each_step(unchanged):
+    """Those of small parameters too, after steps that were all alike; past the check of the property."""
+    params = parameters(SMALL)
+    optimizer = optim.SGD(params, lr=1.0)
+    give_gradients(params)
+    for _ in range(3):
+        optimizer.step()
+    for wrong in (np.ones(128), np.ones((16, 8))):
+        params[0]._grad = tensor(wrong)
+        with unchanged([], params), pytest.raises(errors.ShapeError, match=r"has shape \("):
+            optimizer.step()
+    good, before = tensor(np.ones((8, 16))), values(params)
+
+    def inside(x):
+        params[0]._grad = x * good
+        with pytest.raises(errors.BatchedValueError, match="step outside of it"):
+            optimizer.step()
+        return x
+
+    vmap(inside)(tensor(np.ones((3, 8, 16))))
+    assert_equal(values(params), before)
 
 
 def test_a_gradient_that_differs_by_example_is_refused():

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+import gradmgr
 from gradmgr import optim, tensor
+from gradmgr.optim import _chunks
 
 # What torch 2.13 comes to after 50 steps from [1, -2, 0.5], where the gradient at step k is cos(k + [0, 1, 2]) + p / 2.
 REAL = [
@@ -217,3 +219,127 @@ def test_momentum_may_be_turned_on_later():
     assert p.item() == -1.0
     optimizer.step()
     assert p.item() == -1.0 - (0.5 + 0.75)
+
+
+# ---------------------------------------------------------------- blocks, threads, and steps that are like the last one
+
+
+@pytest.fixture
+def threads():
+    """Return a function that says how many threads compute, until the test ends."""
+    before = gradmgr.get_num_threads()
+    yield gradmgr.set_num_threads
+    gradmgr.set_num_threads(before)
+
+
+# A block of float64 holds 1 << 15 of a long parameter, 1 << 14 of small ones together; threads begin at four blocks.
+BLOCK = 1 << 15
+AROUND = [(BLOCK // 2 + 1,), (BLOCK,), (4 * BLOCK - 1,), (8 * BLOCK + 1,), *[(3001,)] * 40]
+
+
+@pytest.mark.parametrize("case", REAL[1::3], ids=ids)
+def test_steps_do_not_depend_on_the_number_of_threads(case, threads, monkeypatch):
+    monkeypatch.setattr(_chunks, "_MANY", 1)
+    name, options, _ = case
+    rng = np.random.default_rng(0)
+    start, slopes = ([rng.standard_normal(shape) for shape in AROUND] for _ in range(2))
+    found = []
+    for count in (1, 3):
+        threads(count)
+        params = [tensor(a) for a in start]
+        optimizer = getattr(optim, name)(params, **options)
+        for k in range(3):
+            for p, g in zip(params, slopes, strict=True):
+                p.grad = tensor(g * (k + 1))
+            optimizer.step()
+        found.append([p.numpy() for p in params])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+    # And no number is left out at the border of a block: the step of the last number of each, taken alone.
+    alone = [tensor(a[-1:]) for a in start]
+    optimizer = getattr(optim, name)(alone, **options)
+    for k in range(3):
+        for p, g in zip(alone, slopes, strict=True):
+            p.grad = tensor(g[-1:] * (k + 1))
+        optimizer.step()
+    np.testing.assert_array_equal([a[-1] for a in found[0]], [p.item() for p in alone])
+
+
+@pytest.mark.parametrize("size", [1, 8191, 8192, 8193, 300_000, 3 * (1 << 17), 3 * (1 << 17) + 1])
+def test_clipping_does_not_depend_on_the_number_of_threads(size, threads):
+    values = np.random.default_rng(size).standard_normal(size)
+    limit = np.linalg.norm(values) / 2
+    found = []
+    for count in (1, 3):
+        threads(count)
+        p = tensor(np.zeros(size))
+        p.grad = tensor(values)
+        norm = optim.clip_grad_norm_([p], limit).item()
+        found.append((norm, p.grad.numpy()))
+    assert found[0][0] == found[1][0] == pytest.approx(2 * limit, rel=1e-14)
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+    np.testing.assert_allclose(found[0][1], values * limit / (found[0][0] + 1e-6), rtol=1e-14)
+
+
+@pytest.mark.parametrize("case", REAL, ids=ids)
+def test_options_may_change_from_step_to_step(case):
+    """As they do with a schedule; an optimiser that is made anew with them and the state takes the same steps."""
+    name, options, _ = case
+    p, q = tensor([1.0, -2.0, 0.5]), tensor([1.0, -2.0, 0.5])
+    optimizer = getattr(optim, name)([p], **options)
+    for k in range(6):
+        state = optimizer.state_dict()
+        options = optimizer.param_groups[0] = {**optimizer.param_groups[0], "lr": 0.1 / (1 + k // 2)}
+        anew = getattr(optim, name)([q], **{key: options[key] for key in optimizer.defaults})
+        state["param_groups"] = anew.state_dict()["param_groups"]
+        anew.load_state_dict(state)
+        p.grad, q.grad = tensor(push(k, p.numpy())), tensor(push(k, q.numpy()))
+        optimizer.step()
+        anew.step()
+        np.testing.assert_array_equal(p.numpy(), q.numpy())
+
+
+def test_an_option_that_changes_in_place_is_read_at_each_step():
+    p = tensor([0.0])
+    optimizer = optim.SGD([p], lr=1.0)
+    optimizer.param_groups[0]["lr"] = rate = np.array(1.0)
+    for expected in (-1.0, -1.5, -1.75):
+        p.grad = tensor([1.0])
+        optimizer.step()
+        assert p.item() == expected
+        rate *= 0.5
+    p = tensor([0.0])
+    optimizer = optim.Adam([p], lr=1.0, eps=0.0)
+    optimizer.param_groups[0]["betas"] = betas = [0.9, 0.999]
+    for _ in range(2):
+        p.grad = tensor([1.0])
+        optimizer.step()
+        betas[0] = 0.0
+    np.testing.assert_allclose(optimizer.state_dict()["state"][0]["exp_avg"].numpy(), 1.0)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "Adagrad"])
+def test_parameters_that_join_late_between_steps_of_all(name):
+    """With other constants at their first steps, which must not stay for the others."""
+    options = {"momentum": 0.9, "dampening": 0.5} if name == "SGD" else {"lr_decay": 0.5} if name == "Adagrad" else {}
+    starts = [[1.0, -2.0, 0.5], [3.0], [[0.5, 2.0]]]
+    together, apart = [tensor(a) for a in starts], [tensor(a) for a in starts]
+    optimizer = getattr(optim, name)(together, lr=0.1, **options)
+    own = [getattr(optim, name)([p], lr=0.1, **options) for p in apart]
+    for k in range(8):
+        for n, (p, q) in enumerate(zip(together, apart, strict=True)):
+            g = None if k < n or (n == 1 and k == 4) else np.cos(k + np.arange(p.size)).reshape(p.shape)
+            p.grad, q.grad = (None, None) if g is None else (tensor(g), tensor(g))
+        optimizer.step()
+        for o in own:
+            o.step()
+        for p, q in zip(together, apart, strict=True):
+            np.testing.assert_array_equal(p.numpy(), q.numpy())
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+def test_lion_of_zeros_and_of_what_is_not_finite(maximize):
+    p = tensor(np.zeros(5))
+    p.grad = tensor([0.0, -0.0, np.inf, -np.inf, np.nan])
+    optim.Lion([p], lr=0.5, maximize=maximize).step()
+    np.testing.assert_array_equal(p.numpy(), np.array([0, 0, -0.5, 0.5, np.nan]) * (-1 if maximize else 1))

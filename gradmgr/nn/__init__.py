@@ -30,6 +30,7 @@ from gradmgr.nn._functional_call import functional_call
 from gradmgr.nn._layers import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, Embedding, Linear
 from gradmgr.nn._module import Module
 from gradmgr.nn._norm_layers import BatchNorm, BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
+from gradmgr.nn._onednn import convolution_library
 from gradmgr.nn._plain_layers import (
     ELU,
     GELU,
@@ -113,6 +114,7 @@ __all__ = [
     "Softmax",
     "Softplus",
     "Tanh",
+    "convolution_library",
     "functional",
     "functional_call",
     "init",

@@ -13,15 +13,15 @@ from gradmgr._custom import several
 from gradmgr._op import Function, zeros
 from gradmgr._tensor import Tensor, raw
 from gradmgr.nn._arguments import check_floating
+from gradmgr.nn._attention_blocks import attended, gradients
 from gradmgr.nn._dropout import dropout
+from gradmgr.ops.arithmetic import choose, exp, sum_of
 from gradmgr.ops.convert import cast_to, is_floating, lift, wide_dtype, widened
+from gradmgr.ops.reduce import sum
 from gradmgr.ops.shape import expand_dims, repeat, reshape
 from gradmgr.ops.softmax import softmax_map
 
 Shape = tuple[int, ...]
-
-# So many rows of causal scores are computed at a time: what lies to the right of them is left out.
-_ROWS = 64
 
 
 def is_bare(*values: Any) -> bool:
@@ -37,153 +37,167 @@ def differing(result: Any, *others: Any) -> Any:
     return result if is_bare(result, *others) else spacious(result, *others)
 
 
+def are_numpys(*values: Any) -> bool:
+    """Tell whether all values are NumPy's arrays or None."""
+    for v in values:  # noqa: SIM110  # a generator takes twice the time
+        if v.__class__ is not np.ndarray and v is not None:
+            return False
+    return True
+
+
 # ---------------------------------------------------------------- the op
 
 
 def _kernel(
     query: Any, key: Any, value: Any, bias: Any, hidden: Any, drop: Any, scale: float, causal: bool
 ) -> tuple[Any, Any]:
-    """Return the attended values, and the weights of the values: the softmax over keys."""
-    columns = key.swapaxes(-1, -2)
-    if causal and is_bare(query, key):
-        weights = _causal_weights(query * scale, columns)
-    else:
-        if causal:
-            hidden = _ahead(query, query.shape[-2], key.shape[-2])
-        weights = _weights(np.matmul(query * scale, columns), bias, hidden)
+    """Return the attended values, and the logarithm of each row's sum of exponentials: inf where all is hidden."""
+    if query.size and key.size and value.size and are_numpys(query, key, value, bias, hidden, drop):
+        return attended(query, key, value, bias, hidden, drop, scale, causal)
+    weights, sums = _softmax(_scores(query, key, bias, hidden, scale, causal))
     output = np.matmul(weights if drop is None else weights * drop, value)
-    return differing(output, bias, hidden), differing(weights, value, drop)
+    given = query, key, value, bias, hidden, drop
+    return differing(output, *given), differing(sums, *given)
 
 
-def _weights(scores: Any, bias: Any, hidden: Any) -> Any:
-    """Return the softmax over keys; of a row in which all is hidden, zeros. It is computed in the scores' memory."""
+def _scores(query: Any, key: Any, bias: Any, hidden: Any, scale: float, causal: bool) -> Any:
+    """Return the scores, -inf where they are hidden."""
+    if causal:
+        hidden = _ahead(query, query.shape[-2], key.shape[-2])
+    scores = (query * scale) @ key.swapaxes(-1, -2)
     if is_bare(scores, bias, hidden):
         if bias is not None:
             scores += bias
         if hidden is not None:
             np.copyto(scores, -np.inf, where=hidden)
-    else:
-        scores = scores if bias is None else scores + bias
-        scores = scores if hidden is None else np.where(hidden, -np.inf, scores).astype(scores.dtype, copy=False)
-    if scores.shape[-1] == 0:
         return scores
-    top = np.max(scores, axis=-1, keepdims=True)
-    if bias is None and hidden is None:
-        return _exp_over_sum(scores, top)
-    return _exp_over_sum(scores, np.where(top == -np.inf, np.zeros_like(top), top), may_be_nothing=True)
-
-
-def _exp_over_sum(scores: Any, top: Any, may_be_nothing: bool = False) -> Any:
-    scores -= top
-    np.exp(scores, out=scores)
-    total = _xp.sum_over(scores, (-1,), True)
-    scores /= total + (total == 0) if may_be_nothing else total
-    return scores
+    scores = scores if bias is None else scores + bias
+    return scores if hidden is None else choose(hidden, -np.inf, scores)
 
 
 def _ahead(like: Any, rows: int, columns: int) -> Any:
     """Return a mask of what lies above the diagonal, in the library of `like`."""
-    return ~_xp.root(like).tri(rows, columns, dtype=bool)
+    return ~_xp.root(raw(like)).tri(rows, columns, dtype=bool)
 
 
-def _blocks(rows: int, columns: int) -> list[tuple[int, int, int]]:
-    """Return first row, last row and last column, exclusive, of the blocks that cover the lower triangle."""
-    ends = [(first, min(first + _ROWS, rows)) for first in range(0, rows, _ROWS)]
-    return [(first, last, min(last, columns)) for first, last in ends]
+def _softmax(scores: Any) -> tuple[Any, Any]:
+    """Return the softmax over keys, in the scores' memory, zeros where all is -inf; and the logarithm of the sums."""
+    if scores.shape[-1] == 0:
+        return scores, _xp.namespace(scores).full((*scores.shape[:-1], 1), np.inf, scores.dtype)
+    top = np.max(scores, axis=-1, keepdims=True)
+    top = np.where(top == -np.inf, np.zeros_like(top), top)
+    scores -= top
+    np.exp(scores, out=scores)
+    total = _xp.sum_over(scores, (-1,), True)
+    nothing = total == 0
+    filled = total + nothing
+    scores /= filled
+    return scores, np.where(nothing, np.full_like(total, np.inf), np.log(filled) + top)
 
 
-def _causal_weights(query: Any, columns: Any) -> Any:
-    """Return the softmax over the keys up to each query's place; zeros above the diagonal."""
-    rows, count = query.shape[-2], columns.shape[-1]
-    lead = np.broadcast_shapes(query.shape[:-2], columns.shape[:-2])
-    weights = zeros(query, (*lead, rows, count), query.dtype)
-    if count == 0:
-        return weights
-    for first, last, end in _blocks(rows, count):
-        part = weights[..., first:last, :end]
-        np.matmul(query[..., first:last, :], columns[..., :end], out=part)
-        if first < end:
-            np.copyto(part[..., first:], -np.inf, where=_ahead(query, last - first, end - first))
-        _exp_over_sum(part, np.max(part, axis=-1, keepdims=True))
-    return weights
+def weights_of(query: Any, key: Any, bias: Any, hidden: Any, scale: float, causal: bool, sums: Any) -> Any:
+    """Return the softmax over keys of which the op gave the sums."""
+    return exp.door(_scores(query, key, bias, hidden, scale, causal) - sums)
 
 
-def _score_gradient(g: Any, value: Any, output: Any, weights: Any, drop: Any, causal: bool) -> Any:
-    """Return the cotangent of the scores: weights (d - sum(d weights)), where d is that of the weights.
+def _shared(
+    g: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any,
+    hidden: Any,
+    drop: Any,
+    scale: float,
+    causal: bool,
+    output: Any,
+    sums: Any,
+) -> tuple[Any, Any, Any]:
+    """Return the cotangents of query, key and value; or None, the weights and the cotangent of the scores."""
+    of_output, of_sums = g
+    arguments = query, key, value, bias, hidden, drop
+    if of_output is not None and output.size and key.size and are_numpys(of_output, of_sums, *arguments):
+        return gradients(of_output, of_sums, *arguments, scale, causal, output, sums), None, None
+    weights = weights_of(query, key, bias, hidden, scale, causal, sums)
+    return None, weights, _score_gradient(g, value, drop, weights)
 
-    The sum is the one over the features of g output, as long as nobody asked for the weights.
-    """
-    of_output, of_weights = g
-    if of_weights is None and is_bare(of_output, value, output, weights, drop):
-        return _score_gradient_in_place(of_output, value, output, weights, drop, causal)
-    d = of_weights
+
+def _score_gradient(g: Any, value: Any, drop: Any, weights: Any) -> Any:
+    of_output, of_sums = g
+    d = None
     if of_output is not None:
         d = of_output @ value.swapaxes(-1, -2)
-        d = d if drop is None else d * drop
-        d = d if of_weights is None else d + of_weights
-    return softmax_map(d, weights, (-1,))
+        d = softmax_map(d if drop is None else d * drop, weights, (-1,))
+    return sum_of(d, None if of_sums is None else of_sums * weights)
 
 
-def _score_gradient_in_place(g: Any, value: Any, output: Any, weights: Any, drop: Any, causal: bool) -> Any:
-    columns, total = value.swapaxes(-1, -2), _xp.sum_over(g * output, (-1,), True)
-    rows, count = weights.shape[-2:]
-    if not causal or rows <= _ROWS:
-        d = np.matmul(g, columns)
-        return _finish(d, total, weights, drop)
-    d = zeros(g, (*g.shape[:-2], rows, count), weights.dtype)
-    for first, last, end in _blocks(rows, count):
-        here = (..., slice(first, last), slice(end))
-        part = d[here]
-        np.matmul(g[..., first:last, :], columns[..., :end], out=part)
-        _finish(part, total[..., first:last, :], weights[here], None if drop is None else drop[here])
-    return d
+def _value_gradient(g: Any, drop: Any, shared: Any) -> Any:
+    done, weights, _ = shared
+    if done is not None:
+        return done[2]
+    return None if g[0] is None else (weights if drop is None else weights * drop).swapaxes(-1, -2) @ g[0]
 
 
-def _finish(d: Any, total: Any, weights: Any, drop: Any) -> Any:
-    if drop is not None:
-        d *= drop
-    d -= total
-    d *= weights
-    return d
+def _bias_gradient(
+    g: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any,
+    hidden: Any,
+    drop: Any,
+    scale: float,
+    causal: bool,
+    sums: Any,
+    shared: Any,
+) -> Any:
+    done, _, of_scores = shared
+    if done is None:
+        return of_scores
+    return _score_gradient(g, value, drop, weights_of(query, key, bias, hidden, scale, causal, sums))
 
 
-def _value_gradient(g: Any, weights: Any, drop: Any) -> Any:
-    if g[0] is None:
-        return None
-    return (weights if drop is None else weights * drop).swapaxes(-1, -2) @ g[0]
-
-
-def _pushed(t: Any, value: Any, weights: Any, drop: Any) -> tuple[Any, Any]:
+def _pushed(t: Any, value: Any, drop: Any, weights: Any) -> tuple[Any, Any]:
     """Return the tangents of the results for that of the scores."""
-    slope = softmax_map(t, weights, (-1,))
-    return (slope if drop is None else slope * drop) @ value, slope
+    part = t * weights
+    of_sums = sum(part, -1, keepdims=True) if isinstance(part, Tensor) else _xp.sum_over(part, (-1,), True)
+    slope = part - weights * of_sums
+    return (slope if drop is None else slope * drop) @ value, of_sums
 
 
-def _pushed_by_value(t: Any, weights: Any, drop: Any) -> tuple[Any, Any]:
-    return (weights if drop is None else weights * drop) @ t, zeros(weights, weights.shape, weights.dtype)
+def _pushed_by_value(t: Any, drop: Any, weights: Any, sums: Any) -> tuple[Any, Any]:
+    return (weights if drop is None else weights * drop) @ t, zeros(sums, sums.shape, sums.dtype)
 
 
 _attend: Function = several(
     "nn.scaled_dot_product_attention",
     _kernel,
-    ("output", "weights"),
+    ("output", "sums"),
     vjp={
-        "query": lambda g, key, scale, shared: (shared @ key) * scale,
-        "key": lambda g, query, scale, shared: (shared.swapaxes(-1, -2) @ query) * scale,
+        "query": lambda g, key, scale, shared: shared[0][0] if shared[0] else (shared[2] @ key) * scale,
+        "key": lambda g, query, scale, shared: (
+            shared[0][1] if shared[0] else (shared[2].swapaxes(-1, -2) @ query) * scale
+        ),
         "value": _value_gradient,
-        "bias": lambda g, shared: shared,
+        "bias": _bias_gradient,
     },
     jvp={
-        "query": lambda t, key, value, weights, drop, scale: _pushed(
-            (t * scale) @ key.swapaxes(-1, -2), value, weights, drop
+        "query": lambda t, query, key, value, bias, hidden, drop, scale, causal, sums: _pushed(
+            (t * scale) @ key.swapaxes(-1, -2),
+            *(value, drop, weights_of(query, key, bias, hidden, scale, causal, sums)),
         ),
-        "key": lambda t, query, value, weights, drop, scale: _pushed(
-            (query * scale) @ t.swapaxes(-1, -2), value, weights, drop
+        "key": lambda t, query, key, value, bias, hidden, drop, scale, causal, sums: _pushed(
+            (query * scale) @ t.swapaxes(-1, -2),
+            *(value, drop, weights_of(query, key, bias, hidden, scale, causal, sums)),
         ),
-        "value": _pushed_by_value,
-        "bias": lambda t, value, weights, drop: _pushed(t, value, weights, drop),
+        "value": lambda t, query, key, bias, hidden, drop, scale, causal, sums: _pushed_by_value(
+            t, drop, weights_of(query, key, bias, hidden, scale, causal, sums), sums
+        ),
+        "bias": lambda t, query, key, value, bias, hidden, drop, scale, causal, sums: _pushed(
+            t, value, drop, weights_of(query, key, bias, hidden, scale, causal, sums)
+        ),
     },
-    shared=_score_gradient,
+    shared=_shared,
 )
 
 # ---------------------------------------------------------------- what is asked of the arguments
@@ -192,9 +206,9 @@ _SELF = "scaled_dot_product_attention"
 
 
 def attend(
-    query: Any, key: Any, value: Any, mask: Any, drop: Any, scale: float | None, causal: bool
+    query: Any, key: Any, value: Any, mask: Any, drop: Any, scale: float | None, causal: bool, with_weights: bool
 ) -> tuple[Any, Any]:
-    """Return the attended values and the weights, for arguments of one floating dtype that fit each other.
+    """Return the attended values, and the weights or None, for arguments of one floating dtype that fit each other.
 
     Halves are computed with in float32: sums over many features and keys would overflow and lose digits.
     """
@@ -203,8 +217,10 @@ def attend(
     bias, hidden = _bias_and_hidden(mask, query.dtype)
     width = query.shape[-1]
     factor = float(scale) if scale is not None else 1 / math.sqrt(width) if width else 1.0
-    output, weights = _attend(query, key, value, bias, hidden, drop, factor, causal)
-    return cast_to(output, dtype), cast_to(weights, dtype)
+    output, sums = _attend(query, key, value, bias, hidden, drop, factor, causal)
+    if not with_weights:
+        return cast_to(output, dtype), None
+    return cast_to(output, dtype), cast_to(weights_of(query, key, bias, hidden, factor, causal, sums), dtype)
 
 
 def _bias_and_hidden(mask: Any, dtype: Any) -> tuple[Any, Any]:
@@ -245,7 +261,21 @@ def _check_mask(mask: Any, shape: Shape) -> None:
         )
 
 
+def _are_ready(query: Any, key: Any, value: Any) -> bool:
+    """Tell whether all are NumPy's own, of one common dtype, and fit without broadcasting: in a tenth of the time."""
+    q, k, v = raw(query), raw(key), raw(value)
+    if q.__class__ is not np.ndarray or k.__class__ is not np.ndarray or v.__class__ is not np.ndarray:
+        return False
+    dtype, rows, keys, values = q.dtype, q.shape, k.shape, v.shape
+    if (dtype is not _xp.F4 and dtype is not _xp.F8) or k.dtype is not dtype or v.dtype is not dtype:
+        return False
+    fit = len(rows) >= 2 and rows[:-2] == keys[:-2] == values[:-2]
+    return fit and rows[-1] == keys[-1] and keys[-2] == values[-2]
+
+
 def _check_shapes(query: Any, key: Any, value: Any, grouped: bool) -> None:
+    if not grouped and query.ndim > 1 and query.shape == key.shape == value.shape:
+        return  # most often; what follows takes 5 us
     found = f"found query {query.shape}, key {key.shape}, value {value.shape}"
     fewest = 3 if grouped else 2
     if min(query.ndim, key.ndim, value.ndim) < fewest:
@@ -285,8 +315,9 @@ def scaled_dot_product_attention(
 ) -> Any:
     """Return softmax(query key^T scale + mask) value, the softmax over keys, as torch's function of this name.
 
-    Nothing is lost where scores are large. What the backward keeps is the softmax, one number for each
-    query and key. The causal kernel leaves out most of what lies above the diagonal.
+    Nothing is lost where scores are large. NumPy's arrays are computed in blocks, by several threads where there
+    are many (see `gradmgr.set_num_threads`), and one number for each query is kept for the backward, which computes
+    the softmax again. The causal kernel leaves out most of what lies above the diagonal.
 
     Args:
         query: shape (..., L, E).
@@ -320,6 +351,8 @@ def scaled_dot_product_attention(
     array([[1.],
            [2.]])
     """
+    if attn_mask is None and dropout_p == 0 and not enable_gqa and _are_ready(query, key, value):
+        return attend(query, key, value, None, None, scale, bool(is_causal), False)[0]
     query, key, value = lift(query), lift(key), lift(value)
     check_floating(_SELF, query=query, key=key, value=value)
     if attn_mask is not None and is_causal:
@@ -328,18 +361,21 @@ def scaled_dot_product_attention(
             "attn_mask & numpy.tri(L, S, dtype=bool)"
         )
     _check_shapes(query, key, value, enable_gqa)
+    if not query.dtype is key.dtype is value.dtype:
+        dtype = np.result_type(query.dtype, key.dtype, value.dtype)
+        query, key, value = (cast_to(t, dtype) for t in (query, key, value))
+    if attn_mask is None and dropout_p == 0 and not enable_gqa:
+        return attend(query, key, value, None, None, scale, bool(is_causal), False)[0]
     shape = _shape_of_scores(query, key, enable_gqa)
     mask = None if attn_mask is None else lift(attn_mask)
     if mask is not None:
         _check_mask(mask, shape)
-    dtype = np.result_type(query.dtype, key.dtype, value.dtype)
-    query, key, value = (cast_to(t, dtype) for t in (query, key, value))
     drop = drop_factors(shape, dropout_p, rng, query)
     if not enable_gqa:
-        return attend(query, key, value, mask, drop, scale, bool(is_causal))[0]
+        return attend(query, key, value, mask, drop, scale, bool(is_causal), False)[0]
     grouped = _grouped(query, key, value)
     groups = grouped[0].shape[-4:-2]
-    output, _ = attend(*grouped, _by_group(mask, groups), _by_group(drop, groups), scale, bool(is_causal))
+    output, _ = attend(*grouped, _by_group(mask, groups), _by_group(drop, groups), scale, bool(is_causal), False)
     return reshape(output, (*output.shape[:-4], shape[-3], *output.shape[-2:]))
 
 

@@ -39,16 +39,17 @@ class _Row(Module):
         return module
 
     def __len__(self) -> int:
-        return len(self._of(MODULE))
+        return len(self._names())
 
     def __iter__(self) -> Iterator[Any]:
-        return iter([module for _, module in self._of(MODULE)])
+        own = self.__dict__
+        return iter([own[name] for name, kind in self._kinds.items() if kind == MODULE])
 
     def __contains__(self, module: object) -> bool:
         return any(module is own for own in self)
 
     def _names(self) -> list[str]:
-        return [name for name, _ in self._of(MODULE)]
+        return [name for name, kind in self._kinds.items() if kind == MODULE]
 
     def _name(self, index: Any) -> str:
         """Return the name of a position, which may count from the end."""

@@ -12,11 +12,12 @@ import numpy as np
 
 from gradmgr import _batched, _xp, errors
 from gradmgr._batched import innermost
+from gradmgr._broadcast import broadcast_to
 from gradmgr._custom import custom, several
 from gradmgr._inplace import as_type
 from gradmgr._op import Function, linear, zeros
 from gradmgr._tensor import raw
-from gradmgr.nn._activation import log_softmax
+from gradmgr.nn._activation import log_softmax, mapped, served
 from gradmgr.nn._arguments import check_floating, check_reduction, check_word, integer, reduced
 from gradmgr.ops import arithmetic, special
 from gradmgr.ops.arithmetic import choose, plain_zeros
@@ -31,8 +32,9 @@ from gradmgr.ops.convert import (
     wide_dtype,
     widened,
 )
-from gradmgr.ops.reduce import sum
+from gradmgr.ops.reduce import mean, sum
 from gradmgr.ops.shape import expand_dims, squeeze
+from gradmgr.ops.softmax import are_moderate, by_rows, dots, fewest_rows, in_rows, log_in_two, taken
 
 # ---------------------------------------------------------------- what all ask of their arguments
 
@@ -50,6 +52,9 @@ def _alike(asked: str, input: Any, target: Any) -> tuple[Any, Any]:
     Raises:
         ShapeError, DtypeError: they are not.
     """
+    x, y = raw(input), raw(target)
+    if x.__class__ is y.__class__ is np.ndarray and x.dtype is y.dtype and x.dtype in _COMMON and x.shape == y.shape:
+        return input, target
     input, target = together(input, target)
     check_floating(asked, input=input)
     if input.shape != target.shape:
@@ -66,7 +71,17 @@ def _alike(asked: str, input: Any, target: Any) -> tuple[Any, Any]:
 
 def _finished(loss: Any, reduction: str, asked: str, *given: Any) -> Any:
     """Reduce, then return to the dtype of what was given, if all that is halves."""
-    loss = reduced(loss, reduction, asked)
+    return _as_given(reduced(loss, reduction, asked), *given)
+
+
+# What most arguments are of, and what is then settled at once.
+_COMMON = (_xp.F4, _xp.F8)
+
+
+def _as_given(loss: Any, *given: Any) -> Any:
+    first = raw(given[0])
+    if first.__class__ is np.ndarray and first.dtype in _COMMON:
+        return loss
     dtypes = {a.dtype for a in map(lift, given) if is_floating(a.dtype)}
     return narrowed(loss, np.result_type(*dtypes)) if all(map(is_half, dtypes)) else loss
 
@@ -91,6 +106,31 @@ def _constant_factor(value: Any, like: Any, name: str, asked: str) -> Any:
 
 # ---------------------------------------------------------------- of differences
 
+# So many numbers a dot product adds up in a few rows, so that little is lost of the small ones.
+_RUN = 4096
+
+
+def _mean_square_kernel(x: Any) -> Any:
+    """Return the mean of squares, by dot products: neither the squares are made nor read."""
+    if x.__class__ is not np.ndarray or x.dtype not in _COMMON or not x.size:
+        return (x * x).mean()
+    flat = x.ravel("K")
+    if flat.size <= _RUN:
+        return flat.dot(flat) / flat.size
+    total = 0.0
+    for start in range(0, flat.size, _RUN):
+        run = flat[start : start + _RUN]
+        total += float(run.dot(run))
+    return x.dtype.type(total / flat.size)
+
+
+_mean_square = custom(
+    "nn.mean_square",
+    _mean_square_kernel,
+    vjp={"x": lambda g, x: x * (g * (2 / x.size))},
+    jvp={"x": lambda t, x: mean(t * x) * 2},
+)
+
 
 def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """Return (input - target)**2, its mean by default.
@@ -112,7 +152,10 @@ def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """
     check_reduction(reduction, "mse_loss")
     x, y = _alike("mse_loss", input, target)
-    return _finished(arithmetic.square.door(x - y), reduction, "mse_loss", input, target)
+    d = x - y
+    if reduction == "mean" and d.size:
+        return _as_given(_mean_square(d), input, target)
+    return _finished(arithmetic.square.door(d), reduction, "mse_loss", input, target)
 
 
 def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
@@ -175,6 +218,8 @@ def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float
 def _bce_logits_kernel(x: Any, y: Any, pos_weight: Any) -> Any:
     """Compute p y log(1 + exp(-x)) + (1 - y) log(1 + exp(x)), of which neither loses what is small."""
     with np.errstate(all="ignore"):
+        if pos_weight is None and served(x, y):
+            return mapped(_bce_logits_piece, np.empty(x.shape, x.dtype), (x, y), 2)
         rest = np.log1p(np.exp(-np.abs(x)))
         right = (rest + np.maximum(-x, 0)) * y
         if pos_weight is not None:
@@ -182,7 +227,40 @@ def _bce_logits_kernel(x: Any, y: Any, pos_weight: Any) -> Any:
         return right + (rest + np.maximum(x, 0)) * (1 - y)
 
 
+def _bce_logits_piece(out: Any, x: Any, y: Any, low: Any, work: Any) -> None:
+    """Compute log(1 + exp(-|x|)) + max(x, 0) (1 - y) - min(x, 0) y."""
+    low.fill(0)
+    np.maximum(x, low, out=out)
+    np.minimum(x, low, out=low)
+    low *= y
+    np.subtract(1, y, out=work)
+    out *= work
+    out -= low
+    np.abs(x, out=work)
+    np.negative(work, out=work)
+    np.exp(work, out=work)
+    np.log1p(work, out=work)
+    out += work
+
+
+def _bce_logits_slope_piece(out: Any, g: Any, x: Any, y: Any, work: Any) -> None:
+    """Compute G ((1 - y) s(x) - y s(-x)), with both logistic functions, as either may be next to nothing."""
+    np.negative(x, out=work)
+    np.exp(work, out=work)
+    work += 1
+    np.subtract(1, y, out=out)
+    out /= work
+    np.exp(x, out=work)
+    work += 1
+    np.divide(y, work, out=work)
+    out -= work
+    out *= g
+
+
 def _bce_logits_x(g: Any, x: Any, y: Any, pos_weight: Any) -> Any:
+    if pos_weight is None and served(g, x, y):
+        with np.errstate(all="ignore"):
+            return mapped(_bce_logits_slope_piece, np.empty(x.shape, x.dtype), (g, x, y), 1)
     right = y * special.expit(-x)
     if pos_weight is not None:
         right = right * pos_weight
@@ -325,6 +403,25 @@ class _Labels(NamedTuple):
     share: Any  # by row; None: 1
     smooth: Any = None  # by class, in the shape of one row of logits; None: 0
     total: Any = None  # the sum of q, by row; None: 1
+    over: Any = None  # what the sum of the losses is divided by; None: they are not added up
+
+    def is_plain(self) -> bool:
+        """Tell whether each row counts, and its label, one of NumPy's, once."""
+        if self.valid is not None or self.share is not None or self.smooth is not None:
+            return False
+        return self.places[self.axis].__class__ is np.ndarray  # under vmap it may differ by example
+
+    def added(self, rows: Any) -> Any:
+        """Return the result of numbers by row."""
+        if self.over is None:
+            return rows
+        return (np.add.reduce(rows) if rows.__class__ is np.ndarray else sum(rows)) / self.over
+
+    def spread(self, g: Any, shape: tuple[int, ...]) -> Any:
+        """Return the cotangents by row, of an input of this shape: the adjoint."""
+        if self.over is None:
+            return g
+        return broadcast_to(g / self.over, shape[: self.axis] + shape[self.axis + 1 :])
 
     def masked(self, rows: Any) -> Any:
         """Return numbers by row, 0 where a row does not count."""
@@ -337,18 +434,20 @@ class _Labels(NamedTuple):
 
 def _pick_kernel(x: Any, labels: _Labels) -> Any:
     """<q, x> of each row."""
+    if x.__class__ is np.ndarray and labels.is_plain():
+        return labels.added(x[labels.places])
     picked = _batched.read(x, labels.places)
     with np.errstate(invalid="ignore"):  # 0 times inf
         if labels.share is not None:
             picked = picked * labels.share
         if labels.smooth is not None:
             picked = picked + np.sum(x * labels.smooth, axis=labels.axis)
-    return labels.masked(picked)
+    return labels.added(labels.masked(picked))
 
 
 def _place_kernel(g: Any, to: tuple[int, ...], labels: _Labels) -> Any:
     """G q of each row: the adjoint."""
-    g = labels.masked(g)
+    g = labels.masked(labels.spread(g, to))
     share = g if labels.share is None else g * labels.share
     buffer = _batched.spacious(zeros(g, to, g.dtype), labels.places, share)
     buffer[labels.places] = share
@@ -360,9 +459,16 @@ _place: Function = linear("nn.place_labels", _place_kernel, lambda g, labels: _p
 
 
 def _cross_entropy_kernel(x: Any, labels: _Labels) -> tuple[Any, Any, Any]:
-    """Return the losses and, for the rules, each row's largest logit and log(sum(exp(x - largest)))."""
+    """Return the losses, or their mean; and for the rules of each row a shift and log(sum(exp(x - shift)))."""
+    if labels.is_plain():
+        rows = in_rows(x, (labels.axis,))
+        made: tuple[Any, Any, Any] | None = None if rows is None else _cross_entropy_of_rows(rows, labels)
+        if made is None and _is_common_matrix(x):
+            made = _cross_entropy_of_few_rows(x, labels)
+        if made is not None:
+            return made
     axis, wide = labels.axis, wide_dtype(x.dtype)
-    top = np.max(x, axis=axis, keepdims=True)
+    top = np.maximum.reduce(x, axis=axis, keepdims=True) if x.__class__ is np.ndarray else x.max(axis, keepdims=True)
     if wide is not x.dtype:
         x, top = x.astype(wide), top.astype(wide)
     valid = None if labels.valid is None else labels.along(labels.valid)
@@ -370,39 +476,113 @@ def _cross_entropy_kernel(x: Any, labels: _Labels) -> tuple[Any, Any, Any]:
         top = np.where(valid, top, wide.type(0))
     with np.errstate(all="ignore"):
         work = np.subtract(x, top, out=_xp.namespace_of(x, top).empty(x.shape, wide))
-        picked = _pick_kernel(work, labels)
+        picked = _pick_kernel(work, labels._replace(over=None))
         np.exp(work, out=work)
         log_total = np.log(_xp.sum_over(work, (axis,), True))
         if valid is not None:
             log_total = np.where(valid, log_total, wide.type(np.inf))  # so that every probability is 0
-        loss = _times_total(np.squeeze(log_total, axis=axis), labels) - picked
-    return labels.masked(loss), top, log_total
+        loss = _times_total(log_total.squeeze(axis), labels) - picked
+    return labels.added(labels.masked(loss)), top, log_total
+
+
+def _is_common_matrix(x: Any) -> bool:
+    return x.__class__ is np.ndarray and x.ndim == 2 and x.dtype in _COMMON
+
+
+def _cross_entropy_of_few_rows(x: Any, labels: _Labels) -> tuple[Any, Any, Any]:
+    """Return the same, in as few calls as can be."""
+    top = np.maximum.reduce(x, axis=1, keepdims=True)
+    with np.errstate(all="ignore"):
+        work = x - top
+        picked = work[labels.places]
+        np.exp(work, out=work)
+        log_total = np.log(np.add.reduce(work, axis=1, keepdims=True))
+        loss = log_total[:, 0] - picked
+    return labels.added(loss), top, log_total
+
+
+def _cross_entropy_of_rows(x: Any, labels: _Labels) -> Any:
+    """Return the same, with log(sum(exp(x))) as shift and what rounded it; None where exponentials are too large."""
+    totals, ones = np.empty(x.shape[0], x.dtype), np.ones(x.shape[1], x.dtype)
+    bad: list[slice] = []
+    rooms: list[Any] = []
+
+    def work(part: slice) -> None:
+        if bad:
+            return
+        here = x[part]
+        room = taken(rooms, (min(fewest_rows(x), len(x)), x.shape[1]), x.dtype)
+        made = room[: len(here)]
+        np.exp(here, out=made)
+        totals[part] = dots(made, ones)
+        rooms.append(room)
+        if not are_moderate(totals[part]):
+            bad.append(part)
+
+    by_rows(work, x, few=True)
+    if bad:
+        return None
+    shift, rest = log_in_two(totals)
+    loss = shift - x[labels.places]
+    loss += rest
+    return labels.added(loss), shift[:, None], rest[:, None]
 
 
 def _times_total(rows: Any, labels: _Labels) -> Any:
     return rows if labels.total is None else rows * labels.total
 
 
-def _cross_entropy_vjp(g: Any, x: Any, top: Any, log_total: Any, labels: _Labels) -> Any:
+def _cross_entropy_vjp(g: Any, x: Any, shift: Any, log_total: Any, labels: _Labels) -> Any:
     """Return G sum(q) softmax(x) - G q, and softmax(x) times what comes for log_total.
 
-    `top` is a shift of which the loss does not depend: its derivative is taken to be 0 throughout.
+    The loss does not depend on `shift`: its derivative is taken to be 0 throughout.
     """
     loss, _, more = g
-    loss = plain_zeros(squeeze(log_total, labels.axis)) if loss is None else labels.masked(loss)
+    common = shift.__class__ is log_total.__class__ is np.ndarray and _is_common_matrix(x)
+    if common and more is None and isinstance(loss, (np.ndarray, np.generic)) and labels.is_plain():
+        return _cross_entropy_slope_of_rows(loss, x, shift, log_total, labels)
+    loss = plain_zeros(squeeze(log_total, labels.axis)) if loss is None else labels.masked(labels.spread(loss, x.shape))
     scale = labels.along(_times_total(loss, labels))
     scale = scale if more is None else scale + more
-    held = (loss, scale, x, top, log_total)
+    held = (loss, scale, x, shift, log_total)
     if all(part.__class__ is np.ndarray for part in held) and not _batched.differs(labels.places):
-        return _cross_entropy_slope(loss, scale, x, top, log_total, labels)
-    share = arithmetic.exp.door(widened(x) - top - log_total)
-    return share * scale - _place(loss, x.shape, labels)
+        return _cross_entropy_slope(loss, scale, x, shift, log_total, labels)
+    share = arithmetic.exp.door(widened(x) - shift - log_total)
+    return share * scale - _place(loss, x.shape, labels._replace(over=None))
 
 
-def _cross_entropy_slope(g: Any, scale: Any, x: Any, top: Any, log_total: Any, labels: _Labels) -> Any:
+# Logarithms of sums of exponentials up to which these may be taken of the logits as they are, in single precision.
+_MODERATE = 40.0
+
+
+def _cross_entropy_slope_of_rows(g: Any, x: Any, shift: Any, log_total: Any, labels: _Labels) -> Any:
+    """Compute G softmax(x) - G q of one gradient for all rows, or of one for each."""
+    g = g if labels.over is None else g / labels.over
+    column = g[:, None] if g.ndim else g
+    with np.errstate(all="ignore"):
+        if in_rows(x, (1,)) is None or np.abs(shift).max() > _MODERATE:
+            made = x - shift
+            made -= log_total
+            np.exp(made, out=made)
+            made *= column
+        else:
+            made = np.empty(x.shape, x.dtype)
+            scale = column * np.exp(-shift)
+            scale *= np.exp(-log_total)  # by itself: the exponential of a rounded sum would be off by its roundings
+
+            def work(part: slice) -> None:
+                np.exp(x[part], out=made[part])
+                made[part] *= scale[part]
+
+            by_rows(work, x)
+        made[labels.places] -= g
+    return made
+
+
+def _cross_entropy_slope(g: Any, scale: Any, x: Any, shift: Any, log_total: Any, labels: _Labels) -> Any:
     """Compute the same of plain arrays in one buffer."""
     with np.errstate(all="ignore"):
-        made = np.subtract(x, top, dtype=top.dtype)
+        made = np.subtract(x, shift, dtype=shift.dtype)
         made -= log_total
         np.exp(made, out=made)
         made *= scale
@@ -412,18 +592,18 @@ def _cross_entropy_slope(g: Any, scale: Any, x: Any, top: Any, log_total: Any, l
     return made
 
 
-def _cross_entropy_jvp(t: Any, x: Any, top: Any, log_total: Any, labels: _Labels) -> Any:
+def _cross_entropy_jvp(t: Any, x: Any, shift: Any, log_total: Any, labels: _Labels) -> Any:
     t = widened(t)
-    share = arithmetic.exp.door(widened(x) - top - log_total)
+    share = arithmetic.exp.door(widened(x) - shift - log_total)
     of_total = sum(share * t, labels.axis, keepdims=True)
-    loss = _times_total(squeeze(of_total, labels.axis), labels) - _pick(t, labels)
-    return labels.masked(loss), plain_zeros(top), of_total
+    loss = _times_total(squeeze(of_total, labels.axis), labels) - _pick(t, labels._replace(over=None))
+    return labels.added(labels.masked(loss)), plain_zeros(shift), of_total
 
 
 _cross_entropy = several(
     "nn.cross_entropy",
     _cross_entropy_kernel,
-    ("loss", "top", "log_total"),
+    ("loss", "shift", "log_total"),
     vjp=_cross_entropy_vjp,
     jvp=_cross_entropy_jvp,
 )
@@ -438,6 +618,23 @@ def _class_axis(asked: str, input: Any) -> int:
             f"{asked} takes an input of shape (C,), (N, C) or (N, C, d1, ...) with C classes; found {input.shape}"
         )
     return axis
+
+
+def _settled(input: Any, target: Any, ignore_index: int, reduction: str) -> _Labels | None:
+    """Return labels of the common kind, with which nothing is wrong: NumPy's, one for each row of (N, C); else None."""
+    x, t = raw(input), raw(target)
+    if not (x.__class__ is t.__class__ is np.ndarray) or x.ndim != 2 or x.dtype not in _COMMON:
+        return None
+    rows, classes = x.shape
+    if ignore_index.__class__ is not int:
+        return None
+    if t.dtype != np.int64 or t.shape != (rows,) or not rows or not classes or 0 <= ignore_index < classes:
+        return None
+    places = t.copy()  # since the user may read the next batch into `target` before the derivative is taken
+    if np.maximum.reduce(places.view(np.uint64)) >= classes:  # of which what is negative is large
+        return None
+    over = None if reduction == "none" else rows if reduction == "mean" else 1
+    return _Labels(1, (np.arange(rows), places), None, None, over=over)
 
 
 def _read_labels(asked: str, input: Any, axis: int, target: Any, weight: Any, ignore_index: int) -> tuple[_Labels, Any]:
@@ -535,6 +732,9 @@ def nll_loss(input: Any, target: Any, weight: Any = None, ignore_index: int = -1
     """
     asked = "nll_loss"
     check_reduction(reduction, asked)
+    settled = _settled(input, target, ignore_index, reduction) if weight is None else None
+    if settled is not None:
+        return -_pick(input, settled)
     input, target = together(input, target)
     axis = _class_axis(asked, input)
     weight = _checked_weight(asked, weight, input, input.shape[axis])
@@ -582,6 +782,10 @@ def cross_entropy(
     check_reduction(reduction, asked)
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"{asked}: label_smoothing must be from 0 to 1; found {label_smoothing!r}")
+    if weight is None and not label_smoothing:
+        settled = _settled(input, target, ignore_index, reduction)
+        if settled is not None:
+            return _cross_entropy(input, settled)[0]
     input, target = together(input, target)
     axis = _class_axis(asked, input)
     classes = input.shape[axis]

@@ -86,13 +86,16 @@ def _images_of(x: Any, like: Any) -> Any:
 # ---------------------------------------------------------------- the largest
 
 
-def _only(a: Any, mask: Any) -> Any:
+def _only(a: Any, mask: Any, out: Any = None) -> Any:
     """Return a where the mask is true, zeros elsewhere, of NaN too: by its bits, as a mask at random misleads where."""
     if a.__class__ is np.ndarray is mask.__class__ and a.itemsize in (2, 4, 8):
         bits = np.dtype(f"i{a.itemsize}")
         ones = np.negative(mask.view(np.int8)).astype(bits)
-        return np.bitwise_and(a.view(bits), ones, out=ones).view(a.dtype)
-    return np.where(mask, a, np.zeros((), a.dtype)[()])
+        return np.bitwise_and(a.view(bits), ones, out=ones if out is None else out.view(bits)).view(a.dtype)
+    found = np.where(mask, a, np.zeros((), a.dtype)[()])
+    if out is not None:
+        out[...] = found
+    return found
 
 
 def _first_taps(geometry: Geometry, dtype: Any) -> Any:
@@ -100,6 +103,20 @@ def _first_taps(geometry: Geometry, dtype: Any) -> Any:
     facts = zip(geometry.out, geometry.stride, geometry.padding, geometry.dilation, strict=True)
     down, right = (np.maximum(0, -((np.arange(n) * s - p) // d)) for n, s, p, d in facts)
     return (down[:, None] * geometry.kernel[1] + right).astype(dtype)
+
+
+def _largest_of(runs: Iterator[Any], tap: Any, careful: bool) -> tuple[Any, Any]:
+    """Return the largest of what the taps read, and which tap it is, given the first; careful finds a NaN's, too."""
+    best, small = next(runs).copy(), tap.dtype.type
+    ours, tap_too = (best, tap) if best.__class__ is np.ndarray is tap.__class__ else (None, None)
+    for k, run in enumerate(runs, 1):
+        larger = run > best
+        if careful:
+            larger = larger | (run != run)
+        best = np.maximum(best, run, out=ours)
+        # Taps come in order, so that the last that was larger is the highest: no branch for each element.
+        tap = np.maximum(tap, larger * small(k), out=tap_too)
+    return best, tap
 
 
 def _max_pool(x: Any, geometry: Geometry) -> tuple[Any, Any]:
@@ -111,17 +128,12 @@ def _max_pool(x: Any, geometry: Geometry) -> tuple[Any, Any]:
     which = new("zeros", z.shape, small, x)
     if any(geometry.padding):
         which[...] = _xp.root(x).asarray(_first_taps(geometry, small))
-    room = walk.room(small, x)
+    room, is_plain = walk.room(small, x), x.__class__ is np.ndarray
     for some, part, runs in walk.reading(planes):
-        best, tap = next(runs).copy(), walk.spaced(which, room, some, part)
-        careful = x.__class__ is not np.ndarray or np.isnan(planes[some]).any()
-        for k, run in enumerate(runs, 1):
-            larger = run > best
-            if careful:
-                larger = larger | (run != run)
-            best = np.maximum(best, run)
-            # Taps come in order, so that the last that was larger is the highest: no branch for each element.
-            tap = np.maximum(tap, larger * small.type(k))
+        best, tap = _largest_of(runs, walk.spaced(which, room, some, part), not is_plain)
+        if is_plain and np.isnan(best).any():
+            again = walk.layout.runs(walk.planes, some.stop - some.start, part)
+            best, tap = _largest_of(again, walk.spaced(which, room, some, part), True)
         walk.keep(z, best, some, part)
         walk.keep(which, tap, some, part)
     return _images_of(z, x), _images_of(which, x)
@@ -153,7 +165,7 @@ def _scatter_kernel(g: Any, which: Any, geometry: Geometry) -> Any:
         numbers, tap = (walk.spaced(a, room, some, part) for a, room in zip((planes, named), rooms, strict=True))
         for k, run in enumerate(runs):
             if walk.apart:
-                run[...] = _only(numbers, tap == k)
+                _only(numbers, tap == k, run)
             else:
                 run += _only(numbers, tap == k)
     return _images_of(z, g)

@@ -3,6 +3,10 @@
 One op computes a whole step and one tape entry holds it: the rules share what the step gives to the
 gates, and everything else are products with that. The gates' activations stand one after the other,
 each as one piece of memory, because the rules read them one by one.
+
+A short step is a few products of 4 us and some twenty calls of 0.4 us each. So what NumPy's arrays
+take has functions of its own, `..._into`, with as few calls as there can be, which write where they
+are told; the sequences in `_sequences` compute with the same.
 """
 
 from __future__ import annotations
@@ -22,7 +26,30 @@ from gradmgr.ops.convert import cast_to, lift, wide_dtype
 from gradmgr.ops.join import concatenate, stack
 from gradmgr.ops.reduce import sum
 
+_HALF = np.float32(0.5)
+
 # ---------------------------------------------------------------- gates
+
+
+def _columns(x: Any, weight: Any, bias: Any = None) -> Any:
+    """Return weight x^T + bias, a column for each example.
+
+    Of few examples BLAS takes up to half the time of x weight^T for that, and `dot` 0.5 us less than `matmul`.
+    """
+    made = weight.dot(x.T) if x.__class__ is weight.__class__ is np.ndarray else np.matmul(weight, x.T)
+    if bias is not None:
+        made += bias[:, None]
+    return made
+
+
+def columns_by_gate(columns: Any, count: int) -> Any:
+    """Return (count * hidden, batch) as (count, batch, hidden)."""
+    return columns.reshape((count, columns.shape[0] // count, columns.shape[1])).swapaxes(1, 2)
+
+
+def empty(shape: tuple[int, ...], like: Any) -> Any:
+    """Return unset memory in the library and dtype of an array."""
+    return (np if like.__class__ is np.ndarray else _xp.namespace(like)).empty(shape, like.dtype)
 
 
 def _affine(x: Any, weight: Any, bias: Any) -> Any:
@@ -42,7 +69,7 @@ def _plus(made: Any, more: Any) -> Any:
     return made + more
 
 
-def _by_gate(rows: Any, count: int) -> Any:
+def by_gate(rows: Any, count: int) -> Any:
     """Return (batch, count * hidden) as (count, batch, hidden); a bias as (count, 1, hidden)."""
     if rows.ndim == 1:
         return rows.reshape((count, 1, rows.shape[0] // count))
@@ -57,25 +84,22 @@ def _by_row(parts: Any) -> Any:
 
 def _laid_out(parts: Any, more: Any) -> Any:
     """Return the sum by gate in memory of its own, gate after gate, and room for one more."""
-    if not is_bare(parts, more):
-        total = parts if more is None else parts + more
-        return np.concatenate([total, total[:1]])
-    count, batch, hidden = parts.shape
-    made = _xp.namespace(parts).empty((count + 1, batch, hidden), parts.dtype)
-    if more is None:
-        made[:count] = parts
-    else:
-        np.add(parts, more, out=made[:count])
-    return made
+    total = parts if more is None else parts + more
+    return np.concatenate([total, total[:1]])
 
 
 def _expit_in_place(a: Any) -> None:
-    """Make of x the logistic function of x."""
-    np.negative(a, out=a)
-    with np.errstate(over="ignore"):  # of exp, far down, where 1 / inf is right
-        np.exp(a, out=a)
-    a += 1
-    np.reciprocal(a, out=a)
+    """Make of x the logistic function of x, (1 + tanh(x / 2)) / 2: nothing overflows, as exp does far down."""
+    half = _half(a)
+    a *= half
+    np.tanh(a, a)
+    a *= half
+    a += half
+
+
+def _half(like: Any) -> Any:
+    """Return 1/2; for NumPy as an array of the same dtype, by which it multiplies in half the time."""
+    return np.asarray(_HALF) if like.__class__ is np.ndarray and like.dtype is _xp.F4 else 0.5
 
 
 def total_over_batch(rows: Any) -> Any:
@@ -92,12 +116,23 @@ def _or_zeros(g: Any, like: Any) -> Any:
 
 def lstm_kernel(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> tuple[Any, Any, Any]:
     """Without w_ih x is its part of the gates already."""
-    rows, more = np.matmul(h, w_hh.T), b_ih if b_hh is None else b_hh if b_ih is None else b_ih + b_hh
+    more = b_ih if b_hh is None else b_hh if b_ih is None else b_ih + b_hh
+    if is_bare(x, h, c, w_ih, w_hh, more):
+        columns = _columns(h, w_hh)
+        if w_ih is not None:
+            columns += _columns(x, w_ih)
+        more = None if more is None else by_gate(more, 4)
+        if w_ih is None:
+            more = by_gate(x, 4) if more is None else by_gate(x, 4) + more
+        new_h, new_c, gates = empty(c.shape, columns), empty(c.shape, columns), empty((5, *c.shape), columns)
+        lstm_into(new_h, new_c, gates, columns_by_gate(columns, 4), more, c)
+        return new_h, new_c, gates
+    rows = np.matmul(h, w_hh.T)
     if w_ih is None:
         more = x if more is None else x + more
     else:
         rows = _plus(rows, np.matmul(x, w_ih.T))
-    gates = differing(_laid_out(_by_gate(rows, 4), None if more is None else _by_gate(more, 4)), c)
+    gates = differing(_laid_out(by_gate(rows, 4), None if more is None else by_gate(more, 4)), c)
     of_g = np.tanh(gates[2])
     _expit_in_place(gates[:4])
     gates[2] = of_g
@@ -106,52 +141,70 @@ def lstm_kernel(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: A
     return gates[3] * squashed, new_c, gates
 
 
+def lstm_into(new_h: Any, new_c: Any, gates: Any, parts: Any, more: Any, c: Any) -> None:
+    """Compute a step from what the four gates are the sum of, by gate."""
+    four, of_g, half = gates[:4], gates[2], _half(gates)
+    if more is None:
+        four[...] = parts
+    else:
+        np.add(parts, more, four)
+    of_g += of_g  # doubled, so that one tanh serves all gates: the others are expit(x), (1 + tanh(x / 2)) / 2
+    four *= half
+    made = np.tanh(four)
+    np.multiply(made, half, four)
+    four += half
+    of_g[...] = made[2]
+    np.multiply(gates[1], c, new_c)
+    new_c += np.multiply(gates[0], of_g, new_h)
+    squashed = np.tanh(new_c, gates[4])
+    np.multiply(gates[3], squashed, new_h)
+
+
 def lstm_back(g: Any, c: Any, gates: Any) -> tuple[Any, Any]:
     """Return the cotangents of what the gates are made of, by row, and of the new c as a whole."""
     if g[2] is None and is_bare(g[0], g[1], c, gates):
-        rows, of_c = _lstm_back_in_place(g[0], g[1], c, gates)
+        _, batch, hidden = gates.shape
+        rows = empty((batch, 4 * hidden), gates)
+        return rows, lstm_back_into(rows, g[0], g[1], c, gates)
+    i, _, of_g, o, squashed = (gates[k] for k in range(5))
+    of_h, of_gates = _or_zeros(g[0], o), _or_zeros(g[2], gates)
+    of_c = (of_h * o + of_gates[4]) * (1 - squashed * squashed) + _or_zeros(g[1], o)
+    parts = stack([of_c * of_g, of_c * c, of_c * i, of_h * squashed]) + of_gates[:4]
+    return _by_row(parts * _lstm_slopes(gates)), of_c
+
+
+def lstm_back_into(rows: Any, of_h: Any, of_new_c: Any, c: Any, gates: Any) -> Any:
+    """Do the same with nothing but arrays, in few passes."""
+    squashed, multiply = gates[4], np.multiply
+    four = gates[:4]
+    parts = empty(four.shape, gates)
+    of_o = parts[3]
+    if of_h is None:
+        of_c = of_new_c
+        of_o[...] = 0
     else:
-        i, _, of_g, o, squashed = (gates[k] for k in range(5))
-        of_h, of_gates = _or_zeros(g[0], o), _or_zeros(g[2], gates)
-        of_c = (of_h * o + of_gates[4]) * (1 - squashed * squashed) + _or_zeros(g[1], o)
-        parts = stack([of_c * of_g, of_c * c, of_c * i, of_h * squashed]) + of_gates[:4]
-        rows = _by_row(parts * _lstm_slopes(gates))
-    return rows, of_c
+        of_c = of_h * gates[3]
+        multiply(squashed, squashed, of_o)
+        of_o *= of_c
+        of_c -= of_o
+        if of_new_c is not None:
+            of_c += of_new_c
+        multiply(of_h, squashed, of_o)
+    multiply(of_c, gates[2], parts[0])
+    multiply(of_c, c, parts[1])
+    multiply(of_c, gates[0], parts[2])
+    slopes = four * four
+    of_g = 1 - slopes[2]
+    np.subtract(four, slopes, slopes)
+    slopes[2] = of_g
+    multiply(parts, slopes, by_gate(rows, 4))
+    return of_c
 
 
 def _lstm_shared(g: Any, c: Any, gates: Any) -> tuple[Any, Any, Any]:
     """Return the same, and the cotangent that both biases have."""
     rows, of_c = lstm_back(g, c, gates)
     return rows, of_c, total_over_batch(rows)
-
-
-def _lstm_back_in_place(of_h: Any, of_new_c: Any, c: Any, gates: Any) -> tuple[Any, Any]:
-    """Do the same with nothing but arrays, in few passes."""
-    xp, squashed = _xp.namespace(gates), gates[4]
-    batch, hidden = squashed.shape
-    parts = xp.empty((4, batch, hidden), gates.dtype)
-    if of_h is None:
-        of_c = of_new_c
-        parts[3] = 0
-    else:
-        of_c = of_h * gates[3]
-        slope = squashed * squashed
-        slope *= of_c
-        of_c -= slope
-        if of_new_c is not None:
-            of_c += of_new_c
-        np.multiply(of_h, squashed, out=parts[3])
-    np.multiply(of_c, gates[2], out=parts[0])
-    np.multiply(of_c, c, out=parts[1])
-    np.multiply(of_c, gates[0], out=parts[2])
-    gates = gates[:4]
-    slopes = gates * gates
-    of_g = 1 - slopes[2]
-    np.subtract(gates, slopes, out=slopes)
-    slopes[2] = of_g
-    rows = xp.empty((batch, 4, hidden), gates.dtype)
-    np.multiply(parts, slopes, out=rows.swapaxes(0, 1))
-    return rows.reshape((batch, 4 * hidden)), of_c
 
 
 def _lstm_slopes(gates: Any) -> Any:
@@ -161,7 +214,7 @@ def _lstm_slopes(gates: Any) -> Any:
 
 def lstm_push(t: Any, c: Any, gates: Any) -> tuple[Any, Any, Any]:
     """Return the tangents of the results for one of what the gates are made of."""
-    parts = _by_gate(t, 4) * _lstm_slopes(gates)
+    parts = by_gate(t, 4) * _lstm_slopes(gates)
     return _lstm_pushed(parts[1] * c + parts[0] * gates[2] + gates[0] * parts[2], parts, gates)
 
 
@@ -214,8 +267,14 @@ def lstm_step(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any
 
 def gru_kernel(x: Any, h: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> tuple[Any, Any]:
     """Without w_ih x is its part of the gates already."""
-    of_x = _by_gate(_affine(x, w_ih, b_ih), 3)
-    of_h = _by_gate(_affine(h, w_hh, b_hh), 3)
+    if is_bare(x, h, w_ih, w_hh, b_ih, b_hh):
+        of_x = by_gate(x, 3) if w_ih is None else columns_by_gate(_columns(x, w_ih, b_ih), 3)
+        of_h = columns_by_gate(_columns(h, w_hh, b_hh), 3)
+        new_h, gates = empty(h.shape, of_h), empty((4, *h.shape), of_h)
+        gru_into(new_h, gates, of_x, of_h, h)
+        return new_h, gates
+    of_x, of_h = _affine(x, w_ih, b_ih), _affine(h, w_hh, b_hh)
+    of_x, of_h = by_gate(of_x, 3), by_gate(of_h, 3)
     gates = _laid_out(of_x, of_h)
     _expit_in_place(gates[:2])
     gates[3] = of_h[2]
@@ -223,43 +282,55 @@ def gru_kernel(x: Any, h: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> tu
     return _plus(gates[1] * (h - gates[2]), gates[2]), gates
 
 
+def gru_into(new_h: Any, gates: Any, of_x: Any, of_h: Any, h: Any) -> None:
+    """Compute a step from what the gates are made of, by gate."""
+    two, new, inner = gates[:2], gates[2], gates[3]
+    np.add(of_x[:2], of_h[:2], two)
+    _expit_in_place(two)
+    inner[...] = of_h[2]
+    np.multiply(gates[0], inner, new)
+    new += of_x[2]
+    np.tanh(new, new)
+    np.subtract(h, new, new_h)
+    new_h *= gates[1]
+    new_h += new
+
+
 def gru_back(g: Any, h: Any, gates: Any) -> tuple[Any, Any]:
     """Return the cotangents of the gates' parts of the input and of h, by row."""
     if g[1] is None and is_bare(g[0], h, gates):
-        of_input, of_h = _gru_back_in_place(g[0], h, gates)
-    else:
-        r, z, n, inner = (gates[k] for k in range(4))
-        of_new, of_gates = _or_zeros(g[0], n), _or_zeros(g[1], gates)
-        of_n = (of_new * (1 - z) + of_gates[2]) * (1 - n * n)
-        of_z = (of_new * (h - n) + of_gates[1]) * (z - z * z)
-        of_r = (of_n * inner + of_gates[0]) * (r - r * r)
-        of_input = concatenate([of_r, of_z, of_n], axis=1)
-        of_h = concatenate([of_r, of_z, of_n * r + of_gates[3]], axis=1)
-    return of_input, of_h
+        _, batch, hidden = gates.shape
+        of_input, of_h = empty((batch, 3 * hidden), gates), empty((batch, 3 * hidden), gates)
+        gru_back_into(of_input, of_h, g[0], h, gates)
+        return of_input, of_h
+    r, z, n, inner = (gates[k] for k in range(4))
+    of_new, of_gates = _or_zeros(g[0], n), _or_zeros(g[1], gates)
+    of_n = (of_new * (1 - z) + of_gates[2]) * (1 - n * n)
+    of_z = (of_new * (h - n) + of_gates[1]) * (z - z * z)
+    of_r = (of_n * inner + of_gates[0]) * (r - r * r)
+    of_input = concatenate([of_r, of_z, of_n], axis=1)
+    return of_input, concatenate([of_r, of_z, of_n * r + of_gates[3]], axis=1)
 
 
-def _gru_back_in_place(of_new: Any, h: Any, gates: Any) -> tuple[Any, Any]:
+def gru_back_into(of_input: Any, of_h: Any, of_new: Any, h: Any, gates: Any) -> None:
     """Do the same with nothing but arrays, in few passes."""
-    xp, (_, batch, hidden) = _xp.namespace(gates), gates.shape
-    r, z, n, inner = gates
-    of_input = xp.empty((batch, 3, hidden), gates.dtype)
-    of_h = xp.empty((batch, 3, hidden), gates.dtype)
-    kept = of_new * z
-    of_n = of_new - kept
-    slope = n * n
+    two, new, multiply = gates[:2], gates[2], np.multiply
+    of_input, of_h = by_gate(of_input, 3), by_gate(of_h, 3)
+    of_n = of_new - of_new * gates[1]
+    slope = new * new
     slope *= of_n
     of_n -= slope
-    of_input[:, 2] = of_n
-    np.multiply(of_n, r, out=of_h[:, 2])
-    slopes = gates[:2] * gates[:2]
-    np.subtract(gates[:2], slopes, out=slopes)
-    of_n *= inner
-    np.multiply(of_n, slopes[0], out=of_input[:, 0])
-    of_z = h - n
-    of_z *= of_new
-    np.multiply(of_z, slopes[1], out=of_input[:, 1])
-    of_h[:, :2] = of_input[:, :2]
-    return of_input.reshape((batch, 3 * hidden)), of_h.reshape((batch, 3 * hidden))
+    of_input[2] = of_n
+    multiply(of_n, gates[0], of_h[2])
+    slopes = two * two
+    np.subtract(two, slopes, slopes)
+    of_n *= gates[3]
+    slopes[0] *= of_n
+    np.subtract(h, new, slope)
+    slope *= of_new
+    slopes[1] *= slope
+    of_input[:2] = slopes
+    of_h[:2] = slopes
 
 
 def _gru_push_parts(of_x: Any, of_h: Any, t_h: Any, h: Any, gates: Any) -> tuple[Any, Any]:
@@ -275,11 +346,11 @@ def _gru_push_parts(of_x: Any, of_h: Any, t_h: Any, h: Any, gates: Any) -> tuple
 
 
 def gru_push_x(t: Any, h: Any, gates: Any) -> tuple[Any, Any]:
-    return _gru_push_parts(_by_gate(t, 3), None, None, h, gates)
+    return _gru_push_parts(by_gate(t, 3), None, None, h, gates)
 
 
 def gru_push_h(t: Any, h: Any, gates: Any, t_h: Any = None) -> tuple[Any, Any]:
-    return _gru_push_parts(None, _by_gate(t, 3), t_h, h, gates)
+    return _gru_push_parts(None, by_gate(t, 3), t_h, h, gates)
 
 
 def gru_h_gradient(g: Any, w_hh: Any, gates: Any, shared: Any) -> Any:
@@ -346,25 +417,30 @@ def _fit_together(asked: str, gates: int, states: dict[str, Any], weights: dict[
             )
 
 
-def _are_ready(gates: int, input: Any, states: tuple[Any, ...], w_ih: Any, w_hh: Any, *biases: Any) -> bool:
-    """Tell whether the arguments are NumPy's arrays of one dtype and fit: in two microseconds, for short steps."""
-    x, *rest = [v._array if isinstance(v, Tensor) else v for v in (input, *states, w_ih, w_hh)]
-    if x.__class__ is not np.ndarray or x.ndim != 2 or rest[0].__class__ is not np.ndarray or rest[0].ndim != 2:
+def _are_ready(gates: int, input: Any, states: tuple[Any, ...], w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> bool:
+    """Tell whether the arguments are NumPy's arrays of one dtype and fit: in a microsecond, for short steps."""
+    x = input._array if isinstance(input, Tensor) else input
+    w = w_ih._array if isinstance(w_ih, Tensor) else w_ih
+    if not (x.__class__ is w.__class__ is np.ndarray and x.ndim == w.ndim == 2):
         return False
-    dtype, (batch, features), hidden = x.dtype, x.shape, rest[0].shape[1]
-    if dtype is not _xp.F4 and dtype is not _xp.F8:
+    dtype, (batch, features), rows = x.dtype, x.shape, w.shape[0]
+    state: tuple[int, ...] = (batch, rows // gates)
+    if not (dtype is w.dtype and (dtype is _xp.F4 or dtype is _xp.F8) and w.shape == (gates * state[1], features)):
         return False
-    rows = gates * hidden
-    state: tuple[int, ...] = (batch, hidden)
-    expected = [state] * len(states) + [(rows, features), (rows, hidden)]
-    for b in biases:
-        if b is not None:
-            rest.append(b._array if isinstance(b, Tensor) else b)
-            expected.append((rows,))
-    for a, shape in zip(rest, expected, strict=True):
-        if a.__class__ is not np.ndarray or a.dtype is not dtype or a.shape != shape:
+    for v in states:
+        if not _is_like(v, dtype, state):
             return False
-    return True
+    bias: tuple[int, ...] = (rows,)
+    return (
+        _is_like(w_hh, dtype, (rows, state[1]))
+        and (b_ih is None or _is_like(b_ih, dtype, bias))
+        and (b_hh is None or _is_like(b_hh, dtype, bias))
+    )
+
+
+def _is_like(value: Any, dtype: Any, shape: tuple[int, ...]) -> bool:
+    a = value._array if isinstance(value, Tensor) else value
+    return a.__class__ is np.ndarray and a.dtype is dtype and a.shape == shape
 
 
 def in_one_dtype(values: list[Any]) -> tuple[list[Any], Any]:

@@ -13,14 +13,22 @@ import numpy as np
 from gradmgr._custom import several
 from gradmgr._op import Function
 from gradmgr._tensor import Tensor
+from gradmgr.nn._attention import is_bare
 from gradmgr.nn._recurrent import (
+    by_gate,
+    columns_by_gate,
+    empty,
     gru_back,
+    gru_back_into,
     gru_h_gradient,
+    gru_into,
     gru_kernel,
     gru_push_h,
     gru_push_x,
     in_one_dtype,
     lstm_back,
+    lstm_back_into,
+    lstm_into,
     lstm_kernel,
     lstm_push,
     lstm_push_c,
@@ -74,8 +82,18 @@ def _weight_gradient(rows: Any, states: Any, first: Any, backwards: bool) -> Any
 
 
 def _lstm_run(parts: Any, h: Any, c: Any, w_hh: Any, backwards: bool) -> tuple[Any, Any, Any]:
+    length, batch, width = parts.shape
+    if is_bare(parts, h, c, w_hh):
+        outputs, cells, gates = (empty((length, *more, *c.shape), parts) for more in ((), (), (5,)))
+        columns = empty((width, batch), parts)
+        by_columns = columns_by_gate(columns, 4)
+        for k in _order(length, backwards):
+            w_hh.dot(h.T, columns)
+            lstm_into(outputs[k], cells[k], gates[k], by_columns, by_gate(parts[k], 4), c)
+            h, c = outputs[k], cells[k]
+        return outputs, cells, gates
     steps = []
-    for k in _order(parts.shape[0], backwards):
+    for k in _order(length, backwards):
         steps.append(lstm_kernel(parts[k], h, c, None, w_hh, None, None))
         h, c = steps[-1][:2]
     outputs, cells, gates = _collected(steps, backwards)
@@ -84,6 +102,8 @@ def _lstm_run(parts: Any, h: Any, c: Any, w_hh: Any, backwards: bool) -> tuple[A
 
 def _lstm_run_back(g: Any, c: Any, w_hh: Any, cells: Any, gates: Any, backwards: bool) -> tuple[Any, Any, Any]:
     """Return the cotangents of the parts, of the first h and of the first c."""
+    if g[2] is None and is_bare(g[0], g[1], c, w_hh, cells, gates):
+        return _lstm_run_back_in_place(g, c, w_hh, cells, gates, backwards)
     of_h, of_c, rows = None, None, []
     for k in _order(gates.shape[0], not backwards):
         at = _at(g, k)
@@ -92,6 +112,22 @@ def _lstm_run_back(g: Any, c: Any, w_hh: Any, cells: Any, gates: Any, backwards:
         of_h, of_c = row @ w_hh, of_c * gates[k][1]
         rows.append((row,))
     return _collected(rows, not backwards)[0], of_h, of_c
+
+
+def _lstm_run_back_in_place(g: Any, c: Any, w_hh: Any, cells: Any, gates: Any, backwards: bool) -> tuple[Any, Any, Any]:
+    """Do the same with nothing but arrays, into one array of rows."""
+    length, _, batch, hidden = gates.shape
+    rows = empty((length, batch, 4 * hidden), gates)
+    of_h, of_c = (empty((batch, hidden), gates) for _ in range(2))
+    of_h[...] = 0
+    of_c[...] = 0
+    for k in _order(length, not backwards):
+        for of_state, given in ((of_h, g[0]), (of_c, g[1])):
+            if given is not None:
+                of_state += given[k]
+        np.multiply(lstm_back_into(rows[k], of_h, of_c, _before(cells, c, k, backwards), gates[k]), gates[k, 1], of_c)
+        rows[k].dot(w_hh, of_h)
+    return rows, of_h, of_c
 
 
 def _lstm_run_push(states: Any, backwards: bool, part: Any = None, h: Any = None, c: Any = None, w: Any = None) -> Any:
@@ -144,8 +180,20 @@ def lstm_over(parts: Any, h: Any, c: Any, w_hh: Any, backwards: bool) -> tuple[A
 
 
 def _gru_run(parts: Any, h: Any, w_hh: Any, b_hh: Any, backwards: bool) -> tuple[Any, Any]:
+    length, batch, width = parts.shape
+    if is_bare(parts, h, w_hh, b_hh):
+        outputs, gates = empty((length, *h.shape), parts), empty((length, 4, *h.shape), parts)
+        columns, bias = empty((width, batch), parts), None if b_hh is None else b_hh[:, None]
+        by_columns = columns_by_gate(columns, 3)
+        for k in _order(length, backwards):
+            w_hh.dot(h.T, columns)
+            if bias is not None:
+                columns += bias
+            gru_into(outputs[k], gates[k], by_gate(parts[k], 3), by_columns, h)
+            h = outputs[k]
+        return outputs, gates
     steps = []
-    for k in _order(parts.shape[0], backwards):
+    for k in _order(length, backwards):
         steps.append(gru_kernel(parts[k], h, None, w_hh, None, b_hh))
         h = steps[-1][0]
     outputs, gates = _collected(steps, backwards)
@@ -154,6 +202,8 @@ def _gru_run(parts: Any, h: Any, w_hh: Any, b_hh: Any, backwards: bool) -> tuple
 
 def _gru_run_back(g: Any, h: Any, w_hh: Any, outputs: Any, gates: Any, backwards: bool) -> tuple[Any, Any, Any]:
     """Return the cotangents of the parts, of the gates' parts of h, and of the first h."""
+    if g[1] is None and is_bare(g[0], h, w_hh, outputs, gates):
+        return _gru_run_back_in_place(g[0], h, w_hh, outputs, gates, backwards)
     of_h, rows = None, []
     for k in _order(gates.shape[0], not backwards):
         at = _at(g, k)
@@ -162,6 +212,21 @@ def _gru_run_back(g: Any, h: Any, w_hh: Any, outputs: Any, gates: Any, backwards
         of_h = gru_h_gradient(at, w_hh, gates[k], row)
         rows.append(row[:2])
     of_parts, of_rows = _collected(rows, not backwards)
+    return of_parts, of_rows, of_h
+
+
+def _gru_run_back_in_place(
+    g: Any, h: Any, w_hh: Any, outputs: Any, gates: Any, backwards: bool
+) -> tuple[Any, Any, Any]:
+    """Do the same with nothing but arrays, into one array each."""
+    length, _, batch, hidden = gates.shape
+    of_parts, of_rows = (empty((length, batch, 3 * hidden), gates) for _ in range(2))
+    of_h: Any = None
+    for k in _order(length, not backwards):
+        of_new = g[k] if of_h is None else of_h + g[k]
+        gru_back_into(of_parts[k], of_rows[k], of_new, _before(outputs, h, k, backwards), gates[k])
+        of_h = of_rows[k].dot(w_hh)
+        of_h += of_new * gates[k, 1]
     return of_parts, of_rows, of_h
 
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from gradmgr import _xp
+from gradmgr._blocks import mapped
 from gradmgr._broadcast import is_complex
 from gradmgr._custom import custom, several
 from gradmgr._elementwise import Made, conj, conj_of, elementwise
@@ -32,11 +34,59 @@ def choose(condition: Any, x: Any, y: Any) -> Any:
     return _where(x, y, raw(condition))
 
 
-def _where_kernel(x: Any, y: Any, condition: Any) -> Any:
+def where_kernel(x: Any, y: Any, condition: Any) -> Any:
+    """Return numpy.where(condition, x, y) of plain arrays and numbers."""
+    if condition.__class__ is np.ndarray and condition.size >= _SO_MANY and condition.dtype == np.bool_:
+        made = _where_by_bits(x, y, condition)
+        if made is not None:
+            return made
     if condition.__class__ in (bool, int, float, complex):  # which CuPy does not take
         xp = _xp.namespace(x)
         condition = (_xp.namespace(y) if xp is np else xp).asarray(condition)
     return np.where(condition, x, y)
+
+
+_SO_MANY = 1024  # elements, from which on the ways below are the faster ones
+_BITS = MappingProxyType({np.dtype(np.float16): np.int16, _xp.F4: np.int32, _xp.F8: np.int64})
+
+
+def _where_by_bits(x: Any, y: Any, condition: Any) -> Any:
+    """Choose by integer arithmetic on the bits, or return None where x and y are not of one kind.
+
+    numpy.where waits for each element whether its branch was guessed right: 3.7 ns an element where the condition is
+    irregular. This takes 0.17 ns beside a 0, 0.36 ns in float32 between two arrays. A product of the numbers
+    themselves would not do: 0 * inf is NaN.
+    """
+    if x.__class__ is np.ndarray:
+        integer = _BITS.get(x.dtype)
+        if integer is None or x.shape != condition.shape:
+            return None
+        if y.__class__ is np.ndarray:
+            if y.dtype != x.dtype or y.shape != x.shape:
+                return None
+            made = np.empty_like(x)
+            bits, others = made.view(integer), y.view(integer)
+            np.bitwise_xor(x.view(integer), others, out=bits)
+            np.multiply(bits, condition, out=bits)
+            np.bitwise_xor(bits, others, out=bits)
+            return made
+        return _where_or_0(x, condition, integer) if _is_zero(y) else None
+    if y.__class__ is np.ndarray and _is_zero(x):
+        integer = _BITS.get(y.dtype)
+        if integer is not None and y.shape == condition.shape:
+            return _where_or_0(y, ~condition, integer)
+    return None
+
+
+def _is_zero(value: Any) -> bool:
+    """Tell whether a value is Python's 0 or 0.0, all bits of which are 0."""
+    return value.__class__ in (int, float) and value == 0 and math.copysign(1.0, value) > 0
+
+
+def _where_or_0(x: Any, condition: Any, integer: Any) -> Any:
+    made = np.empty_like(x)
+    np.multiply(x.view(integer), condition, out=made.view(integer))
+    return made
 
 
 def sum_of(*parts: Any) -> Any:
@@ -56,14 +106,14 @@ def plain_zeros(g: Any) -> Any:
 
 _where = custom(
     "where",
-    _where_kernel,
+    where_kernel,
     vjp={
-        "x": lambda g, condition: choose(condition, g, plain_zeros(g)),
-        "y": lambda g, condition: choose(condition, plain_zeros(g), g),
+        "x": lambda g, condition: choose(condition, g, 0.0),
+        "y": lambda g, condition: choose(condition, 0.0, g),
     },
     jvp={
-        "x": lambda t, condition: choose(condition, t, plain_zeros(t)),
-        "y": lambda t, condition: choose(condition, plain_zeros(t), t),
+        "x": lambda t, condition: choose(condition, t, 0.0),
+        "y": lambda t, condition: choose(condition, 0.0, t),
     },
 )
 
@@ -72,10 +122,18 @@ _where = custom(
 add = elementwise("add", np.add, "g", "g", operate="a + b")
 subtract = elementwise("subtract", np.subtract, "g", "-g", operate="a - b")
 multiply = elementwise("multiply", np.multiply, "g * y", "g * x", operate="a * b")
-divide = elementwise("divide", np.divide, "g / y", "-g * out / y", operate="a / b")
+divide = elementwise(
+    "divide",
+    np.divide,
+    "g / y",
+    "s = g * out; negative(divide(s, y, s), s) if s.__class__ is y.__class__ is ndarray else -(s / y)",
+    operate="a / b",
+)
 negative = elementwise("negative", np.negative, "-g", operate="-a")
 positive = elementwise("positive", np.positive, "g", operate="+a")
-reciprocal = elementwise("reciprocal", np.reciprocal, lambda g, out: -g * out * out)
+reciprocal = elementwise(
+    "reciprocal", np.reciprocal, "s = g * out; s *= out; negative(s, s) if s.__class__ is ndarray else -s"
+)
 
 
 def _times_taken(x: Any, y: Any, out: Any) -> Any:
@@ -99,6 +157,8 @@ def _power_x(g: Any, x: Any, y: Any) -> Any:
     if isinstance(y, _NUMBER):
         if y == 2:
             return g * (x + x)
+        if y == 0.5:  # a root takes a quarter of the time of a power
+            return g * 0.5 / sqrt.door(x)
         return g * (y * x ** (y - 1)) if y else g * 0
     zero, y = raw(y) == 0, _as_precise(y, g)
     if not _xp.may_hold(zero):
@@ -148,7 +208,9 @@ def _as_double(value: Any) -> Any:
 
 
 square = elementwise("square", np.square, "g * (x + x)")
-sqrt = elementwise("sqrt", np.sqrt, "g / (out + out)")
+sqrt = elementwise(
+    "sqrt", np.sqrt, "s = out + out; divide(g, s, s) if g.__class__ is s.__class__ is ndarray else g / s"
+)
 cbrt = elementwise("cbrt", np.cbrt, lambda g, out: g / (3 * out * out))
 
 # ---------------------------------------------------------------- exponentials and logarithms
@@ -159,7 +221,7 @@ expm1 = elementwise("expm1", np.expm1, lambda g, out: g * (out + 1))
 log = elementwise("log", np.log, "g / x")
 log2 = elementwise("log2", np.log2, lambda g, x: g / x * (1 / LN2))
 log10 = elementwise("log10", np.log10, lambda g, x: g / x * (1 / LN10))
-log1p = elementwise("log1p", np.log1p, lambda g, x: g / (x + 1))
+log1p = elementwise("log1p", np.log1p, "s = x + 1; divide(g, s, s) if g.__class__ is s.__class__ is ndarray else g / s")
 
 
 def _share_of(x: Any, y: Any, out: Any, exponential: Any) -> Any:
@@ -167,17 +229,54 @@ def _share_of(x: Any, y: Any, out: Any, exponential: Any) -> Any:
 
     exp(x - out) has the rounding error of out; divided by the sum of both shares it has not.
     """
-    out = choose(raw(out) == -np.inf, 0.0, out)
+    nothing = raw(out) == -np.inf
+    if _xp.may_hold(nothing):
+        out = choose(nothing, 0.0, out)
     part = exponential(x - out)
     whole = part + exponential(y - out)
-    return part / choose(raw(whole) == 0, 1.0, whole)
+    nothing = raw(whole) == 0
+    return part / (choose(nothing, 1.0, whole) if _xp.may_hold(nothing) else whole)
+
+
+def _share_of_exp(g: Any, x: Any, y: Any, out: Any) -> Any:
+    return g * _share_of(x, y, out, exp.door)
+
+
+def _is_large(x: Any, y: Any) -> bool:
+    """Tell whether two operands are large arrays of NumPy's of one shape and dtype, of single or double precision."""
+    return (
+        x.__class__ is y.__class__ is np.ndarray
+        and x.size >= _SO_MANY
+        and x.shape == y.shape
+        and x.dtype == y.dtype
+        and x.dtype in (_xp.F4, _xp.F8)
+    )
+
+
+def _logaddexp_kernel(x: Any, y: Any, **keywords: Any) -> Any:
+    """What numpy.logaddexp computes one by one, 18 ns each, by NumPy's vector loops: a tenth of that."""
+    return np.logaddexp(x, y, **keywords) if keywords or not _is_large(x, y) else mapped(_logaddexp_piece, x, y)
+
+
+def _logaddexp_piece(x: Any, y: Any) -> Any:
+    with np.errstate(all="ignore"):
+        high = np.maximum(x, y)
+        gap = np.subtract(x, y)
+        np.abs(gap, out=gap)
+        np.negative(gap, out=gap)
+        np.exp(gap, out=gap)
+        np.log1p(gap, out=gap)
+        gap += high
+    if not np.isfinite(gap).all():  # the difference of equal infinities is NaN
+        return np.logaddexp(x, y)
+    return gap
 
 
 logaddexp = elementwise(
     "logaddexp",
-    np.logaddexp,
-    lambda g, x, y, out: g * _share_of(x, y, out, exp.door),
-    lambda g, x, y, out: g * _share_of(y, x, out, exp.door),
+    _logaddexp_kernel,
+    lambda g, x, y, out: mapped(_share_of_exp, g, x, y, out),
+    lambda g, x, y, out: mapped(_share_of_exp, g, y, x, out),
 )
 logaddexp2 = elementwise(
     "logaddexp2",
@@ -191,7 +290,28 @@ logaddexp2 = elementwise(
 
 def _length(x: Any) -> Any:
     """sqrt(1 + x^2), where x^2 may overflow."""
-    return sqrt.door(x * x + 1) if is_complex(x) else hypot.door(x, 1.0)
+    square = _square_and_1(x)
+    return hypot.door(x, 1.0) if square is None else sqrt.door(square)
+
+
+def _square_and_1(x: Any) -> Any:
+    """Return x^2 + 1; None where it overflows, and of few elements, where numpy.hypot, 3 ns each, is quicker."""
+    if is_complex(x):
+        return x * x + 1
+    a = raw(x)
+    if a.__class__ is not np.ndarray or a.size < _SO_MANY or a.dtype not in (_xp.F4, _xp.F8):
+        return None
+    with np.errstate(over="ignore"):
+        square = x * x + 1
+    return None if _xp.may_hold(np.isinf(raw(square))) else square
+
+
+def _arctan_rule(g: Any, x: Any) -> Any:
+    square = _square_and_1(x)
+    if square is None:
+        length = _length(x)
+        return g / length / length
+    return g / square
 
 
 sin = elementwise("sin", np.sin, lambda g, x: g * cos.door(x))
@@ -199,10 +319,14 @@ cos: Made = elementwise("cos", np.cos, lambda g, x: -g * sin.door(x))
 tan = elementwise("tan", np.tan, lambda g, out: g * (1 + out * out))
 arcsin = elementwise("arcsin", np.arcsin, lambda g, x: g / sqrt.door((1 - x) * (1 + x)))
 arccos = elementwise("arccos", np.arccos, lambda g, x: -g / sqrt.door((1 - x) * (1 + x)))
-arctan = elementwise("arctan", np.arctan, lambda g, x: g / _length(x) / _length(x))
+arctan = elementwise("arctan", np.arctan, _arctan_rule)
 sinh = elementwise("sinh", np.sinh, lambda g, x: g * cosh.door(x))
 cosh: Made = elementwise("cosh", np.cosh, lambda g, x: g * sinh.door(x))
-tanh = elementwise("tanh", np.tanh, "g - g * (out * out)")  # under vmap the smaller product is the one in brackets
+tanh = elementwise(
+    "tanh",
+    np.tanh,
+    "s = out * out; subtract(g, multiply(s, g, s), s) if s.__class__ is g.__class__ is ndarray else g - s * g",
+)
 arcsinh = elementwise("arcsinh", np.arcsinh, lambda g, x: g / _length(x))
 arccosh = elementwise("arccosh", np.arccosh, lambda g, x: g / (sqrt.door(x - 1) * sqrt.door(x + 1)))
 arctanh = elementwise("arctanh", np.arctanh, lambda g, x: g / ((1 - x) * (1 + x)))
@@ -219,15 +343,43 @@ def _over_square(g: Any, value: Any, length: Any) -> Any:
     return g * _over_or_zero(_over_or_zero(value, length), length)
 
 
+def _turn(g: Any, value: Any, x: Any, y: Any) -> Any:
+    """Return g value / (x^2 + y^2), by way of the length where the sum might leave the range."""
+    if _is_large(raw(x), raw(y)):
+        with np.errstate(all="ignore"):
+            total = x * x + y * y
+        if _is_tame(raw(total)):
+            return g * (value / total)
+    return _over_square(g, value, hypot.door(x, y))
+
+
+def _is_tame(a: Any) -> bool:
+    """Tell whether sums of two squares are far from the ends of the range, and so as exact as any; not those of NaN."""
+    info = np.finfo(a.dtype)
+    return bool(a.min() > info.tiny / info.eps and a.max() <= info.max)
+
+
+def _hypot_kernel(x: Any, y: Any, **keywords: Any) -> Any:
+    """What numpy.hypot computes one by one, 3 ns each; by squares where these stay in the range."""
+    return np.hypot(x, y, **keywords) if keywords or not _is_large(x, y) else mapped(_hypot_piece, x, y)
+
+
+def _hypot_piece(x: Any, y: Any) -> Any:
+    with np.errstate(all="ignore"):
+        total = x * x
+        total += y * y
+    return np.sqrt(total, out=total) if _is_tame(total) else np.hypot(x, y)
+
+
 arctan2 = elementwise(
     "arctan2",
     np.arctan2,
-    lambda g, x, y: _over_square(g, y, hypot.door(x, y)),
-    lambda g, x, y: -_over_square(g, x, hypot.door(x, y)),
+    lambda g, x, y: _turn(g, y, x, y),
+    lambda g, x, y: -_turn(g, x, x, y),
 )
 hypot: Made = elementwise(
     "hypot",
-    np.hypot,
+    _hypot_kernel,
     lambda g, x, out: g * _over_or_zero(x, out),
     lambda g, y, out: g * _over_or_zero(y, out),
 )
@@ -241,6 +393,10 @@ rad2deg = elementwise("rad2deg", np.rad2deg, lambda g: g * (180 / math.pi))
 
 def _sinc_kernel(x: Any, order: int) -> Any:
     """Return phi_order(pi x)."""
+    return mapped(lambda part: _phi(part, order), x)
+
+
+def _phi(x: Any, order: int) -> Any:
     if order == 0:
         z = np.pi * x
         tiny = float(np.finfo(z.dtype).eps) if z.dtype.kind == "f" else 1e-20
@@ -248,17 +404,23 @@ def _sinc_kernel(x: Any, order: int) -> Any:
         return np.sin(z) / z
     z = np.pi * (x.astype(np.float32) if x.dtype.itemsize == 2 else x)
     near = np.abs(z) < order + 1
-    phi = np.where(near, _phi_by_series(np.where(near, z, 0), order), _phi_by_recurrence(np.where(near, 1, z), order))
+    inside, outside = where_kernel(z, 0.0, near), np.where(near, 1, z)
+    phi = where_kernel(_phi_by_series(inside, order), _phi_by_recurrence(outside, order), near)
     return phi.astype(x.dtype)
 
 
 def _phi_by_series(z: Any, order: int) -> Any:
     """The power series in z^2, by Horner's rule; so many terms are exact to rounding for |z| < order + 1."""
+    coefficients = [1 / math.prod(range(1, 2 * order + 2, 2))]
+    for k in range(1, 13 + order):
+        coefficients.append(-coefficients[-1] / (2 * k * (2 * (order + k) + 1)))
     square = z * z
-    total = square * 0 + 1
-    for k in range(12 + order, 0, -1):
-        total = 1 - square * total / (2 * k * (2 * (order + k) + 1))
-    return total / math.prod(range(1, 2 * order + 2, 2))
+    total = square * coefficients.pop()
+    total += coefficients.pop()
+    while coefficients:
+        total *= square
+        total += coefficients.pop()
+    return total
 
 
 def _phi_by_recurrence(z: Any, order: int) -> Any:
@@ -316,8 +478,7 @@ fabs = elementwise("fabs", np.fabs, lambda g, x: g * sign.door(x))
 
 def _sign_of_copysign(x: Any, y: Any) -> Any:
     """The derivative of |x| with the sign of y, in x: constant between its steps, 0 at the kink."""
-    direction = np.sign(x)
-    return np.where(np.signbit(y), -direction, direction)
+    return np.sign(x) * np.copysign(1.0, y)
 
 
 _copysign = elementwise(
@@ -509,12 +670,14 @@ def _where_ahead(g: Any, x: Any, y: Any) -> Any:
 def _where_first(g: Any, x: Any, y: Any, ahead: Any, behind: Any) -> Any:
     """The same for fmax and fmin, where a number is ahead of a NaN, and x of y if both are."""
     a, b = raw(x), raw(y)
-    return choose(b != b, g, choose(a != a, 0.0, _where_ahead(g, ahead, behind)))  # b != b: is NaN
+    first, second, won = a != a, b != b, _where_ahead(g, ahead, behind)  # a != a: is NaN
+    return choose(second, g, choose(first, 0.0, won)) if _xp.may_hold(first | second) else won
 
 
 def _where_second(g: Any, x: Any, y: Any, ahead: Any, behind: Any) -> Any:
     a, b = raw(x), raw(y)
-    return choose(b != b, 0.0, choose(a != a, g, _where_ahead(g, ahead, behind)))
+    first, second, won = a != a, b != b, _where_ahead(g, ahead, behind)
+    return choose(second, 0.0, choose(first, g, won)) if _xp.may_hold(first | second) else won
 
 
 maximum = elementwise("maximum", np.maximum, _where_ahead, lambda g, x, y: _where_ahead(g, y, x))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -14,34 +15,39 @@ from gradmgr._index import getitem
 from gradmgr._inplace import as_type, store
 from gradmgr._tensor import Tensor, raw, wrap
 from gradmgr.ops.convert import holds_tensor, lift
-from gradmgr.ops.shape import atleast_1d, atleast_2d, atleast_3d, expand_dims, moveaxis, ravel
+from gradmgr.ops.shape import atleast_1d, atleast_2d, atleast_3d, expand_dims, moveaxis, ravel, reshape
 
 
-def _part(g: Any, k: int, values: Any, shapes: Any, axis: int) -> Any:
-    before = sum(shape[axis] for shape in shapes[:k])
-    return getitem(g, (*[slice(None)] * axis, slice(before, before + shapes[k][axis])))
+def _part(g: Any, k: int, values: Any, shapes: Any, axis: int, ends: tuple[int, ...]) -> Any:
+    index = (*[slice(None)] * axis, slice(ends[k], ends[k + 1]))
+    return g[index] if g.__class__ is np.ndarray else getitem(g, index)  # a plain view needs no op
 
 
-def _tangents(tangents: Any, values: Any, axis: int) -> Any:
+def _tangents(tangents: Any, values: Any, axis: int, ends: tuple[int, ...]) -> Any:
     filled = [
         _xp.namespace(raw(v)).zeros_like(raw(v)) if t is None else t for t, v in zip(tangents, values, strict=True)
     ]
-    return _concatenate(filled, axis)
+    return _concatenate(filled, axis, ends)
 
 
+# `ends` is where each array ends, after a 0: found once, since to add up anew for each takes time by their square.
 _concatenate = variadic(
-    "concatenate", lambda arrays, axis: np.concatenate(arrays, axis), vjp=_part, jvp=_tangents, keeps="nothing"
+    "concatenate", lambda arrays, axis, ends: np.concatenate(arrays, axis), vjp=_part, jvp=_tangents, keeps="nothing"
 )
 
 
 # Python's numbers leave the dtype to the arrays beside them.
-_WEAK = (int, float, complex)
+_WEAK: frozenset[Any] = frozenset((int, float, complex))
 
 
 def _cast_part(a: Any, dtype: np.dtype[Any], casting: Any) -> Any:
     if not np.can_cast(a.dtype, dtype, casting):
         raise TypeError(f"concatenate cannot cast {a.dtype} to {dtype} by casting={casting!r}")
     return a if a.dtype == dtype else as_type(a, dtype)
+
+
+def _lifted(arrays: Any) -> list[Any]:
+    return [a if a.__class__ is Tensor else lift(a) for a in arrays]  # most are, and there may be many
 
 
 def concatenate(
@@ -55,7 +61,7 @@ def concatenate(
         raise TypeError(f"concatenate: 'out' must be an array or a Tensor; found {type(out).__name__}")
     if out is not None and dtype is not None:
         raise TypeError("concatenate() only takes `out` or `dtype` as an argument, but both were provided.")
-    parts = [lift(a) for a in given]
+    parts = _lifted(given)
     if not parts:
         raise ValueError("need at least one array to concatenate")
     if axis is None:
@@ -63,25 +69,34 @@ def concatenate(
     if parts[0].ndim == 0:
         raise ValueError("zero-dimensional arrays cannot be concatenated; use stack")
     axis = normalize_axis_index(axis, parts[0].ndim)
-    weak = any(a.__class__ in _WEAK for a in given)
+    weak = not _WEAK.isdisjoint([a.__class__ for a in given])
     if weak or dtype is not None or out is not None or casting != "same_kind":
         found = dtype if out is None else out.dtype
         if found is None:
             found = np.result_type(*[a if a.__class__ in _WEAK else b for a, b in zip(given, parts, strict=True)])
         parts = [_cast_part(a, np.dtype(found), casting) for a in parts]
-    z = _concatenate(parts, axis)
+    lengths = [shape[axis] if len(shape) > axis else 0 for shape in [a.shape for a in parts]]  # else NumPy raises
+    z = _concatenate(parts, axis, tuple(accumulate(lengths, initial=0)))
     return z if out is None else store(out, z, "concatenate(out=...)")
 
 
 def stack(arrays: Any, axis: int = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind") -> Any:
     """Join along a new axis as `numpy.stack`."""
-    parts = [lift(a) for a in arrays]
+    parts = _lifted(arrays)
     if not parts:
         raise ValueError("need at least one array to stack")
     if len({a.shape for a in parts}) > 1:
         raise ValueError(f"all input arrays must have the same shape; found {[a.shape for a in parts]}")
-    where = normalize_axis_index(axis, parts[0].ndim + 1)
-    return concatenate([expand_dims(a, where) for a in parts], where, out, dtype=dtype, casting=casting)
+    shape, where = parts[0].shape, normalize_axis_index(axis, parts[0].ndim + 1)
+    if out is not None or where == len(shape):
+        return concatenate([expand_dims(a, where) for a in parts], where, out, dtype=dtype, casting=casting)
+    # Two ops for all of them, not one for each: what comes after the new axis lies together once they are joined.
+    if dtype is None and casting == "same_kind":
+        length = shape[where]
+        joined = _concatenate(parts, where, tuple([k * length for k in range(len(parts) + 1)]))
+    else:
+        joined = concatenate(parts, where, dtype=dtype, casting=casting)
+    return reshape(joined, (*shape[:where], len(parts), *shape[where:]))
 
 
 def vstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:

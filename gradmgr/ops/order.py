@@ -81,9 +81,29 @@ def stable_order(a: Any, axis: int) -> Any:
         head: list[Any] = [slice(None)] * axis
         later, earlier = ordered[(*head, slice(1, None))], ordered[(*head, slice(None, -1))]
         last = ordered[(*head, -1)]
-        if not (later == earlier).any() and not (last != last).any():  # a NaN comes last
+        tied = later == earlier
+        ties = a.size if (last != last).any() else np.count_nonzero(tied)  # a NaN comes last
+        if not ties:
             return order
+        if 4 * ties < a.size and a.__class__ is np.ndarray and axis == a.ndim - 1:
+            return _ties_in_order(order, tied)
     return a.argsort(axis=axis, kind="stable")
+
+
+def _ties_in_order(order: Any, tied: Any) -> Any:
+    """Make an argsort along the last axis stable, in place, that knows which elements equal the one before.
+
+    Of 1e5 normal numbers in float32 some 300 are tied, and the stable sort of all takes ten times as long.
+    """
+    follows = np.zeros(order.shape, bool)
+    follows[..., 1:] = tied
+    member = follows.copy()
+    member[..., :-1] |= tied
+    chosen = np.flatnonzero(member)
+    flat = order.reshape(-1)
+    places, runs = flat[chosen], np.cumsum(~follows.reshape(-1)[chosen])
+    flat[chosen] = places[np.lexsort((places, runs))]
+    return order
 
 
 def sort(a: Any, axis: int | None = -1, kind: Any = None, order: Any = None, *, stable: bool | None = None) -> Any:

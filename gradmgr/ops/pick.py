@@ -9,7 +9,7 @@ from numpy.lib.array_utils import normalize_axis_index
 
 from gradmgr import _xp
 from gradmgr._custom import custom
-from gradmgr._index import getitem, normalized, scatter
+from gradmgr._index import getitem, is_simple, normalized, scatter
 from gradmgr._inplace import as_type, store
 from gradmgr._tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import choose, plain_zeros
@@ -20,10 +20,9 @@ from gradmgr.ops.shape import ravel
 
 def item_of(x: Tensor, index: Any, /) -> Any:
     """Read x[index] with every kind of index NumPy takes; gradients of a repeated element add."""
-    return getitem(x, index if index.__class__ in _SIMPLE else normalized(index))
-
-
-_SIMPLE = frozenset((int, slice))
+    if index.__class__ is np.ndarray:
+        return getitem(x, index.copy())  # as `normalized` has it
+    return getitem(x, index if is_simple(index) else normalized(index))
 
 
 def take(a: Any, indices: Any, axis: int | None = None, out: Any = None, mode: str = "raise") -> Any:

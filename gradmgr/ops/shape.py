@@ -22,8 +22,18 @@ Axis = int | Sequence[int] | None
 _reshape: Function = linear(
     "reshape", lambda a, to, order: a.reshape(to, order=order), lambda g, shape, order: _reshape(g, shape, order)
 )
+
+
+def _back(axes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the permutation that undoes one; numpy.argsort takes ten times as long."""
+    order = [0] * len(axes)
+    for place, axis in enumerate(axes):
+        order[axis] = place
+    return tuple(order)
+
+
 _transpose: Function = linear(
-    "transpose", lambda a, axes: a.transpose(axes), lambda g, axes: _transpose(g, tuple(np.argsort(axes).tolist()))
+    "transpose", lambda a, axes: a.transpose(axes), lambda g, axes: _transpose(g, _back(axes))
 )
 _flip: Function = linear("flip", lambda a, axes: np.flip(a, axes), lambda g, axes: _flip(g, axes))
 _roll: Function = linear(
@@ -34,7 +44,9 @@ _roll: Function = linear(
 def reshape(a: Any, /, shape: Any, order: str = "C", *, copy: bool | None = None) -> Any:
     """Reshape as `numpy.reshape`; the result may share the buffer, a later write to either copies."""
     to = None if shape is None else lengths_of(shape, "reshape")
-    a = lift(a)
+    a = a if a.__class__ is Tensor else lift(a)
+    if order == "C" and copy is None and to is not None:
+        return _reshape(a, to, "C")
     if order not in ("C", "F"):
         order = _reading_order(a, order, "reshape")
         if order == "K":
@@ -45,9 +57,12 @@ def reshape(a: Any, /, shape: Any, order: str = "C", *, copy: bool | None = None
     return z.copy() if copy and _xp.shares_memory(raw(z), raw(a)) else z
 
 
+_INTEGERS = frozenset((int,))
+
+
 def lengths_of(shape: Any, name: str) -> tuple[int, ...]:
     """Read a shape: an integer, or several."""
-    if shape.__class__ is tuple and all(n.__class__ is int for n in shape):
+    if shape.__class__ is tuple and _INTEGERS.issuperset(map(type, shape)):
         return shape
     try:
         return tuple([operator.index(n) for n in ((shape,) if np.ndim(raw(shape)) == 0 else shape)])
@@ -85,6 +100,8 @@ def transpose(a: Any, axes: Axis = None) -> Any:
     a = lift(a)
     if axes is None:
         return _transpose(a, tuple(range(a.ndim))[::-1])
+    if axes.__class__ is tuple and _INTEGERS.issuperset(map(type, axes)) and sorted(axes) == list(range(a.ndim)):
+        return _transpose(a, axes)  # to ask NumPy takes three times as long
     order = normalize_axis_tuple(axes, a.ndim, "transpose: axes")
     if len(order) != a.ndim:
         raise ValueError(f"transpose: axes don't match array: {a.ndim} axes, found axes={axes}")

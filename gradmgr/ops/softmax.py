@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from gradmgr import _xp
+from gradmgr._blocks import BLOCK, get_num_threads, run
 from gradmgr._custom import custom
 from gradmgr._elementwise import conj_of
 from gradmgr._tensor import Tensor
@@ -17,17 +19,130 @@ from gradmgr.ops.reduce import axes_of, sum
 Axes = tuple[int, ...]
 
 
+# ---------------------------------------------------------------- rows
+# Beside numbers by row NumPy's loops take 0.17 ns for each float32 where two whole arrays take 0.06, for what is the
+# same along a row is first copied into a buffer. Of long rows nothing is copied where the buffer is smaller than a row:
+# 0.09 ns. The largest of each row takes 0.1 to 1.6 ns, the sum by `vecdot` 0.06 to 0.2, by `add.reduce` 0.14 to 0.5.
+
+_FEW = 1024  # numbers for which all this takes longer than it saves
+LONG = 512
+_SO_LONG = 4096  # numbers, beyond which the sums of BLAS, which are those of a few dozen, would not be as exact
+
+
+def in_rows(x: Any, axes: Axes) -> Any:
+    """Return a large array of NumPy's, in float32 or float64, as (rows, columns) if the last axis is asked, or None."""
+    if x.__class__ is not np.ndarray or x.size < _FEW or axes != (x.ndim - 1,) or not x.flags.c_contiguous:
+        return None
+    if x.dtype is not _xp.F4 and x.dtype is not _xp.F8:
+        return None
+    return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
+
+
+def by_rows(
+    work: Callable[[slice], None], x: Any, shortest: int | None = None, *, few: bool = False, quiet: bool = True
+) -> None:
+    """Call work(part) for blocks of the rows of x, (rows, columns).
+
+    Args:
+        work: it is called on any of the threads.
+        x: contiguous.
+        shortest: the length of the shortest rows beside which numbers by row stand, where these are not those of x.
+        few: whether the blocks are small ones, as there is scratch memory of their size: of large arrays that come and
+            go, the C library gives the memory back to the system.
+        quiet: whether floating-point errors are none.
+    """
+    rows, columns = x.shape
+    with np.errstate(all="ignore") if quiet else np.errstate():
+        if (columns if shortest is None else shortest) >= LONG:
+            np.setbufsize(16)  # until the end of the block, as errstate puts back both
+        each = fewest_rows(x) if few else rows_of_block(x)
+        if rows <= each:
+            work(slice(0, rows))
+        else:
+            run(work, [slice(start, min(start + each, rows)) for start in range(0, rows, each)])
+
+
+def rows_of_block(x: Any) -> int:
+    """Return how many rows of x are a block, a multiple of how many are one where there are several threads.
+
+    Half of the time of 20 calls on 128 KiB is that of their beginning; larger blocks are faster even where they do not
+    fit into the cache. But each thread is to have one. No result of a row depends on it.
+    """
+    return fewest_rows(x) * (1 if get_num_threads() > 1 else 4)
+
+
+def fewest_rows(x: Any) -> int:
+    """Return how many rows of x are a block where there are several threads."""
+    return max(1, BLOCK * len(x) // int(x.nbytes))
+
+
+def for_blocks(row: Any, x: Any) -> Any:
+    """Return what stands beside each row of x as the rows of a block, where there are several.
+
+    Beside one row NumPy's loops take 0.13 ns for each float32, beside an array 0.06.
+    """
+    each = rows_of_block(x)
+    return row if row is None or len(x) <= each else np.tile(row, (each, 1))
+
+
+def taken(rooms: list[Any], shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return scratch memory that another block has put back, or new one; threads may ask at once."""
+    try:
+        return rooms.pop()
+    except IndexError:
+        return np.empty(shape, dtype)
+
+
+def sums(x: Any) -> Any:
+    """Return the sum of each row."""
+    return dots(x, np.ones(x.shape[1], x.dtype))
+
+
+def dots(x: Any, y: Any) -> Any:
+    """Return the sum of products of each row; y may be one row. Those of a row do not depend on the others."""
+    columns = x.shape[1]
+    if columns <= _SO_LONG:
+        return np.vecdot(x, y)
+    whole = columns - columns % _SO_LONG
+    parts = [a[..., :whole].reshape(*a.shape[:-1], -1, _SO_LONG) for a in (x, y)]
+    found = np.add.reduce(np.vecdot(*parts), axis=1)
+    found += np.vecdot(x[:, whole:], y[..., whole:])
+    return found
+
+
+def are_moderate(totals: Any) -> bool:
+    """Tell whether sums of exponentials say that nothing has over- or underflown that would have a part in them.
+
+    Then no largest number need be found and taken away first: of a row whose sum is not below 1e-3, what underflows is
+    less than the smallest number times 1e3.
+    """
+    inverse = np.reciprocal(totals)
+    return bool(inverse.dot(inverse) < 1e6 and totals.dot(totals) < 1e36)
+
+
+# ---------------------------------------------------------------- the ops
+
+
 def _shifted(x: Any, top: Any) -> Any:
     """Return x - top in a new buffer, of float32 for halves."""
+    if x.__class__ is np.ndarray and x.ndim and (x.dtype is _xp.F4 or x.dtype is _xp.F8):
+        return x - top
     wide = wide_dtype(x.dtype)
     if wide is not x.dtype:
         x, top = x.astype(wide), top.astype(wide)
     return np.subtract(x, top, out=_xp.namespace(x).empty(x.shape, wide))
 
 
+def _largest(x: Any, axes: Axes) -> Any:
+    """Return numpy.max, of NumPy's arrays without its Python wrappers."""
+    if x.__class__ is np.ndarray:
+        return np.maximum.reduce(x, axis=axes, keepdims=True)
+    return np.max(x, axis=axes, keepdims=True)
+
+
 def _as_given(made: Any, x: Any) -> Any:
     """Return a result in the dtype of x, one number as NumPy gives it."""
-    made = made.astype(x.dtype, copy=False)
+    made = made if made.dtype is x.dtype else made.astype(x.dtype, copy=False)
     return made if made.ndim else made[()]
 
 
@@ -36,18 +151,60 @@ def _along(a: Any, axes: Axes) -> Any:
 
 
 def _softmax_kernel(x: Any, axes: Axes) -> Any:
+    rows = in_rows(x, axes)
+    if rows is not None:
+        return _softmax_of_rows(x, rows)
     with np.errstate(under="ignore", invalid="ignore"):
-        share = _shifted(x, np.max(x, axis=axes, keepdims=True))
+        share = _shifted(x, _largest(x, axes))
         np.exp(share, out=share)
         share /= _xp.sum_over(share, axes, True)
     return _as_given(share, x)
 
 
+def _made_like(whole: Any, rows: Any) -> tuple[Any, Any]:
+    """Return new memory as one array, which is no view of another, and as rows."""
+    made = np.empty(whole.shape, whole.dtype)
+    return made, made if whole.ndim == 2 else made.reshape(rows.shape)
+
+
+def _softmax_of_rows(whole: Any, x: Any) -> Any:
+    made, outs = _made_like(whole, x)
+
+    def work(part: slice) -> None:
+        out = outs[part]
+        np.exp(x[part], out=out)
+        total = sums(out)
+        if not are_moderate(total):
+            np.subtract(x[part], np.maximum.reduce(x[part], axis=1, keepdims=True), out=out)
+            np.exp(out, out=out)
+            total = sums(out)
+        out /= total[:, None]
+
+    by_rows(work, x)
+    return made
+
+
 def softmax_map(g: Any, out: Any, axes: Axes) -> Any:
     """Return out (g - sum(g out)), the derivative of the softmax: it is symmetric, so that it serves both ways."""
+    rows = in_rows(out, axes)
+    if rows is not None and g.__class__ is np.ndarray and g.dtype is out.dtype and g.shape == out.shape:
+        return _map_of_rows(g, rows)
     part = g * out
     part -= out * _along(part, axes)
     return part
+
+
+def _map_of_rows(whole: Any, out: Any) -> Any:
+    made, slopes = _made_like(whole, out)
+    g = whole if whole.ndim == 2 else whole.reshape(out.shape)
+
+    def work(part: slice) -> None:
+        here, share, slope = g[part], out[part], slopes[part]
+        np.subtract(here, dots(here, share)[:, None], out=slope)
+        slope *= share
+
+    by_rows(work, out)
+    return made
 
 
 softmax_along = custom(
@@ -58,8 +215,46 @@ softmax_along = custom(
 )
 
 
+def log_in_two(totals: Any) -> tuple[Any, Any]:
+    """Return logarithms, rounded, and what rounding took.
+
+    A difference from them near 0, such as the logarithm of a probability near 1, would be off by their roundings. In
+    two parts it is as exact as where the largest number of each row is taken away first.
+    """
+    near = np.log(totals)
+    rest = np.exp(-near)
+    rest *= totals
+    rest -= 1
+    return near, rest
+
+
+def _log_softmax_of_rows(whole: Any, x: Any) -> Any:
+    """Return None where the largest number of each row is to be taken away first."""
+    made, outs = _made_like(whole, x)
+    bad: list[slice] = []
+
+    def work(part: slice) -> None:
+        out = outs[part]
+        np.exp(x[part], out=out)
+        total = sums(out)
+        if bad or not are_moderate(total):
+            bad.append(part)
+            return
+        near, rest = log_in_two(total)
+        np.subtract(x[part], near[:, None], out=out)
+        out -= rest[:, None]
+
+    by_rows(work, x)
+    return None if bad else made
+
+
 def _log_softmax_kernel(x: Any, axes: Axes, beside_inf: bool) -> Any:
-    top = np.max(x, axis=axes, keepdims=True)
+    rows = in_rows(x, axes)
+    if rows is not None:
+        made = _log_softmax_of_rows(x, rows)
+        if made is not None:
+            return made
+    top = _largest(x, axes)
     if beside_inf:
         top = np.where(np.isfinite(top), top, np.zeros_like(top))
     with np.errstate(all="ignore"):
@@ -69,11 +264,28 @@ def _log_softmax_kernel(x: Any, axes: Axes, beside_inf: bool) -> Any:
 
 
 def _log_softmax_vjp(g: Any, out: Any, axes: Axes) -> Any:
+    rows = in_rows(out, axes)
+    if rows is not None and g.__class__ is np.ndarray and g.dtype is out.dtype and g.shape == out.shape:
+        return _log_map_of_rows(g, rows)
     total = _along(widened(g), axes)
     part = conj_of(exp.door(widened(out)))
     part *= -total
     part += g
     return part
+
+
+def _log_map_of_rows(whole: Any, out: Any) -> Any:
+    made, slopes = _made_like(whole, out)
+    g = whole if whole.ndim == 2 else whole.reshape(out.shape)
+
+    def work(part: slice) -> None:
+        here, to = g[part], slopes[part]
+        np.exp(out[part], out=to)
+        to *= np.negative(sums(here))[:, None]
+        to += here
+
+    by_rows(work, out)
+    return made
 
 
 def _log_softmax_jvp(t: Any, out: Any, axes: Axes) -> Any:

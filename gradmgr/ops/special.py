@@ -12,20 +12,21 @@ from __future__ import annotations
 
 import importlib
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from gradmgr import _batched, _xp, errors
+from gradmgr import _batched, _blocks, _xp, errors
 from gradmgr._broadcast import is_complex
 from gradmgr._custom import custom
 from gradmgr._elementwise import Made, conj_of, elementwise
 from gradmgr._inplace import as_type, store, with_keywords
 from gradmgr._op import Function
 from gradmgr._tensor import Tensor, raw, wrap
-from gradmgr.ops import arithmetic
-from gradmgr.ops.arithmetic import absolute, choose, exp, log, sign
+from gradmgr.ops import _normal, arithmetic
+from gradmgr.ops.arithmetic import absolute, choose, exp, log, sign, where_kernel
 from gradmgr.ops.convert import lift, untracked
 from gradmgr.ops.reduce import sum
 from gradmgr.ops.shape import expand_dims
@@ -85,6 +86,10 @@ def _scipys(name: str) -> Kernel:
     def kernel(*args: Any, **keywords: Any) -> Any:
         if keywords:
             return _with_keywords(name, kernel, args, **keywords)
+        if len(args) == 1 and args[0].__class__ is np.ndarray:
+            module = sys.modules.get("scipy.special")  # an import takes longer than 8 elements in its functions
+            if module is not None:
+                return getattr(module, name)(*args)
         return _library_function(name, args)(*args)
 
     return kernel
@@ -138,10 +143,36 @@ def _own(name: str, loops: str, compute: Kernel) -> Kernel:
             return _with_keywords(name, kernel, args, **keywords)
         first = args[0]
         if first.__class__ is np.ndarray and len(args) == 1 and first.dtype.char in loops:
-            return compute(first)
+            return _blocks.mapped(compute, first)
         dtype = _loop(name, loops, args)
         xp = _xp.namespace_of(*args)
-        return compute(*[xp.asarray(a, dtype) for a in args])[()]
+        return _blocks.mapped(compute, *[xp.asarray(a, dtype) for a in args])[()]
+
+    return kernel
+
+
+def _from_normal(name: str, compute: Kernel, otherwise: Kernel | None = None) -> Kernel:
+    """Make a kernel of one of `_normal`, which takes large arrays, and any real numbers where SciPy is missing.
+
+    Args:
+        name: the function's.
+        compute: of arrays of NumPy's, in single or double precision.
+        otherwise: the kernel for all else; SciPy's function of that name unless given.
+    """
+    otherwise = _scipys(name) if otherwise is None else otherwise
+
+    def kernel(x: Any, **keywords: Any) -> Any:
+        if keywords:
+            return _with_keywords(name, kernel, (x,), **keywords)
+        if _normal.pays(x):
+            return compute(x)
+        try:
+            return otherwise(x)
+        except errors.MissingDependencyError:
+            if is_complex(x):
+                raise
+        x = x if _batched.differs(x) else np.asarray(x)
+        return _batched.elementwise(compute, x.astype(_loop(name, "df", (x,)), copy=False))
 
     return kernel
 
@@ -174,13 +205,15 @@ def _doubled(x: Any) -> tuple[Any, np.dtype[Any]]:
 
 @_quiet
 def _expit_kernel(x: Any) -> Any:
-    return 1 / (1 + np.exp(-x))
+    z = np.exp(-x)
+    z += 1
+    return np.reciprocal(z)
 
 
 @_quiet
 def _logit_kernel(x: Any) -> Any:
     """log(x / (1 - x)); about 1/2 by the area tangent, which is exact where the quotient is rounded to 1."""
-    return np.where(np.abs(x - 0.5) < 0.2, 2 * np.arctanh(2 * x - 1), np.log(x / (1 - x)))
+    return where_kernel(2 * np.arctanh(2 * x - 1), np.log(x / (1 - x)), np.abs(x - 0.5) < 0.2)
 
 
 @_quiet
@@ -188,7 +221,11 @@ def _log_expit_kernel(x: Any) -> Any:
     return np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x)))
 
 
-_expit = elementwise("expit", _own("expit", "dfg", _expit_kernel), "g * (out - out * out)")
+_expit = elementwise(
+    "expit",
+    _own("expit", "dfg", _expit_kernel),
+    "s = out * out; multiply(subtract(out, s, s), g, s) if s.__class__ is g.__class__ is ndarray else (out - s) * g",
+)
 _logit = elementwise("logit", _own("logit", "dfg", _logit_kernel), "g / (x * (1 - x))")
 _log_expit = elementwise("log_expit", _own("log_expit", "dfg", _log_expit_kernel), lambda g, x: g * _expit.door(-x))
 expit = _expit.door
@@ -205,24 +242,29 @@ def _is_nothing(x: Any, y: Any, edge: float) -> Any:
     return (a == 0) & at_edge
 
 
+def _unless(nothing: Any, value: float, x: Any) -> Any:
+    """Return x, and `value` where there is nothing."""
+    return choose(nothing, value, x) if _xp.may_hold(nothing) else x
+
+
 def _as_result(name: str, g: Any, y: Any, neutral: float, nothing: Any) -> Any:
     """Return y, neutral where there is nothing, in the dtype of the result: more precise, or complex.
 
     g is a cotangent, of that dtype, or a tangent of the dtype of the other operand.
     """
     dtype = _loop(name, "dfDF", (g, y))
-    y = choose(nothing, neutral, y)
+    y = _unless(nothing, neutral, y) if hasattr(y, "dtype") else choose(nothing, neutral, y)
     return y if y.dtype == dtype else as_type(y, dtype)
 
 
 def _xlogy_y(g: Any, x: Any, y: Any) -> Any:
     nothing = _is_nothing(x, y, 0)
-    return g * (choose(nothing, 0.0, x) / choose(nothing, 1.0, y))
+    return g * (_unless(nothing, 0.0, x) / _unless(nothing, 1.0, y))
 
 
 def _xlog1py_y(g: Any, x: Any, y: Any) -> Any:
     nothing = _is_nothing(x, y, -1)
-    return g * (choose(nothing, 0.0, x) / (choose(nothing, 0.0, y) + 1))
+    return g * (_unless(nothing, 0.0, x) / (_unless(nothing, 0.0, y) + 1))
 
 
 @_quiet
@@ -253,8 +295,9 @@ _xlog1py = elementwise(
 def _log_ratio_kernel(x: Any, y: Any) -> Any:
     """log(x / y): without the rounding of the quotient where that is near 1, and where it over- or underflows."""
     ratio = x / y
-    far = np.where((ratio == 0) | (ratio == np.inf), np.log(x) - np.log(y), np.log(ratio))
-    return np.where(np.abs(ratio - 1) < 0.5, np.log1p((x - y) / y), far)
+    lost, far = (ratio == 0) | (ratio == np.inf), np.log(ratio)
+    far = np.where(lost, np.log(x) - np.log(y), far) if _xp.may_hold(lost) else far
+    return where_kernel(np.log1p((x - y) / y), far, np.abs(ratio - 1) < 0.5)
 
 
 _log_ratio = elementwise("log_ratio", _own("log_ratio", "fd", _log_ratio_kernel), "g / x", "-g / y")
@@ -288,20 +331,20 @@ def _both_0(x: Any, y: Any) -> Any:
 def _log_of_ratio(x: Any, y: Any) -> Any:
     """log(x / y), 0 where both are 0."""
     both = _both_0(x, y)
-    return _log_ratio.door(choose(both, 1.0, x), choose(both, 1.0, y))
+    return _log_ratio.door(_unless(both, 1.0, x), _unless(both, 1.0, y))
 
 
 def _ratio(x: Any, y: Any) -> Any:
     """Return x / y, 0 where both are 0; NaN outside the domain, where the functions below are inf."""
     both, outside = _both_0(x, y), (raw(x) < 0) | (raw(y) < 0)
-    return choose(outside, np.nan, choose(both, 0.0, x)) / choose(both, 1.0, y)
+    return _unless(outside, np.nan, _unless(both, 0.0, x)) / _unless(both, 1.0, y)
 
 
 _entr = elementwise("entr", _own("entr", "fd", _entr_kernel), lambda g, x: -g * (log.door(x) + 1))
 _rel_entr = elementwise(
     "rel_entr",
     _own("rel_entr", "fd", _rel_entr_kernel),
-    lambda g, x, y: g * choose(_both_0(x, y), 0.0, _log_of_ratio(x, y) + 1),
+    lambda g, x, y: g * _unless(_both_0(x, y), 0.0, _log_of_ratio(x, y) + 1),
     lambda g, x, y: -g * _ratio(x, y),
 )
 _kl_div = elementwise(
@@ -431,8 +474,8 @@ _ierfcx: Function = custom(
     jvp={"x": lambda t, x, n: t * _ierfcx(x, n + 1) * (-2.0 * (n + 1))},
 )
 
-_erf = elementwise("erf", _scipys("erf"), lambda g, x: g * (_gauss.door(x) * (2 / _ROOT_PI)))
-_erfc = elementwise("erfc", _scipys("erfc"), lambda g, x: g * (_gauss.door(x) * (-2 / _ROOT_PI)))
+_erf = elementwise("erf", _from_normal("erf", _normal.erf), lambda g, x: g * (_gauss.door(x) * (2 / _ROOT_PI)))
+_erfc = elementwise("erfc", _from_normal("erfc", _normal.erfc), lambda g, x: g * (_gauss.door(x) * (-2 / _ROOT_PI)))
 _erfcx = elementwise("erfcx", _scipys("erfcx"), lambda g, x: g * (_ierfcx(x, 1) * -2.0))
 _erfinv = elementwise("erfinv", _scipys("erfinv"), lambda g, out: g * (exp.door(out * out) * (_ROOT_PI / 2)))
 _erfcinv = elementwise("erfcinv", _scipys("erfcinv"), lambda g, out: g * (exp.door(out * out) * (-_ROOT_PI / 2)))
@@ -457,7 +500,7 @@ def _excess_kernel(x: Any) -> Any:
     x, dtype = _doubled(x)
     u = x * (-1 / _ROOT_2)
     far = np.real(u) > 2
-    return np.where(far, _ROOT_2 * _tail_product(np.where(far, u, 2.0), 1, 1), x + _hazard_kernel(x)).astype(dtype)
+    return np.where(far, _ROOT_2 * _tail_product(np.where(far, u, 2.0), 1, 1), x + _hazard.op.kernel(x)).astype(dtype)
 
 
 def _hazard_rule(g: Any, x: Any, out: Any) -> Any:
@@ -466,12 +509,18 @@ def _hazard_rule(g: Any, x: Any, out: Any) -> Any:
     return -g * choose(raw(x) == -np.inf, 1.0, product)
 
 
-_hazard: Made = elementwise("normal_hazard", _own("log_ndtr", "dfDF", _hazard_kernel), _hazard_rule)
+_hazard: Made = elementwise(
+    "normal_hazard",
+    _from_normal("log_ndtr", _normal.hazard, _own("log_ndtr", "dfDF", _hazard_kernel)),
+    _hazard_rule,
+)
 _excess: Made = elementwise(
     "normal_excess", _own("log_ndtr", "dfDF", _excess_kernel), lambda g, x, out: g * (1 - _hazard.door(x) * out)
 )
-_ndtr = elementwise("ndtr", _scipys("ndtr"), lambda g, x: g * (_gauss.door(x * (1 / _ROOT_2)) * (1 / _ROOT_2PI)))
-_log_ndtr = elementwise("log_ndtr", _scipys("log_ndtr"), lambda g, x: g * _hazard.door(x))
+_ndtr = elementwise(
+    "ndtr", _from_normal("ndtr", _normal.ndtr), lambda g, x: g * (_gauss.door(x * (1 / _ROOT_2)) * (1 / _ROOT_2PI))
+)
+_log_ndtr = elementwise("log_ndtr", _from_normal("log_ndtr", _normal.log_ndtr), lambda g, x: g * _hazard.door(x))
 _ndtri = elementwise("ndtri", _scipys("ndtri"), lambda g, out: g * (exp.door(out * out * 0.5) * _ROOT_2PI))
 ndtr = _ndtr.door
 log_ndtr = _log_ndtr.door

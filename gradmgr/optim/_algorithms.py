@@ -10,7 +10,7 @@ from gradmgr.optim._optimizer import Group, Optimizer, check_betas, check_number
 
 Array = Any
 
-# The updates compute in place, with one row of scratch, t, and constants c from the third on. `xp.f(a, b, t)`
+# The updates compute in place, with two rows of scratch, t and u, and constants c from the third on. `xp.f(a, b, t)`
 # writes to t. What is written with fewer calls than the formula has operations is so for speed.
 
 
@@ -18,7 +18,7 @@ Array = Any
 
 
 @written("x -= c2 * y;")
-def _descend(xp: Any, c: Any, p: Array, g: Array, t: Array) -> None:
+def _descend(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array) -> None:
     xp.subtract(p, xp.multiply(g, c[2], t), p)
 
 
@@ -28,20 +28,20 @@ def _velocity(xp: Any, c: Any, g: Array, t: Array, buffer: Array) -> None:
 
 
 @written("s0 = s0 * c3 + y; x -= c2 * s0;")
-def _momentum(xp: Any, c: Any, p: Array, g: Array, t: Array, buffer: Array) -> None:
+def _momentum(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, buffer: Array) -> None:
     _velocity(xp, c, g, t, buffer)
     xp.subtract(p, xp.multiply(buffer, c[2], t), p)
 
 
 @written("s0 = s0 * c3 + c4 * y; x -= c2 * s0;")
-def _damped(xp: Any, c: Any, p: Array, g: Array, t: Array, buffer: Array) -> None:
+def _damped(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, buffer: Array) -> None:
     xp.multiply(buffer, c[3], buffer)
     xp.add(buffer, xp.multiply(g, c[4], t), buffer)
     xp.subtract(p, xp.multiply(buffer, c[2], t), p)
 
 
 @written("s0 = s0 * c3 + y; x -= c2 * (y + c3 * s0);")
-def _nesterov(xp: Any, c: Any, p: Array, g: Array, t: Array, buffer: Array) -> None:
+def _nesterov(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, buffer: Array) -> None:
     _velocity(xp, c, g, t, buffer)
     xp.add(xp.multiply(buffer, c[3], t), g, t)
     xp.subtract(p, xp.multiply(t, c[2], t), p)
@@ -113,13 +113,19 @@ class SGD(Optimizer):
     def _state_names(self, group: Group) -> tuple[str, ...]:
         return ("momentum_buffer",) if group["momentum"] else ()
 
-    def _plan(self, group: Group, step: int) -> Plan:
+    def _plan(self, group: Group) -> Plan:
         momentum, dampening = group["momentum"], group["dampening"]
         decay, maximize = group["weight_decay"], group["maximize"]
         if not momentum:
             return Plan(_descend, (group["lr"],), decay=decay, maximize=maximize, counts=False)
-        update = _nesterov if group["nesterov"] else _momentum if dampening == 0 or step == 1 else _damped
+        update = _nesterov if group["nesterov"] else _damped if dampening else _momentum
         return Plan(update, (group["lr"], momentum, 1 - dampening), decay=decay, maximize=maximize)
+
+    def _first_plan(self, group: Group, plan: Plan) -> Plan:
+        if plan.compute is not _damped[0]:
+            return plan
+        constants = group["lr"], group["momentum"]
+        return Plan(_momentum, constants, decay=group["weight_decay"], maximize=group["maximize"])
 
 
 # ---------------------------------------------------------------- Adam
@@ -134,13 +140,19 @@ def _moments(xp: Any, c: Any, g: Array, t: Array, m: Array, v: Array) -> None:
 
 
 @written("s0 += c2 * (y - s0); s1 = s1 * c3 + c4 * y * y; x -= s0 / (sqrt(s1) * c5 + c6);")
-def _adam(xp: Any, c: Any, p: Array, g: Array, t: Array, m: Array, v: Array) -> None:
-    _moments(xp, c, g, t, m, v)
-    _adam_step(xp, c, p, t, m, v)
+def _adam(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, m: Array, v: Array) -> None:
+    xp.subtract(g, m, t)  # as `_moments` and `_adam_step` do, without the two calls
+    xp.add(m, xp.multiply(t, c[2], t), m)
+    xp.multiply(v, c[3], v)
+    xp.multiply(g, g, t)
+    xp.add(v, xp.multiply(t, c[4], t), v)
+    xp.multiply(xp.sqrt(v, t), c[5], t)
+    xp.add(t, c[6], t)
+    xp.subtract(p, xp.divide(m, t, t), p)
 
 
 @written("s0 += c2 * (y - s0); s1 = s1 * c3 + c4 * y * y; s2 = s2 > s1 ? s2 : s1; x -= s0 / (sqrt(s2) * c5 + c6);")
-def _amsgrad(xp: Any, c: Any, p: Array, g: Array, t: Array, m: Array, v: Array, largest: Array) -> None:
+def _amsgrad(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, m: Array, v: Array, largest: Array) -> None:
     _moments(xp, c, g, t, m, v)
     xp.maximum(largest, v, out=largest)
     _adam_step(xp, c, p, t, m, largest)
@@ -154,7 +166,7 @@ def _adam_step(xp: Any, c: Any, p: Array, t: Array, m: Array, v: Array) -> None:
 
 
 @written()
-def _still(xp: Any, c: Any, p: Array, g: Array, t: Array, m: Array, v: Array, *largest: Array) -> None:
+def _still(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, m: Array, v: Array, *largest: Array) -> None:
     """Keep the averages, at a learning rate of 0."""
     _moments(xp, c, g, t, m, v)
     if largest:
@@ -223,19 +235,19 @@ class Adam(Optimizer):
     def _state_names(self, group: Group) -> tuple[str, ...]:
         return self._known_state() if group["amsgrad"] else ("exp_avg", "exp_avg_sq")
 
-    def _plan(self, group: Group, step: int) -> Plan:
+    def _plan(self, group: Group) -> Plan:
         lr, eps, decay = float(group["lr"]), group["eps"], group["weight_decay"]
         beta1, beta2 = group["betas"]
-        rate = lr / (1 - beta1**step)
-        constants: tuple[float, ...] = 1 - beta1, beta2, 1 - beta2
-        if rate:
-            update = _amsgrad if group["amsgrad"] else _adam
-            constants += 1 / (sqrt(1 - beta2**step) * rate), eps / rate
-        else:
-            update = _still
+
+        def corrected(step: int) -> list[float]:
+            rate = lr / (1 - beta1**step)
+            return [1 / (sqrt(1 - beta2**step) * rate), float(eps / rate)]
+
+        update, moving = (_amsgrad if group["amsgrad"] else _adam, corrected) if lr else (_still, None)
+        constants = 1 - beta1, beta2, 1 - beta2
         if self._decoupled:
-            return Plan(update, constants, shrink=1 - lr * decay, maximize=group["maximize"])
-        return Plan(update, constants, decay=decay, maximize=group["maximize"])
+            return Plan(update, constants, moving, shrink=1 - lr * decay, maximize=group["maximize"])
+        return Plan(update, constants, moving, decay=decay, maximize=group["maximize"])
 
 
 class AdamW(Adam):
@@ -301,7 +313,7 @@ def _rms_step(xp: Any, c: Any, p: Array, g: Array, t: Array, buffer: tuple[Array
     xp.subtract(p, t, p)
 
 
-def _by_mean_square(xp: Any, c: Any, p: Array, g: Array, t: Array, square: Array, *buffer: Array) -> None:
+def _by_mean_square(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, square: Array, *buffer: Array) -> None:
     _mean_square(xp, c, g, t, square)
     xp.sqrt(square, t)
     _rms_step(xp, c, p, g, t, buffer)
@@ -313,7 +325,9 @@ _rmsprop_with_momentum = written(_SQUARED + "s1 = s1 * c3 + y / (sqrt(s0) + c6);
 
 
 @written()  # in one kernel the difference below would be rounded once, and fall below 0 more often
-def _centered(xp: Any, c: Any, p: Array, g: Array, t: Array, square: Array, mean: Array, *buffer: Array) -> None:
+def _centered(
+    xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, square: Array, mean: Array, *buffer: Array
+) -> None:
     _mean_square(xp, c, g, t, square)
     xp.subtract(g, mean, t)
     xp.add(mean, xp.multiply(t, c[5], t), mean)
@@ -385,7 +399,7 @@ class RMSprop(Optimizer):
         wanted = True, group["centered"], group["momentum"] > 0
         return tuple([name for name, is_wanted in zip(self._known_state(), wanted, strict=True) if is_wanted])
 
-    def _plan(self, group: Group, step: int) -> Plan:
+    def _plan(self, group: Group) -> Plan:
         alpha = group["alpha"]
         return Plan(
             _centered if group["centered"] else _rmsprop_with_momentum if group["momentum"] > 0 else _rmsprop,
@@ -395,11 +409,11 @@ class RMSprop(Optimizer):
         )
 
 
-@written("s0 += y * y; x -= c2 * y / (sqrt(s0) + c3);")
-def _adagrad(xp: Any, c: Any, p: Array, g: Array, t: Array, total: Array) -> None:
+@written("s0 += y * y; x -= c3 * y / (sqrt(s0) + c2);")
+def _adagrad(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, total: Array) -> None:
     xp.add(total, xp.multiply(g, g, t), total)
-    xp.add(xp.sqrt(total, t), c[3], t)
-    xp.multiply(xp.divide(g, t, t), c[2], t)
+    xp.add(xp.sqrt(total, t), c[2], t)
+    xp.multiply(xp.divide(g, t, t), c[3], t)
     xp.subtract(p, t, p)
 
 
@@ -464,16 +478,22 @@ class Adagrad(Optimizer):
     def _initial(self, group: Group, name: str) -> float:
         return float(group["initial_accumulator_value"])
 
-    def _plan(self, group: Group, step: int) -> Plan:
-        rate = group["lr"] / (1 + (step - 1) * group["lr_decay"])
-        return Plan(_adagrad, (rate, group["eps"]), decay=group["weight_decay"], maximize=group["maximize"])
+    def _plan(self, group: Group) -> Plan:
+        lr, slower = float(group["lr"]), float(group["lr_decay"])
+        return Plan(
+            _adagrad,
+            (group["eps"],),
+            lambda step: [lr / (1 + (step - 1) * slower)],
+            decay=group["weight_decay"],
+            maximize=group["maximize"],
+        )
 
 
 @written("W d = s0 + c3 * (y - s0); d = d > 0 ? 1 : d; d = d < 0 ? -1 : d; x -= c2 * d; s0 += c4 * (y - s0);")
-def _lion(xp: Any, c: Any, p: Array, g: Array, t: Array, m: Array) -> None:
+def _lion(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, m: Array) -> None:
     xp.multiply(xp.subtract(g, m, t), c[3], t)
-    xp.sign(xp.add(t, m, t), t)
-    xp.subtract(p, xp.multiply(t, c[2], t), p)
+    xp.sign(xp.add(t, m, t), u)  # in place NumPy's loop has a branch for each number, and takes ten times as long
+    xp.subtract(p, xp.multiply(u, c[2], u), p)
     xp.multiply(xp.subtract(g, m, t), c[4], t)
     xp.add(m, t, m)
 
@@ -525,7 +545,7 @@ class Lion(Optimizer):
     def _state_names(self, group: Group) -> tuple[str, ...]:
         return ("exp_avg",)
 
-    def _plan(self, group: Group, step: int) -> Plan:
+    def _plan(self, group: Group) -> Plan:
         lr, (beta1, beta2) = group["lr"], group["betas"]
         shrink = 1 - lr * group["weight_decay"]
         return Plan(_lion, (lr, 1 - beta1, 1 - beta2), shrink=shrink, maximize=group["maximize"])

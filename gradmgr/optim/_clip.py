@@ -11,13 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _xp, errors
-from gradmgr._recorder import crowd, rebind
+from gradmgr import _blocks, _xp, errors
+from gradmgr._recorder import crowd, current, rebind
 from gradmgr._tensor import Tensor, describe, wrap
 from gradmgr.ops.convert import is_half, wide_dtype
 from gradmgr.optim._chunks import flattened, is_packable, real_of
 
 Array = Any
+
+# So many numbers are squared and summed in their own dtype, the sums of these in float64: so does BLAS on one thread
+# alone (OpenBLAS from 10,001 on asks others), and the sum is the same for any number of threads.
+_SPAN = 1 << 13
+# Bytes of a long row that a thread takes at a time.
+_PART = 1 << 20
 
 
 class Row:
@@ -46,7 +52,7 @@ class Row:
         """Let `operate(a, out)` make the new numbers: in the row that `values` gave, or in place."""
         if self.is_packed or is_half(self.grads[0].dtype):
             row = self.values() if row is None else row
-            operate(row, row)
+            _change(operate, row, self.xp)
             self._bind(row)
             return
         (g,) = self.grads
@@ -54,19 +60,40 @@ class Row:
         with crowd.lock:
             if not (g._array.flags.c_contiguous and crowd.may_write(g)):
                 rebind(g, wrap(g._array.copy(order="C")))
-            part = flattened(g._array)
-            operate(part, part)
+            _change(operate, flattened(g._array), self.xp)
             rebind(g, wrap(g._array))
 
     def _bind(self, row: Array) -> None:
         dtype = self.grads[0].dtype
         row = row.view(dtype) if dtype.kind == "c" else row.astype(dtype, copy=False)
+        is_heard = current() is not None
         low = 0
         for g in self.grads:
             shape = g._array.shape
             high = low + g._array.size
-            rebind(g, wrap(row[low:high].reshape(shape)))
+            part = row[low:high] if len(shape) == 1 else row[low:high].reshape(shape)
             low = high
+            if is_heard:
+                rebind(g, wrap(part))
+            else:  # what that does then
+                g._array = part
+                g._rec = None
+
+
+def _change(operate: Callable[[Array, Array], Any], row: Array, xp: Any) -> None:
+    """Let `operate` change a row in place."""
+    if xp is np:
+        _in_parts(lambda part: operate(row[part], row[part]), row.size, row.nbytes)
+    else:
+        operate(row, row)
+
+
+def _in_parts(work: Callable[[slice], None], count: int, nbytes: int) -> None:
+    """Call work(part) for the whole of a row; of a long one for its parts where there are threads, which gain by it."""
+    if nbytes < 2 * _PART or _blocks.get_num_threads() == 1:
+        work(slice(None))
+    else:
+        _blocks.run(work, _blocks.blocks(count, nbytes, _PART))
 
 
 def rows_of(grads: list[Tensor]) -> list[Row]:
@@ -104,6 +131,21 @@ def gradients_of(parameters: Any, asked: str) -> list[Tensor]:
 # ---------------------------------------------------------------- norms
 
 
+def _square(row: Array, xp: Any) -> Any:
+    """Return the sum of the squares of real numbers."""
+    if xp is not np or row.size <= _SPAN:
+        return xp.dot(row, row)
+    whole = row.size // _SPAN * _SPAN
+    spans, sums = row[:whole].reshape(-1, _SPAN), np.empty(whole // _SPAN, row.dtype)
+
+    def work(part: slice) -> None:
+        np.vecdot(spans[part], spans[part], out=sums[part])
+
+    _in_parts(work, len(spans), spans.nbytes)
+    total = sum(sums.tolist())  # of Python's floats
+    return total if whole == row.size else total + float(np.dot(row[whole:], row[whole:]))
+
+
 def _norm(row: Array, order: float, is_complex: bool, xp: Any, square: Any) -> float:
     """Return the norm of the numbers in a row, of complex ones given as two reals each; `square` is row times row."""
     if row.size == 0:
@@ -116,7 +158,7 @@ def _norm(row: Array, order: float, is_complex: bool, xp: Any, square: Any) -> f
         if not 0 < largest < inf:
             return largest
         row = row / largest
-        return largest * sqrt(float(xp.dot(row, row)))
+        return largest * sqrt(float(_square(row, xp)))
     sizes = xp.abs(row.view(np.dtype(f"c{2 * row.itemsize}")) if is_complex else row)
     largest = float(sizes.max())
     if order == inf or not 0 < largest < inf:
@@ -145,7 +187,7 @@ def _measured(grads: list[Tensor], norm_type: Any, error_if_nonfinite: bool, ask
     with np.errstate(all="ignore"):
         work = [(row, row.values()) for row in rows_of(grads)]
         # On a GPU all of these are on their way before the first is waited for.
-        squares = [row.xp.dot(values, values) if order == 2 else None for row, values in work]
+        squares = [_square(values, row.xp) if order == 2 else None for row, values in work]
         norms = [
             _norm(values, order, row.grads[0].dtype.kind == "c", row.xp, square)
             for (row, values), square in zip(work, squares, strict=True)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from gradmgr import _xp, errors
+from gradmgr._recorder import crowd
 from gradmgr._tensor import Tensor, describe, raw, wrap
-from gradmgr.optim._chunks import Chunk, Plan, Run, Scratch, is_packable
+from gradmgr.optim._chunks import Chunk, Plan, Scratch, is_packable, silence, speak
 
 Group = dict[str, Any]
 
@@ -68,6 +71,26 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
 
 
+# Values that cannot change but by another one taking their place.
+_LASTING = (float, int, bool, str, type(None), np.floating, np.integer, np.bool_)
+
+
+def _is_lasting(value: Any) -> bool:
+    return all(map(_is_lasting, value)) if type(value) is tuple else isinstance(value, _LASTING)
+
+
+class _Plans:
+    """What an algorithm does, with a group's options as they were."""
+
+    __slots__ = ("first", "later", "names", "options")
+
+    def __init__(self, options: Any, names: tuple[str, ...], first: Plan, later: Plan) -> None:
+        self.options = options  # with the list of parameters; None where they may change unseen
+        self.names = names  # of what is kept of each parameter
+        self.first = first  # at a parameter's first step
+        self.later = later
+
+
 class Optimizer:
     """The base of all optimisers: parameter groups, and the steps over them.
 
@@ -88,6 +111,8 @@ class Optimizer:
         self.defaults = dict(defaults)
         self.param_groups: list[Group] = []
         self._chunks: list[list[Chunk] | None] = []
+        self._plans: list[_Plans | None] = []
+        self._options = itemgetter("params", *self.defaults)
         self._scratch = Scratch()
         self._step_count = 0
         self._lock = threading.RLock()  # threads may step one optimiser, one after another
@@ -117,9 +142,13 @@ class Optimizer:
         """Return what a state begins with."""
         return 0.0
 
-    def _plan(self, group: Group, step: int) -> Plan:
-        """Return what to do at a parameter's step of this number, from 1."""
+    def _plan(self, group: Group) -> Plan:
+        """Return what to do with parameters at a step."""
         raise NotImplementedError
+
+    def _first_plan(self, group: Group, plan: Plan) -> Plan:
+        """Return what to do at a parameter's first step, where `plan` is for all later ones."""
+        return plan
 
     # ------------------------------------------------------------ groups
 
@@ -144,6 +173,7 @@ class Optimizer:
         self._check_options(group)
         self.param_groups.append(group)
         self._chunks.append(None)
+        self._plans.append(None)
 
     def _check_params(self, pairs: list[tuple[str | None, Any]]) -> None:
         if not pairs:
@@ -195,35 +225,51 @@ class Optimizer:
         return loss
 
     def _take_step(self) -> None:
-        work: list[tuple[Chunk, list[Any], list[Run]]] = []
-        for k, group in enumerate(self.param_groups):
-            for chunk in self._chunks_of(k):
-                grads = chunk.gradients()
+        work = []
+        with crowd.lock:  # what nobody else holds now is still so when it is written to
+            for k, group in enumerate(self.param_groups):
+                chunks = self._chunks[k]
+                if chunks is None:
+                    chunks = self._new_chunks(k)
+                for chunk in chunks:
+                    if not chunk.fits():
+                        chunks = self._new_chunks(k)
+                        break
                 try:
-                    runs = chunk.runs(grads, group, self._plan)
+                    plans = self._plans[k]
+                    if plans is None or plans.options != self._options(group):
+                        plans = self._plans[k] = self._plans_of(group)
+                    for chunk in chunks:
+                        grads, runs = chunk.due(plans.first, plans.later)
+                        if runs:
+                            if chunk.names != plans.names:
+                                chunk.use(plans.names, partial(self._initial, group))
+                            work.append((chunk, grads, runs))
                 except (TypeError, ValueError):
                     self._check_options(group)  # which says what option it is
                     raise
-                if runs:
-                    names = self._state_names(group)
-                    for name in names:
-                        chunk.need(name, self._initial(group, name))
-                    chunk.order(names)
-                    work.append((chunk, grads, runs))
-        with np.errstate(all="ignore"):  # an error half-way would leave half a step
-            for chunk, grads, runs in work:
-                chunk.update(grads, runs)
+            token = silence()  # an error half-way would leave half a step
+            try:
+                for chunk, grads, runs in work:
+                    chunk.update(grads, runs)
+            finally:
+                speak(token)
         self._step_count += 1
 
-    def _chunks_of(self, k: int) -> list[Chunk]:
-        chunks = self._chunks[k]
-        if chunks is None:
-            chunks = self._chunks[k] = self._made_chunks(self.param_groups[k]["params"])
-        elif not all(chunk.fits() for chunk in chunks):  # a parameter was cast or moved
-            old = self._state_of(chunks)
-            chunks = self._chunks[k] = self._made_chunks(self.param_groups[k]["params"])
-            self._fill(k, chunks, old)
-        return chunks
+    def _plans_of(self, group: Group) -> _Plans:
+        """Return what to do with a group while its options are what they are."""
+        options = self._options(group)
+        plan = self._plan(group)
+        lasting = options if _is_lasting(options[1:]) else None
+        return _Plans(lasting, self._state_names(group), self._first_plan(group, plan), plan)
+
+    def _new_chunks(self, k: int) -> list[Chunk]:
+        """Make the chunks of a group, anew where a parameter was cast or moved."""
+        old = self._state_of(self._chunks[k] or [])
+        made = self._made_chunks(self.param_groups[k]["params"])
+        self._fill(k, made, old)
+        self._chunks[k] = made
+        return made
 
     def _made_chunks(self, params: list[Tensor]) -> list[Chunk]:
         """Put the small parameters of one dtype and device together, the large ones by themselves."""
@@ -244,9 +290,9 @@ class Optimizer:
         found: dict[Tensor, dict[str, Any]] = {}
         for chunk in chunks:
             for k, p in enumerate(chunk.params):
-                if chunk.steps[k]:
+                if chunk.step_of(k):
                     parts = {name: wrap(chunk.part(name, k).copy()) for name in chunk.buffers}
-                    found[p] = {"step": chunk.steps[k], **parts}
+                    found[p] = {"step": chunk.step_of(k), **parts}
         return found
 
     def _fill(self, group: int, chunks: list[Chunk], states: Mapping[Tensor, Mapping[str, Any]]) -> None:
@@ -255,9 +301,9 @@ class Optimizer:
             names = {name: None for p in chunk.params for name in states.get(p, ()) if name != "step"}
             for name in names:
                 chunk.need(name, self._initial(self.param_groups[group], name))
+            chunk.set_steps([int(states.get(p, {}).get("step", 0)) for p in chunk.params])
             for k, p in enumerate(chunk.params):
                 state = states.get(p, {})
-                chunk.steps[k] = int(state.get("step", 0))
                 for name in names:
                     if name in state:
                         chunk.part(name, k)[...] = _xp.to_device(raw(state[name]), chunk.device)
@@ -373,10 +419,11 @@ class Optimizer:
 
     def __getstate__(self) -> dict[str, Any]:
         chunks = [None if chunks is None else self._state_of(chunks) for chunks in self._chunks]
-        return {**self.__dict__, "_chunks": chunks, "_scratch": None, "_lock": None}
+        return {**self.__dict__, "_chunks": chunks, "_plans": None, "_scratch": None, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._plans = [None] * len(self.param_groups)
         self._scratch = Scratch()
         self._lock = threading.RLock()
         for k, states in enumerate(state["_chunks"]):

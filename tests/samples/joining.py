@@ -35,6 +35,8 @@ add(
 add("concatenate", "of rows", lambda xp, x: xp.concatenate(x, axis=0), CUBE, **ANALYTIC)
 add("concat", "alias", lambda xp, x, y: xp.concat([x, y], axis=1), X, X, **ANALYTIC)
 add("stack", "axis 0", lambda xp, x, y: xp.stack([x, y]), X, X, **ANALYTIC)
+add("stack", "axis 1", lambda xp, x, y: xp.stack([x, y, x], axis=1), CUBE, CUBE, **ANALYTIC)
+add("stack", "zero-size", lambda xp, x: xp.stack([x, x], axis=1), Arg((2, 0)), **ANALYTIC)
 add("stack", "axis -1", lambda xp, x, y: xp.stack([x, y], axis=-1), X, X, **ANALYTIC)
 add("stack", "0-d", lambda xp, x, y: xp.stack([x, y, x]), SCALAR, SCALAR, **ANALYTIC)
 add("vstack", "rows", lambda xp, x, y: xp.vstack([x, y]), VECTOR, X, **ANALYTIC)

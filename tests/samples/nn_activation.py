@@ -88,6 +88,14 @@ for _name, _reference in (("softmax", _softmax), ("log_softmax", _log_softmax)):
 _call("softmax", "some -inf", _softmax, at([[-np.inf, 1.0, 2.0], [0.5, -np.inf, -np.inf]]), -1)
 
 add(
+    "engine.nn.gelu_of_large",
+    "as called",
+    lambda xp, x: _activation._gelu_of_large.door(x),
+    X,
+    reference=lambda x: (_wide(x) * scipy.special.ndtr(_wide(x))).astype(x.dtype),
+    dispatches=False,
+)
+add(
     "engine.nn.gelu_slope",
     "as called",
     lambda xp, x: _activation._gelu_slope.door(x),

@@ -1,0 +1,198 @@
+"""logsumexp of NumPy's float32 and float64, and its slope, in few passes over memory: the kernels of the op's fast way.
+
+Large arrays are taken in blocks: exp(x - top) of a block, and the largest of it, never leave the cache. Of 1.28
+million float64 the value takes 0.6 of the time of whole passes and the slope 0.45; 0.33 and 0.22 where freed memory
+goes back to the system.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gradmgr import _blocks
+
+Axes = tuple[int, ...]
+
+# Bytes of a block: there is little beside it in the cache, and in one of half this size calls take a tenth of the time.
+_BLOCK = 2 * _blocks.BLOCK
+# From so many bytes on, an array is taken in blocks.
+_LARGE = 2 * _BLOCK
+# Rows up to this length are turned to columns, block by block: NumPy begins anew for each row that it reduces, which
+# takes 30 ns, the time of 30 numbers.
+_SHORT = 64
+# Blocks of whole columns have at least so many: of 300 at a time NumPy's exp takes half as long again.
+_NARROW = 2048
+
+_maximum: Any = np.maximum.reduce  # their stubs do not know a keepdims that is a variable
+_sum: Any = np.add.reduce
+_all: Any = np.logical_and.reduce
+
+
+def value(x: Any, axes: Axes, keepdims: bool) -> Any:
+    """Return log(sum(exp(x))) along axes; x is not empty."""
+    folded = _folded(x, axes) if x.nbytes > _LARGE else None
+    if folded is None:
+        z = _small(x, axes)
+    else:
+        z = _large(folded).reshape([1 if k in axes else n for k, n in enumerate(x.shape)])
+    return z if keepdims else z.reshape([n for k, n in enumerate(x.shape) if k not in axes])[()]
+
+
+def slope(g: Any, x: Any, out: Any, axes: Axes) -> Any:
+    """Return g times exp(x - out), divided by its sum, which takes out the rounding error of out; all are finite.
+
+    `g` and `out` have the axes that were summed over, of length 1.
+    """
+    folded = _folded(x, axes) if x.nbytes > _LARGE else None
+    if folded is None:
+        e = x - out
+        np.exp(e, out=e)
+        e *= g / _sum(e, axis=axes, keepdims=True)
+        return e
+    rows, _, columns = folded.shape
+    return _large_slope(g.reshape((rows, 1, columns)), folded, out.reshape((rows, 1, columns))).reshape(x.shape)
+
+
+def _small(x: Any, axes: Axes) -> Any:
+    """Reduce, the axes kept."""
+    top, regular = _top(x, axes)
+    e = x - top
+    if regular:
+        z = np.log(_sum(np.exp(e, out=e), axis=axes, keepdims=True))
+    else:
+        with np.errstate(divide="ignore", over="ignore"):  # log(0) = -inf is the right answer, and so is inf
+            z = np.log(_sum(np.exp(e, out=e), axis=axes, keepdims=True))
+    z += top
+    return z
+
+
+def _top(x: Any, axes: Axes) -> tuple[Any, bool]:
+    """Return the largest along axes, 0 in the place of what is not finite, and whether all are."""
+    top = _maximum(x, axis=axes, keepdims=True)
+    if _all(np.isfinite(top), axis=None):
+        return top, True
+    return np.where(np.isfinite(top), top, np.zeros_like(top)), False
+
+
+# ---------------------------------------------------------------- in blocks
+
+
+def _folded(x: Any, axes: Axes) -> Any:
+    """Return x as three axes of which the one in the middle is summed over; None where that takes a copy."""
+    first, count = min(axes), len(axes)
+    if not x.flags.c_contiguous or max(axes) - first + 1 != count:
+        return None
+    return x.reshape((math.prod(x.shape[:first]), math.prod(x.shape[first : first + count]), -1))
+
+
+def _is_tall(x: Any) -> bool:
+    """Tell whether there is one row, of columns so long that a block would be narrow: then the columns are cut."""
+    rows, length, columns = x.shape
+    return bool(rows == 1 and columns > 1 and length * _NARROW * x.itemsize > _BLOCK)
+
+
+def _parts(x: Any) -> list[slice]:
+    """Cut the rows; the columns where there is one row."""
+    rows, _, columns = x.shape
+    return _blocks.blocks(rows if rows > 1 else columns, x.nbytes, _BLOCK)
+
+
+def _places(part: slice, rows: int) -> tuple[slice, ...]:
+    return (part,) if rows > 1 else (slice(None), slice(None), part)
+
+
+def _is_turned(x: Any) -> bool:
+    return bool(x.shape[2] == 1 and x.shape[1] <= _SHORT)
+
+
+def _large(x: Any) -> Any:
+    rows, length, columns = x.shape
+    if rows == columns == 1:
+        return _of_one(x.reshape(length)).reshape((1, 1, 1))
+    if _is_tall(x):
+        top, regular = _top(x, (1,))
+        if regular:
+            return np.log(_of_tall(x[0], top[0], None)) + top
+    z = np.empty((rows, 1, columns), x.dtype)
+    turned = _is_turned(x)
+
+    def work(part: slice) -> None:
+        if turned:
+            z[part, 0, 0] = _small(np.ascontiguousarray(x[part, :, 0].T), (0,))[0]
+        else:
+            where = _places(part, rows)
+            z[where] = _small(x[where], (1,))
+
+    _blocks.run(work, _parts(x))
+    return z
+
+
+def _large_slope(g: Any, x: Any, out: Any) -> Any:
+    rows, length, columns = x.shape
+    d = np.empty(x.shape, x.dtype)
+    if rows == columns == 1 or _is_tall(x):
+        tall = d.reshape((length, columns))
+        factor = g[0] / _of_tall(x.reshape(tall.shape), out[0], tall)
+        _blocks.run(lambda part: _scale(tall[part], factor), _blocks.blocks(length, x.nbytes, _BLOCK))
+        return d
+    turned = _is_turned(x)
+
+    def work(part: slice) -> None:
+        if turned:
+            e = np.ascontiguousarray(x[part, :, 0].T)
+            e -= out[part, 0, 0]
+            np.exp(e, out=e)
+            e *= g[part, 0, 0] / _sum(e, axis=0)
+            d[part, :, 0] = e.T
+        else:
+            where = _places(part, rows)
+            e = np.subtract(x[where], out[where], out=d[where])
+            np.exp(e, out=e)
+            e *= g[where] / _sum(e, axis=1, keepdims=True)
+
+    _blocks.run(work, _parts(x))
+    return d
+
+
+def _scale(d: Any, factor: Any) -> None:
+    d *= factor
+
+
+def _of_tall(x: Any, top: Any, to: Any) -> Any:
+    """Return the sum of exp(x - top) over the first axis, kept, and put what is summed into `to`, if that is there."""
+    parts = _blocks.blocks(len(x), x.nbytes, _BLOCK)
+    sums = np.empty((len(parts), x.shape[1]), x.dtype)
+    numbers = {part.start: k for k, part in enumerate(parts)}
+
+    def work(part: slice) -> None:
+        e = np.subtract(x[part], top, out=None if to is None else to[part])
+        _sum(np.exp(e, out=e), axis=0, out=sums[numbers[part.start]])
+
+    _blocks.run(work, parts)
+    return _sum(sums, axis=0, keepdims=True)
+
+
+def _of_one(x: Any) -> Any:
+    """Reduce one long row, which is read once: the sum of each block is over exp(x - its own top)."""
+    parts = _blocks.blocks(len(x), x.nbytes, _BLOCK)
+    tops, sums = np.empty((2, len(parts)), x.dtype)
+    numbers = {part.start: k for k, part in enumerate(parts)}
+
+    def work(part: slice) -> None:
+        k, block = numbers[part.start], x[part]
+        top = _maximum(block)
+        if math.isfinite(top):
+            e = block - top
+            tops[k], sums[k] = top, _sum(np.exp(e, out=e))
+        else:
+            tops[k], sums[k] = _small(block, (0,))[0], 1
+
+    _blocks.run(work, parts)
+    top = tops.max()
+    if not math.isfinite(top):
+        return _small(tops, (0,))
+    sums *= np.exp(tops - top)
+    return np.log(sums.sum(keepdims=True)) + top

@@ -1,0 +1,294 @@
+"""Convolutions by oneDNN, where it is installed; and what happens where it is not, or cannot be used."""
+
+import ctypes
+import ctypes.util
+import os
+import sys
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import gradmgr
+from gradmgr import GradManager, nn, tensor
+from gradmgr.nn import _convolution, _onednn, _windows
+from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
+
+INSTALLED = _onednn._found.get()
+needs_library = pytest.mark.skipif(INSTALLED is None, reason=f"oneDNN cannot be used: {_onednn._found.reason}")
+
+
+@pytest.fixture
+def library(monkeypatch):
+    """The library, asked for whatever it can."""
+    monkeypatch.setattr(_onednn, "_is_for_numpy", lambda *_: False)
+    return INSTALLED
+
+
+@pytest.fixture
+def threads():
+    """Set the number of threads; afterwards it is as before."""
+    before = gradmgr.get_num_threads()
+    yield gradmgr.set_num_threads
+    gradmgr.set_num_threads(before)
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def draw(random):
+    """The geometry and the shapes of x, w and the result of one random convolution, or of a transposed one."""
+    groups, inputs, outputs = (int(n) for n in random.integers(1, 4, 3))
+    if random.random() < 0.3:
+        groups, inputs, outputs = int(random.integers(1, 20)), 1, 1
+    kernel, stride, dilation = (tuple(int(n) for n in random.integers(1, 4, 2)) for _ in range(3))
+    padding = tuple(int(n) for n in random.integers(0, 4, 2))
+    out = tuple(int(n) for n in random.integers(1, 9, 2))
+    facts = zip(out, kernel, stride, padding, dilation, strict=True)
+    size = [(m - 1) * s - 2 * p + d * (k - 1) + 1 + int(random.integers(max(s, d))) for m, k, s, p, d in facts]
+    size = tuple(max(1, n) for n in size)
+    spans = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
+    out = [(n + 2 * p - span) // s + 1 for n, p, span, s in zip(size, padding, spans, stride, strict=True)]
+    geometry = _windows.geometry_of(size, kernel, tuple(max(1, m) for m in out), stride, padding, dilation, groups)
+    count = int(random.integers(1, 12))
+    return geometry, (count, groups * inputs, *size), (groups * outputs, inputs, *kernel), geometry.out
+
+
+def both(kind, geometry, x, w, z, bias_of_z, bias_of_x):
+    """What oneDNN gives, None where it has no primitive, and what NumPy does."""
+    if kind == "forward":
+        return _onednn.forward(x, w, bias_of_z, geometry), _convolution._conv(x, w, bias_of_z, geometry)
+    if kind == "data":
+        return _onednn.data(z, w, bias_of_x, geometry), _convolution._conv_x(z, w, bias_of_x, geometry)
+    return _onednn.weights(x, z, geometry), _convolution._conv_w(x, z, geometry)
+
+
+@needs_library
+@pytest.mark.parametrize(("block", "worth"), [(1 << 21, 1 << 24), (3000, 1)])
+@pytest.mark.parametrize("kind", ["forward", "data", "weights"])
+def test_it_agrees_with_numpy(monkeypatch, library, threads, kind, block, worth):
+    """In blocks of all images and of few, which do not divide them; with strides, gaps, groups, and one thread or 3."""
+    monkeypatch.setattr(_onednn, "_BLOCK", block)
+    monkeypatch.setattr(_onednn, "_WORTH_FOUR", worth)
+    random, met = np.random.default_rng(block), 0
+    for trial in range(60):
+        geometry, of_x, of_w, out = draw(random)
+        of_z = (of_x[0], of_w[0], *out)
+        arrays = [random.standard_normal(s).astype(np.float32) for s in (of_x, of_w, of_z, of_z[1:2], of_x[1:2])]
+        if trial % 3 == 0:
+            arrays[:3] = [np.asfortranarray(a) for a in arrays[:3]]
+        threads(1)
+        found, wanted = both(kind, geometry, *arrays)
+        if found is None:
+            continue
+        met += 1
+        assert found.dtype == np.float32
+        assert found.flags.c_contiguous
+        assert np.allclose(found, wanted, rtol=1e-5, atol=3e-6 * abs(wanted).max()), (geometry, of_x, of_w)
+        threads(3)
+        assert np.array_equal(both(kind, geometry, *arrays)[0], found)
+    assert met > 40
+
+
+@needs_library
+def test_derivatives_go_through_it(library):
+    """First and second derivatives are those of the NumPy road."""
+
+    def run():
+        x, w, b = tensor(normal(4, 6, 9, 8)), tensor(normal(8, 3, 3, 2, seed=1)), tensor(normal(8, seed=2))
+        with GradManager().attach([x, w, b]) as gm:
+            z = F.conv2d(x, w, b, (2, 1), (1, 0), (1, 2), 2)
+            loss = (z * z * z).sum()
+            gm.backward(loss)
+        return [z.numpy(), *[t.grad.numpy() for t in (x, w, b)]]
+
+    def again(x, w):
+        return gradmgr.functional.hvp(
+            lambda x, w: (F.conv2d(x, w, None, 1, 1) ** 3).sum(), (x, w), (np.cos(x), np.sin(w))
+        )[1]
+
+    arguments = tensor(normal(2, 3, 5, 6)), tensor(normal(4, 3, 3, 3, seed=1))
+    found, seconds = run(), again(*arguments)
+    before = library.plan.cache_info()
+    assert before.misses + before.hits > 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_onednn, "_is_for_numpy", lambda *_: True)
+        for one, other in zip((*found, *seconds), (*run(), *again(*arguments)), strict=True):
+            one, other = np.asarray(one), np.asarray(other)
+            assert np.allclose(one, other, rtol=1e-5, atol=1e-5 * abs(other).max())
+    assert library.plan.cache_info() == before  # NumPy's road asked for nothing
+
+
+@needs_library
+def test_what_it_does_not_take(library):
+    """Other dtypes, errors that are to raise, and empty batches are for NumPy."""
+    x, w = normal(2, 3, 6, 6), normal(4, 3, 3, 3, seed=1)
+    geometry = _windows.geometry_of((6, 6), (3, 3), (4, 4), (1, 1), (0, 0), (1, 1))
+    assert _onednn.forward(x, w, None, geometry) is not None
+    assert _onednn.forward(x.astype(float), w, None, geometry) is None
+    assert _onednn.forward(x, w.astype(np.float16), None, geometry) is None
+    assert _onednn.forward(x, w, np.zeros(4), geometry) is None
+    with np.errstate(over="raise"):
+        assert _onednn.forward(x, w, None, geometry) is None
+        with pytest.raises(FloatingPointError):
+            F.conv2d(x * np.float32(3e38), w)
+
+
+@needs_library
+def test_small_and_narrow_convolutions_are_for_numpy():
+    def is_used(kind, work, w, groups=1):
+        return not _onednn._is_for_numpy(kind, work, w, groups)
+
+    assert not is_used("forward", 1000, (4, 3, 3, 3))
+    assert is_used("forward", 1 << 20, (16, 3, 3, 3))
+    assert not is_used("data", 1 << 20, (16, 3, 3, 3))
+    assert not is_used("forward", 1 << 20, (16, 16, 1, 1))
+    assert not is_used("forward", 1 << 20, (16, 2, 3, 3), 8)
+    assert is_used("weights", 1 << 20, (16, 1, 3, 3), 16)
+    assert F.conv2d(np.zeros((0, 16, 9, 9), np.float32), normal(16, 16, 3, 3)).shape == (0, 16, 7, 7)
+
+
+@needs_library
+def test_numbers_below_the_normal_ones_stay(library):
+    """It neither takes the least numbers for zeros, nor lets what is computed afterwards do so."""
+    x, w = np.full((2, 16, 8, 8), 1e-40, np.float32), np.zeros((16, 16, 3, 3), np.float32)
+    w[:, 0, 1, 1] = 1
+    assert np.array_equal(F.conv2d(x, w, padding=1), x)
+    assert (x[0, 0, 0] * np.float32(0.5) > 0).all()
+
+
+@needs_library
+def test_a_nan_and_an_infinity_stay_where_their_windows_are(library):
+    x, w = normal(2, 16, 9, 9), normal(16, 16, 3, 3, seed=1)
+    x[0, 3, 4, 4], x[1, 0, 0, 0] = np.nan, np.inf
+    z = F.conv2d(x, w)
+    assert np.isnan(z[0, :, 2:5, 2:5]).all()
+    assert np.isfinite(z).sum() == z.size - 16 * 10
+    assert np.isinf(z[1, :, 0, 0]).all()
+
+
+@needs_library
+def test_many_threads_at_once(library, threads):
+    threads(2)
+    x, w = normal(8, 16, 12, 12), normal(16, 16, 3, 3, seed=1)
+    wanted, found = F.conv2d(x, w), []
+
+    def go():
+        found.extend([np.array_equal(F.conv2d(x, w), wanted) for _ in range(20)])
+
+    workers = [threading.Thread(target=go) for _ in range(6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert found == [True] * 120
+
+
+@needs_library
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # Python's, of a fork beside threads
+def test_a_child_process_computes_the_same(library, threads):
+    threads(2)
+    x, w = normal(8, 16, 12, 12), normal(16, 16, 3, 3, seed=1)
+    wanted = F.conv2d(x, w)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if np.array_equal(F.conv2d(x, w), wanted) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@needs_library
+def test_openmp_is_left_as_it_was(library):
+    if not library._openmp:
+        pytest.skip("the library is not built on OpenMP")
+    before = library._get_threads()
+    library._set_threads(5)
+    F.conv2d(normal(2, 16, 9, 9), normal(16, 16, 3, 3))
+    assert library._get_threads() == 5
+    library._set_threads(before)
+
+
+@needs_library
+def test_what_it_made_is_given_back():
+    library = _onednn.Library(INSTALLED.path)
+    geometry = _windows.geometry_of((9, 9), (3, 3), (7, 7), (1, 1), (0, 0), (1, 1))
+    destroyed = []
+    library._destroyers = {
+        kind: lambda handle, kind=kind, destroy=destroy: (destroyed.append(kind), destroy(handle))
+        for kind, destroy in library._destroyers.items()
+    }
+    x, w, z = np.zeros((2, 16, 9, 9), "f4"), np.zeros((16, 16, 3, 3), "f4"), np.zeros((2, 16, 7, 7), "f4")
+    assert _onednn._Job(library, "forward", geometry, x, w, z, None, 1).run()
+    assert {"primitive", "memory", "stream"}.isdisjoint(destroyed)
+    library.plan.cache_clear()
+    assert {"memory", "memory_desc", "primitive", "primitive_desc", "stream"} == set(destroyed)
+
+
+@needs_library
+def test_a_failure_names_the_function():
+    with pytest.raises(RuntimeError, match="oneDNN's dnnl_primitive_execute failed with status 5"):
+        INSTALLED.check(5, "dnnl_primitive_execute")
+    with pytest.raises(MemoryError, match="dnnl_memory_create"):
+        INSTALLED.check(1, "dnnl_memory_create")
+
+
+# ---------------------------------------------------------------- without it
+
+
+def computes(monkeypatch, places):
+    """Whether a convolution of these places gives NumPy's numbers; and what is said of it."""
+    found = _onednn._Found()
+    monkeypatch.setattr(_onednn, "_found", found)
+    monkeypatch.setattr(_onednn, "_places", lambda: places)
+    x, w = normal(8, 16, 12, 12), normal(16, 16, 3, 3, seed=1)
+    geometry = _windows.geometry_of((12, 12), (3, 3), (10, 10), (1, 1), (0, 0), (1, 1))
+    assert np.array_equal(F.conv2d(x, w), _convolution._conv(x, w, None, geometry))
+    assert found.looked
+    assert found.library is None
+    return nn.convolution_library()
+
+
+def test_it_is_absent(monkeypatch):
+    assert computes(monkeypatch, []) == "NumPy (no oneDNN is installed; pip install gradmgr[onednn])"
+
+
+def test_it_is_broken(monkeypatch, tmp_path):
+    """What is no library, and what is another, is told of; the next is tried."""
+    broken = tmp_path / "libdnnl.so.3"
+    broken.write_text("no library")
+    said = computes(monkeypatch, [str(broken), str(tmp_path / "libgone.so")])
+    assert said.startswith(f"NumPy ({broken}: ")
+    assert "libgone.so: " in said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the name of the other library is Linux's")
+def test_it_is_another_library(monkeypatch):
+    other = ctypes.util.find_library("m")
+    assert "it has not the functions of oneDNN 3" in computes(monkeypatch, [other])
+
+
+@pytest.mark.parametrize(
+    ("version", "runtime", "says"),
+    [(2, 2, r"it is oneDNN 2\.7\.1; 3 is needed"), (3, 512, r"oneDNN 3\.7\.1 built on runtime 512"), (3, 8, "a pool")],
+)
+def test_it_is_of_another_kind(monkeypatch, version, runtime, says):
+    answer = _onednn._Version(version, 7, 1, b"", runtime, 0)
+
+    def dnnl_version():
+        return ctypes.pointer(answer)
+
+    fake = SimpleNamespace(dnnl_version=dnnl_version, _handle=0)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: fake)
+    monkeypatch.setattr(ctypes, "PyDLL", lambda _, handle: fake)
+    with pytest.raises(OSError, match=says):
+        _onednn.Library("libdnnl.so.3")
+
+
+def test_small_convolutions_do_not_look_for_it(monkeypatch):
+    found = _onednn._Found()
+    monkeypatch.setattr(_onednn, "_found", found)
+    F.conv2d(normal(1, 1, 4, 4), normal(1, 1, 3, 3))
+    F.conv2d(np.zeros((8, 16, 12, 12)), np.zeros((16, 16, 3, 3)))  # float64
+    assert not found.looked

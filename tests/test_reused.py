@@ -1,0 +1,158 @@
+"""Backward writes into gradients that nobody else holds, and into no others: large arrays, where it does so at all."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import gradmgr
+import gradmgr.numpy as gnp
+from gradmgr import GradManager, tensor
+
+SHAPE = (100, 100)  # more elements than the templates ask for
+
+
+def some(seed=0, low=0.5, high=1.5):
+    return np.random.default_rng(seed).uniform(low, high, SHAPE)
+
+
+def backward(f, *arrays, dy=None):
+    leaves = [tensor(a) for a in arrays]
+    gm = GradManager().attach(leaves)
+    with gm:
+        gm.backward(f(*leaves), np.ones(SHAPE) if dy is None else dy)
+    return [t.grad.numpy() for t in leaves]
+
+
+def test_a_chain_takes_the_memory_of_one_gradient():
+    backward(lambda x: -(gnp.exp(x * 1.0 / 3.0)), some())  # compiles what it needs
+    x, c = tensor(some()), some(1)
+    gm = GradManager().attach(x)
+    with gm:
+        y = x
+        for _ in range(4):
+            y = -(gnp.exp(y * c / 3.0) * c)
+        tracemalloc.start()
+        gm.backward(y, c)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak < 1.5 * c.nbytes
+
+
+def test_what_the_caller_gives_is_not_written_to():
+    for dy in (some(2), tensor(some(2)), some(2).T, some(2)[::-1]):
+        before = np.array(gradmgr.asarray(dy).numpy())
+        backward(lambda x: x * 2.0, some(), dy=dy)
+        np.testing.assert_array_equal(gradmgr.asarray(dy).numpy(), before)
+
+
+def test_what_hooks_see_stays():
+    x, c, seen = tensor(some()), some(1), []
+    gm = GradManager().attach(x)
+    with gm:
+        y = x * c
+        z = y * c
+        y.register_hook(seen.append)
+        z.retain_grad()
+        y.retain_grad()
+        gm.backward(z * c, np.ones(SHAPE))
+    np.testing.assert_array_equal(z.grad.numpy(), c)
+    np.testing.assert_array_equal(y.grad.numpy(), c * c)
+    np.testing.assert_array_equal(seen[0].numpy(), c * c)
+    np.testing.assert_array_equal(x.grad.numpy(), c * c * c)
+
+
+def test_one_gradient_that_goes_two_ways():
+    x, y, c = some(), some(1), some(2)
+    dx, dy = backward(lambda x, y: x * 3.0 + -(y * c), x, y)
+    np.testing.assert_array_equal(dx, np.full(SHAPE, 3.0))
+    np.testing.assert_array_equal(dy, -c)
+    dx, dy = backward(lambda x, y: (x + y) * (x + y), x, y)
+    np.testing.assert_allclose(dx, 2 * (x + y))
+    np.testing.assert_allclose(dy, 2 * (x + y))
+    assert not np.shares_memory(dx, dy)
+
+
+def test_one_value_that_is_used_again():
+    x = some()
+    (found,) = backward(lambda x: gnp.exp(x) * gnp.exp(x) * x / (x * x), x)
+    e = np.exp(2 * x)
+    np.testing.assert_allclose(found, 2 * e / x - e / x**2, rtol=1e-12)
+
+
+def test_the_history_can_be_walked_again():
+    x, c = tensor(some()), some(1)
+    gm = GradManager().attach(x)
+    found = []
+    with gm:
+        y = gnp.exp(x * c) * c
+        for _ in range(3):
+            gm.backward(y, c, retain=True)
+            found.append(x.grad.numpy().copy())
+            x.grad = None
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+
+
+def test_an_intermediate_that_is_attached_keeps_its_gradient():
+    x, c = tensor(some()), some(1)
+    gm = GradManager().attach(x)
+    with gm:
+        y = x * c
+        gm.attach(y)
+        gm.backward(y * c, np.ones(SHAPE))
+    np.testing.assert_array_equal(y.grad.numpy(), c)
+    np.testing.assert_array_equal(x.grad.numpy(), c * c)
+
+
+def test_what_a_callback_keeps_stays():
+    x, c, kept = tensor(some()), some(1), []
+    gm = GradManager()
+    with gm:
+        gm.attach(x)
+        y = x * c
+        gm.attach(y, callbacks=lambda t, g: kept.append(g) or g)
+        gm.backward(y * c, np.ones(SHAPE))
+    np.testing.assert_array_equal(kept[0].numpy(), c)
+    np.testing.assert_array_equal(x.grad.numpy(), c * c)
+
+
+def test_an_operation_of_the_users_own_may_keep_its_gradient():
+    held = []
+
+    class Twice(gradmgr.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2.0
+
+        @staticmethod
+        def backward(ctx, g):
+            d = g * 2.0
+            held.append(d)
+            return d
+
+    c = some(1)
+    (found,) = backward(lambda x: Twice.apply(x * c) * c, some())
+    np.testing.assert_array_equal(held[0].numpy(), 2 * c)
+    np.testing.assert_array_equal(found, 2 * c * c)
+
+
+def test_recorded_gradients_are_not_written_to():
+    x, c = tensor(some()), some(1)
+    outer, inner = GradManager().attach(x), GradManager().attach(x)
+    with outer:
+        with inner:
+            inner.backward(gnp.exp(x * c) * c, np.ones(SHAPE))
+        first, x.grad = x.grad, None
+        outer.backward(first, np.ones(SHAPE))
+    np.testing.assert_allclose(first.numpy(), c * c * np.exp(x.numpy() * c))
+    np.testing.assert_allclose(x.grad.numpy(), c**3 * np.exp(x.numpy() * c))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "complex128"])
+def test_other_dtypes(dtype):
+    x, c = some().astype(dtype), some(1).astype(dtype)
+    (found,) = backward(lambda x: -(x * c) / c, x, dy=np.ones(SHAPE, dtype))
+    np.testing.assert_allclose(found, -np.ones(SHAPE, dtype), rtol=1e-2)
+    (found,) = backward(lambda x: x * some(3) * c, x, dy=np.ones(SHAPE, np.result_type(dtype, "f8")))
+    assert found.dtype == dtype
