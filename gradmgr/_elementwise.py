@@ -270,7 +270,9 @@ def _expression(code: str, tracked: str, fields: list[str]) -> str:
     return f"({', '.join(parts)})"
 
 
-def _pull_source(tracked: str, fields: list[str], results: dict[str, str], holomorphic: bool) -> str:
+def _pull_source(
+    tracked: str, fields: list[str], results: dict[str, str], in_place: dict[str, str], holomorphic: bool
+) -> str:
     unpack = ", ".join(["_", "_", *(_MARK[v] for v in tracked), *fields])
     source = (_PULL if holomorphic else _PULL_VERBATIM).format(unpack=unpack)
     for v in tracked:
@@ -278,9 +280,9 @@ def _pull_source(tracked: str, fields: list[str], results: dict[str, str], holom
         give = _PULL_GIVE.format(shape=shape, dtype=dtype, mark=_MARK[v])
         *steps, value = results[v].split("; ")
         source += "".join([f"    {step}\n" for step in steps])
-        in_place = _in_place(value) if v == tracked[-1] else None
-        text = _PULL_INPUT if in_place is None else _PULL_IN_PLACE
-        source += text.format(d=value, in_place=in_place, shape=shape, dtype=dtype, give=give)
+        reuse = in_place.get(v) or _in_place(value) if v == tracked[-1] else None
+        text = _PULL_INPUT if reuse is None else _PULL_IN_PLACE
+        source += text.format(d=value, in_place=reuse, shape=shape, dtype=dtype, give=give)
     return source
 
 
@@ -360,6 +362,7 @@ class _Declaration:
         algebra: tuple[Rule | str, ...],
         operate: str | None,
         jvp: tuple[Rule, ...] | None,
+        into: Rule | None = None,
     ) -> None:
         self.op = op = Op(name, kernel)
         rules = [_rule_of_text(rule, op) if isinstance(rule, str) else rule for rule in algebra]
@@ -373,6 +376,8 @@ class _Declaration:
             v: text if isinstance(text, str) else f"rule_{v}({', '.join(['g', *self.wants[v]])})"
             for v, text in zip(self.inputs, algebra, strict=True)
         }
+        # What it computes into g, if it may, where the algebra does not say so by itself.
+        self.in_place = {} if into is None else {"x": self.results["x"].replace("rule_x", "into")}
         self.holomorphic = jvp is None
         self.operate = operate
         self.push_rules = [(rule, self._asked(rule)) for rule in (jvp or rules)]
@@ -391,6 +396,7 @@ class _Declaration:
             "explain": _xp.explain,
             "current": current,
             "first": self.first,
+            "into": into,
             "is_ours": _is_ours,
             "fit": fit,
             "kernel": kernel,
@@ -454,7 +460,7 @@ class _Declaration:
         code = f"{self.op.name}.{tracked}"
         fields = _fields(tracked, {want for v in tracked for want in self.wants[v]})
         self.layouts[code] = tracked, fields
-        source = partial(_pull_source, tracked, fields, self.results, self.holomorphic)
+        source = partial(_pull_source, tracked, fields, self.results, self.in_place, self.holomorphic)
         name = f"pull_{self.op.name}"
         PULLS[code] = self._when_used(source, name, f"derivative of {code}", partial(PULLS.__setitem__, code))
         INPUTS[code] = _two_inputs if tracked == "xy" else one_input
@@ -525,6 +531,7 @@ def elementwise(
     *rules: Rule | str,
     operate: str | None = None,
     jvp: tuple[Rule, ...] | None = None,
+    into: Rule | None = None,
 ) -> Made:
     """Declare an op of one or two inputs that works element by element, with broadcasting.
 
@@ -538,8 +545,10 @@ def elementwise(
             get than to fill.
         operate: the expression of Python's operator where there is one: "a * b" is 30 ns faster than the ufunc.
         jvp: forward rules, for an op that is not holomorphic; `rules` are then the reverse rules verbatim.
+        into: of an op of one input, the rule once more, for plain arrays of one shape: it may write its result into
+            g. Rules of text that are one operation on g are done so by themselves.
     """
-    return _Declaration(name, kernel, rules, operate, jvp).make()
+    return _Declaration(name, kernel, rules, operate, jvp, into).make()
 
 
 def multilinear(

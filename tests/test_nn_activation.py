@@ -111,7 +111,8 @@ IN_BLOCKS = {
     "elu": F.elu,
     "silu": F.silu,
     "softplus": F.softplus,
-    "gelu": F.gelu,
+    "gelu": _activation._gelu.door,
+    "gelu of large": _activation._gelu_of_large.door,
     "gelu by tanh": lambda x: F.gelu(x, approximate="tanh"),
     "slope of gelu": _activation._gelu_slope.door,
 }

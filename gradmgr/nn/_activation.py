@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import _xp, errors
-from gradmgr._blocks import BLOCK, blocks, get_num_threads, run
+from gradmgr._blocks import BLOCK, blocks, run
 from gradmgr._custom import custom
 from gradmgr._elementwise import elementwise
 from gradmgr._op import Function
@@ -58,7 +58,7 @@ def mapped(piece: Function, made: Any, arrays: tuple[Any, ...], rooms: int = 0) 
     if not made.ndim:  # whose parts would be numbers
         mapped(piece, made.reshape(1), tuple([a.reshape(1) for a in arrays]), rooms)
         return made
-    if made.nbytes <= BLOCK or (not rooms and get_num_threads() == 1):
+    if made.nbytes <= BLOCK or not rooms:  # one pass over memory: two threads took longer
         piece(made, *arrays, *(np.empty((rooms, *made.shape), made.dtype) if rooms else ()))
         return made
     out, flat = made.reshape(-1), [a.reshape(-1) for a in arrays]
@@ -91,11 +91,7 @@ def _relu_kernel(x: Any) -> Any:
     if x.__class__ is not np.ndarray:
         return np.maximum(x, 0)
     made = np.zeros(x.shape, x.dtype)
-    return np.maximum(x, made, out=made) if made.nbytes <= BLOCK else mapped(_relu_piece, made, (x,))
-
-
-def _relu_piece(out: Any, x: Any) -> None:
-    np.maximum(x, out, out=out)
+    return np.maximum(x, made, out=made)
 
 
 def _relu_rule(g: Any, out: Any) -> Any:
@@ -107,12 +103,19 @@ def _relu_rule(g: Any, out: Any) -> Any:
     return made
 
 
+def _relu_into(g: Any, out: Any) -> Any:
+    if served(g, out):
+        mapped(_where_not_0, _integers(g), (_integers(g), out))
+        return g
+    return _relu_rule(g, out)
+
+
 def _where_not_0(bits: Any, g: Any, out: Any) -> None:
     """Times 0 or 1 as integers: numpy.where takes 4 ns for each element, as the processor cannot foresee it."""
     np.multiply(g, out != 0, out=bits)
 
 
-_relu = elementwise("nn.relu", _relu_kernel, _relu_rule)
+_relu = elementwise("nn.relu", _relu_kernel, _relu_rule, into=_relu_into)
 
 
 def relu(input: Any) -> Any:
@@ -640,20 +643,24 @@ _gelu = elementwise(
 
 
 def _gelu_sloped(g: Any, x: Any) -> Any:
-    if not served(g, x):
-        return g * _gelu_slope.door(x)
+    return g * _gelu_slope.door(x)
 
-    def work(made: Any, g: Any, x: Any, a: Any, bell: Any, more: Any) -> None:
-        _slope_piece(made, x, a, bell, more)
-        made *= g
+
+def _gelu_into(g: Any, x: Any) -> Any:
+    if not served(g, x):
+        return _gelu_sloped(g, x)
+
+    def work(made: Any, x: Any, a: Any, bell: Any, more: Any, slope: Any) -> None:
+        _slope_piece(slope, x, a, bell, more)
+        made *= slope
 
     with np.errstate(all="ignore"):
-        return mapped(work, np.empty(g.shape, g.dtype), (g, x), 3)
+        return mapped(work, g, (x,), 4)
 
 
 # The same for large arrays: twice the time backward, 5 % of a transformer's step, but when it begins the result, which
 # what came next has kept as well, is free. At that place a step takes the most memory.
-_gelu_of_large = elementwise("nn.gelu_of_large", _gelu_kernel, _gelu_sloped, jvp=(lambda t, x: _gelu_sloped(t, x),))
+_gelu_of_large = elementwise("nn.gelu_of_large", _gelu_kernel, _gelu_sloped, into=_gelu_into)
 _LARGE = 1 << 20  # bytes
 
 # By its tanh: x / 2 (1 + tanh(u)) = x s(2 u), with the logistic function s, u = sqrt(2 / pi) (x + 0.044715 x^3).

@@ -20,7 +20,7 @@ Index = tuple[Any, ...]
 Part = tuple[int, int, int]  # of a matrix of scores: first row, last row and last column, exclusive
 
 # Bytes of scores in a block: with the cotangents beside them half of the cache that a core has.
-_ROOM = 2 * BLOCK
+_ROOM = BLOCK
 # So many rows of causal scores are computed at a time, of short sequences half: what lies to the right is left out.
 _ROWS = 64
 # And at least so many rows of a matrix that is larger than a block.

@@ -36,12 +36,11 @@ def _linear_kernel(x: Any, weight: Any, bias: Any) -> Any:
     of_w, dtype, rows = weight.shape, x.dtype, x if x.ndim == 2 or not x.ndim else _in_rows(x)
     if _xp.are_matrices(rows, weight) and rows.shape[1] == of_w[1]:
         if bias is None:
-            y = rows.dot(weight.T)
-            return y if rows is x else y.reshape((*x.shape[:-1], of_w[0]))
+            return _product(x, rows, weight)
         if bias.dtype is dtype and bias.shape == of_w[:1] and bias.__class__ is np.ndarray:
-            y = rows.dot(weight.T)
+            y = _product(x, rows, weight)
             y += bias
-            return y if rows is x else y.reshape((*x.shape[:-1], of_w[0]))
+            return y
     if len(of_w) != 2 or x.shape[-1:] != of_w[1:] or (bias is not None and bias.shape != of_w[:1]):
         raise _misfit(x.shape, of_w, None if bias is None else bias.shape)
     if dtype.kind not in "fc" or weight.dtype.kind not in "fc" or (bias is not None and bias.dtype.kind not in "fc"):
@@ -53,6 +52,16 @@ def _linear_kernel(x: Any, weight: Any, bias: Any) -> Any:
         y = y + bias
     y = y if y.dtype == dtype else y.astype(dtype)
     return y if x.ndim == 2 else y.reshape((*x.shape[:-1], weight.shape[0]))
+
+
+def _product(x: Any, rows: Any, weight: Any) -> Any:
+    """Return rows @ weight.T, in an array of its own with the leading axes of x: a view could not be used again."""
+    if rows is x:
+        return rows.dot(weight.T)
+    length = weight.shape[0]
+    made = np.empty((*x.shape[:-1], length), x.dtype)
+    rows.dot(weight.T, made.reshape(rows.shape[0], length))
+    return made
 
 
 def _misfit(x: Shape, weight: Shape, bias: Shape | None) -> errors.ShapeError:

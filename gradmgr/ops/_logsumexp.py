@@ -17,7 +17,7 @@ from gradmgr import _blocks
 Axes = tuple[int, ...]
 
 # Bytes of a block: there is little beside it in the cache, and in one of half this size calls take a tenth of the time.
-_BLOCK = 2 * _blocks.BLOCK
+_BLOCK = _blocks.BLOCK
 # From so many bytes on, an array is taken in blocks.
 _LARGE = 2 * _BLOCK
 # Rows up to this length are turned to columns, block by block: NumPy begins anew for each row that it reduces, which

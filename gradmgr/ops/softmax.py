@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import _xp
-from gradmgr._blocks import BLOCK, get_num_threads, run
+from gradmgr._blocks import BLOCK
 from gradmgr._custom import custom
 from gradmgr._elementwise import conj_of
 from gradmgr._tensor import Tensor
@@ -41,10 +41,12 @@ def in_rows(x: Any, axes: Axes) -> Any:
 def by_rows(
     work: Callable[[slice], None], x: Any, shortest: int | None = None, *, few: bool = False, quiet: bool = True
 ) -> None:
-    """Call work(part) for blocks of the rows of x, (rows, columns).
+    """Call work(part) for blocks of the rows of x, (rows, columns), one after another.
+
+    On one thread: these are passes over memory, and two threads that take turns at the interpreter took longer.
 
     Args:
-        work: it is called on any of the threads.
+        work: what is done with some of the rows.
         x: contiguous.
         shortest: the length of the shortest rows beside which numbers by row stand, where these are not those of x.
         few: whether the blocks are small ones, as there is scratch memory of their size: of large arrays that come and
@@ -56,23 +58,21 @@ def by_rows(
         if (columns if shortest is None else shortest) >= LONG:
             np.setbufsize(16)  # until the end of the block, as errstate puts back both
         each = fewest_rows(x) if few else rows_of_block(x)
-        if rows <= each:
-            work(slice(0, rows))
-        else:
-            run(work, [slice(start, min(start + each, rows)) for start in range(0, rows, each)])
+        for start in range(0, rows, each) if rows else (0,):
+            work(slice(start, min(start + each, rows)))
 
 
 def rows_of_block(x: Any) -> int:
-    """Return how many rows of x are a block, a multiple of how many are one where there are several threads.
+    """Return how many rows of x are a block; no result of a row depends on it.
 
     Half of the time of 20 calls on 128 KiB is that of their beginning; larger blocks are faster even where they do not
-    fit into the cache. But each thread is to have one. No result of a row depends on it.
+    fit into the cache.
     """
-    return fewest_rows(x) * (1 if get_num_threads() > 1 else 4)
+    return 2 * fewest_rows(x)
 
 
 def fewest_rows(x: Any) -> int:
-    """Return how many rows of x are a block where there are several threads."""
+    """Return how many rows of x are a small block."""
     return max(1, BLOCK * len(x) // int(x.nbytes))
 
 
@@ -86,7 +86,7 @@ def for_blocks(row: Any, x: Any) -> Any:
 
 
 def taken(rooms: list[Any], shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return scratch memory that another block has put back, or new one; threads may ask at once."""
+    """Return scratch memory that another block has put back, or new one."""
     try:
         return rooms.pop()
     except IndexError:
