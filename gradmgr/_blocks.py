@@ -165,7 +165,8 @@ def run(work: Callable[[slice], None], parts: Iterable[slice]) -> None:
     others = []
     try:
         helpers = _team.helpers()
-        others = [helpers.submit(copy_context().run, take) for _ in range(many - 1)]
+        for _ in range(many - 1):  # one by one, as those that were asked before an error are waited for, too
+            others.append(helpers.submit(copy_context().run, take))  # noqa: PERF401  # see above
     except RuntimeError:  # the interpreter ends, or another thread has just changed their number
         pass
     try:

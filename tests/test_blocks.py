@@ -2,11 +2,15 @@
 
 import os
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import gradmgr
+from gradmgr import _blocks
 from gradmgr._blocks import BLOCK, blocks, run
 
 
@@ -67,6 +71,31 @@ def test_what_a_part_raises_is_raised_and_the_rest_is_left(threads):
     assert len(done) < 1000
     run(done.append, [slice(0, 1)] * 8)  # and the threads go on
     assert done[-8:] == [slice(0, 1)] * 8
+
+
+def test_who_began_before_a_refusal_is_waited_for(monkeypatch):
+    """The pool may end, as another thread asks for another number, when some are at work already."""
+    begun, done = threading.Event(), []
+
+    class Ending:
+        def submit(self, *given):
+            if begun.is_set():
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            future = pool.submit(*given)
+            assert begun.wait(10)
+            return future
+
+    def work(part):
+        is_helper = threading.current_thread() is not threading.main_thread()
+        begun.set()
+        if is_helper:
+            time.sleep(0.05)
+        done.append(part.start)
+
+    with ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(_blocks, "_team", SimpleNamespace(size=3, helpers=Ending))
+        run(work, [slice(k, k + 1) for k in range(8)])
+        assert sorted(done) == list(range(8))
 
 
 def test_the_error_state_is_that_of_the_caller(threads):

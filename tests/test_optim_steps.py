@@ -299,6 +299,18 @@ def test_options_may_change_from_step_to_step(case):
         np.testing.assert_array_equal(p.numpy(), q.numpy())
 
 
+def test_another_list_of_parameters_is_no_error():
+    """As ever, the optimiser steps those it was given."""
+    given, other = tensor([1.0, 2.0]), tensor([1.0, 2.0])
+    optimizer = optim.SGD([given], lr=0.5)
+    for params in ([given], [other]):
+        optimizer.param_groups[0]["params"] = params
+        given.grad = tensor([1.0, 1.0])
+        optimizer.step()
+    assert given.tolist() == [0.0, 1.0]
+    assert other.tolist() == [1.0, 2.0]
+
+
 def test_an_option_that_changes_in_place_is_read_at_each_step():
     p = tensor([0.0])
     optimizer = optim.SGD([p], lr=1.0)

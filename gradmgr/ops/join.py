@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import operator
-from itertools import accumulate
+from itertools import accumulate as running
 from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
 from gradmgr import _xp
-from gradmgr._custom import variadic
+from gradmgr._custom import apply, variadic
 from gradmgr._index import getitem
 from gradmgr._inplace import as_type, store
+from gradmgr._op import FACTS, INPUTS, PULLS, Grads, Op, Owned, accumulate, enroll, one_fact, one_input
 from gradmgr._tensor import Tensor, raw, wrap
 from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.shape import atleast_1d, atleast_2d, atleast_3d, expand_dims, moveaxis, ravel, reshape
@@ -76,7 +77,7 @@ def concatenate(
             found = np.result_type(*[a if a.__class__ in _WEAK else b for a, b in zip(given, parts, strict=True)])
         parts = [_cast_part(a, np.dtype(found), casting) for a in parts]
     lengths = [shape[axis] if len(shape) > axis else 0 for shape in [a.shape for a in parts]]  # else NumPy raises
-    z = _concatenate(parts, axis, tuple(accumulate(lengths, initial=0)))
+    z = _concatenate(parts, axis, tuple(running(lengths, initial=0)))
     return z if out is None else store(out, z, "concatenate(out=...)")
 
 
@@ -176,9 +177,55 @@ def dsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
     return split(ary, indices_or_sections, 2)
 
 
+def _pieces(a: Any) -> tuple[Any, ...]:
+    return tuple([a[k] for k in range(a.shape[0])])
+
+
+def _laid_out(shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]) -> Any:
+    """Return new memory whose axes follow each other as these strides do: to transpose it back then copies nothing."""
+    order = sorted(range(len(shape)), key=lambda k: -abs(strides[k]))
+    places = sorted(range(len(shape)), key=order.__getitem__)
+    return np.empty([shape[k] for k in order], dtype).transpose(places)
+
+
+def _gathered(parts: list[Any], shape: tuple[int, ...], dtype: Any, strides: Any) -> Any:
+    """Return gradients of the pieces as one, None where there is none."""
+    if all(part is None or part.__class__ is np.ndarray for part in parts):
+        whole = _laid_out(shape, dtype, strides)
+        for k, part in enumerate(parts):
+            whole[k] = 0 if part is None else part
+        return whole
+    like = raw(next(part for part in parts if part is not None))
+    nothing = _xp.namespace(like).zeros(shape[1:], dtype)
+    return stack([nothing if part is None else part for part in parts])
+
+
+def _pull_unstack(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
+    _, _, mark, shape, dtype, strides = e
+    accumulate(grads, owned, mark, _gathered([g.get(k) for k in range(shape[0])], shape, dtype, strides))
+
+
+def _unstack_entry(m: Any, marks: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
+    a = raw(values[0])
+    return ("unstack", m, marks[0], a.shape, a.dtype, getattr(a, "strides", None))
+
+
+_unstack = enroll(Op("unstack", _pieces))
+_unstack.entry, _unstack.push = _unstack_entry, lambda tangents, values, out, params: pieces(tangents[0])
+_unstack.keeps_inputs = _unstack.keeps_out = False
+PULLS["unstack"] = _pull_unstack
+INPUTS["unstack"] = one_input
+FACTS["unstack"] = one_fact
+
+
+def pieces(x: Any) -> tuple[Any, ...]:
+    """Split into the pieces along the first axis, which is removed: one op, and on the way back one buffer for all."""
+    return apply(_unstack, (x,), ()) if isinstance(x, Tensor) else _pieces(x)
+
+
 def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
     """Split into the pieces along an axis, which is removed."""
     moved = moveaxis(x, axis, 0)
     if moved.ndim == 0:
         raise ValueError("Input array must be at least 1-d.")
-    return tuple([getitem(moved, k) for k in range(moved.shape[0])])
+    return pieces(moved)

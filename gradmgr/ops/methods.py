@@ -12,7 +12,7 @@ from gradmgr._elementwise import conj
 from gradmgr._index import normalized
 from gradmgr._inplace import copied, setitem, updater
 from gradmgr._tensor import Tensor
-from gradmgr.ops import arithmetic, constant, convert, create, edit, order, pick, products, reduce, shape
+from gradmgr.ops import arithmetic, constant, convert, create, edit, join, order, pick, products, reduce, shape
 
 # ---------------------------------------------------------------- operators
 
@@ -115,7 +115,12 @@ def _clip(self: Tensor, min: Any = None, max: Any = None, out: Any = None) -> An
 def _iter(self: Tensor) -> Iterator[Any]:
     if self.ndim == 0:
         raise TypeError("iteration over a 0-d Tensor")
+    if 1 < len(self) <= _FEW and self.ndim > 1:  # as in `q, k, v = parts`
+        return iter(join.pieces(self))
     return (self[k] for k in range(len(self)))
+
+
+_FEW = 8  # rows that are made at once, as one operation; of more a loop may want the first only
 
 
 def _matrix_transposed(self: Tensor) -> Any:

@@ -85,7 +85,7 @@ class _Plans:
     __slots__ = ("first", "later", "names", "options")
 
     def __init__(self, options: Any, names: tuple[str, ...], first: Plan, later: Plan) -> None:
-        self.options = options  # with the list of parameters; None where they may change unseen
+        self.options = options  # None where they may change unseen
         self.names = names  # of what is kept of each parameter
         self.first = first  # at a parameter's first step
         self.later = later
@@ -112,7 +112,7 @@ class Optimizer:
         self.param_groups: list[Group] = []
         self._chunks: list[list[Chunk] | None] = []
         self._plans: list[_Plans | None] = []
-        self._options = itemgetter("params", *self.defaults)
+        self._options = itemgetter(*self.defaults)
         self._scratch = Scratch()
         self._step_count = 0
         self._lock = threading.RLock()  # threads may step one optimiser, one after another
@@ -260,7 +260,7 @@ class Optimizer:
         """Return what to do with a group while its options are what they are."""
         options = self._options(group)
         plan = self._plan(group)
-        lasting = options if _is_lasting(options[1:]) else None
+        lasting = options if _is_lasting(options) else None
         return _Plans(lasting, self._state_names(group), self._first_plan(group, plan), plan)
 
     def _new_chunks(self, k: int) -> list[Chunk]:
