@@ -1079,7 +1079,7 @@ def test_steps_leave_nothing_behind(seed, uncollected):
     training = Training(seed, 1)
     training.net.made = training.losses = type("Forgetting", (list,), {"append": lambda self, x: None})()
     with np.errstate(all="ignore"):
-        for _ in range(3):
+        for _ in range(8):  # in which all plans of the optimisers are made, those for new rates too
             training.step()
         gc.collect()
         objects = len(gc.get_objects())

@@ -344,6 +344,17 @@ def test_cross_entropy_keeps_the_logits_and_two_numbers_for_each_row():
     assert sum(a.nbytes for a in arrays if a is not x._array) == 2 * 8 * 4
 
 
+def test_a_row_of_nan_leaves_the_gradients_of_other_rows_finite_where_logits_are_huge():
+    x = np.random.default_rng(0).normal(size=(60, 70))
+    x[3, 5] = 1e300
+    alone = slopes(lambda t: F.cross_entropy(t, np.arange(60), reduction="none"), x)[1]
+    x[7, 2] = np.nan
+    beside = slopes(lambda t: F.cross_entropy(t, np.arange(60), reduction="none"), x)[1]
+    assert np.isnan(beside[7]).all()
+    others = np.arange(60) != 7
+    np.testing.assert_allclose(beside[others], alone[others], rtol=1e-12, atol=1e-15)
+
+
 @pytest.mark.parametrize("value", [INF, np.nan])
 def test_a_nan_loss_is_traced_to_its_line(value):
     x = tensor([[1.0, value, 0.0], [0.0, 1.0, 2.0]])

@@ -560,7 +560,7 @@ def _cross_entropy_slope_of_rows(g: Any, x: Any, shift: Any, log_total: Any, lab
     g = g if labels.over is None else g / labels.over
     column = g[:, None] if g.ndim else g
     with np.errstate(all="ignore"):
-        if in_rows(x, (1,)) is None or np.abs(shift).max() > _MODERATE:
+        if in_rows(x, (1,)) is None or not np.abs(shift).max() <= _MODERATE:  # of one NaN the largest is NaN
             made = x - shift
             made -= log_total
             np.exp(made, out=made)
