@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 
 _POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
@@ -33,7 +35,20 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--png", metavar="FILE", help="also draw the ratios to FILE; needs matplotlib")
     parser.add_argument("--json", metavar="FILE", help="also write the figures, with machine and versions, to FILE")
-    return parser.parse_args(argv)
+    found = parser.parse_args(argv)
+    _check(parser, found)
+    return found
+
+
+def _check(parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
+    """Refuse what would fail only after minutes of measuring."""
+    if found.threads < 1:
+        parser.error(f"--threads takes a number of threads, at least 1; found {found.threads}")
+    for option, file in (("--json", found.json), ("--png", found.png)):
+        if file and not Path(file).parent.is_dir():
+            parser.error(f"{option}: there is no folder {Path(file).parent}")
+    if found.png and find_spec("matplotlib") is None:
+        parser.error("--png needs matplotlib, which is not installed")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,6 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for table in import_module(f"bench.{suite}").tables(pace, arguments.threads, arguments.only):
             print(_report.text(table), flush=True)
             tables.append(table)
+    if not tables:
+        print(f"no table of {arguments.suite} has {arguments.only!r} in its title", file=sys.stderr)
+        return 1
     print(_report.summary(tables))
     if arguments.json:
         _report.write_json(arguments.json, machine, tables)

@@ -35,7 +35,8 @@ def write_png(file: str, title: str, tables: Sequence[Table]) -> bool:
     shown = [(table, rows) for table in tables if (rows := _drawn(table))]
     if not shown:
         return False
-    heights = [(len(rows) + 3) * _LINE for _, rows in shown]
+    # Of rows, or of the legend beside them, whose lines are narrower; and of title and axis.
+    heights = [(max(len(rows), 0.7 * len(_ratios(table))) + 3) * _LINE for table, rows in shown]
     figure, panels = plt.subplots(
         len(shown),
         1,
@@ -53,6 +54,8 @@ def write_png(file: str, title: str, tables: Sequence[Table]) -> bool:
 
 
 def _draw(panel: Any, table: Table, rows: list[Row]) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     places = range(len(rows))
     for k, name in enumerate(_ratios(table)):
         there = [(row.cells[name], y) for y, row in zip(places, rows, strict=True) if row.cells.get(name, 0) > 0]
@@ -64,6 +67,9 @@ def _draw(panel: Any, table: Table, rows: list[Row]) -> None:
             panel.axhspan(y - 0.45, y + 0.45, color="0.92", zorder=0)
     panel.axvline(1, color="0.5", linewidth=0.8)
     panel.set_xscale("log")
+    panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    panel.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    panel.xaxis.set_minor_formatter(NullFormatter())
     panel.set_yticks(list(places), [row.label for row in rows], fontsize=7)
     panel.set_ylim(len(rows) - 0.5, -0.5)
     panel.grid(axis="x", which="both", color="0.9", linewidth=0.6)
@@ -72,4 +78,4 @@ def _draw(panel: Any, table: Table, rows: list[Row]) -> None:
     panel.tick_params(axis="x", labelsize=7)
     note = "; grey: a target not reached" if any(not v.reached for row in rows for v in row.verdicts) else ""
     panel.set_title(f"{table.title} ({table.note}{note})", fontsize=8, loc="left", wrap=True)
-    panel.legend(fontsize=7, loc="best")
+    panel.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.005, 1.0), borderaxespad=0.0)

@@ -30,7 +30,7 @@ def _processor() -> str:
 
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "gradmgr": gradmgr.__version__}
-    for name in ("numpy", "scipy", "torch", "autograd", "mygrad", "jax", "onednn"):
+    for name in ("numpy", "scipy", "torch", "autograd", "mygrad", "jax", "onednn-cpu-gomp", "mpi4py"):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

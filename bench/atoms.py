@@ -19,6 +19,7 @@ from bench._measure import (
     Times,
     Verdict,
     always,
+    check_agreement,
     race,
     ratio,
     rotated,
@@ -125,6 +126,7 @@ def _op_row(
 
 
 _MANY = 100  # ops in one backward
+_UNTIMED = always(lambda n: None)  # of contestants whose answers alone are compared
 
 
 def backward(operation: Operation, size: int, libraries: Sequence[Library], pace: Pace, targets: Targets) -> Row:
@@ -132,11 +134,14 @@ def backward(operation: Operation, size: int, libraries: Sequence[Library], pace
     arrays = programs.inputs(operation, size)
     dy = np.ones_like(operation.once(np, *arrays))
     count = _MANY if size < 10_000 else 10  # results that are large are not to fall out of the caches
-    ways = {NUMPY: backward_by_hand(operation, arrays, dy, count)}
+    label, ways = f"{operation.label} backward, {_size(size)}", {NUMPY: backward_by_hand(operation, arrays, dy, count)}
+    compared = [Contestant(NUMPY, _UNTIMED, lambda: by_hand(operation, arrays))]
     for library in libraries:
         seconds = library.backward(operation, arrays, dy, count)
         if seconds is not None:
             ways[library.name] = seconds
+            compared.append(Contestant(library.name, _UNTIMED, lambda lib=library: lib.gradients(operation, arrays)))
+    check_agreement(label, compared)
     times: Times = {name: [] for name in ways}
     for _ in range(pace.rounds):
         found: Times = {name: [] for name in ways}
@@ -145,7 +150,7 @@ def backward(operation: Operation, size: int, libraries: Sequence[Library], pace
                 found[name].append(ways[name]() / count)
         for name, seconds in found.items():
             times[name].append(min(seconds))
-    return _reported(f"{operation.label} backward, {_size(size)}", times, targets)
+    return _reported(label, times, targets)
 
 
 # ---------------------------------------------------------------- programs

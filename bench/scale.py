@@ -319,7 +319,10 @@ def _repeated(f: Callable[[], Any]) -> Session:
 # ---------------------------------------------------------------- parameters
 
 
-def _parameters_here(count: int) -> Parts:
+Keep = Callable[[list[Any]], None]  # is given what was learned, to be compared
+
+
+def _parameters_here(count: int, keep: Keep = lambda arrays: None) -> Parts:
     """Time a sum of so many attached vectors: an empty recording, forward, backward, a step of Adam."""
     learned = [tensor(a) for a in _vectors(count)]
     gm = GradManager().attach(learned)
@@ -341,11 +344,12 @@ def _parameters_here(count: int) -> Parts:
         done = perf_counter()
         gm.clear_grad()
         parts = {"record": empty - start, "forward": walked - empty, "backward": pulled - walked, "step": done - pulled}
+    keep([p.numpy() for p in learned])
     return parts
 
 
 def _parameters_in_torch(torch: Any) -> Program:
-    def program(count: int) -> Parts:
+    def program(count: int, keep: Keep = lambda arrays: None) -> Parts:
         learned = [torch.tensor(a, requires_grad=True) for a in _vectors(count)]
         adam = torch.optim.Adam(learned, fused=True)
         parts: Parts = {}
@@ -361,6 +365,7 @@ def _parameters_in_torch(torch: Any) -> Program:
             done = perf_counter()
             adam.zero_grad()
             parts = {"forward": walked - start, "backward": pulled - walked, "step": done - pulled}
+        keep([p.detach().numpy() for p in learned])
         return parts
 
     return program
@@ -370,12 +375,22 @@ def _vectors(count: int) -> list[Any]:
     return list(np.random.default_rng(count).normal(size=(count, 8)).astype(np.float32))
 
 
+def _learned(run: Callable[[int, Keep], Parts]) -> Answer:
+    """Return what ten vectors are after the steps."""
+    found: list[Any] = []
+    run(10, found.extend)
+    return found
+
+
 def parameters(
     libraries: Sequence[Library], pace: Pace, counts: Sequence[int] = (1, 10, 100, 1000, 10_000)
 ) -> list[Row]:
     """Time what managers and optimisers do for each attached tensor."""
     torch = next((lib.torch for lib in libraries if lib.name == "PyTorch"), None)
     runs = {"gradmgr": _parameters_here} | ({"PyTorch": _parameters_in_torch(torch)} if torch is not None else {})
+    check_agreement(
+        "parameters", [Contestant(name, _UNTIMED, lambda run=run: _learned(run)) for name, run in runs.items()]
+    )
     times = _measure(runs, counts, pace.long_rounds)
     labels = {
         "record": f"record and release, {counts[0]:,} to {counts[-1]:,} tensors",

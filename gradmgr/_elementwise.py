@@ -248,6 +248,7 @@ _IN_RULES = types.MappingProxyType(
         "subtract": np.subtract,
     }
 )
+_OPERAND = r"\w+|\((?:[^()]|\([^()]*\))*\)"  # a name, or what stands in brackets, with brackets in it perhaps
 _LOCAL = {"x": "a", "y": "b", "out": "c"}  # what the templates call each name a rule may ask for
 _MARK = {"x": "i", "y": "j"}
 
@@ -290,10 +291,8 @@ def _in_place(algebra: str) -> str | None:
     """Return the call that writes what a rule computes into g, of rules that are one operation on it."""
     if algebra == "-g":
         return "negative(g, g)"
-    for sign, name in ((" * ", "multiply"), (" / ", "divide")):
-        if algebra.startswith(f"g{sign}"):
-            return f"{name}(g, {algebra[4:]}, g)"
-    return None
+    found = re.fullmatch(rf"g ([*/]) ({_OPERAND})", algebra)
+    return found and f"{'multiply' if found[1] == '*' else 'divide'}(g, {found[2]}, g)"
 
 
 def _is_ours(g: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench import __main__ as bench_main
 from bench import _chart, _measure, _report, atoms, layers, peers, programs, tools
 from bench._measure import Contestant, Pace, Row, Table, Verdict, WrongAnswerError, always
 from bench.libraries import Gradmgr, NetworkByHand, by_hand, chain_by_hand
@@ -299,3 +300,43 @@ def test_an_unknown_suite_is_refused():
     done = _run("molecules")
     assert done.returncode == 2
     assert "atoms" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--threads", "0"], "at least 1; found 0"),
+        (["--json", "nowhere/at/all.json"], "--json: there is no folder nowhere/at"),
+        (["--png", "nowhere/at/all.png"], "--png: there is no folder nowhere/at"),
+    ],
+)
+def test_what_would_fail_after_the_measuring_is_refused_before(capsys, arguments, says):
+    with pytest.raises(SystemExit, match="2"):
+        bench_main._arguments(["atoms", *arguments])
+    assert says in capsys.readouterr().err
+
+
+def test_a_picture_without_matplotlib_is_refused_before_measuring(monkeypatch, capsys):
+    monkeypatch.setattr(bench_main, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="2"):
+        bench_main._arguments(["atoms", "--png", "figures.png"])
+    assert "matplotlib" in capsys.readouterr().err
+
+
+def test_a_title_that_no_table_has_is_an_error(tmp_path):
+    done = _run("train", "--quick", "--only", "nothing like it", "--json", str(tmp_path / "figures.json"))
+    assert done.returncode == 1
+    assert "no table of train has 'nothing like it' in its title" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_contestant_whose_way_back_is_wrong_is_rejected():
+    class Wrong(Gradmgr):
+        name = "wrong"
+
+        def gradients(self, operation, arrays):
+            value, *gradients = super().gradients(operation, arrays)
+            return [value, *[2 * g for g in gradients]]
+
+    with pytest.raises(WrongAnswerError, match="wrong"):
+        atoms.backward(programs.PRODUCT, 8, [Wrong()], NO_TIME, [])

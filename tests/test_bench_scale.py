@@ -100,6 +100,10 @@ def test_two_ranks_are_measured():
 # ---------------------------------------------------------------- memory
 
 
+def test_a_quick_run_takes_one_model_of_each_kind():
+    assert memory.first_of_each_kind(["MLP 8", "MLP 32", "CNN 64", "GPT 1", "GPT 2"]) == ["MLP 8", "CNN 64", "GPT 1"]
+
+
 def test_rows_of_a_recording_reach_their_targets():
     for row in memory.rows():
         for verdict in row.verdicts:

@@ -151,6 +151,20 @@ def test_second_order_of_many_is_that_of_few(name: str) -> None:
 # ---------------------------------------------------------------- block by block
 
 
+@pytest.mark.parametrize("name", ["arctan", "arcsinh", "sinc"])
+def test_small_numbers_among_many_raise_no_error(name: str) -> None:
+    x = repeated([1e-25, 1e-5, 0.5], np.float32)
+    with np.errstate(all="raise"):
+        few, many = (gradients(getattr(gnp, name), a)[1] for a in (x[:3], x))
+    np.testing.assert_allclose(many[:3], few, rtol=1e-6)
+
+
+def test_a_root_as_a_power_has_the_slope_of_powers() -> None:
+    with np.errstate(divide="ignore"):
+        slope = gradients(lambda x: x**0.5, np.array([0.0, -0.0, 4.0]))[1]
+    np.testing.assert_array_equal(slope, [INF, INF, 0.25])
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_blocks_are_put_together(threads: int) -> None:
     before = gradmgr.get_num_threads()

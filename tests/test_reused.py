@@ -7,7 +7,7 @@ import pytest
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, tensor
+from gradmgr import GradManager, _elementwise, tensor
 
 SHAPE = (100, 100)  # more elements than the templates ask for
 
@@ -156,3 +156,13 @@ def test_other_dtypes(dtype):
     np.testing.assert_allclose(found, -np.ones(SHAPE, dtype), rtol=1e-2)
     (found,) = backward(lambda x: x * some(3) * c, x, dy=np.ones(SHAPE, np.result_type(dtype, "f8")))
     assert found.dtype == dtype
+
+
+@pytest.mark.parametrize("algebra", ["g / x * 2", "g * x + y", "g * (x) / (y)", "g - x", "g"])
+def test_a_rule_of_several_operations_is_not_taken_for_one(algebra):
+    assert _elementwise._in_place(algebra) is None
+
+
+def test_a_rule_of_one_operation_is_done_in_place():
+    assert _elementwise._in_place("g / (x * (1 - x))") == "divide(g, (x * (1 - x)), g)"
+    assert _elementwise._in_place("g * y") == "multiply(g, y, g)"

@@ -158,7 +158,9 @@ def _power_x(g: Any, x: Any, y: Any) -> Any:
         if y == 2:
             return g * (x + x)
         if y == 0.5:  # a root takes a quarter of the time of a power
-            return g * 0.5 / sqrt.door(x)
+            root = sqrt.door(_as_precise(x, g))
+            root = np.add(root, 0.0, out=root) if root.__class__ is np.ndarray else root + 0.0  # of -0.0 as of 0.0
+            return g * 0.5 / root
         return g * (y * x ** (y - 1)) if y else g * 0
     zero, y = raw(y) == 0, _as_precise(y, g)
     if not _xp.may_hold(zero):
@@ -301,7 +303,7 @@ def _square_and_1(x: Any) -> Any:
     a = raw(x)
     if a.__class__ is not np.ndarray or a.size < _SO_MANY or a.dtype not in (_xp.F4, _xp.F8):
         return None
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", under="ignore"):
         square = x * x + 1
     return None if _xp.may_hold(np.isinf(raw(square))) else square
 
@@ -405,7 +407,9 @@ def _phi(x: Any, order: int) -> Any:
     z = np.pi * (x.astype(np.float32) if x.dtype.itemsize == 2 else x)
     near = np.abs(z) < order + 1
     inside, outside = where_kernel(z, 0.0, near), np.where(near, 1, z)
-    phi = where_kernel(_phi_by_series(inside, order), _phi_by_recurrence(outside, order), near)
+    with np.errstate(under="ignore"):  # the last terms of the series
+        inside = _phi_by_series(inside, order)
+    phi = where_kernel(inside, _phi_by_recurrence(outside, order), near)
     return phi.astype(x.dtype)
 
 

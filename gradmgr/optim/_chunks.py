@@ -249,9 +249,8 @@ class RowSet:
 
     def __init__(self, rows: Array) -> None:
         self._rows = tuple(rows)
-        self._cuts: dict[
-            int, tuple[Array, list[Array]]
-        ] = {}  # by size; to cut four rows takes as long as two calls on them
+        # By size; to cut four rows takes as long as two calls on them.
+        self._cuts: dict[int, tuple[Array, list[Array]]] = {}
         self.size = rows.shape[1]
 
     def cut(self, size: int, keep: bool = True) -> tuple[Array, list[Array]]:
