@@ -38,7 +38,7 @@ Entry = tuple[Any, ...]
 # A sweep comes after this many entries, or sooner where results nobody holds may be this many bytes:
 # then a sweep costs some 2 % of the operations between two of them, whatever the size of their arrays.
 _MANY = 64
-_AT_FIRST = 16  # entries before the size of any is known
+_AT_FIRST = 32  # entries before the size of any is known; a small network has fewer, and is not swept
 _BYTES = 1 << 25
 
 

@@ -28,8 +28,10 @@ def _in_rows(x: Any) -> Any:
     """Return x with one leading axis: numpy.matmul takes the matrices of a stack one by one."""
     if x.ndim == 2:
         return x
-    shape = (math.prod(x.shape[:-1]), x.shape[-1])
-    return x.reshape(shape) if x.__class__ is np.ndarray else reshape(x, shape)
+    columns = x.shape[-1]
+    if columns and x.__class__ is np.ndarray:
+        return x.reshape(-1, columns)
+    return reshape(x, (math.prod(x.shape[:-1]), columns))
 
 
 def _linear_kernel(x: Any, weight: Any, bias: Any) -> Any:
@@ -56,11 +58,13 @@ def _linear_kernel(x: Any, weight: Any, bias: Any) -> Any:
 
 def _product(x: Any, rows: Any, weight: Any) -> Any:
     """Return rows @ weight.T, in an array of its own with the leading axes of x: a view could not be used again."""
-    if rows is x:
-        return rows.dot(weight.T)
-    length = weight.shape[0]
-    made = np.empty((*x.shape[:-1], length), x.dtype)
-    rows.dot(weight.T, made.reshape(rows.shape[0], length))
+    return rows.dot(weight.T) if rows is x else _shaped(x, rows, weight.T)
+
+
+def _shaped(x: Any, rows: Any, matrix: Any) -> Any:
+    columns = matrix.shape[1]
+    made = np.empty((*x.shape[:-1], columns), x.dtype)
+    rows.dot(matrix, made.reshape(rows.shape[0], columns))
     return made
 
 
@@ -72,7 +76,13 @@ def _misfit(x: Shape, weight: Shape, bias: Shape | None) -> errors.ShapeError:
 
 
 def _x_vjp(g: Any, weight: Any) -> Any:
-    return g.dot(weight) if _xp.are_matrices(g, weight) else _linear(g, conj_of(weight).T, None)
+    if _xp.are_matrices(g, weight):
+        return g.dot(weight)
+    if g.ndim > 2 and g.__class__ is np.ndarray:
+        rows = _in_rows(g)
+        if _xp.are_matrices(rows, weight):
+            return _shaped(g, rows, weight)
+    return _linear(g, conj_of(weight).T, None)
 
 
 def _weight_vjp(g: Any, x: Any) -> Any:
