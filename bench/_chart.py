@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from bench._measure import Row, Table
 
 _LINE = 0.22  # inches for a row
 _WIDTH = 10.0
+_LETTERS = 110  # of a line of the heading
 
 
 def _ratios(table: Table) -> list[str]:
@@ -45,23 +47,27 @@ def write_png(file: str, title: str, tables: Sequence[Table]) -> bool:
         squeeze=False,
         layout="constrained",
     )
+    names = dict.fromkeys(name for table, _ in shown for name in _ratios(table))
+    colours = {name: f"C{k % 10}" for k, name in enumerate(names)}  # the same in every panel
     for (table, rows), panel in zip(shown, panels[:, 0], strict=True):
-        _draw(panel, table, rows)
-    figure.suptitle(title, fontsize=9)
+        _draw(panel, table, rows, colours)
+    figure.suptitle("\n".join([textwrap.fill(line, _LETTERS) for line in title.splitlines()]), fontsize=9)
     figure.savefig(file, dpi=100)
     plt.close(figure)
     return True
 
 
-def _draw(panel: Any, table: Table, rows: list[Row]) -> None:
+def _draw(panel: Any, table: Table, rows: list[Row], colours: dict[str, str]) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
     places = range(len(rows))
-    for k, name in enumerate(_ratios(table)):
+    for name in _ratios(table):
         there = [(row.cells[name], y) for y, row in zip(places, rows, strict=True) if row.cells.get(name, 0) > 0]
         if there:
             mine = name == "gradmgr"
-            panel.scatter(*zip(*there, strict=True), s=34 if mine else 18, color=f"C{k}", label=name, zorder=3 + mine)
+            panel.scatter(
+                *zip(*there, strict=True), s=34 if mine else 18, color=colours[name], label=name, zorder=3 + mine
+            )
     for y, row in zip(places, rows, strict=True):
         if any(not verdict.reached for verdict in row.verdicts):
             panel.axhspan(y - 0.45, y + 0.45, color="0.92", zorder=0)

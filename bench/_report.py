@@ -102,6 +102,8 @@ def write_json(file: str, facts: dict[str, Any], tables: Sequence[Table]) -> Non
 
     content = {
         "machine": facts,
-        "tables": [{"title": table.title, "rows": [plain(row) for row in table.rows]} for table in tables],
+        "tables": [
+            {"title": table.title, "note": table.note, "rows": [plain(row) for row in table.rows]} for table in tables
+        ],
     }
     Path(file).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
