@@ -15,6 +15,8 @@ from typing import Any
 import gradmgr
 from bench._measure import Row, Table, Verdict
 
+# Variables that make BLAS or the allocator faster or slower.
+_DECIDING = ("OPENBLAS_", "OMP_", "MKL_", "MALLOC_", "GLIBC_TUNABLES")
 _LABEL = 50
 _CELL = 11
 
@@ -50,6 +52,7 @@ def machine(arguments: argparse.Namespace) -> dict[str, Any]:
         "pace": "quick" if arguments.quick else "full",
         "keep_freed": arguments.keep_freed,
         "versions": _versions(),
+        "environment": {name: value for name, value in os.environ.items() if name.startswith(_DECIDING)},
     }
 
 
