@@ -9,9 +9,10 @@ import numpy as np
 
 from gradmgr._broadcast import broadcast_to, cast, sum_to
 from gradmgr._index import scatter
+from gradmgr._tensor import raw
 from gradmgr.ops.arithmetic import sin
 from gradmgr.ops.convert import _to
-from gradmgr.ops.reduce import _recur
+from gradmgr.ops.reduce import _gather, _recur
 from gradmgr.ops.shape import sliding_window_view
 from gradmgr.vmap import vmap
 from samples._table import CUBE, Arg, Array, Field, X, add
@@ -58,3 +59,25 @@ engine(
     X,
     Arg((3,)),
 )
+
+# One extreme in each row, as mostly, and equal ones, which share.
+_SINGLE = Arg(values=[[1, 5, 2, 3], [7, 0, 6, 2], [3, 4, 1, 9]], constant=True)
+_EQUAL = Arg(values=[[1, 5, 5, 3], [7, 7, 7, 7], [3, 4, 1, 9]], constant=True)
+
+
+def _at_extremes(t: Array, x: Array) -> Array:
+    top = x == x.max(axis=1, keepdims=True)
+    return (t * (top / top.sum(axis=1, keepdims=True))).sum(axis=1, keepdims=True).astype(t.dtype)
+
+
+for _case, _x in {"single": _SINGLE, "equal": _EQUAL}.items():
+    add(
+        "engine.gather_from_extremes",
+        _case,
+        lambda xp, t, x: _gather(t, raw(x).astype(t.dtype), raw(x).max(axis=1).astype(t.dtype), (1,), True),
+        X,
+        _x,
+        reference=_at_extremes,
+        dispatches=False,
+        third=True,
+    )
