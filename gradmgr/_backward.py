@@ -383,12 +383,6 @@ def write(results: dict[Tensor, Any], below: Any, replacing: Container[Tensor] =
         while results:
             t, g = results.popitem()
             held = getattr(t, "_grad", None)
-            if held is None and not outer and getrefcount(g) <= _SOLE and _is_whole_like(g, t._array):
-                made = _new(Tensor)  # `wrap`, inlined
-                made._array = g
-                made._rec = None
-                fresh.append((t, made))
-                continue
             if held is not None and t in replacing:
                 made = wrap(raw(g))
                 g = None  # who else holds the array is asked next
@@ -399,7 +393,10 @@ def write(results: dict[Tensor, Any], below: Any, replacing: Container[Tensor] =
                     fresh.append((t, _recorded_sum(held, g, outer)))
                 continue
             if held is None and getrefcount(g) <= _SOLE and _is_whole_like(g, t._array):
-                fresh.append((t, wrap(g)))
+                made = _new(Tensor)  # `wrap`, inlined
+                made._array = g
+                made._rec = None
+                fresh.append((t, made))
                 continue
             made = wrap(raw(g))
             g = None  # who else holds the array is asked next

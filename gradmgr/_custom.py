@@ -7,12 +7,11 @@ ask for) is known when they are declared, so that their functions are made of te
 
 from __future__ import annotations
 
-import builtins
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from gradmgr import _xp, errors
+from gradmgr import _xp
 from gradmgr._broadcast import fit, spread
 from gradmgr._op import (
     FACTS,
@@ -32,7 +31,7 @@ from gradmgr._op import (
     renamed,
 )
 from gradmgr._recorder import Stack, compute, current
-from gradmgr._templates import compiled, made_of, show
+from gradmgr._templates import compiled, made_of, scope_of, show
 from gradmgr._tensor import Tensor, wrap
 
 
@@ -156,24 +155,13 @@ class _Rules:
         self.of_shared = () if shared is None else reads(shared, values, name)
         self.make: Callable[..., tuple[Any, ...]] | None = None
         self.give: Pull | None = None
-        self.scope: dict[str, Any] = {
-            "__builtins__": builtins,
-            "__name__": __name__,  # becomes the functions' __module__
-            "F4": _xp.F4,
-            "F8": _xp.F8,
-            "REJECTIONS": errors.REJECTIONS,
-            "Stack": Stack,
-            "Tensor": Tensor,
-            "current": current,
-            "explain": _xp.explain,
-            "fit": fit,
-            "is_differentiable": _xp.is_differentiable,
-            "kernel": op.kernel,
-            "new": object.__new__,
-            "op": op,
-            "rule_of_all": shared,
+        self.scope = scope_of(
+            op,
+            __name__,
+            is_differentiable=_xp.is_differentiable,
+            rule_of_all=shared,
             **{f"rule{k}": vjp[v] for k, v in enumerate(inputs)},
-        }
+        )
 
     # ------------------------------------------------------------ what the texts are filled with
 

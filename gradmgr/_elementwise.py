@@ -18,7 +18,6 @@ functions 40 ns slower.
 
 from __future__ import annotations
 
-import builtins
 import re
 import types
 from collections.abc import Callable
@@ -28,14 +27,12 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _xp, errors
+from gradmgr import _xp
 from gradmgr._broadcast import fit, is_complex, spread
 from gradmgr._inplace import with_keywords
 from gradmgr._op import FACTS, INPUTS, LINKS, PULLS, Grads, Link, Op, Owned, Rule, accumulate, enroll, one_input, reads
 from gradmgr._parameter import Parameter
-from gradmgr._recorder import Stack, current
-from gradmgr._templates import compiled, made_of, show
-from gradmgr._tensor import Tensor
+from gradmgr._templates import compiled, made_of, scope_of, show
 
 # ---------------------------------------------------------------- the hot templates
 
@@ -382,32 +379,21 @@ class _Declaration:
         self.push_rules = [(rule, self._asked(rule)) for rule in (jvp or rules)]
         self.layouts: dict[str, tuple[str, list[str]]] = {}  # by code: the tracked inputs, the fields kept
         self.late: dict[str, tuple[types.FunctionType, str, str, str]] = {}  # by kind: what `first` compiles
-        self.scope: dict[str, Any] = {
-            "__builtins__": builtins,
-            "__name__": __name__,  # becomes the functions' __module__
-            "F4": _xp.F4,
-            "F8": _xp.F8,
-            "PLAIN": _xp.PLAIN,
-            "Parameter": Parameter,
-            "Stack": Stack,
-            "Tensor": Tensor,
-            "REJECTIONS": errors.REJECTIONS,
-            "explain": _xp.explain,
-            "current": current,
-            "first": self.first,
-            "into": into,
-            "is_ours": _is_ours,
-            "fit": fit,
-            "kernel": kernel,
+        self.scope = scope_of(
+            op,
+            __name__,
+            PLAIN=_xp.PLAIN,
+            Parameter=Parameter,
+            first=self.first,
+            into=into,
+            is_ours=_is_ours,
+            need_operand=_xp.need_operand,
+            operand=_xp.operand,
+            pull_complex=self.pull_complex,
+            with_keywords=with_keywords,
             **_IN_RULES,
-            "need_operand": _xp.need_operand,
-            "new": object.__new__,
-            "op": op,
-            "operand": _xp.operand,
-            "pull_complex": self.pull_complex,
-            "with_keywords": with_keywords,
             **{f"rule_{v}": rule for v, rule in self.rules.items()},
-        }
+        )
 
     def _asked(self, rule: Rule) -> tuple[int, ...]:
         return reads(rule, self.on_offer, self.op.name)

@@ -6,12 +6,39 @@ called, and shown by tracebacks.
 
 from __future__ import annotations
 
+import builtins
 import types
 from collections.abc import Callable
 from typing import Any
 
+from gradmgr import _xp, errors
+from gradmgr._broadcast import fit
+from gradmgr._op import Op
+from gradmgr._recorder import Stack, current
+from gradmgr._tensor import Tensor
+
 # The compiled functions by their text: the ops of one shape share them, which takes half of the import time.
 _SHAPES: dict[str, types.FunctionType] = {}
+
+
+def scope_of(op: Op, module: str, **more: Any) -> dict[str, Any]:
+    """Return what the functions of an op may name; `module` becomes their `__module__`."""
+    return {
+        "__builtins__": builtins,
+        "__name__": module,
+        "F4": _xp.F4,
+        "F8": _xp.F8,
+        "REJECTIONS": errors.REJECTIONS,
+        "Stack": Stack,
+        "Tensor": Tensor,
+        "current": current,
+        "explain": _xp.explain,
+        "fit": fit,
+        "kernel": op.kernel,
+        "new": object.__new__,
+        "op": op,
+        **more,
+    }
 
 
 def compiled(source: str) -> types.FunctionType:

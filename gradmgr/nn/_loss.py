@@ -34,7 +34,7 @@ from gradmgr.ops.convert import (
 )
 from gradmgr.ops.reduce import mean, sum
 from gradmgr.ops.shape import expand_dims, squeeze
-from gradmgr.ops.softmax import are_moderate, by_rows, dots, fewest_rows, in_rows, log_in_two, taken
+from gradmgr.ops.softmax import are_moderate, by_rows, dots, fewest_rows, in_rows, log_in_two
 
 # ---------------------------------------------------------------- what all ask of their arguments
 
@@ -505,17 +505,15 @@ def _cross_entropy_of_rows(x: Any, labels: _Labels) -> Any:
     """Return the same, with log(sum(exp(x))) as shift and what rounded it; None where exponentials are too large."""
     totals, ones = np.empty(x.shape[0], x.dtype), np.ones(x.shape[1], x.dtype)
     bad: list[slice] = []
-    rooms: list[Any] = []
+    room = np.empty((min(fewest_rows(x), len(x)), x.shape[1]), x.dtype)
 
     def work(part: slice) -> None:
         if bad:
             return
         here = x[part]
-        room = taken(rooms, (min(fewest_rows(x), len(x)), x.shape[1]), x.dtype)
         made = room[: len(here)]
         np.exp(here, out=made)
         totals[part] = dots(made, ones)
-        rooms.append(room)
         if not are_moderate(totals[part]):
             bad.append(part)
 

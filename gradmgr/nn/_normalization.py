@@ -24,7 +24,7 @@ from gradmgr.ops.arithmetic import maximum, sum_of
 from gradmgr.ops.convert import lift, wide_dtype, widened
 from gradmgr.ops.linalg import norm
 from gradmgr.ops.products import einsum
-from gradmgr.ops.softmax import LONG, by_rows, dots, fewest_rows, for_blocks, sums, taken
+from gradmgr.ops.softmax import LONG, by_rows, dots, fewest_rows, for_blocks, sums
 
 Shape = tuple[int, ...]
 
@@ -227,7 +227,6 @@ def _slopes_of_long_rows(gy: Any, weight: Any, a: Any, rstd: Any, layout: Layout
     whole = np.empty(gy.shape, dtype)
     gy, a, weight = _seen(gy, form), a.reshape(form), None if weight is None else weight.reshape(1, -1)
     dx, by_weight = _seen(whole, form), {}
-    rooms: list[Any] = []
     # The weights over the number of columns, and 1/std for each row, are taken into the sums, not into the arrays.
     each = np.full(form[1], 1 / form[1], dtype) if weight is None else weight[0] * dtype.type(1 / form[1])
     if dx.size <= _FEW:
@@ -247,10 +246,10 @@ def _slopes_of_long_rows(gy: Any, weight: Any, a: Any, rstd: Any, layout: Layout
             dx -= level[:, None]
         return whole, found
     row, weight, few = weight, for_blocks(weight, dx), fewest_rows(dx)
+    room = np.empty((min(few, len(dx)), form[1]), dtype)
 
     def work(part: slice) -> None:
         here, values, to, scale = gy[part], a[part], dx[part], rstd[part]
-        room = taken(rooms, (min(few, len(dx)), form[1]), dtype)
         subs = [slice(start, min(start + few, len(to))) for start in range(0, len(to), few)]
         slope = np.empty(len(to), dtype)
         for sub in subs:  # however the whole is cut, the sums of columns are the same
@@ -274,7 +273,6 @@ def _slopes_of_long_rows(gy: Any, weight: Any, a: Any, rstd: Any, layout: Layout
             level = dots(here, each)
             level *= scale
             to -= level[:, None]
-        rooms.append(room)
 
     by_rows(work, dx, quiet=False)
     return whole, None if row is None else _in_order(by_weight)
@@ -302,8 +300,8 @@ def _slopes_of_groups(gy: Any, weight: Any, a: Any, rstd: Any, layout: Layout) -
     whole = np.empty(gy.shape, dtype)
     gy, a = gy.reshape(-1, size), a.reshape(-1, size)
     dx = whole.reshape(-1, size)
-    rooms: list[Any] = []
     few = fewest_rows(dx)
+    room = np.empty((min(few, len(dx)), size), dtype)
     by_weight, by_bias = np.empty(n * channels, dtype), np.empty(n * channels, dtype)
     factor = np.ones(n * channels, dtype) if weight is None else np.tile(weight, n)
     inverse = dtype.type(1 / (each * size))
@@ -321,13 +319,11 @@ def _slopes_of_groups(gy: Any, weight: Any, a: Any, rstd: Any, layout: Layout) -
         scale *= inverse
         slope *= scale[:, None]
         level *= scale[:, None]
-        room = taken(rooms, (min(few, len(dx)), size), dtype)
         for start in range(0, len(to), few):
             sub = slice(start, start + few)
             into = to[sub]
             into -= np.multiply(values[sub], slope[sub], out=room[: len(into)])
             into -= level[sub]
-        rooms.append(room)
 
     by_rows(work, dx.reshape(groups, -1), size, quiet=False)
     return whole, np.add.reduce(by_weight.reshape(n, channels), axis=0)

@@ -85,14 +85,6 @@ def for_blocks(row: Any, x: Any) -> Any:
     return row if row is None or len(x) <= each else np.tile(row, (each, 1))
 
 
-def taken(rooms: list[Any], shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return scratch memory that another block has put back, or new one."""
-    try:
-        return rooms.pop()
-    except IndexError:
-        return np.empty(shape, dtype)
-
-
 def sums(x: Any) -> Any:
     """Return the sum of each row."""
     return dots(x, np.ones(x.shape[1], x.dtype))
