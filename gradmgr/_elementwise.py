@@ -203,7 +203,7 @@ _PULL_INPUT = """\
 # The last input's gradient may take the place of the result's, if that is large, nobody else has it and nobody records
 # it: memory that is newly asked for costs more than the arithmetic.
 _PULL_IN_PLACE = """\
-    if g.__class__ is ndarray and g.size > 8192 and owned.__class__ is set and is_ours(g, {shape}, {dtype}):
+    if g.size > 8192 and g.__class__ is ndarray and owned.__class__ is set and is_ours(g, {shape}, {dtype}):
         d = {in_place}
     else:
         d = {d}

@@ -38,7 +38,7 @@ Entry = tuple[Any, ...]
 # A sweep comes after this many entries, or sooner where results nobody holds may be this many bytes:
 # then a sweep costs some 2 % of the operations between two of them, whatever the size of their arrays.
 _MANY = 64
-_AT_FIRST = 32  # entries before the size of any is known; a small network has fewer, and is not swept
+_AT_FIRST = 16  # entries before the size of any is looked at
 _BYTES = 1 << 25
 
 
@@ -280,6 +280,10 @@ class Tape(Recorder):
         if not self.open or not self._sweeping.acquire(blocking=False):
             return
         entries, end = self.entries, len(self.entries)
+        if self.limit == _AT_FIRST and not everything and _patience(entries) == _MANY:  # small arrays: no haste
+            self.limit = _MANY
+            self._sweeping.release()
+            return
         start = 0 if everything or end > self._all_at else self._seen
         notes = self.notes
         try:
