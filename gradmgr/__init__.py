@@ -15,13 +15,11 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gradmgr import _methods, anomaly, errors, graph, numpy, special
-from gradmgr._backward import AttachSpec
-from gradmgr._blocks import get_num_threads, set_num_threads
-from gradmgr._einops import register_einops
-from gradmgr._grad import backward, grad
-from gradmgr._memory import keep_freed_memory
-from gradmgr._modes import (
+from gradmgr import anomaly, errors, graph, numpy, special
+from gradmgr._arrays.allocator import keep_freed_memory
+from gradmgr._arrays.blocks import get_num_threads, set_num_threads
+from gradmgr._engine.backward import AttachSpec
+from gradmgr._engine.history.modes import (
     enable_grad,
     inference_mode,
     is_grad_enabled,
@@ -29,21 +27,24 @@ from gradmgr._modes import (
     no_grad,
     set_grad_enabled,
 )
-from gradmgr._tensor import Tensor, from_dlpack, tensor
+from gradmgr._engine.tensor import Tensor, from_dlpack, tensor
+from gradmgr._transforms import tensor_methods as _tensor_methods
+from gradmgr._transforms.grad import backward, grad
 from gradmgr.anomaly import detect_anomaly, set_detect_anomaly
 from gradmgr.errors import GradcheckError
 from gradmgr.manager import GradManager, GradManagerGroup, get_backwarding_grad_manager, set_multithreading_enabled
+from gradmgr.numpy._einops import register_einops
 from gradmgr.ops.create import asarray
 from gradmgr.vmap import vmap
 
 if TYPE_CHECKING:
-    from gradmgr import distributed, forward_ad, function, functional, nn, optim, profiler
-    from gradmgr._checkpoint import checkpoint, checkpoint_sequential
-    from gradmgr._files import load, save
-    from gradmgr._gradcheck import gradcheck, gradgradcheck
+    from gradmgr import distributed, forward_ad, function, functional, nn, optim, profiler, serialization
+    from gradmgr._transforms.checkpoint import checkpoint, checkpoint_sequential
+    from gradmgr._transforms.gradcheck import gradcheck, gradgradcheck
     from gradmgr.function import Function, custom_op, once_differentiable
+    from gradmgr.serialization import load, save
 
-_methods.bind()
+_tensor_methods.bind()
 
 __version__ = "0.1.0"
 
@@ -87,6 +88,7 @@ __all__ = [
     "profiler",
     "register_einops",
     "save",
+    "serialization",
     "set_detect_anomaly",
     "set_grad_enabled",
     "set_multithreading_enabled",
@@ -101,21 +103,22 @@ __all__ = [
 _LATER = MappingProxyType(
     {
         "Function": "function",
-        "checkpoint": "_checkpoint",
-        "checkpoint_sequential": "_checkpoint",
+        "checkpoint": "_transforms.checkpoint",
+        "checkpoint_sequential": "_transforms.checkpoint",
         "custom_op": "function",
         "distributed": "distributed",
         "forward_ad": "forward_ad",
         "function": "function",
         "functional": "functional",
-        "gradcheck": "_gradcheck",
-        "gradgradcheck": "_gradcheck",
-        "load": "_files",
+        "gradcheck": "_transforms.gradcheck",
+        "gradgradcheck": "_transforms.gradcheck",
+        "load": "serialization",
         "nn": "nn",
         "once_differentiable": "function",
         "optim": "optim",
         "profiler": "profiler",
-        "save": "_files",
+        "save": "serialization",
+        "serialization": "serialization",
     }
 )
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from gradmgr import _xp, errors
-from gradmgr._diary import Tracing
-from gradmgr._listen import Entry, enlist, listeners, resign
-from gradmgr._op import INPUTS
-from gradmgr._recorder import current, recorders
-from gradmgr._tape import Tape, op_name
-from gradmgr._tensor import raw
+from gradmgr import errors
+from gradmgr._arrays import libraries
+from gradmgr._engine.history.trace_log import Tracing
+from gradmgr._engine.observers import Entry, enlist, listeners, resign
+from gradmgr._engine.op import INPUTS
+from gradmgr._engine.recorder import current, recorders
+from gradmgr._engine.tape import Tape, op_name
+from gradmgr._engine.tensor import raw
 
 __all__ = ["detect_anomaly", "is_anomaly_check_nan_enabled", "is_anomaly_enabled", "set_detect_anomaly"]
 
@@ -34,7 +35,7 @@ class _Anomalies(Tracing):
 
 def _has_nan(g: Any) -> bool:
     values = [raw(part) for part in g.values()] if g.__class__ is dict else [raw(g)]
-    return any(bool(_xp.namespace(a).isnan(a).any()) for a in values)
+    return any(bool(libraries.namespace(a).isnan(a).any()) for a in values)
 
 
 def _what_is_nan(tape: Tape, e: Entry, g: Any, position: int) -> str:

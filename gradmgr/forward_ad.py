@@ -26,11 +26,12 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
-from gradmgr import _xp, errors
-from gradmgr._forward import Forward, earlier
-from gradmgr._modes import decorated
-from gradmgr._recorder import Recorder, current, enter, leave, recorders
-from gradmgr._tensor import Tensor, describe, raw, wrap
+from gradmgr import errors
+from gradmgr._arrays import libraries
+from gradmgr._engine.forward import Forward, earlier
+from gradmgr._engine.history.modes import decorated
+from gradmgr._engine.recorder import Recorder, current, enter, leave, recorders
+from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 
 __all__ = [
     "UnpackedDualTensor",
@@ -269,7 +270,7 @@ def _check_primal(tensor: Any, level: _Level) -> None:
             f"make_dual takes a Tensor and its tangent; found {type(tensor).__name__}; "
             "make one with gradmgr.tensor(...)"
         )
-    if not _xp.is_differentiable(tensor.dtype):
+    if not libraries.is_differentiable(tensor.dtype):
         raise errors.DtypeError(
             f"make_dual: {describe(tensor)} cannot have a tangent; "
             "use a floating or complex dtype, as with t.astype('float64')"
@@ -283,7 +284,7 @@ def _check_primal(tensor: Any, level: _Level) -> None:
 
 def _checked_tangent(tensor: Tensor, tangent: Any, level: _Level) -> Any:
     """Return what the level is to keep as the tangent: nothing the user can write to."""
-    value = tangent if isinstance(tangent, Tensor) or _xp.is_array(tangent) else _from_numbers(tensor, tangent)
+    value = tangent if isinstance(tangent, Tensor) or libraries.is_array(tangent) else _from_numbers(tensor, tangent)
     what = f"make_dual: the tangent of {describe(tensor)}"
     if value.shape != tensor.shape:
         raise errors.ShapeError(f"{what} must have its shape {tensor.shape}; found {value.shape}")
@@ -292,11 +293,11 @@ def _checked_tangent(tensor: Tensor, tangent: Any, level: _Level) -> Any:
             f"{what} must have its dtype {tensor.dtype}; found {value.dtype}; "
             f"convert it with .astype({str(tensor.dtype)!r})"
         )
-    where = _xp.device_of(raw(value))
+    where = libraries.device_of(raw(value))
     if where != tensor.device:
         raise errors.MixedArraysError(f"{what} must live on {tensor.device}; found {where}; move one of them")
     if not isinstance(value, Tensor):
-        return _xp.make_array(value, copy=True)
+        return libraries.make_array(value, copy=True)
     state = current()
     below = earlier(state, level)
     lost = [rec for rec in recorders(state) if rec.open and rec not in below and rec.known(value) is not None]
@@ -313,10 +314,10 @@ def _checked_tangent(tensor: Tensor, tangent: Any, level: _Level) -> Any:
 def _from_numbers(tensor: Tensor, tangent: Any) -> Any:
     """Make an array in the dtype of `tensor` of a number or nested lists."""
     try:
-        plain = _xp.make_array(tangent)
+        plain = libraries.make_array(tangent)
     except errors.REJECTIONS as error:
         errors.put_name(error, "make_dual")
         raise
     if plain.dtype.kind == "c" and tensor.dtype.kind != "c":
         return plain  # for the check of dtypes to refuse
-    return _xp.to_device(plain.astype(tensor.dtype), tensor.device)
+    return libraries.to_device(plain.astype(tensor.dtype), tensor.device)

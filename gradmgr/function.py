@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, NoReturn, Self, TypeVar
 
 from gradmgr import errors
-from gradmgr._custom_op import custom_op
-from gradmgr._function import Application, FunctionCtx, absent
+from gradmgr._transforms.custom_op import custom_op
+from gradmgr._transforms.function import Application, FunctionCtx, absent
 
 __all__ = ["Function", "FunctionCtx", "custom_op", "once_differentiable"]
 

@@ -12,20 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _xp, errors
-from gradmgr._containers import leaves_of, rebuilt
-from gradmgr._forward import Forward
-from gradmgr._grad import marks_before, pulled
-from gradmgr._inplace import as_type
-from gradmgr._modes import inference_mode
-from gradmgr._recorder import current, enter, is_tracked, leave, recorders, snapshot
-from gradmgr._tape import Tape
-from gradmgr._tensor import Tensor, describe, raw, wrap
+from gradmgr import errors
+from gradmgr._arrays import libraries
+from gradmgr._engine.containers import leaves_of, rebuilt
+from gradmgr._engine.forward import Forward
+from gradmgr._engine.history.modes import inference_mode
+from gradmgr._engine.mutation import as_type
+from gradmgr._engine.recorder import current, enter, is_tracked, leave, recorders, snapshot
+from gradmgr._engine.tape import Tape
+from gradmgr._engine.tensor import Tensor, describe, raw, wrap
+from gradmgr._transforms.grad import marks_before, pulled
+from gradmgr._transforms.vmap import map_units
 from gradmgr.manager import GradManager
 from gradmgr.ops.convert import to
 from gradmgr.ops.join import concatenate, stack
 from gradmgr.ops.shape import reshape, transpose
-from gradmgr.vmap import map_units
 
 __all__ = ["Flattened", "grad", "hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vhp", "vjp"]
 
@@ -53,7 +54,7 @@ class _Call:
         self.one_input = isinstance(inputs, Tensor)
         self.given = self._tensors(inputs, "inputs")
         for k, x in enumerate(self.given):
-            if not _xp.is_differentiable(x.dtype):
+            if not libraries.is_differentiable(x.dtype):
                 raise errors.DtypeError(
                     f"{name}: input {k} has dtype {x.dtype}; only floating and complex Tensors have derivatives: "
                     "convert it with .astype('float64'), or leave it out of inputs (a lambda may hold it)"
@@ -154,14 +155,14 @@ class _Call:
                     f"{self.name}: v may be left out only where {place} is one Tensor of one real number; found "
                     f"{', '.join(map(describe, like))}; pass v of the same shape"
                 )
-            return [_xp.namespace(like[0]._array).ones_like(like[0]._array)]
+            return [libraries.namespace(like[0]._array).ones_like(like[0]._array)]
         vs = list(v) if isinstance(v, (tuple, list)) else [v]
         if len(vs) != len(like):
             raise ValueError(f"{self.name}: v holds {len(vs)} Tensors; {place} holds {len(like)}: one for each")
         return [self._vector(u, t, k, place) for k, (u, t) in enumerate(zip(vs, like, strict=True))]
 
     def _vector(self, v: Any, t: Tensor, k: int, place: str) -> Any:
-        if not (isinstance(v, Tensor) or _xp.is_array(v)):
+        if not (isinstance(v, Tensor) or libraries.is_array(v)):
             raise TypeError(f"{self.name}: v must hold Tensors or arrays; number {k} is {type(v).__name__}")
         if v.shape != t.shape:
             raise errors.ShapeError(
@@ -169,9 +170,9 @@ class _Call:
             )
         if (v.dtype.kind == "c" and t.dtype.kind != "c") or v.dtype.kind not in "biufcV":
             raise errors.DtypeError(f"{self.name}: v number {k} has dtype {v.dtype}; {place} has {t.dtype}")
-        if _xp.root(raw(v)) is not _xp.root(t._array):
+        if libraries.root(raw(v)) is not libraries.root(t._array):
             raise errors.MixedArraysError(
-                f"{self.name}: v number {k} lives on {_xp.device_of(raw(v))}, {place} on {t.device}; move v"
+                f"{self.name}: v number {k} lives on {libraries.device_of(raw(v))}, {place} on {t.device}; move v"
             )
         v = v if self.create_graph else raw(v)
         return v if v.dtype == t.dtype else as_type(v, t.dtype)
@@ -199,14 +200,14 @@ def _new(found: Found) -> list[Tensor]:
         g = None  # who else holds the array is asked next
         if not isinstance(handle, Tensor):
             handle = wrap(handle)
-            if not _xp.is_private(handle):  # it may be the vector that was given
+            if not libraries.is_private(handle):  # it may be the vector that was given
                 handle._array = handle._array.copy()
         made.append(handle)
     return made
 
 
 def _zeros(t: Tensor) -> Any:
-    return _xp.namespace(t._array).zeros_like(t._array)
+    return libraries.namespace(t._array).zeros_like(t._array)
 
 
 def _check_varies(name: str, witness: Tape, found: Sequence[Any], what: str) -> None:
@@ -221,7 +222,7 @@ def _check_varies(name: str, witness: Tape, found: Sequence[Any], what: str) -> 
 def _one_real(name: str, outs: Sequence[Tensor], one: bool = True) -> Tensor:
     """Return what a function of one real number gave."""
     (y, *more) = outs
-    if more or not one or y.size != 1 or y.dtype.kind == "c" or not _xp.is_differentiable(y.dtype):
+    if more or not one or y.size != 1 or y.dtype.kind == "c" or not libraries.is_differentiable(y.dtype):
         found = ", ".join(map(describe, outs))
         raise ValueError(
             f"{name}: func must return one Tensor of one real number; found {found}; reduce it, as with .sum()"
@@ -618,7 +619,7 @@ def _matrix(
 def _basis(t: Tensor) -> Any:
     """Return the unit arrays of a tensor's shape, along a first axis."""
     a = t._array
-    return _xp.namespace(a).eye(t.size, dtype=a.dtype).reshape((t.size, *t.shape))
+    return libraries.namespace(a).eye(t.size, dtype=a.dtype).reshape((t.size, *t.shape))
 
 
 class _Rows:
@@ -664,7 +665,7 @@ def _each(derivative: Callable[[Any], Found], t: Tensor, factor: complex, vector
 def _stacked(parts: Sequence[Any]) -> Any:
     if any(isinstance(part, Tensor) for part in parts):
         return stack(parts)
-    return _xp.namespace(parts[0]).stack(parts)
+    return libraries.namespace(parts[0]).stack(parts)
 
 
 def _shape_of(t: Any, shape: tuple[int, ...]) -> Any:
@@ -681,7 +682,7 @@ def _no_block(y: Tensor, x: Tensor, dtype: Any) -> Any:
     """Return zeros of the dtype that derivatives of `y` by `x` have which are made in this one."""
     if "c" in (y.dtype.kind, x.dtype.kind):
         dtype = np.result_type(dtype, np.complex64)
-    return _xp.namespace(x._array).zeros((*y.shape, *x.shape), dtype)
+    return libraries.namespace(x._array).zeros((*y.shape, *x.shape), dtype)
 
 
 class _Columns:
@@ -831,7 +832,7 @@ class _Differentiated:
         leaves = leaves_of(self._args[k])
         for leaf in leaves:
             dtype = getattr(leaf, "dtype", None)
-            if isinstance(dtype, np.dtype) and dtype.kind in "fc" and not _xp.is_differentiable(dtype):
+            if isinstance(dtype, np.dtype) and dtype.kind in "fc" and not libraries.is_differentiable(dtype):
                 raise errors.DtypeError(f"{self._name}: argument {k} holds {dtype}, which cannot be differentiated")
         if not any(map(_is_differentiable, leaves)):
             found = sorted({str(getattr(leaf, "dtype", type(leaf).__name__)) for leaf in leaves})
@@ -876,23 +877,23 @@ class _Differentiated:
 
 
 def _is_differentiable(leaf: Any) -> bool:
-    if isinstance(leaf, Tensor) or _xp.is_array(leaf):
-        return _xp.is_differentiable(leaf.dtype)
+    if isinstance(leaf, Tensor) or libraries.is_array(leaf):
+        return libraries.is_differentiable(leaf.dtype)
     return isinstance(leaf, (float, complex))
 
 
 def _as_tensor(leaf: Any) -> Tensor:
     if isinstance(leaf, Tensor):
         return leaf
-    return wrap(leaf if _xp.is_array(leaf) else np.asarray(leaf))
+    return wrap(leaf if libraries.is_array(leaf) else np.asarray(leaf))
 
 
 def _like(made: Tensor, leaf: Any) -> Any:
     """Return a Tensor in the form of a leaf, unless somebody outside follows it."""
     if isinstance(leaf, Tensor) or is_tracked(made):
         return made
-    if _xp.is_array(leaf) and not isinstance(leaf, np.generic):
-        return _xp.namespace(made._array).asarray(made._array)  # a 0-d result may be a NumPy scalar
+    if libraries.is_array(leaf) and not isinstance(leaf, np.generic):
+        return libraries.namespace(made._array).asarray(made._array)  # a 0-d result may be a NumPy scalar
     return made._array[()]
 
 
@@ -1060,7 +1061,7 @@ class Flattened:
 
 def _real_vector(a: Any) -> np.ndarray[Any, Any]:
     """Return the values of an array as reals, a complex number as a pair, on the host in float64."""
-    values = np.asarray(_xp.to_device(a, "cpu"))
+    values = np.asarray(libraries.to_device(a, "cpu"))
     if values.dtype.kind == "c":
         return np.ascontiguousarray(values, np.complex128).reshape(-1).view(np.float64)
     return values.astype(np.float64).reshape(-1)

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
-from gradmgr import _xp, errors
-from gradmgr._hooks import RemovableHandle, check_hook
-from gradmgr._node import GradientEdge, Node, check_known, get_gradient_edge, hang
-from gradmgr._picture import to_dot, to_mermaid, to_svg
-from gradmgr._recorder import current, recorders
-from gradmgr._saved import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
-from gradmgr._tape import Tape
-from gradmgr._tensor import Tensor, raw
+from gradmgr import errors
+from gradmgr._arrays import libraries
+from gradmgr._engine.history.node import GradientEdge, Node, check_known, get_gradient_edge, hang
+from gradmgr._transforms.picture import to_dot, to_mermaid, to_svg
+from gradmgr._engine.history.saved_values import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
+from gradmgr._engine.hooks import RemovableHandle, check_hook
+from gradmgr._engine.recorder import current, recorders
+from gradmgr._engine.tape import Tape
+from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.manager import get_backwarding_grad_manager
 
 __all__ = [
@@ -152,7 +153,7 @@ def increment_version(tensor: Any) -> None:
 
 
 def _is_memory(value: object) -> bool:
-    return isinstance(value, Tensor) or _xp.is_array(value)
+    return isinstance(value, Tensor) or libraries.is_array(value)
 
 
 class _Mutation:

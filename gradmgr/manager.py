@@ -10,15 +10,16 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from gradmgr import _xp, errors
-from gradmgr._backward import AttachSpec, Callback, Chains, plain_walk, run_endings, seeds_of, write
-from gradmgr._diary import Diary, Tracing, Uses, explain, seeded, summary
-from gradmgr._hooks import hooked_leaf
-from gradmgr._listen import Listener
-from gradmgr._recorder import above, crowd, enter, leave, unwatch, watch
-from gradmgr._spill import Budget, spill_of
-from gradmgr._tape import Tape
-from gradmgr._tensor import Tensor, describe
+from gradmgr import errors
+from gradmgr._arrays import libraries
+from gradmgr._engine.backward import AttachSpec, Callback, Chains, plain_walk, run_endings, seeds_of, write
+from gradmgr._engine.history.spill import Budget, spill_of
+from gradmgr._engine.history.trace_log import Diary, Tracing, Uses, explain, seeded, summary
+from gradmgr._engine.hooks import hooked_leaf
+from gradmgr._engine.observers import Listener
+from gradmgr._engine.recorder import above, crowd, enter, leave, unwatch, watch
+from gradmgr._engine.tape import Tape
+from gradmgr._engine.tensor import Tensor, describe
 
 
 class _Turns:
@@ -576,7 +577,7 @@ def _callback_list(callbacks: Any) -> list[Callback]:
 def _named(tensors: Any) -> Iterator[tuple[str | None, Any]]:
     if isinstance(tensors, Mapping):
         yield from tensors.items()
-    elif isinstance(tensors, Tensor) or not isinstance(tensors, Iterable) or _xp.is_array(tensors):
+    elif isinstance(tensors, Tensor) or not isinstance(tensors, Iterable) or libraries.is_array(tensors):
         yield None, tensors
     else:
         for t in tensors:
@@ -595,7 +596,7 @@ def _check_attachable(t: Any, name: str | None, position: int) -> None:
         raise TypeError(
             f"attach takes Tensors; {_place(name, position)} is {type(t).__module__}.{type(t).__name__}; {how}"
         )
-    if not _xp.is_differentiable(t.dtype):
+    if not libraries.is_differentiable(t.dtype):
         raise errors.DtypeError(
             f"attach: {_place(name, position)}, {describe(t, name)}, cannot have a gradient; "
             "use float16, float32, float64, bfloat16, complex64 or complex128, as with t.astype('float32')"

@@ -12,16 +12,17 @@ import pytest
 if "PYTEST_XDIST_WORKER" in os.environ:  # as many processes as cores: further threads would wait for one another
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # which NumPy reads when it is imported
 
-from gradmgr import GradManager, Tensor, _recorder
+from gradmgr import GradManager, Tensor
+from gradmgr._engine import recorder
 
 
 @pytest.fixture(autouse=True)
 def no_recorder_left() -> Iterator[None]:
     """Fail a test that leaves a recorder current, and mend it so that the next test starts clean."""
     yield
-    left = _recorder.current()
+    left = recorder.current()
     if left is not None:
-        _recorder._current.set(None)
+        recorder._current.set(None)
         pytest.fail(f"the test left {left!r} current")
 
 
@@ -52,7 +53,7 @@ def _unchanged(managers: Iterable[GradManager], tensors: Iterable[Tensor]) -> It
         return (
             [_facts_of_manager(gm) for gm in managers],
             [_facts_of_tensor(t) for t in tensors],
-            id(_recorder.current()),
+            id(recorder.current()),
         )
 
     before = facts()

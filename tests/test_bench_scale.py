@@ -12,7 +12,7 @@ from bench._arrays import counting
 from bench._measure import Pace
 from bench.libraries import Gradmgr
 from gradmgr import get_num_threads
-from gradmgr._recorder import current, recorders
+from gradmgr._engine.recorder import current, recorders
 
 NO_TIME = Pace(rounds=2, tries=1, turn=0.0, long_rounds=1)
 

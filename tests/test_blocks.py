@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import gradmgr
-from gradmgr import _blocks
-from gradmgr._blocks import BLOCK, blocks, run
+from gradmgr._arrays import blocks as module
+from gradmgr._arrays.blocks import BLOCK, blocks, run
 
 
 @pytest.fixture(params=[1, 2, 3])
@@ -93,7 +93,7 @@ def test_who_began_before_a_refusal_is_waited_for(monkeypatch):
         done.append(part.start)
 
     with ThreadPoolExecutor(1) as pool:
-        monkeypatch.setattr(_blocks, "_team", SimpleNamespace(size=3, helpers=Ending))
+        monkeypatch.setattr(module, "_team", SimpleNamespace(size=3, helpers=Ending))
         run(work, [slice(k, k + 1) for k in range(8)])
         assert sorted(done) == list(range(8))
 

@@ -18,14 +18,14 @@ import pytest
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, no_grad, tensor
-from gradmgr._checkpoint import checkpoint, checkpoint_sequential
-from gradmgr._grad import grad
-from gradmgr._saved import saved_tensors_hooks
+from gradmgr._engine.history.saved_values import saved_tensors_hooks
+from gradmgr._transforms.checkpoint import checkpoint, checkpoint_sequential
+from gradmgr._transforms.grad import grad
+from gradmgr._transforms.vmap import vmap
 from gradmgr.anomaly import detect_anomaly
 from gradmgr.forward_ad import dual_level, make_dual, unpack_dual
 from gradmgr.function import Function
 from gradmgr.graph import increment_version
-from gradmgr.vmap import vmap
 
 RNG = np.random.default_rng(0)
 

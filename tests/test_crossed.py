@@ -29,21 +29,11 @@ import pytest
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import (
-    Function,
-    GradManager,
-    _listen,
-    _modes,
-    _recorder,
-    custom_op,
-    forward_ad,
-    functional,
-    graph,
-    special,
-    tensor,
-)
-from gradmgr._node import edge_to, tapes_that_know, tapes_with_result
-from gradmgr._op import PULLS as RULES
+from gradmgr import Function, GradManager, custom_op, forward_ad, functional, graph, special, tensor
+from gradmgr._engine import observers, recorder
+from gradmgr._engine.history import modes
+from gradmgr._engine.history.node import edge_to, tapes_that_know, tapes_with_result
+from gradmgr._engine.op import PULLS as RULES
 from gradmgr.profiler import profile, record_function
 
 
@@ -1267,14 +1257,14 @@ def by_method(gm, out, weights, leaves):
 
 def state():
     """What a program must leave as it was."""
-    now = _recorder.current()
-    groups = (now.groups, now.everyone, now.watchers) if isinstance(now, _recorder.Stack) else now
+    now = recorder.current()
+    groups = (now.groups, now.everyone, now.watchers) if isinstance(now, recorder.Stack) else now
     return (
         groups,
-        _modes._modes.get(),
-        _listen.listeners(),
+        modes._modes.get(),
+        observers.listeners(),
         gradmgr.get_backwarding_grad_manager(),
-        dict(_recorder.crowd._open),
+        dict(recorder.crowd._open),
         len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0,
     )
 
@@ -1473,7 +1463,7 @@ def test_programs_in_threads_at_once():
         found = list(pool.map(lambda k: finished(cases[k].crossed(settings[k])).all(), range(len(cases))))
     for one, other in zip(found, alone, strict=True):
         assert_same_bits(one, other)
-    assert _recorder.crowd._open == {}
+    assert recorder.crowd._open == {}
 
 
 BLOCKS = [

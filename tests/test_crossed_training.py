@@ -20,23 +20,10 @@ import pytest
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import (
-    GradManager,
-    Tensor,
-    _files,
-    _listen,
-    _modes,
-    _recorder,
-    forward_ad,
-    functional,
-    graph,
-    nn,
-    no_grad,
-    optim,
-    tensor,
-    vmap,
-)
-from gradmgr._op import PULLS as RULES
+from gradmgr import GradManager, Tensor, forward_ad, functional, graph, nn, no_grad, optim, serialization, tensor, vmap
+from gradmgr._engine import observers, recorder
+from gradmgr._engine.history import modes
+from gradmgr._engine.op import PULLS as RULES
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 from gradmgr.optim import lr_scheduler
 from gradmgr.profiler import profile
@@ -778,10 +765,10 @@ class Case:
 
 def library_state():
     """What a call must leave as it was."""
-    now = _recorder.current()
-    groups = (now.groups, now.everyone, now.watchers) if isinstance(now, _recorder.Stack) else now
+    now = recorder.current()
+    groups = (now.groups, now.everyone, now.watchers) if isinstance(now, recorder.Stack) else now
     descriptors = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
-    return groups, _modes._modes.get(), _listen.listeners(), dict(_recorder.crowd._open), descriptors
+    return groups, modes._modes.get(), observers.listeners(), dict(recorder.crowd._open), descriptors
 
 
 def compare(found, expected, tolerance, what):
@@ -1002,7 +989,7 @@ def save_or_be_killed(training, step, path, rng, monkeypatch):
         gradmgr.save(state, path)
         return
     with monkeypatch.context() as patch:
-        patch.setattr(*rng.choice([(_files, "_write"), (os, "fsync"), (os, "replace")]), _kill)
+        patch.setattr(*rng.choice([(serialization, "_write"), (os, "fsync"), (os, "replace")]), _kill)
         with pytest.raises(Killed):
             gradmgr.save(state, path)
     assert os.listdir(os.path.dirname(path)) == ["run"]
@@ -1037,7 +1024,7 @@ def check_resumed(seed, folder, monkeypatch):
     rng, path = dice(seed), os.path.join(folder, str(seed), "run")
     os.mkdir(os.path.dirname(path))
     if rng.random() < 0.4:
-        monkeypatch.setattr(_files, "_safetensors", lambda: None)
+        monkeypatch.setattr(serialization, "_safetensors", lambda: None)
     total = rng.randint(3, 7)
     with np.errstate(all="ignore"):
         through = Training(seed, 1)

@@ -7,9 +7,9 @@ import pytest
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, functional, gradcheck, gradgradcheck, tensor
-from gradmgr import _op as table
-from gradmgr._custom import custom, several
-from gradmgr._tensor import Tensor
+from gradmgr._engine import op as table
+from gradmgr._engine.custom import custom, several
+from gradmgr._engine.tensor import Tensor
 
 
 @contextlib.contextmanager

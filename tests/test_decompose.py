@@ -6,7 +6,7 @@ import pytest
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, gradcheck, tensor
-from gradmgr._gradcheck import jvp
+from gradmgr._transforms.gradcheck import jvp
 from gradmgr.errors import GaugeError
 from gradmgr.ops.decompose import _drop
 

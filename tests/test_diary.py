@@ -300,8 +300,11 @@ def test_the_watcher_leaves_with_the_recording():
     gm = traced(x=x)
     with gm:
         pass
-    assert gradmgr._recorder.current() is None
+    assert gradmgr._engine.recorder.current() is None
     gm.record()
     del gm
     x * 2
-    assert gradmgr._recorder.current() is None or gradmgr._recorder.watchers_of(gradmgr._recorder.current()) == ()
+    assert (
+        gradmgr._engine.recorder.current() is None
+        or gradmgr._engine.recorder.watchers_of(gradmgr._engine.recorder.current()) == ()
+    )

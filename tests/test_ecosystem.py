@@ -27,7 +27,7 @@ import pytest
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, gradcheck, nn, tensor
-from gradmgr._recorder import is_tracked
+from gradmgr._engine.recorder import is_tracked
 
 random = np.random.default_rng(11)
 X = random.uniform(0.3, 2.0, (4, 5))
@@ -325,7 +325,7 @@ einops_calls = {
 @pytest.mark.parametrize("name", einops_calls)
 def test_flows_through_einops(name: str) -> None:
     einops = pytest.importorskip("einops")
-    from gradmgr._einops import register_einops
+    from gradmgr.numpy._einops import register_einops
 
     register_einops()
     register_einops()
@@ -345,7 +345,7 @@ def test_flows_through_einops_by_the_array_api(name: str) -> None:
 
 def test_flows_through_the_einsum_of_einops() -> None:
     einops = pytest.importorskip("einops")
-    from gradmgr._einops import register_einops
+    from gradmgr.numpy._einops import register_einops
 
     register_einops()
     assert_flows(lambda x, y: einops.einsum(x, y, "a b, c b -> a c"), X, Y)
@@ -353,7 +353,7 @@ def test_flows_through_the_einsum_of_einops() -> None:
 
 def test_einops_gives_an_array_only_when_asked() -> None:
     einops = pytest.importorskip("einops")
-    from gradmgr._einops import register_einops
+    from gradmgr.numpy._einops import register_einops
 
     register_einops()
     with GradManager().attach(t := tensor(X)):

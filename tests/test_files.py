@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import gradmgr
-from gradmgr import Tensor, _files, errors, nn, optim, tensor
+from gradmgr import Tensor, errors, nn, optim, serialization, tensor
 
 safetensors_numpy = pytest.importorskip("safetensors.numpy", reason="the format under test; npz is tried without it")
 
@@ -26,7 +26,7 @@ safetensors_numpy = pytest.importorskip("safetensors.numpy", reason="the format 
 def written(request, monkeypatch):
     """Both formats: npz is what is written where safetensors is not installed."""
     if request.param == "npz":
-        monkeypatch.setattr(_files, "_safetensors", lambda: None)
+        monkeypatch.setattr(serialization, "_safetensors", lambda: None)
     return request.param
 
 
@@ -144,7 +144,7 @@ def test_what_was_loaded_has_memory_of_its_own(written, path):
 
 def generators():
     return [
-        *[np.random.Generator(getattr(np.random, name)(3)) for name in _files._BIT_GENERATORS],
+        *[np.random.Generator(getattr(np.random, name)(3)) for name in serialization._BIT_GENERATORS],
         np.random.PCG64(4),
         np.random.RandomState(5),
         random.Random(6),  # noqa: S311  # it is what is tested
@@ -199,7 +199,7 @@ def test_other_tools_read_the_arrays_by_their_names(path):
 
 
 def test_numpy_reads_the_arrays_of_an_npz(path, monkeypatch):
-    monkeypatch.setattr(_files, "_safetensors", lambda: None)
+    monkeypatch.setattr(serialization, "_safetensors", lambda: None)
     gradmgr.save({"model": {"0.weight": tensor(np.ones((2, 3), "f4"))}, "n": [np.arange(3)]}, path)
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
         assert sorted(found) == ["__gradmgr__", "model.0.weight", "n.0"]
@@ -210,7 +210,7 @@ def test_numpy_reads_the_arrays_of_an_npz(path, monkeypatch):
 def test_the_format_is_told_by_the_content(tmp_path, monkeypatch):
     gradmgr.save({"a": 1}, tmp_path / "one.npz")
     with monkeypatch.context() as without:
-        without.setattr(_files, "_safetensors", lambda: None)
+        without.setattr(serialization, "_safetensors", lambda: None)
         gradmgr.save({"a": 2}, tmp_path / "two.safetensors")
         assert gradmgr.load(tmp_path / "two.safetensors") == {"a": 2}
         with pytest.raises(errors.MissingDependencyError, match="pip install safetensors"):
@@ -348,7 +348,7 @@ def test_foreign_files_are_told(path, make, text):
 
 
 def test_a_newer_version_is_told(written, path, monkeypatch):
-    monkeypatch.setattr(_files, "_VERSION", 2)
+    monkeypatch.setattr(serialization, "_VERSION", 2)
     gradmgr.save(1, path)
     monkeypatch.undo()
     with pytest.raises(errors.StateError, match="version 2"):
@@ -357,9 +357,9 @@ def test_a_newer_version_is_told(written, path, monkeypatch):
 
 def test_what_a_text_names_is_not_called(path, monkeypatch):
     """A file of somebody else's making cannot reach what it should not."""
-    monkeypatch.setattr(_files, "_safetensors", lambda: None)
+    monkeypatch.setattr(serialization, "_safetensors", lambda: None)
     for kind in ("read", "once", "_class__", "nonsense"):
-        _files._write(str(path), {}, json.dumps({"version": 1, "value": {"$": kind}}))
+        serialization._write(str(path), {}, json.dumps({"version": 1, "value": {"$": kind}}))
         with pytest.raises(errors.StateError, match="is not known"):
             gradmgr.load(path)
 
@@ -407,7 +407,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(written, path, monkeypa
 
 def test_what_safetensors_says_of_a_full_disk_is_an_oserror(path, monkeypatch):
     gradmgr.save("old", path)
-    library = _files._safetensors()
+    library = serialization._safetensors()
 
     def full(*args):
         raise library.SafetensorError("I/O error: No space left on device")
@@ -423,8 +423,8 @@ def test_what_safetensors_says_of_a_full_disk_is_an_oserror(path, monkeypatch):
 SAVER = """
 import sys, numpy, gradmgr
 if sys.argv[2] == "npz":
-    from gradmgr import _files
-    _files._safetensors = lambda: None
+    from gradmgr import serialization
+    serialization._safetensors = lambda: None
 k = 0
 while True:
     k += 1
@@ -684,6 +684,6 @@ def test_a_checkpoint_of_another_model_is_told_and_changes_nothing(path):
 
 def test_load_needs_no_pickle(path):
     """No file can make load run code: nothing that unpickles is asked for."""
-    source = pathlib.Path(_files.__file__).read_text()
+    source = pathlib.Path(serialization.__file__).read_text()
     assert "import pickle" not in source
     assert "allow_pickle=True" not in source

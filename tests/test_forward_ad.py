@@ -14,12 +14,12 @@ from samples import SAMPLES, flat, seeds, tensors
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, errors, no_grad, tensor
-from gradmgr._grad import grad
-from gradmgr._gradcheck import jvp
-from gradmgr._modes import inference_mode
-from gradmgr._op import OPS
-from gradmgr._recorder import crowd, current, recorders
-from gradmgr._tape import Tape
+from gradmgr._engine.history.modes import inference_mode
+from gradmgr._engine.op import OPS
+from gradmgr._engine.recorder import crowd, current, recorders
+from gradmgr._engine.tape import Tape
+from gradmgr._transforms.grad import grad
+from gradmgr._transforms.gradcheck import jvp
 from gradmgr.forward_ad import (
     UnpackedDualTensor,
     dual_level,

@@ -13,12 +13,12 @@ import pytest
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, enable_grad, errors, gradcheck, graph, no_grad, tensor
 from gradmgr import grad as grad_of
-from gradmgr._forward import Forward
-from gradmgr._recorder import enter, leave
+from gradmgr._engine.forward import Forward
+from gradmgr._engine.recorder import enter, leave
+from gradmgr._transforms.vmap import vmap
 from gradmgr.forward_ad import dual_level, make_dual, unpack_dual
 from gradmgr.function import Function, custom_op, once_differentiable
 from gradmgr.functional import hessian
-from gradmgr.vmap import vmap
 
 
 def static(**methods):

@@ -18,8 +18,8 @@ from scipy.optimize import minimize
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, errors, functional, no_grad, tensor
-from gradmgr import _grad as one_tape
-from gradmgr._tensor import raw
+from gradmgr._engine.tensor import raw
+from gradmgr._transforms import grad as one_tape
 from gradmgr.functional import Flattened, grad, hessian, hvp, jacobian, jvp, value_and_grad, vhp, vjp
 
 Array = Any
@@ -438,7 +438,7 @@ def test_captured_tensors_are_followed_with_create_graph() -> None:
 
 
 def test_vectorized_inside_a_mapped_function() -> None:
-    from gradmgr.vmap import vmap
+    from gradmgr._transforms.vmap import vmap
 
     x = tensor(RNG.normal(size=(5, 3)))
     found = vmap(lambda row: jacobian(layer, row, vectorize=True))(x)

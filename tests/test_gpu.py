@@ -12,7 +12,7 @@ from samples.gpu import COMPLEX_ON_GPU, MADE_ON_HOST, refusal, refused_call
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, errors, gradcheck, tensor
-from gradmgr._gradcheck import jvp
+from gradmgr._transforms.gradcheck import jvp
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # CuPy warns on import where it finds no CUDA

@@ -16,11 +16,11 @@ from test_higher_order import Program
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, errors, no_grad, tensor
-from gradmgr._forward import Forward
-from gradmgr._grad import backward, grad
-from gradmgr._gradcheck import vjp
-from gradmgr._recorder import enter, leave
-from gradmgr._tensor import raw
+from gradmgr._engine.forward import Forward
+from gradmgr._engine.recorder import enter, leave
+from gradmgr._engine.tensor import raw
+from gradmgr._transforms.grad import backward, grad
+from gradmgr._transforms.gradcheck import vjp
 from gradmgr.manager import get_backwarding_grad_manager
 
 Array = Any

@@ -11,13 +11,13 @@ import pytest
 
 import gradmgr.numpy as gnp
 from gradmgr import GradcheckError, GradManager, Tensor, errors, gradcheck, tensor
-from gradmgr._batched import Batched
-from gradmgr._custom import custom, several, variadic
-from gradmgr._elementwise import elementwise, multilinear
-from gradmgr._gradcheck import gradgradcheck, vjp
-from gradmgr._op import INPUTS, OPS, PULLS, linear
-from gradmgr._recorder import current
-from gradmgr._tensor import raw
+from gradmgr._arrays.batched import Batched
+from gradmgr._engine.custom import custom, several, variadic
+from gradmgr._engine.elementwise import elementwise, multilinear
+from gradmgr._engine.op import INPUTS, OPS, PULLS, linear
+from gradmgr._engine.recorder import current
+from gradmgr._engine.tensor import raw
+from gradmgr._transforms.gradcheck import gradgradcheck, vjp
 
 TABLES = (OPS, PULLS, INPUTS)
 

@@ -18,9 +18,9 @@ from samples.gpu import COMPLEX_ON_GPU, FOR_THE_HOST, MADE_ON_HOST, REFUSED_ON_G
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, errors, tensor
-from gradmgr._custom import apply
-from gradmgr._gradcheck import gradcheck, jvp
-from gradmgr._op import Op
+from gradmgr._engine.custom import apply
+from gradmgr._engine.op import Op
+from gradmgr._transforms.gradcheck import gradcheck, jvp
 
 
 @pytest.fixture(autouse=True)
@@ -506,7 +506,7 @@ def test_the_guard_behaves_as_cupy() -> None:
     wide = guard.cupy.broadcast_to(a[0], (3, 2))
     wide[0] = 0.0
     np.testing.assert_array_equal(wide._host, np.zeros((3, 2)))
-    assert gradmgr._xp.namespace(a) is guard.cupy
+    assert gradmgr._arrays.libraries.namespace(a) is guard.cupy
 
 
 def test_the_guard_knows_what_waits_and_what_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:

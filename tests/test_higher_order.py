@@ -19,10 +19,10 @@ from samples import SAMPLES, Sample, flat, gradients, knows, seeds, taken, tenso
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, no_grad, tensor
-from gradmgr._batched import Level, Library
-from gradmgr._gradcheck import jvp, vjp
-from gradmgr._op import PULLS
-from gradmgr._tensor import raw
+from gradmgr._arrays.batched import Level, Library
+from gradmgr._engine.op import PULLS
+from gradmgr._engine.tensor import raw
+from gradmgr._transforms.gradcheck import jvp, vjp
 from gradmgr.graph import increment_version
 
 Array = Any

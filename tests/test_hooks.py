@@ -1079,12 +1079,12 @@ def test_a_swept_value_takes_its_hooks_along():
 
 
 def test_without_hooks_backward_takes_the_fast_loop(monkeypatch):
-    from gradmgr import _tape
+    from gradmgr._engine import tape
 
     def slow(*args, **kwargs):
         raise RuntimeError("the slow walk")
 
-    monkeypatch.setattr(_tape, "_Walk", slow)
+    monkeypatch.setattr(tape, "_Walk", slow)
     x = tensor([1.0])
     gm = recording(x)
     with gm:

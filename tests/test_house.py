@@ -20,158 +20,33 @@ import gradmgr
 
 ROOT = Path(gradmgr.__file__).parent
 
-# From the ground up: a module may import those before it, and no others of ours.
-FLOORS = [
-    "gradmgr.errors",
-    "gradmgr._memory",
-    "gradmgr._blocks",
-    "gradmgr._batched",
-    "gradmgr._batching",
-    "gradmgr._xp",
-    "gradmgr._tensor",
-    "gradmgr._parameter",
-    "gradmgr._containers",
-    "gradmgr._recorder",
-    "gradmgr._modes",
-    "gradmgr._op",
-    "gradmgr._broadcast",
-    "gradmgr._index",
-    "gradmgr._inplace",
-    "gradmgr._templates",
-    "gradmgr._elementwise",
-    "gradmgr._custom",
-    "gradmgr._hooks",
-    "gradmgr._listen",
-    "gradmgr._tape",
-    "gradmgr._node",
-    "gradmgr._saved",
-    "gradmgr._spill",
-    "gradmgr._diary",
-    "gradmgr._backward",
-    "gradmgr._forward",
-    "gradmgr.ops.arithmetic",
-    "gradmgr.ops.constant",
-    "gradmgr.ops.convert",
-    "gradmgr.ops.shape",
-    "gradmgr.ops._logsumexp",
-    "gradmgr.ops.reduce",
-    "gradmgr.ops.softmax",
-    "gradmgr.ops.products",
-    "gradmgr.ops.join",
-    "gradmgr.ops.pick",
-    "gradmgr.ops.create",
-    "gradmgr.ops.order",
-    "gradmgr.ops.edit",
-    "gradmgr.ops.statistics",
-    "gradmgr.ops.calculus",
-    "gradmgr.ops.apply",
-    "gradmgr.ops.decompose",
-    "gradmgr.ops.linalg",
-    "gradmgr.ops.polynomial",
-    "gradmgr.ops.fft",
-    "gradmgr.ops._normal",
-    "gradmgr.ops.special",
-    "gradmgr.ops.ufuncs",
-    "gradmgr.ops.in_place",
-    "gradmgr.ops.methods",
-    "gradmgr.ops",
-    "gradmgr.numpy._refused",
-    "gradmgr.numpy._array_api",
-    "gradmgr.numpy._dispatch",
-    "gradmgr.numpy.linalg",
-    "gradmgr.numpy.fft",
-    "gradmgr.special",
-    "gradmgr.numpy",
-    "gradmgr._einops",
-    "gradmgr.manager",
-    "gradmgr.vmap",
-    "gradmgr._grad",
-    "gradmgr.functional",
-    "gradmgr.forward_ad",
-    "gradmgr._function",
-    "gradmgr._custom_op",
-    "gradmgr.function",
-    "gradmgr._picture",
-    "gradmgr.graph",
-    "gradmgr._randomness",
-    "gradmgr._checkpoint",
-    "gradmgr.anomaly",
-    "gradmgr.profiler._flops",
-    "gradmgr.profiler._collect",
-    "gradmgr.profiler._table",
-    "gradmgr.profiler._trace",
-    "gradmgr.profiler._events",
-    "gradmgr.profiler._markers",
-    "gradmgr.profiler",
-    "gradmgr._gradcheck",
-    "gradmgr.nn._arguments",
-    "gradmgr.nn._activation",
-    "gradmgr.nn._linear",
-    "gradmgr.nn._windows",
-    "gradmgr.nn._onednn",
-    "gradmgr.nn._convolution",
-    "gradmgr.nn._pooling",
-    "gradmgr.nn._normalization",
-    "gradmgr.nn._dropout",
-    "gradmgr.nn._loss",
-    "gradmgr.nn._attention_blocks",
-    "gradmgr.nn._attention",
-    "gradmgr.nn._recurrent",
-    "gradmgr.nn._sequences",
-    "gradmgr.nn.functional",
-    "gradmgr.nn.init",
-    "gradmgr.nn._state",
-    "gradmgr.nn._module",
-    "gradmgr.nn._container",
-    "gradmgr.nn._layers",
-    "gradmgr.nn._norm_layers",
-    "gradmgr.nn._plain_layers",
-    "gradmgr.nn._attention_layer",
-    "gradmgr.nn._recurrent_layers",
-    "gradmgr.nn._functional_call",
-    "gradmgr.nn._summary",
-    "gradmgr.nn",
-    "gradmgr.optim._chunks",
-    "gradmgr.optim._optimizer",
-    "gradmgr.optim._algorithms",
-    "gradmgr.optim._clip",
-    "gradmgr.optim._scaler",
-    "gradmgr.optim._schedules",
-    "gradmgr.optim.lr_scheduler",
-    "gradmgr.optim",
-    "gradmgr._files",
-    "gradmgr.distributed._engine",
-    "gradmgr.distributed._nccl",
-    "gradmgr.distributed._watchdog",
-    "gradmgr.distributed._world",
-    "gradmgr.distributed._collectives",
-    "gradmgr.distributed._pipeline",
-    "gradmgr.distributed._buckets",
-    "gradmgr.distributed._data",
-    "gradmgr.distributed",
-    "gradmgr._methods",
-    "gradmgr",
+# From the ground up: a package or module may import those before it and itself, and no others of ours.
+LAYERS = [
+    *("errors", "_arrays", "_engine", "_engine.history", "ops", "special", "numpy", "manager", "_transforms"),
+    *("vmap", "functional", "forward_ad", "function", "anomaly", "graph"),
+    *("profiler", "nn._functions", "nn.functional", "nn.init", "nn._modules", "nn", "optim"),
+    *("serialization", "distributed"),
 ]
 
 # What may change while a program runs: what is current, the op table, and what locks need.
 MAY_CHANGE = {
-    ("gradmgr._batched", "RULES"),
-    ("gradmgr._recorder", "_current"),
-    ("gradmgr._modes", "_modes"),
-    ("gradmgr._recorder", "crowd"),
-    ("gradmgr._blocks", "_team"),
-    ("gradmgr.nn._onednn", "_found"),
+    ("gradmgr._arrays.batched", "RULES"),
+    ("gradmgr._engine.recorder", "_current"),
+    ("gradmgr._engine.history.modes", "_modes"),
+    ("gradmgr._engine.recorder", "crowd"),
+    ("gradmgr._arrays.blocks", "_team"),
+    ("gradmgr.nn._functions.onednn", "_found"),
     ("gradmgr.manager", "_backwarding"),
     ("gradmgr.manager", "_turns"),
-    ("gradmgr._op", "OPS"),
-    ("gradmgr._op", "PULLS"),
-    ("gradmgr._op", "INPUTS"),
-    ("gradmgr._op", "FACTS"),
-    ("gradmgr._op", "LINKS"),
-    ("gradmgr._op", "NAMES"),
-    ("gradmgr._listen", "_listeners"),
+    ("gradmgr._engine.op", "OPS"),
+    ("gradmgr._engine.op", "PULLS"),
+    ("gradmgr._engine.op", "INPUTS"),
+    ("gradmgr._engine.op", "FACTS"),
+    ("gradmgr._engine.op", "LINKS"),
+    ("gradmgr._engine.op", "NAMES"),
+    ("gradmgr._engine.observers", "_listeners"),
     ("gradmgr.profiler._collect", "_innermost"),
-    ("gradmgr._templates", "_SHAPES"),
+    ("gradmgr._engine.templates", "_SHAPES"),
     ("gradmgr.distributed._world", "_state"),
 }
 
@@ -238,10 +113,21 @@ def is_function(node):
     return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
 
 
-def upward(modules, floors):
-    problems = [f"{module} has no floor: enter it in FLOORS" for module in modules if module not in floors]
+def layer_of(module, layers):
+    """The position of the innermost layer that a module lies in; the package itself is above all."""
+    if module == "gradmgr":
+        return len(layers)
+    parts = module.split(".")[1:]
+    names = [".".join(parts[:k]) for k in range(len(parts), 0, -1)]
+    return next((layers.index(name) for name in names if name in layers), None)
+
+
+def upward(modules, layers):
+    homeless = [module for module in modules if layer_of(module, layers) is None]
+    problems = [f"{module} is in no layer: enter its package in LAYERS" for module in homeless]
     for module, name, line, _ in imports(modules):
-        if module in floors and (name not in floors or floors.index(name) >= floors.index(module)):
+        own, other = layer_of(module, layers), layer_of(name, layers)
+        if own is not None and (other is None or other > own or name == module):
             problems.append(f"{module}:{line} imports {name}, which is not below it")
     return problems
 
@@ -276,11 +162,13 @@ def test_the_package_opens_these_rooms_late_and_no_other():
     """And so it takes a program that does not use them no time."""
     program = "import sys, gradmgr; print(*[name for name in sys.modules if name.startswith('gradmgr')])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603  # our own program
-    unopened = set(FLOORS) - set(done.stdout.split())
-    rooms = {name.split(".")[1] for name in unopened}
-    assert rooms == {
-        *("_checkpoint", "_custom_op", "_files", "_forward", "_function", "_gradcheck", "_randomness"),
-        *("distributed", "forward_ad", "function", "functional", "nn", "optim", "profiler"),
+    unopened = set(package()) - set(done.stdout.split())
+    packages = {"nn", "optim", "profiler", "distributed"}
+    assert {name if name.split(".")[1] not in packages else name.split(".")[1] for name in unopened} == {
+        *packages,
+        *(f"gradmgr.{name}" for name in ("forward_ad", "function", "functional", "serialization")),
+        "gradmgr._engine.forward",
+        *(f"gradmgr._transforms.{name}" for name in ("checkpoint", "custom_op", "function", "gradcheck", "randomness")),
     }
     for name in unopened:
         importlib.import_module(name)
@@ -289,12 +177,13 @@ def test_the_package_opens_these_rooms_late_and_no_other():
         assert name in dir(gradmgr)
 
 
-def test_every_module_has_one_floor():
-    assert sorted(FLOORS) == sorted(package())
+def test_every_layer_is_there():
+    found = {name for name in LAYERS for module in package() if f"{module}.".startswith(f"gradmgr.{name}.")}
+    assert found == set(LAYERS)
 
 
 def test_imports_only_go_down():
-    assert upward(package(), FLOORS) == []
+    assert upward(package(), LAYERS) == []
 
 
 def test_no_circle():
@@ -306,7 +195,7 @@ def test_no_late_import_of_our_own():
 
 
 def test_upward_imports_are_found():
-    floors = ["gradmgr.low", "gradmgr.high", "gradmgr"]
+    layers = ["low", "high"]
     for source in (
         "from gradmgr.high import f",
         "import gradmgr.high",
@@ -317,22 +206,20 @@ def test_upward_imports_are_found():
         "def f():\n    from gradmgr import high",
         "import importlib\nimportlib.import_module('gradmgr.high')",
         "if TYPE_CHECKING:\n    from gradmgr.high import f",
-        "from gradmgr import low",
     ):
         modules = parsed(gradmgr__low=source, gradmgr__high="", gradmgr="")
-        assert len(upward(modules, floors)) == 1, source
+        assert len(upward(modules, layers)) == 1, source
     good = parsed(gradmgr__low="import numpy", gradmgr__high="from gradmgr import low\nfrom . import low", gradmgr="")
-    assert upward(good, floors) == []
-    (problem,) = upward(parsed(gradmgr__low="", gradmgr__new="", gradmgr__high="", gradmgr=""), floors)
+    assert upward(good, layers) == []
+    (problem,) = upward(parsed(gradmgr__low="", gradmgr__new="", gradmgr__high="", gradmgr=""), layers)
     assert "gradmgr.new" in problem
 
 
 def test_a_package_counts_where_a_module_in_it_is_imported():
     modules = parsed(gradmgr__ops="", gradmgr__ops__a="", gradmgr__ops__b="from gradmgr.ops.a import f", gradmgr="")
-    assert upward(modules, ["gradmgr.ops.a", "gradmgr.ops.b", "gradmgr.ops", "gradmgr"]) == []
+    assert upward(modules, ["ops"]) == []
     modules["gradmgr.low"] = ast.parse("from gradmgr.ops.a import f")
-    floors = ["gradmgr.ops.a", "gradmgr.low", "gradmgr.ops.b", "gradmgr.ops", "gradmgr"]
-    assert upward(modules, floors) == ["gradmgr.low:1 imports gradmgr.ops, which is not below it"]
+    assert upward(modules, ["ops.a", "low", "ops"]) == ["gradmgr.low:1 imports gradmgr.ops, which is not below it"]
 
 
 def test_circles_are_found():
@@ -575,10 +462,10 @@ def changeable_attributes(modules, trees, allowed=MAY_CHANGE):
 
 
 def test_no_mutable_object_at_module_level():
-    for name in FLOORS:
+    for name in package():
         importlib.import_module(name)
     modules = [module for name, module in sorted(sys.modules.items()) if is_ours(name)]
-    assert len(modules) == len(FLOORS)
+    assert len(modules) == len(package())
     assert changeable_attributes(modules, package()) == []
 
 

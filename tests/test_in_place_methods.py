@@ -15,8 +15,8 @@ import pytest
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, gradcheck, no_grad, tensor
-from gradmgr._gradcheck import jvp
-from gradmgr.vmap import vmap
+from gradmgr._transforms.gradcheck import jvp
+from gradmgr._transforms.vmap import vmap
 
 RANDOM = np.random.default_rng(7)
 

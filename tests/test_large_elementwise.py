@@ -11,7 +11,7 @@ import pytest
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, special, tensor
-from gradmgr._blocks import mapped
+from gradmgr._arrays.blocks import mapped
 from gradmgr.ops.arithmetic import where_kernel
 from gradmgr.ops.order import stable_order
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, _op, errors, no_grad, tensor
+from gradmgr import GradManager, errors, no_grad, tensor
+from gradmgr._engine import op
 
 
 @contextmanager
@@ -613,7 +614,7 @@ def test_an_error_in_a_derivative_keeps_its_type_and_names_the_op(x, monkeypatch
     def broken(*_):
         raise MemoryError("mine")
 
-    monkeypatch.setitem(_op.PULLS, "exp.x", broken)
+    monkeypatch.setitem(op.PULLS, "exp.x", broken)
     held = x.grad
     other = tensor([1.0, 1.0])
     gm = GradManager().attach([x, other])

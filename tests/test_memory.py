@@ -14,7 +14,7 @@ import pytest
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, errors, keep_freed_memory, no_grad, special, tensor
-from gradmgr._tensor import raw
+from gradmgr._engine.tensor import raw
 
 N = 1000
 BYTES = 8 * N

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from gradmgr import GradManager, tensor
-from gradmgr._forward import Forward
-from gradmgr._modes import (
+from gradmgr._engine.forward import Forward
+from gradmgr._engine.history.modes import (
     _modes,
     enable_grad,
     inference_mode,
@@ -23,8 +23,8 @@ from gradmgr._modes import (
     no_grad,
     set_grad_enabled,
 )
-from gradmgr._recorder import current, during, enter, hidden, leave
-from gradmgr._tape import Tape
+from gradmgr._engine.recorder import current, during, enter, hidden, leave
+from gradmgr._engine.tape import Tape
 
 
 @pytest.fixture(autouse=True)

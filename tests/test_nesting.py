@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, GradManagerGroup, Tensor, enable_grad, errors, no_grad, tensor
-from gradmgr._recorder import Stack, current
+from gradmgr._engine.recorder import Stack, current
 
 
 def taken(x):

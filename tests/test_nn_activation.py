@@ -7,9 +7,9 @@ import pytest
 
 import gradmgr
 from gradmgr import GradManager, errors, tensor
-from gradmgr._blocks import BLOCK
-from gradmgr.nn import _activation
+from gradmgr._arrays.blocks import BLOCK
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
+from gradmgr.nn._functions import activation
 
 INF = np.inf
 POINTS = np.array([-3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0])
@@ -111,10 +111,10 @@ IN_BLOCKS = {
     "elu": F.elu,
     "silu": F.silu,
     "softplus": F.softplus,
-    "gelu": _activation._gelu.door,
-    "gelu of large": _activation._gelu_of_large.door,
+    "gelu": activation._gelu.door,
+    "gelu of large": activation._gelu_of_large.door,
     "gelu by tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "slope of gelu": _activation._gelu_slope.door,
+    "slope of gelu": activation._gelu_slope.door,
 }
 
 

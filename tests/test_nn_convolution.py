@@ -10,8 +10,8 @@ from samples.nn_convolution import conv, conv_transpose
 
 import gradmgr
 from gradmgr import GradManager, Tensor, errors, tensor
-from gradmgr.nn import _convolution, _onednn, _windows
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
+from gradmgr.nn._functions import convolution, onednn, windows
 
 
 def normal(*shape, seed=0):
@@ -73,8 +73,8 @@ def draw(random):
 @pytest.mark.parametrize(("block", "fewest"), [(2**19, 512), (60, 4), (7, 1)])
 def test_random_convolutions(monkeypatch, block, fewest):
     """Blocks of many images, of one, and of a few lines of one give what loops give; the adjoints are adjoint."""
-    monkeypatch.setattr(_windows, "_BLOCK", block)
-    monkeypatch.setattr(_windows, "_FEWEST", fewest)
+    monkeypatch.setattr(windows, "_BLOCK", block)
+    monkeypatch.setattr(windows, "_FEWEST", fewest)
     random = np.random.default_rng(block)
     for _ in range(60):
         shape, of_w, *options, groups = draw(random)
@@ -92,8 +92,8 @@ def test_random_convolutions(monkeypatch, block, fewest):
 
 @pytest.mark.parametrize("block", [2**19, 30])
 def test_random_transposed_convolutions(monkeypatch, block):
-    monkeypatch.setattr(_windows, "_BLOCK", block)
-    monkeypatch.setattr(_windows, "_FEWEST", 1)
+    monkeypatch.setattr(windows, "_BLOCK", block)
+    monkeypatch.setattr(windows, "_FEWEST", 1)
     random, met = np.random.default_rng(1), 0
     for _ in range(60):
         (count, _, *size), (channels, outputs, *kernel), stride, padding, dilation, groups = draw(random)
@@ -120,18 +120,18 @@ def test_random_transposed_convolutions(monkeypatch, block):
 @pytest.mark.parametrize("line", [1 << 16, 300, 1])
 def test_channels_that_do_not_mix(monkeypatch, line, dtype):
     """In blocks of all channels, of some, of one image: what matrix products give; the same bits by three threads."""
-    monkeypatch.setattr(_convolution, "_LINE", line)
-    monkeypatch.setattr(_convolution, "_MANY_NUMBERS", 0)
+    monkeypatch.setattr(convolution, "_LINE", line)
+    monkeypatch.setattr(convolution, "_MANY_NUMBERS", 0)
     random, before = np.random.default_rng(line), gradmgr.get_num_threads()
 
     def results(shape, of_w, geometry, few):
-        monkeypatch.setattr(_convolution, "_FEW_OUTPUTS", few)
-        monkeypatch.setattr(_convolution, "_FEW_OUTPUTS_OF_WEIGHTS", few)
+        monkeypatch.setattr(convolution, "_FEW_OUTPUTS", few)
+        monkeypatch.setattr(convolution, "_FEW_OUTPUTS_OF_WEIGHTS", few)
         x, w, g, b = (normal(*s, seed=k).astype(dtype) for k, s in enumerate((shape, of_w, of_z, of_w[:1])))
         return (
-            _convolution._conv(x, w, b, geometry),
-            _convolution._conv_x(g, w, normal(shape[1]).astype(dtype), geometry),
-            _convolution._conv_w(x, g, geometry),
+            convolution._conv(x, w, b, geometry),
+            convolution._conv_x(g, w, normal(shape[1]).astype(dtype), geometry),
+            convolution._conv_w(x, g, geometry),
         )
 
     for _ in range(12):
@@ -140,7 +140,7 @@ def test_channels_that_do_not_mix(monkeypatch, line, dtype):
         of_w = (4 * groups * int(random.integers(1, 4)), 1, *kernel)
         facts = zip((height, width), kernel, stride, padding, dilation, strict=True)
         out = tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in facts)
-        geometry = _windows.geometry_of((height, width), tuple(kernel), out, stride, padding, dilation, 4 * groups)
+        geometry = windows.geometry_of((height, width), tuple(kernel), out, stride, padding, dilation, 4 * groups)
         of_z = (count, of_w[0], *out)
         found, wanted = results(shape, of_w, geometry, 3), results(shape, of_w, geometry, 0)
         gradmgr.set_num_threads(3)
@@ -240,7 +240,7 @@ def peak_of(f):
 
 def test_memory_is_not_that_of_the_columns(monkeypatch):
     """5 x 5 taps of 4 MiB of planes would be 100 MiB; a block is 2 MiB."""
-    monkeypatch.setattr(_onednn, "_is_for_numpy", lambda *_: True)
+    monkeypatch.setattr(onednn, "_is_for_numpy", lambda *_: True)
     x, w = normal(1, 16, 256, 256).astype("f4"), normal(16, 16, 5, 5).astype("f4")
     one = x.nbytes
     assert peak_of(lambda: F.conv2d(x, w, padding=2)) < 3 * one  # result, padded planes, a block

@@ -5,8 +5,8 @@ import pytest
 
 import gradmgr
 from gradmgr import GradManager, errors, tensor
+from gradmgr._transforms.vmap import vmap
 from gradmgr.nn.functional import dropout
-from gradmgr.vmap import vmap
 
 
 def rng(seed=0):

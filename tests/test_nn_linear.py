@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from gradmgr import GradManager, Tensor, errors, tensor
+from gradmgr._transforms.vmap import vmap
 from gradmgr.nn.functional import embedding, linear, one_hot
-from gradmgr.vmap import vmap
 
 
 def gradients(function, *points, dy=None):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from gradmgr import GradManager, Tensor, errors, get_num_threads, gradcheck, no_grad, set_num_threads, tensor
-from gradmgr.nn import _normalization
+from gradmgr._transforms.vmap import vmap
+from gradmgr.nn._functions import normalization
 from gradmgr.nn.functional import batch_norm, group_norm, layer_norm, normalize, rms_norm
-from gradmgr.vmap import vmap
 
 X = np.array([[1.0, 2.0, 4.0], [0.0, -1.0, 3.0], [2.0, 2.0, -5.0], [3.0, 0.0, 1.0]])
 WEIGHT, BIAS = np.array([1.0, -2.0, 0.5]), np.array([0.1, 0.0, -1.0])
@@ -356,12 +356,12 @@ def test_equal_values_and_zeros(name):
 
 def test_all_results_of_an_op_have_derivatives():
     """The doors drop all but the first; derivatives of derivatives reach those of 1/std, not those of mean and var."""
-    layout = _normalization.Layout((4, 3, 2), (4, 3, 2), per_channel=True)
+    layout = normalization.Layout((4, 3, 2), (4, 3, 2), per_channel=True)
     points = [tensor(np.random.default_rng(k).standard_normal(shape)) for k, shape in enumerate(((4, 3, 2), 3, 3))]
-    assert gradcheck(lambda x, w, b: _normalization._batch_norm(x, w, b, layout, 0.1), points, order=2)
-    rows = _normalization.Layout((1, 8, 3), (1, 8, 3), per_channel=False)
+    assert gradcheck(lambda x, w, b: normalization._batch_norm(x, w, b, layout, 0.1), points, order=2)
+    rows = normalization.Layout((1, 8, 3), (1, 8, 3), per_channel=False)
     for centred in (True, False):
-        assert gradcheck(lambda x, w, b, c=centred: _normalization._layer_norm(x, w, b, rows, 0.1, c), points, order=2)
+        assert gradcheck(lambda x, w, b, c=centred: normalization._layer_norm(x, w, b, rows, 0.1, c), points, order=2)
 
 
 def test_nothing_is_recorded_without_need():

@@ -9,8 +9,8 @@ import pytest
 from samples.nn_pooling import largest, mean, pooled
 
 from gradmgr import GradManager, Tensor, errors, tensor
-from gradmgr.nn import _windows
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
+from gradmgr.nn._functions import windows
 
 
 def normal(*shape, seed=0):
@@ -50,8 +50,8 @@ def test_numbers_of_torch():
 @pytest.mark.parametrize("block", [2**19, 60, 5])
 def test_random_windows(monkeypatch, block):
     """Blocks of many planes, of one, and of a few lines of one give what loops give; the derivatives are adjoint."""
-    monkeypatch.setattr(_windows, "_BLOCK", block)
-    monkeypatch.setattr(_windows, "_FEWEST", 1 if block < 100 else 512)
+    monkeypatch.setattr(windows, "_BLOCK", block)
+    monkeypatch.setattr(windows, "_FEWEST", 1 if block < 100 else 512)
     random, met = np.random.default_rng(block), 0
     for _ in range(120):
         kernel, stride, dilation = (tuple(int(n) for n in random.integers(1, 4, 2)) for _ in range(3))

@@ -9,7 +9,7 @@ import pytest
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, gradcheck, special, tensor
-from gradmgr._gradcheck import jvp
+from gradmgr._transforms.gradcheck import jvp
 
 INF, NAN = np.inf, np.nan
 

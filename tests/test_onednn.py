@@ -12,17 +12,17 @@ import pytest
 
 import gradmgr
 from gradmgr import GradManager, nn, tensor
-from gradmgr.nn import _convolution, _onednn, _windows
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
+from gradmgr.nn._functions import convolution, onednn, windows
 
-INSTALLED = _onednn._found.get()
-needs_library = pytest.mark.skipif(INSTALLED is None, reason=f"oneDNN cannot be used: {_onednn._found.reason}")
+INSTALLED = onednn._found.get()
+needs_library = pytest.mark.skipif(INSTALLED is None, reason=f"oneDNN cannot be used: {onednn._found.reason}")
 
 
 @pytest.fixture
 def library(monkeypatch):
     """The library, asked for whatever it can."""
-    monkeypatch.setattr(_onednn, "_is_for_numpy", lambda *_: False)
+    monkeypatch.setattr(onednn, "_is_for_numpy", lambda *_: False)
     return INSTALLED
 
 
@@ -51,7 +51,7 @@ def draw(random):
     size = tuple(max(1, n) for n in size)
     spans = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
     out = [(n + 2 * p - span) // s + 1 for n, p, span, s in zip(size, padding, spans, stride, strict=True)]
-    geometry = _windows.geometry_of(size, kernel, tuple(max(1, m) for m in out), stride, padding, dilation, groups)
+    geometry = windows.geometry_of(size, kernel, tuple(max(1, m) for m in out), stride, padding, dilation, groups)
     count = int(random.integers(1, 12))
     return geometry, (count, groups * inputs, *size), (groups * outputs, inputs, *kernel), geometry.out
 
@@ -59,10 +59,10 @@ def draw(random):
 def both(kind, geometry, x, w, z, bias_of_z, bias_of_x):
     """What oneDNN gives, None where it has no primitive, and what NumPy does."""
     if kind == "forward":
-        return _onednn.forward(x, w, bias_of_z, geometry), _convolution._conv(x, w, bias_of_z, geometry)
+        return onednn.forward(x, w, bias_of_z, geometry), convolution._conv(x, w, bias_of_z, geometry)
     if kind == "data":
-        return _onednn.data(z, w, bias_of_x, geometry), _convolution._conv_x(z, w, bias_of_x, geometry)
-    return _onednn.weights(x, z, geometry), _convolution._conv_w(x, z, geometry)
+        return onednn.data(z, w, bias_of_x, geometry), convolution._conv_x(z, w, bias_of_x, geometry)
+    return onednn.weights(x, z, geometry), convolution._conv_w(x, z, geometry)
 
 
 @needs_library
@@ -70,8 +70,8 @@ def both(kind, geometry, x, w, z, bias_of_z, bias_of_x):
 @pytest.mark.parametrize("kind", ["forward", "data", "weights"])
 def test_it_agrees_with_numpy(monkeypatch, library, threads, kind, block, worth):
     """In blocks of all images and of few, which do not divide them; with strides, gaps, groups, and one thread or 3."""
-    monkeypatch.setattr(_onednn, "_BLOCK", block)
-    monkeypatch.setattr(_onednn, "_WORTH_FOUR", worth)
+    monkeypatch.setattr(onednn, "_BLOCK", block)
+    monkeypatch.setattr(onednn, "_WORTH_FOUR", worth)
     random, met = np.random.default_rng(block), 0
     for trial in range(60):
         geometry, of_x, of_w, out = draw(random)
@@ -114,7 +114,7 @@ def test_derivatives_go_through_it(library):
     before = library.plan.cache_info()
     assert before.misses + before.hits > 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_onednn, "_is_for_numpy", lambda *_: True)
+        patch.setattr(onednn, "_is_for_numpy", lambda *_: True)
         for one, other in zip((*found, *seconds), (*run(), *again(*arguments)), strict=True):
             one, other = np.asarray(one), np.asarray(other)
             assert np.allclose(one, other, rtol=1e-5, atol=1e-5 * abs(other).max())
@@ -125,13 +125,13 @@ def test_derivatives_go_through_it(library):
 def test_what_it_does_not_take(library):
     """Other dtypes, errors that are to raise, and empty batches are for NumPy."""
     x, w = normal(2, 3, 6, 6), normal(4, 3, 3, 3, seed=1)
-    geometry = _windows.geometry_of((6, 6), (3, 3), (4, 4), (1, 1), (0, 0), (1, 1))
-    assert _onednn.forward(x, w, None, geometry) is not None
-    assert _onednn.forward(x.astype(float), w, None, geometry) is None
-    assert _onednn.forward(x, w.astype(np.float16), None, geometry) is None
-    assert _onednn.forward(x, w, np.zeros(4), geometry) is None
+    geometry = windows.geometry_of((6, 6), (3, 3), (4, 4), (1, 1), (0, 0), (1, 1))
+    assert onednn.forward(x, w, None, geometry) is not None
+    assert onednn.forward(x.astype(float), w, None, geometry) is None
+    assert onednn.forward(x, w.astype(np.float16), None, geometry) is None
+    assert onednn.forward(x, w, np.zeros(4), geometry) is None
     with np.errstate(over="raise"):
-        assert _onednn.forward(x, w, None, geometry) is None
+        assert onednn.forward(x, w, None, geometry) is None
         with pytest.raises(FloatingPointError):
             F.conv2d(x * np.float32(3e38), w)
 
@@ -139,7 +139,7 @@ def test_what_it_does_not_take(library):
 @needs_library
 def test_small_and_narrow_convolutions_are_for_numpy():
     def is_used(kind, work, w, groups=1):
-        return not _onednn._is_for_numpy(kind, work, w, groups)
+        return not onednn._is_for_numpy(kind, work, w, groups)
 
     assert not is_used("forward", 1000, (4, 3, 3, 3))
     assert is_used("forward", 1 << 20, (16, 3, 3, 3))
@@ -212,15 +212,15 @@ def test_openmp_is_left_as_it_was(library):
 
 @needs_library
 def test_what_it_made_is_given_back():
-    library = _onednn.Library(INSTALLED.path)
-    geometry = _windows.geometry_of((9, 9), (3, 3), (7, 7), (1, 1), (0, 0), (1, 1))
+    library = onednn.Library(INSTALLED.path)
+    geometry = windows.geometry_of((9, 9), (3, 3), (7, 7), (1, 1), (0, 0), (1, 1))
     destroyed = []
     library._destroyers = {
         kind: lambda handle, kind=kind, destroy=destroy: (destroyed.append(kind), destroy(handle))
         for kind, destroy in library._destroyers.items()
     }
     x, w, z = np.zeros((2, 16, 9, 9), "f4"), np.zeros((16, 16, 3, 3), "f4"), np.zeros((2, 16, 7, 7), "f4")
-    assert _onednn._Job(library, "forward", geometry, x, w, z, None, 1).run()
+    assert onednn._Job(library, "forward", geometry, x, w, z, None, 1).run()
     assert {"primitive", "memory", "stream"}.isdisjoint(destroyed)
     library.plan.cache_clear()
     assert {"memory", "memory_desc", "primitive", "primitive_desc", "stream"} == set(destroyed)
@@ -239,12 +239,12 @@ def test_a_failure_names_the_function():
 
 def computes(monkeypatch, places):
     """Whether a convolution of these places gives NumPy's numbers; and what is said of it."""
-    found = _onednn._Found()
-    monkeypatch.setattr(_onednn, "_found", found)
-    monkeypatch.setattr(_onednn, "_places", lambda: places)
+    found = onednn._Found()
+    monkeypatch.setattr(onednn, "_found", found)
+    monkeypatch.setattr(onednn, "_places", lambda: places)
     x, w = normal(8, 16, 12, 12), normal(16, 16, 3, 3, seed=1)
-    geometry = _windows.geometry_of((12, 12), (3, 3), (10, 10), (1, 1), (0, 0), (1, 1))
-    assert np.array_equal(F.conv2d(x, w), _convolution._conv(x, w, None, geometry))
+    geometry = windows.geometry_of((12, 12), (3, 3), (10, 10), (1, 1), (0, 0), (1, 1))
+    assert np.array_equal(F.conv2d(x, w), convolution._conv(x, w, None, geometry))
     assert found.looked
     assert found.library is None
     return nn.convolution_library()
@@ -274,7 +274,7 @@ def test_it_is_another_library(monkeypatch):
     [(2, 2, r"it is oneDNN 2\.7\.1; 3 is needed"), (3, 512, r"oneDNN 3\.7\.1 built on runtime 512"), (3, 8, "a pool")],
 )
 def test_it_is_of_another_kind(monkeypatch, version, runtime, says):
-    answer = _onednn._Version(version, 7, 1, b"", runtime, 0)
+    answer = onednn._Version(version, 7, 1, b"", runtime, 0)
 
     def dnnl_version():
         return ctypes.pointer(answer)
@@ -283,12 +283,12 @@ def test_it_is_of_another_kind(monkeypatch, version, runtime, says):
     monkeypatch.setattr(ctypes, "CDLL", lambda _: fake)
     monkeypatch.setattr(ctypes, "PyDLL", lambda _, handle: fake)
     with pytest.raises(OSError, match=says):
-        _onednn.Library("libdnnl.so.3")
+        onednn.Library("libdnnl.so.3")
 
 
 def test_small_convolutions_do_not_look_for_it(monkeypatch):
-    found = _onednn._Found()
-    monkeypatch.setattr(_onednn, "_found", found)
+    found = onednn._Found()
+    monkeypatch.setattr(onednn, "_found", found)
     F.conv2d(normal(1, 1, 4, 4), normal(1, 1, 3, 3))
     F.conv2d(np.zeros((8, 16, 12, 12)), np.zeros((16, 16, 3, 3)))  # float64
     assert not found.looked

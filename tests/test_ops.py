@@ -14,11 +14,12 @@ from samples import CONSTANTS, CREATION, SAMPLES, Sample, flat, gradients, knows
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, _methods, gradcheck, tensor
-from gradmgr._gradcheck import jvp
-from gradmgr._op import OPS, PULLS, op_of
-from gradmgr._recorder import recorders
-from gradmgr._tape import Tape
+from gradmgr import GradManager, Tensor, gradcheck, tensor
+from gradmgr._engine.op import OPS, PULLS, op_of
+from gradmgr._engine.recorder import recorders
+from gradmgr._engine.tape import Tape
+from gradmgr._transforms import tensor_methods
+from gradmgr._transforms.gradcheck import jvp
 
 TOLERANCE = {"e": 2e-2, "f": 2e-5, "d": 1e-12, "F": 2e-5, "D": 1e-12}
 
@@ -85,7 +86,7 @@ def test_plain_numpy_comes_to_the_same(sample: Sample) -> None:
 
 
 def is_known(y: Tensor) -> bool:
-    return all(rec.known(y) is not None for rec in recorders(gradmgr._recorder.current()))
+    return all(rec.known(y) is not None for rec in recorders(gradmgr._engine.recorder.current()))
 
 
 PLAIN_IN_TENSOR_OUT = ("full", "full_like", "linspace", "array", "asarray")  # creation functions
@@ -428,7 +429,7 @@ def watched_member(member: Any, note: Any) -> Any:
 
 def test_every_member_of_tensor_has_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     in_place = {name for name in vars(Tensor) if name.endswith("_") and not name.startswith("_")}
-    left_out = NOT_DIFFERENTIABLE | in_place | {"__dir__", *_methods._ELSEWHERE}  # these only raise
+    left_out = NOT_DIFFERENTIABLE | in_place | {"__dir__", *tensor_methods._ELSEWHERE}  # these only raise
     members = {name: member for name, member in vars(Tensor).items() if name not in left_out}
     asked: set[str] = set()
     for name, member in members.items():
@@ -474,7 +475,7 @@ def test_every_op_has_a_sample() -> None:
 
 def through_an_attached_intermediate(x: Tensor) -> Tensor:
     y = x * x
-    for tape in recorders(gradmgr._recorder.current()):
+    for tape in recorders(gradmgr._engine.recorder.current()):
         if isinstance(tape, Tape):
             tape.watch(y)
     return gnp.sin(y) * y

@@ -17,17 +17,18 @@ import numpy as np
 import pytest
 
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, _recorder, errors, nn, no_grad, profiler, tensor
-from gradmgr._checkpoint import checkpoint
-from gradmgr._grad import grad
-from gradmgr._op import OPS
+from gradmgr import GradManager, errors, nn, no_grad, profiler, tensor
+from gradmgr._engine import recorder
+from gradmgr._engine.op import OPS
+from gradmgr._transforms.checkpoint import checkpoint
+from gradmgr._transforms.grad import grad
+from gradmgr._transforms.vmap import vmap
 from gradmgr.forward_ad import dual_level, make_dual, unpack_dual
 from gradmgr.function import Function
 from gradmgr.functional import jacobian
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 from gradmgr.profiler import emit_itt, emit_nvtx, profile, record_function
 from gradmgr.profiler._flops import flops_of
-from gradmgr.vmap import vmap
 
 
 def names(prof):
@@ -346,7 +347,7 @@ def test_an_exception_closes_the_block():
     with pytest.raises(KeyError), prof, record_function("region"):
         {}[(w * w).shape]
     w + w
-    assert _recorder.current() is None
+    assert recorder.current() is None
     assert names(prof) == ["region", "multiply"]
 
 
@@ -950,14 +951,14 @@ def test_the_fast_road_is_back_after_the_block():
     gm.attach(w)
     with profile():
         pass
-    assert _recorder.current() is None
+    assert recorder.current() is None
     with gm:
         with profile():
             w * w
-        assert _recorder.current() is gm._tape
+        assert recorder.current() is gm._tape
     with gm:
         assert type(gm._tape.entries) is list
-        assert _recorder.current() is gm._tape
+        assert recorder.current() is gm._tape
 
 
 def test_memory_is_freed():
@@ -1131,7 +1132,7 @@ def test_no_gpu_to_time(monkeypatch):
             make()
     profile(enabled=False, use_cuda=True)
     emit_nvtx(enabled=False)
-    assert _recorder.current() is None
+    assert recorder.current() is None
 
 
 def test_nvtx(cuda):

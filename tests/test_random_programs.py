@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, no_grad, tensor
-from gradmgr._op import PULLS
+from gradmgr._engine.op import PULLS
 
 SHAPES = [(), (3,), (2, 3), (2, 1), (1, 3), (3, 3), (2, 1, 3), (1,)]
 LARGEST = 10.0  # values above are squashed, so that a program's numbers stay comparable

@@ -15,9 +15,9 @@ import pytest
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, tensor
-from gradmgr._grad import grad
-from gradmgr._op import PULLS
-from gradmgr._saved import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
+from gradmgr._engine.history.saved_values import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
+from gradmgr._engine.op import PULLS
+from gradmgr._transforms.grad import grad
 from gradmgr.forward_ad import dual_level, make_dual, unpack_dual
 from gradmgr.function import Function
 from gradmgr.graph import increment_version

@@ -17,7 +17,7 @@ from samples import knows
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, gradcheck, special, tensor
-from gradmgr._gradcheck import jvp
+from gradmgr._transforms.gradcheck import jvp
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 from gradmgr.ops import special as ops
 from gradmgr.profiler import profile

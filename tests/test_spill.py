@@ -19,10 +19,10 @@ import pytest
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, errors, tensor
-from gradmgr._checkpoint import checkpoint
-from gradmgr._grad import grad
-from gradmgr._saved import saved_tensors_hooks
-from gradmgr._spill import _Cell, parsed, spelled, spill_of
+from gradmgr._engine.history.saved_values import saved_tensors_hooks
+from gradmgr._engine.history.spill import _Cell, parsed, spelled, spill_of
+from gradmgr._transforms.checkpoint import checkpoint
+from gradmgr._transforms.grad import grad
 from gradmgr.graph import increment_version
 
 RNG = np.random.default_rng(0)
@@ -337,7 +337,7 @@ def test_the_file_is_gone_with_the_process(ending, tmp_path):
         y = x
         for _ in range(10):
             y = gnp.sin(y)
-        from gradmgr._spill import spill_of
+        from gradmgr._engine.history.spill import spill_of
         assert spill_of(gm._tape).away
         {ending}
     """

@@ -15,11 +15,11 @@ from test_threads import copies, in_a_thread, in_threads, quick_switches  # noqa
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, anomaly, errors, forward_ad, functional, graph, no_grad, tensor, vmap
-from gradmgr._checkpoint import checkpoint
-from gradmgr._elementwise import elementwise
-from gradmgr._listen import Heard, Listener, listening
-from gradmgr._op import FACTS, INPUTS, LINKS, OPS, PULLS
-from gradmgr._recorder import crowd
+from gradmgr._engine.elementwise import elementwise
+from gradmgr._engine.observers import Heard, Listener, listening
+from gradmgr._engine.op import FACTS, INPUTS, LINKS, OPS, PULLS
+from gradmgr._engine.recorder import crowd
+from gradmgr._transforms.checkpoint import checkpoint
 from gradmgr.function import Function, custom_op
 from gradmgr.profiler import profile, record_function
 
@@ -732,7 +732,7 @@ def test_tasks_interleave_inside_managers_hooks_levels_and_modes():
 
     async def main():
         found = await asyncio.gather(*[train(k) for k in range(5)])
-        assert gradmgr._recorder.current() is None
+        assert gradmgr._engine.recorder.current() is None
         return found
 
     # d/d own of own * shared * constant, doubled by its hook, with constant = own * shared; and of own squared

@@ -20,11 +20,11 @@ from samples.gpu import refusal
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, no_grad, special, tensor
-from gradmgr._batched import RULES, Batched, Level, holds, innermost, spacious
-from gradmgr._gradcheck import gradcheck, jvp, vjp
-from gradmgr._recorder import current
+from gradmgr._arrays.batched import RULES, Batched, Level, holds, innermost, spacious
+from gradmgr._engine.recorder import current
+from gradmgr._transforms.gradcheck import gradcheck, jvp, vjp
+from gradmgr._transforms.vmap import vmap
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
-from gradmgr.vmap import vmap
 
 # ---------------------------------------------------------------- the op table
 
@@ -246,7 +246,7 @@ def test_functions_with_a_rule_do_not_go_example_by_example(monkeypatch: pytest.
         ),
     ):
         plain = [f(t).numpy() for t in x]
-        monkeypatch.setattr("gradmgr._batched.by_example", refuse)
+        monkeypatch.setattr("gradmgr._arrays.batched.by_example", refuse)
         np.testing.assert_allclose(vmap(f)(x).numpy(), plain, rtol=1e-12)
         vmap(lambda t, f=f: vjp(f, [t], [0], [np.ones(f(t).shape)])[0])(x)
         monkeypatch.undo()

@@ -12,8 +12,8 @@ from bench.libraries import Gradmgr, NetworkByHand, Trained
 from bench.programs import Network
 from bench.train.models import HEADS, Array, Model
 from gradmgr import GradManager, Tensor, nn, optim, set_num_threads
-from gradmgr.nn import _onednn
 from gradmgr.nn import functional as F  # noqa: N812  # its usual name
+from gradmgr.nn._functions import onednn
 
 Values = Mapping[str, Tensor]
 
@@ -85,7 +85,7 @@ class NumPyAlone(Here):
     name = "no oneDNN"
 
     def step(self) -> float:
-        found = _onednn._found
+        found = onednn._found
         library, found.library = found.get(), None
         try:
             return super().step()
@@ -95,7 +95,7 @@ class NumPyAlone(Here):
 
 def is_convolution_compiled() -> bool:
     """Tell whether convolutions are computed by oneDNN."""
-    return _onednn.convolution_library().startswith("oneDNN")
+    return onednn.convolution_library().startswith("oneDNN")
 
 
 # ---------------------------------------------------------------- MLPs in NumPy's words

@@ -14,10 +14,11 @@ from hashlib import blake2b
 from operator import is_
 from typing import Any
 
-from gradmgr import _batched, _xp, errors
-from gradmgr._backward import AttachSpec
-from gradmgr._recorder import is_tracked
-from gradmgr._tensor import Tensor, describe, wrap
+from gradmgr import errors
+from gradmgr._arrays import batched, libraries
+from gradmgr._engine.backward import AttachSpec
+from gradmgr._engine.recorder import is_tracked
+from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr.distributed import _world
 from gradmgr.distributed._engine import Group, Work
 from gradmgr.manager import GradManager, get_backwarding_grad_manager
@@ -213,13 +214,13 @@ class _Buffer:
     """The memory of a bucket, used again by the next backward unless somebody still looks at it."""
 
     def __init__(self, like: Any, size: int) -> None:
-        self._xp, self._dtype = _xp.namespace(like), like.dtype.newbyteorder("=")
+        self._xp, self._dtype = libraries.namespace(like), like.dtype.newbyteorder("=")
         self._size = size
         self._array: Any = None
 
     def fresh(self) -> Any:
         """Return an array that nobody else sees."""
-        if self._array is None or not _xp.is_private(self):
+        if self._array is None or not libraries.is_private(self):
             self.drop()
             self._array = self._xp.empty(self._size, self._dtype)
         return self._array
@@ -308,7 +309,7 @@ class _Round:
         if id(t) not in self._missing:  # attached again since the layout was made
             raise _twice(t, None)
         a = grad._array
-        if self._chains.hearers or a.__class__ is _batched.Batched:
+        if self._chains.hearers or a.__class__ is batched.Batched:
             _check_takeable(grad)
         place = self.layout.places[id(t)]
         local = self._callback.local(t)
@@ -321,7 +322,7 @@ class _Round:
         """Reduce the gradients of all parameters together."""
         layout, self._settled = self.layout, True
         hearers, flat = self._chains.hearers, layout.buffers[0].fresh()
-        xp, only, rows, reached = _xp.namespace(flat), self._only, [], []
+        xp, only, rows, reached = libraries.namespace(flat), self._only, [], []
         self._flats[0] = flat
         g: Any
         a: Any = None
@@ -334,7 +335,7 @@ class _Round:
                 rows.append(xp.zeros(place.stop - place.start, flat.dtype))
                 continue
             a = g._array if isinstance(g, Tensor) else g
-            if hearers or a.__class__ is _batched.Batched:
+            if hearers or a.__class__ is batched.Batched:
                 _check_takeable(g if g is not a else wrap(a))
             rows.append(a.reshape(-1))
         rows.append(xp.asarray(reached, flat.dtype))
@@ -381,7 +382,7 @@ class _Round:
     def _start_next(self) -> None:
         k = len(self._works)
         flat, size = self._flats[k], self.layout.sizes[k]
-        flat[size:] = _xp.namespace(flat).asarray(self._reached[k], flat.dtype)
+        flat[size:] = libraries.namespace(flat).asarray(self._reached[k], flat.dtype)
         op = self._callback.reduce_method
         self._works.append(self._group.start_all_reduce(flat, op, None, self.layout.asked[k]))
 
@@ -457,7 +458,7 @@ class _Round:
         flat = self._flats[k]
         if k not in self._by_any:
             self._ask(self._works[k].wait)
-            self._by_any[k] = (_xp.to_device(flat[self.layout.sizes[k] :], "cpu") > 0).tolist()
+            self._by_any[k] = (libraries.to_device(flat[self.layout.sizes[k] :], "cpu") > 0).tolist()
         return flat
 
     def _let_go(self) -> None:
@@ -492,7 +493,7 @@ def _twice(t: Tensor, name: str | None) -> errors.DistributedError:
 
 
 def _check_takeable(grad: Tensor) -> None:
-    if _batched.is_batched(grad._array):
+    if batched.is_batched(grad._array):
         raise errors.DistributedError("gradients are reduced over the ranks outside of vmap; call backward outside")
     if is_tracked(grad):
         raise errors.DistributedError(

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _xp, errors
-from gradmgr._batched import Batched
-from gradmgr._custom import custom
-from gradmgr._recorder import Recorder, current, is_listening, recorders
-from gradmgr._tape import seed_always
-from gradmgr._tensor import Tensor, raw, wrap
+from gradmgr import errors
+from gradmgr._arrays import libraries
+from gradmgr._arrays.batched import Batched
+from gradmgr._engine.custom import custom
+from gradmgr._engine.recorder import Recorder, current, is_listening, recorders
+from gradmgr._engine.tape import seed_always
+from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.distributed._engine import OPS, Group
 from gradmgr.distributed._world import group as chosen
 
@@ -28,14 +29,14 @@ def _plain(x: Any) -> Any:
     """Return an array that lies in memory as the engines carry it; the same one if it does."""
     if x.flags.c_contiguous and x.dtype.isnative and not isinstance(x, np.generic):
         return x
-    return _xp.namespace(x).array(x, dtype=x.dtype.newbyteorder("="), order="C")
+    return libraries.namespace(x).array(x, dtype=x.dtype.newbyteorder("="), order="C")
 
 
 def _reduced(x: Any, op: str, group: Group, asked: str) -> Any:
     if isinstance(x, Batched):
         return Batched(x.level, _reduced(x._array, op, group, asked))
     source = _plain(x)
-    out = _xp.namespace(source).empty(source.shape, source.dtype)
+    out = libraries.namespace(source).empty(source.shape, source.dtype)
     group.start_all_reduce(out, op, source, asked).wait()
     return out
 
@@ -53,7 +54,7 @@ def _gathered(x: Any, group: Group, asked: str) -> Any:
 def _brought(x: Any, root: int, group: Group, asked: str) -> Any:
     if isinstance(x, Batched):
         return Batched(x.level, _brought(x._array, root, group, asked))
-    out = _xp.namespace(x).array(x, dtype=x.dtype.newbyteorder("="), order="C")
+    out = libraries.namespace(x).array(x, dtype=x.dtype.newbyteorder("="), order="C")
     group.broadcast(out, root, asked)
     return out
 
@@ -115,7 +116,7 @@ def _onward(op: Any, x: Any, *params: Any) -> Any:
         for rec in listening:
             mark = rec.known(given) if isinstance(given, Tensor) else None
             if mark is None:
-                mark = object() if rec.is_tape else _xp.namespace(a).zeros(a.shape, a.dtype)
+                mark = object() if rec.is_tape else libraries.namespace(a).zeros(a.shape, a.dtype)
             rec.stamp(x, mark)
     return _everywhere(op, x, *params)
 
@@ -133,8 +134,8 @@ def _who_records(x: Any) -> str:
 def _operand(x: Any, name: str) -> Any:
     if isinstance(x, Tensor):
         return x
-    found = _xp.need_operand(x, name)
-    return found if _xp.is_array(found) else np.asarray(found)
+    found = libraries.need_operand(x, name)
+    return found if libraries.is_array(found) else np.asarray(found)
 
 
 def all_reduce(x: Any, op: str = "sum", group: Group | None = None) -> Any:

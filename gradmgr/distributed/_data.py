@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _files, _xp, errors
-from gradmgr._recorder import rebind
-from gradmgr._tensor import Tensor, wrap
+from gradmgr import errors, serialization
+from gradmgr._arrays import libraries
+from gradmgr._engine.recorder import rebind
+from gradmgr._engine.tensor import Tensor, wrap
 from gradmgr.distributed._buckets import Layout, explained
 from gradmgr.distributed._engine import Group
 from gradmgr.distributed._world import group as chosen
@@ -62,7 +63,7 @@ def _named(tensors: Any) -> tuple[list[str | None], list[Tensor]]:
     """Return names and Tensors, each Tensor once."""
     if isinstance(tensors, Mapping):
         pairs: list[tuple[str | None, Any]] = [(str(name), t) for name, t in tensors.items()]
-    elif isinstance(tensors, Tensor) or not isinstance(tensors, Iterable) or _xp.is_array(tensors):
+    elif isinstance(tensors, Tensor) or not isinstance(tensors, Iterable) or libraries.is_array(tensors):
         pairs = [(None, tensors)]
     else:
         pairs = [(None, t) for t in tensors]
@@ -93,7 +94,7 @@ def save(obj: Any, f: str | os.PathLike[str], *, group: Group | None = None) -> 
     failed: Exception | None = None
     if at.rank == 0:
         try:
-            _files.save(obj, f)
+            serialization.save(obj, f)
         except Exception as error:  # whatever it is: the other ranks wait to hear of it
             failed = error
     said = at.exchange("" if failed is None else f"{type(failed).__name__}: {failed}")[0]

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _xp, errors
+from gradmgr import errors
+from gradmgr._arrays import libraries
 from gradmgr.ops.convert import is_half
 
 OPS = ("sum", "mean", "min", "max", "prod")
@@ -177,7 +178,7 @@ _MEMBERS_ONLY = frozenset(name for name in vars(Group) if not name.startswith("_
 
 def described(array: Any, asked: str, more: str = "") -> tuple[str, str, tuple[int, ...], Any, str]:
     """Return what must be the same on every rank of something asked for with an array."""
-    return (asked, _xp.namespace(array).__name__, array.shape, array.dtype, more)
+    return (asked, libraries.namespace(array).__name__, array.shape, array.dtype, more)
 
 
 class _Posted(Work):
@@ -517,9 +518,9 @@ def check_plain(array: Any, asked: str, *, written: bool) -> None:
     """Refuse an array that cannot be carried as it lies in memory."""
     if not array.flags.c_contiguous:
         raise ValueError(f"{asked} carries contiguous arrays; found strides {array.strides} and shape {array.shape}")
-    if written and not _xp.writeable(array):
+    if written and not libraries.writeable(array):
         raise ValueError(f"{asked} writes to its array; found one that is read-only")
-    if array.dtype.kind not in "biufc" and not _xp.is_differentiable(array.dtype):
+    if array.dtype.kind not in "biufc" and not libraries.is_differentiable(array.dtype):
         raise errors.DtypeError(f"{asked} carries numbers; found dtype {array.dtype}")
 
 
@@ -527,7 +528,7 @@ def check_op(op: str, dtype: Any) -> None:
     """Refuse a reduction that is not known, or has no meaning for this dtype."""
     if op not in OPS:
         raise ValueError(f"all_reduce knows the ops {', '.join(map(repr, OPS))}; found {op!r}")
-    if op == "mean" and not _xp.is_differentiable(dtype) and dtype.kind not in "fc":
+    if op == "mean" and not libraries.is_differentiable(dtype) and dtype.kind not in "fc":
         raise errors.DtypeError(f"all_reduce: a mean of {dtype} would be rounded; convert to a floating dtype first")
     if op in ("min", "max") and dtype.kind == "c":
         raise errors.DtypeError(f"all_reduce: complex numbers have no order, so no {op}; reduce a real part of them")

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _xp, errors
+from gradmgr import errors
+from gradmgr._arrays import libraries
 from gradmgr.distributed._engine import (
     MPIGroup,
     Watch,
@@ -31,7 +32,7 @@ _WIDER = MappingProxyType({"int16": "int32", "uint16": "uint32"})
 
 def load() -> Any:
     """Return CuPy, with its binding of NCCL; raises where something is missing."""
-    cupy = _xp.import_cupy("backend 'nccl'")
+    cupy = libraries.import_cupy("backend 'nccl'")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # CuPy's own, of what the error below says
@@ -150,7 +151,7 @@ class NCCLGroup(MPIGroup):
         asked = described(array, f"all_reduce(op={op!r})", more)
         if array.size == 0:
             return self._start(asked, tuple)
-        if op in ("min", "max") and _xp.is_differentiable(array.dtype):
+        if op in ("min", "max") and libraries.is_differentiable(array.dtype):
             return self._start_selecting(array, op, source, asked)
         wire, sent = self._carried(array, source, op)
         nccl, pairs = self._nccl, 2 if array.dtype.kind == "c" else 1

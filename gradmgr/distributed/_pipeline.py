@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _batched, _xp, errors
-from gradmgr._checkpoint import is_to_run_again
-from gradmgr._custom import custom
-from gradmgr._recorder import Recorder, current, is_listening, recorders
-from gradmgr._tape import Tape, seed_always
-from gradmgr._tensor import Tensor, raw, wrap
+from gradmgr import errors
+from gradmgr._arrays import batched, libraries
+from gradmgr._engine.custom import custom
+from gradmgr._engine.recorder import Recorder, current, is_listening, recorders
+from gradmgr._engine.tape import Tape, seed_always
+from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._transforms.checkpoint import is_to_run_again
 from gradmgr.distributed._engine import Group
 from gradmgr.distributed._world import group as chosen
 
@@ -66,7 +67,7 @@ def send(x: Any, to: int, *, group: Group | None = None) -> None:
         RankFailedError: here or in `backward`: another rank ended, or did not come in time.
     """
     at = chosen(group)
-    x = x if isinstance(x, Tensor) else _xp.need_operand(x, "send")
+    x = x if isinstance(x, Tensor) else libraries.need_operand(x, "send")
     _check_rank(at, to, "send")
     _check_once("send", "and send what it returns")
     _check_reverse(x)
@@ -101,7 +102,7 @@ def recv(
     _check_rank(at, source, "recv")
     _check_once("recv", "and give it what was received")
     shape = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(map(int, shape))
-    _xp.device_index(device)
+    libraries.device_index(device)
     link = _Link(at, source, _next_number(at, source, at.rank))
     return _receive(link, shape, np.dtype(dtype), device)
 
@@ -120,7 +121,7 @@ def _check_once(asked: str, instead: str) -> None:
 
 
 def _check_reverse(x: Any) -> None:
-    if _batched.is_batched(raw(x)):
+    if batched.is_batched(raw(x)):
         raise errors.UnsupportedFunctionError("send does not go through vmap; send the whole batch outside of it")
     if isinstance(x, Tensor) and any(
         rec.open and not isinstance(rec, Tape) and rec.known(x) is not None for rec in recorders(current())
@@ -156,7 +157,7 @@ def _no_tangent(t: Any) -> Any:
 
 _sent = custom(
     "distributed.send",
-    lambda x, link, dtype, device: _xp.namespace(x).zeros(()),
+    lambda x, link, dtype, device: libraries.namespace(x).zeros(()),
     vjp={"x": _returned},
     jvp={"x": _no_tangent},
 )
@@ -179,15 +180,15 @@ def _listening(x: Tensor | None = None) -> list[Recorder]:
 def _transmit(x: Any, link: _Link) -> None:
     """Send, and let who knows the value wait for its gradient in every backward."""
     array = raw(x)
-    followers = len(_listening(x)) if isinstance(x, Tensor) and _xp.is_differentiable(array.dtype) else 0
+    followers = len(_listening(x)) if isinstance(x, Tensor) and libraries.is_differentiable(array.dtype) else 0
     what = {"dtype": array.dtype.name, "shape": list(array.shape), "followers": followers, "number": link.number}
     head = np.frombuffer(json.dumps(what).encode().ljust(_HEAD), np.uint8).copy()
     native = array.dtype.newbyteorder("=")  # as it goes
-    values = _xp.namespace(array).array(array, dtype=native, order="C", copy=True)  # nobody else will write to it
+    values = libraries.namespace(array).array(array, dtype=native, order="C", copy=True)  # nobody else will write to it
     link.group.start_send(head, link.other, link.tag)
     link.group.start_send(values, link.other, link.tag).done()
     if followers:
-        seed_always(_sent(x, link, array.dtype, _xp.device_of(array)))
+        seed_always(_sent(x, link, array.dtype, libraries.device_of(array)))
 
 
 def _receive(link: _Link, shape: tuple[int, ...], dtype: Any, device: str) -> Tensor:
@@ -201,7 +202,7 @@ def _receive(link: _Link, shape: tuple[int, ...], dtype: Any, device: str) -> Te
             f"recv from rank {_global(link)}: {followers} managers follow there what was sent, and {len(tapes)} record "
             "here; let as many record on both ranks, or send x.detach()"
         )
-    token = wrap(_xp.namespace(values).zeros(()))
+    token = wrap(libraries.namespace(values).zeros(()))
     for tape in tapes:
         tape.stamp(token, object())
     y: Tensor = _received(token, values, link)
@@ -227,10 +228,10 @@ def _carried(link: _Link, shape: tuple[int, ...], dtype: Any, device: str) -> tu
 
 
 def _room(shape: tuple[int, ...], dtype: Any, device: str) -> Any:
-    index = _xp.device_index(device)
+    index = libraries.device_index(device)
     if index is None:
         return np.empty(shape, dtype)
-    cupy = _xp.import_cupy(f"recv to device {device!r}")
+    cupy = libraries.import_cupy(f"recv to device {device!r}")
     with cupy.cuda.Device(index):
         return cupy.empty(shape, dtype)
 

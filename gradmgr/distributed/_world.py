@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
-from gradmgr import _xp, errors
+from gradmgr import errors
+from gradmgr._arrays import libraries
 from gradmgr.distributed import _nccl
 from gradmgr.distributed._engine import Group, MPIGroup, duplicate
 from gradmgr.distributed._watchdog import Watchdog
@@ -140,7 +141,7 @@ def init(backend: str | None = None, *, timeout: float = 300.0) -> None:
         if _state.world is not None:
             raise errors.DistributedError("distributed.init was called already; call distributed.finalize() between")
         if backend is None:
-            cupy = _xp.loaded_cupy()
+            cupy = libraries.loaded_cupy()
             backend = "nccl" if cupy is not None and cupy.cuda.is_available() else "mpi"
         world = _World(_load_mpi(), timeout)
         world.connect(backend)

@@ -22,16 +22,16 @@ numpy.random.Generator given as `rng`, to layers and to `nn.init`: one seed, in 
 True
 """
 
-from gradmgr._parameter import Parameter
+from gradmgr._engine.parameter import Parameter
 from gradmgr.nn import functional, init
-from gradmgr.nn._attention_layer import MultiheadAttention
-from gradmgr.nn._container import ModuleDict, ModuleList, ParameterList, Sequential
-from gradmgr.nn._functional_call import functional_call
-from gradmgr.nn._layers import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, Embedding, Linear
-from gradmgr.nn._module import Module
-from gradmgr.nn._norm_layers import BatchNorm, BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
-from gradmgr.nn._onednn import convolution_library
-from gradmgr.nn._plain_layers import (
+from gradmgr.nn._functions.onednn import convolution_library
+from gradmgr.nn._modules.attention import MultiheadAttention
+from gradmgr.nn._modules.container import ModuleDict, ModuleList, ParameterList, Sequential
+from gradmgr.nn._modules.functional_call import functional_call
+from gradmgr.nn._modules.layers import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, Embedding, Linear
+from gradmgr.nn._modules.module import Module
+from gradmgr.nn._modules.normalization import BatchNorm, BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
+from gradmgr.nn._modules.plain_layers import (
     ELU,
     GELU,
     AdaptiveAvgPool2d,
@@ -60,8 +60,8 @@ from gradmgr.nn._plain_layers import (
     Softplus,
     Tanh,
 )
-from gradmgr.nn._recurrent_layers import GRU, LSTM, GRUCell, LSTMCell
-from gradmgr.nn._summary import summary
+from gradmgr.nn._modules.recurrent import GRU, LSTM, GRUCell, LSTMCell
+from gradmgr.nn._modules.summary import summary
 
 __all__ = [
     "ELU",

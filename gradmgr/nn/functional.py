@@ -15,7 +15,7 @@ They take Tensors and plain arrays; of plain arrays alone they give plain arrays
 
 from __future__ import annotations
 
-from gradmgr.nn._activation import (
+from gradmgr.nn._functions.activation import (
     elu,
     gelu,
     leaky_relu,
@@ -28,11 +28,11 @@ from gradmgr.nn._activation import (
     softplus,
     tanh,
 )
-from gradmgr.nn._attention import scaled_dot_product_attention
-from gradmgr.nn._convolution import conv1d, conv2d, conv_transpose1d, conv_transpose2d
-from gradmgr.nn._dropout import dropout
-from gradmgr.nn._linear import embedding, linear, one_hot
-from gradmgr.nn._loss import (
+from gradmgr.nn._functions.attention import scaled_dot_product_attention
+from gradmgr.nn._functions.convolution import conv1d, conv2d, conv_transpose1d, conv_transpose2d
+from gradmgr.nn._functions.dropout import dropout
+from gradmgr.nn._functions.linear import embedding, linear, one_hot
+from gradmgr.nn._functions.loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
     cross_entropy,
@@ -43,9 +43,9 @@ from gradmgr.nn._loss import (
     nll_loss,
     smooth_l1_loss,
 )
-from gradmgr.nn._normalization import batch_norm, group_norm, layer_norm, normalize, rms_norm
-from gradmgr.nn._pooling import adaptive_avg_pool2d, avg_pool1d, avg_pool2d, max_pool1d, max_pool2d
-from gradmgr.nn._recurrent import gru_cell, lstm_cell
+from gradmgr.nn._functions.normalization import batch_norm, group_norm, layer_norm, normalize, rms_norm
+from gradmgr.nn._functions.pooling import adaptive_avg_pool2d, avg_pool1d, avg_pool2d, max_pool1d, max_pool2d
+from gradmgr.nn._functions.recurrent import gru_cell, lstm_cell
 
 __all__ = [
     "adaptive_avg_pool2d",

@@ -23,10 +23,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gradmgr import _xp, errors
-from gradmgr._modes import no_grad
-from gradmgr._tensor import Tensor, describe
-from gradmgr.nn._arguments import check_floating, check_word, generator, integer, number
+from gradmgr import errors
+from gradmgr._arrays import libraries
+from gradmgr._engine.history.modes import no_grad
+from gradmgr._engine.tensor import Tensor, describe
+from gradmgr.nn._functions.arguments import check_floating, check_word, generator, integer, number
 
 __all__ = [
     "calculate_gain",
@@ -312,7 +313,7 @@ def _spread_evenly(tensor: T, asked: str, rng: Rng, std: float) -> T:
 
 def _filled(tensor: T, asked: str, make: Callable[[tuple[int, ...]], Any]) -> T:
     _check_tensor(tensor, asked)
-    values = _xp.to_device(make(tensor.shape).astype(tensor.dtype), tensor.device)
+    values = libraries.to_device(make(tensor.shape).astype(tensor.dtype), tensor.device)
     with no_grad():
         tensor[...] = values
     return tensor

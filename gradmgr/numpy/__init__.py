@@ -113,8 +113,8 @@ from numpy import (
 )
 
 from gradmgr import special
-from gradmgr._elementwise import conj as _conj
-from gradmgr._tensor import from_dlpack
+from gradmgr._engine.elementwise import conj as _conj
+from gradmgr._engine.tensor import from_dlpack
 from gradmgr.numpy import _dispatch, fft, linalg
 from gradmgr.numpy._array_api import (
     __array_api_version__,

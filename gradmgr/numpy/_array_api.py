@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
-from gradmgr import _xp
-from gradmgr._tensor import Tensor, raw, wrap
+from gradmgr._arrays import libraries
+from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops import order as _order
 from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.shape import ravel
@@ -78,14 +78,14 @@ class __array_namespace_info__:  # noqa: N801  # the standard's name
 
     def devices(self) -> list[str]:
         """Return "cpu" and, once the program has imported CuPy, each GPU."""
-        cupy = _xp.loaded_cupy()
+        cupy = libraries.loaded_cupy()
         count = cupy.cuda.runtime.getDeviceCount() if cupy is not None and cupy.cuda.is_available() else 0
         return ["cpu", *(f"cuda:{k}" for k in range(count))]
 
     def _check(self, device: str | None) -> None:
         if device is None:
             return
-        index = _xp.device_index(device)
+        index = libraries.device_index(device)
         name = "cpu" if index is None else f"cuda:{index}"
         if name not in self.devices():
             raise ValueError(f"device {device!r} is not among the devices {self.devices()}")
@@ -105,7 +105,7 @@ def _atoms(kind: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _dtype_of(value: Any) -> Any:
-    return value.dtype if isinstance(value, Tensor) or _xp.is_array(value) else value
+    return value.dtype if isinstance(value, Tensor) or libraries.is_array(value) else value
 
 
 def can_cast(from_: Any, to: Any, casting: str = "safe") -> bool:

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _xp, errors
-from gradmgr._recorder import current, is_tracked, recorders
-from gradmgr._tensor import Tensor, describe, raw
+from gradmgr import errors
+from gradmgr._arrays import libraries
+from gradmgr._engine.recorder import current, is_tracked, recorders
+from gradmgr._engine.tensor import Tensor, describe, raw
 from gradmgr.numpy._array_api import VERSIONS
 from gradmgr.numpy._refused import REFUSED
 from gradmgr.ops.convert import to_device
@@ -84,7 +85,9 @@ def _name_the_errors(door: ModuleType, numpys: ModuleType | None, made: dict[Any
             continue
         if function not in made:
             # What a template makes is one frame, and stays it; what wraps a function of NumPy's names it itself.
-            apart = function.__globals__["__name__"] == "gradmgr._elementwise" or hasattr(function, "__wrapped__")
+            apart = function.__globals__["__name__"] == "gradmgr._engine.elementwise" or hasattr(
+                function, "__wrapped__"
+            )
             theirs = getattr(numpys, name, None)
             made[function] = function if apart else _naming(function, function.__name__, theirs)
             made[function].__module__ = door.__name__
@@ -158,10 +161,10 @@ def _copies(given: Any) -> Any:
         return type(given)(map(_copies, given))
     if isinstance(given, dict):
         return {name: _copies(value) for name, value in given.items()}
-    if isinstance(given, Tensor) or _xp.is_array(given):
+    if isinstance(given, Tensor) or libraries.is_array(given):
         if given.nbytes > _MUCH:
             raise MemoryError("not worth a copy")
-        return np.array(_xp.to_device(raw(given), "cpu"))
+        return np.array(libraries.to_device(raw(given), "cpu"))
     return given
 
 

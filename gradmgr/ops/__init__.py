@@ -3,6 +3,7 @@
 from gradmgr.ops import (
     apply,
     arithmetic,
+    array_methods,
     calculus,
     constant,
     convert,
@@ -13,7 +14,6 @@ from gradmgr.ops import (
     in_place,
     join,
     linalg,
-    methods,
     order,
     pick,
     polynomial,
@@ -25,7 +25,7 @@ from gradmgr.ops import (
     ufuncs,
 )
 
-methods.bind()
+array_methods.bind()
 in_place.bind()
 
 __all__ = [

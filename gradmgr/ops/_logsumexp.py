@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _blocks
+from gradmgr._arrays import blocks
 
 Axes = tuple[int, ...]
 
 # Bytes of a block: there is little beside it in the cache, and in one of half this size calls take a tenth of the time.
-_BLOCK = _blocks.BLOCK
+_BLOCK = blocks.BLOCK
 # From so many bytes on, an array is taken in blocks.
 _LARGE = 2 * _BLOCK
 # Rows up to this length are turned to columns, block by block: NumPy begins anew for each row that it reduces, which
@@ -97,7 +97,7 @@ def _is_tall(x: Any) -> bool:
 def _parts(x: Any) -> list[slice]:
     """Cut the rows; the columns where there is one row."""
     rows, _, columns = x.shape
-    return _blocks.blocks(rows if rows > 1 else columns, x.nbytes, _BLOCK)
+    return blocks.blocks(rows if rows > 1 else columns, x.nbytes, _BLOCK)
 
 
 def _places(part: slice, rows: int) -> tuple[slice, ...]:
@@ -126,7 +126,7 @@ def _large(x: Any) -> Any:
             where = _places(part, rows)
             z[where] = _small(x[where], (1,))
 
-    _blocks.run(work, _parts(x))
+    blocks.run(work, _parts(x))
     return z
 
 
@@ -136,7 +136,7 @@ def _large_slope(g: Any, x: Any, out: Any) -> Any:
     if rows == columns == 1 or _is_tall(x):
         tall = d.reshape((length, columns))
         factor = g[0] / _of_tall(x.reshape(tall.shape), out[0], tall)
-        _blocks.run(lambda part: _scale(tall[part], factor), _blocks.blocks(length, x.nbytes, _BLOCK))
+        blocks.run(lambda part: _scale(tall[part], factor), blocks.blocks(length, x.nbytes, _BLOCK))
         return d
     turned = _is_turned(x)
 
@@ -153,7 +153,7 @@ def _large_slope(g: Any, x: Any, out: Any) -> Any:
             np.exp(e, out=e)
             e *= g[where] / _sum(e, axis=1, keepdims=True)
 
-    _blocks.run(work, _parts(x))
+    blocks.run(work, _parts(x))
     return d
 
 
@@ -163,7 +163,7 @@ def _scale(d: Any, factor: Any) -> None:
 
 def _of_tall(x: Any, top: Any, to: Any) -> Any:
     """Return the sum of exp(x - top) over the first axis, kept, and put what is summed into `to`, if that is there."""
-    parts = _blocks.blocks(len(x), x.nbytes, _BLOCK)
+    parts = blocks.blocks(len(x), x.nbytes, _BLOCK)
     sums = np.empty((len(parts), x.shape[1]), x.dtype)
     numbers = {part.start: k for k, part in enumerate(parts)}
 
@@ -171,13 +171,13 @@ def _of_tall(x: Any, top: Any, to: Any) -> Any:
         e = np.subtract(x[part], top, out=None if to is None else to[part])
         _sum(np.exp(e, out=e), axis=0, out=sums[numbers[part.start]])
 
-    _blocks.run(work, parts)
+    blocks.run(work, parts)
     return _sum(sums, axis=0, keepdims=True)
 
 
 def _of_one(x: Any) -> Any:
     """Reduce one long row, which is read once: the sum of each block is over exp(x - its own top)."""
-    parts = _blocks.blocks(len(x), x.nbytes, _BLOCK)
+    parts = blocks.blocks(len(x), x.nbytes, _BLOCK)
     tops, sums = np.empty((2, len(parts)), x.dtype)
     numbers = {part.start: k for k, part in enumerate(parts)}
 
@@ -190,7 +190,7 @@ def _of_one(x: Any) -> Any:
         else:
             tops[k], sums[k] = _small(block, (0,))[0], 1
 
-    _blocks.run(work, parts)
+    blocks.run(work, parts)
     top = tops.max()
     if not math.isfinite(top):
         return _small(tops, (0,))

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
-from gradmgr import _xp, errors
-from gradmgr._inplace import as_type
-from gradmgr._op import zeros
-from gradmgr._recorder import is_tracked
-from gradmgr._tensor import Tensor, describe, raw, wrap
+from gradmgr import errors
+from gradmgr._arrays import libraries
+from gradmgr._engine.mutation import as_type
+from gradmgr._engine.op import zeros
+from gradmgr._engine.recorder import is_tracked
+from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr.ops.constant import holds_numbers
 from gradmgr.ops.convert import holds_tensor, lift, to
 from gradmgr.ops.create import indices
@@ -51,7 +52,7 @@ def _joined(results: Sequence[Any], name: str, dtype: Any = None) -> Any:
     """Stack results in the shape and, unless another is asked for, dtype of the first, as NumPy's loops do."""
     parts = [lift(result) for result in results]
     shape, kind = parts[0].shape, parts[0].dtype if dtype is None else np.dtype(dtype)
-    if dtype is None and not _xp.is_differentiable(kind):
+    if dtype is None and not libraries.is_differentiable(kind):
         _check_nothing_is_cut(parts, kind, f"{name} gives the dtype of the first result")
     if all(part.shape == shape and part.dtype == kind for part in parts):
         return stack(parts)
@@ -134,14 +135,14 @@ def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> An
 
 
 def _put_piece(z: Tensor, mask: Any, piece: Any) -> None:
-    if not _xp.is_differentiable(z.dtype):
+    if not libraries.is_differentiable(z.dtype):
         _check_nothing_is_cut([piece], z.dtype, "piecewise gives the dtype of x")
     z[mask] = piece
 
 
 def _cases(x: Any, condlist: Any, functions: int) -> list[Any]:
     """One mask for each function; a function more than conditions is for where none holds."""
-    xp = _xp.namespace(raw(x))
+    xp = libraries.namespace(raw(x))
     masks = [xp.asarray(raw(lift(condition))).astype(bool) for condition in _conditions(x, condlist)]
     if len(masks) == functions - 1:
         covered = masks[0]
@@ -273,7 +274,7 @@ class vectorize(np.vectorize):  # noqa: N801  # NumPy's name
 
 def _of_elements(a: Any) -> Any:
     """An argument whose elements are 0-d Tensors or, as NumPy's vectorize passes them, Python objects."""
-    if holds_tensor(a) or _xp.namespace(a) is not np:
+    if holds_tensor(a) or libraries.namespace(a) is not np:
         return lift(a)
     return np.asarray(a, dtype=object)
 

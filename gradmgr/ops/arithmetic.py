@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _xp
-from gradmgr._blocks import mapped
-from gradmgr._broadcast import is_complex
-from gradmgr._custom import custom, several
-from gradmgr._elementwise import Made, conj, conj_of, elementwise
-from gradmgr._inplace import as_type, store, with_keywords
-from gradmgr._op import Function
-from gradmgr._tensor import Tensor, raw, wrap
+from gradmgr._arrays import libraries
+from gradmgr._arrays.blocks import mapped
+from gradmgr._engine.broadcast import is_complex
+from gradmgr._engine.custom import custom, several
+from gradmgr._engine.elementwise import Made, conj, conj_of, elementwise
+from gradmgr._engine.mutation import as_type, store, with_keywords
+from gradmgr._engine.op import Function
+from gradmgr._engine.tensor import Tensor, raw, wrap
 
 LN2 = math.log(2.0)
 LN10 = math.log(10.0)
@@ -41,13 +41,13 @@ def where_kernel(x: Any, y: Any, condition: Any) -> Any:
         if made is not None:
             return made
     if condition.__class__ in (bool, int, float, complex):  # which CuPy does not take
-        xp = _xp.namespace(x)
-        condition = (_xp.namespace(y) if xp is np else xp).asarray(condition)
+        xp = libraries.namespace(x)
+        condition = (libraries.namespace(y) if xp is np else xp).asarray(condition)
     return np.where(condition, x, y)
 
 
 _SO_MANY = 1024  # elements, from which on the ways below are the faster ones
-_BITS = MappingProxyType({np.dtype(np.float16): np.int16, _xp.F4: np.int32, _xp.F8: np.int64})
+_BITS = MappingProxyType({np.dtype(np.float16): np.int16, libraries.F4: np.int32, libraries.F8: np.int64})
 
 
 def _where_by_bits(x: Any, y: Any, condition: Any) -> Any:
@@ -101,7 +101,7 @@ def sum_of(*parts: Any) -> Any:
 def plain_zeros(g: Any) -> Any:
     """Zeros of the shape and dtype of g, a plain array: a constant for every recorder."""
     a = raw(g)
-    return _xp.namespace(a).zeros_like(a)
+    return libraries.namespace(a).zeros_like(a)
 
 
 _where = custom(
@@ -163,7 +163,7 @@ def _power_x(g: Any, x: Any, y: Any) -> Any:
             return g * 0.5 / root
         return g * (y * x ** (y - 1)) if y else g * 0
     zero, y = raw(y) == 0, _as_precise(y, g)
-    if not _xp.may_hold(zero):
+    if not libraries.may_hold(zero):
         return g * (y * x ** (y - 1))
     with np.errstate(all="ignore"):
         steep = zero & ~np.isfinite(1 / raw(x))  # 0 times inf; elsewhere the slope in y, 1 / x, is that of the product
@@ -203,7 +203,7 @@ def _as_double(value: Any) -> Any:
     """An operand in the precision of float64; a number may stay, since it is taken in that of the other operand."""
     if isinstance(value, bool | int):
         return float(value)
-    value = value if isinstance(value, Tensor) else _xp.need_operand(value, "float_power")
+    value = value if isinstance(value, Tensor) else libraries.need_operand(value, "float_power")
     if not hasattr(value, "dtype") or value.dtype.char in "dD":
         return value
     return as_type(value, np.complex128 if value.dtype.kind == "c" else np.float64)
@@ -232,12 +232,12 @@ def _share_of(x: Any, y: Any, out: Any, exponential: Any) -> Any:
     exp(x - out) has the rounding error of out; divided by the sum of both shares it has not.
     """
     nothing = raw(out) == -np.inf
-    if _xp.may_hold(nothing):
+    if libraries.may_hold(nothing):
         out = choose(nothing, 0.0, out)
     part = exponential(x - out)
     whole = part + exponential(y - out)
     nothing = raw(whole) == 0
-    return part / (choose(nothing, 1.0, whole) if _xp.may_hold(nothing) else whole)
+    return part / (choose(nothing, 1.0, whole) if libraries.may_hold(nothing) else whole)
 
 
 def _share_of_exp(g: Any, x: Any, y: Any, out: Any) -> Any:
@@ -251,7 +251,7 @@ def _is_large(x: Any, y: Any) -> bool:
         and x.size >= _SO_MANY
         and x.shape == y.shape
         and x.dtype == y.dtype
-        and x.dtype in (_xp.F4, _xp.F8)
+        and x.dtype in (libraries.F4, libraries.F8)
     )
 
 
@@ -301,11 +301,11 @@ def _square_and_1(x: Any) -> Any:
     if is_complex(x):
         return x * x + 1
     a = raw(x)
-    if a.__class__ is not np.ndarray or a.size < _SO_MANY or a.dtype not in (_xp.F4, _xp.F8):
+    if a.__class__ is not np.ndarray or a.size < _SO_MANY or a.dtype not in (libraries.F4, libraries.F8):
         return None
     with np.errstate(over="ignore", under="ignore"):
         square = x * x + 1
-    return None if _xp.may_hold(np.isinf(raw(square))) else square
+    return None if libraries.may_hold(np.isinf(raw(square))) else square
 
 
 def _arctan_rule(g: Any, x: Any) -> Any:
@@ -337,7 +337,7 @@ arctanh = elementwise("arctanh", np.arctanh, lambda g, x: g / ((1 - x) * (1 + x)
 def _over_or_zero(value: Any, divisor: Any) -> Any:
     """Return value / divisor, and 0 where the divisor is 0, in every derivative, too."""
     zero = raw(divisor) == 0
-    return choose(zero, 0.0, value) / choose(zero, 1.0, divisor) if _xp.may_hold(zero) else value / divisor
+    return choose(zero, 0.0, value) / choose(zero, 1.0, divisor) if libraries.may_hold(zero) else value / divisor
 
 
 def _over_square(g: Any, value: Any, length: Any) -> Any:
@@ -535,7 +535,7 @@ def fix(x: Any, out: Any = None) -> Any:
 
 
 def _spacing_kernel(a: Any, **keywords: Any) -> Any:
-    xp = _xp.namespace(a)
+    xp = libraries.namespace(a)
     if xp is np:
         return np.spacing(a, **keywords)
     size = xp.abs(a)  # CuPy has no spacing
@@ -563,14 +563,14 @@ def _two_results(name: str, ufunc: Any, compute: Callable[..., tuple[Any, Any]],
             raise TypeError(f"{name}: 'out' must be a tuple of two Tensors or arrays; found {type(out).__name__}")
         outs = (None, None) if out is None else (*out, None)[:2]
         for t in outs:
-            if t is not None and not isinstance(t, Tensor) and not _xp.is_array(t):
+            if t is not None and not isinstance(t, Tensor) and not libraries.is_array(t):
                 raise TypeError(f"{name}: each of 'out' must be a Tensor or an array; found {type(t).__name__}")
         if not any(isinstance(t, Tensor) for t in (*args, *outs, where)):
             found: tuple[Any, Any] = ufunc(*args, out=outs, where=where, dtype=dtype)
             return found
         if dtype is not None:
             raise TypeError(f"{name}(dtype=...) is not for Tensors; cast the arguments with .astype({str(dtype)!r})")
-        args = tuple([t if isinstance(t, Tensor) else _xp.need_operand(t, name) for t in args])
+        args = tuple([t if isinstance(t, Tensor) else libraries.need_operand(t, name) for t in args])
         if where is True:
             results = compute(*args)
         else:
@@ -620,10 +620,10 @@ def ldexp(x1: Any, x2: Any, /, out: Any = None, where: Any = True, dtype: Any = 
         return with_keywords(ldexp, np.ldexp, (x1, x2), out, where, dtype)
     if not (isinstance(x1, Tensor) or isinstance(x2, Tensor)):
         return np.ldexp(x1, x2)
-    exponent = _xp.need_operand(raw(x2), "ldexp")
+    exponent = libraries.need_operand(raw(x2), "ldexp")
     if not np.can_cast(np.result_type(exponent), np.int64):
         raise TypeError(f"ldexp takes integers as its exponents x2; found dtype {np.result_type(exponent)}")
-    z = _ldexp(x1 if isinstance(x1, Tensor) else _xp.need_operand(x1, "ldexp"), exponent)
+    z = _ldexp(x1 if isinstance(x1, Tensor) else libraries.need_operand(x1, "ldexp"), exponent)
     return z if isinstance(z, Tensor) else wrap(z)
 
 
@@ -668,20 +668,20 @@ def _where_ahead(g: Any, x: Any, y: Any) -> Any:
     """Return g where x > y, half of it at a tie. A choice, not a product: g may be infinite where it is dropped."""
     a, b = raw(x), raw(y)
     won, tied = choose(a > b, g, 0.0), a == b
-    return choose(tied, g / 2, won) if _xp.may_hold(tied) else won
+    return choose(tied, g / 2, won) if libraries.may_hold(tied) else won
 
 
 def _where_first(g: Any, x: Any, y: Any, ahead: Any, behind: Any) -> Any:
     """The same for fmax and fmin, where a number is ahead of a NaN, and x of y if both are."""
     a, b = raw(x), raw(y)
     first, second, won = a != a, b != b, _where_ahead(g, ahead, behind)  # a != a: is NaN
-    return choose(second, g, choose(first, 0.0, won)) if _xp.may_hold(first | second) else won
+    return choose(second, g, choose(first, 0.0, won)) if libraries.may_hold(first | second) else won
 
 
 def _where_second(g: Any, x: Any, y: Any, ahead: Any, behind: Any) -> Any:
     a, b = raw(x), raw(y)
     first, second, won = a != a, b != b, _where_ahead(g, ahead, behind)
-    return choose(second, 0.0, choose(first, g, won)) if _xp.may_hold(first | second) else won
+    return choose(second, 0.0, choose(first, g, won)) if libraries.may_hold(first | second) else won
 
 
 maximum = elementwise("maximum", np.maximum, _where_ahead, lambda g, x, y: _where_ahead(g, y, x))
@@ -752,7 +752,9 @@ def clip(
     unknown = kwargs.keys() - {"where", "dtype"}
     if unknown:
         raise TypeError(f"clip() of Tensors does not take the keyword argument {sorted(unknown)[0]!r}")
-    a, low, high = (t if t is None or isinstance(t, Tensor) else _xp.need_operand(t, "clip") for t in (a, low, high))
+    a, low, high = (
+        t if t is None or isinstance(t, Tensor) else libraries.need_operand(t, "clip") for t in (a, low, high)
+    )
     if kwargs:
         bounds = {name: bound for name, bound in (("min", low), ("max", high)) if bound is not None}
 
@@ -765,7 +767,7 @@ def clip(
 
 
 def _clipped(a: Any, min: Any = None, max: Any = None) -> Any:
-    if any(isinstance(t, Tensor) and _xp.is_differentiable(t.dtype) for t in (a, min, max)):
+    if any(isinstance(t, Tensor) and libraries.is_differentiable(t.dtype) for t in (a, min, max)):
         return clip_between(a, -np.inf if min is None else min, np.inf if max is None else max)
     return wrap(np.clip(raw(a), raw(min), raw(max)))
 
@@ -800,7 +802,7 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
     numbers = nan, posinf, neginf
     if not any(isinstance(t, Tensor) for t in (x, *numbers)):
         return np.nan_to_num(x, copy, nan, posinf, neginf)
-    original, x = x, x if isinstance(x, Tensor) else wrap(_xp.need_operand(x, "nan_to_num"))
+    original, x = x, x if isinstance(x, Tensor) else wrap(libraries.need_operand(x, "nan_to_num"))
     if is_complex(x) and any(isinstance(t, Tensor) for t in numbers):
         raise TypeError("nan_to_num of complex values takes numbers and arrays, not Tensors, for what it replaces")
     z = _nan_to_num(x, *(0.0 if isinstance(t, Tensor) else t for t in numbers))

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from gradmgr import _batched, _xp
-from gradmgr._custom import custom
-from gradmgr._elementwise import conj_of
-from gradmgr._index import getitem, scatter
-from gradmgr._inplace import store
-from gradmgr._op import Function, linear
-from gradmgr._tensor import Tensor, raw
+from gradmgr._arrays import batched, libraries
+from gradmgr._engine.custom import custom
+from gradmgr._engine.elementwise import conj_of
+from gradmgr._engine.indexing import getitem, scatter
+from gradmgr._engine.mutation import store
+from gradmgr._engine.op import Function, linear
+from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.ops.arithmetic import absolute, choose, multiply, remainder
 from gradmgr.ops.convert import NOT_GIVEN, as_tensor, cast_to, is_plain, lift, together
 from gradmgr.ops.join import concatenate
@@ -36,7 +36,7 @@ def _ndim(a: Any) -> int:
 
 def _in_precision(a: Any, other: Any) -> Any:
     """Widen to what the two give together, so that nothing is rounded on the way to a result of that."""
-    pair = [t.dtype for t in (a, other) if hasattr(t, "dtype") and _xp.is_differentiable(t.dtype)]
+    pair = [t.dtype for t in (a, other) if hasattr(t, "dtype") and libraries.is_differentiable(t.dtype)]
     return cast_to(a, np.result_type(*pair)) if len(pair) == 2 else a
 
 
@@ -56,7 +56,7 @@ def _neighbours_kernel(a: Any, axis: int, sign: int) -> Any:
 
 
 def _to_neighbours_kernel(g: Any, axis: int, sign: int, length: int) -> Any:
-    z = _xp.namespace(g).zeros((*g.shape[:axis], length, *g.shape[axis + 1 :]), g.dtype)
+    z = libraries.namespace(g).zeros((*g.shape[:axis], length, *g.shape[axis + 1 :]), g.dtype)
     if length > 1:
         z[_at(axis, slice(1, None))] = g
         earlier = z[_at(axis, slice(None, -1))]
@@ -277,7 +277,7 @@ def _cumulative(name: str, op: Any, first: int) -> Any:
         z = op(x, axis, dtype)
         if include_initial:
             begin = (*z.shape[:axis], 1, *z.shape[axis + 1 :])
-            z = concatenate([_xp.namespace(raw(z)).full(begin, first, z.dtype), z], axis)
+            z = concatenate([libraries.namespace(raw(z)).full(begin, first, z.dtype), z], axis)
         return z if out is None else store(out, z, f"{name}(out=...)")
 
     function.__name__ = function.__qualname__ = name
@@ -309,7 +309,7 @@ class _Segments:
             last = b.shape[0] - 1
             lower = np.clip(np.searchsorted(b, a, side="right") - 1, 0, max(last - 1, 0))
             upper = np.minimum(lower + 1, last)
-            inside = ~((a < b[0]) | (a > b[-1])) & (_batched.read(b, upper) > _batched.read(b, lower))
+            inside = ~((a < b[0]) | (a > b[-1])) & (batched.read(b, upper) > batched.read(b, lower))
             self._found = lower, upper, inside, (a >= b[-1]).astype(np.float64)
         return self._found
 
@@ -344,7 +344,7 @@ def _from_ends(t: Any, x: Any, xp: Any, segments: _Segments) -> Any:
 
 
 def _interp_kernel(x: Any, xp: Any, fp: Any, segments: _Segments) -> Any:
-    return np.interp(x if _xp.namespace(x) is np else x.copy(order="C"), xp, fp)
+    return np.interp(x if libraries.namespace(x) is np else x.copy(order="C"), xp, fp)
 
 
 _interp = custom(
@@ -403,7 +403,7 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
 
 
 def _periodic(x: Any, xp: Any, fp: Any, period: Any) -> Any:
-    if np.any(_batched.common(raw(period) == 0, "whether the period is 0")):
+    if np.any(batched.common(raw(period) == 0, "whether the period is 0")):
         raise ValueError("interp: period must be a non-zero value")
     period = absolute.door(period)
     x, xp = (remainder.door(cast_to(t, np.float64), period) for t in (x, xp))
@@ -527,7 +527,7 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, *, period: Any = 2 * np.
     if _ndim(length):
         raise ValueError(f"unwrap: period must be a number; found shape {length.shape}")
     added, count = _turns(values, raw(discont), axis, raw(length))
-    xp = _xp.namespace(values)
+    xp = libraries.namespace(values)
     before = xp.zeros((*values.shape[:axis], min(values.shape[axis], 1), *values.shape[axis + 1 :]), dtype=bool)
     dtype = np.result_type(values, raw(length))
     if isinstance(length, Tensor):

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _xp, errors
-from gradmgr._inplace import store
-from gradmgr._tensor import Tensor, cut, wrap
+from gradmgr import errors
+from gradmgr._arrays import libraries
+from gradmgr._engine.mutation import store
+from gradmgr._engine.tensor import Tensor, cut, wrap
 
 
 def _results(z: Any) -> Any:
@@ -18,12 +19,12 @@ def _results(z: Any) -> Any:
         return tuple([_results(part) for part in z])
     if z.__class__ is int:  # count_nonzero, before NumPy 2.3
         return wrap(np.asarray(z))
-    return wrap(z) if _xp.is_array(z) and holds_numbers(z.dtype) else z
+    return wrap(z) if libraries.is_array(z) and holds_numbers(z.dtype) else z
 
 
 def holds_numbers(dtype: np.dtype[Any]) -> bool:
     """Tell whether a Tensor may have this dtype: not one of dates, text, records or objects."""
-    return dtype.kind in "biufc" or _xp.is_differentiable(dtype)
+    return dtype.kind in "biufc" or libraries.is_differentiable(dtype)
 
 
 def _values(a: Any) -> Any:
@@ -34,7 +35,7 @@ def _values(a: Any) -> Any:
 
 
 def _beside_each_other(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    xp = next((_xp.namespace(a) for a in values if _xp.namespace(a) is not np), np)
+    xp = next((libraries.namespace(a) for a in values if libraries.namespace(a) is not np), np)
     return values if xp is np else tuple([xp.asarray(a) if a.__class__ in _NO_ARRAYS else a for a in values])
 
 
@@ -108,11 +109,11 @@ def constant(function: Callable[..., Any], arrays_first: int = 0) -> Callable[..
             return made
         except errors.REJECTIONS as error:
             if isinstance(error, TypeError):
-                _xp.check_mixed(name, *arrays)
+                libraries.check_mixed(name, *arrays)
             errors.put_name(error, name)
             raise
         except (AttributeError, NotImplementedError) as error:
-            if not _any(_xp.is_array(a) and _xp.namespace(a) is not np for a in arrays):
+            if not _any(libraries.is_array(a) and libraries.namespace(a) is not np for a in arrays):
                 raise
             raise errors.UnsupportedFunctionError(
                 f"{name} does not run on a GPU with these arguments: {error}; move to the CPU with .to('cpu') for it"
@@ -126,7 +127,7 @@ def valued_operator(function: Callable[..., Any]) -> Callable[..., Any]:
     door = constant(function)
 
     def operate(x: Tensor, y: Any, /) -> Any:
-        other = y if isinstance(y, (Tensor, list, tuple)) else _xp.operand(y)
+        other = y if isinstance(y, (Tensor, list, tuple)) else libraries.operand(y)
         return other if other is NotImplemented else door(x, other)
 
     operate.__name__ = operate.__qualname__ = function.__name__
@@ -138,7 +139,7 @@ def reflected(function: Callable[..., Any]) -> Callable[..., Any]:
     door = constant(function)
 
     def operate(y: Tensor, x: Any, /) -> Any:
-        other = x if isinstance(x, (list, tuple)) else _xp.operand(x)
+        other = x if isinstance(x, (list, tuple)) else libraries.operand(x)
         return other if other is NotImplemented else door(other, y)
 
     operate.__name__ = operate.__qualname__ = function.__name__

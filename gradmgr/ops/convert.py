@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _xp, errors
-from gradmgr._inplace import as_type, copied
-from gradmgr._op import Function, linear, zeros
-from gradmgr._recorder import is_tracked
-from gradmgr._tensor import Tensor, describe, raw, wrap
+from gradmgr import errors
+from gradmgr._arrays import libraries
+from gradmgr._engine.mutation import as_type, copied
+from gradmgr._engine.op import Function, linear, zeros
+from gradmgr._engine.recorder import is_tracked
+from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 
 # NumPy's default for keywords such as `initial`, told apart from every value a user can pass.
 NOT_GIVEN: Any = np._NoValue
@@ -20,7 +21,7 @@ def lift(a: Any) -> Any:
     """Return a Tensor or plain array for anything NumPy would take as one."""
     if isinstance(a, np.ndarray):
         return np.asarray(a)  # a matrix or masked array is an array here
-    if isinstance(a, Tensor) or _xp.is_array(a):
+    if isinstance(a, Tensor) or libraries.is_array(a):
         return a
     if holds_tensor(a):
         return from_nested(a)
@@ -52,10 +53,10 @@ def as_tensor(a: Any) -> Tensor:
 def together(*values: Any) -> list[Any]:
     """Lift all but None; lists and numbers to the library of the first Tensor among the values."""
     lifted = [None if value is None else lift(value) for value in values]
-    xp = next((_xp.namespace(t._array) for t in lifted if isinstance(t, Tensor)), np)
+    xp = next((libraries.namespace(t._array) for t in lifted if isinstance(t, Tensor)), np)
     if xp is not np:
         for k, value in enumerate(values):
-            given = _xp.is_array(value) and not isinstance(value, np.generic)
+            given = libraries.is_array(value) and not isinstance(value, np.generic)
             if not (value is None or given or isinstance(lifted[k], Tensor)):
                 lifted[k] = xp.asarray(lifted[k])
     return lifted
@@ -124,7 +125,7 @@ def from_nested(a: Any) -> Any:
     first = next((part for part in from_parts if isinstance(part, Tensor)), from_parts[0])
     z = wrap(zeros(first, (len(from_parts), *first.shape), dtype))
     for k, part in enumerate(from_parts):
-        z[k] = part if isinstance(part, Tensor) else _xp.namespace(z._array).asarray(part)
+        z[k] = part if isinstance(part, Tensor) else libraries.namespace(z._array).asarray(part)
     return z
 
 
@@ -134,7 +135,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: str | None = Non
     if x.dtype != np.dtype(dtype):
         x = as_type(x, dtype)
     if device is not None:
-        x = to(x, device) if isinstance(x, Tensor) else _xp.to_device(x, device)
+        x = to(x, device) if isinstance(x, Tensor) else libraries.to_device(x, device)
     return copied(x) if copy and x is given else x
 
 
@@ -163,7 +164,7 @@ laid_out: Function = linear("copy_in_order", lambda a, order: a.copy(order=order
 
 
 _to: Function = linear(
-    "to", lambda a, device, origin: _xp.to_device(a, device), lambda g, device, origin: _to(g, origin, device)
+    "to", lambda a, device, origin: libraries.to_device(a, device), lambda g, device, origin: _to(g, origin, device)
 )
 
 
@@ -174,7 +175,7 @@ def to(x: Tensor, device: str, /) -> Tensor:
         DeviceError: there is no such GPU, or CuPy is not installed.
         ValueError: the name is no device.
     """
-    index = _xp.device_index(device)
+    index = libraries.device_index(device)
     target = "cpu" if index is None else f"cuda:{index}"
     return x if target == x.device else _to(x, target, x.device)
 
@@ -187,8 +188,8 @@ def to_device(x: Tensor, device: str, /, stream: Any = None) -> Tensor:
     """
     if stream is None:
         return to(x, device)
-    if x.device == "cpu" and _xp.device_index(device) is None:
+    if x.device == "cpu" and libraries.device_index(device) is None:
         raise ValueError(f"to_device from the CPU to the CPU takes no stream; found {stream!r}")
-    cupy = _xp.import_cupy("to_device on a stream")
+    cupy = libraries.import_cupy("to_device on a stream")
     with cupy.cuda.ExternalStream(stream) if isinstance(stream, int) else stream:
         return to(x, device)

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _xp, errors
-from gradmgr._inplace import copied
-from gradmgr._recorder import is_tracked
-from gradmgr._tensor import Tensor, describe, raw, wrap
+from gradmgr import errors
+from gradmgr._arrays import libraries
+from gradmgr._engine.mutation import copied
+from gradmgr._engine.recorder import is_tracked
+from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr.ops.arithmetic import absolute, exp, floor, log, power
 from gradmgr.ops.constant import holds_numbers, standing_for
 from gradmgr.ops.convert import astype, from_nested, holds_tensor, laid_out, lift, read_order, to
@@ -21,22 +22,22 @@ from gradmgr.ops.shape import expand_dims, moveaxis, reshape
 
 
 def _made(array: Any, device: str | None) -> Tensor:
-    return wrap(array if device is None else _xp.to_device(array, device))
+    return wrap(array if device is None else libraries.to_device(array, device))
 
 
 def _library(device: str | None) -> Any:
-    if device is None or _xp.device_index(device) is None:
+    if device is None or libraries.device_index(device) is None:
         return np
-    return _xp.import_cupy(f"device {device!r}")
+    return libraries.import_cupy(f"device {device!r}")
 
 
 def device_for(device: str | None, like: Any) -> str | None:
     """Return the device that device= or, where that says nothing, like= names."""
     if device is not None or like is None:
         return device
-    if not _xp.is_array(raw(like)):
+    if not libraries.is_array(raw(like)):
         raise TypeError("The `like` argument must be an array or a Tensor, on whose device the result is made")
-    return _xp.device_of(raw(like))
+    return libraries.device_of(raw(like))
 
 
 def zeros(shape: Any, dtype: Any = None, order: str = "C", *, device: str | None = None, like: Any = None) -> Tensor:
@@ -84,7 +85,7 @@ def _like(name: str) -> Any:
         device: str | None = None,
     ) -> Tensor:
         a = raw(lift(a))
-        return _made(getattr(_xp.namespace(a), name)(a, dtype=dtype, order=order, shape=shape), device)
+        return _made(getattr(libraries.namespace(a), name)(a, dtype=dtype, order=order, shape=shape), device)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"Return {name.removesuffix('_like')} in the shape, dtype and device of another array."
@@ -166,8 +167,8 @@ def linspace(
     parts = count - 1 if endpoint else count
     difference = stop - start
     a = raw(difference)
-    a = a if a.dtype.kind in "fc" or _xp.is_differentiable(a.dtype) else a.astype(float)
-    along = _xp.namespace(a).arange(count, dtype=a.dtype).reshape((count,) + (1,) * a.ndim)
+    a = a if a.dtype.kind in "fc" or libraries.is_differentiable(a.dtype) else a.astype(float)
+    along = libraries.namespace(a).arange(count, dtype=a.dtype).reshape((count,) + (1,) * a.ndim)
     step = difference / parts if parts > 0 else full_like(a, np.nan)
     values = start + along * (step if parts > 0 else difference)
     if endpoint and count > 1:
@@ -215,7 +216,7 @@ def logspace(
 
 def _together(*given: Any) -> list[Any]:
     """Lift arguments, numbers to where the Tensors among them live."""
-    library = _xp.namespace(next(raw(t) for t in given if isinstance(t, Tensor)))
+    library = libraries.namespace(next(raw(t) for t in given if isinstance(t, Tensor)))
     return [library.asarray(t) if isinstance(t, (int, float, complex, np.generic)) else lift(t) for t in given]
 
 
@@ -336,7 +337,7 @@ def asarray(data: Any, dtype: Any = None, device: str | None = None, *, copy: bo
 
 def _converted(a: Any, dtype: Any, device: str | None, copy: bool | None) -> Tensor:
     if not holds_tensor(a):
-        return wrap(_xp.make_array(a, dtype, device, copy=copy))
+        return wrap(libraries.make_array(a, dtype, device, copy=copy))
     t: Tensor = a if isinstance(a, Tensor) else from_nested(a)
     cast = t if dtype is None else astype(t, dtype, copy=False)
     moved = cast if device is None else to(cast, device)

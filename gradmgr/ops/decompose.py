@@ -35,14 +35,15 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from gradmgr import _xp, errors
-from gradmgr._broadcast import is_complex
-from gradmgr._custom import custom, several
-from gradmgr._elementwise import conj_of
-from gradmgr._inplace import as_type
-from gradmgr._op import Function, zeros
-from gradmgr._recorder import is_tracked
-from gradmgr._tensor import raw, wrap
+from gradmgr import errors
+from gradmgr._arrays import libraries
+from gradmgr._engine.broadcast import is_complex
+from gradmgr._engine.custom import custom, several
+from gradmgr._engine.elementwise import conj_of
+from gradmgr._engine.mutation import as_type
+from gradmgr._engine.op import Function, zeros
+from gradmgr._engine.recorder import is_tracked
+from gradmgr._engine.tensor import raw, wrap
 from gradmgr.ops.arithmetic import absolute, choose, real
 from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.join import concatenate
@@ -97,7 +98,7 @@ def _real(x: Any) -> Any:
 def _eye(x: Any) -> Any:
     """A mask of the diagonal."""
     a = raw(x)
-    return _xp.namespace(a).eye(a.shape[-1], dtype=bool)
+    return libraries.namespace(a).eye(a.shape[-1], dtype=bool)
 
 
 def _diagonal(x: Any) -> Any:
@@ -163,7 +164,7 @@ def _inverse_of_vectors(x: Any) -> Any:
 
 def _inverse_of_triangle(r: Any, rounding: float) -> Any:
     """The inverse, NaN where what a column has beyond those before it is rounding."""
-    xp = _xp.namespace(r)
+    xp = libraries.namespace(r)
     known = abs(xp.diagonal(r, 0, -2, -1)) > rounding * abs(r).max(axis=-2)
     singular = ~known.all(axis=-1)
     return _nan_where(singular, np.linalg.inv(np.where(singular[..., None, None], _eye(r), r)))
@@ -287,7 +288,7 @@ def _check_phase(name: str, turned: Any, *parts: Any) -> None:
     a = raw(turned)
     if a.dtype.kind != "c":
         return
-    xp, eps = _xp.namespace(a), float(np.finfo(a.dtype).eps)
+    xp, eps = libraries.namespace(a), float(np.finfo(a.dtype).eps)
     along = abs(xp.diagonal(a, 0, -2, -1).imag).max(axis=-1)
     scale = sum(_largest(raw(part))[..., 0, 0] for part in parts)
     # A cotangent that is rounding as a whole, as at a minimum, says nothing.
@@ -408,7 +409,7 @@ def _eig_kernel(a: Any) -> Any:
 
 def _eig_as_library(z: Any, a: Any) -> Any:
     """Make a result complex where the library's would be."""
-    if is_complex(z) or not (_EIG_IS_COMPLEX or _xp.root(raw(a)) is not np):
+    if is_complex(z) or not (_EIG_IS_COMPLEX or libraries.root(raw(a)) is not np):
         return z
     return as_type(z, np.result_type(z.dtype, np.complex64))
 
@@ -579,7 +580,7 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
     if not holds_tensor(a):
         if not hermitian:
             return np.linalg.svd(a, full_matrices, compute_uv)  # type: ignore[call-overload]  # bools, not literals
-        if _xp.namespace(a) is np:
+        if libraries.namespace(a) is np:
             return np.linalg.svd(a, full_matrices, compute_uv, hermitian)  # type: ignore[call-overload]  # as above
     a = lift(a)
     if hermitian:
@@ -597,7 +598,7 @@ def _svd_of_hermitian(a: Any, compute_uv: bool) -> Any:
         s = absolute.door(eigvalsh(a))
         return take_along_axis(s, _descending(s), -1)
     w, v = eigh(a)
-    xp, s = _xp.namespace(raw(w)), absolute.door(w)
+    xp, s = libraries.namespace(raw(w)), absolute.door(w)
     order = _descending(s)
     signs = xp.take_along_axis(xp.copysign(xp.ones_like(raw(w)), raw(w)), order, -1)
     u = take_along_axis(v, order[..., None, :], -1)
@@ -605,12 +606,12 @@ def _svd_of_hermitian(a: Any, compute_uv: bool) -> Any:
 
 
 def _descending(s: Any) -> Any:
-    return _xp.namespace(raw(s)).argsort(raw(s), -1)[..., ::-1]
+    return libraries.namespace(raw(s)).argsort(raw(s), -1)[..., ::-1]
 
 
 def svdvals(x: Any, /) -> Any:
     """Singular values as `numpy.linalg.svdvals`; at a singular value of 0, the subgradient u v^H."""
-    if not holds_tensor(x) and _xp.namespace(x) is np:
+    if not holds_tensor(x) and libraries.namespace(x) is np:
         return np.linalg.svdvals(x)
     return svd(x, compute_uv=False)
 

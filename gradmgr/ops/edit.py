@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from gradmgr import _batched, _xp, errors
-from gradmgr._broadcast import broadcast_to
-from gradmgr._elementwise import Made, multilinear
-from gradmgr._index import add_at, getitem, scatter
-from gradmgr._inplace import as_type, copied, setitem
-from gradmgr._op import Function, linear, zeros
-from gradmgr._recorder import is_tracked
-from gradmgr._tensor import Tensor, describe, raw, wrap
+from gradmgr import errors
+from gradmgr._arrays import batched, libraries
+from gradmgr._engine.broadcast import broadcast_to
+from gradmgr._engine.elementwise import Made, multilinear
+from gradmgr._engine.indexing import add_at, getitem, scatter
+from gradmgr._engine.mutation import as_type, copied, setitem
+from gradmgr._engine.op import Function, linear, zeros
+from gradmgr._engine.recorder import is_tracked
+from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr.ops.arithmetic import choose, power
 from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.create import arange, asarray, copy_asked, device_for, linspace
@@ -66,12 +67,12 @@ def _fits(shape: tuple[int, ...], target: tuple[int, ...], name: str) -> None:
 
 
 def _gather(a: Any, index: Any, axis: int) -> Any:
-    return _batched.read(a, _on_axis(axis, index)) if _batched.differs(index) else a.take(index, axis)
+    return batched.read(a, _on_axis(axis, index)) if batched.differs(index) else a.take(index, axis)
 
 
 def _add_up(g: Any, index: Any, length: int, axis: int) -> Any:
     """Add up what was read from each position; on NumPy, one write, and one reduceat for the repeats."""
-    xp = _xp.namespace_of(g, index)
+    xp = libraries.namespace_of(g, index)
     z = xp.zeros((*g.shape[:axis], length, *g.shape[axis + 1 :]), g.dtype)
     if xp is not np:
         add_at(z, _on_axis(axis, index), g)
@@ -120,7 +121,7 @@ def _in_cycle(values: Any, count: int) -> Any:
         return reshape(values, ())
     if values.size >= count:
         return values if values.size == count else getitem(values, slice(0, count))
-    return gather(values, _xp.namespace(raw(values)).arange(count) % values.size, 0)
+    return gather(values, libraries.namespace(raw(values)).arange(count) % values.size, 0)
 
 
 def _put_flat(a: Tensor, places: Any, values: Any) -> None:
@@ -129,7 +130,7 @@ def _put_flat(a: Tensor, places: Any, values: Any) -> None:
     if a.ndim == 0:
         setitem(a, (), values if values.ndim == 0 else getitem(values, -1))
     else:
-        setitem(a, places if a.ndim == 1 else _xp.namespace(a._array).unravel_index(places, a.shape), values)
+        setitem(a, places if a.ndim == 1 else libraries.namespace(a._array).unravel_index(places, a.shape), values)
 
 
 def put(a: Any, ind: Any, v: Any, mode: Any = "raise") -> None:
@@ -144,8 +145,8 @@ def put(a: Any, ind: Any, v: Any, mode: Any = "raise") -> None:
     with _naming("put"):
         np.put(np.zeros(1), 0, 0, mode)
     found, v = raw(lift(ind)), beside(v, a)
-    xp = _xp.namespace_of(a._array, found)
-    if _xp.is_array(raw(ind)) and not np.can_cast(found.dtype, np.intp, "safe"):
+    xp = libraries.namespace_of(a._array, found)
+    if libraries.is_array(raw(ind)) and not np.can_cast(found.dtype, np.intp, "safe"):
         raise TypeError(f"put: cannot cast the positions from {found.dtype} to {np.dtype(np.intp)} safely")
     places = xp.asarray(found).astype(np.intp).ravel()
     if places.size and not a.size:
@@ -171,7 +172,7 @@ def put_along_axis(arr: Any, indices: Any, values: Any, axis: int | None) -> Non
         np.put_along_axis(arr, indices, values, axis)
         return
     places, values = raw(lift(indices)), beside(values, arr)
-    xp = _xp.namespace_of(arr._array, places)
+    xp = libraries.namespace_of(arr._array, places)
     places = xp.asarray(places)
     shape = (arr.size,) if axis is None else arr.shape
     at = 0 if axis is None else normalize_axis_index(axis, arr.ndim, "put_along_axis")
@@ -194,7 +195,7 @@ def put_along_axis(arr: Any, indices: Any, values: Any, axis: int | None) -> Non
 
 def _inside(places: Any, count: int, name: str) -> Any:
     """Return flat positions counted from the start."""
-    seen = _batched.innermost(places)
+    seen = batched.innermost(places)
     if seen.size and (int(seen.min()) < -count or int(seen.max()) >= count):
         raise IndexError(f"{name}: an index is out of bounds for axis 0 with size {count}")
     return places % count if count else places
@@ -202,7 +203,7 @@ def _inside(places: Any, count: int, name: str) -> Any:
 
 def _mask_for(a: Tensor, mask: Any, name: str) -> Any:
     chosen = raw(lift(mask))
-    chosen = _xp.namespace_of(a._array, chosen).asarray(chosen).astype(bool)
+    chosen = libraries.namespace_of(a._array, chosen).asarray(chosen).astype(bool)
     if chosen.size != a.size:
         raise ValueError(f"{name}: mask and data must be the same size")
     return chosen.reshape(a.shape)
@@ -210,7 +211,7 @@ def _mask_for(a: Tensor, mask: Any, name: str) -> Any:
 
 def _check_safe(a: Tensor, values: Any, name: str) -> None:
     """Raise as NumPy where an array, not a number or list, would lose by the cast."""
-    if _xp.is_array(raw(values)) and values.ndim and not np.can_cast(values.dtype, a.dtype, "safe"):
+    if libraries.is_array(raw(values)) and values.ndim and not np.can_cast(values.dtype, a.dtype, "safe"):
         raise TypeError(f"{name}: Cannot cast array data from {values.dtype} to {a.dtype} according to the rule 'safe'")
 
 
@@ -243,7 +244,7 @@ def putmask(a: Any, /, mask: Any, values: Any) -> None:
     elif values.size >= a.size:
         taken = getitem(getitem(values, slice(0, a.size)), chosen.ravel())
     else:
-        taken = gather(values, _xp.namespace(chosen).flatnonzero(chosen) % values.size, 0)
+        taken = gather(values, libraries.namespace(chosen).flatnonzero(chosen) % values.size, 0)
     setitem(a, chosen, taken)
 
 
@@ -265,7 +266,7 @@ def copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) ->
     if where is True:
         setitem(dst, ..., src)
         return
-    xp = _xp.namespace(dst._array)
+    xp = libraries.namespace(dst._array)
     mask = xp.asarray(raw(lift(where))).astype(bool)
     _fits(mask.shape, dst.shape, "copyto: where mask")
     chosen = xp.broadcast_to(mask, dst.shape)
@@ -291,7 +292,7 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
     else:
         step, end = 1 + sum(a.shape[0] ** k for k in range(1, a.ndim)), a.size
     val = beside(val, a)
-    places = _xp.namespace(a._array).arange(0, builtins.min(end, a.size), step)
+    places = libraries.namespace(a._array).arange(0, builtins.min(end, a.size), step)
     if places.size and val.size:
         _put_flat(a, places, val)
 
@@ -304,9 +305,9 @@ def _positions(obj: Any) -> Any:
     if isinstance(obj, slice):
         return obj
     found = raw(lift(obj)) if not isinstance(obj, (int, np.integer)) else obj
-    if not _xp.is_array(found):
+    if not libraries.is_array(found):
         return found
-    found = np.asarray(_xp.to_device(found, "cpu"))
+    found = np.asarray(libraries.to_device(found, "cpu"))
     return found.astype(np.intp) if not found.size and isinstance(obj, (list, tuple)) else found
 
 
@@ -328,7 +329,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
         order = np.insert(np.arange(length), obj, -1 - np.arange(count))
     shape = (*arr.shape[:axis], length + count, *arr.shape[axis + 1 :])
     _fits(values.shape, (*shape[:axis], count, *shape[axis + 1 :]), "insert")
-    xp, new = _xp.namespace(raw(arr)), np.flatnonzero(order < 0)
+    xp, new = libraries.namespace(raw(arr)), np.flatnonzero(order < 0)
     places = np.empty(count, dtype=np.intp)
     places[-1 - order[new]] = new
     z = scatter(arr, shape, _on_axis(axis, xp.asarray(order >= 0)))
@@ -351,7 +352,7 @@ def delete(arr: Any, obj: Any, axis: int | None = None) -> Any:
     with _naming("delete"):
         kept[np.delete(np.arange(length), _positions(obj))] = True
     arr = arr if isinstance(arr, Tensor) else wrap(arr)
-    return getitem(arr, _on_axis(axis, _xp.namespace(arr._array).asarray(kept)))
+    return getitem(arr, _on_axis(axis, libraries.namespace(arr._array).asarray(kept)))
 
 
 def append(arr: Any, values: Any, axis: int | None = None) -> Any:
@@ -400,7 +401,7 @@ def trim_zeros(filt: Any, trim: Any = "fb", axis: Any = None) -> Any:
 
 
 def _end(place: Any) -> int:
-    return int(_batched.common(place, "where trim_zeros cuts"))
+    return int(batched.common(place, "where trim_zeros cuts"))
 
 
 # ---------------------------------------------------------------- pad
@@ -437,7 +438,7 @@ def _padded(array: Any, pad_width: Any, mode: Any, kwargs: dict[str, Any]) -> An
     for k, (before, after) in enumerate(widths):
         if array.shape[k] == 0 and before + after and mode not in ("constant", "empty"):
             raise ValueError(f"pad: can't extend empty axis {k} using modes other than 'constant' or 'empty'")
-    if not _xp.is_differentiable(array.dtype):  # a constant, and rounded in ways that only NumPy knows
+    if not libraries.is_differentiable(array.dtype):  # a constant, and rounded in ways that only NumPy knows
         return wrap(np.pad(raw(array), widths, mode, **{key: _values_of(value) for key, value in kwargs.items()}))
     return padding(array, widths, mode, kwargs)
 
@@ -521,7 +522,7 @@ def _pad_from_within(a: Any, widths: Any, mode: Any, options: Any) -> Any:
             z = _reflected_oddly(z, k, before, after, mode == "symmetric")
         else:
             places = np.pad(np.arange(length), (before, after), mode)
-            z = gather(z, _xp.namespace(raw(z)).asarray(places), k)
+            z = gather(z, libraries.namespace(raw(z)).asarray(places), k)
     return z
 
 
@@ -530,7 +531,7 @@ def _reflected_oddly(z: Any, axis: int, before: int, after: int, with_edge: bool
 
     Both symmetries together make f(x + period) = f(x) + 2 (last - first).
     """
-    xp, dtype, n = _xp.namespace(raw(z)), raw(z).real.dtype, z.shape[axis]
+    xp, dtype, n = libraries.namespace(raw(z)), raw(z).real.dtype, z.shape[axis]
     period = 2 * n if with_edge else 2 * n - 2
     x = np.concatenate([np.arange(-before, 0), np.arange(n, n + after)])
     turns, rest = np.divmod(x, period)
@@ -561,7 +562,7 @@ def _pad_by_ramp(a: Any, widths: Any, mode: Any, options: Any) -> Any:
 
 def _ramp(edge: Any, end: Any, width: int, axis: int) -> Any:
     """Go from the end value, included, to the edge, which is not."""
-    xp = _xp.namespace(raw(edge))
+    xp = libraries.namespace(raw(edge))
     steps = _columns(xp.arange(width, dtype=raw(edge).real.dtype), axis, edge.ndim)
     ramp = (edge - end) / builtins.max(width, 1) * steps + end
     return ramp if ramp.dtype == edge.dtype else as_type(ramp, edge.dtype)
@@ -667,7 +668,7 @@ def _leaves(arrays: Any) -> Iterator[Any]:
 
 def _joined(arrays: Any, depth: int, ndim: int, xp: Any) -> Any:
     if depth == 0:
-        a = lift(arrays) if holds_tensor(arrays) or _xp.is_array(arrays) else xp.asarray(arrays)
+        a = lift(arrays) if holds_tensor(arrays) or libraries.is_array(arrays) else xp.asarray(arrays)
         return copied(a) if a.ndim == ndim else reshape(a, (1,) * (ndim - a.ndim) + tuple(a.shape))
     with _naming("block"):
         return concatenate([_joined(part, depth - 1, ndim, xp) for part in arrays], ndim - depth)
@@ -701,7 +702,7 @@ def ix_(*args: Any) -> tuple[Any, ...]:
             raise ValueError("ix_: Cross index must be 1 dimensional")
         if x.dtype.kind == "b":
             x = raw(x).nonzero()[0]
-        elif not x.size and not _xp.is_array(raw(arg)):
+        elif not x.size and not libraries.is_array(raw(arg)):
             x = x.astype(np.intp)
         x = x if isinstance(x, Tensor) else wrap(x)
         made.append(reshape(x, [-1 if j == k else 1 for j in range(len(args))]))
@@ -775,7 +776,7 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:  # no
         raise ValueError("vander: negative dimensions are not allowed")
     dtype = np.promote_types(x.dtype, int)
     x = x if x.dtype == dtype else as_type(x, dtype)
-    powers = _xp.namespace(raw(x)).arange(count)
+    powers = libraries.namespace(raw(x)).arange(count)
     return power.door(reshape(x, (-1, 1)), powers if increasing else powers[::-1])
 
 
@@ -851,7 +852,7 @@ def asarray_chkfinite(a: Any, dtype: Any = None, order: str | None = None) -> Te
         ValueError: there is an infinity or a NaN.
     """
     t = asanyarray(a, dtype, order)
-    if t.dtype.kind not in "biu" and not bool(_xp.namespace(t._array).isfinite(t._array).all()):
+    if t.dtype.kind not in "biu" and not bool(libraries.namespace(t._array).isfinite(t._array).all()):
         raise ValueError("asarray_chkfinite: array must not contain infs or NaNs")
     return t
 

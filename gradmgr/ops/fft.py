@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
-from gradmgr import _xp, errors
-from gradmgr._broadcast import cast, is_complex
-from gradmgr._elementwise import conj_of
-from gradmgr._inplace import store
-from gradmgr._op import Function, linear
-from gradmgr._op import zeros as plain_zeros
-from gradmgr._tensor import Tensor, describe, raw
+from gradmgr import errors
+from gradmgr._arrays import libraries
+from gradmgr._engine.broadcast import cast, is_complex
+from gradmgr._engine.elementwise import conj_of
+from gradmgr._engine.mutation import store
+from gradmgr._engine.op import Function, linear
+from gradmgr._engine.op import zeros as plain_zeros
+from gradmgr._engine.tensor import Tensor, describe, raw
 from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.create import asarray
 from gradmgr.ops.shape import roll
@@ -63,7 +64,7 @@ def _as_input(g: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 def _mirrored(g: Any, n: int, axis: int, weight: float) -> Any:
     """Half a spectrum with the frequencies weighted that have a mirror image."""
     a = raw(g)
-    weights = _xp.namespace(a).full(n // 2 + 1, weight, a.real.dtype)
+    weights = libraries.namespace(a).full(n // 2 + 1, weight, a.real.dtype)
     weights[0] = 1
     if n % 2 == 0:
         weights[-1] = 1
@@ -297,7 +298,7 @@ def _frequencies(n: Any, first: int, count: int, d: Any, dtype: Any, device: str
         raise ValueError(f"{name}: n should be an integer; found {n!r}")
     if n < 0:
         raise ValueError(f"{name}: n must not be negative; found {n}")
-    steps = _xp.namespace(raw(d)).arange(first, first + count)
+    steps = libraries.namespace(raw(d)).arange(first, first + count)
     return asarray(np.roll(steps, first) * (1.0 / (n * d)), dtype=dtype, device=device)
 
 

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
-from gradmgr import _xp, errors
-from gradmgr._elementwise import conj
-from gradmgr._inplace import as_type, updater
-from gradmgr._recorder import crowd, current, rebind, recorders
-from gradmgr._tensor import Tensor, describe, raw, wrap
+from gradmgr import errors
+from gradmgr._arrays import libraries
+from gradmgr._engine.elementwise import conj
+from gradmgr._engine.mutation import as_type, updater
+from gradmgr._engine.recorder import crowd, current, rebind, recorders
+from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr.ops import arithmetic, constant, edit, pick, products, reduce, shape, special, ufuncs
 from gradmgr.ops.convert import lift, to
 from gradmgr.ops.order import beside
@@ -140,7 +141,7 @@ def _scaled(other: Any, alpha: Any) -> Any:
 
 def _operand_taken(name: str, result: Any, other: Any) -> Any:
     if result is NotImplemented:
-        _xp.need_operand(other, name)  # raises, saying what was found
+        libraries.need_operand(other, name)  # raises, saying what was found
     return result
 
 
@@ -290,7 +291,7 @@ def _as_kind(value: Any, x: Tensor) -> Any:
     """Return a number as a 0-d array of the dtype of x where that keeps its kind, so that it promotes nothing."""
     made = lift(value)
     if made.ndim == 0 and np.can_cast(made.dtype, x.dtype, "same_kind"):
-        return _xp.namespace(x._array).asarray(made, dtype=x.dtype)
+        return libraries.namespace(x._array).asarray(made, dtype=x.dtype)
     return made
 
 
@@ -312,7 +313,7 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Any:
     if isinstance(src, Tensor):
         src = src if src.device == self.device else to(src, self.device)
     else:
-        src = _xp.to_device(src, self.device)
+        src = libraries.to_device(src, self.device)
     if not _broadcasts(src.shape, self.shape):
         raise errors.ShapeError(f"copy_ writes values of shape {src.shape} into {describe(self)}; they do not fit")
     self[...] = src
@@ -379,7 +380,7 @@ def index_put_(self: Tensor, indices: Sequence[Any], values: Any, accumulate: bo
 def masked_scatter_(self: Tensor, mask: Any, source: Any) -> Any:
     """Write the first elements of `source`, in C order, where a mask of booleans, which broadcasts to x, is set."""
     mask = _mask("masked_scatter_", self, mask)
-    mask = _xp.namespace(mask).broadcast_to(mask, self.shape)
+    mask = libraries.namespace(mask).broadcast_to(mask, self.shape)
     source, count = shape.ravel(beside(source, self)), int(mask.sum())
     if source.shape[0] < count:
         raise errors.ShapeError(f"masked_scatter_ has {count} places to write to; found {source.shape[0]} values")
@@ -392,7 +393,7 @@ def put_(self: Tensor, index: Any, source: Any, accumulate: bool = False) -> Any
     places = raw(beside(index, self))
     if not bool(((places >= -self.size) & (places < self.size)).all()):
         raise IndexError(f"put_: an index is out of range for {self.size} elements")
-    where = _xp.namespace(self._array).unravel_index(places % max(self.size, 1), self.shape)
+    where = libraries.namespace(self._array).unravel_index(places % max(self.size, 1), self.shape)
     return index_put_(self, where, shape.reshape(beside(source, self), places.shape), accumulate)
 
 
@@ -432,7 +433,7 @@ def _slices(name: str, x: Tensor, dim: int, index: Any) -> tuple[Any, ...]:
 
 def _scattered(name: str, x: Tensor, dim: int, index: Any, src: Any) -> tuple[Any, Any]:
     """Return the index of the elements that are written, and what is written to them."""
-    places, xp = raw(beside(index, x)), _xp.namespace(x._array)
+    places, xp = raw(beside(index, x)), libraries.namespace(x._array)
     dim = normalize_axis_index(dim, x.ndim)
     if places.ndim != x.ndim or (places.size and places.dtype.kind not in "iu"):
         raise IndexError(
@@ -509,7 +510,7 @@ def _drawn(x: Tensor, generator: Any, name: str, draw: Callable[[np.random.Gener
 
 
 def _on_host(value: Any) -> Any:
-    return _xp.to_device(raw(lift(value)), "cpu")
+    return libraries.to_device(raw(lift(value)), "cpu")
 
 
 # ---------------------------------------------------------------- axes
@@ -631,7 +632,7 @@ def _called(method: Any, name: str, doc: str | None) -> Any:
 
 def _written(x: Tensor, ufunc: Any) -> bool:
     """Write a ufunc of x into its own buffer if nobody else can see that; tell whether it was done."""
-    if _xp.float_errors_raise() or not _xp.is_differentiable(x._array.dtype):
+    if libraries.float_errors_raise() or not libraries.is_differentiable(x._array.dtype):
         return False
     with crowd.lock:
         if not crowd.may_write(x):

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
-from gradmgr import _xp
-from gradmgr._custom import apply, variadic
-from gradmgr._index import getitem
-from gradmgr._inplace import as_type, store
-from gradmgr._op import FACTS, INPUTS, PULLS, Grads, Op, Owned, accumulate, enroll, one_fact, one_input
-from gradmgr._tensor import Tensor, raw, wrap
+from gradmgr._arrays import libraries
+from gradmgr._engine.custom import apply, variadic
+from gradmgr._engine.indexing import getitem
+from gradmgr._engine.mutation import as_type, store
+from gradmgr._engine.op import FACTS, INPUTS, PULLS, Grads, Op, Owned, accumulate, enroll, one_fact, one_input
+from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.shape import atleast_1d, atleast_2d, atleast_3d, expand_dims, moveaxis, ravel, reshape
 
@@ -26,7 +26,8 @@ def _part(g: Any, k: int, values: Any, shapes: Any, axis: int, ends: tuple[int, 
 
 def _tangents(tangents: Any, values: Any, axis: int, ends: tuple[int, ...]) -> Any:
     filled = [
-        _xp.namespace(raw(v)).zeros_like(raw(v)) if t is None else t for t, v in zip(tangents, values, strict=True)
+        libraries.namespace(raw(v)).zeros_like(raw(v)) if t is None else t
+        for t, v in zip(tangents, values, strict=True)
     ]
     return _concatenate(filled, axis, ends)
 
@@ -58,7 +59,7 @@ def concatenate(
     given = list(arrays)
     if not isinstance(out, Tensor) and not holds_tensor(given):
         return np.concatenate(given, axis, out, dtype=dtype, casting=casting)  # type: ignore[call-overload]  # a dtype of None
-    if out is not None and not isinstance(out, Tensor) and not _xp.is_array(out):
+    if out is not None and not isinstance(out, Tensor) and not libraries.is_array(out):
         raise TypeError(f"concatenate: 'out' must be an array or a Tensor; found {type(out).__name__}")
     if out is not None and dtype is not None:
         raise TypeError("concatenate() only takes `out` or `dtype` as an argument, but both were provided.")
@@ -196,7 +197,7 @@ def _gathered(parts: list[Any], shape: tuple[int, ...], dtype: Any, strides: Any
             whole[k] = 0 if part is None else part
         return whole
     like = raw(next(part for part in parts if part is not None))
-    nothing = _xp.namespace(like).zeros(shape[1:], dtype)
+    nothing = libraries.namespace(like).zeros(shape[1:], dtype)
     return stack([nothing if part is None else part for part in parts])
 
 

@@ -17,14 +17,15 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 from numpy.linalg import LinAlgError
 
-from gradmgr import _batched, _xp, errors
-from gradmgr._broadcast import fit, is_complex, spread
-from gradmgr._custom import apply, custom, several
-from gradmgr._elementwise import conj_of
-from gradmgr._inplace import as_type, store
-from gradmgr._op import INPUTS, LINKS, PULLS, Function, Grads, Link, Op, Owned, accumulate, enroll
-from gradmgr._recorder import is_tracked
-from gradmgr._tensor import Tensor, raw, wrap
+from gradmgr import errors
+from gradmgr._arrays import batched, libraries
+from gradmgr._engine.broadcast import fit, is_complex, spread
+from gradmgr._engine.custom import apply, custom, several
+from gradmgr._engine.elementwise import conj_of
+from gradmgr._engine.mutation import as_type, store
+from gradmgr._engine.op import INPUTS, LINKS, PULLS, Function, Grads, Link, Op, Owned, accumulate, enroll
+from gradmgr._engine.recorder import is_tracked
+from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops import products, reduce, shape
 from gradmgr.ops.arithmetic import absolute, choose, divide, imag, plain_zeros, power, real
 from gradmgr.ops.convert import NOT_GIVEN, cast_to, is_plain, lift, untracked
@@ -110,7 +111,7 @@ def _three(x: Any, y: Any, z: Any) -> Any:
 
 def _eye_like(a: Any) -> Any:
     """The identity, plain, of the size and dtype of a stack of matrices."""
-    return _xp.namespace(raw(a)).eye(a.shape[-1], dtype=a.dtype)
+    return libraries.namespace(raw(a)).eye(a.shape[-1], dtype=a.dtype)
 
 
 # ---------------------------------------------------------------- LU factors, computed once
@@ -141,9 +142,9 @@ def _factor(a: Any) -> _LU | None:
     """
     if a.size == 0:
         return None
-    if _xp.root(a) is not np:
-        return _factor_on_gpu(a) if a.ndim == 2 and not _batched.is_batched(a) else None
-    if not _HAS_SCIPY or _batched.is_batched(a) or (a.ndim > 2 and a.shape[-1] < _LARGE):
+    if libraries.root(a) is not np:
+        return _factor_on_gpu(a) if a.ndim == 2 and not batched.is_batched(a) else None
+    if not _HAS_SCIPY or batched.is_batched(a) or (a.ndim > 2 and a.shape[-1] < _LARGE):
         return None
     getrf = _lapack("getrf", a.dtype)
     done = [getrf(m) for m in ([a] if a.ndim == 2 else a.reshape(-1, *a.shape[-2:]))]
@@ -160,7 +161,7 @@ def _factor_on_gpu(a: Any) -> _LU:
 
 def _solve_by_lu(lu: Any, pivots: Any, b: Any, adjoint: bool) -> Any:
     """Solve one system with b of two axes."""
-    if _xp.namespace(lu) is not np:
+    if libraries.namespace(lu) is not np:
         import cupyx.scipy.linalg
 
         return cupyx.scipy.linalg.lu_solve((lu, pivots), b, trans=2 if adjoint else 0, check_finite=False)
@@ -187,7 +188,7 @@ def _solve_stack(a_shape: tuple[int, ...], b: Any, solve_one: Any) -> Any:
 
 def _solve_at_once(a: Any, b: Any) -> Any:
     """numpy.linalg.solve of columns; CuPy's does not broadcast stacks."""
-    xp = _xp.namespace(a)
+    xp = libraries.namespace(a)
     if xp is not np:
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         a, b = (np.broadcast_to(m, batch + m.shape[-2:]) for m in (a, b))
@@ -197,7 +198,7 @@ def _solve_at_once(a: Any, b: Any) -> Any:
 def _solve_kernel(a: Any, b: Any, factor: _LU | None, adjoint: bool, vector: bool) -> Any:
     if vector:
         b = b[..., None]
-    if factor is None or not b.size or b.dtype != a.dtype or _batched.is_batched(a) or _batched.is_batched(b):
+    if factor is None or not b.size or b.dtype != a.dtype or batched.is_batched(a) or batched.is_batched(b):
         x = _solve_at_once(_h(a) if adjoint else a, b)
     else:
         x = _solve_stack(a.shape, b, lambda k, one: _solve_by_lu(factor.lu[k], factor.pivots[k], one, adjoint))
@@ -300,7 +301,7 @@ def inv(a: Any) -> Any:
 
 
 def _pinv_kernel(a: Any, rtol: Any, hermitian: bool, usv: Any) -> Any:
-    xp = _xp.namespace(a)
+    xp = libraries.namespace(a)
     if a.size == 0:
         return xp.zeros((*a.shape[:-2], a.shape[-1], a.shape[-2]), a.dtype)
     if hermitian:
@@ -356,7 +357,7 @@ def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = NOT_
     if rcond is None:
         rcond = max(a.shape[-2:]) * np.finfo(dtype).eps
     a = _beside(a, rcond)
-    rcond = _xp.namespace_of(raw(a), raw(rcond)).asarray(raw(rcond))
+    rcond = libraries.namespace_of(raw(a), raw(rcond)).asarray(raw(rcond))
     if rcond.ndim and np.broadcast_shapes(rcond.shape, a.shape[:-2]) != a.shape[:-2]:
         raise ValueError(f"pinv: a cutoff of shape {rcond.shape} does not fit the stack of shape {a.shape[:-2]}")
     a = _from_lower(cast_to(a, dtype)) if hermitian else cast_to(a, dtype)
@@ -386,12 +387,12 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> Any:
     a = a if isinstance(a, Tensor) else wrap(a)
     u, s, vh = svd(a, full_matrices=False)
     x = _pinv(a, rtol, False, (raw(u), raw(s), raw(vh))) @ b
-    rank = int(_batched.common((raw(s) > rtol * raw(s)[:1]).sum(), "the rank"))
+    rank = int(batched.common((raw(s) > rtol * raw(s)[:1]).sum(), "the rank"))
     off = b - a @ x
     if rank < columns or rows <= columns:
         off = off[:, :0]
     residuals = reduce.sum(real.door(conj_of(off) * off), 0)
-    return x[:, 0] if vector else x, residuals, wrap(_xp.namespace(raw(s)).asarray(rank, np.int32)), s
+    return x[:, 0] if vector else x, residuals, wrap(libraries.namespace(raw(s)).asarray(rank, np.int32)), s
 
 
 # ---------------------------------------------------------------- determinants
@@ -404,7 +405,7 @@ def _factor_to_share(a: Any) -> _LU | None:
 
 def _pivot_signs(factor: _LU, like: Any) -> tuple[Any, Any]:
     """The diagonals of U, and the signs of the row permutations, for a stack."""
-    xp, batch = _xp.namespace(like), like.shape[:-2]
+    xp, batch = libraries.namespace(like), like.shape[:-2]
     diagonals = xp.stack([lu.diagonal() for lu in factor.lu]).reshape(*batch, -1)
     swaps = xp.stack([(p != xp.arange(len(p))).sum() for p in factor.pivots]).reshape(batch)
     return diagonals, (1 - 2 * (swaps % 2)).astype(like.dtype)
@@ -458,7 +459,7 @@ def det(a: Any) -> Any:
 
 def _others(s: Any) -> Any:
     """For each singular value the product of the others."""
-    ones = _xp.namespace(s).ones_like(s[..., :1])
+    ones = libraries.namespace(s).ones_like(s[..., :1])
     before = np.cumprod(np.concatenate([ones, s[..., :-1]], -1), -1)
     after = np.cumprod(np.concatenate([ones, s[..., :0:-1]], -1), -1)[..., ::-1]
     return before * after
@@ -466,7 +467,7 @@ def _others(s: Any) -> Any:
 
 def _others_of_two(s: Any) -> Any:
     """For each pair of singular values the product of the others; 0 for a pair of one with itself."""
-    xp, n = _xp.namespace(s), s.shape[-1]
+    xp, n = libraries.namespace(s), s.shape[-1]
     ones = xp.ones_like(s[..., :1])
     before = np.cumprod(np.concatenate([ones, s[..., :-1]], -1), -1)[..., :, None]
     after = np.cumprod(np.concatenate([ones, s[..., :0:-1]], -1), -1)[..., None, ::-1]
@@ -501,7 +502,7 @@ def _adjugate_slope(a: Any, t: Any) -> Any:
     e = _h(u) @ t @ _h(vh)
     pairs = _others_of_two(s)
     d = -pairs * e
-    k = _xp.namespace(a).arange(a.shape[-1])
+    k = libraries.namespace(a).arange(a.shape[-1])
     d[..., k, k] = (pairs @ e[..., k, k][..., None])[..., 0]
     return turn * (_h(vh) @ d @ _h(u))
 
@@ -543,7 +544,7 @@ def _size_of_slope(a: Any) -> Any:
     s = np.linalg.svd(a, compute_uv=False)
     n = s.shape[-1]
     some = s > n * np.finfo(s.dtype).eps * s[..., :1]
-    least = _xp.namespace(s).where(some, s, s[..., :1]).min(axis=-1, keepdims=True)
+    least = libraries.namespace(s).where(some, s, s[..., :1]).min(axis=-1, keepdims=True)
     return np.maximum(s, least)[..., : max(n - 2, 0)].prod(axis=-1)
 
 
@@ -627,7 +628,7 @@ def _dense_triangle(a: Any, lower: bool, unit: bool) -> Any:
 def _triangular_on_gpu(a: Any, b: Any, lower: bool, unit: bool, adjoint: bool) -> Any:
     import cupyx.scipy.linalg
 
-    xp = _xp.namespace(a)
+    xp = libraries.namespace(a)
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = xp.broadcast_to(a, batch + a.shape[-2:]), xp.broadcast_to(b, batch + b.shape[-2:])
     solve_on_gpu = cupyx.scipy.linalg.solve_triangular
@@ -635,10 +636,10 @@ def _triangular_on_gpu(a: Any, b: Any, lower: bool, unit: bool, adjoint: bool) -
 
 
 def _triangular_kernel(a: Any, b: Any, lower: bool, unit: bool, adjoint: bool) -> Any:
-    batched = _batched.is_batched(a) or _batched.is_batched(b)
-    if _xp.root(a) is not np and a.size and b.size and not batched:
+    is_batched = batched.is_batched(a) or batched.is_batched(b)
+    if libraries.root(a) is not np and a.size and b.size and not is_batched:
         return _triangular_on_gpu(a, b, lower, unit, adjoint)
-    if not _HAS_SCIPY or not a.size or not b.size or batched or (a.ndim > 2 and a.shape[-1] < _LARGE):
+    if not _HAS_SCIPY or not a.size or not b.size or is_batched or (a.ndim > 2 and a.shape[-1] < _LARGE):
         m = _dense_triangle(a, lower, unit)
         return _solve_at_once(_h(m) if adjoint else m, b)
     trtrs = _lapack("trtrs", np.result_type(a, b))
@@ -695,7 +696,7 @@ def _scipy_linalg(asked: str) -> Any:
 
 def _library(asked: str, *given: Any) -> Any:
     """Return scipy.linalg, or CuPy's for arrays on a GPU."""
-    if all(not _xp.is_array(raw(t)) or _xp.root(raw(t)) is np for t in given):
+    if all(not libraries.is_array(raw(t)) or libraries.root(raw(t)) is np for t in given):
         return _scipy_linalg(asked)
     import cupyx.scipy.linalg
 
@@ -740,7 +741,7 @@ def solve_triangular(
 
 def _half_triangle(m: Any) -> Any:
     """The lower triangle with half the diagonal: what sums with its ^H to a Hermitian m."""
-    xp = _xp.namespace(raw(m))
+    xp = libraries.namespace(raw(m))
     n = m.shape[-1]
     return m * (xp.tri(n, dtype=raw(m).real.dtype) - 0.5 * xp.eye(n, dtype=raw(m).real.dtype))
 
@@ -779,12 +780,12 @@ def cholesky(a: Any, /, *, upper: bool = False) -> Any:
 def _expm_kernel(a: Any) -> Any:
     if a.size == 0:
         return a.copy()
-    if _batched.is_batched(a):
-        return _batched.within(_expm_kernel, a)
+    if batched.is_batched(a):
+        return batched.within(_expm_kernel, a)
     expm_of = _library("expm", a).expm
-    if _xp.namespace(a) is np or a.ndim == 2:
+    if libraries.namespace(a) is np or a.ndim == 2:
         return expm_of(a)
-    return _xp.namespace(a).stack([expm_of(m) for m in a.reshape(-1, *a.shape[-2:])]).reshape(a.shape)
+    return libraries.namespace(a).stack([expm_of(m) for m in a.reshape(-1, *a.shape[-2:])]).reshape(a.shape)
 
 
 def _expm_slope(a: Any, t: Any) -> Any:
@@ -795,7 +796,7 @@ def _expm_slope(a: Any, t: Any) -> Any:
     """
     if raw(a).size == 0:
         return t
-    xp, n = _xp.namespace(raw(a)), a.shape[-1]
+    xp, n = libraries.namespace(raw(a)), a.shape[-1]
     length = xp.maximum(abs(raw(t)).max(axis=(-2, -1), keepdims=True), 1)
     above = concatenate([a, t / length], -1)
     below = concatenate([xp.zeros(a.shape, a.dtype), a], -1)
@@ -834,7 +835,7 @@ def matrix_power(a: Any, n: int) -> Any:
     except TypeError:
         raise TypeError(f"matrix_power: exponent must be an integer; found {n!r}") from None
     if n == 0:
-        return wrap(_xp.namespace(raw(a)).zeros(a.shape, a.dtype) + _eye_like(a))
+        return wrap(libraries.namespace(raw(a)).zeros(a.shape, a.dtype) + _eye_like(a))
     if n < 0:
         a, n = inv(a), -n
     result = None
@@ -857,13 +858,13 @@ def _kept(of: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
 def _length_kernel(x: Any, axes: tuple[int, ...]) -> Any:
     """Keeps the axes, with length 1."""
     squares = real.door(conj_of(x) * x)
-    return np.sqrt(_xp.sum_over(squares, axes, True))
+    return np.sqrt(libraries.sum_over(squares, axes, True))
 
 
 def _direction(x: Any, out: Any) -> Any:
     """Return x / |x|; 0 at 0, in the derivative, too."""
     zero = raw(out) == 0
-    return x * choose(zero, 0.0, 1.0 / choose(zero, 1.0, out)) if _xp.may_hold(zero) else x / out
+    return x * choose(zero, 0.0, 1.0 / choose(zero, 1.0, out)) if libraries.may_hold(zero) else x / out
 
 
 _length = custom(
@@ -876,14 +877,14 @@ _length = custom(
 
 def _power_length_kernel(x: Any, p: float, axes: tuple[int, ...]) -> Any:
     """The p-norm of what is not negative; keeps the axes, with length 1."""
-    total = _xp.sum_over(x**p, axes, True)
+    total = libraries.sum_over(x**p, axes, True)
     return total ** total.dtype.type(1 / p)
 
 
 def _power_length_slope(x: Any, out: Any, p: float) -> Any:
     """Return (x / |x|)^(p - 1); 0 where the norm or, for p < 1, where x is 0, which is between its two slopes there."""
     at_0 = (raw(x) == 0) | (raw(out) == 0) if p < 1 else raw(out) == 0
-    if not _xp.may_hold(at_0):
+    if not libraries.may_hold(at_0):
         return power.door(x / out, p - 1)
     return choose(at_0, 0.0, power.door(choose(at_0, 1.0, x) / choose(raw(out) == 0, 1.0, out), p - 1))
 
@@ -979,7 +980,7 @@ def _beside(x: Any, parameter: Any) -> Any:
 def _order(order: Any, name: str, parameter: str) -> Any:
     """Return the order of a norm as a Python number or string."""
     order = untracked(order, name, parameter)
-    return order.item() if _xp.is_array(order) and not order.ndim else order
+    return order.item() if libraries.is_array(order) and not order.ndim else order
 
 
 def _norm(x: Any, order: Any, axis: Any, keepdims: Any, name: str) -> Any:
@@ -1050,7 +1051,7 @@ def _cond_by_inverse(x: Any, p: Any) -> Any:
 def _is_singular(a: Any) -> Any:
     """Tell for each plain matrix whether LAPACK's LU meets an exact 0, as numpy.linalg.inv does."""
     sign, _ = np.linalg.slogdet(a)
-    return np.asarray(sign == 0) if _xp.namespace(a) is np else sign == 0
+    return np.asarray(sign == 0) if libraries.namespace(a) is np else sign == 0
 
 
 def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, rtol: Any = None) -> Any:  # noqa: N803  # NumPy's
@@ -1060,7 +1061,7 @@ def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, rtol: Any =
     if rtol is not None and tol is not None:
         raise ValueError("matrix_rank: `tol` and `rtol` can't be both set.")
     a = raw(lift(A))
-    xp = _xp.namespace(a)
+    xp = libraries.namespace(a)
     if a.ndim < 2:
         return wrap(xp.asarray((a != 0).any().astype(np.intp)))
     (a,), dtype = _lifted("matrix_rank", a)

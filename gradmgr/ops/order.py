@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
-from gradmgr import _batched, _xp, errors
-from gradmgr._custom import variadic
-from gradmgr._index import getitem
-from gradmgr._inplace import as_type, store
-from gradmgr._op import Function, linear
-from gradmgr._recorder import is_tracked, rebind
-from gradmgr._tensor import Tensor, raw, wrap
+from gradmgr import errors
+from gradmgr._arrays import batched, libraries
+from gradmgr._engine.custom import variadic
+from gradmgr._engine.indexing import getitem
+from gradmgr._engine.mutation import as_type, store
+from gradmgr._engine.op import Function, linear
+from gradmgr._engine.recorder import is_tracked, rebind
+from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import choose as pick_where
 from gradmgr.ops.arithmetic import plain_zeros
 from gradmgr.ops.constant import constant
@@ -30,7 +31,7 @@ def _permuted(a: Any, order: Any, axis: int) -> Any:
 
 
 def _put_back(a: Any, order: Any, axis: int) -> Any:
-    z = _batched.spacious(_xp.namespace(a).empty_like(a), order)
+    z = batched.spacious(libraries.namespace(a).empty_like(a), order)
     np.put_along_axis(z, order, a, axis)
     return z
 
@@ -43,14 +44,14 @@ unpermute: Function = linear("unpermute", _put_back, lambda g, order, axis: perm
 def beside(value: Any, *others: Any) -> Any:
     """Lift what stands beside other arrays; numbers and lists go to where those live."""
     lifted = lift(value)
-    if isinstance(lifted, Tensor) or _xp.is_array(value):
+    if isinstance(lifted, Tensor) or libraries.is_array(value):
         return lifted
     return library(*others).asarray(lifted)
 
 
 def library(*values: Any) -> Any:
     """Return the module whose arrays are among these Tensors, arrays and numbers: CuPy's if there is one."""
-    return _xp.namespace_of(*map(raw, values))
+    return libraries.namespace_of(*map(raw, values))
 
 
 def along(a: Any, axis: Any, name: str) -> tuple[Any, int]:
@@ -75,7 +76,7 @@ _LONG = 64
 
 def stable_order(a: Any, axis: int) -> Any:
     """Return the stable argsort of a plain array; where there are no ties, any order is the stable one."""
-    if _xp.namespace(a) is np and a.shape[axis] >= _LONG:
+    if libraries.namespace(a) is np and a.shape[axis] >= _LONG:
         order = a.argsort(axis=axis)
         ordered = np.take_along_axis(a, order, axis)
         head: list[Any] = [slice(None)] * axis
@@ -116,7 +117,7 @@ def sort(a: Any, axis: int | None = -1, kind: Any = None, order: Any = None, *, 
     values = raw(a)
     if is_tracked(a):
         return permute(a, stable_order(values, axis), axis)
-    return wrap(np.sort(values, axis=axis, kind="stable" if stable or _xp.namespace(values) is not np else kind))
+    return wrap(np.sort(values, axis=axis, kind="stable" if stable or libraries.namespace(values) is not np else kind))
 
 
 def sort_in_place(
@@ -142,7 +143,7 @@ def _check_partition(name: str, a: Any, kth: Any, axis: int, kind: Any, order: A
     if kth.__class__ is int and -length <= kth < length and kind == "introselect" and order is None:
         return kth
     kth = raw(kth)
-    kth = np.asarray(_xp.to_device(kth, "cpu") if _xp.is_array(kth) else kth)
+    kth = np.asarray(libraries.to_device(kth, "cpu") if libraries.is_array(kth) else kth)
     try:
         np.argpartition(np.zeros(length), kth, kind=kind, order=order)
     except (TypeError, ValueError) as error:
@@ -183,13 +184,13 @@ def lexsort(keys: Any, axis: int = -1) -> Any:
     if not holds_tensor(keys):
         return np.lexsort(keys, axis)
     rows = raw(keys) if isinstance(keys, Tensor) else [raw(lift(key)) for key in keys]
-    if all(_xp.namespace(row) is np for row in rows):
+    if all(libraries.namespace(row) is np for row in rows):
         return wrap(np.asarray(np.lexsort(rows, axis)))
     if axis not in (-1, 0) or any(row.ndim > 1 for row in rows):
         raise errors.UnsupportedFunctionError(
             "lexsort on a GPU takes keys of one axis, as CuPy's does; move to the CPU with .to('cpu') for others"
         )
-    return wrap(np.lexsort(_xp.namespace(rows[0]).stack(list(rows))))
+    return wrap(np.lexsort(libraries.namespace(rows[0]).stack(list(rows))))
 
 
 # ---------------------------------------------------------------- unique values and sets
@@ -242,7 +243,7 @@ def unique(
     counts are integers without gradient.
     """
     if not holds_tensor(ar):
-        more = _unsorted(_xp.namespace(ar), sorted)
+        more = _unsorted(libraries.namespace(ar), sorted)
         return np.unique(ar, return_index, return_inverse, return_counts, axis, equal_nan=equal_nan, **more)
     a = lift(ar)
     if axis is not None:
@@ -254,7 +255,7 @@ def unique(
         return_counts,
         axis,
         equal_nan=equal_nan,
-        **_unsorted(_xp.namespace(raw(a)), sorted),
+        **_unsorted(libraries.namespace(raw(a)), sorted),
     )
     _, first, *rest = found
     values = getitem(ravel(a), first) if axis is None else getitem(a, (*[slice(None)] * axis, first))
@@ -326,7 +327,7 @@ def setxor1d(ar1: Any, ar2: Any, assume_unique: bool = False) -> Any:
     if not z.size:
         return z
     a = raw(z)
-    differs = _xp.namespace(a).ones(a.size + 1, dtype=bool)
+    differs = libraries.namespace(a).ones(a.size + 1, dtype=bool)
     differs[1:-1] = a[1:] != a[:-1]
     return getitem(z, differs[1:] & differs[:-1])
 
@@ -338,15 +339,15 @@ isin = constant(np.isin, 2)
 
 
 def _choose_kernel(arrays: Any, index: Any, dtype: Any) -> Any:
-    xp = _xp.namespace(index)
-    z = _batched.spacious(xp.empty(index.shape, dtype), *arrays)
+    xp = libraries.namespace(index)
+    z = batched.spacious(xp.empty(index.shape, dtype), *arrays)
     for k, a in enumerate(arrays):
         np.copyto(z, a, casting="unsafe", where=index == k)  # dtype is what all promote to
     return z
 
 
 def _choose_tangent(tangents: Any, values: Any, index: Any, dtype: Any) -> Any:
-    zero = _xp.namespace(index).zeros((), dtype)
+    zero = libraries.namespace(index).zeros((), dtype)
     return _choose([zero if t is None else t for t in tangents], index, dtype)
 
 
@@ -443,7 +444,7 @@ def _picked(a: Any, chosen: Any, axis: int, name: str) -> Any:
     length = a.shape[axis]
     if chosen.size > length and bool(chosen[length:].any()):
         raise IndexError(f"{name}: index out of bounds: the condition picks beyond the axis of length {length}")
-    xp = _xp.namespace_of(raw(a), chosen)
+    xp = libraries.namespace_of(raw(a), chosen)
     mask = xp.zeros(length, dtype=bool)
     mask[: chosen.size] = xp.asarray(chosen)[:length]
     return getitem(a if isinstance(a, Tensor) else wrap(a), (*[slice(None)] * axis, mask))

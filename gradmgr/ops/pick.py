@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
-from gradmgr import _xp
-from gradmgr._custom import custom
-from gradmgr._index import getitem, is_simple, normalized, scatter
-from gradmgr._inplace import as_type, store
-from gradmgr._tensor import Tensor, raw, wrap
+from gradmgr._arrays import libraries
+from gradmgr._engine.custom import custom
+from gradmgr._engine.indexing import getitem, is_simple, normalized, scatter
+from gradmgr._engine.mutation import as_type, store
+from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import choose, plain_zeros
 from gradmgr.ops.constant import constant, nonzero
 from gradmgr.ops.convert import holds_tensor, lift
@@ -48,11 +48,11 @@ def take(a: Any, indices: Any, axis: int | None = None, out: Any = None, mode: s
 def _positions(a: Any, indices: Any) -> Any:
     """Read positions as `numpy.take` does: a mask is zeros and ones, and a list may hold 1.0."""
     given = raw(lift(indices))
-    if not (isinstance(indices, Tensor) or _xp.is_array(indices)):
+    if not (isinstance(indices, Tensor) or libraries.is_array(indices)):
         given = given.astype(np.intp)
     elif not np.can_cast(given.dtype, np.intp, "same_kind"):
         raise TypeError(f"take: cannot cast indices from {given.dtype} to {np.dtype(np.intp)} by the rule 'same_kind'")
-    places = _xp.namespace_of(raw(a), given).asarray(given)
+    places = libraries.namespace_of(raw(a), given).asarray(given)
     return places.astype(np.intp) if places.dtype.kind == "b" else places
 
 
@@ -64,7 +64,7 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any:
         arr, axis = ravel(arr), 0
     axis = normalize_axis_index(axis, arr.ndim)
     places = raw(lift(indices))
-    xp = _xp.namespace_of(raw(arr), places)
+    xp = libraries.namespace_of(raw(arr), places)
     places = normalized(xp.asarray(places))
     if places.dtype.kind not in "iu":
         raise IndexError("`indices` must be an integer array")
@@ -96,7 +96,7 @@ def bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Any:
         return _counts(x, weights, minlength) if weights is not None else _counts(x, minlength=minlength)
     counts = raw(_counts(x, minlength=minlength))  # NumPy looks at x for us
     places = raw(lift(x))
-    places = _xp.namespace_of(raw(weights), places).asarray(places).astype(np.intp)
+    places = libraries.namespace_of(raw(weights), places).asarray(places).astype(np.intp)
     if places.shape != weights.shape:
         raise ValueError(f"bincount takes x and weights of one axis and length; found {places.shape}, {weights.shape}")
     if not np.can_cast(weights.dtype, np.float64):

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _batched, _xp, errors
-from gradmgr._custom import custom
-from gradmgr._elementwise import conj_of
-from gradmgr._inplace import as_type
-from gradmgr._op import zeros
-from gradmgr._tensor import Tensor, raw, wrap
+from gradmgr import errors
+from gradmgr._arrays import batched, libraries
+from gradmgr._engine.custom import custom
+from gradmgr._engine.elementwise import conj_of
+from gradmgr._engine.mutation import as_type
+from gradmgr._engine.op import zeros
+from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import real, sqrt
 from gradmgr.ops.calculus import convolve
 from gradmgr.ops.convert import astype, holds_tensor, lift
@@ -92,7 +93,7 @@ def polyder(p: Any, m: int = 1) -> Any:
 
 
 def _derived(p: Any) -> Any:
-    return p[:-1] * _xp.namespace(raw(p)).arange(len(p) - 1, 0, -1)
+    return p[:-1] * libraries.namespace(raw(p)).arange(len(p) - 1, 0, -1)
 
 
 def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
@@ -102,10 +103,10 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
     m, z = _order(m, "polyint"), _coefficients(p)
     constants = atleast_1d(np.zeros(m) if k is None else lift(k))
     if len(constants) == 1 and m > 1:
-        constants = constants * _xp.namespace(raw(constants)).ones(m)
+        constants = constants * libraries.namespace(raw(constants)).ones(m)
     if len(constants) < m:
         raise ValueError("k must be a scalar or a rank-1 array of length 1 or >m.")
-    xp = _xp.namespace(raw(z))
+    xp = libraries.namespace(raw(z))
     for j in range(m):
         constant = constants[j : j + 1]
         constant = constant if isinstance(constant, Tensor) else xp.asarray(constant)
@@ -149,7 +150,7 @@ def _trimmed(p: Any, other: Any) -> Any:
         nothing = zeros(p, (1,), p.dtype)
         return wrap(nothing) if isinstance(p, Tensor) else nothing
     (places,) = np.nonzero(raw(p))
-    return p[int(_batched.common(places[0], "the first coefficient's place")) :] if len(places) else p[-1:]
+    return p[int(batched.common(places[0], "the first coefficient's place")) :] if len(places) else p[-1:]
 
 
 def polymul(a1: Any, a2: Any) -> Any:
@@ -177,7 +178,7 @@ def polydiv(u: Any, v: Any) -> Any:
         r[k : k + len(y)] -= d * y
     values = raw(r)
     first = 0
-    while first < len(values) - 1 and _batched.common(
+    while first < len(values) - 1 and batched.common(
         np.allclose(values[first], 0, rtol=1e-14), "the length of the remainder"
     ):
         first += 1
@@ -190,7 +191,7 @@ def polydiv(u: Any, v: Any) -> Any:
 
 def _companion_roots(p: Any) -> Any:
     """What numpy.roots computes, for CuPy, whose own takes symmetric companions only."""
-    xp = _xp.namespace(p)
+    xp = libraries.namespace(p)
     (places,) = xp.nonzero(p)
     if not len(places):
         return xp.zeros(0)
@@ -206,7 +207,7 @@ def _companion_roots(p: Any) -> Any:
 
 
 def _roots_kernel(p: Any) -> Any:
-    return np.roots(p) if _xp.root(p) is np else _companion_roots(p)
+    return np.roots(p) if libraries.root(p) is np else _companion_roots(p)
 
 
 # Where P(r) = 0, dr/dp_j = -r^(n-j) / P'(r): at simple roots, those that are 0 and those beside leading zeros too.
@@ -223,7 +224,7 @@ def _slope(p: Any, roots_: Any) -> Any:
 
 
 def _check_lapack(name: str, a: Any) -> None:
-    if a.dtype.itemsize == 2 and _xp.is_differentiable(a.dtype):
+    if a.dtype.itemsize == 2 and libraries.is_differentiable(a.dtype):
         raise TypeError(f"{name}: array type {a.dtype} is unsupported in linalg; cast to float32 first")
 
 
@@ -239,14 +240,14 @@ def roots(p: Any) -> Any:
 
 
 def _characteristic(x: Any) -> Any:
-    if _xp.root(x) is np:
+    if libraries.root(x) is np:
         return np.poly(x)
-    return raw(_from_roots(wrap(_xp.namespace(x).linalg.eigvals(x))))
+    return raw(_from_roots(wrap(libraries.namespace(x).linalg.eigvals(x))))
 
 
 def _adjugate_terms(x: Any, out: Any) -> list[Any]:
     """The matrices of adj(zI - x) by powers of z, the highest first (Faddeev and LeVerrier's recursion)."""
-    one = _xp.namespace(raw(x)).eye(len(x), dtype=x.dtype)
+    one = libraries.namespace(raw(x)).eye(len(x), dtype=x.dtype)
     terms = [one]
     for k in range(1, len(x)):
         terms.append(x @ terms[-1] + out[k] * one)
@@ -269,7 +270,7 @@ _charpoly = custom("poly", _characteristic, vjp={"x": _characteristic_vjp}, jvp=
 
 def _from_roots(zs: Any) -> Any:
     zs = as_type(zs, np.mintypecode(zs.dtype.char))
-    one = _xp.namespace(raw(zs)).ones(1, zs.dtype)
+    one = libraries.namespace(raw(zs)).ones(1, zs.dtype)
     a = one
     for k in range(len(zs)):
         a = concatenate([a, 0 * one]) - concatenate([0 * one, a * zs[k]])

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
-from gradmgr import _xp
-from gradmgr._batched import is_batched
-from gradmgr._broadcast import broadcast_to, sum_to
-from gradmgr._custom import variadic
-from gradmgr._elementwise import conj_of, multilinear
-from gradmgr._inplace import as_type, store
-from gradmgr._tensor import Tensor, raw
+from gradmgr._arrays import libraries
+from gradmgr._arrays.batched import is_batched
+from gradmgr._engine.broadcast import broadcast_to, sum_to
+from gradmgr._engine.custom import variadic
+from gradmgr._engine.elementwise import conj_of, multilinear
+from gradmgr._engine.mutation import as_type, store
+from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.ops.arithmetic import choose, multiply
 from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.shape import expand_dims, moveaxis, ravel, reshape, transpose
@@ -26,7 +26,7 @@ from gradmgr.ops.shape import expand_dims, moveaxis, ravel, reshape, transpose
 
 def _matmul_x(g: Any, y: Any) -> Any:
     """The cotangent of x in x @ y. That x is 1-d shows in g having one axis less than y."""
-    if _xp.are_matrices(g, y):
+    if libraries.are_matrices(g, y):
         return g.dot(y.T)
     if y.ndim == 1:
         if g.ndim == 0:
@@ -36,14 +36,14 @@ def _matmul_x(g: Any, y: Any) -> Any:
         return _matvec(y, g)
     if y.ndim == 2 and g.__class__ is np.ndarray and g.flags.c_contiguous and g.size:
         rows = g.reshape((-1, g.shape[-1]))
-        if _xp.are_matrices(rows, y):  # one product, which takes 0.5 to 0.9 of the time of many small ones
+        if libraries.are_matrices(rows, y):  # one product, which takes 0.5 to 0.9 of the time of many small ones
             return rows.dot(y.T).reshape((*g.shape[:-1], len(y)))
     return g @ _transposed(y)
 
 
 def _matmul_y(g: Any, x: Any) -> Any:
     """The cotangent of y in x @ y. That y is 1-d shows in g having one axis less than x."""
-    if _xp.are_matrices(g, x):
+    if libraries.are_matrices(g, x):
         return x.T.dot(g)
     if x.ndim == 1:
         return _columns(x, g) if g.ndim else g * x
@@ -228,7 +228,7 @@ def _einsum_vjp(
 
 
 def _on_diagonals(d: Any, term: str, unique: str, shape: tuple[int, ...]) -> Any:
-    xp = _xp.namespace(raw(d))
+    xp = libraries.namespace(raw(d))
     seen: set[str] = set()
     first = []
     for letter in term:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
-from gradmgr import _batched, _blocks, _xp
-from gradmgr._broadcast import broadcast_to, is_complex
-from gradmgr._custom import custom
-from gradmgr._elementwise import conj, conj_of
-from gradmgr._inplace import as_type, store
-from gradmgr._op import Function, linear
-from gradmgr._tensor import Tensor, raw, wrap
+from gradmgr._arrays import batched, blocks, libraries
+from gradmgr._engine.broadcast import broadcast_to, is_complex
+from gradmgr._engine.custom import custom
+from gradmgr._engine.elementwise import conj, conj_of
+from gradmgr._engine.mutation import as_type, store
+from gradmgr._engine.op import Function, linear
+from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops import _logsumexp as _logsumexp_of_floats
 from gradmgr.ops.arithmetic import add, choose, exp, imag, maximum, minimum, multiply, real, sqrt
 from gradmgr.ops.convert import NOT_GIVEN, cast_to, constant_of, is_plain, lift
@@ -48,7 +48,7 @@ _FEW = 4096
 
 def _axes_soon(a: Any, axis: Any) -> Axes | None:
     """Read axis= in the usual case, a Tensor of a common dtype; None in others, which take 0.7 us more."""
-    if isinstance(a, Tensor) and ((t := a._array.dtype) is _xp.F8 or t is _xp.F4):
+    if isinstance(a, Tensor) and ((t := a._array.dtype) is libraries.F8 or t is libraries.F4):
         ndim: int = a._array.ndim
         if axis is None:
             return tuple(range(ndim))
@@ -86,13 +86,13 @@ def _are_floats(g: Any, x: Any) -> bool:
     return x.__class__ is np.ndarray and isinstance(g, (np.ndarray, np.generic)) and g.dtype == x.dtype in _COMMON
 
 
-_COMMON = (_xp.F4, _xp.F8)
+_COMMON = (libraries.F4, libraries.F8)
 
 # ---------------------------------------------------------------- the ops
 
 _sum = linear(
     "sum",
-    lambda a, axes, keepdims: _xp.sum_over(a, axes, keepdims),
+    lambda a, axes, keepdims: libraries.sum_over(a, axes, keepdims),
     lambda g, shape, axes: _spread(g, shape, axes),
 )
 
@@ -116,7 +116,7 @@ def _wide(a: Any) -> Any:
 def _mean_kernel(a: Any, axes: Axes, keepdims: bool) -> Any:
     """What numpy.mean computes, bit for bit, without its 2 us of Python; float16 and integers go to it."""
     if a.__class__ is np.ndarray and a.dtype.char in "fdFD" and a.size:
-        return _xp.sum_over(a, axes, keepdims) / _count(a.shape, axes)
+        return libraries.sum_over(a, axes, keepdims) / _count(a.shape, axes)
     return a.mean(axis=axes, keepdims=keepdims)
 
 
@@ -158,7 +158,7 @@ def _std_slope(x: Any, out: Any, axes: Axes, correction: float) -> Any:
     """(x - mean) / (n std); 0 where all values are equal, in the derivative, too."""
     centred, spread = _centred(x, axes), _spread(out, x.shape, axes)
     equal = raw(spread) == 0
-    if _xp.may_hold(equal):
+    if libraries.may_hold(equal):
         centred, spread = choose(equal, 0.0, centred), choose(equal, 1.0, spread)
     return centred / spread * _number_for(x, 1 / np.float64(_degrees(x, axes, correction)))
 
@@ -168,9 +168,9 @@ def _var_kernel(x: Any, axes: Axes, correction: Any, keepdims: bool) -> Any:
     if x.__class__ is np.ndarray and x.dtype in _COMMON:
         count = _count(x.shape, axes)
         if count > correction and x.size and x.ndim:
-            centred = x - _xp.sum_over(x, axes, True) / count
+            centred = x - libraries.sum_over(x, axes, True) / count
             np.multiply(centred, centred, out=centred)
-            return _xp.sum_over(centred, axes, keepdims) / (count - correction)
+            return libraries.sum_over(centred, axes, keepdims) / (count - correction)
     return np.var(x, axis=axes, ddof=correction, keepdims=keepdims)
 
 
@@ -277,7 +277,7 @@ def _of_short_rows(x: Any, ufunc: Any, keepdims: bool) -> Any:
     def work(part: slice) -> None:
         ufunc.reduce(np.ascontiguousarray(rows[part].T), axis=0, out=out[part])
 
-    _blocks.run(work, _blocks.blocks(len(rows), rows.nbytes))
+    blocks.run(work, blocks.blocks(len(rows), rows.nbytes))
     return out.reshape((*shape, 1) if keepdims else shape)
 
 
@@ -316,7 +316,7 @@ def _top(x: Any, axes: Axes) -> Any:
     """The largest (real part) along axes, kept; 0 where that is infinite, or where there is nothing."""
     z = x.real if is_complex(x) else x
     if not z.size:
-        return _xp.namespace(z).zeros(_kept(z.shape, axes), z.dtype)
+        return libraries.namespace(z).zeros(_kept(z.shape, axes), z.dtype)
     top = np.max(z, axis=axes, keepdims=True)
     return np.where(np.isfinite(top), top, np.zeros_like(top))
 
@@ -406,7 +406,7 @@ _weighted = custom(
 
 def _recur_kernel(b: Any, a: Any, axis: int) -> Any:
     """s[k] = b[k] + a[k] s[k-1] along an axis, by a loop over it."""
-    out = _batched.spacious(b.astype(np.result_type(a.dtype, b.dtype)), a)
+    out = batched.spacious(b.astype(np.result_type(a.dtype, b.dtype)), a)
     s, factor = np.moveaxis(out, axis, 0), np.moveaxis(a, axis, 0)
     for k in range(1, s.shape[0]):
         s[k] += factor[k] * s[k - 1]
@@ -417,7 +417,7 @@ def _before(x: Any, axis: int, first: float) -> Any:
     """Return x shifted one later along an axis, with `first` in front."""
     head: list[Any] = [slice(None)] * axis
     z = raw(x)
-    shifted = _xp.namespace(z).full_like(z, first)
+    shifted = libraries.namespace(z).full_like(z, first)
     if x.shape[axis] < 2:
         return shifted
     result = wrap(shifted) if isinstance(x, Tensor) else shifted
@@ -507,7 +507,7 @@ def _of_plain(name: str, a: Any, axis: Any, **keywords: Any) -> Any:
 def is_constant(a: Any, dtype: Any) -> bool:
     """Tell whether the result for a Tensor carries no gradient by its dtype, and NumPy is there to compute it."""
     result = a.dtype if dtype is None else np.dtype(dtype)
-    return not _xp.is_differentiable(result) and _xp.namespace(raw(a)) is np
+    return not libraries.is_differentiable(result) and libraries.namespace(raw(a)) is np
 
 
 def as_constant(name: str, a: Any, axis: Any, out: Any, **keywords: Any) -> Any:
@@ -522,7 +522,7 @@ def as_constant(name: str, a: Any, axis: Any, out: Any, **keywords: Any) -> Any:
 
 def initial_of(value: Any, dtype: Any, name: str) -> Any:
     """The initial value in the dtype of the result, as NumPy takes it."""
-    value = value if isinstance(value, Tensor) or _xp.is_array(value) else np.asarray(value)
+    value = value if isinstance(value, Tensor) or libraries.is_array(value) else np.asarray(value)
     if value.shape != ():
         raise ValueError(f"{name}: initial must be a number; found an array of shape {value.shape}")
     if value.dtype.kind == "c" and dtype.kind != "c":
@@ -534,7 +534,7 @@ def initial_of(value: Any, dtype: Any, name: str) -> Any:
 def mask_of(where: Any, a: Any, name: str) -> Any:
     """Read where=, a plain array: booleans that broadcast to the shape of a, as NumPy asks."""
     where = raw(where)
-    mask = where if _xp.is_array(where) else _xp.namespace(raw(a)).asarray(where, dtype=bool)
+    mask = where if libraries.is_array(where) else libraries.namespace(raw(a)).asarray(where, dtype=bool)
     if mask.dtype != bool:
         raise TypeError(f"{name}: where must hold booleans; found {mask.dtype}")
     try:
@@ -626,7 +626,7 @@ def mean(
 
 def _sum_and_count(a: Any, axes: Axes, keepdims: Any, mask: Any) -> tuple[Any, Any]:
     chosen = masked(mask, a, 0)
-    counted = _xp.namespace(raw(chosen)).broadcast_to(mask, chosen.shape)
+    counted = libraries.namespace(raw(chosen)).broadcast_to(mask, chosen.shape)
     count = counted.sum(axis=axes, keepdims=bool(keepdims), dtype=raw(chosen).real.dtype)
     return _sum(chosen, axes, bool(keepdims)), count
 
@@ -654,12 +654,12 @@ def _dispersion(op: Any, name: str, finish: Any) -> Any:
                 raise ValueError(f"{name}: ddof and correction can't be provided simultaneously.")
         a, mean = lift(a), None if mean is None or mean is NOT_GIVEN else lift(mean)
         axes = axes_of(axis, a.ndim, name)
-        through_others = any(isinstance(t, Tensor) and _xp.is_differentiable(t.dtype) for t in (mean, ddof))
+        through_others = any(isinstance(t, Tensor) and libraries.is_differentiable(t.dtype) for t in (mean, ddof))
         if is_constant(a, dtype) and not (dtype is None and through_others):
             given = {"dtype": dtype, "ddof": ddof, "keepdims": keepdims, "where": where, "mean": mean}
             return as_constant(name, a, axis, out, **given)
         mask = None if where is True else mask_of(where, a, name)
-        a = a if _xp.is_differentiable(a.dtype) else as_type(a, np.float64)
+        a = a if libraries.is_differentiable(a.dtype) else as_type(a, np.float64)
         to_real = dtype is not None and is_complex(raw(a)) and np.dtype(dtype).kind != "c"
         a = a if to_real else cast_to(a, dtype)
         if mask is None and mean is None and not to_real and not isinstance(ddof, Tensor):
@@ -684,13 +684,13 @@ def _dispersion(op: Any, name: str, finish: Any) -> Any:
 
 def widened(a: Any, parameter: Any) -> Any:
     """Return a in the dtype in which a Tensor beside it is computed with, so that nothing is rounded on the way."""
-    if not isinstance(parameter, Tensor) or not _xp.is_differentiable(parameter.dtype):
+    if not isinstance(parameter, Tensor) or not libraries.is_differentiable(parameter.dtype):
         return a
     return cast_to(a, np.result_type(a.dtype, parameter.dtype))
 
 
 def _masked_var(a: Any, axes: Axes, ddof: Any, keepdims: Any, mask: Any, centre: Any) -> Any:
-    mask = _xp.namespace(raw(a)).ones(a.shape, dtype=bool) if mask is None else mask
+    mask = libraries.namespace(raw(a)).ones(a.shape, dtype=bool) if mask is None else mask
     a = _wide(a)
     if centre is None:
         total, count = _sum_and_count(a, axes, True, mask)
@@ -738,7 +738,7 @@ def _extreme(op: Any, name: str, pick: Any, pick_sign: int) -> Any:
             initial = initial_of(initial, a.dtype, name)
         if mask is not None:
             # What loses against everything, so that it takes no share of a gradient that is due to `initial`.
-            floating = _xp.is_differentiable(a.dtype) and a.dtype.kind != "c"
+            floating = libraries.is_differentiable(a.dtype) and a.dtype.kind != "c"
             a = masked(mask, a, constant_of(-pick_sign * np.inf, a.dtype) if floating else raw(initial))
         if initial is not NOT_GIVEN and _count(a.shape, axes) == 0:
             # There is nothing but the initial value; a sum of nothing, 0, has the shape and the history.
@@ -829,6 +829,6 @@ def _in_one_dtype(a: Any, b: Any) -> tuple[Any, Any]:
     """Broadcast a and its weights, and cast both to the dtype in which they meet."""
     b = b if isinstance(b, (int, float, complex)) else lift(b)
     dtype = np.result_type(a.dtype, getattr(b, "dtype", b))
-    b = _xp.namespace(raw(a)).asarray(b, dtype) if not hasattr(b, "dtype") else b
+    b = libraries.namespace(raw(a)).asarray(b, dtype) if not hasattr(b, "dtype") else b
     shape = np.broadcast_shapes(a.shape, b.shape)
     return broadcast_any(cast_to(a, dtype), shape), broadcast_any(cast_to(b, dtype), shape)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from gradmgr import _xp
-from gradmgr._broadcast import broadcast_to as _broadcast_to
-from gradmgr._index import getitem, scatter
-from gradmgr._op import Function, linear, zeros
-from gradmgr._tensor import Tensor, raw, wrap
+from gradmgr._arrays import libraries
+from gradmgr._engine.broadcast import broadcast_to as _broadcast_to
+from gradmgr._engine.indexing import getitem, scatter
+from gradmgr._engine.op import Function, linear, zeros
+from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import choose
 from gradmgr.ops.convert import holds_tensor, lift
 
@@ -51,10 +51,10 @@ def reshape(a: Any, /, shape: Any, order: str = "C", *, copy: bool | None = None
         order = _reading_order(a, order, "reshape")
         if order == "K":
             raise ValueError("reshape: order 'K' is not permitted for reshaping")
-    if copy is False and not _xp.shares_memory(raw(a).reshape(to or a.shape, order=order), raw(a)) and a.size:
+    if copy is False and not libraries.shares_memory(raw(a).reshape(to or a.shape, order=order), raw(a)) and a.size:
         raise ValueError("reshape with copy=False cannot avoid a copy for these strides")
     z = _reshape(a, a.shape if to is None else to, order)
-    return z.copy() if copy and _xp.shares_memory(raw(z), raw(a)) else z
+    return z.copy() if copy and libraries.shares_memory(raw(z), raw(a)) else z
 
 
 _INTEGERS = frozenset((int,))
@@ -264,10 +264,10 @@ def repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
     if axis is None or (a.ndim == 0 and isinstance(axis, (int, np.integer)) and axis in (0, -1)):
         a, axis = ravel(a), 0
     axis = normalize_axis_index(axis, a.ndim)
-    xp = _xp.namespace(raw(a))
+    xp = libraries.namespace(raw(a))
     counts = raw(repeats)
-    counts = counts.get() if _xp.is_array(counts) and _xp.device_of(counts) != "cpu" else counts
-    counts = np.asarray(counts) if _xp.is_array(counts) else np.asarray(counts, dtype=np.intp)  # 1.5 in a list: 1
+    counts = counts.get() if libraries.is_array(counts) and libraries.device_of(counts) != "cpu" else counts
+    counts = np.asarray(counts) if libraries.is_array(counts) else np.asarray(counts, dtype=np.intp)  # 1.5 in a list: 1
     places = np.repeat(np.arange(a.shape[axis]), counts)
     return getitem(a, (*[slice(None)] * axis, xp.asarray(places)))
 
@@ -284,7 +284,7 @@ def tile(A: Any, reps: Any) -> Any:  # noqa: N803  # NumPy's name
 
 
 def _windows_of(a: Any, window: tuple[int, ...], axes: tuple[int, ...] | None) -> Any:
-    xp = _xp.namespace(a)
+    xp = libraries.namespace(a)
     view = xp.lib.stride_tricks.sliding_window_view(a, window, axes)
     return view if xp is np else view.copy()  # CuPy's view does not say whose memory it is, and can be written to
 
@@ -329,7 +329,7 @@ def sliding_window_view(
 
 def _diagonal_index(a: Any, offset: int) -> Any:
     rows, columns = a.shape[-2:]
-    xp = _xp.namespace(raw(a))
+    xp = libraries.namespace(raw(a))
     length = max(0, min(rows + min(offset, 0), columns - max(offset, 0)))
     along = xp.arange(length)
     return (..., along - min(offset, 0), along + max(offset, 0))
@@ -349,7 +349,7 @@ def diag(v: Any, k: int = 0) -> Any:
     if v.ndim != 1:
         raise ValueError(f"diag takes one or two axes; found shape {v.shape}")
     n = v.shape[0] + abs(k)
-    along = _xp.namespace(raw(v)).arange(v.shape[0])
+    along = libraries.namespace(raw(v)).arange(v.shape[0])
     return scatter(v, (n, n), (along - min(k, 0), along + max(k, 0)))
 
 
@@ -363,7 +363,7 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
 def _triangle(keep: Any) -> Any:
     def function(m: Any, k: int = 0) -> Any:
         m = lift(m)
-        xp = _xp.namespace(raw(m))
+        xp = libraries.namespace(raw(m))
         mask = xp.asarray(keep(np.ones(m.shape[-2:], dtype=bool), k))
         return choose(mask, m, xp.zeros((), m.dtype))  # not a product: what is dropped may be infinite
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _xp
-from gradmgr._blocks import BLOCK
-from gradmgr._custom import custom
-from gradmgr._elementwise import conj_of
-from gradmgr._tensor import Tensor
+from gradmgr._arrays import libraries
+from gradmgr._arrays.blocks import BLOCK
+from gradmgr._engine.custom import custom
+from gradmgr._engine.elementwise import conj_of
+from gradmgr._engine.tensor import Tensor
 from gradmgr.ops.arithmetic import exp
 from gradmgr.ops.convert import cast_to, lift, wide_dtype, widened
 from gradmgr.ops.reduce import axes_of, sum
@@ -33,7 +33,7 @@ def in_rows(x: Any, axes: Axes) -> Any:
     """Return a large array of NumPy's, in float32 or float64, as (rows, columns) if the last axis is asked, or None."""
     if x.__class__ is not np.ndarray or x.size < _FEW or axes != (x.ndim - 1,) or not x.flags.c_contiguous:
         return None
-    if x.dtype is not _xp.F4 and x.dtype is not _xp.F8:
+    if x.dtype is not libraries.F4 and x.dtype is not libraries.F8:
         return None
     return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
 
@@ -117,12 +117,12 @@ def are_moderate(totals: Any) -> bool:
 
 def _shifted(x: Any, top: Any) -> Any:
     """Return x - top in a new buffer, of float32 for halves."""
-    if x.__class__ is np.ndarray and x.ndim and (x.dtype is _xp.F4 or x.dtype is _xp.F8):
+    if x.__class__ is np.ndarray and x.ndim and (x.dtype is libraries.F4 or x.dtype is libraries.F8):
         return x - top
     wide = wide_dtype(x.dtype)
     if wide is not x.dtype:
         x, top = x.astype(wide), top.astype(wide)
-    return np.subtract(x, top, out=_xp.namespace(x).empty(x.shape, wide))
+    return np.subtract(x, top, out=libraries.namespace(x).empty(x.shape, wide))
 
 
 def _largest(x: Any, axes: Axes) -> Any:
@@ -139,7 +139,7 @@ def _as_given(made: Any, x: Any) -> Any:
 
 
 def _along(a: Any, axes: Axes) -> Any:
-    return sum(a, axes, keepdims=True) if isinstance(a, Tensor) else _xp.sum_over(a, axes, True)
+    return sum(a, axes, keepdims=True) if isinstance(a, Tensor) else libraries.sum_over(a, axes, True)
 
 
 def _softmax_kernel(x: Any, axes: Axes) -> Any:
@@ -149,7 +149,7 @@ def _softmax_kernel(x: Any, axes: Axes) -> Any:
     with np.errstate(under="ignore", invalid="ignore"):
         share = _shifted(x, _largest(x, axes))
         np.exp(share, out=share)
-        share /= _xp.sum_over(share, axes, True)
+        share /= libraries.sum_over(share, axes, True)
     return _as_given(share, x)
 
 
@@ -251,7 +251,7 @@ def _log_softmax_kernel(x: Any, axes: Axes, beside_inf: bool) -> Any:
         top = np.where(np.isfinite(top), top, np.zeros_like(top))
     with np.errstate(all="ignore"):
         made = _shifted(x, top)
-        made -= np.log(_xp.sum_over(np.exp(made), axes, True))
+        made -= np.log(libraries.sum_over(np.exp(made), axes, True))
     return _as_given(made, x)
 
 

@@ -18,14 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _batched, _blocks, _xp, errors
-from gradmgr._broadcast import is_complex
-from gradmgr._custom import custom
-from gradmgr._elementwise import Made, conj_of, elementwise
-from gradmgr._inplace import as_type, store, with_keywords
-from gradmgr._op import Function
-from gradmgr._tensor import Tensor, raw, wrap
-from gradmgr.ops import _normal, arithmetic
+from gradmgr import errors
+from gradmgr._arrays import batched, blocks, libraries
+from gradmgr._engine.broadcast import is_complex
+from gradmgr._engine.custom import custom
+from gradmgr._engine.elementwise import Made, conj_of, elementwise
+from gradmgr._engine.mutation import as_type, store, with_keywords
+from gradmgr._engine.op import Function
+from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr.ops import _normal_distribution, arithmetic
 from gradmgr.ops.arithmetic import absolute, choose, exp, log, sign, where_kernel
 from gradmgr.ops.convert import lift, untracked
 from gradmgr.ops.reduce import sum
@@ -42,7 +43,7 @@ _ROOT_2PI = math.sqrt(2 * math.pi)
 
 def _library(name: str, arrays: tuple[Any, ...]) -> Any:
     """Return the module of special functions for these arrays."""
-    if _xp.loaded_cupy() is not None and any(_xp.namespace(a) is not np for a in arrays):
+    if libraries.loaded_cupy() is not None and any(libraries.namespace(a) is not np for a in arrays):
         return importlib.import_module("cupyx.scipy.special")
     try:
         import scipy.special as module
@@ -69,9 +70,9 @@ def _explained(name: str, cupys: Kernel) -> Kernel:
 
     def call(*args: Any, **keywords: Any) -> Any:
         try:
-            return cupys(*args, **keywords) if keywords else _batched.elementwise(cupys, *args)
+            return cupys(*args, **keywords) if keywords else batched.elementwise(cupys, *args)
         except TypeError:
-            _xp.check_mixed(name, *args)
+            libraries.check_mixed(name, *args)
             raise
 
     return call
@@ -106,8 +107,8 @@ def _narrow() -> np.dtype[Any]:
     try:
         import scipy
     except ImportError:
-        return _xp.F4
-    return _xp.F8 if np.lib.NumpyVersion(scipy.__version__) < "1.18.0" else _xp.F4
+        return libraries.F4
+    return libraries.F8 if np.lib.NumpyVersion(scipy.__version__) < "1.18.0" else libraries.F4
 
 
 def _loop(name: str, loops: str, args: tuple[Any, ...]) -> np.dtype[Any]:
@@ -116,7 +117,7 @@ def _loop(name: str, loops: str, args: tuple[Any, ...]) -> np.dtype[Any]:
     dtypes = [k for k in kinds if isinstance(k, np.dtype)] or [np.result_type(*kinds)]
     if len(dtypes) == len(kinds) and len(set(dtypes)) == 1 and dtypes[0].char in loops:
         return dtypes[0]
-    if name in _REORDERED and _narrow() is _xp.F4:
+    if name in _REORDERED and _narrow() is libraries.F4:
         loops = loops.replace("df", "fd").replace("DF", "FD")
     planar = any(isinstance(k, complex) for k in kinds)
     for char in loops:
@@ -143,10 +144,10 @@ def _own(name: str, loops: str, compute: Kernel) -> Kernel:
             return _with_keywords(name, kernel, args, **keywords)
         first = args[0]
         if first.__class__ is np.ndarray and len(args) == 1 and first.dtype.char in loops:
-            return _blocks.mapped(compute, first)
+            return blocks.mapped(compute, first)
         dtype = _loop(name, loops, args)
-        xp = _xp.namespace_of(*args)
-        return _blocks.mapped(compute, *[xp.asarray(a, dtype) for a in args])[()]
+        xp = libraries.namespace_of(*args)
+        return blocks.mapped(compute, *[xp.asarray(a, dtype) for a in args])[()]
 
     return kernel
 
@@ -164,15 +165,15 @@ def _from_normal(name: str, compute: Kernel, otherwise: Kernel | None = None) ->
     def kernel(x: Any, **keywords: Any) -> Any:
         if keywords:
             return _with_keywords(name, kernel, (x,), **keywords)
-        if _normal.pays(x):
+        if _normal_distribution.pays(x):
             return compute(x)
         try:
             return otherwise(x)
         except errors.MissingDependencyError:
             if is_complex(x):
                 raise
-        x = x if _batched.differs(x) else np.asarray(x)
-        return _batched.elementwise(compute, x.astype(_loop(name, "df", (x,)), copy=False))
+        x = x if batched.differs(x) else np.asarray(x)
+        return batched.elementwise(compute, x.astype(_loop(name, "df", (x,)), copy=False))
 
     return kernel
 
@@ -244,7 +245,7 @@ def _is_nothing(x: Any, y: Any, edge: float) -> Any:
 
 def _unless(nothing: Any, value: float, x: Any) -> Any:
     """Return x, and `value` where there is nothing."""
-    return choose(nothing, value, x) if _xp.may_hold(nothing) else x
+    return choose(nothing, value, x) if libraries.may_hold(nothing) else x
 
 
 def _as_result(name: str, g: Any, y: Any, neutral: float, nothing: Any) -> Any:
@@ -296,7 +297,7 @@ def _log_ratio_kernel(x: Any, y: Any) -> Any:
     """log(x / y): without the rounding of the quotient where that is near 1, and where it over- or underflows."""
     ratio = x / y
     lost, far = (ratio == 0) | (ratio == np.inf), np.log(ratio)
-    far = np.where(lost, np.log(x) - np.log(y), far) if _xp.may_hold(lost) else far
+    far = np.where(lost, np.log(x) - np.log(y), far) if libraries.may_hold(lost) else far
     return where_kernel(np.log1p((x - y) / y), far, np.abs(ratio - 1) < 0.5)
 
 
@@ -474,8 +475,12 @@ _ierfcx: Function = custom(
     jvp={"x": lambda t, x, n: t * _ierfcx(x, n + 1) * (-2.0 * (n + 1))},
 )
 
-_erf = elementwise("erf", _from_normal("erf", _normal.erf), lambda g, x: g * (_gauss.door(x) * (2 / _ROOT_PI)))
-_erfc = elementwise("erfc", _from_normal("erfc", _normal.erfc), lambda g, x: g * (_gauss.door(x) * (-2 / _ROOT_PI)))
+_erf = elementwise(
+    "erf", _from_normal("erf", _normal_distribution.erf), lambda g, x: g * (_gauss.door(x) * (2 / _ROOT_PI))
+)
+_erfc = elementwise(
+    "erfc", _from_normal("erfc", _normal_distribution.erfc), lambda g, x: g * (_gauss.door(x) * (-2 / _ROOT_PI))
+)
 _erfcx = elementwise("erfcx", _scipys("erfcx"), lambda g, x: g * (_ierfcx(x, 1) * -2.0))
 _erfinv = elementwise("erfinv", _scipys("erfinv"), lambda g, out: g * (exp.door(out * out) * (_ROOT_PI / 2)))
 _erfcinv = elementwise("erfcinv", _scipys("erfcinv"), lambda g, out: g * (exp.door(out * out) * (-_ROOT_PI / 2)))
@@ -511,16 +516,20 @@ def _hazard_rule(g: Any, x: Any, out: Any) -> Any:
 
 _hazard: Made = elementwise(
     "normal_hazard",
-    _from_normal("log_ndtr", _normal.hazard, _own("log_ndtr", "dfDF", _hazard_kernel)),
+    _from_normal("log_ndtr", _normal_distribution.hazard, _own("log_ndtr", "dfDF", _hazard_kernel)),
     _hazard_rule,
 )
 _excess: Made = elementwise(
     "normal_excess", _own("log_ndtr", "dfDF", _excess_kernel), lambda g, x, out: g * (1 - _hazard.door(x) * out)
 )
 _ndtr = elementwise(
-    "ndtr", _from_normal("ndtr", _normal.ndtr), lambda g, x: g * (_gauss.door(x * (1 / _ROOT_2)) * (1 / _ROOT_2PI))
+    "ndtr",
+    _from_normal("ndtr", _normal_distribution.ndtr),
+    lambda g, x: g * (_gauss.door(x * (1 / _ROOT_2)) * (1 / _ROOT_2PI)),
 )
-_log_ndtr = elementwise("log_ndtr", _from_normal("log_ndtr", _normal.log_ndtr), lambda g, x: g * _hazard.door(x))
+_log_ndtr = elementwise(
+    "log_ndtr", _from_normal("log_ndtr", _normal_distribution.log_ndtr), lambda g, x: g * _hazard.door(x)
+)
 _ndtri = elementwise("ndtri", _scipys("ndtri"), lambda g, out: g * (exp.door(out * out * 0.5) * _ROOT_2PI))
 ndtr = _ndtr.door
 log_ndtr = _log_ndtr.door
@@ -574,9 +583,9 @@ def _cot_slope(z: Any, n: int) -> Any:
 def _polygamma_kernel(x: Any, n: Any) -> Any:
     if is_complex(x):
         return _complex_polygamma(*_doubled(x)[:1], n).astype(x.dtype)
-    if _batched.differs(x, n):
-        return _batched.elementwise(_polygamma_kernel, x, n)
-    xp = _xp.namespace(x)
+    if batched.differs(x, n):
+        return batched.elementwise(_polygamma_kernel, x, n)
+    xp = libraries.namespace(x)
     return _library_function("polygamma", (x,))(n if xp is np else xp.asarray(n), x)  # CuPy's asks n for its shape
 
 
@@ -628,7 +637,7 @@ def _parameter(value: Any, function: str, name: str) -> Any:
         UnsupportedFunctionError: a manager tracks it.
     """
     value = untracked(value, f"special.{function}", name)
-    value = value if isinstance(value, (int, float, complex)) or _xp.is_array(value) else np.asarray(value)
+    value = value if isinstance(value, (int, float, complex)) or libraries.is_array(value) else np.asarray(value)
     if getattr(value, "dtype", np.dtype(float)).kind in "bu":  # derivatives ask for the order below 0
         value = value.astype(np.float32 if value.dtype.itemsize <= 2 else np.float64)
     return value
@@ -660,7 +669,7 @@ def multigammaln(a: Any, d: Any) -> Any:
         raise ValueError(f"multigammaln: d should be a positive integer (dimension); found {d!r}")
     if (raw(a) <= (d - 1) / 2).any():
         raise ValueError(f"multigammaln: condition a > 0.5 * (d-1) not met for d = {d}")
-    xp = _xp.namespace(raw(a))
+    xp = libraries.namespace(raw(a))
     steps = xp.arange(int(d)).astype(a.dtype if a.dtype.kind == "f" else np.float64) / 2
     terms = _gammaln.door(expand_dims(a, -1) - steps)
     return sum(terms, -1) + np.float64(d * (d - 1) / 4 * math.log(math.pi))
@@ -683,7 +692,7 @@ _zeta: Function = custom(
 
 def zeta(x: Any, q: Any = None, out: Any = None) -> Any:
     """Return the Hurwitz zeta function, Riemann's without q; differentiable in q, x is a constant."""
-    if q is None and _xp.root(raw(x)) is not np:
+    if q is None and libraries.root(raw(x)) is not np:
         raise errors.UnsupportedFunctionError("special.zeta needs q on a GPU: cupyx.scipy.special has no Riemann zeta")
     if not any(isinstance(t, Tensor) for t in (x, q, out)):
         return _library_function("zeta", (x, q))(x, q, **({} if out is None else {"out": out}))
@@ -691,7 +700,7 @@ def zeta(x: Any, q: Any = None, out: Any = None) -> Any:
     if q is None:
         z = wrap(_library_function("zeta", (exponent,))(exponent))
     else:
-        z = _with_parameter(_zeta, q if isinstance(q, Tensor) else _xp.need_operand(q, "zeta"), exponent, x)
+        z = _with_parameter(_zeta, q if isinstance(q, Tensor) else libraries.need_operand(q, "zeta"), exponent, x)
     return z if out is None else store(out, z, "zeta(out=...)", may_broadcast=True)
 
 
@@ -810,7 +819,7 @@ def _jv_of_integer(n: int, x: Any) -> Any:
 
 
 def _bessel(name: str, v: Any, z: Any) -> Any:
-    if name == "jv" and isinstance(v, int) and _xp.root(z) is not np and z.dtype.kind != "c":
+    if name == "jv" and isinstance(v, int) and libraries.root(z) is not np and z.dtype.kind != "c":
         return _jv_of_integer(v, z)
     return _library_function(name, (z, v))(v, z)
 
@@ -840,7 +849,7 @@ def _door_of_order(name: str, op: Function) -> Function:
         if not isinstance(v, Tensor) and not isinstance(z, Tensor):
             return kernel(v, z)
         order = _parameter(v, name, "v")
-        return _with_parameter(op, z if isinstance(z, Tensor) else _xp.need_operand(z, name), order, v)
+        return _with_parameter(op, z if isinstance(z, Tensor) else libraries.need_operand(z, name), order, v)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"Return the Bessel function of order v as `scipy.special.{name}`; v is a constant."

@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
-from gradmgr import _batched, _xp, errors
-from gradmgr._broadcast import broadcast_to, cast, is_complex
-from gradmgr._custom import custom
-from gradmgr._elementwise import conj, conj_of
-from gradmgr._index import getitem, scatter
-from gradmgr._inplace import as_type, store
-from gradmgr._op import Function
-from gradmgr._tensor import Tensor, raw, wrap
+from gradmgr import errors
+from gradmgr._arrays import batched, libraries
+from gradmgr._engine.broadcast import broadcast_to, cast, is_complex
+from gradmgr._engine.custom import custom
+from gradmgr._engine.elementwise import conj, conj_of
+from gradmgr._engine.indexing import getitem, scatter
+from gradmgr._engine.mutation import as_type, store
+from gradmgr._engine.op import Function
+from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import choose, fmax, fmin, multiply, real, sqrt
 from gradmgr.ops.constant import constant
 from gradmgr.ops.convert import (
@@ -85,7 +86,7 @@ def _reduced(shape: tuple[int, ...], axes: Axes, keepdims: bool) -> tuple[int, .
 
 
 def _is_inexact(dtype: Any) -> bool:
-    return _xp.is_differentiable(dtype)
+    return libraries.is_differentiable(dtype)
 
 
 def _finished(z: Any, out: Any, name: str) -> Any:
@@ -121,7 +122,7 @@ def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
     keeps = _keeps(keepdims)
     if weights is None:
         z = mean(a, axis, keepdims=keeps)
-        sums: Any = _xp.namespace(raw(z)).full(z.shape, a.size / z.size, z.dtype) if returned else None
+        sums: Any = libraries.namespace(raw(z)).full(z.shape, a.size / z.size, z.dtype) if returned else None
     else:
         weights = _weights_beside(a, weights, axis, "average")
         dtype = np.result_type(a.dtype, weights.dtype, *([np.float64] if a.dtype.kind in "biu" else []))
@@ -196,7 +197,7 @@ def cov(
         raise TypeError(f"cov: dtype must be inexact, as the means are; found {np.dtype(dtype)}")
     x = _as_rows(m, rowvar, dtype, "m")
     if x.shape[0] == 0:
-        return wrap(_xp.namespace(raw(x)).zeros((0, 0)))
+        return wrap(libraries.namespace(raw(x)).zeros((0, 0)))
     if y is not None:
         x = concatenate([x, _as_rows(y, rowvar or (y.ndim == 2 and y.shape[0] == 1), dtype, "y")])
     count = x.shape[1]
@@ -212,7 +213,7 @@ def cov(
     else:
         off = cast_to(x - total(x * both, 1, keepdims=True) / both.sum(), x.dtype)
         weighted = off * both
-    if _batched.common(raw(fact) <= 0, "whether there are degrees of freedom"):
+    if batched.common(raw(fact) <= 0, "whether there are degrees of freedom"):
         errors.warn("Degrees of freedom <= 0 for slice", RuntimeWarning)
         fact = 0.0
     product = matmul.door(off, conj_of(transpose(weighted)))
@@ -281,7 +282,7 @@ def _stable_order(values: Any) -> Any:
 
 def _places(values: Any, ranks: Any) -> Any:
     """Where along axis 0 the elements of these ranks stand, equal ones ranked in their order."""
-    if _xp.namespace(values) is np and values.size >= _MANY and values.dtype.kind in "biufc":
+    if libraries.namespace(values) is np and values.size >= _MANY and values.dtype.kind in "biufc":
         distinct = np.unique(ranks)
         if distinct.size <= _FEW_RANKS:
             wanted = np.take_along_axis(np.partition(values, distinct, axis=0), ranks, 0)
@@ -307,9 +308,9 @@ def _place_of(values: Any, wanted: Any, rank: Any) -> Any:
 
 def _picked(a: Any, axes: Axes, places: Any) -> Any:
     """The elements at these places along the given axes, one row for each rank."""
-    xp, shape = _xp.namespace(raw(a)), a.shape
+    xp, shape = libraries.namespace(raw(a)), a.shape
     others = [k for k in range(len(shape)) if k not in axes]
-    return getitem(ravel(a), _batched.read(_offsets(xp, shape, axes), places) + _offsets(xp, shape, others))
+    return getitem(ravel(a), batched.read(_offsets(xp, shape, axes), places) + _offsets(xp, shape, others))
 
 
 def _is_nan(values: Any) -> Any:
@@ -327,7 +328,7 @@ def median(a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = Fa
     if n == 0:
         return _finished(mean(a, axes, keepdims=keepdims), out, "median")
     values = _slices(raw(a), axes)
-    xp = _xp.namespace(values)
+    xp = libraries.namespace(values)
     ranks = xp.asarray([[n // 2]] if n % 2 else [[n // 2 - 1], [n // 2]])
     nan = _is_nan(values)
     ranks = xp.broadcast_to(ranks, (ranks.shape[0], values.shape[1]))
@@ -360,7 +361,7 @@ def nanmedian(
 def _numbers_in(values: Any) -> Any:
     """How many of each column are not NaN."""
     nan = _is_nan(values)
-    xp = _xp.namespace(values)
+    xp = libraries.namespace(values)
     return xp.full(values.shape[1], values.shape[0]) if nan is None else (~nan).sum(axis=0)
 
 
@@ -447,7 +448,7 @@ def _ranks(method: str, n: Any, q: Any) -> tuple[Any, Any]:
 
 def _checked_q(q: Any, like: Any, scale: int, name: str) -> Any:
     """Lift what the user gave as q, to the library of `like`; divide percentages."""
-    q = _in_precision(q, like.dtype) if isinstance(q, Tensor) else _xp.namespace(like).asarray(q)
+    q = _in_precision(q, like.dtype) if isinstance(q, Tensor) else libraries.namespace(like).asarray(q)
     q = q if scale == 1 else q / scale
     a = raw(q)
     if not ((a >= 0) & (a <= 1)).all():
@@ -563,7 +564,7 @@ def _by_rank(a: Any, axes: Axes, q: Any, method: str, skips_nan: bool, weak: boo
 def _by_weight(a: Any, axes: Axes, q: Any, weights: Any, skips_nan: bool, name: str) -> Any:
     """The first element at which the running sum of the sorted weights reaches q of their sum."""
     values = _slices(raw(a), axes)
-    xp, n = _xp.namespace(values), values.shape[0]
+    xp, n = libraries.namespace(values), values.shape[0]
     nan = _is_nan(values)
     nan = xp.zeros(values.shape, dtype=bool) if nan is None else nan
     counts = (~nan).sum(axis=0) if skips_nan else xp.full(values.shape[1], n)
@@ -768,7 +769,7 @@ def _nan_shares(g: Any, x: Any, out: Any, axes: Axes) -> Any:
 
 def _nan_extreme_op(name: str, ufunc: Any) -> Function:
     def kernel(x: Any, axes: Axes, keepdims: bool) -> Any:
-        if _xp.namespace(x) is np:
+        if libraries.namespace(x) is np:
             with np.errstate(invalid="ignore"):  # bfloat16 tells of every NaN
                 return ufunc.reduce(x, axis=axes, keepdims=keepdims)
         with warnings.catch_warnings():
@@ -837,7 +838,7 @@ nanargmin = constant(np.nanargmin)
 
 
 def _bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:
-    if _xp.namespace(a) is np:
+    if libraries.namespace(a) is np:
         return np.histogram_bin_edges(a, bins, range, weights)
     return np.histogram(a, bins, range)[1]  # CuPy has no histogram_bin_edges
 
@@ -866,12 +867,12 @@ def _edges_by_axis(bins: Any, points: Any) -> Any:
 
 
 def _flat_values(a: Any) -> Any:
-    return (a if _xp.is_array(a) else np.asarray(a)).ravel()
+    return (a if libraries.is_array(a) else np.asarray(a)).ravel()
 
 
 def _weighted_counts(weights: Any, samples: list[Any], edges: Any) -> Any:
     """Add up the weights in each bin. A bin holds its left edge, the last one its right edge too."""
-    xp, shape = _xp.namespace(samples[0]), tuple([len(edge) - 1 for edge in edges])
+    xp, shape = libraries.namespace(samples[0]), tuple([len(edge) - 1 for edge in edges])
     inside, place = xp.ones(samples[0].shape, dtype=bool), xp.zeros(samples[0].shape, dtype=np.intp)
     for values, edge, count in zip(samples, edges, shape, strict=True):
         k = np.searchsorted(edge, values, side="right") - 1 - (values == edge[-1])
@@ -937,7 +938,7 @@ def histogramdd(
     counts, edges = np.histogramdd(
         points, _edges_by_axis(bins, points), _values_of(range), density=density, weights=raw(weights)
     )
-    if not _xp.is_array(points):
+    if not libraries.is_array(points):
         samples = [_flat_values(part) for part in points]  # a sequence holds one array an axis
     else:
         samples = [points] if points.ndim == 1 else list(points.T)

@@ -15,15 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from gradmgr import _batched, _xp, errors
-from gradmgr._broadcast import broadcast_to
-from gradmgr._custom import custom
-from gradmgr._elementwise import conj_of
-from gradmgr._index import add_at, getitem, normalized, scatter
-from gradmgr._inplace import put, store
-from gradmgr._op import Function, linear, zeros
-from gradmgr._recorder import is_tracked
-from gradmgr._tensor import Tensor, describe, raw, wrap
+from gradmgr import errors
+from gradmgr._arrays import batched, libraries
+from gradmgr._engine.broadcast import broadcast_to
+from gradmgr._engine.custom import custom
+from gradmgr._engine.elementwise import conj_of
+from gradmgr._engine.indexing import add_at, getitem, normalized, scatter
+from gradmgr._engine.mutation import put, store
+from gradmgr._engine.op import Function, linear, zeros
+from gradmgr._engine.recorder import is_tracked
+from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr.ops.arithmetic import choose, negative
 from gradmgr.ops.convert import NOT_GIVEN, cast_to, holds_tensor, lift
 from gradmgr.ops.join import concatenate, stack
@@ -63,14 +64,14 @@ def _asked_of_numpy(ufunc: Any, method: str, x: Any, *args: Any, **keywords: Any
 def _is_constant(ufunc: np.ufunc, x: Any, dtype: Any) -> bool:
     """Tell whether what a ufunc makes of x, cast to a dtype, carries no gradient."""
     dtypes = [x.dtype] if dtype is None else [x.dtype, np.dtype(dtype)]
-    return not (all(map(_xp.is_differentiable, dtypes)) and any(kind[-1] in "fd" for kind in ufunc.types))
+    return not (all(map(libraries.is_differentiable, dtypes)) and any(kind[-1] in "fd" for kind in ufunc.types))
 
 
 def _on_this_device(ufunc: Any, method: str, x: Any) -> Any:
     """The method of the ufunc of the library of x, for values without gradients."""
-    if _xp.namespace(x) is np:
+    if libraries.namespace(x) is np:
         return getattr(ufunc, method)
-    cupys = getattr(getattr(_xp.namespace(x), ufunc.__name__, None), method, None)
+    cupys = getattr(getattr(libraries.namespace(x), ufunc.__name__, None), method, None)
     if cupys is None:
         raise _lacking(ufunc, method, x)
 
@@ -97,7 +98,7 @@ def _handed_out(z: Any, out: Any, name: str) -> Any:
     (target,) = out if isinstance(out, tuple) else (out,)
     if target is None:
         return z
-    if not isinstance(target, Tensor) and not _xp.is_array(target):
+    if not isinstance(target, Tensor) and not libraries.is_array(target):
         raise TypeError(f"{name}(out=...) writes into a Tensor or an array; found {type(target).__name__}")
     if np.shape(raw(target)) != z.shape:
         raise errors.ShapeError(f"{name}(out=...) has a result of shape {z.shape}; found {np.shape(raw(target))}")
@@ -149,7 +150,7 @@ def reduce(
 
 
 def _reduced_constant(ufunc: Any, a: Any, axes: Any, dtype: Any, keepdims: bool, start: Any, mask: Any) -> Any:
-    if _xp.namespace(a) is np:
+    if libraries.namespace(a) is np:
         return ufunc.reduce(a, axes, dtype, None, keepdims, start, mask)
     name = _BY_NAME.get(ufunc.__name__)
     if name is None or dtype is not None or start is not NOT_GIVEN or mask is not True:
@@ -173,9 +174,9 @@ _BY_NAME = MappingProxyType(
 def _beside(value: Any, x: Any) -> Any:
     """Lift what stands beside x; numbers and lists go to where x lives."""
     value = lift(value) if holds_tensor(value) else value
-    if isinstance(value, Tensor) or (_xp.is_array(value) and not isinstance(value, np.generic)):
+    if isinstance(value, Tensor) or (libraries.is_array(value) and not isinstance(value, np.generic)):
         return value
-    return _xp.namespace(raw(x)).asarray(lift(value))
+    return libraries.namespace(raw(x)).asarray(lift(value))
 
 
 def _reduced(ufunc: Any, function: Any, x: Any, axes: Any, start: Any, identity: Any, mask: Any, dtype: Any) -> Any:
@@ -183,14 +184,14 @@ def _reduced(ufunc: Any, function: Any, x: Any, axes: Any, start: Any, identity:
     combined, neutral = _WHOLE.get(ufunc.__name__, (None, None))
     if combined is not None:
         if mask is not True:
-            x, mask = masked(mask, x, _xp.namespace(raw(x)).asarray(neutral, x.dtype)), True
+            x, mask = masked(mask, x, libraries.namespace(raw(x)).asarray(neutral, x.dtype)), True
         if all(x.shape[k] for k in axes):
             z = combined(x, axes)
             return z if start is None else function(z, start)
     # NumPy begins with the identity where there is nothing or, as hypot.reduce([-3.0]) shows, only one to combine.
     if start is None and identity is not None and (mask is not True or all(x.shape[k] < 2 for k in axes)):
-        start = _xp.namespace(raw(x)).asarray(identity, dtype)
-    mask = None if mask is True else _axes_in_front(_xp.namespace(mask).broadcast_to(mask, x.shape), axes)
+        start = libraries.namespace(raw(x)).asarray(identity, dtype)
+    mask = None if mask is True else _axes_in_front(libraries.namespace(mask).broadcast_to(mask, x.shape), axes)
     return _one_by_one(ufunc, function, _axes_in_front(cast_to(x, dtype), axes), start, mask)
 
 
@@ -236,8 +237,8 @@ def _extreme_of_numbers(x: Any, axes: Any, extreme: Any, neutral: float) -> Any:
     """An extreme without the NaNs; NaN where there is nothing else."""
     a = raw(x)
     nans = np.isnan(a)
-    z = extreme(choose(nans, _xp.namespace(a).asarray(neutral, a.dtype), x), axes)
-    return choose(nans.all(axis=axes), _xp.namespace(a).asarray(np.nan, a.dtype), z)
+    z = extreme(choose(nans, libraries.namespace(a).asarray(neutral, a.dtype), x), axes)
+    return choose(nans.all(axis=axes), libraries.namespace(a).asarray(np.nan, a.dtype), z)
 
 
 # By ufunc: what reduces over axes at once, and what stands where the mask is not set.
@@ -299,13 +300,13 @@ def _members(indices: Any, length: int) -> tuple[Any, Any]:
 
 def _spread_segments(g: Any, shape: Any, indices: Any, axis: int) -> Any:
     lead = (slice(None),) * axis
-    xp = _xp.namespace(raw(g))
+    xp = libraries.namespace(raw(g))
     elements, segment = (xp.asarray(part) for part in _members(indices, shape[axis]))
     return scatter(getitem(g, (*lead, segment)), shape, (*lead, elements))
 
 
 def _add_segments(a: Any, indices: Any, axis: int) -> Any:
-    xp = _xp.namespace(a)
+    xp = libraries.namespace(a)
     if xp is np:
         return np.add.reduceat(a, indices, axis)
     # CuPy's reduceat is a difference of running sums, which loses digits, and all of them beside an infinity.
@@ -329,10 +330,10 @@ def reduceat(
     """Combine along segments of an axis as `numpy.ufunc.reduceat`."""
     if not any(holds_tensor(t) for t in (array, indices, out)):
         return ufunc.reduceat(array, indices, axis, dtype, out)
-    x, are_array = lift(array), isinstance(indices, Tensor) or _xp.is_array(indices)
+    x, are_array = lift(array), isinstance(indices, Tensor) or libraries.is_array(indices)
     indices = raw(lift(indices))
     place = 0 if x.ndim == 0 or axis is None else axis
-    bounds = np.asarray(_xp.to_device(indices, "cpu"))
+    bounds = np.asarray(libraries.to_device(indices, "cpu"))
     if are_array and not np.can_cast(bounds.dtype, np.intp, "same_kind"):
         raise TypeError(f"{ufunc.__name__}.reduceat takes integers for its indices; found {bounds.dtype}")
     bounds = bounds.astype(np.intp)
@@ -378,7 +379,7 @@ def outer(ufunc: Any, function: Any, A: Any, B: Any, /, **kwargs: Any) -> Any:  
 
 
 def _add_at_kernel(x: Any, v: Any, index: Any) -> Any:
-    made = _batched.spacious(x.copy(), index, v)
+    made = batched.spacious(x.copy(), index, v)
     add_at(made, index, v)
     return made
 
@@ -417,7 +418,7 @@ def at(ufunc: Any, function: Any, a: Any, indices: Any, b: Any = None, /) -> Non
     complex_too = [v.dtype for v in values if v.dtype.kind == "c"]
     kind = np.result_type(a.dtype, *complex_too) if complex_too else a.dtype
     _asked_of_numpy(ufunc, "at", np.ones(1, kind), [0], *(np.ones(1, v.dtype) for v in values))
-    if not _xp.is_differentiable(a.dtype):
+    if not libraries.is_differentiable(a.dtype):
         made = a._array.copy()
         _on_this_device(ufunc, "at", made)(made, index, *(raw(v) for v in values))
         store(a, wrap(made), f"{ufunc.__name__}.at")
@@ -432,7 +433,7 @@ def at(ufunc: Any, function: Any, a: Any, indices: Any, b: Any = None, /) -> Non
 
 def _applied_at(function: Callable[..., Any], x: Any, index: Any, values: list[Any]) -> Any:
     """Apply in rounds, in each of which every element is named once at most."""
-    xp = _xp.namespace(raw(x))
+    xp = libraries.namespace(raw(x))
     places = xp.asarray(xp.arange(x.size).reshape(x.shape)[index])
     operands = [ravel(broadcast_to(v, places.shape)) for v in values]
     flat, places = reshape(x, (-1,)), places.ravel()
@@ -447,7 +448,7 @@ def _turns(places: Any) -> list[Any]:
     """Group positions in `places`: the first to name its element, the second, and so on."""
     if not places.size:
         return []
-    xp = _xp.namespace(places)
+    xp = libraries.namespace(places)
     order = np.argsort(places, kind="stable")
     ordered = places[order]
     rank = xp.arange(places.size) - xp.searchsorted(ordered, ordered)  # counted from the first of its element

@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _blocks, _xp, errors
-from gradmgr._batched import Batched, is_batched
-from gradmgr._recorder import crowd, current, rebind, recorders
-from gradmgr._tensor import Tensor, describe, wrap
+from gradmgr import errors
+from gradmgr._arrays import blocks, libraries
+from gradmgr._arrays.batched import Batched, is_batched
+from gradmgr._engine.recorder import crowd, current, rebind, recorders
+from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr.ops.convert import wide_dtype
 
 Array = Any
@@ -126,7 +127,7 @@ class Plan:
             self._apply(constants, p, g, rows, state)
 
     def _apply(self, constants: Sequence[Any], p: Array, g: Array, rows: Rows, state: Sequence[Array]) -> None:
-        xp = np if p.__class__ is np.ndarray else _xp.namespace(p)
+        xp = np if p.__class__ is np.ndarray else libraries.namespace(p)
         t, u, changed = rows
         if self.shrink != 1:
             xp.multiply(p, constants[1], p)
@@ -213,9 +214,9 @@ class Scratch:
     def shelf(self, like: Array, dtype: np.dtype[Any]) -> Shelf:
         """Return where the rows lie for arrays of this dtype, where `like` lives."""
         dtype = wide_dtype(dtype)
-        key = _xp.device_of(like), dtype
+        key = libraries.device_of(like), dtype
         if key not in self._shelves:
-            self._shelves[key] = Shelf(_xp.namespace(like), dtype)
+            self._shelves[key] = Shelf(libraries.namespace(like), dtype)
         return self._shelves[key]
 
 
@@ -267,7 +268,7 @@ class RowSet:
 def is_packable(p: Tensor) -> bool:
     """Tell whether a parameter is small enough to stand in a buffer with others."""
     size = p.size * (2 if p.dtype.kind == "c" else 1)
-    return size <= (block_of(p.dtype) if _xp.namespace(p._array) is np else _GPU_SMALL)
+    return size <= (block_of(p.dtype) if libraries.namespace(p._array) is np else _GPU_SMALL)
 
 
 def _check_same_for_all(params: list[Tensor]) -> None:
@@ -291,8 +292,8 @@ class Chunk:
         self.params = params
         self.shapes = [p._array.shape for p in params]
         self.dtype = like.dtype
-        self.device = _xp.device_of(like)
-        self.xp = _xp.namespace(like)
+        self.device = libraries.device_of(like)
+        self.xp = libraries.namespace(like)
         width = 2 if self.dtype.kind == "c" else 1
         self.offsets = [0]  # where each parameter begins among the real numbers, and where the last ends
         for p in params:
@@ -342,7 +343,7 @@ class Chunk:
             if a.__class__ is np.ndarray and a.dtype is self.dtype:  # the usual, at once
                 return True
         _check_same_for_all(self.params)
-        return all(p._array.dtype == self.dtype and _xp.device_of(p._array) == self.device for p in self.params)
+        return all(p._array.dtype == self.dtype and libraries.device_of(p._array) == self.device for p in self.params)
 
     def _is_alone(self) -> bool:
         """Tell whether nobody but the chunk and the parameters holds the buffer or a view of it."""
@@ -586,13 +587,13 @@ class Chunk:
             self._shelf.put(rows)
 
         # One thread does it all, with one call of `work`; several share the blocks.
-        step = block if p.size >= _MANY and _blocks.get_num_threads() > 1 else p.size
+        step = block if p.size >= _MANY and blocks.get_num_threads() > 1 else p.size
         self._each([slice(low, min(low + step, p.size)) for low in range(0, p.size, step)], work)
 
     def _each(self, parts: list[slice], work: Callable[[slice], None]) -> None:
         """Do the work on each part, on several threads where the arrays are NumPy's."""
         if self.xp is np and self.offsets[-1] >= _MANY:
-            _blocks.run(work, parts)
+            blocks.run(work, parts)
             return
         for part in parts:
             work(part)

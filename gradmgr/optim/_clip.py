@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _blocks, _xp, errors
-from gradmgr._recorder import crowd, current, rebind
-from gradmgr._tensor import Tensor, describe, wrap
+from gradmgr import errors
+from gradmgr._arrays import blocks, libraries
+from gradmgr._engine.recorder import crowd, current, rebind
+from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr.ops.convert import is_half, wide_dtype
 from gradmgr.optim._chunks import flattened, is_packable, real_of
 
@@ -34,7 +35,7 @@ class Row:
     def __init__(self, grads: list[Tensor], is_packed: bool) -> None:
         self.grads = grads
         self.is_packed = is_packed
-        self.xp = _xp.namespace(grads[0]._array)
+        self.xp = libraries.namespace(grads[0]._array)
 
     def values(self) -> Array:
         """Return all their real numbers in a row: of small or half-precision ones a copy, in float32 at least."""
@@ -90,10 +91,10 @@ def _change(operate: Callable[[Array, Array], Any], row: Array, xp: Any) -> None
 
 def _in_parts(work: Callable[[slice], None], count: int, nbytes: int) -> None:
     """Call work(part) for the whole of a row; of a long one for its parts where there are threads, which gain by it."""
-    if nbytes < 2 * _PART or _blocks.get_num_threads() == 1:
+    if nbytes < 2 * _PART or blocks.get_num_threads() == 1:
         work(slice(None))
     else:
-        _blocks.run(work, _blocks.blocks(count, nbytes, _PART))
+        blocks.run(work, blocks.blocks(count, nbytes, _PART))
 
 
 def rows_of(grads: list[Tensor]) -> list[Row]:
@@ -115,7 +116,7 @@ def gradients_of(parameters: Any, asked: str) -> list[Tensor]:
     listed = [parameters] if isinstance(parameters, Tensor) else parameters
     if isinstance(listed, Mapping):
         listed = listed.values()
-    if not isinstance(listed, Iterable) or _xp.is_array(listed):
+    if not isinstance(listed, Iterable) or libraries.is_array(listed):
         raise TypeError(f"{asked} takes a Tensor or an iterable of Tensors; found {type(parameters).__name__}")
     found = []
     for k, p in enumerate(listed):
@@ -201,7 +202,7 @@ def _measured(grads: list[Tensor], norm_type: Any, error_if_nonfinite: bool, ask
 def _said(grads: list[Tensor], total: float, order: float, asked: str) -> str:
     bad = []
     for k, g in enumerate(grads):
-        wrong = g.size - int(_xp.namespace(g._array).isfinite(g._array).sum())
+        wrong = g.size - int(libraries.namespace(g._array).isfinite(g._array).sum())
         if wrong:
             bad.append(f"gradient {k}, {describe(g)}, has {wrong} of {g.size} numbers infinite or NaN")
     more = [f"and {len(bad) - 5} gradients more"] if len(bad) > 5 else []
@@ -219,7 +220,7 @@ def _as_tensor(total: float, grads: list[Tensor]) -> Tensor:
     kinds = [real_of(wide_dtype(dtype)) for dtype in dtypes]
     a = grads[0]._array
     with np.errstate(all="ignore"):
-        return wrap(_xp.namespace(a).asarray(total, dtype=np.result_type(*kinds)))
+        return wrap(libraries.namespace(a).asarray(total, dtype=np.result_type(*kinds)))
 
 
 def get_total_norm(tensors: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False) -> Tensor:
@@ -242,7 +243,7 @@ def get_total_norm(tensors: Any, norm_type: float = 2.0, error_if_nonfinite: boo
     """
     listed = [tensors] if isinstance(tensors, Tensor) else list(tensors)
     for k, t in enumerate(listed):
-        if not isinstance(t, Tensor) or not _xp.is_differentiable(t.dtype):
+        if not isinstance(t, Tensor) or not libraries.is_differentiable(t.dtype):
             raise TypeError(f"get_total_norm takes floating Tensors; element {k} is {t!r:.60}")
     total, _ = _measured(listed, norm_type, error_if_nonfinite, "get_total_norm")
     return _as_tensor(total, listed)

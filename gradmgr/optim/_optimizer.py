@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import _xp, errors
-from gradmgr._recorder import crowd
-from gradmgr._tensor import Tensor, describe, raw, wrap
+from gradmgr import errors
+from gradmgr._arrays import libraries
+from gradmgr._engine.recorder import crowd
+from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr.optim._chunks import Chunk, Plan, Scratch, is_packable, silence, speak
 
 Group = dict[str, Any]
@@ -48,7 +49,7 @@ def check_betas(betas: Any) -> None:
 
 
 def _check_several(params: Any) -> None:
-    if isinstance(params, Tensor) or _xp.is_array(params):
+    if isinstance(params, Tensor) or libraries.is_array(params):
         raise TypeError(
             f"an optimiser takes several parameters, as in [p] or model.parameters(); found one {type(params).__name__}"
         )
@@ -187,7 +188,7 @@ class Optimizer:
             if not isinstance(p, Tensor):
                 how = "pass model.parameters()" if hasattr(p, "parameters") else "make one with gradmgr.tensor(...)"
                 raise TypeError(f"{place} is not a Tensor; found {type(p).__name__}; {how}")
-            if not _xp.is_differentiable(p.dtype):
+            if not libraries.is_differentiable(p.dtype):
                 raise errors.DtypeError(f"{place}, {describe(p, name)}, cannot have a gradient; make it floating")
             if id(p) in seen:
                 raise ValueError(f"{place}, {describe(p, name)}, stands twice: it is in {seen[id(p)]} already")
@@ -306,7 +307,7 @@ class Optimizer:
                 state = states.get(p, {})
                 for name in names:
                     if name in state:
-                        chunk.part(name, k)[...] = _xp.to_device(raw(state[name]), chunk.device)
+                        chunk.part(name, k)[...] = libraries.to_device(raw(state[name]), chunk.device)
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the state: what to load for an exact resume.
@@ -408,7 +409,7 @@ class Optimizer:
             if name not in state:
                 continue
             found = raw(state[name])
-            if not _xp.is_array(found):
+            if not libraries.is_array(found):
                 kind = f"{type(found).__module__}.{type(found).__name__}"
                 faults.append(f"{name!r} is neither Tensor nor array; found {kind}")
             elif found.shape != p.shape:

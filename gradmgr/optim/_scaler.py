@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._containers import leaves_of, rebuilt
-from gradmgr._tensor import Tensor
+from gradmgr._engine.containers import leaves_of, rebuilt
+from gradmgr._engine.tensor import Tensor
 from gradmgr.ops.convert import widened
 from gradmgr.optim._clip import gradients_of, rows_of
 from gradmgr.optim._optimizer import Optimizer, check_number

@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import MappingProxyType, TracebackType
 from typing import Any, NoReturn, Self
 
-from gradmgr import _xp, errors
+from gradmgr import errors
+from gradmgr._arrays import libraries
 from gradmgr.profiler._collect import Options, Profiler
 from gradmgr.profiler._events import EventList, FunctionEvent, FunctionEventAvg, Interval, events_of
 from gradmgr.profiler._flops import FLOPS
@@ -119,7 +120,7 @@ class profile:  # noqa: N801  # torch's spelling
             memory=bool(profile_memory),
             stack=bool(with_stack),
             modules=bool(with_modules),
-            cupy=_xp.import_cupy("profile(use_device='cuda')") if on_gpu and enabled else None,
+            cupy=libraries.import_cupy("profile(use_device='cuda')") if on_gpu and enabled else None,
         )
         self._profiler: Profiler | None = None
         self._events: EventList | None = None

@@ -11,12 +11,12 @@ from time import perf_counter_ns
 from types import CodeType, FrameType
 from typing import Any
 
-from gradmgr import _xp
-from gradmgr._listen import Entry, Listener, listening
-from gradmgr._op import INPUTS
-from gradmgr._recorder import Stack, Watcher, current, recorders, unwatch, watch
-from gradmgr._tape import Tape, inputs_of, op_name
-from gradmgr._tensor import Tensor, raw
+from gradmgr._arrays import libraries
+from gradmgr._engine.observers import Entry, Listener, listening
+from gradmgr._engine.op import INPUTS
+from gradmgr._engine.recorder import Stack, Watcher, current, recorders, unwatch, watch
+from gradmgr._engine.tape import Tape, inputs_of, op_name
+from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.manager import get_backwarding_grad_manager
 from gradmgr.profiler._flops import flops_of
 
@@ -436,22 +436,22 @@ def _plain(value: Any) -> Any:
 def _owner(a: Any) -> Any:
     """Return the array that owns the memory of an array."""
     base = getattr(a, "base", None)
-    return base if _xp.is_array(base) else a
+    return base if libraries.is_array(base) else a
 
 
 def _on_gpu(value: Any) -> bool:
     if value.__class__ is dict:
         return any(_on_gpu(part) for part in value.values())
     a = _plain(value)
-    return _xp.is_array(a) and _xp.device_of(a) != "cpu"
+    return libraries.is_array(a) and libraries.device_of(a) != "cpu"
 
 
 def _count_bytes(node: Node, a: Any, old: list[Any]) -> None:
     """Add the memory of an array to a node's, unless an input has it already."""
     owner = _owner(a)
-    if not _xp.is_array(a) or any(owner is other for other in old):
+    if not libraries.is_array(a) or any(owner is other for other in old):
         return
-    if _xp.device_of(a) == "cpu":
-        node.memory += _xp.buffer_bytes(a)
+    if libraries.device_of(a) == "cpu":
+        node.memory += libraries.buffer_bytes(a)
     else:
-        node.device_memory += _xp.buffer_bytes(a)
+        node.device_memory += libraries.buffer_bytes(a)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gradmgr._listen import Place
+from gradmgr._engine.observers import Place
 from gradmgr.profiler._collect import OP, PULL, REGION, WALK, Frames, Node, Profiler
 from gradmgr.profiler._table import duration, made_table
 from gradmgr.profiler._trace import trace_of

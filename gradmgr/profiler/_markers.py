@@ -7,9 +7,10 @@ import types
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
-from gradmgr import _xp, errors
-from gradmgr._modes import decorated
-from gradmgr._recorder import current, watchers_of
+from gradmgr import errors
+from gradmgr._arrays import libraries
+from gradmgr._engine.history.modes import decorated
+from gradmgr._engine.recorder import current, watchers_of
 from gradmgr.profiler._collect import OP, Collector, Node
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -195,7 +196,7 @@ class emit_nvtx(_Emit):  # noqa: N801  # torch's spelling
         super().__init__(enabled, record_shapes)
 
     def _made(self, record_shapes: bool) -> _Marker:
-        nvtx = _xp.import_cupy("emit_nvtx").cuda.nvtx
+        nvtx = libraries.import_cupy("emit_nvtx").cuda.nvtx
         if not getattr(nvtx, "available", True):
             raise errors.DeviceError("emit_nvtx: this CuPy was built without NVTX; install gradmgr[cuda12] or [cuda13]")
         return _Nvtx(nvtx, record_shapes)

@@ -17,7 +17,7 @@ import numpy as np
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray
-from gradmgr._xp import to_device
+from gradmgr._arrays.libraries import to_device
 
 Array = Any
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._broadcast import broadcast_to, cast, sum_to
-from gradmgr._index import scatter
-from gradmgr._tensor import raw
+from gradmgr._engine.broadcast import broadcast_to, cast, sum_to
+from gradmgr._engine.indexing import scatter
+from gradmgr._engine.tensor import raw
+from gradmgr._transforms.vmap import vmap
 from gradmgr.ops.arithmetic import sin
 from gradmgr.ops.convert import _to
 from gradmgr.ops.reduce import _gather, _recur
 from gradmgr.ops.shape import sliding_window_view
-from gradmgr.vmap import vmap
 from samples._table import CUBE, Arg, Array, Field, X, add
 
 # ---------------------------------------------------------------- ops that only the engine calls

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import scipy.special
 
-from gradmgr.nn import _activation
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
+from gradmgr.nn._functions import activation
 from samples._table import CUBE, EMPTY, SCALAR, Arg, Array, X, add, at
 
 _AWAY = at([[-1.7, -0.4, 0.3, 1.1], [0.9, -2.1, 1.6, -0.2], [-0.8, 0.5, -1.2, 2.3]])  # from 0, where relu has a corner
@@ -90,7 +90,7 @@ _call("softmax", "some -inf", _softmax, at([[-np.inf, 1.0, 2.0], [0.5, -np.inf, 
 add(
     "engine.nn.gelu_of_large",
     "as called",
-    lambda xp, x: _activation._gelu_of_large.door(x),
+    lambda xp, x: activation._gelu_of_large.door(x),
     X,
     reference=lambda x: (_wide(x) * scipy.special.ndtr(_wide(x))).astype(x.dtype),
     dispatches=False,
@@ -98,7 +98,7 @@ add(
 add(
     "engine.nn.gelu_slope",
     "as called",
-    lambda xp, x: _activation._gelu_slope.door(x),
+    lambda xp, x: activation._gelu_slope.door(x),
     X,
     reference=lambda x: (
         scipy.special.ndtr(_wide(x))

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr.nn import _attention
-from gradmgr.nn._dropout import dropout
+from gradmgr.nn._functions.attention import scaled_dot_product_attention
+from gradmgr.nn._functions.dropout import dropout
 from samples._table import Arg, Array, add, at, given
 
 
@@ -38,7 +38,7 @@ def attention(case: str, *args: Arg, third: bool = False, **options: Any) -> Non
 
     def call(xp: Any, *arrays: Any) -> Any:
         rng = {"rng": np.random.default_rng(7)} if "dropout_p" in options else {}
-        return _attention.scaled_dot_product_attention(*arrays, **options, **rng)
+        return scaled_dot_product_attention(*arrays, **options, **rng)
 
     add(
         "nn.scaled_dot_product_attention",

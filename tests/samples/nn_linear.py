@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr.nn import _linear, functional
+from gradmgr.nn import functional
+from gradmgr.nn._functions import linear
 from samples._table import ANALYTIC, Arg, Array, add, given
 
 
@@ -106,7 +107,7 @@ def read_alone(places: Array, table: Array) -> Array:
 add(
     "nn.embedding",
     "its tangent alone",
-    lambda xp, places, table: _linear._read(table, places, 2, True),
+    lambda xp, places, table: linear._read(table, places, 2, True),
     _PLACES,
     Arg((5, 3)),
     reference=read_alone,

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._tensor import raw
-from gradmgr._xp import device_of, to_device
-from gradmgr.nn import _pooling
+from gradmgr._arrays.libraries import device_of, to_device
+from gradmgr._engine.tensor import raw
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
+from gradmgr.nn._functions import pooling
 from samples._table import Arg, Array, add, at
 
 
@@ -147,7 +147,7 @@ _add(
 # ---------------------------------------------------------------- what only second derivatives call
 
 _TAPS = np.array([[[[0, 3], [2, 1]]]], np.uint8)
-_HALVES = _pooling._windows("max_pool2d", 2, np.zeros((1, 1, 4, 4)), 2, None, 0, 1, False)
+_HALVES = pooling._windows("max_pool2d", 2, np.zeros((1, 1, 4, 4)), 2, None, 0, 1, False)
 
 
 def _placed(taps: Array, x: Any) -> Array:
@@ -163,7 +163,7 @@ def _named_taps(x: Array) -> Array:
 add(
     "engine.max_pool2d_pick",
     "named taps",
-    lambda xp, x: _pooling._pick(x, _placed(_TAPS, x), _HALVES),
+    lambda xp, x: pooling._pick(x, _placed(_TAPS, x), _HALVES),
     Arg((1, 1, 4, 4)),
     reference=_named_taps,
     dispatches=False,

@@ -1,0 +1,1 @@
+"""What an array is: array libraries, batched arrays and their rules, blocks, the allocator."""

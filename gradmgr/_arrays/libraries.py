@@ -1,0 +1,333 @@
+"""Facts on array libraries: what is an array, who owns its memory, where it lives.
+
+CuPy is looked up among the modules already imported and never imported by us
+unless the user asks for a GPU: importing it costs a second and needs a driver.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+import numpy as np
+
+from gradmgr import errors  # the rules are entered when it is imported
+from gradmgr._arrays import batching_rules  # noqa: F401  # the rules are entered when it is imported
+from gradmgr._arrays.batched import Batched, Library, innermost
+
+Array = Any  # numpy.ndarray, a NumPy scalar (a 0-d result), or cupy.ndarray
+
+F4 = np.dtype(np.float32)
+F8 = np.dtype(np.float64)
+
+# Operands that may stand beside a Tensor as they are: looked up by exact class on the fast road.
+PLAIN = frozenset(
+    (
+        *(float, int, bool, complex, np.ndarray),
+        *(np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64),
+        *(np.float16, np.float32, np.float64, np.complex64, np.complex128),
+    )
+)
+
+
+def loaded_cupy() -> Any | None:
+    """Return the CuPy module if the user's program has imported it."""
+    module = sys.modules.get("cupy")
+    return module if hasattr(module, "ndarray") else None
+
+
+def import_cupy(asked: str) -> Any:
+    """Return the CuPy module, importing it; `asked` says what for in the error."""
+    try:
+        import cupy
+    except ImportError as error:
+        raise errors.DeviceError(
+            f"{asked} needs CuPy, which is not installed; install gradmgr[cuda12] or gradmgr[cuda13], "
+            "whichever fits the machine's CUDA driver"
+        ) from error
+    if not cupy.cuda.is_available():
+        raise errors.DeviceError(f"{asked} was asked for, but CuPy finds no GPU here; stay on device='cpu'")
+    return cupy
+
+
+def is_array(value: object) -> bool:
+    """Tell whether `value` is an array (or NumPy scalar) that gradmgr computes on."""
+    if isinstance(value, (np.ndarray, np.generic, Batched)):
+        return True
+    cupy = loaded_cupy()
+    return cupy is not None and isinstance(value, cupy.ndarray)
+
+
+def namespace(array: Array) -> Any:
+    """Return the module whose functions make arrays like this one."""
+    if isinstance(array, (np.ndarray, np.generic)):
+        return np
+    if isinstance(array, Batched):
+        return array.level.library
+    return loaded_cupy() if is_array(array) else np
+
+
+def namespace_of(*arrays: Array) -> Any:
+    """Return the module for arrays beside each other: CuPy's before NumPy's, vmap's before both."""
+    found = [namespace(a) for a in arrays if not isinstance(a, (np.ndarray, np.generic))]
+    return next((n for n in found if isinstance(n, Library)), next((n for n in found if n is not np), np))
+
+
+def root(array: Array) -> Any:
+    """Return NumPy or CuPy: whose memory it is, under all levels of vmap."""
+    return namespace(innermost(array) if isinstance(array, Batched) else array)
+
+
+def operand(value: object) -> Any:
+    """Return `value` as an array or scalar that may stand beside a Tensor, else NotImplemented."""
+    if value.__class__ in PLAIN or is_array(value):
+        return np.asarray(value) if isinstance(value, np.ndarray) else value
+    if isinstance(value, (list, tuple)):
+        return np.asarray(value)
+    if isinstance(value, (int, float, complex)):
+        return value
+    return NotImplemented
+
+
+def need_operand(value: object, name: str) -> Any:
+    """Like `operand`, for functions, which raise where an operator lets Python try the other side."""
+    found = operand(value)
+    if found is NotImplemented:
+        raise TypeError(
+            f"{name} takes Tensors, arrays and numbers; found {type(value).__module__}.{type(value).__qualname__}; "
+            "convert it with gradmgr.tensor(...) or numpy.asarray(...)"
+        )
+    return found
+
+
+# How NumPy and CuPy say that CuPy lacks a function, or that it has it for other arguments; and what is to be said.
+_LACKING = (
+    (r"no implementation found for 'numpy\.([\w.]+)'", "CuPy has no {0}"),
+    (r"all returned NotImplemented from __array_ufunc__\(<ufunc '(\w+)'>, '__call__'", "CuPy has no {0}"),
+    (r"all returned NotImplemented from __array_ufunc__\(<ufunc '(\w+)'>, '(\w+)'", "CuPy has no {0}.{1}"),
+    (r"Wrong type \((.*)\) of arguments for (?:cupyx_scipy_special|cupy)_(\w+)", "CuPy's {1} does not take {0}"),
+    (r"(\w+)\(\) got an unexpected keyword argument '(\w+)'", "CuPy's {0} has no keyword {1}"),
+    ("Implicit conversion to a NumPy array", "CuPy has no such function, and NumPy's takes host memory"),
+)
+
+
+def _what_cupy_lacks(said: str) -> str | None:
+    found = ((re.search(pattern, said), says) for pattern, says in _LACKING)
+    return next((says.format(*match.groups()) for match, says in found if match), None)
+
+
+def check_mixed(name: str, *arrays: Array) -> None:
+    """Say more of a kernel's TypeError, while it is handled: NumPy and CuPy arrays met, or CuPy lacks the function."""
+    libraries = {namespace(a).__name__ for a in _arrays_in(arrays)}
+    if libraries <= {"numpy"}:
+        return
+    said = str(sys.exception())
+    lacking = _what_cupy_lacks(said)
+    if lacking is not None and len(libraries) == 1:
+        raise errors.UnsupportedFunctionError(
+            f"{name} does not run on a GPU so: {lacking}; move to the CPU with .to('cpu') for it"
+        )
+    if len(libraries) > 1 or said.endswith("Unsupported type <class 'numpy.ndarray'>"):
+        raise mixed(name)
+
+
+def explain(error: Exception, name: str, *arrays: Array) -> None:
+    """Say more of what a kernel raised, while it is handled: which function it was, and whether libraries met."""
+    if isinstance(error, TypeError):
+        check_mixed(name, *arrays)
+    errors.put_name(error, name)
+
+
+def _arrays_in(values: Any) -> list[Array]:
+    if isinstance(values, (list, tuple)):
+        return [a for value in values for a in _arrays_in(value)]
+    return [values] if is_array(values) and not isinstance(values, np.generic) else []
+
+
+def mixed(name: str) -> errors.MixedArraysError:
+    """Make the error for arrays of both libraries in one call."""
+    return errors.MixedArraysError(
+        f"{name} was given arrays of both NumPy and CuPy; move one side first, "
+        "with t.to('cuda:0'), t.to('cpu') or cupy.asarray(...)"
+    )
+
+
+def is_differentiable(dtype: np.dtype[Any]) -> bool:
+    """Tell whether a tensor of this dtype can carry a gradient."""
+    return dtype.char in "efdFD" or dtype.name == "bfloat16"
+
+
+def device_of(array: Array) -> str:
+    """Return "cpu" or "cuda:N"."""
+    if isinstance(array, (np.ndarray, np.generic)):
+        return "cpu"
+    if isinstance(array, Batched):
+        return device_of(array._array)
+    return f"cuda:{array.device.id}"
+
+
+def device_index(device: str) -> int | None:
+    """Return the GPU's number, for "cuda" of the one that is current, None for the CPU; ValueError for other names."""
+    kind, _, number = str(device).partition(":")
+    if str(device) == "cpu":
+        return None
+    if str(device) == "cuda":
+        cupy = loaded_cupy()
+        return int(cupy.cuda.Device().id) if cupy is not None and cupy.cuda.is_available() else 0
+    if kind == "cuda" and number.isdecimal():
+        return int(number)
+    raise ValueError(f"device {device!r} is not known; use 'cpu' or 'cuda:0'")
+
+
+def _lives_on(array: Array, device: str) -> bool:
+    index = device_index(device)
+    return device_of(array) == ("cpu" if index is None else f"cuda:{index}")
+
+
+def beside(places: Array, like: Array, name: str) -> Array:
+    """Return integers that tell places where `like` lives: as in indexing, NumPy's are moved to a GPU, none from it."""
+    if root(places) is root(like):
+        return places
+    if root(places) is not np:
+        raise mixed(name)
+    return to_device(places, device_of(like))
+
+
+def to_device(array: Array, device: str) -> Array:
+    """Return the array on `device`; the same object where it lives there already."""
+    index = device_index(device)
+    if isinstance(array, Batched):
+        moved = to_device(array._array, device)
+        return array if moved is array._array else Batched(array.level, moved)
+    if index is None:
+        return array if namespace(array) is np else array.get()
+    cupy = import_cupy(f"device {device!r}")
+    with cupy.cuda.Device(index):
+        return cupy.asarray(array)
+
+
+def make_array(data: Any, dtype: Any = None, device: str | None = None, *, copy: bool | None = None) -> Array:
+    """Return `data` as an array by NumPy's rules: copy=True never shares, None shares where it can."""
+    cupy = loaded_cupy()
+    if isinstance(data, Batched) or (cupy is not None and isinstance(data, cupy.ndarray)):
+        cast = data if dtype is None else data.astype(dtype, copy=False)
+        if copy is False and cast is not data:
+            raise ValueError(f"asarray with copy=False cannot change the dtype from {data.dtype} to {np.dtype(dtype)}")
+        array = cast.copy() if copy and cast is data else cast
+    else:
+        array = np.array(data, dtype=dtype, copy=copy)
+        if array.dtype.kind not in "biufc" and not is_differentiable(array.dtype):
+            raise errors.DtypeError(
+                f"a Tensor holds numbers; {type(data).__name__} gives an array of dtype {array.dtype}; "
+                "pass an array, nested lists of numbers, or dtype="
+            )
+    if device is None or _lives_on(array, device):
+        return array
+    if copy is False:
+        raise ValueError(f"asarray with copy=False cannot move from {device_of(array)} to {device}")
+    return to_device(array, device)
+
+
+def float_errors_raise() -> bool:
+    """Tell whether a floating-point error may leave NumPy by an exception or the user's own function."""
+    return not all(mode in ("ignore", "warn") for mode in np.geterr().values())
+
+
+def may_hold(mask: Array) -> bool:
+    """Tell whether any is true; of a GPU's, for which the program would have to wait, say that some may be."""
+    if mask.__class__ is np.ndarray:
+        return bool(mask.any())
+    return root(mask) is not np or bool(mask.any())
+
+
+def writeable(array: Array) -> bool:
+    """Tell whether the array may be written to; CuPy arrays have no such flag."""
+    return bool(getattr(array.flags, "writeable", True))
+
+
+_add_reduce: Any = np.add.reduce  # its stubs do not know a keepdims that is a variable
+
+
+def sum_over(array: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
+    """Sum over axes; by the ufunc where that is NumPy's own, without its Python wrappers."""
+    if array.__class__ is np.ndarray:
+        return _add_reduce(array, axis=axes, keepdims=keepdims)
+    return array.sum(axis=axes, keepdims=keepdims)
+
+
+def are_matrices(a: Array, b: Array) -> bool:
+    """Tell whether both are NumPy's matrices of the same common dtype.
+
+    Of these `a.dot(b)` is `a @ b`, without its 0.45 us of asking for a loop; nor does it look for overflow, so that
+    it is for derivatives and where PyTorch does not warn either.
+    """
+    t = a.dtype
+    return a.__class__ is b.__class__ is np.ndarray and a.ndim == b.ndim == 2 and t is b.dtype and (t is F4 or t is F8)
+
+
+def sum_of_rows(a: Array) -> Array:
+    """Sum a NumPy matrix of a common dtype over its rows, as a product with ones: BLAS takes half the time or less."""
+    ones = np.empty(a.shape[0], a.dtype)
+    ones.fill(1)
+    return ones.dot(a)
+
+
+# ---------------------------------------------------------------- who else holds this memory
+# A buffer is written in place only when nobody else can see it. Reference counts say so exactly:
+# every view, saved value, numpy() view, memoryview or foreign library holds a reference to the
+# array object that owns the memory. What "nobody else" counts to is measured, not assumed.
+
+
+def _counts(holder: Any) -> tuple[int, int]:
+    array = holder._array
+    base = array.base
+    return sys.getrefcount(array), sys.getrefcount(base) if base is not None else 0
+
+
+class _Probe:
+    __slots__ = ("_array",)
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+
+
+_ALONE, _ = _counts(_Probe(np.empty(2)))
+_, _BASE_ALONE = _counts(_Probe(np.empty(2)[:1]))
+
+
+def _owns_memory(array: Array) -> bool:
+    """Tell whether an array without a base has memory of its own, not taken over by DLPack or mmap."""
+    if array.__class__ is np.ndarray:
+        return bool(array.flags.owndata)
+    memory = getattr(getattr(array, "data", None), "mem", None)  # CuPy's
+    return is_array(array) and bool(array.flags.owndata) and type(memory).__name__ != "UnownedMemory"
+
+
+def is_private(holder: Any) -> bool:
+    """Tell whether `holder._array` may be written in place: our memory, and nobody else can see it."""
+    alone, base_alone = _counts(holder)
+    if alone > _ALONE or base_alone > _BASE_ALONE:
+        return False
+    array = holder._array
+    if array.__class__ is Batched:
+        return is_private(array)
+    base = array.base
+    if base is None:
+        return writeable(array) and _owns_memory(array)
+    repeats = any(n > 1 and stride == 0 for n, stride in zip(array.shape, array.strides, strict=True))
+    return is_array(base) and base.base is None and not repeats and writeable(array) and _owns_memory(base)
+
+
+def buffer_bytes(array: Array) -> int:
+    """Return the size of the whole buffer that keeping this array keeps alive."""
+    base: Array = getattr(array, "base", None)
+    return int((base if is_array(base) else array).nbytes)
+
+
+def shares_memory(one: Array, other: Array) -> bool:
+    """Tell whether two arrays' memory bounds overlap (may say yes for interleaved views)."""
+    one, other = innermost(one), innermost(other)
+    if namespace(one) is not namespace(other) or isinstance(one, np.generic) or isinstance(other, np.generic):
+        return False
+    return bool(namespace(one).may_share_memory(one, other))

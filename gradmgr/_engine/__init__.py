@@ -1,0 +1,1 @@
+"""From Tensor to backward."""

@@ -1,0 +1,79 @@
+"""sum_to and broadcast_to, each the other's adjoint; casts; and `fit`, which un-broadcasts a gradient."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gradmgr._arrays import libraries
+from gradmgr._engine.op import Function, linear
+from gradmgr._engine.tensor import Tensor
+
+
+def _sum_to(a: Any, to: tuple[int, ...]) -> Any:
+    lead, shape = a.ndim - len(to), a.shape
+    if lead == 1 and shape[1:] == to and len(to) == 1 and libraries.are_matrices(a, a):  # a bias, mostly
+        return libraries.sum_of_rows(a)
+    axes = tuple(range(lead)) if lead != 1 else (0,)
+    if shape[lead:] != to:
+        axes += tuple([k for k in range(lead, a.ndim) if to[k - lead] == 1 and shape[k] != 1])
+    summed = libraries.sum_over(a, axes) if axes else a
+    return summed if summed.shape == to else summed.reshape(to)
+
+
+def _broadcast_to(a: Any, to: tuple[int, ...]) -> Any:
+    if a.shape == to:
+        return a
+    if a.size == 1 and isinstance(a, (np.ndarray, np.generic)):
+        return _repeat_one(np.asarray(a), to)
+    return libraries.namespace(a).broadcast_to(a, to)
+
+
+# Up to so many elements, real memory is cheaper than a view of strides 0, which NumPy's loops take slowly.
+_FEW = 4096
+
+
+def _repeat_one(a: Any, to: tuple[int, ...]) -> Any:
+    """What numpy.broadcast_to gives for one element, but its 2 us: every loss begins its way back here."""
+    if math.prod(to) <= _FEW:
+        full = np.empty(to, a.dtype)
+        full[...] = a
+        return full
+    view = np.ndarray(to, a.dtype, a, 0, (0,) * len(to))
+    view.flags.writeable = False
+    return view
+
+
+def _real_as(a: Any, to: np.dtype[Any]) -> Any:
+    """Cast as the adjoint of a cast does: a complex gradient of a real value is its real part."""
+    if a.dtype == to:
+        return a
+    return (a.real if a.dtype.kind == "c" and to.kind != "c" else a).astype(to)
+
+
+sum_to: Function = linear("sum_to", _sum_to, lambda g, shape: broadcast_to(g, shape))
+broadcast_to: Function = linear("broadcast_to", _broadcast_to, lambda g, shape: sum_to(g, shape))
+cast: Function = linear("astype", _real_as, lambda g, dtype: cast(g, dtype))
+
+
+def fit(g: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """Make a gradient, computed in the shape of an op's result, that of the op's input."""
+    if g.shape != shape:
+        g = sum_to(g, shape) if isinstance(g, Tensor) else _sum_to(g, shape)
+    return g if g.dtype == dtype else cast(g, dtype)
+
+
+def spread(t: Any, out: Any) -> Any:
+    """Make a tangent, computed in the shape of an op's input, that of the op's result."""
+    if t.shape != out.shape:
+        t = broadcast_to(t, out.shape)
+    return t if t.dtype == out.dtype else cast(t, out.dtype)
+
+
+def is_complex(value: Any) -> bool:
+    """Tell whether an array, Tensor or number is complex."""
+    if isinstance(value, Tensor):
+        value = value._array
+    return value.dtype.kind == "c" if hasattr(value, "dtype") else isinstance(value, complex)

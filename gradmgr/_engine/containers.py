@@ -1,0 +1,64 @@
+"""Nested containers: lists, tuples, named tuples, dicts and dataclasses, their leaves, and the like of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from gradmgr._engine.tensor import Tensor
+
+# Leaves that are told at once.
+_COMMON = frozenset((Tensor, int, float, str, type(None)))
+
+
+def leaves_of(tree: Any) -> list[Any]:
+    """Return what a nested container holds, in order; anything else is a leaf by itself."""
+    parts = _parts(tree)
+    return [tree] if parts is None else [leaf for part in parts for leaf in leaves_of(part)]
+
+
+def rebuilt(tree: Any, leaves: Iterator[Any]) -> Any:
+    """Return a container of the same form and types that holds these leaves instead."""
+    parts = _parts(tree)
+    return next(leaves) if parts is None else _filled(tree, [rebuilt(part, leaves) for part in parts])
+
+
+def _fields(tree: Any) -> list[str] | None:
+    """Return the names of the fields of a dataclass's instance; nobody has one who did not import dataclasses."""
+    known = sys.modules.get("dataclasses")
+    if known is None or isinstance(tree, type) or not known.is_dataclass(tree):
+        return None
+    return [field.name for field in known.fields(tree) if hasattr(tree, field.name)]
+
+
+def _parts(tree: Any) -> list[Any] | None:
+    if tree.__class__ in _COMMON:
+        return None
+    if isinstance(tree, (list, tuple)):
+        return list(tree)
+    if isinstance(tree, dict):
+        return list(tree.values())
+    names = _fields(tree)
+    return None if names is None else [getattr(tree, name) for name in names]
+
+
+def _filled(tree: Any, parts: list[Any]) -> Any:
+    if tree.__class__ in (list, tuple):
+        return tree.__class__(parts)
+    if isinstance(tree, tuple):
+        return tree._make(parts) if hasattr(tree, "_make") else tree.__class__(parts)
+    if tree.__class__ is dict:
+        return dict(zip(tree, parts, strict=True))
+    import copy  # late, as few need it
+
+    made = copy.copy(tree)  # an OrderedDict, a frozen dataclass: what it is beside its parts stays
+    if isinstance(tree, list):
+        made[:] = parts
+    elif isinstance(tree, dict):
+        for key, part in zip(tree, parts, strict=True):
+            made[key] = part
+    else:
+        for name, part in zip(_fields(tree) or (), parts, strict=True):
+            object.__setattr__(made, name, part)
+    return made

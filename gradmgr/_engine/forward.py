@@ -1,0 +1,149 @@
+"""Forward: tangents pushed along as the operations happen; what it calls a tensor is its tangent."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+from gradmgr import errors
+from gradmgr._arrays.libraries import is_differentiable
+from gradmgr._engine.broadcast import spread
+from gradmgr._engine.recorder import Recorder, Stack, become, current, shown, watchers_of
+from gradmgr._engine.tensor import Tensor, raw
+
+# So many tangents are made between two looks at which of them are still held.
+_MANY = 64
+
+# So many states are remembered; a level meets one or two at a time, and a new one with every mode that is entered.
+_FEW = 8
+
+
+class _Cell:
+    """Holds one tangent, for every tensor and handle that has it; emptied when the level closes."""
+
+    __slots__ = ("__weakref__", "tangent")
+
+    tangent: Any
+
+
+_new = object.__new__
+
+
+class Forward(Recorder):
+    """Forward mode, one level; levels nest as recorders do."""
+
+    __slots__ = ("_cells", "_limit", "_lower", "_tidying")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cells: list[weakref.ref[_Cell]] = []
+        self._limit = _MANY
+        self._lower: dict[Any, Any] = {}  # by state, the part of it that hears tangents
+        self._tidying = threading.Lock()
+
+    def watch(self, t: Tensor, tangent: Any) -> None:
+        """Let `t`, which is kept alive, have this tangent, an array or a Tensor of its shape and dtype."""
+        self.guests[t] = tangent
+
+    def known(self, t: Tensor) -> Any:
+        """Return the tangent of `t`, or None."""
+        if t._rec is self:
+            return t._mark.tangent
+        tangent = self.guests.get(t)
+        if tangent is None and self.strays:
+            cell = getattr(t, "_more", {}).get(self)
+            return None if cell is None else cell.tangent
+        return tangent
+
+    def stamp(self, t: Tensor, mark: Any) -> None:
+        """Let `t` have the tangent `mark` from now on."""
+        cell = _new(_Cell)
+        cell.tangent = mark
+        if t._rec is None:  # the common case
+            t._mark = cell
+            t._rec = self
+        else:
+            super().stamp(t, cell)
+        self._cells.append(weakref.ref(cell))
+        if len(self._cells) > self._limit:
+            self._tidy()
+
+    def note(
+        self, op: Any, marks: tuple[Any, ...], values: tuple[Any, ...], out: Any, params: tuple[Any, ...], z: Any
+    ) -> None:
+        several = z.__class__ is tuple
+        if not (several or is_differentiable(z._array.dtype)):
+            return
+        now = current()
+        become(self._below(now))
+        try:
+            pushed = op.push(marks, values, out, params)
+            if not several:
+                self.stamp(z, spread(pushed, raw(out)))
+                return
+            for result, handle, tangent in zip(z, out, pushed, strict=True):
+                if is_differentiable(result.dtype):
+                    self.stamp(result, spread(tangent, raw(handle)))
+        except errors.GradmgrError:
+            raise
+        except Exception as error:  # whatever it is, it goes on, with the op's name
+            error.add_note(f"(in the forward derivative of gradmgr op {op.name!r})")
+            raise
+        finally:
+            become(now)
+
+    def _below(self, now: Any) -> Any:
+        """Return the state to compute tangents in: of who listens now, those entered before this level.
+
+        They are who knows the values too. Not what was current at the entry: modes come and go.
+        """
+        try:
+            return self._lower[now]
+        except KeyError:
+            if len(self._lower) > _FEW:
+                self._lower.clear()
+            self._lower[now] = found = _before(now, self)
+            return found
+
+    def _tidy(self) -> None:
+        """Forget the cells that are gone. Threads that carry the level on may append meanwhile."""
+        if self._tidying.acquire(blocking=False):
+            seen = len(self._cells)
+            self._cells[:seen] = [cell for cell in self._cells[:seen] if cell() is not None]
+            self._limit = 2 * len(self._cells) + _MANY
+            self._tidying.release()
+
+    def close(self) -> None:
+        """Forget every tangent, also those of tensors that live on."""
+        super().close()
+        self.below = None
+        self._lower.clear()
+        with self._tidying:
+            cells, self._cells = self._cells, []
+        for found in cells:
+            cell = found()
+            if cell is not None:
+                cell.tangent = None
+
+
+def _before(state: Any, rec: Recorder) -> Any:
+    """Return the part of a state that was entered before a recorder, with all its watchers."""
+    lower = earlier(state, rec)
+    if not lower:  # most often
+        watchers = watchers_of(state)
+        return Stack((), (), watchers) if watchers else None
+    groups = tuple([group for group in state.groups if group[0] in lower])
+    everyone = tuple([group for group in state.everyone if group[0] in lower])
+    lower_part = Stack(groups, everyone, watchers_of(state))
+    return shown(lower_part) if groups == everyone else lower_part
+
+
+def earlier(state: Stack, rec: Recorder) -> list[Recorder]:
+    """Return the recorders of a state, hidden ones too, that were entered before one that stands in it."""
+    found: list[Recorder] = []
+    for group in state.everyone:
+        if rec in group:
+            break
+        found.extend(group)
+    return found

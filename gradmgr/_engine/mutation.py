@@ -1,0 +1,461 @@
+"""Writing in place: recorded as a function, then the tensor is bound to the result.
+
+The buffer itself is written only where nobody else can see it (`_xp.is_private`), so neither a
+recorded value nor a slice, a `detach()` or a `numpy()` view of the tensor ever changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradmgr import errors
+from gradmgr._arrays import batched, libraries
+from gradmgr._engine.broadcast import broadcast_to, cast, fit
+from gradmgr._engine.indexing import Index, getitem, may_repeat, normalized
+from gradmgr._engine.op import (
+    FACTS,
+    INPUTS,
+    PULLS,
+    Function,
+    Grads,
+    Op,
+    Owned,
+    accumulate,
+    claim,
+    enroll,
+    linear,
+    zeros,
+)
+from gradmgr._engine.recorder import Stack, crowd, current, is_tracked, rebind
+from gradmgr._engine.tensor import Tensor, cut, describe, raw, wrap
+
+# Below this many bytes a new array costs no more than asking whether NumPy would raise half-way.
+_SMALL_BUFFER = 4096
+
+
+# ---------------------------------------------------------------- x[i] = v
+
+
+def _copied(a: Any) -> Any:
+    return np.array(a) if isinstance(a, np.generic) else a.copy(order="K")
+
+
+def _put(a: Any, v: Any, index: Index, in_place: bool, wiped: bool) -> Any:
+    if libraries.root(a) is not np and np.shape(v):
+        if isinstance(v, np.ndarray):  # CuPy would copy it silently, or raise a ValueError, by the kind of index
+            raise libraries.mixed("x[index] = v")
+        if may_repeat(index):
+            _check_places_differ(a, index)
+    buffer = batched.spacious(a if in_place else _copied(a), index, v)
+    try:
+        buffer[index] = v
+    except errors.REJECTIONS as error:
+        libraries.explain(error, "setitem", a, v)
+        raise
+    return buffer
+
+
+def _check_places_differ(a: Any, index: Index) -> None:
+    """Raise where one element would be written twice on a GPU, where nobody knows which write is last."""
+    if not _is_last(a, a.shape, index).all():
+        raise ValueError(
+            "x[index] = v names an element twice; on a GPU the order of writes is undefined; "
+            "make the index unique or move to the CPU"
+        )
+
+
+def _is_last(like: Any, shape: tuple[int, ...], index: Index) -> Any:
+    """Tell for each element of x[index] whether it is the last, or only, one to name its place in x."""
+    xp, size = libraries.namespace(like), int(np.prod(shape))
+    if xp is np and index.__class__ is np.ndarray:  # O(rows named), for loops
+        rows = index.ravel()[::-1] % shape[0]
+        last = np.zeros(index.size, dtype=bool)
+        last[index.size - 1 - np.unique(rows, return_index=True)[1]] = True
+        return last.reshape(index.shape + (1,) * (len(shape) - 1))
+    places = batched.read(xp.arange(size).reshape(shape), index)
+    order = xp.arange(places.size).reshape(places.shape)
+    winner = batched.spacious(xp.zeros(size, dtype=order.dtype), places)
+    winner[places.ravel()] = order.ravel()
+    return winner[places] == order
+
+
+_op = enroll(Op("setitem", _put))
+
+
+def _entry(m: Any, marks: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
+    x, v = values
+    index, _, wiped = params
+    of_x, of_v = marks
+    of_x = None if wiped else of_x
+    return ("setitem", m, of_x, of_v, x.shape, x.dtype, np.shape(raw(v)), getattr(v, "dtype", None), index)
+
+
+def _pull(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
+    _, m, i, j, shape, _, v_shape, v_dtype, index = e
+    if j is not None:
+        accumulate(grads, owned, j, _as_written(_last_writes(getitem(g, index), shape, index), v_shape, v_dtype))
+    if i is None:
+        return
+    if not (m in owned and shape):
+        g = copied(g)
+    elif not isinstance(g, Tensor) and j is not None and raw(grads[j]).base is not None:
+        grads[j] = grads[j].copy()  # what v receives must not be a view of what is zeroed now
+    try:
+        g[index] = 0
+    except errors.BatchedValueError:  # inside vmap, places that differ by example, and a gradient that does not
+        g = batched.spacious(g, index)
+        g[index] = 0
+    if i in grads:
+        accumulate(grads, owned, i, g)
+    else:
+        claim(grads, owned, i, g)
+
+
+def _last_writes(g: Any, shape: tuple[int, ...], index: Index) -> Any:
+    """Zero the gradient of values that a later one in the same write replaced: x[[0, 0]] = [2, 3]."""
+    if not may_repeat(index):
+        return g
+    last = _is_last(raw(g), shape, index)
+    return g if last.all() else put(g, libraries.namespace(raw(g)).broadcast_to(~last, g.shape), 0)
+
+
+def _as_written(g: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Un-broadcast to the shape of the value, which may have further leading axes of length 1."""
+    extra = len(shape) - g.ndim
+    if extra > 0:
+        return fit(g, shape[extra:], dtype).reshape(shape)
+    return fit(g, shape, dtype)
+
+
+def _push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
+    tx, tv = tangents
+    x, _ = values
+    tx = zeros(raw(x), x.shape, x.dtype) if tx is None else tx
+    return put(tx, params[0], 0 if tv is None else tv)
+
+
+_op.entry, _op.push = _entry, _push
+PULLS["setitem"] = _pull
+INPUTS["setitem"] = lambda e: e[2:4]
+FACTS["setitem"] = lambda e: tuple([fact for fact in ((e[2], *e[4:6]), (e[3], *e[6:8])) if fact[0] is not None])
+
+
+def _recorded_put(x: Tensor, index: Index, v: Any, in_place: bool) -> Tensor:
+    """Return x with v at index; `in_place` writes x's own buffer, which the caller knows to be private."""
+    rec = current()
+    if rec is None or not libraries.is_differentiable(x._array.dtype):
+        return wrap(_put(x._array, raw(v), index, in_place, wiped=False))
+    wiped = is_tracked(x) and _is_wiped(x._array, index)
+    if rec.__class__ is Stack:
+        z: Tensor = rec.call(_op, (x, v), (index, in_place, wiped))
+        return z
+    z = wrap(_put(x._array, raw(v), index, in_place, wiped))
+    marks = rec.known(x), rec.known(v) if isinstance(v, Tensor) else None
+    if marks != (None, None):
+        rec.note(_op, marks, (x, v), None, (index, in_place, wiped), z)
+    return z
+
+
+def _is_wiped(a: Any, index: Index) -> bool:
+    """Tell whether a write leaves nothing of an array in which there were NaNs or infinities.
+
+    Then not even a gradient of 0 may flow back from it, since 0 times NaN is NaN.
+    """
+    if libraries.is_array(index):
+        whole = index.dtype == bool and index.shape == a.shape and bool(index.all())
+    else:
+        whole = index is Ellipsis or (index.__class__ is slice and index == slice(None))
+    return whole and not bool(libraries.namespace(a).isfinite(a).all())
+
+
+def put(x: Any, index: Index, v: Any) -> Any:
+    """Return a copy of x with v at index: `x[index] = v` as a function."""
+    if isinstance(x, Tensor) or isinstance(v, Tensor):
+        return _recorded_put(x if isinstance(x, Tensor) else wrap(x), index, v, in_place=False)
+    return _put(x, v, index, in_place=False, wiped=False)
+
+
+def setitem(x: Tensor, index: Index, v: Any) -> None:
+    """Write `x[index] = v` with every kind of index NumPy takes; recorded where a manager knows x or v.
+
+    Raises:
+        IndexError, ValueError: as NumPy; x is then unchanged.
+    """
+    index = normalized(index)
+    if not isinstance(v, Tensor):
+        v = libraries.need_operand(v, "x[...] = v")
+    if getattr(v, "dtype", x.dtype) != x.dtype and np.shape(v):
+        if isinstance(v, Tensor) and current() is not None:
+            _check_value_fits(x._array[index].shape, v.shape)  # before the cast is recorded
+        v = as_type(v, x.dtype)  # first, since a cast that overflows may raise
+    with crowd.lock:
+        rebind(x, _recorded_put(x, index, v, crowd.may_write(x)))
+
+
+def _check_value_fits(places: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    """Raise as NumPy would unless a value of this shape can be written; it may have axes of length 1 in front."""
+    extra = len(shape) - len(places)
+    if not _broadcasts(shape[extra:] if extra > 0 and set(shape[:extra]) == {1} else shape, places):
+        raise ValueError(f"could not broadcast input array from shape {shape} into shape {places}")
+
+
+copied: Function = linear("copy", _copied, lambda g: g)
+
+
+# ---------------------------------------------------------------- out= and += and where=
+
+
+def _fit_into(target: Tensor, z: Tensor, asked: str) -> Tensor:
+    """Return z in the target's shape and dtype by NumPy's rule for out=: broadcast, same-kind cast."""
+    _check_fit(target, z.shape, z.dtype, asked)
+    z = z if z.shape == target.shape else broadcast_to(z, target.shape)
+    return z if z.dtype == target.dtype else as_type(z, target.dtype)
+
+
+def _check_fit(target: Any, shape: tuple[int, ...], dtype: np.dtype[Any], asked: str) -> None:
+    """Raise where a result of this shape and dtype cannot be written into the target."""
+    named = describe(target) if isinstance(target, Tensor) else f"an array of shape {target.shape}"
+    if dtype != target.dtype and not np.can_cast(dtype, target.dtype, "same_kind"):
+        raise errors.DtypeError(
+            f"{asked} writes a result of dtype {dtype} into {named}; "
+            f"that loses its kind; make the target {dtype}, or cast with .astype({str(target.dtype)!r})"
+        )
+    if shape != target.shape and not _broadcasts(shape, target.shape):
+        raise errors.ShapeError(f"{asked} writes a result of shape {shape} into {named}; give it that shape")
+
+
+def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_shapes(shape, target) == target
+    except ValueError:
+        return False
+
+
+def as_type(x: Any, dtype: Any) -> Any:
+    """Cast, recorded between the dtypes that carry gradients; a cast to integers or bools cuts."""
+    dtype = np.dtype(dtype)
+    if not isinstance(x, Tensor):
+        return x.astype(dtype)
+    if dtype.kind not in "biufc" and not libraries.is_differentiable(dtype):
+        raise errors.DtypeError(f"a Tensor holds numbers; it cannot be cast to {dtype}; say t.numpy().astype(...)")
+    if libraries.is_differentiable(dtype) and libraries.is_differentiable(x.dtype):
+        if x.dtype.kind == "c" and dtype.kind != "c":
+            errors.warn("Casting complex values to real discards the imaginary part", np.exceptions.ComplexWarning)
+        return cast(x, dtype)
+    made = wrap(x._array.astype(dtype))
+    cut(x, f"a cast to {dtype}", made)
+    return made
+
+
+def store(out: Any, z: Any, asked: str, *, may_broadcast: bool = False) -> Any:
+    """Write a result into what the user passed as out=, and return that.
+
+    Only ufuncs write one element to several places of a larger out=.
+
+    Raises:
+        ShapeError, DtypeError: the result does not fit; out is unchanged.
+        TrackedConversionError: a tracked result into a plain array.
+    """
+    if isinstance(out, tuple):
+        (out,) = out
+    if not (isinstance(out, Tensor) or libraries.is_array(out)):
+        raise TypeError(f"{asked} writes into a Tensor or an array; found {type(out).__name__}")
+    if not may_broadcast and z.shape != out.shape:
+        raise errors.ShapeError(f"{asked} has a result of shape {z.shape}; found one of shape {out.shape} to write to")
+    if isinstance(out, Tensor):
+        return rebind(out, _fit_into(out, z if isinstance(z, Tensor) else wrap(z), asked))
+    if isinstance(z, Tensor):
+        if is_tracked(z):
+            raise errors.TrackedConversionError(
+                f"{asked} would write {describe(z)}, which a manager tracks, into a plain array and lose its "
+                "history; pass a Tensor as out=, or write z.numpy() explicitly"
+            )
+        z = z._array
+    _check_fit(out, np.shape(z), z.dtype, asked)
+    np.copyto(out, z, casting="same_kind")
+    return out
+
+
+def updater(operate: Callable[[Tensor, Any], Any], ufunc: Callable[..., Any] | None, symbol: str) -> Callable[..., Any]:
+    """Make the method of an in-place operator from that of the plain one.
+
+    Args:
+        operate: the operator, recorded; x op y.
+        ufunc: writes with out=, for buffers that are worth reusing; None where that is not safe.
+        symbol: for errors, such as "+=".
+    """
+
+    def update(x: Tensor, y: Any, /) -> Any:
+        if current() is None and ufunc is not None and (isinstance(y, Tensor) or y.__class__ in libraries.PLAIN):
+            b = raw(y)
+            write = _replaced if x._array.nbytes <= _SMALL_BUFFER else _written
+            if write(x, b, ufunc):
+                return x
+        if current() is not None and ufunc is not None and not _clearly_fits(x, y):
+            other = raw(y) if isinstance(y, Tensor) else libraries.operand(y)
+            if other is NotImplemented:
+                return other
+            asked = f"x {symbol} y"
+            _check_fit(x, x.shape, _loop(ufunc, (x, other), None, symbol)[-1], asked)
+            _check_fit(x, np.broadcast_shapes(x.shape, np.shape(other)), x.dtype, asked)
+        z = operate(x, y)
+        if z is NotImplemented:
+            return z
+        c = z._array
+        if c.shape != x._array.shape or c.dtype != x._array.dtype:
+            z = _fit_into(x, z, f"x {symbol} y")
+        return rebind(x, z)
+
+    return update
+
+
+def _clearly_fits(x: Tensor, y: Any) -> bool:
+    """Tell whether x op y has, for any operator, the shape and dtype of x."""
+    if not libraries.is_differentiable(x._array.dtype):
+        return False
+    b = raw(y)
+    if isinstance(b, (np.ndarray, np.generic)):
+        return b.dtype == x._array.dtype and b.shape in ((), x._array.shape)
+    return b.__class__ in (int, float, bool)
+
+
+def _replaced(x: Tensor, b: Any, ufunc: Callable[..., Any]) -> bool:
+    """Give x the new array x op b if it fits; saves an optimiser's small step the Tensor between."""
+    a = x._array
+    try:
+        c = ufunc(a, b)
+    except errors.REJECTIONS:
+        return False  # the operator says it better
+    if c.shape != a.shape or c.dtype != a.dtype:
+        return False
+    x._array = c
+    x._rec = None
+    return True
+
+
+def _written(x: Tensor, b: Any, ufunc: Callable[..., Any]) -> bool:
+    """Write x op b into the buffer of x if nobody else can see it; tell whether that was done."""
+    if (
+        np.shape(b) not in ((), x.shape)
+        or libraries.float_errors_raise()
+        or not libraries.is_differentiable(x._array.dtype)
+    ):
+        return False  # integers raise half-way: a negative exponent
+    with crowd.lock:
+        if not crowd.may_write(x):
+            return False
+        ufunc(x._array, b, out=x._array)
+    x._rec = None
+    return True
+
+
+def with_keywords(door: Any, ufunc: Any, args: tuple[Any, ...], out: Any, where: Any, dtype: Any) -> Any:
+    """Do what a ufunc's keywords out=, where= and dtype= ask, from the ops for casts and masks."""
+    try:
+        out = _the_one(out)
+        if any(isinstance(t, Tensor) for t in (*args, out, where)):
+            return _by_keywords(door, ufunc, args, out, where, dtype)
+        asked_for = {"out": (out, None), "where": (where, True), "dtype": (dtype, None)}
+        return ufunc(*args, **{key: value for key, (value, default) in asked_for.items() if value is not default})
+    except errors.REJECTIONS as error:
+        errors.put_name(error, door.__name__)
+        raise
+
+
+def _the_one(out: Any) -> Any:
+    """Read out=, which may stand in a tuple of one."""
+    if isinstance(out, tuple):
+        if len(out) != 1:
+            raise ValueError("The 'out' tuple must have exactly one entry per ufunc output")
+        (out,) = out
+    if out is not None and not isinstance(out, Tensor) and not libraries.is_array(out):
+        raise TypeError(f"return arrays must be of ArrayType: Tensors or arrays; found {type(out).__name__}")
+    return out
+
+
+def _by_keywords(door: Any, ufunc: Any, args: tuple[Any, ...], out: Any, where: Any, dtype: Any) -> Any:
+    asked = f"{door.__name__}(out=...)"
+    args = tuple([t if isinstance(t, Tensor) else libraries.need_operand(t, door.__name__) for t in args])
+    mask = where if where is True else _mask_of(where)
+    ufunc = ufunc if isinstance(ufunc, np.ufunc) else getattr(np, door.__name__, None)
+    if isinstance(ufunc, np.ufunc) and ufunc.signature is None:  # everything is checked before anything is recorded
+        loop = None if dtype is None and out is None else _loop(ufunc, args, dtype, door.__name__)
+        if out is not None and loop is not None:
+            _check_fit(out, out.shape, loop[-1], asked)
+        shape = np.broadcast_shapes(*(np.shape(raw(t)) for t in (*args, mask)))
+        if out is not None:
+            _check_fit(out, shape, out.dtype, asked)
+        if dtype is not None and loop is not None:
+            args = tuple([_cast_arg(t, kind, door.__name__) for t, kind in zip(args, loop, strict=False)])
+    elif dtype is not None:
+        args = tuple([_cast_arg(t, np.dtype(dtype), door.__name__) for t in args])
+    if mask is not True and isinstance(ufunc, np.ufunc) and ufunc.signature is not None:  # matmul: whole axes
+        raise TypeError(f"{door.__name__}() got an unexpected keyword argument 'where'")
+    if mask is not True:
+        return _masked(door, args, out, mask, asked)
+    z = door(*args)
+    return z if out is None else store(out, z, asked, may_broadcast=True)
+
+
+def _mask_of(where: Any) -> Any:
+    """Read where= as NumPy does: an array must hold booleans, of a list the truth of each element counts."""
+    mask = raw(where)
+    if not libraries.is_array(mask):
+        return np.asarray(mask, dtype=bool)
+    if mask.dtype != bool:
+        raise TypeError(f"where= must hold booleans; found {mask.dtype}")
+    return mask
+
+
+def _loop(ufunc: Any, args: tuple[Any, ...], dtype: Any, name: str) -> tuple[np.dtype[Any], ...]:
+    """Return the dtypes that a ufunc computes in for these arguments, and gives."""
+    kinds = [t.dtype if hasattr(t, "dtype") else np.dtype(bool) if t is True or t is False else type(t) for t in args]
+    unset = (None,) * ufunc.nout
+    if dtype is None:
+        usual: tuple[np.dtype[Any], ...] = ufunc.resolve_dtypes((*kinds, *unset))
+        return usual
+    asked = np.dtype(dtype)
+    try:
+        found: tuple[np.dtype[Any], ...] = ufunc.resolve_dtypes(
+            (*kinds, *unset), signature=(*[None] * ufunc.nin, *[asked] * ufunc.nout)
+        )
+    except TypeError as error:
+        raise errors.DtypeError(
+            f"{name}(dtype={asked}) cannot take these arguments by a same-kind cast; cast them first: {error}"
+        ) from None
+    return found
+
+
+def _cast_arg(t: Any, dtype: np.dtype[Any], name: str) -> Any:
+    t = (
+        t if isinstance(t, Tensor) or libraries.is_array(t) else np.asarray(t)[()]
+    )  # a number may stand beside CuPy's arrays
+    if not np.can_cast(t.dtype, dtype, "same_kind"):
+        raise errors.DtypeError(f"{name}(dtype={dtype}) cannot take {t.dtype} by a same-kind cast; cast it first")
+    return t if t.dtype == dtype else as_type(t, dtype)
+
+
+def _masked(door: Any, args: tuple[Any, ...], out: Any, mask: Any, asked: str) -> Any:
+    """Compute only where the mask is set, so that values elsewhere have no part in any derivative.
+
+    Elsewhere the result is that of out=, and 0 without one.
+    """
+    shape = np.broadcast_shapes(mask.shape, *(np.shape(raw(t)) for t in (*args, out) if t is not None))
+    mask = libraries.namespace(mask).broadcast_to(mask, shape)
+    picked = [getitem(broadcast_to(t, shape), mask) if isinstance(t, Tensor) else _picked(t, shape, mask) for t in args]
+    part = door(*picked)
+    if out is None:
+        return put(wrap(zeros(part, shape, part.dtype)), mask, part)
+    _check_fit(out, shape, part.dtype, asked)
+    part = part if part.dtype == out.dtype else as_type(part, out.dtype)
+    return store(out, put(out if isinstance(out, Tensor) else wrap(out), mask, part), asked)
+
+
+def _picked(value: Any, shape: tuple[int, ...], mask: Any) -> Any:
+    if np.shape(value) == ():
+        return value
+    array = value if libraries.is_array(value) else np.asarray(value)
+    return libraries.namespace(array).broadcast_to(array, shape)[mask]

@@ -1,0 +1,356 @@
+"""Tensor: an array, its gradient, and a private link to the recorder that knows it.
+
+The operators and NumPy-like methods are bound onto the class by `gradmgr.ops`,
+where each is declared once; here are the fields, the shape facts and the doors.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gradmgr import errors
+from gradmgr._arrays import batched, libraries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Tensor:
+    """A NumPy or CuPy array whose operations a GradManager can record.
+
+    Made by `gradmgr.tensor` (copies) and `gradmgr.asarray` (shares); calling the class is the
+    same as `tensor`. A Tensor is a value: a slice, a transpose or a `detach()` never changes
+    because another tensor was written to. It hashes by identity, like a parameter, and compares
+    elementwise, like an array.
+
+    >>> t = Tensor([1.0, 2.0])
+    >>> (t * t).tolist()
+    [1.0, 4.0]
+    """
+
+    # _rec, _mark: the recorder that knows this tensor and what it calls it. _more, mostly unset: what
+    # further recorders call it. _hooks: what hangs on a tensor that was attached. _grad, _hooks and _more are
+    # left unset by the hot templates: each store costs.
+    __slots__ = ("__weakref__", "_array", "_grad", "_hooks", "_mark", "_more", "_rec")
+
+    _array: Any
+    _rec: Any
+    _mark: Any
+    _grad: Tensor | None
+    _more: dict[Any, Any]
+    _hooks: Any
+
+    def __init__(self, data: Any, dtype: Any = None, device: str | None = None) -> None:
+        self._array = _fresh(data, dtype, device)
+        self._rec = None
+
+    __hash__ = object.__hash__
+
+    # ------------------------------------------------------------ facts
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the axes."""
+        return self._array.shape  # type: ignore[no-any-return]  # arrays are Any: NumPy's or CuPy's
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """NumPy dtype of the elements."""
+        return self._array.dtype  # type: ignore[no-any-return]  # as above
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self._array.ndim  # type: ignore[no-any-return]  # as above
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(self._array.size)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element."""
+        return int(self._array.dtype.itemsize)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return int(self._array.nbytes)
+
+    @property
+    def device(self) -> str:
+        """Where the array lives: "cpu" or "cuda:0"."""
+        return libraries.device_of(self._array)
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient that `GradManager.backward` accumulated here, or None.
+
+        Raises:
+            TypeError: on assigning anything but None or a Tensor of this tensor's dtype and device.
+            ValueError: on assigning a Tensor of another shape.
+        """
+        try:
+            return self._grad
+        except AttributeError:
+            return None
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is not None:
+            self._check_grad(value)
+        self._grad = value
+
+    @grad.deleter
+    def grad(self) -> None:
+        self._grad = None
+
+    def _check_grad(self, value: object) -> None:
+        if not isinstance(value, Tensor):
+            raise errors.DtypeError(
+                f"the .grad of {describe(self)} must be a Tensor or None; found {type(value).__name__}; "
+                "wrap an array with gradmgr.tensor(...)"
+            )
+        if value.shape != self.shape:
+            raise errors.ShapeError(
+                f"the .grad of {describe(self)} must have its shape {self.shape}; found shape {value.shape}"
+            )
+        if value.dtype != self.dtype:
+            raise errors.DtypeError(
+                f"the .grad of {describe(self)} must have its dtype {self.dtype}; found {value.dtype}; "
+                f"convert it with .astype({str(self.dtype)!r})"
+            )
+        if value.device != self.device:
+            raise errors.DtypeError(
+                f"the .grad of {describe(self)} must live on {self.device}; found {value.device}; "
+                f"move it with .to({self.device!r})"
+            )
+
+    def __len__(self) -> int:
+        if self._array.ndim == 0:
+            raise TypeError("len() of unsized object: a 0-d Tensor")
+        return len(self._array)
+
+    def __repr__(self) -> str:
+        if batched.is_batched(self._array):
+            return f"Tensor({self._array!r})"
+        values = _host(self._array)
+        body = np.array2string(values, separator=", ", prefix="Tensor(", threshold=1000)
+        usual = values.dtype in (np.float64, np.int64, np.bool_, np.complex128) and values.size > 0
+        dtype = "" if usual else f", dtype={values.dtype}"
+        device = "" if self.device == "cpu" else f", device={self.device!r}"
+        return f"Tensor({body}{dtype}{device})"
+
+    def __format__(self, spec: str) -> str:
+        if not spec:
+            return str(self)
+        if self.size != 1:
+            raise TypeError(f"format {spec!r} is for one number; found {describe(self)}; format its elements")
+        return format(self.item(), spec)
+
+    def __str__(self) -> str:
+        return repr(self) if batched.is_batched(self._array) else str(_host(self._array))
+
+    # ------------------------------------------------------------ doors out
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Return the values as a read-only NumPy array: a view on the CPU, a copy from a GPU.
+
+        A later in-place write to the tensor does not change an array taken before.
+        """
+        cut(self, "numpy()")
+        if libraries.device_of(self._array) != "cpu":
+            return np.asarray(self._array.get())
+        view = np.asarray(self._array).view()
+        view.flags.writeable = False
+        return view
+
+    def cupy(self) -> Any:
+        """Return the values as a CuPy array, a copy; from the CPU they are moved to the current GPU."""
+        cut(self, "cupy()")
+        if libraries.device_of(self._array) != "cpu":
+            return self._array.copy()
+        return libraries.import_cupy("Tensor.cupy()").asarray(self._array)
+
+    def item(self, *args: int) -> Any:
+        """Return one element as a Python number; without arguments the tensor must have one element."""
+        cut(self, "item()")
+        return _host(self._array).item(*args)
+
+    def tolist(self) -> Any:
+        """Return the values as nested lists of Python numbers."""
+        cut(self, "tolist()")
+        return _host(self._array).tolist()
+
+    def detach(self) -> Tensor:
+        """Return the same values as a new tensor that no manager knows."""
+        made = wrap(self._array)
+        cut(self, "detach()", made)
+        return made
+
+    def __float__(self) -> float:
+        cut(self, "float()")
+        return float(self._array)
+
+    def __int__(self) -> int:
+        return int(self._array)
+
+    def __complex__(self) -> complex:
+        return complex(self._array)
+
+    def __bool__(self) -> bool:
+        return bool(self._array)
+
+    def __index__(self) -> int:
+        return operator.index(_host(self._array))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (np.array(_host(self._array)), self.device)
+
+    def __copy__(self) -> Tensor:
+        return self.detach()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        made = wrap(self._array.copy())
+        if self.grad is not None:
+            made._grad = wrap(self.grad._array.copy())
+        memo[id(self)] = made
+        return made
+
+    if (
+        TYPE_CHECKING
+    ):  # bound by gradmgr.ops, gradmgr.numpy and gradmgr._transforms.tensor_methods, where each is declared once
+        T: Any
+        mT: Any  # noqa: N815  # the Array API's name
+        real: Any
+        imag: Any
+        flat: Any
+        __add__: Callable[..., Any]
+        __radd__: Callable[..., Any]
+        __iadd__: Callable[..., Any]
+        __sub__: Callable[..., Any]
+        __rsub__: Callable[..., Any]
+        __isub__: Callable[..., Any]
+        __mul__: Callable[..., Any]
+        __rmul__: Callable[..., Any]
+        __imul__: Callable[..., Any]
+        __truediv__: Callable[..., Any]
+        __rtruediv__: Callable[..., Any]
+        __itruediv__: Callable[..., Any]
+        __floordiv__: Callable[..., Any]
+        __mod__: Callable[..., Any]
+        __pow__: Callable[..., Any]
+        __rpow__: Callable[..., Any]
+        __ipow__: Callable[..., Any]
+        __matmul__: Callable[..., Any]
+        __rmatmul__: Callable[..., Any]
+        __imatmul__: Callable[..., Any]
+        __neg__: Callable[..., Any]
+        __pos__: Callable[..., Any]
+        __abs__: Callable[..., Any]
+        __invert__: Callable[..., Any]
+        __lt__: Callable[..., Any]
+        __le__: Callable[..., Any]
+        __gt__: Callable[..., Any]
+        __ge__: Callable[..., Any]
+        __getitem__: Callable[..., Any]
+        __setitem__: Callable[..., None]
+        __iter__: Callable[..., Iterator[Any]]
+        __array__: Callable[..., Any]
+        astype: Callable[..., Any]
+        reshape: Callable[..., Any]
+        sum: Callable[..., Any]
+        mean: Callable[..., Any]
+        to: Callable[..., Any]
+        clone: Callable[..., Any]
+        requires_grad: bool
+        is_leaf: bool
+        retains_grad: bool
+        grad_fn: Any
+        backward: Callable[..., None]
+        detach_: Callable[..., Any]
+        register_hook: Callable[..., Any]
+        register_post_accumulate_grad_hook: Callable[..., Any]
+        retain_grad: Callable[..., None]
+
+
+_new = object.__new__
+
+
+def wrap(array: Any) -> Tensor:
+    """Return a Tensor around this very array, known to nobody."""
+    made = _new(Tensor)
+    made._array = array
+    made._rec = None
+    return made
+
+
+def raw(value: Any) -> Any:
+    """Return a Tensor's array, anything else as it is."""
+    return value._array if isinstance(value, Tensor) else value
+
+
+def cut(t: Tensor, what: str, result: Any = None) -> None:
+    """Tell the recording that knows a tensor, if it keeps a diary, that the values go on without history."""
+    rec = t._rec
+    if rec is not None and rec.diary is not None:
+        rec.diary.cut(what, t, result)
+
+
+def describe(t: Tensor, name: str | None = None) -> str:
+    """Name a tensor in an error: what the user called it, its shape and dtype."""
+    called = f"Tensor {name!r}" if name else "a Tensor"
+    return f"{called} of shape {t.shape} and dtype {t.dtype}"
+
+
+def _host(array: Any) -> np.ndarray[Any, Any]:
+    return np.asarray(libraries.to_device(array, "cpu"))
+
+
+def _fresh(data: Any, dtype: Any, device: str | None) -> Any:
+    return libraries.make_array(raw(data), dtype, device, copy=True)
+
+
+def _restore(values: np.ndarray[Any, Any], device: str) -> Tensor:
+    return wrap(libraries.to_device(values, device))
+
+
+def tensor(data: Any, dtype: Any = None, device: str | None = None) -> Tensor:
+    """Return a new Tensor holding a copy of `data`.
+
+    Args:
+        data: an array, a Tensor (its values are copied, its history is not), nested lists, a number.
+        dtype: NumPy dtype; by default NumPy's choice for `data`.
+        device: "cpu" or "cuda:0"; by default where `data` lives.
+
+    Raises:
+        DeviceError: a GPU was asked for and there is none, or CuPy is not installed.
+
+    >>> import gradmgr
+    >>> w = gradmgr.tensor([[1, 2], [3, 4]], dtype="float32")
+    >>> w.shape, w.dtype
+    ((2, 2), dtype('float32'))
+    """
+    return wrap(_fresh(data, dtype, device))
+
+
+def from_dlpack(source: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
+    """Return a Tensor sharing the memory of any object that speaks DLPack.
+
+    Raises:
+        ValueError, BufferError: as `numpy.from_dlpack` or `cupy.from_dlpack`.
+        DeviceError: the memory is a GPU's and CuPy is not installed.
+
+    >>> import numpy, gradmgr
+    >>> gradmgr.from_dlpack(numpy.arange(3)).tolist()
+    [0, 1, 2]
+    """
+    kind, _ = source.__dlpack_device__()
+    on_host = int(kind) == 1  # kDLCPU
+    library = np if on_host else libraries.import_cupy("from_dlpack of GPU memory")
+    array = library.from_dlpack(source)
+    return wrap(libraries.make_array(array, None, device, copy=copy))

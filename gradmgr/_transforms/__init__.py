@@ -1,0 +1,1 @@
+"""Functions of functions and of recordings: grad, vmap, checkpoint, custom operations, gradcheck."""

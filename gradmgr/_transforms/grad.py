@@ -1,0 +1,321 @@
+"""`grad` and `backward` over the managers that record: the derivative without a manager in hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gradmgr import errors
+from gradmgr._arrays import libraries
+from gradmgr._engine.backward import own_gradient, seeds_of
+from gradmgr._engine.history.node import GradientEdge, stand_in
+from gradmgr._engine.hooks import leaf_hooks_of, run_tensor_hooks
+from gradmgr._engine.recorder import Recorder, above, current, during, recorders, snapshot, told
+from gradmgr._engine.tape import Tape, inputs_of, is_inside
+from gradmgr._engine.tensor import Tensor, describe, wrap
+from gradmgr._transforms.vmap import vmap
+from gradmgr.manager import GradManager
+
+Tensors = Tensor | GradientEdge | Sequence[Tensor | GradientEdge]
+
+
+def grad(
+    outputs: Tensors,
+    inputs: Tensors,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    only_inputs: bool = True,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of `outputs`, weighted by `grad_outputs`, with respect to `inputs`.
+
+    The innermost recording manager that knows the outputs is walked, and released unless its history
+    is retained. No `.grad` is touched and no callback runs; hooks do.
+
+    Args:
+        outputs: one Tensor or several.
+        inputs: one Tensor or several, attached or computed from what is. Of an attached one it is, as in
+            `GradManager.backward`, the gradient at the value it had when it was attached or recording began.
+        grad_outputs: Tensors or arrays of the shapes of `outputs`; None where an output is one real number.
+        retain_graph: keep the history and go on recording; with `create_graph` it is kept in any case.
+        create_graph: record the derivative in the same history, so that it can be differentiated.
+        only_inputs: True, for torch's sake; to write `.grad` of everything else, call `backward`.
+        allow_unused: give None for an input that no output depends on, instead of an error.
+        is_grads_batched: each of `grad_outputs` has a further first axis, of vectors to weight with; so have
+            the results. The history is walked once for all of them.
+        materialize_grads: give zeros for an input that no output depends on.
+
+    Returns:
+        A tuple, one gradient for each input, of its shape and dtype.
+
+    Raises:
+        RuntimeError: no recording manager knows an output or an input; an input is unused.
+        TypeError, ValueError: `grad_outputs` does not fit in number, shape or dtype; `only_inputs` is False.
+
+    >>> import gradmgr
+    >>> x = gradmgr.tensor(3.0)
+    >>> with gradmgr.GradManager().attach(x):
+    ...     (slope,) = gradmgr.grad(x**3, x, create_graph=True)
+    ...     (curvature,) = gradmgr.grad(slope, x)
+    >>> slope, curvature
+    (Tensor(27.), Tensor(18.))
+    """
+    if not only_inputs:
+        raise ValueError("grad: only_inputs=False is gone; backward() adds to the .grad of all that is attached")
+    if materialize_grads and allow_unused is False:
+        raise ValueError("grad: materialize_grads=True gives zeros for unused inputs; allow_unused=False forbids them")
+    ys, xs = _listed(outputs, "grad", "outputs"), _listed(inputs, "grad", "inputs")
+    allowed = bool(allow_unused) or materialize_grads
+    retain = create_graph if retain_graph is None else retain_graph
+    tape, manager = _who_knows(ys, "grad")
+    if is_grads_batched:
+        vectors = _vectors(grad_outputs, ys)
+        found: Sequence[Tensor | None] = _batched(ys, xs, vectors, create_graph, allowed)
+        if not (retain or create_graph):
+            manager.release()
+        batch: tuple[int, ...] = vectors[0].shape[:1]
+    else:
+        gs = pulled(tape, manager, ys, xs, grad_outputs, retain=retain, create_graph=create_graph, allowed=allowed)
+        found, batch = owned(gs, xs), ()
+    if materialize_grads:
+        return tuple([_zeros(x, batch) if g is None else g for g, x in zip(found, xs, strict=True)])
+    return tuple(found)
+
+
+def pulled(
+    tape: Tape,
+    manager: GradManager,
+    ys: list[Tensor],
+    xs: list[Tensor],
+    grad_outputs: Any,
+    *,
+    retain: bool,
+    create_graph: bool = False,
+    allowed: bool = True,
+) -> list[Any]:
+    """Walk a manager's tape from some tensors back to others, as `grad` does with the one it chose.
+
+    Returns:
+        For each of `xs` the gradient, a Tensor if a recorder may know it, an array or None.
+    """
+    state = above(tape.below, tape) if create_graph else tape.below
+    seeds = seeds_of(tape, ys, grad_outputs, asked="grad", state=state)
+    only = {x: mark for x in xs if (mark := _mark_of(tape, x)) is not None}
+    if not allowed:
+        _check_used(tape, xs, only, [mark for mark, _ in seeds])
+    results: dict[Tensor, Any] = {}
+
+    def keep(gradients: dict[Tensor, Any]) -> None:
+        while gradients:
+            x, g = gradients.popitem()
+            hooks = leaf_hooks_of(x)
+            if hooks is not None and hooks.tensor and x in only and only[x] == tape.leaves.get(x):
+                with during(told(state, current())):
+                    g = run_tensor_hooks(hooks.tensor, g, describe(x), recorders(state))
+            results[x] = g
+
+    everything = not create_graph and only == tape.leaves  # then nothing needs to be left out
+    manager._walk(tape, seeds, retain, create_graph, None if everything else only, keep)
+    _tidied(tape)
+    missing = [k for k, x in enumerate(xs) if x not in results]
+    if missing and not allowed:
+        raise errors.NotRecordedError(
+            f"grad: the derivative of an op between the outputs and input number {missing[0]} gave None; "
+            "pass allow_unused=True to get None here"
+        )
+    return [results.get(x) for x in xs]
+
+
+def _tidied(tape: Tape) -> None:
+    """Let a tape that recorded a derivative drop what nobody holds: during a walk it cannot."""
+    if len(tape.entries) > tape.limit:
+        tape.sweep()
+
+
+def owned(gs: list[Any], xs: Sequence[Tensor]) -> list[Tensor | None]:
+    """Return gradients or tangents as Tensors of the user's own, with their history; `gs` is emptied.
+
+    Each a new Tensor in new memory: one may stand for two inputs, or be the weights that were given.
+    """
+    known = recorders(current())
+    made = [_own(gs.pop(), x, known) for x in reversed(xs)]
+    made.reverse()
+    return made
+
+
+def _own(g: Any, x: Tensor, known: list[Recorder]) -> Tensor | None:
+    if g is None:
+        return None
+    handle = snapshot(g, known)
+    if isinstance(handle, Tensor):
+        return handle
+    made = wrap(handle)
+    g = handle = None  # who else holds the array is asked next
+    return own_gradient(made, x)
+
+
+def _mark_of(tape: Tape, x: Tensor) -> Any:
+    """Return what a gradient with respect to `x` is a gradient of: of a leaf, the value it was recorded with."""
+    return tape.leaves.get(x) or tape.known(x)
+
+
+def _vectors(grad_outputs: Any, ys: list[Tensor]) -> list[Tensor]:
+    """Check batched weights; of what is in them `seeds_of` asks."""
+    vectors = _listed(grad_outputs, "grad", "grad_outputs")
+    if len(vectors) != len(ys) or any(v is None for v in vectors):
+        raise ValueError(
+            f"grad: is_grads_batched=True needs grad_outputs, one batch of vectors for each of the {len(ys)} outputs"
+        )
+    for k, (v, y) in enumerate(zip(vectors, ys, strict=True)):
+        batch = vectors[0].shape[:1]
+        if v.shape[1:] != y.shape or not batch or v.shape[:1] != batch:
+            raise errors.ShapeError(
+                f"grad: with is_grads_batched=True grad_outputs number {k} must have the shape {('batch', *y.shape)}, "
+                f"with one length of batch for all; found {v.shape}"
+            )
+    return [v if isinstance(v, Tensor) else wrap(v) for v in vectors]
+
+
+def _batched(
+    ys: list[Tensor], xs: list[Tensor], vectors: list[Tensor], create_graph: bool, allowed: bool
+) -> tuple[Tensor | None, ...]:
+    used: list[bool] = []
+
+    def one(*given: Any) -> tuple[Tensor, ...]:
+        tape, manager = _who_knows(ys, "grad")
+        gs = pulled(tape, manager, ys, xs, list(given), retain=True, create_graph=create_graph, allowed=allowed)
+        used[:] = [g is not None for g in gs]
+        return tuple([g if isinstance(g, Tensor) else wrap(g) for g in gs if g is not None])
+
+    results = iter(vmap(one, randomness="same")(*vectors))
+    return tuple([next(results) if is_used else None for is_used in used])
+
+
+def backward(
+    tensors: Tensors,
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Tensors | None = None,
+) -> None:
+    """Add the gradients of `tensors`, weighted by `grad_tensors`, to the `.grad` of what is attached.
+
+    As `GradManager.backward` of the innermost recording manager that knows the tensors: with its
+    callbacks, and released afterwards unless its history is retained.
+
+    Args:
+        tensors: one Tensor or several.
+        grad_tensors: Tensors or arrays of the same shapes; None where a tensor is one real number.
+        retain_graph: keep the history and go on recording; with `create_graph` it is kept in any case.
+        create_graph: record the derivative in the same history; what arrives in `.grad` can be differentiated.
+        inputs: only these, attached or computed from what is, receive a gradient; None stands for all attached.
+
+    Raises:
+        RuntimeError: no recording manager knows a tensor or an input.
+        TypeError, ValueError: `grad_tensors` does not fit in number, shape or dtype; `inputs` is empty.
+
+    >>> import gradmgr
+    >>> x = gradmgr.tensor(3.0)
+    >>> with gradmgr.GradManager().attach(x):
+    ...     gradmgr.backward(x**2)
+    >>> x.grad
+    Tensor(6.)
+    """
+    ys = _listed(tensors, "backward", "tensors")
+    tape, manager = _who_knows(ys, "backward")
+    only = None
+    if inputs is not None:
+        xs = _listed(inputs, "backward", "inputs")
+        if not xs:
+            raise ValueError("backward: inputs is empty; pass at least one Tensor, or None for all that is attached")
+        only = {x: _mark_of(tape, x) for x in xs}
+        _check_known(only, xs, "backward")
+    state = above(tape.below, tape) if create_graph else tape.below
+    seeds = seeds_of(tape, ys, grad_tensors, state=state)
+    manager._walk(tape, seeds, create_graph if retain_graph is None else retain_graph, create_graph, only)
+    _tidied(tape)
+
+
+def _listed(given: Any, asked: str, name: str) -> list[Any]:
+    many = list(given) if isinstance(given, (list, tuple)) and not isinstance(given, GradientEdge) else [given]
+    for k, t in enumerate(many):
+        if isinstance(t, GradientEdge) and not name.startswith("grad_"):
+            if asked == "backward" and name == "inputs" and not t.node.is_leaf():
+                raise ValueError(
+                    f"backward: inputs number {k} is an edge to {t.node!r}, which has no .grad to write to; pass the "
+                    "tensor, or an edge to an attached one"
+                )
+            many[k] = t = stand_in(t, as_input=name == "inputs")
+        if not isinstance(t, Tensor) and not (name.startswith("grad_") and (t is None or libraries.is_array(t))):
+            raise TypeError(f"{asked}: {name} must be Tensors; number {k} is {type(t).__name__}")
+    return many
+
+
+def _who_knows(ys: list[Tensor], asked: str) -> tuple[Tape, GradManager]:
+    """Return the innermost recording tape that knows all outputs, and its manager."""
+    tapes = [rec for rec in reversed(recorders(current())) if isinstance(rec, Tape) and rec.open]
+    for tape in tapes:
+        manager = tape.owner()
+        if manager is not None and all(tape.known(y) is not None for y in ys):
+            manager._open_tape()
+            return tape, manager
+    unknown = next((k for k, y in enumerate(ys) if all(tape.known(y) is None for tape in tapes)), None)
+    if unknown is None:
+        raise errors.NotRecordedError(
+            f"{asked}: no one manager knows all {len(ys)} outputs; compute them under the same recording"
+        )
+    if not tapes:
+        raise errors.NotRecordedError(
+            f"{asked}: no manager records here, so nothing is known of output number {unknown}, "
+            f"{describe(ys[unknown])}; compute it and call {asked} in one `with gm:`, in one thread or task; an "
+            "earlier backward or grad ends the recording, unless with retain_graph=True"
+        )
+    raise errors.NotRecordedError(
+        f"{asked}: no manager that records here knows output number {unknown}, "
+        f"{describe(ys[unknown])}; it must be computed, between record() and release(), from what is attached: not "
+        "before, not under no_grad(), and not through detach() or an integer"
+    )
+
+
+def _check_known(only: dict[Tensor, Any], xs: list[Tensor], asked: str) -> None:
+    for k, x in enumerate(xs):
+        if only.get(x) is None:
+            raise errors.NotRecordedError(
+                f"{asked}: the manager that recorded the outputs does not know input number {k}, {describe(x)}; "
+                "attach it before it is used, or pass what was computed from it"
+            )
+
+
+def _check_used(tape: Tape, xs: list[Tensor], only: dict[Tensor, Any], seeded: list[Any]) -> None:
+    """Raise unless the outputs depend on every input; before anything is computed."""
+    reached = marks_before(tape, seeded)
+    for k, x in enumerate(xs):
+        if x not in only or only[x] not in reached:
+            why = "is unknown to the manager that recorded them" if x not in only else "has no part in them"
+            raise errors.NotRecordedError(
+                f"grad: the outputs do not depend on input number {k}, {describe(x)}, which {why}; "
+                "pass allow_unused=True to get None for it, or materialize_grads=True to get zeros"
+            )
+
+
+def marks_before(tape: Tape, marks: Iterable[Any]) -> set[Any]:
+    """Return these marks and those of all that they were computed from."""
+    reached, entries = set(marks), list(tape.entries)
+    inside: dict[Any, list[Any]] = {}  # by checkpoint, the values made within that somebody still holds
+    for e in entries:
+        if is_inside(e):
+            inside.setdefault(e[2], []).append(e[1])
+    for e in reversed(entries):
+        if e[1] in reached:
+            reached.update(inputs_of(e), inside.get(e[1], ()))
+    return reached
+
+
+def _zeros(x: Tensor, batch: tuple[int, ...]) -> Tensor:
+    a = x._array
+    return wrap(
+        libraries.namespace(a).zeros((*batch, *x.shape), a.dtype) if batch else libraries.namespace(a).zeros_like(a)
+    )

@@ -1,0 +1,193 @@
+"""The history as a picture: Graphviz's dot and Mermaid, no dependency; SVG where Graphviz is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gradmgr import errors
+from gradmgr._arrays.libraries import is_array
+from gradmgr._engine.history.spill import spelled
+from gradmgr._engine.observers import Place
+from gradmgr._engine.recorder import current, recorders
+from gradmgr._engine.tape import Tape, flat, inputs_of, op_name
+from gradmgr._engine.tensor import Tensor, describe
+from gradmgr.manager import GradManager
+
+
+class _Box:
+    """One op or attached tensor."""
+
+    __slots__ = ("inputs", "key", "kind", "lines")
+
+    def __init__(self, key: str, kind: str, lines: list[str], inputs: list[str]) -> None:
+        self.key = key
+        self.kind = kind  # "op", "leaf" or "result"
+        self.lines = lines
+        self.inputs = inputs
+
+
+def to_dot(what: Tensor | Iterable[Tensor] | GradManager) -> str:
+    r"""Return the history in the language of Graphviz's dot: operations with shapes, bytes kept and, if traced, lines.
+
+    Args:
+        what: one Tensor or several, whose history by the innermost manager that records is drawn; or a
+            manager, of which all is drawn. Lines of the program are known to a manager made with
+            `with_stack=True`, and under `detect_anomaly`.
+
+    Raises:
+        RuntimeError: no manager that records here knows a tensor; the manager does not record.
+
+    >>> import gradmgr
+    >>> x = gradmgr.tensor([1.0, 2.0])
+    >>> with gradmgr.GradManager().attach({"x": x}):
+    ...     print(gradmgr.graph.to_dot(x * 3))
+    digraph history {
+      rankdir=TB; node [fontname="sans-serif", fontsize=10];
+      n0 [shape=ellipse, style=filled, fillcolor="#cfe8cf", label="x\n(2,) float64"];
+      n1 [shape=box, style="rounded,bold", label="multiply\n(2,) float64"];
+      n0 -> n1;
+    }
+    """
+    styles = {
+        "op": 'shape=box, style="rounded"',
+        "result": 'shape=box, style="rounded,bold"',
+        "leaf": 'shape=ellipse, style=filled, fillcolor="#cfe8cf"',
+    }
+    boxes = _boxes(what)
+    lines = ["digraph history {", '  rankdir=TB; node [fontname="sans-serif", fontsize=10];']
+    for box in boxes:
+        label = "\\n".join(line.replace("\\", "\\\\").replace('"', '\\"') for line in box.lines)
+        lines.append(f'  {box.key} [{styles[box.kind]}, label="{label}"];')
+    lines += [f"  {start} -> {box.key};" for box in boxes for start in box.inputs]
+    return "\n".join([*lines, "}"])
+
+
+def to_mermaid(what: Tensor | Iterable[Tensor] | GradManager) -> str:
+    """Return the history as a Mermaid flowchart, which Markdown viewers draw; as `to_dot` otherwise.
+
+    >>> import gradmgr
+    >>> x = gradmgr.tensor([1.0, 2.0])
+    >>> with gradmgr.GradManager().attach({"x": x}):
+    ...     print(gradmgr.graph.to_mermaid(x * 3))
+    flowchart TB
+      n0(["x<br/>(2,) float64"])
+      n1["multiply<br/>(2,) float64"]
+      n0 --> n1
+    """
+    boxes = _boxes(what)
+    lines = ["flowchart TB"]
+    for box in boxes:
+        label = "<br/>".join(_escaped(line) for line in box.lines)
+        lines.append(f'  {box.key}(["{label}"])' if box.kind == "leaf" else f'  {box.key}["{label}"]')
+    return "\n".join([*lines, *[f"  {start} --> {box.key}" for box in boxes for start in box.inputs]])
+
+
+def to_svg(what: Tensor | Iterable[Tensor] | GradManager) -> str:
+    """Return the history as SVG, drawn by Graphviz's `dot` program.
+
+    Raises:
+        ImportError: Graphviz is not installed.
+        RuntimeError: as `to_dot`; `dot` failed.
+    """
+    import shutil
+    import subprocess
+
+    source = to_dot(what)
+    program = shutil.which("dot")
+    if program is None:
+        raise errors.MissingDependencyError(
+            "to_svg draws with Graphviz, whose program `dot` is not on the PATH; install Graphviz, or use to_dot or "
+            "to_mermaid, which need nothing"
+        )
+    done = subprocess.run([program, "-Tsvg"], input=source, capture_output=True, text=True, check=False)  # noqa: S603  # our own text, on standard input
+    if done.returncode:
+        raise RuntimeError(f"Graphviz failed with exit code {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _escaped(line: str) -> str:
+    for char, code in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;")):
+        line = line.replace(char, code)
+    return line
+
+
+def _boxes(what: Any) -> list[_Box]:
+    """Return what to draw, inputs before what is computed from them."""
+    tape, ends = _asked(what)
+    entries = [e for e in list(tape.entries) if e is not None]
+    if ends is not None:
+        entries = _ancestors(entries, set(ends))
+    shapes = _shapes(tape, ends)
+    names: dict[Any, str] = {}
+    boxes = [_leaf(tape, t, mark, names) for t, mark in tape.leaves.items() if _takes_part(mark, entries, ends)]
+    for e in entries:
+        if e[0] in ("result", "attach"):  # the value is its op's, or the tensor's that was attached
+            names.setdefault(e[1], names.get(e[2], f"n{len(names)}"))
+            continue
+        names[e[1]] = f"n{len(names)}"
+        kind = "result" if ends is not None and e[1] in ends else "op"
+        starts = dict.fromkeys(names[mark] for mark in inputs_of(e) if mark in names)
+        boxes.append(_Box(names[e[1]], kind, _lines(tape, e, shapes), list(starts)))
+    return boxes
+
+
+def _asked(what: Any) -> tuple[Tape, dict[Any, Tensor] | None]:
+    """Return the tape, and the tensors by mark whose history is drawn, None for all."""
+    if isinstance(what, GradManager):
+        return what._open_tape(), None
+    tensors = [what] if isinstance(what, Tensor) else list(what)
+    for k, t in enumerate(tensors):
+        if not isinstance(t, Tensor):
+            raise TypeError(f"a picture is drawn of Tensors or of a GradManager; number {k} is {type(t).__name__}")
+    for tape in reversed(recorders(current())):
+        if isinstance(tape, Tape) and all(tape.known(t) is not None for t in tensors):
+            return tape, {tape.known(t): t for t in tensors}
+    raise errors.NotRecordedError(
+        f"no manager that records here knows {', '.join(map(describe, tensors))}; draw the picture inside the with "
+        "block, before backward() frees the history"
+    )
+
+
+def _ancestors(entries: list[Any], ends: set[Any]) -> list[Any]:
+    needed, kept = set(ends), []
+    for e in reversed(entries):
+        if e[1] in needed:
+            needed.update(inputs_of(e))
+            kept.append(e)
+    return kept[::-1]
+
+
+def _takes_part(mark: Any, entries: list[Any], ends: dict[Any, Tensor] | None) -> bool:
+    if ends is None or mark in ends:
+        return True
+    return any(mark in inputs_of(e) for e in entries)
+
+
+def _leaf(tape: Tape, t: Tensor, mark: Any, names: dict[Any, str]) -> _Box:
+    names[mark] = f"n{len(names)}"
+    manager = tape.owner()
+    spec = None if manager is None else manager._spec(t)
+    name = spec.name if spec is not None and spec.name else "attached"
+    return _Box(names[mark], "leaf", [name, f"{t.shape} {t.dtype}"], [])
+
+
+def _shapes(tape: Tape, ends: dict[Any, Tensor] | None) -> dict[Any, tuple[Any, Any]]:
+    known = tape.facts()
+    if ends is not None:
+        known |= {mark: (t.shape, t.dtype) for mark, t in ends.items()}
+    return known
+
+
+def _lines(tape: Tape, e: tuple[Any, ...], shapes: dict[Any, tuple[Any, Any]]) -> list[str]:
+    lines = [op_name(e)]
+    if e[1] in shapes:
+        shape, dtype = shapes[e[1]]
+        lines.append(f"{tuple(shape)} {dtype}")
+    kept = sum(int(a.nbytes) for a in flat(e[2:]) if is_array(a) and a.ndim > 0)
+    if kept:
+        lines.append(f"keeps {spelled(kept)}")
+    place: Place | None = tape.place_of(e[1])
+    if place is not None:
+        lines.append(f"{place.file.rpartition('/')[2]}:{place.line}")
+    return lines

@@ -1,0 +1,241 @@
+"""Random numbers drawn again: which generators a function can draw from, and their states replayed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from gradmgr import errors
+from gradmgr._arrays import libraries
+from gradmgr._engine.tensor import Tensor
+
+
+class Source:
+    """A generator of random numbers: how to read its state, and how to set it."""
+
+    __slots__ = ("_spawned", "key", "read", "write")
+
+    def __init__(self, key: object, read: Callable[[], Any], write: Callable[[Any], None]) -> None:
+        self.key = key
+        self.read = read
+        self.write = write
+        self._spawned = self._children()
+
+    def _children(self) -> Any:
+        return getattr(getattr(self.key, "seed_seq", None), "n_children_spawned", 0)
+
+    def check_unspawned(self) -> None:
+        """Raise where further generators were made of it since: their number cannot be set back."""
+        if self._children() != self._spawned:
+            raise errors.CheckpointError(
+                "a checkpointed function calls spawn() of a random generator, which would give other generators when "
+                "it runs again; spawn outside, and pass them as arguments"
+            )
+
+
+def source_of(value: Any) -> Source | None:
+    """Return the source that a generator is; None for anything else."""
+    if isinstance(value, np.random.Generator):
+        value = value.bit_generator
+    if isinstance(value, np.random.BitGenerator):
+        return Source(value, lambda: value.state, partial(setattr, value, "state"))
+    if isinstance(value, np.random.RandomState):
+        return Source(value, lambda: value.get_state(legacy=False), value.set_state)
+    python = sys.modules.get("random")
+    if python is not None and isinstance(value, python.Random):
+        return Source(value, value.getstate, value.setstate)
+    return None
+
+
+def global_sources() -> list[Source]:
+    """Return NumPy's and Python's global generators."""
+    found = [Source(np.random, partial(np.random.get_state, legacy=False), np.random.set_state)]
+    python = sys.modules.get("random")
+    if python is not None:
+        found.append(Source(python, python.getstate, python.setstate))
+    return found
+
+
+# What holds no generator; looked up by exact class.
+_BARREN = frozenset((Tensor, np.ndarray, str, bytes, int, float, complex, bool, type(None), type, ModuleType))
+_LIBRARIES = frozenset(("gradmgr", "numpy", "scipy", "cupy", "builtins"))
+
+
+def sources_in(*roots: Any) -> list[Source]:
+    """Return the generators within containers, functions (what they close over and name), and attributes of objects."""
+    found: list[Source] = []
+    seen: dict[int, Any] = {}
+    waiting = list(roots)
+    while waiting:
+        value = waiting.pop()
+        if value.__class__ in _BARREN or id(value) in seen:
+            continue
+        seen[id(value)] = value
+        source = source_of(value)
+        if source is None:
+            waiting += _parts(value)
+        else:
+            found.append(source)
+    return found
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, Tensor):  # of a subclass: to look at its slots takes 30 us
+        return ()
+    if isinstance(value, dict):
+        return value.values()
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return value
+    if isinstance(value, FunctionType):
+        return _parts_of_function(value)
+    if isinstance(value, MethodType):
+        return (value.__self__, value.__func__)
+    if isinstance(value, partial):
+        return (value.func, value.args, value.keywords)
+    kind = type(value)
+    if isinstance(value, type) or (_is_library(kind.__module__) and not kind.__module__.startswith("gradmgr.nn")):
+        return ()
+    return _parts_of_object(value)
+
+
+def _is_library(name: str | None) -> bool:
+    return (name or "").partition(".")[0] in _LIBRARIES
+
+
+def _parts_of_function(function: FunctionType) -> list[Any]:
+    if _is_library(function.__module__):
+        return []
+    parts = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    for cell in function.__closure__ or ():
+        try:
+            parts.append(cell.cell_contents)
+        except ValueError:  # not filled yet
+            continue
+    return parts + [function.__globals__[name] for name in _names_in(function.__code__) if name in function.__globals__]
+
+
+def _names_in(code: CodeType) -> set[str]:
+    inner = [_names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return set(code.co_names).union(*inner)
+
+
+def _parts_of_object(value: Any) -> list[Any]:
+    parts = list(getattr(value, "__dict__", {}).values())
+    for kind in type(value).__mro__:
+        names = kind.__dict__.get("__slots__", ())
+        parts += [getattr(value, name, None) for name in ((names,) if isinstance(names, str) else names)]
+        if not _is_library(kind.__module__):
+            parts += kind.__dict__.values()  # methods, and generators of the class
+    return parts
+
+
+def given_sources(generators: Any) -> list[Source]:
+    """Check what the user gave as generators=."""
+    many = generators if isinstance(generators, (list, tuple, set)) else [generators]
+    found = []
+    for value in many:
+        source = source_of(value)
+        if source is None:
+            raise TypeError(
+                "checkpoint: generators= takes numpy.random.Generator, RandomState or BitGenerator and random.Random "
+                f"objects; found {type(value).__module__}.{type(value).__name__}"
+            )
+        found.append(source)
+    return found
+
+
+def _are_same(one: Any, other: Any) -> bool:
+    """Compare two states of a generator."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_are_same(one[key], other[key]) for key in one)
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
+    return bool(one == other)
+
+
+class Replay:
+    """The states from which a run drew its random numbers, to draw the same ones again."""
+
+    __slots__ = ("_before", "_gpu")
+
+    def __init__(self, sources: list[Source], on_gpu: bool) -> None:
+        by_key = {id(source.key): source for source in sources}
+        self._before = [(source, source.read()) for source in by_key.values()]
+        self._gpu = _Lent() if on_gpu else None
+
+    @contextmanager
+    def first(self) -> Iterator[None]:
+        """Stand around the first run."""
+        with self._gpu.again() if self._gpu is not None else nullcontext():
+            yield
+        for source, _ in self._before:
+            source.check_unspawned()
+        self._before = [(source, state) for source, state in self._before if not _are_same(state, source.read())]
+        if self._gpu is not None and self._gpu.seed is None:
+            self._gpu = None
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Stand around a further run: it finds the states of the first, others find theirs."""
+        now = [(source, source.read()) for source, _ in self._before]
+        try:
+            for source, state in self._before:
+                source.write(state)
+            with self._gpu.again() if self._gpu is not None else nullcontext():
+                yield
+        finally:
+            for source, state in now:
+                source.write(state)
+
+
+class _Lent:
+    """A random state for CuPy's global functions while a run lasts; CuPy's own cannot be read.
+
+    It is seeded by one number drawn from CuPy's own when the run first draws, and never else.
+    """
+
+    __slots__ = ("seed",)
+
+    def __init__(self) -> None:
+        self.seed: int | None = None
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Let CuPy's functions draw from it in a with block."""
+        random = libraries.import_cupy("checkpoint").random
+        own = random.get_random_state()
+        lent = self._made(random.RandomState, own)
+        random.set_random_state(lent)
+        try:
+            yield
+        finally:
+            lent.is_over = True
+            random.set_random_state(own)
+
+    def _made(self, kind: Any, own: Any) -> Any:
+        lender = self
+
+        class Late(kind):  # type: ignore[misc]  # CuPy's class, known when it is loaded
+            """Becomes a random state when it is first used as one."""
+
+            is_over = False
+
+            def __init__(self) -> None:
+                pass
+
+            def __getattr__(self, name: str) -> Any:
+                if self.is_over or name in self.__dict__ or "_begun" in self.__dict__:
+                    raise AttributeError(name)
+                self._begun = True
+                if lender.seed is None:
+                    lender.seed = int(own.randint(0, 2**31 - 1))
+                kind.__init__(self, lender.seed)
+                return getattr(self, name)
+
+        return Late()

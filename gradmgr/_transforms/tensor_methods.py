@@ -1,0 +1,278 @@
+"""What torch's Tensor has for torch.autograd, bound onto Tensor: hooks, `backward`, `grad_fn`, and what is refused."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+from gradmgr import errors
+from gradmgr._engine.history.node import (
+    Node,
+    check_known,
+    grad_fn,
+    hang,
+    is_attached,
+    retain,
+    retains,
+    tapes_that_know,
+    tapes_with_result,
+)
+from gradmgr._engine.hooks import Hook, RemovableHandle, check_hook, hooked_leaf
+from gradmgr._engine.recorder import rebind
+from gradmgr._engine.tensor import Tensor, describe, wrap
+from gradmgr._transforms.grad import backward
+
+# Names of torch.autograd that are refused: what stands in the way, and what to do instead.
+# ---------------------------------------------------------------- what a tensor is for the managers
+
+
+def _requires_grad(self: Tensor) -> bool:
+    """Whether a manager that records in this context knows this tensor, attached or computed from what is.
+
+    It cannot be set: `GradManager.attach` says what receives gradients.
+    """
+    return bool(tapes_that_know(self))
+
+
+def _set_requires_grad(self: Tensor, value: Any) -> NoReturn:
+    raise errors.RecordingError(
+        f"requires_grad of {describe(self)} cannot be set: a tensor receives gradients where a manager has it "
+        "attached; call GradManager().attach(t), or detach(t) of the manager that has it"
+    )
+
+
+def _requires_grad_(self: Tensor, requires_grad: bool = True) -> NoReturn:
+    """Refused: raise an error that says what to use, `GradManager.attach`."""
+    _set_requires_grad(self, requires_grad)
+
+
+def _is_leaf(self: Tensor) -> bool:
+    """Whether no manager that records in this context knows this tensor as the result of an operation."""
+    return not tapes_with_result(self)
+
+
+def _grad_fn(self: Tensor) -> Node | None:
+    """The node of the operation that made this tensor, in the innermost recording that knows; None for leaves."""
+    return grad_fn(self)
+
+
+def _backward(
+    self: Tensor,
+    gradient: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    """Add the gradients of this tensor, weighted by `gradient`, to `.grad`; see `gradmgr.backward`.
+
+    >>> import gradmgr
+    >>> x = gradmgr.tensor([1.0, 2.0])
+    >>> with gradmgr.GradManager().attach(x):
+    ...     (x * x).sum().backward()
+    >>> x.grad
+    Tensor([2., 4.])
+    """
+    backward(self, gradient, retain_graph, create_graph, inputs)
+
+
+def _detach_(self: Tensor) -> Tensor:
+    """Forget how this tensor was computed, for every manager that records here: from here on it is a constant.
+
+    What was computed from it before keeps its history.
+
+    Returns:
+        The tensor itself.
+
+    >>> import gradmgr
+    >>> x = gradmgr.tensor(3.0)
+    >>> gm = gradmgr.GradManager().attach(x)
+    >>> with gm:
+    ...     y = x * x
+    ...     gm.backward(x * y.detach_())
+    >>> x.grad
+    Tensor(9.)
+    """
+    return rebind(self, wrap(self._array))
+
+
+# ---------------------------------------------------------------- hooks
+
+
+def _register_hook(self: Tensor, hook: Hook) -> RemovableHandle:
+    """Call `hook(grad)` in each backward when the gradient of this tensor is complete, before it is used.
+
+    The hook hangs on the value that the tensor has now: uses before the registration count, and a write in
+    place afterwards does not take it along. On an attached tensor it hangs on the tensor itself and stays
+    from one recording to the next, for every manager that the tensor is attached to; it then sees the
+    sum, before the manager's callbacks, and of an attached result it changes only what goes to `.grad`.
+    What a hook computes is recorded by the managers that record outside the one in backward, and by
+    that one with `create_graph=True`.
+
+    `hook` takes the gradient, a Tensor of its own, and returns None, or a Tensor to go on in its place.
+
+    Returns:
+        A handle with `remove()`.
+
+    Raises:
+        TypeError: `hook` cannot be called; in backward, it gave something else or another dtype.
+        ValueError: in backward, the hook gave another shape.
+        RuntimeError: no manager has attached the tensor, and none that records here knows it.
+
+    >>> import gradmgr
+    >>> x = gradmgr.tensor(3.0)
+    >>> gm = gradmgr.GradManager().attach(x)
+    >>> handle = x.register_hook(lambda g: g * 10)
+    >>> with gm:
+    ...     gm.backward(x * 2)
+    >>> x.grad
+    Tensor(20.)
+    """
+    check_hook(hook, "register_hook")
+    check_known(self, "register_hook")
+    return RemovableHandle(hang(self, hook))
+
+
+def _register_post_accumulate_grad_hook(self: Tensor, hook: Hook) -> RemovableHandle:
+    """Call `hook(tensor)` after each backward that added to this attached tensor's `.grad`.
+
+    It is called when `.grad` of all is written, and may set it to None, as an optimiser's step does that
+    frees each gradient at once; a write in place to the tensor is then not recorded. It must return None.
+    An error in it passes through, `.grad` stays written.
+
+    Returns:
+        A handle with `remove()`.
+
+    Raises:
+        TypeError: `hook` cannot be called; in backward, it returned something.
+        RuntimeError: the tensor is attached to no manager; use `register_hook`.
+
+    >>> import gradmgr
+    >>> def descend(w):
+    ...     w -= 0.5 * w.grad
+    ...     w.grad = None
+    >>> w = gradmgr.tensor(3.0)
+    >>> gm = gradmgr.GradManager().attach(w)
+    >>> handle = w.register_post_accumulate_grad_hook(descend)
+    >>> with gm:
+    ...     gm.backward(w * 2)
+    >>> w
+    Tensor(2.)
+    """
+    check_hook(hook, "register_post_accumulate_grad_hook")
+    if not is_attached(self):
+        raise errors.NotRecordedError(
+            f"register_post_accumulate_grad_hook: {describe(self)} is attached to no manager, and only attached "
+            "tensors have .grad written; attach it, or use register_hook"
+        )
+    hooks = hooked_leaf(self)
+    return RemovableHandle([hooks.add(hooks.post, hook)])
+
+
+def _retain_grad(self: Tensor) -> None:
+    """Let `backward` write `.grad` of this result of an operation too; of an attached tensor it does anyway.
+
+    What arrives is the gradient after all hooks of the tensor, whenever they were registered. After a
+    write in place it is the gradient of the new value.
+
+    Raises:
+        RuntimeError: no manager has attached the tensor, and none that records here knows it.
+
+    >>> import gradmgr
+    >>> x = gradmgr.tensor(3.0)
+    >>> gm = gradmgr.GradManager().attach(x)
+    >>> with gm:
+    ...     y = x * x
+    ...     y.retain_grad()
+    ...     gm.backward(y * 5)
+    >>> y.grad
+    Tensor(5.)
+    """
+    check_known(self, "retain_grad")
+    retain(self)
+
+
+def _retains_grad(self: Tensor) -> bool:
+    """Whether `retain_grad` was called on this result of an operation, in a recording that lasts."""
+    return retains(self)
+
+
+# ---------------------------------------------------------------- refused
+
+
+def _data(self: Tensor, value: Any = None) -> NoReturn:
+    raise AttributeError(
+        "Tensor has no .data, which would change values behind the back of what is recorded: use t.detach() for the "
+        "values as a Tensor, t.numpy() as an array, and `with gradmgr.no_grad(): t[...] = v` to write them unrecorded"
+    )
+
+
+# Methods of torch's tensors that NumPy's arrays do not have, and what stands for them here. Properties that raise, and
+# no __getattr__: that would be asked for each field which is unset, on the way of every operation.
+_ELSEWHERE = MappingProxyType(
+    {
+        **{f: f"gradmgr.numpy.{f}(t)" for f in ("abs", "cos", "exp", "log", "sign", "sin", "sqrt", "tanh", "where")},
+        **{f: f"gradmgr.nn.functional.{f}(t)" for f in ("relu", "sigmoid")},
+        **{f: f"gradmgr.nn.functional.{f}(t, dim=...)" for f in ("log_softmax", "softmax")},
+        "bmm": "t @ u",
+        "chunk": "gradmgr.numpy.split(t, parts, axis=...)",
+        "clamp": "t.clip(least, most)",
+        "contiguous": "t itself",
+        "cpu": "t.to('cpu')",
+        "cuda": "t.to('cuda:0')",
+        "dim": "t.ndim",
+        "double": "t.astype('float64')",
+        "expand": "gradmgr.numpy.broadcast_to(t, shape)",
+        "float": "t.astype('float32')",
+        "gather": "gradmgr.numpy.take_along_axis(t, indices, axis=...)",
+        "half": "t.astype('float16')",
+        "long": "t.astype('int64')",
+        "masked_fill": "gradmgr.numpy.where(mask, value, t)",
+        "matmul": "t @ u",
+        "mm": "t @ u",
+        "norm": "gradmgr.numpy.linalg.norm(t)",
+        "numel": "t.size",
+        "permute": "t.transpose(axes)",
+        "pow": "t ** exponent",
+        "split": "gradmgr.numpy.split(t, parts, axis=...)",
+        "unsqueeze": "gradmgr.numpy.expand_dims(t, axis)",
+        "view": "t.reshape(shape)",
+    }
+)
+
+
+def _elsewhere(name: str, instead: str) -> property:
+    def refuse(self: Tensor) -> NoReturn:
+        raise AttributeError(f"Tensor has NumPy's methods, and .{name} is torch's: write {instead}")
+
+    return property(refuse, doc="Refused; see the error.")
+
+
+def _dir(self: Tensor) -> list[str]:
+    """The names of what a Tensor has; what only raises is not offered."""
+    return [name for name in object.__dir__(self) if name not in _ELSEWHERE]
+
+
+def bind() -> None:
+    """Bind everything onto Tensor."""
+    for name, member in _MEMBERS.items():
+        setattr(Tensor, name, member)
+    for name, instead in _ELSEWHERE.items():
+        setattr(Tensor, name, _elsewhere(name, instead))
+
+
+_MEMBERS = MappingProxyType(
+    {
+        "__dir__": _dir,
+        "backward": _backward,
+        "data": property(_data, _data, _data, doc="Refused; see the error."),
+        "detach_": _detach_,
+        "grad_fn": property(_grad_fn, doc=_grad_fn.__doc__),
+        "is_leaf": property(_is_leaf, doc=_is_leaf.__doc__),
+        "register_hook": _register_hook,
+        "register_post_accumulate_grad_hook": _register_post_accumulate_grad_hook,
+        "requires_grad": property(_requires_grad, _set_requires_grad, doc=_requires_grad.__doc__),
+        "requires_grad_": _requires_grad_,
+        "retain_grad": _retain_grad,
+        "retains_grad": property(_retains_grad, doc=_retains_grad.__doc__),
+    }
+)

@@ -1,0 +1,454 @@
+"""vmap: a function of one example, run on a whole batch at once.
+
+Inside, the mapped tensors hold arrays of which one example is seen (`_batched`). To enter and to leave
+the hidden axis are ops of the table, so managers and forward mode outside differentiate through it.
+
+A tensor that a recorder from outside knows, and that is the same for all examples, must give that
+recorder the sum of what each example asks of it. Where such a tensor meets one that differs by example,
+a watcher puts another in its place, made by an op whose adjoint is that sum. What a recorder entered
+inside calls the tensor stays: to that one the gradient of each example belongs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from gradmgr import errors
+from gradmgr._arrays import libraries
+from gradmgr._arrays.batched import Batched, Level, batch, holds, innermost, share, top, total, unbatch
+from gradmgr._engine.containers import leaves_of, rebuilt
+from gradmgr._engine.op import Function, linear
+from gradmgr._engine.recorder import (
+    Groups,
+    Stack,
+    Watcher,
+    current,
+    during,
+    is_tracked,
+    rebind,
+    recorders,
+    snapshot,
+    unwatch,
+    watch,
+    watchers_of,
+)
+from gradmgr._engine.tensor import Tensor, describe, raw, wrap
+from gradmgr.ops.join import concatenate
+
+__all__ = ["vmap"]
+
+# Each pair are each other's adjoints.
+_enter: Function = linear("vmap_in", batch, lambda g, level, axis: _leave(g, level, axis))
+_leave: Function = linear("vmap_out", unbatch, lambda g, level, axis: _enter(g, level, axis))
+_share: Function = linear("vmap_share", share, lambda g, level: _total(g, level))
+_total: Function = linear("vmap_total", total, lambda g, level: _share(g, level))
+
+
+class _Mapping(Watcher):
+    """One running vmap: shares among its examples what recorders from outside know."""
+
+    __slots__ = ("depth", "level", "outer")
+
+    depth: int
+
+    follows_backward = False
+    counts = True
+
+    def __init__(self, size: int, like: Any) -> None:
+        super().__init__()
+        state = current()
+        around = [w.depth for w in watchers_of(state) if isinstance(w, _Mapping)]
+        self.depth = 1 + max(around) if around else 1
+        self.level = Level(size, self.depth, libraries.namespace(innermost(raw(like))))
+        self.outer = recorders(state)
+
+    def again(self) -> _Mapping:
+        made = object.__new__(_Mapping)
+        made.open, made.depth, made.level, made.outer = True, self.depth, self.level, self.outer
+        return made
+
+    def given(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Replace the inputs that are the same for all examples, where others differ."""
+        if not self.outer or not self._differs(inputs, params):
+            return inputs
+        return tuple([self._shared(t) if isinstance(t, Tensor) else t for t in inputs])
+
+    def made(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
+        """Check that what depends on the example differs by example: else its gradient would be another one."""
+        if result.__class__ is Batched and result.level is self.level:
+            return  # most often
+        for t in inputs:
+            if holds(t._array if isinstance(t, Tensor) else t, self.level):
+                break
+        else:
+            return
+        for part in result if result.__class__ is tuple else (result,):
+            if libraries.is_differentiable(part.dtype) and not holds(part, self.level):
+                raise errors.BatchedValueError(
+                    f"{op.name} inside vmap gave one result for all examples, of arguments that differ by example; "
+                    "call it without vmap, in a loop"
+                )
+
+    def _differs(self, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> bool:
+        level = self.level
+        if any(holds(t._array if isinstance(t, Tensor) else t, level) for t in inputs):
+            return True
+        return top(params) is not None and any(holds(b, level) for b in _arrays_in(params))
+
+    def _shared(self, t: Tensor) -> Tensor:
+        if holds(t._array, self.level) or not any(rec.open and rec.known(t) is not None for rec in self.outer):
+            return t
+        state = current()
+        with during(self._outside(state)):
+            shared: Tensor = _share(t, self.level)
+        for rec in recorders(state):
+            mark = rec.known(t) if rec.open and rec not in self.outer else None
+            if mark is not None:
+                rec.stamp(shared, mark)
+        return shared
+
+    def _outside(self, state: Any) -> Any:
+        """Return the state with the recorders from outside only, and what watches around this vmap."""
+        if not isinstance(state, Stack):
+            return state
+        watchers = state.watchers[: state.watchers.index(self)] if self in state.watchers else ()
+        return Stack(self._outer_of(state.groups), self._outer_of(state.everyone), watchers)
+
+    def _outer_of(self, groups: Groups) -> Groups:
+        kept = (tuple([rec for rec in group if rec in self.outer]) for group in groups)
+        return tuple([group for group in kept if group])
+
+
+def _arrays_in(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _arrays_in(value)
+        elif isinstance(value, Batched):
+            yield value
+
+
+# ---------------------------------------------------------------- which axis of which tensor
+
+
+def _parts_of(value: Any) -> list[Any] | None:
+    """Return what a container holds for which each part may have a dim of its own; None for anything else."""
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, (list, tuple)) else None
+
+
+def _dims_for(dims: Any, value: Any, fail: Callable[[], Exception]) -> list[Any]:
+    """Return a dim for every leaf; one dim serves a whole container."""
+    parts, given = _parts_of(value), _parts_of(dims)
+    if given is None:
+        if dims is not None and (isinstance(dims, bool) or not isinstance(dims, (int, np.integer))):
+            raise fail()
+        return [dims] * len(leaves_of(value))
+    if parts is None or len(parts) != len(given) or isinstance(value, dict) != isinstance(dims, dict):
+        raise fail()
+    if isinstance(value, dict):
+        if set(value) != set(dims):
+            raise fail()
+        given = [dims[key] for key in value]
+    return [dim for part, d in zip(parts, given, strict=True) for dim in _dims_for(d, part, fail)]
+
+
+# ---------------------------------------------------------------- vmap
+
+
+def vmap(
+    func: Callable[..., Any],
+    in_dims: Any = 0,
+    out_dims: Any = 0,
+    randomness: str = "error",
+    *,
+    chunk_size: int | None = None,
+) -> Callable[..., Any]:
+    """Return a function that maps `func`, written for one example, over an axis of its arguments.
+
+    `func` sees tensors without that axis; what it computes is computed for all examples at once. vmaps
+    nest, and derivatives go through them and stand within them: `vmap(grad(loss), in_dims=(None, 0, 0))`
+    gives the gradient of each example.
+
+    Inside, a value that differs by example cannot be converted (`float(x)`, `x.numpy()`) or branched
+    on (`if x > 0`), and no array may have a shape that depends on it (`x[x > 0]`); each raises. A NumPy
+    function without a rule of its own runs example by example. Do not write in place to a tensor that was
+    made outside, `w += x`: it would hold what differs by example from then on.
+
+    Args:
+        func: takes tensors, or lists, tuples and dicts of them, and returns the like. Plain arrays that are
+            mapped come to it as tensors.
+        in_dims: the axis to map over, of all arguments or, in containers of the form of the arguments (or
+            of their outer part), of each; None for an argument that is the same for all. Keyword arguments
+            are the same for all.
+        out_dims: where the axis stands in each result; None for one that is the same for all.
+        randomness: what becomes of numbers that `func` draws from NumPy's generators: "same" gives one
+            draw to all examples; "different" runs `func` once for each example; "error" raises if NumPy's
+            global generator was drawn from (draws from a `Generator` of your own are not seen, and are the
+            same for all).
+        chunk_size: how many examples to run at once; all by default.
+
+    Returns:
+        A function of the arguments of `func` with the axis. Its results are Tensors, or plain arrays
+        where no Tensor was given.
+
+    Raises:
+        ValueError: `in_dims` or `out_dims` does not fit, no argument is mapped, mapped axes differ in
+            length, or `func` returns something that is no tensor.
+        RuntimeError: `func` asks for one value of what differs by example; `randomness` is none of the three.
+
+    >>> import gradmgr, gradmgr.numpy as np
+    >>> from gradmgr._transforms.vmap import vmap
+    >>> x = gradmgr.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    >>> vmap(lambda row: np.dot(row, row))(x)
+    Tensor([ 5., 25., 61.])
+    """
+    if randomness not in ("error", "different", "same"):
+        raise errors.RandomnessError(f"vmap: randomness is 'error', 'different' or 'same'; found {randomness!r}")
+    if chunk_size is not None and chunk_size < 1:
+        raise ValueError(f"vmap: chunk_size is at least 1, or None for all examples at once; found {chunk_size}")
+    call = _Call(func, in_dims, out_dims, randomness, chunk_size)
+
+    @functools.wraps(func, updated=())
+    def mapped(*args: Any, **kwargs: Any) -> Any:
+        return call.run(args, kwargs)
+
+    return mapped
+
+
+class _Call:
+    """What vmap was asked for."""
+
+    def __init__(
+        self, func: Callable[..., Any], in_dims: Any, out_dims: Any, randomness: str, chunk_size: int | None
+    ) -> None:
+        self.func = func
+        self.name = getattr(func, "__name__", repr(func))
+        self.in_dims = in_dims
+        self.out_dims = out_dims
+        self.randomness = randomness
+        self.chunk_size = 1 if randomness == "different" else chunk_size
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        leaves, dims = leaves_of(args), self._dims(args)
+        size = self._size(leaves, dims)
+        had_tensor = any(isinstance(leaf, Tensor) for leaf in (*leaves, *leaves_of(kwargs)))
+        if self.chunk_size is None or self.chunk_size >= size > 0 or size == 0:
+            form, made, _ = self._at_once(args, leaves, dims, kwargs, size)
+        else:
+            form, made, _ = self._in_chunks(args, leaves, dims, kwargs, size)
+        results = [self._as_given(y, had_tensor) for y in made]
+        return rebuilt(form, iter(results))
+
+    def _as_given(self, y: Any, had_tensor: bool) -> Any:
+        if isinstance(y, Tensor) and not had_tensor and not is_tracked(y):
+            return y._array
+        return y if isinstance(y, Tensor) else wrap(y)
+
+    # ------------------------------------------------------------ arguments
+
+    def _dims(self, args: tuple[Any, ...]) -> list[Any]:
+        dims = self.in_dims
+        if isinstance(dims, bool) or not isinstance(dims, (int, np.integer, tuple)):
+            raise ValueError(
+                f"vmap({self.name}): in_dims is an int, or a tuple with an entry for each argument; found {dims!r}"
+            )
+        if not args:
+            raise ValueError(f"vmap({self.name}) was called without arguments; it maps over positional arguments")
+
+        def fail() -> Exception:
+            return ValueError(
+                f"vmap({self.name}): in_dims={dims!r} does not have the form of the arguments, {_form(args)}; give "
+                "an int or None for each argument, or containers like the arguments'"
+            )
+
+        return _dims_for(dims, args, fail)
+
+    def _size(self, leaves: list[Any], dims: list[Any]) -> int:
+        sizes = []
+        for k, (leaf, dim) in enumerate(zip(leaves, dims, strict=True)):
+            if dim is None:
+                continue
+            if not (isinstance(leaf, Tensor) or (libraries.is_array(leaf))):
+                raise ValueError(
+                    f"vmap({self.name}): in_dims is {dim} for input {k}, a {type(leaf).__name__}, which has no axes "
+                    "to map over; use None for it"
+                )
+            if not -leaf.ndim <= dim < leaf.ndim:
+                raise ValueError(
+                    f"vmap({self.name}): in_dims is {dim} for input {k}, which has shape {leaf.shape}; "
+                    f"it must be at least {-leaf.ndim} and less than {leaf.ndim}"
+                )
+            sizes.append(leaf.shape[dim])
+        if not sizes:
+            raise ValueError(f"vmap({self.name}): in_dims is None for every input; at least one must be mapped")
+        if any(size != sizes[0] for size in sizes):
+            raise ValueError(f"vmap({self.name}): the mapped axes must be of one length; found {sizes}")
+        return int(sizes[0])
+
+    # ------------------------------------------------------------ running
+
+    def _in_chunks(
+        self, args: Any, leaves: list[Any], dims: list[Any], kwargs: dict[str, Any], size: int
+    ) -> tuple[Any, list[Any], list[Any]]:
+        step = self.chunk_size or size
+        runs = []
+        for start in range(0, size, step):
+            part = slice(start, min(size, start + step))
+            some = [leaf if dim is None else _piece(leaf, dim, part) for leaf, dim in zip(leaves, dims, strict=True)]
+            runs.append(self._at_once(args, some, dims, kwargs, part.stop - part.start))
+        form, first, places = runs[0]
+        made = []
+        for k, place in enumerate(places):
+            parts = [run[1][k] for run in runs]
+            made.append(first[k] if place is None else concatenate(parts, axis=place))
+        return form, made, places
+
+    def _at_once(
+        self, args: Any, leaves: list[Any], dims: list[Any], kwargs: dict[str, Any], size: int
+    ) -> tuple[Any, list[Any], list[Any]]:
+        """Run on all these examples; return the form of the results, their leaves, and where the axis stands."""
+        mapping = _Mapping(size, next(leaf for leaf, dim in zip(leaves, dims, strict=True) if dim is not None))
+        level = mapping.level
+        inside = [leaf if dim is None else _entered(leaf, level, dim) for leaf, dim in zip(leaves, dims, strict=True)]
+        shared = [t for t in (*inside, *leaves_of(kwargs)) if isinstance(t, Tensor) and not holds(t._array, level)]
+        before = [(t, snapshot(t, mapping.outer)) for t in shared]
+        watch(mapping)
+        try:
+            made = self._drawn(rebuilt(args, iter(inside)), kwargs)
+        finally:
+            unwatch(mapping)
+            changed = [(t, then) for t, then in before if holds(t._array, level)]
+            for t, then in changed:
+                rebind(t, then if isinstance(then, Tensor) else wrap(then))
+        if changed:
+            raise errors.BatchedWriteError(
+                f"vmap({self.name}): {describe(changed[0][0])}, which is the same for all examples, was written to in "
+                "place with values that differ by example; write x = x + y instead of x += y, or map over it"
+            )
+        outs, places = leaves_of(made), self._places(made)
+        return made, [self._left(y, level, place) for y, place in zip(outs, places, strict=True)], places
+
+    def _drawn(self, args: Any, kwargs: dict[str, Any]) -> Any:
+        if self.randomness != "error":
+            return self.func(*args, **kwargs)
+        before = _state_of_random()
+        made = self.func(*args, **kwargs)
+        if _state_of_random() != before:
+            raise errors.RandomnessError(
+                f"vmap({self.name}): random numbers were drawn from NumPy's global generator; say randomness='same' "
+                "for one draw for all examples, or 'different' for one for each"
+            )
+        return made
+
+    # ------------------------------------------------------------ results
+
+    def _places(self, made: Any) -> list[Any]:
+        outs = self.out_dims
+        kinds = leaves_of(outs)
+        if any(dim is not None and (isinstance(dim, bool) or not isinstance(dim, (int, np.integer))) for dim in kinds):
+            raise ValueError(f"vmap({self.name}): out_dims holds ints and None, in containers; found {outs!r}")
+
+        def fail() -> Exception:
+            return ValueError(
+                f"vmap({self.name}): out_dims={outs!r} does not have the form of the results, {_form(made)}; give an "
+                "int for all, or containers like the results'"
+            )
+
+        if isinstance(outs, tuple) and len(outs) == 1 and _parts_of(made) is None:
+            outs = outs[0]
+        return _dims_for(outs, made, fail)
+
+    def _left(self, y: Any, level: Level, place: Any) -> Any:
+        if not (isinstance(y, Tensor) or (libraries.is_array(y) and hasattr(y, "ndim"))):
+            raise ValueError(
+                f"vmap({self.name}): the function must return Tensors; found {type(y).__name__}; "
+                "return constants another way, or as tensors"
+            )
+        differs = holds(y._array if isinstance(y, Tensor) else y, level)
+        if place is None:
+            if differs:
+                raise ValueError(
+                    f"vmap({self.name}): out_dims is None for a result of shape {y.shape} that differs by example; "
+                    "say where its axis is to stand"
+                )
+            return y if isinstance(y, Tensor) else wrap(y)
+        if not -y.ndim - 1 <= place <= y.ndim:
+            raise IndexError(
+                f"vmap({self.name}): out_dims is {place} for a result of shape {y.shape}, without the mapped axis; it "
+                f"must be at least {-y.ndim - 1} and at most {y.ndim}"
+            )
+        return _shown(y if isinstance(y, Tensor) else wrap(y), level, place % (y.ndim + 1))
+
+
+_MT19937_BYTES = 4 * 624 + 4  # its state in memory: 624 words of 32 bits and a position
+
+
+def _state_of_random() -> Any:
+    """Return what tells whether NumPy's global generator was drawn from.
+
+    By its documented address, as numpy.random.get_state() takes 50 us, more than all else of a small vmap.
+    A second normal number, which NumPy keeps from drawing the first, is not seen.
+    """
+    import ctypes  # late, as few need it
+
+    bits = np.random.get_bit_generator()  # type: ignore[attr-defined]  # public; its stubs do not export it
+    if type(bits).__name__ == "MT19937":
+        return ctypes.string_at(bits.ctypes.state_address, _MT19937_BYTES)
+    return repr(bits.state)
+
+
+def map_units(func: Callable[[Any], list[Any]], units: Any, *, identity: bool) -> list[Any]:
+    """Map a function over the unit arrays of a shape. It is called once: what it draws at random is one draw.
+
+    Args:
+        func: takes an array and returns Tensors, arrays, and None for what there is not.
+        units: a plain array of unit arrays, or multiples, along its first axis.
+        identity: whether they make the identity matrix, the product with which need not be computed.
+
+    Returns:
+        What `func` returned, its results stacked along a first axis.
+    """
+    mapping = _Mapping(len(units), units)
+    level = mapping.level
+    if identity and units.__class__ is np.ndarray:
+        units.flags.writeable = False  # a rule that wrote to it would not find it in products
+        level.identity = units
+    watch(mapping)
+    try:
+        made = func(batch(units, level, 0))
+    finally:
+        unwatch(mapping)
+        level.identity = None  # tensors that live on may hold the level
+    return [None if y is None else _shown(y, level, 0) for y in made]
+
+
+def _shown(y: Any, level: Level, place: int) -> Any:
+    """Return a result, a Tensor or an array, with its examples along an axis."""
+    differs = holds(raw(y), level)
+    return _leave(y if differs else _share(y, level), level, place)
+
+
+def _entered(leaf: Any, level: Level, dim: int) -> Tensor:
+    t = leaf if isinstance(leaf, Tensor) else wrap(leaf)
+    entered: Tensor = _enter(t, level, dim % t.ndim)
+    return entered
+
+
+def _piece(leaf: Any, dim: int, part: slice) -> Any:
+    return leaf[(slice(None),) * (dim % leaf.ndim) + (part,)]
+
+
+def _form(value: Any) -> str:
+    """Show a container with a star for each leaf."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_form(part)}" for key, part in value.items()) + "}"
+    parts = _parts_of(value)
+    if parts is None:
+        return "*"
+    inner = ", ".join(map(_form, parts))
+    return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(parts) == 1 else ''})"

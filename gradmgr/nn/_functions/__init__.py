@@ -1,0 +1,1 @@
+"""The functions of gradmgr.nn, by PyTorch's chapters."""

@@ -1,0 +1,803 @@
+"""Activations and softmax, as ops of the table.
+
+Halves (float16, bfloat16) are computed in float32 inside; results have the input's dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradmgr import errors
+from gradmgr._arrays import libraries
+from gradmgr._arrays.blocks import BLOCK, blocks, run
+from gradmgr._engine.custom import custom
+from gradmgr._engine.elementwise import elementwise
+from gradmgr._engine.op import Function
+from gradmgr._engine.tensor import raw
+from gradmgr.nn._functions.arguments import check_floating, check_word, integer, number, one_array
+from gradmgr.ops import arithmetic, special
+from gradmgr.ops.arithmetic import choose
+from gradmgr.ops.convert import cast_to, copy, is_floating, narrowed, wide_dtype, widened
+from gradmgr.ops.reduce import axes_of
+from gradmgr.ops.softmax import log_softmax_along, softmax_along
+
+
+def _lifted(name: str, input: Any) -> Any:
+    """Return the input as a Tensor or array of real floating-point numbers."""
+    input = one_array(input)
+    if input.dtype.kind != "f":
+        check_floating(name, input=input)
+    return input
+
+
+# ---------------------------------------------------------------- large arrays
+
+
+def served(x: Any, *others: Any) -> bool:
+    """Tell whether all are NumPy's arrays, of one shape, in float32 or in float64."""
+    if x.__class__ is not np.ndarray:
+        return False
+    dtype, shape = x.dtype, x.shape
+    if dtype is not libraries.F4 and dtype is not libraries.F8:
+        return False
+    for a in others:  # noqa: SIM110  # all(...) of a generator takes twice as long
+        if a.__class__ is not np.ndarray or a.dtype is not dtype or a.shape != shape:
+            return False
+    return True
+
+
+def mapped(piece: Function, made: Any, arrays: tuple[Any, ...], rooms: int = 0) -> Any:
+    """Call piece(out, *arrays, *scratch), with so many rooms of scratch memory, on `made` or on blocks of it.
+
+    Memory newly asked for is cleared by the system page by page, which takes longer than to compute here: so a
+    thread uses its scratch memory again for the next block.
+    """
+    if not made.ndim:  # whose parts would be numbers
+        mapped(piece, made.reshape(1), tuple([a.reshape(1) for a in arrays]), rooms)
+        return made
+    if made.nbytes <= BLOCK or not rooms:  # one pass over memory: two threads took longer
+        piece(made, *arrays, *(np.empty((rooms, *made.shape), made.dtype) if rooms else ()))
+        return made
+    out, flat = made.reshape(-1), [a.reshape(-1) for a in arrays]
+    parts = blocks(out.size, out.nbytes)
+    free: list[Any] = []
+
+    def work(part: slice) -> None:
+        here = out[part]
+        try:
+            room = free.pop()
+        except IndexError:
+            room = np.empty((rooms, parts[0].stop), made.dtype)
+        piece(here, *[a[part] for a in flat], *room[:, : here.size])
+        free.append(room)
+
+    run(work, parts)
+    return made
+
+
+def _integers(x: Any) -> Any:
+    """Return the bits of an array of floating-point numbers as integers."""
+    return x.view(np.int32 if x.dtype is libraries.F4 else np.int64)
+
+
+# ---------------------------------------------------------------- piecewise linear and exponential
+
+
+def _relu_kernel(x: Any) -> Any:
+    """Compute max(x, 0), on NumPy into a buffer of zeros: beside a number, its loop takes three times as long."""
+    if x.__class__ is not np.ndarray:
+        return np.maximum(x, 0)
+    made = np.zeros(x.shape, x.dtype)
+    return np.maximum(x, made, out=made)
+
+
+def _relu_rule(g: Any, out: Any) -> Any:
+    """Let g pass where out is not 0; a NaN or inf in g stays out where it is, while times 0 it would be NaN."""
+    if not served(g, out):
+        return choose(raw(out) != 0, g, g.dtype.type(0))
+    made = np.empty(g.shape, g.dtype)
+    mapped(_where_not_0, _integers(made), (_integers(g), out))
+    return made
+
+
+def _relu_into(g: Any, out: Any) -> Any:
+    if served(g, out):
+        mapped(_where_not_0, _integers(g), (_integers(g), out))
+        return g
+    return _relu_rule(g, out)
+
+
+def _where_not_0(bits: Any, g: Any, out: Any) -> None:
+    """Times 0 or 1 as integers: numpy.where takes 4 ns for each element, as the processor cannot foresee it."""
+    np.multiply(g, out != 0, out=bits)
+
+
+_relu = elementwise("nn.relu", _relu_kernel, _relu_rule, into=_relu_into)
+
+
+def relu(input: Any) -> Any:
+    """Return max(x, 0), elementwise; NaN stays NaN.
+
+    The derivative at 0 is 0. Of the values only the result is kept for it.
+
+    Args:
+        input: of real floating-point numbers or integers.
+
+    Raises:
+        DtypeError: the input is complex or boolean.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import relu
+    >>> relu(np.array([-1.0, 0.0, 2.0])).tolist()
+    [0.0, 0.0, 2.0]
+    """
+    input = one_array(input)
+    if input.dtype.kind not in "fiu":
+        check_floating("relu", input=input)
+    return _relu.door(input)
+
+
+def _either(x: Any, y: Any) -> Any:
+    """Return x where it is positive, else y; in its dtype."""
+    return choose(raw(x) > 0, x, y if y.dtype == x.dtype else cast_to(y, x.dtype))
+
+
+def _leaky_rule(g: Any, positive: Any, negative_slope: float) -> Any:
+    if served(g, positive):
+        made = np.empty(g.shape, g.dtype)
+        return mapped(lambda out, g, y: _leaky_piece(out, g, y, negative_slope), made, (g, positive))
+    g = widened(g)
+    return choose(raw(positive) > 0, g, g * negative_slope)
+
+
+def _leaky_piece(out: Any, g: Any, positive: Any, slope: float) -> None:
+    """Choose between the bits of 1 and those of the slope, and multiply."""
+    bits = _integers(out)
+    one, other = (int(_integers(np.full(1, value, out.dtype))[0]) for value in (1, slope))
+    np.multiply(positive > 0, bits.dtype.type(one - other), out=bits)
+    bits += bits.dtype.type(other)
+    out *= g
+
+
+def _leaky_kernel(x: Any, negative_slope: float) -> Any:
+    if 0 < negative_slope <= 1 and served(x):
+        return mapped(lambda out, x: _greater_piece(out, x, negative_slope), np.empty(x.shape, x.dtype), (x,))
+    wide = widened(x)
+    return choose(x > 0, wide, wide * negative_slope).astype(x.dtype, copy=False)
+
+
+def _greater_piece(out: Any, x: Any, slope: float) -> None:
+    np.multiply(x, slope, out=out)
+    np.maximum(x, out, out=out)
+
+
+# Where the slope is not negative the result tells the sign of x, and the next layer keeps the result anyhow.
+_leaky_relu = custom(
+    "nn.leaky_relu",
+    _leaky_kernel,
+    vjp={"x": lambda g, out, negative_slope: _leaky_rule(g, out, negative_slope)},
+    jvp={"x": lambda t, out, negative_slope: _leaky_rule(t, out, negative_slope)},
+)
+
+
+def leaky_relu(input: Any, negative_slope: float = 0.01) -> Any:
+    """Return x where it is positive, else negative_slope * x; the derivative at 0 is negative_slope.
+
+    Args:
+        input: of real floating-point numbers.
+        negative_slope: a number.
+
+    Raises:
+        DtypeError: the input is not floating.
+        TypeError: negative_slope is no number.
+    """
+    input, slope = _lifted("leaky_relu", input), number(negative_slope, "negative_slope", "leaky_relu")
+    return _leaky_relu(input, slope) if slope >= 0 else _either(input, input * slope)
+
+
+def _elu_kernel(x: Any, alpha: float) -> Any:
+    with np.errstate(all="ignore"):  # an overflow where x is positive, which is not taken
+        if served(x):
+            return mapped(lambda out, x, low: _elu_piece(out, x, low, alpha), np.empty(x.shape, x.dtype), (x,), 1)
+        wide = widened(x)
+        return choose(x > 0, wide, np.expm1(wide) * alpha).astype(x.dtype, copy=False)
+
+
+def _elu_piece(out: Any, x: Any, low: Any, alpha: float) -> None:
+    """Add the positive part to alpha * (exp(the other) - 1)."""
+    low.fill(0)
+    np.maximum(x, low, out=out)
+    np.minimum(x, low, out=low)
+    np.expm1(low, out=low)
+    low *= alpha
+    out += low
+
+
+def _elu_rule(g: Any, out: Any, alpha: float) -> Any:
+    if alpha == 1 and served(g, out):
+        return mapped(_elu_slope_piece, np.empty(g.shape, g.dtype), (g, out))
+    g = widened(g)
+    return choose(raw(out) > 0, g, g * (widened(out) + alpha))
+
+
+def _elu_slope_piece(made: Any, g: Any, out: Any) -> None:
+    made.fill(0)
+    np.minimum(out, made, out=made)
+    made += 1
+    made *= g
+
+
+_elu = custom(
+    "nn.elu",
+    _elu_kernel,
+    vjp={"x": lambda g, out, alpha: _elu_rule(g, out, alpha)},
+    jvp={"x": lambda t, out, alpha: _elu_rule(t, out, alpha)},
+)
+
+
+def elu(input: Any, alpha: float = 1.0) -> Any:
+    """Return x where it is positive, else alpha * (exp(x) - 1).
+
+    The derivative comes from the result, as out + alpha: to within one rounding of alpha.
+
+    Args:
+        input: of real floating-point numbers.
+        alpha: a number.
+
+    Raises:
+        DtypeError: the input is not floating.
+        TypeError: alpha is no number.
+    """
+    input, alpha = _lifted("elu", input), number(alpha, "alpha", "elu")
+    if alpha >= 0:
+        return _elu(input, alpha)
+    low = arithmetic.minimum.door(input, 0.0)
+    return _either(input, arithmetic.expm1.door(low) * alpha)
+
+
+# ---------------------------------------------------------------- sigmoid and kin
+
+
+def _in_single(door: Function, input: Any) -> Any:
+    """Call an op on halves in float32."""
+    return narrowed(door(widened(input)), input.dtype) if input.dtype.itemsize <= 2 else door(input)
+
+
+def sigmoid(input: Any) -> Any:
+    """Return 1 / (1 + exp(-x)), elementwise; exact to rounding for small and for large results.
+
+    Args:
+        input: of real floating-point numbers.
+
+    Raises:
+        DtypeError: the input is not floating.
+    """
+    return _in_single(special.expit, _lifted("sigmoid", input))
+
+
+def logsigmoid(input: Any) -> Any:
+    """Return log(1 / (1 + exp(-x))), elementwise, without under- or overflow.
+
+    Args:
+        input: of real floating-point numbers.
+
+    Raises:
+        DtypeError: the input is not floating.
+    """
+    return _in_single(special.log_expit, _lifted("logsigmoid", input))
+
+
+def tanh(input: Any) -> Any:
+    """Return the hyperbolic tangent, elementwise.
+
+    Args:
+        input: of real floating-point numbers.
+
+    Raises:
+        DtypeError: the input is not floating.
+    """
+    return arithmetic.tanh.door(_lifted("tanh", input))
+
+
+# silu and gelu are x s(x), with an s that rises from 0 to 1 and s(0) = 1/2. Their slope is s + x s', and of arrays that
+# are at hand s comes cheapest as the quotient of result and x: with a tiny number added to each that changes nothing
+# but for an x as small, where it gives the 1/2. At infinity that is NaN; such blocks go the long way. The results are
+# kept beside x for it; what comes next, a product, keeps them anyhow.
+# In s + x s' nothing is lost: where s is small, x s' is of another sign than s, and larger.
+
+_TINIES = tuple(
+    [(t.type(tiny), t.type(tiny / 2)) for t, tiny in ((libraries.F4, 2.0**-125), (libraries.F8, 2.0**-1021))]
+)
+
+
+def _gated_rule(g: Any, x: Any, out: Any, piece: Function, rule: Function) -> Any:
+    """Return g s + g x s': piece(made, x, out, s, work) puts x s' into `made`; rule(g, x) is the long way."""
+    if not served(g, x, out):
+        return rule(g, x)
+
+    def work(made: Any, g: Any, x: Any, out: Any, s: Any, more: Any) -> None:
+        tiny, half = _TINIES[0 if made.dtype is libraries.F4 else 1]
+        np.add(out, half, out=s)
+        np.add(x, tiny, out=made)
+        s /= made
+        piece(made, x, out, s, more)
+        made += s
+        if made.size and not math.isfinite(np.maximum.reduce(made, axis=None)):
+            made[...] = rule(g, x)
+        else:
+            made *= g
+
+    with np.errstate(all="ignore"):
+        return mapped(work, np.empty(g.shape, g.dtype), (g, x, out), 2)
+
+
+def _silu_kernel(x: Any) -> Any:
+    with np.errstate(all="ignore"):
+        if served(x):
+            return mapped(_silu_piece, np.empty(x.shape, x.dtype), (x,))
+        wide = widened(x)
+        made = np.exp(-wide)
+        made += 1
+        made = wide / made
+    return made.astype(x.dtype, copy=False)
+
+
+def _silu_piece(out: Any, x: Any) -> None:
+    np.negative(x, out=out)
+    np.exp(out, out=out)
+    out += 1
+    np.divide(x, out, out=out)
+
+
+def _silu_rule(g: Any, x: Any) -> Any:
+    x = widened(x)
+    s = special.expit(x)
+    slope = (1 - s) * x
+    slope += 1
+    slope *= s
+    slope *= g
+    return slope
+
+
+def _silu_slope_piece(made: Any, x: Any, out: Any, s: Any, work: Any) -> None:
+    """Compute x s (1 - s)."""
+    np.subtract(1, s, out=made)
+    made *= out
+
+
+_silu = custom(
+    "nn.silu",
+    _silu_kernel,
+    vjp={"x": lambda g, x, out: _gated_rule(g, x, out, _silu_slope_piece, _silu_rule)},
+    jvp={"x": lambda t, x: _silu_rule(t, x)},
+)
+
+
+def silu(input: Any) -> Any:
+    """Return x * sigmoid(x), elementwise.
+
+    Args:
+        input: of real floating-point numbers.
+
+    Raises:
+        DtypeError: the input is not floating.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import silu
+    >>> silu(np.array([-100.0, 0.0, 100.0])).round(3).tolist()
+    [-0.0, 0.0, 100.0]
+    """
+    return _silu(_lifted("silu", input))
+
+
+def _softplus_kernel(x: Any, beta: float, threshold: float) -> Any:
+    with np.errstate(all="ignore"):
+        if _is_plain_softplus(x, beta, threshold) and served(x):
+            return mapped(_softplus_piece, np.empty(x.shape, x.dtype), (x,), 1)
+        wide = widened(x)
+        z = wide * beta
+        made = np.log1p(np.exp(-np.abs(z)))
+        made += np.maximum(z, 0)
+        made /= beta
+    return choose(z > threshold, wide, made).astype(x.dtype, copy=False)
+
+
+def _is_plain_softplus(x: Any, beta: float, threshold: float) -> bool:
+    """Tell whether nothing is to be chosen: in float32 what lies beyond 18 is x by itself, and the slope there is 1."""
+    return beta == 1 and threshold >= 18 and x.dtype is libraries.F4
+
+
+def _softplus_piece(out: Any, x: Any, work: Any) -> None:
+    np.abs(x, out=work)
+    np.negative(work, out=work)
+    np.exp(work, out=work)
+    np.log1p(work, out=work)
+    out.fill(0)
+    np.maximum(x, out, out=out)
+    out += work
+
+
+def _softplus_rule(g: Any, x: Any, beta: float, threshold: float) -> Any:
+    if _is_plain_softplus(x, beta, threshold) and served(g, x):
+        with np.errstate(all="ignore"):
+            return mapped(_softplus_slope_piece, np.empty(g.shape, g.dtype), (g, x))
+    z = widened(x) * beta
+    return g * choose(raw(z) > threshold, z.dtype.type(1), special.expit(z))
+
+
+def _softplus_slope_piece(out: Any, g: Any, x: Any) -> None:
+    np.negative(x, out=out)
+    np.exp(out, out=out)
+    out += 1
+    np.divide(g, out, out=out)
+
+
+_softplus = custom(
+    "nn.softplus",
+    _softplus_kernel,
+    vjp={"x": lambda g, x, beta, threshold: _softplus_rule(g, x, beta, threshold)},
+    jvp={"x": lambda t, x, beta, threshold: _softplus_rule(t, x, beta, threshold)},
+)
+
+
+def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
+    """Return log(1 + exp(beta * x)) / beta; x itself, with derivative 1, where beta * x > threshold.
+
+    Args:
+        input: of real floating-point numbers.
+        beta: how sharply it turns at 0.
+        threshold: beyond it the result is x.
+
+    Raises:
+        DtypeError: the input is not floating.
+        TypeError: beta or threshold is no number.
+        ValueError: beta is 0.
+    """
+    input, beta = _lifted("softplus", input), number(beta, "beta", "softplus")
+    if beta == 0:
+        raise ValueError("softplus: beta must not be 0; found 0")
+    return _softplus(input, beta, number(threshold, "threshold", "softplus"))
+
+
+# ---------------------------------------------------------------- gelu
+# The tail of the normal distribution is Phi(-a) = exp(-a^2 / 2) T(a) for a >= 0, with a T that falls smoothly from 1/2
+# like 1 / (a sqrt(2 pi)): a quotient of polynomials gives it for all a at once. W. J. Cody (Rational Chebyshev
+# approximations for the error function, Math. Comp. 23, 1969) splits off the exponential in the same way. The
+# coefficients are our own.
+# In double precision: T interpolated, in 60 digits, at the Chebyshev nodes of (a - c) / (a + c), c = 4; all of them are
+# positive, so nothing cancels. Largest relative error of T: 9e-17 up to a = 39.
+# In single precision: a quotient of degrees 3 and 4 of which the largest error over 1 + a^2 / 4 is least (as much as
+# rounding a^2 / 2 does), by Lawson's iteration; as a continued fraction, which takes 11 passes over memory where the
+# polynomials take 15. Relative error of T, with all roundings: 3e-7 up to a = 3, 7e-7 up to 6, 5e-6 up to 14.
+# Beyond 39 and 14 the tail is 0 in these precisions.
+
+# T = scale / (a + b0 + c1 / (a + b1 + c2 / (a + b2 + c3 / (a + b3))))
+# NumPy's loops begin sooner with its own numbers than with Python's.
+_SCALE = 0.3988313814482294
+_FRACTION = (
+    (np.float32(17.671401120213776), np.float32(4.314920765282451)),
+    (np.float32(-10.017647763163424), np.float32(1.9975958182364575)),
+    (np.float32(1.2146484459557596), np.float32(-0.011581271213014378)),
+)
+_LAST, _HALF, _LOG_SCALE = np.float32(1.1144673832003937), np.float32(-0.5), np.float32(math.log(_SCALE))
+_QUOTIENT = (
+    (
+        *(0.398942280400452644, 10.7138328951895869, 140.882525191226147, 1173.46816580191511, 6771.51826077550299),
+        *(27977.1519989202436, 82768.4191572706256, 169761.479610198821, 221197.301559300855, 142550.170991309582),
+    ),
+    (
+        *(26.8555964642346496, 354.140121095223809, 2968.30407740956092, 17324.8193654769779, 73016.0544591701326),
+        *(223747.123652492666, 490041.833272030444, 731453.126654889819, 669871.764266148648, 285100.341982619173),
+    ),
+)
+_ROOT_2 = math.sqrt(2.0)
+_ROOT_2PI = math.sqrt(2 * math.pi)
+_LOG_ROOT_2PI = np.float32(math.log(_ROOT_2PI))
+
+
+def _filled(kernel: Function, x: Any) -> Any:
+    """Return what kernel(out, x, *scratch), with three rooms of scratch memory, makes of x; of halves in float32."""
+    with np.errstate(all="ignore"):
+        if served(x):
+            return mapped(kernel, np.empty(x.shape, x.dtype), (x,), 3)
+        xp, wide = libraries.namespace(x), wide_dtype(x.dtype)
+        made = xp.empty(x.shape or (1,), wide)  # out= takes no numbers
+        kernel(made, x.reshape(made.shape), *[xp.empty(made.shape, wide) for _ in range(3)])
+        return made.reshape(x.shape).astype(x.dtype, copy=False)
+
+
+def _horner(a: Any, made: Any, coefficients: Sequence[float]) -> None:
+    """Go on evaluating a polynomial of a, highest powers first, from its leading part, in place."""
+    for c in coefficients[:-1]:
+        made += c
+        made *= a
+    made += coefficients[-1]
+
+
+def _bounded(x: Any, a: Any, work: Any, bound: float) -> None:
+    """Put min(|x|, bound) into `a`; beside a number, NumPy's loop takes five times as long."""
+    np.abs(x, out=a)
+    work.fill(bound)
+    np.minimum(a, work, out=a)
+
+
+def _single_fraction(a: Any, fraction: Any) -> None:
+    """Compute scale / T(a)."""
+    np.add(a, _LAST, out=fraction)
+    for c, b in _FRACTION:
+        np.divide(c, fraction, out=fraction)
+        fraction += a
+        fraction += b
+
+
+def _single_bell(a: Any, bell: Any) -> None:
+    """Put scale exp(-a^2 / 2) into `bell`, which may be `a`."""
+    np.multiply(a, a, out=bell)
+    bell *= _HALF
+    bell += _LOG_SCALE
+    np.exp(bell, out=bell)
+
+
+def _double_tail(x: Any, tail: Any, a: Any, bell: Any, work: Any) -> None:
+    """Compute Phi(-a), a = |x|, within bounds, and bell = exp(-a^2 / 2)."""
+    above, below = _QUOTIENT
+    _bounded(x, a, work, 39.0)
+    np.multiply(a, above[0], out=tail)
+    _horner(a, tail, above[1:])
+    np.add(a, below[0], out=work)
+    work *= a
+    _horner(a, work, below[1:])
+    tail /= work
+    _bell(a, bell, work)
+    tail *= bell
+
+
+def _bell(x: Any, bell: Any, work: Any) -> None:
+    """Put exp(-x^2 / 2) into `bell`.
+
+    As in Cody's, of x rounded to sixteenths, whose square is exact, and of what lacks: the exponential of half a
+    rounded square would be off by up to x^2 / 2 roundings.
+    """
+    np.multiply(x, 16, out=bell)
+    np.rint(bell, out=bell)
+    bell *= 1 / 16
+    np.subtract(x, bell, out=work)
+    work *= x + bell
+    work *= -0.5
+    np.exp(work, out=work)
+    bell *= bell
+    bell *= -0.5
+    np.exp(bell, out=bell)
+    bell *= work
+
+
+def _gelu_piece(out: Any, x: Any, a: Any, bell: Any, work: Any) -> None:
+    """Compute x Phi(x) as max(x, 0) - |x| Phi(-|x|), which is exact to rounding on both sides."""
+    if out.dtype.itemsize == 4:
+        _bounded(x, a, work, 14.0)
+        _single_fraction(a, out)
+        np.divide(a, out, out=out)
+        _single_bell(a, a)  # not into `bell`: what takes part lies in the cache
+        out *= a
+    else:
+        _double_tail(x, out, a, bell, work)
+        out *= a
+    work.fill(0)
+    np.maximum(x, work, out=work)
+    np.subtract(work, out, out=out)
+
+
+def _slope_piece(out: Any, x: Any, a: Any, bell: Any, work: Any) -> None:
+    """Compute Phi(x) + x phi(x); for positive x as 1 minus that of -x."""
+    if out.dtype.itemsize == 4:
+        _bounded(x, a, work, 14.0)
+        _single_fraction(a, out)
+        _single_bell(a, bell)
+        np.divide(bell, out, out=out)
+        bell *= 1 / (_SCALE * _ROOT_2PI)
+    else:
+        _double_tail(x, out, a, bell, work)
+        bell *= 1 / _ROOT_2PI
+    bell *= a
+    out -= bell
+    np.subtract(1, out, out=work)
+    out[...] = choose(x > 0, work, out)
+
+
+def _gelu_kernel(x: Any) -> Any:
+    return _filled(_gelu_piece, x)
+
+
+def _gelu_slope_kernel(x: Any) -> Any:
+    return _filled(_slope_piece, x)
+
+
+def _gelu_bend(x: Any) -> Any:
+    """phi(x) (2 - x^2), the second derivative; infinitely far out nothing of it is left."""
+    x = widened(x)
+    bell = special._gauss.door(x / _ROOT_2)
+    near = choose(raw(bell) == 0, x.dtype.type(0), x)
+    return bell * (2 - near * near) / _ROOT_2PI
+
+
+def _gelu_slope_piece(made: Any, x: Any, out: Any, s: Any, work: Any) -> None:
+    """Compute x phi(x)."""
+    if made.dtype is libraries.F4:
+        np.multiply(x, x, out=made)
+        made *= _HALF
+        made -= _LOG_ROOT_2PI
+        np.exp(made, out=made)
+    else:
+        _bell(x, made, work)
+        made *= 1 / _ROOT_2PI
+    made *= x
+
+
+_gelu_slope = elementwise("nn.gelu_slope", _gelu_slope_kernel, lambda g, x: g * _gelu_bend(x))
+_gelu = elementwise(
+    "nn.gelu",
+    _gelu_kernel,
+    lambda g, x, out: _gated_rule(g, x, out, _gelu_slope_piece, lambda g, x: g * _gelu_slope.door(x)),
+)
+
+
+def _gelu_sloped(g: Any, x: Any) -> Any:
+    return g * _gelu_slope.door(x)
+
+
+def _gelu_into(g: Any, x: Any) -> Any:
+    if not served(g, x):
+        return _gelu_sloped(g, x)
+
+    def work(made: Any, x: Any, a: Any, bell: Any, more: Any, slope: Any) -> None:
+        _slope_piece(slope, x, a, bell, more)
+        made *= slope
+
+    with np.errstate(all="ignore"):
+        return mapped(work, g, (x,), 4)
+
+
+# The same for large arrays: twice the time backward, 5 % of a transformer's step, but when it begins the result, which
+# what came next has kept as well, is free. At that place a step takes the most memory.
+_gelu_of_large = elementwise("nn.gelu_of_large", _gelu_kernel, _gelu_sloped, into=_gelu_into)
+_LARGE = 1 << 20  # bytes
+
+# By its tanh: x / 2 (1 + tanh(u)) = x s(2 u), with the logistic function s, u = sqrt(2 / pi) (x + 0.044715 x^3).
+_LINEAR = 2 * math.sqrt(2 / math.pi)
+_CUBIC = _LINEAR * 0.044715
+_FAR = 50.0  # where s is 0 or 1 in every precision
+
+
+def _gelu_tanh_kernel(x: Any) -> Any:
+    with np.errstate(all="ignore"):
+        if served(x):
+            return mapped(_gelu_tanh_piece, np.empty(x.shape, x.dtype), (x,), 1)
+        wide = widened(x)
+        z = wide * wide
+        z *= -_CUBIC
+        z -= _LINEAR
+        z *= wide
+        z = np.exp(z)
+        z += 1
+        made = np.maximum(wide, -_FAR) / z
+    return made.astype(x.dtype, copy=False)
+
+
+def _gelu_tanh_piece(out: Any, x: Any, work: Any) -> None:
+    np.multiply(x, x, out=out)
+    out *= -_CUBIC
+    out -= _LINEAR
+    out *= x
+    np.exp(out, out=out)
+    out += 1
+    work.fill(-_FAR)
+    np.maximum(x, work, out=work)
+    np.divide(work, out, out=out)
+
+
+def _gelu_tanh_rule(g: Any, x: Any) -> Any:
+    x = arithmetic.clip(widened(x), -_FAR, _FAR)
+    square = x * x
+    s = special.expit((square * _CUBIC + _LINEAR) * x)
+    slope = (square * (3 * _CUBIC) + _LINEAR) * x
+    slope *= 1 - s
+    slope += 1
+    slope *= s
+    slope *= g
+    return slope
+
+
+def _gelu_tanh_slope_piece(made: Any, x: Any, out: Any, s: Any, work: Any) -> None:
+    """Compute x s (1 - s) times the slope of 2 u."""
+    np.multiply(x, x, out=made)
+    made *= 3 * _CUBIC
+    made += _LINEAR
+    made *= out
+    np.subtract(1, s, out=work)
+    made *= work
+
+
+_gelu_tanh = custom(
+    "nn.gelu_tanh",
+    _gelu_tanh_kernel,
+    vjp={"x": lambda g, x, out: _gated_rule(g, x, out, _gelu_tanh_slope_piece, _gelu_tanh_rule)},
+    jvp={"x": lambda t, x: _gelu_tanh_rule(t, x)},
+)
+
+
+def gelu(input: Any, approximate: str = "none") -> Any:
+    """Return x * Phi(x), elementwise, with the normal distribution's Phi; needs no SciPy.
+
+    Results and derivatives are exact to a few roundings on both sides, also far out, where 1 + erf(x) has lost all
+    digits, and at infinity, where they are the limits 0 and inf. (In float32 within 2e-6 of their size up to |x| = 6,
+    where rounding x^2 costs as much, and 1e-5 beyond.)
+
+    Args:
+        input: of real floating-point numbers.
+        approximate: "none", or "tanh" for x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))).
+
+    Raises:
+        ValueError: another word for `approximate`.
+        DtypeError: the input is not floating.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import gelu
+    >>> gelu(np.array([-1.0, 0.0, 1.0])).round(4).tolist()
+    [-0.1587, 0.0, 0.8413]
+    """
+    if approximate != "none":
+        check_word(approximate, ("none", "tanh"), "approximate", "gelu")
+        return _gelu_tanh(_lifted("gelu", input))
+    input = _lifted("gelu", input)
+    return (_gelu if input.nbytes < _LARGE else _gelu_of_large).door(input)
+
+
+# ---------------------------------------------------------------- softmax
+
+
+def _normalised(name: str, op: Function, input: Any, dim: Any, dtype: Any, *more: Any) -> Any:
+    if dim is None:
+        raise TypeError(f"{name} needs the axis along which to normalise; pass dim=-1 for the last")
+    input = one_array(input)
+    input = cast_to(input, dtype)
+    if not is_floating(input.dtype):
+        raise errors.DtypeError(
+            f"{name} takes real floating-point numbers; found input of dtype {input.dtype}; pass dtype=numpy.float32"
+        )
+    axes = axes_of(integer(dim, "dim", name), input.ndim, name, of_number=True)
+    return op(input, axes, *more) if input.size else copy(input)
+
+
+def softmax(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
+    """Return exp(x) / sum(exp(x)) along an axis, without overflow.
+
+    A row of which all are -inf, or one is inf, gives NaN, as in torch; where some are -inf, they get exactly 0.
+
+    Args:
+        input: of real floating-point numbers.
+        dim: the axis along which the results add up to 1; it must be given.
+        dtype: cast the input to it first.
+
+    Raises:
+        TypeError: no `dim`.
+        DtypeError: the input is not floating.
+        numpy.exceptions.AxisError: there is no such axis.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import softmax
+    >>> softmax(np.log(np.array([[1.0, 1.0, 2.0]])), dim=1).round(4).tolist()
+    [[0.25, 0.25, 0.5]]
+    """
+    return _normalised("softmax", softmax_along, input, dim, dtype)
+
+
+def log_softmax(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
+    """Return log(softmax(x)) along an axis, without under- or overflow; -inf where x is.
+
+    A row of which all are -inf, or one is inf, gives NaN, as in torch. Arguments and errors as of `softmax`.
+    """
+    return _normalised("log_softmax", log_softmax_along, input, dim, dtype, False)

@@ -1,0 +1,147 @@
+"""What the functions of `nn` ask of their arguments: pairs of sizes, dtypes, words, labels."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from gradmgr import errors
+from gradmgr._engine.tensor import Tensor
+from gradmgr.ops.convert import holds_tensor, is_floating, lift
+from gradmgr.ops.reduce import mean, sum
+
+REDUCTIONS = ("none", "mean", "sum")
+
+
+def generator(rng: Any, asked: str) -> np.random.Generator:
+    """Return the Generator to draw from: the caller's, or for None a new one, seeded by NumPy's global generator.
+
+    So what is drawn without a Generator can be brought back by `gradmgr.checkpoint` and is seen by `gradmgr.vmap`.
+
+    Raises:
+        TypeError: rng is a seed, or a generator of another kind.
+    """
+    if rng is None:
+        return np.random.default_rng(np.random.randint(0, 2**32, 4, dtype=np.uint32))  # noqa: NPY002  # why: as above
+    if isinstance(rng, np.random.Generator):
+        return rng
+    example = rng if isinstance(rng, int) and not isinstance(rng, bool) else "seed"
+    raise TypeError(
+        f"{asked} draws from a numpy.random.Generator; found rng of type {type(rng).__name__}; make one with "
+        f"numpy.random.default_rng({example}), once, and pass it wherever random numbers are drawn"
+    )
+
+
+def one_array(value: Any) -> Any:
+    """Lift an argument that is one array. A tuple of Tensors is what some layers return, and must not be stacked.
+
+    Raises:
+        TypeError: it is such a tuple.
+    """
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, tuple) and holds_tensor(value):
+        raise TypeError(
+            f"expected one Tensor or array; found a tuple of {len(value)}, as LSTM, GRU and MultiheadAttention return "
+            "it: pass on its first, as in `out, _ = layer(x)`"
+        )
+    return lift(value)
+
+
+def integer(value: Any, name: str, asked: str) -> int:
+    """Return an argument that must be one integer."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{asked}: {name} must be an integer; found {value!r}") from None
+
+
+def length(value: Any, name: str, asked: str, least: int = 0) -> int:
+    """Return an argument that must be one integer, and not less than another."""
+    count = integer(value, name, asked)
+    if count < least:
+        raise ValueError(f"{asked}: {name} must be at least {least}; found {value!r}")
+    return count
+
+
+def number(value: Any, name: str, asked: str) -> float:
+    """Return an argument that must be one real number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{asked}: {name} must be a number; found {value!r}") from None
+
+
+def single(value: Any, name: str, asked: str) -> tuple[int]:
+    """Return an integer, or a sequence of one, as a tuple."""
+    return (_lengths(value, 1, name, asked)[0],)
+
+
+def pair(value: Any, name: str, asked: str) -> tuple[int, int]:
+    """Return an integer, used for both, or a sequence of two, as a tuple."""
+    first, second = _lengths(value, 2, name, asked)
+    return first, second
+
+
+def _lengths(value: Any, count: int, name: str, asked: str) -> tuple[int, ...]:
+    if isinstance(value, (tuple, list)):
+        if len(value) != count:
+            says = "one integer" if count == 1 else f"an integer or {count} of them"
+            raise ValueError(f"{asked}: {name} must be {says}; found {value!r}")
+        return tuple([integer(part, name, asked) for part in value])
+    return (integer(value, name, asked),) * count
+
+
+def check_floating(asked: str, /, **arrays: Any) -> None:
+    """Refuse arguments that are not of real floating-point numbers; None is let through.
+
+    Raises:
+        DtypeError: it names the argument and its dtype.
+    """
+    _check_kind(asked, "real floating-point numbers", arrays, planar=False)
+
+
+def check_inexact(asked: str, /, **arrays: Any) -> None:
+    """Refuse arguments that are of neither floating-point nor complex numbers; None is let through.
+
+    Raises:
+        DtypeError: it names the argument and its dtype.
+    """
+    _check_kind(asked, "floating-point or complex numbers", arrays, planar=True)
+
+
+def _check_kind(asked: str, says: str, arrays: dict[str, Any], *, planar: bool) -> None:
+    for name, a in arrays.items():
+        if a is None or a.dtype.kind == "f":  # the common case, without a call
+            continue
+        if not (is_floating(a.dtype) or (planar and a.dtype.kind == "c")):
+            raise errors.DtypeError(
+                f"{asked} takes {says}; found {name} of dtype {a.dtype}; convert it with .astype(numpy.float32)"
+            )
+
+
+def check_word(value: Any, among: tuple[str, ...], name: str, asked: str) -> None:
+    """Refuse a word that is not one of those known."""
+    if not (isinstance(value, str) and value in among):
+        known = " ".join(repr(word) for word in among)
+        raise ValueError(f"{asked}: {name} must be one of {known}; found {value!r}")
+
+
+def check_reduction(reduction: Any, asked: str) -> None:
+    """Refuse a reduction that is not one of the three."""
+    check_word(reduction, REDUCTIONS, "reduction", asked)
+
+
+def reduced(loss: Any, reduction: str, asked: str) -> Any:
+    """Reduce the losses of single elements: "none" leaves them, "mean" and "sum" give one number.
+
+    The mean over nothing is NaN, without a warning.
+    """
+    check_reduction(reduction, asked)
+    if reduction == "none":
+        return loss
+    if reduction == "sum":
+        return sum(loss)
+    return mean(loss) if loss.size else sum(loss) * np.asarray(np.nan, loss.dtype)[()]

@@ -1,0 +1,697 @@
+"""Convolutions: three bilinear ops, each of which has the other two for derivatives.
+
+With z the cross-correlation of x with a kernel w, the others are its adjoint in x, which makes of z's
+cotangent and w what has x's shape, and its adjoint in w, which makes of x and the cotangent what has w's
+shape. All three leave open one argument of the same trilinear form, so the rules close, whatever the order.
+The sizes are those of Dumoulin and Visin, A guide to convolution arithmetic for deep learning (2016).
+
+The sum over taps and channels is one matrix product for each group and block of images, of columns that are
+copies of long runs (`_windows`). A product for each tap, which needs no columns, was a tenth quicker for one shape
+of eight, and took up to twice as long for the others. Where channels do not mix there is a loop over taps; and in
+float32 there is oneDNN where it is installed (`_onednn`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from gradmgr import errors
+from gradmgr._arrays import blocks
+from gradmgr._engine.custom import custom
+from gradmgr._engine.elementwise import conj_of
+from gradmgr._engine.op import Function
+from gradmgr.nn._functions import onednn
+from gradmgr.nn._functions.arguments import check_inexact, integer
+from gradmgr.nn._functions.windows import Geometry, Layout, as_given, as_planes, geometry_of, new, sizes, working
+from gradmgr.ops import reduce
+from gradmgr.ops.convert import together
+from gradmgr.ops.shape import reshape
+
+# ---------------------------------------------------------------- kernels
+
+
+def _is_pointwise(geometry: Geometry) -> bool:
+    """Tell whether each place of the result is made of the same place of the plane alone."""
+    return geometry.kernel == (1, 1) == geometry.stride and geometry.out == geometry.size and not any(geometry.padding)
+
+
+def _by_group(w: Any, geometry: Geometry, dtype: Any) -> Any:
+    """Return w as one matrix for each group."""
+    outputs, inputs = w.shape[0] // geometry.groups, w.shape[1] * w.shape[2] * w.shape[3]
+    return w.reshape((geometry.groups, outputs, inputs)).astype(dtype, copy=False)
+
+
+def _pointwise(x: Any, matrices: Any, b: Any, dtype: Any) -> Any:
+    """Multiply every pixel's channels by the matrices of their groups."""
+    count, _, height, width = x.shape
+    groups, outputs, inputs = matrices.shape
+    pixels = x.reshape((count, groups, inputs, height * width)).astype(matrices.dtype, copy=False)
+    z = np.matmul(matrices, pixels).reshape((count, groups * outputs, height, width))
+    if b is not None:
+        z = z + b.reshape((-1, 1, 1))
+    return z.astype(dtype, copy=False)
+
+
+def _conv(x: Any, w: Any, b: Any, geometry: Geometry) -> Any:
+    """Cross-correlate; b is None or has a number for each output channel."""
+    arrays = (x, w) if b is None else (x, w, b)
+    dtype = np.result_type(*[a.dtype for a in arrays])
+    work = working(dtype)
+    matrices = _by_group(w, geometry, work)
+    if _is_pointwise(geometry):
+        return _pointwise(x, matrices, b, dtype)
+    if x.size >= _MANY_NUMBERS and _is_by_channel(w.shape, geometry.groups, _FEW_OUTPUTS, *arrays):
+        return _conv_by_channel(x, w, b, geometry, dtype)
+    groups, outputs, inputs = matrices.shape
+    if b is not None:  # one more column, beside a row of ones
+        matrices = np.concatenate([matrices, b.reshape((groups, outputs, 1)).astype(work)], 2)
+    layout, count = Layout(geometry), x.shape[0]
+    (images, lines), blocks = layout.blocks(count, groups * matrices.shape[2], x, w)
+    planes = layout.planes(x.shape[1], images, work, 0, x)
+    columns = new("empty", (groups, matrices.shape[2], images * lines * layout.row), work, x)
+    if b is not None:
+        columns[:, inputs] = 1
+    z = new("empty", (count, w.shape[0], *geometry.out), dtype, *arrays)
+    for some, part in blocks:
+        if part.start == 0:
+            layout.put(planes, x[some])
+        taken = some.stop - some.start
+        width = _im2col(layout, planes, columns[:, :inputs], taken, part)
+        runs = np.matmul(matrices, columns[..., :width]).reshape((w.shape[0], width))
+        z[some, :, part] = layout.of_result(runs, taken, part)
+    return z
+
+
+def _im2col(layout: Layout, planes: dict[Any, Any], columns: Any, images: int, lines: slice) -> int:
+    """Copy the runs of all taps into the columns; returns how many these are."""
+    for to, run in zip(_by_tap(layout, columns, images, lines), layout.runs(planes, images, lines), strict=True):
+        to[...] = run.reshape(to.shape)
+    return images * layout.row * int(lines.stop - lines.start)
+
+
+def _by_tap(layout: Layout, columns: Any, images: int, lines: slice) -> Iterator[Any]:
+    """Give the rows of each tap among the columns', as (group, channel within, image, place)."""
+    groups, rows = columns.shape[:2]
+    taps, length = len(layout.taps), (lines.stop - lines.start) * layout.row
+    of_taps = columns[..., : images * length].reshape((groups, rows // taps, taps, images, length))
+    return (of_taps[:, :, tap] for tap in range(taps))
+
+
+def _spaced(layout: Layout, g: Any, room: Any, some: slice, lines: slice) -> Any:
+    """Copy a part of what has the result's shape into a room of zeros, with gaps as the runs have them."""
+    images, height = some.stop - some.start, lines.stop - lines.start
+    room = room[:, :images, :height]
+    room[..., : layout.out[1]] = g[some, :, lines].transpose(1, 0, 2, 3)
+    return room.reshape((room.shape[0], images * height * layout.row))
+
+
+def _turned(w: Any, groups: int) -> Any:
+    """Return the kernel of the adjoint: inputs and outputs exchanged within each group, taps in reverse order."""
+    outputs, inputs = w.shape[0] // groups, w.shape[1]
+    turned = w[:, :, ::-1, ::-1].reshape((groups, outputs, *w.shape[1:]))
+    return turned.transpose(0, 2, 1, 3, 4).reshape((groups * inputs, outputs, *w.shape[2:]))
+
+
+def _reversed(geometry: Geometry) -> Geometry:
+    """Return the windows by which the adjoint reads what has the result's shape; the stride is 1."""
+    reach = [(k - 1) * d - p for k, d, p in zip(geometry.kernel, geometry.dilation, geometry.padding, strict=True)]
+    return geometry._replace(size=geometry.out, out=geometry.size, padding=(reach[0], reach[1]))
+
+
+def _conv_x(g: Any, w: Any, b: Any, geometry: Geometry) -> Any:
+    """Make of g, which has the result's shape, and w what has x's: the adjoint in x, plus b for each channel."""
+    arrays = (g, w) if b is None else (g, w, b)
+    dtype = np.result_type(*[a.dtype for a in arrays])
+    work = working(dtype)
+    matrices = np.swapaxes(_by_group(w, geometry, work), 1, 2)
+    if _is_pointwise(geometry):
+        return _pointwise(g, matrices, b, dtype)
+    if _is_by_channel(w.shape, geometry.groups, _FEW_OUTPUTS, *arrays):
+        return _conv_x_by_channel(g, w, b, geometry, dtype)
+    groups, inputs, outputs = matrices.shape
+    # Reading is quicker than adding up, unless there is twice as much to read.
+    read, added = outputs * math.prod(geometry.size), w.shape[1] * math.prod(geometry.out)
+    if geometry.stride == (1, 1) and outputs > 1 and read <= 2 * added:
+        return _conv(g, _turned(w, groups), b, _reversed(geometry))
+    layout, count, channels = Layout(geometry), g.shape[0], w.shape[1] * groups
+    (images, lines), blocks = layout.blocks(count, groups * inputs, g, w)
+    planes = layout.planes(channels, images, work, 0, g, w)
+    room = new("zeros", (g.shape[1], images, lines, layout.row), work, g)
+    z = new("empty" if layout.covers else "zeros", (count, channels, *geometry.size), dtype, *arrays)
+    for some, part in blocks:
+        if part.start == 0:
+            for plane in planes.values():
+                plane[...] = 0
+        spaced = _spaced(layout, g, room, some, part)
+        spaced = spaced.reshape((groups, outputs, spaced.shape[1]))
+        columns = matrices * spaced if outputs == 1 else np.matmul(matrices, spaced)  # a product of few is slow
+        taken = some.stop - some.start
+        by_tap = _by_tap(layout, columns, taken, part)
+        for run, more in zip(layout.runs(planes, taken, part), by_tap, strict=True):
+            run += more.reshape(run.shape)
+        if part.stop == geometry.out[0]:
+            layout.get(planes, z[some])
+    return z if b is None else (z + b.reshape((-1, 1, 1))).astype(dtype, copy=False)
+
+
+def _conv_w(x: Any, g: Any, geometry: Geometry) -> Any:
+    """Make of x and g, which has the result's shape, what has w's: the adjoint in w."""
+    dtype = np.result_type(x.dtype, g.dtype)
+    work = working(dtype)
+    groups, channels = geometry.groups, x.shape[1]
+    if _is_by_channel((g.shape[1], channels // groups, *geometry.kernel), groups, _FEW_OUTPUTS_OF_WEIGHTS, x, g):
+        return _conv_w_by_channel(x, g, geometry, dtype)
+    layout, count, taps = Layout(geometry), x.shape[0], geometry.kernel[0] * geometry.kernel[1]
+    inputs, outputs = channels // groups * taps, g.shape[1] // groups
+    (images, lines), blocks = layout.blocks(count, groups * inputs, x, g)
+    planes = layout.planes(channels, images, work, 0, x)
+    columns = new("empty", (groups, inputs, images * lines * layout.row), work, x)
+    room = new("zeros", (g.shape[1], images, lines, layout.row), work, g)
+    z = new("zeros", (groups, outputs, inputs), work, x, g)
+    for some, part in blocks:
+        if part.start == 0:
+            layout.put(planes, x[some])
+        width = _im2col(layout, planes, columns, some.stop - some.start, part)
+        spaced = _spaced(layout, g, room, some, part).reshape((groups, outputs, width))
+        z += np.matmul(spaced, np.swapaxes(columns[..., :width], 1, 2))
+    return z.reshape((g.shape[1], channels // groups, *geometry.kernel)).astype(dtype, copy=False)
+
+
+# ---------------------------------------------------------------- kernels that do not mix channels
+
+# Numbers of a buffer in these: that of the images, the sum, and what is added to it are in the cache together.
+_LINE = 1 << 16
+# Results of a channel up to which this is quicker than a matrix product: of images, and of weights. Forward it is as
+# quick on one thread, and for few numbers slower.
+_FEW_OUTPUTS, _FEW_OUTPUTS_OF_WEIGHTS, _MANY_NUMBERS = 1, 3, 1 << 18
+# Of all blocks, of which a thread takes one at a time.
+_PARTS = 8
+
+
+class _ByChannel:
+    """A convolution whose channels do not mix, in blocks of a few channels of many images.
+
+    A matrix product with one row or column is slow, and so is copying columns for it; that of one column, which the
+    adjoint needs, takes three times as long as this loop over the taps, each with one multiplication and one addition.
+    The images of a channel lie one after another, as one long line of numbers: an inner loop of NumPy's takes 0.1 us
+    for itself.
+    """
+
+    def __init__(self, geometry: Geometry, shape: tuple[int, ...], outputs: int, dtype: Any) -> None:
+        """Take images of this shape, of which each channel has so many results."""
+        self.layout, self.dtype, self.outputs = Layout(geometry), working(dtype), outputs
+        count, self.channels = shape[:2]
+        self.plane = self.layout.height * self.layout.row
+        images = min(count, max(1, _LINE // self.plane))
+        channels = min(self.channels, max(1, _LINE // (images * self.plane)))
+        self.blocks = [
+            (slice(n, min(n + images, count)), slice(c, min(c + channels, self.channels)))
+            for n in range(0, count, images)
+            for c in range(0, self.channels, channels)
+        ]
+
+    def run(self, work: Callable[[_Desk, slice, slice], None]) -> None:
+        """Call work(desk, images, channels) for each block."""
+
+        def some(part: slice) -> None:
+            desk = _Desk(self)
+            for images, channels in self.blocks[part]:
+                desk.clear(images.stop - images.start, channels.stop - channels.start)
+                work(desk, images, channels)
+
+        each = -(-len(self.blocks) // _PARTS)
+        blocks.run(some, [slice(n, n + each) for n in range(0, len(self.blocks), each)])
+
+    def kernels(self, w: Any) -> Any:
+        """Return the numbers of the kernels, as (result of a channel, tap, channel, 1)."""
+        by_channel = w.reshape((self.channels, self.outputs, -1, 1)).transpose(1, 2, 0, 3)
+        return np.ascontiguousarray(by_channel, self.dtype)
+
+    def of_channel(self, a: Any) -> Any:
+        """View what has the result's channels as (image, result of a channel, channel, row, column)."""
+        return a.reshape((a.shape[0], self.channels, self.outputs, *a.shape[2:])).swapaxes(1, 2)
+
+
+class _Desk:
+    """The memory of one thread for blocks, made once: what is freed after each costs as much as the arithmetic."""
+
+    def __init__(self, by: _ByChannel) -> None:
+        self.by, self.shape = by, (0, 0)
+        self.planes: dict[Any, Any] = {}
+
+    def clear(self, images: int, channels: int) -> None:
+        """Make all of it for a block of so many, unless it is there."""
+        if self.shape == (images, channels):
+            return
+        self.shape, layout = (images, channels), self.by.layout
+        shape = (channels, images, layout.height, layout.row)
+        self.planes = {phase: np.zeros(shape, self.by.dtype) for phase in layout.phases}
+        flat = {phase: plane.reshape((channels, -1)) for phase, plane in self.planes.items()}
+        length = images * self.by.plane - max([offset for _, offset in layout.taps])
+        # What each tap reads, as (channel, place in one of the images).
+        self.runs = [flat[phase][:, offset : offset + length] for phase, offset in layout.taps]
+        # Numbers for all places as the runs are, and viewed as (image, channel, row, column) of the result.
+        numbers = np.zeros(shape, self.by.dtype)
+        self.numbers = numbers.reshape((channels, -1))[:, :length]
+        self.view = numbers.swapaxes(0, 1)[:, :, : layout.out[0], : layout.out[1]]
+        self.more = np.empty_like(self.numbers)
+
+
+def _is_by_channel(w: tuple[int, ...], groups: int, few: int, *arrays: Any) -> bool:
+    """Tell whether channels do not mix and have few results each, in plain arrays."""
+    alone = w[1] == 1 and w[0] <= few * groups and w[2] * w[3] > 1
+    return alone and all(a.__class__ is np.ndarray and a.size for a in arrays)
+
+
+def _conv_by_channel(x: Any, w: Any, b: Any, geometry: Geometry, dtype: Any) -> Any:
+    by = _ByChannel(geometry, x.shape, w.shape[0] // geometry.groups, dtype)
+    kernels = by.kernels(w)
+    bias = None if b is None else by.kernels(b)
+    z = np.empty((x.shape[0], w.shape[0], *geometry.out), dtype)
+    parts = by.of_channel(z)
+
+    def work(desk: _Desk, images: slice, channels: slice) -> None:
+        by.layout.put(desk.planes, x[images, channels])
+        total, more = desk.numbers, desk.more
+        for m, taps in enumerate(kernels[:, :, channels]):
+            np.multiply(desk.runs[0], taps[0], out=total)
+            for run, tap in zip(desk.runs[1:], taps[1:], strict=True):
+                np.add(total, np.multiply(run, tap, out=more), out=total)
+            if bias is not None:
+                np.add(total, bias[m, 0, channels], out=total)
+            parts[images, m, channels] = desk.view
+
+    by.run(work)
+    return z
+
+
+def _conv_x_by_channel(g: Any, w: Any, b: Any, geometry: Geometry, dtype: Any) -> Any:
+    by = _ByChannel(geometry, (g.shape[0], geometry.groups), w.shape[0] // geometry.groups, dtype)
+    kernels, parts = by.kernels(w), by.of_channel(g)
+    z = (np.empty if by.layout.covers else np.zeros)((g.shape[0], geometry.groups, *geometry.size), dtype)
+
+    def work(desk: _Desk, images: slice, channels: slice) -> None:
+        for plane in desk.planes.values():
+            plane[...] = 0
+        for m, taps in enumerate(kernels[:, :, channels]):
+            desk.view[...] = parts[images, m, channels]
+            for run, tap in zip(desk.runs, taps, strict=True):
+                np.add(run, np.multiply(desk.numbers, tap, out=desk.more), out=run)
+        by.layout.get(desk.planes, z[images, channels])
+
+    by.run(work)
+    return z if b is None else (z + b.reshape((-1, 1, 1))).astype(dtype, copy=False)
+
+
+def _conv_w_by_channel(x: Any, g: Any, geometry: Geometry, dtype: Any) -> Any:
+    by = _ByChannel(geometry, x.shape, g.shape[1] // x.shape[1], dtype)
+    parts, taps = by.of_channel(g), len(by.layout.taps)
+    found: dict[int, dict[int, Any]] = {}  # by first channel and first image of a block
+
+    def work(desk: _Desk, images: slice, channels: slice) -> None:
+        by.layout.put(desk.planes, x[images, channels])
+        sums = np.empty((len(desk.numbers), by.outputs, taps), by.dtype)
+        for m in range(by.outputs):
+            desk.view[...] = parts[images, m, channels]
+            for k, run in enumerate(desk.runs):
+                sums[:, m, k] = np.matmul(run[:, None], desk.numbers[:, :, None])[:, 0, 0]
+        found.setdefault(channels.start, {})[images.start] = sums
+
+    by.run(work)
+    starts = sorted(found)
+    total = [sum([found[c][n] for n in sorted(found[c])]) for c in starts]
+    return np.concatenate(total).reshape((g.shape[1], 1, *geometry.kernel)).astype(dtype, copy=False)
+
+
+# ---------------------------------------------------------------- the kernels, by oneDNN where it is and can
+
+
+def _correlated(x: Any, w: Any, b: Any, geometry: Geometry) -> Any:
+    z = onednn.forward(x, w, b, geometry)
+    return _conv(x, w, b, geometry) if z is None else z
+
+
+def _transposed(g: Any, w: Any, b: Any, geometry: Geometry) -> Any:
+    z = onednn.data(g, w, b, geometry)
+    return _conv_x(g, w, b, geometry) if z is None else z
+
+
+def _weighed(x: Any, g: Any, geometry: Geometry) -> Any:
+    z = onednn.weights(x, g, geometry)
+    return _conv_w(x, g, geometry) if z is None else z
+
+
+# ---------------------------------------------------------------- the ops
+
+
+def _by_channels(g: Any) -> Any:
+    """Sum what has images' shape over all but the channels."""
+    if g.__class__ is np.ndarray and g.dtype.char in "fd" and g.flags.c_contiguous and g.size:
+        # NumPy sums several axes at a third of the speed of a matrix product with ones.
+        lines = g.reshape((g.shape[0] * g.shape[1], g.shape[2] * g.shape[3]))
+        return np.add.reduce(np.matmul(lines, np.ones(lines.shape[1], g.dtype)).reshape(g.shape[:2]), 0)
+    return reduce.sum(g, (0, 2, 3))
+
+
+def _declared(
+    name: str, kernel: Function, vjp: dict[str, Function], jvp: dict[str, Function]
+) -> tuple[Function, Function]:
+    """Declare an op of x and w, and that which adds b to it."""
+
+    def plain(x: Any, w: Any, geometry: Geometry) -> Any:
+        return kernel(x, w, None, geometry)
+
+    def biased(x: Any, w: Any, b: Any, geometry: Geometry) -> Any:
+        return kernel(x, w, b, geometry)
+
+    return custom(name, plain, vjp=vjp, jvp=jvp), custom(
+        f"{name}_bias",
+        biased,
+        vjp={**vjp, "b": _by_channels},
+        jvp={**jvp, "b": lambda t: reshape(t, (-1, 1, 1))},
+    )
+
+
+_correlate: Function
+_correlate_and_add: Function
+_transpose: Function
+_transpose_and_add: Function
+_correlate, _correlate_and_add = _declared(
+    "nn.conv2d",
+    _correlated,
+    vjp={
+        "x": lambda g, w, geometry: _transpose(g, conj_of(w), geometry),
+        "w": lambda g, x, geometry: _weight(conj_of(x), g, geometry),
+    },
+    jvp={
+        "x": lambda t, w, geometry: _correlate(t, w, geometry),
+        "w": lambda t, x, geometry: _correlate(x, t, geometry),
+    },
+)
+_transpose, _transpose_and_add = _declared(
+    "nn.conv_transpose2d",
+    _transposed,
+    vjp={
+        "x": lambda g, w, geometry: _correlate(g, conj_of(w), geometry),
+        "w": lambda g, x, geometry: _weight(g, conj_of(x), geometry),
+    },
+    jvp={
+        "x": lambda t, w, geometry: _transpose(t, w, geometry),
+        "w": lambda t, x, geometry: _transpose(x, t, geometry),
+    },
+)
+_weight: Function = custom(
+    "nn.conv2d_weight",
+    _weighed,
+    vjp={
+        "x": lambda c, g, geometry: _transpose(conj_of(g), c, geometry),
+        "g": lambda c, x, geometry: _correlate(conj_of(x), c, geometry),
+    },
+    jvp={
+        "x": lambda t, g, geometry: _weight(t, g, geometry),
+        "g": lambda t, x, geometry: _weight(x, t, geometry),
+    },
+)
+
+# ---------------------------------------------------------------- the doors
+
+
+def _operands(asked: str, axes: int, x: Any, w: Any, b: Any, groups: Any) -> tuple[Any, Any, Any, int]:
+    """Lift input, weight and bias, and check what both directions ask of them; returns groups, too."""
+    x, w, b = together(x, w, b)
+    check_inexact(asked, input=x, weight=w, bias=b)
+    plane = "height, width" if axes == 2 else "length"
+    if x.ndim not in (axes + 1, axes + 2):
+        raise errors.ShapeError(
+            f"{asked} takes an input of shape (batch, channels, {plane}), or without the batch; found {x.shape}"
+        )
+    if w.ndim != axes + 2 or 0 in w.shape[2:]:
+        raise errors.ShapeError(
+            f"{asked} takes a weight of {axes + 2} axes, the last {axes} those of a kernel, not empty; found {w.shape}"
+        )
+    groups = integer(groups, "groups", asked)
+    if groups < 1:
+        raise errors.ShapeError(f"{asked}: groups must be at least 1; found {groups}")
+    return x, w, b, groups
+
+
+def _check_channels(asked: str, x: Any, w: Any, b: Any, groups: int, axis: int, inputs: int, outputs: int) -> None:
+    """Raise unless the channels of input, weight and bias fit each other, and the groups."""
+    if x.shape[axis] != inputs or w.shape[0] % groups:
+        raise errors.ShapeError(
+            f"{asked}: a weight of shape {w.shape} in {groups} group{'s' * (groups > 1)} takes {inputs} channels"
+            + (f", and its {w.shape[0]} must be a multiple of groups" if w.shape[0] % groups else "")
+            + f"; found an input of shape {x.shape}, with {x.shape[axis]}"
+        )
+    if b is not None and b.shape != (outputs,):
+        raise errors.ShapeError(f"{asked}: bias must have shape ({outputs},), one for each channel; found {b.shape}")
+
+
+def _paddings(
+    padding: Any, axes: int, kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...], asked: str
+) -> list[tuple[int, int]]:
+    """Read how many zeros stand before and behind each axis of a plane."""
+    if not isinstance(padding, str):
+        return [(n, n) for n in sizes(padding, 0, axes, "padding", asked)]
+    if padding == "valid":
+        return [(0, 0)] * axes
+    if padding != "same":
+        raise ValueError(f"{asked}: padding is an integer, a pair, 'same' or 'valid'; found {padding!r}")
+    if any(n != 1 for n in stride):
+        raise errors.ShapeError(f"{asked}: padding='same' needs stride 1; found stride {stride}")
+    totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+    return [(total // 2, total - total // 2) for total in totals]
+
+
+def _convolve(
+    asked: str,
+    axes: int,
+    input: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: Any,
+) -> Any:
+    x, w, b, groups = _operands(asked, axes, input, weight, bias, groups)
+    steps, gaps = (sizes(value, 1, axes, name, asked) for value, name in ((stride, "stride"), (dilation, "dilation")))
+    size, kernel = x.shape[-axes:], w.shape[2:]
+    zeros = _paddings(padding, axes, kernel, steps, gaps, asked)
+    _check_channels(asked, x, w, b, groups, -axes - 1, w.shape[1] * groups, w.shape[0])
+    spans = [d * (k - 1) + 1 for k, d in zip(kernel, gaps, strict=True)]
+    padded = tuple([n + before + behind for n, (before, behind) in zip(size, zeros, strict=True)])
+    if any(span > n for span, n in zip(spans, padded, strict=True)):
+        raise errors.ShapeError(
+            f"{asked}: the kernel spans {tuple(spans)}, more than the padded input's {padded}; input {x.shape}, "
+            f"weight {w.shape}, padding {padding!r}, dilation {dilation!r}"
+        )
+    out = tuple([(n - span) // step + 1 for n, span, step in zip(padded, spans, steps, strict=True)])
+    before = tuple([first for first, _ in zeros])
+    geometry = geometry_of(size, kernel, out, steps, before, gaps, groups)
+    x, w, batched = as_planes(x, axes), as_planes(w, axes), x.ndim == axes + 2
+    z = _correlate(x, w, geometry) if b is None else _correlate_and_add(x, w, b, geometry)
+    return as_given(z, axes, batched)
+
+
+def conv1d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:
+    """Convolve lines of several channels with kernels, as conv2d does planes.
+
+    Args:
+        input: (batch, channels, length), or without the batch.
+        weight: (channels of the result, channels // groups, length of a kernel).
+        bias: one number for each channel of the result.
+        stride: how far windows are apart.
+        padding: how many zeros to put before and behind a line; "valid" for none, "same" for a result of the
+            input's length.
+        dilation: how far the taps of a kernel are apart.
+        groups: into how many groups of channels, which do not mix, input and result are divided.
+
+    Returns:
+        (batch, channels of the result, windows), in the dtype to which NumPy promotes those of the arguments.
+
+    Raises:
+        ShapeError, TypeError, ValueError: as conv2d.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import conv1d
+    >>> conv1d(np.array([[1.0, 2.0, 4.0, 8.0]]), np.array([[[-1.0, 1.0]]])).tolist()
+    [[1.0, 2.0, 4.0]]
+    """
+    return _convolve("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv2d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:
+    """Convolve planes of several channels with kernels: the cross-correlation that networks call convolution.
+
+    What is kept for the backward pass is input and weight. Beside the result it needs memory for blocks of
+    columns only (2 MiB in float32, or 512 columns where a kernel has more than 1024 numbers for a channel of the
+    result). Halves are multiplied and summed in float32.
+
+    In float32 and where oneDNN is installed (`pip install gradmgr[onednn]`), all but small convolutions are computed
+    with it, in half the time and less; `gradmgr.nn.convolution_library()` tells. The numbers differ by rounding.
+    Beside the result it needs copies of the weight and of blocks of images (2 MiB, or one image).
+
+    Args:
+        input: (batch, channels, height, width), or without the batch; the batch may be empty.
+        weight: (channels of the result, channels // groups, height and width of a kernel).
+        bias: one number for each channel of the result.
+        stride: how far windows are apart; here and below an integer, or a pair for rows and columns.
+        padding: how many zeros to put on each side of a plane; "valid" for none, "same" for a result of the input's
+            size, where an odd zero stands behind.
+        dilation: how far the taps of a kernel are apart.
+        groups: into how many groups of channels, which do not mix, input and result are divided.
+
+    Returns:
+        (batch, channels of the result, rows of windows, columns of windows), in the dtype to which NumPy promotes
+        those of the arguments; real or complex.
+
+    Raises:
+        ShapeError: axes, channels, groups or sizes do not fit.
+        TypeError: a size is no integer; a dtype is not floating or complex (DtypeError).
+        ValueError: padding is an unknown word.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import conv2d
+    >>> image, edges = np.zeros((1, 4, 4)), np.array([[[[-1.0, 1.0]]]])
+    >>> image[:, :, 2:] = 1
+    >>> conv2d(image, edges)[0, 0].tolist()
+    [0.0, 1.0, 0.0]
+    """
+    return _convolve("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
+
+
+def _convolve_transposed(
+    asked: str,
+    axes: int,
+    input: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    output_padding: Any,
+    groups: Any,
+    dilation: Any,
+) -> Any:
+    x, w, b, groups = _operands(asked, axes, input, weight, bias, groups)
+    steps, gaps = (sizes(value, 1, axes, name, asked) for value, name in ((stride, "stride"), (dilation, "dilation")))
+    before, more = (
+        sizes(value, 0, axes, name, asked) for value, name in ((padding, "padding"), (output_padding, "output_padding"))
+    )
+    if any(extra >= max(step, gap) for extra, step, gap in zip(more, steps, gaps, strict=True)):
+        raise errors.ShapeError(
+            f"{asked}: output_padding must be smaller than stride or dilation; found output_padding "
+            f"{output_padding!r}, stride {stride!r}, dilation {dilation!r}"
+        )
+    size, kernel = x.shape[-axes:], w.shape[2:]
+    _check_channels(asked, x, w, b, groups, -axes - 1, w.shape[0], w.shape[1] * groups)
+    facts = zip(size, kernel, steps, before, more, gaps, strict=True)
+    out = tuple([(n - 1) * s - 2 * p + d * (k - 1) + extra + 1 for n, k, s, p, extra, d in facts])
+    if any(n < 1 for n in (*out, *size)):
+        raise errors.ShapeError(
+            f"{asked}: the result's planes would be of size {out}; input {x.shape}, weight {w.shape}, stride "
+            f"{stride!r}, padding {padding!r}, output_padding {output_padding!r}, dilation {dilation!r}"
+        )
+    geometry = geometry_of(out, kernel, size, steps, before, gaps, groups)
+    x, w, batched = as_planes(x, axes), as_planes(w, axes), x.ndim == axes + 2
+    z = _transpose(x, w, geometry) if b is None else _transpose_and_add(x, w, b, geometry)
+    return as_given(z, axes, batched)
+
+
+def conv_transpose1d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Any:
+    """Apply the adjoint of conv1d in its input, as conv_transpose2d that of conv2d.
+
+    Args:
+        input: (batch, channels, length), or without the batch.
+        weight: (channels, channels of the result // groups, length of a kernel).
+        bias: one number for each channel of the result.
+        stride: here and below, that of the conv1d whose adjoint this is.
+        padding: how much to take away before and behind a line.
+        output_padding: by how much the result is longer than the shortest line that conv1d brings to this length.
+        groups: into how many groups of channels, which do not mix, input and result are divided.
+        dilation: how far the taps of a kernel are apart.
+
+    Returns:
+        (batch, channels of the result, length), in the dtype to which NumPy promotes those of the arguments.
+
+    Raises:
+        ShapeError, TypeError: as conv_transpose2d.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import conv_transpose1d
+    >>> conv_transpose1d(np.array([[1.0, 2.0]]), np.array([[[1.0, 0.5]]]), stride=2).tolist()
+    [[1.0, 0.5, 2.0, 1.0]]
+    """
+    return _convolve_transposed(
+        "conv_transpose1d", 1, input, weight, bias, stride, padding, output_padding, groups, dilation
+    )
+
+
+def conv_transpose2d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Any:
+    """Apply the adjoint of conv2d in its input: every number of the input puts a kernel into the result.
+
+    Args:
+        input: (batch, channels, height, width), or without the batch; the batch may be empty.
+        weight: (channels, channels of the result // groups, height and width of a kernel).
+        bias: one number for each channel of the result.
+        stride: here and below, that of the conv2d whose adjoint this is; an integer, or a pair for rows and columns.
+        padding: how much to take away on each side of a plane.
+        output_padding: by how much the result is larger than the smallest plane that conv2d brings to this size.
+        groups: into how many groups of channels, which do not mix, input and result are divided.
+        dilation: how far the taps of a kernel are apart.
+
+    Returns:
+        (batch, channels of the result, height, width), with (n - 1) stride - 2 padding + dilation (k - 1) +
+        output_padding + 1 rows for n of the input and k of a kernel; columns likewise. The dtype is that to which
+        NumPy promotes those of the arguments.
+
+    Raises:
+        ShapeError: axes, channels, groups or sizes do not fit.
+        TypeError: a size is no integer; a dtype is not floating or complex (DtypeError).
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import conv_transpose2d
+    >>> conv_transpose2d(np.array([[[1.0, 2.0]]]), np.ones((1, 1, 2, 2)), stride=2).tolist()
+    [[[1.0, 1.0, 2.0, 2.0], [1.0, 1.0, 2.0, 2.0]]]
+    """
+    return _convolve_transposed(
+        "conv_transpose2d", 2, input, weight, bias, stride, padding, output_padding, groups, dilation
+    )

@@ -1,0 +1,831 @@
+"""Normalisation over a batch, over features, over groups of channels.
+
+All are one computation: values seen as (P, Q, S) are centred and scaled over P and S, for each of Q,
+and then scaled and shifted by a weight and a bias. What is kept for the derivatives is the normalised
+values and 1/std, not the values themselves, nor the result.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gradmgr import errors
+from gradmgr._arrays import batched, libraries
+from gradmgr._engine.broadcast import broadcast_to
+from gradmgr._engine.custom import custom, several
+from gradmgr._engine.mutation import as_type
+from gradmgr._engine.op import Function, zeros
+from gradmgr._engine.recorder import rebind
+from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr.nn._functions.arguments import check_floating, check_inexact, integer, one_array
+from gradmgr.ops.arithmetic import maximum, sum_of
+from gradmgr.ops.convert import lift, wide_dtype, widened
+from gradmgr.ops.linalg import norm
+from gradmgr.ops.products import einsum
+from gradmgr.ops.softmax import LONG, by_rows, dots, fewest_rows, for_blocks, sums
+
+Shape = tuple[int, ...]
+
+# ---------------------------------------------------------------- the computation
+
+
+class Layout:
+    """How an array is seen: by its statistics as (P, Q, S), by its weight as another three axes."""
+
+    __slots__ = ("by_statistic", "by_weight", "count", "letter", "of_weight")
+
+    def __init__(self, by_statistic: Shape, by_weight: Shape, *, per_channel: bool) -> None:
+        self.by_statistic = by_statistic
+        self.by_weight = by_weight
+        self.count = max(by_statistic[0] * by_statistic[2], 1)  # of values behind each statistic
+        self.of_weight = (by_weight[1], 1) if per_channel else (by_weight[2],)
+        self.letter = "q" if per_channel else "s"  # the axis of the weight
+
+
+def _total(a: Any, over: str = "q") -> Any:
+    """Sum over all axes of (P, Q, S) but one: by einsum, three times as fast as numpy.add.reduce over two axes."""
+    return _einsum_for(a)(f"pqs->{over}", a)
+
+
+def _dot(a: Any, b: Any, over: str = "q") -> Any:
+    return _einsum_for(a, b)(f"pqs,pqs->{over}", a, b)
+
+
+def _einsum_for(a: Any, b: Any = None) -> Any:
+    """Return NumPy's own for plain arrays, to save what ours takes to see that they are plain."""
+    return einsum if isinstance(a, Tensor) or isinstance(b, Tensor) else np.einsum
+
+
+def _column(a: Any) -> Any:
+    """Return numbers for each of Q so that they broadcast over (P, Q, S)."""
+    return a.reshape((a.shape[0], 1))
+
+
+def _seen(a: Any, shape: Shape) -> Any:
+    return a if a.shape == shape else a.reshape(shape)
+
+
+def _upon(ufunc: Any, buffer: Any, other: Any) -> Any:
+    """Return ufunc(buffer, other), written into the buffer, which is ours, where that is NumPy's and has room."""
+    fits = buffer.__class__ is np.ndarray and other.__class__ is np.ndarray and buffer.dtype == other.dtype
+    return ufunc(buffer, other, buffer) if fits else ufunc(buffer, other)
+
+
+def _common(*arrays: Any) -> Any:
+    dtypes = [a.dtype for a in arrays if a is not None]
+    return dtypes[0] if all(dtype == dtypes[0] for dtype in dtypes) else np.result_type(*dtypes)
+
+
+def _entered(x: Any, weight: Any, bias: Any, layout: Layout) -> tuple[Any, Any]:
+    """Return x as it is computed with, by its statistics, and the dtype of the result."""
+    dtype = _common(x, weight, bias)
+    inner = wide_dtype(dtype)
+    return (x if x.dtype == inner else x.astype(inner)).reshape(layout.by_statistic), dtype
+
+
+def _affine(a: Any, weight: Any, bias: Any, layout: Layout, shape: Shape) -> Any:
+    """Return a * weight + bias in the given shape; `a` itself, seen so, where there is neither."""
+    y = a.reshape(layout.by_weight)
+    if weight is not None:
+        y = y * weight.reshape(layout.of_weight)
+    if bias is not None:
+        bias = bias.reshape(layout.of_weight)
+        y = y + bias if weight is None else _upon(np.add, y, bias)
+    return y.reshape(shape)
+
+
+def _kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred: bool) -> tuple[Any, ...]:
+    """Return the result; the values normalised and 1/std, for the rules; mean and variance.
+
+    Without centring the last two are None and the mean square. Inside vmap all differ by example if one does.
+    """
+    if _served(x, weight, bias):
+        if layout.letter == "s":
+            return _by_long_rows(x, weight, bias, layout, eps, centred)
+        if layout.by_statistic[0] == 1 and layout.by_weight[2] >= _SIZE:
+            return _by_groups(x, weight, bias, layout, eps)
+    x = batched.spacious(batched.spacious(x, weight), bias)
+    a, dtype = _entered(x, weight, bias, layout)
+    number, mean = a.dtype.type, None
+    if centred:
+        mean = np.einsum("pqs->q", a) / number(layout.count)
+        a = a - mean[:, None]
+    var = np.einsum("pqs,pqs->q", a, a) / number(layout.count)
+    rstd = 1 / np.sqrt(var + number(eps))
+    a = _upon(np.multiply, a, rstd[:, None]) if centred else a * rstd[:, None]
+    y = _affine(a, weight, bias, layout, x.shape)
+    y, a = (z if z.dtype == dtype else z.astype(dtype) for z in (y, a))
+    return y, a, rstd, mean, var
+
+
+# ---------------------------------------------------------------- the computation, of plain arrays in blocks
+# Each block of rows goes through all of it while it lies in the processor's cache; what is new are the results alone.
+
+_SIZE = 16  # numbers of a channel, from which on to go row by row pays
+_FEW = 8192  # numbers that are not worth cutting into blocks
+
+
+def _served(x: Any, *others: Any) -> bool:
+    """Tell whether all are None or NumPy's arrays of one dtype, float32 or float64, and x is not empty."""
+    if x.__class__ is not np.ndarray or not x.flags.c_contiguous or not x.size:
+        return False
+    dtype = x.dtype
+    if dtype is not libraries.F4 and dtype is not libraries.F8:
+        return False
+    for a in others:  # noqa: SIM110  # all(...) of a generator takes twice as long
+        if a is not None and (a.__class__ is not np.ndarray or a.dtype is not dtype):
+            return False
+    return True
+
+
+def _normalise(x: Any, out: Any, rstd: Any, eps: float, centred: bool, each: Any) -> None:
+    """Put the rows of x normalised into `out`, and 1/std into `rstd`; `each` holds 1 / count for each column."""
+    if centred:
+        x = np.subtract(x, dots(x, each)[:, None], out=out)
+    var = dots(x, x)
+    var *= each[:1]
+    var += var.dtype.type(eps)
+    np.sqrt(var, out=var)
+    np.reciprocal(var, out=rstd)
+    np.multiply(x, rstd[:, None], out=out)
+
+
+def _by_long_rows(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred: bool) -> tuple[Any, ...]:
+    """Do as `_kernel` for rows, with a weight and a bias for each number of a row."""
+    form = layout.by_statistic[1:]
+    rows, dtype = _seen(x, form), x.dtype
+    whole, a, rstd = np.empty(x.shape, dtype), np.empty(form, dtype), np.empty(form[0], dtype)
+    y, each = _seen(whole, form), np.full(form[1], 1 / form[1], dtype)
+    if x.size <= _FEW:
+        _normalise(rows, a, rstd, eps, centred, each)
+        found = a if weight is None else np.multiply(a, weight.reshape(-1), out=y)
+        if bias is not None:
+            np.add(found, bias.reshape(-1), out=y)
+        elif weight is None:
+            np.copyto(y, a)
+        return whole, a.reshape(layout.by_statistic), rstd, None, None
+    weight, bias = (None if z is None else for_blocks(z.reshape(1, -1), rows) for z in (weight, bias))
+
+    def work(part: slice) -> None:
+        here, to = a[part], y[part]
+        _normalise(rows[part], here, rstd[part], eps, centred, each)
+        if weight is not None:
+            here = np.multiply(here, weight[: len(to)], out=to)
+        if bias is not None:
+            np.add(here, bias[: len(to)], out=to)
+        elif weight is None:
+            np.copyto(to, here)
+
+    by_rows(work, rows, quiet=False)
+    return whole, a.reshape(layout.by_statistic), rstd, None, None
+
+
+def _by_groups(x: Any, weight: Any, bias: Any, layout: Layout, eps: float) -> tuple[Any, ...]:
+    """Do as `_kernel` for rows of several channels."""
+    rows, (n, channels, size) = x.reshape(layout.by_statistic[1:]), layout.by_weight
+    each = n * channels // rows.shape[0]
+    a, whole = np.empty(rows.shape, x.dtype), np.empty(x.shape, x.dtype)
+    y, rstd = whole.reshape(-1, size), np.empty(rows.shape[0], x.dtype)
+    share = np.full(rows.shape[1], 1 / rows.shape[1], x.dtype)
+    weight, bias = (None if z is None else np.tile(z, n)[:, None] for z in (weight, bias))
+
+    def work(part: slice) -> None:
+        here, beside = a[part], slice(part.start * each, part.stop * each)
+        to = y[beside]
+        _normalise(rows[part], here, rstd[part], eps, True, share)
+        here = here.reshape(to.shape)
+        if weight is None:
+            np.copyto(to, here) if bias is None else np.add(here, bias[beside], out=to)
+            return
+        np.multiply(here, weight[beside], out=to)
+        if bias is not None:
+            to += bias[beside]
+
+    by_rows(work, rows, size, quiet=False)
+    return whole, a.reshape(layout.by_statistic), rstd, None, None
+
+
+def _slopes(g: Any, weight: Any, a: Any, rstd: Any, layout: Layout, centred: bool) -> Any:
+    """Return the cotangents of x and weight at once, of plain arrays; None for others.
+
+    The rules that follow do the same for all; several of them need what is computed here once.
+    """
+    gy = g[0]
+    if g[1] is not None or g[2] is not None or not _served(gy, a, rstd, weight) or not a.flags.c_contiguous:
+        return None
+    if layout.letter == "s":
+        return _slopes_of_long_rows(gy, weight, a, rstd, layout, centred)
+    if layout.by_statistic[0] == 1 and layout.by_weight[2] >= _SIZE:
+        return _slopes_of_groups(gy, weight, a, rstd, layout)
+    return None
+
+
+def _slopes_of_long_rows(gy: Any, weight: Any, a: Any, rstd: Any, layout: Layout, centred: bool) -> Any:
+    form, dtype = layout.by_statistic[1:], gy.dtype
+    whole = np.empty(gy.shape, dtype)
+    gy, a, weight = _seen(gy, form), a.reshape(form), None if weight is None else weight.reshape(1, -1)
+    dx, by_weight = _seen(whole, form), {}
+    # The weights over the number of columns, and 1/std for each row, are taken into the sums, not into the arrays.
+    each = np.full(form[1], 1 / form[1], dtype) if weight is None else weight[0] * dtype.type(1 / form[1])
+    if dx.size <= _FEW:
+        both = gy * a
+        slope = dots(both, each)
+        slope *= rstd
+        found = None if weight is None else _columns(both)
+        if weight is None:
+            np.multiply(gy, rstd[:, None], out=dx)
+        else:
+            np.dot(rstd[:, None], weight, out=dx)
+            dx *= gy
+        dx -= np.multiply(a, slope[:, None], out=both)
+        if centred:
+            level = dots(gy, each)
+            level *= rstd
+            dx -= level[:, None]
+        return whole, found
+    row, weight, few = weight, for_blocks(weight, dx), fewest_rows(dx)
+    room = np.empty((min(few, len(dx)), form[1]), dtype)
+
+    def work(part: slice) -> None:
+        here, values, to, scale = gy[part], a[part], dx[part], rstd[part]
+        subs = [slice(start, min(start + few, len(to))) for start in range(0, len(to), few)]
+        slope = np.empty(len(to), dtype)
+        for sub in subs:  # however the whole is cut, the sums of columns are the same
+            both = np.multiply(here[sub], values[sub], out=room[: sub.stop - sub.start])
+            slope[sub] = dots(both, each)
+            if row is not None:
+                by_weight[part.start + sub.start] = _columns(both)
+        slope *= scale
+        if row is None:
+            np.multiply(here, scale[:, None], out=to)
+        elif form[1] < LONG:  # a product of matrices takes 0.12 ns, numbers by row beside others 0.15
+            np.dot(scale[:, None], row, out=to)
+            to *= here
+        else:
+            np.multiply(here, weight[: len(to)], out=to)
+            to *= scale[:, None]
+        column = slope[:, None]
+        for sub in subs:
+            to[sub] -= np.multiply(values[sub], column[sub], out=room[: sub.stop - sub.start])
+        if centred:
+            level = dots(here, each)
+            level *= scale
+            to -= level[:, None]
+
+    by_rows(work, dx, quiet=False)
+    return whole, None if row is None else _in_order(by_weight)
+
+
+def _columns(a: Any) -> Any:
+    """Return the sum of each column; rows are joined to long ones, which are added up faster."""
+    rows, columns = a.shape
+    while columns < 512 and rows % 2 == 0:
+        rows, columns = rows // 2, columns * 2
+    total = np.add.reduce(a.reshape(rows, columns), axis=0)
+    return total if columns == a.shape[1] else np.add.reduce(total.reshape(-1, a.shape[1]), axis=0)
+
+
+def _in_order(found: dict[int, Any]) -> Any:
+    """Add up what blocks gave, in the order of the blocks."""
+    parts = [found[start] for start in sorted(found)]
+    return parts[0] if len(parts) == 1 else np.add.reduce(parts, axis=0)
+
+
+def _slopes_of_groups(gy: Any, weight: Any, a: Any, rstd: Any, layout: Layout) -> Any:
+    """All sums are those of channels: by the weight of each they add up to those of a group."""
+    (n, channels, size), groups, dtype = layout.by_weight, layout.by_statistic[1], gy.dtype
+    each = n * channels // groups
+    whole = np.empty(gy.shape, dtype)
+    gy, a = gy.reshape(-1, size), a.reshape(-1, size)
+    dx = whole.reshape(-1, size)
+    few = fewest_rows(dx)
+    room = np.empty((min(few, len(dx)), size), dtype)
+    by_weight, by_bias = np.empty(n * channels, dtype), np.empty(n * channels, dtype)
+    factor = np.ones(n * channels, dtype) if weight is None else np.tile(weight, n)
+    inverse = dtype.type(1 / (each * size))
+
+    def work(part: slice) -> None:
+        part = slice(part.start * each, part.stop * each)
+        here, values, to, w = gy[part], a[part], dx[part], factor[part]
+        scale = np.repeat(rstd[part.start // each : part.stop // each], each)
+        by_weight[part], by_bias[part] = dots(here, values), sums(here)
+        slope, level = (
+            np.repeat(np.add.reduce((found[part] * w).reshape(-1, each), axis=1), each)[:, None]
+            for found in (by_weight, by_bias)
+        )
+        np.multiply(here, (w * scale)[:, None], out=to)
+        scale *= inverse
+        slope *= scale[:, None]
+        level *= scale[:, None]
+        for start in range(0, len(to), few):
+            sub = slice(start, start + few)
+            into = to[sub]
+            into -= np.multiply(values[sub], slope[sub], out=room[: len(into)])
+            into -= level[sub]
+
+    by_rows(work, dx.reshape(groups, -1), size, quiet=False)
+    return whole, np.add.reduce(by_weight.reshape(n, channels), axis=0)
+
+
+# ---------------------------------------------------------------- its derivatives
+# Of a, the values normalised over n of them, by dx: da = rstd * (dx - mean(dx) - a * mean(a * dx)), without the
+# first mean where nothing is centred; of rstd: -rstd**2 * mean(a * dx). The map of dx to da is its own adjoint.
+
+
+def _tilted_kernel(h: Any, a: Any, scale: Any, level: Any, slope: Any) -> Any:
+    z = _upon(np.add, a * -slope[:, None], h)
+    z = z if level is None else _upon(np.subtract, z, level[:, None])
+    return _upon(np.multiply, z, scale[:, None])
+
+
+def _tilted_by_scale(h: Any, a: Any, level: Any, slope: Any) -> Any:
+    z = h - a * _column(slope)
+    return z if level is None else z - _column(level)
+
+
+# scale * (h - level - slope * a), of h and a as (P, Q, S) and numbers for each of Q.
+_tilted: Function = custom(
+    "nn.tilted",
+    _tilted_kernel,
+    vjp={
+        "h": lambda g, scale: g * _column(scale),
+        "a": lambda g, scale, slope: g * _column(-(scale * slope)),
+        "scale": lambda g, h, a, level, slope: _dot(g, _tilted_by_scale(h, a, level, slope)),
+        "level": lambda g, scale: _total(g) * -scale,
+        "slope": lambda g, a, scale: _dot(g, a) * -scale,
+    },
+    jvp={
+        "h": lambda t, scale: t * _column(scale),
+        "a": lambda t, scale, slope: t * _column(-(scale * slope)),
+        "scale": lambda t, h, a, level, slope: _column(t) * _tilted_by_scale(h, a, level, slope),
+        "level": lambda t, scale: _column(-(t * scale)),
+        "slope": lambda t, a, scale: a * _column(-(t * scale)),
+    },
+)
+
+
+def _share(a: Any, layout: Layout) -> Any:
+    """Divide sums by the number of values behind each."""
+    return a / a.dtype.type(layout.count)
+
+
+def _through(h: Any, a: Any, rstd: Any, layout: Layout, centred: bool) -> tuple[Any, Any]:
+    """Send a derivative through the normalisation, either way; returns mean(a * h), too."""
+    level = _share(_total(h), layout) if centred else None
+    slope = _share(_dot(h, a), layout)
+    return _tilted(h, a, rstd, level, slope), slope
+
+
+def _hat(gy: Any, ga: Any, weight: Any, layout: Layout) -> Any:
+    """Return the cotangent of the values normalised, from those of the result and of them."""
+    if gy is None:
+        return None if ga is None else widened(ga)
+    h = _seen(widened(gy), layout.by_weight)
+    h = h if weight is None else h * _seen(widened(weight), layout.of_weight)
+    h = _seen(h, layout.by_statistic)
+    return h if ga is None else h + widened(ga)
+
+
+def _x_vjp(g: Any, weight: Any, a: Any, rstd: Any, shape: Shape, layout: Layout, centred: bool, shared: Any) -> Any:
+    if shared is not None:
+        return _seen(shared[0], shape)
+    h, a = _hat(g[0], g[1], weight, layout), widened(a)
+    by_values = None if h is None else _through(h, a, rstd, layout, centred)[0]
+    by_rstd = None if g[2] is None else a * _column(_share(-(g[2] * rstd * rstd), layout))
+    dx = sum_of(by_values, by_rstd)
+    return None if dx is None else _seen(dx, shape)
+
+
+def _weight_vjp(g: Any, a: Any, shape: Shape, layout: Layout, shared: Any) -> Any:
+    if shared is not None:
+        return _seen(shared[1], shape)
+    if g[0] is None:
+        return None
+    dw = _dot(_seen(widened(g[0]), layout.by_weight), _seen(widened(a), layout.by_weight), layout.letter)
+    return _seen(dw, shape)
+
+
+def _bias_vjp(g: Any, shape: Shape, layout: Layout) -> Any:
+    """Sum g; by itself, so that an entry keeps nothing where the bias alone is tracked."""
+    if _served(g[0]) and layout.letter == "s":
+        return _seen(libraries.sum_of_rows(_seen(g[0], layout.by_statistic[1:])), shape)
+    return None if g[0] is None else _seen(_total(_seen(widened(g[0]), layout.by_weight), layout.letter), shape)
+
+
+def _x_jvp(t: Any, weight: Any, y: Any, a: Any, rstd: Any, layout: Layout, centred: bool) -> list[Any]:
+    t, wide = _seen(widened(t), layout.by_statistic), widened(a)
+    ta, slope = _through(t, wide, rstd, layout, centred)
+    return [_weighted(ta, weight, y, layout), ta, -(slope * rstd * rstd)]
+
+
+def _weighted(ta: Any, weight: Any, y: Any, layout: Layout) -> Any:
+    ty = ta if weight is None else _seen(ta, layout.by_weight) * _seen(widened(weight), layout.of_weight)
+    return _seen(ty, y.shape)
+
+
+def _weight_jvp(t: Any, y: Any, a: Any, rstd: Any, layout: Layout) -> list[Any]:
+    ty = _seen(widened(a), layout.by_weight) * _seen(widened(t), layout.of_weight)
+    return [_seen(ty, y.shape), *_still(a, rstd)]
+
+
+def _bias_jvp(t: Any, y: Any, a: Any, rstd: Any, layout: Layout) -> list[Any]:
+    ty = broadcast_to(_seen(t, layout.of_weight), layout.by_weight)
+    return [_seen(ty, y.shape), *_still(a, rstd)]
+
+
+def _still(*results: Any) -> list[Any]:
+    """Return the tangents of results that do not move."""
+    return [zeros(z, z.shape, z.dtype) for z in results]
+
+
+def _declared(name: str) -> Function:
+    """Declare a normalisation whose mean and variance nobody asks for."""
+
+    def kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred: bool) -> tuple[Any, ...]:
+        return _kernel(x, weight, bias, layout, eps, centred)[:3]
+
+    return several(
+        name,
+        kernel,
+        ("y", "a", "rstd"),
+        vjp={"x": _x_vjp, "weight": _weight_vjp, "bias": _bias_vjp},
+        jvp={"x": _x_jvp, "weight": _weight_jvp, "bias": _bias_jvp},
+        shared=_slopes,
+    )
+
+
+_layer_norm: Function = _declared("nn.layer_norm")
+_group_norm: Function = _declared("nn.group_norm")
+_rms_norm: Function = _declared("nn.rms_norm")
+
+
+# ---------------------------------------------------------------- over a batch
+
+
+def _batch_sums(g: Any, a: Any, layout: Layout) -> Any:
+    """The two sums that all three rules need; that of products twice, for the weight and for the values."""
+    gy = None if g[0] is None else _seen(widened(g[0]), layout.by_statistic)
+    return None if gy is None else (gy, _total(gy), _dot(gy, widened(a)))
+
+
+def _batch_x_vjp(g: Any, weight: Any, a: Any, rstd: Any, shape: Shape, layout: Layout, shared: Any) -> Any:
+    """As `_x_vjp`; the weight, one number for each statistic, goes with 1/std."""
+    a, by_result = widened(a), None
+    if shared is not None:
+        gy, level, slope = shared
+        scale = rstd if weight is None else rstd * widened(weight)
+        by_result = _tilted(gy, a, scale, _share(level, layout), _share(slope, layout))
+    by_values = None if g[1] is None else _through(widened(g[1]), a, rstd, layout, True)[0]
+    slope = sum_of(
+        None if g[2] is None else -(g[2] * rstd * rstd),
+        None if g[4] is None else 2 * (g[4] / rstd),
+    )
+    by_spread = None if slope is None else a * _column(_share(slope, layout))
+    dx = sum_of(by_result, by_values, by_spread)
+    if g[3] is not None:
+        by_mean = broadcast_to(_column(_share(g[3], layout)), layout.by_statistic)
+        dx = by_mean if dx is None else dx + by_mean
+    return None if dx is None else _seen(dx, shape)
+
+
+def _batch_x_jvp(t: Any, weight: Any, y: Any, a: Any, rstd: Any, layout: Layout) -> list[Any]:
+    t, wide = _seen(widened(t), layout.by_statistic), widened(a)
+    ta, slope = _through(t, wide, rstd, layout, True)
+    return [_weighted(ta, weight, y, layout), ta, -(slope * rstd * rstd), _share(_total(t), layout), 2 * slope / rstd]
+
+
+_batch_norm: Function = several(
+    "nn.batch_norm",
+    lambda x, weight, bias, layout, eps: _kernel(x, weight, bias, layout, eps, True),
+    ("y", "a", "rstd", "mean", "var"),
+    vjp={
+        "x": _batch_x_vjp,
+        "weight": lambda g, shared: None if shared is None else shared[2],
+        "bias": lambda g, shared: None if shared is None else shared[1],
+    },
+    jvp={
+        "x": _batch_x_jvp,
+        "weight": lambda t, y, a, rstd, layout: [*_weight_jvp(t, y, a, rstd, layout), *_still(rstd, rstd)],
+        "bias": lambda t, y, a, rstd, layout: [*_bias_jvp(t, y, a, rstd, layout), *_still(rstd, rstd)],
+    },
+    shared=_batch_sums,
+)
+
+
+def _given_kernel(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, layout: Layout) -> Any:
+    a, dtype = _entered(x, weight, bias, layout)
+    scale = rstd if weight is None else weight * rstd
+    shift = -mean * scale if bias is None else bias - mean * scale
+    scale, shift = (z if z.dtype == a.dtype else z.astype(a.dtype) for z in (scale, shift))
+    y = _upon(np.add, a * scale[:, None], shift[:, None])
+    return (y if y.dtype == dtype else y.astype(dtype)).reshape(x.shape)
+
+
+def _given_values(x: Any, mean: Any, rstd: Any, layout: Layout) -> Any:
+    return (_seen(widened(x), layout.by_statistic) - mean[:, None]) * rstd[:, None]
+
+
+def _given_scaled(g: Any, weight: Any, rstd: Any, layout: Layout) -> Any:
+    scale = rstd if weight is None else widened(weight) * rstd
+    return _seen(_seen(widened(g), layout.by_statistic) * _column(scale), g.shape)
+
+
+# With mean and 1/std that are given, constants.
+_batch_norm_given: Function = custom(
+    "nn.batch_norm_given",
+    _given_kernel,
+    vjp={
+        "x": _given_scaled,
+        "weight": lambda g, x, mean, rstd, layout: _dot(
+            _seen(widened(g), layout.by_statistic), _given_values(x, mean, rstd, layout)
+        ),
+        "bias": lambda g, layout: _total(_seen(widened(g), layout.by_statistic)),
+    },
+    jvp={
+        "x": lambda t, weight, rstd, layout: _given_scaled(t, weight, rstd, layout),
+        "weight": lambda t, x, mean, rstd, layout: _seen(
+            _given_values(x, mean, rstd, layout) * _column(widened(t)), x.shape
+        ),
+        "bias": lambda t, x, layout: _seen(broadcast_to(_column(t), layout.by_statistic), x.shape),
+    },
+)
+
+
+# ---------------------------------------------------------------- the functions
+
+
+def batch_norm(
+    input: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    """Normalise each channel over the batch and all further axes, as torch.nn.functional.batch_norm.
+
+    (x - mean) / sqrt(var + eps) * weight + bias; S. Ioffe and C. Szegedy, Batch Normalization (2015).
+
+    Args:
+        input: (N, C, ...). float16 and bfloat16 are summed in float32.
+        running_mean: (C,), or None. Where `training`, it is written to, unrecorded: (1 - momentum) * running_mean +
+            momentum * mean. Under `gradmgr.checkpoint`, which runs a function again, it is written to again.
+        running_var: the same for the variance of the batch, the unbiased one.
+        weight: (C,), or None.
+        bias: (C,), or None.
+        training: normalise by mean and (biased) variance of the batch; else by the running ones, which are
+            constants for derivatives.
+        momentum: how much of the running statistics is replaced.
+        eps: added to the variance.
+
+    Returns:
+        The shape of `input`; the dtype that NumPy gives to input, weight and bias together.
+
+    Raises:
+        ShapeError: a shape does not fit, or there is but one value for each channel to normalise by.
+        DtypeError: an argument is not of real floating-point numbers.
+        ValueError: not `training`, and running_mean or running_var is None; a running array is read-only.
+        BatchedWriteError: inside vmap, the running statistics would differ by example.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import batch_norm
+    >>> batch_norm(np.array([[1.0], [3.0]]), None, None, training=True, eps=0.0).tolist()
+    [[-1.0], [1.0]]
+    """
+    x, weight, bias = _lifted("batch_norm", input, weight, bias)
+    if x.ndim < 2:
+        raise errors.ShapeError(f"batch_norm takes input (N, C, ...); found shape {x.shape}")
+    n, channels = x.shape[:2]
+    running = [None if stat is None else _running(stat) for stat in (running_mean, running_var)]
+    named = {"running_mean": running[0], "running_var": running[1]}
+    _check_channels("batch_norm", x.shape, weight=weight, bias=bias, **named)
+    check_floating("batch_norm", **named)
+    if any(stat is not None and libraries.root(raw(stat)) is not libraries.root(raw(x)) for stat in running):
+        raise libraries.mixed("batch_norm")
+    form = (n, channels, math.prod(x.shape[2:]))
+    layout = Layout(form, form, per_channel=True)
+    if not training:
+        return _by_running(x, weight, bias, running, layout, eps)
+    _check_several(x.shape, n * form[2], "batch_norm", "each channel")
+    if not isinstance(momentum, (int, float, np.number)):
+        raise TypeError(f"batch_norm: momentum must be a number; found {momentum!r}")
+    for name, stat in named.items():
+        if stat is not None and not isinstance(stat, Tensor) and not libraries.writeable(stat):
+            raise ValueError(f"batch_norm writes to {name} where training=True; found a read-only array")
+    y, _, _, mean, var = _batch_norm(x, weight, bias, layout, eps)
+    if form[0] * form[2] > 1:
+        unbiased = raw(var) * (layout.count / (layout.count - 1))
+        _update(running, (raw(mean), unbiased), float(momentum))
+    return y
+
+
+def _running(stat: Any) -> Any:
+    """Return running statistics as the very tensor or array that is to be written to."""
+    if isinstance(stat, Tensor) or libraries.is_array(stat):
+        return stat
+    raise TypeError(
+        f"batch_norm takes running statistics as Tensors, arrays or None; found {type(stat).__name__}, which it could "
+        "not write to"
+    )
+
+
+def _by_running(x: Any, weight: Any, bias: Any, running: list[Any], layout: Layout, eps: float) -> Any:
+    if running[0] is None or running[1] is None:
+        raise ValueError(
+            "batch_norm with training=False normalises by running_mean and running_var; found None; pass both, or "
+            "training=True to normalise by the batch"
+        )
+    dtype = _common(x, weight, bias)
+    mean, var = (raw(stat).astype(wide_dtype(dtype)) for stat in running)
+    rstd = 1 / np.sqrt(var + var.dtype.type(eps))
+    return _batch_norm_given(x, weight, bias, mean, rstd, layout)
+
+
+def _update(running: list[Any], found: tuple[Any, Any], momentum: float) -> None:
+    """Let the running statistics follow those of a batch; both are computed before one is written."""
+    made = []
+    for stat, value in zip(running, found, strict=True):
+        if stat is not None:
+            old = raw(stat)
+            if batched.differs(value) and not batched.differs(old):
+                raise errors.BatchedWriteError(
+                    "batch_norm inside vmap: statistics that differ by example would be written to running_mean and "
+                    "running_var, which are the same for all; pass None for both, or training=False"
+                )
+            made.append((stat, ((1 - momentum) * old + momentum * value).astype(old.dtype)))
+    for stat, new in made:
+        if isinstance(stat, Tensor):
+            rebind(stat, wrap(new))
+        else:
+            stat[...] = new
+
+
+def layer_norm(input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """Normalise over the last axes, as torch.nn.functional.layer_norm.
+
+    (x - mean) / sqrt(var + eps) * weight + bias; J. L. Ba and others, Layer Normalization (2016).
+
+    Args:
+        input: (..., *normalized_shape). float16 and bfloat16 are summed in float32.
+        normalized_shape: the lengths of the axes to normalise over together; an integer for the last one.
+        weight: of shape normalized_shape, or None.
+        bias: of shape normalized_shape, or None.
+        eps: added to the (biased) variance.
+
+    Returns:
+        The shape of `input`; the dtype that NumPy gives to input, weight and bias together.
+
+    Raises:
+        ShapeError: a shape does not fit.
+        DtypeError: an argument is not of real floating-point numbers.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import layer_norm
+    >>> layer_norm(np.array([[1.0, 3.0], [6.0, 2.0]]), (2,), eps=0.0).tolist()
+    [[-1.0, 1.0], [1.0, -1.0]]
+    """
+    x, weight, bias = _lifted("layer_norm", input, weight, bias)
+    layout = _rows(x, normalized_shape, "layer_norm", weight, bias)
+    return _layer_norm(x, weight, bias, layout, eps, True)[0]
+
+
+def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+    """Scale by the root of the mean square over the last axes, as torch.nn.functional.rms_norm.
+
+    x / sqrt(mean(x**2) + eps) * weight; B. Zhang and R. Sennrich, Root Mean Square Layer Normalization (2019).
+
+    Args:
+        input: (..., *normalized_shape). float16 and bfloat16 are summed in float32.
+        normalized_shape: the lengths of the axes to normalise over together; an integer for the last one.
+        weight: of shape normalized_shape, or None.
+        eps: added to the mean square; by default the spacing of the input's dtype at 1.
+
+    Returns:
+        The shape of `input`; the dtype that NumPy gives to input and weight together.
+
+    Raises:
+        ShapeError: a shape does not fit.
+        DtypeError: an argument is not of real floating-point numbers.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import rms_norm
+    >>> rms_norm(np.array([3.0, -3.0]), 2, eps=0.0).tolist()
+    [1.0, -1.0]
+    """
+    x, weight, _ = _lifted("rms_norm", input, weight, None)
+    layout = _rows(x, normalized_shape, "rms_norm", weight, None)
+    if eps is None:
+        eps = 2.0**-7 if x.dtype.name == "bfloat16" else float(np.finfo(x.dtype).eps)
+    return _rms_norm(x, weight, None, layout, eps, False)[0]
+
+
+def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """Normalise over groups of channels and all further axes, as torch.nn.functional.group_norm.
+
+    (x - mean) / sqrt(var + eps) * weight + bias; Y. Wu and K. He, Group Normalization (2018).
+
+    Args:
+        input: (N, C, ...). float16 and bfloat16 are summed in float32.
+        num_groups: into how many groups of neighbours the C channels are divided.
+        weight: (C,), or None.
+        bias: (C,), or None.
+        eps: added to the (biased) variance.
+
+    Returns:
+        The shape of `input`; the dtype that NumPy gives to input, weight and bias together.
+
+    Raises:
+        ShapeError: a shape does not fit, the channels do not divide into num_groups, or there is but one value
+            in all for each group of the batch.
+        DtypeError: an argument is not of real floating-point numbers.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import group_norm
+    >>> group_norm(np.array([[1.0, 3.0, 6.0, 2.0]]), 2, eps=0.0).tolist()
+    [[-1.0, 1.0, 1.0, -1.0]]
+    """
+    x, weight, bias = _lifted("group_norm", input, weight, bias)
+    groups = integer(num_groups, "num_groups", "group_norm")
+    if x.ndim < 2 or groups < 1 or x.shape[1] % groups:
+        raise errors.ShapeError(
+            "group_norm takes input (N, C, ...) with C a multiple of num_groups; found shape "
+            f"{x.shape}, num_groups {groups}"
+        )
+    n, channels = x.shape[:2]
+    _check_channels("group_norm", x.shape, weight=weight, bias=bias)
+    size, each = math.prod(x.shape[2:]), channels // groups
+    _check_several(x.shape, n * each * size, "group_norm", "each group")
+    layout = Layout((1, n * groups, each * size), (n, channels, size), per_channel=True)
+    return _group_norm(x, weight, bias, layout, eps, True)[0]
+
+
+def _lifted(asked: str, x: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any]:
+    x, weight, bias = one_array(x), None if weight is None else lift(weight), None if bias is None else lift(bias)
+    for a in (x, weight, bias):
+        if a is not None and a.dtype.kind != "f":
+            check_floating(asked, input=x, weight=weight, bias=bias)
+    return x, weight, bias
+
+
+def _rows(x: Any, normalized_shape: Any, asked: str, weight: Any, bias: Any) -> Layout:
+    """Check the shapes of what normalises over the last axes, and tell how to see them."""
+    many = isinstance(normalized_shape, (tuple, list))
+    over = tuple([integer(n, "normalized_shape", asked) for n in (normalized_shape if many else (normalized_shape,))])
+    shape = x.shape
+    lead = len(shape) - len(over)
+    if not over or lead < 0 or shape[lead:] != over:
+        raise errors.ShapeError(
+            f"{asked} normalises over the last axes, whose lengths are to be normalized_shape; found normalized_shape "
+            f"{over} and input {shape}"
+        )
+    if (weight is not None and weight.shape != over) or (bias is not None and bias.shape != over):
+        name, a = ("bias", bias) if weight is None or weight.shape == over else ("weight", weight)
+        raise errors.ShapeError(f"{asked} takes {name} of the shape normalized_shape, {over}; found {a.shape}")
+    form = (1, math.prod(shape[:lead]), math.prod(over))
+    return Layout(form, form, per_channel=False)
+
+
+def _check_channels(asked: str, shape: Shape, **arrays: Any) -> None:
+    for name, a in arrays.items():
+        if a is not None and a.shape != shape[1:2]:
+            raise errors.ShapeError(f"{asked} of input {shape} takes {name} of shape ({shape[1]},); found {a.shape}")
+
+
+def _check_several(shape: Shape, count: int, asked: str, of: str) -> None:
+    if count == 1:
+        raise errors.ShapeError(
+            f"{asked} normalises over several values of {of}; found one, in input {shape}; pass a larger batch"
+        )
+
+
+def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Any:
+    """Divide by the p-norm along an axis, or by eps where that is larger, as torch.nn.functional.normalize.
+
+    Args:
+        input: floating-point or complex numbers. Norms of float16 and bfloat16 are computed in float32.
+        p: the exponent of the norm.
+        dim: the axis.
+        eps: the least divisor.
+
+    Returns:
+        The shape and dtype of `input`.
+
+    Raises:
+        DtypeError: the input is of integers or booleans.
+        AxisError: there is no such axis.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import normalize
+    >>> normalize(np.array([[3.0, 4.0], [0.0, 0.0]])).tolist()
+    [[0.6, 0.8], [0.0, 0.0]]
+    """
+    x = one_array(input)
+    check_inexact("normalize", input=x)
+    wide = widened(x)
+    y = wide / maximum.door(norm(wide, p, integer(dim, "dim", "normalize"), True), eps)
+    return y if y.dtype == x.dtype else as_type(y, x.dtype)

@@ -1,0 +1,279 @@
+"""Recurrent networks over whole sequences: one op for all steps.
+
+The products with w_hh are the only ones made step by step, and its gradient is one product. The input's part
+of the gates comes as an argument, by row: (length, batch, gates * hidden).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradmgr._engine.custom import several
+from gradmgr._engine.op import Function
+from gradmgr._engine.tensor import Tensor
+from gradmgr.nn._functions.attention import is_bare
+from gradmgr.nn._functions.recurrent import (
+    by_gate,
+    columns_by_gate,
+    empty,
+    gru_back,
+    gru_back_into,
+    gru_h_gradient,
+    gru_into,
+    gru_kernel,
+    gru_push_h,
+    gru_push_x,
+    in_one_dtype,
+    lstm_back,
+    lstm_back_into,
+    lstm_into,
+    lstm_kernel,
+    lstm_push,
+    lstm_push_c,
+    total_over_batch,
+)
+from gradmgr.ops.arithmetic import sum_of
+from gradmgr.ops.convert import cast_to
+from gradmgr.ops.join import concatenate, stack
+
+
+def _order(length: int, backwards: bool) -> range:
+    return range(length - 1, -1, -1) if backwards else range(length)
+
+
+def _before(all_steps: Any, first: Any, k: int, backwards: bool) -> Any:
+    """Return a state before step k."""
+    place = k + 1 if backwards else k - 1
+    return all_steps[place] if 0 <= place < all_steps.shape[0] else first
+
+
+def _all_before(all_steps: Any, first: Any, backwards: bool) -> Any:
+    """Return a state before every step."""
+    parts = [all_steps[1:], first[None]] if backwards else [first[None], all_steps[:-1]]
+    return concatenate(parts, axis=0)
+
+
+def _collected(steps: list[Any], backwards: bool) -> list[Any]:
+    """Return the results of all steps, given as tuples in the order they were made, result by result."""
+    results = list(zip(*(steps[::-1] if backwards else steps), strict=True))
+    tracked = any(isinstance(part, Tensor) for parts in results for part in parts)
+    return [stack(parts) if tracked else np.stack(parts) for parts in results]
+
+
+def _sum_of_results(*parts: Any) -> Any:
+    """Return the sums, result by result, of those tuples that are not None."""
+    there = [part for part in parts if part is not None]
+    return tuple([sum_of(*results) for results in zip(*there, strict=True)])
+
+
+def _at(g: Any, k: int) -> list[Any]:
+    return [None if part is None else part[k] for part in g]
+
+
+def _in_one_row(steps: Any) -> Any:
+    """Return (length, batch, features) as (length * batch, features)."""
+    return steps.reshape((steps.shape[0] * steps.shape[1], steps.shape[2]))
+
+
+def _weight_gradient(rows: Any, states: Any, first: Any, backwards: bool) -> Any:
+    return _in_one_row(rows).T @ _in_one_row(_all_before(states, first, backwards))
+
+
+def _lstm_run(parts: Any, h: Any, c: Any, w_hh: Any, backwards: bool) -> tuple[Any, Any, Any]:
+    length, batch, width = parts.shape
+    if is_bare(parts, h, c, w_hh):
+        outputs, cells, gates = (empty((length, *more, *c.shape), parts) for more in ((), (), (5,)))
+        columns = empty((width, batch), parts)
+        by_columns = columns_by_gate(columns, 4)
+        for k in _order(length, backwards):
+            w_hh.dot(h.T, columns)
+            lstm_into(outputs[k], cells[k], gates[k], by_columns, by_gate(parts[k], 4), c)
+            h, c = outputs[k], cells[k]
+        return outputs, cells, gates
+    steps = []
+    for k in _order(length, backwards):
+        steps.append(lstm_kernel(parts[k], h, c, None, w_hh, None, None))
+        h, c = steps[-1][:2]
+    outputs, cells, gates = _collected(steps, backwards)
+    return outputs, cells, gates
+
+
+def _lstm_run_back(g: Any, c: Any, w_hh: Any, cells: Any, gates: Any, backwards: bool) -> tuple[Any, Any, Any]:
+    """Return the cotangents of the parts, of the first h and of the first c."""
+    if g[2] is None and is_bare(g[0], g[1], c, w_hh, cells, gates):
+        return _lstm_run_back_in_place(g, c, w_hh, cells, gates, backwards)
+    of_h, of_c, rows = None, None, []
+    for k in _order(gates.shape[0], not backwards):
+        at = _at(g, k)
+        at[:2] = sum_of(at[0], of_h), sum_of(at[1], of_c)
+        row, of_c = lstm_back(at, _before(cells, c, k, backwards), gates[k])
+        of_h, of_c = row @ w_hh, of_c * gates[k][1]
+        rows.append((row,))
+    return _collected(rows, not backwards)[0], of_h, of_c
+
+
+def _lstm_run_back_in_place(g: Any, c: Any, w_hh: Any, cells: Any, gates: Any, backwards: bool) -> tuple[Any, Any, Any]:
+    """Do the same with nothing but arrays, into one array of rows."""
+    length, _, batch, hidden = gates.shape
+    rows = empty((length, batch, 4 * hidden), gates)
+    of_h, of_c = (empty((batch, hidden), gates) for _ in range(2))
+    of_h[...] = 0
+    of_c[...] = 0
+    for k in _order(length, not backwards):
+        for of_state, given in ((of_h, g[0]), (of_c, g[1])):
+            if given is not None:
+                of_state += given[k]
+        np.multiply(lstm_back_into(rows[k], of_h, of_c, _before(cells, c, k, backwards), gates[k]), gates[k, 1], of_c)
+        rows[k].dot(w_hh, of_h)
+    return rows, of_h, of_c
+
+
+def _lstm_run_push(states: Any, backwards: bool, part: Any = None, h: Any = None, c: Any = None, w: Any = None) -> Any:
+    """Return the tangents of the results, for one of the parts, of the first h and c, or of w_hh."""
+    first_h, first_c, w_hh, outputs, cells, gates = states
+    steps = []
+    for k in _order(gates.shape[0], backwards):
+        row = sum_of(
+            None if part is None else part[k],
+            None if h is None else h @ w_hh.T,
+            None if w is None else _before(outputs, first_h, k, backwards) @ w.T,
+        )
+        pushed = None if row is None else lstm_push(row, _before(cells, first_c, k, backwards), gates[k])
+        steps.append(_sum_of_results(pushed, None if c is None else lstm_push_c(c, gates[k])))
+        h, c = steps[-1][:2]
+    return _collected(steps, backwards)
+
+
+def _lstm_pushing(name: str) -> Function:
+    return lambda t, h, c, w_hh, outputs, cells, gates, backwards: _lstm_run_push(
+        (h, c, w_hh, outputs, cells, gates), backwards, **{name: t}
+    )
+
+
+_lstm_over: Function = several(
+    "nn.lstm",
+    _lstm_run,
+    ("outputs", "cells", "gates"),
+    vjp={
+        "parts": lambda g, shared: shared[0],
+        "h": lambda g, shared: shared[1],
+        "c": lambda g, shared: shared[2],
+        "w_hh": lambda g, h, outputs, shared, backwards: _weight_gradient(shared[0], outputs, h, backwards),
+    },
+    jvp={
+        "parts": _lstm_pushing("part"),
+        "h": _lstm_pushing("h"),
+        "c": _lstm_pushing("c"),
+        "w_hh": _lstm_pushing("w"),
+    },
+    shared=_lstm_run_back,
+)
+
+
+def lstm_over(parts: Any, h: Any, c: Any, w_hh: Any, backwards: bool) -> tuple[Any, Any]:
+    """Return h and c after every step, for arguments that fit; backwards: from the last to the first."""
+    values, dtype = in_one_dtype([parts, h, c, w_hh])
+    outputs, cells, _ = _lstm_over(*values, backwards)
+    return cast_to(outputs, dtype), cast_to(cells, dtype)
+
+
+def _gru_run(parts: Any, h: Any, w_hh: Any, b_hh: Any, backwards: bool) -> tuple[Any, Any]:
+    length, batch, width = parts.shape
+    if is_bare(parts, h, w_hh, b_hh):
+        outputs, gates = empty((length, *h.shape), parts), empty((length, 4, *h.shape), parts)
+        columns, bias = empty((width, batch), parts), None if b_hh is None else b_hh[:, None]
+        by_columns = columns_by_gate(columns, 3)
+        for k in _order(length, backwards):
+            w_hh.dot(h.T, columns)
+            if bias is not None:
+                columns += bias
+            gru_into(outputs[k], gates[k], by_gate(parts[k], 3), by_columns, h)
+            h = outputs[k]
+        return outputs, gates
+    steps = []
+    for k in _order(length, backwards):
+        steps.append(gru_kernel(parts[k], h, None, w_hh, None, b_hh))
+        h = steps[-1][0]
+    outputs, gates = _collected(steps, backwards)
+    return outputs, gates
+
+
+def _gru_run_back(g: Any, h: Any, w_hh: Any, outputs: Any, gates: Any, backwards: bool) -> tuple[Any, Any, Any]:
+    """Return the cotangents of the parts, of the gates' parts of h, and of the first h."""
+    if g[1] is None and is_bare(g[0], h, w_hh, outputs, gates):
+        return _gru_run_back_in_place(g[0], h, w_hh, outputs, gates, backwards)
+    of_h, rows = None, []
+    for k in _order(gates.shape[0], not backwards):
+        at = _at(g, k)
+        at[0] = sum_of(at[0], of_h)
+        row = gru_back(at, _before(outputs, h, k, backwards), gates[k])
+        of_h = gru_h_gradient(at, w_hh, gates[k], row)
+        rows.append(row[:2])
+    of_parts, of_rows = _collected(rows, not backwards)
+    return of_parts, of_rows, of_h
+
+
+def _gru_run_back_in_place(
+    g: Any, h: Any, w_hh: Any, outputs: Any, gates: Any, backwards: bool
+) -> tuple[Any, Any, Any]:
+    """Do the same with nothing but arrays, into one array each."""
+    length, _, batch, hidden = gates.shape
+    of_parts, of_rows = (empty((length, batch, 3 * hidden), gates) for _ in range(2))
+    of_h: Any = None
+    for k in _order(length, not backwards):
+        of_new = g[k] if of_h is None else of_h + g[k]
+        gru_back_into(of_parts[k], of_rows[k], of_new, _before(outputs, h, k, backwards), gates[k])
+        of_h = of_rows[k].dot(w_hh)
+        of_h += of_new * gates[k, 1]
+    return of_parts, of_rows, of_h
+
+
+def _gru_run_push(states: Any, backwards: bool, part: Any = None, h: Any = None, w: Any = None, b: Any = None) -> Any:
+    """Return the tangents of the results, for one of the parts, of the first h, of w_hh or of b_hh."""
+    first_h, w_hh, outputs, gates = states
+    steps = []
+    for k in _order(gates.shape[0], backwards):
+        before = _before(outputs, first_h, k, backwards)
+        at = before, gates[k]
+        of_part = None if part is None else gru_push_x(part[k], *at)
+        of_w = None if w is None else gru_push_h(before @ w.T, *at)
+        of_b = None if b is None else gru_push_h(b, *at)
+        of_h = None if h is None else gru_push_h(h @ w_hh.T, *at, h)
+        steps.append(_sum_of_results(of_part, of_w, of_b, of_h))
+        h = steps[-1][0]
+    return _collected(steps, backwards)
+
+
+def _gru_pushing(name: str) -> Function:
+    return lambda t, h, w_hh, outputs, gates, backwards: _gru_run_push(
+        (h, w_hh, outputs, gates), backwards, **{name: t}
+    )
+
+
+_gru_over: Function = several(
+    "nn.gru",
+    _gru_run,
+    ("outputs", "gates"),
+    vjp={
+        "parts": lambda g, shared: shared[0],
+        "h": lambda g, shared: shared[2],
+        "w_hh": lambda g, h, outputs, shared, backwards: _weight_gradient(shared[1], outputs, h, backwards),
+        "b_hh": lambda g, shared: total_over_batch(_in_one_row(shared[1])),
+    },
+    jvp={
+        "parts": _gru_pushing("part"),
+        "h": _gru_pushing("h"),
+        "w_hh": _gru_pushing("w"),
+        "b_hh": _gru_pushing("b"),
+    },
+    shared=_gru_run_back,
+)
+
+
+def gru_over(parts: Any, h: Any, w_hh: Any, b_hh: Any, backwards: bool) -> Any:
+    """Return h after every step, for arguments that fit; backwards: from the last to the first."""
+    values, dtype = in_one_dtype([parts, h, w_hh, b_hh])
+    outputs, _ = _gru_over(*values, backwards)
+    return cast_to(outputs, dtype)

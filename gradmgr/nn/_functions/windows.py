@@ -1,0 +1,190 @@
+"""Where the windows of a plane lie, and how to read them: what convolution and pooling have in common.
+
+The kernels go through blocks that fit in a processor's cache. The planes of a block are copied into a buffer
+with zeros, or what else stands for nothing, around them, and split by the stride, so that what one tap of the
+windows reads is for all of them one contiguous run, which begins at the tap's own offset. What is computed for
+the gap between two rows is no part of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gradmgr import errors
+from gradmgr._arrays import batched, libraries
+from gradmgr.nn._functions.arguments import pair, single
+from gradmgr.ops.convert import is_half
+from gradmgr.ops.shape import reshape
+
+
+class Geometry(NamedTuple):
+    """The windows of a plane; each field but the last is a pair, for rows and columns."""
+
+    size: tuple[int, int]  # of the plane
+    kernel: tuple[int, int]
+    out: tuple[int, int]  # how many windows there are
+    stride: tuple[int, int]
+    padding: tuple[int, int]  # before the plane; behind it is what the windows reach
+    dilation: tuple[int, int]
+    groups: int = 1
+
+
+class _Line:
+    """One axis of a plane, split by the stride into phases, in each of which windows are one slot apart."""
+
+    __slots__ = ("covered", "margin", "phases", "slots", "taps")
+
+    def __init__(self, size: int, kernel: int, out: int, stride: int, padding: int, dilation: int) -> None:
+        # For each tap: how many slots from its window's first, and in which phase.
+        self.taps = [divmod(tap * dilation, stride) for tap in range(kernel)]
+        self.slots = out + self.taps[-1][0]
+        # For each phase: which slots hold elements of the axis, and which elements.
+        self.phases: dict[int, tuple[slice, slice]] = {}
+        self.margin, self.covered = self.slots, 0  # slots empty at both ends of all phases; elements in some slot
+        for phase in {phase for _, phase in self.taps}:
+            origin = phase - padding
+            first = max(0, -(origin // stride))
+            last = max(first, min(self.slots, (size - 1 - origin) // stride + 1))
+            begin = first * stride + origin
+            self.phases[phase] = slice(first, last), slice(begin, begin + (last - first) * stride, stride)
+            if last > first:
+                self.margin = min(self.margin, first, self.slots - last)
+                self.covered += last - first
+
+
+# Elements of the largest buffer on the CPU: of 4 bytes they fit in the cache of one core. On a GPU there is no such
+# cache, and the work of one call must fill the device.
+_BLOCK = 2**19
+_BLOCK_OF_GPU = 2**26
+_FEWEST = 512  # columns, below which a matrix product spends its time on w
+
+
+class Layout:
+    """How planes lie in a buffer so that every tap of the windows reads one contiguous run."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        rows, columns = (_Line(*facts) for facts in zip(*geometry[:6], strict=True))
+        self.out = geometry.out
+        # Where rows end and begin with zeros, the one's are the other's.
+        self.row = max(self.out[1], columns.slots - columns.margin)
+        self.height = rows.slots - (-columns.taps[-1][0] // self.row)
+        self.taps = [((a, b), down * self.row + right) for down, a in rows.taps for right, b in columns.taps]
+        # For each phase: where in the buffer are elements of the plane, and which.
+        self.phases = {
+            (a, b): ((above, left), (of_rows, of_columns))
+            for a, (above, of_rows) in rows.phases.items()
+            for b, (left, of_columns) in columns.phases.items()
+        }
+        self.covers = (rows.covered, columns.covered) == geometry.size
+
+    def blocks(self, count: int, rows: int, *arrays: Any) -> tuple[tuple[int, int], Iterator[tuple[slice, slice]]]:
+        """Return how many images and lines of a result are a block's, and the blocks; `rows` run beside each other."""
+        height = self.out[0]
+        limit = _BLOCK if libraries.root(arrays[0]) is np else _BLOCK_OF_GPU
+        places = max(limit // max(1, rows * _examples(*arrays)), _FEWEST)
+        images = _evenly(count, places // (height * self.row))
+        lines = height if images > 1 else _evenly(height, places // self.row)
+        return (images, lines), (
+            (slice(n, min(n + images, count)), slice(line, min(line + lines, height)))
+            for n in range(0, count, images)
+            for line in range(0, height, lines)
+        )
+
+    def planes(self, channels: int, images: int, dtype: Any, fill: float, *arrays: Any) -> dict[Any, Any]:
+        """Make the buffer: for each phase an array that can take in what differs by example in these arrays."""
+        shape = (channels, images, self.height, self.row)
+        return {phase: new("full", shape, dtype, *arrays, fill=fill) for phase in self.phases}
+
+    def put(self, planes: dict[Any, Any], x: Any) -> None:
+        """Copy images, as (image, channel, row, column), into the buffer."""
+        turned = x.transpose(1, 0, 2, 3)
+        for phase, (there, here) in self.phases.items():
+            planes[phase][(slice(None), slice(0, x.shape[0]), *there)] = turned[(..., *here)]
+
+    def get(self, planes: dict[Any, Any], x: Any) -> None:
+        """Copy images out of the buffer."""
+        for phase, (there, here) in self.phases.items():
+            part = planes[phase][(slice(None), slice(0, x.shape[0]), *there)]
+            x[(..., *here)] = part.transpose(1, 0, 2, 3)
+
+    def runs(self, planes: dict[Any, Any], images: int, lines: slice) -> Iterator[Any]:
+        """Give for each tap what it reads, as (channel, image, place)."""
+        flat = {phase: p.reshape((*p.shape[:2], self.height * self.row)) for phase, p in planes.items()}
+        begin, end = lines.start * self.row, lines.stop * self.row
+        for phase, offset in self.taps:
+            yield flat[phase][:, :images, offset + begin : offset + end]
+
+    def of_result(self, runs: Any, images: int, lines: slice) -> Any:
+        """View runs of all channels, (channels, places of the block), as the images of a result."""
+        shape = (runs.shape[0], images, lines.stop - lines.start, self.row)
+        return runs.reshape(shape)[..., : self.out[1]].transpose(1, 0, 2, 3)
+
+
+def _evenly(count: int, most: int) -> int:
+    """Return how many to take at once so that the times are equal, at most so many of all."""
+    times = -(-count // max(1, most))
+    return -(-count // max(1, times)) or 1
+
+
+def _examples(*arrays: Any) -> int:
+    """Return how many examples vmap hides in the arrays."""
+    return max([a.nbytes // (a.size * a.itemsize) if a.size else 1 for a in arrays])
+
+
+def new(kind: str, shape: tuple[int, ...], dtype: Any, *arrays: Any, fill: float | None = None) -> Any:
+    """Make an array in the library of these arrays, which can take in what differs by example in them."""
+    make = getattr(libraries.root(arrays[0]), kind)
+    made = make(shape, dtype) if fill is None else make(shape, fill, dtype)
+    return batched.spacious(made, *arrays)
+
+
+def working(dtype: Any) -> Any:
+    """Return in which dtype to compute: sums of halves are of float32, and so are their products."""
+    return libraries.F4 if is_half(dtype) else dtype
+
+
+# ---------------------------------------------------------------- arguments of lines and planes
+
+
+def sizes(value: Any, least: int, axes: int, name: str, asked: str) -> tuple[int, ...]:
+    """Read one integer for each axis of a plane, which is at least so much."""
+    read: tuple[int, ...] = (single if axes == 1 else pair)(value, name, asked)
+    if any(n < least for n in read):
+        raise errors.ShapeError(f"{asked}: {name} must be at least {least}; found {value!r}")
+    return read
+
+
+def as_planes(t: Any, axes: int) -> Any:
+    """Insert an axis of one row where planes are lines, and the batch where there is none."""
+    shape = t.shape if axes == 2 else (*t.shape[:-1], 1, t.shape[-1])
+    shape = shape if len(shape) == 4 else (1, *shape)
+    return t if shape == t.shape else reshape(t, shape)
+
+
+def as_given(z: Any, axes: int, batched: bool) -> Any:
+    """Take away again what was inserted."""
+    shape = z.shape if batched else z.shape[1:]
+    shape = shape if axes == 2 else (*shape[:-2], shape[-1])
+    return z if shape == z.shape else reshape(z, shape)
+
+
+def _two(values: tuple[int, ...], of_rows: int) -> tuple[int, int]:
+    """Return what holds for rows and columns of a plane; a line is a plane of one row."""
+    return (of_rows, values[0]) if len(values) == 1 else (values[0], values[1])
+
+
+def geometry_of(
+    size: tuple[int, ...],
+    kernel: tuple[int, ...],
+    out: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int = 1,
+) -> Geometry:
+    """Put the facts of lines or planes together as those of planes."""
+    places = _two(size, 1), _two(kernel, 1), _two(out, 1)
+    return Geometry(*places, _two(stride, 1), _two(padding, 0), _two(dilation, 1), groups)

@@ -1,0 +1,425 @@
+"""Layers with parameters: affine maps, convolutions, tables.
+
+Parameters are float32 unless `dtype` says otherwise, as torch's are, though NumPy's data are float64 by default. They
+are drawn from `rng`, a numpy.random.Generator, from the distributions that torch draws them from; one Generator given
+to all layers decides a model by one seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from gradmgr import errors
+from gradmgr._engine.history.modes import no_grad
+from gradmgr._engine.parameter import Parameter
+from gradmgr.nn import functional, init
+from gradmgr.nn._functions.arguments import check_word, integer, length, pair, single
+from gradmgr.nn._modules.module import Module
+from gradmgr.ops.edit import pad
+
+Rng = np.random.Generator | None
+Size = int | tuple[int, ...]
+
+
+def blank(shape: tuple[int, ...], dtype: Any, device: str | None) -> Parameter:
+    """Return a Parameter whose values are still to be set."""
+    return Parameter(np.empty(shape, np.float32 if dtype is None else dtype), device=device)
+
+
+def constant(shape: tuple[int, ...], value: float, dtype: Any, device: str | None) -> Parameter:
+    """Return a Parameter filled with one value."""
+    return init.constant_(blank(shape, dtype, device), value)
+
+
+def draw_by_fan_in(weight: Parameter, bias: Parameter | None, rng: Rng) -> None:
+    """Draw weight and bias evenly from +-1 / sqrt(fan_in), as torch does for affine maps and convolutions.
+
+    For weights that is He's formula for a leaky ReLU of slope sqrt(5).
+    """
+    init.kaiming_uniform_(weight, a=math.sqrt(5), rng=rng)
+    if bias is not None:
+        bound = 1 / math.sqrt(max(math.prod(weight.shape[1:]), 1))
+        init.uniform_(bias, -bound, bound, rng=rng)
+
+
+class Linear(Module):
+    """Affine map of the last axis: x @ weight.T + bias.
+
+    Args:
+        in_features: length of the last axis of x.
+        out_features: length of the last axis of the result.
+        bias: whether there is one.
+        device: "cpu" or "cuda:0".
+        dtype: of the parameters; by default float32.
+        rng: a Generator to draw from, evenly from +-1 / sqrt(in_features).
+
+    Parameters: weight (out_features, in_features), bias (out_features,).
+
+    >>> import numpy as np
+    >>> from gradmgr import nn
+    >>> layer = nn.Linear(3, 2, rng=np.random.default_rng(0))
+    >>> layer(np.ones((5, 3), np.float32)).shape
+    (5, 2)
+    """
+
+    weight: Parameter
+    bias: Parameter | None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: str | None = None,
+        dtype: Any = None,
+        *,
+        rng: Rng = None,
+    ) -> None:
+        super().__init__()
+        self.in_features = length(in_features, "in_features", "Linear")
+        self.out_features = length(out_features, "out_features", "Linear")
+        self.weight = blank((self.out_features, self.in_features), dtype, device)
+        self.register_parameter("bias", blank((self.out_features,), dtype, device) if bias else None)
+        self.reset_parameters(rng=rng)
+
+    def reset_parameters(self, *, rng: Rng = None) -> None:
+        """Draw the parameters anew."""
+        draw_by_fan_in(self.weight, self.bias, rng)
+
+    def forward(self, x: Any) -> Any:
+        """(..., in_features) to (..., out_features)."""
+        return functional.linear(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        """Show sizes."""
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+# ---------------------------------------------------------------- convolutions
+
+# numpy.pad's names for torch's.
+_PADDING_MODES = MappingProxyType({"reflect": "reflect", "replicate": "edge", "circular": "wrap"})
+
+
+class _Convolution(Module):
+    """What convolutions over any number of axes have in common."""
+
+    weight: Parameter
+    bias: Parameter | None
+
+    def __init__(
+        self,
+        channels: tuple[int, int],
+        window: dict[str, tuple[int, ...]],
+        groups: int,
+        bias: bool,
+        padding_mode: str,
+        target: tuple[Any, str | None],
+        *,
+        transposed: bool = False,
+    ) -> None:
+        super().__init__()
+        asked = type(self).__name__
+        self.in_channels = length(channels[0], "in_channels", asked)
+        self.out_channels = length(channels[1], "out_channels", asked)
+        self.groups = integer(groups, "groups", asked)
+        if self.groups < 1 or self.in_channels % self.groups or self.out_channels % self.groups:
+            raise ValueError(
+                f"{asked}: groups must divide in_channels {self.in_channels} and out_channels {self.out_channels}; "
+                f"found {groups}"
+            )
+        known = ("zeros",) if transposed else ("zeros", *_PADDING_MODES)
+        check_word(padding_mode, known, "padding_mode", asked)
+        self.padding_mode = padding_mode
+        self.kernel_size = window["kernel_size"]
+        self.stride = window["stride"]
+        self.dilation = window["dilation"]
+        first, second = self.out_channels, self.in_channels
+        if transposed:
+            first, second = second, first
+        dtype, device = target
+        self.weight = blank((first, second // self.groups, *self.kernel_size), dtype, device)
+        self.register_parameter("bias", blank((self.out_channels,), dtype, device) if bias else None)
+
+    def reset_parameters(self, *, rng: Rng = None) -> None:
+        """Draw the parameters anew."""
+        draw_by_fan_in(self.weight, self.bias, rng)
+
+    def _padding(self, padding: Any, as_tuple: Any) -> Any:
+        if not isinstance(padding, str):
+            return as_tuple(padding, "padding", type(self).__name__)
+        check_word(padding, ("same", "valid"), "padding", type(self).__name__)
+        if padding == "same" and any(step != 1 for step in self.stride):
+            raise ValueError(f"{type(self).__name__}: padding='same' needs stride 1; found {self.stride}")
+        return padding
+
+    def _padded(self, x: Any, padding: Any) -> tuple[Any, Any]:
+        """Return x padded by anything but zeros, and what the convolution is still to pad."""
+        if self.padding_mode == "zeros" or padding == "valid":
+            return x, padding
+        if padding == "same":
+            whole = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
+            widths = [(n // 2, n - n // 2) for n in whole]
+        else:
+            widths = [(n, n) for n in padding]
+        free = [(0, 0)] * (x.ndim - len(widths))
+        return pad(x, [*free, *widths], mode=_PADDING_MODES[self.padding_mode]), (0,) * len(widths)
+
+    def _shown(self, padding: Any, output_padding: tuple[int, ...] | None = None) -> str:
+        ones, zeros = (1,) * len(self.kernel_size), (0,) * len(self.kernel_size)
+        parts = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"]
+        parts += [f"padding={padding!r}"] if padding != zeros else []
+        parts += [f"dilation={self.dilation}"] if self.dilation != ones else []
+        parts += [f"output_padding={output_padding}"] if output_padding not in (None, zeros) else []
+        parts += [f"groups={self.groups}"] if self.groups != 1 else []
+        parts += ["bias=False"] if self.bias is None else []
+        parts += [f"padding_mode={self.padding_mode}"] if self.padding_mode != "zeros" else []
+        return ", ".join(parts)
+
+
+class _Forward(_Convolution):
+    """Conv1d and Conv2d, which differ in how many axes a window has."""
+
+    _as_tuple: Callable[[Any, str, str], tuple[int, ...]]
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: str | None = None,
+        dtype: Any = None,
+        *,
+        rng: Rng = None,
+    ) -> None:
+        asked, given = type(self).__name__, {"kernel_size": kernel_size, "stride": stride, "dilation": dilation}
+        window = {name: self._as_tuple(value, name, asked) for name, value in given.items()}
+        super().__init__((in_channels, out_channels), window, groups, bias, padding_mode, (dtype, device))
+        self.padding = self._padding(padding, self._as_tuple)
+        self.reset_parameters(rng=rng)
+
+    def extra_repr(self) -> str:
+        """Show sizes."""
+        return self._shown(self.padding)
+
+
+class Conv1d(_Forward):
+    """Convolution, as cross-correlation, of (N, C_in, L) or (C_in, L) with windows over the last axis.
+
+    Args:
+        in_channels: C_in.
+        out_channels: C_out.
+        kernel_size: length of the window.
+        stride: step of the window.
+        padding: how much to add at both ends; "valid" is none, "same" as much as keeps L.
+        dilation: distance between the elements of the window.
+        groups: into how many groups of channels the convolution falls.
+        bias: whether there is one.
+        padding_mode: "zeros", "reflect", "replicate" or "circular".
+        device: "cpu" or "cuda:0".
+        dtype: of the parameters; by default float32.
+        rng: a Generator to draw from, evenly from +-1 / sqrt(C_in / groups * kernel_size).
+
+    Parameters: weight (C_out, C_in / groups, kernel_size), bias (C_out,).
+    """
+
+    _as_tuple = staticmethod(single)
+
+    def forward(self, x: Any) -> Any:
+        """(N, C_in, L) to (N, C_out, L')."""
+        x, padding = self._padded(x, self.padding)
+        return functional.conv1d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+
+
+class Conv2d(_Forward):
+    """Convolution, as cross-correlation, of (N, C_in, H, W) or (C_in, H, W) with windows over the last two axes.
+
+    Args:
+        in_channels: C_in.
+        out_channels: C_out.
+        kernel_size: height and width of the window; one number is both, here and below.
+        stride: steps of the window.
+        padding: how much to add on each side; "valid" is none, "same" as much as keeps H and W.
+        dilation: distances between the elements of the window.
+        groups: into how many groups of channels the convolution falls.
+        bias: whether there is one.
+        padding_mode: "zeros", "reflect", "replicate" or "circular".
+        device: "cpu" or "cuda:0".
+        dtype: of the parameters; by default float32.
+        rng: a Generator to draw from, evenly from +-1 / sqrt(C_in / groups * height * width).
+
+    Parameters: weight (C_out, C_in / groups, *kernel_size), bias (C_out,).
+
+    >>> import numpy as np
+    >>> from gradmgr import nn
+    >>> layer = nn.Conv2d(1, 4, 3, padding=1, rng=np.random.default_rng(0))
+    >>> layer(np.zeros((2, 1, 8, 8), np.float32)).shape
+    (2, 4, 8, 8)
+    """
+
+    _as_tuple = staticmethod(pair)
+
+    def forward(self, x: Any) -> Any:
+        """(N, C_in, H, W) to (N, C_out, H', W')."""
+        x, padding = self._padded(x, self.padding)
+        return functional.conv2d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+
+
+class _Transposed(_Convolution):
+    """ConvTranspose1d and ConvTranspose2d, which differ in how many axes a window has."""
+
+    _as_tuple: Callable[[Any, str, str], tuple[int, ...]]
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size = 0,
+        output_padding: Size = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Size = 1,
+        padding_mode: str = "zeros",
+        device: str | None = None,
+        dtype: Any = None,
+        *,
+        rng: Rng = None,
+    ) -> None:
+        asked, target = type(self).__name__, (dtype, device)
+        given = {"kernel_size": kernel_size, "stride": stride, "dilation": dilation}
+        window: dict[str, tuple[int, ...]] = {name: self._as_tuple(value, name, asked) for name, value in given.items()}
+        super().__init__((in_channels, out_channels), window, groups, bias, padding_mode, target, transposed=True)
+        self.padding = self._as_tuple(padding, "padding", asked)
+        self.output_padding = self._as_tuple(output_padding, "output_padding", asked)
+        self.reset_parameters(rng=rng)
+
+    def extra_repr(self) -> str:
+        """Show sizes."""
+        return self._shown(self.padding, self.output_padding)
+
+
+class ConvTranspose1d(_Transposed):
+    """The transpose of Conv1d; arguments and parameters are those of ConvTranspose2d, of one axis."""
+
+    _as_tuple = staticmethod(single)
+
+    def forward(self, x: Any) -> Any:
+        """(N, C_in, L) to (N, C_out, L')."""
+        return functional.conv_transpose1d(
+            x, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
+        )
+
+
+class ConvTranspose2d(_Transposed):
+    """The transpose of Conv2d, as a linear map from its result's shape to its argument's.
+
+    Args:
+        in_channels: C_in.
+        out_channels: C_out.
+        kernel_size: height and width of the window.
+        stride: steps of the window, by which the result is larger.
+        padding: how much the convolution would pad, by which the result is smaller on each side.
+        output_padding: rows and columns more at the end of the result, fewer than stride or dilation.
+        groups: into how many groups of channels it falls.
+        bias: whether there is one.
+        dilation: distances between the elements of the window.
+        padding_mode: "zeros".
+        device: "cpu" or "cuda:0".
+        dtype: of the parameters; by default float32.
+        rng: a Generator to draw from, evenly from +-1 / sqrt(C_out / groups * height * width).
+
+    Parameters: weight (C_in, C_out / groups, *kernel_size), bias (C_out,).
+    """
+
+    _as_tuple = staticmethod(pair)
+
+    def forward(self, x: Any) -> Any:
+        """(N, C_in, H, W) to (N, C_out, H', W')."""
+        return functional.conv_transpose2d(
+            x, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
+        )
+
+
+# ---------------------------------------------------------------- tables
+
+
+class Embedding(Module):
+    """A table of vectors that indices look up.
+
+    Args:
+        num_embeddings: how many rows the table has.
+        embedding_dim: length of a row.
+        padding_idx: a row that is 0 at first and receives no gradient.
+        device: "cpu" or "cuda:0".
+        dtype: of the table; by default float32.
+        rng: a Generator to draw from, from the standard normal distribution.
+
+    Parameters: weight (num_embeddings, embedding_dim).
+
+    >>> import numpy as np
+    >>> from gradmgr import nn
+    >>> nn.Embedding(10, 4, rng=np.random.default_rng(0))(np.array([[1, 2, 3]])).shape
+    (1, 3, 4)
+    """
+
+    weight: Parameter
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        *,
+        device: str | None = None,
+        dtype: Any = None,
+        rng: Rng = None,
+    ) -> None:
+        super().__init__()
+        self.num_embeddings = length(num_embeddings, "num_embeddings", "Embedding")
+        self.embedding_dim = length(embedding_dim, "embedding_dim", "Embedding")
+        self.padding_idx = self._row(padding_idx)
+        self.weight = blank((self.num_embeddings, self.embedding_dim), dtype, device)
+        self.reset_parameters(rng=rng)
+
+    def _row(self, index: int | None) -> int | None:
+        if index is None:
+            return None
+        row, rows = integer(index, "padding_idx", "Embedding"), self.num_embeddings
+        if not -rows <= row < rows:
+            raise errors.LabelError(f"Embedding: padding_idx must be a row of the {rows} there are; found {index}")
+        return row % rows
+
+    def reset_parameters(self, *, rng: Rng = None) -> None:
+        """Draw the table anew."""
+        init.normal_(self.weight, rng=rng)
+        if self.padding_idx is not None:
+            with no_grad():
+                self.weight[self.padding_idx] = 0
+
+    def forward(self, x: Any) -> Any:
+        """Indices of any shape to that shape and one axis more, (..., embedding_dim)."""
+        return functional.embedding(x, self.weight, self.padding_idx)
+
+    def extra_repr(self) -> str:
+        """Show sizes."""
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
+
+
+def lengths(value: Size | Sequence[int], name: str, asked: str) -> tuple[int, ...]:
+    """Return the lengths of trailing axes; one number is one axis."""
+    axes = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    return tuple([length(axis, name, asked) for axis in axes])

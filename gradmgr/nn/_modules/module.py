@@ -1,0 +1,553 @@
+"""Module: parameters, buffers and modules within modules, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from gradmgr import errors
+from gradmgr._arrays import libraries
+from gradmgr._engine.history.modes import no_grad
+from gradmgr._engine.hooks import Hooks, RemovableHandle, check_hook
+from gradmgr._engine.parameter import Parameter, parameter_around
+from gradmgr._engine.recorder import rebind
+from gradmgr._engine.tensor import Tensor, tensor, wrap
+from gradmgr.nn._modules.state import converted, fitting_values, read_target, write_all
+
+
+class IncompatibleKeys(NamedTuple):
+    """What `load_state_dict` found missing in the state, and found in it without a place."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+# Names of torch's that are not here, and what to use instead.
+_REFUSED = MappingProxyType(
+    {
+        "requires_grad_": "what receives gradients is the manager's to say: gm.attach(dict(model.named_parameters())), "
+        "gm.detach(...); a parameter that is not attached is frozen",
+        "cuda": "use model.to('cuda:0')",
+        "cpu": "use model.to('cpu')",
+        "type": "use model.to(dtype=...)",
+        "register_full_backward_hook": "use Tensor.register_hook on what forward computes",
+        "register_backward_hook": "use Tensor.register_hook on what forward computes",
+        "share_memory": "threads share the tensors as they are",
+        "compile": "there is nothing to compile",
+    }
+)
+
+PARAMETER, BUFFER, MODULE = "parameter", "buffer", "module"
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+# What Module.__init__ sets.
+_SET_UP = frozenset(("_kinds", "_transient", "_pre_hooks", "_post_hooks", "training"))
+
+
+class Module:
+    """What layers and models derive from: `__init__` assigns parameters and modules, `forward` computes.
+
+    An assigned Parameter or Module is registered under the attribute's name; a Tensor is a plain attribute unless
+    `register_buffer` made it known. A parameter or module that stands in several places is one, and listed once.
+
+    >>> import numpy
+    >>> from gradmgr import GradManager, nn
+    >>> class Net(nn.Module):
+    ...     def __init__(self, rng):
+    ...         super().__init__()
+    ...         self.first = nn.Linear(2, 8, rng=rng)
+    ...         self.last = nn.Linear(8, 1, rng=rng)
+    ...     def forward(self, x):
+    ...         return self.last(nn.functional.relu(self.first(x)))
+    >>> net = Net(numpy.random.default_rng(0))
+    >>> [name for name, p in net.named_parameters()]
+    ['first.weight', 'first.bias', 'last.weight', 'last.bias']
+    >>> gm = GradManager().attach(dict(net.named_parameters()))
+    >>> with gm:
+    ...     gm.backward(net(numpy.ones((4, 2), "float32")).sum())
+    >>> net.last.bias.grad
+    Tensor([4.], dtype=float32)
+    """
+
+    # All attributes are in __dict__, where Python finds them fast; `_kinds` tells what is registered, in order.
+    _kinds: dict[str, str]
+    _transient: set[str]  # the buffers that state_dict leaves out
+    _pre_hooks: Hooks | None
+    _post_hooks: Hooks | None
+    training: bool
+
+    def __init__(self) -> None:
+        self._kinds = {}
+        self._transient = set()
+        self._pre_hooks = None
+        self._post_hooks = None
+        self.training = True
+
+    # ------------------------------------------------------------ calling
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the module's result; every module defines its own."""
+        raise NotImplementedError(f"{type(self).__name__} defines no forward(self, ...)")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call `forward`, and the hooks around it."""
+        if self._pre_hooks is None and self._post_hooks is None:
+            return self.forward(*args, **kwargs)
+        for hook in self._pre_hooks or ():
+            given = hook(self, args)
+            if given is not None:
+                args = given if isinstance(given, tuple) else (given,)
+        result = self.forward(*args, **kwargs)
+        for hook in self._post_hooks or ():
+            given = hook(self, args, result)
+            if given is not None:
+                result = given
+        return result
+
+    def register_forward_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call `hook(module, args)` before each `forward`; a result other than None replaces its arguments.
+
+        Returns:
+            A handle with `remove()`.
+
+        Raises:
+            TypeError: `hook` cannot be called.
+        """
+        check_hook(hook, "register_forward_pre_hook")
+        if self._pre_hooks is None:
+            self._pre_hooks = Hooks()
+        return RemovableHandle([self._pre_hooks.add(hook)])
+
+    def register_forward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call `hook(module, args, result)` after each `forward`; a result other than None replaces the module's.
+
+        Returns:
+            A handle with `remove()`.
+
+        Raises:
+            TypeError: `hook` cannot be called.
+        """
+        check_hook(hook, "register_forward_hook")
+        if self._post_hooks is None:
+            self._post_hooks = Hooks()
+        return RemovableHandle([self._post_hooks.add(hook)])
+
+    # ------------------------------------------------------------ attributes
+
+    def __getattr__(self, name: str) -> Any:  # where Python found nothing
+        if name in _SET_UP:
+            raise AttributeError(
+                f"{type(self).__name__} is not set up as a Module: call super().__init__() first thing in its __init__"
+            )
+        text = f"{type(self).__name__!r} object has no attribute {name!r}"
+        raise AttributeError(f"{text}: {_REFUSED[name]}" if name in _REFUSED else text)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, Parameter):
+            self._register(name, PARAMETER, value)
+        elif isinstance(value, Module):
+            self._register(name, MODULE, value)
+        else:
+            kind = self.__dict__.get("_kinds", _NOTHING).get(name)  # plain attributes may come before __init__
+            if kind is not None:
+                value = self._refilled(name, kind, value)
+            object.__setattr__(self, name, value)
+
+    def _register(self, name: str, kind: str, value: Any) -> None:
+        """Register under a name, which then means nothing else."""
+        check_name(self, name)
+        if self._kinds.get(name) != kind:
+            self._kinds.pop(name, None)
+            self._transient.discard(name)
+        self._kinds[name] = kind
+        self.__dict__[name] = value
+
+    def _unregister(self, name: str) -> Any:
+        """Forget what is registered under a name, and return it."""
+        del self._kinds[name]
+        self._transient.discard(name)
+        return self.__dict__.pop(name)
+
+    def _refilled(self, name: str, kind: str, value: Any) -> Any:
+        """Return what to assign to a name that is registered."""
+        if kind == BUFFER:
+            return _as_buffer(self, name, value)
+        if value is not None:
+            how = "write p[...] = v to change its values, compute with others by nn.functional_call, or "
+            raise TypeError(
+                f"{type(self).__name__}.{name} is registered as a {kind}; found {type(value).__name__}: assign a "
+                f"{kind.capitalize()} or None, {how if kind == PARAMETER else 'or '}`del` it first"
+            )
+        return None
+
+    def __delattr__(self, name: str) -> None:
+        if name in self.__dict__.get("_kinds", _NOTHING):
+            self._unregister(name)
+        else:
+            object.__delattr__(self, name)
+
+    def _of(self, kind: str) -> list[tuple[str, Any]]:
+        """What is registered here as one kind, in order; of some names it is None."""
+        own = self.__dict__
+        return [(name, own[name]) for name, its_kind in self._kinds.items() if its_kind == kind]
+
+    def register_parameter(self, name: str, param: Parameter | None) -> None:
+        """Register a parameter, or None for one that is left out and stands in no list.
+
+        Raises:
+            TypeError: `param` is neither, or `name` no string.
+            ValueError: the name is empty or has a dot, or means something else here.
+        """
+        if param is not None and not isinstance(param, Parameter):
+            raise TypeError(
+                f"register_parameter {name!r} takes a Parameter or None; found {type(param).__name__}; "
+                "make one with nn.Parameter(...)"
+            )
+        self._check_new(name, PARAMETER)
+        self._register(name, PARAMETER, param)
+
+    def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
+        """Register a tensor that belongs to the module but is not learned, such as a running mean.
+
+        Args:
+            name: the attribute under which it is found.
+            tensor: a Tensor, kept as it is; an array, of which a Tensor is made; or None for nothing yet.
+            persistent: whether `state_dict` includes it.
+
+        Raises:
+            TypeError: `tensor` is something else, or `name` no string.
+            ValueError: the name is empty or has a dot, or means something else here.
+        """
+        value = _as_buffer(self, name, tensor)
+        self._check_new(name, BUFFER)
+        self._register(name, BUFFER, value)
+        (self._transient.discard if persistent else self._transient.add)(name)
+
+    def register_module(self, name: str, module: Module | None) -> None:
+        """Register a module, or None for one that is left out.
+
+        Raises:
+            TypeError: `module` is neither, or `name` no string.
+            ValueError: the name is empty or has a dot, or means something else here.
+        """
+        if module is not None and not isinstance(module, Module):
+            raise TypeError(f"register_module {name!r} takes a Module or None; found {type(module).__name__}")
+        self._check_new(name, MODULE)
+        self._register(name, MODULE, module)
+
+    add_module = register_module
+
+    def _check_new(self, name: str, kind: str) -> None:
+        check_name(self, name)
+        if self._kinds.get(name) != kind and hasattr(self, name):
+            raise ValueError(f"{type(self).__name__} has an attribute {name!r} already; choose another name")
+
+    # ------------------------------------------------------------ what there is
+
+    def named_modules(
+        self, memo: set[int] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Module]]:
+        """Give this module, named by the prefix, and all modules within it, by dotted name; each once by default."""
+        memo = set() if memo is None else memo
+        if remove_duplicate:
+            if id(self) in memo:
+                return
+            memo.add(id(self))
+        yield prefix, self
+        for name, module in self._of(MODULE):
+            if module is not None:
+                yield from module.named_modules(memo, _joined(prefix, name), remove_duplicate)
+
+    def modules(self) -> Iterator[Module]:
+        """Give this module and all modules within it, each once."""
+        return (module for _, module in self.named_modules())
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """Give the modules right below this one with their names, each once."""
+        seen: set[int] = set()
+        for name, module in self._of(MODULE):
+            if module is not None and id(module) not in seen:
+                seen.add(id(module))
+                yield name, module
+
+    def children(self) -> Iterator[Module]:
+        """Give the modules right below this one, each once."""
+        return (module for _, module in self.named_children())
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
+        """Give the parameters with their dotted names; one that stands in several places once by default.
+
+        Args:
+            prefix: is put in front of every name, with a dot.
+            recurse: whether to include those of the modules within.
+            remove_duplicate: whether to give each parameter once.
+        """
+        return self._named(PARAMETER, prefix, recurse, remove_duplicate)
+
+    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        """Give the parameters, each once: `gm.attach(model.parameters())`."""
+        return (param for _, param in self.named_parameters(recurse=recurse))
+
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Give the buffers with their dotted names, as `named_parameters`."""
+        return self._named(BUFFER, prefix, recurse, remove_duplicate)
+
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """Give the buffers, each once."""
+        return (buffer for _, buffer in self.named_buffers(recurse=recurse))
+
+    def _named(self, kind: str, prefix: str, recurse: bool, once: bool) -> Iterator[tuple[str, Any]]:
+        modules = self.named_modules(prefix=prefix, remove_duplicate=once) if recurse else [(prefix, self)]
+        seen: set[int] = set()
+        for path, module in modules:
+            for name, value in module._of(kind):
+                if value is None or (once and id(value) in seen):
+                    continue
+                seen.add(id(value))
+                yield _joined(path, name), value
+
+    def get_submodule(self, target: str) -> Module:
+        """Return the module of a dotted name; "" is this one.
+
+        Raises:
+            AttributeError: there is none; the text says how far the name leads.
+        """
+        module: Any = self
+        for name in target.split(".") if target else ():
+            module = module._own(name, MODULE, target)
+        found: Module = module
+        return found
+
+    def get_parameter(self, target: str) -> Parameter:
+        """Return the parameter of a dotted name.
+
+        Raises:
+            AttributeError: there is none.
+        """
+        path, _, name = target.rpartition(".")
+        found: Parameter = self.get_submodule(path)._own(name, PARAMETER, target)
+        return found
+
+    def get_buffer(self, target: str) -> Tensor:
+        """Return the buffer of a dotted name.
+
+        Raises:
+            AttributeError: there is none.
+        """
+        path, _, name = target.rpartition(".")
+        found: Tensor = self.get_submodule(path)._own(name, BUFFER, target)
+        return found
+
+    def _own(self, name: str, kind: str, target: str) -> Any:
+        own = dict(self._of(kind))
+        if own.get(name) is None:
+            raise AttributeError(
+                f"no {kind} {target!r}: {type(self).__name__} has no {kind} {name!r}; it has {', '.join(own) or 'none'}"
+            )
+        return own[name]
+
+    # ------------------------------------------------------------ all modules at once
+
+    def apply(self, fn: Callable[[Module], Any]) -> Self:
+        """Call `fn` on every module within, then on this one; returns the module."""
+        for module in self.children():
+            module.apply(fn)
+        fn(self)
+        return self
+
+    def train(self, mode: bool = True) -> Self:
+        """Set `training` on this module and all within; dropout and batch norm go by it. Returns the module.
+
+        Raises:
+            TypeError: `mode` is no bool.
+        """
+        if not isinstance(mode, bool):
+            raise TypeError(f"train(mode) takes True or False; found {type(mode).__name__}")
+        for module in self.modules():
+            module.training = mode
+        return self
+
+    def eval(self) -> Self:
+        """Set `training` to False on this module and all within; returns the module."""
+        return self.train(False)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Set `.grad` of every parameter to None, or to zeros where there is one."""
+        for param in self.parameters():
+            grad = param.grad
+            if grad is not None:
+                param.grad = None if set_to_none else wrap(libraries.namespace(grad._array).zeros_like(grad._array))
+
+    def to(self, *args: Any, device: str | None = None, dtype: Any = None) -> Self:
+        """Move parameters and buffers to a device, cast them to a dtype, or both; returns the module.
+
+        The Tensor objects stay the same, so that managers' attachments and optimisers stay valid; their gradients
+        move along. Integers and booleans keep their dtype. For what records now they are constants from here on.
+
+        Args:
+            *args: a device, a dtype, or both, in any order: `to("cuda:0")`, `to(numpy.float64)`.
+            device: "cpu" or "cuda:0".
+            dtype: a NumPy dtype that can carry gradients.
+
+        Raises:
+            TypeError: an argument is neither, or a dtype without gradients; or complex values would turn real.
+            DeviceError: a GPU was asked for and there is none, or CuPy is not installed.
+        """
+        device, dtype = read_target(args, device, dtype)
+        if dtype is not None and dtype.kind != "c":
+            named = [*self.named_parameters(), *self.named_buffers()]
+            complexes = [name for name, t in named if t.dtype.kind == "c"]
+            if complexes:
+                raise errors.DtypeError(
+                    f"to(dtype={dtype}) would drop the imaginary part of {', '.join(complexes)}; cast the others "
+                    "with .float(), .half() or .double()"
+                )
+        self._convert(device, dtype)
+        return self
+
+    def float(self) -> Self:
+        """Cast real parameters and buffers to float32; returns the module."""
+        return self._convert(None, np.dtype(np.float32))
+
+    def half(self) -> Self:
+        """Cast real parameters and buffers to float16; returns the module."""
+        return self._convert(None, np.dtype(np.float16))
+
+    def double(self) -> Self:
+        """Cast real parameters and buffers to float64; returns the module."""
+        return self._convert(None, np.dtype(np.float64))
+
+    def _convert(self, device: str | None, dtype: np.dtype[Any] | None) -> Self:
+        tensors = [*self.parameters(), *self.buffers()]
+        made = [(t, converted(t, device, dtype), t.grad) for t in tensors]
+        further = [None if grad is None else converted(grad, device, dtype) for _, _, grad in made]
+        with no_grad():
+            for (t, array, _), grad in zip(made, further, strict=True):
+                if array is not t._array:
+                    rebind(t, wrap(array))
+                    t._grad = None if grad is None else wrap(grad)
+        return self
+
+    # ------------------------------------------------------------ state
+
+    def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
+        """Return all parameters and persistent buffers by dotted name, torch's names.
+
+        The values are those of now: unlike torch's they do not change when the module is trained on.
+
+        Args:
+            prefix: is put in front of every name as it is; end it with a dot.
+        """
+        return {prefix + name: wrap(t._array) for name, t in self._state().items()}
+
+    def _state(self, path: str = "") -> dict[str, Tensor]:
+        """What the state is made of, the tensors themselves; of all names of each."""
+        found: dict[str, Tensor] = {path + name: t for name, t in self._of(PARAMETER) if t is not None}
+        for name, buffer in self._of(BUFFER):
+            if buffer is not None and name not in self._transient:
+                found[path + name] = buffer
+        for name, module in self._of(MODULE):
+            if module is not None:
+                found |= module._state(f"{path}{name}.")
+        return found
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> IncompatibleKeys:
+        """Write a state into the parameters and persistent buffers, after all of it was checked.
+
+        The Tensor objects stay the same, so that managers' attachments and optimisers stay valid; values are cast to
+        their dtypes. Nothing is recorded. Of tensors that stand under several names, one of the names is enough.
+
+        Args:
+            state_dict: values by name: Tensors, NumPy or CuPy arrays, or what NumPy makes an array of, such as
+                torch's tensors.
+            strict: whether every name must be there and no other.
+            assign: put new Tensor objects, with the state's dtypes and devices, in the place of the old ones.
+
+        Returns:
+            `missing_keys` and `unexpected_keys`, which are empty where `strict`.
+
+        Raises:
+            StateError: something does not fit; every misfit is listed by name, and nothing is changed.
+            TypeError: `state_dict` is no mapping.
+        """
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(f"load_state_dict takes a mapping of names to arrays; found {type(state_dict).__name__}")
+        own = self._state()
+        fitting, misfits = fitting_values(own, state_dict)
+        known = {id(own[name]) for name in own if name in state_dict}
+        missing = [name for name, t in own.items() if id(t) not in known]
+        unexpected = [str(name) for name in state_dict if name not in own]
+        if strict:
+            misfits = [f"{name}: missing in the state" for name in missing] + misfits
+            misfits += [f"{name}: unexpected, {type(self).__name__} has no such name" for name in unexpected]
+        if misfits:
+            raise errors.StateError(
+                f"load_state_dict: the state does not fit {type(self).__name__}; nothing was changed:\n  "
+                + "\n  ".join(misfits)
+            )
+        if assign:
+            self._assign({id(own[name]): value for name, value in fitting.items()})
+        else:
+            write_all({name: own[name] for name in fitting}, fitting)
+        return IncompatibleKeys(missing, unexpected)
+
+    def _assign(self, by_id: dict[int, Any]) -> None:
+        """Put new tensors around these arrays in the place of those with these identities."""
+        made: dict[int, Any] = {}
+        for module in self.modules():
+            for kind, make in ((PARAMETER, parameter_around), (BUFFER, wrap)):
+                for name, t in module._of(kind):
+                    if id(t) in by_id:
+                        module.__dict__[name] = made.setdefault(id(t), make(by_id[id(t)]))
+
+    # ------------------------------------------------------------ what one sees
+
+    def extra_repr(self) -> str:
+        """Return what `repr` shows between the module's parentheses: its sizes and settings."""
+        return ""
+
+    def __repr__(self) -> str:
+        extra = self.extra_repr()
+        lines = extra.split("\n") if extra else []
+        inner = [f"({name}): {_indented(repr(module))}" for name, module in self._of(MODULE)]
+        name = type(self).__name__
+        if not inner and len(lines) <= 1:
+            return f"{name}({extra})"
+        return f"{name}(\n  " + "\n  ".join([*lines, *inner]) + "\n)"
+
+
+def _indented(text: str) -> str:
+    return text.replace("\n", "\n  ")
+
+
+def _joined(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
+
+
+def check_name(module: Module, name: object) -> None:
+    what = f"{type(module).__name__}: the name of a parameter, buffer or module"
+    if not isinstance(name, str):
+        raise TypeError(f"{what} must be a string; found {type(name).__name__}")
+    if not name or "." in name:
+        raise ValueError(f"{what} must not be empty, nor have a dot; found {name!r}")
+
+
+def _as_buffer(module: Module, name: str, value: Any) -> Tensor | None:
+    if value is None or isinstance(value, Tensor):
+        return value
+    if not libraries.is_array(value):
+        raise TypeError(
+            f"{type(module).__name__}.{name} is a buffer, which is a Tensor, an array or None; "
+            f"found {type(value).__name__}; make one with gradmgr.tensor(...)"
+        )
+    return tensor(value)

@@ -1,0 +1,234 @@
+"""The operators and methods of Tensor, each bound to the op or door that is declared once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gradmgr._arrays import libraries
+from gradmgr._engine.elementwise import conj
+from gradmgr._engine.indexing import normalized
+from gradmgr._engine.mutation import copied, setitem, updater
+from gradmgr._engine.tensor import Tensor
+from gradmgr.ops import arithmetic, constant, convert, create, edit, join, order, pick, products, reduce, shape
+
+# ---------------------------------------------------------------- operators
+
+_BINARY = {
+    "add": (arithmetic.add, np.add, "+="),
+    "sub": (arithmetic.subtract, np.subtract, "-="),
+    "mul": (arithmetic.multiply, np.multiply, "*="),
+    "truediv": (arithmetic.divide, np.divide, "/="),
+    "pow": (arithmetic.power, np.power, "**="),
+    "matmul": (products.matmul, None, "@="),  # matmul reads its operands while it writes
+    "mod": (arithmetic.remainder, np.remainder, "%="),
+    "floordiv": (arithmetic.floor_divide, np.floor_divide, "//="),
+}
+_UNARY = {"neg": arithmetic.negative, "pos": arithmetic.positive, "abs": arithmetic.absolute}
+_COMPARISONS: dict[str, Any] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
+_BITWISE = {
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "lshift": np.left_shift,
+    "rshift": np.right_shift,
+}
+
+
+def bind() -> None:
+    """Bind everything onto Tensor; called once, by `gradmgr.ops`."""
+    for name, (made, ufunc, symbol) in _BINARY.items():
+        setattr(Tensor, f"__{name}__", made.operator)
+        setattr(Tensor, f"__r{name}__", made.reflected)
+        setattr(Tensor, f"__i{name}__", updater(made.operator, ufunc, symbol))
+    for name, made in _UNARY.items():
+        setattr(Tensor, f"__{name}__", made.operator)
+    for name, function in _COMPARISONS.items():
+        setattr(Tensor, f"__{name}__", constant.valued_operator(function))
+    for name, function in _BITWISE.items():
+        setattr(Tensor, f"__{name}__", constant.valued_operator(function))
+        setattr(Tensor, f"__r{name}__", constant.reflected(function))
+        setattr(Tensor, f"__i{name}__", updater(constant.valued_operator(function), None, f"{name} in place"))
+    for name, member in _METHODS.items():
+        setattr(Tensor, name, member)
+
+
+# ---------------------------------------------------------------- methods that differ from the function
+
+
+def _reshape(self: Tensor, *shape_: Any, order: str = "C", copy: bool | None = None) -> Any:
+    """Reshape as `numpy.ndarray.reshape`."""
+    to = shape_[0] if len(shape_) == 1 else shape_
+    return shape.reshape(self, to, order, copy=copy)
+
+
+def _transpose(self: Tensor, *axes: Any) -> Any:
+    """Permute axes as `numpy.ndarray.transpose`."""
+    order = axes[0] if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list))) else axes
+    return shape.transpose(self, order or None)
+
+
+def _flatten(self: Tensor, order: str = "C") -> Any:
+    """Return a flattened copy."""
+    return convert.copy(shape.ravel(self, order))
+
+
+def _copy(self: Tensor, order: str = "C") -> Any:
+    """Return a copy with its memory in C order, or as `numpy.ndarray.copy` is asked for."""
+    return convert.copy(self, order)
+
+
+def _astype(
+    self: Tensor, dtype: Any, order: str = "K", casting: Any = "unsafe", subok: bool = True, copy: bool = True
+) -> Any:
+    """Cast as `numpy.ndarray.astype`; a cast to integers or booleans gives a constant."""
+    if casting != "unsafe" and not np.can_cast(self.dtype, dtype, casting):
+        raise TypeError(
+            f"astype: cannot cast array data from {self.dtype} to {np.dtype(dtype)} according to the rule {casting!r}"
+        )
+    return create.in_order(convert.astype(self, dtype, copy=copy), order)
+
+
+def _conj(self: Tensor) -> Any:
+    """Return the complex conjugate as `numpy.ndarray.conj`; integers and booleans as they are."""
+    return conj.door(self) if libraries.is_differentiable(self.dtype) else self.detach()
+
+
+def _contains(self: Tensor, value: Any) -> bool:
+    return bool(constant.any(constant.equal(self, value)))
+
+
+def _clip(self: Tensor, min: Any = None, max: Any = None, out: Any = None) -> Any:
+    """Clip as `numpy.ndarray.clip`."""
+    return arithmetic.clip(self, min, max, out)
+
+
+def _iter(self: Tensor) -> Iterator[Any]:
+    if self.ndim == 0:
+        raise TypeError("iteration over a 0-d Tensor")
+    if 1 < len(self) <= _FEW and self.ndim > 1:  # as in `q, k, v = parts`
+        return iter(join.pieces(self))
+    return (self[k] for k in range(len(self)))
+
+
+_FEW = 8  # rows that are made at once, as one operation; of more a loop may want the first only
+
+
+def _matrix_transposed(self: Tensor) -> Any:
+    """The last two axes swapped."""
+    return shape.matrix_transpose(self)
+
+
+def _choose(self: Tensor, choices: Any, out: Any = None, mode: str = "raise") -> Any:
+    """Choose from arrays by the integers in this one, as `numpy.ndarray.choose`."""
+    return order.choose(self, choices, out, mode)
+
+
+def _compress(self: Tensor, condition: Any, axis: int | None = None, out: Any = None) -> Any:
+    """Take the slices of which the condition holds, as `numpy.ndarray.compress`."""
+    return order.compress(condition, self, axis, out)
+
+
+def _fill(self: Tensor, value: Any) -> None:
+    """Write one value to every element, as `numpy.ndarray.fill`."""
+    if np.shape(value if not isinstance(value, Tensor) else value._array) != ():
+        raise ValueError(f"fill takes one number; found shape {np.shape(value)}; use x[...] = value")
+    self[...] = value
+
+
+class Flat:
+    """The elements of a Tensor in C order, to read, to write and to iterate over, as `numpy.ndarray.flat`."""
+
+    __slots__ = ("_tensor",)
+
+    def __init__(self, t: Tensor) -> None:
+        self._tensor = t
+
+    def __len__(self) -> int:
+        return self._tensor.size
+
+    def __iter__(self) -> Iterator[Any]:
+        return _iter(shape.ravel(self._tensor))
+
+    def __getitem__(self, index: Any) -> Any:
+        return shape.ravel(self._tensor)[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Write values, from the first again where there are too few, as NumPy does."""
+        t = self._tensor
+        places = np.unravel_index(np.arange(t.size)[normalized(index)], t.shape)
+        value = shape.ravel(convert.lift(value))
+        count = places[0].size if places else 1
+        t[places] = shape.reshape(value[np.arange(count) % value.shape[0]], np.shape(places[0]) if places else ())
+
+
+def _set_flat(self: Tensor, value: Any) -> None:
+    self.flat[...] = value
+
+
+_METHODS = {
+    "__contains__": _contains,
+    "__divmod__": arithmetic.divmod_operator,
+    "__rdivmod__": arithmetic.divmod_reflected,
+    "__setitem__": setitem,
+    "__getitem__": pick.item_of,
+    "__iter__": _iter,
+    "__invert__": lambda self: constant.invert(self),
+    "__round__": lambda self, digits=0: pick.round(self, digits),
+    "T": property(lambda self: shape.transpose(self), doc="The axes reversed."),
+    "mT": property(_matrix_transposed, doc=_matrix_transposed.__doc__),
+    "real": property(lambda self: arithmetic.real.door(self), doc="The real part."),
+    "imag": property(lambda self: arithmetic.imag.door(self), doc="The imaginary part."),
+    "all": constant.all,
+    "any": constant.any,
+    "argmax": constant.argmax,
+    "argmin": constant.argmin,
+    "argpartition": order.argpartition,
+    "argsort": constant.argsort,
+    "astype": _astype,
+    "clip": _clip,
+    "choose": _choose,
+    "clone": lambda self: copied(self),
+    "compress": _compress,
+    "conj": _conj,
+    "conjugate": _conj,
+    "copy": _copy,
+    "cumprod": reduce.cumprod,
+    "cumsum": reduce.cumsum,
+    "diagonal": shape.diagonal,
+    "dot": products.dot,
+    "fill": _fill,
+    "flat": property(Flat, _set_flat, doc=Flat.__doc__),
+    "flatten": _flatten,
+    "max": reduce.max,
+    "mean": reduce.mean,
+    "min": reduce.min,
+    "nonzero": constant.nonzero,
+    "partition": order.partition_in_place,
+    "prod": reduce.prod,
+    "put": edit.put,
+    "ravel": shape.ravel,
+    "repeat": shape.repeat,
+    "reshape": _reshape,
+    "round": pick.round,
+    "searchsorted": constant.searchsorted,
+    "sort": order.sort_in_place,
+    "squeeze": shape.squeeze,
+    "std": reduce.std,
+    "sum": reduce.sum,
+    "swapaxes": shape.swapaxes,
+    "take": pick.take,
+    "to": convert.to,
+    "trace": shape.trace,
+    "transpose": _transpose,
+    "var": reduce.var,
+}

@@ -1,0 +1,614 @@
+"""`save` and `load`: checkpoints of a training run, in files without pickle.
+
+A file holds named arrays, as other tools read them, and one text of JSON that says how they hang
+together: safetensors where that library is installed, else NumPy's npz. In the JSON, null, true,
+numbers, strings, lists and objects stand for themselves; an object with the key "$" stands for
+something else, which that key names.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+import json
+import math
+import os
+import random
+import secrets
+import shutil
+import stat
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+
+from gradmgr import errors
+from gradmgr._arrays import libraries
+from gradmgr._engine.recorder import rebind
+from gradmgr._engine.tensor import Tensor, wrap
+from gradmgr._transforms.randomness import source_of
+
+_VERSION = 1
+_TEXT = "__gradmgr__"  # the member of an npz that is the text
+_SHOWN = 40  # letters of the name in that of the temporary folder
+_PLAIN = (type(None), bool, str, int)
+_KINDS = ("float", "complex", "tuple", "dict", "tensor", "array", "scalar", "generator")  # after "$"
+_BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
+_NOTHING = object()
+
+
+def save(obj: Any, f: str | os.PathLike[str]) -> None:
+    """Write nested containers of arrays, numbers, generators and whatever has a `state_dict()` to a file.
+
+    In safetensors where it is installed, else in NumPy's npz; never pickle. The file is written beside its place
+    under another name, flushed to the disk and then renamed: whatever ends the program meanwhile, what stood there
+    before is whole. A program killed in the middle leaves a folder `.<name>.<number>.tmp`, which may be deleted.
+
+    Arrays have readable names, "model.0.weight", for other tools; complex ones are stored as pairs of reals along
+    a last axis of length 2. In a distributed run `gradmgr.distributed.save` lets rank 0 alone write.
+
+    Args:
+        obj: dicts (any dict, saved as a plain one), lists and tuples of: Tensors and arrays of NumPy and CuPy, bool,
+            integer, float16/32/64, bfloat16, complex64/128, of any shape and strides; numbers, strings, None;
+            generators of NumPy and of `random`, whose state is saved (not how many others they spawned); objects with
+            `state_dict()`: modules, optimisers, schedulers. The same Tensor or array twice is stored once.
+        f: the path; its name tells nothing about the format. Its folder must exist.
+
+    Raises:
+        TypeError: something cannot be saved; its dotted name is given. Nothing is then written.
+        OSError: the file cannot be written; what stood there before still does.
+
+    >>> import gradmgr, numpy, os, tempfile
+    >>> w, rng = gradmgr.tensor([1.0, 2.0]), numpy.random.default_rng(0)
+    >>> path = os.path.join(tempfile.mkdtemp(), "run.safetensors")
+    >>> gradmgr.save({"w": w, "rng": rng, "step": 7}, path)
+    >>> _, _ = w.__isub__(w), rng.random()
+    >>> gradmgr.load(path, into={"w": w, "rng": rng})
+    {'step': 7}
+    >>> w
+    Tensor([1., 2.])
+    """
+    path = os.path.realpath(os.fsdecode(f))  # through a link to the file itself
+    packing = _Packing()
+    text = json.dumps({"version": _VERSION, "value": packing.pack(obj, ())}, allow_nan=False)
+    with _replacing(path) as temporary:
+        _write(temporary, packing.arrays, text)
+
+
+def load(f: str | os.PathLike[str], into: Any = None, *, device: str = "cpu") -> Any:
+    """Read what `save` wrote; with `into`, load it into these objects, all of them or none.
+
+    Args:
+        f: the path; the format is told by the content.
+        into: a container of the form of what was saved, or a part of it, as {"model": model, "optimizer": optimizer,
+            "rng": rng}, of objects with `load_state_dict()`, generators, Tensors (which stay the same objects) and
+            arrays (written to). All is checked before anything changes.
+        device: where Tensors and arrays are put; what is loaded `into` a Tensor goes where that lives.
+
+    Returns:
+        Without `into` the nested object: Tensors where Tensors were, arrays where arrays were, new generators in the
+        saved state, and for an object with `state_dict()` that state. With `into` what it did not name.
+
+    Raises:
+        StateError: the file is none of ours, damaged, or of a newer version; or it does not fit `into`: every misfit
+            is listed by its dotted name, and nothing has changed.
+        TypeError: `into` holds what cannot be loaded into.
+        OSError: the file cannot be read.
+        MissingDependencyError: it is a safetensors file and that library is not installed.
+    """
+    path = os.fsdecode(f)
+    saved = _read(path, device)
+    if into is None:
+        return saved
+    loading = _Loading()
+    rest = loading.match(into, saved, ())
+    loading.run(path)
+    return {} if rest is _NOTHING else rest
+
+
+def _name(keys: tuple[Any, ...]) -> str:
+    return ".".join(map(str, keys)) or "the whole"
+
+
+# ---------------------------------------------------------------- the object as text and arrays
+
+
+class _Packing:
+    """Takes an object apart: `arrays` by name, and the rest as what JSON can say."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, Any] = {}
+        self._stored: dict[int, tuple[Any, dict[str, Any]]] = {}  # by id; kept alive, or an id could come twice
+        self._open: set[int] = set()
+
+    def pack(self, obj: Any, keys: tuple[Any, ...]) -> Any:
+        """Return what stands for an object in the text."""
+        if obj.__class__ in _PLAIN:
+            return obj
+        if obj.__class__ is float:
+            return obj if math.isfinite(obj) else {"$": "float", "value": repr(obj)}
+        if obj.__class__ is complex:
+            return {"$": "complex", "value": [self.pack(obj.real, keys), self.pack(obj.imag, keys)]}
+        if isinstance(obj, Tensor):
+            return self._array("tensor", obj, obj._array, keys)
+        if libraries.is_array(obj):
+            return self._array("scalar" if isinstance(obj, np.generic) else "array", obj, obj, keys)
+        if isinstance(obj, random.Random) or source_of(obj) is not None:
+            return self._generator(obj, keys)
+        return self._container(obj, keys)
+
+    def _container(self, obj: Any, keys: tuple[Any, ...]) -> Any:
+        if id(obj) in self._open:
+            raise ValueError(f"save: {_name(keys)} contains itself; break the circle")
+        self._open.add(id(obj))
+        try:
+            if isinstance(obj, dict):
+                return self._dict(obj, keys)
+            if obj.__class__ is list:
+                return [self.pack(part, (*keys, k)) for k, part in enumerate(obj)]
+            if obj.__class__ is tuple:
+                return {"$": "tuple", "items": [self.pack(part, (*keys, k)) for k, part in enumerate(obj)]}
+            if not isinstance(obj, type) and callable(getattr(obj, "state_dict", None)):
+                return self.pack(obj.state_dict(), keys)
+        finally:
+            self._open.discard(id(obj))
+        raise TypeError(
+            f"save: {_name(keys)} is {type(obj).__module__}.{type(obj).__qualname__}, which has no form in a "
+            "file; save Tensors, arrays, numbers, strings, None, generators, objects with state_dict(), and dicts, "
+            "lists and tuples of such"
+        )
+
+    def _dict(self, obj: dict[Any, Any], keys: tuple[Any, ...]) -> dict[str, Any]:
+        parts = {key: self.pack(part, (*keys, key)) for key, part in obj.items()}
+        if all(key.__class__ is str for key in parts) and "$" not in parts:
+            return parts
+        return {"$": "dict", "items": [[self._key(key, keys), part] for key, part in parts.items()]}
+
+    def _key(self, key: Any, keys: tuple[Any, ...]) -> Any:
+        if key.__class__ is tuple:
+            return {"$": "tuple", "items": [self._key(part, keys) for part in key]}
+        if key.__class__ in _PLAIN or key.__class__ is float:
+            return self.pack(key, keys)
+        raise TypeError(
+            f"save: {_name(keys)} has a key of type {type(key).__qualname__}; a key is a string, a number, None or a "
+            "tuple of such"
+        )
+
+    def _array(self, kind: str, obj: Any, array: Any, keys: tuple[Any, ...]) -> dict[str, Any]:
+        if id(obj) in self._stored:
+            return self._stored[id(obj)][1]
+        dtype = array.dtype
+        if not (dtype.kind in "biu" or libraries.is_differentiable(dtype)):
+            raise errors.DtypeError(
+                f"save: {_name(keys)} has dtype {dtype}, which a file cannot hold; convert it to a boolean, integer, "
+                "float or complex one of at most 64 bits a part"
+            )
+        host = np.asarray(libraries.to_device(array, "cpu"))
+        whole = np.ascontiguousarray(host, dtype=dtype.newbyteorder("<")).reshape(host.shape)
+        if dtype.kind == "c":
+            whole = whole.reshape(-1).view(whole.real.dtype).reshape(*host.shape, 2)
+        name = self._free_name(keys)
+        self.arrays[name] = whole
+        node = {"$": kind, "name": name, "dtype": dtype.name if dtype.name == "bfloat16" else dtype.str}
+        if dtype.kind == "c":
+            node["stored"] = "pairs of reals"
+        node["crc32"] = zlib.crc32(_bytes_of(whole))
+        self._stored[id(obj)] = (obj, node)
+        return node
+
+    def _free_name(self, keys: tuple[Any, ...]) -> str:
+        """Return the dotted name, without what a path or an archive would read into it, and told from all others."""
+        dotted = ".".join(map(str, keys)) or "array"
+        name = "".join([c if c.isprintable() and c not in '%/\\:*?"<>|' else f"%{ord(c):02X}" for c in dotted])
+        found, k = name, 1
+        while found in self.arrays or found in (_TEXT, "__metadata__"):
+            k += 1
+            found = f"{name}~{k}"
+        return found
+
+    def _generator(self, obj: Any, keys: tuple[Any, ...]) -> dict[str, Any]:
+        if isinstance(obj, random.SystemRandom):
+            raise TypeError(f"save: {_name(keys)} is a SystemRandom, which has no state to save")
+        kind, state = _state_of(obj)
+        if kind.partition(" ")[2] not in ("", *_BIT_GENERATORS):
+            raise TypeError(
+                f"save: {_name(keys)} is a {kind}; of generators, save can hold {', '.join(_BIT_GENERATORS)}"
+            )
+        return {"$": "generator", "kind": kind, "state": self.pack(state, keys)}
+
+
+def _bytes_of(array: Any) -> Any:
+    """Return the memory of a dense array as bytes, without a copy."""
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _state_of(obj: Any) -> tuple[str, Any]:
+    """Return what kind of generator this is, and its state."""
+    if isinstance(obj, random.Random):
+        return "Random", obj.getstate()
+    source = source_of(obj)
+    state = source.read()  # type: ignore[union-attr]  # the callers have asked
+    return f"{type(obj).__name__ if not isinstance(obj, np.random.BitGenerator) else 'BitGenerator'} " + str(
+        state["bit_generator"]
+    ), state
+
+
+def _set_state(obj: Any, state: Any) -> None:
+    if isinstance(obj, random.Random):
+        obj.setstate(state)
+    else:
+        source_of(obj).write(state)  # type: ignore[union-attr]  # the callers have asked
+
+
+class _Unpacking:
+    """Puts an object together again."""
+
+    def __init__(self, read: Callable[[str], Any], device: str) -> None:
+        self._read = read
+        self._device = device
+        self._made: dict[str, Any] = {}  # by the name of the array
+
+    def unpack(self, node: Any) -> Any:
+        """Return the object that a part of the text stands for."""
+        if isinstance(node, list):
+            return [self.unpack(part) for part in node]
+        if not isinstance(node, dict):
+            return node
+        if "$" not in node:
+            return {key: self.unpack(part) for key, part in node.items()}
+        if node["$"] not in _KINDS:
+            raise ValueError(f"what {node['$']!r} stands for is not known")
+        return getattr(self, f"_{node['$']}")(node)
+
+    def _float(self, node: Any) -> float:
+        return float(node["value"])
+
+    def _complex(self, node: Any) -> complex:
+        return complex(*[self.unpack(part) for part in node["value"]])
+
+    def _tuple(self, node: Any) -> tuple[Any, ...]:
+        return tuple([self.unpack(part) for part in node["items"]])
+
+    def _dict(self, node: Any) -> dict[Any, Any]:
+        return {self.unpack(key): self.unpack(part) for key, part in node["items"]}
+
+    def _tensor(self, node: Any) -> Any:
+        return self._once(node, lambda: wrap(libraries.to_device(self._values(node), self._device)))
+
+    def _array(self, node: Any) -> Any:
+        return self._once(node, lambda: libraries.to_device(self._values(node), self._device))
+
+    def _scalar(self, node: Any) -> Any:
+        return self._values(node)[()]
+
+    def _once(self, node: Any, make: Callable[[], Any]) -> Any:
+        name = node["name"]
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
+
+    def _values(self, node: Any) -> Any:
+        dtype = _dtype(node["dtype"])
+        whole = np.array(self._read(node["name"]), order="C")  # in memory of its own
+        if zlib.crc32(_bytes_of(whole)) != node["crc32"]:
+            raise ValueError(f"the array {node['name']!r} is damaged")
+        if "stored" in node:
+            whole = whole.view(dtype.newbyteorder("<"))[..., 0]
+        if whole.dtype.itemsize != dtype.itemsize:
+            raise ValueError(f"the array {node['name']!r} is not of dtype {dtype}")
+        if dtype.name == "bfloat16":
+            return whole.view(dtype)
+        return np.array(whole, dtype=dtype, order="C") if "stored" in node or whole.dtype != dtype else whole
+
+    def _generator(self, node: Any) -> Any:
+        kind, _, bits = node["kind"].partition(" ")
+        if kind == "Random":
+            made: Any = random.Random()  # noqa: S311  # the user's own choice of generator
+        elif bits not in _BIT_GENERATORS:
+            raise ValueError(f"the generator {bits!r} is not known")
+        else:
+            made = getattr(np.random, bits)()
+            if kind != "BitGenerator":
+                made = np.random.Generator(made) if kind == "Generator" else np.random.RandomState(made)
+        _set_state(made, self.unpack(node["state"]))
+        return made
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise errors.MissingDependencyError(
+            "the file holds bfloat16 arrays, and ml_dtypes, which gives NumPy that dtype, is not installed: "
+            "pip install ml_dtypes"
+        ) from error
+    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return found
+
+
+# ---------------------------------------------------------------- the file
+
+
+@contextmanager
+def _replacing(path: str) -> Iterator[str]:
+    """Give the name of a file to write; at the end it is on the disk, and stands in the place of `path`."""
+    folder, name = os.path.split(path)
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
+    if os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if os.path.exists(path) and not os.path.isfile(path):  # a device or a pipe, which the new file would replace
+        raise OSError(errno.EINVAL, "save: this is no regular file; give the path of one", path)
+    shown = name[:_SHOWN]  # so that the longest names there may be are not too long
+    room = os.path.join(folder, f".{shown}.{secrets.token_hex(6)}.tmp")  # a folder: safetensors has a way of its own
+    os.mkdir(room, 0o700)
+    temporary = os.path.join(room, name)
+    try:
+        os.close(os.open(temporary, os.O_CREAT | os.O_WRONLY, 0o666))  # with the permissions of any new file
+        mode = stat.S_IMODE(os.stat(path if os.path.exists(path) else temporary).st_mode)
+        yield temporary
+        os.chmod(temporary, mode)
+        _flush(temporary, os.O_RDWR)
+        os.replace(temporary, path)
+    finally:
+        for remove, left in ((os.unlink, temporary), (os.rmdir, room)):  # these need no file handle, as rmtree does
+            with suppress(OSError):
+                remove(left)
+        shutil.rmtree(room, ignore_errors=True)  # what failed here must not hide why the writing failed
+    with suppress(OSError):  # not every system opens a folder; the file itself is there
+        _flush(folder, os.O_RDONLY)
+
+
+def _flush(path: str, mode: int) -> None:
+    handle = os.open(path, mode)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _safetensors() -> Any | None:
+    """Return the library, where it is installed."""
+    try:
+        import safetensors
+        import safetensors.numpy
+    except ImportError:
+        return None
+    return safetensors
+
+
+def _write(path: str, arrays: dict[str, Any], text: str) -> None:
+    library = _safetensors()
+    if library is None:
+        _write_npz(path, arrays, text)
+        return
+    try:
+        library.numpy.save_file(arrays, path, {"gradmgr": f"{zlib.crc32(text.encode())} {text}"})
+    except library.SafetensorError as error:  # how it says that a disk is full
+        raise OSError(f"save: the file cannot be written: {error}") from error
+
+
+def _write_npz(path: str, arrays: dict[str, Any], text: str) -> None:
+    members = {_TEXT: np.frombuffer(text.encode(), np.uint8)}
+    members |= {name: a.view(np.uint16) if a.dtype.name == "bfloat16" else a for name, a in arrays.items()}
+    with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
+        for name, array in members.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def _read(path: str, device: str) -> Any:
+    """Return the object in a file."""
+    with open(path, "rb") as file:
+        start = file.read(9)
+    if not start.startswith(b"PK") and not (len(start) == 9 and start.endswith(b"{")):
+        raise errors.StateError(f"load: {path!r} is neither a safetensors nor an npz file, or it is cut short")
+    libraries.device_index(device)  # a wrong name is the caller's fault, and no damage to the file
+    try:
+        if start.startswith(b"PK"):
+            with zipfile.ZipFile(path) as archive:
+                return _unpacked(path, device, *_of_npz(archive, path))
+        return _unpacked_safetensors(path, device)
+    except (errors.GradmgrError, MemoryError):
+        raise
+    except Exception as error:  # the libraries have many ways to say that bytes make no sense
+        said = str(error) or type(error).__name__
+        raise errors.StateError(f"load: {path!r} cannot be read: it is cut short or damaged ({said})") from error
+
+
+def _unpacked(path: str, device: str, text: str, read: Callable[[str], Any]) -> Any:
+    whole = json.loads(text)
+    if whole["version"] > _VERSION:
+        raise errors.StateError(
+            f"load: {path!r} is of version {whole['version']}; this gradmgr reads version {_VERSION}: update it"
+        )
+    return _Unpacking(read, device).unpack(whole["value"])
+
+
+def _of_npz(archive: zipfile.ZipFile, path: str) -> tuple[str, Callable[[str], Any]]:
+    if f"{_TEXT}.npy" not in archive.namelist():
+        raise errors.StateError(f"load: {path!r} is an archive, but none that gradmgr.save wrote")
+
+    def read(name: str) -> Any:
+        with archive.open(f"{name}.npy") as member:
+            array = np.lib.format.read_array(member, allow_pickle=False)
+            member.read()  # to the end, where its checksum is looked at
+        return array
+
+    return read(_TEXT).tobytes().decode(), read
+
+
+def _unpacked_safetensors(path: str, device: str) -> Any:
+    library = _safetensors()
+    if library is None:
+        raise errors.MissingDependencyError(
+            f"load: {path!r} is a safetensors file, and that library is not installed: pip install safetensors"
+        )
+    with library.safe_open(path, framework="np") as file:
+        crc32, _, text = (file.metadata() or {}).get("gradmgr", "").partition(" ")
+        if not text:
+            raise errors.StateError(
+                f"load: {path!r} is a safetensors file, but none that gradmgr.save wrote; read its arrays with "
+                "safetensors.numpy.load_file"
+            )
+        if str(zlib.crc32(text.encode())) != crc32:
+            raise ValueError("its text is damaged")
+        return _unpacked(path, device, text, file.get_tensor)
+
+
+# ---------------------------------------------------------------- into objects
+
+
+class _Loading:
+    """What is to be loaded into what: all of it is checked before the first object changes."""
+
+    def __init__(self) -> None:
+        self.misfits: list[str] = []
+        self._writes: list[Callable[[], Any]] = []  # which cannot fail
+        self._checked: list[tuple[str, Any, Any]] = []  # name, object with load_state_dict, state
+        self._unchecked: list[tuple[str, Any, Any]] = []  # the same, where only trying tells
+
+    def match(self, into: Any, saved: Any, keys: tuple[Any, ...]) -> Any:
+        """Take down what is to be loaded into an object; return what of the saved is left, _NOTHING for nothing."""
+        if isinstance(into, dict):
+            return self._match_dict(into, saved, keys)
+        if isinstance(into, (list, tuple)):
+            return self._match_list(into, saved, keys)
+        if isinstance(into, Tensor) or (libraries.is_array(into) and not isinstance(into, np.generic)):
+            self._match_array(into, saved, keys)
+        elif isinstance(into, random.Random) or source_of(into) is not None:
+            self._match_generator(into, saved, keys)
+        elif callable(getattr(into, "load_state_dict", None)) and not isinstance(into, type):
+            self._match_state(into, saved, keys)
+        else:
+            raise TypeError(
+                f"load: into holds at {_name(keys)} {type(into).__module__}.{type(into).__qualname__}, which cannot be "
+                "loaded into; leave it out, load() returns what into does not name"
+            )
+        return _NOTHING
+
+    def _match_dict(self, into: dict[Any, Any], saved: Any, keys: tuple[Any, ...]) -> Any:
+        if not isinstance(saved, dict):
+            self._misfit(keys, f"the file holds {_told(saved)}, not a dict")
+            return _NOTHING
+        rest = {key: part for key, part in saved.items() if key not in into}
+        for key, part in into.items():
+            if key not in saved:
+                self._misfit((*keys, key), f"is not in the file, which has {_listed(saved)}")
+                continue
+            left = self.match(part, saved[key], (*keys, key))
+            if left is not _NOTHING:
+                rest[key] = left
+        return rest if rest else _NOTHING
+
+    def _match_list(self, into: Any, saved: Any, keys: tuple[Any, ...]) -> Any:
+        if not isinstance(saved, (list, tuple)) or len(saved) != len(into):
+            self._misfit(keys, f"the file holds {_told(saved)}, not a sequence of {len(into)}")
+        else:
+            left = {
+                k: self.match(one, other, (*keys, k)) for k, (one, other) in enumerate(zip(into, saved, strict=True))
+            }
+            rest = {k: part for k, part in left.items() if part is not _NOTHING}
+            return rest if rest else _NOTHING
+        return _NOTHING
+
+    def _match_array(self, into: Any, saved: Any, keys: tuple[Any, ...]) -> None:
+        if not self._fits(into, saved, keys):
+            return
+        device = libraries.device_of(into._array if isinstance(into, Tensor) else into)
+        found = np.asarray(saved) if isinstance(saved, np.generic) else saved
+        values = libraries.to_device(found._array if isinstance(found, Tensor) else found, device)
+        if isinstance(into, Tensor):
+            fresh = wrap(values.copy())  # the file may hold one array for two
+            self._writes.append(lambda: rebind(into, fresh))
+        elif not libraries.writeable(into):
+            raise TypeError(f"load: into holds at {_name(keys)} a read-only array; pass one that can be written to")
+        else:
+            self._writes.append(lambda: into.__setitem__(..., values))
+
+    def _fits(self, into: Any, saved: Any, keys: tuple[Any, ...]) -> bool:
+        if not isinstance(saved, Tensor) and not libraries.is_array(saved):
+            self._misfit(keys, f"the file holds {_told(saved)}, not an array")
+        elif saved.shape != into.shape or saved.dtype != into.dtype:
+            self._misfit(keys, f"the file holds {_told(saved)}; to be loaded into is {_told(into)}")
+        else:
+            return True
+        return False
+
+    def _match_generator(self, into: Any, saved: Any, keys: tuple[Any, ...]) -> None:
+        if not isinstance(saved, random.Random) and source_of(saved) is None:
+            self._misfit(keys, f"the file holds {_told(saved)}, not a generator")
+            return
+        (of_file, state), (wanted, _) = _state_of(saved), _state_of(into)
+        if of_file.partition(" ")[2] != wanted.partition(" ")[2] or (of_file == "Random") != (wanted == "Random"):
+            self._misfit(keys, f"the file holds the state of a {of_file}; to be loaded into is a {wanted}")
+        else:
+            self._writes.append(lambda: _set_state(into, state))
+
+    def _match_state(self, into: Any, saved: Any, keys: tuple[Any, ...]) -> None:
+        if not isinstance(saved, dict):
+            self._misfit(keys, f"the file holds {_told(saved)}, not the state of a {type(into).__name__}")
+            return
+        own = into.state_dict()
+        if not (isinstance(own, dict) and own and all(_is_value(part) for part in own.values())):
+            self._unchecked.append((_name(keys), into, saved))
+            return
+        for key, part in own.items():
+            if key in saved:
+                self._fits(part, saved[key], (*keys, key))
+            else:
+                self._misfit((*keys, key), f"is not in the file; to be loaded into is {_told(part)}")
+        for key in saved:
+            if key not in own:
+                self._misfit((*keys, key), f"is in the file, {_told(saved[key])}, and not in the {type(into).__name__}")
+        self._checked.append((_name(keys), into, saved))
+
+    def _misfit(self, keys: tuple[Any, ...], text: str) -> None:
+        self.misfits.append(f"{_name(keys)}: {text}")
+
+    def run(self, path: str) -> None:
+        """Load all, or, where something does not fit, nothing."""
+        tried: list[tuple[Any, Any]] = []
+        for name, into, state in self._unchecked:
+            self._try(name, into, state, tried)
+        if not self.misfits:
+            for name, into, state in self._checked:
+                self._try(name, into, state, tried)
+        if self.misfits:
+            for into, before in reversed(tried):
+                into.load_state_dict(before)
+            listed = "".join(f"\n  {misfit}" for misfit in self.misfits)
+            raise errors.StateError(f"load: {path!r} does not fit; nothing was changed:{listed}")
+        for write in self._writes:
+            write()
+
+    def _try(self, name: str, into: Any, state: Any, tried: list[tuple[Any, Any]]) -> None:
+        """Load a state; where that fails it is a misfit, and what was before is put back later."""
+        tried.append((into, copy.deepcopy(into.state_dict())))
+        try:
+            into.load_state_dict(state)
+        except Exception as error:  # whatever a user's class raises, the others must be put back
+            said = str(error).replace("\n", "\n  ")
+            self.misfits.append(f"{name}: {type(error).__name__}: {said}")
+
+
+def _is_value(part: Any) -> bool:
+    return isinstance(part, Tensor) or libraries.is_array(part)
+
+
+def _told(value: Any) -> str:
+    if _is_value(value):
+        return f"shape {value.shape} and dtype {value.dtype}"
+    if isinstance(value, (list, tuple)):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"
+
+
+def _listed(saved: dict[Any, Any]) -> str:
+    names = [str(key) for key in saved]
+    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "") if names else "nothing"
