@@ -19,11 +19,11 @@ from bench._measure import (
     Times,
     Verdict,
     always,
+    broadcast_like,
     check_agreement,
     race,
     ratio,
     rotated,
-    spread,
 )
 from bench.libraries import (
     Gradmgr,
@@ -61,7 +61,7 @@ def _reported(label: str, times: Times, targets: Targets) -> Row:
     cells = {f"{NUMPY} µs": statistics.median(times[NUMPY]) * 1e6}
     others = [name for name in times if name != NUMPY]
     cells |= {name: ratio(times, name, NUMPY) for name in others}
-    return Row(label, cells, _verdicts(times, targets), {name: spread(times, name, NUMPY) for name in others})
+    return Row(label, cells, _verdicts(times, targets), {name: broadcast_like(times, name, NUMPY) for name in others})
 
 
 # ---------------------------------------------------------------- single ops

@@ -31,11 +31,11 @@ from bench._measure import (
     Times,
     Verdict,
     always,
+    broadcast_like,
     check_agreement,
     race,
     ratio,
     rotated,
-    spread,
 )
 from bench.libraries import Gradmgr, Library, bare, by_hand, chain_by_hand, gradient_of
 from gradmgr import GradManager, Tensor, get_num_threads, optim, set_num_threads, tensor
@@ -303,7 +303,7 @@ def elements(
         cells = {"NumPy µs": statistics.median(times["NumPy"]) * 1e6}
         others = [c.name for c in contestants[1:]]
         cells |= {name: ratio(times, name, "NumPy") for name in others}
-        quartiles = {name: spread(times, name, "NumPy") for name in others}
+        quartiles = {name: broadcast_like(times, name, "NumPy") for name in others}
         rows.append(Row(f"{size:,} elements", cells, quartiles=quartiles))
     return rows
 
@@ -421,7 +421,7 @@ def managers(pace: Pace, counts: Sequence[int] = (1, 2, 3, 4), sizes: Sequence[i
             cells |= {name: ratio(times, name, one) for name in more}
             at_most = 4.0 if size < 1000 else 1.2
             verdict = Verdict("two managers / one", ratio(times, more[0], one), at_most)
-            rows.append(Row(label, cells, (verdict,), {name: spread(times, name, one) for name in more}))
+            rows.append(Row(label, cells, (verdict,), {name: broadcast_like(times, name, one) for name in more}))
     return rows
 
 
@@ -551,7 +551,7 @@ def _over_first(label: str, contestants: Sequence[Contestant], pace: Pace) -> Ro
     first, *others = [c.name for c in contestants]
     cells = {f"{first} µs": statistics.median(times[first]) * 1e6}
     cells |= {name: ratio(times, name, first) for name in others}
-    return Row(label, cells, (), {name: spread(times, name, first) for name in others})
+    return Row(label, cells, (), {name: broadcast_like(times, name, first) for name in others})
 
 
 # ---------------------------------------------------------------- ranks

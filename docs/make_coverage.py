@@ -79,7 +79,7 @@ def is_zero(sample: Sample) -> bool:
 
 def checked_order(samples: list[Sample]) -> int:
     """The order of derivatives that were compared with numeric ones."""
-    return max(3 if s.third else 2 if s.smooth else 0 for s in samples)
+    return max(3 if s.input_node_ids else 2 if s.smooth else 0 for s in samples)
 
 
 def status_of(name: str, samples: dict[object, list[Sample]]) -> tuple[str, str]:

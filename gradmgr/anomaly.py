@@ -8,7 +8,7 @@ from typing import Any, Self
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.history.trace_log import Tracing
-from gradmgr._engine.observers import Entry, enlist, listeners, resign
+from gradmgr._engine.observers import Entry, add_observer, observers, remove_observer
 from gradmgr._engine.op import INPUTS
 from gradmgr._engine.recorder import current, recorders
 from gradmgr._engine.tape import Tape, op_name
@@ -28,8 +28,8 @@ class _Anomalies(Tracing):
     def pulled(self, tape: Tape, e: Entry, g: Any, parts: dict[Any, Any]) -> None:
         if not self.check_nan:
             return
-        for position, mark in enumerate(INPUTS[e[0]](e)):
-            if mark in parts and _has_nan(parts[mark]):
+        for position, node_id in enumerate(INPUTS[e[0]](e)):
+            if node_id in parts and _has_nan(parts[node_id]):
                 raise errors.AnomalyError(_what_is_nan(tape, e, g, position))
 
 
@@ -39,7 +39,7 @@ def _has_nan(g: Any) -> bool:
 
 
 def _what_is_nan(tape: Tape, e: Entry, g: Any, position: int) -> str:
-    place = tape.place_of(e[1])
+    place = tape.location_of(e[1])
     at = f"computed at {place}" if place is not None else "recorded before detect_anomaly() began"
     text = f"the derivative of op {op_name(e)!r} is NaN in the gradient of its input number {position}; it was {at}"
     if _has_nan(g):
@@ -63,10 +63,10 @@ class set_detect_anomaly:  # noqa: N801  # torch's spelling
         self._before = _present()
         self._mine: _Anomalies | None = None
         if self._before is not None:
-            resign(self._before)
+            remove_observer(self._before)
         if mode:
             self._mine = _Anomalies(bool(check_nan))
-            enlist(self._mine, [rec for rec in recorders(current()) if isinstance(rec, Tape)])
+            add_observer(self._mine, [rec for rec in recorders(current()) if isinstance(rec, Tape)])
 
     def __enter__(self) -> Self:
         return self
@@ -75,9 +75,9 @@ class set_detect_anomaly:  # noqa: N801  # torch's spelling
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._mine is not None:
-            resign(self._mine)
+            remove_observer(self._mine)
         if self._before is not None:
-            enlist(self._before, ())
+            add_observer(self._before, ())
 
 
 class detect_anomaly:  # noqa: N801  # torch's spelling
@@ -109,14 +109,14 @@ class detect_anomaly:  # noqa: N801  # torch's spelling
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        here = listeners()  # threads and tasks may share this object: end what was set in this context
+        here = observers()  # threads and tasks may share this object: end what was set in this context
         mine = next((each for each in reversed(self._set) if each._mine in here), self._set[-1])
         self._set.remove(mine)
         mine.__exit__(kind, error, traceback)
 
 
 def _present() -> _Anomalies | None:
-    return next((listener for listener in listeners() if isinstance(listener, _Anomalies)), None)
+    return next((observer for observer in observers() if isinstance(observer, _Anomalies)), None)
 
 
 def is_anomaly_enabled() -> bool:

@@ -217,7 +217,7 @@ def make_dual(tensor: Tensor, tangent: Any, *, level: int | None = None) -> Tens
     _check_primal(tensor, found)
     kept = _checked_tangent(tensor, tangent, found)
     dual = _alias(tensor, recorders(current()))
-    found.stamp(dual, kept)
+    found.track(dual, kept)
     return dual
 
 
@@ -247,7 +247,7 @@ def unpack_dual(tensor: Tensor, *, level: int | None = None) -> UnpackedDualTens
         return UnpackedDualTensor(_alias(tensor, recorders(state)), None)
     found = _found("unpack_dual", level)
     primal = _alias(tensor, [rec for rec in recorders(state) if rec is not found])
-    tangent = found.known(tensor)
+    tangent = found.node_id_of(tensor)
     if tangent is None:
         return UnpackedDualTensor(primal, None)
     return UnpackedDualTensor(primal, _alias(tangent, earlier(state, found)))
@@ -258,9 +258,9 @@ def _alias(value: Any, whom: Iterable[Recorder]) -> Tensor:
     made = wrap(raw(value))
     if isinstance(value, Tensor):
         for rec in whom:
-            mark = rec.known(value) if rec.open else None
-            if mark is not None:
-                rec.stamp(made, mark)
+            node_id = rec.node_id_of(value) if rec.open else None
+            if node_id is not None:
+                rec.track(made, node_id)
     return made
 
 
@@ -275,7 +275,7 @@ def _check_primal(tensor: Any, level: _Level) -> None:
             f"make_dual: {describe(tensor)} cannot have a tangent; "
             "use a floating or complex dtype, as with t.astype('float64')"
         )
-    if level.known(tensor) is not None:
+    if level.node_id_of(tensor) is not None:
         raise errors.RecordingError(
             f"make_dual: {describe(tensor)} has a tangent at level {level.number} already; for a second derivative "
             "open a level inside, to replace the tangent start from unpack_dual(t).primal"
@@ -300,7 +300,7 @@ def _checked_tangent(tensor: Tensor, tangent: Any, level: _Level) -> Any:
         return libraries.make_array(value, copy=True)
     state = current()
     below = earlier(state, level)
-    lost = [rec for rec in recorders(state) if rec.open and rec not in below and rec.known(value) is not None]
+    lost = [rec for rec in recorders(state) if rec.open and rec not in below and rec.node_id_of(value) is not None]
     if lost:
         who = "the level itself" if level in lost else "a manager or level that was entered after the level"
         raise errors.RecordingError(

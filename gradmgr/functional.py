@@ -112,8 +112,8 @@ class _Call:
         if not self.strict:
             return
         for j, y in enumerate(outs):
-            mark = tape.known(y)
-            reached = set() if mark is None else marks_before(tape, [mark])
+            node_id = tape.node_id_of(y)
+            reached = set() if node_id is None else marks_before(tape, [node_id])
             for k, x in enumerate(leaves):
                 if tape.leaves[x] not in reached:
                     raise errors.NotRecordedError(
@@ -212,7 +212,7 @@ def _zeros(t: Tensor) -> Any:
 
 def _check_varies(name: str, witness: Tape, found: Sequence[Any], what: str) -> None:
     for k, g in enumerate(found):
-        if not (isinstance(g, Tensor) and witness.known(g) is not None):
+        if not (isinstance(g, Tensor) and witness.node_id_of(g) is not None):
             raise errors.NotRecordedError(
                 f"{name}: {what} by input {k} does not depend on the inputs (func is linear in it), so that it cannot "
                 "be differentiated again, which strict=True forbids; strict=False gives zeros"
@@ -271,7 +271,7 @@ class _Pullback:
 
     def pull(self, ys: Sequence[Tensor], us: Sequence[Any], *, last: bool = False) -> Found:
         """Return the gradients of the inputs, None where there is none; with `last` the history is freed on the way."""
-        known = [(y, u) for y, u in zip(ys, us, strict=True) if self.tape.known(y) is not None]
+        known = [(y, u) for y, u in zip(ys, us, strict=True) if self.tape.node_id_of(y) is not None]
         if not known:
             return [None] * len(self.leaves)
         self._manager.may_end = last
@@ -299,7 +299,7 @@ class _Pushing:
 
     def tangents(self, outs: Sequence[Tensor]) -> Found:
         """Return the tangents of what was computed, None where there is none."""
-        found = [self._level.known(y) for y in outs]
+        found = [self._level.node_id_of(y) for y in outs]
         return [None if t is None else snapshot(t, self._outside) for t in found]
 
 
@@ -633,7 +633,7 @@ class _Rows:
     def blocks(self, xs: Sequence[Tensor]) -> Found:
         """Return the Jacobian by each input, None where there is none."""
         y = self._y
-        if self._back.tape.known(y) is None:
+        if self._back.tape.node_id_of(y) is None:
             return [_no_block(y, x, x.dtype) for x in xs]
         stacks = self._stacked(1)
         if y.dtype.kind == "c":

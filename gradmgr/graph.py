@@ -9,12 +9,12 @@ from typing import Any
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.history.node import GradientEdge, Node, check_known, get_gradient_edge, hang
-from gradmgr._transforms.picture import to_dot, to_mermaid, to_svg
 from gradmgr._engine.history.saved_values import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
 from gradmgr._engine.hooks import RemovableHandle, check_hook
 from gradmgr._engine.recorder import current, recorders
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, raw
+from gradmgr._transforms.picture import to_dot, to_mermaid, to_svg
 from gradmgr.manager import get_backwarding_grad_manager
 
 __all__ = [
@@ -51,7 +51,7 @@ class _Together:
             manager = get_backwarding_grad_manager()
             if manager is None or manager._tape is None:
                 raise errors.RecordingError("a hook of register_multi_grad_hook was called outside of a backward()")
-            notes = manager._tape.noted()
+            notes = manager._tape.ensure_annotations()
             first = self not in notes.gathered
             found = notes.gathered.setdefault(self, [None] * self.count)
             if self.first_only:
@@ -149,7 +149,7 @@ def increment_version(tensor: Any) -> None:
     for t in many:
         array = raw(t) if isinstance(t, Tensor) else t
         for tape in tapes:
-            tape.spoil(array)
+            tape.invalidate(array)
 
 
 def _is_memory(value: object) -> bool:

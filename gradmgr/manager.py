@@ -14,10 +14,10 @@ from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.backward import AttachSpec, Callback, Chains, plain_walk, run_endings, seeds_of, write
 from gradmgr._engine.history.spill import Budget, spill_of
-from gradmgr._engine.history.trace_log import Diary, Tracing, Uses, explain, seeded, summary
+from gradmgr._engine.history.trace_log import TraceLog, Tracing, Uses, explain, seeded, summary
 from gradmgr._engine.hooks import hooked_leaf
-from gradmgr._engine.observers import Listener
-from gradmgr._engine.recorder import above, crowd, enter, leave, unwatch, watch
+from gradmgr._engine.observers import Observer
+from gradmgr._engine.recorder import above, enter, leave, recording_threads, remove_interceptor, watch
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe
 
@@ -111,11 +111,11 @@ class GradManager(_Recording):
         self._warned = False
         self._chains: Chains | None = None  # of the backward that is under way
         self._has_callbacks = False  # ever: without, backward takes a shorter road
-        self._listeners: list[Callable[[], Listener]] = [Tracing] if with_stack else []  # make what listens
+        self._observers: list[Callable[[], Observer]] = [Tracing] if with_stack else []  # make what listens
         self._budget = None if budget is None else Budget(budget, spill)
         if self._budget is not None:
-            self._listeners.append(self._budget.start)
-        self._diary: Diary | None = None  # of the last recording that was traced
+            self._observers.append(self._budget.start)
+        self._trace_log: TraceLog | None = None  # of the last recording that was traced
         self._uses: Uses | None = None
         self._with_stack = with_stack
 
@@ -164,7 +164,7 @@ class GradManager(_Recording):
         return self
 
     def _attach_one(self, t: Tensor, name: str | None, chain: list[Callback]) -> None:
-        with crowd.lock:  # no thread's callbacks are lost
+        with recording_threads.lock:  # no thread's callbacks are lost
             spec = self._spec(t)
             if spec is None:
                 self._specs[id(t)] = AttachSpec(weakref.ref(t, _forgetter(self, id(t))), list(chain), name)
@@ -212,7 +212,7 @@ class GradManager(_Recording):
             self._specs.pop(id(t), None)
             hooked_leaf(t).detached_from(self._self)
             if self._tape is not None:
-                self._tape.unwatch(t)
+                self._tape.remove_interceptor(t)
         return self
 
     def attached_tensors(self) -> list[Tensor]:
@@ -275,8 +275,8 @@ class GradManager(_Recording):
             raise TypeError(f"explain takes a Tensor; found {type(x).__name__}")
         spec = self._spec(x)
         tape = self._tape
-        diary = self._diary if tape is None or tape.diary is None else tape.diary
-        return explain(None if spec is None else spec.name, x, spec is not None, tape, diary)
+        trace_log = self._trace_log if tape is None or tape.trace_log is None else tape.trace_log
+        return explain(None if spec is None else spec.name, x, spec is not None, tape, trace_log)
 
     def _spec(self, t: Tensor) -> AttachSpec | None:
         spec = self._specs.get(id(t))
@@ -307,10 +307,10 @@ class GradManager(_Recording):
             watch(self._uses)
 
     def _new_tape(self) -> Tape:
-        with crowd.lock:  # of two threads one is told that the other's recording is open
+        with recording_threads.lock:  # of two threads one is told that the other's recording is open
             if self._tape is not None or self._walking:
                 self._check_idle()
-            own = tuple([make() for make in self._listeners]) if self._listeners else ()
+            own = tuple([make() for make in self._observers]) if self._observers else ()
             self._tape = tape = Tape(self.attached_tensors(), self._self, own)
         return tape
 
@@ -336,15 +336,15 @@ class GradManager(_Recording):
     def _free(self) -> None:
         tape, self._tape = self._tape, None
         if tape is not None:
-            if tape.diary is not None:
-                self._keep_diary(tape.diary)
+            if tape.trace_log is not None:
+                self._keep_trace_log(tape.trace_log)
             tape.close()
             leave(tape)
 
-    def _keep_diary(self, diary: Diary) -> None:
-        self._diary = diary
+    def _keep_trace_log(self, trace_log: TraceLog) -> None:
+        self._trace_log = trace_log
         if self._uses is not None:
-            unwatch(self._uses)
+            remove_interceptor(self._uses)
             self._uses = None
 
     def __del__(self) -> None:
@@ -408,7 +408,7 @@ class GradManager(_Recording):
 
     def _claim(self, tape: Tape) -> None:
         """Begin a walk; of two threads one is told that the other came before."""
-        with crowd.lock:
+        with recording_threads.lock:
             if self._walking or self._tape is not tape:
                 raise errors.RecordingError(
                     "backward(): another thread came before: it is in backward() of this GradManager, or released it, "
@@ -431,8 +431,8 @@ class GradManager(_Recording):
         self._chains = chains
         self._release_after = not (retain or create_graph)
         reached: list[Tensor] = []
-        if tape.diary is not None:
-            seeded(tape.diary, [mark for mark, _ in seeds])
+        if tape.trace_log is not None:
+            seeded(tape.trace_log, [node_id for node_id, _ in seeds])
         try:
             if chains is None:
                 results = plain_walk(tape, seeds, retain, create_graph, only)
@@ -441,10 +441,10 @@ class GradManager(_Recording):
                 reached = chains.awaiting_grad(tape)
             if keep is not None:
                 keep(results)
-            if tape.notes is not None:
+            if tape.annotations is not None:
                 run_endings(tape, create_graph)
             if keep is None:
-                below = above(tape.below, tape) if create_graph else tape.below
+                below = above(tape.outer, tape) if create_graph else tape.outer
                 write(results, below, () if chains is None else chains.replacing)
         except BaseException as error:
             self._release_after = True

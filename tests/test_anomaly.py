@@ -219,7 +219,7 @@ def test_nothing_is_kept_after_release():
         tape = gm._tape
         gm.release()
     assert len(tape.entries) == 0
-    assert tape.notes is None
+    assert tape.annotations is None
     assert y.tolist() == np.exp([1.0, 2.0]).tolist()
 
 

@@ -632,13 +632,13 @@ def test_can_cast_allows_what_the_standard_allows(to: str) -> None:
 def test_every_function_of_the_standard_has_a_case() -> None:
     class Watched:
         def __init__(self, door: Any, prefix: str, asked: set[str]) -> None:
-            self.door, self.prefix, self.asked = door, prefix, asked
+            self, self.prefix, self.asked = door, prefix, asked
 
         def __getattr__(self, name: str) -> Any:
             if not self.prefix and name in ("linalg", "fft"):
-                return Watched(getattr(self.door, name), f"{name}.", self.asked)
+                return Watched(getattr(self, name), f"{name}.", self.asked)
             self.asked.add(self.prefix + name)
-            return getattr(self.door, name)
+            return getattr(self, name)
 
     asked: set[str] = set()
     for _, call, shapes in CASES:

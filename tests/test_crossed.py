@@ -516,7 +516,7 @@ def do_hook(m, env, s, rng, way):
 def _on_every_tape(t, register):
     """Do for the node of each tape that knows a tensor what the public door does for the innermost."""
     for tape in tapes_with_result(t):
-        register(edge_to(tape, tape.known(t)).node)
+        register(edge_to(tape, tape.node_id_of(t)).node)
 
 
 # ---------------------------------------------------------------- statements with a body
@@ -1173,7 +1173,13 @@ class Setting:
             for leaf in self.leaves:
                 leaf.register_hook(lambda g: fuse())
         self.kept = []
-        around = [contextlib.nullcontext, lambda: self.third, forward_ad.dual_level, gradmgr.detect_anomaly, profile]
+        around = [
+            contextlib.nullcontext,
+            lambda: self.third,
+            forward_ad.dual_level,
+            gradmgr.detect_anomaly,
+            profile,
+        ]
         self.beside = way.choice([*around, *([] if case.second else [gradmgr.no_grad])])
         self.differentiate = way.choice(
             [by_backward, by_backward, by_retained, by_grad, by_created, by_function, by_method, by_batch, by_edge]
@@ -1258,13 +1264,13 @@ def by_method(gm, out, weights, leaves):
 def state():
     """What a program must leave as it was."""
     now = recorder.current()
-    groups = (now.groups, now.everyone, now.watchers) if isinstance(now, recorder.Stack) else now
+    groups = (now.groups, now.everyone, now.interceptors) if isinstance(now, recorder.Stack) else now
     return (
         groups,
         modes._modes.get(),
-        observers.listeners(),
+        observers.observers(),
         gradmgr.get_backwarding_grad_manager(),
-        dict(recorder.crowd._open),
+        dict(recorder.recording_threads._open),
         len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0,
     )
 
@@ -1463,7 +1469,7 @@ def test_programs_in_threads_at_once():
         found = list(pool.map(lambda k: finished(cases[k].crossed(settings[k])).all(), range(len(cases))))
     for one, other in zip(found, alone, strict=True):
         assert_same_bits(one, other)
-    assert recorder.crowd._open == {}
+    assert recorder.recording_threads._open == {}
 
 
 BLOCKS = [

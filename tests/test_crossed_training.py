@@ -766,9 +766,9 @@ class Case:
 def library_state():
     """What a call must leave as it was."""
     now = recorder.current()
-    groups = (now.groups, now.everyone, now.watchers) if isinstance(now, recorder.Stack) else now
+    groups = (now.groups, now.everyone, now.interceptors) if isinstance(now, recorder.Stack) else now
     descriptors = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
-    return groups, modes._modes.get(), observers.listeners(), dict(recorder.crowd._open), descriptors
+    return groups, modes._modes.get(), observers.observers(), dict(recorder.recording_threads._open), descriptors
 
 
 def compare(found, expected, tolerance, what):

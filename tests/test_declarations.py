@@ -15,7 +15,7 @@ from gradmgr._engine.tensor import Tensor
 @contextlib.contextmanager
 def declaring():
     """Leave the op table as it was."""
-    tables = [table.OPS, table.PULLS, table.INPUTS, table.FACTS, table.LINKS]
+    tables = [table.OPS, table.PULLS, table.INPUTS, table.METADATA, table.RETRACKS]
     before = [dict(t) for t in tables]
     try:
         yield

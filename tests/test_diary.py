@@ -306,5 +306,5 @@ def test_the_watcher_leaves_with_the_recording():
     x * 2
     assert (
         gradmgr._engine.recorder.current() is None
-        or gradmgr._engine.recorder.watchers_of(gradmgr._engine.recorder.current()) == ()
+        or gradmgr._engine.recorder.interceptors_of(gradmgr._engine.recorder.current()) == ()
     )

@@ -16,7 +16,7 @@ import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, errors, no_grad, tensor
 from gradmgr._engine.history.modes import inference_mode
 from gradmgr._engine.op import OPS
-from gradmgr._engine.recorder import crowd, current, recorders
+from gradmgr._engine.recorder import current, recorders, recording_threads
 from gradmgr._engine.tape import Tape
 from gradmgr._transforms.grad import grad
 from gradmgr._transforms.gradcheck import jvp
@@ -380,10 +380,10 @@ def test_the_primal_keeps_what_others_know():
         assert tangent_of(of_outer.primal, outer) is None
         np.testing.assert_allclose(tangent_of(of_outer.primal, inner).numpy(), 2 * POINT * ACROSS)
         np.testing.assert_allclose(tangent_of(of_inner.tangent, outer).numpy(), 2 * ALONG * ACROSS)
-        assert gm._tape.known(of_inner.primal) is not None
-        assert gm._tape.known(of_outer.primal) is not None
-        assert gm._tape.known(of_inner.tangent) is not None
-        assert gm._tape.known(of_outer.tangent) is None
+        assert gm._tape.node_id_of(of_inner.primal) is not None
+        assert gm._tape.node_id_of(of_outer.primal) is not None
+        assert gm._tape.node_id_of(of_inner.tangent) is not None
+        assert gm._tape.node_id_of(of_outer.tangent) is None
         gm.backward(of_inner.tangent.sum())
     np.testing.assert_allclose(taken(x).numpy(), 2 * ACROSS)
 
@@ -483,7 +483,7 @@ def test_tangents_computed_under_no_grad_are_constants_for_a_manager():
         with no_grad():
             quiet = tangent_of(dual * dual)
         assert quiet.item() == 54.0
-        assert gm._tape.known(quiet) is None
+        assert gm._tape.node_id_of(quiet) is None
         gm.backward(quiet * tangent_of(dual * dual))  # 54 * 2 x^3
     assert x.grad.item() == 54.0 * 6 * 9
 
@@ -531,7 +531,7 @@ def test_tangents_vanish_with_the_level():
         z += y
         for t in (x, y, z):
             level = current().everyone[0][0]
-            tangent = level.known(t)
+            tangent = level.node_id_of(t)
             made.append(weakref.ref(tangent))
             del tangent
         del level
@@ -547,15 +547,15 @@ def test_a_level_is_freed_and_dead_tensors_leave_nothing_in_an_open_one():
     with dual_level():
         level = current().everyone[0][0]
         x = make_dual(tensor(np.ones(1000)), np.ones(1000))
-        first = weakref.ref(level.known(x * 2))
+        first = weakref.ref(level.node_id_of(x * 2))
         assert first() is None
         for _ in range(2000):
             x * x
         assert len(level._cells) < 400
-        assert level.guests == {}
+        assert level.leaf_ids == {}
         kept = [x * k for k in range(500)]
         assert len(level._cells) < 1500
-    assert (level._cells, level._lower, level.below) == ([], {}, None)
+    assert (level._cells, level._lower, level.outer) == ([], {}, None)
     assert tangent_of(kept[3]) is None
 
 
@@ -769,12 +769,12 @@ def test_a_level_carried_into_another_context_is_the_same():
 
 
 def test_a_level_that_was_never_exited_ends_with_its_thread():
-    before = dict(crowd._open)
+    before = dict(recording_threads._open)
     thread = threading.Thread(target=enter_dual_level)
     thread.start()
     thread.join()
     gc.collect()
-    assert crowd._open == before
+    assert recording_threads._open == before
 
 
 def test_levels_of_tasks_do_not_mix():

@@ -305,10 +305,10 @@ def test_forward_over_reverse_and_reverse_over_forward():
     for f, expected in ((Cube.apply, 6 * np.array(X)), (Exp.apply, np.exp(X))):
         with pushing(x, np.ones(3)) as recorder, GradManager().attach(x) as gm:
             gm.backward(f(x).sum())
-            assert np.asarray(recorder.known(x.grad)) == pytest.approx(expected)
+            assert np.asarray(recorder.node_id_of(x.grad)) == pytest.approx(expected)
         x.grad = None
         with GradManager().attach(x) as gm, pushing(x, np.ones(3)) as recorder:
-            gm.backward(recorder.known(f(x)).sum())
+            gm.backward(recorder.node_id_of(f(x)).sum())
         assert x.grad.numpy() == pytest.approx(expected)
         x.grad = None
 
@@ -317,8 +317,8 @@ def test_no_grad_stops_reverse_and_not_forward():
     x = tensor([2.0])
     with GradManager().attach(x) as gm, pushing(x, np.ones(1)) as recorder, no_grad():
         y = Cube.apply(x)
-        assert recorder.known(y).tolist() == [12.0]
-        assert gm._tape.known(y) is None
+        assert recorder.node_id_of(y).tolist() == [12.0]
+        assert gm._tape.node_id_of(y) is None
 
 
 def test_dual_numbers():
@@ -365,7 +365,7 @@ def test_jvp_zeros_and_none():
     x, y = tensor([2.0]), tensor([5.0])
     with pushing(x, np.ones(1)) as recorder:
         z = static(forward=forward(True), jvp=jvp).apply(x, y, 3)
-        assert recorder.known(z).tolist() == [0.0]
+        assert recorder.node_id_of(z).tolist() == [0.0]
         static(forward=forward(False), jvp=jvp).apply(x, y, 3)
     (one, zero, nothing), (_, absent, _) = given
     assert (one.tolist(), zero.tolist(), nothing, absent) == ([1.0], [0.0], None, None)
@@ -430,7 +430,7 @@ class TestASavedIntermediate:
             with pytest.raises(RuntimeError, match="Hidden"):
                 gm.backward(y)
         with GradManager().attach(x) as gm, pushing(x, np.ones(3)) as recorder:
-            tangent = recorder.known(f.apply(x)).sum()
+            tangent = recorder.node_id_of(f.apply(x)).sum()
             with pytest.raises(RuntimeError, match="Hidden"):
                 gm.backward(tangent)
         x.grad = None
@@ -582,7 +582,7 @@ def test_once_differentiable():
     with pushing(x, np.ones(3)) as recorder, GradManager().attach(x) as gm:
         gm.backward(f.apply(x).sum())
         with pytest.raises(RuntimeError, match=r"Sine: .*once_differentiable"):
-            recorder.known(x.grad) * 2
+            recorder.node_id_of(x.grad) * 2
     x.grad = None
     with GradManager().attach(x):
         (g,) = grad_of(f.apply(x).sum(), x, create_graph=True)
@@ -722,7 +722,7 @@ def test_forward_is_given_new_tensors_that_nobody_tracks():
     x = tensor([2.0])
     with GradManager().attach(x) as gm:
         static(forward=forward, backward=lambda ctx, g: (g, g)).apply(x, x)
-        assert gm._tape.known(seen[0]) is None
+        assert gm._tape.node_id_of(seen[0]) is None
     assert seen[0] is seen[1]
     assert seen[0] is not x
 
@@ -804,8 +804,8 @@ def test_what_backward_receives_for_each_result():
     for materialize in (True, False):
         with gm:
             first, _, label, constant, _ = f.apply(x, materialize)
-            assert gm._tape.known(constant) is None
-            assert gm._tape.known(label) is None
+            assert gm._tape.node_id_of(constant) is None
+            assert gm._tape.node_id_of(label) is None
             gm.backward(first.sum())
     one, two = given
     assert [None if g is None else g.tolist() for g in one[:2]] == [[1.0] * 3, [0.0] * 3]
@@ -1192,7 +1192,7 @@ def test_on_arrays_that_are_not_numpys(monkeypatch):
     assert x.grad._array._host == pytest.approx(np.array([3.0, 4.0, 5.0]) - np.sin(X) + np.exp(X))
     assert y.grad._array._host == pytest.approx(np.array(X) + 2 + 2 * np.cos([2.0, 4.0, 6.0]))
     with pushing(x, guard.cupy.ones(3)) as recorder:
-        assert recorder.known(f.apply(x))._array._host.tolist() == [0.0] * 3
+        assert recorder.node_id_of(f.apply(x))._array._host.tolist() == [0.0] * 3
     x.grad = None
     with GradManager().attach(x) as gm, pytest.raises(TypeError, match="gradient 0 lives on cpu, argument 0 does not"):
         gm.backward(on_host.apply(x), guard.cupy.ones(3))

@@ -360,7 +360,7 @@ def test_without_create_graph_results_are_constants() -> None:
             vjp(lambda y: x, tensor(1.0), np.ones(2))[0],
         ]
         assert gm._tape.entries == []
-        assert all(gm._tape.known(t) is None for t in results)
+        assert all(gm._tape.node_id_of(t) is None for t in results)
 
 
 @each_way
@@ -617,7 +617,7 @@ def test_strict_lets_pass_what_depends() -> None:
             ]
             for found in results:
                 close(found, 3 * x.numpy() ** 2)
-                assert (gm._tape.known(found) is not None) == create_graph
+                assert (gm._tape.node_id_of(found) is not None) == create_graph
 
 
 # ---------------------------------------------------------------- wrong arguments

@@ -38,7 +38,7 @@ def close(found: Any, expected: Any) -> None:
 
 
 def knows(gm: GradManager, y: Tensor) -> bool:
-    return gm._tape.known(y) is not None
+    return gm._tape.node_id_of(y) is not None
 
 
 def weights(shapes: list[Array]) -> list[Array]:
@@ -497,16 +497,16 @@ def test_tangents_below_and_above() -> None:
     below = level()
     with GradManager().attach(x):
         (g,) = grad(x**3, x)
-        assert raw(below.known(g)).tolist() == [12.0]
+        assert raw(below.node_id_of(g)).tolist() == [12.0]
     leave(below)
     below.close()
     with GradManager().attach(x):
         above = level()
         y = x**3
-        assert raw(above.known(y)).tolist() == [12.0]
+        assert raw(above.node_id_of(y)).tolist() == [12.0]
         (g,) = grad(y, x)
         assert g.tolist() == [12.0]
-        assert above.known(g) is None
+        assert above.node_id_of(g) is None
         leave(above)
         above.close()
 

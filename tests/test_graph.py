@@ -532,7 +532,7 @@ def test_an_edge_of_unknown_shape_says_so():
     with recording(x):
         y = x * 2
         edge = get_gradient_edge(y)
-        bare = GradientEdge(Node(edge.node._tape, edge.node._mark, "multiply"), 0)
+        bare = GradientEdge(Node(edge.node._tape, edge.node._node_id, "multiply"), 0)
         with pytest.raises(RuntimeError, match="its shape is not known; pass the tensor itself"):
             grad(bare, x, np.ones(1))
 

@@ -120,9 +120,9 @@ class Program:
                 sample.expected(*map(raw, arguments))
             return
         if step not in self.used:
-            fit = [k for k, y in enumerate(results) if y.dtype.kind in "fc" and 0 < y.size < 400]
-            fit = [k for k in fit if np.isfinite(results[k].numpy()).all()]
-            self.used[step] = [k for k in fit if random.random() < 0.6] or fit[:1]
+            usable = [k for k, y in enumerate(results) if y.dtype.kind in "fc" and 0 < y.size < 400]
+            usable = [k for k in usable if np.isfinite(results[k].numpy()).all()]
+            self.used[step] = [k for k in usable if random.random() < 0.6] or usable[:1]
             self.names.append(str(sample))
         for k in self.used[step]:
             y = results[k]
@@ -545,10 +545,10 @@ def spoils(a: np.ndarray) -> list[np.ndarray]:
 def gradients_from(tape: Any, outs: list[Tensor]) -> list[Array] | None:
     """What flows to the leaves, the tape being as it is now; None where an error says that it cannot."""
     try:
-        grads = tape.walk([(tape.known(y), u) for y, u in zip(outs, seeds(outs), strict=True)], retain=True)
+        grads = tape.walk([(tape.node_id_of(y), u) for y, u in zip(outs, seeds(outs), strict=True)], retain=True)
     except (errors.GaugeError, ArithmeticError, ValueError, IndexError):
         return None
-    return [raw(grads[mark]) for mark in tape.leaves.values() if mark in grads]
+    return [raw(grads[node_id]) for node_id in tape.leaves.values() if node_id in grads]
 
 
 def matters(tape: Any, k: int, path: tuple[Any, ...], outs: list[Tensor], expected: list[Array]) -> bool:

@@ -33,7 +33,7 @@ MAY_CHANGE = {
     ("gradmgr._arrays.batched", "RULES"),
     ("gradmgr._engine.recorder", "_current"),
     ("gradmgr._engine.history.modes", "_modes"),
-    ("gradmgr._engine.recorder", "crowd"),
+    ("gradmgr._engine.recorder", "recording_threads"),
     ("gradmgr._arrays.blocks", "_team"),
     ("gradmgr.nn._functions.onednn", "_found"),
     ("gradmgr.manager", "_backwarding"),
@@ -41,10 +41,10 @@ MAY_CHANGE = {
     ("gradmgr._engine.op", "OPS"),
     ("gradmgr._engine.op", "PULLS"),
     ("gradmgr._engine.op", "INPUTS"),
-    ("gradmgr._engine.op", "FACTS"),
-    ("gradmgr._engine.op", "LINKS"),
+    ("gradmgr._engine.op", "METADATA"),
+    ("gradmgr._engine.op", "RETRACKS"),
     ("gradmgr._engine.op", "NAMES"),
-    ("gradmgr._engine.observers", "_listeners"),
+    ("gradmgr._engine.observers", "_observers"),
     ("gradmgr.profiler._collect", "_innermost"),
     ("gradmgr._engine.templates", "_SHAPES"),
     ("gradmgr.distributed._world", "_state"),
@@ -451,7 +451,7 @@ def changeable_attributes(modules, trees, allowed=MAY_CHANGE):
     for module in modules:
         tree = trees.get(module.__name__)
         for name, value in vars(module).items():
-            of_ours = is_ours(type(value).__module__) and type(value).__name__ not in ("Op", "Made", "Stack", "_Joiner")
+            of_ours = is_ours(type(value).__module__) and type(value).__name__ not in ("Op", "Stack", "_Joiner")
             of_ours = of_ours and not isinstance(value, tuple)  # named tuples stay what they are
             suspect = isinstance(value, CHANGEABLE) or of_ours or hasattr(value, "cache_info")
             if not suspect or name.startswith("__") or any(value is one for one in known):

@@ -221,7 +221,7 @@ def test_an_id_reused_is_not_taken_for_the_tensor_that_died():
 
 
 def _is_known(gm, y):
-    return gm._tape.known(y) is not None
+    return gm._tape.node_id_of(y) is not None
 
 
 def test_an_id_reused_while_recording_does_not_receive_the_gradient_of_the_tensor_that_died():
@@ -561,10 +561,10 @@ def test_nothing_is_recorded_outside_a_recording():
     gm = GradManager().attach(x)
     before = x * 2
     with gm:
-        during = x * 3
+        activated = x * 3
     after = x * 4
     gm.record()
-    for y in (before, during, after):
+    for y in (before, activated, after):
         assert not _is_known(gm, y)
     gm.release()
 

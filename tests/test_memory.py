@@ -295,7 +295,7 @@ def test_the_tape_itself_is_freed():
             gm.backward(outputs[-1])
     live = [o for o in gc.get_objects() if type(o).__name__ == "Tape"]
     # A result may name the closed tape it was made on; that holds no array.
-    assert all(not tape.open and len(tape.entries) == 0 and not tape.guests and not tape.leaves for tape in live)
+    assert all(not tape.open and len(tape.entries) == 0 and not tape.leaf_ids and not tape.leaves for tape in live)
 
 
 @pytest.mark.parametrize("retain", [False, True])

@@ -23,7 +23,7 @@ from gradmgr._engine.history.modes import (
     no_grad,
     set_grad_enabled,
 )
-from gradmgr._engine.recorder import current, during, enter, hidden, leave
+from gradmgr._engine.recorder import activated, current, enter, hidden, leave
 from gradmgr._engine.tape import Tape
 
 
@@ -37,7 +37,7 @@ def no_mode_left():
 
 def recorded(gm, t):
     """Whether gm records what is computed of t now."""
-    return gm._tape.known(t * 2) is not None
+    return gm._tape.node_id_of(t * 2) is not None
 
 
 @contextlib.contextmanager
@@ -47,7 +47,7 @@ def pushing(t):
     level.watch(t, t.numpy())
     enter(level)
     try:
-        yield lambda: level.known(t * 2) is not None
+        yield lambda: level.node_id_of(t * 2) is not None
     finally:
         leave(level)
         level.close()
@@ -257,7 +257,7 @@ def test_a_write_in_place_makes_a_constant(quiet):
             x[0] = 10.0
             x *= 2
         y = x * x
-        assert gm._tape.known(y) is None
+        assert gm._tape.node_id_of(y) is None
     assert x.tolist() == [20.0, 8.0]
 
 
@@ -269,9 +269,9 @@ def test_a_write_in_place_under_inference_mode_is_a_constant_for_forward_mode_to
             with mode():
                 y += x
             level = current().everyone[0][0]
-            assert (level.known(y) is not None) == known
+            assert (level.node_id_of(y) is not None) == known
             if known:
-                assert level.known(y).tolist() == [21.0]
+                assert level.node_id_of(y).tolist() == [21.0]
 
 
 def test_modes_keep_nothing_of_a_released_manager_alive():
@@ -299,7 +299,7 @@ def test_who_does_not_listen_for_another_reason_is_not_woken(outside, inside):
     x = tensor([3.0])
     gm = GradManager().attach(x)
     with gm, outside():
-        with during(hidden(current())):
+        with activated(hidden(current())):
             with inside():
                 assert not recorded(gm, x)
             assert not recorded(gm, x)
@@ -864,7 +864,7 @@ def ended(kind, thing):
 
 
 def hears(kind, thing, y):
-    return (thing._tape if kind == "manager" else thing).known(y) is not None
+    return (thing._tape if kind == "manager" else thing).node_id_of(y) is not None
 
 
 @pytest.mark.parametrize("seed", range(40))

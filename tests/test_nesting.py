@@ -978,7 +978,7 @@ def test_what_was_released_elsewhere_is_not_kept_below():
         contextvars.copy_context().run(gm.release)
     last = GradManager().attach(x)
     with last:
-        assert last._tape.below is None
+        assert last._tape.outer is None
         last.backward(x * x)
     assert x.grad.tolist() == [2.0]
 

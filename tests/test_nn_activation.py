@@ -111,10 +111,10 @@ IN_BLOCKS = {
     "elu": F.elu,
     "silu": F.silu,
     "softplus": F.softplus,
-    "gelu": activation._gelu.door,
-    "gelu of large": activation._gelu_of_large.door,
+    "gelu": activation._gelu,
+    "gelu of large": activation._gelu_of_large,
     "gelu by tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "slope of gelu": activation._gelu_slope.door,
+    "slope of gelu": activation._gelu_slope,
 }
 
 

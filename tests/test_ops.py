@@ -86,7 +86,7 @@ def test_plain_numpy_comes_to_the_same(sample: Sample) -> None:
 
 
 def is_known(y: Tensor) -> bool:
-    return all(rec.known(y) is not None for rec in recorders(gradmgr._engine.recorder.current()))
+    return all(rec.node_id_of(y) is not None for rec in recorders(gradmgr._engine.recorder.current()))
 
 
 PLAIN_IN_TENSOR_OUT = ("full", "full_like", "linspace", "array", "asarray")  # creation functions
@@ -328,11 +328,11 @@ class Watched:
     """gradmgr.numpy, noting which of its functions are asked for, in linalg and fft too."""
 
     def __init__(self, door: Any = gnp, prefix: str = "", asked: set[str] | None = None) -> None:
-        self.door, self.prefix = door, prefix
+        self, self.prefix = door, prefix
         self.asked: set[str] = set() if asked is None else asked
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.door, name)
+        found = getattr(self, name)
         if isinstance(found, ModuleType) and found.__name__.startswith("gradmgr"):
             return Watched(found, f"{self.prefix}{name}.", self.asked)
         self.asked.add(self.prefix + name)

@@ -115,8 +115,8 @@ def vae():
 
     def loss_of(i):
         logits, mean, log_variance = model(x, noise[i])
-        fit = F.binary_cross_entropy_with_logits(logits, x, reduction="sum")
-        return fit - 0.5 * np.sum(1 + log_variance - mean**2 - np.exp(log_variance))
+        likelihood = F.binary_cross_entropy_with_logits(logits, x, reduction="sum")
+        return likelihood - 0.5 * np.sum(1 + log_variance - mean**2 - np.exp(log_variance))
 
     return steps(10, model, optim.RMSprop(model.parameters(), lr=0.01, momentum=0.5), loss_of)
 

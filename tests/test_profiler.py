@@ -239,10 +239,10 @@ def test_both_modes_number_the_operation_itself():
     with profile() as prof, gm, dual_level():
         x = make_dual(w, tensor(np.ones(3)))
         gm.backward((x * w).sum())
-    linked = {e.sequence_nr: e.name for e in prof.function_events if e.scope == 0 and e.sequence_nr >= 0}
+    retracked = {e.sequence_nr: e.name for e in prof.function_events if e.scope == 0 and e.sequence_nr >= 0}
     for e in prof.function_events:
         if e.name.endswith("_backward"):
-            assert linked[e.sequence_nr] == e.name.removesuffix("_backward")
+            assert retracked[e.sequence_nr] == e.name.removesuffix("_backward")
 
 
 def test_values_are_those_without_a_profiler():
@@ -1176,10 +1176,10 @@ def test_nvtx_after_a_derivative_that_raised(cuda):
 
 
 def test_markers_are_not_reentrant(cuda):
-    marks = emit_nvtx()
-    with marks, pytest.raises(RuntimeError, match="emit_nvtx is not reentrant"), marks:
+    node_ids = emit_nvtx()
+    with node_ids, pytest.raises(RuntimeError, match="emit_nvtx is not reentrant"), node_ids:
         pass
-    with pytest.raises(RuntimeError, match="emit_nvtx is not reentrant"), marks:
+    with pytest.raises(RuntimeError, match="emit_nvtx is not reentrant"), node_ids:
         pass
 
 

@@ -72,7 +72,7 @@ def value(number: float) -> Draw:
     return lambda rng: numpy.float64(number)
 
 
-def spread(n: int) -> Draw:
+def broadcast_like(n: int) -> Draw:
     """Give values in random order with gaps between neighbours, for functions with a kink where two are equal."""
     return lambda rng: rng.permutation(n) * 0.7 + rng.uniform(0, 0.3, n)
 
@@ -257,7 +257,7 @@ def huber_loss(np, residual):
     return np.where(size < 0.8, 0.5 * residual**2, 0.8 * (size - 0.4)).mean()
 
 
-@program(spread(9))
+@program(broadcast_like(9))
 def robust_location_and_scale(np, x):
     middle = np.median(x)
     mad = np.median(np.abs(x - middle))
@@ -265,7 +265,7 @@ def robust_location_and_scale(np, x):
     return middle, 1.4826 * mad, high - low, np.quantile(x, 0.9), np.sort(x)[2:-2].mean()
 
 
-@program(spread(6), normal(6))
+@program(broadcast_like(6), normal(6))
 def gini_and_weighted_average(np, x, log_w):
     ranked = np.sort(np.abs(x))
     n = x.size
@@ -361,7 +361,7 @@ def gravitational_energy(np, x):
     return -np.sum(1 / np.linalg.norm(x[i] - x[j], axis=1))
 
 
-@program(spread(5))
+@program(broadcast_like(5))
 def lennard_jones_chain(np, x):
     r = np.abs(np.subtract.outer(x, x)) + np.eye(5)
     sixth = (0.5 / r) ** 6
@@ -807,7 +807,7 @@ def monte_carlo_asian_option(np, sigma, drift):
     return np.mean(np.maximum(paths.mean(axis=1) - 1.0, 0.0))
 
 
-@program(spread(8))
+@program(broadcast_like(8))
 def expected_shortfall(np, returns):
     worst = np.sort(returns)[:3]
     return -worst.mean(), np.percentile(returns, 12, method="lower")
@@ -936,7 +936,7 @@ def masked_mean(np, x):
     return by_where, (x * mask).sum(1) / mask.sum(1), np.max(x, axis=1, initial=-9.0, where=mask)
 
 
-@program(spread(8))
+@program(broadcast_like(8))
 def top_k_by_argpartition(np, scores):
     best = np.argpartition(scores, -3)[-3:]
     best = best[np.argsort(scores[best])[::-1]]
@@ -1153,7 +1153,7 @@ def spline_with_piecewise(np, x):
     return by_select, by_piecewise
 
 
-@program(spread(5), normal(5))
+@program(broadcast_like(5), normal(5))
 def natural_cubic_spline(np, gaps, y):
     h = np.abs(gaps[:-1]) + 0.5
     main, side = 2 * (h[:-1] + h[1:]), h[1:-1]
@@ -1162,7 +1162,7 @@ def natural_cubic_spline(np, gaps, y):
     return np.linalg.solve(matrix, 6 * np.diff(slope))
 
 
-@program(spread(3), order=2)
+@program(broadcast_like(3), order=2)
 def determinant_of_vandermonde(np, x):
     return np.linalg.det(np.vander(x)), np.linalg.det(x[:, None] ** np.arange(3)), np.prod(np.diff(np.sort(x)))
 

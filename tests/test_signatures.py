@@ -134,7 +134,7 @@ def test_the_comparison_sees_what_differs() -> None:
 
     def same(x, /, b, axis=0, *, d=1, c=True, device=None): ...
 
-    def renamed(x, /, b2, axis=0, *, c=None, d=1): ...
+    def with_name(x, /, b2, axis=0, *, c=None, d=1): ...
 
     def another_default(a, /, b, axis=1, *, c=None, d=1): ...
 
@@ -144,5 +144,5 @@ def test_the_comparison_sees_what_differs() -> None:
 
     theirs = inspect.signature(numpys)
     assert not differences(theirs, inspect.signature(same), {"device"})
-    for other in (same, renamed, another_default, one_less, by_keyword):
+    for other in (same, with_name, another_default, one_less, by_keyword):
         assert differences(theirs, inspect.signature(other), set()), other.__name__

@@ -362,7 +362,7 @@ def test_nobody_else_may_read_it():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
 def test_a_forked_process_does_not_touch_it():
     gm, y = half_way()
-    reads, writes = os.pipe()
+    argument_positions, writes = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # CPython warns of fork where there were threads
         child = os.fork()
@@ -375,7 +375,7 @@ def test_a_forked_process_does_not_touch_it():
             os._exit(0)
     os.waitpid(child, 0)
     os.close(writes)
-    with os.fdopen(reads) as told:
+    with os.fdopen(argument_positions) as told:
         assert "in the process that this one was forked from" in told.read()
     x = gm.attached_tensors()[0]
     gm.backward(y.sum())

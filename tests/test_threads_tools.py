@@ -16,9 +16,9 @@ import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, anomaly, errors, forward_ad, functional, graph, no_grad, tensor, vmap
 from gradmgr._engine.elementwise import elementwise
-from gradmgr._engine.observers import Heard, Listener, listening
-from gradmgr._engine.op import FACTS, INPUTS, LINKS, OPS, PULLS
-from gradmgr._engine.recorder import crowd
+from gradmgr._engine.observers import ObservedEntries, Observer, observing
+from gradmgr._engine.op import INPUTS, METADATA, OPS, PULLS, RETRACKS
+from gradmgr._engine.recorder import recording_threads
 from gradmgr._transforms.checkpoint import checkpoint
 from gradmgr.function import Function, custom_op
 from gradmgr.profiler import profile, record_function
@@ -34,13 +34,13 @@ class Square(Function):
     @staticmethod
     def forward(ctx, x, note):
         ctx.save_for_backward(x)
-        ctx.note = note
+        ctx.record_op = note
         return x * x
 
     @staticmethod
     def backward(ctx, g):
         (x,) = ctx.saved_tensors
-        assert ctx.note == threading.get_ident()
+        assert ctx.record_op == threading.get_ident()
         return 2 * x * g, None
 
 
@@ -200,7 +200,7 @@ def fresh_op():
     yield make
     for name in names:
         del OPS[name]
-        for table in (PULLS, INPUTS, FACTS, LINKS):
+        for table in (PULLS, INPUTS, METADATA, RETRACKS):
             for code in [code for code in table if code.partition(".")[0] == name]:
                 del table[code]
 
@@ -213,11 +213,11 @@ def test_templates_are_compiled_by_the_first_calls_of_many_threads_at_once(fresh
             x, y = tensor([3.0]), tensor([5.0])
             outer, gm = GradManager().attach([x, y]), GradManager().attach([x, y])
             with gm:
-                gm.backward(made.door(x, y) + made.operator(x, 2.0) + made.reflected(y, 7.0))
+                gm.backward(made(x, y) + made.operator(x, 2.0) + made.reflected(y, 7.0))
             first = x.grad.item(), y.grad.item()
             x.grad = y.grad = None
             with outer, gm:
-                gm.backward(made.door(x, y))
+                gm.backward(made(x, y))
                 slope, x.grad = x.grad, None
                 y.grad = None
                 outer.backward(slope)
@@ -420,9 +420,9 @@ def test_workers_record_while_a_tape_begins_to_listen():
         with ThreadPoolExecutor(4) as pool, gm:
             futures = [pool.submit(contextvars.copy_context().run, work, k) for k in range(4)]
             gate.wait()
-            with listening(Listener(), [gm._tape]):
+            with observing(Observer(), [gm._tape]):
                 parts = [future.result() for future in futures]
-            assert gm._tape.entries.__class__ is Heard
+            assert gm._tape.entries.__class__ is ObservedEntries
             gm.backward(sum(parts))
         assert x.grad.tolist() == [4 * 101.0]
 
@@ -430,7 +430,7 @@ def test_workers_record_while_a_tape_begins_to_listen():
 def test_what_threads_put_in_the_list_that_was_there_before_arrives_once_and_in_order():
     for _ in range(20):
         before, count, each = [], 4, 50
-        heard = Heard(before, SimpleNamespace(listeners=()))
+        heard = ObservedEntries(before, SimpleNamespace(observers=()))
         gate = threading.Barrier(count)
 
         def work(k, before=before, heard=heard, gate=gate, each=each):
@@ -656,7 +656,7 @@ def test_of_two_threads_that_start_one_manager_one_is_told():
 
         assert sum(in_threads(2, work)) == 1
         gm.release()
-    assert not crowd._open
+    assert not recording_threads._open
 
 
 # ---------------------------------------------------------------- learning by many threads that write to one parameter

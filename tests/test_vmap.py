@@ -113,7 +113,7 @@ class Case:
         attached = [self.args[k] for k in self.where]
         manager = GradManager().attach(attached)
         with manager:
-            ys = [y for y in run() if manager._tape.known(y) is not None]
+            ys = [y for y in run() if manager._tape.node_id_of(y) is not None]
             manager.backward(ys, [np.ones(y.shape, y.dtype) for y in ys])
         found = [np.zeros(t.shape) if t.grad is None else t.grad.numpy() for t in attached]
         for t in attached:

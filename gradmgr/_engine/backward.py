@@ -26,12 +26,12 @@ from gradmgr._engine.mutation import as_type
 from gradmgr._engine.recorder import (
     Recorder,
     above,
+    activated,
     carry_over,
-    crowd,
     current,
-    during,
     rebind,
     recorders,
+    recording_threads,
     snapshot,
     told,
 )
@@ -78,8 +78,8 @@ def seeds_of(tape: Tape, y: Any, dy: Any, *, asked: str = "backward", state: Any
         asked: for errors.
         state: who is to hear the derivative, by default what is below the tape.
     """
-    seeds = _given_seeds(tape, y, dy, asked, tape.below if state is _BELOW else state)
-    return seeds if tape.notes is None else [*seeds, *tape.notes.roots]
+    seeds = _given_seeds(tape, y, dy, asked, tape.outer if state is _BELOW else state)
+    return seeds if tape.annotations is None else [*seeds, *tape.annotations.roots]
 
 
 def _given_seeds(tape: Tape, y: Any, dy: Any, asked: str, state: Any) -> list[tuple[Any, Any]]:
@@ -93,16 +93,18 @@ def _given_seeds(tape: Tape, y: Any, dy: Any, asked: str, state: Any) -> list[tu
     dys = [None] * len(ys) if dy is None else _as_list(dy)
     if len(dys) != len(ys):
         raise ValueError(f"{asked}: {len(ys)} y were given and {len(dys)} dy; give one dy for each y")
-    marks = [_mark_of(tape, t, position) for position, t in enumerate(ys)]
-    return [(mark, _cotangent(state, t, d, k)) for k, (mark, t, d) in enumerate(zip(marks, ys, dys, strict=True))]
+    node_ids = [_mark_of(tape, t, position) for position, t in enumerate(ys)]
+    return [
+        (node_id, _cotangent(state, t, d, k)) for k, (node_id, t, d) in enumerate(zip(node_ids, ys, dys, strict=True))
+    ]
 
 
 def _mark_of(tape: Tape, y: Any, position: int) -> Any:
     if not isinstance(y, Tensor):
         raise TypeError(f"backward differentiates Tensors; y number {position} is {type(y).__name__}")
-    mark = tape.known(y)
-    if mark is None:
-        seen = "" if tape.diary is None else tape.diary.why_unknown(y)
+    node_id = tape.node_id_of(y)
+    if node_id is None:
+        seen = "" if tape.trace_log is None else tape.trace_log.why_unknown(y)
         raise errors.NotRecordedError(
             f"backward: this GradManager does not know y number {position}, {describe(y)}. Attached tensors that are "
             f"alive: {len(tape.leaves)}. y may have been computed before record() or before attach(); under no_grad(); "
@@ -110,7 +112,7 @@ def _mark_of(tape: Tape, y: Any, position: int) -> Any:
             "integer or boolean cast, or a plain array; by another manager's backward; or overwritten in place by a "
             "constant" + (f". Seen: {seen}" if seen else "")
         )
-    return mark
+    return node_id
 
 
 def _cotangent(state: Any, y: Tensor, dy: Any, position: int) -> Any:
@@ -119,7 +121,7 @@ def _cotangent(state: Any, y: Tensor, dy: Any, position: int) -> Any:
     a = y._array
     if dy.__class__ is a.__class__ is np.ndarray and dy.dtype == a.dtype and dy.shape == a.shape:
         return dy  # nothing to convert; the common case
-    recorded = isinstance(dy, Tensor) and any(rec.known(dy) is not None for rec in recorders(state))
+    recorded = isinstance(dy, Tensor) and any(rec.node_id_of(dy) is not None for rec in recorders(state))
     value = dy if recorded else raw(dy)
     if not isinstance(value, Tensor) and not libraries.is_array(value):
         value = np.asarray(value)
@@ -139,7 +141,7 @@ def _cotangent(state: Any, y: Tensor, dy: Any, position: int) -> Any:
         raise errors.MixedArraysError(f"backward: dy number {position} lives on {where}, its y on {y.device}; move dy")
     if dtype == wanted:
         return value
-    with during(state):
+    with activated(state):
         return as_type(value, wanted)
 
 
@@ -179,16 +181,16 @@ class Chains:
         self.objects: list[Any] = []  # callback objects whose begin ran
         self.state: Any = None
         self.before: Any = None
-        self.hearers: list[Recorder] = []  # who is to know the gradients that hooks return
+        self.outer_recorders: list[Recorder] = []  # who is to know the gradients that hooks return
 
     def run(
         self, tape: Tape, seeds: list[tuple[Any, Any]], retain: bool, create_graph: bool, only: Only
     ) -> dict[Tensor, Any]:
         """Walk the tape with the callbacks; return the gradients of the leaves reached, or of those in `only`."""
         # Callbacks compute as if before the recording, but a write in place is told to all.
-        below = above(tape.below, tape) if create_graph else tape.below
+        below = above(tape.outer, tape) if create_graph else tape.outer
         self.state = self.before = told(below, current())
-        self.hearers = recorders(below)
+        self.outer_recorders = recorders(below)
         self.only = only
         specs = self.specs
         chained = [t for t in tape.leaves if t in specs and (specs[t].callbacks or with_tensor_hooks((t,)))]
@@ -263,7 +265,7 @@ class Chains:
 
     def abort(self, error: BaseException) -> None:
         """Tell the callback objects that the backward failed."""
-        with during(self.state):
+        with activated(self.state):
             for callback in self.objects:
                 try:
                     getattr(callback, "abort", _nothing)(self.manager)
@@ -280,7 +282,7 @@ class Chains:
 
     def _call(self, function: Callable[..., None], *args: Any) -> None:
         """Call what calls callbacks, in their state; what they record goes on in the next."""
-        with during(self.state):
+        with activated(self.state):
             try:
                 function(*args)
             finally:
@@ -310,7 +312,7 @@ class Chains:
     def _hooks_first(self, t: Tensor, g: Any) -> None:
         hooks = leaf_hooks_of(t)
         if hooks is not None and hooks.tensor:
-            g = run_tensor_hooks(hooks.tensor, g, describe(t, self.specs[t].name), self.hearers)
+            g = run_tensor_hooks(hooks.tensor, g, describe(t, self.specs[t].name), self.outer_recorders)
         self._go_on(t, g if isinstance(g, Tensor) else wrap(g), 0)
 
     def _go_on(self, t: Tensor, g: Any, place: int) -> None:
@@ -346,9 +348,9 @@ def plain_walk(
     tape: Tape, seeds: list[tuple[Any, Any]], retain: bool, create_graph: bool = False, only: Only = None
 ) -> dict[Tensor, Any]:
     """Walk the tape without callbacks; return the gradient of every leaf that was reached, or of those in `only`."""
-    if only is None and not create_graph and tape.notes is None:  # the common case, by a shorter way
+    if only is None and not create_graph and tape.annotations is None:  # the common case, by a shorter way
         grads = tape.walk(seeds, retain=retain)
-        return {t: grads.pop(mark) for t, mark in tape.leaves.items() if mark in grads}
+        return {t: grads.pop(node_id) for t, node_id in tape.leaves.items() if node_id in grads}
     wanted = None if only is None else only.values()
     return found_by(tape, tape.walk(seeds, retain=retain, create_graph=create_graph, wanted=wanted), only)
 
@@ -356,8 +358,8 @@ def plain_walk(
 def found_by(tape: Tape, grads: dict[Any, Any], only: Only) -> dict[Tensor, Any]:
     """Return the gradients of leaves, or of those in `only`, and of what retain_grad asked for, by tensor."""
     leaves = tape.leaves if only is None else only
-    found = {t: grads.pop(mark) for t, mark in leaves.items() if mark in grads}
-    notes = tape.notes
+    found = {t: grads.pop(node_id) for t, node_id in leaves.items() if node_id in grads}
+    notes = tape.annotations
     if notes is not None and notes.retained:
         found |= {t: g for t, g in notes.retained if t not in found}
         notes.retained.clear()
@@ -366,12 +368,12 @@ def found_by(tape: Tape, grads: dict[Any, Any], only: Only) -> dict[Tensor, Any]
 
 def run_endings(tape: Tape, create_graph: bool) -> None:
     """Call what waited for the end of a walk, before any `.grad` is written."""
-    notes = tape.noted()
+    notes = tape.ensure_annotations()
     if not notes.gathered:
         return
     endings, notes.endings = notes.endings, []
     notes.gathered.clear()
-    with during(told(above(tape.below, tape) if create_graph else tape.below, current())):
+    with activated(told(above(tape.outer, tape) if create_graph else tape.outer, current())):
         for function in endings:
             function()
 
@@ -391,7 +393,7 @@ def write(results: dict[Tensor, Any], below: Any, replacing: Container[Tensor] =
     fresh: list[tuple[Tensor, Tensor]] = []
     sums: list[tuple[Callable[..., None], Tensor, Any]] = []
     careful = False
-    with crowd.lock:  # threads that share a parameter lose no update
+    with recording_threads.lock:  # threads that share a parameter lose no update
         while results:
             t, g = results.popitem()
             held = getattr(t, "_grad", None)
@@ -401,7 +403,7 @@ def write(results: dict[Tensor, Any], below: Any, replacing: Container[Tensor] =
                 sums.append((_replace, held, own_gradient(made, t)._array))
                 continue
             if outer and (_is_known(outer, g) or _is_known(outer, held)):
-                with during(below):
+                with activated(below):
                     fresh.append((t, _recorded_sum(held, g, outer)))
                 continue
             if held is None and getrefcount(g) <= _SOLE and _is_whole_like(g, t._array):
@@ -416,7 +418,7 @@ def write(results: dict[Tensor, Any], below: Any, replacing: Container[Tensor] =
                 fresh.append((t, own_gradient(made, t)))
             elif batched.is_batched(made._array):  # inside vmap; the gradient held may be one for all examples
                 sums.append((_replace, held, held._array + made._array))
-            elif held.ndim and crowd.may_write(held) and not libraries.float_errors_raise():
+            elif held.ndim and recording_threads.may_write(held) and not libraries.float_errors_raise():
                 sums.append((_add, held, made._array))
                 careful = True
             else:
@@ -451,7 +453,7 @@ def _is_whole_like(g: Any, a: Any) -> bool:
 
 
 def _is_known(outer: list[Recorder], g: Any) -> bool:
-    return isinstance(g, Tensor) and any(rec.known(g) is not None for rec in outer)
+    return isinstance(g, Tensor) and any(rec.node_id_of(g) is not None for rec in outer)
 
 
 def _recorded_sum(held: Tensor | None, g: Any, outer: list[Recorder]) -> Tensor:

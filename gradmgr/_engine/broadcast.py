@@ -58,14 +58,14 @@ broadcast_to: Function = linear("broadcast_to", _broadcast_to, lambda g, shape: 
 cast: Function = linear("astype", _real_as, lambda g, dtype: cast(g, dtype))
 
 
-def fit(g: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+def unbroadcast(g: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     """Make a gradient, computed in the shape of an op's result, that of the op's input."""
     if g.shape != shape:
         g = sum_to(g, shape) if isinstance(g, Tensor) else _sum_to(g, shape)
     return g if g.dtype == dtype else cast(g, dtype)
 
 
-def spread(t: Any, out: Any) -> Any:
+def broadcast_like(t: Any, out: Any) -> Any:
     """Make a tangent, computed in the shape of an op's input, that of the op's result."""
     if t.shape != out.shape:
         t = broadcast_to(t, out.shape)

@@ -12,26 +12,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from gradmgr._arrays import libraries
-from gradmgr._engine.broadcast import fit, spread
+from gradmgr._engine.broadcast import broadcast_like, unbroadcast
 from gradmgr._engine.op import (
-    FACTS,
     INPUTS,
-    LINKS,
+    METADATA,
     PULLS,
+    RETRACKS,
     Grads,
-    Link,
     Op,
     Owned,
     Pull,
+    Retrack,
     Rule,
     accumulate,
-    enroll,
+    argument_positions,
     parameters,
-    reads,
-    renamed,
+    register,
+    with_name,
 )
 from gradmgr._engine.recorder import Stack, compute, current
-from gradmgr._engine.templates import compiled, made_of, scope_of, show
+from gradmgr._engine.templates import build_function, compile_template, show, template_scope
 from gradmgr._engine.tensor import Tensor, wrap
 
 
@@ -47,9 +47,11 @@ def apply(op: Op, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> Any:
     made = compute(op, arrays, params)
     z = tuple([wrap(part) for part in made]) if made.__class__ is tuple else wrap(made)
     if rec is not None and rec.open:  # a lone tape: as Stack.call does it, without making a Stack
-        marks = [None if not isinstance(t, Tensor) else t._mark if t._rec is rec else rec.known(t) for t in inputs]
-        if any(mark is not None for mark in marks):
-            rec.note(op, tuple(marks), tuple(arrays), made, params, z)
+        node_ids = [
+            None if not isinstance(t, Tensor) else t._node_id if t._rec is rec else rec.node_id_of(t) for t in inputs
+        ]
+        if any(node_id is not None for node_id in node_ids):
+            rec.record_op(op, tuple(node_ids), tuple(arrays), made, params, z)
     return z
 
 
@@ -66,11 +68,11 @@ class Declared:
     def enter(self) -> Callable[..., Any]:
         """Enter the op in the table under its name; returns its function."""
         name = self.op.name
-        enroll(self.op)
+        register(self.op)
         PULLS[name] = self.rules.pull
-        INPUTS[name] = third
-        FACTS[name] = input_facts
-        LINKS[name] = self.link
+        INPUTS[name] = input_node_ids
+        METADATA[name] = input_metadata
+        RETRACKS[name] = self.link
         return self.rules.call()
 
 
@@ -110,13 +112,13 @@ def declared(
     op = Op(name, kernel)
     rules = _Rules(op, ("out",), vjp, jvp, shared)
 
-    def link(e: tuple[Any, ...], to: Link) -> tuple[Any, ...]:
-        return rules.linked(e, to, (e[1],))
+    def link(e: tuple[Any, ...], to: Retrack) -> tuple[Any, ...]:
+        return rules.retracked(e, to, (e[1],))
 
     def push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
         total = None
         for part in rules.tangents(tangents, (*values, *params, out)):
-            part = spread(part, out)
+            part = broadcast_like(part, out)
             total = part if total is None else total + part
         return total
 
@@ -150,12 +152,14 @@ class _Rules:
         self.first_result = len(arguments)
         self.at_shape = len(values)
         on_offer = (*values, "shape")
-        self.asked = [reads(vjp[v], on_offer if shared is None else (*on_offer, "shared"), name) for v in inputs]
-        self.pushes = [(jvp[v], reads(jvp[v], on_offer, name)) for v in inputs]
-        self.of_shared = () if shared is None else reads(shared, values, name)
+        self.asked = [
+            argument_positions(vjp[v], on_offer if shared is None else (*on_offer, "shared"), name) for v in inputs
+        ]
+        self.pushes = [(jvp[v], argument_positions(jvp[v], on_offer, name)) for v in inputs]
+        self.of_shared = () if shared is None else argument_positions(shared, values, name)
         self.make: Callable[..., tuple[Any, ...]] | None = None
         self.give: Pull | None = None
-        self.scope = scope_of(
+        self.scope = template_scope(
             op,
             __name__,
             is_differentiable=libraries.is_differentiable,
@@ -187,12 +191,12 @@ class _Rules:
             if needing and len(needing) < self.count:
                 value = f"{value} if {_any_tracked(needing)} else None"
             kept.append(value if needing else "None")
-        marks = _numbered("i", self.count)
+        node_ids = _numbered("i", self.count)
         facts = [
             "None" if self._is_kept(k) else f"None if i{k} is None else (a{k}.shape, a{k}.dtype)"
             for k in range(self.count)
         ]
-        return f'("@", m, {_tuple(marks)}, {_tuple(facts)}, {_tuple(kept)})'
+        return f'("@", m, {_tuple(node_ids)}, {_tuple(facts)}, {_tuple(kept)})'
 
     def call_source(self) -> str:
         """Write the op's function: on plain arrays the kernel."""
@@ -215,10 +219,12 @@ class _Rules:
             source += f"    z{k} = new(Tensor)\n    z{k}._array = c{k}\n    z{k}._rec = None\n"
         source += "    if rec is not None:\n"
         for k in range(count):
-            source += f"        i{k} = (v{k}._mark if v{k}._rec is rec else rec.guests.get(v{k})) if t{k} else None\n"
+            source += (
+                f"        i{k} = (v{k}._node_id if v{k}._rec is rec else rec.leaf_ids.get(v{k})) if t{k} else None\n"
+            )
         source += _NOTE.format(tracked=_any_tracked(range(count)), entry=self._entry())
         if self.results == 1:
-            return source + "            z0._rec = rec\n            z0._mark = m\n" + _SWEEP + "    return z0\n"
+            return source + "            z0._rec = rec\n            z0._node_id = m\n" + _SWEEP + "    return z0\n"
         source += "".join([_RESULT.format(k=k) for k in range(self.results)]) + _SWEEP
         return source + f"    return {', '.join(_numbered('z', self.results))}\n"
 
@@ -235,8 +241,8 @@ class _Rules:
     def pull_source(self) -> str:
         """Write what gives the gradient of the result, or a tuple of those of the results, to the inputs."""
         count, values = self.count, self._names()
-        marks, facts = _target(_numbered("i", count)), _target(_numbered("f", count))
-        source = f"def pull(e, g, grads, owned):\n    _, _, ({marks}), ({facts}), ({_target(values)}) = e\n"
+        node_ids, facts = _target(_numbered("i", count)), _target(_numbered("f", count))
+        source = f"def pull(e, g, grads, owned):\n    _, _, ({node_ids}), ({facts}), ({_target(values)}) = e\n"
         if self.results > 1:
             source += f"    g = {_tuple([f'g.get({k})' for k in range(self.results)])}\n"
         sharing = [k for k, asked in enumerate(self.asked) if self.at_shape + 1 in asked]
@@ -259,10 +265,10 @@ class _Rules:
         def first(*arguments: Any) -> Any:
             source = self.call_source()
             show(source, name, name)
-            call.__code__ = made_of(source, name, name, self.scope).__code__
+            call.__code__ = build_function(source, name, name, self.scope).__code__
             return call(*arguments)
 
-        code = compiled(_STUB).__code__.replace(co_name=name, co_qualname=name)
+        code = compile_template(_STUB).__code__.replace(co_name=name, co_qualname=name)
         call = types.FunctionType(code, self.scope, name)
         self.scope["first"] = first
         return call
@@ -301,14 +307,14 @@ class _Rules:
     def _made(self, source: str, kind: str) -> Callable[..., Any]:
         name, file = self.op.name, f"{kind} of {self.op.name}"
         show(source, file, name)
-        return made_of(source, f"{kind}_{name}", file, self.scope)
+        return build_function(source, f"{kind}_{name}", file, self.scope)
 
-    def linked(self, e: tuple[Any, ...], to: Link, results: tuple[Any, ...]) -> tuple[Any, ...]:
+    def retracked(self, e: tuple[Any, ...], to: Retrack, results: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the entry with what it keeps of inputs and results passed through a link."""
-        code, m, marks, facts, env = e
-        inputs = [to(v, mark) for v, mark in zip(env, marks, strict=False)]
-        made = [to(v, mark) for v, mark in zip(env[self.first_result :], results, strict=True)]
-        return (code, m, marks, facts, (*inputs, *env[self.count : self.first_result], *made))
+        code, m, node_ids, facts, env = e
+        inputs = [to(v, node_id) for v, node_id in zip(env, node_ids, strict=False)]
+        made = [to(v, node_id) for v, node_id in zip(env[self.first_result :], results, strict=True)]
+        return (code, m, node_ids, facts, (*inputs, *env[self.count : self.first_result], *made))
 
     def tangents(self, tangents: Any, env: tuple[Any, ...]) -> Iterator[Any]:
         """Yield what each input that has a tangent gives to the result."""
@@ -364,7 +370,7 @@ _RESULT = """\
             t = c{k}.dtype
             if t is F4 or t is F8 or is_differentiable(t):
                 z{k}._rec = rec
-                z{k}._mark = own = object()
+                z{k}._node_id = own = object()
                 entries.append(("result", own, m, {k}))
 """
 
@@ -378,7 +384,7 @@ _GIVE = """\
         d = {rule}
         if d is not None:
             if d.dtype is not {dtype} or d.shape != {shape}:
-                d = fit(d, {shape}, {dtype})
+                d = unbroadcast(d, {shape}, {dtype})
             if i{k} not in grads:
                 grads[i{k}] = d
             elif i{k} in owned:
@@ -418,32 +424,39 @@ def variadic(
             return apply(op, tuple(sequence), (*params, len(sequence)))
         return kernel(list(sequence), *params)
 
-    def entry(m: Any, marks: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
-        tracked = [k for k, mark in enumerate(marks) if mark is not None]
+    def entry(m: Any, node_ids: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
+        tracked = [k for k, node_id in enumerate(node_ids) if node_id is not None]
         kept = tuple([v if keeps == "others" and tracked != [k] else None for k, v in enumerate(values)])
-        return (name, m, marks, tuple([(v.shape, v.dtype) for v in values]), kept, params[:-1])
+        return (name, m, node_ids, tuple([(v.shape, v.dtype) for v in values]), kept, params[:-1])
 
     def pull(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
-        _, _, marks, facts, kept, params = e
+        _, _, node_ids, facts, kept, params = e
         shapes = tuple([shape for shape, _ in facts])
-        for k, mark in enumerate(marks):
-            if mark is not None:
-                accumulate(grads, owned, mark, fit(vjp(g, k, kept, shapes, *params), *facts[k]))
+        for k, node_id in enumerate(node_ids):
+            if node_id is not None:
+                accumulate(grads, owned, node_id, unbroadcast(vjp(g, k, kept, shapes, *params), *facts[k]))
 
-    def link(e: tuple[Any, ...], to: Link) -> tuple[Any, ...]:
-        _, m, marks, facts, kept, params = e
-        return (name, m, marks, facts, tuple([to(v, mark) for v, mark in zip(kept, marks, strict=True)]), params)
+    def link(e: tuple[Any, ...], to: Retrack) -> tuple[Any, ...]:
+        _, m, node_ids, facts, kept, params = e
+        return (
+            name,
+            m,
+            node_ids,
+            facts,
+            tuple([to(v, node_id) for v, node_id in zip(kept, node_ids, strict=True)]),
+            params,
+        )
 
     def push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
         return jvp(tangents, values, *params[:-1])
 
     op.entry, op.push = entry, push
-    enroll(op)
+    register(op)
     PULLS[name] = pull
-    INPUTS[name] = third
-    FACTS[name] = input_facts
-    LINKS[name] = link
-    return renamed(call, name)
+    INPUTS[name] = input_node_ids
+    METADATA[name] = input_metadata
+    RETRACKS[name] = link
+    return with_name(call, name)
 
 
 def several(
@@ -480,8 +493,8 @@ def several(
     rules = _Rules(op, tuple(outputs), pulls, pushes, shared)
     results = tuple([Result(k) for k in range(count)])
 
-    def link(e: tuple[Any, ...], to: Link) -> tuple[Any, ...]:
-        return rules.linked(e, to, results)
+    def link(e: tuple[Any, ...], to: Retrack) -> tuple[Any, ...]:
+        return rules.retracked(e, to, results)
 
     def push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
         total = None
@@ -502,16 +515,16 @@ class Result:
         self.k = k
 
 
-def third(entry: tuple[Any, ...]) -> tuple[Any, ...]:
+def input_node_ids(entry: tuple[Any, ...]) -> tuple[Any, ...]:
     """Read the input marks of an entry that keeps them as one tuple, None where one is not tracked."""
     return tuple(entry[2])
 
 
-def input_facts(entry: tuple[Any, ...]) -> tuple[Any, ...]:
+def input_metadata(entry: tuple[Any, ...]) -> tuple[Any, ...]:
     """Read mark, shape and dtype of the tracked inputs of such an entry: its facts are next, or the input is kept."""
     found = []
-    for k, (mark, fact) in enumerate(zip(entry[2], entry[3], strict=True)):
-        if mark is not None:
+    for k, (node_id, fact) in enumerate(zip(entry[2], entry[3], strict=True)):
+        if node_id is not None:
             shape, dtype = fact or (entry[4][k].shape, entry[4][k].dtype)
-            found.append((mark, shape, dtype))
+            found.append((node_id, shape, dtype))
     return tuple(found)

@@ -10,9 +10,9 @@ What is filled in, for `multiply`, whose rules ask for the other operand:
     both tracked:   ("multiply.xy", m, i, j, x, y)
     only x tracked: ("multiply.x", m, i, y, x_shape, x_dtype)
 
-The functions made are: one for the door (keywords, plain arrays), one pull per code and, where Python
+The functions made are: one for the function (keywords, plain arrays), one pull per code and, where Python
 has one, the operator (`x` is a Tensor, unknown types give NotImplemented) and the reflected operator.
-The door's `where` and `dtype` could be keyword-only as NumPy's are; CPython 3.11 calls such
+The function's `where` and `dtype` could be keyword-only as NumPy's are; CPython 3.11 calls such
 functions 40 ns slower.
 """
 
@@ -23,30 +23,30 @@ import types
 from collections.abc import Callable
 from functools import partial
 from sys import getrefcount
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from gradmgr._arrays import libraries
-from gradmgr._engine.broadcast import fit, is_complex, spread
+from gradmgr._engine.broadcast import broadcast_like, is_complex, unbroadcast
 from gradmgr._engine.mutation import with_keywords
 from gradmgr._engine.op import (
-    FACTS,
     INPUTS,
-    LINKS,
+    METADATA,
     PULLS,
+    RETRACKS,
     Grads,
-    Link,
     Op,
     Owned,
+    Retrack,
     Rule,
     accumulate,
-    enroll,
+    argument_positions,
     one_input,
-    reads,
+    register,
 )
 from gradmgr._engine.parameter import Parameter
-from gradmgr._engine.templates import compiled, made_of, scope_of, show
+from gradmgr._engine.templates import build_function, compile_template, show, template_scope
 
 # ---------------------------------------------------------------- the hot templates
 
@@ -63,10 +63,10 @@ def made(x, /):
         raise
 """
 
-_DOOR_1 = """\
+_FUNCTION_1 = """\
 def made(x, /, out=None, where=True, dtype=None):
     if out is not None or where is not True or dtype is not None:
-        return with_keywords(door, kernel, (x,), out, where, dtype)
+        return with_keywords(function, kernel, (x,), out, where, dtype)
     if not isinstance(x, Tensor):
         return kernel(x)
     a = x._array
@@ -84,10 +84,10 @@ _RECORD_1 = """\
     z = new(Tensor)
     z._array = c
     if rec is not None:
-        i = x._mark if x._rec is rec else rec.guests.get(x)
+        i = x._node_id if x._rec is rec else rec.leaf_ids.get(x)
         if i is not None:
             z._rec = rec
-            z._mark = m = object()
+            z._node_id = m = object()
             entries = rec.entries
             entries.append({x})
             if len(entries) > rec.limit:
@@ -128,10 +128,10 @@ def made(y, x, /):
             return a
 """
 
-_DOOR_2 = """\
+_FUNCTION_2 = """\
 def made(x, y, /, out=None, where=True, dtype=None):
     if out is not None or where is not True or dtype is not None:
-        return with_keywords(door, kernel, (x, y), out, where, dtype)
+        return with_keywords(function, kernel, (x, y), out, where, dtype)
     tx = isinstance(x, Tensor)
     ty = isinstance(y, Tensor)
     if tx:
@@ -139,10 +139,10 @@ def made(x, y, /, out=None, where=True, dtype=None):
         if ty:
             b = y._array
         else:
-            y = b = y if y.__class__ in PLAIN else need_operand(y, door.__name__)
+            y = b = y if y.__class__ in PLAIN else need_operand(y, function.__name__)
     elif ty:
         b = y._array
-        x = a = x if x.__class__ in PLAIN else need_operand(x, door.__name__)
+        x = a = x if x.__class__ in PLAIN else need_operand(x, function.__name__)
     else:
         return kernel(x, y)
 """
@@ -159,11 +159,11 @@ _RECORD_2 = """\
     z = new(Tensor)
     z._array = c
     if rec is not None:
-        i = (x._mark if x._rec is rec else rec.guests.get(x)) if tx else None
-        j = (y._mark if y._rec is rec else rec.guests.get(y)) if ty else None
+        i = (x._node_id if x._rec is rec else rec.leaf_ids.get(x)) if tx else None
+        j = (y._node_id if y._rec is rec else rec.leaf_ids.get(y)) if ty else None
         if i is not None or j is not None:
             z._rec = rec
-            z._mark = m = object()
+            z._node_id = m = object()
             entries = rec.entries
             if j is None:
                 entries.append({x})
@@ -225,16 +225,16 @@ _PULL_IN_PLACE = """\
 
 _PULL_GIVE = """\
     if d.dtype is not {dtype} or d.shape != {shape}:
-        d = fit(d, {shape}, {dtype})
-    if {mark} not in grads:
-        grads[{mark}] = d
-    elif {mark} in owned:
-        h = grads[{mark}]
+        d = unbroadcast(d, {shape}, {dtype})
+    if {node_id} not in grads:
+        grads[{node_id}] = d
+    elif {node_id} in owned:
+        h = grads[{node_id}]
         h += d
-        grads[{mark}] = h
+        grads[{node_id}] = h
     else:
-        grads[{mark}] = grads[{mark}] + d
-        owned.add({mark})
+        grads[{node_id}] = grads[{node_id}] + d
+        owned.add({node_id})
 """
 
 # What stands for a function, with its parameters, until its first call compiles the template and gives it that code;
@@ -244,9 +244,10 @@ _STUBS = {
     "operator x": "def made(x, /):\n    return first('operator')(x)\n",
     "operator xy": "def made(x, y, /):\n    return first('operator')(x, y)\n",
     "reflected xy": "def made(y, x, /):\n    return first('reflected')(y, x)\n",
-    "door x": "def made(x, /, out=None, where=True, dtype=None):\n    return first('door')(x, out, where, dtype)\n",
-    "door xy": "def made(x, y, /, out=None, where=True, dtype=None):\n"
-    "    return first('door')(x, y, out, where, dtype)\n",
+    "function x": "def made(x, /, out=None, where=True, dtype=None):\n"
+    "    return first('function')(x, out, where, dtype)\n",
+    "function xy": "def made(x, y, /, out=None, where=True, dtype=None):\n"
+    "    return first('function')(x, y, out, where, dtype)\n",
 }
 
 # What the text of a rule may name beside what it asks for.
@@ -289,7 +290,7 @@ def _pull_source(
     source = (_PULL if holomorphic else _PULL_VERBATIM).format(unpack=unpack)
     for v in tracked:
         shape, dtype = (f"{v}.shape", f"{v}.dtype") if v in fields else (f"{v}_shape", f"{v}_dtype")
-        give = _PULL_GIVE.format(shape=shape, dtype=dtype, mark=_MARK[v])
+        give = _PULL_GIVE.format(shape=shape, dtype=dtype, node_id=_MARK[v])
         *steps, value = results[v].split("; ")
         source += "".join([f"    {step}\n" for step in steps])
         reuse = in_place.get(v) or _in_place(value) if v == tracked[-1] else None
@@ -340,7 +341,7 @@ def _source_of_rule(text: str) -> str:
 
 def _rule_of_text(text: str, op: Op) -> Rule:
     """Make a rule's function out of its algebra: "g * y" is lambda g, y: g * y."""
-    return made_of(_source_of_rule(text), "rule", _file_of_rule(text, op), {"op": op, **_IN_RULES})
+    return build_function(_source_of_rule(text), "rule", _file_of_rule(text, op), {"op": op, **_IN_RULES})
 
 
 def _file_of_rule(text: str, op: Op) -> str:
@@ -350,16 +351,21 @@ def _file_of_rule(text: str, op: Op) -> str:
 # ---------------------------------------------------------------- the declarations
 
 
-class Made:
-    """The functions of one elementwise or multilinear op."""
+class OpFunction(Protocol):
+    """The function of an elementwise or multilinear op; with it come the op and the methods of Python's operator."""
 
-    __slots__ = ("door", "op", "operator", "reflected")
+    op: Op
+    operator: Any
+    reflected: Any
 
-    def __init__(self, op: Op, door: Any, operator: Any = None, reflected: Any = None) -> None:
-        self.op = op
-        self.door = door
-        self.operator = operator
-        self.reflected = reflected
+    def __call__(self, *args: Any, **keywords: Any) -> Any: ...
+
+
+def with_methods(function: types.FunctionType, op: Op, operator: Any = None, reflected: Any = None) -> OpFunction:
+    """Attach to the function of an op the op and the methods of Python's operator."""
+    made: Any = function
+    made.op, made.operator, made.reflected = op, operator, reflected
+    return made  # type: ignore[no-any-return]  # a FunctionType has no attributes for mypy
 
 
 class _Declaration:
@@ -393,7 +399,7 @@ class _Declaration:
         self.push_rules = [(rule, self._asked(rule)) for rule in (jvp or rules)]
         self.layouts: dict[str, tuple[str, list[str]]] = {}  # by code: the tracked inputs, the fields kept
         self.late: dict[str, tuple[types.FunctionType, str, str, str]] = {}  # by kind: what `first` compiles
-        self.scope = scope_of(
+        self.scope = template_scope(
             op,
             __name__,
             PLAIN=libraries.PLAIN,
@@ -410,11 +416,11 @@ class _Declaration:
         )
 
     def _asked(self, rule: Rule) -> tuple[int, ...]:
-        return reads(rule, self.on_offer, self.op.name)
+        return argument_positions(rule, self.on_offer, self.op.name)
 
-    def make(self) -> Made:
+    def make(self) -> OpFunction:
         """Enter the pulls in the table and return the functions."""
-        name, op, binary = self.op.name, enroll(self.op), len(self.inputs) == 2
+        name, op, binary = self.op.name, register(self.op), len(self.inputs) == 2
         for tracked in ("x", "y", "xy") if binary else ("x",):
             self._pull(tracked)
         entry = partial(self._with_entries, _ENTRY_2 if binary else _ENTRY_1)
@@ -423,19 +429,19 @@ class _Declaration:
         kept = {want for wanted in self.wants.values() for want in wanted}
         op.keeps_inputs, op.keeps_out = not kept.isdisjoint(self.inputs), "out" in kept
         call = f"kernel({', '.join('ab'[: len(self.inputs)])})"
-        self.scope["door"] = door = self._stub("door", _DOOR_2 if binary else _DOOR_1, call)
+        self.scope["function"] = function = self._stub("function", _FUNCTION_2 if binary else _FUNCTION_1, call)
         if self.operate is None:
-            return Made(op, door)
+            return with_methods(function, op)
         operator = self._stub("operator", _OPERATOR_2 if binary else _OPERATOR_1, self.operate)
         # The ufunc, not the operator: Python would add a complex number and a NumPy scalar to a Python number.
         reflected = self._stub("reflected", _REFLECTED_2, call) if binary else None
-        return Made(op, door, operator, reflected)
+        return with_methods(function, op, operator, reflected)
 
     def _stub(self, kind: str, head: str, result: str) -> types.FunctionType:
-        name, shared = self.op.name, compiled(_STUBS[f"{kind} {self.inputs}"])
+        name, shared = self.op.name, compile_template(_STUBS[f"{kind} {self.inputs}"])
         code = shared.__code__.replace(co_name=name, co_qualname=name)
         function = types.FunctionType(code, self.scope, name, shared.__defaults__)
-        file = name if kind == "door" else f"{kind} {name}"
+        file = name if kind == "function" else f"{kind} {name}"
         self.late[kind] = function, head + (_RECORD_2 if len(self.inputs) == 2 else _RECORD_1), file, result
         return function
 
@@ -446,7 +452,7 @@ class _Declaration:
         for text in self.texts:  # no rule runs before a function of its op has
             show(_source_of_rule(text), _file_of_rule(text, self.op), self.op.name)
         show(source, file, self.op.name)
-        function.__code__ = made_of(source, self.op.name, file, self.scope).__code__
+        function.__code__ = build_function(source, self.op.name, file, self.scope).__code__
         return function
 
     def _with_entries(self, template: str, **more: str) -> str:
@@ -463,19 +469,19 @@ class _Declaration:
         name = f"pull_{self.op.name}"
         PULLS[code] = self._when_used(source, name, f"derivative of {code}", partial(PULLS.__setitem__, code))
         INPUTS[code] = _two_inputs if tracked == "xy" else one_input
-        FACTS[code] = self.facts
-        LINKS[code] = self.link
+        METADATA[code] = self.facts
+        RETRACKS[code] = self.link
 
     def facts(self, e: tuple[Any, ...]) -> tuple[Any, ...]:
         """Read mark, shape and dtype of each tracked input."""
         tracked, kept = self._unpacked(e)
-        return tuple([(mark, *_fact(v, kept)) for v, mark in zip(tracked, e[2:], strict=False)])
+        return tuple([(node_id, *_fact(v, kept)) for v, node_id in zip(tracked, e[2:], strict=False)])
 
-    def link(self, e: tuple[Any, ...], to: Link) -> tuple[Any, ...]:
+    def link(self, e: tuple[Any, ...], to: Retrack) -> tuple[Any, ...]:
         """Pass what the entry keeps through a Link."""
         tracked, kept = self._unpacked(e)
-        marks = dict(zip(tracked, e[2:], strict=False)) | {"out": e[1]}
-        return (*e[: 2 + len(tracked)], *[to(value, marks.get(field)) for field, value in kept.items()])
+        node_ids = dict(zip(tracked, e[2:], strict=False)) | {"out": e[1]}
+        return (*e[: 2 + len(tracked)], *[to(value, node_ids.get(field)) for field, value in kept.items()])
 
     def _unpacked(self, e: tuple[Any, ...]) -> tuple[str, dict[str, Any]]:
         tracked, fields = self.layouts[e[0]]
@@ -489,7 +495,7 @@ class _Declaration:
         def first(*args: Any) -> Any:
             text = source()
             show(text, file, self.op.name)
-            function = made_of(text, name, file, self.scope)
+            function = build_function(text, name, file, self.scope)
             put(function)
             return function(*args)
 
@@ -499,9 +505,9 @@ class _Declaration:
         """Pull by the conjugated map, as reverse mode asks of a holomorphic function."""
         tracked, kept = self._unpacked(e)
         g = conj_of(g)
-        for v, mark in zip(tracked, e[2:], strict=False):
+        for v, node_id in zip(tracked, e[2:], strict=False):
             d = conj_of(self.rules[v](g, *[kept[name] for name in self.wants[v]]))
-            accumulate(grads, owned, mark, fit(d, *_fact(v, kept)))
+            accumulate(grads, owned, node_id, unbroadcast(d, *_fact(v, kept)))
 
     def push(self, tangents: Any, values: Any, out: Any, params: Any) -> Any:
         """Sum what each tangent gives."""
@@ -509,7 +515,7 @@ class _Declaration:
         total = None
         for t, (rule, asked) in zip(tangents, self.push_rules, strict=True):
             if t is not None:
-                part = spread(rule(t, *[env[k] for k in asked]), out)
+                part = broadcast_like(rule(t, *[env[k] for k in asked]), out)
                 total = part if total is None else total + part
         return total
 
@@ -531,7 +537,7 @@ def elementwise(
     operate: str | None = None,
     jvp: tuple[Rule, ...] | None = None,
     into: Rule | None = None,
-) -> Made:
+) -> OpFunction:
     """Declare an op of one or two inputs that works element by element, with broadcasting.
 
     Args:
@@ -555,7 +561,7 @@ def multilinear(
     kernel: Callable[..., Any],
     *rules: Rule | str,
     operate: str | None = None,
-) -> Made:
+) -> OpFunction:
     """Declare an op linear in each of its two inputs: the forward rule replaces one input at a time.
 
     A rule's result may still have the broadcast batch axes; the engine sums them away.
@@ -565,9 +571,9 @@ def multilinear(
     def push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
         tx, ty = tangents
         x, y = values
-        parts = [made.door(tx, y)] if tx is not None else []
-        parts += [made.door(x, ty)] if ty is not None else []
-        return spread(parts[0] if len(parts) == 1 else parts[0] + parts[1], out)
+        parts = [made(tx, y)] if tx is not None else []
+        parts += [made(x, ty)] if ty is not None else []
+        return broadcast_like(parts[0] if len(parts) == 1 else parts[0] + parts[1], out)
 
     made.op.push = push
     return made
@@ -583,4 +589,4 @@ conj = elementwise(
 
 def conj_of(z: Any) -> Any:
     """Return the complex conjugate; a real value as it is."""
-    return conj.door(z) if is_complex(z) else z
+    return conj(z) if is_complex(z) else z

@@ -8,8 +8,8 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays.libraries import is_differentiable
-from gradmgr._engine.broadcast import spread
-from gradmgr._engine.recorder import Recorder, Stack, become, current, shown, watchers_of
+from gradmgr._engine.broadcast import broadcast_like
+from gradmgr._engine.recorder import Recorder, Stack, activate, current, interceptors_of, shown
 from gradmgr._engine.tensor import Tensor, raw
 
 # So many tangents are made between two looks at which of them are still held.
@@ -44,54 +44,54 @@ class Forward(Recorder):
 
     def watch(self, t: Tensor, tangent: Any) -> None:
         """Let `t`, which is kept alive, have this tangent, an array or a Tensor of its shape and dtype."""
-        self.guests[t] = tangent
+        self.leaf_ids[t] = tangent
 
-    def known(self, t: Tensor) -> Any:
+    def node_id_of(self, t: Tensor) -> Any:
         """Return the tangent of `t`, or None."""
         if t._rec is self:
-            return t._mark.tangent
-        tangent = self.guests.get(t)
-        if tangent is None and self.strays:
-            cell = getattr(t, "_more", {}).get(self)
+            return t._node_id.tangent
+        tangent = self.leaf_ids.get(t)
+        if tangent is None and self.has_overflow_ids:
+            cell = getattr(t, "_overflow_ids", {}).get(self)
             return None if cell is None else cell.tangent
         return tangent
 
-    def stamp(self, t: Tensor, mark: Any) -> None:
+    def track(self, t: Tensor, node_id: Any) -> None:
         """Let `t` have the tangent `mark` from now on."""
         cell = _new(_Cell)
-        cell.tangent = mark
+        cell.tangent = node_id
         if t._rec is None:  # the common case
-            t._mark = cell
+            t._node_id = cell
             t._rec = self
         else:
-            super().stamp(t, cell)
+            super().track(t, cell)
         self._cells.append(weakref.ref(cell))
         if len(self._cells) > self._limit:
             self._tidy()
 
-    def note(
-        self, op: Any, marks: tuple[Any, ...], values: tuple[Any, ...], out: Any, params: tuple[Any, ...], z: Any
+    def record_op(
+        self, op: Any, node_ids: tuple[Any, ...], values: tuple[Any, ...], out: Any, params: tuple[Any, ...], z: Any
     ) -> None:
         several = z.__class__ is tuple
         if not (several or is_differentiable(z._array.dtype)):
             return
         now = current()
-        become(self._below(now))
+        activate(self._below(now))
         try:
-            pushed = op.push(marks, values, out, params)
+            pushed = op.push(node_ids, values, out, params)
             if not several:
-                self.stamp(z, spread(pushed, raw(out)))
+                self.track(z, broadcast_like(pushed, raw(out)))
                 return
             for result, handle, tangent in zip(z, out, pushed, strict=True):
                 if is_differentiable(result.dtype):
-                    self.stamp(result, spread(tangent, raw(handle)))
+                    self.track(result, broadcast_like(tangent, raw(handle)))
         except errors.GradmgrError:
             raise
         except Exception as error:  # whatever it is, it goes on, with the op's name
             error.add_note(f"(in the forward derivative of gradmgr op {op.name!r})")
             raise
         finally:
-            become(now)
+            activate(now)
 
     def _below(self, now: Any) -> Any:
         """Return the state to compute tangents in: of who listens now, those entered before this level.
@@ -117,7 +117,7 @@ class Forward(Recorder):
     def close(self) -> None:
         """Forget every tangent, also those of tensors that live on."""
         super().close()
-        self.below = None
+        self.outer = None
         self._lower.clear()
         with self._tidying:
             cells, self._cells = self._cells, []
@@ -131,11 +131,11 @@ def _before(state: Any, rec: Recorder) -> Any:
     """Return the part of a state that was entered before a recorder, with all its watchers."""
     lower = earlier(state, rec)
     if not lower:  # most often
-        watchers = watchers_of(state)
-        return Stack((), (), watchers) if watchers else None
+        interceptors = interceptors_of(state)
+        return Stack((), (), interceptors) if interceptors else None
     groups = tuple([group for group in state.groups if group[0] in lower])
     everyone = tuple([group for group in state.everyone if group[0] in lower])
-    lower_part = Stack(groups, everyone, watchers_of(state))
+    lower_part = Stack(groups, everyone, interceptors_of(state))
     return shown(lower_part) if groups == everyone else lower_part
 
 

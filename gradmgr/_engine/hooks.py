@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.recorder import Recorder, crowd, snapshot
+from gradmgr._engine.recorder import Recorder, recording_threads, snapshot
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 
 Hook = Callable[..., Any]
@@ -82,13 +82,13 @@ class LeafHooks:
 
     def attached_to(self, ref: weakref.ref[Any]) -> bool:
         """Take down that the tensor is attached to a manager; tell whether hooks wait for its backward."""
-        with crowd.lock:
+        with recording_threads.lock:
             self._managers = [*self._without(ref), ref]
             return bool(self.tensor or self.post)
 
     def detached_from(self, ref: weakref.ref[Any]) -> None:
         """Take down that it is not any more."""
-        with crowd.lock:
+        with recording_threads.lock:
             self._managers = self._without(ref)
 
     def _without(self, gone: weakref.ref[Any]) -> list[weakref.ref[Any]]:
@@ -96,7 +96,7 @@ class LeafHooks:
 
     def add(self, hooks: Hooks, hook: Hook) -> tuple[Hooks, object]:
         """Register a function, and let every manager know that its backward has hooks to call."""
-        with crowd.lock:
+        with recording_threads.lock:
             place = hooks.add(hook)
             for manager in self.managers():
                 manager._has_callbacks = True
@@ -135,27 +135,27 @@ def name_of(function: Any) -> str:
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
-def handle(g: Any, hearers: Iterable[Recorder]) -> Tensor:
+def handle(g: Any, outer_recorders: Iterable[Recorder]) -> Tensor:
     """Return a new Tensor for a gradient, so that nobody who keeps one sees what is made of it later.
 
     Args:
         g: an array or a Tensor.
-        hearers: the recorders that are to know the new one as they know `g`.
+        outer_recorders: the recorders that are to know the new one as they know `g`.
     """
-    kept = snapshot(g, hearers)
+    kept = snapshot(g, outer_recorders)
     return kept if isinstance(kept, Tensor) else wrap(kept)
 
 
-def run_tensor_hooks(hooks: Hooks, g: Any, what: str, hearers: Iterable[Recorder]) -> Any:
+def run_tensor_hooks(hooks: Hooks, g: Any, what: str, outer_recorders: Iterable[Recorder]) -> Any:
     """Pass a gradient through the hooks of a tensor, each of which may replace it.
 
     Returns:
         A Tensor where one of `hearers` knows it, else an array.
     """
     for hook in hooks:
-        given = handle(g, hearers)
+        given = handle(g, outer_recorders)
         new = hook(given)
-        g = snapshot(given if new is None else checked(g, new, f"hook {name_of(hook)} on {what}"), hearers)
+        g = snapshot(given if new is None else checked(g, new, f"hook {name_of(hook)} on {what}"), outer_recorders)
     return g
 
 
@@ -190,7 +190,7 @@ def with_post_hooks(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 def hooked_leaf(t: Tensor) -> LeafHooks:
     """Return the same, made where there are none."""
-    with crowd.lock:
+    with recording_threads.lock:
         hooks = leaf_hooks_of(t)
         if hooks is None:
             hooks = t._hooks = LeafHooks()

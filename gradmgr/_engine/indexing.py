@@ -134,33 +134,33 @@ scatter: Function = linear("scatter", _scatter, lambda g, index: getitem(g, inde
 
 def _pull_getitem(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
     """Add into the gradient's own buffer at the index: O(piece) for all but the first piece."""
-    _, _, mark, shape, _, index = e
-    h = grads.get(mark)
+    _, _, node_id, shape, _, index = e
+    h = grads.get(node_id)
     if owned.__class__ is set and is_simple(index) and isinstance(g, (np.ndarray, np.generic)):
         # Plain numbers, a plain place, and nobody who hears it: what the rest does, without asking.
         if h is None:
-            grads[mark] = h = np.zeros(shape, g.dtype)
+            grads[node_id] = h = np.zeros(shape, g.dtype)
             h[index] = g
-            owned.add(mark)
+            owned.add(node_id)
             return
         if shape and h.__class__ is np.ndarray:
-            if mark not in owned:  # the second contribution goes into a new buffer
-                grads[mark] = h = h.copy()
-                owned.add(mark)
+            if node_id not in owned:  # the second contribution goes into a new buffer
+                grads[node_id] = h = h.copy()
+                owned.add(node_id)
             h[index] += g
             return
     if h is None:
-        claim(grads, owned, mark, scatter(g, shape, index))
-    elif mark in owned and shape and not isinstance(h, Tensor):
+        claim(grads, owned, node_id, scatter(g, shape, index))
+    elif node_id in owned and shape and not isinstance(h, Tensor):
         if g.__class__ is Tensor:  # that nobody records, under vmap
             g = g._array
         if batched.is_batched(g):
-            h = grads[mark] = batched.spacious(h, index, g)
+            h = grads[node_id] = batched.spacious(h, index, g)
         add_at(h, index, g)
-    elif mark in owned and shape and is_basic(index):
+    elif node_id in owned and shape and is_basic(index):
         h[index] = h[index] + g
     else:
-        accumulate(grads, owned, mark, scatter(g, shape, index))
+        accumulate(grads, owned, node_id, scatter(g, shape, index))
 
 
 PULLS["getitem"] = _pull_getitem

@@ -13,11 +13,11 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries
-from gradmgr._engine.broadcast import broadcast_to, cast, fit
+from gradmgr._engine.broadcast import broadcast_to, cast, unbroadcast
 from gradmgr._engine.indexing import Index, getitem, may_repeat, normalized
 from gradmgr._engine.op import (
-    FACTS,
     INPUTS,
+    METADATA,
     PULLS,
     Function,
     Grads,
@@ -25,11 +25,11 @@ from gradmgr._engine.op import (
     Owned,
     accumulate,
     claim,
-    enroll,
     linear,
+    register,
     zeros,
 )
-from gradmgr._engine.recorder import Stack, crowd, current, is_tracked, rebind
+from gradmgr._engine.recorder import Stack, current, is_tracked, rebind, recording_threads
 from gradmgr._engine.tensor import Tensor, cut, describe, raw, wrap
 
 # Below this many bytes a new array costs no more than asking whether NumPy would raise half-way.
@@ -82,13 +82,13 @@ def _is_last(like: Any, shape: tuple[int, ...], index: Index) -> Any:
     return winner[places] == order
 
 
-_op = enroll(Op("setitem", _put))
+_op = register(Op("setitem", _put))
 
 
-def _entry(m: Any, marks: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
+def _entry(m: Any, node_ids: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
     x, v = values
     index, _, wiped = params
-    of_x, of_v = marks
+    of_x, of_v = node_ids
     of_x = None if wiped else of_x
     return ("setitem", m, of_x, of_v, x.shape, x.dtype, np.shape(raw(v)), getattr(v, "dtype", None), index)
 
@@ -126,8 +126,8 @@ def _as_written(g: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """Un-broadcast to the shape of the value, which may have further leading axes of length 1."""
     extra = len(shape) - g.ndim
     if extra > 0:
-        return fit(g, shape[extra:], dtype).reshape(shape)
-    return fit(g, shape, dtype)
+        return unbroadcast(g, shape[extra:], dtype).reshape(shape)
+    return unbroadcast(g, shape, dtype)
 
 
 def _push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
@@ -140,7 +140,7 @@ def _push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
 _op.entry, _op.push = _entry, _push
 PULLS["setitem"] = _pull
 INPUTS["setitem"] = lambda e: e[2:4]
-FACTS["setitem"] = lambda e: tuple([fact for fact in ((e[2], *e[4:6]), (e[3], *e[6:8])) if fact[0] is not None])
+METADATA["setitem"] = lambda e: tuple([fact for fact in ((e[2], *e[4:6]), (e[3], *e[6:8])) if fact[0] is not None])
 
 
 def _recorded_put(x: Tensor, index: Index, v: Any, in_place: bool) -> Tensor:
@@ -153,9 +153,9 @@ def _recorded_put(x: Tensor, index: Index, v: Any, in_place: bool) -> Tensor:
         z: Tensor = rec.call(_op, (x, v), (index, in_place, wiped))
         return z
     z = wrap(_put(x._array, raw(v), index, in_place, wiped))
-    marks = rec.known(x), rec.known(v) if isinstance(v, Tensor) else None
-    if marks != (None, None):
-        rec.note(_op, marks, (x, v), None, (index, in_place, wiped), z)
+    node_ids = rec.node_id_of(x), rec.node_id_of(v) if isinstance(v, Tensor) else None
+    if node_ids != (None, None):
+        rec.record_op(_op, node_ids, (x, v), None, (index, in_place, wiped), z)
     return z
 
 
@@ -191,8 +191,8 @@ def setitem(x: Tensor, index: Index, v: Any) -> None:
         if isinstance(v, Tensor) and current() is not None:
             _check_value_fits(x._array[index].shape, v.shape)  # before the cast is recorded
         v = as_type(v, x.dtype)  # first, since a cast that overflows may raise
-    with crowd.lock:
-        rebind(x, _recorded_put(x, index, v, crowd.may_write(x)))
+    with recording_threads.lock:
+        rebind(x, _recorded_put(x, index, v, recording_threads.may_write(x)))
 
 
 def _check_value_fits(places: tuple[int, ...], shape: tuple[int, ...]) -> None:
@@ -344,24 +344,24 @@ def _written(x: Tensor, b: Any, ufunc: Callable[..., Any]) -> bool:
         or not libraries.is_differentiable(x._array.dtype)
     ):
         return False  # integers raise half-way: a negative exponent
-    with crowd.lock:
-        if not crowd.may_write(x):
+    with recording_threads.lock:
+        if not recording_threads.may_write(x):
             return False
         ufunc(x._array, b, out=x._array)
     x._rec = None
     return True
 
 
-def with_keywords(door: Any, ufunc: Any, args: tuple[Any, ...], out: Any, where: Any, dtype: Any) -> Any:
+def with_keywords(function: Any, ufunc: Any, args: tuple[Any, ...], out: Any, where: Any, dtype: Any) -> Any:
     """Do what a ufunc's keywords out=, where= and dtype= ask, from the ops for casts and masks."""
     try:
         out = _the_one(out)
         if any(isinstance(t, Tensor) for t in (*args, out, where)):
-            return _by_keywords(door, ufunc, args, out, where, dtype)
+            return _by_keywords(function, ufunc, args, out, where, dtype)
         asked_for = {"out": (out, None), "where": (where, True), "dtype": (dtype, None)}
         return ufunc(*args, **{key: value for key, (value, default) in asked_for.items() if value is not default})
     except errors.REJECTIONS as error:
-        errors.put_name(error, door.__name__)
+        errors.put_name(error, function.__name__)
         raise
 
 
@@ -376,27 +376,27 @@ def _the_one(out: Any) -> Any:
     return out
 
 
-def _by_keywords(door: Any, ufunc: Any, args: tuple[Any, ...], out: Any, where: Any, dtype: Any) -> Any:
-    asked = f"{door.__name__}(out=...)"
-    args = tuple([t if isinstance(t, Tensor) else libraries.need_operand(t, door.__name__) for t in args])
+def _by_keywords(function: Any, ufunc: Any, args: tuple[Any, ...], out: Any, where: Any, dtype: Any) -> Any:
+    asked = f"{function.__name__}(out=...)"
+    args = tuple([t if isinstance(t, Tensor) else libraries.need_operand(t, function.__name__) for t in args])
     mask = where if where is True else _mask_of(where)
-    ufunc = ufunc if isinstance(ufunc, np.ufunc) else getattr(np, door.__name__, None)
+    ufunc = ufunc if isinstance(ufunc, np.ufunc) else getattr(np, function.__name__, None)
     if isinstance(ufunc, np.ufunc) and ufunc.signature is None:  # everything is checked before anything is recorded
-        loop = None if dtype is None and out is None else _loop(ufunc, args, dtype, door.__name__)
+        loop = None if dtype is None and out is None else _loop(ufunc, args, dtype, function.__name__)
         if out is not None and loop is not None:
             _check_fit(out, out.shape, loop[-1], asked)
         shape = np.broadcast_shapes(*(np.shape(raw(t)) for t in (*args, mask)))
         if out is not None:
             _check_fit(out, shape, out.dtype, asked)
         if dtype is not None and loop is not None:
-            args = tuple([_cast_arg(t, kind, door.__name__) for t, kind in zip(args, loop, strict=False)])
+            args = tuple([_cast_arg(t, kind, function.__name__) for t, kind in zip(args, loop, strict=False)])
     elif dtype is not None:
-        args = tuple([_cast_arg(t, np.dtype(dtype), door.__name__) for t in args])
+        args = tuple([_cast_arg(t, np.dtype(dtype), function.__name__) for t in args])
     if mask is not True and isinstance(ufunc, np.ufunc) and ufunc.signature is not None:  # matmul: whole axes
-        raise TypeError(f"{door.__name__}() got an unexpected keyword argument 'where'")
+        raise TypeError(f"{function.__name__}() got an unexpected keyword argument 'where'")
     if mask is not True:
-        return _masked(door, args, out, mask, asked)
-    z = door(*args)
+        return _masked(function, args, out, mask, asked)
+    z = function(*args)
     return z if out is None else store(out, z, asked, may_broadcast=True)
 
 
@@ -438,7 +438,7 @@ def _cast_arg(t: Any, dtype: np.dtype[Any], name: str) -> Any:
     return t if t.dtype == dtype else as_type(t, dtype)
 
 
-def _masked(door: Any, args: tuple[Any, ...], out: Any, mask: Any, asked: str) -> Any:
+def _masked(function: Any, args: tuple[Any, ...], out: Any, mask: Any, asked: str) -> Any:
     """Compute only where the mask is set, so that values elsewhere have no part in any derivative.
 
     Elsewhere the result is that of out=, and 0 without one.
@@ -446,7 +446,7 @@ def _masked(door: Any, args: tuple[Any, ...], out: Any, mask: Any, asked: str) -
     shape = np.broadcast_shapes(mask.shape, *(np.shape(raw(t)) for t in (*args, out) if t is not None))
     mask = libraries.namespace(mask).broadcast_to(mask, shape)
     picked = [getitem(broadcast_to(t, shape), mask) if isinstance(t, Tensor) else _picked(t, shape, mask) for t in args]
-    part = door(*picked)
+    part = function(*picked)
     if out is None:
         return put(wrap(zeros(part, shape, part.dtype)), mask, part)
     _check_fit(out, shape, part.dtype, asked)

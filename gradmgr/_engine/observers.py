@@ -15,7 +15,7 @@ from typing import Any
 Entry = tuple[Any, ...]
 
 
-class Listener:
+class Observer:
     """Hears each entry before a tape notes it, and, where it asks, each that is pulled.
 
     Listeners belong to a tape (`Tape.listeners`) or to a context (`listening`).
@@ -27,33 +27,33 @@ class Listener:
     # Who is asked first: the lowest; among equals those of the context, the innermost first, then the tape's own.
     rank = 0
 
-    def hear(self, tape: Any, e: Entry) -> Entry | None:
+    def observe(self, tape: Any, e: Entry) -> Entry | None:
         """Return the entry to note in place of this one; None notes nothing."""
         return e
 
     def pulled(self, tape: Any, e: Entry, g: Any, parts: dict[Any, Any]) -> None:
         """Called with the gradient of an entry's result, and what it gave by mark of its inputs."""
 
-    def walked(self, tape: Any) -> None:
+    def backward_started(self, tape: Any) -> None:
         """Called before gradients are pulled back over a tape in a context it listens to."""
 
-    def opened(self, tape: Any) -> None:
+    def attached_to(self, tape: Any) -> None:
         """Called when a tape begins to listen."""
 
-    def closed(self, tape: Any) -> None:
+    def tape_closed(self, tape: Any) -> None:
         """Called when a tape of its own is closed."""
 
 
 # The listeners entered in this context, the innermost last.
-_listeners: ContextVar[tuple[Listener, ...]] = ContextVar("gradmgr_listeners", default=())
-listeners = _listeners.get
+_observers: ContextVar[tuple[Observer, ...]] = ContextVar("gradmgr_listeners", default=())
+observers = _observers.get
 
 
-def _rank(listener: Listener) -> int:
-    return listener.rank
+def _rank(observer: Observer) -> int:
+    return observer.rank
 
 
-class Heard(list[Any]):
+class ObservedEntries(list[Any]):
     """The entries of a tape that somebody listens to.
 
     Another thread that records into the tape may still hold the list that was there before; what it
@@ -80,17 +80,17 @@ class Heard(list[Any]):
             self.catch_up()
         heard: Entry | None = e
         tape = self.tape
-        asked: Any = (*listeners()[::-1], *tape.listeners)
+        asked: Any = (*observers()[::-1], *tape.observers)
         if len(asked) > 1:
             asked = sorted(asked, key=_rank)
-        for listener in asked:
-            heard = listener.hear(tape, heard)
+        for observer in asked:
+            heard = observer.observe(tape, heard)
             if heard is None:
                 return
         super().append(heard)
 
 
-class Parcel:
+class SavedValuePlaceholder:
     """Stands in an entry for a value that is kept in another form, or elsewhere; for packed entries."""
 
     __slots__ = ()
@@ -107,7 +107,7 @@ class Parcel:
         return sum(getattr(part, "nbytes", 0) for part in (kept if isinstance(kept, tuple) else (kept,)))
 
 
-class listening:  # noqa: N801  # reads as a statement: `with listening(listener, tapes):`
+class observing:  # noqa: N801  # reads as a statement: `with listening(listener, tapes):`
     """Let a listener hear what is noted in this context, in a with block.
 
     Args:
@@ -115,32 +115,32 @@ class listening:  # noqa: N801  # reads as a statement: `with listening(listener
         tapes: those that record already and must begin to listen; later ones find out by themselves.
     """
 
-    __slots__ = ("listener", "tapes")
+    __slots__ = ("observer", "tapes")
 
-    def __init__(self, listener: Listener, tapes: Any = ()) -> None:
-        self.listener = listener
+    def __init__(self, observer: Observer, tapes: Any = ()) -> None:
+        self.observer = observer
         self.tapes = tapes
 
     def __enter__(self) -> None:
-        enlist(self.listener, self.tapes)
+        add_observer(self.observer, self.tapes)
 
     def __exit__(self, *exc: object) -> None:
-        resign(self.listener)
+        remove_observer(self.observer)
 
 
-def enlist(listener: Listener, tapes: Any) -> None:
+def add_observer(observer: Observer, tapes: Any) -> None:
     """Let a listener hear what is noted in this context from here on, in these tapes and those to come."""
-    _listeners.set((*listeners(), listener))
+    _observers.set((*observers(), observer))
     for tape in tapes:
-        tape.listen()
+        tape.start_observing()
 
 
-def resign(listener: Listener) -> None:
+def remove_observer(observer: Observer) -> None:
     """Let it hear no more. By identity, not by token: blocks may be left in any order, and from generators."""
-    now = listeners()
-    last = max((k for k, each in enumerate(now) if each is listener), default=None)
+    now = observers()
+    last = max((k for k, each in enumerate(now) if each is observer), default=None)
     if last is not None:
-        _listeners.set(now[:last] + now[last + 1 :])
+        _observers.set(now[:last] + now[last + 1 :])
 
 
 class Place:
@@ -180,7 +180,7 @@ class Place:
         return f"{self.file}:{self.line} in {self.function}" + (f": {text}" if text else "")
 
 
-def user_place(depth: int = 1) -> tuple[CodeType, int] | None:
+def user_location(depth: int = 1) -> tuple[CodeType, int] | None:
     """Return where the innermost frame that is not gradmgr's own is now: what a Place is made of.
 
     Args:

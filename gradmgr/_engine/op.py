@@ -29,7 +29,7 @@ Owned = set[Any]
 # Reads one entry of a tape: adds what the gradient of its result gives to the gradients of its inputs.
 Pull = Callable[[tuple[Any, ...], Any, Grads, Owned], None]
 # Makes of a kept value and the mark it has on a tape what that tape will know it by.
-Link = Callable[[Any, Any], Any]
+Retrack = Callable[[Any, Any], Any]
 
 
 class Op:
@@ -54,15 +54,15 @@ PULLS: dict[str, Pull] = {}
 # The marks of an entry's inputs, None where one is not tracked.
 INPUTS: dict[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {}
 # (mark, shape, dtype) of each tracked input.
-FACTS: dict[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {}
+METADATA: dict[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {}
 # The entry with what it keeps passed through a Link, for derivatives that are recorded on the tape itself.
 # A code that keeps nothing but constants has none.
-LINKS: dict[str, Callable[[tuple[Any, ...], Link], tuple[Any, ...]]] = {}
+RETRACKS: dict[str, Callable[[tuple[Any, ...], Retrack], tuple[Any, ...]]] = {}
 # What to call an entry whose code is not the op's name: one of the user's own operations.
 NAMES: dict[str, Callable[[tuple[Any, ...]], str]] = {}
 
 
-def enroll(op: Op) -> Op:
+def register(op: Op) -> Op:
     """Enter an op in the table; each name stands there once."""
     if op.name in OPS:
         raise ValueError(f"op {op.name!r} is declared twice")
@@ -81,7 +81,7 @@ def parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     return names[: code.co_argcount]
 
 
-def reads(rule: Rule, names: Sequence[str], op: str) -> tuple[int, ...]:
+def argument_positions(rule: Rule, names: Sequence[str], op: str) -> tuple[int, ...]:
     """Return the positions in `names` of what a rule asks for after its gradient.
 
     Raises:
@@ -94,17 +94,17 @@ def reads(rule: Rule, names: Sequence[str], op: str) -> tuple[int, ...]:
     return tuple(names.index(name) for name in asked)
 
 
-def accumulate(grads: Grads, owned: Owned, mark: Any, g: Any) -> None:
+def accumulate(grads: Grads, owned: Owned, node_id: Any, g: Any) -> None:
     """Add one contribution: the first by reference, the second into a new buffer, later ones into that."""
-    h = grads.get(mark)
+    h = grads.get(node_id)
     if h is None:
-        grads[mark] = g
-    elif mark in owned:
+        grads[node_id] = g
+    elif node_id in owned:
         h += g
-        grads[mark] = h
+        grads[node_id] = h
     else:
-        grads[mark] = h + g
-        owned.add(mark)
+        grads[node_id] = h + g
+        owned.add(node_id)
 
 
 def op_of(code: str) -> str:
@@ -121,7 +121,7 @@ class ByExample(set[Any]):
     """Who owns gradient buffers under vmap, where nobody records gradients: see `_tape`."""
 
 
-def claim(grads: Grads, owned: Owned, mark: Any, buffer: Any) -> None:
+def claim(grads: Grads, owned: Owned, node_id: Any, buffer: Any) -> None:
     """Enter a buffer, made for this gradient alone, as its first contribution and ours to add into.
 
     Where gradients are recorded, `owned` takes no marks by itself (see `_tape`), and a plain array
@@ -129,8 +129,8 @@ def claim(grads: Grads, owned: Owned, mark: Any, buffer: Any) -> None:
     vmap where it is one for all examples, and could not take what differs.
     """
     by_example = isinstance(owned, ByExample) and is_batched(buffer)
-    grads[mark] = buffer if owned.__class__ is set or by_example or isinstance(buffer, Tensor) else wrap(buffer)
-    set.add(owned, mark)
+    grads[node_id] = buffer if owned.__class__ is set or by_example or isinstance(buffer, Tensor) else wrap(buffer)
+    set.add(owned, node_id)
 
 
 def linear(name: str, kernel: Callable[..., Any], adjoint: Rule) -> Callable[..., Any]:
@@ -146,7 +146,7 @@ def linear(name: str, kernel: Callable[..., Any], adjoint: Rule) -> Callable[...
     """
     op = Op(name, kernel)
     params_of_kernel = parameters(kernel)[1:]
-    wanted = reads(adjoint, ("shape", "dtype", *params_of_kernel), name)
+    wanted = argument_positions(adjoint, ("shape", "dtype", *params_of_kernel), name)
 
     def call(x: Any, /, *params: Any) -> Any:
         if not isinstance(x, Tensor):
@@ -162,12 +162,12 @@ def linear(name: str, kernel: Callable[..., Any], adjoint: Rule) -> Callable[...
             libraries.explain(error, name, a)
             raise
         if rec is not None:
-            mark = x._mark if x._rec is rec else rec.guests.get(x)
-            if mark is not None:
+            node_id = x._node_id if x._rec is rec else rec.leaf_ids.get(x)
+            if node_id is not None:
                 z._rec = rec
-                z._mark = m = object()
+                z._node_id = m = object()
                 entries = rec.entries
-                entries.append((name, m, mark, a.shape, a.dtype, *params))
+                entries.append((name, m, node_id, a.shape, a.dtype, *params))
                 if len(entries) > rec.limit:
                     rec.sweep()
                 return z
@@ -178,19 +178,19 @@ def linear(name: str, kernel: Callable[..., Any], adjoint: Rule) -> Callable[...
         known = e[3:]
         accumulate(grads, owned, e[2], adjoint(g, *[known[k] for k in wanted]))
 
-    def entry(m: Any, marks: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
-        return (name, m, marks[0], values[0].shape, values[0].dtype, *params)
+    def entry(m: Any, node_ids: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
+        return (name, m, node_ids[0], values[0].shape, values[0].dtype, *params)
 
     def push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
         return call(tangents[0], *params)
 
     op.entry, op.push = entry, push
     op.keeps_inputs = op.keeps_out = False
-    enroll(op)
+    register(op)
     PULLS[name] = pull
     INPUTS[name] = one_input
-    FACTS[name] = one_fact
-    return renamed(call, name)
+    METADATA[name] = one_metadata
+    return with_name(call, name)
 
 
 def one_input(entry: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -198,12 +198,12 @@ def one_input(entry: tuple[Any, ...]) -> tuple[Any, ...]:
     return entry[2:3]
 
 
-def one_fact(entry: tuple[Any, ...]) -> tuple[Any, ...]:
+def one_metadata(entry: tuple[Any, ...]) -> tuple[Any, ...]:
     """Read mark, shape and dtype of an entry with one input."""
     return (entry[2:5],)
 
 
-def renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+def with_name(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Give a made function the op's name, in tracebacks and profiles too."""
     function.__name__ = function.__qualname__ = name
     function.__code__ = function.__code__.replace(co_name=name, co_qualname=name)

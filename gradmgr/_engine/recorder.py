@@ -27,7 +27,7 @@ set_current, reset_current = _current.set, _current.reset
 _new = object.__new__
 
 
-class _Crowd:
+class _RecordingThreads:
     """Which threads are recording; a write in place is allowed where no other is.
 
     Between asking whether a buffer is private and writing to it, another thread that records could
@@ -64,66 +64,66 @@ class _Crowd:
         return self.is_alone() and libraries.is_private(t)
 
 
-crowd = _Crowd()
+recording_threads = _RecordingThreads()
 
 
 class Recorder:
     """Listens to operations; a mark is what it calls a tensor."""
 
-    __slots__ = ("_thread", "below", "diary", "guests", "open", "strays")
+    __slots__ = ("_thread", "has_overflow_ids", "leaf_ids", "open", "outer", "trace_log")
 
     # Whether no_grad hides it and the hot templates may deal with it inline.
     is_tape = False
 
-    def __init__(self, guests: dict[Tensor, Any] | None = None) -> None:
-        self.below: Any = None  # what was current when this recorder was entered
-        self.guests = {} if guests is None else guests  # marks of attached tensors; also keeps them alive
+    def __init__(self, leaf_ids: dict[Tensor, Any] | None = None) -> None:
+        self.outer: Any = None  # what was current when this recorder was entered
+        self.leaf_ids = {} if leaf_ids is None else leaf_ids  # marks of attached tensors; also keeps them alive
         self.open = True
-        self.diary: Any = None  # of a traced recording
-        self.strays = False  # whether a mark was put where the hot templates do not look
-        self._thread = crowd.begin()
+        self.trace_log: Any = None  # of a traced recording
+        self.has_overflow_ids = False  # whether a mark was put where the hot templates do not look
+        self._thread = recording_threads.begin()
 
     def close(self) -> None:
         """Forget everything and hear nothing more."""
         if self.open:
             self.open = False
-            crowd.end(self._thread)
-        self.guests.clear()
+            recording_threads.end(self._thread)
+        self.leaf_ids.clear()
 
-    def known(self, t: Tensor) -> Any:
+    def node_id_of(self, t: Tensor) -> Any:
         """Return what this recorder calls `t`, or None."""
         if t._rec is self:
-            return t._mark
-        mark = self.guests.get(t)
-        return _astray(t, self) if mark is None and self.strays else mark
+            return t._node_id
+        node_id = self.leaf_ids.get(t)
+        return _overflow_id(t, self) if node_id is None and self.has_overflow_ids else node_id
 
-    def marks_of(self, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    def node_ids_of(self, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Return what this recorder calls the inputs of an op, None for each that it does not know; None of none."""
-        marks = tuple([self.known(t) if isinstance(t, Tensor) else None for t in inputs])
-        return marks if any(mark is not None for mark in marks) else None
+        node_ids = tuple([self.node_id_of(t) if isinstance(t, Tensor) else None for t in inputs])
+        return node_ids if any(node_id is not None for node_id in node_ids) else None
 
-    def stamp(self, t: Tensor, mark: Any) -> None:
+    def track(self, t: Tensor, node_id: Any) -> None:
         """Make this recorder call `t` by `mark` from now on."""
         rec = t._rec  # once, as other threads set it; `is_free`, inlined
         if rec is None or rec is self or not rec.open:
-            t._mark = mark
+            t._node_id = node_id
             t._rec = self
             return
-        more = getattr(t, "_more", None)
-        t._more = {rec: m for rec, m in more.items() if rec.open} | {self: mark} if more else {self: mark}
-        self.strays = True
+        more = getattr(t, "_overflow_ids", None)
+        t._overflow_ids = {rec: m for rec, m in more.items() if rec.open} | {self: node_id} if more else {self: node_id}
+        self.has_overflow_ids = True
 
     def forget(self, t: Tensor) -> None:
         """Stop knowing `t`."""
-        self.guests.pop(t, None)
+        self.leaf_ids.pop(t, None)
         if t._rec is self:
             t._rec = None
-        more = getattr(t, "_more", None)
+        more = getattr(t, "_overflow_ids", None)
         if more and self in more:
-            t._more = {rec: m for rec, m in more.items() if rec is not self}
+            t._overflow_ids = {rec: m for rec, m in more.items() if rec is not self}
 
-    def note(
-        self, op: Any, marks: tuple[Any, ...], values: tuple[Any, ...], out: Any, params: tuple[Any, ...], z: Any
+    def record_op(
+        self, op: Any, node_ids: tuple[Any, ...], values: tuple[Any, ...], out: Any, params: tuple[Any, ...], z: Any
     ) -> None:
         """Take down that `op` made `z`, a Tensor or a tuple of them.
 
@@ -132,7 +132,7 @@ class Recorder:
         raise NotImplementedError
 
 
-class Watcher:
+class Interceptor:
     """Sees every operation of its context, whoever records it; the slow road only.
 
     A watcher stands on the Stack beside the recorders until it is closed.
@@ -149,7 +149,7 @@ class Watcher:
     def __init__(self) -> None:
         self.open = True
 
-    def again(self) -> Watcher:
+    def again(self) -> Interceptor:
         """Return an open one that does the same; of those that count."""
         raise NotImplementedError
 
@@ -184,14 +184,14 @@ class Stack:
     must make its tensor unknown to them too. `watchers` stand in the order they entered.
     """
 
-    __slots__ = ("everyone", "groups", "tapes", "watchers")
+    __slots__ = ("everyone", "groups", "interceptors", "tapes")
 
-    def __init__(self, groups: Groups, everyone: Groups, watchers: tuple[Watcher, ...] = ()) -> None:
+    def __init__(self, groups: Groups, everyone: Groups, interceptors: tuple[Interceptor, ...] = ()) -> None:
         self.groups = groups
         self.everyone = everyone
-        self.watchers = watchers
+        self.interceptors = interceptors
         # Those that listen, where they are nested tapes and nothing else: the shorter road of `call`.
-        nested = not watchers and all(len(group) == 1 and group[0].is_tape for group in groups)
+        nested = not interceptors and all(len(group) == 1 and group[0].is_tape for group in groups)
         self.tapes: tuple[Any, ...] = tuple([group[0] for group in groups]) if nested else ()
 
     def call(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...] = ()) -> Any:
@@ -204,14 +204,14 @@ class Stack:
                 return self._call_of_two(op, *inputs)
             if len(inputs) == 1:
                 return self._call_of_one(op, *inputs)
-        for watcher in self.watchers:
-            if watcher.open:
-                inputs = watcher.given(op, inputs, params)
+        for interceptor in self.interceptors:
+            if interceptor.open:
+                inputs = interceptor.given(op, inputs, params)
         arrays = [t._array if isinstance(t, Tensor) else t for t in inputs]
         made = compute(op, arrays, params)
-        for watcher in self.watchers:
-            if watcher.open:
-                watcher.made(op, inputs, params, made)
+        for interceptor in self.interceptors:
+            if interceptor.open:
+                interceptor.made(op, inputs, params, made)
         return self._told(op, inputs, arrays, made, params)
 
     def _told(self, op: Any, inputs: tuple[Any, ...], arrays: list[Any], made: Any, params: tuple[Any, ...]) -> Any:
@@ -221,16 +221,16 @@ class Stack:
         for group in self.groups:
             heard: list[Hearer] = []
             for rec in group:
-                marks = rec.marks_of(inputs) if rec.open else None
-                if marks is None:
+                node_ids = rec.node_ids_of(inputs) if rec.open else None
+                if node_ids is None:
                     continue
                 values, out = arrays, made
                 if lower and (op.keeps_inputs or not rec.is_tape):
                     values = [_handle(a, k, lower) for k, a in enumerate(arrays)]
                 if lower and (op.keeps_out or not rec.is_tape):
                     out = snapshot(z, [hearer for hearer, _ in lower])
-                rec.note(op, marks, tuple(values), out, params, z)
-                heard.append((rec, marks))
+                rec.record_op(op, node_ids, tuple(values), out, params, z)
+                heard.append((rec, node_ids))
             lower += heard
         return z
 
@@ -254,8 +254,8 @@ class Stack:
         for rec in self.tapes:
             if not rec.open:
                 continue
-            i = x._mark if x._rec is rec else rec.guests.get(x)
-            if i is None and (not rec.strays or (i := _astray(x, rec)) is None):
+            i = x._node_id if x._rec is rec else rec.leaf_ids.get(x)
+            if i is None and (not rec.has_overflow_ids or (i := _overflow_id(x, rec)) is None):
                 continue
             own, entries = object(), rec.entries
             if lower:
@@ -263,13 +263,13 @@ class Stack:
                 out = _handle(c, 1, lower) if op.keeps_out else c
                 entries.append(op.entry(own, (i,), (value,), out, ()))
                 if len(lower) == 1:
-                    z._more = {rec: own}
-                    rec.strays = True
+                    z._overflow_ids = {rec: own}
+                    rec.has_overflow_ids = True
                 else:
-                    rec.stamp(z, own)
+                    rec.track(z, own)
             else:
                 entries.append(op.entry(own, (i,), (a,), c, ()))
-                z._mark = own
+                z._node_id = own
                 z._rec = rec
             if len(entries) > rec.limit:
                 rec.sweep()
@@ -294,11 +294,11 @@ class Stack:
         for rec in self.tapes:
             if not rec.open:
                 continue
-            i = (x._mark if x._rec is rec else rec.guests.get(x)) if is_x else None
-            j = (y._mark if y._rec is rec else rec.guests.get(y)) if is_y else None
-            if rec.strays:
-                i = _astray(x, rec) if i is None and is_x else i
-                j = _astray(y, rec) if j is None and is_y else j
+            i = (x._node_id if x._rec is rec else rec.leaf_ids.get(x)) if is_x else None
+            j = (y._node_id if y._rec is rec else rec.leaf_ids.get(y)) if is_y else None
+            if rec.has_overflow_ids:
+                i = _overflow_id(x, rec) if i is None and is_x else i
+                j = _overflow_id(y, rec) if j is None and is_y else j
             if i is None and j is None:
                 continue
             own, entries = object(), rec.entries
@@ -307,13 +307,13 @@ class Stack:
                 out = _handle(c, 2, lower) if op.keeps_out else c
                 entries.append(op.entry(own, (i, j), values, out, ()))
                 if len(lower) == 1:
-                    z._more = {rec: own}
-                    rec.strays = True
+                    z._overflow_ids = {rec: own}
+                    rec.has_overflow_ids = True
                 else:
-                    rec.stamp(z, own)
+                    rec.track(z, own)
             else:
                 entries.append(op.entry(own, (i, j), (a, b), c, ()))
-                z._mark = own
+                z._node_id = own
                 z._rec = rec
             if len(entries) > rec.limit:
                 rec.sweep()
@@ -321,32 +321,32 @@ class Stack:
         return z
 
 
-def _astray(t: Tensor, rec: Recorder) -> Any:
+def _overflow_id(t: Tensor, rec: Recorder) -> Any:
     """Return what a recorder calls a tensor by a mark that stands where the hot templates do not look."""
-    more = getattr(t, "_more", None)
+    more = getattr(t, "_overflow_ids", None)
     return more.get(rec) if more else None
 
 
 def _handle(array: Any, k: int, lower: list[Hearer]) -> Any:
     """Return what to keep of value k, whose array this is: what `snapshot` gives, of marks found already."""
     handle = None
-    for rec, marks in lower:
-        mark = marks[k]
-        if mark is None:
+    for rec, node_ids in lower:
+        node_id = node_ids[k]
+        if node_id is None:
             continue
         if handle is None:
             handle = _new(Tensor)
             handle._array = array
             if rec.is_tape:  # `stamp`, written out
-                handle._mark = mark
+                handle._node_id = node_id
                 handle._rec = rec
                 continue
             handle._rec = None
-        rec.stamp(handle, mark)
+        rec.track(handle, node_id)
     return array if handle is None else handle
 
 
-def is_free(t: Tensor) -> bool:
+def is_untracked(t: Tensor) -> bool:
     """Tell whether the link of a tensor to a recorder may be taken: read once, as other threads set it."""
     rec = t._rec
     return rec is None or not rec.open
@@ -362,11 +362,11 @@ def snapshot(t: Any, recorders: Iterable[Recorder]) -> Any:
         return tuple([snapshot(part, recorders) for part in t]) if t.__class__ is tuple else t
     handle = None
     for rec in recorders:
-        mark = rec.known(t) if rec.open else None
-        if mark is not None:
+        node_id = rec.node_id_of(t) if rec.open else None
+        if node_id is not None:
             if handle is None:
                 handle = wrap(t._array)
-            rec.stamp(handle, mark)
+            rec.track(handle, node_id)
     return t._array if handle is None else handle
 
 
@@ -378,11 +378,11 @@ def _groups_of(state: Any) -> tuple[Groups, Groups]:
     return ((state,),), ((state,),)
 
 
-def watchers_of(state: Any) -> tuple[Watcher, ...]:
+def interceptors_of(state: Any) -> tuple[Interceptor, ...]:
     """Return the watchers in a state that are open, the one that entered last last."""
-    if state.__class__ is not Stack or not state.watchers:
+    if state.__class__ is not Stack or not state.interceptors:
         return ()
-    return tuple([w for w in state.watchers if w.open])
+    return tuple([w for w in state.interceptors if w.open])
 
 
 def _without(groups: Groups, gone: Iterable[Recorder]) -> Groups:
@@ -392,16 +392,16 @@ def _without(groups: Groups, gone: Iterable[Recorder]) -> Groups:
     return tuple([group for group in kept if group])
 
 
-def _state(groups: Groups, everyone: Groups, watchers: tuple[Watcher, ...]) -> Any:
+def _state(groups: Groups, everyone: Groups, interceptors: tuple[Interceptor, ...]) -> Any:
     """Return the simplest thing that says the same: None, a lone tape, or a Stack."""
-    if groups == everyone and not watchers:
+    if groups == everyone and not interceptors:
         if not groups:
             return None
         if len(groups) == 1 and len(groups[0]) == 1:
             lone = groups[0][0]
-            if lone.is_tape and not lone.strays:
+            if lone.is_tape and not lone.has_overflow_ids:
                 return lone
-    return Stack(groups, everyone, watchers)
+    return Stack(groups, everyone, interceptors)
 
 
 def recorders(state: Any) -> list[Recorder]:
@@ -411,10 +411,10 @@ def recorders(state: Any) -> list[Recorder]:
 
 def is_tracked(t: Tensor) -> bool:
     """Tell whether a recorder that is open in this context knows `t`."""
-    return any(rec.open and rec.known(t) is not None for rec in recorders(current()))
+    return any(rec.open and rec.node_id_of(t) is not None for rec in recorders(current()))
 
 
-def is_listening(rec: Recorder) -> bool:
+def is_recording(rec: Recorder) -> bool:
     """Tell whether a recorder hears what is computed in this context now."""
     return any(rec in group for group in _groups_of(current())[0])
 
@@ -426,11 +426,11 @@ def enter(*group: Recorder) -> None:
         _current.set(group[0])
         return
     groups, everyone = (_without(part, ()) for part in _groups_of(state))
-    watchers = watchers_of(state)
-    below = _state(groups, everyone, watchers)  # without what was released in another context
+    interceptors = interceptors_of(state)
+    below = _state(groups, everyone, interceptors)  # without what was released in another context
     for rec in group:
-        rec.below = below
-    _current.set(_state((*groups, group), (*everyone, group), watchers))
+        rec.outer = below
+    _current.set(_state((*groups, group), (*everyone, group), interceptors))
 
 
 def leave(*gone: Recorder) -> None:
@@ -442,22 +442,22 @@ def leave(*gone: Recorder) -> None:
         _current.set(None)
         return
     groups, everyone = _groups_of(state)
-    _current.set(_state(_without(groups, gone), _without(everyone, gone), watchers_of(state)))
+    _current.set(_state(_without(groups, gone), _without(everyone, gone), interceptors_of(state)))
 
 
-def watch(watcher: Watcher) -> None:
+def watch(interceptor: Interceptor) -> None:
     """Let a watcher see what is computed from here on in this context, and in those made of it."""
     state = current()
     groups, everyone = _groups_of(state)
-    _current.set(_state(groups, everyone, (*watchers_of(state), watcher)))
+    _current.set(_state(groups, everyone, (*interceptors_of(state), interceptor)))
 
 
-def unwatch(watcher: Watcher) -> None:
+def remove_interceptor(interceptor: Interceptor) -> None:
     """Close a watcher, and take every closed one out of what is current."""
-    watcher.open = False
+    interceptor.open = False
     state = current()
     if isinstance(state, Stack):
-        _current.set(_state(state.groups, state.everyone, watchers_of(state)))
+        _current.set(_state(state.groups, state.everyone, interceptors_of(state)))
 
 
 def rebind(x: Tensor, z: Tensor) -> Tensor:
@@ -468,22 +468,22 @@ def rebind(x: Tensor, z: Tensor) -> Tensor:
         x._rec = None
         return x
     for rec in recorders(state):
-        if rec.diary is not None and (mark := rec.known(x)) is not None:
-            rec.diary.rebound(x, mark)
+        if rec.trace_log is not None and (node_id := rec.node_id_of(x)) is not None:
+            rec.trace_log.rebound(x, node_id)
         rec.forget(x)
     x._rec = rec = z._rec
     if rec is not None:
-        x._mark = z._mark
-        x._more = getattr(z, "_more", {})
+        x._node_id = z._node_id
+        x._overflow_ids = getattr(z, "_overflow_ids", {})
     return x
 
 
-def become(state: Any) -> None:
+def activate(state: Any) -> None:
     """Make `state` current from here on."""
     _current.set(state)
 
 
-class during:  # noqa: N801  # reads as a statement: `with during(state):`
+class activated:  # noqa: N801  # reads as a statement: `with during(state):`
     """Make `state` current in a with block."""
 
     __slots__ = ("state", "token")
@@ -500,34 +500,34 @@ class during:  # noqa: N801  # reads as a statement: `with during(state):`
 
 def hidden(state: Any) -> Any:
     """Return `state` with nobody listening; writes in place are still told to all."""
-    return _state((), _groups_of(state)[1], watchers_of(state))
+    return _state((), _groups_of(state)[1], interceptors_of(state))
 
 
 def shown(state: Any) -> Any:
     """Return `state` with everyone listening who was hidden."""
     everyone = _without(_groups_of(state)[1], ())
-    return _state(everyone, everyone, watchers_of(state))
+    return _state(everyone, everyone, interceptors_of(state))
 
 
 def above(below: Any, rec: Recorder) -> Any:
     """Return the state in which `rec` listens above `below`."""
     groups, everyone = (_without(part, ()) for part in _groups_of(below))
-    return _state((*groups, (rec,)), (*everyone, (rec,)), watchers_of(below))
+    return _state((*groups, (rec,)), (*everyone, (rec,)), interceptors_of(below))
 
 
 def beside(state: Any, now: Any) -> Any:
     """Return `state` with the watchers of `now` added to its own."""
-    own = watchers_of(state)
-    more = tuple(w for w in watchers_of(now) if w not in own)
+    own = interceptors_of(state)
+    more = tuple(w for w in interceptors_of(now) if w not in own)
     if not more:
         return state
     return _state(*_groups_of(state), (*own, *more))
 
 
-def again_under(watchers: Iterable[Watcher], state: Any) -> Any:
+def again_under(interceptors: Iterable[Interceptor], state: Any) -> Any:
     """Return `state` with these watchers too, and for those that are closed by now others that do the same."""
-    own = watchers_of(state)
-    more = tuple([w if w.open else w.again() for w in watchers if w not in own])
+    own = interceptors_of(state)
+    more = tuple([w if w.open else w.again() for w in interceptors if w not in own])
     return _state(*_groups_of(state), (*own, *more)) if more else state
 
 
@@ -535,7 +535,7 @@ def told(below: Any, now: Any) -> Any:
     """Return the state for callbacks: who listens is as in `below`, writes in place are told to all of `now`."""
     groups, _ = _groups_of(below)
     _, everyone = _groups_of(now)
-    return _state(_without(groups, ()), everyone, watchers_of(now))
+    return _state(_without(groups, ()), everyone, interceptors_of(now))
 
 
 def carry_over(before: Any, after: Any) -> None:

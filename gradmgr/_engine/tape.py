@@ -13,13 +13,13 @@ from gradmgr import errors
 from gradmgr._arrays.libraries import is_array, is_differentiable, namespace, shares_memory
 from gradmgr._engine.custom import Result
 from gradmgr._engine.hooks import ValueHooks, checked, handle, name_of, run_tensor_hooks
-from gradmgr._engine.observers import Heard, Listener, Parcel, Place, listeners, user_place
+from gradmgr._engine.observers import ObservedEntries, Observer, Place, SavedValuePlaceholder, observers, user_location
 from gradmgr._engine.op import (
-    FACTS,
     INPUTS,
-    LINKS,
+    METADATA,
     NAMES,
     PULLS,
+    RETRACKS,
     ByExample,
     Grads,
     Op,
@@ -29,20 +29,20 @@ from gradmgr._engine.op import (
     op_of,
 )
 from gradmgr._engine.recorder import (
+    Interceptor,
     Recorder,
-    Watcher,
     above,
+    activated,
     beside,
-    crowd,
     current,
-    during,
-    is_free,
+    interceptors_of,
+    is_untracked,
     recorders,
+    recording_threads,
     reset_current,
     set_current,
     snapshot,
     told,
-    watchers_of,
 )
 from gradmgr._engine.tensor import Tensor, raw, wrap
 
@@ -68,7 +68,7 @@ def _patience(entries: list[Any]) -> int:
     return max(1, min(_MANY, _BYTES // size))
 
 
-def _is_only_noted(notes: Notes, e: Entry) -> bool:
+def _is_only_annotated(notes: Annotations, e: Entry) -> bool:
     """Tell whether only its entry and the notes hold a mark; they then forget it."""
     held = notes.holds(e[1])
     if held == 0 or sys.getrefcount(e[1]) > _UNHELD + held:
@@ -93,7 +93,7 @@ class _NotOwned(set[Any]):
     make Tensors of their own to add into, enter them by `set.add`.
     """
 
-    def add(self, mark: Any) -> None:
+    def add(self, node_id: Any) -> None:
         pass
 
 
@@ -105,7 +105,7 @@ def _nobody() -> None:
     """Stand for the manager of a tape that has none."""
 
 
-class Notes:
+class Annotations:
     """What is known of the values on a tape beyond its entries, by mark; most tapes have none."""
 
     __slots__ = ("endings", "gathered", "hooks", "index", "indexed", "metadata", "retained", "retaining", "roots")
@@ -125,22 +125,22 @@ class Notes:
     def __bool__(self) -> bool:
         return bool(self.hooks or self.metadata or self.retaining)
 
-    def holds(self, mark: Any) -> int:
+    def holds(self, node_id: Any) -> int:
         """Return how often a mark is held here, which a sweep must not take for somebody's interest."""
-        return (mark in self.hooks) + (mark in self.metadata)
+        return (node_id in self.hooks) + (node_id in self.metadata)
 
-    def drop(self, mark: Any) -> None:
+    def drop(self, node_id: Any) -> None:
         """Forget a value."""
         for known in (self.hooks, self.metadata):
-            known.pop(mark, None)
+            known.pop(node_id, None)
 
     def wanting(self, tape: Tape) -> dict[Any, list[Tensor]]:
         """Return the tensors under retain_grad by the marks that they have now, leaves aside."""
         found: dict[Any, list[Tensor]] = {}
         for ref in self.retaining:
             t = ref()
-            if t is not None and (mark := tape.known(t)) is not None and tape.guests.get(t) != mark:
-                found.setdefault(mark, []).append(t)
+            if t is not None and (node_id := tape.node_id_of(t)) is not None and tape.leaf_ids.get(t) != node_id:
+                found.setdefault(node_id, []).append(t)
         return found
 
 
@@ -156,12 +156,12 @@ class Tape(Recorder):
         "_all_at",
         "_seen",
         "_sweeping",
+        "annotations",
         "entries",
         "leaves",
         "left",
         "limit",
-        "listeners",
-        "notes",
+        "observers",
         "owner",
         "walker",
         "walking",
@@ -170,86 +170,86 @@ class Tape(Recorder):
     is_tape = True
 
     def __init__(
-        self, leaves: Iterable[Tensor] = (), owner: Any = _nobody, own_listeners: tuple[Listener, ...] = ()
+        self, leaves: Iterable[Tensor] = (), owner: Any = _nobody, own_observers: tuple[Observer, ...] = ()
     ) -> None:
         super().__init__({t: id(t) for t in leaves})
         self.owner = owner  # a weak reference to the manager
-        self.listeners = own_listeners
-        self.notes: Notes | None = None
+        self.observers = own_observers
+        self.annotations: Annotations | None = None
         self.walker: _Walk | None = None  # what pulls in the present walk, where that is not the fast loop
         self.walking: int | None = None  # the thread that walks
         self.entries: list[Any] = []
-        self.leaves = self.guests.copy()  # every attached tensor seen, and the mark its gradient goes to
+        self.leaves = self.leaf_ids.copy()  # every attached tensor seen, and the mark its gradient goes to
         self.left: set[Tensor] = set()  # leaves that were detached; kept alive, since an id names a mark
         self.limit = _AT_FIRST  # entries at which to sweep
         self._seen = 0  # entries that a sweep has looked at
         self._all_at = 2 * _MANY  # entries at which to look at all
         self._sweeping = Lock()
-        for t, mark in self.guests.items():
+        for t, node_id in self.leaf_ids.items():
             rec = t._rec  # once, as other threads set it; `is_free`, inlined
             if rec is None or not rec.open:
-                t._mark = mark
+                t._node_id = node_id
                 t._rec = self
-        if own_listeners or listeners():
-            self.listen()
+        if own_observers or observers():
+            self.start_observing()
 
     # ------------------------------------------------------------ noting
 
     def watch(self, t: Tensor) -> None:
         """Take `t` as a leaf from here on: what was computed from it before does not count."""
-        known = self.known(t)
+        known = self.node_id_of(t)
         if known is not None:
             if self.leaves.get(t) == known:
                 return
-            mark: Any = object()
-            self.entries.append(("attach", mark, known))
+            node_id: Any = object()
+            self.entries.append(("attach", node_id, known))
             self.forget(t)
         else:
-            mark = object() if t in self.leaves or t in self.left else id(t)
-        self.leaves[t] = self.guests[t] = mark
-        if self.diary is not None:
-            self.diary.attached(t, mark, user_place())
-        if mark.__class__ is int and is_free(t):
-            t._mark = mark
+            node_id = object() if t in self.leaves or t in self.left else id(t)
+        self.leaves[t] = self.leaf_ids[t] = node_id
+        if self.trace_log is not None:
+            self.trace_log.attached(t, node_id, user_location())
+        if node_id.__class__ is int and is_untracked(t):
+            t._node_id = node_id
             t._rec = self
 
-    def unwatch(self, t: Tensor) -> None:
+    def remove_interceptor(self, t: Tensor) -> None:
         """Stop taking `t` as a leaf; what flows through it to its ancestors still does."""
         if self.leaves.pop(t, None) is not None:
             self.left.add(t)
 
-    def note(
-        self, op: Op, marks: tuple[Any, ...], values: tuple[Any, ...], out: Any, params: tuple[Any, ...], z: Any
+    def record_op(
+        self, op: Op, node_ids: tuple[Any, ...], values: tuple[Any, ...], out: Any, params: tuple[Any, ...], z: Any
     ) -> None:
-        mark = object()
+        node_id = object()
         entries = self.entries
-        entries.append(op.entry(mark, marks, values, out, params))
+        entries.append(op.entry(node_id, node_ids, values, out, params))
         if z.__class__ is tuple:
             for k, result in enumerate(z):
                 if is_differentiable(result.dtype):
-                    self.stamp(result, own := object())
-                    entries.append(("result", own, mark, k))
+                    self.track(result, own := object())
+                    entries.append(("result", own, node_id, k))
         elif z._rec is None:
-            z._mark = mark
+            z._node_id = node_id
             z._rec = self
         else:
-            self.stamp(z, mark)
+            self.track(z, node_id)
         if len(entries) > self.limit:
             self.sweep()
 
-    def marks_of(self, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        marks, heard, guests, strays = [], False, self.guests, self.strays
+    def node_ids_of(self, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        node_ids, heard, leaf_ids, has_overflow_ids = [], False, self.leaf_ids, self.has_overflow_ids
         for t in inputs:  # `known`, written out
-            mark = None
+            node_id = None
             if isinstance(t, Tensor):
-                mark = t._mark if t._rec is self else guests.get(t)
-                if mark is None and strays:
-                    mark = self.known(t)
-                heard = heard or mark is not None
-            marks.append(mark)
-        return tuple(marks) if heard else None
+                node_id = t._node_id if t._rec is self else leaf_ids.get(t)
+                if node_id is None and has_overflow_ids:
+                    node_id = self.node_id_of(t)
+                heard = heard or node_id is not None
+            node_ids.append(node_id)
+        return tuple(node_ids) if heard else None
 
-    def listen(self) -> None:
+    def start_observing(self) -> None:
         """Let the listeners of the contexts that record hear what is noted from here on."""
         if self.entries.__class__ is list:
             if self.walking == get_ident():  # it walks over a copy, else nobody here could record
@@ -257,27 +257,27 @@ class Tape(Recorder):
             else:
                 with self._sweeping:
                     self._hear()
-        for listener in (*self.listeners, *listeners()):
-            listener.opened(self)
+        for observer in (*self.observers, *observers()):
+            observer.attached_to(self)
 
     def _hear(self) -> None:
         if self.open and self.entries.__class__ is list:
-            self.entries = heard = Heard(self.entries, self)
+            self.entries = heard = ObservedEntries(self.entries, self)
             heard.catch_up()
 
-    def place_of(self, mark: Any) -> Place | None:
+    def location_of(self, node_id: Any) -> Place | None:
         """Return where in the user's program a value was computed, if a diary is kept."""
-        found: Place | None = None if self.diary is None else self.diary.place_of(mark)
+        found: Place | None = None if self.trace_log is None else self.trace_log.location_of(node_id)
         return found
 
-    def noted(self) -> Notes:
+    def ensure_annotations(self) -> Annotations:
         """Return the notes, made when first asked for."""
-        notes = self.notes
+        notes = self.annotations
         if notes is None:
-            with crowd.lock:  # threads that share the tape share its notes
-                notes = self.notes
+            with recording_threads.lock:  # threads that share the tape share its notes
+                notes = self.annotations
                 if notes is None:
-                    notes = self.notes = Notes()
+                    notes = self.annotations = Annotations()
         return notes
 
     # ------------------------------------------------------------ forgetting
@@ -298,10 +298,10 @@ class Tape(Recorder):
             self._sweeping.release()
             return
         start = 0 if everything or end > self._all_at else self._seen
-        notes = self.notes
+        notes = self.annotations
         try:
             for k in range(end - 1, start - 1, -1):
-                if sys.getrefcount(entries[k][1]) <= _UNHELD or (notes and _is_only_noted(notes, entries[k])):
+                if sys.getrefcount(entries[k][1]) <= _UNHELD or (notes and _is_only_annotated(notes, entries[k])):
                     entries[k] = None
         finally:
             entries[start:end] = filter(None, entries[start:end])
@@ -315,19 +315,19 @@ class Tape(Recorder):
     def close(self) -> None:
         """Forget everything; a tape that still stands somewhere as current notes nothing more."""
         self.entries = _Inert()
-        for t in list(self.guests):
+        for t in list(self.leaf_ids):
             if t._rec is self:
                 t._rec = None
         super().close()
         self.leaves.clear()
         self.left.clear()
-        self.notes = None
-        for listener in self.listeners:
-            listener.closed(self)
-        self.listeners = ()
-        self.below = None
+        self.annotations = None
+        for observer in self.observers:
+            observer.tape_closed(self)
+        self.observers = ()
+        self.outer = None
 
-    def spoil(self, array: Any) -> None:
+    def invalidate(self, array: Any) -> None:
         """Make every entry that keeps a value in this memory raise when it is used."""
         with nullcontext() if self.walking == get_ident() else self._sweeping:  # which moves entries
             entries = self.entries
@@ -353,8 +353,8 @@ class Tape(Recorder):
         for k, e in enumerate(entries):
             if not waiting:
                 break
-            for mark in INPUTS[e[0]](e):
-                t = waiting.pop(mark, None)
+            for node_id in INPUTS[e[0]](e):
+                t = waiting.pop(node_id, None)
                 if t is not None:
                     found.setdefault(k, []).append(t)
         if waiting:
@@ -387,15 +387,17 @@ class Tape(Recorder):
             The gradients by mark; those of leaves, and of `wanted`, are what is left.
         """
         grads: Grads = {}
-        owned: Owned = set() if self.below is None and not create_graph else _owners(self.below, create_graph)
+        owned: Owned = set() if self.outer is None and not create_graph else _owners(self.outer, create_graph)
         now = current()
         # Nobody else in sight: the common case, which asks no further.
-        alone = now is self and not (create_graph or wanted is not None or self.notes or self.listeners or listeners())
-        state = self.below if alone else beside(above(self.below, self) if create_graph else self.below, now)
+        alone = now is self and not (
+            create_graph or wanted is not None or self.annotations or self.observers or observers()
+        )
+        state = self.outer if alone else beside(above(self.outer, self) if create_graph else self.outer, now)
         with self._sweeping:  # nobody must sweep meanwhile
             token = set_current(state)
             try:
-                if self.entries.__class__ is Heard:
+                if self.entries.__class__ is ObservedEntries:
                     self.entries.catch_up()
                 entries = list(self.entries) if retain or create_graph else self.entries
                 if wanted is not None:
@@ -403,8 +405,8 @@ class Tape(Recorder):
                     all_of_them.clear()  # or memory would not fall as the walk goes
                 pull = _pull_all if alone else self._puller(now, create_graph, wanted)
                 self.walking = get_ident()
-                for mark, dy in seeds:
-                    accumulate(grads, owned, mark, dy)
+                for node_id, dy in seeds:
+                    accumulate(grads, owned, node_id, dy)
                 if report is not None:
                     self._pull_to_leaves(entries, grads, owned, pull, awaited, report)
                 pull(entries, grads, owned)
@@ -437,19 +439,19 @@ class Tape(Recorder):
         self, now: Any, create_graph: bool, wanted: Iterable[Any] | None
     ) -> Callable[[list[Any], Grads, Owned], None]:
         """Return what pulls entries: the fast loop unless somebody hangs on it."""
-        for listener in listeners():
-            listener.walked(self)
-        followers = [listener for listener in (*self.listeners, *listeners()) if listener.follows_backward]
-        watchers = tuple([watcher for watcher in watchers_of(now) if watcher.follows_backward])
-        if not (create_graph or wanted is not None or self.notes or followers or watchers):
+        for observer in observers():
+            observer.backward_started(self)
+        followers = [observer for observer in (*self.observers, *observers()) if observer.follows_backward]
+        interceptors = tuple([interceptor for interceptor in interceptors_of(now) if interceptor.follows_backward])
+        if not (create_graph or wanted is not None or self.annotations or followers or interceptors):
             return _pull_all
-        below = above(self.below, self) if create_graph else self.below  # whom hooks compute for
-        self.walker = _Walk(self, below, now, create_graph, set(wanted or ()), followers, watchers)
+        below = above(self.outer, self) if create_graph else self.outer  # whom hooks compute for
+        self.walker = _Walk(self, below, now, create_graph, set(wanted or ()), followers, interceptors)
         return self.walker.pull_all
 
     def pull_hooked(self, entries: list[Any], grads: Grads, owned: Owned) -> None:
         """Pull entries on whose values there are hooks, in a walk that had met none so far."""
-        self.walker = _Walk(self, self.below, current(), False, set(), [], ())
+        self.walker = _Walk(self, self.outer, current(), False, set(), [], ())
         try:
             self.walker.pull(entries, grads, owned)
         finally:
@@ -457,36 +459,36 @@ class Tape(Recorder):
 
     def facts(self) -> dict[Any, tuple[Any, Any]]:
         """Map marks to shape and dtype, as far as what was computed from them tells."""
-        return {mark: (shape, dtype) for e in list(self.entries) for mark, shape, dtype in facts_of(e)}
+        return {node_id: (shape, dtype) for e in list(self.entries) for node_id, shape, dtype in metadata_of(e)}
 
 
 def _owners(below: Any, create_graph: bool) -> Owned:
     """Return the set of marks whose gradient buffers will be ours, fit for who hears the gradients."""
     if create_graph or (below is not None and recorders(below)):
         return _NotOwned()
-    return _NotOwnedByExample() if below is not None and any(w.counts for w in watchers_of(below)) else set()
+    return _NotOwnedByExample() if below is not None and any(w.counts for w in interceptors_of(below)) else set()
 
 
-def seed_always(t: Tensor) -> None:
+def add_root(t: Tensor) -> None:
     """Let whoever records walk back from `t` in every backward, with zeros, whatever else that begins at.
 
     For what must be done in backward though no gradient may reach it: another process waits for it.
     """
     a = t._array
     for tape in recorders(current()):
-        mark = tape.known(t) if isinstance(tape, Tape) and tape.open else None
-        if isinstance(tape, Tape) and mark is not None:
-            tape.noted().roots.append((mark, namespace(a).zeros(a.shape, a.dtype)))
+        node_id = tape.node_id_of(t) if isinstance(tape, Tape) and tape.open else None
+        if isinstance(tape, Tape) and node_id is not None:
+            tape.ensure_annotations().roots.append((node_id, namespace(a).zeros(a.shape, a.dtype)))
 
 
 def inputs_of(e: Entry) -> tuple[Any, ...]:
     """Return the marks of the tracked inputs of an entry."""
-    return tuple([mark for mark in INPUTS[e[0]](e) if mark is not None])
+    return tuple([node_id for node_id in INPUTS[e[0]](e) if node_id is not None])
 
 
-def facts_of(e: Entry) -> tuple[Any, ...]:
+def metadata_of(e: Entry) -> tuple[Any, ...]:
     """Return (mark, shape, dtype) of the tracked inputs of an entry, as far as it knows them."""
-    read = FACTS.get(e[0])
+    read = METADATA.get(e[0])
     return () if read is None else read(e)
 
 
@@ -543,17 +545,17 @@ class _Walk:
         now: Any,
         create_graph: bool,
         wanted: set[Any],
-        followers: list[Listener],
-        watchers: tuple[Watcher, ...],
+        followers: list[Observer],
+        interceptors: tuple[Interceptor, ...],
     ) -> None:
         self.tape = tape
         self.outside = told(below, now)  # the state for hooks
-        self.hearers = recorders(below)
+        self.outer_recorders = recorders(below)
         self.create_graph = create_graph
         self.wanted = wanted
         self.followers = followers
-        self.watchers = watchers
-        notes = tape.notes
+        self.interceptors = interceptors
+        notes = tape.annotations
         self.hooks: dict[Any, ValueHooks] = {} if notes is None else notes.hooks
         self.retained = {} if notes is None else notes.wanting(tape)
         self.found: Grads = {}  # gradients of wanted values that are no leaves
@@ -563,8 +565,8 @@ class _Walk:
     def pull_all(self, entries: list[Any], grads: Grads, owned: Owned) -> None:
         """Pull the entries, and add the gradients that were asked for to those that are left."""
         self.pull(entries, grads, owned)
-        for mark, g in self.found.items():
-            grads[mark] = g
+        for node_id, g in self.found.items():
+            grads[node_id] = g
 
     def pull(self, entries: list[Any], grads: Grads, owned: Owned) -> None:
         """Pop and pull the entries, from the end to the start."""
@@ -583,37 +585,37 @@ class _Walk:
                 error.add_note(self._in_the_derivative_of(e))
                 raise
 
-    def found_again(self, bundle: Any, marks: list[Any]) -> Callable[[], None]:
+    def found_again(self, bundle: Any, node_ids: list[Any]) -> Callable[[], None]:
         """Let who waits for the gradient of a value wait for it under the mark that it has when computed again.
 
         Args:
             bundle: the mark of what computes it again.
-            marks: the new marks, by number of the result.
+            node_ids: the new marks, by number of the result.
 
         Returns:
             What is to be called when these are pulled.
         """
-        moved = {own: marks[k] for k, own in self.inside.pop(bundle, {}).items()}
-        for own, mark in moved.items():
+        moved = {own: node_ids[k] for k, own in self.inside.pop(bundle, {}).items()}
+        for own, node_id in moved.items():
             if own in self.hooks:
-                self.hooks[mark] = self.hooks[own].joined(self.hooks.get(mark))
+                self.hooks[node_id] = self.hooks[own].joined(self.hooks.get(node_id))
             if own in self.retained:
-                self.retained[mark] = self.retained[own]
+                self.retained[node_id] = self.retained[own]
             if own in self.wanted:
-                self.wanted.add(mark)
+                self.wanted.add(node_id)
 
         def done() -> None:
-            for own, mark in moved.items():
-                self.retained.pop(mark, None)
+            for own, node_id in moved.items():
+                self.retained.pop(node_id, None)
                 if own in self.wanted:
-                    self.wanted.discard(mark)
-                    if mark in self.found:
-                        self.found[own] = self.found.pop(mark)
+                    self.wanted.discard(node_id)
+                    if node_id in self.found:
+                        self.found[own] = self.found.pop(node_id)
 
         return done
 
     def _in_the_derivative_of(self, e: Entry) -> str:
-        place = self.tape.place_of(e[1])
+        place = self.tape.location_of(e[1])
         at = f", computed at {place}" if place is not None else ""
         return f"(in the derivative of gradmgr op {op_name(e)!r}{at})"
 
@@ -632,22 +634,22 @@ class _Walk:
             if g is None:
                 return
         if self.create_graph:
-            e = self._linked(e)
-        for watcher in self.watchers:
-            watcher.pulling(e)
+            e = self._retracked(e)
+        for interceptor in self.interceptors:
+            interceptor.pulling(e)
         self._way_of(hooks, e, owned)(hooks, e, g, grads, owned)
-        for watcher in self.watchers:
-            watcher.pulled(e, g, grads)
+        for interceptor in self.interceptors:
+            interceptor.pulled(e, g, grads)
 
     # ------------------------------------------------------------ hooks
 
     def _seen(self, hooks: ValueHooks | None, e: Entry, g: Any) -> Any:
         """Run the hooks of a value, then show its gradient to whoever asked for it."""
         if hooks is not None and hooks.tensor:
-            with during(self.outside):
-                g = run_tensor_hooks(hooks.tensor, g, f"the result of {op_name(e)!r}", self.hearers)
+            with activated(self.outside):
+                g = run_tensor_hooks(hooks.tensor, g, f"the result of {op_name(e)!r}", self.outer_recorders)
         for t in self.retained.get(e[1], ()):
-            self.tape.noted().retained.append((t, g))
+            self.tape.ensure_annotations().retained.append((t, g))
         if e[1] in self.wanted:
             self.found[e[1]] = g
         return g
@@ -664,7 +666,7 @@ class _Walk:
 
     def _replaced(self, gs: tuple[Any, ...], hook: Any, what: str, *further: Any) -> tuple[Any, ...]:
         """Return the gradients that a hook of an op gives for these: as many; None in the tuple lets nothing flow."""
-        with during(self.outside):
+        with activated(self.outside):
             given = self._handles(gs)
             new = hook(given, *further)
             if new is None:
@@ -679,21 +681,21 @@ class _Walk:
             for k, (g, part) in enumerate(zip(gs, new, strict=True)):
                 if part is not None and g is None:
                     raise errors.CallbackError(f"{what} gave a gradient in place {k}, where there was none; give None")
-                found.append(None if part is None else snapshot(checked(g, part, what), self.hearers))
+                found.append(None if part is None else snapshot(checked(g, part, what), self.outer_recorders))
             return tuple(found)
 
     def _handles(self, gs: Iterable[Any]) -> tuple[Any, ...]:
-        return tuple([None if g is None else handle(g, self.hearers) for g in gs])
+        return tuple([None if g is None else handle(g, self.outer_recorders) for g in gs])
 
     def _way_of(self, hooks: ValueHooks | None, e: Entry, owned: Owned) -> Callable[..., None]:
         """Return how to pull an entry: with what it gives seen by itself, where somebody wants to see it."""
         if e[0] in ("result", "attach"):
             return self._pull_plainly
         if hooks is not None and hooks.after:
-            return self._pull_apart
+            return self._vjp_apart
         if not self.followers:
             return self._pull_plainly
-        return self._pull_followed if owned.__class__ is _NotOwned else self._pull_apart
+        return self._pull_followed if owned.__class__ is _NotOwned else self._vjp_apart
 
     def _pull_plainly(self, hooks: ValueHooks | None, e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
         PULLS[e[0]](e, g, grads, owned)
@@ -706,7 +708,7 @@ class _Walk:
         for follower in self.followers:
             follower.pulled(self.tape, e, before, grads)
 
-    def _pull_apart(self, hooks: ValueHooks | None, e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
+    def _vjp_apart(self, hooks: ValueHooks | None, e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
         """Pull, and show what it gives before it is added to what is there."""
         parts: Grads = {}
         ours: Owned = type(owned)()
@@ -716,39 +718,39 @@ class _Walk:
         if hooks is not None and hooks.after:
             ours.clear()
             parts = self._post_hooked(hooks, e, g, parts)
-        for mark, part in parts.items():
-            if mark not in grads and mark in ours:
-                set.add(owned, mark)
-                grads[mark] = part
+        for node_id, part in parts.items():
+            if node_id not in grads and node_id in ours:
+                set.add(owned, node_id)
+                grads[node_id] = part
             else:
-                accumulate(grads, owned, mark, part)
+                accumulate(grads, owned, node_id, part)
 
     def _post_hooked(self, hooks: ValueHooks, e: Entry, g: Any, parts: Grads) -> Grads:
         """Run the hooks of an op on what it gave its inputs; an input that stands there twice has one gradient."""
-        marks = tuple(dict.fromkeys(inputs_of(e)))
-        gs = tuple([parts.get(mark) for mark in marks])
+        node_ids = tuple(dict.fromkeys(inputs_of(e)))
+        gs = tuple([parts.get(node_id) for node_id in node_ids])
         several = g.__class__ is dict
         outputs = [g.get(k) for k in range(max(hooks.count, *[k + 1 for k in g]))] if several else [g]
         for hook in hooks.after:
             gs = self._replaced(gs, hook, f"hook {name_of(hook)} on op {op_name(e)!r}", self._handles(outputs))
-        return {mark: part for mark, part in zip(marks, gs, strict=True) if part is not None}
+        return {node_id: part for node_id, part in zip(node_ids, gs, strict=True) if part is not None}
 
     # ------------------------------------------------------------ derivatives of the derivative
 
-    def _linked(self, e: Entry) -> Entry:
-        link = LINKS.get(e[0])
+    def _retracked(self, e: Entry) -> Entry:
+        link = RETRACKS.get(e[0])
         if link is None:
             return e
         results: dict[int, Any] = {}
 
-        def to(value: Any, mark: Any) -> Any:
-            if mark is None or not (is_array(value) or isinstance(value, Tensor)):
+        def to(value: Any, node_id: Any) -> Any:
+            if node_id is None or not (is_array(value) or isinstance(value, Tensor)):
                 return value
-            if isinstance(mark, Result):
-                mark = self._result(e[1], mark.k, results)
+            if isinstance(node_id, Result):
+                node_id = self._result(e[1], node_id.k, results)
             handle = value if isinstance(value, Tensor) else wrap(value)
-            if self.tape.known(handle) is None:
-                self.tape.stamp(handle, mark)
+            if self.tape.node_id_of(handle) is None:
+                self.tape.track(handle, node_id)
             return handle
 
         return link(e, to)
@@ -766,7 +768,7 @@ def flat(values: Iterable[Any]) -> Iterable[Any]:
     for value in values:
         if isinstance(value, tuple):
             yield from flat(value)
-        elif isinstance(value, Parcel):
+        elif isinstance(value, SavedValuePlaceholder):
             yield from flat((value.kept,))
         else:
             yield value._array if isinstance(value, Tensor) else value

@@ -13,7 +13,7 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.broadcast import fit
+from gradmgr._engine.broadcast import unbroadcast
 from gradmgr._engine.op import Op
 from gradmgr._engine.recorder import Stack, current
 from gradmgr._engine.tensor import Tensor
@@ -22,7 +22,7 @@ from gradmgr._engine.tensor import Tensor
 _SHAPES: dict[str, types.FunctionType] = {}
 
 
-def scope_of(op: Op, module: str, **more: Any) -> dict[str, Any]:
+def template_scope(op: Op, module: str, **more: Any) -> dict[str, Any]:
     """Return what the functions of an op may name; `module` becomes their `__module__`."""
     return {
         "__builtins__": builtins,
@@ -34,7 +34,7 @@ def scope_of(op: Op, module: str, **more: Any) -> dict[str, Any]:
         "Tensor": Tensor,
         "current": current,
         "explain": libraries.explain,
-        "fit": fit,
+        "fit": unbroadcast,
         "kernel": op.kernel,
         "new": object.__new__,
         "op": op,
@@ -42,7 +42,7 @@ def scope_of(op: Op, module: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def compiled(source: str) -> types.FunctionType:
+def compile_template(source: str) -> types.FunctionType:
     """Return the one function of a source text."""
     made = _SHAPES.get(source)
     if made is None:
@@ -52,9 +52,9 @@ def compiled(source: str) -> types.FunctionType:
     return made
 
 
-def made_of(source: str, name: str, file: str, scope: dict[str, Any]) -> Callable[..., Any]:
+def build_function(source: str, name: str, file: str, scope: dict[str, Any]) -> Callable[..., Any]:
     """Make a function of a source text in which "@" stands for the name of the op in its scope."""
-    shared = compiled(source)
+    shared = compile_template(source)
     filename, op = f"<gradmgr {file}>", scope["op"].name
     constants = tuple([c.replace("@", op) if isinstance(c, str) else c for c in shared.__code__.co_consts])
     code = shared.__code__.replace(co_consts=constants, co_name=name, co_qualname=name, co_filename=filename)

@@ -34,13 +34,13 @@ class Tensor:
     # _rec, _mark: the recorder that knows this tensor and what it calls it. _more, mostly unset: what
     # further recorders call it. _hooks: what hangs on a tensor that was attached. _grad, _hooks and _more are
     # left unset by the hot templates: each store costs.
-    __slots__ = ("__weakref__", "_array", "_grad", "_hooks", "_mark", "_more", "_rec")
+    __slots__ = ("__weakref__", "_array", "_grad", "_hooks", "_node_id", "_overflow_ids", "_rec")
 
     _array: Any
     _rec: Any
-    _mark: Any
+    _node_id: Any
     _grad: Tensor | None
-    _more: dict[Any, Any]
+    _overflow_ids: dict[Any, Any]
     _hooks: Any
 
     def __init__(self, data: Any, dtype: Any = None, device: str | None = None) -> None:
@@ -297,8 +297,8 @@ def raw(value: Any) -> Any:
 def cut(t: Tensor, what: str, result: Any = None) -> None:
     """Tell the recording that knows a tensor, if it keeps a diary, that the values go on without history."""
     rec = t._rec
-    if rec is not None and rec.diary is not None:
-        rec.diary.cut(what, t, result)
+    if rec is not None and rec.trace_log is not None:
+        rec.trace_log.cut(what, t, result)
 
 
 def describe(t: Tensor, name: str | None = None) -> str:

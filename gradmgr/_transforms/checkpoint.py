@@ -24,21 +24,21 @@ from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.history import modes
 from gradmgr._engine.history.saved_values import is_about_saving, like
 from gradmgr._engine.hooks import name_of
-from gradmgr._engine.observers import Entry, Listener, _listeners, listeners, listening
-from gradmgr._engine.op import FACTS, INPUTS, PULLS, Grads, Owned
+from gradmgr._engine.observers import Entry, Observer, _observers, observers, observing
+from gradmgr._engine.op import INPUTS, METADATA, PULLS, Grads, Owned
 from gradmgr._engine.recorder import (
     Recorder,
     Stack,
     above,
+    activated,
     again_under,
     beside,
     current,
-    during,
+    interceptors_of,
     recorders,
     snapshot,
-    watchers_of,
 )
-from gradmgr._engine.tape import Tape, _pull_all, facts_of, op_name
+from gradmgr._engine.tape import Tape, _pull_all, metadata_of, op_name
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr._transforms.randomness import Replay, given_sources, global_sources, sources_in
 
@@ -64,8 +64,8 @@ class _Account:
 
     def add(self, e: Entry) -> None:
         """Take down an entry."""
-        sources = tuple([None if mark is None else self._place(mark) for mark in INPUTS[e[0]](e)])
-        known = facts_of(e) if self.strict else ()
+        sources = tuple([None if node_id is None else self._place(node_id) for node_id in INPUTS[e[0]](e)])
+        known = metadata_of(e) if self.strict else ()
         shapes = tuple([(shape, dtype) for _, shape, dtype in known])
         self.sum = hash((self.sum, e[0], sources, shapes))
         for fact in known:
@@ -77,13 +77,13 @@ class _Account:
             self.log.append(f"{len(self.inside)}: {op_name(e)} of {of}{on and ': '}{on}")
         self.inside[e[1]] = len(self.inside)
 
-    def _place(self, mark: Any) -> int:
-        place = self.inside.get(mark)
-        return ~self.outside.setdefault(mark, len(self.outside)) if place is None else place
+    def _place(self, node_id: Any) -> int:
+        place = self.inside.get(node_id)
+        return ~self.outside.setdefault(node_id, len(self.outside)) if place is None else place
 
     def held_by_others(self) -> list[tuple[int, Any]]:
         """Return the values made inside that something still knows, with their places before them."""
-        return [(k, mark) for references, k, mark in _counted(self.inside) if references > _UNHELD]
+        return [(k, node_id) for references, k, node_id in _counted(self.inside) if references > _UNHELD]
 
 
 def _told(place: int) -> str:
@@ -91,14 +91,14 @@ def _told(place: int) -> str:
 
 
 def _counted(inside: dict[Any, int]) -> list[tuple[int, int, Any]]:
-    return [(sys.getrefcount(mark), k, mark) for mark, k in inside.items()]
+    return [(sys.getrefcount(node_id), k, node_id) for node_id, k in inside.items()]
 
 
 # The reference count of a mark that only an account holds, measured the way it is used.
 _UNHELD = _counted({object(): 0})[0][0]
 
 
-class _Swallow(Listener):
+class _Swallow(Observer):
     """Lets the tapes that recorded when a function was called note nothing of what it does."""
 
     rank = -1
@@ -106,7 +106,7 @@ class _Swallow(Listener):
     def __init__(self, tapes: Iterable[Tape], strict: bool, debug: bool) -> None:
         self.accounts = {tape: _Account(strict, debug) for tape in tapes}
 
-    def hear(self, tape: Any, e: Entry) -> Entry | None:
+    def observe(self, tape: Any, e: Entry) -> Entry | None:
         account = self.accounts.get(tape)
         if account is None:
             return e  # of a manager that the function itself uses
@@ -118,7 +118,7 @@ class _Swallow(Listener):
         account.add(e)
         return None
 
-    def walked(self, tape: Any) -> None:
+    def backward_started(self, tape: Any) -> None:
         if tape in self.accounts:
             raise errors.CheckpointError(
                 "backward() inside a checkpointed function, of a manager that records outside of it: what the function "
@@ -128,10 +128,10 @@ class _Swallow(Listener):
 
 def is_to_run_again() -> bool:
     """Tell whether this is inside a checkpointed function, and so done again in backward."""
-    return any(isinstance(each, _Swallow) for each in listeners())
+    return any(isinstance(each, _Swallow) for each in observers())
 
 
-class _Count(Listener):
+class _Count(Observer):
     """Takes down what the second run does, before anything else hears of it."""
 
     rank = -1
@@ -140,13 +140,13 @@ class _Count(Listener):
         self.tape = tape
         self.account = account
 
-    def hear(self, tape: Any, e: Entry) -> Entry:
+    def observe(self, tape: Any, e: Entry) -> Entry:
         if tape is self.tape:
             self.account.add(e)
         return e
 
 
-class _Divert(Listener):
+class _Divert(Observer):
     """Takes what the second run notes, when all others have heard it, off the tape."""
 
     rank = 1
@@ -156,7 +156,7 @@ class _Divert(Listener):
         self.keep = keep  # on the tape too, as derivatives of the derivative need
         self.entries: list[Entry] = []
 
-    def hear(self, tape: Any, e: Entry) -> Entry | None:
+    def observe(self, tape: Any, e: Entry) -> Entry | None:
         if tape is not self.tape:
             return e
         self.entries.append(e)
@@ -183,13 +183,13 @@ class _Call:
         "arguments",
         "debug",
         "function",
+        "interceptors",
         "leaves",
         "name",
         "replay",
         "second",
         "settings",
         "strict",
-        "watchers",
     )
 
     def __init__(
@@ -201,7 +201,7 @@ class _Call:
         self.strict = strict
         self.debug = debug
         self.settings = modes._modes.get()
-        self.watchers = [w for w in watchers_of(current()) if w.counts]  # what they do is part of the function
+        self.interceptors = [w for w in interceptors_of(current()) if w.counts]  # what they do is part of the function
         self.replay: Replay | None = None
         self.leaves: list[tuple[Tensor, Any]] = []  # attached tensors that it read from outside its arguments
         self.arguments: Any = ((), {})
@@ -242,7 +242,9 @@ class _Call:
         given = {id(leaf) for leaf in arguments}
         for tape in tapes:
             outside = accounts[tape].outside
-            self.leaves += [(t, t._array) for t, mark in tape.leaves.items() if mark in outside and id(t) not in given]
+            self.leaves += [
+                (t, t._array) for t, node_id in tape.leaves.items() if node_id in outside and id(t) not in given
+            ]
 
     def check_leaves(self) -> None:
         """Raise where one of them was written to."""
@@ -272,18 +274,18 @@ class _Again:
     def pull(self, bundle: Any, outside: tuple[Any, ...], values: Any, g: Any, grads: Grads, owned: Owned) -> None:
         """Run the function again and pull what it notes."""
         tape, walker = self._tape, self._tape.walker
-        hooks = {} if tape.notes is None else tape.notes.hooks
-        before = {mark: hooks[mark].joined(None) for mark in outside if mark in hooks}
+        hooks = {} if tape.annotations is None else tape.annotations.hooks
+        before = {node_id: hooks[node_id].joined(None) for node_id in outside if node_id in hooks}
         create_graph = walker is not None and walker.create_graph
         entries, account = self._entries(outside, values, create_graph)
         inside = list(account.inside)
-        marks = [inside[place] for place in self._places]
+        node_ids = [inside[place] for place in self._places]
         for k, part in g.items():
-            grads[marks[k]] = part
-        done = None if walker is None else walker.found_again(bundle, marks)
+            grads[node_ids[k]] = part
+        done = None if walker is None else walker.found_again(bundle, node_ids)
         if walker is not None:
             walker.pull(entries, grads, owned)
-        elif tape.notes:  # hooks that only the second run has hung up
+        elif tape.annotations:  # hooks that only the second run has hung up
             tape.pull_hooked(entries, grads, owned)
         else:
             _pull_all(entries, grads, owned)
@@ -291,10 +293,10 @@ class _Again:
             done()
         if not create_graph:  # else the derivative that was recorded depends on these values
             _drop_notes(tape, account)
-        if tape.notes is not None:  # what was hung up in the second run was so in the first
-            for mark in outside:
-                tape.notes.hooks.pop(mark, None)
-            tape.notes.hooks.update(before)
+        if tape.annotations is not None:  # what was hung up in the second run was so in the first
+            for node_id in outside:
+                tape.annotations.hooks.pop(node_id, None)
+            tape.annotations.hooks.update(before)
 
     def _entries(self, outside: Any, values: Any, create_graph: bool) -> tuple[list[Entry], _Account]:
         tape, call = self._tape, self._call
@@ -305,9 +307,9 @@ class _Again:
         replay = call.replay.again() if call.replay is not None else nullcontext()
         with (
             _with_settings(call.settings, create_graph),
-            during(again_under(call.watchers, beside(above(tape.below, tape), current()))),
-            listening(_Count(tape, account)),
-            listening(divert),
+            activated(again_under(call.interceptors, beside(above(tape.outer, tape), current()))),
+            observing(_Count(tape, account)),
+            observing(divert),
             replay,
             call.second,
         ):
@@ -338,11 +340,11 @@ class _Again:
 def _with_settings(settings: Any, keep_hooks: bool) -> Iterator[None]:
     """Let the modes hold that held in the first run, and no hooks on saved tensors that were entered since."""
     token = modes._modes.set(settings)
-    heard = _listeners.set(tuple([each for each in listeners() if keep_hooks or not is_about_saving(each)]))
+    heard = _observers.set(tuple([each for each in observers() if keep_hooks or not is_about_saving(each)]))
     try:
         yield
     finally:
-        _listeners.reset(heard)
+        _observers.reset(heard)
         modes._modes.reset(token)
 
 
@@ -360,7 +362,7 @@ def _pull_failed(e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
 
 PULLS["checkpoint"] = _pull
 INPUTS["checkpoint"] = lambda e: tuple(e[2])
-FACTS["checkpoint"] = lambda e: tuple(e[3].facts)
+METADATA["checkpoint"] = lambda e: tuple(e[3].facts)
 PULLS["checkpoint.failed"] = _pull_failed
 INPUTS["checkpoint.failed"] = lambda e: ()
 
@@ -379,9 +381,9 @@ def _tapes_here(state: Any) -> list[Tape]:
 
 def _drop_notes(tape: Tape, account: _Account) -> None:
     """Forget the hooks on values made inside. Apart, as a variable left over from the loop would hold the last one."""
-    if tape.notes is not None:
-        for mark in account.inside:
-            tape.notes.drop(mark)
+    if tape.annotations is not None:
+        for node_id in account.inside:
+            tape.annotations.drop(node_id)
 
 
 def _note(call: _Call, swallow: _Swallow, values: tuple[Any, ...]) -> None:
@@ -396,8 +398,8 @@ def _note(call: _Call, swallow: _Swallow, values: tuple[Any, ...]) -> None:
         bundle = object()
         again = _Again(tape, call, account, [place for place, _ in held])
         tape.entries.append(("checkpoint", bundle, tuple(account.outside), again, values))
-        for k, (_, mark) in enumerate(held):
-            tape.entries.append(("result", mark, bundle, k, call))
+        for k, (_, node_id) in enumerate(held):
+            tape.entries.append(("result", node_id, bundle, k, call))
         if len(tape.entries) > tape.limit:
             tape.sweep()
 
@@ -405,8 +407,8 @@ def _note(call: _Call, swallow: _Swallow, values: tuple[Any, ...]) -> None:
 def _note_failure(call: _Call, swallow: _Swallow) -> None:
     for tape, account in swallow.accounts.items():
         if tape.open:
-            for _, mark in account.held_by_others():
-                tape.entries.append(("checkpoint.failed", mark, call.name))
+            for _, node_id in account.held_by_others():
+                tape.entries.append(("checkpoint.failed", node_id, call.name))
 
 
 def _no_contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
@@ -493,7 +495,7 @@ def checkpoint(
         call.replay = Replay([*global_sources(), *sources_in(function, args, kwargs), *given], on_gpu)
     swallow = _Swallow(tapes, call.strict, debug)
     try:
-        with call.replay.first() if call.replay is not None else nullcontext(), first, listening(swallow, tapes):
+        with call.replay.first() if call.replay is not None else nullcontext(), first, observing(swallow, tapes):
             result = function(*args, **kwargs)
     except BaseException:
         _note_failure(call, swallow)

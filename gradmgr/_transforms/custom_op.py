@@ -11,9 +11,9 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import Batched
-from gradmgr._engine.custom import declared, input_facts, third
+from gradmgr._engine.custom import declared, input_metadata, input_node_ids
 from gradmgr._engine.elementwise import conj_of
-from gradmgr._engine.op import FACTS, INPUTS, LINKS, NAMES, PULLS, Rule, parameters, reads
+from gradmgr._engine.op import INPUTS, METADATA, NAMES, PULLS, RETRACKS, Rule, argument_positions, parameters
 from gradmgr._engine.tensor import Tensor, describe, raw
 from gradmgr._transforms.function import called, is_listened_to, is_numeric
 
@@ -86,7 +86,7 @@ def custom_op(
         return lambda function: custom_op(function, vjp=vjp, jvp=jvp, derivative=derivative, name=name)
     if not callable(function):
         raise TypeError(f"custom_op decorates a function; found {type(function).__name__}")
-    return _CustomOp(function, name or function.__name__, vjp or {}, jvp or {}, derivative or {}).door()
+    return _CustomOp(function, name or function.__name__, vjp or {}, jvp or {}, derivative or {}).public_function()
 
 
 class _CustomOp:
@@ -150,7 +150,7 @@ class _CustomOp:
             )
         return inputs
 
-    def door(self) -> Callable[..., Any]:
+    def public_function(self) -> Callable[..., Any]:
         """Return the function that users call."""
 
         @functools.wraps(self.function)
@@ -236,7 +236,7 @@ class _Rule(_Named):
     __slots__ = ("at", "extra", "rule", "what")
 
     def __init__(self, name: str, what: str, rule: Rule, on_offer: tuple[str, ...], extra: str) -> None:
-        asked = tuple([on_offer[k] for k in reads(rule, on_offer, name)])
+        asked = tuple([on_offer[k] for k in argument_positions(rule, on_offer, name)])
         self.extra = extra not in asked
         super().__init__(name, ("g", *asked, *([extra] if self.extra else [])))
         self.at = len(asked) if self.extra else asked.index(extra)
@@ -303,7 +303,7 @@ _TAKES_ANY = 0x04 | 0x08  # a code object's flags for *args and **kwargs
 # Nor do these stand in OPS: a name may be declared again, as notebooks do, and each entry carries its own.
 _CUSTOM = "custom_op"
 PULLS[_CUSTOM] = lambda e, g, grads, owned: e[5].made.rules.pull(e[:5], g, grads, owned)
-INPUTS[_CUSTOM] = third
-FACTS[_CUSTOM] = input_facts
+INPUTS[_CUSTOM] = input_node_ids
+METADATA[_CUSTOM] = input_metadata
 NAMES[_CUSTOM] = lambda e: e[5].name
-LINKS[_CUSTOM] = lambda e, to: (_CUSTOM, *e[5].made.link(e[:5], to)[1:], e[5])
+RETRACKS[_CUSTOM] = lambda e, to: (_CUSTOM, *e[5].made.link(e[:5], to)[1:], e[5])

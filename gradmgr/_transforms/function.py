@@ -17,19 +17,19 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import Level, holds, share, top
-from gradmgr._engine.custom import Result, input_facts, third
+from gradmgr._engine.custom import Result, input_metadata, input_node_ids
 from gradmgr._engine.mutation import as_type
-from gradmgr._engine.op import FACTS, INPUTS, LINKS, NAMES, PULLS, Grads, Link, Op, Owned, accumulate
+from gradmgr._engine.op import INPUTS, METADATA, NAMES, PULLS, RETRACKS, Grads, Op, Owned, Retrack, accumulate
 from gradmgr._engine.recorder import (
     Recorder,
     Stack,
+    activated,
     current,
-    during,
     hidden,
+    interceptors_of,
     rebind,
     recorders,
     snapshot,
-    watchers_of,
 )
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
@@ -217,12 +217,12 @@ class _Fact:
 class _Hearer:
     """A recorder that knows an argument: its marks, the recorders below it, and what those call the arguments."""
 
-    __slots__ = ("below", "marks", "rec")
+    __slots__ = ("node_ids", "outer", "rec")
 
-    def __init__(self, rec: Recorder, marks: tuple[Any, ...], below: Below) -> None:
+    def __init__(self, rec: Recorder, node_ids: tuple[Any, ...], below: Below) -> None:
         self.rec = rec
-        self.marks = marks
-        self.below = below
+        self.node_ids = node_ids
+        self.outer = below
 
 
 def _groups(state: Any) -> tuple[tuple[Recorder, ...], ...]:
@@ -239,11 +239,11 @@ def _hearers(state: Any, args: tuple[Any, ...]) -> list[_Hearer]:
         here: Below = ()
         for rec in group:
             if rec.open:
-                marks = tuple([rec.known(t) if isinstance(t, Tensor) else None for t in args])
-                if any(mark is not None for mark in marks):
-                    found.append(_Hearer(rec, marks, below))
+                node_ids = tuple([rec.node_id_of(t) if isinstance(t, Tensor) else None for t in args])
+                if any(node_id is not None for node_id in node_ids):
+                    found.append(_Hearer(rec, node_ids, below))
                 # What a Forward calls a tensor is its tangent, which is not to be kept.
-                kept = marks if rec.is_tape else tuple([None if mark is None else True for mark in marks])
+                kept = node_ids if rec.is_tape else tuple([None if node_id is None else True for node_id in node_ids])
                 here = (*here, (rec, kept))
         below += here
     return found
@@ -272,35 +272,35 @@ class Application:
 
     def run(self) -> Any:
         state = current()
-        watchers = watchers_of(state)
+        interceptors = interceptors_of(state)
         op = Op(self.name, self.function.forward)  # what the watchers take it for
-        for watcher in watchers:
-            self.args = watcher.given(op, self.args, ())
+        for interceptor in interceptors:
+            self.args = interceptor.given(op, self.args, ())
         if not is_absent(self.function.vmap):
             level = top([t._array for t in self.args if isinstance(t, Tensor)])
             if level is not None:
-                with during(_outside(state, level)):
+                with activated(_outside(state, level)):
                     return self._over_examples(level)
         self.before = tuple([raw(t) for t in self.args])
-        self.hearers = _hearers(state, self.args)
+        self.outer_recorders = _hearers(state, self.args)
         handles = {id(t): wrap(t._array) for t in self.args if isinstance(t, Tensor)}
         self.given = tuple([handles.get(id(t), t) for t in self.args])
         needs = (False,) * len(self.args)
-        for hearer in self.hearers:
-            needs = tuple([need or mark is not None for need, mark in zip(needs, hearer.marks, strict=True)])
+        for hearer in self.outer_recorders:
+            needs = tuple([need or node_id is not None for need, node_id in zip(needs, hearer.node_ids, strict=True)])
         self.work = _Work(self.name, "forward", needs)
         ctx = FunctionCtx()
         ctx._gradmgr = self.work
         try:
-            with during(hidden(state)):
+            with activated(hidden(state)):
                 output = self._forward(ctx)
             self.parts = output if isinstance(output, tuple) else (output,)
             self._check()
             self.results = [_as_result(part, self.name, j) for j, part in enumerate(self.parts)]
             arrays = tuple([z._array for z in self.results if isinstance(z, Tensor)])
-            for watcher in watchers:
-                if watcher.open:
-                    watcher.made(op, self.args, (), arrays)
+            for interceptor in interceptors:
+                if interceptor.open:
+                    interceptor.made(op, self.args, (), arrays)
             self._note(ctx)
             results = self._rebound()
         finally:
@@ -390,7 +390,7 @@ class Application:
 
     def _note(self, ctx: FunctionCtx) -> None:
         """Let each hearer take down what was computed, outermost first."""
-        if not self.hearers:
+        if not self.outer_recorders:
             return
         differentiable = [
             (j, z)
@@ -405,7 +405,7 @@ class Application:
         zs = tuple([z for _, z in differentiable])
         arrays = tuple([z._array for z in zs])
         node, places = self._node(ctx, positions), None
-        for hearer in self.hearers:
+        for hearer in self.outer_recorders:
             if not hearer.rec.open:
                 continue
             forward = self.work.for_forward
@@ -415,8 +415,8 @@ class Application:
                 places = self._places()
             sources = tuple([self._source(value, places, label) for value, label in values])
             kept = tuple([self._kept(v, source, hearer) for (v, _), source in zip(values, sources, strict=True)])
-            params = (kept, sources, hearer.below, node)
-            hearer.rec.note(_NOTED, hearer.marks, (), arrays, params, zs)
+            params = (kept, sources, hearer.outer, node)
+            hearer.rec.record_op(_NOTED, hearer.node_ids, (), arrays, params, zs)
 
     def _node(self, ctx: FunctionCtx, positions: dict[int, int]) -> _Node:
         arguments = [_Fact(t._array) if isinstance(t, Tensor) else None for t in self.args]
@@ -461,17 +461,17 @@ class Application:
         if source is None:
             return raw(value)
         kind, which = source
-        lower = [rec for rec, _ in hearer.below]
+        lower = [rec for rec, _ in hearer.outer]
         if kind == "argument":
             return snapshot(self.args[which], lower)
         if kind == "result":
             return snapshot(self.results[which], lower)
         kept = snapshot(value, lower)
-        for rec, marks in hearer.below:
-            if rec.open and any(mark is not None for mark in marks):
+        for rec, node_ids in hearer.outer:
+            if rec.open and any(node_id is not None for node_id in node_ids):
                 kept = kept if isinstance(kept, Tensor) else wrap(kept)
-                if rec.known(kept) is None:
-                    _forbid(rec, kept, marks, _unseen(self.name, which))
+                if rec.node_id_of(kept) is None:
+                    _forbid(rec, kept, node_ids, _unseen(self.name, which))
         return kept
 
     def _rebound(self) -> list[Any]:
@@ -498,7 +498,7 @@ def _as_returned(output: Any, results: list[Any]) -> Any:
 
 def is_listened_to(t: Tensor) -> bool:
     """Tell whether a recorder that listens in this context knows a tensor."""
-    return any(rec.open and rec.known(t) is not None for group in _groups(current()) for rec in group)
+    return any(rec.open and rec.node_id_of(t) is not None for group in _groups(current()) for rec in group)
 
 
 def _outside(state: Any, level: Level) -> Any:
@@ -506,7 +506,7 @@ def _outside(state: Any, level: Level) -> Any:
     if not isinstance(state, Stack):
         return state
     return Stack(
-        state.groups, state.everyone, tuple([w for w in state.watchers if getattr(w, "level", None) is not level])
+        state.groups, state.everyone, tuple([w for w in state.interceptors if getattr(w, "level", None) is not level])
     )
 
 
@@ -517,9 +517,9 @@ def _differing(t: Tensor, level: Level) -> Tensor:
     shared: Tensor = _handle(t)
     shared._array = share(t._array, level)
     for rec in recorders(current()):
-        mark = rec.known(t) if rec.open else None
-        if mark is not None:
-            rec.stamp(shared, mark)
+        node_id = rec.node_id_of(t) if rec.open else None
+        if node_id is not None:
+            rec.track(shared, node_id)
     return shared
 
 
@@ -646,11 +646,11 @@ def _unseen(name: str, what: str) -> str:
 def _forbid(rec: Recorder, t: Tensor, sources: tuple[Any, ...], why: str) -> None:
     """Let `rec` know `t`, computed from what has these marks, by one that raises where a derivative comes to it."""
     if isinstance(rec, Tape):
-        mark = object()
-        rec.entries.append(("Function.unseen", mark, sources, why))
-        rec.stamp(t, mark)
+        node_id = object()
+        rec.entries.append(("Function.unseen", node_id, sources, why))
+        rec.track(t, node_id)
     else:
-        rec.stamp(t, _Forbidden(why))
+        rec.track(t, _Forbidden(why))
 
 
 class _Forbidden:
@@ -706,9 +706,9 @@ class _Node:
         self.stash: list[tuple[Any, str]] = []  # what the user set on ctx, and what to call it
         self.materialize = True
 
-    def _ctx(self, phase: str, kept: tuple[Any, ...], marks: tuple[Any, ...]) -> FunctionCtx:
+    def _ctx(self, phase: str, kept: tuple[Any, ...], node_ids: tuple[Any, ...]) -> FunctionCtx:
         """Make the ctx for one call of backward or jvp."""
-        work = _Work(self.name, phase, tuple([mark is not None for mark in marks]))
+        work = _Work(self.name, phase, tuple([node_id is not None for node_id in node_ids]))
         work.materialize = self.materialize
         count = len(kept) - len(self.stash)
         work.saved = tuple([_handle(value) for value in kept[:count]])
@@ -728,7 +728,7 @@ class _Node:
     # ------------------------------------------------------------ reverse
 
     def gradients(
-        self, marks: tuple[Any, ...], kept: tuple[Any, ...], below: Below, parts: dict[int, Any]
+        self, node_ids: tuple[Any, ...], kept: tuple[Any, ...], below: Below, parts: dict[int, Any]
     ) -> list[Any]:
         """Return the gradient of each tracked argument, None elsewhere and where it is zero."""
         function = self.function
@@ -740,11 +740,11 @@ class _Node:
             )
         given = [self._grad_output(fact, parts) for fact in self.results]
         if getattr(rule, "_once_differentiable", False):
-            found = self._call_once(rule, marks, kept, given)
-            fitted = self._fitted_gradients(found, marks)
-            self._forbid_further(fitted, marks, below, given)
+            found = self._call_once(rule, node_ids, kept, given)
+            fitted = self._fitted_gradients(found, node_ids)
+            self._forbid_further(fitted, node_ids, below, given)
             return fitted
-        return self._fitted_gradients(self._call(rule, self._ctx("backward", kept, marks), given), marks)
+        return self._fitted_gradients(self._call(rule, self._ctx("backward", kept, node_ids), given), node_ids)
 
     def _call(self, method: Any, ctx: FunctionCtx, given: list[Any]) -> Any:
         """Call a method of the class; the saved tensors are there for as long as it runs."""
@@ -764,13 +764,13 @@ class _Node:
             return fact.zeros() if self.materialize else None
         return g if isinstance(g, Tensor) else wrap(g)
 
-    def _call_once(self, rule: Any, marks: tuple[Any, ...], kept: tuple[Any, ...], given: list[Any]) -> Any:
+    def _call_once(self, rule: Any, node_ids: tuple[Any, ...], kept: tuple[Any, ...], given: list[Any]) -> Any:
         """Call a backward that is not to be recorded, on tensors that nobody knows."""
-        ctx = self._ctx("backward", tuple([raw(value) for value in kept]), marks)
-        with during(hidden(current())):
+        ctx = self._ctx("backward", tuple([raw(value) for value in kept]), node_ids)
+        with activated(hidden(current())):
             return self._call(rule, ctx, [g if g is None else wrap(g._array) for g in given])
 
-    def _forbid_further(self, found: list[Any], marks: tuple[Any, ...], below: Below, given: list[Any]) -> None:
+    def _forbid_further(self, found: list[Any], node_ids: tuple[Any, ...], below: Below, given: list[Any]) -> None:
         why = (
             f"{self.name}: its backward is declared once_differentiable, and this derivative would be a second one "
             "through it; remove the decorator if backward is written with differentiable functions"
@@ -778,14 +778,14 @@ class _Node:
         known = dict(below)
         for rec in [rec for group in _groups(current()) for rec in group if rec.open]:
             # Who is not among those below is the tape that is walked: it records its own derivatives.
-            sources = known.get(rec, marks) + tuple([None if g is None else rec.known(g) for g in given])
-            if any(mark is not None for mark in sources):
+            sources = known.get(rec, node_ids) + tuple([None if g is None else rec.node_id_of(g) for g in given])
+            if any(node_id is not None for node_id in sources):
                 for k, d in enumerate(found):
                     if d is not None:
                         found[k] = d if isinstance(d, Tensor) else wrap(d)
                         _forbid(rec, found[k], sources, why)
 
-    def _fitted_gradients(self, found: Any, marks: tuple[Any, ...]) -> list[Any]:
+    def _fitted_gradients(self, found: Any, node_ids: tuple[Any, ...]) -> list[Any]:
         method = "backward" if is_absent(self.function.vjp) else "vjp"
         gradients = list(found) if isinstance(found, (tuple, list)) else [found]
         count = len(self.arguments)
@@ -802,7 +802,7 @@ class _Node:
                 continue
             if fact is None and k not in self.constants:
                 raise errors.FunctionError(f"{what} is {called(d)}, but argument {k} was no Tensor; return None for it")
-            if fact is not None and marks[k] is not None:
+            if fact is not None and node_ids[k] is not None:
                 gradients[k] = _fitted(d, fact, what, f"argument {k}")
             else:
                 gradients[k] = None
@@ -811,15 +811,15 @@ class _Node:
 
     # ------------------------------------------------------------ forward
 
-    def tangents(self, marks: tuple[Any, ...], kept: tuple[Any, ...]) -> tuple[Any, ...]:
+    def tangents(self, node_ids: tuple[Any, ...], kept: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the tangent of each differentiable result."""
         function = self.function
         if is_absent(function.jvp):
             raise errors.MissingRuleError(
                 f"{self.name} must define the static method jvp(ctx, *grad_inputs) to be differentiated in forward mode"
             )
-        given = [self._grad_input(fact, mark) for fact, mark in zip(self.arguments, marks, strict=True)]
-        found = self._call(function.jvp, self._ctx("jvp", kept, marks), given)
+        given = [self._grad_input(fact, node_id) for fact, node_id in zip(self.arguments, node_ids, strict=True)]
+        found = self._call(function.jvp, self._ctx("jvp", kept, node_ids), given)
         many = list(found) if isinstance(found, (tuple, list)) else [found]
         if len(many) != len(self.results):
             raise errors.FunctionError(
@@ -834,9 +834,9 @@ class _Node:
                 )
         return tuple(fitted)
 
-    def _grad_input(self, fact: _Fact | None, mark: Any) -> Tensor | None:
-        if mark is not None:
-            return mark if isinstance(mark, Tensor) else wrap(mark)
+    def _grad_input(self, fact: _Fact | None, node_id: Any) -> Tensor | None:
+        if node_id is not None:
+            return node_id if isinstance(node_id, Tensor) else wrap(node_id)
         return fact.zeros() if fact is not None and self.materialize else None
 
 
@@ -848,8 +848,8 @@ def _handle(value: Any) -> Any:
         return wrap(value)
     made = wrap(value._array)
     if value._rec is not None:
-        made._rec, made._mark = value._rec, value._mark
-        made._more = getattr(value, "_more", {})
+        made._rec, made._node_id = value._rec, value._node_id
+        made._overflow_ids = getattr(value, "_more", {})
     return made
 
 
@@ -878,9 +878,9 @@ def _fitted(d: Any, fact: _Fact, what: str, whose: str) -> Any:
     return value if dtype == fact.dtype else as_type(value, fact.dtype)
 
 
-def _entry(m: Any, marks: Any, values: Any, out: Any, params: Any) -> Entry:
+def _entry(m: Any, node_ids: Any, values: Any, out: Any, params: Any) -> Entry:
     kept, sources, below, node = params
-    return ("Function", m, marks, node.facts, kept, sources, below, node)
+    return ("Function", m, node_ids, node.facts, kept, sources, below, node)
 
 
 def _push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
@@ -889,34 +889,34 @@ def _push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
 
 
 def _pull(e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
-    _, _, marks, _, kept, _, below, node = e
+    _, _, node_ids, _, kept, _, below, node = e
     recorded = owned.__class__ is not set
-    for mark, d in zip(marks, node.gradients(marks, kept, below, g), strict=True):
-        if mark is not None and d is not None:
-            accumulate(grads, owned, mark, d if recorded else raw(d))
+    for node_id, d in zip(node_ids, node.gradients(node_ids, kept, below, g), strict=True):
+        if node_id is not None and d is not None:
+            accumulate(grads, owned, node_id, d if recorded else raw(d))
 
 
-def _link(e: Entry, to: Link) -> Entry:
-    code, m, marks, facts, kept, sources, below, node = e
-    linked = [_linked(value, source, marks, node, to) for value, source in zip(kept, sources, strict=True)]
-    return (code, m, marks, facts, tuple(linked), sources, below, node)
+def _link(e: Entry, to: Retrack) -> Entry:
+    code, m, node_ids, facts, kept, sources, below, node = e
+    retracked = [_retracked(value, source, node_ids, node, to) for value, source in zip(kept, sources, strict=True)]
+    return (code, m, node_ids, facts, tuple(retracked), sources, below, node)
 
 
-def _linked(value: Any, source: Source, marks: tuple[Any, ...], node: _Node, to: Link) -> Any:
+def _retracked(value: Any, source: Source, node_ids: tuple[Any, ...], node: _Node, to: Retrack) -> Any:
     if source is None:
         return to(value, None)
     kind, which = source
     if kind == "argument":
-        return to(value, marks[which])
+        return to(value, node_ids[which])
     if kind == "result":
         position = node.results[which].position  # type: ignore[union-attr]  # what is kept of a result is a Tensor
         return to(value, None if position is None else Result(position))
-    mark = object()
-    handle = to(value, mark)
+    node_id = object()
+    handle = to(value, node_id)
     if isinstance(handle, Tensor):
         for rec in recorders(current()):
-            if isinstance(rec, Tape) and rec.known(handle) is mark:  # a derivative that the tape itself records
-                rec.entries.append(("Function.unseen", mark, marks, _unseen(node.name, which)))
+            if isinstance(rec, Tape) and rec.node_id_of(handle) is node_id:  # a derivative that the tape itself records
+                rec.entries.append(("Function.unseen", node_id, node_ids, _unseen(node.name, which)))
     return handle
 
 
@@ -924,9 +924,9 @@ def _linked(value: Any, source: Source, marks: tuple[Any, ...], node: _Node, to:
 _NOTED = Op("Function", lambda *arrays: arrays)
 _NOTED.entry, _NOTED.push = _entry, _push
 PULLS["Function"] = _pull
-INPUTS["Function"] = third
-FACTS["Function"] = input_facts
-LINKS["Function"] = _link
+INPUTS["Function"] = input_node_ids
+METADATA["Function"] = input_metadata
+RETRACKS["Function"] = _link
 NAMES["Function"] = lambda e: e[-1].name
 PULLS["Function.unseen"] = _pull_unseen
-INPUTS["Function.unseen"] = third
+INPUTS["Function.unseen"] = input_node_ids

@@ -10,7 +10,7 @@ from gradmgr._arrays import libraries
 from gradmgr._engine.backward import own_gradient, seeds_of
 from gradmgr._engine.history.node import GradientEdge, stand_in
 from gradmgr._engine.hooks import leaf_hooks_of, run_tensor_hooks
-from gradmgr._engine.recorder import Recorder, above, current, during, recorders, snapshot, told
+from gradmgr._engine.recorder import Recorder, above, activated, current, recorders, snapshot, told
 from gradmgr._engine.tape import Tape, inputs_of, is_inside
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr._transforms.vmap import vmap
@@ -101,11 +101,11 @@ def pulled(
     Returns:
         For each of `xs` the gradient, a Tensor if a recorder may know it, an array or None.
     """
-    state = above(tape.below, tape) if create_graph else tape.below
+    state = above(tape.outer, tape) if create_graph else tape.outer
     seeds = seeds_of(tape, ys, grad_outputs, asked="grad", state=state)
-    only = {x: mark for x in xs if (mark := _mark_of(tape, x)) is not None}
+    only = {x: node_id for x in xs if (node_id := _mark_of(tape, x)) is not None}
     if not allowed:
-        _check_used(tape, xs, only, [mark for mark, _ in seeds])
+        _check_used(tape, xs, only, [node_id for node_id, _ in seeds])
     results: dict[Tensor, Any] = {}
 
     def keep(gradients: dict[Tensor, Any]) -> None:
@@ -113,7 +113,7 @@ def pulled(
             x, g = gradients.popitem()
             hooks = leaf_hooks_of(x)
             if hooks is not None and hooks.tensor and x in only and only[x] == tape.leaves.get(x):
-                with during(told(state, current())):
+                with activated(told(state, current())):
                     g = run_tensor_hooks(hooks.tensor, g, describe(x), recorders(state))
             results[x] = g
 
@@ -159,7 +159,7 @@ def _own(g: Any, x: Tensor, known: list[Recorder]) -> Tensor | None:
 
 def _mark_of(tape: Tape, x: Tensor) -> Any:
     """Return what a gradient with respect to `x` is a gradient of: of a leaf, the value it was recorded with."""
-    return tape.leaves.get(x) or tape.known(x)
+    return tape.leaves.get(x) or tape.node_id_of(x)
 
 
 def _vectors(grad_outputs: Any, ys: list[Tensor]) -> list[Tensor]:
@@ -233,7 +233,7 @@ def backward(
             raise ValueError("backward: inputs is empty; pass at least one Tensor, or None for all that is attached")
         only = {x: _mark_of(tape, x) for x in xs}
         _check_known(only, xs, "backward")
-    state = above(tape.below, tape) if create_graph else tape.below
+    state = above(tape.outer, tape) if create_graph else tape.outer
     seeds = seeds_of(tape, ys, grad_tensors, state=state)
     manager._walk(tape, seeds, create_graph if retain_graph is None else retain_graph, create_graph, only)
     _tidied(tape)
@@ -259,10 +259,10 @@ def _who_knows(ys: list[Tensor], asked: str) -> tuple[Tape, GradManager]:
     tapes = [rec for rec in reversed(recorders(current())) if isinstance(rec, Tape) and rec.open]
     for tape in tapes:
         manager = tape.owner()
-        if manager is not None and all(tape.known(y) is not None for y in ys):
+        if manager is not None and all(tape.node_id_of(y) is not None for y in ys):
             manager._open_tape()
             return tape, manager
-    unknown = next((k for k, y in enumerate(ys) if all(tape.known(y) is None for tape in tapes)), None)
+    unknown = next((k for k, y in enumerate(ys) if all(tape.node_id_of(y) is None for tape in tapes)), None)
     if unknown is None:
         raise errors.NotRecordedError(
             f"{asked}: no one manager knows all {len(ys)} outputs; compute them under the same recording"
@@ -301,9 +301,9 @@ def _check_used(tape: Tape, xs: list[Tensor], only: dict[Tensor, Any], seeded: l
             )
 
 
-def marks_before(tape: Tape, marks: Iterable[Any]) -> set[Any]:
+def marks_before(tape: Tape, node_ids: Iterable[Any]) -> set[Any]:
     """Return these marks and those of all that they were computed from."""
-    reached, entries = set(marks), list(tape.entries)
+    reached, entries = set(node_ids), list(tape.entries)
     inside: dict[Any, list[Any]] = {}  # by checkpoint, the values made within that somebody still holds
     for e in entries:
         if is_inside(e):

@@ -798,7 +798,7 @@ class _Recorded:
             self.manager.release()
             raise
         tape = self.manager._open_tape()
-        self.known = [tape.known(y) is not None for y in self.outs]
+        self.known = [tape.node_id_of(y) is not None for y in self.outs]
 
     def __enter__(self) -> _Recorded:
         return self
@@ -832,7 +832,7 @@ def vjp(func: Function, points: Sequence[Any], where: Sequence[int], us: Sequenc
     with manager:
         outs = [y for _, y in _outputs(func(*leaves))]
         tape = manager._open_tape()
-        known = [(y, u) for y, u in zip(outs, us, strict=True) if tape.known(y) is not None]
+        known = [(y, u) for y, u in zip(outs, us, strict=True) if tape.node_id_of(y) is not None]
         manager.backward([y for y, _ in known], [u for _, u in known])
     return [_or_zeros(leaves[k].grad, leaves[k]) for k in where]
 
@@ -845,7 +845,7 @@ def jvp(func: Function, points: Sequence[Any], where: Sequence[int], vs: Sequenc
         recorder.watch(leaves[k], v)
     enter(recorder)
     try:
-        tangents = [_or_zeros(recorder.known(y), y) for _, y in _outputs(func(*leaves))]
+        tangents = [_or_zeros(recorder.node_id_of(y), y) for _, y in _outputs(func(*leaves))]
     finally:
         leave(recorder)
         recorder.close()

@@ -120,14 +120,16 @@ def _boxes(what: Any) -> list[_Box]:
         entries = _ancestors(entries, set(ends))
     shapes = _shapes(tape, ends)
     names: dict[Any, str] = {}
-    boxes = [_leaf(tape, t, mark, names) for t, mark in tape.leaves.items() if _takes_part(mark, entries, ends)]
+    boxes = [
+        _leaf(tape, t, node_id, names) for t, node_id in tape.leaves.items() if _takes_part(node_id, entries, ends)
+    ]
     for e in entries:
         if e[0] in ("result", "attach"):  # the value is its op's, or the tensor's that was attached
             names.setdefault(e[1], names.get(e[2], f"n{len(names)}"))
             continue
         names[e[1]] = f"n{len(names)}"
         kind = "result" if ends is not None and e[1] in ends else "op"
-        starts = dict.fromkeys(names[mark] for mark in inputs_of(e) if mark in names)
+        starts = dict.fromkeys(names[node_id] for node_id in inputs_of(e) if node_id in names)
         boxes.append(_Box(names[e[1]], kind, _lines(tape, e, shapes), list(starts)))
     return boxes
 
@@ -141,8 +143,8 @@ def _asked(what: Any) -> tuple[Tape, dict[Any, Tensor] | None]:
         if not isinstance(t, Tensor):
             raise TypeError(f"a picture is drawn of Tensors or of a GradManager; number {k} is {type(t).__name__}")
     for tape in reversed(recorders(current())):
-        if isinstance(tape, Tape) and all(tape.known(t) is not None for t in tensors):
-            return tape, {tape.known(t): t for t in tensors}
+        if isinstance(tape, Tape) and all(tape.node_id_of(t) is not None for t in tensors):
+            return tape, {tape.node_id_of(t): t for t in tensors}
     raise errors.NotRecordedError(
         f"no manager that records here knows {', '.join(map(describe, tensors))}; draw the picture inside the with "
         "block, before backward() frees the history"
@@ -158,24 +160,24 @@ def _ancestors(entries: list[Any], ends: set[Any]) -> list[Any]:
     return kept[::-1]
 
 
-def _takes_part(mark: Any, entries: list[Any], ends: dict[Any, Tensor] | None) -> bool:
-    if ends is None or mark in ends:
+def _takes_part(node_id: Any, entries: list[Any], ends: dict[Any, Tensor] | None) -> bool:
+    if ends is None or node_id in ends:
         return True
-    return any(mark in inputs_of(e) for e in entries)
+    return any(node_id in inputs_of(e) for e in entries)
 
 
-def _leaf(tape: Tape, t: Tensor, mark: Any, names: dict[Any, str]) -> _Box:
-    names[mark] = f"n{len(names)}"
+def _leaf(tape: Tape, t: Tensor, node_id: Any, names: dict[Any, str]) -> _Box:
+    names[node_id] = f"n{len(names)}"
     manager = tape.owner()
     spec = None if manager is None else manager._spec(t)
     name = spec.name if spec is not None and spec.name else "attached"
-    return _Box(names[mark], "leaf", [name, f"{t.shape} {t.dtype}"], [])
+    return _Box(names[node_id], "leaf", [name, f"{t.shape} {t.dtype}"], [])
 
 
 def _shapes(tape: Tape, ends: dict[Any, Tensor] | None) -> dict[Any, tuple[Any, Any]]:
     known = tape.facts()
     if ends is not None:
-        known |= {mark: (t.shape, t.dtype) for mark, t in ends.items()}
+        known |= {node_id: (t.shape, t.dtype) for node_id, t in ends.items()}
     return known
 
 
@@ -187,7 +189,7 @@ def _lines(tape: Tape, e: tuple[Any, ...], shapes: dict[Any, tuple[Any, Any]]) -
     kept = sum(int(a.nbytes) for a in flat(e[2:]) if is_array(a) and a.ndim > 0)
     if kept:
         lines.append(f"keeps {spelled(kept)}")
-    place: Place | None = tape.place_of(e[1])
+    place: Place | None = tape.location_of(e[1])
     if place is not None:
         lines.append(f"{place.file.rpartition('/')[2]}:{place.line}")
     return lines

@@ -24,17 +24,17 @@ from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.recorder import (
     Groups,
+    Interceptor,
     Stack,
-    Watcher,
+    activated,
     current,
-    during,
+    interceptors_of,
     is_tracked,
     rebind,
     recorders,
+    remove_interceptor,
     snapshot,
-    unwatch,
     watch,
-    watchers_of,
 )
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr.ops.join import concatenate
@@ -48,7 +48,7 @@ _share: Function = linear("vmap_share", share, lambda g, level: _total(g, level)
 _total: Function = linear("vmap_total", total, lambda g, level: _share(g, level))
 
 
-class _Mapping(Watcher):
+class _Mapping(Interceptor):
     """One running vmap: shares among its examples what recorders from outside know."""
 
     __slots__ = ("depth", "level", "outer")
@@ -61,7 +61,7 @@ class _Mapping(Watcher):
     def __init__(self, size: int, like: Any) -> None:
         super().__init__()
         state = current()
-        around = [w.depth for w in watchers_of(state) if isinstance(w, _Mapping)]
+        around = [w.depth for w in interceptors_of(state) if isinstance(w, _Mapping)]
         self.depth = 1 + max(around) if around else 1
         self.level = Level(size, self.depth, libraries.namespace(innermost(raw(like))))
         self.outer = recorders(state)
@@ -100,23 +100,23 @@ class _Mapping(Watcher):
         return top(params) is not None and any(holds(b, level) for b in _arrays_in(params))
 
     def _shared(self, t: Tensor) -> Tensor:
-        if holds(t._array, self.level) or not any(rec.open and rec.known(t) is not None for rec in self.outer):
+        if holds(t._array, self.level) or not any(rec.open and rec.node_id_of(t) is not None for rec in self.outer):
             return t
         state = current()
-        with during(self._outside(state)):
+        with activated(self._outside(state)):
             shared: Tensor = _share(t, self.level)
         for rec in recorders(state):
-            mark = rec.known(t) if rec.open and rec not in self.outer else None
-            if mark is not None:
-                rec.stamp(shared, mark)
+            node_id = rec.node_id_of(t) if rec.open and rec not in self.outer else None
+            if node_id is not None:
+                rec.track(shared, node_id)
         return shared
 
     def _outside(self, state: Any) -> Any:
         """Return the state with the recorders from outside only, and what watches around this vmap."""
         if not isinstance(state, Stack):
             return state
-        watchers = state.watchers[: state.watchers.index(self)] if self in state.watchers else ()
-        return Stack(self._outer_of(state.groups), self._outer_of(state.everyone), watchers)
+        interceptors = state.interceptors[: state.interceptors.index(self)] if self in state.interceptors else ()
+        return Stack(self._outer_of(state.groups), self._outer_of(state.everyone), interceptors)
 
     def _outer_of(self, groups: Groups) -> Groups:
         kept = (tuple([rec for rec in group if rec in self.outer]) for group in groups)
@@ -321,7 +321,7 @@ class _Call:
         try:
             made = self._drawn(rebuilt(args, iter(inside)), kwargs)
         finally:
-            unwatch(mapping)
+            remove_interceptor(mapping)
             changed = [(t, then) for t, then in before if holds(t._array, level)]
             for t, then in changed:
                 rebind(t, then if isinstance(then, Tensor) else wrap(then))
@@ -422,7 +422,7 @@ def map_units(func: Callable[[Any], list[Any]], units: Any, *, identity: bool) -
     try:
         made = func(batch(units, level, 0))
     finally:
-        unwatch(mapping)
+        remove_interceptor(mapping)
         level.identity = None  # tensors that live on may hold the level
     return [None if y is None else _shown(y, level, 0) for y in made]
 

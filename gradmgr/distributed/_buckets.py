@@ -309,7 +309,7 @@ class _Round:
         if id(t) not in self._missing:  # attached again since the layout was made
             raise _twice(t, None)
         a = grad._array
-        if self._chains.hearers or a.__class__ is batched.Batched:
+        if self._chains.outer_recorders or a.__class__ is batched.Batched:
             _check_takeable(grad)
         place = self.layout.places[id(t)]
         local = self._callback.local(t)
@@ -321,7 +321,7 @@ class _Round:
     def take_all(self, gradients: dict[Tensor, Any]) -> None:
         """Reduce the gradients of all parameters together."""
         layout, self._settled = self.layout, True
-        hearers, flat = self._chains.hearers, layout.buffers[0].fresh()
+        outer_recorders, flat = self._chains.outer_recorders, layout.buffers[0].fresh()
         xp, only, rows, reached = libraries.namespace(flat), self._only, [], []
         self._flats[0] = flat
         g: Any
@@ -335,7 +335,7 @@ class _Round:
                 rows.append(xp.zeros(place.stop - place.start, flat.dtype))
                 continue
             a = g._array if isinstance(g, Tensor) else g
-            if hearers or a.__class__ is batched.Batched:
+            if outer_recorders or a.__class__ is batched.Batched:
                 _check_takeable(g if g is not a else wrap(a))
             rows.append(a.reshape(-1))
         rows.append(xp.asarray(reached, flat.dtype))

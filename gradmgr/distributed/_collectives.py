@@ -18,8 +18,8 @@ from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import Batched
 from gradmgr._engine.custom import custom
-from gradmgr._engine.recorder import Recorder, current, is_listening, recorders
-from gradmgr._engine.tape import seed_always
+from gradmgr._engine.recorder import Recorder, current, is_recording, recorders
+from gradmgr._engine.tape import add_root
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.distributed._engine import OPS, Group
 from gradmgr.distributed._world import group as chosen
@@ -100,7 +100,7 @@ def _everywhere(op: Any, x: Any, *params: Any) -> Any:
     """Do an operation of all ranks so that backward goes through it on each of them."""
     result = op(x, *params, _who_records(x))
     if isinstance(result, Tensor):
-        seed_always(result)
+        add_root(result)
     return result
 
 
@@ -109,25 +109,25 @@ def _onward(op: Any, x: Any, *params: Any) -> Any:
 
     There a gradient, or a tangent, may hang on what they follow, while that of this rank is a plain zero.
     """
-    listening = _listening()
-    if any(not isinstance(x, Tensor) or rec.known(x) is None for rec in listening):
+    observing = _listening()
+    if any(not isinstance(x, Tensor) or rec.node_id_of(x) is None for rec in observing):
         given, a = x, raw(x)
         x = wrap(a)
-        for rec in listening:
-            mark = rec.known(given) if isinstance(given, Tensor) else None
-            if mark is None:
-                mark = object() if rec.is_tape else libraries.namespace(a).zeros(a.shape, a.dtype)
-            rec.stamp(x, mark)
+        for rec in observing:
+            node_id = rec.node_id_of(given) if isinstance(given, Tensor) else None
+            if node_id is None:
+                node_id = object() if rec.is_tape else libraries.namespace(a).zeros(a.shape, a.dtype)
+            rec.track(x, node_id)
     return _everywhere(op, x, *params)
 
 
 def _listening() -> list[Recorder]:
-    return [rec for rec in recorders(current()) if rec.open and is_listening(rec)]
+    return [rec for rec in recorders(current()) if rec.open and is_recording(rec)]
 
 
 def _who_records(x: Any) -> str:
     """Say what must be the same on all ranks for their derivatives to meet; nothing where nobody records."""
-    count = sum(rec.known(x) is not None for rec in _listening()) if isinstance(x, Tensor) else 0
+    count = sum(rec.node_id_of(x) is not None for rec in _listening()) if isinstance(x, Tensor) else 0
     return f", which {count} managers track" if count else ""
 
 

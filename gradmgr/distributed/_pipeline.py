@@ -16,8 +16,8 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries
 from gradmgr._engine.custom import custom
-from gradmgr._engine.recorder import Recorder, current, is_listening, recorders
-from gradmgr._engine.tape import Tape, seed_always
+from gradmgr._engine.recorder import Recorder, current, is_recording, recorders
+from gradmgr._engine.tape import Tape, add_root
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr._transforms.checkpoint import is_to_run_again
 from gradmgr.distributed._engine import Group
@@ -124,7 +124,7 @@ def _check_reverse(x: Any) -> None:
     if batched.is_batched(raw(x)):
         raise errors.UnsupportedFunctionError("send does not go through vmap; send the whole batch outside of it")
     if isinstance(x, Tensor) and any(
-        rec.open and not isinstance(rec, Tape) and rec.known(x) is not None for rec in recorders(current())
+        rec.open and not isinstance(rec, Tape) and rec.node_id_of(x) is not None for rec in recorders(current())
     ):
         raise errors.UnsupportedFunctionError(
             "send carries no tangents: forward mode ends at the rank; send x.detach(), or use a GradManager"
@@ -172,9 +172,9 @@ _received = custom(
 def _listening(x: Tensor | None = None) -> list[Recorder]:
     """Return the tapes that hear what is computed here, and know `x` where it is given."""
     found: list[Recorder] = [
-        rec for rec in recorders(current()) if isinstance(rec, Tape) and rec.open and is_listening(rec)
+        rec for rec in recorders(current()) if isinstance(rec, Tape) and rec.open and is_recording(rec)
     ]
-    return found if x is None else [rec for rec in found if rec.known(x) is not None]
+    return found if x is None else [rec for rec in found if rec.node_id_of(x) is not None]
 
 
 def _transmit(x: Any, link: _Link) -> None:
@@ -188,7 +188,7 @@ def _transmit(x: Any, link: _Link) -> None:
     link.group.start_send(head, link.other, link.tag)
     link.group.start_send(values, link.other, link.tag).done()
     if followers:
-        seed_always(_sent(x, link, array.dtype, libraries.device_of(array)))
+        add_root(_sent(x, link, array.dtype, libraries.device_of(array)))
 
 
 def _receive(link: _Link, shape: tuple[int, ...], dtype: Any, device: str) -> Tensor:
@@ -204,9 +204,9 @@ def _receive(link: _Link, shape: tuple[int, ...], dtype: Any, device: str) -> Te
         )
     token = wrap(libraries.namespace(values).zeros(()))
     for tape in tapes:
-        tape.stamp(token, object())
+        tape.track(token, object())
     y: Tensor = _received(token, values, link)
-    seed_always(y)
+    add_root(y)
     return y
 
 

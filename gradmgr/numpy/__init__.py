@@ -113,7 +113,8 @@ from numpy import (
 )
 
 from gradmgr import special
-from gradmgr._engine.elementwise import conj as _conj
+from gradmgr._engine.elementwise import conj
+from gradmgr._engine.elementwise import conj as conjugate
 from gradmgr._engine.tensor import from_dlpack
 from gradmgr.numpy import _dispatch, fft, linalg
 from gradmgr.numpy._array_api import (
@@ -137,20 +138,109 @@ from gradmgr.ops.apply import (
     vectorize,
 )
 from gradmgr.ops.arithmetic import (
+    absolute,
+    add,
+    arccos,
+    arccosh,
+    arcsin,
+    arcsinh,
+    arctan,
+    arctan2,
+    arctanh,
+    cbrt,
+    ceil,
     clip,
     copysign,
+    cos,
+    cosh,
+    deg2rad,
+    divide,
     divmod,
+    exp,
+    exp2,
+    expm1,
+    fabs,
     fix,
     float_power,
+    floor,
+    floor_divide,
+    fmax,
+    fmin,
+    fmod,
     frexp,
     heaviside,
+    hypot,
     ldexp,
+    log,
+    log1p,
+    log2,
+    log10,
+    logaddexp,
+    logaddexp2,
+    maximum,
+    minimum,
     modf,
+    multiply,
     nan_to_num,
+    negative,
     nextafter,
+    positive,
+    power,
+    rad2deg,
     real_if_close,
+    reciprocal,
+    remainder,
+    rint,
+    sign,
+    sin,
     sinc,
+    sinh,
     spacing,
+    sqrt,
+    square,
+    subtract,
+    tan,
+    tanh,
+    trunc,
+)
+from gradmgr.ops.arithmetic import (
+    absolute as abs,
+)
+from gradmgr.ops.arithmetic import (
+    arccos as acos,
+)
+from gradmgr.ops.arithmetic import (
+    arccosh as acosh,
+)
+from gradmgr.ops.arithmetic import (
+    arcsin as asin,
+)
+from gradmgr.ops.arithmetic import (
+    arcsinh as asinh,
+)
+from gradmgr.ops.arithmetic import (
+    arctan as atan,
+)
+from gradmgr.ops.arithmetic import (
+    arctan2 as atan2,
+)
+from gradmgr.ops.arithmetic import (
+    arctanh as atanh,
+)
+from gradmgr.ops.arithmetic import (
+    deg2rad as radians,
+)
+from gradmgr.ops.arithmetic import (
+    divide as true_divide,
+)
+from gradmgr.ops.arithmetic import (
+    power as pow,
+)
+from gradmgr.ops.arithmetic import (
+    rad2deg as degrees,
+)
+from gradmgr.ops.arithmetic import (
+    remainder as mod,
 )
 from gradmgr.ops.calculus import (
     convolve,
@@ -351,8 +441,7 @@ from gradmgr.ops.order import (
 )
 from gradmgr.ops.pick import bincount, round, take, take_along_axis, where
 from gradmgr.ops.polynomial import poly, polyadd, polyder, polydiv, polyfit, polyint, polymul, polysub, polyval, roots
-from gradmgr.ops.products import dot, einsum, inner, outer, tensordot, vdot
-from gradmgr.ops.products import matmul as _matmul
+from gradmgr.ops.products import dot, einsum, inner, matmul, outer, tensordot, vdot
 from gradmgr.ops.reduce import cumprod, cumsum, max, mean, min, prod, std, sum, var
 from gradmgr.ops.shape import (
     atleast_1d,
@@ -416,73 +505,20 @@ from gradmgr.ops.statistics import (
 )
 from gradmgr.ops.ufuncs import matvec, vecdot, vecmat
 
-absolute = abs = _arithmetic.absolute.door
-add = _arithmetic.add.door
-arccos = acos = _arithmetic.arccos.door
-arccosh = acosh = _arithmetic.arccosh.door
-arcsin = asin = _arithmetic.arcsin.door
-arcsinh = asinh = _arithmetic.arcsinh.door
-arctan = atan = _arithmetic.arctan.door
-arctan2 = atan2 = _arithmetic.arctan2.door
-arctanh = atanh = _arithmetic.arctanh.door
-cbrt = _arithmetic.cbrt.door
-ceil = _arithmetic.ceil.door
-conjugate = conj = _conj.door
-cos = _arithmetic.cos.door
-cosh = _arithmetic.cosh.door
-deg2rad = radians = _arithmetic.deg2rad.door
-divide = true_divide = _arithmetic.divide.door
-exp = _arithmetic.exp.door
-exp2 = _arithmetic.exp2.door
-expm1 = _arithmetic.expm1.door
-fabs = _arithmetic.fabs.door
-floor = _arithmetic.floor.door
-floor_divide = _arithmetic.floor_divide.door
-fmax = _arithmetic.fmax.door
-fmin = _arithmetic.fmin.door
-fmod = _arithmetic.fmod.door
-hypot = _arithmetic.hypot.door
-log = _arithmetic.log.door
-log10 = _arithmetic.log10.door
-log1p = _arithmetic.log1p.door
-log2 = _arithmetic.log2.door
-logaddexp = _arithmetic.logaddexp.door
-logaddexp2 = _arithmetic.logaddexp2.door
-matmul = _matmul.door
-maximum = _arithmetic.maximum.door
-minimum = _arithmetic.minimum.door
-multiply = _arithmetic.multiply.door
-negative = _arithmetic.negative.door
-positive = _arithmetic.positive.door
-power = pow = _arithmetic.power.door
-rad2deg = degrees = _arithmetic.rad2deg.door
-reciprocal = _arithmetic.reciprocal.door
-remainder = mod = _arithmetic.remainder.door
-rint = _arithmetic.rint.door
-sign = _arithmetic.sign.door
-sin = _arithmetic.sin.door
-sinh = _arithmetic.sinh.door
-sqrt = _arithmetic.sqrt.door
-square = _arithmetic.square.door
-subtract = _arithmetic.subtract.door
-tan = _arithmetic.tan.door
-tanh = _arithmetic.tanh.door
-trunc = _arithmetic.trunc.door
-
 
 def real(val: _Any) -> _Any:
     """Return the real part as `numpy.real`."""
-    return _arithmetic.real.door(val)
+    return _arithmetic.real(val)
 
 
 def imag(val: _Any) -> _Any:
     """Return the imaginary part as `numpy.imag`."""
-    return _arithmetic.imag.door(val)
+    return _arithmetic.imag(val)
 
 
 def angle(z: _Any, deg: _Any = False) -> _Any:
     """Return the angle of complex numbers as `numpy.angle`, in radians or degrees."""
-    a = _arithmetic.angle.door(z)
+    a = _arithmetic.angle(z)
     return rad2deg(a) if deg else a
 
 

@@ -20,7 +20,7 @@ from gradmgr._arrays import libraries
 from gradmgr._arrays.blocks import mapped
 from gradmgr._engine.broadcast import is_complex
 from gradmgr._engine.custom import custom, several
-from gradmgr._engine.elementwise import Made, conj, conj_of, elementwise
+from gradmgr._engine.elementwise import OpFunction, conj, conj_of, elementwise
 from gradmgr._engine.mutation import as_type, store, with_keywords
 from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import Tensor, raw, wrap
@@ -158,7 +158,7 @@ def _power_x(g: Any, x: Any, y: Any) -> Any:
         if y == 2:
             return g * (x + x)
         if y == 0.5:  # a root takes a quarter of the time of a power
-            root = sqrt.door(_as_precise(x, g))
+            root = sqrt(_as_precise(x, g))
             root = np.add(root, 0.0, out=root) if root.__class__ is np.ndarray else root + 0.0  # of -0.0 as of 0.0
             return g * 0.5 / root
         return g * (y * x ** (y - 1)) if y else g * 0
@@ -173,7 +173,7 @@ def _power_x(g: Any, x: Any, y: Any) -> Any:
 def _power_y(g: Any, x: Any, y: Any, out: Any) -> Any:
     """x^y log x, which at x = 0 is 0 for y >= 0 and -inf for y < 0."""
     at_zero = (raw(x) == 0) & (raw(y).real >= 0)
-    return g * out * log.door(choose(at_zero, 1.0, _as_precise(x, out)))
+    return g * out * log(choose(at_zero, 1.0, _as_precise(x, out)))
 
 
 def _as_precise(value: Any, like: Any) -> Any:
@@ -196,7 +196,7 @@ def float_power(x1: Any, x2: Any, /, out: Any = None, where: Any = True, dtype: 
         return with_keywords(float_power, np.float_power, (x1, x2), out, where, dtype)
     if not (isinstance(x1, Tensor) or isinstance(x2, Tensor)):
         return np.float_power(x1, x2)
-    return power.door(_as_double(x1), _as_double(x2))
+    return power(_as_double(x1), _as_double(x2))
 
 
 def _as_double(value: Any) -> Any:
@@ -241,7 +241,7 @@ def _share_of(x: Any, y: Any, out: Any, exponential: Any) -> Any:
 
 
 def _share_of_exp(g: Any, x: Any, y: Any, out: Any) -> Any:
-    return g * _share_of(x, y, out, exp.door)
+    return g * _share_of(x, y, out, exp)
 
 
 def _is_large(x: Any, y: Any) -> bool:
@@ -283,8 +283,8 @@ logaddexp = elementwise(
 logaddexp2 = elementwise(
     "logaddexp2",
     np.logaddexp2,
-    lambda g, x, y, out: g * _share_of(x, y, out, exp2.door),
-    lambda g, x, y, out: g * _share_of(y, x, out, exp2.door),
+    lambda g, x, y, out: g * _share_of(x, y, out, exp2),
+    lambda g, x, y, out: g * _share_of(y, x, out, exp2),
 )
 
 # ---------------------------------------------------------------- trigonometric and hyperbolic
@@ -293,7 +293,7 @@ logaddexp2 = elementwise(
 def _length(x: Any) -> Any:
     """sqrt(1 + x^2), where x^2 may overflow."""
     square = _square_and_1(x)
-    return hypot.door(x, 1.0) if square is None else sqrt.door(square)
+    return hypot(x, 1.0) if square is None else sqrt(square)
 
 
 def _square_and_1(x: Any) -> Any:
@@ -316,21 +316,21 @@ def _arctan_rule(g: Any, x: Any) -> Any:
     return g / square
 
 
-sin = elementwise("sin", np.sin, lambda g, x: g * cos.door(x))
-cos: Made = elementwise("cos", np.cos, lambda g, x: -g * sin.door(x))
+sin = elementwise("sin", np.sin, lambda g, x: g * cos(x))
+cos: OpFunction = elementwise("cos", np.cos, lambda g, x: -g * sin(x))
 tan = elementwise("tan", np.tan, lambda g, out: g * (1 + out * out))
-arcsin = elementwise("arcsin", np.arcsin, lambda g, x: g / sqrt.door((1 - x) * (1 + x)))
-arccos = elementwise("arccos", np.arccos, lambda g, x: -g / sqrt.door((1 - x) * (1 + x)))
+arcsin = elementwise("arcsin", np.arcsin, lambda g, x: g / sqrt((1 - x) * (1 + x)))
+arccos = elementwise("arccos", np.arccos, lambda g, x: -g / sqrt((1 - x) * (1 + x)))
 arctan = elementwise("arctan", np.arctan, _arctan_rule)
-sinh = elementwise("sinh", np.sinh, lambda g, x: g * cosh.door(x))
-cosh: Made = elementwise("cosh", np.cosh, lambda g, x: g * sinh.door(x))
+sinh = elementwise("sinh", np.sinh, lambda g, x: g * cosh(x))
+cosh: OpFunction = elementwise("cosh", np.cosh, lambda g, x: g * sinh(x))
 tanh = elementwise(
     "tanh",
     np.tanh,
     "s = out * out; subtract(g, multiply(s, g, s), s) if s.__class__ is g.__class__ is ndarray else g - s * g",
 )
 arcsinh = elementwise("arcsinh", np.arcsinh, lambda g, x: g / _length(x))
-arccosh = elementwise("arccosh", np.arccosh, lambda g, x: g / (sqrt.door(x - 1) * sqrt.door(x + 1)))
+arccosh = elementwise("arccosh", np.arccosh, lambda g, x: g / (sqrt(x - 1) * sqrt(x + 1)))
 arctanh = elementwise("arctanh", np.arctanh, lambda g, x: g / ((1 - x) * (1 + x)))
 
 
@@ -352,7 +352,7 @@ def _turn(g: Any, value: Any, x: Any, y: Any) -> Any:
             total = x * x + y * y
         if _is_tame(raw(total)):
             return g * (value / total)
-    return _over_square(g, value, hypot.door(x, y))
+    return _over_square(g, value, hypot(x, y))
 
 
 def _is_tame(a: Any) -> bool:
@@ -379,7 +379,7 @@ arctan2 = elementwise(
     lambda g, x, y: _turn(g, y, x, y),
     lambda g, x, y: -_turn(g, x, x, y),
 )
-hypot: Made = elementwise(
+hypot: OpFunction = elementwise(
     "hypot",
     _hypot_kernel,
     lambda g, x, out: g * _over_or_zero(x, out),
@@ -457,7 +457,7 @@ def sinc(x: Any) -> Any:
 
 def _real_of_product(t: Any, z: Any) -> Any:
     """Re(conj(z) t): how far t points along z."""
-    return real.door(t * conj.door(z)) if is_complex(z) else t * z
+    return real(t * conj(z)) if is_complex(z) else t * z
 
 
 def _sign_map(g: Any, x: Any, out: Any) -> Any:
@@ -465,19 +465,19 @@ def _sign_map(g: Any, x: Any, out: Any) -> Any:
     if not is_complex(x):
         return plain_zeros(g)
     across = g - out * _real_of_product(g, out)
-    return _over_or_zero(across, absolute.door(x))
+    return _over_or_zero(across, absolute(x))
 
 
-real: Made = elementwise("real", np.real, lambda g: g, jvp=(lambda t: real.door(t),))
-imag: Made = elementwise("imag", np.imag, lambda g: g * 1j, jvp=(lambda t: imag.door(t),))
+real: OpFunction = elementwise("real", np.real, lambda g: g, jvp=(lambda t: real(t),))
+imag: OpFunction = elementwise("imag", np.imag, lambda g: g * 1j, jvp=(lambda t: imag(t),))
 absolute = elementwise(
     "absolute",
     np.absolute,
-    lambda g, x: g * sign.door(x),
+    lambda g, x: g * sign(x),
     operate="abs(a)",
-    jvp=(lambda t, x: _real_of_product(t, sign.door(x)),),
+    jvp=(lambda t, x: _real_of_product(t, sign(x)),),
 )
-fabs = elementwise("fabs", np.fabs, lambda g, x: g * sign.door(x))
+fabs = elementwise("fabs", np.fabs, lambda g, x: g * sign(x))
 
 
 def _sign_of_copysign(x: Any, y: Any) -> Any:
@@ -491,19 +491,19 @@ _copysign = elementwise(
     lambda g, x, y: g * _sign_of_copysign(raw(x), raw(y)),
     plain_zeros,
 )
-copysign = _copysign.door
-sign: Made = elementwise("sign", np.sign, _sign_map, jvp=(_sign_map,))
+copysign = _copysign
+sign: OpFunction = elementwise("sign", np.sign, _sign_map, jvp=(_sign_map,))
 
 
 def _angle_vjp(g: Any, x: Any) -> Any:
-    return _over_square(g, x * 1j, absolute.door(x)) if is_complex(x) else plain_zeros(g)
+    return _over_square(g, x * 1j, absolute(x)) if is_complex(x) else plain_zeros(g)
 
 
 def _angle_jvp(t: Any, x: Any) -> Any:
     if not is_complex(x):
         return plain_zeros(t)
-    length = absolute.door(x)
-    return _over_or_zero(imag.door(t * _over_or_zero(conj.door(x), length)), length)
+    length = absolute(x)
+    return _over_or_zero(imag(t * _over_or_zero(conj(x), length)), length)
 
 
 angle = elementwise("angle", np.angle, _angle_vjp, jvp=(_angle_jvp,))
@@ -514,24 +514,24 @@ def real_if_close(a: Any, tol: float = 100) -> Any:
     if not isinstance(a, Tensor) or not is_complex(a):
         return a if isinstance(a, Tensor) else np.real_if_close(a, tol)
     bound = np.finfo(a.dtype).eps * tol if tol > 1 else tol
-    return real.door(a) if bool((np.absolute(a._array.imag) < bound).all()) else a
+    return real(a) if bool((np.absolute(a._array.imag) < bound).all()) else a
 
 
 # ---------------------------------------------------------------- steps: zero derivative, not an error
 
-floor: Made = elementwise("floor", np.floor, plain_zeros)
+floor: OpFunction = elementwise("floor", np.floor, plain_zeros)
 ceil = elementwise("ceil", np.ceil, plain_zeros)
 rint = elementwise("rint", np.rint, plain_zeros)
-trunc: Made = elementwise("trunc", np.trunc, plain_zeros)
+trunc: OpFunction = elementwise("trunc", np.trunc, plain_zeros)
 _heaviside = elementwise("heaviside", np.heaviside, plain_zeros, lambda g, x: choose(raw(x) == 0, g, 0.0))
-heaviside = _heaviside.door
+heaviside = _heaviside
 
 
 def fix(x: Any, out: Any = None) -> Any:
     """Round towards zero as `numpy.fix`, which NumPy 2.5 deprecates for `trunc`; the derivative is zero."""
     if not (isinstance(x, Tensor) or isinstance(out, Tensor)):
         return np.trunc(x, out=out)
-    return trunc.door(x, out=out)
+    return trunc(x, out=out)
 
 
 def _spacing_kernel(a: Any, **keywords: Any) -> Any:
@@ -543,9 +543,9 @@ def _spacing_kernel(a: Any, **keywords: Any) -> Any:
 
 
 _spacing = elementwise("spacing", _spacing_kernel, plain_zeros)
-spacing = _spacing.door
+spacing = _spacing
 _nextafter = elementwise("nextafter", np.nextafter, "g", plain_zeros)
-nextafter = _nextafter.door
+nextafter = _nextafter
 
 # ---------------------------------------------------------------- parts of floating-point numbers
 
@@ -641,7 +641,7 @@ frexp = _two_results(
 
 
 def _quotient_and_remainder(x: Any, y: Any) -> tuple[Any, Any]:
-    return floor_divide.door(x, y), remainder.door(x, y)
+    return floor_divide(x, y), remainder(x, y)
 
 
 divmod = _two_results(
@@ -782,7 +782,7 @@ def _where_finite(t: Any, x: Any) -> Any:
         return choose(np.isfinite(a), t, plain_zeros(t))
     if np.isfinite(a).all():
         return t
-    one, two = real.door(t), imag.door(t)
+    one, two = real(t), imag(t)
     return choose(np.isfinite(a.real), one, 0.0) + choose(np.isfinite(a.imag), two, 0.0) * 1j
 
 

@@ -100,7 +100,7 @@ def _astype(
 
 def _conj(self: Tensor) -> Any:
     """Return the complex conjugate as `numpy.ndarray.conj`; integers and booleans as they are."""
-    return conj.door(self) if libraries.is_differentiable(self.dtype) else self.detach()
+    return conj(self) if libraries.is_differentiable(self.dtype) else self.detach()
 
 
 def _contains(self: Tensor, value: Any) -> bool:
@@ -186,8 +186,8 @@ _METHODS = {
     "__round__": lambda self, digits=0: pick.round(self, digits),
     "T": property(lambda self: shape.transpose(self), doc="The axes reversed."),
     "mT": property(_matrix_transposed, doc=_matrix_transposed.__doc__),
-    "real": property(lambda self: arithmetic.real.door(self), doc="The real part."),
-    "imag": property(lambda self: arithmetic.imag.door(self), doc="The imaginary part."),
+    "real": property(lambda self: arithmetic.real(self), doc="The real part."),
+    "imag": property(lambda self: arithmetic.imag(self), doc="The imaginary part."),
     "all": constant.all,
     "any": constant.any,
     "argmax": constant.argmax,

@@ -405,8 +405,8 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
 def _periodic(x: Any, xp: Any, fp: Any, period: Any) -> Any:
     if np.any(batched.common(raw(period) == 0, "whether the period is 0")):
         raise ValueError("interp: period must be a non-zero value")
-    period = absolute.door(period)
-    x, xp = (remainder.door(cast_to(t, np.float64), period) for t in (x, xp))
+    period = absolute(period)
+    x, xp = (remainder(cast_to(t, np.float64), period) for t in (x, xp))
     order = raw(xp).argsort()
     xp, fp = getitem(xp, order), getitem(fp, order)
     xp = concatenate([xp[-1:] - period, xp, xp[:1] + period])
@@ -531,7 +531,7 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, *, period: Any = 2 * np.
     before = xp.zeros((*values.shape[:axis], min(values.shape[axis], 1), *values.shape[axis + 1 :]), dtype=bool)
     dtype = np.result_type(values, raw(length))
     if isinstance(length, Tensor):
-        z = p + multiply.door(np.concatenate([before, count.astype(dtype)], axis=axis), length)
+        z = p + multiply(np.concatenate([before, count.astype(dtype)], axis=axis), length)
     else:
         z = p + np.concatenate([before, added.astype(dtype)], axis=axis)
     return cast_to(z, dtype)

@@ -188,7 +188,7 @@ def _count_of(num: Any) -> int:
 
 def _as_samples(values: Any, dtype: Any) -> Any:
     """Cast samples; to integers downwards, as `numpy.linspace` does."""
-    return astype(floor.door(values) if np.dtype(dtype).kind in "iu" else values, dtype, copy=False)
+    return astype(floor(values) if np.dtype(dtype).kind in "iu" else values, dtype, copy=False)
 
 
 def logspace(
@@ -210,7 +210,7 @@ def logspace(
         start, stop, base = (_with_axes(t, axes) for t in (start, stop, base))
         base = expand_dims(base, axis)
     made_beside = base.device if isinstance(base, Tensor) and not (holds_tensor(start) or holds_tensor(stop)) else None
-    z: Tensor = power.door(base, linspace(start, stop, num, endpoint, axis=axis, device=made_beside))
+    z: Tensor = power(base, linspace(start, stop, num, endpoint, axis=axis, device=made_beside))
     return z if dtype is None else astype(z, dtype, copy=False)
 
 
@@ -238,11 +238,11 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
     loop = np.result_type(start.dtype, stop.dtype, 1.0, np.dtype(dtype))  # at least float64 without dtype, as NumPy's
     first, last = (astype(t, loop) for t in (start, stop))
     if loop.kind == "c":
-        low, ratio = log.door(first), log.door(last / first)
+        low, ratio = log(first), log(last / first)
     else:  # both may be negative, and the ratio itself out of range
-        low = log.door(absolute.door(first))
-        ratio = log.door(last * np.sign(raw(first))) - low
-    values = exp.door(low + linspace(0.0, ratio, num, endpoint))
+        low = log(absolute(first))
+        ratio = log(last * np.sign(raw(first))) - low
+    values = exp(low + linspace(0.0, ratio, num, endpoint))
     if loop.kind != "c":
         values = values * np.sign(raw(first))
     if len(values):

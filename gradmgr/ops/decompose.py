@@ -92,7 +92,7 @@ def _h(x: Any) -> Any:
 
 
 def _real(x: Any) -> Any:
-    return real.door(x) if is_complex(x) else x
+    return real(x) if is_complex(x) else x
 
 
 def _eye(x: Any) -> Any:
@@ -595,10 +595,10 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
 def _svd_of_hermitian(a: Any, compute_uv: bool) -> Any:
     """The decomposition from that of eigenvalues: w = s sign(w)."""
     if not compute_uv:
-        s = absolute.door(eigvalsh(a))
+        s = absolute(eigvalsh(a))
         return take_along_axis(s, _descending(s), -1)
     w, v = eigh(a)
-    xp, s = libraries.namespace(raw(w)), absolute.door(w)
+    xp, s = libraries.namespace(raw(w)), absolute(w)
     order = _descending(s)
     signs = xp.take_along_axis(xp.copysign(xp.ones_like(raw(w)), raw(w)), order, -1)
     u = take_along_axis(v, order[..., None, :], -1)

@@ -15,7 +15,7 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries
 from gradmgr._engine.broadcast import broadcast_to
-from gradmgr._engine.elementwise import Made, multilinear
+from gradmgr._engine.elementwise import OpFunction, multilinear
 from gradmgr._engine.indexing import add_at, getitem, scatter
 from gradmgr._engine.mutation import as_type, copied, setitem
 from gradmgr._engine.op import Function, linear, zeros
@@ -726,11 +726,11 @@ def kron(a: Any, b: Any) -> Any:
     return reshape(rows * columns, [i * j for i, j in zip(m, n, strict=True)])
 
 
-_cross: Made = multilinear(
+_cross: OpFunction = multilinear(
     "cross",
     lambda x, y: np.cross(x, y),
-    lambda g, y: _cross.door(y, g),
-    lambda g, x: _cross.door(g, x),
+    lambda g, y: _cross(y, g),
+    lambda g, x: _cross(g, x),
 )
 
 
@@ -754,7 +754,7 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
         x, y = _in_space(x), _in_space(y)
     with _naming("cross"):
         ndim = len(np.broadcast_shapes(x.shape, y.shape))
-    return moveaxis(_cross.door(x, y), -1, normalize_axis_index(axisc, ndim, "axisc"))
+    return moveaxis(_cross(x, y), -1, normalize_axis_index(axisc, ndim, "axisc"))
 
 
 def _in_space(x: Any) -> Any:
@@ -777,7 +777,7 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:  # no
     dtype = np.promote_types(x.dtype, int)
     x = x if x.dtype == dtype else as_type(x, dtype)
     powers = libraries.namespace(raw(x)).arange(count)
-    return power.door(reshape(x, (-1, 1)), powers if increasing else powers[::-1])
+    return power(reshape(x, (-1, 1)), powers if increasing else powers[::-1])
 
 
 def tri(

@@ -19,7 +19,7 @@ from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.elementwise import conj
 from gradmgr._engine.mutation import as_type, updater
-from gradmgr._engine.recorder import crowd, current, rebind, recorders
+from gradmgr._engine.recorder import current, rebind, recorders, recording_threads
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr.ops import arithmetic, constant, edit, pick, products, reduce, shape, special, ufuncs
 from gradmgr.ops.convert import lift, to
@@ -29,55 +29,55 @@ from gradmgr.ops.order import beside
 
 # By method: the function, and the ufunc of NumPy's that writes the same into its own input.
 _UNARY: dict[str, tuple[Any, Any]] = {
-    "abs_": (arithmetic.absolute.door, np.absolute),
-    "acos_": (arithmetic.arccos.door, np.arccos),
-    "acosh_": (arithmetic.arccosh.door, np.arccosh),
-    "asin_": (arithmetic.arcsin.door, np.arcsin),
-    "asinh_": (arithmetic.arcsinh.door, np.arcsinh),
-    "atan_": (arithmetic.arctan.door, np.arctan),
-    "atanh_": (arithmetic.arctanh.door, np.arctanh),
+    "abs_": (arithmetic.absolute, np.absolute),
+    "acos_": (arithmetic.arccos, np.arccos),
+    "acosh_": (arithmetic.arccosh, np.arccosh),
+    "asin_": (arithmetic.arcsin, np.arcsin),
+    "asinh_": (arithmetic.arcsinh, np.arcsinh),
+    "atan_": (arithmetic.arctan, np.arctan),
+    "atanh_": (arithmetic.arctanh, np.arctanh),
     "bitwise_not_": (constant.invert, None),
-    "ceil_": (arithmetic.ceil.door, np.ceil),
-    "conj_physical_": (conj.door, np.conjugate),
-    "cos_": (arithmetic.cos.door, np.cos),
-    "cosh_": (arithmetic.cosh.door, np.cosh),
-    "deg2rad_": (arithmetic.deg2rad.door, np.deg2rad),
+    "ceil_": (arithmetic.ceil, np.ceil),
+    "conj_physical_": (conj, np.conjugate),
+    "cos_": (arithmetic.cos, np.cos),
+    "cosh_": (arithmetic.cosh, np.cosh),
+    "deg2rad_": (arithmetic.deg2rad, np.deg2rad),
     "digamma_": (special.digamma, None),
     "erf_": (special.erf, None),
     "erfc_": (special.erfc, None),
     "erfinv_": (special.erfinv, None),
-    "exp2_": (arithmetic.exp2.door, np.exp2),
-    "exp_": (arithmetic.exp.door, np.exp),
-    "expm1_": (arithmetic.expm1.door, np.expm1),
-    "floor_": (arithmetic.floor.door, np.floor),
+    "exp2_": (arithmetic.exp2, np.exp2),
+    "exp_": (arithmetic.exp, np.exp),
+    "expm1_": (arithmetic.expm1, np.expm1),
+    "floor_": (arithmetic.floor, np.floor),
     "i0_": (special.i0, None),
     "lgamma_": (special.gammaln, None),
-    "log10_": (arithmetic.log10.door, np.log10),
-    "log1p_": (arithmetic.log1p.door, np.log1p),
-    "log2_": (arithmetic.log2.door, np.log2),
-    "log_": (arithmetic.log.door, np.log),
+    "log10_": (arithmetic.log10, np.log10),
+    "log1p_": (arithmetic.log1p, np.log1p),
+    "log2_": (arithmetic.log2, np.log2),
+    "log_": (arithmetic.log, np.log),
     "logical_not_": (constant.logical_not, None),
-    "neg_": (arithmetic.negative.door, np.negative),
-    "rad2deg_": (arithmetic.rad2deg.door, np.rad2deg),
-    "reciprocal_": (arithmetic.reciprocal.door, np.reciprocal),
-    "sgn_": (arithmetic.sign.door, np.sign),
+    "neg_": (arithmetic.negative, np.negative),
+    "rad2deg_": (arithmetic.rad2deg, np.rad2deg),
+    "reciprocal_": (arithmetic.reciprocal, np.reciprocal),
+    "sgn_": (arithmetic.sign, np.sign),
     "sigmoid_": (special.expit, None),
-    "sign_": (arithmetic.sign.door, np.sign),
-    "sin_": (arithmetic.sin.door, np.sin),
+    "sign_": (arithmetic.sign, np.sign),
+    "sin_": (arithmetic.sin, np.sin),
     "sinc_": (arithmetic.sinc, None),
-    "sinh_": (arithmetic.sinh.door, np.sinh),
-    "sqrt_": (arithmetic.sqrt.door, np.sqrt),
-    "square_": (arithmetic.square.door, np.square),
-    "tan_": (arithmetic.tan.door, np.tan),
-    "tanh_": (arithmetic.tanh.door, np.tanh),
-    "trunc_": (arithmetic.trunc.door, np.trunc),
+    "sinh_": (arithmetic.sinh, np.sinh),
+    "sqrt_": (arithmetic.sqrt, np.sqrt),
+    "square_": (arithmetic.square, np.square),
+    "tan_": (arithmetic.tan, np.tan),
+    "tanh_": (arithmetic.tanh, np.tanh),
+    "trunc_": (arithmetic.trunc, np.trunc),
 }
 
 # ---------------------------------------------------------------- of two
 
 # By method: what an operator is made of, and NumPy's ufunc where writing with it is safe.
 _BINARY: dict[str, tuple[Any, Any]] = {
-    "atan2_": (arithmetic.arctan2.door, np.arctan2),
+    "atan2_": (arithmetic.arctan2, np.arctan2),
     "bitwise_and_": (constant.bitwise_and, None),
     "bitwise_left_shift_": (constant.left_shift, None),
     "bitwise_or_": (constant.bitwise_or, None),
@@ -86,10 +86,10 @@ _BINARY: dict[str, tuple[Any, Any]] = {
     "copysign_": (arithmetic.copysign, np.copysign),
     "float_power_": (arithmetic.float_power, None),
     "floor_divide_": (arithmetic.floor_divide.operator, np.floor_divide),
-    "fmod_": (arithmetic.fmod.door, np.fmod),
+    "fmod_": (arithmetic.fmod, np.fmod),
     "gcd_": (constant.gcd, None),
     "heaviside_": (arithmetic.heaviside, np.heaviside),
-    "hypot_": (arithmetic.hypot.door, np.hypot),
+    "hypot_": (arithmetic.hypot, np.hypot),
     "lcm_": (constant.lcm, None),
     "ldexp_": (arithmetic.ldexp, None),
     "logical_and_": (constant.logical_and, None),
@@ -127,16 +127,16 @@ def div_(self: Tensor, other: Any, *, rounding_mode: str | None = None) -> Any:
     if rounding_mode != "trunc":
         raise ValueError(f"div_: rounding_mode is None, 'trunc' or 'floor'; found {rounding_mode!r}")
     if self.dtype.kind in "iu":
-        whole = arithmetic.floor_divide.door(self, other)
-        rest = constant.not_equal(arithmetic.remainder.door(self, other), 0)
+        whole = arithmetic.floor_divide(self, other)
+        rest = constant.not_equal(arithmetic.remainder(self, other), 0)
         up = constant.logical_and(rest, constant.less(whole, 0))
         return _bound(self, whole + up, "div_")
-    return _bound(self, arithmetic.trunc.door(arithmetic.divide.door(self, other)), "div_")
+    return _bound(self, arithmetic.trunc(arithmetic.divide(self, other)), "div_")
 
 
 def _scaled(other: Any, alpha: Any) -> Any:
     """Return alpha * other; `other` itself for the usual alpha."""
-    return other if alpha.__class__ is int and alpha == 1 else arithmetic.multiply.door(other, alpha)
+    return other if alpha.__class__ is int and alpha == 1 else arithmetic.multiply(other, alpha)
 
 
 def _operand_taken(name: str, result: Any, other: Any) -> Any:
@@ -152,27 +152,27 @@ def _operand_taken(name: str, result: Any, other: Any) -> Any:
 
 def addbmm_(self: Tensor, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """Replace by beta * x + alpha * the sum over the first axis of batch1 @ batch2."""
-    return _plus(self, beta, reduce.sum(products.matmul.door(batch1, batch2), axis=0), alpha)
+    return _plus(self, beta, reduce.sum(products.matmul(batch1, batch2), axis=0), alpha)
 
 
 def addcdiv_(self: Tensor, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
     """Add value * tensor1 / tensor2 in place."""
-    return self + _scaled(arithmetic.divide.door(tensor1, tensor2), value)
+    return self + _scaled(arithmetic.divide(tensor1, tensor2), value)
 
 
 def addcmul_(self: Tensor, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
     """Add value * tensor1 * tensor2 in place."""
-    return self + _scaled(arithmetic.multiply.door(tensor1, tensor2), value)
+    return self + _scaled(arithmetic.multiply(tensor1, tensor2), value)
 
 
 def addmm_(self: Tensor, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """Replace by beta * x + alpha * mat1 @ mat2, for matrices."""
-    return _plus(self, beta, products.matmul.door(mat1, mat2), alpha)
+    return _plus(self, beta, products.matmul(mat1, mat2), alpha)
 
 
 def addmv_(self: Tensor, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """Replace by beta * x + alpha * mat @ vec, for a matrix and a vector."""
-    return _plus(self, beta, products.matmul.door(mat, vec), alpha)
+    return _plus(self, beta, products.matmul(mat, vec), alpha)
 
 
 def addr_(self: Tensor, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
@@ -182,7 +182,7 @@ def addr_(self: Tensor, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) 
 
 def baddbmm_(self: Tensor, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """Replace by beta * x + alpha * batch1 @ batch2, for stacks of matrices."""
-    return _plus(self, beta, products.matmul.door(batch1, batch2), alpha)
+    return _plus(self, beta, products.matmul(batch1, batch2), alpha)
 
 
 def clamp_(self: Tensor, min: Any = None, max: Any = None) -> Any:
@@ -214,12 +214,12 @@ def cumsum_(self: Tensor, dim: int, *, dtype: Any = None) -> Any:
 
 def frac_(self: Tensor) -> Any:
     """Replace by the part after the point, of the sign of x; the derivative is 1."""
-    return self - arithmetic.trunc.door(self)
+    return self - arithmetic.trunc(self)
 
 
 def lerp_(self: Tensor, end: Any, weight: Any) -> Any:
     """Go by `weight` of the way to `end` in place: x + weight * (end - x)."""
-    return self + arithmetic.multiply.door(weight, arithmetic.subtract.door(end, self))
+    return self + arithmetic.multiply(weight, arithmetic.subtract(end, self))
 
 
 def logit_(self: Tensor, eps: float | None = None) -> Any:
@@ -266,7 +266,7 @@ def round_(self: Tensor, *, decimals: int = 0) -> Any:
 
 def rsqrt_(self: Tensor) -> Any:
     """Replace by 1 / sqrt(x)."""
-    return arithmetic.reciprocal.door(arithmetic.sqrt.door(self))
+    return arithmetic.reciprocal(arithmetic.sqrt(self))
 
 
 def tril_(self: Tensor, diagonal: int = 0) -> Any:
@@ -284,7 +284,7 @@ def _plus(x: Tensor, beta: Any, product: Any, alpha: Any) -> Any:
     product = _scaled(product, alpha)
     if not isinstance(beta, Tensor) and beta == 0:
         return shape.broadcast_to(product, np.broadcast_shapes(x.shape, product.shape))
-    return arithmetic.add.door(_scaled(x, beta), product)
+    return arithmetic.add(_scaled(x, beta), product)
 
 
 def _as_kind(value: Any, x: Tensor) -> Any:
@@ -349,7 +349,7 @@ def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Any:
 
 def index_add_(self: Tensor, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Any:
     """Add alpha * source[..., k, ...] to the slice that index[k] names along `dim`; repeated slices add up."""
-    ufuncs.at(np.add, arithmetic.add.door, self, _slices("index_add_", self, dim, index), _scaled(source, alpha))
+    ufuncs.at(np.add, arithmetic.add, self, _slices("index_add_", self, dim, index), _scaled(source, alpha))
     return self
 
 
@@ -371,7 +371,7 @@ def index_put_(self: Tensor, indices: Sequence[Any], values: Any, accumulate: bo
     """Write x[indices] = values; add them up, repeated elements too, if `accumulate` is set."""
     where = tuple([raw(part) for part in indices])
     if accumulate:
-        ufuncs.at(np.add, arithmetic.add.door, self, where, values)
+        ufuncs.at(np.add, arithmetic.add, self, where, values)
     else:
         self[where] = values
     return self
@@ -407,9 +407,9 @@ def scatter_(self: Tensor, dim: int, index: Any, src: Any, *, reduce: str | None
     if reduce is None:
         self[where] = values
     elif reduce == "add":
-        ufuncs.at(np.add, arithmetic.add.door, self, where, values)
+        ufuncs.at(np.add, arithmetic.add, self, where, values)
     elif reduce == "multiply":
-        ufuncs.at(np.multiply, arithmetic.multiply.door, self, where, values)
+        ufuncs.at(np.multiply, arithmetic.multiply, self, where, values)
     else:
         raise ValueError(f"scatter_: reduce is None, 'add' or 'multiply'; found {reduce!r}")
     return self
@@ -418,7 +418,7 @@ def scatter_(self: Tensor, dim: int, index: Any, src: Any, *, reduce: str | None
 def scatter_add_(self: Tensor, dim: int, index: Any, src: Any) -> Any:
     """Add src[i, j] to x[index[i, j], j], for `dim` 0 of two axes; repeated elements add up."""
     where, values = _scattered("scatter_add_", self, dim, index, src)
-    ufuncs.at(np.add, arithmetic.add.door, self, where, values)
+    ufuncs.at(np.add, arithmetic.add, self, where, values)
     return self
 
 
@@ -634,8 +634,8 @@ def _written(x: Tensor, ufunc: Any) -> bool:
     """Write a ufunc of x into its own buffer if nobody else can see that; tell whether it was done."""
     if libraries.float_errors_raise() or not libraries.is_differentiable(x._array.dtype):
         return False
-    with crowd.lock:
-        if not crowd.may_write(x):
+    with recording_threads.lock:
+        if not recording_threads.may_write(x):
             return False
         ufunc(x._array, out=x._array)
     x._rec = None

@@ -13,7 +13,7 @@ from gradmgr._arrays import libraries
 from gradmgr._engine.custom import apply, variadic
 from gradmgr._engine.indexing import getitem
 from gradmgr._engine.mutation import as_type, store
-from gradmgr._engine.op import FACTS, INPUTS, PULLS, Grads, Op, Owned, accumulate, enroll, one_fact, one_input
+from gradmgr._engine.op import INPUTS, METADATA, PULLS, Grads, Op, Owned, accumulate, one_input, one_metadata, register
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.shape import atleast_1d, atleast_2d, atleast_3d, expand_dims, moveaxis, ravel, reshape
@@ -202,21 +202,21 @@ def _gathered(parts: list[Any], shape: tuple[int, ...], dtype: Any, strides: Any
 
 
 def _pull_unstack(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
-    _, _, mark, shape, dtype, strides = e
-    accumulate(grads, owned, mark, _gathered([g.get(k) for k in range(shape[0])], shape, dtype, strides))
+    _, _, node_id, shape, dtype, strides = e
+    accumulate(grads, owned, node_id, _gathered([g.get(k) for k in range(shape[0])], shape, dtype, strides))
 
 
-def _unstack_entry(m: Any, marks: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
+def _unstack_entry(m: Any, node_ids: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
     a = raw(values[0])
-    return ("unstack", m, marks[0], a.shape, a.dtype, getattr(a, "strides", None))
+    return ("unstack", m, node_ids[0], a.shape, a.dtype, getattr(a, "strides", None))
 
 
-_unstack = enroll(Op("unstack", _pieces))
+_unstack = register(Op("unstack", _pieces))
 _unstack.entry, _unstack.push = _unstack_entry, lambda tangents, values, out, params: pieces(tangents[0])
 _unstack.keeps_inputs = _unstack.keeps_out = False
 PULLS["unstack"] = _pull_unstack
 INPUTS["unstack"] = one_input
-FACTS["unstack"] = one_fact
+METADATA["unstack"] = one_metadata
 
 
 def pieces(x: Any) -> tuple[Any, ...]:

@@ -19,11 +19,11 @@ from numpy.linalg import LinAlgError
 
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries
-from gradmgr._engine.broadcast import fit, is_complex, spread
+from gradmgr._engine.broadcast import broadcast_like, is_complex, unbroadcast
 from gradmgr._engine.custom import apply, custom, several
 from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.mutation import as_type, store
-from gradmgr._engine.op import INPUTS, LINKS, PULLS, Function, Grads, Link, Op, Owned, accumulate, enroll
+from gradmgr._engine.op import INPUTS, PULLS, RETRACKS, Function, Grads, Op, Owned, Retrack, accumulate, register
 from gradmgr._engine.recorder import is_tracked
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops import products, reduce, shape
@@ -206,7 +206,7 @@ def _solve_kernel(a: Any, b: Any, factor: _LU | None, adjoint: bool, vector: boo
 
 
 # Written out rather than declared by `custom`: both cotangents need the same solution, which costs as much as forward.
-_solve_op = enroll(Op("solve", _solve_kernel))
+_solve_op = register(Op("solve", _solve_kernel))
 
 
 def _solve(a: Any, b: Any, factor: _LU | None, adjoint: bool, vector: bool) -> Any:
@@ -216,9 +216,9 @@ def _solve(a: Any, b: Any, factor: _LU | None, adjoint: bool, vector: bool) -> A
     return _solve_kernel(a, b, factor, adjoint, vector)
 
 
-def _solve_entry(m: Any, marks: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
+def _solve_entry(m: Any, node_ids: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
     a, b = values
-    i, j = marks
+    i, j = node_ids
     return ("solve", m, i, j, a, b.shape, b.dtype, None if i is None else out, params)
 
 
@@ -226,10 +226,10 @@ def _solve_pull(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
     _, _, i, j, a, b_shape, b_dtype, x, (factor, adjoint, vector) = e
     d = _solve(a, g, factor, not adjoint, vector)
     if j is not None:
-        accumulate(grads, owned, j, fit(d, b_shape, b_dtype))
+        accumulate(grads, owned, j, unbroadcast(d, b_shape, b_dtype))
     if i is not None:
         d, x = (-expand_dims(d, -1), expand_dims(x, -1)) if vector else (-d, x)
-        accumulate(grads, owned, i, fit(x @ _h(d) if adjoint else d @ _h(x), a.shape, a.dtype))
+        accumulate(grads, owned, i, unbroadcast(x @ _h(d) if adjoint else d @ _h(x), a.shape, a.dtype))
 
 
 def _solve_push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
@@ -241,10 +241,10 @@ def _solve_push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
         m = _h(ta) if adjoint else ta
         moved = (m @ expand_dims(out, -1))[..., 0] if vector else m @ out
         right = -moved if tb is None else tb - moved
-    return spread(_solve(a, right, *params), out)
+    return broadcast_like(_solve(a, right, *params), out)
 
 
-def _solve_link(e: tuple[Any, ...], to: Link) -> tuple[Any, ...]:
+def _solve_link(e: tuple[Any, ...], to: Retrack) -> tuple[Any, ...]:
     code, m, i, j, a, b_shape, b_dtype, x, params = e
     return (code, m, i, j, to(a, i), b_shape, b_dtype, to(x, m), params)
 
@@ -252,7 +252,7 @@ def _solve_link(e: tuple[Any, ...], to: Link) -> tuple[Any, ...]:
 _solve_op.entry, _solve_op.push = _solve_entry, _solve_push
 PULLS["solve"] = _solve_pull
 INPUTS["solve"] = lambda e: e[2:4]
-LINKS["solve"] = _solve_link
+RETRACKS["solve"] = _solve_link
 
 
 def _check_columns(name: str, a: Any, b: Any) -> None:
@@ -391,7 +391,7 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> Any:
     off = b - a @ x
     if rank < columns or rows <= columns:
         off = off[:, :0]
-    residuals = reduce.sum(real.door(conj_of(off) * off), 0)
+    residuals = reduce.sum(real(conj_of(off) * off), 0)
     return x[:, 0] if vector else x, residuals, wrap(libraries.namespace(raw(s)).asarray(rank, np.int32)), s
 
 
@@ -584,7 +584,7 @@ def _log_slope(a: Any, sign: Any, factor: _LU | None) -> Any:
         return _solve(a, _eye_like(a), factor, True, False)
     singular = singular[..., None, None]
     regular = _solve(choose(singular, _eye_like(a), a), _eye_like(a), None, True, False)
-    over_0 = divide.door(_h(_adjugate(a)), choose(singular, 0.0, 1.0))
+    over_0 = divide(_h(_adjugate(a)), choose(singular, 0.0, 1.0))
     return choose(singular, over_0, regular)
 
 
@@ -593,7 +593,7 @@ def _slogdet_vjp(g: Any, a: Any, sign: Any, factor: _LU | None) -> Any:
     of_sign, of_log = g
     weight = of_log
     if of_sign is not None and is_complex(a):
-        turn = imag.door(conj_of(of_sign) * sign) * -1j
+        turn = imag(conj_of(of_sign) * sign) * -1j
         weight = turn if of_log is None else of_log + turn
     return plain_zeros(a) if weight is None else _on_matrices(weight) * _log_slope(a, sign, factor)
 
@@ -602,7 +602,7 @@ def _slogdet_jvp(t: Any, a: Any, sign: Any, factor: _LU | None) -> tuple[Any, An
     change = _inner(_log_slope(a, sign, factor), t)
     if not is_complex(a):
         return plain_zeros(sign), change
-    return sign * imag.door(change) * 1j, real.door(change)
+    return sign * imag(change) * 1j, real(change)
 
 
 _slogdet = several("slogdet", _slogdet_kernel, ("sign", "logabsdet"), vjp=_slogdet_vjp, jvp=_slogdet_jvp)
@@ -857,7 +857,7 @@ def _kept(of: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
 
 def _length_kernel(x: Any, axes: tuple[int, ...]) -> Any:
     """Keeps the axes, with length 1."""
-    squares = real.door(conj_of(x) * x)
+    squares = real(conj_of(x) * x)
     return np.sqrt(libraries.sum_over(squares, axes, True))
 
 
@@ -871,7 +871,7 @@ _length = custom(
     "norm",
     _length_kernel,
     vjp={"x": lambda g, x, out: g * _direction(x, out)},
-    jvp={"x": lambda t, x, out, axes: reduce.sum(real.door(conj_of(_direction(x, out)) * t), axes, keepdims=True)},
+    jvp={"x": lambda t, x, out, axes: reduce.sum(real(conj_of(_direction(x, out)) * t), axes, keepdims=True)},
 )
 
 
@@ -885,8 +885,8 @@ def _power_length_slope(x: Any, out: Any, p: float) -> Any:
     """Return (x / |x|)^(p - 1); 0 where the norm or, for p < 1, where x is 0, which is between its two slopes there."""
     at_0 = (raw(x) == 0) | (raw(out) == 0) if p < 1 else raw(out) == 0
     if not libraries.may_hold(at_0):
-        return power.door(x / out, p - 1)
-    return choose(at_0, 0.0, power.door(choose(at_0, 1.0, x) / choose(raw(out) == 0, 1.0, out), p - 1))
+        return power(x / out, p - 1)
+    return choose(at_0, 0.0, power(choose(at_0, 1.0, x) / choose(raw(out) == 0, 1.0, out), p - 1))
 
 
 _power_length = custom(
@@ -908,16 +908,16 @@ def _vector_norm(x: Any, order: Any, axes: tuple[int, ...], keepdims: Any, name:
     if isinstance(order, str):
         raise ValueError(f"{name}: Invalid norm order '{order}' for vectors")
     if order == np.inf:
-        return _largest(absolute.door(x), axes, keepdims)
+        return _largest(absolute(x), axes, keepdims)
     if order == -np.inf:
         _check_some(x, axes, name)
-        return reduce.min(absolute.door(x), axes, keepdims=keepdims)
+        return reduce.min(absolute(x), axes, keepdims=keepdims)
     if order == 0:
         # Where x is not 0 the constant 1; elsewhere |x|, whose derivative is 0 there.
-        return reduce.sum(choose(raw(x) != 0, _one_like(x), absolute.door(x)), axes, keepdims=keepdims)
+        return reduce.sum(choose(raw(x) != 0, _one_like(x), absolute(x)), axes, keepdims=keepdims)
     if order == 1:
-        return reduce.sum(absolute.door(x), axes, keepdims=keepdims)
-    return _dropped(_power_length(absolute.door(x), order, axes), axes, keepdims)
+        return reduce.sum(absolute(x), axes, keepdims=keepdims)
+    return _dropped(_power_length(absolute(x), order, axes), axes, keepdims)
 
 
 def _check_some(x: Any, axes: tuple[int, ...], name: str) -> None:
@@ -948,7 +948,7 @@ def _matrix_norm(x: Any, order: Any, axes: tuple[int, int], keepdims: Any, name:
         over, along = (row, column) if abs(order) == 1 else (column, row)
         if order < 0:
             _check_some(x, (along,), name)
-        sums = reduce.sum(absolute.door(x), over)
+        sums = reduce.sum(absolute(x), over)
         along -= along > over
         z = _largest(sums, along) if order > 0 else reduce.min(sums, along)
     else:
@@ -1167,7 +1167,7 @@ def _cheapest_splits(sizes: list[int]) -> dict[tuple[int, int], int]:
 
 def matmul(x1: Any, x2: Any, /) -> Any:
     """Multiply matrices as `numpy.linalg.matmul`."""
-    return products.matmul.door(x1, x2)
+    return products.matmul(x1, x2)
 
 
 def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:

@@ -276,7 +276,7 @@ def _from_roots(zs: Any) -> Any:
         a = concatenate([a, 0 * one]) - concatenate([0 * one, a * zs[k]])
     values = raw(zs)
     if values.dtype.kind == "c" and (np.sort(values) == np.sort(values.conj())).all():
-        a = real.door(a)
+        a = real(a)
     return a
 
 
@@ -331,7 +331,7 @@ def polyfit(x: Any, y: Any, deg: Any, rcond: Any = None, full: bool = False, w: 
     lhs, rhs = vander(x, order), y
     if w is not None:
         lhs, rhs = _weighted(lhs, rhs, w)
-    scale = sqrt.door(sum(lhs * lhs, axis=0))
+    scale = sqrt(sum(lhs * lhs, axis=0))
     lhs = lhs / scale
     c, residuals, rank, s = lstsq(lhs, rhs, rcond)
     c = transpose(transpose(c) / scale)

@@ -58,8 +58,8 @@ def _columns(x: Any, g: Any) -> Any:
         return x[:, None] * g[..., None, :]
     if g.ndim == 1:
         column, row = x.reshape((x.shape[0], 1)), g.reshape((1, g.shape[0]))
-        return column @ row if is_batched(column) and is_batched(row) else multiply.door(column, row)
-    return multiply.door(expand_dims(x, -1), expand_dims(g, -2))
+        return column @ row if is_batched(column) and is_batched(row) else multiply(column, row)
+    return multiply(expand_dims(x, -1), expand_dims(g, -2))
 
 
 def _transposed(m: Any) -> Any:
@@ -69,8 +69,8 @@ def _transposed(m: Any) -> Any:
 def _matvec(m: Any, v: Any) -> Any:
     """Return m @ v for stacks of matrices and of vectors."""
     if m.ndim == 2:
-        return m.dot(v) if m.__class__ is v.__class__ is np.ndarray else matmul.door(m, v)
-    return matmul.door(m, expand_dims(v, -1))[..., 0]
+        return m.dot(v) if m.__class__ is v.__class__ is np.ndarray else matmul(m, v)
+    return matmul(m, expand_dims(v, -1))[..., 0]
 
 
 matmul = multilinear("matmul", np.matmul, _matmul_x, _matmul_y, operate="a @ b")
@@ -78,7 +78,7 @@ matmul = multilinear("matmul", np.matmul, _matmul_x, _matmul_y, operate="a @ b")
 
 def _product(a: Any, b: Any) -> Any:
     """Multiply in the dtype of its operands: numpy.matmul of bfloat16 gives float32, numpy.dot does not."""
-    z = matmul.door(a, b)
+    z = matmul(a, b)
     return as_type(z, a.dtype) if a.dtype == b.dtype != z.dtype else z
 
 
@@ -86,7 +86,7 @@ def dot(a: Any, b: Any, out: Any = None) -> Any:
     """Multiply as `numpy.dot`: matmul up to two axes, else the last axis of a with the one before of b."""
     a, b = lift(a), lift(b)
     if a.ndim == 0 or b.ndim == 0:
-        z = multiply.door(a, b)
+        z = multiply(a, b)
     elif b.ndim == 1 or (a.ndim <= 2 and b.ndim == 2):
         z = _product(a, b)
     else:
@@ -104,18 +104,18 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """Dot products along an axis, the first conjugated, as `numpy.vecdot`."""
     x, y = moveaxis(lift(x1), axis, -1), moveaxis(lift(x2), axis, -1)
     x = conj_of(x)
-    return matmul.door(expand_dims(x, -2), expand_dims(y, -1))[..., 0, 0]
+    return matmul(expand_dims(x, -2), expand_dims(y, -1))[..., 0, 0]
 
 
 def inner(a: Any, b: Any, /) -> Any:
     """Product over the last axes, as `numpy.inner`."""
     a, b = lift(a), lift(b)
-    return multiply.door(a, b) if a.ndim == 0 or b.ndim == 0 else tensordot(a, b, axes=(-1, -1))
+    return multiply(a, b) if a.ndim == 0 or b.ndim == 0 else tensordot(a, b, axes=(-1, -1))
 
 
 def outer(a: Any, b: Any, out: Any = None) -> Any:
     """Outer product of the flattened arrays, as `numpy.outer`."""
-    z = multiply.door(expand_dims(ravel(lift(a)), 1), expand_dims(ravel(lift(b)), 0))
+    z = multiply(expand_dims(ravel(lift(a)), 1), expand_dims(ravel(lift(b)), 0))
     return z if out is None else store(out, z, "outer(out=...)", may_broadcast=True)
 
 

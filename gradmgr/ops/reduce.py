@@ -147,7 +147,7 @@ def _degrees(x: Any, axes: Axes, correction: float) -> float:
 
 def _dot_along(t: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
     """The real inner product along axes of a tangent with x."""
-    return _sum(real.door(t * conj.door(x)) if is_complex(x) else t * x, axes, keepdims)
+    return _sum(real(t * conj(x)) if is_complex(x) else t * x, axes, keepdims)
 
 
 def _var_slope(x: Any, axes: Axes, correction: float) -> Any:
@@ -307,7 +307,7 @@ def _softmax(x: Any, out: Any, axes: Axes) -> Any:
     Divided by its own sum, which takes out the rounding error of the logsumexp.
     """
     total = _spread(out, x.shape, axes)
-    share = exp.door(x - choose(raw(total) == -np.inf, 0.0, total))
+    share = exp(x - choose(raw(total) == -np.inf, 0.0, total))
     whole = _sum(share, axes, True)
     return share / choose(raw(whole) == 0, 1.0, whole)
 
@@ -364,7 +364,7 @@ def _share_of_weighted(x: Any, out: Any, axes: Axes, sign_of_sum: Any) -> Any:
     """exp(x) / sum(b exp(x)); 0 where x is -inf."""
     total = _spread(out, x.shape, axes)
     gone = raw(x) == -np.inf
-    share = exp.door(choose(gone, -np.inf, x) - choose(gone, 0.0, total))
+    share = exp(choose(gone, -np.inf, x) - choose(gone, 0.0, total))
     return share if is_complex(raw(out)) else share * sign_of_sum
 
 
@@ -582,7 +582,7 @@ def _total(op: Any, name: str, neutral: int, combine: Any) -> Any:
             initial = initial_of(initial, a.dtype if dtype is None else np.dtype(dtype), name)
         a = cast_to(a, dtype)
         z = op(a if mask is None else masked(mask, a, neutral), axes, bool(keepdims))
-        z = z if initial is NOT_GIVEN else combine.door(z, initial)
+        z = z if initial is NOT_GIVEN else combine(z, initial)
         return z if out is None else store(out, z, f"{name}(out=...)")
 
     function.__name__ = function.__qualname__ = name
@@ -696,15 +696,15 @@ def _masked_var(a: Any, axes: Axes, ddof: Any, keepdims: Any, mask: Any, centre:
         total, count = _sum_and_count(a, axes, True, mask)
         centre = total / count
     off = a - centre
-    size_squared = real.door(off * conj.door(off)) if is_complex(off) else off * off
+    size_squared = real(off * conj(off)) if is_complex(off) else off * off
     total, count = _sum_and_count(size_squared, axes, keepdims, mask)
-    return total / maximum.door(count - ddof, 0)
+    return total / maximum(count - ddof, 0)
 
 
 def root(z: Any) -> Any:
     """The square root, with derivative 0 at 0: all values are equal there."""
     zero = raw(z) == 0
-    return choose(zero, constant_of(0, z.dtype), sqrt.door(choose(zero, constant_of(1, z.dtype), z)))
+    return choose(zero, constant_of(0, z.dtype), sqrt(choose(zero, constant_of(1, z.dtype), z)))
 
 
 var = _dispersion(_var, "var", lambda z: z)
@@ -745,7 +745,7 @@ def _extreme(op: Any, name: str, pick: Any, pick_sign: int) -> Any:
             z = _sum(a, axes, bool(keepdims)) + initial
         else:
             z = op(a, axes, bool(keepdims))
-            z = z if initial is NOT_GIVEN else pick.door(z, initial)
+            z = z if initial is NOT_GIVEN else pick(z, initial)
         return z if out is None else store(out, z, f"{name}(out=...)")
 
     function.__name__ = function.__qualname__ = name
@@ -815,14 +815,14 @@ def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, r
     if not return_sign:
         return z
     if not signed:
-        return real.door(z), _phase(z)
+        return real(z), _phase(z)
     found = sign_of_sum if keepdims else np.squeeze(sign_of_sum, axis=axes)[()]
     return z, wrap(found) if isinstance(z, Tensor) else found
 
 
 def _phase(z: Any) -> Any:
     """The phase of exp(z), 0 where that is 0."""
-    return choose(raw(z).real == -np.inf, 0.0, exp.door(imag.door(z) * 1j))
+    return choose(raw(z).real == -np.inf, 0.0, exp(imag(z) * 1j))
 
 
 def _in_one_dtype(a: Any, b: Any) -> tuple[Any, Any]:

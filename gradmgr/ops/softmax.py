@@ -260,7 +260,7 @@ def _log_softmax_vjp(g: Any, out: Any, axes: Axes) -> Any:
     if rows is not None and g.__class__ is np.ndarray and g.dtype is out.dtype and g.shape == out.shape:
         return _log_map_of_rows(g, rows)
     total = _along(widened(g), axes)
-    part = conj_of(exp.door(widened(out)))
+    part = conj_of(exp(widened(out)))
     part *= -total
     part += g
     return part
@@ -282,7 +282,7 @@ def _log_map_of_rows(whole: Any, out: Any) -> Any:
 
 def _log_softmax_jvp(t: Any, out: Any, axes: Axes) -> Any:
     t = widened(t)
-    return t - _along(t * exp.door(widened(out)), axes)
+    return t - _along(t * exp(widened(out)), axes)
 
 
 # With `beside_inf`, what stands beside an inf is -inf, as SciPy's; without, the whole row is NaN, as torch's.

@@ -22,7 +22,7 @@ from gradmgr import errors
 from gradmgr._arrays import batched, blocks, libraries
 from gradmgr._engine.broadcast import is_complex
 from gradmgr._engine.custom import custom
-from gradmgr._engine.elementwise import Made, conj_of, elementwise
+from gradmgr._engine.elementwise import OpFunction, conj_of, elementwise
 from gradmgr._engine.mutation import as_type, store, with_keywords
 from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import Tensor, raw, wrap
@@ -228,10 +228,10 @@ _expit = elementwise(
     "s = out * out; multiply(subtract(out, s, s), g, s) if s.__class__ is g.__class__ is ndarray else (out - s) * g",
 )
 _logit = elementwise("logit", _own("logit", "dfg", _logit_kernel), "g / (x * (1 - x))")
-_log_expit = elementwise("log_expit", _own("log_expit", "dfg", _log_expit_kernel), lambda g, x: g * _expit.door(-x))
-expit = _expit.door
-logit = _logit.door
-log_expit = _log_expit.door
+_log_expit = elementwise("log_expit", _own("log_expit", "dfg", _log_expit_kernel), lambda g, x: g * _expit(-x))
+expit = _expit
+logit = _logit
+log_expit = _log_expit
 
 # ---------------------------------------------------------------- x log y, entropies
 
@@ -281,13 +281,13 @@ def _xlog1py_kernel(x: Any, y: Any) -> Any:
 _xlogy = elementwise(
     "xlogy",
     _own("xlogy", "dfDF", _xlogy_kernel),
-    lambda g, x, y: g * log.door(_as_result("xlogy", g, y, 1.0, _is_nothing(x, y, 0))),
+    lambda g, x, y: g * log(_as_result("xlogy", g, y, 1.0, _is_nothing(x, y, 0))),
     _xlogy_y,
 )
 _xlog1py = elementwise(
     "xlog1py",
     _own("xlog1py", "dfDF", _xlog1py_kernel),
-    lambda g, x, y: g * arithmetic.log1p.door(_as_result("xlog1py", g, y, 0.0, _is_nothing(x, y, -1))),
+    lambda g, x, y: g * arithmetic.log1p(_as_result("xlog1py", g, y, 0.0, _is_nothing(x, y, -1))),
     _xlog1py_y,
 )
 
@@ -332,7 +332,7 @@ def _both_0(x: Any, y: Any) -> Any:
 def _log_of_ratio(x: Any, y: Any) -> Any:
     """log(x / y), 0 where both are 0."""
     both = _both_0(x, y)
-    return _log_ratio.door(_unless(both, 1.0, x), _unless(both, 1.0, y))
+    return _log_ratio(_unless(both, 1.0, x), _unless(both, 1.0, y))
 
 
 def _ratio(x: Any, y: Any) -> Any:
@@ -341,7 +341,7 @@ def _ratio(x: Any, y: Any) -> Any:
     return _unless(outside, np.nan, _unless(both, 0.0, x)) / _unless(both, 1.0, y)
 
 
-_entr = elementwise("entr", _own("entr", "fd", _entr_kernel), lambda g, x: -g * (log.door(x) + 1))
+_entr = elementwise("entr", _own("entr", "fd", _entr_kernel), lambda g, x: -g * (log(x) + 1))
 _rel_entr = elementwise(
     "rel_entr",
     _own("rel_entr", "fd", _rel_entr_kernel),
@@ -354,11 +354,11 @@ _kl_div = elementwise(
     lambda g, x, y: g * _log_of_ratio(x, y),
     lambda g, x, y: g * (1 - _ratio(x, y)),
 )
-xlogy = _xlogy.door
-xlog1py = _xlog1py.door
-entr = _entr.door
-rel_entr = _rel_entr.door
-kl_div = _kl_div.door
+xlogy = _xlogy
+xlog1py = _xlog1py
+entr = _entr
+rel_entr = _rel_entr
+kl_div = _kl_div
 
 # ---------------------------------------------------------------- exp(x) - 1 and log(1 + x), and over x
 
@@ -372,13 +372,13 @@ def _as_scipys(x: Any) -> Any:
 @_quiet
 def expm1(x: Any, /, out: Any = None, where: Any = True, dtype: Any = None) -> Any:
     """Return exp(x) - 1, exact near 0; float16 and short integers in SciPy's dtype: float64, since 1.18 float32."""
-    return arithmetic.expm1.door(_as_scipys(x), out, where, dtype)
+    return arithmetic.expm1(_as_scipys(x), out, where, dtype)
 
 
 @_quiet
 def log1p(x: Any, /, out: Any = None, where: Any = True, dtype: Any = None) -> Any:
     """Return log(1 + x), exact near 0; float16 and short integers in SciPy's dtype: float64, since 1.18 float32."""
-    return arithmetic.log1p.door(_as_scipys(x), out, where, dtype)
+    return arithmetic.log1p(_as_scipys(x), out, where, dtype)
 
 
 @_quiet
@@ -421,7 +421,7 @@ _exprel_slope: Function = custom(
     jvp={"x": lambda t, x, k: t * _exprel_slope(x, k + 1)},
 )
 _exprel = elementwise("exprel", _own("exprel", "df", _exprel_kernel), lambda g, x: g * _exprel_slope(x, 1))
-exprel = _exprel.door
+exprel = _exprel
 
 # ---------------------------------------------------------------- the error function
 
@@ -432,7 +432,7 @@ def _gauss_kernel(x: Any) -> Any:
 
 
 # exp(-x^2); infinitely far out nothing of any derivative is left.
-_gauss: Made = elementwise(
+_gauss: OpFunction = elementwise(
     "gauss",
     _own("gauss", "dfDF", _gauss_kernel),
     lambda g, x, out: g * (choose(raw(out) == 0, 0.0, x) * out) * -2.0,
@@ -475,20 +475,18 @@ _ierfcx: Function = custom(
     jvp={"x": lambda t, x, n: t * _ierfcx(x, n + 1) * (-2.0 * (n + 1))},
 )
 
-_erf = elementwise(
-    "erf", _from_normal("erf", _normal_distribution.erf), lambda g, x: g * (_gauss.door(x) * (2 / _ROOT_PI))
-)
+_erf = elementwise("erf", _from_normal("erf", _normal_distribution.erf), lambda g, x: g * (_gauss(x) * (2 / _ROOT_PI)))
 _erfc = elementwise(
-    "erfc", _from_normal("erfc", _normal_distribution.erfc), lambda g, x: g * (_gauss.door(x) * (-2 / _ROOT_PI))
+    "erfc", _from_normal("erfc", _normal_distribution.erfc), lambda g, x: g * (_gauss(x) * (-2 / _ROOT_PI))
 )
 _erfcx = elementwise("erfcx", _scipys("erfcx"), lambda g, x: g * (_ierfcx(x, 1) * -2.0))
-_erfinv = elementwise("erfinv", _scipys("erfinv"), lambda g, out: g * (exp.door(out * out) * (_ROOT_PI / 2)))
-_erfcinv = elementwise("erfcinv", _scipys("erfcinv"), lambda g, out: g * (exp.door(out * out) * (-_ROOT_PI / 2)))
-erf = _erf.door
-erfc = _erfc.door
-erfcx = _erfcx.door
-erfinv = _erfinv.door
-erfcinv = _erfcinv.door
+_erfinv = elementwise("erfinv", _scipys("erfinv"), lambda g, out: g * (exp(out * out) * (_ROOT_PI / 2)))
+_erfcinv = elementwise("erfcinv", _scipys("erfcinv"), lambda g, out: g * (exp(out * out) * (-_ROOT_PI / 2)))
+erf = _erf
+erfc = _erfc
+erfcx = _erfcx
+erfinv = _erfinv
+erfcinv = _erfcinv
 
 # ---------------------------------------------------------------- the normal distribution
 
@@ -510,30 +508,30 @@ def _excess_kernel(x: Any) -> Any:
 
 def _hazard_rule(g: Any, x: Any, out: Any) -> Any:
     """Return -g out excess, where out has underflowed 0, and -g at -inf."""
-    product = out * choose(raw(out) == 0, 1.0, _excess.door(x))
+    product = out * choose(raw(out) == 0, 1.0, _excess(x))
     return -g * choose(raw(x) == -np.inf, 1.0, product)
 
 
-_hazard: Made = elementwise(
+_hazard: OpFunction = elementwise(
     "normal_hazard",
     _from_normal("log_ndtr", _normal_distribution.hazard, _own("log_ndtr", "dfDF", _hazard_kernel)),
     _hazard_rule,
 )
-_excess: Made = elementwise(
-    "normal_excess", _own("log_ndtr", "dfDF", _excess_kernel), lambda g, x, out: g * (1 - _hazard.door(x) * out)
+_excess: OpFunction = elementwise(
+    "normal_excess", _own("log_ndtr", "dfDF", _excess_kernel), lambda g, x, out: g * (1 - _hazard(x) * out)
 )
 _ndtr = elementwise(
     "ndtr",
     _from_normal("ndtr", _normal_distribution.ndtr),
-    lambda g, x: g * (_gauss.door(x * (1 / _ROOT_2)) * (1 / _ROOT_2PI)),
+    lambda g, x: g * (_gauss(x * (1 / _ROOT_2)) * (1 / _ROOT_2PI)),
 )
 _log_ndtr = elementwise(
-    "log_ndtr", _from_normal("log_ndtr", _normal_distribution.log_ndtr), lambda g, x: g * _hazard.door(x)
+    "log_ndtr", _from_normal("log_ndtr", _normal_distribution.log_ndtr), lambda g, x: g * _hazard(x)
 )
-_ndtri = elementwise("ndtri", _scipys("ndtri"), lambda g, out: g * (exp.door(out * out * 0.5) * _ROOT_2PI))
-ndtr = _ndtr.door
-log_ndtr = _log_ndtr.door
-ndtri = _ndtri.door
+_ndtri = elementwise("ndtri", _scipys("ndtri"), lambda g, out: g * (exp(out * out * 0.5) * _ROOT_2PI))
+ndtr = _ndtr
+log_ndtr = _log_ndtr
+ndtri = _ndtri
 
 # ---------------------------------------------------------------- the gamma function
 
@@ -596,9 +594,9 @@ _polygamma: Function = custom(
     jvp={"x": lambda t, x, n: t * _polygamma(x, n + 1)},
 )
 _digamma = elementwise("digamma", _scipys("digamma"), lambda g, x: g * _polygamma(x, 1))
-_gamma = elementwise("gamma", _scipys("gamma"), lambda g, x, out: g * (out * _digamma.door(x)))
-_gammaln = elementwise("gammaln", _scipys("gammaln"), lambda g, x: g * _digamma.door(x))
-_loggamma = elementwise("loggamma", _scipys("loggamma"), lambda g, x: g * _digamma.door(_principal(x)))
+_gamma = elementwise("gamma", _scipys("gamma"), lambda g, x, out: g * (out * _digamma(x)))
+_gammaln = elementwise("gammaln", _scipys("gammaln"), lambda g, x: g * _digamma(x))
+_loggamma = elementwise("loggamma", _scipys("loggamma"), lambda g, x: g * _digamma(_principal(x)))
 
 
 def _principal(x: Any) -> Any:
@@ -607,7 +605,7 @@ def _principal(x: Any) -> Any:
 
 
 def _beta_slope(x: Any, y: Any) -> Any:
-    return _digamma.door(x) - _digamma.door(x + y)
+    return _digamma(x) - _digamma(x + y)
 
 
 _beta = elementwise(
@@ -622,12 +620,12 @@ _betaln = elementwise(
     lambda g, x, y: g * _beta_slope(x, y),
     lambda g, x, y: g * _beta_slope(y, x),
 )
-gamma = _gamma.door
-gammaln = _gammaln.door
-loggamma = _loggamma.door
-digamma = psi = _digamma.door
-beta = _beta.door
-betaln = _betaln.door
+gamma = _gamma
+gammaln = _gammaln
+loggamma = _loggamma
+digamma = psi = _digamma
+beta = _beta
+betaln = _betaln
 
 
 def _parameter(value: Any, function: str, name: str) -> Any:
@@ -671,7 +669,7 @@ def multigammaln(a: Any, d: Any) -> Any:
         raise ValueError(f"multigammaln: condition a > 0.5 * (d-1) not met for d = {d}")
     xp = libraries.namespace(raw(a))
     steps = xp.arange(int(d)).astype(a.dtype if a.dtype.kind == "f" else np.float64) / 2
-    terms = _gammaln.door(expand_dims(a, -1) - steps)
+    terms = _gammaln(expand_dims(a, -1) - steps)
     return sum(terms, -1) + np.float64(d * (d - 1) / 4 * math.log(math.pi))
 
 
@@ -791,9 +789,9 @@ numpy_i0.__name__ = numpy_i0.__qualname__ = "i0"
 
 
 _i1 = elementwise("i1", _scipys("i1"), lambda g, x: g * _i0_slope(x, 2))
-_i0 = elementwise("i0", _scipys("i0"), lambda g, x: g * _i1.door(x))
-_i0e = elementwise("i0e", _scipys("i0e"), lambda g, x: -g * (sign.door(x) * _fall(absolute.door(x), 1)))
-_i1e = elementwise("i1e", _scipys("i1e"), lambda g, x: g * (_fall(absolute.door(x), 2) - _fall(absolute.door(x), 1)))
+_i0 = elementwise("i0", _scipys("i0"), lambda g, x: g * _i1(x))
+_i0e = elementwise("i0e", _scipys("i0e"), lambda g, x: -g * (sign(x) * _fall(absolute(x), 1)))
+_i1e = elementwise("i1e", _scipys("i1e"), lambda g, x: g * (_fall(absolute(x), 2) - _fall(absolute(x), 1)))
 
 
 def _jv_of_integer(n: int, x: Any) -> Any:
@@ -857,13 +855,13 @@ def _door_of_order(name: str, op: Function) -> Function:
 
 
 _jv = _of_order("jv", -1)
-_j1 = elementwise("j1", _scipys("j1"), lambda g, x: g * ((_j0.door(x) - _jv(x, 2)) * 0.5))
-_j0: Made = elementwise("j0", _scipys("j0"), lambda g, x: -g * _j1.door(x))
-i0 = _i0.door
-i1 = _i1.door
-i0e = _i0e.door
-i1e = _i1e.door
-j0 = _j0.door
-j1 = _j1.door
+_j1 = elementwise("j1", _scipys("j1"), lambda g, x: g * ((_j0(x) - _jv(x, 2)) * 0.5))
+_j0: OpFunction = elementwise("j0", _scipys("j0"), lambda g, x: -g * _j1(x))
+i0 = _i0
+i1 = _i1
+i0e = _i0e
+i1e = _i1e
+j0 = _j0
+j1 = _j1
 jv = _door_of_order("jv", _jv)
 iv = _door_of_order("iv", _of_order("iv", +1))

@@ -129,7 +129,7 @@ def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
         sums = weights.sum(axis=axis, dtype=dtype, keepdims=keeps)
         if (raw(sums) == 0).any():
             raise ZeroDivisionError("average: weights sum to zero, can't be normalized")
-        z = total(multiply.door(cast_to(a, dtype), cast_to(weights, dtype)), axis, keepdims=keeps) / sums
+        z = total(multiply(cast_to(a, dtype), cast_to(weights, dtype)), axis, keepdims=keeps) / sums
     if not returned:
         return z
     sums = broadcast_to(sums, z.shape)
@@ -216,7 +216,7 @@ def cov(
     if batched.common(raw(fact) <= 0, "whether there are degrees of freedom"):
         errors.warn("Degrees of freedom <= 0 for slice", RuntimeWarning)
         fact = 0.0
-    product = matmul.door(off, conj_of(transpose(weighted)))
+    product = matmul(off, conj_of(transpose(weighted)))
     return squeeze(cast_to(product * (np.float64(1) / fact), product.dtype))
 
 
@@ -246,7 +246,7 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True, *, dtype: Any = None) -
     c = cov(x, y, rowvar, dtype=dtype)
     if c.ndim == 0:
         return c / c
-    spread = sqrt.door(real.door(diag(c)))
+    spread = sqrt(real(diag(c)))
     return _within_one(c / reshape(spread, (-1, 1)) / spread)
 
 
@@ -712,7 +712,7 @@ def _nan_var(a: Any, here: Any, axes: Axes, ddof: Any, keeps: bool, centre: Any)
         count = np.maximum(here.sum(axis=axes, keepdims=True), 1)
         centre = total(a, axes, keepdims=True) / count.astype(_count_dtype(a))
     off = masked(here, cast_to(a - centre, a.dtype), zero)
-    squares = real.door(off * conj.door(off)) if is_complex(off) else off * off
+    squares = real(off * conj(off)) if is_complex(off) else off * off
     degrees = here.sum(axis=axes, keepdims=keeps) - ddof
     return _over_counts(total(squares, axes, keepdims=keeps), degrees, "Degrees of freedom <= 0 for slice.")
 
@@ -818,7 +818,7 @@ def _nan_extreme(name: str, combine: Any) -> Any:
             z = total(a, axes, keepdims=keeps) + initial  # a sum of nothing has the history
         else:
             z = op(a, axes, keeps)
-            z = z if initial is NOT_GIVEN else combine.door(z, initial)
+            z = z if initial is NOT_GIVEN else combine(z, initial)
         nan = _is_nan(raw(z))
         if nan is not None and nan.any():
             errors.warn("All-NaN slice encountered", RuntimeWarning)

@@ -425,7 +425,7 @@ def at(ufunc: Any, function: Any, a: Any, indices: Any, b: Any = None, /) -> Non
         return
     if ufunc is np.add or ufunc is np.subtract:
         (v,) = values
-        z = _add_at(a, v if ufunc is np.add else negative.door(v), index)
+        z = _add_at(a, v if ufunc is np.add else negative(v), index)
     else:
         z = _applied_at(function, a, index, values)
     store(a, z, f"{ufunc.__name__}.at")
@@ -463,7 +463,7 @@ def matvec(x1: Any, x2: Any, /, out: Any = None, *, axes: Any = None, dtype: Any
     if not any(holds_tensor(t) for t in (x1, x2, out)) and hasattr(np, "matvec"):
         return np.matvec(x1, x2, **_given(out=out, axes=axes, dtype=dtype))
     x, v = _core_axes("matvec", x1, x2, axes, dtype, ((-2, -1), -1))
-    return _product("matvec", matmul.door(x, expand_dims(v, -1)), -1, axes, out)
+    return _product("matvec", matmul(x, expand_dims(v, -1)), -1, axes, out)
 
 
 def vecmat(x1: Any, x2: Any, /, out: Any = None, *, axes: Any = None, dtype: Any = None) -> Any:
@@ -471,7 +471,7 @@ def vecmat(x1: Any, x2: Any, /, out: Any = None, *, axes: Any = None, dtype: Any
     if not any(holds_tensor(t) for t in (x1, x2, out)) and hasattr(np, "vecmat"):
         return np.vecmat(x1, x2, **_given(out=out, axes=axes, dtype=dtype))
     v, x = _core_axes("vecmat", x1, x2, axes, dtype, (-1, (-2, -1)))
-    return _product("vecmat", matmul.door(expand_dims(conj_of(v), -2), x), -2, axes, out)
+    return _product("vecmat", matmul(expand_dims(conj_of(v), -2), x), -2, axes, out)
 
 
 def vecdot(

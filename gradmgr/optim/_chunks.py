@@ -23,7 +23,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import blocks, libraries
 from gradmgr._arrays.batched import Batched, is_batched
-from gradmgr._engine.recorder import crowd, current, rebind, recorders
+from gradmgr._engine.recorder import current, rebind, recorders, recording_threads
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr.ops.convert import wide_dtype
 
@@ -335,7 +335,7 @@ class Chunk:
         """
         # The count comes first: where the parameter itself turns out to hold the view then, there was no other holder.
         if self._views and self._is_alone() and all(map(is_, map(_ARRAY, self.params), self._views)):
-            self._is_ready = crowd.is_alone()
+            self._is_ready = recording_threads.is_alone()
             return True
         self._is_ready = False
         if not self._packed and self.xp is np:
@@ -564,7 +564,7 @@ class Chunk:
     def _update_large(self, grad: Array, run: Run) -> None:
         """Take the step of the one parameter of a chunk: as the others, in new memory, bound last, if need be."""
         (t,) = self.params
-        if t._array.flags.c_contiguous and crowd.may_write(t):
+        if t._array.flags.c_contiguous and recording_threads.may_write(t):
             self._compute_large(t._array, grad, run)
         else:
             a = t._array.copy(order="C")

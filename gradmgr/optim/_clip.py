@@ -13,7 +13,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import blocks, libraries
-from gradmgr._engine.recorder import crowd, current, rebind
+from gradmgr._engine.recorder import current, rebind, recording_threads
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr.ops.convert import is_half, wide_dtype
 from gradmgr.optim._chunks import flattened, is_packable, real_of
@@ -58,8 +58,8 @@ class Row:
             return
         (g,) = self.grads
         del row  # it may be a view of the gradient, which is asked next who else holds it
-        with crowd.lock:
-            if not (g._array.flags.c_contiguous and crowd.may_write(g)):
+        with recording_threads.lock:
+            if not (g._array.flags.c_contiguous and recording_threads.may_write(g)):
                 rebind(g, wrap(g._array.copy(order="C")))
             _change(operate, flattened(g._array), self.xp)
             rebind(g, wrap(g._array))

@@ -13,7 +13,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.recorder import crowd
+from gradmgr._engine.recorder import recording_threads
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr.optim._chunks import Chunk, Plan, Scratch, is_packable, silence, speak
 
@@ -227,7 +227,7 @@ class Optimizer:
 
     def _take_step(self) -> None:
         work = []
-        with crowd.lock:  # what nobody else holds now is still so when it is written to
+        with recording_threads.lock:  # what nobody else holds now is still so when it is written to
             for k, group in enumerate(self.param_groups):
                 chunks = self._chunks[k]
                 if chunks is None:

@@ -168,10 +168,10 @@ class OneCycleLR(LRScheduler):
             start = end if phase is not self._phases[-1] else start
         _, lr_from, lr_to, momentum_from, momentum_to = phase
         rates = []
-        for group, marks in zip(self.optimizer.param_groups, self._marks, strict=True):
-            rates.append(self._between(marks[lr_from], marks[lr_to], part))
+        for group, node_ids in zip(self.optimizer.param_groups, self._marks, strict=True):
+            rates.append(self._between(node_ids[lr_from], node_ids[lr_to], part))
             if self.cycle_momentum:
-                _set_momentum(group, self._between(marks[momentum_from], marks[momentum_to], part))
+                _set_momentum(group, self._between(node_ids[momentum_from], node_ids[momentum_to], part))
         return rates
 
     def step(self) -> None:

@@ -12,9 +12,9 @@ from types import CodeType, FrameType
 from typing import Any
 
 from gradmgr._arrays import libraries
-from gradmgr._engine.observers import Entry, Listener, listening
+from gradmgr._engine.observers import Entry, Observer, observing
 from gradmgr._engine.op import INPUTS
-from gradmgr._engine.recorder import Stack, Watcher, current, recorders, unwatch, watch
+from gradmgr._engine.recorder import Interceptor, Stack, current, recorders, remove_interceptor, watch
 from gradmgr._engine.tape import Tape, inputs_of, op_name
 from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.manager import get_backwarding_grad_manager
@@ -96,7 +96,7 @@ def _is_running(caller: tuple[int, CodeType] | None) -> bool:
 _innermost: ContextVar[dict[Any, Node]] = ContextVar("gradmgr_profiled", default={})  # noqa: B039  # never written to
 
 
-class Collector(Watcher):
+class Collector(Interceptor):
     """Makes nodes of what it sees. The subclass says what becomes of them."""
 
     __slots__ = ("__weakref__", "_calls", "_ear", "_here", "_lanes", "_listening", "_noted", "_numbers")
@@ -134,13 +134,13 @@ class Collector(Watcher):
     def start(self) -> None:
         """See what is computed in this context from here on."""
         tapes = [rec for rec in recorders(current()) if isinstance(rec, Tape)]
-        self._listening = listening(self._ear, tapes)
+        self._listening = observing(self._ear, tapes)
         self._listening.__enter__()
         watch(self)
 
     def stop(self) -> None:
         """See nothing more."""
-        unwatch(self)
+        remove_interceptor(self)
         self._listening.__exit__(None, None, None)
         self._stand(None)
         self._calls.clear()
@@ -192,7 +192,7 @@ class Collector(Watcher):
 
     # ------------------------------------------------------------ backward
 
-    def walked(self, tape: Any) -> None:
+    def backward_started(self, tape: Any) -> None:
         """Begin the node of a walk over a tape; it ends with what stands in it."""
         lane, manager = self._lane(), get_backwarding_grad_manager()
         parent = outer = self._parent(lane)
@@ -282,22 +282,22 @@ class Collector(Watcher):
         return node if node is None or node.lane is lane else None
 
 
-class _Ear(Listener):
+class _Ear(Observer):
     """Hears for a collector which ops are noted."""
 
     def __init__(self, collector: Collector) -> None:
         self._collector = weakref.ref(collector)
 
-    def hear(self, tape: Any, e: Entry) -> Entry | None:
+    def observe(self, tape: Any, e: Entry) -> Entry | None:
         collector = self._collector()
         if collector is not None and collector.open:
             collector.heard(e)
         return e
 
-    def walked(self, tape: Any) -> None:
+    def backward_started(self, tape: Any) -> None:
         collector = self._collector()
         if collector is not None and collector.open:
-            collector.walked(tape)
+            collector.backward_started(tape)
 
 
 # ---------------------------------------------------------------- what a profile measures
@@ -378,12 +378,12 @@ class Profiler(Collector):
         if options.shapes and g.__class__ is not dict:
             node.shapes = (getattr(g, "shape", ()),)
         if options.flops and node.forward is not None and node.forward.flops_back:
-            marks = zip(INPUTS[e[0]](e), node.forward.flops_back, strict=False)
-            node.flops = sum([count for mark, count in marks if mark is not None])
+            node_ids = zip(INPUTS[e[0]](e), node.forward.flops_back, strict=False)
+            node.flops = sum([count for node_id, count in node_ids if node_id is not None])
         if options.memory and g.__class__ is not dict:
             old = [_owner(_plain(g))]
-            for mark in set(inputs_of(e)):
-                _count_bytes(node, _plain(grads.get(mark)), old)
+            for node_id in set(inputs_of(e)):
+                _count_bytes(node, _plain(grads.get(node_id)), old)
 
     def _gpu(self) -> int:
         """Return the number of the GPU that is current, whose times count from here on if they did not yet."""

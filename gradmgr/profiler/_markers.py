@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.history.modes import decorated
-from gradmgr._engine.recorder import current, watchers_of
+from gradmgr._engine.recorder import current, interceptors_of
 from gradmgr.profiler._collect import OP, Collector, Node
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,17 +49,17 @@ class record_function:  # noqa: N801  # torch's spelling
         self.args = args
 
     def __enter__(self) -> Self:
-        for watcher in watchers_of(current()):
-            if isinstance(watcher, Collector):
-                watcher.enter(self, self.name, self.args or "")
+        for interceptor in interceptors_of(current()):
+            if isinstance(interceptor, Collector):
+                interceptor.enter(self, self.name, self.args or "")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: types.TracebackType | None
     ) -> None:
-        for watcher in watchers_of(current()):
-            if isinstance(watcher, Collector):
-                watcher.leave(self)
+        for interceptor in interceptors_of(current()):
+            if isinstance(interceptor, Collector):
+                interceptor.leave(self)
 
     def __call__(self, function: F) -> F:
         return decorated(type(self).__name__, lambda: self, function)

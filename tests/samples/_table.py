@@ -181,7 +181,7 @@ def gradients(sample: Sample, arrays: list[Array]) -> list[Any]:
 
 def knows(manager: GradManager, y: Tensor) -> bool:
     """Whether a manager recorded how y came about; some results of some samples are constants."""
-    return manager._tape.known(y) is not None
+    return manager._tape.node_id_of(y) is not None
 
 
 def taken(t: Tensor) -> Any:

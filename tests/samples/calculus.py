@@ -78,7 +78,15 @@ function("trapezoid", "last axis", CUBE, facts=ANALYTIC)
 function("trapezoid", "axis and dx", CUBE, dx=0.5, axis=1, facts=ANALYTIC)
 function("trapezoid", "one element", Arg((3, 1)))
 add("trapezoid", "dx differs", lambda xp, y, h: xp.trapezoid(y, dx=h, axis=0), X, SCALAR, **ANALYTIC)
-add("trapezoid", "x of one axis", lambda xp, y, x: xp.trapezoid(y, x, axis=1), CUBE, Arg((3,)), third=True, **ANALYTIC)
+add(
+    "trapezoid",
+    "x of one axis",
+    lambda xp, y, x: xp.trapezoid(y, x, axis=1),
+    CUBE,
+    Arg((3,)),
+    third=True,
+    **ANALYTIC,
+)
 add("trapezoid", "x of all axes", lambda xp, y, x: xp.trapezoid(y, x, axis=0), X, X, **ANALYTIC)
 add("trapezoid", "constant x", lambda xp, y: xp.trapezoid(y, [0, 1, 3, 4]), X)
 for _name in ("cumulative_sum", "cumulative_prod"):

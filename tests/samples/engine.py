@@ -37,7 +37,16 @@ def engine(
     name: str, call: Callable[..., Any], reference: Callable[..., Any], *args: Arg, field: Field = "analytic"
 ) -> None:
     """Enter an op that has no public name of its own."""
-    add(f"engine.{name}", "as called", call, *args, reference=reference, dispatches=False, third=True, field=field)
+    add(
+        f"engine.{name}",
+        "as called",
+        call,
+        *args,
+        reference=reference,
+        dispatches=False,
+        third=True,
+        field=field,
+    )
 
 
 engine("sum_to", lambda xp, x: sum_to(x, (3, 1)), lambda x: x.sum(axis=(0, 2))[:, None], CUBE)
@@ -54,7 +63,7 @@ engine(
 )
 engine(
     "vmap",
-    lambda xp, x, w: vmap(lambda column: sin.door(column * w) * column, 1, 1)(x),
+    lambda xp, x, w: vmap(lambda column: sin(column * w) * column, 1, 1)(x),
     lambda x, w: np.sin(x * w[:, None]) * x,
     X,
     Arg((3,)),

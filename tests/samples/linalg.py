@@ -109,7 +109,14 @@ for _name, _make in {"inv": regular, "det": regular, "slogdet": regular, "choles
     )
 add("linalg.det", "one row", lambda xp, a: xp.linalg.det(wide(a)), Arg((1, 1)), **ANALYTIC)
 add("linalg.det", "singular", lambda xp, a: xp.linalg.det(wide(a)), at(np.arange(9.0).reshape(3, 3)), **COMPLEX)
-add("linalg.det", "of rank n - 2", lambda xp, a: xp.linalg.det(wide(a)), at(np.ones((3, 3))), third=True, **COMPLEX)
+add(
+    "linalg.det",
+    "of rank n - 2",
+    lambda xp, a: xp.linalg.det(wide(a)),
+    at(np.ones((3, 3))),
+    third=True,
+    **COMPLEX,
+)
 add(
     "linalg.det",
     "stack with singular ones",

@@ -55,7 +55,13 @@ _REFERENCES: dict[str, Callable[..., Array]] = {
 }
 _SMOOTH = ("sigmoid", "logsigmoid", "tanh", "silu", "softplus", "gelu")
 for _name, _reference in _REFERENCES.items():
-    _call(_name, "matrix", _reference, X if _name in _SMOOTH else _AWAY, third=_name in ("silu", "softplus", "gelu"))
+    _call(
+        _name,
+        "matrix",
+        _reference,
+        X if _name in _SMOOTH else _AWAY,
+        third=_name in ("silu", "softplus", "gelu"),
+    )
     _call(_name, "0-d", _reference, SCALAR)
 for _name in ("relu", "gelu"):
     _call(_name, "zero-size", _REFERENCES[_name], EMPTY)
@@ -90,7 +96,7 @@ _call("softmax", "some -inf", _softmax, at([[-np.inf, 1.0, 2.0], [0.5, -np.inf, 
 add(
     "engine.nn.gelu_of_large",
     "as called",
-    lambda xp, x: activation._gelu_of_large.door(x),
+    lambda xp, x: activation._gelu_of_large(x),
     X,
     reference=lambda x: (_wide(x) * scipy.special.ndtr(_wide(x))).astype(x.dtype),
     dispatches=False,
@@ -98,7 +104,7 @@ add(
 add(
     "engine.nn.gelu_slope",
     "as called",
-    lambda xp, x: activation._gelu_slope.door(x),
+    lambda xp, x: activation._gelu_slope(x),
     X,
     reference=lambda x: (
         scipy.special.ndtr(_wide(x))

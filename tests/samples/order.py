@@ -71,7 +71,14 @@ add(
     **ANALYTIC,
 )
 FIVE = Arg((3, 9))
-add("partition", "last axis", lambda xp, x: _settled(xp, xp.partition(x, 4), 4), FIVE, field="complex", third=True)
+add(
+    "partition",
+    "last axis",
+    lambda xp, x: _settled(xp, xp.partition(x, 4), 4),
+    FIVE,
+    field="complex",
+    third=True,
+)
 add("partition", "axis 0", lambda xp, x: _settled(xp, xp.partition(x, 1, axis=0), 1, 0), CUBE)
 add("partition", "flattened", lambda xp, x: _settled(xp, xp.partition(x, -2, axis=None), 10), X)
 add("partition", "several", lambda xp, x: xp.partition(x, [1, 6])[:, [1, 6]], FIVE)

@@ -72,7 +72,14 @@ add("Tensor.__getitem__", "a mask", lambda xp, x, m: x[m], X, MASK, **ANALYTIC)
 add("Tensor.__getitem__", "a mask of rows", lambda xp, x, m: x[m, 1:], X, ROW_MASK, **ANALYTIC)
 add("Tensor.__getitem__", "a computed mask", lambda xp, x: x[x > 0], X)
 add("Tensor.__getitem__", "a computed position", lambda xp, x: x[xp.argmax(x, axis=0), 1], X)
-add("Tensor.__getitem__", "the same piece twice", lambda xp, x: x[1] * x[1] + x[:, 1].sum(), X, **ANALYTIC, third=True)
+add(
+    "Tensor.__getitem__",
+    "the same piece twice",
+    lambda xp, x: x[1] * x[1] + x[:, 1].sum(),
+    X,
+    **ANALYTIC,
+    third=True,
+)
 
 
 def _put(x: Array, index: Any, v: Array) -> Array:

@@ -42,7 +42,15 @@ add("polysub", "one length", lambda xp, p, q: xp.polysub(p, q), SHORT, SHORT, **
 add("polymul", "two", lambda xp, p, q: xp.polymul(p, q), SHORT, LONG, **ANALYTIC, third=True)
 add("polymul", "leading zeros", lambda xp, p: xp.polymul([0.0, 0.0, 2.0, 1.0], p), SHORT, **ANALYTIC)
 add("polymul", "by 0", lambda xp, p: xp.polymul([0.0], p), SHORT, **ANALYTIC)
-add("polydiv", "with remainder", lambda xp, u, v: last_two(xp.polydiv(u, v)), LONG, SHORT, **ANALYTIC, third=True)
+add(
+    "polydiv",
+    "with remainder",
+    lambda xp, u, v: last_two(xp.polydiv(u, v)),
+    LONG,
+    SHORT,
+    **ANALYTIC,
+    third=True,
+)
 add("polydiv", "by a longer one", lambda xp, u, v: xp.polydiv(u, v)[1], SHORT, LONG, **ANALYTIC)
 add(
     "polydiv",

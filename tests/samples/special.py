@@ -219,7 +219,7 @@ def _hazard(x: Array) -> Array:
 
 
 _RIGHT = Arg((3, 4), 0.4, 3)
-engine("gauss", ops._gauss.door, _wide(lambda x: np.exp(-x * x), ops._narrow()), X, field="analytic", third=True)
+engine("gauss", ops._gauss, _wide(lambda x: np.exp(-x * x), ops._narrow()), X, field="analytic", third=True)
 engine(
     "ierfcx",
     lambda x: ops._ierfcx(x, 1),
@@ -235,14 +235,19 @@ engine(
     Arg((3, 4), 1, 3),
     third=True,
 )
-engine("normal_hazard", ops._hazard.door, _wide(_hazard, ops._narrow()), X, field="analytic", third=True)
+engine("normal_hazard", ops._hazard, _wide(_hazard, ops._narrow()), X, field="analytic", third=True)
 engine(
-    "normal_excess", ops._excess.door, _wide(lambda x: x + _hazard(x), ops._narrow()), X, field="analytic", third=True
+    "normal_excess",
+    ops._excess,
+    _wide(lambda x: x + _hazard(x), ops._narrow()),
+    X,
+    field="analytic",
+    third=True,
 )
 _LOGS = _wide(lambda x, y: np.log(x / y), np.float32)
-engine("log_ratio", ops._log_ratio.door, _LOGS, _RIGHT, _RIGHT, third=True)
-engine("log_ratio", ops._log_ratio.door, _LOGS, _RIGHT, Arg((4,), 0.4, 3, constant=True), case="array on the right")
-engine("log_ratio", ops._log_ratio.door, _LOGS, Arg((4,), 0.4, 3, constant=True), _RIGHT, case="array on the left")
+engine("log_ratio", ops._log_ratio, _LOGS, _RIGHT, _RIGHT, third=True)
+engine("log_ratio", ops._log_ratio, _LOGS, _RIGHT, Arg((4,), 0.4, 3, constant=True), case="array on the right")
+engine("log_ratio", ops._log_ratio, _LOGS, Arg((4,), 0.4, 3, constant=True), _RIGHT, case="array on the left")
 engine("i0_slope", lambda x: ops._i0_slope(x, 1), _wide(scipy.special.i1), X, third=True)
 engine(
     "i0e_fall",

@@ -31,7 +31,15 @@ _WEIGHTS = Arg((4,), low=0.4, high=2.0)
 
 function("average", "all axes", X, facts=ANALYTIC)
 function("average", "axes and keepdims", CUBE, axis=(0, -1), keepdims=True, facts=ANALYTIC)
-add("average", "weights of one axis", lambda xp, x, w: xp.average(x, -1, w), X, _WEIGHTS, third=True, **ANALYTIC)
+add(
+    "average",
+    "weights of one axis",
+    lambda xp, x, w: xp.average(x, -1, w),
+    X,
+    _WEIGHTS,
+    third=True,
+    **ANALYTIC,
+)
 add("average", "weights of all", lambda xp, x, w: xp.average(x, weights=w), X, POSITIVE, **ANALYTIC)
 add(
     "average",
@@ -65,7 +73,15 @@ add("cov", "y, columns", lambda xp, x, y: xp.cov(x, y, rowvar=False), X, Arg((3,
 add("cov", "y is one row of columns", lambda xp, x, y: xp.cov(x, y, False), Arg((4, 2)), Arg((1, 4)))
 add("cov", "fweights", lambda xp, x, f: xp.cov(x, fweights=f), X, _F, **_COMPLEX)
 add("cov", "aweights", lambda xp, x, w: xp.cov(x, aweights=w), X, _WEIGHTS)
-add("cov", "both weights", lambda xp, x, f, w: xp.cov(x, ddof=2, fweights=f, aweights=w), X, _F, _WEIGHTS, third=True)
+add(
+    "cov",
+    "both weights",
+    lambda xp, x, f, w: xp.cov(x, ddof=2, fweights=f, aweights=w),
+    X,
+    _F,
+    _WEIGHTS,
+    third=True,
+)
 add("cov", "weights, ddof=0", lambda xp, x, w: xp.cov(x, ddof=0, aweights=w), X, _WEIGHTS)
 function("corrcoef", "rows", X, facts={"field": "complex", "third": True})
 function("corrcoef", "columns", X, rowvar=False, dtype=np.float64)

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextvars import ContextVar
 from typing import Any, TypeVar, overload
 
-from gradmgr._engine.recorder import Recorder, Stack, become, current, recorders, shown, watchers_of
+from gradmgr._engine.recorder import Recorder, Stack, activate, current, interceptors_of, recorders, shown
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,9 +47,9 @@ def _base(settings: Settings, state: Any) -> tuple[Recorder, ...]:
     """Return the recorders of a state that listen, or would if no mode held."""
     if state.__class__ is not Stack:  # most often: nothing records, or one manager, which listens
         return () if state is None else (state,)
-    listening = _listening(state)
+    observing = _listening(state)
     # Who does not listen though the modes let it, as inside a Function's forward, is not theirs to wake.
-    return tuple([rec for rec in recorders(state) if rec in listening or not _may_listen(rec, settings)])
+    return tuple([rec for rec in recorders(state) if rec in observing or not _may_listen(rec, settings)])
 
 
 def _may_listen(rec: Recorder, settings: Settings) -> bool:
@@ -72,8 +72,8 @@ def _settle(settings: Settings, base: tuple[Recorder, ...]) -> None:
         return
     everyone = state.everyone if isinstance(state, Stack) else ((state,),)
     groups = tuple([kept for group in everyone if (kept := tuple([rec for rec in group if rec in wanted]))])
-    changed = Stack(groups, everyone, watchers_of(state))
-    become(shown(changed) if groups == everyone else changed)
+    changed = Stack(groups, everyone, interceptors_of(state))
+    activate(shown(changed) if groups == everyone else changed)
 
 
 # ---------------------------------------------------------------- as context manager and decorator

@@ -11,7 +11,7 @@ from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.hooks import Hook, Hooks, RemovableHandle, ValueHooks, check_hook, hooked_leaf, leaf_hooks_of
 from gradmgr._engine.op import INPUTS
-from gradmgr._engine.recorder import crowd, current, recorders
+from gradmgr._engine.recorder import current, recorders, recording_threads
 from gradmgr._engine.tape import Entry, Tape, op_name
 from gradmgr._engine.tensor import Tensor, describe, wrap
 
@@ -23,12 +23,12 @@ Place = tuple[Hooks, object]
 
 def tapes_that_know(t: Tensor) -> list[Tape]:
     """Return the open tapes of this context that know a tensor, the innermost last."""
-    return [rec for rec in recorders(current()) if isinstance(rec, Tape) and rec.open and rec.known(t) is not None]
+    return [rec for rec in recorders(current()) if isinstance(rec, Tape) and rec.open and rec.node_id_of(t) is not None]
 
 
 def is_leaf_of(tape: Tape, t: Tensor) -> bool:
     """Tell whether a tape that knows a tensor takes it as a leaf, not as a result."""
-    return bool(tape.guests.get(t) == tape.known(t))
+    return bool(tape.leaf_ids.get(t) == tape.node_id_of(t))
 
 
 def tapes_with_result(t: Tensor) -> list[Tape]:
@@ -59,30 +59,32 @@ def hang(t: Tensor, hook: Hook) -> list[Place]:
     On each tape that knows it as a result, on the value that it has now. Where it is a leaf, on the tensor itself.
     """
     tapes = tapes_that_know(t)
-    places = [hooks_on(tape, tape.known(t)).tensor.add(hook) for tape in reversed(tapes) if not is_leaf_of(tape, t)]
+    places = [
+        hooks_on(tape, tape.node_id_of(t)).tensor.add(hook) for tape in reversed(tapes) if not is_leaf_of(tape, t)
+    ]
     if len(places) == len(tapes) == 0 or any(is_leaf_of(tape, t) for tape in tapes):
         leaf = hooked_leaf(t)
         places.append(leaf.add(leaf.tensor, hook))
     return places
 
 
-def hooks_on(tape: Tape, mark: Any) -> ValueHooks:
+def hooks_on(tape: Tape, node_id: Any) -> ValueHooks:
     """Return the hooks on a value of a tape, made where there are none."""
-    return tape.noted().hooks.setdefault(mark, ValueHooks())
+    return tape.ensure_annotations().hooks.setdefault(node_id, ValueHooks())
 
 
 def retain(t: Tensor) -> None:
     """Let the tapes on which a tensor is a result write its gradient to `.grad`, as the tensor is then."""
     for tape in tapes_with_result(t):
-        notes = tape.noted()
-        with crowd.lock:  # replaced, not changed: other threads may look through it
+        notes = tape.ensure_annotations()
+        with recording_threads.lock:  # replaced, not changed: other threads may look through it
             if not any(ref() is t for ref in notes.retaining):
                 notes.retaining = [*[ref for ref in notes.retaining if ref() is not None], weakref.ref(t)]
 
 
 def retains(t: Tensor) -> bool:
     """Tell whether `retain` was asked for a tensor on a tape that knows it as a result."""
-    noted = (tape.notes for tape in tapes_with_result(t))
+    noted = (tape.annotations for tape in tapes_with_result(t))
     return any(ref() is t for notes in noted if notes is not None for ref in notes.retaining)
 
 
@@ -104,11 +106,11 @@ class Node:
     sum [('multiply', 0)]
     """
 
-    __slots__ = ("__weakref__", "_facts", "_mark", "_metadata", "_name", "_several", "_tape")
+    __slots__ = ("__weakref__", "_facts", "_metadata", "_name", "_node_id", "_several", "_tape")
 
-    def __init__(self, tape: Tape, mark: Any, name: str, *, several: bool = False) -> None:
+    def __init__(self, tape: Tape, node_id: Any, name: str, *, several: bool = False) -> None:
         self._tape = tape
-        self._mark = mark
+        self._node_id = node_id
         self._name = name
         self._several = several  # whether each result has an entry of its own
         self._facts: dict[int, Any] = {}  # shape and dtype by result, of the tensors that it was asked of
@@ -126,16 +128,16 @@ class Node:
         return f"<Node {self._name}>"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Node) and self._tape is other._tape and bool(self._mark == other._mark)
+        return isinstance(other, Node) and self._tape is other._tape and bool(self._node_id == other._node_id)
 
     def __hash__(self) -> int:
-        return hash((id(self._tape), self._mark))
+        return hash((id(self._tape), self._node_id))
 
     @property
     def metadata(self) -> dict[Any, Any]:
         """A dict for whatever you want to note; one for each operation, while its history is kept."""
         if self._metadata is None:
-            self._metadata = self._notes("metadata").metadata.setdefault(self._mark, {})
+            self._metadata = self._notes("metadata").metadata.setdefault(self._node_id, {})
         return self._metadata
 
     @property
@@ -149,12 +151,12 @@ class Node:
             RuntimeError: the history is freed.
         """
         self._notes("next_functions")
-        e = None if self._mark.__class__ is int else entry_of(self._tape, self._mark)
+        e = None if self._node_id.__class__ is int else entry_of(self._tape, self._node_id)
         if e is None:
             if not self.is_leaf():
                 raise _passed(f"{self!r}.next_functions")
             return ()
-        return tuple([edge_to(self._tape, mark) for mark in INPUTS[e[0]](e) if mark is not None])
+        return tuple([edge_to(self._tape, node_id) for node_id in INPUTS[e[0]](e) if node_id is not None])
 
     @property
     def variable(self) -> Tensor:
@@ -167,7 +169,7 @@ class Node:
         if not self.is_leaf():
             raise AttributeError(f"{self!r} is an operation and has no variable; nodes named {_LEAF} do")
         self._notes("variable")
-        t = leaf_of(self._tape, self._mark)
+        t = leaf_of(self._tape, self._node_id)
         if t is None:
             raise errors.RecordingError(f"{self!r}.variable: the tensor was detached from its manager")
         return t
@@ -214,8 +216,8 @@ class Node:
                 f"{self!r}.{asked}: this node is an attached tensor, on which nothing is computed; use its "
                 "register_hook, or register_post_accumulate_grad_hook for when .grad is written"
             )
-        hooks = hooks_on(self._tape, self._mark)
-        results = [e[3] for e in list(self._tape.entries) if e and e[0] == "result" and e[2] is self._mark]
+        hooks = hooks_on(self._tape, self._node_id)
+        results = [e[3] for e in list(self._tape.entries) if e and e[0] == "result" and e[2] is self._node_id]
         hooks.count = max([hooks.count, *[k + 1 for k in results]])
         return hooks
 
@@ -225,7 +227,7 @@ class Node:
                 f"{self!r}.{asked}: the history that it belongs to was freed by backward() or release(); ask before, "
                 "or keep the history with backward(..., retain=True)"
             )
-        return self._tape.noted()
+        return self._tape.ensure_annotations()
 
 
 _LEAF = "AccumulateGrad"
@@ -244,11 +246,11 @@ class GradientEdge(NamedTuple):
 # ---------------------------------------------------------------- finding them
 
 
-def entry_of(tape: Tape, mark: Any) -> Entry | None:
+def entry_of(tape: Tape, node_id: Any) -> Entry | None:
     """Return the entry that made a value; None where there is none, or none any more."""
-    entries, notes = tape.entries, tape.noted()
+    entries, notes = tape.entries, tape.ensure_annotations()
     for start in (notes.indexed, 0):
-        found = _look(entries, notes.index.get(id(mark)), mark)
+        found = _look(entries, notes.index.get(id(node_id)), node_id)
         if found is not None:
             return found
         if start == 0:
@@ -257,28 +259,28 @@ def entry_of(tape: Tape, mark: Any) -> Entry | None:
         notes.index.update({id(e[1]): k for k, e in enumerate(now[start:], start) if e is not None})
         notes.indexed = len(now)
     # Not found, or another thread, too, makes the index anew.
-    return next((e for e in reversed(now) if e is not None and e[1] is mark), None)
+    return next((e for e in reversed(now) if e is not None and e[1] is node_id), None)
 
 
-def _look(entries: list[Any], at: int | None, mark: Any) -> Entry | None:
+def _look(entries: list[Any], at: int | None, node_id: Any) -> Entry | None:
     found: Any = entries[at : at + 1] if at is not None else []
-    return found[0] if found and found[0] is not None and found[0][1] is mark else None
+    return found[0] if found and found[0] is not None and found[0][1] is node_id else None
 
 
-def leaf_of(tape: Tape, mark: Any) -> Tensor | None:
+def leaf_of(tape: Tape, node_id: Any) -> Tensor | None:
     """Return the attached tensor whose gradient goes to this mark."""
-    return next((t for t, known in list(tape.leaves.items()) if known == mark), None)
+    return next((t for t, known in list(tape.leaves.items()) if known == node_id), None)
 
 
-def edge_to(tape: Tape, mark: Any) -> GradientEdge:
+def edge_to(tape: Tape, node_id: Any) -> GradientEdge:
     """Return the edge to a value that a tape knows."""
-    e = None if mark.__class__ is int else entry_of(tape, mark)  # a number is an attached tensor's
-    if e is None and mark.__class__ is not int and leaf_of(tape, mark) is None:
+    e = None if node_id.__class__ is int else entry_of(tape, node_id)  # a number is an attached tensor's
+    if e is None and node_id.__class__ is not int and leaf_of(tape, node_id) is None:
         raise _passed("the node of a tensor")
     if e is None or e[0] == "attach":
-        return GradientEdge(Node(tape, mark, _LEAF), 0)
+        return GradientEdge(Node(tape, node_id, _LEAF), 0)
     if e[0] != "result":
-        return GradientEdge(Node(tape, mark, op_name(e)), 0)
+        return GradientEdge(Node(tape, node_id, op_name(e)), 0)
     bundle = entry_of(tape, e[2])
     if bundle is None:
         raise _passed("the node of a tensor")
@@ -294,7 +296,7 @@ def _passed(asked: str) -> errors.RecordingError:
 
 
 def _edge_of(tape: Tape, t: Tensor) -> GradientEdge:
-    edge = edge_to(tape, tape.known(t))
+    edge = edge_to(tape, tape.node_id_of(t))
     edge.node._facts[edge.output_nr] = t.shape, t.dtype
     return edge
 
@@ -343,11 +345,11 @@ def stand_in(edge: GradientEdge, *, as_input: bool = False) -> Tensor:
     """
     node, k = edge
     node._notes("(in a GradientEdge)")
-    tape, mark = node._tape, _value_of(node, k)
-    t = leaf_of(tape, mark)
-    if t is not None and (as_input or tape.known(t) == mark):
+    tape, node_id = node._tape, _value_of(node, k)
+    t = leaf_of(tape, node_id)
+    if t is not None and (as_input or tape.node_id_of(t) == node_id):
         return t
-    fact = node._facts.get(k) or (tape.facts().get(mark) if t is None else (t.shape, t.dtype))
+    fact = node._facts.get(k) or (tape.facts().get(node_id) if t is None else (t.shape, t.dtype))
     if fact is None:
         raise errors.NotRecordedError(
             f"GradientEdge to result {k} of {node!r}: nothing that was computed from it is recorded, so its shape is "
@@ -355,17 +357,17 @@ def stand_in(edge: GradientEdge, *, as_input: bool = False) -> Tensor:
         )
     xp = next((libraries.namespace(leaf._array) for leaf in tape.leaves), np)
     made = wrap(xp.broadcast_to(xp.zeros((), fact[1]), fact[0]))
-    tape.stamp(made, mark)
+    tape.track(made, node_id)
     return made
 
 
 def _value_of(node: Node, k: int) -> Any:
     """Return the mark of result `k` of a node."""
     if not node._several:
-        return node._mark
+        return node._node_id
     for e in list(node._tape.entries):
-        if e[0] == "result" and e[2] is node._mark and e[3] == k:
+        if e[0] == "result" and e[2] is node._node_id and e[3] == k:
             return e[1]
-    mark = object()  # nobody holds that result any more
-    node._tape.entries.append(("result", mark, node._mark, k))
-    return mark
+    node_id = object()  # nobody holds that result any more
+    node._tape.entries.append(("result", node_id, node._node_id, k))
+    return node_id

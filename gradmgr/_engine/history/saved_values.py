@@ -17,9 +17,17 @@ from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.history.modes import decorated
 from gradmgr._engine.hooks import name_of
-from gradmgr._engine.observers import Entry, Listener, Parcel, _listeners, enlist, listeners, resign
-from gradmgr._engine.op import FACTS, INPUTS, LINKS, PULLS
-from gradmgr._engine.recorder import current, during, hidden, recorders
+from gradmgr._engine.observers import (
+    Entry,
+    Observer,
+    SavedValuePlaceholder,
+    _observers,
+    add_observer,
+    observers,
+    remove_observer,
+)
+from gradmgr._engine.op import INPUTS, METADATA, PULLS, RETRACKS
+from gradmgr._engine.recorder import activated, current, hidden, recorders
 from gradmgr._engine.tape import Tape, flat, op_name
 from gradmgr._engine.tensor import Tensor, raw, wrap
 
@@ -32,7 +40,7 @@ _ENDING = ".packed"
 # ---------------------------------------------------------------- packed entries
 
 
-class Packed(Parcel):
+class Packed(SavedValuePlaceholder):
     """A value of an entry in another form.
 
     A kept value may be a Tensor, which recorders below know by its marks; those stay here.
@@ -59,10 +67,10 @@ def like(handle: Tensor, array: Any) -> Tensor:
     """Return a new Tensor around an array, known to whoever knows `handle`, by the same marks."""
     made = wrap(array)
     if handle._rec is not None:
-        made._rec, made._mark = handle._rec, handle._mark
-        more = getattr(handle, "_more", None)
+        made._rec, made._node_id = handle._rec, handle._node_id
+        more = getattr(handle, "_overflow_ids", None)
         if more:
-            made._more = more
+            made._overflow_ids = more
     return made
 
 
@@ -105,10 +113,10 @@ def _code_of_packed(code: str) -> str:
     ours = code + _ENDING
     if ours not in PULLS:
         INPUTS[ours] = INPUTS[code]
-        if code in FACTS:
-            FACTS[ours] = lambda e: FACTS[code]((code, *e[1:]))  # a Packed tells shape and dtype
-        if code in LINKS:
-            LINKS[ours] = lambda e, to: LINKS[code](unpacked(e), to)
+        if code in METADATA:
+            METADATA[ours] = lambda e: METADATA[code]((code, *e[1:]))  # a Packed tells shape and dtype
+        if code in RETRACKS:
+            RETRACKS[ours] = lambda e, to: RETRACKS[code](unpacked(e), to)
         PULLS[ours] = lambda e, g, grads, owned: PULLS[code](unpacked(e), g, grads, owned)
     return ours
 
@@ -122,13 +130,13 @@ class _alone:  # noqa: N801  # reads as a statement: `with _alone():`
     __slots__ = ("_state", "_token")
 
     def __enter__(self) -> None:
-        self._state = during(hidden(current()))
-        self._token: Token[tuple[Listener, ...]] = _listeners.set(())
+        self._state = activated(hidden(current()))
+        self._token: Token[tuple[Observer, ...]] = _observers.set(())
         self._state.__enter__()
 
     def __exit__(self, *exc: object) -> None:
         self._state.__exit__(*exc)
-        _listeners.reset(self._token)
+        _observers.reset(self._token)
 
 
 class _Hooked(Packed):
@@ -171,14 +179,14 @@ class _Hooked(Packed):
         return t._array[()] if self.is_scalar else t._array
 
 
-class _Hooks(Listener):
+class _Hooks(Observer):
     """Packs what is kept with the user's hooks."""
 
     def __init__(self, pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
         self.pack = pack
         self.unpack = unpack
 
-    def hear(self, tape: Any, e: Entry) -> Entry:
+    def observe(self, tape: Any, e: Entry) -> Entry:
         if is_written(e):
             return e
 
@@ -196,32 +204,32 @@ class _Hooks(Listener):
         return packed(e, pack)
 
 
-class _Disabled(Listener):
+class _Disabled(Observer):
     """Stands among the listeners to forbid hooks."""
 
     def __init__(self, message: str) -> None:
         self.message = message
 
 
-def is_about_saving(listener: Listener) -> bool:
+def is_about_saving(observer: Observer) -> bool:
     """Tell whether a listener is of the hooks here."""
-    return isinstance(listener, (_Hooks, _Disabled))
+    return isinstance(observer, (_Hooks, _Disabled))
 
 
 class _Block:
     """What a listener hears in a with block, a decorated function, or both; each thread and task has its own blocks."""
 
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
+    def __init__(self, observer: Observer) -> None:
+        self._listener = observer
 
     def __enter__(self) -> Self:
-        enlist(self._listener, [rec for rec in recorders(current()) if isinstance(rec, Tape) and rec.open])
+        add_observer(self._listener, [rec for rec in recorders(current()) if isinstance(rec, Tape) and rec.open])
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        resign(self._listener)
+        remove_observer(self._listener)
 
     def __call__(self, function: F) -> F:
         return decorated(type(self).__name__, lambda: self, function)
@@ -267,9 +275,9 @@ class saved_tensors_hooks(_Block):  # noqa: N801  # torch's spelling
         super().__init__(_Hooks(pack_hook, unpack_hook))
 
     def __enter__(self) -> Self:
-        for listener in reversed(listeners()):
-            if isinstance(listener, _Disabled):
-                raise errors.HooksDisabledError(listener.message)
+        for observer in reversed(observers()):
+            if isinstance(observer, _Disabled):
+                raise errors.HooksDisabledError(observer.message)
         return super().__enter__()
 
 
@@ -300,7 +308,7 @@ class disable_saved_tensors_hooks(_Block):  # noqa: N801  # torch's spelling
         self._message = error_message
 
     def __enter__(self) -> Self:
-        if any(isinstance(listener, _Hooks) for listener in listeners()):
+        if any(isinstance(observer, _Hooks) for observer in observers()):
             raise errors.HooksDisabledError(self._message)
         return super().__enter__()
 

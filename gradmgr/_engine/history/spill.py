@@ -25,7 +25,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.history.saved_values import Packed, is_written, memory_order, packed
-from gradmgr._engine.observers import Entry, Listener
+from gradmgr._engine.observers import Entry, Observer
 from gradmgr._engine.recorder import current, recorders
 from gradmgr._engine.tensor import raw
 
@@ -337,7 +337,7 @@ class _Cell(Packed):
         return self._buffer.array(self._key)
 
 
-class Spill(Listener):
+class Spill(Observer):
     """Keeps one recording within its budget."""
 
     def __init__(self, budget: Budget) -> None:
@@ -356,7 +356,7 @@ class Spill(Listener):
     def __hash__(self) -> int:
         return id(self)
 
-    def hear(self, tape: Any, e: Entry) -> Entry:
+    def observe(self, tape: Any, e: Entry) -> Entry:
         with self._lock:
             made = packed(e, self._kept)
             self._bury()
@@ -365,7 +365,7 @@ class Spill(Listener):
                 self._shrink()
         return made
 
-    def closed(self, tape: Any) -> None:
+    def tape_closed(self, tape: Any) -> None:
         """Forget the file: it goes with the last value in it."""
         self._spool = None
 
@@ -412,7 +412,7 @@ class Spill(Listener):
 
     def _others(self) -> list[Spill]:
         """Return what keeps other recordings of this context within theirs: one buffer serves all."""
-        own = [getattr(rec, "listeners", ()) for rec in recorders(current())]
+        own = [getattr(rec, "observers", ()) for rec in recorders(current())]
         return [other for those in own for other in those if isinstance(other, Spill) and other is not self]
 
     def _bury(self) -> None:
@@ -468,4 +468,4 @@ class Spill(Listener):
 
 def spill_of(tape: Any) -> Spill | None:
     """Return what keeps a tape within its budget, if it has one."""
-    return next((listener for listener in tape.listeners if isinstance(listener, Spill)), None)
+    return next((observer for observer in tape.observers if isinstance(observer, Spill)), None)

@@ -13,9 +13,9 @@ from typing import Any
 
 from gradmgr._arrays.libraries import is_array
 from gradmgr._engine.history.spill import spelled
-from gradmgr._engine.observers import Entry, Listener, Place, user_place
+from gradmgr._engine.observers import Entry, Observer, Place, user_location
 from gradmgr._engine.op import INPUTS, NAMES, op_of
-from gradmgr._engine.recorder import Watcher, is_listening
+from gradmgr._engine.recorder import Interceptor, is_recording
 from gradmgr._engine.tape import Tape, flat, inputs_of, op_name
 from gradmgr._engine.tensor import Tensor, describe
 
@@ -25,7 +25,7 @@ Where = tuple[CodeType, int] | None
 _FLAT = frozenset(("ceil", "fix", "floor", "floor_divide", "heaviside", "rint", "round", "sign", "trunc"))
 
 
-class Diary:
+class TraceLog:
     """What happened in one recording, in order.
 
     Marks are held by identity alone, so a dead one's number may return; whoever reads does so from the
@@ -40,35 +40,35 @@ class Diary:
         self.cuts: list[tuple[weakref.ref[Tensor] | None, str, Where]] = []
         self.seeds: set[int] | None = None  # what the last backward started from, as steps of the replay
         self._tape = weakref.ref(tape)
-        for t, mark in tape.leaves.items():
-            self.attached(t, mark, None)
+        for t, node_id in tape.leaves.items():
+            self.attached(t, node_id, None)
 
-    def attached(self, t: Tensor, mark: Any, where: Where) -> None:
+    def attached(self, t: Tensor, node_id: Any, where: Where) -> None:
         """Take down that a tensor became a leaf."""
-        self.log.append(("=", id(mark), (id(t),), where))
+        self.log.append(("=", id(node_id), (id(t),), where))
 
     def cut(self, what: str, t: Tensor, result: Any = None) -> None:
         """Take down that what is computed from `t` by `what` has no history."""
         tape = self._tape()
-        mark = None if tape is None else tape.known(t)
-        if mark is None:
+        node_id = None if tape is None else tape.node_id_of(t)
+        if node_id is None:
             return
-        where = user_place()
-        self.log.append(("!" + what, 0, (id(mark),), where))
+        where = user_location()
+        self.log.append(("!" + what, 0, (id(node_id),), where))
         self.cuts.append((weakref.ref(result) if isinstance(result, Tensor) else None, what, where))
 
-    def rebound(self, t: Tensor, mark: Any) -> None:
+    def rebound(self, t: Tensor, node_id: Any) -> None:
         """Take down that a tensor known by `mark` was written to in place."""
-        self.log.append((">", 0, (id(mark), id(t)), user_place()))
+        self.log.append((">", 0, (id(node_id), id(t)), user_location()))
 
     def used_unknown(self, t: Tensor, op: str) -> None:
         """Take down that a tensor was used while nobody knew it."""
         if id(t) not in self.uses or self.uses[id(t)][0]() is not t:
-            self.uses[id(t)] = weakref.ref(t), op, user_place()
+            self.uses[id(t)] = weakref.ref(t), op, user_location()
 
-    def place_of(self, mark: Any) -> Place | None:
+    def location_of(self, node_id: Any) -> Place | None:
         """Return where a value was computed."""
-        key = id(mark)
+        key = id(node_id)
         for _, made, _, where in reversed(self.log):
             if made == key:
                 return None if where is None else Place(*where)
@@ -90,22 +90,22 @@ def _at(where: Where) -> str:
     return "an unknown place" if where is None else str(Place(*where))
 
 
-class Tracing(Listener):
+class Tracing(Observer):
     """Keeps the diaries of the tapes it hears."""
 
-    def opened(self, tape: Tape) -> None:
+    def attached_to(self, tape: Tape) -> None:
         """Begin a diary for a tape."""
-        if tape.diary is None:
-            tape.diary = Diary(tape)
+        if tape.trace_log is None:
+            tape.trace_log = TraceLog(tape)
 
-    def hear(self, tape: Tape, e: Entry) -> Entry:
+    def observe(self, tape: Tape, e: Entry) -> Entry:
         # Frames above: this one, the list's append, the op's.
         op = NAMES[e[0]](e) if e[0] in NAMES else e[0]
-        tape.diary.log.append((op, id(e[1]), tuple(map(id, INPUTS[e[0]](e))), user_place(4)))
+        tape.trace_log.log.append((op, id(e[1]), tuple(map(id, INPUTS[e[0]](e))), user_location(4)))
         return e
 
 
-class Uses(Watcher):
+class Uses(Interceptor):
     """Sees what a tape cannot, for a manager made with_stack: tensors used before they are attached, and no_grad."""
 
     __slots__ = ("_tape",)
@@ -121,10 +121,10 @@ class Uses(Watcher):
         if tape.open:
             for t in inputs:
                 if isinstance(t, Tensor):
-                    if tape.known(t) is None:
-                        tape.diary.used_unknown(t, op.name)
-                    elif not is_listening(tape):
-                        tape.diary.cut(f"{op.name} under no_grad()", t)
+                    if tape.node_id_of(t) is None:
+                        tape.trace_log.used_unknown(t, op.name)
+                    elif not is_recording(tape):
+                        tape.trace_log.cut(f"{op.name} under no_grad()", t)
         return inputs
 
 
@@ -137,14 +137,14 @@ def summary(tape: Tape | None) -> str:
         return "This GradManager is idle: it keeps nothing."
     entries = [e for e in list(tape.entries) if e[0] != "result"]  # one of several of an op, keeps nothing
     shares = _shares(entries)
-    places = {} if tape.diary is None else {made: where for _, made, _, where in tape.diary.log}
+    places = {} if tape.trace_log is None else {made: where for _, made, _, where in tape.trace_log.log}
     by_op = _totals((op_name(e), share) for e, share in zip(entries, shares, strict=True))
     lines = [
         f"{len(entries)} operations recorded, {len(tape.leaves)} tensors attached; "
         f"kept for their derivatives: {spelled(sum(shares))} in arrays",
         *_table("op", by_op),
     ]
-    if tape.diary is None:
+    if tape.trace_log is None:
         lines.append("(by line of your program too with GradManager(with_stack=True) or under detect_anomaly())")
     else:
         by_line = _totals((_line_of(places.get(id(e[1]))), share) for e, share in zip(entries, shares, strict=True))
@@ -198,27 +198,27 @@ def _line_of(where: Where) -> str:
 class _Replay:
     """A diary read from its start: each step of the log is a value, and knows the steps it was computed from."""
 
-    def __init__(self, diary: Diary) -> None:
-        self.diary = diary
+    def __init__(self, trace_log: TraceLog) -> None:
+        self.trace_log = trace_log
         self.inputs: list[list[int]] = []
         latest: dict[int, int] = {}
-        for step, (_, made, given, _) in enumerate(diary.log):
-            op = diary.log[step][0]
+        for step, (_, made, given, _) in enumerate(trace_log.log):
+            op = trace_log.log[step][0]
             self.inputs.append([] if op == "=" else [latest[key] for key in given if key in latest])
             if made:
                 latest[made] = step
         self.latest = latest
 
     def op(self, step: int) -> str:
-        op, of = self.diary.log[step][0], self.inputs[step]
+        op, of = self.trace_log.log[step][0], self.inputs[step]
         return self.op(of[0]) if op == "result" and of else op  # one of several: their op's
 
     def at(self, step: int) -> str:
-        return _at(self.diary.log[step][3])
+        return _at(self.trace_log.log[step][3])
 
     def leaves(self, t: Tensor) -> list[int]:
         """Return the steps in which a tensor became a leaf."""
-        return [k for k, (op, _, given, _) in enumerate(self.diary.log) if op == "=" and given == (id(t),)]
+        return [k for k, (op, _, given, _) in enumerate(self.trace_log.log) if op == "=" and given == (id(t),)]
 
     def from_here(self, start: int) -> set[int]:
         """Return the steps that depend on a step, itself included."""
@@ -229,7 +229,7 @@ class _Replay:
         return reached
 
 
-def explain(name: str | None, t: Tensor, attached: bool, tape: Tape | None, diary: Diary | None) -> str:
+def explain(name: str | None, t: Tensor, attached: bool, tape: Tape | None, trace_log: TraceLog | None) -> str:
     """Say in words why `t.grad` is what it is, from a manager's point of view."""
     called = describe(t, name)
     if not attached:
@@ -237,9 +237,9 @@ def explain(name: str | None, t: Tensor, attached: bool, tape: Tape | None, diar
             f"{called} is not attached to this manager, so it receives no gradient: call gm.attach(x) before it is "
             "used. Mind that x = x - step makes a new tensor, which is not attached; x -= step does not."
         )
-    if diary is None:
+    if trace_log is None:
         return _without_diary(called, t, tape)
-    replay = _Replay(diary)
+    replay = _Replay(trace_log)
     starts = replay.leaves(t)
     if not starts:
         return f"{called} is attached, but was not when the last recording was made; record again."
@@ -256,14 +256,14 @@ def _without_diary(called: str, t: Tensor, tape: Tape | None) -> str:
             "cleared. Either none ran, or what it differentiated did not depend on this tensor as it was attached. "
             + hint
         )
-    mark = tape.leaves.get(t)
-    if any(mark in inputs_of(e) for e in list(tape.entries)):
+    node_id = tape.leaves.get(t)
+    if any(node_id in inputs_of(e) for e in list(tape.entries)):
         return f"{called} is attached and used in this recording; backward() has not reached it yet. {hint}"
     return f"{called} is attached, but nothing that is alive was computed from it in this recording. {hint}"
 
 
 def _from_diary(called: str, t: Tensor, replay: _Replay, starts: list[int], recording: bool) -> str:
-    start, seeds = starts[-1], replay.diary.seeds
+    start, seeds = starts[-1], replay.trace_log.seeds
     reached = replay.from_here(start)
     used = [step for step in sorted(reached) if step != start]
     computed = [step for step in used if replay.op(step)[0] not in "!>"]
@@ -271,8 +271,8 @@ def _from_diary(called: str, t: Tensor, replay: _Replay, starts: list[int], reco
     if seeds is not None and seeds & reached:
         return _reached(called, t, replay, computed, written)
     found = [f"{called} is attached, and its .grad is {'None' if t.grad is None else 'of an earlier backward'}:"]
-    early = replay.diary.uses.get(id(t))
-    where_attached = replay.diary.log[start][3]
+    early = replay.trace_log.uses.get(id(t))
+    where_attached = replay.trace_log.log[start][3]
     if early is not None and early[0]() is t and where_attached is not None:
         found.append(
             f"it was attached at {_at(where_attached)}, after it had been used in {early[1]!r} at {_at(early[2])}; "
@@ -311,7 +311,7 @@ def _reached(called: str, t: Tensor, replay: _Replay, computed: list[int], writt
     return f"{called} was reached by the last backward(); its .grad is there."
 
 
-def seeded(diary: Diary, marks: Iterable[Any]) -> None:
+def seeded(trace_log: TraceLog, node_ids: Iterable[Any]) -> None:
     """Take down what a backward starts from."""
-    replay = _Replay(diary)
-    diary.seeds = {replay.latest[key] for mark in marks if (key := id(mark)) in replay.latest}
+    replay = _Replay(trace_log)
+    trace_log.seeds = {replay.latest[key] for node_id in node_ids if (key := id(node_id)) in replay.latest}

@@ -138,7 +138,7 @@ def relu(input: Any) -> Any:
     input = one_array(input)
     if input.dtype.kind not in "fiu":
         check_floating("relu", input=input)
-    return _relu.door(input)
+    return _relu(input)
 
 
 def _either(x: Any, y: Any) -> Any:
@@ -255,8 +255,8 @@ def elu(input: Any, alpha: float = 1.0) -> Any:
     input, alpha = _lifted("elu", input), number(alpha, "alpha", "elu")
     if alpha >= 0:
         return _elu(input, alpha)
-    low = arithmetic.minimum.door(input, 0.0)
-    return _either(input, arithmetic.expm1.door(low) * alpha)
+    low = arithmetic.minimum(input, 0.0)
+    return _either(input, arithmetic.expm1(low) * alpha)
 
 
 # ---------------------------------------------------------------- sigmoid and kin
@@ -300,7 +300,7 @@ def tanh(input: Any) -> Any:
     Raises:
         DtypeError: the input is not floating.
     """
-    return arithmetic.tanh.door(_lifted("tanh", input))
+    return arithmetic.tanh(_lifted("tanh", input))
 
 
 # silu and gelu are x s(x), with an s that rises from 0 to 1 and s(0) = 1/2. Their slope is s + x s', and of arrays that
@@ -619,7 +619,7 @@ def _gelu_slope_kernel(x: Any) -> Any:
 def _gelu_bend(x: Any) -> Any:
     """phi(x) (2 - x^2), the second derivative; infinitely far out nothing of it is left."""
     x = widened(x)
-    bell = special._gauss.door(x / _ROOT_2)
+    bell = special._gauss(x / _ROOT_2)
     near = choose(raw(bell) == 0, x.dtype.type(0), x)
     return bell * (2 - near * near) / _ROOT_2PI
 
@@ -641,12 +641,12 @@ _gelu_slope = elementwise("nn.gelu_slope", _gelu_slope_kernel, lambda g, x: g * 
 _gelu = elementwise(
     "nn.gelu",
     _gelu_kernel,
-    lambda g, x, out: _gated_rule(g, x, out, _gelu_slope_piece, lambda g, x: g * _gelu_slope.door(x)),
+    lambda g, x, out: _gated_rule(g, x, out, _gelu_slope_piece, lambda g, x: g * _gelu_slope(x)),
 )
 
 
 def _gelu_sloped(g: Any, x: Any) -> Any:
-    return g * _gelu_slope.door(x)
+    return g * _gelu_slope(x)
 
 
 def _gelu_into(g: Any, x: Any) -> Any:
@@ -753,7 +753,7 @@ def gelu(input: Any, approximate: str = "none") -> Any:
         check_word(approximate, ("none", "tanh"), "approximate", "gelu")
         return _gelu_tanh(_lifted("gelu", input))
     input = _lifted("gelu", input)
-    return (_gelu if input.nbytes < _LARGE else _gelu_of_large).door(input)
+    return (_gelu if input.nbytes < _LARGE else _gelu_of_large)(input)
 
 
 # ---------------------------------------------------------------- softmax

@@ -98,7 +98,7 @@ def _softmax(scores: Any) -> tuple[Any, Any]:
 
 def weights_of(query: Any, key: Any, bias: Any, hidden: Any, scale: float, causal: bool, sums: Any) -> Any:
     """Return the softmax over keys of which the op gave the sums."""
-    return exp.door(_scores(query, key, bias, hidden, scale, causal) - sums)
+    return exp(_scores(query, key, bias, hidden, scale, causal) - sums)
 
 
 def _shared(
@@ -270,8 +270,8 @@ def _are_ready(query: Any, key: Any, value: Any) -> bool:
     dtype, rows, keys, values = q.dtype, q.shape, k.shape, v.shape
     if (dtype is not libraries.F4 and dtype is not libraries.F8) or k.dtype is not dtype or v.dtype is not dtype:
         return False
-    fit = len(rows) >= 2 and rows[:-2] == keys[:-2] == values[:-2]
-    return fit and rows[-1] == keys[-1] and keys[-2] == values[-2]
+    fits = len(rows) >= 2 and rows[:-2] == keys[:-2] == values[:-2]
+    return fits and rows[-1] == keys[-1] and keys[-2] == values[-2]
 
 
 def _check_shapes(query: Any, key: Any, value: Any, grouped: bool) -> None:

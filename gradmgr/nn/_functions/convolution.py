@@ -214,14 +214,14 @@ class _ByChannel:
             for c in range(0, self.channels, channels)
         ]
 
-    def run(self, work: Callable[[_Desk, slice, slice], None]) -> None:
+    def run(self, work: Callable[[_Workspace, slice, slice], None]) -> None:
         """Call work(desk, images, channels) for each block."""
 
         def some(part: slice) -> None:
-            desk = _Desk(self)
+            workspace = _Workspace(self)
             for images, channels in self.blocks[part]:
-                desk.clear(images.stop - images.start, channels.stop - channels.start)
-                work(desk, images, channels)
+                workspace.clear(images.stop - images.start, channels.stop - channels.start)
+                work(workspace, images, channels)
 
         each = -(-len(self.blocks) // _PARTS)
         blocks.run(some, [slice(n, n + each) for n in range(0, len(self.blocks), each)])
@@ -236,7 +236,7 @@ class _ByChannel:
         return a.reshape((a.shape[0], self.channels, self.outputs, *a.shape[2:])).swapaxes(1, 2)
 
 
-class _Desk:
+class _Workspace:
     """The memory of one thread for blocks, made once: what is freed after each costs as much as the arithmetic."""
 
     def __init__(self, by: _ByChannel) -> None:
@@ -274,16 +274,16 @@ def _conv_by_channel(x: Any, w: Any, b: Any, geometry: Geometry, dtype: Any) -> 
     z = np.empty((x.shape[0], w.shape[0], *geometry.out), dtype)
     parts = by.of_channel(z)
 
-    def work(desk: _Desk, images: slice, channels: slice) -> None:
-        by.layout.put(desk.planes, x[images, channels])
-        total, more = desk.numbers, desk.more
+    def work(workspace: _Workspace, images: slice, channels: slice) -> None:
+        by.layout.put(workspace.planes, x[images, channels])
+        total, more = workspace.numbers, workspace.more
         for m, taps in enumerate(kernels[:, :, channels]):
-            np.multiply(desk.runs[0], taps[0], out=total)
-            for run, tap in zip(desk.runs[1:], taps[1:], strict=True):
+            np.multiply(workspace.runs[0], taps[0], out=total)
+            for run, tap in zip(workspace.runs[1:], taps[1:], strict=True):
                 np.add(total, np.multiply(run, tap, out=more), out=total)
             if bias is not None:
                 np.add(total, bias[m, 0, channels], out=total)
-            parts[images, m, channels] = desk.view
+            parts[images, m, channels] = workspace.view
 
     by.run(work)
     return z
@@ -294,14 +294,14 @@ def _conv_x_by_channel(g: Any, w: Any, b: Any, geometry: Geometry, dtype: Any) -
     kernels, parts = by.kernels(w), by.of_channel(g)
     z = (np.empty if by.layout.covers else np.zeros)((g.shape[0], geometry.groups, *geometry.size), dtype)
 
-    def work(desk: _Desk, images: slice, channels: slice) -> None:
-        for plane in desk.planes.values():
+    def work(workspace: _Workspace, images: slice, channels: slice) -> None:
+        for plane in workspace.planes.values():
             plane[...] = 0
         for m, taps in enumerate(kernels[:, :, channels]):
-            desk.view[...] = parts[images, m, channels]
-            for run, tap in zip(desk.runs, taps, strict=True):
-                np.add(run, np.multiply(desk.numbers, tap, out=desk.more), out=run)
-        by.layout.get(desk.planes, z[images, channels])
+            workspace.view[...] = parts[images, m, channels]
+            for run, tap in zip(workspace.runs, taps, strict=True):
+                np.add(run, np.multiply(workspace.numbers, tap, out=workspace.more), out=run)
+        by.layout.get(workspace.planes, z[images, channels])
 
     by.run(work)
     return z if b is None else (z + b.reshape((-1, 1, 1))).astype(dtype, copy=False)
@@ -312,13 +312,13 @@ def _conv_w_by_channel(x: Any, g: Any, geometry: Geometry, dtype: Any) -> Any:
     parts, taps = by.of_channel(g), len(by.layout.taps)
     found: dict[int, dict[int, Any]] = {}  # by first channel and first image of a block
 
-    def work(desk: _Desk, images: slice, channels: slice) -> None:
-        by.layout.put(desk.planes, x[images, channels])
-        sums = np.empty((len(desk.numbers), by.outputs, taps), by.dtype)
+    def work(workspace: _Workspace, images: slice, channels: slice) -> None:
+        by.layout.put(workspace.planes, x[images, channels])
+        sums = np.empty((len(workspace.numbers), by.outputs, taps), by.dtype)
         for m in range(by.outputs):
-            desk.view[...] = parts[images, m, channels]
-            for k, run in enumerate(desk.runs):
-                sums[:, m, k] = np.matmul(run[:, None], desk.numbers[:, :, None])[:, 0, 0]
+            workspace.view[...] = parts[images, m, channels]
+            for k, run in enumerate(workspace.runs):
+                sums[:, m, k] = np.matmul(run[:, None], workspace.numbers[:, :, None])[:, 0, 0]
         found.setdefault(channels.start, {})[images.start] = sums
 
     by.run(work)

@@ -98,7 +98,7 @@ def _bias_vjp(g: Any) -> Any:
     if libraries.are_matrices(rows, rows):
         return libraries.sum_of_rows(rows)
     rows = widened(rows)
-    return matmul.door(libraries.namespace(raw(rows)).ones(rows.shape[0], rows.dtype), rows)
+    return matmul(libraries.namespace(raw(rows)).ones(rows.shape[0], rows.dtype), rows)
 
 
 _linear: Function = custom(

@@ -156,14 +156,14 @@ def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     d = x - y
     if reduction == "mean" and d.size:
         return _as_given(_mean_square(d), input, target)
-    return _finished(arithmetic.square.door(d), reduction, "mse_loss", input, target)
+    return _finished(arithmetic.square(d), reduction, "mse_loss", input, target)
 
 
 def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """Return |input - target|, its mean by default; the derivative at 0 is 0. Arguments, errors as of `mse_loss`."""
     check_reduction(reduction, "l1_loss")
     x, y = _alike("l1_loss", input, target)
-    return _finished(arithmetic.absolute.door(x - y), reduction, "l1_loss", input, target)
+    return _finished(arithmetic.absolute(x - y), reduction, "l1_loss", input, target)
 
 
 def _huber_kernel(x: Any, delta: float) -> Any:
@@ -323,7 +323,7 @@ def _bce_kernel(x: Any, y: Any) -> Any:
 
 
 def _bce_x(g: Any, x: Any, y: Any) -> Any:
-    return g * ((x - y) / arithmetic.maximum.door(x * (1 - x), _CLOSE))
+    return g * ((x - y) / arithmetic.maximum(x * (1 - x), _CLOSE))
 
 
 def _bce_y(g: Any, x: Any) -> Any:
@@ -332,7 +332,7 @@ def _bce_y(g: Any, x: Any) -> Any:
 
 def _bounded_log(x: Any) -> Any:
     low = raw(x) < _TINY
-    return choose(low, x.dtype.type(-100), arithmetic.log.door(choose(low, x.dtype.type(1), x)))
+    return choose(low, x.dtype.type(-100), arithmetic.log(choose(low, x.dtype.type(1), x)))
 
 
 _bce = custom(
@@ -380,7 +380,7 @@ def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = 
     """
     check_word(reduction, ("none", "mean", "sum", "batchmean"), "reduction", "kl_div")
     x, y = _alike("kl_div", input, target)
-    loss = arithmetic.exp.door(y) * (y - x) if log_target else special.xlogy(y, y) - y * x
+    loss = arithmetic.exp(y) * (y - x) if log_target else special.xlogy(y, y) - y * x
     if reduction == "batchmean":
         count = x.shape[0] if x.ndim else 1
         loss, reduction = sum(loss) / (count or np.nan), "none"
@@ -418,7 +418,7 @@ class _Labels(NamedTuple):
             return rows
         return (np.add.reduce(rows) if rows.__class__ is np.ndarray else sum(rows)) / self.over
 
-    def spread(self, g: Any, shape: tuple[int, ...]) -> Any:
+    def broadcast_like(self, g: Any, shape: tuple[int, ...]) -> Any:
         """Return the cotangents by row, of an input of this shape: the adjoint."""
         if self.over is None:
             return g
@@ -448,7 +448,7 @@ def _pick_kernel(x: Any, labels: _Labels) -> Any:
 
 def _place_kernel(g: Any, to: tuple[int, ...], labels: _Labels) -> Any:
     """G q of each row: the adjoint."""
-    g = labels.masked(labels.spread(g, to))
+    g = labels.masked(labels.broadcast_like(g, to))
     share = g if labels.share is None else g * labels.share
     buffer = batched.spacious(zeros(g, to, g.dtype), labels.places, share)
     buffer[labels.places] = share
@@ -540,13 +540,17 @@ def _cross_entropy_vjp(g: Any, x: Any, shift: Any, log_total: Any, labels: _Labe
     common = shift.__class__ is log_total.__class__ is np.ndarray and _is_common_matrix(x)
     if common and more is None and isinstance(loss, (np.ndarray, np.generic)) and labels.is_plain():
         return _cross_entropy_slope_of_rows(loss, x, shift, log_total, labels)
-    loss = plain_zeros(squeeze(log_total, labels.axis)) if loss is None else labels.masked(labels.spread(loss, x.shape))
+    loss = (
+        plain_zeros(squeeze(log_total, labels.axis))
+        if loss is None
+        else labels.masked(labels.broadcast_like(loss, x.shape))
+    )
     scale = labels.along(_times_total(loss, labels))
     scale = scale if more is None else scale + more
     held = (loss, scale, x, shift, log_total)
     if all(part.__class__ is np.ndarray for part in held) and not batched.differs(labels.places):
         return _cross_entropy_slope(loss, scale, x, shift, log_total, labels)
-    share = arithmetic.exp.door(widened(x) - shift - log_total)
+    share = arithmetic.exp(widened(x) - shift - log_total)
     return share * scale - _place(loss, x.shape, labels._replace(over=None))
 
 
@@ -593,7 +597,7 @@ def _cross_entropy_slope(g: Any, scale: Any, x: Any, shift: Any, log_total: Any,
 
 def _cross_entropy_jvp(t: Any, x: Any, shift: Any, log_total: Any, labels: _Labels) -> Any:
     t = widened(t)
-    share = arithmetic.exp.door(widened(x) - shift - log_total)
+    share = arithmetic.exp(widened(x) - shift - log_total)
     of_total = sum(share * t, labels.axis, keepdims=True)
     loss = _times_total(squeeze(of_total, labels.axis), labels) - _pick(t, labels._replace(over=None))
     return labels.added(labels.masked(loss)), plain_zeros(shift), of_total

@@ -827,5 +827,5 @@ def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> A
     x = one_array(input)
     check_inexact("normalize", input=x)
     wide = widened(x)
-    y = wide / maximum.door(norm(wide, p, integer(dim, "dim", "normalize"), True), eps)
+    y = wide / maximum(norm(wide, p, integer(dim, "dim", "normalize"), True), eps)
     return y if y.dtype == x.dtype else as_type(y, x.dtype)
