@@ -387,7 +387,7 @@ def test_a_dropped_node_lets_its_operation_be_swept():
             gnp.exp(x).grad_fn.metadata["k"] = gnp.exp(x).grad_fn.next_functions
         gm._tape.sweep(everything=True)
         assert gm._tape.entries == []
-        assert gm._tape.notes.metadata == {}
+        assert gm._tape.annotations.metadata == {}
 
 
 def test_nodes_keep_no_manager_alive():

@@ -1068,7 +1068,7 @@ def test_a_swept_value_takes_its_hooks_along():
             (x * 2).register_hook(lambda g: g)
         gm._tape.sweep(everything=True)
         assert gm._tape.entries == []
-        assert gm._tape.notes.hooks == {}
+        assert gm._tape.annotations.hooks == {}
         y = x * 3
         y.register_hook(times(2))
         z = y * 1

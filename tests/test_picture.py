@@ -107,7 +107,7 @@ def test_drawing_keeps_nothing():
         before = list(gm._tape.entries)
         to_dot(gm), to_mermaid(y)
         assert gm._tape.entries == before
-        assert gm._tape.notes is None
+        assert gm._tape.annotations is None
 
 
 def test_svg_says_what_is_missing(monkeypatch):

@@ -34,7 +34,7 @@ def template_scope(op: Op, module: str, **more: Any) -> dict[str, Any]:
         "Tensor": Tensor,
         "current": current,
         "explain": libraries.explain,
-        "fit": unbroadcast,
+        "unbroadcast": unbroadcast,
         "kernel": op.kernel,
         "new": object.__new__,
         "op": op,

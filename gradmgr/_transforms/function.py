@@ -849,7 +849,7 @@ def _handle(value: Any) -> Any:
     made = wrap(value._array)
     if value._rec is not None:
         made._rec, made._node_id = value._rec, value._node_id
-        made._overflow_ids = getattr(value, "_more", {})
+        made._overflow_ids = getattr(value, "_overflow_ids", {})
     return made
 
 
