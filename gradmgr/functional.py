@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import libraries
+from gradmgr._arrays import libraries, memory
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.forward import Forward
 from gradmgr._engine.history.modes import inference_mode
@@ -200,7 +200,7 @@ def _new(found: Found) -> list[Tensor]:
         g = None  # who else holds the array is asked next
         if not isinstance(handle, Tensor):
             handle = wrap(handle)
-            if not libraries.is_private(handle):  # it may be the vector that was given
+            if not memory.is_private(handle):  # it may be the vector that was given
                 handle._array = handle._array.copy()
         made.append(handle)
     return made

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import libraries
+from gradmgr._arrays import libraries, memory
 from gradmgr._engine.recorder import rebind
 from gradmgr._engine.tensor import Tensor, wrap
 from gradmgr._transforms.randomness import source_of
@@ -526,7 +526,7 @@ class _Loading:
         if isinstance(into, Tensor):
             fresh = wrap(values.copy())  # the file may hold one array for two
             self._writes.append(lambda: rebind(into, fresh))
-        elif not libraries.writeable(into):
+        elif not memory.is_writeable(into):
             raise TypeError(f"load: into holds at {_name(keys)} a read-only array; pass one that can be written to")
         else:
             self._writes.append(lambda: into.__setitem__(..., values))

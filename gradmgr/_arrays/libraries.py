@@ -241,11 +241,6 @@ def may_hold(mask: Array) -> bool:
     return root(mask) is not np or bool(mask.any())
 
 
-def writeable(array: Array) -> bool:
-    """Tell whether the array may be written to; CuPy arrays have no such flag."""
-    return bool(getattr(array.flags, "writeable", True))
-
-
 _add_reduce: Any = np.add.reduce  # its stubs do not know a keepdims that is a variable
 
 
@@ -271,63 +266,3 @@ def sum_of_rows(a: Array) -> Array:
     ones = np.empty(a.shape[0], a.dtype)
     ones.fill(1)
     return ones.dot(a)
-
-
-# ---------------------------------------------------------------- who else holds this memory
-# A buffer is written in place only when nobody else can see it. Reference counts say so exactly:
-# every view, saved value, numpy() view, memoryview or foreign library holds a reference to the
-# array object that owns the memory. What "nobody else" counts to is measured, not assumed.
-
-
-def _counts(holder: Any) -> tuple[int, int]:
-    array = holder._array
-    base = array.base
-    return sys.getrefcount(array), sys.getrefcount(base) if base is not None else 0
-
-
-class _Probe:
-    __slots__ = ("_array",)
-
-    def __init__(self, array: Array) -> None:
-        self._array = array
-
-
-_ALONE, _ = _counts(_Probe(np.empty(2)))
-_, _BASE_ALONE = _counts(_Probe(np.empty(2)[:1]))
-
-
-def _owns_memory(array: Array) -> bool:
-    """Tell whether an array without a base has memory of its own, not taken over by DLPack or mmap."""
-    if array.__class__ is np.ndarray:
-        return bool(array.flags.owndata)
-    memory = getattr(getattr(array, "data", None), "mem", None)  # CuPy's
-    return is_array(array) and bool(array.flags.owndata) and type(memory).__name__ != "UnownedMemory"
-
-
-def is_private(holder: Any) -> bool:
-    """Tell whether `holder._array` may be written in place: our memory, and nobody else can see it."""
-    alone, base_alone = _counts(holder)
-    if alone > _ALONE or base_alone > _BASE_ALONE:
-        return False
-    array = holder._array
-    if array.__class__ is Batched:
-        return is_private(array)
-    base = array.base
-    if base is None:
-        return writeable(array) and _owns_memory(array)
-    repeats = any(n > 1 and stride == 0 for n, stride in zip(array.shape, array.strides, strict=True))
-    return is_array(base) and base.base is None and not repeats and writeable(array) and _owns_memory(base)
-
-
-def buffer_bytes(array: Array) -> int:
-    """Return the size of the whole buffer that keeping this array keeps alive."""
-    base: Array = getattr(array, "base", None)
-    return int((base if is_array(base) else array).nbytes)
-
-
-def shares_memory(one: Array, other: Array) -> bool:
-    """Tell whether two arrays' memory bounds overlap (may say yes for interleaved views)."""
-    one, other = innermost(one), innermost(other)
-    if namespace(one) is not namespace(other) or isinstance(one, np.generic) or isinstance(other, np.generic):
-        return False
-    return bool(namespace(one).may_share_memory(one, other))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import batched, libraries
+from gradmgr._arrays import batched, libraries, memory
 from gradmgr._engine.hooks import (
     leaf_hooks_of,
     name_of,
@@ -464,7 +464,7 @@ def _recorded_sum(held: Tensor | None, g: Any, outer: list[Recorder]) -> Tensor:
 
 def own_gradient(made: Tensor, t: Tensor) -> Tensor:
     """Return a gradient in memory of its own, with the strides of a dense parameter."""
-    if libraries.is_private(made) and _is_dense_like(made._array, t._array):
+    if memory.is_private(made) and _is_dense_like(made._array, t._array):
         return made
     g = made._array
     if batched.is_batched(t._array):
@@ -477,7 +477,7 @@ def own_gradient(made: Tensor, t: Tensor) -> Tensor:
 
 def _is_dense_like(g: Any, a: Any) -> bool:
     """Tell whether g is whole, row by row, as the parameter is."""
-    whole = g.base is None or libraries.buffer_bytes(g) == g.nbytes
+    whole = g.base is None or memory.buffer_bytes(g) == g.nbytes
     return bool(whole and g.ndim and g.flags.c_contiguous and a.flags.c_contiguous)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import batched, libraries
+from gradmgr._arrays import batched, libraries, memory
 from gradmgr._engine.op import PULLS, Function, Grads, Owned, accumulate, claim, linear, zeros
 from gradmgr._engine.recorder import current
 from gradmgr._engine.tensor import Tensor
@@ -67,7 +67,7 @@ def _get(a: Any, index: Index) -> Any:
     base = piece.base
     if base is None:
         return piece
-    pinned = base.nbytes if base.__class__ is np.ndarray else libraries.buffer_bytes(piece)
+    pinned = base.nbytes if base.__class__ is np.ndarray else memory.buffer_bytes(piece)
     return piece.copy() if piece.nbytes * _SMALL <= pinned and current() is not None else piece
 
 

@@ -1,6 +1,6 @@
 """Writing in place: recorded as a function, then the tensor is bound to the result.
 
-The buffer itself is written only where nobody else can see it (`_xp.is_private`), so neither a
+The buffer itself is written only where nobody else can see it (`memory.is_private`), so neither a
 recorded value nor a slice, a `detach()` or a `numpy()` view of the tensor ever changes.
 """
 

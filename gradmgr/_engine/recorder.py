@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from gradmgr import errors
-from gradmgr._arrays import libraries
+from gradmgr._arrays import libraries, memory
 from gradmgr._engine.tensor import Tensor, wrap
 
 Groups = tuple[tuple["Recorder", ...], ...]
@@ -61,7 +61,7 @@ class _RecordingThreads:
 
     def may_write(self, t: Tensor) -> bool:
         """Tell whether to write to the buffer of `t` in place; asked, and acted on, with the lock held."""
-        return self.is_alone() and libraries.is_private(t)
+        return self.is_alone() and memory.is_private(t)
 
 
 recording_threads = _RecordingThreads()

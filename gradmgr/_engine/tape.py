@@ -10,7 +10,8 @@ from threading import Lock, get_ident
 from typing import Any
 
 from gradmgr import errors
-from gradmgr._arrays.libraries import is_array, is_differentiable, namespace, shares_memory
+from gradmgr._arrays.libraries import is_array, is_differentiable, namespace
+from gradmgr._arrays.memory import shares_memory
 from gradmgr._engine.custom import Result
 from gradmgr._engine.hooks import ValueHooks, checked, handle, name_of, run_tensor_hooks
 from gradmgr._engine.observers import ObservedEntries, Observer, Place, SavedValuePlaceholder, observers, user_location

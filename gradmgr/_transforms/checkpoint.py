@@ -11,7 +11,6 @@ makes now are pulled at once, from the same gradients in the same order as if th
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
@@ -20,6 +19,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._arrays.refcounts import NODE_ID_AS_KEY, count_keys
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.history import modes
 from gradmgr._engine.history.saved_values import is_about_saving, like
@@ -83,19 +83,11 @@ class _Account:
 
     def held_by_others(self) -> list[tuple[int, Any]]:
         """Return the values made inside that something still knows, with their places before them."""
-        return [(k, node_id) for references, k, node_id in _counted(self.inside) if references > _UNHELD]
+        return [(k, node_id) for references, k, node_id in count_keys(self.inside) if references > NODE_ID_AS_KEY]
 
 
 def _told(place: int) -> str:
     return f"number {place}" if place >= 0 else f"outer value {~place}"
-
-
-def _counted(inside: dict[Any, int]) -> list[tuple[int, int, Any]]:
-    return [(sys.getrefcount(node_id), k, node_id) for node_id, k in inside.items()]
-
-
-# The reference count of a mark that only an account holds, measured the way it is used.
-_UNHELD = _counted({object(): 0})[0][0]
 
 
 class _Swallow(Observer):

@@ -15,7 +15,7 @@ from operator import is_
 from typing import Any
 
 from gradmgr import errors
-from gradmgr._arrays import batched, libraries
+from gradmgr._arrays import batched, libraries, memory
 from gradmgr._engine.backward import AttachSpec
 from gradmgr._engine.recorder import is_tracked
 from gradmgr._engine.tensor import Tensor, describe, wrap
@@ -220,7 +220,7 @@ class _Buffer:
 
     def fresh(self) -> Any:
         """Return an array that nobody else sees."""
-        if self._array is None or not libraries.is_private(self):
+        if self._array is None or not memory.is_private(self):
             self.drop()
             self._array = self._xp.empty(self._size, self._dtype)
         return self._array

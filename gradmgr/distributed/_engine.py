@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import libraries
+from gradmgr._arrays import libraries, memory
 from gradmgr.ops.convert import is_half
 
 OPS = ("sum", "mean", "min", "max", "prod")
@@ -518,7 +518,7 @@ def check_plain(array: Any, asked: str, *, written: bool) -> None:
     """Refuse an array that cannot be carried as it lies in memory."""
     if not array.flags.c_contiguous:
         raise ValueError(f"{asked} carries contiguous arrays; found strides {array.strides} and shape {array.shape}")
-    if written and not libraries.writeable(array):
+    if written and not memory.is_writeable(array):
         raise ValueError(f"{asked} writes to its array; found one that is read-only")
     if array.dtype.kind not in "biufc" and not libraries.is_differentiable(array.dtype):
         raise errors.DtypeError(f"{asked} carries numbers; found dtype {array.dtype}")

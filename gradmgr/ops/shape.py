@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from gradmgr._arrays import libraries
+from gradmgr._arrays import libraries, memory
 from gradmgr._engine.broadcast import broadcast_to as _broadcast_to
 from gradmgr._engine.indexing import getitem, scatter
 from gradmgr._engine.op import Function, linear, zeros
@@ -51,10 +51,10 @@ def reshape(a: Any, /, shape: Any, order: str = "C", *, copy: bool | None = None
         order = _reading_order(a, order, "reshape")
         if order == "K":
             raise ValueError("reshape: order 'K' is not permitted for reshaping")
-    if copy is False and not libraries.shares_memory(raw(a).reshape(to or a.shape, order=order), raw(a)) and a.size:
+    if copy is False and not memory.shares_memory(raw(a).reshape(to or a.shape, order=order), raw(a)) and a.size:
         raise ValueError("reshape with copy=False cannot avoid a copy for these strides")
     z = _reshape(a, a.shape if to is None else to, order)
-    return z.copy() if copy and libraries.shares_memory(raw(z), raw(a)) else z
+    return z.copy() if copy and memory.shares_memory(raw(z), raw(a)) else z
 
 
 _INTEGERS = frozenset((int,))

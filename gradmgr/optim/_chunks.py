@@ -10,12 +10,12 @@ since the last step is noticed by its array being another one; its new value is 
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import copy_context
 from functools import partial
 from operator import attrgetter, is_
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import blocks, libraries
 from gradmgr._arrays.batched import Batched, is_batched
+from gradmgr._arrays.refcounts import VIEW_IN_CHUNK
 from gradmgr._engine.recorder import current, rebind, recorders, recording_threads
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr.ops.convert import wide_dtype
@@ -42,18 +43,6 @@ _GPU_SMALL = 1 << 20
 _GPU_BLOCK = 1 << 22
 
 _ARRAY = attrgetter("_array")
-
-
-def _count_bound() -> int:
-    views = [np.empty(1)]
-    holder = wrap(views[0])
-    count = max(map(sys.getrefcount, views))
-    del holder
-    return count
-
-
-# The reference count of a view that only its chunk and its parameter hold, measured the way it is asked for.
-_BOUND = _count_bound()
 
 
 Silencing = tuple[Callable[[], Any], Callable[[Any], Any]]
@@ -347,7 +336,7 @@ class Chunk:
 
     def _is_alone(self) -> bool:
         """Tell whether nobody but the chunk and the parameters holds the buffer or a view of it."""
-        return max(map(sys.getrefcount, self._views)) <= _BOUND and sys.getrefcount(self._flat) <= self._alone
+        return max(map(getrefcount, self._views)) <= VIEW_IN_CHUNK and getrefcount(self._flat) <= self._alone
 
     def due(self, first: Plan, later: Plan) -> tuple[list[Array], list[Run]]:
         """Return the array of each parameter's gradient, None where there is none, and what there is to do.
@@ -488,7 +477,7 @@ class Chunk:
         self._segments = [self._segment(*ends) for ends in self._ends(0, len(self.params))]
         self._usual = None
         del flat
-        self._alone = sys.getrefcount(self._flat)
+        self._alone = getrefcount(self._flat)
 
     def _ends(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """Cut a run of parameters where the next does not fit into a block."""

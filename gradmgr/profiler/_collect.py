@@ -11,7 +11,7 @@ from time import perf_counter_ns
 from types import CodeType, FrameType
 from typing import Any
 
-from gradmgr._arrays import libraries
+from gradmgr._arrays import libraries, memory
 from gradmgr._engine.observers import Entry, Observer, observing
 from gradmgr._engine.op import INPUTS
 from gradmgr._engine.recorder import Interceptor, Stack, current, recorders, remove_interceptor, watch
@@ -452,6 +452,6 @@ def _count_bytes(node: Node, a: Any, old: list[Any]) -> None:
     if not libraries.is_array(a) or any(owner is other for other in old):
         return
     if libraries.device_of(a) == "cpu":
-        node.memory += libraries.buffer_bytes(a)
+        node.memory += memory.buffer_bytes(a)
     else:
-        node.device_memory += libraries.buffer_bytes(a)
+        node.device_memory += memory.buffer_bytes(a)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import libraries
+from gradmgr._arrays import libraries, memory
 from gradmgr._engine.history.saved_values import Packed, is_written, memory_order, packed
 from gradmgr._engine.observers import Entry, Observer
 from gradmgr._engine.recorder import current, recorders
@@ -173,7 +173,7 @@ def _owner_of(array: Any) -> Any:
         if cupy is None or not isinstance(array, cupy.ndarray):
             return None
     owner = array if array.base is None else array.base
-    if owner.__class__ is not array.__class__ or owner.nbytes < _SMALL or not libraries._owns_memory(owner):
+    if owner.__class__ is not array.__class__ or owner.nbytes < _SMALL or not memory.owns_memory(owner):
         return None
     if not owner.transpose(memory_order(owner)).flags.c_contiguous:  # its strides were set by hand
         return None

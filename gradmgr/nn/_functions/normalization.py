@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import batched, libraries
+from gradmgr._arrays import batched, libraries, memory
 from gradmgr._engine.broadcast import broadcast_to
 from gradmgr._engine.custom import custom, several
 from gradmgr._engine.mutation import as_type
@@ -615,7 +615,7 @@ def batch_norm(
     if not isinstance(momentum, (int, float, np.number)):
         raise TypeError(f"batch_norm: momentum must be a number; found {momentum!r}")
     for name, stat in named.items():
-        if stat is not None and not isinstance(stat, Tensor) and not libraries.writeable(stat):
+        if stat is not None and not isinstance(stat, Tensor) and not memory.is_writeable(stat):
             raise ValueError(f"batch_norm writes to {name} where training=True; found a read-only array")
     y, _, _, mean, var = _batch_norm(x, weight, bias, layout, eps)
     if form[0] * form[2] > 1:

@@ -1,0 +1,57 @@
+"""Whose memory an array lies in, and whether it may be written in place.
+
+A buffer is written in place only when nothing else can see it. Reference counts say so exactly: every view, saved
+value, `numpy()` view, memoryview or foreign library holds a reference to the array object that owns the memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradmgr._arrays.batched import Batched, innermost
+from gradmgr._arrays.libraries import Array, is_array, namespace
+from gradmgr._arrays.refcounts import ARRAY_ALONE, BASE_ALONE, count_array
+
+
+def is_writeable(array: Array) -> bool:
+    """Tell whether the array may be written to; CuPy arrays have no such flag."""
+    return bool(getattr(array.flags, "writeable", True))
+
+
+def owns_memory(array: Array) -> bool:
+    """Tell whether an array without a base has memory of its own, not taken over by DLPack or mmap."""
+    if array.__class__ is np.ndarray:
+        return bool(array.flags.owndata)
+    memory = getattr(getattr(array, "data", None), "mem", None)  # CuPy's
+    return is_array(array) and bool(array.flags.owndata) and type(memory).__name__ != "UnownedMemory"
+
+
+def is_private(holder: Any) -> bool:
+    """Tell whether `holder._array` may be written in place: gradmgr allocated it, and nothing else can see it."""
+    array_count, base_count = count_array(holder)
+    if array_count > ARRAY_ALONE or base_count > BASE_ALONE:
+        return False
+    array = holder._array
+    if array.__class__ is Batched:
+        return is_private(array)
+    base = array.base
+    if base is None:
+        return is_writeable(array) and owns_memory(array)
+    repeats = any(n > 1 and stride == 0 for n, stride in zip(array.shape, array.strides, strict=True))
+    return is_array(base) and base.base is None and not repeats and is_writeable(array) and owns_memory(base)
+
+
+def buffer_bytes(array: Array) -> int:
+    """Return the size of the whole buffer that keeping this array keeps alive."""
+    base: Array = getattr(array, "base", None)
+    return int((base if is_array(base) else array).nbytes)
+
+
+def shares_memory(one: Array, other: Array) -> bool:
+    """Tell whether two arrays' memory bounds overlap (may say yes for interleaved views)."""
+    one, other = innermost(one), innermost(other)
+    if namespace(one) is not namespace(other) or isinstance(one, np.generic) or isinstance(other, np.generic):
+        return False
+    return bool(namespace(one).may_share_memory(one, other))

@@ -1,0 +1,131 @@
+"""Reference counts of values that nothing else holds, measured when this module is imported.
+
+gradmgr writes into an array, or drops a recorded operation, only where no other reference to the array or node id
+exists. What `sys.getrefcount` returns then depends on the Python version and on how the asking code holds the value:
+in a local variable, an argument, a container. So each constant is measured by code that holds the value exactly as
+the code that compares with it does. Where one of the two changes, change the other.
+"""
+
+from __future__ import annotations
+
+from sys import getrefcount
+from typing import Any, Protocol
+
+import numpy as np
+
+
+class _Holder:
+    """An object that holds an array in a slot, as a Tensor and a batched array do."""
+
+    __slots__ = ("_array",)
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+
+# ---------------------------------------------------------------- arrays of tensors, see `memory.is_private`
+
+
+def count_array(holder: Any) -> tuple[int, int]:
+    """Return the reference counts of `holder._array` and of its base; 0 where it has no base."""
+    array = holder._array
+    base = array.base
+    return getrefcount(array), getrefcount(base) if base is not None else 0
+
+
+# An array that only its holder holds, and a base that only such an array holds.
+ARRAY_ALONE, _ = count_array(_Holder(np.empty(2)))
+_, BASE_ALONE = count_array(_Holder(np.empty(2)[:1]))
+
+
+# ---------------------------------------------------------------- node ids, see `tape.sweep`
+
+# A node id that only its entry holds, asked for as entries[k][1].
+NODE_ID_IN_ENTRY = next(getrefcount(entry[1]) for entry in [("", object())])
+
+
+def count_keys(places: dict[Any, int]) -> list[tuple[int, int, Any]]:
+    """Return (reference count, value, key) for each item of a dict."""
+    return [(getrefcount(key), place, key) for key, place in places.items()]
+
+
+# A node id that is only the key of such a dict, see `checkpoint`.
+NODE_ID_AS_KEY = count_keys({object(): 0})[0][0]
+
+
+# ---------------------------------------------------------------- gradients
+
+
+def _count_in_vjp() -> int:
+    def ask(g: Any) -> int:
+        return getrefcount(g)
+
+    def vjp(e: Any, g: Any, grads: Any, owned: Any) -> int:
+        return ask(g)
+
+    grads = {"": np.empty(1)}
+    g = grads.pop("")
+    return vjp("", g, grads, ())
+
+
+# A gradient that only the backward pass and the vjp it calls hold, in a function that the vjp asks.
+GRADIENT_IN_VJP = _count_in_vjp()
+
+
+def _count_popped() -> int:
+    results = {0: np.empty(1)}
+    _, g = results.popitem()
+    return getrefcount(g)
+
+
+# A gradient taken from a dict by `popitem`, in a local variable, when `.grad` is written.
+GRADIENT_POPPED = _count_popped()
+
+
+# ---------------------------------------------------------------- views of a flat buffer, see `optim`
+
+
+def _count_view() -> int:
+    views = [np.empty(1)]
+    holder = _Holder(views[0])
+    count = max(map(getrefcount, views))
+    del holder
+    return count
+
+
+# A view that only a list of views and one parameter hold.
+VIEW_IN_CHUNK = _count_view()
+
+
+# ---------------------------------------------------------------- buffers of saved values, see `spill`
+
+
+class Buffer(Protocol):
+    """The array that owns some memory, and the saved arrays that lie in it, by any key."""
+
+    owner: Any
+    arrays: dict[Any, Any]
+
+
+class _Buffer:
+    def __init__(self, owner: Any, arrays: dict[Any, Any]) -> None:
+        self.owner = owner
+        self.arrays = arrays
+
+
+def count_buffer(buffer: Buffer) -> tuple[int, int]:
+    """Return how many refer to the owner without being one of the arrays, and the highest count of a view."""
+    owner = buffer.owner
+    views = [getrefcount(a) for a in buffer.arrays.values() if a is not owner]
+    # Each of the arrays is the owner or refers to it.
+    return getrefcount(owner) - len(buffer.arrays), max(views, default=0)
+
+
+def _count_buffer_alone() -> tuple[int, int]:
+    owner = np.empty(2)
+    buffer = _Buffer(owner, {0: owner, 1: owner[:1]})
+    del owner
+    return count_buffer(buffer)
+
+
+BUFFER_ALONE = _count_buffer_alone()
