@@ -1,4 +1,4 @@
-"""One's own operations as torch writes them: `Function` and its context; the short form is `custom_op`."""
+"""User-defined operations: `Function`, as torch has it, and `custom_op`, the short form."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any, NoReturn, Self, TypeVar
 
 from gradmgr import errors
 from gradmgr._transforms.custom_op import custom_op
-from gradmgr._transforms.function import Application, FunctionCtx, absent
+from gradmgr._transforms.function_call import FunctionCall
+from gradmgr._transforms.function_context import FunctionCtx
+from gradmgr._transforms.function_node import placeholder
 
 __all__ = ["Function", "FunctionCtx", "custom_op", "once_differentiable"]
 
@@ -19,18 +21,19 @@ class Function:
     """An operation with a derivative of its own: subclass it, write the static methods, call `apply`.
 
     `forward(ctx, *args)` computes the result and saves in ctx what `backward` needs; or `forward(*args)`
-    computes, and `setup_context(ctx, inputs, output)` saves. `backward(ctx, *grad_outputs)`, or by its other
-    name `vjp`, gives a gradient for each argument; `jvp(ctx, *tangents)` gives a tangent for each result,
+    computes, and `setup_context(ctx, inputs, output)` saves. `backward(ctx, *grad_outputs)`, which may also be
+    called `vjp`, returns a gradient for each argument; `jvp(ctx, *tangents)` returns a tangent for each result,
     for forward mode. Both are differentiable themselves, to any order, as far as they are
     written with gradmgr's or NumPy's functions on the tensors given and saved.
 
-    * Tensors among the arguments come into forward as new Tensors of the same values that nobody tracks; so
+    * Tensors among the arguments come into forward as new, untracked Tensors of the same values; so
       whatever forward does, the caller's are as they were, unless `ctx.mark_dirty` says otherwise. Everything
-      else comes as it is. Plain arrays are constants; so is what stands in lists and dicts.
+      else is passed as it is. Plain arrays are constants; so are the values in lists and dicts.
     * forward returns one result or a tuple; arrays among them become Tensors, anything else is passed through.
-      An argument returned as it is comes out as another Tensor of the same values.
-    * backward returns one gradient for each positional argument, of its shape and of a dtype that casts to
-      its within kind; None is zero, and must be what stands for an argument that is no Tensor or array.
+      An argument returned as it is becomes another Tensor of the same values.
+    * backward returns one gradient for each positional argument, of the argument's shape and of a dtype that casts
+      to the argument's within the same kind; None means zero, and is required for an argument that is no Tensor
+      or array.
 
     >>> import gradmgr, gradmgr.numpy as np
     >>> from gradmgr.function import Function
@@ -52,7 +55,7 @@ class Function:
     Tensor([12.])
     """
 
-    # Whether `vmap` is made from forward and the derivatives, as it is too where a class has no `vmap` of its own.
+    # torch's switch; here vmap runs forward and the derivatives of every class that defines no `vmap`.
     generate_vmap_rule = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -61,41 +64,41 @@ class Function:
         )
 
     @staticmethod
-    @absent
+    @placeholder
     def forward(*args: Any, **kwargs: Any) -> Any:
-        """Compute: `forward(ctx, *args)`, or `forward(*args)` beside `setup_context`."""
+        """Compute: `forward(ctx, *args)`, or `forward(*args)` together with `setup_context`."""
         raise errors.MissingRuleError("a Function must define the static method forward(ctx, *args)")
 
     @staticmethod
-    @absent
+    @placeholder
     def setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: Any) -> Any:
         """Save in ctx what the derivatives need, given the positional arguments of forward and what it returned."""
         raise errors.MissingRuleError("setup_context is not defined")
 
     @staticmethod
-    @absent
+    @placeholder
     def backward(ctx: FunctionCtx, *grad_outputs: Any) -> Any:
-        """Give the gradient of each argument, given that of each result."""
+        """Return the gradient of each argument, given that of each result."""
         raise errors.MissingRuleError("a Function must define the static method backward(ctx, *grad_outputs)")
 
-    # The same by its other name; a class defines one of the two.
+    # JAX's name of the same method; a class defines one of the two.
     vjp = backward
 
     @staticmethod
-    @absent
+    @placeholder
     def jvp(ctx: FunctionCtx, *grad_inputs: Any) -> Any:
-        """Give the tangent of each result, given that of each argument."""
+        """Return the tangent of each result, given that of each argument."""
         raise errors.MissingRuleError("a Function must define the static method jvp(ctx, *grad_inputs)")
 
     @staticmethod
-    @absent
+    @placeholder
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
         """Compute a batch: given where each argument has its batch axis, return (output, out_dims)."""
         raise errors.MissingRuleError("vmap is not defined")
 
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
-        """Compute, and let every manager that knows an argument record it as one operation.
+        """Compute, and let every manager that tracks an argument record it as one operation.
 
         Args:
             args: what forward takes.
@@ -105,16 +108,15 @@ class Function:
             What forward returned, its arrays as Tensors.
 
         Raises:
-            TypeError, RuntimeError: a method does not keep to what is asked of it; see `Function`.
+            TypeError, RuntimeError: a method does not do what `Function` asks of it.
         """
-        return Application(cls, args, kwargs).run()
+        return FunctionCall(cls, args, kwargs).run()
 
 
 def once_differentiable(fn: F) -> F:
-    """Declare that a `backward` (or `vjp`) may not be differentiated itself: it computes outside of gradmgr.
+    """Declare that a `backward` (or `vjp`) may not be differentiated itself, as it computes outside of gradmgr.
 
-    It is given tensors that nobody tracks, and what it returns raises where a further derivative would flow
-    through it.
+    It is given untracked tensors, and what it returns raises where a further derivative would flow through it.
 
     >>> import numpy, gradmgr
     >>> from gradmgr.function import Function, once_differentiable
@@ -137,13 +139,13 @@ def once_differentiable(fn: F) -> F:
     Tensor([1.])
     """
     if isinstance(fn, staticmethod):
-        return staticmethod(once_differentiable(fn.__func__))  # type: ignore[return-value]  # it is what came
+        return staticmethod(once_differentiable(fn.__func__))  # type: ignore[return-value]  # of the type of `fn`
 
     @functools.wraps(fn)
     def once(*args: Any) -> Any:
         return fn(*args)
 
-    once._once_differentiable = True  # type: ignore[attr-defined]  # what the engine asks for
+    once._once_differentiable = True  # type: ignore[attr-defined]  # read by `FunctionNode.gradients`
     return once  # type: ignore[return-value]  # functools.wraps keeps the signature
 
 

@@ -1,4 +1,4 @@
-"""`custom_op`: one's own operation in one declaration, as the op table has it."""
+"""`custom_op`: a user-defined operation in one declaration, as the op table declares gradmgr's own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradmgr._engine.custom import declared, input_metadata, input_node_ids
 from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.op import INPUTS, METADATA, NAMES, PULLS, RETRACKS, Rule, argument_positions, parameters
 from gradmgr._engine.tensor import Tensor, describe, raw
-from gradmgr._transforms.function import called, is_listened_to, is_numeric
+from gradmgr._transforms.function_node import describe_value, is_actively_tracked, is_numeric
 
 F = TypeVar("F", bound=Callable[..., Any])
 Entry = tuple[Any, ...]
@@ -29,30 +29,30 @@ def custom_op(
     derivative: Mapping[str, Rule] | None = None,
     name: str | None = None,
 ) -> Callable[..., Any]:
-    """Declare an operation in one place, as gradmgr declares its own: decorates the function that computes it.
+    """Declare an operation in one place, as gradmgr declares its own: a decorator of the function that computes it.
 
-    The function takes plain arrays (read-only) and gives one array. Its first parameters, those that the rules
-    are for, are the differentiable inputs, Tensors or arrays; the others are parameters, of any kind.
-    What is made takes the same arguments by position or name, with the same defaults; it gives a Tensor
-    where an input is one, else an array.
+    The function takes plain arrays (read-only) and returns one array. Its first parameters, those that have
+    rules, are the differentiable inputs, Tensors or arrays; the others are parameters, of any kind.
+    The operation takes the same arguments by position or name, with the same defaults; it returns a Tensor
+    if an input is a Tensor, else an array.
 
-    A rule is a function of the gradient `g` (or tangent `t`) and of what it *names*: inputs, parameters, `out`,
-    the result, or `shape`, that of its input. Only what the rules of the tracked inputs name is kept. It must be
-    written with functions that gradmgr records (operators, NumPy's functions), on nothing but what it
-    names: then it is differentiable itself, to any order. It may branch on parameters and shapes. Plain
-    arrays come where nobody records the rule, Tensors where somebody does. The gradient may still have the shape of
-    the result where the function broadcasts its inputs; it is summed to that of the input.
+    A rule is a function of the gradient `g` (or tangent `t`) and of what its parameters *name*: inputs, parameters
+    of the function, `out` (the result), or `shape` (that of its input). Only what the rules of the tracked inputs
+    name is kept. A rule must be written with functions that gradmgr records (operators, NumPy's functions), and
+    use no values but those it names: then it is differentiable itself, to any order. It may branch on parameters
+    and shapes. It is given Tensors if a recorder records it, else plain arrays. Where the function broadcasts
+    its inputs, a rule may return a gradient of the result's shape; it is summed to the shape of the input.
 
-    For several results, for in-place writes, and to save what is none of these, use `Function`.
+    For several results, for in-place writes, and to save any other value, use `Function`.
 
     Args:
-        function: what is decorated.
+        function: the function to decorate.
         vjp: by input, rule(g, ...): the gradient of the input, given that of the result.
-        jvp: by input, rule(t, ...): the tangent of the result, given that of the input; where there are
-            several, they are added. Without, forward mode raises.
+        jvp: by input, rule(t, ...): the tangent of the result, given that of the input; those of several inputs
+            are added. Without it, forward mode raises.
         derivative: by input, rule(t, ...), which serves as both: for functions that work element by element, or
             whose derivative is its own transpose; for complex numbers, holomorphic ones.
-        name: what the operation is called in errors; by default the name of the function.
+        name: the operation's name in errors; by default the name of the function.
 
     Returns:
         The operation; without `function`, a decorator that makes it.
@@ -72,7 +72,7 @@ def custom_op(
     >>> x.grad
     Tensor([ 2.       , 14.7781122])
 
-    What a rule needs and cannot name is what makes it wrong a second time; it is told so at once:
+    A rule that needs a value it cannot name would have a wrong derivative itself, so it is rejected at once:
 
     >>> @custom_op(vjp={"x": lambda g, slope: g * slope})
     ... def softplus(x):
@@ -90,9 +90,9 @@ def custom_op(
 
 
 class _CustomOp:
-    """One operation declared by `custom_op`; each entry of it on a tape carries it."""
+    """One operation declared by `custom_op`; each of its entries on a tape refers to it."""
 
-    __slots__ = ("arguments", "call", "count", "defaults", "function", "made", "name")
+    __slots__ = ("arguments", "call", "count", "declared", "defaults", "function", "name")
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class _CustomOp:
         derivative: Mapping[str, Rule],
     ) -> None:
         code = getattr(function, "__code__", None)
-        if code is not None and (code.co_kwonlyargcount or code.co_flags & _TAKES_ANY):
+        if code is not None and (code.co_kwonlyargcount or code.co_flags & _VARIADIC):
             raise TypeError(
                 f"custom op {name!r}: its function must take each parameter by position, no *args or **kwargs"
             )
@@ -112,20 +112,20 @@ class _CustomOp:
         self.arguments = arguments = parameters(function)
         first = len(arguments) - len(getattr(function, "__defaults__", None) or ())
         self.defaults = dict(zip(arguments[first:], getattr(function, "__defaults__", None) or (), strict=True))
-        inputs = self._inputs(vjp, jvp, derivative)
+        inputs = self._checked_inputs(vjp, jvp, derivative)
         self.count = len(inputs)
-        on_offer = (*arguments, "out", "shape")
-        pulls, pushes = {}, {}
+        available = (*arguments, "out", "shape")
+        vjps, jvps = {}, {}
         for v in inputs:
             both = derivative.get(v)
-            pulls[v] = _ReverseRule(name, v, both or vjp[v], on_offer, holomorphic=both is not None)
-            pushes[v] = _ForwardRule(name, v, both or jvp.get(v), on_offer)
-        self.made = declared(name, _Kernel(name, function, arguments), vjp=pulls, jvp=pushes)
-        self.call = self.made.rules.general_call()
-        entry = self.made.op.entry
-        self.made.op.entry = lambda *noted: (_CUSTOM, *entry(*noted)[1:], self)
+            vjps[v] = _VjpRule(name, v, both or vjp[v], available, holomorphic=both is not None)
+            jvps[v] = _JvpRule(name, v, both or jvp.get(v), available)
+        self.declared = declared(name, _Kernel(name, function, arguments), vjp=vjps, jvp=jvps)
+        self.call = self.declared.rules.general_call()
+        entry = self.declared.op.entry
+        self.declared.op.entry = lambda *recorded: (_CUSTOM, *entry(*recorded)[1:], self)
 
-    def _inputs(
+    def _checked_inputs(
         self, vjp: Mapping[str, Rule], jvp: Mapping[str, Rule], derivative: Mapping[str, Rule]
     ) -> tuple[str, ...]:
         name, arguments = self.name, self.arguments
@@ -161,47 +161,47 @@ class _CustomOp:
         return call
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = args if len(args) == len(self.arguments) and not kwargs else self._bound(args, kwargs)
+        given = args if len(args) == len(self.arguments) and not kwargs else self._bind(args, kwargs)
         inputs = [t if isinstance(t, Tensor) else libraries.need_operand(t, self.name) for t in given[: self.count]]
         params = given[self.count :]
         for v, value in zip(self.arguments[self.count :], params, strict=True):
-            if isinstance(value, Tensor) and is_listened_to(value):
+            if isinstance(value, Tensor) and is_actively_tracked(value):
                 raise errors.MissingRuleError(
                     f"{self.name}: {v!r} is given {describe(value)}, which is tracked, but has no rule for it; "
                     "declare one, or pass its detach()"
                 )
         return self.call(*inputs, *[raw(value) for value in params])
 
-    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        found, left = list(args), dict(kwargs)
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        bound, left = list(args), dict(kwargs)
         for v in self.arguments[len(args) :]:
             if v in left:
-                found.append(left.pop(v))
+                bound.append(left.pop(v))
             elif v in self.defaults:
-                found.append(self.defaults[v])
+                bound.append(self.defaults[v])
             else:
                 raise TypeError(f"{self.name}() misses its argument {v!r}")
-        if left or len(found) > len(self.arguments):
-            wrong = f"unexpected or repeated {next(iter(left))!r}" if left else f"{len(found)} arguments"
+        if left or len(bound) > len(self.arguments):
+            wrong = f"unexpected or repeated {next(iter(left))!r}" if left else f"{len(bound)} arguments"
             raise TypeError(f"{self.name}() takes {', '.join(self.arguments)}; found {wrong}")
-        return tuple(found)
+        return tuple(bound)
 
 
-class _Named:
-    """A callable whose parameters are made to have these names, for what reads rules by name."""
+class _WithSignature:
+    """A callable with given parameter names, as `declared` reads the parameter names of kernels and rules."""
 
     __slots__ = ("__signature__", "name")
 
     def __init__(self, name: str, names: tuple[str, ...]) -> None:
-        import inspect  # late, as it takes 10 ms to import
+        import inspect  # deferred, as it takes 10 ms to import
 
         self.name = name
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        self.__signature__ = inspect.Signature([inspect.Parameter(each, kind) for each in names])
+        self.__signature__ = inspect.Signature([inspect.Parameter(parameter, kind) for parameter in names])
 
 
-class _Kernel(_Named):
-    """What computes a custom op: the user's function, on arrays that it cannot write to."""
+class _Kernel(_WithSignature):
+    """The kernel of a custom op: the user's function, given read-only arrays."""
 
     __slots__ = ("function",)
 
@@ -217,7 +217,7 @@ class _Kernel(_Named):
             return np.asarray(made)[()]
         raise errors.FunctionError(
             f"{self.name}: its function must return one array of numbers; found {type(made).__name__}; "
-            "for several results, and for Tensors within, use Function"
+            "for several results, or to compute with Tensors, use Function"
         )
 
 
@@ -230,57 +230,57 @@ def _read_only(value: Any) -> Any:
     return value
 
 
-class _Rule(_Named):
-    """A rule of the user's, and checks around it; it asks for one thing more, which comes last unless asked for."""
+class _Rule(_WithSignature):
+    """A rule of the user's, with checks; they need the value `checked_by`, passed last if the rule does not name it."""
 
-    __slots__ = ("at", "extra", "rule", "what")
+    __slots__ = ("adds_value", "position", "rule", "what")
 
-    def __init__(self, name: str, what: str, rule: Rule, on_offer: tuple[str, ...], extra: str) -> None:
-        asked = tuple([on_offer[k] for k in argument_positions(rule, on_offer, name)])
-        self.extra = extra not in asked
-        super().__init__(name, ("g", *asked, *([extra] if self.extra else [])))
-        self.at = len(asked) if self.extra else asked.index(extra)
+    def __init__(self, name: str, what: str, rule: Rule, available: tuple[str, ...], checked_by: str) -> None:
+        named = tuple([available[k] for k in argument_positions(rule, available, name)])
+        self.adds_value = checked_by not in named
+        super().__init__(name, ("g", *named, *([checked_by] if self.adds_value else [])))
+        self.position = len(named) if self.adds_value else named.index(checked_by)
         self.rule = rule
         self.what = f"{name}: {what}"
 
-    def found(self, g: Any, known: tuple[Any, ...]) -> Any:
-        """Return what the rule gives, if it is an array."""
-        d = self.rule(g, *(known[:-1] if self.extra else known))
+    def call_rule(self, g: Any, values: tuple[Any, ...]) -> Any:
+        """Return the derivative that the rule returns; raise if it is no array."""
+        d = self.rule(g, *(values[:-1] if self.adds_value else values))
         if not (isinstance(d, Tensor) or is_numeric(d)):
-            raise errors.DtypeError(f"{self.what} gave {called(d)}; it must give an array")
+            raise errors.DtypeError(f"{self.what} gave {describe_value(d)}; it must give an array")
         return d
 
 
-class _ReverseRule(_Rule):
+class _VjpRule(_Rule):
     __slots__ = ("holomorphic",)
 
-    def __init__(self, name: str, v: str, rule: Rule, on_offer: tuple[str, ...], *, holomorphic: bool) -> None:
-        super().__init__(name, f"the {'derivative' if holomorphic else 'vjp'} of {v!r}", rule, on_offer, "shape")
+    def __init__(self, name: str, v: str, rule: Rule, available: tuple[str, ...], *, holomorphic: bool) -> None:
+        super().__init__(name, f"the {'derivative' if holomorphic else 'vjp'} of {v!r}", rule, available, "shape")
         self.holomorphic = holomorphic
 
-    def __call__(self, g: Any, *known: Any) -> Any:
-        shape = known[self.at]
-        d = conj_of(self.found(conj_of(g), known)) if self.holomorphic else self.found(g, known)
-        if d.shape != shape and (d.shape != g.shape or not _widens(shape, g.shape)):
+    def __call__(self, g: Any, *values: Any) -> Any:
+        shape = values[self.position]
+        d = conj_of(self.call_rule(conj_of(g), values)) if self.holomorphic else self.call_rule(g, values)
+        if d.shape != shape and (d.shape != g.shape or not _broadcasts_to(shape, g.shape)):
             raise errors.ShapeError(f"{self.what} gave shape {d.shape}; it must give that of the input, {shape}")
         return d
 
 
-class _ForwardRule(_Rule):
+class _JvpRule(_Rule):
     __slots__ = ()
 
-    def __init__(self, name: str, v: str, rule: Rule | None, on_offer: tuple[str, ...]) -> None:
-        super().__init__(name, f"the tangent for {v!r}", rule or _no_tangent(name, v), on_offer, "out")
+    def __init__(self, name: str, v: str, rule: Rule | None, available: tuple[str, ...]) -> None:
+        super().__init__(name, f"the tangent for {v!r}", rule or _missing_jvp(name, v), available, "out")
 
-    def __call__(self, t: Any, *known: Any) -> Any:
-        out = known[self.at]
-        d = self.found(t, known)
-        if d.shape != out.shape and (d.shape != t.shape or not _widens(t.shape, out.shape)):
+    def __call__(self, t: Any, *values: Any) -> Any:
+        out = values[self.position]
+        d = self.call_rule(t, values)
+        if d.shape != out.shape and (d.shape != t.shape or not _broadcasts_to(t.shape, out.shape)):
             raise errors.ShapeError(f"{self.what} has shape {d.shape}; it must have that of the result, {out.shape}")
         return d
 
 
-def _widens(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+def _broadcasts_to(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
     """Tell whether a shape broadcasts to another."""
     try:
         return np.broadcast_shapes(shape, to) == to
@@ -288,7 +288,7 @@ def _widens(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
         return False
 
 
-def _no_tangent(name: str, v: str) -> Rule:
+def _missing_jvp(name: str, v: str) -> Rule:
     def rule(t: Any) -> NoReturn:
         raise errors.MissingRuleError(
             f"{name} has no jvp for {v!r} and cannot be differentiated in forward mode; declare one with jvp= or "
@@ -298,12 +298,12 @@ def _no_tangent(name: str, v: str) -> Rule:
     return rule
 
 
-_TAKES_ANY = 0x04 | 0x08  # a code object's flags for *args and **kwargs
+_VARIADIC = 0x04 | 0x08  # a code object's flags for *args and **kwargs
 
-# Nor do these stand in OPS: a name may be declared again, as notebooks do, and each entry carries its own.
+# Custom ops are not in OPS: a name may be declared again, as in notebooks, and each entry carries its own.
 _CUSTOM = "custom_op"
-PULLS[_CUSTOM] = lambda e, g, grads, owned: e[5].made.rules.pull(e[:5], g, grads, owned)
+PULLS[_CUSTOM] = lambda e, g, grads, owned: e[5].declared.rules.pull(e[:5], g, grads, owned)
 INPUTS[_CUSTOM] = input_node_ids
 METADATA[_CUSTOM] = input_metadata
 NAMES[_CUSTOM] = lambda e: e[5].name
-RETRACKS[_CUSTOM] = lambda e, to: (_CUSTOM, *e[5].made.link(e[:5], to)[1:], e[5])
+RETRACKS[_CUSTOM] = lambda e, to: (_CUSTOM, *e[5].declared.link(e[:5], to)[1:], e[5])
