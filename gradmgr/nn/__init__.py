@@ -25,41 +25,40 @@ True
 from gradmgr._engine.parameter import Parameter
 from gradmgr.nn import functional, init
 from gradmgr.nn._functions.onednn import convolution_library
-from gradmgr.nn._modules.attention import MultiheadAttention
-from gradmgr.nn._modules.container import ModuleDict, ModuleList, ParameterList, Sequential
-from gradmgr.nn._modules.functional_call import functional_call
-from gradmgr.nn._modules.layers import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, Embedding, Linear
-from gradmgr.nn._modules.module import Module
-from gradmgr.nn._modules.normalization import BatchNorm, BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
-from gradmgr.nn._modules.plain_layers import (
+from gradmgr.nn._modules.activation import (
     ELU,
     GELU,
-    AdaptiveAvgPool2d,
-    AvgPool1d,
-    AvgPool2d,
-    BCELoss,
-    BCEWithLogitsLoss,
-    CrossEntropyLoss,
-    Dropout,
-    Flatten,
-    HuberLoss,
-    Identity,
-    KLDivLoss,
-    L1Loss,
     LeakyReLU,
     LogSoftmax,
-    MaxPool1d,
-    MaxPool2d,
-    MSELoss,
-    NLLLoss,
     ReLU,
     Sigmoid,
     SiLU,
-    SmoothL1Loss,
     Softmax,
     Softplus,
     Tanh,
 )
+from gradmgr.nn._modules.attention import MultiheadAttention
+from gradmgr.nn._modules.container import ModuleDict, ModuleList, ParameterList, Sequential
+from gradmgr.nn._modules.convolution import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d
+from gradmgr.nn._modules.dropout import Dropout
+from gradmgr.nn._modules.embedding import Embedding
+from gradmgr.nn._modules.flatten import Flatten
+from gradmgr.nn._modules.functional_call import functional_call
+from gradmgr.nn._modules.linear import Identity, Linear
+from gradmgr.nn._modules.loss import (
+    BCELoss,
+    BCEWithLogitsLoss,
+    CrossEntropyLoss,
+    HuberLoss,
+    KLDivLoss,
+    L1Loss,
+    MSELoss,
+    NLLLoss,
+    SmoothL1Loss,
+)
+from gradmgr.nn._modules.module import Module
+from gradmgr.nn._modules.normalization import BatchNorm, BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
+from gradmgr.nn._modules.pooling import AdaptiveAvgPool2d, AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d
 from gradmgr.nn._modules.recurrent import GRU, LSTM, GRUCell, LSTMCell
 from gradmgr.nn._modules.summary import summary
 

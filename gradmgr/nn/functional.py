@@ -30,17 +30,17 @@ from gradmgr.nn._functions.activation import (
 )
 from gradmgr.nn._functions.attention import scaled_dot_product_attention
 from gradmgr.nn._functions.convolution import conv1d, conv2d, conv_transpose1d, conv_transpose2d
+from gradmgr.nn._functions.cross_entropy import cross_entropy, nll_loss
 from gradmgr.nn._functions.dropout import dropout
-from gradmgr.nn._functions.linear import embedding, linear, one_hot
+from gradmgr.nn._functions.embedding import embedding, one_hot
+from gradmgr.nn._functions.linear import linear
 from gradmgr.nn._functions.loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
-    cross_entropy,
     huber_loss,
     kl_div,
     l1_loss,
     mse_loss,
-    nll_loss,
     smooth_l1_loss,
 )
 from gradmgr.nn._functions.normalization import batch_norm, group_norm, layer_norm, normalize, rms_norm

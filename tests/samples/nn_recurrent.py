@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr.nn._functions import recurrent, sequences
+from gradmgr.nn._functions import recurrent, recurrent_sequences
 from samples._table import Arg, Array, add
 
 
@@ -118,7 +118,7 @@ for _backwards, _case in ((False, "forwards"), (True, "backwards")):
     add(
         "nn.lstm",
         _case,
-        lambda xp, *given, b=_backwards: sequences.lstm_over(*given, b),
+        lambda xp, *given, b=_backwards: recurrent_sequences.lstm_over(*given, b),
         *(Arg((3, 2, 8)), Arg((2, 2)), Arg((2, 2)), Arg((8, 2))),
         reference=_turned(naive_lstm_over) if _backwards else naive_lstm_over,
         dispatches=False,
@@ -126,7 +126,7 @@ for _backwards, _case in ((False, "forwards"), (True, "backwards")):
     add(
         "nn.gru",
         _case,
-        lambda xp, *given, b=_backwards: sequences.gru_over(*given, b),
+        lambda xp, *given, b=_backwards: recurrent_sequences.gru_over(*given, b),
         *(Arg((3, 2, 6)), Arg((2, 2)), Arg((6, 2)), Arg((6,))),
         reference=_turned(naive_gru_over) if _backwards else naive_gru_over,
         dispatches=False,
@@ -134,7 +134,7 @@ for _backwards, _case in ((False, "forwards"), (True, "backwards")):
 add(
     "nn.lstm",
     "c alone",
-    lambda xp, *given: sequences.lstm_over(*given, False)[1],
+    lambda xp, *given: recurrent_sequences.lstm_over(*given, False)[1],
     *(Arg((2, 1, 8), constant=True), Arg((1, 2), constant=True), Arg((1, 2)), Arg((8, 2), constant=True)),
     reference=lambda *given: naive_lstm_over(*given)[1],
     dispatches=False,
@@ -142,7 +142,7 @@ add(
 add(
     "nn.gru",
     "without bias",
-    lambda xp, *given: sequences.gru_over(*given, None, False),
+    lambda xp, *given: recurrent_sequences.gru_over(*given, None, False),
     *(Arg((2, 1, 6)), Arg((1, 2)), Arg((6, 2))),
     reference=naive_gru_over,
     dispatches=False,

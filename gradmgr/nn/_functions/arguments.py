@@ -129,6 +129,15 @@ def check_word(value: Any, among: tuple[str, ...], name: str, asked: str) -> Non
         raise ValueError(f"{asked}: {name} must be one of {known}; found {value!r}")
 
 
+def check_not_in_place(inplace: bool, asked: str) -> None:
+    """Refuse inplace=True. Programs written for torch may rely on what it does, so it is not ignored."""
+    if inplace:
+        raise ValueError(
+            f"{asked}: inplace=True is not there, as no layer writes to what it is given; leave it out, and use what "
+            "the layer returns"
+        )
+
+
 def check_reduction(reduction: Any, asked: str) -> None:
     """Refuse a reduction that is not one of the three."""
     check_word(reduction, REDUCTIONS, "reduction", asked)

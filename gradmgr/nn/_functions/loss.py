@@ -6,22 +6,20 @@ Halves (float16, bfloat16) are computed in float32 inside, and reduced so; resul
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import batched, libraries
+from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import innermost
-from gradmgr._engine.broadcast import broadcast_to
-from gradmgr._engine.custom import custom, several
+from gradmgr._engine.custom import custom
 from gradmgr._engine.mutation import as_type
-from gradmgr._engine.op import Function, linear, zeros
 from gradmgr._engine.tensor import raw
-from gradmgr.nn._functions.activation import log_softmax, mapped, served
-from gradmgr.nn._functions.arguments import check_floating, check_reduction, check_word, integer, reduced
+from gradmgr.nn._functions.activation import mapped, served
+from gradmgr.nn._functions.arguments import check_floating, check_reduction, check_word, reduced
 from gradmgr.ops import arithmetic, special
-from gradmgr.ops.arithmetic import choose, plain_zeros
+from gradmgr.ops.arithmetic import choose
 from gradmgr.ops.convert import (
     cast_to,
     is_floating,
@@ -31,16 +29,13 @@ from gradmgr.ops.convert import (
     together,
     untracked,
     wide_dtype,
-    widened,
 )
 from gradmgr.ops.reduce import mean, sum
-from gradmgr.ops.shape import expand_dims, squeeze
-from gradmgr.ops.softmax import are_moderate, by_rows, dots, fewest_rows, in_rows, log_in_two
 
 # ---------------------------------------------------------------- what all ask of their arguments
 
 
-def _check_library(asked: str, input: Any, *others: Any) -> None:
+def check_library(asked: str, input: Any, *others: Any) -> None:
     """Refuse arrays of NumPy's beside one of CuPy's before anything looks at their values."""
     library = libraries.root(raw(input))
     if any(other is not None and libraries.root(raw(other)) is not library for other in others):
@@ -54,7 +49,7 @@ def _alike(asked: str, input: Any, target: Any) -> tuple[Any, Any]:
         ShapeError, DtypeError: they are not.
     """
     x, y = raw(input), raw(target)
-    if x.__class__ is y.__class__ is np.ndarray and x.dtype is y.dtype and x.dtype in _COMMON and x.shape == y.shape:
+    if x.__class__ is y.__class__ is np.ndarray and x.dtype is y.dtype and x.dtype in COMMON and x.shape == y.shape:
         return input, target
     input, target = together(input, target)
     check_floating(asked, input=input)
@@ -76,12 +71,12 @@ def _finished(loss: Any, reduction: str, asked: str, *given: Any) -> Any:
 
 
 # What most arguments are of, and what is then settled at once.
-_COMMON = (libraries.F4, libraries.F8)
+COMMON = (libraries.F4, libraries.F8)
 
 
 def _as_given(loss: Any, *given: Any) -> Any:
     first = raw(given[0])
-    if first.__class__ is np.ndarray and first.dtype in _COMMON:
+    if first.__class__ is np.ndarray and first.dtype in COMMON:
         return loss
     dtypes = {a.dtype for a in map(lift, given) if is_floating(a.dtype)}
     return narrowed(loss, np.result_type(*dtypes)) if all(map(is_half, dtypes)) else loss
@@ -92,7 +87,7 @@ def _constant_factor(value: Any, like: Any, name: str, asked: str) -> Any:
     if value is None:
         return None
     weight = untracked(together(like, value)[1], asked, name)
-    _check_library(asked, like, weight)
+    check_library(asked, like, weight)
     weight = weight if weight.dtype == like.dtype else weight.astype(like.dtype)
     try:
         fits = np.broadcast_shapes(weight.shape, like.shape) == like.shape
@@ -113,7 +108,7 @@ _RUN = 4096
 
 def _mean_square_kernel(x: Any) -> Any:
     """Return the mean of squares, by dot products: neither the squares are made nor read."""
-    if x.__class__ is not np.ndarray or x.dtype not in _COMMON or not x.size:
+    if x.__class__ is not np.ndarray or x.dtype not in COMMON or not x.size:
         return (x * x).mean()
     flat = x.ravel("K")
     if flat.size <= _RUN:
@@ -385,449 +380,3 @@ def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = 
         count = x.shape[0] if x.ndim else 1
         loss, reduction = sum(loss) / (count or np.nan), "none"
     return _finished(loss, reduction, "kl_div", input, target)
-
-
-# ---------------------------------------------------------------- labels
-# With the target q, a distribution over classes times weights, the loss of a row of logits x is
-# sum(q) logsumexp(x) - <q, x>. Of a label, q has one number there, and with smoothing a little everywhere.
-
-
-class _Labels(NamedTuple):
-    """The distributions q of labels, one along `axis` for each row: `share` at the labels and `smooth` everywhere.
-
-    A tuple, in which vmap finds what differs by example.
-    """
-
-    axis: int
-    places: tuple[Any, ...]  # the index of the labels in the logits
-    valid: Any  # where a row counts; None: everywhere
-    share: Any  # by row; None: 1
-    smooth: Any = None  # by class, in the shape of one row of logits; None: 0
-    total: Any = None  # the sum of q, by row; None: 1
-    over: Any = None  # what the sum of the losses is divided by; None: they are not added up
-
-    def is_plain(self) -> bool:
-        """Tell whether each row counts, and its label, one of NumPy's, once."""
-        if self.valid is not None or self.share is not None or self.smooth is not None:
-            return False
-        return self.places[self.axis].__class__ is np.ndarray  # under vmap it may differ by example
-
-    def added(self, rows: Any) -> Any:
-        """Return the result of numbers by row."""
-        if self.over is None:
-            return rows
-        return (np.add.reduce(rows) if rows.__class__ is np.ndarray else sum(rows)) / self.over
-
-    def broadcast_like(self, g: Any, shape: tuple[int, ...]) -> Any:
-        """Return the cotangents by row, of an input of this shape: the adjoint."""
-        if self.over is None:
-            return g
-        return broadcast_to(g / self.over, shape[: self.axis] + shape[self.axis + 1 :])
-
-    def masked(self, rows: Any) -> Any:
-        """Return numbers by row, 0 where a row does not count."""
-        return rows if self.valid is None else choose(self.valid, rows, raw(rows).dtype.type(0))
-
-    def along(self, rows: Any) -> Any:
-        """Return numbers by row with the axis of the classes, of length 1."""
-        return expand_dims(rows, self.axis)
-
-
-def _pick_kernel(x: Any, labels: _Labels) -> Any:
-    """<q, x> of each row."""
-    if x.__class__ is np.ndarray and labels.is_plain():
-        return labels.added(x[labels.places])
-    picked = batched.read(x, labels.places)
-    with np.errstate(invalid="ignore"):  # 0 times inf
-        if labels.share is not None:
-            picked = picked * labels.share
-        if labels.smooth is not None:
-            picked = picked + np.sum(x * labels.smooth, axis=labels.axis)
-    return labels.added(labels.masked(picked))
-
-
-def _place_kernel(g: Any, to: tuple[int, ...], labels: _Labels) -> Any:
-    """G q of each row: the adjoint."""
-    g = labels.masked(labels.broadcast_like(g, to))
-    share = g if labels.share is None else g * labels.share
-    buffer = batched.spacious(zeros(g, to, g.dtype), labels.places, share)
-    buffer[labels.places] = share
-    return buffer if labels.smooth is None else buffer + labels.along(g) * labels.smooth
-
-
-_pick: Function = linear("nn.pick_labels", _pick_kernel, lambda g, shape, labels: _place(g, shape, labels))
-_place: Function = linear("nn.place_labels", _place_kernel, lambda g, labels: _pick(g, labels))
-
-
-def _cross_entropy_kernel(x: Any, labels: _Labels) -> tuple[Any, Any, Any]:
-    """Return the losses, or their mean; and for the rules of each row a shift and log(sum(exp(x - shift)))."""
-    if labels.is_plain():
-        rows = in_rows(x, (labels.axis,))
-        made: tuple[Any, Any, Any] | None = None if rows is None else _cross_entropy_of_rows(rows, labels)
-        if made is None and _is_common_matrix(x):
-            made = _cross_entropy_of_few_rows(x, labels)
-        if made is not None:
-            return made
-    axis, wide = labels.axis, wide_dtype(x.dtype)
-    top = np.maximum.reduce(x, axis=axis, keepdims=True) if x.__class__ is np.ndarray else x.max(axis, keepdims=True)
-    if wide is not x.dtype:
-        x, top = x.astype(wide), top.astype(wide)
-    valid = None if labels.valid is None else labels.along(labels.valid)
-    if valid is not None:
-        top = np.where(valid, top, wide.type(0))
-    with np.errstate(all="ignore"):
-        work = np.subtract(x, top, out=libraries.namespace_of(x, top).empty(x.shape, wide))
-        picked = _pick_kernel(work, labels._replace(over=None))
-        np.exp(work, out=work)
-        log_total = np.log(libraries.sum_over(work, (axis,), True))
-        if valid is not None:
-            log_total = np.where(valid, log_total, wide.type(np.inf))  # so that every probability is 0
-        loss = _times_total(log_total.squeeze(axis), labels) - picked
-    return labels.added(labels.masked(loss)), top, log_total
-
-
-def _is_common_matrix(x: Any) -> bool:
-    return x.__class__ is np.ndarray and x.ndim == 2 and x.dtype in _COMMON
-
-
-def _cross_entropy_of_few_rows(x: Any, labels: _Labels) -> tuple[Any, Any, Any]:
-    """Return the same, in as few calls as can be."""
-    top = np.maximum.reduce(x, axis=1, keepdims=True)
-    with np.errstate(all="ignore"):
-        work = x - top
-        picked = work[labels.places]
-        np.exp(work, out=work)
-        log_total = np.log(np.add.reduce(work, axis=1, keepdims=True))
-        loss = log_total[:, 0] - picked
-    return labels.added(loss), top, log_total
-
-
-def _cross_entropy_of_rows(x: Any, labels: _Labels) -> Any:
-    """Return the same, with log(sum(exp(x))) as shift and what rounded it; None where exponentials are too large."""
-    totals, ones = np.empty(x.shape[0], x.dtype), np.ones(x.shape[1], x.dtype)
-    bad: list[slice] = []
-    room = np.empty((min(fewest_rows(x), len(x)), x.shape[1]), x.dtype)
-
-    def work(part: slice) -> None:
-        if bad:
-            return
-        here = x[part]
-        made = room[: len(here)]
-        np.exp(here, out=made)
-        totals[part] = dots(made, ones)
-        if not are_moderate(totals[part]):
-            bad.append(part)
-
-    by_rows(work, x, few=True)
-    if bad:
-        return None
-    shift, rest = log_in_two(totals)
-    loss = shift - x[labels.places]
-    loss += rest
-    return labels.added(loss), shift[:, None], rest[:, None]
-
-
-def _times_total(rows: Any, labels: _Labels) -> Any:
-    return rows if labels.total is None else rows * labels.total
-
-
-def _cross_entropy_vjp(g: Any, x: Any, shift: Any, log_total: Any, labels: _Labels) -> Any:
-    """Return G sum(q) softmax(x) - G q, and softmax(x) times what comes for log_total.
-
-    The loss does not depend on `shift`: its derivative is taken to be 0 throughout.
-    """
-    loss, _, more = g
-    common = shift.__class__ is log_total.__class__ is np.ndarray and _is_common_matrix(x)
-    if common and more is None and isinstance(loss, (np.ndarray, np.generic)) and labels.is_plain():
-        return _cross_entropy_slope_of_rows(loss, x, shift, log_total, labels)
-    loss = (
-        plain_zeros(squeeze(log_total, labels.axis))
-        if loss is None
-        else labels.masked(labels.broadcast_like(loss, x.shape))
-    )
-    scale = labels.along(_times_total(loss, labels))
-    scale = scale if more is None else scale + more
-    held = (loss, scale, x, shift, log_total)
-    if all(part.__class__ is np.ndarray for part in held) and not batched.differs(labels.places):
-        return _cross_entropy_slope(loss, scale, x, shift, log_total, labels)
-    share = arithmetic.exp(widened(x) - shift - log_total)
-    return share * scale - _place(loss, x.shape, labels._replace(over=None))
-
-
-# Logarithms of sums of exponentials up to which these may be taken of the logits as they are, in single precision.
-_MODERATE = 40.0
-
-
-def _cross_entropy_slope_of_rows(g: Any, x: Any, shift: Any, log_total: Any, labels: _Labels) -> Any:
-    """Compute G softmax(x) - G q of one gradient for all rows, or of one for each."""
-    g = g if labels.over is None else g / labels.over
-    column = g[:, None] if g.ndim else g
-    with np.errstate(all="ignore"):
-        if in_rows(x, (1,)) is None or not np.abs(shift).max() <= _MODERATE:  # of one NaN the largest is NaN
-            made = x - shift
-            made -= log_total
-            np.exp(made, out=made)
-            made *= column
-        else:
-            made = np.empty(x.shape, x.dtype)
-            scale = column * np.exp(-shift)
-            scale *= np.exp(-log_total)  # by itself: the exponential of a rounded sum would be off by its roundings
-
-            def work(part: slice) -> None:
-                np.exp(x[part], out=made[part])
-                made[part] *= scale[part]
-
-            by_rows(work, x)
-        made[labels.places] -= g
-    return made
-
-
-def _cross_entropy_slope(g: Any, scale: Any, x: Any, shift: Any, log_total: Any, labels: _Labels) -> Any:
-    """Compute the same of plain arrays in one buffer."""
-    with np.errstate(all="ignore"):
-        made = np.subtract(x, shift, dtype=shift.dtype)
-        made -= log_total
-        np.exp(made, out=made)
-        made *= scale
-        made[labels.places] -= g if labels.share is None else g * labels.share
-        if labels.smooth is not None:
-            made -= labels.along(g) * labels.smooth
-    return made
-
-
-def _cross_entropy_jvp(t: Any, x: Any, shift: Any, log_total: Any, labels: _Labels) -> Any:
-    t = widened(t)
-    share = arithmetic.exp(widened(x) - shift - log_total)
-    of_total = sum(share * t, labels.axis, keepdims=True)
-    loss = _times_total(squeeze(of_total, labels.axis), labels) - _pick(t, labels._replace(over=None))
-    return labels.added(labels.masked(loss)), plain_zeros(shift), of_total
-
-
-_cross_entropy = several(
-    "nn.cross_entropy",
-    _cross_entropy_kernel,
-    ("loss", "shift", "log_total"),
-    vjp=_cross_entropy_vjp,
-    jvp=_cross_entropy_jvp,
-)
-
-
-def _class_axis(asked: str, input: Any) -> int:
-    """Return the axis of the classes, of (C,) the first, else the second."""
-    check_floating(asked, input=input)
-    axis = 0 if input.ndim < 2 else 1
-    if input.ndim == 0 or not input.shape[axis]:
-        raise errors.ShapeError(
-            f"{asked} takes an input of shape (C,), (N, C) or (N, C, d1, ...) with C classes; found {input.shape}"
-        )
-    return axis
-
-
-def _settled(input: Any, target: Any, ignore_index: int, reduction: str) -> _Labels | None:
-    """Return labels of the common kind, with which nothing is wrong: NumPy's, one for each row of (N, C); else None."""
-    x, t = raw(input), raw(target)
-    if not (x.__class__ is t.__class__ is np.ndarray) or x.ndim != 2 or x.dtype not in _COMMON:
-        return None
-    rows, classes = x.shape
-    if ignore_index.__class__ is not int:
-        return None
-    if t.dtype != np.int64 or t.shape != (rows,) or not rows or not classes or 0 <= ignore_index < classes:
-        return None
-    places = t.copy()  # since the user may read the next batch into `target` before the derivative is taken
-    if np.maximum.reduce(places.view(np.uint64)) >= classes:  # of which what is negative is large
-        return None
-    over = None if reduction == "none" else rows if reduction == "mean" else 1
-    return _Labels(1, (np.arange(rows), places), None, None, over=over)
-
-
-def _read_labels(asked: str, input: Any, axis: int, target: Any, weight: Any, ignore_index: int) -> tuple[_Labels, Any]:
-    """Return the labels of each row of the input, and what a mean divides by: None for their number.
-
-    Raises:
-        DtypeError, ShapeError, LabelError: the target does not hold a label for each row.
-    """
-    rows, classes = input.shape[:axis] + input.shape[axis + 1 :], input.shape[axis]
-    if target.dtype.kind not in "iu":
-        raise errors.DtypeError(
-            f"{asked} takes labels of an integer dtype and shape {rows}"
-            + (f", or probabilities of a floating dtype and shape {input.shape}" if asked == "cross_entropy" else "")
-            + f"; found target of dtype {target.dtype} and shape {target.shape}"
-        )
-    if target.shape != rows:
-        raise errors.ShapeError(
-            f"{asked} of an input of shape {input.shape} takes labels of shape {rows}; found target of shape "
-            f"{target.shape}"
-        )
-    _check_library(asked, input, weight)
-    given, target = innermost(target), libraries.beside(target, raw(input), asked)
-    ignored = _check_labels(asked, given, classes, ignore_index)  # on the host, if that is where they come from
-    valid = None if not ignored else target != ignore_index
-    # A copy, since the user may read the next batch into `target` before the derivative is taken.
-    places = target.copy() if valid is None else np.where(valid, target, target.dtype.type(0))
-    xp = libraries.root(raw(input))
-    grid = [xp.arange(n).reshape([-1 if j == k else 1 for j in range(len(rows))]) for k, n in enumerate(rows)]
-    labels = _Labels(axis, (*grid[:axis], places, *grid[axis:]), valid, None)
-    dtype = wide_dtype(input.dtype)
-    if weight is not None:
-        share = labels.masked(batched.read(weight.astype(dtype), places))
-        return labels._replace(share=share, total=share), _counted(np.sum(share))
-    return labels, None if valid is None else _counted(np.sum(valid, dtype=dtype))
-
-
-def _counted(total: Any) -> Any:
-    """Return what a mean divides by: 0 as NaN, so that nothing warns of 0 / 0."""
-    return np.where(total == 0, total.dtype.type(np.nan), total)
-
-
-def _check_labels(asked: str, target: Any, classes: int, ignore_index: int) -> bool:
-    """Tell whether any label is that to ignore; LabelError where one is neither that nor a class."""
-    outside = target >= classes
-    if target.dtype.kind == "i":
-        outside |= target < 0
-    some = 0
-    if np.iinfo(target.dtype).min <= ignore_index <= np.iinfo(target.dtype).max:
-        ignored = target == ignore_index
-        outside &= ~ignored
-        some = ignored.any()
-    found = int(some + 2 * outside.any())  # one look at both, as a GPU makes wait for each
-    if found < 2:
-        return bool(found)
-    flat = int(outside.ravel().argmax())
-    position = tuple([int(k) for k in np.unravel_index(flat, target.shape)])
-    where = f" at {position if len(position) != 1 else position[0]}" if position else ""
-    raise errors.LabelError(
-        f"{asked} takes labels from 0 to {classes - 1}, of {classes} classes, and ignore_index={ignore_index}; "
-        f"found {int(target.ravel()[flat])}{where} of the target"
-    )
-
-
-def _checked_weight(asked: str, weight: Any, input: Any, classes: int) -> Any:
-    if weight is None:
-        return None
-    weight = untracked(together(input, weight)[1], asked, "weight")
-    if weight.shape != (classes,):
-        raise errors.ShapeError(f"{asked} takes one weight for each of {classes} classes; found shape {weight.shape}")
-    return weight
-
-
-def _averaged(loss: Any, divisor: Any, reduction: str, asked: str, dtype: Any) -> Any:
-    if reduction == "mean" and divisor is not None:
-        loss, reduction = sum(loss) / divisor, "none"
-    return narrowed(reduced(loss, reduction, asked), dtype)
-
-
-def nll_loss(input: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean") -> Any:
-    """Return -input at the label of each row: the loss of logarithms of probabilities.
-
-    Args:
-        input: of shape (C,), (N, C) or (N, C, d1, ...), for C classes.
-        target: labels of an integer dtype, of shape (), (N,) or (N, d1, ...), from 0 to C - 1.
-        weight: of shape (C,), the weight of each class.
-        ignore_index: the label of rows that do not count.
-        reduction: "none", "mean" or "sum". A mean is over the weights of the labels that count; over nothing it is
-            NaN, with a gradient of zeros.
-
-    Raises:
-        DtypeError: labels that are not integers, an input that is not floating.
-        ShapeError: shapes that do not fit.
-        LabelError: a label is no class. (On a GPU, looking at them waits for what has been started there; NumPy labels
-            beside scores on a GPU are looked at before they are moved there.)
-    """
-    asked = "nll_loss"
-    check_reduction(reduction, asked)
-    settled = _settled(input, target, ignore_index, reduction) if weight is None else None
-    if settled is not None:
-        return -_pick(input, settled)
-    input, target = together(input, target)
-    axis = _class_axis(asked, input)
-    weight = _checked_weight(asked, weight, input, input.shape[axis])
-    ignore_index = integer(ignore_index, "ignore_index", asked)
-    labels, divisor = _read_labels(asked, input, axis, raw(target), weight, ignore_index)
-    picked = _pick(widened(input), labels._replace(total=None))  # which only softmax needs
-    return _averaged(-picked, divisor, reduction, asked, input.dtype)
-
-
-def cross_entropy(
-    input: Any,
-    target: Any,
-    weight: Any = None,
-    ignore_index: int = -100,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Any:
-    """Return -sum(q * log(softmax(x))) of each row of logits x, for labels or for probabilities q.
-
-    For labels this is one op: it keeps the logits and two numbers for each row, and its gradient is made in one
-    buffer. It neither over- nor underflows; a logit of -inf is a class that cannot be.
-
-    Args:
-        input: the logits, of shape (C,), (N, C) or (N, C, d1, ...), for C classes.
-        target: labels of an integer dtype, of shape (), (N,) or (N, d1, ...), from 0 to C - 1; or probabilities of a
-            floating dtype and the input's shape, into which gradients flow, too.
-        weight: of shape (C,), the weight of each class.
-        ignore_index: the label of rows that do not count; their gradient is 0 whatever they hold.
-        reduction: "none", "mean" or "sum". A mean is over the weights of the labels that count, or over the rows of
-            probabilities; over nothing it is NaN, with a gradient of zeros, as in torch.
-        label_smoothing: how much of each q, from 0 to 1, is spread evenly over all classes.
-
-    Raises:
-        DtypeError: labels that are not integers, an input that is not floating.
-        ShapeError: shapes that do not fit.
-        LabelError: a label is no class. (On a GPU, looking at them waits for what has been started there.)
-        ValueError: a smoothing outside of [0, 1], an unknown reduction, an ignore_index beside probabilities.
-
-    >>> import numpy as np
-    >>> from gradmgr.nn.functional import cross_entropy
-    >>> cross_entropy(np.log(np.array([[1.0, 3.0], [2.0, 2.0]])), np.array([0, 1]), reduction="none").round(4).tolist()
-    [1.3863, 0.6931]
-    """
-    asked = "cross_entropy"
-    check_reduction(reduction, asked)
-    if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"{asked}: label_smoothing must be from 0 to 1; found {label_smoothing!r}")
-    if weight is None and not label_smoothing:
-        settled = _settled(input, target, ignore_index, reduction)
-        if settled is not None:
-            return _cross_entropy(input, settled)[0]
-    input, target = together(input, target)
-    axis = _class_axis(asked, input)
-    classes = input.shape[axis]
-    weight = _checked_weight(asked, weight, input, classes)
-    ignore_index = integer(ignore_index, "ignore_index", asked)
-    if target.shape == input.shape and is_floating(target.dtype):
-        if ignore_index != -100:
-            raise ValueError(f"{asked}: ignore_index is a label, and the target holds probabilities; set those to 0")
-        loss = _of_probabilities(input, target, axis, weight, float(label_smoothing))
-        return _averaged(loss, None, reduction, asked, np.result_type(input.dtype, target.dtype))
-    labels, divisor = _read_labels(asked, input, axis, raw(target), weight, ignore_index)
-    if label_smoothing:
-        labels = _smoothed(labels, weight, float(label_smoothing), input)
-    return _averaged(_cross_entropy(input, labels)[0], divisor, reduction, asked, input.dtype)
-
-
-def _row(weight: Any, axis: int, ndim: int) -> Any:
-    """Return the weights of the classes in the shape of one row of logits."""
-    return weight.reshape([-1 if k == axis else 1 for k in range(ndim)])
-
-
-def _smoothed(labels: _Labels, weight: Any, smoothing: float, input: Any) -> _Labels:
-    """Take a part of each label and spread it over all classes."""
-    dtype, classes = wide_dtype(input.dtype), input.shape[labels.axis]
-    one, share = dtype.type(1), labels.share
-    each = (zeros(input, (classes,), dtype) + one if weight is None else weight.astype(dtype)) * (smoothing / classes)
-    if share is None:
-        share = labels.masked(zeros(input, labels.places[labels.axis].shape, dtype) + one)
-    share = share * (one - dtype.type(smoothing))
-    smooth = _row(each, labels.axis, input.ndim)
-    return labels._replace(share=share, smooth=smooth, total=labels.masked(share + np.sum(each)))
-
-
-def _of_probabilities(input: Any, target: Any, axis: int, weight: Any, smoothing: float) -> Any:
-    """Return the loss of each row, in one dtype, float32 for halves."""
-    dtype = wide_dtype(np.result_type(input.dtype, target.dtype))
-    q, logs = cast_to(target, dtype), log_softmax(cast_to(input, dtype), axis)
-    if smoothing:
-        q = q * (1 - smoothing) + smoothing / input.shape[axis]
-    if weight is not None:
-        q = q * _row(weight.astype(logs.dtype), axis, input.ndim)
-    return -sum(q * logs, axis)

@@ -21,28 +21,23 @@ from gradmgr._engine.op import Function, zeros
 from gradmgr._engine.recorder import rebind
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.nn._functions.arguments import check_floating, check_inexact, integer, one_array
+from gradmgr.nn._functions.normalization_blocks import (
+    SIZE,
+    Layout,
+    normalise_groups,
+    normalise_rows,
+    seen,
+    served,
+    slopes,
+)
 from gradmgr.ops.arithmetic import maximum, sum_of
 from gradmgr.ops.convert import lift, wide_dtype, widened
 from gradmgr.ops.linalg import norm
 from gradmgr.ops.products import einsum
-from gradmgr.ops.softmax import LONG, by_rows, dots, fewest_rows, for_blocks, sums
 
 Shape = tuple[int, ...]
 
 # ---------------------------------------------------------------- the computation
-
-
-class Layout:
-    """How an array is seen: by its statistics as (P, Q, S), by its weight as another three axes."""
-
-    __slots__ = ("by_statistic", "by_weight", "count", "letter", "of_weight")
-
-    def __init__(self, by_statistic: Shape, by_weight: Shape, *, per_channel: bool) -> None:
-        self.by_statistic = by_statistic
-        self.by_weight = by_weight
-        self.count = max(by_statistic[0] * by_statistic[2], 1)  # of values behind each statistic
-        self.of_weight = (by_weight[1], 1) if per_channel else (by_weight[2],)
-        self.letter = "q" if per_channel else "s"  # the axis of the weight
 
 
 def _total(a: Any, over: str = "q") -> Any:
@@ -62,10 +57,6 @@ def _einsum_for(a: Any, b: Any = None) -> Any:
 def _column(a: Any) -> Any:
     """Return numbers for each of Q so that they broadcast over (P, Q, S)."""
     return a.reshape((a.shape[0], 1))
-
-
-def _seen(a: Any, shape: Shape) -> Any:
-    return a if a.shape == shape else a.reshape(shape)
 
 
 def _upon(ufunc: Any, buffer: Any, other: Any) -> Any:
@@ -102,11 +93,11 @@ def _kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred:
 
     Without centring the last two are None and the mean square. Inside vmap all differ by example if one does.
     """
-    if _served(x, weight, bias):
+    if served(x, weight, bias):
         if layout.letter == "s":
-            return _by_long_rows(x, weight, bias, layout, eps, centred)
-        if layout.by_statistic[0] == 1 and layout.by_weight[2] >= _SIZE:
-            return _by_groups(x, weight, bias, layout, eps)
+            return normalise_rows(x, weight, bias, layout, eps, centred)
+        if layout.by_statistic[0] == 1 and layout.by_weight[2] >= SIZE:
+            return normalise_groups(x, weight, bias, layout, eps)
     x = batched.spacious(batched.spacious(x, weight), bias)
     a, dtype = _entered(x, weight, bias, layout)
     number, mean = a.dtype.type, None
@@ -119,215 +110,6 @@ def _kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred:
     y = _affine(a, weight, bias, layout, x.shape)
     y, a = (z if z.dtype == dtype else z.astype(dtype) for z in (y, a))
     return y, a, rstd, mean, var
-
-
-# ---------------------------------------------------------------- the computation, of plain arrays in blocks
-# Each block of rows goes through all of it while it lies in the processor's cache; what is new are the results alone.
-
-_SIZE = 16  # numbers of a channel, from which on to go row by row pays
-_FEW = 8192  # numbers that are not worth cutting into blocks
-
-
-def _served(x: Any, *others: Any) -> bool:
-    """Tell whether all are None or NumPy's arrays of one dtype, float32 or float64, and x is not empty."""
-    if x.__class__ is not np.ndarray or not x.flags.c_contiguous or not x.size:
-        return False
-    dtype = x.dtype
-    if dtype is not libraries.F4 and dtype is not libraries.F8:
-        return False
-    for a in others:  # noqa: SIM110  # all(...) of a generator takes twice as long
-        if a is not None and (a.__class__ is not np.ndarray or a.dtype is not dtype):
-            return False
-    return True
-
-
-def _normalise(x: Any, out: Any, rstd: Any, eps: float, centred: bool, each: Any) -> None:
-    """Put the rows of x normalised into `out`, and 1/std into `rstd`; `each` holds 1 / count for each column."""
-    if centred:
-        x = np.subtract(x, dots(x, each)[:, None], out=out)
-    var = dots(x, x)
-    var *= each[:1]
-    var += var.dtype.type(eps)
-    np.sqrt(var, out=var)
-    np.reciprocal(var, out=rstd)
-    np.multiply(x, rstd[:, None], out=out)
-
-
-def _by_long_rows(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred: bool) -> tuple[Any, ...]:
-    """Do as `_kernel` for rows, with a weight and a bias for each number of a row."""
-    form = layout.by_statistic[1:]
-    rows, dtype = _seen(x, form), x.dtype
-    whole, a, rstd = np.empty(x.shape, dtype), np.empty(form, dtype), np.empty(form[0], dtype)
-    y, each = _seen(whole, form), np.full(form[1], 1 / form[1], dtype)
-    if x.size <= _FEW:
-        _normalise(rows, a, rstd, eps, centred, each)
-        found = a if weight is None else np.multiply(a, weight.reshape(-1), out=y)
-        if bias is not None:
-            np.add(found, bias.reshape(-1), out=y)
-        elif weight is None:
-            np.copyto(y, a)
-        return whole, a.reshape(layout.by_statistic), rstd, None, None
-    weight, bias = (None if z is None else for_blocks(z.reshape(1, -1), rows) for z in (weight, bias))
-
-    def work(part: slice) -> None:
-        here, to = a[part], y[part]
-        _normalise(rows[part], here, rstd[part], eps, centred, each)
-        if weight is not None:
-            here = np.multiply(here, weight[: len(to)], out=to)
-        if bias is not None:
-            np.add(here, bias[: len(to)], out=to)
-        elif weight is None:
-            np.copyto(to, here)
-
-    by_rows(work, rows, quiet=False)
-    return whole, a.reshape(layout.by_statistic), rstd, None, None
-
-
-def _by_groups(x: Any, weight: Any, bias: Any, layout: Layout, eps: float) -> tuple[Any, ...]:
-    """Do as `_kernel` for rows of several channels."""
-    rows, (n, channels, size) = x.reshape(layout.by_statistic[1:]), layout.by_weight
-    each = n * channels // rows.shape[0]
-    a, whole = np.empty(rows.shape, x.dtype), np.empty(x.shape, x.dtype)
-    y, rstd = whole.reshape(-1, size), np.empty(rows.shape[0], x.dtype)
-    share = np.full(rows.shape[1], 1 / rows.shape[1], x.dtype)
-    weight, bias = (None if z is None else np.tile(z, n)[:, None] for z in (weight, bias))
-
-    def work(part: slice) -> None:
-        here, beside = a[part], slice(part.start * each, part.stop * each)
-        to = y[beside]
-        _normalise(rows[part], here, rstd[part], eps, True, share)
-        here = here.reshape(to.shape)
-        if weight is None:
-            np.copyto(to, here) if bias is None else np.add(here, bias[beside], out=to)
-            return
-        np.multiply(here, weight[beside], out=to)
-        if bias is not None:
-            to += bias[beside]
-
-    by_rows(work, rows, size, quiet=False)
-    return whole, a.reshape(layout.by_statistic), rstd, None, None
-
-
-def _slopes(g: Any, weight: Any, a: Any, rstd: Any, layout: Layout, centred: bool) -> Any:
-    """Return the cotangents of x and weight at once, of plain arrays; None for others.
-
-    The rules that follow do the same for all; several of them need what is computed here once.
-    """
-    gy = g[0]
-    if g[1] is not None or g[2] is not None or not _served(gy, a, rstd, weight) or not a.flags.c_contiguous:
-        return None
-    if layout.letter == "s":
-        return _slopes_of_long_rows(gy, weight, a, rstd, layout, centred)
-    if layout.by_statistic[0] == 1 and layout.by_weight[2] >= _SIZE:
-        return _slopes_of_groups(gy, weight, a, rstd, layout)
-    return None
-
-
-def _slopes_of_long_rows(gy: Any, weight: Any, a: Any, rstd: Any, layout: Layout, centred: bool) -> Any:
-    form, dtype = layout.by_statistic[1:], gy.dtype
-    whole = np.empty(gy.shape, dtype)
-    gy, a, weight = _seen(gy, form), a.reshape(form), None if weight is None else weight.reshape(1, -1)
-    dx, by_weight = _seen(whole, form), {}
-    # The weights over the number of columns, and 1/std for each row, are taken into the sums, not into the arrays.
-    each = np.full(form[1], 1 / form[1], dtype) if weight is None else weight[0] * dtype.type(1 / form[1])
-    if dx.size <= _FEW:
-        both = gy * a
-        slope = dots(both, each)
-        slope *= rstd
-        found = None if weight is None else _columns(both)
-        if weight is None:
-            np.multiply(gy, rstd[:, None], out=dx)
-        else:
-            np.dot(rstd[:, None], weight, out=dx)
-            dx *= gy
-        dx -= np.multiply(a, slope[:, None], out=both)
-        if centred:
-            level = dots(gy, each)
-            level *= rstd
-            dx -= level[:, None]
-        return whole, found
-    row, weight, few = weight, for_blocks(weight, dx), fewest_rows(dx)
-    room = np.empty((min(few, len(dx)), form[1]), dtype)
-
-    def work(part: slice) -> None:
-        here, values, to, scale = gy[part], a[part], dx[part], rstd[part]
-        subs = [slice(start, min(start + few, len(to))) for start in range(0, len(to), few)]
-        slope = np.empty(len(to), dtype)
-        for sub in subs:  # however the whole is cut, the sums of columns are the same
-            both = np.multiply(here[sub], values[sub], out=room[: sub.stop - sub.start])
-            slope[sub] = dots(both, each)
-            if row is not None:
-                by_weight[part.start + sub.start] = _columns(both)
-        slope *= scale
-        if row is None:
-            np.multiply(here, scale[:, None], out=to)
-        elif form[1] < LONG:  # a product of matrices takes 0.12 ns, numbers by row beside others 0.15
-            np.dot(scale[:, None], row, out=to)
-            to *= here
-        else:
-            np.multiply(here, weight[: len(to)], out=to)
-            to *= scale[:, None]
-        column = slope[:, None]
-        for sub in subs:
-            to[sub] -= np.multiply(values[sub], column[sub], out=room[: sub.stop - sub.start])
-        if centred:
-            level = dots(here, each)
-            level *= scale
-            to -= level[:, None]
-
-    by_rows(work, dx, quiet=False)
-    return whole, None if row is None else _in_order(by_weight)
-
-
-def _columns(a: Any) -> Any:
-    """Return the sum of each column; rows are joined to long ones, which are added up faster."""
-    rows, columns = a.shape
-    while columns < 512 and rows % 2 == 0:
-        rows, columns = rows // 2, columns * 2
-    total = np.add.reduce(a.reshape(rows, columns), axis=0)
-    return total if columns == a.shape[1] else np.add.reduce(total.reshape(-1, a.shape[1]), axis=0)
-
-
-def _in_order(found: dict[int, Any]) -> Any:
-    """Add up what blocks gave, in the order of the blocks."""
-    parts = [found[start] for start in sorted(found)]
-    return parts[0] if len(parts) == 1 else np.add.reduce(parts, axis=0)
-
-
-def _slopes_of_groups(gy: Any, weight: Any, a: Any, rstd: Any, layout: Layout) -> Any:
-    """All sums are those of channels: by the weight of each they add up to those of a group."""
-    (n, channels, size), groups, dtype = layout.by_weight, layout.by_statistic[1], gy.dtype
-    each = n * channels // groups
-    whole = np.empty(gy.shape, dtype)
-    gy, a = gy.reshape(-1, size), a.reshape(-1, size)
-    dx = whole.reshape(-1, size)
-    few = fewest_rows(dx)
-    room = np.empty((min(few, len(dx)), size), dtype)
-    by_weight, by_bias = np.empty(n * channels, dtype), np.empty(n * channels, dtype)
-    factor = np.ones(n * channels, dtype) if weight is None else np.tile(weight, n)
-    inverse = dtype.type(1 / (each * size))
-
-    def work(part: slice) -> None:
-        part = slice(part.start * each, part.stop * each)
-        here, values, to, w = gy[part], a[part], dx[part], factor[part]
-        scale = np.repeat(rstd[part.start // each : part.stop // each], each)
-        by_weight[part], by_bias[part] = dots(here, values), sums(here)
-        slope, level = (
-            np.repeat(np.add.reduce((found[part] * w).reshape(-1, each), axis=1), each)[:, None]
-            for found in (by_weight, by_bias)
-        )
-        np.multiply(here, (w * scale)[:, None], out=to)
-        scale *= inverse
-        slope *= scale[:, None]
-        level *= scale[:, None]
-        for start in range(0, len(to), few):
-            sub = slice(start, start + few)
-            into = to[sub]
-            into -= np.multiply(values[sub], slope[sub], out=room[: len(into)])
-            into -= level[sub]
-
-    by_rows(work, dx.reshape(groups, -1), size, quiet=False)
-    return whole, np.add.reduce(by_weight.reshape(n, channels), axis=0)
 
 
 # ---------------------------------------------------------------- its derivatives
@@ -383,57 +165,57 @@ def _hat(gy: Any, ga: Any, weight: Any, layout: Layout) -> Any:
     """Return the cotangent of the values normalised, from those of the result and of them."""
     if gy is None:
         return None if ga is None else widened(ga)
-    h = _seen(widened(gy), layout.by_weight)
-    h = h if weight is None else h * _seen(widened(weight), layout.of_weight)
-    h = _seen(h, layout.by_statistic)
+    h = seen(widened(gy), layout.by_weight)
+    h = h if weight is None else h * seen(widened(weight), layout.of_weight)
+    h = seen(h, layout.by_statistic)
     return h if ga is None else h + widened(ga)
 
 
 def _x_vjp(g: Any, weight: Any, a: Any, rstd: Any, shape: Shape, layout: Layout, centred: bool, shared: Any) -> Any:
     if shared is not None:
-        return _seen(shared[0], shape)
+        return seen(shared[0], shape)
     h, a = _hat(g[0], g[1], weight, layout), widened(a)
     by_values = None if h is None else _through(h, a, rstd, layout, centred)[0]
     by_rstd = None if g[2] is None else a * _column(_share(-(g[2] * rstd * rstd), layout))
     dx = sum_of(by_values, by_rstd)
-    return None if dx is None else _seen(dx, shape)
+    return None if dx is None else seen(dx, shape)
 
 
 def _weight_vjp(g: Any, a: Any, shape: Shape, layout: Layout, shared: Any) -> Any:
     if shared is not None:
-        return _seen(shared[1], shape)
+        return seen(shared[1], shape)
     if g[0] is None:
         return None
-    dw = _dot(_seen(widened(g[0]), layout.by_weight), _seen(widened(a), layout.by_weight), layout.letter)
-    return _seen(dw, shape)
+    dw = _dot(seen(widened(g[0]), layout.by_weight), seen(widened(a), layout.by_weight), layout.letter)
+    return seen(dw, shape)
 
 
 def _bias_vjp(g: Any, shape: Shape, layout: Layout) -> Any:
     """Sum g; by itself, so that an entry keeps nothing where the bias alone is tracked."""
-    if _served(g[0]) and layout.letter == "s":
-        return _seen(libraries.sum_of_rows(_seen(g[0], layout.by_statistic[1:])), shape)
-    return None if g[0] is None else _seen(_total(_seen(widened(g[0]), layout.by_weight), layout.letter), shape)
+    if served(g[0]) and layout.letter == "s":
+        return seen(libraries.sum_of_rows(seen(g[0], layout.by_statistic[1:])), shape)
+    return None if g[0] is None else seen(_total(seen(widened(g[0]), layout.by_weight), layout.letter), shape)
 
 
 def _x_jvp(t: Any, weight: Any, y: Any, a: Any, rstd: Any, layout: Layout, centred: bool) -> list[Any]:
-    t, wide = _seen(widened(t), layout.by_statistic), widened(a)
+    t, wide = seen(widened(t), layout.by_statistic), widened(a)
     ta, slope = _through(t, wide, rstd, layout, centred)
     return [_weighted(ta, weight, y, layout), ta, -(slope * rstd * rstd)]
 
 
 def _weighted(ta: Any, weight: Any, y: Any, layout: Layout) -> Any:
-    ty = ta if weight is None else _seen(ta, layout.by_weight) * _seen(widened(weight), layout.of_weight)
-    return _seen(ty, y.shape)
+    ty = ta if weight is None else seen(ta, layout.by_weight) * seen(widened(weight), layout.of_weight)
+    return seen(ty, y.shape)
 
 
 def _weight_jvp(t: Any, y: Any, a: Any, rstd: Any, layout: Layout) -> list[Any]:
-    ty = _seen(widened(a), layout.by_weight) * _seen(widened(t), layout.of_weight)
-    return [_seen(ty, y.shape), *_still(a, rstd)]
+    ty = seen(widened(a), layout.by_weight) * seen(widened(t), layout.of_weight)
+    return [seen(ty, y.shape), *_still(a, rstd)]
 
 
 def _bias_jvp(t: Any, y: Any, a: Any, rstd: Any, layout: Layout) -> list[Any]:
-    ty = broadcast_to(_seen(t, layout.of_weight), layout.by_weight)
-    return [_seen(ty, y.shape), *_still(a, rstd)]
+    ty = broadcast_to(seen(t, layout.of_weight), layout.by_weight)
+    return [seen(ty, y.shape), *_still(a, rstd)]
 
 
 def _still(*results: Any) -> list[Any]:
@@ -453,7 +235,7 @@ def _declared(name: str) -> Function:
         ("y", "a", "rstd"),
         vjp={"x": _x_vjp, "weight": _weight_vjp, "bias": _bias_vjp},
         jvp={"x": _x_jvp, "weight": _weight_jvp, "bias": _bias_jvp},
-        shared=_slopes,
+        shared=slopes,
     )
 
 
@@ -467,7 +249,7 @@ _rms_norm: Function = _declared("nn.rms_norm")
 
 def _batch_sums(g: Any, a: Any, layout: Layout) -> Any:
     """The two sums that all three rules need; that of products twice, for the weight and for the values."""
-    gy = None if g[0] is None else _seen(widened(g[0]), layout.by_statistic)
+    gy = None if g[0] is None else seen(widened(g[0]), layout.by_statistic)
     return None if gy is None else (gy, _total(gy), _dot(gy, widened(a)))
 
 
@@ -488,11 +270,11 @@ def _batch_x_vjp(g: Any, weight: Any, a: Any, rstd: Any, shape: Shape, layout: L
     if g[3] is not None:
         by_mean = broadcast_to(_column(_share(g[3], layout)), layout.by_statistic)
         dx = by_mean if dx is None else dx + by_mean
-    return None if dx is None else _seen(dx, shape)
+    return None if dx is None else seen(dx, shape)
 
 
 def _batch_x_jvp(t: Any, weight: Any, y: Any, a: Any, rstd: Any, layout: Layout) -> list[Any]:
-    t, wide = _seen(widened(t), layout.by_statistic), widened(a)
+    t, wide = seen(widened(t), layout.by_statistic), widened(a)
     ta, slope = _through(t, wide, rstd, layout, True)
     return [_weighted(ta, weight, y, layout), ta, -(slope * rstd * rstd), _share(_total(t), layout), 2 * slope / rstd]
 
@@ -525,12 +307,12 @@ def _given_kernel(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, layout: 
 
 
 def _given_values(x: Any, mean: Any, rstd: Any, layout: Layout) -> Any:
-    return (_seen(widened(x), layout.by_statistic) - mean[:, None]) * rstd[:, None]
+    return (seen(widened(x), layout.by_statistic) - mean[:, None]) * rstd[:, None]
 
 
 def _given_scaled(g: Any, weight: Any, rstd: Any, layout: Layout) -> Any:
     scale = rstd if weight is None else widened(weight) * rstd
-    return _seen(_seen(widened(g), layout.by_statistic) * _column(scale), g.shape)
+    return seen(seen(widened(g), layout.by_statistic) * _column(scale), g.shape)
 
 
 # With mean and 1/std that are given, constants.
@@ -540,16 +322,16 @@ _batch_norm_given: Function = custom(
     vjp={
         "x": _given_scaled,
         "weight": lambda g, x, mean, rstd, layout: _dot(
-            _seen(widened(g), layout.by_statistic), _given_values(x, mean, rstd, layout)
+            seen(widened(g), layout.by_statistic), _given_values(x, mean, rstd, layout)
         ),
-        "bias": lambda g, layout: _total(_seen(widened(g), layout.by_statistic)),
+        "bias": lambda g, layout: _total(seen(widened(g), layout.by_statistic)),
     },
     jvp={
         "x": lambda t, weight, rstd, layout: _given_scaled(t, weight, rstd, layout),
-        "weight": lambda t, x, mean, rstd, layout: _seen(
+        "weight": lambda t, x, mean, rstd, layout: seen(
             _given_values(x, mean, rstd, layout) * _column(widened(t)), x.shape
         ),
-        "bias": lambda t, x, layout: _seen(broadcast_to(_column(t), layout.by_statistic), x.shape),
+        "bias": lambda t, x, layout: seen(broadcast_to(_column(t), layout.by_statistic), x.shape),
     },
 )
 

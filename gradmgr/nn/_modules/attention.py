@@ -15,7 +15,7 @@ from gradmgr.nn import init
 from gradmgr.nn._functions.arguments import check_floating, generator, length, one_array
 from gradmgr.nn._functions.attention import attend, check_mask_dtype, drop_factors
 from gradmgr.nn._functions.linear import linear
-from gradmgr.nn._modules.layers import Linear
+from gradmgr.nn._modules.linear import Linear
 from gradmgr.nn._modules.module import Module
 from gradmgr.ops.convert import cast_to, lift
 from gradmgr.ops.join import concatenate

@@ -12,8 +12,8 @@ from gradmgr._engine.parameter import Parameter
 from gradmgr._engine.tensor import Tensor, tensor
 from gradmgr.nn import functional, init
 from gradmgr.nn._functions.arguments import integer, length
-from gradmgr.nn._modules.layers import constant, lengths
 from gradmgr.nn._modules.module import Module
+from gradmgr.nn._modules.parameters import constant, lengths
 
 
 class BatchNorm(Module):

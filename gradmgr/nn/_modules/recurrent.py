@@ -15,7 +15,7 @@ from gradmgr.nn._functions.arguments import check_floating, generator, length, o
 from gradmgr.nn._functions.dropout import dropout
 from gradmgr.nn._functions.linear import linear
 from gradmgr.nn._functions.recurrent import gru_cell, lstm_cell, lstm_step
-from gradmgr.nn._functions.sequences import gru_over, lstm_over
+from gradmgr.nn._functions.recurrent_sequences import gru_over, lstm_over
 from gradmgr.nn._modules.module import Module
 from gradmgr.ops.convert import cast_to, wide_dtype
 from gradmgr.ops.join import concatenate, stack

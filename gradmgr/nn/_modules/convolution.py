@@ -1,106 +1,17 @@
-"""Layers with parameters: affine maps, convolutions, tables.
-
-Parameters are float32 unless `dtype` says otherwise, as torch's are, though NumPy's data are float64 by default. They
-are drawn from `rng`, a numpy.random.Generator, from the distributions that torch draws them from; one Generator given
-to all layers decides a model by one seed.
-"""
+"""Convolutions and their transposes."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
-from gradmgr import errors
-from gradmgr._engine.history.modes import no_grad
 from gradmgr._engine.parameter import Parameter
-from gradmgr.nn import functional, init
+from gradmgr.nn import functional
 from gradmgr.nn._functions.arguments import check_word, integer, length, pair, single
 from gradmgr.nn._modules.module import Module
+from gradmgr.nn._modules.parameters import Rng, Size, blank, draw_by_fan_in
 from gradmgr.ops.edit import pad
-
-Rng = np.random.Generator | None
-Size = int | tuple[int, ...]
-
-
-def blank(shape: tuple[int, ...], dtype: Any, device: str | None) -> Parameter:
-    """Return a Parameter whose values are still to be set."""
-    return Parameter(np.empty(shape, np.float32 if dtype is None else dtype), device=device)
-
-
-def constant(shape: tuple[int, ...], value: float, dtype: Any, device: str | None) -> Parameter:
-    """Return a Parameter filled with one value."""
-    return init.constant_(blank(shape, dtype, device), value)
-
-
-def draw_by_fan_in(weight: Parameter, bias: Parameter | None, rng: Rng) -> None:
-    """Draw weight and bias evenly from +-1 / sqrt(fan_in), as torch does for affine maps and convolutions.
-
-    For weights that is He's formula for a leaky ReLU of slope sqrt(5).
-    """
-    init.kaiming_uniform_(weight, a=math.sqrt(5), rng=rng)
-    if bias is not None:
-        bound = 1 / math.sqrt(max(math.prod(weight.shape[1:]), 1))
-        init.uniform_(bias, -bound, bound, rng=rng)
-
-
-class Linear(Module):
-    """Affine map of the last axis: x @ weight.T + bias.
-
-    Args:
-        in_features: length of the last axis of x.
-        out_features: length of the last axis of the result.
-        bias: whether there is one.
-        device: "cpu" or "cuda:0".
-        dtype: of the parameters; by default float32.
-        rng: a Generator to draw from, evenly from +-1 / sqrt(in_features).
-
-    Parameters: weight (out_features, in_features), bias (out_features,).
-
-    >>> import numpy as np
-    >>> from gradmgr import nn
-    >>> layer = nn.Linear(3, 2, rng=np.random.default_rng(0))
-    >>> layer(np.ones((5, 3), np.float32)).shape
-    (5, 2)
-    """
-
-    weight: Parameter
-    bias: Parameter | None
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        device: str | None = None,
-        dtype: Any = None,
-        *,
-        rng: Rng = None,
-    ) -> None:
-        super().__init__()
-        self.in_features = length(in_features, "in_features", "Linear")
-        self.out_features = length(out_features, "out_features", "Linear")
-        self.weight = blank((self.out_features, self.in_features), dtype, device)
-        self.register_parameter("bias", blank((self.out_features,), dtype, device) if bias else None)
-        self.reset_parameters(rng=rng)
-
-    def reset_parameters(self, *, rng: Rng = None) -> None:
-        """Draw the parameters anew."""
-        draw_by_fan_in(self.weight, self.bias, rng)
-
-    def forward(self, x: Any) -> Any:
-        """(..., in_features) to (..., out_features)."""
-        return functional.linear(x, self.weight, self.bias)
-
-    def extra_repr(self) -> str:
-        """Show sizes."""
-        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
-
-
-# ---------------------------------------------------------------- convolutions
 
 # numpy.pad's names for torch's.
 _PADDING_MODES = MappingProxyType({"reflect": "reflect", "replicate": "edge", "circular": "wrap"})
@@ -351,75 +262,3 @@ class ConvTranspose2d(_Transposed):
         return functional.conv_transpose2d(
             x, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
         )
-
-
-# ---------------------------------------------------------------- tables
-
-
-class Embedding(Module):
-    """A table of vectors that indices look up.
-
-    Args:
-        num_embeddings: how many rows the table has.
-        embedding_dim: length of a row.
-        padding_idx: a row that is 0 at first and receives no gradient.
-        device: "cpu" or "cuda:0".
-        dtype: of the table; by default float32.
-        rng: a Generator to draw from, from the standard normal distribution.
-
-    Parameters: weight (num_embeddings, embedding_dim).
-
-    >>> import numpy as np
-    >>> from gradmgr import nn
-    >>> nn.Embedding(10, 4, rng=np.random.default_rng(0))(np.array([[1, 2, 3]])).shape
-    (1, 3, 4)
-    """
-
-    weight: Parameter
-
-    def __init__(
-        self,
-        num_embeddings: int,
-        embedding_dim: int,
-        padding_idx: int | None = None,
-        *,
-        device: str | None = None,
-        dtype: Any = None,
-        rng: Rng = None,
-    ) -> None:
-        super().__init__()
-        self.num_embeddings = length(num_embeddings, "num_embeddings", "Embedding")
-        self.embedding_dim = length(embedding_dim, "embedding_dim", "Embedding")
-        self.padding_idx = self._row(padding_idx)
-        self.weight = blank((self.num_embeddings, self.embedding_dim), dtype, device)
-        self.reset_parameters(rng=rng)
-
-    def _row(self, index: int | None) -> int | None:
-        if index is None:
-            return None
-        row, rows = integer(index, "padding_idx", "Embedding"), self.num_embeddings
-        if not -rows <= row < rows:
-            raise errors.LabelError(f"Embedding: padding_idx must be a row of the {rows} there are; found {index}")
-        return row % rows
-
-    def reset_parameters(self, *, rng: Rng = None) -> None:
-        """Draw the table anew."""
-        init.normal_(self.weight, rng=rng)
-        if self.padding_idx is not None:
-            with no_grad():
-                self.weight[self.padding_idx] = 0
-
-    def forward(self, x: Any) -> Any:
-        """Indices of any shape to that shape and one axis more, (..., embedding_dim)."""
-        return functional.embedding(x, self.weight, self.padding_idx)
-
-    def extra_repr(self) -> str:
-        """Show sizes."""
-        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
-
-
-def lengths(value: Size | Sequence[int], name: str, asked: str) -> tuple[int, ...]:
-    """Return the lengths of trailing axes; one number is one axis."""
-    axes = tuple(value) if isinstance(value, (tuple, list)) else (value,)
-    return tuple([length(axis, name, asked) for axis in axes])

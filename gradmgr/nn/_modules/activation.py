@@ -1,0 +1,145 @@
+"""Activation layers, softmax and log-softmax."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradmgr.nn import functional
+from gradmgr.nn._functions.arguments import check_not_in_place, check_word
+from gradmgr.nn._modules.module import Module
+
+
+class ReLU(Module):
+    """max(x, 0). `inplace` is there for torch's sake, and must be False, here and below."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        check_not_in_place(inplace, "ReLU")
+
+    def forward(self, x: Any) -> Any:
+        """Any shape to the same."""
+        return functional.relu(x)
+
+
+class LeakyReLU(Module):
+    """x where it is positive, negative_slope * x elsewhere."""
+
+    def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
+        super().__init__()
+        check_not_in_place(inplace, "LeakyReLU")
+        self.negative_slope = negative_slope
+
+    def forward(self, x: Any) -> Any:
+        """Any shape to the same."""
+        return functional.leaky_relu(x, self.negative_slope)
+
+    def extra_repr(self) -> str:
+        """Show settings."""
+        return f"negative_slope={self.negative_slope}"
+
+
+class ELU(Module):
+    """x where it is positive, alpha * (exp(x) - 1) elsewhere. Clevert et al., 2015."""
+
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
+        super().__init__()
+        check_not_in_place(inplace, "ELU")
+        self.alpha = alpha
+
+    def forward(self, x: Any) -> Any:
+        """Any shape to the same."""
+        return functional.elu(x, self.alpha)
+
+    def extra_repr(self) -> str:
+        """Show settings."""
+        return f"alpha={self.alpha}"
+
+
+class GELU(Module):
+    """x times the standard normal distribution's function of x; "tanh" approximates it. Hendrycks and Gimpel, 2016."""
+
+    def __init__(self, approximate: str = "none") -> None:
+        super().__init__()
+        check_word(approximate, ("none", "tanh"), "approximate", "GELU")
+        self.approximate = approximate
+
+    def forward(self, x: Any) -> Any:
+        """Any shape to the same."""
+        return functional.gelu(x, self.approximate)
+
+    def extra_repr(self) -> str:
+        """Show settings."""
+        return f"approximate={self.approximate!r}"
+
+
+class SiLU(Module):
+    """x times the logistic function of x."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        check_not_in_place(inplace, "SiLU")
+
+    def forward(self, x: Any) -> Any:
+        """Any shape to the same."""
+        return functional.silu(x)
+
+
+class Sigmoid(Module):
+    """1 / (1 + exp(-x)), the logistic function."""
+
+    def forward(self, x: Any) -> Any:
+        """Any shape to the same."""
+        return functional.sigmoid(x)
+
+
+class Tanh(Module):
+    """The hyperbolic tangent."""
+
+    def forward(self, x: Any) -> Any:
+        """Any shape to the same."""
+        return functional.tanh(x)
+
+
+class Softplus(Module):
+    """log(1 + exp(beta * x)) / beta; x itself where beta * x is above a threshold."""
+
+    def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
+        super().__init__()
+        self.beta = beta
+        self.threshold = threshold
+
+    def forward(self, x: Any) -> Any:
+        """Any shape to the same."""
+        return functional.softplus(x, self.beta, self.threshold)
+
+    def extra_repr(self) -> str:
+        """Show settings."""
+        return f"beta={self.beta}, threshold={self.threshold}"
+
+
+class _AlongAxis(Module):
+    """What layers have in common that work along one axis."""
+
+    def __init__(self, dim: int | None = None) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def extra_repr(self) -> str:
+        """Show settings."""
+        return f"dim={self.dim}"
+
+
+class Softmax(_AlongAxis):
+    """exp(x) divided by its sum along an axis."""
+
+    def forward(self, x: Any) -> Any:
+        """Any shape to the same."""
+        return functional.softmax(x, self.dim)
+
+
+class LogSoftmax(_AlongAxis):
+    """The logarithm of softmax along an axis."""
+
+    def forward(self, x: Any) -> Any:
+        """Any shape to the same."""
+        return functional.log_softmax(x, self.dim)

@@ -1,0 +1,75 @@
+"""Linear and Identity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradmgr._engine.parameter import Parameter
+from gradmgr.nn import functional
+from gradmgr.nn._functions.arguments import length
+from gradmgr.nn._modules.module import Module
+from gradmgr.nn._modules.parameters import Rng, blank, draw_by_fan_in
+
+
+class Identity(Module):
+    """Gives its argument back, whatever it was made with."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+
+    def forward(self, x: Any) -> Any:
+        """Any shape to the same."""
+        return x
+
+
+class Linear(Module):
+    """Affine map of the last axis: x @ weight.T + bias.
+
+    Args:
+        in_features: length of the last axis of x.
+        out_features: length of the last axis of the result.
+        bias: whether there is one.
+        device: "cpu" or "cuda:0".
+        dtype: of the parameters; by default float32.
+        rng: a Generator to draw from, evenly from +-1 / sqrt(in_features).
+
+    Parameters: weight (out_features, in_features), bias (out_features,).
+
+    >>> import numpy as np
+    >>> from gradmgr import nn
+    >>> layer = nn.Linear(3, 2, rng=np.random.default_rng(0))
+    >>> layer(np.ones((5, 3), np.float32)).shape
+    (5, 2)
+    """
+
+    weight: Parameter
+    bias: Parameter | None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: str | None = None,
+        dtype: Any = None,
+        *,
+        rng: Rng = None,
+    ) -> None:
+        super().__init__()
+        self.in_features = length(in_features, "in_features", "Linear")
+        self.out_features = length(out_features, "out_features", "Linear")
+        self.weight = blank((self.out_features, self.in_features), dtype, device)
+        self.register_parameter("bias", blank((self.out_features,), dtype, device) if bias else None)
+        self.reset_parameters(rng=rng)
+
+    def reset_parameters(self, *, rng: Rng = None) -> None:
+        """Draw the parameters anew."""
+        draw_by_fan_in(self.weight, self.bias, rng)
+
+    def forward(self, x: Any) -> Any:
+        """(..., in_features) to (..., out_features)."""
+        return functional.linear(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        """Show sizes."""
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"

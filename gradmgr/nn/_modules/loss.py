@@ -1,0 +1,196 @@
+"""Losses as modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradmgr._engine.tensor import Tensor
+from gradmgr.nn import functional
+from gradmgr.nn._functions.arguments import check_reduction, check_word, integer
+from gradmgr.nn._modules.module import Module
+
+
+class _Loss(Module):
+    """What losses have in common: how they reduce what they find for single elements."""
+
+    def __init__(self, reduction: str) -> None:
+        super().__init__()
+        check_reduction(reduction, type(self).__name__)
+        self.reduction = reduction
+
+
+def _label(ignore_index: Any, asked: str) -> int:
+    try:
+        return integer(ignore_index, "ignore_index", asked)
+    except TypeError as error:
+        raise TypeError(f"{error}; a loss is made first and then called, as in {asked}()(input, target)") from None
+
+
+class MSELoss(_Loss):
+    """The squares of differences; their mean, "sum", or "none": each."""
+
+    def __init__(self, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+
+    def forward(self, x: Any, target: Any) -> Any:
+        """Two of one shape to a number."""
+        return functional.mse_loss(x, target, reduction=self.reduction)
+
+
+class L1Loss(_Loss):
+    """The absolute values of differences; their mean, "sum", or "none": each."""
+
+    def __init__(self, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+
+    def forward(self, x: Any, target: Any) -> Any:
+        """Two of one shape to a number."""
+        return functional.l1_loss(x, target, reduction=self.reduction)
+
+
+class HuberLoss(_Loss):
+    """Half the squares of differences up to delta, beyond it delta * (|difference| - delta / 2). Huber, 1964."""
+
+    def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
+        super().__init__(reduction)
+        self.delta = delta
+
+    def forward(self, x: Any, target: Any) -> Any:
+        """Two of one shape to a number."""
+        return functional.huber_loss(x, target, reduction=self.reduction, delta=self.delta)
+
+
+class SmoothL1Loss(_Loss):
+    """Half the squares of differences over beta up to beta, beyond it |difference| - beta / 2."""
+
+    def __init__(self, reduction: str = "mean", beta: float = 1.0) -> None:
+        super().__init__(reduction)
+        self.beta = beta
+
+    def forward(self, x: Any, target: Any) -> Any:
+        """Two of one shape to a number."""
+        return functional.smooth_l1_loss(x, target, reduction=self.reduction, beta=self.beta)
+
+
+class KLDivLoss(Module):
+    """target * (log(target) - x), where x holds logarithms, and target too with log_target.
+
+    Args:
+        reduction: "mean" over all elements, "batchmean" over the first axis alone, "sum", or "none": each.
+        log_target: whether targets are logarithms, too.
+    """
+
+    def __init__(self, reduction: str = "mean", log_target: bool = False) -> None:
+        super().__init__()
+        check_word(reduction, ("none", "mean", "sum", "batchmean"), "reduction", "KLDivLoss")
+        self.reduction = reduction
+        self.log_target = log_target
+
+    def forward(self, x: Any, target: Any) -> Any:
+        """Two of one shape to a number."""
+        return functional.kl_div(x, target, reduction=self.reduction, log_target=self.log_target)
+
+
+class NLLLoss(_Loss):
+    """Minus the log-probability of each label.
+
+    Args:
+        weight: (C,), of each class; a buffer.
+        ignore_index: a label that does not count.
+        reduction: "mean", weighted, "sum", or "none": each.
+    """
+
+    weight: Tensor | None
+
+    def __init__(self, weight: Any = None, ignore_index: int = -100, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.ignore_index = _label(ignore_index, type(self).__name__)
+        self.register_buffer("weight", weight)
+
+    def forward(self, x: Any, target: Any) -> Any:
+        """Log-probabilities (N, C, ...) and labels (N, ...) to a number."""
+        return functional.nll_loss(x, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction)
+
+
+class CrossEntropyLoss(_Loss):
+    """Minus the log-probability of each label, from scores before softmax.
+
+    Args:
+        weight: (C,), of each class; a buffer.
+        ignore_index: a label that does not count.
+        reduction: "mean", weighted, "sum", or "none": each.
+        label_smoothing: how much of each label's probability is spread over all classes.
+
+    >>> import numpy as np
+    >>> from gradmgr import nn
+    >>> print(f"{nn.CrossEntropyLoss()(np.log(np.array([[0.25, 0.75]])), np.array([1])):.4f}")
+    0.2877
+    """
+
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        weight: Any = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__(reduction)
+        self.ignore_index = _label(ignore_index, type(self).__name__)
+        self.register_buffer("weight", weight)
+        self.label_smoothing = label_smoothing
+
+    def forward(self, x: Any, target: Any) -> Any:
+        """Scores (N, C, ...) and labels (N, ...), or probabilities (N, C, ...), to a number."""
+        return functional.cross_entropy(
+            x,
+            target,
+            self.weight,
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+            label_smoothing=self.label_smoothing,
+        )
+
+
+class BCELoss(_Loss):
+    """Minus the log-probability of yes and no, from probabilities; BCEWithLogitsLoss loses less.
+
+    Args:
+        weight: of each element, broadcast; a buffer.
+        reduction: the mean, "sum", or "none": each.
+    """
+
+    weight: Tensor | None
+
+    def __init__(self, weight: Any = None, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.register_buffer("weight", weight)
+
+    def forward(self, x: Any, target: Any) -> Any:
+        """Two arrays of probabilities of one shape to a number."""
+        return functional.binary_cross_entropy(x, target, self.weight, reduction=self.reduction)
+
+
+class BCEWithLogitsLoss(_Loss):
+    """Minus the log-probability of yes and no, from scores before the logistic function.
+
+    Args:
+        weight: of each element, broadcast; a buffer.
+        reduction: the mean, "sum", or "none": each.
+        pos_weight: of yes, broadcast; a buffer.
+    """
+
+    weight: Tensor | None
+    pos_weight: Tensor | None
+
+    def __init__(self, weight: Any = None, reduction: str = "mean", pos_weight: Any = None) -> None:
+        super().__init__(reduction)
+        self.register_buffer("weight", weight)
+        self.register_buffer("pos_weight", pos_weight)
+
+    def forward(self, x: Any, target: Any) -> Any:
+        """Scores and probabilities of one shape to a number."""
+        return functional.binary_cross_entropy_with_logits(
+            x, target, self.weight, reduction=self.reduction, pos_weight=self.pos_weight
+        )
