@@ -43,9 +43,9 @@ the tests check values against NumPy and derivatives against numeric ones; a tes
 * **refused**: raises, and says why.
 
 The column "CuPy" says what runs on a GPU's arrays: the tests run the samples on a stand-in that knows what CuPy 14
-has (`tests/guard.py`) and, where there is a GPU, on CuPy itself (`tests/test_gpu.py`). What CuPy lacks is refused by an
-error that names it. Creation functions with `device=` make Tensors there; the column is empty for other functions that
-take no arrays.
+has (`tests/guard.py`) and, where there is a GPU, on CuPy itself (`tests/generic/test_gpu.py`). What CuPy lacks is
+refused by an error that names it. Creation functions with `device=` make Tensors there; the column is empty for other
+functions that take no arrays.
 
 {counts}
 """
@@ -79,7 +79,7 @@ def is_zero(sample: Sample) -> bool:
 
 def checked_order(samples: list[Sample]) -> int:
     """The order of derivatives that were compared with numeric ones."""
-    return max(3 if s.input_node_ids else 2 if s.smooth else 0 for s in samples)
+    return max(3 if s.third else 2 if s.smooth else 0 for s in samples)
 
 
 def status_of(name: str, samples: dict[object, list[Sample]]) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -69,3 +70,12 @@ def unchanged() -> Callable[[Iterable[GradManager], Iterable[Tensor]], AbstractC
     values and memory layout and the same of its `.grad`, and the `.grad` object's identity.
     """
     return _unchanged
+
+
+@pytest.fixture
+def quick_switches() -> Iterator[None]:
+    """Switch threads as often as the interpreter can, so that a race is met."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)

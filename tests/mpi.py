@@ -17,8 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-ROOT = Path(__file__).parent.parent
+from helpers import ROOT
 
 # Each rank writes to files of its own; which rank it is, MPICH, Open MPI or Slurm says in the environment.
 _LAUNCH = """
@@ -39,6 +38,28 @@ _SETTINGS = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }
+
+
+# What programs given to `ranks` begin with.
+PRELUDE = """
+import time, gc, weakref
+import numpy as np
+import gradmgr, gradmgr.numpy as gnp, gradmgr.distributed as dist
+from gradmgr import GradManager, tensor, errors
+dist.init(timeout=20)
+RANK, SIZE = dist.rank(), dist.size()
+
+def grads(*ts):
+    return [None if t.grad is None else t.grad.tolist() for t in ts]
+
+def raises(kind, text, f, *args, **kw):
+    try:
+        f(*args, **kw)
+    except kind as error:
+        assert text in str(error), str(error)
+        return error
+    raise AssertionError(f"nothing was raised for {text}")
+"""
 
 
 @dataclass
@@ -118,3 +139,11 @@ def _collect(place: Path, n: int, rc: int, seconds: float) -> Ran:
         return (place / name).read_text() if (place / name).exists() else ""
 
     return Ran(rc, [read(f"out.{k}") for k in range(n)], [read(f"err.{k}") for k in range(n)], seconds)
+
+
+def ranks(n: int, program: str, timeout: float = 60) -> Ran:
+    """Run a program whose ranks must all end well."""
+    ran = run_ranks(n, PRELUDE + textwrap.dedent(program) + "\nprint('end')", timeout)
+    assert ran.rc == 0, str(ran)
+    assert [out.strip().splitlines()[-1:] for out in ran.out] == [["end"]] * n, str(ran)
+    return ran

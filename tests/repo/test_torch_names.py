@@ -6,13 +6,13 @@ Where the parameters differ it is said why; what is refused raises an error that
 import importlib
 import inspect
 import re
-from pathlib import Path
 
 import pytest
+from helpers import ROOT
 
 import gradmgr
 
-PAGE = Path(__file__).parents[1] / "docs" / "torch_autograd.md"
+PAGE = ROOT / "docs" / "torch_autograd.md"
 
 # Where torch has it -> where it is here.
 HERE = {

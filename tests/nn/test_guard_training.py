@@ -19,6 +19,7 @@ from typing import Any
 import guard
 import numpy as np
 import pytest
+from helpers import ROOT
 from samples import SAMPLES, Sample, flat, gradients, tensors
 from samples.gpu import refusal
 from samples.training import CASES, CLIPS, EXAMPLES, LAYERS, OPTIMIZERS, parameters, seeded, values, write_mnist
@@ -27,8 +28,6 @@ import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, errors, nn, no_grad, optim, tensor
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from samples import SAMPLES, Sample, flat, seeds, tensors
-from test_higher_order import Program
+from table_programs import Program
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, errors, no_grad, tensor

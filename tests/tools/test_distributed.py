@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpi import ROOT, cupy_with_nccl, launcher, run_ranks
+from helpers import ROOT
+from mpi import cupy_with_nccl, launcher, run_ranks
 
 from gradmgr import distributed, errors
 from gradmgr.distributed import _nccl

@@ -4,7 +4,7 @@ import copy
 
 import numpy as np
 import pytest
-from test_nn_module import Affine
+from small_modules import Affine
 
 import gradmgr.numpy as gnp
 from gradmgr import nn, tensor

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+from helpers import ROOT
 
-SCRIPT = Path(__file__).parent.parent / "docs" / "make_coverage.py"
+SCRIPT = ROOT / "docs" / "make_coverage.py"
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import weakref
 
 import numpy as np
 import pytest
-from test_nn_module import Affine, Net, values_of
+from small_modules import Affine, Net, values_of
 
 import gradmgr
 import gradmgr.numpy as gnp

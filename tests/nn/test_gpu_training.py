@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import ROOT
 from mpi import cupy_with_nccl
 from samples import flat
 from samples.training import CASES, CLIPS, EXAMPLES, LAYERS, parameters, seeded, values, write_mnist
@@ -29,7 +30,6 @@ if not cupy.cuda.is_available():
 
 pytestmark = pytest.mark.gpu
 
-ROOT = Path(__file__).parents[1]
 TOLERANCE = {"e": 2e-2, "f": 5e-4, "d": 1e-10, "F": 5e-4}
 
 

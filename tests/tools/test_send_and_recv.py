@@ -3,9 +3,7 @@
 import textwrap
 
 import pytest
-
-from tests.mpi import run_ranks
-from tests.test_buckets import PRELUDE, ranks
+from mpi import PRELUDE, ranks, run_ranks
 
 STAGES = """
 rng = np.random.default_rng(0)

@@ -4,39 +4,10 @@ import textwrap
 
 import numpy as np
 import pytest
+from mpi import PRELUDE, ranks, run_ranks
 
 import gradmgr.distributed as dist
 from gradmgr import GradManager, tensor
-from tests.mpi import run_ranks
-
-PRELUDE = """
-import time, gc, weakref
-import numpy as np
-import gradmgr, gradmgr.numpy as gnp, gradmgr.distributed as dist
-from gradmgr import GradManager, tensor, errors
-dist.init(timeout=20)
-RANK, SIZE = dist.rank(), dist.size()
-
-def grads(*ts):
-    return [None if t.grad is None else t.grad.tolist() for t in ts]
-
-def raises(kind, text, f, *args, **kw):
-    try:
-        f(*args, **kw)
-    except kind as error:
-        assert text in str(error), str(error)
-        return error
-    raise AssertionError(f"nothing was raised for {text}")
-"""
-
-
-def ranks(n, program, timeout=60):
-    """Run a program whose ranks must all end well."""
-    ran = run_ranks(n, PRELUDE + textwrap.dedent(program) + "\nprint('end')", timeout)
-    assert ran.rc == 0, str(ran)
-    assert [out.strip().splitlines()[-1:] for out in ran.out] == [["end"]] * n, str(ran)
-    return ran
-
 
 # ---------------------------------------------------------------- values
 

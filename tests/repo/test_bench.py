@@ -7,17 +7,16 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import ROOT
 
 from bench import __main__ as bench_main
 from bench import _chart, _measure, _report, atoms, layers, peers, programs, tools
 from bench._measure import Contestant, Pace, Row, Table, Verdict, WrongAnswerError, always
 from bench.libraries import Gradmgr, NetworkByHand, by_hand, chain_by_hand
 
-ROOT = Path(__file__).parents[1]
 NO_TIME = Pace(rounds=2, tries=1, turn=0.0, long_rounds=1)
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from test_threads import copies, in_a_thread, in_threads, quick_switches  # noqa: F401  # a fixture is used by its name
+from helpers import copies, in_a_thread, in_threads
 
 import gradmgr
 import gradmgr.numpy as gnp

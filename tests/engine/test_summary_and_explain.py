@@ -130,7 +130,7 @@ def test_cut(cut, what):
         assert x.grad is None
         said = gm.explain(x)
         assert f"was cut by {what} at" in said
-        assert "test_diary.py" in said
+        assert "test_summary_and_explain.py" in said
 
 
 def test_cut_by_no_grad():

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import ROOT
 
 pytest.importorskip("sklearn", reason="the examples' data come from scikit-learn: pip install 'gradmgr[examples]'")
 image = pytest.importorskip("matplotlib.image", reason="the examples draw with Matplotlib")
 pytest.importorskip("tqdm", reason="the examples show their progress with tqdm")
 
-ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 BLUE = np.array([0x1F, 0x77, 0xB4]) / 255  # Matplotlib's first colour, the curve of the epochs' means
 RED = np.array([1.0, 0.0, 0.0])  # the captions of what was read wrongly

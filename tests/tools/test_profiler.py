@@ -10,11 +10,11 @@ import threading
 import time
 import types
 import weakref
-from pathlib import Path
 
 import guard
 import numpy as np
 import pytest
+from helpers import ROOT
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, errors, nn, no_grad, profiler, tensor
@@ -1221,7 +1221,7 @@ def test_itt_itself():
 
 
 def test_the_example_of_the_page(tmp_path, monkeypatch, capsys):
-    page = (Path(__file__).parent.parent / "docs" / "profiler.md").read_text()
+    page = (ROOT / "docs" / "profiler.md").read_text()
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     exec(example, {})  # noqa: S102  # our own page

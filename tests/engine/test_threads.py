@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from helpers import copies, in_a_thread, in_threads
 
 import gradmgr
 import gradmgr.numpy as gnp
@@ -17,33 +18,6 @@ from gradmgr import GradManager, get_backwarding_grad_manager, no_grad, tensor
 
 # Free-threaded CPython lets a new thread inherit the context of the one that started it.
 INHERITS = bool(getattr(sys.flags, "thread_inherit_context", 0))
-
-
-def in_threads(count, function):
-    """Run function(k) in `count` threads that start together; give their results, or the first exception."""
-    gate = threading.Barrier(count)
-
-    def run(k):
-        gate.wait()
-        return function(k)
-
-    with ThreadPoolExecutor(count) as pool:
-        return [future.result() for future in [pool.submit(run, k) for k in range(count)]]
-
-
-def in_a_thread(function, *args):
-    """Run a function in a thread of its own, with a context of its own."""
-    (result,) = in_threads(1, lambda _: function(*args))
-    return result
-
-
-@pytest.fixture
-def quick_switches():
-    """Switch threads as often as the interpreter can, so that a race is met."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 # ---------------------------------------------------------------- a recording belongs to its thread
@@ -283,12 +257,6 @@ def test_learning_by_many_threads_that_write_to_one_parameter(quick_switches):
 
 
 # ---------------------------------------------------------------- one recording, many workers
-
-
-def copies(pool, function, count):
-    """Run function(k) in workers that carry this context."""
-    futures = [pool.submit(contextvars.copy_context().run, function, k) for k in range(count)]
-    return [future.result() for future in futures]
 
 
 def test_workers_that_carry_the_context_record_into_one_tape():

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from mpi import ranks
 
 from gradmgr.distributed import DistributedSampler
 from gradmgr.errors import DistributedError
-from tests.test_buckets import ranks
 
 # ---------------------------------------------------------------- bcast_parameters
 

@@ -45,10 +45,10 @@ def test_lines_of_the_program_where_traced():
     gm = GradManager(with_stack=True).attach(w)
     with gm:
         y = gnp.exp(w)
-        assert re.search(r"test_picture.py:\d+", to_dot(y))
+        assert re.search(r"test_graph_drawing.py:\d+", to_dot(y))
     with detect_anomaly(), GradManager().attach(w):
         y = gnp.exp(w)
-        assert re.search(r"test_picture.py:\d+", to_mermaid(y))
+        assert re.search(r"test_graph_drawing.py:\d+", to_mermaid(y))
 
 
 def test_only_what_the_tensor_was_computed_from():

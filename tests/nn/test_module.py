@@ -5,44 +5,15 @@ import pickle
 
 import numpy as np
 import pytest
+from small_modules import Affine, Net, values_of
 
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, errors, nn, tensor
 
 
-class Affine(nn.Module):
-    """Without random numbers, so that results are known."""
-
-    def __init__(self, values=((1.0, 2.0), (3.0, 4.0)), bias=(0.5, -0.5)):
-        super().__init__()
-        self.weight = nn.Parameter(values)
-        self.bias = nn.Parameter(bias)
-
-    def forward(self, x):
-        return x @ self.weight + self.bias
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first = Affine()
-        self.inner = nn.Module()
-        self.inner.last = Affine(((2.0, 0.0), (0.0, 2.0)), (0.0, 0.0))
-        self.register_buffer("scale", np.array([10.0, 100.0]))
-        self.register_buffer("scratch", np.zeros(3), persistent=False)
-        self.sizes = (2, 2)
-
-    def forward(self, x):
-        return self.inner.last(self.first(x)) * self.scale
-
-
 def pickled(value):
     return pickle.loads(pickle.dumps(value))  # noqa: S301  # our own bytes
-
-
-def values_of(module):
-    return {name: t.tolist() for name, t in module.state_dict().items()}
 
 
 # ---------------------------------------------------------------- Parameter

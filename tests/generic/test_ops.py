@@ -327,12 +327,12 @@ def test_creation_gives_tensors_of_numpys_values(name: str, call: Any) -> None:
 class Watched:
     """gradmgr.numpy, noting which of its functions are asked for, in linalg and fft too."""
 
-    def __init__(self, door: Any = gnp, prefix: str = "", asked: set[str] | None = None) -> None:
-        self, self.prefix = door, prefix
+    def __init__(self, namespace: Any = gnp, prefix: str = "", asked: set[str] | None = None) -> None:
+        self.namespace, self.prefix = namespace, prefix
         self.asked: set[str] = set() if asked is None else asked
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self, name)
+        found = getattr(self.namespace, name)
         if isinstance(found, ModuleType) and found.__name__.startswith("gradmgr"):
             return Watched(found, f"{self.prefix}{name}.", self.asked)
         self.asked.add(self.prefix + name)
@@ -380,7 +380,7 @@ NOT_DIFFERENTIABLE = {
     *("all", "any", "argmax", "argmin", "argpartition", "argsort", "nonzero", "searchsorted"),
     *("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "device", "grad", "grad_fn", "is_leaf", "requires_grad"),
     *("numpy", "cupy", "item", "tolist", "detach"),
-    # The history: tests/test_graph.py and tests/test_hooks.py. In-place methods: tests/test_in_place_methods.py.
+    # The history: engine/test_graph.py and engine/test_hooks.py. In-place methods: engine/test_in_place_methods.py.
     *("backward", "data", "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "retains_grad"),
     *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__invert__"),
     *(f"__{r}{name}__" for r in ("", "r", "i") for name in ("and", "or", "xor", "lshift", "rshift")),
