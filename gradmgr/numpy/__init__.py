@@ -149,13 +149,11 @@ from gradmgr.ops.arithmetic import (
     arctanh,
     cbrt,
     ceil,
-    clip,
     copysign,
     cos,
     cosh,
     deg2rad,
     divide,
-    divmod,
     exp,
     exp2,
     expm1,
@@ -164,24 +162,16 @@ from gradmgr.ops.arithmetic import (
     float_power,
     floor,
     floor_divide,
-    fmax,
-    fmin,
     fmod,
-    frexp,
     heaviside,
     hypot,
-    ldexp,
     log,
     log1p,
     log2,
     log10,
     logaddexp,
     logaddexp2,
-    maximum,
-    minimum,
-    modf,
     multiply,
-    nan_to_num,
     negative,
     nextafter,
     positive,
@@ -203,45 +193,20 @@ from gradmgr.ops.arithmetic import (
     tanh,
     trunc,
 )
-from gradmgr.ops.arithmetic import (
-    absolute as abs,
-)
-from gradmgr.ops.arithmetic import (
-    arccos as acos,
-)
-from gradmgr.ops.arithmetic import (
-    arccosh as acosh,
-)
-from gradmgr.ops.arithmetic import (
-    arcsin as asin,
-)
-from gradmgr.ops.arithmetic import (
-    arcsinh as asinh,
-)
-from gradmgr.ops.arithmetic import (
-    arctan as atan,
-)
-from gradmgr.ops.arithmetic import (
-    arctan2 as atan2,
-)
-from gradmgr.ops.arithmetic import (
-    arctanh as atanh,
-)
-from gradmgr.ops.arithmetic import (
-    deg2rad as radians,
-)
-from gradmgr.ops.arithmetic import (
-    divide as true_divide,
-)
-from gradmgr.ops.arithmetic import (
-    power as pow,
-)
-from gradmgr.ops.arithmetic import (
-    rad2deg as degrees,
-)
-from gradmgr.ops.arithmetic import (
-    remainder as mod,
-)
+from gradmgr.ops.arithmetic import absolute as abs
+from gradmgr.ops.arithmetic import arccos as acos
+from gradmgr.ops.arithmetic import arccosh as acosh
+from gradmgr.ops.arithmetic import arcsin as asin
+from gradmgr.ops.arithmetic import arcsinh as asinh
+from gradmgr.ops.arithmetic import arctan as atan
+from gradmgr.ops.arithmetic import arctan2 as atan2
+from gradmgr.ops.arithmetic import arctanh as atanh
+from gradmgr.ops.arithmetic import deg2rad as radians
+from gradmgr.ops.arithmetic import divide as true_divide
+from gradmgr.ops.arithmetic import power as pow
+from gradmgr.ops.arithmetic import rad2deg as degrees
+from gradmgr.ops.arithmetic import remainder as mod
+from gradmgr.ops.bessel import numpy_i0 as i0
 from gradmgr.ops.calculus import (
     convolve,
     correlate,
@@ -340,6 +305,7 @@ from gradmgr.ops.create import (
     bartlett,
     blackman,
     diag_indices,
+    diagflat,
     empty,
     empty_like,
     eye,
@@ -364,60 +330,48 @@ from gradmgr.ops.create import (
     mask_indices,
     ones,
     ones_like,
+    tri,
     tril_indices,
     triu_indices,
+    vander,
     zeros,
     zeros_like,
 )
-from gradmgr.ops.edit import (
-    append,
-    asanyarray,
-    asarray_chkfinite,
-    ascontiguousarray,
-    asfortranarray,
-    block,
-    broadcast_shapes,
-    c_,
-    copyto,
-    cross,
-    delete,
-    diagflat,
-    fill_diagonal,
-    index_exp,
-    insert,
-    ix_,
-    kron,
-    meshgrid,
-    mgrid,
-    ogrid,
-    pad,
-    place,
-    put,
-    put_along_axis,
-    putmask,
-    r_,
-    require,
-    resize,
-    row_stack,
-    s_,
-    tri,
-    trim_zeros,
-    vander,
-)
-from gradmgr.ops.edit import numpys_asarray as asarray
+from gradmgr.ops.edit import append, delete, insert, resize, trim_zeros
+from gradmgr.ops.extrema import clip, fmax, fmin, maximum, minimum, nan_to_num
+from gradmgr.ops.floating_point import divmod, frexp, ldexp, modf
+from gradmgr.ops.grids import broadcast_shapes, c_, index_exp, ix_, meshgrid, mgrid, ogrid, r_, s_
+from gradmgr.ops.histograms import digitize, histogram, histogram2d, histogram_bin_edges, histogramdd
 from gradmgr.ops.join import (
     array_split,
+    block,
     column_stack,
     concatenate,
     dsplit,
     dstack,
     hsplit,
     hstack,
+    row_stack,
     split,
     stack,
     unstack,
     vsplit,
     vstack,
+)
+from gradmgr.ops.layout import asanyarray, asarray_chkfinite, ascontiguousarray, asfortranarray, require
+from gradmgr.ops.layout import numpy_asarray as asarray
+from gradmgr.ops.nan_functions import (
+    nanargmax,
+    nanargmin,
+    nancumprod,
+    nancumsum,
+    nanmax,
+    nanmean,
+    nanmin,
+    nanprod,
+    nanstd,
+    nansum,
+    nanvar,
 )
 from gradmgr.ops.order import (
     argpartition,
@@ -439,10 +393,14 @@ from gradmgr.ops.order import (
     unique_inverse,
     unique_values,
 )
+from gradmgr.ops.pad import pad
 from gradmgr.ops.pick import bincount, round, take, take_along_axis, where
 from gradmgr.ops.polynomial import poly, polyadd, polyder, polydiv, polyfit, polyint, polymul, polysub, polyval, roots
-from gradmgr.ops.products import dot, einsum, inner, matmul, outer, tensordot, vdot
-from gradmgr.ops.reduce import cumprod, cumsum, max, mean, min, prod, std, sum, var
+from gradmgr.ops.products import cross, dot, einsum, inner, kron, matmul, outer, tensordot, vdot
+from gradmgr.ops.put import copyto, fill_diagonal, place, put, put_along_axis, putmask
+from gradmgr.ops.quantiles import median, nanmedian, nanpercentile, nanquantile, percentile, quantile
+from gradmgr.ops.reduce import max, mean, min, std, sum, var
+from gradmgr.ops.running import cumprod, cumsum, prod
 from gradmgr.ops.shape import (
     atleast_1d,
     atleast_2d,
@@ -474,35 +432,7 @@ from gradmgr.ops.shape import (
     tril,
     triu,
 )
-from gradmgr.ops.special import numpy_i0 as i0
-from gradmgr.ops.statistics import (
-    average,
-    corrcoef,
-    cov,
-    digitize,
-    histogram,
-    histogram2d,
-    histogram_bin_edges,
-    histogramdd,
-    median,
-    nanargmax,
-    nanargmin,
-    nancumprod,
-    nancumsum,
-    nanmax,
-    nanmean,
-    nanmedian,
-    nanmin,
-    nanpercentile,
-    nanprod,
-    nanquantile,
-    nanstd,
-    nansum,
-    nanvar,
-    percentile,
-    ptp,
-    quantile,
-)
+from gradmgr.ops.statistics import average, corrcoef, cov, ptp
 from gradmgr.ops.ufuncs import matvec, vecdot, vecmat
 
 

@@ -21,34 +21,13 @@ from numpy.linalg import LinAlgError
 
 from gradmgr.numpy import _dispatch
 from gradmgr.ops.decompose import eig, eigh, eigvals, eigvalsh, qr, svd, svdvals
-from gradmgr.ops.linalg import (
-    cholesky,
-    cond,
-    cross,
-    det,
-    diagonal,
-    expm,
-    inv,
-    lstsq,
-    matmul,
-    matrix_norm,
-    matrix_power,
-    matrix_rank,
-    multi_dot,
-    norm,
-    outer,
-    pinv,
-    slogdet,
-    solve,
-    solve_triangular,
-    tensordot,
-    tensorinv,
-    tensorsolve,
-    trace,
-    vector_norm,
-)
+from gradmgr.ops.determinant import det, slogdet
+from gradmgr.ops.linalg import cross, diagonal, expm, matmul, matrix_power, multi_dot, outer, tensordot, trace
+from gradmgr.ops.norms import cond, matrix_norm, matrix_rank, norm, vector_norm
 from gradmgr.ops.products import vecdot
 from gradmgr.ops.shape import matrix_transpose
+from gradmgr.ops.solve import inv, lstsq, pinv, solve, tensorinv, tensorsolve
+from gradmgr.ops.triangular import cholesky, solve_triangular
 
 __all__ = [
     "LinAlgError",

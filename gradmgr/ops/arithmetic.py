@@ -10,8 +10,6 @@ NumPy more than twice what a second array does, so `x + x` stands for `2 * x`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,74 +17,14 @@ import numpy as np
 from gradmgr._arrays import libraries
 from gradmgr._arrays.blocks import mapped
 from gradmgr._engine.broadcast import is_complex
-from gradmgr._engine.custom import custom, several
+from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import OpFunction, conj, conj_of, elementwise
-from gradmgr._engine.mutation import as_type, store, with_keywords
-from gradmgr._engine.op import Function
-from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.mutation import as_type, with_keywords
+from gradmgr._engine.tensor import Tensor, raw
+from gradmgr.ops.where import MANY, choose, where_kernel
 
 LN2 = math.log(2.0)
 LN10 = math.log(10.0)
-
-
-def choose(condition: Any, x: Any, y: Any) -> Any:
-    """Choose as `numpy.where`; gradients flow into the branch taken."""
-    return _where(x, y, raw(condition))
-
-
-def where_kernel(x: Any, y: Any, condition: Any) -> Any:
-    """Return numpy.where(condition, x, y) of plain arrays and numbers."""
-    if condition.__class__ is np.ndarray and condition.size >= _SO_MANY and condition.dtype == np.bool_:
-        made = _where_by_bits(x, y, condition)
-        if made is not None:
-            return made
-    if condition.__class__ in (bool, int, float, complex):  # which CuPy does not take
-        xp = libraries.namespace(x)
-        condition = (libraries.namespace(y) if xp is np else xp).asarray(condition)
-    return np.where(condition, x, y)
-
-
-_SO_MANY = 1024  # elements, from which on the ways below are the faster ones
-_BITS = MappingProxyType({np.dtype(np.float16): np.int16, libraries.F4: np.int32, libraries.F8: np.int64})
-
-
-def _where_by_bits(x: Any, y: Any, condition: Any) -> Any:
-    """Choose by integer arithmetic on the bits, or return None where x and y are not of one kind.
-
-    numpy.where waits for each element whether its branch was guessed right: 3.7 ns an element where the condition is
-    irregular. This takes 0.17 ns beside a 0, 0.36 ns in float32 between two arrays. A product of the numbers
-    themselves would not do: 0 * inf is NaN.
-    """
-    if x.__class__ is np.ndarray:
-        integer = _BITS.get(x.dtype)
-        if integer is None or x.shape != condition.shape:
-            return None
-        if y.__class__ is np.ndarray:
-            if y.dtype != x.dtype or y.shape != x.shape:
-                return None
-            made = np.empty_like(x)
-            bits, others = made.view(integer), y.view(integer)
-            np.bitwise_xor(x.view(integer), others, out=bits)
-            np.multiply(bits, condition, out=bits)
-            np.bitwise_xor(bits, others, out=bits)
-            return made
-        return _where_or_0(x, condition, integer) if _is_zero(y) else None
-    if y.__class__ is np.ndarray and _is_zero(x):
-        integer = _BITS.get(y.dtype)
-        if integer is not None and y.shape == condition.shape:
-            return _where_or_0(y, ~condition, integer)
-    return None
-
-
-def _is_zero(value: Any) -> bool:
-    """Tell whether a value is Python's 0 or 0.0, all bits of which are 0."""
-    return value.__class__ in (int, float) and value == 0 and math.copysign(1.0, value) > 0
-
-
-def _where_or_0(x: Any, condition: Any, integer: Any) -> Any:
-    made = np.empty_like(x)
-    np.multiply(x.view(integer), condition, out=made.view(integer))
-    return made
 
 
 def sum_of(*parts: Any) -> Any:
@@ -103,19 +41,6 @@ def plain_zeros(g: Any) -> Any:
     a = raw(g)
     return libraries.namespace(a).zeros_like(a)
 
-
-_where = custom(
-    "where",
-    where_kernel,
-    vjp={
-        "x": lambda g, condition: choose(condition, g, 0.0),
-        "y": lambda g, condition: choose(condition, 0.0, g),
-    },
-    jvp={
-        "x": lambda t, condition: choose(condition, t, 0.0),
-        "y": lambda t, condition: choose(condition, 0.0, t),
-    },
-)
 
 # ---------------------------------------------------------------- arithmetic
 
@@ -248,7 +173,7 @@ def _is_large(x: Any, y: Any) -> bool:
     """Tell whether two operands are large arrays of NumPy's of one shape and dtype, of single or double precision."""
     return (
         x.__class__ is y.__class__ is np.ndarray
-        and x.size >= _SO_MANY
+        and x.size >= MANY
         and x.shape == y.shape
         and x.dtype == y.dtype
         and x.dtype in (libraries.F4, libraries.F8)
@@ -301,7 +226,7 @@ def _square_and_1(x: Any) -> Any:
     if is_complex(x):
         return x * x + 1
     a = raw(x)
-    if a.__class__ is not np.ndarray or a.size < _SO_MANY or a.dtype not in (libraries.F4, libraries.F8):
+    if a.__class__ is not np.ndarray or a.size < MANY or a.dtype not in (libraries.F4, libraries.F8):
         return None
     with np.errstate(over="ignore", under="ignore"):
         square = x * x + 1
@@ -546,268 +471,3 @@ _spacing = elementwise("spacing", _spacing_kernel, plain_zeros)
 spacing = _spacing
 _nextafter = elementwise("nextafter", np.nextafter, "g", plain_zeros)
 nextafter = _nextafter
-
-# ---------------------------------------------------------------- parts of floating-point numbers
-
-
-def _two_results(name: str, ufunc: Any, compute: Callable[..., tuple[Any, Any]], says: str) -> Any:
-    """Make the door of a ufunc of two results; where= computes both results once for each."""
-    count = ufunc.nin
-
-    def function(*args: Any, out: Any = None, where: Any = True, dtype: Any = None) -> tuple[Any, Any]:
-        if len(args) > count and out is None:
-            args, out = args[:count], args[count:]
-        if len(args) != count or (isinstance(out, tuple) and len(out) > 2):
-            raise TypeError(f"{name}() takes {count} positional arguments and up to two outs; found {len(args)}")
-        if out is not None and not isinstance(out, tuple):
-            raise TypeError(f"{name}: 'out' must be a tuple of two Tensors or arrays; found {type(out).__name__}")
-        outs = (None, None) if out is None else (*out, None)[:2]
-        for t in outs:
-            if t is not None and not isinstance(t, Tensor) and not libraries.is_array(t):
-                raise TypeError(f"{name}: each of 'out' must be a Tensor or an array; found {type(t).__name__}")
-        if not any(isinstance(t, Tensor) for t in (*args, *outs, where)):
-            found: tuple[Any, Any] = ufunc(*args, out=outs, where=where, dtype=dtype)
-            return found
-        if dtype is not None:
-            raise TypeError(f"{name}(dtype=...) is not for Tensors; cast the arguments with .astype({str(dtype)!r})")
-        args = tuple([t if isinstance(t, Tensor) else libraries.need_operand(t, name) for t in args])
-        if where is True:
-            results = compute(*args)
-        else:
-            args = (args[0] if isinstance(args[0], Tensor) else wrap(np.asarray(args[0])), *args[1:])
-            results = _part(name, compute, args, outs, where, 0), _part(name, compute, args, outs, where, 1)
-        asked = f"{name}(out=...)"
-        pairs = zip(results, outs, strict=True)
-        one, two = [z if o is None else store(o, z, asked, may_broadcast=True) for z, o in pairs]
-        return one, two
-
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = says
-    return function
-
-
-def _part(name: str, compute: Any, args: Any, outs: Any, where: Any, k: int) -> Any:
-    """One result, computed where the mask is set; elsewhere it is what stands in its out=, or 0."""
-
-    def door(*picked: Any) -> Any:
-        return compute(*picked)[k]
-
-    door.__name__ = name
-    kept = outs[k]
-    start = None if kept is None else kept.clone() if isinstance(kept, Tensor) else wrap(kept.copy())
-    return with_keywords(door, None, args, start, where, None)
-
-
-_modf = several(
-    "modf",
-    lambda x: np.modf(x),
-    ("fraction", "whole"),
-    vjp=lambda g: plain_zeros(g[1]) if g[0] is None else g[0],
-    jvp=lambda t: (t, plain_zeros(t)),
-)
-modf = _two_results("modf", np.modf, _modf, "Split into fraction and whole as `numpy.modf`: derivatives 1 and 0.")
-_ldexp: Function = custom(
-    "ldexp",
-    lambda x, exponent: np.ldexp(x, exponent),
-    vjp={"x": lambda g, exponent: _ldexp(g, exponent)},
-    jvp={"x": lambda t, exponent: _ldexp(t, exponent)},
-)
-
-
-def ldexp(x1: Any, x2: Any, /, out: Any = None, where: Any = True, dtype: Any = None) -> Any:
-    """Return x1 * 2**x2 as `numpy.ldexp`, exactly; gradients flow into x1."""
-    if out is not None or where is not True or dtype is not None:
-        return with_keywords(ldexp, np.ldexp, (x1, x2), out, where, dtype)
-    if not (isinstance(x1, Tensor) or isinstance(x2, Tensor)):
-        return np.ldexp(x1, x2)
-    exponent = libraries.need_operand(raw(x2), "ldexp")
-    if not np.can_cast(np.result_type(exponent), np.int64):
-        raise TypeError(f"ldexp takes integers as its exponents x2; found dtype {np.result_type(exponent)}")
-    z = _ldexp(x1 if isinstance(x1, Tensor) else libraries.need_operand(x1, "ldexp"), exponent)
-    return z if isinstance(z, Tensor) else wrap(z)
-
-
-def _mantissa_and_exponent(x: Any) -> tuple[Any, Any]:
-    _, exponent = np.frexp(raw(x))
-    return ldexp(x, -exponent), wrap(exponent)
-
-
-frexp = _two_results(
-    "frexp",
-    np.frexp,
-    _mantissa_and_exponent,
-    "Split into mantissa and exponent as `numpy.frexp`; the exponent, an integer, carries no gradient.",
-)
-
-
-def _quotient_and_remainder(x: Any, y: Any) -> tuple[Any, Any]:
-    return floor_divide(x, y), remainder(x, y)
-
-
-divmod = _two_results(
-    "divmod", np.divmod, _quotient_and_remainder, "Return `floor_divide` and `remainder` as `numpy.divmod`."
-)
-
-
-def divmod_operator(x: Tensor, y: Any, /) -> Any:
-    """Return divmod(x, y); NotImplemented for a y of a type we do not know."""
-    quotient = floor_divide.operator(x, y)
-    return quotient if quotient is NotImplemented else (quotient, remainder.operator(x, y))
-
-
-def divmod_reflected(y: Tensor, x: Any, /) -> Any:
-    """The same with the operands the other way round."""
-    quotient = floor_divide.reflected(y, x)
-    return quotient if quotient is NotImplemented else (quotient, remainder.reflected(y, x))
-
-
-# ---------------------------------------------------------------- choice
-
-
-def _where_ahead(g: Any, x: Any, y: Any) -> Any:
-    """Return g where x > y, half of it at a tie. A choice, not a product: g may be infinite where it is dropped."""
-    a, b = raw(x), raw(y)
-    won, tied = choose(a > b, g, 0.0), a == b
-    return choose(tied, g / 2, won) if libraries.may_hold(tied) else won
-
-
-def _where_first(g: Any, x: Any, y: Any, ahead: Any, behind: Any) -> Any:
-    """The same for fmax and fmin, where a number is ahead of a NaN, and x of y if both are."""
-    a, b = raw(x), raw(y)
-    first, second, won = a != a, b != b, _where_ahead(g, ahead, behind)  # a != a: is NaN
-    return choose(second, g, choose(first, 0.0, won)) if libraries.may_hold(first | second) else won
-
-
-def _where_second(g: Any, x: Any, y: Any, ahead: Any, behind: Any) -> Any:
-    a, b = raw(x), raw(y)
-    first, second, won = a != a, b != b, _where_ahead(g, ahead, behind)
-    return choose(second, 0.0, choose(first, g, won)) if libraries.may_hold(first | second) else won
-
-
-maximum = elementwise("maximum", np.maximum, _where_ahead, lambda g, x, y: _where_ahead(g, y, x))
-minimum = elementwise("minimum", np.minimum, lambda g, x, y: _where_ahead(g, y, x), _where_ahead)
-fmax = elementwise(
-    "fmax",
-    np.fmax,
-    lambda g, x, y: _where_first(g, x, y, x, y),
-    lambda g, x, y: _where_second(g, x, y, y, x),
-)
-fmin = elementwise(
-    "fmin",
-    np.fmin,
-    lambda g, x, y: _where_first(g, x, y, y, x),
-    lambda g, x, y: _where_second(g, x, y, x, y),
-)
-
-
-def _clip(x: Any, low: Any, high: Any) -> Any:
-    return np.clip(x, low, high)
-
-
-def _inside(g: Any, x: Any, low: Any, high: Any) -> Any:
-    a = raw(x)
-    return choose((a >= raw(low)) & (a <= raw(high)), g, 0.0)
-
-
-def _below(g: Any, x: Any, low: Any, high: Any) -> Any:
-    return choose((raw(x) < raw(low)) & (raw(low) <= raw(high)), g, 0.0)
-
-
-def _above(g: Any, x: Any, low: Any, high: Any) -> Any:
-    return choose((raw(x) > raw(high)) | (raw(low) > raw(high)), g, 0.0)
-
-
-clip_between = custom(
-    "clip",
-    _clip,
-    vjp={"x": _inside, "low": _below, "high": _above},
-    jvp={"x": _inside, "low": _below, "high": _above},
-)
-
-
-_NOT_GIVEN: Any = np._NoValue
-
-
-def clip(
-    a: Any,
-    min: Any = _NOT_GIVEN,
-    max: Any = _NOT_GIVEN,
-    out: Any = None,
-    *,
-    a_min: Any = _NOT_GIVEN,
-    a_max: Any = _NOT_GIVEN,
-    **kwargs: Any,
-) -> Any:
-    """Clip as `numpy.clip`: the derivative is 1 at a bound, and outside it goes to the bound.
-
-    One bound alone will do, as the Array API standard has it.
-    """
-    given = [bound is not _NOT_GIVEN for bound in (min, max, a_min, a_max)]
-    if any(given[:2]) and any(given[2:]):
-        raise ValueError("clip: passing `min` or `max` when `a_min` and `a_max` are provided is forbidden")
-    low, high = (min, max) if any(given[:2]) else (a_min, a_max)
-    low, high = (None if bound is _NOT_GIVEN else bound for bound in (low, high))
-    if not any(isinstance(t, Tensor) for t in (a, low, high, out, *kwargs.values())):
-        return np.clip(a, low, high, out=out, **kwargs)
-    unknown = kwargs.keys() - {"where", "dtype"}
-    if unknown:
-        raise TypeError(f"clip() of Tensors does not take the keyword argument {sorted(unknown)[0]!r}")
-    a, low, high = (
-        t if t is None or isinstance(t, Tensor) else libraries.need_operand(t, "clip") for t in (a, low, high)
-    )
-    if kwargs:
-        bounds = {name: bound for name, bound in (("min", low), ("max", high)) if bound is not None}
-
-        def clip(x: Any, *values: Any) -> Any:
-            return _clipped(x, **dict(zip(bounds, values, strict=True)))
-
-        return with_keywords(clip, None, (a, *bounds.values()), out, kwargs.get("where", True), kwargs.get("dtype"))
-    z = _clipped(a, low, high)
-    return z if out is None else store(out, z, "clip(out=...)", may_broadcast=True)
-
-
-def _clipped(a: Any, min: Any = None, max: Any = None) -> Any:
-    if any(isinstance(t, Tensor) and libraries.is_differentiable(t.dtype) for t in (a, min, max)):
-        return clip_between(a, -np.inf if min is None else min, np.inf if max is None else max)
-    return wrap(np.clip(raw(a), raw(min), raw(max)))
-
-
-# ---------------------------------------------------------------- numbers in the place of NaN and infinities
-
-
-def _where_finite(t: Any, x: Any) -> Any:
-    """Return t where x is finite, 0 elsewhere; real and imaginary parts each by itself."""
-    a = raw(x)
-    if not is_complex(x):
-        return choose(np.isfinite(a), t, plain_zeros(t))
-    if np.isfinite(a).all():
-        return t
-    one, two = real(t), imag(t)
-    return choose(np.isfinite(a.real), one, 0.0) + choose(np.isfinite(a.imag), two, 0.0) * 1j
-
-
-_nan_to_num = custom(
-    "nan_to_num",
-    lambda x, nan, posinf, neginf: np.nan_to_num(x, True, nan, posinf, neginf),
-    vjp={"x": _where_finite},
-    jvp={"x": _where_finite},
-)
-
-
-def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
-    """Replace NaN and infinities as `numpy.nan_to_num`; what is replaced has derivative 0.
-
-    Gradients flow into Tensors given for the numbers that replace, beside a real `x`.
-    """
-    numbers = nan, posinf, neginf
-    if not any(isinstance(t, Tensor) for t in (x, *numbers)):
-        return np.nan_to_num(x, copy, nan, posinf, neginf)
-    original, x = x, x if isinstance(x, Tensor) else wrap(libraries.need_operand(x, "nan_to_num"))
-    if is_complex(x) and any(isinstance(t, Tensor) for t in numbers):
-        raise TypeError("nan_to_num of complex values takes numbers and arrays, not Tensors, for what it replaces")
-    z = _nan_to_num(x, *(0.0 if isinstance(t, Tensor) else t for t in numbers))
-    tests: Any = (np.isnan, np.isposinf, np.isneginf)
-    for test, number in zip(tests, numbers, strict=True):
-        if isinstance(number, Tensor):
-            z = choose(test(raw(x)), as_type(number, z.dtype), z)
-    return z if copy else store(original, z, "nan_to_num(copy=False)")

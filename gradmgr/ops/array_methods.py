@@ -12,7 +12,22 @@ from gradmgr._engine.elementwise import conj
 from gradmgr._engine.indexing import normalized
 from gradmgr._engine.mutation import copied, setitem, updater
 from gradmgr._engine.tensor import Tensor
-from gradmgr.ops import arithmetic, constant, convert, create, edit, join, order, pick, products, reduce, shape
+from gradmgr.ops import (
+    arithmetic,
+    constant,
+    convert,
+    create,
+    extrema,
+    floating_point,
+    join,
+    order,
+    pick,
+    products,
+    put,
+    reduce,
+    running,
+    shape,
+)
 
 # ---------------------------------------------------------------- operators
 
@@ -109,7 +124,7 @@ def _contains(self: Tensor, value: Any) -> bool:
 
 def _clip(self: Tensor, min: Any = None, max: Any = None, out: Any = None) -> Any:
     """Clip as `numpy.ndarray.clip`."""
-    return arithmetic.clip(self, min, max, out)
+    return extrema.clip(self, min, max, out)
 
 
 def _iter(self: Tensor) -> Iterator[Any]:
@@ -177,8 +192,8 @@ def _set_flat(self: Tensor, value: Any) -> None:
 
 _METHODS = {
     "__contains__": _contains,
-    "__divmod__": arithmetic.divmod_operator,
-    "__rdivmod__": arithmetic.divmod_reflected,
+    "__divmod__": floating_point.divmod_operator,
+    "__rdivmod__": floating_point.divmod_reflected,
     "__setitem__": setitem,
     "__getitem__": pick.item_of,
     "__iter__": _iter,
@@ -202,8 +217,8 @@ _METHODS = {
     "conj": _conj,
     "conjugate": _conj,
     "copy": _copy,
-    "cumprod": reduce.cumprod,
-    "cumsum": reduce.cumsum,
+    "cumprod": running.cumprod,
+    "cumsum": running.cumsum,
     "diagonal": shape.diagonal,
     "dot": products.dot,
     "fill": _fill,
@@ -214,8 +229,8 @@ _METHODS = {
     "min": reduce.min,
     "nonzero": constant.nonzero,
     "partition": order.partition_in_place,
-    "prod": reduce.prod,
-    "put": edit.put,
+    "prod": running.prod,
+    "put": put.put,
     "ravel": shape.ravel,
     "repeat": shape.repeat,
     "reshape": _reshape,

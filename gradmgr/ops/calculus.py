@@ -15,12 +15,13 @@ from gradmgr._engine.indexing import getitem, scatter
 from gradmgr._engine.mutation import store
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.tensor import Tensor, raw
-from gradmgr.ops.arithmetic import absolute, choose, multiply, remainder
+from gradmgr.ops.arithmetic import absolute, multiply, remainder
 from gradmgr.ops.convert import NOT_GIVEN, as_tensor, cast_to, is_plain, lift, together
 from gradmgr.ops.join import concatenate
-from gradmgr.ops.reduce import cumprod, cumsum
 from gradmgr.ops.reduce import sum as total
+from gradmgr.ops.running import cumprod, cumsum
 from gradmgr.ops.shape import broadcast_to, ravel, reshape
+from gradmgr.ops.where import choose
 
 # NumPy's default for keywords of which every value means something.
 

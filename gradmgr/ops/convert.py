@@ -193,3 +193,16 @@ def to_device(x: Tensor, device: str, /, stream: Any = None) -> Tensor:
     cupy = libraries.import_cupy("to_device on a stream")
     with cupy.cuda.ExternalStream(stream) if isinstance(stream, int) else stream:
         return to(x, device)
+
+
+def lift_like(value: Any, *others: Any) -> Any:
+    """Lift what stands beside other arrays; numbers and lists go to where those live."""
+    lifted = lift(value)
+    if isinstance(lifted, Tensor) or libraries.is_array(value):
+        return lifted
+    return library_of(*others).asarray(lifted)
+
+
+def library_of(*values: Any) -> Any:
+    """Return the module whose arrays are among these Tensors, arrays and numbers: CuPy's if there is one."""
+    return libraries.namespace_of(*map(raw, values))

@@ -11,14 +11,14 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.mutation import copied
+from gradmgr._engine.mutation import as_type, copied
 from gradmgr._engine.recorder import is_tracked
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr.ops.arithmetic import absolute, exp, floor, log, power
 from gradmgr.ops.constant import holds_numbers, standing_for
 from gradmgr.ops.convert import astype, from_nested, holds_tensor, laid_out, lift, read_order, to
 from gradmgr.ops.join import stack
-from gradmgr.ops.shape import expand_dims, moveaxis, reshape
+from gradmgr.ops.shape import diag, expand_dims, moveaxis, ravel, reshape
 
 
 def _made(array: Any, device: str | None) -> Tensor:
@@ -437,3 +437,36 @@ def _iterated(items: Iterable[Any]) -> Iterator[Any]:
 
 def _untracked(item: Any) -> Any:
     return number_of(item, "fromiter", "let the first item be a Tensor, too")
+
+
+def diagflat(v: Any, k: int = 0) -> Any:
+    """Make a matrix with the flattened input on a diagonal, as `numpy.diagflat`."""
+    return diag(ravel(lift(v)), k) if holds_tensor(v) else np.diagflat(v, k)
+
+
+def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:  # noqa: N803  # NumPy's name
+    """Return the matrix of powers as `numpy.vander`."""
+    if not holds_tensor(x):
+        return np.vander(x, N, increasing)
+    x = lift(x)
+    if x.ndim != 1:
+        raise ValueError("vander: x must be a one-dimensional array or sequence.")
+    count = x.shape[0] if N is None else int(N)
+    if count < 0:
+        raise ValueError("vander: negative dimensions are not allowed")
+    dtype = np.promote_types(x.dtype, int)
+    x = x if x.dtype == dtype else as_type(x, dtype)
+    powers = libraries.namespace(raw(x)).arange(count)
+    return power(reshape(x, (-1, 1)), powers if increasing else powers[::-1])
+
+
+def tri(
+    N: int,  # noqa: N803  # NumPy's names
+    M: int | None = None,  # noqa: N803  # NumPy's name
+    k: int = 0,
+    dtype: Any = float,
+    *,
+    like: Any = None,
+) -> Tensor:
+    """Return ones at and below a diagonal, zeros above it, as `numpy.tri`; on the device of `like`."""
+    return asarray(np.tri(N, M, k, dtype), device=device_for(None, like))

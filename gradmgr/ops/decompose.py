@@ -44,11 +44,12 @@ from gradmgr._engine.mutation import as_type
 from gradmgr._engine.op import Function, zeros
 from gradmgr._engine.recorder import is_tracked
 from gradmgr._engine.tensor import raw, wrap
-from gradmgr.ops.arithmetic import absolute, choose, real
+from gradmgr.ops.arithmetic import absolute, real
 from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.join import concatenate
 from gradmgr.ops.pick import take_along_axis
 from gradmgr.ops.shape import diagonal, swapaxes, tril, triu
+from gradmgr.ops.where import choose
 
 # How far above `_rounding` a sum of products in which all cancels still counts as rounding.
 _SLACK = 16

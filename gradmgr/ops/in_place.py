@@ -21,9 +21,25 @@ from gradmgr._engine.elementwise import conj
 from gradmgr._engine.mutation import as_type, updater
 from gradmgr._engine.recorder import current, rebind, recorders, recording_threads
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
-from gradmgr.ops import arithmetic, constant, edit, pick, products, reduce, shape, special, ufuncs
-from gradmgr.ops.convert import lift, to
-from gradmgr.ops.order import beside
+from gradmgr.ops import (
+    arithmetic,
+    bessel,
+    constant,
+    error_function,
+    extrema,
+    floating_point,
+    gamma,
+    pick,
+    products,
+    put,
+    reduce,
+    running,
+    shape,
+    special,
+    ufuncs,
+    where,
+)
+from gradmgr.ops.convert import lift, lift_like, to
 
 # ---------------------------------------------------------------- of one tensor
 
@@ -42,16 +58,16 @@ _UNARY: dict[str, tuple[Any, Any]] = {
     "cos_": (arithmetic.cos, np.cos),
     "cosh_": (arithmetic.cosh, np.cosh),
     "deg2rad_": (arithmetic.deg2rad, np.deg2rad),
-    "digamma_": (special.digamma, None),
-    "erf_": (special.erf, None),
-    "erfc_": (special.erfc, None),
-    "erfinv_": (special.erfinv, None),
+    "digamma_": (gamma.digamma, None),
+    "erf_": (error_function.erf, None),
+    "erfc_": (error_function.erfc, None),
+    "erfinv_": (error_function.erfinv, None),
     "exp2_": (arithmetic.exp2, np.exp2),
     "exp_": (arithmetic.exp, np.exp),
     "expm1_": (arithmetic.expm1, np.expm1),
     "floor_": (arithmetic.floor, np.floor),
-    "i0_": (special.i0, None),
-    "lgamma_": (special.gammaln, None),
+    "i0_": (bessel.i0, None),
+    "lgamma_": (gamma.gammaln, None),
     "log10_": (arithmetic.log10, np.log10),
     "log1p_": (arithmetic.log1p, np.log1p),
     "log2_": (arithmetic.log2, np.log2),
@@ -91,7 +107,7 @@ _BINARY: dict[str, tuple[Any, Any]] = {
     "heaviside_": (arithmetic.heaviside, np.heaviside),
     "hypot_": (arithmetic.hypot, np.hypot),
     "lcm_": (constant.lcm, None),
-    "ldexp_": (arithmetic.ldexp, None),
+    "ldexp_": (floating_point.ldexp, None),
     "logical_and_": (constant.logical_and, None),
     "logical_or_": (constant.logical_or, None),
     "logical_xor_": (constant.logical_xor, None),
@@ -189,27 +205,27 @@ def clamp_(self: Tensor, min: Any = None, max: Any = None) -> Any:
     """Clip to at least `min` and at most `max`, either of which may be None, in place."""
     if min is None and max is None:
         raise ValueError("clamp_: give min, max or both; found neither")
-    return arithmetic.clip(self, min, max)
+    return extrema.clip(self, min, max)
 
 
 def clamp_max_(self: Tensor, max: Any) -> Any:
     """Clip to at most `max` in place."""
-    return arithmetic.clip(self, None, max)
+    return extrema.clip(self, None, max)
 
 
 def clamp_min_(self: Tensor, min: Any) -> Any:
     """Clip to at least `min` in place."""
-    return arithmetic.clip(self, min, None)
+    return extrema.clip(self, min, None)
 
 
 def cumprod_(self: Tensor, dim: int, *, dtype: Any = None) -> Any:
     """Replace by the cumulative product along an axis, computed in `dtype` if that is given."""
-    return reduce.cumprod(self, dim, self.dtype if dtype is None else dtype)
+    return running.cumprod(self, dim, self.dtype if dtype is None else dtype)
 
 
 def cumsum_(self: Tensor, dim: int, *, dtype: Any = None) -> Any:
     """Replace by the cumulative sum along an axis, computed in `dtype` if that is given."""
-    return reduce.cumsum(self, dim, self.dtype if dtype is None else dtype)
+    return running.cumsum(self, dim, self.dtype if dtype is None else dtype)
 
 
 def frac_(self: Tensor) -> Any:
@@ -224,7 +240,7 @@ def lerp_(self: Tensor, end: Any, weight: Any) -> Any:
 
 def logit_(self: Tensor, eps: float | None = None) -> Any:
     """Replace by log(x / (1 - x)), with x clipped to [eps, 1 - eps] first if `eps` is given."""
-    return special.logit(self if eps is None else arithmetic.clip(self, eps, 1 - eps))
+    return special.logit(self if eps is None else extrema.clip(self, eps, 1 - eps))
 
 
 def masked_fill_(self: Tensor, mask: Any, value: Any) -> Any:
@@ -234,29 +250,29 @@ def masked_fill_(self: Tensor, mask: Any, value: Any) -> Any:
         raise errors.ShapeError(
             f"masked_fill_ takes one value; found shape {np.shape(raw(value))}; use x[mask] = values"
         )
-    return arithmetic.choose(mask, value if isinstance(value, Tensor) else _as_kind(value, self), self)
+    return where.choose(mask, value if isinstance(value, Tensor) else _as_kind(value, self), self)
 
 
 def mvlgamma_(self: Tensor, p: int) -> Any:
     """Replace by the logarithm of the multivariate gamma function of dimension p."""
-    return special.multigammaln(self, p)
+    return gamma.multigammaln(self, p)
 
 
 def nan_to_num_(self: Tensor, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
     """Replace NaN and infinities as `numpy.nan_to_num`."""
-    return arithmetic.nan_to_num(self, nan=0.0 if nan is None else nan, posinf=posinf, neginf=neginf)
+    return extrema.nan_to_num(self, nan=0.0 if nan is None else nan, posinf=posinf, neginf=neginf)
 
 
 def polygamma_(self: Tensor, n: int) -> Any:
     """Replace by the n-th derivative of the digamma function."""
-    return special.polygamma(n, self)
+    return gamma.polygamma(n, self)
 
 
 def relu_(self: Tensor) -> Any:
     """Replace what is negative by 0; the derivative at 0 is 0."""
     if self.dtype.kind == "c":
         raise errors.DtypeError(f"relu_ needs an order, which complex numbers have not; found {describe(self)}")
-    return arithmetic.choose(raw(self) <= 0, _as_kind(0, self), self)
+    return where.choose(raw(self) <= 0, _as_kind(0, self), self)
 
 
 def round_(self: Tensor, *, decimals: int = 0) -> Any:
@@ -296,7 +312,7 @@ def _as_kind(value: Any, x: Tensor) -> Any:
 
 
 def _mask(name: str, x: Tensor, mask: Any) -> Any:
-    mask = raw(beside(mask, x))
+    mask = raw(lift_like(mask, x))
     if mask.dtype != bool:
         raise errors.DtypeError(f"{name} takes a mask of booleans; found {mask.dtype}; compare, as in x > 0")
     return mask
@@ -343,7 +359,7 @@ def zero_(self: Tensor) -> Any:
 
 def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Any:
     """Write one value to the main diagonal, of a tall matrix once more after each block if `wrap` is set."""
-    edit.fill_diagonal(self, fill_value, wrap)
+    put.fill_diagonal(self, fill_value, wrap)
     return self
 
 
@@ -381,7 +397,7 @@ def masked_scatter_(self: Tensor, mask: Any, source: Any) -> Any:
     """Write the first elements of `source`, in C order, where a mask of booleans, which broadcasts to x, is set."""
     mask = _mask("masked_scatter_", self, mask)
     mask = libraries.namespace(mask).broadcast_to(mask, self.shape)
-    source, count = shape.ravel(beside(source, self)), int(mask.sum())
+    source, count = shape.ravel(lift_like(source, self)), int(mask.sum())
     if source.shape[0] < count:
         raise errors.ShapeError(f"masked_scatter_ has {count} places to write to; found {source.shape[0]} values")
     self[mask] = source[:count]
@@ -390,11 +406,11 @@ def masked_scatter_(self: Tensor, mask: Any, source: Any) -> Any:
 
 def put_(self: Tensor, index: Any, source: Any, accumulate: bool = False) -> Any:
     """Write `source` where `index` names elements of the flattened tensor; add up if `accumulate` is set."""
-    places = raw(beside(index, self))
+    places = raw(lift_like(index, self))
     if not bool(((places >= -self.size) & (places < self.size)).all()):
         raise IndexError(f"put_: an index is out of range for {self.size} elements")
     where = libraries.namespace(self._array).unravel_index(places % max(self.size, 1), self.shape)
-    return index_put_(self, where, shape.reshape(beside(source, self), places.shape), accumulate)
+    return index_put_(self, where, shape.reshape(lift_like(source, self), places.shape), accumulate)
 
 
 def scatter_(self: Tensor, dim: int, index: Any, src: Any, *, reduce: str | None = None) -> Any:
@@ -424,7 +440,7 @@ def scatter_add_(self: Tensor, dim: int, index: Any, src: Any) -> Any:
 
 def _slices(name: str, x: Tensor, dim: int, index: Any) -> tuple[Any, ...]:
     """Return the index that names whole slices along an axis."""
-    places = raw(beside(index, x))
+    places = raw(lift_like(index, x))
     if places.ndim > 1 or (places.size and places.dtype.kind not in "iu"):
         raise IndexError(f"{name} takes a vector of integers as index; found shape {places.shape}, {places.dtype}")
     dim = normalize_axis_index(dim, x.ndim)
@@ -433,7 +449,7 @@ def _slices(name: str, x: Tensor, dim: int, index: Any) -> tuple[Any, ...]:
 
 def _scattered(name: str, x: Tensor, dim: int, index: Any, src: Any) -> tuple[Any, Any]:
     """Return the index of the elements that are written, and what is written to them."""
-    places, xp = raw(beside(index, x)), libraries.namespace(x._array)
+    places, xp = raw(lift_like(index, x)), libraries.namespace(x._array)
     dim = normalize_axis_index(dim, x.ndim)
     if places.ndim != x.ndim or (places.size and places.dtype.kind not in "iu"):
         raise IndexError(
@@ -441,7 +457,7 @@ def _scattered(name: str, x: Tensor, dim: int, index: Any, src: Any) -> tuple[An
         )
     if any(n > m for k, (n, m) in enumerate(zip(places.shape, x.shape, strict=True)) if k != dim):
         raise errors.ShapeError(f"{name}: an index of shape {places.shape} does not fit {describe(x)} along dim {dim}")
-    values: Any = src if isinstance(src, (int, float, complex)) else beside(src, x)
+    values: Any = src if isinstance(src, (int, float, complex)) else lift_like(src, x)
     if np.shape(raw(values)):
         if values.ndim != x.ndim or any(n > m for n, m in zip(places.shape, values.shape, strict=True)):
             raise errors.ShapeError(f"{name}: src of shape {values.shape} is too small for an index of {places.shape}")

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import builtins
 import operator
+from collections.abc import Iterator
 from itertools import accumulate as running
 from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
+from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.custom import apply, variadic
 from gradmgr._engine.indexing import getitem
-from gradmgr._engine.mutation import as_type, store
+from gradmgr._engine.mutation import as_type, copied, store
 from gradmgr._engine.op import INPUTS, METADATA, PULLS, Grads, Op, Owned, accumulate, one_input, one_metadata, register
 from gradmgr._engine.tensor import Tensor, raw, wrap
-from gradmgr.ops.convert import holds_tensor, lift
+from gradmgr.ops.convert import holds_tensor, library_of, lift
+from gradmgr.ops.positions import named_errors
 from gradmgr.ops.shape import atleast_1d, atleast_2d, atleast_3d, expand_dims, moveaxis, ravel, reshape
 
 
@@ -230,3 +234,53 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
     if moved.ndim == 0:
         raise ValueError("Input array must be at least 1-d.")
     return pieces(moved)
+
+
+# ---------------------------------------------------------------- block, grids, products
+
+
+def block(arrays: Any) -> Any:
+    """Join nested lists of blocks as `numpy.block`."""
+    if not holds_tensor(arrays):
+        return np.block(arrays)
+    depth = _depth(arrays, "arrays")
+    leaves = list(_leaves(arrays))
+    ndim = builtins.max(depth, *(lift(leaf).ndim for leaf in leaves))
+    return _joined(arrays, depth, ndim, library_of(*leaves))
+
+
+def _depth(arrays: Any, where: str) -> int:
+    """Return how deep the lists are, which must be one and the same everywhere."""
+    if isinstance(arrays, tuple):
+        raise TypeError(f"block: {where} is a tuple. Only lists can be used to arrange blocks")
+    if not isinstance(arrays, list):
+        return 0
+    if not arrays:
+        raise ValueError(f"block: List at {where} cannot be empty")
+    depths = [_depth(part, f"{where}[{k}]") for k, part in enumerate(arrays)]
+    for k, depth in enumerate(depths):
+        if depth != depths[0]:
+            raise ValueError(f"block: List depths are mismatched: {depths[0] + 1} first, {depth + 1} at {where}[{k}]")
+    return depths[0] + 1
+
+
+def _leaves(arrays: Any) -> Iterator[Any]:
+    if isinstance(arrays, list):
+        for part in arrays:
+            yield from _leaves(part)
+    else:
+        yield arrays
+
+
+def _joined(arrays: Any, depth: int, ndim: int, xp: Any) -> Any:
+    if depth == 0:
+        a = lift(arrays) if holds_tensor(arrays) or libraries.is_array(arrays) else xp.asarray(arrays)
+        return copied(a) if a.ndim == ndim else reshape(a, (1,) * (ndim - a.ndim) + tuple(a.shape))
+    with named_errors("block"):
+        return concatenate([_joined(part, depth - 1, ndim, xp) for part in arrays], ndim - depth)
+
+
+def row_stack(tup: Any, *, dtype: Any = None, casting: Any = "same_kind") -> Any:
+    """Join as rows, as `vstack`, of which this is NumPy's deprecated alias."""
+    errors.warn("`row_stack` alias is deprecated. Use `vstack` directly.", DeprecationWarning)
+    return vstack(tup, dtype=dtype, casting=casting)

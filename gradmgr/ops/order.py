@@ -16,12 +16,13 @@ from gradmgr._engine.mutation import as_type, store
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.recorder import is_tracked, rebind
 from gradmgr._engine.tensor import Tensor, raw, wrap
-from gradmgr.ops.arithmetic import choose as pick_where
 from gradmgr.ops.arithmetic import plain_zeros
 from gradmgr.ops.constant import constant
-from gradmgr.ops.convert import holds_tensor, lift
+from gradmgr.ops.convert import holds_tensor, library_of, lift, lift_like
 from gradmgr.ops.join import concatenate, unstack
+from gradmgr.ops.positions import lift_with_axis
 from gradmgr.ops.shape import ravel
+from gradmgr.ops.where import choose as pick_where
 
 # ---------------------------------------------------------------- sorting
 
@@ -39,27 +40,6 @@ def _put_back(a: Any, order: Any, axis: int) -> Any:
 # A permutation along an axis names no element twice, so its adjoint is one write.
 permute: Function = linear("permute", _permuted, lambda g, order, axis: unpermute(g, order, axis))
 unpermute: Function = linear("unpermute", _put_back, lambda g, order, axis: permute(g, order, axis))
-
-
-def beside(value: Any, *others: Any) -> Any:
-    """Lift what stands beside other arrays; numbers and lists go to where those live."""
-    lifted = lift(value)
-    if isinstance(lifted, Tensor) or libraries.is_array(value):
-        return lifted
-    return library(*others).asarray(lifted)
-
-
-def library(*values: Any) -> Any:
-    """Return the module whose arrays are among these Tensors, arrays and numbers: CuPy's if there is one."""
-    return libraries.namespace_of(*map(raw, values))
-
-
-def along(a: Any, axis: Any, name: str) -> tuple[Any, int]:
-    """Return a flattened without an axis, and the axis as a position."""
-    a = lift(a)
-    if axis is None:
-        return ravel(a), 0
-    return a, normalize_axis_index(axis, a.ndim, name)
 
 
 def _check_kind(name: str, kind: Any, order: Any, stable: Any) -> None:
@@ -113,7 +93,7 @@ def sort(a: Any, axis: int | None = -1, kind: Any = None, order: Any = None, *, 
         return np.sort(a, axis, kind, order, stable=stable)
     if (kind, order, stable) != (None, None, None):
         _check_kind("sort", kind, order, stable)
-    a, axis = along(a, axis, "sort")
+    a, axis = lift_with_axis(a, axis, "sort")
     values = raw(a)
     if is_tracked(a):
         return permute(a, stable_order(values, axis), axis)
@@ -159,7 +139,7 @@ def partition(a: Any, kth: Any, axis: int | None = -1, kind: Any = "introselect"
     """Partition as `numpy.partition`, in the order of `argpartition`, by which gradients go back."""
     if not holds_tensor(a) and not isinstance(kth, Tensor):
         return np.partition(a, kth, axis, kind, order)
-    a, axis = along(a, axis, "partition")
+    a, axis = lift_with_axis(a, axis, "partition")
     kth = _check_partition("partition", a, kth, axis, kind, order)
     return permute(a if isinstance(a, Tensor) else wrap(a), _partition_order(raw(a), kth, axis), axis)
 
@@ -174,7 +154,7 @@ def argpartition(a: Any, kth: Any, axis: int | None = -1, kind: Any = "introsele
     if not holds_tensor(a) and not isinstance(kth, Tensor):
         return np.argpartition(a, kth, axis, kind, order)
     a = lift(a)
-    a, axis = along(a if a.ndim else ravel(a), axis, "argpartition")
+    a, axis = lift_with_axis(a if a.ndim else ravel(a), axis, "argpartition")
     kth = _check_partition("argpartition", a, kth, axis, kind, order)
     return wrap(_partition_order(raw(a), kth, axis))
 
@@ -223,8 +203,8 @@ class UniqueInverseResult(NamedTuple):
 _HAS_SORTED = np.lib.NumpyVersion(np.__version__) >= "2.3.0"
 
 
-def _unsorted(library: Any, sorted: bool) -> dict[str, Any]:
-    return {"sorted": False} if not sorted and _HAS_SORTED and library is np else {}
+def _unsorted(xp: Any, sorted: bool) -> dict[str, Any]:
+    return {"sorted": False} if not sorted and _HAS_SORTED and xp is np else {}
 
 
 def unique(
@@ -293,7 +273,7 @@ def intersect1d(ar1: Any, ar2: Any, assume_unique: bool = False, return_indices:
     """Return the values in both as `numpy.intersect1d`; they are those of `ar1`, and so is their gradient."""
     if not holds_tensor(ar1) and not holds_tensor(ar2):
         return np.intersect1d(ar1, ar2, assume_unique, return_indices)
-    one, other = beside(ar1, ar2), beside(ar2, ar1)
+    one, other = lift_like(ar1, ar2), lift_like(ar2, ar1)
     values, first, second = np.intersect1d(raw(one), raw(other), assume_unique, return_indices=True)
     z = getitem(ravel(one if isinstance(one, Tensor) else wrap(one)), first)
     z = z if z.dtype == values.dtype else as_type(z, values.dtype)
@@ -305,14 +285,14 @@ def union1d(ar1: Any, ar2: Any) -> Any:
     if not holds_tensor(ar1) and not holds_tensor(ar2):
         return np.union1d(ar1, ar2)
     pairs = (ar1, ar2), (ar2, ar1)  # Python's numbers stay, for concatenate to find the dtype
-    return unique(concatenate([a if a.__class__ in _NUMBERS else beside(a, b) for a, b in pairs], axis=None))
+    return unique(concatenate([a if a.__class__ in _NUMBERS else lift_like(a, b) for a, b in pairs], axis=None))
 
 
 def setdiff1d(ar1: Any, ar2: Any, assume_unique: bool = False) -> Any:
     """Return the values of `ar1` that are not in `ar2`, as `numpy.setdiff1d`."""
     if not holds_tensor(ar1) and not holds_tensor(ar2):
         return np.setdiff1d(ar1, ar2, assume_unique)
-    one, other = beside(ar1, ar2), beside(ar2, ar1)
+    one, other = lift_like(ar1, ar2), lift_like(ar2, ar1)
     one = ravel(one) if assume_unique else unique(one)
     apart = np.isin(raw(one), raw(other), assume_unique=assume_unique, invert=True)
     return getitem(one if isinstance(one, Tensor) else wrap(one), apart)
@@ -322,7 +302,7 @@ def setxor1d(ar1: Any, ar2: Any, assume_unique: bool = False) -> Any:
     """Return the values in one but not both as `numpy.setxor1d`."""
     if not holds_tensor(ar1) and not holds_tensor(ar2):
         return np.setxor1d(ar1, ar2, assume_unique)
-    both = beside(ar1, ar2), beside(ar2, ar1)
+    both = lift_like(ar1, ar2), lift_like(ar2, ar1)
     z = sort(concatenate(both if assume_unique else [unique(part) for part in both], axis=None))
     if not z.size:
         return z
@@ -366,8 +346,8 @@ _NUMBERS = (int, float, complex)
 def _chosen(index: Any, choices: Sequence[Any], name: str) -> Any:
     """Return at each place the element of choices[index]; broadcast, in the dtype that all promote to."""
     dtype = np.result_type(*[c if c.__class__ in _NUMBERS else lift(c).dtype for c in choices])  # weak numbers
-    xp = library(index, *choices)
-    arrays = [xp.asarray(c, dtype) if c.__class__ in _NUMBERS else beside(c, *choices) for c in choices]
+    xp = library_of(index, *choices)
+    arrays = [xp.asarray(c, dtype) if c.__class__ in _NUMBERS else lift_like(c, *choices) for c in choices]
     try:
         shape = np.broadcast_shapes(index.shape, *(a.shape for a in arrays))
     except ValueError as error:
@@ -419,7 +399,7 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
     for k, condition in enumerate(conditions):
         if condition.dtype != np.bool_:
             raise TypeError(f"select: invalid entry {k} in condlist: should be boolean ndarray")
-    xp = library(*conditions)
+    xp = library_of(*conditions)
     index = xp.full(np.broadcast_shapes(*(c.shape for c in conditions)), len(conditions))
     for k in reversed(range(len(conditions))):
         xp.copyto(index, k, where=xp.asarray(conditions[k]))
@@ -431,7 +411,7 @@ def compress(condition: Any, a: Any, axis: int | None = None, out: Any = None) -
     if not any(holds_tensor(part) for part in (condition, a, out)):
         return np.compress(condition, a, axis, out)
     a = lift(a)
-    a, axis = along(ravel(a) if a.ndim == 0 else a, axis, "compress")
+    a, axis = lift_with_axis(ravel(a) if a.ndim == 0 else a, axis, "compress")
     chosen = raw(lift(condition)).astype(bool)
     if chosen.ndim != 1:
         raise ValueError(f"compress: condition must be a 1-d array; found shape {chosen.shape}")

@@ -12,10 +12,11 @@ from gradmgr._engine.custom import custom
 from gradmgr._engine.indexing import getitem, is_simple, normalized, scatter
 from gradmgr._engine.mutation import as_type, store
 from gradmgr._engine.tensor import Tensor, raw, wrap
-from gradmgr.ops.arithmetic import choose, plain_zeros
+from gradmgr.ops.arithmetic import plain_zeros
 from gradmgr.ops.constant import constant, nonzero
 from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.shape import ravel
+from gradmgr.ops.where import choose
 
 
 def item_of(x: Tensor, index: Any, /) -> Any:

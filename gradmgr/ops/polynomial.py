@@ -20,19 +20,18 @@ from gradmgr._engine.op import zeros
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import real, sqrt
 from gradmgr.ops.calculus import convolve
-from gradmgr.ops.convert import astype, holds_tensor, lift
-from gradmgr.ops.edit import vander
+from gradmgr.ops.convert import astype, holds_tensor, lift, lift_like
+from gradmgr.ops.create import vander
 from gradmgr.ops.join import concatenate, stack
-from gradmgr.ops.linalg import inv, lstsq
-from gradmgr.ops.order import beside
 from gradmgr.ops.products import outer
 from gradmgr.ops.reduce import sum
 from gradmgr.ops.shape import atleast_1d, expand_dims, transpose
+from gradmgr.ops.solve import inv, lstsq
 
 
 def _coefficients(p: Any, *others: Any) -> Any:
     """The coefficients; numbers and lists go to where the other arguments live."""
-    return beside(p.coeffs if isinstance(p, np.poly1d) else p, *[_held(q) for q in others])
+    return lift_like(p.coeffs if isinstance(p, np.poly1d) else p, *[_held(q) for q in others])
 
 
 def _held(p: Any) -> Any:
@@ -63,7 +62,7 @@ def polyval(p: Any, x: Any) -> Any:
         for k in range(len(p)):
             y = y * x + p[k]
         return y
-    y = _horner(p, beside(x, p))
+    y = _horner(p, lift_like(x, p))
     return y if isinstance(y, Tensor) else wrap(y)
 
 

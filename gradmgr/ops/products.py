@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import builtins
 import math
 import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.lib.array_utils import normalize_axis_tuple
+from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import is_batched
 from gradmgr._engine.broadcast import broadcast_to, sum_to
 from gradmgr._engine.custom import variadic
-from gradmgr._engine.elementwise import conj_of, multilinear
+from gradmgr._engine.elementwise import OpFunction, conj_of, multilinear
+from gradmgr._engine.indexing import scatter
 from gradmgr._engine.mutation import as_type, store
 from gradmgr._engine.tensor import Tensor, raw
-from gradmgr.ops.arithmetic import choose, multiply
-from gradmgr.ops.convert import holds_tensor, lift
+from gradmgr.ops.arithmetic import multiply
+from gradmgr.ops.convert import holds_tensor, lift, lift_like
+from gradmgr.ops.positions import named_errors
 from gradmgr.ops.shape import expand_dims, moveaxis, ravel, reshape, transpose
+from gradmgr.ops.where import choose
 
 # ---------------------------------------------------------------- matmul
 
@@ -307,3 +311,53 @@ def einsum(
         arrays = [a if a.dtype == np.dtype(dtype) else as_type(a, dtype) for a in arrays]
     z = _einsum(arrays, terms, result, optimize, order)
     return z if out is None else store(out, z, "einsum(out=...)")
+
+
+def kron(a: Any, b: Any) -> Any:
+    """Return the Kronecker product as `numpy.kron`."""
+    if not holds_tensor(a) and not holds_tensor(b):
+        return np.kron(a, b)
+    x, y = lift_like(a, b), lift_like(b, a)
+    ndim = builtins.max(x.ndim, y.ndim)
+    m, n = [(1,) * (ndim - t.ndim) + tuple(t.shape) for t in (x, y)]
+    rows = reshape(x, [size for length in m for size in (length, 1)])
+    columns = reshape(y, [size for length in n for size in (1, length)])
+    return reshape(rows * columns, [i * j for i, j in zip(m, n, strict=True)])
+
+
+_cross_of_3d: OpFunction = multilinear(
+    "cross",
+    lambda x, y: np.cross(x, y),
+    lambda g, y: _cross_of_3d(y, g),
+    lambda g, x: _cross_of_3d(g, x),
+)
+
+
+def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
+    """Return the cross product of vectors as `numpy.cross`; those of 2 elements only where NumPy still takes them."""
+    if not holds_tensor(a) and not holds_tensor(b):
+        return np.cross(a, b, axisa, axisb, axisc, axis)
+    if axis is not None:
+        axisa = axisb = axisc = axis
+    a, b = lift_like(a, b), lift_like(b, a)
+    if a.ndim < 1 or b.ndim < 1:
+        raise ValueError("cross: At least one array has zero dimension")
+    x = moveaxis(a, normalize_axis_index(axisa, a.ndim, "axisa"), -1)
+    y = moveaxis(b, normalize_axis_index(axisb, b.ndim, "axisb"), -1)
+    lengths = x.shape[-1], y.shape[-1]
+    if lengths != (3, 3):
+        with named_errors("cross"):
+            np.cross(np.zeros(lengths[0]), np.zeros(lengths[1]))  # raises or warns, as this NumPy does
+        if lengths == (2, 2):
+            return x[..., 0] * y[..., 1] - x[..., 1] * y[..., 0]
+        x, y = _as_3d(x), _as_3d(y)
+    with named_errors("cross"):
+        ndim = len(np.broadcast_shapes(x.shape, y.shape))
+    return moveaxis(_cross_of_3d(x, y), -1, normalize_axis_index(axisc, ndim, "axisc"))
+
+
+def _as_3d(x: Any) -> Any:
+    """Give vectors of 2 elements a third, 0."""
+    if x.shape[-1] == 3:
+        return x
+    return scatter(x, (*x.shape[:-1], 3), (..., slice(0, 2)))

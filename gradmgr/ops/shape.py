@@ -14,8 +14,8 @@ from gradmgr._engine.broadcast import broadcast_to as _broadcast_to
 from gradmgr._engine.indexing import getitem, scatter
 from gradmgr._engine.op import Function, linear, zeros
 from gradmgr._engine.tensor import Tensor, raw, wrap
-from gradmgr.ops.arithmetic import choose
 from gradmgr.ops.convert import holds_tensor, lift
+from gradmgr.ops.where import choose
 
 Axis = int | Sequence[int] | None
 

@@ -14,7 +14,8 @@ from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.tensor import Tensor
 from gradmgr.ops.arithmetic import exp
 from gradmgr.ops.convert import cast_to, lift, wide_dtype, widened
-from gradmgr.ops.reduce import axes_of, sum
+from gradmgr.ops.reduce import sum
+from gradmgr.ops.reduction_arguments import axes_of
 
 Axes = tuple[int, ...]
 

@@ -25,16 +25,19 @@ from gradmgr._engine.mutation import put, store
 from gradmgr._engine.op import Function, linear, zeros
 from gradmgr._engine.recorder import is_tracked
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
-from gradmgr.ops.arithmetic import choose, negative
+from gradmgr.ops.arithmetic import negative
 from gradmgr.ops.convert import NOT_GIVEN, cast_to, holds_tensor, lift
 from gradmgr.ops.join import concatenate, stack
+from gradmgr.ops.logsumexp import logsumexp
 from gradmgr.ops.products import matmul
 from gradmgr.ops.products import vecdot as dot_products
-from gradmgr.ops.reduce import cumprod, cumsum, logsumexp, mask_of, masked, prod
 from gradmgr.ops.reduce import max as max_of
 from gradmgr.ops.reduce import min as min_of
 from gradmgr.ops.reduce import sum as sum_of
+from gradmgr.ops.reduction_arguments import mask_of, masked
+from gradmgr.ops.running import cumprod, cumsum, prod
 from gradmgr.ops.shape import expand_dims, moveaxis, ravel, reshape
+from gradmgr.ops.where import choose
 
 
 def give_methods(function: Any, ufunc: np.ufunc) -> None:

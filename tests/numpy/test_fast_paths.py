@@ -9,10 +9,10 @@ import pytest
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, functional, get_num_threads, set_num_threads, special, tensor
-from gradmgr.ops import _logsumexp
+from gradmgr.ops import logsumexp_kernels
 
-BLOCK = _logsumexp._BLOCK // 8  # numbers in a block
-LARGE = _logsumexp._LARGE // 8
+BLOCK = logsumexp_kernels._BLOCK // 8  # numbers in a block
+LARGE = logsumexp_kernels._LARGE // 8
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def naive(x, axis):
 
 SHAPES = [
     *[((LARGE + more,), 0) for more in (-1, 0, 1, BLOCK - 1, BLOCK, BLOCK + 1)],
-    *[((LARGE // width + 1, width), 1) for width in (1, 3, _logsumexp._SHORT, _logsumexp._SHORT + 1)],
+    *[((LARGE // width + 1, width), 1) for width in (1, 3, logsumexp_kernels._SHORT, logsumexp_kernels._SHORT + 1)],
     ((3, LARGE // 3 + 1), 1),
     ((LARGE // 3 + 1, 3), 0),
     ((3, LARGE // 3 + 1), 0),

@@ -12,8 +12,8 @@ import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, special, tensor
 from gradmgr._arrays.blocks import mapped
-from gradmgr.ops.arithmetic import where_kernel
 from gradmgr.ops.order import stable_order
+from gradmgr.ops.where import where_kernel
 
 INF, NAN = np.inf, np.nan
 FEW, MANY = 500, 40001  # below and above where the ways part, and more than a block

@@ -13,7 +13,7 @@ import scipy.linalg
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, gradcheck, tensor
-from gradmgr.ops import linalg
+from gradmgr.ops import lapack, linalg
 
 LinAlgError = np.linalg.LinAlgError
 RANDOM = np.random.default_rng(7)
@@ -166,22 +166,22 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[str] = []
-        lapack = linalg._lapack
+        original = lapack.routine
 
         def counted(name: str, dtype: Any) -> Any:
-            function = lapack(name, dtype)
+            function = original(name, dtype)
             return lambda *args, **keywords: (self.calls.append(name), function(*args, **keywords))[1]
 
         def refused(*args: Any) -> Any:
             raise AssertionError("factored anew")
 
-        monkeypatch.setattr(linalg, "_lapack", counted)
+        monkeypatch.setattr(lapack, "routine", counted)
         monkeypatch.setattr(np.linalg, "solve", refused)
         monkeypatch.setattr(np.linalg, "inv", refused)
         monkeypatch.setattr(np.linalg, "det", refused)
 
 
-@pytest.mark.parametrize("shape", [(3, 3), (2, linalg._LARGE, linalg._LARGE)])
+@pytest.mark.parametrize("shape", [(3, 3), (2, lapack.LARGE, lapack.LARGE)])
 def test_solve_factors_once_for_derivatives_of_every_order(shape: tuple[int, ...], monkeypatch: Any) -> None:
     a = RANDOM.normal(size=shape) + 9 * np.eye(shape[-1])
     x = tensor(a)
@@ -209,7 +209,7 @@ def test_det_shares_its_factors(monkeypatch: Any) -> None:
 
 
 def test_a_plain_determinant_is_not_factored_for_nobody(monkeypatch: Any) -> None:
-    monkeypatch.setattr(linalg, "_factor", None)
+    monkeypatch.setattr(lapack, "factor", None)
     assert isinstance(gnp.linalg.det(tensor(np.eye(40))), Tensor)
 
 
@@ -231,8 +231,8 @@ def derivatives_of_all() -> list[np.ndarray]:
 
 def test_without_scipy_the_derivatives_are_the_same(monkeypatch: Any) -> None:
     expected = derivatives_of_all()
-    monkeypatch.setattr(linalg, "_HAS_SCIPY", False)
-    monkeypatch.setattr(linalg, "_lapack", None)
+    monkeypatch.setattr(lapack, "HAS_SCIPY", False)
+    monkeypatch.setattr(lapack, "routine", None)
     for found, wanted in zip(derivatives_of_all(), expected, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9 * np.abs(wanted).max())
 

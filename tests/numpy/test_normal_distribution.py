@@ -12,7 +12,7 @@ import scipy.special
 
 import gradmgr
 from gradmgr import GradManager, special, tensor
-from gradmgr.ops import _normal_distribution
+from gradmgr.ops import normal_distribution
 
 INF, NAN = np.inf, np.nan
 
@@ -53,7 +53,7 @@ def ulps(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", SCIPYS)
 def test_single_precision_everywhere(name: str) -> None:
     x = everywhere(np.float32)
-    found = getattr(_normal_distribution, name)(x)
+    found = getattr(normal_distribution, name)(x)
     assert found.dtype == np.float32
     assert ulps(found, SCIPYS[name](x.astype(np.float64))).max() <= ULPS[name]
 
@@ -62,7 +62,7 @@ def test_single_precision_everywhere(name: str) -> None:
 def test_double_precision_where_scipys_is_exact(name: str) -> None:
     """SciPy's lose digits in their tails, where one takes the square of a rounded number."""
     x = everywhere(np.float64)
-    found, expected = getattr(_normal_distribution, name)(x), SCIPYS[name](x)
+    found, expected = getattr(normal_distribution, name)(x), SCIPYS[name](x)
     near = ~(np.abs(x) > 1)
     assert ulps(found[near], expected[near]).max() <= 2 * ULPS[name]
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-300)
@@ -136,14 +136,14 @@ POINTS = {
 @pytest.mark.parametrize("name", POINTS)
 def test_double_precision_at_known_points(name: str) -> None:
     x, expected = np.array(list(POINTS[name])), np.array(list(POINTS[name].values()))
-    assert ulps(getattr(_normal_distribution, name)(x), expected).max() <= ULPS[name]
+    assert ulps(getattr(normal_distribution, name)(x), expected).max() <= ULPS[name]
 
 
 @pytest.mark.parametrize("name", ["erf", "erfc", "ndtr", "log_ndtr"])
 def test_the_ends_are_exact(name: str) -> None:
     x = np.array([INF, -INF, NAN, 0.0, -0.0])
     for dtype in (np.float32, np.float64):
-        found, expected = getattr(_normal_distribution, name)(x.astype(dtype)), SCIPYS[name](x).astype(dtype)
+        found, expected = getattr(normal_distribution, name)(x.astype(dtype)), SCIPYS[name](x).astype(dtype)
         np.testing.assert_allclose(found, expected, rtol=np.finfo(dtype).eps)
         assert np.signbit(found[-1]) == np.signbit(expected[-1])
 

@@ -12,7 +12,7 @@ import pytest
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, tensor
-from gradmgr.ops import arithmetic
+from gradmgr.ops import floating_point
 from gradmgr.ops.ufuncs import reduce
 
 UFUNCS = sorted(
@@ -487,11 +487,11 @@ def test_two_results(name: str) -> None:
 
 def test_divmod_as_an_operator() -> None:
     x, y = np.array([7.0, -7.0]), np.array([2.0, 3.0])
-    for found in (arithmetic.divmod_operator(tensor(x), y), arithmetic.divmod_reflected(tensor(y), x)):
+    for found in (floating_point.divmod_operator(tensor(x), y), floating_point.divmod_reflected(tensor(y), x)):
         for a, b in zip(found, divmod(x, y), strict=True):
             np.testing.assert_array_equal(a.numpy(), b)
-    assert arithmetic.divmod_operator(tensor(x), "a") is NotImplemented
-    assert arithmetic.divmod_reflected(tensor(x), "a") is NotImplemented
+    assert floating_point.divmod_operator(tensor(x), "a") is NotImplemented
+    assert floating_point.divmod_reflected(tensor(x), "a") is NotImplemented
 
 
 def test_ldexp_takes_integers() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr.ops.edit import gather_back
-from gradmgr.ops.order import library
+from gradmgr.ops.convert import library_of
+from gradmgr.ops.positions import gather_back
 from samples._table import (
     ANALYTIC,
     CONSTANTS,
@@ -285,7 +285,7 @@ def _added_up(x: Array) -> Array:
 add(
     "engine.gather_back",
     "repeats",
-    lambda xp, x: gather_back(x, library(x).asarray(_READ), 3, 1),
+    lambda xp, x: gather_back(x, library_of(x).asarray(_READ), 3, 1),
     Arg((3, 5)),
     reference=_added_up,
     dispatches=False,
@@ -294,7 +294,7 @@ add(
 add(
     "engine.gather_back",
     "nothing",
-    lambda xp, x: gather_back(x, library(x).asarray(_READ[:0]), 2, 0),
+    lambda xp, x: gather_back(x, library_of(x).asarray(_READ[:0]), 2, 0),
     EMPTY,
     reference=lambda x: np.zeros((2, 3), x.dtype),
     dispatches=False,

@@ -13,7 +13,8 @@ from gradmgr._engine.tensor import raw
 from gradmgr._transforms.vmap import vmap
 from gradmgr.ops.arithmetic import sin
 from gradmgr.ops.convert import _to
-from gradmgr.ops.reduce import _gather, _recur
+from gradmgr.ops.reduce import _gather
+from gradmgr.ops.running import _recur
 from gradmgr.ops.shape import sliding_window_view
 from samples._table import CUBE, Arg, Array, Field, X, add
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from gradmgr.ops.linalg import _adjugate
+from gradmgr.ops.determinant import _adjugate
 from samples._table import ANALYTIC, CONSTANTS, CUBE, VECTOR, Arg, X, add, at, function, given
 
 COMPLEX: dict[str, Any] = {"field": "complex"}

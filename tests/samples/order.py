@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr.ops.order import library, unpermute
+from gradmgr.ops.convert import library_of
+from gradmgr.ops.order import unpermute
 from samples._table import (
     ANALYTIC,
     CONSTANTS,
@@ -64,7 +65,7 @@ def _put_back(x: Array) -> Array:
 add(
     "engine.unpermute",
     "rows",
-    lambda xp, x: unpermute(x, library(x).asarray(_ORDER), 1),
+    lambda xp, x: unpermute(x, library_of(x).asarray(_ORDER), 1),
     X,
     reference=_put_back,
     dispatches=False,
@@ -88,7 +89,7 @@ add("partition", "ties", lambda xp, x: _settled(xp, xp.partition(x, 2), 2), TIES
 
 def _distinct(x: Array) -> Array:
     """Integers without ties, of which the order leaves nothing open."""
-    return x.astype(int) * 100 + library(x).arange(12).reshape(3, 4)
+    return x.astype(int) * 100 + library_of(x).arange(12).reshape(3, 4)
 
 
 CONSTANTS.update(

@@ -9,6 +9,7 @@ import numpy as np
 import scipy.special
 
 from gradmgr import special
+from gradmgr.ops import bessel, error_function, special_kernels
 from gradmgr.ops import special as ops
 from samples._table import ANALYTIC, CUBE, EMPTY, SCALAR, VECTOR, Arg, Array, Field, X, add, at, function, given
 
@@ -219,10 +220,17 @@ def _hazard(x: Array) -> Array:
 
 
 _RIGHT = Arg((3, 4), 0.4, 3)
-engine("gauss", ops._gauss, _wide(lambda x: np.exp(-x * x), ops._narrow()), X, field="analytic", third=True)
+engine(
+    "gauss",
+    error_function._gauss,
+    _wide(lambda x: np.exp(-x * x), special_kernels.narrow_dtype()),
+    X,
+    field="analytic",
+    third=True,
+)
 engine(
     "ierfcx",
-    lambda x: ops._ierfcx(x, 1),
+    lambda x: error_function._ierfcx(x, 1),
     _wide(lambda x: 1 / np.sqrt(np.pi).astype(x.real.dtype) - x * scipy.special.erfcx(x)),
     Arg((3, 4), -1.5, 3),
     field="analytic",
@@ -235,11 +243,18 @@ engine(
     Arg((3, 4), 1, 3),
     third=True,
 )
-engine("normal_hazard", ops._hazard, _wide(_hazard, ops._narrow()), X, field="analytic", third=True)
+engine(
+    "normal_hazard",
+    error_function._hazard,
+    _wide(_hazard, special_kernels.narrow_dtype()),
+    X,
+    field="analytic",
+    third=True,
+)
 engine(
     "normal_excess",
-    ops._excess,
-    _wide(lambda x: x + _hazard(x), ops._narrow()),
+    error_function._excess,
+    _wide(lambda x: x + _hazard(x), special_kernels.narrow_dtype()),
     X,
     field="analytic",
     third=True,
@@ -248,10 +263,10 @@ _LOGS = _wide(lambda x, y: np.log(x / y), np.float32)
 engine("log_ratio", ops._log_ratio, _LOGS, _RIGHT, _RIGHT, third=True)
 engine("log_ratio", ops._log_ratio, _LOGS, _RIGHT, Arg((4,), 0.4, 3, constant=True), case="array on the right")
 engine("log_ratio", ops._log_ratio, _LOGS, Arg((4,), 0.4, 3, constant=True), _RIGHT, case="array on the left")
-engine("i0_slope", lambda x: ops._i0_slope(x, 1), _wide(scipy.special.i1), X, third=True)
+engine("i0_slope", lambda x: bessel._i0_slope(x, 1), _wide(scipy.special.i1), X, third=True)
 engine(
     "i0e_fall",
-    lambda x: ops._fall(x, 1),
+    lambda x: bessel._fall(x, 1),
     _wide(lambda x: scipy.special.i0e(x) - scipy.special.i1e(x)),
     _RIGHT,
     third=True,

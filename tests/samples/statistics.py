@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr.ops.order import library
+from gradmgr.ops.convert import library_of
 from samples._table import (
     ANALYTIC,
     CONSTANTS,
@@ -286,7 +286,7 @@ CONSTANTS.update(
     {
         "digitize": [
             lambda xp, x, y: xp.digitize(x, [-1.0, 0.0, 1.0]),
-            lambda xp, x, y: xp.digitize(x, library(x).arange(3.0), right=True),
+            lambda xp, x, y: xp.digitize(x, library_of(x).arange(3.0), right=True),
         ],
         "histogram_bin_edges": [lambda xp, x, y: xp.histogram_bin_edges(x, 4)],
         "nanargmax": [lambda xp, x, y: xp.nanargmax(x), lambda xp, x, y: xp.nanargmax(x, axis=1, keepdims=True)],

@@ -19,11 +19,11 @@ from gradmgr._engine.elementwise import elementwise
 from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import raw
 from gradmgr.nn._functions.arguments import check_floating, check_word, integer, number, one_array
-from gradmgr.ops import arithmetic, special
-from gradmgr.ops.arithmetic import choose
+from gradmgr.ops import arithmetic, error_function, extrema, special
 from gradmgr.ops.convert import cast_to, copy, is_floating, narrowed, wide_dtype, widened
-from gradmgr.ops.reduce import axes_of
+from gradmgr.ops.reduction_arguments import axes_of
 from gradmgr.ops.softmax import log_softmax_along, softmax_along
+from gradmgr.ops.where import choose
 
 
 def _lifted(name: str, input: Any) -> Any:
@@ -255,7 +255,7 @@ def elu(input: Any, alpha: float = 1.0) -> Any:
     input, alpha = _lifted("elu", input), number(alpha, "alpha", "elu")
     if alpha >= 0:
         return _elu(input, alpha)
-    low = arithmetic.minimum(input, 0.0)
+    low = extrema.minimum(input, 0.0)
     return _either(input, arithmetic.expm1(low) * alpha)
 
 
@@ -619,7 +619,7 @@ def _gelu_slope_kernel(x: Any) -> Any:
 def _gelu_bend(x: Any) -> Any:
     """phi(x) (2 - x^2), the second derivative; infinitely far out nothing of it is left."""
     x = widened(x)
-    bell = special._gauss(x / _ROOT_2)
+    bell = error_function._gauss(x / _ROOT_2)
     near = choose(raw(bell) == 0, x.dtype.type(0), x)
     return bell * (2 - near * near) / _ROOT_2PI
 
@@ -700,7 +700,7 @@ def _gelu_tanh_piece(out: Any, x: Any, work: Any) -> None:
 
 
 def _gelu_tanh_rule(g: Any, x: Any) -> Any:
-    x = arithmetic.clip(widened(x), -_FAR, _FAR)
+    x = extrema.clip(widened(x), -_FAR, _FAR)
     square = x * x
     s = special.expit((square * _CUBIC + _LINEAR) * x)
     slope = (square * (3 * _CUBIC) + _LINEAR) * x

@@ -16,11 +16,12 @@ from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.nn._functions.arguments import check_floating
 from gradmgr.nn._functions.attention_blocks import attended, gradients
 from gradmgr.nn._functions.dropout import dropout
-from gradmgr.ops.arithmetic import choose, exp, sum_of
+from gradmgr.ops.arithmetic import exp, sum_of
 from gradmgr.ops.convert import cast_to, is_floating, lift, wide_dtype, widened
 from gradmgr.ops.reduce import sum
 from gradmgr.ops.shape import expand_dims, repeat, reshape
 from gradmgr.ops.softmax import softmax_map
+from gradmgr.ops.where import choose
 
 Shape = tuple[int, ...]
 

@@ -21,11 +21,12 @@ from gradmgr.nn._functions.activation import log_softmax
 from gradmgr.nn._functions.arguments import check_floating, check_reduction, integer, reduced
 from gradmgr.nn._functions.loss import COMMON, check_library
 from gradmgr.ops import arithmetic
-from gradmgr.ops.arithmetic import choose, plain_zeros
+from gradmgr.ops.arithmetic import plain_zeros
 from gradmgr.ops.convert import cast_to, is_floating, narrowed, together, untracked, wide_dtype, widened
 from gradmgr.ops.reduce import sum
 from gradmgr.ops.shape import expand_dims, squeeze
 from gradmgr.ops.softmax import are_moderate, by_rows, dots, fewest_rows, in_rows, log_in_two
+from gradmgr.ops.where import choose
 
 
 class _Labels(NamedTuple):

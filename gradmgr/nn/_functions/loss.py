@@ -18,8 +18,7 @@ from gradmgr._engine.mutation import as_type
 from gradmgr._engine.tensor import raw
 from gradmgr.nn._functions.activation import mapped, served
 from gradmgr.nn._functions.arguments import check_floating, check_reduction, check_word, reduced
-from gradmgr.ops import arithmetic, special
-from gradmgr.ops.arithmetic import choose
+from gradmgr.ops import arithmetic, extrema, special
 from gradmgr.ops.convert import (
     cast_to,
     is_floating,
@@ -31,6 +30,7 @@ from gradmgr.ops.convert import (
     wide_dtype,
 )
 from gradmgr.ops.reduce import mean, sum
+from gradmgr.ops.where import choose
 
 # ---------------------------------------------------------------- what all ask of their arguments
 
@@ -178,7 +178,7 @@ _huber = custom(
 
 
 def _clipped(x: Any, delta: float) -> Any:
-    return arithmetic.clip(x, -delta, delta)
+    return extrema.clip(x, -delta, delta)
 
 
 def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
@@ -318,7 +318,7 @@ def _bce_kernel(x: Any, y: Any) -> Any:
 
 
 def _bce_x(g: Any, x: Any, y: Any) -> Any:
-    return g * ((x - y) / arithmetic.maximum(x * (1 - x), _CLOSE))
+    return g * ((x - y) / extrema.maximum(x * (1 - x), _CLOSE))
 
 
 def _bce_y(g: Any, x: Any) -> Any:

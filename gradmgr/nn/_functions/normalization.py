@@ -30,9 +30,10 @@ from gradmgr.nn._functions.normalization_blocks import (
     served,
     slopes,
 )
-from gradmgr.ops.arithmetic import maximum, sum_of
+from gradmgr.ops.arithmetic import sum_of
 from gradmgr.ops.convert import lift, wide_dtype, widened
-from gradmgr.ops.linalg import norm
+from gradmgr.ops.extrema import maximum
+from gradmgr.ops.norms import norm
 from gradmgr.ops.products import einsum
 
 Shape = tuple[int, ...]

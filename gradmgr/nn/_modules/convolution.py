@@ -11,7 +11,7 @@ from gradmgr.nn import functional
 from gradmgr.nn._functions.arguments import check_word, integer, length, pair, single
 from gradmgr.nn._modules.module import Module
 from gradmgr.nn._modules.parameters import Rng, Size, blank, draw_by_fan_in
-from gradmgr.ops.edit import pad
+from gradmgr.ops.pad import pad
 
 # numpy.pad's names for torch's.
 _PADDING_MODES = MappingProxyType({"reflect": "reflect", "replicate": "edge", "circular": "wrap"})

@@ -132,7 +132,7 @@ def pays(x: Any) -> bool:
     return (x.dtype is libraries.F4 and x.size >= 2048) or (x.dtype is libraries.F8 and x.size >= 8192)
 
 
-def _by_blocks(piece: Piece, rooms: int, x: Any) -> Any:
+def _by_blocks(piece: Piece, scratch: int, x: Any) -> Any:
     """Call piece(x, out, scratch...) on blocks of an array, each with so many rooms of scratch memory of its size."""
     turned = not x.flags.c_contiguous and x.flags.f_contiguous
     given = np.ascontiguousarray(x.T if turned else x)
@@ -141,7 +141,7 @@ def _by_blocks(piece: Piece, rooms: int, x: Any) -> Any:
 
     def work(part: slice) -> None:
         here = flat[part]
-        piece(here, out[part], *np.empty((rooms, here.size), x.dtype))
+        piece(here, out[part], *np.empty((scratch, here.size), x.dtype))
 
     with np.errstate(all="ignore"):
         run(work, blocks(flat.size, flat.nbytes))
@@ -292,10 +292,10 @@ def _hazard_piece(x: Any, out: Any, a: Any, bell: Any, half: Any, work: Any) -> 
     np.maximum(out, a, out=out)  # which it is next to beyond the bound
 
 
-def _masks_of_positive(x: Any, room: Any, p: Precision) -> Any:
+def _masks_of_positive(x: Any, scratch: Any, p: Precision) -> Any:
     """Return -1, all bits, where x is positive or NaN, else 0."""
-    mask = room.view(p.integer)
-    np.negative(x, out=room)
+    mask = scratch.view(p.integer)
+    np.negative(x, out=scratch)
     np.right_shift(mask, p.sign, out=mask)
     return mask
 

@@ -1,0 +1,96 @@
+"""What the functions of matrices share: checks of their arguments and small pieces of algebra.
+
+X^H is the conjugate transpose; a rule for complex matrices follows from that for real ones by writing it for X^T.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.linalg import LinAlgError
+
+from gradmgr._arrays import libraries
+from gradmgr._engine.elementwise import conj_of
+from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr.ops import reduce
+from gradmgr.ops.convert import cast_to, lift
+from gradmgr.ops.shape import reshape
+
+# ---------------------------------------------------------------- checks
+
+
+def _linalg_dtype(name: str, *arrays: Any) -> Any:
+    """The dtype numpy.linalg computes in: integers count as float64, halves are not taken."""
+    for a in arrays:
+        if a.dtype.kind not in "biu" and a.dtype.char not in "fdFD":
+            raise TypeError(f"{name}: array type {a.dtype.name} is unsupported in linalg")
+    return np.result_type(*[np.float64 if a.dtype.kind in "biu" else a.dtype for a in arrays])
+
+
+def lift_matrices(name: str, *given: Any) -> tuple[list[Any], Any]:
+    """Lift the arguments; return them and the one dtype that numpy.linalg would compute in."""
+    arrays = [lift(a) for a in given]
+    dtype = arrays[0].dtype
+    if dtype.char not in "fdFD" or any(a.dtype != dtype for a in arrays):
+        dtype = _linalg_dtype(name, *arrays)
+    return arrays, dtype
+
+
+def check_matrix(name: str, a: Any) -> None:
+    if a.ndim < 2:
+        raise LinAlgError(f"{name}: {a.ndim}-dimensional array given. Array must be at least two-dimensional")
+
+
+def check_square(name: str, a: Any) -> None:
+    check_matrix(name, a)
+    if a.shape[-1] != a.shape[-2]:
+        raise LinAlgError(f"{name}: Last 2 dimensions of the array must be square; found shape {a.shape}")
+
+
+def lift_square(name: str, a: Any) -> Any:
+    (a,), dtype = lift_matrices(name, a)
+    check_square(name, a)
+    return cast_to(a, dtype)
+
+
+def wrap_with(x: Any, parameter: Any) -> Any:
+    """Return x, a Tensor if the parameter beside it is one."""
+    return wrap(x) if isinstance(parameter, Tensor) and not isinstance(x, Tensor) else x
+
+
+# ---------------------------------------------------------------- small pieces of algebra
+
+
+def transposed(x: Any) -> Any:
+    return x.swapaxes(-1, -2)
+
+
+def conj_t(x: Any) -> Any:
+    return conj_of(x.swapaxes(-1, -2))
+
+
+def hermitian_part(x: Any) -> Any:
+    return (x + conj_t(x)) * 0.5
+
+
+def per_matrix(g: Any) -> Any:
+    """One number for each matrix of a stack, so that it multiplies the matrices."""
+    return reshape(g, (*g.shape, 1, 1))
+
+
+def inner_product(x: Any, y: Any) -> Any:
+    """Return sum of conj(x) y for each matrix of a stack."""
+    return reduce.sum(conj_of(x) * y, (-2, -1))
+
+
+def multiply_three(x: Any, y: Any, z: Any) -> Any:
+    """Return x @ y @ z, multiplied in the cheaper order."""
+    (rows, inner), (other, columns) = x.shape[-2:], z.shape[-2:]
+    left, right = rows * other * (inner + columns), inner * columns * (other + rows)
+    return (x @ y) @ z if left <= right else x @ (y @ z)
+
+
+def eye_like(a: Any) -> Any:
+    """The identity, plain, of the size and dtype of a stack of matrices."""
+    return libraries.namespace(raw(a)).eye(a.shape[-1], dtype=a.dtype)

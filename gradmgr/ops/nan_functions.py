@@ -1,0 +1,311 @@
+"""Reductions that ignore NaN."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from gradmgr import errors
+from gradmgr._arrays import libraries
+from gradmgr._engine.broadcast import is_complex
+from gradmgr._engine.custom import custom
+from gradmgr._engine.elementwise import conj
+from gradmgr._engine.mutation import as_type
+from gradmgr._engine.op import Function
+from gradmgr._engine.tensor import Tensor, raw
+from gradmgr.ops.arithmetic import real
+from gradmgr.ops.constant import constant
+from gradmgr.ops.convert import NOT_GIVEN, as_tensor, cast_to, constant_of, is_plain
+from gradmgr.ops.extrema import fmax, fmin
+from gradmgr.ops.reduce import cast_with, mean, sqrt_or_zero, std, var
+from gradmgr.ops.reduce import sum as sum_of
+from gradmgr.ops.reduction_arguments import (
+    Axes,
+    count_along,
+    drop_not_given,
+    gives_constant,
+    initial_of,
+    mask_of,
+    masked,
+    read_keepdims,
+    reduce_constant,
+    reduced_shape,
+    running_axis,
+    sorted_axes,
+    store_result,
+)
+from gradmgr.ops.running import cumprod, cumsum
+from gradmgr.ops.running import prod as prod_of
+from gradmgr.ops.shape import reshape
+from gradmgr.ops.where import choose
+
+
+def nan_mask(values: Any) -> Any:
+    """Where a plain array is NaN; None where it cannot be."""
+    return np.isnan(values) if libraries.is_differentiable(values.dtype) else None
+
+
+def nan_where(bad: Any, z: Any, warning: str) -> Any:
+    """Return z with NaN, a constant, where there is nothing to reduce, and warn of that."""
+    if not bad.any():
+        return z
+    errors.warn(warning, RuntimeWarning)
+    return choose(bad, constant_of(np.nan, z.dtype), z)
+
+
+# ---------------------------------------------------------------- reductions that ignore NaN
+
+
+def _without_nan(a: Any, neutral: float) -> Any:
+    """Return a with a constant for each NaN, so that what is there has no part in any derivative."""
+    nan = nan_mask(raw(a))
+    return a if nan is None or not nan.any() else choose(nan, constant_of(neutral, a.dtype), a)
+
+
+def _nan_total(op: Any, name: str, neutral: int) -> Any:
+    def function(
+        a: Any,
+        axis: Any = None,
+        dtype: Any = None,
+        out: Any = None,
+        keepdims: Any = NOT_GIVEN,
+        initial: Any = NOT_GIVEN,
+        where: Any = NOT_GIVEN,
+    ) -> Any:
+        if is_plain(a, out, initial, where):
+            return getattr(np, name)(
+                a, axis, dtype, out, **drop_not_given(keepdims=keepdims, initial=initial, where=where)
+            )
+        a = as_tensor(a)
+        sorted_axes(axis, a.ndim, name, of_number=True)
+        if gives_constant(a, dtype):
+            given = {"dtype": dtype, "keepdims": keepdims, "initial": initial, "where": where}
+            return reduce_constant(name, a, axis, out, **drop_not_given(**given))
+        if where is not NOT_GIVEN and where is not True:
+            where = mask_of(where, a, name)
+        if initial is not NOT_GIVEN and initial is not None:
+            initial = initial_of(initial, a.dtype if dtype is None else np.dtype(dtype), name)
+        return op(
+            _without_nan(a, neutral),
+            axis,
+            dtype,
+            out,
+            read_keepdims(keepdims),
+            **drop_not_given(initial=initial, where=where),
+        )
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"Return the {name.removeprefix('nan')} of what is not NaN, as `numpy.{name}`."
+    return function
+
+
+nansum = _nan_total(sum_of, "nansum", 0)
+nanprod = _nan_total(prod_of, "nanprod", 1)
+
+
+def _nan_running(op: Any, name: str, neutral: int) -> Any:
+    def function(a: Any, axis: int | None = None, dtype: Any = None, out: Any = None) -> Any:
+        if is_plain(a, out):
+            return getattr(np, name)(a, axis, dtype, out)
+        a = as_tensor(a)
+        running_axis(axis, a.ndim, name)
+        return op(_without_nan(a, neutral), axis, dtype, out)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"Return running {'sums' if neutral == 0 else 'products'}, NaN left out, as `numpy.{name}`."
+    return function
+
+
+nancumsum = _nan_running(cumsum, "nancumsum", 0)
+nancumprod = _nan_running(cumprod, "nancumprod", 1)
+
+
+def _number_mask(a: Any, where: Any, name: str) -> Any:
+    """The mask of the elements that take part."""
+    here = ~np.isnan(raw(a))
+    return here if where is NOT_GIVEN or where is True else here & mask_of(where, a, name)
+
+
+def _all_count(here: Any, shape: tuple[int, ...], axes: Axes) -> int:
+    """How many are reduced to each result where every element takes part; else 0."""
+    return count_along(shape, axes) if here.shape == shape and here.all() else 0
+
+
+def _divide_by_counts(sums: Any, count: Any, warning: str) -> Any:
+    """Divide by counts, NaN where there is nothing to divide, without a division by 0 on any way."""
+    bad = raw(count) <= 0
+    safe = as_type(choose(bad, 1, count), _count_dtype(sums))
+    z = (sums if raw(sums).dtype.itemsize > 2 else as_type(sums, np.float32)) / safe
+    return nan_where(bad, cast_to(z, sums.dtype), warning)
+
+
+def _count_dtype(sums: Any) -> Any:
+    """The dtype for counts beside these sums; a half cannot hold a large one."""
+    dtype = raw(sums).real.dtype
+    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+
+
+def _check_inexact(name: str, dtype: Any, out: Any) -> None:
+    for what, given in (("dtype", dtype), ("out", None if out is None else out.dtype)):
+        if given is not None and not libraries.is_differentiable(np.dtype(given)):
+            raise TypeError(f"{name}: if a is inexact, then {what} must be inexact; found {np.dtype(given)}")
+
+
+def nanmean(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    keepdims: Any = NOT_GIVEN,
+    *,
+    where: Any = NOT_GIVEN,
+) -> Any:
+    """Average what is not NaN, as `numpy.nanmean`."""
+    if is_plain(a, out, where):
+        return np.nanmean(a, axis, dtype, out, **drop_not_given(keepdims=keepdims, where=where))
+    a = as_tensor(a)
+    if not libraries.is_differentiable(a.dtype):
+        return mean(a, axis, dtype, out, read_keepdims(keepdims), **drop_not_given(where=where))
+    _check_inexact("nanmean", dtype, out)
+    axes = sorted_axes(axis, a.ndim, "nanmean", of_number=True)
+    here, keeps = _number_mask(a, where, "nanmean"), read_keepdims(keepdims)
+    if _all_count(here, a.shape, axes) > 0:
+        return mean(a, axes, dtype, out, keeps)
+    a = cast_to(a, dtype)
+    sums = sum_of(masked(here, a, constant_of(0, a.dtype)), axes, keepdims=keeps)
+    count = here.sum(axis=axes, keepdims=keeps)
+    return store_result(_divide_by_counts(sums, count, "Mean of empty slice"), out, "nanmean")
+
+
+def _nan_var(a: Any, here: Any, axes: Axes, ddof: Any, keeps: bool, centre: Any) -> Any:
+    zero = constant_of(0, a.dtype)
+    a = masked(here, a, zero)
+    if centre is NOT_GIVEN:
+        count = np.maximum(here.sum(axis=axes, keepdims=True), 1)
+        centre = sum_of(a, axes, keepdims=True) / count.astype(_count_dtype(a))
+    off = masked(here, cast_to(a - centre, a.dtype), zero)
+    squares = real(off * conj(off)) if is_complex(off) else off * off
+    degrees = here.sum(axis=axes, keepdims=keeps) - ddof
+    return _divide_by_counts(sum_of(squares, axes, keepdims=keeps), degrees, "Degrees of freedom <= 0 for slice.")
+
+
+def _nan_dispersion(name: str, of_numbers: Any, finish: Any) -> Any:
+    def function(
+        a: Any,
+        axis: Any = None,
+        dtype: Any = None,
+        out: Any = None,
+        ddof: Any = 0,
+        keepdims: Any = NOT_GIVEN,
+        *,
+        where: Any = NOT_GIVEN,
+        mean: Any = NOT_GIVEN,
+        correction: Any = NOT_GIVEN,
+    ) -> Any:
+        more = drop_not_given(where=where, mean=mean, correction=correction)
+        if is_plain(a, out, where, mean, ddof, correction):
+            return getattr(np, name)(a, axis, dtype, out, ddof, **drop_not_given(keepdims=keepdims), **more)
+        a = as_tensor(a)
+        if not libraries.is_differentiable(a.dtype):
+            return of_numbers(a, axis, dtype, out, ddof, read_keepdims(keepdims), **more)
+        _check_inexact(name, dtype, out)
+        if correction is not NOT_GIVEN:
+            if isinstance(ddof, Tensor) or ddof != 0:
+                raise ValueError(f"{name}: ddof and correction can't be provided simultaneously.")
+            ddof = correction
+        axes = sorted_axes(axis, a.ndim, name, of_number=True)
+        here, keeps = _number_mask(a, where, name), read_keepdims(keepdims)
+        if mean is NOT_GIVEN and (_all_count(here, a.shape, axes) > np.maximum(raw(ddof), 0)).all():
+            return of_numbers(a, axes, dtype, out, ddof, keeps)
+        a = cast_to(a, dtype)
+        dtype = raw(a).real.dtype if dtype is None else dtype
+        z = cast_to(finish(_nan_var(cast_with(a, ddof), here, axes, ddof, keeps, mean)), dtype)
+        return store_result(z, out, name)
+
+    function.__name__ = function.__qualname__ = name
+    what = "variance" if name == "nanvar" else "standard deviation"
+    function.__doc__ = f"Return the {what} of what is not NaN, as `numpy.{name}`."
+    return function
+
+
+nanvar = _nan_dispersion("nanvar", var, lambda z: z)
+nanstd = _nan_dispersion("nanstd", std, sqrt_or_zero)
+
+
+def _nan_shares(g: Any, x: Any, out: Any, axes: Axes) -> Any:
+    """Each element's share in an extreme: ties share evenly, a NaN takes none. A constant for every recorder."""
+    a = raw(x)
+    ties = (a == raw(out).reshape(reduced_shape(a.shape, axes, True))).astype(raw(g).dtype)
+    return ties / np.maximum(ties.real.sum(axis=axes, keepdims=True), 1)
+
+
+def _nan_extreme_op(name: str, ufunc: Any) -> Function:
+    def kernel(x: Any, axes: Axes, keepdims: bool) -> Any:
+        if libraries.namespace(x) is np:
+            with np.errstate(invalid="ignore"):  # bfloat16 tells of every NaN
+                return ufunc.reduce(x, axis=axes, keepdims=keepdims)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # given below, for either library
+            return getattr(np, name)(x, axis=axes, keepdims=keepdims)
+
+    def pull(g: Any, x: Any, out: Any, axes: Axes) -> Any:
+        return reshape(g, reduced_shape(x.shape, axes, True)) * _nan_shares(g, x, out, axes)
+
+    def push(t: Any, x: Any, out: Any, axes: Axes, keepdims: bool) -> Any:
+        return sum_of(t * _nan_shares(t, x, out, axes), axes, keepdims=keepdims)
+
+    return custom(name, kernel, vjp={"x": pull}, jvp={"x": push})
+
+
+def _nan_extreme(name: str, combine: Any) -> Any:
+    op = _nan_extreme_op(name, getattr(np, combine.op.name))
+
+    def function(
+        a: Any,
+        axis: Any = None,
+        out: Any = None,
+        keepdims: Any = NOT_GIVEN,
+        initial: Any = NOT_GIVEN,
+        where: Any = NOT_GIVEN,
+    ) -> Any:
+        if is_plain(a, out, initial, where):
+            return getattr(np, name)(a, axis, out, **drop_not_given(keepdims=keepdims, initial=initial, where=where))
+        a = as_tensor(a)
+        axes, keeps = sorted_axes(axis, a.ndim, name, of_number=True), read_keepdims(keepdims)
+        initial = NOT_GIVEN if initial is None else initial
+        where = True if where is NOT_GIVEN else where
+        if where is not True and initial is NOT_GIVEN:
+            raise ValueError(f"{name} with where= needs initial=, as NumPy's: no value is neutral for it")
+        if gives_constant(a, None):
+            return reduce_constant(name, a, axis, out, keepdims=keeps, where=where, **drop_not_given(initial=initial))
+        mask = None if where is True else mask_of(where, a, name)
+        if initial is not NOT_GIVEN:
+            initial = initial_of(initial, a.dtype, name)
+        elif not count_along(a.shape, axes) and count_along(
+            reduced_shape(a.shape, axes, False), tuple(range(a.ndim - len(axes)))
+        ):
+            raise ValueError(f"{name}: zero-size array to reduction operation which has no identity")
+        if mask is not None:
+            # NaN loses against everything; an integer array has none, and needs none but the initial value.
+            a = masked(mask, a, constant_of(np.nan if libraries.is_differentiable(a.dtype) else raw(initial), a.dtype))
+        if initial is not NOT_GIVEN and count_along(a.shape, axes) == 0:
+            z = sum_of(a, axes, keepdims=keeps) + initial  # a sum of nothing has the history
+        else:
+            z = op(a, axes, keeps)
+            z = z if initial is NOT_GIVEN else combine(z, initial)
+        nan = nan_mask(raw(z))
+        if nan is not None and nan.any():
+            errors.warn("All-NaN slice encountered", RuntimeWarning)
+        return store_result(z, out, name)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"Return the {name[3:]}imum of what is not NaN, as `numpy.{name}`; ties share evenly."
+    return function
+
+
+nanmax = _nan_extreme("nanmax", fmax)
+nanmin = _nan_extreme("nanmin", fmin)
+nanargmax = constant(np.nanargmax)
+nanargmin = constant(np.nanargmin)

@@ -1,0 +1,247 @@
+"""Padding, in each of NumPy's modes."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from gradmgr._arrays import libraries
+from gradmgr._engine.broadcast import broadcast_to
+from gradmgr._engine.indexing import getitem, scatter
+from gradmgr._engine.mutation import as_type, copied, setitem
+from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr.ops.convert import holds_tensor, lift
+from gradmgr.ops.join import concatenate
+from gradmgr.ops.order import sort
+from gradmgr.ops.positions import along_axis, check_broadcasts, gather, named_errors, on_axis
+from gradmgr.ops.reduce import max, mean, min
+from gradmgr.ops.shape import flip
+from gradmgr.ops.where import choose
+
+# ---------------------------------------------------------------- pad
+
+
+def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Any:
+    """Pad as `numpy.pad`, in every mode; gradients flow through what the padding is made of.
+
+    With mode="empty" the padding is zero. A user's function as the mode gets each vector as a
+    Tensor, which it writes to in place.
+    """
+    if not callable(mode):
+        with named_errors("pad"):  # here, and not by the door: the errors of a user's function are the user's
+            return _padded(array, pad_width, mode, kwargs)
+    if not any(holds_tensor(part) for part in (array, pad_width, *kwargs.values())):
+        return np.pad(array, pad_width, mode, **kwargs)
+    array = lift(array)
+    array = array if isinstance(array, Tensor) else wrap(array)
+    return _padded_by(mode, array, _widths(pad_width, array.ndim), kwargs)
+
+
+def _padded(array: Any, pad_width: Any, mode: Any, kwargs: dict[str, Any]) -> Any:
+    if not any(holds_tensor(part) for part in (array, pad_width, *kwargs.values())):
+        return np.pad(array, pad_width, mode, **kwargs)
+    array = lift(array)
+    array = array if isinstance(array, Tensor) else wrap(array)
+    widths = _widths(pad_width, array.ndim)
+    if mode not in _PADDINGS:
+        raise ValueError(f"pad: mode {mode!r} is not supported")
+    padding, allowed = _PADDINGS[mode]
+    unknown = set(kwargs) - set(allowed)
+    if unknown:
+        raise ValueError(f"pad: unsupported keyword arguments for mode {mode!r}: {unknown}")
+    for k, (before, after) in enumerate(widths):
+        if array.shape[k] == 0 and before + after and mode not in ("constant", "empty"):
+            raise ValueError(f"pad: can't extend empty axis {k} using modes other than 'constant' or 'empty'")
+    if not libraries.is_differentiable(array.dtype):  # a constant, and rounded in ways that only NumPy knows
+        return wrap(np.pad(raw(array), widths, mode, **{key: _values_of(value) for key, value in kwargs.items()}))
+    return padding(array, widths, mode, kwargs)
+
+
+def _values_of(option: Any) -> Any:
+    return raw(lift(option)) if holds_tensor(option) else option
+
+
+def _widths(pad_width: Any, ndim: int) -> list[tuple[int, int]]:
+    """Read a pad_width in any of its forms."""
+    if isinstance(pad_width, dict):
+        by_axis: list[Any] = [(0, 0)] * ndim
+        for k, width in pad_width.items():
+            by_axis[k] = width if isinstance(width, tuple) else (width, width)
+        pad_width = by_axis
+    widths = np.asarray(raw(pad_width))
+    if widths.dtype.kind not in "iu":
+        raise TypeError("pad: `pad_width` must be of integral type.")
+    if (widths < 0).any():
+        raise ValueError("pad: index can't contain negative values")
+    with named_errors("pad"):
+        return [(int(before), int(after)) for before, after in np.broadcast_to(widths, (ndim, 2))]
+
+
+def _pairs(option: Any, ndim: int) -> list[list[Any]]:
+    """Read an option as a pair for each axis: numbers, or 0-d Tensors out of a Tensor."""
+    values = lift(option)
+    if not isinstance(values, Tensor):
+        with named_errors("pad"):
+            pairs: list[list[Any]] = np.broadcast_to(values, (ndim, 2)).tolist()
+        return pairs
+    check_broadcasts(values.shape, (ndim, 2), "pad")
+    spread = broadcast_to(values, (ndim, 2))
+    return [[getitem(spread, (k, side)) for side in (0, 1)] for k in range(ndim)]
+
+
+def _lengths(option: Any, ndim: int) -> list[list[Any]]:
+    """Read stat_length: positive integers, or None for all there is."""
+    if option is None:
+        return [[None, None]] * ndim
+    lengths = np.round(np.asarray(_values_of(option))).astype(np.intp)
+    if (lengths < 0).any():
+        raise ValueError("pad: index can't contain negative values")
+    with named_errors("pad"):
+        pairs: list[list[Any]] = np.broadcast_to(lengths, (ndim, 2)).tolist()
+    return pairs
+
+
+def _surrounded(a: Any, widths: Any) -> tuple[Any, tuple[slice, ...]]:
+    """Return the array amid zeros, and where it lies in them."""
+    shape = tuple([before + n + after for n, (before, after) in zip(a.shape, widths, strict=True)])
+    inner = tuple([slice(before, before + n) for n, (before, _) in zip(a.shape, widths, strict=True)])
+    return scatter(a, shape, inner), inner
+
+
+def _pad_empty(a: Any, widths: Any, mode: Any, options: Any) -> Any:
+    return _surrounded(a, widths)[0]
+
+
+def _pad_constant(a: Any, widths: Any, mode: Any, options: Any) -> Any:
+    z, inner = _surrounded(a, widths)
+    pairs = _pairs(options.get("constant_values", 0), a.ndim)
+    for k, (before, after) in enumerate(widths):  # later axes fill the corners
+        rest = inner[k + 1 :]
+        for value, part, count in zip(
+            pairs[k], (slice(0, before), slice(z.shape[k] - after, None)), (before, after), strict=True
+        ):
+            if count and not (isinstance(value, (int, float, complex)) and value == 0):
+                setitem(z, (*on_axis(k, part), *rest), value)
+    return z
+
+
+def _pad_from_within(a: Any, widths: Any, mode: Any, options: Any) -> Any:
+    """Pad with elements of the array itself; odd reflections are mirrored in the edges' values, too."""
+    z = copied(a)
+    for k, (before, after) in enumerate(widths):
+        if before + after == 0:
+            continue
+        length = a.shape[k]
+        if options.get("reflect_type", "even") == "odd" and length > 1:
+            z = _reflected_oddly(z, k, before, after, mode == "symmetric")
+        else:
+            places = np.pad(np.arange(length), (before, after), mode)
+            z = gather(z, libraries.namespace(raw(z)).asarray(places), k)
+    return z
+
+
+def _reflected_oddly(z: Any, axis: int, before: int, after: int, with_edge: bool) -> Any:
+    """Continue each line so that it is symmetric about the points at its ends.
+
+    Both symmetries together make f(x + period) = f(x) + 2 (last - first).
+    """
+    xp, dtype, n = libraries.namespace(raw(z)), raw(z).real.dtype, z.shape[axis]
+    period = 2 * n if with_edge else 2 * n - 2
+    x = np.concatenate([np.arange(-before, 0), np.arange(n, n + after)])
+    turns, rest = np.divmod(x, period)
+    mirrored = rest >= n
+    places = np.where(mirrored, period - with_edge - rest, rest)
+    sign, of_first, of_last = [
+        along_axis(xp.asarray(c, dtype=dtype), axis, z.ndim)
+        for c in (np.where(mirrored, -1, 1), -2 * turns, 2 * turns + 2 * mirrored)
+    ]
+    first, last = getitem(z, on_axis(axis, slice(0, 1))), getitem(z, on_axis(axis, slice(n - 1, n)))
+    outside = gather(z, xp.asarray(places), axis) * sign + first * of_first + last * of_last
+    left, right = (
+        getitem(outside, on_axis(axis, slice(0, before))),
+        getitem(outside, on_axis(axis, slice(before, None))),
+    )
+    return concatenate([left, z, right], axis)
+
+
+def _pad_by_ramp(a: Any, widths: Any, mode: Any, options: Any) -> Any:
+    ends = _pairs(options.get("end_values", 0), a.ndim)
+    z = a
+    for k, (before, after) in enumerate(widths):
+        left = _ramp(getitem(z, on_axis(k, slice(0, 1))), ends[k][0], before, k)
+        right = _ramp(getitem(z, on_axis(k, slice(z.shape[k] - 1, None))), ends[k][1], after, k)
+        z = concatenate([left, z, flip(right, k)], k)
+    return z
+
+
+def _ramp(edge: Any, end: Any, width: int, axis: int) -> Any:
+    """Go from the end value, included, to the edge, which is not."""
+    xp = libraries.namespace(raw(edge))
+    steps = along_axis(xp.arange(width, dtype=raw(edge).real.dtype), axis, edge.ndim)
+    ramp = (edge - end) / builtins.max(width, 1) * steps + end
+    return ramp if ramp.dtype == edge.dtype else as_type(ramp, edge.dtype)
+
+
+def _median(a: Any, axis: int, keepdims: bool) -> Any:
+    """The median along an axis that stays; NaN where there is a NaN, which sorting puts last."""
+    length = a.shape[axis]
+    if not length:
+        return mean(a, axis, keepdims=keepdims)
+    ordered = sort(a, axis)
+    middle = getitem(ordered, on_axis(axis, slice((length - 1) // 2, length // 2 + 1)))
+    last = getitem(ordered, on_axis(axis, slice(length - 1, None)))
+    return choose(raw(last) != raw(last), last, mean(middle, axis, keepdims=keepdims))
+
+
+def _pad_by_statistic(a: Any, widths: Any, mode: Any, options: Any) -> Any:
+    statistic = _STATISTICS[mode]
+    lengths = _lengths(options.get("stat_length"), a.ndim)
+    if mode in ("maximum", "minimum") and any(n == 0 for pair in lengths for n in pair):
+        raise ValueError("pad: stat_length of 0 yields no value for padding")
+    z = a
+    for k, (before, after) in enumerate(widths):
+        n = a.shape[k]
+        left, right = [n if length is None else builtins.min(length, n) for length in lengths[k]]
+        front = statistic(getitem(z, on_axis(k, slice(0, left))), k, keepdims=True)
+        back = (
+            front if left == right == n else statistic(getitem(z, on_axis(k, slice(n - right, None))), k, keepdims=True)
+        )
+        parts = [(front, before), (z, None), (back, after)]
+        z = concatenate([part if width is None else _widened(part, width, k) for part, width in parts], k)
+    return z
+
+
+def _widened(part: Any, width: int, axis: int) -> Any:
+    return broadcast_to(part, (*part.shape[:axis], width, *part.shape[axis + 1 :]))
+
+
+def _padded_by(function: Callable[..., Any], a: Any, widths: Any, kwargs: dict[str, Any]) -> Any:
+    """Let a user's function write the padding into each vector along each axis."""
+    z, _ = _surrounded(a, widths)
+    for axis in range(a.ndim):
+        for place in np.ndindex(*z.shape[:axis], *z.shape[axis + 1 :]):
+            index = (*place[:axis], slice(None), *place[axis:])
+            vector = getitem(z, index)
+            function(vector, widths[axis], axis, kwargs)
+            setitem(z, index, vector)
+    return z
+
+
+_STATISTICS = MappingProxyType({"maximum": max, "mean": mean, "median": _median, "minimum": min})
+# By mode: what pads, and the keywords it takes.
+_PADDINGS: MappingProxyType[Any, tuple[Any, tuple[str, ...]]] = MappingProxyType(
+    {
+        "constant": (_pad_constant, ("constant_values",)),
+        "empty": (_pad_empty, ()),
+        "edge": (_pad_from_within, ()),
+        "wrap": (_pad_from_within, ()),
+        "reflect": (_pad_from_within, ("reflect_type",)),
+        "symmetric": (_pad_from_within, ("reflect_type",)),
+        "linear_ramp": (_pad_by_ramp, ("end_values",)),
+        **dict.fromkeys(_STATISTICS, (_pad_by_statistic, ("stat_length",))),
+    }
+)
