@@ -1,4 +1,4 @@
-"""Optimisers by torch.optim's names and arguments.
+"""Optimisers with the names and arguments of torch.optim.
 
 >>> import gradmgr.numpy as np
 >>> from gradmgr import GradManager, optim, tensor

@@ -1,23 +1,28 @@
-"""SGD, Adam, AdamW, RMSprop, Adagrad, Lion."""
+"""The optimisation algorithms: SGD, Adam, AdamW, RMSprop, Adagrad, Lion.
+
+The constructor of each declares its options and their defaults; `_nonnegative` names the options that must be numbers
+of at least 0, and `_state` the arrays that may be kept for each parameter. `_plan` says how a step is computed.
+"""
 
 from __future__ import annotations
 
 from math import sqrt
 from typing import Any
 
-from gradmgr.optim._chunks import Plan, written
-from gradmgr.optim._optimizer import Group, Optimizer, check_betas, check_number
+from gradmgr.optim._chunks import Plan, update_rule
+from gradmgr.optim._optimizer import Group, Optimizer, check_number, options_of
 
 Array = Any
 
-# The updates compute in place, with two rows of scratch, t and u, and constants c from the third on. `xp.f(a, b, t)`
-# writes to t. What is written with fewer calls than the formula has operations is so for speed.
+# The update functions compute in place: p is the parameter, g its gradient, which they do not write to, t and u are
+# scratch rows, and an algorithm's constants stand in c from c[2] on (c[0] and c[1] are weight decay and shrinking).
+# `xp.f(a, b, t)` writes to t. Formulas are rearranged where that saves a call, as calls dominate for small parameters.
 
 
 # ---------------------------------------------------------------- SGD
 
 
-@written("x -= c2 * y;")
+@update_rule("x -= c2 * y;")
 def _descend(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array) -> None:
     xp.subtract(p, xp.multiply(g, c[2], t), p)
 
@@ -27,20 +32,20 @@ def _velocity(xp: Any, c: Any, g: Array, t: Array, buffer: Array) -> None:
     xp.add(buffer, g, buffer)
 
 
-@written("s0 = s0 * c3 + y; x -= c2 * s0;")
+@update_rule("s0 = s0 * c3 + y; x -= c2 * s0;")
 def _momentum(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, buffer: Array) -> None:
     _velocity(xp, c, g, t, buffer)
     xp.subtract(p, xp.multiply(buffer, c[2], t), p)
 
 
-@written("s0 = s0 * c3 + c4 * y; x -= c2 * s0;")
+@update_rule("s0 = s0 * c3 + c4 * y; x -= c2 * s0;")
 def _damped(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, buffer: Array) -> None:
     xp.multiply(buffer, c[3], buffer)
     xp.add(buffer, xp.multiply(g, c[4], t), buffer)
     xp.subtract(p, xp.multiply(buffer, c[2], t), p)
 
 
-@written("s0 = s0 * c3 + y; x -= c2 * (y + c3 * s0);")
+@update_rule("s0 = s0 * c3 + y; x -= c2 * (y + c3 * s0);")
 def _nesterov(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, buffer: Array) -> None:
     _velocity(xp, c, g, t, buffer)
     xp.add(xp.multiply(buffer, c[3], t), g, t)
@@ -48,20 +53,20 @@ def _nesterov(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, buffer: A
 
 
 class SGD(Optimizer):
-    """Stochastic gradient descent, with momentum or Nesterov's.
+    """Stochastic gradient descent, optionally with momentum or Nesterov momentum.
 
-    With b the buffer of momentum m and d the dampening: `b = m b + (1 - d) g`, b = g at the first step, and
-    `p -= lr b`; for Nesterov's `p -= lr (g + m b)`. From Sutskever, Martens, Dahl, Hinton: On the importance of
-    initialization and momentum in deep learning (2013), with lr outside of the buffer.
+    With momentum m, its buffer b and dampening d, a step computes `b = m b + (1 - d) g` (at the first step b = g) and
+    `p -= lr b`; with Nesterov momentum `p -= lr (g + m b)`. From Sutskever, Martens, Dahl, Hinton: On the importance of
+    initialization and momentum in deep learning (2013), except that b does not contain lr, as in torch.
 
     Args:
         params: see `Optimizer`.
         lr: the learning rate.
-        momentum: the part of the last step that goes on; 0 keeps no state.
-        dampening: what the gradient enters the buffer less by.
-        weight_decay: adds this multiple of the parameter to its gradient.
-        nesterov: look ahead; needs momentum, and no dampening.
-        maximize: climb instead.
+        momentum: the factor of the buffer at each step; with 0 no state is kept.
+        dampening: the gradient is added to the buffer times 1 - dampening.
+        weight_decay: this multiple of the parameter is added to its gradient.
+        nesterov: use Nesterov momentum; needs a momentum above 0 and a dampening of 0.
+        maximize: step along the gradient instead of against it.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.
@@ -85,21 +90,13 @@ class SGD(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "momentum": momentum,
-                "dampening": dampening,
-                "weight_decay": weight_decay,
-                "nesterov": nesterov,
-                "maximize": maximize,
-            },
-        )
+        super().__init__(params, options_of(locals()))
+
+    _nonnegative = ("lr", "momentum", "weight_decay")
+    _state = ("momentum_buffer",)
 
     def _check_options(self, group: Group) -> None:
-        for name in ("lr", "momentum", "weight_decay"):
-            check_number(name, group[name])
+        super()._check_options(group)
         check_number("dampening", group["dampening"], low=-float("inf"))
         if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
             raise ValueError(
@@ -107,17 +104,14 @@ class SGD(Optimizer):
                 f"found momentum={group['momentum']!r}, dampening={group['dampening']!r}"
             )
 
-    def _known_state(self) -> tuple[str, ...]:
-        return ("momentum_buffer",)
-
     def _state_names(self, group: Group) -> tuple[str, ...]:
-        return ("momentum_buffer",) if group["momentum"] else ()
+        return self._state if group["momentum"] else ()
 
     def _plan(self, group: Group) -> Plan:
         momentum, dampening = group["momentum"], group["dampening"]
         decay, maximize = group["weight_decay"], group["maximize"]
         if not momentum:
-            return Plan(_descend, (group["lr"],), decay=decay, maximize=maximize, counts=False)
+            return Plan(_descend, (group["lr"],), decay=decay, maximize=maximize, counts_step=False)
         update = _nesterov if group["nesterov"] else _damped if dampening else _momentum
         return Plan(update, (group["lr"], momentum, 1 - dampening), decay=decay, maximize=maximize)
 
@@ -139,9 +133,9 @@ def _moments(xp: Any, c: Any, g: Array, t: Array, m: Array, v: Array) -> None:
     xp.add(v, xp.multiply(t, c[4], t), v)
 
 
-@written("s0 += c2 * (y - s0); s1 = s1 * c3 + c4 * y * y; x -= s0 / (sqrt(s1) * c5 + c6);")
+@update_rule("s0 += c2 * (y - s0); s1 = s1 * c3 + c4 * y * y; x -= s0 / (sqrt(s1) * c5 + c6);")
 def _adam(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, m: Array, v: Array) -> None:
-    xp.subtract(g, m, t)  # as `_moments` and `_adam_step` do, without the two calls
+    xp.subtract(g, m, t)  # `_moments` and `_adam_step` written out, which saves two calls
     xp.add(m, xp.multiply(t, c[2], t), m)
     xp.multiply(v, c[3], v)
     xp.multiply(g, g, t)
@@ -151,7 +145,7 @@ def _adam(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, m: Array, v: 
     xp.subtract(p, xp.divide(m, t, t), p)
 
 
-@written("s0 += c2 * (y - s0); s1 = s1 * c3 + c4 * y * y; s2 = s2 > s1 ? s2 : s1; x -= s0 / (sqrt(s2) * c5 + c6);")
+@update_rule("s0 += c2 * (y - s0); s1 = s1 * c3 + c4 * y * y; s2 = s2 > s1 ? s2 : s1; x -= s0 / (sqrt(s2) * c5 + c6);")
 def _amsgrad(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, m: Array, v: Array, largest: Array) -> None:
     _moments(xp, c, g, t, m, v)
     xp.maximum(largest, v, out=largest)
@@ -159,34 +153,36 @@ def _amsgrad(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, m: Array, 
 
 
 def _adam_step(xp: Any, c: Any, p: Array, t: Array, m: Array, v: Array) -> None:
-    """Take the step m / (sqrt(v) a + b): the learning rate and the correction for the start are in a and b."""
+    """Subtract m / (c5 sqrt(v) + c6) from p; c5 and c6 contain the learning rate and the bias correction."""
     xp.multiply(xp.sqrt(v, t), c[5], t)
     xp.add(t, c[6], t)
     xp.subtract(p, xp.divide(m, t, t), p)
 
 
-@written()
-def _still(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, m: Array, v: Array, *largest: Array) -> None:
-    """Keep the averages, at a learning rate of 0."""
+@update_rule()
+def _update_moments_only(
+    xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, m: Array, v: Array, *largest: Array
+) -> None:
+    """Update the running means alone, for a learning rate of 0, by which c5 and c6 would divide."""
     _moments(xp, c, g, t, m, v)
     if largest:
         xp.maximum(largest[0], v, out=largest[0])
 
 
 class Adam(Optimizer):
-    """Adam: steps by a running mean of the gradient over the root of one of its square.
+    """Adam: step by the running mean of the gradient over the square root of the running mean of its square.
 
-    Kingma, Ba: Adam: A Method for Stochastic Optimization (2015). With `amsgrad` the largest mean square so far
-    counts: Reddi, Kale, Kumar: On the Convergence of Adam and Beyond (2018).
+    Kingma, Ba: Adam: A Method for Stochastic Optimization (2015). With `amsgrad` the divisor uses the largest running
+    mean square so far: Reddi, Kale, Kumar: On the Convergence of Adam and Beyond (2018).
 
     Args:
         params: see `Optimizer`.
         lr: the learning rate.
-        betas: what the two running means keep at each step.
-        eps: added to the root.
-        weight_decay: adds this multiple of the parameter to its gradient; see AdamW for the other way.
-        amsgrad: divide by the largest so far.
-        maximize: climb instead.
+        betas: the decay factors of the two running means, of the gradient and of its square.
+        eps: added to the divisor, the square root.
+        weight_decay: this multiple of the parameter is added to its gradient; AdamW decays apart from it.
+        amsgrad: use the largest running mean square so far.
+        maximize: step along the gradient instead of against it.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.
@@ -199,7 +195,7 @@ class Adam(Optimizer):
     [0.5, 2.5]
     """
 
-    _decoupled = False  # whether weight decay is apart from the gradient
+    _decoupled = False  # whether weight decay shrinks the parameter itself instead of entering the gradient
 
     def __init__(
         self,
@@ -212,57 +208,44 @@ class Adam(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "betas": betas,
-                "eps": eps,
-                "weight_decay": weight_decay,
-                "amsgrad": amsgrad,
-                "maximize": maximize,
-            },
-        )
+        super().__init__(params, options_of(locals()))
 
-    def _check_options(self, group: Group) -> None:
-        for name in ("lr", "eps", "weight_decay"):
-            check_number(name, group[name])
-        check_betas(group["betas"])
-
-    def _known_state(self) -> tuple[str, ...]:
-        return "exp_avg", "exp_avg_sq", "max_exp_avg_sq"
+    _nonnegative = ("lr", "eps", "weight_decay")
+    _state = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 
     def _state_names(self, group: Group) -> tuple[str, ...]:
-        return self._known_state() if group["amsgrad"] else ("exp_avg", "exp_avg_sq")
+        return self._state if group["amsgrad"] else self._state[:2]
 
     def _plan(self, group: Group) -> Plan:
         lr, eps, decay = float(group["lr"]), group["eps"], group["weight_decay"]
         beta1, beta2 = group["betas"]
 
-        def corrected(step: int) -> list[float]:
+        def bias_corrected(step: int) -> list[float]:
             rate = lr / (1 - beta1**step)
             return [1 / (sqrt(1 - beta2**step) * rate), float(eps / rate)]
 
-        update, moving = (_amsgrad if group["amsgrad"] else _adam, corrected) if lr else (_still, None)
+        update, by_step = (
+            (_amsgrad if group["amsgrad"] else _adam, bias_corrected) if lr else (_update_moments_only, None)
+        )
         constants = 1 - beta1, beta2, 1 - beta2
         if self._decoupled:
-            return Plan(update, constants, moving, shrink=1 - lr * decay, maximize=group["maximize"])
-        return Plan(update, constants, moving, decay=decay, maximize=group["maximize"])
+            return Plan(update, constants, by_step, shrink=1 - lr * decay, maximize=group["maximize"])
+        return Plan(update, constants, by_step, decay=decay, maximize=group["maximize"])
 
 
 class AdamW(Adam):
-    """Adam with weight decay apart from the gradient: `p *= 1 - lr * weight_decay` before each step.
+    """Adam with decoupled weight decay: `p *= 1 - lr * weight_decay` before each step.
 
     Loshchilov, Hutter: Decoupled Weight Decay Regularization (2019).
 
     Args:
         params: see `Optimizer`.
         lr: the learning rate.
-        betas: what the two running means keep at each step.
-        eps: added to the root.
-        weight_decay: what part of the parameter goes, times lr.
-        amsgrad: divide by the largest mean square so far.
-        maximize: climb instead.
+        betas: the decay factors of the two running means, of the gradient and of its square.
+        eps: added to the divisor, the square root.
+        weight_decay: each step multiplies the parameter by 1 - lr * weight_decay.
+        amsgrad: use the largest running mean square so far.
+        maximize: step along the gradient instead of against it.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.
@@ -288,7 +271,7 @@ class AdamW(Adam):
         *,
         maximize: bool = False,
     ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
+        super().__init__(params, **options_of(locals()))
 
 
 # ---------------------------------------------------------------- RMSprop, Adagrad, Lion
@@ -301,7 +284,7 @@ def _mean_square(xp: Any, c: Any, g: Array, t: Array, square: Array) -> None:
 
 
 def _rms_step(xp: Any, c: Any, p: Array, g: Array, t: Array, buffer: tuple[Array, ...]) -> None:
-    """Step by g over t + eps, or by the momentum of that."""
+    """Subtract lr * g / (t + eps) from p, or, with a momentum buffer, lr times the running sum of g / (t + eps)."""
     xp.add(t, c[6], t)
     xp.divide(g, t, t)
     if buffer:
@@ -320,11 +303,11 @@ def _by_mean_square(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, squ
 
 
 _SQUARED = "s0 = s0 * c4 + c5 * y * y; "
-_rmsprop = written(_SQUARED + "x -= c2 * (y / (sqrt(s0) + c6));")(_by_mean_square)
-_rmsprop_with_momentum = written(_SQUARED + "s1 = s1 * c3 + y / (sqrt(s0) + c6); x -= c2 * s1;")(_by_mean_square)
+_rmsprop = update_rule(_SQUARED + "x -= c2 * (y / (sqrt(s0) + c6));")(_by_mean_square)
+_rmsprop_with_momentum = update_rule(_SQUARED + "s1 = s1 * c3 + y / (sqrt(s0) + c6); x -= c2 * s1;")(_by_mean_square)
 
 
-@written()  # in one kernel the difference below would be rounded once, and fall below 0 more often
+@update_rule()  # no fused kernel: the difference below would be rounded only once there, and be negative more often
 def _centered(
     xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, square: Array, mean: Array, *buffer: Array
 ) -> None:
@@ -337,20 +320,20 @@ def _centered(
 
 
 class RMSprop(Optimizer):
-    """RMSprop: steps by the gradient over the root of a running mean of its square.
+    """RMSprop: step by the gradient over the square root of the running mean of its square.
 
-    Hinton: Neural Networks for Machine Learning, lecture 6 (2012); centred, after Graves: Generating Sequences With
-    Recurrent Neural Networks (2013), with eps outside of the root.
+    Hinton: Neural Networks for Machine Learning, lecture 6 (2012). The centred variant follows Graves: Generating
+    Sequences With Recurrent Neural Networks (2013), except that eps is added after the square root.
 
     Args:
         params: see `Optimizer`.
         lr: the learning rate.
-        alpha: what the running mean keeps at each step.
-        eps: added to the root.
-        weight_decay: adds this multiple of the parameter to its gradient.
-        momentum: the part of the last step that goes on.
-        centered: divide by the root of the variance, not of the mean square.
-        maximize: climb instead.
+        alpha: the decay factor of the running mean.
+        eps: added to the divisor, the square root.
+        weight_decay: this multiple of the parameter is added to its gradient.
+        momentum: the factor of the momentum buffer at each step; with 0 there is none.
+        centered: divide by the square root of the variance instead of the mean square.
+        maximize: step along the gradient instead of against it.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.
@@ -375,29 +358,14 @@ class RMSprop(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "alpha": alpha,
-                "eps": eps,
-                "weight_decay": weight_decay,
-                "momentum": momentum,
-                "centered": centered,
-                "maximize": maximize,
-            },
-        )
+        super().__init__(params, options_of(locals()))
 
-    def _check_options(self, group: Group) -> None:
-        for name in ("lr", "eps", "weight_decay", "momentum", "alpha"):
-            check_number(name, group[name])
-
-    def _known_state(self) -> tuple[str, ...]:
-        return "square_avg", "grad_avg", "momentum_buffer"
+    _nonnegative = ("lr", "eps", "weight_decay", "momentum", "alpha")
+    _state = ("square_avg", "grad_avg", "momentum_buffer")
 
     def _state_names(self, group: Group) -> tuple[str, ...]:
         wanted = True, group["centered"], group["momentum"] > 0
-        return tuple([name for name, is_wanted in zip(self._known_state(), wanted, strict=True) if is_wanted])
+        return tuple([name for name, is_wanted in zip(self._state, wanted, strict=True) if is_wanted])
 
     def _plan(self, group: Group) -> Plan:
         alpha = group["alpha"]
@@ -409,7 +377,7 @@ class RMSprop(Optimizer):
         )
 
 
-@written("s0 += y * y; x -= c3 * y / (sqrt(s0) + c2);")
+@update_rule("s0 += y * y; x -= c3 * y / (sqrt(s0) + c2);")
 def _adagrad(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, total: Array) -> None:
     xp.add(total, xp.multiply(g, g, t), total)
     xp.add(xp.sqrt(total, t), c[2], t)
@@ -418,7 +386,7 @@ def _adagrad(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, total: Arr
 
 
 class Adagrad(Optimizer):
-    """Adagrad: steps by the gradient over the root of the sum of all its squares.
+    """Adagrad: step by the gradient over the square root of the sum of all its squares so far.
 
     Duchi, Hazan, Singer: Adaptive Subgradient Methods for Online Learning and Stochastic Optimization (2011).
 
@@ -426,10 +394,10 @@ class Adagrad(Optimizer):
         params: see `Optimizer`.
         lr: the learning rate.
         lr_decay: at step n the learning rate is lr / (1 + (n - 1) lr_decay).
-        weight_decay: adds this multiple of the parameter to its gradient.
-        initial_accumulator_value: what the sum begins with.
-        eps: added to the root.
-        maximize: climb instead.
+        weight_decay: this multiple of the parameter is added to its gradient.
+        initial_accumulator_value: the initial value of the sum.
+        eps: added to the divisor, the square root.
+        maximize: step along the gradient instead of against it.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.
@@ -453,53 +421,36 @@ class Adagrad(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "lr_decay": lr_decay,
-                "weight_decay": weight_decay,
-                "initial_accumulator_value": initial_accumulator_value,
-                "eps": eps,
-                "maximize": maximize,
-            },
-        )
+        super().__init__(params, options_of(locals()))
 
-    def _check_options(self, group: Group) -> None:
-        for name in ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"):
-            check_number(name, group[name])
+    _nonnegative = ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps")
+    _state = ("sum",)
 
-    def _known_state(self) -> tuple[str, ...]:
-        return ("sum",)
-
-    def _state_names(self, group: Group) -> tuple[str, ...]:
-        return ("sum",)
-
-    def _initial(self, group: Group, name: str) -> float:
+    def _initial_value(self, group: Group, name: str) -> float:
         return float(group["initial_accumulator_value"])
 
     def _plan(self, group: Group) -> Plan:
-        lr, slower = float(group["lr"]), float(group["lr_decay"])
+        lr, lr_decay = float(group["lr"]), float(group["lr_decay"])
         return Plan(
             _adagrad,
             (group["eps"],),
-            lambda step: [lr / (1 + (step - 1) * slower)],
+            lambda step: [lr / (1 + (step - 1) * lr_decay)],
             decay=group["weight_decay"],
             maximize=group["maximize"],
         )
 
 
-@written("W d = s0 + c3 * (y - s0); d = d > 0 ? 1 : d; d = d < 0 ? -1 : d; x -= c2 * d; s0 += c4 * (y - s0);")
+@update_rule("W d = s0 + c3 * (y - s0); d = d > 0 ? 1 : d; d = d < 0 ? -1 : d; x -= c2 * d; s0 += c4 * (y - s0);")
 def _lion(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, m: Array) -> None:
     xp.multiply(xp.subtract(g, m, t), c[3], t)
-    xp.sign(xp.add(t, m, t), u)  # in place NumPy's loop has a branch for each number, and takes ten times as long
+    xp.sign(xp.add(t, m, t), u)  # in place NumPy's loop branches per element and takes ten times as long
     xp.subtract(p, xp.multiply(u, c[2], u), p)
     xp.multiply(xp.subtract(g, m, t), c[4], t)
     xp.add(m, t, m)
 
 
 class Lion(Optimizer):
-    """Lion: steps by the sign of an average of the gradient and its running mean.
+    """Lion: step by the sign of a weighted mean of the gradient and its running mean.
 
     With m the running mean: `p -= lr sign(b1 m + (1 - b1) g)`, then `m = b2 m + (1 - b2) g`. Chen and others: Symbolic
     Discovery of Optimization Algorithms (2023), which advises a learning rate 3 to 10 times smaller than AdamW's, and a
@@ -510,7 +461,7 @@ class Lion(Optimizer):
         lr: the learning rate.
         betas: b1 and b2.
         weight_decay: before each step, `p *= 1 - lr * weight_decay`.
-        maximize: climb instead.
+        maximize: step along the gradient instead of against it.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.
@@ -532,18 +483,10 @@ class Lion(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "maximize": maximize})
+        super().__init__(params, options_of(locals()))
 
-    def _check_options(self, group: Group) -> None:
-        for name in ("lr", "weight_decay"):
-            check_number(name, group[name])
-        check_betas(group["betas"])
-
-    def _known_state(self) -> tuple[str, ...]:
-        return ("exp_avg",)
-
-    def _state_names(self, group: Group) -> tuple[str, ...]:
-        return ("exp_avg",)
+    _nonnegative = ("lr", "weight_decay")
+    _state = ("exp_avg",)
 
     def _plan(self, group: Group) -> Plan:
         lr, (beta1, beta2) = group["lr"], group["betas"]

@@ -1,11 +1,10 @@
-"""Parameters in chunks: many small ones in one flat buffer, so that a step over them is a few array calls.
+"""Chunks of parameters: many small ones in one flat buffer, so that a step over them is a few array calls.
 
-A chunk holds parameters of one group, dtype and device. Small ones become views of one flat buffer; a
-large one stays as it is. A step writes to that memory only where nobody else can see it: the reference
-counts of the views and of the buffer say so, compared with what they were when the chunk alone had
-them. Where somebody holds on to a value (a slice, a `detach()`, a `numpy()` view, an open recording), the step is
-computed in new memory, and the parameters are bound to that. A parameter that was written to or replaced
-since the last step is noticed by its array being another one; its new value is taken.
+A chunk holds parameters of one group, dtype and device. Small parameters become views of one flat buffer; a large
+one is a chunk by itself and keeps its array. A step writes to this memory only if nothing else refers to it, which it
+tells by the reference counts of the views and of the buffer. Where a program holds a value (a slice, a `detach()`, a
+`numpy()` view, an open recording), the step is computed in new memory, to which the parameters are then bound. If a
+parameter was written to or replaced since the last step, its array is another object; the step starts from that.
 """
 
 from __future__ import annotations
@@ -30,30 +29,30 @@ from gradmgr.ops.convert import wide_dtype
 
 Array = Any
 
-# Bytes of a parameter computed at a time: with its gradient, state and scratch these stay in a core's cache. Larger
-# parameters are chunks by themselves, which costs a step little beside what it computes.
+# Bytes of a parameter that are computed at a time: with its gradient, state and scratch they fit in a core's cache.
+# Larger parameters are chunks by themselves: the overhead of a chunk is small beside their arithmetic.
 BLOCK_BYTES = 1 << 17
-# Those are computed in longer blocks, and in twice as long ones where there is no state beside them: calls count for
-# less. SGD over 1,000,000 float32 takes 0.8 of what it takes in blocks of 1 << 17, and no less in still longer ones.
+# Large parameters are computed in larger blocks, which means fewer calls, and without state in blocks of twice this
+# size. SGD over 1,000,000 float32 takes 0.8 of its time with blocks of 1 << 17; still larger blocks gain nothing.
 _LARGE_BYTES = 1 << 18
-# From so many numbers on, several threads take the blocks; a step over 100,000 took 1.2 of what it takes on one.
+# The least count of numbers for which several threads share the blocks: with 100,000 they took 1.2 times as long.
 _MANY = 1 << 19
-# On a GPU a kernel's launch costs as much as computing on a million elements; blocks only bound the scratch.
+# On a GPU launching a kernel takes as long as computing a million elements; blocks only limit the scratch memory.
 _GPU_SMALL = 1 << 20
 _GPU_BLOCK = 1 << 22
 
 _ARRAY = attrgetter("_array")
 
 
-Silencing = tuple[Callable[[], Any], Callable[[Any], Any]]
+FloatErrorFunctions = tuple[Callable[[], Any], Callable[[Any], Any]]
 
 
-def silencing(name: str = "numpy.ufunc.extobj") -> Silencing:
-    """Return what lets floating-point errors pass, and what ends that, given what the first returned.
+def float_error_functions(name: str = "numpy.ufunc.extobj") -> FloatErrorFunctions:
+    """Return a function that makes NumPy ignore floating-point errors, and one that takes its result to undo it.
 
-    As `numpy.errstate(all="ignore")` does, whose making, entering and leaving take 1.5 us amid other work: a fifth of a
-    step over few small parameters. To set the variable of the context where NumPy keeps it, and to reset it, takes 0.5.
-    Where no variable has this name, NumPy's own functions are returned.
+    They replace `numpy.errstate(all="ignore")`, which takes 1.5 us amid other work, a fifth of a step over few small
+    parameters. Setting and resetting the context variable in which NumPy keeps this setting takes 0.5 us. If there is
+    no variable of this name, the returned functions call numpy.seterr.
     """
     with np.errstate(all="ignore"):
         for var, value in copy_context().items():
@@ -62,51 +61,51 @@ def silencing(name: str = "numpy.ufunc.extobj") -> Silencing:
     return partial(np.seterr, all="ignore"), lambda before: np.seterr(**before)
 
 
-silence, speak = silencing()
+ignore_float_errors, restore_float_errors = float_error_functions()
 
 
-# How an algorithm changes a block in place: a function and a text. The function, compute(xp, (_, _, *constants), p, g,
-# t, u, *state), does it by array calls: g is not written to, t and u are scratch. The text, where it is not empty, says
+# How an algorithm updates a block in place: a function and a source text. The function, compute(xp, (_, _, *constants),
+# p, g, t, u, *state), does it by array calls: it does not write to g; t and u are scratch. The source, if not empty, is
 # the same for one element in CUDA C++: x is the parameter, y the gradient, s0, s1, ... the state and c2, c3, ... the
-# constants, all of the type W.
+# constants, all of type W.
 Update = tuple[Callable[..., None], str]
 Rows = Sequence[Array]
 
 
-def written(source: str = "") -> Callable[[Callable[..., None]], Update]:
-    """Make an Update of a function and what it does to an element in CUDA C++."""
+def update_rule(source: str = "") -> Callable[[Callable[..., None]], Update]:
+    """Make an Update of the decorated function and of its CUDA C++ source for one element."""
     return lambda compute: (compute, source)
 
 
 class Plan:
-    """What an algorithm does to a block, with a group's options as they are now."""
+    """How an algorithm updates a block, for fixed options of a group."""
 
-    __slots__ = ("compute", "constants", "counts", "decay", "kind", "maximize", "moving", "shrink", "source")
+    __slots__ = ("by_step", "compute", "constants", "counts_step", "decay", "kind", "maximize", "shrink", "source")
 
     def __init__(
         self,
         update: Update,
         constants: Sequence[float],
-        moving: Callable[[int], list[float]] | None = None,
+        by_step: Callable[[int], list[float]] | None = None,
         *,
         decay: float = 0.0,
         shrink: float = 1.0,
         maximize: bool = False,
-        counts: bool = True,
+        counts_step: bool = True,
     ) -> None:
         self.compute, self.source = update
-        self.decay = float(decay)  # what is added to the gradient of each parameter's value
-        self.shrink = float(shrink)  # what the value is multiplied by before all
+        self.decay = float(decay)  # this multiple of the parameter is added to its gradient
+        self.shrink = float(shrink)  # the parameter is first multiplied by this
         self.maximize = maximize
-        # What calls it takes, whatever the constants: so is a plan of the next step's, where the `lr` has changed.
+        # Which calls are made, whatever the constants: two plans that differ by the `lr` alone have the same kind.
         self.kind = self.compute, self.shrink != 1, bool(maximize), bool(self.decay)
-        # The constants that are the same at each step; made numbers here, where what is none changes nothing.
+        # The constants that are the same at each step. What is no number fails here, before anything is changed.
         self.constants = [self.decay, self.shrink, *map(float, constants)]
-        self.moving = moving  # what gives the others, which come after them, at the step of this number
-        self.counts = counts  # whether the step is counted; else there is no state
+        self.by_step = by_step  # returns the further constants of the step with this number
+        self.counts_step = counts_step  # whether steps are counted; not needed without state
 
     def apply(self, constants: Sequence[Any], p: Array, g: Array, rows: Rows, state: Sequence[Array]) -> None:
-        """Compute one block in place, with three rows of scratch; a half-precision one in float32."""
+        """Update one block in place, with three scratch rows; half precision is computed in float32."""
         if p.dtype.itemsize == 2:
             wide = [row.astype(rows[0].dtype) for row in (p, g, *state)]
             self._apply(constants, wide[0], wide[1], rows, wide[2:])
@@ -128,52 +127,52 @@ class Plan:
 
 
 class Run:
-    """Neighbouring parameters of a chunk that take the same step, and what that is."""
+    """Neighbouring parameters of a chunk that take a step of the same number by the same plan."""
 
-    __slots__ = ("first", "last", "moving", "plan", "step")
+    __slots__ = ("first", "last", "plan", "step", "step_constants")
 
     def __init__(self, first: int, last: int) -> None:
         self.first = first
         self.last = last  # exclusive
-        self.step = 0  # that they take: 1 for the first
+        self.step = 0  # the number of the step, from 1
         self.plan: Any = None
-        self.moving: Sequence[float] = ()  # the constants of the plan that are this step's
+        self.step_constants: Sequence[float] = ()  # what the plan's `by_step` returned
 
-    def take(self, step: int, plan: Plan) -> None:
-        """Say which step it is, and how it is taken."""
+    def set_step(self, step: int, plan: Plan) -> None:
+        """Set the step's number, its plan and the constants of this step."""
         self.step = step
         self.plan = plan
-        self.moving = () if plan.moving is None else plan.moving(step)
+        self.step_constants = () if plan.by_step is None else plan.by_step(step)
 
 
-Segment = tuple[int, int, Array, list[Array]]  # parameters from the first to the last, exclusive, their numbers, states
+Segment = tuple[int, int, Array, list[Array]]  # first and last (exclusive) parameter, their numbers, their states
 
 
 def real_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of the parts of complex numbers; any other is its own."""
+    """Return the dtype of the real and imaginary part of a complex dtype, and any other dtype itself."""
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 
-def block_of(dtype: np.dtype[Any], nbytes: int = BLOCK_BYTES) -> int:
-    """Return how many real numbers are computed at a time."""
+def block_size(dtype: np.dtype[Any], nbytes: int = BLOCK_BYTES) -> int:
+    """Return how many real numbers of this dtype are computed at a time."""
     return nbytes // max(4, real_of(dtype).itemsize)
 
 
 def flattened(array: Array) -> Array:
-    """Return all numbers of a C-contiguous array in one row, complex ones as two each: a view of it."""
+    """View a C-contiguous array as one row of real numbers, a complex number as two."""
     row = array.reshape(-1)
     return row.view(real_of(row.dtype)) if row.dtype.kind == "c" else row
 
 
 def kernel_text(source: str, constants: int, states: int, wide: str, decays: bool) -> tuple[str, str, str]:
-    """Return what CuPy's ElementwiseKernel takes: parameters in and out, and what to do with an element.
+    """Return the arguments of CuPy's ElementwiseKernel: input and output parameters, and the code for one element.
 
     Args:
-        source: of an `Update`.
-        constants: how many, the weight decay and the shrinking among them.
-        states: how many.
-        wide: what to compute in, "float" or "double".
-        decays: whether the parameter is added to its gradient; times 0, what is not finite would spoil that.
+        source: the source of an `Update`.
+        constants: the number of constants, weight decay and shrinking included.
+        states: the number of states.
+        wide: the type to compute in, "float" or "double".
+        decays: whether to add weight decay to the gradient. (Adding it times 0 would spread inf and NaN.)
     """
     bits = "float32" if wide == "float" else "float64"
     given = ", ".join(["T g", f"{bits} sign", *[f"{bits} c{k}" for k in range(constants)]])
@@ -185,14 +184,14 @@ def kernel_text(source: str, constants: int, states: int, wide: str, decays: boo
 
 
 class Scratch:
-    """What the chunks of an optimiser share: rows for what a block computes on its way, and kernels for a GPU."""
+    """What the chunks of an optimiser share: scratch rows for intermediate results, and GPU kernels."""
 
     def __init__(self) -> None:
-        self._shelves: dict[tuple[str, np.dtype[Any]], Shelf] = {}
+        self._pools: dict[tuple[str, np.dtype[Any]], ScratchPool] = {}
         self._kernels: dict[tuple[Any, ...], Any] = {}
 
     def kernel(self, xp: Any, plan: Plan, constants: int, states: int, dtype: np.dtype[Any]) -> Any:
-        """Return one CuPy kernel for the whole of an update; CuPy compiles it when it is first called."""
+        """Return one CuPy kernel for a whole update; CuPy compiles it when it is first called."""
         wide = "double" if dtype.itemsize == 8 else "float"
         key = plan.source, states, wide, plan.decay != 0
         if key not in self._kernels:
@@ -200,67 +199,67 @@ class Scratch:
             self._kernels[key] = xp.ElementwiseKernel(*text, "gradmgr_optim_step")
         return self._kernels[key]
 
-    def shelf(self, like: Array, dtype: np.dtype[Any]) -> Shelf:
-        """Return where the rows lie for arrays of this dtype, where `like` lives."""
+    def pool(self, like: Array, dtype: np.dtype[Any]) -> ScratchPool:
+        """Return the pool of scratch rows for arrays of this dtype on the device of `like`."""
         dtype = wide_dtype(dtype)
         key = libraries.device_of(like), dtype
-        if key not in self._shelves:
-            self._shelves[key] = Shelf(libraries.namespace(like), dtype)
-        return self._shelves[key]
+        if key not in self._pools:
+            self._pools[key] = ScratchPool(libraries.namespace(like), dtype)
+        return self._pools[key]
 
 
-class Shelf:
-    """Rows to compute in, as many sets as threads compute at once: kept, as new memory costs more than computing."""
+class ScratchPool:
+    """Scratch rows, a set for each thread that computes; kept, as new memory costs more than the arithmetic."""
 
     __slots__ = ("_dtype", "_free", "_xp")
 
     def __init__(self, xp: Any, dtype: np.dtype[Any]) -> None:
         self._xp = xp
         self._dtype = dtype
-        self._free: deque[RowSet] = deque()
+        self._free: deque[ScratchRows] = deque()
 
-    def take(self, size: int) -> RowSet:
-        """Return rows of at least this size, that nobody else has until they are put back."""
+    def take(self, size: int) -> ScratchRows:
+        """Return rows of at least this size, for the caller alone until it puts them back."""
         try:
             rows = self._free.pop()
         except IndexError:
             rows = None
-        return rows if rows is not None and rows.size >= size else RowSet(self._xp.empty((4, size), self._dtype))
+        return rows if rows is not None and rows.size >= size else ScratchRows(self._xp.empty((4, size), self._dtype))
 
-    def put(self, rows: RowSet) -> None:
-        """Take rows back."""
+    def put(self, rows: ScratchRows) -> None:
+        """Return rows to the pool."""
         self._free.append(rows)
 
 
-class RowSet:
+class ScratchRows:
     """Four rows of scratch: one for gradients, three to compute in."""
 
-    __slots__ = ("_cuts", "_rows", "size")
+    __slots__ = ("_rows", "_slices", "size")
 
     def __init__(self, rows: Array) -> None:
         self._rows = tuple(rows)
-        # By size; to cut four rows takes as long as two calls on them.
-        self._cuts: dict[int, tuple[Array, list[Array]]] = {}
+        # Kept by size: to slice four rows takes as long as two calls on them.
+        self._slices: dict[int, tuple[Array, list[Array]]] = {}
         self.size = rows.shape[1]
 
-    def cut(self, size: int, keep: bool = True) -> tuple[Array, list[Array]]:
-        """Return the first row and the others, of this size; `keep` where it comes again with each step."""
-        found = self._cuts.get(size)
+    def slices(self, size: int, keep: bool = True) -> tuple[Array, list[Array]]:
+        """Return the first row and the others, cut to this size; `keep` the slices if each step asks for them."""
+        found = self._slices.get(size)
         if found is None:
             g, *rest = [row[:size] for row in self._rows]
             found = g, rest
-            if keep and len(self._cuts) < 100:
-                self._cuts[size] = found
+            if keep and len(self._slices) < 100:
+                self._slices[size] = found
         return found
 
 
 def is_packable(p: Tensor) -> bool:
-    """Tell whether a parameter is small enough to stand in a buffer with others."""
+    """Tell whether a parameter is small enough to share a buffer with others."""
     size = p.size * (2 if p.dtype.kind == "c" else 1)
-    return size <= (block_of(p.dtype) if libraries.namespace(p._array) is np else _GPU_SMALL)
+    return size <= (block_size(p.dtype) if libraries.namespace(p._array) is np else _GPU_SMALL)
 
 
-def _check_same_for_all(params: list[Tensor]) -> None:
+def _check_not_batched(params: list[Tensor]) -> None:
     for p in params:
         if is_batched(p._array):
             raise errors.BatchedValueError(f"step(): {describe(p)} differs by example of a vmap; step outside of it")
@@ -270,13 +269,14 @@ class Chunk:
     """Some parameters of a group, their state and their steps."""
 
     __slots__ = (
-        *("_alone", "_arguments", "_constants", "_filled", "_flat", "_into", "_is_bare", "_is_even", "_is_ready"),
-        *("_moving", "_packed", "_scratch", "_segments", "_shelf", "_since", "_steps", "_usual", "_views", "_whole"),
+        *("_arguments", "_common_steps", "_constants", "_filled_by", "_flat", "_flat_references", "_gradient_row"),
+        *("_is_compute_only", "_is_even", "_may_write", "_one_run", "_packed", "_pool", "_prepared_plan", "_scratch"),
+        *("_segments", "_step_constants", "_steps", "_views"),
         *("block", "buffers", "device", "dtype", "names", "offsets", "params", "shapes", "xp"),
     )
 
     def __init__(self, params: list[Tensor], scratch: Scratch) -> None:
-        _check_same_for_all(params)
+        _check_not_batched(params)
         like = params[0]._array
         self.params = params
         self.shapes = [p._array.shape for p in params]
@@ -284,74 +284,75 @@ class Chunk:
         self.device = libraries.device_of(like)
         self.xp = libraries.namespace(like)
         width = 2 if self.dtype.kind == "c" else 1
-        self.offsets = [0]  # where each parameter begins among the real numbers, and where the last ends
+        self.offsets = [0]  # where each parameter begins in a row of real numbers, and where the last one ends
         for p in params:
             self.offsets.append(self.offsets[-1] + width * p.size)
         self._packed = is_packable(params[0])  # the parameters are views of one buffer
-        self.block = _GPU_BLOCK if self.xp is not np else block_of(self.dtype, _LARGE_BYTES >> self._packed)
-        self.buffers: dict[str, Array] = {}  # by name, the state of all in one row of real numbers
-        self.names: tuple[str, ...] = ()  # of those that the algorithm asks for, in its order
+        self.block = _GPU_BLOCK if self.xp is not np else block_size(self.dtype, _LARGE_BYTES >> self._packed)
+        self.buffers: dict[str, Array] = {}  # each state of all parameters as one row of real numbers, by name
+        self.names: tuple[str, ...] = ()  # of the states that the algorithm uses, in its order
         self._scratch = scratch
-        self._shelf = scratch.shelf(like, real_of(self.dtype))
-        # Steps: of each parameter, without those that all have taken together since; whether all have taken as many.
+        self._pool = scratch.pool(like, real_of(self.dtype))
+        # The steps of each parameter but for those that all took together since; and whether all took the same number.
         self._steps = [0] * len(params)
-        self._since = 0
+        self._common_steps = 0
         self._is_even = True
-        self._whole = [Run(0, len(params))]  # what there is to do where all parameters take the same step
-        # Constants as arrays, the last of them changing at each step, and the plan whose they are.
-        self._filled: Plan | None = None
+        self._one_run = [Run(0, len(params))]  # the runs where all parameters take the same step
+        # The plan whose constants these arrays hold; all constants; those that change with each step, which come last.
+        self._filled_by: Plan | None = None
         self._constants: list[Array] = []
-        self._moving: list[Array] = []
-        # Their buffer and the parameters as views of it, how often it is held, and whether it may be written to now.
+        self._step_constants: list[Array] = []
+        # The buffer; the parameters as views of it; its reference count if nothing else refers to it; whether it may be
+        # written to now.
         self._flat: Array = None
         self._views: list[Array] = []
-        self._alone = 0
-        self._is_ready = False
+        self._flat_references = 0
+        self._may_write = False
         self._segments: list[Segment] = []
-        # What a step does that is like the last one, where there is one segment: the plan of that, where gradients are
-        # put together, and what `compute`, where it is all there is to do, or `apply` is called with.
-        self._usual: Plan | None = None
-        self._into: Array = None
-        self._is_bare = False
+        # Prepared for steps of the same kind as the last one, if there is one segment: its plan; the row into which the
+        # gradients are joined; whether only the plan's `compute` is to be called, or its `apply`; and the arguments.
+        self._prepared_plan: Plan | None = None
+        self._gradient_row: Array = None
+        self._is_compute_only = False
         self._arguments: list[Any] = []
 
-    # ------------------------------------------------------------ whether it fits, and what is to be done
+    # ------------------------------------------------------------ before the step
 
     def fits(self) -> bool:
         """Tell whether the parameters still have the dtype and device that the chunk was made for.
 
-        The lock of `crowd` is held until the step is taken: what nobody else holds now is still so then.
+        The caller holds the lock of `recording_threads` until the step is taken: no reference is added meanwhile.
         """
-        # The count comes first: where the parameter itself turns out to hold the view then, there was no other holder.
-        if self._views and self._is_alone() and all(map(is_, map(_ARRAY, self.params), self._views)):
-            self._is_ready = recording_threads.is_alone()
+        # The reference counts are read first: if each parameter then turns out to hold its view, nothing else does.
+        if self._views and self._is_unshared() and all(map(is_, map(_ARRAY, self.params), self._views)):
+            self._may_write = recording_threads.is_alone()
             return True
-        self._is_ready = False
+        self._may_write = False
         if not self._packed and self.xp is np:
             a = self.params[0]._array
-            if a.__class__ is np.ndarray and a.dtype is self.dtype:  # the usual, at once
+            if a.__class__ is np.ndarray and a.dtype is self.dtype:  # the common case
                 return True
-        _check_same_for_all(self.params)
+        _check_not_batched(self.params)
         return all(p._array.dtype == self.dtype and libraries.device_of(p._array) == self.device for p in self.params)
 
-    def _is_alone(self) -> bool:
-        """Tell whether nobody but the chunk and the parameters holds the buffer or a view of it."""
-        return max(map(getrefcount, self._views)) <= VIEW_IN_CHUNK and getrefcount(self._flat) <= self._alone
+    def _is_unshared(self) -> bool:
+        """Tell whether only the chunk and the parameters refer to the buffer and its views."""
+        return max(map(getrefcount, self._views)) <= VIEW_IN_CHUNK and getrefcount(self._flat) <= self._flat_references
 
-    def due(self, first: Plan, later: Plan) -> tuple[list[Array], list[Run]]:
-        """Return the array of each parameter's gradient, None where there is none, and what there is to do.
+    def next_step(self, first: Plan, later: Plan) -> tuple[list[Array], list[Run]]:
+        """Return the array of each parameter's gradient, None where there is none, and the runs of the next step.
 
-        That is one run where all parameters have gradients and have taken as many steps.
+        There is one run if all parameters have gradients and have taken the same number of steps.
 
         Args:
-            first: what is done at a parameter's first step.
-            later: at all others.
+            first: the plan of a parameter's first step.
+            later: the plan of its later steps.
 
         Raises:
-            ShapeError, TypeError: a gradient is not of its parameter's kind.
+            ShapeError, TypeError: a gradient does not fit its parameter.
         """
         try:
-            grads = [p._grad._array for p in self.params]  # type: ignore[union-attr]  # None has no _array, and tells so
+            grads = [p._grad._array for p in self.params]  # type: ignore[union-attr]  # of None it raises AttributeError
         except AttributeError:
             grads = [None if p.grad is None else p.grad._array for p in self.params]
             self._check(grads)
@@ -360,11 +361,11 @@ class Chunk:
             self._check(grads)
         if not self._is_even:
             return grads, self._runs(grads, first, later)
-        run = self._whole[0]
-        run.step = step = self._steps[0] + self._since + 1
+        run = self._one_run[0]
+        run.step = step = self._steps[0] + self._common_steps + 1
         run.plan = plan = later if step > 1 else first
-        run.moving = () if plan.moving is None else plan.moving(step)
-        return grads, self._whole
+        run.step_constants = () if plan.by_step is None else plan.by_step(step)
+        return grads, self._one_run
 
     def _check(self, grads: list[Array]) -> None:
         for p, g, shape in zip(self.params, grads, self.shapes, strict=True):
@@ -389,38 +390,38 @@ class Chunk:
                 found[-1].last = k + 1
             else:
                 found.append(Run(k, k + 1))
-                found[-1].take(step, later if step > 1 else first)
+                found[-1].set_step(step, later if step > 1 else first)
         return found
 
     # ------------------------------------------------------------ state
 
     def step_of(self, k: int) -> int:
         """Return how many steps parameter k has taken."""
-        return self._steps[k] + self._since
+        return self._steps[k] + self._common_steps
 
     def set_steps(self, steps: list[int]) -> None:
-        """Say how many steps each parameter has taken."""
+        """Set how many steps each parameter has taken."""
         self._steps = steps
-        self._since = 0
+        self._common_steps = 0
         self._is_even = steps.count(steps[0]) == len(steps)
 
     def _count_steps(self, runs: list[Run]) -> None:
-        steps = [step + self._since for step in self._steps]
+        steps = [step + self._common_steps for step in self._steps]
         for run in runs:
-            if run.plan.counts:
+            if run.plan.counts_step:
                 steps[run.first : run.last] = [run.step] * (run.last - run.first)
         self.set_steps(steps)
 
-    def use(self, names: tuple[str, ...], initial: Callable[[str], float]) -> None:
-        """Let the algorithm have these states, in this order, whatever else there is from other options or a file."""
+    def use_states(self, names: tuple[str, ...], initial: Callable[[str], float]) -> None:
+        """Pass these states to the algorithm, in this order; others, of earlier options, are kept but not used."""
         for name in names:
-            self.need(name, initial(name))
+            self.ensure_state(name, initial(name))
         self.names = names
-        self._views = []  # the step lays out everything anew
-        self._is_ready = False
+        self._views = []  # so that the next step makes a new buffer and new segments
+        self._may_write = False
 
-    def need(self, name: str, value: float = 0.0) -> None:
-        """Make a row of state, filled with this value, unless there is one."""
+    def ensure_state(self, name: str, value: float = 0.0) -> None:
+        """Make the row of a state, filled with this value, unless there is one."""
         if name not in self.buffers:
             like = self.params[0]._array
             row = self.xp.empty_like(like, dtype=real_of(self.dtype), shape=(self.offsets[-1],))
@@ -430,7 +431,7 @@ class Chunk:
     def _states(self) -> list[Array]:
         return [self.buffers[name] for name in self.names]
 
-    def part(self, name: str, k: int) -> Array:
+    def state_part(self, name: str, k: int) -> Array:
         """Return the state of parameter k, in its shape: a view."""
         row = self.buffers[name][self.offsets[k] : self.offsets[k + 1]]
         return (row.view(self.dtype) if self.dtype.kind == "c" else row).reshape(self.shapes[k])
@@ -438,35 +439,35 @@ class Chunk:
     # ------------------------------------------------------------ the step
 
     def update(self, grads: list[Array], runs: list[Run]) -> None:
-        """Take the step: in place, or in new memory where somebody else may see the old.
+        """Take the step: in place, or in new memory if something else refers to the old.
 
-        The lock of `crowd` is held, since `fits` was asked.
+        The caller has held the lock of `recording_threads` since it called `fits`.
         """
         if not self._packed:
             self._update_large(grads[0], runs[0])
-        elif self._is_ready:
+        elif self._may_write:
             self._compute(grads, runs)
         else:
             self._move()
             self._compute(grads, runs)
             for p, view in zip(self.params, self._views, strict=True):
                 p._array = view
-        if runs is self._whole:
-            self._since += runs[0].plan.counts
+        if runs is self._one_run:
+            self._common_steps += runs[0].plan.counts_step
             stepped = self.params
         else:
             self._count_steps(runs)
             stepped = [p for run in runs for p in self.params[run.first : run.last]]
         state = current()
         if state is not None and any(rec.open for rec in recorders(state)):
-            for p in stepped:  # from here on they are constants for whoever records
+            for p in stepped:  # open recordings treat the new values as constants
                 rebind(p, wrap(p._array))
         else:
             for p in stepped:
                 p._rec = None
 
     def _move(self) -> None:
-        """Make a new buffer with the values that the parameters have now; they are not bound to it yet."""
+        """Copy the parameters' values into a new buffer, to which the caller binds them later."""
         arrays = [p._array for p in self.params]
         flat = self.xp.empty_like(arrays[0], shape=(sum([a.size for a in arrays]),))
         self.xp.concatenate(arrays, axis=None, out=flat)
@@ -475,12 +476,12 @@ class Chunk:
         self._views = [flat[low // width : high // width].reshape(shape) for low, high, shape in spans]
         self._flat = flat
         self._segments = [self._segment(*ends) for ends in self._ends(0, len(self.params))]
-        self._usual = None
+        self._prepared_plan = None
         del flat
-        self._alone = getrefcount(self._flat)
+        self._flat_references = getrefcount(self._flat)
 
     def _ends(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Cut a run of parameters where the next does not fit into a block."""
+        """Split a run of parameters into parts of at most a block each."""
         start = first
         for k in range(first, last):
             if k > start and self.offsets[k + 1] - self.offsets[start] > self.block:
@@ -496,18 +497,18 @@ class Chunk:
         return min(self.block, max(1, self.offsets[-1]))
 
     def _as_gradient(self, row: Array) -> Array:
-        """Return real numbers as those of this chunk."""
+        """View real numbers in the dtype of this chunk."""
         return row.view(self.dtype) if self.dtype.kind == "c" else row
 
     def _compute(self, grads: list[Array], runs: list[Run]) -> None:
-        if runs is self._whole and self._usual is not None:
+        if runs is self._one_run and self._prepared_plan is not None:
             plan = runs[0].plan
-            if plan is self._usual or plan.kind == self._usual.kind:
-                if runs[0].moving or plan is not self._filled:
+            if plan is self._prepared_plan or plan.kind == self._prepared_plan.kind:
+                if runs[0].step_constants or plan is not self._filled_by:
                     self._constants_of(runs[0])
-                self._usual = plan
-                np.concatenate(grads, None, self._into)
-                if self._is_bare:
+                self._prepared_plan = plan
+                np.concatenate(grads, None, self._gradient_row)
+                if self._is_compute_only:
                     plan.compute(*self._arguments)
                 else:
                     plan.apply(*self._arguments)
@@ -522,36 +523,36 @@ class Chunk:
             self._compute_segments(segments, grads, run.plan, constants)
 
     def _prepare(self, plan: Plan) -> None:
-        """Make ready what a step over few small parameters does, so that the next one takes the fewest calls."""
+        """Prepare the arguments of a step over few small parameters, so that the next one makes the fewest calls."""
         if len(self._segments) > 1 or self.xp is not np:
             return
-        rows = self._shelf.take(self._row_size())
+        rows = self._pool.take(self._row_size())
         _, _, p, state = self._segments[0]
-        g, rest = rows.cut(p.size)
-        self._shelf.put(rows)  # nobody else takes them while this chunk computes
-        self._into = self._as_gradient(g)
-        self._is_bare = not any(plan.kind[1:]) and self.dtype.itemsize > 2
-        if self._is_bare:
+        g, rest = rows.slices(p.size)
+        self._pool.put(rows)  # chunks compute one after another: no other takes them meanwhile
+        self._gradient_row = self._as_gradient(g)
+        self._is_compute_only = not any(plan.kind[1:]) and self.dtype.itemsize > 2
+        if self._is_compute_only:
             self._arguments = [np, self._constants, p, g, *rest[:2], *state]
         else:
             self._arguments = [self._constants, p, g, rest, state]
-        self._usual = plan
+        self._prepared_plan = plan
 
     def _compute_segments(
         self, segments: list[Segment], grads: list[Array], plan: Plan, constants: Sequence[Any]
     ) -> None:
         def work(part: slice) -> None:
-            rows = self._shelf.take(self._row_size())
+            rows = self._pool.take(self._row_size())
             for first, last, p, state in segments[part]:
-                g, rest = rows.cut(p.size, keep=segments is self._segments)
+                g, rest = rows.slices(p.size, keep=segments is self._segments)
                 self.xp.concatenate(grads[first:last], None, self._as_gradient(g))
                 self._apply(plan, constants, p, g, rest, state)
-            self._shelf.put(rows)
+            self._pool.put(rows)
 
-        self._each([slice(k, k + 1) for k in range(len(segments))], work)
+        self._run_parts([slice(k, k + 1) for k in range(len(segments))], work)
 
     def _update_large(self, grad: Array, run: Run) -> None:
-        """Take the step of the one parameter of a chunk: as the others, in new memory, bound last, if need be."""
+        """Take the step of a chunk's only parameter, a large one: in place, or in new memory that is bound last."""
         (t,) = self.params
         if t._array.flags.c_contiguous and recording_threads.may_write(t):
             self._compute_large(t._array, grad, run)
@@ -568,19 +569,19 @@ class Chunk:
         block = min(self.block if states or self.xp is not np else 2 * self.block, p.size)
 
         def work(part: slice) -> None:
-            rows = self._shelf.take(block)
+            rows = self._pool.take(block)
             for low in range(part.start, part.stop, block):
                 high = min(low + block, part.stop)
-                _, rest = rows.cut(high - low)
+                _, rest = rows.slices(high - low)
                 self._apply(plan, constants, p[low:high], g[low:high], rest, [row[low:high] for row in states])
-            self._shelf.put(rows)
+            self._pool.put(rows)
 
-        # One thread does it all, with one call of `work`; several share the blocks.
+        # On one thread a single call of `work` does all blocks; several threads share them.
         step = block if p.size >= _MANY and blocks.get_num_threads() > 1 else p.size
-        self._each([slice(low, min(low + step, p.size)) for low in range(0, p.size, step)], work)
+        self._run_parts([slice(low, min(low + step, p.size)) for low in range(0, p.size, step)], work)
 
-    def _each(self, parts: list[slice], work: Callable[[slice], None]) -> None:
-        """Do the work on each part, on several threads where the arrays are NumPy's."""
+    def _run_parts(self, parts: list[slice], work: Callable[[slice], None]) -> None:
+        """Call work(part) for all parts; on several threads for large NumPy arrays."""
         if self.xp is np and self.offsets[-1] >= _MANY:
             blocks.run(work, parts)
             return
@@ -597,18 +598,18 @@ class Chunk:
         kernel(g.astype(p.dtype, copy=False), -1.0 if plan.maximize else 1.0, *constants, p, *state)
 
     def _constants_of(self, run: Run) -> Sequence[Any]:
-        """Return the constants as arrays, which NumPy multiplies by twice as fast as by a float."""
+        """Return the constants as 0-d arrays, by which NumPy multiplies twice as fast as by a float."""
         plan: Plan = run.plan
         if self.xp is not np:
-            return (*plan.constants, *run.moving)
-        if plan is not self._filled:
-            count = len(plan.constants) + len(run.moving)
+            return (*plan.constants, *run.step_constants)
+        if plan is not self._filled_by:
+            count = len(plan.constants) + len(run.step_constants)
             dtype = real_of(wide_dtype(self.dtype))
             self._constants += [np.empty((), dtype) for _ in range(count - len(self._constants))]
-            self._moving = self._constants[len(plan.constants) : count]
+            self._step_constants = self._constants[len(plan.constants) : count]
             for constant, value in zip(self._constants, plan.constants, strict=False):
                 constant.fill(value)
-            self._filled = plan
-        for constant, value in zip(self._moving, run.moving, strict=True):
+            self._filled_by = plan
+        for constant, value in zip(self._step_constants, run.step_constants, strict=True):
             constant.fill(value)
         return self._constants

@@ -1,6 +1,6 @@
 """Clip gradients by norm or value.
 
-Small gradients are gathered in one row, changed there, and bound to views of it: a few array calls for many.
+Small gradients are copied into one row, changed there, and become views of it: a few array calls for many.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from gradmgr.optim._chunks import flattened, is_packable, real_of
 
 Array = Any
 
-# So many numbers are squared and summed in their own dtype, the sums of these in float64: so does BLAS on one thread
-# alone (OpenBLAS from 10,001 on asks others), and the sum is the same for any number of threads.
+# Numbers whose squares are summed in their own dtype; these sums are added in float64. BLAS sums so few numbers on one
+# thread (OpenBLAS uses more from 10,001 on), so the result is the same for any number of threads.
 _SPAN = 1 << 13
 # Bytes of a long row that a thread takes at a time.
 _PART = 1 << 20
 
 
 class Row:
-    """Gradients of one dtype and device: several small ones, or a large one."""
+    """Gradients of one dtype and device: several small ones, or one large."""
 
     __slots__ = ("grads", "is_packed", "xp")
 
@@ -38,7 +38,7 @@ class Row:
         self.xp = libraries.namespace(grads[0]._array)
 
     def values(self) -> Array:
-        """Return all their real numbers in a row: of small or half-precision ones a copy, in float32 at least."""
+        """Return all their real numbers in a row, at least float32; of small or half-precision ones a copy."""
         dtype = self.grads[0].dtype
         wide = wide_dtype(dtype)
         arrays = [g._array for g in self.grads]
@@ -50,14 +50,14 @@ class Row:
         return flattened(row)
 
     def change(self, operate: Callable[[Array, Array], Any], row: Array = None) -> None:
-        """Let `operate(a, out)` make the new numbers: in the row that `values` gave, or in place."""
+        """Apply `operate(a, out)` to the numbers: in the row that `values` returned, or in place."""
         if self.is_packed or is_half(self.grads[0].dtype):
             row = self.values() if row is None else row
             _change(operate, row, self.xp)
             self._bind(row)
             return
         (g,) = self.grads
-        del row  # it may be a view of the gradient, which is asked next who else holds it
+        del row  # it may be a view of the gradient, whose references are counted next
         with recording_threads.lock:
             if not (g._array.flags.c_contiguous and recording_threads.may_write(g)):
                 rebind(g, wrap(g._array.copy(order="C")))
@@ -67,22 +67,22 @@ class Row:
     def _bind(self, row: Array) -> None:
         dtype = self.grads[0].dtype
         row = row.view(dtype) if dtype.kind == "c" else row.astype(dtype, copy=False)
-        is_heard = current() is not None
+        is_recording = current() is not None
         low = 0
         for g in self.grads:
             shape = g._array.shape
             high = low + g._array.size
             part = row[low:high] if len(shape) == 1 else row[low:high].reshape(shape)
             low = high
-            if is_heard:
+            if is_recording:
                 rebind(g, wrap(part))
-            else:  # what that does then
+            else:  # what `rebind` does then, without the call
                 g._array = part
                 g._rec = None
 
 
 def _change(operate: Callable[[Array, Array], Any], row: Array, xp: Any) -> None:
-    """Let `operate` change a row in place."""
+    """Apply `operate` to a row in place."""
     if xp is np:
         _in_parts(lambda part: operate(row[part], row[part]), row.size, row.nbytes)
     else:
@@ -90,7 +90,7 @@ def _change(operate: Callable[[Array, Array], Any], row: Array, xp: Any) -> None
 
 
 def _in_parts(work: Callable[[slice], None], count: int, nbytes: int) -> None:
-    """Call work(part) for the whole of a row; of a long one for its parts where there are threads, which gain by it."""
+    """Call work(part) once for a whole row, or for the parts of a long one on several threads."""
     if nbytes < 2 * _PART or blocks.get_num_threads() == 1:
         work(slice(None))
     else:
@@ -98,12 +98,12 @@ def _in_parts(work: Callable[[slice], None], count: int, nbytes: int) -> None:
 
 
 def rows_of(grads: list[Tensor]) -> list[Row]:
-    """Put the small gradients of one dtype and device together, the large ones by themselves."""
+    """Return a row of the small gradients of each dtype and device, and a row of each large one."""
     small: dict[Any, list[Tensor]] = {}
     rows = []
     for g in grads:
         a = g._array
-        if a.nbytes <= 1 << 13 or is_packable(g):  # the first tells most, and is quick
+        if a.nbytes <= 1 << 13 or is_packable(g):  # the first test is quick and usually decides
             where = None if isinstance(a, (np.ndarray, np.generic)) else g.device
             small.setdefault((a.dtype, where), []).append(g)
         else:
@@ -112,7 +112,7 @@ def rows_of(grads: list[Tensor]) -> list[Row]:
 
 
 def gradients_of(parameters: Any, asked: str) -> list[Tensor]:
-    """Return the gradients there are."""
+    """Return the gradients of those parameters that have one."""
     listed = [parameters] if isinstance(parameters, Tensor) else parameters
     if isinstance(listed, Mapping):
         listed = listed.values()
@@ -148,7 +148,7 @@ def _square(row: Array, xp: Any) -> Any:
 
 
 def _norm(row: Array, order: float, is_complex: bool, xp: Any, square: Any) -> float:
-    """Return the norm of the numbers in a row, of complex ones given as two reals each; `square` is row times row."""
+    """Return the norm of a row, in which complex numbers are two reals each; `square` is the sum of its squares."""
     if row.size == 0:
         return 0.0
     if order == 2:
@@ -171,7 +171,7 @@ def _norm(row: Array, order: float, is_complex: bool, xp: Any, square: Any) -> f
 
 
 def _total(norms: list[float], order: float) -> float:
-    """Return the norm of norms, which is that of all numbers."""
+    """Return the norm of all numbers from the norms of the rows."""
     if any(isnan(norm) for norm in norms):
         return float("nan")
     largest = max(norms, default=0.0)
@@ -181,13 +181,13 @@ def _total(norms: list[float], order: float) -> float:
 
 
 def _measured(grads: list[Tensor], norm_type: Any, error_if_nonfinite: bool, asked: str) -> tuple[float, list[Any]]:
-    """Return the norm of all, and the rows with what numbers they gathered."""
+    """Return the norm of all gradients, and the rows with their values."""
     order = float(norm_type)
     if not order > 0:
         raise ValueError(f"{asked}: norm_type must be above 0, or inf; found {norm_type!r}")
     with np.errstate(all="ignore"):
         work = [(row, row.values()) for row in rows_of(grads)]
-        # On a GPU all of these are on their way before the first is waited for.
+        # All squares are started before the first is read, as reading waits for the GPU.
         squares = [_square(values, row.xp) if order == 2 else None for row, values in work]
         norms = [
             _norm(values, order, row.grads[0].dtype.kind == "c", row.xp, square)
@@ -195,11 +195,11 @@ def _measured(grads: list[Tensor], norm_type: Any, error_if_nonfinite: bool, ask
         ]
     total = _total(norms, order)
     if error_if_nonfinite and not isfinite(total):
-        raise errors.NonFiniteError(_said(grads, total, order, asked))
+        raise errors.NonFiniteError(_describe_nonfinite(grads, total, order, asked))
     return total, work
 
 
-def _said(grads: list[Tensor], total: float, order: float, asked: str) -> str:
+def _describe_nonfinite(grads: list[Tensor], total: float, order: float, asked: str) -> str:
     bad = []
     for k, g in enumerate(grads):
         wrong = g.size - int(libraries.namespace(g._array).isfinite(g._array).sum())
@@ -228,14 +228,14 @@ def get_total_norm(tensors: Any, norm_type: float = 2.0, error_if_nonfinite: boo
 
     Args:
         tensors: Tensors, such as gradients.
-        norm_type: its order, above 0; `inf` for the largest size.
-        error_if_nonfinite: raise where it is infinite or NaN.
+        norm_type: the order of the norm, above 0; `inf` for the largest absolute value.
+        error_if_nonfinite: raise if the norm is infinite or NaN.
 
     Returns:
         A Tensor of shape () on the first tensor's device, in the dtype of the tensors, float32 for half precision.
 
     Raises:
-        NonFiniteError: as asked; says which tensors.
+        NonFiniteError: the norm is not finite and error_if_nonfinite is set; the message names the tensors.
 
     >>> import gradmgr
     >>> gradmgr.optim.get_total_norm([gradmgr.tensor([3.0]), gradmgr.tensor([[4.0]])]).item()
@@ -257,21 +257,21 @@ def clip_grad_norm_(
 ) -> Tensor:
     """Scale the gradients of all parameters so that their norm, taken together, is at most `max_norm`.
 
-    They are multiplied by `max_norm / (norm + 1e-6)` where that is below 1. A `.grad` remains the same Tensor. Where
-    somebody records, it becomes a constant.
+    They are multiplied by `max_norm / (norm + 1e-6)` if that is below 1. Each `.grad` remains the same Tensor. Open
+    recordings treat it as a constant from then on.
 
     Args:
-        parameters: a Tensor or several; those without a gradient do not count.
-        max_norm: the largest norm to let pass.
+        parameters: a Tensor or several; those without a gradient are left out.
+        max_norm: the largest norm that is not scaled down.
         norm_type: see `get_total_norm`.
-        error_if_nonfinite: raise where the norm is infinite or NaN, and change nothing; else such gradients become NaN
-            and 0, as the formula says.
+        error_if_nonfinite: raise if the norm is infinite or NaN, and change nothing; otherwise the gradients become NaN
+            or 0, as the formula gives.
 
     Returns:
-        The norm before, as `get_total_norm` gives it.
+        The norm before clipping, as `get_total_norm` returns it.
 
     Raises:
-        NonFiniteError: as asked; says which gradients.
+        NonFiniteError: the norm is not finite and error_if_nonfinite is set; the message names the gradients.
         TypeError, ValueError: not Tensors; a norm_type not above 0.
 
     >>> import gradmgr
@@ -292,22 +292,23 @@ def clip_grad_norm_(
                 row, values = work.pop()
                 held = values if row.is_packed else None
                 del values
-                row.change(_times(row.xp, factor), held)
+                row.change(_multiply_by(row.xp, factor), held)
     return _as_tensor(total, grads)
 
 
-def _times(xp: Any, factor: float) -> Callable[[Array, Array], Any]:
+def _multiply_by(xp: Any, factor: float) -> Callable[[Array, Array], Any]:
     return lambda a, out: xp.multiply(a, factor, out)
 
 
 def clip_grad_value_(parameters: Any, clip_value: float) -> None:
-    """Clip each number of the gradients of all parameters to [-clip_value, clip_value]; parts of complex ones each.
+    """Clip each number of the gradients of all parameters to [-clip_value, clip_value].
 
-    A `.grad` remains the same Tensor. Where somebody records, it becomes a constant.
+    Real and imaginary parts of complex gradients are clipped apart. Each `.grad` remains the same Tensor. Open
+    recordings treat it as a constant from then on.
 
     Args:
         parameters: a Tensor or several.
-        clip_value: the largest size to let pass.
+        clip_value: the largest absolute value.
 
     Raises:
         TypeError: not Tensors.
@@ -321,4 +322,4 @@ def clip_grad_value_(parameters: Any, clip_value: float) -> None:
     """
     limit = float(clip_value)
     for row in rows_of(gradients_of(parameters, "clip_grad_value_")):
-        row.change(lambda a, out, xp=row.xp: xp.clip(a, -limit, limit, out))  # type: ignore[misc]  # bound now
+        row.change(lambda a, out, xp=row.xp: xp.clip(a, -limit, limit, out))  # type: ignore[misc]  # xp is bound to this row's

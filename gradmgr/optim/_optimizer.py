@@ -15,13 +15,13 @@ from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.recorder import recording_threads
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
-from gradmgr.optim._chunks import Chunk, Plan, Scratch, is_packable, silence, speak
+from gradmgr.optim._chunks import Chunk, Plan, Scratch, ignore_float_errors, is_packable, restore_float_errors
 
 Group = dict[str, Any]
 
 
-# What torch's and MegEngine's optimisers have, and what stands for it here.
-_ELSEWHERE = MappingProxyType(
+# Attributes of torch's and MegEngine's optimisers that are not here, and what to use instead.
+_ALTERNATIVES = MappingProxyType(
     {
         "clear_grad": "zero_grad(), or clear_grad() of the GradManager",
         "state": "state_dict()['state'][k], where k is the number of a parameter",
@@ -30,9 +30,9 @@ _ELSEWHERE = MappingProxyType(
 
 
 def check_number(name: str, value: Any, *, low: float = 0.0, high: float = float("inf"), below: bool = False) -> None:
-    """Raise unless `low <= value <= high`, or `value < high` where it must be `below`."""
+    """Raise unless `low <= value <= high`; with `below` unless `low <= value < high`."""
     try:
-        number = float("" if isinstance(value, str) else value)  # of text float() would take some
+        number = float("" if isinstance(value, str) else value)  # float() would accept some strings
     except (TypeError, ValueError):
         raise TypeError(f"{name} must be a number; found {value!r}") from None
     if not (low <= number and (number < high if below else number <= high)):
@@ -48,7 +48,12 @@ def check_betas(betas: Any) -> None:
         check_number(f"betas[{k}]", beta, high=1.0, below=True)
 
 
-def _check_several(params: Any) -> None:
+def options_of(arguments: Mapping[str, Any]) -> Group:
+    """Return the options among the arguments of an optimiser's constructor, given as its `locals()`."""
+    return {name: value for name, value in arguments.items() if name not in ("self", "params", "__class__")}
+
+
+def _check_is_iterable(params: Any) -> None:
     if isinstance(params, Tensor) or libraries.is_array(params):
         raise TypeError(
             f"an optimiser takes several parameters, as in [p] or model.parameters(); found one {type(params).__name__}"
@@ -58,8 +63,8 @@ def _check_several(params: Any) -> None:
 
 
 def _named(params: Any) -> list[tuple[str | None, Any]]:
-    """Read what holds parameters: a mapping by name, or an iterable of Tensors or (name, Tensor) pairs."""
-    _check_several(params)
+    """Return (name or None, parameter) pairs of a mapping by name, or an iterable of Tensors or of such pairs."""
+    _check_is_iterable(params)
     if isinstance(params, Mapping):
         return [(str(name), p) for name, p in params.items()]
     pairs = [(None, p) if isinstance(p, Tensor) or not _is_pair(p) else tuple(p) for p in params]
@@ -72,23 +77,23 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
 
 
-# Values that cannot change but by another one taking their place.
-_LASTING = (float, int, bool, str, type(None), np.floating, np.integer, np.bool_)
+# Types whose values cannot change in place: an option of such a value changes only when it is assigned.
+_IMMUTABLE = (float, int, bool, str, type(None), np.floating, np.integer, np.bool_)
 
 
-def _is_lasting(value: Any) -> bool:
-    return all(map(_is_lasting, value)) if type(value) is tuple else isinstance(value, _LASTING)
+def _is_immutable(value: Any) -> bool:
+    return all(map(_is_immutable, value)) if type(value) is tuple else isinstance(value, _IMMUTABLE)
 
 
 class _Plans:
-    """What an algorithm does, with a group's options as they were."""
+    """The plans of an algorithm for a group, and the option values they were made from."""
 
     __slots__ = ("first", "later", "names", "options")
 
     def __init__(self, options: Any, names: tuple[str, ...], first: Plan, later: Plan) -> None:
-        self.options = options  # None where they may change unseen
-        self.names = names  # of what is kept of each parameter
-        self.first = first  # at a parameter's first step
+        self.options = options  # None where one is mutable, so that a change of it cannot be noticed
+        self.names = names  # of the states kept for each parameter
+        self.first = first  # the plan of a parameter's first step
         self.later = later
 
 
@@ -97,15 +102,15 @@ class Optimizer:
 
     Args:
         params: Tensors, (name, Tensor) pairs, or a mapping from names; or a list of groups, each a dict
-            with those under "params" and options of its own.
-        defaults: the options of groups that do not say otherwise.
+            with its parameters under "params" and options that override the defaults.
+        defaults: the option values for groups that do not set them.
 
     Raises:
-        TypeError: a parameter is not a Tensor, or of integers.
-        ValueError: no parameters, one of them twice, an option out of its range.
+        TypeError: a parameter is not a Tensor, or has an integer dtype.
+        ValueError: there are no parameters, one is given twice, or an option is out of range.
 
-    A parameter whose `.grad` is None is left alone by a step: its value, its state and its number of steps.
-    Small parameters of a group share one buffer from the first step on; what a program sees of that is speed alone.
+    A step leaves a parameter whose `.grad` is None unchanged: its value, its state and its step count.
+    From the first step on the small parameters of a group share one buffer; a program notices this only by its speed.
     """
 
     def __init__(self, params: Any, defaults: Mapping[str, Any]) -> None:
@@ -116,8 +121,8 @@ class Optimizer:
         self._options = itemgetter(*self.defaults)
         self._scratch = Scratch()
         self._step_count = 0
-        self._lock = threading.RLock()  # threads may step one optimiser, one after another
-        _check_several(params)
+        self._lock = threading.RLock()  # threads that step one optimiser take turns
+        _check_is_iterable(params)
         listed = params if isinstance(params, Mapping) else list(params)
         if any(isinstance(group, Mapping) for group in listed):
             for group in listed:
@@ -125,39 +130,45 @@ class Optimizer:
         else:
             self.add_param_group({"params": listed})
 
-    def __getattr__(self, name: str) -> Any:  # where Python found nothing
-        hint = f"; use {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+    def __getattr__(self, name: str) -> Any:  # called for names that Python did not find
+        hint = f"; use {_ALTERNATIVES[name]}" if name in _ALTERNATIVES else ""
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
-    # ------------------------------------------------------------ what an algorithm says
+    # ------------------------------------------------------------ what an algorithm declares
+
+    _nonnegative: tuple[str, ...] = ()  # the options that must be numbers of at least 0
+    _state: tuple[str, ...] = ()  # the names of the arrays that may be kept for each parameter
 
     def _check_options(self, group: Group) -> None:
-        """Raise where an option of a group is out of its range."""
-        raise NotImplementedError
+        """Raise where an option of a group is out of range."""
+        for name in self._nonnegative:
+            check_number(name, group[name])
+        if "betas" in self.defaults:
+            check_betas(group["betas"])
 
     def _state_names(self, group: Group) -> tuple[str, ...]:
-        """Return what is kept of each parameter from step to step."""
-        raise NotImplementedError
+        """Return which states are kept for each parameter with these options."""
+        return self._state
 
-    def _initial(self, group: Group, name: str) -> float:
-        """Return what a state begins with."""
+    def _initial_value(self, group: Group, name: str) -> float:
+        """Return the initial value of all numbers of a state."""
         return 0.0
 
     def _plan(self, group: Group) -> Plan:
-        """Return what to do with parameters at a step."""
+        """Return how to compute a step with these options."""
         raise NotImplementedError
 
     def _first_plan(self, group: Group, plan: Plan) -> Plan:
-        """Return what to do at a parameter's first step, where `plan` is for all later ones."""
+        """Return how to compute a parameter's first step, given the plan of all later steps."""
         return plan
 
     # ------------------------------------------------------------ groups
 
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
-        """Add parameters with options of their own.
+        """Add a group of parameters with its own options.
 
         Raises:
-            TypeError, ValueError: as on making the optimiser; nothing is then added.
+            TypeError, ValueError: as for the constructor; nothing is then added.
         """
         if not isinstance(param_group, Mapping) or "params" not in param_group:
             raise TypeError(f"a parameter group is a dict with 'params'; found {param_group!r:.80}")
@@ -206,19 +217,19 @@ class Optimizer:
     # ------------------------------------------------------------ the step
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Change each parameter that has a gradient; all of them, or none where something does not fit.
+        """Update each parameter that has a gradient; an error leaves all parameters unchanged.
 
-        Floating-point errors within are left to stand in the values, as elsewhere in gradmgr a backward's do.
+        Floating-point errors raise no warning and show as inf or NaN in the values, as in a backward pass.
         Threads that step one optimiser take their steps one after another.
 
         Args:
-            closure: computes the loss and the gradients anew; called first.
+            closure: a function that computes the loss and the gradients again; it is called first.
 
         Returns:
-            What the closure returned, or None.
+            The result of the closure, or None.
 
         Raises:
-            TypeError, ValueError: an option or a gradient does not fit; nothing is then changed.
+            TypeError, ValueError: an option or a gradient is wrong; nothing is then changed.
         """
         loss = None if closure is None else closure()
         with self._lock:
@@ -227,53 +238,55 @@ class Optimizer:
 
     def _take_step(self) -> None:
         work = []
-        with recording_threads.lock:  # what nobody else holds now is still so when it is written to
+        with (
+            recording_threads.lock
+        ):  # so that no other thread can take a reference between the count of references and the write
             for k, group in enumerate(self.param_groups):
                 chunks = self._chunks[k]
                 if chunks is None:
-                    chunks = self._new_chunks(k)
+                    chunks = self._renew_chunks(k)
                 for chunk in chunks:
                     if not chunk.fits():
-                        chunks = self._new_chunks(k)
+                        chunks = self._renew_chunks(k)
                         break
                 try:
                     plans = self._plans[k]
                     if plans is None or plans.options != self._options(group):
                         plans = self._plans[k] = self._plans_of(group)
                     for chunk in chunks:
-                        grads, runs = chunk.due(plans.first, plans.later)
+                        grads, runs = chunk.next_step(plans.first, plans.later)
                         if runs:
                             if chunk.names != plans.names:
-                                chunk.use(plans.names, partial(self._initial, group))
+                                chunk.use_states(plans.names, partial(self._initial_value, group))
                             work.append((chunk, grads, runs))
                 except (TypeError, ValueError):
-                    self._check_options(group)  # which says what option it is
+                    self._check_options(group)  # raises the error that names the option
                     raise
-            token = silence()  # an error half-way would leave half a step
+            token = ignore_float_errors()  # raising half-way would leave half a step
             try:
                 for chunk, grads, runs in work:
                     chunk.update(grads, runs)
             finally:
-                speak(token)
+                restore_float_errors(token)
         self._step_count += 1
 
     def _plans_of(self, group: Group) -> _Plans:
-        """Return what to do with a group while its options are what they are."""
+        """Return the plans of a group for its present options."""
         options = self._options(group)
         plan = self._plan(group)
-        lasting = options if _is_lasting(options) else None
-        return _Plans(lasting, self._state_names(group), self._first_plan(group, plan), plan)
+        compared = options if _is_immutable(options) else None
+        return _Plans(compared, self._state_names(group), self._first_plan(group, plan), plan)
 
-    def _new_chunks(self, k: int) -> list[Chunk]:
-        """Make the chunks of a group, anew where a parameter was cast or moved."""
+    def _renew_chunks(self, k: int) -> list[Chunk]:
+        """Make the chunks of a group: the first time, and again after a parameter was cast or moved."""
         old = self._state_of(self._chunks[k] or [])
-        made = self._made_chunks(self.param_groups[k]["params"])
+        made = self._make_chunks(self.param_groups[k]["params"])
         self._fill(k, made, old)
         self._chunks[k] = made
         return made
 
-    def _made_chunks(self, params: list[Tensor]) -> list[Chunk]:
-        """Put the small parameters of one dtype and device together, the large ones by themselves."""
+    def _make_chunks(self, params: list[Tensor]) -> list[Chunk]:
+        """Make one chunk of the small parameters of each dtype and device, and one of each large parameter."""
         small: dict[Any, list[Tensor]] = {}
         chunks = []
         for p in params:
@@ -287,34 +300,34 @@ class Optimizer:
 
     @staticmethod
     def _state_of(chunks: list[Chunk]) -> dict[Tensor, dict[str, Any]]:
-        """Return what is kept of each parameter that has taken a step."""
+        """Return the step count and the states of each parameter that has taken a step."""
         found: dict[Tensor, dict[str, Any]] = {}
         for chunk in chunks:
             for k, p in enumerate(chunk.params):
                 if chunk.step_of(k):
-                    parts = {name: wrap(chunk.part(name, k).copy()) for name in chunk.buffers}
+                    parts = {name: wrap(chunk.state_part(name, k).copy()) for name in chunk.buffers}
                     found[p] = {"step": chunk.step_of(k), **parts}
         return found
 
     def _fill(self, group: int, chunks: list[Chunk], states: Mapping[Tensor, Mapping[str, Any]]) -> None:
-        """Give new chunks the state of their parameters."""
+        """Write the states and step counts of parameters into new chunks."""
         for chunk in chunks:
             names = {name: None for p in chunk.params for name in states.get(p, ()) if name != "step"}
             for name in names:
-                chunk.need(name, self._initial(self.param_groups[group], name))
+                chunk.ensure_state(name, self._initial_value(self.param_groups[group], name))
             chunk.set_steps([int(states.get(p, {}).get("step", 0)) for p in chunk.params])
             for k, p in enumerate(chunk.params):
                 state = states.get(p, {})
                 for name in names:
                     if name in state:
-                        chunk.part(name, k)[...] = libraries.to_device(raw(state[name]), chunk.device)
+                        chunk.state_part(name, k)[...] = libraries.to_device(raw(state[name]), chunk.device)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of the state: what to load for an exact resume.
+        """Return a copy of the state, from which `load_state_dict` resumes exactly.
 
         Returns:
-            "state": by the parameter's number, counted through the groups, a dict of its "step" and of Tensors;
-            nothing where it has taken no step. "param_groups": the options, with numbers for the parameters.
+            "state": a dict of "step" and state Tensors for each parameter that has taken a step, by the parameter's
+            number, counted through the groups. "param_groups": the options, with the parameters' numbers.
         """
         with self._lock:
             return self._described()
@@ -334,13 +347,13 @@ class Optimizer:
         return everything
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over the state and the options that `state_dict` gave, of an optimiser over like parameters.
+        """Set the state and the options to those of a `state_dict` of an optimiser over the same parameters.
 
         Args:
-            state_dict: arrays are taken for Tensors in it; they are cast to the parameters' dtypes, and copied.
+            state_dict: its Tensors may be plain arrays; they are cast to the parameters' dtypes, and copied.
 
         Raises:
-            StateError: it does not fit; each misfit is listed, and nothing is changed.
+            StateError: it does not fit; every difference is listed, and nothing is changed.
         """
         misfits, groups, states = self._read(state_dict)
         if misfits:
@@ -349,12 +362,12 @@ class Optimizer:
         with self._lock:
             for k, (group, saved) in enumerate(zip(self.param_groups, groups, strict=True)):
                 group |= saved
-                chunks = self._made_chunks(group["params"])
+                chunks = self._make_chunks(group["params"])
                 self._fill(k, chunks, states)
                 self._chunks[k] = chunks
 
     def _read(self, state_dict: Any) -> tuple[list[str], list[Group], dict[Tensor, dict[str, Any]]]:
-        """Return what does not fit, and the options and the state by parameter."""
+        """Return a list of what does not fit, the options of each group, and the state of each parameter."""
         if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= set(state_dict):
             return ["it is not a dict with 'state' and 'param_groups'"], [], {}
         groups = [dict(saved) for saved in state_dict["param_groups"]]
@@ -396,16 +409,11 @@ class Optimizer:
                 faults.append(str(error))
         return faults
 
-    def _known_state(self) -> tuple[str, ...]:
-        """Return what this algorithm may keep of a parameter, whatever its options."""
-        raise NotImplementedError
-
     def _state_faults(self, p: Tensor, state: Mapping[str, Any]) -> list[str]:
-        known = self._known_state()
-        faults = [f"{name!r} is not of this algorithm" for name in state if name not in (*known, "step")]
+        faults = [f"{name!r} is not of this algorithm" for name in state if name not in (*self._state, "step")]
         if "step" not in state:
             faults.append("'step' is missing")
-        for name in known:
+        for name in self._state:
             if name not in state:
                 continue
             found = raw(state[name])
@@ -429,7 +437,7 @@ class Optimizer:
         self._lock = threading.RLock()
         for k, states in enumerate(state["_chunks"]):
             if states is not None:
-                self._chunks[k] = self._made_chunks(self.param_groups[k]["params"])
+                self._chunks[k] = self._make_chunks(self.param_groups[k]["params"])
                 self._fill(k, self._chunks[k] or [], states)
 
     def __repr__(self) -> str:

@@ -17,32 +17,32 @@ from gradmgr.optim._optimizer import Optimizer, check_number
 
 
 class _Round:
-    """What happened to an optimiser since the last update."""
+    """What was done with an optimiser since the last `update`."""
 
     __slots__ = ("found_inf", "has_checked", "is_unscaled", "stepped")
 
     def __init__(self) -> None:
         self.is_unscaled = False
-        self.has_checked = False  # whether there was a gradient to check
+        self.has_checked = False  # whether a gradient was checked
         self.found_inf = False
         self.stepped = False
 
 
 class GradScaler:
-    """Scale a loss so that half-precision gradients do not vanish, and skip steps whose gradients overflowed.
+    """Scale a loss so that half-precision gradients do not underflow, and skip steps whose gradients overflowed.
 
-    The scale grows while all goes well and shrinks where a gradient is infinite or NaN. Micikevicius and others: Mixed
-    Precision Training (2018).
+    The scale grows while all gradients are finite and shrinks when one is infinite or NaN. Micikevicius and others:
+    Mixed Precision Training (2018).
 
     Args:
-        init_scale: the scale at first.
-        growth_factor: what it is multiplied by after `growth_interval` updates without an overflow.
-        backoff_factor: what it is multiplied by after an overflow.
-        growth_interval: see above.
-        enabled: False makes every method pass through.
+        init_scale: the initial scale.
+        growth_factor: the scale is multiplied by this after `growth_interval` updates without an overflow.
+        backoff_factor: the scale is multiplied by this after an overflow.
+        growth_interval: the number of updates without an overflow after which the scale grows.
+        enabled: with False no method scales, checks or skips anything.
 
     Raises:
-        TypeError, ValueError: a factor out of its range.
+        TypeError, ValueError: a factor is out of range.
 
     >>> import gradmgr
     >>> from gradmgr import GradManager, optim, tensor
@@ -80,11 +80,11 @@ class GradScaler:
     def scale(self, outputs: Any) -> Any:
         """Return the loss, or each Tensor in a nested container of them, times the scale.
 
-        Half precision becomes float32, in which the scaled loss does not overflow. Where a gradient does, in backward,
-        NumPy warns, as of any overflow; `with numpy.errstate(over="ignore")` it is silent.
+        A half-precision loss becomes float32, in which the scaled loss does not overflow. If a gradient overflows in
+        the backward pass, NumPy warns as for any overflow; `with numpy.errstate(over="ignore")` prevents that.
 
         Raises:
-            TypeError: something in it is not a floating Tensor.
+            TypeError: an element of the container is not a floating Tensor.
         """
         if not self._enabled:
             return outputs
@@ -99,12 +99,12 @@ class GradScaler:
         return widened(t) * self._scale
 
     def unscale_(self, optimizer: Optimizer) -> None:
-        """Divide the gradients of an optimiser's parameters by the scale, and look for numbers that are not finite.
+        """Divide the gradients of an optimiser's parameters by the scale, and check whether they are finite.
 
-        For what needs true gradients, such as `clip_grad_norm_`; `step` does it otherwise.
+        Call it before code that needs unscaled gradients, such as `clip_grad_norm_`; otherwise `step` calls it.
 
         Raises:
-            RuntimeError: a second time since the last `update`, or after `step`; or no loss was ever scaled.
+            RuntimeError: it was called since the last `update`, or after `step`; or no loss was ever scaled.
         """
         if not self._enabled:
             return
@@ -121,7 +121,7 @@ class GradScaler:
             raise RuntimeError("unscale_() was called on this optimiser already since the last update(); once will do")
         params = [p for group in optimizer.param_groups for p in group["params"]]
         inverse = 1.0 / self._scale
-        finite: list[Any] = []  # looked at in the end, as a GPU makes wait for it
+        finite: list[Any] = []  # read at the end, as reading waits for the GPU
         with np.errstate(all="ignore"):
             for row in rows_of(gradients_of(params, "unscale_")):
 
@@ -135,18 +135,18 @@ class GradScaler:
         state.is_unscaled = True
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """Unscale, unless that was done, and let the optimiser step, unless a gradient is not finite.
+        """Unscale the gradients if `unscale_` did not, and call the optimiser's `step` if all of them are finite.
 
         Args:
-            optimizer: whose step it is.
-            *args: for its `step`; no closure, since that would compute scaled gradients anew.
-            **kwargs: likewise.
+            optimizer: the optimiser.
+            *args: arguments of its `step`; a closure is refused, as it would compute scaled gradients again.
+            **kwargs: keyword arguments of its `step`.
 
         Returns:
-            What its `step` returned, None where that was skipped.
+            What the optimiser's `step` returned, or None if it was skipped.
 
         Raises:
-            RuntimeError: a second time since the last `update`; no loss was ever scaled; no parameter has a gradient.
+            RuntimeError: it was called since the last `update`, no loss was scaled, or no parameter has a gradient.
         """
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
@@ -166,17 +166,17 @@ class GradScaler:
             )
         result = None
         if state.found_inf:
-            optimizer._step_count += 1  # a schedule that follows is in order
+            optimizer._step_count += 1  # so that a schedule does not warn that it was stepped before the optimiser
         else:
             result = optimizer.step(**kwargs)
         state.stepped = True
         return result
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
-        """Adjust the scale by what was found since the last time, or set it.
+        """Adjust the scale to whether gradients were finite since the last `update`, or set it.
 
         Raises:
-            RuntimeError: no gradients were looked at since the last time.
+            RuntimeError: no gradients were checked since the last `update`.
         """
         if not self._enabled:
             return
@@ -214,22 +214,22 @@ class GradScaler:
         return self._scale if self._enabled else 1.0
 
     def get_growth_factor(self) -> float:
-        """Return what the scale grows by."""
+        """Return the factor by which the scale grows."""
         return self._growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
-        """Set what the scale grows by, above 1."""
+        """Set the factor by which the scale grows, above 1."""
         check_number("growth_factor", new_factor, low=1.0)
         if new_factor == 1:
             raise ValueError("growth_factor must be above 1; found 1")
         self._growth_factor = float(new_factor)
 
     def get_backoff_factor(self) -> float:
-        """Return what the scale shrinks by."""
+        """Return the factor by which the scale shrinks."""
         return self._backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
-        """Set what the scale shrinks by, between 0 and 1."""
+        """Set the factor by which the scale shrinks, between 0 and 1."""
         check_number("backoff_factor", new_factor, high=1.0, below=True)
         if new_factor == 0:
             raise ValueError("backoff_factor must be above 0; found 0")
@@ -246,11 +246,11 @@ class GradScaler:
         self._growth_interval = int(new_interval)
 
     def is_enabled(self) -> bool:
-        """Tell whether it scales at all."""
+        """Tell whether scaling is enabled."""
         return self._enabled
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the scale, the factors and the count of good updates; empty where disabled."""
+        """Return the scale, the factors and the number of updates without an overflow; empty where disabled."""
         if not self._enabled:
             return {}
         return {
@@ -262,7 +262,7 @@ class GradScaler:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` gave; nothing where disabled.
+        """Set the state to that of a `state_dict`; does nothing where disabled.
 
         Raises:
             StateError: it does not fit; nothing is then changed.

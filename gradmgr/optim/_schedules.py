@@ -1,4 +1,4 @@
-"""Schedules that count their steps: their base, and the simple ones."""
+"""The base class of learning rate schedules, and those that depend on the step alone."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def check_count(name: str, value: Any) -> None:
 
 
 class Saved:
-    """State that goes into a dict and comes back."""
+    """A schedule whose attributes are its state."""
 
     _left_out: tuple[str, ...] = ("optimizer",)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state: everything but the optimiser, and functions."""
+        """Return the state: all attributes but the optimiser and functions."""
         return {key: value for key, value in self.__dict__.items() if key not in self._left_out}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over the state of a like schedule; the optimiser's own `lr` comes with the optimiser's state.
+        """Set the state to that of a schedule of the same kind; the `lr` is part of the optimiser's state.
 
         Raises:
             StateError: it is of another kind of schedule; nothing is then changed.
@@ -48,15 +48,15 @@ class Saved:
 
 
 class LRScheduler(Saved):
-    """The base of schedules: counts steps, and sets what `get_lr` returns.
+    """The base class of schedules: it counts steps, and sets each group's `lr` to what `get_lr` returns.
 
     Args:
-        optimizer: whose groups' `lr` it sets.
-        last_epoch: the steps taken so far; -1 begins, and notes each group's `lr` as its "initial_lr".
+        optimizer: the optimiser whose groups' `lr` it sets.
+        last_epoch: the number of steps taken so far; -1 starts, and stores each group's `lr` as its "initial_lr".
 
     Raises:
-        TypeError: `optimizer` is none.
-        KeyError: to go on from `last_epoch`, each group needs its "initial_lr".
+        TypeError: `optimizer` is not an Optimizer.
+        KeyError: last_epoch is not -1, and a group has no "initial_lr".
     """
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
@@ -81,15 +81,15 @@ class LRScheduler(Saved):
         self._advance()
 
     def get_lr(self) -> list[float]:
-        """Return each group's next `lr`, at `last_epoch`; for subclasses to say."""
+        """Return each group's `lr` at `last_epoch`; subclasses define it."""
         raise NotImplementedError
 
     def get_last_lr(self) -> list[float]:
-        """Return what was set last, by group."""
+        """Return each group's `lr` as it was last set."""
         return self._last_lr
 
     def step(self) -> None:
-        """Go on by one step; after the optimiser's own."""
+        """Advance by one step; call it after the optimiser's `step`."""
         self._warn_of_order()
         self._advance()
 
@@ -107,13 +107,13 @@ class LRScheduler(Saved):
         self._set(self.get_lr())
 
     def _restart(self) -> None:
-        """Stand at the beginning, whatever the `lr` now is."""
+        """Go back to step 0 and set its `lr`, whatever the present one is."""
         self._step_count += 1
         self.last_epoch = 0
         self._set([base * self._first_factor() for base in self.base_lrs])
 
     def _first_factor(self) -> float:
-        """Return what the schedule begins with, as a part of the initial `lr`."""
+        """Return the `lr` at step 0 divided by the initial `lr`."""
         return 1.0
 
     def _set(self, rates: Sequence[float]) -> None:
@@ -134,7 +134,7 @@ class LambdaLR(LRScheduler):
         last_epoch: see `LRScheduler`.
 
     Raises:
-        ValueError: not as many functions as groups.
+        ValueError: the number of functions is not that of the groups.
 
     >>> import gradmgr
     >>> optimizer = gradmgr.optim.SGD([gradmgr.tensor([1.0])], lr=1.0)
@@ -172,7 +172,7 @@ class LambdaLR(LRScheduler):
         self._set(self.get_lr())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state; of the functions, that of callable objects alone."""
+        """Return the state, with the attributes of those functions that are callable objects."""
         states = [
             None if isinstance(function, types.FunctionType) else dict(getattr(function, "__dict__", {}))
             for function in self.lr_lambdas
@@ -180,7 +180,7 @@ class LambdaLR(LRScheduler):
         return {**super().state_dict(), "lr_lambdas": states}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over the state of a like schedule.
+        """Set the state to that of a schedule of the same kind.
 
         Raises:
             StateError: it is of another kind of schedule; nothing is then changed.
@@ -198,7 +198,7 @@ class StepLR(LRScheduler):
 
     Args:
         optimizer: see `LRScheduler`.
-        step_size: how many steps between.
+        step_size: the number of steps between two changes.
         gamma: the factor.
         last_epoch: see `LRScheduler`.
 
@@ -228,7 +228,7 @@ class StepLR(LRScheduler):
 
 
 class MultiStepLR(LRScheduler):
-    """Multiply the `lr` by `gamma` at each milestone, one named twice twice.
+    """Multiply the `lr` by `gamma` at each milestone, and twice at one given twice.
 
     Args:
         optimizer: see `LRScheduler`.
@@ -253,7 +253,7 @@ class MultiStepLR(LRScheduler):
         return {**super().state_dict(), "milestones": sorted(self.milestones.elements())}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over the state of a like schedule.
+        """Set the state to that of a schedule of the same kind.
 
         Raises:
             StateError: it is of another kind of schedule; nothing is then changed.
@@ -281,16 +281,16 @@ class ExponentialLR(LRScheduler):
 
 
 class ConstantLR(LRScheduler):
-    """Multiply the `lr` by `factor` until `total_iters` steps are taken.
+    """Multiply the `lr` by `factor` for the first `total_iters` steps.
 
     Args:
         optimizer: see `LRScheduler`.
         factor: from 0 to 1.
-        total_iters: how many steps.
+        total_iters: the number of steps.
         last_epoch: see `LRScheduler`.
 
     Raises:
-        ValueError: a factor out of its range.
+        ValueError: a factor is out of range.
     """
 
     def __init__(
@@ -312,17 +312,17 @@ class ConstantLR(LRScheduler):
 
 
 class LinearLR(LRScheduler):
-    """Let the `lr` go from `start_factor` to `end_factor` of itself in a line: a warm-up, mostly.
+    """Change the `lr` linearly from `start_factor` to `end_factor` times its initial value, mostly for a warm-up.
 
     Args:
         optimizer: see `LRScheduler`.
         start_factor: above 0, at most 1.
         end_factor: from 0 to 1.
-        total_iters: in how many steps.
+        total_iters: the number of steps this takes.
         last_epoch: see `LRScheduler`.
 
     Raises:
-        ValueError: a factor out of its range.
+        ValueError: a factor is out of range.
     """
 
     def __init__(
@@ -356,13 +356,13 @@ class LinearLR(LRScheduler):
 
 
 class CosineAnnealingLR(LRScheduler):
-    """Let the `lr` fall to `eta_min` along half a cosine in `T_max` steps, and rise again after.
+    """Decrease the `lr` to `eta_min` along half a cosine in `T_max` steps, and increase it again afterwards.
 
     Loshchilov, Hutter: SGDR: Stochastic Gradient Descent with Warm Restarts (2017), without the restarts.
 
     Args:
         optimizer: see `LRScheduler`.
-        T_max: in how many steps.
+        T_max: the number of steps of the decrease.
         eta_min: the least `lr`.
         last_epoch: see `LRScheduler`.
 
@@ -382,21 +382,23 @@ class CosineAnnealingLR(LRScheduler):
             return self._scaled(1.0)
         before, now = (1 + cos(pi * t / self.T_max) for t in (self.last_epoch - 1, self.last_epoch))
         groups = self.optimizer.param_groups
-        if (self.last_epoch - 1) % (2 * self.T_max) == self.T_max:  # from the bottom, where the ratio is 0 / 0
+        if (self.last_epoch - 1) % (
+            2 * self.T_max
+        ) == self.T_max:  # the step after the minimum, where the ratio is 0 / 0
             pairs = zip(groups, self.base_lrs, strict=True)
             return [group["lr"] + (base - self.eta_min) * now / 2 for group, base in pairs]
         return [self.eta_min + (group["lr"] - self.eta_min) * now / before for group in groups]
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
-    """Let the `lr` fall along half a cosine, then begin anew with a longer one.
+    """Decrease the `lr` along half a cosine, then restart with a longer one, again and again.
 
     Loshchilov, Hutter: SGDR: Stochastic Gradient Descent with Warm Restarts (2017).
 
     Args:
         optimizer: see `LRScheduler`.
-        T_0: the steps of the first fall.
-        T_mult: what each fall is longer by than the one before.
+        T_0: the number of steps until the first restart.
+        T_mult: the factor by which each period is longer than the one before.
         eta_min: the least `lr`.
         last_epoch: see `LRScheduler`.
 
@@ -427,7 +429,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         return [self.eta_min + (base - self.eta_min) * part for base in self.base_lrs]
 
     def step(self, epoch: float | None = None) -> None:
-        """Go on by one step, or to `epoch`, which may be a fraction: after a batch of many.
+        """Advance by one step, or go to `epoch`, which may be fractional if called after each batch.
 
         Raises:
             ValueError: epoch is negative.

@@ -1,8 +1,8 @@
 """Schedules of the learning rate by torch.optim.lr_scheduler's names.
 
-A schedule is stepped after its optimiser, once an epoch or once a batch as its numbers are meant. It counts its
-steps as `last_epoch` and writes each group's `lr`. Most go on from the `lr` that stands there, so that several
-multiply (`ChainedScheduler`) and a program may change it between.
+A schedule is stepped after its optimiser, once per epoch or once per batch, whichever its arguments count. It counts
+its steps as `last_epoch` and sets each group's `lr`. Most schedules multiply the present `lr`, so that several can be
+combined (`ChainedScheduler`) and a program may change it in between.
 
 >>> import gradmgr
 >>> from gradmgr.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
@@ -61,7 +61,7 @@ __all__ = [
 
 
 def _total(total_steps: int | None, epochs: int | None, steps_per_epoch: int | None) -> int:
-    """Return the number of steps of a cycle, which is given in one of two ways."""
+    """Return the number of steps of a cycle: total_steps, or epochs times steps_per_epoch."""
     if total_steps is None:
         if epochs is None or steps_per_epoch is None:
             raise ValueError("OneCycleLR needs total_steps, or both epochs and steps_per_epoch")
@@ -73,29 +73,29 @@ def _total(total_steps: int | None, epochs: int | None, steps_per_epoch: int | N
 
 
 class OneCycleLR(LRScheduler):
-    """Let the `lr` rise to `max_lr` and fall to almost nothing in one training, and the momentum fall and rise.
+    """Increase the `lr` to `max_lr` and decrease it to almost 0 in one training, and the momentum the other way.
 
-    Smith, Topin: Super-Convergence: Very Fast Training of Neural Networks Using Large Learning Rates (2018). Stepped
-    after each batch.
+    Smith, Topin: Super-Convergence: Very Fast Training of Neural Networks Using Large Learning Rates (2018). It is
+    stepped after each batch.
 
     Args:
         optimizer: see `LRScheduler`.
         max_lr: the largest `lr`, or a list with one for each group.
-        total_steps: the steps in all; or `epochs` and `steps_per_epoch`.
+        total_steps: the number of all steps; or pass `epochs` and `steps_per_epoch`.
         epochs: see total_steps.
         steps_per_epoch: see total_steps.
-        pct_start: the part of the steps spent rising.
+        pct_start: the fraction of the steps in which the `lr` increases.
         anneal_strategy: "cos" or "linear".
-        cycle_momentum: cycle "momentum", or the first of "betas", too.
-        base_momentum: the least momentum, or a list.
-        max_momentum: the largest, or a list.
+        cycle_momentum: whether to change "momentum", or the first of "betas", too.
+        base_momentum: the least momentum, or a list with one for each group.
+        max_momentum: the largest momentum, or a list with one for each group.
         div_factor: the first `lr` is max_lr / div_factor.
-        final_div_factor: the last is that / final_div_factor.
-        three_phase: fall as steeply as it rose, then to almost nothing.
+        final_div_factor: the last `lr` is the first one / final_div_factor.
+        three_phase: decrease the `lr` in as many steps as it increased, then to the last one in the rest.
         last_epoch: see `LRScheduler`.
 
     Raises:
-        ValueError: options out of range; no number of steps; cycle_momentum where there is no momentum.
+        ValueError: an option is out of range, the number of steps is missing, or there is no momentum to cycle.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class OneCycleLR(LRScheduler):
                 group["lr"] = first
                 if cycle_momentum:
                     _set_momentum(group, high)
-        self._marks = [
+        self._marks = [  # the name is part of saved states
             {
                 "initial": peak / div_factor,
                 "max": peak,
@@ -168,14 +168,14 @@ class OneCycleLR(LRScheduler):
             start = end if phase is not self._phases[-1] else start
         _, lr_from, lr_to, momentum_from, momentum_to = phase
         rates = []
-        for group, node_ids in zip(self.optimizer.param_groups, self._marks, strict=True):
-            rates.append(self._between(node_ids[lr_from], node_ids[lr_to], part))
+        for group, levels in zip(self.optimizer.param_groups, self._marks, strict=True):
+            rates.append(self._between(levels[lr_from], levels[lr_to], part))
             if self.cycle_momentum:
-                _set_momentum(group, self._between(node_ids[momentum_from], node_ids[momentum_to], part))
+                _set_momentum(group, self._between(levels[momentum_from], levels[momentum_to], part))
         return rates
 
     def step(self) -> None:
-        """Go on by one step; after the optimiser's own.
+        """Advance by one step; call it after the optimiser's `step`.
 
         Raises:
             ValueError: the cycle is over; nothing is then changed.
@@ -195,7 +195,7 @@ class OneCycleLR(LRScheduler):
         return end + (start - end) / 2 * (1 + cos(pi * part))
 
 
-# Phases of a cycle: the step at which each ends, and what the lr and the momentum go from and to.
+# A phase of a cycle: the step at which it ends, and the levels from which and to which the lr and the momentum go.
 _Phase = tuple[float, str, str, str, str]
 
 
@@ -229,18 +229,18 @@ class ReduceLROnPlateau(Saved):
     """Multiply the `lr` by `factor` when a measure has not improved for a while.
 
     Args:
-        optimizer: whose groups' `lr` it sets.
-        mode: "min" for a measure that is to fall, "max" for one that is to rise.
+        optimizer: the optimiser whose groups' `lr` it sets.
+        mode: "min" for a measure that should decrease, "max" for one that should increase.
         factor: below 1.
-        patience: after how many steps without improvement it waits no more.
-        threshold: what counts as an improvement.
-        threshold_mode: "rel": a part of the best; "abs": a difference.
-        cooldown: steps after a change that do not count.
+        patience: the number of steps without improvement after which one more reduces the `lr`.
+        threshold: the least change that counts as an improvement.
+        threshold_mode: "rel" for a threshold relative to the best measure, "abs" for a difference.
+        cooldown: the number of steps after a reduction in which missing improvements do not count.
         min_lr: the least `lr`, or a list with one for each group.
-        eps: a change smaller than this is not made.
+        eps: a smaller change of the `lr` is not made.
 
     Raises:
-        TypeError, ValueError: not an Optimizer; options out of range.
+        TypeError, ValueError: `optimizer` is not an Optimizer, or an option is out of range.
 
     >>> import gradmgr
     >>> optimizer = gradmgr.optim.SGD([gradmgr.tensor([1.0])], lr=1.0)
@@ -286,11 +286,11 @@ class ReduceLROnPlateau(Saved):
         self._last_lr = [group["lr"] for group in optimizer.param_groups]
 
     def get_last_lr(self) -> list[float]:
-        """Return what was set last, by group."""
+        """Return each group's `lr` as it was last set."""
         return self._last_lr
 
     def step(self, metrics: Any) -> None:
-        """Take note of the measure, a number or a Tensor of one, and act on it."""
+        """Compare the measure, a number or a Tensor of one, with the best, and reduce the `lr` if it is time."""
         measure = float(metrics)
         self.last_epoch += 1
         if self.is_better(measure, self.best):
@@ -323,7 +323,7 @@ class ReduceLROnPlateau(Saved):
 
 
 class _Several(Saved):
-    """A schedule made of others."""
+    """A schedule that combines others."""
 
     _left_out = ("_schedulers", "optimizer")
 
@@ -341,10 +341,10 @@ class _Several(Saved):
         self._last_lr: list[float] = []
 
     def get_last_lr(self) -> list[float]:
-        """Return what was set last, by group."""
+        """Return each group's `lr` as it was last set."""
         return self._last_lr
 
-    def _note(self) -> None:
+    def _read_last_lr(self) -> None:
         self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
@@ -352,7 +352,7 @@ class _Several(Saved):
         return {**super().state_dict(), "_schedulers": [schedule.state_dict() for schedule in self._schedulers]}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over the state of a like schedule.
+        """Set the state to that of a schedule of the same kind.
 
         Raises:
             StateError: it is of another kind of schedule.
@@ -375,16 +375,16 @@ class _Several(Saved):
 
 
 class SequentialLR(_Several):
-    """Follow one schedule after another, each from its own beginning.
+    """Run one schedule after another, each from its start.
 
     Args:
-        optimizer: that of all schedules.
+        optimizer: the optimiser of all schedules.
         schedulers: the schedules.
-        milestones: the steps at which the next one begins; one fewer.
-        last_epoch: the steps taken so far.
+        milestones: the steps at which the second and each later schedule start.
+        last_epoch: the number of steps taken so far.
 
     Raises:
-        TypeError, ValueError: not schedules of this optimiser; not one milestone fewer.
+        TypeError, ValueError: an element is not a schedule of this optimiser, or the number of milestones is wrong.
     """
 
     def __init__(
@@ -403,31 +403,31 @@ class SequentialLR(_Several):
         for schedule in self._schedulers:
             _undo(schedule)
         self._schedulers[0]._begin()
-        self._note()
+        self._read_last_lr()
 
     def step(self) -> None:
-        """Go on by one step; after the optimiser's own."""
+        """Advance by one step; call it after the optimiser's `step`."""
         self.last_epoch += 1
         k = bisect_right(self._milestones, self.last_epoch)
         if k > 0 and self._milestones[k - 1] == self.last_epoch:
             self._schedulers[k]._restart()
         else:
             self._schedulers[k].step()
-        self._note()
+        self._read_last_lr()
 
     def _begin(self) -> None:
         self.last_epoch += 1
         self._schedulers[0]._begin()
-        self._note()
+        self._read_last_lr()
 
     def _restart(self) -> None:
         self.last_epoch = 0
         self._schedulers[0]._restart()
-        self._note()
+        self._read_last_lr()
 
 
 def _undo(schedule: Any) -> None:
-    """Take back the step that making a schedule took, which was not the sequence's."""
+    """Undo the step that a schedule's constructor took: a schedule of a sequence starts later."""
     if isinstance(schedule, ChainedScheduler):
         for part in schedule._schedulers:
             _undo(part)
@@ -440,30 +440,30 @@ def _undo(schedule: Any) -> None:
 
 
 class ChainedScheduler(_Several):
-    """Step several schedules together, so that what they do to the `lr` multiplies.
+    """Step several schedules together, so that their factors of the `lr` are multiplied.
 
     Args:
         schedulers: the schedules, of one optimiser.
-        optimizer: theirs; by default that of the first.
+        optimizer: their optimiser; by default that of the first.
 
     Raises:
-        TypeError, ValueError: not schedules of one optimiser.
+        TypeError, ValueError: an element is not a schedule, or they are of different optimisers.
     """
 
     def __init__(self, schedulers: Iterable[Any], optimizer: Optimizer | None = None) -> None:
         super().__init__(optimizer, schedulers, "ChainedScheduler")
-        self._note()
+        self._read_last_lr()
 
     def step(self) -> None:
-        """Go on by one step; after the optimiser's own."""
+        """Advance by one step; call it after the optimiser's `step`."""
         for schedule in self._schedulers:
             schedule.step()
-        self._note()
+        self._read_last_lr()
 
     def _begin(self) -> None:
         for schedule in self._schedulers:
             schedule._begin()
-        self._note()
+        self._read_last_lr()
 
     def _restart(self) -> None:
         for group in self.optimizer.param_groups:
@@ -471,4 +471,4 @@ class ChainedScheduler(_Several):
         for schedule in self._schedulers:
             schedule.last_epoch = -1
             schedule._begin()
-        self._note()
+        self._read_last_lr()

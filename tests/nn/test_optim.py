@@ -745,7 +745,8 @@ def test_floating_point_errors_do_not_stop_half_way():
 def test_the_state_of_floating_point_errors_is_as_before_a_step(known, monkeypatch):
     """Where NumPy keeps it in a variable of the context, and were it elsewhere."""
     if not known:
-        for name, function in zip(("silence", "speak"), _chunks.silencing("elsewhere"), strict=True):
+        names = "ignore_float_errors", "restore_float_errors"
+        for name, function in zip(names, _chunks.float_error_functions("elsewhere"), strict=True):
             monkeypatch.setattr(_optimizer, name, function)
     p = tensor(np.full(3, 1e308))
     optimizer = optim.SGD([p], lr=1e300)

@@ -457,7 +457,7 @@ def test_more_values_under_optimisers():
 
 
 def test_a_step_into_what_others_hold_is_noticed(monkeypatch):
-    monkeypatch.setattr(optim._chunks.Chunk, "_is_alone", lambda chunk: True)
+    monkeypatch.setattr(optim._chunks.Chunk, "_is_unshared", lambda chunk: True)
     with pytest.raises(AssertionError, match=r"changed|parameter|gradient"):
         check_each(check_world, range(10))
 
