@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, TypeVar
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.forward import Forward, earlier
-from gradmgr._engine.history.modes import decorated
+from gradmgr._engine.history.modes import decorate
 from gradmgr._engine.recorder import Recorder, current, enter, leave, recorders
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 
@@ -182,7 +182,7 @@ class dual_level:  # noqa: N801  # torch's spelling
         Raises:
             TypeError: a generator function, a class, or nothing that can be called.
         """
-        return decorated("dual_level", dual_level, function, may_suspend=False)
+        return decorate("dual_level", dual_level, function, may_suspend=False)
 
 
 # ---------------------------------------------------------------- duals

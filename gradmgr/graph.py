@@ -8,7 +8,7 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.history.node import GradientEdge, Node, check_known, get_gradient_edge, hang
+from gradmgr._engine.history.node import GradientEdge, Node, add_hook, check_tracked, get_gradient_edge
 from gradmgr._engine.history.saved_values import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
 from gradmgr._engine.hooks import RemovableHandle, check_hook
 from gradmgr._engine.recorder import current, recorders
@@ -105,9 +105,9 @@ def register_multi_grad_hook(
     if not many:
         raise ValueError("register_multi_grad_hook: there are no tensors; pass at least one")
     for k, t in enumerate(many):
-        check_known(t, f"register_multi_grad_hook, tensor number {k}")
+        check_tracked(t, f"register_multi_grad_hook, tensor number {k}")
     together = _Together(fn, len(many), first_only=mode == "any")
-    return RemovableHandle([place for k, t in enumerate(many) for place in hang(t, together.part(k))])
+    return RemovableHandle([place for k, t in enumerate(many) for place in add_hook(t, together.part(k))])
 
 
 # ---------------------------------------------------------------- memory

@@ -14,7 +14,7 @@ from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.backward import AttachSpec, Callback, Chains, plain_walk, run_endings, seeds_of, write
 from gradmgr._engine.history.spill import Budget, spill_of
-from gradmgr._engine.history.trace_log import TraceLog, Tracing, Uses, explain, seeded, summary
+from gradmgr._engine.history.trace_log import TraceLog, Tracing, UseTracing, explain, summary
 from gradmgr._engine.hooks import hooked_leaf
 from gradmgr._engine.observers import Observer
 from gradmgr._engine.recorder import above, enter, leave, recording_threads, remove_interceptor, watch
@@ -116,7 +116,7 @@ class GradManager(_Recording):
         if self._budget is not None:
             self._observers.append(self._budget.start)
         self._trace_log: TraceLog | None = None  # of the last recording that was traced
-        self._uses: Uses | None = None
+        self._uses: UseTracing | None = None
         self._with_stack = with_stack
 
     def __repr__(self) -> str:
@@ -255,7 +255,7 @@ class GradManager(_Recording):
         (by line of your program too with GradManager(with_stack=True) or under detect_anomaly())
         """
         spill = None if self._tape is None else spill_of(self._tape)
-        return summary(self._tape) + ("" if spill is None else f"\n{spill.told()}")
+        return summary(self._tape) + ("" if spill is None else f"\n{spill.status()}")
 
     def explain(self, x: Tensor) -> str:
         """Return, in words, why `x.grad` is what it is: never attached, attached after use, overwritten, cut, ...
@@ -303,7 +303,7 @@ class GradManager(_Recording):
 
     def _watch_uses(self) -> None:
         if self._tape is not None:
-            self._uses = Uses(self._tape)
+            self._uses = UseTracing(self._tape)
             watch(self._uses)
 
     def _new_tape(self) -> Tape:
@@ -432,7 +432,7 @@ class GradManager(_Recording):
         self._release_after = not (retain or create_graph)
         reached: list[Tensor] = []
         if tape.trace_log is not None:
-            seeded(tape.trace_log, [node_id for node_id, _ in seeds])
+            tape.trace_log.record_seeds([node_id for node_id, _ in seeds])
         try:
             if chains is None:
                 results = plain_walk(tape, seeds, retain, create_graph, only)

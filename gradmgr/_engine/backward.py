@@ -104,7 +104,7 @@ def _mark_of(tape: Tape, y: Any, position: int) -> Any:
         raise TypeError(f"backward differentiates Tensors; y number {position} is {type(y).__name__}")
     node_id = tape.node_id_of(y)
     if node_id is None:
-        seen = "" if tape.trace_log is None else tape.trace_log.why_unknown(y)
+        seen = "" if tape.trace_log is None else tape.trace_log.explain_untracked(y)
         raise errors.NotRecordedError(
             f"backward: this GradManager does not know y number {position}, {describe(y)}. Attached tensors that are "
             f"alive: {len(tape.leaves)}. y may have been computed before record() or before attach(); under no_grad(); "

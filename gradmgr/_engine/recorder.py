@@ -469,7 +469,7 @@ def rebind(x: Tensor, z: Tensor) -> Tensor:
         return x
     for rec in recorders(state):
         if rec.trace_log is not None and (node_id := rec.node_id_of(x)) is not None:
-            rec.trace_log.rebound(x, node_id)
+            rec.trace_log.record_write(x, node_id)
         rec.forget(x)
     x._rec = rec = z._rec
     if rec is not None:

@@ -209,7 +209,7 @@ class Tape(Recorder):
             node_id = object() if t in self.leaves or t in self.left else id(t)
         self.leaves[t] = self.leaf_ids[t] = node_id
         if self.trace_log is not None:
-            self.trace_log.attached(t, node_id, user_location())
+            self.trace_log.record_attached(t, node_id, user_location())
         if node_id.__class__ is int and is_untracked(t):
             t._node_id = node_id
             t._rec = self

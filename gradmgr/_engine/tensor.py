@@ -298,7 +298,7 @@ def cut(t: Tensor, what: str, result: Any = None) -> None:
     """Tell the recording that knows a tensor, if it keeps a diary, that the values go on without history."""
     rec = t._rec
     if rec is not None and rec.trace_log is not None:
-        rec.trace_log.cut(what, t, result)
+        rec.trace_log.record_cut(what, t, result)
 
 
 def describe(t: Tensor, name: str | None = None) -> str:

@@ -22,7 +22,7 @@ from gradmgr._arrays import libraries
 from gradmgr._arrays.refcounts import NODE_ID_AS_KEY, count_keys
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.history import modes
-from gradmgr._engine.history.saved_values import is_about_saving, like
+from gradmgr._engine.history.saved_values import is_of_saved_tensors_hooks, with_node_ids
 from gradmgr._engine.hooks import name_of
 from gradmgr._engine.observers import Entry, Observer, _observers, observers, observing
 from gradmgr._engine.op import INPUTS, METADATA, PULLS, Grads, Owned
@@ -223,7 +223,7 @@ class _Call:
                 return leaf
             if leaf.k not in made:
                 value = values[leaf.k]
-                known = like(value, value._array) if isinstance(value, Tensor) else wrap(value)
+                known = with_node_ids(value._array, value) if isinstance(value, Tensor) else wrap(value)
                 made[leaf.k] = known if leaf.is_tensor else value
             return made[leaf.k]
 
@@ -332,7 +332,7 @@ class _Again:
 def _with_settings(settings: Any, keep_hooks: bool) -> Iterator[None]:
     """Let the modes hold that held in the first run, and no hooks on saved tensors that were entered since."""
     token = modes._modes.set(settings)
-    heard = _observers.set(tuple([each for each in observers() if keep_hooks or not is_about_saving(each)]))
+    heard = _observers.set(tuple([each for each in observers() if keep_hooks or not is_of_saved_tensors_hooks(each)]))
     try:
         yield
     finally:

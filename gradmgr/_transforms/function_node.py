@@ -17,6 +17,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.custom import Result, input_metadata, input_node_ids
+from gradmgr._engine.history.saved_values import with_node_ids
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.op import INPUTS, METADATA, NAMES, PULLS, RETRACKS, Grads, Op, Owned, Retrack, accumulate
 from gradmgr._engine.recorder import Recorder, Stack, activated, current, hidden, recorders
@@ -90,16 +91,10 @@ def is_actively_tracked(t: Tensor) -> bool:
 
 
 def copy_tensor(value: Any) -> Any:
-    """Return a new Tensor of the same array with the same node ids; of an array, an untracked one."""
-    if value is None:
-        return None
-    if not isinstance(value, Tensor):
-        return wrap(value)
-    made = wrap(value._array)
-    if value._rec is not None:
-        made._rec, made._node_id = value._rec, value._node_id
-        made._overflow_ids = getattr(value, "_overflow_ids", {})
-    return made
+    """Return a new Tensor of the same array with the same node ids; of an array, an untracked one; None of None."""
+    if isinstance(value, Tensor):
+        return with_node_ids(value._array, value)
+    return None if value is None else wrap(value)
 
 
 def _replace_values(value: Any, replacements: dict[int, Any]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.backward import own_gradient, seeds_of
-from gradmgr._engine.history.node import GradientEdge, stand_in
+from gradmgr._engine.history.node import GradientEdge, tensor_of_edge
 from gradmgr._engine.hooks import leaf_hooks_of, run_tensor_hooks
 from gradmgr._engine.recorder import Recorder, above, activated, current, recorders, snapshot, told
 from gradmgr._engine.tape import Tape, inputs_of, is_inside
@@ -248,7 +248,7 @@ def _listed(given: Any, asked: str, name: str) -> list[Any]:
                     f"backward: inputs number {k} is an edge to {t.node!r}, which has no .grad to write to; pass the "
                     "tensor, or an edge to an attached one"
                 )
-            many[k] = t = stand_in(t, as_input=name == "inputs")
+            many[k] = t = tensor_of_edge(t, as_input=name == "inputs")
         if not isinstance(t, Tensor) and not (name.startswith("grad_") and (t is None or libraries.is_array(t))):
             raise TypeError(f"{asked}: {name} must be Tensors; number {k} is {type(t).__name__}")
     return many

@@ -7,7 +7,7 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays.libraries import is_array
-from gradmgr._engine.history.spill import spelled
+from gradmgr._engine.history.spill import format_bytes
 from gradmgr._engine.observers import Place
 from gradmgr._engine.recorder import current, recorders
 from gradmgr._engine.tape import Tape, flat, inputs_of, op_name
@@ -188,7 +188,7 @@ def _lines(tape: Tape, e: tuple[Any, ...], shapes: dict[Any, tuple[Any, Any]]) -
         lines.append(f"{tuple(shape)} {dtype}")
     kept = sum(int(a.nbytes) for a in flat(e[2:]) if is_array(a) and a.ndim > 0)
     if kept:
-        lines.append(f"keeps {spelled(kept)}")
+        lines.append(f"keeps {format_bytes(kept)}")
     place: Place | None = tape.location_of(e[1])
     if place is not None:
         lines.append(f"{place.file.rpartition('/')[2]}:{place.line}")

@@ -8,14 +8,14 @@ from typing import Any, NoReturn
 from gradmgr import errors
 from gradmgr._engine.history.node import (
     Node,
-    check_known,
+    add_hook,
+    check_tracked,
     grad_fn,
-    hang,
     is_attached,
-    retain,
-    retains,
-    tapes_that_know,
+    retain_gradient,
+    retains_gradient,
     tapes_with_result,
+    tracking_tapes,
 )
 from gradmgr._engine.hooks import Hook, RemovableHandle, check_hook, hooked_leaf
 from gradmgr._engine.recorder import rebind
@@ -31,7 +31,7 @@ def _requires_grad(self: Tensor) -> bool:
 
     It cannot be set: `GradManager.attach` says what receives gradients.
     """
-    return bool(tapes_that_know(self))
+    return bool(tracking_tapes(self))
 
 
 def _set_requires_grad(self: Tensor, value: Any) -> NoReturn:
@@ -128,8 +128,8 @@ def _register_hook(self: Tensor, hook: Hook) -> RemovableHandle:
     Tensor(20.)
     """
     check_hook(hook, "register_hook")
-    check_known(self, "register_hook")
-    return RemovableHandle(hang(self, hook))
+    check_tracked(self, "register_hook")
+    return RemovableHandle(add_hook(self, hook))
 
 
 def _register_post_accumulate_grad_hook(self: Tensor, hook: Hook) -> RemovableHandle:
@@ -187,13 +187,13 @@ def _retain_grad(self: Tensor) -> None:
     >>> y.grad
     Tensor(5.)
     """
-    check_known(self, "retain_grad")
-    retain(self)
+    check_tracked(self, "retain_grad")
+    retain_gradient(self)
 
 
 def _retains_grad(self: Tensor) -> bool:
     """Whether `retain_grad` was called on this result of an operation, in a recording that lasts."""
-    return retains(self)
+    return retains_gradient(self)
 
 
 # ---------------------------------------------------------------- refused

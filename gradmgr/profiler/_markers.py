@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.history.modes import decorated
+from gradmgr._engine.history.modes import decorate
 from gradmgr._engine.recorder import current, interceptors_of
 from gradmgr.profiler._collect import OP, Collector, Node
 
@@ -62,7 +62,7 @@ class record_function:  # noqa: N801  # torch's spelling
                 interceptor.leave(self)
 
     def __call__(self, function: F) -> F:
-        return decorated(type(self).__name__, lambda: self, function)
+        return decorate(type(self).__name__, lambda: self, function)
 
 
 class _Marker(Collector):

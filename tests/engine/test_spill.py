@@ -20,7 +20,7 @@ import pytest
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, errors, tensor
 from gradmgr._engine.history.saved_values import saved_tensors_hooks
-from gradmgr._engine.history.spill import _Cell, parsed, spelled, spill_of
+from gradmgr._engine.history.spill import _SpilledValue, format_bytes, parse_bytes, spill_of
 from gradmgr._transforms.checkpoint import checkpoint
 from gradmgr._transforms.grad import grad
 from gradmgr.graph import increment_version
@@ -51,7 +51,7 @@ def gradients(retain=False, **options):
     gm = GradManager(**options).attach([x, w])
     with gm:
         y = program(x, w)
-        away = spill_of(gm._tape).away if options else 0
+        away = spill_of(gm._tape).moved_bytes if options else 0
         gm.backward(y, retain=retain)
         if retain:
             first, x.grad, w.grad = [x.grad, w.grad], None, None
@@ -104,17 +104,17 @@ def test_the_oldest_move_and_the_budget_holds():
             # Beside the budget there is what the program itself holds: w, x, and an operand of the last operation.
             assert gm._tape.nbytes() <= (5 + 3) * A.nbytes
         tanhs = [e for e in gm._tape.entries if e[0] == "tanh.x.packed"]
-        cells = [next(part for part in e if isinstance(part, _Cell)) for e in tanhs]
+        cells = [next(part for part in e if isinstance(part, _SpilledValue)) for e in tanhs]
         here = [isinstance(cell.kept, np.ndarray) for cell in cells]
         assert here == sorted(here)  # those that are here are the newest
         assert 0 < sum(here) < len(here) == 20
         spill = spill_of(gm._tape)
-        assert spill.away + spill.here + 2 * A.nbytes >= 20 * A.nbytes
+        assert spill.moved_bytes + spill.resident_bytes + 2 * A.nbytes >= 20 * A.nbytes
         assert "moved" in gm.summary()
         del cells, tanhs
         gm.backward(x.sum())
         spill._bury()
-        assert (spill.here, spill.away) == (0, 0)
+        assert (spill.resident_bytes, spill.moved_bytes) == (0, 0)
 
 
 def test_a_buffer_counts_once():
@@ -125,7 +125,7 @@ def test_a_buffer_counts_once():
         y = gnp.exp(h)
         z = (y * y.T * y.reshape(80, 20).reshape(40, 40) * y[::-1]).sum()
         # x * 2.0 keeps nothing; exp keeps y, the products keep y and two products.
-        assert spill_of(gm._tape).here == 3 * A.nbytes
+        assert spill_of(gm._tape).resident_bytes == 3 * A.nbytes
         del h, y
         gm.backward(z)
 
@@ -140,11 +140,11 @@ def test_what_others_hold_stays():
             y = gnp.sin(y) + 1.0
             held.append(y)
         spill = spill_of(gm._tape)
-        assert spill.away == 0
+        assert spill.moved_bytes == 0
         held.clear()
         for _ in range(10):  # it is found out in the course of further operations
             y = gnp.negative(y)
-        assert spill.away == 4 * A.nbytes  # sin keeps its input: x, which is held, and four others
+        assert spill.moved_bytes == 4 * A.nbytes  # sin keeps its input: x, which is held, and four others
         gm.backward(y.sum())
 
 
@@ -155,7 +155,7 @@ def test_small_arrays_stay():
         y = x
         for _ in range(100):
             y = gnp.sin(y)
-        assert spill_of(gm._tape).away == 0
+        assert spill_of(gm._tape).moved_bytes == 0
         gm.backward(y.sum())
 
 
@@ -166,11 +166,11 @@ def test_values_that_are_dropped_make_room():
         for _ in range(500):
             y = gnp.sin(gnp.exp(gnp.sin(x)))
         spill = spill_of(gm._tape)
-        assert spill._spool._end < 200 * A.nbytes
+        assert spill._file._end < 200 * A.nbytes
         gm._tape.sweep(everything=True)
         y = gnp.sin(y)
         spill._bury()
-        assert spill.away <= 3 * A.nbytes
+        assert spill.moved_bytes <= 3 * A.nbytes
         gm.backward(y.sum())
 
 
@@ -204,8 +204,8 @@ def test_nested_managers_share_what_moves():
             y = gnp.sin(y)
         one, other = spill_of(outer._tape), spill_of(inner._tape)
         one._bury(), other._bury()
-        assert one.away == other.away >= 8 * A.nbytes
-        assert (one._spool is None) != (other._spool is None)
+        assert one.moved_bytes == other.moved_bytes >= 8 * A.nbytes
+        assert (one._file is None) != (other._file is None)
         inner.backward(y.sum())
         g, x.grad = x.grad, None
         outer.backward(g.sum())
@@ -249,7 +249,7 @@ def test_memory_declared_overwritten():
                 del view
                 assert address
                 y = gnp.negative(gnp.negative(gnp.negative(y)))
-                assert spill_of(gm._tape).away == A.nbytes
+                assert spill_of(gm._tape).moved_bytes == A.nbytes
             else:
                 increment_version(buffer)
             gm.backward(y.sum())
@@ -295,7 +295,7 @@ def half_way():
     y = x
     for _ in range(10):
         y = gnp.sin(y)
-    assert spill_of(gm._tape).away
+    assert spill_of(gm._tape).moved_bytes
     return gm, y
 
 
@@ -338,7 +338,7 @@ def test_the_file_is_gone_with_the_process(ending, tmp_path):
         for _ in range(10):
             y = gnp.sin(y)
         from gradmgr._engine.history.spill import spill_of
-        assert spill_of(gm._tape).away
+        assert spill_of(gm._tape).moved_bytes
         {ending}
     """
     done = subprocess.run(  # noqa: S603  # our own words
@@ -355,7 +355,7 @@ def test_the_file_is_gone_with_the_process(ending, tmp_path):
 
 def test_nobody_else_may_read_it():
     gm, _ = half_way()
-    assert os.fstat(spill_of(gm._tape)._spool._file.fileno()).st_mode & 0o777 == 0o600
+    assert os.fstat(spill_of(gm._tape)._file._file.fileno()).st_mode & 0o777 == 0o600
     gm.release()
 
 
@@ -454,7 +454,7 @@ def test_no_directory(monkeypatch, tmp_path):
 
 def test_a_file_that_was_damaged():
     gm, y = half_way()
-    spill_of(gm._tape)._spool._file.truncate(10)
+    spill_of(gm._tape)._file._file.truncate(10)
     with pytest.raises(errors.SpillError, match="could not be read back: the temporary file ends early"):
         gm.backward(y, A)
     assert gm._tape is None
@@ -483,7 +483,7 @@ def test_a_file_that_was_damaged():
     ],
 )
 def test_forms_of_a_budget(budget, expected):
-    assert parsed(budget) == expected
+    assert parse_bytes(budget) == expected
 
 
 @pytest.mark.parametrize("budget", ["", "GiB", "2", "2 GiBs", "-1GiB", "2gib", "1e9B", "2iB", "1,5 GiB", "two"])
@@ -504,8 +504,8 @@ def test_wrong_arguments():
 
 
 def test_told():
-    assert spelled(0) == "0 B"
-    assert spelled(3 << 29) == "1.5 GiB"
+    assert format_bytes(0) == "0 B"
+    assert format_bytes(3 << 29) == "1.5 GiB"
     assert repr(GradManager(budget="2GiB")) == "GradManager(0 attached, budget 2 GiB, the rest on the host)"
     on_disk = GradManager(budget="1.5MiB", spill="disk")
     assert repr(on_disk) == "GradManager(0 attached, budget 1.5 MiB, the rest on disk)"
@@ -554,7 +554,7 @@ def on_gpu(cupy, **options):
         for k in range(6):
             y = gnp.tanh(y @ w.T + 0.1 * k)
             y = y * gnp.exp(y.T)[::-1, ::2].repeat(2, axis=1)
-        away = spill_of(gm._tape).away if options else 0
+        away = spill_of(gm._tape).moved_bytes if options else 0
         gm.backward(y.sum())
     return [x.grad._array.get(), w.grad._array.get()], away
 

@@ -32,7 +32,7 @@ import gradmgr.numpy as gnp
 from gradmgr import Function, GradManager, custom_op, forward_ad, functional, graph, special, tensor
 from gradmgr._engine import observers, recorder
 from gradmgr._engine.history import modes
-from gradmgr._engine.history.node import edge_to, tapes_that_know, tapes_with_result
+from gradmgr._engine.history.node import edge_to_node, tapes_with_result, tracking_tapes
 from gradmgr._engine.op import PULLS as RULES
 from gradmgr.profiler import profile, record_function
 
@@ -471,7 +471,7 @@ def do_look(m, env, s, rng, way):
     t = env.pick(rng)
     if m.plain:
         return
-    for tape in tapes_that_know(t):
+    for tape in tracking_tapes(t):
         gm = tape.owner()
         assert str(len(tape.leaves)) in gm.summary()
         assert gm.explain(t)
@@ -516,7 +516,7 @@ def do_hook(m, env, s, rng, way):
 def _on_every_tape(t, register):
     """Do for the node of each tape that knows a tensor what the public door does for the innermost."""
     for tape in tapes_with_result(t):
-        register(edge_to(tape, tape.node_id_of(t)).node)
+        register(edge_to_node(tape, tape.node_id_of(t)).node)
 
 
 # ---------------------------------------------------------------- statements with a body

@@ -1,1 +1,1 @@
-"""What a recording keeps, and how it is shown, packed, moved out and traced."""
+"""The history of a recording: modes that pause it, nodes, saved values, the memory budget, the trace log."""

@@ -1,8 +1,8 @@
-"""Modes: what listens to what is computed, in a block, a function, or from here on.
+"""Modes such as `no_grad`: which recorders record, in a block, a function, or from here on.
 
-Who listens follows from the modes that hold: each acts on the recorders that were there when it was
-set, a later one over an earlier. So blocks may be left in any order, and what starts to record inside
-a block does record: that was said later.
+Which recorders record follows from the modes in effect: each acts on the recorders that existed when it was
+set, a later mode overriding an earlier one. So blocks may be left in any order, and a manager that starts to
+record inside a block does record.
 """
 
 from __future__ import annotations
@@ -19,56 +19,56 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Setting:
-    """One mode that holds: what it sets, and whom it was said to."""
+    """One mode in effect: what it sets, and the recorders it applies to."""
 
-    __slots__ = ("base", "grad", "inference", "owner", "within")
+    __slots__ = ("grad", "inference", "owner", "recorders", "within")
 
     def __init__(
-        self, owner: Any, within: _Setting | None, grad: bool, inference: bool | None, base: tuple[Recorder, ...]
+        self, owner: Any, within: _Setting | None, grad: bool, inference: bool | None, affected: tuple[Recorder, ...]
     ) -> None:
         self.owner = owner  # the mode whose block it is; None for a plain call of set_grad_enabled
-        self.within = within  # of a plain call: the block it was made in, at whose end it ends
+        self.within = within  # of a plain call: the block that it was made in, and with which it ends
         self.grad = grad  # whether managers record
-        self.inference = inference  # whether nothing listens at all; None leaves that as it is
-        self.base = base  # the recorders that listened, or would have but for a mode
+        self.inference = inference  # whether all recorders, tangents too, are paused; None leaves that as it is
+        self.recorders = affected  # those that recorded, or that only a mode had paused
 
 
 Settings = tuple[_Setting, ...]
 
-# The modes that hold in this context, in the order they were set.
+# The modes in effect in this context, in the order they were set.
 _modes: ContextVar[Settings] = ContextVar("gradmgr_modes", default=())
 
 
-def _listening(state: Any) -> list[Recorder]:
+def _active_recorders(state: Any) -> list[Recorder]:
     return [rec for group in state.groups for rec in group] if isinstance(state, Stack) else recorders(state)
 
 
-def _base(settings: Settings, state: Any) -> tuple[Recorder, ...]:
-    """Return the recorders of a state that listen, or would if no mode held."""
-    if state.__class__ is not Stack:  # most often: nothing records, or one manager, which listens
+def _affected_recorders(settings: Settings, state: Any) -> tuple[Recorder, ...]:
+    """Return the recorders of a state that record, or that only modes have paused."""
+    if state.__class__ is not Stack:  # most often: nothing records, or one manager does
         return () if state is None else (state,)
-    observing = _listening(state)
-    # Who does not listen though the modes let it, as inside a Function's forward, is not theirs to wake.
-    return tuple([rec for rec in recorders(state) if rec in observing or not _may_listen(rec, settings)])
+    active = _active_recorders(state)
+    # A recorder that is paused though the modes allow it, as inside a Function's forward, is left paused.
+    return tuple([rec for rec in recorders(state) if rec in active or not _may_record(rec, settings)])
 
 
-def _may_listen(rec: Recorder, settings: Settings) -> bool:
+def _may_record(rec: Recorder, settings: Settings) -> bool:
     grad, inference = True, False
     for s in settings:
-        if rec in s.base:
+        if rec in s.recorders:
             grad = s.grad
             inference = inference if s.inference is None else s.inference
     return not inference and (grad or not rec.is_tape)
 
 
-def _settle(settings: Settings, base: tuple[Recorder, ...]) -> None:
-    """Let these modes hold from here on."""
+def _apply(settings: Settings, affected: tuple[Recorder, ...]) -> None:
+    """Put these modes into effect: pause or resume the affected recorders."""
     _modes.set(settings)
-    if not base:
-        return  # nobody whom a mode could stop or let go on
+    if not affected:
+        return
     state = current()
-    wanted = [rec for rec in base if _may_listen(rec, settings)]
-    if wanted == _listening(state):
+    wanted = [rec for rec in affected if _may_record(rec, settings)]
+    if wanted == _active_recorders(state):
         return
     everyone = state.everyone if isinstance(state, Stack) else ((state,),)
     groups = tuple([kept for group in everyone if (kept := tuple([rec for rec in group if rec in wanted]))])
@@ -80,18 +80,18 @@ def _settle(settings: Settings, base: tuple[Recorder, ...]) -> None:
 
 
 class _Mode:
-    """A context manager and decorator that changes what listens."""
+    """A context manager and decorator that changes which recorders record."""
 
     __slots__ = ()
 
-    def _effect(self) -> tuple[bool, bool | None]:
-        """Return what `_Setting` calls grad and inference."""
+    def _setting(self) -> tuple[bool, bool | None]:
+        """Return `grad` and `inference` of its `_Setting`."""
         raise NotImplementedError
 
     def __enter__(self) -> None:
         settings = _modes.get()
-        base = _base(settings, current())
-        _settle((*settings, _Setting(self, None, *self._effect(), base)), base)
+        affected = _affected_recorders(settings, current())
+        _apply((*settings, _Setting(self, None, *self._setting(), affected)), affected)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: types.TracebackType | None
@@ -100,44 +100,44 @@ class _Mode:
         mine = next((s for s in reversed(settings) if s.owner is self), None)
         if mine is not None:  # a generator may be finalised in another context than the one it entered in
             kept = tuple([s for s in settings if s is not mine and s.within is not mine])
-            _settle(kept, _base(settings, current()))
+            _apply(kept, _affected_recorders(settings, current()))
 
     def __call__(self, function: F) -> F:
-        return decorated(type(self).__name__, lambda: self, function)
+        return decorate(type(self).__name__, lambda: self, function)
 
 
-def decorated(name: str, make: Callable[[], Any], function: F, *, may_suspend: bool = True) -> F:
+def decorate(name: str, make: Callable[[], Any], function: F, *, may_suspend: bool = True) -> F:
     """Return a function whose body runs inside a context manager.
 
-    Of a generator, a coroutine and an async generator each step runs inside, so that nothing holds
-    while it is suspended and others run.
+    Of a generator, a coroutine or an async generator each step runs inside, so that the context is left
+    while the body is suspended and other code runs.
 
     Args:
-        name: of the decorator, for errors.
-        make: gives the context manager, at each call or step.
-        function: what is decorated.
-        may_suspend: whether one can be left and the next one entered in the middle of a body.
+        name: the decorator's name, for errors.
+        make: returns the context manager, at each call or step.
+        function: the function to decorate.
+        may_suspend: whether the context may be left and a new one entered in the middle of a body.
 
     Raises:
-        TypeError: a class, a staticmethod or classmethod object, or nothing that can be called.
+        TypeError: `function` is a class, a staticmethod or classmethod object, or cannot be called.
     """
-    import inspect  # late, as it takes 10 ms
+    import inspect  # deferred, as it takes 10 ms
 
     _check_decorates(name, function)
-    own = isinstance(function, functools.partial) or inspect.isroutine(function)
-    body = function if own else type(function).__call__
+    is_function = isinstance(function, functools.partial) or inspect.isroutine(function)
+    body = function if is_function else type(function).__call__
     if inspect.isasyncgenfunction(body) or inspect.isgeneratorfunction(body):
         if not may_suspend:
             raise TypeError(
-                f"{name} cannot decorate the generator function {_called(function)}: it would end at each yield; "
+                f"{name} cannot decorate the generator function {_name_of(function)}: it would end at each yield; "
                 f"write `with {name}():` around the loop that consumes it"
             )
-        way = _of_async_generator if inspect.isasyncgenfunction(body) else _in_steps
+        wrap = _wrap_async_generator if inspect.isasyncgenfunction(body) else _wrap_generator
     elif inspect.iscoroutinefunction(body):
-        way = _of_coroutine if may_suspend else _of_whole_coroutine
+        wrap = _wrap_coroutine_steps if may_suspend else _wrap_coroutine
     else:
-        way = _of_function
-    return functools.wraps(function)(way(make, function))  # type: ignore[return-value]  # the signature is kept
+        wrap = _wrap_function
+    return functools.wraps(function)(wrap(make, function))  # type: ignore[return-value]  # the signature is kept
 
 
 def _check_decorates(name: str, function: Any) -> None:
@@ -152,11 +152,11 @@ def _check_decorates(name: str, function: Any) -> None:
         raise TypeError(f"{name} decorates functions; found {type(function).__name__}")
 
 
-def _called(function: Any) -> str:
+def _name_of(function: Any) -> str:
     return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
 
 
-def _of_function(make: Callable[[], Any], function: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_function(make: Callable[[], Any], function: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         with make():
             return function(*args, **kwargs)
@@ -164,7 +164,7 @@ def _of_function(make: Callable[[], Any], function: Callable[..., Any]) -> Calla
     return wrapped
 
 
-def _of_whole_coroutine(make: Callable[[], Any], function: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_coroutine(make: Callable[[], Any], function: Callable[..., Any]) -> Callable[..., Any]:
     async def wrapped(*args: Any, **kwargs: Any) -> Any:
         with make():
             return await function(*args, **kwargs)
@@ -172,29 +172,29 @@ def _of_whole_coroutine(make: Callable[[], Any], function: Callable[..., Any]) -
     return wrapped
 
 
-def _in_steps(make: Callable[[], Any], function: Callable[..., Any]) -> Callable[..., Generator[Any, Any, Any]]:
-    """Drive what `function` makes, anything with send() and throw(), each step inside."""
+def _wrap_generator(make: Callable[[], Any], function: Callable[..., Any]) -> Callable[..., Generator[Any, Any, Any]]:
+    """Return a generator that runs each step of the one that `function` returns inside the context manager."""
 
     def wrapped(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         body = function(*args, **kwargs)
-        step, given = body.send, None
+        step, sent = body.send, None
         while True:
             try:
                 with make():
-                    got = step(given)
+                    yielded = step(sent)
             except StopIteration as stop:
                 return stop.value
             try:
-                given = yield got
+                sent = yield yielded
                 step = body.send
-            except BaseException as error:  # whatever is thrown in, GeneratorExit too, is the body's to answer
-                step, given = body.throw, error
+            except BaseException as error:  # whatever is thrown in, GeneratorExit too, goes to the body
+                step, sent = body.throw, error
 
     return wrapped
 
 
-def _of_coroutine(make: Callable[[], Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    run: Callable[..., Any] = types.coroutine(_in_steps(make, function))
+def _wrap_coroutine_steps(make: Callable[[], Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    run: Callable[..., Any] = types.coroutine(_wrap_generator(make, function))
 
     async def wrapped(*args: Any, **kwargs: Any) -> Any:
         return await run(*args, **kwargs)
@@ -202,22 +202,22 @@ def _of_coroutine(make: Callable[[], Any], function: Callable[..., Any]) -> Call
     return wrapped
 
 
-def _of_async_generator(make: Callable[[], Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    run: Callable[..., Any] = types.coroutine(_in_steps(make, lambda step, given: step(given)))
+def _wrap_async_generator(make: Callable[[], Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    run: Callable[..., Any] = types.coroutine(_wrap_generator(make, lambda step, sent: step(sent)))
 
     async def wrapped(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         body = function(*args, **kwargs)
-        step, given = body.asend, None
+        step, sent = body.asend, None
         while True:
             try:
-                got = await run(step, given)
+                yielded = await run(step, sent)
             except StopAsyncIteration:
                 return
             try:
-                given = yield got
+                sent = yield yielded
                 step = body.asend
-            except BaseException as error:  # as in `_in_steps`
-                step, given = body.athrow, error
+            except BaseException as error:  # as in `_wrap_generator`
+                step, sent = body.athrow, error
 
     return wrapped
 
@@ -232,7 +232,7 @@ class no_grad(_Mode):  # noqa: N801  # torch's spelling
     `forward_ad` go on. A manager that starts to record inside the block does record.
 
     Decorates, with or without parentheses, functions, generators, coroutines and async generators; it
-    holds while their body runs, not while it is suspended. Blocks may be left in any order, and each
+    is in effect while their body runs, not while it is suspended. Blocks may be left in any order, and each
     thread and asyncio task has its own.
 
     >>> import gradmgr
@@ -256,14 +256,14 @@ class no_grad(_Mode):  # noqa: N801  # torch's spelling
         made = super().__new__(cls)
         return made if function is None else made(function)
 
-    def _effect(self) -> tuple[bool, bool | None]:
+    def _setting(self) -> tuple[bool, bool | None]:
         return False, None
 
 
 class enable_grad(_Mode):  # noqa: N801  # torch's spelling
     """Let the managers that `no_grad` stopped record again, in a with block or a decorated function.
 
-    It starts no manager, and does not undo `inference_mode`. Decorates what `no_grad` does.
+    It starts no manager, and does not undo `inference_mode`. It decorates what `no_grad` decorates.
 
     >>> import gradmgr
     >>> x = gradmgr.tensor([3.0])
@@ -286,16 +286,16 @@ class enable_grad(_Mode):  # noqa: N801  # torch's spelling
         made = super().__new__(cls)
         return made if function is None else made(function)
 
-    def _effect(self) -> tuple[bool, bool | None]:
+    def _setting(self) -> tuple[bool, bool | None]:
         return True, None
 
 
 class set_grad_enabled(_Mode):  # noqa: N801  # torch's spelling
-    """Be `enable_grad` or `no_grad`, as `mode` says: in a with block, a decorated function, or from here on.
+    """Act as `enable_grad` or `no_grad`, as `mode` says: in a with block, a decorated function, or from here on.
 
-    Called by itself it takes effect at once and stays, until the end of the block of a mode that it stands
-    in, or of the thread or task. In a with block what held before the call is restored at the end. As a
-    decorator it has no effect but in the function.
+    Called by itself it takes effect at once, until the end of the enclosing block of a mode, or of the thread
+    or task. The end of a with block restores what was in effect before the call. As a decorator it has an
+    effect only in the function.
 
     Args:
         mode: whether managers record.
@@ -314,47 +314,47 @@ class set_grad_enabled(_Mode):  # noqa: N801  # torch's spelling
     Tensor([9.])
     """
 
-    __slots__ = ("_mine", "_mode", "_replaced")
+    __slots__ = ("_mode", "_own", "_replaced")
 
     def __init__(self, mode: bool) -> None:
         _check_mode("set_grad_enabled", mode)
         self._mode = mode
         settings = _modes.get()
-        base = _base(settings, current())
+        affected = _affected_recorders(settings, current())
         within = next((s for s in reversed(settings) if s.owner is not None), None)
         last = settings[-1] if settings else None
-        # The last of several calls in one block says all; else a loop of calls would pile up.
+        # Of several calls in one block only the last counts and is kept; else a loop of calls would pile up.
         self._replaced = last if last is not None and last.owner is None and last.within is within else None
-        self._mine = _Setting(None, within, mode, None, base)
-        _settle((*(settings if self._replaced is None else settings[:-1]), self._mine), base)
+        self._own = _Setting(None, within, mode, None, affected)
+        _apply((*(settings if self._replaced is None else settings[:-1]), self._own), affected)
 
-    def _effect(self) -> tuple[bool, bool | None]:
+    def _setting(self) -> tuple[bool, bool | None]:
         return self._mode, None
 
-    def _take_back(self) -> None:
-        """Undo the call, if it still holds here."""
+    def _undo_call(self) -> None:
+        """Undo the call of the constructor, if it is still in effect here."""
         settings = _modes.get()
-        if self._mine in settings:
-            changed = [self._replaced if s is self._mine else s for s in settings]
-            _settle(tuple([s for s in changed if s is not None]), _base(settings, current()))
+        if self._own in settings:
+            changed = [self._replaced if s is self._own else s for s in settings]
+            _apply(tuple([s for s in changed if s is not None]), _affected_recorders(settings, current()))
 
     def __enter__(self) -> None:
-        self._take_back()
+        self._undo_call()
         super().__enter__()
 
     def __call__(self, function: F) -> F:
-        self._take_back()
+        self._undo_call()
         return super().__call__(function)
 
 
 class inference_mode(_Mode):  # noqa: N801  # torch's spelling
-    """Stop everything that follows the operations: managers and, unlike `no_grad`, tangents too.
+    """Stop everything that records: managers and, unlike `no_grad`, tangents too.
 
     A write in place makes its tensor a constant from there on, for every manager and level. `enable_grad`
-    inside does not undo it, `inference_mode(False)` does. Decorates what `no_grad` does.
+    inside does not undo it, `inference_mode(False)` does. It decorates what `no_grad` decorates.
 
     Args:
-        mode: whether to stop; False lets all go on that a mode stopped, in the block.
+        mode: whether to stop; False resumes, in the block, everything that modes have stopped.
 
     Raises:
         TypeError: `mode` is neither a bool nor a function to decorate.
@@ -387,7 +387,7 @@ class inference_mode(_Mode):  # noqa: N801  # torch's spelling
         made._mode = mode
         return made
 
-    def _effect(self) -> tuple[bool, bool | None]:
+    def _setting(self) -> tuple[bool, bool | None]:
         return not self._mode, self._mode
 
 
@@ -397,7 +397,7 @@ def _check_mode(name: str, mode: Any) -> None:
 
 
 def is_grad_enabled() -> bool:
-    """Tell whether the managers that record hear what is computed now; True where no mode says otherwise.
+    """Tell whether managers record what is computed now; True where no mode is in effect.
 
     >>> import gradmgr
     >>> with gradmgr.no_grad():
@@ -405,11 +405,11 @@ def is_grad_enabled() -> bool:
     False
     """
     settings = _modes.get()
-    return not settings or settings[-1].grad or any(rec.is_tape and rec.open for rec in _listening(current()))
+    return not settings or settings[-1].grad or any(rec.is_tape and rec.open for rec in _active_recorders(current()))
 
 
 def is_inference_mode_enabled() -> bool:
-    """Tell whether `inference_mode` holds.
+    """Tell whether `inference_mode` is in effect.
 
     >>> import gradmgr
     >>> with gradmgr.inference_mode():

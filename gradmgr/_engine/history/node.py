@@ -1,4 +1,4 @@
-"""Nodes: the history of a tape as seen from a tensor, made on demand."""
+"""Nodes of the history, made on demand: `Tensor.grad_fn`, gradient edges and hooks on them."""
 
 from __future__ import annotations
 
@@ -15,52 +15,53 @@ from gradmgr._engine.recorder import current, recorders, recording_threads
 from gradmgr._engine.tape import Entry, Tape, op_name
 from gradmgr._engine.tensor import Tensor, describe, wrap
 
-Place = tuple[Hooks, object]
+HookPlace = tuple[Hooks, object]  # where a hook was added, for its handle
 
 
-# ---------------------------------------------------------------- who knows a tensor, and as what
+# ---------------------------------------------------------------- tapes that track a tensor
 
 
-def tapes_that_know(t: Tensor) -> list[Tape]:
-    """Return the open tapes of this context that know a tensor, the innermost last."""
+def tracking_tapes(t: Tensor) -> list[Tape]:
+    """Return the open tapes of this context that track a tensor, the innermost last."""
     return [rec for rec in recorders(current()) if isinstance(rec, Tape) and rec.open and rec.node_id_of(t) is not None]
 
 
 def is_leaf_of(tape: Tape, t: Tensor) -> bool:
-    """Tell whether a tape that knows a tensor takes it as a leaf, not as a result."""
+    """Tell whether a tensor is a leaf, not a result, on a tape that tracks it."""
     return bool(tape.leaf_ids.get(t) == tape.node_id_of(t))
 
 
 def tapes_with_result(t: Tensor) -> list[Tape]:
     """Return the open tapes of this context on which a tensor is a result, the innermost last."""
-    return [tape for tape in tapes_that_know(t) if not is_leaf_of(tape, t)]
+    return [tape for tape in tracking_tapes(t) if not is_leaf_of(tape, t)]
 
 
 def is_attached(t: Tensor) -> bool:
-    """Tell whether a living manager has this tensor attached, whether it records or not."""
+    """Tell whether the tensor is attached to a manager, recording or not."""
     hooks = leaf_hooks_of(t)
     return hooks is not None and bool(hooks.managers())
 
 
-def check_known(t: Any, asked: str) -> None:
-    """Raise unless a tensor is attached to a manager or a result that one recorded."""
+def check_tracked(t: Any, asked: str) -> None:
+    """Raise unless a tensor is attached to a manager or is a result that one recorded."""
     if not isinstance(t, Tensor):
         raise TypeError(f"{asked} is for Tensors; found {type(t).__name__}")
-    if not tapes_that_know(t) and not is_attached(t):
+    if not tracking_tapes(t) and not is_attached(t):
         raise errors.NotRecordedError(
             f"{asked}: no manager has attached {describe(t)}, and none that records here knows it as a result; attach "
             "it, or ask inside the recording, of what was computed from attached tensors"
         )
 
 
-def hang(t: Tensor, hook: Hook) -> list[Place]:
-    """Hang a hook on the gradient of a tensor that `check_known` let pass; return the places for a handle.
+def add_hook(t: Tensor, hook: Hook) -> list[HookPlace]:
+    """Add a hook to the gradient of a tensor that `check_tracked` accepted; return the places for a handle.
 
-    On each tape that knows it as a result, on the value that it has now. Where it is a leaf, on the tensor itself.
+    On each tape where the tensor is a result, the hook is added to the value it has now; where it is a leaf, to
+    the tensor itself.
     """
-    tapes = tapes_that_know(t)
+    tapes = tracking_tapes(t)
     places = [
-        hooks_on(tape, tape.node_id_of(t)).tensor.add(hook) for tape in reversed(tapes) if not is_leaf_of(tape, t)
+        hooks_of(tape, tape.node_id_of(t)).tensor.add(hook) for tape in reversed(tapes) if not is_leaf_of(tape, t)
     ]
     if len(places) == len(tapes) == 0 or any(is_leaf_of(tape, t) for tape in tapes):
         leaf = hooked_leaf(t)
@@ -68,35 +69,35 @@ def hang(t: Tensor, hook: Hook) -> list[Place]:
     return places
 
 
-def hooks_on(tape: Tape, node_id: Any) -> ValueHooks:
-    """Return the hooks on a value of a tape, made where there are none."""
+def hooks_of(tape: Tape, node_id: Any) -> ValueHooks:
+    """Return the hooks of a value of a tape; makes an empty record where there is none."""
     return tape.ensure_annotations().hooks.setdefault(node_id, ValueHooks())
 
 
-def retain(t: Tensor) -> None:
-    """Let the tapes on which a tensor is a result write its gradient to `.grad`, as the tensor is then."""
+def retain_gradient(t: Tensor) -> None:
+    """Make the tapes on which a tensor is a result write the gradient of its value in backward to `.grad`."""
     for tape in tapes_with_result(t):
-        notes = tape.ensure_annotations()
-        with recording_threads.lock:  # replaced, not changed: other threads may look through it
-            if not any(ref() is t for ref in notes.retaining):
-                notes.retaining = [*[ref for ref in notes.retaining if ref() is not None], weakref.ref(t)]
+        annotations = tape.ensure_annotations()
+        with recording_threads.lock:  # the list is replaced, not changed: other threads may iterate over it
+            if not any(ref() is t for ref in annotations.retaining):
+                annotations.retaining = [*[ref for ref in annotations.retaining if ref() is not None], weakref.ref(t)]
 
 
-def retains(t: Tensor) -> bool:
-    """Tell whether `retain` was asked for a tensor on a tape that knows it as a result."""
-    noted = (tape.annotations for tape in tapes_with_result(t))
-    return any(ref() is t for notes in noted if notes is not None for ref in notes.retaining)
+def retains_gradient(t: Tensor) -> bool:
+    """Tell whether `retain_gradient` was called for a tensor on a tape where it is a result."""
+    all_annotations = (tape.annotations for tape in tapes_with_result(t))
+    return any(ref() is t for each in all_annotations if each is not None for ref in each.retaining)
 
 
 # ---------------------------------------------------------------- nodes
 
 
 class Node:
-    """An operation in the history of a recording, or, as its end, an attached tensor.
+    """An operation in the history of a recording, or an attached tensor, where the history begins.
 
     Made on demand by `Tensor.grad_fn`, `graph.get_gradient_edge` and `next_functions`; two nodes of one
-    operation are equal. Holding one keeps the operation in the history while it is recorded, but not
-    beyond: when `backward()` or `release()` frees the history the node is left with its name and metadata.
+    operation are equal. A reference to one keeps the operation in the history during the recording, but not
+    longer: when `backward()` or `release()` frees the history the node is left with its name and metadata.
 
     >>> import gradmgr
     >>> x = gradmgr.tensor([1.0, 2.0])
@@ -106,14 +107,14 @@ class Node:
     sum [('multiply', 0)]
     """
 
-    __slots__ = ("__weakref__", "_facts", "_metadata", "_name", "_node_id", "_several", "_tape")
+    __slots__ = ("__weakref__", "_has_result_entries", "_metadata", "_name", "_node_id", "_result_metadata", "_tape")
 
-    def __init__(self, tape: Tape, node_id: Any, name: str, *, several: bool = False) -> None:
+    def __init__(self, tape: Tape, node_id: Any, name: str, *, has_result_entries: bool = False) -> None:
         self._tape = tape
         self._node_id = node_id
         self._name = name
-        self._several = several  # whether each result has an entry of its own
-        self._facts: dict[int, Any] = {}  # shape and dtype by result, of the tensors that it was asked of
+        self._has_result_entries = has_result_entries  # whether each result has an entry of its own
+        self._result_metadata: dict[int, Any] = {}  # shape and dtype, by result, of the tensors it was made for
         self._metadata: dict[Any, Any] | None = None
 
     def name(self) -> str:
@@ -135,28 +136,28 @@ class Node:
 
     @property
     def metadata(self) -> dict[Any, Any]:
-        """A dict for whatever you want to note; one for each operation, while its history is kept."""
+        """A dict for data of your own; one for each operation, while its history is kept."""
         if self._metadata is None:
-            self._metadata = self._notes("metadata").metadata.setdefault(self._node_id, {})
+            self._metadata = self._open_annotations("metadata").metadata.setdefault(self._node_id, {})
         return self._metadata
 
     @property
     def next_functions(self) -> tuple[tuple[Node, int], ...]:
-        """The nodes that its gradients go to, each with the number of the result that it is the gradient of.
+        """The nodes that its gradients flow to, each with the number of the node's result that is meant.
 
-        One for each operand that is tracked; constants do not appear. An attached tensor has none, unless
-        it was computed itself.
+        One for each tracked operand; constants do not appear. An attached tensor has none, unless it was
+        computed itself.
 
         Raises:
             RuntimeError: the history is freed.
         """
-        self._notes("next_functions")
-        e = None if self._node_id.__class__ is int else entry_of(self._tape, self._node_id)
+        self._open_annotations("next_functions")
+        e = None if _is_leaf_id(self._node_id) else entry_of(self._tape, self._node_id)
         if e is None:
             if not self.is_leaf():
-                raise _passed(f"{self!r}.next_functions")
+                raise _freed_error(f"{self!r}.next_functions")
             return ()
-        return tuple([edge_to(self._tape, node_id) for node_id in INPUTS[e[0]](e) if node_id is not None])
+        return tuple([edge_to_node(self._tape, node_id) for node_id in INPUTS[e[0]](e) if node_id is not None])
 
     @property
     def variable(self) -> Tensor:
@@ -168,7 +169,7 @@ class Node:
         """
         if not self.is_leaf():
             raise AttributeError(f"{self!r} is an operation and has no variable; nodes named {_LEAF} do")
-        self._notes("variable")
+        self._open_annotations("variable")
         t = leaf_of(self._tape, self._node_id)
         if t is None:
             raise errors.RecordingError(f"{self!r}.variable: the tensor was detached from its manager")
@@ -178,15 +179,15 @@ class Node:
         """Call `fn(grad_inputs, grad_outputs)` in each backward when the operation's derivative is computed.
 
         Args:
-            fn: takes two tuples: the gradients that go to the distinct tracked operands (an operand that stands
-                there twice has one, its total), and those that came for the results, None where there is none.
-                It returns None, or a tuple to go on in place of the first, where None lets nothing flow.
+            fn: takes two tuples: the gradients that go to the distinct tracked operands (an operand that
+                appears twice has one, the sum), and the gradients of the results, None where there is none.
+                It returns None, or a tuple that replaces the first, where None stops the gradient.
 
         Returns:
             A handle with `remove()`.
 
         Raises:
-            TypeError: `fn` cannot be called; in backward, it gave something that is no such tuple.
+            TypeError: `fn` cannot be called; in backward, it returned something that is no such tuple.
             RuntimeError: the history is freed; the node is an attached tensor.
         """
         return RemovableHandle([self._hooks("register_hook", fn).after.add(fn)])
@@ -194,11 +195,11 @@ class Node:
     def register_prehook(self, fn: Hook) -> RemovableHandle:
         """Call `fn(grad_outputs)` in each backward before the operation's derivative is computed.
 
-        The hooks of its results' tensors come first, and what `retain_grad` keeps is what they made.
+        The hooks of its results' tensors are called first, and `retain_grad` keeps what they returned.
 
         Args:
-            fn: takes a tuple of the gradients that came for the results, None where there is none. It
-                returns None, or a tuple to go on in their place, where None lets nothing flow.
+            fn: takes a tuple of the gradients of the results, None where there is none. It returns None, or a
+                tuple that replaces them, where None stops the gradient.
 
         Returns:
             A handle with `remove()`.
@@ -210,18 +211,19 @@ class Node:
 
     def _hooks(self, asked: str, hook: Any) -> ValueHooks:
         check_hook(hook, f"Node.{asked}")
-        self._notes(asked)
+        self._open_annotations(asked)
         if self.is_leaf():
             raise errors.RecordingError(
                 f"{self!r}.{asked}: this node is an attached tensor, on which nothing is computed; use its "
                 "register_hook, or register_post_accumulate_grad_hook for when .grad is written"
             )
-        hooks = hooks_on(self._tape, self._node_id)
+        hooks = hooks_of(self._tape, self._node_id)
         results = [e[3] for e in list(self._tape.entries) if e and e[0] == "result" and e[2] is self._node_id]
         hooks.count = max([hooks.count, *[k + 1 for k in results]])
         return hooks
 
-    def _notes(self, asked: str) -> Any:
+    def _open_annotations(self, asked: str) -> Any:
+        """Return the annotations of the tape; raise if its history is freed."""
         if not self._tape.open:
             raise errors.RecordingError(
                 f"{self!r}.{asked}: the history that it belongs to was freed by backward() or release(); ask before, "
@@ -243,51 +245,57 @@ class GradientEdge(NamedTuple):
     output_nr: int
 
 
-# ---------------------------------------------------------------- finding them
+# ---------------------------------------------------------------- finding nodes
 
 
 def entry_of(tape: Tape, node_id: Any) -> Entry | None:
-    """Return the entry that made a value; None where there is none, or none any more."""
-    entries, notes = tape.entries, tape.ensure_annotations()
-    for start in (notes.indexed, 0):
-        found = _look(entries, notes.index.get(id(node_id)), node_id)
+    """Return the entry of a value; None where there is none, or where it was freed."""
+    entries, annotations = tape.entries, tape.ensure_annotations()
+    for start in (annotations.indexed, 0):  # first the entries that the index does not have yet, then all
+        found = _entry_at(entries, annotations.index.get(id(node_id)), node_id)
         if found is not None:
             return found
         if start == 0:
-            notes.index.clear()
+            annotations.index.clear()
         now = list(entries)
-        notes.index.update({id(e[1]): k for k, e in enumerate(now[start:], start) if e is not None})
-        notes.indexed = len(now)
-    # Not found, or another thread, too, makes the index anew.
+        annotations.index.update({id(e[1]): k for k, e in enumerate(now[start:], start) if e is not None})
+        annotations.indexed = len(now)
+    # Not found: there is no such entry, or another thread rebuilds the index at the same time.
     return next((e for e in reversed(now) if e is not None and e[1] is node_id), None)
 
 
-def _look(entries: list[Any], at: int | None, node_id: Any) -> Entry | None:
-    found: Any = entries[at : at + 1] if at is not None else []
+def _entry_at(entries: list[Any], index: int | None, node_id: Any) -> Entry | None:
+    """Return the entry at this index if it is that of `node_id`."""
+    found: Any = entries[index : index + 1] if index is not None else []
     return found[0] if found and found[0] is not None and found[0][1] is node_id else None
 
 
 def leaf_of(tape: Tape, node_id: Any) -> Tensor | None:
-    """Return the attached tensor whose gradient goes to this mark."""
-    return next((t for t, known in list(tape.leaves.items()) if known == node_id), None)
+    """Return the attached tensor that has this leaf id."""
+    return next((t for t, leaf_id in list(tape.leaves.items()) if leaf_id == node_id), None)
 
 
-def edge_to(tape: Tape, node_id: Any) -> GradientEdge:
-    """Return the edge to a value that a tape knows."""
-    e = None if node_id.__class__ is int else entry_of(tape, node_id)  # a number is an attached tensor's
-    if e is None and node_id.__class__ is not int and leaf_of(tape, node_id) is None:
-        raise _passed("the node of a tensor")
+def _is_leaf_id(node_id: Any) -> bool:
+    """Tell whether a node id is that of an attached tensor that was not computed: such ids are numbers."""
+    return node_id.__class__ is int
+
+
+def edge_to_node(tape: Tape, node_id: Any) -> GradientEdge:
+    """Return the edge to a value of a tape."""
+    e = None if _is_leaf_id(node_id) else entry_of(tape, node_id)
+    if e is None and not _is_leaf_id(node_id) and leaf_of(tape, node_id) is None:
+        raise _freed_error("the node of a tensor")
     if e is None or e[0] == "attach":
         return GradientEdge(Node(tape, node_id, _LEAF), 0)
     if e[0] != "result":
         return GradientEdge(Node(tape, node_id, op_name(e)), 0)
     bundle = entry_of(tape, e[2])
     if bundle is None:
-        raise _passed("the node of a tensor")
-    return GradientEdge(Node(tape, e[2], op_name(bundle), several=True), e[3])
+        raise _freed_error("the node of a tensor")
+    return GradientEdge(Node(tape, e[2], op_name(bundle), has_result_entries=True), e[3])
 
 
-def _passed(asked: str) -> errors.RecordingError:
+def _freed_error(asked: str) -> errors.RecordingError:
     return errors.RecordingError(
         f"{asked}: this part of the history was freed as backward() passed through it; ask before backward(), or pass "
         "retain=True. Or it is computed by a checkpointed function that is running: what that does is not kept; ask "
@@ -295,26 +303,26 @@ def _passed(asked: str) -> errors.RecordingError:
     )
 
 
-def _edge_of(tape: Tape, t: Tensor) -> GradientEdge:
-    edge = edge_to(tape, tape.node_id_of(t))
-    edge.node._facts[edge.output_nr] = t.shape, t.dtype
+def _edge_to_tensor(tape: Tape, t: Tensor) -> GradientEdge:
+    edge = edge_to_node(tape, tape.node_id_of(t))
+    edge.node._result_metadata[edge.output_nr] = t.shape, t.dtype
     return edge
 
 
 def grad_fn(t: Tensor) -> Node | None:
     """Return the node of the operation that made a tensor, on the innermost tape on which it is a result."""
     tapes = tapes_with_result(t)
-    return _edge_of(tapes[-1], t).node if tapes else None
+    return _edge_to_tensor(tapes[-1], t).node if tapes else None
 
 
 def get_gradient_edge(tensor: Tensor) -> GradientEdge:
-    """Return where the gradient of a tensor flows, in the innermost recording that knows it.
+    """Return where the gradient of a tensor flows, in the innermost recording that tracks it.
 
     It names the value for `gradmgr.grad` without keeping its memory alive.
 
     Raises:
         TypeError: `tensor` is no Tensor.
-        RuntimeError: no manager that records here knows it.
+        RuntimeError: no manager that records here tracks it.
 
     >>> import gradmgr
     >>> x = gradmgr.tensor(3.0)
@@ -324,50 +332,50 @@ def get_gradient_edge(tensor: Tensor) -> GradientEdge:
     """
     if not isinstance(tensor, Tensor):
         raise TypeError(f"get_gradient_edge takes a Tensor; found {type(tensor).__name__}")
-    tapes = tapes_that_know(tensor)
+    tapes = tracking_tapes(tensor)
     if not tapes:
         raise errors.NotRecordedError(
             f"get_gradient_edge: no manager that records here knows {describe(tensor)}; attach it before it is used, "
             "or ask of what was computed from attached tensors, inside the recording"
         )
-    return _edge_of(tapes[-1], tensor)
+    return _edge_to_tensor(tapes[-1], tensor)
 
 
-def stand_in(edge: GradientEdge, *, as_input: bool = False) -> Tensor:
-    """Return a tensor that stands for an edge where `grad` and `backward` take one: of its shape and dtype.
+def tensor_of_edge(edge: GradientEdge, *, as_input: bool = False) -> Tensor:
+    """Return a tensor of the edge's shape and dtype that is tracked as its value, to pass to `grad` or `backward`.
 
     Args:
         edge: of an open recording.
-        as_input: an attached tensor then stands for itself, though it was written to since.
+        as_input: return the attached tensor of an edge to a leaf even if it was written to since.
 
     Raises:
-        RuntimeError: the history is freed; the edge names no result that is known.
+        RuntimeError: the history is freed; the shape of the result is not recorded.
     """
     node, k = edge
-    node._notes("(in a GradientEdge)")
-    tape, node_id = node._tape, _value_of(node, k)
+    node._open_annotations("(in a GradientEdge)")
+    tape, node_id = node._tape, _node_id_of_result(node, k)
     t = leaf_of(tape, node_id)
     if t is not None and (as_input or tape.node_id_of(t) == node_id):
         return t
-    fact = node._facts.get(k) or (tape.facts().get(node_id) if t is None else (t.shape, t.dtype))
-    if fact is None:
+    metadata = node._result_metadata.get(k) or (tape.facts().get(node_id) if t is None else (t.shape, t.dtype))
+    if metadata is None:
         raise errors.NotRecordedError(
             f"GradientEdge to result {k} of {node!r}: nothing that was computed from it is recorded, so its shape is "
             "not known; pass the tensor itself"
         )
     xp = next((libraries.namespace(leaf._array) for leaf in tape.leaves), np)
-    made = wrap(xp.broadcast_to(xp.zeros((), fact[1]), fact[0]))
+    made = wrap(xp.broadcast_to(xp.zeros((), metadata[1]), metadata[0]))
     tape.track(made, node_id)
     return made
 
 
-def _value_of(node: Node, k: int) -> Any:
-    """Return the mark of result `k` of a node."""
-    if not node._several:
+def _node_id_of_result(node: Node, k: int) -> Any:
+    """Return the node id of result `k` of an operation."""
+    if not node._has_result_entries:
         return node._node_id
     for e in list(node._tape.entries):
         if e[0] == "result" and e[2] is node._node_id and e[3] == k:
             return e[1]
-    node_id = object()  # nobody holds that result any more
+    node_id = object()  # no tensor holds that result any more, so it has no entry
     node._tape.entries.append(("result", node_id, node._node_id, k))
     return node_id

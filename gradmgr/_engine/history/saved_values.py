@@ -1,7 +1,7 @@
-"""Entries whose kept values are packed, and the hooks that pack them.
+"""Packed entries, whose saved values are kept in another form, and the hooks that pack them.
 
-Packing leaves an entry as it is but for the arrays it keeps: a `Parcel` stands for each, and the code
-says so by its ending. Whoever reads the entry (to pull it, to link it) unpacks it first.
+A packed entry has a placeholder (`PackedValue`) in place of each saved array, and an entry code that ends in
+".packed". Its vjp unpacks the entry first, and so does everything else that reads saved values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.history.modes import decorated
+from gradmgr._engine.history.modes import decorate
 from gradmgr._engine.hooks import name_of
 from gradmgr._engine.observers import (
     Entry,
@@ -35,36 +35,37 @@ __all__ = ["disable_saved_tensors_hooks", "save_on_cpu", "saved_tensors_hooks"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_ENDING = ".packed"
+_SUFFIX = ".packed"
 
 # ---------------------------------------------------------------- packed entries
 
 
-class Packed(SavedValuePlaceholder):
-    """A value of an entry in another form.
+class PackedValue(SavedValuePlaceholder):
+    """The placeholder of a saved value that is kept in another form.
 
-    A kept value may be a Tensor, which recorders below know by its marks; those stay here.
+    A saved value may be a Tensor that outer recorders track. Its node ids are kept here, in `handle`, a Tensor
+    without its array.
     """
 
-    __slots__ = ("dtype", "shape", "shell")
+    __slots__ = ("dtype", "handle", "shape")
 
     def __init__(self, value: Any) -> None:
         self.shape: tuple[int, ...] = value.shape
         self.dtype: np.dtype[Any] = value.dtype
-        self.shell: Tensor | None = like(value, None) if isinstance(value, Tensor) else None
+        self.handle: Tensor | None = with_node_ids(None, value) if isinstance(value, Tensor) else None
 
     def array(self, op: str) -> Any:
-        """Return the array that was packed; `op` is for errors."""
+        """Return the array that was packed; `op` is its op's name, for errors."""
         raise NotImplementedError
 
     def value(self, op: str) -> Any:
-        """Return what stood in the entry."""
+        """Return the saved value, an array or a Tensor."""
         array = self.array(op)
-        return array if self.shell is None else like(self.shell, array)
+        return array if self.handle is None else with_node_ids(array, self.handle)
 
 
-def like(handle: Tensor, array: Any) -> Tensor:
-    """Return a new Tensor around an array, known to whoever knows `handle`, by the same marks."""
+def with_node_ids(array: Any, handle: Tensor) -> Tensor:
+    """Return a new Tensor of an array that has the same node ids as `handle`."""
     made = wrap(array)
     if handle._rec is not None:
         made._rec, made._node_id = handle._rec, handle._node_id
@@ -74,174 +75,174 @@ def like(handle: Tensor, array: Any) -> Tensor:
     return made
 
 
-def packed(e: Entry, pack: Callable[[Any], Any]) -> Entry:
-    """Return an entry with each kept array, or Tensor, replaced by what `pack` gives for it.
+def pack_entry(e: Entry, pack: Callable[[Any], Any]) -> Entry:
+    """Return an entry with each saved array or Tensor replaced by what `pack` returns for it.
 
     Args:
         e: the entry.
-        pack: returns a `Packed`, or its argument to leave that as it is.
+        pack: returns a `PackedValue`, or its argument to leave that as it is.
     """
     fields = e[2:]
-    made = _replaced(
+    made = _map_nested(
         fields, lambda value: pack(value) if isinstance(value, Tensor) or libraries.is_array(value) else value
     )
-    return e if made is fields else (_code_of_packed(e[0]), e[1], *made)
+    return e if made is fields else (_packed_code(e[0]), e[1], *made)
 
 
-def is_written(e: Entry) -> bool:
-    """Tell whether an entry is heard when memory is written already: nothing may raise then."""
+def is_of_write(e: Entry) -> bool:
+    """Tell whether an entry is of a write in place: memory is written when observers see it, so nothing may raise."""
     return bool(e[0] == "setitem")
 
 
-def unpacked(e: Entry) -> Entry:
+def unpack_entry(e: Entry) -> Entry:
     """Return the entry that was packed."""
     op = op_name(e)
-    made = _replaced(e[2:], lambda value: value.value(op) if isinstance(value, Packed) else value)
-    return (e[0].removesuffix(_ENDING), e[1], *made)
+    made = _map_nested(e[2:], lambda value: value.value(op) if isinstance(value, PackedValue) else value)
+    return (e[0].removesuffix(_SUFFIX), e[1], *made)
 
 
-def _replaced(values: tuple[Any, ...], replace: Callable[[Any], Any]) -> tuple[Any, ...]:
-    """Return nested tuples with what is in them replaced; the same tuple where nothing is."""
-    made = [_replaced(v, replace) if v.__class__ is tuple else replace(v) for v in values]
+def _map_nested(values: tuple[Any, ...], replace: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """Return nested tuples with the values in them replaced; the same tuple where none is."""
+    made = [_map_nested(v, replace) if v.__class__ is tuple else replace(v) for v in values]
     return values if all(new is old for new, old in zip(made, values, strict=True)) else tuple(made)
 
 
-def _code_of_packed(code: str) -> str:
-    """Return the code for packed entries; entered in the tables when it is first asked for."""
-    if code.endswith(_ENDING):
+def _packed_code(code: str) -> str:
+    """Return the code of packed entries; it is entered in the tables when it is first asked for."""
+    if code.endswith(_SUFFIX):
         return code
-    ours = code + _ENDING
-    if ours not in PULLS:
-        INPUTS[ours] = INPUTS[code]
+    packed = code + _SUFFIX
+    if packed not in PULLS:
+        INPUTS[packed] = INPUTS[code]
         if code in METADATA:
-            METADATA[ours] = lambda e: METADATA[code]((code, *e[1:]))  # a Packed tells shape and dtype
+            METADATA[packed] = lambda e: METADATA[code]((code, *e[1:]))  # a PackedValue has shape and dtype
         if code in RETRACKS:
-            RETRACKS[ours] = lambda e, to: RETRACKS[code](unpacked(e), to)
-        PULLS[ours] = lambda e, g, grads, owned: PULLS[code](unpacked(e), g, grads, owned)
-    return ours
+            RETRACKS[packed] = lambda e, to: RETRACKS[code](unpack_entry(e), to)
+        PULLS[packed] = lambda e, g, grads, owned: PULLS[code](unpack_entry(e), g, grads, owned)
+    return packed
 
 
 # ---------------------------------------------------------------- hooks
 
 
-class _alone:  # noqa: N801  # reads as a statement: `with _alone():`
-    """Let nobody record or listen in a with block: a hook of the user's computes."""
+class _recording_paused:  # noqa: N801  # reads as a statement: `with _recording_paused():`
+    """Pause recorders and observers in a with block, in which a hook of the user's computes."""
 
-    __slots__ = ("_state", "_token")
+    __slots__ = ("_pause", "_token")
 
     def __enter__(self) -> None:
-        self._state = activated(hidden(current()))
+        self._pause = activated(hidden(current()))
         self._token: Token[tuple[Observer, ...]] = _observers.set(())
-        self._state.__enter__()
+        self._pause.__enter__()
 
     def __exit__(self, *exc: object) -> None:
-        self._state.__exit__(*exc)
+        self._pause.__exit__(*exc)
         _observers.reset(self._token)
 
 
-class _Hooked(Packed):
-    """A value in the form that a pack hook gave it."""
+class _HookPackedValue(PackedValue):
+    """A saved value as a pack hook returned it."""
 
-    __slots__ = ("device", "form", "is_scalar", "unpack")
+    __slots__ = ("device", "is_scalar", "packed", "unpack")
 
-    def __init__(self, value: Any, form: Any, unpack: Callable[[Any], Any]) -> None:
+    def __init__(self, value: Any, packed: Any, unpack: Callable[[Any], Any]) -> None:
         super().__init__(value)
         array = raw(value)
-        self.form = form
+        self.packed = packed
         self.unpack = unpack
         self.device = libraries.device_of(array)
         self.is_scalar = isinstance(array, np.generic)
 
     @property
     def kept(self) -> Any:
-        """What of the form is known to be an array."""
-        form = self.form if isinstance(self.form, tuple) else (self.form,)
-        return tuple([part for part in flat(form) if libraries.is_array(part)])
+        """The arrays in what the hook returned, as far as they are in tuples."""
+        packed = self.packed if isinstance(self.packed, tuple) else (self.packed,)
+        return tuple([part for part in flat(packed) if libraries.is_array(part)])
 
     def array(self, op: str) -> Any:
-        """Return what the unpack hook makes of the form."""
+        """Return the array of what the unpack hook returns."""
         what = f"unpack hook {name_of(self.unpack)}, for a value kept by op {op!r},"
-        packed = "the one that was packed"
+        expected = "the one that was packed"
         try:
-            with _alone():
-                t = self.unpack(self.form)
-        except Exception as error:  # whatever it is, it goes on, with the op's name
+            with _recording_paused():
+                t = self.unpack(self.packed)
+        except Exception as error:  # re-raised, with the op's name added
             error.add_note(f"(in the {what.removesuffix(',')})")
             raise
         if not isinstance(t, Tensor):
             raise errors.CallbackError(f"{what} gave {type(t).__name__}; it must give the Tensor that was packed")
         if t.shape != self.shape:
-            raise errors.ShapeError(f"{what} gave a Tensor of shape {t.shape}; {packed} has {self.shape}")
+            raise errors.ShapeError(f"{what} gave a Tensor of shape {t.shape}; {expected} has {self.shape}")
         if t.dtype != self.dtype:
-            raise errors.DtypeError(f"{what} gave a Tensor of dtype {t.dtype}; {packed} has {self.dtype}")
+            raise errors.DtypeError(f"{what} gave a Tensor of dtype {t.dtype}; {expected} has {self.dtype}")
         if t.device != self.device:
-            raise errors.MixedArraysError(f"{what} gave a Tensor on {t.device}; {packed} is on {self.device}")
+            raise errors.MixedArraysError(f"{what} gave a Tensor on {t.device}; {expected} is on {self.device}")
         return t._array[()] if self.is_scalar else t._array
 
 
-class _Hooks(Observer):
-    """Packs what is kept with the user's hooks."""
+class _PackingHooks(Observer):
+    """Packs saved values with the user's hooks."""
 
     def __init__(self, pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
         self.pack = pack
         self.unpack = unpack
 
     def observe(self, tape: Any, e: Entry) -> Entry:
-        if is_written(e):
+        if is_of_write(e):
             return e
 
-        def pack(value: Any) -> _Hooked:
+        def pack(value: Any) -> _HookPackedValue:
             given = wrap(raw(value))
             try:
-                with _alone():
-                    form = self.pack(given)
-            except Exception as error:  # whatever it is, it goes on, with the op's name
+                with _recording_paused():
+                    made = self.pack(given)
+            except Exception as error:  # re-raised, with the op's name added
                 error.add_note(f"(in the pack hook {name_of(self.pack)} for a value kept by op {op_name(e)!r})")
                 raise
-            # The same Tensor may be written to in place by who holds it: a new one keeps the value.
-            return _Hooked(value, wrap(given._array) if form is given else form, self.unpack)
+            # If the hook returned its argument, it may hold it too and write to it in place: keep a new Tensor.
+            return _HookPackedValue(value, wrap(given._array) if made is given else made, self.unpack)
 
-        return packed(e, pack)
+        return pack_entry(e, pack)
 
 
-class _Disabled(Observer):
-    """Stands among the listeners to forbid hooks."""
+class _HooksDisabled(Observer):
+    """An observer that does nothing; `saved_tensors_hooks` raises where there is one."""
 
     def __init__(self, message: str) -> None:
         self.message = message
 
 
-def is_about_saving(observer: Observer) -> bool:
-    """Tell whether a listener is of the hooks here."""
-    return isinstance(observer, (_Hooks, _Disabled))
+def is_of_saved_tensors_hooks(observer: Observer) -> bool:
+    """Tell whether an observer was entered by `saved_tensors_hooks` or `disable_saved_tensors_hooks`."""
+    return isinstance(observer, (_PackingHooks, _HooksDisabled))
 
 
-class _Block:
-    """What a listener hears in a with block, a decorated function, or both; each thread and task has its own blocks."""
+class _ObserverBlock:
+    """Enters an observer in a with block or a decorated function; each thread and task has its own blocks."""
 
     def __init__(self, observer: Observer) -> None:
-        self._listener = observer
+        self._observer = observer
 
     def __enter__(self) -> Self:
-        add_observer(self._listener, [rec for rec in recorders(current()) if isinstance(rec, Tape) and rec.open])
+        add_observer(self._observer, [rec for rec in recorders(current()) if isinstance(rec, Tape) and rec.open])
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        remove_observer(self._listener)
+        remove_observer(self._observer)
 
     def __call__(self, function: F) -> F:
-        return decorated(type(self).__name__, lambda: self, function)
+        return decorate(type(self).__name__, lambda: self, function)
 
 
-class saved_tensors_hooks(_Block):  # noqa: N801  # torch's spelling
+class saved_tensors_hooks(_ObserverBlock):  # noqa: N801  # torch's spelling
     """Choose how values are kept for derivatives, in a with block or a decorated function.
 
     For each array that an operation recorded in the block keeps, `pack_hook(tensor)` is called at
     once, and what it returns is kept instead; when the derivative needs the value, `unpack_hook` makes
-    the Tensor of it again. Of blocks in blocks the innermost alone is asked. Python numbers, shapes and the index of
-    `x[index] = v` are kept as they are. What hooks compute is recorded by nobody.
+    the Tensor of it again. Of nested blocks only the innermost one's hooks are called. Python numbers, shapes and
+    the index of `x[index] = v` are kept as they are. What hooks compute is not recorded.
 
     Args:
         pack_hook: takes a Tensor, returns anything: a file's name, a smaller dtype, the Tensor itself.
@@ -249,12 +250,12 @@ class saved_tensors_hooks(_Block):  # noqa: N801  # torch's spelling
             called in each backward, so more than once where the history is retained.
 
     Raises:
-        TypeError: a hook cannot be called; in backward, `unpack_hook` gave no Tensor, or one of another dtype or
+        TypeError: a hook cannot be called; in backward, `unpack_hook` returned no Tensor, or one of another dtype or
             device.
-        ValueError: in backward, `unpack_hook` gave a Tensor of another shape.
-        RuntimeError: on entering a block where `disable_saved_tensors_hooks` holds.
+        ValueError: in backward, `unpack_hook` returned a Tensor of another shape.
+        RuntimeError: on entering a block where `disable_saved_tensors_hooks` is in effect.
 
-    What `pack_hook` raises passes through the operation, which is then not recorded.
+    An exception of `pack_hook` is raised by the operation, which is then not recorded.
 
     >>> import gradmgr, gradmgr.numpy as np
     >>> from gradmgr.graph import saved_tensors_hooks
@@ -272,24 +273,24 @@ class saved_tensors_hooks(_Block):  # noqa: N801  # torch's spelling
         for name, hook in (("pack_hook", pack_hook), ("unpack_hook", unpack_hook)):
             if not callable(hook):
                 raise TypeError(f"{type(self).__name__}: {name} must be a function; found {type(hook).__name__}")
-        super().__init__(_Hooks(pack_hook, unpack_hook))
+        super().__init__(_PackingHooks(pack_hook, unpack_hook))
 
     def __enter__(self) -> Self:
         for observer in reversed(observers()):
-            if isinstance(observer, _Disabled):
+            if isinstance(observer, _HooksDisabled):
                 raise errors.HooksDisabledError(observer.message)
         return super().__enter__()
 
 
-class disable_saved_tensors_hooks(_Block):  # noqa: N801  # torch's spelling
+class disable_saved_tensors_hooks(_ObserverBlock):  # noqa: N801  # torch's spelling
     """Forbid `saved_tensors_hooks`, in a with block or a decorated function.
 
     Args:
-        error_message: what the error says that is raised where a block of hooks is entered.
+        error_message: the text of the error that entering a block of hooks raises.
 
     Raises:
-        TypeError: `error_message` is no text.
-        RuntimeError: on entering, with that text, where hooks are at work already.
+        TypeError: `error_message` is no str.
+        RuntimeError: on entering, with that text, inside a block of hooks.
 
     >>> from gradmgr.graph import disable_saved_tensors_hooks, save_on_cpu
     >>> with disable_saved_tensors_hooks("this part measures memory"), save_on_cpu():
@@ -304,11 +305,11 @@ class disable_saved_tensors_hooks(_Block):  # noqa: N801  # torch's spelling
             raise TypeError(
                 f"disable_saved_tensors_hooks takes the text of an error; found {type(error_message).__name__}"
             )
-        super().__init__(_Disabled(error_message))
+        super().__init__(_HooksDisabled(error_message))
         self._message = error_message
 
     def __enter__(self) -> Self:
-        if any(isinstance(observer, _Hooks) for observer in observers()):
+        if any(isinstance(observer, _PackingHooks) for observer in observers()):
             raise errors.HooksDisabledError(self._message)
         return super().__enter__()
 
@@ -319,8 +320,8 @@ class disable_saved_tensors_hooks(_Block):  # noqa: N801  # torch's spelling
 class save_on_cpu(saved_tensors_hooks):  # noqa: N801  # torch's spelling
     """Keep values for derivatives in the host's memory instead of the GPU's, in a with block or a decorated function.
 
-    Each is copied to the host when it is kept, and back to its GPU when a derivative needs it. What lives
-    on the host is kept as it is.
+    Each is copied to the host when it is kept, and back to its GPU when a derivative needs it. Arrays that
+    live on the host are kept as they are.
 
     Args:
         pin_memory: copy to page-locked memory, which is faster and cannot be swapped out.
@@ -347,22 +348,20 @@ class save_on_cpu(saved_tensors_hooks):  # noqa: N801  # torch's spelling
 
         def pack(t: Tensor) -> Any:
             a = t._array
-            moves = t.device != "cpu" and libraries.root(a) is libraries.namespace(
-                a
-            )  # not what stands for many inside vmap
-            return _OnHost(a, pin_memory) if moves else t
+            is_batched = libraries.root(a) is not libraries.namespace(a)  # inside vmap
+            return t if t.device == "cpu" or is_batched else _HostCopy(a, pin_memory)
 
-        super().__init__(pack, lambda form: form.moved_back() if isinstance(form, _OnHost) else form)
+        super().__init__(pack, lambda kept: kept.on_device() if isinstance(kept, _HostCopy) else kept)
 
 
 def memory_order(array: Any) -> tuple[int, ...]:
-    """Return the axes from the slowest to the fastest in memory: transposed so, a dense array is C-contiguous."""
+    """Return the axes from the slowest to the fastest in memory; a dense array transposed so is C-contiguous."""
     strides = array.strides
     return tuple(sorted(range(array.ndim), key=lambda k: (-abs(strides[k]), k)))
 
 
-class _OnHost:
-    """The copy of a GPU's array, which keeps the order of its axes in memory."""
+class _HostCopy:
+    """A copy on the host of a GPU's array, with the same order of axes in memory."""
 
     __slots__ = ("axes", "device", "host")
 
@@ -376,7 +375,7 @@ class _OnHost:
     def nbytes(self) -> int:
         return int(self.host.nbytes)
 
-    def moved_back(self) -> Tensor:
+    def on_device(self) -> Tensor:
         places = [0] * len(self.axes)
         for place, axis in enumerate(self.axes):
             places[axis] = place
@@ -384,7 +383,7 @@ class _OnHost:
 
 
 def _pinned_copy(array: Any) -> Any:
-    import cupyx  # where there is an array of CuPy's there is CuPy
+    import cupyx  # can be imported, as the array is CuPy's
 
     host = cupyx.empty_pinned(array.shape, array.dtype)
     array.get(out=host)

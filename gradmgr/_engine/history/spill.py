@@ -1,12 +1,12 @@
-"""A budget for what a recording keeps: when it is exceeded, the oldest values move out, to come back in backward.
+"""A memory budget for saved values: when it is exceeded, the oldest are moved out and read back in backward.
 
-Every entry of a tape with a budget is packed: cells stand for the arrays it keeps, and several cells share one
-buffer, the memory that their arrays are views of. What moves is a buffer, as it lies in memory; each array
-is made of it again with its own strides, so that whatever is computed from it has the same bits. A
-buffer that somebody else holds stays: moving it would free nothing.
+Every entry of a tape with a budget is packed: it has a placeholder (`_SpilledValue`) for each saved array. Several
+placeholders share one buffer, the memory that their arrays are views of. A buffer is moved as it lies in memory,
+and each array is made from it again with its own strides, so that whatever is computed from it has the same
+bits. A buffer that something outside the recording refers to is not moved: that would free nothing.
 
-On disk all buffers of a recording share one file that has no name. It is gone when the last that refers to it
-is, however the program ends.
+On disk all buffers of a recording share one file without a name, which the system deletes when it is closed, however
+the program ends.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries, memory
-from gradmgr._engine.history.saved_values import Packed, is_written, memory_order, packed
+from gradmgr._engine.history.saved_values import PackedValue, is_of_write, memory_order, pack_entry
 from gradmgr._engine.observers import Entry, Observer
 from gradmgr._engine.recorder import current, recorders
 from gradmgr._engine.tensor import raw
 
-# Buffers smaller than this stay: what they cost to move is more than they take.
+# Buffers of fewer bytes are not moved: moving costs more than they take.
 _SMALL = 4096
 
-_FORM = r"\s*(\d+(?:\.\d+)?)\s*([kKMGTP])?(i?)B\s*"
+_BYTES_PATTERN = r"\s*(\d+(?:\.\d+)?)\s*([kKMGTP])?(i?)B\s*"
 _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 
 
-def parsed(budget: Any) -> int:
-    """Return a number of bytes, given as such or as text.
+def parse_bytes(budget: Any) -> int:
+    """Return a number of bytes that is given as a number or as text such as "2GiB".
 
     Raises:
-        TypeError: neither.
-        ValueError: it is negative, or the text says no number of bytes.
+        TypeError: `budget` is neither.
+        ValueError: it is negative, or the text is no number of bytes.
     """
     if isinstance(budget, str):
-        found = re.fullmatch(_FORM, budget)
+        found = re.fullmatch(_BYTES_PATTERN, budget)
         if found is None or (found[3] and not found[2]):
             raise ValueError(
                 f"budget={budget!r} is no number of bytes; write it as '2GiB' (of 1024), '500MB' (of 1000), '1.5 GiB', "
@@ -60,7 +60,7 @@ def parsed(budget: Any) -> int:
     return count
 
 
-def spelled(count: int) -> str:
+def format_bytes(count: int) -> str:
     """Return a number of bytes as text."""
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= size:
@@ -69,105 +69,105 @@ def spelled(count: int) -> str:
 
 
 class Budget:
-    """What a manager was given as budget= and spill=."""
+    """The budget= and spill= of a manager."""
 
-    __slots__ = ("limit", "place", "warned")
+    __slots__ = ("limit", "target", "warned")
 
-    def __init__(self, budget: Any, place: Any) -> None:
-        if place not in ("host", "disk"):
-            raise ValueError(f"spill is 'host', for arrays on a GPU, or 'disk'; found {place!r}")
-        self.limit = parsed(budget)
-        self.place = place
+    def __init__(self, budget: Any, target: Any) -> None:
+        if target not in ("host", "disk"):
+            raise ValueError(f"spill is 'host', for arrays on a GPU, or 'disk'; found {target!r}")
+        self.limit = parse_bytes(budget)
+        self.target = target
         self.warned = False
 
     def __repr__(self) -> str:
-        return f"budget {spelled(self.limit)}, the rest on {'the ' * (self.place == 'host')}{self.place}"
+        return f"budget {format_bytes(self.limit)}, the rest on {'the ' * (self.target == 'host')}{self.target}"
 
     def start(self) -> Spill:
-        """Return what keeps one recording within the budget."""
+        """Return the observer that keeps one recording within the budget."""
         return Spill(self)
 
-    def warn_stuck(self) -> None:
-        """Say, once, that arrays of the CPU have nowhere to go."""
+    def warn_immovable(self) -> None:
+        """Warn, once, that spill="host" cannot move arrays that are on the CPU."""
         if not self.warned:
             self.warned = True
             errors.warn(
-                f"the recording keeps more than its budget of {spelled(self.limit)} in arrays on the CPU, and "
+                f"the recording keeps more than its budget of {format_bytes(self.limit)} in arrays on the CPU, and "
                 "spill='host' moves arrays from a GPU only; pass spill='disk'",
                 RuntimeWarning,
             )
 
 
-# ---------------------------------------------------------------- buffers, and the arrays that are views of them
+# ---------------------------------------------------------------- buffers and their views
 
 
 class _Buffer:
-    """Memory that a recording keeps, here or away, and the arrays that are made of it."""
+    """Memory that recordings keep, in its place or moved out, and the saved arrays that are views of it."""
 
-    __slots__ = ("__weakref__", "_away", "_forms", "_lock", "arrays", "key", "nbytes", "owner", "stores")
+    __slots__ = ("__weakref__", "_layouts", "_lock", "_moved", "arrays", "key", "nbytes", "owner", "spills")
 
     def __init__(self, owner: Any) -> None:
-        self.owner = owner  # the array that owns the memory; None when it is away
+        self.owner = owner  # the array that owns the memory; None when it is moved out
         self.key = id(owner)
         self.nbytes = int(owner.nbytes)
         self.arrays: dict[int, Any] = {}  # by id
-        self.stores: dict[Spill, bool] = {}  # whose budget it concerns, and whether it counts now
-        self._forms: dict[int, tuple[Any, ...]] = {}
-        self._away: _OnDisk | _InHost | None = None
+        self.spills: dict[Spill, bool] = {}  # of each recording that keeps it, and whether it counts there now
+        self._layouts: dict[int, tuple[Any, ...]] = {}  # how to make each array again, by its id
+        self._moved: _DiskCopy | _HostCopy | None = None
         self._lock = threading.Lock()
 
     def __del__(self) -> None:
-        for store, counts in self.stores.items():
-            store.gone.append((self.key, self.nbytes if counts else 0, 0 if self._away is None else self.nbytes))
+        for spill, counts in self.spills.items():
+            spill.changes.append((self.key, self.nbytes if counts else 0, 0 if self._moved is None else self.nbytes))
 
-    def held_elsewhere(self) -> bool:
-        """Tell whether somebody else would keep the memory alive."""
-        return any(found > ours for found, ours in zip(_references(self), _OURS, strict=True))
+    def is_shared(self) -> bool:
+        """Tell whether something outside the recordings refers to the memory and would keep it alive."""
+        return any(count > own for count, own in zip(_reference_counts(self), _UNSHARED_COUNTS, strict=True))
 
     def array(self, key: int) -> Any:
-        """Return an array of those entered; a new one each time when the buffer is away."""
+        """Return one of the arrays; a new one each time when the buffer is moved out."""
         with self._lock:
-            away = self._away
-            if away is None:
+            moved = self._moved
+            if moved is None:
                 return self.arrays[key]
-            form = self._forms[key]
-        return _formed(away.back(), *form)
+            layout = self._layouts[key]
+        return _view_of(moved.read(), *layout)
 
-    def move(self, place: str, spool: Any) -> None:
-        """Move to the host or to disk; raises SpillError with nothing changed."""
+    def move(self, target: str, spill_file: Any) -> None:
+        """Move to "host" or "disk"; raises SpillError with nothing changed."""
         with self._lock:
             owner = self.owner
             flat = owner.transpose(memory_order(owner)).reshape(-1)
-            away = _InHost(flat) if place == "host" else _OnDisk(flat, spool())
+            moved = _HostCopy(flat) if target == "host" else _DiskCopy(flat, spill_file())
             start = _address(owner)
-            self._forms = {k: (a.shape, a.strides, a.dtype, _address(a) - start) for k, a in self.arrays.items()}
-            self._away = away
+            self._layouts = {k: (a.shape, a.strides, a.dtype, _address(a) - start) for k, a in self.arrays.items()}
+            self._moved = moved
             self.arrays = {}
             self.owner = None
 
 
-def _references(buffer: _Buffer) -> tuple[int, int]:
-    """Count who refers to the memory, and to the array that most refer to."""
+def _reference_counts(buffer: _Buffer) -> tuple[int, int]:
+    """Return the reference counts of the memory's owner, less its views here, and of the most referenced view."""
     owner, count = buffer.owner, sys.getrefcount
     views = [count(a) for a in buffer.arrays.values() if a is not owner]
-    # Each array entered is the owner or refers to it.
+    # Each of the arrays is the owner or refers to it.
     return count(owner) - len(buffer.arrays), max(views, default=0)
 
 
-def _count_ours() -> tuple[int, int]:
+def _unshared_counts() -> tuple[int, int]:
     buffer = _Buffer(np.empty(2))
     view = buffer.owner[:1]
     buffer.arrays = {0: buffer.owner, 1: view}
     del view
-    return _references(buffer)
+    return _reference_counts(buffer)
 
 
-# What these counts are where nobody else refers to it, measured the way they are used.
-_OURS = _count_ours()
+# These counts where nothing else refers to the buffer, measured as they are used.
+_UNSHARED_COUNTS = _unshared_counts()
 
 
 def _owner_of(array: Any) -> Any:
-    """Return the array that owns the memory of this one, if it is ours to move; else None."""
+    """Return the array that owns the memory of this one if that can be moved, else None."""
     if array.__class__ is not np.ndarray:
         cupy = libraries.loaded_cupy()
         if cupy is None or not isinstance(array, cupy.ndarray):
@@ -175,7 +175,7 @@ def _owner_of(array: Any) -> Any:
     owner = array if array.base is None else array.base
     if owner.__class__ is not array.__class__ or owner.nbytes < _SMALL or not memory.owns_memory(owner):
         return None
-    if not owner.transpose(memory_order(owner)).flags.c_contiguous:  # its strides were set by hand
+    if not owner.transpose(memory_order(owner)).flags.c_contiguous:  # with strides set by hand
         return None
     fits = owner.nbytes % array.dtype.itemsize == 0 == (_address(array) - _address(owner)) % array.dtype.itemsize
     return owner if fits else None
@@ -185,21 +185,21 @@ def _address(array: Any) -> int:
     return int(array.__array_interface__["data"][0] if array.__class__ is np.ndarray else array.data.ptr)
 
 
-def _formed(flat: Any, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, offset: int) -> Any:
-    """Return the array of this form in a buffer."""
+def _view_of(flat: Any, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, offset: int) -> Any:
+    """Return the view of a flat buffer that has this layout."""
     if flat.__class__ is np.ndarray:
         return np.ndarray(shape, dtype, flat, offset, strides)
     part = (flat if flat.dtype == dtype else flat.view(dtype))[offset // dtype.itemsize :]
     count = math.prod(shape)
     if count <= part.size:
         rows = part[:count].reshape(shape)
-        if rows.strides == strides:  # of such a view CuPy says whose memory it is
+        if rows.strides == strides:  # CuPy knows the owner of such a view, not of as_strided's
             return rows
     return libraries.namespace(flat).lib.stride_tricks.as_strided(part, shape, strides)
 
 
-class _InHost:
-    """The copy of a GPU's buffer."""
+class _HostCopy:
+    """A copy on the host of a GPU's buffer."""
 
     __slots__ = ("_device", "_host")
 
@@ -207,38 +207,38 @@ class _InHost:
         self._device = libraries.device_of(flat)
         self._host = flat.get()
 
-    def back(self) -> Any:
+    def read(self) -> Any:
         return libraries.to_device(self._host, self._device)
 
 
-class _OnDisk:
-    """A place in a spool."""
+class _DiskCopy:
+    """A copy of a buffer in a spill file."""
 
-    __slots__ = ("_device", "_dtype", "_place", "_spool")
+    __slots__ = ("_device", "_dtype", "_file", "_span")
 
-    def __init__(self, flat: Any, spool: _Spool) -> None:
-        self._spool = spool
+    def __init__(self, flat: Any, file: _SpillFile) -> None:
+        self._file = file
         self._device = libraries.device_of(flat)
         self._dtype = flat.dtype
-        self._place = spool.write(flat if self._device == "cpu" else flat.get())
+        self._span = file.write(flat if self._device == "cpu" else flat.get())
 
     def __del__(self) -> None:
-        place = getattr(self, "_place", None)  # writing may have failed
-        if place is not None:
-            self._spool.free(place)
+        span = getattr(self, "_span", None)  # absent where writing failed
+        if span is not None:
+            self._file.free(span)
 
-    def back(self) -> Any:
-        return libraries.to_device(self._spool.read(self._place, self._dtype), self._device)
+    def read(self) -> Any:
+        return libraries.to_device(self._file.read(self._span, self._dtype), self._device)
 
 
-class _Spool:
-    """One file without a name. Places that are free again are used for buffers of the same size."""
+class _SpillFile:
+    """A file without a name. Spans (start, size) of it that were freed are used again for buffers of the same size."""
 
     def __init__(self) -> None:
-        import tempfile  # late, as few need it
+        import tempfile  # deferred, as few programs need it
 
         try:
-            # No other process sees it, and it is gone with its last file descriptor: however this one ends.
+            # No other process sees it, and the system deletes it with its last file descriptor.
             self._file: Any = tempfile.TemporaryFile(prefix="gradmgr-", buffering=0)  # noqa: SIM115  # closed in __del__
         except OSError as error:
             raise errors.SpillError(
@@ -248,19 +248,19 @@ class _Spool:
         self._lock = threading.Lock()
         self._end = 0
         self._vacant: dict[int, list[int]] = {}
-        self._freed: deque[tuple[int, int]] = deque()  # filled wherever a buffer dies, in any thread
+        self._freed: deque[tuple[int, int]] = deque()  # appended to where a buffer is freed, in any thread
 
     def __del__(self) -> None:
         file = getattr(self, "_file", None)
         if file is not None:
             file.close()
 
-    def free(self, place: tuple[int, int]) -> None:
-        """Let a place be used again."""
-        self._freed.append(place)
+    def free(self, span: tuple[int, int]) -> None:
+        """Make a span available for later writes."""
+        self._freed.append(span)
 
     def write(self, flat: Any) -> tuple[int, int]:
-        """Write a flat array; return its place."""
+        """Write a flat array; return its span."""
         data: memoryview = flat.view(np.uint8).data
         with self._lock:
             self._check_process()
@@ -277,9 +277,9 @@ class _Spool:
             except OSError as error:
                 self._file.truncate(self._end)
                 raise errors.SpillError(
-                    f"spill='disk' could not write {spelled(len(data))} beside {spelled(self._end)} in a temporary "
-                    f"file: {error}; nothing is lost, and the operation was not recorded; give it a larger budget, or "
-                    "set TMPDIR to a directory with more room"
+                    f"spill='disk' could not write {format_bytes(len(data))} after {format_bytes(self._end)} in a "
+                    f"temporary file: {error}; nothing is lost, and the operation was not recorded; give it a larger "
+                    "budget, or set TMPDIR to a directory with more room"
                 ) from error
             if vacant:
                 vacant.pop()
@@ -287,9 +287,9 @@ class _Spool:
                 self._end += len(data)
         return start, len(data)
 
-    def read(self, place: tuple[int, int], dtype: Any) -> Any:
-        """Return what was written at a place."""
-        start, size = place
+    def read(self, span: tuple[int, int], dtype: Any) -> Any:
+        """Return the flat array that was written to a span."""
+        start, size = span
         flat = np.empty(size // dtype.itemsize, dtype)
         data: memoryview = flat.view(np.uint8).data
         with self._lock:
@@ -317,8 +317,8 @@ class _Spool:
 # ---------------------------------------------------------------- one recording
 
 
-class _Cell(Packed):
-    """Stands in an entry for an array of a buffer."""
+class _SpilledValue(PackedValue):
+    """The placeholder in an entry of an array that is a view of a buffer."""
 
     __slots__ = ("_buffer", "_key")
 
@@ -329,7 +329,7 @@ class _Cell(Packed):
 
     @property
     def kept(self) -> Any:
-        """The array, unless it is away."""
+        """The array, unless its buffer is moved out."""
         return self._buffer.arrays.get(self._key, ())
 
     def array(self, op: str) -> Any:
@@ -342,54 +342,57 @@ class Spill(Observer):
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
-        self.here = 0  # bytes of the buffers that count: those that nobody else was seen to hold
-        self.away = 0  # bytes that were moved
-        # Buffers that died or moved, in whatever thread: the id of the owner, bytes that count no more, here and away.
-        self.gone: deque[tuple[int, int, int]] = deque()
-        self._buffers: dict[int, weakref.ref[_Buffer]] = {}  # by the owner's id; those that are away have left
-        self._oldest: deque[weakref.ref[_Buffer]] = deque()
-        self._held: deque[weakref.ref[_Buffer]] = deque()  # by others too, when they were last looked at
-        self._stuck = 0
+        self.resident_bytes = 0  # of the buffers that count: those that nothing else was seen to refer to
+        self.moved_bytes = 0
+        # Of buffers that any thread freed or moved: the owner's id, bytes to subtract from resident and from moved.
+        self.changes: deque[tuple[int, int, int]] = deque()
+        self._buffers: dict[int, weakref.ref[_Buffer]] = {}  # those in their place, by the owner's id
+        self._movable: deque[weakref.ref[_Buffer]] = deque()  # the oldest first
+        self._shared: deque[weakref.ref[_Buffer]] = deque()  # those that were shared when last checked
+        self._immovable_bytes = 0
         self._lock = threading.RLock()
-        self._spool: _Spool | None = None
+        self._file: _SpillFile | None = None
 
     def __hash__(self) -> int:
         return id(self)
 
     def observe(self, tape: Any, e: Entry) -> Entry:
         with self._lock:
-            made = packed(e, self._kept)
-            self._bury()
-            self._look_again()
-            if not is_written(e):
-                self._shrink()
-        return made
+            packed = pack_entry(e, self._pack)
+            self._apply_changes()
+            self._recheck_shared()
+            if not is_of_write(e):
+                self._move_oldest()
+        return packed
 
     def tape_closed(self, tape: Any) -> None:
-        """Forget the file: it goes with the last value in it."""
-        self._spool = None
+        """Drop the reference to the file, which is closed with the last value in it."""
+        self._file = None
 
-    def told(self) -> str:
-        """Say how the budget stands."""
-        self._bury()
-        return f"{self.budget!r}: {spelled(self.here)} here that it may move, {spelled(self.away)} moved"
+    def status(self) -> str:
+        """Describe the budget and how much of it is used."""
+        self._apply_changes()
+        return (
+            f"{self.budget!r}: {format_bytes(self.resident_bytes)} here that it may move, "
+            f"{format_bytes(self.moved_bytes)} moved"
+        )
 
-    def _kept(self, value: Any) -> Any:
+    def _pack(self, value: Any) -> Any:
         array = raw(value)
         owner = _owner_of(array)
         if owner is None:
             return value
-        if self.budget.place == "host" and owner.__class__ is np.ndarray:
-            self._stuck += int(array.nbytes)  # as often as it is kept: enough to warn by
-            if self._stuck > self.budget.limit:
-                self.budget.warn_stuck()
+        if self.budget.target == "host" and owner.__class__ is np.ndarray:
+            self._immovable_bytes += int(array.nbytes)  # counted each time it is saved: exact enough for a warning
+            if self._immovable_bytes > self.budget.limit:
+                self.budget.warn_immovable()
             return value
         buffer = self._buffer_of(owner)
         with buffer._lock:
-            if buffer.owner is None:  # another recording moved it just now
+            if buffer.owner is None:  # another recording has moved it
                 return value
             buffer.arrays.setdefault(id(array), array)
-        return _Cell(value, buffer, id(array))
+        return _SpilledValue(value, buffer, id(array))
 
     def _buffer_of(self, owner: Any) -> _Buffer:
         buffer = self.find(owner)
@@ -397,75 +400,76 @@ class Spill(Observer):
             buffer = next((b for other in self._others() if (b := other.find(owner)) is not None), None)
             if buffer is None:
                 buffer = _Buffer(owner)
-            buffer.stores[self] = True
+            buffer.spills[self] = True
             ref = weakref.ref(buffer)
             self._buffers[id(owner)] = ref
-            self._oldest.append(ref)
-            self.here += buffer.nbytes
+            self._movable.append(ref)
+            self.resident_bytes += buffer.nbytes
         return buffer
 
     def find(self, owner: Any) -> _Buffer | None:
-        """Return the buffer of this memory, if there is one here."""
+        """Return the buffer of this memory, if this recording has one."""
         ref = self._buffers.get(id(owner))
         buffer = None if ref is None else ref()
         return buffer if buffer is not None and buffer.owner is owner else None
 
     def _others(self) -> list[Spill]:
-        """Return what keeps other recordings of this context within theirs: one buffer serves all."""
-        own = [getattr(rec, "observers", ()) for rec in recorders(current())]
-        return [other for those in own for other in those if isinstance(other, Spill) and other is not self]
+        """Return the `Spill` of each other recording of this context: they share buffers."""
+        observers = [observer for rec in recorders(current()) for observer in getattr(rec, "observers", ())]
+        return [other for other in observers if isinstance(other, Spill) and other is not self]
 
-    def _bury(self) -> None:
-        while self.gone:
-            key, here, away = self.gone.popleft()
-            self.here -= here
-            self.away -= away
+    def _apply_changes(self) -> None:
+        while self.changes:
+            key, resident, moved = self.changes.popleft()
+            self.resident_bytes -= resident
+            self.moved_bytes -= moved
             ref = self._buffers.get(key)
             buffer = None if ref is None else ref()
             if ref is not None and (buffer is None or buffer.owner is None):
                 del self._buffers[key]
 
-    def _look_again(self) -> None:
-        """Look at two buffers that others held: whether they still do."""
-        for _ in range(min(2, len(self._held))):
-            ref = self._held.popleft()
+    def _recheck_shared(self) -> None:
+        """Check two of the shared buffers again: they may be movable now."""
+        for _ in range(min(2, len(self._shared))):
+            ref = self._shared.popleft()
             buffer = ref()
             if buffer is None or buffer.owner is None:
                 continue
-            if buffer.held_elsewhere():
-                self._held.append(ref)
+            if buffer.is_shared():
+                self._shared.append(ref)
             else:
-                buffer.stores[self] = True
-                self.here += buffer.nbytes
-                self._oldest.appendleft(ref)
+                buffer.spills[self] = True
+                self.resident_bytes += buffer.nbytes
+                self._movable.appendleft(ref)
 
-    def _shrink(self) -> None:
-        while self.here > self.budget.limit and self._oldest:
-            ref = self._oldest.popleft()
+    def _move_oldest(self) -> None:
+        """Move the oldest buffers out until the budget holds."""
+        while self.resident_bytes > self.budget.limit and self._movable:
+            ref = self._movable.popleft()
             buffer = ref()
             if buffer is None or buffer.owner is None:
                 continue
-            if buffer.held_elsewhere():
-                buffer.stores[self] = False
-                self.here -= buffer.nbytes
-                self._held.append(ref)
+            if buffer.is_shared():
+                buffer.spills[self] = False
+                self.resident_bytes -= buffer.nbytes
+                self._shared.append(ref)
                 continue
             try:
-                buffer.move(self.budget.place, self._open_spool)
+                buffer.move(self.budget.target, self._open_file)
             except BaseException:
-                self._oldest.appendleft(ref)
+                self._movable.appendleft(ref)
                 raise
-            for store, counts in list(buffer.stores.items()):
-                buffer.stores[store] = False
-                store.gone.append((buffer.key, buffer.nbytes if counts else 0, -buffer.nbytes))
-            self._bury()
+            for spill, counts in list(buffer.spills.items()):
+                buffer.spills[spill] = False
+                spill.changes.append((buffer.key, buffer.nbytes if counts else 0, -buffer.nbytes))
+            self._apply_changes()
 
-    def _open_spool(self) -> _Spool:
-        if self._spool is None:
-            self._spool = _Spool()
-        return self._spool
+    def _open_file(self) -> _SpillFile:
+        if self._file is None:
+            self._file = _SpillFile()
+        return self._file
 
 
 def spill_of(tape: Any) -> Spill | None:
-    """Return what keeps a tape within its budget, if it has one."""
+    """Return the `Spill` of a tape, None where it has no budget."""
     return next((observer for observer in tape.observers if isinstance(observer, Spill)), None)

@@ -9,7 +9,7 @@ from typing import Any
 from gradmgr._arrays import libraries
 from gradmgr._engine.containers import leaves_of
 from gradmgr._engine.history.modes import no_grad
-from gradmgr._engine.history.spill import spelled
+from gradmgr._engine.history.spill import format_bytes
 from gradmgr._engine.hooks import Hooks
 from gradmgr._engine.tensor import Tensor, wrap
 from gradmgr._transforms.randomness import sources_in
@@ -112,7 +112,7 @@ def _count(tensors: Iterable[Tensor]) -> int:
 
 def _totals(model: Module) -> str:
     parameters, buffers = list(model.parameters()), list(model.buffers())
-    sizes = [spelled(sum(t.nbytes for t in tensors)) for tensors in (parameters, buffers)]
+    sizes = [format_bytes(sum(t.nbytes for t in tensors)) for tensors in (parameters, buffers)]
     return f"{_count(parameters):,} parameters ({sizes[0]}), {_count(buffers):,} elements in buffers ({sizes[1]})"
 
 
