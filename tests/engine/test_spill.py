@@ -113,7 +113,7 @@ def test_the_oldest_move_and_the_budget_holds():
         assert "moved" in gm.summary()
         del cells, tanhs
         gm.backward(x.sum())
-        spill._bury()
+        spill._apply_changes()
         assert (spill.resident_bytes, spill.moved_bytes) == (0, 0)
 
 
@@ -169,7 +169,7 @@ def test_values_that_are_dropped_make_room():
         assert spill._file._end < 200 * A.nbytes
         gm._tape.sweep(everything=True)
         y = gnp.sin(y)
-        spill._bury()
+        spill._apply_changes()
         assert spill.moved_bytes <= 3 * A.nbytes
         gm.backward(y.sum())
 
@@ -203,7 +203,7 @@ def test_nested_managers_share_what_moves():
         for _ in range(10):
             y = gnp.sin(y)
         one, other = spill_of(outer._tape), spill_of(inner._tape)
-        one._bury(), other._bury()
+        one._apply_changes(), other._apply_changes()
         assert one.moved_bytes == other.moved_bytes >= 8 * A.nbytes
         assert (one._file is None) != (other._file is None)
         inner.backward(y.sum())
@@ -412,7 +412,7 @@ def test_a_full_disk(full_disk, unchanged):
                 count += 1
             except OSError as error:
                 said = f"{type(error).__name__}: {error}"
-        assert re.search("^SpillError: .* could not write 12.5 KiB beside 37.5 KiB .* nothing is lost", said)
+        assert re.search("^SpillError: .* could not write 12.5 KiB after 37.5 KiB .* nothing is lost", said)
         assert count >= 3
         with unchanged([gm], [x, y]), pytest.raises(errors.SpillError):
             gnp.sin(y)
