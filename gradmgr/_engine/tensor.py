@@ -15,10 +15,12 @@ from gradmgr import errors
 from gradmgr._arrays import batched, libraries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from gradmgr._engine.tensor_members import TensorMembers  # a stub: what is bound onto Tensor at import
+else:
+    TensorMembers = object
 
 
-class Tensor:
+class Tensor(TensorMembers):
     """A NumPy or CuPy array whose operations a GradManager can record.
 
     Made by `gradmgr.tensor` (copies) and `gradmgr.asarray` (shares); calling the class is the
@@ -220,62 +222,6 @@ class Tensor:
             made._grad = wrap(self.grad._array.copy())
         memo[id(self)] = made
         return made
-
-    if (
-        TYPE_CHECKING
-    ):  # bound by gradmgr.ops, gradmgr.numpy and gradmgr._transforms.tensor_methods, where each is declared once
-        T: Any
-        mT: Any  # noqa: N815  # the Array API's name
-        real: Any
-        imag: Any
-        flat: Any
-        __add__: Callable[..., Any]
-        __radd__: Callable[..., Any]
-        __iadd__: Callable[..., Any]
-        __sub__: Callable[..., Any]
-        __rsub__: Callable[..., Any]
-        __isub__: Callable[..., Any]
-        __mul__: Callable[..., Any]
-        __rmul__: Callable[..., Any]
-        __imul__: Callable[..., Any]
-        __truediv__: Callable[..., Any]
-        __rtruediv__: Callable[..., Any]
-        __itruediv__: Callable[..., Any]
-        __floordiv__: Callable[..., Any]
-        __mod__: Callable[..., Any]
-        __pow__: Callable[..., Any]
-        __rpow__: Callable[..., Any]
-        __ipow__: Callable[..., Any]
-        __matmul__: Callable[..., Any]
-        __rmatmul__: Callable[..., Any]
-        __imatmul__: Callable[..., Any]
-        __neg__: Callable[..., Any]
-        __pos__: Callable[..., Any]
-        __abs__: Callable[..., Any]
-        __invert__: Callable[..., Any]
-        __lt__: Callable[..., Any]
-        __le__: Callable[..., Any]
-        __gt__: Callable[..., Any]
-        __ge__: Callable[..., Any]
-        __getitem__: Callable[..., Any]
-        __setitem__: Callable[..., None]
-        __iter__: Callable[..., Iterator[Any]]
-        __array__: Callable[..., Any]
-        astype: Callable[..., Any]
-        reshape: Callable[..., Any]
-        sum: Callable[..., Any]
-        mean: Callable[..., Any]
-        to: Callable[..., Any]
-        clone: Callable[..., Any]
-        requires_grad: bool
-        is_leaf: bool
-        retains_grad: bool
-        grad_fn: Any
-        backward: Callable[..., None]
-        detach_: Callable[..., Any]
-        register_hook: Callable[..., Any]
-        register_post_accumulate_grad_hook: Callable[..., Any]
-        retain_grad: Callable[..., None]
 
 
 _new = object.__new__

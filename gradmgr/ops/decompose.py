@@ -43,7 +43,7 @@ from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.op import Function, zeros
 from gradmgr._engine.recorder import is_tracked
-from gradmgr._engine.tensor import raw, wrap
+from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import absolute, real
 from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.join import concatenate
@@ -58,30 +58,30 @@ _SLACK = 16
 class EighResult(NamedTuple):
     """What `eigh` gives."""
 
-    eigenvalues: Any
-    eigenvectors: Any
+    eigenvalues: Tensor
+    eigenvectors: Tensor
 
 
 class EigResult(NamedTuple):
     """What `eig` gives."""
 
-    eigenvalues: Any
-    eigenvectors: Any
+    eigenvalues: Tensor
+    eigenvectors: Tensor
 
 
 class SVDResult(NamedTuple):
     """What `svd` gives."""
 
-    U: Any
-    S: Any
-    Vh: Any
+    U: Tensor
+    S: Tensor
+    Vh: Tensor
 
 
 class QRResult(NamedTuple):
     """What `qr` gives."""
 
-    Q: Any
-    R: Any
+    Q: Tensor
+    R: Tensor
 
 
 # ---------------------------------------------------------------- small parts

@@ -189,8 +189,8 @@ _adjugate = custom(
 class SlogdetResult(NamedTuple):
     """Sign and logarithm of the absolute value of a determinant."""
 
-    sign: Any
-    logabsdet: Any
+    sign: Tensor
+    logabsdet: Tensor
 
 
 def _slogdet_kernel(a: Any, factor: lapack.LU | None) -> tuple[Any, Any]:

@@ -200,7 +200,7 @@ class MultiheadAttention(Module):
         """Return query, key and value through their projections; in one product where they are the same array."""
         width, weight, bias = self.embed_dim, self.in_proj_weight, self.in_proj_bias
         if weight is None:
-            weights = [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight]
+            weights: list[Any] = [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight]
         elif query is key and key is value:
             packed = linear(query, weight, bias)
             return [packed[..., k * width : (k + 1) * width] for k in range(3)]

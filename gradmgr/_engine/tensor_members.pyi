@@ -1,0 +1,744 @@
+"""The members of Tensor that are bound at import, for type checkers. Written by tools/make_stubs.py; do not edit."""
+
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from gradmgr._engine.function_types import Axis
+from gradmgr._engine.tensor import Tensor
+
+class TensorMembers:
+    """What is bound onto Tensor at import."""
+
+    @property
+    def T(self) -> Tensor:
+        """The axes reversed."""
+
+    def __abs__(self, /) -> Tensor: ...
+    def __add__(self, y: Any, /) -> Tensor: ...
+    def __and__(self, y: Any, /) -> Tensor: ...
+    def __array__(
+        self, dtype: DTypeLike | None = None, copy: bool | None = None
+    ) -> np.ndarray[Any, np.dtype[np.generic]]: ...
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any: ...
+    def __array_namespace__(self, /, *, api_version: str | None = None) -> ModuleType:
+        """The Array API's way from an array to its functions."""
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any: ...
+    def __contains__(self, value: Any) -> bool: ...
+    def __cupy_override_elementwise_kernel__(self, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        """CuPy's counterpart of __array_ufunc__: `cupy_array * tensor`."""
+
+    def __dir__(self) -> list[str]:
+        """The names of what a Tensor has; what only raises is not offered."""
+
+    def __divmod__(self, y: Any, /) -> tuple[Tensor, Tensor]:
+        """Return divmod(x, y); NotImplemented for a y of a type we do not know."""
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Export through DLPack: read-only, or a copy for a consumer that cannot be told so."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's name for where the memory is."""
+
+    def __eq__(self, y: Any, /) -> Tensor:  # type: ignore[override]
+        ...
+    def __floordiv__(self, y: Any, /) -> Tensor: ...
+    def __ge__(self, y: Any, /) -> Tensor: ...
+    def __getitem__(self, index: Any, /) -> Tensor:
+        """Read x[index] with every kind of index NumPy takes; gradients of a repeated element add."""
+
+    def __gt__(self, y: Any, /) -> Tensor: ...
+    def __iadd__(self, y: Any, /) -> Self: ...
+    def __iand__(self, y: Any, /) -> Self: ...
+    def __ifloordiv__(self, y: Any, /) -> Self: ...
+    def __ilshift__(self, y: Any, /) -> Self: ...
+    def __imatmul__(self, y: Any, /) -> Self: ...
+    def __imod__(self, y: Any, /) -> Self: ...
+    def __imul__(self, y: Any, /) -> Self: ...
+    def __invert__(self) -> Tensor: ...
+    def __ior__(self, y: Any, /) -> Self: ...
+    def __ipow__(self, y: Any, /) -> Self: ...
+    def __irshift__(self, y: Any, /) -> Self: ...
+    def __isub__(self, y: Any, /) -> Self: ...
+    def __iter__(self) -> Iterator[Tensor]: ...
+    def __itruediv__(self, y: Any, /) -> Self: ...
+    def __ixor__(self, y: Any, /) -> Self: ...
+    def __le__(self, y: Any, /) -> Tensor: ...
+    def __lshift__(self, y: Any, /) -> Tensor: ...
+    def __lt__(self, y: Any, /) -> Tensor: ...
+    def __matmul__(self, y: Any, /) -> Tensor: ...
+    def __mod__(self, y: Any, /) -> Tensor: ...
+    def __mul__(self, y: Any, /) -> Tensor: ...
+    def __ne__(self, y: Any, /) -> Tensor:  # type: ignore[override]
+        ...
+    def __neg__(self, /) -> Tensor: ...
+    def __or__(self, y: Any, /) -> Tensor: ...
+    def __pos__(self, /) -> Tensor: ...
+    def __pow__(self, y: Any, /) -> Tensor: ...
+    def __radd__(self, x: Any, /) -> Tensor: ...
+    def __rand__(self, x: Any, /) -> Tensor: ...
+    def __rdivmod__(self, x: Any, /) -> tuple[Tensor, Tensor]:
+        """The same with the operands the other way round."""
+
+    def __rfloordiv__(self, x: Any, /) -> Tensor: ...
+    def __rlshift__(self, x: Any, /) -> Tensor: ...
+    def __rmatmul__(self, x: Any, /) -> Tensor: ...
+    def __rmod__(self, x: Any, /) -> Tensor: ...
+    def __rmul__(self, x: Any, /) -> Tensor: ...
+    def __ror__(self, x: Any, /) -> Tensor: ...
+    def __round__(self, digits: Any = 0) -> Tensor: ...
+    def __rpow__(self, x: Any, /) -> Tensor: ...
+    def __rrshift__(self, x: Any, /) -> Tensor: ...
+    def __rshift__(self, y: Any, /) -> Tensor: ...
+    def __rsub__(self, x: Any, /) -> Tensor: ...
+    def __rtruediv__(self, x: Any, /) -> Tensor: ...
+    def __rxor__(self, x: Any, /) -> Tensor: ...
+    def __setitem__(self, index: Any, v: Any) -> None:
+        """Write `x[index] = v` with every kind of index NumPy takes; recorded where a manager knows x or v."""
+
+    def __sub__(self, y: Any, /) -> Tensor: ...
+    def __truediv__(self, y: Any, /) -> Tensor: ...
+    def __xor__(self, y: Any, /) -> Tensor: ...
+    def abs_(self) -> Self:
+        """Put `absolute` of the values in their place."""
+
+    def absolute_(self) -> Self:
+        """Put `absolute` of the values in their place."""
+
+    def acos_(self) -> Self:
+        """Put `arccos` of the values in their place."""
+
+    def acosh_(self) -> Self:
+        """Put `arccosh` of the values in their place."""
+
+    def add_(self, other: Any, *, alpha: Any = 1) -> Self:
+        """Add alpha * other in place."""
+
+    def addbmm_(self, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Self:
+        """Replace by beta * x + alpha * the sum over the first axis of batch1 @ batch2."""
+
+    def addcdiv_(self, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Self:
+        """Add value * tensor1 / tensor2 in place."""
+
+    def addcmul_(self, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Self:
+        """Add value * tensor1 * tensor2 in place."""
+
+    def addmm_(self, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Self:
+        """Replace by beta * x + alpha * mat1 @ mat2, for matrices."""
+
+    def addmv_(self, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> Self:
+        """Replace by beta * x + alpha * mat @ vec, for a matrix and a vector."""
+
+    def addr_(self, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) -> Self:
+        """Replace by beta * x + alpha * the outer product of two vectors."""
+
+    def all(self, axis: Axis = None, out: Any = None, keepdims: bool = ..., *, where: Any = ...) -> Tensor:
+        """`numpy.all` on the values; the result carries no gradient."""
+
+    def any(self, axis: Axis = None, out: Any = None, keepdims: bool = ..., *, where: Any = ...) -> Tensor:
+        """`numpy.any` on the values; the result carries no gradient."""
+
+    def arccos_(self) -> Self:
+        """Put `arccos` of the values in their place."""
+
+    def arccosh_(self) -> Self:
+        """Put `arccosh` of the values in their place."""
+
+    def arcsin_(self) -> Self:
+        """Put `arcsin` of the values in their place."""
+
+    def arcsinh_(self) -> Self:
+        """Put `arcsinh` of the values in their place."""
+
+    def arctan2_(self, other: Any) -> Self:
+        """Put `arctan2` of the values and `other` in their place."""
+
+    def arctan_(self) -> Self:
+        """Put `arctan` of the values in their place."""
+
+    def arctanh_(self) -> Self:
+        """Put `arctanh` of the values in their place."""
+
+    def argmax(self, axis: Axis = None, out: Any = None, *, keepdims: bool = ...) -> Tensor:
+        """`numpy.argmax` on the values; the result carries no gradient."""
+
+    def argmin(self, axis: Axis = None, out: Any = None, *, keepdims: bool = ...) -> Tensor:
+        """`numpy.argmin` on the values; the result carries no gradient."""
+
+    def argpartition(self, kth: Any, axis: int | None = -1, kind: Any = "introselect", order: Any = None) -> Tensor:
+        """Return the order of `partition` as `numpy.argpartition`; integers carry no gradient."""
+
+    def argsort(self, axis: Axis = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Tensor:
+        """`numpy.argsort` on the values; the result carries no gradient."""
+
+    def asin_(self) -> Self:
+        """Put `arcsin` of the values in their place."""
+
+    def asinh_(self) -> Self:
+        """Put `arcsinh` of the values in their place."""
+
+    def astype(
+        self, dtype: DTypeLike | None, order: str = "K", casting: Any = "unsafe", subok: bool = True, copy: bool = True
+    ) -> Tensor:
+        """Cast as `numpy.ndarray.astype`; a cast to integers or booleans gives a constant."""
+
+    def atan2_(self, other: Any) -> Self:
+        """Put `arctan2` of the values and `other` in their place."""
+
+    def atan_(self) -> Self:
+        """Put `arctan` of the values in their place."""
+
+    def atanh_(self) -> Self:
+        """Put `arctanh` of the values in their place."""
+
+    def backward(
+        self, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False, inputs: Any = None
+    ) -> None:
+        """Add the gradients of this tensor, weighted by `gradient`, to `.grad`; see `gradmgr.backward`."""
+
+    def baddbmm_(self, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Self:
+        """Replace by beta * x + alpha * batch1 @ batch2, for stacks of matrices."""
+
+    def bernoulli_(self, p: Any = 0.5, *, generator: np.random.Generator) -> Self:
+        """Fill with ones of probability `p`, a number or an array that broadcasts, and zeros."""
+
+    def bitwise_and_(self, other: Any) -> Self:
+        """Put `bitwise_and` of the values and `other` in their place."""
+
+    def bitwise_left_shift_(self, other: Any) -> Self:
+        """Put `left_shift` of the values and `other` in their place."""
+
+    def bitwise_not_(self) -> Self:
+        """Put `invert` of the values in their place."""
+
+    def bitwise_or_(self, other: Any) -> Self:
+        """Put `bitwise_or` of the values and `other` in their place."""
+
+    def bitwise_right_shift_(self, other: Any) -> Self:
+        """Put `right_shift` of the values and `other` in their place."""
+
+    def bitwise_xor_(self, other: Any) -> Self:
+        """Put `bitwise_xor` of the values and `other` in their place."""
+
+    def cauchy_(self, median: float = 0.0, sigma: float = 1.0, *, generator: np.random.Generator) -> Self:
+        """Fill with values of a Cauchy distribution."""
+
+    def ceil_(self) -> Self:
+        """Put `ceil` of the values in their place."""
+
+    def choose(self, choices: Any, out: Any = None, mode: str = "raise") -> Tensor:
+        """Choose from arrays by the integers in this one, as `numpy.ndarray.choose`."""
+
+    def clamp_(self, min: Any = None, max: Any = None) -> Self:
+        """Clip to at least `min` and at most `max`, either of which may be None, in place."""
+
+    def clamp_max_(self, max: Any) -> Self:
+        """Clip to at most `max` in place."""
+
+    def clamp_min_(self, min: Any) -> Self:
+        """Clip to at least `min` in place."""
+
+    def clip(self, min: Any = None, max: Any = None, out: Any = None) -> Tensor:
+        """Clip as `numpy.ndarray.clip`."""
+
+    def clip_(self, min: Any = None, max: Any = None) -> Self:
+        """Clip to at least `min` and at most `max`, either of which may be None, in place."""
+
+    def clone(self) -> Tensor: ...
+    def compress(self, condition: Any, axis: int | None = None, out: Any = None) -> Tensor:
+        """Take the slices of which the condition holds, as `numpy.ndarray.compress`."""
+
+    def conj(self) -> Tensor:
+        """Return the complex conjugate as `numpy.ndarray.conj`; integers and booleans as they are."""
+
+    def conj_physical_(self) -> Self:
+        """Put `conjugate` of the values in their place."""
+
+    def conjugate(self) -> Tensor:
+        """Return the complex conjugate as `numpy.ndarray.conj`; integers and booleans as they are."""
+
+    def copy(self, order: str = "C") -> Tensor:
+        """Return a copy with its memory in C order, or as `numpy.ndarray.copy` is asked for."""
+
+    def copy_(self, src: Any, non_blocking: bool = False) -> Self:
+        """Write the values of `src`, broadcast, cast and moved to where x lives; `non_blocking` changes nothing."""
+
+    def copysign_(self, other: Any) -> Self:
+        """Put `copysign` of the values and `other` in their place."""
+
+    def cos_(self) -> Self:
+        """Put `cos` of the values in their place."""
+
+    def cosh_(self) -> Self:
+        """Put `cosh` of the values in their place."""
+
+    def cumprod(self, axis: int | None = None, dtype: DTypeLike | None = None, out: Any = None) -> Tensor:
+        """Return running products as `numpy.cumprod`."""
+
+    def cumprod_(self, dim: int, *, dtype: DTypeLike | None = None) -> Self:
+        """Replace by the cumulative product along an axis, computed in `dtype` if that is given."""
+
+    def cumsum(self, axis: int | None = None, dtype: DTypeLike | None = None, out: Any = None) -> Tensor:
+        """Return running sums as `numpy.cumsum`."""
+
+    def cumsum_(self, dim: int, *, dtype: DTypeLike | None = None) -> Self:
+        """Replace by the cumulative sum along an axis, computed in `dtype` if that is given."""
+
+    def deg2rad_(self) -> Self:
+        """Put `deg2rad` of the values in their place."""
+
+    def detach_(self) -> Tensor:
+        """Forget how this tensor was computed, for every manager that records here: from here on it is a constant."""
+
+    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+        """Take diagonals as `numpy.diagonal`, as a copy."""
+
+    def digamma_(self) -> Self:
+        """Put `digamma` of the values in their place."""
+
+    def div_(self, other: Any, *, rounding_mode: str | None = None) -> Self:
+        """Divide in place; `rounding_mode` is None, "trunc" (towards zero) or "floor", whose derivatives are zero."""
+
+    def divide_(self, other: Any, *, rounding_mode: str | None = None) -> Self:
+        """Divide in place; `rounding_mode` is None, "trunc" (towards zero) or "floor", whose derivatives are zero."""
+
+    def dot(self, b: Any, out: Any = None) -> Tensor:
+        """Multiply as `numpy.dot`: matmul up to two axes, else the last axis of a with the one before of b."""
+
+    def erf_(self) -> Self:
+        """Put `erf` of the values in their place."""
+
+    def erfc_(self) -> Self:
+        """Put `erfc` of the values in their place."""
+
+    def erfinv_(self) -> Self:
+        """Put `erfinv` of the values in their place."""
+
+    def exp2_(self) -> Self:
+        """Put `exp2` of the values in their place."""
+
+    def exp_(self) -> Self:
+        """Put `exp` of the values in their place."""
+
+    def expm1_(self) -> Self:
+        """Put `expm1` of the values in their place."""
+
+    def exponential_(self, lambd: float = 1.0, *, generator: np.random.Generator) -> Self:
+        """Fill with values of an exponential distribution of rate `lambd`."""
+
+    def fill(self, value: Any) -> None:
+        """Write one value to every element, as `numpy.ndarray.fill`."""
+
+    def fill_(self, value: Any) -> Self:
+        """Write one value, a number or a Tensor without axes, to every element."""
+
+    def fill_diagonal_(self, fill_value: Any, wrap: bool = False) -> Self:
+        """Write one value to the main diagonal, of a tall matrix once more after each block if `wrap` is set."""
+
+    def fix_(self) -> Self:
+        """Put `trunc` of the values in their place."""
+
+    @property
+    def flat(self) -> Flat:
+        """The elements of a Tensor in C order, to read, to write and to iterate over, as `numpy.ndarray.flat`."""
+    @flat.setter
+    def flat(self, value: Any) -> None: ...
+    def flatten(self, order: str = "C") -> Tensor:
+        """Return a flattened copy."""
+
+    def float_power_(self, other: Any) -> Self:
+        """Put `float_power` of the values and `other` in their place."""
+
+    def floor_(self) -> Self:
+        """Put `floor` of the values in their place."""
+
+    def floor_divide_(self, other: Any) -> Self:
+        """Put `floor_divide` of the values and `other` in their place."""
+
+    def fmod_(self, other: Any) -> Self:
+        """Put `fmod` of the values and `other` in their place."""
+
+    def frac_(self) -> Self:
+        """Replace by the part after the point, of the sign of x; the derivative is 1."""
+
+    def gcd_(self, other: Any) -> Self:
+        """Put `gcd` of the values and `other` in their place."""
+
+    def geometric_(self, p: float, *, generator: np.random.Generator) -> Self:
+        """Fill with values of a geometric distribution: how many trials of probability `p` the first success takes."""
+
+    @property
+    def grad_fn(self) -> Node | None:
+        """The node of the operation that made this tensor, in the innermost recording that knows; None for leaves."""
+
+    def heaviside_(self, other: Any) -> Self:
+        """Put `heaviside` of the values and `other` in their place."""
+
+    def hypot_(self, other: Any) -> Self:
+        """Put `hypot` of the values and `other` in their place."""
+
+    def i0_(self) -> Self:
+        """Put `i0` of the values in their place."""
+
+    @property
+    def imag(self) -> Tensor:
+        """The imaginary part."""
+
+    def index_add_(self, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Self:
+        """Add alpha * source[..., k, ...] to the slice that index[k] names along `dim`; repeated slices add up."""
+
+    def index_copy_(self, dim: int, index: Any, source: Any) -> Self:
+        """Write source[..., k, ...] to the slice that index[k] names along `dim`; of repeated slices the last stays."""
+
+    def index_fill_(self, dim: int, index: Any, value: Any) -> Self:
+        """Write one value to the slices that `index` names along `dim`."""
+
+    def index_put_(self, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Self:
+        """Write x[indices] = values; add them up, repeated elements too, if `accumulate` is set."""
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no manager that records in this context knows this tensor as the result of an operation."""
+
+    def lcm_(self, other: Any) -> Self:
+        """Put `lcm` of the values and `other` in their place."""
+
+    def ldexp_(self, other: Any) -> Self:
+        """Put `ldexp` of the values and `other` in their place."""
+
+    def lerp_(self, end: Any, weight: Any) -> Self:
+        """Go by `weight` of the way to `end` in place: x + weight * (end - x)."""
+
+    def lgamma_(self) -> Self:
+        """Put `gammaln` of the values in their place."""
+
+    def log10_(self) -> Self:
+        """Put `log10` of the values in their place."""
+
+    def log1p_(self) -> Self:
+        """Put `log1p` of the values in their place."""
+
+    def log2_(self) -> Self:
+        """Put `log2` of the values in their place."""
+
+    def log_(self) -> Self:
+        """Put `log` of the values in their place."""
+
+    def log_normal_(self, mean: float = 1.0, std: float = 2.0, *, generator: np.random.Generator) -> Self:
+        """Fill with values of which the logarithms are of a normal distribution with this mean and deviation."""
+
+    def logical_and_(self, other: Any) -> Self:
+        """Put `logical_and` of the values and `other` in their place."""
+
+    def logical_not_(self) -> Self:
+        """Put `logical_not` of the values in their place."""
+
+    def logical_or_(self, other: Any) -> Self:
+        """Put `logical_or` of the values and `other` in their place."""
+
+    def logical_xor_(self, other: Any) -> Self:
+        """Put `logical_xor` of the values and `other` in their place."""
+
+    def logit_(self, eps: float | None = None) -> Self:
+        """Replace by log(x / (1 - x)), with x clipped to [eps, 1 - eps] first if `eps` is given."""
+
+    @property
+    def mT(self) -> Tensor:
+        """The last two axes swapped."""
+
+    def masked_fill_(self, mask: Any, value: Any) -> Self:
+        """Write one value where a mask of booleans, which broadcasts to x, is set."""
+
+    def masked_scatter_(self, mask: Any, source: Any) -> Self:
+        """Write the first elements of `source`, in C order, where a mask of booleans, which broadcasts to x, is set."""
+
+    def max(
+        self, axis: Axis = None, out: Any = None, keepdims: bool = False, initial: Any = ..., where: Any = True
+    ) -> Tensor:
+        """Return the maximum along axes as `numpy.max`; ties share the gradient evenly."""
+
+    def mean(
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        out: Any = None,
+        keepdims: bool = False,
+        *,
+        where: Any = True,
+    ) -> Tensor:
+        """Average as `numpy.mean`."""
+
+    def min(
+        self, axis: Axis = None, out: Any = None, keepdims: bool = False, initial: Any = ..., where: Any = True
+    ) -> Tensor:
+        """Return the minimum along axes as `numpy.min`; ties share the gradient evenly."""
+
+    def mul_(self, other: Any) -> Self:
+        """Put `multiply` of the values and `other` in their place."""
+
+    def multiply_(self, other: Any) -> Self:
+        """Put `multiply` of the values and `other` in their place."""
+
+    def mvlgamma_(self, p: int) -> Self:
+        """Replace by the logarithm of the multivariate gamma function of dimension p."""
+
+    def nan_to_num_(self, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Self:
+        """Replace NaN and infinities as `numpy.nan_to_num`."""
+
+    def neg_(self) -> Self:
+        """Put `negative` of the values in their place."""
+
+    def negative_(self) -> Self:
+        """Put `negative` of the values in their place."""
+
+    def nextafter_(self, other: Any) -> Self:
+        """Put `nextafter` of the values and `other` in their place."""
+
+    def nonzero(self) -> tuple[Tensor, ...]:
+        """`numpy.nonzero` on the values; the result carries no gradient."""
+
+    def normal_(self, mean: float = 0.0, std: float = 1.0, *, generator: np.random.Generator) -> Self:
+        """Fill with values of a normal distribution."""
+
+    def partition(self, kth: Any, axis: int = -1, kind: Any = "introselect", order: Any = None) -> None:
+        """Partition in place as `numpy.ndarray.partition`; recorded."""
+
+    def polygamma_(self, n: int) -> Self:
+        """Replace by the n-th derivative of the digamma function."""
+
+    def pow_(self, other: Any) -> Self:
+        """Put `power` of the values and `other` in their place."""
+
+    def prod(
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        out: Any = None,
+        keepdims: bool = False,
+        initial: Any = ...,
+        where: Any = True,
+    ) -> Tensor:
+        """Return the prod along axes as `numpy.prod`; exact derivatives, at zeros too."""
+
+    def put(self, ind: Any, v: Any, mode: Any = "raise") -> None:
+        """Write flat values, in cycles, at flat positions of `a` in place, as `numpy.put`; recorded."""
+
+    def put_(self, index: Any, source: Any, accumulate: bool = False) -> Self:
+        """Write `source` where `index` names elements of the flattened tensor; add up if `accumulate` is set."""
+
+    def rad2deg_(self) -> Self:
+        """Put `rad2deg` of the values in their place."""
+
+    def random_(self, low: int, high: int | None = None, *, generator: np.random.Generator) -> Self:
+        """Fill with integers from `low` to `high` - 1; with one number, from 0 to that less 1."""
+
+    def ravel(self, order: str = "C") -> Tensor:
+        """Flatten as `numpy.ravel`; order="K" goes by the memory as it lies."""
+
+    @property
+    def real(self) -> Tensor:
+        """The real part."""
+
+    def reciprocal_(self) -> Self:
+        """Put `reciprocal` of the values in their place."""
+
+    def register_hook(self, hook: Hook) -> RemovableHandle:
+        """Call `hook(grad)` in each backward when the gradient of this tensor is complete, before it is used."""
+
+    def register_post_accumulate_grad_hook(self, hook: Hook) -> RemovableHandle:
+        """Call `hook(tensor)` after each backward that added to this attached tensor's `.grad`."""
+
+    def relu_(self) -> Self:
+        """Replace what is negative by 0; the derivative at 0 is 0."""
+
+    def remainder_(self, other: Any) -> Self:
+        """Put `remainder` of the values and `other` in their place."""
+
+    def repeat(self, repeats: Any, axis: int | None = None) -> Tensor:
+        """Repeat elements as `numpy.repeat`; `repeats` is a number or an integer array."""
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a manager that records in this context knows this tensor, attached or computed from what is."""
+
+    def requires_grad_(self, requires_grad: bool = True) -> NoReturn:
+        """Refused: raise an error that says what to use, `GradManager.attach`."""
+
+    def reshape(self, *shape_: Any, order: str = "C", copy: bool | None = None) -> Tensor:
+        """Reshape as `numpy.ndarray.reshape`."""
+
+    def retain_grad(self) -> None:
+        """Let `backward` write `.grad` of this result of an operation too; of an attached tensor it does anyway."""
+
+    @property
+    def retains_grad(self) -> bool:
+        """Whether `retain_grad` was called on this result of an operation, in a recording that lasts."""
+
+    def round(self, decimals: int = 0, out: Any = None) -> Tensor:
+        """Round as `numpy.round`; the derivative is zero."""
+
+    def round_(self, *, decimals: int = 0) -> Self:
+        """Round in place; the derivative is zero."""
+
+    def rsqrt_(self) -> Self:
+        """Replace by 1 / sqrt(x)."""
+
+    def scatter_(self, dim: int, index: Any, src: Any, *, reduce: str | None = None) -> Self:
+        """Write src[i, j] to x[index[i, j], j], for `dim` 0 of two axes; add or multiply by it if `reduce` says so."""
+
+    def scatter_add_(self, dim: int, index: Any, src: Any) -> Self:
+        """Add src[i, j] to x[index[i, j], j], for `dim` 0 of two axes; repeated elements add up."""
+
+    def searchsorted(self, v: Any, side: Any = "left", sorter: Any = None) -> Tensor:
+        """`numpy.searchsorted` on the values; the result carries no gradient."""
+
+    def sgn_(self) -> Self:
+        """Put `sign` of the values in their place."""
+
+    def sigmoid_(self) -> Self:
+        """Put `expit` of the values in their place."""
+
+    def sign_(self) -> Self:
+        """Put `sign` of the values in their place."""
+
+    def sin_(self) -> Self:
+        """Put `sin` of the values in their place."""
+
+    def sinc_(self) -> Self:
+        """Put `sinc` of the values in their place."""
+
+    def sinh_(self) -> Self:
+        """Put `sinh` of the values in their place."""
+
+    def sort(self, axis: int = -1, kind: Any = None, order: Any = None, *, stable: bool | None = None) -> None:
+        """Sort in place as `numpy.ndarray.sort`; recorded."""
+
+    def sqrt_(self) -> Self:
+        """Put `sqrt` of the values in their place."""
+
+    def square_(self) -> Self:
+        """Put `square` of the values in their place."""
+
+    def squeeze(self, axis: Axis = None) -> Tensor:
+        """Remove axes of length 1 as `numpy.squeeze`."""
+
+    def squeeze_(self, dim: int | tuple[int, ...] | None = None) -> Self:
+        """Drop axes of length 1, all or those of `dim` that are, in place."""
+
+    def std(
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        out: Any = None,
+        ddof: Any = 0,
+        keepdims: bool = False,
+        *,
+        where: Any = True,
+        mean: Any = None,
+        correction: Any = None,
+    ) -> Tensor:
+        """Return the standard deviation as `numpy.std`; gradients flow into a"""
+
+    def sub_(self, other: Any, *, alpha: Any = 1) -> Self:
+        """Subtract alpha * other in place."""
+
+    def subtract_(self, other: Any, *, alpha: Any = 1) -> Self:
+        """Subtract alpha * other in place."""
+
+    def sum(
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        out: Any = None,
+        keepdims: bool = False,
+        initial: Any = ...,
+        where: Any = True,
+    ) -> Tensor:
+        """Return the sum along axes as `numpy.sum`; exact derivatives, at zeros too."""
+
+    def swapaxes(self, axis1: int, axis2: int) -> Tensor:
+        """Swap two axes as `numpy.swapaxes`."""
+
+    def swapaxes_(self, axis0: int, axis1: int) -> Self:
+        """Swap two axes in place."""
+
+    def swapdims_(self, axis0: int, axis1: int) -> Self:
+        """Swap two axes in place."""
+
+    def t_(self) -> Self:
+        """Swap the axes of a matrix in place; a vector or a number stays as it is."""
+
+    def take(self, indices: Any, axis: int | None = None, out: Any = None, mode: str = "raise") -> Tensor:
+        """Take elements along an axis as `numpy.take`; of the flat array without `axis`."""
+
+    def tan_(self) -> Self:
+        """Put `tan` of the values in their place."""
+
+    def tanh_(self) -> Self:
+        """Put `tanh` of the values in their place."""
+
+    def to(self, device: str, /) -> Tensor:
+        """Return the tensor on "cpu", "cuda:0", or "cuda", the current GPU; itself if it is there. Gradients travel back."""
+
+    def to_device(self, device: str, /, stream: Any = None) -> Tensor:
+        """Return the tensor on a device by the Array API's name for it; a GPU copies on `stream`, one of CuPy's."""
+
+    def trace(
+        self, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: DTypeLike | None = None, out: Any = None
+    ) -> Tensor:
+        """Sum a diagonal as `numpy.trace`."""
+
+    def transpose(self, *axes: Any) -> Tensor:
+        """Permute axes as `numpy.ndarray.transpose`."""
+
+    def transpose_(self, dim0: int, dim1: int) -> Self:
+        """Swap two axes in place."""
+
+    def tril_(self, diagonal: int = 0) -> Self:
+        """Zero what stands above a diagonal."""
+
+    def triu_(self, diagonal: int = 0) -> Self:
+        """Zero what stands below a diagonal."""
+
+    def true_divide_(self, other: Any, *, rounding_mode: str | None = None) -> Self:
+        """Divide in place; `rounding_mode` is None, "trunc" (towards zero) or "floor", whose derivatives are zero."""
+
+    def trunc_(self) -> Self:
+        """Put `trunc` of the values in their place."""
+
+    def uniform_(self, low: float = 0.0, high: float = 1.0, *, generator: np.random.Generator) -> Self:
+        """Fill with values spread evenly from `low` to below `high`."""
+
+    def unsqueeze_(self, dim: int) -> Self:
+        """Insert an axis of length 1 in place."""
+
+    def var(
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        out: Any = None,
+        ddof: Any = 0,
+        keepdims: bool = False,
+        *,
+        where: Any = True,
+        mean: Any = None,
+        correction: Any = None,
+    ) -> Tensor:
+        """Return the variance as `numpy.var`; gradients flow into a"""
+
+    def xlogy_(self, other: Any) -> Self:
+        """Put `xlogy` of the values and `other` in their place."""
+
+    def zero_(self) -> Self:
+        """Write 0 to every element: from there on the tensor is a constant."""
