@@ -14,6 +14,8 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -88,7 +90,9 @@ FACTS = MappingProxyType(
 RESULTS = MappingProxyType(
     {
         **dict.fromkeys(("array_split", "split", "dsplit", "hsplit", "vsplit"), "list[Tensor]"),
-        **dict.fromkeys(("nonzero", "diag_indices_from", "tril_indices_from", "triu_indices_from"), "tuple[Tensor, ...]"),
+        **dict.fromkeys(
+            ("nonzero", "diag_indices_from", "tril_indices_from", "triu_indices_from"), "tuple[Tensor, ...]"
+        ),
         **dict.fromkeys(("broadcast_arrays", "ix_", "meshgrid", "unstack", "unravel_index"), "tuple[Tensor, ...]"),
         **dict.fromkeys(("divmod", "frexp", "modf", "histogram", "polydiv"), "tuple[Tensor, Tensor]"),
         **dict.fromkeys(("apply_along_axis", "gradient", "piecewise"), "Any"),  # as the function or the axes say
@@ -133,7 +137,10 @@ FLAGS: Mapping[str, tuple[dict[str, str], list[tuple[str, str, str]]]] = Mapping
         ),
         "polyfit": (
             {"full": "Literal[False]", "cov": "Literal[False]"},
-            [("full", "Literal[True]", "tuple[Tensor, ...]"), ("cov", 'Literal[True, "unscaled"]', "tuple[Tensor, ...]")],
+            [
+                ("full", "Literal[True]", "tuple[Tensor, ...]"),
+                ("cov", 'Literal[True, "unscaled"]', "tuple[Tensor, ...]"),
+            ],
         ),
         "special.logsumexp": (
             {"return_sign": "Literal[False]"},
@@ -152,17 +159,17 @@ FLAGS: Mapping[str, tuple[dict[str, str], list[tuple[str, str, str]]]] = Mapping
 # Written by hand, as (parameters, result): functions of any number of arrays, and results that depend on the count.
 BY_HAND: Mapping[str, list[tuple[str, str]]] = MappingProxyType(
     {
-        **dict.fromkeys(
-            ("atleast_1d", "atleast_2d", "atleast_3d"),
-            [("a0: Tensor, /", "Tensor"), ("*arys: Tensor", "tuple[Tensor, ...]"), ("*arys: Any", "Any")],
-        ),
-        **dict.fromkeys(
-            ("frexp", "modf"),
-            [
+        **{
+            name: [("a0: Tensor, /", "Tensor"), ("*arys: Tensor", "tuple[Tensor, ...]"), ("*arys: Any", "Any")]
+            for name in ("atleast_1d", "atleast_2d", "atleast_3d")
+        },
+        **{
+            name: [
                 ("x: Tensor, /, *, out: Any = None, where: Any = True, dtype: Any = None", "tuple[Tensor, Tensor]"),
                 ("*args: Any, out: Any = None, where: Any = True, dtype: Any = None", "tuple[Any, Any]"),
-            ],
-        ),
+            ]
+            for name in ("frexp", "modf")
+        },
         "divmod": [
             ("x: Tensor, y: Any, /, *, out: Any = None, where: Any = True, dtype: Any = None", "tuple[Tensor, Tensor]"),
             ("x: Any, y: Tensor, /, *, out: Any = None, where: Any = True, dtype: Any = None", "tuple[Tensor, Tensor]"),
@@ -280,7 +287,7 @@ def type_of(p: inspect.Parameter) -> str:
 
 def default_of(value: Any) -> str:
     """Return how a stub writes a default: constants as they are, anything else as an ellipsis."""
-    if value is None or type(value) in (bool, int, float) and value == value and abs(value) != np.inf:
+    if value is None or (type(value) in (bool, int, float) and np.isfinite(value)):
         return repr(value)
     return repr(value) if type(value) is str and "\n" not in value else "..."
 
@@ -467,7 +474,7 @@ def declared_in_class() -> set[str]:
 
 def member_text(name: str, member: Any) -> str:
     """Write the stub of one member; nothing for one that only says what to use instead."""
-    doc = first_line(member)
+    doc = first_sentence(member)
     if isinstance(member, property):
         result = result_of(name, member.fget)
         if result == "NoReturn" or name == "data":
@@ -493,10 +500,13 @@ def result_of(name: str, function: Callable[..., Any]) -> str:
     return "Self" if in_place or (name.endswith("_") and not name.startswith("__")) else "Tensor"
 
 
-def first_line(member: Any) -> str | None:
-    """Return the first line of a docstring as a docstring; None where there is none."""
+def first_sentence(member: Any) -> str | None:
+    """Return the first sentence of a docstring as a docstring; None where there is none."""
     text = inspect.getdoc(member)
-    return f'"""{text.splitlines()[0]}"""' if text else None
+    if not text:
+        return None
+    sentence = re.match(r".*?\.(?= |$)|.*", " ".join(text.partition("\n\n")[0].split()))
+    return f'"""{sentence[0]}"""' if sentence else None
 
 
 def file_text(title: str, lines: list[str], body: list[str]) -> str:
@@ -527,14 +537,11 @@ def stubs() -> dict[Path, str]:
 
 def main() -> None:
     """Write the stubs and let ruff lay them out."""
-    import subprocess
-    import sys
-
     for path, text in stubs().items():
         path.write_text(text, encoding="utf-8")
     paths = list(map(str, stubs()))
-    subprocess.run([sys.executable, "-m", "ruff", "check", "--select", "I", "--fix", "--quiet", *paths], check=True)
-    subprocess.run([sys.executable, "-m", "ruff", "format", "--quiet", *paths], check=True)
+    for command in (("check", "--select", "I", "--fix"), ("format",)):
+        subprocess.run([sys.executable, "-m", "ruff", *command, "--quiet", *paths], check=True)  # noqa: S603  # our own program
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
 """The members of Tensor that are bound at import, for type checkers. Written by tools/make_stubs.py; do not edit."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from gradmgr._engine.function_types import Axis
+from gradmgr._engine.history.node import Node
+from gradmgr._engine.hooks import Hook, RemovableHandle
 from gradmgr._engine.tensor import Tensor
+from gradmgr.ops.array_methods import Flat
 
 class TensorMembers:
     """What is bound onto Tensor at import."""
@@ -648,7 +651,7 @@ class TensorMembers:
         mean: Any = None,
         correction: Any = None,
     ) -> Tensor:
-        """Return the standard deviation as `numpy.std`; gradients flow into a"""
+        """Return the standard deviation as `numpy.std`; gradients flow into a Tensor given as `mean`, `ddof` or `correction` too."""
 
     def sub_(self, other: Any, *, alpha: Any = 1) -> Self:
         """Subtract alpha * other in place."""
@@ -689,7 +692,7 @@ class TensorMembers:
         """Put `tanh` of the values in their place."""
 
     def to(self, device: str, /) -> Tensor:
-        """Return the tensor on "cpu", "cuda:0", or "cuda", the current GPU; itself if it is there. Gradients travel back."""
+        """Return the tensor on "cpu", "cuda:0", or "cuda", the current GPU; itself if it is there."""
 
     def to_device(self, device: str, /, stream: Any = None) -> Tensor:
         """Return the tensor on a device by the Array API's name for it; a GPU copies on `stream`, one of CuPy's."""
@@ -735,7 +738,7 @@ class TensorMembers:
         mean: Any = None,
         correction: Any = None,
     ) -> Tensor:
-        """Return the variance as `numpy.var`; gradients flow into a"""
+        """Return the variance as `numpy.var`; gradients flow into a Tensor given as `mean`, `ddof` or `correction` too."""
 
     def xlogy_(self, other: Any) -> Self:
         """Put `xlogy` of the values and `other` in their place."""

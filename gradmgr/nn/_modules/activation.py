@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradmgr.nn import functional
 from gradmgr.nn._functions.arguments import check_not_in_place, check_word
 from gradmgr.nn._modules.module import Module
 
+if TYPE_CHECKING:
+    from gradmgr.nn._modules.module_types import ArrayModule
+else:
+    ArrayModule = Module
 
-class ReLU(Module):
+
+class ReLU(ArrayModule):
     """max(x, 0). `inplace` is there for torch's sake, and must be False, here and below."""
 
     def __init__(self, inplace: bool = False) -> None:
@@ -21,7 +26,7 @@ class ReLU(Module):
         return functional.relu(x)
 
 
-class LeakyReLU(Module):
+class LeakyReLU(ArrayModule):
     """x where it is positive, negative_slope * x elsewhere."""
 
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
@@ -38,7 +43,7 @@ class LeakyReLU(Module):
         return f"negative_slope={self.negative_slope}"
 
 
-class ELU(Module):
+class ELU(ArrayModule):
     """x where it is positive, alpha * (exp(x) - 1) elsewhere. Clevert et al., 2015."""
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
@@ -55,7 +60,7 @@ class ELU(Module):
         return f"alpha={self.alpha}"
 
 
-class GELU(Module):
+class GELU(ArrayModule):
     """x times the standard normal distribution's function of x; "tanh" approximates it. Hendrycks and Gimpel, 2016."""
 
     def __init__(self, approximate: str = "none") -> None:
@@ -72,7 +77,7 @@ class GELU(Module):
         return f"approximate={self.approximate!r}"
 
 
-class SiLU(Module):
+class SiLU(ArrayModule):
     """x times the logistic function of x."""
 
     def __init__(self, inplace: bool = False) -> None:
@@ -84,7 +89,7 @@ class SiLU(Module):
         return functional.silu(x)
 
 
-class Sigmoid(Module):
+class Sigmoid(ArrayModule):
     """1 / (1 + exp(-x)), the logistic function."""
 
     def forward(self, x: Any) -> Any:
@@ -92,7 +97,7 @@ class Sigmoid(Module):
         return functional.sigmoid(x)
 
 
-class Tanh(Module):
+class Tanh(ArrayModule):
     """The hyperbolic tangent."""
 
     def forward(self, x: Any) -> Any:
@@ -100,7 +105,7 @@ class Tanh(Module):
         return functional.tanh(x)
 
 
-class Softplus(Module):
+class Softplus(ArrayModule):
     """log(1 + exp(beta * x)) / beta; x itself where beta * x is above a threshold."""
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
@@ -117,7 +122,7 @@ class Softplus(Module):
         return f"beta={self.beta}, threshold={self.threshold}"
 
 
-class _AlongAxis(Module):
+class _AlongAxis(ArrayModule):
     """What layers have in common that work along one axis."""
 
     def __init__(self, dim: int | None = None) -> None:

@@ -10,7 +10,7 @@ from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.op import zeros
 from gradmgr._engine.parameter import Parameter
-from gradmgr._engine.tensor import raw
+from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.nn import init
 from gradmgr.nn._functions.arguments import check_floating, generator, length, one_array
 from gradmgr.nn._functions.attention import attend, check_mask_dtype, drop_factors
@@ -123,7 +123,7 @@ class MultiheadAttention(Module):
         attn_mask: Any = None,
         average_attn_weights: bool = True,
         is_causal: bool = False,
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Tensor, Tensor | None]:
         """Attend.
 
         In masks of booleans True is left out, as in torch; in `functional.scaled_dot_product_attention` it takes part.

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gradmgr._engine.parameter import Parameter
+from gradmgr._engine.tensor import Tensor
 from gradmgr.nn import functional
 from gradmgr.nn._functions.arguments import check_word, integer, length, pair, single
 from gradmgr.nn._modules.module import Module
@@ -147,10 +148,10 @@ class Conv1d(_Forward):
 
     _as_tuple = staticmethod(single)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Any) -> Tensor:
         """(N, C_in, L) to (N, C_out, L')."""
         x, padding = self._padded(x, self.padding)
-        return functional.conv1d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+        return functional.conv1d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)  # type: ignore[no-any-return]  # x is Any
 
 
 class Conv2d(_Forward):
@@ -181,10 +182,10 @@ class Conv2d(_Forward):
 
     _as_tuple = staticmethod(pair)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Any) -> Tensor:
         """(N, C_in, H, W) to (N, C_out, H', W')."""
         x, padding = self._padded(x, self.padding)
-        return functional.conv2d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+        return functional.conv2d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)  # type: ignore[no-any-return]  # x is Any
 
 
 class _Transposed(_Convolution):
@@ -227,9 +228,9 @@ class ConvTranspose1d(_Transposed):
 
     _as_tuple = staticmethod(single)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Any) -> Tensor:
         """(N, C_in, L) to (N, C_out, L')."""
-        return functional.conv_transpose1d(
+        return functional.conv_transpose1d(  # type: ignore[no-any-return]  # x is Any
             x, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
         )
 
@@ -257,8 +258,8 @@ class ConvTranspose2d(_Transposed):
 
     _as_tuple = staticmethod(pair)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Any) -> Tensor:
         """(N, C_in, H, W) to (N, C_out, H', W')."""
-        return functional.conv_transpose2d(
+        return functional.conv_transpose2d(  # type: ignore[no-any-return]  # x is Any
             x, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
         )

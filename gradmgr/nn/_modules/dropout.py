@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradmgr.nn import functional
 from gradmgr.nn._functions.arguments import check_not_in_place, generator
 from gradmgr.nn._modules.module import Module
 from gradmgr.nn._modules.parameters import Rng
 
+if TYPE_CHECKING:
+    from gradmgr.nn._modules.module_types import ArrayModule
+else:
+    ArrayModule = Module
 
-class Dropout(Module):
+
+class Dropout(ArrayModule):
     """In training, set elements to 0 with probability p and divide the others by 1 - p. Srivastava et al., 2014.
 
     Args:

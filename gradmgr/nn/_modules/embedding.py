@@ -7,6 +7,7 @@ from typing import Any
 from gradmgr import errors
 from gradmgr._engine.history.modes import no_grad
 from gradmgr._engine.parameter import Parameter
+from gradmgr._engine.tensor import Tensor
 from gradmgr.nn import functional, init
 from gradmgr.nn._functions.arguments import integer, length
 from gradmgr.nn._modules.module import Module
@@ -66,9 +67,9 @@ class Embedding(Module):
             with no_grad():
                 self.weight[self.padding_idx] = 0
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Any) -> Tensor:
         """Indices of any shape to that shape and one axis more, (..., embedding_dim)."""
-        return functional.embedding(x, self.weight, self.padding_idx)
+        return functional.embedding(x, self.weight, self.padding_idx)  # type: ignore[no-any-return]  # x is Any
 
     def extra_repr(self) -> str:
         """Show sizes."""

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradmgr import errors
 from gradmgr.nn._functions.arguments import integer, one_array
 from gradmgr.nn._modules.module import Module
 from gradmgr.ops.shape import reshape
 
+if TYPE_CHECKING:
+    from gradmgr.nn._modules.module_types import ArrayModule
+else:
+    ArrayModule = Module
 
-class Flatten(Module):
+
+class Flatten(ArrayModule):
     """Makes one axis of several, by default of all but the first.
 
     Args:

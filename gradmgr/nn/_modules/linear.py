@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradmgr._engine.parameter import Parameter
+from gradmgr._engine.tensor import Tensor
 from gradmgr.nn import functional
 from gradmgr.nn._functions.arguments import length
 from gradmgr.nn._modules.module import Module
 from gradmgr.nn._modules.parameters import Rng, blank, draw_by_fan_in
 
+if TYPE_CHECKING:
+    from gradmgr.nn._modules.module_types import ArrayModule
+else:
+    ArrayModule = Module
 
-class Identity(Module):
+
+class Identity(ArrayModule):
     """Gives its argument back, whatever it was made with."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -66,9 +72,9 @@ class Linear(Module):
         """Draw the parameters anew."""
         draw_by_fan_in(self.weight, self.bias, rng)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Any) -> Tensor:
         """(..., in_features) to (..., out_features)."""
-        return functional.linear(x, self.weight, self.bias)
+        return functional.linear(x, self.weight, self.bias)  # type: ignore[no-any-return]  # x is Any
 
     def extra_repr(self) -> str:
         """Show sizes."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradmgr._engine.tensor import Tensor
 from gradmgr.nn import functional
 from gradmgr.nn._functions.arguments import check_reduction, check_word, integer
 from gradmgr.nn._modules.module import Module
 
+if TYPE_CHECKING:
+    from gradmgr.nn._modules.module_types import LossModule
+else:
+    LossModule = Module
 
-class _Loss(Module):
+
+class _Loss(LossModule):
     """What losses have in common: how they reduce what they find for single elements."""
 
     def __init__(self, reduction: str) -> None:
@@ -72,7 +77,7 @@ class SmoothL1Loss(_Loss):
         return functional.smooth_l1_loss(x, target, reduction=self.reduction, beta=self.beta)
 
 
-class KLDivLoss(Module):
+class KLDivLoss(LossModule):
     """target * (log(target) - x), where x holds logarithms, and target too with log_target.
 
     Args:

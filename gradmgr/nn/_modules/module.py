@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from gradmgr._engine.parameter import Parameter, parameter_around
 from gradmgr._engine.recorder import rebind
 from gradmgr._engine.tensor import Tensor, tensor, wrap
 from gradmgr.nn._modules.state import converted, fitting_values, read_target, write_all
+
+if TYPE_CHECKING:
+    from gradmgr.nn._modules.module_types import HasForward, P, R
 
 
 class IncompatibleKeys(NamedTuple):
@@ -93,20 +96,26 @@ class Module:
         """Compute the module's result; every module defines its own."""
         raise NotImplementedError(f"{type(self).__name__} defines no forward(self, ...)")
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call `forward`, and the hooks around it."""
-        if self._pre_hooks is None and self._post_hooks is None:
-            return self.forward(*args, **kwargs)
-        for hook in self._pre_hooks or ():
-            given = hook(self, args)
-            if given is not None:
-                args = given if isinstance(given, tuple) else (given,)
-        result = self.forward(*args, **kwargs)
-        for hook in self._post_hooks or ():
-            given = hook(self, args, result)
-            if given is not None:
-                result = given
-        return result
+    if TYPE_CHECKING:  # a call takes the parameters of the module's own `forward` and gives its result
+
+        def __call__(self: HasForward[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    else:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """Call `forward`, and the hooks around it."""
+            if self._pre_hooks is None and self._post_hooks is None:
+                return self.forward(*args, **kwargs)
+            for hook in self._pre_hooks or ():
+                given = hook(self, args)
+                if given is not None:
+                    args = given if isinstance(given, tuple) else (given,)
+            result = self.forward(*args, **kwargs)
+            for hook in self._post_hooks or ():
+                given = hook(self, args, result)
+                if given is not None:
+                    result = given
+            return result
 
     def register_forward_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(module, args)` before each `forward`; a result other than None replaces its arguments.

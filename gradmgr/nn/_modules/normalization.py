@@ -91,7 +91,7 @@ class BatchNorm(Module):
             if param is not None:
                 init.constant_(param, value)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Any) -> Tensor:
         """(N, C, ...) to the same shape."""
         self._check(x)
         by_batch = self.training or self.running_mean is None
@@ -104,7 +104,7 @@ class BatchNorm(Module):
         )
         if counted is not None:
             counted += 1
-        return y
+        return y  # type: ignore[no-any-return]  # x is Any
 
     def _check(self, x: Any) -> None:
         ndim = np.ndim(x) if not hasattr(x, "ndim") else x.ndim
@@ -171,9 +171,9 @@ class LayerNorm(Module):
         self.register_parameter("weight", constant(shape, 1, dtype, device) if elementwise_affine else None)
         self.register_parameter("bias", constant(shape, 0, dtype, device) if elementwise_affine and bias else None)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Any) -> Tensor:
         """(..., *normalized_shape) to the same shape."""
-        return functional.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+        return functional.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)  # type: ignore[no-any-return]  # x is Any
 
     def extra_repr(self) -> str:
         """Show settings."""
@@ -220,9 +220,9 @@ class GroupNorm(Module):
         self.register_parameter("weight", constant(shape, 1, dtype, device) if affine else None)
         self.register_parameter("bias", constant(shape, 0, dtype, device) if affine and bias else None)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Any) -> Tensor:
         """(N, C, ...) to the same shape."""
-        return functional.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
+        return functional.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)  # type: ignore[no-any-return]  # x is Any
 
     def extra_repr(self) -> str:
         """Show settings."""
@@ -264,9 +264,9 @@ class RMSNorm(Module):
         self.elementwise_affine = elementwise_affine
         self.register_parameter("weight", constant(shape, 1, dtype, device) if elementwise_affine else None)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Any) -> Tensor:
         """(..., *normalized_shape) to the same shape."""
-        return functional.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+        return functional.rms_norm(x, self.normalized_shape, self.weight, self.eps)  # type: ignore[no-any-return]  # x is Any
 
     def extra_repr(self) -> str:
         """Show settings."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradmgr.nn import functional
 from gradmgr.nn._modules.module import Module
 from gradmgr.nn._modules.parameters import Size
+
+if TYPE_CHECKING:
+    from gradmgr.nn._modules.module_types import ArrayModule
+else:
+    ArrayModule = Module
 
 
 class _MaxPool(Module):
@@ -66,7 +71,7 @@ class MaxPool2d(_MaxPool):
         return functional.max_pool2d(x, **self._windows())
 
 
-class AvgPool1d(Module):
+class AvgPool1d(ArrayModule):
     """The mean of each window over the last axis of (N, C, L) or (C, L); arguments as of AvgPool2d."""
 
     def __init__(
@@ -95,7 +100,7 @@ class AvgPool1d(Module):
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
-class AvgPool2d(Module):
+class AvgPool2d(ArrayModule):
     """The mean of each window over the last two axes of (N, C, H, W) or (C, H, W).
 
     Args:
@@ -141,7 +146,7 @@ class AvgPool2d(Module):
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
-class AdaptiveAvgPool2d(Module):
+class AdaptiveAvgPool2d(ArrayModule):
     """The means of so many windows as are asked for, over the last two axes of (N, C, H, W) or (C, H, W).
 
     Args:

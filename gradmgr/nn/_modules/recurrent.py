@@ -10,6 +10,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._engine.op import zeros
 from gradmgr._engine.parameter import Parameter
+from gradmgr._engine.tensor import Tensor
 from gradmgr.nn import init
 from gradmgr.nn._functions.arguments import check_floating, generator, length, one_array
 from gradmgr.nn._functions.dropout import dropout
@@ -91,7 +92,7 @@ class LSTMCell(_Cell):
 
     _gates = 4
 
-    def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:
+    def forward(self, input: Any, hx: Any = None) -> tuple[Tensor, Tensor]:
         """Return (h', c') for input (batch, input_size) and hx = (h, c), zeros where it is None."""
         input = one_array(input)
         if hx is None:
@@ -119,11 +120,11 @@ class GRUCell(_Cell):
 
     _gates = 3
 
-    def forward(self, input: Any, hx: Any = None) -> Any:
+    def forward(self, input: Any, hx: Any = None) -> Tensor:
         """Return h' for input (batch, input_size) and hx = h, zeros where it is None."""
         input = one_array(input)
         hx = self._first(input) if hx is None else hx
-        return gru_cell(input, hx, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+        return gru_cell(input, hx, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)  # type: ignore[no-any-return]  # x is Any
 
 
 # ---------------------------------------------------------------- layers over sequences
@@ -323,7 +324,7 @@ class LSTM(_Recurrent):
             *(proj_size, device, dtype, rng),
         )
 
-    def forward(self, input: Any, hx: Any = None) -> tuple[Any, tuple[Any, Any]]:
+    def forward(self, input: Any, hx: Any = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Run over sequences.
 
         Args:
@@ -412,7 +413,7 @@ class GRU(_Recurrent):
             *(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional), *(0, device, dtype, rng)
         )
 
-    def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:
+    def forward(self, input: Any, hx: Any = None) -> tuple[Tensor, Tensor]:
         """Run over sequences.
 
         Args:
