@@ -128,8 +128,8 @@ from gradmgr.numpy import linalg as linalg
 from gradmgr.numpy._array_api import finfo as finfo
 from gradmgr.ops.apply import Broadcast
 from gradmgr.ops.apply import vectorize as vectorize
-from gradmgr.ops.edit import c_ as c_
-from gradmgr.ops.edit import r_ as r_
+from gradmgr.ops.grids import c_ as c_
+from gradmgr.ops.grids import r_ as r_
 from gradmgr.ops.order import UniqueAllResult, UniqueCountsResult, UniqueInverseResult
 
 __all__ = [

@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 from gradmgr._engine.function_types import Axis
 from gradmgr._engine.tensor import Tensor
 from gradmgr.ops.decompose import EighResult, EigResult, QRResult, SVDResult
-from gradmgr.ops.linalg import SlogdetResult
+from gradmgr.ops.determinant import SlogdetResult
 
 __all__ = [
     "LinAlgError",
