@@ -1,12 +1,12 @@
 """Checkpoints: a function's intermediate values are not kept but computed again in backward.
 
-While the function runs, every entry that it makes on a tape is swallowed. What is remembered of them is one
-number, which tells whether a second run does the same, and the values that came from outside. Then the tape
-gets one entry for all, and one for each value made inside that somebody still holds: the results, what
-was written to in place, what was stored elsewhere. They are known by their place in the sequence.
+While the function runs, none of its entries is added to a tape. Only a hash of them is kept, which tells whether
+a second run does the same, and the node ids of the values from outside. Then the tape gets one entry for the
+call, and one for each value made inside that is still referenced: the results, what was written to in place, what
+was stored elsewhere. Each is identified by its position in the sequence of entries.
 
-In backward the function runs again, on new tensors of the old values, with the tape listening; the entries it
-makes now are pulled at once, from the same gradients in the same order as if they had been kept.
+In backward the function runs again, on new tensors of the old values, recorded by the tape; the vjps of the
+entries it makes now are called at once, with the same gradients in the same order as if they had been kept.
 """
 
 from __future__ import annotations
@@ -46,106 +46,107 @@ __all__ = ["checkpoint", "checkpoint_sequential"]
 
 Contexts = Callable[[], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]]
 
-# ---------------------------------------------------------------- what a run does
+# ---------------------------------------------------------------- what a run records
 
 
-class _Account:
-    """What one run of a function notes on one tape: its values in order, those from outside, and what it did."""
+class _RunLog:
+    """What one run of a function records on one tape: its values in order, those from outside, and a hash."""
 
-    __slots__ = ("facts", "inside", "log", "outside", "strict", "sum")
+    __slots__ = ("hash", "inside", "lines", "metadata", "outside", "strict")
 
     def __init__(self, strict: bool, debug: bool) -> None:
-        self.inside: dict[Any, int] = {}  # the marks made, by their place
-        self.outside: dict[Any, int] = {}
-        self.facts: dict[Any, tuple[Any, ...]] = {}  # mark, shape and dtype of what came from outside
-        self.strict = strict  # whether shapes and dtypes count
-        self.sum = 0
-        self.log: list[str] | None = [] if debug else None
+        self.inside: dict[Any, int] = {}  # the node ids made, with their positions
+        self.outside: dict[Any, int] = {}  # the node ids from outside, with their order
+        self.metadata: dict[Any, tuple[Any, ...]] = {}  # node id, shape and dtype of values from outside
+        self.strict = strict  # whether the hash includes shapes and dtypes
+        self.hash = 0
+        self.lines: list[str] | None = [] if debug else None
 
     def add(self, e: Entry) -> None:
-        """Take down an entry."""
-        sources = tuple([None if node_id is None else self._place(node_id) for node_id in INPUTS[e[0]](e)])
-        known = metadata_of(e) if self.strict else ()
-        shapes = tuple([(shape, dtype) for _, shape, dtype in known])
-        self.sum = hash((self.sum, e[0], sources, shapes))
-        for fact in known:
-            if fact[0] in self.outside:
-                self.facts[fact[0]] = fact
-        if self.log is not None:
-            of = ", ".join([_told(place) for place in sources if place is not None])
+        """Add an entry."""
+        sources = tuple([None if node_id is None else self._position(node_id) for node_id in INPUTS[e[0]](e)])
+        metadata = metadata_of(e) if self.strict else ()
+        shapes = tuple([(shape, dtype) for _, shape, dtype in metadata])
+        self.hash = hash((self.hash, e[0], sources, shapes))
+        for row in metadata:
+            if row[0] in self.outside:
+                self.metadata[row[0]] = row
+        if self.lines is not None:
+            of = ", ".join([_describe_position(position) for position in sources if position is not None])
             on = ", ".join([f"{shape} {dtype}" for shape, dtype in shapes])
-            self.log.append(f"{len(self.inside)}: {op_name(e)} of {of}{on and ': '}{on}")
+            self.lines.append(f"{len(self.inside)}: {op_name(e)} of {of}{on and ': '}{on}")
         self.inside[e[1]] = len(self.inside)
 
-    def _place(self, node_id: Any) -> int:
-        place = self.inside.get(node_id)
-        return ~self.outside.setdefault(node_id, len(self.outside)) if place is None else place
+    def _position(self, node_id: Any) -> int:
+        """Return the position of a value made inside; ~k for the k-th value from outside."""
+        position = self.inside.get(node_id)
+        return ~self.outside.setdefault(node_id, len(self.outside)) if position is None else position
 
-    def held_by_others(self) -> list[tuple[int, Any]]:
-        """Return the values made inside that something still knows, with their places before them."""
+    def referenced_values(self) -> list[tuple[int, Any]]:
+        """Return the values made inside that something else still refers to, with their positions before them."""
         return [(k, node_id) for references, k, node_id in count_keys(self.inside) if references > NODE_ID_AS_KEY]
 
 
-def _told(place: int) -> str:
-    return f"number {place}" if place >= 0 else f"outer value {~place}"
+def _describe_position(position: int) -> str:
+    return f"number {position}" if position >= 0 else f"outer value {~position}"
 
 
-class _Swallow(Observer):
-    """Lets the tapes that recorded when a function was called note nothing of what it does."""
+class _FirstRunObserver(Observer):
+    """Keeps the entries of the first run off the tapes that record it, and adds them to run logs."""
 
     rank = -1
 
     def __init__(self, tapes: Iterable[Tape], strict: bool, debug: bool) -> None:
-        self.accounts = {tape: _Account(strict, debug) for tape in tapes}
+        self.logs = {tape: _RunLog(strict, debug) for tape in tapes}
 
     def observe(self, tape: Any, e: Entry) -> Entry | None:
-        account = self.accounts.get(tape)
-        if account is None:
+        log = self.logs.get(tape)
+        if log is None:
             return e  # of a manager that the function itself uses
         if e[0] == "attach":
             raise errors.CheckpointError(
                 "attach() of a value computed inside a checkpointed function, to a manager that records outside of it; "
                 "attach the function's result, or use a manager of its own inside"
             )
-        account.add(e)
+        log.add(e)
         return None
 
     def backward_started(self, tape: Any) -> None:
-        if tape in self.accounts:
+        if tape in self.logs:
             raise errors.CheckpointError(
                 "backward() inside a checkpointed function, of a manager that records outside of it: what the function "
                 "does is not kept; call it outside, or use a manager of its own inside"
             )
 
 
-def is_to_run_again() -> bool:
-    """Tell whether this is inside a checkpointed function, and so done again in backward."""
-    return any(isinstance(each, _Swallow) for each in observers())
+def is_in_checkpoint() -> bool:
+    """Tell whether this code runs in a checkpointed function, and so will run again in backward."""
+    return any(isinstance(observer, _FirstRunObserver) for observer in observers())
 
 
-class _Count(Observer):
-    """Takes down what the second run does, before anything else hears of it."""
+class _SecondRunLogger(Observer):
+    """Adds the entries of the second run to a run log, before other observers see them."""
 
     rank = -1
 
-    def __init__(self, tape: Tape, account: _Account) -> None:
+    def __init__(self, tape: Tape, log: _RunLog) -> None:
         self.tape = tape
-        self.account = account
+        self.log = log
 
     def observe(self, tape: Any, e: Entry) -> Entry:
         if tape is self.tape:
-            self.account.add(e)
+            self.log.add(e)
         return e
 
 
-class _Divert(Observer):
-    """Takes what the second run notes, when all others have heard it, off the tape."""
+class _SecondRunCollector(Observer):
+    """Collects the entries of the second run, after other observers, in place of the tape."""
 
     rank = 1
 
     def __init__(self, tape: Tape, keep: bool) -> None:
         self.tape = tape
-        self.keep = keep  # on the tape too, as derivatives of the derivative need
+        self.keep = keep  # add them to the tape too, as derivatives of the derivative need
         self.entries: list[Entry] = []
 
     def observe(self, tape: Any, e: Entry) -> Entry | None:
@@ -158,8 +159,8 @@ class _Divert(Observer):
 # ---------------------------------------------------------------- the call
 
 
-class _Place:
-    """Stands among the arguments for a kept value."""
+class _KeptArgument:
+    """Takes the place of a Tensor or array among the arguments; value `k` of those kept."""
 
     __slots__ = ("is_tensor", "k")
 
@@ -169,7 +170,7 @@ class _Place:
 
 
 class _Call:
-    """One checkpointed call: all that is needed to do it again, but for the kept values."""
+    """One checkpointed call: all that is needed to run it again, except the kept values."""
 
     __slots__ = (
         "arguments",
@@ -179,67 +180,68 @@ class _Call:
         "leaves",
         "name",
         "replay",
-        "second",
+        "second_context",
         "settings",
         "strict",
     )
 
     def __init__(
-        self, function: Callable[..., Any], second: AbstractContextManager[Any], strict: bool, debug: bool
+        self, function: Callable[..., Any], second_context: AbstractContextManager[Any], strict: bool, debug: bool
     ) -> None:
         self.function = function
         self.name = name_of(function)
-        self.second = second  # entered around the second run
+        self.second_context = second_context  # entered around the second run
         self.strict = strict
         self.debug = debug
         self.settings = modes._modes.get()
-        self.interceptors = [w for w in interceptors_of(current()) if w.counts]  # what they do is part of the function
+        self.interceptors = [w for w in interceptors_of(current()) if w.counts]  # what these do is part of the function
         self.replay: Replay | None = None
-        self.leaves: list[tuple[Tensor, Any]] = []  # attached tensors that it read from outside its arguments
+        self.leaves: list[tuple[Tensor, Any]] = []  # attached tensors that it read and that are no arguments
         self.arguments: Any = ((), {})
 
-    def keep(self, args: tuple[Any, ...], kwargs: dict[str, Any], known: list[Recorder]) -> tuple[Any, ...]:
-        """Keep the arguments; return the values of the Tensors and arrays among them, as these recorders know them."""
+    def keep_arguments(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], tracking: list[Recorder]
+    ) -> tuple[Any, ...]:
+        """Keep the arguments; return the values of the Tensors and arrays among them, as these recorders track them."""
         values: list[Any] = []
-        places: dict[int, _Place] = {}
+        kept: dict[int, _KeptArgument] = {}
         leaves = []
         for leaf in leaves_of((args, kwargs)):
             is_tensor = isinstance(leaf, Tensor)
             if is_tensor or (libraries.is_array(leaf) and not isinstance(leaf, np.generic)):
-                if id(leaf) not in places:
-                    places[id(leaf)] = _Place(len(values), is_tensor)
-                    values.append(snapshot(leaf, known))
-                leaf = places[id(leaf)]
+                if id(leaf) not in kept:
+                    kept[id(leaf)] = _KeptArgument(len(values), is_tensor)
+                    values.append(snapshot(leaf, tracking))
+                leaf = kept[id(leaf)]
             leaves.append(leaf)
         self.arguments = rebuilt((args, kwargs), iter(leaves))
         return tuple(values)
 
-    def restored(self, values: tuple[Any, ...]) -> Any:
+    def restore_arguments(self, values: tuple[Any, ...]) -> Any:
         """Return args and kwargs: new containers of new Tensors."""
         made: dict[int, Any] = {}
 
         def restore(leaf: Any) -> Any:
-            if not isinstance(leaf, _Place):
+            if not isinstance(leaf, _KeptArgument):
                 return leaf
             if leaf.k not in made:
                 value = values[leaf.k]
-                known = with_node_ids(value._array, value) if isinstance(value, Tensor) else wrap(value)
-                made[leaf.k] = known if leaf.is_tensor else value
+                t = with_node_ids(value._array, value) if isinstance(value, Tensor) else wrap(value)
+                made[leaf.k] = t if leaf.is_tensor else value
             return made[leaf.k]
 
         return rebuilt(self.arguments, map(restore, leaves_of(self.arguments)))
 
-    def remember_leaves(self, tapes: Iterable[Tape], accounts: dict[Tape, _Account], arguments: list[Any]) -> None:
-        """Take down which attached tensors the function read without being given them."""
+    def remember_leaves(self, logs: dict[Tape, _RunLog], arguments: list[Any]) -> None:
+        """Remember which attached tensors the function read without being given them."""
         given = {id(leaf) for leaf in arguments}
-        for tape in tapes:
-            outside = accounts[tape].outside
+        for tape, log in logs.items():
             self.leaves += [
-                (t, t._array) for t, node_id in tape.leaves.items() if node_id in outside and id(t) not in given
+                (t, t._array) for t, node_id in tape.leaves.items() if node_id in log.outside and id(t) not in given
             ]
 
     def check_leaves(self) -> None:
-        """Raise where one of them was written to."""
+        """Raise if one of the remembered leaves was written to."""
         for t, array in self.leaves:
             if t._array is not array:
                 raise errors.CheckpointError(
@@ -249,118 +251,119 @@ class _Call:
                 )
 
 
-class _Again:
-    """Does a call again, for one tape."""
+class _Rerun:
+    """Runs a call again in backward, for one tape."""
 
-    __slots__ = ("_call", "_count", "_log", "_places", "_sum", "_tape", "facts")
+    __slots__ = ("_call", "_count", "_hash", "_lines", "_positions", "_tape", "metadata")
 
-    def __init__(self, tape: Tape, call: _Call, account: _Account, places: list[int]) -> None:
+    def __init__(self, tape: Tape, call: _Call, log: _RunLog, positions: list[int]) -> None:
         self._tape = tape
         self._call = call
-        self._places = places  # of the results in the sequence
-        self._sum = account.sum
-        self._count = len(account.inside)
-        self._log = account.log
-        self.facts = tuple(account.facts.values())
+        self._positions = positions  # of the results in the sequence
+        self._hash = log.hash
+        self._count = len(log.inside)
+        self._lines = log.lines
+        self.metadata = tuple(log.metadata.values())
 
     def pull(self, bundle: Any, outside: tuple[Any, ...], values: Any, g: Any, grads: Grads, owned: Owned) -> None:
-        """Run the function again and pull what it notes."""
+        """Run the function again and call the vjps of its entries."""
         tape, walker = self._tape, self._tape.walker
         hooks = {} if tape.annotations is None else tape.annotations.hooks
         before = {node_id: hooks[node_id].joined(None) for node_id in outside if node_id in hooks}
         create_graph = walker is not None and walker.create_graph
-        entries, account = self._entries(outside, values, create_graph)
-        inside = list(account.inside)
-        node_ids = [inside[place] for place in self._places]
+        entries, log = self._run(outside, values, create_graph)
+        inside = list(log.inside)
+        node_ids = [inside[position] for position in self._positions]
         for k, part in g.items():
             grads[node_ids[k]] = part
         done = None if walker is None else walker.found_again(bundle, node_ids)
         if walker is not None:
             walker.pull(entries, grads, owned)
-        elif tape.annotations:  # hooks that only the second run has hung up
+        elif tape.annotations:  # hooks that only the second run has added
             tape.pull_hooked(entries, grads, owned)
         else:
             _pull_all(entries, grads, owned)
         if done is not None:
             done()
         if not create_graph:  # else the derivative that was recorded depends on these values
-            _drop_notes(tape, account)
-        if tape.annotations is not None:  # what was hung up in the second run was so in the first
+            _drop_annotations(tape, log)
+        if tape.annotations is not None:  # hooks that the second run added were added by the first already
             for node_id in outside:
                 tape.annotations.hooks.pop(node_id, None)
             tape.annotations.hooks.update(before)
 
-    def _entries(self, outside: Any, values: Any, create_graph: bool) -> tuple[list[Entry], _Account]:
+    def _run(self, outside: Any, values: Any, create_graph: bool) -> tuple[list[Entry], _RunLog]:
         tape, call = self._tape, self._call
         call.check_leaves()
-        account = _Account(call.strict, call.debug)
-        divert = _Divert(tape, create_graph)
-        args, kwargs = call.restored(values)
+        log = _RunLog(call.strict, call.debug)
+        collector = _SecondRunCollector(tape, create_graph)
+        args, kwargs = call.restore_arguments(values)
         replay = call.replay.again() if call.replay is not None else nullcontext()
         with (
             _with_settings(call.settings, create_graph),
             activated(again_under(call.interceptors, beside(above(tape.outer, tape), current()))),
-            observing(_Count(tape, account)),
-            observing(divert),
+            observing(_SecondRunLogger(tape, log)),
+            observing(collector),
             replay,
-            call.second,
+            call.second_context,
         ):
             call.function(*args, **kwargs)
-        if account.sum != self._sum or len(account.inside) != self._count or tuple(account.outside) != outside:
-            raise errors.CheckpointError(self._what_differs(account))
-        return divert.entries, account
+        if log.hash != self._hash or len(log.inside) != self._count or tuple(log.outside) != outside:
+            raise errors.CheckpointError(self._describe_difference(log))
+        return collector.entries, log
 
-    def _what_differs(self, account: _Account) -> str:
+    def _describe_difference(self, log: _RunLog) -> str:
         text = (
             f"checkpoint: {self._call.name} did not do in backward what it did when it was called: {self._count} "
-            f"operations were recorded then, {len(account.inside)} now"
+            f"operations were recorded then, {len(log.inside)} now"
         )
-        if len(account.inside) == self._count:
+        if len(log.inside) == self._count:
             text += ", but others, of other values, or of other shapes or dtypes"
-        if self._log is None or account.log is None or account.log == self._log:
+        if self._lines is None or log.lines is None or log.lines == self._lines:
             return (
                 f"{text}. A tensor that it reads without being given it was attached, or written to, in between; or it "
                 "draws from a random generator that could not be found (pass generators=); or it depends on something "
                 "else that changed. debug=True tells which operation differs"
             )
-        both = zip([*self._log, "nothing more"], [*account.log, "nothing more"], strict=False)
+        both = zip([*self._lines, "nothing more"], [*log.lines, "nothing more"], strict=False)
         then, now = next((one, other) for one, other in both if one != other)
         return f"{text}. The first to differ was\n    {then}\nand is now\n    {now}"
 
 
 @contextmanager
 def _with_settings(settings: Any, keep_hooks: bool) -> Iterator[None]:
-    """Let the modes hold that held in the first run, and no hooks on saved tensors that were entered since."""
-    token = modes._modes.set(settings)
-    heard = _observers.set(tuple([each for each in observers() if keep_hooks or not is_of_saved_tensors_hooks(each)]))
+    """Put the modes of the first run into effect, and remove hooks on saved tensors that were entered since."""
+    modes_token = modes._modes.set(settings)
+    kept = tuple([observer for observer in observers() if keep_hooks or not is_of_saved_tensors_hooks(observer)])
+    observers_token = _observers.set(kept)
     try:
         yield
     finally:
-        _observers.reset(heard)
-        modes._modes.reset(token)
+        _observers.reset(observers_token)
+        modes._modes.reset(modes_token)
 
 
-def _pull(e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
-    _, bundle, outside, again, values = e
-    again.pull(bundle, outside, values, g, grads, owned)
+def _vjp(e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
+    _, bundle, outside, rerun, values = e
+    rerun.pull(bundle, outside, values, g, grads, owned)
 
 
-def _pull_failed(e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
+def _vjp_of_failed(e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
     raise errors.CheckpointError(
         f"a value made inside {e[2]}, a checkpointed function, is used after that function raised; what it "
         "did is not kept, and cannot be done again"
     )
 
 
-PULLS["checkpoint"] = _pull
+PULLS["checkpoint"] = _vjp
 INPUTS["checkpoint"] = lambda e: tuple(e[2])
-METADATA["checkpoint"] = lambda e: tuple(e[3].facts)
-PULLS["checkpoint.failed"] = _pull_failed
+METADATA["checkpoint"] = lambda e: tuple(e[3].metadata)
+PULLS["checkpoint.failed"] = _vjp_of_failed
 INPUTS["checkpoint.failed"] = lambda e: ()
 
 
-def _tapes_here(state: Any) -> list[Tape]:
-    """Return the tapes that listen, but those below forward mode: they record tangents, which a second run has not."""
+def _tapes_to_checkpoint(state: Any) -> list[Tape]:
+    """Return the recording tapes but those outside forward mode, which record tangents: a second run has none."""
     groups = state.groups if isinstance(state, Stack) else () if state is None else ((state,),)
     found: list[Tape] = []
     for group in reversed(groups):
@@ -371,35 +374,35 @@ def _tapes_here(state: Any) -> list[Tape]:
     return found
 
 
-def _drop_notes(tape: Tape, account: _Account) -> None:
-    """Forget the hooks on values made inside. Apart, as a variable left over from the loop would hold the last one."""
+def _drop_annotations(tape: Tape, log: _RunLog) -> None:
+    """Drop the hooks on values made inside. A function of its own, as its loop variable refers to a node id."""
     if tape.annotations is not None:
-        for node_id in account.inside:
+        for node_id in log.inside:
             tape.annotations.drop(node_id)
 
 
-def _note(call: _Call, swallow: _Swallow, values: tuple[Any, ...]) -> None:
-    """Note the call, and each of its values that somebody still holds, on every tape."""
-    for tape, account in swallow.accounts.items():
+def _record(call: _Call, observer: _FirstRunObserver, values: tuple[Any, ...]) -> None:
+    """Record the call, and each value made inside that is still referenced, on every tape."""
+    for tape, log in observer.logs.items():
         if not tape.open:
             continue
-        _drop_notes(tape, account)  # they are hung up again in the second run
-        held = account.held_by_others()
+        _drop_annotations(tape, log)  # the second run adds these hooks again
+        held = log.referenced_values()
         if not held:
             continue
         bundle = object()
-        again = _Again(tape, call, account, [place for place, _ in held])
-        tape.entries.append(("checkpoint", bundle, tuple(account.outside), again, values))
+        rerun = _Rerun(tape, call, log, [position for position, _ in held])
+        tape.entries.append(("checkpoint", bundle, tuple(log.outside), rerun, values))
         for k, (_, node_id) in enumerate(held):
             tape.entries.append(("result", node_id, bundle, k, call))
         if len(tape.entries) > tape.limit:
             tape.sweep()
 
 
-def _note_failure(call: _Call, swallow: _Swallow) -> None:
-    for tape, account in swallow.accounts.items():
+def _record_failure(call: _Call, observer: _FirstRunObserver) -> None:
+    for tape, log in observer.logs.items():
         if tape.open:
-            for _, node_id in account.held_by_others():
+            for _, node_id in log.referenced_values():
                 tape.entries.append(("checkpoint.failed", node_id, call.name))
 
 
@@ -423,28 +426,30 @@ def checkpoint(
     """Compute `function(*args, **kwargs)`, keeping for derivatives only its arguments: the rest is computed again.
 
     The values and gradients are those of a plain call, to the bit, and derivatives of any order can be taken. Where
-    nobody records it is a plain call; so it is for managers below a level of `forward_ad`.
+    nothing records it is a plain call; so it is for managers outside a level of `forward_ad`.
 
-    In backward the function runs again, so it must do the same. It may write in place, return whatever it
-    likes, use attached tensors that it is not given, other managers and checkpoints; but what it reads
-    besides its arguments must not have changed. Where that shows in what is recorded it raises; where an array or a
-    number has changed that nobody tracks, it does not show. Effects outside (counters, running means) happen twice.
+    In backward the function runs again, so it must do the same. It may write in place, return any
+    object, use attached tensors that it is not given, other managers and checkpoints; but what it reads
+    besides its arguments must not have changed. A change that shows in what is recorded raises; a change of an
+    untracked array or a number is not noticed. Effects outside (counters, running means) happen twice.
 
     Random numbers are the same again if they come from NumPy's or Python's global functions, or from a generator
     (`numpy.random.Generator`, `RandomState`, `random.Random`) in the arguments, in what the function closes
-    over or names, or in attributes of the object it belongs to. Where an argument lives on a GPU, CuPy's global
-    functions draw inside from a stream of their own, seeded from the outer one; CuPy's generators cannot be replayed.
+    over or uses by name, or in attributes of the object it is a method of. Where an argument lives on a GPU,
+    CuPy's global functions draw inside from a separate stream, seeded from the outer one; CuPy's generators cannot
+    be replayed.
 
     Args:
-        function: what to call.
+        function: the function to call.
         args: its arguments. Of Tensors, also in lists, tuples, dicts and dataclasses, the present value is kept.
         use_reentrant: accepted for torch's sake; there is one implementation, which does what both promise.
         context_fn: returns two context managers: around the call, and around what is computed again.
-        determinism_check: "default" compares shapes and dtypes of both runs too, "none" what is done to which values.
-        debug: tell in the error of a function that did something else which operation differs; costs memory.
+        determinism_check: "default" compares the operations, values, shapes and dtypes of both runs; "none" only the
+            operations and their values.
+        debug: if the second run differs, the error names the first operation that differs; costs memory.
         early_stop: accepted for torch's sake; the function always runs to its end.
         preserve_rng_state: draw the same random numbers again.
-        generators: one generator or several that the function uses and that would not be found.
+        generators: one generator or several that the function uses and that are not found as said above.
         kwargs: its arguments by name.
 
     Returns:
@@ -476,24 +481,24 @@ def checkpoint(
     given = given_sources(generators)
     first, second = context_fn()
     state = current()
-    tapes = _tapes_here(state)
+    tapes = _tapes_to_checkpoint(state)
     if not tapes:
         with first:
             return function(*args, **kwargs)
     call = _Call(function, second, determinism_check == "default", debug)
-    values = call.keep(args, kwargs, recorders(state))
+    values = call.keep_arguments(args, kwargs, recorders(state))
     if preserve_rng_state:
         on_gpu = any(libraries.root(getattr(value, "_array", value)) is not np for value in values)
         call.replay = Replay([*global_sources(), *sources_in(function, args, kwargs), *given], on_gpu)
-    swallow = _Swallow(tapes, call.strict, debug)
+    observer = _FirstRunObserver(tapes, call.strict, debug)
     try:
-        with call.replay.first() if call.replay is not None else nullcontext(), first, observing(swallow, tapes):
+        with call.replay.first() if call.replay is not None else nullcontext(), first, observing(observer, tapes):
             result = function(*args, **kwargs)
     except BaseException:
-        _note_failure(call, swallow)
+        _record_failure(call, observer)
         raise
-    call.remember_leaves(tapes, swallow.accounts, leaves_of((args, kwargs)))
-    _note(call, swallow, values)
+    call.remember_leaves(observer.logs, leaves_of((args, kwargs)))
+    _record(call, observer, values)
     return result
 
 
@@ -510,18 +515,18 @@ def checkpoint_sequential(
     segment is computed as it is: backward would begin by computing it again.
 
     Args:
-        functions: each takes what the one before returns.
-        segments: how many, at most as many as there are functions.
-        input: what the first takes.
+        functions: each takes what the previous one returns.
+        segments: the number of segments, at most that of functions.
+        input: the argument of the first function.
         use_reentrant: accepted for torch's sake.
-        options: what else `checkpoint` takes by name.
+        options: other keyword arguments of `checkpoint`.
 
     Returns:
         What the last function returns.
 
     Raises:
         TypeError: `segments` is no integer; something in `functions` cannot be called; an unknown option.
-        ValueError: there are no functions, or not that many.
+        ValueError: `segments` is not between 1 and the number of functions.
 
     >>> import gradmgr, gradmgr.numpy as np
     >>> from gradmgr import checkpoint_sequential
@@ -552,7 +557,7 @@ def checkpoint_sequential(
     return _segment(chain, size * (count - 1), len(chain))(value)
 
 
-# What checkpoint_sequential hands on.
+# The options that checkpoint_sequential passes to checkpoint.
 _OPTIONS = frozenset(
     ("context_fn", "debug", "determinism_check", "early_stop", "generators", "preserve_rng_state"),
 )
@@ -567,5 +572,5 @@ def _segment(chain: list[Callable[..., Any]], start: int, end: int) -> Callable[
         return value
 
     run.__qualname__ = f"the segment of functions {start} to {end - 1}"
-    run.__module__ = ""  # not taken for a library's function, in which no generator is looked for
+    run.__module__ = ""  # so that it does not count as a library's function, in which no generators are looked for
     return run

@@ -19,7 +19,7 @@ from gradmgr._engine.custom import custom
 from gradmgr._engine.recorder import Recorder, current, is_recording, recorders
 from gradmgr._engine.tape import Tape, add_root
 from gradmgr._engine.tensor import Tensor, raw, wrap
-from gradmgr._transforms.checkpoint import is_to_run_again
+from gradmgr._transforms.checkpoint import is_in_checkpoint
 from gradmgr.distributed._engine import Group
 from gradmgr.distributed._world import group as chosen
 
@@ -113,7 +113,7 @@ def _check_rank(at: Group, other: int, asked: str) -> None:
 
 
 def _check_once(asked: str, instead: str) -> None:
-    if is_to_run_again():
+    if is_in_checkpoint():
         raise errors.UnsupportedFunctionError(
             f"{asked} inside a checkpointed function, which runs again in backward, where the other rank would not "
             f"expect a second message; call {asked} outside of it, {instead}"
