@@ -1,0 +1,89 @@
+"""CONTRIBUTING.md: its picture is current, and its worked examples work when they are carried out on a copy."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+EXAMPLES = TEXT.partition("\n## Add an op\n")[2].partition("\n## Writing\n")[0]
+
+
+def test_picture_is_current():
+    done = subprocess.run(  # noqa: S603  # our own script
+        [sys.executable, "-c", "import draw_packages; print(draw_packages.drawn_page(), end='')"],
+        cwd=ROOT / "tools",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == TEXT, "run `python tools/draw_packages.py`"
+
+
+def test_files_and_modules_that_are_named_exist():
+    links = re.findall(r"\]\(([^)]+)\)", TEXT)
+    folders = re.findall(r"`(\w+(?:/\w+)*/)`", TEXT.partition("## Add an op")[0])
+    assert len(links) > 2
+    assert len(folders) > 8
+    for path in links:
+        assert (ROOT / path).is_file(), path
+    for path in folders:
+        assert any((ROOT / base / path).is_dir() for base in ("", "gradmgr", "gradmgr/nn")), path
+
+
+def insert_lines(text, diff):
+    """Return a text with the "+" lines of each hunk of a diff after the lines given as its context."""
+    for hunk in diff.split("@@\n"):
+        lines = hunk.splitlines(keepends=True)
+        before = "".join([line[1:] for line in lines if not line.startswith("+")])
+        assert text.count(before) == 1, before
+        text = text.replace(before, "".join([line[1:] for line in lines]))
+    return text
+
+
+def test_lines_are_inserted_where_the_context_is():
+    assert insert_lines("a\nb\nc\n", " b\n+x\n c\n@@\n a\n+y\n") == "a\ny\nb\nx\nc\n"
+    with pytest.raises(AssertionError):
+        insert_lines("a\nb\n", " c\n+x\n")
+
+
+@pytest.mark.slow
+def test_worked_examples_work(tmp_path):
+    """Each file is extended as the text says, each command passes and selects tests."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in "gradmgr", "tests":
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    commands = 0
+    for language, block in BLOCK.findall(EXAMPLES):
+        if language == "sh":
+            commands += 1
+            run_tests(block, tmp_path)
+            continue
+        head, _, body = block.partition("\n")
+        path = tmp_path / re.fullmatch(r"# (\S+?)(, at the end)?", head)[1]
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        path.write_text(insert_lines(text, body) if language == "diff" else f"{text}\n\n{body}", encoding="utf-8")
+    assert commands == 4
+
+
+def run_tests(command, folder):
+    words = command.split()
+    assert words[:3] == ["python", "-m", "pytest"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(  # noqa: S603  # the page's own commands
+        [sys.executable, *words[1:], "-p", "no:cacheprovider"],
+        cwd=folder,
+        env=environment | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]  # pytest's 5 says that no test was selected
