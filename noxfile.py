@@ -50,7 +50,9 @@ def style(session: nox.Session) -> None:
 def coverage(session: nox.Session) -> None:
     """Measure which lines the tests run."""
     session.install("-e", ".[dev]")
-    session.run("python", "-m", "pytest", "-n", "auto", "--cov", "--cov-report=term-missing:skip-covered", *session.posargs)
+    session.run(
+        "python", "-m", "pytest", "-n", "auto", "--cov", "--cov-report=term-missing:skip-covered", *session.posargs
+    )
 
 
 @nox.session(default=False)
