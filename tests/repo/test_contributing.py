@@ -37,20 +37,20 @@ def test_files_and_modules_that_are_named_exist():
         assert any((ROOT / base / path).is_dir() for base in ("", "gradmgr", "gradmgr/nn")), path
 
 
-def insert_lines(text, diff):
-    """Return a text with the "+" lines of each hunk of a diff after the lines given as its context."""
+def changed(text, diff):
+    """Return a text in which the lines of each hunk of a diff, found by its " " and "-" lines, are exchanged."""
     for hunk in diff.split("@@\n"):
         lines = hunk.splitlines(keepends=True)
         before = "".join([line[1:] for line in lines if not line.startswith("+")])
         assert text.count(before) == 1, before
-        text = text.replace(before, "".join([line[1:] for line in lines]))
+        text = text.replace(before, "".join([line[1:] for line in lines if not line.startswith("-")]))
     return text
 
 
-def test_lines_are_inserted_where_the_context_is():
-    assert insert_lines("a\nb\nc\n", " b\n+x\n c\n@@\n a\n+y\n") == "a\ny\nb\nx\nc\n"
+def test_a_diff_is_applied_where_its_context_is():
+    assert changed("a\nb\nc\n", " b\n+x\n-c\n@@\n a\n+y\n") == "a\ny\nb\nx\n"
     with pytest.raises(AssertionError):
-        insert_lines("a\nb\n", " c\n+x\n")
+        changed("a\nb\n", " c\n+x\n")
 
 
 @pytest.mark.slow
@@ -69,8 +69,8 @@ def test_worked_examples_work(tmp_path):
         head, _, body = block.partition("\n")
         path = tmp_path / re.fullmatch(r"# (\S+?)(, at the end)?", head)[1]
         text = path.read_text(encoding="utf-8") if path.exists() else ""
-        changed = insert_lines(text, body) if language == "diff" else "\n\n".join(filter(None, (text, body)))
-        path.write_text(changed, encoding="utf-8")
+        text = changed(text, body) if language == "diff" else "\n\n".join(filter(None, (text, body)))
+        path.write_text(text, encoding="utf-8")
     assert len(words) == 4
     done = subprocess.run(  # noqa: S603  # the page's own commands, in one process, for the time that collecting takes
         [
