@@ -18,6 +18,7 @@ from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import Tensor
 from gradmgr.ops.arithmetic import absolute, sign
 from gradmgr.ops.convert import lift
+from gradmgr.ops.naming import named
 from gradmgr.ops.special_kernels import (
     ROOT_2,
     call_with_parameter,
@@ -175,9 +176,7 @@ def _function_of_order(name: str, op: Function) -> Function:
         order = constant_parameter(v, name, "v")
         return call_with_parameter(op, z if isinstance(z, Tensor) else libraries.need_operand(z, name), order, v)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Return the Bessel function of order v as `scipy.special.{name}`; v is a constant."
-    return function
+    return named(function, name, f"Return the Bessel function of order v as `scipy.special.{name}`; v is a constant.")
 
 
 _jv = _op_of_order("jv", -1)

@@ -18,6 +18,7 @@ from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.ops.arithmetic import absolute, multiply, remainder
 from gradmgr.ops.convert import NOT_GIVEN, as_tensor, cast_to, is_plain, lift, together
 from gradmgr.ops.join import concatenate
+from gradmgr.ops.naming import named
 from gradmgr.ops.reduce import sum as total
 from gradmgr.ops.running import cumprod, cumsum
 from gradmgr.ops.shape import broadcast_to, ravel, reshape
@@ -281,9 +282,7 @@ def _cumulative(name: str, op: Any, first: int) -> Any:
             z = concatenate([libraries.namespace(raw(z)).full(begin, first, z.dtype), z], axis)
         return z if out is None else store(out, z, f"{name}(out=...)")
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Return running {'sums' if first == 0 else 'products'} as `numpy.{name}`."
-    return function
+    return named(function, name, f"Return running {'sums' if first == 0 else 'products'} as `numpy.{name}`.")
 
 
 cumulative_sum = _cumulative("cumulative_sum", cumsum, 0)

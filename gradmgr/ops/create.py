@@ -18,6 +18,7 @@ from gradmgr.ops.arithmetic import absolute, exp, floor, log, power
 from gradmgr.ops.constant import holds_numbers, standing_for
 from gradmgr.ops.convert import astype, from_nested, holds_tensor, laid_out, lift, read_order, to
 from gradmgr.ops.join import stack
+from gradmgr.ops.naming import named
 from gradmgr.ops.shape import diag, expand_dims, moveaxis, ravel, reshape
 
 
@@ -87,9 +88,8 @@ def _like(name: str) -> Any:
         a = raw(lift(a))
         return _made(getattr(libraries.namespace(a), name)(a, dtype=dtype, order=order, shape=shape), device)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Return {name.removesuffix('_like')} in the shape, dtype and device of another array."
-    return function
+    what = name.removesuffix("_like")
+    return named(function, name, f"Return {what} in the shape, dtype and device of another array.")
 
 
 zeros_like = _like("zeros_like")

@@ -15,7 +15,8 @@ from gradmgr._engine.op import zeros
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.convert import holds_tensor, lift, lift_like
 from gradmgr.ops.join import concatenate
-from gradmgr.ops.positions import check_broadcasts, lift_with_axis, named_errors, on_axis
+from gradmgr.ops.naming import named_errors
+from gradmgr.ops.positions import check_broadcasts, lift_with_axis, on_axis
 from gradmgr.ops.shape import lengths_of, moveaxis, ravel, reshape, tile
 
 # ---------------------------------------------------------------- insert, delete, append, resize

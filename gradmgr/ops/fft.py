@@ -31,6 +31,7 @@ from gradmgr._engine.op import zeros as plain_zeros
 from gradmgr._engine.tensor import Tensor, describe, raw
 from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.create import asarray
+from gradmgr.ops.naming import named
 from gradmgr.ops.shape import roll
 
 Lengths = tuple[int, ...]
@@ -194,9 +195,7 @@ def _over_one(name: str, op: Function, length: Callable[[int], int], says: str) 
 
 
 def _named(function: Any, name: str, says: str) -> Any:
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"{says} as `numpy.fft.{name}`."
-    return function
+    return named(function, name, f"{says} as `numpy.fft.{name}`.")
 
 
 fft = _over_one("fft", _fft, _whole, "Transform along an axis")

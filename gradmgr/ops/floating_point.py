@@ -13,6 +13,7 @@ from gradmgr._engine.mutation import store, with_keywords
 from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import floor_divide, plain_zeros, remainder
+from gradmgr.ops.naming import named
 
 # ---------------------------------------------------------------- parts of floating-point numbers
 
@@ -48,9 +49,7 @@ def _two_results(name: str, ufunc: Any, compute: Callable[..., tuple[Any, Any]],
         one, two = [z if o is None else store(o, z, asked, may_broadcast=True) for z, o in pairs]
         return one, two
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = says
-    return function
+    return named(function, name, says)
 
 
 def _part(name: str, compute: Any, args: Any, outs: Any, where: Any, k: int) -> Any:

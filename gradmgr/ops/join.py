@@ -19,7 +19,7 @@ from gradmgr._engine.mutation import as_type, copied, store
 from gradmgr._engine.op import INPUTS, METADATA, PULLS, Grads, Op, Owned, accumulate, one_input, one_metadata, register
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.convert import holds_tensor, library_of, lift
-from gradmgr.ops.positions import named_errors
+from gradmgr.ops.naming import named_errors
 from gradmgr.ops.shape import atleast_1d, atleast_2d, atleast_3d, expand_dims, moveaxis, ravel, reshape
 
 

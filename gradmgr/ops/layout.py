@@ -10,6 +10,7 @@ from gradmgr._arrays import libraries
 from gradmgr._engine.mutation import copied
 from gradmgr._engine.tensor import Tensor
 from gradmgr.ops.create import asarray, copy_asked, device_for, in_order
+from gradmgr.ops.naming import named
 from gradmgr.ops.shape import reshape
 
 # ---------------------------------------------------------------- layouts
@@ -46,9 +47,7 @@ def _as_tensor(name: str) -> Callable[..., Tensor]:
             raise ValueError(f"{name} with copy=False would need a copy for order {order!r}")
         return made
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Return a Tensor as `gradmgr.asarray` does, by the arguments of `numpy.{name}`."
-    return function
+    return named(function, name, f"Return a Tensor as `gradmgr.asarray` does, by the arguments of `numpy.{name}`.")
 
 
 asanyarray = _as_tensor("asanyarray")

@@ -14,26 +14,29 @@ from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.op import Function
-from gradmgr._engine.tensor import Tensor, raw
+from gradmgr._engine.tensor import raw
 from gradmgr.ops.arithmetic import real
 from gradmgr.ops.constant import constant
 from gradmgr.ops.convert import NOT_GIVEN, as_tensor, cast_to, constant_of, is_plain
 from gradmgr.ops.extrema import fmax, fmin
-from gradmgr.ops.reduce import cast_with, mean, sqrt_or_zero, std, var
+from gradmgr.ops.naming import named
+from gradmgr.ops.reduce import cast_with, mean, read_initial_of_extreme, reduce_with_initial, sqrt_or_zero, std, var
 from gradmgr.ops.reduce import sum as sum_of
 from gradmgr.ops.reduction_arguments import (
     Axes,
+    axes_of,
+    check_not_empty,
     count_along,
-    drop_not_given,
     gives_constant,
-    initial_of,
-    mask_of,
+    kept_shape,
     masked,
+    read_ddof,
+    read_initial,
     read_keepdims,
+    read_where,
     reduce_constant,
-    reduced_shape,
+    reduce_plain,
     running_axis,
-    sorted_axes,
     store_result,
 )
 from gradmgr.ops.running import cumprod, cumsum
@@ -75,30 +78,18 @@ def _nan_total(op: Any, name: str, neutral: int) -> Any:
         where: Any = NOT_GIVEN,
     ) -> Any:
         if is_plain(a, out, initial, where):
-            return getattr(np, name)(
-                a, axis, dtype, out, **drop_not_given(keepdims=keepdims, initial=initial, where=where)
-            )
+            return reduce_plain(name, a, axis, dtype=dtype, out=out, keepdims=keepdims, initial=initial, where=where)
         a = as_tensor(a)
-        sorted_axes(axis, a.ndim, name, of_number=True)
+        axes_of(axis, a.ndim, name, of_number=True)
         if gives_constant(a, dtype):
-            given = {"dtype": dtype, "keepdims": keepdims, "initial": initial, "where": where}
-            return reduce_constant(name, a, axis, out, **drop_not_given(**given))
-        if where is not NOT_GIVEN and where is not True:
-            where = mask_of(where, a, name)
-        if initial is not NOT_GIVEN and initial is not None:
-            initial = initial_of(initial, a.dtype if dtype is None else np.dtype(dtype), name)
-        return op(
-            _without_nan(a, neutral),
-            axis,
-            dtype,
-            out,
-            read_keepdims(keepdims),
-            **drop_not_given(initial=initial, where=where),
-        )
+            return reduce_constant(name, a, axis, out, dtype=dtype, keepdims=keepdims, initial=initial, where=where)
+        mask = read_where(where, a, name)
+        if initial is not None:
+            initial = read_initial(initial, a.dtype if dtype is None else np.dtype(dtype), name)
+        numbers, where = _without_nan(a, neutral), True if mask is None else mask
+        return op(numbers, axis, dtype, out, read_keepdims(keepdims), initial, where)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Return the {name.removeprefix('nan')} of what is not NaN, as `numpy.{name}`."
-    return function
+    return named(function, name, f"Return the {name.removeprefix('nan')} of what is not NaN, as `numpy.{name}`.")
 
 
 nansum = _nan_total(sum_of, "nansum", 0)
@@ -108,14 +99,13 @@ nanprod = _nan_total(prod_of, "nanprod", 1)
 def _nan_running(op: Any, name: str, neutral: int) -> Any:
     def function(a: Any, axis: int | None = None, dtype: Any = None, out: Any = None) -> Any:
         if is_plain(a, out):
-            return getattr(np, name)(a, axis, dtype, out)
+            return reduce_plain(name, a, axis, dtype=dtype, out=out)
         a = as_tensor(a)
         running_axis(axis, a.ndim, name)
         return op(_without_nan(a, neutral), axis, dtype, out)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Return running {'sums' if neutral == 0 else 'products'}, NaN left out, as `numpy.{name}`."
-    return function
+    what = "sums" if neutral == 0 else "products"
+    return named(function, name, f"Return running {what}, NaN left out, as `numpy.{name}`.")
 
 
 nancumsum = _nan_running(cumsum, "nancumsum", 0)
@@ -125,7 +115,8 @@ nancumprod = _nan_running(cumprod, "nancumprod", 1)
 def _number_mask(a: Any, where: Any, name: str) -> Any:
     """The mask of the elements that take part."""
     here = ~np.isnan(raw(a))
-    return here if where is NOT_GIVEN or where is True else here & mask_of(where, a, name)
+    mask = read_where(where, a, name)
+    return here if mask is None else here & mask
 
 
 def _all_count(here: Any, shape: tuple[int, ...], axes: Axes) -> int:
@@ -164,12 +155,12 @@ def nanmean(
 ) -> Any:
     """Average what is not NaN, as `numpy.nanmean`."""
     if is_plain(a, out, where):
-        return np.nanmean(a, axis, dtype, out, **drop_not_given(keepdims=keepdims, where=where))
+        return reduce_plain("nanmean", a, axis, dtype=dtype, out=out, keepdims=keepdims, where=where)
     a = as_tensor(a)
     if not libraries.is_differentiable(a.dtype):
-        return mean(a, axis, dtype, out, read_keepdims(keepdims), **drop_not_given(where=where))
+        return mean(a, axis, dtype, out, read_keepdims(keepdims), where=True if where is NOT_GIVEN else where)
     _check_inexact("nanmean", dtype, out)
-    axes = sorted_axes(axis, a.ndim, "nanmean", of_number=True)
+    axes = axes_of(axis, a.ndim, "nanmean", of_number=True)
     here, keeps = _number_mask(a, where, "nanmean"), read_keepdims(keepdims)
     if _all_count(here, a.shape, axes) > 0:
         return mean(a, axes, dtype, out, keeps)
@@ -204,18 +195,16 @@ def _nan_dispersion(name: str, of_numbers: Any, finish: Any) -> Any:
         mean: Any = NOT_GIVEN,
         correction: Any = NOT_GIVEN,
     ) -> Any:
-        more = drop_not_given(where=where, mean=mean, correction=correction)
-        if is_plain(a, out, where, mean, ddof, correction):
-            return getattr(np, name)(a, axis, dtype, out, ddof, **drop_not_given(keepdims=keepdims), **more)
+        given: Any = {"where": where, "mean": mean, "correction": correction}
+        if is_plain(a, out, ddof, *given.values()):
+            return reduce_plain(name, a, axis, dtype=dtype, out=out, ddof=ddof, keepdims=keepdims, **given)
         a = as_tensor(a)
         if not libraries.is_differentiable(a.dtype):
-            return of_numbers(a, axis, dtype, out, ddof, read_keepdims(keepdims), **more)
+            given = {key: value for key, value in given.items() if value is not NOT_GIVEN}
+            return of_numbers(a, axis, dtype, out, ddof, read_keepdims(keepdims), **given)
         _check_inexact(name, dtype, out)
-        if correction is not NOT_GIVEN:
-            if isinstance(ddof, Tensor) or ddof != 0:
-                raise ValueError(f"{name}: ddof and correction can't be provided simultaneously.")
-            ddof = correction
-        axes = sorted_axes(axis, a.ndim, name, of_number=True)
+        ddof = read_ddof(ddof, correction, name)
+        axes = axes_of(axis, a.ndim, name, of_number=True)
         here, keeps = _number_mask(a, where, name), read_keepdims(keepdims)
         if mean is NOT_GIVEN and (_all_count(here, a.shape, axes) > np.maximum(raw(ddof), 0)).all():
             return of_numbers(a, axes, dtype, out, ddof, keeps)
@@ -224,10 +213,8 @@ def _nan_dispersion(name: str, of_numbers: Any, finish: Any) -> Any:
         z = cast_to(finish(_nan_var(cast_with(a, ddof), here, axes, ddof, keeps, mean)), dtype)
         return store_result(z, out, name)
 
-    function.__name__ = function.__qualname__ = name
     what = "variance" if name == "nanvar" else "standard deviation"
-    function.__doc__ = f"Return the {what} of what is not NaN, as `numpy.{name}`."
-    return function
+    return named(function, name, f"Return the {what} of what is not NaN, as `numpy.{name}`.")
 
 
 nanvar = _nan_dispersion("nanvar", var, lambda z: z)
@@ -237,7 +224,7 @@ nanstd = _nan_dispersion("nanstd", std, sqrt_or_zero)
 def _nan_shares(g: Any, x: Any, out: Any, axes: Axes) -> Any:
     """Each element's share in an extreme: ties share evenly, a NaN takes none. A constant for every recorder."""
     a = raw(x)
-    ties = (a == raw(out).reshape(reduced_shape(a.shape, axes, True))).astype(raw(g).dtype)
+    ties = (a == raw(out).reshape(kept_shape(a.shape, axes))).astype(raw(g).dtype)
     return ties / np.maximum(ties.real.sum(axis=axes, keepdims=True), 1)
 
 
@@ -251,7 +238,7 @@ def _nan_extreme_op(name: str, ufunc: Any) -> Function:
             return getattr(np, name)(x, axis=axes, keepdims=keepdims)
 
     def pull(g: Any, x: Any, out: Any, axes: Axes) -> Any:
-        return reshape(g, reduced_shape(x.shape, axes, True)) * _nan_shares(g, x, out, axes)
+        return reshape(g, kept_shape(x.shape, axes)) * _nan_shares(g, x, out, axes)
 
     def push(t: Any, x: Any, out: Any, axes: Axes, keepdims: bool) -> Any:
         return sum_of(t * _nan_shares(t, x, out, axes), axes, keepdims=keepdims)
@@ -271,38 +258,25 @@ def _nan_extreme(name: str, combine: Any) -> Any:
         where: Any = NOT_GIVEN,
     ) -> Any:
         if is_plain(a, out, initial, where):
-            return getattr(np, name)(a, axis, out, **drop_not_given(keepdims=keepdims, initial=initial, where=where))
+            return reduce_plain(name, a, axis, out=out, keepdims=keepdims, initial=initial, where=where)
         a = as_tensor(a)
-        axes, keeps = sorted_axes(axis, a.ndim, name, of_number=True), read_keepdims(keepdims)
-        initial = NOT_GIVEN if initial is None else initial
-        where = True if where is NOT_GIVEN else where
-        if where is not True and initial is NOT_GIVEN:
-            raise ValueError(f"{name} with where= needs initial=, as NumPy's: no value is neutral for it")
+        axes, keeps = axes_of(axis, a.ndim, name, of_number=True), read_keepdims(keepdims)
+        initial = read_initial_of_extreme(initial, where, name)
         if gives_constant(a, None):
-            return reduce_constant(name, a, axis, out, keepdims=keeps, where=where, **drop_not_given(initial=initial))
-        mask = None if where is True else mask_of(where, a, name)
-        if initial is not NOT_GIVEN:
-            initial = initial_of(initial, a.dtype, name)
-        elif not count_along(a.shape, axes) and count_along(
-            reduced_shape(a.shape, axes, False), tuple(range(a.ndim - len(axes)))
-        ):
-            raise ValueError(f"{name}: zero-size array to reduction operation which has no identity")
+            return reduce_constant(name, a, axis, out, keepdims=keeps, initial=initial, where=where)
+        mask, initial = read_where(where, a, name), read_initial(initial, a.dtype, name)
+        if initial is NOT_GIVEN:
+            check_not_empty(a, axes, name)
         if mask is not None:
             # NaN loses against everything; an integer array has none, and needs none but the initial value.
             a = masked(mask, a, constant_of(np.nan if libraries.is_differentiable(a.dtype) else raw(initial), a.dtype))
-        if initial is not NOT_GIVEN and count_along(a.shape, axes) == 0:
-            z = sum_of(a, axes, keepdims=keeps) + initial  # a sum of nothing has the history
-        else:
-            z = op(a, axes, keeps)
-            z = z if initial is NOT_GIVEN else combine(z, initial)
+        z = reduce_with_initial(op, combine, a, axes, keeps, initial)
         nan = nan_mask(raw(z))
         if nan is not None and nan.any():
             errors.warn("All-NaN slice encountered", RuntimeWarning)
         return store_result(z, out, name)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Return the {name[3:]}imum of what is not NaN, as `numpy.{name}`; ties share evenly."
-    return function
+    return named(function, name, f"Return the {name[3:]}imum of what is not NaN, as `numpy.{name}`; ties share evenly.")
 
 
 nanmax = _nan_extreme("nanmax", fmax)

@@ -16,8 +16,9 @@ from gradmgr._engine.mutation import as_type, copied, setitem
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.join import concatenate
+from gradmgr.ops.naming import named_errors
 from gradmgr.ops.order import sort
-from gradmgr.ops.positions import along_axis, check_broadcasts, gather, named_errors, on_axis
+from gradmgr.ops.positions import along_axis, check_broadcasts, gather, on_axis
 from gradmgr.ops.reduce import max, mean, min
 from gradmgr.ops.shape import flip
 from gradmgr.ops.where import choose

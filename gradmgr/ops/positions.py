@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
-from gradmgr import errors
 from gradmgr._arrays import batched, libraries
 from gradmgr._engine.indexing import add_at
 from gradmgr._engine.op import Function, linear
 from gradmgr.ops.convert import lift
 from gradmgr.ops.shape import ravel
-
-
-@contextmanager
-def named_errors(name: str) -> Iterator[None]:
-    """Put our function's name before what NumPy says is wrong with positions or axes."""
-    try:
-        yield
-    except errors.REJECTIONS as error:
-        errors.put_name(error, name)
-        raise
 
 
 def on_axis(axis: int, part: Any) -> tuple[Any, ...]:

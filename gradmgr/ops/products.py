@@ -21,7 +21,7 @@ from gradmgr._engine.mutation import as_type, store
 from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.ops.arithmetic import multiply
 from gradmgr.ops.convert import holds_tensor, lift, lift_like
-from gradmgr.ops.positions import named_errors
+from gradmgr.ops.naming import named_errors
 from gradmgr.ops.shape import expand_dims, moveaxis, ravel, reshape, transpose
 from gradmgr.ops.where import choose
 

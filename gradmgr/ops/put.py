@@ -16,7 +16,8 @@ from gradmgr._engine.mutation import setitem
 from gradmgr._engine.recorder import is_tracked
 from gradmgr._engine.tensor import Tensor, describe, raw
 from gradmgr.ops.convert import holds_tensor, lift, lift_like
-from gradmgr.ops.positions import along_axis, check_broadcasts, gather, named_errors
+from gradmgr.ops.naming import named_errors
+from gradmgr.ops.positions import along_axis, check_broadcasts, gather
 from gradmgr.ops.shape import ravel, reshape
 
 # ---------------------------------------------------------------- writes in place

@@ -18,21 +18,26 @@ from gradmgr._engine.indexing import getitem
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.convert import NOT_GIVEN, as_tensor, cast_to, constant_of, is_plain, together
+from gradmgr.ops.naming import named
 from gradmgr.ops.nan_functions import nan_mask, nan_where, nanmean
 from gradmgr.ops.reduce import mean
 from gradmgr.ops.reduction_arguments import (
     Axes,
+    axes_of,
     count_along,
-    drop_not_given,
     read_keepdims,
+    reduce_plain,
     reduced_shape,
-    sorted_axes,
     store_result,
 )
 from gradmgr.ops.shape import broadcast_to as broadcast_any
 from gradmgr.ops.shape import ravel, reshape
 from gradmgr.ops.statistics import weights_for
 from gradmgr.ops.where import choose
+
+
+def _sorted_axes(axis: Any, ndim: int, name: str) -> Axes:
+    return tuple(sorted(axes_of(axis, ndim, name)))
 
 
 def _columns_of(a: Any, axes: Axes) -> Any:
@@ -93,7 +98,7 @@ def median(a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = Fa
     if is_plain(a, out):
         return np.median(a, axis, out, overwrite_input, keepdims)
     a = as_tensor(a)
-    axes = sorted_axes(axis, a.ndim, "median")
+    axes = _sorted_axes(axis, a.ndim, "median")
     n = count_along(a.shape, axes)
     if n == 0:
         return store_result(mean(a, axes, keepdims=keepdims), out, "median")
@@ -113,9 +118,9 @@ def nanmedian(
 ) -> Any:
     """Return the median of what is not NaN, as `numpy.nanmedian`."""
     if is_plain(a, out):
-        return np.nanmedian(a, axis, out, overwrite_input, **drop_not_given(keepdims=keepdims))
+        return reduce_plain("nanmedian", a, axis, out=out, overwrite_input=overwrite_input, keepdims=keepdims)
     a = as_tensor(a)
-    axes = sorted_axes(axis, a.ndim, "nanmedian")
+    axes = _sorted_axes(axis, a.ndim, "nanmedian")
     if a.size == 0:
         return nanmean(a, axis, out=out, keepdims=keepdims)
     values = _columns_of(raw(a), axes)
@@ -246,8 +251,6 @@ def _interpolated(lower: Any, upper: Any, weight: Any, weak: bool) -> Any:
 
 
 def _quantile(name: str, scale: int, skips_nan: bool) -> Any:
-    numpys = getattr(np, name)
-
     def function(
         a: Any,
         q: Any,
@@ -260,8 +263,8 @@ def _quantile(name: str, scale: int, skips_nan: bool) -> Any:
         weights: Any = None,
     ) -> Any:
         if is_plain(a, q, out, weights):
-            more = drop_not_given(keepdims=keepdims) | ({} if weights is None else {"weights": weights})
-            return numpys(a, q, axis, out, overwrite_input, method, **more)
+            given: Any = {"overwrite_input": overwrite_input, "method": method, "weights": weights}
+            return reduce_plain(name, a, axis, q=q, out=out, keepdims=keepdims, **given)
         weak = type(q) in (int, float)
         a, q, weights = together(a, q, weights)
         a = as_tensor(a)
@@ -270,7 +273,7 @@ def _quantile(name: str, scale: int, skips_nan: bool) -> Any:
         if method not in _METHODS:
             raise ValueError(f"{name}: {method!r} is not a valid method; use one of: {', '.join(sorted(_METHODS))}")
         q = _checked_q(q, raw(a), scale, name)
-        axes = sorted_axes(axis, a.ndim, name)
+        axes = _sorted_axes(axis, a.ndim, name)
         weights = _checked_weights(a, weights, axis, method, name)
         if a.size == 0 and skips_nan:
             return nanmean(a, axis, out=out, keepdims=keepdims)
@@ -285,13 +288,12 @@ def _quantile(name: str, scale: int, skips_nan: bool) -> Any:
         z = reshape(z, (*q.shape, *reduced_shape(a.shape, axes, read_keepdims(keepdims))))
         return store_result(z if isinstance(z, Tensor) else wrap(z), out, name)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = (
-        f"Return {name.removeprefix('nan')}s as `numpy.{name}`, by each of its methods.\n\n"
-        "    Gradients flow into the elements taken and, with a continuous method, into a Tensor `q`. `weights`\n"
-        "    only decide which element is taken. `overwrite_input` is a permission that is not made use of.\n    "
-    )
-    return function
+    doc = f"""Return {name.removeprefix("nan")}s as `numpy.{name}`, by each of its methods.
+
+    Gradients flow into the elements taken and, with a continuous method, into a Tensor `q`. `weights` only decide
+    which element is taken. `overwrite_input` is a permission that is not made use of.
+    """
+    return named(function, name, doc)
 
 
 def _checked_weights(a: Any, weights: Any, axis: Any, method: str, name: str) -> Any:

@@ -11,12 +11,13 @@ from gradmgr._arrays import blocks, libraries
 from gradmgr._engine.broadcast import is_complex
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj
-from gradmgr._engine.mutation import as_type, store
+from gradmgr._engine.mutation import as_type
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.ops.arithmetic import add, real, sqrt
 from gradmgr.ops.convert import NOT_GIVEN, cast_to, constant_of, is_plain, lift
 from gradmgr.ops.extrema import maximum, minimum
+from gradmgr.ops.naming import named
 from gradmgr.ops.reduction_arguments import (
     COMMON,
     FEW,
@@ -25,14 +26,17 @@ from gradmgr.ops.reduction_arguments import (
     axes_of,
     axes_of_floats,
     broadcast_back,
+    check_not_empty,
     count_along,
     gives_constant,
-    initial_of,
     kept_shape,
-    mask_of,
     masked,
+    read_ddof,
+    read_initial,
+    read_where,
     reduce_constant,
     reduce_plain,
+    store_result,
 )
 from gradmgr.ops.shape import reshape
 from gradmgr.ops.where import choose
@@ -240,12 +244,11 @@ _max = _extreme_op("max", np.max, np.maximum)
 _min = _extreme_op("min", np.min, np.minimum)
 
 
-def _without_initial(a: Any, axes: Axes, where: Any, name: str) -> None:
+def _check_no_initial(a: Any, axes: Axes, where: Any, name: str) -> None:
     """Raise where initial=None leaves nothing to begin with."""
     if where is not True:
         raise ValueError(f"{name} with where= and initial=None has nothing to begin with; give an initial value")
-    if not count_along(a.shape, axes) and count_along(a.shape, tuple([k for k in range(a.ndim) if k not in axes])):
-        raise ValueError(f"{name}: zero-size array to reduction operation which has no identity")
+    check_not_empty(a, axes, name)
 
 
 def total_function(op: Any, name: str, neutral: int, combine: Any) -> Any:
@@ -267,22 +270,18 @@ def total_function(op: Any, name: str, neutral: int, combine: Any) -> Any:
         a = lift(a)
         axes = axes_of(axis, a.ndim, name, of_number=True)
         if gives_constant(a, dtype):
-            given: Any = {"dtype": dtype, "keepdims": keepdims, "initial": initial, "where": where}
-            return reduce_constant(name, a, axis, out, **given)
+            return reduce_constant(name, a, axis, out, dtype=dtype, keepdims=keepdims, initial=initial, where=where)
         if initial is None:
-            _without_initial(a, axes, where, name)
+            _check_no_initial(a, axes, where, name)
             initial = NOT_GIVEN
-        mask = None if where is True else mask_of(where, a, name)
-        if initial is not NOT_GIVEN:
-            initial = initial_of(initial, a.dtype if dtype is None else np.dtype(dtype), name)
+        mask = read_where(where, a, name)
+        initial = read_initial(initial, a.dtype if dtype is None else np.dtype(dtype), name)
         a = cast_to(a, dtype)
         z = op(a if mask is None else masked(mask, a, neutral), axes, bool(keepdims))
         z = z if initial is NOT_GIVEN else combine(z, initial)
-        return z if out is None else store(out, z, f"{name}(out=...)")
+        return store_result(z, out, name)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Return the {name} along axes as `numpy.{name}`; exact derivatives, at zeros too."
-    return function
+    return named(function, name, f"Return the {name} along axes as `numpy.{name}`; exact derivatives, at zeros too.")
 
 
 sum = total_function(sum_op, "sum", 0, add)
@@ -302,14 +301,14 @@ def mean(
     axes = axes_of(axis, a.ndim, "mean")
     if gives_constant(a, dtype):
         return reduce_constant("mean", a, axis, out, dtype=dtype, keepdims=keepdims, where=where)
-    mask = None if where is True else mask_of(where, a, "mean")
+    mask = read_where(where, a, "mean")
     a = cast_to(a, dtype)
     if mask is None:
         z = _mean(a, axes, bool(keepdims))
     else:
         total, count = _sum_and_count(_wide(a), axes, keepdims, mask)
         z = cast_to(total / count, a.dtype) if a.dtype == np.float16 else total / count
-    return z if out is None else store(out, z, "mean(out=...)")
+    return store_result(z, out, "mean")
 
 
 def _sum_and_count(a: Any, axes: Axes, keepdims: Any, mask: Any) -> tuple[Any, Any]:
@@ -335,18 +334,14 @@ def _dispersion(op: Any, name: str, finish: Any) -> Any:
         if is_plain(a, out, where, mean, ddof, correction):
             given: Any = {"out": out, "ddof": ddof, "correction": correction, "mean": mean}
             return reduce_plain(name, a, axis, dtype=dtype, keepdims=keepdims, where=where, **given)
-        if correction is not None:
-            if not isinstance(ddof, Tensor) and ddof == 0:
-                ddof = correction
-            else:
-                raise ValueError(f"{name}: ddof and correction can't be provided simultaneously.")
+        ddof = read_ddof(ddof, NOT_GIVEN if correction is None else correction, name)
         a, mean = lift(a), None if mean is None or mean is NOT_GIVEN else lift(mean)
         axes = axes_of(axis, a.ndim, name)
         through_others = any(isinstance(t, Tensor) and libraries.is_differentiable(t.dtype) for t in (mean, ddof))
         if gives_constant(a, dtype) and not (dtype is None and through_others):
             given = {"dtype": dtype, "ddof": ddof, "keepdims": keepdims, "where": where, "mean": mean}
             return reduce_constant(name, a, axis, out, **given)
-        mask = None if where is True else mask_of(where, a, name)
+        mask = read_where(where, a, name)
         a = a if libraries.is_differentiable(a.dtype) else as_type(a, np.float64)
         to_real = dtype is not None and is_complex(raw(a)) and np.dtype(dtype).kind != "c"
         a = a if to_real else cast_to(a, dtype)
@@ -360,14 +355,13 @@ def _dispersion(op: Any, name: str, finish: Any) -> Any:
                 dtype = np.empty(0, of).real.dtype
             z = finish(_masked_var(cast_with(a, ddof), axes, ddof, keepdims, mask, mean))
         z = cast_to(z, dtype)
-        return z if out is None else store(out, z, f"{name}(out=...)")
+        return store_result(z, out, name)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = (
-        f"Return the {'variance' if name == 'var' else 'standard deviation'} as `numpy.{name}`; gradients flow into a\n"
-        "    Tensor given as `mean`, `ddof` or `correction` too.\n    "
-    )
-    return function
+    what = "variance" if name == "var" else "standard deviation"
+    doc = f"""Return the {what} as `numpy.{name}`; gradients flow into a
+    Tensor given as `mean`, `ddof` or `correction` too.
+    """
+    return named(function, name, doc)
 
 
 def cast_with(a: Any, parameter: Any) -> Any:
@@ -399,6 +393,24 @@ var = _dispersion(_var, "var", lambda z: z)
 std = _dispersion(_std, "std", sqrt_or_zero)
 
 
+def read_initial_of_extreme(initial: Any, where: Any, name: str) -> Any:
+    """Read initial= of a maximum or minimum, where None means none; where= needs one."""
+    if initial is not None and initial is not NOT_GIVEN:
+        return initial
+    if where is not True and where is not NOT_GIVEN:
+        raise ValueError(f"{name} with where= needs initial=, as NumPy's: no value is neutral for it")
+    return NOT_GIVEN
+
+
+def reduce_with_initial(op: Any, combine: Any, a: Any, axes: Axes, keepdims: bool, initial: Any) -> Any:
+    """Reduce by an op and combine the result with the initial value, if there is one."""
+    if initial is NOT_GIVEN:
+        return op(a, axes, keepdims)
+    if count_along(a.shape, axes) == 0:  # the initial value alone; a sum of nothing, 0, has the shape and the history
+        return sum_op(a, axes, keepdims) + initial
+    return combine(op(a, axes, keepdims), initial)
+
+
 def _extreme(op: Any, name: str, pick: Any, pick_sign: int) -> Any:
     def function(
         a: Any,
@@ -416,29 +428,18 @@ def _extreme(op: Any, name: str, pick: Any, pick_sign: int) -> Any:
             return reduce_plain(name, a, axis, out=out, keepdims=keepdims, initial=initial, where=where)
         a = lift(a)
         axes = axes_of(axis, a.ndim, name, of_number=True)
-        initial = NOT_GIVEN if initial is None else initial
-        if where is not True and initial is NOT_GIVEN:
-            raise ValueError(f"{name} with where= needs initial=, as NumPy's: no value is neutral for it")
+        initial = read_initial_of_extreme(initial, where, name)
         if gives_constant(a, None):
             return reduce_constant(name, a, axis, out, keepdims=keepdims, initial=initial, where=where)
-        mask = None if where is True else mask_of(where, a, name)
-        if initial is not NOT_GIVEN:
-            initial = initial_of(initial, a.dtype, name)
+        mask = read_where(where, a, name)
+        initial = read_initial(initial, a.dtype, name)
         if mask is not None:
             # What loses against everything, so that it takes no share of a gradient that is due to `initial`.
             floating = libraries.is_differentiable(a.dtype) and a.dtype.kind != "c"
             a = masked(mask, a, constant_of(-pick_sign * np.inf, a.dtype) if floating else raw(initial))
-        if initial is not NOT_GIVEN and count_along(a.shape, axes) == 0:
-            # There is nothing but the initial value; a sum of nothing, 0, has the shape and the history.
-            z = sum_op(a, axes, bool(keepdims)) + initial
-        else:
-            z = op(a, axes, bool(keepdims))
-            z = z if initial is NOT_GIVEN else pick(z, initial)
-        return z if out is None else store(out, z, f"{name}(out=...)")
+        return store_result(reduce_with_initial(op, pick, a, axes, bool(keepdims), initial), out, name)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Return the {name}imum along axes as `numpy.{name}`; ties share the gradient evenly."
-    return function
+    return named(function, name, f"Return the {name}imum along axes as `numpy.{name}`; ties share the gradient evenly.")
 
 
 max = _extreme(_max, "max", maximum, 1)

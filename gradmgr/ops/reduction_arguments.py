@@ -19,32 +19,13 @@ from gradmgr.ops.shape import broadcast_to as broadcast_any
 from gradmgr.ops.shape import reshape
 from gradmgr.ops.where import choose
 
-# NumPy's default for keywords of which every value means something.
-
-
-def drop_not_given(**keywords: Any) -> dict[str, Any]:
-    return {name: value for name, value in keywords.items() if value is not NOT_GIVEN}
-
-
-def sorted_axes(axis: Any, ndim: int, name: str, of_number: bool = False) -> Axes:
-    return tuple(sorted(axes_of(axis, ndim, name, of_number)))
-
-
-def read_keepdims(keepdims: Any) -> bool:
-    return keepdims is not NOT_GIVEN and bool(keepdims)
-
-
-def reduced_shape(shape: tuple[int, ...], axes: Axes, keepdims: bool) -> tuple[int, ...]:
-    if keepdims:
-        return tuple([1 if k in axes else n for k, n in enumerate(shape)])
-    return tuple([n for k, n in enumerate(shape) if k not in axes])
-
-
-def store_result(z: Any, out: Any, name: str) -> Any:
-    return z if out is None else store(out, z, f"{name}(out=...)")
-
-
 Axes = tuple[int, ...]
+# The common dtypes, for which there are fast paths.
+COMMON = (libraries.F4, libraries.F8)
+# Up to so many elements a broadcast gradient has memory of its own.
+FEW = 4096
+
+# ---------------------------------------------------------------- axes and shapes
 
 
 def axes_of(axis: Any, ndim: int, name: str, of_number: bool = False) -> Axes:
@@ -63,12 +44,8 @@ def axes_of(axis: Any, ndim: int, name: str, of_number: bool = False) -> Axes:
         raise TypeError(f"{name}: axis must be None, an integer or a tuple of integers: {error}") from None
 
 
-# Up to so many elements a spread gradient has memory of its own.
-FEW = 4096
-
-
 def axes_of_floats(a: Any, axis: Any) -> Axes | None:
-    """Read axis= in the usual case, a Tensor of a common dtype; None in others, which take 0.7 us more."""
+    """Read axis= for a Tensor of float32 or float64; return None for anything else, which takes 0.7 us more to read."""
     if isinstance(a, Tensor) and ((t := a._array.dtype) is libraries.F8 or t is libraries.F4):
         ndim: int = a._array.ndim
         if axis is None:
@@ -79,11 +56,17 @@ def axes_of_floats(a: Any, axis: Any) -> Axes | None:
 
 
 def kept_shape(shape: tuple[int, ...], axes: Axes) -> tuple[int, ...]:
-    """The shape of a reduction with keepdims."""
+    """Return the shape of a reduction with keepdims."""
     return tuple([1 if k in axes else n for k, n in enumerate(shape)])
 
 
+def reduced_shape(shape: tuple[int, ...], axes: Axes, keepdims: bool) -> tuple[int, ...]:
+    """Return the shape of a reduction."""
+    return kept_shape(shape, axes) if keepdims else tuple([n for k, n in enumerate(shape) if k not in axes])
+
+
 def count_along(shape: tuple[int, ...], axes: Axes) -> int:
+    """Return how many elements are reduced to each result."""
     count = 1
     for k in axes:
         count *= shape[k]
@@ -91,7 +74,7 @@ def count_along(shape: tuple[int, ...], axes: Axes) -> int:
 
 
 def broadcast_back(g: Any, shape: tuple[int, ...], axes: Axes) -> Any:
-    """A reduced array back in its full shape."""
+    """Broadcast a reduced array to the shape before the reduction."""
     if g.__class__ is np.ndarray and math.prod(shape) <= FEW:
         full = np.empty(shape, g.dtype)  # a view of strides 0 takes 2 us to make, and NumPy's loops longer to read
         full[...] = g if len(axes) == len(shape) else g.reshape(kept_shape(shape, axes))
@@ -103,24 +86,23 @@ def broadcast_back(g: Any, shape: tuple[int, ...], axes: Axes) -> Any:
 
 
 def are_floats(g: Any, x: Any) -> bool:
-    """Tell whether a gradient and a value are NumPy's own, of the same common dtype: what fast ways take."""
+    """Tell whether a gradient and a value are NumPy's own, of the same common dtype, as the fast paths need them."""
     return x.__class__ is np.ndarray and isinstance(g, (np.ndarray, np.generic)) and g.dtype == x.dtype in COMMON
 
 
-COMMON = (libraries.F4, libraries.F8)
+# ---------------------------------------------------------------- keyword arguments
 
-
-# ---------------------------------------------------------------- the doors
-
-
-# NumPy's defaults, by keyword; that of those that are not here is None or `NOT_GIVEN`.
-_DEFAULTS = MappingProxyType({"keepdims": False, "initial": NOT_GIVEN, "where": True, "ddof": 0})
+# NumPy's defaults, by keyword; that of those that are not here is None.
+_DEFAULTS = MappingProxyType({"keepdims": False, "where": True, "ddof": 0})
 
 
 def reduce_plain(name: str, a: Any, axis: Any, **keywords: Any) -> Any:
-    """What NumPy or CuPy, which has fewer keywords, makes of plain arrays: only what was asked for is handed on."""
-    asked = {key: value for key, value in keywords.items() if value is not _DEFAULTS.get(key)}
-    return getattr(np, name)(a, axis, **asked)
+    """Call NumPy's function on plain arrays, with those keywords only that differ from the defaults.
+
+    CuPy, which the call may be dispatched to, has fewer keywords.
+    """
+    given = {k: v for k, v in keywords.items() if v is not NOT_GIVEN and v is not _DEFAULTS.get(k)}
+    return getattr(np, name)(a, axis=axis, **given)
 
 
 def gives_constant(a: Any, dtype: Any) -> bool:
@@ -130,24 +112,63 @@ def gives_constant(a: Any, dtype: Any) -> bool:
 
 
 def reduce_constant(name: str, a: Any, axis: Any, out: Any, **keywords: Any) -> Any:
-    """What NumPy makes of the values alone."""
+    """Return what NumPy's function makes of the values alone, as a Tensor without a gradient."""
     try:
         z = reduce_plain(name, raw(a), axis, **{key: raw(value) for key, value in keywords.items()})
     except (TypeError, ValueError, OverflowError) as error:
         kind = next(kind for kind in (TypeError, OverflowError, ValueError) if isinstance(error, kind))
         raise kind(f"{name}: {error}") from None
-    return wrap(z) if out is None else store(out, wrap(z), f"{name}(out=...)")
+    return store_result(wrap(z), out, name)
 
 
-def initial_of(value: Any, dtype: Any, name: str) -> Any:
-    """The initial value in the dtype of the result, as NumPy takes it."""
+def store_result(z: Any, out: Any, name: str) -> Any:
+    """Return the result, written to `out` where that is given."""
+    return z if out is None else store(out, z, f"{name}(out=...)")
+
+
+def read_keepdims(keepdims: Any) -> bool:
+    """Read keepdims= of functions where NumPy's default for it is no boolean."""
+    return keepdims is not NOT_GIVEN and bool(keepdims)
+
+
+def read_where(where: Any, a: Any, name: str) -> Any:
+    """Read where=: None where every element takes part, else a plain mask."""
+    return None if where is True or where is NOT_GIVEN else mask_of(where, a, name)
+
+
+def read_initial(initial: Any, dtype: Any, name: str) -> Any:
+    """Read initial=: NOT_GIVEN, or the value in the dtype of the result."""
+    return initial if initial is NOT_GIVEN else _initial_of(initial, dtype, name)
+
+
+def read_ddof(ddof: Any, correction: Any, name: str) -> Any:
+    """Return ddof, or correction=, its other name, where that is given.
+
+    Raises:
+        ValueError: both are given.
+    """
+    if correction is NOT_GIVEN:
+        return ddof
+    if isinstance(ddof, Tensor) or ddof != 0:
+        raise ValueError(f"{name}: ddof and correction can't be provided simultaneously.")
+    return correction
+
+
+def check_not_empty(a: Any, axes: Axes, name: str) -> None:
+    """Raise where there are results, but no element for any of them."""
+    if not count_along(a.shape, axes) and 0 not in reduced_shape(a.shape, axes, False):
+        raise ValueError(f"{name}: zero-size array to reduction operation which has no identity")
+
+
+def _initial_of(value: Any, dtype: Any, name: str) -> Any:
+    """Return the initial value in the dtype of the result, as NumPy takes it."""
     value = value if isinstance(value, Tensor) or libraries.is_array(value) else np.asarray(value)
     if value.shape != ():
         raise ValueError(f"{name}: initial must be a number; found an array of shape {value.shape}")
     if value.dtype.kind == "c" and dtype.kind != "c":
         raise TypeError(f"{name}: initial must be real, as the result; found {value.dtype}")
     value = cast_to(value, dtype)
-    return value[()] if value.__class__ is np.ndarray else value  # as a number it may stand beside CuPy's arrays
+    return value[()] if value.__class__ is np.ndarray else value  # a number can be combined with CuPy's arrays
 
 
 def mask_of(where: Any, a: Any, name: str) -> Any:

@@ -9,11 +9,11 @@ import numpy as np
 from gradmgr._arrays import batched, libraries
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
-from gradmgr._engine.mutation import store
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import multiply
 from gradmgr.ops.convert import cast_to, is_plain, lift
+from gradmgr.ops.naming import named
 from gradmgr.ops.reduce import sum_op, total_function
 from gradmgr.ops.reduction_arguments import (
     Axes,
@@ -22,6 +22,7 @@ from gradmgr.ops.reduction_arguments import (
     reduce_constant,
     reduce_plain,
     running_axis,
+    store_result,
 )
 from gradmgr.ops.shape import flip, ravel, reshape
 
@@ -141,11 +142,9 @@ def _running(op: Any, name: str) -> Any:
         elif a.ndim == 0:
             a = reshape(a, (1,))
         z = op(a, along)
-        return z if out is None else store(out, z, f"{name}(out=...)")
+        return store_result(z, out, name)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Return running {'sums' if name == 'cumsum' else 'products'} as `numpy.{name}`."
-    return function
+    return named(function, name, f"Return running {'sums' if name == 'cumsum' else 'products'} as `numpy.{name}`.")
 
 
 cumsum = _running(_cumsum, "cumsum")

@@ -15,6 +15,7 @@ from gradmgr._engine.indexing import getitem, scatter
 from gradmgr._engine.op import Function, linear, zeros
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.convert import holds_tensor, lift
+from gradmgr.ops.naming import named
 from gradmgr.ops.where import choose
 
 Axis = int | Sequence[int] | None
@@ -174,9 +175,8 @@ def _at_least(count: int, place: Any) -> Any:
         done = tuple([place(a) for a in _together(arys)])
         return done[0] if len(done) == 1 else done
 
-    function.__name__ = function.__qualname__ = f"atleast_{count}d"
-    function.__doc__ = f"View with at least {count} axes, placed as `numpy.atleast_{count}d` does."
-    return function
+    name = f"atleast_{count}d"
+    return named(function, name, f"View with at least {count} axes, placed as `numpy.{name}` does.")
 
 
 def _two(a: Any) -> Any:
@@ -367,9 +367,7 @@ def _triangle(keep: Any) -> Any:
         mask = xp.asarray(keep(np.ones(m.shape[-2:], dtype=bool), k))
         return choose(mask, m, xp.zeros((), m.dtype))  # not a product: what is dropped may be infinite
 
-    function.__name__ = function.__qualname__ = keep.__name__
-    function.__doc__ = f"Zero a triangle as `numpy.{keep.__name__}`."
-    return function
+    return named(function, keep.__name__, f"Zero a triangle as `numpy.{keep.__name__}`.")
 
 
 tril = _triangle(np.tril)

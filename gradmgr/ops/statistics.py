@@ -21,7 +21,7 @@ from gradmgr.ops.reduce import max as max_of
 from gradmgr.ops.reduce import mean
 from gradmgr.ops.reduce import min as min_of
 from gradmgr.ops.reduce import sum as sum_of
-from gradmgr.ops.reduction_arguments import Axes, count_along, drop_not_given, read_keepdims, sorted_axes, store_result
+from gradmgr.ops.reduction_arguments import Axes, axes_of, count_along, read_keepdims, reduce_plain, store_result
 from gradmgr.ops.shape import diag, reshape, squeeze, transpose
 
 # ---------------------------------------------------------------- average, ptp
@@ -45,8 +45,7 @@ def weights_for(a: Any, weights: Any, axis: Axes | None, name: str) -> Any:
 def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: Any = NOT_GIVEN) -> Any:
     """Average as `numpy.average`; gradients flow into the weights too."""
     if is_plain(a, weights):
-        more: Any = drop_not_given(keepdims=keepdims)
-        return np.average(a, axis, weights, returned, **more)  # type: ignore[call-overload]  # a flag NumPy reads
+        return reduce_plain("average", a, axis, weights=weights, returned=returned, keepdims=keepdims)
     a, weights = together(a, weights)
     a = as_tensor(a)
     axis = None if axis is None else normalize_axis_tuple(axis, a.ndim, "average")
@@ -70,12 +69,11 @@ def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
 def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: Any = NOT_GIVEN) -> Any:
     """Return greatest minus least as `numpy.ptp`; ties share the gradient evenly."""
     if is_plain(a, out):
-        return np.ptp(a, axis, out, **drop_not_given(keepdims=keepdims))
+        return reduce_plain("ptp", a, axis, out=out, keepdims=keepdims)
     a, keeps = as_tensor(a), read_keepdims(keepdims)
     if a.dtype.kind == "b":
         raise TypeError("ptp: NumPy does not subtract booleans; cast them first")
-    axes = sorted_axes(axis, a.ndim, "ptp", of_number=True)
-    if not count_along(a.shape, axes):
+    if not count_along(a.shape, axes_of(axis, a.ndim, "ptp", of_number=True)):
         raise ValueError("ptp: zero-size array to reduction operation which has no identity")
     return store_result(max_of(a, axis, keepdims=keeps) - min_of(a, axis, keepdims=keeps), out, "ptp")
 
