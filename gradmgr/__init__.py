@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from gradmgr import anomaly, errors, graph, numpy, special
 from gradmgr._arrays.allocator import keep_freed_memory
 from gradmgr._arrays.blocks import get_num_threads, set_num_threads
-from gradmgr._engine.backward import AttachSpec
+from gradmgr._engine.backward import AttachSpec, BackwardRun
 from gradmgr._engine.history.modes import (
     enable_grad,
     inference_mode,
@@ -50,6 +50,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AttachSpec",
+    "BackwardRun",
     "Function",
     "GradManager",
     "GradManagerGroup",

@@ -244,8 +244,8 @@ class _Inner(GradManager):
             self._attach_one(x, None, [])
         return self
 
-    def _walk(self, tape: Tape, seeds: Any, retain: bool, *args: Any) -> None:
-        super()._walk(tape, seeds, not self.may_end, *args)
+    def _run_backward(self, tape: Tape, seeds: Any, retain: bool, *args: Any) -> None:
+        super()._run_backward(tape, seeds, not self.may_end, *args)
 
 
 class _Pullback:

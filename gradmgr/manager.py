@@ -12,7 +12,17 @@ from typing import Any, Literal, Self
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.backward import AttachSpec, Callback, Chains, plain_walk, run_endings, seeds_of, write
+from gradmgr._engine.backward import (
+    AttachSpec,
+    BackwardRun,
+    Callback,
+    Inputs,
+    Seeds,
+    gradients_by_tensor,
+    run_endings,
+    seeds_of,
+    write,
+)
 from gradmgr._engine.history.spill import Budget, spill_of
 from gradmgr._engine.history.trace_log import TraceLog, Tracing, UseTracing, explain, summary
 from gradmgr._engine.hooks import hooked_leaf
@@ -23,30 +33,24 @@ from gradmgr._engine.tensor import Tensor, describe
 
 
 class _Turns:
-    """The lock that serialises backward, and whether it is used. Reentrant: a callback may call backward."""
+    """Whether backward runs in several threads at once, and the lock by which else it does not.
+
+    The lock is reentrant: a callback may call backward.
+    """
 
     def __init__(self) -> None:
         self.parallel = True
-        self._lock = threading.RLock()
-
-    def take(self) -> bool:
-        if self.parallel:
-            return False
-        return self._lock.acquire()
-
-    def give(self, taken: bool) -> None:
-        if taken:
-            self._lock.release()
+        self.lock = threading.RLock()
 
 
 _turns = _Turns()
 
-# The manager now in backward, in this context.
+# The manager whose backward runs in this context.
 _backwarding: ContextVar[Any] = ContextVar("gradmgr_backwarding", default=None)
 
 
 class _Recording:
-    """What records between record() and release() does so in a with block."""
+    """Gives `record()` and `release()` the form of a with block."""
 
     def record(self) -> None:
         raise NotImplementedError
@@ -106,12 +110,12 @@ class GradManager(_Recording):
         self._tape: Tape | None = None
         self._self = weakref.ref(self)
         self._after_backward: list[Callable[[], Any]] = []
-        self._walking = False
+        self._in_backward = False
         self._release_after = False
         self._warned = False
-        self._chains: Chains | None = None  # of the backward that is under way
-        self._has_callbacks = False  # ever: without, backward takes a shorter road
-        self._observers: list[Callable[[], Observer]] = [Tracing] if with_stack else []  # make what listens
+        self._run: BackwardRun | None = None  # of the backward under way, where it has callbacks
+        self._has_callbacks = False  # or had them once: without, backward needs no BackwardRun
+        self._observers: list[Callable[[], Observer]] = [Tracing] if with_stack else []  # make those of a tape
         self._budget = None if budget is None else Budget(budget, spill)
         if self._budget is not None:
             self._observers.append(self._budget.start)
@@ -137,10 +141,10 @@ class GradManager(_Recording):
         Args:
             tensors: one Tensor, an iterable of them, or a mapping of names, used in errors, to Tensors.
             callbacks: one or several cb(tensor, grad) -> grad, called in order during `backward` when the
-                tensor's gradient is complete; the last result is what `.grad` receives. A callback may
-                return a future with `.get()`; it is awaited after the walk, then the chain goes on.
-                A callback object may have `begin(manager)`, called before the walk, `finish(manager)`,
-                called after it and before futures are awaited, and `abort(manager)`, called after a failure.
+                tensor's gradient is complete; the last result is what `.grad` receives. A callback may return a
+                future with `.get()`; it is awaited when gradients are propagated, then the chain goes on. A callback
+                object may have `begin(manager)`, called before they are propagated, `finish(manager)`, called after
+                that and before futures are awaited, and `abort(manager)`, called after a failure; see `current_run`.
             callback: the same as `callbacks`.
 
         Returns:
@@ -164,20 +168,20 @@ class GradManager(_Recording):
         return self
 
     def _attach_one(self, t: Tensor, name: str | None, chain: list[Callback]) -> None:
-        with recording_threads.lock:  # no thread's callbacks are lost
+        with recording_threads.lock:  # or the callbacks of one of two threads would be lost
             spec = self._spec(t)
             if spec is None:
                 self._specs[id(t)] = AttachSpec(weakref.ref(t, _forgetter(self, id(t))), list(chain), name)
             else:
                 spec.callbacks.extend(chain)
                 spec.name = name or spec.name
-        if hooked_leaf(t).attached_to(self._self) or chain:
+        if hooked_leaf(t).add_manager(self._self) or chain:
             self._has_callbacks = True
         if self._tape is not None and self._tape.open:
             self._tape.watch(t)
 
     def _warn_repeated(self, named: list[tuple[str | None, Tensor]], chain: list[Callback]) -> None:
-        """Warn once of a callback that a tensor has already; before anything changes, as a warning may raise."""
+        """Warn once of a callback that a tensor has already; before anything changes, since a warning may raise."""
         if self._warned or not chain:
             return
         for name, t in named:
@@ -210,7 +214,7 @@ class GradManager(_Recording):
                 )
         for _, t in named:
             self._specs.pop(id(t), None)
-            hooked_leaf(t).detached_from(self._self)
+            hooked_leaf(t).remove_manager(self._self)
             if self._tape is not None:
                 self._tape.remove_interceptor(t)
         return self
@@ -225,7 +229,7 @@ class GradManager(_Recording):
             t.grad = None
 
     def register_after_backward_callback(self, callback: Callable[[], Any]) -> None:
-        """Call `callback()` in every backward after the walk, before futures are awaited.
+        """Call `callback()` in every backward when gradients are propagated, before futures are awaited.
 
         Raises:
             TypeError: `callback` cannot be called.
@@ -235,7 +239,7 @@ class GradManager(_Recording):
         self._after_backward.append(callback)
         self._has_callbacks = True
 
-    # ------------------------------------------------------------ what there is to know
+    # ------------------------------------------------------------ information
 
     def summary(self) -> str:
         """Return, as text, what the history keeps: operations and bytes, by op and by line of the program.
@@ -307,15 +311,15 @@ class GradManager(_Recording):
             watch(self._uses)
 
     def _new_tape(self) -> Tape:
-        with recording_threads.lock:  # of two threads one is told that the other's recording is open
-            if self._tape is not None or self._walking:
+        with recording_threads.lock:  # of two threads that record one gets the error
+            if self._tape is not None or self._in_backward:
                 self._check_idle()
             own = tuple([make() for make in self._observers]) if self._observers else ()
             self._tape = tape = Tape(self.attached_tensors(), self._self, own)
         return tape
 
     def _check_idle(self) -> None:
-        if self._walking:
+        if self._in_backward:
             raise errors.RecordingError("record() inside this manager's own backward; use another GradManager there")
         if self._recording():
             raise errors.RecordingError(
@@ -328,7 +332,7 @@ class GradManager(_Recording):
 
         Inside this manager's own backward it takes effect when that is over.
         """
-        if self._walking:
+        if self._in_backward:
             self._release_after = True
             return
         self._free()
@@ -352,7 +356,7 @@ class GradManager(_Recording):
             self.release()
 
     def __or__(self, other: GradManager | GradManagerGroup) -> GradManagerGroup:
-        """Group managers: both hear what is computed, neither hears the other's backward."""
+        """Group managers: both record what is computed, neither records the other's backward."""
         return GradManagerGroup([self]) | other
 
     # ------------------------------------------------------------ backward
@@ -367,105 +371,120 @@ class GradManager(_Recording):
             retain: keep the history for another backward; without it the manager is idle afterwards.
 
         Every argument is checked before anything changes: a rejected call leaves the manager
-        recording. An error during the walk leaves every `.grad` as it was and the manager idle.
+        recording. A later error leaves every `.grad` as it was and the manager idle.
 
         Raises:
             RuntimeError: the manager does not record, or does not know `y`.
             TypeError, ValueError: `dy` does not fit `y` in number, shape or dtype; a callback returned no gradient.
         """
-        tape = self._open_tape()
-        self._walk(tape, seeds_of(tape, y, dy), retain)
+        tape = self._tape
+        if tape is None or not tape.open or self._in_backward:
+            tape = self._open_tape()
+        self._run_backward(tape, seeds_of(tape, y, dy), retain)
 
-    def _walk(
+    def current_run(self) -> BackwardRun:
+        """Return the backward under way, for a callback object that gathers, gives or replaces gradients.
+
+        See `BackwardRun`.
+
+        Raises:
+            RuntimeError: this manager is in no backward, or in one without callbacks, as that of `gradmgr.grad`.
+
+        >>> import gradmgr
+        >>> w = gradmgr.tensor([1.0, 2.0])
+        >>> def log(tensor, grad):
+        ...     print(gradmgr.get_backwarding_grad_manager().current_run().attached(log))
+        ...     return grad
+        >>> with gradmgr.GradManager().attach({"w": w}, callbacks=log) as gm:
+        ...     gm.backward((w * w).sum())
+        {Tensor([1., 2.]): 'w'}
+        """
+        run = self._run
+        if run is None:
+            raise errors.RecordingError(
+                "current_run() is for callbacks, during backward: this GradManager is in no backward that calls them"
+            )
+        return run
+
+    def _run_backward(
         self,
         tape: Tape,
-        seeds: list[tuple[Any, Any]],
+        seeds: Seeds,
         retain: bool,
         create_graph: bool = False,
-        only: dict[Tensor, Any] | None = None,
+        inputs: Inputs = None,
         keep: Callable[[dict[Tensor, Any]], None] | None = None,
     ) -> None:
-        """Walk the tape and write `.grad`, or give the gradients to `keep`.
+        """Propagate gradients back over the tape and write `.grad`, or give the gradients to `keep`.
 
         Args:
             tape: the open tape of this manager.
-            seeds: checked, (mark, cotangent) pairs.
+            seeds: checked, (node id, cotangent) pairs.
             retain: keep the history; create_graph does so too.
-            create_graph: let the tape itself hear what is computed.
-            only: tensors and their marks, the only ones to receive gradients; None stands for all leaves.
+            create_graph: let the tape itself record what is computed.
+            inputs: the tensors to receive gradients and their node ids; None stands for all leaves.
             keep: receives the gradients by tensor; no `.grad` is then written and no callback runs.
         """
-        chains = Chains(self, dict(self._live()), self._after_backward) if self._has_callbacks and not keep else None
-        turn = _turns.take()
+        has_turn = not _turns.parallel and _turns.lock.acquire()
+        run: BackwardRun | None = None
         try:
-            self._claim(tape)
-            reached = self._walk_claimed(tape, seeds, chains, retain, create_graph, only, keep)
-            if chains is not None:
-                for t in reached:
-                    chains.after_writing(t)
+            self._begin_backward(tape)
+            token = _backwarding.set(self)
+            self._release_after = not (retain or create_graph)
+            try:
+                if tape.trace_log is not None:
+                    tape.trace_log.record_seeds([node_id for node_id, _ in seeds])
+                if keep is None and self._has_callbacks:
+                    run = self._run = BackwardRun(self, tape, create_graph, inputs)
+                    results = run._propagate(tape, seeds, retain, create_graph)
+                else:
+                    wanted = None if inputs is None else inputs.values()
+                    grads = tape.walk(seeds, retain=retain, create_graph=create_graph, wanted=wanted)
+                    results = gradients_by_tensor(tape, grads, inputs)
+                    del grads
+                if keep is not None:
+                    keep(results)
+                if tape.annotations is not None:
+                    run_endings(tape, create_graph)
+                if keep is None:
+                    outer = above(tape.outer, tape) if create_graph else tape.outer
+                    write(results, outer, () if run is None else run._replaced)
+            except BaseException as error:
+                self._release_after = True
+                if run is not None:
+                    run._abort(error)
+                raise
+            finally:
+                _backwarding.reset(token)
+                self._end_backward()
+            if run is not None:
+                run._call_post_hooks()
         finally:
-            _turns.give(turn)
+            if has_turn:
+                _turns.lock.release()
 
-    def _claim(self, tape: Tape) -> None:
-        """Begin a walk; of two threads one is told that the other came before."""
-        with recording_threads.lock:
-            if self._walking or self._tape is not tape:
+    def _begin_backward(self, tape: Tape) -> None:
+        with recording_threads.lock:  # of two threads in backward one gets the error
+            if self._in_backward or self._tape is not tape:
                 raise errors.RecordingError(
                     "backward(): another thread came before: it is in backward() of this GradManager, or released it, "
                     "or freed the history by a backward() without retain=True; use a GradManager in each thread"
                 )
-            self._walking = True
+            self._in_backward = True
 
-    def _walk_claimed(
-        self,
-        tape: Tape,
-        seeds: list[tuple[Any, Any]],
-        chains: Chains | None,
-        retain: bool,
-        create_graph: bool,
-        only: dict[Tensor, Any] | None,
-        keep: Callable[[dict[Tensor, Any]], None] | None,
-    ) -> list[Tensor]:
-        """Do what `_walk` says; return the leaves whose hooks wait for `.grad`."""
-        token = _backwarding.set(self)
-        self._chains = chains
-        self._release_after = not (retain or create_graph)
-        reached: list[Tensor] = []
-        if tape.trace_log is not None:
-            tape.trace_log.record_seeds([node_id for node_id, _ in seeds])
+    def _end_backward(self) -> None:
         try:
-            if chains is None:
-                results = plain_walk(tape, seeds, retain, create_graph, only)
-            else:
-                results = chains.run(tape, seeds, retain, create_graph, only)
-                reached = chains.awaiting_grad(tape)
-            if keep is not None:
-                keep(results)
-            if tape.annotations is not None:
-                run_endings(tape, create_graph)
-            if keep is None:
-                below = above(tape.outer, tape) if create_graph else tape.outer
-                write(results, below, () if chains is None else chains.replacing)
-        except BaseException as error:
-            self._release_after = True
-            if chains is not None:
-                chains.abort(error)
-            raise
-        finally:
-            _backwarding.reset(token)
-            self._end_walk()
-        return reached
-
-    def _end_walk(self) -> None:
-        try:
+            if self._run is not None:
+                self._run._close()
             if self._release_after:
                 self._free()
         finally:
-            self._chains = None
-            self._walking = False  # last: what another thread then finds is whole, or gone
+            self._run = None
+            self._in_backward = False  # last: another thread then finds the whole history, or none
 
     def _open_tape(self) -> Tape:
-        if self._walking:
+        """Return the tape of the recording that is open, or raise."""
+        if self._in_backward:
             raise errors.RecordingError("backward() inside this manager's own backward; use another GradManager there")
         if self._tape is None or not self._tape.open:
             raise errors.RecordingError(
@@ -511,7 +530,7 @@ def get_backwarding_grad_manager() -> GradManager | None:
 
 
 class GradManagerGroup(_Recording):
-    """Managers that record together: all hear what is computed, none hears another's backward."""
+    """Managers that record together: all record what is computed, none records another's backward."""
 
     def __init__(self, managers: Iterable[GradManager]) -> None:
         self._managers = list(managers)
@@ -550,7 +569,7 @@ class GradManagerGroup(_Recording):
 
 
 def _forgetter(manager: GradManager, key: int) -> Callable[[Any], None]:
-    """Make what drops an attachment when its tensor dies, without keeping the manager alive."""
+    """Return a function that drops an attachment when its tensor dies; it does not keep the manager alive."""
     weak = weakref.ref(manager)
 
     def forget(_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Hooks: functions that see gradients on their way, with handles to take them off again."""
+"""Hooks: functions that see gradients during backward, with handles that remove them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Hook = Callable[..., Any]
 
 
 class RemovableHandle:
-    """Takes a hook off again; in a with block, at its end."""
+    """Removes a hook; in a with block, at its end."""
 
     __slots__ = ("_places",)
 
@@ -24,7 +24,7 @@ class RemovableHandle:
         self._places = places
 
     def remove(self) -> None:
-        """Take the hook off; a second time does nothing."""
+        """Remove the hook; a second call does nothing."""
         for hooks, key in self._places:
             hooks.discard(key)
         self._places = []
@@ -47,13 +47,13 @@ class Hooks:
         self._functions: dict[object, Hook] = {}
 
     def add(self, hook: Hook) -> tuple[Hooks, object]:
-        """Register a function; returns what a handle needs."""
+        """Register a function; return what a handle needs to remove it."""
         key = object()
         self._functions[key] = hook
         return self, key
 
     def discard(self, key: object) -> None:
-        """Forget a function, if it is there."""
+        """Remove a function, if it is there."""
         self._functions.pop(key, None)
 
     def __iter__(self) -> Iterator[Hook]:
@@ -64,30 +64,30 @@ class Hooks:
 
 
 class LeafHooks:
-    """What hangs on an attached tensor itself, for every backward of every manager that it is attached to.
+    """The hooks of an attached tensor, called in every backward of every manager that it is attached to.
 
-    Threads may attach one tensor to their managers at once; a lock keeps every manager told of every hook.
+    Threads may attach one tensor to their managers at once: a lock makes sure that each manager knows of each hook.
     """
 
     __slots__ = ("_managers", "post", "tensor")
 
     def __init__(self) -> None:
         self._managers: list[weakref.ref[Any]] = []
-        self.tensor = Hooks()  # see the gradient, may replace it
-        self.post = Hooks()  # see the tensor, when `.grad` is written
+        self.tensor = Hooks()  # hook(grad), may replace the gradient
+        self.post = Hooks()  # hook(tensor), when `.grad` is written
 
     def managers(self) -> list[Any]:
         """Return the living managers that the tensor is attached to."""
         return [manager for ref in list(self._managers) if (manager := ref()) is not None]
 
-    def attached_to(self, ref: weakref.ref[Any]) -> bool:
-        """Take down that the tensor is attached to a manager; tell whether hooks wait for its backward."""
+    def add_manager(self, ref: weakref.ref[Any]) -> bool:
+        """Enter a manager that the tensor is attached to; return whether there are hooks for its backward to call."""
         with recording_threads.lock:
             self._managers = [*self._without(ref), ref]
             return bool(self.tensor or self.post)
 
-    def detached_from(self, ref: weakref.ref[Any]) -> None:
-        """Take down that it is not any more."""
+    def remove_manager(self, ref: weakref.ref[Any]) -> None:
+        """Remove a manager that the tensor is attached to no more."""
         with recording_threads.lock:
             self._managers = self._without(ref)
 
@@ -95,7 +95,7 @@ class LeafHooks:
         return [ref for ref in self._managers if ref is not gone and ref() is not None]
 
     def add(self, hooks: Hooks, hook: Hook) -> tuple[Hooks, object]:
-        """Register a function, and let every manager know that its backward has hooks to call."""
+        """Register a function, and tell every manager that its backward has hooks to call."""
         with recording_threads.lock:
             place = hooks.add(hook)
             for manager in self.managers():
@@ -104,7 +104,7 @@ class LeafHooks:
 
 
 class ValueHooks:
-    """What hangs on a value of a tape, and on the op that made it."""
+    """The hooks of a value on a tape, and of the op that made it."""
 
     __slots__ = ("after", "before", "count", "tensor")
 
@@ -112,10 +112,10 @@ class ValueHooks:
         self.tensor = Hooks()
         self.before = Hooks()  # of the op: hook(grad_outputs)
         self.after = Hooks()  # of the op: hook(grad_inputs, grad_outputs)
-        self.count = 1  # results of the op, as far as they are followed
+        self.count = 1  # number of the results of the op that are tracked
 
     def joined(self, first: ValueHooks | None) -> ValueHooks:
-        """Return these hooks behind those that came first."""
+        """Return the hooks of `first`, followed by these."""
         made = ValueHooks()
         for each in (self,) if first is None else (first, self):
             for name in ("tensor", "before", "after"):
@@ -125,22 +125,22 @@ class ValueHooks:
 
 
 def check_hook(hook: Any, asked: str) -> None:
-    """Raise unless a hook can be called."""
+    """Raise TypeError unless a hook can be called."""
     if not callable(hook):
         raise TypeError(f"{asked} takes a function; found {type(hook).__name__}")
 
 
 def name_of(function: Any) -> str:
-    """Return what to call a function in an error."""
+    """Return the name of a function for an error."""
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 def handle(g: Any, outer_recorders: Iterable[Recorder]) -> Tensor:
-    """Return a new Tensor for a gradient, so that nobody who keeps one sees what is made of it later.
+    """Return a new Tensor for a gradient, which a hook may keep: later changes to the gradient do not show in it.
 
     Args:
         g: an array or a Tensor.
-        outer_recorders: the recorders that are to know the new one as they know `g`.
+        outer_recorders: the recorders that are to track the new Tensor as they track `g`.
     """
     kept = snapshot(g, outer_recorders)
     return kept if isinstance(kept, Tensor) else wrap(kept)
@@ -150,7 +150,7 @@ def run_tensor_hooks(hooks: Hooks, g: Any, what: str, outer_recorders: Iterable[
     """Pass a gradient through the hooks of a tensor, each of which may replace it.
 
     Returns:
-        A Tensor where one of `hearers` knows it, else an array.
+        A Tensor where one of `outer_recorders` tracks it, else an array.
     """
     for hook in hooks:
         given = handle(g, outer_recorders)
@@ -160,7 +160,7 @@ def run_tensor_hooks(hooks: Hooks, g: Any, what: str, outer_recorders: Iterable[
 
 
 def checked(g: Any, new: Any, what: str) -> Tensor:
-    """Return the gradient that a hook gave for `g`, an array or a Tensor, if it can stand for it."""
+    """Check that the gradient `new` which a hook gave can replace `g`, an array or a Tensor; return it."""
     if not isinstance(new, Tensor):
         raise errors.CallbackError(f"{what} gave {type(new).__name__}; return a Tensor, or None to keep the gradient")
     if new.shape != g.shape:
@@ -174,22 +174,22 @@ def checked(g: Any, new: Any, what: str) -> Tensor:
 
 
 def leaf_hooks_of(t: Tensor) -> LeafHooks | None:
-    """Return the hooks on a tensor that was attached to a manager at some time."""
+    """Return the hooks of a tensor, None where it never was attached nor had a hook."""
     return getattr(t, "_hooks", None)
 
 
-def with_tensor_hooks(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return those whose gradients hooks are to see. Without calls, as every backward with callbacks asks."""
+def select_tensor_hooked(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Return the tensors with hooks on their gradients. Without calls, as every backward with callbacks asks."""
     return [t for t in tensors if (hooks := getattr(t, "_hooks", None)) is not None and hooks.tensor._functions]
 
 
-def with_post_hooks(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return those whose hooks wait for `.grad` to be written."""
+def select_post_hooked(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Return the tensors with post-accumulate hooks, which are called when `.grad` is written."""
     return [t for t in tensors if (hooks := getattr(t, "_hooks", None)) is not None and hooks.post._functions]
 
 
 def hooked_leaf(t: Tensor) -> LeafHooks:
-    """Return the same, made where there are none."""
+    """Return the hooks of a tensor; make them where there are none."""
     with recording_threads.lock:
         hooks = leaf_hooks_of(t)
         if hooks is None:
@@ -198,7 +198,7 @@ def hooked_leaf(t: Tensor) -> LeafHooks:
 
 
 def run_post_hooks(t: Tensor) -> None:
-    """Call the post-accumulate hooks of a leaf; their errors pass through, `.grad` is written."""
+    """Call the post-accumulate hooks of a leaf; `.grad` is written by then, whatever they raise."""
     hooks = leaf_hooks_of(t)
     for hook in () if hooks is None else hooks.post:
         result = hook(t)

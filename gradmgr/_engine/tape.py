@@ -407,7 +407,7 @@ class Tape(Recorder):
                 pull = _pull_all if alone else self._puller(now, create_graph, wanted)
                 self.walking = get_ident()
                 for node_id, dy in seeds:
-                    accumulate(grads, owned, node_id, dy)
+                    grads[node_id] = grads[node_id] + dy if node_id in grads else dy
                 if report is not None:
                     self._pull_to_leaves(entries, grads, owned, pull, awaited, report)
                 pull(entries, grads, owned)

@@ -118,7 +118,7 @@ def pulled(
             results[x] = g
 
     everything = not create_graph and only == tape.leaves  # then nothing needs to be left out
-    manager._walk(tape, seeds, retain, create_graph, None if everything else only, keep)
+    manager._run_backward(tape, seeds, retain, create_graph, None if everything else only, keep)
     _tidied(tape)
     missing = [k for k, x in enumerate(xs) if x not in results]
     if missing and not allowed:
@@ -235,7 +235,7 @@ def backward(
         _check_known(only, xs, "backward")
     state = above(tape.outer, tape) if create_graph else tape.outer
     seeds = seeds_of(tape, ys, grad_tensors, state=state)
-    manager._walk(tape, seeds, create_graph if retain_graph is None else retain_graph, create_graph, only)
+    manager._run_backward(tape, seeds, create_graph if retain_graph is None else retain_graph, create_graph, only)
     _tidied(tape)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries, memory
-from gradmgr._engine.backward import AttachSpec
+from gradmgr._engine.backward import BackwardRun
 from gradmgr._engine.recorder import is_tracked
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr.distributed import _world
@@ -25,7 +25,7 @@ from gradmgr.manager import GradManager, get_backwarding_grad_manager
 
 _FIRST = "bucket 0 of the gradients"
 _FAILED = "the rest of a backward that failed"
-_BETWEEN = 4  # gradients between two looks at what is on its way
+_BETWEEN = 4  # gradients between two times that the all-reduces under way are helped on
 
 
 def make_allreduce_cb(
@@ -87,7 +87,7 @@ class AllReduceCallback:
         self._even_alone = False  # a group of one rank has nothing to reduce, unless this is set
         self._layouts: weakref.WeakKeyDictionary[GradManager, Layout] = weakref.WeakKeyDictionary()
         self._rounds: dict[int, _Round] = {}  # by id of the manager, the last backward of each
-        self._local: dict[int, _Local] = {}  # by id, what was accumulated without being reduced
+        self._local: dict[int, _Local] = {}  # by id, gradients accumulated without being reduced
 
     def __repr__(self) -> str:
         return f"make_allreduce_cb({self.reduce_method!r}, bucket_bytes={self.bucket_bytes})"
@@ -104,38 +104,32 @@ class AllReduceCallback:
         finally:
             self._synced = before
 
-    # ------------------------------------------------------------ what a backward calls
+    # ------------------------------------------------------------ called by backward
 
     def begin(self, manager: GradManager) -> None:
-        """Begin to find out whether all ranks are about to reduce the same."""
+        """Lay out the buckets, and decide whether to take gradients one by one or all at once."""
         self._forget_reduced()
         group = _world.group(self._group)
-        chains: Any = manager._chains  # there is one: this is called in a backward
         if group.size == 1 and group.rank == 0 and not self._even_alone:
             return
-        tensors = [t for t, spec in chains.specs.items() if self in spec.callbacks]
+        run = manager.current_run()
+        names = run.attached(self)
+        tensors = list(names)
         if not self._synced:
-            self._keep_apart(tensors)
+            self._hold_local(tensors)
             return
         layout = self._layouts.get(manager)
         if layout is None or not layout.holds(tensors):
-            for t in tensors:
-                _check_once(self, t, chains.specs[t])
-            layout = Layout(tensors, [chains.specs[t].name for t in tensors], self.bucket_bytes)
-            self._layouts[manager] = layout
-        self._rounds[id(manager)] = _Round(self, group, manager, layout)
-
-    def takes_all(self, manager: GradManager) -> bool:
-        """Tell whether to take all gradients at once: where they fill one bucket, which the last of them starts."""
-        found = self._rounds.get(id(manager))
-        return found is not None and len(found.layout.counts) == 1 and not self._local
-
-    def take_all(self, manager: GradManager, gradients: dict[Tensor, Any]) -> None:
-        """Put what they become in their place; a parameter that no rank reached has none."""
-        self._rounds[id(manager)].take_all(gradients)
+            for t, name in names.items():
+                if run.chain(t).count(self) > 1:
+                    raise _twice(t, name)
+            layout = self._layouts[manager] = Layout(tensors, list(names.values()), self.bucket_bytes)
+        found = self._rounds[id(manager)] = _Round(self, group, run, layout)
+        if len(layout.counts) == 1 and not self._local:  # the last gradient starts the one bucket in any case
+            run.collect(self, found.reduce_all)
 
     def __call__(self, t: Tensor, grad: Tensor) -> Any:
-        """Take a gradient; what it becomes is known when the ranks have it all."""
+        """Take a gradient; return a future of what the ranks make of it."""
         manager = get_backwarding_grad_manager()
         found = self._rounds.get(id(manager))
         return grad if found is None else found.take(t, grad)
@@ -143,36 +137,34 @@ class AllReduceCallback:
     def finish(self, manager: GradManager) -> None:
         """Start what is left, with zeros for what was not reached."""
         found = self._rounds.get(id(manager))
-        if found is not None and not found.still_to_come():
+        if found is not None and not found.delayed_tensors():
             found.settle()
 
     def abort(self, manager: GradManager) -> None:
-        """Let go of what is under way, and let the other ranks know."""
+        """Drop what is under way, and tell the other ranks."""
         found = self._rounds.pop(id(manager), None)
         if found is not None:
             found.give_up()
 
-    # ------------------------------------------------------------ what was accumulated without the others
+    # ------------------------------------------------------------ gradients accumulated under no_sync
 
-    def _keep_apart(self, tensors: list[Tensor]) -> None:
+    def _hold_local(self, tensors: list[Tensor]) -> None:
         self._local = {key: found for key, found in self._local.items() if found.tensor() is not None}
         for t in tensors:
             if self.local(t) is None:  # not one of before `.grad` was cleared
                 self._local[id(t)] = _Local(t)
 
     def local(self, t: Tensor) -> _Local | None:
-        """Return what this rank has in `.grad` that was not reduced, None where there is nothing."""
+        """Return the part of `.grad` that is this rank's own, not reduced yet; None where there is none."""
         if not self._local:
             return None
         found = self._local.get(id(t))
         return found if found is not None and found.tensor() is t and t.grad is not None else None
 
     def _forget_reduced(self) -> None:
-        """Of the backward passes that are over, and did not fail, forget what they have reduced."""
-        here = get_backwarding_grad_manager()
+        """Forget the local gradients that backward passes have reduced which are over, and did not fail."""
         for key, found in list(self._rounds.items()):
-            manager = found.manager()
-            if manager is None or manager is here or not manager._walking:
+            if found.run.is_over:
                 del self._rounds[key]
                 if self._local:
                     for t in found.reduced():
@@ -190,7 +182,7 @@ class _Local:
         self.reduced = None if held is None else held._array  # holding it keeps it from being written to
 
     def own(self, t: Tensor) -> Any:
-        """Return what was added since."""
+        """Return what was added to `.grad` since."""
         total = t.grad._array  # type: ignore[union-attr]  # asked by `local`
         return total if self.reduced is None else total - self.reduced
 
@@ -211,7 +203,7 @@ class _Place:
 
 
 class _Buffer:
-    """The memory of a bucket, used again by the next backward unless somebody still looks at it."""
+    """The memory of a bucket, used again by the next backward unless something else still holds it."""
 
     def __init__(self, like: Any, size: int) -> None:
         self._xp, self._dtype = libraries.namespace(like), like.dtype.newbyteorder("=")
@@ -219,19 +211,19 @@ class _Buffer:
         self._array: Any = None
 
     def fresh(self) -> Any:
-        """Return an array that nobody else sees."""
+        """Return an array that nothing else holds."""
         if self._array is None or not memory.is_private(self):
             self.drop()
             self._array = self._xp.empty(self._size, self._dtype)
         return self._array
 
     def drop(self) -> None:
-        """Leave the memory to whoever may still write to it."""
+        """Use other memory from here on: an all-reduce that was cut off may still write to this."""
         self._array = None
 
 
 class Layout:
-    """Which parameter lies in which bucket: those attached last in the first, each dtype apart."""
+    """Which parameter lies in which bucket: those attached last in the first; each dtype has buckets of its own."""
 
     def __init__(self, tensors: list[Tensor], names: list[str | None], bucket_bytes: int) -> None:
         self._refs = [weakref.ref(t) for t in tensors]
@@ -255,18 +247,19 @@ class Layout:
                 del filling[kind]
         self.sizes = sizes  # without the numbers that say what was reached
         self.buffers = [_Buffer(a, size + count) for a, size, count in zip(likes, sizes, self.counts, strict=True)]
-        told = [f"{t.dtype}{t.shape}" for t in tensors]
-        self.facts = "\n".join([f"{name!r}, {what}" if name else what for name, what in zip(names, told, strict=True)])
-        self.digest = blake2b(self.facts.encode(), digest_size=8).hexdigest()
+        kinds = [f"{t.dtype}{t.shape}" for t in tensors]
+        lines = [f"{name!r}, {kind}" if name else kind for name, kind in zip(names, kinds, strict=True)]
+        self.listing = "\n".join(lines)  # one parameter to a line
+        self.digest = blake2b(self.listing.encode(), digest_size=8).hexdigest()
         of = f"of the gradients of {len(tensors)} parameters, {bucket_bytes} bytes each, {self.digest}"
         self.asked = [f", bucket {k} {of}" for k in range(len(sizes))]
 
     def holds(self, tensors: list[Tensor]) -> bool:
-        """Tell whether it is one for these tensors."""
+        """Return whether this is the layout of these tensors."""
         return len(tensors) == len(self._refs) and all(map(is_, [ref() for ref in self._refs], tensors))
 
     def view(self, flats: list[Any], t: Tensor) -> Any:
-        """Return where a parameter lies in the memory of the buckets."""
+        """Return the part of the buckets' memory where a parameter lies."""
         place = self.places[id(t)]
         return flats[place.bucket][place.start : place.stop].reshape(place.shape)
 
@@ -276,40 +269,38 @@ class Layout:
 
 
 class _Round:
-    """One backward: what arrived, which buckets are on their way."""
+    """One backward: which gradients have arrived, which buckets are being reduced."""
 
-    def __init__(self, callback: AllReduceCallback, group: Group, manager: GradManager, layout: Layout) -> None:
-        self.manager = weakref.ref(manager)
+    def __init__(self, callback: AllReduceCallback, group: Group, run: BackwardRun, layout: Layout) -> None:
+        self.run = run
         self.layout = layout
         self._callback = callback
         self._group = group
-        chains: Any = manager._chains  # there is one, see `begin`
-        self._chains = chains
         self._missing = dict.fromkeys(layout.places)  # ids of what has not arrived; ordered
         self._left = list(layout.counts)  # by bucket, how many have not arrived
         self._flats: list[Any] = [None] * len(layout.counts)
         self._reached = [[0] * count for count in layout.counts]
-        self._works: list[Work] = []  # of the buckets started, which are the first ones
+        self._works: list[Work] = []  # the all-reduces of the buckets started, which are the first ones
         self._by_any: dict[int, list[bool]] = {}  # by bucket, which parameters any rank reached
-        self._open = 0  # futures that were not asked yet
+        self._open = 0  # futures whose `get` was not called yet
         self._settled = False
         self._refused = False
-        only = chains.only
-        self._only = None if only is None else frozenset(map(id, only))  # who receives, None for all
+        inputs = run.inputs
+        self._inputs = None if inputs is None else frozenset(map(id, inputs))  # ids of what is to receive a gradient
 
     def reduced(self) -> list[Tensor]:
-        """Return the parameters that are alive and received what it gave."""
+        """Return the parameters that are alive and received a gradient from this backward."""
         tensors = self.layout.tensors()
-        return [t for t in tensors if self._only is None or id(t) in self._only]
+        return [t for t in tensors if self._inputs is None or id(t) in self._inputs]
 
     # ------------------------------------------------------------ gradients arrive
 
     def take(self, t: Tensor, grad: Tensor) -> Any:
-        """Lay a gradient in its bucket, start what is full, help what is on its way."""
+        """Copy a gradient into its bucket, start the buckets that are full, help those under way."""
         if id(t) not in self._missing:  # attached again since the layout was made
             raise _twice(t, None)
         a = grad._array
-        if self._chains.outer_recorders or a.__class__ is batched.Batched:
+        if self.run.is_recorded or a.__class__ is batched.Batched:
             _check_takeable(grad)
         place = self.layout.places[id(t)]
         local = self._callback.local(t)
@@ -318,38 +309,34 @@ class _Round:
             self._ask(self._advance)
         return self._future(t, place, local)
 
-    def take_all(self, gradients: dict[Tensor, Any]) -> None:
-        """Reduce the gradients of all parameters together."""
+    def reduce_all(self, gradients: dict[Tensor, Tensor]) -> None:
+        """Reduce the gradients of all parameters together, in place of `take` for each."""
         layout, self._settled = self.layout, True
-        outer_recorders, flat = self._chains.outer_recorders, layout.buffers[0].fresh()
-        xp, only, rows, reached = libraries.namespace(flat), self._only, [], []
+        flat = layout.buffers[0].fresh()
+        xp, rows, reached, g = libraries.namespace(flat), [], [], None
         self._flats[0] = flat
-        g: Any
-        a: Any = None
-        t: Any
         for place in layout.places.values():
-            t = place.tensor()
-            g = gradients.get(t)  # which the walk keeps alive
+            g = gradients.get(place.tensor())  # type: ignore[arg-type]  # alive, as backward keeps it so
             reached.append(g is not None)
             if g is None:
                 rows.append(xp.zeros(place.stop - place.start, flat.dtype))
                 continue
-            a = g._array if isinstance(g, Tensor) else g
-            if outer_recorders or a.__class__ is batched.Batched:
-                _check_takeable(g if g is not a else wrap(a))
-            rows.append(a.reshape(-1))
+            if self.run.is_recorded or g._array.__class__ is batched.Batched:
+                _check_takeable(g)
+            rows.append(g._array.reshape(-1))
         rows.append(xp.asarray(reached, flat.dtype))
         xp.concatenate(rows, out=flat)
         self._missing, self._left = {}, [0]
-        self._ask(self._reduce_all, flat)
-        del rows, g, a
+        self._ask(self._start_and_wait, flat)
+        del rows, g
+        gradients.clear()
         for place, by_any in zip(layout.places.values(), flat[layout.sizes[0] :].tolist(), strict=True):
-            t = place.tensor()
-            if by_any and (only is None or id(t) in only):  # a copy, as the bucket is used again
-                gradients[t] = flat[place.start : place.stop].reshape(place.shape).astype(place.dtype)
+            if by_any:  # a copy, as the bucket is used again
+                made = flat[place.start : place.stop].reshape(place.shape).astype(place.dtype)
+                gradients[place.tensor()] = wrap(made)  # type: ignore[index]  # as above
         self._let_go()
 
-    def _reduce_all(self, flat: Any) -> None:
+    def _start_and_wait(self, flat: Any) -> None:
         work = self._group.start_all_reduce(flat, self._callback.reduce_method, None, self.layout.asked[0])
         self._works.append(work)
         work.wait()
@@ -368,11 +355,11 @@ class _Round:
         self._open += 1
         if local is None:
             return _Future(self, place, None)
-        self._chains.replacing.add(t)
+        self.run.replace(t)
         return _Future(self, place, local.reduced)
 
     def _advance(self) -> None:
-        """Start the buckets whose turn has come, and help what is on its way."""
+        """Start the buckets whose turn has come, and help those under way."""
         works, left = self._works, self._left
         if works:
             works[-1].done()
@@ -387,42 +374,39 @@ class _Round:
         self._works.append(self._group.start_all_reduce(flat, op, None, self.layout.asked[k]))
 
     def _ask(self, action: Callable[..., Any], *args: Any) -> Any:
-        """Do what may tell that the ranks do not agree; from then on it is known who else knows."""
+        """Call what may raise because the ranks do not agree, and explain the error.
+
+        `_refused` is set where the other ranks have the error too, so that `give_up` need not tell them.
+        """
         try:
             return action(*args)
         except errors.DistributedError as error:
             failed_there = any(_FAILED in text for text in error.asked)
             self._refused = isinstance(error, errors.RankFailedError) or (bool(error.asked) and not failed_there)
             did = "attached different parameters to the all-reduce callback"
-            raise explained(error, self._group, _FIRST, self.layout.facts, did) from None
+            raise explained(error, self._group, _FIRST, self.layout.listing, did) from None
 
-    # ------------------------------------------------------------ the end of the walk
+    # ------------------------------------------------------------ the end of backward
 
-    def still_to_come(self) -> list[Tensor]:
-        """Return what the walk has reached and a future in its chain still keeps from coming here."""
-        if not self._missing or not self._chains.waiting:
-            return []
-        return [
-            t
-            for t, _, place in self._chains.waiting
-            if id(t) in self._missing and any(cb is self._callback for cb in self._chains.specs[t].callbacks[place:])
-        ]
+    def delayed_tensors(self) -> list[Tensor]:
+        """Return the parameters reached whose gradients a future earlier in their chains still holds back."""
+        return [t for t in self.run.pending(self._callback) if id(t) in self._missing] if self._missing else []
 
     def settle(self) -> None:
-        """Give zeros for what will not come, and start everything."""
+        """Fill in zeros for what was not reached, and start all buckets."""
         if self._settled:
             return
         self._settled = True
         for key in list(self._missing):
             place = self.layout.places[key]
             t = place.tensor()
-            if t is None:  # cannot be: the walk keeps it alive
+            if t is None:  # cannot be: backward keeps it alive
                 continue
-            receives = self._only is None or key in self._only
+            receives = self._inputs is None or key in self._inputs
             local = self._callback.local(t) if receives else None  # else it stays to be reduced
             self._lay(key, place, 0 if local is None else local.own(t), 0 if local is None else 1)
             if receives:
-                self._chains.enter(t, self._future(t, place, local), self._callback)
+                self.run.deliver(t, self._future(t, place, local), self._callback)
         self._ask(self._start_all)
 
     def _start_all(self) -> None:
@@ -432,12 +416,13 @@ class _Round:
         self._advance()
 
     def result(self, place: _Place, reduced: Any) -> Tensor | None:
-        """Return what a gradient has become; None where no rank reached the parameter."""
+        """Return a reduced gradient; None where no rank reached the parameter."""
         if not self._settled:
-            late = self.still_to_come()
-            if late:
+            delayed = self.delayed_tensors()
+            if delayed:
+                name = self.run.attached(self._callback)[delayed[0]]
                 raise errors.DistributedError(
-                    f"the all-reduce of gradients waits for {describe(late[0], self._chains.specs[late[0]].name)}, "
+                    f"the all-reduce of gradients waits for {describe(delayed[0], name)}, "
                     "whose chain has another future before it; attach the same chain to all parameters"
                 )
             self.settle()
@@ -454,7 +439,7 @@ class _Round:
         return wrap(g if reduced is None else (reduced + g).astype(place.dtype, copy=False))
 
     def _arrived(self, k: int) -> Any:
-        """Wait for a bucket."""
+        """Wait for a bucket; return its memory."""
         flat = self._flats[k]
         if k not in self._by_any:
             self._ask(self._works[k].wait)
@@ -462,13 +447,13 @@ class _Round:
         return flat
 
     def _let_go(self) -> None:
-        """Hold nothing any more: of the buckets, so that they can be used again, and of the backward."""
-        self._flats, self._works, self._chains = [], [], None
+        """Hold nothing of the buckets any more, so that they can be used again."""
+        self._flats, self._works = [], []
 
     def give_up(self) -> None:
-        """Drop the memory of what is under way, and say in the place of what was not started that it will not come.
+        """Drop the memory of the buckets under way; in place of each bucket not started, tell the ranks of the failure.
 
-        The others find that out when they start it, and nobody waits for anybody.
+        The other ranks find that out when they start the bucket, so that none waits for this one.
         """
         for buffer in self.layout.buffers:
             buffer.drop()
@@ -479,11 +464,6 @@ class _Round:
                 self._group.start_agree(_FAILED)
         except errors.DistributedError:  # the connection is lost, and the error that is raised already says more
             return
-
-
-def _check_once(callback: AllReduceCallback, t: Tensor, spec: AttachSpec) -> None:
-    if spec.callbacks.count(callback) > 1:
-        raise _twice(t, spec.name)
 
 
 def _twice(t: Tensor, name: str | None) -> errors.DistributedError:
@@ -504,7 +484,7 @@ def _check_takeable(grad: Tensor) -> None:
 
 
 class _Future:
-    """A gradient that is on its way through the ranks."""
+    """A gradient that is being reduced."""
 
     __slots__ = ("_place", "_reduced", "_round")
 
@@ -514,7 +494,7 @@ class _Future:
         self._reduced = reduced
 
     def get(self) -> Tensor | None:
-        """Wait for it."""
+        """Wait for the gradient; return it, or None where no rank reached the parameter."""
         return self._round.result(self._place, self._reduced)
 
 
@@ -522,21 +502,21 @@ class _Future:
 
 
 def explained(
-    error: errors.DistributedError, group: Group, marker: str, facts: str, did: str
+    error: errors.DistributedError, group: Group, marker: str, listing: str, did: str
 ) -> errors.DistributedError:
-    """Find out of ranks that asked the same of different tensors which ones; other errors stay as they are.
+    """Explain an error of ranks that asked the same of different tensors: say which ones; return others unchanged.
 
     Args:
         error: what the group raised, on all its ranks.
         group: the ranks.
-        marker: what is in all their requests, where they asked the same: then all of them come here.
-        facts: this rank's tensors, one to a line.
+        marker: text that is in the requests of all ranks where they asked the same: then all of them call this.
+        listing: this rank's tensors, one to a line.
         did: what the ranks did, for the error.
     """
     if not error.asked or not all(marker in text for text in error.asked):
         return error
     try:
-        listed = [text.splitlines() for text in group.exchange(facts)]
+        listed = [text.splitlines() for text in group.exchange(listing)]
     except errors.DistributedError:  # what the first one says is more to the point
         return error
     for k in range(max(map(len, listed))):
@@ -550,8 +530,10 @@ def explained(
 
 
 def _by_rank(texts: list[str], ranks: tuple[int, ...]) -> str:
-    """Say which ranks told what."""
-    told: dict[str, list[str]] = {}
+    """Return, in words, which ranks have which text."""
+    ranks_by_text: dict[str, list[str]] = {}
     for rank, text in zip(ranks, texts, strict=True):
-        told.setdefault(text, []).append(str(rank))
-    return "; ".join(f"rank{'s' * (len(who) > 1)} {', '.join(who)}: {text}" for text, who in told.items())
+        ranks_by_text.setdefault(text, []).append(str(rank))
+    return "; ".join(
+        f"rank{'s' * (len(found) > 1)} {', '.join(found)}: {text}" for text, found in ranks_by_text.items()
+    )

@@ -46,7 +46,7 @@ def bcast_parameters(
     try:
         at.agree(_BROADCAST, f"root {root}, {len(found)} tensors, {layout.digest}")
     except errors.DistributedError as error:
-        raise explained(error, at, _BROADCAST, layout.facts, "gave different tensors to bcast_parameters") from None
+        raise explained(error, at, _BROADCAST, layout.listing, "gave different tensors to bcast_parameters") from None
     flats = [buffer.fresh() for buffer in layout.buffers]
     if at.rank == root:
         for t in found:

@@ -5,8 +5,9 @@ import weakref
 import numpy as np
 import pytest
 
+import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, get_backwarding_grad_manager, tensor
+from gradmgr import BackwardRun, GradManager, get_backwarding_grad_manager, tensor
 from gradmgr.graph import increment_version
 
 
@@ -1011,12 +1012,14 @@ class Elsewhere:
         return grad
 
     def finish(self, manager):
-        manager._chains.replacing.update(self.replaces)
+        run = manager.current_run()
+        for t in self.replaces:
+            run.replace(t)
         for t, future in self.found:
-            manager._chains.enter(t, future, self)
+            run.deliver(t, future, callback=self)
 
 
-def test_a_callback_object_may_enter_a_gradient_for_a_leaf_that_was_not_reached():
+def test_a_callback_object_may_deliver_a_gradient_to_a_leaf_that_was_not_reached():
     """What stands before it in the leaf's chain does not run, what stands after it does; None gives nothing."""
     x, y, z = (tensor([1.0]) for _ in range(3))
     log = []
@@ -1028,7 +1031,7 @@ def test_a_callback_object_may_enter_a_gradient_for_a_leaf_that_was_not_reached(
     assert log == ["before", "after", "get", "after", "get"]
 
 
-def test_what_is_entered_must_be_a_gradient():
+def test_what_is_delivered_must_be_a_gradient():
     x, y = tensor([1.0]), tensor([1.0])
     gm = GradManager().attach([x, y], Elsewhere([(y, Future(tensor([5.0, 6.0])))]))
     with gm, pytest.raises(ValueError, match="the future of callback"):
@@ -1081,8 +1084,8 @@ def test_futures_are_asked_in_the_order_in_which_they_came():
     assert log in (["x1", "y1", "x2", "y2"], ["y1", "x1", "y2", "x2"])
 
 
-class TakesAll:
-    """Doubles all gradients at once, and gives one to `more`; or one by one, where asked in that way."""
+class Collecting:
+    """Doubles all gradients at once, and gives one to `more`; or one by one, where it cannot or does not collect."""
 
     def __init__(self, more=None, willing=True):
         self.more = more
@@ -1091,56 +1094,360 @@ class TakesAll:
 
     def begin(self, manager):
         self.asked.clear()
+        if self.willing:
+            manager.current_run().collect(self, self.take)
 
-    def takes_all(self, manager):
-        return self.willing
-
-    def take_all(self, manager, gradients):
+    def take(self, gradients):
         self.asked.append("all")
         for t in list(gradients):
             gradients[t] = gradients[t] * 2
         if self.more is not None:
-            gradients[self.more] = np.full(self.more.shape, 7.0)
+            gradients[self.more] = tensor(np.full(self.more.shape, 7.0))
 
     def __call__(self, t, g):
         self.asked.append("one")
         return g * 2
 
 
-def test_a_callback_that_stands_alone_may_take_all_gradients_at_once():
-    x, y, z = tensor([1.0]), tensor([2.0]), tensor([3.0])
-    taker = TakesAll(more=z)
-    gm = GradManager().attach([x, y, z], taker)
+def test_a_callback_that_stands_alone_may_collect_all_gradients():
+    x, y, z, plain = tensor([1.0]), tensor([2.0]), tensor([3.0]), tensor([4.0])
+    collecting = Collecting(more=z)
+    gm = GradManager().attach([x, y, z], collecting).attach(plain)
     for _ in range(2):  # the second adds
         with gm:
-            gm.backward(x * y)
-        assert taker.asked == ["all"]
-    assert [t.grad.tolist() for t in (x, y, z)] == [[8.0], [4.0], [14.0]]
+            gm.backward(x * y + plain)
+        assert collecting.asked == ["all"]
+    assert [t.grad.tolist() for t in (x, y, z, plain)] == [[8.0], [4.0], [14.0], [2.0]]
 
 
 @pytest.mark.parametrize("reason", ["another callback", "a hook", "unwilling", "a leaf of another's"])
 def test_else_it_is_asked_one_by_one(reason):
     x, y = tensor([1.0]), tensor([2.0])
-    taker = TakesAll(willing=reason != "unwilling")
-    gm = GradManager().attach(y, taker)
-    gm.attach(x, [lambda t, g: g] if reason == "a leaf of another's" else taker)
+    collecting = Collecting(willing=reason != "unwilling")
+    gm = GradManager().attach(y, collecting)
+    gm.attach(x, [lambda t, g: g] if reason == "a leaf of another's" else collecting)
     if reason == "another callback":
         gm.attach(x, lambda t, g: g + 1)
     with gm:
         if reason == "a hook":
             x.register_hook(lambda g: g * 10)
         gm.backward(x * y)
-    assert set(taker.asked) == {"one"}
+    assert set(collecting.asked) == {"one"}
     assert y.grad.tolist() == [2.0]
     expected = {"another callback": 5.0, "a hook": 40.0, "unwilling": 4.0, "a leaf of another's": 2.0}
     assert x.grad.tolist() == [expected[reason]]
 
 
-def test_an_error_of_a_callback_that_takes_all_changes_no_grad():
+def test_an_error_of_a_collector_changes_no_grad():
     x = tensor([1.0])
-    taker = TakesAll(more=tensor([1.0, 2.0]))
-    taker.take_all = lambda manager, gradients: 1 / 0
-    gm = GradManager().attach(x, taker)
+    collecting = Collecting(more=tensor([1.0, 2.0]))
+    collecting.take = lambda gradients: 1 / 0
+    gm = GradManager().attach(x, collecting)
     with gm, pytest.raises(ZeroDivisionError):
         gm.backward(x * 3)
     assert x.grad is None
+
+
+# ---------------------------------------------------------------- BackwardRun
+
+
+class Watching:
+    """A callback object that calls functions of the run, and keeps it."""
+
+    def __init__(self, begin=None, call=None, finish=None):
+        self.functions = {"begin": begin, "call": call, "finish": finish}
+
+    def _do(self, when, *args):
+        if self.functions[when] is not None:
+            self.functions[when](self.run, *args)
+
+    def begin(self, manager):
+        self.run = manager.current_run()
+        assert isinstance(self.run, BackwardRun)
+        assert self.run.manager is manager
+        self._do("begin")
+
+    def __call__(self, t, grad):
+        assert get_backwarding_grad_manager().current_run() is self.run
+        self._do("call", t)
+        return grad
+
+    def finish(self, manager):
+        assert manager.current_run() is self.run
+        self._do("finish")
+
+
+def test_there_is_no_run_outside_of_a_backward_with_callbacks():
+    x = tensor([1.0])
+    gm = GradManager().attach(x, lambda t, g: g)
+    with pytest.raises(RuntimeError, match=r"current_run\(\) is for callbacks"):
+        gm.current_run()
+    with gm:
+        with pytest.raises(RuntimeError, match=r"current_run\(\) is for callbacks"):
+            gm.current_run()
+        y = x * 2
+        y.register_hook(lambda g: gm.current_run())
+        with pytest.raises(RuntimeError, match=r"current_run\(\) is for callbacks"):
+            gradmgr.grad(y, x)
+    assert x.grad is None
+
+
+def test_a_run_knows_the_leaves_reached_in_the_order_in_which_their_gradients_were_complete():
+    x, y, z, plain, unused = (tensor([1.0]) for _ in range(5))
+    seen = []
+    watching = Watching(
+        begin=lambda run: seen.append(list(run.leaves)),
+        call=lambda run, t: seen.append(list(run.leaves)),
+        finish=lambda run: seen.append([t in run.leaves for t in (x, y, z, plain, unused)]),
+    )
+    gm = GradManager().attach({"x": x, "y": y, "z": z}, watching).attach(plain).attach(unused, watching)
+    with gm:
+        gm.backward(((x * plain) * y) * z)
+    assert [[id(t) for t in leaves] for leaves in seen[:-1]] == [
+        [],
+        [id(z)],
+        [id(z), id(y)],
+        [id(z), id(y), id(x)],
+    ]
+    assert seen[-1] == [True, True, True, False, False]
+
+
+def test_a_run_knows_what_is_attached_with_a_callback_and_by_what_name():
+    x, y, z = tensor([1.0]), tensor([2.0]), tensor([3.0])
+
+    def other(t, g):
+        return g
+
+    def look(run):
+        assert run.attached(watching) == {x: "x", z: None}
+        assert list(run.attached(other)) == [x, y]
+        assert run.attached(print) == {}
+        assert run.chain(x) == (other, watching)
+        assert run.chain(tensor(1.0)) == ()
+
+    watching = Watching(begin=look, finish=look)
+    gm = GradManager().attach({"x": x, "y": y}, other).attach([x, z], watching)
+    with gm:
+        gm.backward(x * 3)
+    assert watching.run.is_over
+
+
+def test_a_run_knows_the_inputs_that_backward_is_restricted_to():
+    x, y, z = tensor([1.0]), tensor([2.0]), tensor([3.0])
+    seen = []
+
+    def finish(run):
+        seen.append(None if run.inputs is None else list(run.inputs))
+        run.deliver(z, tensor([5.0]), callback=watching)  # it is left out in the second backward
+
+    watching = Watching(finish=finish)
+    gm = GradManager().attach([x, y, z], watching)
+    for options in ({}, {"inputs": [x]}):
+        with gm:
+            gradmgr.backward(x * y, **options)
+    assert seen[0] is None
+    assert [id(t) for t in seen[1]] == [id(x)]
+    assert [t.grad.tolist() for t in (x, y, z)] == [[4.0], [1.0], [5.0]]
+
+
+def test_a_run_knows_whether_a_recording_around_it_follows_the_gradients():
+    x = tensor([1.0])
+    seen = []
+    inner = GradManager().attach(x, Watching(begin=lambda run: seen.append(run.is_recorded)))
+    with inner:
+        inner.backward(x * x)
+    with GradManager().attach(x), inner:
+        inner.backward(x * x)
+    with inner:
+        gradmgr.backward(x * x, create_graph=True)
+    assert seen == [False, True, True]
+
+
+def test_a_run_knows_whose_gradients_wait_at_the_future_of_an_earlier_callback():
+    x, y = tensor([1.0]), tensor([1.0])
+    seen = []
+    watching = Watching(finish=lambda run: seen.append([id(t) for t in run.pending(watching)]))
+    gm = GradManager().attach(x, [lambda t, g: Future(g), watching]).attach(y, [watching, lambda t, g: Future(g)])
+    with gm:
+        gm.backward(x * y)
+    assert seen == [[id(x)]]
+    assert (x.grad.tolist(), y.grad.tolist()) == ([1.0], [1.0])
+
+
+def test_a_gradient_that_is_delivered_goes_through_the_rest_of_the_chain():
+    x, y, z = (tensor([1.0]) for _ in range(3))
+    log = []
+
+    def finish(run):
+        run.deliver(y, tensor([5.0]), callback=watching)
+        run.deliver(z, None, callback=watching)
+        log.append("finish")
+
+    watching = Watching(finish=finish)
+    gm = GradManager().attach([x, y, z], [tell(log, "before"), watching, tell(log, "after", lambda g: Future(g * 2))])
+    with gm:
+        gm.backward(x * 3)
+    assert [t.grad if t.grad is None else t.grad.tolist() for t in (x, y, z)] == [[6.0], [10.0], None]
+    assert log == ["before", "after", "after", "finish"]
+
+
+def test_one_gradient_delivered_to_two_tensors_is_not_shared():
+    x, y, z = (tensor([1.0]) for _ in range(3))
+    g = tensor([5.0])
+
+    def finish(run):
+        run.deliver(y, g, callback=watching)
+        run.deliver(z, g, callback=watching)
+
+    watching = Watching(finish=finish)
+    gm = GradManager().attach([x, y, z], watching)
+    with gm:
+        gm.backward(x * 3)
+    y.grad += 1
+    assert (y.grad.tolist(), z.grad.tolist(), g.tolist()) == ([6.0], [5.0], [5.0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "deliver"),
+    [
+        (ValueError, "has no callback", lambda run, t, cb: run.deliver(tensor([1.0]), tensor([1.0]), cb)),
+        (ValueError, "has no callback print", lambda run, t, cb: run.deliver(t["unused"], tensor([1.0]), print)),
+        (ValueError, "'x'.*this backward reached it", lambda run, t, cb: run.deliver(t["x"], tensor([1.0]), cb)),
+        (
+            ValueError,
+            "'unused'.*was given one for it before",
+            lambda run, t, cb: [run.deliver(t["unused"], tensor([1.0]), cb) for _ in range(2)],
+        ),
+        (ValueError, r"shape \(2,\)", lambda run, t, cb: run.deliver(t["unused"], tensor([1.0, 2.0]), cb)),
+        (TypeError, "dtype float32", lambda run, t, cb: run.deliver(t["unused"], tensor([1.0], "float32"), cb)),
+        (TypeError, "gave ndarray", lambda run, t, cb: run.deliver(t["unused"], np.ones(1), cb)),
+        (RuntimeError, "gradients are on their way already", lambda run, t, cb: run.collect(cb, print)),
+    ],
+)
+def test_what_cannot_be_delivered_is_an_error_and_changes_nothing(kind, text, deliver):
+    x, unused = tensor([1.0]), tensor([1.0])
+    ts = {"x": x, "unused": unused}
+    watching = Watching(finish=lambda run: deliver(run, ts, watching))
+    gm = GradManager().attach(ts, watching)
+    with gm, pytest.raises(kind, match=text):
+        gm.backward(x * 3)
+    assert (x.grad, unused.grad) == (None, None)
+    assert watching.run.is_over
+    watching.functions["finish"] = None
+    with gm:
+        gm.backward(x * 3)
+    assert x.grad.tolist() == [3.0]
+
+
+@pytest.mark.parametrize("when", ["begin", "call"])
+def test_nothing_can_be_delivered_before_it_is_known_what_is_reached(when):
+    x, unused = tensor([1.0]), tensor([1.0])
+    deliver = {when: lambda run, *t: run.deliver(unused, tensor([1.0]), callback=watching)}
+    watching = Watching(**deliver)
+    gm = GradManager().attach([x, unused], watching)
+    with gm, pytest.raises(RuntimeError, match=r"may still reach the tensor: deliver in finish\(manager\)"):
+        gm.backward(x * 3)
+    assert (x.grad, unused.grad) == (None, None)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_that_is_over_keeps_nothing_alive_and_takes_nothing(fails):
+    x, unused = tensor([1.0]), tensor([1.0])
+    watching = Watching(finish=lambda run: fails and 1 / 0)
+    gm = GradManager().attach([x, unused], watching)
+    with gm:
+        if fails:
+            with pytest.raises(ZeroDivisionError):
+                gm.backward(x * 3)
+        else:
+            gm.backward(x * 3)
+    run = watching.run
+    assert run.is_over
+    assert (list(run.leaves), run.inputs, run.is_recorded, run.attached(watching), run.pending(watching)) == (
+        *([], None, False, {}, []),
+    )
+    with pytest.raises(RuntimeError, match="this backward is over"):
+        run.deliver(unused, tensor([1.0]), callback=watching)
+    with pytest.raises(RuntimeError, match="or gone"):
+        run.collect(watching, print)
+    with pytest.raises(RuntimeError, match="current_run"):
+        gm.current_run()
+    gone = weakref.ref(gm)
+    del gm
+    assert gone() is None
+    assert run.manager is None
+
+
+def test_a_backward_inside_a_callback_has_a_run_of_its_own():
+    x, y = tensor([1.0]), tensor([2.0])
+    inner_watching = Watching()
+    inner = GradManager().attach(y, inner_watching)
+
+    def other_backward(run, t):
+        with inner:
+            inner.backward(y * 3)
+        assert inner_watching.run is not run
+        assert inner_watching.run.is_over
+        assert not run.is_over
+
+    gm = GradManager().attach(x, Watching(call=other_backward))
+    with gm:
+        gm.backward(x * 3)
+    assert (x.grad.tolist(), y.grad.tolist()) == ([3.0], [3.0])
+
+
+def test_a_collector_changes_gives_and_takes_away_gradients():
+    x, y, z = tensor([1.0]), tensor([2.0]), tensor([3.0])
+    seen = []
+
+    def change(gradients):
+        seen.append([list(gradients), list(watching.run.leaves)])
+        del gradients[x]
+        gradients[z] = gradients[y]
+
+    watching = Watching(begin=lambda run: run.collect(watching, change), finish=lambda run: seen.append("finish"))
+    gm = GradManager().attach([x, y, z], watching)
+    with gm:
+        gm.backward(x * y)
+    assert [[id(t) for t in part] for part in seen[0]] == [[id(x), id(y)]] * 2
+    assert seen[1] == "finish"
+    assert (x.grad, y.grad.tolist(), z.grad.tolist()) == (None, [1.0], [1.0])
+    y.grad += 1
+    assert z.grad.tolist() == [1.0]  # one gradient for two tensors is not shared
+
+
+def test_a_collector_gives_nothing_to_what_backward_leaves_out():
+    x, y = tensor([1.0]), tensor([2.0])
+
+    def change(gradients):
+        assert [id(t) for t in gradients] == [id(x)]
+        gradients[y] = tensor([7.0])
+
+    watching = Watching(begin=lambda run: run.collect(watching, change))
+    gm = GradManager().attach([x, y], watching)
+    with gm:
+        gradmgr.backward(x * y, inputs=x)
+    assert (x.grad.tolist(), y.grad) == ([2.0], None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "given"),
+    [
+        (
+            TypeError,
+            "collected a gradient for .* which has not this callback",
+            lambda x: {tensor([1.0]): tensor([1.0])},
+        ),
+        (ValueError, r"gave a gradient of shape \(2,\)", lambda x: {x: tensor([1.0, 2.0])}),
+        (TypeError, "gave a gradient of dtype float32", lambda x: {x: tensor([1.0], "float32")}),
+        (TypeError, "gave ndarray", lambda x: {x: np.ones(1)}),
+        (TypeError, "gave None", lambda x: {x: None}),
+    ],
+)
+def test_what_a_collector_gives_must_be_gradients_of_its_tensors(kind, text, given):
+    x, y = tensor([1.0]), tensor([2.0])
+    watching = Watching(begin=lambda run: run.collect(watching, lambda gradients: gradients.update(given(x))))
+    gm = GradManager().attach([x, y], watching)
+    with gm, pytest.raises(kind, match=text):
+        gm.backward(x * y)
+    assert (x.grad, y.grad) == (None, None)

@@ -1201,7 +1201,7 @@ class Setting:
 
     def is_idle(self):
         managers = (self.gm, self.outer, self.third)
-        return not any(gm._walking or (gm._tape is not None and gm._tape.open) for gm in managers)
+        return not any(gm._in_backward or (gm._tape is not None and gm._tape.open) for gm in managers)
 
     def alive(self):
         """Return what lives of what a run made, the leaves aside."""
