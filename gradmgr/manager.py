@@ -427,6 +427,7 @@ class GradManager(_Recording):
         """
         has_turn = not _turns.parallel and _turns.lock.acquire()
         run: BackwardRun | None = None
+        outer = above(tape.outer, tape) if create_graph else tape.outer
         try:
             self._begin_backward(tape)
             token = _backwarding.set(self)
@@ -435,7 +436,7 @@ class GradManager(_Recording):
                 if tape.trace_log is not None:
                     tape.trace_log.record_seeds([node_id for node_id, _ in seeds])
                 if keep is None and self._has_callbacks:
-                    run = self._run = BackwardRun(self, tape, create_graph, inputs)
+                    run = self._run = BackwardRun(self, outer, inputs)
                     results = run._propagate(tape, seeds, retain, create_graph)
                 else:
                     wanted = None if inputs is None else inputs.values()
@@ -445,9 +446,8 @@ class GradManager(_Recording):
                 if keep is not None:
                     keep(results)
                 if tape.annotations is not None:
-                    run_endings(tape, create_graph)
+                    run_endings(tape, outer)
                 if keep is None:
-                    outer = above(tape.outer, tape) if create_graph else tape.outer
                     write(results, outer, () if run is None else run._replaced)
             except BaseException as error:
                 self._release_after = True

@@ -14,6 +14,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries, memory
 from gradmgr._engine.hooks import (
+    check_like,
     handle,
     leaf_hooks_of,
     name_of,
@@ -63,13 +64,11 @@ class AttachSpec:
 
 # ---------------------------------------------------------------- arguments
 
-_OUTER = object()  # stands for the outer context of the tape, as None is a context
-
 # The seed of most losses: a NumPy scalar, whose size takes 0.4 us to ask for.
 _ONES = MappingProxyType({np.float32: np.float32(1), np.float64: np.float64(1)})
 
 
-def seeds_of(tape: Tape, y: Any, dy: Any, *, asked: str = "backward", state: Any = _OUTER) -> Seeds:
+def seeds_of(tape: Tape, y: Any, dy: Any, *, asked: str = "backward", create_graph: bool = False) -> Seeds:
     """Check the arguments of backward; return (node id, cotangent) pairs, those of the tape's roots too.
 
     Args:
@@ -77,7 +76,7 @@ def seeds_of(tape: Tape, y: Any, dy: Any, *, asked: str = "backward", state: Any
         y: what to differentiate.
         dy: its weights.
         asked: the name of the public function, for errors.
-        state: the context that records the derivative, by default the outer context of the tape.
+        create_graph: whether the tape itself records the derivative, not only the recorders outside of it.
     """
     if y.__class__ is Tensor and y._rec is tape and tape.annotations is None:  # the common cases, without calls
         a = y._array
@@ -93,8 +92,8 @@ def seeds_of(tape: Tape, y: Any, dy: Any, *, asked: str = "backward", state: Any
     if len(dys) != len(ys):
         raise ValueError(f"{asked}: {len(ys)} y were given and {len(dys)} dy; give one dy for each y")
     node_ids = [_node_id_of(tape, t, position) for position, t in enumerate(ys)]
-    state = tape.outer if state is _OUTER else state
-    cotangents = [_cotangent(state, t, d, k) for k, (t, d) in enumerate(zip(ys, dys, strict=True))]
+    outer = above(tape.outer, tape) if create_graph else tape.outer
+    cotangents = [_cotangent(outer, t, d, k) for k, (t, d) in enumerate(zip(ys, dys, strict=True))]
     roots = [] if tape.annotations is None else tape.annotations.roots
     return [*zip(node_ids, cotangents, strict=True), *roots]
 
@@ -119,11 +118,11 @@ def _node_id_of(tape: Tape, y: Any, position: int) -> Any:
     return node_id
 
 
-def _cotangent(state: Any, y: Tensor, dy: Any, position: int) -> Any:
-    """Return the weights of `y` in its dtype: a Tensor where a recorder of the context tracks them, else an array."""
+def _cotangent(outer: Any, y: Tensor, dy: Any, position: int) -> Any:
+    """Return the weights of `y` in its dtype: a Tensor where a recorder in `outer` tracks them, else an array."""
     if dy is None:
         return _one_for(y, position)
-    recorded = isinstance(dy, Tensor) and _is_tracked_by(recorders(state), dy)
+    recorded = isinstance(dy, Tensor) and _is_tracked_by(recorders(outer), dy)
     value = dy if recorded else raw(dy)
     if not isinstance(value, Tensor) and not libraries.is_array(value):
         value = np.asarray(value)
@@ -143,7 +142,7 @@ def _cotangent(state: Any, y: Tensor, dy: Any, position: int) -> Any:
         raise errors.MixedArraysError(f"backward: dy number {position} lives on {where}, its y on {y.device}; move dy")
     if dtype == wanted:
         return value
-    with activated(state):
+    with activated(outer):
         return as_type(value, wanted)
 
 
@@ -185,8 +184,7 @@ class BackwardRun:
     (Tensor([2., 4.]), Tensor(0.))
     """
 
-    def __init__(self, manager: Any, tape: Tape, create_graph: bool, inputs: Inputs) -> None:
-        outer = above(tape.outer, tape) if create_graph else tape.outer
+    def __init__(self, manager: Any, outer: Any, inputs: Inputs) -> None:
         self._manager: weakref.ref[Any] = manager._self
         self._specs: dict[Tensor, AttachSpec] = dict(manager._live())
         self._after: list[Callable[[], Any]] = manager._after_backward
@@ -404,9 +402,11 @@ class BackwardRun:
         while self._waiting:
             t, future, place = self._waiting.popleft()
             g = future.get()
-            if g is not None or t not in self._delivered:
-                self._check(t, g, self._specs[t].callbacks[place - 1], "the future of ")
-                self._call_from(place, t, g)
+            if g is None and t in self._delivered:
+                self._delivered.remove(t)  # no gradient after all; another callback may deliver one
+                continue
+            self._check(t, g, self._specs[t].callbacks[place - 1], "the future of ")
+            self._call_from(place, t, g)
 
     def _check(self, t: Tensor, g: Any, callback: Callback, source: str = "") -> None:
         if g.__class__ is Tensor and g._array.shape == t._array.shape and g._array.dtype == t._array.dtype:
@@ -417,10 +417,7 @@ class BackwardRun:
                 f"{what} gave {'None' if g is None else type(g).__name__}; a callback returns the gradient, a Tensor, "
                 "or a future with .get(); return its second argument to change nothing"
             )
-        if g.shape != t.shape:
-            raise errors.ShapeError(f"{what} gave a gradient of shape {g.shape}; it must have the tensor's")
-        if g.dtype != t.dtype:
-            raise errors.DtypeError(f"{what} gave a gradient of dtype {g.dtype}; it must have the tensor's")
+        check_like(g, t, what)
 
     def _call(self, function: Callable[..., None], *args: Any) -> None:
         """Call what calls callbacks, in their context; what they begin to record goes on in the next call."""
@@ -505,14 +502,14 @@ def gradients_by_tensor(tape: Tape, grads: dict[Any, Any], inputs: Inputs) -> di
     return found
 
 
-def run_endings(tape: Tape, create_graph: bool) -> None:
-    """Call what waits for the end of a backward pass, before any `.grad` is written."""
+def run_endings(tape: Tape, outer: Any) -> None:
+    """Call what waits for the end of a backward pass, before any `.grad` is written; `outer` is to record it."""
     notes = tape.ensure_annotations()
     if not notes.gathered:
         return
     endings, notes.endings = notes.endings, []
     notes.gathered.clear()
-    with activated(told(above(tape.outer, tape) if create_graph else tape.outer, current())):
+    with activated(told(outer, current())):
         for function in endings:
             function()
 

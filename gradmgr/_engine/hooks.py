@@ -163,14 +163,19 @@ def checked(g: Any, new: Any, what: str) -> Tensor:
     """Check that the gradient `new` which a hook gave can replace `g`, an array or a Tensor; return it."""
     if not isinstance(new, Tensor):
         raise errors.CallbackError(f"{what} gave {type(new).__name__}; return a Tensor, or None to keep the gradient")
-    if new.shape != g.shape:
-        raise errors.ShapeError(f"{what} gave a gradient of shape {new.shape}; it must have the shape {g.shape}")
-    if new.dtype != g.dtype:
-        raise errors.DtypeError(f"{what} gave a gradient of dtype {new.dtype}; it must have the dtype {g.dtype}")
+    check_like(new, g, what)
     if libraries.root(new._array) is not libraries.root(raw(g)):
         where = libraries.device_of(raw(g))
         raise errors.MixedArraysError(f"{what} gave a gradient on {new.device}; it must live on {where}")
     return new
+
+
+def check_like(new: Tensor, like: Any, what: str) -> None:
+    """Raise unless a gradient that a callback or hook gave has the shape and dtype of `like`, an array or a Tensor."""
+    if new.shape != like.shape:
+        raise errors.ShapeError(f"{what} gave a gradient of shape {new.shape}; it must have the shape {like.shape}")
+    if new.dtype != like.dtype:
+        raise errors.DtypeError(f"{what} gave a gradient of dtype {new.dtype}; it must have the dtype {like.dtype}")
 
 
 def leaf_hooks_of(t: Tensor) -> LeafHooks | None:

@@ -102,7 +102,7 @@ def pulled(
         For each of `xs` the gradient, a Tensor if a recorder may know it, an array or None.
     """
     state = above(tape.outer, tape) if create_graph else tape.outer
-    seeds = seeds_of(tape, ys, grad_outputs, asked="grad", state=state)
+    seeds = seeds_of(tape, ys, grad_outputs, asked="grad", create_graph=create_graph)
     only = {x: node_id for x in xs if (node_id := _mark_of(tape, x)) is not None}
     if not allowed:
         _check_used(tape, xs, only, [node_id for node_id, _ in seeds])
@@ -233,8 +233,7 @@ def backward(
             raise ValueError("backward: inputs is empty; pass at least one Tensor, or None for all that is attached")
         only = {x: _mark_of(tape, x) for x in xs}
         _check_known(only, xs, "backward")
-    state = above(tape.outer, tape) if create_graph else tape.outer
-    seeds = seeds_of(tape, ys, grad_tensors, state=state)
+    seeds = seeds_of(tape, ys, grad_tensors, create_graph=create_graph)
     manager._run_backward(tape, seeds, create_graph if retain_graph is None else retain_graph, create_graph, only)
     _tidied(tape)
 

@@ -1291,6 +1291,28 @@ def test_a_gradient_that_is_delivered_goes_through_the_rest_of_the_chain():
     assert log == ["before", "after", "after", "finish"]
 
 
+def test_where_one_callback_has_no_gradient_after_all_another_may_deliver_one():
+    x, y, z = (tensor([1.0]) for _ in range(3))
+    log = []
+
+    class Second(Watching):
+        def get(self):  # the future of z, asked after that of y
+            log.append("z")
+            self.run.deliver(y, tensor([7.0]), callback=self)
+            return tensor([2.0])
+
+    def finish(run):
+        run.deliver(y, Future(None, log, "y"), callback=first)
+        run.deliver(z, second, callback=first)
+
+    first, second = Watching(finish=finish), Second()
+    gm = GradManager().attach([x, y, z], [first, second])
+    with gm:
+        gm.backward(x * 3)
+    assert log == ["y", "z"]
+    assert [t.grad.tolist() for t in (x, y, z)] == [[3.0], [7.0], [2.0]]
+
+
 def test_one_gradient_delivered_to_two_tensors_is_not_shared():
     x, y, z = (tensor([1.0]) for _ in range(3))
     g = tensor([5.0])
