@@ -168,7 +168,18 @@ def test_the_package_opens_these_rooms_late_and_no_other():
         *packages,
         *(f"gradmgr.{name}" for name in ("forward_ad", "function", "functional", "serialization")),
         "gradmgr._engine.forward",
-        *(f"gradmgr._transforms.{name}" for name in ("checkpoint", "custom_op", "gradcheck", "randomness")),
+        *(
+            f"gradmgr._transforms.{name}"
+            for name in (
+                "checkpoint",
+                "container_grad",
+                "custom_op",
+                "derivative",
+                "gradcheck",
+                "jacobian",
+                "randomness",
+            )
+        ),
         *(f"gradmgr._transforms.function_{name}" for name in ("call", "context", "node")),
     }
     for name in unopened:

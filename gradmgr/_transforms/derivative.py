@@ -1,0 +1,316 @@
+"""Derivatives of one function: its inputs and outputs, checked, and its runs in reverse and forward mode.
+
+Each derivative is recorded by a manager of its own, on handles of the inputs: no `.grad`, hook, callback or manager
+of the user's is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from gradmgr import errors
+from gradmgr._arrays import libraries, memory
+from gradmgr._engine.forward import Forward
+from gradmgr._engine.history.modes import inference_mode
+from gradmgr._engine.mutation import as_type
+from gradmgr._engine.recorder import current, enter, leave, recorders, snapshot
+from gradmgr._engine.tape import Tape
+from gradmgr._engine.tensor import Tensor, describe, raw, wrap
+from gradmgr._transforms.grad import marks_before, pulled
+from gradmgr.manager import GradManager
+
+Function = Callable[..., Any]
+Tensors = Tensor | tuple[Tensor, ...]
+Derivatives = list[Any]  # Tensors, arrays, or None where there is none
+
+
+# ---------------------------------------------------------------- arguments
+
+
+class DerivativeCall:
+    """One call of a function of `gradmgr.functional`: its name for errors, its inputs and options.
+
+    The derivative is computed inside it as a context manager.
+    """
+
+    def __init__(self, name: str, func: Function, inputs: Any, create_graph: bool, strict: bool) -> None:
+        if isinstance(create_graph, Tensor):
+            raise TypeError(f"{name}: create_graph is True or False; pass several inputs as one tuple, inputs=(x, y)")
+        self.name = name
+        self.func = func
+        self.create_graph = create_graph
+        self.strict = strict
+        self.one_input = isinstance(inputs, Tensor)
+        self.given = self._tensors(inputs, "inputs")
+        for k, x in enumerate(self.given):
+            if not libraries.is_differentiable(x.dtype):
+                raise errors.DtypeError(
+                    f"{name}: input {k} has dtype {x.dtype}; only floating and complex Tensors have derivatives: "
+                    "convert it with .astype('float64'), or leave it out of inputs (a lambda may hold it)"
+                )
+        self.xs: list[Tensor] = []  # handles of the inputs, while it runs
+        self.outs: list[Tensor] = []
+        self.one_output = False
+        self.outside: list[Any] = []  # the recorders that track the results, with create_graph
+        self._isolation: Any = None  # the context manager that isolates the call, to leave at the end
+        self._strict_tape: Tape | None = None  # with strict: on which the result must depend on the inputs
+
+    def _tensors(self, given: Any, what: str) -> list[Tensor]:
+        many = list(given) if isinstance(given, (tuple, list)) else [given]
+        if not many:
+            raise TypeError(f"{self.name}: {what} is empty; give a Tensor or a tuple of them")
+        for k, t in enumerate(many):
+            if not isinstance(t, Tensor):
+                which = f"element {k}" if isinstance(given, (tuple, list)) else "it"
+                raise TypeError(
+                    f"{self.name}: {what} must be a Tensor or a tuple of Tensors; {which} is {type(t).__name__}"
+                )
+        return many
+
+    # ------------------------------------------------------------ running
+
+    def __enter__(self) -> None:
+        """Pause outer recorders unless `create_graph` is set; make handles of the inputs."""
+        if not self.create_graph:
+            if current() is not None:
+                self._isolation = inference_mode()
+                self._isolation.__enter__()
+            self.xs = [wrap(x._array) for x in self.given]
+            return
+        self.xs = [make_handle(x) for x in self.given]
+        self.outside = recorders(current())
+        if self.strict:
+            self._isolation = _DerivativeManager().attach(self.xs)
+            self._isolation.record()
+            self._strict_tape = self._isolation._open_tape()
+
+    def __exit__(self, *error: Any) -> None:
+        if self._isolation is not None:
+            self._isolation.__exit__(*error)
+
+    def call_func(self, xs: Sequence[Tensor]) -> list[Tensor]:
+        """Call the function, and check what it returns."""
+        given = self.func(*xs)
+        self.one_output = isinstance(given, Tensor)
+        return self._tensors(given, "what func returns")
+
+    # ------------------------------------------------------------ strict
+
+    def check_depends(self, tape: Tape, outs: Sequence[Tensor], leaves: Sequence[Tensor], what: str = "output") -> None:
+        """Raise if strict is set and an output does not depend on an input."""
+        if not self.strict:
+            return
+        for j, y in enumerate(outs):
+            node_id = tape.node_id_of(y)
+            reached = set() if node_id is None else marks_before(tape, [node_id])
+            for k, x in enumerate(leaves):
+                if tape.leaves[x] not in reached:
+                    raise errors.NotRecordedError(
+                        f"{self.name}: {what} {j} of func does not depend on input {k}, {describe(x)}, which "
+                        "strict=True forbids; strict=False gives zeros"
+                    )
+
+    def check_derivatives(self, derivatives: Sequence[Any], what: str = "the derivative") -> None:
+        """Raise if strict is set and the derivative by an input does not depend on the inputs."""
+        if self._strict_tape is not None:
+            check_varies(self.name, self._strict_tape, derivatives, what)
+
+    # ------------------------------------------------------------ results
+
+    def results(self, derivatives: Derivatives) -> Any:
+        """Return derivatives by the inputs in the structure of the inputs; empties the list."""
+        return self._in_structure(derivatives, self.given, self.one_input)
+
+    def tangents(self, derivatives: Derivatives) -> Any:
+        """Return derivatives of the outputs in the structure of the outputs; empties the list."""
+        return self._in_structure(derivatives, self.outs, self.one_output)
+
+    def _in_structure(self, derivatives: Derivatives, like: Sequence[Tensor], one: bool) -> Any:
+        filled = [zeros_of(t) if g is None else g for g, t in zip(derivatives, like, strict=True)]
+        derivatives.clear()
+        made = new_tensors(filled if self.create_graph else list(map(raw, _pop_all(filled))))
+        return made[0] if one else tuple(made)
+
+    def outputs(self) -> Any:
+        """Return the outputs as `func` returned them."""
+        outs = [make_handle(y) if self.create_graph else wrap(y._array) for y in self.outs]
+        return outs[0] if self.one_output else tuple(outs)
+
+    def vectors(self, v: Any, like: Sequence[Tensor], place: str) -> list[Any]:
+        """Check the vector to multiply the derivative with; return ones where it is None and may be."""
+        if v is None:
+            if len(like) != 1 or like[0].size != 1 or like[0].dtype.kind == "c":
+                raise ValueError(
+                    f"{self.name}: v may be left out only where {place} is one Tensor of one real number; found "
+                    f"{', '.join(map(describe, like))}; pass v of the same shape"
+                )
+            return [libraries.namespace(like[0]._array).ones_like(like[0]._array)]
+        vs = list(v) if isinstance(v, (tuple, list)) else [v]
+        if len(vs) != len(like):
+            raise ValueError(f"{self.name}: v holds {len(vs)} Tensors; {place} holds {len(like)}: one for each")
+        return [self._checked_vector(u, t, k, place) for k, (u, t) in enumerate(zip(vs, like, strict=True))]
+
+    def _checked_vector(self, v: Any, t: Tensor, k: int, place: str) -> Any:
+        if not (isinstance(v, Tensor) or libraries.is_array(v)):
+            raise TypeError(f"{self.name}: v must hold Tensors or arrays; number {k} is {type(v).__name__}")
+        if v.shape != t.shape:
+            raise errors.ShapeError(
+                f"{self.name}: v number {k} has shape {v.shape}; it must have that of {place}, {t.shape}"
+            )
+        if (v.dtype.kind == "c" and t.dtype.kind != "c") or v.dtype.kind not in "biufcV":
+            raise errors.DtypeError(f"{self.name}: v number {k} has dtype {v.dtype}; {place} has {t.dtype}")
+        if libraries.root(raw(v)) is not libraries.root(t._array):
+            raise errors.MixedArraysError(
+                f"{self.name}: v number {k} lives on {libraries.device_of(raw(v))}, {place} on {t.device}; move v"
+            )
+        v = v if self.create_graph else raw(v)
+        return v if v.dtype == t.dtype else as_type(v, t.dtype)
+
+
+def make_handle(t: Tensor) -> Tensor:
+    """Return a new tensor with the node ids of `t`, as func may write to it in place."""
+    handle = snapshot(t, recorders(current()))
+    return handle if isinstance(handle, Tensor) else wrap(handle)
+
+
+def _pop_all(values: list[Any]) -> Iterator[Any]:
+    """Yield the elements of a list and remove them, as each reference to an array counts (see `new_tensors`)."""
+    values.reverse()
+    while values:
+        yield values.pop()
+
+
+def new_tensors(derivatives: Derivatives) -> list[Tensor]:
+    """Return new Tensors in memory of their own, with their node ids; empties the list."""
+    tracking = recorders(current())
+    made = []
+    for g in _pop_all(derivatives):
+        handle = snapshot(g, tracking)
+        g = None  # `is_private` counts references
+        if not isinstance(handle, Tensor):
+            handle = wrap(handle)
+            if not memory.is_private(handle):  # it may be the user's vector
+                handle._array = handle._array.copy()
+        made.append(handle)
+    return made
+
+
+def zeros_of(t: Tensor) -> Any:
+    return libraries.namespace(t._array).zeros_like(t._array)
+
+
+def as_tensor(value: Any) -> Tensor:
+    return value if isinstance(value, Tensor) else wrap(value)
+
+
+def fill_zeros(found: Derivatives, like: Sequence[Tensor]) -> list[Tensor]:
+    return [as_tensor(zeros_of(t) if g is None else g) for g, t in zip(found, like, strict=True)]
+
+
+def check_varies(name: str, tape: Tape, derivatives: Sequence[Any], what: str) -> None:
+    """Raise if a derivative was not computed from the inputs, which `tape` tracks."""
+    for k, g in enumerate(derivatives):
+        if not (isinstance(g, Tensor) and tape.node_id_of(g) is not None):
+            raise errors.NotRecordedError(
+                f"{name}: {what} by input {k} does not depend on the inputs (func is linear in it), so that it cannot "
+                "be differentiated again, which strict=True forbids; strict=False gives zeros"
+            )
+
+
+def one_real_output(name: str, outs: Sequence[Tensor], one: bool = True) -> Tensor:
+    """Return the output of a scalar function; raise unless it is one real number."""
+    (y, *more) = outs
+    if more or not one or y.size != 1 or y.dtype.kind == "c" or not libraries.is_differentiable(y.dtype):
+        found = ", ".join(map(describe, outs))
+        raise ValueError(
+            f"{name}: func must return one Tensor of one real number; found {found}; reduce it, as with .sum()"
+        )
+    return y
+
+
+# ---------------------------------------------------------------- reverse and forward mode
+
+
+class _DerivativeManager(GradManager):
+    """The manager of one derivative; a call of `gradmgr.grad` in the function itself does not release it."""
+
+    may_release = False
+
+    def attach_each(self, leaves: Sequence[Tensor]) -> _DerivativeManager:
+        """Attach Tensors that are known to be differentiable, in half the time of `attach`."""
+        for x in leaves:
+            self._attach_one(x, None, [])
+        return self
+
+    def _run_backward(self, tape: Tape, seeds: Any, retain: bool, *args: Any) -> None:
+        super()._run_backward(tape, seeds, not self.may_release, *args)
+
+
+class Pullback:
+    """A function recorded at a point, whose vjp can be called any number of times; a context manager."""
+
+    def __init__(self, compute: Callable[[list[Tensor]], Any], xs: Sequence[Tensor]) -> None:
+        self.leaves = [make_handle(x) for x in xs]
+        self._compute = compute
+        self._manager = _DerivativeManager().attach_each(self.leaves)
+
+    def __enter__(self) -> Pullback:
+        self._manager.record()
+        self.tape = self._manager._open_tape()
+        try:
+            self.made = self._compute(self.leaves)
+        except BaseException:
+            self._manager.release()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._manager.release()
+
+    def vjp(self, ys: Sequence[Tensor], us: Sequence[Any], *, last: bool = False) -> Derivatives:
+        """Return the gradients of the inputs, None where there is none; with `last`, free the history meanwhile."""
+        pairs = [(y, u) for y, u in zip(ys, us, strict=True) if self.tape.node_id_of(y) is not None]
+        if not pairs:
+            return [None] * len(self.leaves)
+        self._manager.may_release = last
+        return pulled(self.tape, self._manager, [y for y, _ in pairs], self.leaves, [u for _, u in pairs], retain=True)
+
+
+class Pushforward:
+    """A level of forward mode with handles of tensors that have these tangents; a context manager."""
+
+    def __init__(self, xs: Sequence[Tensor], vs: Sequence[Any]) -> None:
+        self._outside = recorders(current())
+        self._level = Forward()
+        self.leaves = [make_handle(x) for x in xs]
+        for x, v in zip(self.leaves, vs, strict=True):
+            if v is not None:
+                self._level.watch(x, v)
+
+    def __enter__(self) -> Pushforward:
+        enter(self._level)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        leave(self._level)
+        self._level.close()
+
+    def tangents(self, outs: Sequence[Tensor]) -> Derivatives:
+        """Return the tangents of what was computed, None where there is none."""
+        tangents = [self._level.node_id_of(y) for y in outs]
+        return [None if t is None else snapshot(t, self._outside) for t in tangents]
+
+
+def forward_derivative(
+    call: DerivativeCall, compute: Callable[[list[Tensor]], Any], vs: Sequence[Any]
+) -> tuple[Any, Derivatives]:
+    """Return the results of a function of the inputs, and their tangents."""
+    with Pushforward(call.xs, vs) as forward:
+        if call.strict:
+            with Pullback(compute, forward.leaves) as back:
+                outs = back.made
+                call.check_depends(back.tape, outs, back.leaves)
+        else:
+            outs = compute(forward.leaves)
+        return outs, forward.tangents(outs)
