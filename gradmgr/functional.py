@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -36,12 +36,15 @@ from gradmgr.ops.shape import reshape
 
 __all__ = ["Flattened", "grad", "hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vhp", "vjp"]
 
+T = TypeVar("T", bound=Tensors)  # what is given in one form comes back in it
+R = TypeVar("R")  # what the function returns
+
 # ---------------------------------------------------------------- products
 
 
 def vjp(
-    func: Function, inputs: Tensors, v: Any = None, create_graph: bool = False, strict: bool = False
-) -> tuple[Tensors, Tensors]:
+    func: Callable[..., R], inputs: T, v: Any = None, create_graph: bool = False, strict: bool = False
+) -> tuple[R, T]:
     """Return the outputs of a function and the product of a vector with its Jacobian.
 
     Args:
@@ -76,8 +79,8 @@ def vjp(
 
 
 def jvp(
-    func: Function, inputs: Tensors, v: Any = None, create_graph: bool = False, strict: bool = False
-) -> tuple[Tensors, Tensors]:
+    func: Callable[..., R], inputs: Tensors, v: Any = None, create_graph: bool = False, strict: bool = False
+) -> tuple[R, R]:
     """Return the outputs of a function and the product of its Jacobian with a vector, by forward mode.
 
     Args:
@@ -108,8 +111,8 @@ def jvp(
 
 
 def vhp(
-    func: Function, inputs: Tensors, v: Any = None, create_graph: bool = False, strict: bool = False
-) -> tuple[Tensors, Tensors]:
+    func: Callable[..., R], inputs: T, v: Any = None, create_graph: bool = False, strict: bool = False
+) -> tuple[R, T]:
     """Return the output of a scalar function and the product of a vector with its Hessian, by two reverse modes.
 
     Args:
@@ -135,7 +138,7 @@ def vhp(
     return _hessian_product(call, v)
 
 
-def _hessian_product(call: DerivativeCall, v: Any) -> tuple[Tensors, Tensors]:
+def _hessian_product(call: DerivativeCall, v: Any) -> tuple[Any, Any]:
     with call:
         vs = call.vectors(v, call.given, "the input")
         gradient = Gradient(call)
@@ -148,8 +151,8 @@ def _hessian_product(call: DerivativeCall, v: Any) -> tuple[Tensors, Tensors]:
 
 
 def hvp(
-    func: Function, inputs: Tensors, v: Any = None, create_graph: bool = False, strict: bool = False
-) -> tuple[Tensors, Tensors]:
+    func: Callable[..., R], inputs: T, v: Any = None, create_graph: bool = False, strict: bool = False
+) -> tuple[R, T]:
     """Return the output of a scalar function and the product of its Hessian with a vector, by forward over reverse.
 
     The same product as `vhp`, since a Hessian is symmetric.

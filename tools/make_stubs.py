@@ -369,7 +369,12 @@ def with_tensor(params: list[Parameter], place: int) -> list[Parameter]:
     p = params[place]
     kind = "Sequence[Tensor]" if p.name in SEQUENCES else "Tensor"
     made[place] = p._replace(type=kind, default=None if p.kind not in STARRED else p.default)
-    return made
+    return with_out(made)
+
+
+def with_out(params: list[Parameter]) -> list[Parameter]:
+    """Return the parameters with `out` a Tensor, if they have it: what is written to is what is returned."""
+    return [p._replace(type="Tensor | None") if p.name == "out" and p.type == "Any" else p for p in params]
 
 
 def with_flag(params: list[Parameter], flag: str, kind: str, usual: Mapping[str, str]) -> list[Parameter]:
@@ -483,10 +488,14 @@ def member_text(name: str, member: Any) -> str:
         settable = member.fset is not None and inspect.signature(member.fset).return_annotation != "NoReturn"
         return text + (f"@{name}.setter\n" + definitions(name, [("self, value: Any", "None")]) if settable else "")
     params = parameters(member)
-    first = params[0]._replace(name="self", type="")
-    text = signature_text([first, *params[1:]]).replace("self: ", "self", 1)
+    params[0] = params[0]._replace(name="self", type="Self")
+    result = result_of(name, member)
+    found = [(params, result)]
+    if with_out(params) != params:
+        found = [(with_out(params), result), (params, "Any")]
+    texts = [(signature_text(given).replace("self: Self", "self", 1), kind) for given, kind in found]
     remark = "# type: ignore[override]\n    " if name in ("__eq__", "__ne__") else ""
-    return definitions(name, [(text, result_of(name, member))], None if remark else doc, remark)
+    return definitions(name, texts, None if remark else doc, remark)
 
 
 def result_of(name: str, function: Callable[..., Any]) -> str:

@@ -10,6 +10,7 @@ from gradmgr._engine.tensor import Tensor
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Axis: TypeAlias = SupportsIndex | Sequence[SupportsIndex] | None
 Plain: TypeAlias = Array | np.generic | complex
+Out: TypeAlias = Tensor | tuple[Tensor] | None  # what is written to is what is returned
 
 class Function1(Protocol):
     """A function of one array."""
@@ -17,7 +18,7 @@ class Function1(Protocol):
     __name__: str
     __qualname__: str
     @overload
-    def __call__(self, x: Tensor, /, out: Any = None, where: Any = True, dtype: Any = None) -> Tensor: ...
+    def __call__(self, x: Tensor, /, out: Out = None, where: Any = True, dtype: Any = None) -> Tensor: ...
     @overload
     def __call__(self, x: Array, /, out: None = None, where: Any = True, dtype: Any = None) -> Array: ...
     @overload
@@ -29,9 +30,9 @@ class Function2(Protocol):
     __name__: str
     __qualname__: str
     @overload
-    def __call__(self, x: Tensor, y: Any, /, out: Any = None, where: Any = True, dtype: Any = None) -> Tensor: ...
+    def __call__(self, x: Tensor, y: Any, /, out: Out = None, where: Any = True, dtype: Any = None) -> Tensor: ...
     @overload
-    def __call__(self, x: Any, y: Tensor, /, out: Any = None, where: Any = True, dtype: Any = None) -> Tensor: ...
+    def __call__(self, x: Any, y: Tensor, /, out: Out = None, where: Any = True, dtype: Any = None) -> Tensor: ...
     @overload
     def __call__(self, x: Array, y: Plain, /, out: None = None, where: Any = True, dtype: Any = None) -> Array: ...
     @overload
@@ -52,7 +53,7 @@ class Methods(Protocol):
         /,
         axis: Axis = 0,
         dtype: Any = None,
-        out: Any = None,
+        out: Out = None,
         keepdims: bool = False,
         initial: Any = ...,
         where: Any = True,
@@ -70,12 +71,12 @@ class Methods(Protocol):
         where: Any = True,
     ) -> Any: ...
     @overload
-    def accumulate(self, array: Tensor, /, axis: SupportsIndex = 0, dtype: Any = None, out: Any = None) -> Tensor: ...
+    def accumulate(self, array: Tensor, /, axis: SupportsIndex = 0, dtype: Any = None, out: Out = None) -> Tensor: ...
     @overload
     def accumulate(self, array: Any, /, axis: SupportsIndex = 0, dtype: Any = None, out: Any = None) -> Any: ...
     @overload
     def reduceat(
-        self, array: Tensor, /, indices: Any, axis: SupportsIndex = 0, dtype: Any = None, out: Any = None
+        self, array: Tensor, /, indices: Any, axis: SupportsIndex = 0, dtype: Any = None, out: Out = None
     ) -> Tensor: ...
     @overload
     def reduceat(
@@ -101,7 +102,7 @@ class Constant1(Methods, Protocol):
     __name__: str
     __qualname__: str
     @overload
-    def __call__(self, x: Tensor, /, out: Any = None, **kwargs: Any) -> Tensor: ...
+    def __call__(self, x: Tensor, /, out: Out = None, **kwargs: Any) -> Tensor: ...
     @overload
     def __call__(self, x: Array, /, out: None = None, **kwargs: Any) -> Array: ...
     @overload
@@ -113,9 +114,9 @@ class Constant2(Methods, Protocol):
     __name__: str
     __qualname__: str
     @overload
-    def __call__(self, x1: Tensor, x2: Any, /, out: Any = None, **kwargs: Any) -> Tensor: ...
+    def __call__(self, x1: Tensor, x2: Any, /, out: Out = None, **kwargs: Any) -> Tensor: ...
     @overload
-    def __call__(self, x1: Any, x2: Tensor, /, out: Any = None, **kwargs: Any) -> Tensor: ...
+    def __call__(self, x1: Any, x2: Tensor, /, out: Out = None, **kwargs: Any) -> Tensor: ...
     @overload
     def __call__(self, x1: Array, x2: Plain, /, out: None = None, **kwargs: Any) -> Array: ...
     @overload

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -146,12 +146,16 @@ class TensorMembers:
     def addr_(self, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) -> Self:
         """Replace by beta * x + alpha * the outer product of two vectors."""
 
-    def all(self, axis: Axis = None, out: Any = None, keepdims: bool = ..., *, where: Any = ...) -> Tensor:
+    @overload
+    def all(self, axis: Axis = None, out: Tensor | None = None, keepdims: bool = ..., *, where: Any = ...) -> Tensor:
         """`numpy.all` on the values; the result carries no gradient."""
-
-    def any(self, axis: Axis = None, out: Any = None, keepdims: bool = ..., *, where: Any = ...) -> Tensor:
+    @overload
+    def all(self, axis: Axis = None, out: Any = None, keepdims: bool = ..., *, where: Any = ...) -> Any: ...
+    @overload
+    def any(self, axis: Axis = None, out: Tensor | None = None, keepdims: bool = ..., *, where: Any = ...) -> Tensor:
         """`numpy.any` on the values; the result carries no gradient."""
-
+    @overload
+    def any(self, axis: Axis = None, out: Any = None, keepdims: bool = ..., *, where: Any = ...) -> Any: ...
     def arccos_(self) -> Self:
         """Put `arccos` of the values in their place."""
 
@@ -173,12 +177,16 @@ class TensorMembers:
     def arctanh_(self) -> Self:
         """Put `arctanh` of the values in their place."""
 
-    def argmax(self, axis: Axis = None, out: Any = None, *, keepdims: bool = ...) -> Tensor:
+    @overload
+    def argmax(self, axis: Axis = None, out: Tensor | None = None, *, keepdims: bool = ...) -> Tensor:
         """`numpy.argmax` on the values; the result carries no gradient."""
-
-    def argmin(self, axis: Axis = None, out: Any = None, *, keepdims: bool = ...) -> Tensor:
+    @overload
+    def argmax(self, axis: Axis = None, out: Any = None, *, keepdims: bool = ...) -> Any: ...
+    @overload
+    def argmin(self, axis: Axis = None, out: Tensor | None = None, *, keepdims: bool = ...) -> Tensor:
         """`numpy.argmin` on the values; the result carries no gradient."""
-
+    @overload
+    def argmin(self, axis: Axis = None, out: Any = None, *, keepdims: bool = ...) -> Any: ...
     def argpartition(self, kth: Any, axis: int | None = -1, kind: Any = "introselect", order: Any = None) -> Tensor:
         """Return the order of `partition` as `numpy.argpartition`; integers carry no gradient."""
 
@@ -240,9 +248,11 @@ class TensorMembers:
     def ceil_(self) -> Self:
         """Put `ceil` of the values in their place."""
 
-    def choose(self, choices: Any, out: Any = None, mode: str = "raise") -> Tensor:
+    @overload
+    def choose(self, choices: Any, out: Tensor | None = None, mode: str = "raise") -> Tensor:
         """Choose from arrays by the integers in this one, as `numpy.ndarray.choose`."""
-
+    @overload
+    def choose(self, choices: Any, out: Any = None, mode: str = "raise") -> Any: ...
     def clamp_(self, min: Any = None, max: Any = None) -> Self:
         """Clip to at least `min` and at most `max`, either of which may be None, in place."""
 
@@ -252,16 +262,20 @@ class TensorMembers:
     def clamp_min_(self, min: Any) -> Self:
         """Clip to at least `min` in place."""
 
-    def clip(self, min: Any = None, max: Any = None, out: Any = None) -> Tensor:
+    @overload
+    def clip(self, min: Any = None, max: Any = None, out: Tensor | None = None) -> Tensor:
         """Clip as `numpy.ndarray.clip`."""
-
+    @overload
+    def clip(self, min: Any = None, max: Any = None, out: Any = None) -> Any: ...
     def clip_(self, min: Any = None, max: Any = None) -> Self:
         """Clip to at least `min` and at most `max`, either of which may be None, in place."""
 
     def clone(self) -> Tensor: ...
-    def compress(self, condition: Any, axis: int | None = None, out: Any = None) -> Tensor:
+    @overload
+    def compress(self, condition: Any, axis: int | None = None, out: Tensor | None = None) -> Tensor:
         """Take the slices of which the condition holds, as `numpy.ndarray.compress`."""
-
+    @overload
+    def compress(self, condition: Any, axis: int | None = None, out: Any = None) -> Any: ...
     def conj(self) -> Tensor:
         """Return the complex conjugate as `numpy.ndarray.conj`; integers and booleans as they are."""
 
@@ -286,15 +300,19 @@ class TensorMembers:
     def cosh_(self) -> Self:
         """Put `cosh` of the values in their place."""
 
-    def cumprod(self, axis: int | None = None, dtype: DTypeLike | None = None, out: Any = None) -> Tensor:
+    @overload
+    def cumprod(self, axis: int | None = None, dtype: DTypeLike | None = None, out: Tensor | None = None) -> Tensor:
         """Return running products as `numpy.cumprod`."""
-
+    @overload
+    def cumprod(self, axis: int | None = None, dtype: DTypeLike | None = None, out: Any = None) -> Any: ...
     def cumprod_(self, dim: int, *, dtype: DTypeLike | None = None) -> Self:
         """Replace by the cumulative product along an axis, computed in `dtype` if that is given."""
 
-    def cumsum(self, axis: int | None = None, dtype: DTypeLike | None = None, out: Any = None) -> Tensor:
+    @overload
+    def cumsum(self, axis: int | None = None, dtype: DTypeLike | None = None, out: Tensor | None = None) -> Tensor:
         """Return running sums as `numpy.cumsum`."""
-
+    @overload
+    def cumsum(self, axis: int | None = None, dtype: DTypeLike | None = None, out: Any = None) -> Any: ...
     def cumsum_(self, dim: int, *, dtype: DTypeLike | None = None) -> Self:
         """Replace by the cumulative sum along an axis, computed in `dtype` if that is given."""
 
@@ -316,9 +334,11 @@ class TensorMembers:
     def divide_(self, other: Any, *, rounding_mode: str | None = None) -> Self:
         """Divide in place; `rounding_mode` is None, "trunc" (towards zero) or "floor", whose derivatives are zero."""
 
-    def dot(self, b: Any, out: Any = None) -> Tensor:
+    @overload
+    def dot(self, b: Any, out: Tensor | None = None) -> Tensor:
         """Multiply as `numpy.dot`: matmul up to two axes, else the last axis of a with the one before of b."""
-
+    @overload
+    def dot(self, b: Any, out: Any = None) -> Any: ...
     def erf_(self) -> Self:
         """Put `erf` of the values in their place."""
 
@@ -466,11 +486,32 @@ class TensorMembers:
     def masked_scatter_(self, mask: Any, source: Any) -> Self:
         """Write the first elements of `source`, in C order, where a mask of booleans, which broadcasts to x, is set."""
 
+    @overload
     def max(
-        self, axis: Axis = None, out: Any = None, keepdims: bool = False, initial: Any = ..., where: Any = True
+        self,
+        axis: Axis = None,
+        out: Tensor | None = None,
+        keepdims: bool = False,
+        initial: Any = ...,
+        where: Any = True,
     ) -> Tensor:
         """Return the maximum along axes as `numpy.max`; ties share the gradient evenly."""
-
+    @overload
+    def max(
+        self, axis: Axis = None, out: Any = None, keepdims: bool = False, initial: Any = ..., where: Any = True
+    ) -> Any: ...
+    @overload
+    def mean(
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        out: Tensor | None = None,
+        keepdims: bool = False,
+        *,
+        where: Any = True,
+    ) -> Tensor:
+        """Average as `numpy.mean`."""
+    @overload
     def mean(
         self,
         axis: Axis = None,
@@ -479,14 +520,21 @@ class TensorMembers:
         keepdims: bool = False,
         *,
         where: Any = True,
-    ) -> Tensor:
-        """Average as `numpy.mean`."""
-
+    ) -> Any: ...
+    @overload
     def min(
-        self, axis: Axis = None, out: Any = None, keepdims: bool = False, initial: Any = ..., where: Any = True
+        self,
+        axis: Axis = None,
+        out: Tensor | None = None,
+        keepdims: bool = False,
+        initial: Any = ...,
+        where: Any = True,
     ) -> Tensor:
         """Return the minimum along axes as `numpy.min`; ties share the gradient evenly."""
-
+    @overload
+    def min(
+        self, axis: Axis = None, out: Any = None, keepdims: bool = False, initial: Any = ..., where: Any = True
+    ) -> Any: ...
     def mul_(self, other: Any) -> Self:
         """Put `multiply` of the values and `other` in their place."""
 
@@ -523,6 +571,18 @@ class TensorMembers:
     def pow_(self, other: Any) -> Self:
         """Put `power` of the values and `other` in their place."""
 
+    @overload
+    def prod(
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        out: Tensor | None = None,
+        keepdims: bool = False,
+        initial: Any = ...,
+        where: Any = True,
+    ) -> Tensor:
+        """Return the prod along axes as `numpy.prod`; exact derivatives, at zeros too."""
+    @overload
     def prod(
         self,
         axis: Axis = None,
@@ -531,9 +591,7 @@ class TensorMembers:
         keepdims: bool = False,
         initial: Any = ...,
         where: Any = True,
-    ) -> Tensor:
-        """Return the prod along axes as `numpy.prod`; exact derivatives, at zeros too."""
-
+    ) -> Any: ...
     def put(self, ind: Any, v: Any, mode: Any = "raise") -> None:
         """Write flat values, in cycles, at flat positions of `a` in place, as `numpy.put`; recorded."""
 
@@ -588,9 +646,11 @@ class TensorMembers:
     def retains_grad(self) -> bool:
         """Whether `retain_grad` was called on this result of an operation, in a recording that lasts."""
 
-    def round(self, decimals: int = 0, out: Any = None) -> Tensor:
+    @overload
+    def round(self, decimals: int = 0, out: Tensor | None = None) -> Tensor:
         """Round as `numpy.round`; the derivative is zero."""
-
+    @overload
+    def round(self, decimals: int = 0, out: Any = None) -> Any: ...
     def round_(self, *, decimals: int = 0) -> Self:
         """Round in place; the derivative is zero."""
 
@@ -639,6 +699,21 @@ class TensorMembers:
     def squeeze_(self, dim: int | tuple[int, ...] | None = None) -> Self:
         """Drop axes of length 1, all or those of `dim` that are, in place."""
 
+    @overload
+    def std(
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        out: Tensor | None = None,
+        ddof: Any = 0,
+        keepdims: bool = False,
+        *,
+        where: Any = True,
+        mean: Any = None,
+        correction: Any = None,
+    ) -> Tensor:
+        """Return the standard deviation as `numpy.std`; gradients flow into a Tensor given as `mean`, `ddof` or `correction` too."""
+    @overload
     def std(
         self,
         axis: Axis = None,
@@ -650,15 +725,25 @@ class TensorMembers:
         where: Any = True,
         mean: Any = None,
         correction: Any = None,
-    ) -> Tensor:
-        """Return the standard deviation as `numpy.std`; gradients flow into a Tensor given as `mean`, `ddof` or `correction` too."""
-
+    ) -> Any: ...
     def sub_(self, other: Any, *, alpha: Any = 1) -> Self:
         """Subtract alpha * other in place."""
 
     def subtract_(self, other: Any, *, alpha: Any = 1) -> Self:
         """Subtract alpha * other in place."""
 
+    @overload
+    def sum(
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        out: Tensor | None = None,
+        keepdims: bool = False,
+        initial: Any = ...,
+        where: Any = True,
+    ) -> Tensor:
+        """Return the sum along axes as `numpy.sum`; exact derivatives, at zeros too."""
+    @overload
     def sum(
         self,
         axis: Axis = None,
@@ -667,9 +752,7 @@ class TensorMembers:
         keepdims: bool = False,
         initial: Any = ...,
         where: Any = True,
-    ) -> Tensor:
-        """Return the sum along axes as `numpy.sum`; exact derivatives, at zeros too."""
-
+    ) -> Any: ...
     def swapaxes(self, axis1: int, axis2: int) -> Tensor:
         """Swap two axes as `numpy.swapaxes`."""
 
@@ -682,9 +765,11 @@ class TensorMembers:
     def t_(self) -> Self:
         """Swap the axes of a matrix in place; a vector or a number stays as it is."""
 
-    def take(self, indices: Any, axis: int | None = None, out: Any = None, mode: str = "raise") -> Tensor:
+    @overload
+    def take(self, indices: Any, axis: int | None = None, out: Tensor | None = None, mode: str = "raise") -> Tensor:
         """Take elements along an axis as `numpy.take`; of the flat array without `axis`."""
-
+    @overload
+    def take(self, indices: Any, axis: int | None = None, out: Any = None, mode: str = "raise") -> Any: ...
     def tan_(self) -> Self:
         """Put `tan` of the values in their place."""
 
@@ -697,11 +782,15 @@ class TensorMembers:
     def to_device(self, device: str, /, stream: Any = None) -> Tensor:
         """Return the tensor on a device by the Array API's name for it; a GPU copies on `stream`, one of CuPy's."""
 
+    @overload
     def trace(
-        self, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: DTypeLike | None = None, out: Any = None
+        self, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: DTypeLike | None = None, out: Tensor | None = None
     ) -> Tensor:
         """Sum a diagonal as `numpy.trace`."""
-
+    @overload
+    def trace(
+        self, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: DTypeLike | None = None, out: Any = None
+    ) -> Any: ...
     def transpose(self, *axes: Any) -> Tensor:
         """Permute axes as `numpy.ndarray.transpose`."""
 
@@ -726,6 +815,21 @@ class TensorMembers:
     def unsqueeze_(self, dim: int) -> Self:
         """Insert an axis of length 1 in place."""
 
+    @overload
+    def var(
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        out: Tensor | None = None,
+        ddof: Any = 0,
+        keepdims: bool = False,
+        *,
+        where: Any = True,
+        mean: Any = None,
+        correction: Any = None,
+    ) -> Tensor:
+        """Return the variance as `numpy.var`; gradients flow into a Tensor given as `mean`, `ddof` or `correction` too."""
+    @overload
     def var(
         self,
         axis: Axis = None,
@@ -737,9 +841,7 @@ class TensorMembers:
         where: Any = True,
         mean: Any = None,
         correction: Any = None,
-    ) -> Tensor:
-        """Return the variance as `numpy.var`; gradients flow into a Tensor given as `mean`, `ddof` or `correction` too."""
-
+    ) -> Any: ...
     def xlogy_(self, other: Any) -> Self:
         """Put `xlogy` of the values and `other` in their place."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -44,6 +44,7 @@ from gradmgr._transforms.randomness import Replay, given_sources, global_sources
 
 __all__ = ["checkpoint", "checkpoint_sequential"]
 
+R = TypeVar("R")
 Contexts = Callable[[], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]]
 
 # ---------------------------------------------------------------- what a run records
@@ -411,7 +412,7 @@ def _no_contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[
 
 
 def checkpoint(
-    function: Callable[..., Any],
+    function: Callable[..., R],
     /,
     *args: Any,
     use_reentrant: bool | None = None,
@@ -422,7 +423,7 @@ def checkpoint(
     preserve_rng_state: bool = True,
     generators: Any = (),
     **kwargs: Any,
-) -> Any:
+) -> R:
     """Compute `function(*args, **kwargs)`, keeping for derivatives only its arguments: the rest is computed again.
 
     The values and gradients are those of a plain call, to the bit, and derivatives of any order can be taken. Where

@@ -10,7 +10,7 @@ raises where a derivative would have to flow through it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr._transforms.function_context import ContextState, FunctionCtx
 
-F = TypeVar("F", bound=Callable[..., Any])
 Entry = tuple[Any, ...]
 # What a kept value is: ("argument", k), ("result", j), or ("unrecorded", its description); None for a constant.
 Source = tuple[str, Any] | None
@@ -36,7 +35,7 @@ OuterRecorders = tuple[tuple[Recorder, tuple[Any, ...]], ...]
 # ---------------------------------------------------------------- optional methods
 
 
-def placeholder(method: F) -> F:
+def placeholder(method: Callable[..., Any]) -> Callable[..., Any]:
     """Mark a method of the base class that only raises, for a class that does not define it."""
     method._is_placeholder = True  # type: ignore[attr-defined]  # read by `is_placeholder`
     return method

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -40,6 +40,8 @@ from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr.ops.join import concatenate
 
 __all__ = ["vmap"]
+
+R = TypeVar("R")
 
 # Each pair are each other's adjoints.
 _enter: Function = linear("vmap_in", batch, lambda g, level, axis: _leave(g, level, axis))
@@ -161,13 +163,13 @@ def _dims_for(dims: Any, value: Any, fail: Callable[[], Exception]) -> list[Any]
 
 
 def vmap(
-    func: Callable[..., Any],
+    func: Callable[..., R],
     in_dims: Any = 0,
     out_dims: Any = 0,
     randomness: str = "error",
     *,
     chunk_size: int | None = None,
-) -> Callable[..., Any]:
+) -> Callable[..., R]:
     """Return a function that maps `func`, written for one example, over an axis of its arguments.
 
     `func` sees tensors without that axis; what it computes is computed for all examples at once. vmaps

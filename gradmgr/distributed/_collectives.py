@@ -10,7 +10,7 @@ zeros, on a rank whose own loss does not depend on what came out.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -138,6 +138,10 @@ def _operand(x: Any, name: str) -> Any:
     return found if libraries.is_array(found) else np.asarray(found)
 
 
+@overload
+def all_reduce(x: Tensor, op: str = ..., group: Group | None = ...) -> Tensor: ...
+@overload
+def all_reduce(x: Any, op: str = ..., group: Group | None = ...) -> Any: ...
 def all_reduce(x: Any, op: str = "sum", group: Group | None = None) -> Any:
     """Reduce an array over the ranks, element by element; every rank receives the same bits.
 
@@ -173,6 +177,10 @@ def all_reduce(x: Any, op: str = "sum", group: Group | None = None) -> Any:
     return _everywhere(_all_reduce, x, op, at)
 
 
+@overload
+def all_gather(x: Tensor, group: Group | None = ...) -> Tensor: ...
+@overload
+def all_gather(x: Any, group: Group | None = ...) -> Any: ...
 def all_gather(x: Any, group: Group | None = None) -> Any:
     """Gather the arrays of all ranks, stacked along a new first axis; differentiable.
 
@@ -190,6 +198,10 @@ def all_gather(x: Any, group: Group | None = None) -> Any:
     return _everywhere(_all_gather, _operand(x, "all_gather"), chosen(group))
 
 
+@overload
+def broadcast(x: Tensor, root: int = ..., group: Group | None = ...) -> Tensor: ...
+@overload
+def broadcast(x: Any, root: int = ..., group: Group | None = ...) -> Any: ...
 def broadcast(x: Any, root: int = 0, group: Group | None = None) -> Any:
     """Give every rank what one of them holds; differentiable.
 

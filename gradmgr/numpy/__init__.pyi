@@ -614,13 +614,20 @@ acosh: Ufunc1
 add: Ufunc2
 
 @overload
-def all(a: Tensor, axis: Axis = None, out: Any = None, keepdims: _bool = ..., *, where: Any = ...) -> Tensor: ...
+def all(
+    a: Tensor, axis: Axis = None, out: Tensor | None = None, keepdims: _bool = ..., *, where: Any = ...
+) -> Tensor: ...
 @overload
 def all(a: Any, axis: Axis = None, out: Any = None, keepdims: _bool = ..., *, where: Any = ...) -> Any: ...
 def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: _bool = False) -> _bool: ...
 @overload
 def amax(
-    a: Tensor, axis: Axis = None, out: Any = None, keepdims: _bool = False, initial: Any = ..., where: Any = True
+    a: Tensor,
+    axis: Axis = None,
+    out: Tensor | None = None,
+    keepdims: _bool = False,
+    initial: Any = ...,
+    where: Any = True,
 ) -> Tensor: ...
 @overload
 def amax(
@@ -628,7 +635,12 @@ def amax(
 ) -> Any: ...
 @overload
 def amin(
-    a: Tensor, axis: Axis = None, out: Any = None, keepdims: _bool = False, initial: Any = ..., where: Any = True
+    a: Tensor,
+    axis: Axis = None,
+    out: Tensor | None = None,
+    keepdims: _bool = False,
+    initial: Any = ...,
+    where: Any = True,
 ) -> Tensor: ...
 @overload
 def amin(
@@ -639,7 +651,9 @@ def angle(z: Tensor, deg: Any = False) -> Tensor: ...
 @overload
 def angle(z: Any, deg: Any = False) -> Any: ...
 @overload
-def any(a: Tensor, axis: Axis = None, out: Any = None, keepdims: _bool = ..., *, where: Any = ...) -> Tensor: ...
+def any(
+    a: Tensor, axis: Axis = None, out: Tensor | None = None, keepdims: _bool = ..., *, where: Any = ...
+) -> Tensor: ...
 @overload
 def any(a: Any, axis: Axis = None, out: Any = None, keepdims: _bool = ..., *, where: Any = ...) -> Any: ...
 @overload
@@ -676,11 +690,11 @@ arctan2: Ufunc2
 arctanh: Ufunc1
 
 @overload
-def argmax(a: Tensor, axis: Axis = None, out: Any = None, *, keepdims: _bool = ...) -> Tensor: ...
+def argmax(a: Tensor, axis: Axis = None, out: Tensor | None = None, *, keepdims: _bool = ...) -> Tensor: ...
 @overload
 def argmax(a: Any, axis: Axis = None, out: Any = None, *, keepdims: _bool = ...) -> Any: ...
 @overload
-def argmin(a: Tensor, axis: Axis = None, out: Any = None, *, keepdims: _bool = ...) -> Tensor: ...
+def argmin(a: Tensor, axis: Axis = None, out: Tensor | None = None, *, keepdims: _bool = ...) -> Tensor: ...
 @overload
 def argmin(a: Any, axis: Axis = None, out: Any = None, *, keepdims: _bool = ...) -> Any: ...
 @overload
@@ -714,7 +728,7 @@ def argwhere(a: Tensor) -> Tensor: ...
 @overload
 def argwhere(a: Any) -> Any: ...
 @overload
-def around(a: Tensor, decimals: int = 0, out: Any = None) -> Tensor: ...
+def around(a: Tensor, decimals: int = 0, out: Tensor | None = None) -> Tensor: ...
 @overload
 def around(a: Any, decimals: int = 0, out: Any = None) -> Any: ...
 def array(
@@ -875,14 +889,21 @@ cbrt: Ufunc1
 ceil: Ufunc1
 
 @overload
-def choose(a: Tensor, choices: Any, out: Any = None, mode: Any = "raise") -> Tensor: ...
+def choose(a: Tensor, choices: Any, out: Tensor | None = None, mode: Any = "raise") -> Tensor: ...
 @overload
-def choose(a: Any, choices: Tensor, out: Any = None, mode: Any = "raise") -> Tensor: ...
+def choose(a: Any, choices: Tensor, out: Tensor | None = None, mode: Any = "raise") -> Tensor: ...
 @overload
 def choose(a: Any, choices: Any, out: Any = None, mode: Any = "raise") -> Any: ...
 @overload
 def clip(
-    a: Tensor, min: Any = ..., max: Any = ..., out: Any = None, *, a_min: Any = ..., a_max: Any = ..., **kwargs: Any
+    a: Tensor,
+    min: Any = ...,
+    max: Any = ...,
+    out: Tensor | None = None,
+    *,
+    a_min: Any = ...,
+    a_max: Any = ...,
+    **kwargs: Any,
 ) -> Tensor: ...
 @overload
 def clip(
@@ -894,9 +915,9 @@ def column_stack(tup: Sequence[Tensor]) -> Tensor: ...
 def column_stack(tup: Any) -> Any: ...
 def common_type(*arrays: Any) -> type[Any]: ...
 @overload
-def compress(condition: Tensor, a: Any, axis: int | None = None, out: Any = None) -> Tensor: ...
+def compress(condition: Tensor, a: Any, axis: int | None = None, out: Tensor | None = None) -> Tensor: ...
 @overload
-def compress(condition: Any, a: Tensor, axis: int | None = None, out: Any = None) -> Tensor: ...
+def compress(condition: Any, a: Tensor, axis: int | None = None, out: Tensor | None = None) -> Tensor: ...
 @overload
 def compress(condition: Any, a: Any, axis: int | None = None, out: Any = None) -> Any: ...
 @overload
@@ -904,7 +925,7 @@ def concat(
     arrays: Sequence[Tensor],
     /,
     axis: int | None = 0,
-    out: Any = None,
+    out: Tensor | None = None,
     *,
     dtype: DTypeLike | None = None,
     casting: str = "same_kind",
@@ -918,7 +939,7 @@ def concatenate(
     arrays: Sequence[Tensor],
     /,
     axis: int | None = 0,
-    out: Any = None,
+    out: Tensor | None = None,
     *,
     dtype: DTypeLike | None = None,
     casting: str = "same_kind",
@@ -994,11 +1015,13 @@ def cross(a: Any, b: Tensor, axisa: int = -1, axisb: int = -1, axisc: int = -1, 
 @overload
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any: ...
 @overload
-def cumprod(a: Tensor, axis: int | None = None, dtype: DTypeLike | None = None, out: Any = None) -> Tensor: ...
+def cumprod(
+    a: Tensor, axis: int | None = None, dtype: DTypeLike | None = None, out: Tensor | None = None
+) -> Tensor: ...
 @overload
 def cumprod(a: Any, axis: int | None = None, dtype: DTypeLike | None = None, out: Any = None) -> Any: ...
 @overload
-def cumsum(a: Tensor, axis: int | None = None, dtype: DTypeLike | None = None, out: Any = None) -> Tensor: ...
+def cumsum(a: Tensor, axis: int | None = None, dtype: DTypeLike | None = None, out: Tensor | None = None) -> Tensor: ...
 @overload
 def cumsum(a: Any, axis: int | None = None, dtype: DTypeLike | None = None, out: Any = None) -> Any: ...
 @overload
@@ -1008,7 +1031,7 @@ def cumulative_prod(
     *,
     axis: int | None = None,
     dtype: DTypeLike | None = None,
-    out: Any = None,
+    out: Tensor | None = None,
     include_initial: _bool = False,
 ) -> Tensor: ...
 @overload
@@ -1028,7 +1051,7 @@ def cumulative_sum(
     *,
     axis: int | None = None,
     dtype: DTypeLike | None = None,
-    out: Any = None,
+    out: Tensor | None = None,
     include_initial: _bool = False,
 ) -> Tensor: ...
 @overload
@@ -1085,9 +1108,9 @@ def divmod(x: Any, y: Tensor, /, *, out: Any = None, where: Any = True, dtype: A
 @overload
 def divmod(*args: Any, out: Any = None, where: Any = True, dtype: Any = None) -> tuple[Any, Any]: ...
 @overload
-def dot(a: Tensor, b: Any, out: Any = None) -> Tensor: ...
+def dot(a: Tensor, b: Any, out: Tensor | None = None) -> Tensor: ...
 @overload
-def dot(a: Any, b: Tensor, out: Any = None) -> Tensor: ...
+def dot(a: Any, b: Tensor, out: Tensor | None = None) -> Tensor: ...
 @overload
 def dot(a: Any, b: Any, out: Any = None) -> Any: ...
 @overload
@@ -1182,7 +1205,7 @@ fabs: Ufunc1
 
 def fill_diagonal(a: Any, val: Any, wrap: _bool = False) -> None: ...
 @overload
-def fix(x: Tensor, out: Any = None) -> Tensor: ...
+def fix(x: Tensor, out: Tensor | None = None) -> Tensor: ...
 @overload
 def fix(x: Any, out: Any = None) -> Any: ...
 @overload
@@ -1447,11 +1470,11 @@ isnan: Constant1
 isnat: Constant1
 
 @overload
-def isneginf(x: Tensor, out: Any = None) -> Tensor: ...
+def isneginf(x: Tensor, out: Tensor | None = None) -> Tensor: ...
 @overload
 def isneginf(x: Any, out: Any = None) -> Any: ...
 @overload
-def isposinf(x: Tensor, out: Any = None) -> Tensor: ...
+def isposinf(x: Tensor, out: Tensor | None = None) -> Tensor: ...
 @overload
 def isposinf(x: Any, out: Any = None) -> Any: ...
 @overload
@@ -1572,14 +1595,23 @@ def matrix_transpose(x: Tensor, /) -> Tensor: ...
 @overload
 def matrix_transpose(x: Any, /) -> Any: ...
 @overload
-def matvec(x1: Tensor, x2: Any, /, out: Any = None, *, axes: Any = None, dtype: DTypeLike | None = None) -> Tensor: ...
+def matvec(
+    x1: Tensor, x2: Any, /, out: Tensor | None = None, *, axes: Any = None, dtype: DTypeLike | None = None
+) -> Tensor: ...
 @overload
-def matvec(x1: Any, x2: Tensor, /, out: Any = None, *, axes: Any = None, dtype: DTypeLike | None = None) -> Tensor: ...
+def matvec(
+    x1: Any, x2: Tensor, /, out: Tensor | None = None, *, axes: Any = None, dtype: DTypeLike | None = None
+) -> Tensor: ...
 @overload
 def matvec(x1: Any, x2: Any, /, out: Any = None, *, axes: Any = None, dtype: DTypeLike | None = None) -> Any: ...
 @overload
 def max(
-    a: Tensor, axis: Axis = None, out: Any = None, keepdims: _bool = False, initial: Any = ..., where: Any = True
+    a: Tensor,
+    axis: Axis = None,
+    out: Tensor | None = None,
+    keepdims: _bool = False,
+    initial: Any = ...,
+    where: Any = True,
 ) -> Tensor: ...
 @overload
 def max(
@@ -1594,7 +1626,7 @@ def mean(
     a: Tensor,
     axis: Axis = None,
     dtype: DTypeLike | None = None,
-    out: Any = None,
+    out: Tensor | None = None,
     keepdims: _bool = False,
     *,
     where: Any = True,
@@ -1611,7 +1643,7 @@ def mean(
 ) -> Any: ...
 @overload
 def median(
-    a: Tensor, axis: Axis = None, out: Any = None, overwrite_input: _bool = False, keepdims: _bool = False
+    a: Tensor, axis: Axis = None, out: Tensor | None = None, overwrite_input: _bool = False, keepdims: _bool = False
 ) -> Tensor: ...
 @overload
 def median(
@@ -1623,7 +1655,12 @@ def meshgrid(*xi: Tensor, copy: _bool = True, sparse: _bool = False, indexing: A
 def meshgrid(*xi: Any, copy: _bool = True, sparse: _bool = False, indexing: Any = "xy") -> tuple[Any, ...]: ...
 @overload
 def min(
-    a: Tensor, axis: Axis = None, out: Any = None, keepdims: _bool = False, initial: Any = ..., where: Any = True
+    a: Tensor,
+    axis: Axis = None,
+    out: Tensor | None = None,
+    keepdims: _bool = False,
+    initial: Any = ...,
+    where: Any = True,
 ) -> Tensor: ...
 @overload
 def min(
@@ -1653,24 +1690,28 @@ def nan_to_num(x: Tensor, copy: _bool = True, nan: Any = 0.0, posinf: Any = None
 @overload
 def nan_to_num(x: Any, copy: _bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any: ...
 @overload
-def nanargmax(a: Tensor, axis: Axis = None, out: Any = None, *, keepdims: _bool = ...) -> Tensor: ...
+def nanargmax(a: Tensor, axis: Axis = None, out: Tensor | None = None, *, keepdims: _bool = ...) -> Tensor: ...
 @overload
 def nanargmax(a: Any, axis: Axis = None, out: Any = None, *, keepdims: _bool = ...) -> Any: ...
 @overload
-def nanargmin(a: Tensor, axis: Axis = None, out: Any = None, *, keepdims: _bool = ...) -> Tensor: ...
+def nanargmin(a: Tensor, axis: Axis = None, out: Tensor | None = None, *, keepdims: _bool = ...) -> Tensor: ...
 @overload
 def nanargmin(a: Any, axis: Axis = None, out: Any = None, *, keepdims: _bool = ...) -> Any: ...
 @overload
-def nancumprod(a: Tensor, axis: int | None = None, dtype: DTypeLike | None = None, out: Any = None) -> Tensor: ...
+def nancumprod(
+    a: Tensor, axis: int | None = None, dtype: DTypeLike | None = None, out: Tensor | None = None
+) -> Tensor: ...
 @overload
 def nancumprod(a: Any, axis: int | None = None, dtype: DTypeLike | None = None, out: Any = None) -> Any: ...
 @overload
-def nancumsum(a: Tensor, axis: int | None = None, dtype: DTypeLike | None = None, out: Any = None) -> Tensor: ...
+def nancumsum(
+    a: Tensor, axis: int | None = None, dtype: DTypeLike | None = None, out: Tensor | None = None
+) -> Tensor: ...
 @overload
 def nancumsum(a: Any, axis: int | None = None, dtype: DTypeLike | None = None, out: Any = None) -> Any: ...
 @overload
 def nanmax(
-    a: Tensor, axis: Axis = None, out: Any = None, keepdims: _bool = ..., initial: Any = ..., where: Any = ...
+    a: Tensor, axis: Axis = None, out: Tensor | None = None, keepdims: _bool = ..., initial: Any = ..., where: Any = ...
 ) -> Tensor: ...
 @overload
 def nanmax(
@@ -1681,7 +1722,7 @@ def nanmean(
     a: Tensor,
     axis: Axis = None,
     dtype: DTypeLike | None = None,
-    out: Any = None,
+    out: Tensor | None = None,
     keepdims: _bool = ...,
     *,
     where: Any = ...,
@@ -1698,7 +1739,7 @@ def nanmean(
 ) -> Any: ...
 @overload
 def nanmedian(
-    a: Tensor, axis: Axis = None, out: Any = None, overwrite_input: _bool = False, keepdims: _bool = ...
+    a: Tensor, axis: Axis = None, out: Tensor | None = None, overwrite_input: _bool = False, keepdims: _bool = ...
 ) -> Tensor: ...
 @overload
 def nanmedian(
@@ -1706,7 +1747,7 @@ def nanmedian(
 ) -> Any: ...
 @overload
 def nanmin(
-    a: Tensor, axis: Axis = None, out: Any = None, keepdims: _bool = ..., initial: Any = ..., where: Any = ...
+    a: Tensor, axis: Axis = None, out: Tensor | None = None, keepdims: _bool = ..., initial: Any = ..., where: Any = ...
 ) -> Tensor: ...
 @overload
 def nanmin(
@@ -1717,7 +1758,7 @@ def nanpercentile(
     a: Tensor,
     q: Any,
     axis: Axis = None,
-    out: Any = None,
+    out: Tensor | None = None,
     overwrite_input: _bool = False,
     method: str = "linear",
     keepdims: _bool = ...,
@@ -1741,7 +1782,7 @@ def nanprod(
     a: Tensor,
     axis: Axis = None,
     dtype: DTypeLike | None = None,
-    out: Any = None,
+    out: Tensor | None = None,
     keepdims: _bool = ...,
     initial: Any = ...,
     where: Any = ...,
@@ -1761,7 +1802,7 @@ def nanquantile(
     a: Tensor,
     q: Any,
     axis: Axis = None,
-    out: Any = None,
+    out: Tensor | None = None,
     overwrite_input: _bool = False,
     method: str = "linear",
     keepdims: _bool = ...,
@@ -1785,7 +1826,7 @@ def nanstd(
     a: Tensor,
     axis: Axis = None,
     dtype: DTypeLike | None = None,
-    out: Any = None,
+    out: Tensor | None = None,
     ddof: Any = 0,
     keepdims: _bool = ...,
     *,
@@ -1811,7 +1852,7 @@ def nansum(
     a: Tensor,
     axis: Axis = None,
     dtype: DTypeLike | None = None,
-    out: Any = None,
+    out: Tensor | None = None,
     keepdims: _bool = ...,
     initial: Any = ...,
     where: Any = ...,
@@ -1831,7 +1872,7 @@ def nanvar(
     a: Tensor,
     axis: Axis = None,
     dtype: DTypeLike | None = None,
-    out: Any = None,
+    out: Tensor | None = None,
     ddof: Any = 0,
     keepdims: _bool = ...,
     *,
@@ -1881,9 +1922,9 @@ def ones_like(
     device: str | None = None,
 ) -> Tensor: ...
 @overload
-def outer(a: Tensor, b: Any, out: Any = None) -> Tensor: ...
+def outer(a: Tensor, b: Any, out: Tensor | None = None) -> Tensor: ...
 @overload
-def outer(a: Any, b: Tensor, out: Any = None) -> Tensor: ...
+def outer(a: Any, b: Tensor, out: Tensor | None = None) -> Tensor: ...
 @overload
 def outer(a: Any, b: Any, out: Any = None) -> Any: ...
 @overload
@@ -1903,7 +1944,7 @@ def percentile(
     a: Tensor,
     q: Any,
     axis: Axis = None,
-    out: Any = None,
+    out: Tensor | None = None,
     overwrite_input: _bool = False,
     method: str = "linear",
     keepdims: _bool = False,
@@ -2026,7 +2067,7 @@ def prod(
     a: Tensor,
     axis: Axis = None,
     dtype: DTypeLike | None = None,
-    out: Any = None,
+    out: Tensor | None = None,
     keepdims: _bool = False,
     initial: Any = ...,
     where: Any = True,
@@ -2042,7 +2083,7 @@ def prod(
     where: Any = True,
 ) -> Any: ...
 @overload
-def ptp(a: Tensor, axis: Axis = None, out: Any = None, keepdims: _bool = ...) -> Tensor: ...
+def ptp(a: Tensor, axis: Axis = None, out: Tensor | None = None, keepdims: _bool = ...) -> Tensor: ...
 @overload
 def ptp(a: Any, axis: Axis = None, out: Any = None, keepdims: _bool = ...) -> Any: ...
 def put(a: Any, ind: Any, v: Any, mode: Any = "raise") -> None: ...
@@ -2053,7 +2094,7 @@ def quantile(
     a: Tensor,
     q: Any,
     axis: Axis = None,
-    out: Any = None,
+    out: Tensor | None = None,
     overwrite_input: _bool = False,
     method: str = "linear",
     keepdims: _bool = False,
@@ -2131,7 +2172,7 @@ def rot90(m: Tensor, k: int = 1, axes: tuple[int, int] = ...) -> Tensor: ...
 @overload
 def rot90(m: Any, k: int = 1, axes: tuple[int, int] = ...) -> Any: ...
 @overload
-def round(a: Tensor, decimals: int = 0, out: Any = None) -> Tensor: ...
+def round(a: Tensor, decimals: int = 0, out: Tensor | None = None) -> Tensor: ...
 @overload
 def round(a: Any, decimals: int = 0, out: Any = None) -> Any: ...
 @overload
@@ -2232,7 +2273,7 @@ def squeeze(a: Any, axis: Axis = None) -> Any: ...
 def stack(
     arrays: Sequence[Tensor],
     axis: int = 0,
-    out: Any = None,
+    out: Tensor | None = None,
     *,
     dtype: DTypeLike | None = None,
     casting: str = "same_kind",
@@ -2246,7 +2287,7 @@ def std(
     a: Tensor,
     axis: Axis = None,
     dtype: DTypeLike | None = None,
-    out: Any = None,
+    out: Tensor | None = None,
     ddof: Any = 0,
     keepdims: _bool = False,
     *,
@@ -2275,7 +2316,7 @@ def sum(
     a: Tensor,
     axis: Axis = None,
     dtype: DTypeLike | None = None,
-    out: Any = None,
+    out: Tensor | None = None,
     keepdims: _bool = False,
     initial: Any = ...,
     where: Any = True,
@@ -2295,7 +2336,9 @@ def swapaxes(a: Tensor, axis1: int, axis2: int) -> Tensor: ...
 @overload
 def swapaxes(a: Any, axis1: int, axis2: int) -> Any: ...
 @overload
-def take(a: Tensor, indices: Any, axis: int | None = None, out: Any = None, mode: str = "raise") -> Tensor: ...
+def take(
+    a: Tensor, indices: Any, axis: int | None = None, out: Tensor | None = None, mode: str = "raise"
+) -> Tensor: ...
 @overload
 def take(a: Any, indices: Any, axis: int | None = None, out: Any = None, mode: str = "raise") -> Any: ...
 @overload
@@ -2318,7 +2361,12 @@ def tile(A: Tensor, reps: Any) -> Tensor: ...
 def tile(A: Any, reps: Any) -> Any: ...
 @overload
 def trace(
-    a: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: DTypeLike | None = None, out: Any = None
+    a: Tensor,
+    offset: int = 0,
+    axis1: int = 0,
+    axis2: int = 1,
+    dtype: DTypeLike | None = None,
+    out: Tensor | None = None,
 ) -> Tensor: ...
 @overload
 def trace(
@@ -2472,7 +2520,7 @@ def var(
     a: Tensor,
     axis: Axis = None,
     dtype: DTypeLike | None = None,
-    out: Any = None,
+    out: Tensor | None = None,
     ddof: Any = 0,
     keepdims: _bool = False,
     *,
@@ -2504,7 +2552,7 @@ def vecdot(
     x1: Tensor,
     x2: Any,
     /,
-    out: Any = None,
+    out: Tensor | None = None,
     *,
     axes: Any = None,
     axis: int | None = None,
@@ -2516,7 +2564,7 @@ def vecdot(
     x1: Any,
     x2: Tensor,
     /,
-    out: Any = None,
+    out: Tensor | None = None,
     *,
     axes: Any = None,
     axis: int | None = None,
@@ -2536,9 +2584,13 @@ def vecdot(
     dtype: DTypeLike | None = None,
 ) -> Any: ...
 @overload
-def vecmat(x1: Tensor, x2: Any, /, out: Any = None, *, axes: Any = None, dtype: DTypeLike | None = None) -> Tensor: ...
+def vecmat(
+    x1: Tensor, x2: Any, /, out: Tensor | None = None, *, axes: Any = None, dtype: DTypeLike | None = None
+) -> Tensor: ...
 @overload
-def vecmat(x1: Any, x2: Tensor, /, out: Any = None, *, axes: Any = None, dtype: DTypeLike | None = None) -> Tensor: ...
+def vecmat(
+    x1: Any, x2: Tensor, /, out: Tensor | None = None, *, axes: Any = None, dtype: DTypeLike | None = None
+) -> Tensor: ...
 @overload
 def vecmat(x1: Any, x2: Any, /, out: Any = None, *, axes: Any = None, dtype: DTypeLike | None = None) -> Any: ...
 @overload

@@ -171,11 +171,11 @@ class Flat:
     def __len__(self) -> int:
         return self._tensor.size
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Tensor]:
         return _iter(shape.ravel(self._tensor))
 
-    def __getitem__(self, index: Any) -> Any:
-        return shape.ravel(self._tensor)[index]
+    def __getitem__(self, index: Any) -> Tensor:
+        return shape.ravel(self._tensor)[index]  # type: ignore[no-any-return]  # what `ravel` returns is Any
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Write values, from the first again where there are too few, as NumPy does."""

@@ -170,8 +170,8 @@ def main() -> None:
         save(net.state_dict(), os.path.join(folder, "net.npz"))
         net.load_state_dict(load(os.path.join(folder, "net.npz")))
     try:
-        np.matmul(t, tensor([1.0, 2.0, 3.0]))
-    except errors.DtypeError as error:
+        t.grad = tensor([1.0])
+    except errors.ShapeError as error:
         print(error)
 
 
