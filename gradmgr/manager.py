@@ -425,9 +425,9 @@ class GradManager(_Recording):
             inputs: the tensors to receive gradients and their node ids; None stands for all leaves.
             keep: receives the gradients by tensor; no `.grad` is then written and no callback runs.
         """
-        has_turn = not _turns.parallel and _turns.lock.acquire()
         run: BackwardRun | None = None
         outer = above(tape.outer, tape) if create_graph else tape.outer
+        has_turn = not _turns.parallel and _turns.lock.acquire()
         try:
             self._begin_backward(tape)
             token = _backwarding.set(self)
