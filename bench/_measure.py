@@ -126,7 +126,7 @@ def ratio(times: Times, name: str, base: str) -> float:
     return statistics.median(_ratios(times, name, base))
 
 
-def broadcast_like(times: Times, name: str, base: str) -> list[float]:
+def quartiles_of(times: Times, name: str, base: str) -> list[float]:
     """Return the quartiles of the ratio over the rounds."""
     ratios = _ratios(times, name, base)
     return statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3

@@ -85,7 +85,7 @@ def _row(row: Row, columns: dict[str, str]) -> str:
 
 def text(table: Table) -> str:
     heads = "".join(f"{name:>{_width(name)}}" for name in table.columns)
-    lines = ["", table.title, *([table.record_op] if table.record_op else []), f"{'':<{_LABEL}}{heads}"]
+    lines = ["", table.title, *([table.note] if table.note else []), f"{'':<{_LABEL}}{heads}"]
     return "\n".join([*lines, *(_row(row, table.columns) for row in table.rows)])
 
 
@@ -106,8 +106,7 @@ def write_json(file: str, facts: dict[str, Any], tables: Sequence[Table]) -> Non
     content = {
         "machine": facts,
         "tables": [
-            {"title": table.title, "note": table.record_op, "rows": [plain(row) for row in table.rows]}
-            for table in tables
+            {"title": table.title, "note": table.note, "rows": [plain(row) for row in table.rows]} for table in tables
         ],
     }
     Path(file).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -19,8 +19,8 @@ from bench._measure import (
     Times,
     Verdict,
     always,
-    broadcast_like,
     check_agreement,
+    quartiles_of,
     race,
     ratio,
     rotated,
@@ -61,7 +61,7 @@ def _reported(label: str, times: Times, targets: Targets) -> Row:
     cells = {f"{NUMPY} µs": statistics.median(times[NUMPY]) * 1e6}
     others = [name for name in times if name != NUMPY]
     cells |= {name: ratio(times, name, NUMPY) for name in others}
-    return Row(label, cells, _verdicts(times, targets), {name: broadcast_like(times, name, NUMPY) for name in others})
+    return Row(label, cells, _verdicts(times, targets), {name: quartiles_of(times, name, NUMPY) for name in others})
 
 
 # ---------------------------------------------------------------- single ops

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import gradmgr
-from bench._measure import Answer, Contestant, Pace, Row, Table, Verdict, always, broadcast_like, race, ratio
+from bench._measure import Answer, Contestant, Pace, Row, Table, Verdict, always, quartiles_of, race, ratio
 from gradmgr import GradManager, Tensor, optim
 from gradmgr.nn import functional
 
@@ -39,7 +39,7 @@ def _row(label: str, contestants: Sequence[Contestant], pace: Pace, limits: dict
         for name, (base, limit) in limits.items()
         if base in times
     )
-    return Row(label, cells, verdicts, {name: broadcast_like(times, name, first) for name in others})
+    return Row(label, cells, verdicts, {name: quartiles_of(times, name, first) for name in others})
 
 
 # ---------------------------------------------------------------- optimisers

@@ -31,8 +31,8 @@ from bench._measure import (
     Times,
     Verdict,
     always,
-    broadcast_like,
     check_agreement,
+    quartiles_of,
     race,
     ratio,
     rotated,
@@ -303,7 +303,7 @@ def elements(
         cells = {"NumPy µs": statistics.median(times["NumPy"]) * 1e6}
         others = [c.name for c in contestants[1:]]
         cells |= {name: ratio(times, name, "NumPy") for name in others}
-        quartiles = {name: broadcast_like(times, name, "NumPy") for name in others}
+        quartiles = {name: quartiles_of(times, name, "NumPy") for name in others}
         rows.append(Row(f"{size:,} elements", cells, quartiles=quartiles))
     return rows
 
@@ -421,7 +421,7 @@ def managers(pace: Pace, counts: Sequence[int] = (1, 2, 3, 4), sizes: Sequence[i
             cells |= {name: ratio(times, name, one) for name in more}
             at_most = 4.0 if size < 1000 else 1.2
             verdict = Verdict("two managers / one", ratio(times, more[0], one), at_most)
-            rows.append(Row(label, cells, (verdict,), {name: broadcast_like(times, name, one) for name in more}))
+            rows.append(Row(label, cells, (verdict,), {name: quartiles_of(times, name, one) for name in more}))
     return rows
 
 
@@ -551,7 +551,7 @@ def _over_first(label: str, contestants: Sequence[Contestant], pace: Pace) -> Ro
     first, *others = [c.name for c in contestants]
     cells = {f"{first} µs": statistics.median(times[first]) * 1e6}
     cells |= {name: ratio(times, name, first) for name in others}
-    return Row(label, cells, (), {name: broadcast_like(times, name, first) for name in others})
+    return Row(label, cells, (), {name: quartiles_of(times, name, first) for name in others})
 
 
 # ---------------------------------------------------------------- ranks

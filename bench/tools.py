@@ -12,7 +12,7 @@ import numpy as np
 
 import gradmgr
 import gradmgr.numpy as gnp
-from bench._measure import Answer, Contestant, Pace, Row, Table, Verdict, always, broadcast_like, race, ratio
+from bench._measure import Answer, Contestant, Pace, Row, Table, Verdict, always, quartiles_of, race, ratio
 from gradmgr import GradManager, Tensor, checkpoint_sequential, functional, special, tensor, vmap
 
 # ---------------------------------------------------------------- many derivatives at once
@@ -197,7 +197,7 @@ def _against_the_first(label: str, ways: Sequence[tuple[str, Callable[[], Any]]]
     cells = {"µs": statistics.median(times[first]) * 1e6} | {name: ratio(times, name, first) for name in others}
     best = min(others, key=cells.__getitem__)
     verdicts = () if limit is None else (Verdict(f"{best} / {first}", cells[best], limit),)
-    return Row(label, cells, verdicts, {name: broadcast_like(times, name, first) for name in others})
+    return Row(label, cells, verdicts, {name: quartiles_of(times, name, first) for name in others})
 
 
 def _session(f: Callable[[], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Writes docs/coverage.md: what becomes of every function of NumPy, read from the table of samples.
+"""Write docs/coverage.md, the status of every function of NumPy, from the table of samples.
 
 python docs/make_coverage.py
 """
@@ -29,7 +29,7 @@ CLASSES = ("vectorize",)  # used as functions
 _RULE = "|---|---|---|---|---|---|"
 
 HEAD = """\
-# What becomes of every function of NumPy
+# The status of every function of NumPy
 
 For NumPy {version}. Written by `python docs/make_coverage.py` from the table of samples in `tests/samples`, on which
 the tests check values against NumPy and derivatives against numeric ones; a test fails when this page is stale.
@@ -38,11 +38,11 @@ the tests check values against NumPy and derivatives against numeric ones; a tes
   order up to which they are compared with numeric differences stands in the notes: 2 is all four combinations of
   reverse and forward; 0 means a kink or a jump at every sample, where only reverse against forward is compared.
 * **zero derivative**: differentiable, and the derivative is zero wherever it exists (rounding, signs).
-* **passed through**: integers, booleans, positions, facts and files, which carry no gradient; creation functions give
-  Tensors that no manager knows.
+* **passed through**: integers, booleans, positions, shapes and dtypes, and files, which carry no gradient; creation
+  functions give Tensors that no manager tracks.
 * **refused**: raises, and says why.
 
-The column "CuPy" says what runs on a GPU's arrays: the tests run the samples on a stand-in that knows what CuPy 14
+The column "CuPy" says what runs on a GPU's arrays: the tests run the samples on a stand-in that has what CuPy 14
 has (`tests/guard.py`) and, where there is a GPU, on CuPy itself (`tests/generic/test_gpu.py`). What CuPy lacks is
 refused by an error that names it. Creation functions with `device=` make Tensors there; the column is empty for other
 functions that take no arrays.
@@ -62,7 +62,7 @@ def public_functions() -> Iterator[tuple[str, str]]:
 
 
 def sampled() -> dict[object, list[Sample]]:
-    """Map each function of the door to the samples that call it by name."""
+    """Map each function of gradmgr.numpy to the samples that call it by name."""
     found: dict[object, list[Sample]] = {}
     for sample in SAMPLES:
         at = sample.case.startswith("at, ")  # its gradient is also that of what ufunc.at does not write to
@@ -72,55 +72,55 @@ def sampled() -> dict[object, list[Sample]]:
 
 
 def is_zero(sample: Sample) -> bool:
-    """Whether every gradient of the sample is zero; an empty one tells nothing."""
-    dtypes = (np.float64, np.complex128) if sample.is_complex else (np.float64,)  # imag and angle live in the plane
+    """Return whether every gradient of the sample is zero, which holds for an empty one."""
+    dtypes = (np.float64, np.complex128) if sample.is_complex else (np.float64,)  # for imag, angle
     return all(not np.any(g) for dtype in dtypes for g in gradients(sample, sample.make(dtype)))
 
 
 def checked_order(samples: list[Sample]) -> int:
-    """The order of derivatives that were compared with numeric ones."""
+    """Return the order of derivatives that were compared with numeric ones."""
     return max(3 if s.third else 2 if s.smooth else 0 for s in samples)
 
 
 def status_of(name: str, samples: dict[object, list[Sample]]) -> tuple[str, str]:
-    """Return the status and what to say of it; ("none", ...) where the function was forgotten."""
+    """Return the status and a note; ("none", ...) where the function was forgotten."""
     if name in REFUSED:
         return "refused", REFUSED[name]
     try:
-        ours = attrgetter(name)(gnp)
+        function = attrgetter(name)(gnp)
     except AttributeError:
         return "none", "not in gradmgr.numpy"
-    if ours in samples:
-        kind = "zero derivative" if all(map(is_zero, samples[ours])) else "differentiable"
-        return kind, f"compared with numeric differences to order {checked_order(samples[ours])}"
+    if function in samples:
+        kind = "zero derivative" if all(map(is_zero, samples[function])) else "differentiable"
+        return kind, f"compared with numeric differences to order {checked_order(samples[function])}"
     if name in CREATION:
         return "passed through", "creation"
     if name in CONSTANTS:
         return "passed through", "no gradient"
-    if ours is attrgetter(name)(np):
+    if function is attrgetter(name)(np):
         return "passed through", "NumPy's own"
     return "none", "no sample"
 
 
 def takes_device(function: Callable[..., Any]) -> bool:
-    """Whether a function has a parameter `device`."""
+    """Return whether a function has a parameter `device`."""
     try:
         return "device" in inspect.signature(function).parameters
-    except ValueError:  # NumPy's, written in C
+    except ValueError:  # a function of NumPy in C
         return False
 
 
 def on_gpu(name: str, samples: dict[object, list[Sample]]) -> str:
-    """What of a function runs on CuPy's arrays, by the table of what CuPy lacks."""
+    """Return which part of a function runs on CuPy's arrays, by the table of what CuPy lacks."""
     if name in REFUSED:
         return ""
-    ours = attrgetter(name)(gnp)
-    if ours in samples:
-        refusals = [refusal(s) for s in samples[ours]]
+    function = attrgetter(name)(gnp)
+    if function in samples:
+        refusals = [refusal(s) for s in samples[function]]
     elif name in CONSTANTS:
         refusals = [refused_call(name, k) for k in range(len(CONSTANTS[name]))]
     else:
-        return "with `device=`" if name in CREATION and takes_device(ours) else ""
+        return "with `device=`" if name in CREATION and takes_device(function) else ""
     lacking = sorted({r.lacking for r in refusals if r is not None})
     if not lacking:
         return "yes"
@@ -152,7 +152,7 @@ def page() -> str:
 
 
 def minor(module: ModuleType) -> str:
-    """The version without its last number: functions come and go with minor versions."""
+    """Return the version without its last number: functions come and go with minor versions."""
     return ".".join(module.__version__.split(".")[:2])
 
 

@@ -1,4 +1,4 @@
-"""Write Python, letter by letter: a small transformer that has read the standard library's own sources."""
+"""Train a small transformer on the standard library's sources, and let it write Python, character by character."""
 
 import argparse
 import sysconfig
@@ -20,7 +20,7 @@ def read_sources(limit):
 
 
 class Block(nn.Module):
-    """Attention to what came before, then a perceptron at each place; both are added to what goes through."""
+    """Causal attention, then a perceptron at each position, each with a residual connection."""
 
     def __init__(self, width, heads, **new):
         super().__init__()
@@ -38,7 +38,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Scores of the next character at each place."""
+    """A model of the scores (logits) of the next character at each position."""
 
     def __init__(self, characters, length, width, depth, heads, **new):
         super().__init__()
@@ -57,7 +57,7 @@ class GPT(nn.Module):
 
 
 def train(model, text, rng, steps, batch, device):
-    """Learn by AdamW from random places of the text; return the loss of each step, in nats a character."""
+    """Train with AdamW on random sections of the text; return the loss of each step, in nats per character."""
     gm, losses = GradManager().attach(model.parameters()), []
     optimizer = optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.98), weight_decay=0.05)
     warm_up = optim.lr_scheduler.LinearLR(optimizer, 0.01, total_iters=max(steps // 20, 1))
@@ -80,7 +80,7 @@ def train(model, text, rng, steps, batch, device):
 
 
 def write(model, codes, count, rng, device, warmth=0.6):
-    """Go on from `codes` for `count` characters, each drawn by the model's scores."""
+    """Extend `codes` by `count` characters, each sampled from the model's distribution."""
     model.eval()
     codes = list(codes)
     with no_grad():

@@ -1,9 +1,9 @@
-"""Learn to read digits on several processes, each with its part of every batch.
+"""Train a digit classifier on several processes, each with its part of every batch.
 
     mpiexec -n 2 python data_parallel.py
 
-Gradients are averaged over the ranks while backward goes on, so the losses are those of one process,
-`python data_parallel.py`, but for rounding.
+Gradients are averaged over the ranks while backward runs, so the losses equal those of one process,
+`python data_parallel.py`, up to rounding.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from gradmgr.nn import functional as F
 
 
 def train(model, images, labels, epochs, batch, seed, device):
-    """Go through the images in batches that the ranks share; return the loss of each whole batch."""
+    """Train on batches that are divided among the ranks; return the loss of each whole batch."""
     reduce = distributed.make_allreduce_cb("mean")
     gm = GradManager().attach(dict(model.named_parameters()), callbacks=reduce)
     optimizer = optim.SGD(model.parameters(), lr=0.2, momentum=0.9)

@@ -1,4 +1,4 @@
-"""Learn to read handwritten digits: a two-layer network in NumPy's words, trained with a GradManager."""
+"""Classify handwritten digits: a two-layer network in NumPy's functions, trained with a GradManager."""
 
 import argparse
 from pathlib import Path
@@ -14,7 +14,7 @@ from gradmgr import GradManager, errors, special, tensor
 
 
 def new_layer(rng, inputs, outputs, device):
-    """Return weights, of a size that keeps signals as large as they come in, and a bias of zeros."""
+    """Return weights, scaled so that activations keep their variance, and a bias of zeros."""
     weights = tensor(rng.normal(0, (2 / inputs) ** 0.5, (inputs, outputs)), device=device)
     return weights, np.zeros_like(weights[0])
 
@@ -30,16 +30,16 @@ def cross_entropy(z, labels):
 
 
 def train(network, images, labels, rng, device, epochs, rate=0.3, batch=16, noise=0.15):
-    """Go down the gradient in steps that shrink to nothing; return the loss at each, a row per epoch."""
+    """Train by gradient descent with a rate that falls to zero; return the losses, a row per epoch."""
     weights = [w for layer in network for w in layer]
     gm = GradManager().attach(weights)
     losses = []
     for epoch in tqdm(range(epochs), desc="training", unit="epoch"):
         for chosen in np.array_split(rng.permutation(len(images)), len(images) // batch):
             x = tensor(images[chosen] + rng.normal(0, noise, (len(chosen), 64)), device=device)  # none is seen twice
-            with gm:  # from here on, what becomes of the weights is recorded
+            with gm:  # from here on, operations on the weights are recorded
                 loss = cross_entropy(scores(network, x), labels[chosen])
-                gm.backward(loss)  # the gradients are in .grad now, and the record is gone
+                gm.backward(loss)  # the gradients are now in .grad, and the history is freed
             for w in weights:
                 w -= rate * (1 - epoch / epochs) * w.grad
                 w.grad = None

@@ -1,8 +1,8 @@
-"""Invent handwritten digits: a Wasserstein GAN whose critic is held to a slope of one by a gradient penalty.
+"""Generate handwritten digits: a Wasserstein GAN with a gradient penalty, which keeps the critic's slope near one.
 
-The penalty is a function of the critic's gradient in its input. An inner manager finds that gradient, the outer one,
-entered before, hears how, and so goes back through it into the critic's weights (Gulrajani et al., 2017,
-arXiv:1704.00028).
+The penalty is a function of the critic's gradient with respect to its input. An inner manager computes that gradient;
+the outer one, entered before, records the computation and differentiates it with respect to the critic's weights
+(Gulrajani et al., 2017, arXiv:1704.00028).
 """
 
 import argparse
@@ -18,7 +18,7 @@ from tqdm import tqdm
 import gradmgr.numpy as np
 from gradmgr import GradManager, errors, nn, no_grad, optim, tensor
 
-NOISE = 32  # numbers from which the generator makes an image
+NOISE = 32  # size of the noise vector from which the generator makes an image
 
 
 def network(*sizes, rng, device):
@@ -30,7 +30,7 @@ def network(*sizes, rng, device):
 
 
 class Data:
-    """Images and noise, drawn as they are asked for."""
+    """Batches of images and of noise, drawn on request."""
 
     def __init__(self, rng, device):
         self.rng, self.device = rng, device
@@ -47,17 +47,17 @@ class Data:
 
 
 def slopes(critic, real, fake, share):
-    """Return the length of the critic's gradient at points between real and invented images."""
+    """Return the length of the critic's gradient at points between real and generated images."""
     between = share * real + (1 - share) * fake
     inner = GradManager().attach(between)
     with inner:
-        inner.backward(np.sum(critic(between)))  # heard by who was entered before
+        inner.backward(np.sum(critic(between)))  # recorded by the manager that was entered before
     return np.linalg.norm(between.grad, axis=1)
 
 
 def train(generator, critic, data, steps, batch=64, turns=3):
-    """Play the game; return at each step how far the critic sees real from invented images, and its slope."""
-    watch_critic, watch_generator = (GradManager().attach(m.parameters()) for m in (critic, generator))
+    """Train both networks; return for each step the critic's distance of real from generated images, and its slope."""
+    critic_gm, generator_gm = (GradManager().attach(m.parameters()) for m in (critic, generator))
     adam_critic, adam_generator = (optim.Adam(m.parameters(), lr=3e-4, betas=(0.5, 0.9)) for m in (critic, generator))
     distances, steep = [], []
     for _ in (bar := tqdm(range(steps), desc="training", unit="step")):
@@ -66,14 +66,14 @@ def train(generator, critic, data, steps, batch=64, turns=3):
             with no_grad():
                 fake = generator(data.noise(batch))
             share = data.on_device(data.rng.uniform(size=(batch, 1)))
-            with watch_critic:
+            with critic_gm:
                 distance = np.mean(critic(real)) - np.mean(critic(fake))
                 slope = slopes(critic, real, fake, share)
-                watch_critic.backward(10 * np.mean((slope - 1) ** 2) - distance)
+                critic_gm.backward(10 * np.mean((slope - 1) ** 2) - distance)
             adam_critic.step()
             adam_critic.zero_grad()
-        with watch_generator:
-            watch_generator.backward(-np.mean(critic(generator(data.noise(batch)))))
+        with generator_gm:
+            generator_gm.backward(-np.mean(critic(generator(data.noise(batch)))))
         adam_generator.step()
         adam_generator.zero_grad()
         distances.append(distance.item())

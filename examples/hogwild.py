@@ -1,8 +1,8 @@
-"""Hogwild: threads go down the gradient of one network together, and none waits for another.
+"""Hogwild: several threads train one network with gradient descent, without locks.
 
-Each thread has a GradManager of its own, draws its own samples and writes to the shared weights without a lock; now
-and then a step of one overwrites a step of another, and nothing else can happen (Niu et al., 2011,
-arXiv:1106.5730). Python with a GIL takes turns; on free-threaded Python the threads run side by side.
+Each thread has its own GradManager, draws its own samples and writes to the shared weights without a lock. Sometimes a
+step of one thread overwrites a step of another; no other interference is possible (Niu et al., 2011, arXiv:1106.5730).
+With the GIL one thread runs Python code at a time; on free-threaded Python they run in parallel.
 """
 
 import argparse
@@ -39,20 +39,20 @@ def loss_of(weights, images, labels):
 
 
 def work(weights, images, labels, rng, steps, done, rate=0.2, batch=16):
-    """Take `steps` steps on samples of this thread's own choice."""
+    """Take `steps` steps on samples that this thread draws."""
     gm = GradManager().attach(weights)
     for _ in range(steps):
         chosen = rng.integers(0, len(images), batch)
         with gm:
             loss = loss_of(weights, images[chosen], labels[chosen])
-            slopes = grad(loss, weights)  # given to this thread alone: .grad is one for all of them
+            slopes = grad(loss, weights)  # returned to this thread only: .grad is shared by all threads
         for w, slope in zip(weights, slopes, strict=True):
             w -= rate * slope  # no lock
         done.append(loss.item())
 
 
 def train(weights, images, labels, rng, threads, steps):
-    """Let the threads take `steps` steps altogether; return the losses in the order in which they were found."""
+    """Run the threads for `steps` steps in total; return the losses in the order in which they were computed."""
     done, failed = [], []
 
     def run(own_rng, share):

@@ -1,7 +1,7 @@
-"""See inside a body by ultrasound: from what sensors around it hear, find the speed of sound at each point of it.
+"""Image a body by ultrasound: from the recordings of sensors around it, find the speed of sound at each point.
 
-The wave equation is stepped in NumPy's words, and SciPy's L-BFGS fits the map of the speed to the recordings, with
-the gradient that comes back through all time steps. Lengths are in millimetres, times in microseconds.
+The wave equation is integrated with NumPy's functions, and SciPy's L-BFGS fits the map of the speed to the recordings,
+with the gradient through all time steps. Lengths are in millimetres, times in microseconds.
 """
 
 import argparse
@@ -17,8 +17,8 @@ import gradmgr.numpy as np
 from gradmgr import errors, functional, tensor
 
 WATER = 1.5  # speed of sound, mm/us
-DT = 0.3  # a time step; a wave runs 0.45 mm in it, of cells 1 mm wide
-PULSE = 0.16  # MHz, the middle of what is sent
+DT = 0.3  # a time step, in which a wave travels 0.45 mm; cells are 1 mm wide
+PULSE = 0.16  # MHz, the centre frequency of a pulse
 
 
 def body(n):
@@ -45,9 +45,9 @@ class Tank:
         edge = numpy.minimum(numpy.arange(n), numpy.arange(n)[::-1])
         self.calm = numpy.prod(numpy.meshgrid(*[1 - 0.1 * numpy.clip(1 - edge / 6, 0, 1) ** 2] * 2), axis=0)
 
-    def listen(self, speed):
-        """Return what the sensors hear of each pulse, (steps, shots, sensors); the walls swallow what reaches them."""
-        factor, calm, heard = (speed * DT) ** 2, tensor(self.calm, device=speed.device), []
+    def simulate(self, speed):
+        """Return the sensors' recordings of each pulse, (steps, shots, sensors); the walls absorb the waves."""
+        factor, calm, waves = (speed * DT) ** 2, tensor(self.calm, device=speed.device), []
         before, now, sources = np.zeros((3, *self.shape)).to(speed.device)
         sources[numpy.arange(self.shape[0]), *self.senders] = 1
         for step in range(self.steps):
@@ -55,17 +55,17 @@ class Tank:
             bend = np.roll(now, 1, 1) + np.roll(now, -1, 1) + np.roll(now, 1, 2) + np.roll(now, -1, 2) - 4 * now
             after = (2 * now - before * calm + factor * bend) * calm + (1 - 2 * t) * numpy.exp(-t) * sources
             before, now = now, after
-            heard.append(now[:, *self.sensors])
-        return np.stack(heard)
+            waves.append(now[:, *self.sensors])
+        return np.stack(waves)
 
 
-def fit(tank, heard, start, iterations):
+def fit(tank, waves, start, iterations):
     """Fit a map of the speed to recordings; return it and the misfit of each iteration."""
-    scale = np.mean(heard**2).item()
+    scale = np.mean(waves**2).item()
 
-    def misfit(change):  # relative, so that the numbers that L-BFGS varies are neither large nor small
+    def misfit(change):  # relative, so that the variables of L-BFGS are of order one
         rough = np.sum(np.diff(change, axis=0) ** 2) + np.sum(np.diff(change, axis=1) ** 2)
-        return np.mean((tank.listen(start * (1 + 0.1 * change)) - heard) ** 2) / scale + 1e-6 * rough
+        return np.mean((tank.simulate(start * (1 + 0.1 * change)) - waves) ** 2) / scale + 1e-6 * rough
 
     problem = functional.Flattened(misfit, np.zeros_like(start))
     curve = []
@@ -81,16 +81,16 @@ def fit(tank, heard, start, iterations):
     return (start * (1 + 0.1 * problem.unflatten(found.x))).to("cpu").numpy(), curve
 
 
-def draw(true, found, heard, curve):
+def draw(true, found, waves, curve):
     figure = Figure(figsize=(13, 3.6), layout="constrained")
     maps = figure.subplots(1, 4, width_ratios=(1, 1, 1, 1.1))
     for panel, speed, title in (maps[0], true, "the body"), (maps[1], found, "as it was found"):
         picture = panel.imshow(speed, vmin=WATER * 0.94, vmax=WATER * 1.1, extent=(0, len(true), len(true), 0))
         panel.set(title=title, xlabel="mm")
     figure.colorbar(picture, ax=maps[:2], label="speed of sound, mm/us", location="left")
-    extent = (0, heard.shape[2], len(heard) * DT, 0)
-    maps[2].imshow(heard[:, 0], aspect="auto", cmap="RdBu", vmin=-0.3, vmax=0.3, extent=extent)
-    maps[2].set(title="what is heard of the first pulse", xlabel="sensor", ylabel="us")
+    extent = (0, waves.shape[2], len(waves) * DT, 0)
+    maps[2].imshow(waves[:, 0], aspect="auto", cmap="RdBu", vmin=-0.3, vmax=0.3, extent=extent)
+    maps[2].set(title="recordings of the first pulse", xlabel="sensor", ylabel="us")
     maps[3].semilogy(curve)
     maps[3].set(title="misfit", xlabel="iteration")
     return figure
@@ -111,9 +111,9 @@ if __name__ == "__main__":
     except (ValueError, errors.DeviceError) as error:
         parser.error(f"--device: {error}")
     true, tank = body(args.size), Tank(args.size, sensors=48, shots=8, steps=round(3.4 * args.size))
-    heard = tank.listen(tensor(true, device=args.device))
-    heard += np.std(heard).item() * 0.05 * tensor(default_rng(args.seed).normal(size=heard.shape), device=args.device)
-    found, curve = fit(tank, heard, tensor(np.full(true.shape, WATER), device=args.device), args.iterations)
-    draw(true, found, heard.to("cpu").numpy(), curve).savefig(args.out, format="png")
+    waves = tank.simulate(tensor(true, device=args.device))
+    waves += np.std(waves).item() * 0.05 * tensor(default_rng(args.seed).normal(size=waves.shape), device=args.device)
+    found, curve = fit(tank, waves, tensor(np.full(true.shape, WATER), device=args.device), args.iterations)
+    draw(true, found, waves.to("cpu").numpy(), curve).savefig(args.out, format="png")
     error = numpy.abs(found - true).mean() / numpy.abs(true - WATER).mean()
     print(f"misfit {curve[-1]:.4f}, mean error {error:.0%} of that of plain water; see {args.out}")

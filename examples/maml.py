@@ -1,8 +1,8 @@
-"""Learn to learn: weights from which a few points and a few steps are enough to know a new sine (MAML).
+"""Meta-learning (MAML): train weights from which a few steps on a few points are enough to fit a new sine.
 
-Each task is a sine of its own height and phase, seen at ten points. An inner manager adapts a copy of the weights
-to each task; the outer one was entered before and hears what the inner one's backward computes, so that its own
-backward goes through the adaptation (Finn, Abbeel and Levine, 2017, arXiv:1703.03400).
+Each task is a sine of its own amplitude and phase, sampled at ten points. An inner manager adapts a copy of the weights
+to each task; the outer one was entered before and records what the inner one's backward computes, so that its own
+backward differentiates through the adaptation (Finn, Abbeel and Levine, 2017, arXiv:1703.03400).
 """
 
 import argparse
@@ -23,7 +23,7 @@ def new_weights(rng, device, sizes=(1, 40, 40, 1)):
 
 
 def predict(weights, x):
-    """Return y of shape (tasks, points, 1); weights may be one for all tasks or have a leading axis of tasks."""
+    """Return y of shape (tasks, points, 1); weights are shared by all tasks or have a leading axis of tasks."""
     w1, b1, w2, b2, w3, b3 = weights
     return np.tanh(np.tanh(x @ w1 + b1) @ w2 + b2) @ w3 + b3
 
@@ -34,24 +34,24 @@ def errors_of(weights, x, y):
 
 
 def adapted(weights, x, y, steps, rate=0.05):
-    """Return weights with a leading axis of tasks: those given, after some steps down each task's own gradient."""
+    """Return weights with a leading axis of tasks: those given, after some gradient steps on each task."""
     weights = [np.broadcast_to(w, (len(x), *w.shape)) for w in weights]
     for _ in range(steps):
         inner = GradManager().attach(weights)
         with inner:
-            inner.backward(np.sum(errors_of(weights, x, y)))  # heard by who was entered before
+            inner.backward(np.sum(errors_of(weights, x, y)))  # recorded by the manager that was entered before
         weights = [w - rate * w.grad for w in weights]
     return weights
 
 
 class Sines:
-    """Tasks: sines of random height and phase, at random places."""
+    """Tasks: sines of random amplitude and phase, at random points."""
 
     def __init__(self, rng, device):
         self.rng, self.device = rng, device
 
     def draw(self, tasks):
-        """Return height and phase, each of shape (tasks, 1, 1)."""
+        """Return amplitude and phase, each of shape (tasks, 1, 1)."""
         return self.rng.uniform(0.5, 3, (tasks, 1, 1)), self.rng.uniform(0, numpy.pi, (tasks, 1, 1))
 
     def points(self, task, count):
@@ -62,7 +62,7 @@ class Sines:
 
 
 def train(weights, sines, steps, tasks=16, points=10):
-    """Learn weights that adapt well; return the error after adaptation at each step."""
+    """Train weights that adapt well; return the error after adaptation at each step."""
     outer, curve = GradManager().attach(weights), []
     optimizer = optim.Adam(weights, lr=2e-3)
     for _ in (bar := tqdm(range(steps), desc="learning to learn", unit="step")):

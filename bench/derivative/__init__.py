@@ -17,8 +17,8 @@ from bench._measure import (
     Table,
     Verdict,
     always,
-    broadcast_like,
     check_agreement,
+    quartiles_of,
     race,
     ratio,
 )
@@ -58,7 +58,7 @@ def measured(program: Program, found: Sequence[Library], pace: Pace, limits: _Li
         for base, limit in limits.items()
         if base in times
     )
-    return Row(program.label, cells, verdicts, {name: broadcast_like(times, name, _BASE) for name in names})
+    return Row(program.label, cells, verdicts, {name: quartiles_of(times, name, _BASE) for name in names})
 
 
 def _differentiating(library: Library, run: Callable[[], list[Any]], shown: Callable[[list[Array]], Answer]) -> Any:

@@ -242,10 +242,10 @@ class Jax:
             (value, (gradient,)), (_, (diagonal,)) = jax.jvp(both, (x,), (jax.numpy.ones_like(x),))
             return value, (gradient, diagonal)
 
-        compile_template = jax.jit(second if program.second else both)
+        compiled = jax.jit(second if program.second else both)
 
         def run() -> list[Any]:
-            value, gradients = jax.block_until_ready(compile_template(*parameters))
+            value, gradients = jax.block_until_ready(compiled(*parameters))
             return [value, *gradients]
 
         return run

@@ -58,10 +58,10 @@ class InJax:
         zeros = [jax.tree.map(jax.numpy.zeros_like, learned) for _ in range(0 if model.optimiser == "SGD" else 2)]
         self.state = (learned, *zeros, jax.numpy.zeros(()))
         self.data, self.names = (x, target), list(model.values)
-        self.compile_template = jax.jit(step, donate_argnums=0)
+        self.compiled = jax.jit(step, donate_argnums=0)
 
     def step(self) -> float:
-        loss, self.state = self.jax.block_until_ready(self.compile_template(self.state, *self.data))
+        loss, self.state = self.jax.block_until_ready(self.compiled(self.state, *self.data))
         return float(loss)
 
     def parameters(self) -> list[Array]:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from bench._measure import Answer, Contestant, Pace, Row, Table, Times, Verdict, always, broadcast_like, race, ratio
+from bench._measure import Answer, Contestant, Pace, Row, Table, Times, Verdict, always, quartiles_of, race, ratio
 from bench.train.here import ByHand, Here, NumPyAlone, Plain, is_convolution_compiled
 from bench.train.in_autograd import InAutograd
 from bench.train.in_jax import InJax
@@ -86,8 +86,8 @@ def contestants(model: Model, threads: int) -> list[Contestant]:
 def _verdicts(label: str, kind: str, times: Times) -> tuple[Verdict, ...]:
     targets = [("gradmgr", *target) for target in TARGETS.get(label, ())]
     if kind == "cnn" and targets:
-        compile_template, alone = (targets, "no oneDNN") if "no oneDNN" in times else ([], "gradmgr")
-        targets = [*compile_template, (alone, "PyTorch", _NUMPY_ALONE)]
+        compiled, alone = (targets, "no oneDNN") if "no oneDNN" in times else ([], "gradmgr")
+        targets = [*compiled, (alone, "PyTorch", _NUMPY_ALONE)]
     return tuple(
         Verdict(f"{name} / {base}", ratio(times, name, base), at_most)
         for name, base, at_most in targets
@@ -101,7 +101,7 @@ def row(label: str, model: Model, pace: Pace, threads: int) -> Row:
     first, *others = times
     cells = {"µs": statistics.median(times[first]) * 1e6} | {name: ratio(times, name, first) for name in others}
     return Row(
-        label, cells, _verdicts(label, model.kind, times), {name: broadcast_like(times, name, first) for name in others}
+        label, cells, _verdicts(label, model.kind, times), {name: quartiles_of(times, name, first) for name in others}
     )
 
 
