@@ -1,6 +1,6 @@
-"""Activations and softmax, as ops of the table.
+"""Activation functions and softmax.
 
-Halves (float16, bfloat16) are computed in float32 inside; results have the input's dtype.
+Half precision (float16, bfloat16) is computed in float32; results have the input's dtype.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def _lifted(name: str, input: Any) -> Any:
 # ---------------------------------------------------------------- large arrays
 
 
-def served(x: Any, *others: Any) -> bool:
-    """Tell whether all are NumPy's arrays, of one shape, in float32 or in float64."""
+def can_run_in_blocks(x: Any, *others: Any) -> bool:
+    """Tell whether all are NumPy arrays of one shape, all in float32 or all in float64."""
     if x.__class__ is not np.ndarray:
         return False
     dtype, shape = x.dtype, x.shape
@@ -50,17 +50,19 @@ def served(x: Any, *others: Any) -> bool:
     return True
 
 
-def mapped(piece: Function, made: Any, arrays: tuple[Any, ...], rooms: int = 0) -> Any:
-    """Call piece(out, *arrays, *scratch), with so many rooms of scratch memory, on `made` or on blocks of it.
+def run_in_blocks(piece: Function, made: Any, arrays: tuple[Any, ...], scratch: int = 0) -> Any:
+    """Call piece(out, *arrays, *scratch arrays) on `made`, or on blocks of it, with this number of scratch arrays.
 
-    Memory newly asked for is cleared by the system page by page, which takes longer than to compute here: so a
-    thread uses its scratch memory again for the next block.
+    A thread uses its scratch memory again for the next block: new memory is cleared by the operating system page by
+    page, which takes longer than the computation.
     """
-    if not made.ndim:  # whose parts would be numbers
-        mapped(piece, made.reshape(1), tuple([a.reshape(1) for a in arrays]), rooms)
+    if not made.ndim:  # slices of it would be numbers
+        run_in_blocks(piece, made.reshape(1), tuple([a.reshape(1) for a in arrays]), scratch)
         return made
-    if made.nbytes <= BLOCK or not rooms:  # one pass over memory: two threads took longer
-        piece(made, *arrays, *(np.empty((rooms, *made.shape), made.dtype) if rooms else ()))
+    if (
+        made.nbytes <= BLOCK or not scratch
+    ):  # without scratch it is one pass over memory, in which two threads took longer
+        piece(made, *arrays, *(np.empty((scratch, *made.shape), made.dtype) if scratch else ()))
         return made
     out, flat = made.reshape(-1), [a.reshape(-1) for a in arrays]
     parts = blocks(out.size, out.nbytes)
@@ -69,18 +71,18 @@ def mapped(piece: Function, made: Any, arrays: tuple[Any, ...], rooms: int = 0) 
     def work(part: slice) -> None:
         here = out[part]
         try:
-            room = free.pop()
+            workspace = free.pop()
         except IndexError:
-            room = np.empty((rooms, parts[0].stop), made.dtype)
-        piece(here, *[a[part] for a in flat], *room[:, : here.size])
-        free.append(room)
+            workspace = np.empty((scratch, parts[0].stop), made.dtype)
+        piece(here, *[a[part] for a in flat], *workspace[:, : here.size])
+        free.append(workspace)
 
     run(work, parts)
     return made
 
 
 def _integers(x: Any) -> Any:
-    """Return the bits of an array of floating-point numbers as integers."""
+    """View the bits of an array of floating-point numbers as integers."""
     return x.view(np.int32 if x.dtype is libraries.F4 else np.int64)
 
 
@@ -88,7 +90,7 @@ def _integers(x: Any) -> Any:
 
 
 def _relu_kernel(x: Any) -> Any:
-    """Compute max(x, 0), on NumPy into a buffer of zeros: beside a number, its loop takes three times as long."""
+    """Compute max(x, 0); with NumPy against an array of zeros, as a scalar takes three times as long."""
     if x.__class__ is not np.ndarray:
         return np.maximum(x, 0)
     made = np.zeros(x.shape, x.dtype)
@@ -96,23 +98,23 @@ def _relu_kernel(x: Any) -> Any:
 
 
 def _relu_rule(g: Any, out: Any) -> Any:
-    """Let g pass where out is not 0; a NaN or inf in g stays out where it is, while times 0 it would be NaN."""
-    if not served(g, out):
+    """Return g where out is not 0, and 0 elsewhere, even where g is inf or NaN, which times 0 would be NaN."""
+    if not can_run_in_blocks(g, out):
         return choose(raw(out) != 0, g, g.dtype.type(0))
     made = np.empty(g.shape, g.dtype)
-    mapped(_where_not_0, _integers(made), (_integers(g), out))
+    run_in_blocks(_where_not_0, _integers(made), (_integers(g), out))
     return made
 
 
 def _relu_into(g: Any, out: Any) -> Any:
-    if served(g, out):
-        mapped(_where_not_0, _integers(g), (_integers(g), out))
+    if can_run_in_blocks(g, out):
+        run_in_blocks(_where_not_0, _integers(g), (_integers(g), out))
         return g
     return _relu_rule(g, out)
 
 
 def _where_not_0(bits: Any, g: Any, out: Any) -> None:
-    """Times 0 or 1 as integers: numpy.where takes 4 ns for each element, as the processor cannot foresee it."""
+    """Multiply the bits by 0 or 1: numpy.where takes 4 ns per element, as its branches are mispredicted."""
     np.multiply(g, out != 0, out=bits)
 
 
@@ -122,10 +124,10 @@ _relu = elementwise("nn.relu", _relu_kernel, _relu_rule, into=_relu_into)
 def relu(input: Any) -> Any:
     """Return max(x, 0), elementwise; NaN stays NaN.
 
-    The derivative at 0 is 0. Of the values only the result is kept for it.
+    The derivative at 0 is 0. The backward pass keeps the result only, not the input.
 
     Args:
-        input: of real floating-point numbers or integers.
+        input: real floating-point numbers or integers.
 
     Raises:
         DtypeError: the input is complex or boolean.
@@ -141,21 +143,21 @@ def relu(input: Any) -> Any:
     return _relu(input)
 
 
-def _either(x: Any, y: Any) -> Any:
-    """Return x where it is positive, else y; in its dtype."""
+def _positive_or(x: Any, y: Any) -> Any:
+    """Return x where it is positive, else y, in the dtype of x."""
     return choose(raw(x) > 0, x, y if y.dtype == x.dtype else cast_to(y, x.dtype))
 
 
 def _leaky_rule(g: Any, positive: Any, negative_slope: float) -> Any:
-    if served(g, positive):
+    if can_run_in_blocks(g, positive):
         made = np.empty(g.shape, g.dtype)
-        return mapped(lambda out, g, y: _leaky_piece(out, g, y, negative_slope), made, (g, positive))
+        return run_in_blocks(lambda out, g, y: _leaky_piece(out, g, y, negative_slope), made, (g, positive))
     g = widened(g)
     return choose(raw(positive) > 0, g, g * negative_slope)
 
 
 def _leaky_piece(out: Any, g: Any, positive: Any, slope: float) -> None:
-    """Choose between the bits of 1 and those of the slope, and multiply."""
+    """Compute g times 1 or the slope, selected by arithmetic on their bits, without branches."""
     bits = _integers(out)
     one, other = (int(_integers(np.full(1, value, out.dtype))[0]) for value in (1, slope))
     np.multiply(positive > 0, bits.dtype.type(one - other), out=bits)
@@ -164,8 +166,8 @@ def _leaky_piece(out: Any, g: Any, positive: Any, slope: float) -> None:
 
 
 def _leaky_kernel(x: Any, negative_slope: float) -> Any:
-    if 0 < negative_slope <= 1 and served(x):
-        return mapped(lambda out, x: _greater_piece(out, x, negative_slope), np.empty(x.shape, x.dtype), (x,))
+    if 0 < negative_slope <= 1 and can_run_in_blocks(x):
+        return run_in_blocks(lambda out, x: _greater_piece(out, x, negative_slope), np.empty(x.shape, x.dtype), (x,))
     wide = widened(x)
     return choose(x > 0, wide, wide * negative_slope).astype(x.dtype, copy=False)
 
@@ -175,7 +177,7 @@ def _greater_piece(out: Any, x: Any, slope: float) -> None:
     np.maximum(x, out, out=out)
 
 
-# Where the slope is not negative the result tells the sign of x, and the next layer keeps the result anyhow.
+# If the slope is not negative, the result has the sign of x, and the next layer usually keeps the result anyway.
 _leaky_relu = custom(
     "nn.leaky_relu",
     _leaky_kernel,
@@ -188,7 +190,7 @@ def leaky_relu(input: Any, negative_slope: float = 0.01) -> Any:
     """Return x where it is positive, else negative_slope * x; the derivative at 0 is negative_slope.
 
     Args:
-        input: of real floating-point numbers.
+        input: real floating-point numbers.
         negative_slope: a number.
 
     Raises:
@@ -196,19 +198,21 @@ def leaky_relu(input: Any, negative_slope: float = 0.01) -> Any:
         TypeError: negative_slope is no number.
     """
     input, slope = _lifted("leaky_relu", input), number(negative_slope, "negative_slope", "leaky_relu")
-    return _leaky_relu(input, slope) if slope >= 0 else _either(input, input * slope)
+    return _leaky_relu(input, slope) if slope >= 0 else _positive_or(input, input * slope)
 
 
 def _elu_kernel(x: Any, alpha: float) -> Any:
-    with np.errstate(all="ignore"):  # an overflow where x is positive, which is not taken
-        if served(x):
-            return mapped(lambda out, x, low: _elu_piece(out, x, low, alpha), np.empty(x.shape, x.dtype), (x,), 1)
+    with np.errstate(all="ignore"):  # expm1 overflows for large positive x, where its value is not used
+        if can_run_in_blocks(x):
+            return run_in_blocks(
+                lambda out, x, low: _elu_piece(out, x, low, alpha), np.empty(x.shape, x.dtype), (x,), 1
+            )
         wide = widened(x)
         return choose(x > 0, wide, np.expm1(wide) * alpha).astype(x.dtype, copy=False)
 
 
 def _elu_piece(out: Any, x: Any, low: Any, alpha: float) -> None:
-    """Add the positive part to alpha * (exp(the other) - 1)."""
+    """Compute max(x, 0) + alpha * (exp(min(x, 0)) - 1)."""
     low.fill(0)
     np.maximum(x, low, out=out)
     np.minimum(x, low, out=low)
@@ -218,8 +222,8 @@ def _elu_piece(out: Any, x: Any, low: Any, alpha: float) -> None:
 
 
 def _elu_rule(g: Any, out: Any, alpha: float) -> Any:
-    if alpha == 1 and served(g, out):
-        return mapped(_elu_slope_piece, np.empty(g.shape, g.dtype), (g, out))
+    if alpha == 1 and can_run_in_blocks(g, out):
+        return run_in_blocks(_elu_slope_piece, np.empty(g.shape, g.dtype), (g, out))
     g = widened(g)
     return choose(raw(out) > 0, g, g * (widened(out) + alpha))
 
@@ -242,10 +246,10 @@ _elu = custom(
 def elu(input: Any, alpha: float = 1.0) -> Any:
     """Return x where it is positive, else alpha * (exp(x) - 1).
 
-    The derivative comes from the result, as out + alpha: to within one rounding of alpha.
+    The derivative for negative x is computed from the result as out + alpha, which is exact to one rounding of alpha.
 
     Args:
-        input: of real floating-point numbers.
+        input: real floating-point numbers.
         alpha: a number.
 
     Raises:
@@ -256,46 +260,46 @@ def elu(input: Any, alpha: float = 1.0) -> Any:
     if alpha >= 0:
         return _elu(input, alpha)
     low = extrema.minimum(input, 0.0)
-    return _either(input, arithmetic.expm1(low) * alpha)
+    return _positive_or(input, arithmetic.expm1(low) * alpha)
 
 
-# ---------------------------------------------------------------- sigmoid and kin
+# ---------------------------------------------------------------- sigmoid, silu, softplus
 
 
-def _in_single(door: Function, input: Any) -> Any:
-    """Call an op on halves in float32."""
-    return narrowed(door(widened(input)), input.dtype) if input.dtype.itemsize <= 2 else door(input)
+def _call_widened(op: Function, input: Any) -> Any:
+    """Call an op, with half precision computed in float32."""
+    return narrowed(op(widened(input)), input.dtype) if input.dtype.itemsize <= 2 else op(input)
 
 
 def sigmoid(input: Any) -> Any:
     """Return 1 / (1 + exp(-x)), elementwise; exact to rounding for small and for large results.
 
     Args:
-        input: of real floating-point numbers.
+        input: real floating-point numbers.
 
     Raises:
         DtypeError: the input is not floating.
     """
-    return _in_single(special.expit, _lifted("sigmoid", input))
+    return _call_widened(special.expit, _lifted("sigmoid", input))
 
 
 def logsigmoid(input: Any) -> Any:
     """Return log(1 / (1 + exp(-x))), elementwise, without under- or overflow.
 
     Args:
-        input: of real floating-point numbers.
+        input: real floating-point numbers.
 
     Raises:
         DtypeError: the input is not floating.
     """
-    return _in_single(special.log_expit, _lifted("logsigmoid", input))
+    return _call_widened(special.log_expit, _lifted("logsigmoid", input))
 
 
 def tanh(input: Any) -> Any:
     """Return the hyperbolic tangent, elementwise.
 
     Args:
-        input: of real floating-point numbers.
+        input: real floating-point numbers.
 
     Raises:
         DtypeError: the input is not floating.
@@ -303,11 +307,11 @@ def tanh(input: Any) -> Any:
     return arithmetic.tanh(_lifted("tanh", input))
 
 
-# silu and gelu are x s(x), with an s that rises from 0 to 1 and s(0) = 1/2. Their slope is s + x s', and of arrays that
-# are at hand s comes cheapest as the quotient of result and x: with a tiny number added to each that changes nothing
-# but for an x as small, where it gives the 1/2. At infinity that is NaN; such blocks go the long way. The results are
-# kept beside x for it; what comes next, a product, keeps them anyhow.
-# In s + x s' nothing is lost: where s is small, x s' is of another sign than s, and larger.
+# silu and gelu are x s(x), where s rises from 0 to 1 and s(0) = 1/2. Their derivative is s + x s'. The cheapest way to
+# s is the quotient of result and x, with a tiny number added to both: it matters only for an x as tiny, where it makes
+# the quotient 1/2. At infinity the quotient is NaN; a block that holds one uses the general rule. For this the result
+# is kept as well as x; the product that usually follows keeps it anyway.
+# The sum s + x s' loses no precision: where s is small, x s' has the opposite sign and is larger.
 
 _TINIES = tuple(
     [(t.type(tiny), t.type(tiny / 2)) for t, tiny in ((libraries.F4, 2.0**-125), (libraries.F8, 2.0**-1021))]
@@ -315,8 +319,8 @@ _TINIES = tuple(
 
 
 def _gated_rule(g: Any, x: Any, out: Any, piece: Function, rule: Function) -> Any:
-    """Return g s + g x s': piece(made, x, out, s, work) puts x s' into `made`; rule(g, x) is the long way."""
-    if not served(g, x, out):
+    """Return g (s + x s'): piece(made, x, out, s, work) writes x s' into `made`; rule(g, x) is the general rule."""
+    if not can_run_in_blocks(g, x, out):
         return rule(g, x)
 
     def work(made: Any, g: Any, x: Any, out: Any, s: Any, more: Any) -> None:
@@ -332,13 +336,13 @@ def _gated_rule(g: Any, x: Any, out: Any, piece: Function, rule: Function) -> An
             made *= g
 
     with np.errstate(all="ignore"):
-        return mapped(work, np.empty(g.shape, g.dtype), (g, x, out), 2)
+        return run_in_blocks(work, np.empty(g.shape, g.dtype), (g, x, out), 2)
 
 
 def _silu_kernel(x: Any) -> Any:
     with np.errstate(all="ignore"):
-        if served(x):
-            return mapped(_silu_piece, np.empty(x.shape, x.dtype), (x,))
+        if can_run_in_blocks(x):
+            return run_in_blocks(_silu_piece, np.empty(x.shape, x.dtype), (x,))
         wide = widened(x)
         made = np.exp(-wide)
         made += 1
@@ -381,7 +385,7 @@ def silu(input: Any) -> Any:
     """Return x * sigmoid(x), elementwise.
 
     Args:
-        input: of real floating-point numbers.
+        input: real floating-point numbers.
 
     Raises:
         DtypeError: the input is not floating.
@@ -396,8 +400,8 @@ def silu(input: Any) -> Any:
 
 def _softplus_kernel(x: Any, beta: float, threshold: float) -> Any:
     with np.errstate(all="ignore"):
-        if _is_plain_softplus(x, beta, threshold) and served(x):
-            return mapped(_softplus_piece, np.empty(x.shape, x.dtype), (x,), 1)
+        if _is_plain_softplus(x, beta, threshold) and can_run_in_blocks(x):
+            return run_in_blocks(_softplus_piece, np.empty(x.shape, x.dtype), (x,), 1)
         wide = widened(x)
         z = wide * beta
         made = np.log1p(np.exp(-np.abs(z)))
@@ -407,7 +411,7 @@ def _softplus_kernel(x: Any, beta: float, threshold: float) -> Any:
 
 
 def _is_plain_softplus(x: Any, beta: float, threshold: float) -> bool:
-    """Tell whether nothing is to be chosen: in float32 what lies beyond 18 is x by itself, and the slope there is 1."""
+    """Tell whether the threshold has no effect: in float32 the formula itself gives x and slope 1 beyond 18."""
     return beta == 1 and threshold >= 18 and x.dtype is libraries.F4
 
 
@@ -422,9 +426,9 @@ def _softplus_piece(out: Any, x: Any, work: Any) -> None:
 
 
 def _softplus_rule(g: Any, x: Any, beta: float, threshold: float) -> Any:
-    if _is_plain_softplus(x, beta, threshold) and served(g, x):
+    if _is_plain_softplus(x, beta, threshold) and can_run_in_blocks(g, x):
         with np.errstate(all="ignore"):
-            return mapped(_softplus_slope_piece, np.empty(g.shape, g.dtype), (g, x))
+            return run_in_blocks(_softplus_slope_piece, np.empty(g.shape, g.dtype), (g, x))
     z = widened(x) * beta
     return g * choose(raw(z) > threshold, z.dtype.type(1), special.expit(z))
 
@@ -448,9 +452,9 @@ def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
     """Return log(1 + exp(beta * x)) / beta; x itself, with derivative 1, where beta * x > threshold.
 
     Args:
-        input: of real floating-point numbers.
-        beta: how sharply it turns at 0.
-        threshold: beyond it the result is x.
+        input: real floating-point numbers.
+        beta: the sharpness of the bend at 0.
+        threshold: the result is x where beta * x is above it.
 
     Raises:
         DtypeError: the input is not floating.
@@ -464,19 +468,20 @@ def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
 
 
 # ---------------------------------------------------------------- gelu
-# The tail of the normal distribution is Phi(-a) = exp(-a^2 / 2) T(a) for a >= 0, with a T that falls smoothly from 1/2
-# like 1 / (a sqrt(2 pi)): a quotient of polynomials gives it for all a at once. W. J. Cody (Rational Chebyshev
-# approximations for the error function, Math. Comp. 23, 1969) splits off the exponential in the same way. The
-# coefficients are our own.
-# In double precision: T interpolated, in 60 digits, at the Chebyshev nodes of (a - c) / (a + c), c = 4; all of them are
-# positive, so nothing cancels. Largest relative error of T: 9e-17 up to a = 39.
-# In single precision: a quotient of degrees 3 and 4 of which the largest error over 1 + a^2 / 4 is least (as much as
-# rounding a^2 / 2 does), by Lawson's iteration; as a continued fraction, which takes 11 passes over memory where the
-# polynomials take 15. Relative error of T, with all roundings: 3e-7 up to a = 3, 7e-7 up to 6, 5e-6 up to 14.
+# The tail of the normal distribution is Phi(-a) = exp(-a^2 / 2) T(a) for a >= 0, where T falls smoothly from 1/2 and is
+# close to 1 / (a sqrt(2 pi)) for large a. One rational function approximates T for all a. W. J. Cody (Rational
+# Chebyshev approximations for the error function, Math. Comp. 23, 1969) splits off the exponential in the same way. The
+# coefficients were computed for this module.
+# In double precision T was interpolated, with 60 digits, at the Chebyshev nodes of (a - c) / (a + c), c = 4. All
+# coefficients are positive, so nothing cancels. The largest relative error of T up to a = 39 is 9e-17.
+# In single precision it is a quotient of degrees 3 and 4 that minimises the largest error divided by 1 + a^2 / 4 (the
+# error that rounding a^2 / 2 causes), by Lawson's iteration. It is evaluated as a continued fraction, in 11 passes over
+# memory where polynomials take 15. Relative error of T, with all roundings: 3e-7 up to a = 3, 7e-7 up to 6, 5e-6 up to
+# 14.
 # Beyond 39 and 14 the tail is 0 in these precisions.
 
 # T = scale / (a + b0 + c1 / (a + b1 + c2 / (a + b2 + c3 / (a + b3))))
-# NumPy's loops begin sooner with its own numbers than with Python's.
+# These are NumPy scalars, as NumPy's loops start sooner with them than with Python's floats.
 _SCALE = 0.3988313814482294
 _FRACTION = (
     (np.float32(17.671401120213776), np.float32(4.314920765282451)),
@@ -499,19 +504,19 @@ _ROOT_2PI = math.sqrt(2 * math.pi)
 _LOG_ROOT_2PI = np.float32(math.log(_ROOT_2PI))
 
 
-def _filled(kernel: Function, x: Any) -> Any:
-    """Return what kernel(out, x, *scratch), with three rooms of scratch memory, makes of x; of halves in float32."""
+def _compute(kernel: Function, x: Any) -> Any:
+    """Call kernel(out, x, *scratch) with three scratch arrays and return `out`; half precision becomes float32."""
     with np.errstate(all="ignore"):
-        if served(x):
-            return mapped(kernel, np.empty(x.shape, x.dtype), (x,), 3)
+        if can_run_in_blocks(x):
+            return run_in_blocks(kernel, np.empty(x.shape, x.dtype), (x,), 3)
         xp, wide = libraries.namespace(x), wide_dtype(x.dtype)
-        made = xp.empty(x.shape or (1,), wide)  # out= takes no numbers
+        made = xp.empty(x.shape or (1,), wide)  # out= takes no scalars
         kernel(made, x.reshape(made.shape), *[xp.empty(made.shape, wide) for _ in range(3)])
         return made.reshape(x.shape).astype(x.dtype, copy=False)
 
 
 def _horner(a: Any, made: Any, coefficients: Sequence[float]) -> None:
-    """Go on evaluating a polynomial of a, highest powers first, from its leading part, in place."""
+    """Evaluate a polynomial of a in place by Horner's rule; `made` holds the leading part, `coefficients` the rest."""
     for c in coefficients[:-1]:
         made += c
         made *= a
@@ -519,7 +524,7 @@ def _horner(a: Any, made: Any, coefficients: Sequence[float]) -> None:
 
 
 def _bounded(x: Any, a: Any, work: Any, bound: float) -> None:
-    """Put min(|x|, bound) into `a`; beside a number, NumPy's loop takes five times as long."""
+    """Write min(|x|, bound) into `a`. The bound is an array, as with a scalar NumPy's loop takes five times as long."""
     np.abs(x, out=a)
     work.fill(bound)
     np.minimum(a, work, out=a)
@@ -535,7 +540,7 @@ def _single_fraction(a: Any, fraction: Any) -> None:
 
 
 def _single_bell(a: Any, bell: Any) -> None:
-    """Put scale exp(-a^2 / 2) into `bell`, which may be `a`."""
+    """Write scale exp(-a^2 / 2) into `bell`, which may be `a`."""
     np.multiply(a, a, out=bell)
     bell *= _HALF
     bell += _LOG_SCALE
@@ -543,7 +548,7 @@ def _single_bell(a: Any, bell: Any) -> None:
 
 
 def _double_tail(x: Any, tail: Any, a: Any, bell: Any, work: Any) -> None:
-    """Compute Phi(-a), a = |x|, within bounds, and bell = exp(-a^2 / 2)."""
+    """Compute a = min(|x|, 39), tail = Phi(-a) and bell = exp(-a^2 / 2)."""
     above, below = _QUOTIENT
     _bounded(x, a, work, 39.0)
     np.multiply(a, above[0], out=tail)
@@ -557,10 +562,10 @@ def _double_tail(x: Any, tail: Any, a: Any, bell: Any, work: Any) -> None:
 
 
 def _bell(x: Any, bell: Any, work: Any) -> None:
-    """Put exp(-x^2 / 2) into `bell`.
+    """Write exp(-x^2 / 2) into `bell`.
 
-    As in Cody's, of x rounded to sixteenths, whose square is exact, and of what lacks: the exponential of half a
-    rounded square would be off by up to x^2 / 2 roundings.
+    As in Cody's paper, x is split into x rounded to sixteenths, whose square is exact, and the rest: rounding x^2 / 2
+    itself would cause a relative error of up to x^2 / 2 roundings.
     """
     np.multiply(x, 16, out=bell)
     np.rint(bell, out=bell)
@@ -581,7 +586,7 @@ def _gelu_piece(out: Any, x: Any, a: Any, bell: Any, work: Any) -> None:
         _bounded(x, a, work, 14.0)
         _single_fraction(a, out)
         np.divide(a, out, out=out)
-        _single_bell(a, a)  # not into `bell`: what takes part lies in the cache
+        _single_bell(a, a)  # into `a`, which is in the cache, not into `bell`
         out *= a
     else:
         _double_tail(x, out, a, bell, work)
@@ -609,15 +614,15 @@ def _slope_piece(out: Any, x: Any, a: Any, bell: Any, work: Any) -> None:
 
 
 def _gelu_kernel(x: Any) -> Any:
-    return _filled(_gelu_piece, x)
+    return _compute(_gelu_piece, x)
 
 
 def _gelu_slope_kernel(x: Any) -> Any:
-    return _filled(_slope_piece, x)
+    return _compute(_slope_piece, x)
 
 
-def _gelu_bend(x: Any) -> Any:
-    """phi(x) (2 - x^2), the second derivative; infinitely far out nothing of it is left."""
+def _gelu_second_derivative(x: Any) -> Any:
+    """Return phi(x) (2 - x^2), the second derivative, which is 0 where phi(x) underflows, also at infinity."""
     x = widened(x)
     bell = error_function._gauss(x / _ROOT_2)
     near = choose(raw(bell) == 0, x.dtype.type(0), x)
@@ -637,7 +642,7 @@ def _gelu_slope_piece(made: Any, x: Any, out: Any, s: Any, work: Any) -> None:
     made *= x
 
 
-_gelu_slope = elementwise("nn.gelu_slope", _gelu_slope_kernel, lambda g, x: g * _gelu_bend(x))
+_gelu_slope = elementwise("nn.gelu_slope", _gelu_slope_kernel, lambda g, x: g * _gelu_second_derivative(x))
 _gelu = elementwise(
     "nn.gelu",
     _gelu_kernel,
@@ -645,28 +650,29 @@ _gelu = elementwise(
 )
 
 
-def _gelu_sloped(g: Any, x: Any) -> Any:
+def _gelu_rule(g: Any, x: Any) -> Any:
     return g * _gelu_slope(x)
 
 
 def _gelu_into(g: Any, x: Any) -> Any:
-    if not served(g, x):
-        return _gelu_sloped(g, x)
+    if not can_run_in_blocks(g, x):
+        return _gelu_rule(g, x)
 
     def work(made: Any, x: Any, a: Any, bell: Any, more: Any, slope: Any) -> None:
         _slope_piece(slope, x, a, bell, more)
         made *= slope
 
     with np.errstate(all="ignore"):
-        return mapped(work, g, (x,), 4)
+        return run_in_blocks(work, g, (x,), 4)
 
 
-# The same for large arrays: twice the time backward, 5 % of a transformer's step, but when it begins the result, which
-# what came next has kept as well, is free. At that place a step takes the most memory.
-_gelu_of_large = elementwise("nn.gelu_of_large", _gelu_kernel, _gelu_sloped, into=_gelu_into)
+# The same for large arrays. Its backward takes twice the time, 5 % of a transformer's step, but it does not keep the
+# result, which can be freed once the backward of the following op is done. At that point a step uses the most memory.
+_gelu_of_large = elementwise("nn.gelu_of_large", _gelu_kernel, _gelu_rule, into=_gelu_into)
 _LARGE = 1 << 20  # bytes
 
-# By its tanh: x / 2 (1 + tanh(u)) = x s(2 u), with the logistic function s, u = sqrt(2 / pi) (x + 0.044715 x^3).
+# The tanh approximation: x / 2 (1 + tanh(u)) = x s(2 u), with the logistic function s and
+# u = sqrt(2 / pi) (x + 0.044715 x^3).
 _LINEAR = 2 * math.sqrt(2 / math.pi)
 _CUBIC = _LINEAR * 0.044715
 _FAR = 50.0  # where s is 0 or 1 in every precision
@@ -674,8 +680,8 @@ _FAR = 50.0  # where s is 0 or 1 in every precision
 
 def _gelu_tanh_kernel(x: Any) -> Any:
     with np.errstate(all="ignore"):
-        if served(x):
-            return mapped(_gelu_tanh_piece, np.empty(x.shape, x.dtype), (x,), 1)
+        if can_run_in_blocks(x):
+            return run_in_blocks(_gelu_tanh_piece, np.empty(x.shape, x.dtype), (x,), 1)
         wide = widened(x)
         z = wide * wide
         z *= -_CUBIC
@@ -732,16 +738,16 @@ _gelu_tanh = custom(
 def gelu(input: Any, approximate: str = "none") -> Any:
     """Return x * Phi(x), elementwise, with the normal distribution's Phi; needs no SciPy.
 
-    Results and derivatives are exact to a few roundings on both sides, also far out, where 1 + erf(x) has lost all
-    digits, and at infinity, where they are the limits 0 and inf. (In float32 within 2e-6 of their size up to |x| = 6,
-    where rounding x^2 costs as much, and 1e-5 beyond.)
+    Results and derivatives are exact to a few roundings for negative and positive x, also for large negative x, where
+    1 + erf(x / sqrt(2)) would lose all digits; at infinity they are the limits. (In float32 the relative error is at
+    most 2e-6 up to |x| = 6, which rounding x^2 causes anyway, and 1e-5 beyond.)
 
     Args:
-        input: of real floating-point numbers.
+        input: real floating-point numbers.
         approximate: "none", or "tanh" for x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))).
 
     Raises:
-        ValueError: another word for `approximate`.
+        ValueError: `approximate` is another word.
         DtypeError: the input is not floating.
 
     >>> import numpy as np
@@ -759,7 +765,7 @@ def gelu(input: Any, approximate: str = "none") -> Any:
 # ---------------------------------------------------------------- softmax
 
 
-def _normalised(name: str, op: Function, input: Any, dim: Any, dtype: Any, *more: Any) -> Any:
+def _softmax(name: str, op: Function, input: Any, dim: Any, dtype: Any, *more: Any) -> Any:
     if dim is None:
         raise TypeError(f"{name} needs the axis along which to normalise; pass dim=-1 for the last")
     input = one_array(input)
@@ -775,15 +781,15 @@ def _normalised(name: str, op: Function, input: Any, dim: Any, dtype: Any, *more
 def softmax(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
     """Return exp(x) / sum(exp(x)) along an axis, without overflow.
 
-    A row of which all are -inf, or one is inf, gives NaN, as in torch; where some are -inf, they get exactly 0.
+    A row of -inf only, or one with an inf, gives NaN, as in torch; elements that are -inf in other rows get exactly 0.
 
     Args:
-        input: of real floating-point numbers.
+        input: real floating-point numbers.
         dim: the axis along which the results add up to 1; it must be given.
         dtype: cast the input to it first.
 
     Raises:
-        TypeError: no `dim`.
+        TypeError: `dim` is not given.
         DtypeError: the input is not floating.
         numpy.exceptions.AxisError: there is no such axis.
 
@@ -792,12 +798,12 @@ def softmax(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
     >>> softmax(np.log(np.array([[1.0, 1.0, 2.0]])), dim=1).round(4).tolist()
     [[0.25, 0.25, 0.5]]
     """
-    return _normalised("softmax", softmax_along, input, dim, dtype)
+    return _softmax("softmax", softmax_along, input, dim, dtype)
 
 
 def log_softmax(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
     """Return log(softmax(x)) along an axis, without under- or overflow; -inf where x is.
 
-    A row of which all are -inf, or one is inf, gives NaN, as in torch. Arguments and errors as of `softmax`.
+    A row of -inf only, or one with an inf, gives NaN, as in torch. Arguments and errors are those of `softmax`.
     """
-    return _normalised("log_softmax", log_softmax_along, input, dim, dtype, False)
+    return _softmax("log_softmax", log_softmax_along, input, dim, dtype, False)

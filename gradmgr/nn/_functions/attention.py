@@ -26,21 +26,21 @@ from gradmgr.ops.where import choose
 Shape = tuple[int, ...]
 
 
-def is_bare(*values: Any) -> bool:
-    """Tell whether all values are plain arrays, numbers or None: those a kernel may compute with in place."""
-    for v in values:  # noqa: SIM110  # a generator takes twice the time, and steps of cells are short
+def are_plain(*values: Any) -> bool:
+    """Tell whether no value is a Tensor or a batched array, so that a kernel may compute in place."""
+    for v in values:  # noqa: SIM110  # a generator takes twice the time, which counts in the steps of recurrent cells
         if v.__class__ is not np.ndarray and (isinstance(v, Tensor) or is_batched(v)):
             return False
     return True
 
 
-def differing(result: Any, *others: Any) -> Any:
-    """Return one of several results; under vmap it differs by example if any of the others does."""
-    return result if is_bare(result, *others) else spacious(result, *others)
+def batched_like(result: Any, *others: Any) -> Any:
+    """Return the result, as a batched array if any of the others is one."""
+    return result if are_plain(result, *others) else spacious(result, *others)
 
 
-def are_numpys(*values: Any) -> bool:
-    """Tell whether all values are NumPy's arrays or None."""
+def are_numpy_arrays(*values: Any) -> bool:
+    """Tell whether all values are NumPy arrays or None."""
     for v in values:  # noqa: SIM110  # a generator takes twice the time
         if v.__class__ is not np.ndarray and v is not None:
             return False
@@ -51,39 +51,39 @@ def are_numpys(*values: Any) -> bool:
 
 
 def _kernel(
-    query: Any, key: Any, value: Any, bias: Any, hidden: Any, drop: Any, scale: float, causal: bool
+    query: Any, key: Any, value: Any, bias: Any, masked: Any, drop: Any, scale: float, causal: bool
 ) -> tuple[Any, Any]:
-    """Return the attended values, and the logarithm of each row's sum of exponentials: inf where all is hidden."""
-    if query.size and key.size and value.size and are_numpys(query, key, value, bias, hidden, drop):
-        return attended(query, key, value, bias, hidden, drop, scale, causal)
-    weights, sums = _softmax(_scores(query, key, bias, hidden, scale, causal))
+    """Return the attended values, and the logarithm of each row's sum of exponentials: inf where all is masked."""
+    if query.size and key.size and value.size and are_numpy_arrays(query, key, value, bias, masked, drop):
+        return attended(query, key, value, bias, masked, drop, scale, causal)
+    weights, sums = _softmax(_scores(query, key, bias, masked, scale, causal))
     output = np.matmul(weights if drop is None else weights * drop, value)
-    given = query, key, value, bias, hidden, drop
-    return differing(output, *given), differing(sums, *given)
+    given = query, key, value, bias, masked, drop
+    return batched_like(output, *given), batched_like(sums, *given)
 
 
-def _scores(query: Any, key: Any, bias: Any, hidden: Any, scale: float, causal: bool) -> Any:
-    """Return the scores, -inf where they are hidden."""
+def _scores(query: Any, key: Any, bias: Any, masked: Any, scale: float, causal: bool) -> Any:
+    """Return the scores, -inf where they are masked."""
     if causal:
-        hidden = _ahead(query, query.shape[-2], key.shape[-2])
+        masked = _causal_mask(query, query.shape[-2], key.shape[-2])
     scores = (query * scale) @ key.swapaxes(-1, -2)
-    if is_bare(scores, bias, hidden):
+    if are_plain(scores, bias, masked):
         if bias is not None:
             scores += bias
-        if hidden is not None:
-            np.copyto(scores, -np.inf, where=hidden)
+        if masked is not None:
+            np.copyto(scores, -np.inf, where=masked)
         return scores
     scores = scores if bias is None else scores + bias
-    return scores if hidden is None else choose(hidden, -np.inf, scores)
+    return scores if masked is None else choose(masked, -np.inf, scores)
 
 
-def _ahead(like: Any, rows: int, columns: int) -> Any:
-    """Return a mask of what lies above the diagonal, in the library of `like`."""
+def _causal_mask(like: Any, rows: int, columns: int) -> Any:
+    """Return a mask that is True above the diagonal, in the library of `like`."""
     return ~libraries.root(raw(like)).tri(rows, columns, dtype=bool)
 
 
 def _softmax(scores: Any) -> tuple[Any, Any]:
-    """Return the softmax over keys, in the scores' memory, zeros where all is -inf; and the logarithm of the sums."""
+    """Return the softmax over keys, in the memory of the scores, 0 in rows of -inf; and the logarithm of the sums."""
     if scores.shape[-1] == 0:
         return scores, libraries.namespace(scores).full((*scores.shape[:-1], 1), np.inf, scores.dtype)
     top = np.max(scores, axis=-1, keepdims=True)
@@ -97,9 +97,9 @@ def _softmax(scores: Any) -> tuple[Any, Any]:
     return scores, np.where(nothing, np.full_like(total, np.inf), np.log(filled) + top)
 
 
-def weights_of(query: Any, key: Any, bias: Any, hidden: Any, scale: float, causal: bool, sums: Any) -> Any:
-    """Return the softmax over keys of which the op gave the sums."""
-    return exp(_scores(query, key, bias, hidden, scale, causal) - sums)
+def weights_of(query: Any, key: Any, bias: Any, masked: Any, scale: float, causal: bool, sums: Any) -> Any:
+    """Return the softmax over keys, given the logarithms of the sums that the op returned."""
+    return exp(_scores(query, key, bias, masked, scale, causal) - sums)
 
 
 def _shared(
@@ -108,7 +108,7 @@ def _shared(
     key: Any,
     value: Any,
     bias: Any,
-    hidden: Any,
+    masked: Any,
     drop: Any,
     scale: float,
     causal: bool,
@@ -117,10 +117,10 @@ def _shared(
 ) -> tuple[Any, Any, Any]:
     """Return the cotangents of query, key and value; or None, the weights and the cotangent of the scores."""
     of_output, of_sums = g
-    arguments = query, key, value, bias, hidden, drop
-    if of_output is not None and output.size and key.size and are_numpys(of_output, of_sums, *arguments):
+    arguments = query, key, value, bias, masked, drop
+    if of_output is not None and output.size and key.size and are_numpy_arrays(of_output, of_sums, *arguments):
         return gradients(of_output, of_sums, *arguments, scale, causal, output, sums), None, None
-    weights = weights_of(query, key, bias, hidden, scale, causal, sums)
+    weights = weights_of(query, key, bias, masked, scale, causal, sums)
     return None, weights, _score_gradient(g, value, drop, weights)
 
 
@@ -146,7 +146,7 @@ def _bias_gradient(
     key: Any,
     value: Any,
     bias: Any,
-    hidden: Any,
+    masked: Any,
     drop: Any,
     scale: float,
     causal: bool,
@@ -156,18 +156,18 @@ def _bias_gradient(
     done, _, of_scores = shared
     if done is None:
         return of_scores
-    return _score_gradient(g, value, drop, weights_of(query, key, bias, hidden, scale, causal, sums))
+    return _score_gradient(g, value, drop, weights_of(query, key, bias, masked, scale, causal, sums))
 
 
-def _pushed(t: Any, value: Any, drop: Any, weights: Any) -> tuple[Any, Any]:
-    """Return the tangents of the results for that of the scores."""
+def _scores_jvp(t: Any, value: Any, drop: Any, weights: Any) -> tuple[Any, Any]:
+    """Return the tangents of the results for a tangent of the scores."""
     part = t * weights
     of_sums = sum(part, -1, keepdims=True) if isinstance(part, Tensor) else libraries.sum_over(part, (-1,), True)
     slope = part - weights * of_sums
     return (slope if drop is None else slope * drop) @ value, of_sums
 
 
-def _pushed_by_value(t: Any, drop: Any, weights: Any, sums: Any) -> tuple[Any, Any]:
+def _value_jvp(t: Any, drop: Any, weights: Any, sums: Any) -> tuple[Any, Any]:
     return (weights if drop is None else weights * drop) @ t, zeros(sums, sums.shape, sums.dtype)
 
 
@@ -184,25 +184,25 @@ _attend: Function = several(
         "bias": _bias_gradient,
     },
     jvp={
-        "query": lambda t, query, key, value, bias, hidden, drop, scale, causal, sums: _pushed(
+        "query": lambda t, query, key, value, bias, masked, drop, scale, causal, sums: _scores_jvp(
             (t * scale) @ key.swapaxes(-1, -2),
-            *(value, drop, weights_of(query, key, bias, hidden, scale, causal, sums)),
+            *(value, drop, weights_of(query, key, bias, masked, scale, causal, sums)),
         ),
-        "key": lambda t, query, key, value, bias, hidden, drop, scale, causal, sums: _pushed(
+        "key": lambda t, query, key, value, bias, masked, drop, scale, causal, sums: _scores_jvp(
             (query * scale) @ t.swapaxes(-1, -2),
-            *(value, drop, weights_of(query, key, bias, hidden, scale, causal, sums)),
+            *(value, drop, weights_of(query, key, bias, masked, scale, causal, sums)),
         ),
-        "value": lambda t, query, key, bias, hidden, drop, scale, causal, sums: _pushed_by_value(
-            t, drop, weights_of(query, key, bias, hidden, scale, causal, sums), sums
+        "value": lambda t, query, key, bias, masked, drop, scale, causal, sums: _value_jvp(
+            t, drop, weights_of(query, key, bias, masked, scale, causal, sums), sums
         ),
-        "bias": lambda t, query, key, value, bias, hidden, drop, scale, causal, sums: _pushed(
-            t, value, drop, weights_of(query, key, bias, hidden, scale, causal, sums)
+        "bias": lambda t, query, key, value, bias, masked, drop, scale, causal, sums: _scores_jvp(
+            t, value, drop, weights_of(query, key, bias, masked, scale, causal, sums)
         ),
     },
     shared=_shared,
 )
 
-# ---------------------------------------------------------------- what is asked of the arguments
+# ---------------------------------------------------------------- arguments and their checks
 
 _SELF = "scaled_dot_product_attention"
 
@@ -212,20 +212,20 @@ def attend(
 ) -> tuple[Any, Any]:
     """Return the attended values, and the weights or None, for arguments of one floating dtype that fit each other.
 
-    Halves are computed with in float32: sums over many features and keys would overflow and lose digits.
+    Half precision is computed in float32, as sums over many features and keys would overflow and lose digits.
     """
     dtype = query.dtype
     query, key, value = widened(query), widened(key), widened(value)
-    bias, hidden = _bias_and_hidden(mask, query.dtype)
+    bias, masked = _bias_and_masked(mask, query.dtype)
     width = query.shape[-1]
     factor = float(scale) if scale is not None else 1 / math.sqrt(width) if width else 1.0
-    output, sums = _attend(query, key, value, bias, hidden, drop, factor, causal)
+    output, sums = _attend(query, key, value, bias, masked, drop, factor, causal)
     if not with_weights:
         return cast_to(output, dtype), None
-    return cast_to(output, dtype), cast_to(weights_of(query, key, bias, hidden, factor, causal, sums), dtype)
+    return cast_to(output, dtype), cast_to(weights_of(query, key, bias, masked, factor, causal, sums), dtype)
 
 
-def _bias_and_hidden(mask: Any, dtype: Any) -> tuple[Any, Any]:
+def _bias_and_masked(mask: Any, dtype: Any) -> tuple[Any, Any]:
     if mask is None:
         return None, None
     if mask.dtype == bool:
@@ -234,14 +234,14 @@ def _bias_and_hidden(mask: Any, dtype: Any) -> tuple[Any, Any]:
 
 
 def drop_factors(shape: Shape, probability: float, rng: Any, like: Any) -> Any:
-    """Return what dropout multiplies weights by, where `like` lives; None where it leaves them."""
+    """Return the factors of dropout for the weights, on the device of `like`, or None for probability 0."""
     if probability == 0:
         return None
     return dropout(libraries.root(raw(like)).ones(shape, wide_dtype(like.dtype)), probability, rng=rng)
 
 
 def check_mask_dtype(mask: Any, asked: str, name: str = "attn_mask") -> None:
-    """Check that a mask is boolean or floating."""
+    """Raise unless a mask is boolean or floating."""
     if mask.dtype != bool and not is_floating(mask.dtype):
         raise errors.DtypeError(
             f"{asked}: {name} must be boolean, or of floating-point numbers, which are added to the scores; found "
@@ -250,7 +250,7 @@ def check_mask_dtype(mask: Any, asked: str, name: str = "attn_mask") -> None:
 
 
 def _check_mask(mask: Any, shape: Shape) -> None:
-    """Check that a mask has a dtype of masks, and broadcasts to the scores."""
+    """Raise unless a mask is boolean or floating and broadcasts to the scores."""
     check_mask_dtype(mask, _SELF)
     try:
         fits = np.broadcast_shapes(mask.shape, shape) == shape
@@ -264,7 +264,7 @@ def _check_mask(mask: Any, shape: Shape) -> None:
 
 
 def _are_ready(query: Any, key: Any, value: Any) -> bool:
-    """Tell whether all are NumPy's own, of one common dtype, and fit without broadcasting: in a tenth of the time."""
+    """Tell whether all hold NumPy arrays of one common dtype that fit without broadcasting; quicker than all checks."""
     q, k, v = raw(query), raw(key), raw(value)
     if q.__class__ is not np.ndarray or k.__class__ is not np.ndarray or v.__class__ is not np.ndarray:
         return False
@@ -277,7 +277,7 @@ def _are_ready(query: Any, key: Any, value: Any) -> bool:
 
 def _check_shapes(query: Any, key: Any, value: Any, grouped: bool) -> None:
     if not grouped and query.ndim > 1 and query.shape == key.shape == value.shape:
-        return  # most often; what follows takes 5 us
+        return  # the most common case; the checks below take 5 us
     found = f"found query {query.shape}, key {key.shape}, value {value.shape}"
     fewest = 3 if grouped else 2
     if min(query.ndim, key.ndim, value.ndim) < fewest:
@@ -317,27 +317,28 @@ def scaled_dot_product_attention(
 ) -> Any:
     """Return softmax(query key^T scale + mask) value, the softmax over keys, as torch's function of this name.
 
-    Nothing is lost where scores are large. NumPy's arrays are computed in blocks, by several threads where there
-    are many (see `gradmgr.set_num_threads`), and one number for each query is kept for the backward, which computes
-    the softmax again. The causal kernel leaves out most of what lies above the diagonal.
+    Large scores do not overflow. NumPy arrays are computed in blocks, large ones by several threads (see
+    `gradmgr.set_num_threads`). One number per query is kept for the backward pass, which computes the softmax again.
+    With is_causal most of what lies above the diagonal is not computed.
 
     Args:
         query: shape (..., L, E).
         key: shape (..., S, E); leading axes broadcast as those of matmul.
         value: shape (..., S, V).
-        attn_mask: broadcasts to (..., L, S). Booleans: True takes part (in `nn.MultiheadAttention` True is left
-            out, as in torch). Floating: added to the scores, and gradients flow to it. A query for which every key
-            is left out, by False or by -inf, gets zeros, and so do its gradients.
-        dropout_p: the probability of each weight to be set to 0, the others grow by 1 / (1 - dropout_p). As in
-            torch it is always applied: pass 0.0 where nothing is trained.
-        is_causal: query i sees keys 0 to i, also where L and S differ. Not together with attn_mask.
-        scale: what the products are multiplied by; 1 / sqrt(E) by default.
+        attn_mask: broadcasts to (..., L, S). In a boolean mask True means that the query attends to the key (in
+            `nn.MultiheadAttention` True means that it does not, as in torch). A floating mask is added to the scores,
+            and gradients flow to it. A query whose keys are all masked, by False or -inf, has a result and gradients
+            of zeros.
+        dropout_p: the probability with which each weight is set to 0; the others are divided by 1 - dropout_p. As in
+            torch it is always applied: pass 0.0 for evaluation.
+        is_causal: query i attends to keys 0 to i, also if L and S differ. Not together with attn_mask.
+        scale: the factor of the products; 1 / sqrt(E) by default.
         enable_gqa: grouped queries: query has shape (..., H, L, E), and the numbers of heads of key and value
             divide H; each of their heads serves a group of neighbouring heads of query.
-        rng: where dropout draws from; None for a new generator.
+        rng: the generator that dropout draws from; None for a new one.
 
     Returns:
-        Shape (..., L, V), in the common dtype of query, key and value. Halves are computed with in float32.
+        Shape (..., L, V), in the common dtype of query, key and value. Half precision is computed in float32.
 
     Raises:
         DtypeError: an argument is not of real floating-point numbers, or the mask neither that nor boolean.
@@ -385,7 +386,7 @@ def scaled_dot_product_attention(
 
 
 def _grouped(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
-    """Give each head of key and value an axis for its group of heads of query."""
+    """Add an axis for the group of query heads that each head of key and value serves."""
     heads, of_key, of_value = (t.shape[-3] for t in (query, key, value))
     common = max(of_key, of_value)
     if common % of_key or common % of_value:
@@ -395,7 +396,7 @@ def _grouped(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
 
 
 def _by_group(a: Any, groups: Shape) -> Any:
-    """Give an array (..., heads, rows, columns) an axis for groups; what has no heads needs none."""
+    """Split the heads of an array (..., heads, rows, columns) into groups; one without heads is returned as it is."""
     if a is None or a.ndim < 3:
         return a
     if a.shape[-3] == 1 and groups != (1, 1):

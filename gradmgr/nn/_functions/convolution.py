@@ -1,14 +1,14 @@
-"""Convolutions: three bilinear ops, each of which has the other two for derivatives.
+"""Convolutions: three bilinear ops, the derivatives of each of which are the other two.
 
-With z the cross-correlation of x with a kernel w, the others are its adjoint in x, which makes of z's
-cotangent and w what has x's shape, and its adjoint in w, which makes of x and the cotangent what has w's
-shape. All three leave open one argument of the same trilinear form, so the rules close, whatever the order.
-The sizes are those of Dumoulin and Visin, A guide to convolution arithmetic for deep learning (2016).
+The first op is the cross-correlation z of x with a kernel w. The second is its adjoint in x: from a cotangent of z and
+w it computes an array of x's shape. The third is its adjoint in w: from x and a cotangent of z it computes an array of
+w's shape. Each is the same trilinear form with respect to one of its arguments, so derivatives of all orders are
+compositions of the three. Sizes follow Dumoulin and Visin, A guide to convolution arithmetic for deep learning (2016).
 
-The sum over taps and channels is one matrix product for each group and block of images, of columns that are
-copies of long runs (`_windows`). A product for each tap, which needs no columns, was a tenth quicker for one shape
-of eight, and took up to twice as long for the others. Where channels do not mix there is a loop over taps; and in
-float32 there is oneDNN where it is installed (`_onednn`).
+The sum over taps and channels is one matrix product for each group and block of images, with columns that are
+copies of long runs (`windows`). One product per tap, which needs no columns, was a tenth quicker for one shape
+of eight, and took up to twice as long for the others. Depthwise convolutions use a loop over taps; float32 uses
+oneDNN where it is installed (`onednn`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,16 @@ from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.op import Function
 from gradmgr.nn._functions import onednn
 from gradmgr.nn._functions.arguments import check_inexact, integer
-from gradmgr.nn._functions.windows import Geometry, Layout, as_given, as_planes, geometry_of, new, sizes, working
+from gradmgr.nn._functions.windows import (
+    Geometry,
+    Layout,
+    accumulation_dtype,
+    as_planes,
+    geometry_of,
+    new_array,
+    restore_shape,
+    sizes,
+)
 from gradmgr.ops import reduce
 from gradmgr.ops.convert import together
 from gradmgr.ops.shape import reshape
@@ -35,7 +44,7 @@ from gradmgr.ops.shape import reshape
 
 
 def _is_pointwise(geometry: Geometry) -> bool:
-    """Tell whether each place of the result is made of the same place of the plane alone."""
+    """Tell whether each position of the result depends on the same position of the plane alone."""
     return geometry.kernel == (1, 1) == geometry.stride and geometry.out == geometry.size and not any(geometry.padding)
 
 
@@ -60,22 +69,22 @@ def _conv(x: Any, w: Any, b: Any, geometry: Geometry) -> Any:
     """Cross-correlate; b is None or has a number for each output channel."""
     arrays = (x, w) if b is None else (x, w, b)
     dtype = np.result_type(*[a.dtype for a in arrays])
-    work = working(dtype)
+    work = accumulation_dtype(dtype)
     matrices = _by_group(w, geometry, work)
     if _is_pointwise(geometry):
         return _pointwise(x, matrices, b, dtype)
     if x.size >= _MANY_NUMBERS and _is_by_channel(w.shape, geometry.groups, _FEW_OUTPUTS, *arrays):
         return _conv_by_channel(x, w, b, geometry, dtype)
     groups, outputs, inputs = matrices.shape
-    if b is not None:  # one more column, beside a row of ones
+    if b is not None:  # the bias is one more column of the matrices, times a row of ones
         matrices = np.concatenate([matrices, b.reshape((groups, outputs, 1)).astype(work)], 2)
     layout, count = Layout(geometry), x.shape[0]
     (images, lines), blocks = layout.blocks(count, groups * matrices.shape[2], x, w)
     planes = layout.planes(x.shape[1], images, work, 0, x)
-    columns = new("empty", (groups, matrices.shape[2], images * lines * layout.row), work, x)
+    columns = new_array("empty", (groups, matrices.shape[2], images * lines * layout.row), work, x)
     if b is not None:
         columns[:, inputs] = 1
-    z = new("empty", (count, w.shape[0], *geometry.out), dtype, *arrays)
+    z = new_array("empty", (count, w.shape[0], *geometry.out), dtype, *arrays)
     for some, part in blocks:
         if part.start == 0:
             layout.put(planes, x[some])
@@ -87,26 +96,26 @@ def _conv(x: Any, w: Any, b: Any, geometry: Geometry) -> Any:
 
 
 def _im2col(layout: Layout, planes: dict[Any, Any], columns: Any, images: int, lines: slice) -> int:
-    """Copy the runs of all taps into the columns; returns how many these are."""
+    """Copy the runs of all taps into the columns, and return their length."""
     for to, run in zip(_by_tap(layout, columns, images, lines), layout.runs(planes, images, lines), strict=True):
         to[...] = run.reshape(to.shape)
     return images * layout.row * int(lines.stop - lines.start)
 
 
 def _by_tap(layout: Layout, columns: Any, images: int, lines: slice) -> Iterator[Any]:
-    """Give the rows of each tap among the columns', as (group, channel within, image, place)."""
+    """Yield the rows of the columns that belong to each tap, as (group, channel of the group, image, position)."""
     groups, rows = columns.shape[:2]
     taps, length = len(layout.taps), (lines.stop - lines.start) * layout.row
     of_taps = columns[..., : images * length].reshape((groups, rows // taps, taps, images, length))
     return (of_taps[:, :, tap] for tap in range(taps))
 
 
-def _spaced(layout: Layout, g: Any, room: Any, some: slice, lines: slice) -> Any:
-    """Copy a part of what has the result's shape into a room of zeros, with gaps as the runs have them."""
+def _spaced(layout: Layout, g: Any, workspace: Any, some: slice, lines: slice) -> Any:
+    """Copy a part of an array of the result's shape into a workspace of zeros, with gaps as in the runs."""
     images, height = some.stop - some.start, lines.stop - lines.start
-    room = room[:, :images, :height]
-    room[..., : layout.out[1]] = g[some, :, lines].transpose(1, 0, 2, 3)
-    return room.reshape((room.shape[0], images * height * layout.row))
+    workspace = workspace[:, :images, :height]
+    workspace[..., : layout.out[1]] = g[some, :, lines].transpose(1, 0, 2, 3)
+    return workspace.reshape((workspace.shape[0], images * height * layout.row))
 
 
 def _turned(w: Any, groups: int) -> Any:
@@ -117,38 +126,40 @@ def _turned(w: Any, groups: int) -> Any:
 
 
 def _reversed(geometry: Geometry) -> Geometry:
-    """Return the windows by which the adjoint reads what has the result's shape; the stride is 1."""
+    """Return the geometry by which the adjoint reads an array of the result's shape; the stride is 1."""
     reach = [(k - 1) * d - p for k, d, p in zip(geometry.kernel, geometry.dilation, geometry.padding, strict=True)]
     return geometry._replace(size=geometry.out, out=geometry.size, padding=(reach[0], reach[1]))
 
 
 def _conv_x(g: Any, w: Any, b: Any, geometry: Geometry) -> Any:
-    """Make of g, which has the result's shape, and w what has x's: the adjoint in x, plus b for each channel."""
+    """Return the adjoint in x: from g, of the result's shape, and w an array of x's shape; plus b for each channel."""
     arrays = (g, w) if b is None else (g, w, b)
     dtype = np.result_type(*[a.dtype for a in arrays])
-    work = working(dtype)
+    work = accumulation_dtype(dtype)
     matrices = np.swapaxes(_by_group(w, geometry, work), 1, 2)
     if _is_pointwise(geometry):
         return _pointwise(g, matrices, b, dtype)
     if _is_by_channel(w.shape, geometry.groups, _FEW_OUTPUTS, *arrays):
         return _conv_x_by_channel(g, w, b, geometry, dtype)
     groups, inputs, outputs = matrices.shape
-    # Reading is quicker than adding up, unless there is twice as much to read.
+    # A convolution only reads, which is quicker than adding to runs, unless it has to read more than twice as much.
     read, added = outputs * math.prod(geometry.size), w.shape[1] * math.prod(geometry.out)
     if geometry.stride == (1, 1) and outputs > 1 and read <= 2 * added:
         return _conv(g, _turned(w, groups), b, _reversed(geometry))
     layout, count, channels = Layout(geometry), g.shape[0], w.shape[1] * groups
     (images, lines), blocks = layout.blocks(count, groups * inputs, g, w)
     planes = layout.planes(channels, images, work, 0, g, w)
-    room = new("zeros", (g.shape[1], images, lines, layout.row), work, g)
-    z = new("empty" if layout.covers else "zeros", (count, channels, *geometry.size), dtype, *arrays)
+    workspace = new_array("zeros", (g.shape[1], images, lines, layout.row), work, g)
+    z = new_array("empty" if layout.covers else "zeros", (count, channels, *geometry.size), dtype, *arrays)
     for some, part in blocks:
         if part.start == 0:
             for plane in planes.values():
                 plane[...] = 0
-        spaced = _spaced(layout, g, room, some, part)
+        spaced = _spaced(layout, g, workspace, some, part)
         spaced = spaced.reshape((groups, outputs, spaced.shape[1]))
-        columns = matrices * spaced if outputs == 1 else np.matmul(matrices, spaced)  # a product of few is slow
+        columns = (
+            matrices * spaced if outputs == 1 else np.matmul(matrices, spaced)
+        )  # a matrix product over one row is slow
         taken = some.stop - some.start
         by_tap = _by_tap(layout, columns, taken, part)
         for run, more in zip(layout.runs(planes, taken, part), by_tap, strict=True):
@@ -159,9 +170,9 @@ def _conv_x(g: Any, w: Any, b: Any, geometry: Geometry) -> Any:
 
 
 def _conv_w(x: Any, g: Any, geometry: Geometry) -> Any:
-    """Make of x and g, which has the result's shape, what has w's: the adjoint in w."""
+    """Return the adjoint in w: from x and g, of the result's shape, an array of w's shape."""
     dtype = np.result_type(x.dtype, g.dtype)
-    work = working(dtype)
+    work = accumulation_dtype(dtype)
     groups, channels = geometry.groups, x.shape[1]
     if _is_by_channel((g.shape[1], channels // groups, *geometry.kernel), groups, _FEW_OUTPUTS_OF_WEIGHTS, x, g):
         return _conv_w_by_channel(x, g, geometry, dtype)
@@ -169,41 +180,41 @@ def _conv_w(x: Any, g: Any, geometry: Geometry) -> Any:
     inputs, outputs = channels // groups * taps, g.shape[1] // groups
     (images, lines), blocks = layout.blocks(count, groups * inputs, x, g)
     planes = layout.planes(channels, images, work, 0, x)
-    columns = new("empty", (groups, inputs, images * lines * layout.row), work, x)
-    room = new("zeros", (g.shape[1], images, lines, layout.row), work, g)
-    z = new("zeros", (groups, outputs, inputs), work, x, g)
+    columns = new_array("empty", (groups, inputs, images * lines * layout.row), work, x)
+    workspace = new_array("zeros", (g.shape[1], images, lines, layout.row), work, g)
+    z = new_array("zeros", (groups, outputs, inputs), work, x, g)
     for some, part in blocks:
         if part.start == 0:
             layout.put(planes, x[some])
         width = _im2col(layout, planes, columns, some.stop - some.start, part)
-        spaced = _spaced(layout, g, room, some, part).reshape((groups, outputs, width))
+        spaced = _spaced(layout, g, workspace, some, part).reshape((groups, outputs, width))
         z += np.matmul(spaced, np.swapaxes(columns[..., :width], 1, 2))
     return z.reshape((g.shape[1], channels // groups, *geometry.kernel)).astype(dtype, copy=False)
 
 
-# ---------------------------------------------------------------- kernels that do not mix channels
+# ---------------------------------------------------------------- depthwise kernels: channels do not mix
 
-# Numbers of a buffer in these: that of the images, the sum, and what is added to it are in the cache together.
+# Numbers in each buffer of a block, so that images, sum and the product added to it are in the cache together.
 _LINE = 1 << 16
-# Results of a channel up to which this is quicker than a matrix product: of images, and of weights. Forward it is as
-# quick on one thread, and for few numbers slower.
+# Results per channel up to which these kernels are quicker than a matrix product: for both adjoints and forward, and
+# for weights. Forward is as quick as a product on one thread, and slower for images with fewer numbers than the third.
 _FEW_OUTPUTS, _FEW_OUTPUTS_OF_WEIGHTS, _MANY_NUMBERS = 1, 3, 1 << 18
-# Of all blocks, of which a thread takes one at a time.
+# Parts of the list of blocks, of which a thread takes one at a time.
 _PARTS = 8
 
 
 class _ByChannel:
-    """A convolution whose channels do not mix, in blocks of a few channels of many images.
+    """A depthwise convolution, in blocks of a few channels of many images.
 
-    A matrix product with one row or column is slow, and so is copying columns for it; that of one column, which the
-    adjoint needs, takes three times as long as this loop over the taps, each with one multiplication and one addition.
-    The images of a channel lie one after another, as one long line of numbers: an inner loop of NumPy's takes 0.1 us
-    for itself.
+    Matrix products with one row or column are slow, and so is copying columns for them. With one column, which the
+    adjoint needs, a product takes three times as long as this loop over the taps, with one multiplication and one
+    addition each. The images of a channel follow one another as one long line of numbers, because NumPy needs 0.1 us
+    for each inner loop.
     """
 
     def __init__(self, geometry: Geometry, shape: tuple[int, ...], outputs: int, dtype: Any) -> None:
-        """Take images of this shape, of which each channel has so many results."""
-        self.layout, self.dtype, self.outputs = Layout(geometry), working(dtype), outputs
+        """Prepare for images of this shape, each channel of which has this number of outputs."""
+        self.layout, self.dtype, self.outputs = Layout(geometry), accumulation_dtype(dtype), outputs
         count, self.channels = shape[:2]
         self.plane = self.layout.height * self.layout.row
         images = min(count, max(1, _LINE // self.plane))
@@ -215,36 +226,36 @@ class _ByChannel:
         ]
 
     def run(self, work: Callable[[_Workspace, slice, slice], None]) -> None:
-        """Call work(desk, images, channels) for each block."""
+        """Call work(workspace, images, channels) for each block."""
 
         def some(part: slice) -> None:
             workspace = _Workspace(self)
             for images, channels in self.blocks[part]:
-                workspace.clear(images.stop - images.start, channels.stop - channels.start)
+                workspace.prepare(images.stop - images.start, channels.stop - channels.start)
                 work(workspace, images, channels)
 
         each = -(-len(self.blocks) // _PARTS)
         blocks.run(some, [slice(n, n + each) for n in range(0, len(self.blocks), each)])
 
     def kernels(self, w: Any) -> Any:
-        """Return the numbers of the kernels, as (result of a channel, tap, channel, 1)."""
+        """Return the numbers of the kernels, as (output of a channel, tap, channel, 1)."""
         by_channel = w.reshape((self.channels, self.outputs, -1, 1)).transpose(1, 2, 0, 3)
         return np.ascontiguousarray(by_channel, self.dtype)
 
     def of_channel(self, a: Any) -> Any:
-        """View what has the result's channels as (image, result of a channel, channel, row, column)."""
+        """View an array with the result's channels as (image, output of a channel, channel, row, column)."""
         return a.reshape((a.shape[0], self.channels, self.outputs, *a.shape[2:])).swapaxes(1, 2)
 
 
 class _Workspace:
-    """The memory of one thread for blocks, made once: what is freed after each costs as much as the arithmetic."""
+    """The memory of one thread for its blocks, made once: allocating it for each costs as much as the arithmetic."""
 
     def __init__(self, by: _ByChannel) -> None:
         self.by, self.shape = by, (0, 0)
         self.planes: dict[Any, Any] = {}
 
-    def clear(self, images: int, channels: int) -> None:
-        """Make all of it for a block of so many, unless it is there."""
+    def prepare(self, images: int, channels: int) -> None:
+        """Make the arrays for a block of this size, unless they are there."""
         if self.shape == (images, channels):
             return
         self.shape, layout = (images, channels), self.by.layout
@@ -252,9 +263,9 @@ class _Workspace:
         self.planes = {phase: np.zeros(shape, self.by.dtype) for phase in layout.phases}
         flat = {phase: plane.reshape((channels, -1)) for phase, plane in self.planes.items()}
         length = images * self.by.plane - max([offset for _, offset in layout.taps])
-        # What each tap reads, as (channel, place in one of the images).
+        # The numbers that each tap reads, as (channel, position in one of the images).
         self.runs = [flat[phase][:, offset : offset + length] for phase, offset in layout.taps]
-        # Numbers for all places as the runs are, and viewed as (image, channel, row, column) of the result.
+        # Numbers in the layout of the runs, and a view of them as (image, channel, row, column) of the result.
         numbers = np.zeros(shape, self.by.dtype)
         self.numbers = numbers.reshape((channels, -1))[:, :length]
         self.view = numbers.swapaxes(0, 1)[:, :, : layout.out[0], : layout.out[1]]
@@ -262,7 +273,7 @@ class _Workspace:
 
 
 def _is_by_channel(w: tuple[int, ...], groups: int, few: int, *arrays: Any) -> bool:
-    """Tell whether channels do not mix and have few results each, in plain arrays."""
+    """Tell whether the convolution is depthwise, with few outputs per channel, and on NumPy arrays."""
     alone = w[1] == 1 and w[0] <= few * groups and w[2] * w[3] > 1
     return alone and all(a.__class__ is np.ndarray and a.size for a in arrays)
 
@@ -327,20 +338,20 @@ def _conv_w_by_channel(x: Any, g: Any, geometry: Geometry, dtype: Any) -> Any:
     return np.concatenate(total).reshape((g.shape[1], 1, *geometry.kernel)).astype(dtype, copy=False)
 
 
-# ---------------------------------------------------------------- the kernels, by oneDNN where it is and can
+# ---------------------------------------------------------------- the kernels, with oneDNN where it is available
 
 
-def _correlated(x: Any, w: Any, b: Any, geometry: Geometry) -> Any:
+def _correlate_kernel(x: Any, w: Any, b: Any, geometry: Geometry) -> Any:
     z = onednn.forward(x, w, b, geometry)
     return _conv(x, w, b, geometry) if z is None else z
 
 
-def _transposed(g: Any, w: Any, b: Any, geometry: Geometry) -> Any:
+def _transpose_kernel(g: Any, w: Any, b: Any, geometry: Geometry) -> Any:
     z = onednn.data(g, w, b, geometry)
     return _conv_x(g, w, b, geometry) if z is None else z
 
 
-def _weighed(x: Any, g: Any, geometry: Geometry) -> Any:
+def _weight_kernel(x: Any, g: Any, geometry: Geometry) -> Any:
     z = onednn.weights(x, g, geometry)
     return _conv_w(x, g, geometry) if z is None else z
 
@@ -349,7 +360,7 @@ def _weighed(x: Any, g: Any, geometry: Geometry) -> Any:
 
 
 def _by_channels(g: Any) -> Any:
-    """Sum what has images' shape over all but the channels."""
+    """Sum images over all axes but the channels."""
     if g.__class__ is np.ndarray and g.dtype.char in "fd" and g.flags.c_contiguous and g.size:
         # NumPy sums several axes at a third of the speed of a matrix product with ones.
         lines = g.reshape((g.shape[0] * g.shape[1], g.shape[2] * g.shape[3]))
@@ -360,7 +371,7 @@ def _by_channels(g: Any) -> Any:
 def _declared(
     name: str, kernel: Function, vjp: dict[str, Function], jvp: dict[str, Function]
 ) -> tuple[Function, Function]:
-    """Declare an op of x and w, and that which adds b to it."""
+    """Declare an op of x and w, and the same op plus a bias b."""
 
     def plain(x: Any, w: Any, geometry: Geometry) -> Any:
         return kernel(x, w, None, geometry)
@@ -382,7 +393,7 @@ _transpose: Function
 _transpose_and_add: Function
 _correlate, _correlate_and_add = _declared(
     "nn.conv2d",
-    _correlated,
+    _correlate_kernel,
     vjp={
         "x": lambda g, w, geometry: _transpose(g, conj_of(w), geometry),
         "w": lambda g, x, geometry: _weight(conj_of(x), g, geometry),
@@ -394,7 +405,7 @@ _correlate, _correlate_and_add = _declared(
 )
 _transpose, _transpose_and_add = _declared(
     "nn.conv_transpose2d",
-    _transposed,
+    _transpose_kernel,
     vjp={
         "x": lambda g, w, geometry: _correlate(g, conj_of(w), geometry),
         "w": lambda g, x, geometry: _weight(g, conj_of(x), geometry),
@@ -406,7 +417,7 @@ _transpose, _transpose_and_add = _declared(
 )
 _weight: Function = custom(
     "nn.conv2d_weight",
-    _weighed,
+    _weight_kernel,
     vjp={
         "x": lambda c, g, geometry: _transpose(conj_of(g), c, geometry),
         "g": lambda c, x, geometry: _correlate(conj_of(x), c, geometry),
@@ -417,11 +428,11 @@ _weight: Function = custom(
     },
 )
 
-# ---------------------------------------------------------------- the doors
+# ---------------------------------------------------------------- public functions
 
 
 def _operands(asked: str, axes: int, x: Any, w: Any, b: Any, groups: Any) -> tuple[Any, Any, Any, int]:
-    """Lift input, weight and bias, and check what both directions ask of them; returns groups, too."""
+    """Lift input, weight and bias, check them, and return them and groups."""
     x, w, b = together(x, w, b)
     check_inexact(asked, input=x, weight=w, bias=b)
     plane = "height, width" if axes == 2 else "length"
@@ -440,7 +451,7 @@ def _operands(asked: str, axes: int, x: Any, w: Any, b: Any, groups: Any) -> tup
 
 
 def _check_channels(asked: str, x: Any, w: Any, b: Any, groups: int, axis: int, inputs: int, outputs: int) -> None:
-    """Raise unless the channels of input, weight and bias fit each other, and the groups."""
+    """Raise unless the channels of input, weight and bias fit each other and the groups."""
     if x.shape[axis] != inputs or w.shape[0] % groups:
         raise errors.ShapeError(
             f"{asked}: a weight of shape {w.shape} in {groups} group{'s' * (groups > 1)} takes {inputs} channels"
@@ -454,7 +465,7 @@ def _check_channels(asked: str, x: Any, w: Any, b: Any, groups: int, axis: int, 
 def _paddings(
     padding: Any, axes: int, kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...], asked: str
 ) -> list[tuple[int, int]]:
-    """Read how many zeros stand before and behind each axis of a plane."""
+    """Return the number of zeros before and after each axis of a plane."""
     if not isinstance(padding, str):
         return [(n, n) for n in sizes(padding, 0, axes, "padding", asked)]
     if padding == "valid":
@@ -484,7 +495,7 @@ def _convolve(
     zeros = _paddings(padding, axes, kernel, steps, gaps, asked)
     _check_channels(asked, x, w, b, groups, -axes - 1, w.shape[1] * groups, w.shape[0])
     spans = [d * (k - 1) + 1 for k, d in zip(kernel, gaps, strict=True)]
-    padded = tuple([n + before + behind for n, (before, behind) in zip(size, zeros, strict=True)])
+    padded = tuple([n + before + after for n, (before, after) in zip(size, zeros, strict=True)])
     if any(span > n for span, n in zip(spans, padded, strict=True)):
         raise errors.ShapeError(
             f"{asked}: the kernel spans {tuple(spans)}, more than the padded input's {padded}; input {x.shape}, "
@@ -495,7 +506,7 @@ def _convolve(
     geometry = geometry_of(size, kernel, out, steps, before, gaps, groups)
     x, w, batched = as_planes(x, axes), as_planes(w, axes), x.ndim == axes + 2
     z = _correlate(x, w, geometry) if b is None else _correlate_and_add(x, w, b, geometry)
-    return as_given(z, axes, batched)
+    return restore_shape(z, axes, batched)
 
 
 def conv1d(
@@ -513,11 +524,11 @@ def conv1d(
         input: (batch, channels, length), or without the batch.
         weight: (channels of the result, channels // groups, length of a kernel).
         bias: one number for each channel of the result.
-        stride: how far windows are apart.
-        padding: how many zeros to put before and behind a line; "valid" for none, "same" for a result of the
+        stride: the distance between windows.
+        padding: how many zeros to add at both ends of a line; "valid" for none, "same" for a result of the
             input's length.
-        dilation: how far the taps of a kernel are apart.
-        groups: into how many groups of channels, which do not mix, input and result are divided.
+        dilation: the distance between the taps of a kernel.
+        groups: the number of groups into which channels are divided; groups do not mix.
 
     Returns:
         (batch, channels of the result, windows), in the dtype to which NumPy promotes those of the arguments.
@@ -544,23 +555,23 @@ def conv2d(
 ) -> Any:
     """Convolve planes of several channels with kernels: the cross-correlation that networks call convolution.
 
-    What is kept for the backward pass is input and weight. Beside the result it needs memory for blocks of
-    columns only (2 MiB in float32, or 512 columns where a kernel has more than 1024 numbers for a channel of the
-    result). Halves are multiplied and summed in float32.
+    For the backward pass input and weight are kept. Besides the result it needs memory for blocks of columns only
+    (2 MiB in float32, or 512 columns if a kernel has more than 1024 numbers for a channel of the result). Half
+    precision is multiplied and summed in float32.
 
-    In float32 and where oneDNN is installed (`pip install gradmgr[onednn]`), all but small convolutions are computed
-    with it, in half the time and less; `gradmgr.nn.convolution_library()` tells. The numbers differ by rounding.
-    Beside the result it needs copies of the weight and of blocks of images (2 MiB, or one image).
+    If oneDNN is installed (`pip install gradmgr[onednn]`), all but small convolutions in float32 are computed with it,
+    in half the time or less; `gradmgr.nn.convolution_library()` tells. The results differ by rounding. Besides the
+    result it needs copies of the weight and of blocks of images (2 MiB, or one image).
 
     Args:
         input: (batch, channels, height, width), or without the batch; the batch may be empty.
         weight: (channels of the result, channels // groups, height and width of a kernel).
         bias: one number for each channel of the result.
-        stride: how far windows are apart; here and below an integer, or a pair for rows and columns.
-        padding: how many zeros to put on each side of a plane; "valid" for none, "same" for a result of the input's
-            size, where an odd zero stands behind.
-        dilation: how far the taps of a kernel are apart.
-        groups: into how many groups of channels, which do not mix, input and result are divided.
+        stride: the distance between windows; this, padding and dilation are an integer, or a pair for rows and columns.
+        padding: how many zeros to add on each side of a plane; "valid" for none, "same" for a result of the input's
+            size, where an odd zero is added at the end.
+        dilation: the distance between the taps of a kernel.
+        groups: the number of groups into which channels are divided; groups do not mix.
 
     Returns:
         (batch, channels of the result, rows of windows, columns of windows), in the dtype to which NumPy promotes
@@ -605,8 +616,8 @@ def _convolve_transposed(
         )
     size, kernel = x.shape[-axes:], w.shape[2:]
     _check_channels(asked, x, w, b, groups, -axes - 1, w.shape[0], w.shape[1] * groups)
-    facts = zip(size, kernel, steps, before, more, gaps, strict=True)
-    out = tuple([(n - 1) * s - 2 * p + d * (k - 1) + extra + 1 for n, k, s, p, extra, d in facts])
+    by_axis = zip(size, kernel, steps, before, more, gaps, strict=True)
+    out = tuple([(n - 1) * s - 2 * p + d * (k - 1) + extra + 1 for n, k, s, p, extra, d in by_axis])
     if any(n < 1 for n in (*out, *size)):
         raise errors.ShapeError(
             f"{asked}: the result's planes would be of size {out}; input {x.shape}, weight {w.shape}, stride "
@@ -615,7 +626,7 @@ def _convolve_transposed(
     geometry = geometry_of(out, kernel, size, steps, before, gaps, groups)
     x, w, batched = as_planes(x, axes), as_planes(w, axes), x.ndim == axes + 2
     z = _transpose(x, w, geometry) if b is None else _transpose_and_add(x, w, b, geometry)
-    return as_given(z, axes, batched)
+    return restore_shape(z, axes, batched)
 
 
 def conv_transpose1d(
@@ -634,11 +645,11 @@ def conv_transpose1d(
         input: (batch, channels, length), or without the batch.
         weight: (channels, channels of the result // groups, length of a kernel).
         bias: one number for each channel of the result.
-        stride: here and below, that of the conv1d whose adjoint this is.
-        padding: how much to take away before and behind a line.
-        output_padding: by how much the result is longer than the shortest line that conv1d brings to this length.
-        groups: into how many groups of channels, which do not mix, input and result are divided.
-        dilation: how far the taps of a kernel are apart.
+        stride: this, padding and dilation are those of the conv1d whose adjoint this is.
+        padding: how many positions to remove at both ends of a line.
+        output_padding: by how much the result is longer than the shortest line that conv1d maps to this length.
+        groups: the number of groups into which channels are divided; groups do not mix.
+        dilation: the distance between the taps of a kernel.
 
     Returns:
         (batch, channels of the result, length), in the dtype to which NumPy promotes those of the arguments.
@@ -666,17 +677,18 @@ def conv_transpose2d(
     groups: int = 1,
     dilation: Any = 1,
 ) -> Any:
-    """Apply the adjoint of conv2d in its input: every number of the input puts a kernel into the result.
+    """Apply the adjoint of conv2d in its input: every number of the input adds a multiple of the kernel to the result.
 
     Args:
         input: (batch, channels, height, width), or without the batch; the batch may be empty.
         weight: (channels, channels of the result // groups, height and width of a kernel).
         bias: one number for each channel of the result.
-        stride: here and below, that of the conv2d whose adjoint this is; an integer, or a pair for rows and columns.
-        padding: how much to take away on each side of a plane.
-        output_padding: by how much the result is larger than the smallest plane that conv2d brings to this size.
-        groups: into how many groups of channels, which do not mix, input and result are divided.
-        dilation: how far the taps of a kernel are apart.
+        stride: this, padding and dilation are those of the conv2d whose adjoint this is; an integer, or a pair for rows
+            and columns.
+        padding: how many positions to remove on each side of a plane.
+        output_padding: by how much the result is larger than the smallest plane that conv2d maps to this size.
+        groups: the number of groups into which channels are divided; groups do not mix.
+        dilation: the distance between the taps of a kernel.
 
     Returns:
         (batch, channels of the result, height, width), with (n - 1) stride - 2 padding + dilation (k - 1) +

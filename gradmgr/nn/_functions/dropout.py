@@ -1,4 +1,4 @@
-"""Dropout, its random numbers from a Generator that the caller gives."""
+"""Dropout, with random numbers from a Generator that the caller passes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradmgr._engine.op import Function, linear
 from gradmgr._engine.tensor import raw
 from gradmgr.nn._functions.arguments import check_inexact, generator, one_array
 
-# The mask, of one byte for an element, is a constant: all derivatives are taken with the same one.
+# The mask, one byte per element, is a constant: derivatives of all orders use the same one.
 _dropout: Function = linear(
     "nn.dropout",
     lambda x, mask, scale: mask * x.dtype.type(scale) * x,
@@ -29,14 +29,14 @@ def dropout(
 ) -> Any:
     """Set elements to 0 with probability p and divide the others by 1 - p, as torch.nn.functional.dropout.
 
-    Inside `vmap` all examples get the same mask, unless with randomness="different". `gradmgr.checkpoint` finds the
-    generator that a function closes over or is given, and draws the same mask again.
+    Inside `vmap` all examples get the same mask, unless randomness="different". `gradmgr.checkpoint` finds the
+    generator in a function's arguments or closure, and draws the same mask again.
 
     Args:
         input: floating-point or complex numbers.
         p: the probability, from 0 to 1.
         training: if False, the input is returned as it is.
-        rng: where the random numbers come from; None for a new generator, seeded from NumPy's global one.
+        rng: the generator to draw from; None for a new one, seeded from NumPy's global generator.
 
     Returns:
         The shape and dtype of `input`.
@@ -61,7 +61,7 @@ def dropout(
         return x
     if p == 1:
         return _dropout(x, _on_device_of(x, np.zeros(x.shape, bool)), 0.0)
-    mask = _on_device_of(x, ~_chosen(generator(rng, "dropout"), x.shape, float(p)))
+    mask = _on_device_of(x, ~_random_booleans(generator(rng, "dropout"), x.shape, float(p)))
     return _dropout(x, mask, 1 / (1 - p))
 
 
@@ -69,11 +69,11 @@ def _on_device_of(x: Any, mask: Any) -> Any:
     return libraries.to_device(mask, libraries.device_of(raw(x)))
 
 
-def _chosen(rng: np.random.Generator, shape: tuple[int, ...], p: float) -> Any:
-    """Return booleans of which each is True with probability p.
+def _random_booleans(rng: np.random.Generator, shape: tuple[int, ...], p: float) -> Any:
+    """Return booleans, each True with probability p.
 
-    One random byte decides for 255 elements of 256; where it leaves the choice open, 53 further bits do. That takes
-    a fourth of the time of a random number for each.
+    One random byte decides for 255 of 256 elements; for the others, 53 further bits do. This takes a fourth of the time
+    of drawing a random number per element.
     """
     count = math.prod(shape)
     words = rng.integers(0, 2**64, -(-count // 8), dtype=np.uint64)
@@ -81,6 +81,6 @@ def _chosen(rng: np.random.Generator, shape: tuple[int, ...], p: float) -> Any:
     whole, rest = divmod(p * 256, 1)
     chosen = drawn < int(whole)
     if rest:
-        open_ones = np.flatnonzero(drawn == int(whole))
-        chosen[open_ones] = rng.random(open_ones.size) < rest
+        undecided = np.flatnonzero(drawn == int(whole))
+        chosen[undecided] = rng.random(undecided.size) < rest
     return chosen.reshape(shape)

@@ -16,7 +16,7 @@ from gradmgr._arrays.batched import innermost
 from gradmgr._engine.custom import custom
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.tensor import raw
-from gradmgr.nn._functions.activation import mapped, served
+from gradmgr.nn._functions.activation import can_run_in_blocks, run_in_blocks
 from gradmgr.nn._functions.arguments import check_floating, check_reduction, check_word, reduced
 from gradmgr.ops import arithmetic, extrema, special
 from gradmgr.ops.convert import (
@@ -214,8 +214,8 @@ def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float
 def _bce_logits_kernel(x: Any, y: Any, pos_weight: Any) -> Any:
     """Compute p y log(1 + exp(-x)) + (1 - y) log(1 + exp(x)), of which neither loses what is small."""
     with np.errstate(all="ignore"):
-        if pos_weight is None and served(x, y):
-            return mapped(_bce_logits_piece, np.empty(x.shape, x.dtype), (x, y), 2)
+        if pos_weight is None and can_run_in_blocks(x, y):
+            return run_in_blocks(_bce_logits_piece, np.empty(x.shape, x.dtype), (x, y), 2)
         rest = np.log1p(np.exp(-np.abs(x)))
         right = (rest + np.maximum(-x, 0)) * y
         if pos_weight is not None:
@@ -254,9 +254,9 @@ def _bce_logits_slope_piece(out: Any, g: Any, x: Any, y: Any, work: Any) -> None
 
 
 def _bce_logits_x(g: Any, x: Any, y: Any, pos_weight: Any) -> Any:
-    if pos_weight is None and served(g, x, y):
+    if pos_weight is None and can_run_in_blocks(g, x, y):
         with np.errstate(all="ignore"):
-            return mapped(_bce_logits_slope_piece, np.empty(x.shape, x.dtype), (g, x, y), 1)
+            return run_in_blocks(_bce_logits_slope_piece, np.empty(x.shape, x.dtype), (g, x, y), 1)
     right = y * special.expit(-x)
     if pos_weight is not None:
         right = right * pos_weight

@@ -24,10 +24,10 @@ from gradmgr.nn._functions.arguments import check_floating, check_inexact, integ
 from gradmgr.nn._functions.normalization_blocks import (
     SIZE,
     Layout,
+    can_run_in_blocks,
     normalise_groups,
     normalise_rows,
     seen,
-    served,
     slopes,
 )
 from gradmgr.ops.arithmetic import sum_of
@@ -94,7 +94,7 @@ def _kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred:
 
     Without centring the last two are None and the mean square. Inside vmap all differ by example if one does.
     """
-    if served(x, weight, bias):
+    if can_run_in_blocks(x, weight, bias):
         if layout.letter == "s":
             return normalise_rows(x, weight, bias, layout, eps, centred)
         if layout.by_statistic[0] == 1 and layout.by_weight[2] >= SIZE:
@@ -193,7 +193,7 @@ def _weight_vjp(g: Any, a: Any, shape: Shape, layout: Layout, shared: Any) -> An
 
 def _bias_vjp(g: Any, shape: Shape, layout: Layout) -> Any:
     """Sum g; by itself, so that an entry keeps nothing where the bias alone is tracked."""
-    if served(g[0]) and layout.letter == "s":
+    if can_run_in_blocks(g[0]) and layout.letter == "s":
         return seen(libraries.sum_of_rows(seen(g[0], layout.by_statistic[1:])), shape)
     return None if g[0] is None else seen(_total(seen(widened(g[0]), layout.by_weight), layout.letter), shape)
 

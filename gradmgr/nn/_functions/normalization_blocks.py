@@ -37,7 +37,7 @@ SIZE = 16  # numbers of a channel, from which on to go row by row pays
 _FEW = 8192  # numbers that are not worth cutting into blocks
 
 
-def served(x: Any, *others: Any) -> bool:
+def can_run_in_blocks(x: Any, *others: Any) -> bool:
     """Tell whether all are None or NumPy's arrays of one dtype, float32 or float64, and x is not empty."""
     if x.__class__ is not np.ndarray or not x.flags.c_contiguous or not x.size:
         return False
@@ -123,7 +123,7 @@ def slopes(g: Any, weight: Any, a: Any, rstd: Any, layout: Layout, centred: bool
     The rules that follow do the same for all; several of them need what is computed here once.
     """
     gy = g[0]
-    if g[1] is not None or g[2] is not None or not served(gy, a, rstd, weight) or not a.flags.c_contiguous:
+    if g[1] is not None or g[2] is not None or not can_run_in_blocks(gy, a, rstd, weight) or not a.flags.c_contiguous:
         return None
     if layout.letter == "s":
         return _slopes_of_long_rows(gy, weight, a, rstd, layout, centred)

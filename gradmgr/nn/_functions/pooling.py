@@ -1,8 +1,9 @@
-"""Pooling over windows: the largest, the mean.
+"""Max and average pooling over windows.
 
-The largest keeps which tap of each window it was, in one byte for all but huge windows, and not its input. Given
-these, it is a linear map that picks; the adjoint scatters, and what overlapping windows scatter to one place
-adds up. The mean is linear by itself. Each map stands beside its adjoint, so derivatives of any order are right.
+Max pooling keeps for its rules which tap of each window was the largest, in one byte for windows of up to 256 numbers,
+and not its input. Given these taps, it is a linear map that picks elements; its adjoint scatters, and adds where
+windows overlap. Average pooling is linear itself. Each linear map is declared with its adjoint, so derivatives of all
+orders are right.
 """
 
 from __future__ import annotations
@@ -19,58 +20,67 @@ from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.nn._functions.arguments import check_floating, integer
-from gradmgr.nn._functions.windows import Geometry, Layout, as_given, as_planes, geometry_of, new, sizes, working
+from gradmgr.nn._functions.windows import (
+    Geometry,
+    Layout,
+    accumulation_dtype,
+    as_planes,
+    geometry_of,
+    new_array,
+    restore_shape,
+    sizes,
+)
 from gradmgr.ops.convert import lift, narrowed, widened
 from gradmgr.ops.join import stack
 from gradmgr.ops.reduce import mean
 
 # ---------------------------------------------------------------- blocks of planes
 
-# How many arrays of a result's size are at work beside a block's planes.
-_BESIDE = 4
+# Arrays of the result's size that a block uses besides its planes.
+_MORE_ARRAYS = 4
 
 
-class _Walk:
-    """The blocks of planes that a call goes through, each as an image of one channel, and their buffer."""
+class _BlockLoop:
+    """A loop over the blocks of planes of a call, each plane as an image of one channel, and their buffer."""
 
     def __init__(self, geometry: Geometry, count: int, dtype: Any, fill: float, *arrays: Any) -> None:
         self.layout = Layout(geometry)
         phases = len(self.layout.phases)
-        (self.images, self.lines), self.blocks = self.layout.blocks(count, phases + _BESIDE, *arrays)
+        (self.images, self.lines), self.blocks = self.layout.blocks(count, phases + _MORE_ARRAYS, *arrays)
         self.planes = self.layout.planes(1, self.images, dtype, fill, *arrays)
-        self.apart = phases == len(self.layout.taps)  # no element is in two windows
+        self.is_disjoint = phases == len(self.layout.taps)  # no element is in two windows
         self.height = geometry.out[0]
 
     def reading(self, x: Any) -> Iterator[tuple[slice, slice, Iterator[Any]]]:
-        """Give each block's planes and lines, and what each tap reads of x."""
+        """Yield the planes and lines of each block, and the elements of x that each tap reads."""
         for some, part in self.blocks:
             if part.start == 0:
                 self.layout.put(self.planes, x[some])
             yield some, part, self.layout.runs(self.planes, some.stop - some.start, part)
 
     def writing(self, z: Any) -> Iterator[tuple[slice, slice, Iterator[Any]]]:
-        """Give each block's planes and lines, and for each tap where to add what belongs into z."""
+        """Yield the planes and lines of each block, and for each tap the memory to add its part of z to."""
         for some, part in self.blocks:
-            if part.start == 0 and not self.apart:
+            if part.start == 0 and not self.is_disjoint:
                 for plane in self.planes.values():
                     plane[...] = 0
             yield some, part, self.layout.runs(self.planes, some.stop - some.start, part)
             if part.stop == self.height:
                 self.layout.get(self.planes, z[some])
 
-    def room(self, dtype: Any, *arrays: Any) -> Any:
-        """Make zeros for what has the result's shape, with gaps as the runs have them."""
-        return new("zeros", (1, self.images, self.lines, self.layout.row), dtype, *arrays)
+    def workspace(self, dtype: Any, *arrays: Any) -> Any:
+        """Return zeros in the result's shape, with gaps between rows as in the runs."""
+        return new_array("zeros", (1, self.images, self.lines, self.layout.row), dtype, *arrays)
 
-    def spaced(self, g: Any, room: Any, some: slice, part: slice) -> Any:
-        """Copy a block of what has the result's shape into such a room."""
+    def spaced(self, g: Any, workspace: Any, some: slice, part: slice) -> Any:
+        """Copy a block of an array of the result's shape into such a workspace."""
         images, lines = some.stop - some.start, part.stop - part.start
-        room = room[:, :images, :lines]
-        room[..., : self.layout.out[1]] = g[some, :, part].transpose(1, 0, 2, 3)
-        return room.reshape((1, images, lines * self.layout.row))
+        workspace = workspace[:, :images, :lines]
+        workspace[..., : self.layout.out[1]] = g[some, :, part].transpose(1, 0, 2, 3)
+        return workspace.reshape((1, images, lines * self.layout.row))
 
-    def keep(self, z: Any, runs: Any, some: slice, part: slice) -> None:
-        """Copy a block of runs to where it belongs in z."""
+    def store(self, z: Any, runs: Any, some: slice, part: slice) -> None:
+        """Copy a block of runs to its position in z."""
         images = some.stop - some.start
         z[some, :, part] = self.layout.of_result(runs.reshape((1, runs.shape[1] * runs.shape[2])), images, part)
 
@@ -84,11 +94,11 @@ def _images_of(x: Any, like: Any) -> Any:
     return x.reshape((*like.shape[:2], *x.shape[2:]))
 
 
-# ---------------------------------------------------------------- the largest
+# ---------------------------------------------------------------- max pooling
 
 
-def _only(a: Any, mask: Any, out: Any = None) -> Any:
-    """Return a where the mask is true, zeros elsewhere, of NaN too: by its bits, as a mask at random misleads where."""
+def _where_or_zero(a: Any, mask: Any, out: Any = None) -> Any:
+    """Return `a` where the mask is True, else 0; on its bits, as branches of numpy.where are mispredicted."""
     if a.__class__ is np.ndarray is mask.__class__ and a.itemsize in (2, 4, 8):
         bits = np.dtype(f"i{a.itemsize}")
         ones = np.negative(mask.view(np.int8)).astype(bits)
@@ -101,74 +111,76 @@ def _only(a: Any, mask: Any, out: Any = None) -> Any:
 
 def _first_taps(geometry: Geometry, dtype: Any) -> Any:
     """Return for each window the first tap that is not in the padding."""
-    facts = zip(geometry.out, geometry.stride, geometry.padding, geometry.dilation, strict=True)
-    down, right = (np.maximum(0, -((np.arange(n) * s - p) // d)) for n, s, p, d in facts)
+    axes = zip(geometry.out, geometry.stride, geometry.padding, geometry.dilation, strict=True)
+    down, right = (np.maximum(0, -((np.arange(n) * s - p) // d)) for n, s, p, d in axes)
     return (down[:, None] * geometry.kernel[1] + right).astype(dtype)
 
 
 def _largest_of(runs: Iterator[Any], tap: Any, careful: bool) -> tuple[Any, Any]:
-    """Return the largest of what the taps read, and which tap it is, given the first; careful finds a NaN's, too."""
+    """Return the largest of the elements that the taps read, and its tap; with careful also the tap of a NaN."""
     best, small = next(runs).copy(), tap.dtype.type
-    ours, tap_too = (best, tap) if best.__class__ is np.ndarray is tap.__class__ else (None, None)
+    best_out, tap_out = (best, tap) if best.__class__ is np.ndarray is tap.__class__ else (None, None)
     for k, run in enumerate(runs, 1):
         larger = run > best
         if careful:
             larger = larger | (run != run)
-        best = np.maximum(best, run, out=ours)
-        # Taps come in order, so that the last that was larger is the highest: no branch for each element.
-        tap = np.maximum(tap, larger * small(k), out=tap_too)
+        best = np.maximum(best, run, out=best_out)
+        # Taps come in order, so the last tap with a larger element is the maximum: no branch per element.
+        tap = np.maximum(tap, larger * small(k), out=tap_out)
     return best, tap
 
 
 def _max_pool(x: Any, geometry: Geometry) -> tuple[Any, Any]:
-    """Return the largest of each window, NaN where there is one, and which tap it is: the first of equal ones."""
+    """Return the largest of each window, or NaN if it holds one, and its tap: the first of equal ones."""
     planes, taps = _planes_of(x), math.prod(geometry.kernel)
     small = np.dtype(np.uint8 if taps <= 256 else np.int32)
-    walk = _Walk(geometry, len(planes), working(x.dtype), -math.inf, x)
-    z = new("empty", (len(planes), 1, *geometry.out), x.dtype, x)
-    which = new("zeros", z.shape, small, x)
+    loop = _BlockLoop(geometry, len(planes), accumulation_dtype(x.dtype), -math.inf, x)
+    z = new_array("empty", (len(planes), 1, *geometry.out), x.dtype, x)
+    which = new_array("zeros", z.shape, small, x)
     if any(geometry.padding):
         which[...] = libraries.root(x).asarray(_first_taps(geometry, small))
-    room, is_plain = walk.room(small, x), x.__class__ is np.ndarray
-    for some, part, runs in walk.reading(planes):
-        best, tap = _largest_of(runs, walk.spaced(which, room, some, part), not is_plain)
+    workspace, is_plain = loop.workspace(small, x), x.__class__ is np.ndarray
+    for some, part, runs in loop.reading(planes):
+        best, tap = _largest_of(runs, loop.spaced(which, workspace, some, part), not is_plain)
         if is_plain and np.isnan(best).any():
-            again = walk.layout.runs(walk.planes, some.stop - some.start, part)
-            best, tap = _largest_of(again, walk.spaced(which, room, some, part), True)
-        walk.keep(z, best, some, part)
-        walk.keep(which, tap, some, part)
+            again = loop.layout.runs(loop.planes, some.stop - some.start, part)
+            best, tap = _largest_of(again, loop.spaced(which, workspace, some, part), True)
+        loop.store(z, best, some, part)
+        loop.store(which, tap, some, part)
     return _images_of(z, x), _images_of(which, x)
 
 
 def _pick_kernel(x: Any, which: Any, geometry: Geometry) -> Any:
-    """Return of each window the tap that is named."""
+    """Return the element of each window at the given tap."""
     planes, named = _planes_of(x), _planes_of(which)
-    walk = _Walk(geometry, len(planes), x.dtype, 0, x, which)
-    z = new("empty", named.shape, x.dtype, x, which)
-    room = walk.room(which.dtype, which)
-    for some, part, runs in walk.reading(planes):
-        tap = walk.spaced(named, room, some, part)
-        total = _only(next(runs), tap == 0)
+    loop = _BlockLoop(geometry, len(planes), x.dtype, 0, x, which)
+    z = new_array("empty", named.shape, x.dtype, x, which)
+    workspace = loop.workspace(which.dtype, which)
+    for some, part, runs in loop.reading(planes):
+        tap = loop.spaced(named, workspace, some, part)
+        total = _where_or_zero(next(runs), tap == 0)
         for k, run in enumerate(runs, 1):
-            total = total + _only(run, tap == k)
-        walk.keep(z, total, some, part)
+            total = total + _where_or_zero(run, tap == k)
+        loop.store(z, total, some, part)
     return _images_of(z, x)
 
 
 def _scatter_kernel(g: Any, which: Any, geometry: Geometry) -> Any:
-    """Add each number to the tap of its window that is named."""
-    planes, named, work = _planes_of(g), _planes_of(which), working(g.dtype)
-    walk = _Walk(geometry, len(planes), work, 0, g, which)
+    """Add each number to the given tap of its window: the adjoint of picking."""
+    planes, named, work = _planes_of(g), _planes_of(which), accumulation_dtype(g.dtype)
+    loop = _BlockLoop(geometry, len(planes), work, 0, g, which)
     shape = (len(planes), 1, *geometry.size)
-    z = new("empty" if walk.layout.covers else "zeros", shape, g.dtype, g, which)
-    rooms = walk.room(work, g), walk.room(which.dtype, which)
-    for some, part, runs in walk.writing(z):
-        numbers, tap = (walk.spaced(a, room, some, part) for a, room in zip((planes, named), rooms, strict=True))
+    z = new_array("empty" if loop.layout.covers else "zeros", shape, g.dtype, g, which)
+    workspaces = loop.workspace(work, g), loop.workspace(which.dtype, which)
+    for some, part, runs in loop.writing(z):
+        numbers, tap = (
+            loop.spaced(a, workspace, some, part) for a, workspace in zip((planes, named), workspaces, strict=True)
+        )
         for k, run in enumerate(runs):
-            if walk.apart:
-                _only(numbers, tap == k, run)
+            if loop.is_disjoint:
+                _where_or_zero(numbers, tap == k, run)
             else:
-                run += _only(numbers, tap == k)
+                run += _where_or_zero(numbers, tap == k)
     return _images_of(z, g)
 
 
@@ -184,11 +196,11 @@ _largest: Function = several(
     jvp=lambda t, which, geometry: (_pick(t, raw(which), geometry), None),
 )
 
-# ---------------------------------------------------------------- the mean
+# ---------------------------------------------------------------- average pooling
 
 
 def _counts(geometry: Geometry, include_padding: bool) -> Any:
-    """Return how many numbers are in each window: one integer, or an array where windows differ."""
+    """Return the number of elements of each window: an integer, or an array where windows differ."""
     along = []
     for n, k, m, s, p in zip(*geometry[:5], strict=True):
         begin = np.arange(m) * s - p
@@ -200,49 +212,49 @@ def _counts(geometry: Geometry, include_padding: bool) -> Any:
 
 
 def _divided(a: Any, geometry: Geometry, divisor: int | None, include_padding: bool) -> Any:
-    """Divide what has the result's shape by the size of the windows."""
+    """Divide an array of the result's shape by the sizes of the windows."""
     by = _counts(geometry, include_padding) if divisor is None else divisor
     return a / (by if isinstance(by, int) else libraries.root(a).asarray(by.astype(a.dtype)))
 
 
 def _is_whole(geometry: Geometry) -> bool:
-    """Tell whether there is one window, which is the plane."""
+    """Tell whether the only window is the whole plane."""
     return geometry.kernel == geometry.size and geometry.out == (1, 1) and not any(geometry.padding)
 
 
 def _mean_kernel(x: Any, geometry: Geometry, divisor: int | None, include_padding: bool) -> Any:
-    work = working(x.dtype)
+    work = accumulation_dtype(x.dtype)
     if _is_whole(geometry):
         total = libraries.sum_over(x.astype(work, copy=False), (2, 3), True)
     else:
         planes = _planes_of(x)
-        walk = _Walk(geometry, len(planes), work, 0, x)
-        made = new("empty", (len(planes), 1, *geometry.out), work, x)
-        for some, part, runs in walk.reading(planes):
+        loop = _BlockLoop(geometry, len(planes), work, 0, x)
+        made = new_array("empty", (len(planes), 1, *geometry.out), work, x)
+        for some, part, runs in loop.reading(planes):
             sums = next(runs).copy()
             for run in runs:
                 sums += run
-            walk.keep(made, sums, some, part)
+            loop.store(made, sums, some, part)
         total = _images_of(made, x)
     return _divided(total, geometry, divisor, include_padding).astype(x.dtype, copy=False)
 
 
-def _spread_kernel(g: Any, geometry: Geometry, divisor: int | None, include_padding: bool) -> Any:
-    """Give each number, divided, to all of its window: the adjoint of the mean."""
-    work = working(g.dtype)
+def _mean_adjoint_kernel(g: Any, geometry: Geometry, divisor: int | None, include_padding: bool) -> Any:
+    """Add each number, divided by the window's size, to all elements of its window: the adjoint of the mean."""
+    work = accumulation_dtype(g.dtype)
     shares = _divided(g.astype(work, copy=False), geometry, divisor, include_padding)
     if _is_whole(geometry):
-        z = new("empty", (*g.shape[:2], *geometry.size), g.dtype, g)
+        z = new_array("empty", (*g.shape[:2], *geometry.size), g.dtype, g)
         z[...] = shares
         return z
     planes = _planes_of(shares)
-    walk = _Walk(geometry, len(planes), work, 0, g)
-    z = new("empty" if walk.layout.covers else "zeros", (len(planes), 1, *geometry.size), g.dtype, g)
-    room = walk.room(work, g)
-    for some, part, runs in walk.writing(z):
-        numbers = walk.spaced(planes, room, some, part)
+    loop = _BlockLoop(geometry, len(planes), work, 0, g)
+    z = new_array("empty" if loop.layout.covers else "zeros", (len(planes), 1, *geometry.size), g.dtype, g)
+    workspace = loop.workspace(work, g)
+    for some, part, runs in loop.writing(z):
+        numbers = loop.spaced(planes, workspace, some, part)
         for run in runs:
-            if walk.apart:
+            if loop.is_disjoint:
                 run[...] = numbers
             else:
                 run += numbers
@@ -252,21 +264,21 @@ def _spread_kernel(g: Any, geometry: Geometry, divisor: int | None, include_padd
 _mean: Function = linear(
     "nn.avg_pool2d",
     _mean_kernel,
-    lambda g, geometry, divisor, include_padding: _spread(g, geometry, divisor, include_padding),
+    lambda g, geometry, divisor, include_padding: _mean_adjoint(g, geometry, divisor, include_padding),
 )
-_spread: Function = linear(
+_mean_adjoint: Function = linear(
     "nn.avg_pool2d_spread",
-    _spread_kernel,
+    _mean_adjoint_kernel,
     lambda g, geometry, divisor, include_padding: _mean(g, geometry, divisor, include_padding),
 )
 
-# ---------------------------------------------------------------- the doors
+# ---------------------------------------------------------------- public functions
 
 
 def _windows(
     asked: str, axes: int, x: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
 ) -> Geometry:
-    """Read and check the arguments that say where windows lie."""
+    """Check the arguments and return the geometry of the windows."""
     check_floating(asked, input=x)
     plane = "height, width" if axes == 2 else "length"
     if x.ndim not in (axes + 1, axes + 2) or 0 in x.shape[-axes - 1 :]:
@@ -284,13 +296,13 @@ def _windows(
             f"{kernel_size!r}"
         )
     size = x.shape[-axes:]
-    out = tuple([_count(*facts, ceil_mode) for facts in zip(size, spans, steps, zeros, strict=True)])
+    out = tuple([_count(*axis, ceil_mode) for axis in zip(size, spans, steps, zeros, strict=True)])
     if any(n < 1 for n in out):
         raise errors.ShapeError(
             f"{asked}: windows of {spans} do not fit in planes of {size}; input {x.shape}, kernel_size "
             f"{kernel_size!r}, padding {padding!r}, dilation {dilation!r}"
         )
-    if any(_has_empty(*facts) for facts in zip(size, kernel, out, steps, zeros, gaps, strict=True)):
+    if any(_has_empty(*axis) for axis in zip(size, kernel, out, steps, zeros, gaps, strict=True)):
         raise errors.ShapeError(
             f"{asked}: a window would have all of its taps outside of the plane; input {x.shape}, kernel_size "
             f"{kernel_size!r}, stride {stride!r}, padding {padding!r}, dilation {dilation!r}"
@@ -299,21 +311,21 @@ def _windows(
 
 
 def _has_empty(size: int, kernel: int, out: int, stride: int, padding: int, dilation: int) -> bool:
-    """Tell whether some window has no tap in its axis, which only dilation can bring about."""
+    """Tell whether a window has no tap inside its axis, which is possible only with dilation."""
     begins = np.arange(out) * stride - padding
     first = np.maximum(0, -(begins // dilation))
     return bool((first >= kernel).any() or (begins + first * dilation >= size).any())
 
 
 def _count(size: int, span: int, step: int, padding: int, ceil_mode: bool) -> int:
-    """Return how many windows there are; one more with ceil_mode, where it begins within plane or padding before it."""
+    """Return the number of windows; with ceil_mode a last one may reach over the end if it begins before it."""
     over = size + 2 * padding - span
     count = -(-over // step) + 1 if ceil_mode else over // step + 1
     return count - 1 if ceil_mode and (count - 1) * step >= size + padding else count
 
 
 def _indices(which: Any, geometry: Geometry) -> Any:
-    """Return where in its plane, flattened, the tap of each window is."""
+    """Return the position of each window's tap in its flattened plane."""
     down, right = which // geometry.kernel[1], which % geometry.kernel[1]
     xp, place = libraries.root(which), []
     for tap, n, s, p, d in zip((down, right), geometry.out, *geometry[3:6], strict=True):
@@ -324,10 +336,10 @@ def _indices(which: Any, geometry: Geometry) -> Any:
 def _max_pooled(asked: str, axes: int, x: Any, geometry: Geometry, return_indices: bool) -> Any:
     z, which = _largest(as_planes(x, axes), geometry)
     batched = x.ndim == axes + 2
-    z = as_given(z, axes, batched)
+    z = restore_shape(z, axes, batched)
     if not return_indices:
         return z
-    indices = as_given(_indices(raw(which), geometry), axes, batched)
+    indices = restore_shape(_indices(raw(which), geometry), axes, batched)
     return z, wrap(indices) if isinstance(z, Tensor) else indices
 
 
@@ -344,12 +356,12 @@ def max_pool1d(
 
     Args:
         input: (batch, channels, length), or without the batch.
-        kernel_size: how many numbers are in a window.
-        stride: how far windows are apart; by default, kernel_size.
-        padding: how much of the first and last window may be outside of the line.
-        dilation: how far the numbers of a window are apart.
-        ceil_mode: whether to add a window for what is left at the end.
-        return_indices: whether to return where each number was, too.
+        kernel_size: the length of a window.
+        stride: the distance between windows; by default kernel_size.
+        padding: how many positions of the first and last window may lie outside of the line.
+        dilation: the distance between the numbers of a window.
+        ceil_mode: whether to add a window for the elements left over at the end.
+        return_indices: whether to return the position of each result, too.
 
     Returns:
         (batch, channels, windows), in the input's dtype; with return_indices, this and int64 indices.
@@ -378,18 +390,18 @@ def max_pool2d(
 ) -> Any:
     """Return the largest number of each window.
 
-    The gradient goes to the first of equal numbers, row by row; a NaN in a window is its result. What is kept for
-    the backward pass is one byte for each window of up to 256 numbers.
+    The gradient goes to the first of equal numbers, row by row; a window with a NaN gives NaN. For the backward pass
+    one byte is kept for each window of up to 256 numbers.
 
     Args:
         input: (batch, channels, height, width), or without the batch; the batch may be empty.
-        kernel_size: rows and columns of a window; here and below an integer, or a pair.
-        stride: how far windows are apart; by default, kernel_size.
-        padding: how much of the first and last windows may be outside of the plane, where nothing is larger than
-            anything; at most half of kernel_size.
-        dilation: how far the numbers of a window are apart.
-        ceil_mode: whether to add windows for what is left at the ends.
-        return_indices: whether to return where each number was, too, counted row by row in its plane.
+        kernel_size: rows and columns of a window; this and the next arguments are an integer or a pair.
+        stride: the distance between windows; by default kernel_size.
+        padding: how many positions of the first and last windows may lie outside of the plane, where the values are
+            -inf; at most half of kernel_size.
+        dilation: the distance between the numbers of a window.
+        ceil_mode: whether to add windows for the elements left over at the ends.
+        return_indices: whether to return the position of each result, too, counted row by row in its plane.
 
     Returns:
         (batch, channels, rows of windows, columns of windows), in the input's dtype; with return_indices, this
@@ -411,7 +423,7 @@ def max_pool2d(
 
 def _mean_pooled(axes: int, x: Any, geometry: Geometry, divisor: int | None, include_padding: bool) -> Any:
     z = _mean(as_planes(x, axes), geometry, divisor, bool(include_padding))
-    return as_given(z, axes, x.ndim == axes + 2)
+    return restore_shape(z, axes, x.ndim == axes + 2)
 
 
 def avg_pool1d(
@@ -426,10 +438,10 @@ def avg_pool1d(
 
     Args:
         input: (batch, channels, length), or without the batch.
-        kernel_size: how many numbers are in a window.
-        stride: how far windows are apart; by default, kernel_size.
-        padding: how many zeros to put before and behind a line.
-        ceil_mode: whether to add a window for what is left at the end.
+        kernel_size: the length of a window.
+        stride: the distance between windows; by default kernel_size.
+        padding: how many zeros to add at both ends of a line.
+        ceil_mode: whether to add a window for the elements left over at the end.
         count_include_pad: whether the zeros count.
 
     Returns:
@@ -457,16 +469,17 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Any:
-    """Return the mean of each window. Halves are summed in float32.
+    """Return the mean of each window. Half precision is summed in float32.
 
     Args:
         input: (batch, channels, height, width), or without the batch; the batch may be empty.
-        kernel_size: rows and columns of a window; here and below an integer, or a pair.
-        stride: how far windows are apart; by default, kernel_size.
-        padding: how many zeros to put on each side of a plane; at most half of kernel_size.
-        ceil_mode: whether to add windows for what is left at the ends; what is beyond the padding does not count.
+        kernel_size: rows and columns of a window; this and the next arguments are an integer or a pair.
+        stride: the distance between windows; by default kernel_size.
+        padding: how many zeros to add on each side of a plane; at most half of kernel_size.
+        ceil_mode: whether to add windows for the elements left over at the ends; positions beyond the padding do not
+            count.
         count_include_pad: whether the zeros count.
-        divisor_override: by what to divide the sums instead.
+        divisor_override: the divisor of the sums, instead of the number of elements.
 
     Returns:
         (batch, channels, rows of windows, columns of windows), in the input's dtype.
@@ -489,17 +502,17 @@ def avg_pool2d(
     return _mean_pooled(2, x, geometry, divisor, count_include_pad)
 
 
-def _evenly(x: Any, axis: int, parts: int) -> Any:
-    """Average an axis over windows that cover it evenly, each from the floor of its begin to the ceiling of its end."""
+def _mean_over_even_windows(x: Any, axis: int, parts: int) -> Any:
+    """Average an axis over windows that cover it evenly, with begins rounded down and ends rounded up."""
     length, free = x.shape[axis], (slice(None),) * (x.ndim + axis)
     windows = [slice(k * length // parts, -(-(k + 1) * length // parts)) for k in range(parts)]
     return stack([mean(x[(*free, window)], axis=axis) for window in windows], axis=axis)
 
 
 def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any:
-    """Return the means of so many windows as are asked for, spread evenly. Halves are summed in float32.
+    """Return the means of a given number of windows that cover the input evenly. Half precision is summed in float32.
 
-    Where the numbers of windows divide those of rows and columns, this is avg_pool2d; else neighbours overlap.
+    If the numbers of windows divide those of rows and columns, this is avg_pool2d; else neighbouring windows overlap.
 
     Args:
         input: (batch, channels, height, width), or without the batch; the batch may be empty.
@@ -518,11 +531,11 @@ def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any:
     [[[2.5, 3.5]]]
     """
     x = lift(input)
-    _windows("adaptive_avg_pool2d", 2, x, 1, None, 0, 1, False)  # which checks the input
+    _windows("adaptive_avg_pool2d", 2, x, 1, None, 0, 1, False)  # to check the input
     height, width = x.shape[-2:]
     if isinstance(output_size, (tuple, list)) and len(output_size) == 2:
         output_size = tuple([n if m is None else m for m, n in zip(output_size, (height, width), strict=True)])
     rows, columns = sizes(output_size, 1, 2, "output_size", "adaptive_avg_pool2d")
     if height % rows == 0 and width % columns == 0:
         return avg_pool2d(x, (height // rows, width // columns))
-    return narrowed(_evenly(_evenly(widened(x), -2, rows), -1, columns), x.dtype)
+    return narrowed(_mean_over_even_windows(_mean_over_even_windows(widened(x), -2, rows), -1, columns), x.dtype)

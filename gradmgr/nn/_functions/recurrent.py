@@ -22,7 +22,7 @@ from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function, zeros
 from gradmgr._engine.tensor import Tensor
 from gradmgr.nn._functions.arguments import check_floating
-from gradmgr.nn._functions.attention import differing, is_bare
+from gradmgr.nn._functions.attention import are_plain, batched_like
 from gradmgr.ops.convert import cast_to, lift, wide_dtype
 from gradmgr.ops.join import concatenate, stack
 from gradmgr.ops.reduce import sum
@@ -118,7 +118,7 @@ def _or_zeros(g: Any, like: Any) -> Any:
 def lstm_kernel(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> tuple[Any, Any, Any]:
     """Without w_ih x is its part of the gates already."""
     more = b_ih if b_hh is None else b_hh if b_ih is None else b_ih + b_hh
-    if is_bare(x, h, c, w_ih, w_hh, more):
+    if are_plain(x, h, c, w_ih, w_hh, more):
         columns = _columns(h, w_hh)
         if w_ih is not None:
             columns += _columns(x, w_ih)
@@ -133,7 +133,7 @@ def lstm_kernel(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: A
         more = x if more is None else x + more
     else:
         rows = _plus(rows, np.matmul(x, w_ih.T))
-    gates = differing(_laid_out(by_gate(rows, 4), None if more is None else by_gate(more, 4)), c)
+    gates = batched_like(_laid_out(by_gate(rows, 4), None if more is None else by_gate(more, 4)), c)
     of_g = np.tanh(gates[2])
     _expit_in_place(gates[:4])
     gates[2] = of_g
@@ -163,7 +163,7 @@ def lstm_into(new_h: Any, new_c: Any, gates: Any, parts: Any, more: Any, c: Any)
 
 def lstm_back(g: Any, c: Any, gates: Any) -> tuple[Any, Any]:
     """Return the cotangents of what the gates are made of, by row, and of the new c as a whole."""
-    if g[2] is None and is_bare(g[0], g[1], c, gates):
+    if g[2] is None and are_plain(g[0], g[1], c, gates):
         _, batch, hidden = gates.shape
         rows = empty((batch, 4 * hidden), gates)
         return rows, lstm_back_into(rows, g[0], g[1], c, gates)
@@ -268,7 +268,7 @@ def lstm_step(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any
 
 def gru_kernel(x: Any, h: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> tuple[Any, Any]:
     """Without w_ih x is its part of the gates already."""
-    if is_bare(x, h, w_ih, w_hh, b_ih, b_hh):
+    if are_plain(x, h, w_ih, w_hh, b_ih, b_hh):
         of_x = by_gate(x, 3) if w_ih is None else columns_by_gate(_columns(x, w_ih, b_ih), 3)
         of_h = columns_by_gate(_columns(h, w_hh, b_hh), 3)
         new_h, gates = empty(h.shape, of_h), empty((4, *h.shape), of_h)
@@ -299,7 +299,7 @@ def gru_into(new_h: Any, gates: Any, of_x: Any, of_h: Any, h: Any) -> None:
 
 def gru_back(g: Any, h: Any, gates: Any) -> tuple[Any, Any]:
     """Return the cotangents of the gates' parts of the input and of h, by row."""
-    if g[1] is None and is_bare(g[0], h, gates):
+    if g[1] is None and are_plain(g[0], h, gates):
         _, batch, hidden = gates.shape
         of_input, of_h = empty((batch, 3 * hidden), gates), empty((batch, 3 * hidden), gates)
         gru_back_into(of_input, of_h, g[0], h, gates)

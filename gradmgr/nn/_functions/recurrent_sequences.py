@@ -13,7 +13,7 @@ import numpy as np
 from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import Tensor
-from gradmgr.nn._functions.attention import is_bare
+from gradmgr.nn._functions.attention import are_plain
 from gradmgr.nn._functions.recurrent import (
     by_gate,
     columns_by_gate,
@@ -83,7 +83,7 @@ def _weight_gradient(rows: Any, states: Any, first: Any, backwards: bool) -> Any
 
 def _lstm_run(parts: Any, h: Any, c: Any, w_hh: Any, backwards: bool) -> tuple[Any, Any, Any]:
     length, batch, width = parts.shape
-    if is_bare(parts, h, c, w_hh):
+    if are_plain(parts, h, c, w_hh):
         outputs, cells, gates = (empty((length, *more, *c.shape), parts) for more in ((), (), (5,)))
         columns = empty((width, batch), parts)
         by_columns = columns_by_gate(columns, 4)
@@ -102,7 +102,7 @@ def _lstm_run(parts: Any, h: Any, c: Any, w_hh: Any, backwards: bool) -> tuple[A
 
 def _lstm_run_back(g: Any, c: Any, w_hh: Any, cells: Any, gates: Any, backwards: bool) -> tuple[Any, Any, Any]:
     """Return the cotangents of the parts, of the first h and of the first c."""
-    if g[2] is None and is_bare(g[0], g[1], c, w_hh, cells, gates):
+    if g[2] is None and are_plain(g[0], g[1], c, w_hh, cells, gates):
         return _lstm_run_back_in_place(g, c, w_hh, cells, gates, backwards)
     of_h, of_c, rows = None, None, []
     for k in _order(gates.shape[0], not backwards):
@@ -181,7 +181,7 @@ def lstm_over(parts: Any, h: Any, c: Any, w_hh: Any, backwards: bool) -> tuple[A
 
 def _gru_run(parts: Any, h: Any, w_hh: Any, b_hh: Any, backwards: bool) -> tuple[Any, Any]:
     length, batch, width = parts.shape
-    if is_bare(parts, h, w_hh, b_hh):
+    if are_plain(parts, h, w_hh, b_hh):
         outputs, gates = empty((length, *h.shape), parts), empty((length, 4, *h.shape), parts)
         columns, bias = empty((width, batch), parts), None if b_hh is None else b_hh[:, None]
         by_columns = columns_by_gate(columns, 3)
@@ -202,7 +202,7 @@ def _gru_run(parts: Any, h: Any, w_hh: Any, b_hh: Any, backwards: bool) -> tuple
 
 def _gru_run_back(g: Any, h: Any, w_hh: Any, outputs: Any, gates: Any, backwards: bool) -> tuple[Any, Any, Any]:
     """Return the cotangents of the parts, of the gates' parts of h, and of the first h."""
-    if g[1] is None and is_bare(g[0], h, w_hh, outputs, gates):
+    if g[1] is None and are_plain(g[0], h, w_hh, outputs, gates):
         return _gru_run_back_in_place(g[0], h, w_hh, outputs, gates, backwards)
     of_h, rows = None, []
     for k in _order(gates.shape[0], not backwards):

@@ -1,9 +1,9 @@
-"""Where the windows of a plane lie, and how to read them: what convolution and pooling have in common.
+"""The positions of the windows of a plane, and how to read them, for convolution and pooling.
 
-The kernels go through blocks that fit in a processor's cache. The planes of a block are copied into a buffer
-with zeros, or what else stands for nothing, around them, and split by the stride, so that what one tap of the
-windows reads is for all of them one contiguous run, which begins at the tap's own offset. What is computed for
-the gap between two rows is no part of the result.
+The kernels work on blocks that fit in a processor's cache. The planes of a block are copied into a buffer, padded with
+zeros (or -inf for a maximum) and split by the stride. Then the elements that one tap reads in all windows are one
+contiguous run, which begins at the tap's offset. Runs also cover the gaps between rows; what is computed there is not
+part of the result.
 """
 
 from __future__ import annotations
@@ -21,29 +21,32 @@ from gradmgr.ops.shape import reshape
 
 
 class Geometry(NamedTuple):
-    """The windows of a plane; each field but the last is a pair, for rows and columns."""
+    """The windows of a plane; each field but `groups` is a pair, for rows and columns."""
 
     size: tuple[int, int]  # of the plane
     kernel: tuple[int, int]
     out: tuple[int, int]  # how many windows there are
     stride: tuple[int, int]
-    padding: tuple[int, int]  # before the plane; behind it is what the windows reach
+    padding: tuple[int, int]  # before the plane; after it, as far as the windows reach
     dilation: tuple[int, int]
     groups: int = 1
 
 
 class _Line:
-    """One axis of a plane, split by the stride into phases, in each of which windows are one slot apart."""
+    """One axis of a plane, split by the stride into phases: in each phase neighbouring windows are one slot apart."""
 
     __slots__ = ("covered", "margin", "phases", "slots", "taps")
 
     def __init__(self, size: int, kernel: int, out: int, stride: int, padding: int, dilation: int) -> None:
-        # For each tap: how many slots from its window's first, and in which phase.
+        # For each tap: its slot relative to the window's first, and its phase.
         self.taps = [divmod(tap * dilation, stride) for tap in range(kernel)]
         self.slots = out + self.taps[-1][0]
-        # For each phase: which slots hold elements of the axis, and which elements.
+        # For each phase: the slots that hold elements of the axis, and these elements.
         self.phases: dict[int, tuple[slice, slice]] = {}
-        self.margin, self.covered = self.slots, 0  # slots empty at both ends of all phases; elements in some slot
+        self.margin, self.covered = (
+            self.slots,
+            0,
+        )  # slots that are empty at both ends of all phases; elements that have a slot
         for phase in {phase for _, phase in self.taps}:
             origin = phase - padding
             first = max(0, -(origin // stride))
@@ -55,36 +58,36 @@ class _Line:
                 self.covered += last - first
 
 
-# Elements of the largest buffer on the CPU: of 4 bytes they fit in the cache of one core. On a GPU there is no such
-# cache, and the work of one call must fill the device.
+# Elements of the largest buffer. On the CPU, with 4 bytes each, they fit in the cache of one core. A GPU has no such
+# cache, and one call must occupy the whole device.
 _BLOCK = 2**19
 _BLOCK_OF_GPU = 2**26
-_FEWEST = 512  # columns, below which a matrix product spends its time on w
+_FEWEST = 512  # columns of a block: with fewer a matrix product spends its time reading the weight
 
 
 class Layout:
-    """How planes lie in a buffer so that every tap of the windows reads one contiguous run."""
+    """The layout of planes in a buffer in which every tap of the windows reads one contiguous run."""
 
     def __init__(self, geometry: Geometry) -> None:
-        rows, columns = (_Line(*facts) for facts in zip(*geometry[:6], strict=True))
+        rows, columns = (_Line(*sizes_of_axis) for sizes_of_axis in zip(*geometry[:6], strict=True))
         self.out = geometry.out
-        # Where rows end and begin with zeros, the one's are the other's.
+        # The zeros at the end of a row serve as those at the beginning of the next.
         self.row = max(self.out[1], columns.slots - columns.margin)
         self.height = rows.slots - (-columns.taps[-1][0] // self.row)
         self.taps = [((a, b), down * self.row + right) for down, a in rows.taps for right, b in columns.taps]
-        # For each phase: where in the buffer are elements of the plane, and which.
+        # For each phase: where elements of the plane lie in the buffer, and which elements.
         self.phases = {
-            (a, b): ((above, left), (of_rows, of_columns))
-            for a, (above, of_rows) in rows.phases.items()
+            (a, b): ((top, left), (of_rows, of_columns))
+            for a, (top, of_rows) in rows.phases.items()
             for b, (left, of_columns) in columns.phases.items()
         }
         self.covers = (rows.covered, columns.covered) == geometry.size
 
     def blocks(self, count: int, rows: int, *arrays: Any) -> tuple[tuple[int, int], Iterator[tuple[slice, slice]]]:
-        """Return how many images and lines of a result are a block's, and the blocks; `rows` run beside each other."""
+        """Return the images and lines of a result in a block, and the blocks, for `rows` runs that are held at once."""
         height = self.out[0]
         limit = _BLOCK if libraries.root(arrays[0]) is np else _BLOCK_OF_GPU
-        places = max(limit // max(1, rows * _examples(*arrays)), _FEWEST)
+        places = max(limit // max(1, rows * _count_examples(*arrays)), _FEWEST)
         images = _evenly(count, places // (height * self.row))
         lines = height if images > 1 else _evenly(height, places // self.row)
         return (images, lines), (
@@ -94,9 +97,9 @@ class Layout:
         )
 
     def planes(self, channels: int, images: int, dtype: Any, fill: float, *arrays: Any) -> dict[Any, Any]:
-        """Make the buffer: for each phase an array that can take in what differs by example in these arrays."""
+        """Make the buffer: an array for each phase, batched if one of these arrays is."""
         shape = (channels, images, self.height, self.row)
-        return {phase: new("full", shape, dtype, *arrays, fill=fill) for phase in self.phases}
+        return {phase: new_array("full", shape, dtype, *arrays, fill=fill) for phase in self.phases}
 
     def put(self, planes: dict[Any, Any], x: Any) -> None:
         """Copy images, as (image, channel, row, column), into the buffer."""
@@ -111,38 +114,38 @@ class Layout:
             x[(..., *here)] = part.transpose(1, 0, 2, 3)
 
     def runs(self, planes: dict[Any, Any], images: int, lines: slice) -> Iterator[Any]:
-        """Give for each tap what it reads, as (channel, image, place)."""
+        """Yield the elements that each tap reads, as (channel, image, position)."""
         flat = {phase: p.reshape((*p.shape[:2], self.height * self.row)) for phase, p in planes.items()}
         begin, end = lines.start * self.row, lines.stop * self.row
         for phase, offset in self.taps:
             yield flat[phase][:, :images, offset + begin : offset + end]
 
     def of_result(self, runs: Any, images: int, lines: slice) -> Any:
-        """View runs of all channels, (channels, places of the block), as the images of a result."""
+        """View runs of all channels, (channels, positions of the block), as the images of a result."""
         shape = (runs.shape[0], images, lines.stop - lines.start, self.row)
         return runs.reshape(shape)[..., : self.out[1]].transpose(1, 0, 2, 3)
 
 
 def _evenly(count: int, most: int) -> int:
-    """Return how many to take at once so that the times are equal, at most so many of all."""
+    """Return the size of parts, at most `most`, that divide `count` into nearly equal parts."""
     times = -(-count // max(1, most))
     return -(-count // max(1, times)) or 1
 
 
-def _examples(*arrays: Any) -> int:
-    """Return how many examples vmap hides in the arrays."""
+def _count_examples(*arrays: Any) -> int:
+    """Return the number of examples of a vmap in the arrays, 1 outside of vmap."""
     return max([a.nbytes // (a.size * a.itemsize) if a.size else 1 for a in arrays])
 
 
-def new(kind: str, shape: tuple[int, ...], dtype: Any, *arrays: Any, fill: float | None = None) -> Any:
-    """Make an array in the library of these arrays, which can take in what differs by example in them."""
+def new_array(kind: str, shape: tuple[int, ...], dtype: Any, *arrays: Any, fill: float | None = None) -> Any:
+    """Make an array in the library of the first of these arrays, batched if one of them is."""
     make = getattr(libraries.root(arrays[0]), kind)
     made = make(shape, dtype) if fill is None else make(shape, fill, dtype)
     return batched.spacious(made, *arrays)
 
 
-def working(dtype: Any) -> Any:
-    """Return in which dtype to compute: sums of halves are of float32, and so are their products."""
+def accumulation_dtype(dtype: Any) -> Any:
+    """Return the dtype to compute in: float32 for half precision, else the dtype itself."""
     return libraries.F4 if is_half(dtype) else dtype
 
 
@@ -150,7 +153,7 @@ def working(dtype: Any) -> Any:
 
 
 def sizes(value: Any, least: int, axes: int, name: str, asked: str) -> tuple[int, ...]:
-    """Read one integer for each axis of a plane, which is at least so much."""
+    """Return one integer for each axis of a plane; raise if one is less than `least`."""
     read: tuple[int, ...] = (single if axes == 1 else pair)(value, name, asked)
     if any(n < least for n in read):
         raise errors.ShapeError(f"{asked}: {name} must be at least {least}; found {value!r}")
@@ -158,21 +161,21 @@ def sizes(value: Any, least: int, axes: int, name: str, asked: str) -> tuple[int
 
 
 def as_planes(t: Any, axes: int) -> Any:
-    """Insert an axis of one row where planes are lines, and the batch where there is none."""
+    """Add an axis of one row if planes are lines, and a batch axis if there is none."""
     shape = t.shape if axes == 2 else (*t.shape[:-1], 1, t.shape[-1])
     shape = shape if len(shape) == 4 else (1, *shape)
     return t if shape == t.shape else reshape(t, shape)
 
 
-def as_given(z: Any, axes: int, batched: bool) -> Any:
-    """Take away again what was inserted."""
+def restore_shape(z: Any, axes: int, batched: bool) -> Any:
+    """Remove the axes that `as_planes` added."""
     shape = z.shape if batched else z.shape[1:]
     shape = shape if axes == 2 else (*shape[:-2], shape[-1])
     return z if shape == z.shape else reshape(z, shape)
 
 
 def _two(values: tuple[int, ...], of_rows: int) -> tuple[int, int]:
-    """Return what holds for rows and columns of a plane; a line is a plane of one row."""
+    """Return the values for rows and columns of a plane; a line is a plane of one row."""
     return (of_rows, values[0]) if len(values) == 1 else (values[0], values[1])
 
 
@@ -185,6 +188,6 @@ def geometry_of(
     dilation: tuple[int, ...],
     groups: int = 1,
 ) -> Geometry:
-    """Put the facts of lines or planes together as those of planes."""
+    """Return the Geometry of planes, or of lines as planes of one row."""
     places = _two(size, 1), _two(kernel, 1), _two(out, 1)
     return Geometry(*places, _two(stride, 1), _two(padding, 0), _two(dilation, 1), groups)
