@@ -1,8 +1,8 @@
-"""Layers, and the functions they are made of, by torch.nn's names and arguments.
+"""Layers and the functions they use, with the names and arguments of torch.nn.
 
-A `Module` holds parameters, which a `GradManager` attaches by name; its state goes to `gradmgr.save` and comes back by
-`load_state_dict`. Parameters are float32 unless a layer is made with `dtype`. Random numbers come from the
-numpy.random.Generator given as `rng`, to layers and to `nn.init`: one seed, in one place, decides a model.
+A `Module` holds parameters, which a `GradManager` attaches by name; `gradmgr.save` writes its `state_dict`, and
+`load_state_dict` restores it. Parameters are float32 unless a layer is made with `dtype`. Random numbers come from the
+numpy.random.Generator passed as `rng` to layers and to `nn.init`: one seed makes a whole model reproducible.
 
 >>> import numpy as np
 >>> from gradmgr import GradManager, nn

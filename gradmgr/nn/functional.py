@@ -1,6 +1,6 @@
-"""Functions of neural networks by torch.nn.functional's names and arguments.
+"""Functions of neural networks with the names and arguments of torch.nn.functional.
 
-They take Tensors and plain arrays; of plain arrays alone they give plain arrays.
+They take Tensors and plain arrays; for plain arrays alone they return plain arrays.
 
     >>> import numpy as np
     >>> from gradmgr import GradManager, tensor

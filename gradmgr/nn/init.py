@@ -1,9 +1,9 @@
-"""First values of parameters, drawn from a Generator that the caller gives.
+"""Initialisation of parameters, with random numbers from a Generator that the caller passes.
 
-By the names and arguments of torch.nn.init, with the keyword `rng`, a numpy.random.Generator; without one each
-call draws from fresh entropy. Every function writes into the tensor it is given, is never recorded, and returns
-that tensor. Numbers are drawn in float64 and cast, so that one seed gives the same values, to rounding, in every
-dtype and on every device.
+The functions have the names and arguments of torch.nn.init, and the keyword `rng`, a numpy.random.Generator; without
+one each call uses a new generator. Every function writes into its tensor, without being recorded, and returns it.
+Numbers are drawn in float64 and cast, so that a seed gives the same values, to rounding, in every dtype and on every
+device.
 
     >>> import numpy as np
     >>> from gradmgr import nn
@@ -11,8 +11,8 @@ dtype and on every device.
     >>> nn.init.kaiming_uniform_(w, nonlinearity="relu", rng=np.random.default_rng(0)) is w
     True
 
-The fans of a tensor of shape (out, in, *window) are in x window and out x window: how many inputs make one output,
-how many outputs one input has part in.
+For a tensor of shape (out, in, *window) fan_in is in x window, the number of inputs of one output, and fan_out is
+out x window, the number of outputs that one input contributes to.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _GAINS = ("leaky_relu", "relu", "selu", "tanh", *sorted(_LINEAR))
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """Return by what to scale weights so that the variance stays the same through a layer with this activation.
+    """Return the factor of weights with which a layer with this activation preserves the variance.
 
     sqrt(2) for "relu" and sqrt(2 / (1 + a^2)) for "leaky_relu" of slope a (He et al., 2015), 5/3 for "tanh", 3/4 for
     "selu", 1 for "sigmoid", "linear" and the convolutions.
@@ -81,7 +81,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     return {"relu": math.sqrt(2), "tanh": 5 / 3, "selu": 3 / 4}.get(nonlinearity, 1.0)
 
 
-# ---------------------------------------------------------------- numbers that are given
+# ---------------------------------------------------------------- given values
 
 
 def constant_(tensor: T, val: float) -> T:
@@ -100,20 +100,20 @@ def zeros_(tensor: T) -> T:
 
 
 def eye_(tensor: T) -> T:
-    """Make a matrix the identity, so that a linear layer hands on as many of its inputs as it can.
+    """Fill a matrix with the identity, so that a linear layer passes on as many of its inputs as possible.
 
     Raises:
-        ShapeError: the tensor has not 2 axes.
+        ShapeError: the tensor does not have 2 axes.
     """
     _check_axes(tensor, (2,), "eye_")
     return _filled(tensor, "eye_", lambda shape: np.eye(shape[0], shape[1]))
 
 
 def dirac_(tensor: T, groups: int = 1) -> T:
-    """Make the weight of a convolution hand on as many of its input channels as it can, group by group.
+    """Fill the weight of a convolution so that it passes on as many input channels as possible, group by group.
 
     Raises:
-        ShapeError: the tensor has not 3 to 5 axes, or the first has a length that `groups` does not divide.
+        ShapeError: the tensor does not have 3 to 5 axes, or `groups` does not divide the length of the first.
     """
     _check_axes(tensor, (3, 4, 5), "dirac_")
     groups = integer(groups, "groups", "dirac_")
@@ -128,7 +128,7 @@ def dirac_(tensor: T, groups: int = 1) -> T:
     return _filled(tensor, "dirac_", lambda shape: values)
 
 
-# ---------------------------------------------------------------- numbers that are drawn
+# ---------------------------------------------------------------- random values
 
 
 def uniform_(tensor: T, a: float = 0.0, b: float = 1.0, *, rng: Rng = None) -> T:
@@ -149,22 +149,22 @@ def normal_(tensor: T, mean: float = 0.0, std: float = 1.0, *, rng: Rng = None) 
     Raises:
         ValueError: std is negative.
     """
-    mean, std = number(mean, "mean", "normal_"), _spread(std, "normal_")
+    mean, std = number(mean, "mean", "normal_"), _checked_std(std, "normal_")
     return _drawn(tensor, "normal_", rng, lambda rng, shape: rng.normal(mean, std, shape))
 
 
 def trunc_normal_(
     tensor: T, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, *, rng: Rng = None
 ) -> T:
-    """Fill from the normal distribution given that values lie in [a, b]; a and b count from 0, not from the mean.
+    """Fill from the normal distribution truncated to [a, b]; a and b are absolute, not relative to the mean.
 
-    By rejection, so exactly, of numbers drawn from the normal distribution or, where it seldom falls
-    between a and b, evenly from between them.
+    The values follow the distribution exactly: they are drawn by rejection, from the normal distribution or, if that is
+    seldom in [a, b], from the uniform distribution over it.
 
     Raises:
         ValueError: std is not positive, or a is not less than b.
     """
-    mean, std = number(mean, "mean", "trunc_normal_"), _spread(std, "trunc_normal_")
+    mean, std = number(mean, "mean", "trunc_normal_"), _checked_std(std, "trunc_normal_")
     a, b = number(a, "a", "trunc_normal_"), number(b, "b", "trunc_normal_")
     if not (a < b and std > 0):
         raise ValueError(f"trunc_normal_ needs a < b and std > 0; found a={a}, b={b}, std={std}")
@@ -172,7 +172,7 @@ def trunc_normal_(
 
     def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
         standard = _standard_between(low, high, math.prod(shape), rng)
-        return np.clip(mean + std * standard, a, b).reshape(shape)  # rounding may lead out
+        return np.clip(mean + std * standard, a, b).reshape(shape)  # rounding may exceed the bounds
 
     return _drawn(tensor, "trunc_normal_", rng, draw)
 
@@ -181,7 +181,7 @@ def _standard_between(low: float, high: float, count: int, rng: np.random.Genera
     """Draw numbers of the standard normal distribution that lie between two bounds."""
     often = math.erf(high / math.sqrt(2)) - math.erf(low / math.sqrt(2)) > 0.5
     peak = min(max(low, 0.0), high)
-    if not often:  # beyond these the density is e^-40 of its largest, less than a double resolves
+    if not often:  # beyond these the density is below e^-40 of its maximum
         reach = math.sqrt(peak * peak + 80)
         low, high = max(low, -reach), min(high, reach)
     kept: list[Any] = [np.empty(0)]
@@ -205,7 +205,7 @@ def xavier_uniform_(tensor: T, gain: float = 1.0, *, rng: Rng = None) -> T:
         ShapeError: the tensor has fewer than 2 axes.
     """
     std = _xavier(tensor, gain, "xavier_uniform_")
-    return _spread_evenly(tensor, "xavier_uniform_", rng, std)
+    return _draw_uniform(tensor, "xavier_uniform_", rng, std)
 
 
 def xavier_normal_(tensor: T, gain: float = 1.0, *, rng: Rng = None) -> T:
@@ -225,9 +225,9 @@ def kaiming_uniform_(
 
     Args:
         tensor: of 2 or more axes, (out, in, *window).
-        a: the slope of "leaky_relu" below 0; other nonlinearities make no use of it.
-        mode: which fan: "fan_in" keeps the variance forward, "fan_out" that of gradients.
-        nonlinearity: whose `calculate_gain` is the gain.
+        a: the slope of "leaky_relu" below 0; other nonlinearities ignore it.
+        mode: "fan_in" preserves the variance of values, "fan_out" that of gradients.
+        nonlinearity: the activation; the gain is `calculate_gain` of it.
         rng: a Generator to draw from.
 
     Raises:
@@ -235,7 +235,7 @@ def kaiming_uniform_(
         ValueError: mode or nonlinearity is not known.
     """
     std = _kaiming(tensor, a, mode, nonlinearity, "kaiming_uniform_")
-    return _spread_evenly(tensor, "kaiming_uniform_", rng, std)
+    return _draw_uniform(tensor, "kaiming_uniform_", rng, std)
 
 
 def kaiming_normal_(
@@ -274,16 +274,16 @@ def sparse_(tensor: T, sparsity: float, std: float = 0.01, *, rng: Rng = None) -
 
     Args:
         tensor: of 2 axes.
-        sparsity: the part of each column, from 0 to 1, rounded up to whole elements.
-        std: of the others.
+        sparsity: the fraction of each column that is 0, rounded up to whole elements.
+        std: the standard deviation of the others.
         rng: a Generator to draw from.
 
     Raises:
-        ShapeError: the tensor has not 2 axes.
+        ShapeError: the tensor does not have 2 axes.
         ValueError: sparsity is not from 0 to 1, or std negative.
     """
     _check_axes(tensor, (2,), "sparse_")
-    sparsity, std = number(sparsity, "sparsity", "sparse_"), _spread(std, "sparse_")
+    sparsity, std = number(sparsity, "sparsity", "sparse_"), _checked_std(std, "sparse_")
     if not 0 <= sparsity <= 1:
         raise ValueError(f"sparse_: sparsity must be from 0 to 1; found {sparsity}")
 
@@ -296,7 +296,7 @@ def sparse_(tensor: T, sparsity: float, std: float = 0.01, *, rng: Rng = None) -
     return _drawn(tensor, "sparse_", rng, draw)
 
 
-# ---------------------------------------------------------------- what they have in common
+# ---------------------------------------------------------------- helpers
 
 
 def _drawn(tensor: T, asked: str, rng: Rng, draw: Callable[[np.random.Generator, tuple[int, ...]], Any]) -> T:
@@ -306,7 +306,7 @@ def _drawn(tensor: T, asked: str, rng: Rng, draw: Callable[[np.random.Generator,
     return _filled(tensor, asked, lambda shape: draw(chosen, shape) if tensor.size else np.empty(shape))
 
 
-def _spread_evenly(tensor: T, asked: str, rng: Rng, std: float) -> T:
+def _draw_uniform(tensor: T, asked: str, rng: Rng, std: float) -> T:
     bound = math.sqrt(3) * std
     return _drawn(tensor, asked, rng, lambda rng, shape: rng.uniform(-bound, bound, shape))
 
@@ -354,8 +354,8 @@ def _check_axes(tensor: Any, known: tuple[int, ...], asked: str) -> None:
         raise errors.ShapeError(f"{asked} needs a tensor of {says} axes; found {describe(tensor)}")
 
 
-def _spread(std: Any, asked: str) -> float:
-    spread = number(std, "std", asked)
-    if not spread >= 0:
-        raise ValueError(f"{asked}: std must not be negative; found {spread}")
-    return spread
+def _checked_std(std: Any, asked: str) -> float:
+    found = number(std, "std", asked)
+    if not found >= 0:
+        raise ValueError(f"{asked}: std must not be negative; found {found}")
+    return found

@@ -285,7 +285,7 @@ def test_a_nan_is_traced_to_the_op_and_its_line():
     gm = GradManager().attach(x)
     with gradmgr.detect_anomaly(), gm:
         y = F.softmax(x, 1)
-        with pytest.raises(errors.AnomalyError, match=r"'softmax' is NaN .*test_nn_activation\.py:\d+"):
+        with pytest.raises(errors.AnomalyError, match=r"'softmax' is NaN .*test_activation\.py:\d+"):
             gm.backward(y, np.ones((2, 2)))
     assert x.grad is None
 

@@ -172,10 +172,10 @@ def test_blocks_give_what_the_algebra_gives(case: str, size: float, monkeypatch:
     shapes, options = BLOCKS[case]
     found = [attended(shapes, options, size)]
     for room in (8, 8 * 9 * 7 * 4):  # a few rows in a block, and a few matrices
-        monkeypatch.setattr(attention_blocks, "_ROOM", room)
-        monkeypatch.setattr(attention_blocks, "_FEW", 2)
+        monkeypatch.setattr(attention_blocks, "_BLOCK_BYTES", room)
+        monkeypatch.setattr(attention_blocks, "_FEWEST_ROWS", 2)
         found.append(attended(shapes, options, size))
-    monkeypatch.setattr(attention, "are_numpys", lambda *values: False)
+    monkeypatch.setattr(attention, "are_numpy_arrays", lambda *values: False)
     expected = attended(shapes, options, size)
     for one in found:
         for part, other in zip(one, expected, strict=True):
@@ -184,7 +184,7 @@ def test_blocks_give_what_the_algebra_gives(case: str, size: float, monkeypatch:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_threads_do_not_change_a_bit(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_blocks, "_ROOM", 8 * 70 * 70)
+    monkeypatch.setattr(attention_blocks, "_BLOCK_BYTES", 8 * 70 * 70)
     shapes, before, found = ((9, 70, 8),) * 3, gradmgr.get_num_threads(), []
     try:
         for threads in (1, 3):

@@ -240,7 +240,7 @@ def peak_of(f):
 
 def test_memory_is_not_that_of_the_columns(monkeypatch):
     """5 x 5 taps of 4 MiB of planes would be 100 MiB; a block is 2 MiB."""
-    monkeypatch.setattr(onednn, "_is_for_numpy", lambda *_: True)
+    monkeypatch.setattr(onednn, "_is_faster_in_numpy", lambda *_: True)
     x, w = normal(1, 16, 256, 256).astype("f4"), normal(16, 16, 5, 5).astype("f4")
     one = x.nbytes
     assert peak_of(lambda: F.conv2d(x, w, padding=2)) < 3 * one  # result, padded planes, a block

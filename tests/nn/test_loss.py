@@ -367,7 +367,7 @@ def test_a_nan_loss_is_traced_to_its_line(value):
     for name, loss in losses.items():
         with np.errstate(invalid="ignore"), gradmgr.detect_anomaly(), gm:  # 0 * inf is the user's own
             y = loss()
-            with pytest.raises(errors.AnomalyError, match=rf"'(nn\.)?{name}' is NaN .*test_nn_loss\.py:\d+"):
+            with pytest.raises(errors.AnomalyError, match=rf"'(nn\.)?{name}' is NaN .*test_loss\.py:\d+"):
                 gm.backward(y)
         assert x.grad is None
 

@@ -22,7 +22,7 @@ needs_library = pytest.mark.skipif(INSTALLED is None, reason=f"oneDNN cannot be 
 @pytest.fixture
 def library(monkeypatch):
     """The library, asked for whatever it can."""
-    monkeypatch.setattr(onednn, "_is_for_numpy", lambda *_: False)
+    monkeypatch.setattr(onednn, "_is_faster_in_numpy", lambda *_: False)
     return INSTALLED
 
 
@@ -71,7 +71,7 @@ def both(kind, geometry, x, w, z, bias_of_z, bias_of_x):
 def test_it_agrees_with_numpy(monkeypatch, library, threads, kind, block, worth):
     """In blocks of all images and of few, which do not divide them; with strides, gaps, groups, and one thread or 3."""
     monkeypatch.setattr(onednn, "_BLOCK", block)
-    monkeypatch.setattr(onednn, "_WORTH_FOUR", worth)
+    monkeypatch.setattr(onednn, "_WORTH_THREADS", worth)
     random, met = np.random.default_rng(block), 0
     for trial in range(60):
         geometry, of_x, of_w, out = draw(random)
@@ -114,7 +114,7 @@ def test_derivatives_go_through_it(library):
     before = library.plan.cache_info()
     assert before.misses + before.hits > 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(onednn, "_is_for_numpy", lambda *_: True)
+        patch.setattr(onednn, "_is_faster_in_numpy", lambda *_: True)
         for one, other in zip((*found, *seconds), (*run(), *again(*arguments)), strict=True):
             one, other = np.asarray(one), np.asarray(other)
             assert np.allclose(one, other, rtol=1e-5, atol=1e-5 * abs(other).max())
@@ -139,7 +139,7 @@ def test_what_it_does_not_take(library):
 @needs_library
 def test_small_and_narrow_convolutions_are_for_numpy():
     def is_used(kind, work, w, groups=1):
-        return not onednn._is_for_numpy(kind, work, w, groups)
+        return not onednn._is_faster_in_numpy(kind, work, w, groups)
 
     assert not is_used("forward", 1000, (4, 3, 3, 3))
     assert is_used("forward", 1 << 20, (16, 3, 3, 3))
@@ -241,7 +241,7 @@ def computes(monkeypatch, places):
     """Whether a convolution of these places gives NumPy's numbers; and what is said of it."""
     found = onednn._Found()
     monkeypatch.setattr(onednn, "_found", found)
-    monkeypatch.setattr(onednn, "_places", lambda: places)
+    monkeypatch.setattr(onednn, "_candidates", lambda: places)
     x, w = normal(8, 16, 12, 12), normal(16, 16, 3, 3, seed=1)
     geometry = windows.geometry_of((12, 12), (3, 3), (10, 10), (1, 1), (0, 0), (1, 1))
     assert np.array_equal(F.conv2d(x, w), convolution._conv(x, w, None, geometry))

@@ -1,4 +1,4 @@
-"""What the functions of `nn` ask of their arguments: pairs of sizes, dtypes, words, labels."""
+"""Checks and conversions of the arguments of `nn`: generators, numbers, sizes, dtypes, words, reductions."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ REDUCTIONS = ("none", "mean", "sum")
 def generator(rng: Any, asked: str) -> np.random.Generator:
     """Return the Generator to draw from: the caller's, or for None a new one, seeded by NumPy's global generator.
 
-    So what is drawn without a Generator can be brought back by `gradmgr.checkpoint` and is seen by `gradmgr.vmap`.
+    As the seed comes from the global generator, `gradmgr.checkpoint` can reproduce the numbers and `gradmgr.vmap` sees
+    that they are drawn.
 
     Raises:
         TypeError: rng is a seed, or a generator of another kind.
     """
     if rng is None:
-        return np.random.default_rng(np.random.randint(0, 2**32, 4, dtype=np.uint32))  # noqa: NPY002  # why: as above
+        return np.random.default_rng(np.random.randint(0, 2**32, 4, dtype=np.uint32))  # noqa: NPY002  # see above
     if isinstance(rng, np.random.Generator):
         return rng
     example = rng if isinstance(rng, int) and not isinstance(rng, bool) else "seed"
@@ -35,10 +36,10 @@ def generator(rng: Any, asked: str) -> np.random.Generator:
 
 
 def one_array(value: Any) -> Any:
-    """Lift an argument that is one array. A tuple of Tensors is what some layers return, and must not be stacked.
+    """Lift an argument that must be one array.
 
     Raises:
-        TypeError: it is such a tuple.
+        TypeError: it is a tuple of Tensors, as some layers return it, which would otherwise be stacked.
     """
     if isinstance(value, Tensor):
         return value
@@ -51,7 +52,7 @@ def one_array(value: Any) -> Any:
 
 
 def integer(value: Any, name: str, asked: str) -> int:
-    """Return an argument that must be one integer."""
+    """Return an argument that must be an integer."""
     try:
         return operator.index(value)
     except TypeError:
@@ -59,7 +60,7 @@ def integer(value: Any, name: str, asked: str) -> int:
 
 
 def length(value: Any, name: str, asked: str, least: int = 0) -> int:
-    """Return an argument that must be one integer, and not less than another."""
+    """Return an argument that must be an integer of at least `least`."""
     count = integer(value, name, asked)
     if count < least:
         raise ValueError(f"{asked}: {name} must be at least {least}; found {value!r}")
@@ -67,7 +68,7 @@ def length(value: Any, name: str, asked: str, least: int = 0) -> int:
 
 
 def number(value: Any, name: str, asked: str) -> float:
-    """Return an argument that must be one real number."""
+    """Return an argument that must be a real number."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -95,35 +96,35 @@ def _lengths(value: Any, count: int, name: str, asked: str) -> tuple[int, ...]:
 
 
 def check_floating(asked: str, /, **arrays: Any) -> None:
-    """Refuse arguments that are not of real floating-point numbers; None is let through.
+    """Raise unless all arguments are None or of real floating-point numbers.
 
     Raises:
-        DtypeError: it names the argument and its dtype.
+        DtypeError: an argument is not; the message names it and its dtype.
     """
-    _check_kind(asked, "real floating-point numbers", arrays, planar=False)
+    _check_kind(asked, "real floating-point numbers", arrays, complex_too=False)
 
 
 def check_inexact(asked: str, /, **arrays: Any) -> None:
-    """Refuse arguments that are of neither floating-point nor complex numbers; None is let through.
+    """Raise unless all arguments are None or of floating-point or complex numbers.
 
     Raises:
-        DtypeError: it names the argument and its dtype.
+        DtypeError: an argument is not; the message names it and its dtype.
     """
-    _check_kind(asked, "floating-point or complex numbers", arrays, planar=True)
+    _check_kind(asked, "floating-point or complex numbers", arrays, complex_too=True)
 
 
-def _check_kind(asked: str, says: str, arrays: dict[str, Any], *, planar: bool) -> None:
+def _check_kind(asked: str, says: str, arrays: dict[str, Any], *, complex_too: bool) -> None:
     for name, a in arrays.items():
         if a is None or a.dtype.kind == "f":  # the common case, without a call
             continue
-        if not (is_floating(a.dtype) or (planar and a.dtype.kind == "c")):
+        if not (is_floating(a.dtype) or (complex_too and a.dtype.kind == "c")):
             raise errors.DtypeError(
                 f"{asked} takes {says}; found {name} of dtype {a.dtype}; convert it with .astype(numpy.float32)"
             )
 
 
 def check_word(value: Any, among: tuple[str, ...], name: str, asked: str) -> None:
-    """Refuse a word that is not one of those known."""
+    """Raise unless a word is one of the known ones."""
     if not (isinstance(value, str) and value in among):
         known = " ".join(repr(word) for word in among)
         raise ValueError(f"{asked}: {name} must be one of {known}; found {value!r}")
@@ -139,12 +140,12 @@ def check_not_in_place(inplace: bool, asked: str) -> None:
 
 
 def check_reduction(reduction: Any, asked: str) -> None:
-    """Refuse a reduction that is not one of the three."""
+    """Raise unless a reduction is "none", "mean" or "sum"."""
     check_word(reduction, REDUCTIONS, "reduction", asked)
 
 
 def reduced(loss: Any, reduction: str, asked: str) -> Any:
-    """Reduce the losses of single elements: "none" leaves them, "mean" and "sum" give one number.
+    """Reduce the losses of elements: "none" returns them, "mean" and "sum" return one number.
 
     The mean over nothing is NaN, without a warning.
     """

@@ -1,7 +1,7 @@
 """Losses of labels: `cross_entropy` and `nll_loss`.
 
 With the target q, a distribution over classes times weights, the loss of a row of logits x is
-sum(q) logsumexp(x) - <q, x>. Of a label, q has one number there, and with smoothing a little everywhere.
+sum(q) logsumexp(x) - <q, x>. For a label q is nonzero at the label alone, and with smoothing at all classes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gradmgr._engine.op import Function, linear, zeros
 from gradmgr._engine.tensor import raw
 from gradmgr.nn._functions.activation import log_softmax
 from gradmgr.nn._functions.arguments import check_floating, check_reduction, integer, reduced
-from gradmgr.nn._functions.loss import COMMON, check_library
+from gradmgr.nn._functions.loss import SINGLE_OR_DOUBLE, check_library
 from gradmgr.ops import arithmetic
 from gradmgr.ops.arithmetic import plain_zeros
 from gradmgr.ops.convert import cast_to, is_floating, narrowed, together, untracked, wide_dtype, widened
@@ -30,48 +30,48 @@ from gradmgr.ops.where import choose
 
 
 class _Labels(NamedTuple):
-    """The distributions q of labels, one along `axis` for each row: `share` at the labels and `smooth` everywhere.
+    """The distributions q of labels, one along `axis` for each row: `share` at the label plus `smooth` everywhere.
 
-    A tuple, in which vmap finds what differs by example.
+    It is a tuple so that vmap finds the batched arrays in it.
     """
 
     axis: int
-    places: tuple[Any, ...]  # the index of the labels in the logits
-    valid: Any  # where a row counts; None: everywhere
-    share: Any  # by row; None: 1
-    smooth: Any = None  # by class, in the shape of one row of logits; None: 0
-    total: Any = None  # the sum of q, by row; None: 1
-    over: Any = None  # what the sum of the losses is divided by; None: they are not added up
+    places: tuple[Any, ...]  # an index of the logits at the labels
+    valid: Any  # whether each row counts; None if all do
+    share: Any  # per row; None for 1
+    smooth: Any = None  # per class, in the shape of one row of logits; None for 0
+    total: Any = None  # the sum of q, per row; None for 1
+    over: Any = None  # the divisor of the sum of the losses; None if they are not summed
 
     def is_plain(self) -> bool:
-        """Tell whether each row counts, and its label, one of NumPy's, once."""
+        """Tell whether all rows count, with weight 1 and no smoothing, and the labels are a NumPy array."""
         if self.valid is not None or self.share is not None or self.smooth is not None:
             return False
-        return self.places[self.axis].__class__ is np.ndarray  # under vmap it may differ by example
+        return self.places[self.axis].__class__ is np.ndarray  # under vmap it may be a batched array
 
     def added(self, rows: Any) -> Any:
-        """Return the result of numbers by row."""
+        """Return the losses of the rows, or their sum divided by `over`."""
         if self.over is None:
             return rows
         return (np.add.reduce(rows) if rows.__class__ is np.ndarray else sum(rows)) / self.over
 
     def broadcast_like(self, g: Any, shape: tuple[int, ...]) -> Any:
-        """Return the cotangents by row, of an input of this shape: the adjoint."""
+        """Return the cotangents of the rows, for an input of this shape: the adjoint of `added`."""
         if self.over is None:
             return g
         return broadcast_to(g / self.over, shape[: self.axis] + shape[self.axis + 1 :])
 
     def masked(self, rows: Any) -> Any:
-        """Return numbers by row, 0 where a row does not count."""
+        """Return numbers per row, with 0 for rows that do not count."""
         return rows if self.valid is None else choose(self.valid, rows, raw(rows).dtype.type(0))
 
     def along(self, rows: Any) -> Any:
-        """Return numbers by row with the axis of the classes, of length 1."""
+        """Return numbers per row with a class axis of length 1."""
         return expand_dims(rows, self.axis)
 
 
 def _pick_kernel(x: Any, labels: _Labels) -> Any:
-    """<q, x> of each row."""
+    """Return <q, x> for each row."""
     if x.__class__ is np.ndarray and labels.is_plain():
         return labels.added(x[labels.places])
     picked = batched.read(x, labels.places)
@@ -84,7 +84,7 @@ def _pick_kernel(x: Any, labels: _Labels) -> Any:
 
 
 def _place_kernel(g: Any, to: tuple[int, ...], labels: _Labels) -> Any:
-    """G q of each row: the adjoint."""
+    """Return g q for each row: the adjoint of picking."""
     g = labels.masked(labels.broadcast_like(g, to))
     share = g if labels.share is None else g * labels.share
     buffer = batched.spacious(zeros(g, to, g.dtype), labels.places, share)
@@ -97,7 +97,7 @@ _place: Function = linear("nn.place_labels", _place_kernel, lambda g, labels: _p
 
 
 def _cross_entropy_kernel(x: Any, labels: _Labels) -> tuple[Any, Any, Any]:
-    """Return the losses, or their mean; and for the rules of each row a shift and log(sum(exp(x - shift)))."""
+    """Return the losses or their mean, and, for the rules, a shift and log(sum(exp(x - shift))) of each row."""
     if labels.is_plain():
         rows = in_rows(x, (labels.axis,))
         made: tuple[Any, Any, Any] | None = None if rows is None else _cross_entropy_of_rows(rows, labels)
@@ -118,17 +118,17 @@ def _cross_entropy_kernel(x: Any, labels: _Labels) -> tuple[Any, Any, Any]:
         np.exp(work, out=work)
         log_total = np.log(libraries.sum_over(work, (axis,), True))
         if valid is not None:
-            log_total = np.where(valid, log_total, wide.type(np.inf))  # so that every probability is 0
+            log_total = np.where(valid, log_total, wide.type(np.inf))  # so that all probabilities are 0
         loss = _times_total(log_total.squeeze(axis), labels) - picked
     return labels.added(labels.masked(loss)), top, log_total
 
 
 def _is_common_matrix(x: Any) -> bool:
-    return x.__class__ is np.ndarray and x.ndim == 2 and x.dtype in COMMON
+    return x.__class__ is np.ndarray and x.ndim == 2 and x.dtype in SINGLE_OR_DOUBLE
 
 
 def _cross_entropy_of_few_rows(x: Any, labels: _Labels) -> tuple[Any, Any, Any]:
-    """Return the same, in as few calls as can be."""
+    """Return the same for a small matrix, with as few calls as possible."""
     top = np.maximum.reduce(x, axis=1, keepdims=True)
     with np.errstate(all="ignore"):
         work = x - top
@@ -140,16 +140,19 @@ def _cross_entropy_of_few_rows(x: Any, labels: _Labels) -> tuple[Any, Any, Any]:
 
 
 def _cross_entropy_of_rows(x: Any, labels: _Labels) -> Any:
-    """Return the same, with log(sum(exp(x))) as shift and what rounded it; None where exponentials are too large."""
+    """Return the same in blocks of rows, or None if exponentials are too large.
+
+    The shift is log(sum(exp(x))), rounded, and the second number its rounding error.
+    """
     totals, ones = np.empty(x.shape[0], x.dtype), np.ones(x.shape[1], x.dtype)
     bad: list[slice] = []
-    room = np.empty((min(fewest_rows(x), len(x)), x.shape[1]), x.dtype)
+    workspace = np.empty((min(fewest_rows(x), len(x)), x.shape[1]), x.dtype)
 
     def work(part: slice) -> None:
         if bad:
             return
         here = x[part]
-        made = room[: len(here)]
+        made = workspace[: len(here)]
         np.exp(here, out=made)
         totals[part] = dots(made, ones)
         if not are_moderate(totals[part]):
@@ -169,9 +172,9 @@ def _times_total(rows: Any, labels: _Labels) -> Any:
 
 
 def _cross_entropy_vjp(g: Any, x: Any, shift: Any, log_total: Any, labels: _Labels) -> Any:
-    """Return G sum(q) softmax(x) - G q, and softmax(x) times what comes for log_total.
+    """Return g sum(q) softmax(x) - g q, plus softmax(x) times the cotangent of log_total.
 
-    The loss does not depend on `shift`: its derivative is taken to be 0 throughout.
+    The loss does not depend on `shift`, whose derivatives are therefore taken as 0.
     """
     loss, _, more = g
     common = shift.__class__ is log_total.__class__ is np.ndarray and _is_common_matrix(x)
@@ -191,16 +194,18 @@ def _cross_entropy_vjp(g: Any, x: Any, shift: Any, log_total: Any, labels: _Labe
     return share * scale - _place(loss, x.shape, labels._replace(over=None))
 
 
-# Logarithms of sums of exponentials up to which these may be taken of the logits as they are, in single precision.
+# The largest logarithm of a sum for which exponentials of unshifted logits are exact enough in single precision.
 _MODERATE = 40.0
 
 
 def _cross_entropy_slope_of_rows(g: Any, x: Any, shift: Any, log_total: Any, labels: _Labels) -> Any:
-    """Compute G softmax(x) - G q of one gradient for all rows, or of one for each."""
+    """Compute g softmax(x) - g q for a cotangent of all rows, or one per row."""
     g = g if labels.over is None else g / labels.over
     column = g[:, None] if g.ndim else g
     with np.errstate(all="ignore"):
-        if in_rows(x, (1,)) is None or not np.abs(shift).max() <= _MODERATE:  # of one NaN the largest is NaN
+        if (
+            in_rows(x, (1,)) is None or not np.abs(shift).max() <= _MODERATE
+        ):  # also if one is NaN, as then the maximum is
             made = x - shift
             made -= log_total
             np.exp(made, out=made)
@@ -208,7 +213,7 @@ def _cross_entropy_slope_of_rows(g: Any, x: Any, shift: Any, log_total: Any, lab
         else:
             made = np.empty(x.shape, x.dtype)
             scale = column * np.exp(-shift)
-            scale *= np.exp(-log_total)  # by itself: the exponential of a rounded sum would be off by its roundings
+            scale *= np.exp(-log_total)  # a factor of its own: the sum of both exponents would be rounded
 
             def work(part: slice) -> None:
                 np.exp(x[part], out=made[part])
@@ -220,7 +225,7 @@ def _cross_entropy_slope_of_rows(g: Any, x: Any, shift: Any, log_total: Any, lab
 
 
 def _cross_entropy_slope(g: Any, scale: Any, x: Any, shift: Any, log_total: Any, labels: _Labels) -> Any:
-    """Compute the same of plain arrays in one buffer."""
+    """Compute the same for plain arrays and any labels, in one buffer."""
     with np.errstate(all="ignore"):
         made = np.subtract(x, shift, dtype=shift.dtype)
         made -= log_total
@@ -250,7 +255,7 @@ _cross_entropy = several(
 
 
 def _class_axis(asked: str, input: Any) -> int:
-    """Return the axis of the classes, of (C,) the first, else the second."""
+    """Return the axis of the classes: the first of (C,), else the second."""
     check_floating(asked, input=input)
     axis = 0 if input.ndim < 2 else 1
     if input.ndim == 0 or not input.shape[axis]:
@@ -260,28 +265,28 @@ def _class_axis(asked: str, input: Any) -> int:
     return axis
 
 
-def _settled(input: Any, target: Any, ignore_index: int, reduction: str) -> _Labels | None:
-    """Return labels of the common kind, with which nothing is wrong: NumPy's, one for each row of (N, C); else None."""
+def _plain_labels(input: Any, target: Any, ignore_index: int, reduction: str) -> _Labels | None:
+    """Return checked labels in the common case, NumPy arrays (N, C) and (N,), or None in all other cases."""
     x, t = raw(input), raw(target)
-    if not (x.__class__ is t.__class__ is np.ndarray) or x.ndim != 2 or x.dtype not in COMMON:
+    if not (x.__class__ is t.__class__ is np.ndarray) or x.ndim != 2 or x.dtype not in SINGLE_OR_DOUBLE:
         return None
     rows, classes = x.shape
     if ignore_index.__class__ is not int:
         return None
     if t.dtype != np.int64 or t.shape != (rows,) or not rows or not classes or 0 <= ignore_index < classes:
         return None
-    places = t.copy()  # since the user may read the next batch into `target` before the derivative is taken
-    if np.maximum.reduce(places.view(np.uint64)) >= classes:  # of which what is negative is large
+    places = t.copy()  # a program may read the next batch into `target` before the backward pass
+    if np.maximum.reduce(places.view(np.uint64)) >= classes:  # negative numbers are large as unsigned ones
         return None
     over = None if reduction == "none" else rows if reduction == "mean" else 1
     return _Labels(1, (np.arange(rows), places), None, None, over=over)
 
 
 def _read_labels(asked: str, input: Any, axis: int, target: Any, weight: Any, ignore_index: int) -> tuple[_Labels, Any]:
-    """Return the labels of each row of the input, and what a mean divides by: None for their number.
+    """Return the labels of all rows of the input, and the divisor of a mean, None for their number.
 
     Raises:
-        DtypeError, ShapeError, LabelError: the target does not hold a label for each row.
+        DtypeError, ShapeError, LabelError: the target does not hold one label per row.
     """
     rows, classes = input.shape[:axis] + input.shape[axis + 1 :], input.shape[axis]
     if target.dtype.kind not in "iu":
@@ -297,9 +302,11 @@ def _read_labels(asked: str, input: Any, axis: int, target: Any, weight: Any, ig
         )
     check_library(asked, input, weight)
     given, target = innermost(target), libraries.beside(target, raw(input), asked)
-    ignored = _check_labels(asked, given, classes, ignore_index)  # on the host, if that is where they come from
+    ignored = _check_labels(
+        asked, given, classes, ignore_index
+    )  # before they are moved to a GPU, if they come from the host
     valid = None if not ignored else target != ignore_index
-    # A copy, since the user may read the next batch into `target` before the derivative is taken.
+    # A copy, as a program may read the next batch into `target` before the backward pass.
     places = target.copy() if valid is None else np.where(valid, target, target.dtype.type(0))
     xp = libraries.root(raw(input))
     grid = [xp.arange(n).reshape([-1 if j == k else 1 for j in range(len(rows))]) for k, n in enumerate(rows)]
@@ -307,17 +314,17 @@ def _read_labels(asked: str, input: Any, axis: int, target: Any, weight: Any, ig
     dtype = wide_dtype(input.dtype)
     if weight is not None:
         share = labels.masked(batched.read(weight.astype(dtype), places))
-        return labels._replace(share=share, total=share), _counted(np.sum(share))
-    return labels, None if valid is None else _counted(np.sum(valid, dtype=dtype))
+        return labels._replace(share=share, total=share), _nan_if_zero(np.sum(share))
+    return labels, None if valid is None else _nan_if_zero(np.sum(valid, dtype=dtype))
 
 
-def _counted(total: Any) -> Any:
-    """Return what a mean divides by: 0 as NaN, so that nothing warns of 0 / 0."""
+def _nan_if_zero(total: Any) -> Any:
+    """Return a divisor, with NaN instead of 0, so that there is no warning of 0 / 0."""
     return np.where(total == 0, total.dtype.type(np.nan), total)
 
 
 def _check_labels(asked: str, target: Any, classes: int, ignore_index: int) -> bool:
-    """Tell whether any label is that to ignore; LabelError where one is neither that nor a class."""
+    """Tell whether any label is to be ignored; raise LabelError if one is neither ignore_index nor a class."""
     outside = target >= classes
     if target.dtype.kind == "i":
         outside |= target < 0
@@ -326,7 +333,7 @@ def _check_labels(asked: str, target: Any, classes: int, ignore_index: int) -> b
         ignored = target == ignore_index
         outside &= ~ignored
         some = ignored.any()
-    found = int(some + 2 * outside.any())  # one look at both, as a GPU makes wait for each
+    found = int(some + 2 * outside.any())  # both are read at once, as reading waits for the GPU
     if found < 2:
         return bool(found)
     flat = int(outside.ravel().argmax())
@@ -347,41 +354,41 @@ def _checked_weight(asked: str, weight: Any, input: Any, classes: int) -> Any:
     return weight
 
 
-def _averaged(loss: Any, divisor: Any, reduction: str, asked: str, dtype: Any) -> Any:
+def _average(loss: Any, divisor: Any, reduction: str, asked: str, dtype: Any) -> Any:
     if reduction == "mean" and divisor is not None:
         loss, reduction = sum(loss) / divisor, "none"
     return narrowed(reduced(loss, reduction, asked), dtype)
 
 
 def nll_loss(input: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean") -> Any:
-    """Return -input at the label of each row: the loss of logarithms of probabilities.
+    """Return -input at the label of each row, for an input of logarithms of probabilities.
 
     Args:
-        input: of shape (C,), (N, C) or (N, C, d1, ...), for C classes.
+        input: shape (C,), (N, C) or (N, C, d1, ...), for C classes.
         target: labels of an integer dtype, of shape (), (N,) or (N, d1, ...), from 0 to C - 1.
-        weight: of shape (C,), the weight of each class.
+        weight: shape (C,), the weight of each class.
         ignore_index: the label of rows that do not count.
         reduction: "none", "mean" or "sum". A mean is over the weights of the labels that count; over nothing it is
             NaN, with a gradient of zeros.
 
     Raises:
-        DtypeError: labels that are not integers, an input that is not floating.
-        ShapeError: shapes that do not fit.
-        LabelError: a label is no class. (On a GPU, looking at them waits for what has been started there; NumPy labels
-            beside scores on a GPU are looked at before they are moved there.)
+        DtypeError: the labels are not integers, or the input is not floating.
+        ShapeError: shapes do not fit.
+        LabelError: a label is not a class. (Checking labels on a GPU waits for all work started there; NumPy labels for
+            scores on a GPU are checked before they are moved.)
     """
     asked = "nll_loss"
     check_reduction(reduction, asked)
-    settled = _settled(input, target, ignore_index, reduction) if weight is None else None
-    if settled is not None:
-        return -_pick(input, settled)
+    plain = _plain_labels(input, target, ignore_index, reduction) if weight is None else None
+    if plain is not None:
+        return -_pick(input, plain)
     input, target = together(input, target)
     axis = _class_axis(asked, input)
     weight = _checked_weight(asked, weight, input, input.shape[axis])
     ignore_index = integer(ignore_index, "ignore_index", asked)
     labels, divisor = _read_labels(asked, input, axis, raw(target), weight, ignore_index)
     picked = _pick(widened(input), labels._replace(total=None))  # which only softmax needs
-    return _averaged(-picked, divisor, reduction, asked, input.dtype)
+    return _average(-picked, divisor, reduction, asked, input.dtype)
 
 
 def cross_entropy(
@@ -394,24 +401,25 @@ def cross_entropy(
 ) -> Any:
     """Return -sum(q * log(softmax(x))) of each row of logits x, for labels or for probabilities q.
 
-    For labels this is one op: it keeps the logits and two numbers for each row, and its gradient is made in one
-    buffer. It neither over- nor underflows; a logit of -inf is a class that cannot be.
+    For labels this is one op: it keeps the logits and two numbers per row, and computes its gradient in one buffer. It
+    neither overflows nor underflows; a class with logit -inf has probability 0.
 
     Args:
         input: the logits, of shape (C,), (N, C) or (N, C, d1, ...), for C classes.
         target: labels of an integer dtype, of shape (), (N,) or (N, d1, ...), from 0 to C - 1; or probabilities of a
             floating dtype and the input's shape, into which gradients flow, too.
-        weight: of shape (C,), the weight of each class.
+        weight: shape (C,), the weight of each class.
         ignore_index: the label of rows that do not count; their gradient is 0 whatever they hold.
         reduction: "none", "mean" or "sum". A mean is over the weights of the labels that count, or over the rows of
             probabilities; over nothing it is NaN, with a gradient of zeros, as in torch.
         label_smoothing: how much of each q, from 0 to 1, is spread evenly over all classes.
 
     Raises:
-        DtypeError: labels that are not integers, an input that is not floating.
-        ShapeError: shapes that do not fit.
-        LabelError: a label is no class. (On a GPU, looking at them waits for what has been started there.)
-        ValueError: a smoothing outside of [0, 1], an unknown reduction, an ignore_index beside probabilities.
+        DtypeError: the labels are not integers, or the input is not floating.
+        ShapeError: shapes do not fit.
+        LabelError: a label is not a class. (Checking labels on a GPU waits for all work started there.)
+        ValueError: the smoothing is outside of [0, 1], the reduction is unknown, or ignore_index is given with
+            probabilities.
 
     >>> import numpy as np
     >>> from gradmgr.nn.functional import cross_entropy
@@ -423,9 +431,9 @@ def cross_entropy(
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"{asked}: label_smoothing must be from 0 to 1; found {label_smoothing!r}")
     if weight is None and not label_smoothing:
-        settled = _settled(input, target, ignore_index, reduction)
-        if settled is not None:
-            return _cross_entropy(input, settled)[0]
+        plain = _plain_labels(input, target, ignore_index, reduction)
+        if plain is not None:
+            return _cross_entropy(input, plain)[0]
     input, target = together(input, target)
     axis = _class_axis(asked, input)
     classes = input.shape[axis]
@@ -435,20 +443,20 @@ def cross_entropy(
         if ignore_index != -100:
             raise ValueError(f"{asked}: ignore_index is a label, and the target holds probabilities; set those to 0")
         loss = _of_probabilities(input, target, axis, weight, float(label_smoothing))
-        return _averaged(loss, None, reduction, asked, np.result_type(input.dtype, target.dtype))
+        return _average(loss, None, reduction, asked, np.result_type(input.dtype, target.dtype))
     labels, divisor = _read_labels(asked, input, axis, raw(target), weight, ignore_index)
     if label_smoothing:
         labels = _smoothed(labels, weight, float(label_smoothing), input)
-    return _averaged(_cross_entropy(input, labels)[0], divisor, reduction, asked, input.dtype)
+    return _average(_cross_entropy(input, labels)[0], divisor, reduction, asked, input.dtype)
 
 
 def _row(weight: Any, axis: int, ndim: int) -> Any:
-    """Return the weights of the classes in the shape of one row of logits."""
+    """Return weights of the classes in the shape of one row of logits."""
     return weight.reshape([-1 if k == axis else 1 for k in range(ndim)])
 
 
 def _smoothed(labels: _Labels, weight: Any, smoothing: float, input: Any) -> _Labels:
-    """Take a part of each label and spread it over all classes."""
+    """Distribute the fraction `smoothing` of each label evenly over all classes."""
     dtype, classes = wide_dtype(input.dtype), input.shape[labels.axis]
     one, share = dtype.type(1), labels.share
     each = (zeros(input, (classes,), dtype) + one if weight is None else weight.astype(dtype)) * (smoothing / classes)
@@ -460,7 +468,7 @@ def _smoothed(labels: _Labels, weight: Any, smoothing: float, input: Any) -> _La
 
 
 def _of_probabilities(input: Any, target: Any, axis: int, weight: Any, smoothing: float) -> Any:
-    """Return the loss of each row, in one dtype, float32 for halves."""
+    """Return the loss of each row for targets of probabilities; half precision is computed in float32."""
     dtype = wide_dtype(np.result_type(input.dtype, target.dtype))
     q, logs = cast_to(target, dtype), log_softmax(cast_to(input, dtype), axis)
     if smoothing:

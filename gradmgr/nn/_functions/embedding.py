@@ -15,14 +15,14 @@ from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.nn._functions.arguments import check_inexact, integer
 from gradmgr.ops.convert import lift, widened
 
-# From so many columns on, rows are sorted and summed by runs; below, elements are added one by one.
+# The least number of columns for which rows are sorted and summed by runs; with fewer, elements are added one by one.
 _WIDE_TABLE = 32
-# From so many rows on, runs are summed side by side.
+# The least number of rows for which all runs are summed at once.
 _MANY_ROWS = 512
 
 
 def _sum_of_rows(g: Any, places: Any, rows: int) -> Any:
-    """Return a table of which row k is the sum of the rows of g whose place is k; the same at every call."""
+    """Return a table whose row k is the sum of the rows of g with index k; the result is reproducible."""
     table = libraries.namespace(g).zeros((rows, g.shape[-1]), g.dtype)
     g = g.reshape((-1, g.shape[-1]))
     if not g.size:
@@ -35,7 +35,9 @@ def _sum_of_rows(g: Any, places: Any, rows: int) -> Any:
     if columns < _WIDE_TABLE:  # numpy.add.at is fast in one dimension only
         np.add.at(table.reshape(-1), (places[:, None] * columns + np.arange(columns)).ravel(), g.ravel())
         return table
-    order = np.argsort(places.astype(np.int16) if rows <= 1 << 15 else places, kind="stable")  # by radix, if of 16 bits
+    order = np.argsort(
+        places.astype(np.int16) if rows <= 1 << 15 else places, kind="stable"
+    )  # 16-bit integers are sorted by radix sort
     places, g = places.take(order), g.take(order, 0)
     starts = np.flatnonzero(np.concatenate(([True], places[1:] != places[:-1])))
     if len(places) < _MANY_ROWS:
@@ -51,10 +53,10 @@ def _sum_of_rows(g: Any, places: Any, rows: int) -> Any:
 def _sum_of_runs(g: Any, starts: Any, counts: Any) -> Any:
     """Return the sum of each run of rows, the longest run first.
 
-    The first rows of all runs are added, then the second ones of those that have two, and so on: whole rows at a
-    time, where numpy.add.reduceat takes each column of each run by itself. A few long runs are left for that.
+    The first rows of all runs are added at once, then the second rows of the runs that have two, and so on.
+    numpy.add.reduceat would sum each column of each run by itself; it is used for the rest of a few long runs.
     """
-    having = (len(counts) - np.cumsum(np.bincount(counts))).tolist()  # at k, how many runs have more than k rows
+    having = (len(counts) - np.cumsum(np.bincount(counts))).tolist()  # having[k] runs have more than k rows
     rounds = max(1, int(np.argmin(np.add(having, range(len(having))))))
     total = g.take(starts, 0)
     for k in range(1, rounds):
@@ -65,7 +67,7 @@ def _sum_of_runs(g: Any, starts: Any, counts: Any) -> Any:
 
 
 def _collect_kernel(g: Any, places: Any, rows: int, padding: int | None, by_count: bool) -> Any:
-    """Return the gradient of a table of which rows were read: the adjoint of `_read_kernel`."""
+    """Return the gradient of the table from that of the rows read: the adjoint of `_read_kernel`."""
     dtype = g.dtype
     table = _sum_of_rows(widened(g), places, rows)
     if by_count:
@@ -76,17 +78,17 @@ def _collect_kernel(g: Any, places: Any, rows: int, padding: int | None, by_coun
 
 
 def _counts(places: Any, rows: int) -> Any:
-    """Return how often each row is read, 1 where that is never."""
+    """Return how often each row is read, but at least 1."""
     if libraries.root(places) is np or batched.is_batched(places):
         counts = np.bincount(places.reshape(-1), minlength=rows)
-    else:  # CuPy's would make wait for the GPU
+    else:  # CuPy's bincount would wait for the GPU
         counts = libraries.namespace(places).zeros(rows, np.int64)
         add_at(counts, places.reshape(-1), np.ones_like(places.reshape(-1), dtype=np.int64))
     return np.maximum(counts, 1)
 
 
 def _read_kernel(table: Any, places: Any, padding: int | None, by_count: bool) -> Any:
-    """Read rows of the tangent of a table, as the gradient takes them: zeros for `padding`, shares of what is read."""
+    """Read rows of a table's tangent: 0 for `padding`; with by_count divided by how often each row is read."""
     read = batched.read(table, places)
     if by_count:
         read = read / _counts(places, table.shape[0]).astype(table.dtype)[places][..., None]
@@ -128,27 +130,27 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Any:
-    """Return the rows of a table that the indices name, as torch.nn.functional.embedding.
+    """Return the rows of a table at the given indices, as torch.nn.functional.embedding.
 
-    On the CPU the gradient is the same at every run; a GPU adds in an order of its own.
+    On the CPU the gradient is the same in every run; on a GPU the order of additions may vary.
 
     Args:
-        input: integers of any shape, each a row of the table; NumPy's are moved to a table on a GPU.
+        input: indices of rows, integers of any shape; a NumPy array is moved to the GPU if the table is there.
         weight: the table, (rows, columns).
-        padding_idx: a row that is taken for a constant: it gets no gradient; negative ones count from the end.
-        max_norm: not here: a function of gradmgr does not write to its argument. Scale the rows after the step
-            of the optimiser, which is the only one to change them.
-        norm_type: of max_norm.
-        scale_grad_by_freq: divide the gradient of each row by how often it is named.
-        sparse: not here: gradients are arrays.
+        padding_idx: a row that is a constant: it gets no gradient. A negative index counts from the end.
+        max_norm: not supported, as functions of gradmgr do not write to their arguments. Scale the rows after each step
+            of the optimiser, which alone changes them.
+        norm_type: the order of max_norm.
+        scale_grad_by_freq: divide the gradient of each row by how often it is read.
+        sparse: not supported, as gradients are arrays.
 
     Returns:
         (*input.shape, columns), in the dtype of the table.
 
     Raises:
-        LabelError: an index is negative, or there is no such row.
-        DtypeError: the indices are not integers, or the table holds none that carry gradients.
-        ShapeError: the table has not two axes.
+        LabelError: an index is negative or not a row of the table.
+        DtypeError: the indices are not integers, or the table's dtype cannot have gradients.
+        ShapeError: the table does not have two axes.
         UnsupportedFunctionError: max_norm or sparse is given.
 
     >>> import numpy as np
@@ -182,7 +184,7 @@ def embedding(
 
 
 def _places(given: Any, count: int | None, asked: str, of: str) -> Any:
-    """Return indices as an array that nobody writes to, after a look at all of them."""
+    """Return checked indices as an array that is not written to later."""
     places = raw(lift(given))
     if places.dtype.kind not in "iu":
         raise errors.DtypeError(
@@ -203,7 +205,7 @@ def _places(given: Any, count: int | None, asked: str, of: str) -> Any:
 
 
 def _is_any_outside(places: Any, count: int | None) -> bool:
-    """Tell whether an index is none of so many; of a GPU's by one look, as it makes wait for each."""
+    """Tell whether an index is out of range; on a GPU in one read, as reading waits for it."""
     if places.__class__ is np.ndarray:
         return int(places.min()) < 0 or (count is not None and int(places.max()) >= count)
     return bool(_outside(places, count).any())
@@ -218,7 +220,7 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Any:
 
     Args:
         tensor: integers of any shape.
-        num_classes: the length of the rows; -1 for the largest index and one more.
+        num_classes: the length of the rows; -1 for the largest index plus 1.
 
     Returns:
         (*tensor.shape, num_classes), int64.
@@ -226,7 +228,7 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Any:
     Raises:
         LabelError: an index is negative or not less than num_classes.
         DtypeError: the indices are not integers.
-        ValueError: num_classes is neither positive nor -1, or is -1 where there is no index.
+        ValueError: num_classes is neither positive nor -1, or is -1 and there is no index.
         BatchedValueError: num_classes is -1 inside vmap.
 
     >>> import numpy as np

@@ -22,7 +22,7 @@ Shape = tuple[int, ...]
 
 
 def _in_rows(x: Any) -> Any:
-    """Return x with one leading axis: numpy.matmul takes the matrices of a stack one by one."""
+    """Return x with one leading axis, for one product: numpy.matmul multiplies the matrices of a stack one by one."""
     if x.ndim == 2:
         return x
     columns = x.shape[-1]
@@ -43,7 +43,7 @@ def _linear_kernel(x: Any, weight: Any, bias: Any) -> Any:
     if len(of_w) != 2 or x.shape[-1:] != of_w[1:] or (bias is not None and bias.shape != of_w[:1]):
         raise _misfit(x.shape, of_w, None if bias is None else bias.shape)
     if dtype.kind not in "fc" or weight.dtype.kind not in "fc" or (bias is not None and bias.dtype.kind not in "fc"):
-        check_inexact("nn.linear", input=x, weight=weight, bias=bias)  # bfloat16 is of another kind
+        check_inexact("nn.linear", input=x, weight=weight, bias=bias)  # bfloat16 has another dtype kind
     if weight.dtype != dtype or (bias is not None and bias.dtype != dtype):
         dtype = np.result_type(dtype, weight.dtype, *(() if bias is None else (bias.dtype,)))
     y = widened(rows) @ widened(weight).T
@@ -54,11 +54,11 @@ def _linear_kernel(x: Any, weight: Any, bias: Any) -> Any:
 
 
 def _product(x: Any, rows: Any, weight: Any) -> Any:
-    """Return rows @ weight.T, in an array of its own with the leading axes of x: a view could not be used again."""
-    return rows.dot(weight.T) if rows is x else _shaped(x, rows, weight.T)
+    """Return rows @ weight.T with the leading axes of x, in a new array that owns its memory."""
+    return rows.dot(weight.T) if rows is x else _product_in_shape(x, rows, weight.T)
 
 
-def _shaped(x: Any, rows: Any, matrix: Any) -> Any:
+def _product_in_shape(x: Any, rows: Any, matrix: Any) -> Any:
     columns = matrix.shape[1]
     made = np.empty((*x.shape[:-1], columns), x.dtype)
     rows.dot(matrix, made.reshape(rows.shape[0], columns))
@@ -78,7 +78,7 @@ def _x_vjp(g: Any, weight: Any) -> Any:
     if g.ndim > 2 and g.__class__ is np.ndarray:
         rows = _in_rows(g)
         if libraries.are_matrices(rows, weight):
-            return _shaped(g, rows, weight)
+            return _product_in_shape(g, rows, weight)
     return _linear(g, conj_of(weight).T, None)
 
 
@@ -89,7 +89,7 @@ def _weight_vjp(g: Any, x: Any) -> Any:
 
 
 def _bias_vjp(g: Any) -> Any:
-    """Sum over rows, as a product with ones: BLAS takes half the time of numpy.add.reduce."""
+    """Return the sum over rows, as a product with ones: BLAS takes half the time of numpy.add.reduce."""
     rows = g if g.ndim == 2 else _in_rows(g)
     if libraries.are_matrices(rows, rows):
         return libraries.sum_of_rows(rows)
@@ -118,8 +118,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
         bias: (out_features,), or None.
 
     Returns:
-        (..., out_features), in the dtype that NumPy gives to the three together. Sums of float16 and bfloat16
-        are taken in float32.
+        (..., out_features), in the dtype to which NumPy promotes the three. Half precision is summed in float32.
 
     Raises:
         ShapeError: the shapes do not fit.

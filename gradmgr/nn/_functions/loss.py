@@ -1,6 +1,6 @@
-"""Losses, as ops that neither overflow nor lose what is small.
+"""Losses of differences and of probabilities, without overflow or loss of small values.
 
-Halves (float16, bfloat16) are computed in float32 inside, and reduced so; results have the input's dtype.
+Half precision (float16, bfloat16) is computed and reduced in float32; results have the input's dtype.
 """
 
 from __future__ import annotations
@@ -32,24 +32,30 @@ from gradmgr.ops.convert import (
 from gradmgr.ops.reduce import mean, sum
 from gradmgr.ops.where import choose
 
-# ---------------------------------------------------------------- what all ask of their arguments
+# ---------------------------------------------------------------- arguments and reductions
 
 
 def check_library(asked: str, input: Any, *others: Any) -> None:
-    """Refuse arrays of NumPy's beside one of CuPy's before anything looks at their values."""
+    """Raise if arrays are of different libraries, before any value is read."""
     library = libraries.root(raw(input))
     if any(other is not None and libraries.root(raw(other)) is not library for other in others):
         raise libraries.mixed(asked)
 
 
-def _alike(asked: str, input: Any, target: Any) -> tuple[Any, Any]:
-    """Return input and target, which must be of one shape, in one floating dtype, float32 for halves.
+def _cast_alike(asked: str, input: Any, target: Any) -> tuple[Any, Any]:
+    """Return input and target, which must have one shape, in one floating dtype, float32 for half precision.
 
     Raises:
-        ShapeError, DtypeError: they are not.
+        ShapeError: the shapes differ.
+        DtypeError: one of them is not of real numbers, or the input not floating.
     """
     x, y = raw(input), raw(target)
-    if x.__class__ is y.__class__ is np.ndarray and x.dtype is y.dtype and x.dtype in COMMON and x.shape == y.shape:
+    if (
+        x.__class__ is y.__class__ is np.ndarray
+        and x.dtype is y.dtype
+        and x.dtype in SINGLE_OR_DOUBLE
+        and x.shape == y.shape
+    ):
         return input, target
     input, target = together(input, target)
     check_floating(asked, input=input)
@@ -65,25 +71,25 @@ def _alike(asked: str, input: Any, target: Any) -> tuple[Any, Any]:
     return cast_to(input, dtype), cast_to(target, dtype)
 
 
-def _finished(loss: Any, reduction: str, asked: str, *given: Any) -> Any:
-    """Reduce, then return to the dtype of what was given, if all that is halves."""
-    return _as_given(reduced(loss, reduction, asked), *given)
+def _reduce(loss: Any, reduction: str, asked: str, *given: Any) -> Any:
+    """Reduce a loss, and cast it back if all that was given is half precision."""
+    return _cast_back(reduced(loss, reduction, asked), *given)
 
 
-# What most arguments are of, and what is then settled at once.
-COMMON = (libraries.F4, libraries.F8)
+# The common dtypes, for which there are shortcuts.
+SINGLE_OR_DOUBLE = (libraries.F4, libraries.F8)
 
 
-def _as_given(loss: Any, *given: Any) -> Any:
+def _cast_back(loss: Any, *given: Any) -> Any:
     first = raw(given[0])
-    if first.__class__ is np.ndarray and first.dtype in COMMON:
+    if first.__class__ is np.ndarray and first.dtype in SINGLE_OR_DOUBLE:
         return loss
     dtypes = {a.dtype for a in map(lift, given) if is_floating(a.dtype)}
     return narrowed(loss, np.result_type(*dtypes)) if all(map(is_half, dtypes)) else loss
 
 
 def _constant_factor(value: Any, like: Any, name: str, asked: str) -> Any:
-    """Return a weight, in which there is no derivative, as a plain array beside `like`."""
+    """Return a weight, which must not be tracked, as a plain array in the dtype of `like`; raise if it does not fit."""
     if value is None:
         return None
     weight = untracked(together(like, value)[1], asked, name)
@@ -100,15 +106,15 @@ def _constant_factor(value: Any, like: Any, name: str, asked: str) -> Any:
     return weight
 
 
-# ---------------------------------------------------------------- of differences
+# ---------------------------------------------------------------- losses of differences
 
-# So many numbers a dot product adds up in a few rows, so that little is lost of the small ones.
+# Numbers that one dot product sums: the sums of these runs are added in float64, so that little precision is lost.
 _RUN = 4096
 
 
 def _mean_square_kernel(x: Any) -> Any:
-    """Return the mean of squares, by dot products: neither the squares are made nor read."""
-    if x.__class__ is not np.ndarray or x.dtype not in COMMON or not x.size:
+    """Return the mean of squares by dot products, without an array of the squares."""
+    if x.__class__ is not np.ndarray or x.dtype not in SINGLE_OR_DOUBLE or not x.size:
         return (x * x).mean()
     flat = x.ravel("K")
     if flat.size <= _RUN:
@@ -132,14 +138,14 @@ def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """Return (input - target)**2, its mean by default.
 
     Args:
-        input: of real floating-point numbers.
-        target: of the same shape; integers are taken as numbers of the input's dtype.
+        input: real floating-point numbers.
+        target: an array of the same shape; integers are cast to the input's dtype.
         reduction: "none", "mean" or "sum"; the mean over nothing is NaN.
 
     Raises:
         ShapeError: the shapes differ. (torch warns and broadcasts, which is nearly always a mistake.)
         DtypeError: one of them is complex, or the input not floating.
-        ValueError: an unknown reduction.
+        ValueError: the reduction is unknown.
 
     >>> import numpy as np
     >>> from gradmgr.nn.functional import mse_loss
@@ -147,18 +153,18 @@ def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     2.0
     """
     check_reduction(reduction, "mse_loss")
-    x, y = _alike("mse_loss", input, target)
+    x, y = _cast_alike("mse_loss", input, target)
     d = x - y
     if reduction == "mean" and d.size:
-        return _as_given(_mean_square(d), input, target)
-    return _finished(arithmetic.square(d), reduction, "mse_loss", input, target)
+        return _cast_back(_mean_square(d), input, target)
+    return _reduce(arithmetic.square(d), reduction, "mse_loss", input, target)
 
 
 def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
-    """Return |input - target|, its mean by default; the derivative at 0 is 0. Arguments, errors as of `mse_loss`."""
+    """Return |input - target|, its mean by default; the derivative at 0 is 0. Arguments: see `mse_loss`."""
     check_reduction(reduction, "l1_loss")
-    x, y = _alike("l1_loss", input, target)
-    return _finished(arithmetic.absolute(x - y), reduction, "l1_loss", input, target)
+    x, y = _cast_alike("l1_loss", input, target)
+    return _reduce(arithmetic.absolute(x - y), reduction, "l1_loss", input, target)
 
 
 def _huber_kernel(x: Any, delta: float) -> Any:
@@ -184,35 +190,35 @@ def _clipped(x: Any, delta: float) -> Any:
 def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
     """Return d**2 / 2 where |d| <= delta, else delta * (|d| - delta / 2), with d = input - target.
 
-    Arguments and errors as of `mse_loss`; a delta that is not positive is a ValueError.
+    Arguments and errors are those of `mse_loss`; a delta that is not positive is a ValueError.
     """
     check_reduction(reduction, "huber_loss")
     if not delta > 0:
         raise ValueError(f"huber_loss: delta must be positive; found {delta!r}")
-    x, y = _alike("huber_loss", input, target)
-    return _finished(_huber(x - y, float(delta)), reduction, "huber_loss", input, target)
+    x, y = _cast_alike("huber_loss", input, target)
+    return _reduce(_huber(x - y, float(delta)), reduction, "huber_loss", input, target)
 
 
 def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
     """Return d**2 / (2 * beta) where |d| < beta, else |d| - beta / 2, with d = input - target.
 
-    That is `huber_loss` over beta, and for beta = 0 `l1_loss`. Arguments and errors as of `mse_loss`; a negative
-    beta is a ValueError.
+    That is `huber_loss` over beta, and for beta = 0 `l1_loss`. Arguments and errors are those of `mse_loss`; a
+    negative beta is a ValueError.
     """
     check_reduction(reduction, "smooth_l1_loss")
     if not beta >= 0:
         raise ValueError(f"smooth_l1_loss: beta must not be negative; found {beta!r}")
     if beta == 0:
         return l1_loss(input, target, reduction)
-    x, y = _alike("smooth_l1_loss", input, target)
-    return _finished(_huber(x - y, float(beta)) / float(beta), reduction, "smooth_l1_loss", input, target)
+    x, y = _cast_alike("smooth_l1_loss", input, target)
+    return _reduce(_huber(x - y, float(beta)) / float(beta), reduction, "smooth_l1_loss", input, target)
 
 
-# ---------------------------------------------------------------- of probabilities, yes or no
+# ---------------------------------------------------------------- losses of probabilities
 
 
 def _bce_logits_kernel(x: Any, y: Any, pos_weight: Any) -> Any:
-    """Compute p y log(1 + exp(-x)) + (1 - y) log(1 + exp(x)), of which neither loses what is small."""
+    """Compute p y log(1 + exp(-x)) + (1 - y) log(1 + exp(x)), both terms without loss of small values."""
     with np.errstate(all="ignore"):
         if pos_weight is None and can_run_in_blocks(x, y):
             return run_in_blocks(_bce_logits_piece, np.empty(x.shape, x.dtype), (x, y), 2)
@@ -240,7 +246,7 @@ def _bce_logits_piece(out: Any, x: Any, y: Any, low: Any, work: Any) -> None:
 
 
 def _bce_logits_slope_piece(out: Any, g: Any, x: Any, y: Any, work: Any) -> None:
-    """Compute G ((1 - y) s(x) - y s(-x)), with both logistic functions, as either may be next to nothing."""
+    """Compute g ((1 - y) s(x) - y s(-x)); s(-x) is not computed as 1 - s(x), which would lose small values."""
     np.negative(x, out=work)
     np.exp(work, out=work)
     work += 1
@@ -286,12 +292,12 @@ def binary_cross_entropy_with_logits(
     Args:
         input: the logits x.
         target: the probabilities y, of the same shape.
-        weight: a factor of each loss, which broadcasts to the input's shape.
+        weight: a factor of each loss; it must broadcast to the input's shape.
         reduction: "none", "mean" or "sum"; the mean is over the number of losses, whatever `weight` is.
-        pos_weight: the factor p, which broadcasts to the input's shape.
+        pos_weight: the factor p; it must broadcast to the input's shape.
 
     Raises:
-        ShapeError, DtypeError, ValueError: as of `mse_loss`; a weight does not broadcast.
+        ShapeError, DtypeError, ValueError: as for `mse_loss`; ShapeError also if a weight does not broadcast.
 
     >>> import numpy as np
     >>> from gradmgr.nn.functional import binary_cross_entropy_with_logits
@@ -300,16 +306,16 @@ def binary_cross_entropy_with_logits(
     """
     asked = "binary_cross_entropy_with_logits"
     check_reduction(reduction, asked)
-    x, y = _alike(asked, input, target)
+    x, y = _cast_alike(asked, input, target)
     factor, positive = (
         _constant_factor(value, x, name, asked) for value, name in ((weight, "weight"), (pos_weight, "pos_weight"))
     )
     loss = _bce_logits(x, y, positive)
-    return _finished(loss if factor is None else loss * factor, reduction, asked, input, target)
+    return _reduce(loss if factor is None else loss * factor, reduction, asked, input, target)
 
 
-_TINY = math.exp(-100)  # as in torch, no logarithm is taken to be below -100
-_CLOSE = 1e-12  # and p (1 - p) not to be below this in the derivative
+_TINY = math.exp(-100)  # as in torch, logarithms are bounded below by -100
+_CLOSE = 1e-12  # the least p (1 - p) in the derivative
 
 
 def _bce_kernel(x: Any, y: Any) -> Any:
@@ -341,15 +347,15 @@ _bce = custom(
 def binary_cross_entropy(input: Any, target: Any, weight: Any = None, reduction: str = "mean") -> Any:
     """Return -(y * log(p) + (1 - y) * log(1 - p)) of probabilities p.
 
-    As in torch no logarithm counts as less than -100, and the derivative stays finite. Prefer
-    `binary_cross_entropy_with_logits`, which loses nothing. Arguments and errors as there.
+    As in torch logarithms are at least -100, and the derivative stays finite. Prefer
+    `binary_cross_entropy_with_logits`, which is exact. Arguments and errors are the same.
 
     Raises:
         ValueError: an input is outside of [0, 1].
     """
     asked = "binary_cross_entropy"
     check_reduction(reduction, asked)
-    x, y = _alike(asked, input, target)
+    x, y = _cast_alike(asked, input, target)
     values = innermost(raw(x))
     if bool(((values < 0) | (values > 1)).any()):
         raise ValueError(
@@ -358,7 +364,7 @@ def binary_cross_entropy(input: Any, target: Any, weight: Any = None, reduction:
         )
     factor = _constant_factor(weight, x, "weight", asked)
     loss = _bce(x, y)
-    return _finished(loss if factor is None else loss * factor, reduction, asked, input, target)
+    return _reduce(loss if factor is None else loss * factor, reduction, asked, input, target)
 
 
 def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = False) -> Any:
@@ -366,17 +372,17 @@ def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = 
 
     Args:
         input: logarithms of probabilities.
-        target: probabilities, or their logarithms, of the same shape.
+        target: probabilities, or their logarithms, in the same shape.
         reduction: "none", "mean", "sum", or "batchmean", the sum over the length of the first axis.
-        log_target: whether `target` holds logarithms, too.
+        log_target: whether `target` holds logarithms.
 
     Raises:
-        ShapeError, DtypeError: as of `mse_loss`.
+        ShapeError, DtypeError: as for `mse_loss`.
     """
     check_word(reduction, ("none", "mean", "sum", "batchmean"), "reduction", "kl_div")
-    x, y = _alike("kl_div", input, target)
+    x, y = _cast_alike("kl_div", input, target)
     loss = arithmetic.exp(y) * (y - x) if log_target else special.xlogy(y, y) - y * x
     if reduction == "batchmean":
         count = x.shape[0] if x.ndim else 1
         loss, reduction = sum(loss) / (count or np.nan), "none"
-    return _finished(loss, reduction, "kl_div", input, target)
+    return _reduce(loss, reduction, "kl_div", input, target)

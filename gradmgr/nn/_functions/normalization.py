@@ -1,8 +1,8 @@
 """Normalisation over a batch, over features, over groups of channels.
 
-All are one computation: values seen as (P, Q, S) are centred and scaled over P and S, for each of Q,
-and then scaled and shifted by a weight and a bias. What is kept for the derivatives is the normalised
-values and 1/std, not the values themselves, nor the result.
+All are one computation: values, reshaped to (P, Q, S), are centred and scaled over P and S, for each of Q,
+and then scaled and shifted by a weight and a bias. The derivatives keep the normalised values and 1/std, not the input
+or the result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gradmgr.nn._functions.normalization_blocks import (
     can_run_in_blocks,
     normalise_groups,
     normalise_rows,
-    seen,
+    reshaped,
     slopes,
 )
 from gradmgr.ops.arithmetic import sum_of
@@ -42,7 +42,7 @@ Shape = tuple[int, ...]
 
 
 def _total(a: Any, over: str = "q") -> Any:
-    """Sum over all axes of (P, Q, S) but one: by einsum, three times as fast as numpy.add.reduce over two axes."""
+    """Sum over all axes of (P, Q, S) but one. With einsum it is three times as fast as numpy.add.reduce."""
     return _einsum_for(a)(f"pqs->{over}", a)
 
 
@@ -51,17 +51,17 @@ def _dot(a: Any, b: Any, over: str = "q") -> Any:
 
 
 def _einsum_for(a: Any, b: Any = None) -> Any:
-    """Return NumPy's own for plain arrays, to save what ours takes to see that they are plain."""
+    """Return numpy.einsum for plain arrays, which saves the checks of gradmgr's einsum."""
     return einsum if isinstance(a, Tensor) or isinstance(b, Tensor) else np.einsum
 
 
 def _column(a: Any) -> Any:
-    """Return numbers for each of Q so that they broadcast over (P, Q, S)."""
+    """Reshape numbers for each of Q so that they broadcast over (P, Q, S)."""
     return a.reshape((a.shape[0], 1))
 
 
-def _upon(ufunc: Any, buffer: Any, other: Any) -> Any:
-    """Return ufunc(buffer, other), written into the buffer, which is ours, where that is NumPy's and has room."""
+def _apply_in_place(ufunc: Any, buffer: Any, other: Any) -> Any:
+    """Return ufunc(buffer, other), written into the buffer if both are NumPy arrays of one dtype."""
     fits = buffer.__class__ is np.ndarray and other.__class__ is np.ndarray and buffer.dtype == other.dtype
     return ufunc(buffer, other, buffer) if fits else ufunc(buffer, other)
 
@@ -71,28 +71,28 @@ def _common(*arrays: Any) -> Any:
     return dtypes[0] if all(dtype == dtypes[0] for dtype in dtypes) else np.result_type(*dtypes)
 
 
-def _entered(x: Any, weight: Any, bias: Any, layout: Layout) -> tuple[Any, Any]:
-    """Return x as it is computed with, by its statistics, and the dtype of the result."""
+def _prepare(x: Any, weight: Any, bias: Any, layout: Layout) -> tuple[Any, Any]:
+    """Return x in the dtype to compute in, as (P, Q, S), and the dtype of the result."""
     dtype = _common(x, weight, bias)
     inner = wide_dtype(dtype)
     return (x if x.dtype == inner else x.astype(inner)).reshape(layout.by_statistic), dtype
 
 
 def _affine(a: Any, weight: Any, bias: Any, layout: Layout, shape: Shape) -> Any:
-    """Return a * weight + bias in the given shape; `a` itself, seen so, where there is neither."""
+    """Return a * weight + bias in the given shape; weight and bias may be None."""
     y = a.reshape(layout.by_weight)
     if weight is not None:
         y = y * weight.reshape(layout.of_weight)
     if bias is not None:
         bias = bias.reshape(layout.of_weight)
-        y = y + bias if weight is None else _upon(np.add, y, bias)
+        y = y + bias if weight is None else _apply_in_place(np.add, y, bias)
     return y.reshape(shape)
 
 
 def _kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred: bool) -> tuple[Any, ...]:
-    """Return the result; the values normalised and 1/std, for the rules; mean and variance.
+    """Return the result, the normalised values and 1/std for the rules, and mean and variance.
 
-    Without centring the last two are None and the mean square. Inside vmap all differ by example if one does.
+    Without centring the last two are None and the mean square. Inside vmap all are batched if an argument is.
     """
     if can_run_in_blocks(x, weight, bias):
         if layout.letter == "s":
@@ -100,50 +100,50 @@ def _kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred:
         if layout.by_statistic[0] == 1 and layout.by_weight[2] >= SIZE:
             return normalise_groups(x, weight, bias, layout, eps)
     x = batched.spacious(batched.spacious(x, weight), bias)
-    a, dtype = _entered(x, weight, bias, layout)
+    a, dtype = _prepare(x, weight, bias, layout)
     number, mean = a.dtype.type, None
     if centred:
         mean = np.einsum("pqs->q", a) / number(layout.count)
         a = a - mean[:, None]
     var = np.einsum("pqs,pqs->q", a, a) / number(layout.count)
     rstd = 1 / np.sqrt(var + number(eps))
-    a = _upon(np.multiply, a, rstd[:, None]) if centred else a * rstd[:, None]
+    a = _apply_in_place(np.multiply, a, rstd[:, None]) if centred else a * rstd[:, None]
     y = _affine(a, weight, bias, layout, x.shape)
     y, a = (z if z.dtype == dtype else z.astype(dtype) for z in (y, a))
     return y, a, rstd, mean, var
 
 
-# ---------------------------------------------------------------- its derivatives
-# Of a, the values normalised over n of them, by dx: da = rstd * (dx - mean(dx) - a * mean(a * dx)), without the
-# first mean where nothing is centred; of rstd: -rstd**2 * mean(a * dx). The map of dx to da is its own adjoint.
+# ---------------------------------------------------------------- derivatives
+# For the normalised values a: da = rstd * (dx - mean(dx) - a * mean(a * dx)), without mean(dx) if values are not
+# centred; for rstd: -rstd**2 * mean(a * dx). The map from dx to da is its own adjoint.
 
 
-def _tilted_kernel(h: Any, a: Any, scale: Any, level: Any, slope: Any) -> Any:
-    z = _upon(np.add, a * -slope[:, None], h)
-    z = z if level is None else _upon(np.subtract, z, level[:, None])
-    return _upon(np.multiply, z, scale[:, None])
+def _combine_kernel(h: Any, a: Any, scale: Any, level: Any, slope: Any) -> Any:
+    z = _apply_in_place(np.add, a * -slope[:, None], h)
+    z = z if level is None else _apply_in_place(np.subtract, z, level[:, None])
+    return _apply_in_place(np.multiply, z, scale[:, None])
 
 
-def _tilted_by_scale(h: Any, a: Any, level: Any, slope: Any) -> Any:
+def _combine_unscaled(h: Any, a: Any, level: Any, slope: Any) -> Any:
     z = h - a * _column(slope)
     return z if level is None else z - _column(level)
 
 
-# scale * (h - level - slope * a), of h and a as (P, Q, S) and numbers for each of Q.
-_tilted: Function = custom(
+# scale * (h - level - slope * a), for h and a of shape (P, Q, S) and scale, level and slope for each of Q.
+_combine: Function = custom(
     "nn.tilted",
-    _tilted_kernel,
+    _combine_kernel,
     vjp={
         "h": lambda g, scale: g * _column(scale),
         "a": lambda g, scale, slope: g * _column(-(scale * slope)),
-        "scale": lambda g, h, a, level, slope: _dot(g, _tilted_by_scale(h, a, level, slope)),
+        "scale": lambda g, h, a, level, slope: _dot(g, _combine_unscaled(h, a, level, slope)),
         "level": lambda g, scale: _total(g) * -scale,
         "slope": lambda g, a, scale: _dot(g, a) * -scale,
     },
     jvp={
         "h": lambda t, scale: t * _column(scale),
         "a": lambda t, scale, slope: t * _column(-(scale * slope)),
-        "scale": lambda t, h, a, level, slope: _column(t) * _tilted_by_scale(h, a, level, slope),
+        "scale": lambda t, h, a, level, slope: _column(t) * _combine_unscaled(h, a, level, slope),
         "level": lambda t, scale: _column(-(t * scale)),
         "slope": lambda t, a, scale: a * _column(-(t * scale)),
     },
@@ -151,81 +151,81 @@ _tilted: Function = custom(
 
 
 def _share(a: Any, layout: Layout) -> Any:
-    """Divide sums by the number of values behind each."""
+    """Divide sums by the number of values in each."""
     return a / a.dtype.type(layout.count)
 
 
-def _through(h: Any, a: Any, rstd: Any, layout: Layout, centred: bool) -> tuple[Any, Any]:
-    """Send a derivative through the normalisation, either way; returns mean(a * h), too."""
+def _normalisation_map(h: Any, a: Any, rstd: Any, layout: Layout, centred: bool) -> tuple[Any, Any]:
+    """Apply the derivative of the normalisation, or its adjoint, to h; return the result and mean(a * h)."""
     level = _share(_total(h), layout) if centred else None
     slope = _share(_dot(h, a), layout)
-    return _tilted(h, a, rstd, level, slope), slope
+    return _combine(h, a, rstd, level, slope), slope
 
 
-def _hat(gy: Any, ga: Any, weight: Any, layout: Layout) -> Any:
-    """Return the cotangent of the values normalised, from those of the result and of them."""
+def _normalised_cotangent(gy: Any, ga: Any, weight: Any, layout: Layout) -> Any:
+    """Return the total cotangent of the normalised values: their own, and that of the result times the weight."""
     if gy is None:
         return None if ga is None else widened(ga)
-    h = seen(widened(gy), layout.by_weight)
-    h = h if weight is None else h * seen(widened(weight), layout.of_weight)
-    h = seen(h, layout.by_statistic)
+    h = reshaped(widened(gy), layout.by_weight)
+    h = h if weight is None else h * reshaped(widened(weight), layout.of_weight)
+    h = reshaped(h, layout.by_statistic)
     return h if ga is None else h + widened(ga)
 
 
 def _x_vjp(g: Any, weight: Any, a: Any, rstd: Any, shape: Shape, layout: Layout, centred: bool, shared: Any) -> Any:
     if shared is not None:
-        return seen(shared[0], shape)
-    h, a = _hat(g[0], g[1], weight, layout), widened(a)
-    by_values = None if h is None else _through(h, a, rstd, layout, centred)[0]
+        return reshaped(shared[0], shape)
+    h, a = _normalised_cotangent(g[0], g[1], weight, layout), widened(a)
+    by_values = None if h is None else _normalisation_map(h, a, rstd, layout, centred)[0]
     by_rstd = None if g[2] is None else a * _column(_share(-(g[2] * rstd * rstd), layout))
     dx = sum_of(by_values, by_rstd)
-    return None if dx is None else seen(dx, shape)
+    return None if dx is None else reshaped(dx, shape)
 
 
 def _weight_vjp(g: Any, a: Any, shape: Shape, layout: Layout, shared: Any) -> Any:
     if shared is not None:
-        return seen(shared[1], shape)
+        return reshaped(shared[1], shape)
     if g[0] is None:
         return None
-    dw = _dot(seen(widened(g[0]), layout.by_weight), seen(widened(a), layout.by_weight), layout.letter)
-    return seen(dw, shape)
+    dw = _dot(reshaped(widened(g[0]), layout.by_weight), reshaped(widened(a), layout.by_weight), layout.letter)
+    return reshaped(dw, shape)
 
 
 def _bias_vjp(g: Any, shape: Shape, layout: Layout) -> Any:
-    """Sum g; by itself, so that an entry keeps nothing where the bias alone is tracked."""
+    """Sum the cotangent. It uses no shared value, so that nothing is kept if the bias alone is tracked."""
     if can_run_in_blocks(g[0]) and layout.letter == "s":
-        return seen(libraries.sum_of_rows(seen(g[0], layout.by_statistic[1:])), shape)
-    return None if g[0] is None else seen(_total(seen(widened(g[0]), layout.by_weight), layout.letter), shape)
+        return reshaped(libraries.sum_of_rows(reshaped(g[0], layout.by_statistic[1:])), shape)
+    return None if g[0] is None else reshaped(_total(reshaped(widened(g[0]), layout.by_weight), layout.letter), shape)
 
 
 def _x_jvp(t: Any, weight: Any, y: Any, a: Any, rstd: Any, layout: Layout, centred: bool) -> list[Any]:
-    t, wide = seen(widened(t), layout.by_statistic), widened(a)
-    ta, slope = _through(t, wide, rstd, layout, centred)
+    t, wide = reshaped(widened(t), layout.by_statistic), widened(a)
+    ta, slope = _normalisation_map(t, wide, rstd, layout, centred)
     return [_weighted(ta, weight, y, layout), ta, -(slope * rstd * rstd)]
 
 
 def _weighted(ta: Any, weight: Any, y: Any, layout: Layout) -> Any:
-    ty = ta if weight is None else seen(ta, layout.by_weight) * seen(widened(weight), layout.of_weight)
-    return seen(ty, y.shape)
+    ty = ta if weight is None else reshaped(ta, layout.by_weight) * reshaped(widened(weight), layout.of_weight)
+    return reshaped(ty, y.shape)
 
 
 def _weight_jvp(t: Any, y: Any, a: Any, rstd: Any, layout: Layout) -> list[Any]:
-    ty = seen(widened(a), layout.by_weight) * seen(widened(t), layout.of_weight)
-    return [seen(ty, y.shape), *_still(a, rstd)]
+    ty = reshaped(widened(a), layout.by_weight) * reshaped(widened(t), layout.of_weight)
+    return [reshaped(ty, y.shape), *_zero_tangents(a, rstd)]
 
 
 def _bias_jvp(t: Any, y: Any, a: Any, rstd: Any, layout: Layout) -> list[Any]:
-    ty = broadcast_to(seen(t, layout.of_weight), layout.by_weight)
-    return [seen(ty, y.shape), *_still(a, rstd)]
+    ty = broadcast_to(reshaped(t, layout.of_weight), layout.by_weight)
+    return [reshaped(ty, y.shape), *_zero_tangents(a, rstd)]
 
 
-def _still(*results: Any) -> list[Any]:
-    """Return the tangents of results that do not move."""
+def _zero_tangents(*results: Any) -> list[Any]:
+    """Return tangents of zeros for results that do not depend on the argument."""
     return [zeros(z, z.shape, z.dtype) for z in results]
 
 
 def _declared(name: str) -> Function:
-    """Declare a normalisation whose mean and variance nobody asks for."""
+    """Declare a normalisation that does not return mean and variance."""
 
     def kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred: bool) -> tuple[Any, ...]:
         return _kernel(x, weight, bias, layout, eps, centred)[:3]
@@ -245,38 +245,38 @@ _group_norm: Function = _declared("nn.group_norm")
 _rms_norm: Function = _declared("nn.rms_norm")
 
 
-# ---------------------------------------------------------------- over a batch
+# ---------------------------------------------------------------- batch normalisation
 
 
 def _batch_sums(g: Any, a: Any, layout: Layout) -> Any:
-    """The two sums that all three rules need; that of products twice, for the weight and for the values."""
-    gy = None if g[0] is None else seen(widened(g[0]), layout.by_statistic)
+    """Return the cotangent of the result as (P, Q, S) and the two sums that all three rules use."""
+    gy = None if g[0] is None else reshaped(widened(g[0]), layout.by_statistic)
     return None if gy is None else (gy, _total(gy), _dot(gy, widened(a)))
 
 
 def _batch_x_vjp(g: Any, weight: Any, a: Any, rstd: Any, shape: Shape, layout: Layout, shared: Any) -> Any:
-    """As `_x_vjp`; the weight, one number for each statistic, goes with 1/std."""
+    """Return the cotangent of x; the weight, one number for each statistic, is combined with 1/std."""
     a, by_result = widened(a), None
     if shared is not None:
         gy, level, slope = shared
         scale = rstd if weight is None else rstd * widened(weight)
-        by_result = _tilted(gy, a, scale, _share(level, layout), _share(slope, layout))
-    by_values = None if g[1] is None else _through(widened(g[1]), a, rstd, layout, True)[0]
+        by_result = _combine(gy, a, scale, _share(level, layout), _share(slope, layout))
+    by_values = None if g[1] is None else _normalisation_map(widened(g[1]), a, rstd, layout, True)[0]
     slope = sum_of(
         None if g[2] is None else -(g[2] * rstd * rstd),
         None if g[4] is None else 2 * (g[4] / rstd),
     )
-    by_spread = None if slope is None else a * _column(_share(slope, layout))
-    dx = sum_of(by_result, by_values, by_spread)
+    by_variance = None if slope is None else a * _column(_share(slope, layout))
+    dx = sum_of(by_result, by_values, by_variance)
     if g[3] is not None:
         by_mean = broadcast_to(_column(_share(g[3], layout)), layout.by_statistic)
         dx = by_mean if dx is None else dx + by_mean
-    return None if dx is None else seen(dx, shape)
+    return None if dx is None else reshaped(dx, shape)
 
 
 def _batch_x_jvp(t: Any, weight: Any, y: Any, a: Any, rstd: Any, layout: Layout) -> list[Any]:
-    t, wide = seen(widened(t), layout.by_statistic), widened(a)
-    ta, slope = _through(t, wide, rstd, layout, True)
+    t, wide = reshaped(widened(t), layout.by_statistic), widened(a)
+    ta, slope = _normalisation_map(t, wide, rstd, layout, True)
     return [_weighted(ta, weight, y, layout), ta, -(slope * rstd * rstd), _share(_total(t), layout), 2 * slope / rstd]
 
 
@@ -291,53 +291,53 @@ _batch_norm: Function = several(
     },
     jvp={
         "x": _batch_x_jvp,
-        "weight": lambda t, y, a, rstd, layout: [*_weight_jvp(t, y, a, rstd, layout), *_still(rstd, rstd)],
-        "bias": lambda t, y, a, rstd, layout: [*_bias_jvp(t, y, a, rstd, layout), *_still(rstd, rstd)],
+        "weight": lambda t, y, a, rstd, layout: [*_weight_jvp(t, y, a, rstd, layout), *_zero_tangents(rstd, rstd)],
+        "bias": lambda t, y, a, rstd, layout: [*_bias_jvp(t, y, a, rstd, layout), *_zero_tangents(rstd, rstd)],
     },
     shared=_batch_sums,
 )
 
 
 def _given_kernel(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, layout: Layout) -> Any:
-    a, dtype = _entered(x, weight, bias, layout)
+    a, dtype = _prepare(x, weight, bias, layout)
     scale = rstd if weight is None else weight * rstd
     shift = -mean * scale if bias is None else bias - mean * scale
     scale, shift = (z if z.dtype == a.dtype else z.astype(a.dtype) for z in (scale, shift))
-    y = _upon(np.add, a * scale[:, None], shift[:, None])
+    y = _apply_in_place(np.add, a * scale[:, None], shift[:, None])
     return (y if y.dtype == dtype else y.astype(dtype)).reshape(x.shape)
 
 
 def _given_values(x: Any, mean: Any, rstd: Any, layout: Layout) -> Any:
-    return (seen(widened(x), layout.by_statistic) - mean[:, None]) * rstd[:, None]
+    return (reshaped(widened(x), layout.by_statistic) - mean[:, None]) * rstd[:, None]
 
 
 def _given_scaled(g: Any, weight: Any, rstd: Any, layout: Layout) -> Any:
     scale = rstd if weight is None else widened(weight) * rstd
-    return seen(seen(widened(g), layout.by_statistic) * _column(scale), g.shape)
+    return reshaped(reshaped(widened(g), layout.by_statistic) * _column(scale), g.shape)
 
 
-# With mean and 1/std that are given, constants.
+# Normalisation by a given mean and 1/std, which are constants.
 _batch_norm_given: Function = custom(
     "nn.batch_norm_given",
     _given_kernel,
     vjp={
         "x": _given_scaled,
         "weight": lambda g, x, mean, rstd, layout: _dot(
-            seen(widened(g), layout.by_statistic), _given_values(x, mean, rstd, layout)
+            reshaped(widened(g), layout.by_statistic), _given_values(x, mean, rstd, layout)
         ),
-        "bias": lambda g, layout: _total(seen(widened(g), layout.by_statistic)),
+        "bias": lambda g, layout: _total(reshaped(widened(g), layout.by_statistic)),
     },
     jvp={
         "x": lambda t, weight, rstd, layout: _given_scaled(t, weight, rstd, layout),
-        "weight": lambda t, x, mean, rstd, layout: seen(
+        "weight": lambda t, x, mean, rstd, layout: reshaped(
             _given_values(x, mean, rstd, layout) * _column(widened(t)), x.shape
         ),
-        "bias": lambda t, x, layout: seen(broadcast_to(_column(t), layout.by_statistic), x.shape),
+        "bias": lambda t, x, layout: reshaped(broadcast_to(_column(t), layout.by_statistic), x.shape),
     },
 )
 
 
-# ---------------------------------------------------------------- the functions
+# ---------------------------------------------------------------- public functions
 
 
 def batch_norm(
@@ -355,25 +355,25 @@ def batch_norm(
     (x - mean) / sqrt(var + eps) * weight + bias; S. Ioffe and C. Szegedy, Batch Normalization (2015).
 
     Args:
-        input: (N, C, ...). float16 and bfloat16 are summed in float32.
-        running_mean: (C,), or None. Where `training`, it is written to, unrecorded: (1 - momentum) * running_mean +
-            momentum * mean. Under `gradmgr.checkpoint`, which runs a function again, it is written to again.
+        input: (N, C, ...). Half precision is summed in float32.
+        running_mean: (C,), or None. With `training` it is set, without being recorded, to (1 - momentum) * running_mean
+            + momentum * mean. Under `gradmgr.checkpoint`, which runs a function twice, it is updated twice.
         running_var: the same for the variance of the batch, the unbiased one.
         weight: (C,), or None.
         bias: (C,), or None.
-        training: normalise by mean and (biased) variance of the batch; else by the running ones, which are
+        training: normalise by the mean and (biased) variance of the batch; else by the running ones, which are
             constants for derivatives.
-        momentum: how much of the running statistics is replaced.
+        momentum: the fraction of the running statistics that is replaced.
         eps: added to the variance.
 
     Returns:
-        The shape of `input`; the dtype that NumPy gives to input, weight and bias together.
+        The shape of `input`; the dtype to which NumPy promotes input, weight and bias.
 
     Raises:
-        ShapeError: a shape does not fit, or there is but one value for each channel to normalise by.
+        ShapeError: a shape does not fit, or there is only one value per channel.
         DtypeError: an argument is not of real floating-point numbers.
         ValueError: not `training`, and running_mean or running_var is None; a running array is read-only.
-        BatchedWriteError: inside vmap, the running statistics would differ by example.
+        BatchedWriteError: inside vmap, the running statistics would become different for each example.
 
     >>> import numpy as np
     >>> from gradmgr.nn.functional import batch_norm
@@ -408,7 +408,7 @@ def batch_norm(
 
 
 def _running(stat: Any) -> Any:
-    """Return running statistics as the very tensor or array that is to be written to."""
+    """Return running statistics if they are a tensor or array that can be written to; raise otherwise."""
     if isinstance(stat, Tensor) or libraries.is_array(stat):
         return stat
     raise TypeError(
@@ -430,7 +430,7 @@ def _by_running(x: Any, weight: Any, bias: Any, running: list[Any], layout: Layo
 
 
 def _update(running: list[Any], found: tuple[Any, Any], momentum: float) -> None:
-    """Let the running statistics follow those of a batch; both are computed before one is written."""
+    """Update the running statistics by those of a batch; both are computed before one is written."""
     made = []
     for stat, value in zip(running, found, strict=True):
         if stat is not None:
@@ -454,14 +454,14 @@ def layer_norm(input: Any, normalized_shape: Any, weight: Any = None, bias: Any 
     (x - mean) / sqrt(var + eps) * weight + bias; J. L. Ba and others, Layer Normalization (2016).
 
     Args:
-        input: (..., *normalized_shape). float16 and bfloat16 are summed in float32.
+        input: (..., *normalized_shape). Half precision is summed in float32.
         normalized_shape: the lengths of the axes to normalise over together; an integer for the last one.
         weight: of shape normalized_shape, or None.
         bias: of shape normalized_shape, or None.
         eps: added to the (biased) variance.
 
     Returns:
-        The shape of `input`; the dtype that NumPy gives to input, weight and bias together.
+        The shape of `input`; the dtype to which NumPy promotes input, weight and bias.
 
     Raises:
         ShapeError: a shape does not fit.
@@ -483,13 +483,13 @@ def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float |
     x / sqrt(mean(x**2) + eps) * weight; B. Zhang and R. Sennrich, Root Mean Square Layer Normalization (2019).
 
     Args:
-        input: (..., *normalized_shape). float16 and bfloat16 are summed in float32.
+        input: (..., *normalized_shape). Half precision is summed in float32.
         normalized_shape: the lengths of the axes to normalise over together; an integer for the last one.
         weight: of shape normalized_shape, or None.
         eps: added to the mean square; by default the spacing of the input's dtype at 1.
 
     Returns:
-        The shape of `input`; the dtype that NumPy gives to input and weight together.
+        The shape of `input`; the dtype to which NumPy promotes input and weight.
 
     Raises:
         ShapeError: a shape does not fit.
@@ -513,18 +513,18 @@ def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None
     (x - mean) / sqrt(var + eps) * weight + bias; Y. Wu and K. He, Group Normalization (2018).
 
     Args:
-        input: (N, C, ...). float16 and bfloat16 are summed in float32.
-        num_groups: into how many groups of neighbours the C channels are divided.
+        input: (N, C, ...). Half precision is summed in float32.
+        num_groups: the number of groups of neighbouring channels.
         weight: (C,), or None.
         bias: (C,), or None.
         eps: added to the (biased) variance.
 
     Returns:
-        The shape of `input`; the dtype that NumPy gives to input, weight and bias together.
+        The shape of `input`; the dtype to which NumPy promotes input, weight and bias.
 
     Raises:
-        ShapeError: a shape does not fit, the channels do not divide into num_groups, or there is but one value
-            in all for each group of the batch.
+        ShapeError: a shape does not fit, num_groups does not divide C, or there is only one value per group in the
+            whole batch.
         DtypeError: an argument is not of real floating-point numbers.
 
     >>> import numpy as np
@@ -556,7 +556,7 @@ def _lifted(asked: str, x: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any]:
 
 
 def _rows(x: Any, normalized_shape: Any, asked: str, weight: Any, bias: Any) -> Layout:
-    """Check the shapes of what normalises over the last axes, and tell how to see them."""
+    """Check the shapes of a normalisation over the last axes, and return its layout."""
     many = isinstance(normalized_shape, (tuple, list))
     over = tuple([integer(n, "normalized_shape", asked) for n in (normalized_shape if many else (normalized_shape,))])
     shape = x.shape

@@ -1,4 +1,4 @@
-"""Normalisation of NumPy's arrays in blocks, and its gradients: the fast path of the ops in `normalization`.
+"""Normalisation of NumPy arrays in blocks, and its gradients: the fast path of the ops in `normalization`.
 
 Each block of rows goes through the whole computation while it lies in the processor's cache: no array is allocated but
 the results.
@@ -17,28 +17,28 @@ Shape = tuple[int, ...]
 
 
 class Layout:
-    """How an array is seen: by its statistics as (P, Q, S), by its weight as another three axes."""
+    """The three-axis shapes of an array: (P, Q, S) for its statistics, and another for its weight."""
 
     __slots__ = ("by_statistic", "by_weight", "count", "letter", "of_weight")
 
     def __init__(self, by_statistic: Shape, by_weight: Shape, *, per_channel: bool) -> None:
         self.by_statistic = by_statistic
         self.by_weight = by_weight
-        self.count = max(by_statistic[0] * by_statistic[2], 1)  # of values behind each statistic
+        self.count = max(by_statistic[0] * by_statistic[2], 1)  # of the values of each statistic
         self.of_weight = (by_weight[1], 1) if per_channel else (by_weight[2],)
         self.letter = "q" if per_channel else "s"  # the axis of the weight
 
 
-def seen(a: Any, shape: Shape) -> Any:
+def reshaped(a: Any, shape: Shape) -> Any:
     return a if a.shape == shape else a.reshape(shape)
 
 
-SIZE = 16  # numbers of a channel, from which on to go row by row pays
-_FEW = 8192  # numbers that are not worth cutting into blocks
+SIZE = 16  # the least number of values of a channel for which computing in rows is faster
+_FEW = 8192  # arrays of at most this size are computed as one block
 
 
 def can_run_in_blocks(x: Any, *others: Any) -> bool:
-    """Tell whether all are None or NumPy's arrays of one dtype, float32 or float64, and x is not empty."""
+    """Tell whether all are None or NumPy arrays of one dtype, float32 or float64, and x is contiguous and not empty."""
     if x.__class__ is not np.ndarray or not x.flags.c_contiguous or not x.size:
         return False
     dtype = x.dtype
@@ -51,7 +51,7 @@ def can_run_in_blocks(x: Any, *others: Any) -> bool:
 
 
 def _normalise(x: Any, out: Any, rstd: Any, eps: float, centred: bool, each: Any) -> None:
-    """Put the rows of x normalised into `out`, and 1/std into `rstd`; `each` holds 1 / count for each column."""
+    """Write the normalised rows of x into `out`, and 1/std into `rstd`; `each` holds 1 / count for each column."""
     if centred:
         x = np.subtract(x, dots(x, each)[:, None], out=out)
     var = dots(x, x)
@@ -63,11 +63,11 @@ def _normalise(x: Any, out: Any, rstd: Any, eps: float, centred: bool, each: Any
 
 
 def normalise_rows(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred: bool) -> tuple[Any, ...]:
-    """Do as `_kernel` for rows, with a weight and a bias for each number of a row."""
+    """Normalise rows, with a weight and a bias for each number of a row."""
     form = layout.by_statistic[1:]
-    rows, dtype = seen(x, form), x.dtype
+    rows, dtype = reshaped(x, form), x.dtype
     whole, a, rstd = np.empty(x.shape, dtype), np.empty(form, dtype), np.empty(form[0], dtype)
-    y, each = seen(whole, form), np.full(form[1], 1 / form[1], dtype)
+    y, each = reshaped(whole, form), np.full(form[1], 1 / form[1], dtype)
     if x.size <= _FEW:
         _normalise(rows, a, rstd, eps, centred, each)
         found = a if weight is None else np.multiply(a, weight.reshape(-1), out=y)
@@ -93,7 +93,7 @@ def normalise_rows(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, c
 
 
 def normalise_groups(x: Any, weight: Any, bias: Any, layout: Layout, eps: float) -> tuple[Any, ...]:
-    """Do as `_kernel` for rows of several channels."""
+    """Normalise rows of several channels, with a weight and a bias for each channel."""
     rows, (n, channels, size) = x.reshape(layout.by_statistic[1:]), layout.by_weight
     each = n * channels // rows.shape[0]
     a, whole = np.empty(rows.shape, x.dtype), np.empty(x.shape, x.dtype)
@@ -102,25 +102,25 @@ def normalise_groups(x: Any, weight: Any, bias: Any, layout: Layout, eps: float)
     weight, bias = (None if z is None else np.tile(z, n)[:, None] for z in (weight, bias))
 
     def work(part: slice) -> None:
-        here, beside = a[part], slice(part.start * each, part.stop * each)
-        to = y[beside]
+        here, channels_of_part = a[part], slice(part.start * each, part.stop * each)
+        to = y[channels_of_part]
         _normalise(rows[part], here, rstd[part], eps, True, share)
         here = here.reshape(to.shape)
         if weight is None:
-            np.copyto(to, here) if bias is None else np.add(here, bias[beside], out=to)
+            np.copyto(to, here) if bias is None else np.add(here, bias[channels_of_part], out=to)
             return
-        np.multiply(here, weight[beside], out=to)
+        np.multiply(here, weight[channels_of_part], out=to)
         if bias is not None:
-            to += bias[beside]
+            to += bias[channels_of_part]
 
     by_rows(work, rows, size, quiet=False)
     return whole, a.reshape(layout.by_statistic), rstd, None, None
 
 
 def slopes(g: Any, weight: Any, a: Any, rstd: Any, layout: Layout, centred: bool) -> Any:
-    """Return the cotangents of x and weight at once, of plain arrays; None for others.
+    """Return the cotangents of x and weight, for arrays that can be computed in blocks; else None.
 
-    The rules that follow do the same for all; several of them need what is computed here once.
+    The rules in `normalization` use them if they are there, and compute the same for all other arrays.
     """
     gy = g[0]
     if g[1] is not None or g[2] is not None or not can_run_in_blocks(gy, a, rstd, weight) or not a.flags.c_contiguous:
@@ -135,9 +135,9 @@ def slopes(g: Any, weight: Any, a: Any, rstd: Any, layout: Layout, centred: bool
 def _slopes_of_long_rows(gy: Any, weight: Any, a: Any, rstd: Any, layout: Layout, centred: bool) -> Any:
     form, dtype = layout.by_statistic[1:], gy.dtype
     whole = np.empty(gy.shape, dtype)
-    gy, a, weight = seen(gy, form), a.reshape(form), None if weight is None else weight.reshape(1, -1)
-    dx, by_weight = seen(whole, form), {}
-    # The weights over the number of columns, and 1/std for each row, are taken into the sums, not into the arrays.
+    gy, a, weight = reshaped(gy, form), a.reshape(form), None if weight is None else weight.reshape(1, -1)
+    dx, by_weight = reshaped(whole, form), {}
+    # The weights divided by the number of columns, and 1/std of each row, are factors of the sums, not of the arrays.
     each = np.full(form[1], 1 / form[1], dtype) if weight is None else weight[0] * dtype.type(1 / form[1])
     if dx.size <= _FEW:
         both = gy * a
@@ -156,21 +156,21 @@ def _slopes_of_long_rows(gy: Any, weight: Any, a: Any, rstd: Any, layout: Layout
             dx -= level[:, None]
         return whole, found
     row, weight, few = weight, for_blocks(weight, dx), fewest_rows(dx)
-    room = np.empty((min(few, len(dx)), form[1]), dtype)
+    workspace = np.empty((min(few, len(dx)), form[1]), dtype)
 
     def work(part: slice) -> None:
         here, values, to, scale = gy[part], a[part], dx[part], rstd[part]
         subs = [slice(start, min(start + few, len(to))) for start in range(0, len(to), few)]
         slope = np.empty(len(to), dtype)
-        for sub in subs:  # however the whole is cut, the sums of columns are the same
-            both = np.multiply(here[sub], values[sub], out=room[: sub.stop - sub.start])
+        for sub in subs:  # so that the sums of columns do not depend on how the array is cut into parts
+            both = np.multiply(here[sub], values[sub], out=workspace[: sub.stop - sub.start])
             slope[sub] = dots(both, each)
             if row is not None:
                 by_weight[part.start + sub.start] = _columns(both)
         slope *= scale
         if row is None:
             np.multiply(here, scale[:, None], out=to)
-        elif form[1] < LONG:  # a product of matrices takes 0.12 ns, numbers by row beside others 0.15
+        elif form[1] < LONG:  # a matrix product takes 0.12 ns per number, a broadcast product 0.15
             np.dot(scale[:, None], row, out=to)
             to *= here
         else:
@@ -178,7 +178,7 @@ def _slopes_of_long_rows(gy: Any, weight: Any, a: Any, rstd: Any, layout: Layout
             to *= scale[:, None]
         column = slope[:, None]
         for sub in subs:
-            to[sub] -= np.multiply(values[sub], column[sub], out=room[: sub.stop - sub.start])
+            to[sub] -= np.multiply(values[sub], column[sub], out=workspace[: sub.stop - sub.start])
         if centred:
             level = dots(here, each)
             level *= scale
@@ -189,7 +189,7 @@ def _slopes_of_long_rows(gy: Any, weight: Any, a: Any, rstd: Any, layout: Layout
 
 
 def _columns(a: Any) -> Any:
-    """Return the sum of each column; rows are joined to long ones, which are added up faster."""
+    """Return the sum of each column; neighbouring rows are joined, as long rows are added faster."""
     rows, columns = a.shape
     while columns < 512 and rows % 2 == 0:
         rows, columns = rows // 2, columns * 2
@@ -198,20 +198,20 @@ def _columns(a: Any) -> Any:
 
 
 def _in_order(found: dict[int, Any]) -> Any:
-    """Add up what blocks gave, in the order of the blocks."""
+    """Return the sum of the blocks' results, added in the order of the blocks."""
     parts = [found[start] for start in sorted(found)]
     return parts[0] if len(parts) == 1 else np.add.reduce(parts, axis=0)
 
 
 def _slopes_of_groups(gy: Any, weight: Any, a: Any, rstd: Any, layout: Layout) -> Any:
-    """All sums are those of channels: by the weight of each they add up to those of a group."""
+    """Return the cotangents for groups: sums over channels, times their weights, add up to the sums of a group."""
     (n, channels, size), groups, dtype = layout.by_weight, layout.by_statistic[1], gy.dtype
     each = n * channels // groups
     whole = np.empty(gy.shape, dtype)
     gy, a = gy.reshape(-1, size), a.reshape(-1, size)
     dx = whole.reshape(-1, size)
     few = fewest_rows(dx)
-    room = np.empty((min(few, len(dx)), size), dtype)
+    workspace = np.empty((min(few, len(dx)), size), dtype)
     by_weight, by_bias = np.empty(n * channels, dtype), np.empty(n * channels, dtype)
     factor = np.ones(n * channels, dtype) if weight is None else np.tile(weight, n)
     inverse = dtype.type(1 / (each * size))
@@ -232,7 +232,7 @@ def _slopes_of_groups(gy: Any, weight: Any, a: Any, rstd: Any, layout: Layout) -
         for start in range(0, len(to), few):
             sub = slice(start, start + few)
             into = to[sub]
-            into -= np.multiply(values[sub], slope[sub], out=room[: len(into)])
+            into -= np.multiply(values[sub], slope[sub], out=workspace[: len(into)])
             into -= level[sub]
 
     by_rows(work, dx.reshape(groups, -1), size, quiet=False)

@@ -1,11 +1,11 @@
-"""oneDNN's convolutions, by its C interface and ctypes, where the library is installed.
+"""Convolutions by oneDNN, through its C interface and ctypes, where the library is installed.
 
-It is looked for at the first convolution that is large enough, and never imported with gradmgr. What it does not do,
-or does slower, is for NumPy: every function here returns None then. It computes in float32, strictly.
+The library is looked for at the first convolution that is large enough, not when gradmgr is imported. For cases that it
+does not support or computes more slowly than NumPy, the functions here return None. It computes strictly in float32.
 
-Images are cut into blocks, by shape alone, each computed by one thread: results are the same for any number of
-threads, they follow gradmgr.set_num_threads, OpenMP never starts a team (after which a process may not fork), and
-what is reordered for the library, whose channels stand beside each other, stays in the processor's cache.
+Images are cut into blocks, which depend on shapes alone, and each block is computed by one thread. So results are the
+same for any number of threads, gradmgr.set_num_threads applies, OpenMP never starts threads of its own (after which a
+process must not fork), and arrays that are reordered into the library's layouts stay in the processor's cache.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _ANY, _A, _ABCD, _ABCDE = 1, 2, 5, 6  # format tags: the library's choice, and C
 _SCRATCHPAD_MD, _SCRATCHPAD = 136, 80
 _BIAS = 41
 _FROM, _TO = 1, 17
-# For each primitive what is asked for the layouts of images, weights, results, and how it calls them as arguments.
+# For each primitive: the queries for the layouts of images, weights and results, and the names of these arguments.
 _QUERIES = MappingProxyType({"forward": (129, 131, 133), "data": (130, 131, 134), "weights": (129, 132, 134)})
 _ARGUMENTS = MappingProxyType({"forward": (1, 33, 17), "data": (129, 33, 145), "weights": (1, 161, 145)})
-_MADE = MappingProxyType({"forward": 2, "data": 0, "weights": 1})  # which of the three it makes
+_MADE = MappingProxyType({"forward": 2, "data": 0, "weights": 1})  # the index of its result among the three
 _INVALID, _UNIMPLEMENTED = 2, 3
-# What the library may be built on: one thread, or OpenMP. TBB's number of threads has no C interface, SYCL asks for
-# a driver of the CPU and takes no pointers, and a pool of threads would have to be C++.
+# The threading runtimes with which the library can be used: none, or OpenMP. TBB has no C interface to set the number
+# of threads, SYCL needs a CPU driver and takes no pointers, and a thread pool would have to be written in C++.
 _SEQUENTIAL, _OPENMP = 1, 2
 
 _Dims = ctypes.c_int64 * 12
@@ -63,7 +63,7 @@ class _Argument(ctypes.Structure):
 
 
 class _UnsupportedError(Exception):
-    """The library has no primitive for this."""
+    """The library has no primitive for a convolution."""
 
 
 # ---------------------------------------------------------------- the library
@@ -89,7 +89,7 @@ _SIGNATURES = MappingProxyType(
         "dnnl_memory_set_data_handle": (_P, _P),
     }
 )
-_MADE_BY = MappingProxyType(  # what is destroyed by the function of its name
+_MADE_BY = MappingProxyType(  # the kind of object that a function makes, by which its destructor is named
     {
         "dnnl_stream_create": "stream",
         "dnnl_primitive_create": "primitive",
@@ -105,13 +105,13 @@ _MADE_BY = MappingProxyType(  # what is destroyed by the function of its name
 
 
 class _Handle:
-    """What the library made; destroyed when nobody holds it."""
+    """An object made by the library; destroyed when the handle is freed."""
 
     __slots__ = ("__weakref__", "_as_parameter_")
 
     def __init__(self, value: ctypes.c_void_p, destroy: Any) -> None:
         self._as_parameter_ = value
-        weakref.finalize(self, destroy, value).atexit = False  # the process's end frees all
+        weakref.finalize(self, destroy, value).atexit = False  # at exit the process frees everything
 
 
 class Library:
@@ -121,11 +121,11 @@ class Library:
         """Load the library.
 
         Raises:
-            OSError: it cannot be loaded, or is none that can be used; which says why.
+            OSError: it cannot be loaded or used; the message says why.
         """
         self.path = path
         self._lib = ctypes.CDLL(path)
-        # Calls too short to let other threads run for: these keep the interpreter's lock.
+        # Functions too short to release the interpreter's lock for.
         self._brief = ctypes.PyDLL(path, handle=self._lib._handle)
         try:
             self._check()
@@ -134,16 +134,16 @@ class Library:
             raise OSError(f"it has not the functions of oneDNN 3: {error}") from error
         self.engine = self._new("dnnl_engine_create", _CPU, 0)
         self.attributes = self._new("dnnl_primitive_attr_create")
-        self.call("dnnl_primitive_attr_set_scratchpad_mode", self.attributes, _USERS)  # so that threads share nothing
-        self.call("dnnl_primitive_attr_set_fpmath_mode", self.attributes, _STRICT)  # whatever its variables say
-        # An entry takes some 100 kB, and up to 5 ms to make.
+        self.call("dnnl_primitive_attr_set_scratchpad_mode", self.attributes, _USERS)  # one for each thread
+        self.call("dnnl_primitive_attr_set_fpmath_mode", self.attributes, _STRICT)  # whatever the environment says
+        # A plan takes about 100 kB, and up to 5 ms to make.
         self.plan = lru_cache(256)(self._plan)
 
     def _check(self) -> None:
-        """Raise unless it is of the version and kind this module knows."""
-        asked = self._lib.dnnl_version
-        asked.restype = ctypes.POINTER(_Version)
-        found = asked().contents
+        """Raise unless the version and the threading runtime are supported."""
+        get_version = self._lib.dnnl_version
+        get_version.restype = ctypes.POINTER(_Version)
+        found = get_version().contents
         self.version = f"{found.major}.{found.minor}.{found.patch}"
         if found.major != 3:
             raise OSError(f"it is oneDNN {self.version}; 3 is needed")
@@ -169,18 +169,18 @@ class Library:
         self._destroyers = {kind: getattr(self._brief, f"dnnl_{kind}_destroy") for kind in {*_MADE_BY.values()}}
         for destroy in self._destroyers.values():
             destroy.argtypes = (_P,)
-        if self._openmp:  # of the runtime the library itself is linked to
+        if self._openmp:  # those of the OpenMP runtime that the library is linked to
             self._get_threads, self._set_threads = self._brief.omp_get_max_threads, self._brief.omp_set_num_threads
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function that makes or sets something, and raise what its status says."""
+        """Call a function of the library, and raise the error that its status stands for."""
         status = getattr(self._lib, name)(*arguments)
         if status in (_INVALID, _UNIMPLEMENTED):
             raise _UnsupportedError(name)
         self.check(status, name)
 
     def check(self, status: int, name: str) -> None:
-        """Raise what the status of a function says."""
+        """Raise the error that the status of a function stands for, if any."""
         if status == 1:
             raise MemoryError(f"oneDNN's {name} is out of memory")
         if status:
@@ -192,11 +192,11 @@ class Library:
         return made
 
     def make(self, name: str, *arguments: Any) -> _Handle:
-        """Call a function that makes something."""
+        """Call a function that makes an object, and return its handle."""
         return _Handle(self._new(name, *arguments), self._destroyers[_MADE_BY[name]])
 
     def layout_of(self, primitive_desc: _Handle, what: int) -> int:
-        """Return the memory descriptor in which a primitive has an argument; it lives as long as the primitive's."""
+        """Return the memory descriptor of a primitive's argument; it lives as long as the primitive descriptor."""
         found: int | None = self._query(primitive_desc, what, 0)
         if found is None:
             raise _UnsupportedError("dnnl_primitive_desc_query_md")
@@ -204,7 +204,7 @@ class Library:
 
     @contextmanager
     def one_thread(self) -> Iterator[None]:
-        """Let the library compute on this thread only, and leave OpenMP to others as it was."""
+        """Make the library compute on this thread alone, and restore OpenMP's setting afterwards."""
         if not self._openmp:
             yield
             return
@@ -215,17 +215,17 @@ class Library:
         finally:
             self._set_threads(before)
 
-    def _plan(self, *facts: Any) -> _Plan | None:
-        """Return how to compute a convolution, None where the library does not."""
+    def _plan(self, *description: Any) -> _Plan | None:
+        """Return the plan of a convolution, or None if the library does not support it."""
         try:
             with self.one_thread():
-                return _Plan(self, *facts)
+                return _Plan(self, *description)
         except _UnsupportedError:
             return None
 
 
 class _Found:
-    """The library that this process computes convolutions with, looked for once."""
+    """The library that this process uses for convolutions; it is looked for once."""
 
     def __init__(self) -> None:
         self.looked = False
@@ -234,7 +234,7 @@ class _Found:
 
     def get(self) -> Library | None:
         if not self.looked:
-            self.library, self.reason = find(_places())
+            self.library, self.reason = find(_candidates())
             self.looked = True
         return self.library
 
@@ -253,8 +253,8 @@ def find(places: list[str]) -> tuple[Library | None, str]:
 _FILES = frozenset(("libdnnl.so.3", "libdnnl.3.dylib", "dnnl.dll"))
 
 
-def _places() -> list[str]:
-    """Return where the library may be: in a package of this environment, or in the environment itself, as conda's."""
+def _candidates() -> list[str]:
+    """Return the paths of library files in packages of this environment, or in its folders, as conda installs them."""
     places = []
     for name in ("onednn-cpu-gomp", "onednn"):
         try:
@@ -270,10 +270,10 @@ _found = _Found()
 
 
 def convolution_library() -> str:
-    """Say with what convolutions of float32 are computed on the CPU: with oneDNN, or with NumPy and why.
+    """Return the name of the library that computes float32 convolutions on the CPU: oneDNN, or NumPy and the reason.
 
-    oneDNN is used where it is installed (`pip install gradmgr[onednn]`, or conda's onednn-cpu-omp) and the
-    convolution is not a small one. The results are the same up to rounding, and for any number of threads.
+    oneDNN is used if it is installed (`pip install gradmgr[onednn]`, or conda's onednn-cpu-omp) and the convolution is
+    not small. Its results differ by rounding only, and are the same for any number of threads.
 
     >>> from gradmgr import nn
     >>> nn.convolution_library().partition(" ")[0] in ("oneDNN", "NumPy")
@@ -287,9 +287,9 @@ def convolution_library() -> str:
 
 
 class _Plan:
-    """A convolution of so many images of these shapes, or one of its adjoints, as the library computes it.
+    """The library's primitives for a convolution, or one of its adjoints, of given shapes and number of images.
 
-    Images, weights and results are its operands 0, 1, 2, in this order.
+    Images, weights and results are its operands 0, 1 and 2.
     """
 
     def __init__(
@@ -298,7 +298,7 @@ class _Plan:
         self.library, self.kind, self.has_bias, self.made = library, kind, has_bias, _MADE[kind]
         plain = [self._describe(shape, _ABCDE if len(shape) == 5 else _ABCD) for shape in shapes]
         wanted: list[Any] = [self._describe(shape, _ANY) for shape in shapes]
-        if like is not None:  # the rest of a batch, whose weights are laid out as those of the whole blocks
+        if like is not None:  # for the last images of a batch: use the weights in the layout of the full blocks
             wanted[1] = like.layouts[1]
         bias = self._describe(shapes[2][1:2], _A) if has_bias else None
         self.of = of = self._primitive_desc(geometry, wanted, bias)
@@ -307,30 +307,30 @@ class _Plan:
         self.bytes = [library.nbytes(layout) for layout in self.layouts]
         self.scratchpad = library.layout_of(of, _SCRATCHPAD_MD)
         self.bytes_of_scratchpad = library.nbytes(self.scratchpad)
-        # Descriptors must outlive this function, as what is found in them does not outlive them.
+        # Kept, as the layouts found in a descriptor do not outlive it.
         self.bias, self.plain = bias, plain
-        # How to bring an operand into the layout in which the primitive has it, or out of it.
+        # The primitives that convert operands into the layouts of the primitive, or the result out of it.
         self.reorders = [self._reorder(k) for k in range(3)]
-        self.seats: list[_Seat] = []  # not in use
+        self.executors: list[_Executor] = []  # those not in use
 
     def _describe(self, shape: tuple[int, ...], tag: int) -> _Handle:
         return self.library.make("dnnl_memory_desc_create_with_tag", len(shape), _Dims(*shape), _F32, tag)
 
     def _primitive_desc(self, geometry: Geometry, wanted: list[Any], bias: _Handle | None) -> _Handle:
         library, facts = self.library, zip(*geometry[:6], strict=True)
-        behind = [max(0, (m - 1) * s + (k - 1) * d + 1 - n - p) for n, k, m, s, p, d in facts]
+        after = [max(0, (m - 1) * s + (k - 1) * d + 1 - n - p) for n, k, m, s, p, d in facts]
         gaps = [d - 1 for d in geometry.dilation]
-        places = [_Dims(*pair) for pair in (geometry.stride, gaps, geometry.padding, behind)]
-        ahead = library.make(
+        places = [_Dims(*pair) for pair in (geometry.stride, gaps, geometry.padding, after)]
+        forward_desc = library.make(
             "dnnl_convolution_forward_primitive_desc_create",
             *(library.engine, _FORWARD, _DIRECT, wanted[0], wanted[1], bias, wanted[2], *places, library.attributes),
         )
         if self.kind == "forward":
-            return ahead
+            return forward_desc
         return library.make(
             f"dnnl_convolution_backward_{self.kind}_primitive_desc_create",
             *(library.engine, _DIRECT, wanted[0], wanted[1], *([None] if self.kind == "weights" else []), wanted[2]),
-            *(*places, ahead, library.attributes),
+            *(*places, forward_desc, library.attributes),
         )
 
     def _reorder(self, operand: int) -> _Handle | None:
@@ -341,37 +341,37 @@ class _Plan:
         of = library.make("dnnl_reorder_primitive_desc_create", here, library.engine, there, library.engine, None)
         return library.make("dnnl_primitive_create", of)
 
-    def take(self) -> _Seat:
-        """Return a seat that nobody else uses; to be given back by `seats.append`."""
+    def take(self) -> _Executor:
+        """Return an executor for the caller alone; return it by `executors.append`."""
         try:
-            return self.seats.pop()
+            return self.executors.pop()
         except IndexError:
-            return _Seat(self)
+            return _Executor(self)
 
 
-class _Seat:
-    """What one thread needs to execute a plan: a stream, and memory objects, which it points to where arrays are."""
+class _Executor:
+    """The objects one thread needs to execute a plan: a stream, and memory objects that are pointed at arrays."""
 
     def __init__(self, plan: _Plan) -> None:
         library = self.library = plan.library
-        # The plan holds seats; were it held by them, their memory would wait for the garbage collector.
+        # The plan refers to executors; a reference back would leave their memory to the garbage collector.
         self.primitive, self.reorders, self.bytes, self.made = plan.primitive, plan.reorders, plan.bytes, plan.made
         self.stream = library.make("dnnl_stream_create", library.engine, _IN_ORDER)
-        self.inside = [self._memory(layout) for layout in plan.layouts]
-        self.outside = [
+        self.reordered = [self._memory(layout) for layout in plan.layouts]
+        self.plain_memory = [
             None if reorder is None else self._memory(layout)
             for layout, reorder in zip(plan.plain, plan.reorders, strict=True)
         ]
         self.scratchpad = self._memory(plan.scratchpad)
         self.bias = self._memory(plan.bias) if plan.has_bias else None
-        pairs = [*zip(_ARGUMENTS[plan.kind], self.inside, strict=True), (_SCRATCHPAD, self.scratchpad)]
+        pairs = [*zip(_ARGUMENTS[plan.kind], self.reordered, strict=True), (_SCRATCHPAD, self.scratchpad)]
         if self.bias is not None:
             pairs.append((_BIAS, self.bias))
         self.arguments = self._pack(pairs)
-        self.of_reorders = [self._of_reorder(k) for k in range(3)]
+        self.reorder_arguments = [self._arguments_of_reorder(k) for k in range(3)]
 
-    def _of_reorder(self, operand: int) -> Any:
-        here, there = self.inside[operand], self.outside[operand]
+    def _arguments_of_reorder(self, operand: int) -> Any:
+        here, there = self.reordered[operand], self.plain_memory[operand]
         if there is None:
             return None
         pair = (here, there) if operand == self.made else (there, here)
@@ -388,45 +388,45 @@ class _Seat:
         if status:
             self.library.check(status, "dnnl_primitive_execute")
 
-    def reorder(self, operand: int, plain: int, inside: int) -> None:
-        """Copy an operand at one address in C order to or from another in the primitive's layout."""
-        self.library.set_address(self.outside[operand], plain)
-        self.library.set_address(self.inside[operand], inside)
-        self._execute(self.reorders[operand], self.of_reorders[operand])
+    def reorder(self, operand: int, plain: int, reordered: int) -> None:
+        """Copy an operand from an address in C order to one in the primitive's layout, or the result back."""
+        self.library.set_address(self.plain_memory[operand], plain)
+        self.library.set_address(self.reordered[operand], reordered)
+        self._execute(self.reorders[operand], self.reorder_arguments[operand])
 
-    def run(self, addresses: list[int], room: int, is_laid_out: bool) -> None:
-        """Execute the primitive on arrays in C order, but for the weights where they are laid out already."""
+    def run(self, addresses: list[int], workspace: int, is_laid_out: bool) -> None:
+        """Execute the primitive on arrays in C order; only the weights may be in its layout already."""
         set_address = self.library.set_address
-        inside, at = list(addresses), room
+        reordered, at = list(addresses), workspace
         for k, reorder in enumerate(self.reorders):
             if reorder is not None and not (k == 1 and is_laid_out):
-                inside[k] = at
+                reordered[k] = at
                 at += _aligned(self.bytes[k])
                 if k != self.made:
-                    self.reorder(k, addresses[k], inside[k])
-            set_address(self.inside[k], inside[k])
+                    self.reorder(k, addresses[k], reordered[k])
+            set_address(self.reordered[k], reordered[k])
         set_address(self.scratchpad, at)
         self._execute(self.primitive, self.arguments)
-        if inside[self.made] != addresses[self.made]:
-            self.reorder(self.made, addresses[self.made], inside[self.made])
+        if reordered[self.made] != addresses[self.made]:
+            self.reorder(self.made, addresses[self.made], reordered[self.made])
 
 
 # ---------------------------------------------------------------- blocks of images
 
-_LINE = 64  # bytes, to which rooms are aligned
-_BLOCK = 1 << 21  # bytes of images and results of a block: more than the cache has, as each call costs 5 us
-_WORTH_FOUR = 1 << 24  # multiplications, 0.15 ms on one thread, from which on threads are given work
-_PARTIAL = 1 << 24  # bytes of weights' gradients, of a few blocks each
+_LINE = 64  # alignment of workspaces, in bytes
+_BLOCK = 1 << 21  # bytes of images and results of a block: more than fits in the cache, as each call costs 5 us
+_WORTH_THREADS = 1 << 24  # multiplications, 0.15 ms on one thread, from which on several threads compute
+_PARTIAL = 1 << 24  # bytes of partial gradients of the weights, each of a few blocks
 
 
 def _aligned(nbytes: int) -> int:
     return -(-nbytes // _LINE) * _LINE
 
 
-def _room(nbytes: int) -> Any:
-    """Make memory for a block."""
-    room = np.empty(nbytes + _LINE, np.uint8)
-    return room[-_address(room) % _LINE :]
+def _allocate(nbytes: int) -> Any:
+    """Return aligned memory."""
+    workspace = np.empty(nbytes + _LINE, np.uint8)
+    return workspace[-_address(workspace) % _LINE :]
 
 
 def _address(array: Any) -> int:
@@ -435,7 +435,7 @@ def _address(array: Any) -> int:
 
 
 class _Job:
-    """One convolution: the three operands, of which it makes one, in C order."""
+    """One convolution: the three operands in C order, one of which is its result."""
 
     def __init__(
         self, library: Library, kind: str, geometry: Geometry, x: Any, w: Any, z: Any, b: Any, multiplications: int
@@ -448,19 +448,19 @@ class _Job:
         self.images = self._images(multiplications)
 
     def _images(self, multiplications: int) -> int:
-        """Return how many images are a block, by the shapes alone."""
+        """Return the number of images of a block, which depends on the shapes alone."""
         count = self.count
         most: int = max(1, _BLOCK // sum(self.steps))
-        if multiplications >= _WORTH_FOUR:
+        if multiplications >= _WORTH_THREADS:
             most = min(most, -(-count // 4))
-        if self.kind == "weights":  # the sum of each block's is kept
+        if self.kind == "weights":  # each block keeps a partial gradient
             number = min(8, max(1, _PARTIAL // self.operands[1].nbytes))
             most = max(most, -(-count // number))
         times = -(-count // most)
         return -(-count // times)
 
     def plan(self, images: int, like: _Plan | None = None) -> _Plan | None:
-        """Return how to compute so many images."""
+        """Return the plan for this number of images."""
         x, w, z = (array.shape for array in self.operands)
         groups = self.geometry.groups
         if groups > 1:
@@ -470,68 +470,68 @@ class _Job:
         return found
 
     def run(self) -> bool:
-        """Compute; returns whether the library can."""
+        """Compute the result; return False if the library does not support it."""
         rest = self.count % self.images
         plan = self.plan(self.images)
         tail = self.plan(rest, plan) if rest else plan
         if plan is None or tail is None:
             return False
         weights, kept, step = self.addresses[1], None, 0
-        seat = plan.take()
+        executor = plan.take()
         if self.kind == "weights":
             number = -(-self.count // self.images)
             if number > 1:
                 kept = np.empty((number, plan.bytes[1] // 4), np.float32)
                 weights, step = _address(kept), plan.bytes[1]
         elif plan.reorders[1] is not None:
-            kept = _room(plan.bytes[1])
+            kept = _allocate(plan.bytes[1])
             weights = _address(kept)
             with self.library.one_thread():
-                seat.reorder(1, self.addresses[1], weights)
-        plan.seats.append(seat)
+                executor.reorder(1, self.addresses[1], weights)
+        plan.executors.append(executor)
 
         def work(some: slice) -> None:
             n = some.start // self.images
             this = plan if some.stop <= self.count else tail
             here = [self.addresses[0] + some.start * self.steps[0], weights + n * step]
             here.append(self.addresses[2] + some.start * self.steps[1])
-            self._one(this, here, kept is not None)
+            self._run_block(this, here, kept is not None)
 
         run_blocks(work, [slice(n, n + self.images) for n in range(0, self.count, self.images)])
         if self.kind == "weights" and kept is not None:
-            self._put(plan, kept)
+            self._store_sum(plan, kept)
         return True
 
-    def _one(self, plan: _Plan, addresses: list[int], is_laid_out: bool) -> None:
+    def _run_block(self, plan: _Plan, addresses: list[int], is_laid_out: bool) -> None:
         """Compute one block on this thread."""
         needed = sum([_aligned(plan.bytes[k]) for k in range(3) if plan.reorders[k] is not None])
-        room = _room(needed + plan.bytes_of_scratchpad)
-        seat = plan.take()
-        if seat.bias is not None:
-            self.library.set_address(seat.bias, _address(self.bias))
+        workspace = _allocate(needed + plan.bytes_of_scratchpad)
+        executor = plan.take()
+        if executor.bias is not None:
+            self.library.set_address(executor.bias, _address(self.bias))
         with self.library.one_thread():
-            seat.run(addresses, _address(room), is_laid_out)
-        plan.seats.append(seat)
+            executor.run(addresses, _address(workspace), is_laid_out)
+        plan.executors.append(executor)
 
-    def _put(self, plan: _Plan, partial: Any) -> None:
-        """Add up what the blocks gave for the weights, in their order."""
+    def _store_sum(self, plan: _Plan, partial: Any) -> None:
+        """Write the sum of the blocks' gradients of the weights, added in the order of the blocks."""
         total = np.add.reduce(partial, 0)
         if plan.reorders[1] is None:
             self.operands[1].reshape(-1)[...] = total
             return
-        seat = plan.take()
+        executor = plan.take()
         with self.library.one_thread():
-            seat.reorder(1, self.addresses[1], _address(total))
-        plan.seats.append(seat)
+            executor.reorder(1, self.addresses[1], _address(total))
+        plan.executors.append(executor)
 
 
 # ---------------------------------------------------------------- the three ops' kernels
 
-# Multiplications below which the 20 us of a call, and the 20 ms of the first, do not pay; and those of kernels of one
-# number, for which NumPy has one matrix product.
+# Multiplications below which NumPy is faster: a call takes 20 us, and the first 20 ms. The second holds for 1 x 1
+# kernels, which are one matrix product in NumPy.
 _SMALL, _SMALL_POINTWISE = 1 << 16, 1 << 22
-# Channels of images in a group, below which NumPy is quicker in what has their shape; and those of each of several
-# groups, on both sides: the library computes 16 at once. But it has kernels for groups of one.
+# Channels below which NumPy is faster: those of the images, for their adjoint; and those of images and results in each
+# of several groups, as the library computes 16 at once. For groups of one channel it has kernels of its own.
 _FEW, _FEW_OF_GROUP = 4, 8
 
 
@@ -540,8 +540,8 @@ def _plain(array: Any) -> Any:
     return array if flags.c_contiguous and flags.aligned else array.copy()
 
 
-def _is_for_numpy(kind: str, work: int, w: tuple[int, ...], groups: int) -> bool:
-    """Tell whether NumPy computes this in less time."""
+def _is_faster_in_numpy(kind: str, work: int, w: tuple[int, ...], groups: int) -> bool:
+    """Tell whether NumPy takes less time for this convolution."""
     inputs, outputs = w[1], w[0] // groups
     if work < (_SMALL_POINTWISE if w[2:] == (1, 1) else _SMALL):
         return True
@@ -550,20 +550,22 @@ def _is_for_numpy(kind: str, work: int, w: tuple[int, ...], groups: int) -> bool
     return min(inputs, outputs) < _FEW_OF_GROUP and not inputs == outputs == 1
 
 
-def _asked(kind: str, geometry: Geometry, count: int, w: tuple[int, ...], *arrays: Any) -> tuple[Library | None, int]:
-    """Return the library where it may compute this, and how many multiplications it takes."""
+def _usable_library(
+    kind: str, geometry: Geometry, count: int, w: tuple[int, ...], *arrays: Any
+) -> tuple[Library | None, int]:
+    """Return the library, or None if NumPy is to compute this, and the number of multiplications."""
     work = count * geometry.out[0] * geometry.out[1] * w[0] * w[1] * w[2] * w[3]
-    if work == 0 or _is_for_numpy(kind, work, w, geometry.groups):
+    if work == 0 or _is_faster_in_numpy(kind, work, w, geometry.groups):
         return None, work
     if not all(a.__class__ is np.ndarray and a.dtype == libraries.F4 for a in arrays):
         return None, work
-    # The library does not tell NumPy of an overflow.
+    # The library does not report overflows to NumPy, so it is not used where they raise.
     return (None if libraries.float_errors_raise() else _found.get()), work
 
 
 def forward(x: Any, w: Any, b: Any, geometry: Geometry) -> Any:
-    """Cross-correlate as nn.conv2d does; None where it is for NumPy."""
-    library, work = _asked("forward", geometry, x.shape[0], w.shape, *((x, w) if b is None else (x, w, b)))
+    """Compute the cross-correlation of nn.conv2d; return None if NumPy is to do it."""
+    library, work = _usable_library("forward", geometry, x.shape[0], w.shape, *((x, w) if b is None else (x, w, b)))
     if library is None:
         return None
     z = np.empty((x.shape[0], w.shape[0], *geometry.out), np.float32)
@@ -572,8 +574,8 @@ def forward(x: Any, w: Any, b: Any, geometry: Geometry) -> Any:
 
 
 def data(g: Any, w: Any, b: Any, geometry: Geometry) -> Any:
-    """Apply the adjoint in the images and add b, as nn.conv_transpose2d does; None where it is for NumPy."""
-    library, work = _asked("data", geometry, g.shape[0], w.shape, *((g, w) if b is None else (g, w, b)))
+    """Compute the adjoint in the images and add b, as nn.conv_transpose2d; return None if NumPy is to do it."""
+    library, work = _usable_library("data", geometry, g.shape[0], w.shape, *((g, w) if b is None else (g, w, b)))
     if library is None:
         return None
     x = np.empty((g.shape[0], w.shape[1] * geometry.groups, *geometry.size), np.float32)
@@ -583,9 +585,9 @@ def data(g: Any, w: Any, b: Any, geometry: Geometry) -> Any:
 
 
 def weights(x: Any, g: Any, geometry: Geometry) -> Any:
-    """Apply the adjoint in the weights, as nn.conv2d_weight does; None where it is for NumPy."""
+    """Compute the adjoint in the weights, as nn.conv2d_weight; return None if NumPy is to do it."""
     shape = (g.shape[1], x.shape[1] // geometry.groups, *geometry.kernel)
-    library, work = _asked("weights", geometry, g.shape[0], shape, x, g)
+    library, work = _usable_library("weights", geometry, g.shape[0], shape, x, g)
     if library is None:
         return None
     w = np.empty(shape, np.float32)

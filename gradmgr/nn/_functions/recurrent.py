@@ -1,12 +1,11 @@
 """Cells of recurrent networks.
 
-One op computes a whole step and one tape entry holds it: the rules share what the step gives to the
-gates, and everything else are products with that. The gates' activations stand one after the other,
-each as one piece of memory, because the rules read them one by one.
+One op computes a whole step and is one tape entry. Its rules share the cotangents of the gates; everything else is
+products with them. The activations of each gate are contiguous, as the rules read gate after gate.
 
-A short step is a few products of 4 us and some twenty calls of 0.4 us each. So what NumPy's arrays
-take has functions of its own, `..._into`, with as few calls as there can be, which write where they
-are told; the sequences in `_sequences` compute with the same.
+A short step is a few products of 4 us and some twenty calls of 0.4 us each. So there are separate functions for NumPy
+arrays, `..._into`, which write into given arrays and make as few calls as possible. `recurrent_sequences` uses them,
+too.
 """
 
 from __future__ import annotations
@@ -35,7 +34,8 @@ _HALF = np.float32(0.5)
 def _columns(x: Any, weight: Any, bias: Any = None) -> Any:
     """Return weight x^T + bias, a column for each example.
 
-    Of few examples BLAS takes up to half the time of x weight^T for that, and `dot` 0.5 us less than `matmul`.
+    For few examples this takes BLAS as little as half the time of x weight^T, and `dot` takes 0.5 us less than
+    `matmul`.
     """
     made = weight.dot(x.T) if x.__class__ is weight.__class__ is np.ndarray else np.matmul(weight, x.T)
     if bias is not None:
@@ -49,19 +49,19 @@ def columns_by_gate(columns: Any, count: int) -> Any:
 
 
 def empty(shape: tuple[int, ...], like: Any) -> Any:
-    """Return unset memory in the library and dtype of an array."""
+    """Return an uninitialised array in the library and dtype of another."""
     return (np if like.__class__ is np.ndarray else libraries.namespace(like)).empty(shape, like.dtype)
 
 
 def _affine(x: Any, weight: Any, bias: Any) -> Any:
-    """Return x weight^T + bias, in memory of its own; x itself where there is no weight."""
+    """Return x weight^T + bias as a new array, or x itself if there is no weight."""
     if weight is None:
         return x
-    return _plus(np.matmul(x, weight.T), bias)
+    return _add(np.matmul(x, weight.T), bias)
 
 
-def _plus(made: Any, more: Any) -> Any:
-    """Add to an array that nobody else holds."""
+def _add(made: Any, more: Any) -> Any:
+    """Return the sum, in place if possible; the first array must not be referred to elsewhere."""
     if more is None:
         return made
     if made.__class__ is more.__class__ and not is_batched(made):
@@ -83,14 +83,14 @@ def _by_row(parts: Any) -> Any:
     return parts.swapaxes(0, 1).reshape((batch, count * hidden))
 
 
-def _laid_out(parts: Any, more: Any) -> Any:
-    """Return the sum by gate in memory of its own, gate after gate, and room for one more."""
+def _allocate_gates(parts: Any, more: Any) -> Any:
+    """Return the sum by gate as a new array, with memory for one more gate at its end."""
     total = parts if more is None else parts + more
     return np.concatenate([total, total[:1]])
 
 
 def _expit_in_place(a: Any) -> None:
-    """Make of x the logistic function of x, (1 + tanh(x / 2)) / 2: nothing overflows, as exp does far down."""
+    """Replace x by the logistic function of x, as (1 + tanh(x / 2)) / 2, which does not overflow as exp(-x) does."""
     half = _half(a)
     a *= half
     np.tanh(a, a)
@@ -99,7 +99,7 @@ def _expit_in_place(a: Any) -> None:
 
 
 def _half(like: Any) -> Any:
-    """Return 1/2; for NumPy as an array of the same dtype, by which it multiplies in half the time."""
+    """Return 1/2; for NumPy's float32 as an array, by which it multiplies in half the time."""
     return np.asarray(_HALF) if like.__class__ is np.ndarray and like.dtype is libraries.F4 else 0.5
 
 
@@ -112,11 +112,11 @@ def _or_zeros(g: Any, like: Any) -> Any:
 
 
 # ---------------------------------------------------------------- LSTM
-# gates are i, f, g, o after their activations, and tanh of the new c.
+# `gates` holds i, f, g and o after their activations, and tanh of the new c.
 
 
 def lstm_kernel(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> tuple[Any, Any, Any]:
-    """Without w_ih x is its part of the gates already."""
+    """Compute a step; without w_ih, x is the input's part of the gates already."""
     more = b_ih if b_hh is None else b_hh if b_ih is None else b_ih + b_hh
     if are_plain(x, h, c, w_ih, w_hh, more):
         columns = _columns(h, w_hh)
@@ -132,24 +132,24 @@ def lstm_kernel(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: A
     if w_ih is None:
         more = x if more is None else x + more
     else:
-        rows = _plus(rows, np.matmul(x, w_ih.T))
-    gates = batched_like(_laid_out(by_gate(rows, 4), None if more is None else by_gate(more, 4)), c)
+        rows = _add(rows, np.matmul(x, w_ih.T))
+    gates = batched_like(_allocate_gates(by_gate(rows, 4), None if more is None else by_gate(more, 4)), c)
     of_g = np.tanh(gates[2])
     _expit_in_place(gates[:4])
     gates[2] = of_g
-    new_c = _plus(gates[1] * c, gates[0] * of_g)
+    new_c = _add(gates[1] * c, gates[0] * of_g)
     gates[4] = squashed = np.tanh(new_c)
     return gates[3] * squashed, new_c, gates
 
 
 def lstm_into(new_h: Any, new_c: Any, gates: Any, parts: Any, more: Any, c: Any) -> None:
-    """Compute a step from what the four gates are the sum of, by gate."""
+    """Compute a step from two summands of the four gates, by gate."""
     four, of_g, half = gates[:4], gates[2], _half(gates)
     if more is None:
         four[...] = parts
     else:
         np.add(parts, more, four)
-    of_g += of_g  # doubled, so that one tanh serves all gates: the others are expit(x), (1 + tanh(x / 2)) / 2
+    of_g += of_g  # doubled, so that one call of tanh serves all gates: the others are (1 + tanh(x / 2)) / 2
     four *= half
     made = np.tanh(four)
     np.multiply(made, half, four)
@@ -161,12 +161,12 @@ def lstm_into(new_h: Any, new_c: Any, gates: Any, parts: Any, more: Any, c: Any)
     np.multiply(gates[3], squashed, new_h)
 
 
-def lstm_back(g: Any, c: Any, gates: Any) -> tuple[Any, Any]:
-    """Return the cotangents of what the gates are made of, by row, and of the new c as a whole."""
+def lstm_vjp(g: Any, c: Any, gates: Any) -> tuple[Any, Any]:
+    """Return the cotangents of the gates before their activations, by row, and of the new c from all its uses."""
     if g[2] is None and are_plain(g[0], g[1], c, gates):
         _, batch, hidden = gates.shape
         rows = empty((batch, 4 * hidden), gates)
-        return rows, lstm_back_into(rows, g[0], g[1], c, gates)
+        return rows, lstm_vjp_into(rows, g[0], g[1], c, gates)
     i, _, of_g, o, squashed = (gates[k] for k in range(5))
     of_h, of_gates = _or_zeros(g[0], o), _or_zeros(g[2], gates)
     of_c = (of_h * o + of_gates[4]) * (1 - squashed * squashed) + _or_zeros(g[1], o)
@@ -174,8 +174,8 @@ def lstm_back(g: Any, c: Any, gates: Any) -> tuple[Any, Any]:
     return _by_row(parts * _lstm_slopes(gates)), of_c
 
 
-def lstm_back_into(rows: Any, of_h: Any, of_new_c: Any, c: Any, gates: Any) -> Any:
-    """Do the same with nothing but arrays, in few passes."""
+def lstm_vjp_into(rows: Any, of_h: Any, of_new_c: Any, c: Any, gates: Any) -> Any:
+    """Compute the same for plain arrays, in few passes, into given arrays."""
     squashed, multiply = gates[4], np.multiply
     four = gates[:4]
     parts = empty(four.shape, gates)
@@ -203,8 +203,8 @@ def lstm_back_into(rows: Any, of_h: Any, of_new_c: Any, c: Any, gates: Any) -> A
 
 
 def _lstm_shared(g: Any, c: Any, gates: Any) -> tuple[Any, Any, Any]:
-    """Return the same, and the cotangent that both biases have."""
-    rows, of_c = lstm_back(g, c, gates)
+    """Return the cotangents of `lstm_vjp`, and that of both biases."""
+    rows, of_c = lstm_vjp(g, c, gates)
     return rows, of_c, total_over_batch(rows)
 
 
@@ -213,17 +213,17 @@ def _lstm_slopes(gates: Any) -> Any:
     return stack([i - i * i, f - f * f, 1 - g * g, o - o * o])
 
 
-def lstm_push(t: Any, c: Any, gates: Any) -> tuple[Any, Any, Any]:
-    """Return the tangents of the results for one of what the gates are made of."""
+def lstm_jvp(t: Any, c: Any, gates: Any) -> tuple[Any, Any, Any]:
+    """Return the tangents of the results for a tangent of the gates before their activations."""
     parts = by_gate(t, 4) * _lstm_slopes(gates)
-    return _lstm_pushed(parts[1] * c + parts[0] * gates[2] + gates[0] * parts[2], parts, gates)
+    return _lstm_jvp_of_parts(parts[1] * c + parts[0] * gates[2] + gates[0] * parts[2], parts, gates)
 
 
-def lstm_push_c(t: Any, gates: Any) -> tuple[Any, Any, Any]:
-    return _lstm_pushed(gates[1] * t, zeros(gates, (4, *gates.shape[1:]), gates.dtype), gates)
+def lstm_jvp_of_c(t: Any, gates: Any) -> tuple[Any, Any, Any]:
+    return _lstm_jvp_of_parts(gates[1] * t, zeros(gates, (4, *gates.shape[1:]), gates.dtype), gates)
 
 
-def _lstm_pushed(of_c: Any, parts: Any, gates: Any) -> tuple[Any, Any, Any]:
+def _lstm_jvp_of_parts(of_c: Any, parts: Any, gates: Any) -> tuple[Any, Any, Any]:
     squashed = gates[4]
     of_squashed = of_c * (1 - squashed * squashed)
     of_gates = concatenate([parts, of_squashed[None]], axis=0)
@@ -244,30 +244,30 @@ _lstm: Function = several(
         "b_hh": lambda g, shared: shared[2],
     },
     jvp={
-        "x": lambda t, c, w_ih, gates: lstm_push(t if w_ih is None else t @ w_ih.T, c, gates),
-        "h": lambda t, c, w_hh, gates: lstm_push(t @ w_hh.T, c, gates),
-        "c": lstm_push_c,
-        "w_ih": lambda t, x, c, gates: lstm_push(x @ t.T, c, gates),
-        "w_hh": lambda t, h, c, gates: lstm_push(h @ t.T, c, gates),
-        "b_ih": lambda t, c, gates: lstm_push(t, c, gates),
-        "b_hh": lambda t, c, gates: lstm_push(t, c, gates),
+        "x": lambda t, c, w_ih, gates: lstm_jvp(t if w_ih is None else t @ w_ih.T, c, gates),
+        "h": lambda t, c, w_hh, gates: lstm_jvp(t @ w_hh.T, c, gates),
+        "c": lstm_jvp_of_c,
+        "w_ih": lambda t, x, c, gates: lstm_jvp(x @ t.T, c, gates),
+        "w_hh": lambda t, h, c, gates: lstm_jvp(h @ t.T, c, gates),
+        "b_ih": lambda t, c, gates: lstm_jvp(t, c, gates),
+        "b_hh": lambda t, c, gates: lstm_jvp(t, c, gates),
     },
     shared=_lstm_shared,
 )
 
 
 def lstm_step(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> tuple[Any, Any]:
-    """Compute one step for checked arguments of one dtype: (batch, features); without w_ih x is by gate."""
+    """Compute one step for checked arguments of one dtype and a batch; without w_ih, x is its part of the gates."""
     new_h, new_c, _ = _lstm(x, h, c, w_ih, w_hh, b_ih, b_hh)
     return new_h, new_c
 
 
 # ---------------------------------------------------------------- GRU
-# gates are r, z, n after their activations, and what r is multiplied by.
+# `gates` holds r, z and n after their activations, and the factor of r.
 
 
 def gru_kernel(x: Any, h: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> tuple[Any, Any]:
-    """Without w_ih x is its part of the gates already."""
+    """Compute a step; without w_ih, x is the input's part of the gates already."""
     if are_plain(x, h, w_ih, w_hh, b_ih, b_hh):
         of_x = by_gate(x, 3) if w_ih is None else columns_by_gate(_columns(x, w_ih, b_ih), 3)
         of_h = columns_by_gate(_columns(h, w_hh, b_hh), 3)
@@ -276,15 +276,15 @@ def gru_kernel(x: Any, h: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> tu
         return new_h, gates
     of_x, of_h = _affine(x, w_ih, b_ih), _affine(h, w_hh, b_hh)
     of_x, of_h = by_gate(of_x, 3), by_gate(of_h, 3)
-    gates = _laid_out(of_x, of_h)
+    gates = _allocate_gates(of_x, of_h)
     _expit_in_place(gates[:2])
     gates[3] = of_h[2]
-    gates[2] = np.tanh(_plus(gates[0] * gates[3], of_x[2]))
-    return _plus(gates[1] * (h - gates[2]), gates[2]), gates
+    gates[2] = np.tanh(_add(gates[0] * gates[3], of_x[2]))
+    return _add(gates[1] * (h - gates[2]), gates[2]), gates
 
 
 def gru_into(new_h: Any, gates: Any, of_x: Any, of_h: Any, h: Any) -> None:
-    """Compute a step from what the gates are made of, by gate."""
+    """Compute a step from the input's and h's parts of the gates, by gate."""
     two, new, inner = gates[:2], gates[2], gates[3]
     np.add(of_x[:2], of_h[:2], two)
     _expit_in_place(two)
@@ -297,12 +297,12 @@ def gru_into(new_h: Any, gates: Any, of_x: Any, of_h: Any, h: Any) -> None:
     new_h += new
 
 
-def gru_back(g: Any, h: Any, gates: Any) -> tuple[Any, Any]:
-    """Return the cotangents of the gates' parts of the input and of h, by row."""
+def gru_vjp(g: Any, h: Any, gates: Any) -> tuple[Any, Any]:
+    """Return the cotangents of the input's and of h's parts of the gates, by row."""
     if g[1] is None and are_plain(g[0], h, gates):
         _, batch, hidden = gates.shape
         of_input, of_h = empty((batch, 3 * hidden), gates), empty((batch, 3 * hidden), gates)
-        gru_back_into(of_input, of_h, g[0], h, gates)
+        gru_vjp_into(of_input, of_h, g[0], h, gates)
         return of_input, of_h
     r, z, n, inner = (gates[k] for k in range(4))
     of_new, of_gates = _or_zeros(g[0], n), _or_zeros(g[1], gates)
@@ -313,8 +313,8 @@ def gru_back(g: Any, h: Any, gates: Any) -> tuple[Any, Any]:
     return of_input, concatenate([of_r, of_z, of_n * r + of_gates[3]], axis=1)
 
 
-def gru_back_into(of_input: Any, of_h: Any, of_new: Any, h: Any, gates: Any) -> None:
-    """Do the same with nothing but arrays, in few passes."""
+def gru_vjp_into(of_input: Any, of_h: Any, of_new: Any, h: Any, gates: Any) -> None:
+    """Compute the same for plain arrays, in few passes, into given arrays."""
     two, new, multiply = gates[:2], gates[2], np.multiply
     of_input, of_h = by_gate(of_input, 3), by_gate(of_h, 3)
     of_n = of_new - of_new * gates[1]
@@ -334,24 +334,24 @@ def gru_back_into(of_input: Any, of_h: Any, of_new: Any, h: Any, gates: Any) -> 
     of_h[:2] = slopes
 
 
-def _gru_push_parts(of_x: Any, of_h: Any, t_h: Any, h: Any, gates: Any) -> tuple[Any, Any]:
-    """Return the tangents of the results for those of both parts of the gates, and of h itself; None where 0."""
+def _gru_jvp_of_parts(of_x: Any, of_h: Any, t_h: Any, h: Any, gates: Any) -> tuple[Any, Any]:
+    """Return the tangents of the results for those of both parts of the gates and of h; None stands for 0."""
     r, z, n, inner = (gates[k] for k in range(4))
     first = of_x if of_h is None else of_h
     of_r, of_z = first[0] * (r - r * r), first[1] * (z - z * z)
     of_inner = zeros(inner, inner.shape, inner.dtype)
     of_inner = of_inner if of_h is None else of_inner + of_h[2]
     of_n = (of_r * inner + r * of_inner + (0 if of_x is None else of_x[2])) * (1 - n * n)
-    pushed = of_n * (1 - z) + of_z * (h - n)
-    return pushed if t_h is None else pushed + z * t_h, stack([of_r, of_z, of_n, of_inner])
+    tangent = of_n * (1 - z) + of_z * (h - n)
+    return tangent if t_h is None else tangent + z * t_h, stack([of_r, of_z, of_n, of_inner])
 
 
-def gru_push_x(t: Any, h: Any, gates: Any) -> tuple[Any, Any]:
-    return _gru_push_parts(by_gate(t, 3), None, None, h, gates)
+def gru_jvp_of_x(t: Any, h: Any, gates: Any) -> tuple[Any, Any]:
+    return _gru_jvp_of_parts(by_gate(t, 3), None, None, h, gates)
 
 
-def gru_push_h(t: Any, h: Any, gates: Any, t_h: Any = None) -> tuple[Any, Any]:
-    return _gru_push_parts(None, by_gate(t, 3), t_h, h, gates)
+def gru_jvp_of_h(t: Any, h: Any, gates: Any, t_h: Any = None) -> tuple[Any, Any]:
+    return _gru_jvp_of_parts(None, by_gate(t, 3), t_h, h, gates)
 
 
 def gru_h_gradient(g: Any, w_hh: Any, gates: Any, shared: Any) -> Any:
@@ -372,28 +372,28 @@ _gru: Function = several(
         "b_hh": lambda g, shared: total_over_batch(shared[1]),
     },
     jvp={
-        "x": lambda t, h, w_ih, gates: gru_push_x(t if w_ih is None else t @ w_ih.T, h, gates),
-        "h": lambda t, h, w_hh, gates: gru_push_h(t @ w_hh.T, h, gates, t),
-        "w_ih": lambda t, x, h, gates: gru_push_x(x @ t.T, h, gates),
-        "w_hh": lambda t, h, gates: gru_push_h(h @ t.T, h, gates),
-        "b_ih": lambda t, h, gates: gru_push_x(t, h, gates),
-        "b_hh": lambda t, h, gates: gru_push_h(t, h, gates),
+        "x": lambda t, h, w_ih, gates: gru_jvp_of_x(t if w_ih is None else t @ w_ih.T, h, gates),
+        "h": lambda t, h, w_hh, gates: gru_jvp_of_h(t @ w_hh.T, h, gates, t),
+        "w_ih": lambda t, x, h, gates: gru_jvp_of_x(x @ t.T, h, gates),
+        "w_hh": lambda t, h, gates: gru_jvp_of_h(h @ t.T, h, gates),
+        "b_ih": lambda t, h, gates: gru_jvp_of_x(t, h, gates),
+        "b_hh": lambda t, h, gates: gru_jvp_of_h(t, h, gates),
     },
-    shared=gru_back,
+    shared=gru_vjp,
 )
 
 
 def gru_step(x: Any, h: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> Any:
-    """Compute one step for checked arguments of one dtype: (batch, features); without w_ih x is by gate."""
+    """Compute one step for checked arguments of one dtype and a batch; without w_ih, x is its part of the gates."""
     new_h, _ = _gru(x, h, w_ih, w_hh, b_ih, b_hh)
     return new_h
 
 
-# ---------------------------------------------------------------- what is asked of the arguments
+# ---------------------------------------------------------------- public functions
 
 
-def _fit_together(asked: str, gates: int, states: dict[str, Any], weights: dict[str, Any], input: Any) -> None:
-    """Check that shapes fit each other, and that all are floating."""
+def _check_shapes(asked: str, gates: int, states: dict[str, Any], weights: dict[str, Any], input: Any) -> None:
+    """Raise unless all shapes fit each other and all dtypes are floating."""
     check_floating(asked, input=input, **states, **weights)
     h = states["h"]
     if input.ndim not in (1, 2):
@@ -419,7 +419,7 @@ def _fit_together(asked: str, gates: int, states: dict[str, Any], weights: dict[
 
 
 def _are_ready(gates: int, input: Any, states: tuple[Any, ...], w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> bool:
-    """Tell whether the arguments are NumPy's arrays of one dtype and fit: in a microsecond, for short steps."""
+    """Tell whether the arguments hold NumPy arrays of one dtype that fit; takes a microsecond, as steps are short."""
     x = input._array if isinstance(input, Tensor) else input
     w = w_ih._array if isinstance(w_ih, Tensor) else w_ih
     if not (x.__class__ is w.__class__ is np.ndarray and x.ndim == w.ndim == 2):
@@ -448,8 +448,8 @@ def _is_like(value: Any, dtype: Any, shape: tuple[int, ...]) -> bool:
     return a.__class__ is np.ndarray and a.dtype is dtype and a.shape == shape
 
 
-def in_one_dtype(values: list[Any]) -> tuple[list[Any], Any]:
-    """Cast to the common dtype, in which results are to be, but halves to float32, which is computed in."""
+def cast_to_common_dtype(values: list[Any]) -> tuple[list[Any], Any]:
+    """Return the values in the dtype to compute in, float32 for half precision, and the dtype of results."""
     dtype = np.result_type(*[v.dtype for v in values if v is not None])
     inner = wide_dtype(dtype)
     return [None if v is None else cast_to(v, inner) for v in values], dtype
@@ -470,11 +470,11 @@ def lstm_cell(input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh:
         b_hh: shape (4 * hidden,).
 
     Returns:
-        h' and c', in the common dtype of all arguments. Halves are computed with in float32.
+        h' and c', in the common dtype of all arguments. Half precision is computed in float32.
 
     Raises:
         DtypeError: an argument is not of real floating-point numbers.
-        ShapeError: it names the argument that does not fit.
+        ShapeError: an argument does not fit; the message names it.
         TypeError: hx is not a pair.
 
     >>> import numpy as np
@@ -491,8 +491,8 @@ def lstm_cell(input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh:
         return lstm_step(input, h, c, w_ih, w_hh, b_ih, b_hh)
     input, h, c, w_ih, w_hh, b_ih, b_hh = _lifted(input, h, c, w_ih, w_hh, b_ih, b_hh)
     weights = {"w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh}
-    _fit_together("lstm_cell", 4, {"h": h, "c": c}, weights, input)
-    values, dtype = in_one_dtype([input, h, c, w_ih, w_hh, b_ih, b_hh])
+    _check_shapes("lstm_cell", 4, {"h": h, "c": c}, weights, input)
+    values, dtype = cast_to_common_dtype([input, h, c, w_ih, w_hh, b_ih, b_hh])
     if input.ndim == 1:
         values[:3] = [v[None] for v in values[:3]]
     results = lstm_step(*values)
@@ -515,11 +515,11 @@ def gru_cell(input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: 
         b_hh: shape (3 * hidden,).
 
     Returns:
-        h', in the common dtype of all arguments. Halves are computed with in float32.
+        h', in the common dtype of all arguments. Half precision is computed in float32.
 
     Raises:
         DtypeError: an argument is not of real floating-point numbers.
-        ShapeError: it names the argument that does not fit.
+        ShapeError: an argument does not fit; the message names it.
 
     >>> import numpy as np
     >>> from gradmgr.nn import functional as F
@@ -531,8 +531,8 @@ def gru_cell(input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: 
         return gru_step(input, hx, w_ih, w_hh, b_ih, b_hh)
     input, h, w_ih, w_hh, b_ih, b_hh = _lifted(input, hx, w_ih, w_hh, b_ih, b_hh)
     weights = {"w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh}
-    _fit_together("gru_cell", 3, {"h": h}, weights, input)
-    values, dtype = in_one_dtype([input, h, w_ih, w_hh, b_ih, b_hh])
+    _check_shapes("gru_cell", 3, {"h": h}, weights, input)
+    values, dtype = cast_to_common_dtype([input, h, w_ih, w_hh, b_ih, b_hh])
     if input.ndim == 1:
         values[:2] = [v[None] for v in values[:2]]
     new_h = gru_step(*values)

@@ -1,7 +1,7 @@
 """Recurrent networks over whole sequences: one op for all steps.
 
-The products with w_hh are the only ones made step by step, and its gradient is one product. The input's part
-of the gates comes as an argument, by row: (length, batch, gates * hidden).
+Only the products with w_hh are computed step by step; its gradient is one product. The input's part of the gates is an
+argument, `parts`, of shape (length, batch, gates * hidden).
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from gradmgr._engine.tensor import Tensor
 from gradmgr.nn._functions.attention import are_plain
 from gradmgr.nn._functions.recurrent import (
     by_gate,
+    cast_to_common_dtype,
     columns_by_gate,
     empty,
-    gru_back,
-    gru_back_into,
     gru_h_gradient,
     gru_into,
+    gru_jvp_of_h,
+    gru_jvp_of_x,
     gru_kernel,
-    gru_push_h,
-    gru_push_x,
-    in_one_dtype,
-    lstm_back,
-    lstm_back_into,
+    gru_vjp,
+    gru_vjp_into,
     lstm_into,
+    lstm_jvp,
+    lstm_jvp_of_c,
     lstm_kernel,
-    lstm_push,
-    lstm_push_c,
+    lstm_vjp,
+    lstm_vjp_into,
     total_over_batch,
 )
 from gradmgr.ops.arithmetic import sum_of
@@ -39,116 +39,118 @@ from gradmgr.ops.convert import cast_to
 from gradmgr.ops.join import concatenate, stack
 
 
-def _order(length: int, backwards: bool) -> range:
-    return range(length - 1, -1, -1) if backwards else range(length)
+def _order(length: int, reverse: bool) -> range:
+    return range(length - 1, -1, -1) if reverse else range(length)
 
 
-def _before(all_steps: Any, first: Any, k: int, backwards: bool) -> Any:
-    """Return a state before step k."""
-    place = k + 1 if backwards else k - 1
+def _state_before(all_steps: Any, first: Any, k: int, reverse: bool) -> Any:
+    """Return the state before step k."""
+    place = k + 1 if reverse else k - 1
     return all_steps[place] if 0 <= place < all_steps.shape[0] else first
 
 
-def _all_before(all_steps: Any, first: Any, backwards: bool) -> Any:
-    """Return a state before every step."""
-    parts = [all_steps[1:], first[None]] if backwards else [first[None], all_steps[:-1]]
+def _states_before(all_steps: Any, first: Any, reverse: bool) -> Any:
+    """Return the states before all steps."""
+    parts = [all_steps[1:], first[None]] if reverse else [first[None], all_steps[:-1]]
     return concatenate(parts, axis=0)
 
 
-def _collected(steps: list[Any], backwards: bool) -> list[Any]:
-    """Return the results of all steps, given as tuples in the order they were made, result by result."""
-    results = list(zip(*(steps[::-1] if backwards else steps), strict=True))
+def _stack_steps(steps: list[Any], reverse: bool) -> list[Any]:
+    """Stack each result of all steps; `steps` holds tuples of results in the order they were computed."""
+    results = list(zip(*(steps[::-1] if reverse else steps), strict=True))
     tracked = any(isinstance(part, Tensor) for parts in results for part in parts)
     return [stack(parts) if tracked else np.stack(parts) for parts in results]
 
 
 def _sum_of_results(*parts: Any) -> Any:
-    """Return the sums, result by result, of those tuples that are not None."""
+    """Return the sum of each result over those tuples that are not None."""
     there = [part for part in parts if part is not None]
     return tuple([sum_of(*results) for results in zip(*there, strict=True)])
 
 
-def _at(g: Any, k: int) -> list[Any]:
+def _cotangents_of_step(g: Any, k: int) -> list[Any]:
     return [None if part is None else part[k] for part in g]
 
 
-def _in_one_row(steps: Any) -> Any:
+def _join_steps(steps: Any) -> Any:
     """Return (length, batch, features) as (length * batch, features)."""
     return steps.reshape((steps.shape[0] * steps.shape[1], steps.shape[2]))
 
 
-def _weight_gradient(rows: Any, states: Any, first: Any, backwards: bool) -> Any:
-    return _in_one_row(rows).T @ _in_one_row(_all_before(states, first, backwards))
+def _weight_gradient(rows: Any, states: Any, first: Any, reverse: bool) -> Any:
+    return _join_steps(rows).T @ _join_steps(_states_before(states, first, reverse))
 
 
-def _lstm_run(parts: Any, h: Any, c: Any, w_hh: Any, backwards: bool) -> tuple[Any, Any, Any]:
+def _lstm_run(parts: Any, h: Any, c: Any, w_hh: Any, reverse: bool) -> tuple[Any, Any, Any]:
     length, batch, width = parts.shape
     if are_plain(parts, h, c, w_hh):
         outputs, cells, gates = (empty((length, *more, *c.shape), parts) for more in ((), (), (5,)))
         columns = empty((width, batch), parts)
         by_columns = columns_by_gate(columns, 4)
-        for k in _order(length, backwards):
+        for k in _order(length, reverse):
             w_hh.dot(h.T, columns)
             lstm_into(outputs[k], cells[k], gates[k], by_columns, by_gate(parts[k], 4), c)
             h, c = outputs[k], cells[k]
         return outputs, cells, gates
     steps = []
-    for k in _order(length, backwards):
+    for k in _order(length, reverse):
         steps.append(lstm_kernel(parts[k], h, c, None, w_hh, None, None))
         h, c = steps[-1][:2]
-    outputs, cells, gates = _collected(steps, backwards)
+    outputs, cells, gates = _stack_steps(steps, reverse)
     return outputs, cells, gates
 
 
-def _lstm_run_back(g: Any, c: Any, w_hh: Any, cells: Any, gates: Any, backwards: bool) -> tuple[Any, Any, Any]:
+def _lstm_run_vjp(g: Any, c: Any, w_hh: Any, cells: Any, gates: Any, reverse: bool) -> tuple[Any, Any, Any]:
     """Return the cotangents of the parts, of the first h and of the first c."""
     if g[2] is None and are_plain(g[0], g[1], c, w_hh, cells, gates):
-        return _lstm_run_back_in_place(g, c, w_hh, cells, gates, backwards)
+        return _lstm_run_vjp_in_place(g, c, w_hh, cells, gates, reverse)
     of_h, of_c, rows = None, None, []
-    for k in _order(gates.shape[0], not backwards):
-        at = _at(g, k)
+    for k in _order(gates.shape[0], not reverse):
+        at = _cotangents_of_step(g, k)
         at[:2] = sum_of(at[0], of_h), sum_of(at[1], of_c)
-        row, of_c = lstm_back(at, _before(cells, c, k, backwards), gates[k])
+        row, of_c = lstm_vjp(at, _state_before(cells, c, k, reverse), gates[k])
         of_h, of_c = row @ w_hh, of_c * gates[k][1]
         rows.append((row,))
-    return _collected(rows, not backwards)[0], of_h, of_c
+    return _stack_steps(rows, not reverse)[0], of_h, of_c
 
 
-def _lstm_run_back_in_place(g: Any, c: Any, w_hh: Any, cells: Any, gates: Any, backwards: bool) -> tuple[Any, Any, Any]:
-    """Do the same with nothing but arrays, into one array of rows."""
+def _lstm_run_vjp_in_place(g: Any, c: Any, w_hh: Any, cells: Any, gates: Any, reverse: bool) -> tuple[Any, Any, Any]:
+    """Compute the same for plain arrays, into one array of rows."""
     length, _, batch, hidden = gates.shape
     rows = empty((length, batch, 4 * hidden), gates)
     of_h, of_c = (empty((batch, hidden), gates) for _ in range(2))
     of_h[...] = 0
     of_c[...] = 0
-    for k in _order(length, not backwards):
+    for k in _order(length, not reverse):
         for of_state, given in ((of_h, g[0]), (of_c, g[1])):
             if given is not None:
                 of_state += given[k]
-        np.multiply(lstm_back_into(rows[k], of_h, of_c, _before(cells, c, k, backwards), gates[k]), gates[k, 1], of_c)
+        np.multiply(
+            lstm_vjp_into(rows[k], of_h, of_c, _state_before(cells, c, k, reverse), gates[k]), gates[k, 1], of_c
+        )
         rows[k].dot(w_hh, of_h)
     return rows, of_h, of_c
 
 
-def _lstm_run_push(states: Any, backwards: bool, part: Any = None, h: Any = None, c: Any = None, w: Any = None) -> Any:
-    """Return the tangents of the results, for one of the parts, of the first h and c, or of w_hh."""
+def _lstm_run_jvp(states: Any, reverse: bool, part: Any = None, h: Any = None, c: Any = None, w: Any = None) -> Any:
+    """Return the tangents of the results for a tangent of the parts, of the first h or c, or of w_hh."""
     first_h, first_c, w_hh, outputs, cells, gates = states
     steps = []
-    for k in _order(gates.shape[0], backwards):
+    for k in _order(gates.shape[0], reverse):
         row = sum_of(
             None if part is None else part[k],
             None if h is None else h @ w_hh.T,
-            None if w is None else _before(outputs, first_h, k, backwards) @ w.T,
+            None if w is None else _state_before(outputs, first_h, k, reverse) @ w.T,
         )
-        pushed = None if row is None else lstm_push(row, _before(cells, first_c, k, backwards), gates[k])
-        steps.append(_sum_of_results(pushed, None if c is None else lstm_push_c(c, gates[k])))
+        tangent = None if row is None else lstm_jvp(row, _state_before(cells, first_c, k, reverse), gates[k])
+        steps.append(_sum_of_results(tangent, None if c is None else lstm_jvp_of_c(c, gates[k])))
         h, c = steps[-1][:2]
-    return _collected(steps, backwards)
+    return _stack_steps(steps, reverse)
 
 
-def _lstm_pushing(name: str) -> Function:
-    return lambda t, h, c, w_hh, outputs, cells, gates, backwards: _lstm_run_push(
-        (h, c, w_hh, outputs, cells, gates), backwards, **{name: t}
+def _lstm_jvp_by(name: str) -> Function:
+    return lambda t, h, c, w_hh, outputs, cells, gates, reverse: _lstm_run_jvp(
+        (h, c, w_hh, outputs, cells, gates), reverse, **{name: t}
     )
 
 
@@ -160,32 +162,32 @@ _lstm_over: Function = several(
         "parts": lambda g, shared: shared[0],
         "h": lambda g, shared: shared[1],
         "c": lambda g, shared: shared[2],
-        "w_hh": lambda g, h, outputs, shared, backwards: _weight_gradient(shared[0], outputs, h, backwards),
+        "w_hh": lambda g, h, outputs, shared, reverse: _weight_gradient(shared[0], outputs, h, reverse),
     },
     jvp={
-        "parts": _lstm_pushing("part"),
-        "h": _lstm_pushing("h"),
-        "c": _lstm_pushing("c"),
-        "w_hh": _lstm_pushing("w"),
+        "parts": _lstm_jvp_by("part"),
+        "h": _lstm_jvp_by("h"),
+        "c": _lstm_jvp_by("c"),
+        "w_hh": _lstm_jvp_by("w"),
     },
-    shared=_lstm_run_back,
+    shared=_lstm_run_vjp,
 )
 
 
-def lstm_over(parts: Any, h: Any, c: Any, w_hh: Any, backwards: bool) -> tuple[Any, Any]:
-    """Return h and c after every step, for arguments that fit; backwards: from the last to the first."""
-    values, dtype = in_one_dtype([parts, h, c, w_hh])
-    outputs, cells, _ = _lstm_over(*values, backwards)
+def lstm_over(parts: Any, h: Any, c: Any, w_hh: Any, reverse: bool) -> tuple[Any, Any]:
+    """Return h and c after every step, for checked arguments; with reverse from the last step to the first."""
+    values, dtype = cast_to_common_dtype([parts, h, c, w_hh])
+    outputs, cells, _ = _lstm_over(*values, reverse)
     return cast_to(outputs, dtype), cast_to(cells, dtype)
 
 
-def _gru_run(parts: Any, h: Any, w_hh: Any, b_hh: Any, backwards: bool) -> tuple[Any, Any]:
+def _gru_run(parts: Any, h: Any, w_hh: Any, b_hh: Any, reverse: bool) -> tuple[Any, Any]:
     length, batch, width = parts.shape
     if are_plain(parts, h, w_hh, b_hh):
         outputs, gates = empty((length, *h.shape), parts), empty((length, 4, *h.shape), parts)
         columns, bias = empty((width, batch), parts), None if b_hh is None else b_hh[:, None]
         by_columns = columns_by_gate(columns, 3)
-        for k in _order(length, backwards):
+        for k in _order(length, reverse):
             w_hh.dot(h.T, columns)
             if bias is not None:
                 columns += bias
@@ -193,63 +195,59 @@ def _gru_run(parts: Any, h: Any, w_hh: Any, b_hh: Any, backwards: bool) -> tuple
             h = outputs[k]
         return outputs, gates
     steps = []
-    for k in _order(length, backwards):
+    for k in _order(length, reverse):
         steps.append(gru_kernel(parts[k], h, None, w_hh, None, b_hh))
         h = steps[-1][0]
-    outputs, gates = _collected(steps, backwards)
+    outputs, gates = _stack_steps(steps, reverse)
     return outputs, gates
 
 
-def _gru_run_back(g: Any, h: Any, w_hh: Any, outputs: Any, gates: Any, backwards: bool) -> tuple[Any, Any, Any]:
+def _gru_run_vjp(g: Any, h: Any, w_hh: Any, outputs: Any, gates: Any, reverse: bool) -> tuple[Any, Any, Any]:
     """Return the cotangents of the parts, of the gates' parts of h, and of the first h."""
     if g[1] is None and are_plain(g[0], h, w_hh, outputs, gates):
-        return _gru_run_back_in_place(g[0], h, w_hh, outputs, gates, backwards)
+        return _gru_run_vjp_in_place(g[0], h, w_hh, outputs, gates, reverse)
     of_h, rows = None, []
-    for k in _order(gates.shape[0], not backwards):
-        at = _at(g, k)
+    for k in _order(gates.shape[0], not reverse):
+        at = _cotangents_of_step(g, k)
         at[0] = sum_of(at[0], of_h)
-        row = gru_back(at, _before(outputs, h, k, backwards), gates[k])
+        row = gru_vjp(at, _state_before(outputs, h, k, reverse), gates[k])
         of_h = gru_h_gradient(at, w_hh, gates[k], row)
         rows.append(row[:2])
-    of_parts, of_rows = _collected(rows, not backwards)
+    of_parts, of_rows = _stack_steps(rows, not reverse)
     return of_parts, of_rows, of_h
 
 
-def _gru_run_back_in_place(
-    g: Any, h: Any, w_hh: Any, outputs: Any, gates: Any, backwards: bool
-) -> tuple[Any, Any, Any]:
-    """Do the same with nothing but arrays, into one array each."""
+def _gru_run_vjp_in_place(g: Any, h: Any, w_hh: Any, outputs: Any, gates: Any, reverse: bool) -> tuple[Any, Any, Any]:
+    """Compute the same for plain arrays, into one array each."""
     length, _, batch, hidden = gates.shape
     of_parts, of_rows = (empty((length, batch, 3 * hidden), gates) for _ in range(2))
     of_h: Any = None
-    for k in _order(length, not backwards):
+    for k in _order(length, not reverse):
         of_new = g[k] if of_h is None else of_h + g[k]
-        gru_back_into(of_parts[k], of_rows[k], of_new, _before(outputs, h, k, backwards), gates[k])
+        gru_vjp_into(of_parts[k], of_rows[k], of_new, _state_before(outputs, h, k, reverse), gates[k])
         of_h = of_rows[k].dot(w_hh)
         of_h += of_new * gates[k, 1]
     return of_parts, of_rows, of_h
 
 
-def _gru_run_push(states: Any, backwards: bool, part: Any = None, h: Any = None, w: Any = None, b: Any = None) -> Any:
-    """Return the tangents of the results, for one of the parts, of the first h, of w_hh or of b_hh."""
+def _gru_run_jvp(states: Any, reverse: bool, part: Any = None, h: Any = None, w: Any = None, b: Any = None) -> Any:
+    """Return the tangents of the results for a tangent of the parts, of the first h, of w_hh or of b_hh."""
     first_h, w_hh, outputs, gates = states
     steps = []
-    for k in _order(gates.shape[0], backwards):
-        before = _before(outputs, first_h, k, backwards)
+    for k in _order(gates.shape[0], reverse):
+        before = _state_before(outputs, first_h, k, reverse)
         at = before, gates[k]
-        of_part = None if part is None else gru_push_x(part[k], *at)
-        of_w = None if w is None else gru_push_h(before @ w.T, *at)
-        of_b = None if b is None else gru_push_h(b, *at)
-        of_h = None if h is None else gru_push_h(h @ w_hh.T, *at, h)
+        of_part = None if part is None else gru_jvp_of_x(part[k], *at)
+        of_w = None if w is None else gru_jvp_of_h(before @ w.T, *at)
+        of_b = None if b is None else gru_jvp_of_h(b, *at)
+        of_h = None if h is None else gru_jvp_of_h(h @ w_hh.T, *at, h)
         steps.append(_sum_of_results(of_part, of_w, of_b, of_h))
         h = steps[-1][0]
-    return _collected(steps, backwards)
+    return _stack_steps(steps, reverse)
 
 
-def _gru_pushing(name: str) -> Function:
-    return lambda t, h, w_hh, outputs, gates, backwards: _gru_run_push(
-        (h, w_hh, outputs, gates), backwards, **{name: t}
-    )
+def _gru_jvp_by(name: str) -> Function:
+    return lambda t, h, w_hh, outputs, gates, reverse: _gru_run_jvp((h, w_hh, outputs, gates), reverse, **{name: t})
 
 
 _gru_over: Function = several(
@@ -259,21 +257,21 @@ _gru_over: Function = several(
     vjp={
         "parts": lambda g, shared: shared[0],
         "h": lambda g, shared: shared[2],
-        "w_hh": lambda g, h, outputs, shared, backwards: _weight_gradient(shared[1], outputs, h, backwards),
-        "b_hh": lambda g, shared: total_over_batch(_in_one_row(shared[1])),
+        "w_hh": lambda g, h, outputs, shared, reverse: _weight_gradient(shared[1], outputs, h, reverse),
+        "b_hh": lambda g, shared: total_over_batch(_join_steps(shared[1])),
     },
     jvp={
-        "parts": _gru_pushing("part"),
-        "h": _gru_pushing("h"),
-        "w_hh": _gru_pushing("w"),
-        "b_hh": _gru_pushing("b"),
+        "parts": _gru_jvp_by("part"),
+        "h": _gru_jvp_by("h"),
+        "w_hh": _gru_jvp_by("w"),
+        "b_hh": _gru_jvp_by("b"),
     },
-    shared=_gru_run_back,
+    shared=_gru_run_vjp,
 )
 
 
-def gru_over(parts: Any, h: Any, w_hh: Any, b_hh: Any, backwards: bool) -> Any:
-    """Return h after every step, for arguments that fit; backwards: from the last to the first."""
-    values, dtype = in_one_dtype([parts, h, w_hh, b_hh])
-    outputs, _ = _gru_over(*values, backwards)
+def gru_over(parts: Any, h: Any, w_hh: Any, b_hh: Any, reverse: bool) -> Any:
+    """Return h after every step, for checked arguments; with reverse from the last step to the first."""
+    values, dtype = cast_to_common_dtype([parts, h, w_hh, b_hh])
+    outputs, _ = _gru_over(*values, reverse)
     return cast_to(outputs, dtype)

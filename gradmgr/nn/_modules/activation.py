@@ -15,14 +15,14 @@ else:
 
 
 class ReLU(ArrayModule):
-    """max(x, 0). `inplace` is there for torch's sake, and must be False, here and below."""
+    """max(x, 0). `inplace` exists for compatibility with torch and must be False, as in all activation layers."""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
         check_not_in_place(inplace, "ReLU")
 
     def forward(self, x: Any) -> Any:
-        """Any shape to the same."""
+        """Return the result for an input of any shape, in the same shape."""
         return functional.relu(x)
 
 
@@ -35,11 +35,11 @@ class LeakyReLU(ArrayModule):
         self.negative_slope = negative_slope
 
     def forward(self, x: Any) -> Any:
-        """Any shape to the same."""
+        """Return the result for an input of any shape, in the same shape."""
         return functional.leaky_relu(x, self.negative_slope)
 
     def extra_repr(self) -> str:
-        """Show settings."""
+        """Return the settings, for `repr`."""
         return f"negative_slope={self.negative_slope}"
 
 
@@ -52,16 +52,16 @@ class ELU(ArrayModule):
         self.alpha = alpha
 
     def forward(self, x: Any) -> Any:
-        """Any shape to the same."""
+        """Return the result for an input of any shape, in the same shape."""
         return functional.elu(x, self.alpha)
 
     def extra_repr(self) -> str:
-        """Show settings."""
+        """Return the settings, for `repr`."""
         return f"alpha={self.alpha}"
 
 
 class GELU(ArrayModule):
-    """x times the standard normal distribution's function of x; "tanh" approximates it. Hendrycks and Gimpel, 2016."""
+    """x times the standard normal distribution function of x; "tanh" approximates it. Hendrycks and Gimpel, 2016."""
 
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()
@@ -69,11 +69,11 @@ class GELU(ArrayModule):
         self.approximate = approximate
 
     def forward(self, x: Any) -> Any:
-        """Any shape to the same."""
+        """Return the result for an input of any shape, in the same shape."""
         return functional.gelu(x, self.approximate)
 
     def extra_repr(self) -> str:
-        """Show settings."""
+        """Return the settings, for `repr`."""
         return f"approximate={self.approximate!r}"
 
 
@@ -85,7 +85,7 @@ class SiLU(ArrayModule):
         check_not_in_place(inplace, "SiLU")
 
     def forward(self, x: Any) -> Any:
-        """Any shape to the same."""
+        """Return the result for an input of any shape, in the same shape."""
         return functional.silu(x)
 
 
@@ -93,7 +93,7 @@ class Sigmoid(ArrayModule):
     """1 / (1 + exp(-x)), the logistic function."""
 
     def forward(self, x: Any) -> Any:
-        """Any shape to the same."""
+        """Return the result for an input of any shape, in the same shape."""
         return functional.sigmoid(x)
 
 
@@ -101,7 +101,7 @@ class Tanh(ArrayModule):
     """The hyperbolic tangent."""
 
     def forward(self, x: Any) -> Any:
-        """Any shape to the same."""
+        """Return the result for an input of any shape, in the same shape."""
         return functional.tanh(x)
 
 
@@ -114,23 +114,23 @@ class Softplus(ArrayModule):
         self.threshold = threshold
 
     def forward(self, x: Any) -> Any:
-        """Any shape to the same."""
+        """Return the result for an input of any shape, in the same shape."""
         return functional.softplus(x, self.beta, self.threshold)
 
     def extra_repr(self) -> str:
-        """Show settings."""
+        """Return the settings, for `repr`."""
         return f"beta={self.beta}, threshold={self.threshold}"
 
 
 class _AlongAxis(ArrayModule):
-    """What layers have in common that work along one axis."""
+    """The base class of layers that work along one axis."""
 
     def __init__(self, dim: int | None = None) -> None:
         super().__init__()
         self.dim = dim
 
     def extra_repr(self) -> str:
-        """Show settings."""
+        """Return the settings, for `repr`."""
         return f"dim={self.dim}"
 
 
@@ -138,7 +138,7 @@ class Softmax(_AlongAxis):
     """exp(x) divided by its sum along an axis."""
 
     def forward(self, x: Any) -> Any:
-        """Any shape to the same."""
+        """Return the result for an input of any shape, in the same shape."""
         return functional.softmax(x, self.dim)
 
 
@@ -146,5 +146,5 @@ class LogSoftmax(_AlongAxis):
     """The logarithm of softmax along an axis."""
 
     def forward(self, x: Any) -> Any:
-        """Any shape to the same."""
+        """Return the result for an input of any shape, in the same shape."""
         return functional.log_softmax(x, self.dim)

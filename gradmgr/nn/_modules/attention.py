@@ -26,21 +26,21 @@ _SELF = "MultiheadAttention"
 
 
 class MultiheadAttention(Module):
-    """Attention of several heads between projections, as torch.nn.MultiheadAttention, with its names of parameters.
+    """Multi-head attention between projections, as torch.nn.MultiheadAttention, with the same names of parameters.
 
     Args:
         embed_dim: features of the query and of the result.
-        num_heads: the heads; they divide embed_dim.
-        dropout: the probability with which a weight is set to 0 while training.
+        num_heads: the number of heads; it must divide embed_dim.
+        dropout: the probability with which a weight is set to 0 in training.
         bias: whether the projections add a bias.
-        add_bias_kv: whether a learned key and value are put behind those given.
-        add_zero_attn: whether a key and value of zeros are put behind those given.
+        add_bias_kv: whether to append a learned key and value.
+        add_zero_attn: whether to append a key and value of zeros.
         kdim: features of the key, by default embed_dim.
         vdim: features of the value, by default embed_dim.
         batch_first: whether arguments and result are (batch, length, features) instead of (length, batch, features).
-        device: where the parameters live.
-        dtype: of the parameters; float32 by default.
-        rng: where first values and dropout draw from; None for a new generator.
+        device: the device of the parameters, "cpu" or "cuda:0".
+        dtype: the dtype of the parameters; float32 by default.
+        rng: the generator of initial values and dropout; None for a new one.
 
     Raises:
         ValueError: num_heads does not divide embed_dim, or a size is not positive, or dropout is no probability.
@@ -124,11 +124,11 @@ class MultiheadAttention(Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend.
+        """Compute the attention of queries to keys and values.
 
-        In masks of booleans True is left out, as in torch; in `functional.scaled_dot_product_attention` it takes part.
-        Masks of floating-point numbers are added to the scores. A query for which every key is left out gets zeros
-        from all heads, with and without weights.
+        In a boolean mask True means that a key is left out, as in torch; in `functional.scaled_dot_product_attention`
+        it means the opposite. Masks of floating-point numbers are added to the scores. A query whose keys are all left
+        out gets zeros from all heads, with and without weights.
 
         Args:
             query: shape (L, batch, embed_dim), with batch_first (batch, L, embed_dim); or (L, embed_dim).
@@ -138,7 +138,7 @@ class MultiheadAttention(Module):
             need_weights: whether the weights are returned, too.
             attn_mask: shape (L, S), or (batch * num_heads, L, S).
             average_attn_weights: whether the weights are the mean over the heads.
-            is_causal: whether query i sees only keys 0 to i; in torch a hint that needs attn_mask, here enough alone.
+            is_causal: whether query i attends only to keys 0 to i; unlike in torch it needs no attn_mask.
 
         Returns:
             The result, of the query's shape; and the weights, of shape (batch, L, S), with a heads axis behind the
@@ -197,7 +197,7 @@ class MultiheadAttention(Module):
         return query, key, value
 
     def _projected(self, query: Any, key: Any, value: Any) -> list[Any]:
-        """Return query, key and value through their projections; in one product where they are the same array."""
+        """Return the projections of query, key and value; in one product if they are the same array."""
         width, weight, bias = self.embed_dim, self.in_proj_weight, self.in_proj_bias
         if weight is None:
             weights: list[Any] = [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight]
@@ -210,7 +210,7 @@ class MultiheadAttention(Module):
         return [linear(t, w, b) for t, w, b in zip((query, key, value), weights, biases, strict=True)]
 
     def _with_learned(self, projected: list[Any], batch_axis: int) -> list[Any]:
-        """Put bias_k and bias_v behind the keys and values."""
+        """Append bias_k and bias_v to the keys and values."""
         if self.bias_k is None:
             return projected
         q, *rest = projected
@@ -221,15 +221,15 @@ class MultiheadAttention(Module):
         return longer
 
     def _by_head(self, t: Any, axes: tuple[int, ...]) -> Any:
-        """Return (length, batch, features), or as the axes say, as (batch, heads, length, features of a head)."""
+        """Return (length, batch, features) as (batch, heads, length, features of a head), by permuting to `axes`."""
         return transpose(reshape(t, (*t.shape[:2], self.num_heads, self.head_dim)), axes)
 
     def _mask(
         self, attn_mask: Any, padding: Any, shape: tuple[int, ...], added: int, causal: bool, of_batch: bool
     ) -> Any:
-        """Return one mask in which True takes part, or one of numbers; None where nothing is left out.
+        """Return one boolean mask, True where a query attends to a key, or one of numbers, or None without masks.
 
-        It is for keys that `added` more follow, which nobody leaves out.
+        `added` further keys at the end are never masked.
         """
         batch, heads, rows, count = shape
         masks = []
@@ -248,12 +248,12 @@ class MultiheadAttention(Module):
 
 
 def _together(masks: list[Any], added: int) -> Any:
-    """Join masks in which True is left out, and numbers to be added, into one of which True takes part."""
+    """Combine masks, boolean ones with True for what is left out, into one with True for what is attended to."""
     if all(mask.dtype == bool for mask in masks):
-        hidden = raw(masks[0])
+        left_out = raw(masks[0])
         for mask in masks[1:]:
-            hidden = hidden | raw(mask)
-        return ~(hidden if not added else _padded(hidden, added))
+            left_out = left_out | raw(mask)
+        return ~(left_out if not added else _padded(left_out, added))
     total = None
     for mask in masks:
         if mask.dtype == bool:
@@ -263,7 +263,7 @@ def _together(masks: list[Any], added: int) -> Any:
 
 
 def _padded(mask: Any, added: int) -> Any:
-    """Let keys that follow take part."""
+    """Extend a mask by keys that are attended to."""
     return concatenate([mask, zeros(mask, (*mask.shape[:-1], added), mask.dtype)], axis=-1)
 
 

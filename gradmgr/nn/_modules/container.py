@@ -14,7 +14,7 @@ from gradmgr.nn._modules.module import MODULE, PARAMETER, Module
 
 
 class PlainFunction(Module):
-    """A plain function in the place of a module."""
+    """A module that calls a plain function."""
 
     function: Callable[..., Any]
 
@@ -31,11 +31,11 @@ class PlainFunction(Module):
 
 
 class _Row(Module):
-    """Modules in a row, under names that count from "0" unless others were given."""
+    """A sequence of modules, named "0", "1", ... unless other names were given."""
 
     def _checked(self, module: Any) -> Module:
         if not isinstance(module, Module):
-            raise TypeError(f"{type(self).__name__} holds Modules; found {_found(module)}")
+            raise TypeError(f"{type(self).__name__} holds Modules; found {_describe_found(module)}")
         return module
 
     def __len__(self) -> int:
@@ -58,18 +58,18 @@ class _Row(Module):
             raise IndexError(f"{type(self).__name__} has {len(names)} modules; there is no position {position}")
         return names[position]
 
-    def _taken(self, index: slice) -> Self:
-        """Return a new one of the modules in a slice."""
+    def _slice(self, index: slice) -> Self:
+        """Return a new container of the modules in a slice."""
         raise NotImplementedError
 
     def __getitem__(self, index: Any) -> Any:
-        return self._taken(index) if isinstance(index, slice) else self.__dict__[self._name(index)]
+        return self._slice(index) if isinstance(index, slice) else self.__dict__[self._name(index)]
 
     def __setitem__(self, index: Any, module: Any) -> None:
         self._register(self._name(index), MODULE, self._checked(module))
 
     def __delitem__(self, index: Any) -> None:
-        """Take out modules; those behind them move up, and all are named by position."""
+        """Remove modules; the others are named by their new positions."""
         positions = range(len(self))[index] if isinstance(index, slice) else [self._names().index(self._name(index))]
         self._renumber([module for k, module in enumerate(self) if k not in positions])
 
@@ -80,32 +80,32 @@ class _Row(Module):
             self._register(str(k), MODULE, module)
 
     def append(self, module: Any) -> Self:
-        """Put a module at the end; returns self."""
+        """Add a module at the end, and return self."""
         return self.extend([module])
 
     def extend(self, modules: Iterable[Any]) -> Self:
-        """Put modules at the end; returns self."""
+        """Add modules at the end, and return self."""
         for module in [self._checked(module) for module in modules]:
             name = next(str(k) for k in count(len(self)) if str(k) not in self._kinds)
             self._register(name, MODULE, module)
         return self
 
     def insert(self, index: int, module: Any) -> Self:
-        """Put a module before the one at a position; returns self."""
+        """Insert a module before the one at a position, and return self."""
         modules = list(self)
         modules.insert(operator.index(index), self._checked(module))
         self._renumber(modules)
         return self
 
     def pop(self, index: Any) -> Any:
-        """Take the module at a position out and return it."""
+        """Remove the module at a position and return it."""
         module = self[operator.index(index)]
         del self[index]
         return module
 
 
 class Sequential(_Row):
-    """Modules called one after another, each with what the one before it gave.
+    """Modules that are called one after another, each with the result of the one before it.
 
     Args:
         *args: Modules, or plain functions such as `gradmgr.numpy.tanh` and `nn.functional.relu`; or one mapping of
@@ -141,10 +141,10 @@ class Sequential(_Row):
         if isinstance(module, Module):
             return module
         if isinstance(module, type) or not callable(module):
-            raise TypeError(f"{type(self).__name__} holds Modules and plain functions; found {_found(module)}")
+            raise TypeError(f"{type(self).__name__} holds Modules and plain functions; found {_describe_found(module)}")
         return PlainFunction(module)
 
-    def _taken(self, index: slice) -> Self:
+    def _slice(self, index: slice) -> Self:
         return type(self)(dict(self._of(MODULE)[index]))
 
     def forward(self, input: Any) -> Any:
@@ -167,11 +167,11 @@ class ModuleList(_Row):
         super().__init__()
         self.extend(() if modules is None else modules)
 
-    def _taken(self, index: slice) -> Self:
+    def _slice(self, index: slice) -> Self:
         return type(self)(list(self)[index])
 
     def __repr__(self) -> str:
-        """As of every module, but equal neighbours are shown once: "(0-2): 3 x ..."."""
+        """Return the usual text of a module, in which equal neighbours are shown once: "(0-2): 3 x ..."."""
         runs: list[tuple[int, int, str]] = []
         for k, shown in enumerate(map(repr, self)):
             if runs and runs[-1][2] == shown:
@@ -221,28 +221,28 @@ class ModuleDict(Module):
         return key in self.keys()
 
     def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
-        """Put in modules by name, in the place of those that have the names.
+        """Add modules by name, and replace those of the same names.
 
         Raises:
             TypeError, ValueError: one is no Module, or a name is no string, has a dot, or is that of an attribute,
-                as "keys" is; nothing is then put in.
+                such as "keys"; nothing is then added.
         """
         new = dict(modules)
         for key, module in new.items():
             self._check_new(key, MODULE)
             if not isinstance(module, Module):
-                raise TypeError(f"{type(self).__name__} holds Modules; found {_found(module)} as {key!r}")
+                raise TypeError(f"{type(self).__name__} holds Modules; found {_describe_found(module)} as {key!r}")
         for key, module in new.items():
             self._register(key, MODULE, module)
 
     def pop(self, key: str) -> Any:
-        """Take a module out and return it."""
+        """Remove a module and return it."""
         if key not in self:
             raise KeyError(key)
         return self._unregister(key)
 
     def clear(self) -> None:
-        """Take out all modules."""
+        """Remove all modules."""
         for key in list(self):
             self._unregister(key)
 
@@ -263,7 +263,7 @@ class ParameterList(Module):
     """A list of parameters, which are registered by position.
 
     Args:
-        values: Parameters, kept as they are; or Tensors and arrays, of which Parameters are made.
+        values: Parameters, or Tensors and arrays, from which Parameters are made.
 
     >>> import numpy
     >>> from gradmgr import nn
@@ -299,17 +299,17 @@ class ParameterList(Module):
         self._register(self._of(PARAMETER)[operator.index(index)][0], PARAMETER, self._checked(value))
 
     def append(self, value: Any) -> Self:
-        """Put a parameter at the end; returns self."""
+        """Add a parameter at the end, and return self."""
         return self.extend([value])
 
     def extend(self, values: Iterable[Any]) -> Self:
-        """Put parameters at the end; returns self."""
+        """Add parameters at the end, and return self."""
         for param in [self._checked(value) for value in values]:
             self._register(str(len(self)), PARAMETER, param)
         return self
 
     def extra_repr(self) -> str:
-        """Show shapes and dtypes."""
+        """Return the shapes and dtypes, for `repr`."""
         return "\n".join(f"({k}): Parameter of shape {p.shape} and dtype {p.dtype}" for k, p in enumerate(self))
 
     def __repr__(self) -> str:
@@ -317,7 +317,7 @@ class ParameterList(Module):
         return f"{type(self).__name__}({lines}\n)" if lines else f"{type(self).__name__}()"
 
 
-def _found(value: Any) -> str:
+def _describe_found(value: Any) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}: call it, {value.__name__}(...)"
     return type(value).__name__

@@ -19,7 +19,7 @@ _PADDING_MODES = MappingProxyType({"reflect": "reflect", "replicate": "edge", "c
 
 
 class _Convolution(Module):
-    """What convolutions over any number of axes have in common."""
+    """The base class of convolutions over any number of axes."""
 
     weight: Parameter
     bias: Parameter | None
@@ -59,7 +59,7 @@ class _Convolution(Module):
         self.register_parameter("bias", blank((self.out_channels,), dtype, device) if bias else None)
 
     def reset_parameters(self, *, rng: Rng = None) -> None:
-        """Draw the parameters anew."""
+        """Draw new values for the parameters."""
         draw_by_fan_in(self.weight, self.bias, rng)
 
     def _padding(self, padding: Any, as_tuple: Any) -> Any:
@@ -71,7 +71,7 @@ class _Convolution(Module):
         return padding
 
     def _padded(self, x: Any, padding: Any) -> tuple[Any, Any]:
-        """Return x padded by anything but zeros, and what the convolution is still to pad."""
+        """Return x with any padding other than zeros, and the padding that the convolution is still to add."""
         if self.padding_mode == "zeros" or padding == "valid":
             return x, padding
         if padding == "same":
@@ -122,7 +122,7 @@ class _Forward(_Convolution):
         self.reset_parameters(rng=rng)
 
     def extra_repr(self) -> str:
-        """Show sizes."""
+        """Return the sizes and settings, for `repr`."""
         return self._shown(self.padding)
 
 
@@ -134,14 +134,14 @@ class Conv1d(_Forward):
         out_channels: C_out.
         kernel_size: length of the window.
         stride: step of the window.
-        padding: how much to add at both ends; "valid" is none, "same" as much as keeps L.
+        padding: how much to add at both ends; "valid" for none, "same" to keep L.
         dilation: distance between the elements of the window.
-        groups: into how many groups of channels the convolution falls.
-        bias: whether there is one.
+        groups: the number of groups into which channels are divided; groups do not mix.
+        bias: whether to add a bias.
         padding_mode: "zeros", "reflect", "replicate" or "circular".
         device: "cpu" or "cuda:0".
-        dtype: of the parameters; by default float32.
-        rng: a Generator to draw from, evenly from +-1 / sqrt(C_in / groups * kernel_size).
+        dtype: the dtype of the parameters; float32 by default.
+        rng: a Generator to draw from, uniformly from +-1 / sqrt(C_in / groups * kernel_size).
 
     Parameters: weight (C_out, C_in / groups, kernel_size), bias (C_out,).
     """
@@ -149,7 +149,7 @@ class Conv1d(_Forward):
     _as_tuple = staticmethod(single)
 
     def forward(self, x: Any) -> Tensor:
-        """(N, C_in, L) to (N, C_out, L')."""
+        """Map an input (N, C_in, L) to (N, C_out, L')."""
         x, padding = self._padded(x, self.padding)
         return functional.conv1d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)  # type: ignore[no-any-return]  # x is Any
 
@@ -160,16 +160,16 @@ class Conv2d(_Forward):
     Args:
         in_channels: C_in.
         out_channels: C_out.
-        kernel_size: height and width of the window; one number is both, here and below.
+        kernel_size: height and width of the window; one number is both, also in the next arguments.
         stride: steps of the window.
-        padding: how much to add on each side; "valid" is none, "same" as much as keeps H and W.
+        padding: how much to add on each side; "valid" for none, "same" to keep H and W.
         dilation: distances between the elements of the window.
-        groups: into how many groups of channels the convolution falls.
-        bias: whether there is one.
+        groups: the number of groups into which channels are divided; groups do not mix.
+        bias: whether to add a bias.
         padding_mode: "zeros", "reflect", "replicate" or "circular".
         device: "cpu" or "cuda:0".
-        dtype: of the parameters; by default float32.
-        rng: a Generator to draw from, evenly from +-1 / sqrt(C_in / groups * height * width).
+        dtype: the dtype of the parameters; float32 by default.
+        rng: a Generator to draw from, uniformly from +-1 / sqrt(C_in / groups * height * width).
 
     Parameters: weight (C_out, C_in / groups, *kernel_size), bias (C_out,).
 
@@ -183,7 +183,7 @@ class Conv2d(_Forward):
     _as_tuple = staticmethod(pair)
 
     def forward(self, x: Any) -> Tensor:
-        """(N, C_in, H, W) to (N, C_out, H', W')."""
+        """Map an input (N, C_in, H, W) to (N, C_out, H', W')."""
         x, padding = self._padded(x, self.padding)
         return functional.conv2d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)  # type: ignore[no-any-return]  # x is Any
 
@@ -219,7 +219,7 @@ class _Transposed(_Convolution):
         self.reset_parameters(rng=rng)
 
     def extra_repr(self) -> str:
-        """Show sizes."""
+        """Return the sizes and settings, for `repr`."""
         return self._shown(self.padding, self.output_padding)
 
 
@@ -229,14 +229,14 @@ class ConvTranspose1d(_Transposed):
     _as_tuple = staticmethod(single)
 
     def forward(self, x: Any) -> Tensor:
-        """(N, C_in, L) to (N, C_out, L')."""
+        """Map an input (N, C_in, L) to (N, C_out, L')."""
         return functional.conv_transpose1d(  # type: ignore[no-any-return]  # x is Any
             x, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
         )
 
 
 class ConvTranspose2d(_Transposed):
-    """The transpose of Conv2d, as a linear map from its result's shape to its argument's.
+    """The transpose of Conv2d as a linear map: from the shape of its result to that of its input.
 
     Args:
         in_channels: C_in.
@@ -244,14 +244,14 @@ class ConvTranspose2d(_Transposed):
         kernel_size: height and width of the window.
         stride: steps of the window, by which the result is larger.
         padding: how much the convolution would pad, by which the result is smaller on each side.
-        output_padding: rows and columns more at the end of the result, fewer than stride or dilation.
-        groups: into how many groups of channels it falls.
-        bias: whether there is one.
+        output_padding: additional rows and columns at the end of the result, fewer than stride or dilation.
+        groups: the number of groups into which channels are divided; groups do not mix.
+        bias: whether to add a bias.
         dilation: distances between the elements of the window.
         padding_mode: "zeros".
         device: "cpu" or "cuda:0".
-        dtype: of the parameters; by default float32.
-        rng: a Generator to draw from, evenly from +-1 / sqrt(C_out / groups * height * width).
+        dtype: the dtype of the parameters; float32 by default.
+        rng: a Generator to draw from, uniformly from +-1 / sqrt(C_out / groups * height * width).
 
     Parameters: weight (C_in, C_out / groups, *kernel_size), bias (C_out,).
     """
@@ -259,7 +259,7 @@ class ConvTranspose2d(_Transposed):
     _as_tuple = staticmethod(pair)
 
     def forward(self, x: Any) -> Tensor:
-        """(N, C_in, H, W) to (N, C_out, H', W')."""
+        """Map an input (N, C_in, H, W) to (N, C_out, H', W')."""
         return functional.conv_transpose2d(  # type: ignore[no-any-return]  # x is Any
             x, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
         )

@@ -20,9 +20,9 @@ class Dropout(ArrayModule):
 
     Args:
         p: the probability, from 0 to 1.
-        inplace: there for torch's sake; must be False.
-        rng: a Generator to draw from, kept as `rng`; by default one with fresh entropy. `gradmgr.checkpoint` finds
-            it there and draws the same mask again.
+        inplace: exists for compatibility with torch; must be False.
+        rng: a Generator to draw from, kept as the attribute `rng`; by default a new one. `gradmgr.checkpoint` finds it
+            there and draws the same mask again.
 
     Raises:
         ValueError: p is not from 0 to 1.
@@ -43,9 +43,9 @@ class Dropout(ArrayModule):
         self.rng = generator(rng, "Dropout")
 
     def forward(self, x: Any) -> Any:
-        """Any shape to the same."""
+        """Return the result for an input of any shape, in the same shape."""
         return functional.dropout(x, self.p, self.training, rng=self.rng)
 
     def extra_repr(self) -> str:
-        """Show settings."""
+        """Return the settings, for `repr`."""
         return f"p={self.p}"

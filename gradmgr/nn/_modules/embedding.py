@@ -18,11 +18,11 @@ class Embedding(Module):
     """A table of vectors that indices look up.
 
     Args:
-        num_embeddings: how many rows the table has.
-        embedding_dim: length of a row.
+        num_embeddings: the number of rows.
+        embedding_dim: the length of a row.
         padding_idx: a row that is 0 at first and receives no gradient.
         device: "cpu" or "cuda:0".
-        dtype: of the table; by default float32.
+        dtype: the dtype of the table; float32 by default.
         rng: a Generator to draw from, from the standard normal distribution.
 
     Parameters: weight (num_embeddings, embedding_dim).
@@ -61,17 +61,17 @@ class Embedding(Module):
         return row % rows
 
     def reset_parameters(self, *, rng: Rng = None) -> None:
-        """Draw the table anew."""
+        """Draw new values for the table."""
         init.normal_(self.weight, rng=rng)
         if self.padding_idx is not None:
             with no_grad():
                 self.weight[self.padding_idx] = 0
 
     def forward(self, x: Any) -> Tensor:
-        """Indices of any shape to that shape and one axis more, (..., embedding_dim)."""
+        """Return the rows at indices of any shape (...), as (..., embedding_dim)."""
         return functional.embedding(x, self.weight, self.padding_idx)  # type: ignore[no-any-return]  # x is Any
 
     def extra_repr(self) -> str:
-        """Show sizes."""
+        """Return the sizes and settings, for `repr`."""
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
         return f"{self.num_embeddings}, {self.embedding_dim}{padding}"

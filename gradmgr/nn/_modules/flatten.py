@@ -17,11 +17,11 @@ else:
 
 
 class Flatten(ArrayModule):
-    """Makes one axis of several, by default of all but the first.
+    """Joins neighbouring axes into one, by default all but the first.
 
     Args:
-        start_dim: the first of them.
-        end_dim: the last of them.
+        start_dim: the first axis to join.
+        end_dim: the last axis to join.
 
     >>> import numpy
     >>> from gradmgr import nn
@@ -35,7 +35,7 @@ class Flatten(ArrayModule):
         self.end_dim = integer(end_dim, "end_dim", "Flatten")
 
     def forward(self, x: Any) -> Any:
-        """(..., a, ..., b, ...) to (..., a * ... * b, ...)."""
+        """Map an input (..., a, ..., b, ...) to (..., a * ... * b, ...)."""
         x = one_array(x)
         shape, ndim = x.shape, x.ndim
         first, last = (dim + ndim if dim < 0 else dim for dim in (self.start_dim, self.end_dim))
@@ -46,5 +46,5 @@ class Flatten(ArrayModule):
         return reshape(x, (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :]))
 
     def extra_repr(self) -> str:
-        """Show settings."""
+        """Return the settings, for `repr`."""
         return f"start_dim={self.start_dim}, end_dim={self.end_dim}"

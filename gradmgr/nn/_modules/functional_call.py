@@ -10,9 +10,9 @@ from gradmgr import errors
 from gradmgr._engine.tensor import Tensor
 from gradmgr.nn._modules.module import MODULE, Module
 
-_GONE = object()
+_MISSING = object()
 _PLAIN = frozenset((bool, int, float, str, type(None), set))  # attributes that hold no tensor
-_REGISTRY = ("_kinds", "_transient")  # what Module keeps of what is registered
+_REGISTRY = ("_kinds", "_transient")  # the attributes in which Module keeps what is registered
 
 
 def functional_call(
@@ -23,19 +23,19 @@ def functional_call(
 ) -> Any:
     """Call a module with these tensors in the place of its own parameters and buffers.
 
-    They may be what a manager tracks, such as parameters after a step of gradient descent, and gradients flow
-    through. What the call writes to a buffer, as batch norm does, is written to the tensor given for it. The call runs
-    on a stand-in of the module, not on the module itself: threads may call one module at once, each with tensors of
-    its own. Attributes that `forward` assigns are assigned to the module when the call is over, also by an error.
+    The tensors may be tracked, such as parameters after a step of gradient descent, and gradients flow to them. If the
+    call writes to a buffer, as batch norm does, it writes to the tensor given for it. The call runs on a copy of the
+    module, not on the module itself, so threads may call one module at once, each with its own tensors. Attributes that
+    `forward` assigns are assigned to the module at the end of the call, also after an error.
 
-    Modules in attributes that are lists, tuples or dicts of modules are replaced too. What holds a module otherwise, as
-    a function that closes over it, sees the module's own tensors.
+    Modules in attributes that are lists, tuples or dicts of modules are copied, too. Code that refers to a module in
+    another way, such as a function that closes over it, uses the module's own tensors.
 
     Args:
-        module: what to call.
-        parameters_and_buffers: tensors by the dotted names of `named_parameters` and `named_buffers`; the module's own
-            serve for what is not named. One name of a parameter that stands in several places replaces all.
-        args: the positional arguments, a tuple; or the only one.
+        module: the module to call.
+        parameters_and_buffers: tensors by the dotted names of `named_parameters` and `named_buffers`; those not named
+            are the module's own. For a parameter that has several names, one of them is enough.
+        args: the positional arguments as a tuple, or the only one.
         kwargs: the keyword arguments.
 
     Raises:
@@ -63,7 +63,7 @@ def functional_call(
 
 
 def _by_identity(modules: list[tuple[str, Module]], named: Mapping[str, Any]) -> dict[int, Tensor]:
-    """Return what is to stand for the modules' tensors, by the identities of those."""
+    """Return the given tensors by the ids of those that they replace; raise if they do not fit."""
     own: dict[str, Tensor] = {}
     for path, inner in modules:
         for name, kind in inner._kinds.items():
@@ -94,28 +94,28 @@ def _by_identity(modules: list[tuple[str, Module]], named: Mapping[str, Any]) ->
 
 
 class Stage:
-    """The stand-ins of one call, one for each module: their attributes are their own until the call is over."""
+    """Copies of modules for one call; their attributes are separate from the modules' until `write_back`."""
 
     def __init__(self, modules: dict[int, Module], given: dict[int, Tensor]) -> None:
         self._given = given
         self._modules = list(modules.values())
         self._stand_ins = {key: _bare_copy(module) for key, module in modules.items()}
-        self._behind = {id(made): modules[key] for key, made in self._stand_ins.items()}
+        self._originals = {id(made): modules[key] for key, made in self._stand_ins.items()}
         for key, module in modules.items():
             own = self._stand_ins[key].__dict__
             own.update(module.__dict__)
             for name, value in module.__dict__.items():
                 if value.__class__ not in _PLAIN:
-                    own[name] = self._translated(value)
+                    own[name] = self._replaced(value)
             own["_kinds"], own["_transient"] = own["_kinds"].copy(), own["_transient"].copy()
         self._before = [dict(made.__dict__) for made in self._stand_ins.values()]
 
     def stand_in(self, module: Module) -> Module:
-        """Return what stands for a module."""
+        """Return the copy of a module."""
         return self._stand_ins[id(module)]
 
-    def _translated(self, value: Any) -> Any:
-        """Return what an attribute is to be on the stage: also for lists of modules and for bound methods."""
+    def _replaced(self, value: Any) -> Any:
+        """Return an attribute's value for a copy: modules, tensors, bound methods and lists of them replaced."""
         if isinstance(value, Module):
             return self._stand_ins.get(id(value), value)
         if isinstance(value, Tensor):
@@ -125,32 +125,32 @@ class Stage:
         if value.__class__ in (list, tuple, dict) and value:
             parts = value.values() if isinstance(value, dict) else value
             if isinstance(next(iter(parts)), (Module, Tensor, MethodType)):
-                made = [self._translated(part) for part in parts]
+                made = [self._replaced(part) for part in parts]
                 return dict(zip(value, made, strict=True)) if isinstance(value, dict) else type(value)(made)
         return value
 
     def write_back(self) -> None:
-        """Give the modules what the call assigned to attributes of their stand-ins."""
+        """Assign to the modules what the call assigned to attributes of their copies."""
         for module, made, before in zip(self._modules, self._stand_ins.values(), self._before, strict=True):
             if made._kinds != module._kinds or made._transient != module._transient:
                 module.__dict__.update({name: made.__dict__[name].copy() for name in _REGISTRY})
             for name, value in made.__dict__.items():
-                if value is not before.get(name, _GONE) and name not in _REGISTRY:
-                    self._assigned(module, name, value, before.get(name))
+                if value is not before.get(name, _MISSING) and name not in _REGISTRY:
+                    self._assign(module, name, value, before.get(name))
             for name in before.keys() - made.__dict__.keys():
                 module.__dict__.pop(name, None)
 
-    def _assigned(self, module: Module, name: str, value: Any, before: Any) -> None:
-        """Take over one assignment; where a tensor was given, it is written to that."""
+    def _assign(self, module: Module, name: str, value: Any, before: Any) -> None:
+        """Carry out one assignment; a value for a given tensor is written to that tensor."""
         was_given = isinstance(before, Tensor) and before is not module.__dict__.get(name)
         if was_given and isinstance(value, Tensor) and value.shape == before.shape:
             before[...] = value
         else:
-            module.__dict__[name] = self._behind.get(id(value), value)
+            module.__dict__[name] = self._originals.get(id(value), value)
 
 
 def _bare_copy(module: Module) -> Module:
-    """Return an object of the module's class with nothing but what stands in slots of that."""
+    """Return an object of the module's class with the values of its slots and no other attributes."""
     made: Module = object.__new__(type(module))
     for kind in type(module).__mro__:
         names = kind.__dict__.get("__slots__", ())

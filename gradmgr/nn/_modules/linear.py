@@ -18,13 +18,13 @@ else:
 
 
 class Identity(ArrayModule):
-    """Gives its argument back, whatever it was made with."""
+    """Returns its input; arguments of the constructor are ignored."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
 
     def forward(self, x: Any) -> Any:
-        """Any shape to the same."""
+        """Return the result for an input of any shape, in the same shape."""
         return x
 
 
@@ -34,10 +34,10 @@ class Linear(Module):
     Args:
         in_features: length of the last axis of x.
         out_features: length of the last axis of the result.
-        bias: whether there is one.
+        bias: whether to add a bias.
         device: "cpu" or "cuda:0".
-        dtype: of the parameters; by default float32.
-        rng: a Generator to draw from, evenly from +-1 / sqrt(in_features).
+        dtype: the dtype of the parameters; float32 by default.
+        rng: a Generator to draw from, uniformly from +-1 / sqrt(in_features).
 
     Parameters: weight (out_features, in_features), bias (out_features,).
 
@@ -69,13 +69,13 @@ class Linear(Module):
         self.reset_parameters(rng=rng)
 
     def reset_parameters(self, *, rng: Rng = None) -> None:
-        """Draw the parameters anew."""
+        """Draw new values for the parameters."""
         draw_by_fan_in(self.weight, self.bias, rng)
 
     def forward(self, x: Any) -> Tensor:
-        """(..., in_features) to (..., out_features)."""
+        """Map an input (..., in_features) to (..., out_features)."""
         return functional.linear(x, self.weight, self.bias)  # type: ignore[no-any-return]  # x is Any
 
     def extra_repr(self) -> str:
-        """Show sizes."""
+        """Return the sizes and settings, for `repr`."""
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"

@@ -16,7 +16,7 @@ else:
 
 
 class _Loss(LossModule):
-    """What losses have in common: how they reduce what they find for single elements."""
+    """The base class of losses: it holds how the losses of elements are reduced."""
 
     def __init__(self, reduction: str) -> None:
         super().__init__()
@@ -32,24 +32,24 @@ def _label(ignore_index: Any, asked: str) -> int:
 
 
 class MSELoss(_Loss):
-    """The squares of differences; their mean, "sum", or "none": each."""
+    """The squares of differences; their mean by default, their "sum", or "none" of both."""
 
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__(reduction)
 
     def forward(self, x: Any, target: Any) -> Any:
-        """Two of one shape to a number."""
+        """Return the loss of an input and a target of the same shape."""
         return functional.mse_loss(x, target, reduction=self.reduction)
 
 
 class L1Loss(_Loss):
-    """The absolute values of differences; their mean, "sum", or "none": each."""
+    """The absolute values of differences; their mean by default, their "sum", or "none" of both."""
 
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__(reduction)
 
     def forward(self, x: Any, target: Any) -> Any:
-        """Two of one shape to a number."""
+        """Return the loss of an input and a target of the same shape."""
         return functional.l1_loss(x, target, reduction=self.reduction)
 
 
@@ -61,7 +61,7 @@ class HuberLoss(_Loss):
         self.delta = delta
 
     def forward(self, x: Any, target: Any) -> Any:
-        """Two of one shape to a number."""
+        """Return the loss of an input and a target of the same shape."""
         return functional.huber_loss(x, target, reduction=self.reduction, delta=self.delta)
 
 
@@ -73,7 +73,7 @@ class SmoothL1Loss(_Loss):
         self.beta = beta
 
     def forward(self, x: Any, target: Any) -> Any:
-        """Two of one shape to a number."""
+        """Return the loss of an input and a target of the same shape."""
         return functional.smooth_l1_loss(x, target, reduction=self.reduction, beta=self.beta)
 
 
@@ -81,8 +81,8 @@ class KLDivLoss(LossModule):
     """target * (log(target) - x), where x holds logarithms, and target too with log_target.
 
     Args:
-        reduction: "mean" over all elements, "batchmean" over the first axis alone, "sum", or "none": each.
-        log_target: whether targets are logarithms, too.
+        reduction: "mean" over all elements, "batchmean", the sum over the length of the first axis, "sum" or "none".
+        log_target: whether targets are logarithms.
     """
 
     def __init__(self, reduction: str = "mean", log_target: bool = False) -> None:
@@ -92,7 +92,7 @@ class KLDivLoss(LossModule):
         self.log_target = log_target
 
     def forward(self, x: Any, target: Any) -> Any:
-        """Two of one shape to a number."""
+        """Return the loss of an input and a target of the same shape."""
         return functional.kl_div(x, target, reduction=self.reduction, log_target=self.log_target)
 
 
@@ -100,9 +100,9 @@ class NLLLoss(_Loss):
     """Minus the log-probability of each label.
 
     Args:
-        weight: (C,), of each class; a buffer.
-        ignore_index: a label that does not count.
-        reduction: "mean", weighted, "sum", or "none": each.
+        weight: the weight of each class, (C,); a buffer.
+        ignore_index: the label of rows that do not count.
+        reduction: the weighted "mean", "sum" or "none".
     """
 
     weight: Tensor | None
@@ -113,7 +113,7 @@ class NLLLoss(_Loss):
         self.register_buffer("weight", weight)
 
     def forward(self, x: Any, target: Any) -> Any:
-        """Log-probabilities (N, C, ...) and labels (N, ...) to a number."""
+        """Return the loss of log-probabilities (N, C, ...) and labels (N, ...)."""
         return functional.nll_loss(x, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction)
 
 
@@ -121,10 +121,10 @@ class CrossEntropyLoss(_Loss):
     """Minus the log-probability of each label, from scores before softmax.
 
     Args:
-        weight: (C,), of each class; a buffer.
-        ignore_index: a label that does not count.
-        reduction: "mean", weighted, "sum", or "none": each.
-        label_smoothing: how much of each label's probability is spread over all classes.
+        weight: the weight of each class, (C,); a buffer.
+        ignore_index: the label of rows that do not count.
+        reduction: the weighted "mean", "sum" or "none".
+        label_smoothing: the fraction of each label's probability that is distributed over all classes.
 
     >>> import numpy as np
     >>> from gradmgr import nn
@@ -147,7 +147,7 @@ class CrossEntropyLoss(_Loss):
         self.label_smoothing = label_smoothing
 
     def forward(self, x: Any, target: Any) -> Any:
-        """Scores (N, C, ...) and labels (N, ...), or probabilities (N, C, ...), to a number."""
+        """Return the loss of scores (N, C, ...) and labels (N, ...) or probabilities (N, C, ...)."""
         return functional.cross_entropy(
             x,
             target,
@@ -159,11 +159,11 @@ class CrossEntropyLoss(_Loss):
 
 
 class BCELoss(_Loss):
-    """Minus the log-probability of yes and no, from probabilities; BCEWithLogitsLoss loses less.
+    """Minus the log-probability of binary labels, from probabilities; BCEWithLogitsLoss is more exact.
 
     Args:
-        weight: of each element, broadcast; a buffer.
-        reduction: the mean, "sum", or "none": each.
+        weight: the weight of each element, which is broadcast; a buffer.
+        reduction: "mean", "sum" or "none".
     """
 
     weight: Tensor | None
@@ -173,17 +173,17 @@ class BCELoss(_Loss):
         self.register_buffer("weight", weight)
 
     def forward(self, x: Any, target: Any) -> Any:
-        """Two arrays of probabilities of one shape to a number."""
+        """Return the loss of two arrays of probabilities of the same shape."""
         return functional.binary_cross_entropy(x, target, self.weight, reduction=self.reduction)
 
 
 class BCEWithLogitsLoss(_Loss):
-    """Minus the log-probability of yes and no, from scores before the logistic function.
+    """Minus the log-probability of binary labels, from scores before the logistic function.
 
     Args:
-        weight: of each element, broadcast; a buffer.
-        reduction: the mean, "sum", or "none": each.
-        pos_weight: of yes, broadcast; a buffer.
+        weight: the weight of each element, which is broadcast; a buffer.
+        reduction: "mean", "sum" or "none".
+        pos_weight: the weight of positive labels, which is broadcast; a buffer.
     """
 
     weight: Tensor | None
@@ -195,7 +195,7 @@ class BCEWithLogitsLoss(_Loss):
         self.register_buffer("pos_weight", pos_weight)
 
     def forward(self, x: Any, target: Any) -> Any:
-        """Scores and probabilities of one shape to a number."""
+        """Return the loss of scores and probabilities of the same shape."""
         return functional.binary_cross_entropy_with_logits(
             x, target, self.weight, reduction=self.reduction, pos_weight=self.pos_weight
         )

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class IncompatibleKeys(NamedTuple):
-    """What `load_state_dict` found missing in the state, and found in it without a place."""
+    """The names that `load_state_dict` found missing in the state, and those in it that the module does not have."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
 
 
-# Names of torch's that are not here, and what to use instead.
+# Attributes of torch's modules that are not here, and what to use instead.
 _REFUSED = MappingProxyType(
     {
         "requires_grad_": "what receives gradients is the manager's to say: gm.attach(dict(model.named_parameters())), "
@@ -47,15 +47,15 @@ PARAMETER, BUFFER, MODULE = "parameter", "buffer", "module"
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
-# What Module.__init__ sets.
+# The attributes that Module.__init__ sets.
 _SET_UP = frozenset(("_kinds", "_transient", "_pre_hooks", "_post_hooks", "training"))
 
 
 class Module:
-    """What layers and models derive from: `__init__` assigns parameters and modules, `forward` computes.
+    """The base class of layers and models: `__init__` assigns parameters and modules, `forward` computes.
 
     An assigned Parameter or Module is registered under the attribute's name; a Tensor is a plain attribute unless
-    `register_buffer` made it known. A parameter or module that stands in several places is one, and listed once.
+    `register_buffer` registered it. A parameter or module that is registered in several places is listed once.
 
     >>> import numpy
     >>> from gradmgr import GradManager, nn
@@ -76,7 +76,7 @@ class Module:
     Tensor([4.], dtype=float32)
     """
 
-    # All attributes are in __dict__, where Python finds them fast; `_kinds` tells what is registered, in order.
+    # All attributes are in __dict__, where Python finds them fast; `_kinds` holds what is registered, in order.
     _kinds: dict[str, str]
     _transient: set[str]  # the buffers that state_dict leaves out
     _pre_hooks: Hooks | None
@@ -147,7 +147,7 @@ class Module:
 
     # ------------------------------------------------------------ attributes
 
-    def __getattr__(self, name: str) -> Any:  # where Python found nothing
+    def __getattr__(self, name: str) -> Any:  # called for names that Python did not find
         if name in _SET_UP:
             raise AttributeError(
                 f"{type(self).__name__} is not set up as a Module: call super().__init__() first thing in its __init__"
@@ -163,11 +163,11 @@ class Module:
         else:
             kind = self.__dict__.get("_kinds", _NOTHING).get(name)  # plain attributes may come before __init__
             if kind is not None:
-                value = self._refilled(name, kind, value)
+                value = self._checked_value(name, kind, value)
             object.__setattr__(self, name, value)
 
     def _register(self, name: str, kind: str, value: Any) -> None:
-        """Register under a name, which then means nothing else."""
+        """Register a value under a name, replacing what was registered under it."""
         check_name(self, name)
         if self._kinds.get(name) != kind:
             self._kinds.pop(name, None)
@@ -176,13 +176,13 @@ class Module:
         self.__dict__[name] = value
 
     def _unregister(self, name: str) -> Any:
-        """Forget what is registered under a name, and return it."""
+        """Remove what is registered under a name, and return it."""
         del self._kinds[name]
         self._transient.discard(name)
         return self.__dict__.pop(name)
 
-    def _refilled(self, name: str, kind: str, value: Any) -> Any:
-        """Return what to assign to a name that is registered."""
+    def _checked_value(self, name: str, kind: str, value: Any) -> Any:
+        """Return the value to assign to a registered name; raise if it is of the wrong kind."""
         if kind == BUFFER:
             return _as_buffer(self, name, value)
         if value is not None:
@@ -200,7 +200,7 @@ class Module:
             object.__delattr__(self, name)
 
     def _of(self, kind: str) -> list[tuple[str, Any]]:
-        """What is registered here as one kind, in order; of some names it is None."""
+        """Return the names and values registered as one kind, in order; a value may be None."""
         own = self.__dict__
         return [(name, own[name]) for name, its_kind in self._kinds.items() if its_kind == kind]
 
@@ -255,12 +255,12 @@ class Module:
         if self._kinds.get(name) != kind and hasattr(self, name):
             raise ValueError(f"{type(self).__name__} has an attribute {name!r} already; choose another name")
 
-    # ------------------------------------------------------------ what there is
+    # ------------------------------------------------------------ listing modules, parameters and buffers
 
     def named_modules(
         self, memo: set[int] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Module]]:
-        """Give this module, named by the prefix, and all modules within it, by dotted name; each once by default."""
+        """Yield this module, named by the prefix, and all modules within it, by dotted name; each once by default."""
         memo = set() if memo is None else memo
         if remove_duplicate:
             if id(self) in memo:
@@ -272,11 +272,11 @@ class Module:
                 yield from module.named_modules(memo, _joined(prefix, name), remove_duplicate)
 
     def modules(self) -> Iterator[Module]:
-        """Give this module and all modules within it, each once."""
+        """Yield this module and all modules within it, each once."""
         return (module for _, module in self.named_modules())
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """Give the modules right below this one with their names, each once."""
+        """Yield the modules registered in this one with their names, each once."""
         seen: set[int] = set()
         for name, module in self._of(MODULE):
             if module is not None and id(module) not in seen:
@@ -284,33 +284,33 @@ class Module:
                 yield name, module
 
     def children(self) -> Iterator[Module]:
-        """Give the modules right below this one, each once."""
+        """Yield the modules registered in this one, each once."""
         return (module for _, module in self.named_children())
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
-        """Give the parameters with their dotted names; one that stands in several places once by default.
+        """Yield the parameters with their dotted names, each once by default.
 
         Args:
-            prefix: is put in front of every name, with a dot.
+            prefix: a prefix of every name, followed by a dot.
             recurse: whether to include those of the modules within.
-            remove_duplicate: whether to give each parameter once.
+            remove_duplicate: whether to yield each parameter once, also if it has several names.
         """
         return self._named(PARAMETER, prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
-        """Give the parameters, each once: `gm.attach(model.parameters())`."""
+        """Yield the parameters, each once: `gm.attach(model.parameters())`."""
         return (param for _, param in self.named_parameters(recurse=recurse))
 
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
-        """Give the buffers with their dotted names, as `named_parameters`."""
+        """Yield the buffers with their dotted names, as `named_parameters` does."""
         return self._named(BUFFER, prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        """Give the buffers, each once."""
+        """Yield the buffers, each once."""
         return (buffer for _, buffer in self.named_buffers(recurse=recurse))
 
     def _named(self, kind: str, prefix: str, recurse: bool, once: bool) -> Iterator[tuple[str, Any]]:
@@ -327,7 +327,7 @@ class Module:
         """Return the module of a dotted name; "" is this one.
 
         Raises:
-            AttributeError: there is none; the text says how far the name leads.
+            AttributeError: there is none; the message says which part of the name was found.
         """
         module: Any = self
         for name in target.split(".") if target else ():
@@ -373,7 +373,7 @@ class Module:
         return self
 
     def train(self, mode: bool = True) -> Self:
-        """Set `training` on this module and all within; dropout and batch norm go by it. Returns the module.
+        """Set `training` on this module and all within, which dropout and batch norm depend on. Returns the module.
 
         Raises:
             TypeError: `mode` is no bool.
@@ -399,7 +399,7 @@ class Module:
         """Move parameters and buffers to a device, cast them to a dtype, or both; returns the module.
 
         The Tensor objects stay the same, so that managers' attachments and optimisers stay valid; their gradients
-        move along. Integers and booleans keep their dtype. For what records now they are constants from here on.
+        are moved, too. Integers and booleans keep their dtype. Open recordings treat the new values as constants.
 
         Args:
             *args: a device, a dtype, or both, in any order: `to("cuda:0")`, `to(numpy.float64)`.
@@ -448,17 +448,17 @@ class Module:
     # ------------------------------------------------------------ state
 
     def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
-        """Return all parameters and persistent buffers by dotted name, torch's names.
+        """Return all parameters and persistent buffers by dotted name, as torch names them.
 
-        The values are those of now: unlike torch's they do not change when the module is trained on.
+        Unlike torch's, the values do not change when the module is trained further.
 
         Args:
-            prefix: is put in front of every name as it is; end it with a dot.
+            prefix: a prefix of every name; it should end with a dot.
         """
         return {prefix + name: wrap(t._array) for name, t in self._state().items()}
 
     def _state(self, path: str = "") -> dict[str, Tensor]:
-        """What the state is made of, the tensors themselves; of all names of each."""
+        """Return the tensors of the state, under all names of each."""
         found: dict[str, Tensor] = {path + name: t for name, t in self._of(PARAMETER) if t is not None}
         for name, buffer in self._of(BUFFER):
             if buffer is not None and name not in self._transient:
@@ -471,22 +471,22 @@ class Module:
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> IncompatibleKeys:
-        """Write a state into the parameters and persistent buffers, after all of it was checked.
+        """Check a state, then write it into the parameters and persistent buffers.
 
         The Tensor objects stay the same, so that managers' attachments and optimisers stay valid; values are cast to
-        their dtypes. Nothing is recorded. Of tensors that stand under several names, one of the names is enough.
+        their dtypes. Nothing is recorded. For a tensor that has several names, one of them is enough.
 
         Args:
-            state_dict: values by name: Tensors, NumPy or CuPy arrays, or what NumPy makes an array of, such as
-                torch's tensors.
-            strict: whether every name must be there and no other.
-            assign: put new Tensor objects, with the state's dtypes and devices, in the place of the old ones.
+            state_dict: values by name: Tensors, NumPy or CuPy arrays, or objects that NumPy converts, such as torch's
+                tensors.
+            strict: whether all names must be present and no others.
+            assign: replace the Tensor objects by new ones with the state's dtypes and devices.
 
         Returns:
-            `missing_keys` and `unexpected_keys`, which are empty where `strict`.
+            `missing_keys` and `unexpected_keys`, which are empty if `strict`.
 
         Raises:
-            StateError: something does not fit; every misfit is listed by name, and nothing is changed.
+            StateError: the state does not fit; every difference is listed by name, and nothing is changed.
             TypeError: `state_dict` is no mapping.
         """
         if not isinstance(state_dict, Mapping):
@@ -511,7 +511,7 @@ class Module:
         return IncompatibleKeys(missing, unexpected)
 
     def _assign(self, by_id: dict[int, Any]) -> None:
-        """Put new tensors around these arrays in the place of those with these identities."""
+        """Replace the tensors with these ids by new ones of these arrays."""
         made: dict[int, Any] = {}
         for module in self.modules():
             for kind, make in ((PARAMETER, parameter_around), (BUFFER, wrap)):
@@ -519,10 +519,10 @@ class Module:
                     if id(t) in by_id:
                         module.__dict__[name] = made.setdefault(id(t), make(by_id[id(t)]))
 
-    # ------------------------------------------------------------ what one sees
+    # ------------------------------------------------------------ representation
 
     def extra_repr(self) -> str:
-        """Return what `repr` shows between the module's parentheses: its sizes and settings."""
+        """Return the sizes and settings that `repr` shows in parentheses."""
         return ""
 
     def __repr__(self) -> str:

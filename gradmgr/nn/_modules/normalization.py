@@ -19,17 +19,17 @@ from gradmgr.nn._modules.parameters import constant, lengths
 class BatchNorm(Module):
     """Normalise each channel by its mean and variance over the batch; afterwards scale and shift.
 
-    In training by the statistics of the batch, of which running ones are kept; in evaluation by those. With
-    `track_running_stats=False` always by those of the batch. Ioffe and Szegedy, 2015.
+    In training it uses the statistics of the batch and updates running statistics, which it uses in evaluation. With
+    `track_running_stats=False` it always uses those of the batch. Ioffe and Szegedy, 2015.
 
     Args:
         num_features: C, the number of channels.
-        eps: is added to the variance.
-        momentum: the part of a new batch in the running statistics; None for the mean over all batches.
+        eps: added to the variance.
+        momentum: the fraction of the running statistics that a batch replaces; None for the mean over all batches.
         affine: whether to scale and shift.
         track_running_stats: whether to keep running statistics.
         device: "cpu" or "cuda:0".
-        dtype: of parameters and statistics; by default float32.
+        dtype: the dtype of parameters and statistics; float32 by default.
         bias: whether to shift, where `affine`.
 
     Parameters: weight (C,) of ones, bias (C,) of zeros. Buffers: running_mean (C,), running_var (C,),
@@ -48,7 +48,7 @@ class BatchNorm(Module):
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
 
-    _ndims: tuple[int, ...] | None = None  # how many axes the batch may have; None for 2 or more
+    _ndims: tuple[int, ...] | None = None  # the permitted numbers of axes; None for 2 or more
     _shapes = "(N, C, ...)"
 
     def __init__(
@@ -79,20 +79,20 @@ class BatchNorm(Module):
         self.register_buffer("num_batches_tracked", tensor(0, np.int64, device) if tracked else None)
 
     def reset_running_stats(self) -> None:
-        """Set the running statistics to mean 0, variance 1, of no batch."""
+        """Reset the running statistics to mean 0, variance 1 and 0 batches."""
         for buffer, value in ((self.running_mean, 0), (self.running_var, 1), (self.num_batches_tracked, 0)):
             if buffer is not None:
                 init.constant_(buffer, value)
 
     def reset_parameters(self) -> None:
-        """Set the running statistics, the weight and the bias to what they are at first."""
+        """Reset the running statistics, the weight and the bias to their initial values."""
         self.reset_running_stats()
         for param, value in ((self.weight, 1), (self.bias, 0)):
             if param is not None:
                 init.constant_(param, value)
 
     def forward(self, x: Any) -> Tensor:
-        """(N, C, ...) to the same shape."""
+        """Normalise an input (N, C, ...); the result has the same shape."""
         self._check(x)
         by_batch = self.training or self.running_mean is None
         counted: Any = self.num_batches_tracked if self.training else None
@@ -112,7 +112,7 @@ class BatchNorm(Module):
             raise errors.ShapeError(f"{type(self).__name__} takes {self._shapes}; found shape {np.shape(x)}")
 
     def extra_repr(self) -> str:
-        """Show settings."""
+        """Return the settings, for `repr`."""
         return (
             f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
             f"track_running_stats={self.track_running_stats}"
@@ -138,11 +138,11 @@ class LayerNorm(Module):
 
     Args:
         normalized_shape: lengths of the trailing axes.
-        eps: is added to the variance.
+        eps: added to the variance.
         elementwise_affine: whether to scale and shift.
         bias: whether to shift, where `elementwise_affine`.
         device: "cpu" or "cuda:0".
-        dtype: of the parameters; by default float32.
+        dtype: the dtype of the parameters; float32 by default.
 
     Parameters: weight, of ones, and bias, of zeros, of shape normalized_shape.
 
@@ -172,11 +172,11 @@ class LayerNorm(Module):
         self.register_parameter("bias", constant(shape, 0, dtype, device) if elementwise_affine and bias else None)
 
     def forward(self, x: Any) -> Tensor:
-        """(..., *normalized_shape) to the same shape."""
+        """Normalise an input (..., *normalized_shape); the result has the same shape."""
         return functional.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)  # type: ignore[no-any-return]  # x is Any
 
     def extra_repr(self) -> str:
-        """Show settings."""
+        """Return the settings, for `repr`."""
         return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
 
 
@@ -184,12 +184,12 @@ class GroupNorm(Module):
     """Normalise groups of channels by their mean and variance; afterwards scale and shift. Wu and He, 2018.
 
     Args:
-        num_groups: into how many groups the channels fall.
+        num_groups: the number of groups into which channels are divided.
         num_channels: C.
-        eps: is added to the variance.
+        eps: added to the variance.
         affine: whether to scale and shift.
         device: "cpu" or "cuda:0".
-        dtype: of the parameters; by default float32.
+        dtype: the dtype of the parameters; float32 by default.
         bias: whether to shift, where `affine`.
 
     Parameters: weight (C,) of ones, bias (C,) of zeros.
@@ -221,11 +221,11 @@ class GroupNorm(Module):
         self.register_parameter("bias", constant(shape, 0, dtype, device) if affine and bias else None)
 
     def forward(self, x: Any) -> Tensor:
-        """(N, C, ...) to the same shape."""
+        """Normalise an input (N, C, ...); the result has the same shape."""
         return functional.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)  # type: ignore[no-any-return]  # x is Any
 
     def extra_repr(self) -> str:
-        """Show settings."""
+        """Return the settings, for `repr`."""
         return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
 
 
@@ -234,10 +234,10 @@ class RMSNorm(Module):
 
     Args:
         normalized_shape: lengths of the trailing axes.
-        eps: is added to the mean square; None for the smallest step of the dtype at 1.
+        eps: added to the mean square; None for the spacing of the dtype's numbers at 1.
         elementwise_affine: whether to scale.
         device: "cpu" or "cuda:0".
-        dtype: of the parameters; by default float32.
+        dtype: the dtype of the parameters; float32 by default.
 
     Parameters: weight, of ones, of shape normalized_shape.
 
@@ -265,9 +265,9 @@ class RMSNorm(Module):
         self.register_parameter("weight", constant(shape, 1, dtype, device) if elementwise_affine else None)
 
     def forward(self, x: Any) -> Tensor:
-        """(..., *normalized_shape) to the same shape."""
+        """Normalise an input (..., *normalized_shape); the result has the same shape."""
         return functional.rms_norm(x, self.normalized_shape, self.weight, self.eps)  # type: ignore[no-any-return]  # x is Any
 
     def extra_repr(self) -> str:
-        """Show settings."""
+        """Return the settings, for `repr`."""
         return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"

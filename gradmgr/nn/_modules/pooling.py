@@ -15,7 +15,7 @@ else:
 
 
 class _MaxPool(Module):
-    """What MaxPool1d and MaxPool2d have in common: all but the function."""
+    """The base class of MaxPool1d and MaxPool2d, which differ in the function they call."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class _MaxPool(Module):
         return {name: getattr(self, name) for name in names}
 
     def extra_repr(self) -> str:
-        """Show settings."""
+        """Return the settings, for `repr`."""
         return (
             f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, "
             f"dilation={self.dilation}, ceil_mode={self.ceil_mode}"
@@ -50,7 +50,7 @@ class MaxPool1d(_MaxPool):
     """The largest of each window over the last axis of (N, C, L) or (C, L); arguments as of MaxPool2d."""
 
     def forward(self, x: Any) -> Any:
-        """(N, C, L) to (N, C, L')."""
+        """Map an input (N, C, L) to (N, C, L')."""
         return functional.max_pool1d(x, **self._windows())
 
 
@@ -58,16 +58,16 @@ class MaxPool2d(_MaxPool):
     """The largest of each window over the last two axes of (N, C, H, W) or (C, H, W).
 
     Args:
-        kernel_size: height and width of the window; one number is both, here and below.
+        kernel_size: height and width of the window; one number is both, also in the next arguments.
         stride: steps of the window; by default its size.
-        padding: how much of -inf to add on each side.
+        padding: how many positions of -inf to add on each side.
         dilation: distances between the elements of the window.
-        return_indices: whether to give, too, where in H x W each was found.
+        return_indices: whether to return the position of each result in H x W, too.
         ceil_mode: whether windows may reach over the end.
     """
 
     def forward(self, x: Any) -> Any:
-        """(N, C, H, W) to (N, C, H', W')."""
+        """Map an input (N, C, H, W) to (N, C, H', W')."""
         return functional.max_pool2d(x, **self._windows())
 
 
@@ -90,13 +90,13 @@ class AvgPool1d(ArrayModule):
         self.count_include_pad = count_include_pad
 
     def forward(self, x: Any) -> Any:
-        """(N, C, L) to (N, C, L')."""
+        """Map an input (N, C, L) to (N, C, L')."""
         return functional.avg_pool1d(
             x, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad
         )
 
     def extra_repr(self) -> str:
-        """Show settings."""
+        """Return the settings, for `repr`."""
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
@@ -104,12 +104,12 @@ class AvgPool2d(ArrayModule):
     """The mean of each window over the last two axes of (N, C, H, W) or (C, H, W).
 
     Args:
-        kernel_size: height and width of the window; one number is both, here and below.
+        kernel_size: height and width of the window; one number is both, also in the next arguments.
         stride: steps of the window; by default its size.
         padding: how many zeros to add on each side.
         ceil_mode: whether windows may reach over the end.
-        count_include_pad: whether those zeros count.
-        divisor_override: what to divide by instead of the number of elements.
+        count_include_pad: whether those zeros count as elements.
+        divisor_override: the divisor, instead of the number of elements.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class AvgPool2d(ArrayModule):
         self.divisor_override = divisor_override
 
     def forward(self, x: Any) -> Any:
-        """(N, C, H, W) to (N, C, H', W')."""
+        """Map an input (N, C, H, W) to (N, C, H', W')."""
         return functional.avg_pool2d(
             x,
             self.kernel_size,
@@ -142,15 +142,15 @@ class AvgPool2d(ArrayModule):
         )
 
     def extra_repr(self) -> str:
-        """Show settings."""
+        """Return the settings, for `repr`."""
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
 class AdaptiveAvgPool2d(ArrayModule):
-    """The means of so many windows as are asked for, over the last two axes of (N, C, H, W) or (C, H, W).
+    """The means of a given number of windows over the last two axes of (N, C, H, W) or (C, H, W).
 
     Args:
-        output_size: rows and columns of windows; one number is both, None in a pair keeps the argument's.
+        output_size: rows and columns of windows; one number is both, None in a pair keeps the input's number.
     """
 
     def __init__(self, output_size: Any) -> None:
@@ -158,9 +158,9 @@ class AdaptiveAvgPool2d(ArrayModule):
         self.output_size = output_size
 
     def forward(self, x: Any) -> Any:
-        """(N, C, H, W) to (N, C, *output_size)."""
+        """Map an input (N, C, H, W) to (N, C, *output_size)."""
         return functional.adaptive_avg_pool2d(x, self.output_size)
 
     def extra_repr(self) -> str:
-        """Show settings."""
+        """Return the settings, for `repr`."""
         return f"output_size={self.output_size}"

@@ -24,7 +24,7 @@ from gradmgr.ops.shape import expand_dims, swapaxes
 
 
 def _uniform(shape: tuple[int, ...], hidden: int, device: str | None, dtype: Any, rng: Any) -> Parameter:
-    """Return a parameter drawn from [-1/sqrt(hidden), 1/sqrt(hidden)), torch's choice."""
+    """Return a parameter drawn uniformly from [-1/sqrt(hidden), 1/sqrt(hidden)), as in torch."""
     bound = 1 / math.sqrt(hidden)
     made = Parameter(np.empty(shape, np.float32 if dtype is None else dtype), device=device)
     return init.uniform_(made, -bound, bound, rng=rng)
@@ -63,11 +63,11 @@ class _Cell(Module):
             self.register_parameter(name, _uniform((rows,), hidden, device, dtype, rng) if bias else None)
 
     def extra_repr(self) -> str:
-        """Say the sizes."""
+        """Return the sizes, for `repr`."""
         return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
 
     def _first(self, input: Any) -> Any:
-        """Return a state of zeros that fits an input, of which the cell says what is wrong."""
+        """Return a state of zeros for an input; the cell's function checks the input."""
         return zeros(input, (*input.shape[:-1], self.hidden_size), self.weight_hh.dtype)
 
 
@@ -78,9 +78,9 @@ class LSTMCell(_Cell):
         input_size: features of the input.
         hidden_size: features of h and c.
         bias: whether there are bias_ih and bias_hh.
-        device: where the parameters live.
-        dtype: of the parameters; float32 by default.
-        rng: where first values draw from, uniform within 1/sqrt(hidden_size) of 0; None for a new generator.
+        device: the device of the parameters, "cpu" or "cuda:0".
+        dtype: the dtype of the parameters; float32 by default.
+        rng: the generator of initial values, uniform within 1/sqrt(hidden_size) of 0; None for a new one.
 
     >>> import numpy
     >>> from gradmgr import nn
@@ -93,7 +93,7 @@ class LSTMCell(_Cell):
     _gates = 4
 
     def forward(self, input: Any, hx: Any = None) -> tuple[Tensor, Tensor]:
-        """Return (h', c') for input (batch, input_size) and hx = (h, c), zeros where it is None."""
+        """Return (h', c') for input (batch, input_size) and hx = (h, c); None stands for zeros."""
         input = one_array(input)
         if hx is None:
             hx = (self._first(input),) * 2
@@ -107,9 +107,9 @@ class GRUCell(_Cell):
         input_size: features of the input.
         hidden_size: features of h.
         bias: whether there are bias_ih and bias_hh.
-        device: where the parameters live.
-        dtype: of the parameters; float32 by default.
-        rng: where first values draw from, uniform within 1/sqrt(hidden_size) of 0; None for a new generator.
+        device: the device of the parameters, "cpu" or "cuda:0".
+        dtype: the dtype of the parameters; float32 by default.
+        rng: the generator of initial values, uniform within 1/sqrt(hidden_size) of 0; None for a new one.
 
     >>> import numpy
     >>> from gradmgr import nn
@@ -121,7 +121,7 @@ class GRUCell(_Cell):
     _gates = 3
 
     def forward(self, input: Any, hx: Any = None) -> Tensor:
-        """Return h' for input (batch, input_size) and hx = h, zeros where it is None."""
+        """Return h' for input (batch, input_size) and hx = h; None stands for zeros."""
         input = one_array(input)
         hx = self._first(input) if hx is None else hx
         return gru_cell(input, hx, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)  # type: ignore[no-any-return]  # x is Any
@@ -131,7 +131,7 @@ class GRUCell(_Cell):
 
 
 class _Recurrent(Module):
-    """What LSTM and GRU share: parameters of every layer and direction, and the way through them."""
+    """The base class of LSTM and GRU: parameters of all layers and directions, and the loop over them."""
 
     _gates: int
     _states: tuple[str, ...]
@@ -190,7 +190,7 @@ class _Recurrent(Module):
                     self.register_parameter(name + suffix, _uniform(shape, self.hidden_size, device, dtype, rng))
 
     def extra_repr(self) -> str:
-        """Say the sizes, and the options that are not the defaults."""
+        """Return the sizes and the options that differ from the defaults, for `repr`."""
         defaults = {"proj_size": 0, "num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0}
         defaults["bidirectional"] = False
         chosen = [f"{name}={getattr(self, name)}" for name, value in defaults.items() if getattr(self, name) != value]
@@ -199,7 +199,7 @@ class _Recurrent(Module):
     # ------------------------------------------------------------ forward
 
     def _run(self, input: Any, given: tuple[Any, ...] | None) -> tuple[Any, tuple[Any, ...]]:
-        """Return the output and the last states, of which there are as many as `given` has, or _states names."""
+        """Return the output and the last states, in the order of `_states`."""
         x = self._checked(one_array(input))
         of_batch = x.ndim == 3
         if not of_batch:
@@ -214,7 +214,7 @@ class _Recurrent(Module):
             outputs = []
             for direction, suffix in enumerate(self._suffixes(layer)):
                 place = layer * (1 + self.bidirectional) + direction
-                output, ends = self._through(x, [state[place] for state in states], suffix, direction == 1)
+                output, ends = self._run_layer(x, [state[place] for state in states], suffix, direction == 1)
                 outputs.append(output)
                 for ended, end in zip(last, ends, strict=True):
                     ended.append(end)
@@ -224,8 +224,8 @@ class _Recurrent(Module):
             return x[:, 0], tuple([state[:, 0] for state in ended_states])
         return swapaxes(x, 0, 1) if self.batch_first else x, tuple(ended_states)
 
-    def _through(self, x: Any, states: list[Any], suffix: str, backwards: bool) -> tuple[Any, list[Any]]:
-        """Take one layer in one direction: the input's part of all gates is one product."""
+    def _run_layer(self, x: Any, states: list[Any], suffix: str, reverse: bool) -> tuple[Any, list[Any]]:
+        """Run one layer in one direction; the input's part of all gates is one product."""
         weights = [getattr(self, name + suffix) for name in ("weight_ih", "weight_hh")]
         biases = [getattr(self, name + suffix) for name in ("bias_ih", "bias_hh")] if self.bias else [None, None]
         weight_hr = getattr(self, "weight_hr" + suffix) if self.proj_size else None
@@ -234,11 +234,11 @@ class _Recurrent(Module):
         inner = wide_dtype(dtype)
         x, *rest = (None if t is None else cast_to(t, inner) for t in (x, *weights, *biases, weight_hr, *states))
         w_ih, w_hh, b_ih, b_hh, w_hr, *states = rest
-        output, last = self._over(x, states, w_ih, w_hh, b_ih, b_hh, w_hr, backwards)
+        output, last = self._over(x, states, w_ih, w_hh, b_ih, b_hh, w_hr, reverse)
         return cast_to(output, dtype), [cast_to(state, dtype) for state in last]
 
     def _over(
-        self, x: Any, states: list[Any], w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, w_hr: Any, backwards: bool
+        self, x: Any, states: list[Any], w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, w_hr: Any, reverse: bool
     ) -> tuple[Any, list[Any]]:
         """Return h after every step, and the states after the last one."""
         raise NotImplementedError
@@ -256,7 +256,7 @@ class _Recurrent(Module):
         return x
 
     def _first_states(self, x: Any, given: tuple[Any, ...] | None, of_batch: bool) -> list[Any]:
-        """Return the states to begin with, (layers and directions, batch, features)."""
+        """Return the initial states, (layers and directions, batch, features)."""
         lead = (self.num_layers * (1 + self.bidirectional), x.shape[1])
         widths = {"h": self._width, "c": self.hidden_size}
         if given is None:
@@ -275,7 +275,7 @@ class _Recurrent(Module):
 
 
 class LSTM(_Recurrent):
-    """Layers of LSTM over sequences, as torch.nn.LSTM, with its names of parameters.
+    """Layers of LSTM over sequences, as torch.nn.LSTM, with the same names of parameters.
 
     Args:
         input_size: features of the input.
@@ -283,12 +283,13 @@ class LSTM(_Recurrent):
         num_layers: layers, each over the output of the one before.
         bias: whether there are bias_ih and bias_hh.
         batch_first: whether input and output are (batch, length, features) instead of (length, batch, features).
-        dropout: the probability with which what goes from layer to layer is set to 0 while training.
-        bidirectional: whether each layer runs in both directions; their outputs stand beside each other.
-        proj_size: if not 0, h is a learned projection to so many features, smaller than hidden_size.
-        device: where the parameters live.
-        dtype: of the parameters; float32 by default.
-        rng: where first values, uniform within 1/sqrt(hidden_size) of 0, and dropout draw from; None for a new one.
+        dropout: the probability with which the numbers passed from layer to layer are set to 0 in training.
+        bidirectional: whether each layer runs in both directions, whose outputs are concatenated.
+        proj_size: if not 0, h is a learned projection to this number of features, smaller than hidden_size.
+        device: the device of the parameters, "cpu" or "cuda:0".
+        dtype: the dtype of the parameters; float32 by default.
+        rng: the generator of initial values, uniform within 1/sqrt(hidden_size) of 0, and of dropout; None for a new
+            one.
 
     Raises:
         ValueError: a size or probability is out of range.
@@ -329,8 +330,8 @@ class LSTM(_Recurrent):
 
         Args:
             input: shape (length, batch, input_size), with batch_first (batch, length, input_size); or
-                (length, input_size). Sequences of different lengths, torch's packed ones, are not there.
-            hx: the pair (h, c) to begin with, of shape (layers and directions, batch, features); None for zeros.
+                (length, input_size). Sequences of different lengths, as torch's packed ones, are not supported.
+            hx: the initial pair (h, c), of shape (layers and directions, batch, features); None for zeros.
 
         Returns:
             The output, h of the last layer after every step; and the pair (h, c) after the last step of all layers.
@@ -345,29 +346,29 @@ class LSTM(_Recurrent):
         return output, (h, c)
 
     def _over(
-        self, x: Any, states: list[Any], w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, w_hr: Any, backwards: bool
+        self, x: Any, states: list[Any], w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, w_hr: Any, reverse: bool
     ) -> tuple[Any, list[Any]]:
         parts = linear(x, w_ih, None if b_ih is None else b_ih + b_hh)
         if w_hr is not None:
-            return _projected_steps(parts, states, w_hh, w_hr, backwards)
-        outputs, cells = lstm_over(parts, states[0], states[1], w_hh, backwards)
-        last = 0 if backwards else -1
+            return _projected_steps(parts, states, w_hh, w_hr, reverse)
+        outputs, cells = lstm_over(parts, states[0], states[1], w_hh, reverse)
+        last = 0 if reverse else -1
         return outputs, [outputs[last], cells[last]]
 
 
-def _projected_steps(parts: Any, states: list[Any], w_hh: Any, w_hr: Any, backwards: bool) -> tuple[Any, list[Any]]:
-    """Run step by step, h being projected after each."""
+def _projected_steps(parts: Any, states: list[Any], w_hh: Any, w_hr: Any, reverse: bool) -> tuple[Any, list[Any]]:
+    """Run step by step, projecting h after each step."""
     h, c = states
     outputs = []
-    for k in range(parts.shape[0])[:: -1 if backwards else 1]:
+    for k in range(parts.shape[0])[:: -1 if reverse else 1]:
         h, c = lstm_step(parts[k], h, c, None, w_hh, None, None)
         h = linear(h, w_hr)
         outputs.append(h)
-    return stack(outputs[::-1] if backwards else outputs), [h, c]
+    return stack(outputs[::-1] if reverse else outputs), [h, c]
 
 
 class GRU(_Recurrent):
-    """Layers of GRU over sequences, as torch.nn.GRU, with its names of parameters.
+    """Layers of GRU over sequences, as torch.nn.GRU, with the same names of parameters.
 
     Args:
         input_size: features of the input.
@@ -375,11 +376,12 @@ class GRU(_Recurrent):
         num_layers: layers, each over the output of the one before.
         bias: whether there are bias_ih and bias_hh.
         batch_first: whether input and output are (batch, length, features) instead of (length, batch, features).
-        dropout: the probability with which what goes from layer to layer is set to 0 while training.
-        bidirectional: whether each layer runs in both directions; their outputs stand beside each other.
-        device: where the parameters live.
-        dtype: of the parameters; float32 by default.
-        rng: where first values, uniform within 1/sqrt(hidden_size) of 0, and dropout draw from; None for a new one.
+        dropout: the probability with which the numbers passed from layer to layer are set to 0 in training.
+        bidirectional: whether each layer runs in both directions, whose outputs are concatenated.
+        device: the device of the parameters, "cpu" or "cuda:0".
+        dtype: the dtype of the parameters; float32 by default.
+        rng: the generator of initial values, uniform within 1/sqrt(hidden_size) of 0, and of dropout; None for a new
+            one.
 
     Raises:
         ValueError: a size or probability is out of range.
@@ -418,8 +420,8 @@ class GRU(_Recurrent):
 
         Args:
             input: shape (length, batch, input_size), with batch_first (batch, length, input_size); or
-                (length, input_size). Sequences of different lengths, torch's packed ones, are not there.
-            hx: h to begin with, of shape (layers and directions, batch, hidden_size); None for zeros.
+                (length, input_size). Sequences of different lengths, as torch's packed ones, are not supported.
+            hx: the initial h, of shape (layers and directions, batch, hidden_size); None for zeros.
 
         Returns:
             The output, h of the last layer after every step; and h after the last step of all layers.
@@ -431,7 +433,7 @@ class GRU(_Recurrent):
         return output, h
 
     def _over(
-        self, x: Any, states: list[Any], w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, w_hr: Any, backwards: bool
+        self, x: Any, states: list[Any], w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, w_hr: Any, reverse: bool
     ) -> tuple[Any, list[Any]]:
-        outputs = gru_over(linear(x, w_ih, b_ih), states[0], w_hh, b_hh, backwards)
-        return outputs, [outputs[0 if backwards else -1]]
+        outputs = gru_over(linear(x, w_ih, b_ih), states[0], w_hh, b_hh, reverse)
+        return outputs, [outputs[0 if reverse else -1]]

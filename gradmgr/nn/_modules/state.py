@@ -1,4 +1,4 @@
-"""What comes into a module: devices and dtypes it is moved to, states it is to take."""
+"""Moving tensors of a module to devices and dtypes, and loading states into them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradmgr._engine.tensor import Tensor, raw
 
 
 def read_target(args: tuple[Any, ...], device: Any, dtype: Any) -> tuple[str | None, np.dtype[Any] | None]:
-    """Tell devices and dtypes apart; a name is a device's where it begins as one."""
+    """Return the device and the dtype among the arguments; a string that starts like a device's name is a device."""
     for value in args:
         if isinstance(value, str) and (value == "cpu" or value.startswith("cuda")):
             if device is not None:
@@ -54,20 +54,20 @@ def converted(t: Tensor, device: str | None, dtype: np.dtype[Any] | None) -> Any
     return array if device is None else libraries.to_device(array, device)
 
 
-# ---------------------------------------------------------------- states that come in
+# ---------------------------------------------------------------- loading states
 
 
 def fitting_values(own: Mapping[str, Tensor], state: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the state's values as arrays, and what is wrong with those that do not fit."""
+    """Return the values of a state that fit, as arrays, and messages about those that do not."""
     fitting: dict[str, Any] = {}
     misfits = []
-    first: dict[int, str] = {}  # of tensors under several names
+    first: dict[int, str] = {}  # the first name of each tensor, as one may have several
     for name, t in own.items():
         if name not in state:
             continue
         try:
             value = _array_of(state[name])
-        except (*errors.REJECTIONS, RuntimeError) as error:  # torch's tensors raise either where they are no arrays
+        except (*errors.REJECTIONS, RuntimeError) as error:  # as torch's tensors do that cannot become arrays
             misfits.append(f"{name}: not an array: {error}")
             continue
         same = first.setdefault(id(t), name)
@@ -116,7 +116,7 @@ def _differs(one: Any, other: Any, name: str) -> str | None:
 
 
 def write_all(targets: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-    """Write arrays into tensors, unrecorded; all of them are made before the first is written."""
+    """Write arrays into tensors without recording; all are converted before the first is written."""
     made = {
         name: libraries.to_device(values[name], t.device).astype(t.dtype, copy=False) for name, t in targets.items()
     }

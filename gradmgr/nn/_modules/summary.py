@@ -1,4 +1,4 @@
-"""What a model is made of, as a table."""
+"""A table of a model's layers."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from gradmgr.nn._modules.module import MODULE, Module
 
 
 def summary(model: Module, *inputs: Any, depth: int | None = None, **keywords: Any) -> str:
-    """Return, as text, a table of a model's layers: their types, parameters and, with inputs, what they give.
+    """Return a table of a model's layers as text: types, numbers of parameters and, with inputs, shapes of outputs.
 
-    The parameters of a module are those within it; one that stands in several places counts once. With inputs the
-    model is called on them, unrecorded and as in evaluation: nothing of it changes, neither running statistics nor the
-    state of generators. A module that is called several times shows what it gave last.
+    The parameters of a module include those of the modules within it; a shared one counts once. With inputs the model
+    is called on them, in evaluation mode and without recording; neither running statistics nor the states of generators
+    change. For a module that is called several times the last output is shown.
 
     Args:
         model: a Module.
-        *inputs: what to call it with.
-        depth: how many levels of modules within modules to show; by default all, 0 for the model alone.
-        **keywords: keyword arguments to call it with.
+        *inputs: the arguments to call it with.
+        depth: how many levels of modules within modules to show; all by default, 0 for the model alone.
+        **keywords: the keyword arguments to call it with.
 
     Raises:
         TypeError: `model` is no Module.
@@ -73,7 +73,7 @@ def _tree(
 
 
 def _results(model: Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> dict[int, str]:
-    """Call stand-ins of the modules, and return the shapes of what each gave, by the module's identity."""
+    """Call copies of the modules, and return the shapes of their outputs by the id of the module."""
     modules = {id(module): module for module in model.modules()}
     stage = Stage(modules, {id(buffer): wrap(buffer._array) for buffer in model.buffers()})
     results: dict[int, str] = {}
@@ -92,7 +92,7 @@ def _results(model: Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -
 
 @contextmanager
 def _generators_kept(model: Module) -> Iterator[None]:
-    """Set the generators within a model back to their states at the end of a with block."""
+    """Restore the states of the generators within a model at the end of a with block."""
     states = [(source, source.read()) for source in sources_in(model)]
     try:
         yield
@@ -117,7 +117,7 @@ def _totals(model: Module) -> str:
 
 
 def _table(rows: list[tuple[str, ...]]) -> str:
-    """Write rows, the first of them titles, in columns of which the last is aligned at the right."""
+    """Return rows, the first of which are titles, as text; the last column is aligned right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rule = "  ".join("-" * width for width in widths)
     left = [[cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)] for row in rows]
