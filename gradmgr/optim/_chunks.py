@@ -262,7 +262,7 @@ def is_packable(p: Tensor) -> bool:
 def _check_not_batched(params: list[Tensor]) -> None:
     for p in params:
         if is_batched(p._array):
-            raise errors.BatchedValueError(f"step(): {describe(p)} differs by example of a vmap; step outside of it")
+            raise errors.BatchedValueError(f"step(): {describe(p)} differs per example of a vmap; step outside of it")
 
 
 class Chunk:
@@ -375,7 +375,7 @@ class Chunk:
                 )
             if g is not None and is_batched(g):
                 raise errors.BatchedValueError(
-                    f"step(): the gradient of {describe(p)} differs by example of a vmap; step outside of it"
+                    f"step(): the gradient of {describe(p)} differs per example of a vmap; step outside of it"
                 )
             if g is not None and g.shape != shape:
                 raise errors.ShapeError(f"step(): the gradient of {describe(p)} has shape {g.shape}")

@@ -398,9 +398,9 @@ class Optimizer:
         faults = [f"option {key!r} is missing" for key in self.defaults if key not in saved]
         known = (*self.defaults, "initial_lr", "name", "param_names")
         faults += [f"option {key!r} is not known" for key in saved if key not in (*known, *group)]
-        ours, theirs = group.get("param_names"), saved.get("param_names")
-        if ours is not None and theirs is not None and ours != list(theirs):
-            pairs = zip(ours, theirs, strict=False)
+        own, loaded = group.get("param_names"), saved.get("param_names")
+        if own is not None and loaded is not None and own != list(loaded):
+            pairs = zip(own, loaded, strict=False)
             faults += [f"the name of a parameter is {b!r}, here {a!r}" for a, b in pairs if a != b]
         if not faults:
             try:

@@ -272,7 +272,7 @@ def test_running_statistics_must_be_there_to_normalise_by():
 
 def test_running_statistics_under_vmap():
     mean, var, many = tensor(np.zeros(3)), tensor(np.ones(3)), np.stack([X, 2 * X])
-    with pytest.raises(errors.BatchedWriteError, match="statistics that differ by example"):
+    with pytest.raises(errors.BatchedWriteError, match="statistics that differ per example"):
         vmap(lambda x: batch_norm(x, mean, var, training=True))(many)
     assert (mean.tolist(), var.tolist()) == ([0.0] * 3, [1.0] * 3)
     found = vmap(lambda x: batch_norm(x, mean, var))(many)

@@ -1,1 +1,1 @@
-"""The functions of gradmgr.nn, by PyTorch's chapters."""
+"""The functions of gradmgr.nn, in files by kind."""

@@ -437,7 +437,7 @@ def _update(running: list[Any], found: tuple[Any, Any], momentum: float) -> None
             old = raw(stat)
             if batched.differs(value) and not batched.differs(old):
                 raise errors.BatchedWriteError(
-                    "batch_norm inside vmap: statistics that differ by example would be written to running_mean and "
+                    "batch_norm inside vmap: statistics that differ per example would be written to running_mean and "
                     "running_var, which are the same for all; pass None for both, or training=False"
                 )
             made.append((stat, ((1 - momentum) * old + momentum * value).astype(old.dtype)))

@@ -1,1 +1,1 @@
-"""The modules of gradmgr.nn; each file stands beside the file of its functions in `_functions`."""
+"""The modules of gradmgr.nn; the functions of a file are in the file of the same name in `_functions`."""

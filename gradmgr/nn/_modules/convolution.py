@@ -160,7 +160,7 @@ class Conv2d(_Forward):
     Args:
         in_channels: C_in.
         out_channels: C_out.
-        kernel_size: height and width of the window; one number is both, also in the next arguments.
+        kernel_size: height and width of the window; one number is both; this holds for all sizes.
         stride: steps of the window.
         padding: how much to add on each side; "valid" for none, "same" to keep H and W.
         dilation: distances between the elements of the window.

@@ -58,7 +58,7 @@ class MaxPool2d(_MaxPool):
     """The largest of each window over the last two axes of (N, C, H, W) or (C, H, W).
 
     Args:
-        kernel_size: height and width of the window; one number is both, also in the next arguments.
+        kernel_size: height and width of the window; one number is both; this holds for all sizes.
         stride: steps of the window; by default its size.
         padding: how many positions of -inf to add on each side.
         dilation: distances between the elements of the window.
@@ -104,7 +104,7 @@ class AvgPool2d(ArrayModule):
     """The mean of each window over the last two axes of (N, C, H, W) or (C, H, W).
 
     Args:
-        kernel_size: height and width of the window; one number is both, also in the next arguments.
+        kernel_size: height and width of the window; one number is both; this holds for all sizes.
         stride: steps of the window; by default its size.
         padding: how many zeros to add on each side.
         ceil_mode: whether windows may reach over the end.
