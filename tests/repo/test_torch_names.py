@@ -214,7 +214,10 @@ DIFFERENT = {
         "fast_mode=False, masked=None, seed=0)",
         _STRICTER,
     ),
-    "torch.autograd.graph.Node": ("(tape, node_id, name, *, several=False)", "no program makes one, here or there"),
+    "torch.autograd.graph.Node": (
+        "(tape, node_id, name, *, has_result_entries=False)",
+        "programs make none, here or there",
+    ),
     "torch.autograd.graph.GradientEdge": ("(node, output_nr)", "the token keeps C++ objects alive"),
     "torch.autograd.profiler.profile": (
         "(enabled=True, *, use_device=None, use_cuda=False, record_shapes=False, with_flops=False, "
