@@ -73,15 +73,15 @@ class MixedArraysError(GradmgrError, TypeError):
 
 
 class BatchedValueError(GradmgrError, RuntimeError):
-    """One value was asked for, inside vmap, of a tensor whose values differ by example."""
+    """One value was asked for, inside vmap, of a tensor whose values differ per example."""
 
 
 class RandomnessError(GradmgrError, RuntimeError):
-    """Random numbers were drawn inside vmap, which was not told whether they differ by example."""
+    """Random numbers were drawn inside vmap, whose randomness= does not say whether they differ per example."""
 
 
 class BatchedWriteError(GradmgrError, RuntimeError):
-    """Values that differ by example were to be written, inside vmap, to memory that is one for all of them."""
+    """A write, inside vmap, of values that differ per example to memory that all examples share."""
 
 
 class DtypeError(GradmgrError, TypeError):

@@ -1,7 +1,7 @@
-"""Forward mode: tangents beside values, pushed along as the operations happen.
+"""Forward mode: tangents that are computed together with the values, operation by operation.
 
 Levels nest, where PyTorch has one: a second derivative is a level inside a level. With managers, the
-rule is theirs: derivatives are heard by what was entered earlier. A level inside a manager's recording
+rule is the same: a derivative is recorded by what was entered earlier. A level inside a manager's recording
 gives tangents that the manager differentiates (reverse over forward); a manager inside a level gives
 gradients that have tangents (forward over reverse: a Hessian times a vector, at the cost of two gradients).
 The gradient of a manager that was entered before a level has no tangent there.
@@ -253,11 +253,11 @@ def unpack_dual(tensor: Tensor, *, level: int | None = None) -> UnpackedDualTens
     return UnpackedDualTensor(primal, _alias(tangent, earlier(state, found)))
 
 
-def _alias(value: Any, whom: Iterable[Recorder]) -> Tensor:
+def _alias(value: Any, tracking: Iterable[Recorder]) -> Tensor:
     """Return a new Tensor of the same array, known to those of these recorders that know a Tensor `value`."""
     made = wrap(raw(value))
     if isinstance(value, Tensor):
-        for rec in whom:
+        for rec in tracking:
             node_id = rec.node_id_of(value) if rec.open else None
             if node_id is not None:
                 rec.track(made, node_id)
@@ -299,15 +299,19 @@ def _checked_tangent(tensor: Tensor, tangent: Any, level: _Level) -> Any:
     if not isinstance(value, Tensor):
         return libraries.make_array(value, copy=True)
     state = current()
-    below = earlier(state, level)
-    lost = [rec for rec in recorders(state) if rec.open and rec not in below and rec.node_id_of(value) is not None]
+    earlier_recorders = earlier(state, level)
+    lost = [
+        rec
+        for rec in recorders(state)
+        if rec.open and rec not in earlier_recorders and rec.node_id_of(value) is not None
+    ]
     if lost:
         who = "the level itself" if level in lost else "a manager or level that was entered after the level"
         raise errors.RecordingError(
-            f"{what} has a history with {who}, which cannot differentiate it: derivatives are heard by what was "
+            f"{what} has a history with {who}, which cannot differentiate it: derivatives are recorded by what was "
             "entered earlier; pass tangent.detach(), or enter the level last"
         )
-    kept = _alias(value, below)
+    kept = _alias(value, earlier_recorders)
     return raw(kept) if kept._rec is None else kept
 
 

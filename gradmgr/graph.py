@@ -1,4 +1,4 @@
-"""The history as seen from outside: its nodes, hooks on several tensors, and what is said of memory."""
+"""The history of a recording: its nodes, hooks on several tensors, pictures, and how values are saved."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def register_multi_grad_hook(
     """Call `fn` once in each backward that reaches any of these tensors, with their gradients.
 
     Each gradient is what the hooks of its tensor registered before this one made of it. As with
-    `Tensor.register_hook`, the hook hangs on attached tensors for good and on results for their recording.
+    `Tensor.register_hook`, the hook stays on attached tensors for good, on results for their recording.
     Where managers nest, the backward of each counts by itself; so do those of several threads.
 
     Args:
         tensors: attached, or results that a manager here recorded.
         fn: with "all" takes a list with a gradient for each of `tensors`, None for those that this backward does
-            not reach, and is called when the walk is done, before `.grad` is written. With "any" it takes the
+            not reach, and is called when the backward pass is done, before `.grad` is written. With "any" it takes the
             first gradient that there is. What it returns is ignored.
         mode: "all" or "any".
 

@@ -125,7 +125,7 @@ class _Packing:
         self._open: set[int] = set()
 
     def pack(self, obj: Any, keys: tuple[Any, ...]) -> Any:
-        """Return what stands for an object in the text."""
+        """Return the JSON description of an object."""
         if obj.__class__ in _PLAIN:
             return obj
         if obj.__class__ is float:
@@ -252,7 +252,7 @@ class _Unpacking:
         self._made: dict[str, Any] = {}  # by the name of the array
 
     def unpack(self, node: Any) -> Any:
-        """Return the object that a part of the text stands for."""
+        """Return the object that a part of the text describes."""
         if isinstance(node, list):
             return [self.unpack(part) for part in node]
         if not isinstance(node, dict):
@@ -474,7 +474,7 @@ class _Loading:
         self._unchecked: list[tuple[str, Any, Any]] = []  # the same, where only trying tells
 
     def match(self, into: Any, saved: Any, keys: tuple[Any, ...]) -> Any:
-        """Take down what is to be loaded into an object; return what of the saved is left, _NOTHING for nothing."""
+        """Collect what is to be loaded into an object; return what is left of the saved data, _NOTHING for nothing."""
         if isinstance(into, dict):
             return self._match_dict(into, saved, keys)
         if isinstance(into, (list, tuple)):

@@ -17,7 +17,7 @@ from gradmgr._engine.mutation import as_type
 from gradmgr._engine.recorder import current, enter, leave, recorders, snapshot
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
-from gradmgr._transforms.grad import marks_before, pulled
+from gradmgr._transforms.grad import compute_gradients, node_ids_before
 from gradmgr.manager import GradManager
 
 Function = Callable[..., Any]
@@ -103,7 +103,7 @@ class DerivativeCall:
             return
         for j, y in enumerate(outs):
             node_id = tape.node_id_of(y)
-            reached = set() if node_id is None else marks_before(tape, [node_id])
+            reached = set() if node_id is None else node_ids_before(tape, [node_id])
             for k, x in enumerate(leaves):
                 if tape.leaves[x] not in reached:
                     raise errors.NotRecordedError(
@@ -274,7 +274,8 @@ class Pullback:
         if not pairs:
             return [None] * len(self.leaves)
         self._manager.may_release = last
-        return pulled(self.tape, self._manager, [y for y, _ in pairs], self.leaves, [u for _, u in pairs], retain=True)
+        ys, us = [y for y, _ in pairs], [u for _, u in pairs]
+        return compute_gradients(self.tape, self._manager, ys, self.leaves, us, retain=True)
 
 
 class Pushforward:

@@ -1,4 +1,4 @@
-"""`grad` and `backward` over the managers that record: the derivative without a manager in hand."""
+"""`grad` and `backward` as functions, which find the recording manager that tracks the outputs."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def grad(
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of `outputs`, weighted by `grad_outputs`, with respect to `inputs`.
 
-    The innermost recording manager that knows the outputs is walked, and released unless its history
-    is retained. No `.grad` is touched and no callback runs; hooks do.
+    The backward pass runs over the innermost recording manager that tracks the outputs, which is released unless
+    its history is retained. No `.grad` is touched and no callback runs; hooks do.
 
     Args:
         outputs: one Tensor or several.
@@ -45,7 +45,7 @@ def grad(
         only_inputs: True, for torch's sake; to write `.grad` of everything else, call `backward`.
         allow_unused: give None for an input that no output depends on, instead of an error.
         is_grads_batched: each of `grad_outputs` has a further first axis, of vectors to weight with; so have
-            the results. The history is walked once for all of them.
+            the results. One backward pass computes all of them.
         materialize_grads: give zeros for an input that no output depends on.
 
     Returns:
@@ -67,10 +67,10 @@ def grad(
         raise ValueError("grad: only_inputs=False is gone; backward() adds to the .grad of all that is attached")
     if materialize_grads and allow_unused is False:
         raise ValueError("grad: materialize_grads=True gives zeros for unused inputs; allow_unused=False forbids them")
-    ys, xs = _listed(outputs, "grad", "outputs"), _listed(inputs, "grad", "inputs")
+    ys, xs = _as_list(outputs, "grad", "outputs"), _as_list(inputs, "grad", "inputs")
     allowed = bool(allow_unused) or materialize_grads
     retain = create_graph if retain_graph is None else retain_graph
-    tape, manager = _who_knows(ys, "grad")
+    tape, manager = _find_tape(ys, "grad")
     if is_grads_batched:
         vectors = _vectors(grad_outputs, ys)
         found: Sequence[Tensor | None] = _batched(ys, xs, vectors, create_graph, allowed)
@@ -78,14 +78,16 @@ def grad(
             manager.release()
         batch: tuple[int, ...] = vectors[0].shape[:1]
     else:
-        gs = pulled(tape, manager, ys, xs, grad_outputs, retain=retain, create_graph=create_graph, allowed=allowed)
-        found, batch = owned(gs, xs), ()
+        gs = compute_gradients(
+            tape, manager, ys, xs, grad_outputs, retain=retain, create_graph=create_graph, allowed=allowed
+        )
+        found, batch = own_tensors(gs, xs), ()
     if materialize_grads:
         return tuple([_zeros(x, batch) if g is None else g for g, x in zip(found, xs, strict=True)])
     return tuple(found)
 
 
-def pulled(
+def compute_gradients(
     tape: Tape,
     manager: GradManager,
     ys: list[Tensor],
@@ -96,14 +98,14 @@ def pulled(
     create_graph: bool = False,
     allowed: bool = True,
 ) -> list[Any]:
-    """Walk a manager's tape from some tensors back to others, as `grad` does with the one it chose.
+    """Compute gradients by a backward pass over a manager's tape, as `grad` does with the one it chose.
 
     Returns:
-        For each of `xs` the gradient, a Tensor if a recorder may know it, an array or None.
+        For each of `xs` the gradient, a Tensor if a recorder may track it, an array or None.
     """
     state = above(tape.outer, tape) if create_graph else tape.outer
     seeds = seeds_of(tape, ys, grad_outputs, asked="grad", create_graph=create_graph)
-    only = {x: node_id for x in xs if (node_id := _mark_of(tape, x)) is not None}
+    only = {x: node_id for x in xs if (node_id := _node_id_for(tape, x)) is not None}
     if not allowed:
         _check_used(tape, xs, only, [node_id for node_id, _ in seeds])
     results: dict[Tensor, Any] = {}
@@ -119,7 +121,7 @@ def pulled(
 
     everything = not create_graph and only == tape.leaves  # then nothing needs to be left out
     manager._run_backward(tape, seeds, retain, create_graph, None if everything else only, keep)
-    _tidied(tape)
+    _sweep_if_due(tape)
     missing = [k for k, x in enumerate(xs) if x not in results]
     if missing and not allowed:
         raise errors.NotRecordedError(
@@ -129,42 +131,42 @@ def pulled(
     return [results.get(x) for x in xs]
 
 
-def _tidied(tape: Tape) -> None:
-    """Let a tape that recorded a derivative drop what nobody holds: during a walk it cannot."""
+def _sweep_if_due(tape: Tape) -> None:
+    """Sweep a tape that recorded a derivative of its own: during the backward pass it cannot be swept."""
     if len(tape.entries) > tape.limit:
         tape.sweep()
 
 
-def owned(gs: list[Any], xs: Sequence[Tensor]) -> list[Tensor | None]:
-    """Return gradients or tangents as Tensors of the user's own, with their history; `gs` is emptied.
+def own_tensors(gs: list[Any], xs: Sequence[Tensor]) -> list[Tensor | None]:
+    """Return gradients or tangents as new Tensors in new memory, with their history; empties `gs`.
 
-    Each a new Tensor in new memory: one may stand for two inputs, or be the weights that were given.
+    They are copied where needed, as one may be that of two inputs, or be the weights that were given.
     """
-    known = recorders(current())
-    made = [_own(gs.pop(), x, known) for x in reversed(xs)]
+    tracking = recorders(current())
+    made = [_own(gs.pop(), x, tracking) for x in reversed(xs)]
     made.reverse()
     return made
 
 
-def _own(g: Any, x: Tensor, known: list[Recorder]) -> Tensor | None:
+def _own(g: Any, x: Tensor, tracking: list[Recorder]) -> Tensor | None:
     if g is None:
         return None
-    handle = snapshot(g, known)
+    handle = snapshot(g, tracking)
     if isinstance(handle, Tensor):
         return handle
     made = wrap(handle)
-    g = handle = None  # who else holds the array is asked next
+    g = handle = None  # `own_gradient` counts references to the array
     return own_gradient(made, x)
 
 
-def _mark_of(tape: Tape, x: Tensor) -> Any:
-    """Return what a gradient with respect to `x` is a gradient of: of a leaf, the value it was recorded with."""
+def _node_id_for(tape: Tape, x: Tensor) -> Any:
+    """Return the node id whose gradient is meant: of a leaf, that of the value it was recorded with."""
     return tape.leaves.get(x) or tape.node_id_of(x)
 
 
 def _vectors(grad_outputs: Any, ys: list[Tensor]) -> list[Tensor]:
-    """Check batched weights; of what is in them `seeds_of` asks."""
-    vectors = _listed(grad_outputs, "grad", "grad_outputs")
+    """Check the shapes of batched weights; `seeds_of` checks the rest."""
+    vectors = _as_list(grad_outputs, "grad", "grad_outputs")
     if len(vectors) != len(ys) or any(v is None for v in vectors):
         raise ValueError(
             f"grad: is_grads_batched=True needs grad_outputs, one batch of vectors for each of the {len(ys)} outputs"
@@ -185,8 +187,10 @@ def _batched(
     used: list[bool] = []
 
     def one(*given: Any) -> tuple[Tensor, ...]:
-        tape, manager = _who_knows(ys, "grad")
-        gs = pulled(tape, manager, ys, xs, list(given), retain=True, create_graph=create_graph, allowed=allowed)
+        tape, manager = _find_tape(ys, "grad")
+        gs = compute_gradients(
+            tape, manager, ys, xs, list(given), retain=True, create_graph=create_graph, allowed=allowed
+        )
         used[:] = [g is not None for g in gs]
         return tuple([g if isinstance(g, Tensor) else wrap(g) for g in gs if g is not None])
 
@@ -224,21 +228,21 @@ def backward(
     >>> x.grad
     Tensor(6.)
     """
-    ys = _listed(tensors, "backward", "tensors")
-    tape, manager = _who_knows(ys, "backward")
+    ys = _as_list(tensors, "backward", "tensors")
+    tape, manager = _find_tape(ys, "backward")
     only = None
     if inputs is not None:
-        xs = _listed(inputs, "backward", "inputs")
+        xs = _as_list(inputs, "backward", "inputs")
         if not xs:
             raise ValueError("backward: inputs is empty; pass at least one Tensor, or None for all that is attached")
-        only = {x: _mark_of(tape, x) for x in xs}
+        only = {x: _node_id_for(tape, x) for x in xs}
         _check_known(only, xs, "backward")
     seeds = seeds_of(tape, ys, grad_tensors, create_graph=create_graph)
     manager._run_backward(tape, seeds, create_graph if retain_graph is None else retain_graph, create_graph, only)
-    _tidied(tape)
+    _sweep_if_due(tape)
 
 
-def _listed(given: Any, asked: str, name: str) -> list[Any]:
+def _as_list(given: Any, asked: str, name: str) -> list[Any]:
     many = list(given) if isinstance(given, (list, tuple)) and not isinstance(given, GradientEdge) else [given]
     for k, t in enumerate(many):
         if isinstance(t, GradientEdge) and not name.startswith("grad_"):
@@ -253,8 +257,8 @@ def _listed(given: Any, asked: str, name: str) -> list[Any]:
     return many
 
 
-def _who_knows(ys: list[Tensor], asked: str) -> tuple[Tape, GradManager]:
-    """Return the innermost recording tape that knows all outputs, and its manager."""
+def _find_tape(ys: list[Tensor], asked: str) -> tuple[Tape, GradManager]:
+    """Return the innermost recording tape that tracks all outputs, and its manager."""
     tapes = [rec for rec in reversed(recorders(current())) if isinstance(rec, Tape) and rec.open]
     for tape in tapes:
         manager = tape.owner()
@@ -290,7 +294,7 @@ def _check_known(only: dict[Tensor, Any], xs: list[Tensor], asked: str) -> None:
 
 def _check_used(tape: Tape, xs: list[Tensor], only: dict[Tensor, Any], seeded: list[Any]) -> None:
     """Raise unless the outputs depend on every input; before anything is computed."""
-    reached = marks_before(tape, seeded)
+    reached = node_ids_before(tape, seeded)
     for k, x in enumerate(xs):
         if x not in only or only[x] not in reached:
             why = "is unknown to the manager that recorded them" if x not in only else "has no part in them"
@@ -300,10 +304,10 @@ def _check_used(tape: Tape, xs: list[Tensor], only: dict[Tensor, Any], seeded: l
             )
 
 
-def marks_before(tape: Tape, node_ids: Iterable[Any]) -> set[Any]:
-    """Return these marks and those of all that they were computed from."""
+def node_ids_before(tape: Tape, node_ids: Iterable[Any]) -> set[Any]:
+    """Return these node ids and those of everything that they were computed from."""
     reached, entries = set(node_ids), list(tape.entries)
-    inside: dict[Any, list[Any]] = {}  # by checkpoint, the values made within that somebody still holds
+    inside: dict[Any, list[Any]] = {}  # by checkpoint, the values made inside it that are still referenced
     for e in entries:
         if is_inside(e):
             inside.setdefault(e[2], []).append(e[1])

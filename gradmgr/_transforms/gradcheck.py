@@ -150,7 +150,7 @@ def gradgradcheck(
         inputs: as for `gradcheck`.
         grad_outputs: the cotangents at which to check, a Tensor or array for each output of a floating or
             complex dtype, with its shape and dtype; random ones by default.
-        eps: as for `gradcheck`, like all that is not named below.
+        eps: as for `gradcheck`, as are all arguments that are not described here.
         atol: see `gradcheck`.
         rtol: see `gradcheck`.
         gen_non_contig_grad_outputs: make the random cotangents non-contiguous in memory.
@@ -297,7 +297,7 @@ class _Problem:
 
 
 class _Block:
-    """Where one tensor stands in a vector of all of them: its real parts, then its imaginary ones."""
+    """The slice of one tensor in a vector of all of them: its real parts, then its imaginary ones."""
 
     __slots__ = ("complex", "name", "shape", "start", "stop")
 
@@ -585,7 +585,7 @@ class _Check:
         mode = "reverse" if backward else "forward"
         try:
             by_vmap = vmap(of)(*map(wrap, stacked)) if stacked else ()
-        except Exception as error:  # what cannot be batched is a finding beside the others
+        except Exception as error:  # what cannot be batched is reported like other failures
             return [f"- {problem.path}batched {mode} derivative: vmap raised {type(error).__name__}: {error}"]
         failures = []
         for k, directions in enumerate(many):
@@ -744,7 +744,7 @@ class _Findings:
         if not failures:
             return
         if not np.any(found):
-            self.facts.append(f"{mode} gives only zeros: it hears nothing of what the function computes")
+            self.facts.append(f"{mode} gives only zeros: it sees nothing of what the function computes")
         elif np.any(numeric) and np.isfinite(found).all():
             factor = np.vdot(numeric, found) / np.vdot(numeric, numeric)
             if found.size > 1 and factor and _close(found, factor * numeric):
@@ -783,7 +783,7 @@ def _close(a: Any, b: Any) -> bool:
 
 
 class _Recorded:
-    """A function recorded once, to be pulled back any number of times."""
+    """A function recorded once, whose vjp can be called any number of times."""
 
     def __init__(self, problem: _Problem) -> None:
         self.misfit = False  # whether gradients do not fit their inputs, so that no Jacobian can be made of them
@@ -865,7 +865,7 @@ def _pushed(problem: _Problem, vs: Any) -> Any:
 
 
 def _handle(t: Any) -> Any:
-    """Return a tensor of its own that all who record know as they know `t`: func may write to it in place."""
+    """Return a new tensor with the node ids of `t`, as func may write to it in place."""
     if not isinstance(t, Tensor):
         return t
     handle = snapshot(t, recorders(current()))

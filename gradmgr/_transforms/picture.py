@@ -135,7 +135,7 @@ def _boxes(what: Any) -> list[_Box]:
 
 
 def _asked(what: Any) -> tuple[Tape, dict[Any, Tensor] | None]:
-    """Return the tape, and the tensors by mark whose history is drawn, None for all."""
+    """Return the tape, and, by node id, the tensors whose history is drawn; None for all."""
     if isinstance(what, GradManager):
         return what._open_tape(), None
     tensors = [what] if isinstance(what, Tensor) else list(what)

@@ -182,7 +182,7 @@ class Replay:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Stand around a further run: it finds the states of the first, others find theirs."""
+        """Run a block again with the random states of the first run; restore the present states afterwards."""
         now = [(source, source.read()) for source, _ in self._before]
         try:
             for source, state in self._before:

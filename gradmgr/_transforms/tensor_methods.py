@@ -1,4 +1,4 @@
-"""What torch's Tensor has for torch.autograd, bound onto Tensor: hooks, `backward`, `grad_fn`, and what is refused."""
+"""Tensor methods and properties of torch.autograd: hooks, `backward`, `grad_fn`, and those that are refused."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ from gradmgr._engine.recorder import rebind
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr._transforms.grad import backward
 
-# Names of torch.autograd that are refused: what stands in the way, and what to do instead.
-# ---------------------------------------------------------------- what a tensor is for the managers
+# ---------------------------------------------------------------- a tensor and the managers
 
 
 def _requires_grad(self: Tensor) -> bool:
-    """Whether a manager that records in this context knows this tensor, attached or computed from what is.
+    """Whether a manager that records in this context tracks this tensor, attached or computed from what is.
 
     It cannot be set: `GradManager.attach` says what receives gradients.
     """
@@ -47,12 +46,12 @@ def _requires_grad_(self: Tensor, requires_grad: bool = True) -> NoReturn:
 
 
 def _is_leaf(self: Tensor) -> bool:
-    """Whether no manager that records in this context knows this tensor as the result of an operation."""
+    """Whether the tensor is no recorded result of an operation in this context."""
     return not tapes_with_result(self)
 
 
 def _grad_fn(self: Tensor) -> Node | None:
-    """The node of the operation that made this tensor, in the innermost recording that knows; None for leaves."""
+    """The node of the operation that made this tensor, in the innermost recording that has it; None for leaves."""
     return grad_fn(self)
 
 
@@ -101,21 +100,21 @@ def _detach_(self: Tensor) -> Tensor:
 def _register_hook(self: Tensor, hook: Hook) -> RemovableHandle:
     """Call `hook(grad)` in each backward when the gradient of this tensor is complete, before it is used.
 
-    The hook hangs on the value that the tensor has now: uses before the registration count, and a write in
-    place afterwards does not take it along. On an attached tensor it hangs on the tensor itself and stays
+    The hook belongs to the value that the tensor has now: earlier uses of the value count, and a write in
+    place does not move the hook to the new value. On an attached tensor it belongs to the tensor itself and stays
     from one recording to the next, for every manager that the tensor is attached to; it then sees the
     sum, before the manager's callbacks, and of an attached result it changes only what goes to `.grad`.
     What a hook computes is recorded by the managers that record outside the one in backward, and by
     that one with `create_graph=True`.
 
-    `hook` takes the gradient, a Tensor of its own, and returns None, or a Tensor to go on in its place.
+    `hook` takes the gradient, a new Tensor, and returns None, or a Tensor that replaces it.
 
     Returns:
         A handle with `remove()`.
 
     Raises:
-        TypeError: `hook` cannot be called; in backward, it gave something else or another dtype.
-        ValueError: in backward, the hook gave another shape.
+        TypeError: `hook` cannot be called; in backward, it returned something else or another dtype.
+        ValueError: in backward, the hook returned another shape.
         RuntimeError: no manager has attached the tensor, and none that records here knows it.
 
     >>> import gradmgr
@@ -206,8 +205,8 @@ def _data(self: Tensor, value: Any = None) -> NoReturn:
     )
 
 
-# Methods of torch's tensors that NumPy's arrays do not have, and what stands for them here. Properties that raise, and
-# no __getattr__: that would be asked for each field which is unset, on the way of every operation.
+# Methods of torch's tensors that NumPy's arrays do not have, and their replacements. They are properties that raise,
+# not a __getattr__, which every operation would call for each field that is unset.
 _ELSEWHERE = MappingProxyType(
     {
         **{f: f"gradmgr.numpy.{f}(t)" for f in ("abs", "cos", "exp", "log", "sign", "sin", "sqrt", "tanh", "where")},
@@ -248,7 +247,7 @@ def _elsewhere(name: str, instead: str) -> property:
 
 
 def _dir(self: Tensor) -> list[str]:
-    """The names of what a Tensor has; what only raises is not offered."""
+    """Return the names of a Tensor's attributes, without those that only raise."""
     return [name for name in object.__dir__(self) if name not in _ELSEWHERE]
 
 

@@ -3,9 +3,9 @@
 Inside, the mapped tensors hold arrays of which one example is seen (`_batched`). To enter and to leave
 the hidden axis are ops of the table, so managers and forward mode outside differentiate through it.
 
-A tensor that a recorder from outside knows, and that is the same for all examples, must give that
-recorder the sum of what each example asks of it. Where such a tensor meets one that differs by example,
-a watcher puts another in its place, made by an op whose adjoint is that sum. What a recorder entered
+A tensor that an outer recorder tracks, and that is the same for all examples, must receive the sum of
+the gradients of the examples. Where such a tensor meets one that differs per example, an interceptor
+replaces it by the result of an op whose adjoint is that sum. What a recorder entered
 inside calls the tensor stays: to that one the gradient of each example belongs.
 """
 
@@ -80,7 +80,7 @@ class _Mapping(Interceptor):
         return tuple([self._shared(t) if isinstance(t, Tensor) else t for t in inputs])
 
     def made(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
-        """Check that what depends on the example differs by example: else its gradient would be another one."""
+        """Raise if a result is one for all examples though an input differs per example: gradients would be wrong."""
         if result.__class__ is Batched and result.level is self.level:
             return  # most often
         for t in inputs:
@@ -176,10 +176,10 @@ def vmap(
     nest, and derivatives go through them and stand within them: `vmap(grad(loss), in_dims=(None, 0, 0))`
     gives the gradient of each example.
 
-    Inside, a value that differs by example cannot be converted (`float(x)`, `x.numpy()`) or branched
+    Inside, a value that differs per example cannot be converted (`float(x)`, `x.numpy()`) or branched
     on (`if x > 0`), and no array may have a shape that depends on it (`x[x > 0]`); each raises. A NumPy
     function without a rule of its own runs example by example. Do not write in place to a tensor that was
-    made outside, `w += x`: it would hold what differs by example from then on.
+    made outside, `w += x`: it would hold values that differ per example from then on.
 
     Args:
         func: takes tensors, or lists, tuples and dicts of them, and returns the like. Plain arrays that are
@@ -201,7 +201,7 @@ def vmap(
     Raises:
         ValueError: `in_dims` or `out_dims` does not fit, no argument is mapped, mapped axes differ in
             length, or `func` returns something that is no tensor.
-        RuntimeError: `func` asks for one value of what differs by example; `randomness` is none of the three.
+        RuntimeError: `func` asks for one value of a batched tensor; `randomness` is none of the three.
 
     >>> import gradmgr, gradmgr.numpy as np
     >>> from gradmgr._transforms.vmap import vmap

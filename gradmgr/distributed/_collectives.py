@@ -3,7 +3,7 @@
 What they differentiate is the sum over all ranks of each rank's loss: a rank's gradient tells how that sum changes
 with the rank's own value. So the reverse of a sum over ranks is that sum of the cotangents, that of a gathering is
 each rank's part of the summed cotangents, that of a broadcast is their sum, at the root. These are operations of all
-ranks again, so every rank must walk back through them, in the same order: each backward begins there too, with
+ranks again, so every rank must run backward through them, in the same order: each backward begins there too, with
 zeros, on a rank whose own loss does not depend on what came out.
 """
 
@@ -105,9 +105,9 @@ def _everywhere(op: Any, x: Any, *params: Any) -> Any:
 
 
 def _onward(op: Any, x: Any, *params: Any) -> Any:
-    """Do an operation of all ranks for a derivative: let all who listen record it, as they do on the other ranks.
+    """Run an operation of all ranks for a derivative; every recorder records it, as on the other ranks.
 
-    There a gradient, or a tangent, may hang on what they follow, while that of this rank is a plain zero.
+    On those a gradient, or a tangent, may depend on tracked values, while that of this rank is a plain zero.
     """
     observing = _listening()
     if any(not isinstance(x, Tensor) or rec.node_id_of(x) is None for rec in observing):
@@ -126,7 +126,7 @@ def _listening() -> list[Recorder]:
 
 
 def _who_records(x: Any) -> str:
-    """Say what must be the same on all ranks for their derivatives to meet; nothing where nobody records."""
+    """Say what must be the same on all ranks for their derivatives to meet; nothing where no recorder is active."""
     count = sum(rec.node_id_of(x) is not None for rec in _listening()) if isinstance(x, Tensor) else 0
     return f", which {count} managers track" if count else ""
 

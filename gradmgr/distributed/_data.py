@@ -85,7 +85,7 @@ def save(obj: Any, f: str | os.PathLike[str], *, group: Group | None = None) -> 
     Args:
         obj: what to save; only that of rank 0 counts.
         f: the path.
-        group: which ranks, the first of whom writes; None for all.
+        group: the ranks, the first of which writes; None for all.
 
     Raises:
         DistributedError: on the other ranks, where rank 0 raised something: what `gradmgr.save` raises.
@@ -95,7 +95,7 @@ def save(obj: Any, f: str | os.PathLike[str], *, group: Group | None = None) -> 
     if at.rank == 0:
         try:
             serialization.save(obj, f)
-        except Exception as error:  # whatever it is: the other ranks wait to hear of it
+        except Exception as error:  # re-raised; the other ranks wait for a result or an error
             failed = error
     said = at.exchange("" if failed is None else f"{type(failed).__name__}: {failed}")[0]
     if failed is not None:

@@ -3,7 +3,7 @@
 Every collective begins with a word among the ranks: the digest of what each asks for, reduced to its least
 and greatest value on a communicator of its own. Only when both are the same are the arrays themselves put on the wire,
 so ranks that ask for different things, or in another order, find out there, all of them, and none waits
-in a collective that nobody else is in. What is asked for first is posted first, on all ranks alike.
+in a collective that no other rank is in. What is asked for first is posted first, on all ranks alike.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Watch:
                 work.done()
 
     def check(self) -> None:
-        """Raise if something ended that nobody must wait for."""
+        """Raise if a rank is known to have failed, so that waiting for it is no use."""
 
     def look(self, asked: str, ranks: tuple[int, ...], waited: float) -> None:
         """Raise if it is no use to wait any longer for what was asked of these ranks of the world."""
@@ -59,7 +59,7 @@ class Work:
 
     def __init__(self, asked: str, ranks: tuple[int, ...], watch: Watch) -> None:
         self.asked = asked
-        self.ranks = ranks  # of the world, without whom it cannot be done
+        self.ranks = ranks  # of the world, which must all take part
         self.watch = watch
 
     def done(self) -> bool:
@@ -127,7 +127,7 @@ class Group:
     def start_all_reduce(self, array: Any, op: str = "sum", source: Any = None, more: str = "") -> Work:
         """Begin to reduce an array over the ranks, in place; `source` holds the values if `array` does not.
 
-        `more`, here and below, is what else must be the same on all ranks.
+        `more`, here and in the other methods, is what else must be the same on all ranks.
         """
         raise NotImplementedError
 
@@ -246,7 +246,7 @@ class _Collective(_Posted):
                 self._error = self._group.dispute(self.asked)
         except errors.DistributedError as error:
             self._error = error
-        except RuntimeError as error:  # the engine's, whoever's wait it was that came here
+        except RuntimeError as error:  # the engine's; it may be of another operation than the one waited for
             self._error = errors.DistributedError(f"{self.asked}: the engine says: {error}")
 
     def go_on(self, tries: int) -> bool:

@@ -90,7 +90,7 @@ def recv(
         group: whose numbers `source` is one of; None for all ranks.
 
     Returns:
-        A Tensor. Where nobody records, here or there, this is plain communication.
+        A Tensor. Where neither rank records, this is plain communication.
 
     Raises:
         ValueError: there is no such other rank.
@@ -170,7 +170,7 @@ _received = custom(
 
 
 def _listening(x: Tensor | None = None) -> list[Recorder]:
-    """Return the tapes that hear what is computed here, and know `x` where it is given."""
+    """Return the tapes that record in this context and, where `x` is given, track it."""
     found: list[Recorder] = [
         rec for rec in recorders(current()) if isinstance(rec, Tape) and rec.open and is_recording(rec)
     ]
@@ -178,13 +178,15 @@ def _listening(x: Tensor | None = None) -> list[Recorder]:
 
 
 def _transmit(x: Any, link: _Link) -> None:
-    """Send, and let who knows the value wait for its gradient in every backward."""
+    """Send, and make the tapes that track the value receive its gradient in every backward."""
     array = raw(x)
     followers = len(_listening(x)) if isinstance(x, Tensor) and libraries.is_differentiable(array.dtype) else 0
     what = {"dtype": array.dtype.name, "shape": list(array.shape), "followers": followers, "number": link.number}
     head = np.frombuffer(json.dumps(what).encode().ljust(_HEAD), np.uint8).copy()
     native = array.dtype.newbyteorder("=")  # as it goes
-    values = libraries.namespace(array).array(array, dtype=native, order="C", copy=True)  # nobody else will write to it
+    values = libraries.namespace(array).array(
+        array, dtype=native, order="C", copy=True
+    )  # a copy that nothing else writes to
     link.group.start_send(head, link.other, link.tag)
     link.group.start_send(values, link.other, link.tag).done()
     if followers:
@@ -192,7 +194,7 @@ def _transmit(x: Any, link: _Link) -> None:
 
 
 def _receive(link: _Link, shape: tuple[int, ...], dtype: Any, device: str) -> Tensor:
-    """Receive, and let who records here send the gradient in every backward."""
+    """Receive, and make the tapes that record here send the gradient in every backward."""
     values, followers = _carried(link, shape, dtype, device)
     if not followers:
         return wrap(values)

@@ -1,6 +1,6 @@
 """What ends a wait: the timeout, and the failure of another rank.
 
-A communicator beside the others carries three kinds of messages: that a rank failed, the question
+A separate communicator carries three kinds of messages: that a rank failed, the question
 where a rank is, and the answer. They are read while waiting, since a rank that computes is waited for in any case.
 """
 
@@ -41,7 +41,7 @@ class Watchdog(Watch):
         self._comm: Any = None
         self._failures: dict[int, str] = {}
         self._places: dict[int, str] = {}  # what ranks answered
-        self._gone: dict[int, float] = {}  # when a rank was heard to have ended
+        self._gone: dict[int, float] = {}  # when the message came that a rank has ended
         self._asked = 0.0  # how long the present wait had lasted when the others were asked
         self._sent: list[Any] = []
         self._failed = False
@@ -107,7 +107,7 @@ class Watchdog(Watch):
         )
 
     def _failure(self) -> errors.RankFailedError:
-        # The first cause: not one that failed since it heard of another, if there is a choice.
+        # The first cause: not one that failed because another did, if there is a choice.
         rank, text = min(self._failures.items(), key=lambda item: item[1].startswith(errors.RankFailedError.__name__))
         return errors.RankFailedError(f"rank {rank} ended with {text}")
 
@@ -164,7 +164,7 @@ class Watchdog(Watch):
         """Bring to its end what is still under way, now that every rank is here.
 
         The engine goes on with it when it is shut down, and by then Python has freed the memory of arrays. So what
-        does not come to an end, such as a recv that nobody answers, is kept for ever.
+        does not come to an end, such as a recv that is never answered, is kept for ever.
         """
         until = time.monotonic() + _GRACE
         while self.kept or self._sent:
@@ -177,7 +177,7 @@ class Watchdog(Watch):
             time.sleep(1e-3)
 
     def is_doomed(self) -> bool:
-        """Tell whether this rank failed, or heard that another did."""
+        """Tell whether this rank failed, or received that another did."""
         return self._failed or bool(self._failures)
 
     def abort(self) -> None:

@@ -21,7 +21,7 @@ _BACKENDS = ("mpi", "nccl")
 
 
 class _World:
-    """All ranks, and what stands in this process while they are connected."""
+    """All ranks, and the state of this process while they are connected."""
 
     def __init__(self, mpi: Any, timeout: float) -> None:
         self.process = os.getpid()
@@ -69,7 +69,7 @@ class _World:
         group.free()
 
     def on_error(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """Tell the other ranks what ends this one, after whoever else wants to show it."""
+        """Tell the other ranks what ends this one, after other exception hooks have shown it."""
         self.hook(kind, error, trace)
         if os.getpid() == self.process:
             self.watchdog.fail(f"{kind.__name__}: {error}")
@@ -114,7 +114,7 @@ _state = _State()
 
 
 def init(backend: str | None = None, *, timeout: float = 300.0) -> None:
-    """Connect this process with those that the engine's launcher started beside it.
+    """Connect this process with those that the engine's launcher started with it.
 
     Every rank calls it once, before it asks for anything else here. Started by hand (`python train.py`), a
     program is rank 0 of 1, and the same code runs; started by `mpiexec -n 4 python train.py`, one of four.
@@ -216,7 +216,7 @@ def new_group(ranks: Iterable[int]) -> Group:
     """Make a group of some of the ranks; every rank must call it, those outside of the group too.
 
     Args:
-        ranks: who is in it, as ranks of the world, in the order in which they shall be counted.
+        ranks: its members, as ranks of the world, in the order in which they are numbered.
 
     Returns:
         What other functions take as `group`. In it, ranks count from 0.

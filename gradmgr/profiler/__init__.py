@@ -59,7 +59,7 @@ def __getattr__(name: str) -> NoReturn:
 
 
 class profile:  # noqa: N801  # torch's spelling
-    """Take down what is computed in a with block: each operation, its derivative, and how long they took.
+    """Record what is computed in a with block: each operation, its derivative, and how long they took.
 
     It sees what is done with Tensors in the thread, or asyncio task, that enters it and in those that inherit
     its context, whether a manager records or not; functions without a derivative (`argmax`, `x > 0`) and
@@ -71,12 +71,12 @@ class profile:  # noqa: N801  # torch's spelling
         enabled: False makes the block do nothing.
         use_device: "cuda" to time the GPU too, by CUDA events around each operation; None or "cpu" not to.
         use_cuda: the same as `use_device="cuda"`.
-        record_shapes: take down the shapes of the inputs; of a derivative, the shape of the gradient given.
+        record_shapes: record the shapes of the inputs; of a derivative, the shape of the gradient given.
         with_flops: count floating-point operations; `FLOPS` lists of which ops.
         profile_memory: add up the bytes of the new arrays that operations give as results, and derivatives
             as gradients. What is freed, and what is used while they compute, is not seen.
-        with_stack: take down where in the program each operation stands; a derivative has its operation's place.
-        with_modules: take down in which `forward` methods it stands, as the names of the classes that define them.
+        with_stack: record the line of the program of each operation; a derivative has that of its operation.
+        with_modules: record the `forward` methods it is called in, as the names of the classes that define them.
         kineto: torch's arguments that steer Kineto (`use_kineto`, `experimental_config`, ...), which is not
             here: accepted at their defaults only.
 
@@ -149,10 +149,10 @@ class profile:  # noqa: N801  # torch's spelling
 
     @property
     def function_events(self) -> EventList:
-        """What was taken down, in the order in which it began.
+        """What was recorded, in the order in which it began.
 
         Raises:
-            RuntimeError: the block is not over, or nothing was taken down.
+            RuntimeError: the block is not over, or nothing was recorded.
         """
         if self._events is None:
             if self._profiler is None or self._profiler.open:
@@ -168,7 +168,7 @@ class profile:  # noqa: N801  # torch's spelling
 
     @property
     def self_cpu_time_total(self) -> float:
-        """The sum of all self times, in microseconds: the time of everything that stands in nothing else."""
+        """The sum of all self times, in microseconds: the time of all top-level events."""
         return self.function_events.self_cpu_time_total
 
     def table(

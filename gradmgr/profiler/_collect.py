@@ -1,4 +1,4 @@
-"""What a profiler takes down while a program runs: a node for each op, each pull of backward, each region."""
+"""What a profiler records while a program runs: a node for each op, each vjp of backward, each region."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Lane:
 
 
 class Node:
-    """Something that takes time. Holds no array, no tensor, no mark and no frame."""
+    """Something that takes time. Holds no array, no tensor, no node id and no frame."""
 
     # Most nodes leave most of these as they are here, which is quicker than setting each.
     end: int | None = None
@@ -53,10 +53,10 @@ class Node:
     shapes: tuple[tuple[int, ...], ...] = ()
     frames: Frames = ()
     modules = args = ""
-    forward: Node | None = None  # of a pull: the op it is the derivative of
+    forward: Node | None = None  # of a vjp: the op it is the derivative of
     device: Any = None  # the GPU's number and CUDA events; in the end when it began there, and how long it took
-    owner: Any = None  # of a region: who opened it
-    manager: Any = None  # of a walk: weak references to whose it is, and to what is walked
+    owner: Any = None  # of a region: the object that opened it
+    manager: Any = None  # of a backward pass: weak references to its manager and its tape
     tape: Any = None
     caller: tuple[int, CodeType] | None = None  # of an op made of ops: its frame, by address and code
 
@@ -79,11 +79,11 @@ class Node:
 
 
 def _nobody() -> None:
-    """Stand for the manager of a walk that has none."""
+    """Take the place of the manager of a backward pass that has none."""
 
 
 def _is_running(caller: tuple[int, CodeType] | None) -> bool:
-    """Tell whether a frame, known by its address and code, is one of those we stand in."""
+    """Tell whether a frame, known by its address and code, is on the present stack."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and caller is not None:
         if id(frame) == caller[0] and frame.f_code is caller[1]:
@@ -92,7 +92,7 @@ def _is_running(caller: tuple[int, CodeType] | None) -> bool:
     return False
 
 
-# The innermost node of each collector in this context that others can stand in.
+# The innermost node of each collector in this context that can have children.
 _innermost: ContextVar[dict[Any, Node]] = ContextVar("gradmgr_profiled", default={})  # noqa: B039  # never written to
 
 
@@ -108,8 +108,8 @@ class Collector(Interceptor):
         self._numbers = count()
         # The latest op that was computed in each frame, by its address; beside it the frame's code.
         self._calls: dict[int, tuple[CodeType, Node]] = {}
-        # Ops by the address of the mark that a tape gave their result. An address that comes back belongs to
-        # a new entry, and that is noted here too; the marks themselves must not be held, see Tape.sweep.
+        # Ops by the address of the node id of their result. An address that is used again belongs to a new
+        # entry, which is recorded here too; the node ids themselves must not be referenced, see Tape.sweep.
         self._noted: dict[int, tuple[str, Node]] = {}
         self._ear = _Ear(self)
         self._listening: Any = None
@@ -170,7 +170,7 @@ class Collector(Interceptor):
             self._stand(node.parent)
         self.computed(node, op, inputs, params, result)
 
-    def heard(self, e: Entry) -> None:
+    def op_recorded(self, e: Entry) -> None:
         """Number the op that a tape notes, and remember it by its entry."""
         if e[0] in _BOOKS:
             return
@@ -193,10 +193,10 @@ class Collector(Interceptor):
     # ------------------------------------------------------------ backward
 
     def backward_started(self, tape: Any) -> None:
-        """Begin the node of a walk over a tape; it ends with what stands in it."""
+        """Begin the node of a backward pass over a tape; it ends with its last child."""
         lane, manager = self._lane(), get_backwarding_grad_manager()
         parent = outer = self._parent(lane)
-        while outer is not None:  # an earlier walk of this manager is over, it may have failed
+        while outer is not None:  # an earlier backward pass of this manager is over, it may have failed
             if outer.kind is WALK and outer.manager() is manager:
                 parent = outer.parent
             outer = outer.parent
@@ -268,7 +268,7 @@ class Collector(Interceptor):
         return lane
 
     def _stand(self, node: Node | None) -> None:
-        """Let what comes in this context stand in a node."""
+        """Make a node the parent of what follows in this context."""
         opened = _innermost.get()
         if node is None:
             _innermost.set({who: each for who, each in opened.items() if who is not self})
@@ -283,7 +283,7 @@ class Collector(Interceptor):
 
 
 class _Ear(Observer):
-    """Hears for a collector which ops are noted."""
+    """Tells a collector which ops are recorded."""
 
     def __init__(self, collector: Collector) -> None:
         self._collector = weakref.ref(collector)
@@ -291,7 +291,7 @@ class _Ear(Observer):
     def observe(self, tape: Any, e: Entry) -> Entry | None:
         collector = self._collector()
         if collector is not None and collector.open:
-            collector.heard(e)
+            collector.op_recorded(e)
         return e
 
     def backward_started(self, tape: Any) -> None:
@@ -304,7 +304,7 @@ class _Ear(Observer):
 
 
 class Options:
-    """What is to be taken down beside time."""
+    """What is to be recorded besides time."""
 
     __slots__ = ("cupy", "flops", "memory", "modules", "shapes", "stack")
 
@@ -341,7 +341,7 @@ class Profiler(Collector):
         super().stop()
         for node in self.nodes:
             self._settle(node)
-        for node in reversed(self.nodes):  # what stands in another comes after it
+        for node in reversed(self.nodes):  # children come after their parents
             outer = node.parent
             if outer is not None and (outer.kind is WALK or (outer.kind is not REGION and outer.raised)):
                 outer.end = max(outer.end or 0, node.end or 0)

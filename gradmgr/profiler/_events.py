@@ -98,11 +98,11 @@ class FunctionEvent(_Timed):
     """One call of an operation, one derivative, one backward, or one region of the user's.
 
     Times are in microseconds, memory in bytes. `name` (also `key`) is the operation's, with "_backward" for
-    its derivative; `sequence_nr` is the same for both, -1 where nobody recorded. `time_range` counts from the
-    begin of the profile. `cpu_parent` and `cpu_children` say what stands in what.
+    its derivative; `sequence_nr` is the same for both, -1 where nothing recorded it. `time_range` counts from the
+    begin of the profile. `cpu_parent` and `cpu_children` give the nesting.
 
     `raised` tells that it ended by an exception: when is not known, so it has no time beyond that of
-    what stands in it.
+    its children.
     """
 
     count = 1
@@ -142,18 +142,20 @@ class FunctionEvent(_Timed):
         )
 
     def _settle(self) -> None:
-        """Sum up what stands in it; called for those before."""
+        """Sum up the times of its children; they are summed up first."""
         children = self.cpu_children
         self.cpu_time_total = self.time_range.elapsed_us()
         self.self_cpu_time_total = self.cpu_time_total - _covered(self.time_range, children)
         if self.scope == 1 and any(child.scope == 0 for child in children):
-            # A rule whose operations stand in it: these say what it took.
+            # A rule has its operations as children: their sum is its device time.
             self.flops = self.self_cpu_memory_usage = self.self_device_memory_usage = 0
         self.cpu_memory_usage = self.self_cpu_memory_usage + sum(child.cpu_memory_usage for child in children)
         self.device_memory_usage = self.self_device_memory_usage + sum(c.device_memory_usage for c in children)
-        below = sum(child.device_time_total for child in children)
-        self.device_time_total = below if self.device_range is None else max(below, self.device_range.elapsed_us())
-        self.self_device_time_total = self.device_time_total - below
+        of_children = sum(child.device_time_total for child in children)
+        self.device_time_total = (
+            of_children if self.device_range is None else max(of_children, self.device_range.elapsed_us())
+        )
+        self.self_device_time_total = self.device_time_total - of_children
 
 
 def _covered(span: Interval, children: list[FunctionEvent]) -> float:
@@ -250,7 +252,7 @@ class EventList(list[Any]):
             max_name_column_width: width at most of the names.
             max_shapes_column_width: width at most of the shapes.
             header: a line above the table.
-            top_level_events_only: only what stands in nothing else.
+            top_level_events_only: only events that have no parent.
             time_unit: "us", "ms" or "s" for all times; by default what suits each.
 
         Raises:

@@ -299,7 +299,7 @@ def flops_of(name: str, inputs: tuple[Any, ...], params: tuple[Any, ...], result
     Args:
         name: the op's name.
         inputs: arrays, Tensors and numbers.
-        params: what the op was told beside them.
+        params: the op's other parameters.
         result: the array it made, or a tuple of them.
     """
     count = FLOPS.get(name)

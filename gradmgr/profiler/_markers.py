@@ -1,4 +1,4 @@
-"""Regions of the user's own, and the marks that NVIDIA's and Intel's tools show."""
+"""User-defined regions, and the ranges that NVIDIA's and Intel's tools show."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class record_function:  # noqa: N801  # torch's spelling
 class _Marker(Collector):
     """Begins and ends a range of a tool around what it sees.
 
-    Such ranges stand one in the other, thread by thread. An op that raises is not heard of again, so what
+    Such ranges are nested, per thread. An op that raises is not heard of again, so what
     was left open inside is ended with what stands around it, or when the next op begins.
     """
 
@@ -92,7 +92,7 @@ class _Marker(Collector):
         while opened and (opened[-1][0].kind is OP or opened[-1][0].is_over()):
             self.pop(opened.pop()[1])
         if node.kind == "walk":
-            return  # nobody says when it ends
+            return  # no event tells when it ends
         opened.append((node, self.push(self._text(node, inputs))))
 
     def _text(self, node: Node, inputs: tuple[Any, ...]) -> str:
