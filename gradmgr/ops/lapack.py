@@ -46,14 +46,16 @@ def factor(a: Any) -> LU | None:
     """
     if a.size == 0:
         return None
-    if libraries.root(a) is not np:
+    if not isinstance(a, np.ndarray) and libraries.root(a) is not np:
         return _factor_on_gpu(a) if a.ndim == 2 and not batched.is_batched(a) else None
-    if not HAS_SCIPY or batched.is_batched(a) or (a.ndim > 2 and a.shape[-1] < LARGE):
+    if not HAS_SCIPY or isinstance(a, batched.Batched) or (a.ndim > 2 and a.shape[-1] < LARGE):
         return None
     getrf = routine("getrf", a.dtype)
-    done = [getrf(m) for m in ([a] if a.ndim == 2 else a.reshape(-1, *a.shape[-2:]))]
-    lus, pivots, infos = zip(*done, strict=True)
-    return LU(lus, pivots, any(info > 0 for info in infos))
+    if a.ndim == 2:
+        lu, pivots, info = getrf(a)
+        return LU((lu,), (pivots,), info > 0)
+    lus, all_pivots, infos = zip(*[getrf(m) for m in a.reshape(-1, *a.shape[-2:])], strict=True)
+    return LU(lus, all_pivots, max(infos) > 0)
 
 
 def _factor_on_gpu(a: Any) -> LU:
@@ -64,8 +66,8 @@ def _factor_on_gpu(a: Any) -> LU:
 
 
 def solve_by_lu(lu: Any, pivots: Any, b: Any, adjoint: bool) -> Any:
-    """Solve one system with b of two axes."""
-    if libraries.namespace(lu) is not np:
+    """Solve one system; b is a vector or has two axes."""
+    if not isinstance(lu, np.ndarray):
         import cupyx.scipy.linalg
 
         return cupyx.scipy.linalg.lu_solve((lu, pivots), b, trans=2 if adjoint else 0, check_finite=False)

@@ -20,21 +20,21 @@ from gradmgr.ops.shape import reshape
 # ---------------------------------------------------------------- checks
 
 
-def _linalg_dtype(name: str, *arrays: Any) -> Any:
-    """The dtype numpy.linalg computes in: integers count as float64, halves are not taken."""
+def common_dtype(name: str, *arrays: Any) -> Any:
+    """Return the dtype numpy.linalg computes in: integers count as float64, halves are not taken."""
+    dtype = arrays[0].dtype
     for a in arrays:
         if a.dtype.kind not in "biu" and a.dtype.char not in "fdFD":
             raise TypeError(f"{name}: array type {a.dtype.name} is unsupported in linalg")
-    return np.result_type(*[np.float64 if a.dtype.kind in "biu" else a.dtype for a in arrays])
+        if a.dtype.kind in "biu" or a.dtype != dtype:
+            dtype = np.result_type(dtype, np.float64 if a.dtype.kind in "biu" else a.dtype)
+    return dtype
 
 
 def lift_matrices(name: str, *given: Any) -> tuple[list[Any], Any]:
     """Lift the arguments; return them and the one dtype that numpy.linalg would compute in."""
     arrays = [lift(a) for a in given]
-    dtype = arrays[0].dtype
-    if dtype.char not in "fdFD" or any(a.dtype != dtype for a in arrays):
-        dtype = _linalg_dtype(name, *arrays)
-    return arrays, dtype
+    return arrays, common_dtype(name, *[raw(a) for a in arrays])
 
 
 def check_matrix(name: str, a: Any) -> None:

@@ -13,18 +13,18 @@ import numpy as np
 from numpy.linalg import LinAlgError
 
 from gradmgr._arrays import batched, libraries
-from gradmgr._engine.broadcast import broadcast_like, unbroadcast
-from gradmgr._engine.custom import apply, custom
+from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
-from gradmgr._engine.op import INPUTS, PULLS, RETRACKS, Grads, Op, Owned, Retrack, accumulate, register
+from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops import lapack, reduce, shape
 from gradmgr.ops.arithmetic import real
-from gradmgr.ops.convert import NOT_GIVEN, cast_to, is_plain
+from gradmgr.ops.convert import NOT_GIVEN, cast_to, is_plain, lift
 from gradmgr.ops.decompose import svd
 from gradmgr.ops.matrices import (
     check_matrix,
     check_square,
+    common_dtype,
     conj_t,
     hermitian_part,
     lift_matrices,
@@ -36,65 +36,47 @@ from gradmgr.ops.shape import expand_dims, ravel, reshape
 
 
 def _solve_kernel(a: Any, b: Any, factor: lapack.LU | None, adjoint: bool, vector: bool) -> Any:
-    if vector:
-        b = b[..., None]
-    if factor is None or not b.size or b.dtype != a.dtype or batched.is_batched(a) or batched.is_batched(b):
-        x = lapack.solve_unfactored(conj_t(a) if adjoint else a, b)
-    else:
+    is_batched = isinstance(a, batched.Batched) or isinstance(b, batched.Batched)
+    if factor is not None and b.size and b.dtype == a.dtype and not is_batched:
+        if a.ndim == 2 and b.ndim == (1 if vector else 2):
+            return lapack.solve_by_lu(factor.lu[0], factor.pivots[0], b, adjoint)
         x = lapack.solve_stack(
-            a.shape, b, lambda k, one: lapack.solve_by_lu(factor.lu[k], factor.pivots[k], one, adjoint)
+            a.shape,
+            b[..., None] if vector else b,
+            lambda k, one: lapack.solve_by_lu(factor.lu[k], factor.pivots[k], one, adjoint),
         )
+    else:
+        x = lapack.solve_unfactored(conj_t(a) if adjoint else a, b[..., None] if vector else b)
     return x[..., 0] if vector else x
 
 
-# Written out rather than declared by `custom`: both cotangents need the same solution, which costs as much as forward.
-_solve_op = register(Op("solve", _solve_kernel))
+def _as_columns(x: Any, vector: bool) -> Any:
+    return x.reshape((*x.shape, 1)) if vector else x
 
 
-def solve_by_factors(a: Any, b: Any, factor: lapack.LU | None, adjoint: bool, vector: bool) -> Any:
-    """Return A^-1 b, or A^-H b, where b holds columns, or vectors in its last axis."""
-    if isinstance(a, Tensor) or isinstance(b, Tensor):
-        return apply(_solve_op, (a, b), (factor, adjoint, vector))
-    return _solve_kernel(a, b, factor, adjoint, vector)
+def _solve_vjp(g: Any, out: Any, adjoint: bool, vector: bool, shared: Any) -> Any:
+    """Return the cotangent of a, given that of b in `shared`."""
+    d, x = _as_columns(-shared, vector), _as_columns(out, vector)
+    return x @ conj_t(d) if adjoint else d @ conj_t(x)
 
 
-def _solve_entry(m: Any, node_ids: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
-    a, b = values
-    i, j = node_ids
-    return ("solve", m, i, j, a, b.shape, b.dtype, None if i is None else out, params)
+def _solve_jvp(t: Any, a: Any, out: Any, factor: lapack.LU | None, adjoint: bool, vector: bool) -> Any:
+    moved = (conj_t(t) if adjoint else t) @ _as_columns(out, vector)
+    return -solve_by_factors(a, moved[..., 0] if vector else moved, factor, adjoint, vector)
 
 
-def _solve_vjp(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
-    _, _, i, j, a, b_shape, b_dtype, x, (factor, adjoint, vector) = e
-    d = solve_by_factors(a, g, factor, not adjoint, vector)
-    if j is not None:
-        accumulate(grads, owned, j, unbroadcast(d, b_shape, b_dtype))
-    if i is not None:
-        d, x = (-expand_dims(d, -1), expand_dims(x, -1)) if vector else (-d, x)
-        accumulate(grads, owned, i, unbroadcast(x @ conj_t(d) if adjoint else d @ conj_t(x), a.shape, a.dtype))
-
-
-def _solve_jvp(tangents: Any, values: Any, out: Any, params: Any) -> Any:
-    ta, tb = tangents
-    a, _ = values
-    _, adjoint, vector = params
-    right = tb
-    if ta is not None:
-        m = conj_t(ta) if adjoint else ta
-        moved = (m @ expand_dims(out, -1))[..., 0] if vector else m @ out
-        right = -moved if tb is None else tb - moved
-    return broadcast_like(solve_by_factors(a, right, *params), out)
-
-
-def _solve_retrack(e: tuple[Any, ...], to: Retrack) -> tuple[Any, ...]:
-    code, m, i, j, a, b_shape, b_dtype, x, params = e
-    return (code, m, i, j, to(a, i), b_shape, b_dtype, to(x, m), params)
-
-
-_solve_op.entry, _solve_op.push = _solve_entry, _solve_jvp
-PULLS["solve"] = _solve_vjp
-INPUTS["solve"] = lambda e: e[2:4]
-RETRACKS["solve"] = _solve_retrack
+# A^-1 b, or A^-H b where `adjoint`, of columns b, or of vectors in its last axis where `vector`.
+# Both cotangents need the same solution, which costs as much as the op itself: it is shared.
+solve_by_factors: Function = custom(
+    "solve",
+    _solve_kernel,
+    shared=lambda g, a, factor, adjoint, vector: solve_by_factors(a, g, factor, not adjoint, vector),
+    vjp={"a": _solve_vjp, "b": lambda g, shared: shared},
+    jvp={
+        "a": _solve_jvp,
+        "b": lambda t, a, factor, adjoint, vector: solve_by_factors(a, t, factor, adjoint, vector),
+    },
+)
 
 
 def check_columns(name: str, a: Any, b: Any) -> None:
@@ -116,13 +98,15 @@ def solve(a: Any, b: Any) -> Any:
     """
     if is_plain(a, b):
         return np.linalg.solve(a, b)
-    (a, b), dtype = lift_matrices("solve", a, b)
-    check_square("solve", a)
-    check_columns("solve", a, b)
-    factor = lapack.factor(cast_to(raw(a), dtype))
+    a, b = lift(a), lift(b)
+    matrix, right = raw(a), raw(b)
+    dtype = common_dtype("solve", matrix, right)
+    check_square("solve", matrix)
+    check_columns("solve", matrix, right)
+    factor = lapack.factor(cast_to(matrix, dtype))
     if factor is not None and factor.singular:
         raise LinAlgError("solve: Singular matrix")
-    return solve_by_factors(cast_to(a, dtype), cast_to(b, dtype), factor, False, b.ndim == 1)
+    return solve_by_factors(cast_to(a, dtype), cast_to(b, dtype), factor, False, right.ndim == 1)
 
 
 # ---------------------------------------------------------------- inverses
