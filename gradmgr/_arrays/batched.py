@@ -1,12 +1,12 @@
-"""Batched: an array of which only one example is seen; the axis of the examples is hidden.
+"""Batched: an array that shows the shape of one example; the batch axis is not part of its shape.
 
 Inside `vmap` the arrays of mapped tensors are of this class. It is one more array library: NumPy's
-functions come to it by protocol, so the kernels and rules of the op table run on it as they are.
-A ufunc needs one rule, every other function one of the table RULES (`_batching` fills it), and what
+functions dispatch to it by protocol, so the kernels and rules of the op table run on it unchanged.
+A ufunc needs one rule, every other function one of the table RULES (filled by `batching_rules`). A function that
 has none runs example by example.
 
-The hidden axis is axis 0 of the array within. It may have length 1 where all examples are the same.
-Levels of vmap nest: a call is the affair of the highest level among its arguments, to which those of
+The batch axis is axis 0 of the array within. It may have length 1 where all examples are the same.
+Levels of vmap nest: a call is handled at the highest level among its arguments, to which those of
 lower levels are plain arrays.
 """
 
@@ -40,7 +40,10 @@ class Level:
 
     @property
     def library(self) -> Library:
-        """What makes arrays of this level: made anew, since two that hold each other would wait for the collector."""
+        """Return the library that makes arrays of this level.
+
+        It is a new one each time, as two objects that refer to each other are freed by the garbage collector only.
+        """
         return Library(self)
 
 
@@ -66,19 +69,19 @@ class Library:
         return Batched(self.level, make((self.level.size, *lengths), *args, **keywords))
 
     def zeros(self, shape: Any, dtype: Any = float) -> Batched:
-        """Zeros, one array for each example."""
+        """Return zeros, one array per example."""
         return self._new("zeros", shape, dtype)
 
     def ones(self, shape: Any, dtype: Any = float) -> Batched:
-        """Ones, one array for each example."""
+        """Return ones, one array per example."""
         return self._new("ones", shape, dtype)
 
     def empty(self, shape: Any, dtype: Any = float) -> Batched:
-        """Unset memory, one array for each example."""
+        """Return uninitialised memory, one array per example."""
         return self._new("empty", shape, dtype)
 
     def full(self, shape: Any, fill_value: Any, dtype: Any = None) -> Batched:
-        """One value everywhere, one array for each example."""
+        """Return one value everywhere, one array per example."""
         made = self.empty(shape, fill_value.dtype if dtype is None and is_batched(fill_value) else dtype or float)
         if dtype is None and not is_batched(fill_value):
             made = made.astype(np.asarray(fill_value).dtype)
@@ -86,15 +89,15 @@ class Library:
         return made
 
     def zeros_like(self, a: Any, dtype: Any = None, order: str = "K", shape: Any = None) -> Batched:
-        """Zeros of the shape and dtype of `a`."""
+        """Return zeros of the shape and dtype of `a`."""
         return self.zeros(a.shape if shape is None else shape, a.dtype if dtype is None else dtype)
 
     def ones_like(self, a: Any, dtype: Any = None, order: str = "K", shape: Any = None) -> Batched:
-        """Ones of the shape and dtype of `a`."""
+        """Return ones of the shape and dtype of `a`."""
         return self.ones(a.shape if shape is None else shape, a.dtype if dtype is None else dtype)
 
     def empty_like(self, a: Any, dtype: Any = None, order: str = "K", shape: Any = None) -> Batched:
-        """Unset memory of the shape and dtype of `a`."""
+        """Return uninitialised memory of the shape and dtype of `a`."""
         return self.empty(a.shape if shape is None else shape, a.dtype if dtype is None else dtype)
 
     def asarray(self, a: Any, dtype: Any = None) -> Any:
@@ -171,18 +174,18 @@ def of_values(what: str) -> NoReturn:
     )
 
 
-# ---------------------------------------------------------------- making and leaving the hidden axis
+# ---------------------------------------------------------------- batching and unbatching
 
 
 def batch(a: Any, level: Level, axis: int) -> Batched:
-    """Hide an axis: its elements become the examples of a level."""
+    """Make an axis the batch axis: its elements become the examples of a level."""
     if isinstance(a, Batched) and a.level.order > level.order:
         return Batched(a.level, batch(a._array, level, axis + 1))
     return Batched(level, np.moveaxis(a, axis, 0) if axis else a)
 
 
 def unbatch(a: Any, level: Level, axis: int) -> Any:
-    """Show the examples of a level as an axis again; an array that is the same for all is repeated."""
+    """Make the examples of a level an ordinary axis again; an array that is the same for all is repeated."""
     if isinstance(a, Batched):
         if a.level.order > level.order:
             return Batched(a.level, unbatch(a._array, level, axis + 1))
@@ -235,7 +238,7 @@ def common(value: Any, what: str) -> Any:
 
 
 def elementwise(kernel: Callable[..., Any], *args: Any) -> Any:
-    """Call a function that broadcasts, and dispatches to nobody, on the arrays under all levels."""
+    """Call a function that broadcasts but does not dispatch by protocol on the arrays under all levels."""
     level = top(args)
     if level is None:
         return kernel(*args)
@@ -244,7 +247,7 @@ def elementwise(kernel: Callable[..., Any], *args: Any) -> Any:
 
 
 def within(kernel: Callable[..., Any], x: Any, *params: Any) -> Any:
-    """Call a kernel that works element by element, and dispatches to nobody, on the array under all levels."""
+    """Call an elementwise kernel that does not dispatch by protocol on the array under all levels."""
     return Batched(x.level, within(kernel, x._array, *params)) if isinstance(x, Batched) else kernel(x, *params)
 
 
@@ -271,7 +274,7 @@ def as_array(a: Any) -> Any:
 
 
 def expand(p: Any, ndim: int) -> Any:
-    """Insert axes after the hidden one, so that `ndim` axes are seen."""
+    """Insert axes after the batch axis, so that one example has `ndim` axes."""
     lacking = ndim + 1 - p.ndim
     return p if lacking <= 0 else p.reshape((p.shape[0],) + (1,) * lacking + p.shape[1:])
 
@@ -311,7 +314,7 @@ def _make_room(a: Batched, others: Iterable[Any], name: str) -> None:
 
 
 class Batched:
-    """One example of an array, seen in the place of all of them."""
+    """An array for each example, with the shape and dtype of one of them."""
 
     __slots__ = ("__weakref__", "_array", "level")
 
@@ -322,11 +325,11 @@ class Batched:
         self.level = level
         self._array = array
 
-    # ------------------------------------------------------------ facts, of one example
+    # ------------------------------------------------------------ shape and dtype, of one example
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Lengths of the axes that are seen."""
+        """Return the shape of one example."""
         return self._array.shape[1:]  # type: ignore[no-any-return]  # arrays are Any
 
     @property
@@ -374,27 +377,27 @@ class Batched:
 
     @property
     def device(self) -> Any:
-        """Where the array within lives."""
+        """Return the device of the array within."""
         return self._array.device
 
     @property
     def T(self) -> Batched:  # noqa: N802  # NumPy's name
-        """The axes that are seen, reversed."""
+        """Return the array with the axes of one example reversed."""
         return self.transpose()
 
     @property
     def mT(self) -> Batched:  # noqa: N802  # NumPy's name
-        """The last two axes exchanged."""
+        """Return the array with the last two axes exchanged."""
         return Batched(self.level, np.swapaxes(self._array, -1, -2))
 
     @property
     def real(self) -> Batched:
-        """The real part."""
+        """Return the real part."""
         return Batched(self.level, self._array.real)
 
     @property
     def imag(self) -> Batched:
-        """The imaginary part."""
+        """Return the imaginary part."""
         return Batched(self.level, self._array.imag)
 
     def __len__(self) -> int:
@@ -433,11 +436,11 @@ class Batched:
         of_values("item()")
 
     def tolist(self) -> NoReturn:
-        """Raise, as above."""
+        """Raise: a batched array has no one value."""
         of_values("tolist()")
 
     def get(self) -> NoReturn:
-        """Raise, as above."""
+        """Raise: a batched array has no one value."""
         of_values("the values")
 
     # ------------------------------------------------------------ protocols
@@ -533,11 +536,11 @@ class Batched:
     conjugate = conj
 
     def any(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-        """Tell whether any element is true; of all, for a kernel that then takes a more general road."""
+        """Tell whether any element of any example is true; a kernel then takes a more general path."""
         return _verdict(self, np.any, axis, keepdims)
 
     def all(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-        """Tell whether all elements are true; of all, for a kernel that then takes a shorter road."""
+        """Tell whether all elements of all examples are true; a kernel then takes a shorter path."""
         return _verdict(self, np.all, axis, keepdims)
 
 
@@ -589,7 +592,7 @@ for _name in (
 
 
 def _without_minus_one(a: Batched, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Name the length that -1 leaves open: of one example, since the hidden axis may have length 0."""
+    """Name the length that -1 leaves open: of one example, since the batch axis may have length 0."""
     if -1 not in shape:
         return shape
     rest = 1
@@ -1058,7 +1061,7 @@ def _examples(level: Level, layout: _Layout) -> Any:
 
 
 def _adv_to(made: Any, layout: _Layout) -> Any:
-    """Move the axes of index arrays from behind the hidden axis to where they are seen."""
+    """Move the axes of index arrays from behind the batch axis to their place in one example."""
     if not (layout.before and layout.broadcast):
         return made
     count = layout.broadcast

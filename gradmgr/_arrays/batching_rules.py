@@ -31,7 +31,7 @@ from gradmgr._arrays.batched import (
     top,
 )
 
-_NUMBERS = (int, float, complex, np.generic)  # may stand beside CuPy's arrays
+_NUMBERS = (int, float, complex, np.generic)  # CuPy combines its arrays with these
 Function = Callable[..., Any]
 _f: Any
 _untyped: Any = np  # NumPy's stubs do not know that arrays may be Batched
@@ -88,7 +88,7 @@ for _f in (np.median, np.nanmedian):
 
 
 def _along(function: Any, default: Any, *, keepdims: bool = False) -> None:
-    """One axis; the elements in one row where it is None."""
+    """Enter the rule of a function along one axis, over all elements in one row where axis is None."""
 
     def rule(level: Level, a: Any, *args: Any, **keywords: Any) -> Any:
         if args and "axis" in keywords:
@@ -146,7 +146,10 @@ def _diff(
 
 
 def _elementwise(function: Any, count: int) -> None:
-    """As a ufunc: the first `count` arguments broadcast, the rest is the same for all."""
+    """Enter the rule of a function like a ufunc.
+
+    The first `count` arguments broadcast, the rest is the same for all.
+    """
 
     def rule(level: Level, *args: Any, **keywords: Any) -> Any:
         arrays = [x if is_batched(x) or isinstance(x, _NUMBERS) else as_array(x) for x in args[:count]]
@@ -219,7 +222,7 @@ def _full_like(level: Level, a: Any, fill_value: Any, dtype: Any = None, *args: 
     return made
 
 
-# ---------------------------------------------------------------- facts
+# ---------------------------------------------------------------- shapes and dtypes
 
 
 @_rule(np.ndim)
@@ -579,7 +582,7 @@ def _einsum(level: Level, *operands: Any, optimize: Any = False, **keywords: Any
 
 
 def _stacked_matrices(function: Any) -> None:
-    """A function that takes stacks of matrices: the hidden axis is one more axis of the stack."""
+    """Enter the rule of a function of stacks of matrices: the batch axis is one more axis of the stack."""
 
     def rule(level: Level, a: Any, /, *args: Any, **keywords: Any) -> Any:
         if not _is_at(a, level) or top((args, keywords)) is not None:

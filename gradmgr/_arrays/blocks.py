@@ -22,12 +22,12 @@ import numpy as np
 # Bytes of one array of which a block is made: with a few more like it about the 1 MiB of cache that a core has. Half of
 # it takes 5 to 15 % longer on one thread, and two threads then take as long as one.
 BLOCK = 1 << 18
-# From so many blocks on, to wake a thread (20 us) pays.
+# From this number of blocks on, waking a thread (20 us) pays.
 _MANY = 4
 
 
 class _Team:
-    """The threads that this process computes with beside the one that asks: made when first needed."""
+    """The threads that help the calling thread to compute; they are started when first needed."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -44,7 +44,7 @@ class _Team:
         """Return the pool of the others."""
         with self.lock:
             if self.pool is None:
-                from concurrent.futures import ThreadPoolExecutor  # late, as it takes 5 ms to import
+                from concurrent.futures import ThreadPoolExecutor  # deferred: it takes 5 ms to import
 
                 self.pool = ThreadPoolExecutor(max(self.size - 1, 1), thread_name_prefix="gradmgr")
             return self.pool
@@ -74,8 +74,8 @@ def set_num_threads(n: int) -> None:
     """Let large functions of gradmgr compute with `n` threads from now on, in the whole process.
 
     These are the functions of `gradmgr.nn`, the optimisers, and others that say so. NumPy's own have one thread, but
-    for BLAS, which is not told: set OMP_NUM_THREADS before NumPy is imported, or use threadpoolctl. Results do not
-    depend on the number.
+    for BLAS, which this does not set: set OMP_NUM_THREADS before NumPy is imported, or use threadpoolctl. Results do
+    not depend on the number.
 
     Args:
         n: at least 1; 1 starts no thread.
@@ -171,7 +171,7 @@ def run(work: Callable[[slice], None], parts: Iterable[slice]) -> None:
         pass
     try:
         take()
-    finally:  # who has not begun need not; who has may still be writing
+    finally:  # a thread that has not begun is cancelled; one that has may still be writing
         failed = [error for other in others if not other.cancel() and (error := other.exception()) is not None]
     if failed:
         raise failed[0]

@@ -1,6 +1,6 @@
-"""Facts on array libraries: what is an array, who owns its memory, where it lives.
+"""Array libraries: what is an array, which library and device it belongs to, and which operands an op takes.
 
-CuPy is looked up among the modules already imported and never imported by us
+CuPy is looked up among the modules already imported and never imported by gradmgr
 unless the user asks for a GPU: importing it costs a second and needs a driver.
 """
 
@@ -21,7 +21,7 @@ Array = Any  # numpy.ndarray, a NumPy scalar (a 0-d result), or cupy.ndarray
 F4 = np.dtype(np.float32)
 F8 = np.dtype(np.float64)
 
-# Operands that may stand beside a Tensor as they are: looked up by exact class on the fast road.
+# Operands that an op takes together with a Tensor as they are; looked up by exact class on the fast path.
 PLAIN = frozenset(
     (
         *(float, int, bool, complex, np.ndarray),
@@ -69,7 +69,7 @@ def namespace(array: Array) -> Any:
 
 
 def namespace_of(*arrays: Array) -> Any:
-    """Return the module for arrays beside each other: CuPy's before NumPy's, vmap's before both."""
+    """Return the module for arrays used together: CuPy before NumPy, a batched library of vmap before both."""
     found = [namespace(a) for a in arrays if not isinstance(a, (np.ndarray, np.generic))]
     return next((n for n in found if isinstance(n, Library)), next((n for n in found if n is not np), np))
 
@@ -80,7 +80,7 @@ def root(array: Array) -> Any:
 
 
 def operand(value: object) -> Any:
-    """Return `value` as an array or scalar that may stand beside a Tensor, else NotImplemented."""
+    """Return `value` as an array or scalar that an op takes together with a Tensor, else NotImplemented."""
     if value.__class__ in PLAIN or is_array(value):
         return np.asarray(value) if isinstance(value, np.ndarray) else value
     if isinstance(value, (list, tuple)):
@@ -91,7 +91,7 @@ def operand(value: object) -> Any:
 
 
 def need_operand(value: object, name: str) -> Any:
-    """Like `operand`, for functions, which raise where an operator lets Python try the other side."""
+    """Return `value` as `operand` does; raise where an operator would let Python try the other operand."""
     found = operand(value)
     if found is NotImplemented:
         raise TypeError(
@@ -185,7 +185,7 @@ def _lives_on(array: Array, device: str) -> bool:
     return device_of(array) == ("cpu" if index is None else f"cuda:{index}")
 
 
-def beside(places: Array, like: Array, name: str) -> Array:
+def place_indices(places: Array, like: Array, name: str) -> Array:
     """Return integers that tell places where `like` lives: as in indexing, NumPy's are moved to a GPU, none from it."""
     if root(places) is root(like):
         return places
@@ -254,8 +254,8 @@ def sum_over(array: Array, axes: tuple[int, ...], keepdims: bool = False) -> Arr
 def are_matrices(a: Array, b: Array) -> bool:
     """Tell whether both are NumPy's matrices of the same common dtype.
 
-    Of these `a.dot(b)` is `a @ b`, without its 0.45 us of asking for a loop; nor does it look for overflow, so that
-    it is for derivatives and where PyTorch does not warn either.
+    Of these `a.dot(b)` is `a @ b`, without the 0.45 us `@` takes to choose a loop. It does not check for overflow
+    either, so use it for derivatives, and where PyTorch does not warn either.
     """
     t = a.dtype
     return a.__class__ is b.__class__ is np.ndarray and a.ndim == b.ndim == 2 and t is b.dtype and (t is F4 or t is F8)

@@ -101,7 +101,7 @@ def _atoms(kind: str | tuple[str, ...]) -> tuple[str, ...]:
     return (kind,)
 
 
-# ---------------------------------------------------------------- facts on dtypes
+# ---------------------------------------------------------------- properties of dtypes
 
 
 def _dtype_of(value: Any) -> Any:
@@ -179,7 +179,7 @@ def argsort(
     stable: bool | None = None,
     descending: bool = False,
 ) -> Any:
-    """Return the order of `sort` as `numpy.argsort`; stable for Tensors unless told otherwise, as the standard asks."""
+    """Return the order of `sort` as `numpy.argsort`; stable for Tensors unless stable=False, as the standard asks."""
     given = holds_tensor(a)
     if not given and not descending:
         return np.argsort(a, axis, kind, order, stable=stable)
@@ -203,7 +203,7 @@ def _along(a: Any, axis: int | None, name: str) -> tuple[Any, int]:
 
 
 def _places(name: str, values: Any, axis: int, kind: Any, order: Any, stable: bool | None) -> Any:
-    """Return the order of the values, stable unless told otherwise."""
+    """Return the order of the values, stable unless stable=False."""
     if kind is not None and stable is not None:
         raise ValueError(f"{name}: kind= and stable= say the same; give one of them")
     kind = "stable" if kind is None and stable is not False else kind

@@ -1,4 +1,4 @@
-"""Plain `numpy.f(tensor)` and `ndarray op tensor` come to us; what we lack raises, naming itself."""
+"""NumPy's protocols: plain `numpy.f(tensor)` and `ndarray op tensor` call gradmgr's functions, or raise by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gradmgr.ops.convert import to_device
 from gradmgr.ops.shape import sliding_window_view
 from gradmgr.ops.ufuncs import give_methods
 
-# What a ufunc's keywords say by default is what ours do.
+# Defaults of a ufunc's keywords, which gradmgr's functions have too and do not take.
 _DEFAULTS = MappingProxyType({"casting": "same_kind", "order": "K", "subok": True})
 
 
@@ -41,67 +41,68 @@ def _lacking_ufunc(name: str, method: str, special: ModuleType) -> errors.Unsupp
     )
 
 
-def missing(name: str, where: str, numpys: ModuleType) -> AttributeError:
-    """Make the error for a name that a door lacks; `where` is "" or ends with a dot, as "linalg."."""
-    if name.startswith("_") or not hasattr(numpys, name):
+def missing(name: str, where: str, numpy_module: ModuleType) -> AttributeError:
+    """Make the error for a name that a namespace lacks; `where` is "" or ends with a dot, as "linalg."."""
+    if name.startswith("_") or not hasattr(numpy_module, name):
         text = f"module 'gradmgr.numpy' has no attribute '{where}{name}', and neither has numpy"
-        advice = _advice(name, where, numpys)
+        advice = _advice(name, where, numpy_module)
         return AttributeError(f"{text}: {advice}" if advice else text)
     reason = REFUSED.get(where + name, "gradmgr has no differentiable counterpart of it")
     return AttributeError(f"numpy.{where}{name} is not in gradmgr.numpy: {reason}")
 
 
-def _advice(name: str, where: str, numpys: ModuleType) -> str:
+def _advice(name: str, where: str, numpy_module: ModuleType) -> str:
     """Return what to use for a name that NumPy once had, in its own words; "" where it never had it."""
     if where + name in REFUSED:
         return REFUSED[where + name]
     try:
-        getattr(numpys, name)
+        getattr(numpy_module, name)
     except AttributeError as error:
         said = str(error)
-        told = said.partition(f"has no attribute '{name}'")[2] if "has no attribute" in said else said
-        return told.strip(".\n ").partition("\n")[0]
+        advice = said.partition(f"has no attribute '{name}'")[2] if "has no attribute" in said else said
+        return advice.strip(".\n ").partition("\n")[0]
     return ""
 
 
-def _served(numpys: ModuleType, door: ModuleType) -> dict[Any, Callable[..., Any]]:
-    """Map NumPy's functions to those of the same name in our door."""
+def _served(numpy_module: ModuleType, namespace: ModuleType) -> dict[Any, Callable[..., Any]]:
+    """Map NumPy's functions to those of the same name in gradmgr's namespace."""
     return {
-        getattr(numpys, name): function
-        for name, function in vars(door).items()
-        if callable(function) and not isinstance(function, type) and callable(getattr(numpys, name, None))
+        getattr(numpy_module, name): function
+        for name, function in vars(namespace).items()
+        if callable(function) and not isinstance(function, type) and callable(getattr(numpy_module, name, None))
     }
 
 
-# Functions that call one of the user's, whose errors are not ours to touch.
+# Functions that call one of the user's, whose errors stay as they are.
 _CALL_BACK = frozenset(("apply_along_axis", "apply_over_axes", "fromfunction", "fromiter", "pad", "piecewise"))
 
 
-def _name_the_errors(door: ModuleType, numpys: ModuleType | None, made: dict[Any, Any]) -> None:
-    """Let the errors of every function of a door begin with its name, and pickles look for it in the door."""
-    for name, function in vars(door).items():
-        ours = isinstance(function, FunctionType) and function.__module__.startswith("gradmgr.")
-        if not ours or name.startswith("_") or name in _CALL_BACK:
+def _name_the_errors(namespace: ModuleType, numpy_module: ModuleType | None, made: dict[Any, Any]) -> None:
+    """Let the errors of every function of a namespace begin with its name, and pickles look for it there."""
+    for name, function in vars(namespace).items():
+        own = isinstance(function, FunctionType) and function.__module__.startswith("gradmgr.")
+        if not own or name.startswith("_") or name in _CALL_BACK:
             continue
         if function not in made:
-            # What a template makes is one frame, and stays it; what wraps a function of NumPy's names it itself.
+            # A function made by a template is one frame and stays so; a wrapper of NumPy's function names its errors
+            # itself.
             apart = function.__globals__["__name__"] == "gradmgr._engine.elementwise" or hasattr(
                 function, "__wrapped__"
             )
-            theirs = getattr(numpys, name, None)
-            made[function] = function if apart else _naming(function, function.__name__, theirs)
-            made[function].__module__ = door.__name__
-        setattr(door, name, made[function])
+            original = getattr(numpy_module, name, None)
+            made[function] = function if apart else _naming(function, function.__name__, original)
+            made[function].__module__ = namespace.__name__
+        setattr(namespace, name, made[function])
 
 
 def _name_the_methods_errors() -> None:
     for name, member in list(vars(Tensor).items()):
-        ours = isinstance(member, FunctionType) and member.__module__.startswith("gradmgr.ops.")
-        if ours and not name.startswith("_") and name not in _CALL_BACK:
+        own = isinstance(member, FunctionType) and member.__module__.startswith("gradmgr.ops.")
+        if own and not name.startswith("_") and name not in _CALL_BACK:
             setattr(Tensor, name, _naming(member, name, getattr(np.ndarray, name, None)))
 
 
-def _naming(function: Callable[..., Any], name: str, numpys: Callable[..., Any] | None) -> Callable[..., Any]:
+def _naming(function: Callable[..., Any], name: str, numpy_function: Callable[..., Any] | None) -> Callable[..., Any]:
     """Make the same function whose errors begin with its name and have the type of NumPy's; 0.1 us a call."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -109,14 +110,14 @@ def _naming(function: Callable[..., Any], name: str, numpys: Callable[..., Any] 
             return function(*args, **kwargs)
         except errors.REJECTIONS as error:
             _take_back(error)
-            other = None if isinstance(error, errors.GradmgrError) else _error_of(numpys, args, kwargs)
+            other = None if isinstance(error, errors.GradmgrError) else _error_of(numpy_function, args, kwargs)
             if other is not None and not isinstance(error, type(other)):
                 errors.put_name(other, name)
                 raise other from error
             errors.put_name(error, name)
             raise
 
-    # As functools.wraps, which for so many functions takes 1 ms more of the import.
+    # This does what functools.wraps does, which would add 1 ms to the import for all functions.
     call.__name__ = call.__qualname__ = name
     call.__module__, call.__doc__ = getattr(function, "__module__", __name__), function.__doc__
     call.__dict__["__wrapped__"] = function
@@ -124,8 +125,8 @@ def _naming(function: Callable[..., Any], name: str, numpys: Callable[..., Any] 
 
 
 def _take_back(error: BaseException | None) -> None:
-    """Let the tapes forget what a failed call has computed so far, which only its traceback still holds."""
-    import traceback  # late: with what it imports it takes 1 ms
+    """Let the tapes drop what a failed call has computed so far, which only its traceback still references."""
+    import traceback  # deferred: it takes 1 ms to import
 
     tapes: list[Any] = [rec for rec in recorders(current()) if rec.is_tape]
     while tapes and error is not None:
@@ -135,23 +136,27 @@ def _take_back(error: BaseException | None) -> None:
         tape.sweep(everything=True)
 
 
-# More bytes than this are not copied to learn how NumPy would call an error.
+# Arrays of more bytes are not copied to find out which error NumPy raises.
 _MUCH = 1 << 24
 
 
-def _error_of(numpys: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | None:
+def _error_of(
+    numpy_function: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Exception | None:
     """Return what NumPy's function raises when it is given these values, which it gets copies of."""
-    if numpys is None:
+    if numpy_function is None:
         return None
     try:
         values, named = _copies(args), _copies(kwargs)
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            numpys(*values, **named)
+            numpy_function(*values, **named)
     except errors.REJECTIONS as error:
-        of_a_keyword = isinstance(error, TypeError) and "keyword argument" in str(error)  # one of ours that NumPy lacks
+        of_a_keyword = isinstance(error, TypeError) and "keyword argument" in str(
+            error
+        )  # a keyword that NumPy's function lacks
         return None if of_a_keyword or isinstance(error, errors.GradmgrError) else error
-    except Exception:  # whatever it is, it does not tell us more
+    except Exception:  # any other error says nothing about the arguments
         return None
     return None
 
@@ -180,40 +185,47 @@ def _give_methods(table: Mapping[Any, Callable[..., Any]]) -> None:
                 setattr(function, name, method)
 
 
-def _document(door: ModuleType) -> None:
+def _document(namespace: ModuleType) -> None:
     """Give functions that a template made a line for help()."""
-    for module, theirs in ((door, "numpy"), (door.special, "scipy.special")):
+    for module, original in ((namespace, "numpy"), (namespace.special, "scipy.special")):
         for name in module.__all__:
             function = getattr(module, name)
             if isinstance(function, FunctionType) and function.__doc__ is None:
-                function.__doc__ = f"Compute `{theirs}.{name}` of Tensors or arrays, differentiably."
+                function.__doc__ = f"Compute `{original}.{name}` of Tensors or arrays, differentiably."
 
 
-def bind(door: ModuleType) -> None:
+def bind(namespace: ModuleType) -> None:
     """Bind NumPy's protocols onto Tensor, served by the functions of `door` and its linalg and fft."""
-    made: dict[Any, Any] = {}  # what stands under two names, or in two doors, stays one function
-    for part, numpys in ((door, np), (door.fft, np.fft), (door.linalg, np.linalg), (door.special, None)):
-        _name_the_errors(part, numpys, made)
+    made: dict[Any, Any] = {}  # a function under two names, or in two namespaces, stays one function
+    for part, numpy_module in (
+        (namespace, np),
+        (namespace.fft, np.fft),
+        (namespace.linalg, np.linalg),
+        (namespace.special, None),
+    ):
+        _name_the_errors(part, numpy_module, made)
     _name_the_methods_errors()
-    windows = {np.lib.stride_tricks.sliding_window_view: sliding_window_view}  # np.lib is handed on, this is ours
-    served = _served(np.fft, door.fft) | _served(np.linalg, door.linalg) | _served(np, door)
+    windows = {
+        np.lib.stride_tricks.sliding_window_view: sliding_window_view
+    }  # np.lib is NumPy's own; this function of it is gradmgr's
+    served = _served(np.fft, namespace.fft) | _served(np.linalg, namespace.linalg) | _served(np, namespace)
     table = MappingProxyType(served | windows)
     _give_methods(table)
-    _document(door)
-    by_name = MappingProxyType({name: function for name, function in vars(door).items() if callable(function)})
+    _document(namespace)
+    by_name = MappingProxyType({name: function for name, function in vars(namespace).items() if callable(function)})
 
     def __array_ufunc__(self: Tensor, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        ours = table.get(ufunc)
-        called = ours if method == "__call__" else getattr(ours, method, None)
+        own = table.get(ufunc)
+        called = own if method == "__call__" else getattr(own, method, None)
         if called is None:
-            raise _lacking_ufunc(ufunc.__name__, method, door.special)
+            raise _lacking_ufunc(ufunc.__name__, method, namespace.special)
         return called(*inputs, **{k: v for k, v in kwargs.items() if k not in _DEFAULTS or v != _DEFAULTS[k]})
 
     def __array_function__(self: Tensor, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        ours = table.get(function)
-        if ours is None:
+        own = table.get(function)
+        if own is None:
             raise _lacking(_dotted(function))
-        return ours(*args, **kwargs)
+        return own(*args, **kwargs)
 
     def __cupy_override_elementwise_kernel__(self: Tensor, kernel: Any, *args: Any, **kwargs: Any) -> Any:
         """CuPy's counterpart of __array_ufunc__: `cupy_array * tensor`."""
@@ -223,12 +235,12 @@ def bind(door: ModuleType) -> None:
         return by_name[name](*args, **kwargs)
 
     def __array_namespace__(self: Tensor, /, *, api_version: str | None = None) -> ModuleType:
-        """The Array API's way from an array to its functions."""
+        """Return the namespace of functions for this array, as the Array API standard asks."""
         if api_version is not None and api_version not in VERSIONS:
             raise ValueError(
                 f"gradmgr.numpy follows the Array API standard of {', '.join(VERSIONS)}; asked for was {api_version!r}"
             )
-        return door
+        return namespace
 
     for method in (
         __dlpack__,
@@ -265,9 +277,9 @@ def __dlpack__(
     dl_device: tuple[int, int] | None = None,
     copy: bool | None = None,
 ) -> Any:
-    """Export through DLPack: read-only, or a copy for a consumer that cannot be told so.
+    """Export through DLPack: read-only, or a copy for a consumer of a version that has no read-only flag.
 
-    With copy=False such a consumer gets the memory itself; who then writes to it says so with
+    With copy=False such a consumer gets the memory itself; whatever then writes to it must call
     `gradmgr.graph.increment_version`.
     """
     if is_tracked(self):
@@ -277,10 +289,10 @@ def __dlpack__(
         )
     if self.device != "cpu":
         return self._array.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
-    told = max_version is not None and max_version >= (1, 0)
-    if not told and copy is None:
+    read_only = max_version is not None and max_version >= (1, 0)
+    if not read_only and copy is None:
         return self.numpy().copy().__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
-    source = self.numpy() if told else np.asarray(self._array)
+    source = self.numpy() if read_only else np.asarray(self._array)
     return source.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
 
 

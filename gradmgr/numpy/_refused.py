@@ -19,7 +19,7 @@ REFUSED = MappingProxyType(
     }
 )
 
-# NumPy's own, looked up there when first asked for: modules, most of which NumPy loads late itself (they know
+# NumPy's own, looked up there at first access: modules, most of which NumPy itself loads at first access (they know
 # nothing of Tensors: a tracked one raises, except through functions that stand here too), types that not
 # every platform has, and tables that can be written to.
 PASSED_ON = frozenset(

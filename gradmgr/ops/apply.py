@@ -28,7 +28,10 @@ class _GaveTensorError(Exception):
 
 
 def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, whose first Tensor stops NumPy's loop: it is differentiable in what it closes over."""
+    """Wrap a function so that the first Tensor it returns stops NumPy's loop.
+
+    Such a function is differentiable in the Tensors it closes over, which NumPy's loop would convert.
+    """
 
     def call(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
@@ -44,7 +47,7 @@ def _any_tensor(*arguments: Any) -> bool:
 
 
 def _lead(a: Any, axes: int) -> Iterator[tuple[int, ...]]:
-    """Every index into the first axes."""
+    """Return every index into the first axes."""
     return itertools.product(*map(range, a.shape[:axes]))
 
 
@@ -141,7 +144,7 @@ def _put_piece(z: Tensor, mask: Any, piece: Any) -> None:
 
 
 def _cases(x: Any, condlist: Any, functions: int) -> list[Any]:
-    """One mask for each function; a function more than conditions is for where none holds."""
+    """Return one mask for each function; with one function more than conditions, the last is for where none holds."""
     xp = libraries.namespace(raw(x))
     masks = [xp.asarray(raw(lift(condition))).astype(bool) for condition in _conditions(x, condlist)]
     if len(masks) == functions - 1:
@@ -327,7 +330,7 @@ def fromfunction(
 
 
 class Broadcast:
-    """What `broadcast` gives for Tensors: the facts of `numpy.broadcast`, and tuples of 0-d Tensors."""
+    """What `broadcast` gives for Tensors: the attributes of `numpy.broadcast`, and tuples of 0-d Tensors."""
 
     __slots__ = ("_arrays", "index", "shape")
 
@@ -376,7 +379,7 @@ def broadcast(*args: Any) -> Any:
 
 
 def ndenumerate(arr: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
-    """Walk over indices and elements as `numpy.ndenumerate`; the elements of a Tensor come as 0-d Tensors."""
+    """Iterate over indices and elements as `numpy.ndenumerate`; the elements of a Tensor are 0-d Tensors."""
     if not holds_tensor(arr):
         return np.ndenumerate(arr)
     arr = lift(arr)

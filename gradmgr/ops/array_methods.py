@@ -1,4 +1,4 @@
-"""The operators and methods of Tensor, each bound to the op or door that is declared once."""
+"""The operators and methods of Tensor, each bound to the op or function that is declared once."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ _FEW = 8  # rows that are made at once, as one operation; of more a loop may wan
 
 
 def _matrix_transposed(self: Tensor) -> Any:
-    """The last two axes swapped."""
+    """Return the tensor with its last two axes swapped."""
     return shape.matrix_transpose(self)
 
 

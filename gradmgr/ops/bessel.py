@@ -29,14 +29,12 @@ from gradmgr.ops.special_kernels import (
     scipy_kernel,
 )
 
-# ---------------------------------------------------------------- Bessel functions
-
 _NODES = 96  # on the circle; for arguments up to _FAR the rule's error is below 1e-24 of the result
 _FAR = 50.0
 
 
 def _fall_far(x: Any, k: int) -> Any:
-    """The integral of `_fall_kernel` for large x, term by term (as DLMF 10.40.1): 30 terms from 50 on."""
+    """Return the integral of `_fall_kernel` for large x, term by term (as DLMF 10.40.1): 30 terms from 50 on."""
     coefficients, c = [], math.gamma(k + 0.5) / (math.pi * ROOT_2)
     for j in range(30):
         coefficients.append(c)
@@ -49,7 +47,7 @@ def _fall_far(x: Any, k: int) -> Any:
 
 @quiet
 def _fall_kernel(x: Any, k: int) -> Any:
-    """The mean over the circle of u^k exp(-x u), u = 1 - cos t, for x >= 0; for k = 0 it is i0e.
+    """Return the mean over the circle of u^k exp(-x u), u = 1 - cos t, for x >= 0; for k = 0 it is i0e.
 
     By the trapezoid rule, which converges faster than any power for periodic functions. Nothing cancels.
     """
@@ -73,7 +71,7 @@ _fall: Function = custom(
 
 @quiet
 def _i0_slope_kernel(x: Any, k: int) -> Any:
-    """The k-th derivative of I0, the mean over the circle of c^k exp(x c), c = cos t (DLMF 10.32.1).
+    """Return the k-th derivative of I0, the mean over the circle of c^k exp(x c), c = cos t (DLMF 10.32.1).
 
     The nodes at c and -c taken together give a cosh or a sinh, so that nothing cancels at small x.
     """

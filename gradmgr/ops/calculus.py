@@ -43,7 +43,7 @@ def _in_precision(a: Any, other: Any) -> Any:
 
 
 def _at(axis: int, part: Any) -> tuple[Any, ...]:
-    """The index that takes a part along one axis."""
+    """Return the index that takes a part along one axis."""
     return (*[slice(None)] * axis, part)
 
 
@@ -85,7 +85,7 @@ def _step(a: Any, axis: int) -> Any:
 
 
 def _as_end(value: Any, a: Any, axis: int) -> Any:
-    """What to put before or after a: a number becomes one more layer."""
+    """Return what to put before or after a; a number is repeated over the other axes."""
     return broadcast_to(value, (*a.shape[:axis], 1, *a.shape[axis + 1 :])) if value.ndim == 0 else value
 
 
@@ -163,7 +163,7 @@ _slopes_adjoint: Function = linear(
 
 
 def _uneven_slopes(f: Any, steps: Any, axis: int, edge_order: int) -> Any:
-    """The slope at each point of the parabola through it and its neighbours; steps of one axis.
+    """Return the slope at each point of the parabola through it and its neighbours; steps of one axis.
 
     It is the mean of the slopes of the segments on either side, each weighted by the other's length.
     """
@@ -180,7 +180,7 @@ def _uneven_slopes(f: Any, steps: Any, axis: int, edge_order: int) -> Any:
 
 
 def _spacings(f: Any, axes: tuple[int, ...], given: list[Any]) -> list[Any]:
-    """For each axis its spacing: a number, or the steps between coordinates."""
+    """Return the spacing of each axis: a number, or the steps between coordinates."""
     if not given:
         return [1.0] * len(axes)
     if len(given) == 1 and _ndim(given[0]) == 0:
@@ -202,7 +202,7 @@ def _spacings(f: Any, axes: tuple[int, ...], given: list[Any]) -> list[Any]:
 
 
 def _steps_between(x: Any) -> Any:
-    """The steps between coordinates; one number where they are constant and equal."""
+    """Return the steps between coordinates; one number where they are constant and equal."""
     steps = _step(cast_to(x, np.float64) if x.dtype.kind in "iu" else x, 0)
     if isinstance(steps, Tensor) or not steps.size or not (steps == steps[0]).all():
         return steps
@@ -366,7 +366,7 @@ _interp = custom(
 
 
 def _beyond(value: Any, dtype: Any, name: str) -> Any:
-    """The result outside the knots, which must be one number that the result can hold."""
+    """Return the result outside the knots, which must be one number that the result can hold."""
     if value.ndim:
         raise TypeError(f"interp: {name} must be a number or an array with no axes; found shape {value.shape}")
     if value.dtype.kind == "c" and dtype.kind != "c":
@@ -500,7 +500,7 @@ def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
 
 
 def _turns(p: Any, discont: Any, axis: int, period: Any) -> tuple[Any, Any]:
-    """What unwrapping adds, behind the first element: in all, and as a number of periods."""
+    """Return what unwrapping adds to all elements after the first: in total, and as a number of periods."""
     steps = np.diff(p, axis=axis)
     dtype = np.result_type(steps, period)
     if dtype.kind in "iu":

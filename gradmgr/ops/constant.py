@@ -44,7 +44,7 @@ def _has_tensor(a: Any) -> bool:
 
 
 def _tell(args: tuple[Any, ...], name: str, made: Any) -> None:
-    """Let recordings that keep a diary know that what comes out has no history."""
+    """Tell recordings that keep a trace log that the results have no history."""
     for a in args:
         if isinstance(a, Tensor):
             cut(a, name, made)
@@ -123,24 +123,24 @@ def constant(function: Callable[..., Any], arrays_first: int = 0) -> Callable[..
 
 
 def valued_operator(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make the operator of a comparison or bitwise function: NotImplemented for what we do not know."""
-    door = constant(function)
+    """Make the operator of a comparison or bitwise function: NotImplemented for operands of other types."""
+    compute = constant(function)
 
     def operate(x: Tensor, y: Any, /) -> Any:
         other = y if isinstance(y, (Tensor, list, tuple)) else libraries.operand(y)
-        return other if other is NotImplemented else door(x, other)
+        return other if other is NotImplemented else compute(x, other)
 
     operate.__name__ = operate.__qualname__ = function.__name__
     return operate
 
 
 def reflected(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same with the operands the other way round."""
-    door = constant(function)
+    """Return the same with the operands exchanged."""
+    compute = constant(function)
 
     def operate(y: Tensor, x: Any, /) -> Any:
         other = x if isinstance(x, (list, tuple)) else libraries.operand(x)
-        return other if other is NotImplemented else door(other, y)
+        return other if other is NotImplemented else compute(other, y)
 
     operate.__name__ = operate.__qualname__ = function.__name__
     return operate
@@ -230,7 +230,7 @@ def _on_host(a: Any) -> Any:
 
 
 def _number_on_host(a: Any) -> Any:
-    """A Tensor of one element as NumPy's number of its dtype."""
+    """Return a Tensor of one element as NumPy's number of its dtype."""
     return a.numpy().reshape(())[()] if isinstance(a, Tensor) else a
 
 

@@ -13,7 +13,7 @@ from gradmgr._engine.op import Function, linear, zeros
 from gradmgr._engine.recorder import is_tracked
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 
-# NumPy's default for keywords such as `initial`, told apart from every value a user can pass.
+# NumPy's default for keywords such as `initial`, distinct from every value a user can pass.
 NOT_GIVEN: Any = np._NoValue
 
 
@@ -45,7 +45,7 @@ def is_plain(*values: Any) -> bool:
 
 
 def as_tensor(a: Any) -> Tensor:
-    """Lift to a Tensor: what stands beside one gives one."""
+    """Lift to a Tensor, as functions with a Tensor among their arguments do with the others."""
     a = lift(a)
     return a if isinstance(a, Tensor) else wrap(a)
 
@@ -63,7 +63,7 @@ def together(*values: Any) -> list[Any]:
 
 
 def cast_to(a: Any, dtype: Any) -> Any:
-    """Cast, recorded, where there is something to cast."""
+    """Cast to a dtype, recorded; return `a` itself where the dtype is None or that of `a`."""
     return a if dtype is None or a.dtype == np.dtype(dtype) else as_type(a, dtype)
 
 
@@ -196,7 +196,7 @@ def to_device(x: Tensor, device: str, /, stream: Any = None) -> Tensor:
 
 
 def lift_like(value: Any, *others: Any) -> Any:
-    """Lift what stands beside other arrays; numbers and lists go to where those live."""
+    """Lift an argument; numbers and lists become arrays of the library of the other arguments."""
     lifted = lift(value)
     if isinstance(lifted, Tensor) or libraries.is_array(value):
         return lifted

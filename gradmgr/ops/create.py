@@ -316,7 +316,7 @@ def asarray(data: Any, dtype: Any = None, device: str | None = None, *, copy: bo
     """Return `data` as a Tensor, sharing its memory where NumPy's `asarray` would.
 
     Shared memory is never written by gradmgr: an in-place write to the tensor moves it to memory
-    of its own. Who writes to the shared memory while a manager records says so with
+    of its own. Whatever writes to the shared memory while a manager records must call
     `gradmgr.graph.increment_version`. A Tensor that needs no conversion is returned as it is, and
     gradients flow through one that does, or that stands in nested lists.
 

@@ -88,7 +88,7 @@ class QRResult(NamedTuple):
 
 
 def _h(x: Any) -> Any:
-    """X^H."""
+    """Return X^H."""
     return swapaxes(conj_of(x), -1, -2)
 
 
@@ -97,7 +97,7 @@ def _real(x: Any) -> Any:
 
 
 def _eye(x: Any) -> Any:
-    """A mask of the diagonal."""
+    """Return a mask of the diagonal."""
     a = raw(x)
     return libraries.namespace(a).eye(a.shape[-1], dtype=bool)
 
@@ -107,7 +107,7 @@ def _diagonal(x: Any) -> Any:
 
 
 def _on_diagonal(values: Any) -> Any:
-    """A diagonal matrix."""
+    """Return a diagonal matrix."""
     return choose(_eye(values), values[..., None, :], 0.0)
 
 
@@ -127,7 +127,7 @@ def _in_dtype(t: Any, like: Any) -> Any:
 
 
 def _rounding(dtype: Any, n: int) -> float:
-    """By how much, relative to the largest, LAPACK's values for a matrix of n rows may be off.
+    """Return the error of LAPACK's values for a matrix of n rows, relative to the largest value.
 
     Measured: equal eigenvalues come out up to 10 spacings apart at n = 400, not n.
     """
@@ -135,7 +135,7 @@ def _rounding(dtype: Any, n: int) -> float:
 
 
 def _largest(a: Any) -> Any:
-    """The largest size in each matrix, with axes of length 1 in its place."""
+    """Return the largest absolute value in each matrix, its axes kept with length 1."""
     return abs(a).max(axis=(-2, -1), keepdims=True)
 
 
@@ -154,7 +154,7 @@ def _nan_where(unknown: Any, a: Any) -> Any:
 
 
 def _inverse_of_vectors(x: Any) -> Any:
-    """The inverse, NaN where the columns, of length 1, are dependent to rounding."""
+    """Return the inverse; NaN where the columns, of norm 1, are linearly dependent to rounding."""
     try:
         y = np.linalg.inv(x)
     except np.linalg.LinAlgError:
@@ -164,7 +164,7 @@ def _inverse_of_vectors(x: Any) -> Any:
 
 
 def _inverse_of_triangle(r: Any, rounding: float) -> Any:
-    """The inverse, NaN where what a column has beyond those before it is rounding."""
+    """Return the inverse; NaN where a column depends linearly, to rounding, on those before it."""
     xp = libraries.namespace(r)
     known = abs(xp.diagonal(r, 0, -2, -1)) > rounding * abs(r).max(axis=-2)
     singular = ~known.all(axis=-1)
@@ -183,7 +183,7 @@ _inverse: Function = custom(
 
 
 def _stands_out(x: Any, equal: Any) -> Any:
-    """A mask of the pairs in `equal` where x is more than rounding."""
+    """Return a mask of the pairs in `equal` where x is more than rounding."""
     a = raw(x)
     return equal & ~(abs(a) <= _SLACK * _rounding(a.dtype, max(a.shape[-2:])) * _largest(a))
 
@@ -228,7 +228,7 @@ class _Pairs:
 
 
 def _still(*g_vectors: Any) -> Any:
-    """A mask of the vectors, columns of these, that received no cotangent."""
+    """Return a mask of the vectors, columns of these, that received no cotangent."""
     masks = [(raw(g) == 0).all(axis=-2) for g in g_vectors if g is not None]
     return masks[0] if len(masks) == 1 else masks[0] & masks[1]
 
@@ -238,7 +238,7 @@ def _by_pairs(mask: Any) -> Any:
 
 
 def _idle_pairs(w: Any, gw: Any, *g_vectors: Any) -> Any:
-    """A mask of the pairs of equal values of which the result does not use the vectors.
+    """Return a mask of the pairs of equal values of which the result does not use the vectors.
 
     That they received no cotangent does not say so by itself: they may have been multiplied by f(w) = 0. For
     values that differ in their last bits f is not 0 at both, and where it is not used f' is 0.
@@ -253,13 +253,15 @@ def _idle_pairs(w: Any, gw: Any, *g_vectors: Any) -> Any:
 
 
 def _idle_vectors(s: Any, gs: Any, *g_vectors: Any) -> Any:
-    """The same for the vectors of single values that are 0 to rounding."""
+    """Return such a mask for the vectors of single values that are 0 to rounding."""
     still = _still(*g_vectors)
     return still if gs is None else still & ((raw(gs) == 0) | (raw(s) != 0))
 
 
 def _unknown(zero: Any, idle: Any, numerator: Any, scales: tuple[Any, ...] | None) -> Any:
-    """A mask of what to divide by 0 in reverse mode though it matters; None where nothing is divided by 0.
+    """Return a mask of what reverse mode divides by 0 though the result depends on it.
+
+    The mask is None where nothing is divided by 0.
 
     Args:
         zero: a mask of where the divisor is 0, or None.
@@ -312,12 +314,15 @@ def _check_null_space(name: str, g: Any, k: int, option: str) -> None:
 
 
 def _columns(x: Any, k: int) -> Any:
-    """The first k columns of x; None of None."""
+    """Return the first k columns of x; None for None."""
     return x if x is None or x.shape[-1] == k else x[..., :k]
 
 
 def _with_null_space(dq: Any, q: Any) -> Any:
-    """The tangent of an orthonormal basis whose first columns move by dq; the others turn no more than they must."""
+    """Return the tangent of an orthonormal basis whose first columns move by dq.
+
+    The other columns change as little as possible.
+    """
     k = dq.shape[-1]
     if q.shape[-1] == k:
         return dq
@@ -507,7 +512,7 @@ def _svd_vjp(g: Any, u: Any, s: Any, vh: Any, shape: Any) -> Any:
 
 
 def _svd_with_vectors(gu: Any, gs: Any, gv: Any, u: Any, v: Any, by: _Triplets) -> Any:
-    """The cotangent of a = u @ diag(s) @ v^H from those of u, s and v, of which u or v has one."""
+    """Return the cotangent of a = u @ diag(s) @ v^H from those of u, s and v, of which u or v has one."""
     x, y = None if gu is None else _h(u) @ gu, None if gv is None else _h(v) @ gv
     sizes = tuple([part for part in (x, y) if part is not None])
     both, apart = _added(x, y), _added(x, None if y is None else -y)
@@ -523,7 +528,7 @@ def _svd_with_vectors(gu: Any, gs: Any, gv: Any, u: Any, v: Any, by: _Triplets) 
     column_scales = None if gs is not None else tuple([part for part in (gu, gv) if part is not None])
 
     def across(g: Any, basis: Any, inside: Any) -> Any:
-        """What of a cotangent is across the basis, over the values."""
+        """Return the part of a cotangent that is orthogonal to the basis, over the values."""
         rest = g - basis @ inside
         return _over(
             rest, by.s[..., None, :], by.no_value, _unknown(by.no_value, idle[..., None, :], rest, column_scales)
@@ -594,7 +599,7 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
 
 
 def _svd_of_hermitian(a: Any, compute_uv: bool) -> Any:
-    """The decomposition from that of eigenvalues: w = s sign(w)."""
+    """Return the singular value decomposition from that of eigenvalues: w = s sign(w)."""
     if not compute_uv:
         s = absolute(eigvalsh(a))
         return take_along_axis(s, _descending(s), -1)

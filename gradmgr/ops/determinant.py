@@ -20,8 +20,6 @@ from gradmgr.ops.matrices import conj_t, eye_like, inner_product, lift_square, p
 from gradmgr.ops.solve import solve_by_factors
 from gradmgr.ops.where import choose
 
-# ---------------------------------------------------------------- determinants
-
 
 def _factor_for_derivatives(a: Any) -> lapack.LU | None:
     """Factor where a derivative may ask for it and factoring is what takes the time."""
@@ -29,7 +27,7 @@ def _factor_for_derivatives(a: Any) -> lapack.LU | None:
 
 
 def _pivot_signs(factor: lapack.LU, like: Any) -> tuple[Any, Any]:
-    """The diagonals of U, and the signs of the row permutations, for a stack."""
+    """Return the diagonals of U and the signs of the row permutations, for a stack."""
     xp, batch = libraries.namespace(like), like.shape[:-2]
     diagonals = xp.stack([lu.diagonal() for lu in factor.lu]).reshape(*batch, -1)
     swaps = xp.stack([(p != xp.arange(len(p))).sum() for p in factor.pivots]).reshape(batch)
@@ -57,7 +55,7 @@ def _inverse_adjoint(a: Any, regular: bool, factor: lapack.LU | None, limit: flo
 
 
 def _det_slope(a: Any, out: Any, factor: lapack.LU | None) -> Any:
-    """The gradient of Re det A, conj(det A) A^-H, which for a singular A is the conjugate matrix of cofactors."""
+    """Return the gradient of Re det A: conj(det A) A^-H, or for a singular A the conjugate matrix of cofactors."""
     inverse = _inverse_adjoint(a, bool(raw(out).all()), factor, 3 / 8)
     return conj_t(_adjugate(a)) if inverse is None else per_matrix(conj_of(out)) * inverse
 
@@ -83,7 +81,7 @@ def det(a: Any) -> Any:
 
 
 def _products_of_others(s: Any) -> Any:
-    """For each singular value the product of the others."""
+    """Return for each singular value the product of the others."""
     ones = libraries.namespace(s).ones_like(s[..., :1])
     before = np.cumprod(np.concatenate([ones, s[..., :-1]], -1), -1)
     after = np.cumprod(np.concatenate([ones, s[..., :0:-1]], -1), -1)[..., ::-1]
@@ -91,7 +89,7 @@ def _products_of_others(s: Any) -> Any:
 
 
 def _products_of_others_of_pairs(s: Any) -> Any:
-    """For each pair of singular values the product of the others; 0 for a pair of one with itself."""
+    """Return for each pair of singular values the product of the others; 0 for a value with itself."""
     xp, n = libraries.namespace(s), s.shape[-1]
     ones = xp.ones_like(s[..., :1])
     before = np.cumprod(np.concatenate([ones, s[..., :-1]], -1), -1)[..., :, None]
@@ -105,7 +103,7 @@ def _products_of_others_of_pairs(s: Any) -> Any:
 
 
 def _svd_and_sign(a: Any) -> tuple[Any, Any, Any, Any]:
-    """U, S, V^H of plain matrices, and det(U) det(V^H)."""
+    """Return U, S, V^H of plain matrices, and det(U) det(V^H)."""
     u, s, vh = np.linalg.svd(a)
     return u, s, vh, (np.linalg.det(u) * np.linalg.det(vh))[..., None, None]
 
@@ -118,7 +116,7 @@ def _adjugate_kernel(a: Any) -> Any:
 
 
 def _adjugate_slope(a: Any, t: Any) -> Any:
-    """The derivative of adj(A) in the direction t."""
+    """Return the derivative of adj(A) in the direction t."""
     if isinstance(a, Tensor) or isinstance(t, Tensor):
         return _further_adjugate_slope(a, t)
     if a.size == 0:
@@ -133,7 +131,10 @@ def _adjugate_slope(a: Any, t: Any) -> Any:
 
 
 def _further_adjugate_slope(a: Any, t: Any) -> Any:
-    """The same in operations that can be recorded: products with the inverse, or without one the recursion."""
+    """Return that derivative by operations that can be recorded.
+
+    These are products with the inverse, or without an inverse the recursion.
+    """
     inverse = _inverse_adjoint(a, True, None, 1 / 4)
     if inverse is None:
         return _adjugate_slope_by_recursion(a, t)
@@ -142,7 +143,7 @@ def _further_adjugate_slope(a: Any, t: Any) -> Any:
 
 
 def _adjugate_slope_by_recursion(a: Any, t: Any) -> Any:
-    """The same by differentiating the recursion of Faddeev and LeVerrier, for singular matrices.
+    """Return that derivative by differentiating the recursion of Faddeev and LeVerrier, for singular matrices.
 
     It takes products and sums only, so it has every derivative, but loses digits as matrices grow.
 
@@ -165,7 +166,7 @@ def _adjugate_slope_by_recursion(a: Any, t: Any) -> Any:
 
 
 def _size_of_slope(a: Any) -> Any:
-    """The product of all but the two least singular values, those that are 0 counting as the least that is not."""
+    """Return the product of all but the two smallest singular values, where 0 counts as the smallest that is not 0."""
     s = np.linalg.svd(a, compute_uv=False)
     n = s.shape[-1]
     some = s > n * np.finfo(s.dtype).eps * s[..., :1]
@@ -203,7 +204,7 @@ def _slogdet_kernel(a: Any, factor: lapack.LU | None) -> tuple[Any, Any]:
 
 
 def _log_slope(a: Any, sign: Any, factor: lapack.LU | None) -> Any:
-    """The gradient of log |det A|, A^-H; of a singular matrix, cofactors over 0."""
+    """Return the gradient of log |det A|: A^-H, or for a singular matrix cofactors over 0."""
     singular = raw(sign) == 0
     if not singular.any():
         return solve_by_factors(a, eye_like(a), factor, True, False)

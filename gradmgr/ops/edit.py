@@ -19,8 +19,6 @@ from gradmgr.ops.naming import named_errors
 from gradmgr.ops.positions import check_broadcasts, lift_with_axis, on_axis
 from gradmgr.ops.shape import lengths_of, moveaxis, ravel, reshape, tile
 
-# ---------------------------------------------------------------- insert, delete, append, resize
-
 
 def _positions(obj: Any) -> Any:
     """Return what says where, on the host: NumPy reads it there."""

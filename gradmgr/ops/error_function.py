@@ -131,7 +131,7 @@ erfcinv = _erfcinv
 
 @quiet
 def _hazard_kernel(x: Any) -> Any:
-    """The density over the distribution function; both underflow, their quotient does not."""
+    """Return the density over the distribution function; both underflow, their quotient does not."""
     return math.sqrt(2 / math.pi) / library_function("erfcx", (x,))(x * (-1 / ROOT_2))
 
 

@@ -26,7 +26,7 @@ def _where_ahead(g: Any, x: Any, y: Any) -> Any:
 
 
 def _where_first(g: Any, x: Any, y: Any, ahead: Any, behind: Any) -> Any:
-    """The same for fmax and fmin, where a number is ahead of a NaN, and x of y if both are."""
+    """Return such a gradient for fmax and fmin, where a number goes before a NaN, and x before y if both are NaN."""
     a, b = raw(x), raw(y)
     first, second, won = a != a, b != b, _where_ahead(g, ahead, behind)  # a != a: is NaN
     return choose(second, g, choose(first, 0.0, won)) if libraries.may_hold(first | second) else won
@@ -151,7 +151,7 @@ _nan_to_num = custom(
 def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
     """Replace NaN and infinities as `numpy.nan_to_num`; what is replaced has derivative 0.
 
-    Gradients flow into Tensors given for the numbers that replace, beside a real `x`.
+    Gradients flow into Tensors given for the numbers that replace, where `x` is real.
     """
     numbers = nan, posinf, neginf
     if not any(isinstance(t, Tensor) for t in (x, *numbers)):

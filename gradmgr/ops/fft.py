@@ -63,7 +63,7 @@ def _as_input(g: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def _mirrored(g: Any, n: int, axis: int, weight: float) -> Any:
-    """Half a spectrum with the frequencies weighted that have a mirror image."""
+    """Return half a spectrum with those frequencies weighted that have a mirror image."""
     a = raw(g)
     weights = libraries.namespace(a).full(n // 2 + 1, weight, a.real.dtype)
     weights[0] = 1
@@ -166,8 +166,8 @@ def _handed_out(z: Any, out: Any, name: str) -> Any:
     return store(out, z, f"{name}(out=...)")
 
 
-def _numpys(name: str, out: Any, *args: Any) -> Any:
-    """What NumPy makes of plain arrays. Its `hfft` and `ifft2` forget an out=, and CuPy's functions have none."""
+def _call_numpy(name: str, out: Any, *args: Any) -> Any:
+    """Call NumPy's function on plain arrays. NumPy's `hfft` and `ifft2` ignore out=, and CuPy's functions have none."""
     return _handed_out(getattr(np.fft, name)(*args), out, name)
 
 
@@ -185,7 +185,7 @@ def _from_half(m: int) -> int:
 def _over_one(name: str, op: Function, length: Callable[[int], int], says: str) -> Any:
     def function(a: Any, n: Any = None, axis: int = -1, norm: str | None = None, out: Any = None) -> Any:
         if not holds_tensor(a) and not isinstance(out, Tensor):
-            return _numpys(name, out, a, n, axis, norm)
+            return _call_numpy(name, out, a, n, axis, norm)
         a = _operand(a, op is _rfft, name)
         k = normalize_axis_index(axis, a.ndim, name)
         s = (_length(length(a.shape[k]) if n is None else n, name),)
@@ -207,7 +207,7 @@ irfft = _over_one("irfft", _irfft, _from_half, "Transform half a spectrum along 
 def hfft(a: Any, n: Any = None, axis: int = -1, norm: str | None = None, out: Any = None) -> Any:
     """Transform half of a signal with Hermitian symmetry to its real spectrum as `numpy.fft.hfft`."""
     if not holds_tensor(a) and not isinstance(out, Tensor):
-        return _numpys("hfft", out, a, n, axis, norm)
+        return _call_numpy("hfft", out, a, n, axis, norm)
     a = lift(a)
     k = normalize_axis_index(axis, a.ndim, "hfft")
     s = (_length(2 * (a.shape[k] - 1) if n is None else n, "hfft"),)
@@ -217,7 +217,7 @@ def hfft(a: Any, n: Any = None, axis: int = -1, norm: str | None = None, out: An
 def ihfft(a: Any, n: Any = None, axis: int = -1, norm: str | None = None, out: Any = None) -> Any:
     """Transform a real spectrum back to half of a signal with Hermitian symmetry as `numpy.fft.ihfft`."""
     if not holds_tensor(a) and not isinstance(out, Tensor):
-        return _numpys("ihfft", out, a, n, axis, norm)
+        return _call_numpy("ihfft", out, a, n, axis, norm)
     a = _operand(a, True, "ihfft")
     k = normalize_axis_index(axis, a.ndim, "ihfft")
     s = (_length(a.shape[k] if n is None else n, "ihfft"),)
@@ -245,7 +245,7 @@ def _over_several(name: str, op: Function, default: Sequence[int] | None, says: 
 
     def function(a: Any, s: Any = None, axes: Any = default, norm: str | None = None, out: Any = None) -> Any:
         if not holds_tensor(a) and not isinstance(out, Tensor):
-            return _numpys(name, out, a, s, axes, norm)
+            return _call_numpy(name, out, a, s, axes, norm)
         a = _operand(a, op is _rfft, name)
         wanted, along = _lengths_and_axes(a, s, axes, op is _irfft, name)
         norm = _norm(norm, name)

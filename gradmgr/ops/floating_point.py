@@ -15,11 +15,9 @@ from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import floor_divide, plain_zeros, remainder
 from gradmgr.ops.naming import named
 
-# ---------------------------------------------------------------- parts of floating-point numbers
-
 
 def _two_results(name: str, ufunc: Any, compute: Callable[..., tuple[Any, Any]], says: str) -> Any:
-    """Make the door of a ufunc of two results; where= computes both results once for each."""
+    """Make the public function of a ufunc of two results; with where= both results are computed once for each."""
     count = ufunc.nin
 
     def function(*args: Any, out: Any = None, where: Any = True, dtype: Any = None) -> tuple[Any, Any]:
@@ -53,15 +51,15 @@ def _two_results(name: str, ufunc: Any, compute: Callable[..., tuple[Any, Any]],
 
 
 def _part(name: str, compute: Any, args: Any, outs: Any, where: Any, k: int) -> Any:
-    """One result, computed where the mask is set; elsewhere it is what stands in its out=, or 0."""
+    """Compute one of the results where the mask is set; elsewhere it is the value of its out=, or 0."""
 
-    def door(*picked: Any) -> Any:
+    def one_result(*picked: Any) -> Any:
         return compute(*picked)[k]
 
-    door.__name__ = name
+    one_result.__name__ = name
     kept = outs[k]
     start = None if kept is None else kept.clone() if isinstance(kept, Tensor) else wrap(kept.copy())
-    return with_keywords(door, None, args, start, where, None)
+    return with_keywords(one_result, None, args, start, where, None)
 
 
 _modf = several(
@@ -116,12 +114,12 @@ divmod = _two_results(
 
 
 def divmod_operator(x: Tensor, y: Any, /) -> Any:
-    """Return divmod(x, y); NotImplemented for a y of a type we do not know."""
+    """Return divmod(x, y); NotImplemented for a y of another type."""
     quotient = floor_divide.operator(x, y)
     return quotient if quotient is NotImplemented else (quotient, remainder.operator(x, y))
 
 
 def divmod_reflected(y: Tensor, x: Any, /) -> Any:
-    """The same with the operands the other way round."""
+    """Return the same with the operands exchanged."""
     quotient = floor_divide.reflected(y, x)
     return quotient if quotient is NotImplemented else (quotient, remainder.reflected(y, x))

@@ -41,7 +41,7 @@ _BERNOULLI = (
 
 
 def _complex_polygamma(z: Any, n: int) -> Any:
-    """The polygamma function of order n >= 1 in the plane, which SciPy has on the real line only.
+    """Compute the polygamma function of order n >= 1 in the complex plane; SciPy has it on the real line only.
 
     From the left half to the right by reflection (DLMF 5.15.6), on from there by 20 steps of the
     recurrence (5.15.5), and then by the asymptotic series (5.15.8).
@@ -60,9 +60,9 @@ def _complex_polygamma(z: Any, n: int) -> Any:
 
 
 def _cot_slope(z: Any, n: int) -> Any:
-    """The n-th derivative of cot(pi z), n >= 1: a polynomial in the cotangent over the squared sine.
+    """Return the n-th derivative of cot(pi z), n >= 1: a polynomial in the cotangent over the squared sine.
 
-    Where that is nothing beside a polygamma function, 100 above or below the real line, it is cut off.
+    More than 100 away from the real line, where it is negligible compared with a polygamma function, it is cut off.
     """
     pi, polynomial = math.pi, np.polynomial.Polynomial
     z = z.real - np.round(z.real) + 1j * np.clip(z.imag, -100, 100)

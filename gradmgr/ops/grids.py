@@ -61,10 +61,10 @@ def ix_(*args: Any) -> tuple[Any, ...]:
 class _Joiner:
     """What `r_` and `c_` are: joins what stands in its brackets, as NumPy's, differentiably."""
 
-    __slots__ = ("_axis", "_ndmin", "_new_axes", "_numpys")
+    __slots__ = ("_axis", "_ndmin", "_new_axes", "_numpy_joiner")
 
-    def __init__(self, numpys: Any, axis: int, ndmin: int, new_axes: int) -> None:
-        self._numpys = numpys
+    def __init__(self, numpy_joiner: Any, axis: int, ndmin: int, new_axes: int) -> None:
+        self._numpy_joiner = numpy_joiner
         self._axis = axis
         self._ndmin = ndmin
         self._new_axes = new_axes
@@ -72,7 +72,7 @@ class _Joiner:
     def __getitem__(self, key: Any) -> Any:
         parts = key if isinstance(key, tuple) else (key,)
         if not any(_holds_tensor(part) for part in parts):
-            return self._numpys[key]
+            return self._numpy_joiner[key]
         axis, ndmin, new_axes = self._axis, self._ndmin, self._new_axes
         if isinstance(parts[0], str):
             axis, ndmin, new_axes = self._directive(parts[0])
@@ -103,7 +103,7 @@ def _holds_tensor(part: Any) -> bool:
 
 
 def _range(part: slice, xp: Any) -> Any:
-    """What start:stop:step stands for; with an imaginary step, so many values, both ends included."""
+    """Return the values of start:stop:step; an imaginary step is their number, with both ends included."""
     start, step = 0 if part.start is None else part.start, 1 if part.step is None else part.step
     count = int(abs(step)) if isinstance(step, complex) else None
     if _holds_tensor(part):

@@ -16,8 +16,6 @@ from gradmgr.ops.reduce import sum as sum_of
 from gradmgr.ops.reduction_arguments import count_along
 from gradmgr.ops.shape import ravel, reshape
 
-# ---------------------------------------------------------------- histograms
-
 
 def _bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:
     if libraries.namespace(a) is np:

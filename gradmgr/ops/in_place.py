@@ -647,7 +647,7 @@ def _called(method: Any, name: str, doc: str | None) -> Any:
 
 
 def _written(x: Tensor, ufunc: Any) -> bool:
-    """Write a ufunc of x into its own buffer if nobody else can see that; tell whether it was done."""
+    """Write a ufunc of x into its own buffer if nothing else can see it; tell whether it was done."""
     if libraries.float_errors_raise() or not libraries.is_differentiable(x._array.dtype):
         return False
     with recording_threads.lock:

@@ -42,7 +42,7 @@ _concatenate = variadic(
 )
 
 
-# Python's numbers leave the dtype to the arrays beside them.
+# Python numbers leave the dtype to the arrays that they are joined with.
 _WEAK: frozenset[Any] = frozenset((int, float, complex))
 
 

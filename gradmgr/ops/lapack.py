@@ -93,7 +93,7 @@ def solve_stack(a_shape: tuple[int, ...], b: Any, solve_one: Any) -> Any:
 
 
 def solve_unfactored(a: Any, b: Any) -> Any:
-    """numpy.linalg.solve of columns; CuPy's does not broadcast stacks."""
+    """Solve by numpy.linalg.solve, with b as columns; CuPy's does not broadcast stacks."""
     xp = libraries.namespace(a)
     if xp is not np:
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])

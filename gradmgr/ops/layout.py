@@ -13,8 +13,6 @@ from gradmgr.ops.create import asarray, copy_asked, device_for, in_order
 from gradmgr.ops.naming import named
 from gradmgr.ops.shape import reshape
 
-# ---------------------------------------------------------------- layouts
-
 
 def _at_least_one_axis(t: Tensor) -> Any:
     return t if t.ndim else reshape(t, (1,))

@@ -36,7 +36,7 @@ def _expm_kernel(a: Any) -> Any:
 
 
 def _expm_slope(a: Any, t: Any) -> Any:
-    """The derivative of expm at A in the direction t: a block of expm([[A, t], [0, A]]).
+    """Return the derivative of expm at A in the direction t: a block of expm([[A, t], [0, A]]).
 
     C. Van Loan, IEEE Trans. Autom. Control 23 (1978) 395. The direction is scaled, since a long one would cost the
     blocks of A their precision.
@@ -125,7 +125,7 @@ def _product_of_chain(parts: list[Any]) -> Any:
 
 
 def _product_from(parts: list[Any], splits: dict[tuple[int, int], int], first: int, last: int) -> Any:
-    """The product of a stretch; no inner function, which by naming itself would outlive the call with all parts."""
+    """Multiply parts[first : last + 1]; a nested function would form a reference cycle that keeps all parts alive."""
     if first == last:
         return parts[first]
     k = splits[first, last]
@@ -133,7 +133,7 @@ def _product_from(parts: list[Any], splits: dict[tuple[int, int], int], first: i
 
 
 def _cheapest_splits(sizes: list[int]) -> dict[tuple[int, int], int]:
-    """For each stretch of a chain of matrices, where to split it; Cormen et al., Introduction to Algorithms, 15.2."""
+    """Return where to split each part of a chain of matrices; Cormen et al., Introduction to Algorithms, 15.2."""
     count = len(sizes) - 1
     cost = {(k, k): 0 for k in range(count)}
     splits = {}

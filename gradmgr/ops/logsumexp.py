@@ -22,9 +22,9 @@ from gradmgr.ops.where import choose
 
 
 def _softmax(x: Any, out: Any, axes: Axes) -> Any:
-    """exp(x - logsumexp): 0 throughout where everything is -inf (a fully masked row).
+    """Return exp(x - logsumexp); 0 throughout where everything is -inf (a fully masked row).
 
-    Divided by its own sum, which takes out the rounding error of the logsumexp.
+    The result is divided by its own sum, which removes the rounding error of the logsumexp.
     """
     total = broadcast_back(out, x.shape, axes)
     share = exp(x - choose(raw(total) == -np.inf, 0.0, total))
@@ -33,7 +33,10 @@ def _softmax(x: Any, out: Any, axes: Axes) -> Any:
 
 
 def _finite_max(x: Any, axes: Axes) -> Any:
-    """The largest (real part) along axes, kept; 0 where that is infinite, or where there is nothing."""
+    """Return the maximum (of real parts) along axes, which are kept, or 0.
+
+    It is 0 where the maximum is infinite, or where there is no element.
+    """
     z = x.real if is_complex(x) else x
     if not z.size:
         return libraries.namespace(z).zeros(kept_shape(z.shape, axes), z.dtype)
@@ -81,7 +84,7 @@ def _log_of_weighted(x: Any, b: Any, axes: Axes, signed: bool) -> tuple[Any, Any
 
 
 def _share_of_weighted(x: Any, out: Any, axes: Axes, sign_of_sum: Any) -> Any:
-    """exp(x) / sum(b exp(x)); 0 where x is -inf."""
+    """Return exp(x) / sum(b exp(x)); 0 where x is -inf."""
     total = broadcast_back(out, x.shape, axes)
     gone = raw(x) == -np.inf
     share = exp(choose(gone, -np.inf, x) - choose(gone, 0.0, total))
@@ -89,13 +92,13 @@ def _share_of_weighted(x: Any, out: Any, axes: Axes, sign_of_sum: Any) -> Any:
 
 
 def _weighted_slope(x: Any, b: Any, out: Any, axes: Axes, sign_of_sum: Any) -> Any:
-    """The slope in x: the weight times the share, and 0 where that would be 0 times inf."""
+    """Return the derivative in x: the weight times the share, and 0 where that would be 0 times inf."""
     share = _share_of_weighted(x, out, axes, sign_of_sum)
     return choose((raw(b) == 0) & ~np.isfinite(raw(share)), 0.0, share) * b
 
 
 def _weighted_kernel(x: Any, b: Any, value: Any, sign_of_sum: Any, axes: Axes, keepdims: bool) -> Any:
-    """The value that was found before, with the sign that the rules need."""
+    """Return the value that was computed before; the rules need the sign."""
     return value if keepdims else np.squeeze(value, axis=axes)[()]
 
 
@@ -153,7 +156,7 @@ def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, r
 
 
 def _phase(z: Any) -> Any:
-    """The phase of exp(z), 0 where that is 0."""
+    """Return the phase of exp(z), 0 where exp(z) is 0."""
     return choose(raw(z).real == -np.inf, 0.0, exp(imag(z) * 1j))
 
 

@@ -16,12 +16,12 @@ from gradmgr._arrays import blocks
 
 Axes = tuple[int, ...]
 
-# Bytes of a block: there is little beside it in the cache, and in one of half this size calls take a tenth of the time.
+# Bytes of a block: little else is in the cache, and with blocks of half this size calls take a tenth of the time.
 _BLOCK = blocks.BLOCK
 # From so many bytes on, an array is taken in blocks.
 _LARGE = 2 * _BLOCK
-# Rows up to this length are turned to columns, block by block: NumPy begins anew for each row that it reduces, which
-# takes 30 ns, the time of 30 numbers.
+# Rows up to this length are turned to columns, block by block: NumPy restarts its loop for each row that it reduces,
+# which takes 30 ns, the time of 30 numbers.
 _SHORT = 64
 # Blocks of whole columns have at least so many: of 300 at a time NumPy's exp takes half as long again.
 _NARROW = 2048
@@ -57,7 +57,7 @@ def slope(g: Any, x: Any, out: Any, axes: Axes) -> Any:
 
 
 def _small(x: Any, axes: Axes) -> Any:
-    """Reduce, the axes kept."""
+    """Compute the logsumexp of a small array; the axes are kept."""
     top, regular = _top(x, axes)
     e = x - top
     if regular:

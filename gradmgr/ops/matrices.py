@@ -21,7 +21,7 @@ from gradmgr.ops.shape import reshape
 
 
 def common_dtype(name: str, *arrays: Any) -> Any:
-    """Return the dtype numpy.linalg computes in: integers count as float64, halves are not taken."""
+    """Return the dtype numpy.linalg computes in: integers count as float64, float16 is refused."""
     dtype = arrays[0].dtype
     for a in arrays:
         if a.dtype.kind not in "biu" and a.dtype.char not in "fdFD":
@@ -55,7 +55,7 @@ def lift_square(name: str, a: Any) -> Any:
 
 
 def wrap_with(x: Any, parameter: Any) -> Any:
-    """Return x, a Tensor if the parameter beside it is one."""
+    """Return x, wrapped in a Tensor if the parameter is one."""
     return wrap(x) if isinstance(parameter, Tensor) and not isinstance(x, Tensor) else x
 
 
@@ -75,7 +75,7 @@ def hermitian_part(x: Any) -> Any:
 
 
 def per_matrix(g: Any) -> Any:
-    """One number for each matrix of a stack, so that it multiplies the matrices."""
+    """Append two axes of length 1 to one number for each matrix of a stack, so that it multiplies the matrices."""
     return reshape(g, (*g.shape, 1, 1))
 
 
@@ -92,5 +92,5 @@ def multiply_three(x: Any, y: Any, z: Any) -> Any:
 
 
 def eye_like(a: Any) -> Any:
-    """The identity, plain, of the size and dtype of a stack of matrices."""
+    """Return the identity as a plain array, in the size and dtype of a stack of matrices."""
     return libraries.namespace(raw(a)).eye(a.shape[-1], dtype=a.dtype)

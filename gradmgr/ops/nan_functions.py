@@ -46,7 +46,7 @@ from gradmgr.ops.where import choose
 
 
 def nan_mask(values: Any) -> Any:
-    """Where a plain array is NaN; None where it cannot be."""
+    """Return a mask of the NaN in a plain array; None where its dtype has none."""
     return np.isnan(values) if libraries.is_differentiable(values.dtype) else None
 
 
@@ -58,7 +58,7 @@ def nan_where(bad: Any, z: Any, warning: str) -> Any:
     return choose(bad, constant_of(np.nan, z.dtype), z)
 
 
-# ---------------------------------------------------------------- reductions that ignore NaN
+# ---------------------------------------------------------------- sums and products
 
 
 def _without_nan(a: Any, neutral: float) -> Any:
@@ -113,14 +113,14 @@ nancumprod = _nan_running(cumprod, "nancumprod", 1)
 
 
 def _number_mask(a: Any, where: Any, name: str) -> Any:
-    """The mask of the elements that take part."""
+    """Return a mask of the elements that are reduced: those that are not NaN and that where= selects."""
     here = ~np.isnan(raw(a))
     mask = read_where(where, a, name)
     return here if mask is None else here & mask
 
 
 def _all_count(here: Any, shape: tuple[int, ...], axes: Axes) -> int:
-    """How many are reduced to each result where every element takes part; else 0."""
+    """Return how many elements are reduced to each result, if no element is left out; else 0."""
     return count_along(shape, axes) if here.shape == shape and here.all() else 0
 
 
@@ -133,7 +133,7 @@ def _divide_by_counts(sums: Any, count: Any, warning: str) -> Any:
 
 
 def _count_dtype(sums: Any) -> Any:
-    """The dtype for counts beside these sums; a half cannot hold a large one."""
+    """Return the dtype for counts by which these sums are divided; float16 cannot hold a large one."""
     dtype = raw(sums).real.dtype
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
 
@@ -222,7 +222,7 @@ nanstd = _nan_dispersion("nanstd", std, sqrt_or_zero)
 
 
 def _nan_shares(g: Any, x: Any, out: Any, axes: Axes) -> Any:
-    """Each element's share in an extreme: ties share evenly, a NaN takes none. A constant for every recorder."""
+    """Return each element's share in an extreme, a plain array: ties share evenly, a NaN has none."""
     a = raw(x)
     ties = (a == raw(out).reshape(kept_shape(a.shape, axes))).astype(raw(g).dtype)
     return ties / np.maximum(ties.real.sum(axis=axes, keepdims=True), 1)

@@ -3,9 +3,9 @@
 SciPy takes 10 to 20 ns an element, one after the other. Here whole blocks go through NumPy's vector loops, some 20 to
 50 of them at 0.07 ns an element in single and 0.13 ns in double precision.
 
-Two quotients of polynomials carry all of it. Their coefficients are our own: the largest weighted error was made
-smallest, in 60 and 80 digits, by Lawson's iteration (weights of a linear least-squares problem, multiplied by the
-errors found, again and again). All coefficients are positive, as the argument is, so nothing cancels.
+Two quotients of polynomials carry all of it. Their coefficients were computed for this module: the largest weighted
+error was made smallest, in 60 and 80 digits, by Lawson's iteration (weights of a linear least-squares problem,
+multiplied by the errors found, again and again). All coefficients are positive, as the argument is, so nothing cancels.
 
 * erf(x) = tanh(x R(x^2)). What R is off fades with the slope of tanh: R need be exact near 0 only. Largest relative
   error of erf by it: 3e-9 in single, 2e-16 in double precision.
@@ -133,7 +133,7 @@ def pays(x: Any) -> bool:
 
 
 def _by_blocks(piece: Piece, scratch: int, x: Any) -> Any:
-    """Call piece(x, out, scratch...) on blocks of an array, each with so many rooms of scratch memory of its size."""
+    """Call piece(x, out, scratch...) on blocks of an array, each with `scratch` arrays of its size to compute in."""
     turned = not x.flags.c_contiguous and x.flags.f_contiguous
     given = np.ascontiguousarray(x.T if turned else x)
     made = np.empty(given.shape, x.dtype)

@@ -25,7 +25,7 @@ from gradmgr.ops.where import choose
 
 
 def _euclidean_norm_kernel(x: Any, axes: tuple[int, ...]) -> Any:
-    """Keeps the axes, with length 1."""
+    """Compute the Euclidean norm; the axes are kept with length 1."""
     squares = real(conj_of(x) * x)
     return np.sqrt(libraries.sum_over(squares, axes, True))
 
@@ -45,7 +45,7 @@ _euclidean_norm = custom(
 
 
 def _power_norm_kernel(x: Any, p: float, axes: tuple[int, ...]) -> Any:
-    """The p-norm of what is not negative; keeps the axes, with length 1."""
+    """Compute the p-norm of numbers that are not negative; the axes are kept with length 1."""
     total = libraries.sum_over(x**p, axes, True)
     return total ** total.dtype.type(1 / p)
 
@@ -99,7 +99,7 @@ def _one_like(x: Any) -> Any:
 
 
 def _largest(x: Any, axes: Any, keepdims: Any = False) -> Any:
-    """The maximum, 0 of nothing, as NumPy's norms have it."""
+    """Return the maximum, 0 for no elements, as NumPy's norms do."""
     empty = raw(x).size == 0
     return reduce.max(x, axes, keepdims=keepdims, initial=0) if empty else reduce.max(x, axes, keepdims=keepdims)
 

@@ -43,7 +43,7 @@ unpermute: Function = linear("unpermute", _put_back, lambda g, order, axis: perm
 
 
 def _check_kind(name: str, kind: Any, order: Any, stable: Any) -> None:
-    """Let NumPy say what is wrong with the keywords, under our function's name."""
+    """Let NumPy check the keywords; its errors begin with the function's name."""
     try:
         np.sort(np.zeros(0), kind=kind, order=order, stable=stable)
     except (TypeError, ValueError) as error:

@@ -23,8 +23,6 @@ from gradmgr.ops.reduce import max, mean, min
 from gradmgr.ops.shape import flip
 from gradmgr.ops.where import choose
 
-# ---------------------------------------------------------------- pad
-
 
 def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Any:
     """Pad as `numpy.pad`, in every mode; gradients flow through what the padding is made of.
@@ -33,7 +31,7 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> An
     Tensor, which it writes to in place.
     """
     if not callable(mode):
-        with named_errors("pad"):  # here, and not by the door: the errors of a user's function are the user's
+        with named_errors("pad"):  # only here: the errors of a user's function stay as they are
             return _padded(array, pad_width, mode, kwargs)
     if not any(holds_tensor(part) for part in (array, pad_width, *kwargs.values())):
         return np.pad(array, pad_width, mode, **kwargs)
@@ -90,8 +88,8 @@ def _pairs(option: Any, ndim: int) -> list[list[Any]]:
             pairs: list[list[Any]] = np.broadcast_to(values, (ndim, 2)).tolist()
         return pairs
     check_broadcasts(values.shape, (ndim, 2), "pad")
-    spread = broadcast_to(values, (ndim, 2))
-    return [[getitem(spread, (k, side)) for side in (0, 1)] for k in range(ndim)]
+    both_sides = broadcast_to(values, (ndim, 2))
+    return [[getitem(both_sides, (k, side)) for side in (0, 1)] for k in range(ndim)]
 
 
 def _lengths(option: Any, ndim: int) -> list[list[Any]]:
@@ -188,7 +186,7 @@ def _ramp(edge: Any, end: Any, width: int, axis: int) -> Any:
 
 
 def _median(a: Any, axis: int, keepdims: bool) -> Any:
-    """The median along an axis that stays; NaN where there is a NaN, which sorting puts last."""
+    """Return the median along an axis; NaN where there is a NaN, which sorting puts last."""
     length = a.shape[axis]
     if not length:
         return mean(a, axis, keepdims=keepdims)

@@ -95,7 +95,7 @@ def bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Any:
     """Count, or add up the weights of, each value as `numpy.bincount`; gradients flow into the weights."""
     if not isinstance(weights, Tensor):
         return _counts(x, weights, minlength) if weights is not None else _counts(x, minlength=minlength)
-    counts = raw(_counts(x, minlength=minlength))  # NumPy looks at x for us
+    counts = raw(_counts(x, minlength=minlength))  # NumPy checks x
     places = raw(lift(x))
     places = libraries.namespace_of(raw(weights), places).asarray(places).astype(np.intp)
     if places.shape != weights.shape:

@@ -30,12 +30,12 @@ from gradmgr.ops.solve import inv, lstsq
 
 
 def _coefficients(p: Any, *others: Any) -> Any:
-    """The coefficients; numbers and lists go to where the other arguments live."""
+    """Return the coefficients; numbers and lists on the device of the other arguments."""
     return lift_like(p.coeffs if isinstance(p, np.poly1d) else p, *[_held(q) for q in others])
 
 
 def _held(p: Any) -> Any:
-    """What a polynomial holds; a list of Tensors as one."""
+    """Return the coefficients of a poly1d; a list of Tensors as one Tensor."""
     p = p.coeffs if isinstance(p, np.poly1d) else p
     return lift(p) if holds_tensor(p) else p
 
@@ -45,7 +45,7 @@ def _in_tensors(*arguments: Any) -> bool:
 
 
 def _like(z: Any, *arguments: Any) -> Any:
-    """A result as NumPy gives it: a poly1d where an argument is one."""
+    """Return a result as NumPy does: a poly1d where an argument is one."""
     return np.poly1d(z) if any(isinstance(p, np.poly1d) for p in arguments) else z
 
 
@@ -117,7 +117,7 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
 
 
 def _aligned(a1: Any, a2: Any) -> tuple[Any, Any]:
-    """The shorter one with zeros before it."""
+    """Return both polynomials, the shorter one with zeros before it."""
     x, y = atleast_1d(_coefficients(a1, a2)), atleast_1d(_coefficients(a2, a1))
     return _lengthened(x, len(y)), _lengthened(y, len(x))
 
@@ -189,7 +189,7 @@ def polydiv(u: Any, v: Any) -> Any:
 
 
 def _companion_roots(p: Any) -> Any:
-    """What numpy.roots computes, for CuPy, whose own takes symmetric companions only."""
+    """Compute numpy.roots for CuPy, whose own takes symmetric companion matrices only."""
     xp = libraries.namespace(p)
     (places,) = xp.nonzero(p)
     if not len(places):
@@ -209,7 +209,7 @@ def _roots_kernel(p: Any) -> Any:
     return np.roots(p) if libraries.root(p) is np else _companion_roots(p)
 
 
-# Where P(r) = 0, dr/dp_j = -r^(n-j) / P'(r): at simple roots, those that are 0 and those beside leading zeros too.
+# Where P(r) = 0, dr/dp_j = -r^(n-j) / P'(r): at simple roots, also at 0 and with leading zeros.
 _roots = custom(
     "roots",
     _roots_kernel,
@@ -245,7 +245,7 @@ def _characteristic(x: Any) -> Any:
 
 
 def _adjugate_terms(x: Any, out: Any) -> list[Any]:
-    """The matrices of adj(zI - x) by powers of z, the highest first (Faddeev and LeVerrier's recursion)."""
+    """Return the matrices of adj(zI - x) by powers of z, the highest first (Faddeev and LeVerrier's recursion)."""
     one = libraries.namespace(raw(x)).eye(len(x), dtype=x.dtype)
     terms = [one]
     for k in range(1, len(x)):
@@ -342,7 +342,7 @@ def polyfit(x: Any, y: Any, deg: Any, rcond: Any = None, full: bool = False, w: 
 
 
 def _covariance(lhs: Any, scale: Any, residuals: Any, y: Any, cov: Any) -> Any:
-    """The covariance of the coefficients: by the residuals, or with cov="unscaled" by the weights alone."""
+    """Return the covariance of the coefficients: by the residuals, or with cov="unscaled" by the weights alone."""
     base = inv(transpose(lhs) @ lhs) / outer(scale, scale)
     factor: Any = 1
     if cov != "unscaled":

@@ -29,7 +29,7 @@ from gradmgr.ops.where import choose
 
 
 def _matmul_x(g: Any, y: Any) -> Any:
-    """The cotangent of x in x @ y. That x is 1-d shows in g having one axis less than y."""
+    """Return the cotangent of x in x @ y. Where x is 1-d, g has one axis less than y."""
     if libraries.are_matrices(g, y):
         return g.dot(y.T)
     if y.ndim == 1:
@@ -46,7 +46,7 @@ def _matmul_x(g: Any, y: Any) -> Any:
 
 
 def _matmul_y(g: Any, x: Any) -> Any:
-    """The cotangent of y in x @ y. That y is 1-d shows in g having one axis less than x."""
+    """Return the cotangent of y in x @ y. Where y is 1-d, g has one axis less than x."""
     if libraries.are_matrices(g, x):
         return x.T.dot(g)
     if x.ndim == 1:
@@ -205,10 +205,10 @@ def _explicit(subscripts: str, shapes: list[tuple[int, ...]]) -> tuple[tuple[str
 def _einsum_vjp(
     g: Any, k: int, values: Any, shapes: Any, terms: tuple[str, ...], out: str, optimize: Any, order: str
 ) -> Any:
-    """The cotangent of operand k: an einsum of g with the others, then what einsum cannot say.
+    """Return the cotangent of operand k: an einsum of g with the others, then what einsum cannot express.
 
     Letters that operand k has with length 1 where the others are longer were broadcast: summed
-    here. Letters that nobody else has were summed: spread here. A letter twice in the term reads
+    here. Letters that no other term has were summed: broadcast here. A letter twice in the term reads
     a diagonal: written back through a mask.
     """
     term, shape = terms[k], shapes[k]
@@ -265,7 +265,8 @@ def _einsum_kernel(arrays: Any, terms: tuple[str, ...], out: str, optimize: Any,
     return np.einsum(f"{','.join(terms)}->{out}", *arrays, optimize=optimize, **more)
 
 
-# From so many products on, to look for a way by BLAS, 6 us, pays: matrices of 300 rows take an eighth of the time.
+# From this number of products on, looking for a way by BLAS, 6 us, pays: matrices of 300 rows take an eighth of the
+# time.
 _MANY_PRODUCTS = 1 << 15
 
 

@@ -20,8 +20,6 @@ from gradmgr.ops.naming import named_errors
 from gradmgr.ops.positions import along_axis, check_broadcasts, gather
 from gradmgr.ops.shape import ravel, reshape
 
-# ---------------------------------------------------------------- writes in place
-
 
 def _untracked_values(name: str, *sources: Any) -> list[Any]:
     """Return the values of what goes into a plain array.

@@ -41,13 +41,13 @@ def _sorted_axes(axis: Any, ndim: int, name: str) -> Axes:
 
 
 def _columns_of(a: Any, axes: Axes) -> Any:
-    """A plain array with the given axes in one, which comes first, and the others in another."""
+    """Return a plain array of two axes: the given axes flattened into the first, the others into the second."""
     kept = [k for k in range(a.ndim) if k not in axes]
     return a.transpose((*axes, *kept)).reshape(count_along(a.shape, axes), count_along(a.shape, tuple(kept)))
 
 
 def _offsets(xp: Any, shape: tuple[int, ...], axes: Any) -> Any:
-    """The positions in the flattened array of the elements along some axes, 0 in the others."""
+    """Return the positions in the flattened array of the elements along some axes, at 0 in the others."""
     offsets = xp.zeros(1, dtype=np.intp)
     for k in axes:
         along = xp.arange(shape[k]) * count_along(shape, tuple(range(k + 1, len(shape))))
@@ -61,7 +61,7 @@ def _stable_order(values: Any) -> Any:
 
 
 def _places_of_ranks(values: Any, ranks: Any) -> Any:
-    """Where along axis 0 the elements of these ranks stand, equal ones ranked in their order."""
+    """Return the positions along axis 0 of the elements of these ranks; equal ones rank in their order."""
     if libraries.namespace(values) is np and values.size >= _MANY_ELEMENTS and values.dtype.kind in "biufc":
         distinct = np.unique(ranks)
         if distinct.size <= _FEW_RANKS:
@@ -77,7 +77,7 @@ _MANY_ELEMENTS, _FEW_RANKS = 2000, 4
 
 
 def _place_of(values: Any, wanted: Any, rank: Any) -> Any:
-    """Where along axis 0 the value of a rank stands; of equal ones, the one that a stable sort puts there."""
+    """Return the position along axis 0 of the value of a rank; of equal ones, that which a stable sort puts there."""
     equal = values == wanted
     counts = np.count_nonzero(equal, axis=0)
     if (counts == 1).all():
@@ -87,7 +87,7 @@ def _place_of(values: Any, wanted: Any, rank: Any) -> Any:
 
 
 def _elements_at(a: Any, axes: Axes, places: Any) -> Any:
-    """The elements at these places along the given axes, one row for each rank."""
+    """Return the elements at these positions along the given axes, one row for each rank."""
     xp, shape = libraries.namespace(raw(a)), a.shape
     others = [k for k in range(len(shape)) if k not in axes]
     return getitem(ravel(a), batched.read(_offsets(xp, shape, axes), places) + _offsets(xp, shape, others))
@@ -134,7 +134,7 @@ def nanmedian(
 
 
 def _count_numbers(values: Any) -> Any:
-    """How many of each column are not NaN."""
+    """Return how many elements of each column are not NaN."""
     nan = nan_mask(values)
     xp = libraries.namespace(values)
     return xp.full(values.shape[1], values.shape[0]) if nan is None else (~nan).sum(axis=0)
@@ -283,8 +283,8 @@ def _quantile(name: str, scale: int, skips_nan: bool) -> Any:
         if weights is None:
             z = _by_rank(a, axes, column, method, skips_nan, weak)
         else:
-            spread = broadcast_any(raw(weights), a.shape)
-            z = _by_weight(a, axes, raw(column), _columns_of(spread, axes), skips_nan, name)
+            all_weights = broadcast_any(raw(weights), a.shape)
+            z = _by_weight(a, axes, raw(column), _columns_of(all_weights, axes), skips_nan, name)
         z = reshape(z, (*q.shape, *reduced_shape(a.shape, axes, read_keepdims(keepdims))))
         return store_result(z if isinstance(z, Tensor) else wrap(z), out, name)
 
@@ -330,7 +330,7 @@ def _by_rank(a: Any, axes: Axes, q: Any, method: str, skips_nan: bool, weak: boo
 
 
 def _by_weight(a: Any, axes: Axes, q: Any, weights: Any, skips_nan: bool, name: str) -> Any:
-    """The first element at which the running sum of the sorted weights reaches q of their sum."""
+    """Return the first element at which the running sum of the sorted weights reaches q of their sum."""
     values = _columns_of(raw(a), axes)
     xp, n = libraries.namespace(values), values.shape[0]
     nan = nan_mask(values)

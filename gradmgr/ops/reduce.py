@@ -41,8 +41,6 @@ from gradmgr.ops.reduction_arguments import (
 from gradmgr.ops.shape import reshape
 from gradmgr.ops.where import choose
 
-# ---------------------------------------------------------------- the ops
-
 sum_op = linear(
     "sum",
     lambda a, axes, keepdims: libraries.sum_over(a, axes, keepdims),
@@ -56,18 +54,21 @@ def _over_count(g: Any, count: int) -> Any:
 
 
 def _number_for(x: Any, value: float) -> Any:
-    """A factor in the real dtype of x; in float32 for a half, which would round 1/n to nothing."""
+    """Return a factor in the real dtype of x; in float32 for float16, in which 1/n may round to 0."""
     dtype = raw(x).real.dtype
     return np.float32(value) if dtype.itemsize == 2 else dtype.type(value)
 
 
 def _wide(a: Any) -> Any:
-    """A half in float32, where sums and counts of many are exact enough."""
+    """Return float16 in float32, in which sums and counts of many elements are exact enough."""
     return as_type(a, np.float32) if a.dtype == np.float16 else a
 
 
 def _mean_kernel(a: Any, axes: Axes, keepdims: bool) -> Any:
-    """What numpy.mean computes, bit for bit, without its 2 us of Python; float16 and integers go to it."""
+    """Compute numpy.mean, bit for bit, without the 2 us its Python code takes.
+
+    float16 and integers go to numpy.mean.
+    """
     if a.__class__ is np.ndarray and a.dtype.char in "fdFD" and a.size:
         return libraries.sum_over(a, axes, keepdims) / count_along(a.shape, axes)
     return a.mean(axis=axes, keepdims=keepdims)
@@ -89,7 +90,7 @@ def _degrees(x: Any, axes: Axes, correction: float) -> float:
 
 
 def _dot_along(t: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
-    """The real inner product along axes of a tangent with x."""
+    """Return the real inner product along axes of a tangent with x."""
     return sum_op(real(t * conj(x)) if is_complex(x) else t * x, axes, keepdims)
 
 
@@ -98,16 +99,16 @@ def _var_slope(x: Any, axes: Axes, correction: float) -> Any:
 
 
 def _std_slope(x: Any, out: Any, axes: Axes, correction: float) -> Any:
-    """(x - mean) / (n std); 0 where all values are equal, in the derivative, too."""
-    centred, spread = _centred(x, axes), broadcast_back(out, x.shape, axes)
-    equal = raw(spread) == 0
+    """Return (x - mean) / (n std); 0, with derivative 0, where all values are equal."""
+    centred, std_of_all = _centred(x, axes), broadcast_back(out, x.shape, axes)
+    equal = raw(std_of_all) == 0
     if libraries.may_hold(equal):
-        centred, spread = choose(equal, 0.0, centred), choose(equal, 1.0, spread)
-    return centred / spread * _number_for(x, 1 / np.float64(_degrees(x, axes, correction)))
+        centred, std_of_all = choose(equal, 0.0, centred), choose(equal, 1.0, std_of_all)
+    return centred / std_of_all * _number_for(x, 1 / np.float64(_degrees(x, axes, correction)))
 
 
 def _var_kernel(x: Any, axes: Axes, correction: Any, keepdims: bool) -> Any:
-    """What numpy.var computes, bit for bit, without its 4 us of Python."""
+    """Compute numpy.var, bit for bit, without the 4 us its Python code takes."""
     if x.__class__ is np.ndarray and x.dtype in COMMON:
         count = count_along(x.shape, axes)
         if count > correction and x.size and x.ndim:
@@ -160,7 +161,7 @@ _std = custom(
 
 
 def _shares(g: Any, x: Any, out: Any, axes: Axes) -> Any:
-    """Each element's share in an extreme: ties share evenly. A constant for every recorder."""
+    """Return each element's share in an extreme, a plain array: ties share evenly."""
     a = raw(x)
     ties = (a == broadcast_back(raw(out), a.shape, axes)).astype(raw(g).dtype)
     return ties / ties.sum(axis=axes, keepdims=True)
@@ -207,7 +208,8 @@ _share_out: Function = linear(
 _gather: Function = linear("gather_from_extremes", _gather_kernel, lambda g, x, out, axes: _share_out(g, x, out, axes))
 
 
-# NumPy begins anew for each row that it reduces: of rows up to this length, it is faster along columns, by 1.3 to 30.
+# NumPy restarts its loop for each row that it reduces: of rows up to this length, it is faster along columns, by 1.3 to
+# 30.
 _SHORT = 64
 
 
@@ -226,7 +228,7 @@ def _of_short_rows(x: Any, ufunc: Any, keepdims: bool) -> Any:
 
 def _extreme_op(name: str, function: Function, ufunc: Any) -> Function:
     def kernel(x: Any, axes: Axes, keepdims: bool) -> Any:
-        if x.__class__ is np.ndarray:  # without the 1 us of Python around it
+        if x.__class__ is np.ndarray:  # without the 1 us of NumPy's Python code
             if x.ndim > 1 and axes == (x.ndim - 1,) and x.shape[-1] <= _SHORT and x.size >= FEW:
                 return _of_short_rows(x, ufunc, keepdims)
             return ufunc.reduce(x, axis=axes, keepdims=keepdims)
@@ -365,7 +367,7 @@ def _dispersion(op: Any, name: str, finish: Any) -> Any:
 
 
 def cast_with(a: Any, parameter: Any) -> Any:
-    """Return a in the dtype in which a Tensor beside it is computed with, so that nothing is rounded on the way."""
+    """Return a in the common dtype of it and a Tensor parameter, so that nothing is rounded before the result."""
     if not isinstance(parameter, Tensor) or not libraries.is_differentiable(parameter.dtype):
         return a
     return cast_to(a, np.result_type(a.dtype, parameter.dtype))
@@ -384,7 +386,7 @@ def _masked_var(a: Any, axes: Axes, ddof: Any, keepdims: Any, mask: Any, centre:
 
 
 def sqrt_or_zero(z: Any) -> Any:
-    """The square root, with derivative 0 at 0: all values are equal there."""
+    """Return the square root, with derivative 0 at 0, where all values are equal."""
     zero = raw(z) == 0
     return choose(zero, constant_of(0, z.dtype), sqrt(choose(zero, constant_of(1, z.dtype), z)))
 

@@ -41,7 +41,7 @@ _cumsum: Function = linear("cumsum", lambda a, axis: np.cumsum(a, axis), _cumsum
 
 
 def _recur_kernel(b: Any, a: Any, axis: int) -> Any:
-    """s[k] = b[k] + a[k] s[k-1] along an axis, by a loop over it."""
+    """Compute s[k] = b[k] + a[k] s[k-1] along an axis, by a loop over it."""
     out = batched.spacious(b.astype(np.result_type(a.dtype, b.dtype)), a)
     s, factor = np.moveaxis(out, axis, 0), np.moveaxis(a, axis, 0)
     for k in range(1, s.shape[0]):
@@ -62,7 +62,7 @@ def _shifted(x: Any, axis: int, first: float) -> Any:
 
 
 def _recur_back(g: Any, a: Any, axis: int) -> Any:
-    """The adjoint in b: s[k] = g[k] + a[k+1] s[k+1]."""
+    """Return the adjoint in b: s[k] = g[k] + a[k+1] s[k+1]."""
     return flip(_recur(flip(g, axis), _shifted(flip(conj_of(a), axis), axis, 0.0), axis), axis)
 
 
@@ -106,7 +106,7 @@ _cumprod = custom(
 
 
 def _product_of_others(x: Any, out: Any, axes: Axes) -> Any:
-    """For each element, the product of the others along the axes."""
+    """Return for each element the product of the others along the axes."""
     if _divides(x, out):
         return broadcast_back(out, x.shape, axes) / x
     order = (*[k for k in range(x.ndim) if k not in axes], *axes)

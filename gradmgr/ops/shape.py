@@ -279,8 +279,8 @@ def tile(A: Any, reps: Any) -> Any:  # noqa: N803  # NumPy's name
     times = (1,) * (a.ndim - len(times)) + times
     a = reshape(a, (1,) * (len(times) - a.ndim) + tuple(a.shape))
     paired = reshape(a, tuple(m for n in a.shape for m in (1, n)))
-    spread = _broadcast_to(paired, tuple(m for r, n in zip(times, a.shape, strict=True) for m in (r, n)))
-    return reshape(spread, tuple(r * n for r, n in zip(times, a.shape, strict=True)))
+    repeated = _broadcast_to(paired, tuple(m for r, n in zip(times, a.shape, strict=True) for m in (r, n)))
+    return reshape(repeated, tuple(r * n for r, n in zip(times, a.shape, strict=True)))
 
 
 def _windows_of(a: Any, window: tuple[int, ...], axes: tuple[int, ...] | None) -> Any:

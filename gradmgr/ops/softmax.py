@@ -21,9 +21,10 @@ Axes = tuple[int, ...]
 
 
 # ---------------------------------------------------------------- rows
-# Beside numbers by row NumPy's loops take 0.17 ns for each float32 where two whole arrays take 0.06, for what is the
-# same along a row is first copied into a buffer. Of long rows nothing is copied where the buffer is smaller than a row:
-# 0.09 ns. The largest of each row takes 0.1 to 1.6 ns, the sum by `vecdot` 0.06 to 0.2, by `add.reduce` 0.14 to 0.5.
+# With one number for each row NumPy's loops take 0.17 ns for each float32 where two whole arrays take 0.06, for what is
+# the same along a row is first copied into a buffer. Of long rows nothing is copied where the buffer is smaller than a
+# row: 0.09 ns. The largest of each row takes 0.1 to 1.6 ns, the sum by `vecdot` 0.06 to 0.2, by `add.reduce` 0.14 to
+# 0.5.
 
 _FEW = 1024  # numbers for which all this takes longer than it saves
 LONG = 512
@@ -49,7 +50,7 @@ def by_rows(
     Args:
         work: what is done with some of the rows.
         x: contiguous.
-        shortest: the length of the shortest rows beside which numbers by row stand, where these are not those of x.
+        shortest: the length of the shortest rows that are combined with one number for each row, if not those of x.
         few: whether the blocks are small ones, as there is scratch memory of their size: of large arrays that come and
             go, the C library gives the memory back to the system.
         quiet: whether floating-point errors are none.
@@ -78,9 +79,9 @@ def fewest_rows(x: Any) -> int:
 
 
 def for_blocks(row: Any, x: Any) -> Any:
-    """Return what stands beside each row of x as the rows of a block, where there are several.
+    """Return what is combined with each row of x as the rows of a block, where there are several.
 
-    Beside one row NumPy's loops take 0.13 ns for each float32, beside an array 0.06.
+    With one row NumPy's loops take 0.13 ns for each float32, with an array of the same shape 0.06.
     """
     each = rows_of_block(x)
     return row if row is None or len(x) <= each else np.tile(row, (each, 1))
@@ -241,14 +242,14 @@ def _log_softmax_of_rows(whole: Any, x: Any) -> Any:
     return None if bad else made
 
 
-def _log_softmax_kernel(x: Any, axes: Axes, beside_inf: bool) -> Any:
+def _log_softmax_kernel(x: Any, axes: Axes, like_scipy: bool) -> Any:
     rows = in_rows(x, axes)
     if rows is not None:
         made = _log_softmax_of_rows(x, rows)
         if made is not None:
             return made
     top = _largest(x, axes)
-    if beside_inf:
+    if like_scipy:
         top = np.where(np.isfinite(top), top, np.zeros_like(top))
     with np.errstate(all="ignore"):
         made = _shifted(x, top)
@@ -286,7 +287,7 @@ def _log_softmax_jvp(t: Any, out: Any, axes: Axes) -> Any:
     return t - _along(t * exp(widened(out)), axes)
 
 
-# With `beside_inf`, what stands beside an inf is -inf, as SciPy's; without, the whole row is NaN, as torch's.
+# With `like_scipy`, all other results of a row with an inf are -inf; without, the whole row is NaN, as in torch.
 log_softmax_along = custom("log_softmax", _log_softmax_kernel, vjp={"x": _log_softmax_vjp}, jvp={"x": _log_softmax_jvp})
 
 

@@ -35,7 +35,7 @@ def _expit_kernel(x: Any) -> Any:
 
 @quiet
 def _logit_kernel(x: Any) -> Any:
-    """log(x / (1 - x)); about 1/2 by the area tangent, which is exact where the quotient is rounded to 1."""
+    """Compute log(x / (1 - x)); near 1/2 by arctanh, which is exact where the quotient is rounded to 1."""
     return where_kernel(2 * np.arctanh(2 * x - 1), np.log(x / (1 - x)), np.abs(x - 0.5) < 0.2)
 
 
@@ -59,7 +59,7 @@ log_expit = _log_expit
 
 
 def _is_zero_at_edge(x: Any, y: Any, edge: float) -> Any:
-    """Where x is 0 and log y has no derivative: the product is 0 there, and so are its derivatives."""
+    """Return a mask where x is 0 and log y has no derivative: the product and its derivatives are 0 there."""
     a, b = raw(x), raw(y)
     at_edge = b == edge if is_complex(a) or is_complex(b) else b <= edge
     return (a == 0) & at_edge
@@ -116,7 +116,7 @@ _xlog1py = elementwise(
 
 @quiet
 def _log_ratio_kernel(x: Any, y: Any) -> Any:
-    """log(x / y): without the rounding of the quotient where that is near 1, and where it over- or underflows."""
+    """Compute log(x / y), exactly where the quotient is near 1, and where it over- or underflows."""
     ratio = x / y
     lost, far = (ratio == 0) | (ratio == np.inf), np.log(ratio)
     far = np.where(lost, np.log(x) - np.log(y), far) if libraries.may_hold(lost) else far
@@ -132,7 +132,7 @@ def _entr_kernel(x: Any) -> Any:
 
 
 def _on_domain(x: Any, y: Any, inside: Any, at_0: Any) -> Any:
-    """The value inside, that at x = 0, and inf where x or y is negative or y alone is 0."""
+    """Return the value inside the domain, that at x = 0, and inf where x or y is negative or y alone is 0."""
     z = np.where((x > 0) & (y > 0), inside, np.where((x == 0) & (y >= 0), at_0, np.inf))
     return np.where((x != x) | (y != y), np.nan, z)
 
@@ -152,7 +152,7 @@ def _both_0(x: Any, y: Any) -> Any:
 
 
 def _log_of_ratio(x: Any, y: Any) -> Any:
-    """log(x / y), 0 where both are 0."""
+    """Return log(x / y), 0 where both are 0."""
     both = _both_0(x, y)
     return _log_ratio(_replace_where(both, 1.0, x), _replace_where(both, 1.0, y))
 
@@ -205,7 +205,7 @@ def log1p(x: Any, /, out: Any = None, where: Any = True, dtype: Any = None) -> A
 
 @quiet
 def _exprel_kernel(x: Any) -> Any:
-    """In double precision, as SciPy's: in single, expm1 overflows before the quotient does."""
+    """Compute in double precision, as SciPy does: in single precision expm1 overflows before the quotient does."""
     z, dtype = in_double(x)
     quotient = np.expm1(z) / np.where(z == 0, 1.0, z)
     return np.where(z == 0, 1.0, np.where(z == np.inf, np.inf, quotient)).astype(dtype)
@@ -213,7 +213,7 @@ def _exprel_kernel(x: Any) -> Any:
 
 @quiet
 def _exprel_slope_kernel(x: Any, k: int) -> Any:
-    """The k-th derivative of exprel, the integral of t^k exp(x t) over [0, 1].
+    """Compute the k-th derivative of exprel, the integral of t^k exp(x t) over [0, 1].
 
     Near 0 by the power series, for negative x by that of the integral over exp(x): all terms are
     positive, so nothing cancels. Further out by parts, k times, which is stable there; divided by

@@ -54,12 +54,12 @@ def library_function(name: str, arrays: tuple[Any, ...]) -> Kernel:
     return function if module.__name__.startswith("scipy") else _explaining_errors(name, function)
 
 
-def _explaining_errors(name: str, cupys: Kernel) -> Kernel:
+def _explaining_errors(name: str, cupy_function: Kernel) -> Kernel:
     """Let a function of CuPy's say what it lacks."""
 
     def call(*args: Any, **keywords: Any) -> Any:
         try:
-            return cupys(*args, **keywords) if keywords else batched.elementwise(cupys, *args)
+            return cupy_function(*args, **keywords) if keywords else batched.elementwise(cupy_function, *args)
         except TypeError:
             libraries.check_mixed(name, *args)
             raise
@@ -85,7 +85,7 @@ def scipy_kernel(name: str) -> Kernel:
     return kernel
 
 
-# ---------------------------------------------------------------- kernels: our own
+# ---------------------------------------------------------------- kernels by NumPy expressions
 
 # Since SciPy 1.18 their loops for singles come first: halves and short integers become singles, before that doubles.
 _REORDERED = frozenset(("expit", "exprel", "gauss", "log_expit", "log_ndtr", "xlog1py", "xlogy"))
@@ -119,7 +119,7 @@ def loop_dtype(name: str, loops: str, args: tuple[Any, ...]) -> np.dtype[Any]:
 
 
 def _dtype_or_number(a: Any) -> Any:
-    """What an operand contributes to the dtype: its own, but a Python number only itself."""
+    """Return what an operand contributes to the dtype: its own dtype, or a Python number itself."""
     if hasattr(a, "dtype"):
         return a.dtype
     return a if isinstance(a, (int, float, complex)) else np.asarray(a).dtype
@@ -144,14 +144,14 @@ def numpy_kernel(name: str, loops: str, compute: Kernel) -> Kernel:
 def call_with_keywords(name: str, kernel: Kernel, args: tuple[Any, ...], **keywords: Any) -> Any:
     """Do for plain arrays what a ufunc's keywords ask."""
 
-    def door(*parts: Any) -> Any:
+    def on_tensors(*parts: Any) -> Any:
         return wrap(kernel(*[raw(part) for part in parts]))
 
-    door.__name__ = name
+    on_tensors.__name__ = name
     asked = {"out": None, "where": True, "dtype": None} | keywords
-    held = [a if isinstance(a, (int, float, complex)) else wrap(lift(a)) for a in args]
-    held[0] = held[0] if isinstance(held[0], Tensor) else wrap(np.asarray(held[0]))
-    return raw(with_keywords(door, kernel, tuple(held), asked["out"], asked["where"], asked["dtype"]))
+    lifted = [a if isinstance(a, (int, float, complex)) else wrap(lift(a)) for a in args]
+    lifted[0] = lifted[0] if isinstance(lifted[0], Tensor) else wrap(np.asarray(lifted[0]))
+    return raw(with_keywords(on_tensors, kernel, tuple(lifted), asked["out"], asked["where"], asked["dtype"]))
 
 
 # As SciPy's functions are: infinities and NaN without a warning. (It hides a function's parameters from `custom`.)

@@ -150,7 +150,7 @@ def cov(
 
 
 def _degrees(count: int, both: Any, aweights: Any, ddof: int) -> Any:
-    """What the sum of squares is divided by."""
+    """Return what the sum of squares is divided by."""
     if both is None:
         return float(count - ddof)
     sums = both.sum()
@@ -175,5 +175,5 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True, *, dtype: Any = None) -
     c = cov(x, y, rowvar, dtype=dtype)
     if c.ndim == 0:
         return c / c
-    spread = sqrt(real(diag(c)))
-    return _within_one(c / reshape(spread, (-1, 1)) / spread)
+    deviations = sqrt(real(diag(c)))
+    return _within_one(c / reshape(deviations, (-1, 1)) / deviations)

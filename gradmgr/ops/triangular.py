@@ -18,11 +18,9 @@ from gradmgr.ops.matrices import conj_t, eye_like, hermitian_part, lift_matrices
 from gradmgr.ops.shape import expand_dims, tril, triu
 from gradmgr.ops.solve import check_columns
 
-# ---------------------------------------------------------------- triangles
-
 
 def _dense_triangle(a: Any, lower: bool, unit: bool) -> Any:
-    """The triangle that is read, plain, with zeros elsewhere."""
+    """Return the triangle that is read as a plain array, with zeros elsewhere."""
     m = (np.tril if lower else np.triu)(a, (-1 if lower else 1) if unit else 0)
     return m + eye_like(a) if unit else m
 
@@ -123,7 +121,7 @@ def solve_triangular(
 
 
 def _half_triangle(m: Any) -> Any:
-    """The lower triangle with half the diagonal: what sums with its ^H to a Hermitian m."""
+    """Return the lower triangle with half the diagonal; it and its ^H add up to a Hermitian m."""
     xp = libraries.namespace(raw(m))
     n = m.shape[-1]
     return m * (xp.tri(n, dtype=raw(m).real.dtype) - 0.5 * xp.eye(n, dtype=raw(m).real.dtype))

@@ -2,7 +2,7 @@
 
 A method goes by the reduction that computes the same where there is one; else function by
 function, over slices along the axis. What NumPy would refuse is found by asking NumPy: the same
-call on an array of ones, of length 1 where ours is longer.
+call on an array of ones, of length 1 where the Tensor's is longer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from gradmgr.ops.where import choose
 
 
 def give_methods(function: Any, ufunc: np.ufunc) -> None:
-    """Give a function that serves for a ufunc the ufunc's facts and methods."""
+    """Give a function that stands for a ufunc the ufunc's attributes and methods."""
     function.nin, function.nout, function.identity = ufunc.nin, ufunc.nout, ufunc.identity
     for method in (reduce, accumulate, reduceat, outer, at):
         setattr(function, method.__name__, functools.partial(method, ufunc, function))
@@ -71,16 +71,16 @@ def _is_constant(ufunc: np.ufunc, x: Any, dtype: Any) -> bool:
 
 
 def _on_this_device(ufunc: Any, method: str, x: Any) -> Any:
-    """The method of the ufunc of the library of x, for values without gradients."""
+    """Call the method of the ufunc of the library of x, for values without gradients."""
     if libraries.namespace(x) is np:
         return getattr(ufunc, method)
-    cupys = getattr(getattr(libraries.namespace(x), ufunc.__name__, None), method, None)
-    if cupys is None:
+    cupy_method = getattr(getattr(libraries.namespace(x), ufunc.__name__, None), method, None)
+    if cupy_method is None:
         raise _lacking(ufunc, method, x)
 
     def call(*args: Any) -> Any:
         try:
-            return cupys(*args)
+            return cupy_method(*args)
         except (NotImplementedError, TypeError) as error:  # not of this ufunc, not of this dtype
             raise _lacking(ufunc, method, x) from error
 
@@ -175,7 +175,7 @@ _BY_NAME = MappingProxyType(
 
 
 def _beside(value: Any, x: Any) -> Any:
-    """Lift what stands beside x; numbers and lists go to where x lives."""
+    """Lift an argument; numbers and lists become arrays of the library of x."""
     value = lift(value) if holds_tensor(value) else value
     if isinstance(value, Tensor) or (libraries.is_array(value) and not isinstance(value, np.generic)):
         return value
@@ -237,7 +237,7 @@ def _fmin(x: Any, axes: Any) -> Any:
 
 
 def _extreme_of_numbers(x: Any, axes: Any, extreme: Any, neutral: float) -> Any:
-    """An extreme without the NaNs; NaN where there is nothing else."""
+    """Return an extreme that ignores NaN; NaN where there is nothing else."""
     a = raw(x)
     nans = np.isnan(a)
     z = extreme(choose(nans, libraries.namespace(a).asarray(neutral, a.dtype), x), axes)
@@ -293,7 +293,7 @@ def _accumulated(function: Any, x: Any, axis: int) -> Any:
 
 
 def _members(indices: Any, length: int) -> tuple[Any, Any]:
-    """What each segment holds: element numbers, and the segment of each."""
+    """Return what the segments hold: element numbers, and the segment of each."""
     ends = np.append(indices[1:], length)
     counts = np.where(ends > indices, ends - indices, 1)
     segment = np.repeat(np.arange(indices.size), counts)
@@ -312,7 +312,7 @@ def _add_segments(a: Any, indices: Any, axis: int) -> Any:
     xp = libraries.namespace(a)
     if xp is np:
         return np.add.reduceat(a, indices, axis)
-    # CuPy's reduceat is a difference of running sums, which loses digits, and all of them beside an infinity.
+    # CuPy's reduceat is a difference of running sums, which loses digits, and all of them next to an infinity.
     lead = (slice(None),) * axis
     elements, segment = (xp.asarray(part) for part in _members(indices, a.shape[axis]))
     made = zeros(a, (*a.shape[:axis], indices.size, *a.shape[axis + 1 :]), a.dtype)
@@ -388,7 +388,7 @@ def _add_at_kernel(x: Any, v: Any, index: Any) -> Any:
 
 
 def _added(t: Any, v: Any, out: Any, index: Any) -> Any:
-    """What a tangent of v adds: it has the shape of out[index] up to broadcasting."""
+    """Return what a tangent of v adds: it has the shape of out[index] up to broadcasting."""
     return scatter(broadcast_to(cast_to(t, out.dtype), raw(out)[index].shape), out.shape, index)
 
 
@@ -510,7 +510,7 @@ def _given(**keywords: Any) -> dict[str, Any]:
 
 
 def _core_axes(name: str, x1: Any, x2: Any, axes: Any, dtype: Any, where: Any) -> list[Any]:
-    """The operands with the axes that are multiplied last, as gufuncs take them from axes=."""
+    """Return the operands with the multiplied axes last, as gufuncs take them from axes=."""
     given = where if axes is None else tuple(axes)[:2]
     operands = []
     for a, source, goal in zip((x1, x2), given, where, strict=True):

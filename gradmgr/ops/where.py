@@ -38,7 +38,7 @@ def _where_by_bits(x: Any, y: Any, condition: Any) -> Any:
     """Choose by integer arithmetic on the bits, or return None where x and y are not of one kind.
 
     numpy.where waits for each element whether its branch was guessed right: 3.7 ns an element where the condition is
-    irregular. This takes 0.17 ns beside a 0, 0.36 ns in float32 between two arrays. A product of the numbers
+    irregular. This takes 0.17 ns with a 0, 0.36 ns in float32 between two arrays. A product of the numbers
     themselves would not do: 0 * inf is NaN.
     """
     if x.__class__ is np.ndarray:

@@ -301,7 +301,7 @@ def _read_labels(asked: str, input: Any, axis: int, target: Any, weight: Any, ig
             f"{target.shape}"
         )
     check_library(asked, input, weight)
-    given, target = innermost(target), libraries.beside(target, raw(input), asked)
+    given, target = innermost(target), libraries.place_indices(target, raw(input), asked)
     ignored = _check_labels(
         asked, given, classes, ignore_index
     )  # before they are moved to a GPU, if they come from the host

@@ -177,7 +177,9 @@ def embedding(
         if not -rows <= padding < rows:
             raise errors.LabelError(f"embedding: padding_idx {padding} is no row of a table of {rows}")
         padding %= rows
-    places = libraries.beside(_places(input, rows, "embedding", f"a table of {rows} rows"), raw(table), "embedding")
+    places = libraries.place_indices(
+        _places(input, rows, "embedding", f"a table of {rows} rows"), raw(table), "embedding"
+    )
     if isinstance(input, Tensor) and not isinstance(table, Tensor):
         table = wrap(table)
     return _embedding(table, places, padding, bool(scale_grad_by_freq))
