@@ -6,12 +6,16 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # as many processes as cores: further threads would wait for one another
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # which NumPy reads when it is imported
+
+import guard
+from helpers import assert_no_recorder
 
 from gradmgr import GradManager, Tensor
 from gradmgr._engine import recorder
@@ -21,10 +25,7 @@ from gradmgr._engine import recorder
 def no_recorder_left() -> Iterator[None]:
     """Fail a test that leaves a recorder current, and mend it so that the next test starts clean."""
     yield
-    left = recorder.current()
-    if left is not None:
-        recorder._current.set(None)
-        pytest.fail(f"the test left {left!r} current")
+    assert_no_recorder()
 
 
 def _facts_of_array(t: Tensor | None) -> Any:
@@ -79,3 +80,14 @@ def quick_switches() -> Iterator[None]:
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(before)
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return the guard of guard.py, which is the CuPy of the program during the test."""
+    monkeypatch.setitem(sys.modules, "cupy", guard.cupy)
+    for name, module in guard.cupyx_modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(guard.ndarray, "copies_to_host", 0)
+    monkeypatch.setattr(guard.ndarray, "waits", 0)
+    return guard.cupy

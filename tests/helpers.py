@@ -1,11 +1,69 @@
-"""What tests of several folders use: the project's folder, functions run in threads."""
+"""What tests of several folders use: the project's folder, checks of many cases, functions run in threads."""
+
+from __future__ import annotations
 
 import contextvars
+import inspect
 import threading
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradmgr._engine import recorder
 
 ROOT = Path(__file__).parents[1]
+
+
+def assert_no_recorder() -> None:
+    """Raise AssertionError if a recorder is current, after removing it so that what follows starts clean."""
+    left = recorder.current()
+    if left is not None:
+        recorder._current.set(None)
+        raise AssertionError(f"the test left {left!r} current")
+
+
+def label(case: tuple[Any, ...]) -> str:
+    """Return the name of a case, such as "sin-scalar-float32"."""
+    return "-".join(getattr(part, "__name__", str(part)) for part in case)
+
+
+def each_case(cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Run a check on every case; a case is a sample, or a tuple of a sample and further arguments.
+
+    One test holds all cases of one op: a test for each case would take pytest longer than the checks themselves. Every
+    case runs, whatever fails before it. The failures are raised together, and each names its case.
+    """
+    by_op: dict[str, list[tuple[Any, ...]]] = {}
+    for case in cases:
+        case = case if isinstance(case, tuple) else (case,)
+        by_op.setdefault(case[0].name, []).append(case)
+
+    def decorate(check: Callable[..., None]) -> Callable[..., None]:
+        def test(op: str, **fixtures: Any) -> None:
+            failures = []
+            for case in by_op[op]:
+                try:
+                    check(*case, **fixtures)
+                    assert_no_recorder()
+                except Exception as error:
+                    error.add_note(f"in the case {label(case)}")
+                    failures.append(error)
+            if failures:
+                raise ExceptionGroup(f"{len(failures)} of {len(by_op[op])} cases fail", failures)
+
+        given = list(inspect.signature(check).parameters.values())
+        count = len(next(iter(by_op.values()))[0])
+        op = inspect.Parameter("op", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        test.__signature__ = inspect.Signature([op, *given[count:]])  # type: ignore[attr-defined]  # pytest reads it
+        test.__name__, test.__qualname__ = check.__name__, check.__qualname__
+        test.__module__, test.__doc__ = check.__module__, check.__doc__
+        test.__dict__.update(check.__dict__)  # its marks
+        return pytest.mark.parametrize("op", by_op)(test)
+
+    return decorate
 
 
 def in_threads(count, function):

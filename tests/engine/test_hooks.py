@@ -1,7 +1,6 @@
 """Hooks of tensors and operations: their order, what they may do, and what they must not change."""
 
 import gc
-import sys
 import threading
 import weakref
 
@@ -1101,16 +1100,6 @@ def test_without_hooks_backward_takes_the_fast_loop(monkeypatch):
 
 
 # ---------------------------------------------------------------- arrays that are not NumPy's
-
-
-@pytest.fixture
-def cupy(monkeypatch):
-    """The guard, which refuses what a GPU's array would refuse, as the CuPy of this program."""
-    monkeypatch.setitem(sys.modules, "cupy", guard.cupy)
-    for name, module in guard.cupyx_modules().items():
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(guard.ndarray, "copies_to_host", 0)
-    return guard.cupy
 
 
 def test_hooks_and_edges_on_a_gpu(cupy):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
@@ -700,16 +699,6 @@ def is_for_gpu(case: Case) -> bool:
     """CuPy 14 has no such function, or the case writes two values to one element, whose order a GPU does not keep."""
     writes_twice = case.name == "scatter_" and not case.keywords and isinstance(case.args[2], np.ndarray)
     return case.name != "mvlgamma_" and not writes_twice
-
-
-@pytest.fixture
-def cupy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The guard as the CuPy of this program."""
-    monkeypatch.setitem(sys.modules, "cupy", guard.cupy)
-    for name, module in guard.cupyx_modules().items():
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(guard.ndarray, "copies_to_host", 0)
-    return guard.cupy
 
 
 def to_guard(value: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import each_case
 from samples import CONSTANTS, SAMPLES, Sample, flat, gradients, tensors
 from samples.gpu import COMPLEX_ON_GPU, MADE_ON_HOST, refusal, refused_call
 
@@ -33,12 +34,6 @@ FREE = ("linalg.eig", "linalg.eigh", "linalg.eigvals", "linalg.qr", "linalg.svd"
 COMPARED = [s for s in ON_GPU if s.name not in FREE]
 
 
-def by_dtype(cases: list[tuple[Sample, Any]]) -> Any:
-    return pytest.mark.parametrize(
-        ("sample", "dtype"), cases, ids=lambda v: str(v) if isinstance(v, Sample) else v.__name__
-    )
-
-
 def on_gpu(sample: Sample, dtype: Any = np.float64) -> list[Any]:
     return [cupy.asarray(a) for a in sample.make(dtype)]
 
@@ -61,7 +56,7 @@ def assert_close(found: Any, expected: Any) -> None:
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
-@by_dtype([(s, d) for s, d in BY_DTYPE if refusal(s, d) is None and s.name not in FREE])
+@each_case([(s, d) for s, d in BY_DTYPE if refusal(s, d) is None and s.name not in FREE])
 def test_values_and_gradients_are_those_on_numpy(sample: Sample, dtype: Any) -> None:
     found = flat(sample.call(gnp, *tensors(sample, on_gpu(sample, dtype))))
     assert_all_on_gpu(found)
@@ -71,7 +66,7 @@ def test_values_and_gradients_are_those_on_numpy(sample: Sample, dtype: Any) -> 
     assert_close(grads, gradients(sample, sample.make(dtype)))
 
 
-@by_dtype([(s, d) for s, d in BY_DTYPE if refusal(s, d) is None and s.name in FREE])
+@each_case([(s, d) for s, d in BY_DTYPE if refusal(s, d) is None and s.name in FREE])
 def test_what_is_free_to_choose_stays_on_the_gpu(sample: Sample, dtype: Any) -> None:
     found = flat(sample.call(gnp, *tensors(sample, on_gpu(sample, dtype))))
     assert_all_on_gpu(found)
@@ -82,7 +77,7 @@ def test_what_is_free_to_choose_stays_on_the_gpu(sample: Sample, dtype: Any) -> 
     assert_all_on_gpu(gradients(sample, on_gpu(sample, dtype)))
 
 
-@by_dtype([(s, d) for s, d in BY_DTYPE if refusal(s, d) is not None])
+@each_case([(s, d) for s, d in BY_DTYPE if refusal(s, d) is not None])
 def test_what_cupy_lacks_is_refused_by_name(sample: Sample, dtype: Any) -> None:
     with pytest.raises(errors.UnsupportedFunctionError, match=refusal(sample, dtype).lacking):
         sample.call(gnp, *tensors(sample, on_gpu(sample, dtype)))
@@ -105,7 +100,7 @@ def test_functions_without_gradient_are_numpys_or_refused_by_name(name: str, k: 
             assert a == b
 
 
-@pytest.mark.parametrize("sample", COMPARED, ids=str)
+@each_case(COMPARED)
 def test_tangents_are_those_on_numpy(sample: Sample) -> None:
     def tangents(arrays: list[Any]) -> list[Tensor]:
         vs = [arrays[k] * 0.5 + 1.0 for k in sample.where]
@@ -117,20 +112,20 @@ def test_tangents_are_those_on_numpy(sample: Sample) -> None:
     assert_close(found, tangents(finite))
 
 
-@pytest.mark.parametrize("sample", [s for s in ON_GPU if s.smooth], ids=str)
+@each_case([s for s in ON_GPU if s.smooth])
 def test_second_derivatives_agree(sample: Sample) -> None:
     points = tensors(sample, on_gpu(sample))
     assert gradcheck(lambda *given: sample.call(gnp, *given), points, order=2, fast_mode=True)
 
 
-@pytest.mark.parametrize("sample", [s for s in ON_GPU if s.dispatches and str(s) not in MADE_ON_HOST], ids=str)
+@each_case([s for s in ON_GPU if s.dispatches and str(s) not in MADE_ON_HOST])
 def test_plain_numpy_comes_to_the_same(sample: Sample) -> None:
     found = flat(sample.call(np, *tensors(sample, on_gpu(sample))))
     assert all(isinstance(y, Tensor) for y in found)
     assert_all_on_gpu(found)
 
 
-@pytest.mark.parametrize("sample", [s for s in SAMPLES if s.repeats], ids=str)
+@each_case([s for s in SAMPLES if s.repeats])
 def test_writing_one_element_twice_is_refused(sample: Sample) -> None:
     points = tensors(sample, on_gpu(sample))
     with pytest.raises((ValueError, IndexError), match=r"(?i)order|twice|repeat|duplicate"):

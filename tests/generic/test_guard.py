@@ -6,12 +6,12 @@ What would copy to the host behind the user's back, or mix two kinds of arrays, 
 from __future__ import annotations
 
 import sys
-from types import ModuleType
 from typing import Any
 
 import guard
 import numpy as np
 import pytest
+from helpers import each_case
 from samples import CONSTANTS, SAMPLES, Sample, flat, gradients, tensors
 from samples.gpu import COMPLEX_ON_GPU, FOR_THE_HOST, MADE_ON_HOST, REFUSED_ON_GPU, refusal, refused_call
 
@@ -22,26 +22,11 @@ from gradmgr._engine.custom import apply
 from gradmgr._engine.op import Op
 from gradmgr._transforms.gradcheck import gradcheck, jvp
 
-
-@pytest.fixture(autouse=True)
-def cupy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The guard as the CuPy of this program."""
-    monkeypatch.setitem(sys.modules, "cupy", guard.cupy)
-    for name, module in guard.cupyx_modules().items():
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(guard.ndarray, "copies_to_host", 0)
-    return guard.cupy
-
+pytestmark = pytest.mark.usefixtures("cupy")
 
 ON_GPU = [s for s in SAMPLES if not s.repeats and refusal(s) is None]
 BY_DTYPE = [(s, d) for s in SAMPLES if not s.repeats for d in [np.float64, np.complex128][: 1 + s.is_complex]]
-each = pytest.mark.parametrize("sample", ON_GPU, ids=str)
-
-
-def by_dtype(cases: list[tuple[Sample, Any]]) -> Any:
-    return pytest.mark.parametrize(
-        ("sample", "dtype"), cases, ids=lambda v: str(v) if isinstance(v, Sample) else v.__name__
-    )
+each = each_case(ON_GPU)
 
 
 def on_guard(sample: Sample, dtype: Any = np.float64) -> list[Any]:
@@ -71,7 +56,7 @@ def assert_equal(found: Any, expected: Any, name: str = "") -> None:
 # ---------------------------------------------------------------- the op table
 
 
-@by_dtype([(s, d) for s, d in BY_DTYPE if refusal(s, d) is None])
+@each_case([(s, d) for s, d in BY_DTYPE if refusal(s, d) is None])
 def test_values_and_gradients_are_those_on_numpy(sample: Sample, dtype: Any) -> None:
     points = tensors(sample, on_guard(sample, dtype))
     found = flat(sample.call(gnp, *points))
@@ -83,7 +68,7 @@ def test_values_and_gradients_are_those_on_numpy(sample: Sample, dtype: Any) -> 
     assert guard.ndarray.copies_to_host == 0
 
 
-@by_dtype([(s, d) for s, d in BY_DTYPE if refusal(s, d) is not None])
+@each_case([(s, d) for s, d in BY_DTYPE if refusal(s, d) is not None])
 def test_what_cupy_lacks_is_refused_by_name(sample: Sample, dtype: Any) -> None:
     points = tensors(sample, on_guard(sample, dtype))
     for tracked in (False, True):
@@ -149,13 +134,13 @@ def test_tangents_are_those_on_numpy(sample: Sample) -> None:
     assert_equal(found, tangents(finite), sample.name)
 
 
-@pytest.mark.parametrize("sample", [s for s in ON_GPU if s.smooth], ids=str)
+@each_case([s for s in ON_GPU if s.smooth])
 def test_second_derivatives_agree(sample: Sample) -> None:
     points = tensors(sample, on_guard(sample))
     assert gradcheck(lambda *given: sample.call(gnp, *given), points, order=2, fast_mode=True)
 
 
-@pytest.mark.parametrize("sample", [s for s in ON_GPU if s.dispatches], ids=str)
+@each_case([s for s in ON_GPU if s.dispatches])
 def test_plain_numpy_comes_to_the_same(sample: Sample) -> None:
     if str(sample) in MADE_ON_HOST:
         with pytest.raises(errors.MixedArraysError):
@@ -166,7 +151,7 @@ def test_plain_numpy_comes_to_the_same(sample: Sample) -> None:
     assert_all_guards(found)
 
 
-@pytest.mark.parametrize("sample", [s for s in SAMPLES if s.repeats], ids=str)
+@each_case([s for s in SAMPLES if s.repeats])
 def test_writing_one_element_twice_is_refused(sample: Sample) -> None:
     arrays = on_guard(sample)
     points = tensors(sample, arrays)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import each_case
 from samples import SAMPLES, Sample, flat, gradients, knows, seeds, taken, tensors
 from table_programs import SHAPES, SMOOTH, Program
 
@@ -201,11 +202,7 @@ def in_direction(points: list[Any], where: list[int], random: Any) -> list[Tenso
     return made
 
 
-@pytest.mark.parametrize(
-    ("sample", "dtype"),
-    [(s, d) for s in SAMPLES if not s.smooth for d in (np.float64, np.complex128)[: 1 + s.is_complex]],
-    ids=str,
-)
+@each_case([(s, d) for s in SAMPLES if not s.smooth for d in (np.float64, np.complex128)[: 1 + s.is_complex]])
 def test_the_ways_to_a_second_derivative_agree_at_edges(sample: Sample, dtype: Any) -> None:
     """Where there is no numeric derivative to compare with; and the second derivative is symmetric."""
     points, where = tensors(sample, sample.make(dtype)), sample.where

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from itertools import product
 from operator import attrgetter
 from types import ModuleType
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers import each_case
 from samples import CONSTANTS, CREATION, SAMPLES, Sample, flat, gradients, knows, seeds, taken, tensors
 
 import gradmgr
@@ -27,15 +29,13 @@ REAL = [np.float64, np.float32, np.float16]
 COMPLEX = [np.complex128, np.complex64]
 BY_DTYPE = [(s, d) for s in SAMPLES for d in (REAL + COMPLEX if s.is_complex else REAL)]
 
-each = pytest.mark.parametrize("sample", SAMPLES, ids=str)
-each_dtype = pytest.mark.parametrize(
-    ("sample", "dtype"), BY_DTYPE, ids=lambda v: v.__name__ if v in REAL + COMPLEX else str(v)
-)
+each = each_case(SAMPLES)
+each_dtype = each_case(BY_DTYPE)
 
 
 def chosen(condition: Any) -> Any:
-    """Parametrise a test with the samples that fulfil a condition."""
-    return pytest.mark.parametrize("sample", [s for s in SAMPLES if condition(s)], ids=str)
+    """Run a check on the samples that fulfil a condition."""
+    return each_case(filter(condition, SAMPLES))
 
 
 def assert_same(found: Any, expected: Any) -> None:
@@ -204,8 +204,7 @@ def takes_two_dtypes(sample: Sample) -> bool:
     return sample.smooth and len(sample.where) == 2 and not (written or narrowed)
 
 
-@pytest.mark.parametrize("narrow_first", [True, False])
-@chosen(takes_two_dtypes)
+@each_case(product(filter(takes_two_dtypes, SAMPLES), [True, False]))
 def test_arguments_of_two_dtypes(sample: Sample, narrow_first: bool) -> None:
     """Each gradient has its argument's dtype; that of the wider one is computed in the wider precision."""
     for narrow, wide in [(np.float32, np.float64)] + [(np.float64, np.complex128)] * sample.is_complex:
@@ -280,8 +279,7 @@ def test_results_of_reductions_serve_as_arguments(sample: Sample) -> None:
         assert gradcheck(through_reductions(sample), points, order=2, fast_mode=True)
 
 
-@pytest.mark.parametrize("grouped", [False, True], ids=["nested", "grouped"])
-@each
+@each_case(product(SAMPLES, [False, True]))
 def test_two_managers_give_what_one_gives(sample: Sample, grouped: bool) -> None:
     expected = gradients(sample, sample.make())
     for found in gradients_of_two(sample, grouped):

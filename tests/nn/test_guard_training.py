@@ -12,6 +12,7 @@ import pickle
 import runpy
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 import guard
 import numpy as np
 import pytest
-from helpers import ROOT
+from helpers import ROOT, each_case
 from samples import SAMPLES, Sample, flat, gradients, tensors
 from samples.gpu import refusal
 from samples.training import CASES, CLIPS, EXAMPLES, LAYERS, OPTIMIZERS, parameters, seeded, values, write_mnist
@@ -29,16 +30,7 @@ import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, errors, nn, no_grad, optim, tensor
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 
-
-@pytest.fixture(autouse=True)
-def cupy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The guard as the CuPy of this program."""
-    monkeypatch.setitem(sys.modules, "cupy", guard.cupy)
-    for name, module in guard.cupyx_modules().items():
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(guard.ndarray, "copies_to_host", 0)
-    monkeypatch.setattr(guard.ndarray, "waits", 0)
-    return guard.cupy
+pytestmark = pytest.mark.usefixtures("cupy")
 
 
 def host(value: Any) -> Any:
@@ -79,7 +71,6 @@ def assert_close(found: Any, expected: Any, tolerance: float = 1e-10) -> None:
 WAITS = {"nll_loss": 1, "cross_entropy": 1, "embedding": 1, "binary_cross_entropy": 1, "one_hot": 1}
 
 OF_NN = [s for s in SAMPLES if s.name.startswith("nn.") and refusal(s) is None]
-each = pytest.mark.parametrize("sample", OF_NN, ids=str)
 
 
 def test_every_function_has_a_sample() -> None:
@@ -88,8 +79,7 @@ def test_every_function_has_a_sample() -> None:
     assert {f"nn.{name}" for name in public} - {s.name for s in OF_NN} == {"nn.one_hot"}  # which has no gradient
 
 
-@each
-@pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=["f4", "f2"])
+@each_case(product(OF_NN, [np.float32, np.float16]))
 def test_a_function_in_low_precision(sample: Sample, dtype: Any) -> None:
     arrays = [on_guard(a) for a in sample.make(dtype)]
     with np.errstate(all="ignore"):
@@ -103,7 +93,7 @@ def test_a_function_in_low_precision(sample: Sample, dtype: Any) -> None:
     assert guard.ndarray.copies_to_host == 0
 
 
-@each
+@each_case(OF_NN)
 def test_a_function_waits_for_nothing(sample: Sample) -> None:
     points = tensors(sample, [on_guard(a) for a in sample.make()])
     manager = GradManager().attach([points[k] for k in sample.where])

@@ -2,9 +2,7 @@
 
 import copy
 import math
-import sys
 
-import guard
 import numpy as np
 import pytest
 
@@ -588,16 +586,6 @@ def test_a_model_under_vmap():
 
 
 # ---------------------------------------------------------------- on a GPU's arrays
-
-
-@pytest.fixture
-def cupy(monkeypatch):
-    """The guard class of guard.py, which refuses what CuPy would refuse, as the CuPy of this program."""
-    monkeypatch.setitem(sys.modules, "cupy", guard.cupy)
-    for name, module in guard.cupyx_modules().items():
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(guard.ndarray, "copies_to_host", 0)
-    return guard.cupy
 
 
 def model_of_everything(device):

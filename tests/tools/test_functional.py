@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import sys
 import threading
 import weakref
 from typing import Any, NamedTuple
@@ -1062,15 +1061,6 @@ def test_the_public_names() -> None:
 
 
 # ---------------------------------------------------------------- arrays that are not NumPy's
-
-
-@pytest.fixture
-def cupy(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A stand-in for CuPy that refuses what would copy to the host."""
-    monkeypatch.setitem(sys.modules, "cupy", guard.cupy)
-    for name, module in guard.cupyx_modules().items():
-        monkeypatch.setitem(sys.modules, name, module)
-    return guard.cupy
 
 
 def test_derivatives_stay_where_the_inputs_are(cupy: Any) -> None:

@@ -1,4 +1,4 @@
-"""gradmgr.grad and gradmgr.backward: over the whole table of samples, and what they promise."""
+"""gradmgr.grad and gradmgr.backward: what they promise."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from samples import SAMPLES, Sample, flat, seeds, tensors
-from table_programs import Program
+from samples import knows
 
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, asarray, errors, no_grad, tensor
+from gradmgr import GradManager, Tensor, errors, no_grad, tensor
 from gradmgr._engine.forward import Forward
 from gradmgr._engine.recorder import enter, leave
 from gradmgr._engine.tensor import raw
@@ -32,157 +31,6 @@ def close(found: Any, expected: Any) -> None:
     np.testing.assert_allclose(
         raw(found), raw(expected), rtol=1e-9, atol=1e-9 * (1 + np.max(np.abs(raw(expected)), initial=0))
     )
-
-
-# ---------------------------------------------------------------- the whole table
-
-
-def knows(gm: GradManager, y: Tensor) -> bool:
-    return gm._tape.node_id_of(y) is not None
-
-
-def weights(shapes: list[Array]) -> list[Array]:
-    return [u * 0.7 for u in seeds(shapes)]
-
-
-def zeros_for(g: Tensor | None, x: Tensor) -> Tensor:
-    return asarray(np.zeros(x.shape, x.dtype)) if g is None else g
-
-
-def twice_on_one_tape(sample: Sample, arrays: list[Array]) -> tuple[list[Any], list[Any]]:
-    """First and second derivatives by grad(create_graph=True); the second with respect to the cotangents, too."""
-    points = tensors(sample, arrays)
-    xs = [points[k] for k in sample.where]
-    gm = GradManager().attach(xs)
-    with gm:
-        made = flat(sample.call(gnp, *points))
-        us = [asarray(u) for u in seeds(made)]
-        gm.attach(us)
-        pairs = [(y, u) for y, u in zip(made, us, strict=True) if knows(gm, y)]
-        outs, dys = [y for y, _ in pairs], [u for _, u in pairs]
-        first = grad(outs, xs, dys, create_graph=True, allow_unused=True)
-        there = [g for g in first if g is not None and knows(gm, g)]
-        along = [w for g, w in zip(first, weights(xs), strict=True) if g is not None and knows(gm, g)]
-        second = grad(there, [*xs, *us], along, create_graph=True, materialize_grads=True) if there else []
-        assert gm._recording()
-    return [zeros_for(g, x) for g, x in zip(first, xs, strict=True)], list(second) or [*map(gnp.zeros_like, xs + us)]
-
-
-def twice_nested(sample: Sample, arrays: list[Array]) -> tuple[list[Any], list[Any]]:
-    where = sample.where
-    points = tensors(sample, arrays)
-    us = [asarray(u) for u in seeds(flat(sample.call(gnp, *points)))]
-    count = len(points)
-
-    def first(*args: Any) -> list[Any]:
-        points, us = args[:count], args[count:]
-
-        def floating(*points: Any) -> list[Any]:
-            return [y for y in flat(sample.call(gnp, *points)) if y.dtype.kind in "fc"]
-
-        kept = [u for u, y in zip(us, flat(sample.call(gnp, *points)), strict=True) if y.dtype.kind in "fc"]
-        return vjp(floating, points, where, kept)
-
-    xs = [points[k] for k in where]
-    places = [*where, *[k for k, u in enumerate(us, start=count) if u.dtype.kind in "fc"]]
-    second = dict(zip(places, vjp(first, [*points, *us], places, weights(xs)), strict=True))
-    every = [*where, *range(count, count + len(us))]
-    return first(*points, *us), [second.get(k, gnp.zeros_like((points + us)[k])) for k in every]
-
-
-@quiet
-@pytest.mark.parametrize("sample", SAMPLES, ids=str)
-def test_create_graph_against_nested_managers(sample: Sample) -> None:
-    for dtype in (np.float64, np.complex128)[: 1 + sample.is_complex]:
-        arrays = sample.make(dtype)
-        (first, second), (first_nested, second_nested) = twice_on_one_tape(sample, arrays), twice_nested(sample, arrays)
-        for found, expected in zip(first + second, first_nested + second_nested, strict=True):
-            assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-            close(found, expected)
-
-
-def along(gm: GradManager, gs: tuple[Tensor | None, ...], weights: list[Array]) -> tuple[list[Tensor], list[Array]]:
-    """The gradients that were recorded themselves, and what to weight them with."""
-    pairs = [(g, w) for g, w in zip(gs, weights, strict=True) if g is not None and knows(gm, g)]
-    return [g for g, _ in pairs], [w for _, w in pairs]
-
-
-@quiet
-@pytest.mark.parametrize("cut", [None, "detach", "no_grad"])
-@pytest.mark.parametrize("part", range(4))
-def test_programs_against_nested_managers_to_third_order(part: int, cut: str | None) -> None:
-    """Programs that write in place, cut, use things twice and drop results between the ops of the table."""
-    for seed in range(part, 24, 4):
-        program = Program(seed, cut)
-        random = np.random.default_rng(seed)
-        first, second = ([random.normal(size=a.shape) for a in program.points] for _ in range(2))
-        where = list(range(len(program.points)))
-
-        def once(*xs: Any, program: Any = program, where: Any = where) -> Any:
-            return vjp(lambda *xs: [program(*xs)], xs, where, [np.float64(1.0)])
-
-        def twice(*xs: Any, once: Any = once, where: Any = where, first: Any = first) -> Any:
-            return vjp(once, xs, where, first)
-
-        points = [tensor(a) for a in program.points]
-        expected = [once(*points), twice(*points), vjp(twice, points, where, second)]
-        xs = [tensor(a) for a in program.points]
-        with GradManager().attach(xs) as gm:
-            found = [grad(program(*xs), xs, create_graph=True, materialize_grads=True)]
-            for weights in (first, second):
-                ys, us = along(gm, found[-1], weights)
-                if not ys:  # linear: what follows is 0
-                    break
-                found.append(grad(ys, xs, us, create_graph=True, materialize_grads=True))
-        for order, (gs, es) in enumerate(zip(found, expected, strict=False), start=1):
-            for g, e in zip(gs, es, strict=True):
-                scale = 1 + np.max(np.abs(e.numpy()), initial=0)
-                np.testing.assert_allclose(
-                    g.numpy() / scale,
-                    e.numpy() / scale,
-                    rtol=1e-6,
-                    atol=1e-8,
-                    err_msg=f"{seed} {order} {program.names}",
-                )
-        for es in expected[len(found) :]:
-            assert all(not e.numpy().any() for e in es)
-
-
-@pytest.mark.parametrize("order", [2, 3, 4, 5])
-def test_any_order_of_a_power(order: int) -> None:
-    x = tensor([2.0])
-    with GradManager().attach(x):
-        y, expected = x**6.0, 1.0
-        for k in range(order):
-            (y,) = grad(y, x, create_graph=True)
-            expected *= 6 - k
-            assert y.tolist() == pytest.approx([expected * 2.0 ** (5 - k)], rel=1e-14)
-
-
-def test_third_order_of_a_sine_and_an_exponential() -> None:
-    x = tensor([0.3, 1.1])
-    a = x.numpy()
-    # f = sin(x) exp(2x), whose k-th derivative is the imaginary part of (2 + i)^k exp((2 + i) x)
-    with GradManager().attach(x):
-        y = gnp.sin(x) * gnp.exp(x * 2)
-        for k in range(1, 5):
-            (y,) = grad(y.sum(), x, create_graph=True)
-            np.testing.assert_allclose(y.numpy(), ((2 + 1j) ** k * np.exp((2 + 1j) * a)).imag, rtol=1e-13)
-
-
-def test_the_derivative_and_the_value_in_one_loss() -> None:
-    """A gradient penalty: the derivative is used beside what it is the derivative of."""
-    w, x = tensor([0.5, -0.3]), tensor([1.0, 2.0])
-    gm = GradManager().attach([w, x])
-    with gm:
-        y = gnp.tanh(w * x).sum()
-        (slope,) = grad(y, x, create_graph=True)
-        gm.backward(y + (slope**2).sum())
-    a, b = np.array([0.5, -0.3]), np.array([1.0, 2.0])
-    t = np.tanh(a * b)
-    s = 1 - t * t
-    # d/dw of tanh(wx) + (w s)^2
-    close(w.grad, b * s + 2 * a * s * (s + a * (-2 * t * s * b)))
 
 
 # ---------------------------------------------------------------- inputs
