@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +18,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # as many processes as cores: further t
 import guard
 from helpers import assert_no_recorder
 
+import gradmgr
 from gradmgr import GradManager, Tensor
 from gradmgr._engine import recorder
 
@@ -91,3 +93,20 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(guard.ndarray, "copies_to_host", 0)
     monkeypatch.setattr(guard.ndarray, "waits", 0)
     return guard.cupy
+
+
+@pytest.fixture
+def no_cyclic_collector() -> Iterator[None]:
+    """Disable the cyclic garbage collector: what a test finds freed was freed by reference counting alone."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
+def set_threads() -> Iterator[Callable[[int], None]]:
+    """Return gradmgr.set_num_threads; the number is restored afterwards."""
+    before = gradmgr.get_num_threads()
+    yield gradmgr.set_num_threads
+    gradmgr.set_num_threads(before)

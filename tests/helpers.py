@@ -1,4 +1,4 @@
-"""What tests of several folders use: the project's folder, checks of many cases, functions run in threads."""
+"""What tests of several folders use: the project's folder, checks of many cases, gradients, threads."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import guard
+import numpy as np
 import pytest
 
+from gradmgr import GradManager, Tensor, tensor
 from gradmgr._engine import recorder
+from gradmgr._engine.tensor import raw
 
 ROOT = Path(__file__).parents[1]
 
@@ -64,6 +68,60 @@ def each_case(cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[
         return pytest.mark.parametrize("op", by_op)(test)
 
     return decorate
+
+
+def value_and_gradients(
+    function: Callable[..., Any], *inputs: Any, dy: Any = None
+) -> tuple[np.ndarray, list[np.ndarray | None]]:
+    """Return the value of function(*inputs) and what a backward from it gives to each input, None where nothing.
+
+    A Tensor is given to the function itself, and its `.grad` is None afterwards; other inputs are copied into Tensors.
+    The cotangent is `dy`, or `dy` of the result where that is a function, or ones.
+    """
+    leaves = [x if isinstance(x, Tensor) else tensor(x) for x in inputs]
+    gm = GradManager().attach(leaves)
+    with gm:
+        y = function(*leaves)
+        if callable(dy):
+            dy = dy(y)
+        gm.backward(y, np.ones(y.shape, y.dtype) if dy is None else dy)
+    found = [None if t.grad is None else t.grad.numpy() for t in leaves]
+    for t in leaves:
+        t.grad = None
+    return y.numpy(), found
+
+
+def gradients(function: Callable[..., Any], *inputs: Any, dy: Any = None) -> list[np.ndarray | None]:
+    """Return what a backward from function(*inputs) gives to each input; see value_and_gradients."""
+    return value_and_gradients(function, *inputs, dy=dy)[1]
+
+
+def gradient(function: Callable[..., Any], x: Any, dy: Any = None) -> np.ndarray | None:
+    """Return what a backward from function(x) gives to x; see value_and_gradients."""
+    (found,) = gradients(function, x, dy=dy)
+    return found
+
+
+def assert_close(found: Any, expected: Any) -> None:
+    """Assert that two arrays or Tensors are equal to 1e-9 of the largest element."""
+    found, expected = raw(found), raw(expected)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9 * (1 + np.max(np.abs(expected), initial=0)))
+
+
+def identity(t: Tensor, grad: Tensor) -> Tensor:
+    """Return the gradient: a callback that changes nothing."""
+    return grad
+
+
+def wave(*shape: int, at: float = 0.0) -> np.ndarray:
+    """Return an array of a shape whose numbers are known and all different."""
+    return np.sin(np.arange(1, 1 + np.prod(shape)) * 0.7 + at).reshape(shape)
+
+
+def host(value: Any) -> Any:
+    """What a Tensor or guard array holds, without asking it."""
+    value = value._array if isinstance(value, Tensor) else value
+    return value._host if isinstance(value, guard.ndarray) else value
 
 
 def in_threads(count, function):

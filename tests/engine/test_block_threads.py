@@ -15,11 +15,9 @@ from gradmgr._arrays.blocks import BLOCK, blocks, run
 
 
 @pytest.fixture(params=[1, 2, 3])
-def threads(request):
-    before = gradmgr.get_num_threads()
-    gradmgr.set_num_threads(request.param)
-    yield request.param
-    gradmgr.set_num_threads(before)
+def threads(request, set_threads):
+    set_threads(request.param)
+    return request.param
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 100, 1001])

@@ -15,10 +15,6 @@ from gradmgr import GradManager, Tensor, backward, errors, grad, graph, no_grad,
 from gradmgr.graph import GradientEdge, Node, get_gradient_edge
 
 
-def recording(*tensors):
-    return GradManager().attach(tensors)
-
-
 def names(node):
     return [(before.name(), k) for before, k in node.next_functions]
 
@@ -28,7 +24,7 @@ def names(node):
 
 def test_requires_grad_is_leaf_and_grad_fn():
     x, loose = tensor([1.0, 2.0]), tensor([3.0, 4.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
 
     def facts(t):
         return t.requires_grad, t.is_leaf, t.grad_fn and t.grad_fn.name()
@@ -57,7 +53,7 @@ def test_requires_grad_is_leaf_and_grad_fn():
 
 def test_a_clone_is_a_result_and_a_detached_leaf_a_constant_for_what_follows():
     x = tensor([3.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     with gm:
         assert x.clone().grad_fn.name() == "copy"
         y = x * x
@@ -70,7 +66,7 @@ def test_a_clone_is_a_result_and_a_detached_leaf_a_constant_for_what_follows():
 
 def test_detach_in_place_cuts_for_every_manager_and_keeps_what_was_computed_before():
     x = tensor([3.0])
-    outer, inner = recording(x), recording(x)
+    outer, inner = GradManager().attach(x), GradManager().attach(x)
     with outer, inner:
         h = x * x
         y = h * x
@@ -85,7 +81,7 @@ def test_detach_in_place_cuts_for_every_manager_and_keeps_what_was_computed_befo
 
 def test_detach_in_place_of_a_leaf_and_outside_of_a_recording():
     x = tensor([3.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     assert x.detach_() is x
     with gm:
         y = x * x
@@ -97,7 +93,7 @@ def test_detach_in_place_of_a_leaf_and_outside_of_a_recording():
 @pytest.mark.parametrize("value", [True, False])
 def test_requires_grad_cannot_be_set(value):
     x = tensor([1.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     for ask in (
         lambda: setattr(x, "requires_grad", value),
         lambda: x.requires_grad_(value),
@@ -120,7 +116,7 @@ def test_data_is_refused_with_what_to_use():
 
 def test_backward_of_a_tensor():
     x = tensor([1.0, 2.0])
-    with recording(x):
+    with GradManager().attach(x):
         y = x * x
         y.backward(np.array([1.0, 10.0]), retain_graph=True)
         assert x.grad.tolist() == [2.0, 40.0]
@@ -131,13 +127,13 @@ def test_backward_of_a_tensor():
     assert x.grad.tolist() == [2.0, 2.0]
     with pytest.raises(RuntimeError, match="backward: no manager records here"):
         tensor(1.0).backward()
-    with recording(x), pytest.raises(ValueError, match="one real number"):
+    with GradManager().attach(x), pytest.raises(ValueError, match="one real number"):
         (x * x).backward()
 
 
 def test_copies_do_not_take_hooks_along():
     x = tensor([1.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     x.register_hook(lambda g: g * 10)
     for other in (copy.copy(x), copy.deepcopy(x), x.clone()):
         with GradManager().attach(other) as other_gm:
@@ -151,7 +147,7 @@ def test_copies_do_not_take_hooks_along():
 
 def test_a_walk_along_next_functions():
     x, w = tensor([1.0, 2.0]), tensor([3.0, 4.0])
-    with recording(x, w):
+    with GradManager().attach([x, w]):
         node = (gnp.tanh(x * w) + 5).sum().grad_fn
         assert node.name() == "sum"
         assert names(node) == [("add", 0)]
@@ -169,14 +165,14 @@ def test_a_walk_along_next_functions():
 
 def test_an_operand_twice_and_constants():
     x = tensor([1.0])
-    with recording(x):
+    with GradManager().attach(x):
         assert names((x * x).grad_fn) == [("AccumulateGrad", 0), ("AccumulateGrad", 0)]
         assert names((x * 3).grad_fn) == names((3 / x).grad_fn) == [("AccumulateGrad", 0)]
 
 
 def test_nodes_are_equal_by_what_they_name():
     x = tensor([1.0])
-    gm, other = recording(x), recording(x)
+    gm, other = GradManager().attach(x), GradManager().attach(x)
     with gm:
         y, z = x * 2, x * 2
         assert y.grad_fn == y.grad_fn
@@ -192,7 +188,7 @@ def test_nodes_are_equal_by_what_they_name():
 
 def test_metadata_is_one_dict_for_each_operation():
     x = tensor([1.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     with gm:
         y = x * 2
         y.grad_fn.metadata["why"] = "because"
@@ -213,7 +209,7 @@ def test_metadata_is_one_dict_for_each_operation():
 
 def test_results_of_an_op_of_several_share_a_node():
     x = tensor([[2.0, 1.0], [1.0, 3.0]])
-    with recording(x):
+    with GradManager().attach(x):
         w, v = gnp.linalg.eigh(x)
         first, second = get_gradient_edge(w), get_gradient_edge(v)
         assert first.node == second.node == w.grad_fn == v.grad_fn
@@ -225,7 +221,7 @@ def test_results_of_an_op_of_several_share_a_node():
 
 def test_an_attached_result_is_a_leaf_that_flows_on():
     x = tensor([1.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     with gm:
         h = x * 2
         gm.attach(h)
@@ -238,7 +234,7 @@ def test_an_attached_result_is_a_leaf_that_flows_on():
 
 def test_the_innermost_recording_that_knows_a_result_gives_the_node():
     x, w = tensor([1.0]), tensor([2.0])
-    outer, inner = recording(x), recording(w)
+    outer, inner = GradManager().attach(x), GradManager().attach(w)
     with outer:
         a = x * 2
         with inner:
@@ -252,7 +248,7 @@ def test_the_innermost_recording_that_knows_a_result_gives_the_node():
 
 def test_a_tensor_attached_within_is_a_result_without():
     x = tensor([1.0])
-    outer, inner = recording(x), GradManager()
+    outer, inner = GradManager().attach(x), GradManager()
     with outer:
         h = x * 2
         with inner.attach(h):
@@ -264,7 +260,7 @@ def test_a_tensor_attached_within_is_a_result_without():
 @pytest.mark.parametrize("end", ["backward", "release", "del"])
 def test_a_node_of_a_freed_history_says_so(end):
     x = tensor([1.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     with gm:
         y = x * 2
         node, leaf = y.grad_fn, get_gradient_edge(x).node
@@ -291,7 +287,7 @@ def test_a_node_of_a_freed_history_says_so(end):
 
 def test_asking_in_backward_for_what_it_has_passed():
     x, seen = tensor([1.0]), []
-    gm = recording(x)
+    gm = GradManager().attach(x)
     with gm:
         a = x * 2
         y = x * 1
@@ -313,7 +309,7 @@ def test_asking_in_backward_for_what_it_has_passed():
 
 def test_leaves_have_no_hooks_of_operations_and_operations_no_variable():
     x = tensor([1.0])
-    with recording(x):
+    with GradManager().attach(x):
         leaf = get_gradient_edge(x).node
         for register in (leaf.register_hook, leaf.register_prehook):
             with pytest.raises(
@@ -328,7 +324,7 @@ def test_leaves_have_no_hooks_of_operations_and_operations_no_variable():
 
 def test_the_variable_of_a_tensor_that_was_detached():
     x = tensor([1.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     with gm:
         leaf = get_gradient_edge(x).node
         gm.detach(x)
@@ -347,7 +343,7 @@ def test_the_history_of_a_custom_function_by_its_name():
             return g * 2
 
     x = tensor([1.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     with gm:
         y = Twice.apply(x)
         assert names(y.grad_fn) == [("AccumulateGrad", 0)]
@@ -364,7 +360,7 @@ def test_the_history_of_a_custom_function_by_its_name():
 
 def test_a_node_keeps_its_operation_from_being_swept_but_not_beyond_the_recording():
     x = tensor(np.ones(3))
-    gm = recording(x)
+    gm = GradManager().attach(x)
     with gm:
         h = gnp.exp(x)
         ref = weakref.ref(h._array)
@@ -381,7 +377,7 @@ def test_a_node_keeps_its_operation_from_being_swept_but_not_beyond_the_recordin
 
 def test_a_dropped_node_lets_its_operation_be_swept():
     x = tensor(np.ones(3))
-    gm = recording(x)
+    gm = GradManager().attach(x)
     with gm:
         for _ in range(10):
             gnp.exp(x).grad_fn.metadata["k"] = gnp.exp(x).grad_fn.next_functions
@@ -392,7 +388,7 @@ def test_a_dropped_node_lets_its_operation_be_swept():
 
 def test_nodes_keep_no_manager_alive():
     x = tensor([1.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     gm.record()
     node = (x * 2).grad_fn
     ref = weakref.ref(gm)
@@ -404,7 +400,7 @@ def test_nodes_keep_no_manager_alive():
 
 def test_an_index_of_many_entries_is_right_after_sweeps_and_appends():
     x = tensor([1.0])
-    with recording(x) as gm:
+    with GradManager().attach(x) as gm:
         y, nodes = x, []
         for k in range(300):
             y = y + 1
@@ -428,7 +424,7 @@ def test_an_index_of_many_entries_is_right_after_sweeps_and_appends():
 
 def test_grad_takes_edges_for_inputs_and_outputs():
     a = tensor([1.0, 2.0])
-    with recording(a):
+    with GradManager().attach(a):
         b = a * 7
         c = (b * b).sum()
         to_b, to_a, to_c = get_gradient_edge(b), get_gradient_edge(a), get_gradient_edge(c)
@@ -453,7 +449,7 @@ def test_grad_takes_edges_for_inputs_and_outputs():
 
 def test_backward_takes_edges():
     a = tensor([1.0, 2.0])
-    with recording(a):
+    with GradManager().attach(a):
         b = a * 7
         edge = get_gradient_edge(b)
         backward(edge, np.ones(2), retain_graph=True)
@@ -467,7 +463,7 @@ def test_backward_takes_edges():
 
 def test_edges_to_results_of_an_op_of_several():
     x = tensor([[2.0, 1.0], [1.0, 3.0]])
-    with recording(x):
+    with GradManager().attach(x):
         w, v = gnp.linalg.eigh(x)
         edges = [get_gradient_edge(t) for t in (w, v)]
         y = (w * w).sum()
@@ -481,7 +477,7 @@ def test_edges_to_results_of_an_op_of_several():
 
 def test_an_edge_whose_result_was_dropped():
     x = tensor([[2.0, 1.0], [1.0, 3.0]])
-    with recording(x) as gm:
+    with GradManager().attach(x) as gm:
         w, v = gnp.linalg.eigh(x)
         edge = get_gradient_edge(w)
         del w
@@ -493,7 +489,7 @@ def test_an_edge_whose_result_was_dropped():
 
 def test_an_edge_of_a_leaf_that_was_written_to():
     x = tensor([3.0])
-    with recording(x):
+    with GradManager().attach(x):
         before = get_gradient_edge(x)
         x *= 2
         after = get_gradient_edge(x)
@@ -506,7 +502,7 @@ def test_an_edge_of_a_leaf_that_was_written_to():
 
 def test_second_order_through_edges():
     x = tensor([3.0])
-    with recording(x):
+    with GradManager().attach(x):
         edge = get_gradient_edge(x)
         (first,) = grad(x**3, edge, create_graph=True)
         (second,) = grad(get_gradient_edge(first), edge, np.ones(1))
@@ -515,7 +511,7 @@ def test_second_order_through_edges():
 
 def test_edges_of_what_nobody_knows():
     x = tensor([1.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     for t in (x, tensor([2.0])):
         with pytest.raises(errors.NotRecordedError, match=r"get_gradient_edge: no manager.*shape \(1,\)"):
             get_gradient_edge(t)
@@ -529,7 +525,7 @@ def test_edges_of_what_nobody_knows():
 
 def test_an_edge_of_unknown_shape_says_so():
     x = tensor([1.0])
-    with recording(x):
+    with GradManager().attach(x):
         y = x * 2
         edge = get_gradient_edge(y)
         bare = GradientEdge(Node(edge.node._tape, edge.node._node_id, "multiply"), 0)
@@ -542,7 +538,7 @@ def test_an_edge_of_unknown_shape_says_so():
 
 def test_increment_version_with_hooks_and_nodes():
     x, buffer = tensor([1.0, 2.0]), np.ones(2)
-    gm = recording(x)
+    gm = GradManager().attach(x)
     with gm:
         y = x * buffer
         y.register_hook(lambda g: g)
@@ -564,7 +560,7 @@ def test_increment_version_hears_nothing_of_freed_histories():
 
 def test_mutation_is_always_allowed():
     x = tensor([1.0, 2.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     with gm, graph.allow_mutation_on_saved_tensors() as ctx:
         y = x * 1
         z = (y * y).sum()
@@ -580,7 +576,7 @@ def test_nodes_from_several_threads():
     def work():
         try:
             for _ in range(20):
-                with recording(x) as gm:
+                with GradManager().attach(x) as gm:
                     y = x
                     for _ in range(30):
                         y = y * 2

@@ -22,10 +22,6 @@ def times(factor, log=None, name=None):
     return hook
 
 
-def recording(*tensors):
-    return GradManager().attach(tensors)
-
-
 def taken(x):
     found, x.grad = x.grad, None
     return found.tolist()
@@ -36,7 +32,7 @@ def taken(x):
 
 def test_tensor_hooks_then_retain_grad_then_pre_hooks_then_the_operation_then_its_hooks():
     a, log = tensor([1.0]), []
-    gm = recording(a)
+    gm = GradManager().attach(a)
     with gm:
         b = a * 3
         b.grad_fn.register_hook(lambda gi, go: log.append(("node", gi[0].tolist(), go[0].tolist())))
@@ -52,7 +48,7 @@ def test_tensor_hooks_then_retain_grad_then_pre_hooks_then_the_operation_then_it
 
 def test_the_numbers_of_the_documented_example():
     a = tensor([1.0])
-    gm = recording(a)
+    gm = GradManager().attach(a)
     with gm:
         b = a * 1
         b.retain_grad()
@@ -76,7 +72,7 @@ def test_of_a_leaf_tensor_hooks_then_callbacks_then_grad_then_post_hooks():
 
 def test_a_leaf_hook_sees_the_sum_once_and_before_the_end_of_the_walk():
     x, w, log = tensor([2.0]), tensor([3.0]), []
-    gm = recording(x, w)
+    gm = GradManager().attach([x, w])
     with gm:
         early = w * 2
         early.register_hook(lambda g: log.append("early"))
@@ -88,7 +84,7 @@ def test_a_leaf_hook_sees_the_sum_once_and_before_the_end_of_the_walk():
 
 def test_a_hook_sees_uses_from_before_it_was_registered():
     x, seen = tensor([1.0]), []
-    gm = recording(x)
+    gm = GradManager().attach(x)
     with gm:
         h = x * 2
         y = h * 3
@@ -99,7 +95,7 @@ def test_a_hook_sees_uses_from_before_it_was_registered():
 
 def test_hooks_on_what_backward_starts_from():
     x = tensor([1.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     with gm:
         y = x * 2
         y.register_hook(times(5))
@@ -109,7 +105,7 @@ def test_hooks_on_what_backward_starts_from():
 
 def test_a_leaf_that_backward_starts_from():
     x = tensor([1.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     x.register_hook(times(5))
     with gm:
         gm.backward(x)
@@ -121,7 +117,7 @@ def test_a_leaf_that_backward_starts_from():
 
 def test_a_hook_belongs_to_the_value_retain_grad_to_the_tensor():
     a, seen = tensor([1.0]), []
-    gm = recording(a)
+    gm = GradManager().attach(a)
     with gm:
         b = a * 7
         b.register_hook(lambda g: seen.append(("first", g.tolist())))
@@ -135,7 +131,7 @@ def test_a_hook_belongs_to_the_value_retain_grad_to_the_tensor():
 
 def test_retain_grad_of_what_became_a_constant_gives_nothing():
     a = tensor([1.0])
-    gm = recording(a)
+    gm = GradManager().attach(a)
     with gm:
         b = a * 7
         b.retain_grad()
@@ -149,7 +145,7 @@ def test_retain_grad_of_what_became_a_constant_gives_nothing():
 
 def test_hooks_on_a_leaf_hang_on_the_value_it_was_recorded_with():
     x, seen = tensor([1.0]), []
-    gm = recording(x)
+    gm = GradManager().attach(x)
     x.register_hook(lambda g: seen.append(("leaf", g.tolist())))
     with gm:
         x *= 2
@@ -167,7 +163,7 @@ def test_a_hook_may_write_to_its_gradient_in_place():
     def second(g):
         g *= 10
 
-    gm = recording(x)
+    gm = GradManager().attach(x)
     with gm:
         h, k = x * 1, x * 1
         h.register_hook(first)
@@ -181,7 +177,7 @@ def test_a_hook_may_write_to_its_gradient_in_place():
 def test_a_kept_gradient_is_not_changed_by_what_follows():
     x, kept = tensor(np.ones(4)), []
     keep = kept.append
-    gm = recording(x)
+    gm = GradManager().attach(x)
     x.register_hook(lambda g: keep(g))
     with gm:
         h = x * 1
@@ -204,7 +200,7 @@ def test_a_kept_gradient_is_not_changed_by_what_follows():
 def test_a_gradient_that_a_hook_returned_is_not_written_to():
     mine = tensor([1.0, 1.0])
     a, b = tensor([1.0, 2.0]), tensor([3.0, 4.0])
-    gm = recording(a, b)
+    gm = GradManager().attach([a, b])
     for t in (a, b):
         t.register_hook(lambda g: mine)
     for _ in range(2):
@@ -225,7 +221,7 @@ def test_a_gradient_that_a_hook_returned_is_not_written_to():
 
 def test_hooks_on_a_leaf_stay_over_recordings_and_can_be_removed():
     x = tensor([1.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     first, second = x.register_hook(times(2)), x.register_hook(times(3))
     found = []
     for handle in (None, first, first, second):
@@ -239,7 +235,7 @@ def test_hooks_on_a_leaf_stay_over_recordings_and_can_be_removed():
 
 def test_a_handle_in_a_with_block():
     x = tensor([1.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     with x.register_hook(times(2)), gm:
         gm.backward(x * 1)
     with gm:
@@ -249,7 +245,7 @@ def test_a_handle_in_a_with_block():
 
 def test_retain_runs_hooks_each_time():
     x, log = tensor([1.0]), []
-    gm = recording(x)
+    gm = GradManager().attach(x)
     x.register_hook(times(3, log, "leaf"))
     x.register_post_accumulate_grad_hook(lambda t: log.append(t.grad.tolist()))
     with gm:
@@ -267,7 +263,7 @@ def test_retain_runs_hooks_each_time():
 @pytest.mark.parametrize("when", ["before attach", "after attach", "while recording", "after a backward"])
 def test_a_leaf_hook_set_at_any_time_is_called(when):
     x = tensor([1.0])
-    other = recording(x) if when == "before attach" else None
+    other = GradManager().attach(x) if when == "before attach" else None
     gm = GradManager()
     if other is not None:
         x.register_hook(times(5))
@@ -288,7 +284,7 @@ def test_a_leaf_hook_set_at_any_time_is_called(when):
 
 def test_a_hook_on_a_leaf_is_for_every_manager_it_is_attached_to():
     x = tensor([1.0])
-    first, second = recording(x), recording(x)
+    first, second = GradManager().attach(x), GradManager().attach(x)
     x.register_hook(times(5))
     for gm in (first, second):
         with gm:
@@ -298,7 +294,7 @@ def test_a_hook_on_a_leaf_is_for_every_manager_it_is_attached_to():
 
 def test_hooks_in_a_group_and_in_nested_managers_hang_on_each():
     x, log = tensor([3.0]), []
-    outer, inner = recording(x), recording(x)
+    outer, inner = GradManager().attach(x), GradManager().attach(x)
     with outer | inner:
         h = x * x
         h.register_hook(lambda g: log.append("group"))
@@ -314,7 +310,7 @@ def test_hooks_in_a_group_and_in_nested_managers_hang_on_each():
 
 def test_a_result_for_one_manager_and_a_leaf_for_another():
     x = tensor([1.0])
-    outer, inner = recording(x), GradManager()
+    outer, inner = GradManager().attach(x), GradManager()
     with outer:
         h = x * 2
         with inner.attach(h):
@@ -328,7 +324,7 @@ def test_a_result_for_one_manager_and_a_leaf_for_another():
 
 def test_of_an_attached_result_a_hook_changes_only_its_own_grad():
     x = tensor([1.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     with gm:
         h = x * 2
         gm.attach(h)
@@ -339,7 +335,7 @@ def test_of_an_attached_result_a_hook_changes_only_its_own_grad():
 
 def test_hooks_on_a_result_from_before_it_was_attached_change_what_flows_on():
     x = tensor([1.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     with gm:
         h = x * 2
         h.register_hook(times(10))
@@ -353,7 +349,7 @@ def test_hooks_on_a_result_from_before_it_was_attached_change_what_flows_on():
 
 def test_what_a_hook_computes_is_heard_by_outer_managers():
     x = tensor([3.0])
-    outer, inner = recording(x), recording(x)
+    outer, inner = GradManager().attach(x), GradManager().attach(x)
     with outer:
         with inner:
             y = x**3
@@ -367,7 +363,7 @@ def test_what_a_hook_computes_is_heard_by_outer_managers():
 
 def test_what_a_leaf_hook_computes_is_heard_by_outer_managers():
     x = tensor([3.0])
-    outer, inner = recording(x), recording(x)
+    outer, inner = GradManager().attach(x), GradManager().attach(x)
     with outer:
         with inner:
             handle = x.register_hook(lambda g: g * g)
@@ -381,7 +377,7 @@ def test_what_a_leaf_hook_computes_is_heard_by_outer_managers():
 
 def test_what_a_hook_computes_is_not_heard_by_the_manager_in_backward():
     x = tensor([3.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     with gm:
         y = x * x
         y.register_hook(lambda g: g * x)
@@ -392,7 +388,7 @@ def test_what_a_hook_computes_is_not_heard_by_the_manager_in_backward():
 
 def test_hooks_with_create_graph():
     a = tensor([3.0])
-    with recording(a):
+    with GradManager().attach(a):
         b = a**2
         b.register_hook(lambda g: g * a)
         backward(b * b, create_graph=True)
@@ -404,7 +400,7 @@ def test_hooks_with_create_graph():
 
 def test_leaf_hooks_with_create_graph():
     a = tensor([3.0])
-    with recording(a):
+    with GradManager().attach(a):
         a.register_hook(lambda g: g * g)
         (first,) = grad(a**3, a, create_graph=True)
         assert first.tolist() == [729.0]
@@ -425,7 +421,7 @@ def test_callbacks_with_create_graph_are_differentiated():
 
 def test_hooks_of_operations_with_create_graph():
     a = tensor([3.0])
-    with recording(a):
+    with GradManager().attach(a):
         b = a * a
         b.grad_fn.register_prehook(lambda gs: (gs[0] * a,))
         b.grad_fn.register_hook(lambda gi, go: (gi[0] * a,))
@@ -437,7 +433,7 @@ def test_hooks_of_operations_with_create_graph():
 
 def test_grad_runs_hooks_and_touches_no_grad():
     x = tensor([1.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     x.register_hook(times(10))
     x.register_post_accumulate_grad_hook(lambda t: pytest.fail("no .grad is written"))
     with gm:
@@ -453,7 +449,7 @@ def test_grad_runs_hooks_and_touches_no_grad():
 
 def test_grad_of_a_result_alone_runs_its_hooks_but_not_its_operation():
     x = tensor([1.0])
-    with recording(x):
+    with GradManager().attach(x):
         b = x * 7
         b.register_hook(times(2))
         b.grad_fn.register_prehook(lambda gs: pytest.fail("the operation is not computed"))
@@ -464,7 +460,7 @@ def test_grad_of_a_result_alone_runs_its_hooks_but_not_its_operation():
 def test_backward_with_inputs_and_retain_grad():
     def run(which):
         a = tensor([1.0])
-        with recording(a):
+        with GradManager().attach(a):
             b = a * 7
             b.retain_grad()
             c = b * 3
@@ -478,7 +474,7 @@ def test_backward_with_inputs_and_retain_grad():
 
 def test_backward_with_inputs_runs_leaf_hooks_of_these_alone():
     a, b = tensor([1.0]), tensor([2.0])
-    gm = recording(a, b)
+    gm = GradManager().attach([a, b])
     a.register_hook(times(10))
     b.register_hook(lambda g: pytest.fail("not asked for"))
     with gm:
@@ -537,7 +533,7 @@ def test_hooks_that_change_nothing_change_no_gradient(program, hooked, order):
                 register_multi_grad_hook([t], lambda gs: None)
             return t
 
-        outer, inner = recording(x, w), recording(x, w)
+        outer, inner = GradManager().attach([x, w]), GradManager().attach([x, w])
         if order == "first":
             with inner:
                 inner.backward(program(x, w, see))
@@ -575,7 +571,7 @@ BAD = [
 @pytest.mark.parametrize(("bad", "kind", "builtin", "text"), BAD)
 def test_a_wrong_result_is_an_error_and_nothing_changed(where, bad, kind, builtin, text):
     x, w = tensor([1.0, 2.0]), tensor([5.0, 6.0])
-    gm = recording(x, w)
+    gm = GradManager().attach([x, w])
     x.grad = tensor([7.0, 7.0])
     with gm:
         h = x * w
@@ -605,7 +601,7 @@ def test_a_hook_that_raises_leaves_every_grad_and_an_idle_manager(where):
         raise KeyError("mine")
 
     x, w = tensor([1.0, 2.0]), tensor([5.0, 6.0])
-    gm = recording(x, w)
+    gm = GradManager().attach([x, w])
     w.grad = tensor([7.0, 7.0])
     with gm:
         h = x * w
@@ -633,7 +629,7 @@ def test_a_hook_that_raises_leaves_every_grad_and_an_idle_manager(where):
 def test_hooks_of_operations_return_as_many_as_they_took(result, text):
     x = tensor([1.0])
     for register in ("register_hook", "register_prehook"):
-        gm = recording(x)
+        gm = GradManager().attach(x)
         with gm:
             h = x * 2
             getattr(h.grad_fn, register)(lambda *args: result)
@@ -645,7 +641,7 @@ def test_hooks_of_operations_return_as_many_as_they_took(result, text):
 @pytest.mark.parametrize("hook", [None, 3, "f"])
 def test_a_hook_must_be_a_function(hook):
     x = tensor([1.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     with gm:
         h = x * 2
         for register in (
@@ -671,7 +667,7 @@ def test_hooks_on_a_tensor_that_nobody_tracks():
         "register_multi_grad_hook, tensor number 1": lambda t: register_multi_grad_hook([attached, t], print),
     }
     attached = tensor([1.0])
-    gm = recording(attached)
+    gm = GradManager().attach(attached)
     for name, ask in asks.items():
         with pytest.raises(errors.NotRecordedError, match=f"{name}: .*shape \\(1,\\).*float64.*attach"):
             ask(loose)
@@ -682,7 +678,7 @@ def test_hooks_on_a_tensor_that_nobody_tracks():
 
 def test_hooks_after_the_manager_is_gone_or_detached():
     x, y = tensor([1.0]), tensor([1.0])
-    gm = recording(x, y)
+    gm = GradManager().attach([x, y])
     gm.detach(x)
     with pytest.raises(errors.NotRecordedError):
         x.register_hook(print)
@@ -694,7 +690,7 @@ def test_hooks_after_the_manager_is_gone_or_detached():
 
 def test_a_post_hook_on_a_result_is_refused():
     x = tensor([1.0])
-    with recording(x), pytest.raises(RuntimeError, match=r"attached to no manager.*register_hook"):
+    with GradManager().attach(x), pytest.raises(RuntimeError, match=r"attached to no manager.*register_hook"):
         (x * 2).register_post_accumulate_grad_hook(lambda t: None)
 
 
@@ -707,7 +703,7 @@ def test_a_post_hook_must_return_none_and_its_errors_come_when_grad_is_written()
         (lambda t: {}["missing"], KeyError, "missing"),
     ):
         x, w = tensor([1.0]), tensor([2.0])
-        gm = recording(x, w)
+        gm = GradManager().attach([x, w])
         handle = x.register_post_accumulate_grad_hook(hook)
         with gm, pytest.raises(kind, match=text):
             gm.backward(x * w)
@@ -726,7 +722,7 @@ def test_a_post_hook_sees_all_grads_written_and_may_step():
         t -= 0.5 * t.grad
         t.grad = None
 
-    gm = recording(x, w)
+    gm = GradManager().attach([x, w])
     for t in (x, w):
         t.register_post_accumulate_grad_hook(step)
     with gm:
@@ -739,7 +735,7 @@ def test_a_post_hook_sees_all_grads_written_and_may_step():
 
 def test_a_post_hook_may_use_the_manager_and_a_recording_it_leaves_open_goes_on():
     x, other = tensor([3.0]), tensor([4.0])
-    gm, further = recording(x), recording(other)
+    gm, further = GradManager().attach(x), GradManager().attach(other)
 
     def hook(t):
         handle.remove()
@@ -756,7 +752,7 @@ def test_a_post_hook_may_use_the_manager_and_a_recording_it_leaves_open_goes_on(
 
 def test_a_leaf_that_is_not_reached_has_no_hook_called():
     x, w = tensor([1.0]), tensor([2.0])
-    gm = recording(x, w)
+    gm = GradManager().attach([x, w])
     w.register_hook(lambda g: pytest.fail("not reached"))
     w.register_post_accumulate_grad_hook(lambda t: pytest.fail("not reached"))
     with gm:
@@ -769,7 +765,7 @@ def test_a_leaf_that_is_not_reached_has_no_hook_called():
 
 def test_retain_grad_of_leaves_does_nothing_and_twice_counts_once():
     x = tensor([1.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     x.retain_grad()
     with gm:
         x.retain_grad()
@@ -786,7 +782,7 @@ def test_retain_grad_of_leaves_does_nothing_and_twice_counts_once():
 
 def test_retain_grad_of_results_of_an_op_of_several():
     x = tensor([[2.0, 1.0], [1.0, 3.0]])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     with gm:
         w, _ = gnp.linalg.eigh(x)
         w.retain_grad()
@@ -798,7 +794,7 @@ def test_retain_grad_of_results_of_an_op_of_several():
 
 def test_retain_grad_keeps_dead_results_from_nothing():
     x = tensor([1.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     with gm:
         h = x * 2
         h.retain_grad()
@@ -812,7 +808,7 @@ def test_retain_grad_keeps_dead_results_from_nothing():
 
 def test_retain_grad_with_create_graph():
     x = tensor([3.0])
-    with recording(x):
+    with GradManager().attach(x):
         h = x * x
         h.retain_grad()
         backward(h * h, create_graph=True)
@@ -826,7 +822,7 @@ def test_retain_grad_with_create_graph():
 
 def test_none_in_the_tuple_lets_nothing_flow():
     a, b = tensor([2.0]), tensor([3.0])
-    gm = recording(a, b)
+    gm = GradManager().attach([a, b])
     with gm:
         c = a * b
         c.grad_fn.register_hook(lambda gi, go: (None, gi[1] * 10))
@@ -841,7 +837,7 @@ def test_none_in_the_tuple_lets_nothing_flow():
 
 def test_an_operand_that_stands_twice_has_one_gradient():
     a, seen = tensor([3.0]), []
-    gm = recording(a)
+    gm = GradManager().attach(a)
     with gm:
         c = a * a
         c.grad_fn.register_hook(lambda gi, go: seen.append([g.tolist() for g in gi]))
@@ -851,7 +847,7 @@ def test_an_operand_that_stands_twice_has_one_gradient():
 
 def test_hooks_of_an_operation_of_several_results():
     x, seen = tensor([[2.0, 1.0], [1.0, 3.0]]), []
-    gm = recording(x)
+    gm = GradManager().attach(x)
     with gm:
         w, v = gnp.linalg.eigh(x)
         assert w.grad_fn == v.grad_fn
@@ -866,7 +862,7 @@ def test_hooks_of_an_operation_of_several_results():
 
 def test_handles_of_operations_are_removed():
     a = tensor([1.0])
-    gm = recording(a)
+    gm = GradManager().attach(a)
     with gm:
         c = a * 2
         first = c.grad_fn.register_hook(lambda gi, go: (gi[0] * 10,))
@@ -885,7 +881,7 @@ def test_handles_of_operations_are_removed():
 
 def test_all_is_called_once_before_grad_is_written():
     a, b, c = tensor([1.0]), tensor([2.0]), tensor([3.0])
-    gm, seen = recording(a, b, c), []
+    gm, seen = GradManager().attach([a, b, c]), []
 
     def note(gs):
         seen.append(([g if g is None else g.tolist() for g in gs], a.grad))
@@ -909,7 +905,7 @@ def test_all_is_called_once_before_grad_is_written():
 
 def test_any_is_called_with_the_first_once_in_each_backward():
     a, b, seen = tensor([1.0]), tensor([2.0]), []
-    gm = recording(a, b)
+    gm = GradManager().attach([a, b])
     with gm:
         h = a * b
         register_multi_grad_hook([a, h, b], lambda g: seen.append(g.tolist()), mode="any")
@@ -921,7 +917,7 @@ def test_any_is_called_with_the_first_once_in_each_backward():
 
 def test_several_of_which_none_is_reached():
     a, b = tensor([1.0]), tensor([2.0])
-    gm = recording(a, b)
+    gm = GradManager().attach([a, b])
     for mode in ("all", "any"):
         register_multi_grad_hook([b], lambda g: pytest.fail("not reached"), mode=mode)
     with gm:
@@ -931,7 +927,7 @@ def test_several_of_which_none_is_reached():
 
 def test_several_with_leaves_results_and_hooks_before_it():
     a, seen = tensor([1.0]), []
-    gm = recording(a)
+    gm = GradManager().attach(a)
     with gm:
         h = a * 2
         h.register_hook(times(10))
@@ -943,7 +939,7 @@ def test_several_with_leaves_results_and_hooks_before_it():
 
 def test_several_in_nested_managers_count_by_themselves():
     a, seen = tensor([3.0]), []
-    outer, inner = recording(a), recording(a)
+    outer, inner = GradManager().attach(a), GradManager().attach(a)
     register_multi_grad_hook([a], lambda gs: seen.append(gs[0].tolist()))
     with outer, inner:
         inner.backward(a * a)
@@ -954,7 +950,7 @@ def test_several_in_nested_managers_count_by_themselves():
 
 def test_several_take_wrong_arguments():
     a = tensor([1.0])
-    recording_ = recording(a)
+    recording_ = GradManager().attach(a)
     with pytest.raises(ValueError, match='mode is "all" or "any"; found \'some\''):
         register_multi_grad_hook([a], print, mode="some")
     with pytest.raises(ValueError, match="there are no tensors"):
@@ -974,7 +970,7 @@ def test_hooks_from_many_threads_on_one_leaf():
 
     def work(k):
         try:
-            gm = recording(x)
+            gm = GradManager().attach(x)
             start.wait()
             for _ in range(30):
                 with x.register_hook(lambda g: calls.append(k)), gm:
@@ -997,12 +993,12 @@ def test_hooks_from_many_threads_on_one_leaf():
 def test_several_from_many_threads():
     x, w = tensor([1.0]), tensor([2.0])
     seen, failures = [], []
-    register_to_be = recording(x, w)  # alive, so that the hook can be set before the threads attach
+    register_to_be = GradManager().attach([x, w])  # alive, so that the hook can be set before the threads attach
     register_multi_grad_hook([x, w], lambda gs: seen.append([g.item() for g in gs]))
 
     def work(k):
         try:
-            gm = recording(x, w)
+            gm = GradManager().attach([x, w])
             for _ in range(30):
                 with gm:
                     gm.backward((x * w * k).sum())
@@ -1025,7 +1021,7 @@ def test_hooks_are_freed_with_the_history_though_the_result_lives():
             return None
 
     x = tensor([1.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     hooks = [Big() for _ in range(4)]
     refs = [weakref.ref(h) for h in hooks]
     with gm:
@@ -1046,7 +1042,7 @@ def test_hooks_are_freed_with_the_history_though_the_result_lives():
 def test_gradients_that_hooks_saw_are_freed():
     seen = []
     x = tensor(np.ones(4))
-    gm = recording(x)
+    gm = GradManager().attach(x)
     x.register_hook(lambda g: seen.append(weakref.ref(g)))
     register_multi_grad_hook([x], lambda gs: seen.extend(map(weakref.ref, gs)))
     with gm:
@@ -1061,7 +1057,7 @@ def test_gradients_that_hooks_saw_are_freed():
 def test_a_swept_value_takes_its_hooks_along():
     gc.collect()
     x = tensor([1.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     with gm:
         for _ in range(500):
             (x * 2).register_hook(lambda g: g)
@@ -1085,7 +1081,7 @@ def test_without_hooks_backward_takes_the_fast_loop(monkeypatch):
 
     monkeypatch.setattr(tape, "_Walk", slow)
     x = tensor([1.0])
-    gm = recording(x)
+    gm = GradManager().attach(x)
     with gm:
         y = x * 2
         assert y.grad_fn.name() == "multiply"
@@ -1104,7 +1100,7 @@ def test_without_hooks_backward_takes_the_fast_loop(monkeypatch):
 
 def test_hooks_and_edges_on_a_gpu(cupy):
     x, seen = tensor(cupy.asarray(np.array([1.0, 2.0]))), []
-    gm = recording(x)
+    gm = GradManager().attach(x)
     x.register_hook(times(2))
     x.register_post_accumulate_grad_hook(lambda t: seen.append(type(t.grad._array)))
     register_multi_grad_hook([x], lambda gs: seen.append(type(gs[0]._array)))
@@ -1128,7 +1124,7 @@ def test_hooks_and_edges_on_a_gpu(cupy):
 
 def test_a_hook_that_gives_an_array_from_elsewhere(cupy):
     x = tensor(cupy.asarray(np.array([1.0, 2.0])))
-    gm = recording(x)
+    gm = GradManager().attach(x)
     x.register_hook(lambda g: tensor([1.0, 1.0]))
     with gm, pytest.raises(errors.MixedArraysError, match="gave a gradient on cpu; it must live on cuda:0"):
         gm.backward((x * x).sum())

@@ -8,14 +8,11 @@ import weakref
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers import identity
 
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import AttachSpec, GradManager, asarray, no_grad, tensor
-
-
-def identity(t, grad):
-    return grad
 
 
 def memory_of(t):
@@ -23,12 +20,11 @@ def memory_of(t):
     return weakref.ref(t._array)
 
 
-def gradient(function, x, dy=None):
-    """The gradient of `function` at x by a manager of its own."""
+def run_backward(function, x, dy=None):
+    """Let a manager of its own add the gradient of `function` to x.grad."""
     gm = GradManager().attach(x)
     with gm:
         gm.backward(function(x), dy)
-    return x.grad
 
 
 # ---------------------------------------------------------------- attach: what it takes
@@ -924,39 +920,39 @@ def test_a_training_loop_that_writes_inside_the_with_block():
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
 def test_dy_may_be_omitted_for_one_real_number(shape):
     x = tensor(np.full(shape, 3.0))
-    gradient(lambda x: x * x, x)
+    run_backward(lambda x: x * x, x)
     assert x.grad.tolist() == np.full(shape, 6.0).tolist()
 
 
 @pytest.mark.parametrize("form", [tensor, np.asarray, lambda a: [np.asarray(a)], lambda a: (tensor(a),)])
 def test_dy_is_a_tensor_an_array_or_a_sequence_of_them(form):
     x = tensor([1.0, 2.0])
-    gradient(lambda x: x * 3, x, form([10.0, 100.0]))
+    run_backward(lambda x: x * 3, x, form([10.0, 100.0]))
     assert x.grad.tolist() == [30.0, 300.0]
 
 
 @pytest.mark.parametrize("form", [lambda y: y, lambda y: [y], lambda y: (y,)])
 def test_y_is_a_tensor_or_a_sequence_of_them(form):
     x = tensor([3.0])
-    gradient(lambda x: form(x * x), x)
+    run_backward(lambda x: form(x * x), x)
     assert x.grad.tolist() == [6.0]
 
 
 def test_dy_may_be_a_python_number_for_a_scalar_y():
     x = tensor(3.0)
-    gradient(lambda x: x * x, x, 10.0)
+    run_backward(lambda x: x * x, x, 10.0)
     assert x.grad.item() == 60.0
 
 
 def test_several_y_add():
     x = tensor([3.0])
-    gradient(lambda x: (x * x, x * 10), x)
+    run_backward(lambda x: (x * x, x * 10), x)
     assert x.grad.tolist() == [16.0]
 
 
 def test_several_y_with_their_dy():
     x = tensor([1.0, 2.0])
-    gradient(lambda x: [x * 2, x.sum()], x, [np.array([1.0, 10.0]), np.array(100.0)])
+    run_backward(lambda x: [x * 2, x.sum()], x, [np.array([1.0, 10.0]), np.array(100.0)])
     assert x.grad.tolist() == [102.0, 120.0]
 
 
@@ -989,13 +985,13 @@ def test_a_y_and_an_ancestor_of_it():
 
 def test_y_itself_attached_receives_dy():
     x = tensor([1.0, 2.0])
-    gradient(lambda x: x, x, np.array([5.0, 6.0]))
+    run_backward(lambda x: x, x, np.array([5.0, 6.0]))
     assert x.grad.tolist() == [5.0, 6.0]
 
 
 def test_y_itself_attached_and_used_besides():
     x = tensor([3.0])
-    gradient(lambda x: [x, x * x], x)
+    run_backward(lambda x: [x, x * x], x)
     assert x.grad.tolist() == [7.0]
 
 
@@ -1027,7 +1023,7 @@ def test_y_none_walks_with_nothing_seeded():
 
 def test_an_empty_list_of_y_seeds_nothing():
     x = tensor([3.0])
-    gradient(lambda x: [], x)
+    run_backward(lambda x: [], x)
     assert x.grad is None
 
 
@@ -1035,7 +1031,7 @@ def test_an_empty_list_of_y_seeds_nothing():
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", ml_dtypes.bfloat16])
 def test_dy_is_cast_to_the_dtype_of_y(dtype, dy_dtype):
     x = tensor([1.0, 2.0], dtype=dtype)
-    gradient(lambda x: x * 1, x, np.array([1, 0], dtype=dy_dtype))
+    run_backward(lambda x: x * 1, x, np.array([1, 0], dtype=dy_dtype))
     assert x.grad.dtype == dtype
     assert x.grad.astype("float64").tolist() == [1.0, 0.0]
 
@@ -1043,7 +1039,7 @@ def test_dy_is_cast_to_the_dtype_of_y(dtype, dy_dtype):
 @pytest.mark.parametrize("dy_dtype", ["complex64", "complex128", "float32", "int32"])
 def test_dy_of_a_complex_y_may_be_complex_or_real(dy_dtype):
     x = tensor([1.0 + 1j, 2.0], dtype="complex64")
-    gradient(lambda x: x * 1, x, np.array([1, 2], dtype=dy_dtype))
+    run_backward(lambda x: x * 1, x, np.array([1, 2], dtype=dy_dtype))
     assert x.grad.dtype == "complex64"
     assert x.grad.tolist() == [1.0, 2.0]
 
@@ -1076,9 +1072,9 @@ def test_dy_is_neither_modified_nor_aliased_into_grad(function, make):
 def test_dy_is_not_aliased_when_it_is_a_view_of_memory_the_user_holds():
     base = np.arange(6.0)
     x = tensor([1.0, 1.0, 1.0])
-    gradient(lambda x: x, x, base[::2])
+    run_backward(lambda x: x, x, base[::2])
     assert not np.shares_memory(x.grad.numpy(), base)
-    gradient(lambda x: x, x, base[:3])
+    run_backward(lambda x: x, x, base[:3])
     assert base.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     assert x.grad.tolist() == [0.0, 3.0, 6.0]
 
@@ -1086,7 +1082,7 @@ def test_dy_is_not_aliased_when_it_is_a_view_of_memory_the_user_holds():
 def test_dy_may_be_a_read_only_broadcast():
     x = tensor([1.0, 1.0, 1.0])
     for k in (1, 2):
-        gradient(lambda x: x, x, np.broadcast_to(2.0, (3,)))
+        run_backward(lambda x: x, x, np.broadcast_to(2.0, (3,)))
         assert x.grad.tolist() == [2.0 * k] * 3
 
 
@@ -1173,18 +1169,18 @@ def test_retain_is_keyword_only():
 
 def test_accumulation_keeps_the_identity_of_grad():
     x = tensor([1.0, 2.0])
-    gradient(lambda x: (x * x).sum(), x)
+    run_backward(lambda x: (x * x).sum(), x)
     first = x.grad
-    gradient(lambda x: (x * x).sum(), x)
+    run_backward(lambda x: (x * x).sum(), x)
     assert x.grad is first
     assert first.tolist() == [4.0, 8.0]
 
 
 def test_accumulation_keeps_the_identity_of_a_scalars_grad():
     x = tensor(3.0)
-    gradient(lambda x: x * x, x)
+    run_backward(lambda x: x * x, x)
     first = x.grad
-    gradient(lambda x: x * x, x)
+    run_backward(lambda x: x * x, x)
     assert x.grad is first
     assert first.item() == 12.0
 
@@ -1192,7 +1188,7 @@ def test_accumulation_keeps_the_identity_of_a_scalars_grad():
 def test_accumulation_into_a_grad_the_user_assigned_keeps_its_identity():
     x = tensor([1.0, 2.0])
     x.grad = mine = tensor([100.0, 100.0])
-    gradient(lambda x: (x * x).sum(), x)
+    run_backward(lambda x: (x * x).sum(), x)
     assert x.grad is mine
     assert mine.tolist() == [102.0, 104.0]
 
@@ -1201,17 +1197,17 @@ def test_accumulation_into_memory_shared_with_the_user_leaves_that_memory_alone(
     x = tensor([1.0, 2.0])
     shared = np.array([100.0, 100.0])
     x.grad = asarray(shared)
-    gradient(lambda x: (x * x).sum(), x)
+    run_backward(lambda x: (x * x).sum(), x)
     assert shared.tolist() == [100.0, 100.0]
     assert x.grad.tolist() == [102.0, 104.0]
 
 
 def test_accumulation_does_not_change_an_array_taken_from_grad_before():
     x = tensor([1.0, 2.0])
-    gradient(lambda x: (x * x).sum(), x)
+    run_backward(lambda x: (x * x).sum(), x)
     before = x.grad.numpy()
     piece = x.grad[1:]
-    gradient(lambda x: (x * x).sum(), x)
+    run_backward(lambda x: (x * x).sum(), x)
     assert before.tolist() == [2.0, 4.0]
     assert piece.tolist() == [4.0]
     assert x.grad.tolist() == [4.0, 8.0]
@@ -1231,7 +1227,7 @@ def test_the_strides_of_grad_follow_a_dense_parameter(layout, gradient_order):
     dy = np.array(np.random.default_rng(0).normal(size=x.shape), order=gradient_order)
     views = []  # a grad that is seen elsewhere cannot be written in place, and keeps its strides all the same
     for k in range(1, 5):
-        gradient(lambda x: x * 1.0, x, dy)
+        run_backward(lambda x: x * 1.0, x, dy)
         assert x.grad.numpy().strides == x.numpy().strides
         np.testing.assert_allclose(x.grad.numpy(), k * dy, rtol=1e-15)
         if k % 2:
@@ -1242,7 +1238,7 @@ def test_the_strides_of_grad_are_kept_where_floating_point_errors_raise():
     x = asarray(LAYOUTS["Fortran"])
     with np.errstate(all="raise"):
         for _ in range(3):
-            gradient(lambda x: x * 1.0, x, np.ones((3, 4)))
+            run_backward(lambda x: x * 1.0, x, np.ones((3, 4)))
             assert x.grad.numpy().strides == x.numpy().strides
     assert (x.grad == 3).all()
 
@@ -1251,7 +1247,7 @@ def test_the_strides_of_grad_are_kept_where_floating_point_errors_raise():
 def test_the_grad_of_a_parameter_that_is_not_dense_has_memory_of_its_own(view):
     x = asarray(view)
     for k in (1, 2):
-        gradient(lambda x: (x * x).sum(), x)
+        run_backward(lambda x: (x * x).sum(), x)
         assert np.array_equal(x.grad.numpy(), np.full((3, 4), 2.0 * k))
 
 
@@ -1271,7 +1267,7 @@ def test_a_tensor_not_reached_gets_no_callback_and_keeps_its_grad(nothing):
 
 def test_a_tensor_reached_by_a_zero_gradient_is_reached():
     x = tensor([3.0])
-    gradient(lambda x: x * 0, x)
+    run_backward(lambda x: x * 0, x)
     assert x.grad.tolist() == [0.0]
 
 
@@ -1294,7 +1290,7 @@ def test_grad_is_not_written_before_the_end_of_backward():
 def test_the_gradient_has_the_shape_and_dtype_of_its_tensor(shape, dtype):
     x = tensor(np.ones(shape), dtype=dtype)
     for _ in range(2):
-        gradient(lambda x: x * x, x, np.ones(shape))
+        run_backward(lambda x: x * x, x, np.ones(shape))
         assert x.grad.shape == shape
         assert x.grad.dtype == x.dtype
 
@@ -1344,7 +1340,7 @@ def test_a_real_tensor_in_a_complex_program_receives_the_real_part():
 
 def test_the_gradient_of_a_complex_tensor_points_uphill():
     z = tensor([3.0 + 4.0j])
-    gradient(lambda z: (z * gnp.conj(z)).real.sum(), z)
+    run_backward(lambda z: (z * gnp.conj(z)).real.sum(), z)
     assert z.grad.tolist() == [6.0 + 8.0j]
 
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from helpers import identity
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, errors, no_grad, tensor
@@ -20,10 +21,6 @@ def rejected(kind, *texts):
     said = str(caught.value)
     for text in texts:
         assert re.search(text, said), f"{text!r} is not in {said!r}"
-
-
-def identity(t, grad):
-    return grad
 
 
 @pytest.fixture

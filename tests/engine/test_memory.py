@@ -20,15 +20,6 @@ N = 1000
 BYTES = 8 * N
 
 
-@pytest.fixture(autouse=True)
-def no_cyclic_collector():
-    """Whatever is freed here is freed by reference counting alone."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
 def arrays_kept(tape):
     """The distinct arrays, with axes, that a tape's entries keep."""
 

@@ -53,7 +53,7 @@ def program(x, w):
     return Cubed.apply(z).mean() + gnp.sort(x, axis=None)[3] + gnp.prod(w[0]) + gnp.logaddexp(x, w).sum()
 
 
-def gradients(hooks, *, retain=False):
+def gradients_of_program(hooks, *, retain=False):
     x, w = (tensor(a) for a in SQUARES)
     gm = GradManager().attach([x, w])
     with gm:
@@ -76,7 +76,9 @@ class nothing:  # noqa: N801  # reads as a statement
 
 @pytest.mark.parametrize("retain", [False, True])
 def test_the_same_bits(retain):
-    for found, expected in zip(gradients(copied(), retain=retain), gradients(nothing()), strict=True):
+    for found, expected in zip(
+        gradients_of_program(copied(), retain=retain), gradients_of_program(nothing()), strict=True
+    ):
         assert found.tobytes() == expected.tobytes()
 
 
@@ -472,7 +474,7 @@ def test_disabled():
 
 
 def test_the_table_knows_packed_entries():
-    gradients(copied())
+    gradients_of_program(copied())
     codes = [code for code in PULLS if code.endswith(".packed")]
     assert codes
     assert all(code.count(".packed") == 1 for code in codes)

@@ -46,7 +46,7 @@ def program(x, w):
 RNG_INDEX = RNG.permutation(40)
 
 
-def gradients(retain=False, **options):
+def gradients_of_program(retain=False, **options):
     x, w = tensor(A), tensor(B)
     gm = GradManager(**options).attach([x, w])
     with gm:
@@ -88,8 +88,8 @@ def nothing_is_left(tmp_path, monkeypatch):
 @pytest.mark.parametrize("budget", [0, "20 kB", "100 kB", "1MiB"])
 @pytest.mark.parametrize("retain", [False, True])
 def test_the_same_bits(budget, retain):
-    found, away = gradients(retain, budget=budget, spill="disk")
-    expected, _ = gradients(retain)
+    found, away = gradients_of_program(retain, budget=budget, spill="disk")
+    expected, _ = gradients_of_program(retain)
     assert_same(found, expected)
     assert (away > 0) is (budget != "1MiB")
 

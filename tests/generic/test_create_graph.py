@@ -6,25 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import each_case
+from helpers import assert_close, each_case
 from samples import SAMPLES, Sample, flat, knows, seeds, tensors
 from table_programs import Program
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, tensor
-from gradmgr._engine.tensor import raw
 from gradmgr._transforms.grad import grad
 from gradmgr._transforms.gradcheck import vjp
 
 Array = Any
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::numpy.exceptions.ComplexWarning")
-
-
-def close(found: Any, expected: Any) -> None:
-    np.testing.assert_allclose(
-        raw(found), raw(expected), rtol=1e-9, atol=1e-9 * (1 + np.max(np.abs(raw(expected)), initial=0))
-    )
 
 
 def weights(shapes: list[Array]) -> list[Array]:
@@ -83,7 +76,7 @@ def test_create_graph_against_nested_managers(sample: Sample) -> None:
         (first, second), (first_nested, second_nested) = twice_on_one_tape(sample, arrays), twice_nested(sample, arrays)
         for found, expected in zip(first + second, first_nested + second_nested, strict=True):
             assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-            close(found, expected)
+            assert_close(found, expected)
 
 
 def along(gm: GradManager, gs: tuple[Tensor | None, ...], weights: list[Array]) -> tuple[list[Tensor], list[Array]]:
@@ -166,4 +159,4 @@ def test_the_derivative_and_the_value_in_one_loss() -> None:
     t = np.tanh(a * b)
     s = 1 - t * t
     # d/dw of tanh(wx) + (w s)^2
-    close(w.grad, b * s + 2 * a * s * (s + a * (-2 * t * s * b)))
+    assert_close(w.grad, b * s + 2 * a * s * (s + a * (-2 * t * s * b)))

@@ -11,7 +11,7 @@ from typing import Any
 import guard
 import numpy as np
 import pytest
-from helpers import each_case
+from helpers import each_case, host
 from samples import CONSTANTS, SAMPLES, Sample, flat, gradients, tensors
 from samples.gpu import COMPLEX_ON_GPU, FOR_THE_HOST, MADE_ON_HOST, REFUSED_ON_GPU, refusal, refused_call
 
@@ -31,12 +31,6 @@ each = each_case(ON_GPU)
 
 def on_guard(sample: Sample, dtype: Any = np.float64) -> list[Any]:
     return [guard.cupy.asarray(a) for a in sample.make(dtype)]
-
-
-def host(value: Any) -> Any:
-    """What a Tensor or guard array holds, without asking it."""
-    value = value._array if isinstance(value, Tensor) else value
-    return value._host if isinstance(value, guard.ndarray) else value
 
 
 def assert_all_guards(values: Any) -> None:

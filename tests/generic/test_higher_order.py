@@ -8,7 +8,6 @@ tested: which results get a cotangent at all, cotangents in odd layouts, gradien
 from __future__ import annotations
 
 import copy
-import gc
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -332,15 +331,6 @@ def test_no_rule_writes_to_a_cotangent_or_to_what_is_kept(part: int, monkeypatch
         monkeypatch.setitem(PULLS, code, with_locked_cotangents(pull))
     for sample in chosen:
         twice_derived_with_locks(sample)
-
-
-@pytest.fixture
-def no_cyclic_collector() -> Iterator[None]:
-    """Whatever is freed is freed by reference counting alone."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def watched(tape: Any, known: list[Any]) -> list[Any]:

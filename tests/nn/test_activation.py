@@ -119,11 +119,8 @@ IN_BLOCKS = {
 
 
 @pytest.fixture(params=[1, 3])
-def threads(request):
-    before = gradmgr.get_num_threads()
-    gradmgr.set_num_threads(request.param)
-    yield
-    gradmgr.set_num_threads(before)
+def threads(request, set_threads):
+    set_threads(request.param)
 
 
 @pytest.mark.usefixtures("threads")

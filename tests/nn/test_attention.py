@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import wave
 
 import gradmgr
 import gradmgr.numpy as gnp
@@ -16,10 +17,6 @@ from gradmgr import GradManager, Tensor, asarray, errors, tensor
 from gradmgr.nn import MultiheadAttention
 from gradmgr.nn._functions import attention, attention_blocks
 from gradmgr.nn.functional import dropout, scaled_dot_product_attention
-
-
-def wave(*shape: int, at: float = 0.0) -> np.ndarray:
-    return np.sin(np.arange(1, 1 + np.prod(shape)) * 0.7 + at).reshape(shape)
 
 
 def close(found: Any, expected: Any) -> None:

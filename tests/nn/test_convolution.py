@@ -6,6 +6,7 @@ import weakref
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers import value_and_gradients
 from samples.nn_convolution import conv, conv_transpose
 
 import gradmgr
@@ -14,19 +15,13 @@ from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 from gradmgr.nn._functions import convolution, onednn, windows
 
 
+def gradients_of_cosines(f, *tensors):
+    """Return the value of f and what a cotangent of cosines gives to each of the tensors."""
+    return value_and_gradients(f, *tensors, dy=lambda z: np.cos(np.arange(z.size)).reshape(z.shape).astype(z.dtype))
+
+
 def normal(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape)
-
-
-def gradients(f, *tensors):
-    """What a cotangent of cosines gives to each of the tensors."""
-    with GradManager().attach(tensors) as gm:
-        z = f(*tensors)
-        gm.backward(z, np.cos(np.arange(z.size)).reshape(z.shape).astype(z.dtype))
-    found = [t.grad.numpy() for t in tensors]
-    for t in tensors:
-        t.grad = None
-    return z, found
 
 
 # ---------------------------------------------------------------- values
@@ -37,7 +32,7 @@ def test_numbers_of_torch():
     x = tensor(np.arange(12.0).reshape(1, 1, 3, 4))
     w = tensor(np.array([[[[1.0, -2.0], [0.5, 3.0]]]]))
     b = tensor(np.array([0.25]))
-    z, (gx, gw, gb) = gradients(lambda x, w, b: F.conv2d(x, w, b, stride=(1, 2), padding=(1, 0)), x, w, b)
+    z, (gx, gw, gb) = gradients_of_cosines(lambda x, w, b: F.conv2d(x, w, b, stride=(1, 2), padding=(1, 0)), x, w, b)
     assert z.tolist() == [[[[3.25, 10.25], [15.25, 20.25], [25.25, 30.25], [-9.75, -11.75]]]]
     assert np.allclose(gb, np.cos(np.arange(8)).sum())
     rows = [[0.0839, 3.8323, -0.7198, 3.6009], [-0.8617, 0.0588, -0.2113, -3.5373], [0.6333, -3.8813, 0.8957, -0.6568]]
@@ -79,10 +74,10 @@ def test_random_convolutions(monkeypatch, block, fewest):
     for _ in range(60):
         shape, of_w, *options, groups = draw(random)
         x, w, b = (random.standard_normal(s) for s in (shape, of_w, of_w[:1]))
-        z, (gx, gw, gb) = gradients(
+        z, (gx, gw, gb) = gradients_of_cosines(
             lambda x, w, b, o=options, n=groups: F.conv2d(x, w, b, *o, n), *map(tensor, (x, w, b))
         )
-        assert np.allclose(z.numpy(), conv(x, w, b, *options, groups)), (shape, of_w, options, groups)
+        assert np.allclose(z, conv(x, w, b, *options, groups)), (shape, of_w, options, groups)
         g = np.cos(np.arange(z.size)).reshape(z.shape)
         moved = random.standard_normal(shape), random.standard_normal(of_w)
         assert np.allclose((gx * moved[0]).sum(), (g * conv(moved[0], w, None, *options, groups)).sum())
@@ -105,9 +100,11 @@ def test_random_transposed_convolutions(monkeypatch, block):
         arrays = [random.standard_normal(s) for s in ((count, channels, *size), (channels, outputs, *kernel))]
         arrays.append(random.standard_normal(outputs * groups))
         options = stride, padding, more, groups, dilation
-        z, (gx, gw, gb) = gradients(lambda x, w, b, o=options: F.conv_transpose2d(x, w, b, *o), *map(tensor, arrays))
+        z, (gx, gw, gb) = gradients_of_cosines(
+            lambda x, w, b, o=options: F.conv_transpose2d(x, w, b, *o), *map(tensor, arrays)
+        )
         x, w, b = arrays
-        assert np.allclose(z.numpy(), conv_transpose(x, w, b, *options)), options
+        assert np.allclose(z, conv_transpose(x, w, b, *options)), options
         g = np.cos(np.arange(z.size)).reshape(z.shape)
         moved = random.standard_normal(x.shape), random.standard_normal(w.shape)
         assert np.allclose((gx * moved[0]).sum(), (g * conv_transpose(moved[0], w, None, *options)).sum())
@@ -207,7 +204,7 @@ def test_halves_are_summed_in_float32(dtype, kernel):
     w[:, 0, 0, 0] = 11
     assert F.conv2d(x, w).dtype == dtype
     assert (F.conv2d(x, w) == 200).all()
-    _, grads = gradients(F.conv2d, tensor(x), tensor(w))
+    _, grads = gradients_of_cosines(F.conv2d, tensor(x), tensor(w))
     assert [g.dtype for g in grads] == [dtype, dtype]
     g = np.full((64, 1, 2, 2), 200, dtype)
     assert F.conv_transpose2d(g.transpose(1, 0, 2, 3), w.transpose(1, 0, 2, 3)).dtype == dtype
@@ -215,7 +212,7 @@ def test_halves_are_summed_in_float32(dtype, kernel):
 
 def test_gradients_have_the_dtype_of_what_they_are_of():
     x, w, b = tensor(normal(1, 2, 4, 4).astype("f4")), tensor(normal(3, 2, 2, 2)), tensor(normal(3).astype("f2"))
-    z, grads = gradients(F.conv2d, x, w, b)
+    z, grads = gradients_of_cosines(F.conv2d, x, w, b)
     assert z.dtype == np.float64
     assert [g.dtype for g in grads] == [np.float32, np.float64, np.float16]
 
@@ -245,7 +242,9 @@ def test_memory_is_not_that_of_the_columns(monkeypatch):
     one = x.nbytes
     assert peak_of(lambda: F.conv2d(x, w, padding=2)) < 3 * one  # result, padded planes, a block
     tx, tw = tensor(x), tensor(w)
-    assert peak_of(lambda: gradients(lambda x, w: F.conv2d(x, w, padding=2), tx, tw)) < 10 * one  # seeds, too
+    assert (
+        peak_of(lambda: gradients_of_cosines(lambda x, w: F.conv2d(x, w, padding=2), tx, tw)) < 10 * one
+    )  # seeds, too
 
 
 def test_an_input_is_not_kept_for_a_constant_weight():

@@ -20,7 +20,7 @@ from typing import Any
 import guard
 import numpy as np
 import pytest
-from helpers import ROOT, each_case
+from helpers import ROOT, each_case, host
 from samples import SAMPLES, Sample, flat, gradients, tensors
 from samples.gpu import refusal
 from samples.training import CASES, CLIPS, EXAMPLES, LAYERS, OPTIMIZERS, parameters, seeded, values, write_mnist
@@ -31,12 +31,6 @@ from gradmgr import GradManager, Tensor, asarray, errors, nn, no_grad, optim, te
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 
 pytestmark = pytest.mark.usefixtures("cupy")
-
-
-def host(value: Any) -> Any:
-    """What a Tensor or guard array holds, without asking it."""
-    value = value._array if isinstance(value, Tensor) else value
-    return value._host if isinstance(value, guard.ndarray) else value
 
 
 def on_guard(value: Any) -> Any:

@@ -12,12 +12,8 @@ from gradmgr import GradManager, errors, nn, tensor
 from gradmgr.nn import functional
 
 
-def seeded(seed=0):
-    return np.random.default_rng(seed)
-
-
 def drawn(*shape, dtype="float32"):
-    return seeded(11).standard_normal(shape).astype(dtype)
+    return np.random.default_rng(11).standard_normal(shape).astype(dtype)
 
 
 # ---------------------------------------------------------------- against torch
@@ -312,10 +308,10 @@ def test_first_values_are_float32():
 @pytest.mark.parametrize(
     ("layer", "fan_in"),
     [
-        (nn.Linear(300, 400, rng=seeded()), 300),
-        (nn.Conv1d(60, 200, 5, rng=seeded()), 300),
-        (nn.Conv2d(60, 200, (5, 2), groups=2, rng=seeded()), 300),
-        (nn.ConvTranspose2d(200, 60, (5, 2), groups=2, rng=seeded()), 300),
+        (nn.Linear(300, 400, rng=np.random.default_rng(0)), 300),
+        (nn.Conv1d(60, 200, 5, rng=np.random.default_rng(0)), 300),
+        (nn.Conv2d(60, 200, (5, 2), groups=2, rng=np.random.default_rng(0)), 300),
+        (nn.ConvTranspose2d(200, 60, (5, 2), groups=2, rng=np.random.default_rng(0)), 300),
     ],
 )
 def test_first_values_are_distributed_as_torchs(layer, fan_in):
@@ -329,7 +325,7 @@ def test_first_values_are_distributed_as_torchs(layer, fan_in):
 
 
 def test_first_values_of_tables_and_norms():
-    table = nn.Embedding(300, 200, padding_idx=-1, rng=seeded())
+    table = nn.Embedding(300, 200, padding_idx=-1, rng=np.random.default_rng(0))
     assert table.padding_idx == 299
     assert not table.weight.numpy()[299].any()
     assert abs(table.weight.numpy()[:299].var() - 1) < 0.02
@@ -347,10 +343,10 @@ def deep_net(rng, dtype=None):
 
 def test_one_seed_decides_a_model():
     one, same, other, wide = (
-        deep_net(seeded(1)),
-        deep_net(seeded(1)),
-        deep_net(seeded(2)),
-        deep_net(seeded(1), "float64"),
+        deep_net(np.random.default_rng(1)),
+        deep_net(np.random.default_rng(1)),
+        deep_net(np.random.default_rng(2)),
+        deep_net(np.random.default_rng(1), "float64"),
     )
     for p, q, r, s in zip(*(net.parameters() for net in (one, same, other, wide)), strict=True):
         assert p.tolist() == q.tolist()
@@ -370,11 +366,11 @@ def test_seeds_are_refused():
 def test_drawing_anew():
     for layer in (nn.Linear(3, 3), nn.Conv2d(1, 2, 2), nn.Embedding(3, 2, 0)):
         weight, before = layer.weight, layer.weight.tolist()
-        layer.reset_parameters(rng=seeded(5))
+        layer.reset_parameters(rng=np.random.default_rng(5))
         assert layer.weight is weight
         assert weight.tolist() != before
         again = copy.deepcopy(layer)
-        again.reset_parameters(rng=seeded(5))
+        again.reset_parameters(rng=np.random.default_rng(5))
         assert again.weight.tolist() == weight.tolist()
 
 
@@ -498,7 +494,7 @@ def test_batch_norm_while_a_manager_records():
 
 def test_dropout_goes_by_its_generator():
     x = np.ones(1000, "float32")
-    one, same = nn.Dropout(0.25, rng=seeded(3)), nn.Dropout(0.25, rng=seeded(3))
+    one, same = nn.Dropout(0.25, rng=np.random.default_rng(3)), nn.Dropout(0.25, rng=np.random.default_rng(3))
     first = one(x)
     assert set(first.tolist()) == {0, np.float32(1 / 0.75)}
     assert 200 < (first == 0).sum() < 300
@@ -520,7 +516,7 @@ class Block(nn.Module):
 def test_checkpoint_draws_the_same_mask_again():
     x, results = drawn(16, 8), []
     for saves in (False, True):
-        rng = seeded(4)
+        rng = np.random.default_rng(4)
         net = nn.Sequential(*(Block(rng, saves) for _ in range(2)))
         gm = GradManager().attach(dict(net.named_parameters()))
         with gm:
@@ -531,7 +527,7 @@ def test_checkpoint_draws_the_same_mask_again():
 
 
 def test_generators_are_copied_with_the_model():
-    rng = seeded(5)
+    rng = np.random.default_rng(5)
     net = nn.Sequential(nn.Dropout(rng=rng), nn.Dropout(rng=rng))
     twin = copy.deepcopy(net)
     assert twin[0].rng is twin[1].rng
@@ -544,7 +540,7 @@ def test_generators_are_copied_with_the_model():
 
 
 def test_a_convolutional_net_learns():
-    rng = seeded(6)
+    rng = np.random.default_rng(6)
     net = nn.Sequential(
         nn.Conv2d(1, 4, 3, padding=1, rng=rng),
         nn.BatchNorm2d(4),
@@ -575,7 +571,9 @@ def test_a_convolutional_net_learns():
 
 def test_a_model_under_vmap():
     """One example at a time, and an ensemble of parameters."""
-    net = nn.Sequential(nn.Linear(3, 4, rng=seeded(7)), nn.Tanh(), nn.Linear(4, 2, rng=seeded(8)))
+    net = nn.Sequential(
+        nn.Linear(3, 4, rng=np.random.default_rng(7)), nn.Tanh(), nn.Linear(4, 2, rng=np.random.default_rng(8))
+    )
     x = drawn(5, 3)
     assert np.allclose(gradmgr.vmap(net)(tensor(x)).numpy(), net(x).numpy(), rtol=1e-5, atol=1e-7)
     stacked = {name: tensor(np.stack([p.numpy(), 2 * p.numpy()])) for name, p in net.named_parameters()}
@@ -589,7 +587,7 @@ def test_a_model_under_vmap():
 
 
 def model_of_everything(device):
-    rng = seeded(9)
+    rng = np.random.default_rng(9)
     on = {"device": device, "dtype": "float64"}
     return nn.Sequential(
         nn.Embedding(5, 8, 0, rng=rng, **on),

@@ -2,20 +2,11 @@
 
 import numpy as np
 import pytest
+from helpers import gradients
 
 from gradmgr import GradManager, Tensor, errors, tensor
 from gradmgr._transforms.vmap import vmap
 from gradmgr.nn.functional import embedding, linear, one_hot
-
-
-def gradients(function, *points, dy=None):
-    """What backward gives to each of the points, arrays, for cotangent `dy`."""
-    points = [tensor(p) for p in points]
-    with GradManager().attach(points) as gm:
-        y = function(*points)
-        gm.backward(y, np.ones(y.shape, y.dtype) if dy is None else dy)
-    return [None if p.grad is None else p.grad.numpy() for p in points]
-
 
 # ---------------------------------------------------------------- linear
 

@@ -26,14 +26,6 @@ def library(monkeypatch):
     return INSTALLED
 
 
-@pytest.fixture
-def threads():
-    """Set the number of threads; afterwards it is as before."""
-    before = gradmgr.get_num_threads()
-    yield gradmgr.set_num_threads
-    gradmgr.set_num_threads(before)
-
-
 def normal(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
@@ -68,7 +60,7 @@ def both(kind, geometry, x, w, z, bias_of_z, bias_of_x):
 @needs_library
 @pytest.mark.parametrize(("block", "worth"), [(1 << 21, 1 << 24), (3000, 1)])
 @pytest.mark.parametrize("kind", ["forward", "data", "weights"])
-def test_it_agrees_with_numpy(monkeypatch, library, threads, kind, block, worth):
+def test_it_agrees_with_numpy(monkeypatch, library, set_threads, kind, block, worth):
     """In blocks of all images and of few, which do not divide them; with strides, gaps, groups, and one thread or 3."""
     monkeypatch.setattr(onednn, "_BLOCK", block)
     monkeypatch.setattr(onednn, "_WORTH_THREADS", worth)
@@ -79,7 +71,7 @@ def test_it_agrees_with_numpy(monkeypatch, library, threads, kind, block, worth)
         arrays = [random.standard_normal(s).astype(np.float32) for s in (of_x, of_w, of_z, of_z[1:2], of_x[1:2])]
         if trial % 3 == 0:
             arrays[:3] = [np.asfortranarray(a) for a in arrays[:3]]
-        threads(1)
+        set_threads(1)
         found, wanted = both(kind, geometry, *arrays)
         if found is None:
             continue
@@ -87,7 +79,7 @@ def test_it_agrees_with_numpy(monkeypatch, library, threads, kind, block, worth)
         assert found.dtype == np.float32
         assert found.flags.c_contiguous
         assert np.allclose(found, wanted, rtol=1e-5, atol=3e-6 * abs(wanted).max()), (geometry, of_x, of_w)
-        threads(3)
+        set_threads(3)
         assert np.array_equal(both(kind, geometry, *arrays)[0], found)
     assert met > 40
 
@@ -170,8 +162,8 @@ def test_a_nan_and_an_infinity_stay_where_their_windows_are(library):
 
 
 @needs_library
-def test_many_threads_at_once(library, threads):
-    threads(2)
+def test_many_threads_at_once(library, set_threads):
+    set_threads(2)
     x, w = normal(8, 16, 12, 12), normal(16, 16, 3, 3, seed=1)
     wanted, found = F.conv2d(x, w), []
 
@@ -189,8 +181,8 @@ def test_many_threads_at_once(library, threads):
 @needs_library
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # Python's, of a fork beside threads
-def test_a_child_process_computes_the_same(library, threads):
-    threads(2)
+def test_a_child_process_computes_the_same(library, set_threads):
+    set_threads(2)
     x, w = normal(8, 16, 12, 12), normal(16, 16, 3, 3, seed=1)
     wanted = F.conv2d(x, w)
     child = os.fork()

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import gradmgr
 from gradmgr import optim, tensor
 from gradmgr.optim import _chunks
 
@@ -224,28 +223,20 @@ def test_momentum_may_be_turned_on_later():
 # ---------------------------------------------------------------- blocks, threads, and steps that are like the last one
 
 
-@pytest.fixture
-def threads():
-    """Return a function that says how many threads compute, until the test ends."""
-    before = gradmgr.get_num_threads()
-    yield gradmgr.set_num_threads
-    gradmgr.set_num_threads(before)
-
-
 # A block of float64 holds 1 << 15 of a long parameter, 1 << 14 of small ones together; threads begin at four blocks.
 BLOCK = 1 << 15
 AROUND = [(BLOCK // 2 + 1,), (BLOCK,), (4 * BLOCK - 1,), (8 * BLOCK + 1,), *[(3001,)] * 40]
 
 
 @pytest.mark.parametrize("case", REAL[1::3], ids=ids)
-def test_steps_do_not_depend_on_the_number_of_threads(case, threads, monkeypatch):
+def test_steps_do_not_depend_on_the_number_of_threads(case, set_threads, monkeypatch):
     monkeypatch.setattr(_chunks, "_MANY", 1)
     name, options, _ = case
     rng = np.random.default_rng(0)
     start, slopes = ([rng.standard_normal(shape) for shape in AROUND] for _ in range(2))
     found = []
     for count in (1, 3):
-        threads(count)
+        set_threads(count)
         params = [tensor(a) for a in start]
         optimizer = getattr(optim, name)(params, **options)
         for k in range(3):
@@ -266,12 +257,12 @@ def test_steps_do_not_depend_on_the_number_of_threads(case, threads, monkeypatch
 
 
 @pytest.mark.parametrize("size", [1, 8191, 8192, 8193, 300_000, 3 * (1 << 17), 3 * (1 << 17) + 1])
-def test_clipping_does_not_depend_on_the_number_of_threads(size, threads):
+def test_clipping_does_not_depend_on_the_number_of_threads(size, set_threads):
     values = np.random.default_rng(size).standard_normal(size)
     limit = np.linalg.norm(values) / 2
     found = []
     for count in (1, 3):
-        threads(count)
+        set_threads(count)
         p = tensor(np.zeros(size))
         p.grad = tensor(values)
         norm = optim.clip_grad_norm_([p], limit).item()

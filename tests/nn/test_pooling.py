@@ -6,6 +6,7 @@ from functools import partial
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers import gradient, value_and_gradients
 from samples.nn_pooling import largest, mean, pooled
 
 from gradmgr import GradManager, Tensor, errors, tensor
@@ -17,29 +18,20 @@ def normal(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape)
 
 
-def gradient(f, x, g=None):
-    """The result for x, and what a cotangent, of ones if none is given, gives to x."""
-    t = tensor(x)
-    with GradManager().attach(t) as gm:
-        z = f(t)
-        gm.backward(z, np.ones(z.shape, z.dtype) if g is None else g)
-    return z.numpy(), t.grad.numpy()
-
-
 # ---------------------------------------------------------------- values
 
 
 def test_numbers_of_torch():
     """The numbers are those of torch 2.13."""
     x = np.array([[[1.0, 3.0, 2.0, 0.0, 1.0], [4.0, 3.0, 5.0, 5.0, 2.0], [4.0, 0.0, 5.0, 6.0, -1.0]]])
-    z, g = gradient(lambda t: F.max_pool2d(t, 2, 1), x)
+    z, (g,) = value_and_gradients(lambda t: F.max_pool2d(t, 2, 1), x)
     assert z.tolist() == [[[4, 5, 5, 5], [4, 5, 6, 6]]]
     assert g.tolist() == [[[0, 0, 0, 0, 0], [2, 0, 3, 1, 0], [0, 0, 0, 2, 0]]]
     z, where = F.max_pool2d(x, (2, 3), (2, 2), (1, 1), ceil_mode=True, return_indices=True)
     assert z.tolist() == [[[3, 3, 1], [4, 6, 6]]]
     assert where.tolist() == [[[1, 1, 4], [5, 13, 13]]]
     assert where.dtype == np.int64
-    z, g = gradient(lambda t: F.avg_pool2d(t, (2, 3), (2, 2), (1, 1), ceil_mode=True), x)
+    z, (g,) = value_and_gradients(lambda t: F.avg_pool2d(t, (2, 3), (2, 2), (1, 1), ceil_mode=True), x)
     assert np.allclose(z, [[[0.6667, 0.8333, 0.1667], [1.8333, 4.0, 2.0]]], atol=1e-4)
     sixth = np.ones((3, 5)) / 6
     sixth[:, [1, 3]] += 1 / 6
@@ -68,7 +60,7 @@ def test_random_windows(monkeypatch, block):
             expected = pooled(x, of, kernel, **(options | more))
             assert np.allclose(z, expected), (name, x.shape, kernel, options, more)
             g = np.cos(np.arange(z.size)).reshape(z.shape)
-            _, gx = gradient(call, x, g)
+            gx = gradient(call, x, g)
             step = 1e-6 * random.standard_normal(x.shape)
             moved = pooled(x + step, of, kernel, **(options | more)) - expected
             assert np.isclose((gx * step).sum(), (g * moved).sum(), rtol=1e-4, atol=1e-12)
@@ -99,16 +91,16 @@ def test_what_comes_in_comes_out():
 
 
 def test_the_first_of_equal_numbers_gets_the_gradient():
-    _, g = gradient(lambda t: F.max_pool2d(t, 2), np.zeros((1, 1, 4, 4)))
+    g = gradient(lambda t: F.max_pool2d(t, 2), np.zeros((1, 1, 4, 4)))
     assert g.tolist() == [[[[1, 0, 1, 0], [0, 0, 0, 0]] * 2]]
     x = np.array([[[0.0, 7.0], [7.0, 1.0]]])  # by rows, not by columns
-    assert gradient(lambda t: F.max_pool2d(t, 2), x)[1].tolist() == [[[0, 1], [0, 0]]]
+    assert gradient(lambda t: F.max_pool2d(t, 2), x).tolist() == [[[0, 1], [0, 0]]]
 
 
 def test_windows_of_minus_infinity():
     """Nothing in the padding is taken for the largest, though it equals what is in the plane."""
     x = np.full((1, 2, 3), -np.inf)
-    z, g = gradient(lambda t: F.max_pool2d(t, 3, 1, 1), x)
+    z, (g,) = value_and_gradients(lambda t: F.max_pool2d(t, 3, 1, 1), x)
     assert (z == -np.inf).all()
     assert g.tolist() == [[[4, 2, 0], [0, 0, 0]]]
     assert F.max_pool2d(x, 3, 1, 1, return_indices=True)[1].tolist() == [[[0, 0, 1], [0, 0, 1]]]
@@ -118,7 +110,7 @@ def test_windows_of_minus_infinity():
 def test_nan_is_the_result_and_gets_the_gradient(kernel):
     x = normal(2, 2, 6, 6)
     x[1, 0, 3, 2] = np.nan
-    z, g = gradient(lambda t: F.max_pool2d(t, kernel), x)
+    z, (g,) = value_and_gradients(lambda t: F.max_pool2d(t, kernel), x)
     lost = np.zeros(z.shape, bool)
     lost[1, 0, 3 // kernel, 2 // kernel] = True
     assert np.array_equal(np.isnan(z), lost)
@@ -127,10 +119,10 @@ def test_nan_is_the_result_and_gets_the_gradient(kernel):
 
 def test_gradients_that_are_not_finite_stay_where_they_belong():
     x, g = normal(1, 1, 4, 4), np.array([[[[np.nan, 1.0], [np.inf, 2.0]]]])
-    found = gradient(lambda t: F.max_pool2d(t, 2), x, g)[1]
+    found = gradient(lambda t: F.max_pool2d(t, 2), x, g)
     assert np.isfinite(found).sum() == 14
     assert found[np.isfinite(found)].sum() == 3
-    assert np.isfinite(gradient(lambda t: F.max_pool2d(t, (2, 3), (2, 1)), x, g)[1]).sum() == 14  # these overlap
+    assert np.isfinite(gradient(lambda t: F.max_pool2d(t, (2, 3), (2, 1)), x, g)).sum() == 14  # these overlap
 
 
 def test_large_windows():
@@ -138,7 +130,7 @@ def test_large_windows():
     x = normal(1, 2, 20, 34)
     z, where = F.max_pool2d(x, 17, return_indices=True)
     assert np.array_equal(np.take_along_axis(x.reshape(1, 2, -1), where.reshape(1, 2, -1), 2), z.reshape(1, 2, -1))
-    _, g = gradient(lambda t: F.max_pool2d(t, 17), x)
+    g = gradient(lambda t: F.max_pool2d(t, 17), x)
     assert np.array_equal(np.flatnonzero(g[0, 1]), np.sort(where[0, 1].ravel()))
 
 
@@ -161,15 +153,15 @@ def test_the_input_is_not_kept():
 def test_dtypes(dtype):
     x = np.full((1, 2, 16, 16), 1024, dtype)  # 256 of them are more than a half can hold
     for call in (lambda t: F.avg_pool2d(t, 16), lambda t: F.avg_pool2d(t, 8, 4), lambda t: F.max_pool2d(t, 3, 2, 1)):
-        z, g = gradient(call, x)
+        z, (g,) = value_and_gradients(call, x)
         assert z.dtype == g.dtype == dtype
         assert (z == 1024).all()
-    assert np.isclose(gradient(lambda t: F.avg_pool2d(t, 8, 4), x)[1].astype(float).sum(), 18)
+    assert np.isclose(gradient(lambda t: F.avg_pool2d(t, 8, 4), x).astype(float).sum(), 18)
 
 
 def test_whole_planes_are_their_means():
     x = normal(2, 3, 5, 4)
-    z, g = gradient(lambda t: F.avg_pool2d(t, (5, 4)), x)
+    z, (g,) = value_and_gradients(lambda t: F.avg_pool2d(t, (5, 4)), x)
     assert np.allclose(z[:, :, 0, 0], x.mean((2, 3)))
     assert np.allclose(g, 1 / 20)
 

@@ -10,14 +10,11 @@ from typing import Any
 import ml_dtypes  # noqa: F401  # registers bfloat16
 import numpy as np
 import pytest
+from helpers import wave
 
 from gradmgr import GradManager, errors, gradcheck, gradgradcheck, tensor
 from gradmgr.nn import GRU, LSTM, GRUCell, LSTMCell, Module
 from gradmgr.nn.functional import dropout, gru_cell, lstm_cell
-
-
-def wave(*shape: int, at: float = 0.0) -> np.ndarray:
-    return np.sin(np.arange(1, 1 + np.prod(shape)) * 0.7 + at).reshape(shape)
 
 
 def close(found: Any, expected: Any) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import gradient
 
 import gradmgr
 import gradmgr.numpy as gnp
@@ -143,13 +144,6 @@ def second_derivatives(f: Any, point: list[float]) -> np.ndarray:
 def test_the_second_derivative_of_sinc_at_0() -> None:
     found = second_derivatives(gnp.sinc, [0.0, 1e-9, 1e-4])
     np.testing.assert_allclose(found, -(np.pi**2) / 3, rtol=1e-6)
-
-
-def gradient(f: Any, x: Any) -> Any:
-    manager = GradManager().attach(x)
-    with manager:
-        manager.backward(f(x))
-    return x.grad.numpy()
 
 
 def test_solve_takes_a_vector_only_where_b_has_one_axis() -> None:

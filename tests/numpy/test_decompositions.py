@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers import gradient
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, gradcheck, tensor
@@ -18,14 +19,6 @@ SYMMETRIC = WEIGHTS + WEIGHTS.T
 ONE_PAIR = (ROTATION * [1.0, 1.0, 4.0]) @ ROTATION.T  # eigenvalues 1, 1, 4
 ONE_PAIR = (ONE_PAIR + ONE_PAIR.T) / 2
 RANK_1 = np.outer([1.0, -2.0, 0.5, 1.0], [0.3, 1.0, -1.0])
-
-
-def gradient(function, a):
-    x = tensor(a)
-    manager = GradManager().attach(x)
-    with manager:
-        manager.backward(function(x))
-    return x.grad.numpy()
 
 
 def along(function, a, direction):

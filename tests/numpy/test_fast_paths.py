@@ -6,9 +6,10 @@ import itertools
 
 import numpy as np
 import pytest
+from helpers import value_and_gradients
 
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, functional, get_num_threads, set_num_threads, special, tensor
+from gradmgr import GradManager, functional, set_num_threads, special, tensor
 from gradmgr.ops import logsumexp_kernels
 
 BLOCK = logsumexp_kernels._BLOCK // 8  # numbers in a block
@@ -16,22 +17,14 @@ LARGE = logsumexp_kernels._LARGE // 8
 
 
 @pytest.fixture
-def threads():
-    """Three threads, and what there were afterwards."""
-    before = get_num_threads()
-    set_num_threads(3)
-    yield
-    set_num_threads(before)
+def threads(set_threads):
+    """Compute in three threads."""
+    set_threads(3)
 
 
-def gradient(f, *arrays):
-    """Return the gradients of the sum of f, weighted so that no two elements count alike."""
-    leaves = [tensor(a) for a in arrays]
-    gm = GradManager().attach(leaves)
-    with gm:
-        z = f(*leaves)
-        gm.backward(z, weights(z))
-    return z.numpy(), [t.grad.numpy() for t in leaves]
+def weighted(f, *arrays):
+    """Return the value of f and the gradients of its sum, weighted so that no two elements count alike."""
+    return value_and_gradients(f, *arrays, dy=weights)
 
 
 def weights(z):
@@ -69,7 +62,7 @@ SHAPES = [
 @pytest.mark.parametrize(("shape", "axis"), SHAPES, ids=str)
 def test_logsumexp_in_blocks(shape, axis, dtype):
     x = np.random.default_rng(0).normal(scale=30, size=shape).astype(dtype)
-    value, (slope,) = gradient(lambda t: special.logsumexp(t, axis), x)
+    value, (slope,) = weighted(lambda t: special.logsumexp(t, axis), x)
     total = naive(x, axis)
     g = weights(value).reshape(total.shape)
     digits = 1e-13 if dtype == "float64" else 1e-5
@@ -82,8 +75,8 @@ def test_logsumexp_in_blocks(shape, axis, dtype):
 def test_logsumexp_of_what_does_not_lie_together():
     x = np.random.default_rng(0).normal(size=(300, 500))
     for view, axis in itertools.product((x.T, x[:, ::2], x[::-1, :300]), (0, 1, None)):
-        value, (slope,) = gradient(lambda t, axis=axis: special.logsumexp(t, axis), view)
-        expected, (slope_of_copy,) = gradient(lambda t, axis=axis: special.logsumexp(t, axis), view.copy())
+        value, (slope,) = weighted(lambda t, axis=axis: special.logsumexp(t, axis), view)
+        expected, (slope_of_copy,) = weighted(lambda t, axis=axis: special.logsumexp(t, axis), view.copy())
         np.testing.assert_allclose(value, expected, rtol=1e-13)
         np.testing.assert_allclose(slope, slope_of_copy, rtol=1e-12)
         np.testing.assert_allclose(special.logsumexp(view, axis), expected, rtol=1e-13)
@@ -98,11 +91,11 @@ def test_logsumexp_of_infinities(shape):
         expected = np.log(len(x) - 2) if value == -np.inf else value
         np.testing.assert_allclose(special.logsumexp(y), expected)
         with np.errstate(invalid="ignore"):  # inf - inf, on the way back from an infinite result
-            z, (slope,) = gradient(special.logsumexp, y)
+            z, (slope,) = weighted(special.logsumexp, y)
         np.testing.assert_allclose(z, expected)
         if value == -np.inf:
             np.testing.assert_allclose(slope, np.where(y == 0, 1 / (len(x) - 2), 0))
-    value, (slope,) = gradient(special.logsumexp, np.full(shape, -np.inf))
+    value, (slope,) = weighted(special.logsumexp, np.full(shape, -np.inf))
     assert value == -np.inf
     assert not slope.any()
 
@@ -111,7 +104,7 @@ def test_logsumexp_where_some_rows_are_masked():
     x = np.random.default_rng(0).normal(size=(LARGE // 50, 60))
     x[::3] = -np.inf
     x[1::3, 5:] = -np.inf
-    value, (slope,) = gradient(lambda t: special.logsumexp(t, 1), x)
+    value, (slope,) = weighted(lambda t: special.logsumexp(t, 1), x)
     assert np.array_equal(np.isneginf(value), np.arange(len(x)) % 3 == 0)
     assert not slope[::3].any()
     np.testing.assert_allclose(slope.sum(1)[1::3], weights(value)[1::3])
@@ -120,9 +113,9 @@ def test_logsumexp_where_some_rows_are_masked():
 @pytest.mark.parametrize(("shape", "axis"), [((5 * LARGE,), 0), ((9, LARGE), 0), ((LARGE, 9), 1)], ids=str)
 def test_threads_change_no_bit(shape, axis, threads):
     x = np.random.default_rng(0).normal(size=shape)
-    found = [gradient(lambda t: special.logsumexp(t, axis), x)]
+    found = [weighted(lambda t: special.logsumexp(t, axis), x)]
     set_num_threads(1)
-    found.append(gradient(lambda t: special.logsumexp(t, axis), x))
+    found.append(weighted(lambda t: special.logsumexp(t, axis), x))
     assert np.array_equal(found[0][0], found[1][0])
     assert np.array_equal(found[0][1][0], found[1][1][0])
 
@@ -151,7 +144,7 @@ def test_extremes_take_the_gradient(function, axis, dtype):
     x = np.random.default_rng(0).permutation(3 * 4 * 50).reshape(3, 4, 50).astype(dtype)
     for ties in (False, True):
         x = np.round(x / 20) if ties else x
-        out, (slope,) = gradient(lambda t: function(t, axis), x)
+        out, (slope,) = weighted(lambda t: function(t, axis), x)
         np.testing.assert_allclose(slope, shares(x, out, axis, weights(out)), rtol=1e-3 if dtype == "float16" else 1e-6)
         assert slope.dtype == x.dtype
 
@@ -185,7 +178,7 @@ def test_of_two_ties_and_a_nan_the_ties_share():
     """As many ties as results, but not one for each."""
     x = np.array([[1.0, 3.0, 3.0], [np.nan, 1.0, 2.0]])
     with np.errstate(invalid="ignore"):
-        _, (slope,) = gradient(lambda t: gnp.max(t, 1), x)
+        _, (slope,) = weighted(lambda t: gnp.max(t, 1), x)
     np.testing.assert_array_equal(slope[0], [0, 0.5, 0.5])
     assert np.isnan(slope[1]).all()
 
@@ -213,7 +206,7 @@ def test_deviations_are_numpys_to_the_last_bit(axis, ddof, dtype):
     x = np.random.default_rng(0).normal(size=(3, 20, 70)).astype(dtype)
     for name in ("var", "std"):
         for view in (x, x.T, x[..., ::-2]):
-            found, (slope,) = gradient(lambda t, n=name: getattr(gnp, n)(t, axis, ddof=ddof), view)
+            found, (slope,) = weighted(lambda t, n=name: getattr(gnp, n)(t, axis, ddof=ddof), view)
             np.testing.assert_array_equal(found, getattr(np, name)(view, axis, ddof=ddof))
             kept = tuple(range(3)) if axis is None else axis
             count = np.prod([view.shape[k] for k in np.atleast_1d(kept)]) - ddof
@@ -289,7 +282,7 @@ def test_pieces_of_one_array_add_up(indices):
 @pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
 def test_many_pieces_that_repeat(index, dtype):
     x = np.random.default_rng(0).normal(size=(5, 60)).astype(dtype)
-    value, (slope,) = gradient(lambda t: t[index], x)
+    value, (slope,) = weighted(lambda t: t[index], x)
     expected = np.zeros_like(x)
     np.add.at(expected, index, weights(value))
     np.testing.assert_array_equal(slope, expected)
@@ -335,7 +328,7 @@ def test_what_came_back_is_not_written_to():
 def test_large_contractions_are_those_of_the_loop(subscripts, shapes):
     rng = np.random.default_rng(0)
     arrays = [rng.normal(size=shape) for shape in shapes]
-    value, slopes = gradient(lambda *t: gnp.einsum(subscripts, *t), *arrays)
+    value, slopes = weighted(lambda *t: gnp.einsum(subscripts, *t), *arrays)
     np.testing.assert_allclose(value, np.einsum(subscripts, *arrays), rtol=1e-10, atol=1e-10)
     for k, slope in enumerate(slopes):
         v = rng.normal(size=shapes[k])
@@ -365,7 +358,7 @@ def test_large_contractions_are_those_of_the_loop(subscripts, shapes):
 def test_products_of_vectors_and_of_stacks(x_shape, y_shape):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=x_shape), rng.normal(size=y_shape)
-    value, slopes = gradient(lambda x, y: x @ y, x, y)
+    value, slopes = weighted(lambda x, y: x @ y, x, y)
     for slope, a, along in zip(slopes, (x, y), (lambda v: v @ y, lambda v: x @ v), strict=True):
         v = rng.normal(size=a.shape)
         assert np.sum(slope * v) == pytest.approx(np.sum(along(v) * weights(value)))
@@ -375,7 +368,7 @@ def test_products_of_vectors_and_of_stacks(x_shape, y_shape):
 def test_tensordot_with_and_without_something_to_arrange(axes):
     rng = np.random.default_rng(0)
     x, y, v = rng.normal(size=(3, 4, 4))
-    value, slopes = gradient(lambda x, y: gnp.tensordot(x, y, axes), x, y)
+    value, slopes = weighted(lambda x, y: gnp.tensordot(x, y, axes), x, y)
     np.testing.assert_allclose(value, np.tensordot(x, y, axes))
     for slope, along in zip(slopes, (np.tensordot(v, y, axes), np.tensordot(x, v, axes)), strict=True):
         assert np.sum(slope * v) == pytest.approx(np.sum(along * weights(value)))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import gradient, value_and_gradients
 
 import gradmgr
 import gradmgr.numpy as gnp
@@ -17,16 +18,6 @@ from gradmgr.ops.where import where_kernel
 
 INF, NAN = np.inf, np.nan
 FEW, MANY = 500, 40001  # below and above where the ways part, and more than a block
-
-
-def gradients(f: Callable[..., Any], *arrays: Any, dy: Any = None) -> list[np.ndarray]:
-    """The value and the gradients of f."""
-    tensors = [tensor(a) for a in arrays]
-    manager = GradManager().attach(tensors)
-    with manager:
-        y = f(*tensors)
-        manager.backward(y, np.ones(y.shape, y.dtype) if dy is None else dy)
-    return [y.numpy(), *(t.grad.numpy() for t in tensors)]
 
 
 def repeated(values: Any, dtype: Any) -> np.ndarray:
@@ -75,7 +66,7 @@ def test_what_is_chosen_may_be_written_to() -> None:
     made = gnp.where(condition, tensor(x), 0.0)
     made += 1
     assert made.numpy()[:2].tolist() == [2, 1]
-    _, to_x = gradients(lambda t: gnp.where(condition, t, 0.0), x, dy=g)
+    to_x = gradient(lambda t: gnp.where(condition, t, 0.0), x, dy=g)
     assert to_x[:2].tolist() == [INF, 0]  # not NaN, as a product would give
 
 
@@ -121,9 +112,9 @@ def test_many_are_as_few(name: str, dtype: Any, kind: str) -> None:
     pairs = np.array([(a, b) for a in values for b in values[::-1]], dtype).T
     arrays = list(pairs[:count]) if count == 2 else [values]
     with np.errstate(all="ignore"):
-        few = gradients(f, *arrays)
-        many = gradients(f, *[np.tile(a, MANY // a.size + 1) for a in arrays])
-    for one, other in zip(many, few, strict=True):
+        value_of_few, few = value_and_gradients(f, *arrays)
+        value_of_many, many = value_and_gradients(f, *[np.tile(a, MANY // a.size + 1) for a in arrays])
+    for one, other in zip([value_of_many, *many], [value_of_few, *few], strict=True):
         tolerance = 16 * float(np.finfo(dtype).eps)
         np.testing.assert_allclose(one[: other.size], other, rtol=tolerance, atol=float(np.finfo(dtype).tiny))
         np.testing.assert_array_equal(one[: other.size], one[other.size : 2 * other.size])
@@ -156,13 +147,13 @@ def test_second_order_of_many_is_that_of_few(name: str) -> None:
 def test_small_numbers_among_many_raise_no_error(name: str, smallest: float) -> None:
     x = repeated([smallest, 1e-5, 0.5], np.float32)
     with np.errstate(all="raise"):
-        few, many = (gradients(getattr(gnp, name), a)[1] for a in (x[:3], x))
+        few, many = (gradient(getattr(gnp, name), a) for a in (x[:3], x))
     np.testing.assert_allclose(many[:3], few, rtol=1e-6)
 
 
 def test_a_root_as_a_power_has_the_slope_of_powers() -> None:
     with np.errstate(divide="ignore"):
-        slope = gradients(lambda x: x**0.5, np.array([0.0, -0.0, 4.0]))[1]
+        slope = gradient(lambda x: x**0.5, np.array([0.0, -0.0, 4.0]))
     np.testing.assert_array_equal(slope, [INF, INF, 0.25])
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
+from helpers import gradient
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, gradcheck, tensor
@@ -22,15 +23,6 @@ REGULAR = RANDOM.normal(size=(3, 3)) + 4 * np.eye(3)
 ONE_SHORT = np.array([[1.0, 2, 0], [2, 4, 1], [3, 6, -1]])
 TWO_SHORT = np.outer([1.0, -2, 1], [1, 3, 2])
 ZERO = np.zeros((3, 3))
-
-
-def gradient(f: Any, point: Any) -> np.ndarray:
-    """The gradient of the sum of the real part of f at a point."""
-    x = tensor(point)
-    manager = GradManager().attach(x)
-    with manager:
-        manager.backward(gnp.sum(gnp.real(f(x))))
-    return x.grad.numpy()
 
 
 def hessian_times(f: Any, point: Any, direction: Any) -> np.ndarray:

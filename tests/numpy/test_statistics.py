@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers import gradient
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, gradcheck, tensor
@@ -15,16 +16,8 @@ from gradmgr import GradManager, Tensor, errors, gradcheck, tensor
 NAN, INF = np.nan, np.inf
 
 
-def gradient_of(f: Any, point: Any) -> Any:
-    """The gradient of the sum of f at a point."""
-    x = tensor(point)
-    with GradManager().attach(x) as manager:
-        manager.backward(gnp.sum(f(x)))
-    return x.grad.numpy()
-
-
 def assert_gradient(f: Any, point: Any, expected: Any) -> None:
-    np.testing.assert_allclose(gradient_of(f, point), expected, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(gradient(f, point), expected, rtol=1e-12, atol=1e-14)
 
 
 # ---------------------------------------------------------------- through the stable order
@@ -54,7 +47,7 @@ def test_large_arrays_go_through_the_same_order_as_small_ones(levels: int, shape
         expected = np.zeros(values.size)
         expected[order[rank]] = 1
         q = rank / (n - 1) + 1e-9 * (rank < n - 1)
-        found = gradient_of(lambda x, q=q, m=name: gnp.quantile(x, q, axis, method=m), values)
+        found = gradient(lambda x, q=q, m=name: gnp.quantile(x, q, axis, method=m), values)
         np.testing.assert_array_equal(found.ravel(), expected)
 
 
@@ -166,7 +159,7 @@ def test_nothing_but_nan_warns_as_numpy_and_has_no_gradient(name: str, warning: 
 def test_quantiles_of_nothing_but_nan(weights: Any) -> None:
     values = np.array([[NAN, NAN, NAN], [1.0, NAN, 2.0]])
     with pytest.warns(RuntimeWarning, match="All-NaN"):
-        found = gradient_of(lambda x: gnp.nanquantile(x, 0.9, 1, method="inverted_cdf", weights=weights)[1], values)
+        found = gradient(lambda x: gnp.nanquantile(x, 0.9, 1, method="inverted_cdf", weights=weights)[1], values)
     np.testing.assert_array_equal(found, [[0, 0, 0], [0, 0, 1]])
 
 
@@ -283,8 +276,8 @@ def test_interp_takes_the_dtypes_numpy_takes() -> None:
 def test_narrow_coordinates_do_not_round_a_wide_gradient() -> None:
     x = np.float32([0.1, 0.4, 1.3, 1.9])
     f = tensor([1.0, 2.0, 0.5, 0.7])
-    found = gradient_of(lambda f: gnp.gradient(f, tensor(x))[1], f.numpy())
-    expected = gradient_of(lambda f: gnp.gradient(f, tensor(x.astype(float)))[1], f.numpy())
+    found = gradient(lambda f: gnp.gradient(f, tensor(x))[1], f.numpy())
+    expected = gradient(lambda f: gnp.gradient(f, tensor(x.astype(float)))[1], f.numpy())
     np.testing.assert_array_equal(found, expected)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import gradient
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, tensor
@@ -194,13 +195,6 @@ def test_integers_and_booleans_are_constants() -> None:
 
 
 # ---------------------------------------------------------------- derivatives of methods where the table has no line
-
-
-def gradient(f: Any, x: Any) -> np.ndarray:
-    t = tensor(x)
-    with GradManager().attach(t) as manager:
-        manager.backward(gnp.sum(f(t)))
-    return t.grad.numpy()
 
 
 @pytest.mark.parametrize(

@@ -1358,15 +1358,6 @@ def check_unchanged(case, setting, before, grads, what):
             np.testing.assert_array_equal(g.numpy(), 1.0)
 
 
-@pytest.fixture
-def uncollected():
-    """Nothing is to wait for the garbage collector."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
 def check_each(seeds):
     for seed in seeds:
         case = Case(seed)
@@ -1378,17 +1369,17 @@ def check_each(seeds):
 
 
 @pytest.mark.parametrize("block", range(10))
-def test_random_programs_cross_the_tools(block, uncollected):
+def test_random_programs_cross_the_tools(block, no_cyclic_collector):
     check_each(range(block * 20, block * 20 + 20))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(10))
-def test_more_random_programs_cross_the_tools(block, uncollected):
+def test_more_random_programs_cross_the_tools(block, no_cyclic_collector):
     check_each(range(2000 + block * 30, 2030 + block * 30))
 
 
-def test_rules_that_fail(monkeypatch, uncollected):
+def test_rules_that_fail(monkeypatch, no_cyclic_collector):
     """Not only what the user wrote: any rule of the table."""
 
     def fused(pull):
@@ -1424,7 +1415,7 @@ def _submitted(worker, step):
         raise raised.pop()
 
 
-def test_programs_in_contexts_that_take_turns(uncollected):
+def test_programs_in_contexts_that_take_turns(no_cyclic_collector):
     """Each in a context of its own, as tasks are, and every step in one thread or another."""
     before = state()
     workers = [ThreadPoolExecutor(1) for _ in range(2)]

@@ -842,22 +842,13 @@ def check_failing_network(seed, fuse):
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.fixture
-def uncollected():
-    """Nothing is to wait for the garbage collector."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
 @pytest.mark.parametrize("block", range(4))
-def test_networks_in_every_way(block, uncollected):
+def test_networks_in_every_way(block, no_cyclic_collector):
     check_each(check_network, range(block * 6, block * 6 + 6))
 
 
 @pytest.mark.slow
-def test_more_networks_in_every_way(uncollected):
+def test_more_networks_in_every_way(no_cyclic_collector):
     check_each(check_network, range(1000, 1150))
 
 
@@ -872,7 +863,7 @@ class Fuse:
             raise Failed
 
 
-def test_networks_that_fail(monkeypatch, uncollected):
+def test_networks_that_fail(monkeypatch, no_cyclic_collector):
     fuse = Fuse()
 
     def fused(pull):
@@ -1062,7 +1053,7 @@ def test_a_state_that_is_not_loaded_is_noticed(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_steps_leave_nothing_behind(seed, uncollected):
+def test_steps_leave_nothing_behind(seed, no_cyclic_collector):
     training = Training(seed, 1)
     training.net.made = training.losses = type("Forgetting", (list,), {"append": lambda self, x: None})()
     with np.errstate(all="ignore"):

@@ -13,16 +13,11 @@ import pytest
 from helpers import ROOT
 
 from bench import __main__ as bench_main
-from bench import _chart, _measure, _report, atoms, layers, peers, programs, tools
+from bench import _chart, _measure, _report, atoms, layers, programs, tools
 from bench._measure import Contestant, Pace, Row, Table, Verdict, WrongAnswerError, always
 from bench.libraries import Gradmgr, NetworkByHand, by_hand, chain_by_hand
 
 NO_TIME = Pace(rounds=2, tries=1, turn=0.0, long_rounds=1)
-
-
-@pytest.fixture(scope="module")
-def libraries():
-    return [Gradmgr(), *peers.installed(1)]
 
 
 # ---------------------------------------------------------------- the work by hand is right

@@ -7,19 +7,13 @@ import threading
 import numpy as np
 import pytest
 
-from bench import memory, peers, programs, scale
+from bench import memory, programs, scale
 from bench._arrays import counting
 from bench._measure import Pace
-from bench.libraries import Gradmgr
 from gradmgr import get_num_threads
 from gradmgr._engine.recorder import current, recorders
 
 NO_TIME = Pace(rounds=2, tries=1, turn=0.0, long_rounds=1)
-
-
-@pytest.fixture(scope="module")
-def libraries():
-    return [Gradmgr(), *peers.installed(1)]
 
 
 # ---------------------------------------------------------------- scale

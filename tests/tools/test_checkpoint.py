@@ -41,7 +41,7 @@ def values(*shape):
     return RNG.normal(size=shape)
 
 
-def gradients(tensors, program, call, **options):
+def gradients_of_program(tensors, program, call, **options):
     """The gradients of a program of tensors, told how to call what may be checkpointed, and its value."""
     fresh = [tensor(t) for t in tensors]
     gm = GradManager().attach(fresh)
@@ -61,7 +61,9 @@ def assert_same(found, expected):
 
 
 def assert_same_bits(tensors, program, **options):
-    assert_same(gradients(tensors, program, checkpoint, **options), gradients(tensors, program, plain))
+    assert_same(
+        gradients_of_program(tensors, program, checkpoint, **options), gradients_of_program(tensors, program, plain)
+    )
 
 
 def layer(x, w):
@@ -321,12 +323,12 @@ def test_hooks_on_saved_values_outside_and_inside(program):
 
         return with_hooks
 
-    expected = gradients(SQUARES, program, plain)
-    assert_same(gradients(SQUARES, program, hooked(checkpoint)), expected)
+    expected = gradients_of_program(SQUARES, program, plain)
+    assert_same(gradients_of_program(SQUARES, program, hooked(checkpoint)), expected)
     with saved_tensors_hooks(lambda t: t.numpy().copy(), tensor):
-        assert_same(gradients(SQUARES, program, checkpoint), expected)
+        assert_same(gradients_of_program(SQUARES, program, checkpoint), expected)
     with saved_tensors_hooks(lambda t: t.numpy().copy(), tensor):
-        assert_same(gradients(SQUARES, program, hooked(checkpoint)), expected)
+        assert_same(gradients_of_program(SQUARES, program, hooked(checkpoint)), expected)
 
 
 # ---------------------------------------------------------------- what is kept
@@ -483,7 +485,7 @@ def test_modes_are_those_of_the_call():
         y = program(checkpoint, x, w)
         with no_grad():
             gm.backward(y)
-    assert_same([x.grad.numpy(), w.grad.numpy()], gradients(SQUARES, program, plain)[1:])
+    assert_same([x.grad.numpy(), w.grad.numpy()], gradients_of_program(SQUARES, program, plain)[1:])
 
 
 def test_contexts():

@@ -9,6 +9,7 @@ import weakref
 import guard
 import numpy as np
 import pytest
+from helpers import gradient, gradients
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, enable_grad, errors, gradcheck, graph, no_grad, tensor
@@ -26,18 +27,6 @@ def static(**methods):
     name = methods.pop("name", "Mine")
     base = methods.pop("base", Function)
     return type(name, (base,), {key: staticmethod(value) for key, value in methods.items()})
-
-
-def gradient(f, *inputs, dy=None):
-    gm = GradManager().attach([t for t in inputs if isinstance(t, Tensor)])
-    with gm:
-        y = f(*inputs)
-        gm.backward(y, np.ones(y.shape) if dy is None else dy)
-    found = [None if not isinstance(t, Tensor) or t.grad is None else t.grad.numpy() for t in inputs]
-    for t in inputs:
-        if isinstance(t, Tensor):
-            t.grad = None
-    return found[0] if len(found) == 1 else found
 
 
 def second(f, x):
@@ -675,7 +664,7 @@ def test_gradients_may_be_left_out_for_what_came_by_name_and_is_no_tensor():
 
 def test_a_tensor_by_name():
     x, y = tensor([2.0]), tensor([5.0])
-    assert [g.tolist() for g in gradient(lambda x, y: Product.apply(x, y=y), x, y)] == [[5.0], [2.0]]
+    assert [g.tolist() for g in gradients(lambda x, y: Product.apply(x, y=y), x, y)] == [[5.0], [2.0]]
 
 
 def test_setup_context_sees_defaults():
@@ -871,7 +860,7 @@ def test_one_gradient_for_two_arguments():
 def test_none_is_zero():
     f = static(forward=lambda ctx, x, y: x * y, backward=lambda ctx, g: (None, g))
     x, y = tensor([2.0]), tensor([3.0])
-    found = gradient(f.apply, x, y)
+    found = gradients(f.apply, x, y)
     assert found[0] is None
     assert found[1].tolist() == [1.0]
 
@@ -1372,15 +1361,7 @@ def test_declared_overwritten_from_outside():
 # ---------------------------------------------------------------- memory and threads
 
 
-@pytest.fixture
-def no_collector():
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.usefixtures("no_collector")
+@pytest.mark.usefixtures("no_cyclic_collector")
 @pytest.mark.parametrize("end", ["backward", "release", "drop"])
 def test_what_is_saved_is_freed_by_counting(end):
     contexts, values = [], []
@@ -1419,7 +1400,7 @@ def test_what_is_saved_is_freed_by_counting(end):
     gm.release()
 
 
-@pytest.mark.usefixtures("no_collector")
+@pytest.mark.usefixtures("no_cyclic_collector")
 def test_a_class_is_not_kept():
     def use():
         f = static(forward=lambda ctx, x: x * 2, backward=lambda ctx, g: g * 2)
