@@ -52,8 +52,12 @@ def as_tensor(a: Any) -> Tensor:
 
 def together(*values: Any) -> list[Any]:
     """Lift all but None; lists and numbers to the library of the first Tensor among the values."""
-    lifted = [None if value is None else lift(value) for value in values]
-    xp = next((libraries.namespace(t._array) for t in lifted if isinstance(t, Tensor)), np)
+    lifted = [value if value is None or isinstance(value, Tensor) else lift(value) for value in values]
+    xp: Any = np
+    for t in lifted:
+        if isinstance(t, Tensor):
+            xp = libraries.namespace(t._array)
+            break
     if xp is not np:
         for k, value in enumerate(values):
             given = libraries.is_array(value) and not isinstance(value, np.generic)

@@ -14,7 +14,7 @@ oneDNN where it is installed (`onednn`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,15 @@ def _is_pointwise(geometry: Geometry) -> bool:
     return geometry.kernel == (1, 1) == geometry.stride and geometry.out == geometry.size and not any(geometry.padding)
 
 
+def _common_dtype(*arrays: Any) -> Any:
+    """Return the dtype to which NumPy promotes those of the arrays."""
+    dtype = arrays[0].dtype
+    for a in arrays:
+        if a.dtype is not dtype or not dtype.isnative:
+            return np.result_type(*[one.dtype for one in arrays])
+    return dtype
+
+
 def _by_group(w: Any, geometry: Geometry, dtype: Any) -> Any:
     """Return w as one matrix for each group."""
     outputs, inputs = w.shape[0] // geometry.groups, w.shape[1] * w.shape[2] * w.shape[3]
@@ -68,7 +77,7 @@ def _pointwise(x: Any, matrices: Any, b: Any, dtype: Any) -> Any:
 def _conv(x: Any, w: Any, b: Any, geometry: Geometry) -> Any:
     """Cross-correlate; b is None or has a number for each output channel."""
     arrays = (x, w) if b is None else (x, w, b)
-    dtype = np.result_type(*[a.dtype for a in arrays])
+    dtype = _common_dtype(*arrays)
     work = accumulation_dtype(dtype)
     matrices = _by_group(w, geometry, work)
     if _is_pointwise(geometry):
@@ -78,7 +87,7 @@ def _conv(x: Any, w: Any, b: Any, geometry: Geometry) -> Any:
     groups, outputs, inputs = matrices.shape
     if b is not None:  # the bias is one more column of the matrices, times a row of ones
         matrices = np.concatenate([matrices, b.reshape((groups, outputs, 1)).astype(work)], 2)
-    layout, count = Layout(geometry), x.shape[0]
+    layout, count = geometry.layout, x.shape[0]
     (images, lines), blocks = layout.blocks(count, groups * matrices.shape[2], x, w)
     planes = layout.planes(x.shape[1], images, work, 0, x)
     columns = new_array("empty", (groups, matrices.shape[2], images * lines * layout.row), work, x)
@@ -102,12 +111,12 @@ def _im2col(layout: Layout, planes: dict[Any, Any], columns: Any, images: int, l
     return images * layout.row * int(lines.stop - lines.start)
 
 
-def _by_tap(layout: Layout, columns: Any, images: int, lines: slice) -> Iterator[Any]:
-    """Yield the rows of the columns that belong to each tap, as (group, channel of the group, image, position)."""
+def _by_tap(layout: Layout, columns: Any, images: int, lines: slice) -> list[Any]:
+    """Return the rows of the columns that belong to each tap, as (group, channel of the group, image, position)."""
     groups, rows = columns.shape[:2]
     taps, length = len(layout.taps), (lines.stop - lines.start) * layout.row
     of_taps = columns[..., : images * length].reshape((groups, rows // taps, taps, images, length))
-    return (of_taps[:, :, tap] for tap in range(taps))
+    return [of_taps[:, :, tap] for tap in range(taps)]
 
 
 def _spaced(layout: Layout, g: Any, workspace: Any, some: slice, lines: slice) -> Any:
@@ -134,9 +143,9 @@ def _reversed(geometry: Geometry) -> Geometry:
 def _conv_x(g: Any, w: Any, b: Any, geometry: Geometry) -> Any:
     """Return the adjoint in x: from g, of the result's shape, and w an array of x's shape; plus b for each channel."""
     arrays = (g, w) if b is None else (g, w, b)
-    dtype = np.result_type(*[a.dtype for a in arrays])
+    dtype = _common_dtype(*arrays)
     work = accumulation_dtype(dtype)
-    matrices = np.swapaxes(_by_group(w, geometry, work), 1, 2)
+    matrices = _by_group(w, geometry, work).swapaxes(1, 2)
     if _is_pointwise(geometry):
         return _pointwise(g, matrices, b, dtype)
     if _is_by_channel(w.shape, geometry.groups, _FEW_OUTPUTS, *arrays):
@@ -146,7 +155,7 @@ def _conv_x(g: Any, w: Any, b: Any, geometry: Geometry) -> Any:
     read, added = outputs * math.prod(geometry.size), w.shape[1] * math.prod(geometry.out)
     if geometry.stride == (1, 1) and outputs > 1 and read <= 2 * added:
         return _conv(g, _turned(w, groups), b, _reversed(geometry))
-    layout, count, channels = Layout(geometry), g.shape[0], w.shape[1] * groups
+    layout, count, channels = geometry.layout, g.shape[0], w.shape[1] * groups
     (images, lines), blocks = layout.blocks(count, groups * inputs, g, w)
     planes = layout.planes(channels, images, work, 0, g, w)
     workspace = new_array("zeros", (g.shape[1], images, lines, layout.row), work, g)
@@ -171,25 +180,26 @@ def _conv_x(g: Any, w: Any, b: Any, geometry: Geometry) -> Any:
 
 def _conv_w(x: Any, g: Any, geometry: Geometry) -> Any:
     """Return the adjoint in w: from x and g, of the result's shape, an array of w's shape."""
-    dtype = np.result_type(x.dtype, g.dtype)
+    dtype = _common_dtype(x, g)
     work = accumulation_dtype(dtype)
     groups, channels = geometry.groups, x.shape[1]
     if _is_by_channel((g.shape[1], channels // groups, *geometry.kernel), groups, _FEW_OUTPUTS_OF_WEIGHTS, x, g):
         return _conv_w_by_channel(x, g, geometry, dtype)
-    layout, count, taps = Layout(geometry), x.shape[0], geometry.kernel[0] * geometry.kernel[1]
+    layout, count, taps = geometry.layout, x.shape[0], geometry.kernel[0] * geometry.kernel[1]
     inputs, outputs = channels // groups * taps, g.shape[1] // groups
     (images, lines), blocks = layout.blocks(count, groups * inputs, x, g)
     planes = layout.planes(channels, images, work, 0, x)
     columns = new_array("empty", (groups, inputs, images * lines * layout.row), work, x)
     workspace = new_array("zeros", (g.shape[1], images, lines, layout.row), work, g)
-    z = new_array("zeros", (groups, outputs, inputs), work, x, g)
+    z = new_array("zeros", (g.shape[1], channels // groups, *geometry.kernel), work, x, g)
+    sums = z.reshape((groups, outputs, inputs))
     for some, part in blocks:
         if part.start == 0:
             layout.put(planes, x[some])
         width = _im2col(layout, planes, columns, some.stop - some.start, part)
         spaced = _spaced(layout, g, workspace, some, part).reshape((groups, outputs, width))
-        z += np.matmul(spaced, np.swapaxes(columns[..., :width], 1, 2))
-    return z.reshape((g.shape[1], channels // groups, *geometry.kernel)).astype(dtype, copy=False)
+        sums += np.matmul(spaced, columns[..., :width].swapaxes(1, 2))
+    return z.astype(dtype, copy=False)
 
 
 # ---------------------------------------------------------------- depthwise kernels: channels do not mix
@@ -214,7 +224,7 @@ class _ByChannel:
 
     def __init__(self, geometry: Geometry, shape: tuple[int, ...], outputs: int, dtype: Any) -> None:
         """Prepare for images of this shape, each channel of which has this number of outputs."""
-        self.layout, self.dtype, self.outputs = Layout(geometry), accumulation_dtype(dtype), outputs
+        self.layout, self.dtype, self.outputs = geometry.layout, accumulation_dtype(dtype), outputs
         count, self.channels = shape[:2]
         self.plane = self.layout.height * self.layout.row
         images = min(count, max(1, _LINE // self.plane))
@@ -363,8 +373,9 @@ def _by_channels(g: Any) -> Any:
     """Sum images over all axes but the channels."""
     if g.__class__ is np.ndarray and g.dtype.char in "fd" and g.flags.c_contiguous and g.size:
         # NumPy sums several axes at a third of the speed of a matrix product with ones.
-        lines = g.reshape((g.shape[0] * g.shape[1], g.shape[2] * g.shape[3]))
-        return np.add.reduce(np.matmul(lines, np.ones(lines.shape[1], g.dtype)).reshape(g.shape[:2]), 0)
+        ones = np.empty(g.shape[2] * g.shape[3], g.dtype)
+        ones.fill(1)
+        return np.add.reduce(np.matmul(g.reshape((-1, len(ones))), ones).reshape(g.shape[:2]), 0)
     return reduce.sum(g, (0, 2, 3))
 
 
@@ -431,32 +442,42 @@ _weight: Function = custom(
 # ---------------------------------------------------------------- public functions
 
 
-def _operands(asked: str, axes: int, x: Any, w: Any, b: Any, groups: Any) -> tuple[Any, Any, Any, int]:
-    """Lift input, weight and bias, check them, and return them and groups."""
+def _operands(asked: str, axes: int, x: Any, w: Any, b: Any, groups: Any) -> tuple[Any, ...]:
+    """Lift input, weight and bias, check them, and return them, the shapes of input and weight, and groups."""
     x, w, b = together(x, w, b)
     check_inexact(asked, input=x, weight=w, bias=b)
     plane = "height, width" if axes == 2 else "length"
-    if x.ndim not in (axes + 1, axes + 2):
+    of_x, of_w = x.shape, w.shape
+    if len(of_x) not in (axes + 1, axes + 2):
         raise errors.ShapeError(
-            f"{asked} takes an input of shape (batch, channels, {plane}), or without the batch; found {x.shape}"
+            f"{asked} takes an input of shape (batch, channels, {plane}), or without the batch; found {of_x}"
         )
-    if w.ndim != axes + 2 or 0 in w.shape[2:]:
+    if len(of_w) != axes + 2 or 0 in of_w[2:]:
         raise errors.ShapeError(
-            f"{asked} takes a weight of {axes + 2} axes, the last {axes} those of a kernel, not empty; found {w.shape}"
+            f"{asked} takes a weight of {axes + 2} axes, the last {axes} those of a kernel, not empty; found {of_w}"
         )
     groups = integer(groups, "groups", asked)
     if groups < 1:
         raise errors.ShapeError(f"{asked}: groups must be at least 1; found {groups}")
-    return x, w, b, groups
+    return x, w, b, of_x, of_w, groups
 
 
-def _check_channels(asked: str, x: Any, w: Any, b: Any, groups: int, axis: int, inputs: int, outputs: int) -> None:
+def _check_channels(
+    asked: str,
+    of_x: tuple[int, ...],
+    of_w: tuple[int, ...],
+    b: Any,
+    groups: int,
+    channels: int,
+    inputs: int,
+    outputs: int,
+) -> None:
     """Raise unless the channels of input, weight and bias fit each other and the groups."""
-    if x.shape[axis] != inputs or w.shape[0] % groups:
+    if channels != inputs or of_w[0] % groups:
         raise errors.ShapeError(
-            f"{asked}: a weight of shape {w.shape} in {groups} group{'s' * (groups > 1)} takes {inputs} channels"
-            + (f", and its {w.shape[0]} must be a multiple of groups" if w.shape[0] % groups else "")
-            + f"; found an input of shape {x.shape}, with {x.shape[axis]}"
+            f"{asked}: a weight of shape {of_w} in {groups} group{'s' * (groups > 1)} takes {inputs} channels"
+            + (f", and its {of_w[0]} must be a multiple of groups" if of_w[0] % groups else "")
+            + f"; found an input of shape {of_x}, with {channels}"
         )
     if b is not None and b.shape != (outputs,):
         raise errors.ShapeError(f"{asked}: bias must have shape ({outputs},), one for each channel; found {b.shape}")
@@ -464,18 +485,19 @@ def _check_channels(asked: str, x: Any, w: Any, b: Any, groups: int, axis: int, 
 
 def _paddings(
     padding: Any, axes: int, kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...], asked: str
-) -> list[tuple[int, int]]:
-    """Return the number of zeros before and after each axis of a plane."""
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the numbers of zeros before the axes of a plane, and those after them."""
     if not isinstance(padding, str):
-        return [(n, n) for n in sizes(padding, 0, axes, "padding", asked)]
+        zeros = sizes(padding, 0, axes, "padding", asked)
+        return zeros, zeros
     if padding == "valid":
-        return [(0, 0)] * axes
+        return (0,) * axes, (0,) * axes
     if padding != "same":
         raise ValueError(f"{asked}: padding is an integer, a pair, 'same' or 'valid'; found {padding!r}")
     if any(n != 1 for n in stride):
         raise errors.ShapeError(f"{asked}: padding='same' needs stride 1; found stride {stride}")
     totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
-    return [(total // 2, total - total // 2) for total in totals]
+    return tuple([total // 2 for total in totals]), tuple([total - total // 2 for total in totals])
 
 
 def _convolve(
@@ -489,24 +511,25 @@ def _convolve(
     dilation: Any,
     groups: Any,
 ) -> Any:
-    x, w, b, groups = _operands(asked, axes, input, weight, bias, groups)
-    steps, gaps = (sizes(value, 1, axes, name, asked) for value, name in ((stride, "stride"), (dilation, "dilation")))
-    size, kernel = x.shape[-axes:], w.shape[2:]
-    zeros = _paddings(padding, axes, kernel, steps, gaps, asked)
-    _check_channels(asked, x, w, b, groups, -axes - 1, w.shape[1] * groups, w.shape[0])
-    spans = [d * (k - 1) + 1 for k, d in zip(kernel, gaps, strict=True)]
-    padded = tuple([n + before + after for n, (before, after) in zip(size, zeros, strict=True)])
-    if any(span > n for span, n in zip(spans, padded, strict=True)):
+    x, w, b, of_x, of_w, groups = _operands(asked, axes, input, weight, bias, groups)
+    steps, gaps = sizes(stride, 1, axes, "stride", asked), sizes(dilation, 1, axes, "dilation", asked)
+    size, kernel = of_x[-axes:], of_w[2:]
+    before, after = _paddings(padding, axes, kernel, steps, gaps, asked)
+    _check_channels(asked, of_x, of_w, b, groups, of_x[-axes - 1], of_w[1] * groups, of_w[0])
+    spans, padded, out = [], [], []
+    for n, k, step, first, last, gap in zip(size, kernel, steps, before, after, gaps, strict=True):
+        spans.append(gap * (k - 1) + 1)
+        padded.append(n + first + last)
+        out.append((padded[-1] - spans[-1]) // step + 1)
+    if min(out) < 1:
         raise errors.ShapeError(
-            f"{asked}: the kernel spans {tuple(spans)}, more than the padded input's {padded}; input {x.shape}, "
-            f"weight {w.shape}, padding {padding!r}, dilation {dilation!r}"
+            f"{asked}: the kernel spans {tuple(spans)}, more than the padded input's {tuple(padded)}; input {of_x}, "
+            f"weight {of_w}, padding {padding!r}, dilation {dilation!r}"
         )
-    out = tuple([(n - span) // step + 1 for n, span, step in zip(padded, spans, steps, strict=True)])
-    before = tuple([first for first, _ in zeros])
-    geometry = geometry_of(size, kernel, out, steps, before, gaps, groups)
-    x, w, batched = as_planes(x, axes), as_planes(w, axes), x.ndim == axes + 2
+    geometry = geometry_of(size, kernel, tuple(out), steps, before, gaps, groups)
+    x, w = as_planes(x, axes), as_planes(w, axes)
     z = _correlate(x, w, geometry) if b is None else _correlate_and_add(x, w, b, geometry)
-    return restore_shape(z, axes, batched)
+    return restore_shape(z, axes, len(of_x) == axes + 2)
 
 
 def conv1d(
@@ -604,29 +627,27 @@ def _convolve_transposed(
     groups: Any,
     dilation: Any,
 ) -> Any:
-    x, w, b, groups = _operands(asked, axes, input, weight, bias, groups)
-    steps, gaps = (sizes(value, 1, axes, name, asked) for value, name in ((stride, "stride"), (dilation, "dilation")))
-    before, more = (
-        sizes(value, 0, axes, name, asked) for value, name in ((padding, "padding"), (output_padding, "output_padding"))
-    )
+    x, w, b, of_x, of_w, groups = _operands(asked, axes, input, weight, bias, groups)
+    steps, gaps = sizes(stride, 1, axes, "stride", asked), sizes(dilation, 1, axes, "dilation", asked)
+    before, more = sizes(padding, 0, axes, "padding", asked), sizes(output_padding, 0, axes, "output_padding", asked)
     if any(extra >= max(step, gap) for extra, step, gap in zip(more, steps, gaps, strict=True)):
         raise errors.ShapeError(
             f"{asked}: output_padding must be smaller than stride or dilation; found output_padding "
             f"{output_padding!r}, stride {stride!r}, dilation {dilation!r}"
         )
-    size, kernel = x.shape[-axes:], w.shape[2:]
-    _check_channels(asked, x, w, b, groups, -axes - 1, w.shape[0], w.shape[1] * groups)
-    by_axis = zip(size, kernel, steps, before, more, gaps, strict=True)
-    out = tuple([(n - 1) * s - 2 * p + d * (k - 1) + extra + 1 for n, k, s, p, extra, d in by_axis])
-    if any(n < 1 for n in (*out, *size)):
+    size, kernel = of_x[-axes:], of_w[2:]
+    _check_channels(asked, of_x, of_w, b, groups, of_x[-axes - 1], of_w[0], of_w[1] * groups)
+    axis_by_axis = zip(size, kernel, steps, before, more, gaps, strict=True)
+    out = tuple([(n - 1) * s - 2 * p + d * (k - 1) + extra + 1 for n, k, s, p, extra, d in axis_by_axis])
+    if min(*out, *size) < 1:
         raise errors.ShapeError(
-            f"{asked}: the result's planes would be of size {out}; input {x.shape}, weight {w.shape}, stride "
+            f"{asked}: the result's planes would be of size {out}; input {of_x}, weight {of_w}, stride "
             f"{stride!r}, padding {padding!r}, output_padding {output_padding!r}, dilation {dilation!r}"
         )
     geometry = geometry_of(out, kernel, size, steps, before, gaps, groups)
-    x, w, batched = as_planes(x, axes), as_planes(w, axes), x.ndim == axes + 2
+    x, w = as_planes(x, axes), as_planes(w, axes)
     z = _transpose(x, w, geometry) if b is None else _transpose_and_add(x, w, b, geometry)
-    return restore_shape(z, axes, batched)
+    return restore_shape(z, axes, len(of_x) == axes + 2)
 
 
 def conv_transpose1d(

@@ -22,7 +22,6 @@ from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.nn._functions.arguments import check_floating, integer
 from gradmgr.nn._functions.windows import (
     Geometry,
-    Layout,
     accumulation_dtype,
     as_planes,
     geometry_of,
@@ -44,7 +43,7 @@ class _BlockLoop:
     """A loop over the blocks of planes of a call, each plane as an image of one channel, and their buffer."""
 
     def __init__(self, geometry: Geometry, count: int, dtype: Any, fill: float, *arrays: Any) -> None:
-        self.layout = Layout(geometry)
+        self.layout = geometry.layout
         phases = len(self.layout.phases)
         (self.images, self.lines), self.blocks = self.layout.blocks(count, phases + _MORE_ARRAYS, *arrays)
         self.planes = self.layout.planes(1, self.images, dtype, fill, *arrays)

@@ -9,6 +9,7 @@ part of the result.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,16 +21,25 @@ from gradmgr.ops.convert import is_half
 from gradmgr.ops.shape import reshape
 
 
-class Geometry(NamedTuple):
+class _Windows(NamedTuple):
     """The windows of a plane; each field but `groups` is a pair, for rows and columns."""
 
-    size: tuple[int, int]  # of the plane
-    kernel: tuple[int, int]
-    out: tuple[int, int]  # how many windows there are
-    stride: tuple[int, int]
-    padding: tuple[int, int]  # before the plane; after it, as far as the windows reach
-    dilation: tuple[int, int]
+    size: tuple[int, ...]  # of the plane
+    kernel: tuple[int, ...]
+    out: tuple[int, ...]  # how many windows there are
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]  # before the plane; after it, as far as the windows reach
+    dilation: tuple[int, ...]
     groups: int = 1
+
+
+class Geometry(_Windows):
+    """The windows of a plane, and their layout in a buffer, which an op's kernel and its derivatives share."""
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The layout of planes in a buffer for these windows."""
+        return Layout(self)
 
 
 class _Line:
@@ -43,11 +53,11 @@ class _Line:
         self.slots = out + self.taps[-1][0]
         # For each phase: the slots that hold elements of the axis, and these elements.
         self.phases: dict[int, tuple[slice, slice]] = {}
-        self.margin, self.covered = (
-            self.slots,
-            0,
-        )  # slots that are empty at both ends of all phases; elements that have a slot
-        for phase in {phase for _, phase in self.taps}:
+        # Slots that are empty at both ends of all phases; elements that have a slot.
+        self.margin, self.covered = self.slots, 0
+        for _, phase in self.taps:
+            if phase in self.phases:
+                continue
             origin = phase - padding
             first = max(0, -(origin // stride))
             last = max(first, min(self.slots, (size - 1 - origin) // stride + 1))
@@ -69,7 +79,7 @@ class Layout:
     """The layout of planes in a buffer in which every tap of the windows reads one contiguous run."""
 
     def __init__(self, geometry: Geometry) -> None:
-        rows, columns = (_Line(*sizes_of_axis) for sizes_of_axis in zip(*geometry[:6], strict=True))
+        rows, columns = map(_Line, *geometry[:6])
         self.out = geometry.out
         # The zeros at the end of a row serve as those at the beginning of the next.
         self.row = max(self.out[1], columns.slots - columns.margin)
@@ -83,22 +93,25 @@ class Layout:
         }
         self.covers = (rows.covered, columns.covered) == geometry.size
 
-    def blocks(self, count: int, rows: int, *arrays: Any) -> tuple[tuple[int, int], Iterator[tuple[slice, slice]]]:
+    def blocks(self, count: int, rows: int, *arrays: Any) -> tuple[tuple[int, int], list[tuple[slice, slice]]]:
         """Return the images and lines of a result in a block, and the blocks, for `rows` runs that are held at once."""
         height = self.out[0]
-        limit = _BLOCK if libraries.root(arrays[0]) is np else _BLOCK_OF_GPU
+        is_numpy = isinstance(arrays[0], np.ndarray) or libraries.root(arrays[0]) is np
+        limit = _BLOCK if is_numpy else _BLOCK_OF_GPU
         places = max(limit // max(1, rows * _count_examples(*arrays)), _FEWEST)
         images = _evenly(count, places // (height * self.row))
         lines = height if images > 1 else _evenly(height, places // self.row)
-        return (images, lines), (
+        return (images, lines), [
             (slice(n, min(n + images, count)), slice(line, min(line + lines, height)))
             for n in range(0, count, images)
             for line in range(0, height, lines)
-        )
+        ]
 
     def planes(self, channels: int, images: int, dtype: Any, fill: float, *arrays: Any) -> dict[Any, Any]:
         """Make the buffer: an array for each phase, batched if one of these arrays is."""
         shape = (channels, images, self.height, self.row)
+        if fill == 0:
+            return {phase: new_array("zeros", shape, dtype, *arrays) for phase in self.phases}
         return {phase: new_array("full", shape, dtype, *arrays, fill=fill) for phase in self.phases}
 
     def put(self, planes: dict[Any, Any], x: Any) -> None:
@@ -114,11 +127,11 @@ class Layout:
             x[(..., *here)] = part.transpose(1, 0, 2, 3)
 
     def runs(self, planes: dict[Any, Any], images: int, lines: slice) -> Iterator[Any]:
-        """Yield the elements that each tap reads, as (channel, image, position)."""
+        """Return an iterator over the elements that each tap reads, as (channel, image, position)."""
         flat = {phase: p.reshape((*p.shape[:2], self.height * self.row)) for phase, p in planes.items()}
         begin, end = lines.start * self.row, lines.stop * self.row
-        for phase, offset in self.taps:
-            yield flat[phase][:, :images, offset + begin : offset + end]
+        # All at once: a generator would be a call for each tap.
+        return iter([flat[phase][:, :images, offset + begin : offset + end] for phase, offset in self.taps])
 
     def of_result(self, runs: Any, images: int, lines: slice) -> Any:
         """View runs of all channels, (channels, positions of the block), as the images of a result."""
@@ -134,19 +147,26 @@ def _evenly(count: int, most: int) -> int:
 
 def _count_examples(*arrays: Any) -> int:
     """Return the number of examples of a vmap in the arrays, 1 outside of vmap."""
-    return max([a.nbytes // (a.size * a.itemsize) if a.size else 1 for a in arrays])
+    count = 1
+    for a in arrays:
+        if a.size:
+            count = max(count, a.nbytes // (a.size * a.itemsize))
+    return count
 
 
 def new_array(kind: str, shape: tuple[int, ...], dtype: Any, *arrays: Any, fill: float | None = None) -> Any:
     """Make an array in the library of the first of these arrays, batched if one of them is."""
-    make = getattr(libraries.root(arrays[0]), kind)
+    make = getattr(np if isinstance(arrays[0], np.ndarray) else libraries.root(arrays[0]), kind)
     made = make(shape, dtype) if fill is None else make(shape, fill, dtype)
-    return batched.spacious(made, *arrays)
+    for a in arrays:
+        if isinstance(a, batched.Batched):
+            return batched.spacious(made, *arrays)
+    return made
 
 
 def accumulation_dtype(dtype: Any) -> Any:
     """Return the dtype to compute in: float32 for half precision, else the dtype itself."""
-    return libraries.F4 if is_half(dtype) else dtype
+    return libraries.F4 if dtype.itemsize <= 2 and is_half(dtype) else dtype
 
 
 # ---------------------------------------------------------------- arguments of lines and planes
@@ -154,29 +174,29 @@ def accumulation_dtype(dtype: Any) -> Any:
 
 def sizes(value: Any, least: int, axes: int, name: str, asked: str) -> tuple[int, ...]:
     """Return one integer for each axis of a plane; raise if one is less than `least`."""
-    read: tuple[int, ...] = (single if axes == 1 else pair)(value, name, asked)
-    if any(n < least for n in read):
+    if value.__class__ is int:  # the common case, without a call
+        read: tuple[int, ...] = (value,) * axes
+    else:
+        read = (single if axes == 1 else pair)(value, name, asked)
+    if min(read) < least:
         raise errors.ShapeError(f"{asked}: {name} must be at least {least}; found {value!r}")
     return read
 
 
 def as_planes(t: Any, axes: int) -> Any:
     """Add an axis of one row if planes are lines, and a batch axis if there is none."""
-    shape = t.shape if axes == 2 else (*t.shape[:-1], 1, t.shape[-1])
+    given = t.shape
+    shape = given if axes == 2 else (*given[:-1], 1, given[-1])
     shape = shape if len(shape) == 4 else (1, *shape)
-    return t if shape == t.shape else reshape(t, shape)
+    return t if shape == given else reshape(t, shape)
 
 
 def restore_shape(z: Any, axes: int, batched: bool) -> Any:
     """Remove the axes that `as_planes` added."""
-    shape = z.shape if batched else z.shape[1:]
+    made = z.shape
+    shape = made if batched else made[1:]
     shape = shape if axes == 2 else (*shape[:-2], shape[-1])
-    return z if shape == z.shape else reshape(z, shape)
-
-
-def _two(values: tuple[int, ...], of_rows: int) -> tuple[int, int]:
-    """Return the values for rows and columns of a plane; a line is a plane of one row."""
-    return (of_rows, values[0]) if len(values) == 1 else (values[0], values[1])
+    return z if shape == made else reshape(z, shape)
 
 
 def geometry_of(
@@ -189,5 +209,7 @@ def geometry_of(
     groups: int = 1,
 ) -> Geometry:
     """Return the Geometry of planes, or of lines as planes of one row."""
-    places = _two(size, 1), _two(kernel, 1), _two(out, 1)
-    return Geometry(*places, _two(stride, 1), _two(padding, 0), _two(dilation, 1), groups)
+    if len(size) == 2:
+        return Geometry(size, kernel, out, stride, padding, dilation, groups)
+    line = (1, *size), (1, *kernel), (1, *out), (1, *stride), (0, *padding), (1, *dilation)  # a plane of one row
+    return Geometry(*line, groups)
