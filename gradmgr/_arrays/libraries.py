@@ -231,7 +231,7 @@ def make_array(data: Any, dtype: Any = None, device: str | None = None, *, copy:
 
 def float_errors_raise() -> bool:
     """Tell whether a floating-point error may leave NumPy by an exception or the user's own function."""
-    return not all(mode in ("ignore", "warn") for mode in np.geterr().values())
+    return not {"ignore", "warn"}.issuperset(np.geterr().values())
 
 
 def may_hold(mask: Array) -> bool:

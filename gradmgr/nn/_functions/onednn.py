@@ -13,8 +13,6 @@ from __future__ import annotations
 import ctypes
 import sys
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -202,26 +200,31 @@ class Library:
             raise _UnsupportedError("dnnl_primitive_desc_query_md")
         return found
 
-    @contextmanager
-    def one_thread(self) -> Iterator[None]:
-        """Make the library compute on this thread alone, and restore OpenMP's setting afterwards."""
-        if not self._openmp:
-            yield
-            return
-        before = self._get_threads()
-        self._set_threads(1)
-        try:
-            yield
-        finally:
-            self._set_threads(before)
-
     def _plan(self, *description: Any) -> _Plan | None:
         """Return the plan of a convolution, or None if the library does not support it."""
         try:
-            with self.one_thread():
+            with _OneThread(self):
                 return _Plan(self, *description)
         except _UnsupportedError:
             return None
+
+
+class _OneThread:
+    """Makes the library compute on this thread alone inside a with block, and restores OpenMP's setting afterwards."""
+
+    __slots__ = ("before", "library")
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+
+    def __enter__(self) -> None:
+        if self.library._openmp:
+            self.before = self.library._get_threads()
+            self.library._set_threads(1)
+
+    def __exit__(self, *_: object) -> None:
+        if self.library._openmp:
+            self.library._set_threads(self.before)
 
 
 class _Found:
@@ -311,6 +314,10 @@ class _Plan:
         self.bias, self.plain = bias, plain
         # The primitives that convert operands into the layouts of the primitive, or the result out of it.
         self.reorders = [self._reorder(k) for k in range(3)]
+        # A block needs memory for the operands that are reordered, and the scratchpad.
+        self.aligned_bytes = [_aligned(nbytes) for nbytes in self.bytes]
+        reordered = [n for n, reorder in zip(self.aligned_bytes, self.reorders, strict=True) if reorder is not None]
+        self.bytes_of_workspace = sum(reordered) + self.bytes_of_scratchpad
         self.executors: list[_Executor] = []  # those not in use
 
     def _describe(self, shape: tuple[int, ...], tag: int) -> _Handle:
@@ -355,7 +362,8 @@ class _Executor:
     def __init__(self, plan: _Plan) -> None:
         library = self.library = plan.library
         # The plan refers to executors; a reference back would leave their memory to the garbage collector.
-        self.primitive, self.reorders, self.bytes, self.made = plan.primitive, plan.reorders, plan.bytes, plan.made
+        self.primitive, self.reorders, self.made = plan.primitive, plan.reorders, plan.made
+        self.aligned_bytes = plan.aligned_bytes
         self.stream = library.make("dnnl_stream_create", library.engine, _IN_ORDER)
         self.reordered = [self._memory(layout) for layout in plan.layouts]
         self.plain_memory = [
@@ -401,7 +409,7 @@ class _Executor:
         for k, reorder in enumerate(self.reorders):
             if reorder is not None and not (k == 1 and is_laid_out):
                 reordered[k] = at
-                at += _aligned(self.bytes[k])
+                at += self.aligned_bytes[k]
                 if k != self.made:
                     self.reorder(k, addresses[k], reordered[k])
             set_address(self.reordered[k], reordered[k])
@@ -461,7 +469,7 @@ class _Job:
 
     def plan(self, images: int, like: _Plan | None = None) -> _Plan | None:
         """Return the plan for this number of images."""
-        x, w, z = (array.shape for array in self.operands)
+        x, w, z = self.operands[0].shape, self.operands[1].shape, self.operands[2].shape
         groups = self.geometry.groups
         if groups > 1:
             w = (groups, w[0] // groups, *w[1:])
@@ -486,7 +494,7 @@ class _Job:
         elif plan.reorders[1] is not None:
             kept = _allocate(plan.bytes[1])
             weights = _address(kept)
-            with self.library.one_thread():
+            with _OneThread(self.library):
                 executor.reorder(1, self.addresses[1], weights)
         plan.executors.append(executor)
 
@@ -504,12 +512,11 @@ class _Job:
 
     def _run_block(self, plan: _Plan, addresses: list[int], is_laid_out: bool) -> None:
         """Compute one block on this thread."""
-        needed = sum([_aligned(plan.bytes[k]) for k in range(3) if plan.reorders[k] is not None])
-        workspace = _allocate(needed + plan.bytes_of_scratchpad)
+        workspace = _allocate(plan.bytes_of_workspace)
         executor = plan.take()
         if executor.bias is not None:
             self.library.set_address(executor.bias, _address(self.bias))
-        with self.library.one_thread():
+        with _OneThread(self.library):
             executor.run(addresses, _address(workspace), is_laid_out)
         plan.executors.append(executor)
 
@@ -520,7 +527,7 @@ class _Job:
             self.operands[1].reshape(-1)[...] = total
             return
         executor = plan.take()
-        with self.library.one_thread():
+        with _OneThread(self.library):
             executor.reorder(1, self.addresses[1], _address(total))
         plan.executors.append(executor)
 
@@ -557,8 +564,9 @@ def _usable_library(
     work = count * geometry.out[0] * geometry.out[1] * w[0] * w[1] * w[2] * w[3]
     if work == 0 or _is_faster_in_numpy(kind, work, w, geometry.groups):
         return None, work
-    if not all(a.__class__ is np.ndarray and a.dtype == libraries.F4 for a in arrays):
-        return None, work
+    for a in arrays:
+        if a.__class__ is not np.ndarray or a.dtype != libraries.F4:
+            return None, work
     # The library does not report overflows to NumPy, so it is not used where they raise.
     return (None if libraries.float_errors_raise() else _found.get()), work
 
