@@ -7,11 +7,11 @@ from typing import Any, Self
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._engine.context import current, recorders
+from gradmgr._engine.entry import input_ids, op_name
 from gradmgr._engine.history.trace_log import Tracing
 from gradmgr._engine.observers import Entry, add_observer, observers, remove_observer
-from gradmgr._engine.op import INPUTS
-from gradmgr._engine.recorder import current, recorders
-from gradmgr._engine.tape import Tape, op_name
+from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import raw
 
 __all__ = ["detect_anomaly", "is_anomaly_check_nan_enabled", "is_anomaly_enabled", "set_detect_anomaly"]
@@ -25,10 +25,10 @@ class _Anomalies(Tracing):
     def __init__(self, check_nan: bool) -> None:
         self.check_nan = check_nan
 
-    def pulled(self, tape: Tape, e: Entry, g: Any, parts: dict[Any, Any]) -> None:
+    def after_vjp(self, tape: Tape, e: Entry, g: Any, parts: dict[Any, Any]) -> None:
         if not self.check_nan:
             return
-        for position, node_id in enumerate(INPUTS[e[0]](e)):
+        for position, node_id in enumerate(input_ids(e)):
             if node_id in parts and _has_nan(parts[node_id]):
                 raise errors.AnomalyError(_what_is_nan(tape, e, g, position))
 

@@ -1,7 +1,7 @@
 """Forward mode: tangents that are computed together with the values, operation by operation.
 
 Levels nest, where PyTorch has one: a second derivative is a level inside a level. With managers, the
-rule is the same: a derivative is recorded by what was entered earlier. A level inside a manager's recording
+rule is the same: a derivative is recorded by what was entered entered_before. A level inside a manager's recording
 gives tangents that the manager differentiates (reverse over forward); a manager inside a level gives
 gradients that have tangents (forward over reverse: a Hessian times a vector, at the cost of two gradients).
 The gradient of a manager that was entered before a level has no tangent there.
@@ -28,9 +28,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.forward import Forward, earlier
+from gradmgr._engine.context import current, enter_recorders, leave_recorders, recorders
+from gradmgr._engine.forward import Forward, entered_before
 from gradmgr._engine.history.modes import decorate
-from gradmgr._engine.recorder import Recorder, current, enter, leave, recorders
+from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 
 __all__ = [
@@ -98,13 +99,13 @@ def _found(asked: str, level: int | None) -> _Level:
 def _enter() -> _Level:
     levels = _open_levels()
     level = _Level(levels[-1].number + 1 if levels else 0)
-    enter(level)
+    enter_recorders(level)
     return level
 
 
 def _exit(level: _Level) -> None:
     level.close()
-    leave(level)
+    leave_recorders(level)
 
 
 def enter_dual_level() -> int:
@@ -250,7 +251,7 @@ def unpack_dual(tensor: Tensor, *, level: int | None = None) -> UnpackedDualTens
     tangent = found.node_id_of(tensor)
     if tangent is None:
         return UnpackedDualTensor(primal, None)
-    return UnpackedDualTensor(primal, _alias(tangent, earlier(state, found)))
+    return UnpackedDualTensor(primal, _alias(tangent, entered_before(state, found)))
 
 
 def _alias(value: Any, tracking: Iterable[Recorder]) -> Tensor:
@@ -299,19 +300,19 @@ def _checked_tangent(tensor: Tensor, tangent: Any, level: _Level) -> Any:
     if not isinstance(value, Tensor):
         return libraries.make_array(value, copy=True)
     state = current()
-    earlier_recorders = earlier(state, level)
+    entered_before_recorders = entered_before(state, level)
     lost = [
         rec
         for rec in recorders(state)
-        if rec.open and rec not in earlier_recorders and rec.node_id_of(value) is not None
+        if rec.open and rec not in entered_before_recorders and rec.node_id_of(value) is not None
     ]
     if lost:
         who = "the level itself" if level in lost else "a manager or level that was entered after the level"
         raise errors.RecordingError(
             f"{what} has a history with {who}, which cannot differentiate it: derivatives are recorded by what was "
-            "entered earlier; pass tangent.detach(), or enter the level last"
+            "entered entered_before; pass tangent.detach(), or enter_recorders the level last"
         )
-    kept = _alias(value, earlier_recorders)
+    kept = _alias(value, entered_before_recorders)
     return raw(kept) if kept._rec is None else kept
 
 

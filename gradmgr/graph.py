@@ -8,10 +8,10 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._engine.context import current, recorders
 from gradmgr._engine.history.node import GradientEdge, Node, add_hook, check_tracked, get_gradient_edge
 from gradmgr._engine.history.saved_values import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
 from gradmgr._engine.hooks import RemovableHandle, check_hook
-from gradmgr._engine.recorder import current, recorders
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, raw
 from gradmgr._transforms.picture import to_dot, to_mermaid, to_svg

@@ -23,11 +23,13 @@ from gradmgr._engine.backward import (
     seeds_of,
     write,
 )
+from gradmgr._engine.backward_pass import context_of_pass, run_backward
+from gradmgr._engine.context import add_interceptor, enter_recorders, leave_recorders, remove_interceptor
 from gradmgr._engine.history.spill import Budget, spill_of
 from gradmgr._engine.history.trace_log import TraceLog, Tracing, UseTracing, explain, summary
 from gradmgr._engine.hooks import hooked_leaf
 from gradmgr._engine.observers import Observer
-from gradmgr._engine.recorder import above, enter, leave, recording_threads, remove_interceptor, watch
+from gradmgr._engine.recorder import recording_threads
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe
 
@@ -178,7 +180,7 @@ class GradManager(_Recording):
         if hooked_leaf(t).add_manager(self._self) or chain:
             self._has_callbacks = True
         if self._tape is not None and self._tape.open:
-            self._tape.watch(t)
+            self._tape.add_leaf(t)
 
     def _warn_repeated(self, named: list[tuple[str | None, Tensor]], chain: list[Callback]) -> None:
         """Warn once of a callback that a tensor has already; before anything changes, since a warning may raise."""
@@ -216,7 +218,7 @@ class GradManager(_Recording):
             self._specs.pop(id(t), None)
             hooked_leaf(t).remove_manager(self._self)
             if self._tape is not None:
-                self._tape.remove_interceptor(t)
+                self._tape.remove_leaf(t)
         return self
 
     def attached_tensors(self) -> list[Tensor]:
@@ -301,14 +303,14 @@ class GradManager(_Recording):
         Raises:
             RuntimeError: the manager records already.
         """
-        enter(self._new_tape())
+        enter_recorders(self._new_tape())
         if self._with_stack:
             self._watch_uses()
 
     def _watch_uses(self) -> None:
         if self._tape is not None:
             self._uses = UseTracing(self._tape)
-            watch(self._uses)
+            add_interceptor(self._uses)
 
     def _new_tape(self) -> Tape:
         with recording_threads.lock:  # of two threads that record one gets the error
@@ -343,7 +345,7 @@ class GradManager(_Recording):
             if tape.trace_log is not None:
                 self._keep_trace_log(tape.trace_log)
             tape.close()
-            leave(tape)
+            leave_recorders(tape)
 
     def _keep_trace_log(self, trace_log: TraceLog) -> None:
         self._trace_log = trace_log
@@ -426,7 +428,7 @@ class GradManager(_Recording):
             keep: receives the gradients by tensor; no `.grad` is then written and no callback runs.
         """
         run: BackwardRun | None = None
-        outer = above(tape.outer, tape) if create_graph else tape.outer
+        outer = tape.outer if not create_graph else context_of_pass(tape, True)
         has_turn = not _turns.parallel and _turns.lock.acquire()
         try:
             self._begin_backward(tape)
@@ -440,7 +442,7 @@ class GradManager(_Recording):
                     results = run._propagate(tape, seeds, retain, create_graph)
                 else:
                     wanted = None if inputs is None else inputs.values()
-                    grads = tape.walk(seeds, retain=retain, create_graph=create_graph, wanted=wanted)
+                    grads = run_backward(tape, seeds, retain=retain, create_graph=create_graph, wanted=wanted)
                     results = gradients_by_tensor(tape, grads, inputs)
                     del grads
                 if keep is not None:
@@ -548,7 +550,7 @@ class GradManagerGroup(_Recording):
         """
         for manager in self._managers:
             manager._check_idle()
-        enter(*[manager._new_tape() for manager in self._managers])
+        enter_recorders(*[manager._new_tape() for manager in self._managers])
         for manager in self._managers:
             if manager._with_stack:
                 manager._watch_uses()

@@ -27,7 +27,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries, memory
-from gradmgr._engine.recorder import rebind
+from gradmgr._engine.context import rebind
 from gradmgr._engine.tensor import Tensor, wrap
 from gradmgr._transforms.randomness import source_of
 

@@ -20,7 +20,7 @@ from helpers import assert_no_recorder
 
 import gradmgr
 from gradmgr import GradManager, Tensor
-from gradmgr._engine import recorder
+from gradmgr._engine import context
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def _unchanged(managers: Iterable[GradManager], tensors: Iterable[Tensor]) -> It
         return (
             [_facts_of_manager(gm) for gm in managers],
             [_facts_of_tensor(t) for t in tensors],
-            id(recorder.current()),
+            id(context.current()),
         )
 
     before = facts()

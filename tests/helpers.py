@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from gradmgr import GradManager, Tensor, tensor
-from gradmgr._engine import recorder
+from gradmgr._engine import context
 from gradmgr._engine.tensor import raw
 
 ROOT = Path(__file__).parents[1]
@@ -23,9 +23,9 @@ ROOT = Path(__file__).parents[1]
 
 def assert_no_recorder() -> None:
     """Raise AssertionError if a recorder is current, after removing it so that what follows starts clean."""
-    left = recorder.current()
+    left = context.current()
     if left is not None:
-        recorder._current.set(None)
+        context._current.set(None)
         raise AssertionError(f"the test left {left!r} current")
 
 

@@ -13,6 +13,17 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries, memory
+from gradmgr._engine.backward_pass import context_of_pass, run_backward
+from gradmgr._engine.context import (
+    Context,
+    activated,
+    current,
+    enter_new_recorders,
+    rebind,
+    recorders,
+    reset_current,
+    set_current,
+)
 from gradmgr._engine.hooks import (
     check_like,
     handle,
@@ -24,19 +35,7 @@ from gradmgr._engine.hooks import (
     select_tensor_hooked,
 )
 from gradmgr._engine.mutation import as_type
-from gradmgr._engine.recorder import (
-    Recorder,
-    above,
-    activated,
-    carry_over,
-    current,
-    rebind,
-    recorders,
-    recording_threads,
-    reset_current,
-    set_current,
-    told,
-)
+from gradmgr._engine.recorder import Recorder, recording_threads
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 
@@ -92,7 +91,7 @@ def seeds_of(tape: Tape, y: Any, dy: Any, *, asked: str = "backward", create_gra
     if len(dys) != len(ys):
         raise ValueError(f"{asked}: {len(ys)} y were given and {len(dys)} dy; give one dy for each y")
     node_ids = [_node_id_of(tape, t, position) for position, t in enumerate(ys)]
-    outer = above(tape.outer, tape) if create_graph else tape.outer
+    outer = context_of_pass(tape, create_graph)
     cotangents = [_cotangent(outer, t, d, k) for k, (t, d) in enumerate(zip(ys, dys, strict=True))]
     roots = [] if tape.annotations is None else tape.annotations.roots
     return [*zip(node_ids, cotangents, strict=True), *roots]
@@ -200,7 +199,7 @@ class BackwardRun:
         self._phase = "begin"  # then "backward", "finish", "over"
         self._outer_recorders = recorders(outer)  # they are to track the gradients that hooks return
         # The context of callbacks. They compute as if before the recording, but all recorders see writes in place.
-        self._state = self._before = told(outer, current())
+        self._state = self._before = Context.of(outer).for_callbacks(current()).simplest()
 
     # ------------------------------------------------------------ for callback objects
 
@@ -321,7 +320,8 @@ class BackwardRun:
         self._call(self._begin)
         self._phase = "backward"
         collector = None if hooked else self._usable_collector()
-        grads = tape.walk(
+        grads = run_backward(
+            tape,
             seeds,
             retain=retain,
             awaited=chained,
@@ -431,7 +431,7 @@ class BackwardRun:
     def _carry_over(self) -> None:
         """Let the recordings that callbacks left open go on outside."""
         if self._state is not self._before:
-            carry_over(self._before, self._state)
+            enter_new_recorders(Context.of(self._before), Context.of(self._state))
             self._before = self._state
 
     def _abort(self, error: BaseException) -> None:
@@ -509,7 +509,7 @@ def run_endings(tape: Tape, outer: Any) -> None:
         return
     endings, notes.endings = notes.endings, []
     notes.gathered.clear()
-    with activated(told(outer, current())):
+    with activated(Context.of(outer).for_callbacks(current())):
         for function in endings:
             function()
 

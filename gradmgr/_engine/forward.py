@@ -1,4 +1,4 @@
-"""Forward: tangents pushed along as the operations happen; what it calls a tensor is its tangent."""
+"""Forward mode: tangents are computed as the operations happen; the node id of a tensor is the cell of its tangent."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 from gradmgr import errors
 from gradmgr._arrays.libraries import is_differentiable
 from gradmgr._engine.broadcast import broadcast_like
-from gradmgr._engine.recorder import Recorder, Stack, activate, current, interceptors_of, shown
+from gradmgr._engine.context import Context, current, set_current
+from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tensor import Tensor, raw
 
 # So many tangents are made between two looks at which of them are still held.
 _MANY = 64
 
-# So many states are remembered; a level meets one or two at a time, and a new one with every mode that is entered.
+# So many contexts are remembered; a level meets one or two at a time, and a new one with every mode that is entered.
 _FEW = 8
 
 
@@ -31,18 +32,18 @@ _new = object.__new__
 
 
 class Forward(Recorder):
-    """Forward mode, one level; levels nest as recorders do."""
+    """One level of forward mode; levels nest as recorders do."""
 
-    __slots__ = ("_cells", "_limit", "_lower", "_tidying")
+    __slots__ = ("_cells", "_limit", "_outer_contexts", "_tidying")
 
     def __init__(self) -> None:
         super().__init__()
         self._cells: list[weakref.ref[_Cell]] = []
         self._limit = _MANY
-        self._lower: dict[Any, Any] = {}  # by state, the part of it that hears tangents
+        self._outer_contexts: dict[Any, Any] = {}  # by what is current, the part of it that records tangents
         self._tidying = threading.Lock()
 
-    def watch(self, t: Tensor, tangent: Any) -> None:
+    def add_dual(self, t: Tensor, tangent: Any) -> None:
         """Let `t`, which is kept alive, have this tangent, an array or a Tensor of its shape and dtype."""
         self.leaf_ids[t] = tangent
 
@@ -57,7 +58,7 @@ class Forward(Recorder):
         return tangent
 
     def track(self, t: Tensor, node_id: Any) -> None:
-        """Let `t` have the tangent `mark` from now on."""
+        """Let `t` have the tangent `node_id` from now on."""
         cell = _new(_Cell)
         cell.tangent = node_id
         if t._rec is None:  # the common case
@@ -76,13 +77,13 @@ class Forward(Recorder):
         if not (several or is_differentiable(z._array.dtype)):
             return
         now = current()
-        activate(self._below(now))
+        set_current(self._outer_context(now))
         try:
-            pushed = op.push(node_ids, values, out, params)
+            tangents = op.jvp(node_ids, values, out, params)
             if not several:
-                self.track(z, broadcast_like(pushed, raw(out)))
+                self.track(z, broadcast_like(tangents, raw(out)))
                 return
-            for result, handle, tangent in zip(z, out, pushed, strict=True):
+            for result, handle, tangent in zip(z, out, tangents, strict=True):
                 if is_differentiable(result.dtype):
                     self.track(result, broadcast_like(tangent, raw(handle)))
         except errors.GradmgrError:
@@ -91,19 +92,19 @@ class Forward(Recorder):
             error.add_note(f"(in the forward derivative of gradmgr op {op.name!r})")
             raise
         finally:
-            activate(now)
+            set_current(now)
 
-    def _below(self, now: Any) -> Any:
-        """Return the state to compute tangents in: of who listens now, those entered before this level.
+    def _outer_context(self, now: Any) -> Any:
+        """Return the context to compute tangents in: of the recorders that record now, those outside of this level.
 
-        They are who knows the values too. Not what was current at the entry: modes come and go.
+        They are those that track the values too. Not what was current at the entry: modes come and go.
         """
         try:
-            return self._lower[now]
+            return self._outer_contexts[now]
         except KeyError:
-            if len(self._lower) > _FEW:
-                self._lower.clear()
-            self._lower[now] = found = _before(now, self)
+            if len(self._outer_contexts) > _FEW:
+                self._outer_contexts.clear()
+            self._outer_contexts[now] = found = _context_outside(now, self)
             return found
 
     def _tidy(self) -> None:
@@ -118,7 +119,7 @@ class Forward(Recorder):
         """Forget every tangent, also those of tensors that live on."""
         super().close()
         self.outer = None
-        self._lower.clear()
+        self._outer_contexts.clear()
         with self._tidying:
             cells, self._cells = self._cells, []
         for found in cells:
@@ -127,22 +128,17 @@ class Forward(Recorder):
                 cell.tangent = None
 
 
-def _before(state: Any, rec: Recorder) -> Any:
-    """Return the part of a state that was entered before a recorder, with all its watchers."""
-    lower = earlier(state, rec)
-    if not lower:  # most often
-        interceptors = interceptors_of(state)
-        return Stack((), (), interceptors) if interceptors else None
-    groups = tuple([group for group in state.groups if group[0] in lower])
-    everyone = tuple([group for group in state.everyone if group[0] in lower])
-    lower_part = Stack(groups, everyone, interceptors_of(state))
-    return shown(lower_part) if groups == everyone else lower_part
+def _context_outside(context: Context, rec: Recorder) -> Any:
+    """Return the part of a context that was entered before a recorder, with all its interceptors."""
+    outer = entered_before(context, rec)
+    part = context.narrowed(outer.__contains__).with_interceptors(context.open_interceptors())
+    return (part.resumed() if part.groups == part.with_paused else part).simplest()
 
 
-def earlier(state: Stack, rec: Recorder) -> list[Recorder]:
-    """Return the recorders of a state, hidden ones too, that were entered before one that stands in it."""
+def entered_before(context: Context, rec: Recorder) -> list[Recorder]:
+    """Return the recorders of a context, paused ones too, that were entered before one of them."""
     found: list[Recorder] = []
-    for group in state.everyone:
+    for group in context.with_paused:
         if rec in group:
             break
         found.extend(group)

@@ -8,8 +8,9 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries, memory
-from gradmgr._engine.op import PULLS, Function, Grads, Owned, accumulate, claim, linear, zeros
-from gradmgr._engine.recorder import current
+from gradmgr._engine.context import current
+from gradmgr._engine.op import Function, linear, zeros
+from gradmgr._engine.ownership import Grads, Ownership, accumulate, start_gradient
 from gradmgr._engine.tensor import Tensor
 
 Index = Any
@@ -128,31 +129,27 @@ def _scatter(g: Any, shape: tuple[int, ...], index: Index) -> Any:
     return buffer
 
 
-getitem: Function = linear("getitem", _get, lambda g, shape, index: scatter(g, shape, index))
-scatter: Function = linear("scatter", _scatter, lambda g, index: getitem(g, index))
-
-
-def _pull_getitem(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
+def _vjp_of_getitem(e: tuple[Any, ...], g: Any, grads: Grads, owned: Ownership) -> None:
     """Add into the gradient's own buffer at the index: O(piece) for all but the first piece."""
     _, _, node_id, shape, _, index = e
     h = grads.get(node_id)
-    if owned.__class__ is set and is_simple(index) and isinstance(g, (np.ndarray, np.generic)):
-        # Plain numbers, a plain place, and nobody who hears it: what the rest does, without asking.
+    if owned.plain and is_simple(index) and isinstance(g, (np.ndarray, np.generic)):
+        # Plain arrays, a plain index, and nothing recorded: what the rest does, without asking.
         if h is None:
             grads[node_id] = h = np.zeros(shape, g.dtype)
             h[index] = g
-            owned.add(node_id)
+            owned.own_buffer(node_id)
             return
         if shape and h.__class__ is np.ndarray:
             if node_id not in owned:  # the second contribution goes into a new buffer
                 grads[node_id] = h = h.copy()
-                owned.add(node_id)
+                owned.own_buffer(node_id)
             h[index] += g
             return
     if h is None:
-        claim(grads, owned, node_id, scatter(g, shape, index))
+        start_gradient(grads, owned, node_id, scatter(g, shape, index))
     elif node_id in owned and shape and not isinstance(h, Tensor):
-        if g.__class__ is Tensor:  # that nobody records, under vmap
+        if g.__class__ is Tensor:  # that nothing records, inside vmap
             g = g._array
         if batched.is_batched(g):
             h = grads[node_id] = batched.spacious(h, index, g)
@@ -163,4 +160,5 @@ def _pull_getitem(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> Non
         accumulate(grads, owned, node_id, scatter(g, shape, index))
 
 
-PULLS["getitem"] = _pull_getitem
+getitem: Function = linear("getitem", _get, lambda g, shape, index: scatter(g, shape, index), vjp=_vjp_of_getitem)
+scatter: Function = linear("scatter", _scatter, lambda g, index: getitem(g, index))

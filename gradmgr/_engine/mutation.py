@@ -14,22 +14,12 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries
 from gradmgr._engine.broadcast import broadcast_to, cast, unbroadcast
+from gradmgr._engine.context import Context, current, is_tracked, rebind
+from gradmgr._engine.entry import Entry, Kind, Metadata, declare_kind, two_inputs
 from gradmgr._engine.indexing import Index, getitem, may_repeat, normalized
-from gradmgr._engine.op import (
-    INPUTS,
-    METADATA,
-    PULLS,
-    Function,
-    Grads,
-    Op,
-    Owned,
-    accumulate,
-    claim,
-    linear,
-    register,
-    zeros,
-)
-from gradmgr._engine.recorder import Stack, current, is_tracked, rebind, recording_threads
+from gradmgr._engine.op import Function, Op, linear, register, zeros
+from gradmgr._engine.ownership import Grads, Ownership, accumulate, start_gradient
+from gradmgr._engine.recorder import recording_threads
 from gradmgr._engine.tensor import Tensor, cut, describe, raw, wrap
 
 # Below this many bytes a new array costs no more than asking whether NumPy would raise half-way.
@@ -93,7 +83,7 @@ def _entry(m: Any, node_ids: Any, values: Any, out: Any, params: Any) -> tuple[A
     return ("setitem", m, of_x, of_v, x.shape, x.dtype, np.shape(raw(v)), getattr(v, "dtype", None), index)
 
 
-def _pull(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
+def _vjp(e: tuple[Any, ...], g: Any, grads: Grads, owned: Ownership) -> None:
     _, m, i, j, shape, _, v_shape, v_dtype, index = e
     if j is not None:
         accumulate(grads, owned, j, _as_written(_last_writes(getitem(g, index), shape, index), v_shape, v_dtype))
@@ -111,7 +101,7 @@ def _pull(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
     if i in grads:
         accumulate(grads, owned, i, g)
     else:
-        claim(grads, owned, i, g)
+        start_gradient(grads, owned, i, g)
 
 
 def _last_writes(g: Any, shape: tuple[int, ...], index: Index) -> Any:
@@ -130,17 +120,20 @@ def _as_written(g: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return unbroadcast(g, shape, dtype)
 
 
-def _push(tangents: Any, values: Any, out: Any, params: Any) -> Any:
+def _jvp(tangents: Any, values: Any, out: Any, params: Any) -> Any:
     tx, tv = tangents
     x, _ = values
     tx = zeros(raw(x), x.shape, x.dtype) if tx is None else tx
     return put(tx, params[0], 0 if tv is None else tv)
 
 
-_op.entry, _op.push = _entry, _push
-PULLS["setitem"] = _pull
-INPUTS["setitem"] = lambda e: e[2:4]
-METADATA["setitem"] = lambda e: tuple([fact for fact in ((e[2], *e[4:6]), (e[3], *e[6:8])) if fact[0] is not None])
+def _metadata(e: Entry) -> Metadata:
+    of_x, of_v = (e[2], *e[4:6]), (e[3], *e[6:8])
+    return tuple([known for known in (of_x, of_v) if known[0] is not None])
+
+
+_op.entry, _op.jvp = _entry, _jvp
+declare_kind("setitem", Kind("setitem", two_inputs, _metadata), _vjp)
 
 
 def _recorded_put(x: Tensor, index: Index, v: Any, in_place: bool) -> Tensor:
@@ -149,7 +142,7 @@ def _recorded_put(x: Tensor, index: Index, v: Any, in_place: bool) -> Tensor:
     if rec is None or not libraries.is_differentiable(x._array.dtype):
         return wrap(_put(x._array, raw(v), index, in_place, wiped=False))
     wiped = is_tracked(x) and _is_wiped(x._array, index)
-    if rec.__class__ is Stack:
+    if rec.__class__ is Context:
         z: Tensor = rec.call(_op, (x, v), (index, in_place, wiped))
         return z
     z = wrap(_put(x._array, raw(v), index, in_place, wiped))

@@ -1,7 +1,7 @@
-"""Tapes that hear what is noted: the listeners of a context, and where in the user's program an op was called.
+"""Observers of tapes, and where in the user's program an op was called.
 
-The hot templates append to `rec.entries`, whatever list that is. A tape that somebody listens to has a
-list of this kind, whose `append` asks the listeners first; every other tape pays nothing.
+Op functions append to `rec.entries`, whatever list that is. The entries of a tape with observers are a list of another
+kind, whose `append` shows each entry to the observers first; every other tape pays nothing.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ Entry = tuple[Any, ...]
 
 
 class Observer:
-    """Hears each entry before a tape notes it, and, where it asks, each that is pulled.
+    """Sees each entry before a tape stores it, and, where it asks, each vjp.
 
-    Listeners belong to a tape (`Tape.listeners`) or to a context (`listening`).
+    An observer belongs to one tape (`Tape.observers`) or to a context (`observing`).
     """
 
-    # Whether `pulled` is to be called; that takes the slow road through backward.
+    # Whether `after_vjp` is to be called; backward then takes its general path.
     follows_backward = False
 
-    # Who is asked first: the lowest; among equals those of the context, the innermost first, then the tape's own.
+    # The lowest is asked first; among equals those of the context, the innermost first, then the tape's own.
     rank = 0
 
     def observe(self, tape: Any, e: Entry) -> Entry | None:
-        """Return the entry to note in place of this one; None notes nothing."""
+        """Return the entry to store in place of this one; None stores nothing."""
         return e
 
-    def pulled(self, tape: Any, e: Entry, g: Any, parts: dict[Any, Any]) -> None:
-        """Called with the gradient of an entry's result, and what it gave by mark of its inputs."""
+    def after_vjp(self, tape: Any, e: Entry, g: Any, parts: dict[Any, Any]) -> None:
+        """See the gradient of an entry's result, and what the vjp gave by node id of the inputs."""
 
     def backward_started(self, tape: Any) -> None:
-        """Called before gradients are pulled back over a tape in a context it listens to."""
+        """Called before a backward pass over a tape, in a context that this observer belongs to."""
 
     def attached_to(self, tape: Any) -> None:
-        """Called when a tape begins to listen."""
+        """Called when a tape begins to show its entries."""
 
     def tape_closed(self, tape: Any) -> None:
-        """Called when a tape of its own is closed."""
+        """Called when the tape that it belongs to is closed."""
 
 
-# The listeners entered in this context, the innermost last.
-_observers: ContextVar[tuple[Observer, ...]] = ContextVar("gradmgr_listeners", default=())
+# The observers entered in this context, the innermost last.
+_observers: ContextVar[tuple[Observer, ...]] = ContextVar("gradmgr_observers", default=())
 observers = _observers.get
 
 
@@ -54,10 +54,10 @@ def _rank(observer: Observer) -> int:
 
 
 class ObservedEntries(list[Any]):
-    """The entries of a tape that somebody listens to.
+    """The entries of a tape with observers.
 
-    Another thread that records into the tape may still hold the list that was there before; what it
-    appends there is moved here before anything that can depend on it.
+    Another thread that records into the tape may still hold the list that was there before; what it appends there
+    is moved here before anything that can depend on it.
     """
 
     __slots__ = ("_before", "_moving", "tape")
@@ -71,33 +71,33 @@ class ObservedEntries(list[Any]):
     def catch_up(self) -> None:
         """Move here what stands in the list that was there before; it is empty only when all of it stands here."""
         with self._moving:
-            late = self._before[:]
-            self.extend(late)
-            del self._before[: len(late)]
+            added = self._before[:]
+            self.extend(added)
+            del self._before[: len(added)]
 
     def append(self, e: Entry) -> None:
         if self._before:
             self.catch_up()
-        heard: Entry | None = e
+        stored: Entry | None = e
         tape = self.tape
         asked: Any = (*observers()[::-1], *tape.observers)
         if len(asked) > 1:
             asked = sorted(asked, key=_rank)
         for observer in asked:
-            heard = observer.observe(tape, heard)
-            if heard is None:
+            stored = observer.observe(tape, stored)
+            if stored is None:
                 return
-        super().append(heard)
+        super().append(stored)
 
 
 class SavedValuePlaceholder:
-    """Stands in an entry for a value that is kept in another form, or elsewhere; for packed entries."""
+    """Stands in an entry for a value that is kept in another form, or elsewhere."""
 
     __slots__ = ()
 
     @property
     def kept(self) -> Any:
-        """What it keeps in memory of its own: arrays and tuples of them."""
+        """What it keeps in memory: arrays and tuples of them."""
         raise NotImplementedError
 
     @property
@@ -107,12 +107,12 @@ class SavedValuePlaceholder:
         return sum(getattr(part, "nbytes", 0) for part in (kept if isinstance(kept, tuple) else (kept,)))
 
 
-class observing:  # noqa: N801  # reads as a statement: `with listening(listener, tapes):`
-    """Let a listener hear what is noted in this context, in a with block.
+class observing:  # noqa: N801  # reads as a statement: `with observing(observer, tapes):`
+    """Let an observer see what is recorded in this context, in a with block.
 
     Args:
-        listener: the listener.
-        tapes: those that record already and must begin to listen; later ones find out by themselves.
+        observer: the observer.
+        tapes: those that record already and must begin to show their entries; later ones do so by themselves.
     """
 
     __slots__ = ("observer", "tapes")
@@ -129,21 +129,21 @@ class observing:  # noqa: N801  # reads as a statement: `with listening(listener
 
 
 def add_observer(observer: Observer, tapes: Any) -> None:
-    """Let a listener hear what is noted in this context from here on, in these tapes and those to come."""
+    """Let an observer see what is recorded in this context from here on, in these tapes and in later ones."""
     _observers.set((*observers(), observer))
     for tape in tapes:
         tape.start_observing()
 
 
 def remove_observer(observer: Observer) -> None:
-    """Let it hear no more. By identity, not by token: blocks may be left in any order, and from generators."""
+    """Undo `add_observer`. By identity, not by token: blocks may be left in any order, and from generators."""
     now = observers()
     last = max((k for k, each in enumerate(now) if each is observer), default=None)
     if last is not None:
         _observers.set(now[:last] + now[last + 1 :])
 
 
-class Place:
+class SourceLocation:
     """Where in the user's program an op was called: a code object and an instruction, formatted only when asked."""
 
     __slots__ = ("_code", "_instruction")
@@ -171,7 +171,7 @@ class Place:
 
     def text(self) -> str:
         """Return the line of source, "" where it cannot be had."""
-        import linecache  # late, as what it imports takes 1 ms
+        import linecache  # deferred, as what it imports takes 1 ms
 
         return linecache.getline(self.file, self.line).strip()
 
@@ -181,10 +181,10 @@ class Place:
 
 
 def user_location(depth: int = 1) -> tuple[CodeType, int] | None:
-    """Return where the innermost frame that is not gradmgr's own is now: what a Place is made of.
+    """Return where the innermost frame outside of gradmgr is now: what a SourceLocation is made of.
 
     Args:
-        depth: how many frames are known to be gradmgr's own, with this one.
+        depth: how many frames are known to be gradmgr's, this one included.
     """
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:

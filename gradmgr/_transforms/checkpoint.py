@@ -20,25 +20,17 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.refcounts import NODE_ID_AS_KEY, count_keys
+from gradmgr._engine.backward_pass import compute_vjps, context_of_pass, run_hooked
 from gradmgr._engine.containers import leaves_of, rebuilt
+from gradmgr._engine.context import Context, activated, current, interceptors_of, recorders
+from gradmgr._engine.entry import Kind, declare_kind, ids_in_tuple, input_ids, input_metadata, no_inputs, op_name
 from gradmgr._engine.history import modes
 from gradmgr._engine.history.saved_values import is_of_saved_tensors_hooks, with_node_ids
 from gradmgr._engine.hooks import name_of
 from gradmgr._engine.observers import Entry, Observer, _observers, observers, observing
-from gradmgr._engine.op import INPUTS, METADATA, PULLS, Grads, Owned
-from gradmgr._engine.recorder import (
-    Recorder,
-    Stack,
-    above,
-    activated,
-    again_under,
-    beside,
-    current,
-    interceptors_of,
-    recorders,
-    snapshot,
-)
-from gradmgr._engine.tape import Tape, _pull_all, metadata_of, op_name
+from gradmgr._engine.ownership import Grads, Ownership
+from gradmgr._engine.recorder import Recorder, snapshot
+from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr._transforms.randomness import Replay, given_sources, global_sources, sources_in
 
@@ -65,8 +57,8 @@ class _RunLog:
 
     def add(self, e: Entry) -> None:
         """Add an entry."""
-        sources = tuple([None if node_id is None else self._position(node_id) for node_id in INPUTS[e[0]](e)])
-        metadata = metadata_of(e) if self.strict else ()
+        sources = tuple([None if node_id is None else self._position(node_id) for node_id in input_ids(e)])
+        metadata = input_metadata(e) if self.strict else ()
         shapes = tuple([(shape, dtype) for _, shape, dtype in metadata])
         self.hash = hash((self.hash, e[0], sources, shapes))
         for row in metadata:
@@ -195,7 +187,9 @@ class _Call:
         self.strict = strict
         self.debug = debug
         self.settings = modes._modes.get()
-        self.interceptors = [w for w in interceptors_of(current()) if w.counts]  # what these do is part of the function
+        self.interceptors = [
+            w for w in interceptors_of(current()) if w.affects_results
+        ]  # what these do is part of the function
         self.replay: Replay | None = None
         self.leaves: list[tuple[Tensor, Any]] = []  # attached tensors that it read and that are no arguments
         self.arguments: Any = ((), {})
@@ -266,24 +260,24 @@ class _Rerun:
         self._lines = log.lines
         self.metadata = tuple(log.metadata.values())
 
-    def pull(self, bundle: Any, outside: tuple[Any, ...], values: Any, g: Any, grads: Grads, owned: Owned) -> None:
+    def pull(self, bundle: Any, outside: tuple[Any, ...], values: Any, g: Any, grads: Grads, owned: Ownership) -> None:
         """Run the function again and call the vjps of its entries."""
-        tape, walker = self._tape, self._tape.walker
+        tape, observed = self._tape, self._tape.observed_pass
         hooks = {} if tape.annotations is None else tape.annotations.hooks
         before = {node_id: hooks[node_id].joined(None) for node_id in outside if node_id in hooks}
-        create_graph = walker is not None and walker.create_graph
+        create_graph = observed is not None and observed.create_graph
         entries, log = self._run(outside, values, create_graph)
         inside = list(log.inside)
         node_ids = [inside[position] for position in self._positions]
         for k, part in g.items():
             grads[node_ids[k]] = part
-        done = None if walker is None else walker.found_again(bundle, node_ids)
-        if walker is not None:
-            walker.pull(entries, grads, owned)
+        done = None if observed is None else observed.move_to(bundle, node_ids)
+        if observed is not None:
+            observed.compute_vjps(entries, grads, owned)
         elif tape.annotations:  # hooks that only the second run has added
-            tape.pull_hooked(entries, grads, owned)
+            run_hooked(tape, entries, grads, owned)
         else:
-            _pull_all(entries, grads, owned)
+            compute_vjps(entries, grads, owned)
         if done is not None:
             done()
         if not create_graph:  # else the derivative that was recorded depends on these values
@@ -302,7 +296,9 @@ class _Rerun:
         replay = call.replay.again() if call.replay is not None else nullcontext()
         with (
             _with_settings(call.settings, create_graph),
-            activated(again_under(call.interceptors, beside(above(tape.outer, tape), current()))),
+            activated(
+                Context.of(context_of_pass(tape, True)).intercepted((*interceptors_of(current()), *call.interceptors))
+            ),
             observing(_SecondRunLogger(tape, log)),
             observing(collector),
             replay,
@@ -344,28 +340,25 @@ def _with_settings(settings: Any, keep_hooks: bool) -> Iterator[None]:
         modes._modes.reset(modes_token)
 
 
-def _vjp(e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
+def _vjp(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
     _, bundle, outside, rerun, values = e
     rerun.pull(bundle, outside, values, g, grads, owned)
 
 
-def _vjp_of_failed(e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
+def _vjp_of_failed(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
     raise errors.CheckpointError(
         f"a value made inside {e[2]}, a checkpointed function, is used after that function raised; what it "
         "did is not kept, and cannot be done again"
     )
 
 
-PULLS["checkpoint"] = _vjp
-INPUTS["checkpoint"] = lambda e: tuple(e[2])
-METADATA["checkpoint"] = lambda e: tuple(e[3].metadata)
-PULLS["checkpoint.failed"] = _vjp_of_failed
-INPUTS["checkpoint.failed"] = lambda e: ()
+declare_kind("checkpoint", Kind("checkpoint", ids_in_tuple, lambda e: tuple(e[3].metadata)), _vjp)
+declare_kind("checkpoint.failed", Kind("checkpoint.failed", no_inputs), _vjp_of_failed)
 
 
 def _tapes_to_checkpoint(state: Any) -> list[Tape]:
     """Return the recording tapes but those outside forward mode, which record tangents: a second run has none."""
-    groups = state.groups if isinstance(state, Stack) else () if state is None else ((state,),)
+    groups = Context.of(state).groups
     found: list[Tape] = []
     for group in reversed(groups):
         tapes = [rec for rec in group if isinstance(rec, Tape)]
@@ -395,7 +388,7 @@ def _record(call: _Call, observer: _FirstRunObserver, values: tuple[Any, ...]) -
         rerun = _Rerun(tape, call, log, [position for position, _ in held])
         tape.entries.append(("checkpoint", bundle, tuple(log.outside), rerun, values))
         for k, (_, node_id) in enumerate(held):
-            tape.entries.append(("result", node_id, bundle, k, call))
+            tape.entries.append(("checkpoint.result", node_id, bundle, k, call))
         if len(tape.entries) > tape.limit:
             tape.sweep()
 

@@ -9,7 +9,8 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.containers import leaves_of, rebuilt
-from gradmgr._engine.recorder import current, is_tracked, recorders, snapshot
+from gradmgr._engine.context import current, is_tracked, recorders
+from gradmgr._engine.recorder import snapshot
 from gradmgr._engine.tensor import Tensor, wrap
 from gradmgr._transforms.derivative import Function, Pullback, as_tensor, new_tensors, one_real_output, zeros_of
 

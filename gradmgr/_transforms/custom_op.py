@@ -11,9 +11,10 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import Batched
-from gradmgr._engine.custom import declared, input_metadata, input_node_ids
+from gradmgr._engine.custom import declared
 from gradmgr._engine.elementwise import conj_of
-from gradmgr._engine.op import INPUTS, METADATA, NAMES, PULLS, RETRACKS, Rule, argument_positions, parameters
+from gradmgr._engine.entry import Kind, declare_kind, ids_in_tuple, metadata_in_tuple
+from gradmgr._engine.op import Rule, argument_positions, parameters
 from gradmgr._engine.tensor import Tensor, describe, raw
 from gradmgr._transforms.function_node import describe_value, is_actively_tracked, is_numeric
 
@@ -302,8 +303,14 @@ _VARIADIC = 0x04 | 0x08  # a code object's flags for *args and **kwargs
 
 # Custom ops are not in OPS: a name may be declared again, as in notebooks, and each entry carries its own.
 _CUSTOM = "custom_op"
-PULLS[_CUSTOM] = lambda e, g, grads, owned: e[5].declared.rules.pull(e[:5], g, grads, owned)
-INPUTS[_CUSTOM] = input_node_ids
-METADATA[_CUSTOM] = input_metadata
-NAMES[_CUSTOM] = lambda e: e[5].name
-RETRACKS[_CUSTOM] = lambda e, to: (_CUSTOM, *e[5].declared.link(e[:5], to)[1:], e[5])
+declare_kind(
+    _CUSTOM,
+    Kind(
+        _CUSTOM,
+        ids_in_tuple,
+        metadata_in_tuple,
+        lambda e, to: (_CUSTOM, *e[5].declared.retrack(e[:5], to)[1:], e[5]),
+        lambda e: e[5].name,
+    ),
+    lambda e, g, grads, owned: e[5].declared.rules.vjp(e[:5], g, grads, owned),
+)

@@ -11,10 +11,11 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays import libraries, memory
+from gradmgr._engine.context import current, enter_recorders, leave_recorders, recorders
 from gradmgr._engine.forward import Forward
 from gradmgr._engine.history.modes import inference_mode
 from gradmgr._engine.mutation import as_type
-from gradmgr._engine.recorder import current, enter, leave, recorders, snapshot
+from gradmgr._engine.recorder import snapshot
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr._transforms.grad import compute_gradients, node_ids_before
@@ -47,13 +48,13 @@ class DerivativeCall:
             if not libraries.is_differentiable(x.dtype):
                 raise errors.DtypeError(
                     f"{name}: input {k} has dtype {x.dtype}; only floating and complex Tensors have derivatives: "
-                    "convert it with .astype('float64'), or leave it out of inputs (a lambda may hold it)"
+                    "convert it with .astype('float64'), or leave_recorders it out of inputs (a lambda may hold it)"
                 )
         self.xs: list[Tensor] = []  # handles of the inputs, while it runs
         self.outs: list[Tensor] = []
         self.one_output = False
         self.outside: list[Any] = []  # the recorders that track the results, with create_graph
-        self._isolation: Any = None  # the context manager that isolates the call, to leave at the end
+        self._isolation: Any = None  # the context manager that isolates the call, to leave_recorders at the end
         self._strict_tape: Tape | None = None  # with strict: on which the result must depend on the inputs
 
     def _tensors(self, given: Any, what: str) -> list[Tensor]:
@@ -287,14 +288,14 @@ class Pushforward:
         self.leaves = [make_handle(x) for x in xs]
         for x, v in zip(self.leaves, vs, strict=True):
             if v is not None:
-                self._level.watch(x, v)
+                self._level.add_dual(x, v)
 
     def __enter__(self) -> Pushforward:
-        enter(self._level)
+        enter_recorders(self._level)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        leave(self._level)
+        leave_recorders(self._level)
         self._level.close()
 
     def tangents(self, outs: Sequence[Tensor]) -> Derivatives:

@@ -11,18 +11,9 @@ from typing import Any
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import Level, holds, share, top
+from gradmgr._engine.context import Context, activated, current, interceptors_of, rebind, recorders
 from gradmgr._engine.op import Op
-from gradmgr._engine.recorder import (
-    Recorder,
-    Stack,
-    activated,
-    current,
-    hidden,
-    interceptors_of,
-    rebind,
-    recorders,
-    snapshot,
-)
+from gradmgr._engine.recorder import Recorder, snapshot
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr._transforms.function_context import ContextState, FunctionCtx
 from gradmgr._transforms.function_node import (
@@ -67,7 +58,7 @@ class FunctionCall:
         interceptors = interceptors_of(context)
         op = Op(self.name, self.function.forward)  # what interceptors see
         for interceptor in interceptors:
-            self.args = interceptor.given(op, self.args, ())
+            self.args = interceptor.before_op(op, self.args, ())
         if not is_placeholder(self.function.vmap):
             level = top([t._array for t in self.args if isinstance(t, Tensor)])
             if level is not None:
@@ -81,7 +72,7 @@ class FunctionCall:
         ctx = FunctionCtx()
         ctx._gradmgr = self.state = ContextState(self.name, "forward", self._needs_input_grad())
         try:
-            with activated(hidden(context)):
+            with activated(Context.of(context).paused()):
                 output = self._forward(ctx)
             self.outputs = output if isinstance(output, tuple) else (output,)
             self._check_outputs()
@@ -90,7 +81,7 @@ class FunctionCall:
             arrays = tuple([z._array for z in self.results if isinstance(z, Tensor)])
             for interceptor in interceptors:
                 if interceptor.open:
-                    interceptor.made(op, self.args, (), arrays)
+                    interceptor.after_op(op, self.args, (), arrays)
             self._record(ctx)
             self._rebind_dirty()
         finally:
@@ -325,10 +316,10 @@ def _tracking_recorders(context: Any, args: tuple[Any, ...]) -> list[_TrackingRe
 
 def _without_vmap(context: Any, level: Level) -> Any:
     """Return the context without the interceptor of the vmap that maps over this level."""
-    if not isinstance(context, Stack):
+    if not isinstance(context, Context):
         return context
     kept = tuple([w for w in context.interceptors if getattr(w, "level", None) is not level])
-    return Stack(context.groups, context.everyone, kept)
+    return context.with_interceptors(kept)
 
 
 def _repeat_per_example(t: Tensor, level: Level) -> Tensor:

@@ -16,11 +16,14 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.custom import Result, input_metadata, input_node_ids
+from gradmgr._engine.context import Context, activated, current, recorders
+from gradmgr._engine.custom import Result
+from gradmgr._engine.entry import Kind, Retrack, declare_kind, ids_in_tuple, metadata_in_tuple
 from gradmgr._engine.history.saved_values import with_node_ids
 from gradmgr._engine.mutation import as_type
-from gradmgr._engine.op import INPUTS, METADATA, NAMES, PULLS, RETRACKS, Grads, Op, Owned, Retrack, accumulate
-from gradmgr._engine.recorder import Recorder, Stack, activated, current, hidden, recorders
+from gradmgr._engine.op import Op
+from gradmgr._engine.ownership import Grads, Ownership, accumulate
+from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr._transforms.function_context import ContextState, FunctionCtx
@@ -81,7 +84,7 @@ def active_groups(state: Any) -> tuple[tuple[Recorder, ...], ...]:
     """Return the groups of recorders that record in a state, the outermost first."""
     if state is None:
         return ()
-    return state.groups if isinstance(state, Stack) else ((state,),)
+    return state.groups if isinstance(state, Context) else ((state,),)
 
 
 def is_actively_tracked(t: Tensor) -> bool:
@@ -239,7 +242,7 @@ class FunctionNode:
     def _call_unrecorded(self, rule: Any, node_ids: tuple[Any, ...], kept: tuple[Any, ...], given: list[Any]) -> Any:
         """Call a backward that is declared once_differentiable: on untracked tensors, unrecorded."""
         ctx = self._make_ctx("backward", tuple([raw(value) for value in kept]), node_ids)
-        with activated(hidden(current())):
+        with activated(Context.of(current()).paused()):
             return self._call(rule, ctx, [g if g is None else wrap(g._array) for g in given])
 
     def _reject_second_derivatives(
@@ -359,7 +362,7 @@ def _jvp(tangents: Any, values: Any, out: Any, params: Any) -> Any:
     return node.tangents(tangents, kept)
 
 
-def _vjp(e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
+def _vjp(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
     _, _, node_ids, _, kept, _, outer, node = e
     is_recorded = owned.__class__ is not set
     for node_id, d in zip(node_ids, node.gradients(node_ids, kept, outer, g), strict=True):
@@ -367,7 +370,7 @@ def _vjp(e: Entry, g: Any, grads: Grads, owned: Owned) -> None:
             accumulate(grads, owned, node_id, d if is_recorded else raw(d))
 
 
-def _vjp_unrecorded(e: Entry, g: Any, grads: Grads, owned: Owned) -> NoReturn:
+def _vjp_unrecorded(e: Entry, g: Any, grads: Grads, owned: Ownership) -> NoReturn:
     raise errors.NotRecordedError(e[3])
 
 
@@ -397,11 +400,6 @@ def _retrack_value(value: Any, source: Source, node_ids: tuple[Any, ...], node: 
 
 # This op is not in OPS: a class is freed with its last user, and each entry carries its own.
 FUNCTION_OP = Op("Function", lambda *arrays: arrays)
-FUNCTION_OP.entry, FUNCTION_OP.push = _entry, _jvp
-PULLS["Function"] = _vjp
-INPUTS["Function"] = input_node_ids
-METADATA["Function"] = input_metadata
-RETRACKS["Function"] = _retrack_entry
-NAMES["Function"] = lambda e: e[-1].name
-PULLS["Function.unrecorded"] = _vjp_unrecorded
-INPUTS["Function.unrecorded"] = input_node_ids
+FUNCTION_OP.entry, FUNCTION_OP.jvp = _entry, _jvp
+declare_kind("Function", Kind("Function", ids_in_tuple, metadata_in_tuple, _retrack_entry, lambda e: e[-1].name), _vjp)
+declare_kind("Function.unrecorded", Kind("Function.unrecorded", ids_in_tuple), _vjp_unrecorded)

@@ -8,10 +8,13 @@ from typing import Any
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.backward import own_gradient, seeds_of
+from gradmgr._engine.backward_pass import context_of_pass
+from gradmgr._engine.context import Context, activated, current, recorders
+from gradmgr._engine.entry import tracked_input_ids
 from gradmgr._engine.history.node import GradientEdge, tensor_of_edge
 from gradmgr._engine.hooks import leaf_hooks_of, run_tensor_hooks
-from gradmgr._engine.recorder import Recorder, above, activated, current, recorders, snapshot, told
-from gradmgr._engine.tape import Tape, inputs_of, is_inside
+from gradmgr._engine.recorder import Recorder, snapshot
+from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr._transforms.vmap import vmap
 from gradmgr.manager import GradManager
@@ -103,7 +106,7 @@ def compute_gradients(
     Returns:
         For each of `xs` the gradient, a Tensor if a recorder may track it, an array or None.
     """
-    state = above(tape.outer, tape) if create_graph else tape.outer
+    outer = context_of_pass(tape, create_graph)
     seeds = seeds_of(tape, ys, grad_outputs, asked="grad", create_graph=create_graph)
     only = {x: node_id for x in xs if (node_id := _node_id_for(tape, x)) is not None}
     if not allowed:
@@ -115,8 +118,8 @@ def compute_gradients(
             x, g = gradients.popitem()
             hooks = leaf_hooks_of(x)
             if hooks is not None and hooks.tensor and x in only and only[x] == tape.leaves.get(x):
-                with activated(told(state, current())):
-                    g = run_tensor_hooks(hooks.tensor, g, describe(x), recorders(state))
+                with activated(Context.of(outer).for_callbacks(current())):
+                    g = run_tensor_hooks(hooks.tensor, g, describe(x), recorders(outer))
             results[x] = g
 
     everything = not create_graph and only == tape.leaves  # then nothing needs to be left out
@@ -309,11 +312,11 @@ def node_ids_before(tape: Tape, node_ids: Iterable[Any]) -> set[Any]:
     reached, entries = set(node_ids), list(tape.entries)
     inside: dict[Any, list[Any]] = {}  # by checkpoint, the values made inside it that are still referenced
     for e in entries:
-        if is_inside(e):
+        if e[0] == "checkpoint.result":
             inside.setdefault(e[2], []).append(e[1])
     for e in reversed(entries):
         if e[1] in reached:
-            reached.update(inputs_of(e), inside.get(e[1], ()))
+            reached.update(tracked_input_ids(e), inside.get(e[1], ()))
     return reached
 
 

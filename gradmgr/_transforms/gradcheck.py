@@ -13,8 +13,9 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._engine.context import current, enter_recorders, leave_recorders, recorders
 from gradmgr._engine.forward import Forward
-from gradmgr._engine.recorder import current, enter, leave, recorders, snapshot
+from gradmgr._engine.recorder import snapshot
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr._transforms.vmap import vmap
 from gradmgr.manager import GradManager
@@ -66,7 +67,7 @@ def gradcheck(
         rtol: see `atol`.
         raise_exception: raise on a mismatch; else return False.
         nondet_tol: how much the gradients of two backward passes, or the values of two calls, may differ.
-        check_undefined_grad: of several outputs, leave out the gradient of each in turn; the others'
+        check_undefined_grad: of several outputs, leave_recorders out the gradient of each in turn; the others'
             must give what they give with zeros in its place.
         check_grad_dtypes: a gradient must have the dtype of its input; the shape it must have always.
         check_batched_grad: backward of a batch of cotangents through `vmap` must give what a loop gives.
@@ -210,7 +211,9 @@ def gradgradcheck(
 
 def _check_arguments(name: str, eps: float, masked: bool | None, batched_without: bool) -> None:
     if masked:
-        raise ValueError(f"{name}: masked=True is about sparse tensors, which gradmgr does not have; leave it out")
+        raise ValueError(
+            f"{name}: masked=True is about sparse tensors, which gradmgr does not have; leave_recorders it out"
+        )
     if not eps > 0:
         raise ValueError(f"{name}: eps, the step of the differences, must be positive; found {eps}")
     if batched_without:
@@ -842,18 +845,18 @@ def jvp(func: Function, points: Sequence[Any], where: Sequence[int], vs: Sequenc
     leaves = [_handle(t) for t in points]
     recorder = Forward()
     for k, v in zip(where, vs, strict=True):
-        recorder.watch(leaves[k], v)
-    enter(recorder)
+        recorder.add_dual(leaves[k], v)
+    enter_recorders(recorder)
     try:
         tangents = [_or_zeros(recorder.node_id_of(y), y) for _, y in _outputs(func(*leaves))]
     finally:
-        leave(recorder)
+        leave_recorders(recorder)
         recorder.close()
     return [t if isinstance(t, Tensor) else wrap(t) for t in tangents]
 
 
 def _pushed(problem: _Problem, vs: Any) -> Any:
-    """Take the forward derivative; where that raises, say how to leave it out."""
+    """Take the forward derivative; where that raises, say how to leave_recorders it out."""
     try:
         tangents = jvp(problem.checked, problem.points, problem.where, vs)
     except _Unsteady:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays import libraries
-from gradmgr._engine.recorder import current, is_tracked, recorders, snapshot
+from gradmgr._engine.context import current, is_tracked, recorders
+from gradmgr._engine.recorder import snapshot
 from gradmgr._engine.tensor import Tensor, raw
 from gradmgr._transforms.derivative import (
     DerivativeCall,

@@ -7,10 +7,11 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays.libraries import is_array
+from gradmgr._engine.context import current, recorders
+from gradmgr._engine.entry import flat, is_result, op_name, tracked_input_ids
 from gradmgr._engine.history.spill import format_bytes
-from gradmgr._engine.observers import Place
-from gradmgr._engine.recorder import current, recorders
-from gradmgr._engine.tape import Tape, flat, inputs_of, op_name
+from gradmgr._engine.observers import SourceLocation
+from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe
 from gradmgr.manager import GradManager
 
@@ -124,12 +125,12 @@ def _boxes(what: Any) -> list[_Box]:
         _leaf(tape, t, node_id, names) for t, node_id in tape.leaves.items() if _takes_part(node_id, entries, ends)
     ]
     for e in entries:
-        if e[0] in ("result", "attach"):  # the value is its op's, or the tensor's that was attached
+        if is_result(e) or e[0] == "attach":  # the value is its op's, or the tensor's that was attached
             names.setdefault(e[1], names.get(e[2], f"n{len(names)}"))
             continue
         names[e[1]] = f"n{len(names)}"
         kind = "result" if ends is not None and e[1] in ends else "op"
-        starts = dict.fromkeys(names[node_id] for node_id in inputs_of(e) if node_id in names)
+        starts = dict.fromkeys(names[node_id] for node_id in tracked_input_ids(e) if node_id in names)
         boxes.append(_Box(names[e[1]], kind, _lines(tape, e, shapes), list(starts)))
     return boxes
 
@@ -155,7 +156,7 @@ def _ancestors(entries: list[Any], ends: set[Any]) -> list[Any]:
     needed, kept = set(ends), []
     for e in reversed(entries):
         if e[1] in needed:
-            needed.update(inputs_of(e))
+            needed.update(tracked_input_ids(e))
             kept.append(e)
     return kept[::-1]
 
@@ -163,7 +164,7 @@ def _ancestors(entries: list[Any], ends: set[Any]) -> list[Any]:
 def _takes_part(node_id: Any, entries: list[Any], ends: dict[Any, Tensor] | None) -> bool:
     if ends is None or node_id in ends:
         return True
-    return any(node_id in inputs_of(e) for e in entries)
+    return any(node_id in tracked_input_ids(e) for e in entries)
 
 
 def _leaf(tape: Tape, t: Tensor, node_id: Any, names: dict[Any, str]) -> _Box:
@@ -175,7 +176,7 @@ def _leaf(tape: Tape, t: Tensor, node_id: Any, names: dict[Any, str]) -> _Box:
 
 
 def _shapes(tape: Tape, ends: dict[Any, Tensor] | None) -> dict[Any, tuple[Any, Any]]:
-    known = tape.facts()
+    known = tape.metadata()
     if ends is not None:
         known |= {node_id: (t.shape, t.dtype) for node_id, t in ends.items()}
     return known
@@ -189,7 +190,7 @@ def _lines(tape: Tape, e: tuple[Any, ...], shapes: dict[Any, tuple[Any, Any]]) -
     kept = sum(int(a.nbytes) for a in flat(e[2:]) if is_array(a) and a.ndim > 0)
     if kept:
         lines.append(f"keeps {format_bytes(kept)}")
-    place: Place | None = tape.location_of(e[1])
+    place: SourceLocation | None = tape.location_of(e[1])
     if place is not None:
         lines.append(f"{place.file.rpartition('/')[2]}:{place.line}")
     return lines

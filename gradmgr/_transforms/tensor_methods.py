@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 from gradmgr import errors
+from gradmgr._engine.context import rebind
 from gradmgr._engine.history.node import (
     Node,
     add_hook,
@@ -18,7 +19,6 @@ from gradmgr._engine.history.node import (
     tracking_tapes,
 )
 from gradmgr._engine.hooks import Hook, RemovableHandle, check_hook, hooked_leaf
-from gradmgr._engine.recorder import rebind
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr._transforms.grad import backward
 

@@ -21,21 +21,20 @@ from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import Batched, Level, batch, holds, innermost, share, top, total, unbatch
 from gradmgr._engine.containers import leaves_of, rebuilt
-from gradmgr._engine.op import Function, linear
-from gradmgr._engine.recorder import (
-    Groups,
-    Interceptor,
-    Stack,
+from gradmgr._engine.context import (
+    Context,
     activated,
+    add_interceptor,
     current,
     interceptors_of,
     is_tracked,
     rebind,
     recorders,
     remove_interceptor,
-    snapshot,
-    watch,
 )
+from gradmgr._engine.interceptors import Interceptor
+from gradmgr._engine.op import Function, linear
+from gradmgr._engine.recorder import snapshot
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr.ops.join import concatenate
 
@@ -58,7 +57,7 @@ class _Mapping(Interceptor):
     depth: int
 
     follows_backward = False
-    counts = True
+    affects_results = True
 
     def __init__(self, size: int, like: Any) -> None:
         super().__init__()
@@ -68,18 +67,18 @@ class _Mapping(Interceptor):
         self.level = Level(size, self.depth, libraries.namespace(innermost(raw(like))))
         self.outer = recorders(state)
 
-    def again(self) -> _Mapping:
+    def reopened(self) -> _Mapping:
         made = object.__new__(_Mapping)
         made.open, made.depth, made.level, made.outer = True, self.depth, self.level, self.outer
         return made
 
-    def given(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> tuple[Any, ...]:
+    def before_op(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> tuple[Any, ...]:
         """Replace the inputs that are the same for all examples, where others differ."""
         if not self.outer or not self._differs(inputs, params):
             return inputs
         return tuple([self._shared(t) if isinstance(t, Tensor) else t for t in inputs])
 
-    def made(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
+    def after_op(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
         """Raise if a result is one for all examples though an input differs per example: gradients would be wrong."""
         if result.__class__ is Batched and result.level is self.level:
             return  # most often
@@ -114,15 +113,11 @@ class _Mapping(Interceptor):
         return shared
 
     def _outside(self, state: Any) -> Any:
-        """Return the state with the recorders from outside only, and what watches around this vmap."""
-        if not isinstance(state, Stack):
+        """Return the context with only the recorders from outside, and the interceptors around this vmap."""
+        if not isinstance(state, Context):
             return state
         interceptors = state.interceptors[: state.interceptors.index(self)] if self in state.interceptors else ()
-        return Stack(self._outer_of(state.groups), self._outer_of(state.everyone), interceptors)
-
-    def _outer_of(self, groups: Groups) -> Groups:
-        kept = (tuple([rec for rec in group if rec in self.outer]) for group in groups)
-        return tuple([group for group in kept if group])
+        return state.narrowed(self.outer.__contains__).with_interceptors(interceptors)
 
 
 def _arrays_in(values: Any) -> Iterator[Any]:
@@ -319,7 +314,7 @@ class _Call:
         inside = [leaf if dim is None else _entered(leaf, level, dim) for leaf, dim in zip(leaves, dims, strict=True)]
         shared = [t for t in (*inside, *leaves_of(kwargs)) if isinstance(t, Tensor) and not holds(t._array, level)]
         before = [(t, snapshot(t, mapping.outer)) for t in shared]
-        watch(mapping)
+        add_interceptor(mapping)
         try:
             made = self._drawn(rebuilt(args, iter(inside)), kwargs)
         finally:
@@ -420,7 +415,7 @@ def map_units(func: Callable[[Any], list[Any]], units: Any, *, identity: bool) -
     if identity and units.__class__ is np.ndarray:
         units.flags.writeable = False  # a rule that wrote to it would not find it in products
         level.identity = units
-    watch(mapping)
+    add_interceptor(mapping)
     try:
         made = func(batch(units, level, 0))
     finally:

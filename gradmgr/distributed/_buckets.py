@@ -17,7 +17,7 @@ from typing import Any
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries, memory
 from gradmgr._engine.backward import BackwardRun
-from gradmgr._engine.recorder import is_tracked
+from gradmgr._engine.context import is_tracked
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr.distributed import _world
 from gradmgr.distributed._engine import Group, Work

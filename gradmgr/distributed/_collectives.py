@@ -17,8 +17,9 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import Batched
+from gradmgr._engine.context import current, is_recording, recorders
 from gradmgr._engine.custom import custom
-from gradmgr._engine.recorder import Recorder, current, is_recording, recorders
+from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tape import add_root
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.distributed._engine import OPS, Group

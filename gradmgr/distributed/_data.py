@@ -10,7 +10,7 @@ import numpy as np
 
 from gradmgr import errors, serialization
 from gradmgr._arrays import libraries
-from gradmgr._engine.recorder import rebind
+from gradmgr._engine.context import rebind
 from gradmgr._engine.tensor import Tensor, wrap
 from gradmgr.distributed._buckets import Layout, explained
 from gradmgr.distributed._engine import Group

@@ -15,8 +15,9 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries
+from gradmgr._engine.context import current, is_recording, recorders
 from gradmgr._engine.custom import custom
-from gradmgr._engine.recorder import Recorder, current, is_recording, recorders
+from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tape import Tape, add_root
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr._transforms.checkpoint import is_in_checkpoint

@@ -11,7 +11,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.recorder import current, is_tracked, recorders
+from gradmgr._engine.context import current, is_tracked, recorders
 from gradmgr._engine.tensor import Tensor, describe, raw
 from gradmgr.numpy._array_api import VERSIONS
 from gradmgr.numpy._refused import REFUSED

@@ -12,9 +12,9 @@ from numpy.lib.array_utils import normalize_axis_index
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._engine.context import is_tracked
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.op import zeros
-from gradmgr._engine.recorder import is_tracked
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr.ops.constant import holds_numbers
 from gradmgr.ops.convert import holds_tensor, lift, to

@@ -44,21 +44,47 @@ def plain_zeros(g: Any) -> Any:
 
 # ---------------------------------------------------------------- arithmetic
 
-add = elementwise("add", np.add, "g", "g", operate="a + b")
-subtract = elementwise("subtract", np.subtract, "g", "-g", operate="a - b")
-multiply = elementwise("multiply", np.multiply, "g * y", "g * x", operate="a * b")
+# The rules below write their steps into the first temporary they make, where that is a plain array: large temporaries
+# take longer to get than to fill.
+
+
+def _divided(g: Any, s: Any) -> Any:
+    """Return g / s; s is a temporary that may take the result."""
+    return np.divide(g, s, s) if g.__class__ is s.__class__ is np.ndarray else g / s
+
+
+def _divisor_rule(g: Any, y: Any, out: Any) -> Any:
+    s = g * out
+    return np.negative(np.divide(s, y, s), s) if s.__class__ is y.__class__ is np.ndarray else -(s / y)
+
+
+def _reciprocal_rule(g: Any, out: Any) -> Any:
+    s = g * out
+    s *= out
+    return np.negative(s, s) if s.__class__ is np.ndarray else -s
+
+
+def _tanh_rule(g: Any, out: Any) -> Any:
+    s = out * out
+    return np.subtract(g, np.multiply(s, g, s), s) if s.__class__ is g.__class__ is np.ndarray else g - s * g
+
+
+add = elementwise("add", np.add, "g", "g", operate="x + y")
+subtract = elementwise("subtract", np.subtract, "g", "-g", operate="x - y", into=(None, "negative(g, g)"))
+multiply = elementwise(
+    "multiply", np.multiply, "g * y", "g * x", operate="x * y", into=("multiply(g, y, g)", "multiply(g, x, g)")
+)
 divide = elementwise(
     "divide",
     np.divide,
     "g / y",
-    "s = g * out; negative(divide(s, y, s), s) if s.__class__ is y.__class__ is ndarray else -(s / y)",
-    operate="a / b",
+    _divisor_rule,
+    operate="x / y",
+    into=("divide(g, y, g)", None),
 )
-negative = elementwise("negative", np.negative, "-g", operate="-a")
-positive = elementwise("positive", np.positive, "g", operate="+a")
-reciprocal = elementwise(
-    "reciprocal", np.reciprocal, "s = g * out; s *= out; negative(s, s) if s.__class__ is ndarray else -s"
-)
+negative = elementwise("negative", np.negative, "-g", operate="-x", into="negative(g, g)")
+positive = elementwise("positive", np.positive, "g", operate="+x")
+reciprocal = elementwise("reciprocal", np.reciprocal, _reciprocal_rule)
 
 
 def _times_taken(x: Any, y: Any, out: Any) -> Any:
@@ -70,10 +96,10 @@ def _times_taken(x: Any, y: Any, out: Any) -> Any:
 
 
 remainder = elementwise(
-    "remainder", np.remainder, lambda g: g, lambda g, x, y, out: -g * _times_taken(x, y, out), operate="a % b"
+    "remainder", np.remainder, lambda g: g, lambda g, x, y, out: -g * _times_taken(x, y, out), operate="x % y"
 )
 fmod = elementwise("fmod", np.fmod, lambda g: g, lambda g, x, y, out: -g * _times_taken(x, y, out))
-floor_divide = elementwise("floor_divide", np.floor_divide, plain_zeros, plain_zeros, operate="a // b")
+floor_divide = elementwise("floor_divide", np.floor_divide, plain_zeros, plain_zeros, operate="x // y")
 
 # ---------------------------------------------------------------- powers
 
@@ -113,7 +139,7 @@ def _as_precise(value: Any, like: Any) -> Any:
     return as_type(value, wanted) if narrower else value
 
 
-power = elementwise("power", np.power, _power_x, _power_y, operate="a ** b")
+power = elementwise("power", np.power, _power_x, _power_y, operate="x ** y")
 
 
 def float_power(x1: Any, x2: Any, /, out: Any = None, where: Any = True, dtype: Any = None) -> Any:
@@ -137,21 +163,19 @@ def _as_double(value: Any) -> Any:
     return as_type(value, np.complex128 if value.dtype.kind == "c" else np.float64)
 
 
-square = elementwise("square", np.square, "g * (x + x)")
-sqrt = elementwise(
-    "sqrt", np.sqrt, "s = out + out; divide(g, s, s) if g.__class__ is s.__class__ is ndarray else g / s"
-)
+square = elementwise("square", np.square, "g * (x + x)", into="multiply(g, x + x, g)")
+sqrt = elementwise("sqrt", np.sqrt, lambda g, out: _divided(g, out + out))
 cbrt = elementwise("cbrt", np.cbrt, lambda g, out: g / (3 * out * out))
 
 # ---------------------------------------------------------------- exponentials and logarithms
 
-exp = elementwise("exp", np.exp, "g * out")
+exp = elementwise("exp", np.exp, "g * out", into="multiply(g, out, g)")
 exp2 = elementwise("exp2", np.exp2, lambda g, out: g * (out * LN2))
 expm1 = elementwise("expm1", np.expm1, lambda g, out: g * (out + 1))
-log = elementwise("log", np.log, "g / x")
+log = elementwise("log", np.log, "g / x", into="divide(g, x, g)")
 log2 = elementwise("log2", np.log2, lambda g, x: g / x * (1 / LN2))
 log10 = elementwise("log10", np.log10, lambda g, x: g / x * (1 / LN10))
-log1p = elementwise("log1p", np.log1p, "s = x + 1; divide(g, s, s) if g.__class__ is s.__class__ is ndarray else g / s")
+log1p = elementwise("log1p", np.log1p, lambda g, x: _divided(g, x + 1))
 
 
 def _share_of(x: Any, y: Any, out: Any, exponential: Any) -> Any:
@@ -255,7 +279,7 @@ cosh: OpFunction = elementwise("cosh", np.cosh, lambda g, x: g * sinh(x))
 tanh = elementwise(
     "tanh",
     np.tanh,
-    "s = out * out; subtract(g, multiply(s, g, s), s) if s.__class__ is g.__class__ is ndarray else g - s * g",
+    _tanh_rule,
 )
 arcsinh = elementwise("arcsinh", np.arcsinh, lambda g, x: g / _length(x))
 arccosh = elementwise("arccosh", np.arccosh, lambda g, x: g / (sqrt(x - 1) * sqrt(x + 1)))
@@ -408,7 +432,7 @@ absolute = elementwise(
     "absolute",
     np.absolute,
     lambda g, x: g * sign(x),
-    operate="abs(a)",
+    operate="abs(x)",
     jvp=(lambda t, x: _real_of_product(t, sign(x)),),
 )
 fabs = elementwise("fabs", np.fabs, lambda g, x: g * sign(x))

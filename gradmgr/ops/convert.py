@@ -8,9 +8,9 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._engine.context import is_tracked
 from gradmgr._engine.mutation import as_type, copied
 from gradmgr._engine.op import Function, linear, zeros
-from gradmgr._engine.recorder import is_tracked
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 
 # NumPy's default for keywords such as `initial`, distinct from every value a user can pass.

@@ -11,8 +11,8 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._engine.context import is_tracked
 from gradmgr._engine.mutation import as_type, copied
-from gradmgr._engine.recorder import is_tracked
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr.ops.arithmetic import absolute, exp, floor, log, power
 from gradmgr.ops.constant import holds_numbers, standing_for

@@ -38,11 +38,11 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.broadcast import is_complex
+from gradmgr._engine.context import is_tracked
 from gradmgr._engine.custom import custom, several
 from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.op import Function, zeros
-from gradmgr._engine.recorder import is_tracked
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import absolute, real
 from gradmgr.ops.convert import holds_tensor, lift

@@ -9,9 +9,9 @@ from numpy.linalg import LinAlgError
 
 from gradmgr._arrays import libraries
 from gradmgr._engine.broadcast import is_complex
+from gradmgr._engine.context import is_tracked
 from gradmgr._engine.custom import custom, several
 from gradmgr._engine.elementwise import conj_of
-from gradmgr._engine.recorder import is_tracked
 from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.ops import lapack, reduce, shape
 from gradmgr.ops.arithmetic import divide, imag, plain_zeros, real

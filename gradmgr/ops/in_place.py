@@ -17,9 +17,10 @@ from numpy.lib.array_utils import normalize_axis_index
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._engine.context import current, rebind, recorders
 from gradmgr._engine.elementwise import conj
 from gradmgr._engine.mutation import as_type, updater
-from gradmgr._engine.recorder import current, rebind, recorders, recording_threads
+from gradmgr._engine.recorder import recording_threads
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr.ops import (
     arithmetic,

@@ -14,9 +14,11 @@ from numpy.lib.array_utils import normalize_axis_index
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.custom import apply, variadic
+from gradmgr._engine.entry import Kind, declare_kind, metadata_of_one, one_input
 from gradmgr._engine.indexing import getitem
 from gradmgr._engine.mutation import as_type, copied, store
-from gradmgr._engine.op import INPUTS, METADATA, PULLS, Grads, Op, Owned, accumulate, one_input, one_metadata, register
+from gradmgr._engine.op import Op, register
+from gradmgr._engine.ownership import Grads, Ownership, accumulate
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.convert import holds_tensor, library_of, lift
 from gradmgr.ops.naming import named_errors
@@ -205,7 +207,7 @@ def _gathered(parts: list[Any], shape: tuple[int, ...], dtype: Any, strides: Any
     return stack([nothing if part is None else part for part in parts])
 
 
-def _pull_unstack(e: tuple[Any, ...], g: Any, grads: Grads, owned: Owned) -> None:
+def _vjp_of_unstack(e: tuple[Any, ...], g: Any, grads: Grads, owned: Ownership) -> None:
     _, _, node_id, shape, dtype, strides = e
     accumulate(grads, owned, node_id, _gathered([g.get(k) for k in range(shape[0])], shape, dtype, strides))
 
@@ -216,11 +218,9 @@ def _unstack_entry(m: Any, node_ids: Any, values: Any, out: Any, params: Any) ->
 
 
 _unstack = register(Op("unstack", _pieces))
-_unstack.entry, _unstack.push = _unstack_entry, lambda tangents, values, out, params: pieces(tangents[0])
+_unstack.entry, _unstack.jvp = _unstack_entry, lambda tangents, values, out, params: pieces(tangents[0])
 _unstack.keeps_inputs = _unstack.keeps_out = False
-PULLS["unstack"] = _pull_unstack
-INPUTS["unstack"] = one_input
-METADATA["unstack"] = one_metadata
+declare_kind("unstack", Kind("unstack", one_input, metadata_of_one), _vjp_of_unstack)
 
 
 def pieces(x: Any) -> tuple[Any, ...]:

@@ -10,11 +10,11 @@ from numpy.lib.array_utils import normalize_axis_index
 
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries
+from gradmgr._engine.context import is_tracked, rebind
 from gradmgr._engine.custom import variadic
 from gradmgr._engine.indexing import getitem
 from gradmgr._engine.mutation import as_type, store
 from gradmgr._engine.op import Function, linear
-from gradmgr._engine.recorder import is_tracked, rebind
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import plain_zeros
 from gradmgr.ops.constant import constant

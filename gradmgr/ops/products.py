@@ -77,7 +77,7 @@ def _matvec(m: Any, v: Any) -> Any:
     return matmul(m, expand_dims(v, -1))[..., 0]
 
 
-matmul = multilinear("matmul", np.matmul, _matmul_x, _matmul_y, operate="a @ b")
+matmul = multilinear("matmul", np.matmul, _matmul_x, _matmul_y, operate="x @ y")
 
 
 def _product(a: Any, b: Any) -> Any:

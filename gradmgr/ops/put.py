@@ -11,9 +11,9 @@ from numpy.lib.array_utils import normalize_axis_index
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries
 from gradmgr._engine.broadcast import broadcast_to
+from gradmgr._engine.context import is_tracked
 from gradmgr._engine.indexing import getitem
 from gradmgr._engine.mutation import setitem
-from gradmgr._engine.recorder import is_tracked
 from gradmgr._engine.tensor import Tensor, describe, raw
 from gradmgr.ops.convert import holds_tensor, lift, lift_like
 from gradmgr.ops.naming import named_errors

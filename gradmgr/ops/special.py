@@ -44,12 +44,25 @@ def _log_expit_kernel(x: Any) -> Any:
     return np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x)))
 
 
+def _expit_rule(g: Any, out: Any) -> Any:
+    """Compute g (out - out^2), in the memory of the first temporary where that is a plain array."""
+    s = out * out
+    if s.__class__ is g.__class__ is np.ndarray:
+        return np.multiply(np.subtract(out, s, s), g, s)
+    return (out - s) * g
+
+
 _expit = elementwise(
     "expit",
     numpy_kernel("expit", "dfg", _expit_kernel),
-    "s = out * out; multiply(subtract(out, s, s), g, s) if s.__class__ is g.__class__ is ndarray else (out - s) * g",
+    _expit_rule,
 )
-_logit = elementwise("logit", numpy_kernel("logit", "dfg", _logit_kernel), "g / (x * (1 - x))")
+_logit = elementwise(
+    "logit",
+    numpy_kernel("logit", "dfg", _logit_kernel),
+    "g / (x * (1 - x))",
+    into="divide(g, x * (1 - x), g)",
+)
 _log_expit = elementwise("log_expit", numpy_kernel("log_expit", "dfg", _log_expit_kernel), lambda g, x: g * _expit(-x))
 expit = _expit
 logit = _logit
@@ -123,7 +136,13 @@ def _log_ratio_kernel(x: Any, y: Any) -> Any:
     return where_kernel(np.log1p((x - y) / y), far, np.abs(ratio - 1) < 0.5)
 
 
-_log_ratio = elementwise("log_ratio", numpy_kernel("log_ratio", "fd", _log_ratio_kernel), "g / x", "-g / y")
+_log_ratio = elementwise(
+    "log_ratio",
+    numpy_kernel("log_ratio", "fd", _log_ratio_kernel),
+    "g / x",
+    "-g / y",
+    into=("divide(g, x, g)", None),
+)
 
 
 @quiet

@@ -18,12 +18,12 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries
 from gradmgr._engine.broadcast import broadcast_to
+from gradmgr._engine.context import is_tracked
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.indexing import add_at, getitem, normalized, scatter
 from gradmgr._engine.mutation import put, store
 from gradmgr._engine.op import Function, linear, zeros
-from gradmgr._engine.recorder import is_tracked
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr.ops.arithmetic import negative
 from gradmgr.ops.convert import NOT_GIVEN, cast_to, holds_tensor, lift

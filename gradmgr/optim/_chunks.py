@@ -23,7 +23,8 @@ from gradmgr import errors
 from gradmgr._arrays import blocks, libraries
 from gradmgr._arrays.batched import Batched, is_batched
 from gradmgr._arrays.refcounts import VIEW_IN_CHUNK
-from gradmgr._engine.recorder import current, rebind, recorders, recording_threads
+from gradmgr._engine.context import current, rebind, recorders
+from gradmgr._engine.recorder import recording_threads
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr.ops.convert import wide_dtype
 

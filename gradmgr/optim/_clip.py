@@ -13,7 +13,8 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import blocks, libraries
-from gradmgr._engine.recorder import current, rebind, recording_threads
+from gradmgr._engine.context import current, rebind
+from gradmgr._engine.recorder import recording_threads
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr.ops.convert import is_half, wide_dtype
 from gradmgr.optim._chunks import flattened, is_packable, real_of

@@ -12,10 +12,11 @@ from types import CodeType, FrameType
 from typing import Any
 
 from gradmgr._arrays import libraries, memory
+from gradmgr._engine.context import Context, add_interceptor, current, recorders, remove_interceptor
+from gradmgr._engine.entry import input_ids, op_name, tracked_input_ids
+from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.observers import Entry, Observer, observing
-from gradmgr._engine.op import INPUTS
-from gradmgr._engine.recorder import Interceptor, Stack, current, recorders, remove_interceptor, watch
-from gradmgr._engine.tape import Tape, inputs_of, op_name
+from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.manager import get_backwarding_grad_manager
 from gradmgr.profiler._flops import flops_of
@@ -23,8 +24,8 @@ from gradmgr.profiler._flops import flops_of
 OP, PULL, WALK, REGION = "op", "pull", "walk", "region"
 
 # Entries of a tape that are no ops: the books kept of several results, and of what is attached.
-_BOOKS = frozenset(("result", "attach", "stale"))
-_CALL = Stack.call.__code__
+_BOOKS = frozenset(("result", "checkpoint.result", "attach", "stale"))
+_CALL = Context.call.__code__
 
 Frames = tuple[tuple[CodeType, int], ...]
 
@@ -136,7 +137,7 @@ class Collector(Interceptor):
         tapes = [rec for rec in recorders(current()) if isinstance(rec, Tape)]
         self._listening = observing(self._ear, tapes)
         self._listening.__enter__()
-        watch(self)
+        add_interceptor(self)
 
     def stop(self) -> None:
         """See nothing more."""
@@ -148,7 +149,7 @@ class Collector(Interceptor):
 
     # ------------------------------------------------------------ ops
 
-    def given(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> tuple[Any, ...]:
+    def before_op(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> tuple[Any, ...]:
         lane = self._lane()
         node = Node(OP, op.name, lane, self._parent(lane))
         caller = sys._getframe(1)
@@ -160,7 +161,7 @@ class Collector(Interceptor):
         self.begun(node, inputs)
         return inputs
 
-    def made(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
+    def after_op(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
         caller = sys._getframe(1)
         code, node = self._calls.get(id(caller), (None, None))
         if node is None or code is not caller.f_code or node.end is not None:
@@ -206,7 +207,7 @@ class Collector(Interceptor):
         self._stand(node)
         self.begun(node)
 
-    def pulling(self, e: Entry) -> None:
+    def before_vjp(self, e: Entry) -> None:
         if e[0] in _BOOKS or not self.open:
             return
         lane, name = self._lane(), op_name(e)
@@ -218,7 +219,7 @@ class Collector(Interceptor):
         self._stand(node)
         self.begun(node)
 
-    def pulled(self, e: Entry, g: Any, grads: dict[Any, Any]) -> None:
+    def after_vjp(self, e: Entry, g: Any, grads: dict[Any, Any]) -> None:
         if e[0] in _BOOKS:
             return
         node = self._parent(self._lane())
@@ -378,11 +379,11 @@ class Profiler(Collector):
         if options.shapes and g.__class__ is not dict:
             node.shapes = (getattr(g, "shape", ()),)
         if options.flops and node.forward is not None and node.forward.flops_back:
-            node_ids = zip(INPUTS[e[0]](e), node.forward.flops_back, strict=False)
+            node_ids = zip(input_ids(e), node.forward.flops_back, strict=False)
             node.flops = sum([count for node_id, count in node_ids if node_id is not None])
         if options.memory and g.__class__ is not dict:
             old = [_owner(_plain(g))]
-            for node_id in set(inputs_of(e)):
+            for node_id in set(tracked_input_ids(e)):
                 _count_bytes(node, _plain(grads.get(node_id)), old)
 
     def _gpu(self) -> int:

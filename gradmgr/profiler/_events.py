@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gradmgr._engine.observers import Place
+from gradmgr._engine.observers import SourceLocation
 from gradmgr.profiler._collect import OP, PULL, REGION, WALK, Frames, Node, Profiler
 from gradmgr.profiler._table import duration, made_table
 from gradmgr.profiler._trace import trace_of
@@ -349,6 +349,6 @@ def events_of(profiler: Profiler, shown: frozenset[str]) -> EventList:
 def _line(frame: tuple[Any, int], lines: dict[tuple[Any, int], str]) -> str:
     found = lines.get(frame)
     if found is None:
-        place = Place(*frame)
+        place = SourceLocation(*frame)
         found = lines[frame] = f"{place.file}({place.line}): {place.function}"
     return found

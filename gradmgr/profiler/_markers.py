@@ -9,8 +9,8 @@ from typing import Any, Self, TypeVar
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._engine.context import current, interceptors_of
 from gradmgr._engine.history.modes import decorate
-from gradmgr._engine.recorder import current, interceptors_of
 from gradmgr.profiler._collect import OP, Collector, Node
 
 F = TypeVar("F", bound=Callable[..., Any])

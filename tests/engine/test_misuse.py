@@ -11,7 +11,7 @@ import scipy.special
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import Function, GradManager, forward_ad, functional, graph, tensor
-from gradmgr._engine import recorder
+from gradmgr._engine import context
 from gradmgr.errors import GradmgrError
 
 
@@ -256,14 +256,14 @@ def test_misuse(call, kind, words):
     gm = GradManager().attach(x)
     with gm:
         y = gnp.exp(x)
-        entries, state, array = list(gm._tape.entries), recorder.current(), x._array
+        entries, state, array = list(gm._tape.entries), context.current(), x._array
         with pytest.raises(kind, match=words) as caught:
             call(x, y)
         assert isinstance(caught.value, (GradmgrError, TypeError, ValueError, AttributeError))
         del caught
         gm._tape.sweep(everything=True)
         assert gm._tape.entries == entries
-        assert recorder.current() is state
+        assert context.current() is state
         assert x._array is array
         assert x.grad.tolist() == [10.0, 10.0]
         gm.backward(y.sum())

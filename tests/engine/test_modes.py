@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from gradmgr import GradManager, tensor
+from gradmgr._engine.context import Context, activated, current, enter_recorders, leave_recorders
 from gradmgr._engine.forward import Forward
 from gradmgr._engine.history.modes import (
     _modes,
@@ -23,7 +24,6 @@ from gradmgr._engine.history.modes import (
     no_grad,
     set_grad_enabled,
 )
-from gradmgr._engine.recorder import activated, current, enter, hidden, leave
 from gradmgr._engine.tape import Tape
 
 
@@ -44,12 +44,12 @@ def recorded(gm, t):
 def pushing(t):
     """A level of forward mode in which t has a tangent; gives a function that tells whether tangents flow."""
     level = Forward()
-    level.watch(t, t.numpy())
-    enter(level)
+    level.add_dual(t, t.numpy())
+    enter_recorders(level)
     try:
         yield lambda: level.node_id_of(t * 2) is not None
     finally:
-        leave(level)
+        leave_recorders(level)
         level.close()
 
 
@@ -268,7 +268,7 @@ def test_a_write_in_place_under_inference_mode_is_a_constant_for_forward_mode_to
             y = x * x
             with mode():
                 y += x
-            level = current().everyone[0][0]
+            level = current().with_paused[0][0]
             assert (level.node_id_of(y) is not None) == known
             if known:
                 assert level.node_id_of(y).tolist() == [21.0]
@@ -299,7 +299,7 @@ def test_who_does_not_listen_for_another_reason_is_not_woken(outside, inside):
     x = tensor([3.0])
     gm = GradManager().attach(x)
     with gm, outside():
-        with activated(hidden(current())):
+        with activated(Context.of(current()).paused()):
             with inside():
                 assert not recorded(gm, x)
             assert not recorded(gm, x)
@@ -848,8 +848,8 @@ def started(random, x):
         manager.record()
         return kind, "", manager
     level = Forward()
-    level.watch(x, x.numpy())
-    enter(level)
+    level.add_dual(x, x.numpy())
+    enter_recorders(level)
     return kind, "", level
 
 
@@ -860,7 +860,7 @@ def ended(kind, thing):
         thing.release()
     else:
         thing.close()
-        leave(thing)
+        leave_recorders(thing)
 
 
 def hears(kind, thing, y):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, GradManagerGroup, Tensor, enable_grad, errors, no_grad, tensor
-from gradmgr._engine.recorder import Stack, current
+from gradmgr._engine.context import Context, current
 
 
 def taken(x):
@@ -987,8 +987,8 @@ def test_what_was_released_elsewhere_is_not_kept_below():
 
 
 def on_the_long_road(state):
-    """Take from a Stack what lets ops of one and two inputs go the short road."""
-    if isinstance(state, Stack):
+    """Take from a Context what lets ops of one and two inputs go the short road."""
+    if isinstance(state, Context):
         state.tapes = ()
 
 

@@ -7,15 +7,16 @@ import pytest
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, functional, gradcheck, gradgradcheck, tensor
-from gradmgr._engine import op as table
 from gradmgr._engine.custom import custom, several
+from gradmgr._engine.entry import KINDS, VJPS
+from gradmgr._engine.op import OPS
 from gradmgr._engine.tensor import Tensor
 
 
 @contextlib.contextmanager
 def declaring():
     """Leave the op table as it was."""
-    tables = [table.OPS, table.PULLS, table.INPUTS, table.METADATA, table.RETRACKS]
+    tables = [OPS, VJPS, KINDS]
     before = [dict(t) for t in tables]
     try:
         yield

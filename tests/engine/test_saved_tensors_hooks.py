@@ -15,8 +15,8 @@ import pytest
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, tensor
+from gradmgr._engine.entry import VJPS
 from gradmgr._engine.history.saved_values import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
-from gradmgr._engine.op import PULLS
 from gradmgr._transforms.grad import grad
 from gradmgr.forward_ad import dual_level, make_dual, unpack_dual
 from gradmgr.function import Function
@@ -475,7 +475,7 @@ def test_disabled():
 
 def test_the_table_knows_packed_entries():
     gradients_of_program(copied())
-    codes = [code for code in PULLS if code.endswith(".packed")]
+    codes = [code for code in VJPS if code.endswith(".packed")]
     assert codes
     assert all(code.count(".packed") == 1 for code in codes)
 

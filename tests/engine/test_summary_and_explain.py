@@ -300,11 +300,11 @@ def test_the_watcher_leaves_with_the_recording():
     gm = traced(x=x)
     with gm:
         pass
-    assert gradmgr._engine.recorder.current() is None
+    assert gradmgr._engine.context.current() is None
     gm.record()
     del gm
     x * 2
     assert (
-        gradmgr._engine.recorder.current() is None
-        or gradmgr._engine.recorder.interceptors_of(gradmgr._engine.recorder.current()) == ()
+        gradmgr._engine.context.current() is None
+        or gradmgr._engine.context.interceptors_of(gradmgr._engine.context.current()) == ()
     )

@@ -594,7 +594,7 @@ def test_what_a_task_records_itself_stays_its_own():
         async with asyncio.TaskGroup() as group:
             for k in range(4):
                 group.create_task(train(k, results))
-        assert gradmgr._engine.recorder.current() is None
+        assert gradmgr._engine.context.current() is None
         return results
 
     assert asyncio.run(main()) == {k: [8.0] for k in range(4)}

@@ -21,7 +21,7 @@ from table_programs import SHAPES, SMOOTH, Program
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, tensor
 from gradmgr._arrays.batched import Level, Library
-from gradmgr._engine.op import PULLS
+from gradmgr._engine.entry import VJPS
 from gradmgr._engine.tensor import raw
 from gradmgr._transforms.gradcheck import jvp, vjp
 from gradmgr.graph import increment_version
@@ -144,7 +144,7 @@ def spoiled(pull: Any) -> Any:
 def test_a_rule_a_thousandth_off_is_noticed(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = list(filter(without_degeneracy, range(0, 40, 10)))
     assert [text for seed in chosen for text in mismatches(seed)] == []
-    monkeypatch.setitem(PULLS, code, spoiled(PULLS[code]))
+    monkeypatch.setitem(VJPS, code, spoiled(VJPS[code]))
     assert [text for seed in chosen for text in mismatches(seed)] != []
 
 
@@ -327,8 +327,8 @@ def test_no_rule_writes_to_a_cotangent_or_to_what_is_kept(part: int, monkeypatch
     chosen = SAMPLES[part::4]
     for sample in chosen:  # the first use of a rule puts its compiled form into the table
         twice_derived_with_locks(sample)
-    for code, pull in PULLS.items():
-        monkeypatch.setitem(PULLS, code, with_locked_cotangents(pull))
+    for code, pull in VJPS.items():
+        monkeypatch.setitem(VJPS, code, with_locked_cotangents(pull))
     for sample in chosen:
         twice_derived_with_locks(sample)
 

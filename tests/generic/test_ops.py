@@ -17,8 +17,9 @@ from samples import CONSTANTS, CREATION, SAMPLES, Sample, flat, gradients, knows
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, gradcheck, tensor
-from gradmgr._engine.op import OPS, PULLS, op_of
-from gradmgr._engine.recorder import recorders
+from gradmgr._engine.context import recorders
+from gradmgr._engine.entry import KINDS, VJPS
+from gradmgr._engine.op import OPS
 from gradmgr._engine.tape import Tape
 from gradmgr._transforms import tensor_methods
 from gradmgr._transforms.gradcheck import jvp
@@ -86,7 +87,7 @@ def test_plain_numpy_comes_to_the_same(sample: Sample) -> None:
 
 
 def is_known(y: Tensor) -> bool:
-    return all(rec.node_id_of(y) is not None for rec in recorders(gradmgr._engine.recorder.current()))
+    return all(rec.node_id_of(y) is not None for rec in recorders(gradmgr._engine.context.current()))
 
 
 PLAIN_IN_TENSOR_OUT = ("full", "full_like", "linspace", "array", "asarray")  # creation functions
@@ -461,21 +462,21 @@ def codes_recorded(sample: Sample) -> set[str]:
 def test_every_op_has_a_sample() -> None:
     recorded = set().union(*map(codes_recorded, SAMPLES))
     elsewhere = {name for name in OPS if name.startswith("distributed.")}  # they need ranks: test_distributed.py
-    lacking = set(OPS) - {op_of(code) for code in recorded} - elsewhere
+    lacking = set(OPS) - {KINDS[code].op for code in recorded} - elsewhere
     assert not lacking, f"ops without a sample: {sorted(lacking)}"
     # attach() of an intermediate, below; increment_version(); what has a test file of its own.
     without_op = {"attach", "stale", "Function", "Function.unrecorded", "custom_op", "checkpoint", "checkpoint.failed"}
     without_op.add("capture")
-    entered = {code for code in PULLS if not code.endswith(".packed")}  # by saved_tensors_hooks, where first used
+    entered = {code for code in VJPS if not code.endswith(".packed")}  # by saved_tensors_hooks, where first used
     lacking = entered - recorded - without_op - elsewhere
     assert not lacking, f"reverse rules without a sample: {sorted(lacking)}"
 
 
 def through_an_attached_intermediate(x: Tensor) -> Tensor:
     y = x * x
-    for tape in recorders(gradmgr._engine.recorder.current()):
+    for tape in recorders(gradmgr._engine.context.current()):
         if isinstance(tape, Tape):
-            tape.watch(y)
+            tape.add_leaf(y)
     return gnp.sin(y) * y
 
 

@@ -16,7 +16,7 @@ from samples.gpu import refusal
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, tensor
-from gradmgr._engine.recorder import current
+from gradmgr._engine.context import current
 from gradmgr._transforms.gradcheck import jvp, vjp
 from gradmgr._transforms.vmap import vmap
 

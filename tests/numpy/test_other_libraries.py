@@ -27,7 +27,7 @@ import pytest
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, gradcheck, nn, tensor
-from gradmgr._engine.recorder import is_tracked
+from gradmgr._engine.context import is_tracked
 
 random = np.random.default_rng(11)
 X = random.uniform(0.3, 2.0, (4, 5))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, no_grad, tensor
-from gradmgr._engine.op import PULLS
+from gradmgr._engine.entry import VJPS
 
 SHAPES = [(), (3,), (2, 3), (2, 1), (1, 3), (3, 3), (2, 1, 3), (1,)]
 LARGEST = 10.0  # values above are squashed, so that a program's numbers stay comparable
@@ -486,7 +486,7 @@ def test_a_rule_a_thousandth_off_is_noticed(code, monkeypatch):
             first_order(seed, program, retain=False)
 
     run()
-    monkeypatch.setitem(PULLS, code, spoiled_by_a_thousandth(PULLS[code]))
+    monkeypatch.setitem(VJPS, code, spoiled_by_a_thousandth(VJPS[code]))
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         run()
 

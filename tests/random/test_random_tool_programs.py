@@ -30,10 +30,10 @@ import pytest
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import Function, GradManager, custom_op, forward_ad, functional, graph, special, tensor
-from gradmgr._engine import observers, recorder
+from gradmgr._engine import context, observers, recorder
+from gradmgr._engine.entry import VJPS as RULES
 from gradmgr._engine.history import modes
 from gradmgr._engine.history.node import edge_to_node, tapes_with_result, tracking_tapes
-from gradmgr._engine.op import PULLS as RULES
 from gradmgr.profiler import profile, record_function
 
 
@@ -1263,8 +1263,8 @@ def by_method(gm, out, weights, leaves):
 
 def state():
     """What a program must leave as it was."""
-    now = recorder.current()
-    groups = (now.groups, now.everyone, now.interceptors) if isinstance(now, recorder.Stack) else now
+    now = context.current()
+    groups = (now.groups, now.with_paused, now.interceptors) if isinstance(now, context.Context) else now
     return (
         groups,
         modes._modes.get(),

@@ -21,9 +21,9 @@ import pytest
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, forward_ad, functional, graph, nn, no_grad, optim, serialization, tensor, vmap
-from gradmgr._engine import observers, recorder
+from gradmgr._engine import context, observers, recorder
+from gradmgr._engine.entry import VJPS as RULES
 from gradmgr._engine.history import modes
-from gradmgr._engine.op import PULLS as RULES
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 from gradmgr.optim import lr_scheduler
 from gradmgr.profiler import profile
@@ -765,8 +765,8 @@ class Case:
 
 def library_state():
     """What a call must leave as it was."""
-    now = recorder.current()
-    groups = (now.groups, now.everyone, now.interceptors) if isinstance(now, recorder.Stack) else now
+    now = context.current()
+    groups = (now.groups, now.with_paused, now.interceptors) if isinstance(now, context.Context) else now
     descriptors = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     return groups, modes._modes.get(), observers.observers(), dict(recorder.recording_threads._open), descriptors
 

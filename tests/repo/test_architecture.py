@@ -31,7 +31,7 @@ LAYERS = [
 # What may change while a program runs: what is current, the op table, and what locks need.
 MAY_CHANGE = {
     ("gradmgr._arrays.batched", "RULES"),
-    ("gradmgr._engine.recorder", "_current"),
+    ("gradmgr._engine.context", "_current"),
     ("gradmgr._engine.history.modes", "_modes"),
     ("gradmgr._engine.recorder", "recording_threads"),
     ("gradmgr._arrays.blocks", "_team"),
@@ -39,14 +39,11 @@ MAY_CHANGE = {
     ("gradmgr.manager", "_backwarding"),
     ("gradmgr.manager", "_turns"),
     ("gradmgr._engine.op", "OPS"),
-    ("gradmgr._engine.op", "PULLS"),
-    ("gradmgr._engine.op", "INPUTS"),
-    ("gradmgr._engine.op", "METADATA"),
-    ("gradmgr._engine.op", "RETRACKS"),
-    ("gradmgr._engine.op", "NAMES"),
+    ("gradmgr._engine.entry", "KINDS"),
+    ("gradmgr._engine.entry", "VJPS"),
     ("gradmgr._engine.observers", "_observers"),
     ("gradmgr.profiler._collect", "_innermost"),
-    ("gradmgr._engine.templates", "_SHAPES"),
+    ("gradmgr._engine.templates", "_STAND_INS"),
     ("gradmgr.distributed._world", "_state"),
 }
 

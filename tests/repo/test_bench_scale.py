@@ -11,7 +11,7 @@ from bench import memory, programs, scale
 from bench._arrays import counting
 from bench._measure import Pace
 from gradmgr import get_num_threads
-from gradmgr._engine.recorder import current, recorders
+from gradmgr._engine.context import current, recorders
 
 NO_TIME = Pace(rounds=2, tries=1, turn=0.0, long_rounds=1)
 

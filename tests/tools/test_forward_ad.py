@@ -13,9 +13,10 @@ import pytest
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, errors, no_grad, tensor
+from gradmgr._engine.context import current, recorders
 from gradmgr._engine.history.modes import inference_mode
 from gradmgr._engine.op import OPS
-from gradmgr._engine.recorder import current, recorders, recording_threads
+from gradmgr._engine.recorder import recording_threads
 from gradmgr._engine.tape import Tape
 from gradmgr._transforms.grad import grad
 from gradmgr.forward_ad import (
@@ -508,7 +509,7 @@ def test_tangents_vanish_with_the_level():
         z = tensor(POINT)
         z += y
         for t in (x, y, z):
-            level = current().everyone[0][0]
+            level = current().with_paused[0][0]
             tangent = level.node_id_of(t)
             made.append(weakref.ref(tangent))
             del tangent
@@ -523,7 +524,7 @@ def test_tangents_vanish_with_the_level():
 
 def test_a_level_is_freed_and_dead_tensors_leave_nothing_in_an_open_one():
     with dual_level():
-        level = current().everyone[0][0]
+        level = current().with_paused[0][0]
         x = make_dual(tensor(np.ones(1000)), np.ones(1000))
         first = weakref.ref(level.node_id_of(x * 2))
         assert first() is None
@@ -928,7 +929,7 @@ def test_an_error_in_a_forward_rule_names_the_op_and_changes_nothing(monkeypatch
     def broken(*args):
         raise LookupError("broken")
 
-    monkeypatch.setattr(OPS["sin"], "push", broken)
+    monkeypatch.setattr(OPS["sin"], "jvp", broken)
     with dual_level():
         x = make_dual(tensor([1.0]), [1.0])
         before = current()

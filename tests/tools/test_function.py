@@ -14,8 +14,8 @@ from helpers import gradient, gradients
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, enable_grad, errors, gradcheck, graph, no_grad, tensor
 from gradmgr import grad as grad_of
+from gradmgr._engine.context import enter_recorders, leave_recorders
 from gradmgr._engine.forward import Forward
-from gradmgr._engine.recorder import enter, leave
 from gradmgr._transforms.vmap import vmap
 from gradmgr.forward_ad import dual_level, make_dual, unpack_dual
 from gradmgr.function import Function, custom_op, once_differentiable
@@ -45,14 +45,14 @@ class pushing:  # noqa: N801  # reads as a statement
 
     def __init__(self, x, tangent):
         self.recorder = Forward()
-        self.recorder.watch(x, tangent)
+        self.recorder.add_dual(x, tangent)
 
     def __enter__(self):
-        enter(self.recorder)
+        enter_recorders(self.recorder)
         return self.recorder
 
     def __exit__(self, *exc):
-        leave(self.recorder)
+        leave_recorders(self.recorder)
         self.recorder.close()
 
 

@@ -16,8 +16,8 @@ from samples import knows
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, no_grad, tensor
+from gradmgr._engine.context import enter_recorders, leave_recorders
 from gradmgr._engine.forward import Forward
-from gradmgr._engine.recorder import enter, leave
 from gradmgr._engine.tensor import raw
 from gradmgr._transforms.grad import backward, grad
 from gradmgr._transforms.gradcheck import vjp
@@ -333,15 +333,15 @@ def test_tangents_below_and_above() -> None:
 
     def level() -> Forward:
         made = Forward()
-        made.watch(x, np.array([1.0]))
-        enter(made)
+        made.add_dual(x, np.array([1.0]))
+        enter_recorders(made)
         return made
 
     below = level()
     with GradManager().attach(x):
         (g,) = grad(x**3, x)
         assert raw(below.node_id_of(g)).tolist() == [12.0]
-    leave(below)
+    leave_recorders(below)
     below.close()
     with GradManager().attach(x):
         above = level()
@@ -350,7 +350,7 @@ def test_tangents_below_and_above() -> None:
         (g,) = grad(y, x)
         assert g.tolist() == [12.0]
         assert above.node_id_of(g) is None
-        leave(above)
+        leave_recorders(above)
         above.close()
 
 

@@ -12,14 +12,15 @@ import pytest
 import gradmgr.numpy as gnp
 from gradmgr import GradcheckError, GradManager, Tensor, errors, gradcheck, tensor
 from gradmgr._arrays.batched import Batched
+from gradmgr._engine.context import current
 from gradmgr._engine.custom import custom, several, variadic
 from gradmgr._engine.elementwise import elementwise, multilinear
-from gradmgr._engine.op import INPUTS, OPS, PULLS, linear
-from gradmgr._engine.recorder import current
+from gradmgr._engine.entry import KINDS, VJPS
+from gradmgr._engine.op import OPS, linear
 from gradmgr._engine.tensor import raw
 from gradmgr._transforms.gradcheck import gradgradcheck, vjp
 
-TABLES = (OPS, PULLS, INPUTS)
+TABLES = (OPS, VJPS, KINDS)
 
 
 @pytest.fixture(autouse=True)

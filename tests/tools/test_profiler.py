@@ -18,7 +18,7 @@ from helpers import ROOT
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, errors, nn, no_grad, profiler, tensor
-from gradmgr._engine import recorder
+from gradmgr._engine import context
 from gradmgr._engine.op import OPS
 from gradmgr._transforms.checkpoint import checkpoint
 from gradmgr._transforms.grad import grad
@@ -347,7 +347,7 @@ def test_an_exception_closes_the_block():
     with pytest.raises(KeyError), prof, record_function("region"):
         {}[(w * w).shape]
     w + w
-    assert recorder.current() is None
+    assert context.current() is None
     assert names(prof) == ["region", "multiply"]
 
 
@@ -951,14 +951,14 @@ def test_the_fast_road_is_back_after_the_block():
     gm.attach(w)
     with profile():
         pass
-    assert recorder.current() is None
+    assert context.current() is None
     with gm:
         with profile():
             w * w
-        assert recorder.current() is gm._tape
+        assert context.current() is gm._tape
     with gm:
         assert type(gm._tape.entries) is list
-        assert recorder.current() is gm._tape
+        assert context.current() is gm._tape
 
 
 def test_memory_is_freed():
@@ -1132,7 +1132,7 @@ def test_no_gpu_to_time(monkeypatch):
             make()
     profile(enabled=False, use_cuda=True)
     emit_nvtx(enabled=False)
-    assert recorder.current() is None
+    assert context.current() is None
 
 
 def test_nvtx(cuda):

@@ -16,8 +16,9 @@ import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, anomaly, errors, forward_ad, functional, graph, no_grad, tensor, vmap
 from gradmgr._engine.elementwise import elementwise
+from gradmgr._engine.entry import KINDS, VJPS
 from gradmgr._engine.observers import ObservedEntries, Observer, observing
-from gradmgr._engine.op import INPUTS, METADATA, OPS, PULLS, RETRACKS
+from gradmgr._engine.op import OPS
 from gradmgr._engine.recorder import recording_threads
 from gradmgr._transforms.checkpoint import checkpoint
 from gradmgr.function import Function, custom_op
@@ -200,7 +201,7 @@ def fresh_op():
     yield make
     for name in names:
         del OPS[name]
-        for table in (PULLS, INPUTS, METADATA, RETRACKS):
+        for table in (VJPS, KINDS):
             for code in [code for code in table if code.partition(".")[0] == name]:
                 del table[code]
 
@@ -732,7 +733,7 @@ def test_tasks_interleave_inside_managers_hooks_levels_and_modes():
 
     async def main():
         found = await asyncio.gather(*[train(k) for k in range(5)])
-        assert gradmgr._engine.recorder.current() is None
+        assert gradmgr._engine.context.current() is None
         return found
 
     # d/d own of own * shared * constant, doubled by its hook, with constant = own * shared; and of own squared

@@ -16,7 +16,7 @@ import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, no_grad, special, tensor
 from gradmgr._arrays.batched import RULES, Batched, Level, holds, innermost, spacious
-from gradmgr._engine.recorder import current
+from gradmgr._engine.context import current
 from gradmgr._transforms.gradcheck import gradcheck, jvp, vjp
 from gradmgr._transforms.vmap import vmap
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere

@@ -13,7 +13,8 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextvars import ContextVar
 from typing import Any, TypeVar, overload
 
-from gradmgr._engine.recorder import Recorder, Stack, activate, current, interceptors_of, recorders, shown
+from gradmgr._engine.context import Context, activate, current, recorders
+from gradmgr._engine.recorder import Recorder
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,15 +40,11 @@ Settings = tuple[_Setting, ...]
 _modes: ContextVar[Settings] = ContextVar("gradmgr_modes", default=())
 
 
-def _active_recorders(state: Any) -> list[Recorder]:
-    return [rec for group in state.groups for rec in group] if isinstance(state, Stack) else recorders(state)
-
-
 def _affected_recorders(settings: Settings, state: Any) -> tuple[Recorder, ...]:
     """Return the recorders of a state that record, or that only modes have paused."""
-    if state.__class__ is not Stack:  # most often: nothing records, or one manager does
+    if state.__class__ is not Context:  # most often: nothing records, or one manager does
         return () if state is None else (state,)
-    active = _active_recorders(state)
+    active = state.recording()
     # A recorder that is paused though the modes allow it, as inside a Function's forward, is left paused.
     return tuple([rec for rec in recorders(state) if rec in active or not _may_record(rec, settings)])
 
@@ -68,12 +65,9 @@ def _apply(settings: Settings, affected: tuple[Recorder, ...]) -> None:
         return
     state = current()
     wanted = [rec for rec in affected if _may_record(rec, settings)]
-    if wanted == _active_recorders(state):
+    if wanted == Context.of(state).recording():
         return
-    everyone = state.everyone if isinstance(state, Stack) else ((state,),)
-    groups = tuple([kept for group in everyone if (kept := tuple([rec for rec in group if rec in wanted]))])
-    changed = Stack(groups, everyone, interceptors_of(state))
-    activate(shown(changed) if groups == everyone else changed)
+    activate(Context.of(state).recorded_by(wanted))
 
 
 # ---------------------------------------------------------------- as context manager and decorator
@@ -405,7 +399,9 @@ def is_grad_enabled() -> bool:
     False
     """
     settings = _modes.get()
-    return not settings or settings[-1].grad or any(rec.is_tape and rec.open for rec in _active_recorders(current()))
+    return (
+        not settings or settings[-1].grad or any(rec.is_tape and rec.open for rec in Context.of(current()).recording())
+    )
 
 
 def is_inference_mode_enabled() -> bool:

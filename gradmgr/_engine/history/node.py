@@ -9,10 +9,11 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._engine.context import current, recorders
+from gradmgr._engine.entry import Entry, input_ids, is_result, op_name
 from gradmgr._engine.hooks import Hook, Hooks, RemovableHandle, ValueHooks, check_hook, hooked_leaf, leaf_hooks_of
-from gradmgr._engine.op import INPUTS
-from gradmgr._engine.recorder import current, recorders, recording_threads
-from gradmgr._engine.tape import Entry, Tape, op_name
+from gradmgr._engine.recorder import recording_threads
+from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, wrap
 
 HookPlace = tuple[Hooks, object]  # where a hook was added, for its handle
@@ -157,7 +158,7 @@ class Node:
             if not self.is_leaf():
                 raise _freed_error(f"{self!r}.next_functions")
             return ()
-        return tuple([edge_to_node(self._tape, node_id) for node_id in INPUTS[e[0]](e) if node_id is not None])
+        return tuple([edge_to_node(self._tape, node_id) for node_id in input_ids(e) if node_id is not None])
 
     @property
     def variable(self) -> Tensor:
@@ -218,7 +219,7 @@ class Node:
                 "register_hook, or register_post_accumulate_grad_hook for when .grad is written"
             )
         hooks = hooks_of(self._tape, self._node_id)
-        results = [e[3] for e in list(self._tape.entries) if e and e[0] == "result" and e[2] is self._node_id]
+        results = [e[3] for e in list(self._tape.entries) if e and is_result(e) and e[2] is self._node_id]
         hooks.count = max([hooks.count, *[k + 1 for k in results]])
         return hooks
 
@@ -287,7 +288,7 @@ def edge_to_node(tape: Tape, node_id: Any) -> GradientEdge:
         raise _freed_error("the node of a tensor")
     if e is None or e[0] == "attach":
         return GradientEdge(Node(tape, node_id, _LEAF), 0)
-    if e[0] != "result":
+    if not is_result(e):
         return GradientEdge(Node(tape, node_id, op_name(e)), 0)
     bundle = entry_of(tape, e[2])
     if bundle is None:
@@ -357,7 +358,7 @@ def tensor_of_edge(edge: GradientEdge, *, as_input: bool = False) -> Tensor:
     t = leaf_of(tape, node_id)
     if t is not None and (as_input or tape.node_id_of(t) == node_id):
         return t
-    metadata = node._result_metadata.get(k) or (tape.facts().get(node_id) if t is None else (t.shape, t.dtype))
+    metadata = node._result_metadata.get(k) or (tape.metadata().get(node_id) if t is None else (t.shape, t.dtype))
     if metadata is None:
         raise errors.NotRecordedError(
             f"GradientEdge to result {k} of {node!r}: nothing that was computed from it is recorded, so its shape is "
@@ -374,7 +375,7 @@ def _node_id_of_result(node: Node, k: int) -> Any:
     if not node._has_result_entries:
         return node._node_id
     for e in list(node._tape.entries):
-        if e[0] == "result" and e[2] is node._node_id and e[3] == k:
+        if is_result(e) and e[2] is node._node_id and e[3] == k:
             return e[1]
     node_id = object()  # no tensor holds that result any more, so it has no entry
     node._tape.entries.append(("result", node_id, node._node_id, k))

@@ -15,6 +15,8 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._engine.context import Context, activated, current, recorders
+from gradmgr._engine.entry import KINDS, VJPS, declare_kind, flat, op_name
 from gradmgr._engine.history.modes import decorate
 from gradmgr._engine.hooks import name_of
 from gradmgr._engine.observers import (
@@ -26,9 +28,7 @@ from gradmgr._engine.observers import (
     observers,
     remove_observer,
 )
-from gradmgr._engine.op import INPUTS, METADATA, PULLS, RETRACKS
-from gradmgr._engine.recorder import activated, current, hidden, recorders
-from gradmgr._engine.tape import Tape, flat, op_name
+from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, raw, wrap
 
 __all__ = ["disable_saved_tensors_hooks", "save_on_cpu", "saved_tensors_hooks"]
@@ -112,13 +112,14 @@ def _packed_code(code: str) -> str:
     if code.endswith(_SUFFIX):
         return code
     packed = code + _SUFFIX
-    if packed not in PULLS:
-        INPUTS[packed] = INPUTS[code]
-        if code in METADATA:
-            METADATA[packed] = lambda e: METADATA[code]((code, *e[1:]))  # a PackedValue has shape and dtype
-        if code in RETRACKS:
-            RETRACKS[packed] = lambda e, to: RETRACKS[code](unpack_entry(e), to)
-        PULLS[packed] = lambda e, g, grads, owned: PULLS[code](unpack_entry(e), g, grads, owned)
+    if packed not in VJPS:
+        kind = KINDS[code]
+        retrack = kind.retrack
+        packed_kind = kind._replace(
+            metadata=lambda e: kind.metadata((code, *e[1:])),  # a PackedValue has shape and dtype
+            retrack=None if retrack is None else lambda e, to: retrack(unpack_entry(e), to),
+        )
+        declare_kind(packed, packed_kind, lambda e, g, grads, owned: VJPS[code](unpack_entry(e), g, grads, owned))
     return packed
 
 
@@ -131,7 +132,7 @@ class _recording_paused:  # noqa: N801  # reads as a statement: `with _recording
     __slots__ = ("_pause", "_token")
 
     def __enter__(self) -> None:
-        self._pause = activated(hidden(current()))
+        self._pause = activated(Context.of(current()).paused())
         self._token: Token[tuple[Observer, ...]] = _observers.set(())
         self._pause.__enter__()
 

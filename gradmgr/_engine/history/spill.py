@@ -24,9 +24,9 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries, memory
+from gradmgr._engine.context import current, recorders
 from gradmgr._engine.history.saved_values import PackedValue, is_of_write, memory_order, pack_entry
 from gradmgr._engine.observers import Entry, Observer
-from gradmgr._engine.recorder import current, recorders
 from gradmgr._engine.tensor import raw
 
 # Buffers of fewer bytes are not moved: moving costs more than they take.

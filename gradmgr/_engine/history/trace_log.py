@@ -12,11 +12,12 @@ from types import CodeType
 from typing import Any
 
 from gradmgr._arrays.libraries import is_array
+from gradmgr._engine.context import is_recording
+from gradmgr._engine.entry import KINDS, flat, is_result, op_name, tracked_input_ids
 from gradmgr._engine.history.spill import format_bytes
-from gradmgr._engine.observers import Entry, Observer, Place, user_location
-from gradmgr._engine.op import INPUTS, NAMES, op_of
-from gradmgr._engine.recorder import Interceptor, is_recording
-from gradmgr._engine.tape import Tape, flat, inputs_of, op_name
+from gradmgr._engine.interceptors import Interceptor
+from gradmgr._engine.observers import Entry, Observer, SourceLocation, user_location
+from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe
 
 CodeLocation = tuple[CodeType, int] | None
@@ -71,12 +72,12 @@ class TraceLog:
         latest = _Replay(self).latest
         self.seeds = {latest[key] for node_id in node_ids if (key := id(node_id)) in latest}
 
-    def location_of(self, node_id: Any) -> Place | None:
+    def location_of(self, node_id: Any) -> SourceLocation | None:
         """Return where a value was computed."""
         key = id(node_id)
         for _, made, _, location in reversed(self.log):
             if made == key:
-                return None if location is None else Place(*location)
+                return None if location is None else SourceLocation(*location)
         return None
 
     def explain_untracked(self, y: Tensor) -> str:
@@ -92,7 +93,7 @@ class TraceLog:
 
 
 def _format_location(location: CodeLocation) -> str:
-    return "an unknown place" if location is None else str(Place(*location))
+    return "an unknown place" if location is None else str(SourceLocation(*location))
 
 
 class Tracing(Observer):
@@ -105,8 +106,9 @@ class Tracing(Observer):
 
     def observe(self, tape: Tape, e: Entry) -> Entry:
         # 4 frames are gradmgr's own: user_location, this one, the entry list's append, the op's function.
-        op = NAMES[e[0]](e) if e[0] in NAMES else e[0]
-        tape.trace_log.log.append((op, id(e[1]), tuple(map(id, INPUTS[e[0]](e))), user_location(4)))
+        kind = KINDS[e[0]]
+        op = kind.op if kind.name is None else kind.name(e)
+        tape.trace_log.log.append((op, id(e[1]), tuple(map(id, kind.inputs(e))), user_location(4)))
         return e
 
 
@@ -121,7 +123,7 @@ class UseTracing(Interceptor):
         super().__init__()
         self._tape = tape
 
-    def given(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> tuple[Any, ...]:
+    def before_op(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> tuple[Any, ...]:
         tape = self._tape
         if tape.open:
             for t in inputs:
@@ -140,7 +142,7 @@ def summary(tape: Tape | None) -> str:
     """Return a table of the bytes that a tape keeps, by op and, where it has a trace log, by line."""
     if tape is None or not tape.open:
         return "This GradManager is idle: it keeps nothing."
-    entries = [e for e in list(tape.entries) if e[0] != "result"]  # such an entry keeps nothing
+    entries = [e for e in list(tape.entries) if not is_result(e)]  # such an entry keeps nothing
     sizes = _kept_bytes(entries)
     locations = {} if tape.trace_log is None else {made: location for _, made, _, location in tape.trace_log.log}
     by_op = _totals((op_name(e), size) for e, size in zip(entries, sizes, strict=True))
@@ -192,7 +194,7 @@ def _table(title: str, rows: list[tuple[str, int, int]]) -> list[str]:
 def _format_line(location: CodeLocation) -> str:
     if location is None:
         return "(unknown)"
-    place = Place(*location)
+    place = SourceLocation(*location)
     text = place.text()
     return f"{place.file}:{place.line}" + (f"  {text}" if text else "")
 
@@ -261,7 +263,7 @@ def _explain_untraced(label: str, t: Tensor, tape: Tape | None) -> str:
             + hint
         )
     node_id = tape.leaves.get(t)
-    if any(node_id in inputs_of(e) for e in list(tape.entries)):
+    if any(node_id in tracked_input_ids(e) for e in list(tape.entries)):
         return f"{label} is attached and used in this recording; backward() has not reached it yet. {hint}"
     return f"{label} is attached, but nothing that is alive was computed from it in this recording. {hint}"
 
@@ -292,7 +294,7 @@ def _explain_traced(label: str, t: Tensor, replay: _Replay, starts: list[int], r
         last = computed[-1]
         reasons.append(
             f"what backward() started from does not depend on it; the last that does is the result of "
-            f"{op_of(replay.op(last))!r} at {replay.location(last)}."
+            f"{replay.op(last)!r} at {replay.location(last)}."
         )
     if seeds is None:
         reasons.append(
@@ -305,13 +307,13 @@ def _explain_reached(label: str, t: Tensor, replay: _Replay, computed: list[int]
     if t.grad is None:
         return f"{label} was reached by the last backward(); its .grad was set to None since, or backward() failed."
     zero = f"{label} was reached by the last backward(), and its gradient is zero:"
-    zero_steps = [step for step in computed if op_of(replay.op(step)) in _ZERO_DERIVATIVE]
+    zero_steps = [step for step in computed if replay.op(step) in _ZERO_DERIVATIVE]
     if written and not bool(t.grad._array.any()):
         return f"{zero} it was overwritten at {replay.location(written[0])}."
     if zero_steps and not bool(t.grad._array.any()):
         step = zero_steps[0]
         return (
-            f"{zero} what was computed from it goes through {op_of(replay.op(step))!r} at {replay.location(step)}, "
+            f"{zero} what was computed from it goes through {replay.op(step)!r} at {replay.location(step)}, "
             "whose derivative is zero."
         )
     return f"{label} was reached by the last backward(); its .grad is there."

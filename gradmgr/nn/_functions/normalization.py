@@ -15,10 +15,10 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries, memory
 from gradmgr._engine.broadcast import broadcast_to
+from gradmgr._engine.context import rebind
 from gradmgr._engine.custom import custom, several
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.op import Function, zeros
-from gradmgr._engine.recorder import rebind
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.nn._functions.arguments import check_floating, check_inexact, integer, one_array
 from gradmgr.nn._functions.normalization_blocks import (

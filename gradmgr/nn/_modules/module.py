@@ -10,10 +10,10 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._engine.context import rebind
 from gradmgr._engine.history.modes import no_grad
 from gradmgr._engine.hooks import Hooks, RemovableHandle, check_hook
 from gradmgr._engine.parameter import Parameter, parameter_around
-from gradmgr._engine.recorder import rebind
 from gradmgr._engine.tensor import Tensor, tensor, wrap
 from gradmgr.nn._modules.state import converted, fitting_values, read_target, write_all
 

@@ -1,0 +1,348 @@
+"""What is current: nothing, a lone tape, or a Context of several recorders and interceptors.
+
+One ContextVar holds it, so threads and asyncio tasks each have their own. A lone `Tape` stands there as itself, and
+the generated functions of ops deal with it inline: the fast path. Everything else (nested managers, groups, forward
+mode, no_grad, interceptors) is a `Context`, the general path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, Union
+
+from gradmgr import errors
+from gradmgr._arrays import libraries
+from gradmgr._engine.interceptors import Interceptor
+from gradmgr._engine.recorder import Recorder, overflow_id, snapshot
+from gradmgr._engine.templates import compiled_at_first_call, nested_call
+from gradmgr._engine.tensor import Tensor, wrap
+
+Group = tuple[Recorder, ...]
+Groups = tuple[Group, ...]
+Current = Union["Context", Recorder, None]
+# Recorders that have recorded an op, each with the node ids of its inputs (and result).
+Recorded = list[tuple[Recorder, tuple[Any, ...]]]
+
+_current: ContextVar[Any] = ContextVar("gradmgr_current", default=None)
+current = _current.get
+# For code that is too hot for `activated`.
+set_current, reset_current = _current.set, _current.reset
+
+_new = object.__new__
+
+
+def compute(op: Any, arrays: list[Any], params: tuple[Any, ...]) -> Any:
+    """Return what the kernel of an op computes of arrays; an error names the op."""
+    try:
+        return op.kernel(*arrays, *params)
+    except errors.REJECTIONS as error:
+        libraries.explain(error, op.name, *arrays)
+        raise
+
+
+class Context:
+    """Recorders and interceptors that are current together: immutable, replaced when one enters or leaves.
+
+    Members of one group do not record each other's backward. A recorder can be paused, as no_grad pauses tapes: it
+    records nothing, but a write in place must still make the tensor unknown to it.
+
+    Attributes:
+        groups: the recorders that record, outermost group first.
+        with_paused: these and the paused ones, likewise.
+        interceptors: in the order they entered.
+        tapes: `groups` where they are nested tapes and nothing else is there, which `call` treats faster; else ().
+    """
+
+    __slots__ = ("groups", "interceptors", "tapes", "with_paused")
+
+    def __init__(self, groups: Groups, with_paused: Groups, interceptors: tuple[Interceptor, ...] = ()) -> None:
+        self.groups = groups
+        self.with_paused = with_paused
+        self.interceptors = interceptors
+        nested = not interceptors and all(len(group) == 1 and group[0].is_tape for group in groups)
+        self.tapes: tuple[Any, ...] = tuple([group[0] for group in groups]) if nested else ()
+
+    @staticmethod
+    def of(state: Current) -> Context:
+        """Return what is current, in any of its forms, as a Context."""
+        if state.__class__ is Context:
+            return state
+        groups: Groups = () if state is None else ((state,),)  # type: ignore[assignment]  # a lone tape
+        return Context(groups, groups)
+
+    def simplest(self) -> Current:
+        """Return the form in which this is current: None, a lone tape, or itself."""
+        groups = self.groups
+        if groups == self.with_paused and not self.interceptors:
+            if not groups:
+                return None
+            lone = groups[0][0]
+            # The fast path does not look at overflow ids.
+            if len(groups) == len(groups[0]) == 1 and lone.is_tape and not lone.has_overflow_ids:
+                return lone
+        return self
+
+    # ------------------------------------------------------------ what is in it
+
+    def recorders(self) -> list[Recorder]:
+        """Return every recorder, paused ones too, outermost first."""
+        return [rec for group in self.with_paused for rec in group]
+
+    def recording(self) -> list[Recorder]:
+        """Return the recorders that record, outermost first."""
+        return [rec for group in self.groups for rec in group]
+
+    def open_interceptors(self) -> tuple[Interceptor, ...]:
+        """Return the interceptors that are open, the one that entered last at the end."""
+        return tuple([each for each in self.interceptors if each.open])
+
+    # ------------------------------------------------------------ others made of it
+
+    def pushed(self, *group: Recorder) -> Context:
+        """Return this context with a group of recorders inside it."""
+        groups, with_paused = _open_of(self.groups), _open_of(self.with_paused)
+        return Context((*groups, group), (*with_paused, group), self.open_interceptors())
+
+    def without(self, *gone: Recorder) -> Context:
+        """Return this context without these recorders and without any that is closed."""
+        return Context(_open_of(self.groups, gone), _open_of(self.with_paused, gone), self.open_interceptors())
+
+    def paused(self) -> Context:
+        """Return this context with every recorder paused."""
+        return Context((), self.with_paused, self.open_interceptors())
+
+    def resumed(self) -> Context:
+        """Return this context with no recorder paused."""
+        groups = _open_of(self.with_paused)
+        return Context(groups, groups, self.open_interceptors())
+
+    def recorded_by(self, wanted: Iterable[Recorder]) -> Context:
+        """Return this context with only the wanted recorders recording, and the others paused."""
+        wanted = list(wanted)
+        groups = tuple([kept for group in self.with_paused if (kept := tuple([r for r in group if r in wanted]))])
+        changed = Context(groups, self.with_paused, self.open_interceptors())
+        return changed.resumed() if groups == self.with_paused else changed
+
+    def narrowed(self, keeps: Callable[[Recorder], bool]) -> Context:
+        """Return this context with only the recorders, paused ones too, for which `keeps` is true."""
+
+        def kept(groups: Groups) -> Groups:
+            return tuple([some for group in groups if (some := tuple([rec for rec in group if keeps(rec)]))])
+
+        return Context(kept(self.groups), kept(self.with_paused), self.interceptors)
+
+    def intercepted(self, interceptors: Iterable[Interceptor]) -> Context:
+        """Return this context with these interceptors added; for a closed one an open one that does the same."""
+        own = self.open_interceptors()
+        more = [each if each.open else each.reopened() for each in interceptors if each not in own]
+        return Context(self.groups, self.with_paused, (*own, *more)) if more else self
+
+    def with_interceptors(self, interceptors: tuple[Interceptor, ...]) -> Context:
+        """Return this context with these interceptors in place of its own."""
+        return Context(self.groups, self.with_paused, interceptors)
+
+    def for_callbacks(self, now: Current) -> Context:
+        """Return the context for callbacks of a backward pass.
+
+        The recorders of this context record; the others that are current now are paused, so that a write in place
+        makes its tensor unknown to them too.
+        """
+        here = Context.of(now)
+        return Context(_open_of(self.groups), here.with_paused, here.open_interceptors())
+
+    # ------------------------------------------------------------ operations
+
+    def call(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...] = ()) -> Any:
+        """Compute `op` once and let every recorder that tracks an input record it, outermost first.
+
+        Returns a Tensor, or a tuple of them from an op of several results.
+        """
+        if self.tapes and not params:
+            if len(inputs) == 2:
+                return _call_of_2(self, op, *inputs)
+            if len(inputs) == 1:
+                return _call_of_1(self, op, *inputs)
+        for interceptor in self.interceptors:
+            if interceptor.open:
+                inputs = interceptor.before_op(op, inputs, params)
+        arrays = [t._array if isinstance(t, Tensor) else t for t in inputs]
+        made = compute(op, arrays, params)
+        for interceptor in self.interceptors:
+            if interceptor.open:
+                interceptor.after_op(op, inputs, params, made)
+        return self.record(op, inputs, arrays, made, params)
+
+    def record(self, op: Any, inputs: tuple[Any, ...], arrays: list[Any], made: Any, params: tuple[Any, ...]) -> Any:
+        """Make Tensors of the results of an op, and let the recorders that track an input record it."""
+        z = tuple([wrap(part) for part in made]) if made.__class__ is tuple else wrap(made)
+        outer: Recorded = []
+        for group in self.groups:
+            recorded: Recorded = []
+            for rec in group:
+                node_ids = rec.node_ids_of(inputs) if rec.open else None
+                if node_ids is None:
+                    continue
+                values, out = arrays, made
+                if outer and (op.keeps_inputs or not rec.is_tape):
+                    values = [_handle(a, k, outer) for k, a in enumerate(arrays)]
+                if outer and (op.keeps_out or not rec.is_tape):
+                    out = snapshot(z, [each for each, _ in outer])
+                rec.record_op(op, node_ids, tuple(values), out, params, z)
+                recorded.append((rec, node_ids))
+            outer += recorded
+        return z
+
+
+def _open_of(groups: Groups, gone: Iterable[Recorder] = ()) -> Groups:
+    kept = [tuple([rec for rec in group if rec.open and rec not in gone]) for group in groups]
+    return tuple([group for group in kept if group])
+
+
+def _handle(array: Any, k: int, outer: Recorded) -> Any:
+    """Return what to keep of value k, whose array this is: as `snapshot`, of node ids that were looked up already."""
+    handle = None
+    for rec, node_ids in outer:
+        node_id = node_ids[k]
+        if node_id is None:
+            continue
+        if handle is None:
+            handle = _new(Tensor)
+            handle._array = array
+            if rec.is_tape:  # Recorder.track, written out
+                handle._node_id = node_id
+                handle._rec = rec
+                continue
+            handle._rec = None
+        rec.track(handle, node_id)
+    return array if handle is None else handle
+
+
+_SCOPE = {
+    "REJECTIONS": errors.REJECTIONS,
+    "Tensor": Tensor,
+    "explain": libraries.explain,
+    "handle": _handle,
+    "new": _new,
+    "overflow_id": overflow_id,
+    "__name__": __name__,
+}
+_call_of_1, _call_of_2 = (
+    compiled_at_first_call(f"self, op, {given}", f"nested_{n}", partial(nested_call, n), "call", f"nested {n}", _SCOPE)
+    for n, given in ((1, "v0"), (2, "v0, v1"))
+)
+
+
+# ---------------------------------------------------------------- changing what is current
+
+
+def activate(context: Context) -> None:
+    """Make a context current from here on."""
+    _current.set(context.simplest())
+
+
+class activated:  # noqa: N801  # reads as a statement: `with activated(context):`
+    """Make a context, in any of its forms, current in a with block."""
+
+    __slots__ = ("state", "token")
+
+    def __init__(self, context: Current) -> None:
+        self.state = context.simplest() if context.__class__ is Context else context
+
+    def __enter__(self) -> None:
+        self.token = _current.set(self.state)
+
+    def __exit__(self, *exc: object) -> None:
+        _current.reset(self.token)
+
+
+def enter_recorders(*group: Recorder) -> None:
+    """Make these recorders, as one group, current inside what is current now."""
+    state = current()
+    if state is None and len(group) == 1 and group[0].is_tape:  # the common case, without the tuples
+        _current.set(group[0])
+        return
+    context = Context.of(state)
+    outer = context.without().simplest()  # without what was released in another thread or task
+    for rec in group:
+        rec.outer = outer
+    activate(context.pushed(*group))
+
+
+def leave_recorders(*gone: Recorder) -> None:
+    """Take these recorders, and any that is closed, out of what is current, in any order."""
+    state = current()
+    if state is None:
+        return
+    if len(gone) == 1 and state is gone[0]:
+        _current.set(None)
+        return
+    activate(Context.of(state).without(*gone))
+
+
+def enter_new_recorders(before: Context, after: Context) -> None:
+    """Enter what was entered between two contexts of another place: the recordings that a callback left open."""
+    known = before.recorders()
+    for group in after.with_paused:
+        new = [rec for rec in group if rec.open and rec not in known]
+        if new:
+            enter_recorders(*new)
+
+
+def add_interceptor(interceptor: Interceptor) -> None:
+    """Let an interceptor see the operations from here on in this context, and in those made of it."""
+    context = Context.of(current())
+    activate(context.with_interceptors((*context.open_interceptors(), interceptor)))
+
+
+def remove_interceptor(interceptor: Interceptor) -> None:
+    """Close an interceptor, and take every closed one out of what is current."""
+    interceptor.open = False
+    state = current()
+    if state.__class__ is Context:
+        activate(state.with_interceptors(state.open_interceptors()))
+
+
+# ---------------------------------------------------------------- questions about now
+
+
+def recorders(state: Any) -> list[Recorder]:
+    """Return every recorder in what is or was current, paused ones too, outermost first."""
+    if state.__class__ is Context:
+        found: list[Recorder] = state.recorders()
+        return found
+    return [] if state is None else [state]
+
+
+def interceptors_of(state: Current) -> tuple[Interceptor, ...]:
+    """Return the open interceptors in what is or was current, the one that entered last at the end."""
+    return state.open_interceptors() if state.__class__ is Context else ()
+
+
+def is_tracked(t: Tensor) -> bool:
+    """Tell whether a recorder of this context, paused ones too, tracks `t`."""
+    return any(rec.open and rec.node_id_of(t) is not None for rec in recorders(current()))
+
+
+def is_recording(rec: Recorder) -> bool:
+    """Tell whether a recorder records what is computed in this context now."""
+    return rec in Context.of(current()).recording()
+
+
+def rebind(x: Tensor, z: Tensor) -> Tensor:
+    """Let `x` be `z` from now on, in value and for every recorder: what an in-place write means."""
+    state = current()
+    x._array = z._array
+    if state is None:
+        x._rec = None
+        return x
+    for rec in recorders(state):
+        if rec.trace_log is not None and (node_id := rec.node_id_of(x)) is not None:
+            rec.trace_log.record_write(x, node_id)
+        rec.untrack(x)
+    x._rec = rec = z._rec
+    if rec is not None:
+        x._node_id = z._node_id
+        x._overflow_ids = getattr(z, "_overflow_ids", {})
+    return x
