@@ -12,7 +12,7 @@ from gradmgr._engine.tensor import Tensor
 
 
 class Annotations:
-    """What hangs on the values of one tape, by node id; most tapes have none.
+    """Hooks and other data attached to the values of one tape, by node id; most tapes have none.
 
     Attributes:
         hooks: on values and on the ops that computed them.

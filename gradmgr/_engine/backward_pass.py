@@ -137,7 +137,7 @@ def _loop(tape: Tape, now: Any, create_graph: bool, wanted: Iterable[Any] | None
 
 
 def _ownership(outer: Any, create_graph: bool) -> Ownership:
-    """Return who owns gradient buffers, which depends on whether gradients are recorded or batched."""
+    """Return the ownership of gradient buffers that fits: gradients may be plain, recorded or batched."""
     if create_graph or (outer is not None and recorders(outer)):
         return RecordedOwnership()
     batched = outer is not None and any(each.affects_results for each in interceptors_of(outer))
@@ -307,7 +307,7 @@ class ObservedPass:
     # ------------------------------------------------------------ hooks
 
     def _shown(self, hooks: ValueHooks | None, e: Entry, g: Any) -> Any:
-        """Run the hooks of a value, then keep its gradient for those who asked for it."""
+        """Run the hooks of a value, then keep its gradient where it was asked for."""
         if hooks is not None and hooks.tensor:
             with activated(self.context_of_hooks):
                 g = run_tensor_hooks(hooks.tensor, g, f"the result of {op_name(e)!r}", self.outer_recorders)

@@ -1,4 +1,4 @@
-"""sum_to and broadcast_to, each the other's adjoint; casts; and `fit`, which un-broadcasts a gradient."""
+"""sum_to and broadcast_to, each the other's adjoint; casts; `unbroadcast` for gradients and `broadcast_like` for tangents."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradmgr._engine.tensor import Tensor
 
-# Leaves that are told at once.
+# Classes of leaves, which need no further test.
 _COMMON = frozenset((Tensor, int, float, str, type(None)))
 
 
@@ -25,7 +25,7 @@ def rebuilt(tree: Any, leaves: Iterator[Any]) -> Any:
 
 
 def _fields(tree: Any) -> list[str] | None:
-    """Return the names of the fields of a dataclass's instance; nobody has one who did not import dataclasses."""
+    """Return the names of the fields of an instance of a dataclass; there is none where dataclasses was not imported."""
     known = sys.modules.get("dataclasses")
     if known is None or isinstance(tree, type) or not known.is_dataclass(tree):
         return None
@@ -50,9 +50,9 @@ def _filled(tree: Any, parts: list[Any]) -> Any:
         return tree._make(parts) if hasattr(tree, "_make") else tree.__class__(parts)
     if tree.__class__ is dict:
         return dict(zip(tree, parts, strict=True))
-    import copy  # late, as few need it
+    import copy  # deferred, as few programs need it
 
-    made = copy.copy(tree)  # an OrderedDict, a frozen dataclass: what it is beside its parts stays
+    made = copy.copy(tree)  # an OrderedDict, a frozen dataclass: whatever else it holds stays
     if isinstance(tree, list):
         made[:] = parts
     elif isinstance(tree, dict):

@@ -22,7 +22,7 @@ _SMALL = 4
 
 
 def normalized(index: Index) -> Index:
-    """Return an index with Tensors as their arrays and lists as arrays of our own."""
+    """Return an index with Tensors as their arrays and lists as new arrays."""
     if isinstance(index, tuple):
         return tuple([normalized(part) for part in index])
     if isinstance(index, Tensor):
@@ -39,7 +39,7 @@ def _empty(index: list[Any]) -> Any:
 
 
 def is_simple(index: Index) -> bool:
-    """Tell, soon, that an index holds Python's integers, slices, None and Ellipsis alone; others may be basic too."""
+    """Tell quickly whether an index holds only Python integers, slices, None and Ellipsis; others may be basic too."""
     return index.__class__ in _SIMPLE or (index.__class__ is tuple and _SIMPLE.issuperset(map(type, index)))
 
 
@@ -61,7 +61,7 @@ def may_repeat(index: Index) -> bool:
 def _get(a: Any, index: Index) -> Any:
     try:
         piece = a[index]
-    except (errors.BatchedValueError, IndexError):  # inside vmap, an index that differs by example
+    except (errors.BatchedValueError, IndexError):  # inside vmap, a batched index
         if not batched.differs(index):
             raise
         return batched.read(a, index)
@@ -84,7 +84,7 @@ def add_at(buffer: Any, index: Index, g: Any) -> None:
         _add_atomically(buffer, index, g)
 
 
-# From so many numbers on, numpy.add.at is told where each goes: of one axis and whole numbers it has a loop that takes
+# From so many numbers on, numpy.add.at gets a flat position for each: for one axis of integers it has a loop that takes
 # a fifth of the time for rows of 64, and adds in the same order.
 _MANY = 256
 

@@ -1,6 +1,6 @@
 """Writing in place: recorded as a function, then the tensor is bound to the result.
 
-The buffer itself is written only where nobody else can see it (`memory.is_private`), so neither a
+The buffer itself is written only where nothing else can see it (`memory.is_private`), so neither a
 recorded value nor a slice, a `detach()` or a `numpy()` view of the tensor ever changes.
 """
 
@@ -49,7 +49,7 @@ def _put(a: Any, v: Any, index: Index, in_place: bool, wiped: bool) -> Any:
 
 
 def _check_places_differ(a: Any, index: Index) -> None:
-    """Raise where one element would be written twice on a GPU, where nobody knows which write is last."""
+    """Raise where one element would be written twice on a GPU, where the order of writes is undefined."""
     if not _is_last(a, a.shape, index).all():
         raise ValueError(
             "x[index] = v names an element twice; on a GPU the order of writes is undefined; "
@@ -95,7 +95,7 @@ def _vjp(e: tuple[Any, ...], g: Any, grads: Grads, owned: Ownership) -> None:
         grads[j] = grads[j].copy()  # what v receives must not be a view of what is zeroed now
     try:
         g[index] = 0
-    except errors.BatchedValueError:  # inside vmap, places that differ by example, and a gradient that does not
+    except errors.BatchedValueError:  # inside vmap, a batched index and a gradient that is not batched
         g = batched.spacious(g, index)
         g[index] = 0
     if i in grads:
@@ -137,7 +137,7 @@ declare_kind("setitem", Kind("setitem", two_inputs, _metadata), _vjp)
 
 
 def _recorded_put(x: Tensor, index: Index, v: Any, in_place: bool) -> Tensor:
-    """Return x with v at index; `in_place` writes x's own buffer, which the caller knows to be private."""
+    """Return x with v at index; `in_place` writes x's own buffer, which must be private."""
     rec = current()
     if rec is None or not libraries.is_differentiable(x._array.dtype):
         return wrap(_put(x._array, raw(v), index, in_place, wiped=False))
@@ -172,7 +172,7 @@ def put(x: Any, index: Index, v: Any) -> Any:
 
 
 def setitem(x: Tensor, index: Index, v: Any) -> None:
-    """Write `x[index] = v` with every kind of index NumPy takes; recorded where a manager knows x or v.
+    """Write `x[index] = v` with every kind of index NumPy takes; recorded where a manager tracks x or v.
 
     Raises:
         IndexError, ValueError: as NumPy; x is then unchanged.
@@ -330,7 +330,7 @@ def _replaced(x: Tensor, b: Any, ufunc: Callable[..., Any]) -> bool:
 
 
 def _written(x: Tensor, b: Any, ufunc: Callable[..., Any]) -> bool:
-    """Write x op b into the buffer of x if nobody else can see it; tell whether that was done."""
+    """Write x op b into the buffer of x if nothing else can see it; tell whether that was done."""
     if (
         np.shape(b) not in ((), x.shape)
         or libraries.float_errors_raise()
@@ -425,7 +425,7 @@ def _loop(ufunc: Any, args: tuple[Any, ...], dtype: Any, name: str) -> tuple[np.
 def _cast_arg(t: Any, dtype: np.dtype[Any], name: str) -> Any:
     t = (
         t if isinstance(t, Tensor) or libraries.is_array(t) else np.asarray(t)[()]
-    )  # a number may stand beside CuPy's arrays
+    )  # a number may be used with CuPy arrays
     if not np.can_cast(t.dtype, dtype, "same_kind"):
         raise errors.DtypeError(f"{name}(dtype={dtype}) cannot take {t.dtype} by a same-kind cast; cast it first")
     return t if t.dtype == dtype else as_type(t, dtype)

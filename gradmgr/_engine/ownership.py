@@ -21,7 +21,7 @@ class Ownership(set[Any]):
 
     __slots__ = ()
 
-    # Whether gradients are plain arrays that nobody records.
+    # Whether gradients are plain arrays and not recorded.
     plain = True
     # Whether, inside vmap, gradients may be batched arrays.
     batched = False

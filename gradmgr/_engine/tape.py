@@ -19,7 +19,7 @@ from gradmgr._engine.op import Op
 from gradmgr._engine.recorder import Recorder, is_untracked, recording_threads
 from gradmgr._engine.tensor import Tensor
 
-# A sweep comes after this many entries, or sooner where results that nobody holds may be this many bytes: then a
+# A sweep comes after this many entries, or sooner where unreferenced results may be this many bytes: then a
 # sweep costs some 2 % of the operations between two of them, whatever the size of their arrays.
 _MANY = 64
 _AT_FIRST = 16  # entries before the size of any is looked at
@@ -40,7 +40,7 @@ class Tape(Recorder):
         entries: in the order of recording. A closed tape that is still current somewhere, as in another thread, is
             appended to and clears them in `sweep`.
         leaves: every attached tensor seen, and the node id that its gradient goes to.
-        limit: number of entries above which whoever appends calls `sweep`; below 0 for a closed tape.
+        limit: number of entries above which the code that appends calls `sweep`; below 0 for a closed tape.
         owner: a weak reference to the manager.
         observed_pass: the backward pass that runs, where it is not the fast loop.
         backward_thread: the thread in which a backward pass runs.
@@ -171,9 +171,9 @@ class Tape(Recorder):
     # ------------------------------------------------------------ forgetting
 
     def sweep(self, *, everything: bool = False) -> None:
-        """Drop the entries whose results nobody holds any more.
+        """Drop the entries whose results are not referenced any more.
 
-        Most results that are dropped at all are dropped soon, so every few entries only the newest are looked at,
+        Most unreferenced results are recent ones, so every few entries only the newest are looked at,
         and all of them when their number has doubled. From the end to the start, so that a dropped entry's inputs can
         follow. Other threads may append meanwhile: only the entries seen at the start are touched.
         """
@@ -197,7 +197,7 @@ class Tape(Recorder):
             self.sweeping.release()
 
     def _drop_unheld(self, entries: list[Any], start: int, end: int) -> int:
-        """Drop the entries between two positions that nobody holds; return how many entries are left."""
+        """Drop the unreferenced entries between two positions; return how many entries are left."""
         annotations = self.annotations
         try:
             for k in range(end - 1, start - 1, -1):

@@ -46,7 +46,7 @@ _RECORD = """\
     return z
 """
 
-# A result of integers carries no gradient. The common dtypes are told by identity, as asking costs a call.
+# A result of integers carries no gradient. The common dtypes are compared by identity, which costs no call.
 _RECORD_SEVERAL = """\
     {results} = c
 {tensors}    if rec is not None:

@@ -1,7 +1,7 @@
-"""Tensor: an array, its gradient, and a private link to the recorder that knows it.
+"""Tensor: an array, its gradient, and a private link to the recorder that tracks it.
 
 The operators and NumPy-like methods are bound onto the class by `gradmgr.ops`,
-where each is declared once; here are the fields, the shape facts and the doors.
+where each is declared once; here are the fields, shape and dtype, and the conversions to and from other types.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Tensor(TensorMembers):
     [1.0, 4.0]
     """
 
-    # _rec, _mark: the recorder that knows this tensor and what it calls it. _more, mostly unset: what
-    # further recorders call it. _hooks: what hangs on a tensor that was attached. _grad, _hooks and _more are
-    # left unset by the hot templates: each store costs.
+    # _rec, _node_id: a recorder that tracks this tensor, and its node id there. _overflow_ids: the node ids of further
+    # recorders. _hooks: of a tensor that was attached. _grad, _hooks and _overflow_ids are left unset by the generated
+    # op functions: each store costs.
     __slots__ = ("__weakref__", "_array", "_grad", "_hooks", "_node_id", "_overflow_ids", "_rec")
 
     _array: Any
@@ -51,7 +51,7 @@ class Tensor(TensorMembers):
 
     __hash__ = object.__hash__
 
-    # ------------------------------------------------------------ facts
+    # ------------------------------------------------------------ shape, dtype, gradient
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -157,7 +157,7 @@ class Tensor(TensorMembers):
     def __str__(self) -> str:
         return repr(self) if batched.is_batched(self._array) else str(_host(self._array))
 
-    # ------------------------------------------------------------ doors out
+    # ------------------------------------------------------------ conversions
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """Return the values as a read-only NumPy array: a view on the CPU, a copy from a GPU.
@@ -189,7 +189,7 @@ class Tensor(TensorMembers):
         return _host(self._array).tolist()
 
     def detach(self) -> Tensor:
-        """Return the same values as a new tensor that no manager knows."""
+        """Return the same values as a new tensor that no manager tracks."""
         made = wrap(self._array)
         cut(self, "detach()", made)
         return made
@@ -228,7 +228,7 @@ _new = object.__new__
 
 
 def wrap(array: Any) -> Tensor:
-    """Return a Tensor around this very array, known to nobody."""
+    """Return a Tensor that shares this array and that no recorder tracks."""
     made = _new(Tensor)
     made._array = array
     made._rec = None
@@ -241,7 +241,7 @@ def raw(value: Any) -> Any:
 
 
 def cut(t: Tensor, what: str, result: Any = None) -> None:
-    """Tell the recording that knows a tensor, if it keeps a diary, that the values go on without history."""
+    """Log, where the recording of a tensor keeps a trace log, that its values go on without history."""
     rec = t._rec
     if rec is not None and rec.trace_log is not None:
         rec.trace_log.record_cut(what, t, result)
