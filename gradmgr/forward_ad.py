@@ -1,7 +1,7 @@
 """Forward mode: tangents that are computed together with the values, operation by operation.
 
 Levels nest, where PyTorch has one: a second derivative is a level inside a level. With managers, the
-rule is the same: a derivative is recorded by what was entered entered_before. A level inside a manager's recording
+rule is the same: a derivative is recorded by what was entered earlier. A level inside a manager's recording
 gives tangents that the manager differentiates (reverse over forward); a manager inside a level gives
 gradients that have tangents (forward over reverse: a Hessian times a vector, at the cost of two gradients).
 The gradient of a manager that was entered before a level has no tangent there.
@@ -300,19 +300,17 @@ def _checked_tangent(tensor: Tensor, tangent: Any, level: _Level) -> Any:
     if not isinstance(value, Tensor):
         return libraries.make_array(value, copy=True)
     state = current()
-    entered_before_recorders = entered_before(state, level)
+    outer_recorders = entered_before(state, level)
     lost = [
-        rec
-        for rec in recorders(state)
-        if rec.open and rec not in entered_before_recorders and rec.node_id_of(value) is not None
+        rec for rec in recorders(state) if rec.open and rec not in outer_recorders and rec.node_id_of(value) is not None
     ]
     if lost:
         who = "the level itself" if level in lost else "a manager or level that was entered after the level"
         raise errors.RecordingError(
             f"{what} has a history with {who}, which cannot differentiate it: derivatives are recorded by what was "
-            "entered entered_before; pass tangent.detach(), or enter_recorders the level last"
+            "entered earlier; pass tangent.detach(), or enter the level last"
         )
-    kept = _alias(value, entered_before_recorders)
+    kept = _alias(value, outer_recorders)
     return raw(kept) if kept._rec is None else kept
 
 

@@ -48,13 +48,13 @@ class DerivativeCall:
             if not libraries.is_differentiable(x.dtype):
                 raise errors.DtypeError(
                     f"{name}: input {k} has dtype {x.dtype}; only floating and complex Tensors have derivatives: "
-                    "convert it with .astype('float64'), or leave_recorders it out of inputs (a lambda may hold it)"
+                    "convert it with .astype('float64'), or leave it out of inputs (a lambda may hold it)"
                 )
         self.xs: list[Tensor] = []  # handles of the inputs, while it runs
         self.outs: list[Tensor] = []
         self.one_output = False
         self.outside: list[Any] = []  # the recorders that track the results, with create_graph
-        self._isolation: Any = None  # the context manager that isolates the call, to leave_recorders at the end
+        self._isolation: Any = None  # the context manager that isolates the call, to leave at the end
         self._strict_tape: Tape | None = None  # with strict: on which the result must depend on the inputs
 
     def _tensors(self, given: Any, what: str) -> list[Tensor]:

@@ -67,7 +67,7 @@ def gradcheck(
         rtol: see `atol`.
         raise_exception: raise on a mismatch; else return False.
         nondet_tol: how much the gradients of two backward passes, or the values of two calls, may differ.
-        check_undefined_grad: of several outputs, leave_recorders out the gradient of each in turn; the others'
+        check_undefined_grad: of several outputs, leave out the gradient of each in turn; the others'
             must give what they give with zeros in its place.
         check_grad_dtypes: a gradient must have the dtype of its input; the shape it must have always.
         check_batched_grad: backward of a batch of cotangents through `vmap` must give what a loop gives.
@@ -211,9 +211,7 @@ def gradgradcheck(
 
 def _check_arguments(name: str, eps: float, masked: bool | None, batched_without: bool) -> None:
     if masked:
-        raise ValueError(
-            f"{name}: masked=True is about sparse tensors, which gradmgr does not have; leave_recorders it out"
-        )
+        raise ValueError(f"{name}: masked=True is about sparse tensors, which gradmgr does not have; leave it out")
     if not eps > 0:
         raise ValueError(f"{name}: eps, the step of the differences, must be positive; found {eps}")
     if batched_without:
@@ -856,7 +854,7 @@ def jvp(func: Function, points: Sequence[Any], where: Sequence[int], vs: Sequenc
 
 
 def _pushed(problem: _Problem, vs: Any) -> Any:
-    """Take the forward derivative; where that raises, say how to leave_recorders it out."""
+    """Take the forward derivative; where that raises, say how to leave it out."""
     try:
         tangents = jvp(problem.checked, problem.points, problem.where, vs)
     except _Unsteady:
