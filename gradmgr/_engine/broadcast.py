@@ -1,4 +1,4 @@
-"""sum_to and broadcast_to, each the other's adjoint; casts; `unbroadcast` for gradients and `broadcast_like` for tangents."""
+"""Broadcasting: sum_to and broadcast_to, each the other's adjoint; casts; `unbroadcast` and `broadcast_like`."""
 
 from __future__ import annotations
 

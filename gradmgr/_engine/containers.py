@@ -25,7 +25,7 @@ def rebuilt(tree: Any, leaves: Iterator[Any]) -> Any:
 
 
 def _fields(tree: Any) -> list[str] | None:
-    """Return the names of the fields of an instance of a dataclass; there is none where dataclasses was not imported."""
+    """Return the names of the fields of a dataclass instance; there is none before dataclasses is imported."""
     known = sys.modules.get("dataclasses")
     if known is None or isinstance(tree, type) or not known.is_dataclass(tree):
         return None

@@ -412,7 +412,7 @@ def test_a_full_disk(full_disk, unchanged):
                 count += 1
             except OSError as error:
                 said = f"{type(error).__name__}: {error}"
-        assert re.search("^SpillError: .* could not write 12.5 KiB after 37.5 KiB .* nothing is lost", said)
+        assert re.search("^SpillError: .* could not write 12.5 KiB in addition to 37.5 KiB .* nothing is lost", said)
         assert count >= 3
         with unchanged([gm], [x, y]), pytest.raises(errors.SpillError):
             gnp.sin(y)
