@@ -278,8 +278,8 @@ class _SpillFile:
                 self._file.truncate(self._end)
                 raise errors.SpillError(
                     f"spill='disk' could not write {format_bytes(len(data))} in addition to {format_bytes(self._end)} "
-                    f"in a temporary file: {error}; nothing is lost, and the operation was not recorded; give it a larger "
-                    "budget, or set TMPDIR to a directory with more room"
+                    f"in a temporary file: {error}; nothing is lost, and the operation was not recorded; give it a "
+                    "larger budget, or set TMPDIR to a directory with more room"
                 ) from error
             if vacant:
                 vacant.pop()
