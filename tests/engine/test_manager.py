@@ -667,7 +667,7 @@ def test_a_manager_dropped_while_recording_is_freed_and_stops_recording():
     alive = weakref.ref(gm)
     del gm
     assert alive() is None
-    assert not gradmgr._engine.recorder.is_tracked(y)
+    assert not gradmgr._engine.context.is_tracked(y)
     del y
     assert kept() is None
 
