@@ -3,6 +3,7 @@
 import ast
 import collections
 import contextvars
+import functools
 import importlib
 import itertools
 import os
@@ -48,6 +49,7 @@ MAY_CHANGE = {
 }
 
 
+@functools.cache  # parsing all modules takes seconds
 def package():
     """Our modules by name, parsed."""
     found = {}
@@ -187,7 +189,8 @@ def test_the_package_opens_these_rooms_late_and_no_other():
 
 
 def test_every_layer_is_there():
-    found = {name for name in LAYERS for module in package() if f"{module}.".startswith(f"gradmgr.{name}.")}
+    modules = package()
+    found = {name for name in LAYERS for module in modules if f"{module}.".startswith(f"gradmgr.{name}.")}
     assert found == set(LAYERS)
 
 
