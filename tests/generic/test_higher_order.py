@@ -21,6 +21,7 @@ from table_programs import SHAPES, SMOOTH, Program
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, tensor
 from gradmgr._arrays.batched import Level, Library
+from gradmgr._engine.backward_pass import run_backward
 from gradmgr._engine.entry import VJPS
 from gradmgr._engine.tensor import raw
 from gradmgr._transforms.gradcheck import jvp, vjp
@@ -420,7 +421,9 @@ def spoils(a: np.ndarray) -> list[np.ndarray]:
 def gradients_from(tape: Any, outs: list[Tensor]) -> list[Array] | None:
     """What flows to the leaves, the tape being as it is now; None where an error says that it cannot."""
     try:
-        grads = tape.walk([(tape.node_id_of(y), u) for y, u in zip(outs, seeds(outs), strict=True)], retain=True)
+        grads = run_backward(
+            tape, [(tape.node_id_of(y), u) for y, u in zip(outs, seeds(outs), strict=True)], retain=True
+        )
     except (errors.GaugeError, ArithmeticError, ValueError, IndexError):
         return None
     return [raw(grads[node_id]) for node_id in tape.leaves.values() if node_id in grads]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Callable
 from types import ModuleType
@@ -194,9 +195,14 @@ ON_GPU = [
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # as above
 @each_case(ON_GPU)
-def test_arrays_of_another_library_come_to_the_same(sample: Sample, turn: int, cupy: ModuleType) -> None:
+def test_arrays_of_another_library_come_to_the_same(
+    sample: Sample, turn: int, cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = Case(sample, turn)
-    expected = [[y.numpy() for y in case.at_once(f)] for f in (case.call, case.pulled)]
+    with monkeypatch.context() as without_gpu:  # NumPy's values, computed where no CuPy was imported
+        for name in ("cupy", *guard.cupyx_modules()):
+            without_gpu.delitem(sys.modules, name)
+        expected = [[y.numpy() for y in case.at_once(f)] for f in (case.call, case.pulled)]
     case.args = [tensor(moved(t._array)) if isinstance(t, Tensor) else moved(t) for t in case.args]
     case.us = [moved(u) for u in case.us]
     for f, values in zip((case.call, case.pulled), expected, strict=True):
