@@ -631,14 +631,14 @@ def test_can_cast_allows_what_the_standard_allows(to: str) -> None:
 
 def test_every_function_of_the_standard_has_a_case() -> None:
     class Watched:
-        def __init__(self, door: Any, prefix: str, asked: set[str]) -> None:
-            self, self.prefix, self.asked = door, prefix, asked
+        def __init__(self, namespace: Any, prefix: str, asked: set[str]) -> None:
+            self.namespace, self.prefix, self.asked = namespace, prefix, asked
 
         def __getattr__(self, name: str) -> Any:
             if not self.prefix and name in ("linalg", "fft"):
-                return Watched(getattr(self, name), f"{name}.", self.asked)
+                return Watched(getattr(self.namespace, name), f"{name}.", self.asked)
             self.asked.add(self.prefix + name)
-            return getattr(self, name)
+            return getattr(self.namespace, name)
 
     asked: set[str] = set()
     for _, call, shapes in CASES:
