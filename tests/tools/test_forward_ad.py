@@ -534,7 +534,7 @@ def test_a_level_is_freed_and_dead_tensors_leave_nothing_in_an_open_one():
         assert level.leaf_ids == {}
         kept = [x * k for k in range(500)]
         assert len(level._cells) < 1500
-    assert (level._cells, level._lower, level.outer) == ([], {}, None)
+    assert (level._cells, level._outer_contexts, level.outer) == ([], {}, None)
     assert tangent_of(kept[3]) is None
 
 

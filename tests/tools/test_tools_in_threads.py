@@ -196,7 +196,7 @@ def fresh_op():
 
     def make(name):
         names.append(name)
-        return elementwise(name, np.multiply, "g * y", "g * x", operate="a * b")
+        return elementwise(name, np.multiply, "g * y", "g * x", operate="x * y")
 
     yield make
     for name in names:
