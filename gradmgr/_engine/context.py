@@ -16,7 +16,7 @@ from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.recorder import Recorder, overflow_id, snapshot
-from gradmgr._engine.templates import compiled_at_first_call, nested_call
+from gradmgr._engine.templates import compiled_at_first_call, nested_call, numbered
 from gradmgr._engine.tensor import Tensor, wrap
 
 Group = tuple[Recorder, ...]
@@ -219,19 +219,24 @@ def _handle(array: Any, k: int, outer: Recorded) -> Any:
     return array if handle is None else handle
 
 
-_SCOPE = {
-    "REJECTIONS": errors.REJECTIONS,
-    "Tensor": Tensor,
-    "explain": libraries.explain,
-    "handle": _handle,
-    "new": _new,
-    "overflow_id": overflow_id,
-    "__name__": __name__,
-}
-_call_of_1, _call_of_2 = (
-    compiled_at_first_call(f"self, op, {given}", f"nested_{n}", partial(nested_call, n), "call", f"nested {n}", _SCOPE)
-    for n, given in ((1, "v0"), (2, "v0, v1"))
-)
+def _nested_call(count: int) -> Callable[..., Any]:
+    """Return the generated method that computes an op of so many inputs under nested tapes."""
+    scope = {
+        "REJECTIONS": errors.REJECTIONS,
+        "Tensor": Tensor,
+        "__name__": __name__,
+        "explain": libraries.explain,
+        "handle": _handle,
+        "new": _new,
+        "overflow_id": overflow_id,
+    }
+    head = ", ".join(["self", "op", *numbered("v", count)])
+    return compiled_at_first_call(
+        head, f"nested_{count}", partial(nested_call, count), "call", f"nested {count}", scope
+    )
+
+
+_call_of_1, _call_of_2 = _nested_call(1), _nested_call(2)
 
 
 # ---------------------------------------------------------------- changing what is current

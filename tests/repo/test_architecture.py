@@ -463,7 +463,7 @@ def changeable_attributes(modules, trees, allowed=MAY_CHANGE):
     for module in modules:
         tree = trees.get(module.__name__)
         for name, value in vars(module).items():
-            of_ours = is_ours(type(value).__module__) and type(value).__name__ not in ("Op", "Stack", "_Joiner")
+            of_ours = is_ours(type(value).__module__) and type(value).__name__ not in ("Op", "_Joiner")
             of_ours = of_ours and not isinstance(value, tuple)  # named tuples stay what they are
             suspect = isinstance(value, CHANGEABLE) or of_ours or hasattr(value, "cache_info")
             if not suspect or name.startswith("__") or any(value is one for one in known):
