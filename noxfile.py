@@ -28,6 +28,13 @@ def tests(session: nox.Session, numpy: str) -> None:
     session.run("python", "-m", "pytest", "-n", "auto", *session.posargs)
 
 
+@nox.session(default=False)
+def slow(session: nox.Session) -> None:
+    """Run the tests marked slow, which the others leave out."""
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "pytest", "-n", "auto", "-m", "slow", *session.posargs)
+
+
 @nox.session(python=["3.13t", "3.14t"], default=False)
 def free_threaded(session: nox.Session) -> None:
     """Run the tests of the engine and of the table of ops without the GIL."""

@@ -1,4 +1,4 @@
-"""`python -m bench SUITE`: measure, print ratios beside their targets, save them."""
+"""`python -m bench SUITE`: measure, print ratios with their targets, save them."""
 
 from __future__ import annotations
 

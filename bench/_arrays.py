@@ -73,7 +73,7 @@ class Counter:
         self._libc.free(ctypes.c_void_p(place))
 
 
-_FOREVER: list[Counter] = []  # an array may outlive whoever counted it, and is freed by its handler
+_FOREVER: list[Counter] = []  # an array may outlive the counter, and is freed by its handler
 
 
 @contextmanager

@@ -141,7 +141,7 @@ def _ratios(times: Times, name: str, base: str) -> list[float]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A figure beside its target."""
+    """A figure with its target."""
 
     what: str
     value: float

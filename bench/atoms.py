@@ -130,7 +130,7 @@ _UNTIMED = always(lambda n: None)  # of contestants whose answers alone are comp
 
 
 def backward(operation: Operation, size: int, libraries: Sequence[Library], pace: Pace, targets: Targets) -> Row:
-    """Time the way back through many ops of the same inputs, over the arithmetic of its rule and of adding up."""
+    """Time the backward pass through many ops of the same inputs, over the arithmetic of its rule and of adding up."""
     arrays = programs.inputs(operation, size)
     dy = np.ones_like(operation.once(np, *arrays))
     count = _MANY if size < 10_000 else 10  # results that are large are not to fall out of the caches

@@ -30,7 +30,7 @@ def torch(threads: int) -> ModuleType | None:
 
 
 def _row(label: str, contestants: Sequence[Contestant], pace: Pace, limits: dict[str, tuple[str, float]]) -> Row:
-    """Race contestants: the first in microseconds, the others over it; `limits` maps names to (over whom, at most)."""
+    """Race contestants: the first in microseconds, the others over it; `limits` maps names to (base, its limit)."""
     times = race(label, contestants, pace)
     first, *others = [c.name for c in contestants]
     cells = {"µs": statistics.median(times[first]) * 1e6} | {name: ratio(times, name, first) for name in others}

@@ -46,8 +46,8 @@ def _row(label: str, found: float, what: str, at_most: float) -> Row:
     return Row(label, {"found": found}, (Verdict(what, found, at_most),))
 
 
-def _recorded_and_pulled(x: Tensor, w: Tensor, gm: GradManager) -> tuple[Any, list[Tensor]]:
-    """Record, go back, and return the tape and every output."""
+def _forward_and_backward(x: Tensor, w: Tensor, gm: GradManager) -> tuple[Any, list[Tensor]]:
+    """Record, run backward, and return the tape and every output."""
     gm.record()
     tape = _tape(gm)
     outputs = [x @ w]
@@ -62,13 +62,13 @@ def after_backward() -> list[Row]:
     """Count what is still held after backward while the user holds every output."""
     x, w = _ones(), _ones()
     gm = GradManager().attach([x, w])
-    _recorded_and_pulled(x, w, gm)  # functions are made when they are first used, and stay
+    _forward_and_backward(x, w, gm)  # functions are made when they are first used, and stay
     gm.clear_grad()
     gc.collect()
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
-        tape, outputs = _recorded_and_pulled(x, w, gm)
+        tape, outputs = _forward_and_backward(x, w, gm)
         gc.collect()
         after, _ = tracemalloc.get_traced_memory()
     finally:
@@ -83,7 +83,7 @@ def after_backward() -> list[Row]:
 
 
 def dropped(results: int) -> list[Row]:
-    """Count what a recording keeps of results nobody holds."""
+    """Count what a recording keeps of results that are not held."""
     x = _ones()
     gm = GradManager().attach(x)
     most_entries = 0
@@ -168,7 +168,7 @@ STEPS_COLUMNS = {
 
 # Read by glibc when a process starts. Blocks of a page or more are mapped one by one and unmapped when freed; without
 # this, what malloc keeps for later hides a part of the next step's peak. Huge pages would round up.
-_GIVE_BACK = {
+_UNMAP_FREED_BLOCKS = {
     "MALLOC_MMAP_THRESHOLD_": "4096",
     "MALLOC_MMAP_MAX_": "1000000",
     "MALLOC_TRIM_THRESHOLD_": "0",
@@ -240,9 +240,9 @@ def counted_by_torch(step: Step) -> tuple[int, int]:
     """Return the bytes of tensors that a step of PyTorch's takes at its peak, and those that it leaves."""
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         step()
-    changes = [event for event in watched.profiler.kineto_results.events() if event.name() == "[memory]"]
+    changes = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
     changes.sort(key=lambda event: event.start_ns())
     sums = list(accumulate(event.nbytes() for event in changes))
     return max(sums), sums[-1]
@@ -268,7 +268,7 @@ def steps_of(label: str, library: str, threads: int) -> dict[str, float]:
     done = subprocess.run(  # noqa: S603  # our own program
         [sys.executable, "-m", "bench.memory", label, library, str(threads)],
         cwd=Path(__file__).parents[1],
-        env={**os.environ, **_GIVE_BACK},
+        env={**os.environ, **_UNMAP_FREED_BLOCKS},
         capture_output=True,  # PyTorch's profiler talks
         text=True,
         check=False,

@@ -129,8 +129,8 @@ class Autograd:
         return session
 
     def gradients(self, operation: Operation, arrays: list[Array]) -> Answer:
-        pull, z = self.autograd.make_vjp(lambda *t: operation.once(self.numpy, *t), tuple(range(len(arrays))))(*arrays)
-        return [z, *pull(np.ones_like(z))]
+        vjp, z = self.autograd.make_vjp(lambda *t: operation.once(self.numpy, *t), tuple(range(len(arrays))))(*arrays)
+        return [z, *vjp(np.ones_like(z))]
 
     def backward(self, operation: Operation, arrays: list[Array], dy: Array, count: int) -> None:
         return None  # forward and backward are one call
@@ -145,8 +145,8 @@ class Autograd:
         differentiated = self.autograd.make_vjp(forward, (0, 1) if program.both else (0,))
 
         def forward_backward() -> list[Any]:
-            pull, z = differentiated(program.x, program.y)
-            return [z, *pull(program.dy)]
+            vjp, z = differentiated(program.x, program.y)
+            return [z, *vjp(program.dy)]
 
         return forward_backward
 

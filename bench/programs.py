@@ -1,4 +1,4 @@
-"""What is computed, in words that every library shares: single ops, and the data of the programs."""
+"""What is computed, in functions that every library shares: single ops, and the data of the programs."""
 
 from __future__ import annotations
 

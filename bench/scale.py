@@ -119,7 +119,7 @@ def _chain_here(length: int) -> Parts:
     z = x
     for _ in range(length):
         z = z * y
-    walked = perf_counter()
+    after_forward = perf_counter()
     gm.backward(z, dy)
     done = perf_counter()
     gm.record()
@@ -129,7 +129,7 @@ def _chain_here(length: int) -> Parts:
     full = perf_counter()
     gm.release()
     empty = perf_counter()
-    forward, backward = walked - start, done - walked
+    forward, backward = after_forward - start, done - after_forward
     return {"forward": forward, "backward": backward, "both": forward + backward, "release": empty - full}
 
 
@@ -141,13 +141,13 @@ def _chain_in_numpy(length: int) -> Parts:
     for _ in range(length):
         z = z * y
         held.append(z)
-    walked = perf_counter()
+    after_forward = perf_counter()
     g = program.dy
     while held:
         held.pop()
         g = g * y
     done = perf_counter()
-    return {"forward": walked - start, "backward": done - walked, "both": done - start}
+    return {"forward": after_forward - start, "backward": done - after_forward, "both": done - start}
 
 
 def chain_rows(lengths: Sequence[int], rounds: int) -> list[Row]:
@@ -337,13 +337,18 @@ def _parameters_here(count: int, keep: Keep = lambda arrays: None) -> Parts:
             total = learned[0] * 1.0
             for p in learned[1:]:
                 total = total + p
-            walked = perf_counter()
+            after_forward = perf_counter()
             gm.backward(total.sum())
-        pulled = perf_counter()
+        after_backward = perf_counter()
         adam.step()
         done = perf_counter()
         gm.clear_grad()
-        parts = {"record": empty - start, "forward": walked - empty, "backward": pulled - walked, "step": done - pulled}
+        parts = {
+            "record": empty - start,
+            "forward": after_forward - empty,
+            "backward": after_backward - after_forward,
+            "step": done - after_backward,
+        }
     keep([p.numpy() for p in learned])
     return parts
 
@@ -358,13 +363,17 @@ def _parameters_in_torch(torch: Any) -> Program:
             total = learned[0] * 1.0
             for p in learned[1:]:
                 total = total + p
-            walked = perf_counter()
+            after_forward = perf_counter()
             total.sum().backward()
-            pulled = perf_counter()
+            after_backward = perf_counter()
             adam.step()
             done = perf_counter()
             adam.zero_grad()
-            parts = {"forward": walked - start, "backward": pulled - walked, "step": done - pulled}
+            parts = {
+                "forward": after_forward - start,
+                "backward": after_backward - after_forward,
+                "step": done - after_backward,
+            }
         keep([p.detach().numpy() for p in learned])
         return parts
 
@@ -413,10 +422,10 @@ def managers(pace: Pace, counts: Sequence[int] = (1, 2, 3, 4), sizes: Sequence[i
             "NumPy", bare(programs.PRODUCT, arrays), lambda arrays=arrays: by_hand(programs.PRODUCT, arrays)
         )
         for leaves in (True, False):
-            heard = [_heard_by(count, arrays, leaves=leaves) for count in counts]
+            contestants = [_recorded_by(count, arrays, leaves=leaves) for count in counts]
             label = f"x * y of {'leaves' if leaves else 'intermediates'}, {size:,} elements"
-            times = race(label, [plain, *heard], pace)
-            one, *more = [c.name for c in heard]
+            times = race(label, [plain, *contestants], pace)
+            one, *more = [c.name for c in contestants]
             cells = {f"{one} µs": statistics.median(times[one]) * 1e6, "NumPy": ratio(times, "NumPy", one)}
             cells |= {name: ratio(times, name, one) for name in more}
             at_most = 4.0 if size < 1000 else 1.2
@@ -425,7 +434,7 @@ def managers(pace: Pace, counts: Sequence[int] = (1, 2, 3, 4), sizes: Sequence[i
     return rows
 
 
-def _heard_by(count: int, arrays: list[Any], *, leaves: bool) -> Contestant:
+def _recorded_by(count: int, arrays: list[Any], *, leaves: bool) -> Contestant:
     operation = programs.PRODUCT
     tensors = [tensor(a) for a in arrays]
     nested = [GradManager().attach(tensors) for _ in range(count)]

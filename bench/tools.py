@@ -166,7 +166,7 @@ def _recording(size: int, around: Callable[[], AbstractContextManager[Any]], len
     return forward
 
 
-def looking_on(pace: Pace) -> list[Row]:
+def profiler_and_anomaly_detection(pace: Pace) -> list[Row]:
     """A recorded chain of 50 products, plain, under the profiler and under anomaly detection."""
     blocks = {"profiler": gradmgr.profiler.profile, "anomaly": gradmgr.detect_anomaly}
     limits = {(100_000, "profiler"): 1.3, (10_000, "anomaly"): 1.5, (8, "anomaly"): 3.0}
@@ -219,7 +219,7 @@ def tables(pace: Pace, threads: int, only: str = "") -> Iterator[Table]:
         ("Jacobian", ["forward", "reverse"], jacobian),
         ("Per-sample gradients", ["vmap"], per_sample),
         ("Checkpoints", ["checkpoints"], checkpoints),
-        ("Looking on", ["profiler", "anomaly", "profiler off"], looking_on),
+        ("Profiler and anomaly detection", ["profiler", "anomaly", "profiler off"], profiler_and_anomaly_detection),
     ]
     note = "time over that of the first way, which is in microseconds"
     for title, columns, measure in sections:

@@ -1,4 +1,4 @@
-"""NumPy that differentiates, with the history under your hand.
+"""NumPy that differentiates, with explicit control over what is recorded.
 
 >>> import gradmgr.numpy as np
 >>> from gradmgr import GradManager, tensor
@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from gradmgr import anomaly, errors, graph, numpy, special
 from gradmgr._arrays.allocator import keep_freed_memory
 from gradmgr._arrays.blocks import get_num_threads, set_num_threads
-from gradmgr._engine.backward import AttachSpec, BackwardRun
+from gradmgr._engine.attachment import AttachSpec
+from gradmgr._engine.backward import BackwardRun
 from gradmgr._engine.history.modes import (
     enable_grad,
     inference_mode,
@@ -28,11 +29,12 @@ from gradmgr._engine.history.modes import (
     set_grad_enabled,
 )
 from gradmgr._engine.tensor import Tensor, from_dlpack, tensor
+from gradmgr._engine.turns import set_multithreading_enabled
 from gradmgr._transforms import tensor_methods as _tensor_methods
 from gradmgr._transforms.grad import backward, grad
 from gradmgr.anomaly import detect_anomaly, set_detect_anomaly
 from gradmgr.errors import GradcheckError
-from gradmgr.manager import GradManager, GradManagerGroup, get_backwarding_grad_manager, set_multithreading_enabled
+from gradmgr.manager import GradManager, GradManagerGroup, get_backwarding_grad_manager
 from gradmgr.numpy._einops import register_einops
 from gradmgr.ops.create import asarray
 from gradmgr.vmap import vmap
@@ -100,8 +102,8 @@ __all__ = [
 ]
 
 
-# Rooms that are opened when something in them is first asked for: to import them with the rest takes a sixth longer.
-_LATER = MappingProxyType(
+# Modules that are imported at the first access to one of their names: importing them at once takes a sixth longer.
+_DEFERRED = MappingProxyType(
     {
         "Function": "function",
         "checkpoint": "_transforms.checkpoint",
@@ -125,10 +127,10 @@ _LATER = MappingProxyType(
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name not in _DEFERRED:
         raise errors.lacking(name, "gradmgr")
-    room = import_module(f"gradmgr.{_LATER[name]}")
-    return room if name == _LATER[name] else getattr(room, name)
+    module = import_module(f"gradmgr.{_DEFERRED[name]}")
+    return module if name == _DEFERRED[name] else getattr(module, name)
 
 
 def __dir__() -> list[str]:

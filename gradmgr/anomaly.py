@@ -18,7 +18,7 @@ __all__ = ["detect_anomaly", "is_anomaly_check_nan_enabled", "is_anomaly_enabled
 
 
 class _Anomalies(Tracing):
-    """Notes where each op stands, and looks at each derivative."""
+    """Stores the line of the program of each op, and checks each derivative for NaN."""
 
     follows_backward = True
 
@@ -30,7 +30,7 @@ class _Anomalies(Tracing):
             return
         for position, node_id in enumerate(input_ids(e)):
             if node_id in parts and _has_nan(parts[node_id]):
-                raise errors.AnomalyError(_what_is_nan(tape, e, g, position))
+                raise errors.AnomalyError(_describe_nan(tape, e, g, position))
 
 
 def _has_nan(g: Any) -> bool:
@@ -38,7 +38,7 @@ def _has_nan(g: Any) -> bool:
     return any(bool(libraries.namespace(a).isnan(a).any()) for a in values)
 
 
-def _what_is_nan(tape: Tape, e: Entry, g: Any, position: int) -> str:
+def _describe_nan(tape: Tape, e: Entry, g: Any, position: int) -> str:
     place = tape.location_of(e[1])
     at = f"computed at {place}" if place is not None else "recorded before detect_anomaly() began"
     text = f"the derivative of op {op_name(e)!r} is NaN in the gradient of its input number {position}; it was {at}"
@@ -60,7 +60,7 @@ class set_detect_anomaly:  # noqa: N801  # torch's spelling
     """
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
-        self._before = _present()
+        self._before = _active_observer()
         self._mine: _Anomalies | None = None
         if self._before is not None:
             remove_observer(self._before)
@@ -115,7 +115,7 @@ class detect_anomaly:  # noqa: N801  # torch's spelling
         mine.__exit__(kind, error, traceback)
 
 
-def _present() -> _Anomalies | None:
+def _active_observer() -> _Anomalies | None:
     return next((observer for observer in observers() if isinstance(observer, _Anomalies)), None)
 
 
@@ -126,7 +126,7 @@ def is_anomaly_enabled() -> bool:
     >>> gradmgr.anomaly.is_anomaly_enabled()
     False
     """
-    return _present() is not None
+    return _active_observer() is not None
 
 
 def is_anomaly_check_nan_enabled() -> bool:
@@ -136,5 +136,5 @@ def is_anomaly_check_nan_enabled() -> bool:
     >>> gradmgr.anomaly.is_anomaly_check_nan_enabled()
     False
     """
-    present = _present()
+    present = _active_observer()
     return present is not None and present.check_nan

@@ -73,15 +73,15 @@ class MixedArraysError(GradmgrError, TypeError):
 
 
 class BatchedValueError(GradmgrError, RuntimeError):
-    """One value was asked for, inside vmap, of a tensor whose values differ per example."""
+    """One value was asked for, inside vmap, of a tensor whose values differ between examples."""
 
 
 class RandomnessError(GradmgrError, RuntimeError):
-    """Random numbers were drawn inside vmap, whose randomness= does not say whether they differ per example."""
+    """Random numbers were drawn inside vmap, whose randomness= does not say whether they differ between examples."""
 
 
 class BatchedWriteError(GradmgrError, RuntimeError):
-    """A write, inside vmap, of values that differ per example to memory that all examples share."""
+    """A write, inside vmap, of values that differ between examples to memory that all examples share."""
 
 
 class DtypeError(GradmgrError, TypeError):
@@ -109,11 +109,11 @@ class NonFiniteError(GradmgrError, RuntimeError):
 
 
 class StateError(GradmgrError, ValueError):
-    """A saved state does not fit what it is loaded into, or its file is not one of ours."""
+    """A saved state does not fit what it is loaded into, or its file was not written by gradmgr."""
 
 
 class DistributedError(GradmgrError, RuntimeError):
-    """The ranks did not ask for the same, or the engine that connects them refused."""
+    """The ranks did not ask for the same, or MPI or NCCL failed."""
 
     asked: tuple[str, ...] = ()  # what each rank did, where that is what they did not agree on
 
@@ -126,12 +126,12 @@ class MissingDependencyError(GradmgrError, ImportError):
     """An optional library that this function needs is not installed."""
 
 
-# What wrong arguments are told by.
+# The classes of errors that wrong arguments cause.
 REJECTIONS = (TypeError, ValueError, IndexError, ZeroDivisionError, OverflowError)
 
 
 def put_name(error: Exception, name: str) -> None:
-    """Begin an error's text with the name of the function that was called, unless it is named there already.
+    """Begin an error's text with the name of the function that was called, unless it is there already.
 
     In place, so that the error keeps its type, its traceback and what else it knows. Where an op
     within had put its own name, that of the function called last, the user's, replaces it.
@@ -147,7 +147,7 @@ def put_name(error: Exception, name: str) -> None:
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Warn, pointing at the line of the user's that called us, through however many frames of ours."""
+    """Warn with the line of the user's program that called gradmgr, through any number of gradmgr's frames."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("gradmgr."):
         level, frame = level + 1, frame.f_back

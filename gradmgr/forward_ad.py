@@ -54,7 +54,7 @@ class UnpackedDualTensor(NamedTuple):
 
 
 class _Level(Forward):
-    """A level that the user entered; `functional` has others, which have no number."""
+    """A level that the user entered; those of `functional` have no number."""
 
     __slots__ = ("number",)
 
@@ -64,7 +64,7 @@ class _Level(Forward):
 
     def __del__(self) -> None:
         if getattr(self, "open", False):
-            self.close()  # its thread ended without
+            self.close()  # the thread that entered it ended without leaving it
 
 
 # ---------------------------------------------------------------- levels
@@ -75,14 +75,14 @@ def _open_levels() -> list[_Level]:
     return [rec for rec in recorders(current()) if isinstance(rec, _Level) and rec.open]
 
 
-def _found(asked: str, level: int | None) -> _Level:
+def _find_level(caller: str, level: int | None) -> _Level:
     """Return the level of this number, the innermost for None."""
     if level is not None and (not isinstance(level, int) or isinstance(level, bool)):
-        raise TypeError(f"{asked}: level= is a number that enter_dual_level() returned; found {type(level).__name__}")
+        raise TypeError(f"{caller}: level= is a number that enter_dual_level() returned; found {type(level).__name__}")
     levels = _open_levels()
     if not levels:
         raise errors.RecordingError(
-            f"{asked} needs a dual level, and none is open in this thread or task; "
+            f"{caller} needs a dual level, and none is open in this thread or task; "
             "write `with forward_ad.dual_level():` around it"
         )
     if level is None:
@@ -91,19 +91,19 @@ def _found(asked: str, level: int | None) -> _Level:
         if found.number == level:
             return found
     raise errors.RecordingError(
-        f"{asked}: level {level} is not open in this thread or task: it was never entered, or exited already; "
+        f"{caller}: level {level} is not open in this thread or task: it was never entered, or exited already; "
         f"open: {', '.join(str(found.number) for found in levels)}"
     )
 
 
-def _enter() -> _Level:
+def _enter_level() -> _Level:
     levels = _open_levels()
     level = _Level(levels[-1].number + 1 if levels else 0)
     enter_recorders(level)
     return level
 
 
-def _exit(level: _Level) -> None:
+def _exit_level(level: _Level) -> None:
     level.close()
     leave_recorders(level)
 
@@ -118,7 +118,7 @@ def enter_dual_level() -> int:
     0
     >>> forward_ad.exit_dual_level()
     """
-    return _enter().number
+    return _enter_level().number
 
 
 def exit_dual_level(*, level: int | None = None) -> None:
@@ -137,7 +137,7 @@ def exit_dual_level(*, level: int | None = None) -> None:
     >>> forward_ad.exit_dual_level(level=outer)
     >>> forward_ad.exit_dual_level(level=inner)
     """
-    _exit(_found("exit_dual_level", level))
+    _exit_level(_find_level("exit_dual_level", level))
 
 
 class dual_level:  # noqa: N801  # torch's spelling
@@ -160,18 +160,18 @@ class dual_level:  # noqa: N801  # torch's spelling
         self._entered: list[_Level] = []
 
     def __enter__(self) -> int:
-        level = _enter()
+        level = _enter_level()
         self._entered.append(level)
         return level.number
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        mine = [level for level in self._entered if level.open]
-        # One that was entered in this context; else the block is a generator's, finalised elsewhere.
-        last = next((level for level in reversed(_open_levels()) if level in mine), mine[-1] if mine else None)
+        own = [level for level in self._entered if level.open]
+        # The last one entered in this context; if there is none, a generator is finalised in another context.
+        last = next((level for level in reversed(_open_levels()) if level in own), own[-1] if own else None)
         if last is not None:
-            _exit(last)
+            _exit_level(last)
         for level in list(self._entered):
             if not level.open:
                 with suppress(ValueError):  # another thread that entered this object has removed it
@@ -192,8 +192,8 @@ class dual_level:  # noqa: N801  # torch's spelling
 def make_dual(tensor: Tensor, tangent: Any, *, level: int | None = None) -> Tensor:
     """Return a tensor with the values of `tensor` and, until the level is closed, a tangent.
 
-    It shares its values with `tensor` and is known to the managers and levels that know `tensor`, so
-    gradients of the one reach the other, whatever mode holds. Writing in place to `tensor`, to the result or to
+    It shares its values with `tensor` and is tracked by the managers and levels that track `tensor`, so
+    gradients of the one reach the other, also under `no_grad`. Writing in place to `tensor`, to the result or to
     `tangent` changes none of the others.
 
     Args:
@@ -214,19 +214,19 @@ def make_dual(tensor: Tensor, tangent: Any, *, level: int | None = None) -> Tens
     ...     (x * x).tolist(), forward_ad.unpack_dual(x * x).tangent.tolist()
     ([1.0, 4.0], [2.0, 0.0])
     """
-    found = _found("make_dual", level)
+    found = _find_level("make_dual", level)
     _check_primal(tensor, found)
-    kept = _checked_tangent(tensor, tangent, found)
-    dual = _alias(tensor, recorders(current()))
-    found.track(dual, kept)
+    handle = _checked_tangent(tensor, tangent, found)
+    dual = _make_handle(tensor, recorders(current()))
+    found.track(dual, handle)
     return dual
 
 
 def unpack_dual(tensor: Tensor, *, level: int | None = None) -> UnpackedDualTensor:
     """Return the values of a tensor and its tangent at a level; the tangent is None where it has none.
 
-    Both are new tensors. The primal is known to all managers and levels that know `tensor`, but not to
-    this level; the tangent to those entered before this level, which can so differentiate it once more.
+    Both are new tensors. The primal is tracked by all managers and levels that track `tensor`, except
+    this level; the tangent by those entered before this level, which can so differentiate it once more.
 
     Args:
         tensor: any Tensor.
@@ -245,17 +245,17 @@ def unpack_dual(tensor: Tensor, *, level: int | None = None) -> UnpackedDualTens
         raise TypeError(f"unpack_dual takes a Tensor; found {type(tensor).__name__}")
     state = current()
     if level is None and not _open_levels():
-        return UnpackedDualTensor(_alias(tensor, recorders(state)), None)
-    found = _found("unpack_dual", level)
-    primal = _alias(tensor, [rec for rec in recorders(state) if rec is not found])
+        return UnpackedDualTensor(_make_handle(tensor, recorders(state)), None)
+    found = _find_level("unpack_dual", level)
+    primal = _make_handle(tensor, [rec for rec in recorders(state) if rec is not found])
     tangent = found.node_id_of(tensor)
     if tangent is None:
         return UnpackedDualTensor(primal, None)
-    return UnpackedDualTensor(primal, _alias(tangent, entered_before(state, found)))
+    return UnpackedDualTensor(primal, _make_handle(tangent, entered_before(state, found)))
 
 
-def _alias(value: Any, tracking: Iterable[Recorder]) -> Tensor:
-    """Return a new Tensor of the same array, known to those of these recorders that know a Tensor `value`."""
+def _make_handle(value: Any, tracking: Iterable[Recorder]) -> Tensor:
+    """Return a new Tensor of the same array; those of the recorders that track `value` track it too."""
     made = wrap(raw(value))
     if isinstance(value, Tensor):
         for rec in tracking:
@@ -284,7 +284,7 @@ def _check_primal(tensor: Any, level: _Level) -> None:
 
 
 def _checked_tangent(tensor: Tensor, tangent: Any, level: _Level) -> Any:
-    """Return what the level is to keep as the tangent: nothing the user can write to."""
+    """Return the tangent that the level keeps, to which the user cannot write."""
     value = tangent if isinstance(tangent, Tensor) or libraries.is_array(tangent) else _from_numbers(tensor, tangent)
     what = f"make_dual: the tangent of {describe(tensor)}"
     if value.shape != tensor.shape:
@@ -294,24 +294,24 @@ def _checked_tangent(tensor: Tensor, tangent: Any, level: _Level) -> Any:
             f"{what} must have its dtype {tensor.dtype}; found {value.dtype}; "
             f"convert it with .astype({str(tensor.dtype)!r})"
         )
-    where = libraries.device_of(raw(value))
-    if where != tensor.device:
-        raise errors.MixedArraysError(f"{what} must live on {tensor.device}; found {where}; move one of them")
+    device = libraries.device_of(raw(value))
+    if device != tensor.device:
+        raise errors.MixedArraysError(f"{what} must live on {tensor.device}; found {device}; move one of them")
     if not isinstance(value, Tensor):
         return libraries.make_array(value, copy=True)
     state = current()
     outer_recorders = entered_before(state, level)
-    lost = [
+    losing = [
         rec for rec in recorders(state) if rec.open and rec not in outer_recorders and rec.node_id_of(value) is not None
     ]
-    if lost:
-        who = "the level itself" if level in lost else "a manager or level that was entered after the level"
+    if losing:
+        which = "the level itself" if level in losing else "a manager or level that was entered after the level"
         raise errors.RecordingError(
-            f"{what} has a history with {who}, which cannot differentiate it: derivatives are recorded by what was "
+            f"{what} has a history with {which}, which cannot differentiate it: derivatives are recorded by what was "
             "entered earlier; pass tangent.detach(), or enter the level last"
         )
-    kept = _alias(value, outer_recorders)
-    return raw(kept) if kept._rec is None else kept
+    handle = _make_handle(value, outer_recorders)
+    return raw(handle) if handle._rec is None else handle
 
 
 def _from_numbers(tensor: Tensor, tangent: Any) -> Any:
@@ -322,5 +322,5 @@ def _from_numbers(tensor: Tensor, tangent: Any) -> Any:
         errors.put_name(error, "make_dual")
         raise
     if plain.dtype.kind == "c" and tensor.dtype.kind != "c":
-        return plain  # for the check of dtypes to refuse
+        return plain  # refused by the check of dtypes
     return libraries.to_device(plain.astype(tensor.dtype), tensor.device)

@@ -23,8 +23,9 @@ class Function:
     `forward(ctx, *args)` computes the result and saves in ctx what `backward` needs; or `forward(*args)`
     computes, and `setup_context(ctx, inputs, output)` saves. `backward(ctx, *grad_outputs)`, which may also be
     called `vjp`, returns a gradient for each argument; `jvp(ctx, *tangents)` returns a tangent for each result,
-    for forward mode. Both are differentiable themselves, to any order, as far as they are
-    written with gradmgr's or NumPy's functions on the tensors given and saved.
+    for forward mode, and receives None for an argument that has no tangent: integers, and what is no Tensor. Both
+    are differentiable themselves, to any order, as far as they are written with gradmgr's or NumPy's functions on the
+    tensors given and saved.
 
     * Tensors among the arguments come into forward as new, untracked Tensors of the same values; so
       whatever forward does, the caller's are as they were, unless `ctx.mark_dirty` says otherwise. Everything

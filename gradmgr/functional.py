@@ -18,7 +18,7 @@ from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.history.modes import inference_mode
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.tensor import Tensor, raw, wrap
-from gradmgr._transforms.container_grad import ContainerGradient, in_form_of, is_differentiable_leaf, leaf_as_tensor
+from gradmgr._transforms.container_grad import ContainerGradient, as_kind_of, is_differentiable_leaf, leaf_as_tensor
 from gradmgr._transforms.derivative import (
     DerivativeCall,
     Function,
@@ -459,9 +459,9 @@ class Flattened:
             ValueError: the vector has another length.
         """
         with inference_mode():
-            made = iter(self._parts(self._vector(x, "unflatten")))
+            made = iter(self._split(self._vector(x, "unflatten")))
         leaves = [
-            in_form_of(next(made), leaf) if varied else leaf
+            as_kind_of(next(made), leaf) if varied else leaf
             for leaf, varied in zip(self._leaves, self._varied, strict=True)
         ]
         return rebuilt(self._params, iter(leaves))
@@ -472,12 +472,12 @@ class Flattened:
             raise errors.ShapeError(f"{asked}: the vector must have shape {self.x0.shape}; found {values.shape}")
         return wrap(values)
 
-    def _parts(self, x: Tensor) -> list[Tensor]:
+    def _split(self, x: Tensor) -> list[Tensor]:
         starts = [0, *self._ends[:-1]]
         return [_as_leaf(x[start:end], t) for start, end, t in zip(starts, self._ends, self._templates, strict=True)]
 
     def _apply_func(self, x: Tensor, args: tuple[Any, ...]) -> Any:
-        made = iter(self._parts(x))
+        made = iter(self._split(x))
         leaves = [next(made) if v else leaf for leaf, v in zip(self._leaves, self._varied, strict=True)]
         return self._func(rebuilt(self._params, iter(leaves)), *args)
 

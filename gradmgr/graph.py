@@ -36,7 +36,7 @@ __all__ = [
 # ---------------------------------------------------------------- hooks on several tensors
 
 
-class _Together:
+class _MultiTensorHook:
     """One hook on several tensors: gathers their gradients, apart for each tape in backward."""
 
     def __init__(self, function: Callable[[Any], Any], count: int, *, first_only: bool) -> None:
@@ -87,7 +87,7 @@ def register_multi_grad_hook(
     Raises:
         TypeError: `fn` cannot be called; an element is no Tensor.
         ValueError: an unknown mode; there are no tensors.
-        RuntimeError: no manager has attached a tensor, and none that records here knows it. No hook is then set.
+        RuntimeError: no manager has attached a tensor, and none that records here tracks it. No hook is then set.
 
     >>> import gradmgr
     >>> x, y = gradmgr.tensor(2.0), gradmgr.tensor(3.0)
@@ -106,7 +106,7 @@ def register_multi_grad_hook(
         raise ValueError("register_multi_grad_hook: there are no tensors; pass at least one")
     for k, t in enumerate(many):
         check_tracked(t, f"register_multi_grad_hook, tensor number {k}")
-    together = _Together(fn, len(many), first_only=mode == "any")
+    together = _MultiTensorHook(fn, len(many), first_only=mode == "any")
     return RemovableHandle([place for k, t in enumerate(many) for place in add_hook(t, together.part(k))])
 
 
@@ -117,7 +117,7 @@ def increment_version(tensor: Any) -> None:
     """Say that the memory of these tensors or arrays was written to from outside gradmgr.
 
     gradmgr never writes to memory it shares with others (`asarray`, `from_dlpack`, plain arrays
-    used as operands), so only who does write needs to tell. A `backward()` that needs a value
+    used as operands), so only code that does write needs to call this. A `backward()` that needs a value
     recorded from that memory before, by a manager recording in this context, then raises.
 
     Args:

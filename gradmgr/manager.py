@@ -2,50 +2,40 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
+from sys import getrefcount
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from gradmgr import errors
-from gradmgr._arrays import libraries
-from gradmgr._engine.backward import (
-    AttachSpec,
-    BackwardRun,
+from gradmgr._arrays.atomic import run_atomically
+from gradmgr._arrays.refcounts import DROPPED
+from gradmgr._engine import write_lock
+from gradmgr._engine.attachment import (
+    Attachments,
     Callback,
-    Inputs,
-    Seeds,
-    gradients_by_tensor,
-    run_endings,
-    seeds_of,
-    write,
+    callback_list,
+    check_attachable,
+    named,
+    place_of,
 )
+from gradmgr._engine.backward import BackwardRun, run_endings
 from gradmgr._engine.backward_pass import context_of_pass, run_backward
-from gradmgr._engine.context import add_interceptor, enter_recorders, leave_recorders, remove_interceptor
+from gradmgr._engine.cleanup import complete
+from gradmgr._engine.context import add_interceptor, enter_recorders, leave_recorders
+from gradmgr._engine.gradients import Inputs, gradients_by_tensor, write
 from gradmgr._engine.history.spill import Budget, spill_of
 from gradmgr._engine.history.trace_log import TraceLog, Tracing, UseTracing, explain, summary
 from gradmgr._engine.hooks import hooked_leaf
 from gradmgr._engine.observers import Observer
-from gradmgr._engine.recorder import recording_threads
+from gradmgr._engine.seeds import Seeds, seeds_of
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe
-
-
-class _Turns:
-    """Whether backward runs in several threads at once, and the lock by which else it does not.
-
-    The lock is reentrant: a callback may call backward.
-    """
-
-    def __init__(self) -> None:
-        self.parallel = True
-        self.lock = threading.RLock()
-
-
-_turns = _Turns()
+from gradmgr._engine.turns import turns
 
 # The manager whose backward runs in this context.
 _backwarding: ContextVar[Any] = ContextVar("gradmgr_backwarding", default=None)
@@ -62,12 +52,20 @@ class _Recording:
 
     def __enter__(self) -> Self:
         self.record()
-        return self
+        try:
+            return self
+        except BaseException:  # struck here, where the with statement would not leave the block
+            complete(self.release)
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.release()
+        try:
+            self.release()
+        except BaseException:
+            complete(self.release)
+            raise
 
 
 class GradManager(_Recording):
@@ -108,13 +106,12 @@ class GradManager(_Recording):
         budget: int | str | None = None,
         spill: Literal["host", "disk"] = "host",
     ) -> None:
-        self._specs: dict[int, AttachSpec] = {}
+        self._attachments = Attachments()
         self._tape: Tape | None = None
         self._self = weakref.ref(self)
         self._after_backward: list[Callable[[], Any]] = []
-        self._in_backward = False
-        self._release_after = False
-        self._warned = False
+        self._in_backward = threading.Lock()  # held in a with block: whatever strikes a backward, it is over then
+        self._release_asked = False  # by `release` inside a backward, for its end
         self._run: BackwardRun | None = None  # of the backward under way, where it has callbacks
         self._has_callbacks = False  # or had them once: without, backward needs no BackwardRun
         self._observers: list[Callable[[], Observer]] = [Tracing] if with_stack else []  # make those of a tape
@@ -122,12 +119,14 @@ class GradManager(_Recording):
         if self._budget is not None:
             self._observers.append(self._budget.start)
         self._trace_log: TraceLog | None = None  # of the last recording that was traced
-        self._uses: UseTracing | None = None
         self._with_stack = with_stack
+        self._uses: UseTracing | None = None
 
     def __repr__(self) -> str:
         budget = "" if self._budget is None else f", {self._budget!r}"
-        return f"GradManager({len(self._live())} attached{', recording' if self._recording() else ''}{budget})"
+        return (
+            f"GradManager({len(self.attached_tensors())} attached{', recording' if self._recording() else ''}{budget})"
+        )
 
     # ------------------------------------------------------------ attaching
 
@@ -143,16 +142,19 @@ class GradManager(_Recording):
         Args:
             tensors: one Tensor, an iterable of them, or a mapping of names, used in errors, to Tensors.
             callbacks: one or several cb(tensor, grad) -> grad, called in order during `backward` when the
-                tensor's gradient is complete; the last result is what `.grad` receives. A callback may return a
-                future with `.get()`; it is awaited when gradients are propagated, then the chain goes on. A callback
-                object may have `begin(manager)`, called before they are propagated, `finish(manager)`, called after
-                that and before futures are awaited, and `abort(manager)`, called after a failure; see `current_run`.
+                tensor's gradient is complete; the last result is what `.grad` receives. One that returns None leaves
+                the gradient as it is. A callback may return a future with `.get()`; it is awaited when gradients are
+                propagated, then the chain goes on. A callback object may have `begin(manager)`, called before they are
+                propagated, `finish(manager)`, called after that and before futures are awaited, and `abort(manager)`,
+                called after a failure; see `current_run`.
             callback: the same as `callbacks`.
 
         Returns:
             The manager, so that `gm = GradManager().attach(w)` reads well.
 
-        Attaching again adds the callbacks to those there are. A bad element changes nothing.
+        Attaching again adds the callbacks to those there are, and nothing else: while recording, the gradient stays
+        that of the value which the tensor had when it became a leaf, however it was written to since. `detach` it
+        first to begin anew at its present value. A bad element changes nothing.
 
         Raises:
             TypeError: an element is no Tensor, or has a dtype other than float16/32/64, bfloat16,
@@ -160,43 +162,21 @@ class GradManager(_Recording):
         """
         if callbacks is not None and callback is not None:
             raise TypeError("attach takes callbacks= or callback=, not both; give one list")
-        chain = _callback_list(callbacks if callback is None else callback)
-        named = list(_named(tensors))
-        for position, (name, t) in enumerate(named):
-            _check_attachable(t, name, position)
-        self._warn_repeated(named, chain)
-        for name, t in named:
+        chain = callback_list(callbacks if callback is None else callback)
+        pairs = list(named(tensors))
+        for position, (name, t) in enumerate(pairs):
+            check_attachable(t, name, position)
+        self._attachments.warn_repeated(pairs, chain)
+        for name, t in pairs:
             self._attach_one(t, name, chain)
         return self
 
     def _attach_one(self, t: Tensor, name: str | None, chain: list[Callback]) -> None:
-        with recording_threads.lock:  # or the callbacks of one of two threads would be lost
-            spec = self._spec(t)
-            if spec is None:
-                self._specs[id(t)] = AttachSpec(weakref.ref(t, _forgetter(self, id(t))), list(chain), name)
-            else:
-                spec.callbacks.extend(chain)
-                spec.name = name or spec.name
+        self._attachments.add(t, name, chain)
         if hooked_leaf(t).add_manager(self._self) or chain:
             self._has_callbacks = True
         if self._tape is not None and self._tape.open:
             self._tape.add_leaf(t)
-
-    def _warn_repeated(self, named: list[tuple[str | None, Tensor]], chain: list[Callback]) -> None:
-        """Warn once of a callback that a tensor has already; before anything changes, since a warning may raise."""
-        if self._warned or not chain:
-            return
-        for name, t in named:
-            spec = self._spec(t)
-            if spec is not None and any(cb is old for cb in chain for old in spec.callbacks):
-                self._warned = True
-                warnings.warn(
-                    f"a callback was attached again to {describe(t, name or spec.name)}, which has it already: it now "
-                    "runs twice, and the list grows with every attach; attach it once, outside the loop",
-                    RuntimeWarning,
-                    stacklevel=3,
-                )
-                return
 
     def detach(self, tensors: Tensor | Iterable[Tensor] | Mapping[str, Tensor]) -> GradManager:
         """Stop giving gradients to these tensors; while recording, from what is recorded already too.
@@ -205,17 +185,17 @@ class GradManager(_Recording):
             TypeError: an element is no Tensor.
             ValueError: a tensor is not attached here; nothing is then detached.
         """
-        named = list(_named(tensors))
-        for position, (name, t) in enumerate(named):
+        pairs = list(named(tensors))
+        for position, (name, t) in enumerate(pairs):
             if not isinstance(t, Tensor):
-                raise TypeError(f"detach takes Tensors; {_place(name, position)} is {type(t).__name__}")
-            if self._spec(t) is None:
+                raise TypeError(f"detach takes Tensors; {place_of(name, position)} is {type(t).__name__}")
+            if self._attachments.of(t) is None:
                 raise ValueError(
-                    f"detach: {_place(name, position)}, {describe(t, name)}, is not attached to this manager; "
+                    f"detach: {place_of(name, position)}, {describe(t, name)}, is not attached to this manager; "
                     "attached_tensors() lists what is"
                 )
-        for _, t in named:
-            self._specs.pop(id(t), None)
+        for _, t in pairs:
+            self._attachments.remove(t)
             hooked_leaf(t).remove_manager(self._self)
             if self._tape is not None:
                 self._tape.remove_leaf(t)
@@ -223,12 +203,11 @@ class GradManager(_Recording):
 
     def attached_tensors(self) -> list[Tensor]:
         """Return the attached tensors that are alive, in the order of attachment."""
-        return [t for spec in list(self._specs.values()) if (t := spec.tensor()) is not None]
+        return self._attachments.tensors()
 
     def clear_grad(self) -> None:
         """Set `.grad` to None on every attached tensor."""
-        for t in self.attached_tensors():
-            t.grad = None
+        run_atomically([(setattr, t, "_grad", None) for t in self.attached_tensors()])
 
     def register_after_backward_callback(self, callback: Callable[[], Any]) -> None:
         """Call `callback()` in every backward when gradients are propagated, before futures are awaited.
@@ -279,18 +258,10 @@ class GradManager(_Recording):
         """
         if not isinstance(x, Tensor):
             raise TypeError(f"explain takes a Tensor; found {type(x).__name__}")
-        spec = self._spec(x)
+        spec = self._attachments.of(x)
         tape = self._tape
         trace_log = self._trace_log if tape is None or tape.trace_log is None else tape.trace_log
         return explain(None if spec is None else spec.name, x, spec is not None, tape, trace_log)
-
-    def _spec(self, t: Tensor) -> AttachSpec | None:
-        spec = self._specs.get(id(t))
-        return spec if spec is not None and spec.tensor() is t else None
-
-    def _live(self) -> list[tuple[Tensor, AttachSpec]]:
-        found = [(spec.tensor(), spec) for spec in list(self._specs.values())]
-        return [(t, spec) for t, spec in found if t is not None]
 
     # ------------------------------------------------------------ recording
 
@@ -303,25 +274,20 @@ class GradManager(_Recording):
         Raises:
             RuntimeError: the manager records already.
         """
-        enter_recorders(self._new_tape())
-        if self._with_stack:
-            self._watch_uses()
+        _record((self,))
 
-    def _watch_uses(self) -> None:
-        if self._tape is not None:
-            self._uses = UseTracing(self._tape)
-            add_interceptor(self._uses)
-
-    def _new_tape(self) -> Tape:
-        with recording_threads.lock:  # of two threads that record one gets the error
-            if self._tape is not None or self._in_backward:
+    def _begin(self) -> Tape:
+        with write_lock.lock:  # of two threads that record one gets the error
+            if self._tape is not None or self._in_backward.locked():
                 self._check_idle()
             own = tuple([make() for make in self._observers]) if self._observers else ()
-            self._tape = tape = Tape(self.attached_tensors(), self._self, own)
+            # Known to the manager before it is open, so that `release` finds whatever was opened.
+            self._tape = tape = Tape(self._attachments.tensors(), self._self, own)
+            tape.open = True
         return tape
 
     def _check_idle(self) -> None:
-        if self._in_backward:
+        if self._in_backward.locked():
             raise errors.RecordingError("record() inside this manager's own backward; use another GradManager there")
         if self._recording():
             raise errors.RecordingError(
@@ -334,28 +300,38 @@ class GradManager(_Recording):
 
         Inside this manager's own backward it takes effect when that is over.
         """
-        if self._in_backward:
-            self._release_after = True
-            return
-        self._free()
+        if self._in_backward.locked():
+            self._release_asked = True
+        else:
+            self._free()
 
     def _free(self) -> None:
-        tape, self._tape = self._tape, None
+        """Close the tape. Where an exception strikes, what is left is done when this is called again."""
+        tape = self._tape
         if tape is not None:
             if tape.trace_log is not None:
-                self._keep_trace_log(tape.trace_log)
+                self._trace_log = tape.trace_log
             tape.close()
+            if self._uses is not None:
+                self._uses.open = False
             leave_recorders(tape)
-
-    def _keep_trace_log(self, trace_log: TraceLog) -> None:
-        self._trace_log = trace_log
-        if self._uses is not None:
-            remove_interceptor(self._uses)
-            self._uses = None
+            self._tape = None
 
     def __del__(self) -> None:
-        if getattr(self, "_tape", None) is not None:
-            self.release()
+        """Release; where the collector calls this, before Python 3.12, only close the tape, which is inert then.
+
+        Until then the collector may run while a ContextVar is being set, and to set one in the middle of that can end
+        the process.
+        """
+        tape = getattr(self, "_tape", None)
+        if tape is None:
+            return
+        if sys.version_info >= (3, 12) or getrefcount(self) <= DROPPED:
+            complete(self.release)
+            return
+        if self._uses is not None:
+            self._uses.open = False
+        complete(tape.close)
 
     def __or__(self, other: GradManager | GradManagerGroup) -> GradManagerGroup:
         """Group managers: both record what is computed, neither records the other's backward."""
@@ -377,10 +353,11 @@ class GradManager(_Recording):
 
         Raises:
             RuntimeError: the manager does not record, or does not know `y`.
-            TypeError, ValueError: `dy` does not fit `y` in number, shape or dtype; a callback returned no gradient.
+            TypeError, ValueError: `dy` does not fit `y` in number, shape or dtype; a callback returned something that
+                is no gradient of its tensor.
         """
         tape = self._tape
-        if tape is None or not tape.open or self._in_backward:
+        if tape is None or not tape.open or self._in_backward.locked():
             tape = self._open_tape()
         self._run_backward(tape, seeds_of(tape, y, dy), retain)
 
@@ -402,7 +379,7 @@ class GradManager(_Recording):
         {Tensor([1., 2.]): 'w'}
         """
         run = self._run
-        if run is None:
+        if run is None or not self._in_backward.locked():
             raise errors.RecordingError(
                 "current_run() is for callbacks, during backward: this GradManager is in no backward that calls them"
             )
@@ -427,14 +404,30 @@ class GradManager(_Recording):
             inputs: the tensors to receive gradients and their node ids; None stands for all leaves.
             keep: receives the gradients by tensor; no `.grad` is then written and no callback runs.
         """
+        if turns.parallel:
+            self._propagate(tape, seeds, retain, create_graph, inputs, keep)
+            return
+        with turns.lock:
+            self._propagate(tape, seeds, retain, create_graph, inputs, keep)
+
+    def _propagate(
+        self,
+        tape: Tape,
+        seeds: Seeds,
+        retain: bool,
+        create_graph: bool,
+        inputs: Inputs,
+        keep: Callable[[dict[Tensor, Any]], None] | None,
+    ) -> None:
         run: BackwardRun | None = None
         outer = tape.outer if not create_graph else context_of_pass(tape, True)
-        has_turn = not _turns.parallel and _turns.lock.acquire()
-        try:
-            self._begin_backward(tape)
-            token = _backwarding.set(self)
-            self._release_after = not (retain or create_graph)
+        calling = _backwarding.get()
+        stays_open = False
+        with self._in_backward:
+            self._check_tape(tape)
+            self._release_asked = False
             try:
+                _backwarding.set(self)
                 if tape.trace_log is not None:
                     tape.trace_log.record_seeds([node_id for node_id, _ in seeds])
                 if keep is None and self._has_callbacks:
@@ -451,42 +444,38 @@ class GradManager(_Recording):
                     run_endings(tape, outer)
                 if keep is None:
                     write(results, outer, () if run is None else run._replaced)
+                stays_open = (retain or create_graph) and not self._release_asked
             except BaseException as error:
-                self._release_after = True
                 if run is not None:
                     run._abort(error)
                 raise
             finally:
-                _backwarding.reset(token)
-                self._end_backward()
-            if run is not None:
-                run._call_post_hooks()
-        finally:
-            if has_turn:
-                _turns.lock.release()
+                try:
+                    self._end_backward(stays_open, calling)
+                except BaseException:
+                    complete(self._end_backward, stays_open, calling)
+                    raise
+        if run is not None:
+            run._call_post_hooks()
 
-    def _begin_backward(self, tape: Tape) -> None:
-        with recording_threads.lock:  # of two threads in backward one gets the error
-            if self._in_backward or self._tape is not tape:
-                raise errors.RecordingError(
-                    "backward(): another thread came before: it is in backward() of this GradManager, or released it, "
-                    "or freed the history by a backward() without retain=True; use a GradManager in each thread"
-                )
-            self._in_backward = True
+    def _check_tape(self, tape: Tape) -> None:
+        if self._tape is not tape or not tape.open:
+            raise errors.RecordingError(
+                "backward(): another thread came before: it released this GradManager, or freed the history by a "
+                "backward() without retain=True; use a GradManager in each thread"
+            )
 
-    def _end_backward(self) -> None:
-        try:
-            if self._run is not None:
-                self._run._close()
-            if self._release_after:
-                self._free()
-        finally:
+    def _end_backward(self, stays_open: bool, calling: GradManager | None) -> None:
+        _backwarding.set(calling)
+        if self._run is not None:
+            self._run._close()
             self._run = None
-            self._in_backward = False  # last: another thread then finds the whole history, or none
+        if not stays_open:
+            self._free()
 
     def _open_tape(self) -> Tape:
         """Return the tape of the recording that is open, or raise."""
-        if self._in_backward:
+        if self._in_backward.locked():
             raise errors.RecordingError("backward() inside this manager's own backward; use another GradManager there")
         if self._tape is None or not self._tape.open:
             raise errors.RecordingError(
@@ -497,27 +486,23 @@ class GradManager(_Recording):
         return self._tape
 
 
-class set_multithreading_enabled:  # noqa: N801  # torch's spelling
-    """Let backward run in several threads at once, the default, or one after another in the whole process.
-
-    Called, it sets the mode; in a with block it sets it back at the end.
-
-    >>> import gradmgr
-    >>> with gradmgr.set_multithreading_enabled(False):
-    ...     pass  # backward() in any thread now waits for one that runs elsewhere
-    """
-
-    def __init__(self, mode: bool) -> None:
-        self._before = _turns.parallel
-        _turns.parallel = bool(mode)
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        _turns.parallel = self._before
+def _record(managers: Sequence[GradManager]) -> None:
+    """Begin the recordings of managers, as one group, or of none of them."""
+    before = [manager._tape for manager in managers]
+    try:
+        for manager in managers:
+            manager._check_idle()
+        tapes = [manager._begin() for manager in managers]
+        enter_recorders(*tapes)
+        for manager, tape in zip(managers, tapes, strict=True):
+            if manager._with_stack:
+                manager._uses = UseTracing(tape)
+                add_interceptor(manager._uses)
+    except BaseException:
+        for manager, old in zip(managers, before, strict=True):
+            if manager._tape is not old:
+                complete(manager._free)
+        raise
 
 
 def get_backwarding_grad_manager() -> GradManager | None:
@@ -528,7 +513,7 @@ def get_backwarding_grad_manager() -> GradManager | None:
     True
     """
     manager: GradManager | None = _backwarding.get()
-    return manager
+    return manager if manager is not None and manager._in_backward.locked() else None
 
 
 class GradManagerGroup(_Recording):
@@ -548,77 +533,15 @@ class GradManagerGroup(_Recording):
         Raises:
             RuntimeError: one of them records already.
         """
-        for manager in self._managers:
-            manager._check_idle()
-        enter_recorders(*[manager._new_tape() for manager in self._managers])
-        for manager in self._managers:
-            if manager._with_stack:
-                manager._watch_uses()
+        _record(self._managers)
 
     def release(self) -> None:
         """Release all of them."""
         for manager in self._managers:
-            manager.release()
+            complete(manager.release)
 
     def __or__(self, other: GradManager | GradManagerGroup) -> GradManagerGroup:
         more = other._managers if isinstance(other, GradManagerGroup) else [other]
         if not all(isinstance(manager, GradManager) for manager in more):
             return NotImplemented
         return GradManagerGroup([*self._managers, *more])
-
-
-# ---------------------------------------------------------------- arguments
-
-
-def _forgetter(manager: GradManager, key: int) -> Callable[[Any], None]:
-    """Return a function that drops an attachment when its tensor dies; it does not keep the manager alive."""
-    weak = weakref.ref(manager)
-
-    def forget(_: Any) -> None:
-        alive = weak()
-        if alive is not None:
-            alive._specs.pop(key, None)
-
-    return forget
-
-
-def _callback_list(callbacks: Any) -> list[Callback]:
-    if callbacks is None:
-        return []
-    several = isinstance(callbacks, Iterable) and not callable(callbacks)
-    chain = list(callbacks) if several else [callbacks]
-    for callback in chain:
-        if not callable(callback):
-            raise TypeError(
-                f"attach: a callback is a function cb(tensor, grad) -> grad; found {type(callback).__name__}"
-            )
-    return chain
-
-
-def _named(tensors: Any) -> Iterator[tuple[str | None, Any]]:
-    if isinstance(tensors, Mapping):
-        yield from tensors.items()
-    elif isinstance(tensors, Tensor) or not isinstance(tensors, Iterable) or libraries.is_array(tensors):
-        yield None, tensors
-    else:
-        for t in tensors:
-            yield None, t
-
-
-def _place(name: str | None, position: int) -> str:
-    return f"element {position}" if name is None else f"element {position} ({name!r})"
-
-
-def _check_attachable(t: Any, name: str | None, position: int) -> None:
-    if not isinstance(t, Tensor):
-        is_pair = isinstance(t, tuple) and any(isinstance(p, Tensor) for p in t)  # what named_parameters() gives
-        from_a_module = is_pair or hasattr(t, "named_parameters")
-        how = "attach dict(model.named_parameters())" if from_a_module else "make one with gradmgr.tensor(...)"
-        raise TypeError(
-            f"attach takes Tensors; {_place(name, position)} is {type(t).__module__}.{type(t).__name__}; {how}"
-        )
-    if not libraries.is_differentiable(t.dtype):
-        raise errors.DtypeError(
-            f"attach: {_place(name, position)}, {describe(t, name)}, cannot have a gradient; "
-            "use float16, float32, float64, bfloat16, complex64 or complex128, as with t.astype('float32')"
-        )

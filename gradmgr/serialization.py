@@ -1,9 +1,9 @@
 """`save` and `load`: checkpoints of a training run, in files without pickle.
 
-A file holds named arrays, as other tools read them, and one text of JSON that says how they hang
-together: safetensors where that library is installed, else NumPy's npz. In the JSON, null, true,
-numbers, strings, lists and objects stand for themselves; an object with the key "$" stands for
-something else, which that key names.
+A file holds named arrays, which other tools can read, and a JSON text that describes the saved object:
+in safetensors where that library is installed, else in NumPy's npz. In the JSON, null, true,
+numbers, strings, lists and objects represent themselves; an object with the key "$" represents
+something else, whose kind that key names.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from gradmgr._engine.tensor import Tensor, wrap
 from gradmgr._transforms.randomness import source_of
 
 _VERSION = 1
-_TEXT = "__gradmgr__"  # the member of an npz that is the text
-_SHOWN = 40  # letters of the name in that of the temporary folder
+_DESCRIPTION_MEMBER = "__gradmgr__"  # the member of an npz that is the JSON text
+_MAX_SHOWN_LETTERS = 40  # letters of the file's name in that of the temporary folder
 _PLAIN = (type(None), bool, str, int)
 _KINDS = ("float", "complex", "tuple", "dict", "tensor", "array", "scalar", "generator")  # after "$"
 _BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
-_NOTHING = object()
+_NO_REST = object()
 
 
 def save(obj: Any, f: str | os.PathLike[str]) -> None:
-    """Write nested containers of arrays, numbers, generators and whatever has a `state_dict()` to a file.
+    """Write nested containers of arrays, numbers, generators and objects with a `state_dict()` to a file.
 
-    In safetensors where it is installed, else in NumPy's npz; never pickle. The file is written beside its place
-    under another name, flushed to the disk and then renamed: whatever ends the program meanwhile, what stood there
-    before is whole. A program killed in the middle leaves a folder `.<name>.<number>.tmp`, which may be deleted.
+    The format is safetensors where that is installed, else NumPy's npz; never pickle. The file is written in the
+    same folder under another name, flushed to the disk and then renamed, so that an earlier file stays intact if the
+    program ends meanwhile. A program killed in the middle leaves a folder `.<name>.<number>.tmp`, which may be deleted.
 
     Arrays have readable names, "model.0.weight", for other tools; complex ones are stored as pairs of reals along
     a last axis of length 2. In a distributed run `gradmgr.distributed.save` lets rank 0 alone write.
@@ -55,11 +55,11 @@ def save(obj: Any, f: str | os.PathLike[str]) -> None:
             integer, float16/32/64, bfloat16, complex64/128, of any shape and strides; numbers, strings, None;
             generators of NumPy and of `random`, whose state is saved (not how many others they spawned); objects with
             `state_dict()`: modules, optimisers, schedulers. The same Tensor or array twice is stored once.
-        f: the path; its name tells nothing about the format. Its folder must exist.
+        f: the path; its name does not determine the format. Its folder must exist.
 
     Raises:
         TypeError: something cannot be saved; its dotted name is given. Nothing is then written.
-        OSError: the file cannot be written; what stood there before still does.
+        OSError: the file cannot be written; an earlier one is unchanged.
 
     >>> import gradmgr, numpy, os, tempfile
     >>> w, rng = gradmgr.tensor([1.0, 2.0]), numpy.random.default_rng(0)
@@ -72,56 +72,56 @@ def save(obj: Any, f: str | os.PathLike[str]) -> None:
     Tensor([1., 2.])
     """
     path = os.path.realpath(os.fsdecode(f))  # through a link to the file itself
-    packing = _Packing()
-    text = json.dumps({"version": _VERSION, "value": packing.pack(obj, ())}, allow_nan=False)
-    with _replacing(path) as temporary:
-        _write(temporary, packing.arrays, text)
+    packer = _Packer()
+    text = json.dumps({"version": _VERSION, "value": packer.pack(obj, ())}, allow_nan=False)
+    with _replace_file(path) as temporary:
+        _write_file(temporary, packer.arrays, text)
 
 
 def load(f: str | os.PathLike[str], into: Any = None, *, device: str = "cpu") -> Any:
     """Read what `save` wrote; with `into`, load it into these objects, all of them or none.
 
     Args:
-        f: the path; the format is told by the content.
-        into: a container of the form of what was saved, or a part of it, as {"model": model, "optimizer": optimizer,
-            "rng": rng}, of objects with `load_state_dict()`, generators, Tensors (which stay the same objects) and
-            arrays (written to). All is checked before anything changes.
-        device: where Tensors and arrays are put; what is loaded `into` a Tensor goes where that lives.
+        f: the path; the format is found from the content.
+        into: a container with the structure of what was saved, or a part of it, as {"model": model,
+            "optimizer": optimizer, "rng": rng}, of objects with `load_state_dict()`, generators, Tensors (which stay
+            the same objects) and arrays (written to). All is checked before anything changes.
+        device: where Tensors and arrays are put; what is loaded `into` a Tensor goes to its device.
 
     Returns:
         Without `into` the nested object: Tensors where Tensors were, arrays where arrays were, new generators in the
-        saved state, and for an object with `state_dict()` that state. With `into` what it did not name.
+        saved state, and for an object with `state_dict()` that state. With `into` the rest, which it did not name.
 
     Raises:
-        StateError: the file is none of ours, damaged, or of a newer version; or it does not fit `into`: every misfit
-            is listed by its dotted name, and nothing has changed.
+        StateError: the file was not written by `save`, is damaged, or of a newer version; or it does not fit `into`:
+            every mismatch is listed by its dotted name, and nothing has changed.
         TypeError: `into` holds what cannot be loaded into.
         OSError: the file cannot be read.
         MissingDependencyError: it is a safetensors file and that library is not installed.
     """
     path = os.fsdecode(f)
-    saved = _read(path, device)
+    saved = _read_file(path, device)
     if into is None:
         return saved
-    loading = _Loading()
-    rest = loading.match(into, saved, ())
-    loading.run(path)
-    return {} if rest is _NOTHING else rest
+    loader = _Loader()
+    rest = loader.match(into, saved, ())
+    loader.run(path)
+    return {} if rest is _NO_REST else rest
 
 
 def _name(keys: tuple[Any, ...]) -> str:
     return ".".join(map(str, keys)) or "the whole"
 
 
-# ---------------------------------------------------------------- the object as text and arrays
+# ---------------------------------------------------------------- from an object to JSON and arrays
 
 
-class _Packing:
-    """Takes an object apart: `arrays` by name, and the rest as what JSON can say."""
+class _Packer:
+    """Takes an object apart: into `arrays` by name, and a description that JSON can hold."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, Any] = {}
-        self._stored: dict[int, tuple[Any, dict[str, Any]]] = {}  # by id; kept alive, or an id could come twice
+        self._stored: dict[int, tuple[Any, dict[str, Any]]] = {}  # by id; kept alive, or an id could be used again
         self._open: set[int] = set()
 
     def pack(self, obj: Any, keys: tuple[Any, ...]) -> Any:
@@ -187,24 +187,24 @@ class _Packing:
                 "float or complex one of at most 64 bits a part"
             )
         host = np.asarray(libraries.to_device(array, "cpu"))
-        whole = np.ascontiguousarray(host, dtype=dtype.newbyteorder("<")).reshape(host.shape)
+        stored = np.ascontiguousarray(host, dtype=dtype.newbyteorder("<")).reshape(host.shape)
         if dtype.kind == "c":
-            whole = whole.reshape(-1).view(whole.real.dtype).reshape(*host.shape, 2)
-        name = self._free_name(keys)
-        self.arrays[name] = whole
+            stored = stored.reshape(-1).view(stored.real.dtype).reshape(*host.shape, 2)
+        name = self._unique_name(keys)
+        self.arrays[name] = stored
         node = {"$": kind, "name": name, "dtype": dtype.name if dtype.name == "bfloat16" else dtype.str}
         if dtype.kind == "c":
             node["stored"] = "pairs of reals"
-        node["crc32"] = zlib.crc32(_bytes_of(whole))
+        node["crc32"] = zlib.crc32(_bytes_of(stored))
         self._stored[id(obj)] = (obj, node)
         return node
 
-    def _free_name(self, keys: tuple[Any, ...]) -> str:
-        """Return the dotted name, without what a path or an archive would read into it, and told from all others."""
+    def _unique_name(self, keys: tuple[Any, ...]) -> str:
+        """Return a unique dotted name without characters that have a meaning in a path or an archive."""
         dotted = ".".join(map(str, keys)) or "array"
         name = "".join([c if c.isprintable() and c not in '%/\\:*?"<>|' else f"%{ord(c):02X}" for c in dotted])
         found, k = name, 1
-        while found in self.arrays or found in (_TEXT, "__metadata__"):
+        while found in self.arrays or found in (_DESCRIPTION_MEMBER, "__metadata__"):
             k += 1
             found = f"{name}~{k}"
         return found
@@ -226,11 +226,11 @@ def _bytes_of(array: Any) -> Any:
 
 
 def _state_of(obj: Any) -> tuple[str, Any]:
-    """Return what kind of generator this is, and its state."""
+    """Return the kind of a generator and its state."""
     if isinstance(obj, random.Random):
         return "Random", obj.getstate()
     source = source_of(obj)
-    state = source.read()  # type: ignore[union-attr]  # the callers have asked
+    state = source.read()  # type: ignore[union-attr]  # the callers have checked
     return f"{type(obj).__name__ if not isinstance(obj, np.random.BitGenerator) else 'BitGenerator'} " + str(
         state["bit_generator"]
     ), state
@@ -240,19 +240,19 @@ def _set_state(obj: Any, state: Any) -> None:
     if isinstance(obj, random.Random):
         obj.setstate(state)
     else:
-        source_of(obj).write(state)  # type: ignore[union-attr]  # the callers have asked
+        source_of(obj).write(state)  # type: ignore[union-attr]  # the callers have checked
 
 
-class _Unpacking:
-    """Puts an object together again."""
+class _Unpacker:
+    """Makes an object from its description and arrays."""
 
     def __init__(self, read: Callable[[str], Any], device: str) -> None:
         self._read = read
         self._device = device
-        self._made: dict[str, Any] = {}  # by the name of the array
+        self._objects: dict[str, Any] = {}  # by the name of the array
 
     def unpack(self, node: Any) -> Any:
-        """Return the object that a part of the text describes."""
+        """Return the object that a part of the description stands for."""
         if isinstance(node, list):
             return [self.unpack(part) for part in node]
         if not isinstance(node, dict):
@@ -260,7 +260,7 @@ class _Unpacking:
         if "$" not in node:
             return {key: self.unpack(part) for key, part in node.items()}
         if node["$"] not in _KINDS:
-            raise ValueError(f"what {node['$']!r} stands for is not known")
+            raise ValueError(f"the kind {node['$']!r} is not known")
         return getattr(self, f"_{node['$']}")(node)
 
     def _float(self, node: Any) -> float:
@@ -276,32 +276,32 @@ class _Unpacking:
         return {self.unpack(key): self.unpack(part) for key, part in node["items"]}
 
     def _tensor(self, node: Any) -> Any:
-        return self._once(node, lambda: wrap(libraries.to_device(self._values(node), self._device)))
+        return self._make_once(node, lambda: wrap(libraries.to_device(self._values(node), self._device)))
 
     def _array(self, node: Any) -> Any:
-        return self._once(node, lambda: libraries.to_device(self._values(node), self._device))
+        return self._make_once(node, lambda: libraries.to_device(self._values(node), self._device))
 
     def _scalar(self, node: Any) -> Any:
         return self._values(node)[()]
 
-    def _once(self, node: Any, make: Callable[[], Any]) -> Any:
+    def _make_once(self, node: Any, make: Callable[[], Any]) -> Any:
         name = node["name"]
-        if name not in self._made:
-            self._made[name] = make()
-        return self._made[name]
+        if name not in self._objects:
+            self._objects[name] = make()
+        return self._objects[name]
 
     def _values(self, node: Any) -> Any:
         dtype = _dtype(node["dtype"])
-        whole = np.array(self._read(node["name"]), order="C")  # in memory of its own
-        if zlib.crc32(_bytes_of(whole)) != node["crc32"]:
+        stored = np.array(self._read(node["name"]), order="C")  # in memory of its own
+        if zlib.crc32(_bytes_of(stored)) != node["crc32"]:
             raise ValueError(f"the array {node['name']!r} is damaged")
         if "stored" in node:
-            whole = whole.view(dtype.newbyteorder("<"))[..., 0]
-        if whole.dtype.itemsize != dtype.itemsize:
+            stored = stored.view(dtype.newbyteorder("<"))[..., 0]
+        if stored.dtype.itemsize != dtype.itemsize:
             raise ValueError(f"the array {node['name']!r} is not of dtype {dtype}")
         if dtype.name == "bfloat16":
-            return whole.view(dtype)
-        return np.array(whole, dtype=dtype, order="C") if "stored" in node or whole.dtype != dtype else whole
+            return stored.view(dtype)
+        return np.array(stored, dtype=dtype, order="C") if "stored" in node or stored.dtype != dtype else stored
 
     def _generator(self, node: Any) -> Any:
         kind, _, bits = node["kind"].partition(" ")
@@ -335,8 +335,8 @@ def _dtype(name: str) -> np.dtype[Any]:
 
 
 @contextmanager
-def _replacing(path: str) -> Iterator[str]:
-    """Give the name of a file to write; at the end it is on the disk, and stands in the place of `path`."""
+def _replace_file(path: str) -> Iterator[str]:
+    """Yield the name of a file to write; at the end flush it to the disk, and let it take the place of `path`."""
     folder, name = os.path.split(path)
     if not os.path.isdir(folder):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
@@ -344,10 +344,11 @@ def _replacing(path: str) -> Iterator[str]:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if os.path.exists(path) and not os.path.isfile(path):  # a device or a pipe, which the new file would replace
         raise OSError(errno.EINVAL, "save: this is no regular file; give the path of one", path)
-    shown = name[:_SHOWN]  # so that the longest names there may be are not too long
-    room = os.path.join(folder, f".{shown}.{secrets.token_hex(6)}.tmp")  # a folder: safetensors has a way of its own
-    os.mkdir(room, 0o700)
-    temporary = os.path.join(room, name)
+    shown = name[:_MAX_SHOWN_LETTERS]  # so that the longest allowed names do not get too long
+    # A folder, since safetensors writes a temporary file of its own.
+    temporary_folder = os.path.join(folder, f".{shown}.{secrets.token_hex(6)}.tmp")
+    os.mkdir(temporary_folder, 0o700)
+    temporary = os.path.join(temporary_folder, name)
     try:
         os.close(os.open(temporary, os.O_CREAT | os.O_WRONLY, 0o666))  # with the permissions of any new file
         mode = stat.S_IMODE(os.stat(path if os.path.exists(path) else temporary).st_mode)
@@ -356,11 +357,12 @@ def _replacing(path: str) -> Iterator[str]:
         _flush(temporary, os.O_RDWR)
         os.replace(temporary, path)
     finally:
-        for remove, left in ((os.unlink, temporary), (os.rmdir, room)):  # these need no file handle, as rmtree does
+        # Unlike rmtree, these need no file handle.
+        for remove, left in ((os.unlink, temporary), (os.rmdir, temporary_folder)):
             with suppress(OSError):
                 remove(left)
-        shutil.rmtree(room, ignore_errors=True)  # what failed here must not hide why the writing failed
-    with suppress(OSError):  # not every system opens a folder; the file itself is there
+        shutil.rmtree(temporary_folder, ignore_errors=True)  # a failure here must not hide why the writing failed
+    with suppress(OSError):  # not every system can open a folder; the file itself is written
         _flush(folder, os.O_RDONLY)
 
 
@@ -372,7 +374,7 @@ def _flush(path: str, mode: int) -> None:
         os.close(handle)
 
 
-def _safetensors() -> Any | None:
+def _import_safetensors() -> Any | None:
     """Return the library, where it is installed."""
     try:
         import safetensors
@@ -382,19 +384,19 @@ def _safetensors() -> Any | None:
     return safetensors
 
 
-def _write(path: str, arrays: dict[str, Any], text: str) -> None:
-    library = _safetensors()
+def _write_file(path: str, arrays: dict[str, Any], text: str) -> None:
+    library = _import_safetensors()
     if library is None:
         _write_npz(path, arrays, text)
         return
     try:
         library.numpy.save_file(arrays, path, {"gradmgr": f"{zlib.crc32(text.encode())} {text}"})
-    except library.SafetensorError as error:  # how it says that a disk is full
+    except library.SafetensorError as error:  # raised where a disk is full
         raise OSError(f"save: the file cannot be written: {error}") from error
 
 
 def _write_npz(path: str, arrays: dict[str, Any], text: str) -> None:
-    members = {_TEXT: np.frombuffer(text.encode(), np.uint8)}
+    members = {_DESCRIPTION_MEMBER: np.frombuffer(text.encode(), np.uint8)}
     members |= {name: a.view(np.uint16) if a.dtype.name == "bfloat16" else a for name, a in arrays.items()}
     with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
         for name, array in members.items():
@@ -402,7 +404,7 @@ def _write_npz(path: str, arrays: dict[str, Any], text: str) -> None:
                 np.lib.format.write_array(member, array, allow_pickle=False)
 
 
-def _read(path: str, device: str) -> Any:
+def _read_file(path: str, device: str) -> Any:
     """Return the object in a file."""
     with open(path, "rb") as file:
         start = file.read(9)
@@ -412,39 +414,39 @@ def _read(path: str, device: str) -> Any:
     try:
         if start.startswith(b"PK"):
             with zipfile.ZipFile(path) as archive:
-                return _unpacked(path, device, *_of_npz(archive, path))
-        return _unpacked_safetensors(path, device)
+                return _unpack_description(path, device, *_npz_reader(archive, path))
+        return _unpack_safetensors(path, device)
     except (errors.GradmgrError, MemoryError):
         raise
-    except Exception as error:  # the libraries have many ways to say that bytes make no sense
+    except Exception as error:  # the libraries raise many classes for damaged files
         said = str(error) or type(error).__name__
         raise errors.StateError(f"load: {path!r} cannot be read: it is cut short or damaged ({said})") from error
 
 
-def _unpacked(path: str, device: str, text: str, read: Callable[[str], Any]) -> Any:
-    whole = json.loads(text)
-    if whole["version"] > _VERSION:
+def _unpack_description(path: str, device: str, text: str, read: Callable[[str], Any]) -> Any:
+    description = json.loads(text)
+    if description["version"] > _VERSION:
         raise errors.StateError(
-            f"load: {path!r} is of version {whole['version']}; this gradmgr reads version {_VERSION}: update it"
+            f"load: {path!r} is of version {description['version']}; this gradmgr reads version {_VERSION}: update it"
         )
-    return _Unpacking(read, device).unpack(whole["value"])
+    return _Unpacker(read, device).unpack(description["value"])
 
 
-def _of_npz(archive: zipfile.ZipFile, path: str) -> tuple[str, Callable[[str], Any]]:
-    if f"{_TEXT}.npy" not in archive.namelist():
+def _npz_reader(archive: zipfile.ZipFile, path: str) -> tuple[str, Callable[[str], Any]]:
+    if f"{_DESCRIPTION_MEMBER}.npy" not in archive.namelist():
         raise errors.StateError(f"load: {path!r} is an archive, but none that gradmgr.save wrote")
 
     def read(name: str) -> Any:
         with archive.open(f"{name}.npy") as member:
             array = np.lib.format.read_array(member, allow_pickle=False)
-            member.read()  # to the end, where its checksum is looked at
+            member.read()  # to the end, where its checksum is verified
         return array
 
-    return read(_TEXT).tobytes().decode(), read
+    return read(_DESCRIPTION_MEMBER).tobytes().decode(), read
 
 
-def _unpacked_safetensors(path: str, device: str) -> Any:
-    library = _safetensors()
+def _unpack_safetensors(path: str, device: str) -> Any:
+    library = _import_safetensors()
     if library is None:
         raise errors.MissingDependencyError(
             f"load: {path!r} is a safetensors file, and that library is not installed: pip install safetensors"
@@ -458,23 +460,23 @@ def _unpacked_safetensors(path: str, device: str) -> Any:
             )
         if str(zlib.crc32(text.encode())) != crc32:
             raise ValueError("its text is damaged")
-        return _unpacked(path, device, text, file.get_tensor)
+        return _unpack_description(path, device, text, file.get_tensor)
 
 
 # ---------------------------------------------------------------- into objects
 
 
-class _Loading:
-    """What is to be loaded into what: all of it is checked before the first object changes."""
+class _Loader:
+    """Loads saved data into objects: all of it is checked before the first object changes."""
 
     def __init__(self) -> None:
-        self.misfits: list[str] = []
-        self._writes: list[Callable[[], Any]] = []  # which cannot fail
+        self.mismatches: list[str] = []
+        self._writes: list[Callable[[], Any]] = []  # these cannot fail
         self._checked: list[tuple[str, Any, Any]] = []  # name, object with load_state_dict, state
-        self._unchecked: list[tuple[str, Any, Any]] = []  # the same, where only trying tells
+        self._unchecked: list[tuple[str, Any, Any]] = []  # the same, where only an attempt shows whether it fits
 
     def match(self, into: Any, saved: Any, keys: tuple[Any, ...]) -> Any:
-        """Collect what is to be loaded into an object; return what is left of the saved data, _NOTHING for nothing."""
+        """Collect what is to be loaded into an object; return the rest of the saved data, or _NO_REST."""
         if isinstance(into, dict):
             return self._match_dict(into, saved, keys)
         if isinstance(into, (list, tuple)):
@@ -490,35 +492,35 @@ class _Loading:
                 f"load: into holds at {_name(keys)} {type(into).__module__}.{type(into).__qualname__}, which cannot be "
                 "loaded into; leave it out, load() returns what into does not name"
             )
-        return _NOTHING
+        return _NO_REST
 
     def _match_dict(self, into: dict[Any, Any], saved: Any, keys: tuple[Any, ...]) -> Any:
         if not isinstance(saved, dict):
-            self._misfit(keys, f"the file holds {_told(saved)}, not a dict")
-            return _NOTHING
+            self._add_mismatch(keys, f"the file holds {_describe(saved)}, not a dict")
+            return _NO_REST
         rest = {key: part for key, part in saved.items() if key not in into}
         for key, part in into.items():
             if key not in saved:
-                self._misfit((*keys, key), f"is not in the file, which has {_listed(saved)}")
+                self._add_mismatch((*keys, key), f"is not in the file, which has {_list_keys(saved)}")
                 continue
             left = self.match(part, saved[key], (*keys, key))
-            if left is not _NOTHING:
+            if left is not _NO_REST:
                 rest[key] = left
-        return rest if rest else _NOTHING
+        return rest if rest else _NO_REST
 
     def _match_list(self, into: Any, saved: Any, keys: tuple[Any, ...]) -> Any:
         if not isinstance(saved, (list, tuple)) or len(saved) != len(into):
-            self._misfit(keys, f"the file holds {_told(saved)}, not a sequence of {len(into)}")
+            self._add_mismatch(keys, f"the file holds {_describe(saved)}, not a sequence of {len(into)}")
         else:
             left = {
                 k: self.match(one, other, (*keys, k)) for k, (one, other) in enumerate(zip(into, saved, strict=True))
             }
-            rest = {k: part for k, part in left.items() if part is not _NOTHING}
-            return rest if rest else _NOTHING
-        return _NOTHING
+            rest = {k: part for k, part in left.items() if part is not _NO_REST}
+            return rest if rest else _NO_REST
+        return _NO_REST
 
     def _match_array(self, into: Any, saved: Any, keys: tuple[Any, ...]) -> None:
-        if not self._fits(into, saved, keys):
+        if not self._check_array(into, saved, keys):
             return
         device = libraries.device_of(into._array if isinstance(into, Tensor) else into)
         found = np.asarray(saved) if isinstance(saved, np.generic) else saved
@@ -531,28 +533,28 @@ class _Loading:
         else:
             self._writes.append(lambda: into.__setitem__(..., values))
 
-    def _fits(self, into: Any, saved: Any, keys: tuple[Any, ...]) -> bool:
+    def _check_array(self, into: Any, saved: Any, keys: tuple[Any, ...]) -> bool:
         if not isinstance(saved, Tensor) and not libraries.is_array(saved):
-            self._misfit(keys, f"the file holds {_told(saved)}, not an array")
+            self._add_mismatch(keys, f"the file holds {_describe(saved)}, not an array")
         elif saved.shape != into.shape or saved.dtype != into.dtype:
-            self._misfit(keys, f"the file holds {_told(saved)}; to be loaded into is {_told(into)}")
+            self._add_mismatch(keys, f"the file holds {_describe(saved)}; to be loaded into is {_describe(into)}")
         else:
             return True
         return False
 
     def _match_generator(self, into: Any, saved: Any, keys: tuple[Any, ...]) -> None:
         if not isinstance(saved, random.Random) and source_of(saved) is None:
-            self._misfit(keys, f"the file holds {_told(saved)}, not a generator")
+            self._add_mismatch(keys, f"the file holds {_describe(saved)}, not a generator")
             return
         (of_file, state), (wanted, _) = _state_of(saved), _state_of(into)
         if of_file.partition(" ")[2] != wanted.partition(" ")[2] or (of_file == "Random") != (wanted == "Random"):
-            self._misfit(keys, f"the file holds the state of a {of_file}; to be loaded into is a {wanted}")
+            self._add_mismatch(keys, f"the file holds the state of a {of_file}; to be loaded into is a {wanted}")
         else:
             self._writes.append(lambda: _set_state(into, state))
 
     def _match_state(self, into: Any, saved: Any, keys: tuple[Any, ...]) -> None:
         if not isinstance(saved, dict):
-            self._misfit(keys, f"the file holds {_told(saved)}, not the state of a {type(into).__name__}")
+            self._add_mismatch(keys, f"the file holds {_describe(saved)}, not the state of a {type(into).__name__}")
             return
         own = into.state_dict()
         if not (isinstance(own, dict) and own and all(_is_value(part) for part in own.values())):
@@ -560,48 +562,50 @@ class _Loading:
             return
         for key, part in own.items():
             if key in saved:
-                self._fits(part, saved[key], (*keys, key))
+                self._check_array(part, saved[key], (*keys, key))
             else:
-                self._misfit((*keys, key), f"is not in the file; to be loaded into is {_told(part)}")
+                self._add_mismatch((*keys, key), f"is not in the file; to be loaded into is {_describe(part)}")
         for key in saved:
             if key not in own:
-                self._misfit((*keys, key), f"is in the file, {_told(saved[key])}, and not in the {type(into).__name__}")
+                self._add_mismatch(
+                    (*keys, key), f"is in the file, {_describe(saved[key])}, and not in the {type(into).__name__}"
+                )
         self._checked.append((_name(keys), into, saved))
 
-    def _misfit(self, keys: tuple[Any, ...], text: str) -> None:
-        self.misfits.append(f"{_name(keys)}: {text}")
+    def _add_mismatch(self, keys: tuple[Any, ...], text: str) -> None:
+        self.mismatches.append(f"{_name(keys)}: {text}")
 
     def run(self, path: str) -> None:
-        """Load all, or, where something does not fit, nothing."""
-        tried: list[tuple[Any, Any]] = []
+        """Load everything, or nothing if something does not fit."""
+        attempts: list[tuple[Any, Any]] = []
         for name, into, state in self._unchecked:
-            self._try(name, into, state, tried)
-        if not self.misfits:
+            self._try_to_load(name, into, state, attempts)
+        if not self.mismatches:
             for name, into, state in self._checked:
-                self._try(name, into, state, tried)
-        if self.misfits:
-            for into, before in reversed(tried):
+                self._try_to_load(name, into, state, attempts)
+        if self.mismatches:
+            for into, before in reversed(attempts):
                 into.load_state_dict(before)
-            listed = "".join(f"\n  {misfit}" for misfit in self.misfits)
+            listed = "".join(f"\n  {mismatch}" for mismatch in self.mismatches)
             raise errors.StateError(f"load: {path!r} does not fit; nothing was changed:{listed}")
         for write in self._writes:
             write()
 
-    def _try(self, name: str, into: Any, state: Any, tried: list[tuple[Any, Any]]) -> None:
-        """Load a state; where that fails it is a misfit, and what was before is put back later."""
-        tried.append((into, copy.deepcopy(into.state_dict())))
+    def _try_to_load(self, name: str, into: Any, state: Any, attempts: list[tuple[Any, Any]]) -> None:
+        """Load a state; if that fails, add a mismatch, upon which the earlier states are restored."""
+        attempts.append((into, copy.deepcopy(into.state_dict())))
         try:
             into.load_state_dict(state)
-        except Exception as error:  # whatever a user's class raises, the others must be put back
+        except Exception as error:  # whatever a user's class raises, the other objects must be restored
             said = str(error).replace("\n", "\n  ")
-            self.misfits.append(f"{name}: {type(error).__name__}: {said}")
+            self.mismatches.append(f"{name}: {type(error).__name__}: {said}")
 
 
 def _is_value(part: Any) -> bool:
     return isinstance(part, Tensor) or libraries.is_array(part)
 
 
-def _told(value: Any) -> str:
+def _describe(value: Any) -> str:
     if _is_value(value):
         return f"shape {value.shape} and dtype {value.dtype}"
     if isinstance(value, (list, tuple)):
@@ -609,6 +613,6 @@ def _told(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def _listed(saved: dict[Any, Any]) -> str:
+def _list_keys(saved: dict[Any, Any]) -> str:
     names = [str(key) for key in saved]
     return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "") if names else "nothing"

@@ -44,7 +44,7 @@ def _facts_of_manager(gm: GradManager) -> Any:
     noted = (id(tape), [id(e) for e in tape.entries], {id(t): m for t, m in tape.leaves.items()}) if recording else None
     specs = {
         key: (id(spec), id(spec.tensor()), [id(cb) for cb in spec.callbacks], spec.name)
-        for key, spec in gm._specs.items()
+        for key, spec in gm._attachments._specs.items()
     }
     return recording, noted, list(specs), specs, [id(f) for f in gm._after_backward]
 

@@ -1,6 +1,6 @@
 """A stand-in for CuPy where there is no GPU: an array class that refuses what CuPy's refuses.
 
-It is no subclass of numpy.ndarray, for NumPy would look through that. What it knows of CuPy 14:
+It is no subclass of numpy.ndarray, for NumPy would look through that. What it has of CuPy 14:
 an array never becomes NumPy's by itself; operators and ufuncs take arrays of its own kind, Python
 and NumPy numbers, nothing else; functions have CuPy's keywords, fewer than NumPy's; every result is
 an array, 0-d too; a view has `base`, the array that owns the memory; nothing is read-only, not even
@@ -25,7 +25,7 @@ from numpy.lib.stride_tricks import as_strided
 
 
 class Flags(namedtuple("Flags", "c_contiguous f_contiguous owndata")):  # CuPy has no writeable
-    """Facts by attribute and, in capitals, by item."""
+    """Flags by attribute and, in capitals, by item."""
 
     __slots__ = ()
 
@@ -54,7 +54,7 @@ _NO_UFUNC = {"isnat", "spacing", "vecdot", "matvec", "vecmat"}
 
 
 class ndarray:  # noqa: N801  # its name in CuPy
-    """An array "on the GPU": it wraps a NumPy array and gives it to nobody."""
+    """An array "on the GPU": it wraps a NumPy array and never gives it out."""
 
     __slots__ = ("__weakref__", "_host", "base")
 
@@ -65,7 +65,7 @@ class ndarray:  # noqa: N801  # its name in CuPy
         self._host = host
         self.base = base
 
-    # ------------------------------------------------------------ facts
+    # ------------------------------------------------------------ shape, dtype and flags
 
     shape = property(lambda self: self._host.shape)
     dtype = property(lambda self: self._host.dtype)
@@ -329,7 +329,7 @@ class ufunc:  # noqa: N801  # its name in CuPy
         return getattr(array, name)(axis, dtype, out)
 
     def reduceat(self, array: ndarray, indices: Any, axis: Any = 0, dtype: Any = None, out: Any = None) -> Any:
-        """As CuPy does it, by differences of running sums: what is not finite spoils what comes after."""
+        """As CuPy does it, by differences of running sums: what is not finite makes all that follows NaN."""
         if self._numpys is not np.add:
             raise self._lacks("reduceat")
         a, begin = array._host, _host(indices)
@@ -734,9 +734,9 @@ def cupyx_modules() -> dict[str, ModuleType]:
     names = ("cupyx", "cupyx.scipy", "cupyx.scipy.special", "cupyx.scipy.linalg")
     modules = {name: ModuleType(name, f"A stand-in for {name}.") for name in names}
     for name, module in modules.items():
-        above, _, last = name.rpartition(".")
-        if above:
-            setattr(modules[above], last, module)
+        parent, _, last = name.rpartition(".")
+        if parent:
+            setattr(modules[parent], last, module)
     for name, loops in SPECIAL.items():
         if hasattr(scipy.special, name):
             setattr(modules["cupyx.scipy.special"], name, _of_scipy(getattr(scipy.special, name), None, loops))

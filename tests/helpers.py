@@ -1,13 +1,16 @@
-"""What tests of several folders use: the project's folder, checks of many cases, gradients, threads."""
+"""What tests of several folders share: the project folder, checks of many cases, gradients, random numbers, threads."""
 
 from __future__ import annotations
 
 import contextvars
 import inspect
+import random
 import threading
+import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import guard
@@ -108,6 +111,22 @@ def assert_close(found: Any, expected: Any) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9 * (1 + np.max(np.abs(expected), initial=0)))
 
 
+def assert_close_to_8_digits(found: Any, expected: Any) -> None:
+    """Assert that values agree to a relative error of 1e-8, or an absolute one of 1e-9."""
+    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-9)
+
+
+def tracks(manager: GradManager, t: Tensor) -> bool:
+    """Return whether a manager, which records, tracks a tensor."""
+    return manager._tape.node_id_of(t) is not None
+
+
+def pop_grad(t: Tensor) -> Tensor | None:
+    """Return `t.grad`, which is None afterwards, so that the next gradient is not added to it."""
+    grad, t.grad = t.grad, None
+    return grad
+
+
 def identity(t: Tensor, grad: Tensor) -> Tensor:
     """Return the gradient: a callback that changes nothing."""
     return grad
@@ -118,18 +137,28 @@ def wave(*shape: int, at: float = 0.0) -> np.ndarray:
     return np.sin(np.arange(1, 1 + np.prod(shape)) * 0.7 + at).reshape(shape)
 
 
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    """Return an array of normally distributed random numbers."""
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def seeded_random(seed: int) -> random.Random:
+    """Return Python's random number generator with a seed."""
+    return random.Random(seed)  # noqa: S311  # nothing here is secret
+
+
 def host(value: Any) -> Any:
-    """What a Tensor or guard array holds, without asking it."""
+    """Return the array of a Tensor or of a guard array, without a call that the guard would count or refuse."""
     value = value._array if isinstance(value, Tensor) else value
     return value._host if isinstance(value, guard.ndarray) else value
 
 
 def in_threads(count, function):
-    """Run function(k) in `count` threads that start together; give their results, or the first exception."""
-    gate = threading.Barrier(count)
+    """Run function(k) in `count` threads that start together; return their results, or raise the first exception."""
+    start = threading.Barrier(count)
 
     def run(k):
-        gate.wait()
+        start.wait()
         return function(k)
 
     with ThreadPoolExecutor(count) as pool:
@@ -146,3 +175,13 @@ def copies(pool, function, count):
     """Run function(k) in workers that carry this context."""
     futures = [pool.submit(contextvars.copy_context().run, function, k) for k in range(count)]
     return [future.result() for future in futures]
+
+
+def cupy_on_a_gpu() -> ModuleType:
+    """Return CuPy; skip the test, or the whole module where it is called there, if there is no GPU."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # CuPy warns on import where it finds no CUDA
+        cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    if not cupy.cuda.is_available():
+        pytest.skip("CuPy finds no GPU", allow_module_level=True)
+    return cupy

@@ -51,8 +51,8 @@ def grad(outputs, seeds, inputs):
         receive(y, node(dy))
     for n in sorted(_ancestors(outputs), key=lambda n: n.serial, reverse=True):
         if n in total:
-            for parent, pull in n.parents:
-                receive(parent, pull(total[n]))
+            for parent, vjp in n.parents:
+                receive(parent, vjp(total[n]))
     return [total.get(x) for x in inputs]
 
 
@@ -86,8 +86,8 @@ def multiply(x, y):
 
 def matmul(x, y):
     swapped = lambda m: transpose(m, (*range(m.ndim - 2), m.ndim - 1, m.ndim - 2))
-    pulls = (x, lambda g: sum_to(g @ swapped(y), x.shape)), (y, lambda g: sum_to(swapped(x) @ g, y.shape))
-    return Node(x.value @ y.value, *pulls)
+    vjps = (x, lambda g: sum_to(g @ swapped(y), x.shape)), (y, lambda g: sum_to(swapped(x) @ g, y.shape))
+    return Node(x.value @ y.value, *vjps)
 
 
 # ---------------------------------------------------------------- shapes and sums

@@ -532,14 +532,14 @@ def file_text(title: str, lines: list[str], body: list[str]) -> str:
 
 def stubs() -> dict[Path, str]:
     """Return the text of each stub by its path, not yet laid out."""
-    doors = (
+    namespaces = (
         ("numpy/__init__.pyi", gradmgr.numpy, np, "", "Types of NumPy's namespace on Tensors."),
         ("numpy/linalg.pyi", gradmgr.numpy.linalg, np.linalg, "linalg.", "Types of linear algebra on Tensors."),
         ("numpy/fft.pyi", gradmgr.numpy.fft, np.fft, "fft.", "Types of Fourier transforms on Tensors."),
         ("special.pyi", gradmgr.special, None, "special.", "Types of special functions on Tensors."),
         ("nn/functional.pyi", gradmgr.nn.functional, None, "nn.", "Types of functions of neural networks."),
     )
-    made = {PACKAGE / path: namespace_stub(*rest) for path, *rest in doors}
+    made = {PACKAGE / path: namespace_stub(*rest) for path, *rest in namespaces}
     made[PACKAGE / "_engine" / "tensor_members.pyi"] = member_stub()
     return made
 

@@ -27,9 +27,9 @@ from bench.derivative.libraries import Library
 from bench.derivative.programs import Array, Program
 
 _BASE = "NumPy µs"
-_Limits = dict[str, float]  # over whom, at most
+_Limits = dict[str, float]  # over which library, at most
 
-# What is measured: the program, gradmgr's targets, and who takes too long for a quick run.
+# What is measured: the program, gradmgr's targets, and which library is too slow for a quick run.
 Entry = tuple[Callable[[], Program], _Limits, tuple[str, ...]]
 PROGRAMS: tuple[Entry, ...] = (
     (programs.gmm, {_BASE: 2.6}, ()),
@@ -117,7 +117,7 @@ def _curvature(program: Program) -> Array:
 
 
 def _chosen(found: Sequence[Library], slow: Sequence[str], pace: Pace) -> list[Library]:
-    """Leave out, in a quick run, who takes seconds."""
+    """Leave out, in a quick run, the libraries that take seconds."""
     return [library for library in found if pace.long_rounds > 2 or library.name not in slow]
 
 

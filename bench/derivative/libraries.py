@@ -1,6 +1,6 @@
 """NumPy, which computes the function alone, and the libraries that differentiate it.
 
-The words of a program are NumPy's own functions where all libraries have them with the same arguments. A library is
+A program is written in NumPy's own functions where all libraries have them with the same arguments. A library is
 made with the number of threads and offers `differentiated(program)`: f() that gives value and gradients, and the
 diagonal of the Hessian where the program wants it, in the library's own type, and `plain`, that as NumPy's.
 """
@@ -30,8 +30,8 @@ class Library(Protocol):
     def plain(self, value: Any) -> Array: ...
 
 
-class Words:
-    """What NumPy and those that mirror it have."""
+class Namespace:
+    """The functions that programs are written in, of NumPy and of libraries that mirror it."""
 
     def __init__(self, xp: Any, logsumexp: Callable[..., Any], sigmoid: Callable[..., Any]) -> None:
         self.exp, self.log, self.tanh = xp.exp, xp.log, xp.tanh
@@ -45,7 +45,7 @@ class Words:
         return x
 
     def loop(self, step: Callable[..., Any], state: Any, seen: Any, wanted: Any) -> Any:
-        """Return the sum of what step(state, seen, wanted) gives beside the next state."""
+        """Return the sum of what step(state, seen, wanted) gives besides the next state."""
         total = 0.0
         for one, other in zip(seen, wanted, strict=True):
             state, part = step(state, one, other)
@@ -53,12 +53,12 @@ class Words:
         return total
 
 
-def _function(program: Program, words: Any, array: Callable[[Array], Any]) -> Callable[..., Any]:
+def _function(program: Program, xp: Any, array: Callable[[Array], Any]) -> Callable[..., Any]:
     """Return the program as a function of its parameters, its constants being the library's."""
     constants = {
         key: array(value) if isinstance(value, np.ndarray) else value for key, value in program.constants.items()
     }
-    return partial(program.function, words, **constants)
+    return partial(program.function, xp, **constants)
 
 
 # ---------------------------------------------------------------- the function alone
@@ -71,14 +71,14 @@ def _logsumexp_by_hand(x: Array, axis: int) -> Array:
 
 def numpy_alone(program: Program) -> Callable[..., Array]:
     """Return the function of plain arrays."""
-    words = Words(np, _logsumexp_by_hand, lambda x: 1 / (1 + np.exp(-x)))
-    return _function(program, words, lambda a: a)
+    xp = Namespace(np, _logsumexp_by_hand, lambda x: 1 / (1 + np.exp(-x)))
+    return _function(program, xp, lambda a: a)
 
 
 # ---------------------------------------------------------------- gradmgr
 
 
-class _OurWords(Words):
+class _GradmgrNamespace(Namespace):
     def constant(self, x: Any) -> Any:
         return x.detach()
 
@@ -87,10 +87,10 @@ class Gradmgr:
     name = "gradmgr"
 
     def __init__(self, threads: int) -> None:
-        self.words = _OurWords(gnp, special.logsumexp, special.expit)
+        self.xp = _GradmgrNamespace(gnp, special.logsumexp, special.expit)
 
     def differentiated(self, program: Program) -> Callable[[], list[Any]]:
-        function = _function(program, self.words, lambda a: a)
+        function = _function(program, self.xp, lambda a: a)
         leaves = [tensor(a) for a in program.parameters]
         outer, gm = GradManager().attach(leaves), GradManager().attach(leaves)
 
@@ -132,7 +132,7 @@ class PyTorch:
 
     def differentiated(self, program: Program) -> Callable[[], list[Any]]:
         torch = self.torch
-        function = _function(program, _TorchWords(torch), torch.tensor)
+        function = _function(program, _TorchNamespace(torch), torch.tensor)
         leaves = [torch.tensor(a, requires_grad=True) for a in program.parameters]
 
         def first() -> list[Any]:
@@ -156,7 +156,7 @@ class PyTorch:
         return value.detach().numpy()
 
 
-class _TorchWords(Words):
+class _TorchNamespace(Namespace):
     def __init__(self, torch: Any) -> None:
         super().__init__(_TorchsNames(torch), torch.logsumexp, torch.sigmoid)
         self.zeros, self.ones = (partial(f, dtype=torch.float64) for f in (torch.zeros, torch.ones))
@@ -188,27 +188,27 @@ class Autograd:
         self.autograd = importlib.import_module("autograd")
         self.numpy = importlib.import_module("autograd.numpy")
         special = importlib.import_module("autograd.scipy.special")
-        self.words = _AutogradWords(self.numpy, special.logsumexp, special.expit)
-        self.words.unbox = importlib.import_module("autograd.tracer").getval
+        self.xp = _AutogradNamespace(self.numpy, special.logsumexp, special.expit)
+        self.xp.unbox = importlib.import_module("autograd.tracer").getval
 
     def differentiated(self, program: Program) -> Callable[[], list[Any]]:
-        function = _function(program, self.words, lambda a: a)
+        function = _function(program, self.xp, lambda a: a)
         parameters = list(program.parameters)
         make_vjp = self.autograd.make_vjp
 
         def first() -> list[Any]:
-            pull, value = make_vjp(function, tuple(range(len(parameters))))(*parameters)
-            return [value, *pull(1.0)]
+            vjp, value = make_vjp(function, tuple(range(len(parameters))))(*parameters)
+            return [value, *vjp(1.0)]
 
         def second() -> list[Any]:
             def gradient(x: Any) -> Any:
-                pull, value = make_vjp(function)(x)
+                vjp, value = make_vjp(function)(x)
                 values.append(value)
-                return pull(1.0)
+                return vjp(1.0)
 
             values: list[Any] = []
-            pull, found = make_vjp(gradient)(*parameters)
-            return [self.words.unbox(values[0]), found, pull(np.ones_like(parameters[0]))]
+            vjp, found = make_vjp(gradient)(*parameters)
+            return [self.xp.unbox(values[0]), found, vjp(np.ones_like(parameters[0]))]
 
         return second if program.second else first
 
@@ -216,7 +216,7 @@ class Autograd:
         return np.asarray(value)
 
 
-class _AutogradWords(Words):
+class _AutogradNamespace(Namespace):
     unbox: Callable[[Any], Any]
 
     def constant(self, x: Any) -> Any:
@@ -230,11 +230,11 @@ class Jax:
         self.jax = importlib.import_module("jax")
         os.environ["PJRT_NPROC"] = str(threads)  # XLA asks it, and no other, when it begins its first computation
         self.jax.config.update("jax_enable_x64", True)
-        self.words = _JaxWords(self.jax)
+        self.xp = _JaxNamespace(self.jax)
 
     def differentiated(self, program: Program) -> Callable[[], list[Any]]:
         jax = self.jax
-        function = _function(program, self.words, jax.numpy.asarray)
+        function = _function(program, self.xp, jax.numpy.asarray)
         parameters = [jax.numpy.asarray(a) for a in program.parameters]
         both = jax.value_and_grad(function, tuple(range(len(parameters))))
 
@@ -254,7 +254,7 @@ class Jax:
         return np.asarray(value)
 
 
-class _JaxWords(Words):
+class _JaxNamespace(Namespace):
     def __init__(self, jax: Any) -> None:
         super().__init__(jax.numpy, jax.nn.logsumexp, jax.nn.sigmoid)
         self.zeros, self.ones = jax.numpy.zeros, jax.numpy.ones

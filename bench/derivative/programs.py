@@ -1,4 +1,4 @@
-"""The programs of the suite, each written once, in words that every library has: see `words`.
+"""The programs of the suite, each written once, in functions that every library has: see `libraries.Namespace`.
 
 A program is a function f(words, *parameters, **constants) that returns a number. What it computes is what ADBench and
 GradBench define; the code is ours. Parameters are what is differentiated.
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 Array = Any
-Words = Any
+Namespace = Any
 
 
 @dataclass(frozen=True)
@@ -57,18 +57,18 @@ def _below_diagonal(d: int) -> Array:
     return place
 
 
-def _gmm(words: Words, alphas: Any, means: Any, icf: Any, *, x: Any, place: Any, gamma: float, m: int) -> Any:
+def _gmm(xp: Namespace, alphas: Any, means: Any, icf: Any, *, x: Any, place: Any, gamma: float, m: int) -> Any:
     """`icf` holds the logarithms of the diagonals of the inverse covariances' factors, and what is below them."""
     (n, d), k = x.shape, means.shape[0]
     logs, below = icf[:, :d], icf[:, d:]
-    diagonals, sum_of_logs = words.exp(logs), words.sum(logs, 1)
-    factors = words.concatenate([icf, words.zeros((k, 1))], 1)[:, place]
+    diagonals, sum_of_logs = xp.exp(logs), xp.sum(logs, 1)
+    factors = xp.concatenate([icf, xp.zeros((k, 1))], 1)[:, place]
     centred = x.T[None, :, :] - means[:, :, None]  # the points last: short inner loops are slow
     scaled = diagonals[:, :, None] * centred + factors @ centred
-    inner = (alphas + sum_of_logs)[:, None] - 0.5 * words.sum(scaled**2, 1)
-    likelihood = words.sum(words.logsumexp(inner, 0), None) - n * words.logsumexp(alphas, 0)
-    squares = words.sum(diagonals**2, None) + words.sum(below**2, None)
-    prior = 0.5 * gamma**2 * squares - m * words.sum(sum_of_logs, None)
+    inner = (alphas + sum_of_logs)[:, None] - 0.5 * xp.sum(scaled**2, 1)
+    likelihood = xp.sum(xp.logsumexp(inner, 0), None) - n * xp.logsumexp(alphas, 0)
+    squares = xp.sum(diagonals**2, None) + xp.sum(below**2, None)
+    prior = 0.5 * gamma**2 * squares - m * xp.sum(sum_of_logs, None)
     freedom = d + m + 1
     norm = freedom * d * (math.log(gamma) - 0.5 * math.log(2)) - _log_gamma(0.5 * freedom, d)
     return likelihood - 0.5 * n * d * math.log(2 * math.pi) + prior - k * norm
@@ -91,7 +91,7 @@ def lstm(layers: int = 2, characters: int = 1024, bits: int = 14, seed: int = 0)
     return Program(f"LSTM l={layers} c={characters}", _lstm, [main, extra], constants)
 
 
-def _lstm(words: Words, main: Any, extra: Any, *, state: Any, text: Any) -> Any:
+def _lstm(xp: Namespace, main: Any, extra: Any, *, state: Any, text: Any) -> Any:
     bits, layers = text.shape[1], len(main) // 2
     weights, first = [(main[2 * k], main[2 * k + 1]) for k in range(layers)], [*state]
     into, out, bias = extra[0], extra[1], extra[2]
@@ -101,16 +101,16 @@ def _lstm(words: Words, main: Any, extra: Any, *, state: Any, text: Any) -> Any:
         new, h = [], seen * into
         for k, (weight, offset) in enumerate(weights):
             hidden, cell = state[2 * k], state[2 * k + 1]
-            gates = words.concatenate([h, hidden, h, hidden], 0) * weight + offset
-            forget, ingate = words.sigmoid(gates[:bits]), words.sigmoid(gates[bits : 2 * bits])
-            outgate, change = words.sigmoid(gates[2 * bits : 3 * bits]), words.tanh(gates[3 * bits :])
+            gates = xp.concatenate([h, hidden, h, hidden], 0) * weight + offset
+            forget, ingate = xp.sigmoid(gates[:bits]), xp.sigmoid(gates[bits : 2 * bits])
+            outgate, change = xp.sigmoid(gates[2 * bits : 3 * bits]), xp.tanh(gates[3 * bits :])
             cell = cell * forget + ingate * change
-            h = outgate * words.tanh(cell)
+            h = outgate * xp.tanh(cell)
             new += [h, cell]
         y = h * out + bias
-        return new, words.sum(wanted * (y - words.log(words.sum(words.exp(y), 0) + 2)), 0)
+        return new, xp.sum(wanted * (y - xp.log(xp.sum(xp.exp(y), 0) + 2)), 0)
 
-    return -words.loop(step, first, text[:-1], text[1:]) / ((len(text) - 1) * bits)
+    return -xp.loop(step, first, text[:-1], text[1:]) / ((len(text) - 1) * bits)
 
 
 # ---------------------------------------------------------------- GradBench's logsumexp, k-means, ODE, determinant
@@ -119,15 +119,15 @@ def _lstm(words: Words, main: Any, extra: Any, *, state: Any, text: Any) -> Any:
 def logsumexp(n: int = 1_280_000, seed: int = 0) -> Program:
     """The library's own function of n numbers."""
     x = np.random.default_rng(seed).uniform(size=n)
-    return Program(f"logsumexp n={n}", lambda words, x: words.logsumexp(x, 0), [x])
+    return Program(f"logsumexp n={n}", lambda xp, x: xp.logsumexp(x, 0), [x])
 
 
 def logsumexp_by_parts(n: int = 1_280_000, seed: int = 0) -> Program:
     """The same out of maximum, exp, sum and log."""
 
-    def function(words: Words, x: Any) -> Any:
-        top = words.constant(words.largest(words.constant(x)))
-        return words.log(words.sum(words.exp(x - top), 0)) + top
+    def function(xp: Namespace, x: Any) -> Any:
+        top = xp.constant(xp.largest(xp.constant(x)))
+        return xp.log(xp.sum(xp.exp(x - top), 0)) + top
 
     x = np.random.default_rng(seed).uniform(size=n)
     return Program(f"logsumexp by parts n={n}", function, [x])
@@ -139,9 +139,9 @@ def kmeans(k: int = 100, n: int = 10_000, d: int = 8, seed: int = 0) -> Program:
     return Program(f"k-means k={k} n={n}", _kmeans, [points[-k:].copy()], {"points": points}, second=True)
 
 
-def _kmeans(words: Words, centroids: Any, *, points: Any) -> Any:
-    squares = words.sum(points**2, 1)[None, :] + words.sum(centroids**2, 1)[:, None]
-    return words.sum(words.least(squares - 2 * (centroids @ points.T), 0), 0)
+def _kmeans(xp: Namespace, centroids: Any, *, points: Any) -> Any:
+    squares = xp.sum(points**2, 1)[None, :] + xp.sum(centroids**2, 1)[:, None]
+    return xp.sum(xp.least(squares - 2 * (centroids @ points.T), 0), 0)
 
 
 def ode(n: int = 100_000, steps: int = 10, seed: int = 0) -> Program:
@@ -153,11 +153,11 @@ def ode(n: int = 100_000, steps: int = 10, seed: int = 0) -> Program:
     return Program(f"ODE n={n} s={steps}", _ode, [x], {"steps": steps})
 
 
-def _ode(words: Words, x: Any, *, steps: int) -> Any:
-    h, y, one = 2 / steps, words.zeros(x.shape), words.ones((1,))
+def _ode(xp: Namespace, x: Any, *, steps: int) -> Any:
+    h, y, one = 2 / steps, xp.zeros(x.shape), xp.ones((1,))
 
     def slope(y: Any) -> Any:
-        return x * words.concatenate([one, y[:-1]], 0)
+        return x * xp.concatenate([one, y[:-1]], 0)
 
     for _ in range(steps):
         k1 = slope(y)
@@ -165,7 +165,7 @@ def _ode(words: Words, x: Any, *, steps: int) -> Any:
         k3 = slope(y + h / 2 * k2)
         k4 = slope(y + h * k3)
         y = y + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
-    return words.sum(y, 0)
+    return xp.sum(y, 0)
 
 
 def determinant(n: int = 6, seed: int = 0) -> Program:
@@ -174,7 +174,7 @@ def determinant(n: int = 6, seed: int = 0) -> Program:
     return Program(f"determinant n={n}", _determinant, [a])
 
 
-def _determinant(words: Words, a: Any) -> Any:
+def _determinant(xp: Namespace, a: Any) -> Any:
     n = len(a)
     elements = [[a[i, j] for j in range(n)] for i in range(n)]
 

@@ -1,4 +1,4 @@
-"""The losses in NumPy's words: read by NumPy itself, by HIPS autograd, and by JAX where it has no better words.
+"""The losses in NumPy's functions: read by NumPy itself, by HIPS autograd, and by JAX where it has no better functions.
 
 Each is loss(xp, erf, values, x, target); `xp` mirrors NumPy's namespace, `values` is a mapping.
 """

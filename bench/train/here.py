@@ -1,4 +1,4 @@
-"""gradmgr, with `nn.functional` and `optim`; and, for the MLPs, with NumPy's words alone."""
+"""gradmgr, with `nn.functional` and `optim`; and, for the MLPs, with NumPy's functions alone."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def is_convolution_compiled() -> bool:
     return onednn.convolution_library().startswith("oneDNN")
 
 
-# ---------------------------------------------------------------- MLPs in NumPy's words
+# ---------------------------------------------------------------- MLPs in NumPy's functions
 
 
 class _Square:
@@ -117,7 +117,7 @@ class _Square:
 
 
 class Plain(_Square):
-    """gradmgr with NumPy's words and the update in place."""
+    """gradmgr with NumPy's functions and the update in place."""
 
     name = "plain"
 

@@ -1,4 +1,4 @@
-"""HIPS autograd: the formulas in NumPy's words, and the optimisers' formulas in place."""
+"""HIPS autograd: the formulas in NumPy's functions, and the optimisers' formulas in place."""
 
 from __future__ import annotations
 

@@ -30,12 +30,12 @@ def _cnn(jax: Any, p: dict[str, Any], x: Any, target: Any) -> Any:
     return formulas.cnn_head(jax.numpy, p, x, target)
 
 
-def _in_numpys_words(kind: str, jax: Any, p: dict[str, Any], x: Any, target: Any) -> Any:
+def _in_numpy(kind: str, jax: Any, p: dict[str, Any], x: Any, target: Any) -> Any:
     return formulas.LOSSES[kind](jax.numpy, jax.scipy.special.erf, p, x, target)
 
 
 def _loss(kind: str) -> Any:
-    return {"lstm": _lstm, "cnn": _cnn}.get(kind) or partial(_in_numpys_words, kind)
+    return {"lstm": _lstm, "cnn": _cnn}.get(kind) or partial(_in_numpy, kind)
 
 
 class InJax:

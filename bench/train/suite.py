@@ -1,4 +1,4 @@
-"""Who takes part, and the table."""
+"""The libraries compared, and the table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LIBRARIES: Mapping[str, Callable[[Model, int], Trainer]] = {
 _MODULES = {"PyTorch": "torch", "autograd": "autograd", "JAX": "jax"}  # of the peers
 
 _NUMPY_ALONE = 2.5  # at most, of a model with convolutions over PyTorch
-# By model: (over whom, at most), of gradmgr's time.
+# By model: (over which library, at most), of gradmgr's time.
 TARGETS: Mapping[str, Sequence[tuple[str, float]]] = {
     "MLP 8x16x3": [("PyTorch", 0.5), ("NumPy", 2.2), ("JAX", 1.0)],
     "MLP 32x64x3": [("JAX", 1.0)],
@@ -53,7 +53,7 @@ def trainer(model: str | Model, library: str, threads: int = 1) -> Trainer:
     return LIBRARIES[library](MODELS[model]() if isinstance(model, str) else model, threads)
 
 
-def takes_part(library: str, model: Model) -> bool:
+def has_model(library: str, model: Model) -> bool:
     """Tell whether a library is installed and has the model."""
     if library in ("NumPy", "plain"):
         return model.kind == "mlp"
@@ -79,8 +79,8 @@ def _contestant(model: Model, library: str, threads: int) -> Contestant:
 
 
 def contestants(model: Model, threads: int) -> list[Contestant]:
-    """Return everyone who can train a model, the one that the others are compared with first."""
-    return [_contestant(model, name, threads) for name in LIBRARIES if takes_part(name, model)]
+    """Return every library that can train a model, the one that the others are compared with first."""
+    return [_contestant(model, name, threads) for name in LIBRARIES if has_model(name, model)]
 
 
 def _verdicts(label: str, kind: str, times: Times) -> tuple[Verdict, ...]:

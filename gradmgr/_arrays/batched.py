@@ -1,11 +1,11 @@
-"""Batched: an array that shows the shape of one example; the batch axis is not part of its shape.
+"""Batched: an array for each example of a batch, with the shape of one example; the batch axis is hidden.
 
 Inside `vmap` the arrays of mapped tensors are of this class. It is one more array library: NumPy's
 functions dispatch to it by protocol, so the kernels and rules of the op table run on it unchanged.
-A ufunc needs one rule, every other function one of the table RULES (filled by `batching_rules`). A function that
-has none runs example by example.
+One mechanism serves all ufuncs; every other function needs a rule in the table RULES (filled by `batching_rules`).
+A function without a rule is called once for each example.
 
-The batch axis is axis 0 of the array within. It may have length 1 where all examples are the same.
+The batch axis is axis 0 of the inner array, `Batched._array`. It may have length 1 where all examples are the same.
 Levels of vmap nest: a call is handled at the highest level among its arguments, to which those of
 lower levels are plain arrays.
 """
@@ -23,20 +23,20 @@ import numpy as np
 from gradmgr import errors
 
 Array = Any
-# By NumPy function: rule(level, *args, **kwargs), which may return NotImplemented for arguments it does not know.
+# By NumPy function: rule(level, *args, **kwargs), which may return NotImplemented for arguments it cannot handle.
 RULES: dict[Any, Callable[..., Any]] = {}
 
 
 class Level:
-    """One vmap: how many examples it has, and where it stands among those around it."""
+    """One vmap: how many examples it has, and how deep it is nested in others."""
 
     __slots__ = ("identity", "order", "root", "size")
 
     def __init__(self, size: int, depth: int, root: Any = np) -> None:
         self.size = size
-        self.order = (depth, id(self))  # any order will do that stays
+        self.order = (depth, id(self))  # any order will do, if it is always the same
         self.root = root  # NumPy or CuPy
-        self.identity: Any = None  # the array within, where there is one, whose examples are the unit vectors
+        self.identity: Any = None  # the inner array whose examples are the unit vectors, if there is one
 
     @property
     def library(self) -> Library:
@@ -48,7 +48,7 @@ class Level:
 
 
 class Library:
-    """What stands for the module `numpy` to a kernel: new arrays can take in what differs by example."""
+    """Takes the place of the module `numpy` in a kernel: new arrays can hold values that differ between examples."""
 
     __slots__ = ("level",)
 
@@ -101,7 +101,7 @@ class Library:
         return self.empty(a.shape if shape is None else shape, a.dtype if dtype is None else dtype)
 
     def asarray(self, a: Any, dtype: Any = None) -> Any:
-        """Return `a` as an array; one that differs by example stays one."""
+        """Return `a` as an array; a batched array stays one."""
         if not is_batched(a):
             return self.level.root.asarray(a, dtype)
         return a if dtype is None else a.astype(dtype, copy=False)
@@ -116,7 +116,7 @@ class Library:
         return bool(np.may_share_memory(innermost(one), innermost(other)))
 
 
-# NumPy's functions of a kernel's `xp` that dispatch; what creates arrays of nothing is the root's own.
+# NumPy's functions in a kernel's `xp` that dispatch by protocol; functions that create arrays are those of the root.
 _DISPATCHED = frozenset(
     (
         *(name for name, f in vars(np).items() if type(f).__name__ in ("ufunc", "_ArrayFunctionDispatcher")),
@@ -126,7 +126,7 @@ _DISPATCHED = frozenset(
 
 
 def is_batched(value: Any) -> bool:
-    """Tell whether a value is an array that differs by example."""
+    """Tell whether a value is a batched array."""
     return isinstance(value, Batched)
 
 
@@ -137,8 +137,8 @@ def innermost(a: Any) -> Any:
     return a
 
 
-def holds(a: Any, level: Level) -> bool:
-    """Tell whether an array differs by example of this level."""
+def is_batched_at(a: Any, level: Level) -> bool:
+    """Tell whether an array is batched at this level."""
     while isinstance(a, Batched):
         if a.level is level:
             return True
@@ -146,31 +146,31 @@ def holds(a: Any, level: Level) -> bool:
     return False
 
 
-def all_batched(values: Iterable[Any]) -> Iterator[Batched]:
+def find_batched(values: Iterable[Any]) -> Iterator[Batched]:
     """Find every Batched in nested lists, tuples and dicts."""
     for value in values:
         if isinstance(value, Batched):
             yield value
         elif isinstance(value, (list, tuple)):
-            yield from all_batched(value)
+            yield from find_batched(value)
         elif isinstance(value, dict):
-            yield from all_batched(value.values())
+            yield from find_batched(value.values())
 
 
-def top(values: Iterable[Any]) -> Level | None:
-    """Return the highest level among the arguments of a call; None where nothing differs by example."""
+def highest_level(values: Iterable[Any]) -> Level | None:
+    """Return the highest level among the arguments of a call; None if none of them is batched."""
     found: Level | None = None
-    for b in all_batched(values):
+    for b in find_batched(values):
         if found is None or b.level.order > found.order:
             found = b.level
     return found
 
 
-def of_values(what: str) -> NoReturn:
-    """Raise since a value was asked for that is another one for each example."""
+def refuse_conversion(what: str) -> NoReturn:
+    """Raise: one value was asked for, and there is another one for each example."""
     raise errors.BatchedValueError(
-        f"{what} of a tensor inside vmap: its values differ by example, so there is no one value to convert or to "
-        "branch on; use where() instead of if, keep to functions of tensors, or call the function without vmap"
+        f"{what} of a tensor inside vmap: its values differ between examples, so there is no one value to convert or "
+        "to branch on; use where() instead of if, keep to functions of tensors, or call the function without vmap"
     )
 
 
@@ -185,29 +185,29 @@ def batch(a: Any, level: Level, axis: int) -> Batched:
 
 
 def unbatch(a: Any, level: Level, axis: int) -> Any:
-    """Make the examples of a level an ordinary axis again; an array that is the same for all is repeated."""
+    """Make the batch axis of a level an ordinary axis again; an array that is the same for all examples is repeated."""
     if isinstance(a, Batched):
         if a.level.order > level.order:
             return Batched(a.level, unbatch(a._array, level, axis + 1))
         if a.level is level:
-            shown = full(a._array, level.size)
+            shown = repeat_examples(a._array, level.size)
             return np.moveaxis(shown, 0, axis) if axis else shown
     shown = a.reshape((1, *a.shape)) if is_batched(a) else as_array(a)[None]
-    return np.moveaxis(_repeated(shown, level.size), 0, axis)
+    return np.moveaxis(_repeat_single(shown, level.size), 0, axis)
 
 
-def share(a: Any, level: Level) -> Batched:
-    """Take an array as the same for every example of a level."""
+def broadcast_over_examples(a: Any, level: Level) -> Batched:
+    """Return a batched array of a level that is the same for every example: its batch axis has length 1."""
     if isinstance(a, Batched) and a.level.order > level.order:
-        return Batched(a.level, share(a._array, level))
+        return Batched(a.level, broadcast_over_examples(a._array, level))
     return Batched(level, a.reshape((1, *a.shape)))
 
 
-def total(a: Any, level: Level) -> Any:
+def sum_over_examples(a: Any, level: Level) -> Any:
     """Sum over the examples of a level."""
     if isinstance(a, Batched):
         if a.level.order > level.order:
-            return Batched(a.level, total(a._array, level))
+            return Batched(a.level, sum_over_examples(a._array, level))
         if a.level is level and a._array.shape[0] != 1:
             return np.sum(a._array, axis=0)
         if a.level is level:
@@ -215,43 +215,43 @@ def total(a: Any, level: Level) -> Any:
     return a * level.size
 
 
-def differs(*values: Any) -> bool:
-    """Tell whether any of the values, which may be containers, differs by example."""
-    return top(values) is not None
+def any_batched(*values: Any) -> bool:
+    """Tell whether any of the values, which may be containers, is batched."""
+    return highest_level(values) is not None
 
 
-def read(a: Any, index: Any) -> Any:
-    """Return a[index], where either may differ by example."""
-    return get(a, index) if top((index,)) is not None else a[index]
+def getitem_of(a: Any, index: Any) -> Any:
+    """Return a[index], where either may be batched."""
+    return get_item(a, index) if highest_level((index,)) is not None else a[index]
 
 
-def common(value: Any, what: str) -> Any:
+def common_value(value: Any, what: str) -> Any:
     """Return a value that a shape depends on, which must be the same for all examples."""
     values = innermost(value)
     if values is value:
         return value
     if (values != values.ravel()[0]).any():
         raise errors.BatchedValueError(
-            f"{what} differs by example inside vmap, and arrays of different shapes do not make one"
+            f"{what} differs between examples inside vmap, and arrays of different shapes do not make one"
         )
     return values.ravel()[0]
 
 
-def elementwise(kernel: Callable[..., Any], *args: Any) -> Any:
-    """Call a function that broadcasts but does not dispatch by protocol on the arrays under all levels."""
-    level = top(args)
+def call_elementwise(kernel: Callable[..., Any], *args: Any) -> Any:
+    """Call a function that broadcasts but does not dispatch by protocol, on the innermost arrays."""
+    level = highest_level(args)
     if level is None:
         return kernel(*args)
     ndim = max(map(_ndim, args))
-    return Batched(level, elementwise(kernel, *[_within(x, level, ndim) for x in args]))
+    return Batched(level, call_elementwise(kernel, *[_align(x, level, ndim) for x in args]))
 
 
-def within(kernel: Callable[..., Any], x: Any, *params: Any) -> Any:
-    """Call an elementwise kernel that does not dispatch by protocol on the array under all levels."""
-    return Batched(x.level, within(kernel, x._array, *params)) if isinstance(x, Batched) else kernel(x, *params)
+def call_unary(kernel: Callable[..., Any], x: Any, *params: Any) -> Any:
+    """Call an elementwise kernel that does not dispatch by protocol, on the innermost array."""
+    return Batched(x.level, call_unary(kernel, x._array, *params)) if isinstance(x, Batched) else kernel(x, *params)
 
 
-def _repeated(p: Any, count: int) -> Any:
+def _repeat_single(p: Any, count: int) -> Any:
     return (
         np.array(np.broadcast_to(p, (count, *p.shape[1:])))
         if not is_batched(p) and _on_host(p)
@@ -263,9 +263,9 @@ def _on_host(p: Any) -> bool:
     return isinstance(p, (np.ndarray, np.generic))
 
 
-def full(p: Any, count: int) -> Any:
-    """Return an array within, with its examples written out."""
-    return p if p.shape[0] == count else _repeated(p, count)
+def repeat_examples(p: Any, count: int) -> Any:
+    """Return an inner array that holds every example: one that is the same for all is repeated."""
+    return p if p.shape[0] == count else _repeat_single(p, count)
 
 
 def as_array(a: Any) -> Any:
@@ -273,41 +273,44 @@ def as_array(a: Any) -> Any:
     return a if hasattr(a, "shape") and not isinstance(a, np.generic) else np.asarray(a)
 
 
-def expand(p: Any, ndim: int) -> Any:
+def insert_axes(p: Any, ndim: int) -> Any:
     """Insert axes after the batch axis, so that one example has `ndim` axes."""
     lacking = ndim + 1 - p.ndim
     return p if lacking <= 0 else p.reshape((p.shape[0],) + (1,) * lacking + p.shape[1:])
 
 
-def spacious(a: Any, *others: Any) -> Any:
-    """Return `a`, or a copy that can take in what these others hold: a new one for each example if they differ."""
-    level = top(others)
+def batched_to_hold(a: Any, *others: Any) -> Any:
+    """Return `a`, or a copy batched at the levels of the others, so that their values can be written to it."""
+    level = highest_level(others)
     if level is None:
         return a
     if isinstance(a, Batched) and a.level.order > level.order:
-        held = spacious(a._array, *others)
+        held = batched_to_hold(a._array, *others)
         return a if held is a._array else Batched(a.level, held)
     if not (isinstance(a, Batched) and a.level is level):
-        a = Batched(level, _repeated(share(as_array(a), level)._array, level.size))
-    held = full(a._array, level.size)
-    lower = [b for b in _below(others, level) if is_batched(b)]
-    held = spacious(held, *lower) if lower else held
+        a = Batched(level, _repeat_single(broadcast_over_examples(as_array(a), level)._array, level.size))
+    held = repeat_examples(a._array, level.size)
+    lower = [b for b in _arrays_under(others, level) if is_batched(b)]
+    held = batched_to_hold(held, *lower) if lower else held
     return a if held is a._array else Batched(level, held)
 
 
-def _below(values: Iterable[Any], level: Level) -> Iterator[Any]:
-    """Give what every Batched among the values holds under a level."""
-    return (b._array if b.level is level else b for b in all_batched(values))
+def _arrays_under(values: Iterable[Any], level: Level) -> Iterator[Any]:
+    """Yield the Batched among the values, without their batch axis of this level."""
+    return (b._array if b.level is level else b for b in find_batched(values))
 
 
-def _make_room(a: Batched, others: Iterable[Any], name: str) -> None:
-    """Let `a` take in what the others hold, or raise: where it is a view, its owner would not see what is written."""
-    roomy = spacious(a, *others)
-    if roomy is a:
+def _batch_to_hold(a: Batched, others: Iterable[Any], name: str) -> None:
+    """Batch `a` at the levels of the others, whose values are to be written to it.
+
+    Raise where that is impossible: a view would then have memory of its own, and its owner not see what is written.
+    """
+    batched = batched_to_hold(a, *others)
+    if batched is a:
         return
-    if roomy.level is not a.level or a._array.base is not None:
+    if batched.level is not a.level or a._array.base is not None:
         refuse_to_write(name)
-    a._array = roomy._array
+    a._array = batched._array
 
 
 # ---------------------------------------------------------------- the array
@@ -339,7 +342,7 @@ class Batched:
 
     @property
     def ndim(self) -> int:
-        """Number of axes that are seen."""
+        """Number of axes of one example."""
         return int(self._array.ndim - 1)
 
     @property
@@ -357,27 +360,27 @@ class Batched:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all examples: what is really kept."""
+        """Bytes of all examples, which is the memory in use."""
         return int(self._array.nbytes)
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Strides of the axes that are seen."""
+        """Strides of the axes of one example."""
         return self._array.strides[1:]  # type: ignore[no-any-return]  # as above
 
     @property
     def flags(self) -> Any:
-        """Flags of the array within."""
+        """Flags of the inner array."""
         return self._array.flags
 
     @property
     def base(self) -> Any:
-        """Whose memory it is, None for memory of its own."""
+        """The array that owns the memory, None where the inner array owns it."""
         return self._array.base
 
     @property
     def device(self) -> Any:
-        """Return the device of the array within."""
+        """Return the device of the inner array."""
         return self._array.device
 
     @property
@@ -411,76 +414,76 @@ class Batched:
     def __repr__(self) -> str:
         return f"{self._array!r}, batched over axis 0"
 
-    # ------------------------------------------------------------ no way out
+    # ------------------------------------------------------------ conversions that raise
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
-        of_values("the values")
+        refuse_conversion("the values")
 
     def __bool__(self) -> bool:
-        of_values("the truth")
+        refuse_conversion("the truth")
 
     def __float__(self) -> float:
-        of_values("float()")
+        refuse_conversion("float()")
 
     def __int__(self) -> int:
-        of_values("int()")
+        refuse_conversion("int()")
 
     def __complex__(self) -> complex:
-        of_values("complex()")
+        refuse_conversion("complex()")
 
     def __index__(self) -> int:
-        of_values("an integer, as for an index or a range,")
+        refuse_conversion("an integer, as for an index or a range,")
 
     def item(self, *args: Any) -> NoReturn:
-        """Raise: an element is another one for each example."""
-        of_values("item()")
+        """Raise: a batched array has no one value."""
+        refuse_conversion("item()")
 
     def tolist(self) -> NoReturn:
         """Raise: a batched array has no one value."""
-        of_values("tolist()")
+        refuse_conversion("tolist()")
 
     def get(self) -> NoReturn:
         """Raise: a batched array has no one value."""
-        of_values("the values")
+        refuse_conversion("the values")
 
     # ------------------------------------------------------------ protocols
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
         if not keywords and method == "__call__":
-            made = _quickly(ufunc)(ufunc, self.level, inputs)
+            made = _fast_path_of(ufunc)(ufunc, self.level, inputs)
             if made is not None:
                 return made
         outs = keywords.get("out", ())
         where = keywords.get("where", True)
         given = (*inputs, *outs, where)
-        if not all(map(_is_ours, given)):
+        if not all(map(_is_supported, given)):
             return NotImplemented
-        level = top((*given, keywords.get("initial")))
+        level = highest_level((*given, keywords.get("initial")))
         if level is None:
             return NotImplemented
         return _METHODS[method](level, ufunc, inputs, keywords)
 
     def __array_function__(self, function: Any, types: Any, args: Any, keywords: Any) -> Any:
-        if not all(issubclass(t, (Batched, np.ndarray)) or _is_cupys(t) for t in types):
+        if not all(issubclass(t, (Batched, np.ndarray)) or _is_cupy_array(t) for t in types):
             return NotImplemented
-        level = top((args, keywords))
+        level = highest_level((args, keywords))
         if level is None:
             return NotImplemented
         out = keywords.get("out")
         if out is not None:
             del keywords["out"]
-            return _into(out, self.__array_function__(function, types, args, keywords), function.__name__)
+            return _write_results(out, self.__array_function__(function, types, args, keywords), function.__name__)
         rule = RULES.get(function)
         made = NotImplemented if rule is None else rule(level, *args, **keywords)
-        return by_example(level, function, args, keywords) if made is NotImplemented else made
+        return loop_over_examples(level, function, args, keywords) if made is NotImplemented else made
 
     # ------------------------------------------------------------ indexing
 
     def __getitem__(self, index: Any) -> Any:
-        return get(self, index)
+        return get_item(self, index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        put(self, index, value)
+        set_item(self, index, value)
 
     # ------------------------------------------------------------ methods
 
@@ -500,7 +503,7 @@ class Batched:
     def reshape(self, *shape: Any, order: str = "C") -> Batched:
         """Return the elements of each example in another shape."""
         lengths = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-        lengths = _without_minus_one(self, tuple(map(operator.index, lengths)))
+        lengths = _without_minus_one(self, tuple([operator.index(n) for n in lengths]))
         p = self._array
         if order == "F":
             q = np.transpose(p, (0, *range(p.ndim - 1, 0, -1))).reshape((p.shape[0], *lengths[::-1]))
@@ -516,7 +519,7 @@ class Batched:
         return self.reshape(-1, order=order).copy()
 
     def transpose(self, *axes: Any) -> Batched:
-        """Permute the axes that are seen."""
+        """Permute the axes of one example."""
         order: Any = axes[0] if len(axes) == 1 and not hasattr(axes[0], "__index__") else axes
         if order is None or not axes:
             order = range(self.ndim)[::-1]
@@ -537,18 +540,18 @@ class Batched:
 
     def any(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         """Tell whether any element of any example is true; a kernel then takes a more general path."""
-        return _verdict(self, np.any, axis, keepdims)
+        return _condition(self, np.any, axis, keepdims)
 
     def all(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         """Tell whether all elements of all examples are true; a kernel then takes a shorter path."""
-        return _verdict(self, np.all, axis, keepdims)
+        return _condition(self, np.all, axis, keepdims)
 
 
-class _Verdict(Batched):
-    """What any() and all() give to a kernel: a condition on the whole stack, which it may branch on.
+class _Condition(Batched):
+    """What any() and all() return to a kernel: a condition on all examples together, which it may branch on.
 
-    Every kernel that asks so is right for stacks of arrays, and examples are a stack. Users do not get
-    this class into a Tensor: numpy.any and numpy.all, which serve Tensors, give a Batched.
+    Every kernel that branches on one is right for stacks of arrays, and examples are a stack. Users do not get
+    this class into a Tensor: numpy.any and numpy.all, which serve Tensors, return a Batched.
     """
 
     __slots__ = ("ask",)
@@ -558,19 +561,19 @@ class _Verdict(Batched):
     def __bool__(self) -> bool:
         return bool(self.ask(innermost(self)))
 
-    def __invert__(self) -> _Verdict:
-        return _a_verdict(np.logical_not(self), np.all if self.ask is np.any else np.any)
+    def __invert__(self) -> _Condition:
+        return _make_condition(np.logical_not(self), np.all if self.ask is np.any else np.any)
 
 
-def _a_verdict(plain: Any, ask: Any) -> _Verdict:
-    made = _Verdict(plain.level, plain._array)
+def _make_condition(plain: Any, ask: Any) -> _Condition:
+    made = _Condition(plain.level, plain._array)
     made.ask = ask
     return made
 
 
-def _verdict(a: Batched, ask: Any, axis: Any, keepdims: bool) -> Any:
+def _condition(a: Batched, ask: Any, axis: Any, keepdims: bool) -> Any:
     plain = ask(a, axis=axis, keepdims=keepdims)
-    return _a_verdict(plain, ask) if axis is None else plain
+    return _make_condition(plain, ask) if axis is None else plain
 
 
 def _method(name: str, function: Any = None) -> Callable[..., Any]:
@@ -592,7 +595,7 @@ for _name in (
 
 
 def _without_minus_one(a: Batched, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Name the length that -1 leaves open: of one example, since the batch axis may have length 0."""
+    """Return a shape with the length that -1 leaves open: of one example, since the batch axis may have length 0."""
     if -1 not in shape:
         return shape
     rest = 1
@@ -610,28 +613,28 @@ def _without_minus_one(a: Batched, shape: tuple[int, ...]) -> tuple[int, ...]:
 _PLAIN = (bool, int, float, complex, np.ndarray, np.generic, type(None))
 
 
-def _is_cupys(kind: type) -> bool:
+def _is_cupy_array(kind: type) -> bool:
     module = sys.modules.get("cupy")
     return module is not None and issubclass(kind, getattr(module, "ndarray", ()))
 
 
-def _is_ours(value: Any) -> bool:
+def _is_supported(value: Any) -> bool:
     if isinstance(value, (Batched, *_PLAIN)) or not hasattr(value, "__array_ufunc__"):
         return True
-    return _is_cupys(type(value))
+    return _is_cupy_array(type(value))
 
 
 def _ndim(value: Any) -> int:
     return int(value.ndim) if hasattr(value, "ndim") else np.ndim(value)
 
 
-def _within(value: Any, level: Level, ndim: int) -> Any:
-    """Return an argument as the array within stands to others of so many axes that are seen."""
-    return expand(value._array, ndim) if isinstance(value, Batched) and value.level is level else value
+def _align(value: Any, level: Level, ndim: int) -> Any:
+    """Return the inner array of an argument, with axes inserted so that an example has `ndim` of them."""
+    return insert_axes(value._array, ndim) if isinstance(value, Batched) and value.level is level else value
 
 
-def _quick(ufunc: Any, level: Level, inputs: tuple[Any, ...]) -> Batched | None:
-    """Call a ufunc where no axis is to be inserted, in half of the time; None where it is not that case."""
+def _call_aligned(ufunc: Any, level: Level, inputs: tuple[Any, ...]) -> Batched | None:
+    """Call a ufunc where no axis has to be inserted, in half of the time; return None in all other cases."""
     seen = plain = 0
     arrays = []
     for x in inputs:
@@ -650,11 +653,11 @@ def _quick(ufunc: Any, level: Level, inputs: tuple[Any, ...]) -> Batched | None:
     try:
         return Batched(level, ufunc(*arrays))
     except ValueError:
-        return None  # the slower way names the shapes that are seen
+        return None  # the general path raises with the shapes of one example
 
 
-def _quick_product(matmul: Any, level: Level, inputs: tuple[Any, ...]) -> Batched | None:
-    """Multiply a vector of each example with one matrix, or a column with a row; None for all else."""
+def _multiply_by_one_matrix(matmul: Any, level: Level, inputs: tuple[Any, ...]) -> Batched | None:
+    """Multiply a vector of each example with one matrix, or a column with a row; return None in all other cases."""
     a, b = inputs
     if a.__class__ is b.__class__ is Batched and a.level is b.level:
         made = _column_times_row(a._array, b._array)
@@ -674,49 +677,49 @@ def _quick_product(matmul: Any, level: Level, inputs: tuple[Any, ...]) -> Batche
 
 
 def _column_times_row(p: Any, q: Any) -> Any:
-    """Return p @ q for a column and a row of each example, None where they are not."""
+    """Return p @ q for a column and a row of each example, None for other shapes."""
     if not p.ndim == q.ndim == 3 or not p.shape[2] == q.shape[1] == 1 or p.dtype.kind not in "fc":
         return None
-    large = p.shape[1] * q.size > _FEW and len(p) == len(q)
+    large = p.shape[1] * q.size > _EINSUM_FASTER_ABOVE and len(p) == len(q)
     if large and p.__class__ is q.__class__ is np.ndarray and p.dtype == q.dtype and p.dtype.kind == "f":
         return np.einsum("kij,kjl->kil", p, q)  # 3/4 of multiply's time
     return np.multiply(p, q)
 
 
-_FEW = 10_000  # elements, above which einsum is the quicker
+_EINSUM_FASTER_ABOVE = 10_000  # elements, above which einsum is the quicker
 
 
-def _not_quick(ufunc: Any, level: Level, inputs: tuple[Any, ...]) -> None:
-    """Return None: there is no quicker way."""
+def _no_fast_path(ufunc: Any, level: Level, inputs: tuple[Any, ...]) -> None:
+    """Return None: there is no fast path."""
 
 
-def _quickly(ufunc: Any) -> Callable[[Any, Level, tuple[Any, ...]], Batched | None]:
-    """Return what calls a ufunc without keywords in the most frequent cases, and returns None in all others."""
+def _fast_path_of(ufunc: Any) -> Callable[[Any, Level, tuple[Any, ...]], Batched | None]:
+    """Return a function that calls a ufunc in the most frequent cases, without keywords, and returns None in others."""
     if ufunc is np.matmul:
-        return _quick_product
-    return _quick if ufunc.signature is None and ufunc.nout == 1 else _not_quick
+        return _multiply_by_one_matrix
+    return _call_aligned if ufunc.signature is None and ufunc.nout == 1 else _no_fast_path
 
 
 def _call(level: Level, ufunc: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     if ufunc.signature is not None:
-        return _generalized(level, ufunc, inputs, keywords)
+        return _call_generalized(level, ufunc, inputs, keywords)
     outs = keywords.pop("out", (None,) * ufunc.nout)
     if "where" in keywords and keywords["where"] is True:
         del keywords["where"]
     where = keywords.get("where")
     ndim = max(map(_ndim, (*inputs, *([] if where is None else [where]), *[o for o in outs if o is not None])))
-    arrays = [_within(x, level, ndim) for x in inputs]
+    arrays = [_align(x, level, ndim) for x in inputs]
     if where is not None:
-        keywords["where"] = _within(where, level, ndim)
+        keywords["where"] = _align(where, level, ndim)
     if all(o is None for o in outs):
         try:
             made = ufunc(*arrays, **keywords)
         except ValueError:
-            np.broadcast_shapes(*[np.shape(x) for x in inputs])  # says the shapes that are seen
+            np.broadcast_shapes(*[np.shape(x) for x in inputs])  # raises with the shapes of one example
             raise
         return tuple([Batched(level, part) for part in made]) if ufunc.nout > 1 else Batched(level, made)
-    written = tuple([_write_to(level, o, inputs, arrays, ndim, ufunc) for o in outs])
-    if written[0] is _NEW:
+    written = tuple([_array_to_write(level, o, inputs, arrays, ndim, ufunc) for o in outs])
+    if written[0] is _NEW_ARRAY:
         return Batched(level, ufunc(*arrays, **keywords))
     made = ufunc(*arrays, out=written, **keywords)
     for o, part in zip(outs, made if ufunc.nout > 1 else (made,), strict=True):
@@ -725,36 +728,36 @@ def _call(level: Level, ufunc: Any, inputs: tuple[Any, ...], keywords: dict[str,
     return outs if ufunc.nout > 1 else outs[0]
 
 
-_NEW: Any = object()
+_NEW_ARRAY: Any = object()
 
 
-def _write_to(level: Level, out: Any, inputs: Any, arrays: Any, ndim: int, ufunc: Any) -> Any:
-    """Return what is to be written to for out=; _NEW where `h += d` makes a new h."""
+def _array_to_write(level: Level, out: Any, inputs: Any, arrays: Any, ndim: int, ufunc: Any) -> Any:
+    """Return the inner array to write to for out=; _NEW_ARRAY where `h += d` makes a new h."""
     if out is None:
         return None
     if isinstance(out, Batched) and out.level is level:
-        _make_room(out, inputs, ufunc.__name__)
+        _batch_to_hold(out, inputs, ufunc.__name__)
         if out.ndim != ndim:
             raise ValueError(f"non-broadcastable output operand with shape {out.shape}")
         return out._array
-    if len(inputs) == 2 and out is inputs[0]:  # Python takes as h what this returns
-        return _NEW
+    if len(inputs) == 2 and out is inputs[0]:  # Python binds h to what this returns
+        return _NEW_ARRAY
     return refuse_to_write(ufunc.__name__)
 
 
 def refuse_to_write(name: str) -> NoReturn:
-    """Raise since a result that differs by example cannot be written to an array that is one for all."""
+    """Raise: a result that differs between examples cannot be written to an array that is the same for all of them."""
     raise errors.BatchedWriteError(
-        f"{name} would write values that differ by example, inside vmap, into an array that is the same for all of "
-        "them; make that array inside the mapped function, or pass it as a mapped argument"
+        f"{name} would write values that differ between examples, inside vmap, into an array that is the same for "
+        "all of them; make that array inside the mapped function, or pass it as a mapped argument"
     )
 
 
-def _into(out: Any, made: Any, name: str) -> Any:
+def _write_results(out: Any, made: Any, name: str) -> Any:
     """Write the results of a function to out=."""
     if isinstance(out, tuple):
         results = made if isinstance(made, tuple) else (made,)
-        return tuple([_into(o, part, name) for o, part in zip(out, results, strict=True)])
+        return tuple([_write_results(o, part, name) for o, part in zip(out, results, strict=True)])
     if not isinstance(made, Batched) or not isinstance(out, Batched) or out.level.order < made.level.order:
         refuse_to_write(name)
     if not np.can_cast(made.dtype, out.dtype, "same_kind"):
@@ -768,18 +771,18 @@ def _into(out: Any, made: Any, name: str) -> Any:
 _CORE = {"vecdot": (1, 1), "matvec": (2, 1), "vecmat": (1, 2)}
 
 
-def _generalized(level: Level, ufunc: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Matmul and its kin; linear algebra's own ufuncs are called under functions that have rules."""
+def _call_generalized(level: Level, ufunc: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """Call matmul or a similar ufunc; those of linear algebra are called by functions that have rules."""
     out = keywords.pop("out", (None,))[0]
     if out is not None:
-        return _into(out, ufunc(*inputs, **keywords), ufunc.__name__)
+        return _write_results(out, ufunc(*inputs, **keywords), ufunc.__name__)
     if ufunc.__name__ == "matmul" and "axes" not in keywords and "axis" not in keywords:
         return Batched(level, _matmul(level, *inputs, **keywords))
     core = _CORE.get(ufunc.__name__)
     if core is None or {"axes", "axis", "keepdims"} & set(keywords):
-        return by_example(level, ufunc, inputs, keywords)
+        return loop_over_examples(level, ufunc, inputs, keywords)
     outer = max(_ndim(x) - c for x, c in zip(inputs, core, strict=True))
-    arrays = [_within(x, level, outer + c) for x, c in zip(inputs, core, strict=True)]
+    arrays = [_align(x, level, outer + c) for x, c in zip(inputs, core, strict=True)]
     return Batched(level, ufunc(*arrays, **keywords))
 
 
@@ -788,23 +791,28 @@ def _matmul(level: Level, a: Any, b: Any, **keywords: Any) -> Any:
     if 0 in (na, nb):
         raise ValueError("matmul: Input operand does not have enough dimensions")
     _check_inner(np.shape(a), np.shape(b))
-    a, b = _for_matmul(a, level), _for_matmul(b, level)
-    ours_a, ours_b = isinstance(a, Batched) and a.level is level, isinstance(b, Batched) and b.level is level
-    p, q = (a._array if ours_a else a), (b._array if ours_b else b)
-    if not (ours_a or ours_b):
+    a, b = _without_single_example(a, level), _without_single_example(b, level)
+    a_is_batched, b_is_batched = (
+        isinstance(a, Batched) and a.level is level,
+        isinstance(b, Batched) and b.level is level,
+    )
+    p, q = (a._array if a_is_batched else a), (b._array if b_is_batched else b)
+    if not (a_is_batched or b_is_batched):
         return np.matmul(p, q, **keywords)[None]
-    if ours_a and not ours_b and nb <= 2:
-        return _rows(p, q, keywords)
-    if ours_b and not ours_a and nb == 1 and na <= 2:
+    if a_is_batched and not b_is_batched and nb <= 2:
+        return _multiply_rows(p, q, keywords)
+    if b_is_batched and not a_is_batched and nb == 1 and na <= 2:
         return np.matmul(q, p if na == 1 else np.swapaxes(p, 0, 1), **keywords)
-    if ours_b and not ours_a and nb == na == 2:  # (p q)^T = q^T p^T, whose rows are those of all examples
-        return np.swapaxes(_rows(np.swapaxes(q, 1, 2), np.swapaxes(p, 0, 1), keywords), 1, 2)
+    if b_is_batched and not a_is_batched and nb == na == 2:  # (p q)^T = q^T p^T, whose rows are those of all examples
+        return np.swapaxes(_multiply_rows(np.swapaxes(q, 1, 2), np.swapaxes(p, 0, 1), keywords), 1, 2)
     if na == 1:
-        p = p[:, None, :] if ours_a else p[None, :]
+        p = p[:, None, :] if a_is_batched else p[None, :]
     if nb == 1:
         q = q[..., None]
     outer = max(na, nb, 2)
-    made = np.matmul(expand(p, outer) if ours_a else p, expand(q, outer) if ours_b else q, **keywords)
+    made = np.matmul(
+        insert_axes(p, outer) if a_is_batched else p, insert_axes(q, outer) if b_is_batched else q, **keywords
+    )
     made = made[..., 0] if nb == 1 else made
     return made if na > 1 else made[..., 0] if nb == 1 else made[..., 0, :]
 
@@ -814,14 +822,14 @@ def _check_inner(a: tuple[int, ...], b: tuple[int, ...]) -> None:
         raise ValueError(f"matmul: shapes {a} and {b} do not fit: {a[-1]} columns, {b[max(-2, -len(b))]} rows")
 
 
-def _for_matmul(a: Any, level: Level) -> Any:
-    """Return what is the same for all examples as a plain array: one large product instead of many."""
+def _without_single_example(a: Any, level: Level) -> Any:
+    """Return an array that is the same for all examples without its batch axis: one large product instead of many."""
     if isinstance(a, Batched) and a.level is level and a._array.shape[0] == 1 != level.size:
         return a._array[0]
     return a
 
 
-def _rows(p: Any, q: Any, keywords: dict[str, Any]) -> Any:
+def _multiply_rows(p: Any, q: Any, keywords: dict[str, Any]) -> Any:
     """Multiply the rows of all examples by one matrix, in one product."""
     if p.ndim <= 2 or is_batched(p) or is_batched(q):
         return np.matmul(p, q, **keywords)
@@ -833,34 +841,34 @@ def _reduce(level: Level, ufunc: Any, inputs: tuple[Any, ...], keywords: dict[st
     (a,) = inputs
     out = keywords.pop("out", (None,))[0]
     if out is not None:
-        return _into(out, ufunc.reduce(a, **keywords), ufunc.__name__)
+        return _write_results(out, ufunc.reduce(a, **keywords), ufunc.__name__)
     keywords = {k: v for k, v in keywords.items() if v is not np._NoValue}
     if is_batched(keywords.get("initial")):
-        return by_example(level, ufunc.reduce, inputs, keywords)
+        return loop_over_examples(level, ufunc.reduce, inputs, keywords)
     p = at_level(a, level)._array
-    keywords["axis"] = axes_within(keywords.get("axis", 0), p.ndim - 1)
+    keywords["axis"] = inner_axes(keywords.get("axis", 0), p.ndim - 1)
     if is_batched(keywords.get("where")):
-        p = full(p, level.size)
-        keywords["where"] = _within(keywords["where"], level, p.ndim - 1)
+        p = repeat_examples(p, level.size)
+        keywords["where"] = _align(keywords["where"], level, p.ndim - 1)
     return Batched(level, ufunc.reduce(p, **keywords))
 
 
 def at_level(a: Any, level: Level) -> Batched:
-    """Return an array as one of this level, the same for all examples where it is not."""
-    return a if isinstance(a, Batched) and a.level is level else share(as_array(a), level)
+    """Return an array as one that is batched at this level."""
+    return a if isinstance(a, Batched) and a.level is level else broadcast_over_examples(as_array(a), level)
 
 
-def axes_within(axis: Any, ndim: int) -> Any:
-    """Return the axes of the array within: None means all that are seen."""
+def inner_axes(axis: Any, ndim: int) -> Any:
+    """Return the axes of the inner array for axes of one example; None means all of them."""
     if axis is None:
         return tuple(range(1, ndim + 1))
     if isinstance(axis, (tuple, list)):
-        return tuple([axis_within(k, ndim) for k in axis])
-    return axis_within(axis, ndim)
+        return tuple([inner_axis(k, ndim) for k in axis])
+    return inner_axis(axis, ndim)
 
 
-def axis_within(axis: Any, ndim: int) -> int:
-    """Return one axis of the array within."""
+def inner_axis(axis: Any, ndim: int) -> int:
+    """Return the axis of the inner array for an axis of one example."""
     k = operator.index(axis)
     if not -ndim <= k < ndim:
         raise np.exceptions.AxisError(k, ndim)
@@ -871,8 +879,8 @@ def _accumulate(level: Level, ufunc: Any, inputs: tuple[Any, ...], keywords: dic
     (a,) = inputs
     out = keywords.pop("out", (None,))[0]
     if out is not None:
-        return _into(out, ufunc.accumulate(a, **keywords), ufunc.__name__)
-    axis = axis_within(keywords.pop("axis", 0), a.ndim)
+        return _write_results(out, ufunc.accumulate(a, **keywords), ufunc.__name__)
+    axis = inner_axis(keywords.pop("axis", 0), a.ndim)
     return Batched(level, ufunc.accumulate(a._array, axis=axis, **keywords))
 
 
@@ -880,10 +888,10 @@ def _reduceat(level: Level, ufunc: Any, inputs: tuple[Any, ...], keywords: dict[
     a, indices = inputs
     out = keywords.pop("out", (None,))[0]
     if out is not None:
-        return _into(out, ufunc.reduceat(a, indices, **keywords), ufunc.__name__)
-    if holds(indices, level):
-        return by_example(level, ufunc.reduceat, inputs, keywords)
-    axis = axis_within(keywords.pop("axis", 0), a.ndim)
+        return _write_results(out, ufunc.reduceat(a, indices, **keywords), ufunc.__name__)
+    if is_batched_at(indices, level):
+        return loop_over_examples(level, ufunc.reduceat, inputs, keywords)
+    axis = inner_axis(keywords.pop("axis", 0), a.ndim)
     return Batched(level, ufunc.reduceat(a._array, indices, axis=axis, **keywords))
 
 
@@ -896,9 +904,9 @@ def _at(level: Level, ufunc: Any, inputs: tuple[Any, ...], keywords: dict[str, A
     a, index, *more = inputs
     if not isinstance(a, Batched) or a.level is not level:
         refuse_to_write(f"{ufunc.__name__}.at")
-    _make_room(a, (index, *more), f"{ufunc.__name__}.at")
-    p, place, layout = _place(a, index)
-    own = ufunc if is_batched(p) else getattr(level.root, ufunc.__name__, ufunc)  # CuPy's does not come by protocol
+    _batch_to_hold(a, (index, *more), f"{ufunc.__name__}.at")
+    p, place, layout = _locate(a, index)
+    own = ufunc if is_batched(p) else getattr(level.root, ufunc.__name__, ufunc)  # CuPy's is not reached by protocol
     own.at(p, place, *[layout(v) for v in more])
 
 
@@ -916,20 +924,20 @@ _METHODS = MappingProxyType(
 
 def _operator(ufunc: Any, reflected: bool = False) -> Callable[[Any, Any], Any]:
     def operate(x: Batched, y: Any) -> Any:
-        if not _is_ours(y):
+        if not _is_supported(y):
             return NotImplemented
         made = quick(ufunc, x.level, (y, x) if reflected else (x, y))
         return made if made is not None else ufunc(y, x) if reflected else ufunc(x, y)
 
-    quick = _quickly(ufunc)
+    quick = _fast_path_of(ufunc)
     return operate
 
 
 def _update(ufunc: Any) -> Callable[[Any, Any], Any]:
     def update(x: Batched, y: Any) -> Any:
-        if not _is_ours(y):
+        if not _is_supported(y):
             return NotImplemented
-        return ufunc(x, y, out=(x,)) if spacious(x, y) is x else ufunc(x, y)
+        return ufunc(x, y, out=(x,)) if batched_to_hold(x, y) is x else ufunc(x, y)
 
     return update
 
@@ -975,7 +983,7 @@ for _name, _ufunc in {"neg": np.negative, "pos": np.positive, "abs": np.absolute
 
 
 def _parts(index: Any, ndim: int) -> list[Any]:
-    """Write an index out: a part for each axis, lists as arrays, the ellipsis as slices."""
+    """Return an index as a list with a part for each axis: lists become arrays, the ellipsis slices."""
     parts = [np.asarray(p) if isinstance(p, list) else p for p in (index if isinstance(index, tuple) else (index,))]
     taken = sum(p.ndim if _is_mask(p) else p is not None and p is not Ellipsis for p in parts)
     if taken > ndim:
@@ -999,7 +1007,7 @@ def _is_advanced(part: Any) -> bool:
 
 
 class _Layout:
-    """Where the axes of an indexed result stand: those of integer arrays together, here or in front."""
+    """Where the axes of integer arrays are in an indexed result: in their place, or in front of all others."""
 
     def __init__(self, parts: list[Any]) -> None:
         arrays = [p for p in parts if _is_advanced(p)]
@@ -1023,54 +1031,56 @@ def _is_simple(index: Any) -> bool:
     )
 
 
-def _has_odd_part(parts: Iterable[Any]) -> bool:
-    """Tell whether an index holds what is left to go example by example: a truth value, a mask that differs."""
+def _needs_loop(parts: Iterable[Any]) -> bool:
+    """Tell whether an index needs a loop over the examples, as a truth value and a batched mask do."""
     return any(p is True or p is False or (_is_mask(p) and (_ndim(p) == 0 or is_batched(p))) for p in parts)
 
 
-def get(a: Any, index: Any) -> Any:
-    """Return a[index], where either may differ by example."""
+def get_item(a: Any, index: Any) -> Any:
+    """Return a[index], where at least one of the two is batched."""
     parts = index if isinstance(index, tuple) else (index,)
     if isinstance(a, Batched) and _is_simple(index):
         return Batched(a.level, a._array[(slice(None), *parts)])
-    level = top((a, index))
+    level = highest_level((a, index))
     if level is None:
         return a[index]
-    if _has_odd_part(parts):
-        _check_hits(parts, level)
-        return by_example(level, operator.getitem, (a, index), {})
-    ours = isinstance(a, Batched) and a.level is level
-    if ours and not any(holds(p, level) for p in parts):
+    if _needs_loop(parts):
+        _check_mask_counts(parts, level)
+        return loop_over_examples(level, operator.getitem, (a, index), {})
+    is_at_level = isinstance(a, Batched) and a.level is level
+    if is_at_level and not any(is_batched_at(p, level) for p in parts):
         written = _parts(index, a.ndim)
-        layout, made = _Layout(written), read(a._array, (slice(None), *written))
+        layout, made = _Layout(written), getitem_of(a._array, (slice(None), *written))
         in_front = layout.any_array and not layout.adjacent
         return Batched(level, np.moveaxis(made, layout.broadcast, 0) if in_front else made)
     written = _parts(index, _ndim(a))
     layout = _Layout(written)
-    arrays = [expand(p._array, layout.broadcast) if holds(p, level) and p.level is level else p for p in written]
-    if not ours:
-        made = read(a, tuple(arrays))
+    arrays = [
+        insert_axes(p._array, layout.broadcast) if is_batched_at(p, level) and p.level is level else p for p in written
+    ]
+    if not is_at_level:
+        made = getitem_of(a, tuple(arrays))
         return Batched(level, np.moveaxis(made, layout.before, 0) if layout.before else made)
-    p = full(a._array, level.size)
-    made = read(p, (_examples(level, layout), *arrays))
-    return Batched(level, _adv_to(made, layout))
+    p = repeat_examples(a._array, level.size)
+    made = getitem_of(p, (_examples(level, layout), *arrays))
+    return Batched(level, _move_indexed_axes(made, layout))
 
 
 def _examples(level: Level, layout: _Layout) -> Any:
     return level.root.arange(level.size).reshape((level.size,) + (1,) * layout.broadcast)
 
 
-def _adv_to(made: Any, layout: _Layout) -> Any:
-    """Move the axes of index arrays from behind the batch axis to their place in one example."""
+def _move_indexed_axes(made: Any, layout: _Layout) -> Any:
+    """Move the axes of index arrays from after the batch axis to their place in one example."""
     if not (layout.before and layout.broadcast):
         return made
     count = layout.broadcast
     return np.moveaxis(made, tuple(range(1, 1 + count)), tuple(range(1 + layout.before, 1 + layout.before + count)))
 
 
-def _check_hits(parts: Iterable[Any], level: Level) -> None:
+def _check_mask_counts(parts: Iterable[Any], level: Level) -> None:
     for p in parts:
-        if _is_mask(p) and holds(p, level):
+        if _is_mask(p) and is_batched_at(p, level):
             counts = np.sum(innermost(p), axis=tuple(range(1, innermost(p).ndim)))
             if (counts != counts.ravel()[:1]).any():
                 raise errors.BatchedValueError(
@@ -1079,14 +1089,14 @@ def _check_hits(parts: Iterable[Any], level: Level) -> None:
                 )
 
 
-def _place(a: Batched, index: Any) -> tuple[Any, Any, Callable[[Any], Any]]:
-    """Return the array within, the index into it, and what brings a value into the layout of what is indexed."""
+def _locate(a: Batched, index: Any) -> tuple[Any, Any, Callable[[Any], Any]]:
+    """Return the inner array, the index into it, and a function that brings a value into the layout of the result."""
     level = a.level
     parts = _parts(index, a.ndim)
     layout = _Layout(parts)
-    if any(holds(p, level) for p in parts):
+    if any(is_batched_at(p, level) for p in parts):
         arrays = [
-            expand(p._array, layout.broadcast) if isinstance(p, Batched) and p.level is level else p for p in parts
+            insert_axes(p._array, layout.broadcast) if isinstance(p, Batched) and p.level is level else p for p in parts
         ]
         place: Any = (_examples(level, layout), *arrays)
         count, before = layout.broadcast, layout.before
@@ -1101,24 +1111,24 @@ def _place(a: Batched, index: Any) -> tuple[Any, Any, Callable[[Any], Any]]:
         def move(v: Any) -> Any:
             return np.moveaxis(v, 0, layout.broadcast) if layout.any_array and not layout.adjacent else v
 
-    def laid_out(value: Any) -> Any:
+    def lay_out(value: Any) -> Any:
         if not is_batched(value) and np.ndim(value) == 0:
             return value
         v = at_level(value, level)._array
         while v.ndim - 1 > layout.ndim and v.shape[1] == 1:
             v = v[:, 0]
-        return move(expand(v, layout.ndim))
+        return move(insert_axes(v, layout.ndim))
 
-    return a._array, place, laid_out
+    return a._array, place, lay_out
 
 
-def put(a: Batched, index: Any, value: Any) -> None:
-    """Write a[index] = value, where index and value may differ by example too."""
-    _make_room(a, (index, value), "x[index] = v")
-    if _has_odd_part(index if isinstance(index, tuple) else (index,)):
-        by_example(a.level, _write, (a, index, value), {})
+def set_item(a: Batched, index: Any, value: Any) -> None:
+    """Write a[index] = value, where index and value may be batched too."""
+    _batch_to_hold(a, (index, value), "x[index] = v")
+    if _needs_loop(index if isinstance(index, tuple) else (index,)):
+        loop_over_examples(a.level, _write, (a, index, value), {})
         return
-    p, place, layout = _place(a, index)
+    p, place, layout = _locate(a, index)
     p[place] = layout(value)
 
 
@@ -1126,61 +1136,64 @@ def _write(a: Any, index: Any, value: Any) -> None:
     a[index] = value
 
 
-# ---------------------------------------------------------------- example by example
+# ---------------------------------------------------------------- loops over the examples
 
 
-def by_example(level: Level, function: Callable[..., Any], args: Any, keywords: Any) -> Any:
-    """Call a function for each example and stack the results: right for every function of its arguments alone."""
+def loop_over_examples(level: Level, function: Callable[..., Any], args: Any, keywords: Any) -> Any:
+    """Call a function for each example and stack the results; right for every function without side effects."""
     name = getattr(function, "__name__", "the function")
     if level.size == 0:
         raise errors.BatchedValueError(
-            f"{name} inside vmap goes example by example, and there is none: a batch of 0 examples tells no shape"
+            f"{name} inside vmap is called once for each example, and there is none: a batch of 0 examples gives no "
+            "shape"
         )
     if name in _WRITERS:
-        _ready_to_write(args[0], level, (args[1:], keywords), name)
-    made = [function(*_pick(level, args, k), **_pick(level, keywords, k)) for k in range(level.size)]
-    return _stacked(level, made, name)
+        _prepare_target(args[0], level, (args[1:], keywords), name)
+    made = [
+        function(*_select_example(level, args, k), **_select_example(level, keywords, k)) for k in range(level.size)
+    ]
+    return _stack_results(level, made, name)
 
 
 _WRITERS = frozenset(("copyto", "put", "place", "putmask", "put_along_axis", "fill_diagonal", "_write"))
 
 
-def _ready_to_write(target: Any, level: Level, others: Any, name: str) -> None:
+def _prepare_target(target: Any, level: Level, others: Any, name: str) -> None:
     if not (isinstance(target, Batched) and target.level is level):
         refuse_to_write(name)
-    _make_room(target, others, name)
+    _batch_to_hold(target, others, name)
 
 
-def _pick(level: Level, value: Any, k: int) -> Any:
-    """Return an argument as it is for example k."""
+def _select_example(level: Level, value: Any, k: int) -> Any:
+    """Return an argument with the values of example k."""
     if isinstance(value, Batched):
         if value.level is not level:
             return value
         return value._array[k if value._array.shape[0] != 1 else 0, ...]
     if isinstance(value, (list, tuple)):
-        parts = [_pick(level, part, k) for part in value]
+        parts = [_select_example(level, part, k) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if isinstance(value, dict):
-        return {key: _pick(level, part, k) for key, part in value.items()}
+        return {key: _select_example(level, part, k) for key, part in value.items()}
     return value
 
 
-def _stacked(level: Level, made: list[Any], name: str) -> Any:
+def _stack_results(level: Level, made: list[Any], name: str) -> Any:
     first = made[0]
     if first is None or isinstance(first, (str, np.dtype, type)):
         return first
     if isinstance(first, (list, tuple)):
         if any(len(result) != len(first) for result in made):
-            raise _different(name, [len(result) for result in made])
-        parts = [_stacked(level, list(column), name) for column in zip(*made, strict=True)]
+            raise _shape_error(name, [len(result) for result in made])
+        parts = [_stack_results(level, list(column), name) for column in zip(*made, strict=True)]
         return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
     shapes = [np.shape(result) for result in made]
     if any(shape != shapes[0] for shape in shapes):
-        raise _different(name, shapes)
+        raise _shape_error(name, shapes)
     return Batched(level, np.stack([as_array(result) for result in made]))
 
 
-def _different(name: str, found: list[Any]) -> errors.BatchedValueError:
+def _shape_error(name: str, found: list[Any]) -> errors.BatchedValueError:
     return errors.BatchedValueError(
         f"{name} inside vmap gives results of different shapes for different examples: {found[:4]}; "
         "arrays of different shapes do not make one"

@@ -13,11 +13,13 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
 from typing import Any
 
 import numpy as np
+
+from gradmgr._arrays.atomic import Call, run_quietly
 
 # Bytes of one array of which a block is made: with a few more like it about the 1 MiB of cache that a core has. Half of
 # it takes 5 to 15 % longer on one thread, and two threads then take as long as one.
@@ -172,6 +174,69 @@ def run(work: Callable[[slice], None], parts: Iterable[slice]) -> None:
     try:
         take()
     finally:  # a thread that has not begun is cancelled; one that has may still be writing
-        failed = [error for other in others if not other.cancel() and (error := other.exception()) is not None]
+        failed = [other for other in others if not other.cancel() and other.exception() is not None]
     if failed:
-        raise failed[0]
+        try:
+            failed[0].result()  # raises
+        finally:
+            del failed, others  # they hold what is raised, which refers to this frame
+
+
+def run_lanes(lanes: Sequence[Sequence[Call]], last: Sequence[Call]) -> None:
+    """Make the calls of each lane, one after another, on a thread of the lane's own; and then the last ones.
+
+    Floating-point errors are ignored. An exception that strikes here is raised when all calls are made: see `atomic`.
+    """
+    if not lanes:
+        run_quietly(last)
+        return
+    rest = _Lanes(lanes, last)
+    try:
+        rest.start()
+        rest.finish()
+    except BaseException:
+        rest.finish()
+        raise
+    finally:
+        rest.errors.clear()  # their tracebacks refer to what holds them
+
+
+class _Lanes:
+    """Calls to make on several threads. Each iterator knows how far it is, so `finish` may be called again."""
+
+    def __init__(self, lanes: Sequence[Sequence[Call]], last: Sequence[Call]) -> None:
+        self._lanes = [iter(lane) for lane in lanes]
+        self._last = iter(last)
+        self._owners: dict[int, str] = {}  # which thread makes the calls of a lane: the first to enter itself here
+        self._done = [threading.Event() for _ in lanes]
+        self.errors: list[BaseException] = []
+
+    def start(self) -> None:
+        """Let other threads begin; what none of them does is left to `finish`."""
+        try:
+            helpers = _team.helpers()
+            for k in range(1, len(self._lanes)):
+                helpers.submit(self._help, k)
+        except RuntimeError:  # the interpreter ends, or another thread has just changed their number
+            pass
+
+    def _help(self, k: int) -> None:
+        if self._owners.setdefault(k, "helper") == "helper":
+            try:
+                run_quietly(self._lanes[k])
+            except BaseException as error:  # it is raised where the caller waits
+                self.errors.append(error)
+            finally:
+                self._done[k].set()
+
+    def finish(self) -> None:
+        """Make the calls that no other thread makes; when those of the others are made, make the last ones."""
+        for k, lane in enumerate(self._lanes):
+            if self._owners.setdefault(k, "caller") == "caller":
+                run_quietly(lane)
+        for k, done in enumerate(self._done):
+            if self._owners[k] != "caller":
+                done.wait()
+        if self.errors:
+            raise self.errors[0]
+        run_quietly(self._last)

@@ -186,7 +186,7 @@ def _lives_on(array: Array, device: str) -> bool:
 
 
 def place_indices(places: Array, like: Array, name: str) -> Array:
-    """Return integers that tell places where `like` lives: as in indexing, NumPy's are moved to a GPU, none from it."""
+    """Return integer indices on the device of `like`: as in indexing, NumPy's are moved to a GPU, none from it."""
     if root(places) is root(like):
         return places
     if root(places) is not np:
@@ -195,7 +195,7 @@ def place_indices(places: Array, like: Array, name: str) -> Array:
 
 
 def to_device(array: Array, device: str) -> Array:
-    """Return the array on `device`; the same object where it lives there already."""
+    """Return the array on `device`; the same object where it is there already."""
     index = device_index(device)
     if isinstance(array, Batched):
         moved = to_device(array._array, device)

@@ -6,13 +6,14 @@ value, `numpy()` view, memoryview or foreign library holds a reference to the ar
 
 from __future__ import annotations
 
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
 
 from gradmgr._arrays.batched import Batched, innermost
 from gradmgr._arrays.libraries import Array, is_array, namespace
-from gradmgr._arrays.refcounts import ARRAY_ALONE, BASE_ALONE, count_array
+from gradmgr._arrays.refcounts import ARRAY_GIVEN, BASE_GIVEN
 
 
 def is_writeable(array: Array) -> bool:
@@ -30,13 +31,20 @@ def owns_memory(array: Array) -> bool:
 
 def is_private(holder: Any) -> bool:
     """Tell whether `holder._array` may be written in place: gradmgr allocated it, and nothing else can see it."""
-    array_count, base_count = count_array(holder)
-    if array_count > ARRAY_ALONE or base_count > BASE_ALONE:
-        return False
     array = holder._array
+    return is_sole(array)
+
+
+def is_sole(array: Array) -> bool:
+    """Tell the same of an array that the caller has from its holder, in one local variable, and from nowhere else."""
+    base = array.base
+    if getrefcount(array) > ARRAY_GIVEN or (base is not None and getrefcount(base) > BASE_GIVEN):
+        return False
+    if base is None and array.__class__ is np.ndarray:  # the common case, without calls
+        flags = array.flags
+        return flags.owndata and flags.writeable
     if array.__class__ is Batched:
         return is_private(array)
-    base = array.base
     if base is None:
         return is_writeable(array) and owns_memory(array)
     repeats = any(n > 1 and stride == 0 for n, stride in zip(array.shape, array.strides, strict=True))

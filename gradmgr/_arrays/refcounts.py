@@ -23,19 +23,31 @@ class _Holder:
         self._array = array
 
 
-# ---------------------------------------------------------------- arrays of tensors, see `memory.is_private`
+# ---------------------------------------------------------------- arrays of tensors, see `memory.is_sole`
 
 
-def count_array(holder: Any) -> tuple[int, int]:
-    """Return the reference counts of `holder._array` and of its base; 0 where it has no base."""
+def _count_in_local(holder: Any) -> int:
     array = holder._array
+    return getrefcount(array)
+
+
+# An array that its holder and a local variable hold, see `gradients.own_gradient`.
+ARRAY_IN_LOCAL = _count_in_local(_Holder(np.empty(2)))
+
+
+def _count_given_by(holder: Any) -> tuple[int, int]:
+    array = holder._array
+    return _count_given(array)
+
+
+def _count_given(array: Any) -> tuple[int, int]:
     base = array.base
-    return getrefcount(array), getrefcount(base) if base is not None else 0
+    return getrefcount(array), getrefcount(base)
 
 
-# An array that only its holder holds, and a base that only such an array holds.
-ARRAY_ALONE, _ = count_array(_Holder(np.empty(2)))
-_, BASE_ALONE = count_array(_Holder(np.empty(2)[:1]))
+# The same in a function that the array is given to, and a base that only such an array holds.
+ARRAY_GIVEN, _ = _count_given_by(_Holder(np.empty(2)))
+_, BASE_GIVEN = _count_given_by(_Holder(np.empty(2)[:1]))
 
 
 # ---------------------------------------------------------------- node ids, see `tape.sweep`
@@ -70,16 +82,6 @@ def _count_in_vjp() -> int:
 
 # A gradient that only the backward pass and the vjp it calls hold, in a function that the vjp asks.
 GRADIENT_IN_VJP = _count_in_vjp()
-
-
-def _count_popped() -> int:
-    results = {0: np.empty(1)}
-    _, g = results.popitem()
-    return getrefcount(g)
-
-
-# A gradient taken from a dict by `popitem`, in a local variable, when `.grad` is written.
-GRADIENT_POPPED = _count_popped()
 
 
 # ---------------------------------------------------------------- views of a flat buffer, see `optim`
@@ -129,3 +131,24 @@ def _count_buffer_alone() -> tuple[int, int]:
 
 
 BUFFER_ALONE = _count_buffer_alone()
+
+
+# ---------------------------------------------------------------- objects that are dropped, see `GradManager.__del__`
+
+
+class _Dropped:
+    def __init__(self, counts: list[int]) -> None:
+        self._counts = counts
+
+    def __del__(self) -> None:
+        self._counts.append(getrefcount(self))
+
+
+def _count_dropped() -> int:
+    counts: list[int] = []
+    _Dropped(counts)
+    return counts[0]
+
+
+# An object whose last reference is gone, in its `__del__`; one that the collector frees has more.
+DROPPED = _count_dropped()

@@ -1,32 +1,19 @@
-"""One backward pass: the checks of its arguments, the callbacks that see it, the writing of `.grad`."""
+"""One backward pass as callbacks see it, and the order in which they are called."""
 
 from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Container, KeysView
-from sys import getrefcount
-from types import MappingProxyType
+from collections.abc import Callable, KeysView
 from typing import Any
 
-import numpy as np
-
 from gradmgr import errors
-from gradmgr._arrays import batched, libraries, memory
-from gradmgr._engine.backward_pass import context_of_pass, run_backward
-from gradmgr._engine.context import (
-    Context,
-    activated,
-    current,
-    enter_new_recorders,
-    rebind,
-    recorders,
-    reset_current,
-    set_current,
-)
+from gradmgr._engine.attachment import AttachSpec, Callback
+from gradmgr._engine.backward_pass import run_backward
+from gradmgr._engine.context import Context, activated, current, enter_new_recorders, recorders, set_current
+from gradmgr._engine.gradients import Inputs, gradients_by_tensor
 from gradmgr._engine.hooks import (
     check_like,
-    handle,
     leaf_hooks_of,
     name_of,
     run_post_hooks,
@@ -34,130 +21,12 @@ from gradmgr._engine.hooks import (
     select_post_hooked,
     select_tensor_hooked,
 )
-from gradmgr._engine.mutation import as_type
-from gradmgr._engine.recorder import Recorder, recording_threads
+from gradmgr._engine.seeds import Seeds
 from gradmgr._engine.tape import Tape
-from gradmgr._engine.tensor import Tensor, describe, raw, wrap
+from gradmgr._engine.tensor import Tensor, describe, wrap
 
-Callback = Callable[[Tensor, Tensor], Any]
-# The tensors that are to receive gradients, with their node ids; None stands for all leaves.
-Inputs = dict[Tensor, Any] | None
-Seeds = list[tuple[Any, Any]]
 # A callback, and the function that takes all its gradients at once.
 Collector = tuple[Callback, Callable[[dict[Tensor, Tensor]], Any]]
-
-
-class AttachSpec:
-    """What a manager knows of an attached tensor: `tensor`, a weak reference, and `callbacks`, a list."""
-
-    __slots__ = ("callbacks", "name", "tensor")
-
-    def __init__(self, tensor: weakref.ref[Tensor], callbacks: list[Callback], name: str | None = None) -> None:
-        self.tensor = tensor
-        self.callbacks = callbacks
-        self.name = name
-
-    def __repr__(self) -> str:
-        return f"AttachSpec(tensor={self.tensor!r}, callbacks={self.callbacks!r})"
-
-
-# ---------------------------------------------------------------- arguments
-
-# The seed of most losses: a NumPy scalar, whose size takes 0.4 us to ask for.
-_ONES = MappingProxyType({np.float32: np.float32(1), np.float64: np.float64(1)})
-
-
-def seeds_of(tape: Tape, y: Any, dy: Any, *, asked: str = "backward", create_graph: bool = False) -> Seeds:
-    """Check the arguments of backward; return (node id, cotangent) pairs, those of the tape's roots too.
-
-    Args:
-        tape: the tape to propagate back through.
-        y: what to differentiate.
-        dy: its weights.
-        asked: the name of the public function, for errors.
-        create_graph: whether the tape itself records the derivative, not only the recorders outside of it.
-    """
-    if y.__class__ is Tensor and y._rec is tape and tape.annotations is None:  # the common cases, without calls
-        a = y._array
-        if dy is None and a.__class__ in _ONES:
-            return [(y._node_id, _ONES[a.__class__])]
-        is_array = dy.__class__ is np.ndarray and isinstance(a, (np.ndarray, np.generic))
-        if is_array and dy.dtype == a.dtype and dy.shape == a.shape:
-            return [(y._node_id, dy)]
-    if y is None and dy is not None:
-        raise ValueError("backward(None, dy): a dy was given without the y it belongs to")
-    ys = [] if y is None else _as_list(y)
-    dys = [None] * len(ys) if dy is None else _as_list(dy)
-    if len(dys) != len(ys):
-        raise ValueError(f"{asked}: {len(ys)} y were given and {len(dys)} dy; give one dy for each y")
-    node_ids = [_node_id_of(tape, t, position) for position, t in enumerate(ys)]
-    outer = context_of_pass(tape, create_graph)
-    cotangents = [_cotangent(outer, t, d, k) for k, (t, d) in enumerate(zip(ys, dys, strict=True))]
-    roots = [] if tape.annotations is None else tape.annotations.roots
-    return [*zip(node_ids, cotangents, strict=True), *roots]
-
-
-def _as_list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
-def _node_id_of(tape: Tape, y: Any, position: int) -> Any:
-    if not isinstance(y, Tensor):
-        raise TypeError(f"backward differentiates Tensors; y number {position} is {type(y).__name__}")
-    node_id = tape.node_id_of(y)
-    if node_id is None:
-        seen = "" if tape.trace_log is None else tape.trace_log.explain_untracked(y)
-        raise errors.NotRecordedError(
-            f"backward: this GradManager does not know y number {position}, {describe(y)}. Attached tensors that are "
-            f"alive: {len(tape.leaves)}. y may have been computed before record() or before attach(); under no_grad(); "
-            "from nothing that is attached (x = x - step makes a new tensor, x -= step does not); through detach(), an "
-            "integer or boolean cast, or a plain array; by another manager's backward; or overwritten in place by a "
-            "constant" + (f". Seen: {seen}" if seen else "")
-        )
-    return node_id
-
-
-def _cotangent(outer: Any, y: Tensor, dy: Any, position: int) -> Any:
-    """Return the weights of `y` in its dtype: a Tensor where a recorder in `outer` tracks them, else an array."""
-    if dy is None:
-        return _one_for(y, position)
-    recorded = isinstance(dy, Tensor) and _is_tracked_by(recorders(outer), dy)
-    value = dy if recorded else raw(dy)
-    if not isinstance(value, Tensor) and not libraries.is_array(value):
-        value = np.asarray(value)
-    dtype, wanted = value.dtype, y.dtype
-    if value.shape != y.shape:
-        raise errors.ShapeError(
-            f"backward: dy number {position} must have the shape of its y, {y.shape}; found {value.shape}"
-        )
-    if dtype.kind not in "biufc" and not libraries.is_differentiable(dtype):
-        raise errors.DtypeError(f"backward: dy number {position} must be numeric; found dtype {dtype}")
-    if dtype.kind == "c" and wanted.kind != "c":
-        raise errors.DtypeError(
-            f"backward: dy number {position} is complex, {dtype}, and its y real, {wanted}; pass its real part"
-        )
-    if libraries.root(raw(value)) is not libraries.root(y._array):
-        where = libraries.device_of(raw(value))
-        raise errors.MixedArraysError(f"backward: dy number {position} lives on {where}, its y on {y.device}; move dy")
-    if dtype == wanted:
-        return value
-    with activated(outer):
-        return as_type(value, wanted)
-
-
-def _one_for(y: Tensor, position: int) -> Any:
-    a = y._array
-    if a.size != 1 or a.dtype.kind == "c":
-        raise ValueError(
-            f"backward without dy needs y to be one real number; y number {position} is {describe(y)}; "
-            "reduce it, as with y.sum(), or pass dy of its shape"
-        )
-    if a.ndim == 0 and isinstance(a, (np.ndarray, np.generic)):
-        return a.dtype.type(1)  # NumPy divides a scalar by a number ten times faster than a 0-d array
-    return libraries.namespace(a).ones(a.shape, a.dtype)
-
-
-# ---------------------------------------------------------------- callbacks
 
 
 class BackwardRun:
@@ -185,7 +54,7 @@ class BackwardRun:
 
     def __init__(self, manager: Any, outer: Any, inputs: Inputs) -> None:
         self._manager: weakref.ref[Any] = manager._self
-        self._specs: dict[Tensor, AttachSpec] = dict(manager._live())
+        self._specs: dict[Tensor, AttachSpec] = manager._attachments.specs()
         self._after: list[Callable[[], Any]] = manager._after_backward
         self._inputs = inputs
         self._results: dict[Tensor, Any] = {}
@@ -314,7 +183,7 @@ class BackwardRun:
         """Propagate the seeds back, with the callbacks; return the gradients of the leaves reached, or of `inputs`."""
         specs, inputs = self._specs, self._inputs
         hooked = set(select_tensor_hooked(specs))
-        chained = {t: node_id for t, node_id in tape.leaves.items() if t in hooked or self.chain(t)}
+        chained = {t: node_id for t, node_id in tape.leaves.copy().items() if t in hooked or self.chain(t)}
         if inputs is not None:
             chained = {t: node_id for t, node_id in chained.items() if inputs.get(t) == node_id}
         self._call(self._begin)
@@ -387,11 +256,14 @@ class BackwardRun:
         """Call the chain of a tensor from this place on, up to a future; at the end stands the result."""
         for callback in self._specs[t].callbacks[place:]:
             place += 1
-            g = callback(t, g)
-            if _is_future(g):
-                self._waiting.append((t, g, place))
+            given = callback(t, g)
+            if given is None:
+                continue
+            if _is_future(given):
+                self._waiting.append((t, given, place))
                 return
-            self._check(t, g, callback)
+            self._check(t, given, callback)
+            g = given
         self._results[t] = g
 
     def _finish(self) -> None:
@@ -401,7 +273,10 @@ class BackwardRun:
             function()
         while self._waiting:
             t, future, place = self._waiting.popleft()
-            g = future.get()
+            try:
+                g = future.get()
+            finally:
+                del future  # it may keep the error that it raises, which refers to this frame
             if g is None and t in self._delivered:
                 self._delivered.remove(t)  # no gradient after all; another callback may deliver one
                 continue
@@ -414,19 +289,20 @@ class BackwardRun:
         what = f"{source}callback {name_of(callback)} on {describe(t, self._specs[t].name)}"
         if not isinstance(g, Tensor):
             raise errors.CallbackError(
-                f"{what} gave {'None' if g is None else type(g).__name__}; a callback returns the gradient, a Tensor, "
-                "or a future with .get(); return its second argument to change nothing"
+                f"{what} gave {'None' if g is None else type(g).__name__}; the gradient is a Tensor; a callback may "
+                "also return a future with .get(), or None to change nothing"
             )
         check_like(g, t, what)
 
     def _call(self, function: Callable[..., None], *args: Any) -> None:
         """Call what calls callbacks, in their context; what they begin to record goes on in the next call."""
-        token = set_current(self._state)
+        before = current()
         try:
+            set_current(self._state)
             function(*args)
         finally:
             self._state = current()
-            reset_current(token)
+            set_current(before)
 
     def _carry_over(self) -> None:
         """Let the recordings that callbacks left open go on outside."""
@@ -480,28 +356,6 @@ def _is_future(g: Any) -> bool:
     return not isinstance(g, (Tensor, dict)) and hasattr(g, "get")
 
 
-# ---------------------------------------------------------------- gradients
-
-
-def gradients_by_tensor(tape: Tape, grads: dict[Any, Any], inputs: Inputs) -> dict[Tensor, Any]:
-    """Return the gradients of the leaves, or of `inputs`, and of what retain_grad asked for, by tensor.
-
-    Args:
-        tape: the tape of the backward pass.
-        grads: what the pass left, by node id; what is returned is taken out.
-        inputs: the tensors that are to receive gradients, with their node ids; None for all leaves.
-    """
-    found: dict[Tensor, Any] = {}
-    for t, node_id in (tape.leaves if inputs is None else inputs).items():
-        if node_id in grads:
-            found[t] = grads.pop(node_id)
-    notes = tape.annotations
-    if notes is not None and notes.retained:
-        found |= {t: g for t, g in notes.retained if t not in found}
-        notes.retained.clear()
-    return found
-
-
 def run_endings(tape: Tape, outer: Any) -> None:
     """Call what waits for the end of a backward pass, before any `.grad` is written; `outer` is to record it."""
     notes = tape.ensure_annotations()
@@ -512,114 +366,3 @@ def run_endings(tape: Tape, outer: Any) -> None:
     with activated(Context.of(outer).for_callbacks(current())):
         for function in endings:
             function()
-
-
-# ---------------------------------------------------------------- writing
-
-
-def write(results: dict[Tensor, Any], outer: Any, replaced: Container[Tensor] = ()) -> None:
-    """Write `.grad` of all, or of none: everything that can fail comes before the first write.
-
-    Args:
-        results: the gradients; emptied, since a gradient that something else holds too must be copied.
-        outer: the context outside of the recording; its recorders may track the gradients.
-        replaced: tensors whose new gradient stands for the one they hold, too.
-    """
-    known = [] if outer is None else [rec for rec in recorders(outer) if rec.open]
-    fresh: list[tuple[Tensor, Tensor]] = []
-    changes: list[tuple[Callable[..., None], Tensor, Any]] = []
-    with recording_threads.lock:  # threads that share a parameter lose no update
-        while results:
-            t, g = results.popitem()
-            held = getattr(t, "_grad", None)
-            is_replaced = held is not None and t in replaced
-            if known and not is_replaced and (_is_tracked_by(known, g) or _is_tracked_by(known, held)):
-                with activated(outer):
-                    fresh.append((t, _recorded_sum(held, g, known)))
-                continue
-            if isinstance(g, Tensor):
-                g = g._array  # and the Tensor is dropped: what else holds the array is asked next
-            if held is not None and not is_replaced:
-                changes.append(_addition(held, g))
-                continue
-            made = _new(Tensor)  # `wrap`, inlined
-            made._array = g
-            made._rec = g = None  # what else holds the array is asked next
-            made = own_gradient(made, t)
-            if held is None:
-                fresh.append((t, made))
-            else:
-                changes.append((_replace, held, made._array))
-        if changes:
-            with np.errstate(all="ignore"):  # a warning made an error must not stop half-way
-                for change, target, value in changes:
-                    change(target, value)
-        for t, made in fresh:
-            t._grad = made
-
-
-_new = object.__new__
-
-
-def _is_tracked_by(recorders: list[Recorder], g: Any) -> bool:
-    return isinstance(g, Tensor) and any(rec.node_id_of(g) is not None for rec in recorders)
-
-
-def _recorded_sum(held: Tensor | None, g: Any, recorders: list[Recorder]) -> Tensor:
-    fresh = handle(g, recorders)
-    return fresh if held is None else held + fresh
-
-
-def _addition(held: Tensor, g: Any) -> tuple[Callable[..., None], Tensor, Any]:
-    """Return how to add an array to the gradient held: a function and its arguments."""
-    a = held._array
-    if batched.is_batched(g):  # inside vmap; the gradient held may be one for all examples
-        return _replace, held, a + g
-    if held.ndim and recording_threads.may_write(held) and not libraries.float_errors_raise():
-        return _add, held, g
-    xp = libraries.namespace(a)
-    return _replace, held, xp.add(a, g, out=xp.empty_like(a))  # in new memory, with the strides of what is held
-
-
-def _add(held: Tensor, g: Any) -> None:
-    a = held._array
-    libraries.namespace(a).add(a, g, out=a)
-    rebind(held, wrap(a))  # a constant for every recorder
-
-
-def _replace(held: Tensor, array: Any) -> None:
-    rebind(held, wrap(array))
-
-
-def own_gradient(made: Tensor, t: Tensor) -> Tensor:
-    """Return a gradient in memory of its own, with the strides of a dense parameter."""
-    g, a = made._array, t._array
-    is_like = g.__class__ is np.ndarray and g.base is None and g.ndim and g.strides == a.strides
-    if is_like and getrefcount(g) <= _SOLE and g.flags.owndata:  # the common case, without calls
-        return made
-    g = None  # what else holds the array is asked next
-    if memory.is_private(made) and _is_dense_like(made._array, a):
-        return made
-    g = made._array
-    if batched.is_batched(a):
-        made._array = batched.spacious(np.empty_like(a), g)
-    else:
-        made._array = libraries.namespace(g).empty_like(a)
-    made._array[...] = g
-    return made
-
-
-def _count_held() -> int:
-    made = wrap(np.empty(1))
-    g = made._array
-    return getrefcount(g)
-
-
-# The reference count of an array that only one Tensor holds, measured as `own_gradient` asks for it.
-_SOLE = _count_held()
-
-
-def _is_dense_like(g: Any, a: Any) -> bool:
-    """Tell whether g has a buffer of its own size, in C order as the parameter is."""
-    whole = g.base is None or memory.buffer_bytes(g) == g.nbytes
-    return bool(whole and g.ndim and g.flags.c_contiguous and a.flags.c_contiguous)

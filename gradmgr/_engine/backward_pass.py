@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from threading import get_ident
 from typing import Any
 
 from gradmgr import errors
@@ -14,7 +13,6 @@ from gradmgr._engine.context import (
     current,
     interceptors_of,
     recorders,
-    reset_current,
     set_current,
 )
 from gradmgr._engine.custom import Result
@@ -69,8 +67,8 @@ def run_backward(
         state = Context.of(context_of_pass(tape, create_graph)).intercepted(interceptors_of(now)).simplest()
     owned = Ownership() if tape.outer is None and not create_graph else _ownership(tape.outer, create_graph)
     with tape.sweeping:  # no sweep may run meanwhile
-        token = set_current(state)
         try:
+            set_current(state)
             if tape.entries.__class__ is ObservedEntries:
                 tape.entries.catch_up()
             entries = list(tape.entries) if retain or create_graph else tape.entries
@@ -78,15 +76,14 @@ def run_backward(
                 entries, all_of_them = _leading_to(wanted, entries), entries
                 all_of_them.clear()  # or memory would not fall as the pass goes
             loop = compute_vjps if alone else _loop(tape, now, create_graph, wanted)
-            tape.backward_thread = get_ident()
             for node_id, dy in seeds:
                 grads[node_id] = grads[node_id] + dy if node_id in grads else dy
             if report is not None:
                 _run_to_leaves(tape, entries, grads, owned, loop, awaited, report)
             loop(entries, grads, owned)
         finally:
-            tape.observed_pass = tape.backward_thread = None
-            reset_current(token)
+            tape.observed_pass = None
+            set_current(now)
     return grads
 
 

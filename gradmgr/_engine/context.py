@@ -14,6 +14,7 @@ from typing import Any, Union
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._engine.cleanup import complete
 from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.recorder import Recorder, overflow_id, snapshot
 from gradmgr._engine.templates import compiled_at_first_call, nested_call, numbered
@@ -27,8 +28,9 @@ Recorded = list[tuple[Recorder, tuple[Any, ...]]]
 
 _current: ContextVar[Any] = ContextVar("gradmgr_current", default=None)
 current = _current.get
-# For code that is too hot for `activated`.
-set_current, reset_current = _current.set, _current.reset
+# For code that is too hot for `activated`. What was current is set again by value: a token of the ContextVar would be
+# lost where an exception strikes before it is stored, and refused where clean-up runs in another context.
+set_current = _current.set
 
 _new = object.__new__
 
@@ -250,21 +252,38 @@ def activate(context: Context) -> None:
 class activated:  # noqa: N801  # reads as a statement: `with activated(context):`
     """Make a context, in any of its forms, current in a with block."""
 
-    __slots__ = ("state", "token")
+    __slots__ = ("before", "state")
 
     def __init__(self, context: Current) -> None:
         self.state = context.simplest() if context.__class__ is Context else context
 
     def __enter__(self) -> None:
-        self.token = _current.set(self.state)
+        self.before = current()
+        try:
+            _current.set(self.state)
+        except BaseException:
+            _current.set(self.before)
+            raise
 
     def __exit__(self, *exc: object) -> None:
-        _current.reset(self.token)
+        _current.set(self.before)
 
 
 def enter_recorders(*group: Recorder) -> None:
-    """Make these recorders, as one group, current inside what is current now."""
-    state = current()
+    """Open these recorders and make them, as one group, current inside what is current now; or close them."""
+    before = current()
+    try:
+        for rec in group:
+            rec.open = True
+        _enter(before, group)
+    except BaseException:
+        _current.set(before)
+        for rec in group:
+            complete(rec.close)
+        raise
+
+
+def _enter(state: Current, group: Group) -> None:
     if state is None and len(group) == 1 and group[0].is_tape:  # the common case, without the tuples
         _current.set(group[0])
         return
@@ -292,7 +311,7 @@ def enter_new_recorders(before: Context, after: Context) -> None:
     for group in after.with_paused:
         new = [rec for rec in group if rec.open and rec not in known]
         if new:
-            enter_recorders(*new)
+            _enter(current(), tuple(new))
 
 
 def add_interceptor(interceptor: Interceptor) -> None:
@@ -338,16 +357,26 @@ def is_recording(rec: Recorder) -> bool:
 def rebind(x: Tensor, z: Tensor) -> Tensor:
     """Let `x` be `z` from now on, in value and for every recorder: what an in-place write means."""
     state = current()
-    x._array = z._array
     if state is None:
+        x._array = z._array
         x._rec = None
         return x
     for rec in recorders(state):
         if rec.trace_log is not None and (node_id := rec.node_id_of(x)) is not None:
             rec.trace_log.record_write(x, node_id)
+    try:
+        _rebind(x, z, state)
+    except BaseException:
+        complete(_rebind, x, z, state)  # the value and what the recorders know of it change together
+        raise
+    return x
+
+
+def _rebind(x: Tensor, z: Tensor, state: Current) -> None:
+    x._array = z._array
+    for rec in recorders(state):
         rec.untrack(x)
     x._rec = rec = z._rec
     if rec is not None:
         x._node_id = z._node_id
         x._overflow_ids = getattr(z, "_overflow_ids", {})
-    return x

@@ -52,8 +52,8 @@ class Declared:
 
     __slots__ = ("op", "retrack", "rules")
 
-    def __init__(self, rules: _Rules, retrack: Callable[[Entry, Retrack], Entry]) -> None:
-        self.op = rules.op
+    def __init__(self, op: Op, rules: _Rules, retrack: Callable[[Entry, Retrack], Entry]) -> None:
+        self.op = op
         self.rules = rules
         self.retrack = retrack
 
@@ -62,6 +62,18 @@ class Declared:
         name = register(self.op).name
         declare_kind(name, Kind(name, ids_in_tuple, metadata_in_tuple, self.retrack), self.rules.vjp)
         return self.rules.call
+
+    def general_call(self) -> Callable[..., Any]:
+        """Return a function that lets `op.entry` make the entries, for ops that replace it."""
+        op, count = self.op, self.rules.count
+
+        def call(*arguments: Any) -> Any:
+            given = arguments[:count]
+            if any(isinstance(t, Tensor) for t in given):
+                return apply(op, given, arguments[count:])
+            return op.kernel(*arguments)
+
+        return call
 
 
 def custom(
@@ -111,7 +123,7 @@ def declared(
         return total
 
     op.entry, op.jvp = rules.entry, sum_of_tangents
-    return Declared(rules, retrack)
+    return Declared(op, rules, retrack)
 
 
 class _Rules:
@@ -124,6 +136,7 @@ class _Rules:
         call: the op's function: on plain arrays the kernel.
         entry: makes an entry of node ids, values and parameters, for the general path.
         vjp: the vjp of an entry; of an op of several results it gets their gradients in a dict.
+        scope: the globals of these functions, which refer to it and stand in it.
     """
 
     def __init__(
@@ -139,7 +152,7 @@ class _Rules:
         if arguments[: len(inputs)] != inputs or tuple(jvp) != inputs:
             raise TypeError(f"op {name!r}: vjp and jvp must name the kernel's first arguments, in order")
         values = (*arguments, *results)
-        self.op = op
+        self.name = name
         self.count = len(inputs)
         self.results = len(results)
         self.first_result = len(arguments)
@@ -150,7 +163,7 @@ class _Rules:
         self.jvps = [(jvp[v], argument_positions(jvp[v], on_offer, name)) for v in inputs]
         self.of_shared = () if shared is None else argument_positions(shared, values, name)
         rules = {f"rule{k}": vjp[v] for k, v in enumerate(inputs)}
-        scope = scope_of(op, __name__, shared_rule=shared, unbroadcast=unbroadcast, **rules)
+        self.scope = scope = scope_of(op, __name__, shared_rule=shared, unbroadcast=unbroadcast, **rules)
         self.call = compiled_at_first_call("*arguments", "call", self._call_source, name, name, scope)
         self.entry = compiled_at_first_call(
             "m, node_ids, values, out, params", "entry", self._entry_source, f"entry_{name}", f"entry of {name}", scope
@@ -191,7 +204,7 @@ class _Rules:
             for k in range(self.count)
         ]
         node_ids = tuple_of(numbered("i", self.count))
-        return f"({self.op.name!r}, m, {node_ids}, {tuple_of(metadata)}, {tuple_of(kept)})"
+        return f"({self.name!r}, m, {node_ids}, {tuple_of(metadata)}, {tuple_of(kept)})"
 
     def _call_source(self) -> str:
         given, params = numbered("v", self.count), self._params()
@@ -232,18 +245,6 @@ class _Rules:
         return source
 
     # ------------------------------------------------------------ the general path
-
-    def general_call(self) -> Callable[..., Any]:
-        """Return a function that lets `op.entry` make the entries, for ops that replace it."""
-        op, count = self.op, self.count
-
-        def call(*arguments: Any) -> Any:
-            given = arguments[:count]
-            if any(isinstance(t, Tensor) for t in given):
-                return apply(op, given, arguments[count:])
-            return op.kernel(*arguments)
-
-        return call
 
     def retracked(self, e: Entry, to: Retrack, results: tuple[Any, ...]) -> Entry:
         """Return the entry with what it keeps of inputs and results passed through a Retrack."""
@@ -357,7 +358,7 @@ def several(
         return total
 
     op.entry, op.jvp = rules.entry, sum_of_tangents
-    return Declared(rules, retrack).register()
+    return Declared(op, rules, retrack).register()
 
 
 class Result:

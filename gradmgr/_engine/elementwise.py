@@ -27,11 +27,11 @@ from gradmgr._arrays import libraries
 from gradmgr._arrays.refcounts import GRADIENT_IN_VJP
 from gradmgr._engine.broadcast import broadcast_like, is_complex, unbroadcast
 from gradmgr._engine.entry import Kind, Retrack, declare_kind, one_input, two_inputs
-from gradmgr._engine.mutation import with_keywords
 from gradmgr._engine.op import Op, Rule, argument_positions, register, scope_of
 from gradmgr._engine.ownership import Grads, Ownership, accumulate
 from gradmgr._engine.parameter import Parameter
 from gradmgr._engine.templates import add_gradient, compiled_at_first_call, op_body
+from gradmgr._engine.ufunc_keywords import with_keywords
 
 # ---------------------------------------------------------------- how the functions read their operands
 
@@ -162,7 +162,13 @@ _INTO_GRADIENT = """\
 
 # What rules given as text may name besides what they ask for.
 _IN_RULES = MappingProxyType(
-    {"ndarray": np.ndarray, "divide": np.divide, "multiply": np.multiply, "negative": np.negative}
+    {
+        "ndarray": np.ndarray,
+        "divide": np.divide,
+        "multiply": np.multiply,
+        "negative": np.negative,
+        "subtract": np.subtract,
+    }
 )
 _LOCAL = MappingProxyType({"x": "a0", "y": "a1", "out": "c"})  # what op functions call each name a rule may ask for
 _NODE_ID = MappingProxyType({"x": "i0", "y": "i1"})

@@ -185,6 +185,10 @@ def _vjp_of_stale(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
     )
 
 
+def _vjp_of_constant(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
+    """Do nothing: the gradient of a constant goes nowhere."""
+
+
 def _vjp_of_capture(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
     """Do nothing: the backward pass itself takes the gradient."""
 
@@ -202,6 +206,9 @@ declare_kind("attach", Kind("attach", one_input), _vjp_of_attach)
 
 # An entry whose kept value was overwritten: (code, node id, ids of the inputs, the code it had).
 declare_kind("stale", Kind("stale", ids_in_tuple), _vjp_of_stale)
+
+# A value that depends on nothing; a tape knows it so that it may be differentiated, with zeros for result.
+declare_kind("constant", Kind("constant", no_inputs), _vjp_of_constant)
 
 # Where backward ends: a value whose gradient is wanted, with the entry that computed it.
 declare_kind("capture", Kind("capture", no_inputs, name=lambda e: op_name(e[2])), _vjp_of_capture)

@@ -9,6 +9,7 @@ from typing import Any
 from gradmgr import errors
 from gradmgr._arrays.libraries import is_differentiable
 from gradmgr._engine.broadcast import broadcast_like
+from gradmgr._engine.cleanup import call_if_free
 from gradmgr._engine.context import Context, current, set_current
 from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tensor import Tensor, raw
@@ -41,7 +42,7 @@ class Forward(Recorder):
         self._cells: list[weakref.ref[_Cell]] = []
         self._limit = _MANY
         self._outer_contexts: dict[Any, Any] = {}  # by what is current, the part of it that records tangents
-        self._tidying = threading.Lock()
+        self._tidying = threading.RLock()
 
     def add_dual(self, t: Tensor, tangent: Any) -> None:
         """Let `t`, which is kept alive, have this tangent, an array or a Tensor of its shape and dtype."""
@@ -77,8 +78,8 @@ class Forward(Recorder):
         if not (several or is_differentiable(z._array.dtype)):
             return
         now = current()
-        set_current(self._outer_context(now))
         try:
+            set_current(self._outer_context(now))
             tangents = op.jvp(node_ids, values, out, params)
             if not several:
                 self.track(z, broadcast_like(tangents, raw(out)))
@@ -109,11 +110,12 @@ class Forward(Recorder):
 
     def _tidy(self) -> None:
         """Forget the cells that are gone. Threads that carry the level on may append meanwhile."""
-        if self._tidying.acquire(blocking=False):
-            seen = len(self._cells)
-            self._cells[:seen] = [cell for cell in self._cells[:seen] if cell() is not None]
-            self._limit = 2 * len(self._cells) + _MANY
-            self._tidying.release()
+        call_if_free(self._tidying, self._drop_unheld)
+
+    def _drop_unheld(self) -> None:
+        seen = len(self._cells)
+        self._cells[:seen] = [cell for cell in self._cells[:seen] if cell() is not None]
+        self._limit = 2 * len(self._cells) + _MANY
 
     def close(self) -> None:
         """Forget every tangent, also those of tensors that live on."""

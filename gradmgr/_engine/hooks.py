@@ -9,7 +9,8 @@ from typing import Any, Self
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.recorder import Recorder, recording_threads, snapshot
+from gradmgr._engine import write_lock
+from gradmgr._engine.recorder import Recorder, snapshot
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 
 Hook = Callable[..., Any]
@@ -82,13 +83,13 @@ class LeafHooks:
 
     def add_manager(self, ref: weakref.ref[Any]) -> bool:
         """Enter a manager that the tensor is attached to; return whether there are hooks for its backward to call."""
-        with recording_threads.lock:
+        with write_lock.lock:
             self._managers = [*self._without(ref), ref]
             return bool(self.tensor or self.post)
 
     def remove_manager(self, ref: weakref.ref[Any]) -> None:
         """Remove a manager that the tensor is attached to no more."""
-        with recording_threads.lock:
+        with write_lock.lock:
             self._managers = self._without(ref)
 
     def _without(self, gone: weakref.ref[Any]) -> list[weakref.ref[Any]]:
@@ -96,7 +97,7 @@ class LeafHooks:
 
     def add(self, hooks: Hooks, hook: Hook) -> tuple[Hooks, object]:
         """Register a function, and tell every manager that its backward has hooks to call."""
-        with recording_threads.lock:
+        with write_lock.lock:
             place = hooks.add(hook)
             for manager in self.managers():
                 manager._has_callbacks = True
@@ -195,7 +196,7 @@ def select_post_hooked(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 def hooked_leaf(t: Tensor) -> LeafHooks:
     """Return the hooks of a tensor; make them where there are none."""
-    with recording_threads.lock:
+    with write_lock.lock:
         hooks = leaf_hooks_of(t)
         if hooks is None:
             hooks = t._hooks = LeafHooks()

@@ -6,20 +6,22 @@ recorded value nor a slice, a `detach()` or a `numpy()` view of the tensor ever 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries
+from gradmgr._arrays.atomic import Call
+from gradmgr._engine import write_lock
 from gradmgr._engine.broadcast import broadcast_to, cast, unbroadcast
 from gradmgr._engine.context import Context, current, is_tracked, rebind
 from gradmgr._engine.entry import Entry, Kind, Metadata, declare_kind, two_inputs
 from gradmgr._engine.indexing import Index, getitem, may_repeat, normalized
 from gradmgr._engine.op import Function, Op, linear, register, zeros
 from gradmgr._engine.ownership import Grads, Ownership, accumulate, start_gradient
-from gradmgr._engine.recorder import recording_threads
+from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tensor import Tensor, cut, describe, raw, wrap
 
 # Below this many bytes a new array costs no more than asking whether NumPy would raise half-way.
@@ -29,7 +31,8 @@ _SMALL_BUFFER = 4096
 # ---------------------------------------------------------------- x[i] = v
 
 
-def _copied(a: Any) -> Any:
+def writable_copy(a: Any) -> Any:
+    """Return a copy of an array that can be written to, as a NumPy scalar cannot."""
     return np.array(a) if isinstance(a, np.generic) else a.copy(order="K")
 
 
@@ -39,7 +42,7 @@ def _put(a: Any, v: Any, index: Index, in_place: bool, wiped: bool) -> Any:
             raise libraries.mixed("x[index] = v")
         if may_repeat(index):
             _check_places_differ(a, index)
-    buffer = batched.spacious(a if in_place else _copied(a), index, v)
+    buffer = batched.batched_to_hold(a if in_place else writable_copy(a), index, v)
     try:
         buffer[index] = v
     except errors.REJECTIONS as error:
@@ -65,9 +68,9 @@ def _is_last(like: Any, shape: tuple[int, ...], index: Index) -> Any:
         last = np.zeros(index.size, dtype=bool)
         last[index.size - 1 - np.unique(rows, return_index=True)[1]] = True
         return last.reshape(index.shape + (1,) * (len(shape) - 1))
-    places = batched.read(xp.arange(size).reshape(shape), index)
+    places = batched.getitem_of(xp.arange(size).reshape(shape), index)
     order = xp.arange(places.size).reshape(places.shape)
-    winner = batched.spacious(xp.zeros(size, dtype=order.dtype), places)
+    winner = batched.batched_to_hold(xp.zeros(size, dtype=order.dtype), places)
     winner[places.ravel()] = order.ravel()
     return winner[places] == order
 
@@ -96,7 +99,7 @@ def _vjp(e: tuple[Any, ...], g: Any, grads: Grads, owned: Ownership) -> None:
     try:
         g[index] = 0
     except errors.BatchedValueError:  # inside vmap, a batched index and a gradient that is not batched
-        g = batched.spacious(g, index)
+        g = batched.batched_to_hold(g, index)
         g[index] = 0
     if i in grads:
         accumulate(grads, owned, i, g)
@@ -136,16 +139,17 @@ _op.entry, _op.jvp = _entry, _jvp
 declare_kind("setitem", Kind("setitem", two_inputs, _metadata), _vjp)
 
 
-def _recorded_put(x: Tensor, index: Index, v: Any, in_place: bool) -> Tensor:
-    """Return x with v at index; `in_place` writes x's own buffer, which must be private."""
-    rec = current()
-    if rec is None or not libraries.is_differentiable(x._array.dtype):
-        return wrap(_put(x._array, raw(v), index, in_place, wiped=False))
-    wiped = is_tracked(x) and _is_wiped(x._array, index)
+def _recorded_put(x: Tensor, index: Index, v: Any, own: Any = None) -> Tensor:
+    """Return x with v at index; written into `own` where that is given: the array of x, which is private."""
+    rec, in_place = current(), own is not None
+    a = own if in_place else x._array
+    if rec is None or not libraries.is_differentiable(a.dtype):
+        return wrap(_put(a, raw(v), index, in_place, wiped=False))
+    wiped = is_tracked(x) and _is_wiped(a, index)
     if rec.__class__ is Context:
         z: Tensor = rec.call(_op, (x, v), (index, in_place, wiped))
         return z
-    z = wrap(_put(x._array, raw(v), index, in_place, wiped))
+    z = wrap(_put(a, raw(v), index, in_place, wiped))
     node_ids = rec.node_id_of(x), rec.node_id_of(v) if isinstance(v, Tensor) else None
     if node_ids != (None, None):
         rec.record_op(_op, node_ids, (x, v), None, (index, in_place, wiped), z)
@@ -167,7 +171,7 @@ def _is_wiped(a: Any, index: Index) -> bool:
 def put(x: Any, index: Index, v: Any) -> Any:
     """Return a copy of x with v at index: `x[index] = v` as a function."""
     if isinstance(x, Tensor) or isinstance(v, Tensor):
-        return _recorded_put(x if isinstance(x, Tensor) else wrap(x), index, v, in_place=False)
+        return _recorded_put(x if isinstance(x, Tensor) else wrap(x), index, v)
     return _put(x, v, index, in_place=False, wiped=False)
 
 
@@ -184,8 +188,14 @@ def setitem(x: Tensor, index: Index, v: Any) -> None:
         if isinstance(v, Tensor) and current() is not None:
             _check_value_fits(x._array[index].shape, v.shape)  # before the cast is recorded
         v = as_type(v, x.dtype)  # first, since a cast that overflows may raise
-    with recording_threads.lock:
-        rebind(x, _recorded_put(x, index, v, recording_threads.may_write(x)))
+    with write_lock.lock:
+        own = write_lock.hold(x)
+        try:
+            z = _recorded_put(x, index, v, own)
+        finally:
+            if own is not None:
+                write_lock.release(x)
+        rebind(x, z)
 
 
 def _check_value_fits(places: tuple[int, ...], shape: tuple[int, ...]) -> None:
@@ -195,7 +205,22 @@ def _check_value_fits(places: tuple[int, ...], shape: tuple[int, ...]) -> None:
         raise ValueError(f"could not broadcast input array from shape {shape} into shape {places}")
 
 
-copied: Function = linear("copy", _copied, lambda g: g)
+copied: Function = linear("copy", writable_copy, lambda g: g)
+
+
+def calls_to_forget(t: Tensor, recorders: Iterable[Recorder]) -> list[Call]:
+    """Return the calls by which recorders forget a tensor, as after a write of a constant in place."""
+    calls: list[Call] = []
+    forgotten = []
+    for rec in recorders:
+        forgotten.append(rec)
+        calls.append((rec.leaf_ids.pop, t, None))
+        if rec.trace_log is not None and (node_id := rec.node_id_of(t)) is not None:
+            rec.trace_log.record_write(t, node_id)
+    overflow = getattr(t, "_overflow_ids", None)
+    if overflow:
+        calls.append((setattr, t, "_overflow_ids", {rec: i for rec, i in overflow.items() if rec not in forgotten}))
+    return [*calls, (setattr, t, "_rec", None)]
 
 
 # ---------------------------------------------------------------- out= and += and where=
@@ -203,12 +228,12 @@ copied: Function = linear("copy", _copied, lambda g: g)
 
 def _fit_into(target: Tensor, z: Tensor, asked: str) -> Tensor:
     """Return z in the target's shape and dtype by NumPy's rule for out=: broadcast, same-kind cast."""
-    _check_fit(target, z.shape, z.dtype, asked)
+    check_fits(target, z.shape, z.dtype, asked)
     z = z if z.shape == target.shape else broadcast_to(z, target.shape)
     return z if z.dtype == target.dtype else as_type(z, target.dtype)
 
 
-def _check_fit(target: Any, shape: tuple[int, ...], dtype: np.dtype[Any], asked: str) -> None:
+def check_fits(target: Any, shape: tuple[int, ...], dtype: np.dtype[Any], asked: str) -> None:
     """Raise where a result of this shape and dtype cannot be written into the target."""
     named = describe(target) if isinstance(target, Tensor) else f"an array of shape {target.shape}"
     if dtype != target.dtype and not np.can_cast(dtype, target.dtype, "same_kind"):
@@ -267,7 +292,7 @@ def store(out: Any, z: Any, asked: str, *, may_broadcast: bool = False) -> Any:
                 "history; pass a Tensor as out=, or write z.numpy() explicitly"
             )
         z = z._array
-    _check_fit(out, np.shape(z), z.dtype, asked)
+    check_fits(out, np.shape(z), z.dtype, asked)
     np.copyto(out, z, casting="same_kind")
     return out
 
@@ -292,8 +317,8 @@ def updater(operate: Callable[[Tensor, Any], Any], ufunc: Callable[..., Any] | N
             if other is NotImplemented:
                 return other
             asked = f"x {symbol} y"
-            _check_fit(x, x.shape, _loop(ufunc, (x, other), None, symbol)[-1], asked)
-            _check_fit(x, np.broadcast_shapes(x.shape, np.shape(other)), x.dtype, asked)
+            check_fits(x, x.shape, loop_dtypes(ufunc, (x, other), None, symbol)[-1], asked)
+            check_fits(x, np.broadcast_shapes(x.shape, np.shape(other)), x.dtype, asked)
         z = operate(x, y)
         if z is NotImplemented:
             return z
@@ -332,78 +357,29 @@ def _replaced(x: Tensor, b: Any, ufunc: Callable[..., Any]) -> bool:
 def _written(x: Tensor, b: Any, ufunc: Callable[..., Any]) -> bool:
     """Write x op b into the buffer of x if nothing else can see it; tell whether that was done."""
     if (
-        np.shape(b) not in ((), x.shape)
+        getattr(b, "shape", ()) not in ((), x._array.shape)  # of arrays and numbers
         or libraries.float_errors_raise()
         or not libraries.is_differentiable(x._array.dtype)
     ):
         return False  # integers raise half-way: a negative exponent
-    with recording_threads.lock:
-        if not recording_threads.may_write(x):
+    return written_in_place(x, ufunc, b)
+
+
+def written_in_place(x: Tensor, ufunc: Callable[..., Any], *others: Any) -> bool:
+    """Write ufunc(x, *others) into the buffer of x, a constant then; False where something else can see the buffer."""
+    with write_lock.lock:
+        own = write_lock.hold(x)
+        if own is None:
             return False
-        ufunc(x._array, b, out=x._array)
+        try:
+            ufunc(own, *others, out=own)
+        finally:
+            write_lock.release(x)
     x._rec = None
     return True
 
 
-def with_keywords(function: Any, ufunc: Any, args: tuple[Any, ...], out: Any, where: Any, dtype: Any) -> Any:
-    """Do what a ufunc's keywords out=, where= and dtype= ask, from the ops for casts and masks."""
-    try:
-        out = _the_one(out)
-        if any(isinstance(t, Tensor) for t in (*args, out, where)):
-            return _by_keywords(function, ufunc, args, out, where, dtype)
-        asked_for = {"out": (out, None), "where": (where, True), "dtype": (dtype, None)}
-        return ufunc(*args, **{key: value for key, (value, default) in asked_for.items() if value is not default})
-    except errors.REJECTIONS as error:
-        errors.put_name(error, function.__name__)
-        raise
-
-
-def _the_one(out: Any) -> Any:
-    """Read out=, which may stand in a tuple of one."""
-    if isinstance(out, tuple):
-        if len(out) != 1:
-            raise ValueError("The 'out' tuple must have exactly one entry per ufunc output")
-        (out,) = out
-    if out is not None and not isinstance(out, Tensor) and not libraries.is_array(out):
-        raise TypeError(f"return arrays must be of ArrayType: Tensors or arrays; found {type(out).__name__}")
-    return out
-
-
-def _by_keywords(function: Any, ufunc: Any, args: tuple[Any, ...], out: Any, where: Any, dtype: Any) -> Any:
-    asked = f"{function.__name__}(out=...)"
-    args = tuple([t if isinstance(t, Tensor) else libraries.need_operand(t, function.__name__) for t in args])
-    mask = where if where is True else _mask_of(where)
-    ufunc = ufunc if isinstance(ufunc, np.ufunc) else getattr(np, function.__name__, None)
-    if isinstance(ufunc, np.ufunc) and ufunc.signature is None:  # everything is checked before anything is recorded
-        loop = None if dtype is None and out is None else _loop(ufunc, args, dtype, function.__name__)
-        if out is not None and loop is not None:
-            _check_fit(out, out.shape, loop[-1], asked)
-        shape = np.broadcast_shapes(*(np.shape(raw(t)) for t in (*args, mask)))
-        if out is not None:
-            _check_fit(out, shape, out.dtype, asked)
-        if dtype is not None and loop is not None:
-            args = tuple([_cast_arg(t, kind, function.__name__) for t, kind in zip(args, loop, strict=False)])
-    elif dtype is not None:
-        args = tuple([_cast_arg(t, np.dtype(dtype), function.__name__) for t in args])
-    if mask is not True and isinstance(ufunc, np.ufunc) and ufunc.signature is not None:  # matmul: whole axes
-        raise TypeError(f"{function.__name__}() got an unexpected keyword argument 'where'")
-    if mask is not True:
-        return _masked(function, args, out, mask, asked)
-    z = function(*args)
-    return z if out is None else store(out, z, asked, may_broadcast=True)
-
-
-def _mask_of(where: Any) -> Any:
-    """Read where= as NumPy does: an array must hold booleans, of a list the truth of each element counts."""
-    mask = raw(where)
-    if not libraries.is_array(mask):
-        return np.asarray(mask, dtype=bool)
-    if mask.dtype != bool:
-        raise TypeError(f"where= must hold booleans; found {mask.dtype}")
-    return mask
-
-
-def _loop(ufunc: Any, args: tuple[Any, ...], dtype: Any, name: str) -> tuple[np.dtype[Any], ...]:
+def loop_dtypes(ufunc: Any, args: tuple[Any, ...], dtype: Any, name: str) -> tuple[np.dtype[Any], ...]:
     """Return the dtypes that a ufunc computes in for these arguments, and gives."""
     kinds = [t.dtype if hasattr(t, "dtype") else np.dtype(bool) if t is True or t is False else type(t) for t in args]
     unset = (None,) * ufunc.nout
@@ -420,35 +396,3 @@ def _loop(ufunc: Any, args: tuple[Any, ...], dtype: Any, name: str) -> tuple[np.
             f"{name}(dtype={asked}) cannot take these arguments by a same-kind cast; cast them first: {error}"
         ) from None
     return found
-
-
-def _cast_arg(t: Any, dtype: np.dtype[Any], name: str) -> Any:
-    t = (
-        t if isinstance(t, Tensor) or libraries.is_array(t) else np.asarray(t)[()]
-    )  # a number may be used with CuPy arrays
-    if not np.can_cast(t.dtype, dtype, "same_kind"):
-        raise errors.DtypeError(f"{name}(dtype={dtype}) cannot take {t.dtype} by a same-kind cast; cast it first")
-    return t if t.dtype == dtype else as_type(t, dtype)
-
-
-def _masked(function: Any, args: tuple[Any, ...], out: Any, mask: Any, asked: str) -> Any:
-    """Compute only where the mask is set, so that values elsewhere have no part in any derivative.
-
-    Elsewhere the result is that of out=, and 0 without one.
-    """
-    shape = np.broadcast_shapes(mask.shape, *(np.shape(raw(t)) for t in (*args, out) if t is not None))
-    mask = libraries.namespace(mask).broadcast_to(mask, shape)
-    picked = [getitem(broadcast_to(t, shape), mask) if isinstance(t, Tensor) else _picked(t, shape, mask) for t in args]
-    part = function(*picked)
-    if out is None:
-        return put(wrap(zeros(part, shape, part.dtype)), mask, part)
-    _check_fit(out, shape, part.dtype, asked)
-    part = part if part.dtype == out.dtype else as_type(part, out.dtype)
-    return store(out, put(out if isinstance(out, Tensor) else wrap(out), mask, part), asked)
-
-
-def _picked(value: Any, shape: tuple[int, ...], mask: Any) -> Any:
-    if np.shape(value) == ():
-        return value
-    array = value if libraries.is_array(value) else np.asarray(value)
-    return libraries.namespace(array).broadcast_to(array, shape)[mask]

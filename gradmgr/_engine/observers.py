@@ -122,7 +122,11 @@ class observing:  # noqa: N801  # reads as a statement: `with observing(observer
         self.tapes = tapes
 
     def __enter__(self) -> None:
-        add_observer(self.observer, self.tapes)
+        try:
+            add_observer(self.observer, self.tapes)
+        except BaseException:
+            remove_observer(self.observer)
+            raise
 
     def __exit__(self, *exc: object) -> None:
         remove_observer(self.observer)

@@ -78,7 +78,7 @@ def argument_positions(rule: Rule, names: Sequence[str], op: str) -> tuple[int, 
     for name in asked:
         if name not in names:
             raise TypeError(f"a rule of op {op!r} asks for {name!r}; it may ask for {', '.join(names)}")
-    return tuple(names.index(name) for name in asked)
+    return tuple([names.index(name) for name in asked])
 
 
 def scope_of(op: Op, module: str, **more: Any) -> dict[str, Any]:

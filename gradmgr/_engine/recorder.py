@@ -2,52 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from typing import Any
 
-from gradmgr._arrays import memory
 from gradmgr._engine.tensor import Tensor, wrap
-
-
-class _RecordingThreads:
-    """The threads that record now; a buffer may be written in place where no other thread does.
-
-    Between the question whether a buffer is private and the write to it, another recording thread could take the
-    buffer and keep it for a derivative. So both happen under a lock that a recording needs to begin, and while
-    other threads record, buffers are replaced instead of written to.
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self._open: dict[int, int] = {}  # by thread, how many of its recordings are open
-
-    def begin(self) -> int:
-        """Count a recording of this thread; returns the thread."""
-        thread = threading.get_ident()
-        with self.lock:
-            self._open[thread] = self._open.get(thread, 0) + 1
-        return thread
-
-    def end(self, thread: int) -> None:
-        """Stop counting a recording of `thread`."""
-        with self.lock:
-            left = self._open.get(thread, 0) - 1
-            if left > 0:
-                self._open[thread] = left
-            else:
-                self._open.pop(thread, None)
-
-    def is_alone(self) -> bool:
-        """Tell whether no other thread records; to be asked, and acted on, with the lock held."""
-        return not self._open or (len(self._open) == 1 and threading.get_ident() in self._open)
-
-    def may_write(self, t: Tensor) -> bool:
-        """Tell whether the buffer of `t` may be written in place; to be asked, and acted on, with the lock held."""
-        return self.is_alone() and memory.is_private(t)
-
-
-recording_threads = _RecordingThreads()
 
 
 class Recorder:
@@ -59,7 +17,7 @@ class Recorder:
     may track, also stand in `leaf_ids`. Where both are taken the id goes to the tensor's `_overflow_ids`.
     """
 
-    __slots__ = ("_thread", "has_overflow_ids", "leaf_ids", "open", "outer", "trace_log")
+    __slots__ = ("__weakref__", "has_overflow_ids", "leaf_ids", "open", "outer", "trace_log")
 
     # Whether it is a Tape: no_grad pauses it, and the fast path deals with it inline.
     is_tape = False
@@ -67,16 +25,16 @@ class Recorder:
     def __init__(self, leaf_ids: dict[Tensor, Any] | None = None) -> None:
         self.outer: Any = None  # the context that was current when this recorder was entered
         self.leaf_ids = {} if leaf_ids is None else leaf_ids  # ids of attached tensors, which it also keeps alive
-        self.open = True
+        self.open = False  # until it is entered
         self.trace_log: Any = None  # of a traced recording
         self.has_overflow_ids = False
-        self._thread = recording_threads.begin()
 
     def close(self) -> None:
-        """Forget everything and record nothing more."""
-        if self.open:
-            self.open = False
-            recording_threads.end(self._thread)
+        """Forget everything and record nothing more; allowed at any time, and twice.
+
+        That it is closed comes first: whatever an exception then leaves undone, nothing is recorded or counted.
+        """
+        self.open = False
         self.leaf_ids.clear()
 
     def node_id_of(self, t: Tensor) -> Any:
@@ -138,6 +96,11 @@ def is_untracked(t: Tensor) -> bool:
     """Tell whether no open recorder has its node id in the tensor itself."""
     rec = t._rec  # read once, as other threads set it
     return rec is None or not rec.open
+
+
+def is_tracked_by(recorders: list[Recorder], value: Any) -> bool:
+    """Tell whether a value is a Tensor that one of these recorders tracks."""
+    return isinstance(value, Tensor) and any(rec.node_id_of(value) is not None for rec in recorders)
 
 
 def snapshot(t: Any, recorders: Iterable[Recorder]) -> Any:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from contextlib import nullcontext
-from threading import Lock, get_ident
+from functools import partial
+from threading import RLock
 from typing import Any
 
 from gradmgr._arrays.libraries import is_array, is_differentiable, namespace
 from gradmgr._arrays.memory import shares_memory
 from gradmgr._arrays.refcounts import NODE_ID_IN_ENTRY
+from gradmgr._engine import write_lock
 from gradmgr._engine.annotations import Annotations
+from gradmgr._engine.cleanup import call_if_free
 from gradmgr._engine.context import current, recorders
 from gradmgr._engine.entry import Entry, input_ids, input_metadata, kept_values
 from gradmgr._engine.observers import ObservedEntries, Observer, SourceLocation, observers, user_location
 from gradmgr._engine.op import Op
-from gradmgr._engine.recorder import Recorder, is_untracked, recording_threads
+from gradmgr._engine.recorder import Recorder, is_untracked
 from gradmgr._engine.tensor import Tensor
 
 # A sweep comes after this many entries, or sooner where unreferenced results may be this many bytes: then a
@@ -43,16 +45,14 @@ class Tape(Recorder):
         limit: number of entries above which the code that appends calls `sweep`; below 0 for a closed tape.
         owner: a weak reference to the manager.
         observed_pass: the backward pass that runs, where it is not the fast loop.
-        backward_thread: the thread in which a backward pass runs.
+        sweeping: held by the thread that sweeps, or runs a backward pass: entries keep their places meanwhile.
     """
 
     __slots__ = (
-        "__weakref__",
         "_all_at",
         "_detached",
         "_seen",
         "annotations",
-        "backward_thread",
         "entries",
         "leaves",
         "limit",
@@ -72,14 +72,13 @@ class Tape(Recorder):
         self.observers = own_observers
         self.annotations: Annotations | None = None
         self.observed_pass: Any = None
-        self.backward_thread: int | None = None
         self.entries: list[Any] = []
         self.leaves = self.leaf_ids.copy()
         self._detached: set[Tensor] = set()  # leaves that were detached; kept alive, since an id names a node
         self.limit = _AT_FIRST
         self._seen = 0  # entries that a sweep has looked at
         self._all_at = 2 * _MANY  # entries at which a sweep looks at all
-        self.sweeping = Lock()
+        self.sweeping = RLock()
         for t, node_id in self.leaf_ids.items():
             rec = t._rec  # `is_untracked`, inlined
             if rec is None or not rec.open:
@@ -91,16 +90,16 @@ class Tape(Recorder):
     # ------------------------------------------------------------ recording
 
     def add_leaf(self, t: Tensor) -> None:
-        """Take `t` as a leaf from here on: what was computed from it before does not count."""
+        """Take `t` as a leaf from here on, unless it is one: what was computed from it before does not count."""
+        if t in self.leaves:  # of the value it had; to take the present one would lose what was computed from that
+            return
         known = self.node_id_of(t)
         if known is not None:
-            if self.leaves.get(t) == known:
-                return
             node_id: Any = object()
             self.entries.append(("attach", node_id, known))
             self.untrack(t)
         else:
-            node_id = object() if t in self.leaves or t in self._detached else id(t)
+            node_id = object() if t in self._detached else id(t)
         self.leaves[t] = self.leaf_ids[t] = node_id
         if self.trace_log is not None:
             self.trace_log.record_attached(t, node_id, user_location())
@@ -147,9 +146,8 @@ class Tape(Recorder):
     def start_observing(self) -> None:
         """Let the observers of the contexts that record see each entry from here on."""
         if self.entries.__class__ is list:
-            # In backward the lock is held, and entries are walked over in a copy, else nothing could be recorded.
-            with nullcontext() if self.backward_thread == get_ident() else self.sweeping:
-                if self.open and self.entries.__class__ is list:
+            with self.sweeping:
+                if self.limit >= 0 and self.entries.__class__ is list:  # not of a tape that was closed
                     self.entries = observed = ObservedEntries(self.entries, self)
                     observed.catch_up()
         for observer in (*self.observers, *observers()):
@@ -163,7 +161,7 @@ class Tape(Recorder):
     def ensure_annotations(self) -> Annotations:
         """Return the annotations, made when first asked for."""
         if self.annotations is None:
-            with recording_threads.lock:  # threads that share the tape share its annotations
+            with write_lock.lock:  # threads that share the tape share its annotations
                 if self.annotations is None:
                     self.annotations = Annotations()
         return self.annotations
@@ -180,21 +178,20 @@ class Tape(Recorder):
         if not self.open:
             self.entries.clear()
             return
-        if not self.sweeping.acquire(blocking=False):
+        # Not within a backward pass, nor within a sweep, that dropped something with a `__del__`.
+        call_if_free(self.sweeping, partial(self._sweep_entries, everything))
+
+    def _sweep_entries(self, everything: bool) -> None:
+        entries, end = self.entries, len(self.entries)
+        if self.limit == _AT_FIRST and not everything and _entries_until_sweep(entries) == _MANY:
+            self.limit = _MANY  # small arrays, which can wait
             return
-        try:
-            entries, end = self.entries, len(self.entries)
-            if self.limit == _AT_FIRST and not everything and _entries_until_sweep(entries) == _MANY:
-                self.limit = _MANY  # small arrays, which can wait
-                return
-            start = 0 if everything or end > self._all_at else self._seen
-            kept = self._drop_unheld(entries, start, end)
-            self._seen = max(kept - 1, 0)  # the last one is held by the operation that calls, and looked at again
-            if start == 0:
-                self._all_at = 2 * kept + _MANY
-            self.limit = kept + _entries_until_sweep(entries)
-        finally:
-            self.sweeping.release()
+        start = 0 if everything or end > self._all_at else self._seen
+        kept = self._drop_unheld(entries, start, end)
+        self._seen = max(kept - 1, 0)  # the last one is held by the operation that calls, and looked at again
+        if start == 0:
+            self._all_at = 2 * kept + _MANY
+        self.limit = kept + _entries_until_sweep(entries)
 
     def _drop_unheld(self, entries: list[Any], start: int, end: int) -> int:
         """Drop the unreferenced entries between two positions; return how many entries are left."""
@@ -211,6 +208,7 @@ class Tape(Recorder):
 
     def close(self) -> None:
         """Forget everything; a tape that is still current somewhere records nothing more."""
+        self.open = False  # first: see `Recorder.close`
         self.entries, self.limit = [], -1
         for t in list(self.leaf_ids):
             if t._rec is self:
@@ -226,7 +224,7 @@ class Tape(Recorder):
 
     def invalidate(self, array: Any) -> None:
         """Make every entry that keeps a value in this memory raise when it is used."""
-        with nullcontext() if self.backward_thread == get_ident() else self.sweeping:  # which moves entries
+        with self.sweeping:  # which moves entries
             entries = self.entries
             for k, e in enumerate(entries[:]):  # others may append faster than this looks
                 if any(is_array(kept) and shares_memory(kept, array) for kept in kept_values(e)):

@@ -247,7 +247,9 @@ def compile_function(source: str, name: str, file: str, scope: dict[str, Any]) -
 def _function_in(code: types.CodeType) -> types.FunctionType:
     found: dict[str, Any] = {}
     exec(code, found)  # noqa: S102  # gradmgr's own text, filled in with its own names
-    return next(value for value in found.values() if isinstance(value, types.FunctionType))
+    function = next(value for value in found.values() if isinstance(value, types.FunctionType))
+    found.clear()  # its globals, which hold it: only its code and its defaults are of use
+    return function
 
 
 def compiled_at_first_call(

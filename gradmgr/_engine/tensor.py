@@ -13,6 +13,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries
+from gradmgr._engine import write_lock
 
 if TYPE_CHECKING:
     from gradmgr._engine.tensor_members import TensorMembers  # a stub: what is bound onto Tensor at import
@@ -39,6 +40,8 @@ class Tensor(TensorMembers):
     __slots__ = ("__weakref__", "_array", "_grad", "_hooks", "_node_id", "_overflow_ids", "_rec")
 
     _array: Any
+    _guarded: type  # see write_lock
+    _unguarded: type
     _rec: Any
     _node_id: Any
     _grad: Tensor | None
@@ -48,6 +51,10 @@ class Tensor(TensorMembers):
     def __init__(self, data: Any, dtype: Any = None, device: str | None = None) -> None:
         self._array = _fresh(data, dtype, device)
         self._rec = None
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        write_lock.add_guarded_class(cls)
 
     __hash__ = object.__hash__
 
@@ -224,6 +231,7 @@ class Tensor(TensorMembers):
         return made
 
 
+write_lock.add_guarded_class(Tensor)
 _new = object.__new__
 
 

@@ -289,7 +289,7 @@ class TensorMembers:
         """Return a copy with its memory in C order, or as `numpy.ndarray.copy` is asked for."""
 
     def copy_(self, src: Any, non_blocking: bool = False) -> Self:
-        """Write the values of `src`, broadcast, cast and moved to where x lives; `non_blocking` changes nothing."""
+        """Write the values of `src`, broadcast, cast and moved to the device of x; `non_blocking` changes nothing."""
 
     def copysign_(self, other: Any) -> Self:
         """Put `copysign` of the values and `other` in their place."""
@@ -631,7 +631,7 @@ class TensorMembers:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether a manager that records in this context tracks this tensor, attached or computed from what is."""
+        """Whether a manager that records in this context tracks this tensor: it is attached, or depends on attached ones."""
 
     def requires_grad_(self, requires_grad: bool = True) -> NoReturn:
         """Refused: raise an error that says what to use, `GradManager.attach`."""
@@ -798,10 +798,10 @@ class TensorMembers:
         """Swap two axes in place."""
 
     def tril_(self, diagonal: int = 0) -> Self:
-        """Zero what stands above a diagonal."""
+        """Zero the elements above a diagonal."""
 
     def triu_(self, diagonal: int = 0) -> Self:
-        """Zero what stands below a diagonal."""
+        """Zero the elements below a diagonal."""
 
     def true_divide_(self, other: Any, *, rounding_mode: str | None = None) -> Self:
         """Divide in place; `rounding_mode` is None, "trunc" (towards zero) or "floor", whose derivatives are zero."""
@@ -810,7 +810,7 @@ class TensorMembers:
         """Put `trunc` of the values in their place."""
 
     def uniform_(self, low: float = 0.0, high: float = 1.0, *, generator: np.random.Generator) -> Self:
-        """Fill with values spread evenly from `low` to below `high`."""
+        """Fill with values drawn uniformly from `low` to below `high`."""
 
     def unsqueeze_(self, dim: int) -> Self:
         """Insert an axis of length 1 in place."""

@@ -171,10 +171,10 @@ class _Call:
         "function",
         "interceptors",
         "leaves",
+        "modes",
         "name",
         "replay",
         "second_context",
-        "settings",
         "strict",
     )
 
@@ -186,9 +186,9 @@ class _Call:
         self.second_context = second_context  # entered around the second run
         self.strict = strict
         self.debug = debug
-        self.settings = modes._modes.get()
+        self.modes = modes._modes.get()
         self.interceptors = [
-            w for w in interceptors_of(current()) if w.affects_results
+            interceptor for interceptor in interceptors_of(current()) if interceptor.affects_results
         ]  # what these do is part of the function
         self.replay: Replay | None = None
         self.leaves: list[tuple[Tensor, Any]] = []  # attached tensors that it read and that are no arguments
@@ -260,7 +260,9 @@ class _Rerun:
         self._lines = log.lines
         self.metadata = tuple(log.metadata.values())
 
-    def pull(self, bundle: Any, outside: tuple[Any, ...], values: Any, g: Any, grads: Grads, owned: Ownership) -> None:
+    def compute_vjps(
+        self, bundle: Any, outside: tuple[Any, ...], values: Any, g: Any, grads: Grads, owned: Ownership
+    ) -> None:
         """Run the function again and call the vjps of its entries."""
         tape, observed = self._tape, self._tape.observed_pass
         hooks = {} if tape.annotations is None else tape.annotations.hooks
@@ -271,15 +273,15 @@ class _Rerun:
         node_ids = [inside[position] for position in self._positions]
         for k, part in g.items():
             grads[node_ids[k]] = part
-        done = None if observed is None else observed.move_to(bundle, node_ids)
+        end_move = None if observed is None else observed.move_to(bundle, node_ids)
         if observed is not None:
             observed.compute_vjps(entries, grads, owned)
         elif tape.annotations:  # hooks that only the second run has added
             run_hooked(tape, entries, grads, owned)
         else:
             compute_vjps(entries, grads, owned)
-        if done is not None:
-            done()
+        if end_move is not None:
+            end_move()
         if not create_graph:  # else the derivative that was recorded depends on these values
             _drop_annotations(tape, log)
         if tape.annotations is not None:  # hooks that the second run added were added by the first already
@@ -293,9 +295,9 @@ class _Rerun:
         log = _RunLog(call.strict, call.debug)
         collector = _SecondRunCollector(tape, create_graph)
         args, kwargs = call.restore_arguments(values)
-        replay = call.replay.again() if call.replay is not None else nullcontext()
+        replay = call.replay.replayed() if call.replay is not None else nullcontext()
         with (
-            _with_settings(call.settings, create_graph),
+            _with_modes(call.modes, create_graph),
             activated(
                 Context.of(context_of_pass(tape, True)).intercepted((*interceptors_of(current()), *call.interceptors))
             ),
@@ -306,10 +308,10 @@ class _Rerun:
         ):
             call.function(*args, **kwargs)
         if log.hash != self._hash or len(log.inside) != self._count or tuple(log.outside) != outside:
-            raise errors.CheckpointError(self._describe_difference(log))
+            raise errors.CheckpointError(self._difference_message(log))
         return collector.entries, log
 
-    def _describe_difference(self, log: _RunLog) -> str:
+    def _difference_message(self, log: _RunLog) -> str:
         text = (
             f"checkpoint: {self._call.name} did not do in backward what it did when it was called: {self._count} "
             f"operations were recorded then, {len(log.inside)} now"
@@ -322,15 +324,15 @@ class _Rerun:
                 "draws from a random generator that could not be found (pass generators=); or it depends on something "
                 "else that changed. debug=True tells which operation differs"
             )
-        both = zip([*self._lines, "nothing more"], [*log.lines, "nothing more"], strict=False)
-        then, now = next((one, other) for one, other in both if one != other)
-        return f"{text}. The first to differ was\n    {then}\nand is now\n    {now}"
+        pairs = zip([*self._lines, "nothing more"], [*log.lines, "nothing more"], strict=False)
+        first_line, second_line = next((one, other) for one, other in pairs if one != other)
+        return f"{text}. The first to differ was\n    {first_line}\nand is now\n    {second_line}"
 
 
 @contextmanager
-def _with_settings(settings: Any, keep_hooks: bool) -> Iterator[None]:
+def _with_modes(mode_settings: Any, keep_hooks: bool) -> Iterator[None]:
     """Put the modes of the first run into effect, and remove hooks on saved tensors that were entered since."""
-    modes_token = modes._modes.set(settings)
+    modes_token = modes._modes.set(mode_settings)
     kept = tuple([observer for observer in observers() if keep_hooks or not is_of_saved_tensors_hooks(observer)])
     observers_token = _observers.set(kept)
     try:
@@ -342,7 +344,7 @@ def _with_settings(settings: Any, keep_hooks: bool) -> Iterator[None]:
 
 def _vjp(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
     _, bundle, outside, rerun, values = e
-    rerun.pull(bundle, outside, values, g, grads, owned)
+    rerun.compute_vjps(bundle, outside, values, g, grads, owned)
 
 
 def _vjp_of_failed(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
@@ -357,7 +359,7 @@ declare_kind("checkpoint.failed", Kind("checkpoint.failed", no_inputs), _vjp_of_
 
 
 def _tapes_to_checkpoint(state: Any) -> list[Tape]:
-    """Return the recording tapes but those outside forward mode, which record tangents: a second run has none."""
+    """Return the recording tapes, without those outside forward mode: they record tangents, which a rerun does not."""
     groups = Context.of(state).groups
     found: list[Tape] = []
     for group in reversed(groups):
@@ -369,7 +371,7 @@ def _tapes_to_checkpoint(state: Any) -> list[Tape]:
 
 
 def _drop_annotations(tape: Tape, log: _RunLog) -> None:
-    """Drop the hooks on values made inside. A function of its own, as its loop variable refers to a node id."""
+    """Drop the hooks on values made inside."""
     if tape.annotations is not None:
         for node_id in log.inside:
             tape.annotations.drop(node_id)
@@ -381,13 +383,13 @@ def _record(call: _Call, observer: _FirstRunObserver, values: tuple[Any, ...]) -
         if not tape.open:
             continue
         _drop_annotations(tape, log)  # the second run adds these hooks again
-        held = log.referenced_values()
-        if not held:
+        referenced = log.referenced_values()
+        if not referenced:
             continue
         bundle = object()
-        rerun = _Rerun(tape, call, log, [position for position, _ in held])
+        rerun = _Rerun(tape, call, log, [position for position, _ in referenced])
         tape.entries.append(("checkpoint", bundle, tuple(log.outside), rerun, values))
-        for k, (_, node_id) in enumerate(held):
+        for k, (_, node_id) in enumerate(referenced):
             tape.entries.append(("checkpoint.result", node_id, bundle, k, call))
         if len(tape.entries) > tape.limit:
             tape.sweep()
@@ -400,7 +402,7 @@ def _record_failure(call: _Call, observer: _FirstRunObserver) -> None:
                 tape.entries.append(("checkpoint.failed", node_id, call.name))
 
 
-def _no_contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+def _null_contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
     return nullcontext(), nullcontext()
 
 
@@ -409,7 +411,7 @@ def checkpoint(
     /,
     *args: Any,
     use_reentrant: bool | None = None,
-    context_fn: Contexts = _no_contexts,
+    context_fn: Contexts = _null_contexts,
     determinism_check: Literal["default", "none"] = "default",
     debug: bool = False,
     early_stop: bool = True,
@@ -420,7 +422,7 @@ def checkpoint(
     """Compute `function(*args, **kwargs)`, keeping for derivatives only its arguments: the rest is computed again.
 
     The values and gradients are those of a plain call, to the bit, and derivatives of any order can be taken. Where
-    nothing records it is a plain call; so it is for managers outside a level of `forward_ad`.
+    nothing records it is a plain call, and so it is for managers outside a level of `forward_ad`.
 
     In backward the function runs again, so it must do the same. It may write in place, return any
     object, use attached tensors that it is not given, other managers and checkpoints; but what it reads
@@ -486,7 +488,7 @@ def checkpoint(
         call.replay = Replay([*global_sources(), *sources_in(function, args, kwargs), *given], on_gpu)
     observer = _FirstRunObserver(tapes, call.strict, debug)
     try:
-        with call.replay.first() if call.replay is not None else nullcontext(), first, observing(observer, tapes):
+        with call.replay.recorded() if call.replay is not None else nullcontext(), first, observing(observer, tapes):
             result = function(*args, **kwargs)
     except BaseException:
         _record_failure(call, observer)
@@ -547,8 +549,8 @@ def checkpoint_sequential(
     size = len(chain) // count
     value = input
     for start in range(0, size * (count - 1), size):
-        value = checkpoint(_segment(chain, start, start + size), value, use_reentrant=use_reentrant, **options)
-    return _segment(chain, size * (count - 1), len(chain))(value)
+        value = checkpoint(_compose(chain, start, start + size), value, use_reentrant=use_reentrant, **options)
+    return _compose(chain, size * (count - 1), len(chain))(value)
 
 
 # The options that checkpoint_sequential passes to checkpoint.
@@ -557,7 +559,7 @@ _OPTIONS = frozenset(
 )
 
 
-def _segment(chain: list[Callable[..., Any]], start: int, end: int) -> Callable[[Any], Any]:
+def _compose(chain: list[Callable[..., Any]], start: int, end: int) -> Callable[[Any], Any]:
     part = chain[start:end]
 
     def run(value: Any) -> Any:

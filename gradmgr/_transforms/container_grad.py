@@ -65,7 +65,7 @@ class ContainerGradient:
             gradients = [None if g is None else snapshot(g, outside) for g in back.vjp([y], [None], last=True)]
         gradients = [zeros_of(x) if g is None else g for g, x in zip(gradients, self._xs, strict=True)]
         made = iter(new_tensors(gradients))
-        leaves = iter([in_form_of(next(made), leaf) if is_differentiable_leaf(leaf) else None for leaf in self._leaves])
+        leaves = iter([as_kind_of(next(made), leaf) if is_differentiable_leaf(leaf) else None for leaf in self._leaves])
         trees = [rebuilt(self._args[k], leaves) for k in self._positions]
         value = value.reshape(())[()] if self._plain and not isinstance(value, Tensor) else as_tensor(value)
         return ((value, aux) if self._has_aux else value), (trees[0] if one else tuple(trees))
@@ -102,7 +102,7 @@ def leaf_as_tensor(leaf: Any) -> Tensor:
     return wrap(leaf if libraries.is_array(leaf) else np.asarray(leaf))
 
 
-def in_form_of(made: Tensor, leaf: Any) -> Any:
+def as_kind_of(made: Tensor, leaf: Any) -> Any:
     """Return a Tensor as what the leaf is, an array or a number; as a Tensor if an outer recorder tracks it."""
     if isinstance(leaf, Tensor) or is_tracked(made):
         return made

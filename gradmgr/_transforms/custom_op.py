@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
@@ -11,7 +12,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import Batched
-from gradmgr._engine.custom import declared
+from gradmgr._engine.custom import Declared, declared
 from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.entry import Kind, declare_kind, ids_in_tuple, metadata_in_tuple
 from gradmgr._engine.op import Rule, argument_positions, parameters
@@ -93,7 +94,9 @@ def custom_op(
 class _CustomOp:
     """One operation declared by `custom_op`; each of its entries on a tape refers to it."""
 
-    __slots__ = ("arguments", "call", "count", "declared", "defaults", "function", "name")
+    __slots__ = ("__weakref__", "arguments", "call", "count", "declared", "defaults", "function", "name")
+
+    declared: Declared
 
     def __init__(
         self,
@@ -122,9 +125,15 @@ class _CustomOp:
             vjps[v] = _VjpRule(name, v, both or vjp[v], available, holomorphic=both is not None)
             jvps[v] = _JvpRule(name, v, both or jvp.get(v), available)
         self.declared = declared(name, _Kernel(name, function, arguments), vjp=vjps, jvp=jvps)
-        self.call = self.declared.rules.general_call()
-        entry = self.declared.op.entry
-        self.declared.op.entry = lambda *recorded: (_CUSTOM, *entry(*recorded)[1:], self)
+        self.call = self.declared.general_call()
+        entry, this = self.declared.op.entry, weakref.ref(self)  # alive while it is called
+        self.declared.op.entry = lambda *recorded: (_CUSTOM, *entry(*recorded)[1:], this())
+
+    def __del__(self) -> None:
+        # The generated functions and the dict of their globals refer to each other. Nothing calls them any more, as
+        # what is recorded refers to this object.
+        if hasattr(self, "declared"):
+            self.declared.rules.scope.clear()
 
     def _checked_inputs(
         self, vjp: Mapping[str, Rule], jvp: Mapping[str, Rule], derivative: Mapping[str, Rule]

@@ -32,7 +32,7 @@ Derivatives = list[Any]  # Tensors, arrays, or None where there is none
 class DerivativeCall:
     """One call of a function of `gradmgr.functional`: its name for errors, its inputs and options.
 
-    The derivative is computed inside it as a context manager.
+    It is a context manager, in which the derivative is computed.
     """
 
     def __init__(self, name: str, func: Function, inputs: Any, create_graph: bool, strict: bool) -> None:
@@ -50,7 +50,7 @@ class DerivativeCall:
                     f"{name}: input {k} has dtype {x.dtype}; only floating and complex Tensors have derivatives: "
                     "convert it with .astype('float64'), or leave it out of inputs (a lambda may hold it)"
                 )
-        self.xs: list[Tensor] = []  # handles of the inputs, while it runs
+        self.xs: list[Tensor] = []  # handles of the inputs, while the with block runs
         self.outs: list[Tensor] = []
         self.one_output = False
         self.outside: list[Any] = []  # the recorders that track the results, with create_graph
@@ -212,7 +212,8 @@ def fill_zeros(found: Derivatives, like: Sequence[Tensor]) -> list[Tensor]:
 def check_varies(name: str, tape: Tape, derivatives: Sequence[Any], what: str) -> None:
     """Raise if a derivative was not computed from the inputs, which `tape` tracks."""
     for k, g in enumerate(derivatives):
-        if not (isinstance(g, Tensor) and tape.node_id_of(g) is not None):
+        node_id = tape.node_id_of(g) if isinstance(g, Tensor) else None
+        if node_id is None or node_ids_before(tape, [node_id]).isdisjoint(tape.leaves.values()):
             raise errors.NotRecordedError(
                 f"{name}: {what} by input {k} does not depend on the inputs (func is linear in it), so that it cannot "
                 "be differentiated again, which strict=True forbids; strict=False gives zeros"
@@ -239,7 +240,7 @@ class _DerivativeManager(GradManager):
     may_release = False
 
     def attach_each(self, leaves: Sequence[Tensor]) -> _DerivativeManager:
-        """Attach Tensors that are known to be differentiable, in half the time of `attach`."""
+        """Attach Tensors that were checked to be differentiable, in half the time of `attach`."""
         for x in leaves:
             self._attach_one(x, None, [])
         return self

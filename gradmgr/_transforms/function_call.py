@@ -10,7 +10,7 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._arrays.batched import Level, holds, share, top
+from gradmgr._arrays.batched import Level, broadcast_over_examples, highest_level, is_batched_at
 from gradmgr._engine.context import Context, activated, current, interceptors_of, rebind, recorders
 from gradmgr._engine.op import Op
 from gradmgr._engine.recorder import Recorder, snapshot
@@ -31,7 +31,7 @@ from gradmgr._transforms.function_node import (
     reject_derivatives,
     unrecorded_message,
 )
-from gradmgr._transforms.vmap import _enter, _leave
+from gradmgr._transforms.vmap import batch_op, unbatch_op
 
 
 class FunctionCall:
@@ -60,7 +60,7 @@ class FunctionCall:
         for interceptor in interceptors:
             self.args = interceptor.before_op(op, self.args, ())
         if not is_placeholder(self.function.vmap):
-            level = top([t._array for t in self.args if isinstance(t, Tensor)])
+            level = highest_level([t._array for t in self.args if isinstance(t, Tensor)])
             if level is not None:
                 with activated(_without_vmap(context, level)):
                     return self._run_vmap_method(level)
@@ -106,8 +106,8 @@ class FunctionCall:
         """Call the class's own `vmap` method, with the examples of a level as a visible first axis."""
         given, in_dims = [], []
         for t in self.args:
-            is_mapped = isinstance(t, Tensor) and (holds(t._array, level) or is_actively_tracked(t))
-            given.append(_leave(_repeat_per_example(t, level), level, 0) if is_mapped else t)
+            is_mapped = isinstance(t, Tensor) and (is_batched_at(t._array, level) or is_actively_tracked(t))
+            given.append(unbatch_op(_repeat_per_example(t, level), level, 0) if is_mapped else t)
             in_dims.append(0 if is_mapped else None)
         info = VmapInfo(level.size, getattr(level, "randomness", "error"))
         made = self.function.vmap(info, tuple(in_dims), *given, **self.keywords)
@@ -137,7 +137,7 @@ class FunctionCall:
                 f"{self.name}.vmap: result {j} has shape {t.shape} and out_dims {dim!r}; there must be an axis of the "
                 f"{level.size} examples, or None"
             )
-        return _enter(t, level, dim % t.ndim)
+        return batch_op(t, level, dim % t.ndim)
 
     # ------------------------------------------------------------ checks
 
@@ -286,7 +286,7 @@ class VmapInfo:
 
 
 class _TrackingRecorder:
-    """A recorder that tracks an argument, with its node ids of the arguments, and its outer recorders with theirs."""
+    """A recorder that tracks an argument, with the node ids of the arguments there and in its outer recorders."""
 
     __slots__ = ("node_ids", "outer", "rec")
 
@@ -323,11 +323,11 @@ def _without_vmap(context: Any, level: Level) -> Any:
 
 
 def _repeat_per_example(t: Tensor, level: Level) -> Tensor:
-    """Return `t` with the axis of a level, so that each recorder gets one gradient of it per example."""
-    if holds(t._array, level):
+    """Return `t` with the axis of a level, so that each recorder gets its gradient for each example."""
+    if is_batched_at(t._array, level):
         return t
     repeated: Tensor = copy_tensor(t)
-    repeated._array = share(t._array, level)
+    repeated._array = broadcast_over_examples(t._array, level)
     for rec in recorders(current()):
         node_id = rec.node_id_of(t) if rec.open else None
         if node_id is not None:

@@ -102,6 +102,8 @@ class FunctionCtx:
     def set_materialize_grads(self, value: bool) -> None:
         """Choose what `backward` and `jvp` receive where no gradient or tangent came: zeros, the default, or None.
 
+        For an argument of integers, which has no tangent, `jvp` receives None in any case.
+
         Raises:
             RuntimeError: called elsewhere than in forward or setup_context.
         """

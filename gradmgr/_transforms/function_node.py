@@ -1,4 +1,4 @@
-"""How the call of a `Function` stands on a tape, and how it is differentiated.
+"""How the call of a `Function` is recorded on a tape, and how it is differentiated.
 
 Each recorder that tracks an argument gets one entry for the whole call. It holds the saved values and, for
 each of them, its `Source`: which argument or result it is, or that it is neither. A saved argument or result is
@@ -320,7 +320,9 @@ class FunctionNode:
     def _grad_input(self, argument: ArrayMetadata | None, tangent: Any) -> Tensor | None:
         if tangent is not None:
             return tangent if isinstance(tangent, Tensor) else wrap(tangent)
-        return argument.zeros() if argument is not None and self.materialize else None
+        if argument is None or not libraries.is_differentiable(argument.dtype) or not self.materialize:
+            return None
+        return argument.zeros()
 
 
 def _check_is_array(d: Any, what: str) -> None:

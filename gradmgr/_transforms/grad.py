@@ -7,13 +7,14 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.backward import own_gradient, seeds_of
 from gradmgr._engine.backward_pass import context_of_pass
 from gradmgr._engine.context import Context, activated, current, recorders
 from gradmgr._engine.entry import tracked_input_ids
+from gradmgr._engine.gradients import own_gradient
 from gradmgr._engine.history.node import GradientEdge, tensor_of_edge
 from gradmgr._engine.hooks import leaf_hooks_of, run_tensor_hooks
 from gradmgr._engine.recorder import Recorder, snapshot
+from gradmgr._engine.seeds import seeds_of
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr._transforms.vmap import vmap
@@ -49,14 +50,16 @@ def grad(
         allow_unused: give None for an input that no output depends on, instead of an error.
         is_grads_batched: each of `grad_outputs` has a further first axis, of vectors to weight with; so have
             the results. One backward pass computes all of them.
-        materialize_grads: give zeros for an input that no output depends on.
+        materialize_grads: give zeros for an input that no output depends on. With `create_graph` the history knows
+            every gradient, also one that is constant: its own derivative is then zeros, not an error.
 
     Returns:
         A tuple, one gradient for each input, of its shape and dtype.
 
     Raises:
-        RuntimeError: no recording manager knows an output or an input; an input is unused.
-        TypeError, ValueError: `grad_outputs` does not fit in number, shape or dtype; `only_inputs` is False.
+        RuntimeError: no recording manager tracks an output or an input; an input is unused.
+        TypeError, ValueError: `grad_outputs` does not fit in number, shape or dtype; `only_inputs` is False; there are
+            no outputs, or no inputs.
 
     >>> import gradmgr
     >>> x = gradmgr.tensor(3.0)
@@ -71,6 +74,8 @@ def grad(
     if materialize_grads and allow_unused is False:
         raise ValueError("grad: materialize_grads=True gives zeros for unused inputs; allow_unused=False forbids them")
     ys, xs = _as_list(outputs, "grad", "outputs"), _as_list(inputs, "grad", "inputs")
+    if not ys or not xs:
+        raise ValueError(f"grad: {'inputs' if ys else 'outputs'} is empty; pass at least one Tensor")
     allowed = bool(allow_unused) or materialize_grads
     retain = create_graph if retain_graph is None else retain_graph
     tape, manager = _find_tape(ys, "grad")
@@ -85,9 +90,13 @@ def grad(
             tape, manager, ys, xs, grad_outputs, retain=retain, create_graph=create_graph, allowed=allowed
         )
         found, batch = own_tensors(gs, xs), ()
-    if materialize_grads:
-        return tuple([_zeros(x, batch) if g is None else g for g, x in zip(found, xs, strict=True)])
-    return tuple(found)
+    if not materialize_grads:
+        return tuple(found)
+    filled = [_zeros(x, batch) if g is None else g for g, x in zip(found, xs, strict=True)]
+    if create_graph:
+        for g in filled:
+            _track_constant(tape, g)
+    return tuple(filled)
 
 
 def compute_gradients(
@@ -146,12 +155,12 @@ def own_tensors(gs: list[Any], xs: Sequence[Tensor]) -> list[Tensor | None]:
     They are copied where needed, as one may be that of two inputs, or be the weights that were given.
     """
     tracking = recorders(current())
-    made = [_own(gs.pop(), x, tracking) for x in reversed(xs)]
+    made = [_as_own_tensor(gs.pop(), x, tracking) for x in reversed(xs)]
     made.reverse()
     return made
 
 
-def _own(g: Any, x: Tensor, tracking: list[Recorder]) -> Tensor | None:
+def _as_own_tensor(g: Any, x: Tensor, tracking: list[Recorder]) -> Tensor | None:
     if g is None:
         return None
     handle = snapshot(g, tracking)
@@ -210,7 +219,7 @@ def backward(
 ) -> None:
     """Add the gradients of `tensors`, weighted by `grad_tensors`, to the `.grad` of what is attached.
 
-    As `GradManager.backward` of the innermost recording manager that knows the tensors: with its
+    As `GradManager.backward` of the innermost recording manager that tracks the tensors: with its
     callbacks, and released afterwards unless its history is retained.
 
     Args:
@@ -221,7 +230,7 @@ def backward(
         inputs: only these, attached or computed from what is, receive a gradient; None stands for all attached.
 
     Raises:
-        RuntimeError: no recording manager knows a tensor or an input.
+        RuntimeError: no recording manager tracks a tensor or an input.
         TypeError, ValueError: `grad_tensors` does not fit in number, shape or dtype; `inputs` is empty.
 
     >>> import gradmgr
@@ -239,7 +248,7 @@ def backward(
         if not xs:
             raise ValueError("backward: inputs is empty; pass at least one Tensor, or None for all that is attached")
         only = {x: _node_id_for(tape, x) for x in xs}
-        _check_known(only, xs, "backward")
+        _check_inputs_tracked(only, xs, "backward")
     seeds = seeds_of(tape, ys, grad_tensors, create_graph=create_graph)
     manager._run_backward(tape, seeds, create_graph if retain_graph is None else retain_graph, create_graph, only)
     _sweep_if_due(tape)
@@ -268,29 +277,29 @@ def _find_tape(ys: list[Tensor], asked: str) -> tuple[Tape, GradManager]:
         if manager is not None and all(tape.node_id_of(y) is not None for y in ys):
             manager._open_tape()
             return tape, manager
-    unknown = next((k for k, y in enumerate(ys) if all(tape.node_id_of(y) is None for tape in tapes)), None)
-    if unknown is None:
+    untracked = next((k for k, y in enumerate(ys) if all(tape.node_id_of(y) is None for tape in tapes)), None)
+    if untracked is None:
         raise errors.NotRecordedError(
-            f"{asked}: no one manager knows all {len(ys)} outputs; compute them under the same recording"
+            f"{asked}: no one manager tracks all {len(ys)} outputs; compute them under the same recording"
         )
     if not tapes:
         raise errors.NotRecordedError(
-            f"{asked}: no manager records here, so nothing is known of output number {unknown}, "
-            f"{describe(ys[unknown])}; compute it and call {asked} in one `with gm:`, in one thread or task; an "
+            f"{asked}: no manager records here, so none tracks output number {untracked}, "
+            f"{describe(ys[untracked])}; compute it and call {asked} in one `with gm:`, in one thread or task; an "
             "earlier backward or grad ends the recording, unless with retain_graph=True"
         )
     raise errors.NotRecordedError(
-        f"{asked}: no manager that records here knows output number {unknown}, "
-        f"{describe(ys[unknown])}; it must be computed, between record() and release(), from what is attached: not "
+        f"{asked}: no manager that records here tracks output number {untracked}, "
+        f"{describe(ys[untracked])}; it must be computed, between record() and release(), from what is attached: not "
         "before, not under no_grad(), and not through detach() or an integer"
     )
 
 
-def _check_known(only: dict[Tensor, Any], xs: list[Tensor], asked: str) -> None:
+def _check_inputs_tracked(only: dict[Tensor, Any], xs: list[Tensor], asked: str) -> None:
     for k, x in enumerate(xs):
         if only.get(x) is None:
             raise errors.NotRecordedError(
-                f"{asked}: the manager that recorded the outputs does not know input number {k}, {describe(x)}; "
+                f"{asked}: the manager that recorded the outputs does not track input number {k}, {describe(x)}; "
                 "attach it before it is used, or pass what was computed from it"
             )
 
@@ -300,7 +309,7 @@ def _check_used(tape: Tape, xs: list[Tensor], only: dict[Tensor, Any], seeded: l
     reached = node_ids_before(tape, seeded)
     for k, x in enumerate(xs):
         if x not in only or only[x] not in reached:
-            why = "is unknown to the manager that recorded them" if x not in only else "has no part in them"
+            why = "is not tracked by the manager that recorded them" if x not in only else "has no part in them"
             raise errors.NotRecordedError(
                 f"grad: the outputs do not depend on input number {k}, {describe(x)}, which {why}; "
                 "pass allow_unused=True to get None for it, or materialize_grads=True to get zeros"
@@ -325,3 +334,11 @@ def _zeros(x: Tensor, batch: tuple[int, ...]) -> Tensor:
     return wrap(
         libraries.namespace(a).zeros((*batch, *x.shape), a.dtype) if batch else libraries.namespace(a).zeros_like(a)
     )
+
+
+def _track_constant(tape: Tape, t: Tensor) -> None:
+    """Let a tape know a Tensor that it has not recorded as computed from nothing, so that its gradients are zeros."""
+    if tape.node_id_of(t) is None:
+        node_id = object()
+        tape.entries.append(("constant", node_id))
+        tape.track(t, node_id)

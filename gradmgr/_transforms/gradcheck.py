@@ -50,13 +50,13 @@ def gradcheck(
 
     Compared are: the reverse and the forward derivative with central differences (or a complex
     step), and the two with each other by the adjoint identity <u, Jv> = <J'u, v>. For `order` 2
-    the same is asked of the reverse and of the forward derivative as functions, which covers
+    the same is checked of the reverse and of the forward derivative as functions, which covers
     reverse over reverse, forward over reverse, reverse over forward and forward over forward; and
     so on for higher orders. In every order `func` must give the same values when it is called again.
 
     Different from `torch.autograd.gradcheck`: `check_forward_ad` and `check_grad_dtypes` are on, `atol`
     and `rtol` are tighter, `masked` is refused as there are no sparse tensors, all mismatches are listed
-    in one error, and `order`, `complex_step` and `seed` are ours.
+    in one error, and `order`, `complex_step` and `seed` are gradmgr's own.
 
     Args:
         func: takes the inputs, returns a Tensor or a list or tuple of them.
@@ -79,7 +79,7 @@ def gradcheck(
         order: highest order of derivative to check.
         complex_step: take the numeric first derivative from the imaginary part of func(x + ih), exact to
             rounding; `func` must then be analytic, made of functions that NumPy has for complex numbers.
-        seed: of the random directions.
+        seed: the seed of the random directions.
 
     Returns:
         True if all agree.
@@ -87,7 +87,7 @@ def gradcheck(
     Raises:
         GradcheckError: they do not; the text lists all mismatches and says which mode is right, where one is.
         TypeError: `func` returns something other than Tensors.
-        ValueError: the arguments ask for nothing, or for what is not there.
+        ValueError: the arguments select nothing to check, or something that does not exist.
 
     >>> import gradmgr, gradmgr.numpy as np
     >>> gradmgr.gradcheck(lambda x, y: np.sin(x) * y, (gradmgr.tensor([1.0]), gradmgr.tensor([2.0])), order=2)
@@ -117,7 +117,7 @@ def gradcheck(
     )
     points = _points("gradcheck", inputs)
     names = [f"input {k}" for k in range(len(points))]
-    return _verdict(check.run(_Problem(func, points, names, None, ""), order), raise_exception)
+    return _report(check.run(_Problem(func, points, names, None, ""), order), raise_exception)
 
 
 def gradgradcheck(
@@ -199,14 +199,14 @@ def gradgradcheck(
     points = _points("gradgradcheck", inputs)
     names = [f"input {k}" for k in range(len(points))]
     problem = _Problem(func, points, names, None, "")
-    if not problem.where:
-        return _verdict([_nothing_to_do(problem)], raise_exception)
+    if not problem.argnums:
+        return _report([_no_differentiable_input(problem)], raise_exception)
     outs = problem.outputs()
     if grad_outputs is None:
         us = [check.direction(y, gen_non_contig_grad_outputs) for _, y in outs]
     else:
         us = _cotangents(grad_outputs, [y for _, y in outs])
-    return _verdict(check.run(_reverse(problem, _blocks(outs), us), 1), raise_exception)
+    return _report(check.run(_reverse_problem(problem, _blocks(outs), us), 1), raise_exception)
 
 
 def _check_arguments(name: str, eps: float, masked: bool | None, batched_without: bool) -> None:
@@ -243,58 +243,72 @@ def _cotangents(given: Any, outs: list[Tensor]) -> list[Any]:
     return [raw(u) for u in us]
 
 
-def _verdict(failures: list[str], raise_exception: bool) -> bool:
+def _report(failures: list[str], raise_exception: bool) -> bool:
     if failures and raise_exception:
         raise errors.GradcheckError("the derivatives do not agree:\n" + "\n".join(failures))
     return not failures
 
 
-# ---------------------------------------------------------------- what is checked
+# ---------------------------------------------------------------- the functions that are checked
 
 
-class _Unsteady(Exception):  # noqa: N818  # it never leaves this module
-    """Two calls of a function gave outputs that cannot be compared; holds what to say."""
+class _NotDeterministicError(Exception):
+    """Two calls of a function gave outputs that cannot be compared; holds the line to report."""
 
 
 class _Problem:
-    """A function at a point, and what to call its inputs and outputs."""
+    """A function at a point, and the names of its inputs and outputs in a report."""
 
-    __slots__ = ("facts", "func", "names", "outs", "path", "points", "where")
+    __slots__ = ("argnums", "func", "names", "output_metadata", "outs", "points", "prefix")
 
-    def __init__(self, func: Function, points: list[Any], names: list[str], outs: list[str] | None, path: str) -> None:
+    def __init__(
+        self, func: Function, points: list[Any], names: list[str], outs: list[str] | None, prefix: str
+    ) -> None:
         self.func = func
         self.points = points
         self.names = names
-        self.outs = outs  # None: by their numbers
-        self.path = path  # the derivatives taken so far, in words
-        self.where = [k for k, t in enumerate(points) if _differentiable(t)]
-        self.facts: list[Any] | None = None  # shapes of the outputs of the first call, and which are complex
+        self.outs = outs  # None: "output k"
+        self.prefix = prefix  # names the derivatives taken so far
+        self.argnums = [k for k, t in enumerate(points) if _differentiable(t)]
+        self.output_metadata: list[Any] | None = None  # of the first call: shapes, and which are complex
 
     def outputs(self) -> list[tuple[str, Tensor]]:
-        """Call the function; return the differentiable outputs and what to call them."""
-        found = _outputs(self.checked(*map(_handle, self.points)))
+        """Call the function; return the names of the differentiable outputs, and the outputs."""
+        found = self.call_for_values(self.call_checked, list(map(_handle, self.points)))
         return [(f"output {k}" if self.outs is None else self.outs[k], y) for k, y in found]
 
-    def checked(self, *args: Any) -> Any:
+    def call_for_values(self, func: Function, args: list[Any]) -> list[tuple[int, Tensor]]:
+        """Return the differentiable outputs of the function, called for its values alone.
+
+        It is recorded, as it may set hooks on what it computes; a derivative as a function has a recording of its own.
+        """
+        if self.prefix:
+            return _outputs(func(*args))
+        with GradManager().attach([args[k] for k in self.argnums]):
+            return _outputs(func(*args))
+
+    def call_checked(self, *args: Any) -> Any:
         """Call the function and check that its outputs are as those of the first call."""
         result = self.func(*args)
-        self.same([y for _, y in _outputs(result)])
+        self.check_metadata([y for _, y in _outputs(result)])
         return result
 
-    def same(self, outs: Sequence[Tensor]) -> None:
-        """Check that a call gave outputs of the shapes of the first, and real where they were."""
-        facts = [(y.shape, y.size > 0 and y.dtype.kind == "c") for y in outs]
-        if self.facts is None:
-            self.facts = facts
-        if facts != self.facts:
-            one, other = (", ".join(f"{shape}{' complex' * c}" for shape, c in many) for many in (self.facts, facts))
-            raise _Unsteady(
-                f"- {self.path}the function is not deterministic: one call gave outputs of {one}, another of {other}"
+    def check_metadata(self, outs: Sequence[Tensor]) -> None:
+        """Check that the outputs of a call have the shapes of those of the first, and are complex where those were."""
+        metadata = [(y.shape, y.size > 0 and y.dtype.kind == "c") for y in outs]
+        if self.output_metadata is None:
+            self.output_metadata = metadata
+        if metadata != self.output_metadata:
+            one, other = (
+                ", ".join(f"{shape}{' complex' * c}" for shape, c in many) for many in (self.output_metadata, metadata)
+            )
+            raise _NotDeterministicError(
+                f"- {self.prefix}the function is not deterministic: one call gave outputs of {one}, another of {other}"
             )
 
-    def shapes(self) -> list[_Block]:
-        """Name the differentiable inputs."""
-        return _blocks([(self.names[k], self.points[k]) for k in self.where])
+    def input_blocks(self) -> list[_Block]:
+        """Return a block for each differentiable input."""
+        return _blocks([(self.names[k], self.points[k]) for k in self.argnums])
 
 
 class _Block:
@@ -309,8 +323,8 @@ class _Block:
         self.stop = stop
         self.complex = is_complex
 
-    def spot(self, k: int) -> str:
-        """Write the index of an element, counted from the start of the block."""
+    def format_index(self, k: int) -> str:
+        """Return the index of an element, counted from the start of the block, as text."""
         size = int(np.prod(self.shape))
         index = f"[{', '.join(map(str, np.unravel_index(k % size, self.shape)))}]" if self.shape else "[()]"
         return index + (".imag" if k >= size else ".real" if self.complex else "")
@@ -326,45 +340,45 @@ def _blocks(tensors: Sequence[tuple[str, Any]]) -> list[_Block]:
     return made
 
 
-def _nothing_to_do(problem: _Problem) -> str:
+def _no_differentiable_input(problem: _Problem) -> str:
     found = ", ".join(str(t.dtype) if isinstance(t, Tensor) else type(t).__name__ for t in problem.points)
     return (
-        f"- {problem.path}no input is of a floating or complex dtype; found {found or 'none'}: "
+        f"- {problem.prefix}no input is of a floating or complex dtype; found {found or 'none'}: "
         "make what is to be differentiated with gradmgr.tensor(..., dtype='float64')"
     )
 
 
-def _reverse(problem: _Problem, rows: Sequence[_Block], us: Sequence[Any]) -> _Problem:
-    """Make a problem of the reverse derivative, a function of the inputs and the cotangents."""
-    func, where, count = problem.func, problem.where, len(problem.points)
-    outs = [f"the gradient of {problem.names[k]}" for k in where]
+def _reverse_problem(problem: _Problem, rows: Sequence[_Block], us: Sequence[Any]) -> _Problem:
+    """Return the problem of the reverse derivative, a function of the inputs and the cotangents."""
+    func, argnums, count = problem.func, problem.argnums, len(problem.points)
+    outs = [f"the gradient of {problem.names[k]}" for k in argnums]
     names = [*problem.names, *(f"the cotangent of {row.name}" for row in rows)]
-    path = f"{problem.path}derivative of the reverse derivative: "
+    prefix = f"{problem.prefix}derivative of the reverse derivative: "
 
     def reverse(*args: Any) -> Any:
-        return vjp(func, args[:count], where, args[count:])
+        return vjp(func, args[:count], argnums, args[count:])
 
-    return _Problem(reverse, [*problem.points, *map(wrap, us)], names, outs, path)
+    return _Problem(reverse, [*problem.points, *map(wrap, us)], names, outs, prefix)
 
 
-def _forward(problem: _Problem, rows: Sequence[_Block], vs: Sequence[Any]) -> _Problem:
-    """Make a problem of the forward derivative, a function of the inputs and the tangents."""
-    func, where, count = problem.func, problem.where, len(problem.points)
+def _forward_problem(problem: _Problem, rows: Sequence[_Block], vs: Sequence[Any]) -> _Problem:
+    """Return the problem of the forward derivative, a function of the inputs and the tangents."""
+    func, argnums, count = problem.func, problem.argnums, len(problem.points)
     outs = [f"the tangent of {row.name}" for row in rows]
-    names = [*problem.names, *(f"the tangent of {problem.names[k]}" for k in where)]
-    path = f"{problem.path}derivative of the forward derivative: "
+    names = [*problem.names, *(f"the tangent of {problem.names[k]}" for k in argnums)]
+    prefix = f"{problem.prefix}derivative of the forward derivative: "
 
     def forward(*args: Any) -> Any:
-        return jvp(func, args[:count], where, args[count:])
+        return jvp(func, args[:count], argnums, args[count:])
 
-    return _Problem(forward, [*problem.points, *map(wrap, vs)], names, outs, path)
+    return _Problem(forward, [*problem.points, *map(wrap, vs)], names, outs, prefix)
 
 
 # ---------------------------------------------------------------- the comparisons
 
 
 class _Check:
-    """What was asked for."""
+    """The options of one check, and the comparisons."""
 
     eps: float
     atol: float
@@ -384,27 +398,27 @@ class _Check:
         self.__dict__.update(asked)
 
     def run(self, problem: _Problem, order: int) -> list[str]:
-        if not problem.where:
-            return [_nothing_to_do(problem)]
+        if not problem.argnums:
+            return [_no_differentiable_input(problem)]
         named = problem.outputs()
         outs = [y for _, y in named]
-        vs = [self.direction(problem.points[k]) for k in problem.where]
+        vs = [self.direction(problem.points[k]) for k in problem.argnums]
         us = [self.direction(y) for y in outs]
-        rows, columns = _blocks(named), problem.shapes()
-        compare = self._along if self.fast else self._whole
+        rows, columns = _blocks(named), problem.input_blocks()
+        compare = self._compare_along_direction if self.fast else self._compare_jacobians
         try:
             failures = compare(problem, rows, columns, outs, vs, us)
-        except _Unsteady as unsteady:
+        except _NotDeterministicError as unsteady:
             return [str(unsteady)]
         if self.batched:
-            failures += self._batched(problem, columns, us, backward=True)
+            failures += self._compare_batched(problem, columns, us, backward=True)
         if self.batched_forward:
-            failures += self._batched(problem, rows, vs, backward=False)
+            failures += self._compare_batched(problem, rows, vs, backward=False)
         if order > 1:
             if self.backward:
-                failures += self.run(_reverse(problem, rows, us), order - 1)
+                failures += self.run(_reverse_problem(problem, rows, us), order - 1)
             if self.forward:
-                failures += self.run(_forward(problem, rows, vs), order - 1)
+                failures += self.run(_forward_problem(problem, rows, vs), order - 1)
         return failures
 
     def direction(self, t: Tensor, apart: bool = False) -> Any:
@@ -418,204 +432,214 @@ class _Check:
 
     # ------------------------------------------------------------ along one direction
 
-    def _along(
+    def _compare_along_direction(
         self, problem: _Problem, rows: list[_Block], columns: list[_Block], outs: list[Tensor], vs: Any, us: Any
     ) -> list[str]:
-        numeric = _flat(self._numeric(problem, vs))
-        u, v = _flat(us), _flat(vs)
-        failures, notes = [], _Findings(problem.path)
-        pushed = _pushed(problem, vs) if self.forward else None
-        if pushed is not None:
-            wrong = self._each(pushed, numeric, rows, f"{problem.path}forward derivative along a random direction,")
-            notes.forward(pushed, numeric, wrong)
+        numeric = _flatten(self._numeric(problem, vs))
+        u, v = _flatten(us), _flatten(vs)
+        failures, findings = [], _Findings(problem.prefix)
+        tangents = _forward_derivative(problem, vs) if self.forward else None
+        if tangents is not None:
+            wrong = self._compare_vectors(
+                tangents, numeric, rows, f"{problem.prefix}forward derivative along a random direction,"
+            )
+            findings.add_forward(tangents, numeric, wrong)
             failures += wrong
         if self.backward:
-            with _Recorded(problem) as recorded:
-                failures += self._repeats(problem, recorded, outs, us, rows, columns)
-                if recorded.misfit:
+            with _RecordedFunction(problem) as recorded:
+                failures += self._check_repeatable(problem, recorded, outs, us, rows, columns)
+                if recorded.has_misfit:
                     return failures
-                along, expected = np.asarray(_flat(recorded.found) @ v), np.asarray(u @ numeric)
-                wrong = self._one(along, expected, f"{problem.path}reverse derivative <J'u, v>")
+                along, expected = np.asarray(_flatten(recorded.gradients) @ v), np.asarray(u @ numeric)
+                wrong = self._compare_numbers(along, expected, f"{problem.prefix}reverse derivative <J'u, v>")
                 if wrong:
-                    wrong += self._by_pairs(problem, recorded, rows, columns, vs, us)
+                    wrong += self._compare_pairs(problem, recorded, rows, columns, vs, us)
                 elif self.undefined and len(outs) > 1:
-                    failures += self._missing_along(problem, recorded, rows, v, us, numeric)
-            notes.reverse(along, expected, wrong)
+                    failures += self._check_missing_along(problem, recorded, rows, v, us, numeric)
+            findings.add_reverse(along, expected, wrong)
             failures += wrong
-            if pushed is not None:
-                what = f"{problem.path}adjoint identity <J'u, v> = <u, Jv>"
-                failures += notes.adjoint(self._one(along, np.asarray(u @ pushed), what))
-        return failures + notes.hints(outs)
+            if tangents is not None:
+                what = f"{problem.prefix}adjoint identity <J'u, v> = <u, Jv>"
+                failures += findings.add_adjoint(self._compare_numbers(along, np.asarray(u @ tangents), what))
+        return failures + findings.hints(outs)
 
-    def _by_pairs(
-        self, problem: _Problem, recorded: _Recorded, rows: list[_Block], columns: list[_Block], vs: Any, us: Any
+    def _compare_pairs(
+        self,
+        problem: _Problem,
+        recorded: _RecordedFunction,
+        rows: list[_Block],
+        columns: list[_Block],
+        vs: Any,
+        us: Any,
     ) -> list[str]:
         """Say for which output and input the reverse derivative is wrong, one pair at a time."""
         found = []
-        pulled = [recorded.pull(_only(us, i)) for i in range(len(us))]
+        gradients = [recorded.vjp(_zero_all_but(us, i)) for i in range(len(us))]
         for j, column in enumerate(columns):
-            numeric = self._numeric(problem, _only(vs, j))
+            numeric = self._numeric(problem, _zero_all_but(vs, j))
             for i, row in enumerate(rows):
-                by_reverse = np.asarray(_flat([pulled[i][j]]) @ _flat([vs[j]]))
-                expected = np.asarray(_flat([us[i]]) @ _flat([numeric[i]]))
-                found += self._one(
-                    by_reverse, expected, f"{problem.path}reverse derivative of {row.name} by {column.name}"
+                by_reverse = np.asarray(_flatten([gradients[i][j]]) @ _flatten([vs[j]]))
+                expected = np.asarray(_flatten([us[i]]) @ _flatten([numeric[i]]))
+                found += self._compare_numbers(
+                    by_reverse, expected, f"{problem.prefix}reverse derivative of {row.name} by {column.name}"
                 )
         return found if len(rows) * len(columns) > 1 else []
 
     # ------------------------------------------------------------ the whole Jacobian
 
-    def _whole(
+    def _compare_jacobians(
         self, problem: _Problem, rows: list[_Block], columns: list[_Block], outs: list[Tensor], vs: Any, us: Any
     ) -> list[str]:
-        path, failures, notes = problem.path, [], _Findings(problem.path)
+        prefix, failures, findings = problem.prefix, [], _Findings(problem.prefix)
         height, width = (rows[-1].stop if rows else 0), columns[-1].stop
         numeric, forward = np.zeros((height, width)), np.zeros((height, width))
-        zeros = [np.zeros_like(raw(problem.points[k])) for k in problem.where]
+        zeros = [np.zeros_like(raw(problem.points[k])) for k in problem.argnums]
         column = 0
-        for place, k in enumerate(problem.where):
+        for place, k in enumerate(problem.argnums):
             for direction in _basis(problem.points[k]):
                 one = [direction if j == place else zero for j, zero in enumerate(zeros)]
-                numeric[:, column] = _flat(self._numeric(problem, one))
+                numeric[:, column] = _flatten(self._numeric(problem, one))
                 if self.forward:
-                    forward[:, column] = _pushed(problem, one)
+                    forward[:, column] = _forward_derivative(problem, one)
                 column += 1
         if self.forward:
-            wrong = self._by_block(forward, numeric, rows, columns, f"{path}forward Jacobian")
-            notes.forward(forward, numeric, wrong)
+            wrong = self._compare_matrices(forward, numeric, rows, columns, f"{prefix}forward Jacobian")
+            findings.add_forward(forward, numeric, wrong)
             failures += wrong
         if self.backward:
-            with _Recorded(problem) as recorded:
-                failures += self._repeats(problem, recorded, outs, us, rows, columns)
-                if recorded.misfit:
+            with _RecordedFunction(problem) as recorded:
+                failures += self._check_repeatable(problem, recorded, outs, us, rows, columns)
+                if recorded.has_misfit:
                     return failures
                 reverse = recorded.jacobian(outs, height, width)
                 if self.undefined and len(outs) > 1:
-                    failures += self._missing(problem, recorded, rows, columns, us, reverse)
-            wrong = self._by_block(reverse, numeric, rows, columns, f"{path}reverse Jacobian")
-            notes.reverse(reverse, numeric, wrong, rows, columns)
+                    failures += self._check_missing(problem, recorded, rows, columns, us, reverse)
+            wrong = self._compare_matrices(reverse, numeric, rows, columns, f"{prefix}reverse Jacobian")
+            findings.add_reverse(reverse, numeric, wrong, rows, columns)
             failures += wrong
             if self.forward:
-                what = f"{path}adjoint identity, reverse against forward Jacobian"
-                failures += notes.adjoint(self._by_block(reverse, forward, rows, columns, what))
-        return failures + notes.hints(outs)
+                what = f"{prefix}adjoint identity, reverse against forward Jacobian"
+                failures += findings.add_adjoint(self._compare_matrices(reverse, forward, rows, columns, what))
+        return failures + findings.hints(outs)
 
-    # ------------------------------------------------------------ what else a gradient must be
+    # ------------------------------------------------------------ other properties of gradients
 
-    def _repeats(
+    def _check_repeatable(
         self,
         problem: _Problem,
-        recorded: _Recorded,
+        recorded: _RecordedFunction,
         outs: list[Tensor],
         us: Any,
         rows: list[_Block],
         columns: list[_Block],
     ) -> list[str]:
-        """Check shapes and dtypes, that a second call and a second backward give the same.
+        """Check the shapes and dtypes of gradients, and that a second call and a second backward pass give the same.
 
-        A call that is recorded may round differently: rules may take another road on plain arrays.
+        A call that is recorded may round differently: kernels may compute another way on plain arrays.
         """
-        path, failures = problem.path, []
+        prefix, failures = problem.prefix, []
         for row, first, again in zip(rows, outs, recorded.outs, strict=True):
-            a, b = _host(again), _host(first)
-            # Less than this the differences do not notice.
+            a, b = _on_host(again), _on_host(first)
+            # Numeric differences are not affected by less than this.
             tolerance = self.nondet + self.eps * self.atol
-            if not _within(a, b, tolerance) and not _within(a, b, tolerance + _rounding(first)):
+            if not _are_close(a, b, tolerance) and not _are_close(a, b, tolerance + _rounding(first)):
                 failures.append(
-                    f"- {path}the function is not deterministic: {row.name} differs by "
+                    f"- {prefix}the function is not deterministic: {row.name} differs by "
                     f"{_distance(again, first):.3g} between two calls, more than nondet_tol={self.nondet}; "
                     "fix the seed of what is random inside it"
                 )
-        recorded.found = found = recorded.pull(us)
-        for k, g in zip(problem.where, found, strict=True):
+        recorded.gradients = found = recorded.vjp(us)
+        for k, g in zip(problem.argnums, found, strict=True):
             t = problem.points[k]
             wrong_dtype = g.dtype != t.dtype
             if g.shape != t.shape or (wrong_dtype and self.dtypes):
                 failures.append(
-                    f"- {path}the gradient of {problem.names[k]} has shape {g.shape} and dtype {g.dtype}; "
+                    f"- {prefix}the gradient of {problem.names[k]} has shape {g.shape} and dtype {g.dtype}; "
                     f"the input has {t.shape} and {t.dtype}"
                 )
-                recorded.misfit |= g.size != t.size or (g.dtype.kind == "c") != (t.dtype.kind == "c")
-        if recorded.misfit:
+                recorded.has_misfit |= g.size != t.size or (g.dtype.kind == "c") != (t.dtype.kind == "c")
+        if recorded.has_misfit:
             return failures
-        for column, one, two in zip(columns, found, recorded.pull(us), strict=True):
-            if not _within(_host(two), _host(one), self.nondet):
+        for column, one, two in zip(columns, found, recorded.vjp(us), strict=True):
+            if not _are_close(_on_host(two), _on_host(one), self.nondet):
                 failures.append(
-                    f"- {path}backward is not deterministic: the gradient of {column.name} differs by "
+                    f"- {prefix}backward is not deterministic: the gradient of {column.name} differs by "
                     f"{_distance(two, one):.3g} between two passes over one recording, "
                     f"more than nondet_tol={self.nondet}"
                 )
         return failures
 
-    def _missing(
+    def _check_missing(
         self,
         problem: _Problem,
-        recorded: _Recorded,
+        recorded: _RecordedFunction,
         rows: list[_Block],
         columns: list[_Block],
         us: Any,
         reverse: Any,
     ) -> list[str]:
-        """Check that a cotangent that is left out counts as zeros, by the Jacobian made with zeros."""
+        """Check that a cotangent that is left out counts as zeros, against the Jacobian computed with zeros."""
         failures = []
         for k, row in enumerate(rows):
-            found, expected = _flat(recorded.pull(us, missing=k)), _flat(_zeroed(us, k)) @ reverse
-            failures += self._each(found, expected, columns, f"{problem.path}{_GIVEN_NOTHING.format(row.name)},")
+            found, expected = _flatten(recorded.vjp(us, missing=k)), _flatten(_zero_one(us, k)) @ reverse
+            failures += self._compare_vectors(
+                found, expected, columns, f"{problem.prefix}{_MISSING_COTANGENT.format(row.name)},"
+            )
         return failures
 
-    def _missing_along(
-        self, problem: _Problem, recorded: _Recorded, rows: list[_Block], v: Any, us: Any, numeric: Any
+    def _check_missing_along(
+        self, problem: _Problem, recorded: _RecordedFunction, rows: list[_Block], v: Any, us: Any, numeric: Any
     ) -> list[str]:
         """Check that a cotangent that is left out counts as zeros, along one direction."""
         failures = []
         for k, row in enumerate(rows):
-            found, expected = _flat(recorded.pull(us, missing=k)) @ v, _flat(_zeroed(us, k)) @ numeric
-            failures += self._one(found, expected, f"{problem.path}{_GIVEN_NOTHING.format(row.name)}")
+            found, expected = _flatten(recorded.vjp(us, missing=k)) @ v, _flatten(_zero_one(us, k)) @ numeric
+            failures += self._compare_numbers(found, expected, f"{problem.prefix}{_MISSING_COTANGENT.format(row.name)}")
         return failures
 
-    def _batched(self, problem: _Problem, blocks: list[_Block], one: Any, *, backward: bool) -> list[str]:
+    def _compare_batched(self, problem: _Problem, blocks: list[_Block], one: Any, *, backward: bool) -> list[str]:
         """Compare vmap over two directions with one after the other."""
-        func, points, where = problem.func, problem.points, problem.where
+        func, points, argnums = problem.func, problem.points, problem.argnums
         many = [one, [-0.5 * a[::-1] if a.ndim else -0.5 * a for a in one]]
         derivative = vjp if backward else jvp
         stacked = [libraries.namespace(a).stack([a, b]) for a, b in zip(*many, strict=True)]
 
         def of(*directions: Any) -> tuple[Any, ...]:
-            return tuple(derivative(func, points, where, directions))
+            return tuple(derivative(func, points, argnums, directions))
 
         mode = "reverse" if backward else "forward"
         try:
             by_vmap = vmap(of)(*map(wrap, stacked)) if stacked else ()
-        except Exception as error:  # what cannot be batched is reported like other failures
-            return [f"- {problem.path}batched {mode} derivative: vmap raised {type(error).__name__}: {error}"]
+        except Exception as error:  # a function that cannot be batched is reported like other failures
+            return [f"- {problem.prefix}batched {mode} derivative: vmap raised {type(error).__name__}: {error}"]
         failures = []
         for k, directions in enumerate(many):
-            expected = _flat(of(*directions))
-            found = _flat([raw(part)[k] for part in by_vmap])
-            failures += self._each(
-                found, expected, blocks, f"{problem.path}batched {mode} derivative, vmap against a loop, example {k},"
+            expected = _flatten(of(*directions))
+            found = _flatten([raw(part)[k] for part in by_vmap])
+            failures += self._compare_vectors(
+                found, expected, blocks, f"{problem.prefix}batched {mode} derivative, vmap against a loop, example {k},"
             )
         return failures
 
     # ------------------------------------------------------------ numbers
 
     def _numeric(self, problem: _Problem, vs: Any) -> list[Any]:
-        # Derivatives of complex functions are not analytic: they conjugate.
-        complex_step = self.complex_step and not problem.path
+        # Derivatives of complex functions are not analytic, as they conjugate.
+        complex_step = self.complex_step and not problem.prefix
 
         def shifted(step: complex) -> list[Any]:
-            moved = list(map(_handle, problem.points))
-            for k, v in zip(problem.where, vs, strict=True):
-                moved[k] = wrap(raw(moved[k]) + step * v)
-            call = problem.func if complex_step else problem.checked
-            return [raw(y) for _, y in _outputs(call(*moved))]
+            shifted_points = list(map(_handle, problem.points))
+            for k, v in zip(problem.argnums, vs, strict=True):
+                shifted_points[k] = wrap(raw(shifted_points[k]) + step * v)
+            call = problem.func if complex_step else problem.call_checked
+            return [raw(y) for _, y in problem.call_for_values(call, shifted_points)]
 
         if complex_step:
             h = 1e-30
             return [y.imag / h for y in shifted(1j * h)]
         return [(a - b) / (2 * self.eps) for a, b in zip(shifted(self.eps), shifted(-self.eps), strict=True)]
 
-    def _bad(self, found: Any, expected: Any) -> Any:
+    def _mismatches(self, found: Any, expected: Any) -> Any:
         with np.errstate(invalid="ignore"):  # infinity less infinity
             bad = ~(np.abs(found - expected) <= self.atol + self.rtol * np.abs(expected))
         if not bad.any():
@@ -623,17 +647,17 @@ class _Check:
         bad &= ~(np.isnan(found) & np.isnan(expected)) & ~(np.isinf(found) & (found == expected))
         return bad
 
-    def _one(self, found: Any, expected: Any, what: str) -> list[str]:
+    def _compare_numbers(self, found: Any, expected: Any, what: str) -> list[str]:
         """Compare two numbers."""
-        if not self._bad(found, expected):
+        if not self._mismatches(found, expected):
             return []
         return [
-            f"- {what} differs: found {float(found)!r}, expected {float(expected)!r}{_by_how_much(found, expected)}"
+            f"- {what} differs: found {float(found)!r}, expected {float(expected)!r}{_relative_error(found, expected)}"
         ]
 
-    def _each(self, found: Any, expected: Any, blocks: list[_Block], what: str) -> list[str]:
+    def _compare_vectors(self, found: Any, expected: Any, blocks: list[_Block], what: str) -> list[str]:
         """Compare two vectors, block by block."""
-        bad = self._bad(found, expected)
+        bad = self._mismatches(found, expected)
         if not bad.any():
             return []
         failures = []
@@ -642,12 +666,14 @@ class _Check:
             if bad[part].any():
                 (k,) = _worst(bad[part], found[part], expected[part])
                 a, b = found[part][k], expected[part][k]
-                failures.append(f"- {what} {block.name}: {_words(bad[part], block.spot(k), a, b)}")
+                failures.append(f"- {what} {block.name}: {_describe_mismatch(bad[part], block.format_index(k), a, b)}")
         return failures
 
-    def _by_block(self, found: Any, expected: Any, rows: list[_Block], columns: list[_Block], what: str) -> list[str]:
+    def _compare_matrices(
+        self, found: Any, expected: Any, rows: list[_Block], columns: list[_Block], what: str
+    ) -> list[str]:
         """Compare two Jacobians, for each output and input."""
-        bad = self._bad(found, expected)
+        bad = self._mismatches(found, expected)
         if not bad.any():
             return []
         failures = []
@@ -657,7 +683,7 @@ class _Check:
                 if bad[part].any():
                     i, j = _worst(bad[part], found[part], expected[part])
                     a, b = found[part][i, j], expected[part][i, j]
-                    said = _words(bad[part], f"{row.spot(i)} by {column.spot(j)}", a, b)
+                    said = _describe_mismatch(bad[part], f"{row.format_index(i)} by {column.format_index(j)}", a, b)
                     failures.append(f"- {what} of {row.name} by {column.name}: {said}")
         return failures
 
@@ -665,56 +691,56 @@ class _Check:
 def _worst(bad: Any, found: Any, expected: Any) -> tuple[int, ...]:
     with np.errstate(invalid="ignore"):  # infinity less infinity
         distance = np.nan_to_num(np.abs(found - expected), nan=np.inf)
-    return tuple(int(k) for k in np.unravel_index(np.argmax(np.where(bad, distance, -1)), bad.shape))
+    return tuple([int(k) for k in np.unravel_index(np.argmax(np.where(bad, distance, -1)), bad.shape)])
 
 
-def _words(bad: Any, place: str, found: Any, expected: Any) -> str:
+def _describe_mismatch(bad: Any, place: str, found: Any, expected: Any) -> str:
     return (
         f"{int(bad.sum())} of {bad.size} differ, most at {place}: "
-        f"found {float(found)!r}, expected {float(expected)!r}{_by_how_much(found, expected)}"
+        f"found {float(found)!r}, expected {float(expected)!r}{_relative_error(found, expected)}"
     )
 
 
-def _by_how_much(found: Any, expected: Any) -> str:
+def _relative_error(found: Any, expected: Any) -> str:
     if not (np.isfinite(found) and np.isfinite(expected) and expected):
         return ""
     return f" ({100 * (found / expected - 1):+.3g} %)"
 
 
-def _within(a: Any, b: Any, tolerance: float) -> bool:
+def _are_close(a: Any, b: Any, tolerance: float) -> bool:
     return bool((a == b).all()) or bool(np.allclose(a, b, rtol=0.0, atol=tolerance, equal_nan=True))
 
 
 def _rounding(y: Tensor) -> float:
     """Return the size of rounding errors in an array."""
     precision = float(np.finfo(y.dtype).eps) if y.dtype.name != "bfloat16" else 2.0**-7
-    finite = np.abs(_host(y))
+    finite = np.abs(_on_host(y))
     return 64 * precision * float(np.max(finite, initial=0.0, where=np.isfinite(finite)))
 
 
 def _distance(a: Any, b: Any) -> float:
     with np.errstate(invalid="ignore"):  # infinity less infinity
-        return float(np.max(np.abs(_host(a) - _host(b))))
+        return float(np.max(np.abs(_on_host(a) - _on_host(b))))
 
 
-# What is said where a left-out gradient does not count as zeros.
-_GIVEN_NOTHING = "reverse derivative where {} is given no gradient, against one of zeros"
+# Reported where a left-out gradient does not count as zeros.
+_MISSING_COTANGENT = "reverse derivative where {} is given no gradient, against one of zeros"
 
 
 class _Findings:
-    """What was found wrong of one function, to say where to look."""
+    """Which derivatives of one function are wrong and how, for hints to the cause."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.wrong: dict[str, bool] = {}
-        self.facts: list[str] = []
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.is_wrong: dict[str, bool] = {}
+        self.observations: list[str] = []
         self.disagree = False
 
-    def forward(self, found: Any, numeric: Any, failures: list[str]) -> None:
-        """Take in the comparison of forward mode with differences."""
-        self._take("forward", found, numeric, failures)
+    def add_forward(self, found: Any, numeric: Any, failures: list[str]) -> None:
+        """Add the comparison of forward mode with numeric differences."""
+        self._add("forward", found, numeric, failures)
 
-    def reverse(
+    def add_reverse(
         self,
         found: Any,
         numeric: Any,
@@ -722,8 +748,8 @@ class _Findings:
         rows: Sequence[_Block] = (),
         columns: Sequence[_Block] = (),
     ) -> None:
-        """Take in the comparison of reverse mode with differences."""
-        self._take("reverse", found, numeric, failures)
+        """Add the comparison of reverse mode with numeric differences."""
+        self._add("reverse", found, numeric, failures)
         if failures and any(block.complex for block in (*rows, *columns)):
             sign = np.ones(found.shape)
             for row in rows:
@@ -732,117 +758,119 @@ class _Findings:
             for column in columns:
                 if column.complex:
                     sign[:, (column.start + column.stop) // 2 : column.stop] *= -1
-            if _close(sign * found, numeric):
-                self.facts.append("reverse is right but for a complex conjugate: a conj() is missing or too many")
+            if _is_close(sign * found, numeric):
+                self.observations.append(
+                    "reverse is right but for a complex conjugate: a conj() is missing or too many"
+                )
 
-    def adjoint(self, failures: list[str]) -> list[str]:
-        """Take in the comparison of the two modes."""
+    def add_adjoint(self, failures: list[str]) -> list[str]:
+        """Add the comparison of the two modes."""
         self.disagree = bool(failures)
         return failures
 
-    def _take(self, mode: str, found: Any, numeric: Any, failures: list[str]) -> None:
-        self.wrong[mode] = bool(failures)
+    def _add(self, mode: str, found: Any, numeric: Any, failures: list[str]) -> None:
+        self.is_wrong[mode] = bool(failures)
         if not failures:
             return
         if not np.any(found):
-            self.facts.append(f"{mode} gives only zeros: it sees nothing of what the function computes")
+            self.observations.append(f"{mode} gives only zeros: it sees nothing of what the function computes")
         elif np.any(numeric) and np.isfinite(found).all():
             factor = np.vdot(numeric, found) / np.vdot(numeric, numeric)
-            if found.size > 1 and factor and _close(found, factor * numeric):
-                self.facts.append(f"{mode} is right but for the factor {factor:.6g}")
+            if found.size > 1 and factor and _is_close(found, factor * numeric):
+                self.observations.append(f"{mode} is right but for the factor {factor:.6g}")
 
     def hints(self, outs: Sequence[Tensor]) -> list[str]:
-        """Say which of reverse, forward and differences stands alone."""
-        wrong = [mode for mode, is_wrong in self.wrong.items() if is_wrong]
+        """Return lines that say which of reverse mode, forward mode and numeric differences are wrong, and how."""
+        wrong = [mode for mode, is_wrong in self.is_wrong.items() if is_wrong]
         if not wrong:
             return []
-        if len(self.wrong) == 2 and len(wrong) == 1:
+        if len(self.is_wrong) == 2 and len(wrong) == 1:
             (bad,) = wrong
             good = "forward" if bad == "reverse" else "reverse"
-            facts = [f"{bad} is wrong and {good} is right: see the {bad} rule ({'vjp' if bad == 'reverse' else 'jvp'})"]
+            hints = [f"{bad} is wrong and {good} is right: see the {bad} rule ({'vjp' if bad == 'reverse' else 'jvp'})"]
         elif len(wrong) == 2 and not self.disagree:
-            facts = [
+            hints = [
                 "reverse and forward agree with each other, not with the differences: the algebra that both are made "
                 "of is wrong, or the function is not smooth here, or eps does not suit it, or a part of it computes on "
                 "raw data (x.numpy(), detach(), under no_grad())"
             ]
         elif len(wrong) == 2:
-            facts = ["reverse, forward and the differences all disagree"]
+            hints = ["reverse, forward and the differences all disagree"]
         else:
-            facts = [f"{wrong[0]} is wrong; the other mode was not checked"]
+            hints = [f"{wrong[0]} is wrong; the other mode was not checked"]
         single = {str(y.dtype) for y in outs if y.dtype in (np.float16, np.float32, np.complex64)}
         if single:
-            facts.append(f"an output is {', '.join(sorted(single))}, whose differences are mostly rounding")
-        return [f"  ({self.path}{fact})" for fact in [*facts, *self.facts]]
+            hints.append(f"an output is {', '.join(sorted(single))}, whose differences are mostly rounding")
+        return [f"  ({self.prefix}{hint})" for hint in [*hints, *self.observations]]
 
 
-def _close(a: Any, b: Any) -> bool:
+def _is_close(a: Any, b: Any) -> bool:
     return bool(np.allclose(a, b, rtol=1e-4, atol=1e-7))
 
 
 # ---------------------------------------------------------------- derivatives as functions
 
 
-class _Recorded:
+class _RecordedFunction:
     """A function recorded once, whose vjp can be called any number of times."""
 
     def __init__(self, problem: _Problem) -> None:
-        self.misfit = False  # whether gradients do not fit their inputs, so that no Jacobian can be made of them
-        self.found: list[Tensor] = []  # the gradients along the random direction
+        self.has_misfit = False  # whether a gradient has not the shape of its input, so that there is no Jacobian
+        self.gradients: list[Tensor] = []  # along the random direction
         self.leaves = [_handle(t) for t in problem.points]
-        self.wanted = [self.leaves[k] for k in problem.where]
-        self.manager = GradManager().attach(self.wanted)
+        self.inputs = [self.leaves[k] for k in problem.argnums]
+        self.manager = GradManager().attach(self.inputs)
         self.manager.record()
         try:
-            self.outs = [y for _, y in _outputs(problem.checked(*self.leaves))]
+            self.outs = [y for _, y in _outputs(problem.call_checked(*self.leaves))]
         except BaseException:
             self.manager.release()
             raise
         tape = self.manager._open_tape()
-        self.known = [tape.node_id_of(y) is not None for y in self.outs]
+        self.tracked = [tape.node_id_of(y) is not None for y in self.outs]
 
-    def __enter__(self) -> _Recorded:
+    def __enter__(self) -> _RecordedFunction:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.manager.release()
 
-    def pull(self, us: Sequence[Any], missing: int | None = None) -> list[Tensor]:
+    def vjp(self, us: Sequence[Any], missing: int | None = None) -> list[Tensor]:
         """Return the gradients for these cotangents; one may be missing."""
-        given = [k for k, known in enumerate(self.known) if known and k != missing]
+        given = [k for k, tracked in enumerate(self.tracked) if tracked and k != missing]
         self.manager.backward([self.outs[k] for k in given], [us[k] for k in given], retain=True)
-        found = [_or_zeros(t.grad, t) for t in self.wanted]
+        found = [_or_zeros(t.grad, t) for t in self.inputs]
         self.manager.clear_grad()
         return found
 
     def jacobian(self, outs: Sequence[Tensor], height: int, width: int) -> Any:
-        """Pull every unit cotangent back; each gives a row."""
+        """Return the Jacobian, row by row: the vjp of each unit cotangent is a row."""
         made, row = np.zeros((height, width)), 0
         zeros = [np.zeros_like(raw(y)) for y in outs]
         for place, y in enumerate(outs):
             for direction in _basis(y):
-                made[row] = _flat(self.pull([direction if j == place else zero for j, zero in enumerate(zeros)]))
+                made[row] = _flatten(self.vjp([direction if j == place else zero for j, zero in enumerate(zeros)]))
                 row += 1
         return made
 
 
-def vjp(func: Function, points: Sequence[Any], where: Sequence[int], us: Sequence[Any]) -> list[Tensor]:
+def vjp(func: Function, points: Sequence[Any], argnums: Sequence[int], us: Sequence[Any]) -> list[Tensor]:
     """Return the cotangents of the inputs at `where`, through a manager; differentiable itself."""
     leaves = [_handle(t) for t in points]
-    manager = GradManager().attach([leaves[k] for k in where])
+    manager = GradManager().attach([leaves[k] for k in argnums])
     with manager:
         outs = [y for _, y in _outputs(func(*leaves))]
         tape = manager._open_tape()
-        known = [(y, u) for y, u in zip(outs, us, strict=True) if tape.node_id_of(y) is not None]
-        manager.backward([y for y, _ in known], [u for _, u in known])
-    return [_or_zeros(leaves[k].grad, leaves[k]) for k in where]
+        pairs = [(y, u) for y, u in zip(outs, us, strict=True) if tape.node_id_of(y) is not None]
+        manager.backward([y for y, _ in pairs], [u for _, u in pairs])
+    return [_or_zeros(leaves[k].grad, leaves[k]) for k in argnums]
 
 
-def jvp(func: Function, points: Sequence[Any], where: Sequence[int], vs: Sequence[Any]) -> list[Any]:
+def jvp(func: Function, points: Sequence[Any], argnums: Sequence[int], vs: Sequence[Any]) -> list[Any]:
     """Return the tangents of the outputs for tangents of the inputs at `where`; differentiable itself."""
     leaves = [_handle(t) for t in points]
     recorder = Forward()
-    for k, v in zip(where, vs, strict=True):
+    for k, v in zip(argnums, vs, strict=True):
         recorder.add_dual(leaves[k], v)
     enter_recorders(recorder)
     try:
@@ -853,16 +881,16 @@ def jvp(func: Function, points: Sequence[Any], where: Sequence[int], vs: Sequenc
     return [t if isinstance(t, Tensor) else wrap(t) for t in tangents]
 
 
-def _pushed(problem: _Problem, vs: Any) -> Any:
-    """Take the forward derivative; where that raises, say how to leave it out."""
+def _forward_derivative(problem: _Problem, vs: Any) -> Any:
+    """Return the forward derivative; where that raises, add a note that says how to leave it out."""
     try:
-        tangents = jvp(problem.checked, problem.points, problem.where, vs)
-    except _Unsteady:
+        tangents = jvp(problem.call_checked, problem.points, problem.argnums, vs)
+    except _NotDeterministicError:
         raise
-    except Exception as error:  # whatever it is, it goes on, with what was asked for
+    except Exception as error:  # re-raised, with the note
         error.add_note("(gradcheck was checking forward mode, which check_forward_ad=False leaves out)")
         raise
-    return _flat(tangents)
+    return _flatten(tangents)
 
 
 def _handle(t: Any) -> Any:
@@ -877,18 +905,18 @@ def _or_zeros(value: Any, like: Tensor) -> Any:
     return wrap(libraries.namespace(like._array).zeros_like(like._array)) if value is None else value
 
 
-def _only(values: Sequence[Any], place: int) -> list[Any]:
-    """All but one as zeros."""
+def _zero_all_but(values: Sequence[Any], place: int) -> list[Any]:
+    """Return the values with all but one replaced by zeros."""
     return [a if k == place else np.zeros_like(a) for k, a in enumerate(values)]
 
 
-def _zeroed(values: Sequence[Any], place: int) -> list[Any]:
-    """All, but one as zeros."""
+def _zero_one(values: Sequence[Any], place: int) -> list[Any]:
+    """Return the values with one replaced by zeros."""
     return [np.zeros_like(a) if k == place else a for k, a in enumerate(values)]
 
 
 def _outputs(result: Any) -> list[tuple[int, Tensor]]:
-    """Return the differentiable outputs of a function and their places."""
+    """Return the differentiable outputs of a function, each with its position."""
     many = list(result) if isinstance(result, (list, tuple)) else [result]
     for k, y in enumerate(many):
         if not isinstance(y, Tensor):
@@ -901,14 +929,14 @@ def _differentiable(t: Any) -> bool:
     return isinstance(t, Tensor) and libraries.is_differentiable(t.dtype)
 
 
-def _host(value: Any) -> Any:
+def _on_host(value: Any) -> Any:
     return np.asarray(libraries.to_device(raw(value), "cpu"))
 
 
-def _flat(values: Sequence[Any]) -> Any:
-    """All values as one real vector; a complex array gives its real parts, then its imaginary ones."""
+def _flatten(values: Sequence[Any]) -> Any:
+    """Return all values as one real vector; a complex array gives its real parts, then its imaginary ones."""
     parts = [np.zeros(0)]
-    for value in map(_host, values):
+    for value in map(_on_host, values):
         parts.append(value.real.ravel())
         if value.dtype.kind == "c":
             parts.append(value.imag.ravel())
@@ -916,7 +944,7 @@ def _flat(values: Sequence[Any]) -> Any:
 
 
 def _basis(t: Tensor) -> list[Any]:
-    """The unit arrays of a tensor's shape, real and, for complex dtypes, imaginary."""
+    """Return the unit arrays of a tensor's shape, real and, for complex dtypes, imaginary."""
     units = []
     for scale in (1, 1j) if t.dtype.kind == "c" else (1,):
         for k in range(t.size):

@@ -33,11 +33,11 @@ def to_dot(what: Tensor | Iterable[Tensor] | GradManager) -> str:
 
     Args:
         what: one Tensor or several, whose history by the innermost manager that records is drawn; or a
-            manager, of which all is drawn. Lines of the program are known to a manager made with
+            manager, of which all is drawn. Lines of the program are stored by a manager made with
             `with_stack=True`, and under `detect_anomaly`.
 
     Raises:
-        RuntimeError: no manager that records here knows a tensor; the manager does not record.
+        RuntimeError: no manager that records here tracks a tensor; the manager does not record.
 
     >>> import gradmgr
     >>> x = gradmgr.tensor([1.0, 2.0])
@@ -79,7 +79,7 @@ def to_mermaid(what: Tensor | Iterable[Tensor] | GradManager) -> str:
     boxes = _boxes(what)
     lines = ["flowchart TB"]
     for box in boxes:
-        label = "<br/>".join(_escaped(line) for line in box.lines)
+        label = "<br/>".join(_escape(line) for line in box.lines)
         lines.append(f'  {box.key}(["{label}"])' if box.kind == "leaf" else f'  {box.key}["{label}"]')
     return "\n".join([*lines, *[f"  {start} --> {box.key}" for box in boxes for start in box.inputs]])
 
@@ -101,13 +101,13 @@ def to_svg(what: Tensor | Iterable[Tensor] | GradManager) -> str:
             "to_svg draws with Graphviz, whose program `dot` is not on the PATH; install Graphviz, or use to_dot or "
             "to_mermaid, which need nothing"
         )
-    done = subprocess.run([program, "-Tsvg"], input=source, capture_output=True, text=True, check=False)  # noqa: S603  # our own text, on standard input
+    done = subprocess.run([program, "-Tsvg"], input=source, capture_output=True, text=True, check=False)  # noqa: S603  # the text is on standard input
     if done.returncode:
         raise RuntimeError(f"Graphviz failed with exit code {done.returncode}: {done.stderr.strip()}")
     return done.stdout
 
 
-def _escaped(line: str) -> str:
+def _escape(line: str) -> str:
     for char, code in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;")):
         line = line.replace(char, code)
     return line
@@ -115,7 +115,7 @@ def _escaped(line: str) -> str:
 
 def _boxes(what: Any) -> list[_Box]:
     """Return what to draw, inputs before what is computed from them."""
-    tape, ends = _asked(what)
+    tape, ends = _tape_and_ends(what)
     entries = [e for e in list(tape.entries) if e is not None]
     if ends is not None:
         entries = _ancestors(entries, set(ends))
@@ -135,7 +135,7 @@ def _boxes(what: Any) -> list[_Box]:
     return boxes
 
 
-def _asked(what: Any) -> tuple[Tape, dict[Any, Tensor] | None]:
+def _tape_and_ends(what: Any) -> tuple[Tape, dict[Any, Tensor] | None]:
     """Return the tape, and, by node id, the tensors whose history is drawn; None for all."""
     if isinstance(what, GradManager):
         return what._open_tape(), None
@@ -147,7 +147,7 @@ def _asked(what: Any) -> tuple[Tape, dict[Any, Tensor] | None]:
         if isinstance(tape, Tape) and all(tape.node_id_of(t) is not None for t in tensors):
             return tape, {tape.node_id_of(t): t for t in tensors}
     raise errors.NotRecordedError(
-        f"no manager that records here knows {', '.join(map(describe, tensors))}; draw the picture inside the with "
+        f"no manager that records here tracks {', '.join(map(describe, tensors))}; draw the picture inside the with "
         "block, before backward() frees the history"
     )
 
@@ -170,16 +170,16 @@ def _takes_part(node_id: Any, entries: list[Any], ends: dict[Any, Tensor] | None
 def _leaf(tape: Tape, t: Tensor, node_id: Any, names: dict[Any, str]) -> _Box:
     names[node_id] = f"n{len(names)}"
     manager = tape.owner()
-    spec = None if manager is None else manager._spec(t)
+    spec = None if manager is None else manager._attachments.of(t)
     name = spec.name if spec is not None and spec.name else "attached"
     return _Box(names[node_id], "leaf", [name, f"{t.shape} {t.dtype}"], [])
 
 
 def _shapes(tape: Tape, ends: dict[Any, Tensor] | None) -> dict[Any, tuple[Any, Any]]:
-    known = tape.metadata()
+    metadata = tape.metadata()
     if ends is not None:
-        known |= {node_id: (t.shape, t.dtype) for node_id, t in ends.items()}
-    return known
+        metadata |= {node_id: (t.shape, t.dtype) for node_id, t in ends.items()}
+    return metadata
 
 
 def _lines(tape: Tape, e: tuple[Any, ...], shapes: dict[Any, tuple[Any, Any]]) -> list[str]:

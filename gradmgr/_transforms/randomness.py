@@ -31,7 +31,7 @@ class Source:
         return getattr(getattr(self.key, "seed_seq", None), "n_children_spawned", 0)
 
     def check_unspawned(self) -> None:
-        """Raise where further generators were made of it since: their number cannot be set back."""
+        """Raise if generators were spawned of it since: their number cannot be restored."""
         if self._children() != self._spawned:
             raise errors.CheckpointError(
                 "a checkpointed function calls spawn() of a random generator, which would give other generators when "
@@ -40,7 +40,7 @@ class Source:
 
 
 def source_of(value: Any) -> Source | None:
-    """Return the source that a generator is; None for anything else."""
+    """Return the source for a generator; None for anything else."""
     if isinstance(value, np.random.Generator):
         value = value.bit_generator
     if isinstance(value, np.random.BitGenerator):
@@ -62,8 +62,8 @@ def global_sources() -> list[Source]:
     return found
 
 
-# What holds no generator; looked up by exact class.
-_BARREN = frozenset((Tensor, np.ndarray, str, bytes, int, float, complex, bool, type(None), type, ModuleType))
+# Classes whose objects hold no generator; compared by exact class.
+_NO_GENERATORS = frozenset((Tensor, np.ndarray, str, bytes, int, float, complex, bool, type(None), type, ModuleType))
 _LIBRARIES = frozenset(("gradmgr", "numpy", "scipy", "cupy", "builtins"))
 
 
@@ -71,22 +71,22 @@ def sources_in(*roots: Any) -> list[Source]:
     """Return the generators within containers, functions (what they close over and name), and attributes of objects."""
     found: list[Source] = []
     seen: dict[int, Any] = {}
-    waiting = list(roots)
-    while waiting:
-        value = waiting.pop()
-        if value.__class__ in _BARREN or id(value) in seen:
+    pending = list(roots)
+    while pending:
+        value = pending.pop()
+        if value.__class__ in _NO_GENERATORS or id(value) in seen:
             continue
         seen[id(value)] = value
         source = source_of(value)
         if source is None:
-            waiting += _parts(value)
+            pending += _parts(value)
         else:
             found.append(source)
     return found
 
 
 def _parts(value: Any) -> Iterable[Any]:
-    if isinstance(value, Tensor):  # of a subclass: to look at its slots takes 30 us
+    if isinstance(value, Tensor):  # of a subclass: reading its slots takes 30 us
         return ()
     if isinstance(value, dict):
         return value.values()
@@ -136,7 +136,7 @@ def _parts_of_object(value: Any) -> list[Any]:
 
 
 def given_sources(generators: Any) -> list[Source]:
-    """Check what the user gave as generators=."""
+    """Return the sources of the generators= argument of `checkpoint`."""
     many = generators if isinstance(generators, (list, tuple, set)) else [generators]
     found = []
     for value in many:
@@ -150,10 +150,10 @@ def given_sources(generators: Any) -> list[Source]:
     return found
 
 
-def _are_same(one: Any, other: Any) -> bool:
+def _is_same_state(one: Any, other: Any) -> bool:
     """Compare two states of a generator."""
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_are_same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(_is_same_state(one[key], other[key]) for key in one)
     if isinstance(one, np.ndarray):
         return np.array_equal(one, other)
     return bool(one == other)
@@ -162,42 +162,42 @@ def _are_same(one: Any, other: Any) -> bool:
 class Replay:
     """The states from which a run drew its random numbers, to draw the same ones again."""
 
-    __slots__ = ("_before", "_gpu")
+    __slots__ = ("_gpu", "_states")
 
     def __init__(self, sources: list[Source], on_gpu: bool) -> None:
         by_key = {id(source.key): source for source in sources}
-        self._before = [(source, source.read()) for source in by_key.values()]
-        self._gpu = _Lent() if on_gpu else None
+        self._states = [(source, source.read()) for source in by_key.values()]
+        self._gpu = _CupyState() if on_gpu else None
 
     @contextmanager
-    def first(self) -> Iterator[None]:
-        """Stand around the first run."""
-        with self._gpu.again() if self._gpu is not None else nullcontext():
+    def recorded(self) -> Iterator[None]:
+        """Find which sources the first run, in a with block, draws from."""
+        with self._gpu.replayed() if self._gpu is not None else nullcontext():
             yield
-        for source, _ in self._before:
+        for source, _ in self._states:
             source.check_unspawned()
-        self._before = [(source, state) for source, state in self._before if not _are_same(state, source.read())]
+        self._states = [(source, state) for source, state in self._states if not _is_same_state(state, source.read())]
         if self._gpu is not None and self._gpu.seed is None:
             self._gpu = None
 
     @contextmanager
-    def again(self) -> Iterator[None]:
-        """Run a block again with the random states of the first run; restore the present states afterwards."""
-        now = [(source, source.read()) for source, _ in self._before]
+    def replayed(self) -> Iterator[None]:
+        """Give a with block the random states of the first run; restore the present states afterwards."""
+        current_states = [(source, source.read()) for source, _ in self._states]
         try:
-            for source, state in self._before:
+            for source, state in self._states:
                 source.write(state)
-            with self._gpu.again() if self._gpu is not None else nullcontext():
+            with self._gpu.replayed() if self._gpu is not None else nullcontext():
                 yield
         finally:
-            for source, state in now:
+            for source, state in current_states:
                 source.write(state)
 
 
-class _Lent:
-    """A random state for CuPy's global functions while a run lasts; CuPy's own cannot be read.
+class _CupyState:
+    """A random state for CuPy's global functions during a run, since CuPy's own cannot be read.
 
-    It is seeded by one number drawn from CuPy's own when the run first draws, and never else.
+    It is seeded with a number that is drawn from CuPy's own state, once, when the first run first draws.
     """
 
     __slots__ = ("seed",)
@@ -206,23 +206,23 @@ class _Lent:
         self.seed: int | None = None
 
     @contextmanager
-    def again(self) -> Iterator[None]:
-        """Let CuPy's functions draw from it in a with block."""
+    def replayed(self) -> Iterator[None]:
+        """Let CuPy's global functions draw from this state in a with block."""
         random = libraries.import_cupy("checkpoint").random
         own = random.get_random_state()
-        lent = self._made(random.RandomState, own)
-        random.set_random_state(lent)
+        lazy_state = self._make_lazy_state(random.RandomState, own)
+        random.set_random_state(lazy_state)
         try:
             yield
         finally:
-            lent.is_over = True
+            lazy_state.is_over = True
             random.set_random_state(own)
 
-    def _made(self, kind: Any, own: Any) -> Any:
-        lender = self
+    def _make_lazy_state(self, kind: Any, own: Any) -> Any:
+        holder = self
 
-        class Late(kind):  # type: ignore[misc]  # CuPy's class, known when it is loaded
-            """Becomes a random state when it is first used as one."""
+        class LazyRandomState(kind):  # type: ignore[misc]  # CuPy's class, known only at run time
+            """A random state that is initialised when it is first used."""
 
             is_over = False
 
@@ -230,12 +230,12 @@ class _Lent:
                 pass
 
             def __getattr__(self, name: str) -> Any:
-                if self.is_over or name in self.__dict__ or "_begun" in self.__dict__:
+                if self.is_over or name in self.__dict__ or "_is_initialised" in self.__dict__:
                     raise AttributeError(name)
-                self._begun = True
-                if lender.seed is None:
-                    lender.seed = int(own.randint(0, 2**31 - 1))
-                kind.__init__(self, lender.seed)
+                self._is_initialised = True
+                if holder.seed is None:
+                    holder.seed = int(own.randint(0, 2**31 - 1))
+                kind.__init__(self, holder.seed)
                 return getattr(self, name)
 
-        return Late()
+        return LazyRandomState()

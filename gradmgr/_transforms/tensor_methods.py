@@ -26,9 +26,9 @@ from gradmgr._transforms.grad import backward
 
 
 def _requires_grad(self: Tensor) -> bool:
-    """Whether a manager that records in this context tracks this tensor, attached or computed from what is.
+    """Whether a manager that records in this context tracks this tensor: it is attached, or depends on attached ones.
 
-    It cannot be set: `GradManager.attach` says what receives gradients.
+    It cannot be set: `GradManager.attach` determines which tensors receive gradients.
     """
     return bool(tracking_tapes(self))
 
@@ -105,7 +105,7 @@ def _register_hook(self: Tensor, hook: Hook) -> RemovableHandle:
     from one recording to the next, for every manager that the tensor is attached to; it then sees the
     sum, before the manager's callbacks, and of an attached result it changes only what goes to `.grad`.
     What a hook computes is recorded by the managers that record outside the one in backward, and by
-    that one with `create_graph=True`.
+    that one with `create_graph=True`. In forward mode alone, where no gradient arrives, it is never called.
 
     `hook` takes the gradient, a new Tensor, and returns None, or a Tensor that replaces it.
 
@@ -115,7 +115,7 @@ def _register_hook(self: Tensor, hook: Hook) -> RemovableHandle:
     Raises:
         TypeError: `hook` cannot be called; in backward, it returned something else or another dtype.
         ValueError: in backward, the hook returned another shape.
-        RuntimeError: no manager has attached the tensor, and none that records here knows it.
+        RuntimeError: no manager has attached the tensor, and none that records here tracks it.
 
     >>> import gradmgr
     >>> x = gradmgr.tensor(3.0)
@@ -174,7 +174,7 @@ def _retain_grad(self: Tensor) -> None:
     write in place it is the gradient of the new value.
 
     Raises:
-        RuntimeError: no manager has attached the tensor, and none that records here knows it.
+        RuntimeError: no manager has attached the tensor, and none that records here tracks it.
 
     >>> import gradmgr
     >>> x = gradmgr.tensor(3.0)
@@ -200,14 +200,14 @@ def _retains_grad(self: Tensor) -> bool:
 
 def _data(self: Tensor, value: Any = None) -> NoReturn:
     raise AttributeError(
-        "Tensor has no .data, which would change values behind the back of what is recorded: use t.detach() for the "
+        "Tensor has no .data, which would change values unseen by the recording: use t.detach() for the "
         "values as a Tensor, t.numpy() as an array, and `with gradmgr.no_grad(): t[...] = v` to write them unrecorded"
     )
 
 
 # Methods of torch's tensors that NumPy's arrays do not have, and their replacements. They are properties that raise,
 # not a __getattr__, which every operation would call for each field that is unset.
-_ELSEWHERE = MappingProxyType(
+_REPLACEMENTS = MappingProxyType(
     {
         **{f: f"gradmgr.numpy.{f}(t)" for f in ("abs", "cos", "exp", "log", "sign", "sin", "sqrt", "tanh", "where")},
         **{f: f"gradmgr.nn.functional.{f}(t)" for f in ("relu", "sigmoid")},
@@ -239,7 +239,7 @@ _ELSEWHERE = MappingProxyType(
 )
 
 
-def _elsewhere(name: str, instead: str) -> property:
+def _refused_method(name: str, instead: str) -> property:
     def refuse(self: Tensor) -> NoReturn:
         raise AttributeError(f"Tensor has NumPy's methods, and .{name} is torch's: write {instead}")
 
@@ -248,15 +248,15 @@ def _elsewhere(name: str, instead: str) -> property:
 
 def _dir(self: Tensor) -> list[str]:
     """Return the names of a Tensor's attributes, without those that only raise."""
-    return [name for name in object.__dir__(self) if name not in _ELSEWHERE]
+    return [name for name in object.__dir__(self) if name not in _REPLACEMENTS]
 
 
 def bind() -> None:
     """Bind everything onto Tensor."""
     for name, member in _MEMBERS.items():
         setattr(Tensor, name, member)
-    for name, instead in _ELSEWHERE.items():
-        setattr(Tensor, name, _elsewhere(name, instead))
+    for name, instead in _REPLACEMENTS.items():
+        setattr(Tensor, name, _refused_method(name, instead))
 
 
 _MEMBERS = MappingProxyType(

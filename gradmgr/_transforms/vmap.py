@@ -1,12 +1,13 @@
 """vmap: a function of one example, run on a whole batch at once.
 
-Inside, the mapped tensors hold arrays of which one example is seen (`_batched`). To enter and to leave
-the hidden axis are ops of the table, so managers and forward mode outside differentiate through it.
+Inside, the mapped tensors hold batched arrays, which have the shape of one example (`_arrays.batched`). To hide the
+mapped axis and to make it visible again are ops of the table, so outer managers and outer forward mode differentiate
+through them.
 
 A tensor that an outer recorder tracks, and that is the same for all examples, must receive the sum of
-the gradients of the examples. Where such a tensor meets one that differs per example, an interceptor
-replaces it by the result of an op whose adjoint is that sum. What a recorder entered
-inside calls the tensor stays: to that one the gradient of each example belongs.
+the gradients of the examples. Where such a tensor meets a batched one, an interceptor replaces it by the
+result of an op whose adjoint is that sum. A recorder that was entered inside keeps its node id of the
+tensor: it computes the gradient of each example.
 """
 
 from __future__ import annotations
@@ -19,7 +20,17 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._arrays.batched import Batched, Level, batch, holds, innermost, share, top, total, unbatch
+from gradmgr._arrays.batched import (
+    Batched,
+    Level,
+    batch,
+    broadcast_over_examples,
+    highest_level,
+    innermost,
+    is_batched_at,
+    sum_over_examples,
+    unbatch,
+)
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.context import (
     Context,
@@ -42,15 +53,15 @@ __all__ = ["vmap"]
 
 R = TypeVar("R")
 
-# Each pair are each other's adjoints.
-_enter: Function = linear("vmap_in", batch, lambda g, level, axis: _leave(g, level, axis))
-_leave: Function = linear("vmap_out", unbatch, lambda g, level, axis: _enter(g, level, axis))
-_share: Function = linear("vmap_share", share, lambda g, level: _total(g, level))
-_total: Function = linear("vmap_total", total, lambda g, level: _share(g, level))
+# The two ops of each pair are each other's adjoints.
+batch_op: Function = linear("vmap_in", batch, lambda g, level, axis: unbatch_op(g, level, axis))
+unbatch_op: Function = linear("vmap_out", unbatch, lambda g, level, axis: batch_op(g, level, axis))
+broadcast_op: Function = linear("vmap_share", broadcast_over_examples, lambda g, level: sum_op(g, level))
+sum_op: Function = linear("vmap_total", sum_over_examples, lambda g, level: broadcast_op(g, level))
 
 
-class _Mapping(Interceptor):
-    """One running vmap: shares among its examples what recorders from outside know."""
+class _VmapInterceptor(Interceptor):
+    """One running vmap: broadcasts the tensors that outer recorders track to its examples."""
 
     __slots__ = ("depth", "level", "outer")
 
@@ -62,68 +73,70 @@ class _Mapping(Interceptor):
     def __init__(self, size: int, like: Any) -> None:
         super().__init__()
         state = current()
-        around = [w.depth for w in interceptors_of(state) if isinstance(w, _Mapping)]
-        self.depth = 1 + max(around) if around else 1
+        depths = [w.depth for w in interceptors_of(state) if isinstance(w, _VmapInterceptor)]
+        self.depth = 1 + max(depths) if depths else 1
         self.level = Level(size, self.depth, libraries.namespace(innermost(raw(like))))
         self.outer = recorders(state)
 
-    def reopened(self) -> _Mapping:
-        made = object.__new__(_Mapping)
+    def reopened(self) -> _VmapInterceptor:
+        made = object.__new__(_VmapInterceptor)
         made.open, made.depth, made.level, made.outer = True, self.depth, self.level, self.outer
         return made
 
     def before_op(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Replace the inputs that are the same for all examples, where others differ."""
-        if not self.outer or not self._differs(inputs, params):
+        """Replace the inputs that are the same for all examples, where others are batched."""
+        if not self.outer or not self._any_batched(inputs, params):
             return inputs
-        return tuple([self._shared(t) if isinstance(t, Tensor) else t for t in inputs])
+        return tuple([self._broadcast(t) if isinstance(t, Tensor) else t for t in inputs])
 
     def after_op(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
-        """Raise if a result is one for all examples though an input differs per example: gradients would be wrong."""
+        """Raise if an input is batched and a result is not: gradients would be wrong."""
         if result.__class__ is Batched and result.level is self.level:
-            return  # most often
+            return  # the most frequent case
         for t in inputs:
-            if holds(t._array if isinstance(t, Tensor) else t, self.level):
+            if is_batched_at(t._array if isinstance(t, Tensor) else t, self.level):
                 break
         else:
             return
         for part in result if result.__class__ is tuple else (result,):
-            if libraries.is_differentiable(part.dtype) and not holds(part, self.level):
+            if libraries.is_differentiable(part.dtype) and not is_batched_at(part, self.level):
                 raise errors.BatchedValueError(
-                    f"{op.name} inside vmap gave one result for all examples, of arguments that differ by example; "
-                    "call it without vmap, in a loop"
+                    f"{op.name} inside vmap gave one result for all examples, of arguments that differ between "
+                    "examples; call it without vmap, in a loop"
                 )
 
-    def _differs(self, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> bool:
+    def _any_batched(self, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> bool:
         level = self.level
-        if any(holds(t._array if isinstance(t, Tensor) else t, level) for t in inputs):
+        if any(is_batched_at(t._array if isinstance(t, Tensor) else t, level) for t in inputs):
             return True
-        return top(params) is not None and any(holds(b, level) for b in _arrays_in(params))
+        return highest_level(params) is not None and any(is_batched_at(b, level) for b in _batched_in(params))
 
-    def _shared(self, t: Tensor) -> Tensor:
-        if holds(t._array, self.level) or not any(rec.open and rec.node_id_of(t) is not None for rec in self.outer):
+    def _broadcast(self, t: Tensor) -> Tensor:
+        if is_batched_at(t._array, self.level) or not any(
+            rec.open and rec.node_id_of(t) is not None for rec in self.outer
+        ):
             return t
         state = current()
-        with activated(self._outside(state)):
-            shared: Tensor = _share(t, self.level)
+        with activated(self._outer_context(state)):
+            shared: Tensor = broadcast_op(t, self.level)
         for rec in recorders(state):
             node_id = rec.node_id_of(t) if rec.open and rec not in self.outer else None
             if node_id is not None:
                 rec.track(shared, node_id)
         return shared
 
-    def _outside(self, state: Any) -> Any:
-        """Return the context with only the recorders from outside, and the interceptors around this vmap."""
+    def _outer_context(self, state: Any) -> Any:
+        """Return the context with only the outer recorders, and the interceptors outside of this vmap."""
         if not isinstance(state, Context):
             return state
         interceptors = state.interceptors[: state.interceptors.index(self)] if self in state.interceptors else ()
         return state.narrowed(self.outer.__contains__).with_interceptors(interceptors)
 
 
-def _arrays_in(values: Any) -> Iterator[Any]:
+def _batched_in(values: Any) -> Iterator[Any]:
     for value in values:
         if isinstance(value, (list, tuple)):
-            yield from _arrays_in(value)
+            yield from _batched_in(value)
         elif isinstance(value, Batched):
             yield value
 
@@ -132,7 +145,7 @@ def _arrays_in(values: Any) -> Iterator[Any]:
 
 
 def _parts_of(value: Any) -> list[Any] | None:
-    """Return what a container holds for which each part may have a dim of its own; None for anything else."""
+    """Return the parts of a container, each of which may have a dim of its own; None for anything else."""
     if isinstance(value, dict):
         return list(value.values())
     return list(value) if isinstance(value, (list, tuple)) else None
@@ -168,17 +181,17 @@ def vmap(
     """Return a function that maps `func`, written for one example, over an axis of its arguments.
 
     `func` sees tensors without that axis; what it computes is computed for all examples at once. vmaps
-    nest, and derivatives go through them and stand within them: `vmap(grad(loss), in_dims=(None, 0, 0))`
+    nest, and derivatives may be taken of and within them: `vmap(grad(loss), in_dims=(None, 0, 0))`
     gives the gradient of each example.
 
-    Inside, a value that differs per example cannot be converted (`float(x)`, `x.numpy()`) or branched
+    Inside, a value that differs between examples cannot be converted (`float(x)`, `x.numpy()`) or branched
     on (`if x > 0`), and no array may have a shape that depends on it (`x[x > 0]`); each raises. A NumPy
-    function without a rule of its own runs example by example. Do not write in place to a tensor that was
-    made outside, `w += x`: it would hold values that differ per example from then on.
+    function without a rule of its own is called once for each example. Do not write in place to a tensor that was
+    made outside, `w += x`: it would hold values that differ between examples from then on.
 
     Args:
-        func: takes tensors, or lists, tuples and dicts of them, and returns the like. Plain arrays that are
-            mapped come to it as tensors.
+        func: takes tensors, or lists, tuples and dicts of them, and returns such. It is given plain arrays
+            that are mapped as tensors.
         in_dims: the axis to map over, of all arguments or, in containers of the form of the arguments (or
             of their outer part), of each; None for an argument that is the same for all. Keyword arguments
             are the same for all.
@@ -208,7 +221,7 @@ def vmap(
         raise errors.RandomnessError(f"vmap: randomness is 'error', 'different' or 'same'; found {randomness!r}")
     if chunk_size is not None and chunk_size < 1:
         raise ValueError(f"vmap: chunk_size is at least 1, or None for all examples at once; found {chunk_size}")
-    call = _Call(func, in_dims, out_dims, randomness, chunk_size)
+    call = _VmapCall(func, in_dims, out_dims, randomness, chunk_size)
 
     @functools.wraps(func, updated=())
     def mapped(*args: Any, **kwargs: Any) -> Any:
@@ -217,8 +230,8 @@ def vmap(
     return mapped
 
 
-class _Call:
-    """What vmap was asked for."""
+class _VmapCall:
+    """The arguments of `vmap`, and one call of the function it returned."""
 
     def __init__(
         self, func: Callable[..., Any], in_dims: Any, out_dims: Any, randomness: str, chunk_size: int | None
@@ -231,24 +244,24 @@ class _Call:
         self.chunk_size = 1 if randomness == "different" else chunk_size
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        leaves, dims = leaves_of(args), self._dims(args)
-        size = self._size(leaves, dims)
+        leaves, dims = leaves_of(args), self._input_dims(args)
+        size = self._batch_size(leaves, dims)
         had_tensor = any(isinstance(leaf, Tensor) for leaf in (*leaves, *leaves_of(kwargs)))
         if self.chunk_size is None or self.chunk_size >= size > 0 or size == 0:
-            form, made, _ = self._at_once(args, leaves, dims, kwargs, size)
+            structure, made, _ = self._run_batch(args, leaves, dims, kwargs, size)
         else:
-            form, made, _ = self._in_chunks(args, leaves, dims, kwargs, size)
-        results = [self._as_given(y, had_tensor) for y in made]
-        return rebuilt(form, iter(results))
+            structure, made, _ = self._run_in_chunks(args, leaves, dims, kwargs, size)
+        results = [self._unwrapped(y, had_tensor) for y in made]
+        return rebuilt(structure, iter(results))
 
-    def _as_given(self, y: Any, had_tensor: bool) -> Any:
+    def _unwrapped(self, y: Any, had_tensor: bool) -> Any:
         if isinstance(y, Tensor) and not had_tensor and not is_tracked(y):
             return y._array
         return y if isinstance(y, Tensor) else wrap(y)
 
     # ------------------------------------------------------------ arguments
 
-    def _dims(self, args: tuple[Any, ...]) -> list[Any]:
+    def _input_dims(self, args: tuple[Any, ...]) -> list[Any]:
         dims = self.in_dims
         if isinstance(dims, bool) or not isinstance(dims, (int, np.integer, tuple)):
             raise ValueError(
@@ -259,13 +272,13 @@ class _Call:
 
         def fail() -> Exception:
             return ValueError(
-                f"vmap({self.name}): in_dims={dims!r} does not have the form of the arguments, {_form(args)}; give "
-                "an int or None for each argument, or containers like the arguments'"
+                f"vmap({self.name}): in_dims={dims!r} does not have the form of the arguments, {_structure(args)}; "
+                "give an int or None for each argument, or containers like the arguments'"
             )
 
         return _dims_for(dims, args, fail)
 
-    def _size(self, leaves: list[Any], dims: list[Any]) -> int:
+    def _batch_size(self, leaves: list[Any], dims: list[Any]) -> int:
         sizes = []
         for k, (leaf, dim) in enumerate(zip(leaves, dims, strict=True)):
             if dim is None:
@@ -289,53 +302,61 @@ class _Call:
 
     # ------------------------------------------------------------ running
 
-    def _in_chunks(
+    def _run_in_chunks(
         self, args: Any, leaves: list[Any], dims: list[Any], kwargs: dict[str, Any], size: int
     ) -> tuple[Any, list[Any], list[Any]]:
         step = self.chunk_size or size
         runs = []
         for start in range(0, size, step):
             part = slice(start, min(size, start + step))
-            some = [leaf if dim is None else _piece(leaf, dim, part) for leaf, dim in zip(leaves, dims, strict=True)]
-            runs.append(self._at_once(args, some, dims, kwargs, part.stop - part.start))
-        form, first, places = runs[0]
+            part_of_leaves = [
+                leaf if dim is None else _slice(leaf, dim, part) for leaf, dim in zip(leaves, dims, strict=True)
+            ]
+            runs.append(self._run_batch(args, part_of_leaves, dims, kwargs, part.stop - part.start))
+        structure, first, dims_out = runs[0]
         made = []
-        for k, place in enumerate(places):
+        for k, place in enumerate(dims_out):
             parts = [run[1][k] for run in runs]
             made.append(first[k] if place is None else concatenate(parts, axis=place))
-        return form, made, places
+        return structure, made, dims_out
 
-    def _at_once(
+    def _run_batch(
         self, args: Any, leaves: list[Any], dims: list[Any], kwargs: dict[str, Any], size: int
     ) -> tuple[Any, list[Any], list[Any]]:
-        """Run on all these examples; return the form of the results, their leaves, and where the axis stands."""
-        mapping = _Mapping(size, next(leaf for leaf, dim in zip(leaves, dims, strict=True) if dim is not None))
+        """Run on all these examples; return the result, its leaves, and the dim of each leaf's axis."""
+        mapping = _VmapInterceptor(size, next(leaf for leaf, dim in zip(leaves, dims, strict=True) if dim is not None))
         level = mapping.level
-        inside = [leaf if dim is None else _entered(leaf, level, dim) for leaf, dim in zip(leaves, dims, strict=True)]
-        shared = [t for t in (*inside, *leaves_of(kwargs)) if isinstance(t, Tensor) and not holds(t._array, level)]
-        before = [(t, snapshot(t, mapping.outer)) for t in shared]
+        inputs = [leaf if dim is None else _batched(leaf, level, dim) for leaf, dim in zip(leaves, dims, strict=True)]
+        shared = [
+            t for t in (*inputs, *leaves_of(kwargs)) if isinstance(t, Tensor) and not is_batched_at(t._array, level)
+        ]
+        values_before = [(t, snapshot(t, mapping.outer)) for t in shared]
         add_interceptor(mapping)
         try:
-            made = self._drawn(rebuilt(args, iter(inside)), kwargs)
+            made = self._call_func(rebuilt(args, iter(inputs)), kwargs)
         finally:
             remove_interceptor(mapping)
-            changed = [(t, then) for t, then in before if holds(t._array, level)]
-            for t, then in changed:
-                rebind(t, then if isinstance(then, Tensor) else wrap(then))
+            changed = [(t, value_before) for t, value_before in values_before if is_batched_at(t._array, level)]
+            for t, value_before in changed:
+                rebind(t, value_before if isinstance(value_before, Tensor) else wrap(value_before))
         if changed:
             raise errors.BatchedWriteError(
                 f"vmap({self.name}): {describe(changed[0][0])}, which is the same for all examples, was written to in "
-                "place with values that differ by example; write x = x + y instead of x += y, or map over it"
+                "place with values that differ between examples; write x = x + y instead of x += y, or map over it"
             )
-        outs, places = leaves_of(made), self._places(made)
-        return made, [self._left(y, level, place) for y, place in zip(outs, places, strict=True)], places
+        outs, dims_out = leaves_of(made), self._result_dims(made)
+        return (
+            made,
+            [self._unbatched_result(y, level, place) for y, place in zip(outs, dims_out, strict=True)],
+            dims_out,
+        )
 
-    def _drawn(self, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _call_func(self, args: Any, kwargs: dict[str, Any]) -> Any:
         if self.randomness != "error":
             return self.func(*args, **kwargs)
-        before = _state_of_random()
+        before = _global_random_state()
         made = self.func(*args, **kwargs)
-        if _state_of_random() != before:
+        if _global_random_state() != before:
             raise errors.RandomnessError(
                 f"vmap({self.name}): random numbers were drawn from NumPy's global generator; say randomness='same' "
                 "for one draw for all examples, or 'different' for one for each"
@@ -344,7 +365,7 @@ class _Call:
 
     # ------------------------------------------------------------ results
 
-    def _places(self, made: Any) -> list[Any]:
+    def _result_dims(self, made: Any) -> list[Any]:
         outs = self.out_dims
         kinds = leaves_of(outs)
         if any(dim is not None and (isinstance(dim, bool) or not isinstance(dim, (int, np.integer))) for dim in kinds):
@@ -352,26 +373,26 @@ class _Call:
 
         def fail() -> Exception:
             return ValueError(
-                f"vmap({self.name}): out_dims={outs!r} does not have the form of the results, {_form(made)}; give an "
-                "int for all, or containers like the results'"
+                f"vmap({self.name}): out_dims={outs!r} does not have the form of the results, {_structure(made)}; "
+                "give an int for all, or containers like the results'"
             )
 
         if isinstance(outs, tuple) and len(outs) == 1 and _parts_of(made) is None:
             outs = outs[0]
         return _dims_for(outs, made, fail)
 
-    def _left(self, y: Any, level: Level, place: Any) -> Any:
+    def _unbatched_result(self, y: Any, level: Level, place: Any) -> Any:
         if not (isinstance(y, Tensor) or (libraries.is_array(y) and hasattr(y, "ndim"))):
             raise ValueError(
                 f"vmap({self.name}): the function must return Tensors; found {type(y).__name__}; "
                 "return constants another way, or as tensors"
             )
-        differs = holds(y._array if isinstance(y, Tensor) else y, level)
+        differs = is_batched_at(y._array if isinstance(y, Tensor) else y, level)
         if place is None:
             if differs:
                 raise ValueError(
-                    f"vmap({self.name}): out_dims is None for a result of shape {y.shape} that differs by example; "
-                    "say where its axis is to stand"
+                    f"vmap({self.name}): out_dims is None for a result of shape {y.shape} that differs between "
+                    "examples; say where its axis is to stand"
                 )
             return y if isinstance(y, Tensor) else wrap(y)
         if not -y.ndim - 1 <= place <= y.ndim:
@@ -379,19 +400,19 @@ class _Call:
                 f"vmap({self.name}): out_dims is {place} for a result of shape {y.shape}, without the mapped axis; it "
                 f"must be at least {-y.ndim - 1} and at most {y.ndim}"
             )
-        return _shown(y if isinstance(y, Tensor) else wrap(y), level, place % (y.ndim + 1))
+        return _unbatched(y if isinstance(y, Tensor) else wrap(y), level, place % (y.ndim + 1))
 
 
 _MT19937_BYTES = 4 * 624 + 4  # its state in memory: 624 words of 32 bits and a position
 
 
-def _state_of_random() -> Any:
-    """Return what tells whether NumPy's global generator was drawn from.
+def _global_random_state() -> Any:
+    """Return the state of NumPy's global generator, to tell whether numbers were drawn from it.
 
-    By its documented address, as numpy.random.get_state() takes 50 us, more than all else of a small vmap.
-    A second normal number, which NumPy keeps from drawing the first, is not seen.
+    It is read at its documented address, as numpy.random.get_state() takes 50 us, more than the rest of a small vmap.
+    The second normal number that NumPy keeps when it draws the first is not part of it.
     """
-    import ctypes  # late, as few need it
+    import ctypes  # deferred, as it takes time and is rarely needed
 
     bits = np.random.get_bit_generator()  # type: ignore[attr-defined]  # public; its stubs do not export it
     if type(bits).__name__ == "MT19937":
@@ -400,17 +421,17 @@ def _state_of_random() -> Any:
 
 
 def map_units(func: Callable[[Any], list[Any]], units: Any, *, identity: bool) -> list[Any]:
-    """Map a function over the unit arrays of a shape. It is called once: what it draws at random is one draw.
+    """Map a function over the unit arrays of a shape. It is called once, so random numbers are drawn once for all.
 
     Args:
-        func: takes an array and returns Tensors, arrays, and None for what there is not.
+        func: takes an array and returns Tensors, arrays, and None where there is no result.
         units: a plain array of unit arrays, or multiples, along its first axis.
         identity: whether they make the identity matrix, the product with which need not be computed.
 
     Returns:
         What `func` returned, its results stacked along a first axis.
     """
-    mapping = _Mapping(len(units), units)
+    mapping = _VmapInterceptor(len(units), units)
     level = mapping.level
     if identity and units.__class__ is np.ndarray:
         units.flags.writeable = False  # a rule that wrote to it would not find it in products
@@ -420,32 +441,32 @@ def map_units(func: Callable[[Any], list[Any]], units: Any, *, identity: bool) -
         made = func(batch(units, level, 0))
     finally:
         remove_interceptor(mapping)
-        level.identity = None  # tensors that live on may hold the level
-    return [None if y is None else _shown(y, level, 0) for y in made]
+        level.identity = None  # tensors that are kept may refer to the level
+    return [None if y is None else _unbatched(y, level, 0) for y in made]
 
 
-def _shown(y: Any, level: Level, place: int) -> Any:
-    """Return a result, a Tensor or an array, with its examples along an axis."""
-    differs = holds(raw(y), level)
-    return _leave(y if differs else _share(y, level), level, place)
+def _unbatched(y: Any, level: Level, place: int) -> Any:
+    """Return a result, a Tensor or an array, with the examples as an ordinary axis."""
+    differs = is_batched_at(raw(y), level)
+    return unbatch_op(y if differs else broadcast_op(y, level), level, place)
 
 
-def _entered(leaf: Any, level: Level, dim: int) -> Tensor:
+def _batched(leaf: Any, level: Level, dim: int) -> Tensor:
     t = leaf if isinstance(leaf, Tensor) else wrap(leaf)
-    entered: Tensor = _enter(t, level, dim % t.ndim)
+    entered: Tensor = batch_op(t, level, dim % t.ndim)
     return entered
 
 
-def _piece(leaf: Any, dim: int, part: slice) -> Any:
+def _slice(leaf: Any, dim: int, part: slice) -> Any:
     return leaf[(slice(None),) * (dim % leaf.ndim) + (part,)]
 
 
-def _form(value: Any) -> str:
+def _structure(value: Any) -> str:
     """Show a container with a star for each leaf."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {_form(part)}" for key, part in value.items()) + "}"
+        return "{" + ", ".join(f"{key!r}: {_structure(part)}" for key, part in value.items()) + "}"
     parts = _parts_of(value)
     if parts is None:
         return "*"
-    inner = ", ".join(map(_form, parts))
+    inner = ", ".join(map(_structure, parts))
     return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(parts) == 1 else ''})"

@@ -1,9 +1,9 @@
 """Data-parallel and pipelined training over MPI or NCCL.
 
-Each rank is a process that runs the same program, started by the engine's own launcher, `mpiexec -n 4 python train.py`,
-and begins with `init()`. What all ranks do together every rank must call, in the same order, with equal shapes and
-dtypes; where they do not, each of them raises DistributedError, which names what each asked for. No wait is without
-end: a rank that fails, ends too early or does not come in time is a RankFailedError on those that wait for it.
+Each rank is a process that runs the same program, started by MPI's launcher, `mpiexec -n 4 python train.py`,
+and begins with `init()`. Every rank must call the same collectives in the same order, with equal shapes and dtypes;
+where they do not, each of them raises DistributedError, which lists what each called. Every wait has an end: a rank
+that fails, ends too early or does not come in time is a RankFailedError on the ranks that wait for it.
 
     >>> import gradmgr
     >>> from gradmgr import distributed
@@ -18,10 +18,10 @@ end: a rank that fails, ends too early or does not come in time is a RankFailedE
     >>> distributed.finalize()
 """
 
+from gradmgr.distributed._backend import Group
 from gradmgr.distributed._buckets import make_allreduce_cb
 from gradmgr.distributed._collectives import all_gather, all_reduce, barrier, broadcast
 from gradmgr.distributed._data import DistributedSampler, bcast_parameters, save
-from gradmgr.distributed._engine import Group
 from gradmgr.distributed._pipeline import recv, send
 from gradmgr.distributed._world import finalize, init, is_initialized, new_group, rank, size
 

@@ -20,12 +20,12 @@ from gradmgr._engine.backward import BackwardRun
 from gradmgr._engine.context import is_tracked
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr.distributed import _world
-from gradmgr.distributed._engine import Group, Work
+from gradmgr.distributed._backend import Group, Work, named
 from gradmgr.manager import GradManager, get_backwarding_grad_manager
 
-_FIRST = "bucket 0 of the gradients"
-_FAILED = "the rest of a backward that failed"
-_BETWEEN = 4  # gradients between two times that the all-reduces under way are helped on
+_FIRST_BUCKET = "bucket 0 of the gradients"
+_FAILED_BACKWARD = "the rest of a backward that failed"  # asked for in place of an all-reduce
+_PROGRESS_INTERVAL = 4  # gradients between two times that the all-reduces under way are helped on
 
 
 def make_allreduce_cb(
@@ -138,13 +138,13 @@ class AllReduceCallback:
         """Start what is left, with zeros for what was not reached."""
         found = self._rounds.get(id(manager))
         if found is not None and not found.delayed_tensors():
-            found.settle()
+            found.complete()
 
     def abort(self, manager: GradManager) -> None:
         """Drop what is under way, and tell the other ranks."""
         found = self._rounds.pop(id(manager), None)
         if found is not None:
-            found.give_up()
+            found.cancel()
 
     # ------------------------------------------------------------ gradients accumulated under no_sync
 
@@ -252,7 +252,7 @@ class Layout:
         self.listing = "\n".join(lines)  # one parameter to a line
         self.digest = blake2b(self.listing.encode(), digest_size=8).hexdigest()
         of = f"of the gradients of {len(tensors)} parameters, {bucket_bytes} bytes each, {self.digest}"
-        self.asked = [f", bucket {k} {of}" for k in range(len(sizes))]
+        self.descriptions = [f", bucket {k} {of}" for k in range(len(sizes))]
 
     def holds(self, tensors: list[Tensor]) -> bool:
         """Return whether this is the layout of these tensors."""
@@ -283,7 +283,7 @@ class _Round:
         self._works: list[Work] = []  # the all-reduces of the buckets started, which are the first ones
         self._by_any: dict[int, list[bool]] = {}  # by bucket, which parameters any rank reached
         self._open = 0  # futures whose `get` was not called yet
-        self._settled = False
+        self._completed = False
         self._refused = False
         inputs = run.inputs
         self._inputs = None if inputs is None else frozenset(map(id, inputs))  # ids of what is to receive a gradient
@@ -304,14 +304,14 @@ class _Round:
             _check_takeable(grad)
         place = self.layout.places[id(t)]
         local = self._callback.local(t)
-        self._lay(id(t), place, a if local is None else a + local.own(t), 1)
-        if self._left[place.bucket] == 0 or len(self._missing) % _BETWEEN == 0:
-            self._ask(self._advance)
+        self._store(id(t), place, a if local is None else a + local.own(t), 1)
+        if self._left[place.bucket] == 0 or len(self._missing) % _PROGRESS_INTERVAL == 0:
+            self._explaining(self._advance)
         return self._future(t, place, local)
 
     def reduce_all(self, gradients: dict[Tensor, Tensor]) -> None:
         """Reduce the gradients of all parameters together, in place of `take` for each."""
-        layout, self._settled = self.layout, True
+        layout, self._completed = self.layout, True
         flat = layout.buffers[0].fresh()
         xp, rows, reached, g = libraries.namespace(flat), [], [], None
         self._flats[0] = flat
@@ -327,21 +327,21 @@ class _Round:
         rows.append(xp.asarray(reached, flat.dtype))
         xp.concatenate(rows, out=flat)
         self._missing, self._left = {}, [0]
-        self._ask(self._start_and_wait, flat)
+        self._explaining(self._start_and_wait, flat)
         del rows, g
         gradients.clear()
         for place, by_any in zip(layout.places.values(), flat[layout.sizes[0] :].tolist(), strict=True):
             if by_any:  # a copy, as the bucket is used again
                 made = flat[place.start : place.stop].reshape(place.shape).astype(place.dtype)
                 gradients[place.tensor()] = wrap(made)  # type: ignore[index]  # as above
-        self._let_go()
+        self._release()
 
     def _start_and_wait(self, flat: Any) -> None:
-        work = self._group.start_all_reduce(flat, self._callback.reduce_method, None, self.layout.asked[0])
+        work = self._group.start_all_reduce(flat, self._callback.reduce_method, None, self.layout.descriptions[0])
         self._works.append(work)
         work.wait()
 
-    def _lay(self, key: int, place: _Place, values: Any, reached: int) -> None:
+    def _store(self, key: int, place: _Place, values: Any, reached: int) -> None:
         k = place.bucket
         flat = self._flats[k]
         if flat is None:
@@ -363,7 +363,7 @@ class _Round:
         works, left = self._works, self._left
         if works:
             works[-1].done()
-        while len(works) < len(left) and left[len(works)] == 0 and (not works or works[0].is_moving()):
+        while len(works) < len(left) and left[len(works)] == 0 and (not works or works[0].is_transferring()):
             self._start_next()
 
     def _start_next(self) -> None:
@@ -371,20 +371,24 @@ class _Round:
         flat, size = self._flats[k], self.layout.sizes[k]
         flat[size:] = libraries.namespace(flat).asarray(self._reached[k], flat.dtype)
         op = self._callback.reduce_method
-        self._works.append(self._group.start_all_reduce(flat, op, None, self.layout.asked[k]))
+        self._works.append(self._group.start_all_reduce(flat, op, None, self.layout.descriptions[k]))
 
-    def _ask(self, action: Callable[..., Any], *args: Any) -> Any:
+    def _explaining(self, action: Callable[..., Any], *args: Any) -> Any:
         """Call what may raise because the ranks do not agree, and explain the error.
 
-        `_refused` is set where the other ranks have the error too, so that `give_up` need not tell them.
+        `_refused` is set where the other ranks have the error too, so that `cancel` need not tell them.
         """
         try:
             return action(*args)
         except errors.DistributedError as error:
-            failed_there = any(_FAILED in text for text in error.asked)
-            self._refused = isinstance(error, errors.RankFailedError) or (bool(error.asked) and not failed_there)
+            failed = [
+                rank for rank, text in zip(self._group.ranks, error.asked, strict=False) if text == _FAILED_BACKWARD
+            ]
+            self._refused = isinstance(error, errors.RankFailedError) or (bool(error.asked) and not failed)
+            if failed:
+                raise errors.DistributedError(_failed_there(failed)) from None
             did = "attached different parameters to the all-reduce callback"
-            raise explained(error, self._group, _FIRST, self.layout.listing, did) from None
+            raise explained(error, self._group, _FIRST_BUCKET, self.layout.listing, did) from None
 
     # ------------------------------------------------------------ the end of backward
 
@@ -392,11 +396,11 @@ class _Round:
         """Return the parameters reached whose gradients a future earlier in their chains still holds back."""
         return [t for t in self.run.pending(self._callback) if id(t) in self._missing] if self._missing else []
 
-    def settle(self) -> None:
+    def complete(self) -> None:
         """Fill in zeros for what was not reached, and start all buckets."""
-        if self._settled:
+        if self._completed:
             return
-        self._settled = True
+        self._completed = True
         for key in list(self._missing):
             place = self.layout.places[key]
             t = place.tensor()
@@ -404,10 +408,10 @@ class _Round:
                 continue
             receives = self._inputs is None or key in self._inputs
             local = self._callback.local(t) if receives else None  # else it stays to be reduced
-            self._lay(key, place, 0 if local is None else local.own(t), 0 if local is None else 1)
+            self._store(key, place, 0 if local is None else local.own(t), 0 if local is None else 1)
             if receives:
                 self.run.deliver(t, self._future(t, place, local), self._callback)
-        self._ask(self._start_all)
+        self._explaining(self._start_all)
 
     def _start_all(self) -> None:
         self._advance()
@@ -417,7 +421,7 @@ class _Round:
 
     def result(self, place: _Place, reduced: Any) -> Tensor | None:
         """Return a reduced gradient; None where no rank reached the parameter."""
-        if not self._settled:
+        if not self._completed:
             delayed = self.delayed_tensors()
             if delayed:
                 name = self.run.attached(self._callback)[delayed[0]]
@@ -425,12 +429,12 @@ class _Round:
                     f"the all-reduce of gradients waits for {describe(delayed[0], name)}, "
                     "whose chain has another future before it; attach the same chain to all parameters"
                 )
-            self.settle()
+            self.complete()
         flat = self._arrived(place.bucket)
         by_any = self._by_any[place.bucket][place.flag]
         self._open -= 1
         if self._open == 0:
-            self._let_go()
+            self._release()
         if not by_any:
             return None
         g = flat[place.start : place.stop].reshape(place.shape)
@@ -442,15 +446,15 @@ class _Round:
         """Wait for a bucket; return its memory."""
         flat = self._flats[k]
         if k not in self._by_any:
-            self._ask(self._works[k].wait)
+            self._explaining(self._works[k].wait)
             self._by_any[k] = (libraries.to_device(flat[self.layout.sizes[k] :], "cpu") > 0).tolist()
         return flat
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Hold nothing of the buckets any more, so that they can be used again."""
         self._flats, self._works = [], []
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Drop the memory of the buckets under way; in place of each bucket not started, tell the ranks of the failure.
 
         The other ranks find that out when they start the bucket, so that none waits for this one.
@@ -458,10 +462,10 @@ class _Round:
         for buffer in self.layout.buffers:
             buffer.drop()
         left = 0 if self._refused else len(self._left) - len(self._works)
-        self._let_go()
+        self._release()
         try:
             for _ in range(left):
-                self._group.start_agree(_FAILED)
+                self._group.start_agree(_FAILED_BACKWARD)
         except errors.DistributedError:  # the connection is lost, and the error that is raised already says more
             return
 
@@ -469,6 +473,13 @@ class _Round:
 def _twice(t: Tensor, name: str | None) -> errors.DistributedError:
     return errors.DistributedError(
         f"the all-reduce callback stands more than once in the chain of {describe(t, name)}; attach it once"
+    )
+
+
+def _failed_there(ranks: list[int]) -> str:
+    return (
+        f"{named(ranks)} started no all-reduce of gradients, but {_FAILED_BACKWARD}: the error is written there, "
+        "no gradient of this backward is reduced, and the next backward works again"
     )
 
 

@@ -1,10 +1,10 @@
-"""Operations of all ranks together, differentiable: broadcast, all_reduce, all_gather, barrier.
+"""Collectives, differentiable: broadcast, all_reduce, all_gather, barrier.
 
-What they differentiate is the sum over all ranks of each rank's loss: a rank's gradient tells how that sum changes
-with the rank's own value. So the reverse of a sum over ranks is that sum of the cotangents, that of a gathering is
-each rank's part of the summed cotangents, that of a broadcast is their sum, at the root. These are operations of all
-ranks again, so every rank must run backward through them, in the same order: each backward begins there too, with
-zeros, on a rank whose own loss does not depend on what came out.
+The function that is differentiated is the sum of the losses of all ranks: a rank's gradient is the derivative of that
+sum by the rank's own value. So the vjp of all_reduce is the sum of the cotangents over the ranks, that of all_gather
+is each rank's part of the summed cotangents, that of broadcast is their sum, at the root. These are collectives again,
+so every rank must run backward through them, in the same order: a rank whose own loss does not depend on the result
+of a collective begins its backward there too, with zeros.
 """
 
 from __future__ import annotations
@@ -22,113 +22,113 @@ from gradmgr._engine.custom import custom
 from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tape import add_root
 from gradmgr._engine.tensor import Tensor, raw, wrap
-from gradmgr.distributed._engine import OPS, Group
-from gradmgr.distributed._world import group as chosen
+from gradmgr.distributed._backend import OPS, Group
+from gradmgr.distributed._world import group as resolve_group
 
 
-def _plain(x: Any) -> Any:
-    """Return an array that lies in memory as the engines carry it; the same one if it does."""
+def _contiguous(x: Any) -> Any:
+    """Return a contiguous array in native byte order: the same object if it is one, else a copy."""
     if x.flags.c_contiguous and x.dtype.isnative and not isinstance(x, np.generic):
         return x
     return libraries.namespace(x).array(x, dtype=x.dtype.newbyteorder("="), order="C")
 
 
-def _reduced(x: Any, op: str, group: Group, asked: str) -> Any:
+def _reduce_array(x: Any, op: str, group: Group, operation: str) -> Any:
     if isinstance(x, Batched):
-        return Batched(x.level, _reduced(x._array, op, group, asked))
-    source = _plain(x)
+        return Batched(x.level, _reduce_array(x._array, op, group, operation))
+    source = _contiguous(x)
     out = libraries.namespace(source).empty(source.shape, source.dtype)
-    group.start_all_reduce(out, op, source, asked).wait()
+    group.start_all_reduce(out, op, source, operation).wait()
     return out
 
 
-def _scattered(x: Any, group: Group, asked: str) -> Any:
-    return _reduced(x, "sum", group, asked)[group.rank].copy()
+def _scatter_array(x: Any, group: Group, operation: str) -> Any:
+    return _reduce_array(x, "sum", group, operation)[group.rank].copy()
 
 
-def _gathered(x: Any, group: Group, asked: str) -> Any:
+def _gather_array(x: Any, group: Group, operation: str) -> Any:
     if isinstance(x, Batched):
-        return Batched(x.level, np.moveaxis(_gathered(x._array, group, asked), 0, 1))
-    return group.all_gather(_plain(x), asked)
+        return Batched(x.level, np.moveaxis(_gather_array(x._array, group, operation), 0, 1))
+    return group.all_gather(_contiguous(x), operation)
 
 
-def _brought(x: Any, root: int, group: Group, asked: str) -> Any:
+def _broadcast_array(x: Any, root: int, group: Group, operation: str) -> Any:
     if isinstance(x, Batched):
-        return Batched(x.level, _brought(x._array, root, group, asked))
+        return Batched(x.level, _broadcast_array(x._array, root, group, operation))
     out = libraries.namespace(x).array(x, dtype=x.dtype.newbyteorder("="), order="C")
-    group.broadcast(out, root, asked)
+    group.broadcast(out, root, operation)
     return out
 
 
-def _summed_at(x: Any, root: int, group: Group, asked: str) -> Any:
-    total = _reduced(x, "sum", group, asked)
+def _reduce_to_root(x: Any, root: int, group: Group, operation: str) -> Any:
+    total = _reduce_array(x, "sum", group, operation)
     return total if group.rank == root else np.zeros_like(total)
 
 
 _all_reduce: Callable[..., Any] = custom(
     "distributed.all_reduce",
-    lambda x, op, group, asked: _reduced(x, op, group, asked),
-    vjp={"x": lambda g, op, group: _onward(_all_reduce, g, op, group)},
-    jvp={"x": lambda t, op, group: _onward(_all_reduce, t, op, group)},
+    lambda x, op, group, operation: _reduce_array(x, op, group, operation),
+    vjp={"x": lambda g, op, group: _apply_to_derivative(_all_reduce, g, op, group)},
+    jvp={"x": lambda t, op, group: _apply_to_derivative(_all_reduce, t, op, group)},
 )
 _all_gather: Callable[..., Any] = custom(
     "distributed.all_gather",
-    lambda x, group, asked: _gathered(x, group, asked),
-    vjp={"x": lambda g, group: _onward(_reduce_scatter, g, group)},
-    jvp={"x": lambda t, group: _onward(_all_gather, t, group)},
+    lambda x, group, operation: _gather_array(x, group, operation),
+    vjp={"x": lambda g, group: _apply_to_derivative(_reduce_scatter, g, group)},
+    jvp={"x": lambda t, group: _apply_to_derivative(_all_gather, t, group)},
 )
 _reduce_scatter: Callable[..., Any] = custom(
     "distributed.reduce_scatter",
-    lambda x, group, asked: _scattered(x, group, asked),
-    vjp={"x": lambda g, group: _onward(_all_gather, g, group)},
-    jvp={"x": lambda t, group: _onward(_reduce_scatter, t, group)},
+    lambda x, group, operation: _scatter_array(x, group, operation),
+    vjp={"x": lambda g, group: _apply_to_derivative(_all_gather, g, group)},
+    jvp={"x": lambda t, group: _apply_to_derivative(_reduce_scatter, t, group)},
 )
 _broadcast: Callable[..., Any] = custom(
     "distributed.broadcast",
-    lambda x, root, group, asked: _brought(x, root, group, asked),
-    vjp={"x": lambda g, root, group: _onward(_reduce, g, root, group)},
-    jvp={"x": lambda t, root, group: _onward(_broadcast, t, root, group)},
+    lambda x, root, group, operation: _broadcast_array(x, root, group, operation),
+    vjp={"x": lambda g, root, group: _apply_to_derivative(_reduce, g, root, group)},
+    jvp={"x": lambda t, root, group: _apply_to_derivative(_broadcast, t, root, group)},
 )
 _reduce: Callable[..., Any] = custom(
     "distributed.reduce",
-    lambda x, root, group, asked: _summed_at(x, root, group, asked),
-    vjp={"x": lambda g, root, group: _onward(_broadcast, g, root, group)},
-    jvp={"x": lambda t, root, group: _onward(_reduce, t, root, group)},
+    lambda x, root, group, operation: _reduce_to_root(x, root, group, operation),
+    vjp={"x": lambda g, root, group: _apply_to_derivative(_broadcast, g, root, group)},
+    jvp={"x": lambda t, root, group: _apply_to_derivative(_reduce, t, root, group)},
 )
 
 
-def _everywhere(op: Any, x: Any, *params: Any) -> Any:
-    """Do an operation of all ranks so that backward goes through it on each of them."""
-    result = op(x, *params, _who_records(x))
+def _apply(op: Any, x: Any, *params: Any) -> Any:
+    """Apply a collective so that backward goes through it on each rank."""
+    result = op(x, *params, _tracking_text(x))
     if isinstance(result, Tensor):
         add_root(result)
     return result
 
 
-def _onward(op: Any, x: Any, *params: Any) -> Any:
-    """Run an operation of all ranks for a derivative; every recorder records it, as on the other ranks.
+def _apply_to_derivative(op: Any, x: Any, *params: Any) -> Any:
+    """Apply a collective to a derivative; every open recorder records it, as on the other ranks.
 
     On those a gradient, or a tangent, may depend on tracked values, while that of this rank is a plain zero.
     """
-    observing = _listening()
-    if any(not isinstance(x, Tensor) or rec.node_id_of(x) is None for rec in observing):
+    recording = _open_recorders()
+    if any(not isinstance(x, Tensor) or rec.node_id_of(x) is None for rec in recording):
         given, a = x, raw(x)
         x = wrap(a)
-        for rec in observing:
+        for rec in recording:
             node_id = rec.node_id_of(given) if isinstance(given, Tensor) else None
             if node_id is None:
                 node_id = object() if rec.is_tape else libraries.namespace(a).zeros(a.shape, a.dtype)
             rec.track(x, node_id)
-    return _everywhere(op, x, *params)
+    return _apply(op, x, *params)
 
 
-def _listening() -> list[Recorder]:
+def _open_recorders() -> list[Recorder]:
     return [rec for rec in recorders(current()) if rec.open and is_recording(rec)]
 
 
-def _who_records(x: Any) -> str:
-    """Say what must be the same on all ranks for their derivatives to meet; nothing where no recorder is active."""
-    count = sum(rec.node_id_of(x) is not None for rec in _listening()) if isinstance(x, Tensor) else 0
+def _tracking_text(x: Any) -> str:
+    """Return text on how many managers track x, which must be the same on all ranks; empty where none does."""
+    count = sum(rec.node_id_of(x) is not None for rec in _open_recorders()) if isinstance(x, Tensor) else 0
     return f", which {count} managers track" if count else ""
 
 
@@ -167,15 +167,15 @@ def all_reduce(x: Any, op: str = "sum", group: Group | None = None) -> Any:
         True
         >>> distributed.finalize()
     """
-    x, at = _operand(x, "all_reduce"), chosen(group)
+    x, at = _operand(x, "all_reduce"), resolve_group(group)
     if op not in OPS:
         raise ValueError(f"all_reduce knows the ops {', '.join(map(repr, OPS))}; found {op!r}")
-    if op not in ("sum", "mean") and _who_records(x):
+    if op not in ("sum", "mean") and _tracking_text(x):
         raise errors.UnsupportedFunctionError(
             f"all_reduce(op={op!r}) has no derivative, and this tensor is tracked; give it x.detach(), or gather the "
             "values with all_gather and reduce them with gradmgr.numpy"
         )
-    return _everywhere(_all_reduce, x, op, at)
+    return _apply(_all_reduce, x, op, at)
 
 
 @overload
@@ -196,7 +196,7 @@ def all_gather(x: Any, group: Group | None = None) -> Any:
         DistributedError: on every rank, where they did not call the same with equal shapes and dtypes.
         RankFailedError: another rank ended, or did not come within the timeout.
     """
-    return _everywhere(_all_gather, _operand(x, "all_gather"), chosen(group))
+    return _apply(_all_gather, _operand(x, "all_gather"), resolve_group(group))
 
 
 @overload
@@ -219,10 +219,10 @@ def broadcast(x: Any, root: int = 0, group: Group | None = None) -> Any:
         DistributedError: on every rank, where they did not call the same with equal shapes, dtypes and roots.
         RankFailedError: another rank ended, or did not come within the timeout.
     """
-    x, at = _operand(x, "broadcast"), chosen(group)
+    x, at = _operand(x, "broadcast"), resolve_group(group)
     if not 0 <= root < at.size:
         raise ValueError(f"broadcast: the root is a rank from 0 to {at.size - 1}; found {root}")
-    return _everywhere(_broadcast, x, int(root), at)
+    return _apply(_broadcast, x, int(root), at)
 
 
 def barrier(group: Group | None = None) -> None:
@@ -231,4 +231,4 @@ def barrier(group: Group | None = None) -> None:
     Raises:
         RankFailedError: another rank ended, or did not come within the timeout.
     """
-    chosen(group).agree("barrier")
+    resolve_group(group).agree("barrier")

@@ -12,9 +12,9 @@ from gradmgr import errors, serialization
 from gradmgr._arrays import libraries
 from gradmgr._engine.context import rebind
 from gradmgr._engine.tensor import Tensor, wrap
+from gradmgr.distributed._backend import Group
 from gradmgr.distributed._buckets import Layout, explained
-from gradmgr.distributed._engine import Group
-from gradmgr.distributed._world import group as chosen
+from gradmgr.distributed._world import group as resolve_group
 
 _CHUNK = 25 << 20  # bytes that are sent at once
 _BROADCAST = "bcast_parameters"
@@ -38,7 +38,7 @@ def bcast_parameters(
         DistributedError: on every rank, where they gave different tensors; which, is said. Nothing has changed.
         RankFailedError: another rank ended, or did not come within the timeout.
     """
-    at = chosen(group)
+    at = resolve_group(group)
     if not 0 <= root < at.size:
         raise ValueError(f"bcast_parameters: the root is a rank from 0 to {at.size - 1}; found {root}")
     names, found = _named(tensors)
@@ -90,7 +90,7 @@ def save(obj: Any, f: str | os.PathLike[str], *, group: Group | None = None) -> 
     Raises:
         DistributedError: on the other ranks, where rank 0 raised something: what `gradmgr.save` raises.
     """
-    at = chosen(group)
+    at = resolve_group(group)
     failed: Exception | None = None
     if at.rank == 0:
         try:
@@ -99,7 +99,10 @@ def save(obj: Any, f: str | os.PathLike[str], *, group: Group | None = None) -> 
             failed = error
     said = at.exchange("" if failed is None else f"{type(failed).__name__}: {failed}")[0]
     if failed is not None:
-        raise failed
+        try:
+            raise failed
+        finally:
+            del failed  # it refers to this frame
     if said:
         raise errors.DistributedError(f"rank {at.ranks[0]} could not save: {said}")
 
@@ -141,7 +144,7 @@ class DistributedSampler:
         group: Group | None = None,
     ) -> None:
         if num_replicas is None or rank is None:
-            at = chosen(group)
+            at = resolve_group(group)
             num_replicas = at.size if num_replicas is None else num_replicas
             rank = at.rank if rank is None else rank
         if not 0 <= rank < num_replicas:

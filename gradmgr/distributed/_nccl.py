@@ -1,7 +1,7 @@
-"""NCCL: arrays of GPUs go from GPU to GPU; what the ranks have to say to each other still goes over MPI.
+"""NCCL: arrays of GPUs go from GPU to GPU; agreements and texts still go over MPI.
 
-The engine's work runs on a stream of its own, behind what the user's stream had to do when it was asked for. The host
-waits for its end: a rank that fails would leave the others' GPUs waiting, and there only the host can tell.
+NCCL's operations run on a stream of their own, behind what the user's stream had to do at the call. The host
+waits for their end: a rank that fails would leave the others' GPUs waiting, and there only the host can tell.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr.distributed._engine import (
+from gradmgr.distributed._backend import (
     MPIGroup,
-    Watch,
+    WatchdogBase,
     Work,
     check_op,
     check_plain,
     described,
-    received,
+    from_wire,
 )
 from gradmgr.ops.convert import is_half
 
@@ -79,8 +79,8 @@ def choose_device(cupy: Any, group: MPIGroup) -> None:
     cupy.cuda.Device(chosen[group.rank]).use()
 
 
-class _Recorded:
-    """What the engine does on a stream, as a request that can be tested."""
+class _StreamRequest:
+    """An event on a stream, as a request that can be tested."""
 
     __slots__ = ("_comm", "_event")
 
@@ -99,8 +99,8 @@ class _Recorded:
 class NCCLGroup(MPIGroup):
     """Ranks with a GPU each; it carries CuPy arrays between them, and NumPy arrays over MPI."""
 
-    def __init__(self, mpi: Any, comm: Any, ranks: Sequence[int], watch: Watch) -> None:
-        super().__init__(mpi, comm, ranks, watch)
+    def __init__(self, mpi: Any, comm: Any, ranks: Sequence[int], watchdog: WatchdogBase) -> None:
+        super().__init__(mpi, comm, ranks, watchdog)
         self._cupy = cupy = load()
         from cupy.cuda import nccl
 
@@ -116,19 +116,19 @@ class NCCLGroup(MPIGroup):
         self._wire.destroy()
         super().free()
 
-    def _is_ours(self, array: Any) -> bool:
+    def _is_device_array(self, array: Any) -> bool:
         return isinstance(array, self._cupy.ndarray)
 
-    def _check_ours(self, array: Any, asked: str, *, written: bool = True) -> None:
-        check_plain(array, asked, written=written)
+    def _check_device_array(self, array: Any, operation: str, *, written: bool = True) -> None:
+        check_plain(array, operation, written=written)
         if array.device.id != self._device.id:
             raise errors.DistributedError(
-                f"{asked} was given an array on cuda:{array.device.id}; this rank's GPU is cuda:{self._device.id}, as "
-                "distributed.init found it or chose it: make arrays there"
+                f"{operation} was given an array on cuda:{array.device.id}; this rank's GPU is cuda:{self._device.id}, "
+                "as distributed.init found it or chose it: make arrays there"
             )
 
     def _posted(self, *calls: Any) -> Any:
-        """Return what puts calls of the engine on its stream, behind all that the user's stream has now."""
+        """Return a function that puts calls of NCCL on its stream, behind all that the user's stream has now."""
         with self._device:  # another may have become current
             before = self._cupy.cuda.Event(disable_timing=True)
             before.record()
@@ -138,22 +138,22 @@ class NCCLGroup(MPIGroup):
                 self._stream.wait_event(before)
                 for call in calls:
                     call(self._stream.ptr)
-                return [_Recorded(self._cupy, self._stream, self._wire)]
+                return [_StreamRequest(self._cupy, self._stream, self._wire)]
 
         return post
 
     def start_all_reduce(self, array: Any, op: str = "sum", source: Any = None, more: str = "") -> Work:
-        if not self._is_ours(array):
+        if not self._is_device_array(array):
             return super().start_all_reduce(array, op, source, more)
-        self._check_ours(array, "all_reduce")
+        self._check_device_array(array, "all_reduce")
         check_op(op, array.dtype)
         source = array if source is None else source
-        asked = described(array, f"all_reduce(op={op!r})", more)
+        operation = described(array, f"all_reduce(op={op!r})", more)
         if array.size == 0:
-            return self._start(asked, tuple)
+            return self._start(operation, tuple)
         if op in ("min", "max") and libraries.is_differentiable(array.dtype):
-            return self._start_selecting(array, op, source, asked)
-        wire, sent = self._carried(array, source, op)
+            return self._start_selecting(array, op, source, operation)
+        wire, sent = self._wire_arrays(array, source, op)
         nccl, pairs = self._nccl, 2 if array.dtype.kind == "c" else 1
         dtype = getattr(nccl, f"NCCL_{wire.real.dtype.name.upper()}")
         how = {"mean": nccl.NCCL_SUM, "sum": nccl.NCCL_SUM, "min": nccl.NCCL_MIN}.get(op)
@@ -162,10 +162,10 @@ class NCCLGroup(MPIGroup):
         def call(stream: int) -> None:
             self._wire.allReduce(sent.data.ptr, wire.data.ptr, pairs * wire.size, dtype, how, stream)
 
-        return self._start(asked, self._posted(call), lambda: received(array, wire, op, self.size))
+        return self._start(operation, self._posted(call), lambda: from_wire(array, wire, op, self.size))
 
-    def _carried(self, array: Any, source: Any, op: str) -> tuple[Any, Any]:
-        """Return what is reduced for an array, and from what: both flat, in a dtype that the engine has."""
+    def _wire_arrays(self, array: Any, source: Any, op: str) -> tuple[Any, Any]:
+        """Return what is reduced for an array, and from what: both flat, in a dtype that NCCL has."""
         if array.dtype.kind == "c" and op == "prod":
             raise errors.DtypeError("all_reduce: NCCL has no product of complex numbers; gather and multiply them")
         wider = np.dtype("float32") if is_half(array.dtype) else _WIDER.get(array.dtype.name)
@@ -177,16 +177,16 @@ class NCCLGroup(MPIGroup):
             flat = flat.view(np.uint8)
         return flat, flat if source is array else source.reshape(-1).view(flat.dtype)
 
-    def _start_selecting(self, array: Any, op: str, source: Any, asked: Any) -> Work:
+    def _start_selecting(self, array: Any, op: str, source: Any, operation: Any) -> Work:
         """Begin a min or max that keeps NaN, which NCCL's own drops: every rank chooses among the values of all."""
-        found = self._room_for_all(array)
+        found = self._empty_for_all(array)
 
         def choose() -> None:
             array[...] = (found.min if op == "min" else found.max)(axis=0)
 
-        return self._start(asked, self._posted(self._gathering(source, found)), choose)
+        return self._start(operation, self._posted(self._gathering(source, found)), choose)
 
-    def _room_for_all(self, array: Any) -> Any:
+    def _empty_for_all(self, array: Any) -> Any:
         with self._device:
             return self._cupy.empty((self.size, *array.shape), array.dtype)
 
@@ -197,19 +197,19 @@ class NCCLGroup(MPIGroup):
         return call
 
     def all_gather(self, array: Any, more: str = "") -> Any:
-        if not self._is_ours(array):
+        if not self._is_device_array(array):
             return super().all_gather(array, more)
-        self._check_ours(array, "all_gather", written=False)
-        found = self._room_for_all(array)
+        self._check_device_array(array, "all_gather", written=False)
+        found = self._empty_for_all(array)
         post = self._posted(self._gathering(array, found)) if array.size else tuple
         self._start(described(array, "all_gather", more), post).wait()
         return found
 
     def broadcast(self, array: Any, root: int, more: str = "") -> None:
-        if not self._is_ours(array):
+        if not self._is_device_array(array):
             super().broadcast(array, root, more)
             return
-        self._check_ours(array, "broadcast")
+        self._check_device_array(array, "broadcast")
 
         def call(stream: int) -> None:
             self._wire.bcast(array.data.ptr, array.nbytes, self._nccl.NCCL_UINT8, root, stream)
@@ -221,33 +221,33 @@ class NCCLGroup(MPIGroup):
     # at once would wait for each other.
 
     def start_send(self, array: Any, to: int, tag: int = 0) -> Work:
-        if not self._is_ours(array):
+        if not self._is_device_array(array):
             return super().start_send(array, to, tag)
-        self._check_ours(array, "send", written=False)
+        self._check_device_array(array, "send", written=False)
         return super().start_send(array.get(), to, tag)
 
     def start_recv(self, array: Any, source: int, tag: int = 0, what: str = "") -> Work:
-        if not self._is_ours(array):
+        if not self._is_device_array(array):
             return super().start_recv(array, source, tag, what)
-        self._check_ours(array, "recv")
+        self._check_device_array(array, "recv")
         host = np.empty(array.shape, array.dtype)
         work = super().start_recv(host, source, tag, what)
-        return _Moved(work, array, host)
+        return _HostTransfer(work, array, host)
 
 
-class _Moved(Work):
-    """Something received by the host, to be moved to the GPU."""
+class _HostTransfer(Work):
+    """An array received by the host, to be moved to the GPU."""
 
     __slots__ = ("_array", "_host", "_work")
 
     def __init__(self, work: Work, array: Any, host: Any) -> None:
-        super().__init__(work.asked, work.ranks, work.watch)
+        super().__init__(work.operation, work.ranks, work.watchdog)
         self._work = work
         self._array = array
         self._host = host
 
-    def go_on(self, tries: int) -> bool:
-        if not self._work.go_on(tries):
+    def progress(self, tries: int) -> bool:
+        if not self._work.progress(tries):
             return False
         if self._host is not None:
             self._array.set(self._host)

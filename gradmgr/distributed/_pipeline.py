@@ -1,8 +1,9 @@
-"""`send` and `recv`: values go one way, gradients come the other.
+"""`send` and `recv`: values go one way, gradients the other.
 
 Each value that goes from one rank to another has a number, by the order of the calls on both sides, and so has its
-gradient: ranks may go back through several values in another order than their neighbours. Before a value goes a few
-bytes that say what it is, so that what was not expected is told, and whether a gradient will be waited for.
+gradient: ranks may go back through several values in another order than their neighbours. A header precedes each
+value: dtype, shape and number, by which recv raises for a value that it did not expect, and how many managers wait
+for the gradient.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tape import Tape, add_root
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr._transforms.checkpoint import is_in_checkpoint
-from gradmgr.distributed._engine import Group
-from gradmgr.distributed._world import group as chosen
+from gradmgr.distributed._backend import Group
+from gradmgr.distributed._world import group as resolve_group
 
 _HEAD = 1024  # bytes
 _NUMBERS = 8000  # values that may be on their way between two ranks at once; tags end at 32767
@@ -30,7 +31,7 @@ _DEPTHS = 4  # the value, its gradient, the gradient of that, and what comes aft
 
 
 class _Link:
-    """The way of one value between this rank and another; that of its gradient is the way back."""
+    """The transfer of one value between this rank and another; that of its gradient goes the other way."""
 
     __slots__ = ("depth", "group", "number", "other")
 
@@ -42,11 +43,11 @@ class _Link:
 
     @property
     def tag(self) -> int:
-        """Tell this way's messages from all others between the two ranks."""
+        """Return the tag of MPI, different from those of other values between the two ranks."""
         return _DEPTHS * (self.number % _NUMBERS) + min(self.depth, _DEPTHS - 1)
 
-    def back(self) -> _Link:
-        """Return the way of the gradient."""
+    def gradient(self) -> _Link:
+        """Return the transfer of the gradient."""
         return _Link(self.group, self.other, self.number, self.depth + 1)
 
 
@@ -67,7 +68,7 @@ def send(x: Any, to: int, *, group: Group | None = None) -> None:
             inside a checkpointed function, which runs again in backward.
         RankFailedError: here or in `backward`: another rank ended, or did not come in time.
     """
-    at = chosen(group)
+    at = resolve_group(group)
     x = x if isinstance(x, Tensor) else libraries.need_operand(x, "send")
     _check_rank(at, to, "send")
     _check_once("send", "and send what it returns")
@@ -99,25 +100,25 @@ def recv(
         DistributedError: something else was sent; or another number of managers follows it there than records here.
         RankFailedError: here or in `backward`: another rank ended, or did not come in time.
     """
-    at = chosen(group)
+    at = resolve_group(group)
     _check_rank(at, source, "recv")
     _check_once("recv", "and give it what was received")
-    shape = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(map(int, shape))
+    shape = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple([int(n) for n in shape])
     libraries.device_index(device)
     link = _Link(at, source, _next_number(at, source, at.rank))
     return _receive(link, shape, np.dtype(dtype), device)
 
 
-def _check_rank(at: Group, other: int, asked: str) -> None:
+def _check_rank(at: Group, other: int, operation: str) -> None:
     if not 0 <= other < at.size or other == at.rank:
-        raise ValueError(f"{asked}: from rank {at.rank} of {at.size}, the other rank cannot be {other}")
+        raise ValueError(f"{operation}: from rank {at.rank} of {at.size}, the other rank cannot be {other}")
 
 
-def _check_once(asked: str, instead: str) -> None:
+def _check_once(operation: str, instead: str) -> None:
     if is_in_checkpoint():
         raise errors.UnsupportedFunctionError(
-            f"{asked} inside a checkpointed function, which runs again in backward, where the other rank would not "
-            f"expect a second message; call {asked} outside of it, {instead}"
+            f"{operation} inside a checkpointed function, which runs again in backward, where the other rank would not "
+            f"expect a second message; call {operation} outside of it, {instead}"
         )
 
 
@@ -139,17 +140,17 @@ def _next_number(at: Group, source: int, to: int) -> int:
 
 
 # ---------------------------------------------------------------- the ops
-# What is recorded of a send is that x went into a number that is always 0, of a recv that its result came of one.
-# Neither is ever seen; the rules do on the way back what was done on the way there, the other way around.
+# A send is recorded as a function of x whose value is always 0, a recv as a function of such a number. Their vjps
+# receive and send the gradient.
 
 
-def _returned(g: Any, link: _Link, dtype: Any, device: str, shape: tuple[int, ...]) -> Any:
-    found = _receive(link.back(), shape, dtype, device)
-    return found if _listening() else found._array
+def _receive_gradient(g: Any, link: _Link, dtype: Any, device: str, shape: tuple[int, ...]) -> Any:
+    found = _receive(link.gradient(), shape, dtype, device)
+    return found if _open_tapes() else found._array
 
 
-def _give_back(g: Any, link: _Link) -> None:
-    _transmit(g, link.back())
+def _send_gradient(g: Any, link: _Link) -> None:
+    _transmit(g, link.gradient())
 
 
 def _no_tangent(t: Any) -> Any:
@@ -159,18 +160,18 @@ def _no_tangent(t: Any) -> Any:
 _sent = custom(
     "distributed.send",
     lambda x, link, dtype, device: libraries.namespace(x).zeros(()),
-    vjp={"x": _returned},
+    vjp={"x": _receive_gradient},
     jvp={"x": _no_tangent},
 )
 _received = custom(
     "distributed.recv",
     lambda token, values, link: values,
-    vjp={"token": _give_back},
+    vjp={"token": _send_gradient},
     jvp={"token": _no_tangent},
 )
 
 
-def _listening(x: Tensor | None = None) -> list[Recorder]:
+def _open_tapes(x: Tensor | None = None) -> list[Recorder]:
     """Return the tapes that record in this context and, where `x` is given, track it."""
     found: list[Recorder] = [
         rec for rec in recorders(current()) if isinstance(rec, Tape) and rec.open and is_recording(rec)
@@ -181,7 +182,7 @@ def _listening(x: Tensor | None = None) -> list[Recorder]:
 def _transmit(x: Any, link: _Link) -> None:
     """Send, and make the tapes that track the value receive its gradient in every backward."""
     array = raw(x)
-    followers = len(_listening(x)) if isinstance(x, Tensor) and libraries.is_differentiable(array.dtype) else 0
+    followers = len(_open_tapes(x)) if isinstance(x, Tensor) and libraries.is_differentiable(array.dtype) else 0
     what = {"dtype": array.dtype.name, "shape": list(array.shape), "followers": followers, "number": link.number}
     head = np.frombuffer(json.dumps(what).encode().ljust(_HEAD), np.uint8).copy()
     native = array.dtype.newbyteorder("=")  # as it goes
@@ -196,10 +197,10 @@ def _transmit(x: Any, link: _Link) -> None:
 
 def _receive(link: _Link, shape: tuple[int, ...], dtype: Any, device: str) -> Tensor:
     """Receive, and make the tapes that record here send the gradient in every backward."""
-    values, followers = _carried(link, shape, dtype, device)
+    values, followers = _receive_values(link, shape, dtype, device)
     if not followers:
         return wrap(values)
-    tapes = _listening()
+    tapes = _open_tapes()
     if followers != len(tapes):
         raise errors.DistributedError(
             f"recv from rank {_global(link)}: {followers} managers follow there what was sent, and {len(tapes)} record "
@@ -213,11 +214,11 @@ def _receive(link: _Link, shape: tuple[int, ...], dtype: Any, device: str) -> Te
     return y
 
 
-def _carried(link: _Link, shape: tuple[int, ...], dtype: Any, device: str) -> tuple[Any, int]:
+def _receive_values(link: _Link, shape: tuple[int, ...], dtype: Any, device: str) -> tuple[Any, int]:
     """Return the values, and how many managers of the other rank wait for their gradient."""
     head = np.empty(_HEAD, np.uint8)
-    told = f"{'the gradient of ' * link.depth}{dtype.name}{shape}, message {link.number} between the two"
-    link.group.start_recv(head, link.other, link.tag, told).wait()
+    message = f"{'the gradient of ' * link.depth}{dtype.name}{shape}, message {link.number} between the two"
+    link.group.start_recv(head, link.other, link.tag, message).wait()
     what = json.loads(head.tobytes())
     found = what["dtype"], tuple(what["shape"]), what["number"]
     if found != (dtype.name, shape, link.number):
@@ -225,12 +226,12 @@ def _carried(link: _Link, shape: tuple[int, ...], dtype: Any, device: str) -> tu
             f"recv from rank {_global(link)} expected {dtype.name}{shape}, message {link.number} between the two, and "
             f"rank {_global(link)} sent {found[0]}{found[1]}, message {found[2]}; both must name the same"
         )
-    values = _room(shape, dtype.newbyteorder("="), device)
-    link.group.start_recv(values, link.other, link.tag, told).wait()
+    values = _empty(shape, dtype.newbyteorder("="), device)
+    link.group.start_recv(values, link.other, link.tag, message).wait()
     return values.astype(dtype, copy=False), what["followers"]
 
 
-def _room(shape: tuple[int, ...], dtype: Any, device: str) -> Any:
+def _empty(shape: tuple[int, ...], dtype: Any, device: str) -> Any:
     index = libraries.device_index(device)
     if index is None:
         return np.empty(shape, dtype)

@@ -1,4 +1,4 @@
-"""The ranks there are: `init`, `rank`, `size`, groups."""
+"""The connection of the ranks: `init`, `finalize`, `rank`, `size`, groups."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr.distributed import _nccl
-from gradmgr.distributed._engine import Group, MPIGroup, duplicate
+from gradmgr.distributed import _local_ranks, _nccl
+from gradmgr.distributed._backend import Group, MPIGroup, duplicate
 from gradmgr.distributed._watchdog import Watchdog
 
 _BACKENDS = ("mpi", "nccl")
@@ -23,22 +23,23 @@ _BACKENDS = ("mpi", "nccl")
 class _World:
     """All ranks, and the state of this process while they are connected."""
 
-    def __init__(self, mpi: Any, timeout: float) -> None:
+    def __init__(self, mpi: Any, timeout: float, local: _local_ranks.LocalRanks) -> None:
         self.process = os.getpid()
-        self.watchdog = Watchdog(mpi.COMM_WORLD, mpi, timeout)
+        self.watchdog = Watchdog(mpi.COMM_WORLD, mpi, timeout, local)
         self.group: MPIGroup | None = None
+        self.has_ended = False
         self.hook = sys.excepthook
         sys.excepthook = self.on_error
         atexit.register(self.at_exit)
 
     def connect(self, backend: str) -> None:
-        """Connect the ranks, if all of them want the same; else, on each of them, undo what was done."""
+        """Connect the ranks, if all of them gave the same arguments; else, on each of them, undo what was done."""
         try:
             self.watchdog.connect()
-            self.group = self._gathered(MPIGroup)
+            self.group = self._make_group(MPIGroup)
             self.group.agree("init", f"backend {backend}, timeout {self.watchdog.timeout:g} s")
             if backend == "nccl":
-                self._take_gpus(self.group)
+                self._switch_to_nccl(self.group)
         except errors.RankFailedError as error:
             self.watchdog.fail(f"{type(error).__name__}: {error}")  # so the end of this rank will be that of the job
             raise
@@ -46,13 +47,13 @@ class _World:
             self.close()
             raise
 
-    def _gathered(self, kind: type[MPIGroup]) -> MPIGroup:
+    def _make_group(self, kind: type[MPIGroup]) -> MPIGroup:
         mpi, watchdog = self.watchdog.mpi, self.watchdog
         ranks = tuple(range(watchdog.size))
         return kind(mpi, duplicate(mpi.COMM_WORLD, ranks, watchdog), ranks, watchdog)
 
-    def _take_gpus(self, group: MPIGroup) -> None:
-        """Go over to NCCL, unless a rank cannot; then every rank raises."""
+    def _switch_to_nccl(self, group: MPIGroup) -> None:
+        """Switch to NCCL, unless a rank cannot; then every rank raises."""
         problem = None
         try:
             cupy = _nccl.load()
@@ -65,7 +66,7 @@ class _World:
         if lacking:
             raise errors.DistributedError("; ".join(lacking))
         _nccl.choose_device(cupy, group)
-        self.group = self._gathered(_nccl.NCCLGroup)
+        self.group = self._make_group(_nccl.NCCLGroup)
         group.free()
 
     def on_error(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -78,19 +79,21 @@ class _World:
         """Leave together with the other ranks, or end them if one of them failed."""
         if os.getpid() != self.process:  # a child by fork, whose exit is not this rank's
             return
+        self.has_ended = True
         try:
             self.leave()
         except errors.DistributedError as error:
             sys.stderr.write(f"{type(error).__name__}: {error}\n")  # as nothing above here would
             self.watchdog.fail(f"{type(error).__name__}: {error}")
-        if self.watchdog.is_doomed():
+        if self.watchdog.has_failed():
             self.watchdog.abort()
+        self.watchdog.local.close()
 
     def leave(self) -> None:
         """Wait until every rank comes here."""
-        if self.group is not None and not self.watchdog.is_doomed():
-            self.watchdog.await_others(self.group.start_agree("the end of the program").done)
-            self.watchdog.settle()
+        if self.group is not None and not self.watchdog.has_failed() and not self.watchdog.mpi.Is_finalized():
+            self.watchdog.wait_for_all(self.group.start_agree("the end of the program").done)
+            self.watchdog.drain()
 
     def close(self) -> None:
         """Undo what was done; all ranks come here."""
@@ -100,6 +103,7 @@ class _World:
         if self.group is not None:
             self.group.free()
         self.watchdog.free()
+        self.watchdog.local.close()
 
 
 class _State:
@@ -114,13 +118,13 @@ _state = _State()
 
 
 def init(backend: str | None = None, *, timeout: float = 300.0) -> None:
-    """Connect this process with those that the engine's launcher started with it.
+    """Connect this process with those that MPI's launcher started with it.
 
     Every rank calls it once, before it asks for anything else here. Started by hand (`python train.py`), a
     program is rank 0 of 1, and the same code runs; started by `mpiexec -n 4 python train.py`, one of four.
 
     A rank that ends by an exception tells the others, whose next wait, or present one, raises RankFailedError with
-    its text; then, after a few seconds in which they may end by themselves, the engine ends the job.
+    its text; then, after a few seconds in which they may end by themselves, the job is ended.
 
     Args:
         backend: "mpi" carries NumPy arrays; "nccl" carries CuPy arrays between GPUs, and NumPy arrays as "mpi" does.
@@ -131,7 +135,7 @@ def init(backend: str | None = None, *, timeout: float = 300.0) -> None:
 
     Raises:
         MissingDependencyError: mpi4py, an MPI library, CuPy or NCCL is missing.
-        DistributedError: called twice, or the ranks ask for different engines.
+        DistributedError: called twice, or the ranks ask for different backends.
     """
     if backend is not None and backend not in _BACKENDS:
         raise ValueError(f"distributed.init knows the backends 'mpi' and 'nccl', and None; found {backend!r}")
@@ -143,7 +147,14 @@ def init(backend: str | None = None, *, timeout: float = 300.0) -> None:
         if backend is None:
             cupy = libraries.loaded_cupy()
             backend = "nccl" if cupy is not None and cupy.cuda.is_available() else "mpi"
-        world = _World(_load_mpi(), timeout)
+        local = _local_ranks.join(timeout)
+        try:
+            mpi = _load_mpi()
+        except BaseException:
+            local.close()
+            raise
+        local.start()
+        world = _World(mpi, timeout, local)
         world.connect(backend)
         _state.world = world
 
@@ -163,8 +174,8 @@ def finalize() -> None:
     """Disconnect the ranks; each must call it, and waits there for the others. Needless at the program's end."""
     with _state.lock:
         world = _need_world()
-        _all(world).agree("finalize")
-        world.watchdog.settle()
+        _world_group(world).agree("finalize")
+        world.watchdog.drain()
         world.close()
         _state.world = None
 
@@ -180,10 +191,16 @@ def _need_world() -> _World:
         raise errors.DistributedError(
             "the ranks are not connected; call gradmgr.distributed.init() once at the start of the program"
         )
+    if world.has_ended or world.watchdog.mpi.Is_finalized():
+        what = "the program has come to its end" if world.has_ended else "MPI.Finalize() was called"
+        raise errors.DistributedError(
+            f"{what}, and the ranks are not connected any more; call it before, such as from a function that "
+            "atexit.register was given after distributed.init()"
+        )
     return world
 
 
-def _all(world: _World) -> MPIGroup:
+def _world_group(world: _World) -> MPIGroup:
     if world.group is None:
         raise errors.DistributedError("the ranks are not connected")
     return world.group
@@ -193,23 +210,25 @@ def group(group: Group | None = None) -> Group:
     """Return the group to use: all ranks where none is given."""
     world = _need_world()
     if group is None:
-        return _all(world)
+        return _world_group(world)
     if not isinstance(group, Group):
         raise TypeError(f"group must come from distributed.new_group; found {type(group).__name__}")
+    if group.watchdog is not world.watchdog:
+        raise errors.DistributedError("this group was made before distributed.finalize(); call new_group again")
     return group
 
 
-_chosen = group  # where an argument has that name
+_resolve = group  # where an argument has that name
 
 
 def rank(group: Group | None = None) -> int:
     """Return which of the ranks this process is, from 0; -1 in a group to which it does not belong."""
-    return _chosen(group).rank
+    return _resolve(group).rank
 
 
 def size(group: Group | None = None) -> int:
     """Return the number of ranks."""
-    return _chosen(group).size
+    return _resolve(group).size
 
 
 def new_group(ranks: Iterable[int]) -> Group:
@@ -226,7 +245,7 @@ def new_group(ranks: Iterable[int]) -> Group:
         ValueError: a rank is there twice, or there is none of that number.
         DistributedError: the ranks did not name the same.
     """
-    world = _all(_need_world())
+    world = _world_group(_need_world())
     chosen = [operator.index(r) for r in ranks]
     if not chosen or len(set(chosen)) != len(chosen) or not all(0 <= r < world.size for r in chosen):
         raise ValueError(f"new_group takes different ranks from 0 to {world.size - 1}, at least one; found {chosen}")

@@ -86,17 +86,17 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 def constant_(tensor: T, val: float) -> T:
     """Fill with one value."""
-    return _filled(tensor, "constant_", lambda shape: np.full(shape, val))
+    return _fill(tensor, "constant_", lambda shape: np.full(shape, val))
 
 
 def ones_(tensor: T) -> T:
     """Fill with ones."""
-    return _filled(tensor, "ones_", np.ones)
+    return _fill(tensor, "ones_", np.ones)
 
 
 def zeros_(tensor: T) -> T:
     """Fill with zeros."""
-    return _filled(tensor, "zeros_", np.zeros)
+    return _fill(tensor, "zeros_", np.zeros)
 
 
 def eye_(tensor: T) -> T:
@@ -106,7 +106,7 @@ def eye_(tensor: T) -> T:
         ShapeError: the tensor does not have 2 axes.
     """
     _check_axes(tensor, (2,), "eye_")
-    return _filled(tensor, "eye_", lambda shape: np.eye(shape[0], shape[1]))
+    return _fill(tensor, "eye_", lambda shape: np.eye(shape[0], shape[1]))
 
 
 def dirac_(tensor: T, groups: int = 1) -> T:
@@ -125,7 +125,7 @@ def dirac_(tensor: T, groups: int = 1) -> T:
     for k in range(min(per_group, channels)):
         middle: tuple[Any, ...] = (slice(k, None, per_group), k, *[length // 2 for length in window])
         values[middle] = 1
-    return _filled(tensor, "dirac_", lambda shape: values)
+    return _fill(tensor, "dirac_", lambda shape: values)
 
 
 # ---------------------------------------------------------------- random values
@@ -140,7 +140,7 @@ def uniform_(tensor: T, a: float = 0.0, b: float = 1.0, *, rng: Rng = None) -> T
     a, b = number(a, "a", "uniform_"), number(b, "b", "uniform_")
     if not (a <= b and math.isfinite(b - a)):
         raise ValueError(f"uniform_ needs finite a <= b; found a={a}, b={b}")
-    return _drawn(tensor, "uniform_", rng, lambda rng, shape: rng.uniform(a, b, shape))
+    return _fill_with_draws(tensor, "uniform_", rng, lambda rng, shape: rng.uniform(a, b, shape))
 
 
 def normal_(tensor: T, mean: float = 0.0, std: float = 1.0, *, rng: Rng = None) -> T:
@@ -150,7 +150,7 @@ def normal_(tensor: T, mean: float = 0.0, std: float = 1.0, *, rng: Rng = None) 
         ValueError: std is negative.
     """
     mean, std = number(mean, "mean", "normal_"), _checked_std(std, "normal_")
-    return _drawn(tensor, "normal_", rng, lambda rng, shape: rng.normal(mean, std, shape))
+    return _fill_with_draws(tensor, "normal_", rng, lambda rng, shape: rng.normal(mean, std, shape))
 
 
 def trunc_normal_(
@@ -171,13 +171,13 @@ def trunc_normal_(
     low, high = (a - mean) / std, (b - mean) / std
 
     def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
-        standard = _standard_between(low, high, math.prod(shape), rng)
+        standard = _truncated_normal(low, high, math.prod(shape), rng)
         return np.clip(mean + std * standard, a, b).reshape(shape)  # rounding may exceed the bounds
 
-    return _drawn(tensor, "trunc_normal_", rng, draw)
+    return _fill_with_draws(tensor, "trunc_normal_", rng, draw)
 
 
-def _standard_between(low: float, high: float, count: int, rng: np.random.Generator) -> Any:
+def _truncated_normal(low: float, high: float, count: int, rng: np.random.Generator) -> Any:
     """Draw numbers of the standard normal distribution that lie between two bounds."""
     often = math.erf(high / math.sqrt(2)) - math.erf(low / math.sqrt(2)) > 0.5
     peak = min(max(low, 0.0), high)
@@ -215,7 +215,7 @@ def xavier_normal_(tensor: T, gain: float = 1.0, *, rng: Rng = None) -> T:
         ShapeError: the tensor has fewer than 2 axes.
     """
     std = _xavier(tensor, gain, "xavier_normal_")
-    return _drawn(tensor, "xavier_normal_", rng, lambda rng, shape: rng.normal(0, std, shape))
+    return _fill_with_draws(tensor, "xavier_normal_", rng, lambda rng, shape: rng.normal(0, std, shape))
 
 
 def kaiming_uniform_(
@@ -243,7 +243,7 @@ def kaiming_normal_(
 ) -> T:
     """Fill from the normal distribution of std gain / sqrt(fan) (He et al., 2015); arguments as `kaiming_uniform_`."""
     std = _kaiming(tensor, a, mode, nonlinearity, "kaiming_normal_")
-    return _drawn(tensor, "kaiming_normal_", rng, lambda rng, shape: rng.normal(0, std, shape))
+    return _fill_with_draws(tensor, "kaiming_normal_", rng, lambda rng, shape: rng.normal(0, std, shape))
 
 
 def orthogonal_(tensor: T, gain: float = 1, *, rng: Rng = None) -> T:
@@ -266,7 +266,7 @@ def orthogonal_(tensor: T, gain: float = 1, *, rng: Rng = None) -> T:
         q *= np.where(np.diagonal(r) < 0, -1.0, 1.0)
         return gain * (q.T if rows < columns else q).reshape(shape)
 
-    return _drawn(tensor, "orthogonal_", rng, draw)
+    return _fill_with_draws(tensor, "orthogonal_", rng, draw)
 
 
 def sparse_(tensor: T, sparsity: float, std: float = 0.01, *, rng: Rng = None) -> T:
@@ -293,25 +293,25 @@ def sparse_(tensor: T, sparsity: float, std: float = 0.01, *, rng: Rng = None) -
         np.put_along_axis(values, rows, 0, axis=0)
         return values
 
-    return _drawn(tensor, "sparse_", rng, draw)
+    return _fill_with_draws(tensor, "sparse_", rng, draw)
 
 
 # ---------------------------------------------------------------- helpers
 
 
-def _drawn(tensor: T, asked: str, rng: Rng, draw: Callable[[np.random.Generator, tuple[int, ...]], Any]) -> T:
+def _fill_with_draws(tensor: T, asked: str, rng: Rng, draw: Callable[[np.random.Generator, tuple[int, ...]], Any]) -> T:
     _check_tensor(tensor, asked)
     check_floating(asked, tensor=tensor)
     chosen = generator(rng, asked)
-    return _filled(tensor, asked, lambda shape: draw(chosen, shape) if tensor.size else np.empty(shape))
+    return _fill(tensor, asked, lambda shape: draw(chosen, shape) if tensor.size else np.empty(shape))
 
 
 def _draw_uniform(tensor: T, asked: str, rng: Rng, std: float) -> T:
     bound = math.sqrt(3) * std
-    return _drawn(tensor, asked, rng, lambda rng, shape: rng.uniform(-bound, bound, shape))
+    return _fill_with_draws(tensor, asked, rng, lambda rng, shape: rng.uniform(-bound, bound, shape))
 
 
-def _filled(tensor: T, asked: str, make: Callable[[tuple[int, ...]], Any]) -> T:
+def _fill(tensor: T, asked: str, make: Callable[[tuple[int, ...]], Any]) -> T:
     _check_tensor(tensor, asked)
     values = libraries.to_device(make(tensor.shape).astype(tensor.dtype), tensor.device)
     with no_grad():

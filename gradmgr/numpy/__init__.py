@@ -937,7 +937,7 @@ _dispatch.bind(_sys.modules[__name__])
 def __getattr__(name: str) -> _Any:
     if name in _PASSED_ON and hasattr(_numpy, name):
         return getattr(_numpy, name)
-    raise _dispatch.missing(name, "", _numpy)
+    raise _dispatch.missing_name_error(name, "", _numpy)
 
 
 def __dir__() -> list[str]:

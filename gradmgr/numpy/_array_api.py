@@ -166,8 +166,8 @@ def sort(
     """
     if not descending:
         return _order.sort(a, axis, kind, order, stable=stable)
-    a, axis = _along(a, axis, "sort")
-    return _order.permute(a, _places("sort", _downwards(raw(a)), axis, kind, order, stable), axis)
+    a, axis = _flatten_if_no_axis(a, axis, "sort")
+    return _order.permute(a, _sort_order("sort", _descending_keys(raw(a)), axis, kind, order, stable), axis)
 
 
 def argsort(
@@ -184,25 +184,25 @@ def argsort(
     if not given and not descending:
         return np.argsort(a, axis, kind, order, stable=stable)
     values = raw(lift(a))
-    values, axis = _along(values, None if values.ndim == 0 and axis in (-1, 0) else axis, "argsort")
-    places = _places("argsort", _downwards(values) if descending else values, axis, kind, order, stable)
+    values, axis = _flatten_if_no_axis(values, None if values.ndim == 0 and axis in (-1, 0) else axis, "argsort")
+    places = _sort_order("argsort", _descending_keys(values) if descending else values, axis, kind, order, stable)
     return wrap(places) if given else places
 
 
-def _downwards(values: Any) -> Any:
+def _descending_keys(values: Any) -> Any:
     """Return what sorts upwards as the values do downwards; equal ones stay in their order, NaN comes last in both."""
     if values.dtype.kind in "biu":
         return ~values
     return -values.astype(np.float32) if values.dtype.kind == "V" else -values  # NumPy misplaces NaN in bfloat16
 
 
-def _along(a: Any, axis: int | None, name: str) -> tuple[Any, int]:
+def _flatten_if_no_axis(a: Any, axis: int | None, name: str) -> tuple[Any, int]:
     """Return a flattened without an axis, and the axis as a position."""
     a = lift(a)
     return (ravel(a), 0) if axis is None else (a, normalize_axis_index(axis, a.ndim, name))
 
 
-def _places(name: str, values: Any, axis: int, kind: Any, order: Any, stable: bool | None) -> Any:
+def _sort_order(name: str, values: Any, axis: int, kind: Any, order: Any, stable: bool | None) -> Any:
     """Return the order of the values, stable unless stable=False."""
     if kind is not None and stable is not None:
         raise ValueError(f"{name}: kind= and stable= say the same; give one of them")

@@ -41,17 +41,17 @@ def _lacking_ufunc(name: str, method: str, special: ModuleType) -> errors.Unsupp
     )
 
 
-def missing(name: str, where: str, numpy_module: ModuleType) -> AttributeError:
+def missing_name_error(name: str, where: str, numpy_module: ModuleType) -> AttributeError:
     """Make the error for a name that a namespace lacks; `where` is "" or ends with a dot, as "linalg."."""
     if name.startswith("_") or not hasattr(numpy_module, name):
         text = f"module 'gradmgr.numpy' has no attribute '{where}{name}', and neither has numpy"
-        advice = _advice(name, where, numpy_module)
+        advice = _advice_on_removed(name, where, numpy_module)
         return AttributeError(f"{text}: {advice}" if advice else text)
     reason = REFUSED.get(where + name, "gradmgr has no differentiable counterpart of it")
     return AttributeError(f"numpy.{where}{name} is not in gradmgr.numpy: {reason}")
 
 
-def _advice(name: str, where: str, numpy_module: ModuleType) -> str:
+def _advice_on_removed(name: str, where: str, numpy_module: ModuleType) -> str:
     """Return what to use for a name that NumPy once had, in its own words; "" where it never had it."""
     if where + name in REFUSED:
         return REFUSED[where + name]
@@ -64,7 +64,7 @@ def _advice(name: str, where: str, numpy_module: ModuleType) -> str:
     return ""
 
 
-def _served(numpy_module: ModuleType, namespace: ModuleType) -> dict[Any, Callable[..., Any]]:
+def _served_functions(numpy_module: ModuleType, namespace: ModuleType) -> dict[Any, Callable[..., Any]]:
     """Map NumPy's functions to those of the same name in gradmgr's namespace."""
     return {
         getattr(numpy_module, name): function
@@ -90,7 +90,7 @@ def _name_the_errors(namespace: ModuleType, numpy_module: ModuleType | None, mad
                 function, "__wrapped__"
             )
             original = getattr(numpy_module, name, None)
-            made[function] = function if apart else _naming(function, function.__name__, original)
+            made[function] = function if apart else _with_named_errors(function, function.__name__, original)
             made[function].__module__ = namespace.__name__
         setattr(namespace, name, made[function])
 
@@ -99,21 +99,26 @@ def _name_the_methods_errors() -> None:
     for name, member in list(vars(Tensor).items()):
         own = isinstance(member, FunctionType) and member.__module__.startswith("gradmgr.ops.")
         if own and not name.startswith("_") and name not in _CALL_BACK:
-            setattr(Tensor, name, _naming(member, name, getattr(np.ndarray, name, None)))
+            setattr(Tensor, name, _with_named_errors(member, name, getattr(np.ndarray, name, None)))
 
 
-def _naming(function: Callable[..., Any], name: str, numpy_function: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Make the same function whose errors begin with its name and have the type of NumPy's; 0.1 us a call."""
+def _with_named_errors(
+    function: Callable[..., Any], name: str, numpy_function: Callable[..., Any] | None
+) -> Callable[..., Any]:
+    """Return a function whose errors begin with its name and have the type of NumPy's; 0.1 us a call."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except errors.REJECTIONS as error:
-            _take_back(error)
+            _discard_results(error)
             other = None if isinstance(error, errors.GradmgrError) else _error_of(numpy_function, args, kwargs)
-            if other is not None and not isinstance(error, type(other)):
-                errors.put_name(other, name)
-                raise other from error
+            try:
+                if other is not None and not isinstance(error, type(other)):
+                    errors.put_name(other, name)
+                    raise other from error
+            finally:
+                del other  # each error's traceback refers to this frame, and the other error to the first
             errors.put_name(error, name)
             raise
 
@@ -124,7 +129,7 @@ def _naming(function: Callable[..., Any], name: str, numpy_function: Callable[..
     return call
 
 
-def _take_back(error: BaseException | None) -> None:
+def _discard_results(error: BaseException | None) -> None:
     """Let the tapes drop what a failed call has computed so far, which only its traceback still references."""
     import traceback  # deferred: it takes 1 ms to import
 
@@ -147,7 +152,7 @@ def _error_of(
     if numpy_function is None:
         return None
     try:
-        values, named = _copies(args), _copies(kwargs)
+        values, named = _copy_arguments(args), _copy_arguments(kwargs)
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             numpy_function(*values, **named)
@@ -161,11 +166,11 @@ def _error_of(
     return None
 
 
-def _copies(given: Any) -> Any:
+def _copy_arguments(given: Any) -> Any:
     if isinstance(given, (list, tuple)) and type(given) in (list, tuple):
-        return type(given)(map(_copies, given))
+        return type(given)(map(_copy_arguments, given))
     if isinstance(given, dict):
-        return {name: _copies(value) for name, value in given.items()}
+        return {name: _copy_arguments(value) for name, value in given.items()}
     if isinstance(given, Tensor) or libraries.is_array(given):
         if given.nbytes > _MUCH:
             raise MemoryError("not worth a copy")
@@ -181,7 +186,7 @@ def _give_methods(table: Mapping[Any, Callable[..., Any]]) -> None:
         if isinstance(ufunc, np.ufunc) and isinstance(function, FunctionType):
             give_methods(function, ufunc)
             for name in _METHODS:
-                method = _naming(getattr(function, name), f"{ufunc.__name__}.{name}", getattr(ufunc, name))
+                method = _with_named_errors(getattr(function, name), f"{ufunc.__name__}.{name}", getattr(ufunc, name))
                 setattr(function, name, method)
 
 
@@ -195,7 +200,7 @@ def _document(namespace: ModuleType) -> None:
 
 
 def bind(namespace: ModuleType) -> None:
-    """Bind NumPy's protocols onto Tensor, served by the functions of `door` and its linalg and fft."""
+    """Bind NumPy's protocols onto Tensor, served by the functions of a namespace, its linalg and its fft."""
     made: dict[Any, Any] = {}  # a function under two names, or in two namespaces, stays one function
     for part, numpy_module in (
         (namespace, np),
@@ -205,14 +210,21 @@ def bind(namespace: ModuleType) -> None:
     ):
         _name_the_errors(part, numpy_module, made)
     _name_the_methods_errors()
-    windows = {
-        np.lib.stride_tricks.sliding_window_view: sliding_window_view
-    }  # np.lib is NumPy's own; this function of it is gradmgr's
-    served = _served(np.fft, namespace.fft) | _served(np.linalg, namespace.linalg) | _served(np, namespace)
-    table = MappingProxyType(served | windows)
+    table = MappingProxyType(
+        _served_functions(np.fft, namespace.fft)
+        | _served_functions(np.linalg, namespace.linalg)
+        | _served_functions(np, namespace)
+        | {np.lib.stride_tricks.sliding_window_view: sliding_window_view}  # the one function of np.lib that is served
+    )
     _give_methods(table)
     _document(namespace)
-    by_name = MappingProxyType({name: function for name, function in vars(namespace).items() if callable(function)})
+    methods = (*_numpy_protocols(namespace, table), *_library_protocols(namespace), __array__)
+    for method in (*methods, __dlpack__, __dlpack_device__, to_device):
+        setattr(Tensor, method.__name__, method)
+
+
+def _numpy_protocols(namespace: ModuleType, table: Mapping[Any, Callable[..., Any]]) -> tuple[Callable[..., Any], ...]:
+    """Return the methods by which NumPy calls the functions of a table."""
 
     def __array_ufunc__(self: Tensor, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         own = table.get(ufunc)
@@ -224,8 +236,15 @@ def bind(namespace: ModuleType) -> None:
     def __array_function__(self: Tensor, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         own = table.get(function)
         if own is None:
-            raise _lacking(_dotted(function))
+            raise _lacking(_dotted_name(function))
         return own(*args, **kwargs)
+
+    return __array_ufunc__, __array_function__
+
+
+def _library_protocols(namespace: ModuleType) -> tuple[Callable[..., Any], ...]:
+    """Return the methods by which CuPy, and programs of the Array API standard, find the functions of a namespace."""
+    by_name = MappingProxyType({name: function for name, function in vars(namespace).items() if callable(function)})
 
     def __cupy_override_elementwise_kernel__(self: Tensor, kernel: Any, *args: Any, **kwargs: Any) -> Any:
         """CuPy's counterpart of __array_ufunc__: `cupy_array * tensor`."""
@@ -242,17 +261,7 @@ def bind(namespace: ModuleType) -> None:
             )
         return namespace
 
-    for method in (
-        __dlpack__,
-        __dlpack_device__,
-        to_device,
-        __array_namespace__,
-        __array_ufunc__,
-        __array_function__,
-        __cupy_override_elementwise_kernel__,
-        __array__,
-    ):
-        setattr(Tensor, method.__name__, method)
+    return __cupy_override_elementwise_kernel__, __array_namespace__
 
 
 def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -301,7 +310,7 @@ def __dlpack_device__(self: Tensor) -> Any:
     return np.asarray(self._array).__dlpack_device__() if self.device == "cpu" else self._array.__dlpack_device__()
 
 
-def _dotted(function: Any) -> str:
+def _dotted_name(function: Any) -> str:
     module = getattr(function, "__module__", None) or "numpy"
     module = module.removeprefix("numpy").replace("._scimath_impl", ".scimath")  # NumPy before 2.2 says where it lies
     name = str(getattr(function, "__name__", function))

@@ -1,10 +1,10 @@
-"""What of NumPy's namespace is not served here: refused, each with the reason, or NumPy's own and handed on."""
+"""The names of NumPy's that gradmgr.numpy does not define: refused with a reason, or NumPy's own."""
 
 from __future__ import annotations
 
 from types import MappingProxyType
 
-# By name as after "numpy.": what stands in the way, and what to do instead.
+# By name as after "numpy.": the reason, and what to do instead.
 REFUSED = MappingProxyType(
     {
         "asmatrix": "numpy.matrix is deprecated and a Tensor is an array; use array and @",

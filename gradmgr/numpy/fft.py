@@ -61,7 +61,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    raise _dispatch.missing(name, "fft.", _numpy.fft)
+    raise _dispatch.missing_name_error(name, "fft.", _numpy.fft)
 
 
 def __dir__() -> list[str]:

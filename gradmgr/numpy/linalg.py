@@ -68,7 +68,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    raise _dispatch.missing(name, "linalg.", _numpy.linalg)
+    raise _dispatch.missing_name_error(name, "linalg.", _numpy.linalg)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""A user's function along axes, by pieces, element by element; and walking over elements."""
+"""Functions of the user's applied along axes, to pieces or to elements; iteration over elements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _GaveTensorError(Exception):
     """A user's function returned a Tensor where NumPy's own loop would make a plain array of it."""
 
 
-def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
+def _stop_at_tensor(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function so that the first Tensor it returns stops NumPy's loop.
 
     Such a function is differentiable in the Tensors it closes over, which NumPy's loop would convert.
@@ -46,12 +46,12 @@ def _any_tensor(*arguments: Any) -> bool:
     return any(_any_tensor(*given.values()) if isinstance(given, dict) else holds_tensor(given) for given in arguments)
 
 
-def _lead(a: Any, axes: int) -> Iterator[tuple[int, ...]]:
+def _leading_indices(a: Any, axes: int) -> Iterator[tuple[int, ...]]:
     """Return every index into the first axes."""
     return itertools.product(*map(range, a.shape[:axes]))
 
 
-def _joined(results: Sequence[Any], name: str, dtype: Any = None) -> Any:
+def _stack_results(results: Sequence[Any], name: str, dtype: Any = None) -> Any:
     """Stack results in the shape and, unless another is asked for, dtype of the first, as NumPy's loops do."""
     parts = [lift(result) for result in results]
     shape, kind = parts[0].shape, parts[0].dtype if dtype is None else np.dtype(dtype)
@@ -78,7 +78,7 @@ def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any
     """Apply a function to 1-d slices as `numpy.apply_along_axis`; it is given Tensors where any argument is one."""
     if not _any_tensor(arr, args, kwargs):
         try:
-            return np.apply_along_axis(_watched(func1d), axis, arr, *args, **kwargs)
+            return np.apply_along_axis(_stop_at_tensor(func1d), axis, arr, *args, **kwargs)
         except _GaveTensorError:
             pass
     arr = lift(arr)
@@ -87,8 +87,8 @@ def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any
     lead = rows.shape[:-1]
     if 0 in lead:
         raise ValueError("Cannot apply_along_axis when any iteration dimensions are 0")
-    results = [func1d(rows[index], *args, **kwargs) for index in _lead(rows, len(lead))]
-    z = _joined(results, "apply_along_axis")
+    results = [func1d(rows[index], *args, **kwargs) for index in _leading_indices(rows, len(lead))]
+    z = _stack_results(results, "apply_along_axis")
     own = z.ndim - 1
     z = reshape(z, (*lead, *z.shape[1:]))
     z = moveaxis(z, tuple(range(len(lead), len(lead) + own)), tuple(range(axis, axis + own)))
@@ -99,7 +99,7 @@ def apply_over_axes(func: Callable[..., Any], a: Any, axes: Any) -> Any:
     """Apply func(a, axis) over axes one after the other as `numpy.apply_over_axes`."""
     if not holds_tensor(a):
         try:
-            return np.apply_over_axes(_watched(func), a, axes)
+            return np.apply_over_axes(_stop_at_tensor(func), a, axes)
         except _GaveTensorError:
             pass
     value = lift(a)
@@ -122,14 +122,14 @@ def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> An
     So a NaN that a function has elsewhere cannot reach a gradient. The result has the dtype of x.
     """
     if not _any_tensor(x, condlist, args, kw) and not any(isinstance(f, Tensor) for f in funclist):
-        watched = [_watched(f) if callable(f) else f for f in funclist]
+        functions = [_stop_at_tensor(f) if callable(f) else f for f in funclist]
         try:
-            return np.piecewise(x, condlist, watched, *args, **kw)
+            return np.piecewise(x, condlist, functions, *args, **kw)
         except _GaveTensorError:
             pass
     x = lift(x)
     z = wrap(zeros(x, x.shape, x.dtype))
-    for mask, choice in zip(_cases(x, condlist, len(funclist)), funclist, strict=True):
+    for mask, choice in zip(_case_masks(x, condlist, len(funclist)), funclist, strict=True):
         if not callable(choice):
             _put_piece(z, mask, choice)
         elif mask.any():
@@ -143,7 +143,7 @@ def _put_piece(z: Tensor, mask: Any, piece: Any) -> None:
     z[mask] = piece
 
 
-def _cases(x: Any, condlist: Any, functions: int) -> list[Any]:
+def _case_masks(x: Any, condlist: Any, functions: int) -> list[Any]:
     """Return one mask for each function; with one function more than conditions, the last is for where none holds."""
     xp = libraries.namespace(raw(x))
     masks = [xp.asarray(raw(lift(condition))).astype(bool) for condition in _conditions(x, condlist)]
@@ -191,9 +191,9 @@ class vectorize(np.vectorize):  # noqa: N801  # NumPy's name
             return super().__call__(*args, **kwargs)  # the decorator with keywords
         if not _any_tensor(args, kwargs):
             names = ("otypes", "excluded", "cache", "signature")
-            facts: dict[str, Any] = {name: getattr(self, name) for name in names}
+            settings: dict[str, Any] = {name: getattr(self, name) for name in names}
             try:
-                return np.vectorize(_watched(self.pyfunc), **facts)(*args, **kwargs)
+                return np.vectorize(_stop_at_tensor(self.pyfunc), **settings)(*args, **kwargs)
             except _GaveTensorError:
                 pass
         places = [k for k in range(len(args)) if k not in self.excluded]
@@ -208,24 +208,24 @@ class vectorize(np.vectorize):  # noqa: N801  # NumPy's name
 
         operands = [args[k] for k in places] + [kwargs[name] for name in named_ones]
         if self.signature is not None:
-            return self._by_signature(function, [lift(t) for t in operands])
+            return self._call_by_signature(function, [lift(t) for t in operands])
         if not operands:
             return function()
-        return self._by_element(function, operands)
+        return self._call_by_element(function, operands)
 
-    def _by_element(self, function: Callable[..., Any], operands: list[Any]) -> Any:
-        parts = [_of_elements(t) for t in operands]
+    def _call_by_element(self, function: Callable[..., Any], operands: list[Any]) -> Any:
+        parts = [_elements_of(t) for t in operands]
         shape = np.broadcast_shapes(*[t.shape for t in parts])
         arrays = [broadcast_to(t, shape) for t in parts]
-        results = [function(*[a[index] for a in arrays]) for index in _lead(arrays[0], len(shape))]
+        results = [function(*[a[index] for a in arrays]) for index in _leading_indices(arrays[0], len(shape))]
         if not results:
-            return self._of_nothing([shape] * len(self.otypes or ()))
+            return self._empty_result([shape] * len(self.otypes or ()))
         several = isinstance(results[0], tuple)
         columns = list(zip(*results, strict=True)) if several else [results]
         joined = [self._column(column, k, shape, ()) for k, column in enumerate(columns)]
         return tuple(joined) if several else joined[0]
 
-    def _by_signature(self, function: Callable[..., Any], operands: list[Any]) -> Any:
+    def _call_by_signature(self, function: Callable[..., Any], operands: list[Any]) -> Any:
         inputs, outputs = _core_axes(str(self.signature))
         if len(operands) != len(inputs):
             raise TypeError(
@@ -248,7 +248,7 @@ class vectorize(np.vectorize):  # noqa: N801  # NumPy's name
             _bind_sizes(sizes, np.shape(raw(lift(result))), axes)
         cores = [tuple([sizes[axis] for axis in axes]) for axes in outputs]
         if not results:
-            return self._of_nothing([(*shape, *core) for core in cores])
+            return self._empty_result([(*shape, *core) for core in cores])
         columns = zip(*results, strict=True)
         joined = [self._column(c, k, shape, core) for k, (c, core) in enumerate(zip(columns, cores, strict=True))]
         return joined[0] if len(outputs) == 1 else tuple(joined)
@@ -257,7 +257,7 @@ class vectorize(np.vectorize):  # noqa: N801  # NumPy's name
         """Join one output of all calls."""
         otype = None if self.otypes is None else self.otypes[k]
         if not any(map(holds_tensor, results)):
-            return _joined_plain(results, shape, core, otype)
+            return _join_plain(results, shape, core, otype)
         if otype is not None and not holds_numbers(np.dtype(otype)):
             raise errors.DtypeError(f"vectorize: a Tensor holds numbers; otypes asks for {np.dtype(otype)}")
         parts = [lift(result) for result in results]
@@ -265,27 +265,27 @@ class vectorize(np.vectorize):  # noqa: N801  # NumPy's name
             raise ValueError("vectorize: the function gave an array for an element; say its shape by signature=")
         if core and parts[0].shape != core:
             parts[0] = broadcast_to(parts[0], core)
-        z = reshape(_joined(parts, "vectorize", otype), (*shape, *core))
+        z = reshape(_stack_results(parts, "vectorize", otype), (*shape, *core))
         return z if isinstance(z, Tensor) else wrap(z)
 
-    def _of_nothing(self, shapes: list[tuple[int, ...]]) -> Any:
+    def _empty_result(self, shapes: list[tuple[int, ...]]) -> Any:
         if self.otypes is None:
             raise ValueError("cannot call `vectorize` on size 0 inputs unless `otypes` is set")
         made = [wrap(np.empty(shape, otype)) for shape, otype in zip(shapes, self.otypes, strict=True)]
         return made[0] if len(made) == 1 else tuple(made)
 
 
-def _of_elements(a: Any) -> Any:
+def _elements_of(a: Any) -> Any:
     """An argument whose elements are 0-d Tensors or, as NumPy's vectorize passes them, Python objects."""
     if holds_tensor(a) or libraries.namespace(a) is not np:
         return lift(a)
     return np.asarray(a, dtype=object)
 
 
-def _joined_plain(results: Sequence[Any], shape: tuple[int, ...], core: tuple[int, ...], otype: Any) -> Any:
+def _join_plain(results: Sequence[Any], shape: tuple[int, ...], core: tuple[int, ...], otype: Any) -> Any:
     """Join results that hold no Tensor: a Tensor of numbers, NumPy's array of anything else."""
     first = np.asarray(results[0]).dtype
-    dtype = (first if core else first.char) if otype is None else otype  # the char leaves text its length
+    dtype = (first if core else first.char) if otype is None else otype  # the char of text has no length
     z = np.empty((len(results), *core), dtype if core else object)
     for k, result in enumerate(results):
         z[k] = result
@@ -319,14 +319,14 @@ def _bind_sizes(sizes: dict[str, int], shape: tuple[int, ...], axes: tuple[str, 
 def fromfunction(
     function: Callable[..., Any], shape: Any, *, dtype: Any = float, like: Any = None, **kwargs: Any
 ) -> Any:
-    """Call a function with the coordinates as `numpy.fromfunction`: one Tensor for each axis, where `like` lives."""
+    """Call a function with the coordinates as `numpy.fromfunction`: a Tensor for each axis, on the device of `like`."""
     if like is not None and not isinstance(like, Tensor):
         return np.fromfunction(function, shape, dtype=dtype, like=like, **kwargs)
     coordinates = indices(shape, dtype=dtype)
     return function(*(coordinates if like is None else to(coordinates, like.device)), **kwargs)
 
 
-# ---------------------------------------------------------------- walking over elements
+# ---------------------------------------------------------------- iteration over elements
 
 
 class Broadcast:
@@ -383,4 +383,4 @@ def ndenumerate(arr: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
     if not holds_tensor(arr):
         return np.ndenumerate(arr)
     arr = lift(arr)
-    return ((index, arr[index]) for index in _lead(arr, arr.ndim))
+    return ((index, arr[index]) for index in _leading_indices(arr, arr.ndim))

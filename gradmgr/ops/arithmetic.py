@@ -4,7 +4,7 @@ Each rule gives the derivative's map for one input; see `_elementwise`. Rules ar
 an intermediate that overflows where the derivative does not is avoided: `exp` and `tanh` go from
 their output. Where a function has a corner, the subgradient is that of the table in the docs:
 halves at a tie, 0 at the kink of abs, 1 at the bound of a clip. A Python number with a small array costs
-NumPy more than twice what a second array does, so `x + x` stands for `2 * x`.
+NumPy more than twice what a second array does, so `x + x` is written for `2 * x`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from gradmgr._arrays.blocks import mapped
 from gradmgr._engine.broadcast import is_complex
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import OpFunction, conj, conj_of, elementwise
-from gradmgr._engine.mutation import as_type, with_keywords
+from gradmgr._engine.mutation import as_type
 from gradmgr._engine.tensor import Tensor, raw
+from gradmgr._engine.ufunc_keywords import with_keywords
 from gradmgr.ops.where import MANY, choose, where_kernel
 
 LN2 = math.log(2.0)
@@ -44,31 +45,6 @@ def plain_zeros(g: Any) -> Any:
 
 # ---------------------------------------------------------------- arithmetic
 
-# The rules below write their steps into the first temporary they make, where that is a plain array: large temporaries
-# take longer to get than to fill.
-
-
-def _divided(g: Any, s: Any) -> Any:
-    """Return g / s; s is a temporary that may take the result."""
-    return np.divide(g, s, s) if g.__class__ is s.__class__ is np.ndarray else g / s
-
-
-def _divisor_rule(g: Any, y: Any, out: Any) -> Any:
-    s = g * out
-    return np.negative(np.divide(s, y, s), s) if s.__class__ is y.__class__ is np.ndarray else -(s / y)
-
-
-def _reciprocal_rule(g: Any, out: Any) -> Any:
-    s = g * out
-    s *= out
-    return np.negative(s, s) if s.__class__ is np.ndarray else -s
-
-
-def _tanh_rule(g: Any, out: Any) -> Any:
-    s = out * out
-    return np.subtract(g, np.multiply(s, g, s), s) if s.__class__ is g.__class__ is np.ndarray else g - s * g
-
-
 add = elementwise("add", np.add, "g", "g", operate="x + y")
 subtract = elementwise("subtract", np.subtract, "g", "-g", operate="x - y", into=(None, "negative(g, g)"))
 multiply = elementwise(
@@ -78,16 +54,18 @@ divide = elementwise(
     "divide",
     np.divide,
     "g / y",
-    _divisor_rule,
+    "-(g * out / y)",
     operate="x / y",
-    into=("divide(g, y, g)", None),
+    into=("divide(g, y, g)", "negative(divide(multiply(g, out, g), y, g), g)"),
 )
 negative = elementwise("negative", np.negative, "-g", operate="-x", into="negative(g, g)")
 positive = elementwise("positive", np.positive, "g", operate="+x")
-reciprocal = elementwise("reciprocal", np.reciprocal, _reciprocal_rule)
+reciprocal = elementwise(
+    "reciprocal", np.reciprocal, "-(g * out * out)", into="negative(multiply(multiply(g, out, g), out, g), g)"
+)
 
 
-def _times_taken(x: Any, y: Any, out: Any) -> Any:
+def _times_subtracted(x: Any, y: Any, out: Any) -> Any:
     """Return how often y was subtracted from x, a constant.
 
     floor(x / y) is one more where the quotient is rounded up.
@@ -96,9 +74,9 @@ def _times_taken(x: Any, y: Any, out: Any) -> Any:
 
 
 remainder = elementwise(
-    "remainder", np.remainder, lambda g: g, lambda g, x, y, out: -g * _times_taken(x, y, out), operate="x % y"
+    "remainder", np.remainder, lambda g: g, lambda g, x, y, out: -g * _times_subtracted(x, y, out), operate="x % y"
 )
-fmod = elementwise("fmod", np.fmod, lambda g: g, lambda g, x, y, out: -g * _times_taken(x, y, out))
+fmod = elementwise("fmod", np.fmod, lambda g: g, lambda g, x, y, out: -g * _times_subtracted(x, y, out))
 floor_divide = elementwise("floor_divide", np.floor_divide, plain_zeros, plain_zeros, operate="x // y")
 
 # ---------------------------------------------------------------- powers
@@ -111,12 +89,12 @@ def _power_x(g: Any, x: Any, y: Any) -> Any:
     if isinstance(y, _NUMBER):
         if y == 2:
             return g * (x + x)
-        if y == 0.5:  # a root takes a quarter of the time of a power
-            root = sqrt(_as_precise(x, g))
+        if y == 0.5 and (is_complex(x) or not is_complex(y)):  # a root takes a quarter of the time of a power
+            root = sqrt(_in_result_precision(x, g))
             root = np.add(root, 0.0, out=root) if root.__class__ is np.ndarray else root + 0.0  # of -0.0 as of 0.0
             return g * 0.5 / root
         return g * (y * x ** (y - 1)) if y else g * 0
-    zero, y = raw(y) == 0, _as_precise(y, g)
+    zero, y = raw(y) == 0, _in_result_precision(y, g)
     if not libraries.may_hold(zero):
         return g * (y * x ** (y - 1))
     with np.errstate(all="ignore"):
@@ -127,16 +105,23 @@ def _power_x(g: Any, x: Any, y: Any) -> Any:
 def _power_y(g: Any, x: Any, y: Any, out: Any) -> Any:
     """Return g x^y log x, which at x = 0 is 0 for y >= 0 and -inf for y < 0."""
     at_zero = (raw(x) == 0) & (raw(y).real >= 0)
-    return g * out * log(choose(at_zero, 1.0, _as_precise(x, out)))
+    return g * out * log(choose(at_zero, 1.0, _as_result(x, out)))
 
 
-def _as_precise(value: Any, like: Any) -> Any:
+def _in_result_precision(value: Any, like: Any) -> Any:
     """Return an operand in the precision of the result, as a rule would round it otherwise."""
     if not hasattr(value, "dtype") or value.dtype.kind not in "fc":
         return value
     wanted = like.dtype if value.dtype.kind == like.dtype.kind else raw(like).real.dtype
     narrower = value.dtype.kind == wanted.kind and value.dtype.itemsize < wanted.itemsize
     return as_type(value, wanted) if narrower else value
+
+
+def _as_result(value: Any, like: Any) -> Any:
+    """Return an operand in the precision of the result, and complex where that is: the log of -2 is then no NaN."""
+    if not is_complex(like) or is_complex(value):
+        return _in_result_precision(value, like)
+    return as_type(value, like.dtype) if hasattr(value, "dtype") else complex(value)
 
 
 power = elementwise("power", np.power, _power_x, _power_y, operate="x ** y")
@@ -164,7 +149,7 @@ def _as_double(value: Any) -> Any:
 
 
 square = elementwise("square", np.square, "g * (x + x)", into="multiply(g, x + x, g)")
-sqrt = elementwise("sqrt", np.sqrt, lambda g, out: _divided(g, out + out))
+sqrt = elementwise("sqrt", np.sqrt, "g / (out + out)", into="divide(g, out + out, g)")
 cbrt = elementwise("cbrt", np.cbrt, lambda g, out: g / (3 * out * out))
 
 # ---------------------------------------------------------------- exponentials and logarithms
@@ -175,10 +160,10 @@ expm1 = elementwise("expm1", np.expm1, lambda g, out: g * (out + 1))
 log = elementwise("log", np.log, "g / x", into="divide(g, x, g)")
 log2 = elementwise("log2", np.log2, lambda g, x: g / x * (1 / LN2))
 log10 = elementwise("log10", np.log10, lambda g, x: g / x * (1 / LN10))
-log1p = elementwise("log1p", np.log1p, lambda g, x: _divided(g, x + 1))
+log1p = elementwise("log1p", np.log1p, "g / (x + 1)", into="divide(g, x + 1, g)")
 
 
-def _share_of(x: Any, y: Any, out: Any, exponential: Any) -> Any:
+def _exponential_share(x: Any, y: Any, out: Any, exponential: Any) -> Any:
     """Return the share of exp(x) in exp(x) + exp(y); 0 where both are -inf.
 
     exp(x - out) has the rounding error of out; divided by the sum of both shares it has not.
@@ -192,8 +177,8 @@ def _share_of(x: Any, y: Any, out: Any, exponential: Any) -> Any:
     return part / (choose(nothing, 1.0, whole) if libraries.may_hold(nothing) else whole)
 
 
-def _share_of_exp(g: Any, x: Any, y: Any, out: Any) -> Any:
-    return g * _share_of(x, y, out, exp)
+def _share_times(g: Any, x: Any, y: Any, out: Any) -> Any:
+    return g * _exponential_share(x, y, out, exp)
 
 
 def _is_large(x: Any, y: Any) -> bool:
@@ -229,20 +214,20 @@ def _logaddexp_piece(x: Any, y: Any) -> Any:
 logaddexp = elementwise(
     "logaddexp",
     _logaddexp_kernel,
-    lambda g, x, y, out: mapped(_share_of_exp, g, x, y, out),
-    lambda g, x, y, out: mapped(_share_of_exp, g, y, x, out),
+    lambda g, x, y, out: mapped(_share_times, g, x, y, out),
+    lambda g, x, y, out: mapped(_share_times, g, y, x, out),
 )
 logaddexp2 = elementwise(
     "logaddexp2",
     np.logaddexp2,
-    lambda g, x, y, out: g * _share_of(x, y, out, exp2),
-    lambda g, x, y, out: g * _share_of(y, x, out, exp2),
+    lambda g, x, y, out: g * _exponential_share(x, y, out, exp2),
+    lambda g, x, y, out: g * _exponential_share(y, x, out, exp2),
 )
 
 # ---------------------------------------------------------------- trigonometric and hyperbolic
 
 
-def _length(x: Any) -> Any:
+def _sqrt_of_1_plus_square(x: Any) -> Any:
     """Return sqrt(1 + x^2), where x^2 may overflow."""
     square = _square_and_1(x)
     return hypot(x, 1.0) if square is None else sqrt(square)
@@ -263,7 +248,7 @@ def _square_and_1(x: Any) -> Any:
 def _arctan_rule(g: Any, x: Any) -> Any:
     square = _square_and_1(x)
     if square is None:
-        length = _length(x)
+        length = _sqrt_of_1_plus_square(x)
         return g / length / length
     return g / square
 
@@ -279,35 +264,36 @@ cosh: OpFunction = elementwise("cosh", np.cosh, lambda g, x: g * sinh(x))
 tanh = elementwise(
     "tanh",
     np.tanh,
-    _tanh_rule,
+    "g - out * out * g",
+    into="subtract(g, multiply(s := out * out, g, s), g)",
 )
-arcsinh = elementwise("arcsinh", np.arcsinh, lambda g, x: g / _length(x))
+arcsinh = elementwise("arcsinh", np.arcsinh, lambda g, x: g / _sqrt_of_1_plus_square(x))
 arccosh = elementwise("arccosh", np.arccosh, lambda g, x: g / (sqrt(x - 1) * sqrt(x + 1)))
 arctanh = elementwise("arctanh", np.arctanh, lambda g, x: g / ((1 - x) * (1 + x)))
 
 
-def _over_or_zero(value: Any, divisor: Any) -> Any:
+def _divide_or_zero(value: Any, divisor: Any) -> Any:
     """Return value / divisor, and 0 where the divisor is 0, in every derivative, too."""
     zero = raw(divisor) == 0
     return choose(zero, 0.0, value) / choose(zero, 1.0, divisor) if libraries.may_hold(zero) else value / divisor
 
 
-def _over_square(g: Any, value: Any, length: Any) -> Any:
+def _divide_by_square(g: Any, value: Any, length: Any) -> Any:
     """Return g value / length^2, and 0 where the length is 0; the square itself may overflow."""
-    return g * _over_or_zero(_over_or_zero(value, length), length)
+    return g * _divide_or_zero(_divide_or_zero(value, length), length)
 
 
-def _turn(g: Any, value: Any, x: Any, y: Any) -> Any:
+def _divide_by_sum_of_squares(g: Any, value: Any, x: Any, y: Any) -> Any:
     """Return g value / (x^2 + y^2), by way of the length where the sum might leave the range."""
     if _is_large(raw(x), raw(y)):
         with np.errstate(all="ignore"):
             total = x * x + y * y
-        if _is_tame(raw(total)):
+        if _are_squares_exact(raw(total)):
             return g * (value / total)
-    return _over_square(g, value, hypot(x, y))
+    return _divide_by_square(g, value, hypot(x, y))
 
 
-def _is_tame(a: Any) -> bool:
+def _are_squares_exact(a: Any) -> bool:
     """Tell whether sums of two squares are far from the ends of the range, and so as exact as any; not those of NaN."""
     info = np.finfo(a.dtype)
     return bool(a.min() > info.tiny / info.eps and a.max() <= info.max)
@@ -322,20 +308,20 @@ def _hypot_piece(x: Any, y: Any) -> Any:
     with np.errstate(all="ignore"):
         total = x * x
         total += y * y
-    return np.sqrt(total, out=total) if _is_tame(total) else np.hypot(x, y)
+    return np.sqrt(total, out=total) if _are_squares_exact(total) else np.hypot(x, y)
 
 
 arctan2 = elementwise(
     "arctan2",
     np.arctan2,
-    lambda g, x, y: _turn(g, y, x, y),
-    lambda g, x, y: -_turn(g, x, x, y),
+    lambda g, x, y: _divide_by_sum_of_squares(g, y, x, y),
+    lambda g, x, y: -_divide_by_sum_of_squares(g, x, x, y),
 )
 hypot: OpFunction = elementwise(
     "hypot",
     _hypot_kernel,
-    lambda g, x, out: g * _over_or_zero(x, out),
-    lambda g, y, out: g * _over_or_zero(y, out),
+    lambda g, x, out: g * _divide_or_zero(x, out),
+    lambda g, y, out: g * _divide_or_zero(y, out),
 )
 deg2rad = elementwise("deg2rad", np.deg2rad, lambda g: g * (math.pi / 180))
 rad2deg = elementwise("rad2deg", np.rad2deg, lambda g: g * (180 / math.pi))
@@ -423,7 +409,7 @@ def _sign_map(g: Any, x: Any, out: Any) -> Any:
     if not is_complex(x):
         return plain_zeros(g)
     across = g - out * _real_of_product(g, out)
-    return _over_or_zero(across, absolute(x))
+    return _divide_or_zero(across, absolute(x))
 
 
 real: OpFunction = elementwise("real", np.real, lambda g: g, jvp=(lambda t: real(t),))
@@ -443,25 +429,24 @@ def _sign_of_copysign(x: Any, y: Any) -> Any:
     return np.sign(x) * np.copysign(1.0, y)
 
 
-_copysign = elementwise(
+copysign = elementwise(
     "copysign",
     np.copysign,
     lambda g, x, y: g * _sign_of_copysign(raw(x), raw(y)),
     plain_zeros,
 )
-copysign = _copysign
 sign: OpFunction = elementwise("sign", np.sign, _sign_map, jvp=(_sign_map,))
 
 
 def _angle_vjp(g: Any, x: Any) -> Any:
-    return _over_square(g, x * 1j, absolute(x)) if is_complex(x) else plain_zeros(g)
+    return _divide_by_square(g, x * 1j, absolute(x)) if is_complex(x) else plain_zeros(g)
 
 
 def _angle_jvp(t: Any, x: Any) -> Any:
     if not is_complex(x):
         return plain_zeros(t)
     length = absolute(x)
-    return _over_or_zero(imag(t * _over_or_zero(conj(x), length)), length)
+    return _divide_or_zero(imag(t * _divide_or_zero(conj(x), length)), length)
 
 
 angle = elementwise("angle", np.angle, _angle_vjp, jvp=(_angle_jvp,))
@@ -481,8 +466,7 @@ floor: OpFunction = elementwise("floor", np.floor, plain_zeros)
 ceil = elementwise("ceil", np.ceil, plain_zeros)
 rint = elementwise("rint", np.rint, plain_zeros)
 trunc: OpFunction = elementwise("trunc", np.trunc, plain_zeros)
-_heaviside = elementwise("heaviside", np.heaviside, plain_zeros, lambda g, x: choose(raw(x) == 0, g, 0.0))
-heaviside = _heaviside
+heaviside = elementwise("heaviside", np.heaviside, plain_zeros, lambda g, x: choose(raw(x) == 0, g, 0.0))
 
 
 def fix(x: Any, out: Any = None) -> Any:
@@ -500,7 +484,5 @@ def _spacing_kernel(a: Any, **keywords: Any) -> Any:
     return xp.copysign(xp.nextafter(size, xp.asarray(np.inf, a.dtype)) - size, a)
 
 
-_spacing = elementwise("spacing", _spacing_kernel, plain_zeros)
-spacing = _spacing
-_nextafter = elementwise("nextafter", np.nextafter, "g", plain_zeros)
-nextafter = _nextafter
+spacing = elementwise("spacing", _spacing_kernel, plain_zeros)
+nextafter = elementwise("nextafter", np.nextafter, "g", plain_zeros)

@@ -110,7 +110,7 @@ def _astype(
         raise TypeError(
             f"astype: cannot cast array data from {self.dtype} to {np.dtype(dtype)} according to the rule {casting!r}"
         )
-    return create.in_order(convert.astype(self, dtype, copy=copy), order)
+    return create.in_memory_order(convert.astype(self, dtype, copy=copy), order)
 
 
 def _conj(self: Tensor) -> Any:
@@ -131,7 +131,7 @@ def _iter(self: Tensor) -> Iterator[Any]:
     if self.ndim == 0:
         raise TypeError("iteration over a 0-d Tensor")
     if 1 < len(self) <= _FEW and self.ndim > 1:  # as in `q, k, v = parts`
-        return iter(join.pieces(self))
+        return iter(join.split_first_axis(self))
     return (self[k] for k in range(len(self)))
 
 

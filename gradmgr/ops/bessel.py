@@ -13,9 +13,9 @@ import numpy as np
 from gradmgr._arrays import libraries
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import OpFunction, conj_of, elementwise
-from gradmgr._engine.mutation import with_keywords
 from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import Tensor
+from gradmgr._engine.ufunc_keywords import with_keywords
 from gradmgr.ops.arithmetic import absolute, sign
 from gradmgr.ops.convert import lift
 from gradmgr.ops.naming import named
@@ -23,10 +23,10 @@ from gradmgr.ops.special_kernels import (
     ROOT_2,
     call_with_parameter,
     constant_parameter,
-    in_double,
     library_function,
     quiet,
     scipy_kernel,
+    to_double,
 )
 
 _NODES = 96  # on the circle; for arguments up to _FAR the rule's error is below 1e-24 of the result
@@ -51,7 +51,7 @@ def _fall_kernel(x: Any, k: int) -> Any:
 
     By the trapezoid rule, which converges faster than any power for periodic functions. Nothing cancels.
     """
-    x, dtype = in_double(x)
+    x, dtype = to_double(x)
     near = np.minimum(x, _FAR)
     total = np.zeros_like(x)
     for j in range(_NODES // 2 + 1):
@@ -75,7 +75,7 @@ def _i0_slope_kernel(x: Any, k: int) -> Any:
 
     The nodes at c and -c taken together give a cosh or a sinh, so that nothing cancels at small x.
     """
-    x, dtype = in_double(x)
+    x, dtype = to_double(x)
     size, together = np.abs(x), np.sinh if k % 2 else np.cosh
     near = np.minimum(size, _FAR)
     total = np.full_like(x, 2 / _NODES if k == 0 else 0.0)  # c = 0
@@ -113,10 +113,10 @@ def numpy_i0(x: Any) -> Any:
 numpy_i0.__name__ = numpy_i0.__qualname__ = "i0"
 
 
-_i1 = elementwise("i1", scipy_kernel("i1"), lambda g, x: g * _i0_slope(x, 2))
-_i0 = elementwise("i0", scipy_kernel("i0"), lambda g, x: g * _i1(x))
-_i0e = elementwise("i0e", scipy_kernel("i0e"), lambda g, x: -g * (sign(x) * _fall(absolute(x), 1)))
-_i1e = elementwise("i1e", scipy_kernel("i1e"), lambda g, x: g * (_fall(absolute(x), 2) - _fall(absolute(x), 1)))
+i1 = elementwise("i1", scipy_kernel("i1"), lambda g, x: g * _i0_slope(x, 2))
+i0 = elementwise("i0", scipy_kernel("i0"), lambda g, x: g * i1(x))
+i0e = elementwise("i0e", scipy_kernel("i0e"), lambda g, x: -g * (sign(x) * _fall(absolute(x), 1)))
+i1e = elementwise("i1e", scipy_kernel("i1e"), lambda g, x: g * (_fall(absolute(x), 2) - _fall(absolute(x), 1)))
 
 
 def _jv_of_integer(n: int, x: Any) -> Any:
@@ -125,7 +125,7 @@ def _jv_of_integer(n: int, x: Any) -> Any:
     Beyond x = n and 1 by the recurrence upwards from them, stable there (DLMF 10.6.1); before it the mean of
     cos(x sin t - n t) over the circle (DLMF 10.9.2): the trapezoid rule's error is J of an order far beyond x.
     """
-    x, dtype = in_double(x)
+    x, dtype = to_double(x)
     sign_of_order, n = -1 if n < 0 and n % 2 else 1, abs(n)
     size, limit = np.abs(x), max(n, 1)
     far = np.maximum(size, limit)
@@ -178,13 +178,7 @@ def _function_of_order(name: str, op: Function) -> Function:
 
 
 _jv = _op_of_order("jv", -1)
-_j1 = elementwise("j1", scipy_kernel("j1"), lambda g, x: g * ((_j0(x) - _jv(x, 2)) * 0.5))
-_j0: OpFunction = elementwise("j0", scipy_kernel("j0"), lambda g, x: -g * _j1(x))
-i0 = _i0
-i1 = _i1
-i0e = _i0e
-i1e = _i1e
-j0 = _j0
-j1 = _j1
+j1 = elementwise("j1", scipy_kernel("j1"), lambda g, x: g * ((j0(x) - _jv(x, 2)) * 0.5))
+j0: OpFunction = elementwise("j0", scipy_kernel("j0"), lambda g, x: -g * j1(x))
 jv = _function_of_order("jv", _jv)
 iv = _function_of_order("iv", _op_of_order("iv", +1))

@@ -16,7 +16,7 @@ from gradmgr._engine.mutation import store
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.ops.arithmetic import absolute, multiply, remainder
-from gradmgr.ops.convert import NOT_GIVEN, as_tensor, cast_to, is_plain, lift, together
+from gradmgr.ops.convert import NOT_GIVEN, as_tensor, cast_to, is_plain, lift, lift_together
 from gradmgr.ops.join import concatenate
 from gradmgr.ops.naming import named
 from gradmgr.ops.reduce import sum as total
@@ -36,13 +36,13 @@ def _ndim(a: Any) -> int:
     return getattr(a, "ndim", 0)
 
 
-def _in_precision(a: Any, other: Any) -> Any:
+def _promote_with(a: Any, other: Any) -> Any:
     """Widen to what the two give together, so that nothing is rounded on the way to a result of that."""
     pair = [t.dtype for t in (a, other) if hasattr(t, "dtype") and libraries.is_differentiable(t.dtype)]
     return cast_to(a, np.result_type(*pair)) if len(pair) == 2 else a
 
 
-def _at(axis: int, part: Any) -> tuple[Any, ...]:
+def _index_along(axis: int, part: Any) -> tuple[Any, ...]:
     """Return the index that takes a part along one axis."""
     return (*[slice(None)] * axis, part)
 
@@ -51,7 +51,7 @@ def _at(axis: int, part: Any) -> tuple[Any, ...]:
 
 
 def _neighbours_kernel(a: Any, axis: int, sign: int) -> Any:
-    later, earlier = a[_at(axis, slice(1, None))], a[_at(axis, slice(None, -1))]
+    later, earlier = a[_index_along(axis, slice(1, None))], a[_index_along(axis, slice(None, -1))]
     if sign > 0:
         return later + earlier
     return later != earlier if a.dtype.kind == "b" else later - earlier
@@ -60,8 +60,8 @@ def _neighbours_kernel(a: Any, axis: int, sign: int) -> Any:
 def _to_neighbours_kernel(g: Any, axis: int, sign: int, length: int) -> Any:
     z = libraries.namespace(g).zeros((*g.shape[:axis], length, *g.shape[axis + 1 :]), g.dtype)
     if length > 1:
-        z[_at(axis, slice(1, None))] = g
-        earlier = z[_at(axis, slice(None, -1))]
+        z[_index_along(axis, slice(1, None))] = g
+        earlier = z[_index_along(axis, slice(None, -1))]
         if sign > 0:
             earlier += g
         else:
@@ -80,11 +80,11 @@ _to_neighbours: Function = linear(
 )
 
 
-def _step(a: Any, axis: int) -> Any:
+def _differences(a: Any, axis: int) -> Any:
     return _neighbours(a, axis, -1)
 
 
-def _as_end(value: Any, a: Any, axis: int) -> Any:
+def _end_values(value: Any, a: Any, axis: int) -> Any:
     """Return what to put before or after a; a number is repeated over the other axes."""
     return broadcast_to(value, (*a.shape[:axis], 1, *a.shape[axis + 1 :])) if value.ndim == 0 else value
 
@@ -98,24 +98,24 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = NOT_GIVEN, append: A
         return as_tensor(a)
     if n < 0:
         raise ValueError(f"diff: order must be non-negative but got {n}")
-    a, before, after = together(a, *(None if end is NOT_GIVEN else end for end in (prepend, append)))
+    a, before, after = lift_together(a, *(None if end is NOT_GIVEN else end for end in (prepend, append)))
     a = as_tensor(a)
     if a.ndim == 0:
         raise ValueError("diff requires input that is at least one dimensional")
     axis = normalize_axis_index(axis, a.ndim, "diff")
-    parts = [] if before is None else [_as_end(before, a, axis)]
-    parts += [a] if after is None else [a, _as_end(after, a, axis)]
+    parts = [] if before is None else [_end_values(before, a, axis)]
+    parts += [a] if after is None else [a, _end_values(after, a, axis)]
     z = a if len(parts) == 1 else concatenate(parts, axis)
     for _ in range(n):
-        z = _step(z, axis)
+        z = _differences(z, axis)
     return z
 
 
 def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
-    """Take differences of the flattened array as `numpy.ediff1d`, with what is to stand at its ends."""
+    """Take differences of the flattened array as `numpy.ediff1d`, with values to add at both ends."""
     if is_plain(ary, to_end, to_begin):
         return np.ediff1d(ary, to_end, to_begin)
-    a, to_begin, to_end = together(ary, to_begin, to_end)
+    a, to_begin, to_end = lift_together(ary, to_begin, to_end)
     a = ravel(as_tensor(a))
     if a.dtype.kind == "b":
         raise TypeError("ediff1d: NumPy does not subtract booleans; cast them first")
@@ -128,7 +128,7 @@ def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
                 "under the `same_kind` rule"
             )
         ends.append([] if end is None else [cast_to(end, a.dtype)])
-    z = _step(a, 0)
+    z = _differences(a, 0)
     return concatenate([*ends[0], z, *ends[1]]) if to_end is not None or to_begin is not None else z
 
 
@@ -146,12 +146,12 @@ _END_WEIGHTS = MappingProxyType({1: (-1.0, 1.0), 2: (-1.5, 2.0, -0.5)})
 
 def _slopes_adjoint_kernel(g: Any, axis: int, edge_order: int) -> Any:
     z = np.zeros_like(g)
-    inner = g[_at(axis, slice(1, -1))] / 2
-    z[_at(axis, slice(2, None))] += inner
-    z[_at(axis, slice(None, -2))] -= inner
+    inner = g[_index_along(axis, slice(1, -1))] / 2
+    z[_index_along(axis, slice(2, None))] += inner
+    z[_index_along(axis, slice(None, -2))] -= inner
     for k, weight in enumerate(_END_WEIGHTS[edge_order]):
-        z[_at(axis, k)] += weight * g[_at(axis, 0)]
-        z[_at(axis, -1 - k)] -= weight * g[_at(axis, -1)]
+        z[_index_along(axis, k)] += weight * g[_index_along(axis, 0)]
+        z[_index_along(axis, -1 - k)] -= weight * g[_index_along(axis, -1)]
     return z
 
 
@@ -168,12 +168,12 @@ def _uneven_slopes(f: Any, steps: Any, axis: int, edge_order: int) -> Any:
     It is the mean of the slopes of the segments on either side, each weighted by the other's length.
     """
     h = reshape(steps, [-1 if k == axis else 1 for k in range(f.ndim)])
-    s = _step(f, axis) / h
-    first, last = _at(axis, slice(None, 1)), _at(axis, slice(-1, None))
-    before, after = _at(axis, slice(None, -1)), _at(axis, slice(1, None))
+    s = _differences(f, axis) / h
+    first, last = _index_along(axis, slice(None, 1)), _index_along(axis, slice(-1, None))
+    before, after = _index_along(axis, slice(None, -1)), _index_along(axis, slice(1, None))
     ends = [s[first], s[last]]
     if edge_order != 1:
-        bend = _step(s, axis) / _neighbours(h, axis, 1)
+        bend = _differences(s, axis) / _neighbours(h, axis, 1)
         ends = [ends[0] - h[first] * bend[first], ends[1] + h[last] * bend[last]]
     inner = (h[after] * s[before] + h[before] * s[after]) / (h[before] + h[after])
     return concatenate([ends[0], inner, ends[1]], axis)
@@ -197,13 +197,13 @@ def _spacings(f: Any, axes: tuple[int, ...], given: list[Any]) -> list[Any]:
                 "gradient: when 1d, distances must match the length of the corresponding dimension; "
                 f"found {x.shape[0]} for {f.shape[axis]} along axis {axis}"
             )
-        spacings.append(_steps_between(_in_precision(x, f)) if ndim else x)
+        spacings.append(_steps_between(_promote_with(x, f)) if ndim else x)
     return spacings
 
 
 def _steps_between(x: Any) -> Any:
     """Return the steps between coordinates; one number where they are constant and equal."""
-    steps = _step(cast_to(x, np.float64) if x.dtype.kind in "iu" else x, 0)
+    steps = _differences(cast_to(x, np.float64) if x.dtype.kind in "iu" else x, 0)
     if isinstance(steps, Tensor) or not steps.size or not (steps == steps[0]).all():
         return steps
     return steps[0]
@@ -213,7 +213,7 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> An
     """Take central differences as `numpy.gradient`; gradients flow into spacings and coordinates too."""
     if is_plain(f, *varargs):
         return np.gradient(f, *varargs, axis=axis, edge_order=edge_order)  # type: ignore[call-overload]  # any integer
-    f, *lifted = together(f, *varargs)
+    f, *lifted = lift_together(f, *varargs)
     f = as_tensor(f)
     if f.dtype.kind == "b":
         raise TypeError("gradient: NumPy does not subtract booleans; cast them first")
@@ -231,7 +231,7 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> An
     f = f if f.dtype.kind not in "biu" else cast_to(f, np.float64)
     results = []
     for k, h in zip(axes, spacings, strict=True):
-        wide = _in_precision(f, h)
+        wide = _promote_with(f, h)
         if _ndim(h):
             z = _uneven_slopes(wide, h, k, edge_order)
         else:
@@ -248,22 +248,22 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     """Integrate by the trapezoidal rule as `numpy.trapezoid`; gradients flow into `x` and `dx` too."""
     if is_plain(y, x, dx):
         return np.trapezoid(y, x, dx, axis)
-    y, x = together(y, x)
+    y, x = lift_together(y, x)
     y = as_tensor(y)
     axis = normalize_axis_index(axis, y.ndim, "trapezoid")
     if x is None:
         d = _operand(dx)
     else:
-        x = _in_precision(x, y)
+        x = _promote_with(x, y)
         if x.ndim == 1:
-            d = reshape(_step(x, 0), [-1 if k == axis else 1 for k in range(y.ndim)])
+            d = reshape(_differences(x, 0), [-1 if k == axis else 1 for k in range(y.ndim)])
         else:
-            d = _step(x, normalize_axis_index(axis - y.ndim, x.ndim, "trapezoid"))
-    y = _in_precision(y, d)
+            d = _differences(x, normalize_axis_index(axis - y.ndim, x.ndim, "trapezoid"))
+    y = _promote_with(y, d)
     return total(_neighbours(y, axis, 1) * (d / 2.0), axis)
 
 
-def _cumulative(name: str, op: Any, first: int) -> Any:
+def _cumulative_function(name: str, op: Any, first: int) -> Any:
     def function(
         x: Any, /, *, axis: int | None = None, dtype: Any = None, out: Any = None, include_initial: bool = False
     ) -> Any:
@@ -285,8 +285,8 @@ def _cumulative(name: str, op: Any, first: int) -> Any:
     return named(function, name, f"Return running {'sums' if first == 0 else 'products'} as `numpy.{name}`.")
 
 
-cumulative_sum = _cumulative("cumulative_sum", cumsum, 0)
-cumulative_prod = _cumulative("cumulative_prod", cumprod, 1)
+cumulative_sum = _cumulative_function("cumulative_sum", cumsum, 0)
+cumulative_prod = _cumulative_function("cumulative_prod", cumprod, 1)
 
 # ---------------------------------------------------------------- interpolation
 
@@ -309,37 +309,37 @@ class _Segments:
             last = b.shape[0] - 1
             lower = np.clip(np.searchsorted(b, a, side="right") - 1, 0, max(last - 1, 0))
             upper = np.minimum(lower + 1, last)
-            inside = ~((a < b[0]) | (a > b[-1])) & (batched.read(b, upper) > batched.read(b, lower))
+            inside = ~((a < b[0]) | (a > b[-1])) & (batched.getitem_of(b, upper) > batched.getitem_of(b, lower))
             self._found = lower, upper, inside, (a >= b[-1]).astype(np.float64)
         return self._found
 
 
-def _share(x: Any, xp: Any, segments: _Segments) -> tuple[Any, Any, Any]:
+def _fraction_in_segment(x: Any, xp: Any, segments: _Segments) -> tuple[Any, Any, Any]:
     """Return the segment's ends and the share of the upper one in the result."""
     lower, upper, inside, beyond = segments.ends(x, xp)
     start = getitem(xp, lower)
-    return lower, upper, choose(inside, (x - start) / _width(x, xp, segments), beyond)
+    return lower, upper, choose(inside, (x - start) / _segment_width(x, xp, segments), beyond)
 
 
-def _width(x: Any, xp: Any, segments: _Segments) -> Any:
+def _segment_width(x: Any, xp: Any, segments: _Segments) -> Any:
     lower, upper, inside, _ = segments.ends(x, xp)
     return choose(inside, getitem(xp, upper) - getitem(xp, lower), 1.0)
 
 
-def _slope(x: Any, xp: Any, fp: Any, segments: _Segments) -> Any:
+def _segment_slope(x: Any, xp: Any, fp: Any, segments: _Segments) -> Any:
     lower, upper, inside, _ = segments.ends(x, xp)
-    return choose(inside, (getitem(fp, upper) - getitem(fp, lower)) / _width(x, xp, segments), 0.0)
+    return choose(inside, (getitem(fp, upper) - getitem(fp, lower)) / _segment_width(x, xp, segments), 0.0)
 
 
-def _to_ends(g: Any, x: Any, xp: Any, shape: tuple[int, ...], segments: _Segments) -> Any:
+def _distribute_to_knots(g: Any, x: Any, xp: Any, shape: tuple[int, ...], segments: _Segments) -> Any:
     """Share a gradient out to the knots on either side of each x."""
-    lower, upper, share = _share(x, xp, segments)
+    lower, upper, share = _fraction_in_segment(x, xp, segments)
     upper_part = g * share
     return scatter(g - upper_part, shape, lower) + scatter(upper_part, shape, upper)
 
 
-def _from_ends(t: Any, x: Any, xp: Any, segments: _Segments) -> Any:
-    lower, upper, share = _share(x, xp, segments)
+def _interpolate(t: Any, x: Any, xp: Any, segments: _Segments) -> Any:
+    lower, upper, share = _fraction_in_segment(x, xp, segments)
     return getitem(t, lower) * (1 - share) + getitem(t, upper) * share
 
 
@@ -351,21 +351,21 @@ _interp = custom(
     "interp",
     _interp_kernel,
     vjp={
-        "x": lambda g, x, xp, fp, segments: g * conj_of(_slope(x, xp, fp, segments)),
-        "xp": lambda g, x, xp, fp, shape, segments: _to_ends(
-            -g * conj_of(_slope(x, xp, fp, segments)), x, xp, shape, segments
+        "x": lambda g, x, xp, fp, segments: g * conj_of(_segment_slope(x, xp, fp, segments)),
+        "xp": lambda g, x, xp, fp, shape, segments: _distribute_to_knots(
+            -g * conj_of(_segment_slope(x, xp, fp, segments)), x, xp, shape, segments
         ),
-        "fp": lambda g, x, xp, shape, segments: _to_ends(g, x, xp, shape, segments),
+        "fp": lambda g, x, xp, shape, segments: _distribute_to_knots(g, x, xp, shape, segments),
     },
     jvp={
-        "x": lambda t, x, xp, fp, segments: t * _slope(x, xp, fp, segments),
-        "xp": lambda t, x, xp, fp, segments: -_slope(x, xp, fp, segments) * _from_ends(t, x, xp, segments),
-        "fp": lambda t, x, xp, segments: _from_ends(t, x, xp, segments),
+        "x": lambda t, x, xp, fp, segments: t * _segment_slope(x, xp, fp, segments),
+        "xp": lambda t, x, xp, fp, segments: -_segment_slope(x, xp, fp, segments) * _interpolate(t, x, xp, segments),
+        "fp": lambda t, x, xp, segments: _interpolate(t, x, xp, segments),
     },
 )
 
 
-def _beyond(value: Any, dtype: Any, name: str) -> Any:
+def _outside_value(value: Any, dtype: Any, name: str) -> Any:
     """Return the result outside the knots, which must be one number that the result can hold."""
     if value.ndim:
         raise TypeError(f"interp: {name} must be a number or an array with no axes; found shape {value.shape}")
@@ -382,7 +382,7 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     """
     if is_plain(x, xp, fp, left, right, period):
         return np.interp(x, xp, fp, left, right, period)
-    x, xp, fp, left, right, _ = together(x, xp, fp, left, right, period)
+    x, xp, fp, left, right, _ = lift_together(x, xp, fp, left, right, period)
     x = as_tensor(x)
     if xp.ndim != 1 or fp.ndim != 1:
         raise ValueError(f"interp: data points must be 1-D sequences; found shapes {xp.shape}, {fp.shape}")
@@ -393,17 +393,19 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     if x.dtype.kind == "c" or xp.dtype.kind == "c":
         raise TypeError(f"interp: x and xp must be real; found {x.dtype}, {xp.dtype}")
     if period is not None:
-        return _periodic(x, xp, fp, _operand(period))
+        return _extend_periodically(x, xp, fp, _operand(period))
     dtype = np.dtype(np.complex128 if fp.dtype.kind == "c" else np.float64)
-    ends = [None if end is None else _beyond(end, dtype, name) for name, end in (("left", left), ("right", right))]
+    ends = [
+        None if end is None else _outside_value(end, dtype, name) for name, end in (("left", left), ("right", right))
+    ]
     z = _interp(x, xp, fp, _Segments())
     if ends[0] is not None:
         z = choose(raw(x) < raw(xp)[0], ends[0], z)
     return z if ends[1] is None else choose(raw(x) > raw(xp)[-1], ends[1], z)
 
 
-def _periodic(x: Any, xp: Any, fp: Any, period: Any) -> Any:
-    if np.any(batched.common(raw(period) == 0, "whether the period is 0")):
+def _extend_periodically(x: Any, xp: Any, fp: Any, period: Any) -> Any:
+    if np.any(batched.common_value(raw(period) == 0, "whether the period is 0")):
         raise ValueError("interp: period must be a non-zero value")
     period = absolute(period)
     x, xp = (remainder(cast_to(t, np.float64), period) for t in (x, xp))
@@ -419,7 +421,7 @@ def _periodic(x: Any, xp: Any, fp: Any, period: Any) -> Any:
 # left to do then is a "valid" product of the one kind or the other.
 
 
-def _put_in_full(g: Any, mode: str, a_length: int, v_length: int, turned: bool) -> Any:
+def _embed_in_full(g: Any, mode: str, a_length: int, v_length: int, turned: bool) -> Any:
     """Put a gradient at its place in the full result; `turned` if NumPy swaps the sides and turns the result."""
     if mode == "full":
         return g
@@ -430,20 +432,20 @@ def _put_in_full(g: Any, mode: str, a_length: int, v_length: int, turned: bool) 
     return scatter(g, (a_length + v_length - 1,), slice(start, start + g.shape[0]))
 
 
-def _of_convolution(g: Any, a: Any, v: Any, mode: str) -> Any:
-    return _put_in_full(g, mode, a.shape[0], v.shape[0], turned=False)
+def _full_cotangent_of_convolution(g: Any, a: Any, v: Any, mode: str) -> Any:
+    return _embed_in_full(g, mode, a.shape[0], v.shape[0], turned=False)
 
 
-def _of_correlation(g: Any, a: Any, v: Any, mode: str) -> Any:
-    return _put_in_full(g, mode, a.shape[0], v.shape[0], turned=a.shape[0] < v.shape[0])
+def _full_cotangent_of_correlation(g: Any, a: Any, v: Any, mode: str) -> Any:
+    return _embed_in_full(g, mode, a.shape[0], v.shape[0], turned=a.shape[0] < v.shape[0])
 
 
 _convolve: Function = custom(
     "convolve",
     lambda a, v, mode: np.convolve(a, v, mode),
     vjp={
-        "a": lambda g, a, v, mode: _correlate(_of_convolution(g, a, v, mode), v, "valid"),
-        "v": lambda g, a, v, mode: _correlate(_of_convolution(g, a, v, mode), a, "valid"),
+        "a": lambda g, a, v, mode: _correlate(_full_cotangent_of_convolution(g, a, v, mode), v, "valid"),
+        "v": lambda g, a, v, mode: _correlate(_full_cotangent_of_convolution(g, a, v, mode), a, "valid"),
     },
     jvp={"a": lambda t, v, mode: _convolve(t, v, mode), "v": lambda t, a, mode: _convolve(a, t, mode)},
 )
@@ -451,14 +453,14 @@ _correlate: Function = custom(
     "correlate",
     lambda a, v, mode: np.correlate(a, v, mode),
     vjp={
-        "a": lambda g, a, v, mode: _convolve(_of_correlation(g, a, v, mode), v, "valid"),
-        "v": lambda g, a, v, mode: _correlate(a, _of_correlation(g, a, v, mode), "valid"),
+        "a": lambda g, a, v, mode: _convolve(_full_cotangent_of_correlation(g, a, v, mode), v, "valid"),
+        "v": lambda g, a, v, mode: _correlate(a, _full_cotangent_of_correlation(g, a, v, mode), "valid"),
     },
     jvp={"a": lambda t, v, mode: _correlate(t, v, mode), "v": lambda t, a, mode: _correlate(a, t, mode)},
 )
 
 
-def _mode(mode: Any) -> Any:
+def _mode_number(mode: Any) -> Any:
     """NumPy's numbers for the modes by their names."""
     return ("valid", "same", "full")[mode] if isinstance(mode, int) and 0 <= mode <= 2 else mode
 
@@ -467,7 +469,7 @@ def _pair(a: Any, v: Any, mode: Any, name: str) -> tuple[Any, Any]:
     """Lift and check what is convolved."""
     if mode not in ("full", "same", "valid"):
         raise ValueError(f"{name}: mode is 'full', 'same' or 'valid'; found {mode!r}")
-    a, v = together(a, v)
+    a, v = lift_together(a, v)
     if name == "convolve":
         a, v = (reshape(t, (1,)) if t.ndim == 0 else t for t in (a, v))
     elif not a.ndim or not v.ndim:
@@ -484,7 +486,7 @@ def convolve(a: Any, v: Any, mode: str = "full") -> Any:
     """Convolve as `numpy.convolve`."""
     if is_plain(a, v):
         return np.convolve(a, v, mode)  # type: ignore[call-overload]  # a string NumPy checks
-    mode = _mode(mode)
+    mode = _mode_number(mode)
     return _convolve(*_pair(a, v, mode, "convolve"), mode)
 
 
@@ -492,14 +494,14 @@ def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
     """Correlate as `numpy.correlate`, v conjugated."""
     if is_plain(a, v):
         return np.correlate(a, v, mode)  # type: ignore[call-overload]  # a string NumPy checks
-    mode = _mode(mode)
+    mode = _mode_number(mode)
     return _correlate(*_pair(a, v, mode, "correlate"), mode)
 
 
 # ---------------------------------------------------------------- unwrap
 
 
-def _turns(p: Any, discont: Any, axis: int, period: Any) -> tuple[Any, Any]:
+def _unwrap_corrections(p: Any, discont: Any, axis: int, period: Any) -> tuple[Any, Any]:
     """Return what unwrapping adds to all elements after the first: in total, and as a number of periods."""
     steps = np.diff(p, axis=axis)
     dtype = np.result_type(steps, period)
@@ -526,7 +528,7 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, *, period: Any = 2 * np.
     values, length = raw(p), _operand(period)
     if _ndim(length):
         raise ValueError(f"unwrap: period must be a number; found shape {length.shape}")
-    added, count = _turns(values, raw(discont), axis, raw(length))
+    added, count = _unwrap_corrections(values, raw(discont), axis, raw(length))
     xp = libraries.namespace(values)
     before = xp.zeros((*values.shape[:axis], min(values.shape[axis], 1), *values.shape[axis + 1 :]), dtype=bool)
     dtype = np.result_type(values, raw(length))

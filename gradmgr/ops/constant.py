@@ -34,7 +34,7 @@ def _values(a: Any) -> Any:
     return type(a)(map(_values, a)) if a.__class__ in _SEQUENCES else a
 
 
-def _beside_each_other(values: tuple[Any, ...]) -> tuple[Any, ...]:
+def _on_one_device(values: tuple[Any, ...]) -> tuple[Any, ...]:
     xp = next((libraries.namespace(a) for a in values if libraries.namespace(a) is not np), np)
     return values if xp is np else tuple([xp.asarray(a) if a.__class__ in _NO_ARRAYS else a for a in values])
 
@@ -43,7 +43,7 @@ def _has_tensor(a: Any) -> bool:
     return isinstance(a, Tensor) or (a.__class__ in _SEQUENCES and _any(map(_has_tensor, a)))
 
 
-def _tell(args: tuple[Any, ...], name: str, made: Any) -> None:
+def _log_constants(args: tuple[Any, ...], name: str, made: Any) -> None:
     """Tell recordings that keep a trace log that the results have no history."""
     for a in args:
         if isinstance(a, Tensor):
@@ -54,8 +54,8 @@ _SEQUENCES = frozenset((list, tuple))
 _NO_ARRAYS = frozenset((list, tuple, bool, int, float, complex))
 
 
-def _place_of_out(function: Callable[..., Any]) -> tuple[int, tuple[str, ...]] | None:
-    """Return where `out` may stand by position, and the names of the parameters from there on."""
+def _position_of_out(function: Callable[..., Any]) -> tuple[int, tuple[str, ...]] | None:
+    """Return the position of `out` among the parameters, and the names of the parameters from there on."""
     if isinstance(function, np.ufunc):
         return function.nin, ("out",)
     import inspect
@@ -67,8 +67,8 @@ def _place_of_out(function: Callable[..., Any]) -> tuple[int, tuple[str, ...]] |
     return (names.index("out"), names[names.index("out") :]) if "out" in names else None
 
 
-def standing_for(function: Callable[..., Any], call: Callable[..., Any], doc: str) -> Callable[..., Any]:
-    """Give a function that stands for one of NumPy's its name, signature (for inspect) and a line of help."""
+def with_metadata_of(function: Callable[..., Any], call: Callable[..., Any], doc: str) -> Callable[..., Any]:
+    """Give a function that takes the place of one of NumPy's its name, signature (for inspect) and a line of help."""
     call.__name__ = call.__qualname__ = function.__name__
     call.__dict__["__wrapped__"] = function
     call.__doc__ = doc
@@ -78,7 +78,7 @@ def standing_for(function: Callable[..., Any], call: Callable[..., Any], doc: st
 def constant(function: Callable[..., Any], arrays_first: int = 0) -> Callable[..., Any]:
     """Let a NumPy function take Tensors: computed on the values, never recorded.
 
-    Of its first arguments, so many are arrays: numbers and lists among them go to where the others live.
+    Its first `count` arguments are arrays: numbers and lists among them are moved to the device of the others.
     """
     name = function.__name__
     may_broadcast = isinstance(function, np.ufunc) or name in ("isneginf", "isposinf")  # made of ufuncs
@@ -87,7 +87,7 @@ def constant(function: Callable[..., Any], arrays_first: int = 0) -> Callable[..
     def call(*args: Any, **kwargs: Any) -> Any:
         nonlocal place
         if len(args) > 1:
-            place = _place_of_out(function) if place is ... else place
+            place = _position_of_out(function) if place is ... else place
             if place is not None and place[0] < len(args) <= place[0] + len(place[1]):  # NumPy rejects more
                 given = dict(zip(place[1], args[place[0] :], strict=False))
                 if given.keys() & kwargs:
@@ -102,10 +102,10 @@ def constant(function: Callable[..., Any], arrays_first: int = 0) -> Callable[..
         try:
             if not _any(map(_has_tensor, (*args, *kwargs.values()))):
                 return function(*args, **kwargs)
-            arrays = tuple(map(_values, args))
-            arrays = (*_beside_each_other(arrays[:arrays_first]), *arrays[arrays_first:])
+            arrays = tuple([_values(arg) for arg in args])
+            arrays = (*_on_one_device(arrays[:arrays_first]), *arrays[arrays_first:])
             made = _results(function(*arrays, **{key: _values(value) for key, value in kwargs.items()}))
-            _tell(args, name, made)
+            _log_constants(args, name, made)
             return made
         except errors.REJECTIONS as error:
             if isinstance(error, TypeError):
@@ -119,7 +119,7 @@ def constant(function: Callable[..., Any], arrays_first: int = 0) -> Callable[..
                 f"{name} does not run on a GPU with these arguments: {error}; move to the CPU with .to('cpu') for it"
             ) from error
 
-    return standing_for(function, call, f"`numpy.{name}` on the values; the result carries no gradient.")
+    return with_metadata_of(function, call, f"`numpy.{name}` on the values; the result carries no gradient.")
 
 
 def valued_operator(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -244,8 +244,8 @@ def output(function: Callable[..., Any], value: Callable[[Any], Any] = _on_host)
             errors.put_name(error, function.__name__)
             raise
 
-    return standing_for(
-        function, call, f"`numpy.{function.__name__}` of the values, copied from a GPU where they live there."
+    return with_metadata_of(
+        function, call, f"`numpy.{function.__name__}` of the values, copied to the host from a GPU."
     )
 
 

@@ -50,7 +50,7 @@ def as_tensor(a: Any) -> Tensor:
     return a if isinstance(a, Tensor) else wrap(a)
 
 
-def together(*values: Any) -> list[Any]:
+def lift_together(*values: Any) -> list[Any]:
     """Lift all but None; lists and numbers to the library of the first Tensor among the values."""
     lifted = [value if value is None or isinstance(value, Tensor) else lift(value) for value in values]
     xp: Any = np
@@ -86,12 +86,12 @@ def wide_dtype(dtype: Any) -> Any:
     return np.dtype(np.float32) if is_half(dtype) else dtype
 
 
-def widened(x: Any) -> Any:
+def widen_half(x: Any) -> Any:
     """Return halves in float32, all else as it is."""
     return as_type(x, np.float32) if is_half(x.dtype) else x
 
 
-def narrowed(x: Any, dtype: Any) -> Any:
+def narrow_to(x: Any, dtype: Any) -> Any:
     """Return what was computed of halves in float32 in their dtype, where it may overflow, quietly."""
     if not is_half(dtype):
         return x
@@ -104,7 +104,7 @@ def constant_of(value: Any, dtype: Any) -> Any:
     return np.asarray(value).astype(dtype)[()]
 
 
-def untracked(value: Any, function: str, name: str) -> Any:
+def untracked_value(value: Any, function: str, name: str) -> Any:
     """Return a parameter in which there is no derivative, as a plain array or whatever else it is.
 
     Raises:

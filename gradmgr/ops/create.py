@@ -15,18 +15,18 @@ from gradmgr._engine.context import is_tracked
 from gradmgr._engine.mutation import as_type, copied
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr.ops.arithmetic import absolute, exp, floor, log, power
-from gradmgr.ops.constant import holds_numbers, standing_for
+from gradmgr.ops.constant import holds_numbers, with_metadata_of
 from gradmgr.ops.convert import astype, from_nested, holds_tensor, laid_out, lift, read_order, to
 from gradmgr.ops.join import stack
 from gradmgr.ops.naming import named
 from gradmgr.ops.shape import diag, expand_dims, moveaxis, ravel, reshape
 
 
-def _made(array: Any, device: str | None) -> Tensor:
+def _wrap_on_device(array: Any, device: str | None) -> Tensor:
     return wrap(array if device is None else libraries.to_device(array, device))
 
 
-def _library(device: str | None) -> Any:
+def _namespace_of(device: str | None) -> Any:
     if device is None or libraries.device_index(device) is None:
         return np
     return libraries.import_cupy(f"device {device!r}")
@@ -43,17 +43,17 @@ def device_for(device: str | None, like: Any) -> str | None:
 
 def zeros(shape: Any, dtype: Any = None, order: str = "C", *, device: str | None = None, like: Any = None) -> Tensor:
     """Return zeros; on the device of `like`."""
-    return wrap(_library(device_for(device, like)).zeros(shape, float if dtype is None else dtype, order))
+    return wrap(_namespace_of(device_for(device, like)).zeros(shape, float if dtype is None else dtype, order))
 
 
 def ones(shape: Any, dtype: Any = None, order: str = "C", *, device: str | None = None, like: Any = None) -> Tensor:
     """Return ones; on the device of `like`."""
-    return wrap(_library(device_for(device, like)).ones(shape, float if dtype is None else dtype, order))
+    return wrap(_namespace_of(device_for(device, like)).ones(shape, float if dtype is None else dtype, order))
 
 
 def empty(shape: Any, dtype: Any = None, order: str = "C", *, device: str | None = None, like: Any = None) -> Tensor:
     """Return a tensor whose values are whatever was in memory; on the device of `like`."""
-    return wrap(_library(device_for(device, like)).empty(shape, float if dtype is None else dtype, order))
+    return wrap(_namespace_of(device_for(device, like)).empty(shape, float if dtype is None else dtype, order))
 
 
 def full(
@@ -72,10 +72,10 @@ def full(
         z = empty(shape, fill_value.dtype if dtype is None else dtype, order, device=device or fill_value.device)
         z[...] = fill_value
         return z
-    return wrap(_library(device).full(shape, fill_value, dtype, order))
+    return wrap(_namespace_of(device).full(shape, fill_value, dtype, order))
 
 
-def _like(name: str) -> Any:
+def _like_function(name: str) -> Any:
     def function(
         a: Any,
         dtype: Any = None,
@@ -86,15 +86,15 @@ def _like(name: str) -> Any:
         device: str | None = None,
     ) -> Tensor:
         a = raw(lift(a))
-        return _made(getattr(libraries.namespace(a), name)(a, dtype=dtype, order=order, shape=shape), device)
+        return _wrap_on_device(getattr(libraries.namespace(a), name)(a, dtype=dtype, order=order, shape=shape), device)
 
     what = name.removesuffix("_like")
     return named(function, name, f"Return {what} in the shape, dtype and device of another array.")
 
 
-zeros_like = _like("zeros_like")
-ones_like = _like("ones_like")
-empty_like = _like("empty_like")
+zeros_like = _like_function("zeros_like")
+ones_like = _like_function("ones_like")
+empty_like = _like_function("empty_like")
 
 
 def full_like(
@@ -113,7 +113,7 @@ def full_like(
     return z
 
 
-def number_of(t: Any, asked: str, instead: str) -> Any:
+def untracked_number(t: Any, asked: str, instead: str) -> Any:
     """Return a Tensor's value as a number, anything else as it is; a tracked one would lose its history."""
     if not isinstance(t, Tensor):
         return t
@@ -142,9 +142,9 @@ def arange(
         raise TypeError("arange() requires stop to be specified.")
     start = 0 if start_or_stop is None else start_or_stop
     device = device_for(device, like)
-    start, stop, step = (number_of(t, "arange", "use start + step * arange(n)") for t in (start, stop, step))
+    start, stop, step = (untracked_number(t, "arange", "use start + step * arange(n)") for t in (start, stop, step))
     first, last = (0, start) if stop is None else (start, stop)
-    return wrap(_library(device).arange(first, last, step, dtype=dtype))
+    return wrap(_namespace_of(device).arange(first, last, step, dtype=dtype))
 
 
 def linspace(
@@ -160,10 +160,10 @@ def linspace(
 ) -> Any:
     """Return `num` evenly spaced values; gradients flow into Tensors given as the ends."""
     if not (holds_tensor(start) or holds_tensor(stop)):
-        made = _library(device).linspace(start, stop, num, endpoint, retstep, dtype, axis)
+        made = _namespace_of(device).linspace(start, stop, num, endpoint, retstep, dtype, axis)
         return (wrap(made[0]), wrap(np.asarray(made[1]))) if retstep else wrap(made)
     start, stop = (lift(t) if isinstance(t, (list, tuple)) else t for t in (start, stop))
-    count = _count_of(num)
+    count = _read_count(num)
     parts = count - 1 if endpoint else count
     difference = stop - start
     a = raw(difference)
@@ -179,7 +179,7 @@ def linspace(
     return (values, step) if retstep else values
 
 
-def _count_of(num: Any) -> int:
+def _read_count(num: Any) -> int:
     count = operator.index(num)
     if count < 0:
         raise ValueError(f"Number of samples, {count}, must be non-negative.")
@@ -205,22 +205,22 @@ def logspace(
         return wrap(np.logspace(start, stop, num, endpoint, base, dtype, axis))
     start, stop, base = (lift(t) if isinstance(t, (list, tuple)) else t for t in (start, stop, base))
     if np.ndim(raw(base)):
-        start, stop, base = _together(start, stop, base)
+        start, stop, base = _lift_all(start, stop, base)
         axes = max(t.ndim for t in (start, stop, base))
-        start, stop, base = (_with_axes(t, axes) for t in (start, stop, base))
+        start, stop, base = (_prepend_axes(t, axes) for t in (start, stop, base))
         base = expand_dims(base, axis)
-    made_beside = base.device if isinstance(base, Tensor) and not (holds_tensor(start) or holds_tensor(stop)) else None
-    z: Tensor = power(base, linspace(start, stop, num, endpoint, axis=axis, device=made_beside))
+    device = base.device if isinstance(base, Tensor) and not (holds_tensor(start) or holds_tensor(stop)) else None
+    z: Tensor = power(base, linspace(start, stop, num, endpoint, axis=axis, device=device))
     return z if dtype is None else astype(z, dtype, copy=False)
 
 
-def _together(*given: Any) -> list[Any]:
-    """Lift arguments, numbers to where the Tensors among them live."""
+def _lift_all(*given: Any) -> list[Any]:
+    """Lift arguments, numbers to the device of the Tensors among them."""
     library = libraries.namespace(next(raw(t) for t in given if isinstance(t, Tensor)))
     return [library.asarray(t) if isinstance(t, (int, float, complex, np.generic)) else lift(t) for t in given]
 
 
-def _with_axes(t: Any, axes: int) -> Any:
+def _prepend_axes(t: Any, axes: int) -> Any:
     """Put axes of length 1 before those it has."""
     return reshape(t, (1,) * (axes - t.ndim) + tuple(t.shape))
 
@@ -232,7 +232,7 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
     """
     if not any(map(holds_tensor, (start, stop))):
         return wrap(np.geomspace(start, stop, num, endpoint, dtype, axis))
-    start, stop = _together(*[lift(t) if isinstance(t, (list, tuple)) else t for t in (start, stop)])
+    start, stop = _lift_all(*[lift(t) if isinstance(t, (list, tuple)) else t for t in (start, stop)])
     if (raw(start) == 0).any() or (raw(stop) == 0).any():
         raise ValueError("Geometric sequence cannot include zero")
     loop = np.result_type(start.dtype, stop.dtype, 1.0, np.dtype(dtype))  # at least float64 without dtype, as NumPy's
@@ -265,7 +265,7 @@ def eye(
     like: Any = None,
 ) -> Tensor:
     """Return ones on a diagonal, zeros elsewhere; on the device of `like`."""
-    return wrap(_library(device_for(device, like)).eye(N, M, k, dtype, order))
+    return wrap(_namespace_of(device_for(device, like)).eye(N, M, k, dtype, order))
 
 
 def identity(n: int, dtype: Any = None, *, like: Any = None) -> Tensor:
@@ -286,24 +286,24 @@ def array(
     device: str | None = None,
 ) -> Tensor:
     """Return a Tensor of anything array-like, by default a copy; gradients flow through Tensors in it."""
-    copy = copy_asked(copy)
-    z = _converted(object, dtype, device_for(device, like), copy)
+    copy = read_copy(copy)
+    z = _convert(object, dtype, device_for(device, like), copy)
     if 0 < ndmax < z.ndim:
         raise errors.UnsupportedFunctionError(f"array(ndmax={ndmax}) would make an array of objects of {describe(z)}")
-    made = in_order(z, order)
+    made = in_memory_order(z, order)
     if copy is False and made is not z:
         raise ValueError(f"array with copy=False would need a copy for order {order!r}")
     return reshape(made, (1,) * (ndmin - z.ndim) + tuple(z.shape)) if z.ndim < ndmin else made
 
 
-def copy_asked(copy: Any) -> bool | None:
+def read_copy(copy: Any) -> bool | None:
     """Read copy=."""
     if isinstance(copy, str):
         raise ValueError("strings are not allowed for 'copy' keyword. Use True/False/None instead.")
     return None if copy is None else bool(copy)
 
 
-def in_order(t: Tensor, order: str | None) -> Tensor:
+def in_memory_order(t: Tensor, order: str | None) -> Tensor:
     """Return the tensor with its memory in C or Fortran order; itself if it is so."""
     order = read_order(order)
     if order in ("A", "K") or t.ndim < 1 or t._array.flags[f"{order}_CONTIGUOUS"]:
@@ -318,7 +318,7 @@ def asarray(data: Any, dtype: Any = None, device: str | None = None, *, copy: bo
     Shared memory is never written by gradmgr: an in-place write to the tensor moves it to memory
     of its own. Whatever writes to the shared memory while a manager records must call
     `gradmgr.graph.increment_version`. A Tensor that needs no conversion is returned as it is, and
-    gradients flow through one that does, or that stands in nested lists.
+    gradients flow through one that does, or that is in nested lists.
 
     Raises:
         TypeError: `data` is not numeric.
@@ -332,10 +332,10 @@ def asarray(data: Any, dtype: Any = None, device: str | None = None, *, copy: bo
     >>> a.tolist(), t.tolist()
     ([0.0, 0.0], [1.0, 1.0])
     """
-    return _converted(data, dtype, device, copy)
+    return _convert(data, dtype, device, copy)
 
 
-def _converted(a: Any, dtype: Any, device: str | None, copy: bool | None) -> Tensor:
+def _convert(a: Any, dtype: Any, device: str | None, copy: bool | None) -> Tensor:
     if not holds_tensor(a):
         return wrap(libraries.make_array(a, dtype, device, copy=copy))
     t: Tensor = a if isinstance(a, Tensor) else from_nested(a)
@@ -355,41 +355,41 @@ def _as_tensors(made: Any) -> Any:
     return wrap(made) if type(made) is np.ndarray and holds_numbers(made.dtype) else made
 
 
-def _made_from_numbers(function: Callable[..., Any], instead: str) -> Callable[..., Any]:
+def _creation_function(function: Callable[..., Any], instead: str) -> Callable[..., Any]:
     """Let a creation function of NumPy's give Tensors, and take untracked ones as the numbers they hold."""
     name = function.__name__
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        numbers = [number_of(t, name, instead) for t in args]
+        numbers = [untracked_number(t, name, instead) for t in args]
         try:
-            return _as_tensors(function(*numbers, **{k: number_of(t, name, instead) for k, t in kwargs.items()}))
+            return _as_tensors(function(*numbers, **{k: untracked_number(t, name, instead) for k, t in kwargs.items()}))
         except errors.REJECTIONS as error:
             errors.put_name(error, name)
             raise
 
-    return standing_for(function, call, f"Return what `numpy.{name}` does, as a Tensor or a tuple of them.")
+    return with_metadata_of(function, call, f"Return what `numpy.{name}` does, as a Tensor or a tuple of them.")
 
 
 _COUNT = "pass a count, which has no derivative"
 
-bartlett = _made_from_numbers(np.bartlett, _COUNT)
-blackman = _made_from_numbers(np.blackman, _COUNT)
-hamming = _made_from_numbers(np.hamming, _COUNT)
-hanning = _made_from_numbers(np.hanning, _COUNT)
-kaiser = _made_from_numbers(np.kaiser, "for a derivative in beta write the window as i0(beta * sqrt(...)) / i0(beta)")
-tril_indices = _made_from_numbers(np.tril_indices, _COUNT)
-triu_indices = _made_from_numbers(np.triu_indices, _COUNT)
-diag_indices = _made_from_numbers(np.diag_indices, _COUNT)
-mask_indices = _made_from_numbers(np.mask_indices, _COUNT)
-indices = _made_from_numbers(np.indices, _COUNT)
+bartlett = _creation_function(np.bartlett, _COUNT)
+blackman = _creation_function(np.blackman, _COUNT)
+hamming = _creation_function(np.hamming, _COUNT)
+hanning = _creation_function(np.hanning, _COUNT)
+kaiser = _creation_function(np.kaiser, "for a derivative in beta write the window as i0(beta * sqrt(...)) / i0(beta)")
+tril_indices = _creation_function(np.tril_indices, _COUNT)
+triu_indices = _creation_function(np.triu_indices, _COUNT)
+diag_indices = _creation_function(np.diag_indices, _COUNT)
+mask_indices = _creation_function(np.mask_indices, _COUNT)
+indices = _creation_function(np.indices, _COUNT)
 
 # ---------------------------------------------------------------- from files, text and buffers
 
 
-def _read_by(function: Callable[..., Any]) -> Callable[..., Any]:
+def _reader(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let a reading function of NumPy's give Tensors of numbers.
 
-    Records, dates, text, masked arrays, archives (`.npz`) and what is mapped to a file stay NumPy's own.
+    Records, dates, text, masked arrays, archives (`.npz`) and arrays mapped to a file are left to NumPy.
     """
     name = function.__name__
 
@@ -404,39 +404,39 @@ def _read_by(function: Callable[..., Any]) -> Callable[..., Any]:
             errors.put_name(error, name)
             raise
 
-    return standing_for(
+    return with_metadata_of(
         function, call, f"Return what `numpy.{name}` reads: Tensors of numbers; NumPy's own object of anything else."
     )
 
 
-frombuffer = _read_by(np.frombuffer)
-fromfile = _read_by(np.fromfile)
-fromstring = _read_by(np.fromstring)
-fromregex = _read_by(np.fromregex)
-genfromtxt = _read_by(np.genfromtxt)
-loadtxt = _read_by(np.loadtxt)
-load = _read_by(np.load)
-_from_numbers = _read_by(np.fromiter)
+frombuffer = _reader(np.frombuffer)
+fromfile = _reader(np.fromfile)
+fromstring = _reader(np.fromstring)
+fromregex = _reader(np.fromregex)
+genfromtxt = _reader(np.genfromtxt)
+loadtxt = _reader(np.loadtxt)
+load = _reader(np.load)
+_from_numbers = _reader(np.fromiter)
 
 
 def fromiter(iter: Iterable[Any], dtype: Any, count: int = -1, *, like: Any = None) -> Any:
     """Collect what an iterable gives as `numpy.fromiter`; gradients flow into the Tensors among it."""
-    items = _iterated(iter)
+    items = _iterate(iter)
     head = list(itertools.islice(items, 1 if count else 0))
     if not any(map(holds_tensor, head)):
-        return _from_numbers(itertools.chain(head, map(_untracked, items)), dtype, count, like=like)
+        return _from_numbers(itertools.chain(head, map(_untracked_number, items)), dtype, count, like=like)
     head += itertools.islice(items, count - 1 if count > 0 else None)
     if len(head) < count:
         raise ValueError(f"iterator too short: Expected {count} but iterator had only {len(head)} items.")
     return astype(stack([lift(t) for t in head]), dtype, copy=False)
 
 
-def _iterated(items: Iterable[Any]) -> Iterator[Any]:
+def _iterate(items: Iterable[Any]) -> Iterator[Any]:
     yield from items
 
 
-def _untracked(item: Any) -> Any:
-    return number_of(item, "fromiter", "let the first item be a Tensor, too")
+def _untracked_number(item: Any) -> Any:
+    return untracked_number(item, "fromiter", "let the first item be a Tensor, too")
 
 
 def diagflat(v: Any, k: int = 0) -> Any:

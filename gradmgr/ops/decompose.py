@@ -87,7 +87,7 @@ class QRResult(NamedTuple):
 # ---------------------------------------------------------------- small parts
 
 
-def _h(x: Any) -> Any:
+def _adjoint(x: Any) -> Any:
     """Return X^H."""
     return swapaxes(conj_of(x), -1, -2)
 
@@ -106,7 +106,7 @@ def _diagonal(x: Any) -> Any:
     return diagonal(x, 0, -2, -1)
 
 
-def _on_diagonal(values: Any) -> Any:
+def _diagonal_matrix(values: Any) -> Any:
     """Return a diagonal matrix."""
     return choose(_eye(values), values[..., None, :], 0.0)
 
@@ -115,7 +115,7 @@ def _off_diagonal(x: Any) -> Any:
     return choose(_eye(x), 0.0, x)
 
 
-def _added(x: Any, y: Any) -> Any:
+def _add_optional(x: Any, y: Any) -> Any:
     """Return x + y, either of which may be None for nothing."""
     if x is None or y is None:
         return y if x is None else x
@@ -134,12 +134,12 @@ def _rounding(dtype: Any, n: int) -> float:
     return float((4 + math.sqrt(n)) * np.finfo(dtype).eps)
 
 
-def _largest(a: Any) -> Any:
+def _largest_of_matrix(a: Any) -> Any:
     """Return the largest absolute value in each matrix, its axes kept with length 1."""
     return abs(a).max(axis=(-2, -1), keepdims=True)
 
 
-def _named(name: str, factorise: Any, a: Any, *arguments: Any, **keywords: Any) -> Any:
+def _call_named(name: str, factorise: Any, a: Any, *arguments: Any, **keywords: Any) -> Any:
     """Call NumPy's function; its errors get the function's name."""
     try:
         return factorise(a, *arguments, **keywords)
@@ -149,8 +149,8 @@ def _named(name: str, factorise: Any, a: Any, *arguments: Any, **keywords: Any) 
         raise TypeError(f"{name} of {a.dtype}: {error}") from error
 
 
-def _nan_where(unknown: Any, a: Any) -> Any:
-    return np.where(unknown[..., None, None], a.dtype.type(np.nan), a)
+def _nan_where(undetermined: Any, a: Any) -> Any:
+    return np.where(undetermined[..., None, None], a.dtype.type(np.nan), a)
 
 
 def _inverse_of_vectors(x: Any) -> Any:
@@ -166,8 +166,8 @@ def _inverse_of_vectors(x: Any) -> Any:
 def _inverse_of_triangle(r: Any, rounding: float) -> Any:
     """Return the inverse; NaN where a column depends linearly, to rounding, on those before it."""
     xp = libraries.namespace(r)
-    known = abs(xp.diagonal(r, 0, -2, -1)) > rounding * abs(r).max(axis=-2)
-    singular = ~known.all(axis=-1)
+    determined = abs(xp.diagonal(r, 0, -2, -1)) > rounding * abs(r).max(axis=-2)
+    singular = ~determined.all(axis=-1)
     return _nan_where(singular, np.linalg.inv(np.where(singular[..., None, None], _eye(r), r)))
 
 
@@ -175,39 +175,39 @@ def _inverse_of_triangle(r: Any, rounding: float) -> Any:
 _inverse: Function = custom(
     "inverse_of_factor",
     lambda x, rounding: _inverse_of_vectors(x) if rounding is None else _inverse_of_triangle(x, rounding),
-    vjp={"x": lambda g, out: -(_h(out) @ g @ _h(out))},
+    vjp={"x": lambda g, out: -(_adjoint(out) @ g @ _adjoint(out))},
     jvp={"x": lambda t, out: -(out @ t @ out)},
 )
 
 # ---------------------------------------------------------------- degenerate pairs
 
 
-def _stands_out(x: Any, equal: Any) -> Any:
+def _exceeds_rounding(x: Any, equal: Any) -> Any:
     """Return a mask of the pairs in `equal` where x is more than rounding."""
     a = raw(x)
-    return equal & ~(abs(a) <= _SLACK * _rounding(a.dtype, max(a.shape[-2:])) * _largest(a))
+    return equal & ~(abs(a) <= _SLACK * _rounding(a.dtype, max(a.shape[-2:])) * _largest_of_matrix(a))
 
 
-def _drop_kernel(x: Any, equal: Any, unknown: Any) -> Any:
+def _drop_kernel(x: Any, equal: Any, undetermined: Any) -> Any:
     dropped = np.where(equal, x.dtype.type(0), x)
-    return np.where(unknown, x.dtype.type(np.nan), dropped)
+    return np.where(undetermined, x.dtype.type(np.nan), dropped)
 
 
-# What of a numerator is divided: nothing where 0 stands over 0, NaN where something else stands over 0 or where
-# it is unknown. Linear, so that derivatives of it ask the same again.
+# The numerator to divide: 0 for 0 over 0, NaN where something else is over 0 or where
+# it is undetermined. Linear, so that its derivatives make the same choice.
 _drop: Function = custom(
     "drop_degenerate",
     _drop_kernel,
-    vjp={"x": lambda g, equal, unknown: _drop(g, equal, unknown | _stands_out(g, equal))},
-    jvp={"x": lambda t, equal, unknown: _drop(t, equal, unknown | _stands_out(t, equal))},
+    vjp={"x": lambda g, equal, undetermined: _drop(g, equal, undetermined | _exceeds_rounding(g, equal))},
+    jvp={"x": lambda t, equal, undetermined: _drop(t, equal, undetermined | _exceeds_rounding(t, equal))},
 )
 
 
-def _over(x: Any, divisor: Any, equal: Any, unknown: Any) -> Any:
+def _divide_pairs(x: Any, divisor: Any, equal: Any, undetermined: Any) -> Any:
     """Return x / divisor; where `equal`, a mask or None for nowhere, the divisor counts as 0."""
     if equal is None:
         return x / divisor
-    return _drop(x, equal, unknown) / choose(equal, 1.0, divisor)
+    return _drop(x, equal, undetermined) / choose(equal, 1.0, divisor)
 
 
 class _Pairs:
@@ -222,43 +222,43 @@ class _Pairs:
         equal = (abs(raw(self.differences)) <= limit) & ~eye
         self.equal = equal if equal.any() else None
 
-    def divided(self, x: Any, unknown: Any) -> Any:
-        """Return x over the differences; of x the diagonal does not count."""
-        return _over(_off_diagonal(x), self.differences, self.equal, unknown)
+    def divide(self, x: Any, undetermined: Any) -> Any:
+        """Return x divided by the differences; the diagonal of x does not count."""
+        return _divide_pairs(_off_diagonal(x), self.differences, self.equal, undetermined)
 
 
-def _still(*g_vectors: Any) -> Any:
+def _vectors_without_cotangent(*g_vectors: Any) -> Any:
     """Return a mask of the vectors, columns of these, that received no cotangent."""
     masks = [(raw(g) == 0).all(axis=-2) for g in g_vectors if g is not None]
     return masks[0] if len(masks) == 1 else masks[0] & masks[1]
 
 
-def _by_pairs(mask: Any) -> Any:
+def _pair_mask(mask: Any) -> Any:
     return mask[..., :, None] & mask[..., None, :]
 
 
-def _idle_pairs(w: Any, gw: Any, *g_vectors: Any) -> Any:
-    """Return a mask of the pairs of equal values of which the result does not use the vectors.
+def _unused_pairs(w: Any, gw: Any, *g_vectors: Any) -> Any:
+    """Return a mask of the pairs of equal values whose vectors the result does not use.
 
-    That they received no cotangent does not say so by itself: they may have been multiplied by f(w) = 0. For
+    Vectors without a cotangent may still be used: they may have been multiplied by f(w) = 0. For
     values that differ in their last bits f is not 0 at both, and where it is not used f' is 0.
     """
-    still = _by_pairs(_still(*g_vectors))
+    no_cotangent = _pair_mask(_vectors_without_cotangent(*g_vectors))
     if gw is None:
-        return still
+        return no_cotangent
     a, h = raw(w), raw(gw)
     rounding = _SLACK * _rounding(h.dtype, h.shape[-1]) * abs(h).max(axis=-1)[..., None, None]
-    alike = abs(h[..., :, None] - h[..., None, :]) <= rounding
-    return still & (_by_pairs(h == 0) | alike & (a[..., :, None] != a[..., None, :]))
+    same_cotangent = abs(h[..., :, None] - h[..., None, :]) <= rounding
+    return no_cotangent & (_pair_mask(h == 0) | same_cotangent & (a[..., :, None] != a[..., None, :]))
 
 
-def _idle_vectors(s: Any, gs: Any, *g_vectors: Any) -> Any:
-    """Return such a mask for the vectors of single values that are 0 to rounding."""
-    still = _still(*g_vectors)
-    return still if gs is None else still & ((raw(gs) == 0) | (raw(s) != 0))
+def _unused_vectors(s: Any, gs: Any, *g_vectors: Any) -> Any:
+    """Return a mask of the vectors of zero singular values (to rounding) that the result does not use."""
+    no_cotangent = _vectors_without_cotangent(*g_vectors)
+    return no_cotangent if gs is None else no_cotangent & ((raw(gs) == 0) | (raw(s) != 0))
 
 
-def _unknown(zero: Any, idle: Any, numerator: Any, scales: tuple[Any, ...] | None) -> Any:
+def _undetermined(zero: Any, idle: Any, numerator: Any, scales: tuple[Any, ...] | None) -> Any:
     """Return a mask of what reverse mode divides by 0 though the result depends on it.
 
     The mask is None where nothing is divided by 0.
@@ -274,7 +274,7 @@ def _unknown(zero: Any, idle: Any, numerator: Any, scales: tuple[Any, ...] | Non
         return None
     harmless = idle
     if scales is not None:
-        size = sum(_largest(raw(part)) for part in scales)
+        size = sum(_largest_of_matrix(raw(part)) for part in scales)
         rounding = _SLACK * _rounding(size.dtype, max(numerator.shape[-2:]))
         harmless = harmless | (abs(raw(numerator)) <= rounding * size)
     return zero & ~harmless
@@ -293,7 +293,7 @@ def _check_phase(name: str, turned: Any, *parts: Any) -> None:
         return
     xp, eps = libraries.namespace(a), float(np.finfo(a.dtype).eps)
     along = abs(xp.diagonal(a, 0, -2, -1).imag).max(axis=-1)
-    scale = sum(_largest(raw(part))[..., 0, 0] for part in parts)
+    scale = sum(_largest_of_matrix(raw(part))[..., 0, 0] for part in parts)
     # A cotangent that is rounding as a whole, as at a minimum, says nothing.
     floor = _SLACK * _rounding(a.dtype, a.shape[-1])
     if ((along > 10 * eps**0.5 * scale) & (scale > floor)).any():
@@ -313,7 +313,7 @@ def _check_null_space(name: str, g: Any, k: int, option: str) -> None:
         )
 
 
-def _columns(x: Any, k: int) -> Any:
+def _first_columns(x: Any, k: int) -> Any:
     """Return the first k columns of x; None for None."""
     return x if x is None or x.shape[-1] == k else x[..., :k]
 
@@ -326,14 +326,14 @@ def _with_null_space(dq: Any, q: Any) -> Any:
     k = dq.shape[-1]
     if q.shape[-1] == k:
         return dq
-    return concatenate([dq, -(q[..., :k] @ (_h(dq) @ q[..., k:]))], axis=-1)
+    return concatenate([dq, -(q[..., :k] @ (_adjoint(dq) @ q[..., k:]))], axis=-1)
 
 
 # ---------------------------------------------------------------- eigh
 
 
 def _eigh_kernel(a: Any, uplo: str) -> Any:
-    return tuple(_named("eigh", np.linalg.eigh, a, uplo))
+    return tuple(_call_named("eigh", np.linalg.eigh, a, uplo))
 
 
 def _eigh_vjp(g: Any, w: Any, v: Any, shape: Any) -> Any:
@@ -341,25 +341,25 @@ def _eigh_vjp(g: Any, w: Any, v: Any, shape: Any) -> Any:
     if 0 in shape:
         return zeros(w, shape, v.dtype)
     if gv is None:
-        return (v * gw[..., None, :]) @ _h(v)
-    x = _h(v) @ gv
+        return (v * gw[..., None, :]) @ _adjoint(v)
+    x = _adjoint(v) @ gv
     _check_phase("eigh", x, x)
-    skew, pairs = (x - _h(x)) / 2, _Pairs(w)
+    skew, pairs = (x - _adjoint(x)) / 2, _Pairs(w)
     scales = (x,) if gw is None else None
-    inner = pairs.divided(skew, _unknown(pairs.equal, _idle_pairs(w, gw, gv), skew, scales))
+    inner = pairs.divide(skew, _undetermined(pairs.equal, _unused_pairs(w, gw, gv), skew, scales))
     if gw is not None:
-        inner = inner + _on_diagonal(gw)
-    return v @ inner @ _h(v)
+        inner = inner + _diagonal_matrix(gw)
+    return v @ inner @ _adjoint(v)
 
 
 def _eigh_jvp(t: Any, w: Any, v: Any) -> Any:
     t = _in_dtype(t, v)
     if 0 in v.shape:
         return zeros(w, w.shape, w.dtype), t
-    p = _h(v) @ ((t + _h(t)) / 2) @ v
+    p = _adjoint(v) @ ((t + _adjoint(t)) / 2) @ v
     pairs = _Pairs(w)
-    unknown = None if pairs.equal is None else _stands_out(p, pairs.equal)
-    return _real(_diagonal(p)), v @ pairs.divided(p, unknown)
+    undetermined = None if pairs.equal is None else _exceeds_rounding(p, pairs.equal)
+    return _real(_diagonal(p)), v @ pairs.divide(p, undetermined)
 
 
 _eigh = several("eigh", _eigh_kernel, ("w", "v"), vjp=_eigh_vjp, jvp=_eigh_jvp)
@@ -395,7 +395,7 @@ def eigvalsh(a: Any, UPLO: Literal["L", "U", "l", "u"] = "L") -> Any:  # noqa: N
     a, uplo = lift(a), _triangle(UPLO)
     if is_tracked(a):
         return _eigh(a, uplo)[0]
-    return wrap(_named("eigvalsh", np.linalg.eigvalsh, raw(a), uplo))
+    return wrap(_call_named("eigvalsh", np.linalg.eigvalsh, raw(a), uplo))
 
 
 # ---------------------------------------------------------------- eig
@@ -407,7 +407,7 @@ _EIG_IS_COMPLEX = np.lib.NumpyVersion(np.__version__) >= "2.5.0"
 
 def _eig_kernel(a: Any) -> Any:
     """Real where all eigenvalues of a real matrix are, whatever the library gives: real vectors have no phase."""
-    w, v = _named("eig", np.linalg.eig, a)
+    w, v = _call_named("eig", np.linalg.eig, a)
     if w.dtype.kind == "c" and a.dtype.kind != "c" and not w.imag.any():
         return w.real.copy(), v.real.copy()
     return w, v
@@ -424,7 +424,7 @@ def _eig_vjp(g: Any, w: Any, v: Any, shape: Any) -> Any:
     gw, gv = g
     if 0 in shape:
         return zeros(w, shape, v.dtype)
-    vh, left = _h(v), _h(_inverse(v, None))
+    vh, left = _adjoint(v), _adjoint(_inverse(v, None))
     if gv is None:
         return left @ (gw[..., :, None] * vh)
     x = vh @ gv
@@ -432,9 +432,9 @@ def _eig_vjp(g: Any, w: Any, v: Any, shape: Any) -> Any:
     x = x - (vh @ v) * _diagonal(x)[..., None, :]  # the vectors keep their length
     pairs = _Pairs(conj_of(w))
     scales = (x,) if gw is None else None
-    inner = pairs.divided(x, _unknown(pairs.equal, _idle_pairs(w, gw, gv), x, scales))
+    inner = pairs.divide(x, _undetermined(pairs.equal, _unused_pairs(w, gw, gv), x, scales))
     if gw is not None:
-        inner = inner + _on_diagonal(gw)
+        inner = inner + _diagonal_matrix(gw)
     return left @ inner @ vh
 
 
@@ -444,9 +444,9 @@ def _eig_jvp(t: Any, w: Any, v: Any) -> Any:
         return zeros(w, w.shape, w.dtype), t
     p = _inverse(v, None) @ t @ v
     pairs = _Pairs(w)
-    unknown = None if pairs.equal is None else _stands_out(p, pairs.equal)
-    dv = v @ pairs.divided(p, unknown)
-    return _diagonal(p), dv - v * _diagonal(_h(v) @ dv)[..., None, :]
+    undetermined = None if pairs.equal is None else _exceeds_rounding(p, pairs.equal)
+    dv = v @ pairs.divide(p, undetermined)
+    return _diagonal(p), dv - v * _diagonal(_adjoint(v) @ dv)[..., None, :]
 
 
 _eig = several("eig", _eig_kernel, ("w", "v"), vjp=_eig_vjp, jvp=_eig_jvp)
@@ -473,14 +473,14 @@ def eigvals(a: Any) -> Any:
     a = lift(a)
     if is_tracked(a):
         return _eig_as_library(_eig(a)[0], a)
-    return wrap(_named("eigvals", np.linalg.eigvals, raw(a)))
+    return wrap(_call_named("eigvals", np.linalg.eigvals, raw(a)))
 
 
 # ---------------------------------------------------------------- svd
 
 
 def _svd_kernel(a: Any, full_matrices: bool) -> Any:
-    return tuple(_named("svd", np.linalg.svd, a, full_matrices=full_matrices))
+    return tuple(_call_named("svd", np.linalg.svd, a, full_matrices=full_matrices))
 
 
 class _Triplets:
@@ -494,50 +494,50 @@ class _Triplets:
         self.s, self.sums = s, s[..., None, :] + s[..., :, None]
         zero = a <= _rounding(a.dtype, max(shape[-2:])) * a.max(axis=-1)[..., None]
         some = bool(zero.any())
-        self.no_sum = _by_pairs(zero) if some else None
+        self.no_sum = _pair_mask(zero) if some else None
         self.no_value = zero[..., None, :] if some else None
 
 
 def _svd_vjp(g: Any, u: Any, s: Any, vh: Any, shape: Any) -> Any:
     k = s.shape[-1]
-    gu, gs, gv = g[0], g[1], None if g[2] is None else _h(g[2])
+    gu, gs, gv = g[0], g[1], None if g[2] is None else _adjoint(g[2])
     if 0 in shape:
         return zeros(s, shape, u.dtype)
     _check_null_space("svd", gu, k, "full_matrices=True")
     _check_null_space("svd", gv, k, "full_matrices=True")
-    gu, gv, u, v = _columns(gu, k), _columns(gv, k), _columns(u, k), _columns(_h(vh), k)
+    gu, gv, u, v = _first_columns(gu, k), _first_columns(gv, k), _first_columns(u, k), _first_columns(_adjoint(vh), k)
     if gu is None and gv is None:
-        return (u * gs[..., None, :]) @ _h(v)
+        return (u * gs[..., None, :]) @ _adjoint(v)
     return _svd_with_vectors(gu, gs, gv, u, v, _Triplets(s, shape))
 
 
 def _svd_with_vectors(gu: Any, gs: Any, gv: Any, u: Any, v: Any, by: _Triplets) -> Any:
     """Return the cotangent of a = u @ diag(s) @ v^H from those of u, s and v, of which u or v has one."""
-    x, y = None if gu is None else _h(u) @ gu, None if gv is None else _h(v) @ gv
+    x, y = None if gu is None else _adjoint(u) @ gu, None if gv is None else _adjoint(v) @ gv
     sizes = tuple([part for part in (x, y) if part is not None])
-    both, apart = _added(x, y), _added(x, None if y is None else -y)
+    both, apart = _add_optional(x, y), _add_optional(x, None if y is None else -y)
     _check_phase("svd", both, *sizes)
-    both, apart = (both - _h(both)) / 2, (apart - _h(apart)) / 2
+    both, apart = (both - _adjoint(both)) / 2, (apart - _adjoint(apart)) / 2
     scales = sizes if gs is None else None
-    idle = _idle_vectors(by.s, gs, gu, gv)
-    inner = by.pairs.divided(both, _unknown(by.pairs.equal, _idle_pairs(by.s, gs, gu, gv), both, scales))
-    inner = inner + _over(apart, by.sums, by.no_sum, _unknown(by.no_sum, _by_pairs(idle), apart, scales))
+    idle = _unused_vectors(by.s, gs, gu, gv)
+    inner = by.pairs.divide(both, _undetermined(by.pairs.equal, _unused_pairs(by.s, gs, gu, gv), both, scales))
+    inner = inner + _divide_pairs(apart, by.sums, by.no_sum, _undetermined(by.no_sum, _pair_mask(idle), apart, scales))
     if gs is not None:
-        inner = inner + _on_diagonal(gs)
-    total = u @ inner @ _h(v)
+        inner = inner + _diagonal_matrix(gs)
+    total = u @ inner @ _adjoint(v)
     column_scales = None if gs is not None else tuple([part for part in (gu, gv) if part is not None])
 
     def across(g: Any, basis: Any, inside: Any) -> Any:
         """Return the part of a cotangent that is orthogonal to the basis, over the values."""
         rest = g - basis @ inside
-        return _over(
-            rest, by.s[..., None, :], by.no_value, _unknown(by.no_value, idle[..., None, :], rest, column_scales)
+        return _divide_pairs(
+            rest, by.s[..., None, :], by.no_value, _undetermined(by.no_value, idle[..., None, :], rest, column_scales)
         )
 
     if x is not None and u.shape[-2] > u.shape[-1]:
-        total = total + across(gu, u, x) @ _h(v)
+        total = total + across(gu, u, x) @ _adjoint(v)
     if y is not None and v.shape[-2] > v.shape[-1]:
-        total = total + u @ _h(across(gv, v, y))
+        total = total + u @ _adjoint(across(gv, v, y))
     return total
 
 
@@ -545,31 +545,31 @@ def _svd_jvp(t: Any, u: Any, s: Any, vh: Any) -> Any:
     t, k = _in_dtype(t, u), s.shape[-1]
     if 0 in t.shape:
         return zeros(s, u.shape, u.dtype), zeros(s, s.shape, s.dtype), zeros(s, vh.shape, vh.dtype)
-    all_u, all_v = u, _h(vh)
-    u, v, by = _columns(all_u, k), _columns(all_v, k), _Triplets(s, t.shape)
+    all_u, all_v = u, _adjoint(vh)
+    u, v, by = _first_columns(all_u, k), _first_columns(all_v, k), _Triplets(s, t.shape)
     moved = t @ v
-    p = _h(u) @ moved
-    turns, shears = _over_pairs(p, by)
+    p = _adjoint(u) @ moved
+    turns, shears = _divide_by_sums_and_differences(p, by)
 
     def across(moved: Any, basis: Any, inside: Any) -> Any:
         rest = moved - basis @ inside
-        unknown = None if by.no_value is None else _stands_out(rest, by.no_value)
-        return _over(rest, by.s[..., None, :], by.no_value, unknown)
+        undetermined = None if by.no_value is None else _exceeds_rounding(rest, by.no_value)
+        return _divide_pairs(rest, by.s[..., None, :], by.no_value, undetermined)
 
     du, dv = u @ (turns + shears), v @ (turns - shears)
     if u.shape[-2] > k:
         du = du + across(moved, u, p)
     if v.shape[-2] > k:
-        dv = dv + across(_h(t) @ u, v, _h(p))
-    return _with_null_space(du, all_u), _real(_diagonal(p)), _h(_with_null_space(dv, all_v))
+        dv = dv + across(_adjoint(t) @ u, v, _adjoint(p))
+    return _with_null_space(du, all_u), _real(_diagonal(p)), _adjoint(_with_null_space(dv, all_v))
 
 
-def _over_pairs(p: Any, by: _Triplets) -> tuple[Any, Any]:
+def _divide_by_sums_and_differences(p: Any, by: _Triplets) -> tuple[Any, Any]:
     """Return the Hermitian part of p over the differences, and the other over the sums."""
-    hermitian, skew = (p + _h(p)) / 2, (p - _h(p)) / 2
+    hermitian, skew = (p + _adjoint(p)) / 2, (p - _adjoint(p)) / 2
     equal, no_sum = by.pairs.equal, by.no_sum
-    turns = by.pairs.divided(hermitian, None if equal is None else _stands_out(hermitian, equal))
-    return turns, _over(skew, by.sums, no_sum, None if no_sum is None else _stands_out(skew, no_sum))
+    turns = by.pairs.divide(hermitian, None if equal is None else _exceeds_rounding(hermitian, equal))
+    return turns, _divide_pairs(skew, by.sums, no_sum, None if no_sum is None else _exceeds_rounding(skew, no_sum))
 
 
 _svd = several("svd", _svd_kernel, ("u", "s", "vh"), vjp=_svd_vjp, jvp=_svd_jvp)
@@ -595,23 +595,23 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
         return SVDResult(*_svd(a, bool(full_matrices)))
     if is_tracked(a):
         return _svd(a, False)[1]
-    return wrap(_named("svd", np.linalg.svd, raw(a), compute_uv=False))
+    return wrap(_call_named("svd", np.linalg.svd, raw(a), compute_uv=False))
 
 
 def _svd_of_hermitian(a: Any, compute_uv: bool) -> Any:
     """Return the singular value decomposition from that of eigenvalues: w = s sign(w)."""
     if not compute_uv:
         s = absolute(eigvalsh(a))
-        return take_along_axis(s, _descending(s), -1)
+        return take_along_axis(s, _descending_order(s), -1)
     w, v = eigh(a)
     xp, s = libraries.namespace(raw(w)), absolute(w)
-    order = _descending(s)
+    order = _descending_order(s)
     signs = xp.take_along_axis(xp.copysign(xp.ones_like(raw(w)), raw(w)), order, -1)
     u = take_along_axis(v, order[..., None, :], -1)
-    return SVDResult(u, take_along_axis(s, order, -1), _h(u * signs[..., None, :]))
+    return SVDResult(u, take_along_axis(s, order, -1), _adjoint(u * signs[..., None, :]))
 
 
-def _descending(s: Any) -> Any:
+def _descending_order(s: Any) -> Any:
     return libraries.namespace(raw(s)).argsort(raw(s), -1)[..., ::-1]
 
 
@@ -626,7 +626,7 @@ def svdvals(x: Any, /) -> Any:
 
 
 def _qr_kernel(a: Any, mode: str) -> Any:
-    return tuple(_named("qr", np.linalg.qr, a, mode=mode))
+    return tuple(_call_named("qr", np.linalg.qr, a, mode=mode))
 
 
 def _qr_vjp(g: Any, q: Any, r: Any, shape: Any) -> Any:
@@ -634,19 +634,19 @@ def _qr_vjp(g: Any, q: Any, r: Any, shape: Any) -> Any:
     if 0 in shape:
         return zeros(r, shape, q.dtype)
     _check_null_space("qr", gq, k, "mode='complete'")
-    gq, q = _columns(gq, k), _columns(q, k)
+    gq, q = _first_columns(gq, k), _first_columns(q, k)
     r1, r2 = r[..., :k, :k], r[..., :k, k:]
     wide = shape[-1] > k
-    moves = None if gq is None else -(_h(q) @ gq)
+    moves = None if gq is None else -(_adjoint(q) @ gq)
     turn = None
     if gr is not None:
-        moves = _added(moves, gr[..., :k, :k] @ _h(r1))
+        moves = _add_optional(moves, gr[..., :k, :k] @ _adjoint(r1))
         if wide:  # the columns beyond R's square are q^H a
-            turn = r2 @ _h(gr[..., :k, k:])
+            turn = r2 @ _adjoint(gr[..., :k, k:])
             moves = moves - turn
     upper = triu(moves, 1)
-    inner = _added(upper + _h(upper) + choose(_eye(moves), _real(moves), 0.0), turn)
-    first = _added(gq, q @ inner) @ _h(_inverse(r1, _rounding(r.dtype, max(shape[-2:]))))
+    inner = _add_optional(upper + _adjoint(upper) + choose(_eye(moves), _real(moves), 0.0), turn)
+    first = _add_optional(gq, q @ inner) @ _adjoint(_inverse(r1, _rounding(r.dtype, max(shape[-2:]))))
     if not wide:
         return first
     last = zeros(r, (*shape[:-1], shape[-1] - k), q.dtype) if gr is None else q @ gr[..., :k, k:]
@@ -657,13 +657,13 @@ def _qr_jvp(t: Any, q: Any, r: Any) -> Any:
     t, k, all_q = _in_dtype(t, q), min(t.shape[-2:]), q
     if 0 in t.shape:
         return zeros(r, q.shape, q.dtype), zeros(r, r.shape, r.dtype)
-    q, r1, r2 = _columns(q, k), r[..., :k, :k], r[..., :k, k:]
+    q, r1, r2 = _first_columns(q, k), r[..., :k, :k], r[..., :k, k:]
     moved = t[..., :k] @ _inverse(r1, _rounding(r.dtype, max(t.shape[-2:])))
-    p = _h(q) @ moved
-    grown = triu(p, 1) + _h(tril(p, -1)) + choose(_eye(p), _real(p), 0.0)
+    p = _adjoint(q) @ moved
+    grown = triu(p, 1) + _adjoint(tril(p, -1)) + choose(_eye(p), _real(p), 0.0)
     dq, dr = moved - q @ grown, grown @ r1
     if r.shape[-1] > k:
-        dr = concatenate([dr, _h(dq) @ q @ r2 + _h(q) @ t[..., k:]], axis=-1)
+        dr = concatenate([dr, _adjoint(dq) @ q @ r2 + _adjoint(q) @ t[..., k:]], axis=-1)
     if r.shape[-2] > k:
         dr = concatenate([dr, zeros(r, (*r.shape[:-2], r.shape[-2] - k, r.shape[-1]), r.dtype)], axis=-2)
     return _with_null_space(dq, all_q), dr
@@ -695,4 +695,4 @@ def qr(a: Any, mode: str = "reduced") -> Any:
         return QRResult(*_qr(a, mode))
     if is_tracked(a):
         return _qr(a, "reduced")[1]
-    return wrap(_named("qr", np.linalg.qr, raw(a), mode="r"))
+    return wrap(_call_named("qr", np.linalg.qr, raw(a), mode="r"))

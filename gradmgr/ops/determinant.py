@@ -16,7 +16,7 @@ from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.ops import lapack, reduce, shape
 from gradmgr.ops.arithmetic import divide, imag, plain_zeros, real
 from gradmgr.ops.convert import is_plain
-from gradmgr.ops.matrices import conj_t, eye_like, inner_product, lift_square, per_matrix, transposed
+from gradmgr.ops.matrices import append_matrix_axes, conj_t, eye_like, inner_product, lift_square, swap_last_axes
 from gradmgr.ops.solve import solve_by_factors
 from gradmgr.ops.where import choose
 
@@ -57,13 +57,13 @@ def _inverse_adjoint(a: Any, regular: bool, factor: lapack.LU | None, limit: flo
 def _det_slope(a: Any, out: Any, factor: lapack.LU | None) -> Any:
     """Return the gradient of Re det A: conj(det A) A^-H, or for a singular A the conjugate matrix of cofactors."""
     inverse = _inverse_adjoint(a, bool(raw(out).all()), factor, 3 / 8)
-    return conj_t(_adjugate(a)) if inverse is None else per_matrix(conj_of(out)) * inverse
+    return conj_t(_adjugate(a)) if inverse is None else append_matrix_axes(conj_of(out)) * inverse
 
 
 _det = custom(
     "det",
     _det_kernel,
-    vjp={"a": lambda g, a, out, factor: per_matrix(g) * _det_slope(a, out, factor)},
+    vjp={"a": lambda g, a, out, factor: append_matrix_axes(g) * _det_slope(a, out, factor)},
     jvp={"a": lambda t, a, out, factor: inner_product(_det_slope(a, out, factor), t)},
 )
 
@@ -99,7 +99,7 @@ def _products_of_others_of_pairs(s: Any) -> Any:
     shifted = np.concatenate([ones, s[..., :-1]], -1)[..., None, :]
     between = np.cumprod(xp.where(np.triu(above, 2), shifted, xp.ones_like(shifted)), -1)
     upper = xp.where(above, before * between * after, xp.zeros_like(shifted))
-    return upper + transposed(upper)
+    return upper + swap_last_axes(upper)
 
 
 def _svd_and_sign(a: Any) -> tuple[Any, Any, Any, Any]:
@@ -139,7 +139,7 @@ def _further_adjugate_slope(a: Any, t: Any) -> Any:
     if inverse is None:
         return _adjugate_slope_by_recursion(a, t)
     x = conj_t(inverse)
-    return per_matrix(_det(a, None)) * (per_matrix(inner_product(inverse, t)) * x - x @ t @ x)
+    return append_matrix_axes(_det(a, None)) * (append_matrix_axes(inner_product(inverse, t)) * x - x @ t @ x)
 
 
 def _adjugate_slope_by_recursion(a: Any, t: Any) -> Any:
@@ -154,8 +154,8 @@ def _adjugate_slope_by_recursion(a: Any, t: Any) -> Any:
     m, dm = eye, eye * 0
     for k in range(1, n):
         am, dam = a @ m, t @ m + a @ dm
-        m = am - per_matrix(_trace(am) / k) * eye
-        dm = dam - per_matrix(_trace(dam) / k) * eye
+        m = am - append_matrix_axes(_trace(am) / k) * eye
+        dm = dam - append_matrix_axes(_trace(dam) / k) * eye
     found = dm if n % 2 else -dm
     off = np.linalg.norm(raw(found) - _adjugate_slope(raw(a), raw(t)), axis=(-2, -1))
     if (off > np.finfo(a.dtype).eps ** 0.5 * _size_of_slope(raw(a)) * np.linalg.norm(raw(t), axis=(-2, -1))).any():
@@ -221,7 +221,7 @@ def _slogdet_vjp(g: Any, a: Any, sign: Any, factor: lapack.LU | None) -> Any:
     if of_sign is not None and is_complex(a):
         turn = imag(conj_of(of_sign) * sign) * -1j
         weight = turn if of_log is None else of_log + turn
-    return plain_zeros(a) if weight is None else per_matrix(weight) * _log_slope(a, sign, factor)
+    return plain_zeros(a) if weight is None else append_matrix_axes(weight) * _log_slope(a, sign, factor)
 
 
 def _slogdet_jvp(t: Any, a: Any, sign: Any, factor: lapack.LU | None) -> tuple[Any, Any]:

@@ -16,11 +16,11 @@ from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.convert import holds_tensor, lift, lift_like
 from gradmgr.ops.join import concatenate
 from gradmgr.ops.naming import named_errors
-from gradmgr.ops.positions import check_broadcasts, lift_with_axis, on_axis
+from gradmgr.ops.positions import check_broadcasts, index_on_axis, lift_with_axis
 from gradmgr.ops.shape import lengths_of, moveaxis, ravel, reshape, tile
 
 
-def _positions(obj: Any) -> Any:
+def _positions_on_host(obj: Any) -> Any:
     """Return what says where, on the host: NumPy reads it there."""
     if isinstance(obj, slice):
         return obj
@@ -36,7 +36,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
     if not any(holds_tensor(part) for part in (arr, obj, values)):
         return np.insert(arr, obj, values, axis)
     arr, axis = lift_with_axis(arr, axis, "insert")
-    obj, length = _positions(obj), arr.shape[axis]
+    obj, length = _positions_on_host(obj), arr.shape[axis]
     values = lift_like(values, arr)
     values = values if values.dtype == arr.dtype else as_type(values, arr.dtype)
     with named_errors("insert"):
@@ -45,16 +45,16 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
             values = reshape(values, (1,) * (arr.ndim - values.ndim) + tuple(values.shape))
             values = values if isinstance(obj, slice) or np.ndim(obj) else moveaxis(values, 0, axis)
             count = values.shape[axis]
-        # NumPy's own reading of the positions: -1 - k stands where value k goes.
+        # NumPy itself reads the positions: -1 - k marks the place of value k.
         order = np.insert(np.arange(length), obj, -1 - np.arange(count))
     shape = (*arr.shape[:axis], length + count, *arr.shape[axis + 1 :])
     check_broadcasts(values.shape, (*shape[:axis], count, *shape[axis + 1 :]), "insert")
     xp, new = libraries.namespace(raw(arr)), np.flatnonzero(order < 0)
     places = np.empty(count, dtype=np.intp)
     places[-1 - order[new]] = new
-    z = scatter(arr, shape, on_axis(axis, xp.asarray(order >= 0)))
+    z = scatter(arr, shape, index_on_axis(axis, xp.asarray(order >= 0)))
     z = z if isinstance(z, Tensor) else wrap(z)
-    setitem(z, on_axis(axis, xp.asarray(places)), values)
+    setitem(z, index_on_axis(axis, xp.asarray(places)), values)
     return z
 
 
@@ -67,12 +67,12 @@ def delete(arr: Any, obj: Any, axis: int | None = None) -> Any:
     if obj.__class__ is int and -length <= obj < length and arr.size > 1024:  # slices are copied faster than by a mask
         place, tensor = obj % length, arr if isinstance(arr, Tensor) else wrap(arr)
         ends = slice(0, place), slice(place + 1, length)
-        return concatenate([getitem(tensor, on_axis(axis, end)) for end in ends], axis)
+        return concatenate([getitem(tensor, index_on_axis(axis, end)) for end in ends], axis)
     kept = np.zeros(length, dtype=bool)
     with named_errors("delete"):
-        kept[np.delete(np.arange(length), _positions(obj))] = True
+        kept[np.delete(np.arange(length), _positions_on_host(obj))] = True
     arr = arr if isinstance(arr, Tensor) else wrap(arr)
-    return getitem(arr, on_axis(axis, libraries.namespace(arr._array).asarray(kept)))
+    return getitem(arr, index_on_axis(axis, libraries.namespace(arr._array).asarray(kept)))
 
 
 def append(arr: Any, values: Any, axis: int | None = None) -> Any:
@@ -113,12 +113,12 @@ def trim_zeros(filt: Any, trim: Any = "fb", axis: Any = None) -> Any:
     some = bool(nonzero) and nonzero[0].size > 0
     index: list[slice] = [slice(None)] * filt.ndim
     for k in axes:
-        first, end = (_end(nonzero[k].min()), _end(nonzero[k].max()) + 1) if some else (0, 0)
+        first, end = (_cut_position(nonzero[k].min()), _cut_position(nonzero[k].max()) + 1) if some else (0, 0)
         whole_front, whole_back = "f" not in trim, "b" not in trim
         first = filt.shape[k] if not some and whole_back else first
         index[k] = slice(None if whole_front else first, None if whole_back else end)
     return getitem(filt, tuple(index))
 
 
-def _end(place: Any) -> int:
-    return int(batched.common(place, "where trim_zeros cuts"))
+def _cut_position(place: Any) -> int:
+    return int(batched.common_value(place, "where trim_zeros cuts"))

@@ -25,17 +25,17 @@ from gradmgr.ops.special_kernels import (
     ROOT_PI,
     Kernel,
     call_with_keywords,
-    in_double,
     library_function,
     loop_dtype,
     numpy_kernel,
     quiet,
     scipy_kernel,
+    to_double,
 )
 from gradmgr.ops.where import choose
 
 
-def _normal_kernel(name: str, compute: Kernel, otherwise: Kernel | None = None) -> Kernel:
+def _make_kernel(name: str, compute: Kernel, otherwise: Kernel | None = None) -> Kernel:
     """Make a kernel of one of `_normal`, which takes large arrays, and any real numbers where SciPy is missing.
 
     Args:
@@ -48,15 +48,15 @@ def _normal_kernel(name: str, compute: Kernel, otherwise: Kernel | None = None) 
     def kernel(x: Any, **keywords: Any) -> Any:
         if keywords:
             return call_with_keywords(name, kernel, (x,), **keywords)
-        if normal_distribution.pays(x):
+        if normal_distribution.is_worthwhile(x):
             return compute(x)
         try:
             return otherwise(x)
         except errors.MissingDependencyError:
             if is_complex(x):
                 raise
-        x = x if batched.differs(x) else np.asarray(x)
-        return batched.elementwise(compute, x.astype(loop_dtype(name, "df", (x,)), copy=False))
+        x = x if batched.any_batched(x) else np.asarray(x)
+        return batched.call_elementwise(compute, x.astype(loop_dtype(name, "df", (x,)), copy=False))
 
     return kernel
 
@@ -97,7 +97,7 @@ def _ierfcx_kernel(x: Any, n: int) -> Any:
 
     By the recurrence upwards, which loses more and more for large x: there from the tail.
     """
-    x, dtype = in_double(x)
+    x, dtype = to_double(x)
     before, now = 2 / ROOT_PI, library_function("erfcx", (x,))(x)
     for k in range(n):
         before, now = now, (before - 2 * x * now) / (2 * (k + 1))
@@ -113,18 +113,13 @@ _ierfcx: Function = custom(
     jvp={"x": lambda t, x, n: t * _ierfcx(x, n + 1) * (-2.0 * (n + 1))},
 )
 
-_erf = elementwise("erf", _normal_kernel("erf", normal_distribution.erf), lambda g, x: g * (_gauss(x) * (2 / ROOT_PI)))
-_erfc = elementwise(
-    "erfc", _normal_kernel("erfc", normal_distribution.erfc), lambda g, x: g * (_gauss(x) * (-2 / ROOT_PI))
+erf = elementwise("erf", _make_kernel("erf", normal_distribution.erf), lambda g, x: g * (_gauss(x) * (2 / ROOT_PI)))
+erfc = elementwise(
+    "erfc", _make_kernel("erfc", normal_distribution.erfc), lambda g, x: g * (_gauss(x) * (-2 / ROOT_PI))
 )
-_erfcx = elementwise("erfcx", scipy_kernel("erfcx"), lambda g, x: g * (_ierfcx(x, 1) * -2.0))
-_erfinv = elementwise("erfinv", scipy_kernel("erfinv"), lambda g, out: g * (exp(out * out) * (ROOT_PI / 2)))
-_erfcinv = elementwise("erfcinv", scipy_kernel("erfcinv"), lambda g, out: g * (exp(out * out) * (-ROOT_PI / 2)))
-erf = _erf
-erfc = _erfc
-erfcx = _erfcx
-erfinv = _erfinv
-erfcinv = _erfcinv
+erfcx = elementwise("erfcx", scipy_kernel("erfcx"), lambda g, x: g * (_ierfcx(x, 1) * -2.0))
+erfinv = elementwise("erfinv", scipy_kernel("erfinv"), lambda g, out: g * (exp(out * out) * (ROOT_PI / 2)))
+erfcinv = elementwise("erfcinv", scipy_kernel("erfcinv"), lambda g, out: g * (exp(out * out) * (-ROOT_PI / 2)))
 
 # ---------------------------------------------------------------- the normal distribution
 
@@ -138,7 +133,7 @@ def _hazard_kernel(x: Any) -> Any:
 @quiet
 def _excess_kernel(x: Any) -> Any:
     """Return x + hazard(x), by which the mean of what lies below x is less than x; far down from the tail."""
-    x, dtype = in_double(x)
+    x, dtype = to_double(x)
     u = x * (-1 / ROOT_2)
     far = np.real(u) > 2
     return np.where(far, ROOT_2 * _tail_product(np.where(far, u, 2.0), 1, 1), x + _hazard.op.kernel(x)).astype(dtype)
@@ -152,21 +147,16 @@ def _hazard_rule(g: Any, x: Any, out: Any) -> Any:
 
 _hazard: OpFunction = elementwise(
     "normal_hazard",
-    _normal_kernel("log_ndtr", normal_distribution.hazard, numpy_kernel("log_ndtr", "dfDF", _hazard_kernel)),
+    _make_kernel("log_ndtr", normal_distribution.hazard, numpy_kernel("log_ndtr", "dfDF", _hazard_kernel)),
     _hazard_rule,
 )
 _excess: OpFunction = elementwise(
     "normal_excess", numpy_kernel("log_ndtr", "dfDF", _excess_kernel), lambda g, x, out: g * (1 - _hazard(x) * out)
 )
-_ndtr = elementwise(
+ndtr = elementwise(
     "ndtr",
-    _normal_kernel("ndtr", normal_distribution.ndtr),
+    _make_kernel("ndtr", normal_distribution.ndtr),
     lambda g, x: g * (_gauss(x * (1 / ROOT_2)) * (1 / ROOT_2PI)),
 )
-_log_ndtr = elementwise(
-    "log_ndtr", _normal_kernel("log_ndtr", normal_distribution.log_ndtr), lambda g, x: g * _hazard(x)
-)
-_ndtri = elementwise("ndtri", scipy_kernel("ndtri"), lambda g, out: g * (exp(out * out * 0.5) * ROOT_2PI))
-ndtr = _ndtr
-log_ndtr = _log_ndtr
-ndtri = _ndtri
+log_ndtr = elementwise("log_ndtr", _make_kernel("log_ndtr", normal_distribution.log_ndtr), lambda g, x: g * _hazard(x))
+ndtri = elementwise("ndtri", scipy_kernel("ndtri"), lambda g, out: g * (exp(out * out * 0.5) * ROOT_2PI))

@@ -10,47 +10,48 @@ from gradmgr._arrays import libraries
 from gradmgr._engine.broadcast import is_complex
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import elementwise
-from gradmgr._engine.mutation import as_type, store, with_keywords
+from gradmgr._engine.mutation import as_type, store
 from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.ufunc_keywords import with_keywords
 from gradmgr.ops.arithmetic import imag, plain_zeros, real
 from gradmgr.ops.where import choose
 
 # ---------------------------------------------------------------- choice
 
 
-def _where_ahead(g: Any, x: Any, y: Any) -> Any:
+def _where_greater(g: Any, x: Any, y: Any) -> Any:
     """Return g where x > y, half of it at a tie. A choice, not a product: g may be infinite where it is dropped."""
     a, b = raw(x), raw(y)
     won, tied = choose(a > b, g, 0.0), a == b
     return choose(tied, g / 2, won) if libraries.may_hold(tied) else won
 
 
-def _where_first(g: Any, x: Any, y: Any, ahead: Any, behind: Any) -> Any:
+def _where_chosen_first(g: Any, x: Any, y: Any, ahead: Any, behind: Any) -> Any:
     """Return such a gradient for fmax and fmin, where a number goes before a NaN, and x before y if both are NaN."""
     a, b = raw(x), raw(y)
-    first, second, won = a != a, b != b, _where_ahead(g, ahead, behind)  # a != a: is NaN
+    first, second, won = a != a, b != b, _where_greater(g, ahead, behind)  # a != a: is NaN
     return choose(second, g, choose(first, 0.0, won)) if libraries.may_hold(first | second) else won
 
 
-def _where_second(g: Any, x: Any, y: Any, ahead: Any, behind: Any) -> Any:
+def _where_chosen_second(g: Any, x: Any, y: Any, ahead: Any, behind: Any) -> Any:
     a, b = raw(x), raw(y)
-    first, second, won = a != a, b != b, _where_ahead(g, ahead, behind)
+    first, second, won = a != a, b != b, _where_greater(g, ahead, behind)
     return choose(second, 0.0, choose(first, g, won)) if libraries.may_hold(first | second) else won
 
 
-maximum = elementwise("maximum", np.maximum, _where_ahead, lambda g, x, y: _where_ahead(g, y, x))
-minimum = elementwise("minimum", np.minimum, lambda g, x, y: _where_ahead(g, y, x), _where_ahead)
+maximum = elementwise("maximum", np.maximum, _where_greater, lambda g, x, y: _where_greater(g, y, x))
+minimum = elementwise("minimum", np.minimum, lambda g, x, y: _where_greater(g, y, x), _where_greater)
 fmax = elementwise(
     "fmax",
     np.fmax,
-    lambda g, x, y: _where_first(g, x, y, x, y),
-    lambda g, x, y: _where_second(g, x, y, y, x),
+    lambda g, x, y: _where_chosen_first(g, x, y, x, y),
+    lambda g, x, y: _where_chosen_second(g, x, y, y, x),
 )
 fmin = elementwise(
     "fmin",
     np.fmin,
-    lambda g, x, y: _where_first(g, x, y, y, x),
-    lambda g, x, y: _where_second(g, x, y, x, y),
+    lambda g, x, y: _where_chosen_first(g, x, y, y, x),
+    lambda g, x, y: _where_chosen_second(g, x, y, x, y),
 )
 
 

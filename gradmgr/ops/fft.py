@@ -5,7 +5,7 @@ applies the conjugated transpose, then pads or crops back; the conjugated transp
 is its inverse under the other norm ("forward" for "backward", "ortho" for itself).
 
 The transforms between real values and half a spectrum are linear over the real numbers only. In
-`irfft` every frequency but the first, and the last of an even length, stands for itself and its
+`irfft` every frequency but the first, and the last of an even length, counts for itself and its
 mirror image, so it counts twice; in `rfft` it does not. That is all that their adjoints must mend:
 the adjoint of `rfft` is `irfft` with those frequencies halved, and that of `irfft` is `rfft` with
 them doubled. The imaginary parts that `irfft` ignores get 0 by themselves.
@@ -62,7 +62,7 @@ def _as_input(g: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return g if g.dtype == dtype else cast(g, dtype)
 
 
-def _mirrored(g: Any, n: int, axis: int, weight: float) -> Any:
+def _weight_mirrored(g: Any, n: int, axis: int, weight: float) -> Any:
     """Return half a spectrum with those frequencies weighted that have a mirror image."""
     a = raw(g)
     weights = libraries.namespace(a).full(n // 2 + 1, weight, a.real.dtype)
@@ -98,14 +98,14 @@ _rfft: Function = linear(
     "rfftn",
     _transform("rfft"),
     lambda g, shape, dtype, s, axes, norm: _as_input(
-        _irfft(_mirrored(g, s[-1], axes[-1], 0.5), s, axes, _DUAL[norm]), shape, dtype
+        _irfft(_weight_mirrored(g, s[-1], axes[-1], 0.5), s, axes, _DUAL[norm]), shape, dtype
     ),
 )
 _irfft: Function = linear(
     "irfftn",
     _transform("irfft"),
     lambda g, shape, dtype, s, axes, norm: _as_input(
-        _mirrored(_rfft(g, s, axes, _DUAL[norm]), s[-1], axes[-1], 2.0), shape, dtype
+        _weight_mirrored(_rfft(g, s, axes, _DUAL[norm]), s[-1], axes[-1], 2.0), shape, dtype
     ),
 )
 
@@ -120,7 +120,7 @@ def _norm(norm: str | None, name: str) -> str:
     return norm
 
 
-def _length(n: Any, name: str) -> int:
+def _read_length(n: Any, name: str) -> int:
     try:
         points = operator.index(n)
     except TypeError:
@@ -133,7 +133,7 @@ def _length(n: Any, name: str) -> int:
 def _lengths_and_axes(a: Any, s: Any, axes: Any, halved: bool, name: str) -> tuple[list[Any], Axes]:
     """Read s= and axes= as NumPy does; `halved` says that the last axis holds half a spectrum.
 
-    A length of None, which is deprecated, stands for the default of the transform over that axis.
+    A length of None, which is deprecated, means the default of the transform over that axis.
     """
     if s is not None and axes is None:
         errors.warn(f"{name}: give axes= where s= is given; NumPy is to raise an error without it", DeprecationWarning)
@@ -157,7 +157,7 @@ def _operand(a: Any, real: bool, name: str) -> Any:
     return a
 
 
-def _handed_out(z: Any, out: Any, name: str) -> Any:
+def _write_out(z: Any, out: Any, name: str) -> Any:
     if out is None:
         return z
     if np.shape(raw(out)) != z.shape:
@@ -168,40 +168,42 @@ def _handed_out(z: Any, out: Any, name: str) -> Any:
 
 def _call_numpy(name: str, out: Any, *args: Any) -> Any:
     """Call NumPy's function on plain arrays. NumPy's `hfft` and `ifft2` ignore out=, and CuPy's functions have none."""
-    return _handed_out(getattr(np.fft, name)(*args), out, name)
+    return _write_out(getattr(np.fft, name)(*args), out, name)
 
 
 # ---------------------------------------------------------------- over one axis
 
 
-def _whole(m: int) -> int:
+def _full_length(m: int) -> int:
     return m
 
 
-def _from_half(m: int) -> int:
+def _length_from_half(m: int) -> int:
     return 2 * (m - 1)
 
 
-def _over_one(name: str, op: Function, length: Callable[[int], int], says: str) -> Any:
+def _one_axis_function(name: str, op: Function, length: Callable[[int], int], summary: str) -> Any:
     def function(a: Any, n: Any = None, axis: int = -1, norm: str | None = None, out: Any = None) -> Any:
         if not holds_tensor(a) and not isinstance(out, Tensor):
             return _call_numpy(name, out, a, n, axis, norm)
         a = _operand(a, op is _rfft, name)
         k = normalize_axis_index(axis, a.ndim, name)
-        s = (_length(length(a.shape[k]) if n is None else n, name),)
-        return _handed_out(op(a, s, (k,), _norm(norm, name)), out, name)
+        s = (_read_length(length(a.shape[k]) if n is None else n, name),)
+        return _write_out(op(a, s, (k,), _norm(norm, name)), out, name)
 
-    return _named(function, name, says)
-
-
-def _named(function: Any, name: str, says: str) -> Any:
-    return named(function, name, f"{says} as `numpy.fft.{name}`.")
+    return _document(function, name, summary)
 
 
-fft = _over_one("fft", _fft, _whole, "Transform along an axis")
-ifft = _over_one("ifft", _ifft, _whole, "Transform back along an axis")
-rfft = _over_one("rfft", _rfft, _whole, "Transform real values along an axis to half a spectrum")
-irfft = _over_one("irfft", _irfft, _from_half, "Transform half a spectrum along an axis back to real values")
+def _document(function: Any, name: str, summary: str) -> Any:
+    return named(function, name, f"{summary} as `numpy.fft.{name}`.")
+
+
+fft = _one_axis_function("fft", _fft, _full_length, "Transform along an axis")
+ifft = _one_axis_function("ifft", _ifft, _full_length, "Transform back along an axis")
+rfft = _one_axis_function("rfft", _rfft, _full_length, "Transform real values along an axis to half a spectrum")
+irfft = _one_axis_function(
+    "irfft", _irfft, _length_from_half, "Transform half a spectrum along an axis back to real values"
+)
 
 
 def hfft(a: Any, n: Any = None, axis: int = -1, norm: str | None = None, out: Any = None) -> Any:
@@ -210,8 +212,8 @@ def hfft(a: Any, n: Any = None, axis: int = -1, norm: str | None = None, out: An
         return _call_numpy("hfft", out, a, n, axis, norm)
     a = lift(a)
     k = normalize_axis_index(axis, a.ndim, "hfft")
-    s = (_length(2 * (a.shape[k] - 1) if n is None else n, "hfft"),)
-    return _handed_out(_irfft(conj_of(a), s, (k,), _DUAL[_norm(norm, "hfft")]), out, "hfft")
+    s = (_read_length(2 * (a.shape[k] - 1) if n is None else n, "hfft"),)
+    return _write_out(_irfft(conj_of(a), s, (k,), _DUAL[_norm(norm, "hfft")]), out, "hfft")
 
 
 def ihfft(a: Any, n: Any = None, axis: int = -1, norm: str | None = None, out: Any = None) -> Any:
@@ -220,15 +222,15 @@ def ihfft(a: Any, n: Any = None, axis: int = -1, norm: str | None = None, out: A
         return _call_numpy("ihfft", out, a, n, axis, norm)
     a = _operand(a, True, "ihfft")
     k = normalize_axis_index(axis, a.ndim, "ihfft")
-    s = (_length(a.shape[k] if n is None else n, "ihfft"),)
-    return _handed_out(conj_of(_rfft(a, s, (k,), _DUAL[_norm(norm, "ihfft")])), out, "ihfft")
+    s = (_read_length(a.shape[k] if n is None else n, "ihfft"),)
+    return _write_out(conj_of(_rfft(a, s, (k,), _DUAL[_norm(norm, "ihfft")])), out, "ihfft")
 
 
 # ---------------------------------------------------------------- over several axes
 
 
-def _in_turn(op: Function, a: Any, s: Lengths, axes: Axes, norm: str) -> Any:
-    """Transform over axes of which one may stand twice: one after another, the last first; `irfft` comes last."""
+def _transform_in_turn(op: Function, a: Any, s: Lengths, axes: Axes, norm: str) -> Any:
+    """Transform over axes of which one may be given twice: one after another, the last first; `irfft` comes last."""
     pairs = list(zip(s, axes, strict=True))
     if op is _irfft:
         for n, k in pairs[:-1]:
@@ -240,7 +242,7 @@ def _in_turn(op: Function, a: Any, s: Lengths, axes: Axes, norm: str) -> Any:
     return a
 
 
-def _over_several(name: str, op: Function, default: Sequence[int] | None, says: str) -> Any:
+def _several_axes_function(name: str, op: Function, default: Sequence[int] | None, summary: str) -> Any:
     to_real_or_back = op in (_rfft, _irfft)
 
     def function(a: Any, s: Any = None, axes: Any = default, norm: str | None = None, out: Any = None) -> Any:
@@ -252,29 +254,31 @@ def _over_several(name: str, op: Function, default: Sequence[int] | None, says: 
         if not along:
             if to_real_or_back:
                 raise IndexError(f"{name} needs an axis")
-            return _handed_out(a, out, name)
-        lengths = tuple([_length(n, name) for n in wanted])
+            return _write_out(a, out, name)
+        lengths = tuple([_read_length(n, name) for n in wanted])
         at_once = len(set(along)) == len(along)
-        z = op(a, lengths, along, norm) if at_once else _in_turn(op, a, lengths, along, norm)
-        return _handed_out(z, out, name)
+        z = op(a, lengths, along, norm) if at_once else _transform_in_turn(op, a, lengths, along, norm)
+        return _write_out(z, out, name)
 
-    return _named(function, name, says)
+    return _document(function, name, summary)
 
 
 _TWO = (-2, -1)
-fftn = _over_several("fftn", _fft, None, "Transform over axes")
-ifftn = _over_several("ifftn", _ifft, None, "Transform back over axes")
-rfftn = _over_several("rfftn", _rfft, None, "Transform real values over axes, the last to half a spectrum")
-irfftn = _over_several("irfftn", _irfft, None, "Transform back over axes, the last holding half a spectrum")
-fft2 = _over_several("fft2", _fft, _TWO, "Transform over two axes")
-ifft2 = _over_several("ifft2", _ifft, _TWO, "Transform back over two axes")
-rfft2 = _over_several("rfft2", _rfft, _TWO, "Transform real values over two axes, the last to half a spectrum")
-irfft2 = _over_several("irfft2", _irfft, _TWO, "Transform back over two axes, the last holding half a spectrum")
+fftn = _several_axes_function("fftn", _fft, None, "Transform over axes")
+ifftn = _several_axes_function("ifftn", _ifft, None, "Transform back over axes")
+rfftn = _several_axes_function("rfftn", _rfft, None, "Transform real values over axes, the last to half a spectrum")
+irfftn = _several_axes_function("irfftn", _irfft, None, "Transform back over axes, the last holding half a spectrum")
+fft2 = _several_axes_function("fft2", _fft, _TWO, "Transform over two axes")
+ifft2 = _several_axes_function("ifft2", _ifft, _TWO, "Transform back over two axes")
+rfft2 = _several_axes_function("rfft2", _rfft, _TWO, "Transform real values over two axes, the last to half a spectrum")
+irfft2 = _several_axes_function(
+    "irfft2", _irfft, _TWO, "Transform back over two axes, the last holding half a spectrum"
+)
 
 # ---------------------------------------------------------------- frequencies
 
 
-def _shifted(x: Any, axes: Any, sign: int) -> Any:
+def _shift(x: Any, axes: Any, sign: int) -> Any:
     x = lift(x)
     axes = range(x.ndim) if axes is None else axes
     along = (int(axes),) if isinstance(axes, (int, np.integer)) else tuple(axes)
@@ -283,12 +287,12 @@ def _shifted(x: Any, axes: Any, sign: int) -> Any:
 
 def fftshift(x: Any, axes: Any = None) -> Any:
     """Move the zero frequency to the middle as `numpy.fft.fftshift`."""
-    return _shifted(x, axes, 1) if holds_tensor(x) else np.fft.fftshift(x, axes)
+    return _shift(x, axes, 1) if holds_tensor(x) else np.fft.fftshift(x, axes)
 
 
 def ifftshift(x: Any, axes: Any = None) -> Any:
     """Move the zero frequency back to the front as `numpy.fft.ifftshift`."""
-    return _shifted(x, axes, -1) if holds_tensor(x) else np.fft.ifftshift(x, axes)
+    return _shift(x, axes, -1) if holds_tensor(x) else np.fft.ifftshift(x, axes)
 
 
 def _frequencies(n: Any, first: int, count: int, d: Any, dtype: Any, device: str | None, name: str) -> Tensor:

@@ -9,14 +9,15 @@ import numpy as np
 
 from gradmgr._arrays import libraries
 from gradmgr._engine.custom import custom, several
-from gradmgr._engine.mutation import store, with_keywords
+from gradmgr._engine.mutation import store
 from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.ufunc_keywords import with_keywords
 from gradmgr.ops.arithmetic import floor_divide, plain_zeros, remainder
 from gradmgr.ops.naming import named
 
 
-def _two_results(name: str, ufunc: Any, compute: Callable[..., tuple[Any, Any]], says: str) -> Any:
+def _two_results(name: str, ufunc: Any, compute: Callable[..., tuple[Any, Any]], summary: str) -> Any:
     """Make the public function of a ufunc of two results; with where= both results are computed once for each."""
     count = ufunc.nin
 
@@ -47,7 +48,7 @@ def _two_results(name: str, ufunc: Any, compute: Callable[..., tuple[Any, Any]],
         one, two = [z if o is None else store(o, z, asked, may_broadcast=True) for z, o in pairs]
         return one, two
 
-    return named(function, name, says)
+    return named(function, name, summary)
 
 
 def _part(name: str, compute: Any, args: Any, outs: Any, where: Any, k: int) -> Any:

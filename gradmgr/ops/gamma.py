@@ -18,16 +18,16 @@ from gradmgr._engine.elementwise import conj_of, elementwise
 from gradmgr._engine.mutation import store
 from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import Tensor, raw, wrap
-from gradmgr.ops.convert import lift, untracked
+from gradmgr.ops.convert import lift, untracked_value
 from gradmgr.ops.reduce import sum
 from gradmgr.ops.shape import expand_dims
 from gradmgr.ops.special_kernels import (
     call_with_parameter,
     constant_parameter,
-    in_double,
     library_function,
     quiet,
     scipy_kernel,
+    to_double,
 )
 from gradmgr.ops.where import choose
 
@@ -78,9 +78,9 @@ def _cot_slope(z: Any, n: int) -> Any:
 @quiet
 def _polygamma_kernel(x: Any, n: Any) -> Any:
     if is_complex(x):
-        return _complex_polygamma(*in_double(x)[:1], n).astype(x.dtype)
-    if batched.differs(x, n):
-        return batched.elementwise(_polygamma_kernel, x, n)
+        return _complex_polygamma(*to_double(x)[:1], n).astype(x.dtype)
+    if batched.any_batched(x, n):
+        return batched.call_elementwise(_polygamma_kernel, x, n)
     xp = libraries.namespace(x)
     return library_function("polygamma", (x,))(n if xp is np else xp.asarray(n), x)  # CuPy's asks n for its shape
 
@@ -91,39 +91,34 @@ _polygamma: Function = custom(
     vjp={"x": lambda g, x, n: g * conj_of(_polygamma(x, n + 1))},
     jvp={"x": lambda t, x, n: t * _polygamma(x, n + 1)},
 )
-_digamma = elementwise("digamma", scipy_kernel("digamma"), lambda g, x: g * _polygamma(x, 1))
-_gamma = elementwise("gamma", scipy_kernel("gamma"), lambda g, x, out: g * (out * _digamma(x)))
-_gammaln = elementwise("gammaln", scipy_kernel("gammaln"), lambda g, x: g * _digamma(x))
-_loggamma = elementwise("loggamma", scipy_kernel("loggamma"), lambda g, x: g * _digamma(_principal(x)))
+digamma = elementwise("digamma", scipy_kernel("digamma"), lambda g, x: g * _polygamma(x, 1))
+gamma = elementwise("gamma", scipy_kernel("gamma"), lambda g, x, out: g * (out * digamma(x)))
+gammaln = elementwise("gammaln", scipy_kernel("gammaln"), lambda g, x: g * digamma(x))
+loggamma = elementwise("loggamma", scipy_kernel("loggamma"), lambda g, x: g * digamma(_on_principal_branch(x)))
 
 
-def _principal(x: Any) -> Any:
+def _on_principal_branch(x: Any) -> Any:
     """NaN for negative real x, where loggamma is NaN."""
     return x if is_complex(x) else choose(raw(x) < 0, np.nan, x)
 
 
 def _beta_slope(x: Any, y: Any) -> Any:
-    return _digamma(x) - _digamma(x + y)
+    return digamma(x) - digamma(x + y)
 
 
-_beta = elementwise(
+beta = elementwise(
     "beta",
     scipy_kernel("beta"),
     lambda g, x, y, out: g * (out * _beta_slope(x, y)),
     lambda g, x, y, out: g * (out * _beta_slope(y, x)),
 )
-_betaln = elementwise(
+betaln = elementwise(
     "betaln",
     scipy_kernel("betaln"),
     lambda g, x, y: g * _beta_slope(x, y),
     lambda g, x, y: g * _beta_slope(y, x),
 )
-gamma = _gamma
-gammaln = _gammaln
-loggamma = _loggamma
-digamma = psi = _digamma
-beta = _beta
-betaln = _betaln
+psi = digamma
 
 
 def polygamma(n: Any, x: Any) -> Any:
@@ -141,14 +136,14 @@ def multigammaln(a: Any, d: Any) -> Any:
     Raises:
         ValueError: d is no positive integer, or some a is not above (d - 1) / 2.
     """
-    a, d = lift(a), untracked(d, "special.multigammaln", "d")
+    a, d = lift(a), untracked_value(d, "special.multigammaln", "d")
     if np.ndim(d) or d != int(d) or d < 1:
         raise ValueError(f"multigammaln: d should be a positive integer (dimension); found {d!r}")
     if (raw(a) <= (d - 1) / 2).any():
         raise ValueError(f"multigammaln: condition a > 0.5 * (d-1) not met for d = {d}")
     xp = libraries.namespace(raw(a))
     steps = xp.arange(int(d)).astype(a.dtype if a.dtype.kind == "f" else np.float64) / 2
-    terms = _gammaln(expand_dims(a, -1) - steps)
+    terms = gammaln(expand_dims(a, -1) - steps)
     return sum(terms, -1) + np.float64(d * (d - 1) / 4 * math.log(math.pi))
 
 

@@ -59,7 +59,7 @@ def ix_(*args: Any) -> tuple[Any, ...]:
 
 
 class _Joiner:
-    """What `r_` and `c_` are: joins what stands in its brackets, as NumPy's, differentiably."""
+    """The class of `r_` and `c_`, which join what is in their brackets, as NumPy's, differentiably."""
 
     __slots__ = ("_axis", "_ndmin", "_new_axes", "_numpy_joiner")
 
@@ -80,9 +80,9 @@ class _Joiner:
         if any(isinstance(part, str) for part in parts):
             raise ValueError("special directives must be the first entry.")
         xp = library_of(*parts)
-        items = [_range(part, xp) if isinstance(part, slice) else part for part in parts]
+        items = [_range_values(part, xp) if isinstance(part, slice) else part for part in parts]
         dtype = np.result_type(*[item if np.isscalar(item) else lift(item).dtype for item in items])
-        arrays = [_with_axes(lift_like(item, *parts), ndmin, new_axes) for item in items]
+        arrays = [_add_axes(lift_like(item, *parts), ndmin, new_axes) for item in items]
         return concatenate([a if a.dtype == dtype else as_type(a, dtype) for a in arrays], axis)
 
     def _directive(self, text: str) -> tuple[int, int, int]:
@@ -102,7 +102,7 @@ def _holds_tensor(part: Any) -> bool:
     return any(holds_tensor(end) for end in ends)
 
 
-def _range(part: slice, xp: Any) -> Any:
+def _range_values(part: slice, xp: Any) -> Any:
     """Return the values of start:stop:step; an imaginary step is their number, with both ends included."""
     start, step = 0 if part.start is None else part.start, 1 if part.step is None else part.step
     count = int(abs(step)) if isinstance(step, complex) else None
@@ -111,7 +111,7 @@ def _range(part: slice, xp: Any) -> Any:
     return xp.asarray(np.arange(start, part.stop, step) if count is None else np.linspace(start, part.stop, count))
 
 
-def _with_axes(a: Any, ndmin: int, new_axes: int) -> Any:
+def _add_axes(a: Any, ndmin: int, new_axes: int) -> Any:
     """Give an array at least `ndmin` axes; its own come at `new_axes` among the new ones, last with -1."""
     lacking = ndmin - a.ndim
     if lacking <= 0:

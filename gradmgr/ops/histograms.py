@@ -36,7 +36,7 @@ def _values_of(a: Any) -> Any:
 
 
 def _edges_of(bins: Any, points: Any) -> Any:
-    """Edges in a list as an array where the points live; a number of bins as it is."""
+    """Return edges in a list as an array on the device of the points; a number of bins as it is."""
     if not isinstance(bins, (list, tuple)):
         return raw(bins)
     return library_of(*points).asarray(_values_of(bins)) if isinstance(points, list) else _edges_of(bins, [points])
@@ -64,7 +64,7 @@ def _weighted_counts(weights: Any, samples: list[Any], edges: Any) -> Any:
     )
 
 
-def _per_volume(counts: Any, edges: Any) -> Any:
+def _divide_by_volume(counts: Any, edges: Any) -> Any:
     z = counts
     for k, edge in enumerate(edges):
         z = z / np.diff(edge).astype(np.float64).reshape([-1 if j == k else 1 for j in range(counts.ndim)])
@@ -76,7 +76,7 @@ def _as_histogram(counts: Any, samples: list[Any], edges: Any, density: Any, wei
     if not (isinstance(weights, Tensor) and libraries.is_differentiable(weights.dtype)):
         return wrap(counts)
     summed = cast_to(_weighted_counts(weights, samples, edges), dtype)
-    return cast_to(_per_volume(summed, edges), counts.dtype) if density else summed
+    return cast_to(_divide_by_volume(summed, edges), counts.dtype) if density else summed
 
 
 def histogram(a: Any, bins: Any = 10, range: Any = None, density: bool | None = None, weights: Any = None) -> Any:

@@ -19,8 +19,7 @@ from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.context import current, rebind, recorders
 from gradmgr._engine.elementwise import conj
-from gradmgr._engine.mutation import as_type, updater
-from gradmgr._engine.recorder import recording_threads
+from gradmgr._engine.mutation import as_type, updater, written_in_place
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr.ops import (
     arithmetic,
@@ -127,36 +126,36 @@ _floor_divide = updater(arithmetic.floor_divide.operator, np.floor_divide, "div_
 
 def add_(self: Tensor, other: Any, *, alpha: Any = 1) -> Any:
     """Add alpha * other in place."""
-    return _operand_taken("add_", _add(self, _scaled(other, alpha)), other)
+    return _check_operand("add_", _add(self, _scale(other, alpha)), other)
 
 
 def sub_(self: Tensor, other: Any, *, alpha: Any = 1) -> Any:
     """Subtract alpha * other in place."""
-    return _operand_taken("sub_", _subtract(self, _scaled(other, alpha)), other)
+    return _check_operand("sub_", _subtract(self, _scale(other, alpha)), other)
 
 
 def div_(self: Tensor, other: Any, *, rounding_mode: str | None = None) -> Any:
     """Divide in place; `rounding_mode` is None, "trunc" (towards zero) or "floor", whose derivatives are zero."""
     if rounding_mode is None:
-        return _operand_taken("div_", _divide(self, other), other)
+        return _check_operand("div_", _divide(self, other), other)
     if rounding_mode == "floor":
-        return _operand_taken("div_", _floor_divide(self, other), other)
+        return _check_operand("div_", _floor_divide(self, other), other)
     if rounding_mode != "trunc":
         raise ValueError(f"div_: rounding_mode is None, 'trunc' or 'floor'; found {rounding_mode!r}")
     if self.dtype.kind in "iu":
         whole = arithmetic.floor_divide(self, other)
         rest = constant.not_equal(arithmetic.remainder(self, other), 0)
         up = constant.logical_and(rest, constant.less(whole, 0))
-        return _bound(self, whole + up, "div_")
-    return _bound(self, arithmetic.trunc(arithmetic.divide(self, other)), "div_")
+        return _rebind_same_shape(self, whole + up, "div_")
+    return _rebind_same_shape(self, arithmetic.trunc(arithmetic.divide(self, other)), "div_")
 
 
-def _scaled(other: Any, alpha: Any) -> Any:
+def _scale(other: Any, alpha: Any) -> Any:
     """Return alpha * other; `other` itself for the usual alpha."""
     return other if alpha.__class__ is int and alpha == 1 else arithmetic.multiply(other, alpha)
 
 
-def _operand_taken(name: str, result: Any, other: Any) -> Any:
+def _check_operand(name: str, result: Any, other: Any) -> Any:
     if result is NotImplemented:
         libraries.need_operand(other, name)  # raises, saying what was found
     return result
@@ -169,37 +168,37 @@ def _operand_taken(name: str, result: Any, other: Any) -> Any:
 
 def addbmm_(self: Tensor, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """Replace by beta * x + alpha * the sum over the first axis of batch1 @ batch2."""
-    return _plus(self, beta, reduce.sum(products.matmul(batch1, batch2), axis=0), alpha)
+    return _scaled_sum(self, beta, reduce.sum(products.matmul(batch1, batch2), axis=0), alpha)
 
 
 def addcdiv_(self: Tensor, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
     """Add value * tensor1 / tensor2 in place."""
-    return self + _scaled(arithmetic.divide(tensor1, tensor2), value)
+    return self + _scale(arithmetic.divide(tensor1, tensor2), value)
 
 
 def addcmul_(self: Tensor, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
     """Add value * tensor1 * tensor2 in place."""
-    return self + _scaled(arithmetic.multiply(tensor1, tensor2), value)
+    return self + _scale(arithmetic.multiply(tensor1, tensor2), value)
 
 
 def addmm_(self: Tensor, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """Replace by beta * x + alpha * mat1 @ mat2, for matrices."""
-    return _plus(self, beta, products.matmul(mat1, mat2), alpha)
+    return _scaled_sum(self, beta, products.matmul(mat1, mat2), alpha)
 
 
 def addmv_(self: Tensor, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """Replace by beta * x + alpha * mat @ vec, for a matrix and a vector."""
-    return _plus(self, beta, products.matmul(mat, vec), alpha)
+    return _scaled_sum(self, beta, products.matmul(mat, vec), alpha)
 
 
 def addr_(self: Tensor, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """Replace by beta * x + alpha * the outer product of two vectors."""
-    return _plus(self, beta, products.outer(vec1, vec2), alpha)
+    return _scaled_sum(self, beta, products.outer(vec1, vec2), alpha)
 
 
 def baddbmm_(self: Tensor, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """Replace by beta * x + alpha * batch1 @ batch2, for stacks of matrices."""
-    return _plus(self, beta, products.matmul(batch1, batch2), alpha)
+    return _scaled_sum(self, beta, products.matmul(batch1, batch2), alpha)
 
 
 def clamp_(self: Tensor, min: Any = None, max: Any = None) -> Any:
@@ -251,7 +250,7 @@ def masked_fill_(self: Tensor, mask: Any, value: Any) -> Any:
         raise errors.ShapeError(
             f"masked_fill_ takes one value; found shape {np.shape(raw(value))}; use x[mask] = values"
         )
-    return where.choose(mask, value if isinstance(value, Tensor) else _as_kind(value, self), self)
+    return where.choose(mask, value if isinstance(value, Tensor) else _as_scalar_of_dtype(value, self), self)
 
 
 def mvlgamma_(self: Tensor, p: int) -> Any:
@@ -273,7 +272,7 @@ def relu_(self: Tensor) -> Any:
     """Replace what is negative by 0; the derivative at 0 is 0."""
     if self.dtype.kind == "c":
         raise errors.DtypeError(f"relu_ needs an order, which complex numbers have not; found {describe(self)}")
-    return where.choose(raw(self) <= 0, _as_kind(0, self), self)
+    return where.choose(raw(self) <= 0, _as_scalar_of_dtype(0, self), self)
 
 
 def round_(self: Tensor, *, decimals: int = 0) -> Any:
@@ -287,24 +286,24 @@ def rsqrt_(self: Tensor) -> Any:
 
 
 def tril_(self: Tensor, diagonal: int = 0) -> Any:
-    """Zero what stands above a diagonal."""
+    """Zero the elements above a diagonal."""
     return shape.tril(self, diagonal)
 
 
 def triu_(self: Tensor, diagonal: int = 0) -> Any:
-    """Zero what stands below a diagonal."""
+    """Zero the elements below a diagonal."""
     return shape.triu(self, diagonal)
 
 
-def _plus(x: Tensor, beta: Any, product: Any, alpha: Any) -> Any:
+def _scaled_sum(x: Tensor, beta: Any, product: Any, alpha: Any) -> Any:
     """Return beta * x + alpha * product; for a beta of 0 without what is in x, which may be NaN."""
-    product = _scaled(product, alpha)
+    product = _scale(product, alpha)
     if not isinstance(beta, Tensor) and beta == 0:
         return shape.broadcast_to(product, np.broadcast_shapes(x.shape, product.shape))
-    return arithmetic.add(_scaled(x, beta), product)
+    return arithmetic.add(_scale(x, beta), product)
 
 
-def _as_kind(value: Any, x: Tensor) -> Any:
+def _as_scalar_of_dtype(value: Any, x: Tensor) -> Any:
     """Return a number as a 0-d array of the dtype of x where that keeps its kind, so that it promotes nothing."""
     made = lift(value)
     if made.ndim == 0 and np.can_cast(made.dtype, x.dtype, "same_kind"):
@@ -325,19 +324,19 @@ def _mask(name: str, x: Tensor, mask: Any) -> Any:
 
 
 def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Any:
-    """Write the values of `src`, broadcast, cast and moved to where x lives; `non_blocking` changes nothing."""
+    """Write the values of `src`, broadcast, cast and moved to the device of x; `non_blocking` changes nothing."""
     src = lift(src)
     if isinstance(src, Tensor):
         src = src if src.device == self.device else to(src, self.device)
     else:
         src = libraries.to_device(src, self.device)
-    if not _broadcasts(src.shape, self.shape):
+    if not _can_broadcast(src.shape, self.shape):
         raise errors.ShapeError(f"copy_ writes values of shape {src.shape} into {describe(self)}; they do not fit")
     self[...] = src
     return self
 
 
-def _broadcasts(given: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+def _can_broadcast(given: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     try:
         return np.broadcast_shapes(given, wanted) == wanted
     except ValueError:
@@ -366,7 +365,7 @@ def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Any:
 
 def index_add_(self: Tensor, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Any:
     """Add alpha * source[..., k, ...] to the slice that index[k] names along `dim`; repeated slices add up."""
-    ufuncs.at(np.add, arithmetic.add, self, _slices("index_add_", self, dim, index), _scaled(source, alpha))
+    ufuncs.at(np.add, arithmetic.add, self, _slices("index_add_", self, dim, index), _scale(source, alpha))
     return self
 
 
@@ -420,7 +419,7 @@ def scatter_(self: Tensor, dim: int, index: Any, src: Any, *, reduce: str | None
     `index` has as many axes as x, none longer than that of `src`, nor, but for `dim`, than that of x; `src` may
     be one number.
     """
-    where, values = _scattered("scatter_", self, dim, index, src)
+    where, values = _scatter_arguments("scatter_", self, dim, index, src)
     if reduce is None:
         self[where] = values
     elif reduce == "add":
@@ -434,7 +433,7 @@ def scatter_(self: Tensor, dim: int, index: Any, src: Any, *, reduce: str | None
 
 def scatter_add_(self: Tensor, dim: int, index: Any, src: Any) -> Any:
     """Add src[i, j] to x[index[i, j], j], for `dim` 0 of two axes; repeated elements add up."""
-    where, values = _scattered("scatter_add_", self, dim, index, src)
+    where, values = _scatter_arguments("scatter_add_", self, dim, index, src)
     ufuncs.at(np.add, arithmetic.add, self, where, values)
     return self
 
@@ -448,7 +447,7 @@ def _slices(name: str, x: Tensor, dim: int, index: Any) -> tuple[Any, ...]:
     return (*[slice(None)] * dim, places.reshape(-1).astype(np.intp))
 
 
-def _scattered(name: str, x: Tensor, dim: int, index: Any, src: Any) -> tuple[Any, Any]:
+def _scatter_arguments(name: str, x: Tensor, dim: int, index: Any, src: Any) -> tuple[Any, Any]:
     """Return the index of the elements that are written, and what is written to them."""
     places, xp = raw(lift_like(index, x)), libraries.namespace(x._array)
     dim = normalize_axis_index(dim, x.ndim)
@@ -473,49 +472,49 @@ def _scattered(name: str, x: Tensor, dim: int, index: Any, src: Any) -> tuple[An
 
 def bernoulli_(self: Tensor, p: Any = 0.5, *, generator: np.random.Generator) -> Any:
     """Fill with ones of probability `p`, a number or an array that broadcasts, and zeros."""
-    chance = _on_host(p)
-    if not bool(((chance >= 0) & (chance <= 1)).all()) or not _broadcasts(chance.shape, self.shape):
+    chance = _raw_on_host(p)
+    if not bool(((chance >= 0) & (chance <= 1)).all()) or not _can_broadcast(chance.shape, self.shape):
         raise ValueError(f"bernoulli_ takes p in [0, 1] that broadcasts to {self.shape}; found shape {chance.shape}")
-    return _drawn(self, generator, "bernoulli_", lambda draw: draw.random(self.shape) < chance)
+    return _fill_with_draws(self, generator, "bernoulli_", lambda draw: draw.random(self.shape) < chance)
 
 
 def cauchy_(self: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: np.random.Generator) -> Any:
     """Fill with values of a Cauchy distribution."""
-    return _drawn(self, generator, "cauchy_", lambda draw: median + sigma * draw.standard_cauchy(self.shape))
+    return _fill_with_draws(self, generator, "cauchy_", lambda draw: median + sigma * draw.standard_cauchy(self.shape))
 
 
 def exponential_(self: Tensor, lambd: float = 1.0, *, generator: np.random.Generator) -> Any:
     """Fill with values of an exponential distribution of rate `lambd`."""
-    return _drawn(self, generator, "exponential_", lambda draw: draw.exponential(1 / lambd, self.shape))
+    return _fill_with_draws(self, generator, "exponential_", lambda draw: draw.exponential(1 / lambd, self.shape))
 
 
 def geometric_(self: Tensor, p: float, *, generator: np.random.Generator) -> Any:
     """Fill with values of a geometric distribution: how many trials of probability `p` the first success takes."""
-    return _drawn(self, generator, "geometric_", lambda draw: draw.geometric(p, self.shape))
+    return _fill_with_draws(self, generator, "geometric_", lambda draw: draw.geometric(p, self.shape))
 
 
 def log_normal_(self: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: np.random.Generator) -> Any:
     """Fill with values of which the logarithms are of a normal distribution with this mean and deviation."""
-    return _drawn(self, generator, "log_normal_", lambda draw: draw.lognormal(mean, std, self.shape))
+    return _fill_with_draws(self, generator, "log_normal_", lambda draw: draw.lognormal(mean, std, self.shape))
 
 
 def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: np.random.Generator) -> Any:
     """Fill with values of a normal distribution."""
-    return _drawn(self, generator, "normal_", lambda draw: draw.normal(mean, std, self.shape))
+    return _fill_with_draws(self, generator, "normal_", lambda draw: draw.normal(mean, std, self.shape))
 
 
 def random_(self: Tensor, low: int, high: int | None = None, *, generator: np.random.Generator) -> Any:
     """Fill with integers from `low` to `high` - 1; with one number, from 0 to that less 1."""
-    return _drawn(self, generator, "random_", lambda draw: draw.integers(low, high, self.shape))
+    return _fill_with_draws(self, generator, "random_", lambda draw: draw.integers(low, high, self.shape))
 
 
 def uniform_(self: Tensor, low: float = 0.0, high: float = 1.0, *, generator: np.random.Generator) -> Any:
-    """Fill with values spread evenly from `low` to below `high`."""
-    return _drawn(self, generator, "uniform_", lambda draw: draw.uniform(low, high, self.shape))
+    """Fill with values drawn uniformly from `low` to below `high`."""
+    return _fill_with_draws(self, generator, "uniform_", lambda draw: draw.uniform(low, high, self.shape))
 
 
-def _drawn(x: Tensor, generator: Any, name: str, draw: Callable[[np.random.Generator], Any]) -> Any:
-    """Fill with what a generator gives, on the host: the same values wherever the tensor lives."""
+def _fill_with_draws(x: Tensor, generator: Any, name: str, draw: Callable[[np.random.Generator], Any]) -> Any:
+    """Fill with numbers that a generator draws on the host: the same values on every device."""
     if not isinstance(generator, np.random.Generator):
         raise TypeError(
             f"{name} draws from generator=, a numpy.random.Generator such as numpy.random.default_rng(0); "
@@ -526,7 +525,7 @@ def _drawn(x: Tensor, generator: Any, name: str, draw: Callable[[np.random.Gener
     return copy_(x, np.asarray(draw(generator)).astype(x.dtype))
 
 
-def _on_host(value: Any) -> Any:
+def _raw_on_host(value: Any) -> Any:
     return libraries.to_device(raw(lift(value)), "cpu")
 
 
@@ -600,66 +599,61 @@ _ALIASES = {
 def bind() -> None:
     """Bind the methods onto Tensor; called once, by `gradmgr.ops`."""
     for name, (function, ufunc) in _UNARY.items():
-        setattr(Tensor, name, _of_one(name, function, ufunc))
+        setattr(Tensor, name, _unary_method(name, function, ufunc))
     for name, (function, ufunc) in _BINARY.items():
-        setattr(Tensor, name, _of_two(name, function, ufunc))
+        setattr(Tensor, name, _binary_method(name, function, ufunc))
     for method in _WRITES:
         setattr(Tensor, method.__name__, method)
     for function in _RESULTS:
-        setattr(Tensor, function.__name__, _binding(function, _bound))
+        setattr(Tensor, function.__name__, _rebinding_method(function, _rebind_same_shape))
     for function in _AXES:
-        setattr(Tensor, function.__name__, _binding(function, _with_axes))
+        setattr(Tensor, function.__name__, _rebinding_method(function, _rebind_other_shape))
     for alias, name in _ALIASES.items():
         setattr(Tensor, alias, getattr(Tensor, name))
 
 
-def _of_one(name: str, function: Any, ufunc: Any) -> Any:
+def _unary_method(name: str, function: Any, ufunc: Any) -> Any:
     def method(self: Tensor) -> Any:
-        if ufunc is not None and current() is None and _written(self, ufunc):
+        if ufunc is not None and current() is None and _write_to_own_buffer(self, ufunc):
             return self
-        return _bound(self, function(self), name)
+        return _rebind_same_shape(self, function(self), name)
 
-    return _called(method, name, f"Put `{function.__name__}` of the values in their place.")
+    return _with_name(method, name, f"Put `{function.__name__}` of the values in their place.")
 
 
-def _of_two(name: str, function: Any, ufunc: Any) -> Any:
+def _binary_method(name: str, function: Any, ufunc: Any) -> Any:
     update = updater(function, ufunc, name)
 
     def method(self: Tensor, other: Any) -> Any:
-        return _operand_taken(name, update(self, other), other)
+        return _check_operand(name, update(self, other), other)
 
-    return _called(method, name, f"Put `{function.__name__}` of the values and `other` in their place.")
+    return _with_name(method, name, f"Put `{function.__name__}` of the values and `other` in their place.")
 
 
-def _binding(function: Any, bound: Any) -> Any:
+def _rebinding_method(function: Any, bound: Any) -> Any:
     name = function.__name__
 
     def method(self: Tensor, *args: Any, **keywords: Any) -> Any:
         return bound(self, function(self, *args, **keywords), name)
 
     method.__wrapped__ = function  # type: ignore[attr-defined]  # what inspect.signature reads
-    return _called(method, name, function.__doc__)
+    return _with_name(method, name, function.__doc__)
 
 
-def _called(method: Any, name: str, doc: str | None) -> Any:
+def _with_name(method: Any, name: str, doc: str | None) -> Any:
     method.__name__ = method.__qualname__ = name
     method.__doc__ = doc
     return method
 
 
-def _written(x: Tensor, ufunc: Any) -> bool:
+def _write_to_own_buffer(x: Tensor, ufunc: Any) -> bool:
     """Write a ufunc of x into its own buffer if nothing else can see it; tell whether it was done."""
     if libraries.float_errors_raise() or not libraries.is_differentiable(x._array.dtype):
         return False
-    with recording_threads.lock:
-        if not recording_threads.may_write(x):
-            return False
-        ufunc(x._array, out=x._array)
-    x._rec = None
-    return True
+    return written_in_place(x, ufunc)
 
 
-def _bound(x: Tensor, z: Any, name: str) -> Tensor:
+def _rebind_same_shape(x: Tensor, z: Any, name: str) -> Tensor:
     """Let x be a result of its own shape, and of its dtype up to a cast within the kind."""
     z = z if isinstance(z, Tensor) else wrap(z)
     if z.shape != x.shape:
@@ -677,7 +671,7 @@ def _bound(x: Tensor, z: Any, name: str) -> Tensor:
     return rebind(x, z)
 
 
-def _with_axes(x: Tensor, z: Tensor, name: str) -> Tensor:
+def _rebind_other_shape(x: Tensor, z: Tensor, name: str) -> Tensor:
     """Let x be a result with other axes, unless a gradient in its present shape is to be written to it."""
     if z.shape != x.shape and x.grad is not None:
         raise errors.ShapeError(

@@ -25,12 +25,12 @@ from gradmgr.ops.naming import named_errors
 from gradmgr.ops.shape import atleast_1d, atleast_2d, atleast_3d, expand_dims, moveaxis, ravel, reshape
 
 
-def _part(g: Any, k: int, values: Any, shapes: Any, axis: int, ends: tuple[int, ...]) -> Any:
+def _part_of_cotangent(g: Any, k: int, values: Any, shapes: Any, axis: int, ends: tuple[int, ...]) -> Any:
     index = (*[slice(None)] * axis, slice(ends[k], ends[k + 1]))
     return g[index] if g.__class__ is np.ndarray else getitem(g, index)  # a plain view needs no op
 
 
-def _tangents(tangents: Any, values: Any, axis: int, ends: tuple[int, ...]) -> Any:
+def _all_tangents(tangents: Any, values: Any, axis: int, ends: tuple[int, ...]) -> Any:
     filled = [
         libraries.namespace(raw(v)).zeros_like(raw(v)) if t is None else t
         for t, v in zip(tangents, values, strict=True)
@@ -38,9 +38,13 @@ def _tangents(tangents: Any, values: Any, axis: int, ends: tuple[int, ...]) -> A
     return _concatenate(filled, axis, ends)
 
 
-# `ends` is where each array ends, after a 0: found once, since to add up anew for each takes time by their square.
+# `ends` is where each array ends, after a 0: computed once, as adding up again for each takes quadratic time.
 _concatenate = variadic(
-    "concatenate", lambda arrays, axis, ends: np.concatenate(arrays, axis), vjp=_part, jvp=_tangents, keeps="nothing"
+    "concatenate",
+    lambda arrays, axis, ends: np.concatenate(arrays, axis),
+    vjp=_part_of_cotangent,
+    jvp=_all_tangents,
+    keeps="nothing",
 )
 
 
@@ -188,17 +192,17 @@ def _pieces(a: Any) -> tuple[Any, ...]:
     return tuple([a[k] for k in range(a.shape[0])])
 
 
-def _laid_out(shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]) -> Any:
+def _empty_with_strides(shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]) -> Any:
     """Return new memory whose axes follow each other as these strides do: to transpose it back then copies nothing."""
     order = sorted(range(len(shape)), key=lambda k: -abs(strides[k]))
     places = sorted(range(len(shape)), key=order.__getitem__)
     return np.empty([shape[k] for k in order], dtype).transpose(places)
 
 
-def _gathered(parts: list[Any], shape: tuple[int, ...], dtype: Any, strides: Any) -> Any:
+def _gather_gradients(parts: list[Any], shape: tuple[int, ...], dtype: Any, strides: Any) -> Any:
     """Return gradients of the pieces as one, None where there is none."""
     if all(part is None or part.__class__ is np.ndarray for part in parts):
-        whole = _laid_out(shape, dtype, strides)
+        whole = _empty_with_strides(shape, dtype, strides)
         for k, part in enumerate(parts):
             whole[k] = 0 if part is None else part
         return whole
@@ -209,7 +213,7 @@ def _gathered(parts: list[Any], shape: tuple[int, ...], dtype: Any, strides: Any
 
 def _vjp_of_unstack(e: tuple[Any, ...], g: Any, grads: Grads, owned: Ownership) -> None:
     _, _, node_id, shape, dtype, strides = e
-    accumulate(grads, owned, node_id, _gathered([g.get(k) for k in range(shape[0])], shape, dtype, strides))
+    accumulate(grads, owned, node_id, _gather_gradients([g.get(k) for k in range(shape[0])], shape, dtype, strides))
 
 
 def _unstack_entry(m: Any, node_ids: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
@@ -218,13 +222,13 @@ def _unstack_entry(m: Any, node_ids: Any, values: Any, out: Any, params: Any) ->
 
 
 _unstack = register(Op("unstack", _pieces))
-_unstack.entry, _unstack.jvp = _unstack_entry, lambda tangents, values, out, params: pieces(tangents[0])
+_unstack.entry, _unstack.jvp = _unstack_entry, lambda tangents, values, out, params: split_first_axis(tangents[0])
 _unstack.keeps_inputs = _unstack.keeps_out = False
 declare_kind("unstack", Kind("unstack", one_input, metadata_of_one), _vjp_of_unstack)
 
 
-def pieces(x: Any) -> tuple[Any, ...]:
-    """Split into the pieces along the first axis, which is removed: one op, and on the way back one buffer for all."""
+def split_first_axis(x: Any) -> tuple[Any, ...]:
+    """Split into the pieces along the first axis, which is removed: one op, whose vjp has one buffer for all."""
     return apply(_unstack, (x,), ()) if isinstance(x, Tensor) else _pieces(x)
 
 
@@ -233,7 +237,7 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
     moved = moveaxis(x, axis, 0)
     if moved.ndim == 0:
         raise ValueError("Input array must be at least 1-d.")
-    return pieces(moved)
+    return split_first_axis(moved)
 
 
 # ---------------------------------------------------------------- block, grids, products
@@ -243,13 +247,13 @@ def block(arrays: Any) -> Any:
     """Join nested lists of blocks as `numpy.block`."""
     if not holds_tensor(arrays):
         return np.block(arrays)
-    depth = _depth(arrays, "arrays")
-    leaves = list(_leaves(arrays))
+    depth = _nesting_depth(arrays, "arrays")
+    leaves = list(_nested_arrays(arrays))
     ndim = builtins.max(depth, *(lift(leaf).ndim for leaf in leaves))
-    return _joined(arrays, depth, ndim, library_of(*leaves))
+    return _join_blocks(arrays, depth, ndim, library_of(*leaves))
 
 
-def _depth(arrays: Any, where: str) -> int:
+def _nesting_depth(arrays: Any, where: str) -> int:
     """Return how deep the lists are, which must be one and the same everywhere."""
     if isinstance(arrays, tuple):
         raise TypeError(f"block: {where} is a tuple. Only lists can be used to arrange blocks")
@@ -257,27 +261,27 @@ def _depth(arrays: Any, where: str) -> int:
         return 0
     if not arrays:
         raise ValueError(f"block: List at {where} cannot be empty")
-    depths = [_depth(part, f"{where}[{k}]") for k, part in enumerate(arrays)]
+    depths = [_nesting_depth(part, f"{where}[{k}]") for k, part in enumerate(arrays)]
     for k, depth in enumerate(depths):
         if depth != depths[0]:
             raise ValueError(f"block: List depths are mismatched: {depths[0] + 1} first, {depth + 1} at {where}[{k}]")
     return depths[0] + 1
 
 
-def _leaves(arrays: Any) -> Iterator[Any]:
+def _nested_arrays(arrays: Any) -> Iterator[Any]:
     if isinstance(arrays, list):
         for part in arrays:
-            yield from _leaves(part)
+            yield from _nested_arrays(part)
     else:
         yield arrays
 
 
-def _joined(arrays: Any, depth: int, ndim: int, xp: Any) -> Any:
+def _join_blocks(arrays: Any, depth: int, ndim: int, xp: Any) -> Any:
     if depth == 0:
         a = lift(arrays) if holds_tensor(arrays) or libraries.is_array(arrays) else xp.asarray(arrays)
         return copied(a) if a.ndim == ndim else reshape(a, (1,) * (ndim - a.ndim) + tuple(a.shape))
     with named_errors("block"):
-        return concatenate([_joined(part, depth - 1, ndim, xp) for part in arrays], ndim - depth)
+        return concatenate([_join_blocks(part, depth - 1, ndim, xp) for part in arrays], ndim - depth)
 
 
 def row_stack(tup: Any, *, dtype: Any = None, casting: Any = "same_kind") -> Any:

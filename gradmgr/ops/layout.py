@@ -9,7 +9,7 @@ from typing import Any
 from gradmgr._arrays import libraries
 from gradmgr._engine.mutation import copied
 from gradmgr._engine.tensor import Tensor
-from gradmgr.ops.create import asarray, copy_asked, device_for, in_order
+from gradmgr.ops.create import asarray, device_for, in_memory_order, read_copy
 from gradmgr.ops.naming import named
 from gradmgr.ops.shape import reshape
 
@@ -20,12 +20,12 @@ def _at_least_one_axis(t: Tensor) -> Any:
 
 def ascontiguousarray(a: Any, dtype: Any = None, *, like: Any = None) -> Any:
     """Return a Tensor in C order, of at least one axis, as `numpy.ascontiguousarray`; gradients flow through."""
-    return _at_least_one_axis(in_order(asarray(a, dtype, device_for(None, like)), "C"))
+    return _at_least_one_axis(in_memory_order(asarray(a, dtype, device_for(None, like)), "C"))
 
 
 def asfortranarray(a: Any, dtype: Any = None, *, like: Any = None) -> Any:
     """Return a Tensor in Fortran order, of at least one axis, as `numpy.asfortranarray`; gradients flow through."""
-    return _at_least_one_axis(in_order(asarray(a, dtype, device_for(None, like)), "F"))
+    return _at_least_one_axis(in_memory_order(asarray(a, dtype, device_for(None, like)), "F"))
 
 
 def _as_tensor(name: str) -> Callable[..., Tensor]:
@@ -38,9 +38,9 @@ def _as_tensor(name: str) -> Callable[..., Tensor]:
         copy: bool | None = None,
         like: Any = None,
     ) -> Tensor:
-        copy = copy_asked(copy)
+        copy = read_copy(copy)
         t = asarray(a, dtype, device_for(device, like), copy=copy)
-        made = in_order(t, order)
+        made = in_memory_order(t, order)
         if copy is False and made is not t:
             raise ValueError(f"{name} with copy=False would need a copy for order {order!r}")
         return made
@@ -87,6 +87,6 @@ def require(a: Any, dtype: Any = None, requirements: Any = None, *, like: Any = 
     if {"C", "F"} <= asked:
         raise ValueError('require: Cannot specify both "C" and "F" order')
     t = asarray(a, dtype, device_for(None, like))
-    made = in_order(t, "F" if "F" in asked else "C" if "C" in asked else None)
+    made = in_memory_order(t, "F" if "F" in asked else "C" if "C" in asked else None)
     aligned = getattr(made._array.flags, "aligned", True)
     return copied(made) if not aligned or ("O" in asked and not made._array.flags.owndata) else made

@@ -28,7 +28,7 @@ def _expm_kernel(a: Any) -> Any:
     if a.size == 0:
         return a.copy()
     if batched.is_batched(a):
-        return batched.within(_expm_kernel, a)
+        return batched.call_unary(_expm_kernel, a)
     expm_of = lapack.linalg_library("expm", a).expm
     if libraries.namespace(a) is np or a.ndim == 2:
         return expm_of(a)
@@ -120,16 +120,16 @@ def _product_of_chain(parts: list[Any]) -> Any:
         if a.shape[1] != b.shape[0]:
             raise ValueError(f"multi_dot: shapes {a.shape} and {b.shape} not aligned")
     splits = _cheapest_splits([parts[0].shape[0], *[a.shape[1] for a in parts]])
-    z = _product_from(parts, splits, 0, len(parts) - 1)
+    z = _multiply_parts(parts, splits, 0, len(parts) - 1)
     return z[(0 if row else slice(None)), (0 if column else slice(None))] if row or column else z
 
 
-def _product_from(parts: list[Any], splits: dict[tuple[int, int], int], first: int, last: int) -> Any:
+def _multiply_parts(parts: list[Any], splits: dict[tuple[int, int], int], first: int, last: int) -> Any:
     """Multiply parts[first : last + 1]; a nested function would form a reference cycle that keeps all parts alive."""
     if first == last:
         return parts[first]
     k = splits[first, last]
-    return dot(_product_from(parts, splits, first, k), _product_from(parts, splits, k + 1, last))
+    return dot(_multiply_parts(parts, splits, first, k), _multiply_parts(parts, splits, k + 1, last))
 
 
 def _cheapest_splits(sizes: list[int]) -> dict[tuple[int, int], int]:

@@ -83,7 +83,7 @@ def _log_of_weighted(x: Any, b: Any, axes: Axes, signed: bool) -> tuple[Any, Any
         return np.log(abs(total) if signed else total) + top, np.sign(total)
 
 
-def _share_of_weighted(x: Any, out: Any, axes: Axes, sign_of_sum: Any) -> Any:
+def _weighted_share(x: Any, out: Any, axes: Axes, sign_of_sum: Any) -> Any:
     """Return exp(x) / sum(b exp(x)); 0 where x is -inf."""
     total = broadcast_back(out, x.shape, axes)
     gone = raw(x) == -np.inf
@@ -93,7 +93,7 @@ def _share_of_weighted(x: Any, out: Any, axes: Axes, sign_of_sum: Any) -> Any:
 
 def _weighted_slope(x: Any, b: Any, out: Any, axes: Axes, sign_of_sum: Any) -> Any:
     """Return the derivative in x: the weight times the share, and 0 where that would be 0 times inf."""
-    share = _share_of_weighted(x, out, axes, sign_of_sum)
+    share = _weighted_share(x, out, axes, sign_of_sum)
     return choose((raw(b) == 0) & ~np.isfinite(raw(share)), 0.0, share) * b
 
 
@@ -110,7 +110,7 @@ _weighted = custom(
             broadcast_back(g, x.shape, axes) * conj_of(_weighted_slope(x, b, out, axes, sign_of_sum))
         ),
         "b": lambda g, x, out, axes, sign_of_sum: (
-            broadcast_back(g, x.shape, axes) * conj_of(_share_of_weighted(x, out, axes, sign_of_sum))
+            broadcast_back(g, x.shape, axes) * conj_of(_weighted_share(x, out, axes, sign_of_sum))
         ),
     },
     jvp={
@@ -118,7 +118,7 @@ _weighted = custom(
             t * _weighted_slope(x, b, out, axes, sign_of_sum), axes, keepdims
         ),
         "b": lambda t, x, out, axes, sign_of_sum, keepdims: sum_op(
-            t * _share_of_weighted(x, out, axes, sign_of_sum), axes, keepdims
+            t * _weighted_share(x, out, axes, sign_of_sum), axes, keepdims
         ),
     },
 )
@@ -142,7 +142,7 @@ def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, r
     a = a if a.dtype.kind in "fcV" else as_type(a, np.float64)
     if b is None and not return_sign:
         return _logsumexp(a, axes_of(axis, a.ndim, "logsumexp", of_number=True), keepdims)
-    a, b = _in_one_dtype(a, 1.0 if b is None else b)
+    a, b = _promote_together(a, 1.0 if b is None else b)
     axes = axes_of(axis, a.ndim, "logsumexp", of_number=True)
     signed = return_sign and not is_complex(raw(a))
     value, sign_of_sum = _log_of_weighted(raw(a), raw(b), axes, signed)
@@ -160,7 +160,7 @@ def _phase(z: Any) -> Any:
     return choose(raw(z).real == -np.inf, 0.0, exp(imag(z) * 1j))
 
 
-def _in_one_dtype(a: Any, b: Any) -> tuple[Any, Any]:
+def _promote_together(a: Any, b: Any) -> tuple[Any, Any]:
     """Broadcast a and its weights, and cast both to the dtype in which they meet."""
     b = b if isinstance(b, (int, float, complex)) else lift(b)
     dtype = np.result_type(a.dtype, getattr(b, "dtype", b))

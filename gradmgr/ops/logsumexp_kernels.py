@@ -33,11 +33,11 @@ _all: Any = np.logical_and.reduce
 
 def value(x: Any, axes: Axes, keepdims: bool) -> Any:
     """Return log(sum(exp(x))) along axes; x is not empty."""
-    folded = _folded(x, axes) if x.nbytes > _LARGE else None
+    folded = _as_three_axes(x, axes) if x.nbytes > _LARGE else None
     if folded is None:
-        z = _small(x, axes)
+        z = _reduce_small(x, axes)
     else:
-        z = _large(folded).reshape([1 if k in axes else n for k, n in enumerate(x.shape)])
+        z = _reduce_large(folded).reshape([1 if k in axes else n for k, n in enumerate(x.shape)])
     return z if keepdims else z.reshape([n for k, n in enumerate(x.shape) if k not in axes])[()]
 
 
@@ -46,7 +46,7 @@ def slope(g: Any, x: Any, out: Any, axes: Axes) -> Any:
 
     `g` and `out` have the axes that were summed over, of length 1.
     """
-    folded = _folded(x, axes) if x.nbytes > _LARGE else None
+    folded = _as_three_axes(x, axes) if x.nbytes > _LARGE else None
     if folded is None:
         e = x - out
         np.exp(e, out=e)
@@ -56,9 +56,9 @@ def slope(g: Any, x: Any, out: Any, axes: Axes) -> Any:
     return _large_slope(g.reshape((rows, 1, columns)), folded, out.reshape((rows, 1, columns))).reshape(x.shape)
 
 
-def _small(x: Any, axes: Axes) -> Any:
+def _reduce_small(x: Any, axes: Axes) -> Any:
     """Compute the logsumexp of a small array; the axes are kept."""
-    top, regular = _top(x, axes)
+    top, regular = _finite_maximum(x, axes)
     e = x - top
     if regular:
         z = np.log(_sum(np.exp(e, out=e), axis=axes, keepdims=True))
@@ -69,7 +69,7 @@ def _small(x: Any, axes: Axes) -> Any:
     return z
 
 
-def _top(x: Any, axes: Axes) -> tuple[Any, bool]:
+def _finite_maximum(x: Any, axes: Axes) -> tuple[Any, bool]:
     """Return the largest along axes, 0 in the place of what is not finite, and whether all are."""
     top = _maximum(x, axis=axes, keepdims=True)
     if _all(np.isfinite(top), axis=None):
@@ -80,7 +80,7 @@ def _top(x: Any, axes: Axes) -> tuple[Any, bool]:
 # ---------------------------------------------------------------- in blocks
 
 
-def _folded(x: Any, axes: Axes) -> Any:
+def _as_three_axes(x: Any, axes: Axes) -> Any:
     """Return x as three axes of which the one in the middle is summed over; None where that takes a copy."""
     first, count = min(axes), len(axes)
     if not x.flags.c_contiguous or max(axes) - first + 1 != count:
@@ -104,27 +104,27 @@ def _places(part: slice, rows: int) -> tuple[slice, ...]:
     return (part,) if rows > 1 else (slice(None), slice(None), part)
 
 
-def _is_turned(x: Any) -> bool:
+def _is_transposed(x: Any) -> bool:
     return bool(x.shape[2] == 1 and x.shape[1] <= _SHORT)
 
 
-def _large(x: Any) -> Any:
+def _reduce_large(x: Any) -> Any:
     rows, length, columns = x.shape
     if rows == columns == 1:
-        return _of_one(x.reshape(length)).reshape((1, 1, 1))
+        return _reduce_one_row(x.reshape(length)).reshape((1, 1, 1))
     if _is_tall(x):
-        top, regular = _top(x, (1,))
+        top, regular = _finite_maximum(x, (1,))
         if regular:
-            return np.log(_of_tall(x[0], top[0], None)) + top
+            return np.log(_sum_tall(x[0], top[0], None)) + top
     z = np.empty((rows, 1, columns), x.dtype)
-    turned = _is_turned(x)
+    transposed = _is_transposed(x)
 
     def work(part: slice) -> None:
-        if turned:
-            z[part, 0, 0] = _small(np.ascontiguousarray(x[part, :, 0].T), (0,))[0]
+        if transposed:
+            z[part, 0, 0] = _reduce_small(np.ascontiguousarray(x[part, :, 0].T), (0,))[0]
         else:
             where = _places(part, rows)
-            z[where] = _small(x[where], (1,))
+            z[where] = _reduce_small(x[where], (1,))
 
     blocks.run(work, _parts(x))
     return z
@@ -135,13 +135,13 @@ def _large_slope(g: Any, x: Any, out: Any) -> Any:
     d = np.empty(x.shape, x.dtype)
     if rows == columns == 1 or _is_tall(x):
         tall = d.reshape((length, columns))
-        factor = g[0] / _of_tall(x.reshape(tall.shape), out[0], tall)
+        factor = g[0] / _sum_tall(x.reshape(tall.shape), out[0], tall)
         blocks.run(lambda part: _scale(tall[part], factor), blocks.blocks(length, x.nbytes, _BLOCK))
         return d
-    turned = _is_turned(x)
+    transposed = _is_transposed(x)
 
     def work(part: slice) -> None:
-        if turned:
+        if transposed:
             e = np.ascontiguousarray(x[part, :, 0].T)
             e -= out[part, 0, 0]
             np.exp(e, out=e)
@@ -161,7 +161,7 @@ def _scale(d: Any, factor: Any) -> None:
     d *= factor
 
 
-def _of_tall(x: Any, top: Any, to: Any) -> Any:
+def _sum_tall(x: Any, top: Any, to: Any) -> Any:
     """Return the sum of exp(x - top) over the first axis, kept, and put what is summed into `to`, if that is there."""
     parts = blocks.blocks(len(x), x.nbytes, _BLOCK)
     sums = np.empty((len(parts), x.shape[1]), x.dtype)
@@ -175,7 +175,7 @@ def _of_tall(x: Any, top: Any, to: Any) -> Any:
     return _sum(sums, axis=0, keepdims=True)
 
 
-def _of_one(x: Any) -> Any:
+def _reduce_one_row(x: Any) -> Any:
     """Reduce one long row, which is read once: the sum of each block is over exp(x - its own top)."""
     parts = blocks.blocks(len(x), x.nbytes, _BLOCK)
     tops, sums = np.empty((2, len(parts)), x.dtype)
@@ -188,11 +188,11 @@ def _of_one(x: Any) -> Any:
             e = block - top
             tops[k], sums[k] = top, _sum(np.exp(e, out=e))
         else:
-            tops[k], sums[k] = _small(block, (0,))[0], 1
+            tops[k], sums[k] = _reduce_small(block, (0,))[0], 1
 
     blocks.run(work, parts)
     top = tops.max()
     if not math.isfinite(top):
-        return _small(tops, (0,))
+        return _reduce_small(tops, (0,))
     sums *= np.exp(tops - top)
     return np.log(sums.sum(keepdims=True)) + top

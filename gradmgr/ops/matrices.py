@@ -54,7 +54,7 @@ def lift_square(name: str, a: Any) -> Any:
     return cast_to(a, dtype)
 
 
-def wrap_with(x: Any, parameter: Any) -> Any:
+def wrap_like(x: Any, parameter: Any) -> Any:
     """Return x, wrapped in a Tensor if the parameter is one."""
     return wrap(x) if isinstance(parameter, Tensor) and not isinstance(x, Tensor) else x
 
@@ -62,7 +62,7 @@ def wrap_with(x: Any, parameter: Any) -> Any:
 # ---------------------------------------------------------------- small pieces of algebra
 
 
-def transposed(x: Any) -> Any:
+def swap_last_axes(x: Any) -> Any:
     return x.swapaxes(-1, -2)
 
 
@@ -74,7 +74,7 @@ def hermitian_part(x: Any) -> Any:
     return (x + conj_t(x)) * 0.5
 
 
-def per_matrix(g: Any) -> Any:
+def append_matrix_axes(g: Any) -> Any:
     """Append two axes of length 1 to one number for each matrix of a stack, so that it multiplies the matrices."""
     return reshape(g, (*g.shape, 1, 1))
 

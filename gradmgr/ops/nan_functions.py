@@ -20,7 +20,7 @@ from gradmgr.ops.constant import constant
 from gradmgr.ops.convert import NOT_GIVEN, as_tensor, cast_to, constant_of, is_plain
 from gradmgr.ops.extrema import fmax, fmin
 from gradmgr.ops.naming import named
-from gradmgr.ops.reduce import cast_with, mean, read_initial_of_extreme, reduce_with_initial, sqrt_or_zero, std, var
+from gradmgr.ops.reduce import mean, promote_with, read_initial_of_extreme, reduce_with_initial, sqrt_or_zero, std, var
 from gradmgr.ops.reduce import sum as sum_of
 from gradmgr.ops.reduction_arguments import (
     Axes,
@@ -210,7 +210,7 @@ def _nan_dispersion(name: str, of_numbers: Any, finish: Any) -> Any:
             return of_numbers(a, axes, dtype, out, ddof, keeps)
         a = cast_to(a, dtype)
         dtype = raw(a).real.dtype if dtype is None else dtype
-        z = cast_to(finish(_nan_var(cast_with(a, ddof), here, axes, ddof, keeps, mean)), dtype)
+        z = cast_to(finish(_nan_var(promote_with(a, ddof), here, axes, ddof, keeps, mean)), dtype)
         return store_result(z, out, name)
 
     what = "variance" if name == "nanvar" else "standard deviation"
@@ -237,13 +237,13 @@ def _nan_extreme_op(name: str, ufunc: Any) -> Function:
             warnings.simplefilter("ignore", RuntimeWarning)  # given below, for either library
             return getattr(np, name)(x, axis=axes, keepdims=keepdims)
 
-    def pull(g: Any, x: Any, out: Any, axes: Axes) -> Any:
+    def vjp(g: Any, x: Any, out: Any, axes: Axes) -> Any:
         return reshape(g, kept_shape(x.shape, axes)) * _nan_shares(g, x, out, axes)
 
-    def push(t: Any, x: Any, out: Any, axes: Axes, keepdims: bool) -> Any:
+    def jvp(t: Any, x: Any, out: Any, axes: Axes, keepdims: bool) -> Any:
         return sum_of(t * _nan_shares(t, x, out, axes), axes, keepdims=keepdims)
 
-    return custom(name, kernel, vjp={"x": pull}, jvp={"x": push})
+    return custom(name, kernel, vjp={"x": vjp}, jvp={"x": jvp})
 
 
 def _nan_extreme(name: str, combine: Any) -> Any:

@@ -120,19 +120,19 @@ Piece = Callable[..., None]
 # ---------------------------------------------------------------- over whole arrays
 
 
-def serves(x: Any) -> bool:
+def can_compute(x: Any) -> bool:
     """Tell whether these functions take x: an array of NumPy's, in single or double precision."""
     return x.__class__ is np.ndarray and x.dtype in _PRECISIONS
 
 
-def pays(x: Any) -> bool:
+def is_worthwhile(x: Any) -> bool:
     """Tell whether x is of those and large: for few elements SciPy's loops are faster than 20 to 60 calls."""
     if x.__class__ is not np.ndarray:
         return False
     return (x.dtype is libraries.F4 and x.size >= 2048) or (x.dtype is libraries.F8 and x.size >= 8192)
 
 
-def _by_blocks(piece: Piece, scratch: int, x: Any) -> Any:
+def _run_in_blocks(piece: Piece, scratch: int, x: Any) -> Any:
     """Call piece(x, out, scratch...) on blocks of an array, each with `scratch` arrays of its size to compute in."""
     turned = not x.flags.c_contiguous and x.flags.f_contiguous
     given = np.ascontiguousarray(x.T if turned else x)
@@ -150,27 +150,27 @@ def _by_blocks(piece: Piece, scratch: int, x: Any) -> Any:
 
 def erf(x: Any) -> Any:
     """Return the error function, to within 5 units of the last place."""
-    return _by_blocks(_erf_piece, 2, x)
+    return _run_in_blocks(_erf_piece, 2, x)
 
 
 def erfc(x: Any) -> Any:
     """Return 1 - erf(x), without the difference; to within 10 units of the last place, far out too."""
-    return _by_blocks(_erfc_piece, 4, x)
+    return _run_in_blocks(_erfc_piece, 4, x)
 
 
 def ndtr(x: Any) -> Any:
     """Return the distribution function of the normal distribution; to within 10 units of the last place."""
-    return _by_blocks(_ndtr_piece, 4, x)
+    return _run_in_blocks(_ndtr_piece, 4, x)
 
 
 def log_ndtr(x: Any) -> Any:
     """Return its logarithm, to within 10 units of the last place, also where it itself underflows."""
-    return _by_blocks(_log_ndtr_piece, 4, x)
+    return _run_in_blocks(_log_ndtr_piece, 4, x)
 
 
 def hazard(x: Any) -> Any:
     """Return the density over the distribution function, the slope of log_ndtr; as exact as that."""
-    return _by_blocks(_hazard_piece, 4, x)
+    return _run_in_blocks(_hazard_piece, 4, x)
 
 
 # ---------------------------------------------------------------- over pieces
@@ -191,7 +191,7 @@ def _divide_polynomials(a: Any, out: Any, work: Any, quotient: Quotient) -> None
     out /= work
 
 
-def _bell(a: Any, out: Any, half: Any, work: Any, p: Precision, factor: float) -> None:
+def _gaussian(a: Any, out: Any, half: Any, work: Any, p: Precision, factor: float) -> None:
     """Put exp(factor * a^2) into `out`: with s, the square as rounded, exp(factor * s) (1 + factor * (a^2 - s))."""
     np.add(a, p.shift, out=half)
     half -= p.shift
@@ -219,13 +219,13 @@ def _erf_piece(x: Any, out: Any, square: Any, work: Any) -> None:
     np.tanh(out, out=out)
 
 
-def _tail(
+def _compute_tail(
     x: Any, out: Any, a: Any, bell: Any, half: Any, work: Any, p: Precision, quotient: Quotient, factor: float
 ) -> None:
     """Put T(|x|) into `out`, |x| into `a`, within bounds, and the exponential into `bell`."""
     np.clip(x, -p.bound, p.bound, out=a)
     np.abs(a, out=a)
-    _bell(a, bell, half, work, p, factor)
+    _gaussian(a, bell, half, work, p, factor)
     _divide_polynomials(a, out, work, quotient)
 
 
@@ -245,14 +245,14 @@ def _reflect(x: Any, out: Any, work: Any, p: Precision, total: float) -> None:
 
 def _erfc_piece(x: Any, out: Any, a: Any, bell: Any, half: Any, work: Any) -> None:
     p = _PRECISIONS[x.dtype]
-    _tail(x, out, a, bell, half, work, p, _OF_ERFC[x.dtype], -1.0)
+    _compute_tail(x, out, a, bell, half, work, p, _OF_ERFC[x.dtype], -1.0)
     out *= bell
     _reflect(x, out, work, p, 2.0)
 
 
 def _ndtr_piece(x: Any, out: Any, a: Any, bell: Any, half: Any, work: Any) -> None:
     p = _PRECISIONS[x.dtype]
-    _tail(x, out, a, bell, half, work, p, p.tail, -0.5)
+    _compute_tail(x, out, a, bell, half, work, p, p.tail, -0.5)
     out *= bell
     np.negative(x, out=a)
     _reflect(a, out, work, p, 1.0)
@@ -261,12 +261,12 @@ def _ndtr_piece(x: Any, out: Any, a: Any, bell: Any, half: Any, work: Any) -> No
 def _log_ndtr_piece(x: Any, out: Any, a: Any, bell: Any, half: Any, work: Any) -> None:
     """Compute log1p(-T(x) exp(-x^2 / 2)) for positive x, for others log1p(T(-x) - 1) - x^2 / 2."""
     p = _PRECISIONS[x.dtype]
-    _tail(x, out, a, bell, half, work, p, p.tail, -0.5)
+    _compute_tail(x, out, a, bell, half, work, p, p.tail, -0.5)
     positive = _masks_of_positive(x, work, p)
     bell *= out
     np.negative(bell, out=bell)
     out -= 1
-    _choose(positive, bell, out, p)
+    _copy_where(positive, bell, out, p)
     np.log1p(out, out=out)
     np.multiply(x, -0.5, out=a)
     a *= x
@@ -279,13 +279,13 @@ def _log_ndtr_piece(x: Any, out: Any, a: Any, bell: Any, half: Any, work: Any) -
 def _hazard_piece(x: Any, out: Any, a: Any, bell: Any, half: Any, work: Any) -> None:
     """Compute 1 / T(-x), where x is positive exp(-x^2 / 2) / (1 - T(x) exp(-x^2 / 2)), over sqrt(2 pi)."""
     p = _PRECISIONS[x.dtype]
-    _tail(x, out, a, bell, half, work, p, p.tail, -0.5)
+    _compute_tail(x, out, a, bell, half, work, p, p.tail, -0.5)
     positive = _masks_of_positive(x, work, p)
     np.multiply(bell, out, out=a)
     np.subtract(1, a, out=a)
-    _choose(positive, a, out, p)
+    _copy_where(positive, a, out, p)
     half.fill(1)
-    _choose(positive, bell, half, p)
+    _copy_where(positive, bell, half, p)
     out *= _ROOT_2PI
     np.divide(half, out, out=out)
     np.negative(x, out=a)
@@ -300,7 +300,7 @@ def _masks_of_positive(x: Any, scratch: Any, p: Precision) -> Any:
     return mask
 
 
-def _choose(mask: Any, x: Any, out: Any, p: Precision) -> None:
+def _copy_where(mask: Any, x: Any, out: Any, p: Precision) -> None:
     """Put x into `out` where the mask is set; x is lost."""
     new, old = x.view(p.integer), out.view(p.integer)
     new ^= old

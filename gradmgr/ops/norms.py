@@ -15,9 +15,9 @@ from gradmgr._engine.mutation import as_type
 from gradmgr._engine.tensor import raw, wrap
 from gradmgr.ops import reduce
 from gradmgr.ops.arithmetic import absolute, power, real
-from gradmgr.ops.convert import cast_to, is_plain, lift, untracked
+from gradmgr.ops.convert import cast_to, is_plain, lift, untracked_value
 from gradmgr.ops.decompose import svdvals
-from gradmgr.ops.matrices import check_matrix, check_square, eye_like, lift_matrices, wrap_with
+from gradmgr.ops.matrices import check_matrix, check_square, eye_like, lift_matrices, wrap_like
 from gradmgr.ops.reduction_arguments import kept_shape
 from gradmgr.ops.shape import moveaxis, reshape
 from gradmgr.ops.solve import invert
@@ -66,27 +66,27 @@ _power_norm = custom(
 )
 
 
-def _without_axes(z: Any, axes: tuple[int, ...], keepdims: Any) -> Any:
+def _remove_axes(z: Any, axes: tuple[int, ...], keepdims: Any) -> Any:
     """Take away the axes of length 1 that a norm kept, unless they are wanted."""
     return z if keepdims else reshape(z, tuple([n for k, n in enumerate(z.shape) if k not in axes]))
 
 
 def _vector_norm(x: Any, order: Any, axes: tuple[int, ...], keepdims: Any, name: str) -> Any:
     if order is None or order == 2:
-        return _without_axes(_euclidean_norm(x, axes), axes, keepdims)
+        return _remove_axes(_euclidean_norm(x, axes), axes, keepdims)
     if isinstance(order, str):
         raise ValueError(f"{name}: Invalid norm order '{order}' for vectors")
     if order == np.inf:
-        return _largest(absolute(x), axes, keepdims)
+        return _maximum(absolute(x), axes, keepdims)
     if order == -np.inf:
         _check_not_empty(x, axes, name)
         return reduce.min(absolute(x), axes, keepdims=keepdims)
     if order == 0:
         # Where x is not 0 the constant 1; elsewhere |x|, whose derivative is 0 there.
-        return reduce.sum(choose(raw(x) != 0, _one_like(x), absolute(x)), axes, keepdims=keepdims)
+        return reduce.sum(choose(raw(x) != 0, _real_one(x), absolute(x)), axes, keepdims=keepdims)
     if order == 1:
         return reduce.sum(absolute(x), axes, keepdims=keepdims)
-    return _without_axes(_power_norm(absolute(x), order, axes), axes, keepdims)
+    return _remove_axes(_power_norm(absolute(x), order, axes), axes, keepdims)
 
 
 def _check_not_empty(x: Any, axes: tuple[int, ...], name: str) -> None:
@@ -94,11 +94,11 @@ def _check_not_empty(x: Any, axes: tuple[int, ...], name: str) -> None:
         raise ValueError(f"{name}: zero-size array has no minimum")
 
 
-def _one_like(x: Any) -> Any:
+def _real_one(x: Any) -> Any:
     return raw(x).real.dtype.type(1)
 
 
-def _largest(x: Any, axes: Any, keepdims: Any = False) -> Any:
+def _maximum(x: Any, axes: Any, keepdims: Any = False) -> Any:
     """Return the maximum, 0 for no elements, as NumPy's norms do."""
     empty = raw(x).size == 0
     return reduce.max(x, axes, keepdims=keepdims, initial=0) if empty else reduce.max(x, axes, keepdims=keepdims)
@@ -107,19 +107,19 @@ def _largest(x: Any, axes: Any, keepdims: Any = False) -> Any:
 def _matrix_norm(x: Any, order: Any, axes: tuple[int, int], keepdims: Any, name: str) -> Any:
     row, column = axes
     if order is None or order in ("fro", "f"):
-        return _without_axes(_euclidean_norm(x, axes), axes, keepdims)
+        return _remove_axes(_euclidean_norm(x, axes), axes, keepdims)
     if order in (2, -2, "nuc"):
         if order == -2:
             _check_not_empty(x, axes, name)
         s = svdvals(moveaxis(x, axes, (-2, -1)))
-        z = reduce.sum(s, -1) if order == "nuc" else _largest(s, -1) if order == 2 else reduce.min(s, -1)
+        z = reduce.sum(s, -1) if order == "nuc" else _maximum(s, -1) if order == 2 else reduce.min(s, -1)
     elif order in (1, -1, np.inf, -np.inf):
         over, along = (row, column) if abs(order) == 1 else (column, row)
         if order < 0:
             _check_not_empty(x, (along,), name)
         sums = reduce.sum(absolute(x), over)
         along -= along > over
-        z = _largest(sums, along) if order > 0 else reduce.min(sums, along)
+        z = _maximum(sums, along) if order > 0 else reduce.min(sums, along)
     else:
         raise ValueError(f"{name}: Invalid norm order {order!r} for matrices.")
     return reshape(z, kept_shape(x.shape, axes)) if keepdims else z
@@ -138,12 +138,12 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     """
     if is_plain(x, ord):
         return np.linalg.norm(x, ord, axis, keepdims)
-    return _norm(wrap_with(_lift_floating(x), ord), _order(ord, "norm", "ord"), axis, keepdims, "norm")
+    return _norm(wrap_like(_lift_floating(x), ord), _order(ord, "norm", "ord"), axis, keepdims, "norm")
 
 
 def _order(order: Any, name: str, parameter: str) -> Any:
     """Return the order of a norm as a Python number or string."""
-    order = untracked(order, name, parameter)
+    order = untracked_value(order, name, parameter)
     return order.item() if libraries.is_array(order) and not order.ndim else order
 
 
@@ -151,7 +151,7 @@ def _norm(x: Any, order: Any, axis: Any, keepdims: Any, name: str) -> Any:
     if axis is None:
         axes = tuple(range(x.ndim))
         if order is None or (order in ("f", "fro") and x.ndim == 2) or (order == 2 and x.ndim == 1):
-            return _without_axes(_euclidean_norm(x, axes), axes, keepdims)
+            return _remove_axes(_euclidean_norm(x, axes), axes, keepdims)
     elif isinstance(axis, tuple):
         axes = tuple([normalize_axis_index(k, x.ndim) for k in axis])
     else:
@@ -173,7 +173,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     if is_plain(x, ord):
         return np.linalg.matrix_norm(x, keepdims=keepdims, ord=ord)
     return _norm(
-        wrap_with(_lift_floating(x), ord), _order(ord, "matrix_norm", "ord"), (-2, -1), keepdims, "matrix_norm"
+        wrap_like(_lift_floating(x), ord), _order(ord, "matrix_norm", "ord"), (-2, -1), keepdims, "matrix_norm"
     )
 
 
@@ -181,7 +181,7 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
     """Return norms over any number of axes as `numpy.linalg.vector_norm`."""
     if is_plain(x, ord):
         return np.linalg.vector_norm(x, axis=axis, keepdims=keepdims, ord=ord)
-    x, ord = wrap_with(_lift_floating(x), ord), _order(ord, "vector_norm", "ord")
+    x, ord = wrap_like(_lift_floating(x), ord), _order(ord, "vector_norm", "ord")
     axes = tuple(range(x.ndim)) if axis is None else normalize_axis_tuple(axis, x.ndim)
     return _vector_norm(x, ord, axes, keepdims, "vector_norm")
 
@@ -191,7 +191,7 @@ def cond(x: Any, p: Any = None) -> Any:
     if is_plain(x, p):
         return np.linalg.cond(x, p)
     (x,), dtype = lift_matrices("cond", x)
-    x, p = wrap_with(x, p), _order(p, "cond", "p")
+    x, p = wrap_like(x, p), _order(p, "cond", "p")
     (check_matrix if p is None or p in (2, -2) else check_square)("cond", x)
     if 0 in x.shape[-2:]:
         raise LinAlgError("cond: cond is not defined on empty arrays")

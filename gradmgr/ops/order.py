@@ -27,19 +27,19 @@ from gradmgr.ops.where import choose as pick_where
 # ---------------------------------------------------------------- sorting
 
 
-def _permuted(a: Any, order: Any, axis: int) -> Any:
+def _permute(a: Any, order: Any, axis: int) -> Any:
     return np.take_along_axis(a, order, axis)
 
 
-def _put_back(a: Any, order: Any, axis: int) -> Any:
-    z = batched.spacious(libraries.namespace(a).empty_like(a), order)
+def _undo_permutation(a: Any, order: Any, axis: int) -> Any:
+    z = batched.batched_to_hold(libraries.namespace(a).empty_like(a), order)
     np.put_along_axis(z, order, a, axis)
     return z
 
 
 # A permutation along an axis names no element twice, so its adjoint is one write.
-permute: Function = linear("permute", _permuted, lambda g, order, axis: unpermute(g, order, axis))
-unpermute: Function = linear("unpermute", _put_back, lambda g, order, axis: permute(g, order, axis))
+permute: Function = linear("permute", _permute, lambda g, order, axis: unpermute(g, order, axis))
+unpermute: Function = linear("unpermute", _undo_permutation, lambda g, order, axis: permute(g, order, axis))
 
 
 def _check_kind(name: str, kind: Any, order: Any, stable: Any) -> None:
@@ -67,11 +67,11 @@ def stable_order(a: Any, axis: int) -> Any:
         if not ties:
             return order
         if 4 * ties < a.size and a.__class__ is np.ndarray and axis == a.ndim - 1:
-            return _ties_in_order(order, tied)
+            return _order_ties(order, tied)
     return a.argsort(axis=axis, kind="stable")
 
 
-def _ties_in_order(order: Any, tied: Any) -> Any:
+def _order_ties(order: Any, tied: Any) -> Any:
     """Make an argsort along the last axis stable, in place, that knows which elements equal the one before.
 
     Of 1e5 normal numbers in float32 some 300 are tied, and the stable sort of all takes ten times as long.
@@ -203,7 +203,7 @@ class UniqueInverseResult(NamedTuple):
 _HAS_SORTED = np.lib.NumpyVersion(np.__version__) >= "2.3.0"
 
 
-def _unsorted(xp: Any, sorted: bool) -> dict[str, Any]:
+def _sorted_keyword(xp: Any, sorted: bool) -> dict[str, Any]:
     return {"sorted": False} if not sorted and _HAS_SORTED and xp is np else {}
 
 
@@ -223,7 +223,7 @@ def unique(
     counts are integers without gradient.
     """
     if not holds_tensor(ar):
-        more = _unsorted(libraries.namespace(ar), sorted)
+        more = _sorted_keyword(libraries.namespace(ar), sorted)
         return np.unique(ar, return_index, return_inverse, return_counts, axis, equal_nan=equal_nan, **more)
     a = lift(ar)
     if axis is not None:
@@ -235,7 +235,7 @@ def unique(
         return_counts,
         axis,
         equal_nan=equal_nan,
-        **_unsorted(libraries.namespace(raw(a)), sorted),
+        **_sorted_keyword(libraries.namespace(raw(a)), sorted),
     )
     _, first, *rest = found
     values = getitem(ravel(a), first) if axis is None else getitem(a, (*[slice(None)] * axis, first))
@@ -320,7 +320,7 @@ isin = constant(np.isin, 2)
 
 def _choose_kernel(arrays: Any, index: Any, dtype: Any) -> Any:
     xp = libraries.namespace(index)
-    z = batched.spacious(xp.empty(index.shape, dtype), *arrays)
+    z = batched.batched_to_hold(xp.empty(index.shape, dtype), *arrays)
     for k, a in enumerate(arrays):
         np.copyto(z, a, casting="unsafe", where=index == k)  # dtype is what all promote to
     return z
@@ -343,7 +343,7 @@ _choose: Function = variadic(
 _NUMBERS = (int, float, complex)
 
 
-def _chosen(index: Any, choices: Sequence[Any], name: str) -> Any:
+def _choose_elements(index: Any, choices: Sequence[Any], name: str) -> Any:
     """Return at each place the element of choices[index]; broadcast, in the dtype that all promote to."""
     dtype = np.result_type(*[c if c.__class__ in _NUMBERS else lift(c).dtype for c in choices])  # weak numbers
     xp = library_of(index, *choices)
@@ -366,11 +366,11 @@ def choose(a: Any, choices: Any, out: Any = None, mode: Any = "raise") -> Any:
     parts = unstack(choices) if isinstance(choices, Tensor) else choices
     if not len(parts):
         raise ValueError("choose: 0-length sequence of choices")
-    z = _chosen(_within(index, len(parts), mode), parts, "choose")
+    z = _choose_elements(_map_into_range(index, len(parts), mode), parts, "choose")
     return z if out is None else store(out, z, "choose(out=...)")
 
 
-def _within(index: Any, count: int, mode: str) -> Any:
+def _map_into_range(index: Any, count: int, mode: str) -> Any:
     """Bring positions into range(count), as the mode says."""
     index = index.astype(np.intp)
     if mode == "wrap":
@@ -403,7 +403,7 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
     index = xp.full(np.broadcast_shapes(*(c.shape for c in conditions)), len(conditions))
     for k in reversed(range(len(conditions))):
         xp.copyto(index, k, where=xp.asarray(conditions[k]))
-    return _chosen(index, [*choicelist, default], "select")
+    return _choose_elements(index, [*choicelist, default], "select")
 
 
 def compress(condition: Any, a: Any, axis: int | None = None, out: Any = None) -> Any:
@@ -415,11 +415,11 @@ def compress(condition: Any, a: Any, axis: int | None = None, out: Any = None) -
     chosen = raw(lift(condition)).astype(bool)
     if chosen.ndim != 1:
         raise ValueError(f"compress: condition must be a 1-d array; found shape {chosen.shape}")
-    z = _picked(a, chosen, axis, "compress")
+    z = _pick_by_mask(a, chosen, axis, "compress")
     return z if out is None else store(out, z, "compress(out=...)")
 
 
-def _picked(a: Any, chosen: Any, axis: int, name: str) -> Any:
+def _pick_by_mask(a: Any, chosen: Any, axis: int, name: str) -> Any:
     """Pick along an axis by a mask, which may be shorter, or longer by what it does not pick."""
     length = a.shape[axis]
     if chosen.size > length and bool(chosen[length:].any()):
@@ -435,4 +435,4 @@ def extract(condition: Any, arr: Any) -> Any:
     if not holds_tensor(condition) and not holds_tensor(arr):
         return np.extract(condition, arr)
     chosen = raw(lift(condition)).astype(bool).ravel()
-    return _picked(ravel(lift(arr)), chosen, 0, "extract")
+    return _pick_by_mask(ravel(lift(arr)), chosen, 0, "extract")

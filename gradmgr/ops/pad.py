@@ -18,7 +18,7 @@ from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.join import concatenate
 from gradmgr.ops.naming import named_errors
 from gradmgr.ops.order import sort
-from gradmgr.ops.positions import along_axis, check_broadcasts, gather, on_axis
+from gradmgr.ops.positions import align_with_axis, check_broadcasts, gather, index_on_axis
 from gradmgr.ops.reduce import max, mean, min
 from gradmgr.ops.shape import flip
 from gradmgr.ops.where import choose
@@ -32,20 +32,20 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> An
     """
     if not callable(mode):
         with named_errors("pad"):  # only here: the errors of a user's function stay as they are
-            return _padded(array, pad_width, mode, kwargs)
+            return _pad(array, pad_width, mode, kwargs)
     if not any(holds_tensor(part) for part in (array, pad_width, *kwargs.values())):
         return np.pad(array, pad_width, mode, **kwargs)
     array = lift(array)
     array = array if isinstance(array, Tensor) else wrap(array)
-    return _padded_by(mode, array, _widths(pad_width, array.ndim), kwargs)
+    return _pad_by_function(mode, array, _read_widths(pad_width, array.ndim), kwargs)
 
 
-def _padded(array: Any, pad_width: Any, mode: Any, kwargs: dict[str, Any]) -> Any:
+def _pad(array: Any, pad_width: Any, mode: Any, kwargs: dict[str, Any]) -> Any:
     if not any(holds_tensor(part) for part in (array, pad_width, *kwargs.values())):
         return np.pad(array, pad_width, mode, **kwargs)
     array = lift(array)
     array = array if isinstance(array, Tensor) else wrap(array)
-    widths = _widths(pad_width, array.ndim)
+    widths = _read_widths(pad_width, array.ndim)
     if mode not in _PADDINGS:
         raise ValueError(f"pad: mode {mode!r} is not supported")
     padding, allowed = _PADDINGS[mode]
@@ -64,7 +64,7 @@ def _values_of(option: Any) -> Any:
     return raw(lift(option)) if holds_tensor(option) else option
 
 
-def _widths(pad_width: Any, ndim: int) -> list[tuple[int, int]]:
+def _read_widths(pad_width: Any, ndim: int) -> list[tuple[int, int]]:
     """Read a pad_width in any of its forms."""
     if isinstance(pad_width, dict):
         by_axis: list[Any] = [(0, 0)] * ndim
@@ -104,7 +104,7 @@ def _lengths(option: Any, ndim: int) -> list[list[Any]]:
     return pairs
 
 
-def _surrounded(a: Any, widths: Any) -> tuple[Any, tuple[slice, ...]]:
+def _surround_with_zeros(a: Any, widths: Any) -> tuple[Any, tuple[slice, ...]]:
     """Return the array amid zeros, and where it lies in them."""
     shape = tuple([before + n + after for n, (before, after) in zip(a.shape, widths, strict=True)])
     inner = tuple([slice(before, before + n) for n, (before, _) in zip(a.shape, widths, strict=True)])
@@ -112,11 +112,11 @@ def _surrounded(a: Any, widths: Any) -> tuple[Any, tuple[slice, ...]]:
 
 
 def _pad_empty(a: Any, widths: Any, mode: Any, options: Any) -> Any:
-    return _surrounded(a, widths)[0]
+    return _surround_with_zeros(a, widths)[0]
 
 
 def _pad_constant(a: Any, widths: Any, mode: Any, options: Any) -> Any:
-    z, inner = _surrounded(a, widths)
+    z, inner = _surround_with_zeros(a, widths)
     pairs = _pairs(options.get("constant_values", 0), a.ndim)
     for k, (before, after) in enumerate(widths):  # later axes fill the corners
         rest = inner[k + 1 :]
@@ -124,7 +124,7 @@ def _pad_constant(a: Any, widths: Any, mode: Any, options: Any) -> Any:
             pairs[k], (slice(0, before), slice(z.shape[k] - after, None)), (before, after), strict=True
         ):
             if count and not (isinstance(value, (int, float, complex)) and value == 0):
-                setitem(z, (*on_axis(k, part), *rest), value)
+                setitem(z, (*index_on_axis(k, part), *rest), value)
     return z
 
 
@@ -136,14 +136,14 @@ def _pad_from_within(a: Any, widths: Any, mode: Any, options: Any) -> Any:
             continue
         length = a.shape[k]
         if options.get("reflect_type", "even") == "odd" and length > 1:
-            z = _reflected_oddly(z, k, before, after, mode == "symmetric")
+            z = _reflect_odd(z, k, before, after, mode == "symmetric")
         else:
             places = np.pad(np.arange(length), (before, after), mode)
             z = gather(z, libraries.namespace(raw(z)).asarray(places), k)
     return z
 
 
-def _reflected_oddly(z: Any, axis: int, before: int, after: int, with_edge: bool) -> Any:
+def _reflect_odd(z: Any, axis: int, before: int, after: int, with_edge: bool) -> Any:
     """Continue each line so that it is symmetric about the points at its ends.
 
     Both symmetries together make f(x + period) = f(x) + 2 (last - first).
@@ -155,14 +155,14 @@ def _reflected_oddly(z: Any, axis: int, before: int, after: int, with_edge: bool
     mirrored = rest >= n
     places = np.where(mirrored, period - with_edge - rest, rest)
     sign, of_first, of_last = [
-        along_axis(xp.asarray(c, dtype=dtype), axis, z.ndim)
+        align_with_axis(xp.asarray(c, dtype=dtype), axis, z.ndim)
         for c in (np.where(mirrored, -1, 1), -2 * turns, 2 * turns + 2 * mirrored)
     ]
-    first, last = getitem(z, on_axis(axis, slice(0, 1))), getitem(z, on_axis(axis, slice(n - 1, n)))
+    first, last = getitem(z, index_on_axis(axis, slice(0, 1))), getitem(z, index_on_axis(axis, slice(n - 1, n)))
     outside = gather(z, xp.asarray(places), axis) * sign + first * of_first + last * of_last
     left, right = (
-        getitem(outside, on_axis(axis, slice(0, before))),
-        getitem(outside, on_axis(axis, slice(before, None))),
+        getitem(outside, index_on_axis(axis, slice(0, before))),
+        getitem(outside, index_on_axis(axis, slice(before, None))),
     )
     return concatenate([left, z, right], axis)
 
@@ -171,8 +171,8 @@ def _pad_by_ramp(a: Any, widths: Any, mode: Any, options: Any) -> Any:
     ends = _pairs(options.get("end_values", 0), a.ndim)
     z = a
     for k, (before, after) in enumerate(widths):
-        left = _ramp(getitem(z, on_axis(k, slice(0, 1))), ends[k][0], before, k)
-        right = _ramp(getitem(z, on_axis(k, slice(z.shape[k] - 1, None))), ends[k][1], after, k)
+        left = _ramp(getitem(z, index_on_axis(k, slice(0, 1))), ends[k][0], before, k)
+        right = _ramp(getitem(z, index_on_axis(k, slice(z.shape[k] - 1, None))), ends[k][1], after, k)
         z = concatenate([left, z, flip(right, k)], k)
     return z
 
@@ -180,7 +180,7 @@ def _pad_by_ramp(a: Any, widths: Any, mode: Any, options: Any) -> Any:
 def _ramp(edge: Any, end: Any, width: int, axis: int) -> Any:
     """Go from the end value, included, to the edge, which is not."""
     xp = libraries.namespace(raw(edge))
-    steps = along_axis(xp.arange(width, dtype=raw(edge).real.dtype), axis, edge.ndim)
+    steps = align_with_axis(xp.arange(width, dtype=raw(edge).real.dtype), axis, edge.ndim)
     ramp = (edge - end) / builtins.max(width, 1) * steps + end
     return ramp if ramp.dtype == edge.dtype else as_type(ramp, edge.dtype)
 
@@ -191,8 +191,8 @@ def _median(a: Any, axis: int, keepdims: bool) -> Any:
     if not length:
         return mean(a, axis, keepdims=keepdims)
     ordered = sort(a, axis)
-    middle = getitem(ordered, on_axis(axis, slice((length - 1) // 2, length // 2 + 1)))
-    last = getitem(ordered, on_axis(axis, slice(length - 1, None)))
+    middle = getitem(ordered, index_on_axis(axis, slice((length - 1) // 2, length // 2 + 1)))
+    last = getitem(ordered, index_on_axis(axis, slice(length - 1, None)))
     return choose(raw(last) != raw(last), last, mean(middle, axis, keepdims=keepdims))
 
 
@@ -205,22 +205,24 @@ def _pad_by_statistic(a: Any, widths: Any, mode: Any, options: Any) -> Any:
     for k, (before, after) in enumerate(widths):
         n = a.shape[k]
         left, right = [n if length is None else builtins.min(length, n) for length in lengths[k]]
-        front = statistic(getitem(z, on_axis(k, slice(0, left))), k, keepdims=True)
+        front = statistic(getitem(z, index_on_axis(k, slice(0, left))), k, keepdims=True)
         back = (
-            front if left == right == n else statistic(getitem(z, on_axis(k, slice(n - right, None))), k, keepdims=True)
+            front
+            if left == right == n
+            else statistic(getitem(z, index_on_axis(k, slice(n - right, None))), k, keepdims=True)
         )
         parts = [(front, before), (z, None), (back, after)]
-        z = concatenate([part if width is None else _widened(part, width, k) for part, width in parts], k)
+        z = concatenate([part if width is None else _repeat_edge(part, width, k) for part, width in parts], k)
     return z
 
 
-def _widened(part: Any, width: int, axis: int) -> Any:
+def _repeat_edge(part: Any, width: int, axis: int) -> Any:
     return broadcast_to(part, (*part.shape[:axis], width, *part.shape[axis + 1 :]))
 
 
-def _padded_by(function: Callable[..., Any], a: Any, widths: Any, kwargs: dict[str, Any]) -> Any:
+def _pad_by_function(function: Callable[..., Any], a: Any, widths: Any, kwargs: dict[str, Any]) -> Any:
     """Let a user's function write the padding into each vector along each axis."""
-    z, _ = _surrounded(a, widths)
+    z, _ = _surround_with_zeros(a, widths)
     for axis in range(a.ndim):
         for place in np.ndindex(*z.shape[:axis], *z.shape[axis + 1 :]):
             index = (*place[:axis], slice(None), *place[axis:])

@@ -31,20 +31,20 @@ from gradmgr.ops.solve import inv, lstsq
 
 def _coefficients(p: Any, *others: Any) -> Any:
     """Return the coefficients; numbers and lists on the device of the other arguments."""
-    return lift_like(p.coeffs if isinstance(p, np.poly1d) else p, *[_held(q) for q in others])
+    return lift_like(p.coeffs if isinstance(p, np.poly1d) else p, *[_coefficients_of(q) for q in others])
 
 
-def _held(p: Any) -> Any:
+def _coefficients_of(p: Any) -> Any:
     """Return the coefficients of a poly1d; a list of Tensors as one Tensor."""
     p = p.coeffs if isinstance(p, np.poly1d) else p
     return lift(p) if holds_tensor(p) else p
 
 
-def _in_tensors(*arguments: Any) -> bool:
+def _have_tensors(*arguments: Any) -> bool:
     return any(holds_tensor(p.coeffs if isinstance(p, np.poly1d) else p) for p in arguments)
 
 
-def _like(z: Any, *arguments: Any) -> Any:
+def _as_poly1d_if_given(z: Any, *arguments: Any) -> Any:
     """Return a result as NumPy does: a poly1d where an argument is one."""
     return np.poly1d(z) if any(isinstance(p, np.poly1d) for p in arguments) else z
 
@@ -54,7 +54,7 @@ def _like(z: Any, *arguments: Any) -> Any:
 
 def polyval(p: Any, x: Any) -> Any:
     """Evaluate at x as `numpy.polyval`, by Horner's rule; gradients flow into p and x."""
-    if not _in_tensors(p, x):
+    if not _have_tensors(p, x):
         return np.polyval(p, x)
     p = _coefficients(p, x)
     if isinstance(x, np.poly1d):
@@ -83,21 +83,21 @@ def _order(m: Any, name: str) -> int:
 
 def polyder(p: Any, m: int = 1) -> Any:
     """Differentiate m times as `numpy.polyder`."""
-    if not _in_tensors(p):
+    if not _have_tensors(p):
         return np.polyder(p, m)
     z = _coefficients(p)
     for _ in range(_order(m, "polyder")):
-        z = _derived(z)
-    return _like(z, p)
+        z = _derivative(z)
+    return _as_poly1d_if_given(z, p)
 
 
-def _derived(p: Any) -> Any:
+def _derivative(p: Any) -> Any:
     return p[:-1] * libraries.namespace(raw(p)).arange(len(p) - 1, 0, -1)
 
 
 def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
     """Integrate m times as `numpy.polyint`; gradients flow into the constants k, too."""
-    if not _in_tensors(p, k):
+    if not _have_tensors(p, k):
         return np.polyint(p, m, k)
     m, z = _order(m, "polyint"), _coefficients(p)
     constants = atleast_1d(np.zeros(m) if k is None else lift(k))
@@ -110,59 +110,59 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
         constant = constants[j : j + 1]
         constant = constant if isinstance(constant, Tensor) else xp.asarray(constant)
         z = concatenate([z / xp.arange(len(z), 0, -1), constant])
-    return _like(z, p)
+    return _as_poly1d_if_given(z, p)
 
 
 # ---------------------------------------------------------------- arithmetic
 
 
-def _aligned(a1: Any, a2: Any) -> tuple[Any, Any]:
+def _align(a1: Any, a2: Any) -> tuple[Any, Any]:
     """Return both polynomials, the shorter one with zeros before it."""
     x, y = atleast_1d(_coefficients(a1, a2)), atleast_1d(_coefficients(a2, a1))
-    return _lengthened(x, len(y)), _lengthened(y, len(x))
+    return _pad_front(x, len(y)), _pad_front(y, len(x))
 
 
-def _lengthened(x: Any, length: int) -> Any:
+def _pad_front(x: Any, length: int) -> Any:
     more = length - len(x)
     return concatenate([zeros(x, (more,), x.dtype), x]) if more > 0 else x
 
 
-def _sum_by(function: Callable[..., Any], operate: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+def _sum_function(function: Callable[..., Any], operate: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     def call(a1: Any, a2: Any) -> Any:
-        if not _in_tensors(a1, a2):
+        if not _have_tensors(a1, a2):
             return function(a1, a2)
-        return _like(operate(*_aligned(a1, a2)), a1, a2)
+        return _as_poly1d_if_given(operate(*_align(a1, a2)), a1, a2)
 
     call.__name__ = call.__qualname__ = function.__name__
     call.__doc__ = f"`numpy.{function.__name__}` of coefficients of any two lengths."
     return call
 
 
-polyadd = _sum_by(np.polyadd, lambda x, y: x + y)
-polysub = _sum_by(np.polysub, lambda x, y: x - y)
+polyadd = _sum_function(np.polyadd, lambda x, y: x + y)
+polysub = _sum_function(np.polysub, lambda x, y: x - y)
 
 
-def _trimmed(p: Any, other: Any) -> Any:
+def _trim(p: Any, other: Any) -> Any:
     """Coefficients without leading zeros, at least one."""
     p = atleast_1d(_coefficients(p, other))
     if not len(p):
         nothing = zeros(p, (1,), p.dtype)
         return wrap(nothing) if isinstance(p, Tensor) else nothing
     (places,) = np.nonzero(raw(p))
-    return p[int(batched.common(places[0], "the first coefficient's place")) :] if len(places) else p[-1:]
+    return p[int(batched.common_value(places[0], "the first coefficient's place")) :] if len(places) else p[-1:]
 
 
 def polymul(a1: Any, a2: Any) -> Any:
     """Multiply as `numpy.polymul`. Leading zeros are trimmed, and get no gradient."""
-    if not _in_tensors(a1, a2):
+    if not _have_tensors(a1, a2):
         return np.polymul(a1, a2)
-    x, y = _trimmed(a1, a2), _trimmed(a2, a1)
-    return _like(convolve(x, y), a1, a2)
+    x, y = _trim(a1, a2), _trim(a2, a1)
+    return _as_poly1d_if_given(convolve(x, y), a1, a2)
 
 
 def polydiv(u: Any, v: Any) -> Any:
     """Divide with remainder as `numpy.polydiv`; gradients flow into the quotient's and the remainder's part."""
-    if not _in_tensors(u, v):
+    if not _have_tensors(u, v):
         return np.polydiv(u, v)
     x, y = atleast_1d(_coefficients(u, v)), atleast_1d(_coefficients(v, u))
     dtype = np.result_type(x.dtype, y.dtype, 0.0)
@@ -177,12 +177,12 @@ def polydiv(u: Any, v: Any) -> Any:
         r[k : k + len(y)] -= d * y
     values = raw(r)
     first = 0
-    while first < len(values) - 1 and batched.common(
+    while first < len(values) - 1 and batched.common_value(
         np.allclose(values[first], 0, rtol=1e-14), "the length of the remainder"
     ):
         first += 1
     r = r[first:] if first else r
-    return _like(q, u, v), _like(r, u, v)
+    return _as_poly1d_if_given(q, u, v), _as_poly1d_if_given(r, u, v)
 
 
 # ---------------------------------------------------------------- roots
@@ -213,13 +213,13 @@ def _roots_kernel(p: Any) -> Any:
 _roots = custom(
     "roots",
     _roots_kernel,
-    vjp={"p": lambda g, p, out: -(transpose(conj_of(vander(out, len(p)))) @ (g / conj_of(_slope(p, out))))},
-    jvp={"p": lambda t, p, out: -(vander(out, len(p)) @ t) / _slope(p, out)},
+    vjp={"p": lambda g, p, out: -(transpose(conj_of(vander(out, len(p)))) @ (g / conj_of(_slope_at_roots(p, out))))},
+    jvp={"p": lambda t, p, out: -(vander(out, len(p)) @ t) / _slope_at_roots(p, out)},
 )
 
 
-def _slope(p: Any, roots_: Any) -> Any:
-    return _horner(_derived(p), roots_)
+def _slope_at_roots(p: Any, roots_: Any) -> Any:
+    return _horner(_derivative(p), roots_)
 
 
 def _check_lapack(name: str, a: Any) -> None:
@@ -229,7 +229,7 @@ def _check_lapack(name: str, a: Any) -> None:
 
 def roots(p: Any) -> Any:
     """Find the roots as `numpy.roots`; the derivative is that of simple roots, infinite at a multiple one."""
-    if not _in_tensors(p):
+    if not _have_tensors(p):
         return np.roots(p)
     p = atleast_1d(_coefficients(p))
     if p.ndim != 1:
@@ -238,7 +238,7 @@ def roots(p: Any) -> Any:
     return _roots(p)
 
 
-def _characteristic(x: Any) -> Any:
+def _characteristic_polynomial(x: Any) -> Any:
     if libraries.root(x) is np:
         return np.poly(x)
     return raw(_from_roots(wrap(libraries.namespace(x).linalg.eigvals(x))))
@@ -264,7 +264,7 @@ def _characteristic_jvp(t: Any, x: Any, out: Any) -> Any:
 
 
 # det(zI - x), whose derivative is -tr(adj(zI - x) dx): smooth where eigenvalues meet, too.
-_charpoly = custom("poly", _characteristic, vjp={"x": _characteristic_vjp}, jvp={"x": _characteristic_jvp})
+_charpoly = custom("poly", _characteristic_polynomial, vjp={"x": _characteristic_vjp}, jvp={"x": _characteristic_jvp})
 
 
 def _from_roots(zs: Any) -> Any:
@@ -308,7 +308,7 @@ def _check_points(x: Any, y: Any, deg: int) -> None:
         raise TypeError("polyfit: expected x and y to have same length")
 
 
-def _weighted(lhs: Any, rhs: Any, w: Any) -> tuple[Any, Any]:
+def _multiply_by_weights(lhs: Any, rhs: Any, w: Any) -> tuple[Any, Any]:
     w = lift(w) + 0.0
     if w.ndim != 1:
         raise TypeError("polyfit: expected a 1-d array for weights")
@@ -320,7 +320,7 @@ def _weighted(lhs: Any, rhs: Any, w: Any) -> tuple[Any, Any]:
 
 def polyfit(x: Any, y: Any, deg: Any, rcond: Any = None, full: bool = False, w: Any = None, cov: Any = False) -> Any:
     """Fit by least squares as `numpy.polyfit`; gradients flow into x, y and the weights."""
-    if not _in_tensors(x, y, w, rcond):
+    if not _have_tensors(x, y, w, rcond):
         plain: Any = np.polyfit  # its stubs tell the results of full and cov apart
         return plain(x, y, deg, rcond, full, w, cov)
     x, y, order = lift(x) + 0.0, lift(y) + 0.0, int(deg) + 1
@@ -329,7 +329,7 @@ def polyfit(x: Any, y: Any, deg: Any, rcond: Any = None, full: bool = False, w: 
     rcond = len(x) * np.finfo(x.dtype).eps if rcond is None else raw(rcond)
     lhs, rhs = vander(x, order), y
     if w is not None:
-        lhs, rhs = _weighted(lhs, rhs, w)
+        lhs, rhs = _multiply_by_weights(lhs, rhs, w)
     scale = sqrt(sum(lhs * lhs, axis=0))
     lhs = lhs / scale
     c, residuals, rank, s = lstsq(lhs, rhs, rcond)

@@ -14,11 +14,11 @@ from gradmgr.ops.convert import lift
 from gradmgr.ops.shape import ravel
 
 
-def on_axis(axis: int, part: Any) -> tuple[Any, ...]:
+def index_on_axis(axis: int, part: Any) -> tuple[Any, ...]:
     return (*[slice(None)] * axis, part)
 
 
-def along_axis(values: Any, axis: int, ndim: int) -> Any:
+def align_with_axis(values: Any, axis: int, ndim: int) -> Any:
     """Return a vector's values along an axis of so many."""
     return values.reshape([-1 if k == axis else 1 for k in range(ndim)])
 
@@ -36,18 +36,18 @@ def check_broadcasts(shape: tuple[int, ...], target: tuple[int, ...], name: str)
 
 
 def _gather(a: Any, index: Any, axis: int) -> Any:
-    return batched.read(a, on_axis(axis, index)) if batched.differs(index) else a.take(index, axis)
+    return batched.getitem_of(a, index_on_axis(axis, index)) if batched.any_batched(index) else a.take(index, axis)
 
 
-def _add_up(g: Any, index: Any, length: int, axis: int) -> Any:
+def _sum_by_position(g: Any, index: Any, length: int, axis: int) -> Any:
     """Add up what was read from each position; on NumPy, one write, and one reduceat for the repeats."""
     xp = libraries.namespace_of(g, index)
     z = xp.zeros((*g.shape[:axis], length, *g.shape[axis + 1 :]), g.dtype)
     if xp is not np:
-        add_at(z, on_axis(axis, index), g)
+        add_at(z, index_on_axis(axis, index), g)
         return z
     places, first = np.unique(index, return_index=True)
-    z[on_axis(axis, places)] = g.take(first, axis)
+    z[index_on_axis(axis, places)] = g.take(first, axis)
     again = np.ones(index.size, dtype=bool)
     again[first] = False
     if again.any() and g.size:
@@ -55,13 +55,13 @@ def _add_up(g: Any, index: Any, length: int, axis: int) -> Any:
         rest = rest[index[rest].argsort(kind="stable")]
         ordered = index[rest]
         starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
-        z[on_axis(axis, ordered[starts])] += np.add.reduceat(g.take(rest, axis), starts, axis)
+        z[index_on_axis(axis, ordered[starts])] += np.add.reduceat(g.take(rest, axis), starts, axis)
     return z
 
 
 # take() along one axis for positions that repeat; numpy.add.at, which getitem's adjoint needs, is 10-50x slower.
 gather: Function = linear("gather", _gather, lambda g, shape, index, axis: gather_back(g, index, shape[axis], axis))
-gather_back: Function = linear("gather_back", _add_up, lambda g, index, axis: gather(g, index, axis))
+gather_back: Function = linear("gather_back", _sum_by_position, lambda g, index, axis: gather(g, index, axis))
 
 
 def lift_with_axis(a: Any, axis: Any, name: str) -> tuple[Any, int]:

@@ -1,4 +1,4 @@
-"""Products: matmul, dot, einsum, tensordot, outer and kin."""
+"""Products: matmul, dot, einsum, tensordot, outer and similar functions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _matmul_x(g: Any, y: Any) -> Any:
         rows = g.reshape((-1, g.shape[-1]))
         if libraries.are_matrices(rows, y):  # one product, which takes 0.5 to 0.9 of the time of many small ones
             return rows.dot(y.T).reshape((*g.shape[:-1], len(y)))
-    return g @ _transposed(y)
+    return g @ _swap_last_axes(y)
 
 
 def _matmul_y(g: Any, x: Any) -> Any:
@@ -50,13 +50,13 @@ def _matmul_y(g: Any, x: Any) -> Any:
     if libraries.are_matrices(g, x):
         return x.T.dot(g)
     if x.ndim == 1:
-        return _columns(x, g) if g.ndim else g * x
+        return _outer_columns(x, g) if g.ndim else g * x
     if g.ndim == x.ndim - 1:
-        return _matvec(_transposed(x), g)
-    return _transposed(x) @ g
+        return _matvec(_swap_last_axes(x), g)
+    return _swap_last_axes(x) @ g
 
 
-def _columns(x: Any, g: Any) -> Any:
+def _outer_columns(x: Any, g: Any) -> Any:
     """Return x times each number of g, as columns, for a vector and a stack of vectors."""
     if g.__class__ is x.__class__ is np.ndarray:
         return x[:, None] * g[..., None, :]
@@ -66,7 +66,7 @@ def _columns(x: Any, g: Any) -> Any:
     return multiply(expand_dims(x, -1), expand_dims(g, -2))
 
 
-def _transposed(m: Any) -> Any:
+def _swap_last_axes(m: Any) -> Any:
     return m.T if m.ndim == 2 else m.swapaxes(-1, -2)
 
 
@@ -132,19 +132,19 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
         of_a, of_b = (normalize_axis_tuple(part, t.ndim) for part, t in zip(axes, (a, b), strict=True))
     if len(of_a) != len(of_b) or any(a.shape[i] != b.shape[j] for i, j in zip(of_a, of_b, strict=True)):
         raise ValueError(f"shape-mismatch for sum: {a.shape} over axes {of_a}, {b.shape} over axes {of_b}")
-    free_a = tuple(k for k in range(a.ndim) if k not in of_a)
-    free_b = tuple(k for k in range(b.ndim) if k not in of_b)
+    free_a = tuple([k for k in range(a.ndim) if k not in of_a])
+    free_b = tuple([k for k in range(b.ndim) if k not in of_b])
     summed = int(np.prod([a.shape[k] for k in of_a], dtype=np.intp))
     shape_a, shape_b = [a.shape[k] for k in free_a], [b.shape[k] for k in free_b]
     rows, columns = int(np.prod(shape_a, dtype=np.intp)), int(np.prod(shape_b, dtype=np.intp))
-    left = _arranged(a, (*free_a, *of_a), (rows, summed))
-    right = _arranged(b, (*of_b, *free_b), (summed, columns))
+    left = _transpose_and_reshape(a, (*free_a, *of_a), (rows, summed))
+    right = _transpose_and_reshape(b, (*of_b, *free_b), (summed, columns))
     z = _product(left, right)
     shape = (*shape_a, *shape_b)
     return z if z.shape == shape else reshape(z, shape)
 
 
-def _arranged(a: Any, order: tuple[int, ...], shape: tuple[int, ...]) -> Any:
+def _transpose_and_reshape(a: Any, order: tuple[int, ...], shape: tuple[int, ...]) -> Any:
     """Transpose and reshape, as far as there is something to do."""
     a = a if order == tuple(range(a.ndim)) else transpose(a, order)
     return a if a.shape == shape else reshape(a, shape)
@@ -173,7 +173,7 @@ def _letter(number: Any) -> str:
     return _LETTERS[k].swapcase()  # so that the order of the numbers is that of the letters
 
 
-def _explicit(subscripts: str, shapes: list[tuple[int, ...]]) -> tuple[tuple[str, ...], str]:
+def _explicit_subscripts(subscripts: str, shapes: list[tuple[int, ...]]) -> tuple[tuple[str, ...], str]:
     """Spell out a subscript string: no ellipsis, no implied output. Returns (inputs, output)."""
     subscripts = subscripts.replace(" ", "")
     left, arrow, right = subscripts.partition("->")
@@ -265,8 +265,8 @@ def _einsum_kernel(arrays: Any, terms: tuple[str, ...], out: str, optimize: Any,
     return np.einsum(f"{','.join(terms)}->{out}", *arrays, optimize=optimize, **more)
 
 
-# From this number of products on, looking for a way by BLAS, 6 us, pays: matrices of 300 rows take an eighth of the
-# time.
+# From this number of products on, searching for a way to use BLAS, 6 us, pays: matrices of 300 rows take an eighth of
+# the time.
 _MANY_PRODUCTS = 1 << 15
 
 
@@ -304,7 +304,7 @@ def einsum(
     else:
         subscripts, arrays = _from_sublists(operands)
     arrays = [lift(a) for a in arrays]
-    terms, result = _explicit(subscripts, [a.shape for a in arrays])
+    terms, result = _explicit_subscripts(subscripts, [a.shape for a in arrays])
     if dtype is not None:
         for a in arrays:
             if not np.can_cast(a.dtype, dtype, casting):

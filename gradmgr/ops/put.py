@@ -13,12 +13,13 @@ from gradmgr._arrays import batched, libraries
 from gradmgr._engine.broadcast import broadcast_to
 from gradmgr._engine.context import is_tracked
 from gradmgr._engine.indexing import getitem
-from gradmgr._engine.mutation import setitem
+from gradmgr._engine.mutation import setitem, store
 from gradmgr._engine.tensor import Tensor, describe, raw
 from gradmgr.ops.convert import holds_tensor, lift, lift_like
 from gradmgr.ops.naming import named_errors
-from gradmgr.ops.positions import along_axis, check_broadcasts, gather
+from gradmgr.ops.positions import align_with_axis, check_broadcasts, gather
 from gradmgr.ops.shape import ravel, reshape
+from gradmgr.ops.where import choose
 
 
 def _untracked_values(name: str, *sources: Any) -> list[Any]:
@@ -37,7 +38,7 @@ def _untracked_values(name: str, *sources: Any) -> list[Any]:
     return [raw(t) for t in lifted]
 
 
-def _in_cycle(values: Any, count: int) -> Any:
+def _repeat_cyclically(values: Any, count: int) -> Any:
     """Return the first `count` of flat values that are repeated for as long as needed; one value as 0-d."""
     values = ravel(values)
     if values.size == 1:
@@ -49,7 +50,7 @@ def _in_cycle(values: Any, count: int) -> Any:
 
 def _put_flat(a: Tensor, places: Any, values: Any) -> None:
     """Write flat values, in cycles, at flat positions, which are known to be within."""
-    values = _in_cycle(values, places.size)
+    values = _repeat_cyclically(values, places.size)
     if a.ndim == 0:
         setitem(a, (), values if values.ndim == 0 else getitem(values, -1))
     else:
@@ -108,15 +109,15 @@ def put_along_axis(arr: Any, indices: Any, values: Any, axis: int | None) -> Non
     if axis is not None:
         setitem(
             arr,
-            tuple([places if k == at else along_axis(xp.arange(n), k, len(shape)) for k, n in enumerate(shape)]),
+            tuple([places if k == at else align_with_axis(xp.arange(n), k, len(shape)) for k, n in enumerate(shape)]),
             values,
         )
         return
     check_broadcasts(values.shape, places.shape, "put_along_axis")
-    setitem(arr, xp.unravel_index(_from_the_start(places, arr.size, "put_along_axis"), arr.shape), values)
+    setitem(arr, xp.unravel_index(_nonnegative_positions(places, arr.size, "put_along_axis"), arr.shape), values)
 
 
-def _from_the_start(places: Any, count: int, name: str) -> Any:
+def _nonnegative_positions(places: Any, count: int, name: str) -> Any:
     """Return flat positions counted from the start."""
     seen = batched.innermost(places)
     if seen.size and (int(seen.min()) < -count or int(seen.max()) >= count):
@@ -150,7 +151,7 @@ def place(arr: Any, mask: Any, vals: Any) -> None:
         return
     if not vals.size:
         raise ValueError("place: Cannot insert from an empty array!")
-    setitem(arr, chosen, _in_cycle(vals, count))
+    setitem(arr, chosen, _repeat_cyclically(vals, count))
 
 
 def putmask(a: Any, /, mask: Any, values: Any) -> None:
@@ -189,9 +190,13 @@ def copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) ->
     if where is True:
         setitem(dst, ..., src)
         return
-    xp = libraries.namespace(dst._array)
-    mask = xp.asarray(raw(lift(where))).astype(bool)
+    where = raw(lift(where))
+    xp = libraries.namespace_of(dst._array, where)
+    mask = xp.asarray(where).astype(bool)
     check_broadcasts(mask.shape, dst.shape, "copyto: where mask")
+    if batched.any_batched(mask):  # inside vmap it picks other elements in each example
+        store(dst, choose(mask, src, dst), "copyto")
+        return
     chosen = xp.broadcast_to(mask, dst.shape)
     if np.shape(raw(src)):
         extra = src.ndim - dst.ndim

@@ -17,7 +17,7 @@ from gradmgr._arrays import batched, libraries
 from gradmgr._engine.indexing import getitem
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.tensor import Tensor, raw, wrap
-from gradmgr.ops.convert import NOT_GIVEN, as_tensor, cast_to, constant_of, is_plain, together
+from gradmgr.ops.convert import NOT_GIVEN, as_tensor, cast_to, constant_of, is_plain, lift_together
 from gradmgr.ops.naming import named
 from gradmgr.ops.nan_functions import nan_mask, nan_where, nanmean
 from gradmgr.ops.reduce import mean
@@ -60,14 +60,14 @@ def _stable_order(values: Any) -> Any:
     return values.argsort(axis=0, kind="stable")
 
 
-def _places_of_ranks(values: Any, ranks: Any) -> Any:
+def _positions_of_ranks(values: Any, ranks: Any) -> Any:
     """Return the positions along axis 0 of the elements of these ranks; equal ones rank in their order."""
     if libraries.namespace(values) is np and values.size >= _MANY_ELEMENTS and values.dtype.kind in "biufc":
         distinct = np.unique(ranks)
         if distinct.size <= _FEW_RANKS:
             wanted = np.take_along_axis(np.partition(values, distinct, axis=0), ranks, 0)
             if not np.isnan(wanted).any():
-                return np.stack([_place_of(values, *row) for row in zip(wanted, ranks, strict=True)])
+                return np.stack([_position_of_rank(values, *row) for row in zip(wanted, ranks, strict=True)])
     return np.take_along_axis(_stable_order(values), ranks, 0)
 
 
@@ -76,7 +76,7 @@ def _places_of_ranks(values: Any, ranks: Any) -> Any:
 _MANY_ELEMENTS, _FEW_RANKS = 2000, 4
 
 
-def _place_of(values: Any, wanted: Any, rank: Any) -> Any:
+def _position_of_rank(values: Any, wanted: Any, rank: Any) -> Any:
     """Return the position along axis 0 of the value of a rank; of equal ones, that which a stable sort puts there."""
     equal = values == wanted
     counts = np.count_nonzero(equal, axis=0)
@@ -90,7 +90,7 @@ def _elements_at(a: Any, axes: Axes, places: Any) -> Any:
     """Return the elements at these positions along the given axes, one row for each rank."""
     xp, shape = libraries.namespace(raw(a)), a.shape
     others = [k for k in range(len(shape)) if k not in axes]
-    return getitem(ravel(a), batched.read(_offsets(xp, shape, axes), places) + _offsets(xp, shape, others))
+    return getitem(ravel(a), batched.getitem_of(_offsets(xp, shape, axes), places) + _offsets(xp, shape, others))
 
 
 def median(a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
@@ -109,7 +109,7 @@ def median(a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = Fa
     ranks = xp.broadcast_to(ranks, (ranks.shape[0], values.shape[1]))
     if nan is not None and nan.any():
         ranks = xp.where(nan.any(axis=0), n - 1, ranks)
-    z = mean(_elements_at(a, axes, _places_of_ranks(values, ranks)), 0)
+    z = mean(_elements_at(a, axes, _positions_of_ranks(values, ranks)), 0)
     return store_result(reshape(z, reduced_shape(a.shape, axes, bool(keepdims))), out, "median")
 
 
@@ -126,7 +126,7 @@ def nanmedian(
     values = _columns_of(raw(a), axes)
     counts = _count_numbers(values)
     ranks = np.stack([(counts - 1) // 2, counts // 2])
-    lower_upper = _elements_at(a, axes, _places_of_ranks(values, np.clip(ranks, 0, values.shape[0] - 1)))
+    lower_upper = _elements_at(a, axes, _positions_of_ranks(values, np.clip(ranks, 0, values.shape[0] - 1)))
     lower_upper = lower_upper if libraries.is_differentiable(a.dtype) else as_type(lower_upper, np.float64)
     half = constant_of(0.5, lower_upper.dtype)
     z = nan_where(counts == 0, lower_upper[0] * half + lower_upper[1] * half, "All-NaN slice encountered")
@@ -164,7 +164,7 @@ def _continuous_rank(method: str, n: Any, q: Any) -> Any:
     return n * q + (alpha + q * (1 - alpha - beta)) - 1
 
 
-def _next_unless(stays: Any, rank: Any) -> Any:
+def _next_rank(stays: Any, rank: Any) -> Any:
     """Round up to the next rank, but leave one where it is where `stays` says so."""
     low = np.floor(rank)
     return np.maximum(np.where(stays(rank - low, low), low, low + 1), 0)
@@ -173,10 +173,8 @@ def _next_unless(stays: Any, rank: Any) -> Any:
 # The methods that take one element: their ranks.
 _ONE_RANK: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType(
     {
-        "inverted_cdf": lambda n, q: _next_unless(lambda part, low: part == 0, n * q - 1),
-        "closest_observation": lambda n, q: _next_unless(
-            lambda part, low: (part == 0) & (low % 2 == 1), n * q - 1 - 0.5
-        ),
+        "inverted_cdf": lambda n, q: _next_rank(lambda part, low: part == 0, n * q - 1),
+        "closest_observation": lambda n, q: _next_rank(lambda part, low: (part == 0) & (low % 2 == 1), n * q - 1 - 0.5),
         "lower": lambda n, q: np.floor((n - 1) * q),
         "higher": lambda n, q: np.ceil((n - 1) * q),
         "nearest": lambda n, q: np.around((n - 1) * q),
@@ -215,7 +213,7 @@ def _ranks(method: str, n: Any, q: Any) -> tuple[Any, Any]:
 
 def _checked_q(q: Any, like: Any, scale: int, name: str) -> Any:
     """Lift what the user gave as q, to the library of `like`; divide percentages."""
-    q = _in_precision(q, like.dtype) if isinstance(q, Tensor) else libraries.namespace(like).asarray(q)
+    q = _promote_with(q, like.dtype) if isinstance(q, Tensor) else libraries.namespace(like).asarray(q)
     q = q if scale == 1 else q / scale
     a = raw(q)
     if not ((a >= 0) & (a <= 1)).all():
@@ -225,7 +223,7 @@ def _checked_q(q: Any, like: Any, scale: int, name: str) -> Any:
     return q
 
 
-def _in_precision(a: Any, dtype: Any) -> Any:
+def _promote_with(a: Any, dtype: Any) -> Any:
     """Widen to what the two dtypes give together, so that nothing is rounded on the way to a result of that."""
     return (
         cast_to(a, np.result_type(a.dtype, dtype))
@@ -234,10 +232,10 @@ def _in_precision(a: Any, dtype: Any) -> Any:
     )
 
 
-def _interpolated(lower: Any, upper: Any, weight: Any, weak: bool) -> Any:
+def _interpolate(lower: Any, upper: Any, weight: Any, weak: bool) -> Any:
     """Go from lower to upper by the weight, from the nearer end, as NumPy."""
     if isinstance(weight, Tensor):
-        lower, upper = _in_precision(lower, weight.dtype), _in_precision(upper, weight.dtype)
+        lower, upper = _promote_with(lower, weight.dtype), _promote_with(upper, weight.dtype)
     rest = 1 - weight
     nearer = raw(weight) >= 0.5
     if weak:  # q was a Python number, which does not take part in promotion
@@ -266,12 +264,9 @@ def _quantile(name: str, scale: int, skips_nan: bool) -> Any:
             given: Any = {"overwrite_input": overwrite_input, "method": method, "weights": weights}
             return reduce_plain(name, a, axis, q=q, out=out, keepdims=keepdims, **given)
         weak = type(q) in (int, float)
-        a, q, weights = together(a, q, weights)
+        a, q, weights = lift_together(a, q, weights)
         a = as_tensor(a)
-        if a.dtype.kind == "c":
-            raise TypeError(f"{name}: a must be an array of real numbers; found {a.dtype}")
-        if method not in _METHODS:
-            raise ValueError(f"{name}: {method!r} is not a valid method; use one of: {', '.join(sorted(_METHODS))}")
+        _check_method(a, method, name)
         q = _checked_q(q, raw(a), scale, name)
         axes = _sorted_axes(axis, a.ndim, name)
         weights = _checked_weights(a, weights, axis, method, name)
@@ -281,10 +276,10 @@ def _quantile(name: str, scale: int, skips_nan: bool) -> Any:
             raise IndexError(f"{name}: an array of shape {a.shape} has no elements along the axes {axes}")
         column = reshape(q, (-1, 1))
         if weights is None:
-            z = _by_rank(a, axes, column, method, skips_nan, weak)
+            z = _quantile_by_rank(a, axes, column, method, skips_nan, weak)
         else:
             all_weights = broadcast_any(raw(weights), a.shape)
-            z = _by_weight(a, axes, raw(column), _columns_of(all_weights, axes), skips_nan, name)
+            z = _quantile_by_weight(a, axes, raw(column), _columns_of(all_weights, axes), skips_nan, name)
         z = reshape(z, (*q.shape, *reduced_shape(a.shape, axes, read_keepdims(keepdims))))
         return store_result(z if isinstance(z, Tensor) else wrap(z), out, name)
 
@@ -294,6 +289,13 @@ def _quantile(name: str, scale: int, skips_nan: bool) -> Any:
     which element is taken. `overwrite_input` is a permission that is not made use of.
     """
     return named(function, name, doc)
+
+
+def _check_method(a: Tensor, method: str, name: str) -> None:
+    if a.dtype.kind == "c":
+        raise TypeError(f"{name}: a must be an array of real numbers; found {a.dtype}")
+    if method not in _METHODS:
+        raise ValueError(f"{name}: {method!r} is not a valid method; use one of: {', '.join(sorted(_METHODS))}")
 
 
 def _checked_weights(a: Any, weights: Any, axis: Any, method: str, name: str) -> Any:
@@ -308,7 +310,7 @@ def _checked_weights(a: Any, weights: Any, axis: Any, method: str, name: str) ->
     return weights
 
 
-def _by_rank(a: Any, axes: Axes, q: Any, method: str, skips_nan: bool, weak: bool) -> Any:
+def _quantile_by_rank(a: Any, axes: Axes, q: Any, method: str, skips_nan: bool, weak: bool) -> Any:
     values = _columns_of(raw(a), axes)
     n, columns = values.shape
     counts: Any = _count_numbers(values) if skips_nan else n
@@ -322,14 +324,14 @@ def _by_rank(a: Any, axes: Axes, q: Any, method: str, skips_nan: bool, weak: boo
     nan = None if skips_nan else nan_mask(values)
     if nan is not None and nan.any():
         taken = np.where(nan.any(axis=0), n - 1, taken)
-    found = _elements_at(a, axes, _places_of_ranks(values, taken))
+    found = _elements_at(a, axes, _positions_of_ranks(values, taken))
     if weight is not None:
         half = found.shape[0] // 2
-        found = _interpolated(found[:half], found[half:], weight, weak)
+        found = _interpolate(found[:half], found[half:], weight, weak)
     return nan_where(counts == 0, found, "All-NaN slice encountered") if skips_nan else found
 
 
-def _by_weight(a: Any, axes: Axes, q: Any, weights: Any, skips_nan: bool, name: str) -> Any:
+def _quantile_by_weight(a: Any, axes: Axes, q: Any, weights: Any, skips_nan: bool, name: str) -> Any:
     """Return the first element at which the running sum of the sorted weights reaches q of their sum."""
     values = _columns_of(raw(a), axes)
     xp, n = libraries.namespace(values), values.shape[0]

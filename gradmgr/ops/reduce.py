@@ -48,18 +48,18 @@ sum_op = linear(
 )
 
 
-def _over_count(g: Any, count: int) -> Any:
+def _divide_by_count(g: Any, count: int) -> Any:
     """Return g / count, where a float16 can hold neither a large count nor its reciprocal."""
     return g / count if g.dtype.itemsize > 2 else as_type(as_type(g, np.float32) / count, g.dtype)
 
 
-def _number_for(x: Any, value: float) -> Any:
+def _factor_for(x: Any, value: float) -> Any:
     """Return a factor in the real dtype of x; in float32 for float16, in which 1/n may round to 0."""
     dtype = raw(x).real.dtype
     return np.float32(value) if dtype.itemsize == 2 else dtype.type(value)
 
 
-def _wide(a: Any) -> Any:
+def _widen_half(a: Any) -> Any:
     """Return float16 in float32, in which sums and counts of many elements are exact enough."""
     return as_type(a, np.float32) if a.dtype == np.float16 else a
 
@@ -77,15 +77,15 @@ def _mean_kernel(a: Any, axes: Axes, keepdims: bool) -> Any:
 _mean = linear(
     "mean",
     _mean_kernel,
-    lambda g, shape, axes: broadcast_back(_over_count(g, count_along(shape, axes)), shape, axes),
+    lambda g, shape, axes: broadcast_back(_divide_by_count(g, count_along(shape, axes)), shape, axes),
 )
 
 
-def _centred(x: Any, axes: Axes) -> Any:
+def _subtract_mean(x: Any, axes: Axes) -> Any:
     return x - _mean(x, axes, True)
 
 
-def _degrees(x: Any, axes: Axes, correction: float) -> float:
+def _degrees_of_freedom(x: Any, axes: Axes, correction: float) -> float:
     return builtins.max(count_along(x.shape, axes) - correction, 0)
 
 
@@ -95,16 +95,16 @@ def _dot_along(t: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
 
 
 def _var_slope(x: Any, axes: Axes, correction: float) -> Any:
-    return _centred(x, axes) * _number_for(x, 2 / np.float64(_degrees(x, axes, correction)))
+    return _subtract_mean(x, axes) * _factor_for(x, 2 / np.float64(_degrees_of_freedom(x, axes, correction)))
 
 
 def _std_slope(x: Any, out: Any, axes: Axes, correction: float) -> Any:
     """Return (x - mean) / (n std); 0, with derivative 0, where all values are equal."""
-    centred, std_of_all = _centred(x, axes), broadcast_back(out, x.shape, axes)
+    centred, std_of_all = _subtract_mean(x, axes), broadcast_back(out, x.shape, axes)
     equal = raw(std_of_all) == 0
     if libraries.may_hold(equal):
         centred, std_of_all = choose(equal, 0.0, centred), choose(equal, 1.0, std_of_all)
-    return centred / std_of_all * _number_for(x, 1 / np.float64(_degrees(x, axes, correction)))
+    return centred / std_of_all * _factor_for(x, 1 / np.float64(_degrees_of_freedom(x, axes, correction)))
 
 
 def _var_kernel(x: Any, axes: Axes, correction: Any, keepdims: bool) -> Any:
@@ -126,8 +126,10 @@ def _std_kernel(x: Any, axes: Axes, correction: Any, keepdims: bool) -> Any:
 
 def _var_vjp(g: Any, x: Any, axes: Axes, correction: float) -> Any:
     if are_floats(g, x):
-        d = _centred(x, axes)
-        d *= g.reshape(kept_shape(x.shape, axes)) * _number_for(x, 2 / np.float64(_degrees(x, axes, correction)))
+        d = _subtract_mean(x, axes)
+        d *= g.reshape(kept_shape(x.shape, axes)) * _factor_for(
+            x, 2 / np.float64(_degrees_of_freedom(x, axes, correction))
+        )
         return d
     return broadcast_back(g, x.shape, axes) * _var_slope(x, axes, correction)
 
@@ -135,9 +137,9 @@ def _var_vjp(g: Any, x: Any, axes: Axes, correction: float) -> Any:
 def _std_vjp(g: Any, x: Any, out: Any, axes: Axes, correction: float) -> Any:
     if are_floats(g, x) and np.all(out):
         kept = kept_shape(x.shape, axes)
-        d = _centred(x, axes)
+        d = _subtract_mean(x, axes)
         d /= out.reshape(kept)  # before it is multiplied, as g / out may overflow
-        d *= g.reshape(kept) * _number_for(x, 1 / np.float64(_degrees(x, axes, correction)))
+        d *= g.reshape(kept) * _factor_for(x, 1 / np.float64(_degrees_of_freedom(x, axes, correction)))
         return d
     return broadcast_back(g, x.shape, axes) * _std_slope(x, out, axes, correction)
 
@@ -160,7 +162,7 @@ _std = custom(
 )
 
 
-def _shares(g: Any, x: Any, out: Any, axes: Axes) -> Any:
+def _tie_shares(g: Any, x: Any, out: Any, axes: Axes) -> Any:
     """Return each element's share in an extreme, a plain array: ties share evenly."""
     a = raw(x)
     ties = (a == broadcast_back(raw(out), a.shape, axes)).astype(raw(g).dtype)
@@ -179,7 +181,7 @@ def _share_out_kernel(g: Any, x: Any, out: Any, axes: Axes) -> Any:
     """Give each extreme its share of g."""
     ties = _single_extremes(x, out, axes) if axes and are_floats(g, x) else None
     if ties is None:
-        return broadcast_back(g, x.shape, axes) * _shares(g, x, out, axes)
+        return broadcast_back(g, x.shape, axes) * _tie_shares(g, x, out, axes)
     d = np.zeros(x.shape, x.dtype)
     np.copyto(d, g.reshape(kept_shape(x.shape, axes)), where=ties)
     return d
@@ -189,7 +191,7 @@ def _gather_kernel(t: Any, x: Any, out: Any, axes: Axes, keepdims: bool) -> Any:
     """Add up t at the extremes by their shares."""
     ties = _single_extremes(x, out, axes) if axes and are_floats(t, x) else None
     if ties is None:
-        return sum_op(t * _shares(t, x, out, axes), axes, keepdims)
+        return sum_op(t * _tie_shares(t, x, out, axes), axes, keepdims)
     places = np.unravel_index(np.flatnonzero(ties), x.shape)  # a sixth of the time of numpy.nonzero of two axes
     z = np.empty(kept_shape(x.shape, axes), x.dtype)
     if z.size == 1:
@@ -213,7 +215,7 @@ _gather: Function = linear("gather_from_extremes", _gather_kernel, lambda g, x, 
 _SHORT = 64
 
 
-def _of_short_rows(x: Any, ufunc: Any, keepdims: bool) -> Any:
+def _reduce_short_rows(x: Any, ufunc: Any, keepdims: bool) -> Any:
     """Reduce the last axis of a large array, a block of rows being turned to columns."""
     shape = x.shape[:-1]
     rows = x.reshape((-1, x.shape[-1]))
@@ -230,7 +232,7 @@ def _extreme_op(name: str, function: Function, ufunc: Any) -> Function:
     def kernel(x: Any, axes: Axes, keepdims: bool) -> Any:
         if x.__class__ is np.ndarray:  # without the 1 us of NumPy's Python code
             if x.ndim > 1 and axes == (x.ndim - 1,) and x.shape[-1] <= _SHORT and x.size >= FEW:
-                return _of_short_rows(x, ufunc, keepdims)
+                return _reduce_short_rows(x, ufunc, keepdims)
             return ufunc.reduce(x, axis=axes, keepdims=keepdims)
         return function(x, axis=axes, keepdims=keepdims)
 
@@ -308,7 +310,7 @@ def mean(
     if mask is None:
         z = _mean(a, axes, bool(keepdims))
     else:
-        total, count = _sum_and_count(_wide(a), axes, keepdims, mask)
+        total, count = _sum_and_count(_widen_half(a), axes, keepdims, mask)
         z = cast_to(total / count, a.dtype) if a.dtype == np.float16 else total / count
     return store_result(z, out, "mean")
 
@@ -352,12 +354,9 @@ def _dispersion(op: Any, name: str, finish: Any) -> Any:
         else:
             # NumPy casts the mean alone to a real dtype, so that what varies in the imaginary part counts, as a whole.
             mean = cast_to(_mean(a, axes, True), dtype) if to_real and mean is None else mean
-            if dtype is None:
-                of = a.dtype if mean is None else np.result_type(a.dtype, mean.dtype)
-                dtype = np.empty(0, of).real.dtype
-            z = finish(_masked_var(cast_with(a, ddof), axes, ddof, keepdims, mask, mean))
-        z = cast_to(z, dtype)
-        return store_result(z, out, name)
+            dtype = _real_dtype(a, mean) if dtype is None else dtype
+            z = finish(_masked_var(promote_with(a, ddof), axes, ddof, keepdims, mask, mean))
+        return store_result(cast_to(z, dtype), out, name)
 
     what = "variance" if name == "var" else "standard deviation"
     doc = f"""Return the {what} as `numpy.{name}`; gradients flow into a
@@ -366,7 +365,13 @@ def _dispersion(op: Any, name: str, finish: Any) -> Any:
     return named(function, name, doc)
 
 
-def cast_with(a: Any, parameter: Any) -> Any:
+def _real_dtype(a: Any, mean: Any) -> np.dtype[Any]:
+    """Return the dtype of the distances between two arrays, of which `mean` may be None."""
+    dtype = a.dtype if mean is None else np.result_type(a.dtype, mean.dtype)
+    return np.empty(0, dtype).real.dtype
+
+
+def promote_with(a: Any, parameter: Any) -> Any:
     """Return a in the common dtype of it and a Tensor parameter, so that nothing is rounded before the result."""
     if not isinstance(parameter, Tensor) or not libraries.is_differentiable(parameter.dtype):
         return a
@@ -375,7 +380,7 @@ def cast_with(a: Any, parameter: Any) -> Any:
 
 def _masked_var(a: Any, axes: Axes, ddof: Any, keepdims: Any, mask: Any, centre: Any) -> Any:
     mask = libraries.namespace(raw(a)).ones(a.shape, dtype=bool) if mask is None else mask
-    a = _wide(a)
+    a = _widen_half(a)
     if centre is None:
         total, count = _sum_and_count(a, axes, True, mask)
         centre = total / count
@@ -413,7 +418,7 @@ def reduce_with_initial(op: Any, combine: Any, a: Any, axes: Axes, keepdims: boo
     return combine(op(a, axes, keepdims), initial)
 
 
-def _extreme(op: Any, name: str, pick: Any, pick_sign: int) -> Any:
+def _extreme_function(op: Any, name: str, pick: Any, pick_sign: int) -> Any:
     def function(
         a: Any,
         axis: Any = None,
@@ -444,5 +449,5 @@ def _extreme(op: Any, name: str, pick: Any, pick_sign: int) -> Any:
     return named(function, name, f"Return the {name}imum along axes as `numpy.{name}`; ties share the gradient evenly.")
 
 
-max = _extreme(_max, "max", maximum, 1)
-min = _extreme(_min, "min", minimum, -1)
+max = _extreme_function(_max, "max", maximum, 1)
+min = _extreme_function(_min, "min", minimum, -1)

@@ -138,7 +138,7 @@ def read_where(where: Any, a: Any, name: str) -> Any:
 
 def read_initial(initial: Any, dtype: Any, name: str) -> Any:
     """Read initial=: NOT_GIVEN, or the value in the dtype of the result."""
-    return initial if initial is NOT_GIVEN else _initial_of(initial, dtype, name)
+    return initial if initial is NOT_GIVEN else _convert_initial(initial, dtype, name)
 
 
 def read_ddof(ddof: Any, correction: Any, name: str) -> Any:
@@ -160,7 +160,7 @@ def check_not_empty(a: Any, axes: Axes, name: str) -> None:
         raise ValueError(f"{name}: zero-size array to reduction operation which has no identity")
 
 
-def _initial_of(value: Any, dtype: Any, name: str) -> Any:
+def _convert_initial(value: Any, dtype: Any, name: str) -> Any:
     """Return the initial value in the dtype of the result, as NumPy takes it."""
     value = value if isinstance(value, Tensor) or libraries.is_array(value) else np.asarray(value)
     if value.shape != ():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -42,14 +43,14 @@ _cumsum: Function = linear("cumsum", lambda a, axis: np.cumsum(a, axis), _cumsum
 
 def _recur_kernel(b: Any, a: Any, axis: int) -> Any:
     """Compute s[k] = b[k] + a[k] s[k-1] along an axis, by a loop over it."""
-    out = batched.spacious(b.astype(np.result_type(a.dtype, b.dtype)), a)
+    out = batched.batched_to_hold(b.astype(np.result_type(a.dtype, b.dtype)), a)
     s, factor = np.moveaxis(out, axis, 0), np.moveaxis(a, axis, 0)
     for k in range(1, s.shape[0]):
         s[k] += factor[k] * s[k - 1]
     return out
 
 
-def _shifted(x: Any, axis: int, first: float) -> Any:
+def _shift(x: Any, axis: int, first: float) -> Any:
     """Return x shifted one later along an axis, with `first` in front."""
     head: list[Any] = [slice(None)] * axis
     z = raw(x)
@@ -61,26 +62,26 @@ def _shifted(x: Any, axis: int, first: float) -> Any:
     return result
 
 
-def _recur_back(g: Any, a: Any, axis: int) -> Any:
+def _recur_adjoint(g: Any, a: Any, axis: int) -> Any:
     """Return the adjoint in b: s[k] = g[k] + a[k+1] s[k+1]."""
-    return flip(_recur(flip(g, axis), _shifted(flip(conj_of(a), axis), axis, 0.0), axis), axis)
+    return flip(_recur(flip(g, axis), _shift(flip(conj_of(a), axis), axis, 0.0), axis), axis)
 
 
 _recur: Function = custom(
     "linear_recurrence",
     _recur_kernel,
     vjp={
-        "b": lambda g, a, axis: _recur_back(g, a, axis),
-        "a": lambda g, a, out, axis: _recur_back(g, a, axis) * conj_of(_shifted(out, axis, 0.0)),
+        "b": lambda g, a, axis: _recur_adjoint(g, a, axis),
+        "a": lambda g, a, out, axis: _recur_adjoint(g, a, axis) * conj_of(_shift(out, axis, 0.0)),
     },
     jvp={
         "b": lambda t, a, axis: _recur(t, a, axis),
-        "a": lambda t, a, out, axis: _recur(t * _shifted(out, axis, 0.0), a, axis),
+        "a": lambda t, a, out, axis: _recur(t * _shift(out, axis, 0.0), a, axis),
     },
 )
 
 
-def _divides(x: Any, out: Any) -> bool:
+def _can_divide(x: Any, out: Any) -> bool:
     """Tell whether dividing a product by a factor gives the product of the others.
 
     Not where a product is 0 or has overflowed, and not where the quotient is to be differentiated
@@ -92,30 +93,30 @@ def _divides(x: Any, out: Any) -> bool:
 
 
 def _cumprod_vjp(g: Any, x: Any, out: Any, axis: int) -> Any:
-    if _divides(x, out):
+    if _can_divide(x, out):
         return flip(_cumsum(flip(g * conj_of(out), axis), axis), axis) / conj_of(x)
-    return _recur_back(g, x, axis) * conj_of(_shifted(out, axis, 1.0))
+    return _recur_adjoint(g, x, axis) * conj_of(_shift(out, axis, 1.0))
 
 
 _cumprod = custom(
     "cumprod",
     lambda x, axis: np.cumprod(x, axis),
     vjp={"x": _cumprod_vjp},
-    jvp={"x": lambda t, x, out, axis: _recur(t * _shifted(out, axis, 1.0), x, axis)},
+    jvp={"x": lambda t, x, out, axis: _recur(t * _shift(out, axis, 1.0), x, axis)},
 )
 
 
 def _product_of_others(x: Any, out: Any, axes: Axes) -> Any:
     """Return for each element the product of the others along the axes."""
-    if _divides(x, out):
+    if _can_divide(x, out):
         return broadcast_back(out, x.shape, axes) / x
     order = (*[k for k in range(x.ndim) if k not in axes], *axes)
     lead = len(order) - len(axes)
     back = tuple(np.argsort(order).tolist())
     moved = x.transpose(order)
-    flat = reshape(moved, (*moved.shape[:lead], -1))
-    before = _shifted(_cumprod(flat, lead), lead, 1.0)
-    after = flip(_shifted(_cumprod(flip(flat, lead), lead), lead, 1.0), lead)
+    flat = reshape(moved, (*moved.shape[:lead], math.prod(moved.shape[lead:])))  # no -1, as there may be no elements
+    before = _shift(_cumprod(flat, lead), lead, 1.0)
+    after = flip(_shift(_cumprod(flip(flat, lead), lead), lead, 1.0), lead)
     return reshape(before * after, moved.shape).transpose(back)
 
 
@@ -128,7 +129,7 @@ _prod = custom(
 prod = total_function(_prod, "prod", 1, multiply)
 
 
-def _running(op: Any, name: str) -> Any:
+def _running_function(op: Any, name: str) -> Any:
     def function(a: Any, axis: int | None = None, dtype: Any = None, out: Any = None) -> Any:
         if is_plain(a, out):
             return reduce_plain(name, a, axis, dtype=dtype, out=out)
@@ -147,5 +148,5 @@ def _running(op: Any, name: str) -> Any:
     return named(function, name, f"Return running {'sums' if name == 'cumsum' else 'products'} as `numpy.{name}`.")
 
 
-cumsum = _running(_cumsum, "cumsum")
-cumprod = _running(_cumprod, "cumprod")
+cumsum = _running_function(_cumsum, "cumsum")
+cumprod = _running_function(_cumprod, "cumprod")

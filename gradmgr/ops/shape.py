@@ -25,7 +25,7 @@ _reshape: Function = linear(
 )
 
 
-def _back(axes: tuple[int, ...]) -> tuple[int, ...]:
+def _inverse_permutation(axes: tuple[int, ...]) -> tuple[int, ...]:
     """Return the permutation that undoes one; numpy.argsort takes ten times as long."""
     order = [0] * len(axes)
     for place, axis in enumerate(axes):
@@ -34,7 +34,7 @@ def _back(axes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 _transpose: Function = linear(
-    "transpose", lambda a, axes: a.transpose(axes), lambda g, axes: _transpose(g, _back(axes))
+    "transpose", lambda a, axes: a.transpose(axes), lambda g, axes: _transpose(g, _inverse_permutation(axes))
 )
 _flip: Function = linear("flip", lambda a, axes: np.flip(a, axes), lambda g, axes: _flip(g, axes))
 _roll: Function = linear(
@@ -49,7 +49,7 @@ def reshape(a: Any, /, shape: Any, order: str = "C", *, copy: bool | None = None
     if order == "C" and copy is None and to is not None:
         return _reshape(a, to, "C")
     if order not in ("C", "F"):
-        order = _reading_order(a, order, "reshape")
+        order = _read_order(a, order, "reshape")
         if order == "K":
             raise ValueError("reshape: order 'K' is not permitted for reshaping")
     if copy is False and not memory.shares_memory(raw(a).reshape(to or a.shape, order=order), raw(a)) and a.size:
@@ -71,7 +71,7 @@ def lengths_of(shape: Any, name: str) -> tuple[int, ...]:
         raise TypeError(f"{name}: a shape is an integer or a sequence of them; found {shape!r}: {error}") from None
 
 
-def _reading_order(a: Any, order: Any, name: str) -> str:
+def _read_order(a: Any, order: Any, name: str) -> str:
     """Read order=: "C", "F" or "K"; "A" is "F" where the memory is in that order and not in C's."""
     if not isinstance(order, str | None):
         raise TypeError(f"{name}: order must be str, not {type(order).__name__}")
@@ -89,7 +89,7 @@ def ravel(a: Any, order: str = "C") -> Any:
     if order == "C":
         return reshape(a, (-1,))
     a = lift(a)
-    wanted = _reading_order(a, order, "ravel")
+    wanted = _read_order(a, order, "ravel")
     if wanted == "K":
         steps = [abs(step) for step in raw(a).strides]
         a = _transpose(a, tuple(sorted(range(a.ndim), key=lambda k: -steps[k])))
@@ -157,7 +157,7 @@ def squeeze(a: Any, axis: Axis = None) -> Any:
         gone = normalize_axis_tuple(one, a.ndim)
     if any(a.shape[k] != 1 for k in gone):
         raise ValueError(f"cannot squeeze axis {axis} of shape {a.shape}: its length is not 1")
-    return _reshape(a, tuple(n for k, n in enumerate(a.shape) if k not in gone), "C")
+    return _reshape(a, tuple([n for k, n in enumerate(a.shape) if k not in gone]), "C")
 
 
 def expand_dims(a: Any, axis: int | Sequence[int]) -> Any:
@@ -167,29 +167,31 @@ def expand_dims(a: Any, axis: int | Sequence[int]) -> Any:
     count = a.ndim + len(axes)
     new = normalize_axis_tuple(axes, count)
     lengths = iter(a.shape)
-    return _reshape(a, tuple(1 if k in new else next(lengths) for k in range(count)), "C")
+    return _reshape(a, tuple([1 if k in new else next(lengths) for k in range(count)]), "C")
 
 
-def _at_least(count: int, place: Any) -> Any:
+def _at_least_function(count: int, place: Any) -> Any:
     def function(*arys: Any) -> Any:
-        done = tuple([place(a) for a in _together(arys)])
+        done = tuple([place(a) for a in _lift_all(arys)])
         return done[0] if len(done) == 1 else done
 
     name = f"atleast_{count}d"
     return named(function, name, f"View with at least {count} axes, placed as `numpy.{name}` does.")
 
 
-def _two(a: Any) -> Any:
+def _with_two_axes(a: Any) -> Any:
     return a if a.ndim >= 2 else reshape(a, (1, -1) if a.ndim else (1, 1))
 
 
-def _three(a: Any) -> Any:
-    return a if a.ndim >= 3 else reshape(_two(a), (*_two(a).shape, 1) if a.ndim == 2 else (1, -1, 1))
+def _with_three_axes(a: Any) -> Any:
+    return (
+        a if a.ndim >= 3 else reshape(_with_two_axes(a), (*_with_two_axes(a).shape, 1) if a.ndim == 2 else (1, -1, 1))
+    )
 
 
-atleast_1d = _at_least(1, lambda a: a if a.ndim else reshape(a, (1,)))
-atleast_2d = _at_least(2, _two)
-atleast_3d = _at_least(3, _three)
+atleast_1d = _at_least_function(1, lambda a: a if a.ndim else reshape(a, (1,)))
+atleast_2d = _at_least_function(2, _with_two_axes)
+atleast_3d = _at_least_function(3, _with_three_axes)
 
 
 def broadcast_to(array: Any, shape: Any, subok: bool = False) -> Any:
@@ -203,12 +205,12 @@ def broadcast_arrays(*args: Any, subok: bool = False) -> tuple[Any, ...]:
     """Broadcast all to one shape as `numpy.broadcast_arrays`."""
     if subok and not holds_tensor(args):
         return np.broadcast_arrays(*args, subok=True)
-    arrays = _together(args)
+    arrays = _lift_all(args)
     shape = np.broadcast_shapes(*(a.shape for a in arrays))
     return tuple([_broadcast_to(a, shape) for a in arrays])
 
 
-def _together(args: Sequence[Any]) -> list[Any]:
+def _lift_all(args: Sequence[Any]) -> list[Any]:
     """Lift all arguments; Tensors, if one of them is."""
     arrays = [lift(a) for a in args]
     if any(isinstance(a, Tensor) for a in arrays):
@@ -254,7 +256,7 @@ def roll(a: Any, shift: Any, axis: Axis = None) -> Any:
     shifts, axes_all = np.broadcast_arrays(np.asarray(shift), np.asarray(axes))
     if shifts.ndim > 1:
         raise ValueError("roll: 'shift' and 'axis' should be scalars or 1D sequences")
-    axes = tuple(normalize_axis_index(operator.index(k), a.ndim) for k in axes_all.ravel())
+    axes = tuple([normalize_axis_index(operator.index(k), a.ndim) for k in axes_all.ravel()])
     return _roll(a, [int(s) for s in shifts.ravel()], axes)
 
 
@@ -278,9 +280,9 @@ def tile(A: Any, reps: Any) -> Any:  # noqa: N803  # NumPy's name
     times = lengths_of(reps, "tile")
     times = (1,) * (a.ndim - len(times)) + times
     a = reshape(a, (1,) * (len(times) - a.ndim) + tuple(a.shape))
-    paired = reshape(a, tuple(m for n in a.shape for m in (1, n)))
-    repeated = _broadcast_to(paired, tuple(m for r, n in zip(times, a.shape, strict=True) for m in (r, n)))
-    return reshape(repeated, tuple(r * n for r, n in zip(times, a.shape, strict=True)))
+    paired = reshape(a, tuple([m for n in a.shape for m in (1, n)]))
+    repeated = _broadcast_to(paired, tuple([m for r, n in zip(times, a.shape, strict=True) for m in (r, n)]))
+    return reshape(repeated, tuple([r * n for r, n in zip(times, a.shape, strict=True)]))
 
 
 def _windows_of(a: Any, window: tuple[int, ...], axes: tuple[int, ...] | None) -> Any:
@@ -298,7 +300,7 @@ def _add_windows(g: Any, shape: tuple[int, ...], window: tuple[int, ...], axes: 
         starts = [0] * len(shape)
         for axis, k in zip(axes, place, strict=True):  # an axis may be named twice
             starts[axis] += k
-        made[tuple(slice(k, k + n) for k, n in zip(starts, counts, strict=True))] += g[(..., *place)]
+        made[tuple([slice(k, k + n) for k, n in zip(starts, counts, strict=True)])] += g[(..., *place)]
     return made
 
 
@@ -322,7 +324,7 @@ def sliding_window_view(
         return np.lib.stride_tricks.sliding_window_view(x, window_shape, axis, subok=subok, writeable=writeable)
     if writeable:
         raise ValueError("sliding_window_view of a Tensor is not writeable: no write reaches what it was taken from")
-    window = tuple(int(n) for n in window_shape) if np.iterable(window_shape) else (int(window_shape),)
+    window = tuple([int(n) for n in window_shape]) if np.iterable(window_shape) else (int(window_shape),)
     axes = None if axis is None else normalize_axis_tuple(axis, x.ndim, allow_duplicate=True)
     return _windows(x, window, axes)
 

@@ -13,7 +13,7 @@ from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.tensor import Tensor
 from gradmgr.ops.arithmetic import exp
-from gradmgr.ops.convert import cast_to, lift, wide_dtype, widened
+from gradmgr.ops.convert import cast_to, lift, wide_dtype, widen_half
 from gradmgr.ops.reduce import sum
 from gradmgr.ops.reduction_arguments import axes_of
 
@@ -31,7 +31,7 @@ LONG = 512
 _SO_LONG = 4096  # numbers, beyond which the sums of BLAS, which are those of a few dozen, would not be as exact
 
 
-def in_rows(x: Any, axes: Axes) -> Any:
+def as_rows(x: Any, axes: Axes) -> Any:
     """Return a large array of NumPy's, in float32 or float64, as (rows, columns) if the last axis is asked, or None."""
     if x.__class__ is not np.ndarray or x.size < _FEW or axes != (x.ndim - 1,) or not x.flags.c_contiguous:
         return None
@@ -78,7 +78,7 @@ def fewest_rows(x: Any) -> int:
     return max(1, BLOCK * len(x) // int(x.nbytes))
 
 
-def for_blocks(row: Any, x: Any) -> Any:
+def rows_for_blocks(row: Any, x: Any) -> Any:
     """Return what is combined with each row of x as the rows of a block, where there are several.
 
     With one row NumPy's loops take 0.13 ns for each float32, with an array of the same shape 0.06.
@@ -87,12 +87,12 @@ def for_blocks(row: Any, x: Any) -> Any:
     return row if row is None or len(x) <= each else np.tile(row, (each, 1))
 
 
-def sums(x: Any) -> Any:
+def row_sums(x: Any) -> Any:
     """Return the sum of each row."""
-    return dots(x, np.ones(x.shape[1], x.dtype))
+    return row_dots(x, np.ones(x.shape[1], x.dtype))
 
 
-def dots(x: Any, y: Any) -> Any:
+def row_dots(x: Any, y: Any) -> Any:
     """Return the sum of products of each row; y may be one row. Those of a row do not depend on the others."""
     columns = x.shape[1]
     if columns <= _SO_LONG:
@@ -117,7 +117,7 @@ def are_moderate(totals: Any) -> bool:
 # ---------------------------------------------------------------- the ops
 
 
-def _shifted(x: Any, top: Any) -> Any:
+def _subtract_maximum(x: Any, top: Any) -> Any:
     """Return x - top in a new buffer, of float32 for halves."""
     if x.__class__ is np.ndarray and x.ndim and (x.dtype is libraries.F4 or x.dtype is libraries.F8):
         return x - top
@@ -127,51 +127,51 @@ def _shifted(x: Any, top: Any) -> Any:
     return np.subtract(x, top, out=libraries.namespace(x).empty(x.shape, wide))
 
 
-def _largest(x: Any, axes: Axes) -> Any:
+def _maximum(x: Any, axes: Axes) -> Any:
     """Return numpy.max, of NumPy's arrays without its Python wrappers."""
     if x.__class__ is np.ndarray:
         return np.maximum.reduce(x, axis=axes, keepdims=True)
     return np.max(x, axis=axes, keepdims=True)
 
 
-def _as_given(made: Any, x: Any) -> Any:
+def _in_dtype_of(made: Any, x: Any) -> Any:
     """Return a result in the dtype of x, one number as NumPy gives it."""
     made = made if made.dtype is x.dtype else made.astype(x.dtype, copy=False)
     return made if made.ndim else made[()]
 
 
-def _along(a: Any, axes: Axes) -> Any:
+def _sum_kept(a: Any, axes: Axes) -> Any:
     return sum(a, axes, keepdims=True) if isinstance(a, Tensor) else libraries.sum_over(a, axes, True)
 
 
 def _softmax_kernel(x: Any, axes: Axes) -> Any:
-    rows = in_rows(x, axes)
+    rows = as_rows(x, axes)
     if rows is not None:
         return _softmax_of_rows(x, rows)
     with np.errstate(under="ignore", invalid="ignore"):
-        share = _shifted(x, _largest(x, axes))
+        share = _subtract_maximum(x, _maximum(x, axes))
         np.exp(share, out=share)
         share /= libraries.sum_over(share, axes, True)
-    return _as_given(share, x)
+    return _in_dtype_of(share, x)
 
 
-def _made_like(whole: Any, rows: Any) -> tuple[Any, Any]:
+def _empty_like_rows(whole: Any, rows: Any) -> tuple[Any, Any]:
     """Return new memory as one array, which is no view of another, and as rows."""
     made = np.empty(whole.shape, whole.dtype)
     return made, made if whole.ndim == 2 else made.reshape(rows.shape)
 
 
 def _softmax_of_rows(whole: Any, x: Any) -> Any:
-    made, outs = _made_like(whole, x)
+    made, outs = _empty_like_rows(whole, x)
 
     def work(part: slice) -> None:
         out = outs[part]
         np.exp(x[part], out=out)
-        total = sums(out)
+        total = row_sums(out)
         if not are_moderate(total):
             np.subtract(x[part], np.maximum.reduce(x[part], axis=1, keepdims=True), out=out)
             np.exp(out, out=out)
-            total = sums(out)
+            total = row_sums(out)
         out /= total[:, None]
 
     by_rows(work, x)
@@ -180,21 +180,21 @@ def _softmax_of_rows(whole: Any, x: Any) -> Any:
 
 def softmax_map(g: Any, out: Any, axes: Axes) -> Any:
     """Return out (g - sum(g out)), the derivative of the softmax: it is symmetric, so that it serves both ways."""
-    rows = in_rows(out, axes)
+    rows = as_rows(out, axes)
     if rows is not None and g.__class__ is np.ndarray and g.dtype is out.dtype and g.shape == out.shape:
         return _map_of_rows(g, rows)
     part = g * out
-    part -= out * _along(part, axes)
+    part -= out * _sum_kept(part, axes)
     return part
 
 
 def _map_of_rows(whole: Any, out: Any) -> Any:
-    made, slopes = _made_like(whole, out)
+    made, slopes = _empty_like_rows(whole, out)
     g = whole if whole.ndim == 2 else whole.reshape(out.shape)
 
     def work(part: slice) -> None:
         here, share, slope = g[part], out[part], slopes[part]
-        np.subtract(here, dots(here, share)[:, None], out=slope)
+        np.subtract(here, row_dots(here, share)[:, None], out=slope)
         slope *= share
 
     by_rows(work, out)
@@ -204,8 +204,8 @@ def _map_of_rows(whole: Any, out: Any) -> Any:
 softmax_along = custom(
     "softmax",
     _softmax_kernel,
-    vjp={"x": lambda g, out, axes: softmax_map(g, conj_of(widened(out)), axes)},
-    jvp={"x": lambda t, out, axes: softmax_map(t, widened(out), axes)},
+    vjp={"x": lambda g, out, axes: softmax_map(g, conj_of(widen_half(out)), axes)},
+    jvp={"x": lambda t, out, axes: softmax_map(t, widen_half(out), axes)},
 )
 
 
@@ -224,13 +224,13 @@ def log_in_two(totals: Any) -> tuple[Any, Any]:
 
 def _log_softmax_of_rows(whole: Any, x: Any) -> Any:
     """Return None where the largest number of each row is to be taken away first."""
-    made, outs = _made_like(whole, x)
+    made, outs = _empty_like_rows(whole, x)
     bad: list[slice] = []
 
     def work(part: slice) -> None:
         out = outs[part]
         np.exp(x[part], out=out)
-        total = sums(out)
+        total = row_sums(out)
         if bad or not are_moderate(total):
             bad.append(part)
             return
@@ -243,39 +243,36 @@ def _log_softmax_of_rows(whole: Any, x: Any) -> Any:
 
 
 def _log_softmax_kernel(x: Any, axes: Axes, like_scipy: bool) -> Any:
-    rows = in_rows(x, axes)
+    rows = as_rows(x, axes)
     if rows is not None:
         made = _log_softmax_of_rows(x, rows)
         if made is not None:
             return made
-    top = _largest(x, axes)
+    top = _maximum(x, axes)
     if like_scipy:
         top = np.where(np.isfinite(top), top, np.zeros_like(top))
     with np.errstate(all="ignore"):
-        made = _shifted(x, top)
+        made = _subtract_maximum(x, top)
         made -= np.log(libraries.sum_over(np.exp(made), axes, True))
-    return _as_given(made, x)
+    return _in_dtype_of(made, x)
 
 
 def _log_softmax_vjp(g: Any, out: Any, axes: Axes) -> Any:
-    rows = in_rows(out, axes)
+    rows = as_rows(out, axes)
     if rows is not None and g.__class__ is np.ndarray and g.dtype is out.dtype and g.shape == out.shape:
         return _log_map_of_rows(g, rows)
-    total = _along(widened(g), axes)
-    part = conj_of(exp(widened(out)))
-    part *= -total
-    part += g
-    return part
+    total = _sum_kept(widen_half(g), axes)
+    return g - conj_of(exp(widen_half(out))) * total
 
 
 def _log_map_of_rows(whole: Any, out: Any) -> Any:
-    made, slopes = _made_like(whole, out)
+    made, slopes = _empty_like_rows(whole, out)
     g = whole if whole.ndim == 2 else whole.reshape(out.shape)
 
     def work(part: slice) -> None:
         here, to = g[part], slopes[part]
         np.exp(out[part], out=to)
-        to *= np.negative(sums(here))[:, None]
+        to *= np.negative(row_sums(here))[:, None]
         to += here
 
     by_rows(work, out)
@@ -283,15 +280,15 @@ def _log_map_of_rows(whole: Any, out: Any) -> Any:
 
 
 def _log_softmax_jvp(t: Any, out: Any, axes: Axes) -> Any:
-    t = widened(t)
-    return t - _along(t * exp(widened(out)), axes)
+    t = widen_half(t)
+    return t - _sum_kept(t * exp(widen_half(out)), axes)
 
 
 # With `like_scipy`, all other results of a row with an inf are -inf; without, the whole row is NaN, as in torch.
 log_softmax_along = custom("log_softmax", _log_softmax_kernel, vjp={"x": _log_softmax_vjp}, jvp={"x": _log_softmax_jvp})
 
 
-def _floating(x: Any) -> Any:
+def _lift_floating(x: Any) -> Any:
     """Lift; integers to the dtype of their exponentials."""
     x = lift(x)
     return cast_to(x, np.result_type(x.dtype, np.float16)) if x.dtype.kind in "biu" else x
@@ -302,7 +299,7 @@ def softmax(x: Any, axis: Any = None) -> Any:
 
     float16 and bfloat16 are computed in float32 inside.
     """
-    x = _floating(x)
+    x = _lift_floating(x)
     return softmax_along(x, axes_of(axis, x.ndim, "softmax", of_number=True))
 
 
@@ -311,5 +308,5 @@ def log_softmax(x: Any, axis: Any = None) -> Any:
 
     float16 and bfloat16 are computed in float32 inside.
     """
-    x = _floating(x)
+    x = _lift_floating(x)
     return log_softmax_along(x, axes_of(axis, x.ndim, "log_softmax", of_number=True), True)

@@ -30,7 +30,7 @@ from gradmgr.ops.matrices import (
     lift_matrices,
     lift_square,
     multiply_three,
-    wrap_with,
+    wrap_like,
 )
 from gradmgr.ops.shape import expand_dims, ravel, reshape
 
@@ -182,7 +182,7 @@ def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = NOT_
         rcond = 1e-15 if rtol is NOT_GIVEN else rtol
     if rcond is None:
         rcond = max(a.shape[-2:]) * np.finfo(dtype).eps
-    a = wrap_with(a, rcond)
+    a = wrap_like(a, rcond)
     rcond = libraries.namespace_of(raw(a), raw(rcond)).asarray(raw(rcond))
     if rcond.ndim and np.broadcast_shapes(rcond.shape, a.shape[:-2]) != a.shape[:-2]:
         raise ValueError(f"pinv: a cutoff of shape {rcond.shape} does not fit the stack of shape {a.shape[:-2]}")
@@ -213,7 +213,7 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> Any:
     a = a if isinstance(a, Tensor) else wrap(a)
     u, s, vh = svd(a, full_matrices=False)
     x = _pinv(a, rtol, False, (raw(u), raw(s), raw(vh))) @ b
-    rank = int(batched.common((raw(s) > rtol * raw(s)[:1]).sum(), "the rank"))
+    rank = int(batched.common_value((raw(s) > rtol * raw(s)[:1]).sum(), "the rank"))
     off = b - a @ x
     if rank < columns or rows <= columns:
         off = off[:, :0]

@@ -20,7 +20,7 @@ from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import raw
 from gradmgr.ops import arithmetic
 from gradmgr.ops.arithmetic import log
-from gradmgr.ops.special_kernels import in_double, loop_dtype, narrow_dtype, numpy_kernel, quiet
+from gradmgr.ops.special_kernels import loop_dtype, narrow_dtype, numpy_kernel, quiet, to_double
 from gradmgr.ops.where import choose, where_kernel
 
 # ---------------------------------------------------------------- the logistic function
@@ -52,21 +52,18 @@ def _expit_rule(g: Any, out: Any) -> Any:
     return (out - s) * g
 
 
-_expit = elementwise(
+expit = elementwise(
     "expit",
     numpy_kernel("expit", "dfg", _expit_kernel),
     _expit_rule,
 )
-_logit = elementwise(
+logit = elementwise(
     "logit",
     numpy_kernel("logit", "dfg", _logit_kernel),
     "g / (x * (1 - x))",
     into="divide(g, x * (1 - x), g)",
 )
-_log_expit = elementwise("log_expit", numpy_kernel("log_expit", "dfg", _log_expit_kernel), lambda g, x: g * _expit(-x))
-expit = _expit
-logit = _logit
-log_expit = _log_expit
+log_expit = elementwise("log_expit", numpy_kernel("log_expit", "dfg", _log_expit_kernel), lambda g, x: g * expit(-x))
 
 # ---------------------------------------------------------------- x log y, entropies
 
@@ -113,13 +110,13 @@ def _xlog1py_kernel(x: Any, y: Any) -> Any:
     return np.where((x == 0) & (y == y), 0.0, x * np.log1p(y))
 
 
-_xlogy = elementwise(
+xlogy = elementwise(
     "xlogy",
     numpy_kernel("xlogy", "dfDF", _xlogy_kernel),
     lambda g, x, y: g * log(_as_result("xlogy", g, y, 1.0, _is_zero_at_edge(x, y, 0))),
     _xlogy_y,
 )
-_xlog1py = elementwise(
+xlog1py = elementwise(
     "xlog1py",
     numpy_kernel("xlog1py", "dfDF", _xlog1py_kernel),
     lambda g, x, y: g * arithmetic.log1p(_as_result("xlog1py", g, y, 0.0, _is_zero_at_edge(x, y, -1))),
@@ -150,7 +147,7 @@ def _entr_kernel(x: Any) -> Any:
     return np.where(x > 0, -x * np.log(x), np.where(x == 0, 0.0, np.where(x < 0, -np.inf, x)))
 
 
-def _on_domain(x: Any, y: Any, inside: Any, at_0: Any) -> Any:
+def _restrict_to_domain(x: Any, y: Any, inside: Any, at_0: Any) -> Any:
     """Return the value inside the domain, that at x = 0, and inf where x or y is negative or y alone is 0."""
     z = np.where((x > 0) & (y > 0), inside, np.where((x == 0) & (y >= 0), at_0, np.inf))
     return np.where((x != x) | (y != y), np.nan, z)
@@ -158,53 +155,48 @@ def _on_domain(x: Any, y: Any, inside: Any, at_0: Any) -> Any:
 
 @quiet
 def _rel_entr_kernel(x: Any, y: Any) -> Any:
-    return _on_domain(x, y, x * _log_ratio_kernel(x, y), 0.0).astype(x.dtype, copy=False)
+    return _restrict_to_domain(x, y, x * _log_ratio_kernel(x, y), 0.0).astype(x.dtype, copy=False)
 
 
 @quiet
 def _kl_div_kernel(x: Any, y: Any) -> Any:
-    return _on_domain(x, y, x * _log_ratio_kernel(x, y) - x + y, y).astype(x.dtype, copy=False)
+    return _restrict_to_domain(x, y, x * _log_ratio_kernel(x, y) - x + y, y).astype(x.dtype, copy=False)
 
 
-def _both_0(x: Any, y: Any) -> Any:
+def _are_both_zero(x: Any, y: Any) -> Any:
     return (raw(x) == 0) & (raw(y) == 0)
 
 
 def _log_of_ratio(x: Any, y: Any) -> Any:
     """Return log(x / y), 0 where both are 0."""
-    both = _both_0(x, y)
+    both = _are_both_zero(x, y)
     return _log_ratio(_replace_where(both, 1.0, x), _replace_where(both, 1.0, y))
 
 
 def _ratio(x: Any, y: Any) -> Any:
     """Return x / y, 0 where both are 0; NaN outside the domain, where the functions below are inf."""
-    both, outside = _both_0(x, y), (raw(x) < 0) | (raw(y) < 0)
+    both, outside = _are_both_zero(x, y), (raw(x) < 0) | (raw(y) < 0)
     return _replace_where(outside, np.nan, _replace_where(both, 0.0, x)) / _replace_where(both, 1.0, y)
 
 
-_entr = elementwise("entr", numpy_kernel("entr", "fd", _entr_kernel), lambda g, x: -g * (log(x) + 1))
-_rel_entr = elementwise(
+entr = elementwise("entr", numpy_kernel("entr", "fd", _entr_kernel), lambda g, x: -g * (log(x) + 1))
+rel_entr = elementwise(
     "rel_entr",
     numpy_kernel("rel_entr", "fd", _rel_entr_kernel),
-    lambda g, x, y: g * _replace_where(_both_0(x, y), 0.0, _log_of_ratio(x, y) + 1),
+    lambda g, x, y: g * _replace_where(_are_both_zero(x, y), 0.0, _log_of_ratio(x, y) + 1),
     lambda g, x, y: -g * _ratio(x, y),
 )
-_kl_div = elementwise(
+kl_div = elementwise(
     "kl_div",
     numpy_kernel("kl_div", "fd", _kl_div_kernel),
     lambda g, x, y: g * _log_of_ratio(x, y),
     lambda g, x, y: g * (1 - _ratio(x, y)),
 )
-xlogy = _xlogy
-xlog1py = _xlog1py
-entr = _entr
-rel_entr = _rel_entr
-kl_div = _kl_div
 
 # ---------------------------------------------------------------- exp(x) - 1 and log(1 + x), and over x
 
 
-def _as_scipys(x: Any) -> Any:
+def _in_single_or_double(x: Any) -> Any:
     """SciPy computes these in single or double where NumPy would in half."""
     narrow = hasattr(x, "dtype") and x.dtype.itemsize <= 2
     return as_type(x, narrow_dtype()) if narrow else x
@@ -213,19 +205,19 @@ def _as_scipys(x: Any) -> Any:
 @quiet
 def expm1(x: Any, /, out: Any = None, where: Any = True, dtype: Any = None) -> Any:
     """Return exp(x) - 1, exact near 0; float16 and short integers in SciPy's dtype: float64, since 1.18 float32."""
-    return arithmetic.expm1(_as_scipys(x), out, where, dtype)
+    return arithmetic.expm1(_in_single_or_double(x), out, where, dtype)
 
 
 @quiet
 def log1p(x: Any, /, out: Any = None, where: Any = True, dtype: Any = None) -> Any:
     """Return log(1 + x), exact near 0; float16 and short integers in SciPy's dtype: float64, since 1.18 float32."""
-    return arithmetic.log1p(_as_scipys(x), out, where, dtype)
+    return arithmetic.log1p(_in_single_or_double(x), out, where, dtype)
 
 
 @quiet
 def _exprel_kernel(x: Any) -> Any:
     """Compute in double precision, as SciPy does: in single precision expm1 overflows before the quotient does."""
-    z, dtype = in_double(x)
+    z, dtype = to_double(x)
     quotient = np.expm1(z) / np.where(z == 0, 1.0, z)
     return np.where(z == 0, 1.0, np.where(z == np.inf, np.inf, quotient)).astype(dtype)
 
@@ -238,7 +230,7 @@ def _exprel_slope_kernel(x: Any, k: int) -> Any:
     positive, so nothing cancels. Further out by parts, k times, which is stable there; divided by
     exp(x) where that is large.
     """
-    x, dtype = in_double(x)
+    x, dtype = to_double(x)
     bound, negative = 4.0 + 2 * k, x < 0
     size = np.minimum(np.abs(x), bound)
     near = np.zeros_like(x)
@@ -261,5 +253,4 @@ _exprel_slope: Function = custom(
     vjp={"x": lambda g, x, k: g * _exprel_slope(x, k + 1)},
     jvp={"x": lambda t, x, k: t * _exprel_slope(x, k + 1)},
 )
-_exprel = elementwise("exprel", numpy_kernel("exprel", "df", _exprel_kernel), lambda g, x: g * _exprel_slope(x, 1))
-exprel = _exprel
+exprel = elementwise("exprel", numpy_kernel("exprel", "df", _exprel_kernel), lambda g, x: g * _exprel_slope(x, 1))

@@ -16,10 +16,10 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import batched, blocks, libraries
-from gradmgr._engine.mutation import with_keywords
 from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import Tensor, raw, wrap
-from gradmgr.ops.convert import lift, untracked
+from gradmgr._engine.ufunc_keywords import with_keywords
+from gradmgr.ops.convert import lift, untracked_value
 
 Kernel = Callable[..., Any]
 
@@ -59,7 +59,7 @@ def _explaining_errors(name: str, cupy_function: Kernel) -> Kernel:
 
     def call(*args: Any, **keywords: Any) -> Any:
         try:
-            return cupy_function(*args, **keywords) if keywords else batched.elementwise(cupy_function, *args)
+            return cupy_function(*args, **keywords) if keywords else batched.call_elementwise(cupy_function, *args)
         except TypeError:
             libraries.check_mixed(name, *args)
             raise
@@ -158,7 +158,7 @@ def call_with_keywords(name: str, kernel: Kernel, args: tuple[Any, ...], **keywo
 quiet = np.errstate(all="ignore")
 
 
-def in_double(x: Any) -> tuple[Any, np.dtype[Any]]:
+def to_double(x: Any) -> tuple[Any, np.dtype[Any]]:
     """Return x in double precision, and the dtype its result is to have: x's own, but not of a half."""
     wide = np.result_type(x.dtype, np.float64)
     return x.astype(wide), wide if x.dtype.itemsize <= 2 else x.dtype
@@ -170,7 +170,7 @@ def constant_parameter(value: Any, function: str, name: str) -> Any:
     Raises:
         UnsupportedFunctionError: a manager tracks it.
     """
-    value = untracked(value, f"special.{function}", name)
+    value = untracked_value(value, f"special.{function}", name)
     value = value if isinstance(value, (int, float, complex)) or libraries.is_array(value) else np.asarray(value)
     if getattr(value, "dtype", np.dtype(float)).kind in "bu":  # derivatives ask for the order below 0
         value = value.astype(np.float32 if value.dtype.itemsize <= 2 else np.float64)

@@ -14,7 +14,7 @@ from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import multiply, real, sqrt
-from gradmgr.ops.convert import NOT_GIVEN, as_tensor, cast_to, is_plain, together, untracked
+from gradmgr.ops.convert import NOT_GIVEN, as_tensor, cast_to, is_plain, lift_together, untracked_value
 from gradmgr.ops.join import concatenate
 from gradmgr.ops.products import matmul
 from gradmgr.ops.reduce import max as max_of
@@ -46,7 +46,7 @@ def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
     """Average as `numpy.average`; gradients flow into the weights too."""
     if is_plain(a, weights):
         return reduce_plain("average", a, axis, weights=weights, returned=returned, keepdims=keepdims)
-    a, weights = together(a, weights)
+    a, weights = lift_together(a, weights)
     a = as_tensor(a)
     axis = None if axis is None else normalize_axis_tuple(axis, a.ndim, "average")
     keeps = read_keepdims(keepdims)
@@ -116,10 +116,10 @@ def cov(
     """Return the covariance matrix as `numpy.cov`; gradients flow into the weights too."""
     if is_plain(m, y, fweights, aweights, ddof):
         return np.cov(m, y, rowvar, bias, ddof, fweights, aweights, dtype=dtype)
-    ddof = untracked(ddof, "cov", "ddof")
+    ddof = untracked_value(ddof, "cov", "ddof")
     if ddof is not None and ddof != int(ddof):
         raise ValueError("cov: ddof must be integer")
-    m, y, fweights, aweights = together(m, y, fweights, aweights)
+    m, y, fweights, aweights = lift_together(m, y, fweights, aweights)
     m = as_tensor(m)
     dtype = np.result_type(m.dtype, *([] if y is None else [y.dtype]), np.float64) if dtype is None else dtype
     if not libraries.is_differentiable(np.dtype(dtype)):
@@ -135,21 +135,21 @@ def cov(
     both = f if w is None else w if f is None else f * w
     if both is not None and (raw(both).sum() == 0).any():
         raise ZeroDivisionError("cov: weights sum to zero, can't be normalized")
-    fact = _degrees(count, both, w, (0 if bias else 1) if ddof is None else ddof)
+    fact = _degrees_of_freedom(count, both, w, (0 if bias else 1) if ddof is None else ddof)
     if both is None:
         off = x - mean(x, 1, keepdims=True)
         weighted = off
     else:
         off = cast_to(x - sum_of(x * both, 1, keepdims=True) / both.sum(), x.dtype)
         weighted = off * both
-    if batched.common(raw(fact) <= 0, "whether there are degrees of freedom"):
+    if batched.common_value(raw(fact) <= 0, "whether there are degrees of freedom"):
         errors.warn("Degrees of freedom <= 0 for slice", RuntimeWarning)
         fact = 0.0
     product = matmul(off, conj_of(transpose(weighted)))
     return squeeze(cast_to(product * (np.float64(1) / fact), product.dtype))
 
 
-def _degrees(count: int, both: Any, aweights: Any, ddof: int) -> Any:
+def _degrees_of_freedom(count: int, both: Any, aweights: Any, ddof: int) -> Any:
     """Return what the sum of squares is divided by."""
     if both is None:
         return float(count - ddof)

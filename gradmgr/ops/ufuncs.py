@@ -1,4 +1,4 @@
-"""The methods of ufuncs, `add.reduce` and kin; products of stacks of matrices and vectors.
+"""The methods of ufuncs, such as `add.reduce`; products of stacks of matrices and vectors.
 
 A method goes by the reduction that computes the same where there is one; else function by
 function, over slices along the axis. What NumPy would refuse is found by asking NumPy: the same
@@ -22,7 +22,7 @@ from gradmgr._engine.context import is_tracked
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.indexing import add_at, getitem, normalized, scatter
-from gradmgr._engine.mutation import put, store
+from gradmgr._engine.mutation import put, store, writable_copy
 from gradmgr._engine.op import Function, linear, zeros
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr.ops.arithmetic import negative
@@ -41,7 +41,7 @@ from gradmgr.ops.where import choose
 
 
 def give_methods(function: Any, ufunc: np.ufunc) -> None:
-    """Give a function that stands for a ufunc the ufunc's attributes and methods."""
+    """Give a function that takes the place of a ufunc the ufunc's attributes and methods."""
     function.nin, function.nout, function.identity = ufunc.nin, ufunc.nout, ufunc.identity
     for method in (reduce, accumulate, reduceat, outer, at):
         setattr(function, method.__name__, functools.partial(method, ufunc, function))
@@ -50,7 +50,7 @@ def give_methods(function: Any, ufunc: np.ufunc) -> None:
 # ---------------------------------------------------------------- what NumPy would say
 
 
-def _asked_of_numpy(ufunc: Any, method: str, x: Any, *args: Any, **keywords: Any) -> Any:
+def _call_on_ones(ufunc: Any, method: str, x: Any, *args: Any, **keywords: Any) -> Any:
     """Call NumPy's method on ones of the same dtype, at most 1 along each axis; its errors name the method."""
     small = np.ones([min(n, 1) for n in x.shape], x.dtype)
     try:
@@ -70,31 +70,31 @@ def _is_constant(ufunc: np.ufunc, x: Any, dtype: Any) -> bool:
     return not (all(map(libraries.is_differentiable, dtypes)) and any(kind[-1] in "fd" for kind in ufunc.types))
 
 
-def _on_this_device(ufunc: Any, method: str, x: Any) -> Any:
+def _call_untracked(ufunc: Any, method: str, x: Any) -> Any:
     """Call the method of the ufunc of the library of x, for values without gradients."""
     if libraries.namespace(x) is np:
         return getattr(ufunc, method)
     cupy_method = getattr(getattr(libraries.namespace(x), ufunc.__name__, None), method, None)
     if cupy_method is None:
-        raise _lacking(ufunc, method, x)
+        raise _unsupported(ufunc, method, x)
 
     def call(*args: Any) -> Any:
         try:
             return cupy_method(*args)
         except (NotImplementedError, TypeError) as error:  # not of this ufunc, not of this dtype
-            raise _lacking(ufunc, method, x) from error
+            raise _unsupported(ufunc, method, x) from error
 
     return call
 
 
-def _lacking(ufunc: Any, method: str, x: Any) -> errors.UnsupportedFunctionError:
+def _unsupported(ufunc: Any, method: str, x: Any) -> errors.UnsupportedFunctionError:
     return errors.UnsupportedFunctionError(
         f"{ufunc.__name__}.{method}, with what it was given, of {x.dtype} is not in CuPy; "
         "move to the CPU with .to('cpu') for it"
     )
 
 
-def _handed_out(z: Any, out: Any, name: str) -> Any:
+def _write_out(z: Any, out: Any, name: str) -> Any:
     """Write a result into out=, which for these methods must have its very shape."""
     if out is None:
         return z
@@ -128,7 +128,7 @@ def reduce(
         return ufunc.reduce(array, axis, dtype, out, keepdims, initial, where)
     x = lift(array)
     mask = where if where is True else mask_of(where, x, f"{ufunc.__name__}.reduce")
-    like = _asked_of_numpy(
+    like = _call_on_ones(
         ufunc,
         "reduce",
         x,
@@ -142,22 +142,22 @@ def reduce(
     given = NOT_GIVEN if initial is None or initial is NOT_GIVEN else initial
     if _is_constant(ufunc, x, dtype):
         start = None if initial is None else raw(given)
-        z = wrap(_reduced_constant(ufunc, raw(x), axes, dtype, keepdims, start, mask))
+        z = wrap(_reduce_constant(ufunc, raw(x), axes, dtype, keepdims, start, mask))
     else:
         x = cast_to(x if isinstance(x, Tensor) else wrap(x), dtype)
-        start = None if given is NOT_GIVEN else cast_to(_beside(given, x), like.dtype)
+        start = None if given is NOT_GIVEN else cast_to(_lift_like(given, x), like.dtype)
         identity = None if initial is None else ufunc.identity
-        z = _reduced(ufunc, function, x, axes, start, identity, mask, like.dtype)
+        z = _reduce_by_function(ufunc, function, x, axes, start, identity, mask, like.dtype)
         z = expand_dims(z, axes) if keepdims else z
-    return _handed_out(z, out, f"{ufunc.__name__}.reduce")
+    return _write_out(z, out, f"{ufunc.__name__}.reduce")
 
 
-def _reduced_constant(ufunc: Any, a: Any, axes: Any, dtype: Any, keepdims: bool, start: Any, mask: Any) -> Any:
+def _reduce_constant(ufunc: Any, a: Any, axes: Any, dtype: Any, keepdims: bool, start: Any, mask: Any) -> Any:
     if libraries.namespace(a) is np:
         return ufunc.reduce(a, axes, dtype, None, keepdims, start, mask)
     name = _BY_NAME.get(ufunc.__name__)
     if name is None or dtype is not None or start is not NOT_GIVEN or mask is not True:
-        raise _lacking(ufunc, "reduce", a)
+        raise _unsupported(ufunc, "reduce", a)
     return getattr(np, name)(a, axis=axes, keepdims=keepdims)
 
 
@@ -174,7 +174,7 @@ _BY_NAME = MappingProxyType(
 )
 
 
-def _beside(value: Any, x: Any) -> Any:
+def _lift_like(value: Any, x: Any) -> Any:
     """Lift an argument; numbers and lists become arrays of the library of x."""
     value = lift(value) if holds_tensor(value) else value
     if isinstance(value, Tensor) or (libraries.is_array(value) and not isinstance(value, np.generic)):
@@ -182,7 +182,9 @@ def _beside(value: Any, x: Any) -> Any:
     return libraries.namespace(raw(x)).asarray(lift(value))
 
 
-def _reduced(ufunc: Any, function: Any, x: Any, axes: Any, start: Any, identity: Any, mask: Any, dtype: Any) -> Any:
+def _reduce_by_function(
+    ufunc: Any, function: Any, x: Any, axes: Any, start: Any, identity: Any, mask: Any, dtype: Any
+) -> Any:
     """Reduce what carries a gradient; without keepdims."""
     combined, neutral = _WHOLE.get(ufunc.__name__, (None, None))
     if combined is not None:
@@ -194,18 +196,18 @@ def _reduced(ufunc: Any, function: Any, x: Any, axes: Any, start: Any, identity:
     # NumPy begins with the identity where there is nothing or, as hypot.reduce([-3.0]) shows, only one to combine.
     if start is None and identity is not None and (mask is not True or all(x.shape[k] < 2 for k in axes)):
         start = libraries.namespace(raw(x)).asarray(identity, dtype)
-    mask = None if mask is True else _axes_in_front(libraries.namespace(mask).broadcast_to(mask, x.shape), axes)
-    return _one_by_one(ufunc, function, _axes_in_front(cast_to(x, dtype), axes), start, mask)
+    mask = None if mask is True else _flatten_axes_to_front(libraries.namespace(mask).broadcast_to(mask, x.shape), axes)
+    return _reduce_in_sequence(ufunc, function, _flatten_axes_to_front(cast_to(x, dtype), axes), start, mask)
 
 
-def _axes_in_front(x: Any, axes: Any) -> Any:
+def _flatten_axes_to_front(x: Any, axes: Any) -> Any:
     """Return x with the axes as one, in front."""
     x = moveaxis(x, axes, range(len(axes)))
     count = int(np.prod(x.shape[: len(axes)], dtype=np.intp))
     return reshape(x, (count, *x.shape[len(axes) :]))
 
 
-def _one_by_one(ufunc: Any, function: Any, x: Any, start: Any, mask: Any) -> Any:
+def _reduce_in_sequence(ufunc: Any, function: Any, x: Any, start: Any, mask: Any) -> Any:
     """Reduce along axis 0; in pairs where the order does not matter."""
     n, rest = x.shape[0], x.shape[1:]
     if mask is None and start is None and ufunc.__name__ in ("hypot", "logaddexp2"):
@@ -244,7 +246,7 @@ def _extreme_of_numbers(x: Any, axes: Any, extreme: Any, neutral: float) -> Any:
     return choose(nans.all(axis=axes), libraries.namespace(a).asarray(np.nan, a.dtype), z)
 
 
-# By ufunc: what reduces over axes at once, and what stands where the mask is not set.
+# By ufunc: the function that reduces over axes at once, and the value to use where the mask is not set.
 _WHOLE = MappingProxyType(
     {
         "add": (sum_of, 0),
@@ -265,21 +267,21 @@ def accumulate(ufunc: Any, function: Any, array: Any, /, axis: Any = 0, dtype: A
     if not (holds_tensor(array) or holds_tensor(out)):
         return ufunc.accumulate(array, axis, dtype, out)
     x = lift(array)
-    like = _asked_of_numpy(ufunc, "accumulate", x, axis=axis, dtype=dtype)
+    like = _call_on_ones(ufunc, "accumulate", x, axis=axis, dtype=dtype)
     place = 0 if axis is None else normalize_axis_index(axis, x.ndim)
     if _is_constant(ufunc, x, dtype):
-        z = wrap(_on_this_device(ufunc, "accumulate", raw(x))(raw(x), place, dtype))
+        z = wrap(_call_untracked(ufunc, "accumulate", raw(x))(raw(x), place, dtype))
     else:
         x = cast_to(cast_to(x, dtype), like.dtype)
         running = _RUNNING.get(ufunc.__name__)
-        z = _accumulated(function, x, place) if running is None else running(x, place)
-    return _handed_out(z, out, f"{ufunc.__name__}.accumulate")
+        z = _accumulate_by_function(function, x, place) if running is None else running(x, place)
+    return _write_out(z, out, f"{ufunc.__name__}.accumulate")
 
 
 _RUNNING = MappingProxyType({"add": cumsum, "multiply": cumprod})
 
 
-def _accumulated(function: Any, x: Any, axis: int) -> Any:
+def _accumulate_by_function(function: Any, x: Any, axis: int) -> Any:
     slices = moveaxis(x, axis, 0)
     if len(slices) < 2:
         return x.copy()
@@ -292,7 +294,7 @@ def _accumulated(function: Any, x: Any, axis: int) -> Any:
 # ---------------------------------------------------------------- reduceat
 
 
-def _members(indices: Any, length: int) -> tuple[Any, Any]:
+def _segment_members(indices: Any, length: int) -> tuple[Any, Any]:
     """Return what the segments hold: element numbers, and the segment of each."""
     ends = np.append(indices[1:], length)
     counts = np.where(ends > indices, ends - indices, 1)
@@ -304,7 +306,7 @@ def _members(indices: Any, length: int) -> tuple[Any, Any]:
 def _spread_segments(g: Any, shape: Any, indices: Any, axis: int) -> Any:
     lead = (slice(None),) * axis
     xp = libraries.namespace(raw(g))
-    elements, segment = (xp.asarray(part) for part in _members(indices, shape[axis]))
+    elements, segment = (xp.asarray(part) for part in _segment_members(indices, shape[axis]))
     return scatter(getitem(g, (*lead, segment)), shape, (*lead, elements))
 
 
@@ -314,7 +316,7 @@ def _add_segments(a: Any, indices: Any, axis: int) -> Any:
         return np.add.reduceat(a, indices, axis)
     # CuPy's reduceat is a difference of running sums, which loses digits, and all of them next to an infinity.
     lead = (slice(None),) * axis
-    elements, segment = (xp.asarray(part) for part in _members(indices, a.shape[axis]))
+    elements, segment = (xp.asarray(part) for part in _segment_members(indices, a.shape[axis]))
     made = zeros(a, (*a.shape[:axis], indices.size, *a.shape[axis + 1 :]), a.dtype)
     add_at(made, (*lead, segment), a[(*lead, elements)])
     return made
@@ -347,23 +349,25 @@ def reduceat(
         outside = bounds[(bounds < 0) | (bounds >= x.shape[place])]
         if outside.size:
             raise IndexError(f"index {outside[0]} out-of-bounds in {ufunc.__name__}.reduceat [0, {x.shape[place]})")
-    like = _asked_of_numpy(ufunc, "reduceat", x, [], axis=axis, dtype=dtype)
+    like = _call_on_ones(ufunc, "reduceat", x, [], axis=axis, dtype=dtype)
     if _is_constant(ufunc, x, dtype):
-        z = wrap(_on_this_device(ufunc, "reduceat", raw(x))(raw(x), bounds, place, dtype))
+        z = wrap(_call_untracked(ufunc, "reduceat", raw(x))(raw(x), bounds, place, dtype))
     else:
         x = cast_to(cast_to(x if isinstance(x, Tensor) else wrap(x), dtype), like.dtype)
-        z = _add_reduceat(x, bounds, place) if ufunc is np.add else _by_segment(ufunc, function, x, bounds, place)
-    return _handed_out(z, out, f"{ufunc.__name__}.reduceat")
+        z = _add_reduceat(x, bounds, place) if ufunc is np.add else _reduce_segments(ufunc, function, x, bounds, place)
+    return _write_out(z, out, f"{ufunc.__name__}.reduceat")
 
 
-def _by_segment(ufunc: Any, function: Any, x: Any, bounds: Any, axis: int) -> Any:
+def _reduce_segments(ufunc: Any, function: Any, x: Any, bounds: Any, axis: int) -> Any:
     slices = moveaxis(x, axis, 0)
     if not bounds.size:
         return moveaxis(slices[:0], 0, axis)
     parts = []
     for begin, end in zip(bounds.tolist(), [*bounds[1:].tolist(), slices.shape[0]], strict=True):
         piece = slices[begin] if end <= begin + 1 else slices[begin:end]
-        parts.append(piece if end <= begin + 1 else _reduced(ufunc, function, piece, (0,), None, None, True, x.dtype))
+        parts.append(
+            piece if end <= begin + 1 else _reduce_by_function(ufunc, function, piece, (0,), None, None, True, x.dtype)
+        )
     return stack(parts, axis)
 
 
@@ -374,7 +378,7 @@ def outer(ufunc: Any, function: Any, A: Any, B: Any, /, **kwargs: Any) -> Any:  
     """Combine all pairs as `numpy.ufunc.outer`."""
     if not any(holds_tensor(t) for t in (A, B, *kwargs.values())) or ufunc.nin != 2 or ufunc.signature is not None:
         return ufunc.outer(raw(A), raw(B), **kwargs)  # or the error that it raises
-    a, b = _beside(A, lift(B)), _beside(B, lift(A))
+    a, b = _lift_like(A, lift(B)), _lift_like(B, lift(A))
     return function(reshape(a, a.shape + (1,) * b.ndim), b, **kwargs)
 
 
@@ -382,12 +386,15 @@ def outer(ufunc: Any, function: Any, A: Any, B: Any, /, **kwargs: Any) -> Any:  
 
 
 def _add_at_kernel(x: Any, v: Any, index: Any) -> Any:
-    made = batched.spacious(x.copy(), index, v)
+    made = batched.batched_to_hold(writable_copy(x), index, v)
+    shape = made[index].shape if made.ndim == 1 and v.ndim else v.shape
+    if shape != v.shape:  # numpy.add.at of NumPy 2.4 then adds no more numbers than v has
+        v = libraries.namespace(v).broadcast_to(v, shape)
     add_at(made, index, v)
     return made
 
 
-def _added(t: Any, v: Any, out: Any, index: Any) -> Any:
+def _added_tangent(t: Any, v: Any, out: Any, index: Any) -> Any:
     """Return what a tangent of v adds: it has the shape of out[index] up to broadcasting."""
     return scatter(broadcast_to(cast_to(t, out.dtype), raw(out)[index].shape), out.shape, index)
 
@@ -396,7 +403,7 @@ _add_at = custom(
     "add_at",
     _add_at_kernel,
     vjp={"x": lambda g: g, "v": lambda g, index: getitem(g, index)},
-    jvp={"x": lambda t: t, "v": _added},
+    jvp={"x": lambda t: t, "v": _added_tangent},
 )
 
 
@@ -416,38 +423,38 @@ def at(ufunc: Any, function: Any, a: Any, indices: Any, b: Any = None, /) -> Non
                 )
         ufunc.at(a, index, *(raw(t) for t in operands))
         return
-    values = [_beside(t, a) for t in operands]
+    values = [_lift_like(t, a) for t in operands]
     # Of a complex result NumPy takes the real part, with a warning; so does the cast below.
     complex_too = [v.dtype for v in values if v.dtype.kind == "c"]
     kind = np.result_type(a.dtype, *complex_too) if complex_too else a.dtype
-    _asked_of_numpy(ufunc, "at", np.ones(1, kind), [0], *(np.ones(1, v.dtype) for v in values))
+    _call_on_ones(ufunc, "at", np.ones(1, kind), [0], *(np.ones(1, v.dtype) for v in values))
     if not libraries.is_differentiable(a.dtype):
-        made = a._array.copy()
-        _on_this_device(ufunc, "at", made)(made, index, *(raw(v) for v in values))
+        made = writable_copy(a._array)
+        _call_untracked(ufunc, "at", made)(made, index, *(raw(v) for v in values))
         store(a, wrap(made), f"{ufunc.__name__}.at")
         return
     if ufunc is np.add or ufunc is np.subtract:
         (v,) = values
         z = _add_at(a, v if ufunc is np.add else negative(v), index)
     else:
-        z = _applied_at(function, a, index, values)
+        z = _apply_in_rounds(function, a, index, values)
     store(a, z, f"{ufunc.__name__}.at")
 
 
-def _applied_at(function: Callable[..., Any], x: Any, index: Any, values: list[Any]) -> Any:
+def _apply_in_rounds(function: Callable[..., Any], x: Any, index: Any, values: list[Any]) -> Any:
     """Apply in rounds, in each of which every element is named once at most."""
     xp = libraries.namespace(raw(x))
     places = xp.asarray(xp.arange(x.size).reshape(x.shape)[index])
     operands = [ravel(broadcast_to(v, places.shape)) for v in values]
     flat, places = reshape(x, (-1,)), places.ravel()
-    for chosen in _turns(places):
+    for chosen in _group_repeats(places):
         here = places[chosen]
         made = function(getitem(flat, here), *(getitem(v, chosen) for v in operands))
         flat = put(flat, here, cast_to(made, x.dtype))
     return reshape(flat, x.shape)
 
 
-def _turns(places: Any) -> list[Any]:
+def _group_repeats(places: Any) -> list[Any]:
     """Group positions in `places`: the first to name its element, the second, and so on."""
     if not places.size:
         return []
@@ -464,7 +471,7 @@ def _turns(places: Any) -> list[Any]:
 def matvec(x1: Any, x2: Any, /, out: Any = None, *, axes: Any = None, dtype: Any = None) -> Any:
     """Multiply matrices with vectors as `numpy.matvec`."""
     if not any(holds_tensor(t) for t in (x1, x2, out)) and hasattr(np, "matvec"):
-        return np.matvec(x1, x2, **_given(out=out, axes=axes, dtype=dtype))
+        return np.matvec(x1, x2, **_given_keywords(out=out, axes=axes, dtype=dtype))
     x, v = _core_axes("matvec", x1, x2, axes, dtype, ((-2, -1), -1))
     return _product("matvec", matmul(x, expand_dims(v, -1)), -1, axes, out)
 
@@ -472,7 +479,7 @@ def matvec(x1: Any, x2: Any, /, out: Any = None, *, axes: Any = None, dtype: Any
 def vecmat(x1: Any, x2: Any, /, out: Any = None, *, axes: Any = None, dtype: Any = None) -> Any:
     """Multiply vectors, conjugated, with matrices as `numpy.vecmat`."""
     if not any(holds_tensor(t) for t in (x1, x2, out)) and hasattr(np, "vecmat"):
-        return np.vecmat(x1, x2, **_given(out=out, axes=axes, dtype=dtype))
+        return np.vecmat(x1, x2, **_given_keywords(out=out, axes=axes, dtype=dtype))
     v, x = _core_axes("vecmat", x1, x2, axes, dtype, (-1, (-2, -1)))
     return _product("vecmat", matmul(expand_dims(conj_of(v), -2), x), -2, axes, out)
 
@@ -490,7 +497,7 @@ def vecdot(
 ) -> Any:
     """Multiply vectors with vectors, the first conjugated, as `numpy.vecdot`."""
     if not any(holds_tensor(t) for t in (x1, x2, out)) and hasattr(np, "vecdot"):
-        asked = _given(out=out, axes=axes, axis=axis, keepdims=keepdims or None, dtype=dtype)
+        asked = _given_keywords(out=out, axes=axes, axis=axis, keepdims=keepdims or None, dtype=dtype)
         return np.vecdot(x1, x2, **asked)
     if axes is not None and (axis is not None or keepdims):
         raise TypeError("vecdot: cannot specify both 'axis' or 'keepdims', and 'axes'")
@@ -505,7 +512,7 @@ def vecdot(
     return z if out is None else store(out, z, "vecdot(out=...)")
 
 
-def _given(**keywords: Any) -> dict[str, Any]:
+def _given_keywords(**keywords: Any) -> dict[str, Any]:
     return {name: value for name, value in keywords.items() if value is not None}
 
 

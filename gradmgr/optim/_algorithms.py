@@ -15,7 +15,7 @@ from gradmgr.optim._optimizer import Group, Optimizer, check_number, options_of
 Array = Any
 
 # The update functions compute in place: p is the parameter, g its gradient, which they do not write to, t and u are
-# scratch rows, and an algorithm's constants stand in c from c[2] on (c[0] and c[1] are weight decay and shrinking).
+# scratch rows, and an algorithm's constants begin at c[2] (c[0] and c[1] are weight decay and shrinking).
 # `xp.f(a, b, t)` writes to t. Formulas are rearranged where that saves a call, as calls dominate for small parameters.
 
 

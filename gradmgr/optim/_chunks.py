@@ -5,15 +5,17 @@ one is a chunk by itself and keeps its array. A step writes to this memory only 
 tells by the reference counts of the views and of the buffer. Where a program holds a value (a slice, a `detach()`, a
 `numpy()` view, an open recording), the step is computed in new memory, to which the parameters are then bound. If a
 parameter was written to or replaced since the last step, its array is another object; the step starts from that.
+
+A chunk takes no step itself: it returns the calls that do, down to the binding of the parameters and the count of
+steps. The optimiser makes the calls of all chunks together (`_arrays.atomic`), so that an exception that strikes during
+a step leaves all parameters and states as they were before it or after it.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextvars import copy_context
 from functools import partial
-from operator import attrgetter, is_
+from operator import attrgetter, is_, itemgetter, setitem
 from sys import getrefcount
 from typing import Any
 
@@ -21,17 +23,19 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import blocks, libraries
+from gradmgr._arrays.atomic import Call
 from gradmgr._arrays.batched import Batched, is_batched
 from gradmgr._arrays.refcounts import VIEW_IN_CHUNK
-from gradmgr._engine.context import current, rebind, recorders
-from gradmgr._engine.recorder import recording_threads
-from gradmgr._engine.tensor import Tensor, describe, wrap
+from gradmgr._engine import write_lock
+from gradmgr._engine.context import current, recorders
+from gradmgr._engine.mutation import calls_to_forget
+from gradmgr._engine.tensor import Tensor, describe
 from gradmgr.ops.convert import wide_dtype
 
 Array = Any
 
 # Bytes of a parameter that are computed at a time: with its gradient, state and scratch they fit in a core's cache.
-# Larger parameters are chunks by themselves: the overhead of a chunk is small beside their arithmetic.
+# Larger parameters are chunks by themselves: the overhead of a chunk is small compared with their arithmetic.
 BLOCK_BYTES = 1 << 17
 # Large parameters are computed in larger blocks, which means fewer calls, and without state in blocks of twice this
 # size. SGD over 1,000,000 float32 takes 0.8 of its time with blocks of 1 << 17; still larger blocks gain nothing.
@@ -43,26 +47,8 @@ _GPU_SMALL = 1 << 20
 _GPU_BLOCK = 1 << 22
 
 _ARRAY = attrgetter("_array")
-
-
-FloatErrorFunctions = tuple[Callable[[], Any], Callable[[Any], Any]]
-
-
-def float_error_functions(name: str = "numpy.ufunc.extobj") -> FloatErrorFunctions:
-    """Return a function that makes NumPy ignore floating-point errors, and one that takes its result to undo it.
-
-    They replace `numpy.errstate(all="ignore")`, which takes 1.5 us amid other work, a fifth of a step over few small
-    parameters. Setting and resetting the context variable in which NumPy keeps this setting takes 0.5 us. If there is
-    no variable of this name, the returned functions call numpy.seterr.
-    """
-    with np.errstate(all="ignore"):
-        for var, value in copy_context().items():
-            if var.name == name:
-                return partial(var.set, value), var.reset
-    return partial(np.seterr, all="ignore"), lambda before: np.seterr(**before)
-
-
-ignore_float_errors, restore_float_errors = float_error_functions()
+# NumPy's C function itself. Around it stands one that dispatches on the types of the arguments, written in Python.
+_concatenate: Callable[..., Any] = getattr(np.concatenate, "_implementation", np.concatenate)
 
 
 # How an algorithm updates a block in place: a function and a source text. The function, compute(xp, (_, _, *constants),
@@ -105,18 +91,10 @@ class Plan:
         self.by_step = by_step  # returns the further constants of the step with this number
         self.counts_step = counts_step  # whether steps are counted; not needed without state
 
-    def apply(self, constants: Sequence[Any], p: Array, g: Array, rows: Rows, state: Sequence[Array]) -> None:
-        """Update one block in place, with three scratch rows; half precision is computed in float32."""
-        if p.dtype.itemsize == 2:
-            wide = [row.astype(rows[0].dtype) for row in (p, g, *state)]
-            self._apply(constants, wide[0], wide[1], rows, wide[2:])
-            for row, computed in zip((p, *state), (wide[0], *wide[2:]), strict=True):
-                row[...] = computed
-        else:
-            self._apply(constants, p, g, rows, state)
-
-    def _apply(self, constants: Sequence[Any], p: Array, g: Array, rows: Rows, state: Sequence[Array]) -> None:
-        xp = np if p.__class__ is np.ndarray else libraries.namespace(p)
+    def update(
+        self, xp: Any, constants: Sequence[Any], p: Any, g: Any, rows: Sequence[Any], state: Sequence[Any]
+    ) -> None:
+        """Update a block in place by functions of `xp`, with three scratch rows."""
         t, u, changed = rows
         if self.shrink != 1:
             xp.multiply(p, constants[1], p)
@@ -125,6 +103,49 @@ class Plan:
         if self.decay:
             g = xp.add(g, xp.multiply(p, constants[0], t), changed)
         self.compute(xp, constants, p, g, t, u, *state)
+
+
+class _Tracer:
+    """Stands in for NumPy in an update rule: notes each call, and which arrays it is given by their number."""
+
+    def __init__(self, xp: Any) -> None:
+        self.calls: list[tuple[Callable[..., Any], tuple[int, ...], int | None]] = []
+        self._xp = xp
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        function = getattr(self._xp, name)
+
+        def note(*operands: int, out: int | None = None) -> int:
+            self.calls.append((function, operands, out))
+            return operands[-1] if out is None else out  # where it writes
+
+        return note
+
+
+class Program:
+    """The calls of an update rule, for any arrays."""
+
+    __slots__ = ("_calls", "_functions")
+
+    def __init__(self, plan: Plan, xp: Any, states: int) -> None:
+        tracer = _Tracer(xp)
+        # The arrays have the numbers that they have in `calls` without the functions: p, g, three rows, the states, and
+        # then the constants, of which there may be more than the rule uses.
+        constants = range(5 + states, 5 + states + 16)
+        plan.update(tracer, constants, 0, 1, (2, 3, 4), tuple(range(5, 5 + states)))
+        self._functions = tuple([function for function, _, _ in tracer.calls])
+        offset = len(self._functions)
+        self._calls: list[Callable[[Any], Call]] = []  # each chooses its function and operands
+        for k, (_, operands, out) in enumerate(tracer.calls):
+            chosen = itemgetter(k, *[offset + number for number in operands])
+            self._calls.append(chosen if out is None else partial(_with_out, chosen, offset + out))
+
+    def calls(
+        self, constants: Sequence[Any], p: Array, g: Array, rows: Sequence[Array], state: Sequence[Array]
+    ) -> list[Call]:
+        """Return the calls that update one block in place."""
+        arrays = (*self._functions, p, g, *rows, *state, *constants)
+        return [chosen(arrays) for chosen in self._calls]
 
 
 class Run:
@@ -184,12 +205,27 @@ def kernel_text(source: str, constants: int, states: int, wide: str, decays: boo
     return given, changed, " ".join([*start, source.replace("W ", f"{wide} "), *end])
 
 
+def _with_out(chosen: Callable[[Any], Call], out: int, arrays: Sequence[Any]) -> Call:
+    """Return a call of a function that takes the array to write to by name only."""
+    function, *operands = chosen(arrays)
+    return (partial(function, out=arrays[out]), *operands)
+
+
 class Scratch:
-    """What the chunks of an optimiser share: scratch rows for intermediate results, and GPU kernels."""
+    """What the chunks of an optimiser share: scratch rows for intermediate results, programs, and GPU kernels."""
 
     def __init__(self) -> None:
-        self._pools: dict[tuple[str, np.dtype[Any]], ScratchPool] = {}
+        self._rows: dict[tuple[str, np.dtype[Any], int], ScratchRows] = {}
+        self._programs: dict[tuple[Any, ...], Program] = {}
         self._kernels: dict[tuple[Any, ...], Any] = {}
+
+    def program(self, xp: Any, plan: Plan, states: int) -> Program:
+        """Return the program of plans of this kind."""
+        key = xp, plan.kind, states
+        found = self._programs.get(key)
+        if found is None:
+            found = self._programs[key] = Program(plan, xp, states)
+        return found
 
     def kernel(self, xp: Any, plan: Plan, constants: int, states: int, dtype: np.dtype[Any]) -> Any:
         """Return one CuPy kernel for a whole update; CuPy compiles it when it is first called."""
@@ -200,48 +236,31 @@ class Scratch:
             self._kernels[key] = xp.ElementwiseKernel(*text, "gradmgr_optim_step")
         return self._kernels[key]
 
-    def pool(self, like: Array, dtype: np.dtype[Any]) -> ScratchPool:
-        """Return the pool of scratch rows for arrays of this dtype on the device of `like`."""
-        dtype = wide_dtype(dtype)
-        key = libraries.device_of(like), dtype
-        if key not in self._pools:
-            self._pools[key] = ScratchPool(libraries.namespace(like), dtype)
-        return self._pools[key]
+    def rows(self, xp: Any, device: str, dtype: np.dtype[Any], size: int, lane: int = 0) -> ScratchRows:
+        """Return rows of at least this size; calls that run at the same time have different lanes.
 
-
-class ScratchPool:
-    """Scratch rows, a set for each thread that computes; kept, as new memory costs more than the arithmetic."""
-
-    __slots__ = ("_dtype", "_free", "_xp")
-
-    def __init__(self, xp: Any, dtype: np.dtype[Any]) -> None:
-        self._xp = xp
-        self._dtype = dtype
-        self._free: deque[ScratchRows] = deque()
-
-    def take(self, size: int) -> ScratchRows:
-        """Return rows of at least this size, for the caller alone until it puts them back."""
-        try:
-            rows = self._free.pop()
-        except IndexError:
-            rows = None
-        return rows if rows is not None and rows.size >= size else ScratchRows(self._xp.empty((4, size), self._dtype))
-
-    def put(self, rows: ScratchRows) -> None:
-        """Return rows to the pool."""
-        self._free.append(rows)
+        They are kept, as new memory costs more than the arithmetic.
+        """
+        key = device, dtype, lane
+        found = self._rows.get(key)
+        if found is None or found.size < size:
+            found = self._rows[key] = ScratchRows(xp, dtype, size)
+        return found
 
 
 class ScratchRows:
-    """Four rows of scratch: one for gradients, three to compute in."""
+    """Rows of scratch: one for gradients, three to compute in, and more for half precision."""
 
-    __slots__ = ("_rows", "_slices", "size")
+    __slots__ = ("_more", "_rows", "_slices", "dtype", "size", "xp")
 
-    def __init__(self, rows: Array) -> None:
-        self._rows = tuple(rows)
+    def __init__(self, xp: Any, dtype: np.dtype[Any], size: int) -> None:
+        self.xp = xp
+        self.dtype = dtype
+        self.size = size
+        self._rows = tuple(xp.empty((4, size), dtype))
+        self._more: list[Array] = []
         # Kept by size: to slice four rows takes as long as two calls on them.
         self._slices: dict[int, tuple[Array, list[Array]]] = {}
-        self.size = rows.shape[1]
 
     def slices(self, size: int, keep: bool = True) -> tuple[Array, list[Array]]:
         """Return the first row and the others, cut to this size; `keep` the slices if each step asks for them."""
@@ -253,6 +272,12 @@ class ScratchRows:
                 self._slices[size] = found
         return found
 
+    def more(self, count: int, size: int) -> list[Array]:
+        """Return further rows, cut to this size."""
+        while len(self._more) < count:
+            self._more.append(self.xp.empty(self.size, self.dtype))
+        return [row[:size] for row in self._more[:count]]
+
 
 def is_packable(p: Tensor) -> bool:
     """Tell whether a parameter is small enough to share a buffer with others."""
@@ -263,16 +288,26 @@ def is_packable(p: Tensor) -> bool:
 def _check_not_batched(params: list[Tensor]) -> None:
     for p in params:
         if is_batched(p._array):
-            raise errors.BatchedValueError(f"step(): {describe(p)} differs per example of a vmap; step outside of it")
+            raise errors.BatchedValueError(
+                f"step(): {describe(p)} differs between examples of a vmap; step outside of it"
+            )
 
 
 class Chunk:
     """Some parameters of a group, their state and their steps."""
 
     __slots__ = (
-        *("_arguments", "_common_steps", "_constants", "_filled_by", "_flat", "_flat_references", "_gradient_row"),
-        *("_is_compute_only", "_is_even", "_may_write", "_one_run", "_packed", "_pool", "_prepared_plan", "_scratch"),
-        *("_segments", "_step_constants", "_steps", "_views"),
+        *(
+            "_common_steps",
+            "_constants",
+            "_filled_by",
+            "_flat",
+            "_flat_references",
+            "_is_even",
+            "_may_write",
+            "_one_run",
+        ),
+        *("_packed", "_prepared", "_scratch", "_segments", "_step_constants", "_steps", "_views"),
         *("block", "buffers", "device", "dtype", "names", "offsets", "params", "shapes", "xp"),
     )
 
@@ -293,7 +328,6 @@ class Chunk:
         self.buffers: dict[str, Array] = {}  # each state of all parameters as one row of real numbers, by name
         self.names: tuple[str, ...] = ()  # of the states that the algorithm uses, in its order
         self._scratch = scratch
-        self._pool = scratch.pool(like, real_of(self.dtype))
         # The steps of each parameter but for those that all took together since; and whether all took the same number.
         self._steps = [0] * len(params)
         self._common_steps = 0
@@ -310,24 +344,22 @@ class Chunk:
         self._flat_references = 0
         self._may_write = False
         self._segments: list[Segment] = []
-        # Prepared for steps of the same kind as the last one, if there is one segment: its plan; the row into which the
-        # gradients are joined; whether only the plan's `compute` is to be called, or its `apply`; and the arguments.
-        self._prepared_plan: Plan | None = None
-        self._gradient_row: Array = None
-        self._is_compute_only = False
-        self._arguments: list[Any] = []
+        # Of the last step, if there is one segment: the kind of its plan, the row into which the gradients are joined,
+        # and the other calls. A step of the same kind makes the same.
+        self._prepared: tuple[Any, Array, list[Call]] | None = None
 
     # ------------------------------------------------------------ before the step
 
     def fits(self) -> bool:
         """Tell whether the parameters still have the dtype and device that the chunk was made for.
 
-        The caller holds the lock of `recording_threads` until the step is taken: no reference is added meanwhile.
+        The caller holds `write_lock.lock` until the step is taken: no other thread takes the arrays.
         """
-        # The reference counts are read first: if each parameter then turns out to hold its view, nothing else does.
-        if self._views and self._is_unshared() and all(map(is_, map(_ARRAY, self.params), self._views)):
-            self._may_write = recording_threads.is_alone()
-            return True
+        if self._views and all(map(is_, map(_ARRAY, self.params), self._views)):
+            write_lock.hold_all(self.params)  # and then the references are counted
+            self._may_write = self._is_unshared()
+            if self._may_write:
+                return True
         self._may_write = False
         if not self._packed and self.xp is np:
             a = self.params[0]._array
@@ -376,7 +408,7 @@ class Chunk:
                 )
             if g is not None and is_batched(g):
                 raise errors.BatchedValueError(
-                    f"step(): the gradient of {describe(p)} differs per example of a vmap; step outside of it"
+                    f"step(): the gradient of {describe(p)} differs between examples of a vmap; step outside of it"
                 )
             if g is not None and g.shape != shape:
                 raise errors.ShapeError(f"step(): the gradient of {describe(p)} has shape {g.shape}")
@@ -406,12 +438,15 @@ class Chunk:
         self._common_steps = 0
         self._is_even = steps.count(steps[0]) == len(steps)
 
-    def _count_steps(self, runs: list[Run]) -> None:
+    def _calls_to_count(self, runs: list[Run]) -> list[Call]:
+        """Return the calls that count the step of parameters that do not all take the same."""
         steps = [step + self._common_steps for step in self._steps]
         for run in runs:
             if run.plan.counts_step:
                 steps[run.first : run.last] = [run.step] * (run.last - run.first)
-        self.set_steps(steps)
+        is_even = steps.count(steps[0]) == len(steps)
+        values = {"_steps": steps, "_common_steps": 0, "_is_even": is_even}
+        return [(setattr, self, name, value) for name, value in values.items()]
 
     def use_states(self, names: tuple[str, ...], initial: Callable[[str], float]) -> None:
         """Pass these states to the algorithm, in this order; others, of earlier options, are kept but not used."""
@@ -439,45 +474,51 @@ class Chunk:
 
     # ------------------------------------------------------------ the step
 
-    def update(self, grads: list[Array], runs: list[Run]) -> None:
-        """Take the step: in place, or in new memory if something else refers to the old.
+    def step_calls(self, grads: list[Array], runs: list[Run], lanes: list[list[Call]]) -> list[Call]:
+        """Return the calls that take the step: in place, or in new memory if something else refers to the old.
 
-        The caller has held the lock of `recording_threads` since it called `fits`.
+        The caller has held `write_lock.lock` since it called `fits`, and makes the calls with it.
+
+        Args:
+            grads: as `next_step` returned them.
+            runs: the same.
+            lanes: to which calls are added that come before the others; each lane may run on a thread of its own.
         """
         if not self._packed:
-            self._update_large(grads[0], runs[0])
+            calls = self._large_calls(grads[0], runs[0], lanes)
         elif self._may_write:
-            self._compute(grads, runs)
+            calls = self._packed_calls(grads, runs)
         else:
             self._move()
-            self._compute(grads, runs)
-            for p, view in zip(self.params, self._views, strict=True):
-                p._array = view
+            calls = self._packed_calls(grads, runs)
+            calls += [(setattr, p, "_array", view) for p, view in zip(self.params, self._views, strict=True)]
         if runs is self._one_run:
-            self._common_steps += runs[0].plan.counts_step
             stepped = self.params
+            if runs[0].plan.counts_step:
+                calls.append((setattr, self, "_common_steps", self._common_steps + 1))
         else:
-            self._count_steps(runs)
             stepped = [p for run in runs for p in self.params[run.first : run.last]]
+            calls += self._calls_to_count(runs)
         state = current()
         if state is not None and any(rec.open for rec in recorders(state)):
             for p in stepped:  # open recordings treat the new values as constants
-                rebind(p, wrap(p._array))
+                calls += calls_to_forget(p, recorders(state))
         else:
             for p in stepped:
                 p._rec = None
+        return calls
 
     def _move(self) -> None:
-        """Copy the parameters' values into a new buffer, to which the caller binds them later."""
+        """Copy the parameters' values into a new buffer, to which the step then binds them."""
         arrays = [p._array for p in self.params]
         flat = self.xp.empty_like(arrays[0], shape=(sum([a.size for a in arrays]),))
         self.xp.concatenate(arrays, axis=None, out=flat)
         width = 2 if self.dtype.kind == "c" else 1
         spans = zip(self.offsets, self.offsets[1:], self.shapes, strict=False)
+        self._prepared = None
         self._views = [flat[low // width : high // width].reshape(shape) for low, high, shape in spans]
         self._flat = flat
         self._segments = [self._segment(*ends) for ends in self._ends(0, len(self.params))]
-        self._prepared_plan = None
         del flat
         self._flat_references = getrefcount(self._flat)
 
@@ -494,109 +535,85 @@ class Chunk:
         low, high = self.offsets[first], self.offsets[last]
         return first, last, flattened(self._flat)[low:high], [row[low:high] for row in self._states()]
 
-    def _row_size(self) -> int:
-        return min(self.block, max(1, self.offsets[-1]))
+    def _rows(self, size: int, lane: int = 0) -> ScratchRows:
+        return self._scratch.rows(self.xp, self.device, wide_dtype(real_of(self.dtype)), size, lane)
+
+    def _packed_calls(self, grads: list[Array], runs: list[Run]) -> list[Call]:
+        """Return the calls that compute the step in the buffer."""
+        is_one = runs is self._one_run
+        if is_one and self._prepared is not None:
+            plan = runs[0].plan
+            kind, row, calls = self._prepared
+            if plan.kind == kind:
+                if runs[0].step_constants or plan is not self._filled_by:
+                    self._constants_of(runs[0])
+                return [(_concatenate, grads, None, row), *calls]
+        made: list[Call] = []
+        for run in runs:
+            segments = self._segments
+            if run.last - run.first != len(self.params):
+                segments = [self._segment(*ends) for ends in self._ends(run.first, run.last)]
+            constants = self._constants_of(run) if is_one else self._new_constants(run)
+            for segment in segments:
+                made += self._segment_calls(segment, grads, run.plan, constants)
+        if is_one and len(self._segments) == 1 and self.xp is np:
+            self._prepared = runs[0].plan.kind, made[0][-1], made[1:]
+        return made
+
+    def _segment_calls(self, segment: Segment, grads: list[Array], plan: Plan, constants: Sequence[Any]) -> list[Call]:
+        first, last, p, state = segment
+        rows = self._rows(min(self.block, max(1, self.offsets[-1])))
+        g, _ = rows.slices(p.size)
+        joining: list[Call] = []
+        if self.xp is np:
+            joining.append((_concatenate, grads[first:last], None, self._as_gradient(g)))
+        else:  # CuPy's function is written in Python: the gradients are joined now, in memory of their own
+            g = self.xp.empty_like(g)
+            self.xp.concatenate(grads[first:last], None, self._as_gradient(g))
+        return joining + self._block_calls(plan, constants, p, g, rows, state)
 
     def _as_gradient(self, row: Array) -> Array:
         """View real numbers in the dtype of this chunk."""
         return row.view(self.dtype) if self.dtype.kind == "c" else row
 
-    def _compute(self, grads: list[Array], runs: list[Run]) -> None:
-        if runs is self._one_run and self._prepared_plan is not None:
-            plan = runs[0].plan
-            if plan is self._prepared_plan or plan.kind == self._prepared_plan.kind:
-                if runs[0].step_constants or plan is not self._filled_by:
-                    self._constants_of(runs[0])
-                self._prepared_plan = plan
-                np.concatenate(grads, None, self._gradient_row)
-                if self._is_compute_only:
-                    plan.compute(*self._arguments)
-                else:
-                    plan.apply(*self._arguments)
-                return
-        for run in runs:
-            constants = self._constants_of(run)
-            if run.last - run.first == len(self.params):
-                segments = self._segments
-                self._prepare(run.plan)
-            else:
-                segments = [self._segment(*ends) for ends in self._ends(run.first, run.last)]
-            self._compute_segments(segments, grads, run.plan, constants)
-
-    def _prepare(self, plan: Plan) -> None:
-        """Prepare the arguments of a step over few small parameters, so that the next one makes the fewest calls."""
-        if len(self._segments) > 1 or self.xp is not np:
-            return
-        rows = self._pool.take(self._row_size())
-        _, _, p, state = self._segments[0]
-        g, rest = rows.slices(p.size)
-        self._pool.put(rows)  # chunks compute one after another: no other takes them meanwhile
-        self._gradient_row = self._as_gradient(g)
-        self._is_compute_only = not any(plan.kind[1:]) and self.dtype.itemsize > 2
-        if self._is_compute_only:
-            self._arguments = [np, self._constants, p, g, *rest[:2], *state]
-        else:
-            self._arguments = [self._constants, p, g, rest, state]
-        self._prepared_plan = plan
-
-    def _compute_segments(
-        self, segments: list[Segment], grads: list[Array], plan: Plan, constants: Sequence[Any]
-    ) -> None:
-        def work(part: slice) -> None:
-            rows = self._pool.take(self._row_size())
-            for first, last, p, state in segments[part]:
-                g, rest = rows.slices(p.size, keep=segments is self._segments)
-                self.xp.concatenate(grads[first:last], None, self._as_gradient(g))
-                self._apply(plan, constants, p, g, rest, state)
-            self._pool.put(rows)
-
-        self._run_parts([slice(k, k + 1) for k in range(len(segments))], work)
-
-    def _update_large(self, grad: Array, run: Run) -> None:
-        """Take the step of a chunk's only parameter, a large one: in place, or in new memory that is bound last."""
+    def _large_calls(self, grad: Array, run: Run, lanes: list[list[Call]]) -> list[Call]:
+        """Return the calls for a chunk's only parameter, a large one: in place, or in new memory that is bound last."""
         (t,) = self.params
-        if t._array.flags.c_contiguous and recording_threads.may_write(t):
-            self._compute_large(t._array, grad, run)
-        else:
-            a = t._array.copy(order="C")
-            self._compute_large(a, grad, run)
-            t._array = a
-
-    def _compute_large(self, a: Array, grad: Array, run: Run) -> None:
-        plan, constants = run.plan, self._constants_of(run)
+        in_place = t._array.flags.c_contiguous and write_lock.may_write(t)
+        a = t._array if in_place else t._array.copy(order="C")
+        plan, constants, states = run.plan, self._constants_of(run), self._states()
         p = flattened(a)
         g = flattened(grad if grad.flags.c_contiguous else self.xp.ascontiguousarray(grad))
-        states = self._states()
         block = min(self.block if states or self.xp is not np else 2 * self.block, p.size)
+        threads = blocks.get_num_threads() if self.xp is np and p.size >= _MANY else 1
+        calls: list[Call] = []
+        while threads > 1 and len(lanes) < threads:
+            lanes.append([])
+        for k, low in enumerate(range(0, p.size, block)):
+            part = slice(low, low + block)
+            lane = k % threads
+            rows = self._rows(block, lane)
+            made = self._block_calls(plan, constants, p[part], g[part], rows, [row[part] for row in states])
+            (calls if threads == 1 else lanes[lane]).extend(made)
+        return [*calls, (setattr, t, "__class__", t._unguarded) if in_place else (setattr, t, "_array", a)]
 
-        def work(part: slice) -> None:
-            rows = self._pool.take(block)
-            for low in range(part.start, part.stop, block):
-                high = min(low + block, part.stop)
-                _, rest = rows.slices(high - low)
-                self._apply(plan, constants, p[low:high], g[low:high], rest, [row[low:high] for row in states])
-            self._pool.put(rows)
-
-        # On one thread a single call of `work` does all blocks; several threads share them.
-        step = block if p.size >= _MANY and blocks.get_num_threads() > 1 else p.size
-        self._run_parts([slice(low, min(low + step, p.size)) for low in range(0, p.size, step)], work)
-
-    def _run_parts(self, parts: list[slice], work: Callable[[slice], None]) -> None:
-        """Call work(part) for all parts; on several threads for large NumPy arrays."""
-        if self.xp is np and self.offsets[-1] >= _MANY:
-            blocks.run(work, parts)
-            return
-        for part in parts:
-            work(part)
-
-    def _apply(
-        self, plan: Plan, constants: Sequence[Any], p: Array, g: Array, rows: Rows, state: Sequence[Array]
-    ) -> None:
-        if self.xp is np or not plan.source or p.dtype.char not in "efd":
-            plan.apply(constants, p, g, rows, state)
-            return
-        kernel = self._scratch.kernel(self.xp, plan, len(constants), len(state), p.dtype)
-        kernel(g.astype(p.dtype, copy=False), -1.0 if plan.maximize else 1.0, *constants, p, *state)
+    def _block_calls(
+        self, plan: Plan, constants: Sequence[Any], p: Array, g: Array, rows: ScratchRows, state: Sequence[Array]
+    ) -> list[Call]:
+        """Return the calls that update one block in place; half precision is computed in float32."""
+        if self.xp is not np and plan.source and p.dtype.char in "efd":
+            kernel = self._scratch.kernel(self.xp, plan, len(constants), len(state), p.dtype)
+            return [(kernel, g.astype(p.dtype, copy=False), -1.0 if plan.maximize else 1.0, *constants, p, *state)]
+        program = self._scratch.program(self.xp, plan, len(state))
+        _, rest = rows.slices(p.size)
+        if p.dtype.itemsize > 2:
+            return program.calls(constants, p, g, rest, state)
+        narrow = (p, *state, g)
+        wide = rows.more(len(narrow), p.size)
+        widen = [(setitem, row, ..., array) for row, array in zip(wide, narrow, strict=True)]
+        update = program.calls(constants, wide[0], wide[-1], rest, wide[1:-1])
+        narrowed = [(setitem, array, ..., row) for array, row in zip(narrow[:-1], wide, strict=False)]
+        return [*widen, *update, *narrowed]
 
     def _constants_of(self, run: Run) -> Sequence[Any]:
         """Return the constants as 0-d arrays, by which NumPy multiplies twice as fast as by a float."""
@@ -604,6 +621,7 @@ class Chunk:
         if self.xp is not np:
             return (*plan.constants, *run.step_constants)
         if plan is not self._filled_by:
+            self._filled_by = None  # until all are filled
             count = len(plan.constants) + len(run.step_constants)
             dtype = real_of(wide_dtype(self.dtype))
             self._constants += [np.empty((), dtype) for _ in range(count - len(self._constants))]
@@ -614,3 +632,8 @@ class Chunk:
         for constant, value in zip(self._step_constants, run.step_constants, strict=True):
             constant.fill(value)
         return self._constants
+
+    def _new_constants(self, run: Run) -> Sequence[Any]:
+        """Return the constants of one of several runs, whose calls are made with those of the others."""
+        values = (*run.plan.constants, *run.step_constants)
+        return values if self.xp is not np else [np.array(value, real_of(wide_dtype(self.dtype))) for value in values]

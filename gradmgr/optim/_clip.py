@@ -5,7 +5,8 @@ Small gradients are copied into one row, changed there, and become views of it: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from math import inf, isfinite, isnan, sqrt
 from typing import Any
 
@@ -13,8 +14,10 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import blocks, libraries
-from gradmgr._engine.context import current, rebind
-from gradmgr._engine.recorder import recording_threads
+from gradmgr._arrays.atomic import Call, run_quietly
+from gradmgr._engine import write_lock
+from gradmgr._engine.context import current, recorders
+from gradmgr._engine.mutation import calls_to_forget
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr.ops.convert import is_half, wide_dtype
 from gradmgr.optim._chunks import flattened, is_packable, real_of
@@ -28,6 +31,10 @@ _SPAN = 1 << 13
 _PART = 1 << 20
 
 
+# Returns the calls that change the numbers of an array in place.
+Change = Callable[[Array], list[Call]]
+
+
 class Row:
     """Gradients of one dtype and device: several small ones, or one large."""
 
@@ -37,6 +44,10 @@ class Row:
         self.grads = grads
         self.is_packed = is_packed
         self.xp = libraries.namespace(grads[0]._array)
+
+    def is_long(self) -> bool:
+        """Tell whether several threads gain by sharing it."""
+        return self.xp is np and not self.is_packed and bool(self.grads[0]._array.nbytes >= 2 * _PART)
 
     def values(self) -> Array:
         """Return all their real numbers in a row, at least float32; of small or half-precision ones a copy."""
@@ -50,47 +61,71 @@ class Row:
             row = self.xp.ascontiguousarray(arrays[0]).astype(wide, copy=False)
         return flattened(row)
 
-    def change(self, operate: Callable[[Array, Array], Any], row: Array = None) -> None:
-        """Apply `operate(a, out)` to the numbers: in the row that `values` returned, or in place."""
+    def calls(self, change: Change, row: Array, lanes: list[list[Call]]) -> list[Call]:
+        """Return the calls that change the numbers, in new memory or in place; the caller holds the lock.
+
+        Args:
+            change: returns the calls that change a row of numbers in place.
+            row: what `values` returned where that is a copy, which is changed now; else None.
+            lanes: to which calls are added that come before the others; each lane may run on a thread of its own.
+        """
         if self.is_packed or is_half(self.grads[0].dtype):
             row = self.values() if row is None else row
-            _change(operate, row, self.xp)
-            self._bind(row)
-            return
+            run_quietly(change(row))
+            return self._calls_to_bind(row)
         (g,) = self.grads
-        del row  # it may be a view of the gradient, whose references are counted next
-        with recording_threads.lock:
-            if not (g._array.flags.c_contiguous and recording_threads.may_write(g)):
-                rebind(g, wrap(g._array.copy(order="C")))
-            _change(operate, flattened(g._array), self.xp)
-            rebind(g, wrap(g._array))
+        in_place = g._array.flags.c_contiguous and write_lock.may_write(g)
+        a = g._array if in_place else g._array.copy(order="C")
+        numbers = flattened(a)
+        calls: list[Call] = []
+        parts = blocks.blocks(numbers.size, numbers.nbytes, _PART) if self.xp is np else [slice(None)]
+        for k, part in enumerate(parts):
+            (calls if not lanes else lanes[k % len(lanes)]).extend(change(numbers[part]))
+        calls.append((setattr, g, "__class__", g._unguarded) if in_place else (setattr, g, "_array", a))
+        return calls + calls_to_forget(g, recorders(current()))
 
-    def _bind(self, row: Array) -> None:
+    def _calls_to_bind(self, row: Array) -> list[Call]:
+        """Return the calls that make the gradients views of a row."""
         dtype = self.grads[0].dtype
         row = row.view(dtype) if dtype.kind == "c" else row.astype(dtype, copy=False)
-        is_recording = current() is not None
+        recording = recorders(current())
+        calls: list[Call] = []
         low = 0
         for g in self.grads:
             shape = g._array.shape
             high = low + g._array.size
-            part = row[low:high] if len(shape) == 1 else row[low:high].reshape(shape)
+            calls.append((setattr, g, "_array", row[low:high] if len(shape) == 1 else row[low:high].reshape(shape)))
             low = high
-            if is_recording:
-                rebind(g, wrap(part))
-            else:  # what `rebind` does then, without the call
-                g._array = part
-                g._rec = None
+            calls += calls_to_forget(g, recording) if recording else [(setattr, g, "_rec", None)]
+        return calls
 
 
-def _change(operate: Callable[[Array, Array], Any], row: Array, xp: Any) -> None:
-    """Apply `operate` to a row in place."""
-    if xp is np:
-        _in_parts(lambda part: operate(row[part], row[part]), row.size, row.nbytes)
-    else:
-        operate(row, row)
+def copies_of(work: list[tuple[Row, Array]]) -> list[tuple[Row, Array]]:
+    """Return the same rows and values, but None for views of a gradient: references to its memory are counted."""
+    found = [(row, values if row.is_packed else None) for row, values in work]
+    work.clear()
+    return found
 
 
-def _in_parts(work: Callable[[slice], None], count: int, nbytes: int) -> None:
+def change_all(work: Sequence[tuple[Row, Array]], change: Callable[[Any], Change], last: Sequence[Call] = ()) -> None:
+    """Change the numbers of all rows together: all or none, whatever strikes meanwhile.
+
+    Args:
+        work: rows, each with what its `values` returned, or None; where that is a view of the gradient, None.
+        change: returns, for the library of a row, what returns the calls that change an array in place.
+        last: further calls to make with them, at the end.
+    """
+    threads = blocks.get_num_threads()
+    is_shared = threads > 1 and any(row.is_long() for row, _ in work)
+    lanes: list[list[Call]] = [[] for _ in range(threads)] if is_shared else []
+    calls: list[Call] = []
+    with write_lock.lock:
+        for row, values in work:
+            calls += row.calls(change(row.xp), values, lanes)
+        blocks.run_lanes(lanes, [*calls, *last])
+
+
+def _run_in_parts(work: Callable[[slice], None], count: int, nbytes: int) -> None:
     """Call work(part) once for a whole row, or for the parts of a long one on several threads."""
     if nbytes < 2 * _PART or blocks.get_num_threads() == 1:
         work(slice(None))
@@ -143,7 +178,7 @@ def _square(row: Array, xp: Any) -> Any:
     def work(part: slice) -> None:
         np.vecdot(spans[part], spans[part], out=sums[part])
 
-    _in_parts(work, len(spans), spans.nbytes)
+    _run_in_parts(work, len(spans), spans.nbytes)
     total = sum(sums.tolist())  # of Python's floats
     return total if whole == row.size else total + float(np.dot(row[whole:], row[whole:]))
 
@@ -181,7 +216,7 @@ def _total(norms: list[float], order: float) -> float:
     return float(largest * sum([(norm / largest) ** order for norm in norms]) ** (1 / order))
 
 
-def _measured(grads: list[Tensor], norm_type: Any, error_if_nonfinite: bool, asked: str) -> tuple[float, list[Any]]:
+def _measure(grads: list[Tensor], norm_type: Any, error_if_nonfinite: bool, asked: str) -> tuple[float, list[Any]]:
     """Return the norm of all gradients, and the rows with their values."""
     order = float(norm_type)
     if not order > 0:
@@ -246,7 +281,7 @@ def get_total_norm(tensors: Any, norm_type: float = 2.0, error_if_nonfinite: boo
     for k, t in enumerate(listed):
         if not isinstance(t, Tensor) or not libraries.is_differentiable(t.dtype):
             raise TypeError(f"get_total_norm takes floating Tensors; element {k} is {t!r:.60}")
-    total, _ = _measured(listed, norm_type, error_if_nonfinite, "get_total_norm")
+    total, _ = _measure(listed, norm_type, error_if_nonfinite, "get_total_norm")
     return _as_tensor(total, listed)
 
 
@@ -285,20 +320,11 @@ def clip_grad_norm_(
     """
     limit = float(max_norm)
     grads = gradients_of(parameters, "clip_grad_norm_")
-    total, work = _measured(grads, norm_type, error_if_nonfinite, "clip_grad_norm_")
+    total, work = _measure(grads, norm_type, error_if_nonfinite, "clip_grad_norm_")
     factor = limit / (total + 1e-6)
     if not factor >= 1:
-        with np.errstate(all="ignore"):
-            while work:
-                row, values = work.pop()
-                held = values if row.is_packed else None
-                del values
-                row.change(_multiply_by(row.xp, factor), held)
+        change_all(copies_of(work), lambda xp: lambda a: [(xp.multiply, a, factor, a)])
     return _as_tensor(total, grads)
-
-
-def _multiply_by(xp: Any, factor: float) -> Callable[[Array, Array], Any]:
-    return lambda a, out: xp.multiply(a, factor, out)
 
 
 def clip_grad_value_(parameters: Any, clip_value: float) -> None:
@@ -322,5 +348,9 @@ def clip_grad_value_(parameters: Any, clip_value: float) -> None:
     [0.5, -1.0]
     """
     limit = float(clip_value)
-    for row in rows_of(gradients_of(parameters, "clip_grad_value_")):
-        row.change(lambda a, out, xp=row.xp: xp.clip(a, -limit, limit, out))  # type: ignore[misc]  # xp is bound to this row's
+    rows = [(row, None) for row in rows_of(gradients_of(parameters, "clip_grad_value_"))]
+
+    def change(xp: Any) -> Change:
+        return lambda a: [(partial(xp.maximum, out=a), a, -limit), (partial(xp.minimum, out=a), a, limit)]
+
+    change_all(rows, change)

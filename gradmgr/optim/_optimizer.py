@@ -5,17 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from operator import itemgetter
+from itertools import repeat
+from operator import itemgetter, setitem
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import libraries
-from gradmgr._engine.recorder import recording_threads
+from gradmgr._arrays import blocks, libraries
+from gradmgr._arrays.atomic import Call, run_atomically
+from gradmgr._engine import write_lock
+from gradmgr._engine.context import current, recorders
+from gradmgr._engine.mutation import calls_to_forget
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
-from gradmgr.optim._chunks import Chunk, Plan, Scratch, ignore_float_errors, is_packable, restore_float_errors
+from gradmgr.optim._chunks import Array, Chunk, Plan, Run, Scratch, is_packable
 
 Group = dict[str, Any]
 
@@ -62,7 +66,7 @@ def _check_is_iterable(params: Any) -> None:
         raise TypeError(f"an optimiser takes an iterable of Tensors; found {type(params).__name__}")
 
 
-def _named(params: Any) -> list[tuple[str | None, Any]]:
+def _named_parameters(params: Any) -> list[tuple[str | None, Any]]:
     """Return (name or None, parameter) pairs of a mapping by name, or an iterable of Tensors or of such pairs."""
     _check_is_iterable(params)
     if isinstance(params, Mapping):
@@ -75,6 +79,15 @@ def _named(params: Any) -> list[tuple[str | None, Any]]:
 
 def _is_pair(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
+
+
+def _calls_to_fill(t: Tensor, value: float) -> list[Call]:
+    """Return the calls that write a number to all of a tensor, in place or in new memory; the lock must be held."""
+    if write_lock.may_write(t):
+        calls: list[Call] = [(t._array.fill, value), (setattr, t, "__class__", t._unguarded)]
+    else:
+        calls = [(setattr, t, "_array", libraries.namespace(t._array).full_like(t._array, value))]
+    return calls + calls_to_forget(t, recorders(current()))
 
 
 # Types whose values cannot change in place: an option of such a value changes only when it is assigned.
@@ -176,16 +189,16 @@ class Optimizer:
         if unknown:
             raise TypeError(f"{type(self).__name__} has no option {unknown[0]!r}; it has {', '.join(self.defaults)}")
         given = param_group["params"]
-        pairs = _named([given] if isinstance(given, Tensor) else given)
+        pairs = _named_parameters([given] if isinstance(given, Tensor) else given)
         group = {"params": [p for _, p in pairs], **self.defaults}
         group |= {key: value for key, value in param_group.items() if key != "params"}
         if pairs and pairs[0][0] is not None:
             group["param_names"] = [name for name, _ in pairs]
         self._check_params(pairs)
         self._check_options(group)
-        self.param_groups.append(group)
-        self._chunks.append(None)
-        self._plans.append(None)
+        run_atomically(
+            [(self.param_groups.append, group), (self._chunks.append, None), (self._plans.append, None)],
+        )
 
     def _check_params(self, pairs: list[tuple[str | None, Any]]) -> None:
         if not pairs:
@@ -202,17 +215,21 @@ class Optimizer:
             if not libraries.is_differentiable(p.dtype):
                 raise errors.DtypeError(f"{place}, {describe(p, name)}, cannot have a gradient; make it floating")
             if id(p) in seen:
-                raise ValueError(f"{place}, {describe(p, name)}, stands twice: it is in {seen[id(p)]} already")
+                raise ValueError(f"{place}, {describe(p, name)}, is given twice: it is in {seen[id(p)]} already")
             seen[id(p)] = f"this group as {place}"
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients of all parameters to None, or to zeros."""
-        for group in self.param_groups:
-            for p in group["params"]:
-                if set_to_none:
-                    p._grad = None
-                elif p.grad is not None:
-                    p.grad[...] = 0
+        params = [p for group in self.param_groups for p in group["params"]]
+        if set_to_none:
+            run_atomically(zip(repeat(setattr), params, repeat("_grad"), repeat(None), strict=False))
+            return
+        with write_lock.lock:
+            calls: list[Call] = []
+            for p in params:
+                if p.grad is not None:
+                    calls += _calls_to_fill(p.grad, 0)
+            run_atomically(calls)
 
     # ------------------------------------------------------------ the step
 
@@ -237,38 +254,40 @@ class Optimizer:
         return loss
 
     def _take_step(self) -> None:
+        lanes: list[list[Call]] = []
+        calls: list[Call] = []
+        # With the lock no other thread can take a reference between the count of references and the write.
+        with write_lock.lock:
+            for chunk, grads, runs in self._work():
+                calls += chunk.step_calls(grads, runs, lanes)
+            calls.append((setattr, self, "_step_count", self._step_count + 1))
+            blocks.run_lanes(lanes, calls)
+
+    def _work(self) -> list[tuple[Chunk, list[Array], list[Run]]]:
+        """Return the chunks that have gradients, with these and the runs of their next step."""
         work = []
-        with (
-            recording_threads.lock
-        ):  # so that no other thread can take a reference between the count of references and the write
-            for k, group in enumerate(self.param_groups):
-                chunks = self._chunks[k]
-                if chunks is None:
+        for k, group in enumerate(self.param_groups):
+            chunks = self._chunks[k]
+            if chunks is None:
+                chunks = self._renew_chunks(k)
+            for chunk in chunks:
+                if not chunk.fits():
                     chunks = self._renew_chunks(k)
-                for chunk in chunks:
-                    if not chunk.fits():
-                        chunks = self._renew_chunks(k)
-                        break
-                try:
-                    plans = self._plans[k]
-                    if plans is None or plans.options != self._options(group):
-                        plans = self._plans[k] = self._plans_of(group)
-                    for chunk in chunks:
-                        grads, runs = chunk.next_step(plans.first, plans.later)
-                        if runs:
-                            if chunk.names != plans.names:
-                                chunk.use_states(plans.names, partial(self._initial_value, group))
-                            work.append((chunk, grads, runs))
-                except (TypeError, ValueError):
-                    self._check_options(group)  # raises the error that names the option
-                    raise
-            token = ignore_float_errors()  # raising half-way would leave half a step
+                    break
             try:
-                for chunk, grads, runs in work:
-                    chunk.update(grads, runs)
-            finally:
-                restore_float_errors(token)
-        self._step_count += 1
+                plans = self._plans[k]
+                if plans is None or plans.options != self._options(group):
+                    plans = self._plans[k] = self._plans_of(group)
+                for chunk in chunks:
+                    grads, runs = chunk.next_step(plans.first, plans.later)
+                    if runs:
+                        if chunk.names != plans.names:
+                            chunk.use_states(plans.names, partial(self._initial_value, group))
+                        work.append((chunk, grads, runs))
+            except (TypeError, ValueError):
+                self._check_options(group)  # raises the error that names the option
+                raise
+        return work
 
     def _plans_of(self, group: Group) -> _Plans:
         """Return the plans of a group for its present options."""
@@ -281,7 +300,7 @@ class Optimizer:
         """Make the chunks of a group: the first time, and again after a parameter was cast or moved."""
         old = self._state_of(self._chunks[k] or [])
         made = self._make_chunks(self.param_groups[k]["params"])
-        self._fill(k, made, old)
+        self._fill(self.param_groups[k], made, old)
         self._chunks[k] = made
         return made
 
@@ -309,12 +328,12 @@ class Optimizer:
                     found[p] = {"step": chunk.step_of(k), **parts}
         return found
 
-    def _fill(self, group: int, chunks: list[Chunk], states: Mapping[Tensor, Mapping[str, Any]]) -> None:
+    def _fill(self, group: Group, chunks: list[Chunk], states: Mapping[Tensor, Mapping[str, Any]]) -> None:
         """Write the states and step counts of parameters into new chunks."""
         for chunk in chunks:
             names = {name: None for p in chunk.params for name in states.get(p, ()) if name != "step"}
             for name in names:
-                chunk.ensure_state(name, self._initial_value(self.param_groups[group], name))
+                chunk.ensure_state(name, self._initial_value(group, name))
             chunk.set_steps([int(states.get(p, {}).get("step", 0)) for p in chunk.params])
             for k, p in enumerate(chunk.params):
                 state = states.get(p, {})
@@ -330,9 +349,9 @@ class Optimizer:
             number, counted through the groups. "param_groups": the options, with the parameters' numbers.
         """
         with self._lock:
-            return self._described()
+            return self._state_by_parameter()
 
-    def _described(self) -> dict[str, Any]:
+    def _state_by_parameter(self) -> dict[str, Any]:
         everything: dict[str, Any] = {"state": {}, "param_groups": []}
         number = 0
         for group, chunks in zip(self.param_groups, self._chunks, strict=True):
@@ -360,11 +379,12 @@ class Optimizer:
             listed = "\n  ".join(misfits)
             raise errors.StateError(f"load_state_dict: the state does not fit {type(self).__name__}:\n  {listed}")
         with self._lock:
+            calls: list[Call] = []
             for k, (group, saved) in enumerate(zip(self.param_groups, groups, strict=True)):
-                group |= saved
                 chunks = self._make_chunks(group["params"])
-                self._fill(k, chunks, states)
-                self._chunks[k] = chunks
+                self._fill({**group, **saved}, chunks, states)
+                calls += [(group.update, saved), (setitem, self._chunks, k, chunks)]
+            run_atomically(calls)
 
     def _read(self, state_dict: Any) -> tuple[list[str], list[Group], dict[Tensor, dict[str, Any]]]:
         """Return a list of what does not fit, the options of each group, and the state of each parameter."""
@@ -438,7 +458,7 @@ class Optimizer:
         for k, states in enumerate(state["_chunks"]):
             if states is not None:
                 self._chunks[k] = self._make_chunks(self.param_groups[k]["params"])
-                self._fill(k, self._chunks[k] or [], states)
+                self._fill(self.param_groups[k], self._chunks[k] or [], states)
 
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__} ("]

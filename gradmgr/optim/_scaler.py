@@ -9,23 +9,31 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
+from gradmgr._arrays.atomic import Call, run_atomically
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.tensor import Tensor
-from gradmgr.ops.convert import widened
-from gradmgr.optim._clip import gradients_of, rows_of
+from gradmgr.ops.convert import widen_half
+from gradmgr.optim._clip import Row, change_all, copies_of, gradients_of, rows_of
 from gradmgr.optim._optimizer import Optimizer, check_number
 
 
-class _Round:
+class _RoundState:
     """What was done with an optimiser since the last `update`."""
 
-    __slots__ = ("found_inf", "has_checked", "is_unscaled", "stepped")
+    __slots__ = ("_optimizer", "_steps_before", "found_inf", "has_checked", "has_stepped", "is_unscaled")
 
-    def __init__(self) -> None:
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._steps_before = optimizer._step_count
         self.is_unscaled = False
         self.has_checked = False  # whether a gradient was checked
         self.found_inf = False
-        self.stepped = False
+        self.has_stepped = False
+
+    @property
+    def stepped(self) -> bool:
+        """Whether `step` is done. The optimiser counts a step as it takes it, which nothing can interrupt."""
+        return self.has_stepped or self._optimizer._step_count != self._steps_before
 
 
 class GradScaler:
@@ -67,7 +75,7 @@ class GradScaler:
     ) -> None:
         self._enabled = bool(enabled)
         self._has_scaled = False  # whether `scale` was ever called
-        self._rounds: dict[Optimizer, _Round] = {}
+        self._rounds: dict[Optimizer, _RoundState] = {}
         self._growth_tracker = 0
         _check_scale(init_scale)
         self._scale = float(init_scale)
@@ -96,7 +104,7 @@ class GradScaler:
         return rebuilt(outputs, iter([self._scaled(t) for t in losses]))
 
     def _scaled(self, t: Tensor) -> Any:
-        return widened(t) * self._scale
+        return widen_half(t) * self._scale
 
     def unscale_(self, optimizer: Optimizer) -> None:
         """Divide the gradients of an optimiser's parameters by the scale, and check whether they are finite.
@@ -108,7 +116,7 @@ class GradScaler:
         """
         if not self._enabled:
             return
-        state = self._round_of(optimizer)
+        state = self._state_of_round(optimizer)
         if not self._has_scaled:
             self._rounds.pop(optimizer, None)
             raise RuntimeError(
@@ -121,18 +129,14 @@ class GradScaler:
             raise RuntimeError("unscale_() was called on this optimiser already since the last update(); once will do")
         params = [p for group in optimizer.param_groups for p in group["params"]]
         inverse = 1.0 / self._scale
-        finite: list[Any] = []  # read at the end, as reading waits for the GPU
-        with np.errstate(all="ignore"):
-            for row in rows_of(gradients_of(params, "unscale_")):
-
-                def unscaled(a: Any, out: Any, xp: Any = row.xp) -> None:
-                    xp.multiply(a, inverse, out)
-                    finite.append(xp.isfinite(out).all())
-
-                row.change(unscaled)
-        state.has_checked |= bool(finite)
-        state.found_inf |= not all(finite)
-        state.is_unscaled = True
+        work = [(row, row.values()) for row in rows_of(gradients_of(params, "unscale_"))]
+        finite = [_stays_finite(row, values, inverse) for row, values in work]  # read below: reading waits for the GPU
+        last: list[Call] = [
+            (setattr, state, "has_checked", state.has_checked or bool(finite)),
+            (setattr, state, "found_inf", state.found_inf or not all(finite)),
+            (setattr, state, "is_unscaled", True),
+        ]
+        change_all(copies_of(work), lambda xp: lambda a: [(xp.multiply, a, inverse, a)], last)
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Unscale the gradients if `unscale_` did not, and call the optimiser's `step` if all of them are finite.
@@ -152,7 +156,7 @@ class GradScaler:
             return optimizer.step(*args, **kwargs)
         if "closure" in kwargs or args:
             raise RuntimeError("step() of a GradScaler takes no closure: gradients are to be computed before it")
-        state = self._round_of(optimizer)
+        state = self._state_of_round(optimizer)
         if state.stepped:
             raise RuntimeError(
                 "step() was called on this optimiser already since the last update(); call update() first"
@@ -166,10 +170,11 @@ class GradScaler:
             )
         result = None
         if state.found_inf:
-            optimizer._step_count += 1  # so that a schedule does not warn that it was stepped before the optimiser
+            # This also says that the step is done, and a schedule does not warn that it was stepped first.
+            optimizer._step_count += 1
         else:
             result = optimizer.step(**kwargs)
-        state.stepped = True
+        state.has_stepped = True
         return result
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
@@ -180,32 +185,36 @@ class GradScaler:
         """
         if not self._enabled:
             return
+        growth_tracker = self._growth_tracker
         if new_scale is not None:
-            value = new_scale.item() if isinstance(new_scale, Tensor) else new_scale
-            _check_scale(value)
-            self._scale = float(value)
+            scale = new_scale.item() if isinstance(new_scale, Tensor) else new_scale
+            _check_scale(scale)
         else:
             checked = [state for state in self._rounds.values() if state.has_checked]
             if not checked:
                 raise RuntimeError("update() comes after step() or unscale_() of an optimiser; none was called")
-            self._adjust(any(state.found_inf for state in checked))
-        self._rounds.clear()
+            scale, growth_tracker = self._adjusted(any(state.found_inf for state in checked))
+        run_atomically(
+            [
+                (setattr, self, "_scale", float(scale)),
+                (setattr, self, "_growth_tracker", growth_tracker),
+                (self._rounds.clear,),
+            ]
+        )
 
-    def _adjust(self, found_inf: bool) -> None:
+    def _adjusted(self, found_inf: bool) -> tuple[float, int]:
+        """Return the scale for the next steps, and the number of updates without an overflow."""
         if found_inf:
-            self._scale *= self._backoff_factor
-            self._growth_tracker = 0
-            return
-        self._growth_tracker += 1
-        if self._growth_tracker >= self._growth_interval:
-            grown = self._scale * self._growth_factor
-            self._scale = grown if grown <= float(np.finfo(np.float32).max) else self._scale
-            self._growth_tracker = 0
+            return self._scale * self._backoff_factor, 0
+        if self._growth_tracker + 1 < self._growth_interval:
+            return self._scale, self._growth_tracker + 1
+        grown = self._scale * self._growth_factor
+        return grown if grown <= float(np.finfo(np.float32).max) else self._scale, 0
 
-    def _round_of(self, optimizer: Optimizer) -> _Round:
+    def _state_of_round(self, optimizer: Optimizer) -> _RoundState:
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"a GradScaler works with an optimiser of gradmgr.optim; found {type(optimizer).__name__}")
-        return self._rounds.setdefault(optimizer, _Round())
+        return self._rounds.setdefault(optimizer, _RoundState(optimizer))
 
     # ------------------------------------------------------------ options and state
 
@@ -284,10 +293,19 @@ class GradScaler:
         except (TypeError, ValueError) as error:
             raise errors.StateError(f"load_state_dict of GradScaler: {error}") from None
         read._has_scaled, read._rounds = self._has_scaled, self._rounds
-        self.__dict__ |= read.__dict__
+        self.__dict__.update(read.__dict__)
 
     def __repr__(self) -> str:
         return f"GradScaler(scale={self.get_scale():g}, enabled={self._enabled})"
+
+
+def _stays_finite(row: Row, values: Any, factor: float) -> Any:
+    """Tell whether each number of a row is finite when it is multiplied by a factor; on a GPU as an array."""
+    if values.size == 0:
+        return True
+    xp = row.xp
+    with np.errstate(all="ignore"):  # the largest is NaN where any number is
+        return xp.isfinite(xp.maximum(values.max(), -values.min()) * values.dtype.type(factor))
 
 
 def _number(value: Any) -> float:

@@ -9,7 +9,8 @@ from math import cos, pi
 from typing import Any
 
 from gradmgr import errors
-from gradmgr.optim._optimizer import Optimizer, check_number
+from gradmgr._arrays.atomic import Call, run_atomically
+from gradmgr.optim._optimizer import Group, Optimizer, check_number
 
 
 def check_optimizer(optimizer: Any, asked: str) -> None:
@@ -23,9 +24,45 @@ def check_count(name: str, value: Any) -> None:
 
 
 class Saved:
-    """A schedule whose attributes are its state."""
+    """A schedule whose attributes are its state.
+
+    It changes as a whole: its attributes, those of the schedules it is made of, and the options of the optimiser.
+    """
 
     _left_out: tuple[str, ...] = ("optimizer",)
+    optimizer: Optimizer
+
+    def _change(self, change: Callable[[Any], object], *more: Call) -> None:
+        """Apply `change` to a copy of the schedule and of its optimiser's groups; then take over all that has changed.
+
+        Within another change, where the schedule is such a copy, it is applied to the schedule itself.
+
+        Args:
+            change: takes the copy.
+            more: calls to make with the rest.
+        """
+        groups = self.optimizer.param_groups
+        later = self.optimizer.__dict__.get("_later")
+        if later is not None:
+            change(self)
+            later.extend(more)
+            return
+        trial = _with_groups(self.optimizer, [dict(group) for group in groups])
+        pairs: list[tuple[Saved, Saved]] = []
+        change(self._copied(trial, pairs))
+        calls: list[Call] = [*trial.__dict__["_later"], *more]
+        calls += [(group.update, changed) for group, changed in zip(groups, trial.param_groups, strict=True)]
+        for schedule, copy in pairs:
+            kept = {key: value for key, value in copy.__dict__.items() if key not in ("_schedulers", "optimizer")}
+            calls.append((schedule.__dict__.update, kept))
+        run_atomically(calls)
+
+    def _copied(self, optimizer: Optimizer, pairs: list[tuple[Saved, Saved]]) -> Any:
+        """Return a copy with another optimiser, and note the pair."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, optimizer=optimizer)
+        pairs.append((self, made))
+        return made
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state: all attributes but the optimiser and functions."""
@@ -44,7 +81,14 @@ class Saved:
                 f"load_state_dict: the state does not fit {type(self).__name__}: "
                 f"missing are {missing or 'none'}, not known are {unknown or 'none'}"
             )
-        self.__dict__.update(state_dict)
+        self.__dict__.update(dict(state_dict))
+
+
+def _with_groups(optimizer: Optimizer, groups: list[Group]) -> Optimizer:
+    """Return what looks like the optimiser to a schedule, with these groups, and a list of calls to make later."""
+    made = object.__new__(type(optimizer))
+    made.__dict__.update(optimizer.__dict__, param_groups=groups, _later=[])
+    return made
 
 
 class LRScheduler(Saved):
@@ -62,19 +106,22 @@ class LRScheduler(Saved):
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         check_optimizer(optimizer, type(self).__name__)
         for k, group in enumerate(optimizer.param_groups):
-            if last_epoch == -1:
-                group.setdefault("initial_lr", float(group["lr"]))
-            elif "initial_lr" not in group:
+            if last_epoch != -1 and "initial_lr" not in group:
                 raise KeyError(
                     f"parameter group {k} has no 'initial_lr', which going on from last_epoch={last_epoch} needs; "
                     "load the optimiser's state first, or set it"
                 )
         self.optimizer = optimizer
-        self.base_lrs: list[float] = [group["initial_lr"] for group in optimizer.param_groups]
+        self.base_lrs: list[float] = []
         self.last_epoch = last_epoch
         self._step_count = 0
         self._last_lr: list[float] = []
-        self._begin()
+        self._change(_start)
+
+    def _prepare(self, groups: list[Group]) -> None:
+        """Store what the groups begin with."""
+        for group in groups:
+            group.setdefault("initial_lr", float(group["lr"]))
 
     def _begin(self) -> None:
         self._step_count = 0
@@ -91,7 +138,7 @@ class LRScheduler(Saved):
     def step(self) -> None:
         """Advance by one step; call it after the optimiser's `step`."""
         self._warn_of_order()
-        self._advance()
+        self._change(_advance)
 
     def _warn_of_order(self) -> None:
         if self._step_count == 1 and self.optimizer._step_count == 0:
@@ -121,8 +168,20 @@ class LRScheduler(Saved):
             group["lr"] = rate
         self._last_lr = list(rates)
 
-    def _scaled(self, factor: float) -> list[float]:
+    def _scale_lrs(self, factor: float) -> list[float]:
         return [group["lr"] * factor for group in self.optimizer.param_groups]
+
+
+def _start(schedule: LRScheduler) -> None:
+    groups = schedule.optimizer.param_groups
+    if schedule.last_epoch == -1:
+        schedule._prepare(groups)
+    schedule.base_lrs = [group["initial_lr"] for group in groups]
+    schedule._begin()
+
+
+def _advance(schedule: LRScheduler) -> None:
+    schedule._advance()
 
 
 class LambdaLR(LRScheduler):
@@ -187,10 +246,9 @@ class LambdaLR(LRScheduler):
         """
         rest = dict(state_dict)
         states = rest.pop("lr_lambdas", [None] * len(self.lr_lambdas))
-        super().load_state_dict(rest)
-        for function, state in zip(self.lr_lambdas, states, strict=False):
-            if state:
-                function.__dict__.update(state)
+        pairs = zip(self.lr_lambdas, states, strict=False)
+        calls: list[Call] = [(function.__dict__.update, state) for function, state in pairs if state]
+        self._change(lambda schedule: Saved.load_state_dict(schedule, rest), *calls)
 
 
 class StepLR(LRScheduler):
@@ -224,7 +282,7 @@ class StepLR(LRScheduler):
     def get_lr(self) -> list[float]:
         """Return each group's `lr` at `last_epoch`."""
         is_due = self.last_epoch > 0 and self.last_epoch % self.step_size == 0
-        return self._scaled(self.gamma if is_due else 1.0)
+        return self._scale_lrs(self.gamma if is_due else 1.0)
 
 
 class MultiStepLR(LRScheduler):
@@ -246,7 +304,7 @@ class MultiStepLR(LRScheduler):
 
     def get_lr(self) -> list[float]:
         """Return each group's `lr` at `last_epoch`."""
-        return self._scaled(self.gamma ** self.milestones[self.last_epoch])
+        return self._scale_lrs(self.gamma ** self.milestones[self.last_epoch])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state; the milestones as a list."""
@@ -258,8 +316,8 @@ class MultiStepLR(LRScheduler):
         Raises:
             StateError: it is of another kind of schedule; nothing is then changed.
         """
-        super().load_state_dict(state_dict)
-        self.milestones = Counter(state_dict["milestones"])
+        known = {"milestones": Counter(state_dict["milestones"])} if "milestones" in state_dict else {}
+        super().load_state_dict({**state_dict, **known})
 
 
 class ExponentialLR(LRScheduler):
@@ -277,7 +335,7 @@ class ExponentialLR(LRScheduler):
 
     def get_lr(self) -> list[float]:
         """Return each group's `lr` at `last_epoch`."""
-        return self._scaled(self.gamma if self.last_epoch > 0 else 1.0)
+        return self._scale_lrs(self.gamma if self.last_epoch > 0 else 1.0)
 
 
 class ConstantLR(LRScheduler):
@@ -304,8 +362,8 @@ class ConstantLR(LRScheduler):
     def get_lr(self) -> list[float]:
         """Return each group's `lr` at `last_epoch`."""
         if self.last_epoch == 0:
-            return self._scaled(self.factor)
-        return self._scaled(1.0 / self.factor if self.last_epoch == self.total_iters else 1.0)
+            return self._scale_lrs(self.factor)
+        return self._scale_lrs(1.0 / self.factor if self.last_epoch == self.total_iters else 1.0)
 
     def _first_factor(self) -> float:
         return self.factor if self.total_iters > 0 else 1.0
@@ -345,11 +403,11 @@ class LinearLR(LRScheduler):
     def get_lr(self) -> list[float]:
         """Return each group's `lr` at `last_epoch`."""
         if self.last_epoch == 0:
-            return self._scaled(self.start_factor)
+            return self._scale_lrs(self.start_factor)
         if self.last_epoch > self.total_iters:
-            return self._scaled(1.0)
+            return self._scale_lrs(1.0)
         rise = self.end_factor - self.start_factor
-        return self._scaled(1.0 + rise / (self.total_iters * self.start_factor + (self.last_epoch - 1) * rise))
+        return self._scale_lrs(1.0 + rise / (self.total_iters * self.start_factor + (self.last_epoch - 1) * rise))
 
     def _first_factor(self) -> float:
         return self.start_factor
@@ -379,7 +437,7 @@ class CosineAnnealingLR(LRScheduler):
     def get_lr(self) -> list[float]:
         """Return each group's `lr` at `last_epoch`."""
         if self.last_epoch == 0:
-            return self._scaled(1.0)
+            return self._scale_lrs(1.0)
         before, now = (1 + cos(pi * t / self.T_max) for t in (self.last_epoch - 1, self.last_epoch))
         groups = self.optimizer.param_groups
         if (self.last_epoch - 1) % (
@@ -437,10 +495,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         if epoch is not None and epoch < 0:
             raise ValueError(f"epoch must not be negative; found {epoch}")
         self._warn_of_order()
-        if epoch is None:
-            self._advance()
-        else:
-            self._go_to(epoch)
+        self._change(_advance if epoch is None else lambda schedule: schedule._go_to(epoch))
 
     def _advance(self) -> None:
         self._step_count += 1

@@ -27,7 +27,7 @@ from math import cos, inf, pi
 from typing import Any
 
 from gradmgr import errors
-from gradmgr.optim._optimizer import Optimizer, check_number
+from gradmgr.optim._optimizer import Group, Optimizer, check_number
 from gradmgr.optim._schedules import (
     ConstantLR,
     CosineAnnealingLR,
@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 
-def _total(total_steps: int | None, epochs: int | None, steps_per_epoch: int | None) -> int:
+def _count_total_steps(total_steps: int | None, epochs: int | None, steps_per_epoch: int | None) -> int:
     """Return the number of steps of a cycle: total_steps, or epochs times steps_per_epoch."""
     if total_steps is None:
         if epochs is None or steps_per_epoch is None:
@@ -116,29 +116,22 @@ class OneCycleLR(LRScheduler):
         last_epoch: int = -1,
     ) -> None:
         check_optimizer(optimizer, "OneCycleLR")
-        total_steps = _total(total_steps, epochs, steps_per_epoch)
+        total_steps = _count_total_steps(total_steps, epochs, steps_per_epoch)
         check_number("pct_start", pct_start, high=1.0)
         if anneal_strategy not in ("cos", "linear"):
             raise ValueError(f"anneal_strategy must be 'cos' or 'linear'; found {anneal_strategy!r}")
         groups = optimizer.param_groups
-        peaks = _by_group("max_lr", max_lr, groups)
+        peaks = _values_by_group("max_lr", max_lr, groups)
         if cycle_momentum and not all("momentum" in group or "betas" in group for group in groups):
             raise ValueError(f"{type(optimizer).__name__} has no momentum to cycle; pass cycle_momentum=False")
         lows, highs = (
-            _by_group(name, value, groups)
+            _values_by_group(name, value, groups)
             for name, value in (("base_momentum", base_momentum), ("max_momentum", max_momentum))
         )
         self.total_steps = total_steps
         self.anneal_strategy = anneal_strategy
         self.cycle_momentum = cycle_momentum
-        self._phases = _three(total_steps, pct_start) if three_phase else _two(total_steps, pct_start)
-        if last_epoch == -1:
-            for group, peak, high in zip(groups, peaks, highs, strict=True):
-                first = peak / div_factor
-                group["initial_lr"] = first
-                group["lr"] = first
-                if cycle_momentum:
-                    _set_momentum(group, high)
+        self._phases = _three_phases(total_steps, pct_start) if three_phase else _two_phases(total_steps, pct_start)
         self._marks = [  # the name is part of saved states
             {
                 "initial": peak / div_factor,
@@ -150,6 +143,12 @@ class OneCycleLR(LRScheduler):
             for peak, low, high in zip(peaks, lows, highs, strict=True)
         ]
         super().__init__(optimizer, last_epoch)
+
+    def _prepare(self, groups: list[Group]) -> None:
+        for group, levels in zip(groups, self._marks, strict=True):
+            group["initial_lr"] = group["lr"] = levels["initial"]
+            if self.cycle_momentum:
+                _set_momentum(group, levels["high"])
 
     def get_lr(self) -> list[float]:
         """Return each group's `lr` at `last_epoch`, and set its momentum.
@@ -169,9 +168,9 @@ class OneCycleLR(LRScheduler):
         _, lr_from, lr_to, momentum_from, momentum_to = phase
         rates = []
         for group, levels in zip(self.optimizer.param_groups, self._marks, strict=True):
-            rates.append(self._between(levels[lr_from], levels[lr_to], part))
+            rates.append(self._interpolate(levels[lr_from], levels[lr_to], part))
             if self.cycle_momentum:
-                _set_momentum(group, self._between(levels[momentum_from], levels[momentum_to], part))
+                _set_momentum(group, self._interpolate(levels[momentum_from], levels[momentum_to], part))
         return rates
 
     def step(self) -> None:
@@ -189,7 +188,7 @@ class OneCycleLR(LRScheduler):
         self.last_epoch = 0
         self._set(self.get_lr())
 
-    def _between(self, start: float, end: float, part: float) -> float:
+    def _interpolate(self, start: float, end: float, part: float) -> float:
         if self.anneal_strategy == "linear":
             return start + (end - start) * part
         return end + (start - end) / 2 * (1 + cos(pi * part))
@@ -199,11 +198,11 @@ class OneCycleLR(LRScheduler):
 _Phase = tuple[float, str, str, str, str]
 
 
-def _two(total: int, part: float) -> list[_Phase]:
+def _two_phases(total: int, part: float) -> list[_Phase]:
     return [(part * total - 1, "initial", "max", "high", "low"), (total - 1, "max", "min", "low", "high")]
 
 
-def _three(total: int, part: float) -> list[_Phase]:
+def _three_phases(total: int, part: float) -> list[_Phase]:
     return [
         (part * total - 1, "initial", "max", "high", "low"),
         (2 * part * total - 2, "max", "initial", "low", "high"),
@@ -211,7 +210,7 @@ def _three(total: int, part: float) -> list[_Phase]:
     ]
 
 
-def _by_group(name: str, value: Any, groups: list[Any]) -> list[float]:
+def _values_by_group(name: str, value: Any, groups: list[Any]) -> list[float]:
     values = list(value) if isinstance(value, (list, tuple)) else [value] * len(groups)
     if len(values) != len(groups):
         raise ValueError(f"{name} is one number, or one for each of {len(groups)} groups; found {len(values)}")
@@ -277,7 +276,7 @@ class ReduceLROnPlateau(Saved):
         self.threshold = threshold
         self.threshold_mode = threshold_mode
         self.cooldown = cooldown
-        self.min_lrs = _by_group("min_lr", min_lr, optimizer.param_groups)
+        self.min_lrs = _values_by_group("min_lr", min_lr, optimizer.param_groups)
         self.eps = eps
         self.best = inf if mode == "min" else -inf
         self.num_bad_epochs = 0
@@ -292,6 +291,9 @@ class ReduceLROnPlateau(Saved):
     def step(self, metrics: Any) -> None:
         """Compare the measure, a number or a Tensor of one, with the best, and reduce the `lr` if it is time."""
         measure = float(metrics)
+        self._change(lambda schedule: schedule._advance(measure))
+
+    def _advance(self, measure: float) -> None:
         self.last_epoch += 1
         if self.is_better(measure, self.best):
             self.best = measure
@@ -322,7 +324,7 @@ class ReduceLROnPlateau(Saved):
                 group["lr"] = rate
 
 
-class _Several(Saved):
+class _CombinedSchedule(Saved):
     """A schedule that combines others."""
 
     _left_out = ("_schedulers", "optimizer")
@@ -332,7 +334,7 @@ class _Several(Saved):
         if not self._schedulers:
             raise ValueError(f"{asked} is made of schedules; found none")
         for k, schedule in enumerate(self._schedulers):
-            if not isinstance(schedule, (LRScheduler, _Several)):
+            if not isinstance(schedule, (LRScheduler, _CombinedSchedule)):
                 raise TypeError(f"{asked} is made of schedules that take no measure; number {k} is {schedule!r:.60}")
         self.optimizer: Optimizer = self._schedulers[0].optimizer if optimizer is None else optimizer
         check_optimizer(self.optimizer, asked)
@@ -363,18 +365,24 @@ class _Several(Saved):
             raise errors.StateError(
                 f"load_state_dict: the state has {len(parts)} schedules, {type(self).__name__} {len(self._schedulers)}"
             )
-        before = [schedule.state_dict() for schedule in self._schedulers]
-        try:
-            for schedule, part in zip(self._schedulers, parts, strict=True):
-                schedule.load_state_dict(part)
-            super().load_state_dict(rest)
-        except errors.StateError:
-            for schedule, part in zip(self._schedulers, before, strict=True):
-                schedule.load_state_dict(part)
-            raise
+        self._change(lambda schedule: schedule._load(parts, rest))
+
+    def _load(self, parts: Sequence[Mapping[str, Any]], rest: Mapping[str, Any]) -> None:
+        for schedule, part in zip(self._schedulers, parts, strict=True):
+            schedule.load_state_dict(part)
+        super().load_state_dict(rest)
+
+    def _copied(self, optimizer: Optimizer, pairs: list[tuple[Saved, Saved]]) -> Any:
+        made = super()._copied(optimizer, pairs)
+        made._schedulers = [schedule._copied(optimizer, pairs) for schedule in self._schedulers]
+        return made
+
+    def step(self) -> None:
+        """Advance by one step; call it after the optimiser's `step`."""
+        self._change(lambda schedule: schedule._advance())
 
 
-class SequentialLR(_Several):
+class SequentialLR(_CombinedSchedule):
     """Run one schedule after another, each from its start.
 
     Args:
@@ -398,15 +406,17 @@ class SequentialLR(_Several):
                 f"and {len(self._milestones)} milestones"
             )
         self.last_epoch = last_epoch + 1
-        for group in optimizer.param_groups:
+        self._change(lambda schedule: schedule._start())
+
+    def _start(self) -> None:
+        for group in self.optimizer.param_groups:
             group["lr"] = group["initial_lr"]
         for schedule in self._schedulers:
-            _undo(schedule)
+            _undo_first_step(schedule)
         self._schedulers[0]._begin()
         self._read_last_lr()
 
-    def step(self) -> None:
-        """Advance by one step; call it after the optimiser's `step`."""
+    def _advance(self) -> None:
         self.last_epoch += 1
         k = bisect_right(self._milestones, self.last_epoch)
         if k > 0 and self._milestones[k - 1] == self.last_epoch:
@@ -426,20 +436,20 @@ class SequentialLR(_Several):
         self._read_last_lr()
 
 
-def _undo(schedule: Any) -> None:
+def _undo_first_step(schedule: Any) -> None:
     """Undo the step that a schedule's constructor took: a schedule of a sequence starts later."""
     if isinstance(schedule, ChainedScheduler):
         for part in schedule._schedulers:
-            _undo(part)
+            _undo_first_step(part)
         return
     schedule.last_epoch -= 1
     if isinstance(schedule, SequentialLR):
-        _undo(schedule._schedulers[0])
+        _undo_first_step(schedule._schedulers[0])
     elif isinstance(schedule, CosineAnnealingWarmRestarts):
         schedule.T_cur -= 1
 
 
-class ChainedScheduler(_Several):
+class ChainedScheduler(_CombinedSchedule):
     """Step several schedules together, so that their factors of the `lr` are multiplied.
 
     Args:
@@ -454,8 +464,7 @@ class ChainedScheduler(_Several):
         super().__init__(optimizer, schedulers, "ChainedScheduler")
         self._read_last_lr()
 
-    def step(self) -> None:
-        """Advance by one step; call it after the optimiser's `step`."""
+    def _advance(self) -> None:
         for schedule in self._schedulers:
             schedule.step()
         self._read_last_lr()

@@ -24,7 +24,7 @@ __all__ = [
     "record_function",
 ]
 
-# torch's arguments that steer Kineto, the library its profiler stands on, and their defaults.
+# torch's arguments that control Kineto, the library its profiler is built on, and their defaults.
 _KINETO = MappingProxyType(
     {
         "acc_events": False,
@@ -37,7 +37,7 @@ _KINETO = MappingProxyType(
     }
 )
 _NVPROF = "it reads the files of NVIDIA's nvprof, which is no longer made; use emit_nvtx with Nsight Systems"
-_OF_KINETO = "it is part of Kineto, the library torch's profiler stands on"
+_OF_KINETO = "it is part of Kineto, the library torch's profiler is built on"
 _REFUSED = MappingProxyType(
     {
         "EnforceUnique": _NVPROF,
@@ -63,9 +63,9 @@ class profile:  # noqa: N801  # torch's spelling
 
     It sees what is done with Tensors in the thread, or asyncio task, that enters it and in those that inherit
     its context, whether a manager records or not; functions without a derivative (`argmax`, `x > 0`) and
-    plain arrays are not seen. Times are in microseconds and begin and end around the kernel; what recording
-    costs, and Python itself, is in the self time of what stands around. Where an outer manager records a
-    derivative, its operations stand under it.
+    plain arrays are not seen. Times are in microseconds and include only the kernel; the time that recording
+    and Python itself cost is in the self time of the enclosing event. Where an outer manager records a
+    derivative, its operations are nested in it.
 
     Args:
         enabled: False makes the block do nothing.
@@ -77,12 +77,12 @@ class profile:  # noqa: N801  # torch's spelling
             as gradients. What is freed, and what is used while they compute, is not seen.
         with_stack: record the line of the program of each operation; a derivative has that of its operation.
         with_modules: record the `forward` methods it is called in, as the names of the classes that define them.
-        kineto: torch's arguments that steer Kineto (`use_kineto`, `experimental_config`, ...), which is not
+        kineto: torch's arguments that control Kineto (`use_kineto`, `experimental_config`, ...), which is not
             here: accepted at their defaults only.
 
     Raises:
-        ValueError: a device that cannot be timed; an argument that steers Kineto.
-        TypeError: an argument that neither we nor torch have.
+        ValueError: a device that cannot be timed; an argument that controls Kineto.
+        TypeError: an argument that neither gradmgr nor torch has.
         DeviceError: the GPU is to be timed, and CuPy is not installed or finds none.
         RuntimeError: entered twice; or asked for results before its block is over, or where it was not enabled.
 
@@ -224,16 +224,15 @@ def _check_kineto(given: dict[str, Any]) -> None:
             raise TypeError(f"profile() got an unexpected keyword argument {name!r}")
         if value != _KINETO[name]:
             raise ValueError(
-                f"profile({name}={value!r}): {name} steers Kineto, the library torch's profiler stands on; there is "
-                "none here: leave it out"
+                f"profile({name}={value!r}): {name} controls Kineto, the library torch's profiler is built on; gradmgr "
+                "does not use it: leave it out"
             )
 
 
 def _times_gpu(use_device: str | None, use_cuda: bool) -> bool:
     if use_device not in (None, "cpu", "cuda"):
         raise ValueError(
-            f"profile(use_device={use_device!r}): the CPU is always timed, and 'cuda' can be beside it; "
-            "pass 'cuda' or None"
+            f"profile(use_device={use_device!r}): the CPU is always timed, and 'cuda' can be added; pass 'cuda' or None"
         )
     if use_cuda and use_device == "cpu":
         raise ValueError("profile(use_cuda=True, use_device='cpu') contradicts itself; pass use_device='cuda'")

@@ -1,4 +1,4 @@
-"""What a profiler records while a program runs: a node for each op, each vjp of backward, each region."""
+"""What a profiler records while a program runs: a node for each op, vjp, backward pass and region."""
 
 from __future__ import annotations
 
@@ -21,70 +21,69 @@ from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.manager import get_backwarding_grad_manager
 from gradmgr.profiler._flops import flops_of
 
-OP, PULL, WALK, REGION = "op", "pull", "walk", "region"
+OP, VJP, BACKWARD, REGION = "op", "vjp", "backward", "region"
 
-# Entries of a tape that are no ops: the books kept of several results, and of what is attached.
-_BOOKS = frozenset(("result", "checkpoint.result", "attach", "stale"))
+# Entries of a tape that are not ops: for one of several results, for attached and for removed values.
+_BOOKKEEPING = frozenset(("result", "checkpoint.result", "attach", "stale"))
 _CALL = Context.call.__code__
 
 Frames = tuple[tuple[CodeType, int], ...]
 
 
-class Lane:
-    """A thread as a profiler sees it."""
+class ThreadInfo:
+    """A thread in a profile: its number and name."""
 
-    __slots__ = ("name", "number", "regions")
+    __slots__ = ("name", "number")
 
     def __init__(self, number: int, name: str) -> None:
         self.number = number
         self.name = name
-        self.regions: list[Node] = []  # open here, in the order they were entered
 
 
 class Node:
-    """Something that takes time. Holds no array, no tensor, no node id and no frame."""
+    """A span of time: of an op, a vjp, a backward pass or a region. Holds no array, tensor, node id or frame."""
 
-    # Most nodes leave most of these as they are here, which is quicker than setting each.
+    # Most nodes leave most of these at their defaults, which is quicker than setting each.
     end: int | None = None
     start = 0
     sequence = -1
     raised = is_async = False
     memory = device_memory = flops = 0
-    flops_back: tuple[int, ...] = ()  # of an op: those of its derivative, by input
+    vjp_flops: tuple[int, ...] = ()  # of an op: those of its derivative, by input
     shapes: tuple[tuple[int, ...], ...] = ()
     frames: Frames = ()
     modules = args = ""
-    forward: Node | None = None  # of a vjp: the op it is the derivative of
-    device: Any = None  # the GPU's number and CUDA events; in the end when it began there, and how long it took
+    forward: Node | None = None  # of a vjp: the node of its op
+    device: Any = None  # the GPU's number and two CUDA events; after `stop` the start and duration there
     owner: Any = None  # of a region: the object that opened it
     manager: Any = None  # of a backward pass: weak references to its manager and its tape
     tape: Any = None
-    caller: tuple[int, CodeType] | None = None  # of an op made of ops: its frame, by address and code
+    caller: tuple[int, CodeType] | None = None  # of an op that calls ops: its frame, by address and code
 
-    def __init__(self, kind: str, name: str, lane: Lane, parent: Node | None) -> None:
+    def __init__(self, kind: str, name: str, thread: ThreadInfo, parent: Node | None) -> None:
         self.kind = kind
         self.name = name
-        self.lane = lane
+        self.thread = thread
         self.parent = parent
 
     def is_over(self) -> bool:
-        """Tell whether nothing can happen inside it any more."""
-        if self.kind is WALK:
+        """Tell whether no more node can begin inside this one."""
+        if self.kind is BACKWARD:
             tape = self.tape()
             return tape is None or not tape.open or self.manager() is not get_backwarding_grad_manager()
         if self.end is not None:
             return True
         if self.kind is OP:
             return not _is_running(self.caller)
-        return self.kind is PULL and self.parent is not None and self.parent.is_over()
+        return self.kind is VJP and self.parent is not None and self.parent.is_over()
 
 
-def _nobody() -> None:
-    """Take the place of the manager of a backward pass that has none."""
+def _no_manager() -> None:
+    """Take the place of a weak reference to a manager, for a backward pass without one."""
 
 
 def _is_running(caller: tuple[int, CodeType] | None) -> bool:
-    """Tell whether a frame, known by its address and code, is on the present stack."""
+    """Tell whether a frame, given by its address and code, is on the current stack."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and caller is not None:
         if id(frame) == caller[0] and frame.f_code is caller[1]:
@@ -98,94 +97,108 @@ _innermost: ContextVar[dict[Any, Node]] = ContextVar("gradmgr_profiled", default
 
 
 class Collector(Interceptor):
-    """Makes nodes of what it sees. The subclass says what becomes of them."""
+    """Makes a node for each op, vjp, backward pass and region; subclasses define what to do with them."""
 
-    __slots__ = ("__weakref__", "_calls", "_ear", "_here", "_lanes", "_listening", "_noted", "_numbers")
+    __slots__ = (
+        "__weakref__",
+        "_local",
+        "_observer",
+        "_observing",
+        "_op_by_frame",
+        "_ops_by_node_id",
+        "_regions",
+        "_sequence_numbers",
+        "_thread_numbers",
+    )
 
     def __init__(self) -> None:
         super().__init__()
-        self._here = threading.local()
-        self._lanes = count(1)
-        self._numbers = count()
-        # The latest op that was computed in each frame, by its address; beside it the frame's code.
-        self._calls: dict[int, tuple[CodeType, Node]] = {}
-        # Ops by the address of the node id of their result. An address that is used again belongs to a new
-        # entry, which is recorded here too; the node ids themselves must not be referenced, see Tape.sweep.
-        self._noted: dict[int, tuple[str, Node]] = {}
-        self._ear = _Ear(self)
-        self._listening: Any = None
+        self._local = threading.local()
+        self._thread_numbers = count(1)
+        self._sequence_numbers = count()
+        # The latest op that was computed in each frame, by the frame's address, with the frame's code.
+        self._op_by_frame: dict[int, tuple[CodeType, Node]] = {}
+        # Names and nodes of ops by the address of the node id of their result. An address that is used again belongs
+        # to a new entry, which replaces the old; the node ids themselves must not be referenced, see Tape.sweep.
+        self._ops_by_node_id: dict[int, tuple[str, Node]] = {}
+        # The open regions of each thread, in the order in which they were entered. As nodes refer to their ThreadInfo,
+        # storing them there would be a reference cycle.
+        self._regions: dict[ThreadInfo, list[Node]] = {}
+        self._observer = _RecordingObserver(self)
+        self._observing: Any = None
 
-    # ------------------------------------------------------------ for subclasses
+    # ------------------------------------------------------------ to be overridden
 
-    def begun(self, node: Node, inputs: tuple[Any, ...] = ()) -> None:
-        """Called when a node begins; the subclass sets its start."""
+    def node_started(self, node: Node, inputs: tuple[Any, ...] = ()) -> None:
+        """Called when a node begins; sets its start."""
 
-    def ended(self, node: Node) -> None:
-        """Called when a node ends; the subclass sets its end."""
+    def node_ended(self, node: Node) -> None:
+        """Called when a node ends; sets its end."""
         node.end = 0
 
-    def computed(self, node: Node, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
-        """Called after `ended`, of an op."""
+    def op_computed(self, node: Node, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
+        """Called after `node_ended` of an op."""
 
-    def carried(self, node: Node, e: Entry, g: Any, grads: dict[Any, Any]) -> None:
-        """Called after `ended`, of an entry of backward."""
+    def vjp_computed(self, node: Node, e: Entry, g: Any, grads: dict[Any, Any]) -> None:
+        """Called after `node_ended` of a vjp."""
 
     # ------------------------------------------------------------ begin and end
 
     def start(self) -> None:
-        """See what is computed in this context from here on."""
+        """Begin to observe this context."""
         tapes = [rec for rec in recorders(current()) if isinstance(rec, Tape)]
-        self._listening = observing(self._ear, tapes)
-        self._listening.__enter__()
+        self._observing = observing(self._observer, tapes)
+        self._observing.__enter__()
         add_interceptor(self)
 
     def stop(self) -> None:
-        """See nothing more."""
+        """End observing."""
         remove_interceptor(self)
-        self._listening.__exit__(None, None, None)
-        self._stand(None)
-        self._calls.clear()
-        self._noted.clear()
+        self._observing.__exit__(None, None, None)
+        self._set_innermost(None)
+        self._op_by_frame.clear()
+        self._ops_by_node_id.clear()
+        self._regions.clear()
 
     # ------------------------------------------------------------ ops
 
     def before_op(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> tuple[Any, ...]:
-        lane = self._lane()
-        node = Node(OP, op.name, lane, self._parent(lane))
+        thread = self._thread()
+        node = Node(OP, op.name, thread, self._parent(thread))
         caller = sys._getframe(1)
         code = caller.f_code
-        self._calls[id(caller)] = (code, node)
+        self._op_by_frame[id(caller)] = (code, node)
         if code is not _CALL:  # a Function: its forward is made of ops
             node.caller = (id(caller), code)
-            self._stand(node)
-        self.begun(node, inputs)
+            self._set_innermost(node)
+        self.node_started(node, inputs)
         return inputs
 
     def after_op(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
         caller = sys._getframe(1)
-        code, node = self._calls.get(id(caller), (None, None))
+        code, node = self._op_by_frame.get(id(caller), (None, None))
         if node is None or code is not caller.f_code or node.end is not None:
-            return  # it began before we watched
-        self.ended(node)
+            return  # it began before this collector was started
+        self.node_ended(node)
         if node.caller is not None:
-            self._stand(node.parent)
-        self.computed(node, op, inputs, params, result)
+            self._set_innermost(node.parent)
+        self.op_computed(node, op, inputs, params, result)
 
     def op_recorded(self, e: Entry) -> None:
-        """Number the op that a tape notes, and remember it by its entry."""
-        if e[0] in _BOOKS:
+        """Give the op that a tape records a sequence number, and remember it by its node id."""
+        if e[0] in _BOOKKEEPING:
             return
-        node = self._calling(sys._getframe(2)) or Node(OP, op_name(e), self._lane(), None)
+        node = self._op_of_frame(sys._getframe(2)) or Node(OP, op_name(e), self._thread(), None)
         if node.sequence < 0:
-            node.sequence = next(self._numbers)
-        self._noted[id(e[1])] = (op_name(e), node)
+            node.sequence = next(self._sequence_numbers)
+        self._ops_by_node_id[id(e[1])] = (op_name(e), node)
 
-    def _calling(self, frame: FrameType | None) -> Node | None:
-        """Return the op that is being computed in a frame or in one of those around it."""
+    def _op_of_frame(self, frame: FrameType | None) -> Node | None:
+        """Return the node of the op that is being computed in a frame or one of its callers."""
         for _ in range(8):
             if frame is None:
                 break
-            code, node = self._calls.get(id(frame), (None, None))
+            code, node = self._op_by_frame.get(id(frame), (None, None))
             if code is frame.f_code:
                 return node
             frame = frame.f_back
@@ -195,50 +208,50 @@ class Collector(Interceptor):
 
     def backward_started(self, tape: Any) -> None:
         """Begin the node of a backward pass over a tape; it ends with its last child."""
-        lane, manager = self._lane(), get_backwarding_grad_manager()
-        parent = outer = self._parent(lane)
-        while outer is not None:  # an earlier backward pass of this manager is over, it may have failed
-            if outer.kind is WALK and outer.manager() is manager:
-                parent = outer.parent
-            outer = outer.parent
-        node = Node(WALK, "backward", lane, parent)
+        thread, manager = self._thread(), get_backwarding_grad_manager()
+        parent = parent_node = self._parent(thread)
+        while parent_node is not None:  # an earlier backward pass of this manager is over, it may have failed
+            if parent_node.kind is BACKWARD and parent_node.manager() is manager:
+                parent = parent_node.parent
+            parent_node = parent_node.parent
+        node = Node(BACKWARD, "backward", thread, parent)
         node.tape = weakref.ref(tape)
-        node.manager = _nobody if manager is None else weakref.ref(manager)
-        self._stand(node)
-        self.begun(node)
+        node.manager = _no_manager if manager is None else weakref.ref(manager)
+        self._set_innermost(node)
+        self.node_started(node)
 
     def before_vjp(self, e: Entry) -> None:
-        if e[0] in _BOOKS or not self.open:
+        if e[0] in _BOOKKEEPING or not self.open:
             return
-        lane, name = self._lane(), op_name(e)
-        noted, forward = self._noted.get(id(e[1]), ("", None))
-        node = Node(PULL, name, lane, self._parent(lane))
-        if forward is not None and noted == name:
+        thread, name = self._thread(), op_name(e)
+        recorded_name, forward = self._ops_by_node_id.get(id(e[1]), ("", None))
+        node = Node(VJP, name, thread, self._parent(thread))
+        if forward is not None and recorded_name == name:
             node.forward, node.sequence, node.name = forward, forward.sequence, forward.name
         node.name += "_backward"
-        self._stand(node)
-        self.begun(node)
+        self._set_innermost(node)
+        self.node_started(node)
 
     def after_vjp(self, e: Entry, g: Any, grads: dict[Any, Any]) -> None:
-        if e[0] in _BOOKS:
+        if e[0] in _BOOKKEEPING:
             return
-        node = self._parent(self._lane())
-        if node is None or node.kind is not PULL:
-            return  # it began before we watched
-        self.ended(node)
-        self._stand(node.parent)
-        self.carried(node, e, g, grads)
+        node = self._parent(self._thread())
+        if node is None or node.kind is not VJP:
+            return  # it began before this collector was started
+        self.node_ended(node)
+        self._set_innermost(node.parent)
+        self.vjp_computed(node, e, g, grads)
 
     # ------------------------------------------------------------ regions
 
     def enter(self, owner: Any, name: str, args: str) -> None:
         """Begin a region."""
-        lane = self._lane()
-        node = Node(REGION, name, lane, self._parent(lane))
+        thread = self._thread()
+        node = Node(REGION, name, thread, self._parent(thread))
         node.owner, node.args = owner, args
-        lane.regions.append(node)
-        self._stand(node)
-        self.begun(node)
+        self._regions.setdefault(thread, []).append(node)
+        self._set_innermost(node)
+        self.node_started(node)
 
     def leave(self, owner: Any) -> None:
         """End the innermost region of this context that `owner` opened."""
@@ -246,45 +259,47 @@ class Collector(Interceptor):
         while node is not None and (node.owner is not owner or node.end is not None):
             node = node.parent
         if node is None:
-            return  # left in another context than it was entered in: it ends with the profile
-        self.ended(node)
+            return  # left in another context than it was entered in; it ends with the profile
+        self.node_ended(node)
         node.owner = None
-        lane = self._lane()
-        # Regions that do not lie one in the other were suspended: those of coroutines, or of two threads.
-        if not lane.regions or lane.regions[-1] is not node:
+        opened, here = self._regions.get(node.thread, []), self._regions.get(self._thread())
+        # Regions that overlap without being nested were suspended: those of coroutines, or of two threads.
+        if not here or here[-1] is not node:
             node.is_async = True
-            for other in node.lane.regions:
+            for other in opened:
                 other.is_async = other.is_async or other.start > node.start
-        if node in node.lane.regions:
-            node.lane.regions.remove(node)
-        self._stand(node.parent)
+        if node in opened:
+            opened.remove(node)
+        self._set_innermost(node.parent)
 
-    # ------------------------------------------------------------ where we are
+    # ------------------------------------------------------------ the current thread and parent
 
-    def _lane(self) -> Lane:
+    def _thread(self) -> ThreadInfo:
         try:
-            lane: Lane = self._here.lane
+            thread: ThreadInfo = self._local.thread
         except AttributeError:
-            lane = self._here.lane = Lane(next(self._lanes), threading.current_thread().name)
-        return lane
+            thread = self._local.thread = ThreadInfo(next(self._thread_numbers), threading.current_thread().name)
+        return thread
 
-    def _stand(self, node: Node | None) -> None:
+    def _set_innermost(self, node: Node | None) -> None:
         """Make a node the parent of what follows in this context."""
         opened = _innermost.get()
         if node is None:
-            _innermost.set({who: each for who, each in opened.items() if who is not self})
+            _innermost.set(
+                {collector: current_node for collector, current_node in opened.items() if collector is not self}
+            )
         else:
             _innermost.set({**opened, self: node})
 
-    def _parent(self, lane: Lane) -> Node | None:
+    def _parent(self, thread: ThreadInfo) -> Node | None:
         node = _innermost.get().get(self)
         while node is not None and node.is_over():
             node = node.parent
-        return node if node is None or node.lane is lane else None
+        return node if node is None or node.thread is thread else None
 
 
-class _Ear(Observer):
-    """Tells a collector which ops are recorded."""
+class _RecordingObserver(Observer):
+    """Tells a collector which ops are recorded, and when a backward pass begins."""
 
     def __init__(self, collector: Collector) -> None:
         self._collector = weakref.ref(collector)
@@ -301,11 +316,11 @@ class _Ear(Observer):
             collector.backward_started(tape)
 
 
-# ---------------------------------------------------------------- what a profile measures
+# ---------------------------------------------------------------- measuring
 
 
 class Options:
-    """What is to be recorded besides time."""
+    """What a profiler measures in addition to time."""
 
     __slots__ = ("cupy", "flops", "memory", "modules", "shapes", "stack")
 
@@ -319,78 +334,80 @@ class Options:
 
 
 class Profiler(Collector):
-    """Times what it sees."""
+    """Measures the time of each node, and what its options say."""
 
-    __slots__ = ("_origins", "began", "nodes", "options", "over", "wall")
+    __slots__ = ("_origins", "ended", "nodes", "options", "started", "wall_time")
 
     def __init__(self, options: Options) -> None:
         super().__init__()
         self.options = options
         self.nodes: list[Node] = []
-        self.began = self.over = self.wall = 0
-        # By the number of a GPU, the CUDA event that its times count from, and when that was.
+        self.started = self.ended = self.wall_time = 0
+        # By the number of a GPU, the CUDA event from which its times count, and the time of that event.
         self._origins: dict[int, tuple[Any, float]] = {}
 
     def start(self) -> None:
         import time
 
         super().start()
-        self.wall, self.began = time.time_ns(), perf_counter_ns()
+        self.wall_time, self.started = time.time_ns(), perf_counter_ns()
 
     def stop(self) -> None:
-        self.over = perf_counter_ns()
+        self.ended = perf_counter_ns()
         super().stop()
         for node in self.nodes:
-            self._settle(node)
+            self._finish(node)
         for node in reversed(self.nodes):  # children come after their parents
-            outer = node.parent
-            if outer is not None and (outer.kind is WALK or (outer.kind is not REGION and outer.raised)):
-                outer.end = max(outer.end or 0, node.end or 0)
+            parent_node = node.parent
+            if parent_node is not None and (
+                parent_node.kind is BACKWARD or (parent_node.kind is not REGION and parent_node.raised)
+            ):
+                parent_node.end = max(parent_node.end or 0, node.end or 0)
         self._origins.clear()
 
-    def begun(self, node: Node, inputs: tuple[Any, ...] = ()) -> None:
+    def node_started(self, node: Node, inputs: tuple[Any, ...] = ()) -> None:
         options = self.options
         self.nodes.append(node)
         if options.shapes and inputs:
             node.shapes = tuple([getattr(x, "shape", ()) for x in inputs])
         if (options.stack or options.modules) and node.kind in (OP, REGION):
             node.frames, node.modules = _frames(options.stack, options.modules)
-        if options.cupy is not None and (node.kind is PULL or any(_on_gpu(x) for x in inputs)):
+        if options.cupy is not None and (node.kind is VJP or any(_is_on_gpu(x) for x in inputs)):
             node.device = (self._gpu(), self._event())
         node.start = perf_counter_ns()
 
-    def ended(self, node: Node) -> None:
+    def node_ended(self, node: Node) -> None:
         node.end = perf_counter_ns()
         if node.device is not None:
             node.device = (*node.device, self._event())
 
-    def computed(self, node: Node, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
+    def op_computed(self, node: Node, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
         if self.options.flops:
-            node.flops, node.flops_back = flops_of(op.name, inputs, params, result)
+            node.flops, node.vjp_flops = flops_of(op.name, inputs, params, result)
         if self.options.memory:
             old = [_owner(raw(x)) if isinstance(x, Tensor) else _owner(x) for x in inputs]
             for a in result if result.__class__ is tuple else (result,):
                 _count_bytes(node, a, old)
 
-    def carried(self, node: Node, e: Entry, g: Any, grads: dict[Any, Any]) -> None:
+    def vjp_computed(self, node: Node, e: Entry, g: Any, grads: dict[Any, Any]) -> None:
         options = self.options
-        if node.device is not None and not _on_gpu(g):
+        if node.device is not None and not _is_on_gpu(g):
             node.device = None
         if options.shapes and g.__class__ is not dict:
             node.shapes = (getattr(g, "shape", ()),)
-        if options.flops and node.forward is not None and node.forward.flops_back:
-            node_ids = zip(input_ids(e), node.forward.flops_back, strict=False)
+        if options.flops and node.forward is not None and node.forward.vjp_flops:
+            node_ids = zip(input_ids(e), node.forward.vjp_flops, strict=False)
             node.flops = sum([count for node_id, count in node_ids if node_id is not None])
         if options.memory and g.__class__ is not dict:
-            old = [_owner(_plain(g))]
+            old = [_owner(_raw(g))]
             for node_id in set(tracked_input_ids(e)):
-                _count_bytes(node, _plain(grads.get(node_id)), old)
+                _count_bytes(node, _raw(grads.get(node_id)), old)
 
     def _gpu(self) -> int:
-        """Return the number of the GPU that is current, whose times count from here on if they did not yet."""
+        """Return the number of the current GPU; the first time, record the event from which its times count."""
         number: int = self.options.cupy.cuda.runtime.getDevice()
         if number not in self._origins:
-            self._origins[number] = self._event(), (perf_counter_ns() - self.began) / 1e3
+            self._origins[number] = self._event(), (perf_counter_ns() - self.started) / 1e3
         return number
 
     def _event(self) -> Any:
@@ -398,29 +415,29 @@ class Profiler(Collector):
         event.record()
         return event
 
-    def _settle(self, node: Node) -> None:
-        """Make plain facts of a node that is done; of what never ended, as much as is known."""
+    def _finish(self, node: Node) -> None:
+        """Set the times of a node when the profile is over, also of one that never ended."""
         if node.end is None:
-            node.raised = node.kind in (OP, PULL)
-            node.end = self.over if node.kind is REGION else node.start
+            node.raised = node.kind in (OP, VJP)
+            node.end = self.ended if node.kind is REGION else node.start
         if node.device is not None:
             number, begin, *end = node.device
-            elapsed, (origin, began) = self.options.cupy.cuda.get_elapsed_time, self._origins[number]
+            elapsed, (origin, started) = self.options.cupy.cuda.get_elapsed_time, self._origins[number]
             end = end[0] if end else begin
             end.synchronize()
-            node.device = (number, began + 1e3 * elapsed(origin, begin), 1e3 * elapsed(begin, end))
+            node.device = (number, started + 1e3 * elapsed(origin, begin), 1e3 * elapsed(begin, end))
         node.owner = node.manager = node.tape = None
 
 
 def _frames(stack: bool, modules: bool) -> tuple[Frames, str]:
-    """Return where the user's program is, the innermost frame first, and in which modules, the outermost first."""
+    """Return the frames of the user's program, the innermost first, and its nn modules, the outermost first."""
     frame: FrameType | None = sys._getframe(3)
     found: list[tuple[CodeType, int]] = []
     classes: list[str] = []
     while frame is not None:
         code = frame.f_code
-        ours = frame.f_globals.get("__name__", "").startswith("gradmgr.")
-        if stack and not ours:
+        is_library = frame.f_globals.get("__name__", "").startswith("gradmgr.")
+        if stack and not is_library:
             found.append((code, frame.f_lasti))
         if modules and code.co_name == "forward":
             *outer, _ = code.co_qualname.rpartition("<locals>.")[2].split(".")
@@ -430,7 +447,7 @@ def _frames(stack: bool, modules: bool) -> tuple[Frames, str]:
     return tuple(found), "/".join(reversed(classes))
 
 
-def _plain(value: Any) -> Any:
+def _raw(value: Any) -> Any:
     return raw(value) if isinstance(value, Tensor) else value
 
 
@@ -440,10 +457,10 @@ def _owner(a: Any) -> Any:
     return base if libraries.is_array(base) else a
 
 
-def _on_gpu(value: Any) -> bool:
+def _is_on_gpu(value: Any) -> bool:
     if value.__class__ is dict:
-        return any(_on_gpu(part) for part in value.values())
-    a = _plain(value)
+        return any(_is_on_gpu(part) for part in value.values())
+    a = _raw(value)
     return libraries.is_array(a) and libraries.device_of(a) != "cpu"
 
 

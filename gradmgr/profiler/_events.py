@@ -1,17 +1,18 @@
-"""What a profile found: events, their averages, and lists of them."""
+"""The results of a profile: events, their averages, and lists of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from gradmgr._engine.observers import SourceLocation
-from gradmgr.profiler._collect import OP, PULL, REGION, WALK, Frames, Node, Profiler
-from gradmgr.profiler._table import duration, made_table
+from gradmgr.profiler._collect import BACKWARD, OP, REGION, VJP, Frames, Node, Profiler
+from gradmgr.profiler._table import duration, format_table
 from gradmgr.profiler._trace import trace_of
 
-# torch's numbers for where an event comes from: an operation, its derivative, the user's own region.
-_SCOPES = ((OP, 0), (PULL, 1), (WALK, 1), (REGION, 7))
+# torch's numbers for the kinds of events: an operation, its derivative, a region of the user's.
+_SCOPES = ((OP, 0), (VJP, 1), (BACKWARD, 1), (REGION, 7))
 _METRICS = ("self_cpu_time_total", "self_cuda_time_total", "self_device_time_total")
 
 
@@ -94,6 +95,62 @@ class _Timed:
         return duration(self.self_device_time_total)
 
 
+class _EventTree:
+    """How the events of a profile are nested, by their numbers.
+
+    Each event refers to the tree. The tree refers weakly to the events and keeps their attributes, so that it can make
+    an event again. If events referred to their parents and children, these reference cycles would keep every profile
+    in memory until the cyclic garbage collector runs.
+    """
+
+    def __init__(
+        self,
+        attributes: Iterable[dict[str, Any]] = (),
+        parents: Iterable[int | None] = (),
+        children: Iterable[list[int]] = (),
+    ) -> None:
+        self._attributes = list(attributes)
+        self._parents = list(parents)
+        self._children = list(children)
+        self._alive: list[Callable[[], FunctionEvent | None]] = [_no_event] * len(self._attributes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _EventTree, (self._attributes, self._parents, self._children)
+
+    def add(self, event: FunctionEvent, parent: FunctionEvent | None) -> None:
+        """Add an event; its number must be the next."""
+        if parent is not None:
+            self._children[parent.id - 1].append(event.id)
+        self._attributes.append(event.__dict__)
+        self._parents.append(None if parent is None else parent.id)
+        self._children.append([])
+        self._alive.append(weakref.ref(event))
+        event._tree = self
+
+    def event(self, number: int) -> FunctionEvent:
+        """Return the event with this number: the same object as before while it is referenced."""
+        event = self._alive[number - 1]()
+        if event is None:
+            event = object.__new__(FunctionEvent)
+            event.__dict__ = self._attributes[number - 1]
+            event._tree = self
+            self._alive[number - 1] = weakref.ref(event)
+        return event
+
+    def parent(self, number: int) -> FunctionEvent | None:
+        """Return the parent of the event with this number."""
+        parent = self._parents[number - 1]
+        return None if parent is None else self.event(parent)
+
+    def children(self, number: int) -> list[FunctionEvent]:
+        """Return the children of the event with this number."""
+        return [self.event(child) for child in self._children[number - 1]]
+
+
+def _no_event() -> None:
+    """Replace the weak reference of an event that does not exist yet."""
+
+
 class FunctionEvent(_Timed):
     """One call of an operation, one derivative, one backward, or one region of the user's.
 
@@ -101,19 +158,22 @@ class FunctionEvent(_Timed):
     its derivative; `sequence_nr` is the same for both, -1 where nothing recorded it. `time_range` counts from the
     begin of the profile. `cpu_parent` and `cpu_children` give the nesting.
 
-    `raised` tells that it ended by an exception: when is not known, so it has no time beyond that of
-    its children.
+    `raised` tells that it ended with an exception. The time of that is not known, so its time is that of its
+    children.
     """
 
+    __slots__ = ("_tree",)
+
+    _tree: _EventTree
     count = 1
 
     def __init__(self, node: Node, number: int, began: int, stack: list[str]) -> None:
         self.id = number
         self.name = self.key = self.trace_name = node.name
         self.time_range = Interval((node.start - began) / 1e3, ((node.end or 0) - began) / 1e3)
-        self.thread = node.lane.number
-        self.thread_name = node.lane.name
-        self.fwd_thread = None if node.forward is None else node.forward.lane.number
+        self.thread = node.thread.number
+        self.thread_name = node.thread.name
+        self.fwd_thread = None if node.forward is None else node.forward.thread.number
         self.sequence_nr = node.sequence
         self.scope = dict(_SCOPES)[node.kind]
         self.is_user_annotation = node.kind is REGION
@@ -124,8 +184,6 @@ class FunctionEvent(_Timed):
         self.stack = stack
         self.module_hierarchy = node.modules
         self.flops = node.flops
-        self.cpu_parent: FunctionEvent | None = None
-        self.cpu_children: list[FunctionEvent] = []
         self.cpu_memory_usage = self.device_memory_usage = 0
         self.self_cpu_memory_usage, self.self_device_memory_usage = node.memory, node.device_memory
         self.device_index = -1  # of the GPU it was timed on
@@ -134,6 +192,19 @@ class FunctionEvent(_Timed):
             self.device_index, begin, long = node.device
             self.device_range = Interval(begin, begin + long)
 
+    @property
+    def cpu_parent(self) -> FunctionEvent | None:
+        """The innermost event around it; None if it is not nested."""
+        return self._tree.parent(self.id)
+
+    @property
+    def cpu_children(self) -> list[FunctionEvent]:
+        """The events directly inside it, in the order in which they began."""
+        return self._tree.children(self.id)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._tree.event, (self.id,)
+
     def __repr__(self) -> str:
         return (
             f"<FunctionEvent id={self.id} name={self.name} cpu_time={self.cpu_time_str} "
@@ -141,13 +212,13 @@ class FunctionEvent(_Timed):
             f"input_shapes={self.input_shapes}>"
         )
 
-    def _settle(self) -> None:
-        """Sum up the times of its children; they are summed up first."""
+    def _add_up_children(self) -> None:
+        """Compute times, memory and FLOPs from those of the children, which are complete."""
         children = self.cpu_children
         self.cpu_time_total = self.time_range.elapsed_us()
-        self.self_cpu_time_total = self.cpu_time_total - _covered(self.time_range, children)
+        self.self_cpu_time_total = self.cpu_time_total - _covered_time(self.time_range, children)
         if self.scope == 1 and any(child.scope == 0 for child in children):
-            # A rule has its operations as children: their sum is its device time.
+            # A vjp has the operations of its rule as children, which have these numbers.
             self.flops = self.self_cpu_memory_usage = self.self_device_memory_usage = 0
         self.cpu_memory_usage = self.self_cpu_memory_usage + sum(child.cpu_memory_usage for child in children)
         self.device_memory_usage = self.self_device_memory_usage + sum(c.device_memory_usage for c in children)
@@ -158,7 +229,7 @@ class FunctionEvent(_Timed):
         self.self_device_time_total = self.device_time_total - of_children
 
 
-def _covered(span: Interval, children: list[FunctionEvent]) -> float:
+def _covered_time(span: Interval, children: list[FunctionEvent]) -> float:
     """Return how much of a time span its children cover; those of coroutines may overlap."""
     total, reached = 0.0, span.start
     for child in children:  # in the order in which they began
@@ -220,7 +291,7 @@ class EventList(list[Any]):
 
     def __init__(self, events: Iterable[Any] = (), *, shown: frozenset[str] = frozenset(), wall: int = 0) -> None:
         super().__init__(events)
-        self.shown = shown  # what was asked for: "shapes", "stack", "memory", "flops", "device"
+        self.shown = shown  # the columns to show: "shapes", "stack", "memory", "flops", "device"
         self._wall = wall
 
     def __str__(self) -> str:
@@ -259,7 +330,7 @@ class EventList(list[Any]):
             ValueError: `sort_by` or `time_unit` is not known.
         """
         widths = (max_name_column_width, max_shapes_column_width, max_src_column_width)
-        return made_table(self, sort_by, row_limit, widths, header, top_level_events_only, time_unit)
+        return format_table(self, sort_by, row_limit, widths, header, top_level_events_only, time_unit)
 
     def key_averages(self, group_by_input_shape: bool = False, group_by_stack_n: int = 0) -> EventList:
         """Add up the events of each name.
@@ -298,10 +369,10 @@ class EventList(list[Any]):
         Each thread is a track; arrows lead from each operation to its derivative. Where the GPU was timed,
         it has a track too.
         """
-        import json  # late, as it takes 2 ms
+        import json  # deferred, as it takes 2 ms to import
 
         with open(path, "w", encoding="utf-8") as file:
-            json.dump(trace_of(self, self._wall), file)
+            file.write(json.dumps(trace_of(self, self._wall)))  # json.dump leaves reference cycles
 
     def export_stacks(self, path: Any, metric: str = "self_cpu_time_total") -> None:
         """Write one line for each event with a stack, "outermost;...;innermost;operation microseconds".
@@ -326,24 +397,23 @@ class EventList(list[Any]):
 
 
 def events_of(profiler: Profiler, shown: frozenset[str]) -> EventList:
-    """Make the events of what a profiler took down, in the order in which they began."""
+    """Return the events of a profile, in the order in which they began."""
     nodes = sorted(profiler.nodes, key=lambda node: node.start)
     stacks: dict[Frames, list[str]] = {(): []}
     lines: dict[tuple[Any, int], str] = {}
     made: dict[Node, FunctionEvent] = {}
+    tree = _EventTree()
     for number, node in enumerate(nodes, 1):
         frames = node.forward.frames if node.forward is not None else node.frames
         if node.forward is not None:
             node.modules = node.forward.modules
         if frames not in stacks:
             stacks[frames] = [_line(frame, lines) for frame in frames]
-        event = made[node] = FunctionEvent(node, number, profiler.began, stacks[frames])
-        if node.parent is not None and node.parent in made:
-            event.cpu_parent = made[node.parent]
-            event.cpu_parent.cpu_children.append(event)
+        event = made[node] = FunctionEvent(node, number, profiler.started, stacks[frames])
+        tree.add(event, None if node.parent is None else made.get(node.parent))
     for event in reversed(made.values()):
-        event._settle()
-    return EventList(made.values(), shown=shown, wall=profiler.wall)
+        event._add_up_children()
+    return EventList(made.values(), shown=shown, wall=profiler.wall_time)
 
 
 def _line(frame: tuple[Any, int], lines: dict[tuple[Any, int], str]) -> str:

@@ -1,6 +1,6 @@
 """How many floating-point operations an op takes, by the op's name: one line for each op that is counted.
 
-Counts come as multiplications (divisions too) and additions (subtractions too), as in the tables of LAPACK
+Counts are of multiplications (divisions too) and additions (subtractions too), as in the tables of LAPACK
 Working Note 41 (Blackford and Dongarra), which are followed for what LAPACK computes; the eigenvalue and
 singular value counts are the leading terms that Golub and Van Loan, Matrix Computations, give for the QR
 algorithms with vectors. A complex multiplication is 6 real operations, a complex addition 2.
@@ -16,8 +16,8 @@ from typing import Any
 Shape = tuple[int, ...]
 # (multiplications, additions) from the shapes of the inputs, the parameters of the op, and the shape of the result.
 Count = Callable[[list[Shape], tuple[Any, ...], Shape], tuple[float, float]]
-# Operations of the reverse rule for each of the first inputs, from the same.
-Shares = Callable[[list[Shape], tuple[Any, ...], Shape], tuple[float, ...]]
+# Operations of the vjp for each of the first inputs, from the same arguments.
+VjpCount = Callable[[list[Shape], tuple[Any, ...], Shape], tuple[float, ...]]
 
 
 def _matmul(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
@@ -26,7 +26,7 @@ def _matmul(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[flo
 
 
 def _einsum(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
-    """Count one loop over all letters; with `optimize` NumPy may find a way with fewer."""
+    """Count one loop over all letters; with `optimize` NumPy may find an order with fewer operations."""
     terms, out = params[0], params[1]
     length: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=True):
@@ -46,13 +46,13 @@ def _convolve(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[f
 
 
 def _conv(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
-    """Count a kernel at each place of the result, over the edges too; the addition of a bias is not in."""
+    """Count a kernel at each place of the result, over the edges too, without the addition of a bias."""
     products = math.prod(z) * math.prod(shapes[1][1:])
     return products, products
 
 
 def _conv_transpose(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
-    """Count a kernel for each number of the input; the addition of a bias is not in."""
+    """Count a kernel for each number of the input, without the addition of a bias."""
     products = math.prod(shapes[0]) * math.prod(shapes[1][1:])
     return products, products
 
@@ -64,26 +64,26 @@ def _conv_weight(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tupl
 
 
 def _linear(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
-    """Count the product with the weight; the addition of a bias is not in."""
+    """Count the product with the weight, without the addition of a bias."""
     products = math.prod(z) * shapes[1][-1]
     return products, products
 
 
 def _attention(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
-    """Count the products with all keys and all values, causal or not; scaling and softmax are not in."""
+    """Count the products with all keys and all values, causal or not, without scaling and softmax."""
     products = math.prod(z[:-1]) * shapes[1][-2] * (shapes[0][-1] + z[-1])
     return products, products
 
 
 def _attention_back(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, ...]:
-    """Count one product for each gradient; that for the weights, which query and key both need, half with each."""
+    """Count a product for each gradient; half of that for the weights with query, half with key, as both need it."""
     pairs = math.prod(z[:-1]) * shapes[1][-2]
-    of_one = 2 * pairs * shapes[0][-1] + pairs * z[-1]
-    return of_one, of_one, 2 * pairs * z[-1]
+    of_query_or_key = 2 * pairs * shapes[0][-1] + pairs * z[-1]
+    return of_query_or_key, of_query_or_key, 2 * pairs * z[-1]
 
 
-def _cell(gates: int, states: int) -> tuple[Count, Shares]:
-    """Make the counts of a recurrent step: the products with both weights; the gates' own arithmetic is not in."""
+def _cell(gates: int, states: int) -> tuple[Count, VjpCount]:
+    """Make the counts of a recurrent step: the products with both weights, without the arithmetic of the gates."""
 
     def products(shapes: list[Shape], z: Shape) -> tuple[int, int]:
         rows = math.prod(z) * gates
@@ -93,35 +93,35 @@ def _cell(gates: int, states: int) -> tuple[Count, Shares]:
         total = sum(products(shapes, z))
         return total, total
 
-    def back(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, ...]:
+    def vjp_count(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, ...]:
         of_input, of_state = products(shapes, z)
         return 2 * of_input, 2 * of_state, *[0] * (states - 1), 2 * of_input, 2 * of_state
 
-    return count, back
+    return count, vjp_count
 
 
-def _sequence(states: int) -> tuple[Count, Shares]:
-    """Make the counts of all steps of one: the product with w_hh; that with w_ih is made before, by `nn.linear`.
+def _sequence(states: int) -> tuple[Count, VjpCount]:
+    """Make the counts of a recurrent layer: the product with w_hh; `nn.linear` computes that with w_ih before.
 
-    The way back through the steps is counted with the first input, the sums for w_hh with that.
+    The vjp of the steps is counted with the first input, the sums for w_hh with w_hh.
     """
 
     def count(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
         products = math.prod(shapes[0]) * shapes[1 + states][-1]
         return products, products
 
-    def back(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, ...]:
+    def vjp_count(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, ...]:
         products = math.prod(shapes[0]) * shapes[1 + states][-1]
         return 2 * products, *[0] * states, 2 * products
 
-    return count, back
+    return count, vjp_count
 
 
 def _norm(muls: int, adds: int) -> Count:
-    """Make the count of a normalisation, for each number; what there is for each statistic is not in.
+    """Make the count of a normalisation, for each number, without the operations on statistics.
 
-    A mean is an addition, to take it off another; a mean of squares a multiplication and an addition; to scale by
-    it a multiplication. So are weight and bias, where they are given.
+    A mean is an addition, its subtraction another; a mean of squares a multiplication and an addition; to scale by
+    it a multiplication. A weight adds a multiplication, a bias an addition.
     """
 
     def count(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
@@ -144,7 +144,7 @@ def _lu(n: float) -> tuple[float, float]:
 
 
 def _unless_factored(n: float, params: tuple[Any, ...]) -> tuple[float, float]:
-    """Count the factorisation where the op makes it itself: shared with the gradient, it is made before."""
+    """Count the factorisation, unless it is given: shared with the gradient, it is computed before."""
     return (0.0, 0.0) if params and params[0] is not None else _lu(n)
 
 
@@ -185,7 +185,7 @@ def _cholesky(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[f
 
 
 def _qr(shapes: list[Shape], params: tuple[Any, ...], z: Shape) -> tuple[float, float]:
-    """Count the factorisation; making Q of the reflectors is as much again for a square matrix, and not in."""
+    """Count the factorisation, without computing Q from the reflectors, as much again for a square matrix."""
     (m, n), batch = shapes[0][-2:], _batch(shapes[0])
     if m >= n:
         muls, adds = n * (23 / 6 + m + n / 2 + n * (m - n / 3)), n * (5 / 6 + n * (1 / 2 + m - n / 3))
@@ -227,8 +227,8 @@ _GRU_CELL, _GRU_CELL_BACK = _cell(gates=3, states=1)
 _LSTM, _LSTM_BACK = _sequence(states=2)
 _GRU, _GRU_BACK = _sequence(states=1)
 
-# By the op's name. Reading and comparing, as `nn.embedding` and `nn.max_pool2d` do, is 0.
-# What has no line is not counted; a new op that is worth counting gets one.
+# By the op's name. Ops that only read and compare, as `nn.embedding` and `nn.max_pool2d`, count as 0.
+# Ops without a line are not counted.
 FLOPS: MappingProxyType[str, Count] = MappingProxyType(
     {
         "add": _one_addition,
@@ -270,17 +270,17 @@ FLOPS: MappingProxyType[str, Count] = MappingProxyType(
     }
 )
 
-# Ops whose reverse rule costs for each tracked input what the op itself cost: of how many inputs, the first ones,
-# that holds; None for all. A bias, which comes last, costs next to nothing.
-_SAME_BACKWARD: MappingProxyType[str, int | None] = MappingProxyType(
+# Ops whose vjp costs for each of its first inputs as much as the op itself, with the number of these inputs; None
+# for all. A bias, which comes last, costs next to nothing.
+_VJP_COSTS_THE_SAME: MappingProxyType[str, int | None] = MappingProxyType(
     {
         **dict.fromkeys(("convolve", "correlate", "einsum", "matmul", "multiply")),
         **dict.fromkeys(("nn.conv2d", "nn.conv2d_bias", "nn.conv2d_weight"), 2),
         **dict.fromkeys(("nn.conv_transpose2d", "nn.conv_transpose2d_bias", "nn.linear"), 2),
     }
 )
-# Ops whose reverse rule costs something else for each input.
-_BACKWARD: MappingProxyType[str, Shares] = MappingProxyType(
+# Ops whose vjp has another cost for each input.
+_VJP_COUNTS: MappingProxyType[str, VjpCount] = MappingProxyType(
     {
         "nn.gru": _GRU_BACK,
         "nn.gru_cell": _GRU_CELL_BACK,
@@ -292,9 +292,9 @@ _BACKWARD: MappingProxyType[str, Shares] = MappingProxyType(
 
 
 def flops_of(name: str, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> tuple[int, tuple[int, ...]]:
-    """Return the floating-point operations of one op, and those of its reverse rule for each of its first inputs.
+    """Return the floating-point operations of one op, and those of its vjp for each of its first inputs.
 
-    They are 0, or there are none, where they are not counted.
+    Where they are not counted, the number is 0, the tuple empty.
 
     Args:
         name: the op's name.
@@ -310,6 +310,6 @@ def flops_of(name: str, inputs: tuple[Any, ...], params: tuple[Any, ...], result
     muls, adds = count(shapes, params, z)
     is_complex = any(getattr(getattr(x, "dtype", None), "kind", "") == "c" or isinstance(x, complex) for x in inputs)
     flops = round(6 * muls + 2 * adds if is_complex else muls + adds)
-    if name in _BACKWARD:
-        return flops, tuple(map(round, _BACKWARD[name](shapes, params, z)))
-    return flops, (flops,) * len(inputs[: _SAME_BACKWARD[name]]) if name in _SAME_BACKWARD else ()
+    if name in _VJP_COUNTS:
+        return flops, tuple([round(count) for count in _VJP_COUNTS[name](shapes, params, z)])
+    return flops, (flops,) * len(inputs[: _VJP_COSTS_THE_SAME[name]]) if name in _VJP_COSTS_THE_SAME else ()

@@ -11,7 +11,7 @@ from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.context import current, interceptors_of
 from gradmgr._engine.history.modes import decorate
-from gradmgr.profiler._collect import OP, Collector, Node
+from gradmgr.profiler._collect import BACKWARD, OP, Collector, Node
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -19,12 +19,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 class record_function:  # noqa: N801  # torch's spelling
     """Name a region of the program for the profilers that run: in a with block, or a decorated function.
 
-    What is computed inside stands under it. Without a profiler it does nothing. Of a decorated generator or
+    What is computed inside is nested in it. Without a profiler it does nothing. Of a decorated generator or
     coroutine each step is a region, as others may run between two of them.
 
     Args:
         name: what it is called.
-        args: anything more to be shown with it in a trace.
+        args: a text to be shown with it in a trace.
 
     Raises:
         TypeError: `name`, or `args`, is no string.
@@ -66,10 +66,10 @@ class record_function:  # noqa: N801  # torch's spelling
 
 
 class _Marker(Collector):
-    """Begins and ends a range of a tool around what it sees.
+    """Begins and ends a range of an external tool for each node.
 
-    Such ranges are nested, per thread. An op that raises is not heard of again, so what
-    was left open inside is ended with what stands around it, or when the next op begins.
+    Such ranges are nested, per thread. No event tells that an op has raised, so the range
+    it left open is ended with the enclosing one, or when the next op begins.
     """
 
     __slots__ = ("_open", "_shapes")
@@ -80,18 +80,18 @@ class _Marker(Collector):
         self._open: dict[int, list[tuple[Node, Any]]] = {}  # by thread
 
     def push(self, text: str) -> Any:
-        """Begin a range; returns what ends it."""
+        """Begin a range; return the object to end it with."""
         raise NotImplementedError
 
     def pop(self, range_: Any) -> None:
         """End the range begun last in this thread."""
         raise NotImplementedError
 
-    def begun(self, node: Node, inputs: tuple[Any, ...] = ()) -> None:
-        opened = self._open.setdefault(node.lane.number, [])
+    def node_started(self, node: Node, inputs: tuple[Any, ...] = ()) -> None:
+        opened = self._open.setdefault(node.thread.number, [])
         while opened and (opened[-1][0].kind is OP or opened[-1][0].is_over()):
             self.pop(opened.pop()[1])
-        if node.kind == "walk":
+        if node.kind is BACKWARD:
             return  # no event tells when it ends
         opened.append((node, self.push(self._text(node, inputs))))
 
@@ -103,8 +103,8 @@ class _Marker(Collector):
             parts.append(f"sizes = {[list(getattr(x, 'shape', ())) for x in inputs]}")
         return ", ".join(parts)
 
-    def ended(self, node: Node) -> None:
-        opened = self._open.get(node.lane.number, [])
+    def node_ended(self, node: Node) -> None:
+        opened = self._open.get(node.thread.number, [])
         if any(other is node for other, _ in opened):
             last = None
             while last is not node:
@@ -114,7 +114,7 @@ class _Marker(Collector):
 
     def stop(self) -> None:
         super().stop()
-        opened = self._open.get(self._lane().number, [])
+        opened = self._open.get(self._thread().number, [])
         while opened:
             self.pop(opened.pop()[1])
 
@@ -150,13 +150,13 @@ class _Itt(_Marker):
 
 
 class _Emit:
-    """A with block in which a marker stands."""
+    """A context manager that starts and stops a marker."""
 
     def __init__(self, enabled: bool, record_shapes: bool) -> None:
-        self._marker = self._made(record_shapes) if enabled else None
+        self._marker = self._make_marker(record_shapes) if enabled else None
         self._entered = False
 
-    def _made(self, record_shapes: bool) -> _Marker:
+    def _make_marker(self, record_shapes: bool) -> _Marker:
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -195,7 +195,7 @@ class emit_nvtx(_Emit):  # noqa: N801  # torch's spelling
     def __init__(self, enabled: bool = True, record_shapes: bool = False) -> None:
         super().__init__(enabled, record_shapes)
 
-    def _made(self, record_shapes: bool) -> _Marker:
+    def _make_marker(self, record_shapes: bool) -> _Marker:
         nvtx = libraries.import_cupy("emit_nvtx").cuda.nvtx
         if not getattr(nvtx, "available", True):
             raise errors.DeviceError("emit_nvtx: this CuPy was built without NVTX; install gradmgr[cuda12] or [cuda13]")
@@ -219,7 +219,7 @@ class emit_itt(_Emit):  # noqa: N801  # torch's spelling
     def __init__(self, enabled: bool = True, record_shapes: bool = False) -> None:
         super().__init__(enabled, record_shapes)
 
-    def _made(self, record_shapes: bool) -> _Marker:
+    def _make_marker(self, record_shapes: bool) -> _Marker:
         try:
             ittapi = importlib.import_module("ittapi")
         except ImportError as error:

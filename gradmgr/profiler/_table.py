@@ -1,4 +1,4 @@
-"""Tables of events, in the columns that readers of torch's know."""
+"""Tables of events, with the columns of torch's profiler."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Column = tuple[str, Callable[[Any], str], int]
 
 
 def duration(us: float, unit: str | None = None) -> str:
-    """Write microseconds, in a unit that suits or in the one given."""
+    """Return microseconds as text, in the given or else a suitable unit."""
     for name, size in _TIME_UNITS:
         if name == unit or (unit is None and (us >= size or name == "us")):
             return f"{us / size:.3f}{name}"
@@ -32,15 +32,15 @@ def _bytes(count: int) -> str:
     return f"{count} B"
 
 
-def _share(part: float, whole: float) -> str:
+def _percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:.2f}%" if whole else "--"
 
 
-def _cut(text: str, width: int) -> str:
+def _truncate(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(width - 3, 0)] + "..."
 
 
-def made_table(
+def format_table(
     events: Any,
     sort_by: str | None,
     row_limit: int,
@@ -49,8 +49,8 @@ def made_table(
     top_level_only: bool,
     unit: str | None,
 ) -> str:
-    """Write events as a table; see EventList.table."""
-    duration(0.0, unit)  # refuses one that is not known
+    """Return events as a table; see EventList.table."""
+    duration(0.0, unit)  # raises for an unknown unit
     if sort_by is not None and sort_by not in _SORTABLE:
         raise ValueError(f"table: sort_by must be one of {', '.join(_SORTABLE)}, or None; found {sort_by!r}")
     rows = [event for event in events if not (top_level_only and event.cpu_parent is not None)]
@@ -67,11 +67,11 @@ def made_table(
     lines += [rule, written[0], rule, *written[1:], rule]
     lines.append(f"Self CPU time total: {duration(events.self_cpu_time_total, unit)}")
     if "device" in events.shown:
-        lines.append(f"Self CUDA time total: {duration(_summed(events, 'self_device_time_total'), unit)}")
+        lines.append(f"Self CUDA time total: {duration(_sum_of_column(events, 'self_device_time_total'), unit)}")
     return "\n".join(lines) + "\n"
 
 
-def _summed(events: Any, name: str) -> float:
+def _sum_of_column(events: Any, name: str) -> float:
     return float(sum(getattr(event, name) for event in events))
 
 
@@ -80,18 +80,18 @@ def _columns(events: Any, rows: list[Any], widths: tuple[int, int, int], unit: s
     cpu = events.self_cpu_time_total
     shown = events.shown
     columns: list[Column] = [
-        ("Name", lambda e: _cut(e.key, name_width), 0),
-        ("Self CPU %", lambda e: _share(e.self_cpu_time_total, cpu), 12),
+        ("Name", lambda e: _truncate(e.key, name_width), 0),
+        ("Self CPU %", lambda e: _percent(e.self_cpu_time_total, cpu), 12),
         ("Self CPU", lambda e: duration(e.self_cpu_time_total, unit), 12),
-        ("CPU total %", lambda e: _share(e.cpu_time_total, cpu), 12),
+        ("CPU total %", lambda e: _percent(e.cpu_time_total, cpu), 12),
         ("CPU total", lambda e: duration(e.cpu_time_total, unit), 12),
         ("CPU time avg", lambda e: duration(e.cpu_time, unit), 12),
     ]
     if "device" in shown:
-        device = _summed(events, "self_device_time_total")
+        device = _sum_of_column(events, "self_device_time_total")
         columns += [
             ("Self CUDA", lambda e: duration(e.self_device_time_total, unit), 12),
-            ("Self CUDA %", lambda e: _share(e.self_device_time_total, device), 12),
+            ("Self CUDA %", lambda e: _percent(e.self_device_time_total, device), 12),
             ("CUDA total", lambda e: duration(e.device_time_total, unit), 12),
             ("CUDA time avg", lambda e: duration(e.device_time, unit), 12),
         ]
@@ -107,9 +107,9 @@ def _columns(events: Any, rows: list[Any], widths: tuple[int, int, int], unit: s
             ]
     columns.append(("# of Calls", lambda e: str(e.count), 12))
     if "shapes" in shown:
-        columns.append(("Input Shapes", lambda e: _cut(str(e.input_shapes or []), shapes_width), 12))
+        columns.append(("Input Shapes", lambda e: _truncate(str(e.input_shapes or []), shapes_width), 12))
     if "stack" in shown:
-        columns.append(("Source Location", lambda e: _cut(e.stack[0] if e.stack else "", source_width), 12))
+        columns.append(("Source Location", lambda e: _truncate(e.stack[0] if e.stack else "", source_width), 12))
     counted = [e.flops for e in rows if e.flops > 0]
     if "flops" in shown and counted:
         scale = min((len(str(min(counted))) - 1) // 3, len(_SCALES) - 1)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-_GPU_TRACKS = 1_000_000  # beyond the threads'
+_GPU_TRACKS = 1_000_000  # above the numbers of all threads
 
 
 def trace_of(events: Any, wall: int) -> dict[str, Any]:
-    """Return what is to be written as JSON.
+    """Return the trace, to be written as JSON.
 
     Args:
         events: FunctionEvents, in the order in which they began.
@@ -19,19 +19,19 @@ def trace_of(events: Any, wall: int) -> dict[str, Any]:
     pid = os.getpid()
     by_sequence = {event.sequence_nr: event for event in events if event.scope == 0 and event.sequence_nr >= 0}
     threads = {event.thread: event.thread_name for event in events}
-    entries = [_named("process_name", pid, 0, "gradmgr")]
-    entries += [_named("thread_name", pid, number, f"{name} ({number})") for number, name in threads.items()]
+    entries = [_metadata_event("process_name", pid, 0, "gradmgr")]
+    entries += [_metadata_event("thread_name", pid, number, f"{name} ({number})") for number, name in threads.items()]
     for number in sorted({event.device_index for event in events if event.device_range is not None}):
-        entries.append(_named("thread_name", pid, _GPU_TRACKS + number, f"GPU {number}"))
+        entries.append(_metadata_event("thread_name", pid, _GPU_TRACKS + number, f"GPU {number}"))
     arrows = 0
     for event in events:
-        entries.append(_span(event, pid))
+        entries.append(_duration_event(event, pid))
         if event.device_range is not None:
-            entries.append(_on_gpu(event, pid))
+            entries.append(_kernel_event(event, pid))
         forward = by_sequence.get(event.sequence_nr) if event.scope == 1 else None
         if forward is not None:
             arrows += 1
-            entries += _arrow(arrows, pid, forward, event)
+            entries += _flow_events(arrows, pid, forward, event)
     return {
         "schemaVersion": 1,
         "displayTimeUnit": "ms",
@@ -40,12 +40,12 @@ def trace_of(events: Any, wall: int) -> dict[str, Any]:
     }
 
 
-def _named(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+def _metadata_event(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
 
 
-def _span(event: Any, pid: int) -> dict[str, Any]:
-    known = {
+def _duration_event(event: Any, pid: int) -> dict[str, Any]:
+    details = {
         "External id": event.id,
         "Fwd thread id": event.fwd_thread,
         "Input Dims": event.input_shapes,
@@ -58,7 +58,7 @@ def _span(event: Any, pid: int) -> dict[str, Any]:
         "Raised": event.raised,
         "Arguments": event.args,
     }
-    args = {name: value for name, value in known.items() if value}
+    args = {name: value for name, value in details.items() if value}
     if event.sequence_nr >= 0:
         args["Sequence number"] = event.sequence_nr
     return {
@@ -73,7 +73,7 @@ def _span(event: Any, pid: int) -> dict[str, Any]:
     }
 
 
-def _on_gpu(event: Any, pid: int) -> dict[str, Any]:
+def _kernel_event(event: Any, pid: int) -> dict[str, Any]:
     span = event.device_range
     return {
         "ph": "X",
@@ -87,8 +87,8 @@ def _on_gpu(event: Any, pid: int) -> dict[str, Any]:
     }
 
 
-def _arrow(number: int, pid: int, forward: Any, backward: Any) -> list[dict[str, Any]]:
-    """An arrow from an operation to its derivative; each has an id of its own, as there may be two derivatives."""
+def _flow_events(number: int, pid: int, forward: Any, backward: Any) -> list[dict[str, Any]]:
+    """Return the arrow from an operation to its derivative, with an id of its own: there may be two derivatives."""
     link = {"cat": "fwdbwd", "name": "fwdbwd", "id": number, "pid": pid}
     return [
         {**link, "ph": "s", "tid": forward.thread, "ts": forward.time_range.start},

@@ -1,9 +1,11 @@
 """Work in blocks: all of it is done, by any number of threads, and what one block raises is raised."""
 
+import gc
 import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 
 import gradmgr
 from gradmgr._arrays import blocks as module
-from gradmgr._arrays.blocks import BLOCK, blocks, run
+from gradmgr._arrays.blocks import BLOCK, blocks, run, run_lanes
 
 
 @pytest.fixture(params=[1, 2, 3])
@@ -71,7 +73,33 @@ def test_what_a_part_raises_is_raised_and_the_rest_is_left(threads):
     assert done[-8:] == [slice(0, 1)] * 8
 
 
-def test_who_began_before_a_refusal_is_waited_for(monkeypatch):
+def in_parts(work):
+    run(lambda part: work(), [slice(k, k + 1) for k in range(12)])
+
+
+def in_lanes(work):
+    run_lanes([[(work,)], [(work,)]], [])
+
+
+@pytest.mark.parametrize("share", [in_parts, in_lanes])
+def test_the_error_of_another_thread_is_freed_by_reference_counting(share, set_threads, no_cyclic_collector):
+    set_threads(2)
+    failed, here = threading.Event(), threading.get_ident()
+
+    def work():
+        if threading.get_ident() == here:
+            assert failed.wait(10)
+        else:
+            failed.set()
+            raise ZeroDivisionError
+
+    with suppress(ZeroDivisionError):
+        share(work)
+    assert failed.is_set()
+    assert gc.collect() == 0
+
+
+def test_blocks_begun_before_the_pool_refuses_are_waited_for(monkeypatch):
     """The pool may end, as another thread asks for another number, when some are at work already."""
     begun, done = threading.Event(), []
 
@@ -104,7 +132,7 @@ def test_the_error_state_is_that_of_the_caller(threads):
         run(lambda part: np.log(zeros[part]), parts)
 
 
-def test_calls_from_several_threads_share_the_helpers(threads):
+def test_calls_from_several_threads_share_the_workers(threads):
     a = np.zeros((4, 64, 10))
 
     def mine(k):

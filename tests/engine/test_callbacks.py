@@ -11,11 +11,11 @@ from gradmgr import BackwardRun, GradManager, get_backwarding_grad_manager, tens
 from gradmgr.graph import increment_version
 
 
-def tell(log, word, result=None):
-    """A callback that writes down that it ran; it returns its gradient, or what `result` makes of it."""
+def logging_callback(log, event, result=None):
+    """Return a callback that appends `event` to the log, and returns its gradient or `result` of it."""
 
     def callback(t, grad):
-        log.append(word)
+        log.append(event)
         return grad if result is None else result(grad)
 
     return callback
@@ -24,43 +24,43 @@ def tell(log, word, result=None):
 class Future:
     """A gradient that arrives when it is asked for."""
 
-    def __init__(self, value, log=None, word="get"):
-        self.value, self.log, self.word = value, log, word
+    def __init__(self, value, log=None, event="get"):
+        self.value, self.log, self.event = value, log, event
 
     def get(self):
         if self.log is not None:
-            self.log.append(self.word)
+            self.log.append(self.event)
         if isinstance(self.value, BaseException):
             raise self.value
         return self.value
 
 
-class Told:
-    """A callback object that writes down what is asked of it; `fail_in` names where it raises."""
+class CallbackObject:
+    """A callback object that logs the calls of its methods; `fail_in` names the one that raises."""
 
     def __init__(self, log, name="", fail_in=None):
         self.log, self.name, self.fail_in = log, name, fail_in
 
-    def _note(self, what):
+    def _log(self, what):
         self.log.append(self.name + what)
         if what == self.fail_in:
             raise OSError(f"in {what}")
 
     def begin(self, manager):
         self.manager = manager
-        self._note("begin")
+        self._log("begin")
 
     def __call__(self, t, grad):
-        self._note("call")
+        self._log("call")
         return grad
 
     def finish(self, manager):
         assert manager is self.manager
-        self._note("finish")
+        self._log("finish")
 
     def abort(self, manager):
         assert manager is self.manager
-        self._note("abort")
+        self._log("abort")
 
 
 # ---------------------------------------------------------------- chains
@@ -110,7 +110,7 @@ def test_the_chain_runs_once_with_the_complete_gradient():
 def test_the_chain_runs_in_every_backward():
     x = tensor([3.0])
     log = []
-    gm = GradManager().attach(x, tell(log, "x"))
+    gm = GradManager().attach(x, logging_callback(log, "x"))
     with gm:
         y = x * x
         gm.backward(y, retain=True)
@@ -119,7 +119,7 @@ def test_the_chain_runs_in_every_backward():
     assert log == ["x"] * 3
 
 
-def test_the_same_function_may_stand_on_many_tensors():
+def test_the_same_function_may_be_attached_to_many_tensors():
     tensors = [tensor([float(k)]) for k in range(4)]
     gm = GradManager().attach(tensors, lambda t, g: g * t)
     with gm:
@@ -143,7 +143,7 @@ def test_a_callback_object_without_begin_finish_abort_is_a_plain_callback():
 
 
 def test_a_chain_runs_as_soon_as_the_last_entry_feeding_its_leaf_is_done():
-    """A deep chain of layers: the last layer's callback runs before the first layer is walked."""
+    """A deep chain of layers: the last layer's callback runs before the rules of the first layer."""
     depth = 200
     weights = [tensor([1.0]) for _ in range(depth)]
     order = []
@@ -172,7 +172,7 @@ def test_a_chain_runs_as_soon_as_the_last_entry_feeding_its_leaf_is_done():
 def test_a_shared_leaf_waits_for_its_first_use():
     shared, middle = tensor([2.0]), tensor([3.0])
     log = []
-    gm = GradManager().attach(shared, tell(log, "shared")).attach(middle, tell(log, "middle"))
+    gm = GradManager().attach(shared, logging_callback(log, "shared")).attach(middle, logging_callback(log, "middle"))
     with gm:
         h = shared * 2
         h = h * middle
@@ -181,10 +181,10 @@ def test_a_shared_leaf_waits_for_its_first_use():
     assert shared.grad.tolist() == [2 * 2 * 3.0 * 2]
 
 
-def test_a_leaf_that_is_only_y_runs_before_the_walk():
+def test_the_callback_of_a_leaf_that_is_only_y_runs_before_any_vjp():
     x, w = tensor([3.0]), tensor([4.0])
     log = []
-    gm = GradManager().attach(w, tell(log, "w")).attach(x, tell(log, "x"))
+    gm = GradManager().attach(w, logging_callback(log, "w")).attach(x, logging_callback(log, "x"))
     with gm:
         gm.backward([w * w, x])
     assert log == ["x", "w"]
@@ -196,8 +196,8 @@ def test_the_order_does_not_depend_on_the_order_of_attachment():
         log = []
         gm = GradManager()
         pairs = [(a, "a"), (b, "b")]
-        for t, word in (pairs[first_attached], pairs[1 - first_attached]):
-            gm.attach(t, tell(log, word))
+        for t, event in (pairs[first_attached], pairs[1 - first_attached]):
+            gm.attach(t, logging_callback(log, event))
         with gm:
             gm.backward((a * 2) * b)
         assert log == ["b", "a"]
@@ -206,10 +206,10 @@ def test_the_order_does_not_depend_on_the_order_of_attachment():
 def test_the_chain_of_an_attached_intermediate_runs_between_those_of_later_and_earlier_leaves():
     a, b = tensor([2.0]), tensor([3.0])
     log = []
-    gm = GradManager().attach(a, tell(log, "a")).attach(b, tell(log, "b"))
+    gm = GradManager().attach(a, logging_callback(log, "a")).attach(b, logging_callback(log, "b"))
     with gm:
         h = a * 2
-        gm.attach(h, tell(log, "h"))
+        gm.attach(h, logging_callback(log, "h"))
         gm.backward(h * 5 * b)
     assert log == ["b", "h", "a"]
 
@@ -229,8 +229,8 @@ def test_the_order_of_everything_in_a_backward():
         return Future(grad, log, f"b arrives, {grads()}")
 
     gm = GradManager()
-    gm.attach(a, tell(log, "a"))
-    gm.attach(b, [later, tell(log, "b goes on")])
+    gm.attach(a, logging_callback(log, "a"))
+    gm.attach(b, [later, logging_callback(log, "b goes on")])
     gm.attach(c)
     gm.register_after_backward_callback(lambda: log.append(f"after 1, {grads()}"))
     gm.register_after_backward_callback(lambda: log.append("after 2"))
@@ -341,10 +341,10 @@ def test_a_future_of_one_shared_result_is_not_aliased():
 # ---------------------------------------------------------------- begin, finish, abort
 
 
-def test_begin_and_finish_stand_around_each_backward():
+def test_begin_and_finish_are_called_around_each_backward():
     x = tensor([3.0])
     log = []
-    gm = GradManager().attach(x, Told(log))
+    gm = GradManager().attach(x, CallbackObject(log))
     for _ in range(2):
         with gm:
             gm.backward(x * x)
@@ -354,7 +354,7 @@ def test_begin_and_finish_stand_around_each_backward():
 def test_begin_and_finish_run_once_for_an_object_on_many_tensors():
     a, b = tensor([3.0]), tensor([3.0])
     log = []
-    gm = GradManager().attach([a, b], Told(log))
+    gm = GradManager().attach([a, b], CallbackObject(log))
     with gm:
         gm.backward(a + b)
     assert log == ["begin", "call", "call", "finish"]
@@ -363,7 +363,7 @@ def test_begin_and_finish_run_once_for_an_object_on_many_tensors():
 def test_begin_and_finish_run_though_nothing_is_seeded():
     x = tensor([3.0])
     log = []
-    gm = GradManager().attach(x, Told(log))
+    gm = GradManager().attach(x, CallbackObject(log))
     with gm:
         gm.backward()
     assert log == ["begin", "finish"]
@@ -372,7 +372,7 @@ def test_begin_and_finish_run_though_nothing_is_seeded():
 def test_begin_and_finish_run_though_the_tensor_is_not_reached():
     x, unused = tensor([3.0]), tensor([1.0])
     log = []
-    gm = GradManager().attach(x).attach(unused, Told(log))
+    gm = GradManager().attach(x).attach(unused, CallbackObject(log))
     with gm:
         gm.backward(x * x)
     assert log == ["begin", "finish"]
@@ -397,7 +397,7 @@ def test_finish_comes_before_grad_is_written():
 
 
 @pytest.mark.parametrize(("method", "called"), [("begin", True), ("finish", True), ("abort", False)])
-def test_each_of_the_three_methods_may_stand_alone(method, called):
+def test_a_callback_object_may_have_any_one_of_the_three_methods(method, called):
     log = []
 
     class One:
@@ -418,7 +418,7 @@ def test_a_callback_object_attached_while_recording_is_begun_too():
     log = []
     gm = GradManager()
     with gm:
-        gm.attach(x, Told(log))
+        gm.attach(x, CallbackObject(log))
         gm.backward(x * x)
     assert log == ["begin", "call", "finish"]
 
@@ -426,7 +426,7 @@ def test_a_callback_object_attached_while_recording_is_begun_too():
 def test_rejected_arguments_call_neither_begin_nor_abort():
     x = tensor([3.0, 4.0])
     log = []
-    gm = GradManager().attach(x, Told(log))
+    gm = GradManager().attach(x, CallbackObject(log))
     with gm:
         with pytest.raises(ValueError, match="one real number"):
             gm.backward(x * x)
@@ -454,9 +454,9 @@ PLACES = {
     "a future": (LookupError, lambda gm, x: gm.attach(x, lambda t, g: Future(LookupError("mine")))),
     "behind a future": (LookupError, lambda gm, x: gm.attach(x, [lambda t, g: Future(g), fail])),
     "an after-backward callback": (LookupError, lambda gm, x: gm.register_after_backward_callback(fail)),
-    "begin": (OSError, lambda gm, x: gm.attach(x, Told([], fail_in="begin"))),
-    "finish": (OSError, lambda gm, x: gm.attach(x, Told([], fail_in="finish"))),
-    "None from a callback": (TypeError, lambda gm, x: gm.attach(x, lambda t, g: None)),
+    "begin": (OSError, lambda gm, x: gm.attach(x, CallbackObject([], fail_in="begin"))),
+    "finish": (OSError, lambda gm, x: gm.attach(x, CallbackObject([], fail_in="finish"))),
+    "a number from a callback": (TypeError, lambda gm, x: gm.attach(x, lambda t, g: 3.0)),
     "None from a future": (TypeError, lambda gm, x: gm.attach(x, lambda t, g: Future(None))),
     "a wrong shape from a callback": (ValueError, lambda gm, x: gm.attach(x, lambda t, g: g.sum())),
     "a wrong dtype from a callback": (TypeError, lambda gm, x: gm.attach(x, lambda t, g: g.astype("float32"))),
@@ -498,7 +498,7 @@ def test_an_error_leaves_every_grad_as_it_was_and_the_manager_idle(place, retain
 def test_an_error_in_a_derivative_leaves_every_grad_as_it_was_and_the_manager_reusable():
     x, other = tensor([3.0]), tensor([4.0])
     log = []
-    gm = GradManager().attach(x, Told(log)).attach(other, Told(log, "other "))
+    gm = GradManager().attach(x, CallbackObject(log)).attach(other, CallbackObject(log, "other "))
     with gm:
         y = failing_rule(x) * other
         with pytest.raises(RuntimeError, match="increment_version"):
@@ -511,7 +511,7 @@ def test_an_error_in_a_derivative_leaves_every_grad_as_it_was_and_the_manager_re
 
 
 @pytest.mark.parametrize("kind", [ValueError, ZeroDivisionError, KeyboardInterrupt, SystemExit])
-def test_the_exception_of_a_callback_passes_through_as_it_is(kind):
+def test_the_exception_of_a_callback_is_raised_unchanged(kind):
     error = kind("mine")
 
     def callback(t, grad):
@@ -527,7 +527,7 @@ def test_the_exception_of_a_callback_passes_through_as_it_is(kind):
 def test_abort_is_called_after_a_failure_and_finish_is_not():
     a, b = tensor([3.0]), tensor([4.0])
     log = []
-    gm = GradManager().attach(a, fail).attach(b, Told(log))
+    gm = GradManager().attach(a, fail).attach(b, CallbackObject(log))
     with gm, pytest.raises(LookupError):
         gm.backward((a * 2) * b)
     assert log == ["begin", "call", "abort"]
@@ -536,7 +536,7 @@ def test_abort_is_called_after_a_failure_and_finish_is_not():
 def test_abort_is_called_after_a_future_failed():
     a, b = tensor([3.0]), tensor([4.0])
     log = []
-    gm = GradManager().attach(a, lambda t, g: Future(LookupError("mine"))).attach(b, Told(log))
+    gm = GradManager().attach(a, lambda t, g: Future(LookupError("mine"))).attach(b, CallbackObject(log))
     with gm, pytest.raises(LookupError):
         gm.backward(a * b)
     assert log[-1] == "abort"
@@ -545,7 +545,7 @@ def test_abort_is_called_after_a_future_failed():
 def test_abort_is_called_on_ctrl_c():
     a, b = tensor([3.0]), tensor([4.0])
     log = []
-    gm = GradManager().attach(a, interrupt).attach(b, Told(log))
+    gm = GradManager().attach(a, interrupt).attach(b, CallbackObject(log))
     with gm, pytest.raises(KeyboardInterrupt):
         gm.backward((a * 2) * b)
     assert log == ["begin", "call", "abort"]
@@ -566,15 +566,15 @@ def test_abort_may_record_and_release_as_it_likes():
         gm.backward(x * x)
 
 
-def test_an_error_in_abort_does_not_hide_the_first_one():
+def test_an_error_in_abort_does_not_replace_the_first_one():
     x = tensor([3.0])
     log = []
 
-    class Bad(Told):
+    class Bad(CallbackObject):
         def __call__(self, t, grad):
             raise LookupError("the first")
 
-    gm = GradManager().attach(x, [Bad(log, "1 ", fail_in="abort"), Told(log, "2 ")])
+    gm = GradManager().attach(x, [Bad(log, "1 ", fail_in="abort"), CallbackObject(log, "2 ")])
     with gm, pytest.raises(LookupError, match="the first") as caught:
         gm.backward(x * x)
     assert "2 abort" in log
@@ -584,7 +584,7 @@ def test_an_error_in_abort_does_not_hide_the_first_one():
 def test_a_failure_in_begin_aborts_those_that_had_begun():
     a, b = tensor([3.0]), tensor([4.0])
     log = []
-    gm = GradManager().attach(a, Told(log, "a ")).attach(b, Told(log, "b ", fail_in="begin"))
+    gm = GradManager().attach(a, CallbackObject(log, "a ")).attach(b, CallbackObject(log, "b ", fail_in="begin"))
     with gm, pytest.raises(OSError, match="in begin"):
         gm.backward(a * b)
     assert log[:2] == ["a begin", "b begin"]
@@ -610,7 +610,7 @@ def test_one_result_returned_for_two_tensors_is_not_aliased():
     assert shared.tolist() == [5.0, 6.0]
 
 
-def test_a_result_that_nobody_else_holds_is_not_aliased_either():
+def test_a_result_held_nowhere_else_is_not_aliased_either():
     a, b = tensor([1.0, 1.0]), tensor([1.0, 1.0])
     first = []
 
@@ -730,7 +730,7 @@ def test_a_callback_may_attach_tensors_for_the_next_time():
     assert late.grad.tolist() == [5.0]
 
 
-def test_a_callback_may_attach_a_tensor_that_is_still_to_be_walked():
+def test_a_callback_may_attach_a_tensor_that_backward_has_not_reached_yet():
     a, b = tensor([3.0]), tensor([4.0])
     gm = GradManager().attach(a)
     with gm:
@@ -744,7 +744,7 @@ def test_a_callback_may_attach_a_tensor_that_is_still_to_be_walked():
     assert a.grad.tolist() == [20.0]
 
 
-def test_a_callback_may_detach_a_tensor_that_is_still_to_be_walked():
+def test_a_callback_may_detach_a_tensor_that_backward_has_not_reached_yet():
     a, b = tensor([3.0]), tensor([4.0])
     gm = GradManager().attach(a)
     gm.attach(b, lambda t, grad: (gm.detach(a), grad)[1])
@@ -826,7 +826,7 @@ def test_what_a_callback_computes_is_not_recorded_by_its_own_manager():
 
 
 def test_a_callback_may_release_its_own_manager():
-    """release() is legal at any time; the walk that is under way still completes, for all or for none."""
+    """release() is legal at any time; the backward pass in progress still completes, for all or for none."""
     a, b = tensor([3.0]), tensor([4.0])
     gm = GradManager().attach(a)
     gm.attach(b, lambda t, grad: (gm.release(), grad)[1])
@@ -896,7 +896,7 @@ def test_a_manager_cannot_be_entered_again_from_its_own_callback(call):
     assert x.grad.tolist() == [6.0]
 
 
-def test_a_callback_may_take_backward_of_a_manager_that_records_outside():
+def test_a_callback_may_call_backward_of_an_outer_manager():
     x, p = tensor([3.0]), tensor([5.0])
     outer = GradManager().attach(p)
     gm = GradManager().attach(x, lambda t, grad: (outer.backward(q, retain=True), grad)[1])
@@ -913,7 +913,7 @@ def test_a_callback_may_take_backward_of_a_manager_that_records_outside():
 # ---------------------------------------------------------------- get_backwarding_grad_manager
 
 
-def test_the_backwarding_manager_is_known_in_every_kind_of_callback():
+def test_every_kind_of_callback_can_ask_for_the_backwarding_manager():
     x = tensor([3.0])
     seen = []
 
@@ -940,7 +940,7 @@ def test_the_backwarding_manager_is_known_in_every_kind_of_callback():
     assert seen == [gm] * 5
 
 
-def test_the_backwarding_manager_is_known_in_abort():
+def test_abort_can_ask_for_the_backwarding_manager():
     x = tensor([3.0])
     seen = []
 
@@ -980,11 +980,11 @@ def test_a_backward_inside_a_callback_is_the_backwarding_one_for_its_time():
     assert get_backwarding_grad_manager() is None
 
 
-def test_nothing_is_backwarding_outside():
+def test_there_is_no_backwarding_manager_outside_of_backward():
     assert get_backwarding_grad_manager() is None
 
 
-def test_a_recording_that_a_failing_callback_started_is_heard_of():
+def test_a_recording_that_a_failing_callback_started_stays_open():
     x = tensor([3.0])
     other = GradManager().attach(x)
 
@@ -999,11 +999,11 @@ def test_a_recording_that_a_failing_callback_started_is_heard_of():
     assert x.grad.tolist() == [5.0]
 
 
-# ---------------------------------------------------------------- gradients from elsewhere
+# ---------------------------------------------------------------- gradients that callbacks deliver
 
 
-class Elsewhere:
-    """A callback object that has gradients for leaves which the walk did not reach, as an all-reduce does."""
+class Delivering:
+    """A callback object that delivers gradients for leaves that backward did not reach, as an all-reduce does."""
 
     def __init__(self, found, replaces=()):
         self.found, self.replaces = found, replaces
@@ -1020,11 +1020,13 @@ class Elsewhere:
 
 
 def test_a_callback_object_may_deliver_a_gradient_to_a_leaf_that_was_not_reached():
-    """What stands before it in the leaf's chain does not run, what stands after it does; None gives nothing."""
+    """Earlier callbacks of the leaf's chain do not run, later ones do; None gives nothing."""
     x, y, z = (tensor([1.0]) for _ in range(3))
     log = []
-    elsewhere = Elsewhere([(y, Future(tensor([5.0]), log)), (z, Future(None, log))])
-    gm = GradManager().attach([x, y, z], [tell(log, "before"), elsewhere, tell(log, "after", lambda g: g * 2)])
+    delivering = Delivering([(y, Future(tensor([5.0]), log)), (z, Future(None, log))])
+    gm = GradManager().attach(
+        [x, y, z], [logging_callback(log, "before"), delivering, logging_callback(log, "after", lambda g: g * 2)]
+    )
     with gm:
         gm.backward(x * 3)
     assert [t.grad if t.grad is None else t.grad.tolist() for t in (x, y, z)] == [[6.0], [10.0], None]
@@ -1033,10 +1035,36 @@ def test_a_callback_object_may_deliver_a_gradient_to_a_leaf_that_was_not_reached
 
 def test_what_is_delivered_must_be_a_gradient():
     x, y = tensor([1.0]), tensor([1.0])
-    gm = GradManager().attach([x, y], Elsewhere([(y, Future(tensor([5.0, 6.0])))]))
+    gm = GradManager().attach([x, y], Delivering([(y, Future(tensor([5.0, 6.0])))]))
     with gm, pytest.raises(ValueError, match="the future of callback"):
         gm.backward(x * 3)
     assert (x.grad, y.grad) == (None, None)
+
+
+def test_a_callback_that_returns_none_leaves_the_gradient_as_it_is():
+    x, seen = tensor([1.0, 2.0]), []
+
+    def look(t, grad):
+        seen.append(grad.tolist())
+
+    def write(t, grad):
+        grad += 1.0
+
+    gm = GradManager().attach(x, [look, lambda t, grad: grad * 2, look, lambda t, grad: Future(grad * 5), look, write])
+    with gm:
+        gm.backward((x * x).sum())
+    assert seen == [[2.0, 4.0], [4.0, 8.0], [20.0, 40.0]]
+    assert x.grad.tolist() == [21.0, 41.0]
+
+
+def test_a_callback_that_returns_none_keeps_the_history_of_the_gradient():
+    x = tensor([3.0])
+    outer, inner = GradManager().attach(x), GradManager().attach(x, lambda t, grad: None)
+    with outer, inner:
+        inner.backward(x**3)
+        slope, x.grad = x.grad, None
+        outer.backward(slope)
+    assert (slope.tolist(), x.grad.tolist()) == ([27.0], [18.0])
 
 
 def test_none_from_the_future_of_a_leaf_that_was_reached_is_an_error():
@@ -1046,16 +1074,16 @@ def test_none_from_the_future_of_a_leaf_that_was_reached_is_an_error():
         gm.backward(x * 3)
 
 
-def test_a_gradient_may_stand_for_the_one_held_too():
+def test_a_callback_may_replace_what_grad_holds():
     """`.grad` stays the same object, a snapshot of it what it was; when something fails nothing has changed."""
     x, y = tensor([1.0, 2.0]), tensor([1.0])
     x.grad = held = tensor([10.0, 20.0])
     before = held.detach()
     fail = Future(OSError("late"))
-    for elsewhere in (Elsewhere([(y, fail)], replaces=[x, y]), Elsewhere([], replaces=[x, y])):
-        gm = GradManager().attach([x, y], elsewhere)
+    for delivering in (Delivering([(y, fail)], replaces=[x, y]), Delivering([], replaces=[x, y])):
+        gm = GradManager().attach([x, y], delivering)
         with gm:
-            if elsewhere.found:
+            if delivering.found:
                 with pytest.raises(OSError, match="late"):
                     gm.backward((x * 3).sum())
                 assert held.tolist() == [10.0, 20.0]
@@ -1085,7 +1113,7 @@ def test_futures_are_asked_in_the_order_in_which_they_came():
 
 
 class Collecting:
-    """Doubles all gradients at once, and gives one to `more`; or one by one, where it cannot or does not collect."""
+    """Doubles all gradients at once and adds one for `more`; or doubles one by one, where it does not collect."""
 
     def __init__(self, more=None, willing=True):
         self.more = more
@@ -1109,7 +1137,7 @@ class Collecting:
         return g * 2
 
 
-def test_a_callback_that_stands_alone_may_collect_all_gradients():
+def test_a_callback_alone_on_its_tensors_may_collect_all_gradients():
     x, y, z, plain = tensor([1.0]), tensor([2.0]), tensor([3.0]), tensor([4.0])
     collecting = Collecting(more=z)
     gm = GradManager().attach([x, y, z], collecting).attach(plain)
@@ -1121,7 +1149,7 @@ def test_a_callback_that_stands_alone_may_collect_all_gradients():
 
 
 @pytest.mark.parametrize("reason", ["another callback", "a hook", "unwilling", "a leaf of another's"])
-def test_else_it_is_asked_one_by_one(reason):
+def test_a_callback_that_is_not_alone_gets_gradients_one_by_one(reason):
     x, y = tensor([1.0]), tensor([2.0])
     collecting = Collecting(willing=reason != "unwilling")
     gm = GradManager().attach(y, collecting)
@@ -1192,7 +1220,7 @@ def test_there_is_no_run_outside_of_a_backward_with_callbacks():
     assert x.grad is None
 
 
-def test_a_run_knows_the_leaves_reached_in_the_order_in_which_their_gradients_were_complete():
+def test_a_run_lists_the_leaves_reached_in_the_order_in_which_their_gradients_were_complete():
     x, y, z, plain, unused = (tensor([1.0]) for _ in range(5))
     seen = []
     watching = Watching(
@@ -1212,7 +1240,7 @@ def test_a_run_knows_the_leaves_reached_in_the_order_in_which_their_gradients_we
     assert seen[-1] == [True, True, True, False, False]
 
 
-def test_a_run_knows_what_is_attached_with_a_callback_and_by_what_name():
+def test_a_run_lists_the_tensors_attached_with_a_callback_and_their_names():
     x, y, z = tensor([1.0]), tensor([2.0]), tensor([3.0])
 
     def other(t, g):
@@ -1232,7 +1260,7 @@ def test_a_run_knows_what_is_attached_with_a_callback_and_by_what_name():
     assert watching.run.is_over
 
 
-def test_a_run_knows_the_inputs_that_backward_is_restricted_to():
+def test_a_run_gives_the_inputs_that_backward_is_restricted_to():
     x, y, z = tensor([1.0]), tensor([2.0]), tensor([3.0])
     seen = []
 
@@ -1250,7 +1278,7 @@ def test_a_run_knows_the_inputs_that_backward_is_restricted_to():
     assert [t.grad.tolist() for t in (x, y, z)] == [[4.0], [1.0], [5.0]]
 
 
-def test_a_run_knows_whether_a_recording_around_it_follows_the_gradients():
+def test_a_run_says_whether_an_outer_manager_records_the_gradients():
     x = tensor([1.0])
     seen = []
     inner = GradManager().attach(x, Watching(begin=lambda run: seen.append(run.is_recorded)))
@@ -1263,7 +1291,7 @@ def test_a_run_knows_whether_a_recording_around_it_follows_the_gradients():
     assert seen == [False, True, True]
 
 
-def test_a_run_knows_whose_gradients_wait_at_the_future_of_an_earlier_callback():
+def test_a_run_lists_the_tensors_whose_gradients_wait_for_the_future_of_an_earlier_callback():
     x, y = tensor([1.0]), tensor([1.0])
     seen = []
     watching = Watching(finish=lambda run: seen.append([id(t) for t in run.pending(watching)]))
@@ -1284,7 +1312,9 @@ def test_a_gradient_that_is_delivered_goes_through_the_rest_of_the_chain():
         log.append("finish")
 
     watching = Watching(finish=finish)
-    gm = GradManager().attach([x, y, z], [tell(log, "before"), watching, tell(log, "after", lambda g: Future(g * 2))])
+    gm = GradManager().attach(
+        [x, y, z], [logging_callback(log, "before"), watching, logging_callback(log, "after", lambda g: Future(g * 2))]
+    )
     with gm:
         gm.backward(x * 3)
     assert [t.grad if t.grad is None else t.grad.tolist() for t in (x, y, z)] == [[6.0], [10.0], None]
@@ -1362,7 +1392,7 @@ def test_what_cannot_be_delivered_is_an_error_and_changes_nothing(kind, text, de
 
 
 @pytest.mark.parametrize("when", ["begin", "call"])
-def test_nothing_can_be_delivered_before_it_is_known_what_is_reached(when):
+def test_nothing_can_be_delivered_while_the_leaf_may_still_be_reached(when):
     x, unused = tensor([1.0]), tensor([1.0])
     deliver = {when: lambda run, *t: run.deliver(unused, tensor([1.0]), callback=watching)}
     watching = Watching(**deliver)
@@ -1373,7 +1403,7 @@ def test_nothing_can_be_delivered_before_it_is_known_what_is_reached(when):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_run_that_is_over_keeps_nothing_alive_and_takes_nothing(fails):
+def test_a_run_that_is_over_keeps_nothing_alive_and_accepts_nothing(fails):
     x, unused = tensor([1.0]), tensor([1.0])
     watching = Watching(finish=lambda run: fails and 1 / 0)
     gm = GradManager().attach([x, unused], watching)
@@ -1418,7 +1448,7 @@ def test_a_backward_inside_a_callback_has_a_run_of_its_own():
     assert (x.grad.tolist(), y.grad.tolist()) == ([3.0], [3.0])
 
 
-def test_a_collector_changes_gives_and_takes_away_gradients():
+def test_a_collector_may_change_add_and_remove_gradients():
     x, y, z = tensor([1.0]), tensor([2.0]), tensor([3.0])
     seen = []
 

@@ -64,7 +64,7 @@ def test_a_clone_is_a_result_and_a_detached_leaf_a_constant_for_what_follows():
     assert y.tolist() == [9.0]
 
 
-def test_detach_in_place_cuts_for_every_manager_and_keeps_what_was_computed_before():
+def test_detach_in_place_stops_gradients_for_every_manager_and_keeps_what_was_computed_before():
     x = tensor([3.0])
     outer, inner = GradManager().attach(x), GradManager().attach(x)
     with outer, inner:
@@ -131,7 +131,7 @@ def test_backward_of_a_tensor():
         (x * x).backward()
 
 
-def test_copies_do_not_take_hooks_along():
+def test_copies_have_no_hooks():
     x = tensor([1.0])
     gm = GradManager().attach(x)
     x.register_hook(lambda g: g * 10)
@@ -145,7 +145,7 @@ def test_copies_do_not_take_hooks_along():
 # ---------------------------------------------------------------- nodes
 
 
-def test_a_walk_along_next_functions():
+def test_next_functions_lead_to_the_leaves():
     x, w = tensor([1.0, 2.0]), tensor([3.0, 4.0])
     with GradManager().attach([x, w]):
         node = (gnp.tanh(x * w) + 5).sum().grad_fn
@@ -219,7 +219,7 @@ def test_results_of_an_op_of_several_share_a_node():
         assert [k for _, k in (v * v).grad_fn.next_functions] == [1, 1]
 
 
-def test_an_attached_result_is_a_leaf_that_flows_on():
+def test_an_attached_result_is_a_leaf_and_passes_its_gradient_on():
     x = tensor([1.0])
     gm = GradManager().attach(x)
     with gm:
@@ -232,7 +232,7 @@ def test_an_attached_result_is_a_leaf_that_flows_on():
         assert get_gradient_edge(h) == GradientEdge(leaf, 0)
 
 
-def test_the_innermost_recording_that_knows_a_result_gives_the_node():
+def test_the_node_is_that_of_the_innermost_recording_that_tracks_the_result():
     x, w = tensor([1.0]), tensor([2.0])
     outer, inner = GradManager().attach(x), GradManager().attach(w)
     with outer:
@@ -246,7 +246,7 @@ def test_the_innermost_recording_that_knows_a_result_gives_the_node():
         assert c.grad_fn.next_functions[0][0] == a.grad_fn
 
 
-def test_a_tensor_attached_within_is_a_result_without():
+def test_a_tensor_attached_to_the_inner_manager_is_a_result_for_the_outer():
     x = tensor([1.0])
     outer, inner = GradManager().attach(x), GradManager()
     with outer:
@@ -285,7 +285,7 @@ def test_a_node_of_a_freed_history_says_so(end):
     assert y.grad_fn is None
 
 
-def test_asking_in_backward_for_what_it_has_passed():
+def test_a_node_that_backward_has_freed_already_cannot_be_asked_for():
     x, seen = tensor([1.0]), []
     gm = GradManager().attach(x)
     with gm:
@@ -422,7 +422,7 @@ def test_an_index_of_many_entries_is_right_after_sweeps_and_appends():
 # ---------------------------------------------------------------- edges
 
 
-def test_grad_takes_edges_for_inputs_and_outputs():
+def test_grad_accepts_edges_for_inputs_and_outputs():
     a = tensor([1.0, 2.0])
     with GradManager().attach(a):
         b = a * 7
@@ -447,7 +447,7 @@ def test_grad_takes_edges_for_inputs_and_outputs():
         assert none is None
 
 
-def test_backward_takes_edges():
+def test_backward_accepts_edges():
     a = tensor([1.0, 2.0])
     with GradManager().attach(a):
         b = a * 7
@@ -509,7 +509,7 @@ def test_second_order_through_edges():
     assert (first.tolist(), second.tolist()) == ([27.0], [18.0])
 
 
-def test_edges_of_what_nobody_knows():
+def test_an_untracked_tensor_has_no_edge():
     x = tensor([1.0])
     gm = GradManager().attach(x)
     for t in (x, tensor([2.0])):
@@ -551,7 +551,7 @@ def test_increment_version_with_hooks_and_nodes():
     assert x.grad is None
 
 
-def test_increment_version_hears_nothing_of_freed_histories():
+def test_increment_version_ignores_freed_histories():
     buffer = np.ones(2)
     graph.increment_version(buffer)
     graph.increment_version((buffer, tensor([1.0])))
@@ -583,7 +583,7 @@ def test_nodes_from_several_threads():
                         assert isinstance(y.grad_fn, Node)
                         y.grad_fn.register_prehook(lambda gs: None)
                     gm.backward(y)
-        except BaseException as error:  # a thread must tell the test whatever it is
+        except BaseException as error:  # the test raises any error of a thread
             failures.append(error)
 
     threads = [threading.Thread(target=work) for _ in range(4)]

@@ -7,6 +7,7 @@ import weakref
 import guard
 import numpy as np
 import pytest
+from helpers import pop_grad
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, backward, errors, grad, no_grad, tensor
@@ -20,11 +21,6 @@ def times(factor, log=None, name=None):
         return g * factor
 
     return hook
-
-
-def taken(x):
-    found, x.grad = x.grad, None
-    return found.tolist()
 
 
 # ---------------------------------------------------------------- order
@@ -70,7 +66,7 @@ def test_of_a_leaf_tensor_hooks_then_callbacks_then_grad_then_post_hooks():
     assert log == [10, 3, ("callback", [60.0], None), ("post", [61.0])]
 
 
-def test_a_leaf_hook_sees_the_sum_once_and_before_the_end_of_the_walk():
+def test_a_leaf_hook_is_called_once_with_the_sum_before_backward_ends():
     x, w, log = tensor([2.0]), tensor([3.0]), []
     gm = GradManager().attach([x, w])
     with gm:
@@ -143,7 +139,7 @@ def test_retain_grad_of_what_became_a_constant_gives_nothing():
     assert a.grad.tolist() == [14.0]
 
 
-def test_hooks_on_a_leaf_hang_on_the_value_it_was_recorded_with():
+def test_hooks_on_a_leaf_belong_to_the_value_it_was_recorded_with():
     x, seen = tensor([1.0]), []
     gm = GradManager().attach(x)
     x.register_hook(lambda g: seen.append(("leaf", g.tolist())))
@@ -229,7 +225,7 @@ def test_hooks_on_a_leaf_stay_over_recordings_and_can_be_removed():
             handle.remove()
         with gm:
             gm.backward(x * 1)
-        found.append(taken(x))
+        found.append(pop_grad(x).tolist())
     assert found == [[6.0], [3.0], [3.0], [1.0]]
 
 
@@ -292,7 +288,7 @@ def test_a_hook_on_a_leaf_is_for_every_manager_it_is_attached_to():
     assert x.grad.tolist() == [10.0]
 
 
-def test_hooks_in_a_group_and_in_nested_managers_hang_on_each():
+def test_hooks_on_a_leaf_run_for_each_manager_of_a_group_and_of_a_nest():
     x, log = tensor([3.0]), []
     outer, inner = GradManager().attach(x), GradManager().attach(x)
     with outer | inner:
@@ -317,7 +313,7 @@ def test_a_result_for_one_manager_and_a_leaf_for_another():
             y = h * 3
             h.register_hook(times(10))
             inner.backward(y)
-        assert taken(h) == [30.0]
+        assert pop_grad(h).tolist() == [30.0]
         outer.backward(y)
     assert x.grad.tolist() == [60.0]
 
@@ -347,7 +343,7 @@ def test_hooks_on_a_result_from_before_it_was_attached_change_what_flows_on():
 # ---------------------------------------------------------------- derivatives of derivatives
 
 
-def test_what_a_hook_computes_is_heard_by_outer_managers():
+def test_what_a_hook_computes_is_recorded_by_outer_managers():
     x = tensor([3.0])
     outer, inner = GradManager().attach(x), GradManager().attach(x)
     with outer:
@@ -361,7 +357,7 @@ def test_what_a_hook_computes_is_heard_by_outer_managers():
     assert x.grad.tolist() == [3 * 3 * 9.0]  # of 3 x^3
 
 
-def test_what_a_leaf_hook_computes_is_heard_by_outer_managers():
+def test_what_a_leaf_hook_computes_is_recorded_by_outer_managers():
     x = tensor([3.0])
     outer, inner = GradManager().attach(x), GradManager().attach(x)
     with outer:
@@ -375,7 +371,7 @@ def test_what_a_leaf_hook_computes_is_heard_by_outer_managers():
     assert x.grad.tolist() == [9.0 * 4 * 27]  # of 9 x^4
 
 
-def test_what_a_hook_computes_is_not_heard_by_the_manager_in_backward():
+def test_what_a_hook_computes_is_not_recorded_by_the_manager_in_backward():
     x = tensor([3.0])
     gm = GradManager().attach(x)
     with gm:
@@ -658,7 +654,7 @@ def test_a_hook_must_be_a_function(hook):
     assert x.grad.tolist() == [2.0]
 
 
-def test_hooks_on_a_tensor_that_nobody_tracks():
+def test_hooks_on_an_untracked_tensor_are_refused():
     loose = tensor([1.0])
     asks = {
         "register_hook": lambda t: t.register_hook(lambda g: g),
@@ -820,7 +816,7 @@ def test_retain_grad_with_create_graph():
 # ---------------------------------------------------------------- hooks of operations
 
 
-def test_none_in_the_tuple_lets_nothing_flow():
+def test_none_in_the_tuple_stops_the_gradient():
     a, b = tensor([2.0]), tensor([3.0])
     gm = GradManager().attach([a, b])
     with gm:
@@ -835,7 +831,7 @@ def test_none_in_the_tuple_lets_nothing_flow():
     assert (a.grad.tolist(), b.grad.tolist()) == ([1.0], [20.0])
 
 
-def test_an_operand_that_stands_twice_has_one_gradient():
+def test_an_operand_used_twice_in_an_op_has_one_gradient():
     a, seen = tensor([3.0]), []
     gm = GradManager().attach(a)
     with gm:
@@ -868,7 +864,7 @@ def test_handles_of_operations_are_removed():
         first = c.grad_fn.register_hook(lambda gi, go: (gi[0] * 10,))
         second = c.grad_fn.register_prehook(lambda go: (go[0] * 10,))
         gm.backward(c, retain=True)
-        assert taken(a) == [200.0]
+        assert pop_grad(a).tolist() == [200.0]
         for handle in (first, second):
             handle.remove()
             handle.remove()
@@ -879,7 +875,7 @@ def test_handles_of_operations_are_removed():
 # ---------------------------------------------------------------- several tensors
 
 
-def test_all_is_called_once_before_grad_is_written():
+def test_a_multi_grad_hook_in_mode_all_is_called_once_before_grad_is_written():
     a, b, c = tensor([1.0]), tensor([2.0]), tensor([3.0])
     gm, seen = GradManager().attach([a, b, c]), []
 
@@ -903,7 +899,7 @@ def test_all_is_called_once_before_grad_is_written():
     assert seen[3:] == [([None, None, [1.0]], None)]
 
 
-def test_any_is_called_with_the_first_once_in_each_backward():
+def test_a_multi_grad_hook_in_mode_any_is_called_once_with_the_first_gradient():
     a, b, seen = tensor([1.0]), tensor([2.0]), []
     gm = GradManager().attach([a, b])
     with gm:
@@ -915,7 +911,7 @@ def test_any_is_called_with_the_first_once_in_each_backward():
     assert seen == [[3.0], [3.0]]
 
 
-def test_several_of_which_none_is_reached():
+def test_a_multi_grad_hook_of_which_no_tensor_is_reached():
     a, b = tensor([1.0]), tensor([2.0])
     gm = GradManager().attach([a, b])
     for mode in ("all", "any"):
@@ -925,7 +921,7 @@ def test_several_of_which_none_is_reached():
     assert a.grad.tolist() == [1.0]
 
 
-def test_several_with_leaves_results_and_hooks_before_it():
+def test_multi_grad_hooks_on_leaves_and_results_see_what_earlier_hooks_gave():
     a, seen = tensor([1.0]), []
     gm = GradManager().attach(a)
     with gm:
@@ -937,7 +933,7 @@ def test_several_with_leaves_results_and_hooks_before_it():
     assert seen == [[[10.0], [200.0], [10.0]]]
 
 
-def test_several_in_nested_managers_count_by_themselves():
+def test_multi_grad_hooks_count_for_each_of_nested_managers():
     a, seen = tensor([3.0]), []
     outer, inner = GradManager().attach(a), GradManager().attach(a)
     register_multi_grad_hook([a], lambda gs: seen.append(gs[0].tolist()))
@@ -948,7 +944,7 @@ def test_several_in_nested_managers_count_by_themselves():
     assert seen == [[6.0], [2.0]]
 
 
-def test_several_take_wrong_arguments():
+def test_multi_grad_hooks_refuse_wrong_arguments():
     a = tensor([1.0])
     recording_ = GradManager().attach(a)
     with pytest.raises(ValueError, match='mode is "all" or "any"; found \'some\''):
@@ -977,7 +973,7 @@ def test_hooks_from_many_threads_on_one_leaf():
                     h = x * (k + 1)
                     h.register_hook(lambda g: g * 0 + 1)
                     gm.backward(h.sum())
-        except BaseException as error:  # a thread must tell the test whatever it is
+        except BaseException as error:  # the test raises any error of a thread
             failures.append(error)
 
     threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
@@ -990,7 +986,7 @@ def test_hooks_from_many_threads_on_one_leaf():
     assert all(calls.count(k) >= 30 for k in range(6))
 
 
-def test_several_from_many_threads():
+def test_multi_grad_hooks_in_many_threads():
     x, w = tensor([1.0]), tensor([2.0])
     seen, failures = [], []
     register_to_be = GradManager().attach([x, w])  # alive, so that the hook can be set before the threads attach
@@ -1002,7 +998,7 @@ def test_several_from_many_threads():
             for _ in range(30):
                 with gm:
                     gm.backward((x * w * k).sum())
-        except BaseException as error:  # a thread must tell the test whatever it is
+        except BaseException as error:  # the test raises any error of a thread
             failures.append(error)
 
     threads = [threading.Thread(target=work, args=(k,)) for k in range(1, 5)]
@@ -1054,7 +1050,7 @@ def test_gradients_that_hooks_saw_are_freed():
         assert [ref() for ref in seen] == [None] * 4
 
 
-def test_a_swept_value_takes_its_hooks_along():
+def test_the_hooks_of_a_swept_value_are_freed():
     gc.collect()
     x = tensor([1.0])
     gm = GradManager().attach(x)
@@ -1073,7 +1069,7 @@ def test_a_swept_value_takes_its_hooks_along():
     assert x.grad.tolist() == [6.0]
 
 
-def test_without_hooks_backward_takes_the_fast_loop(monkeypatch):
+def test_without_hooks_backward_runs_the_fast_loop(monkeypatch):
     from gradmgr._engine import backward_pass
 
     def slow(*args, **kwargs):
@@ -1122,7 +1118,7 @@ def test_hooks_and_edges_on_a_gpu(cupy):
     assert of_x.tolist() == x.grad.tolist()
 
 
-def test_a_hook_that_gives_an_array_from_elsewhere(cupy):
+def test_a_hook_that_returns_an_array_of_another_device(cupy):
     x = tensor(cupy.asarray(np.array([1.0, 2.0])))
     gm = GradManager().attach(x)
     x.register_hook(lambda g: tensor([1.0, 1.0]))

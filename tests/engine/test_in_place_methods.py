@@ -25,7 +25,7 @@ def values(low: float = 0.2, high: float = 0.8, shape: tuple[int, ...] = (2, 3))
 
 
 class Case(NamedTuple):
-    """A method, its arguments after x, and NumPy's way to the same value; keywords go to the method alone."""
+    """A method, its arguments after x, and NumPy's computation of the same value; keywords go to the method alone."""
 
     name: str
     args: tuple[Any, ...]
@@ -319,7 +319,7 @@ def test_every_method_of_this_kind_is_in_the_table() -> None:
     assert bound - elsewhere == {case.name for case in RECORDED} | random | whole
 
 
-def test_each_has_a_name_a_signature_and_one_sentence() -> None:
+def test_each_method_has_a_name_a_signature_and_one_sentence() -> None:
     for name in {case.name for case in [*RECORDED, *RANDOM_FILLS]}:
         method = getattr(Tensor, name)
         assert method.__doc__.partition("\n\n")[0].endswith("."), name
@@ -328,7 +328,7 @@ def test_each_has_a_name_a_signature_and_one_sentence() -> None:
     assert list(inspect.signature(Tensor.addcmul_).parameters) == ["self", "tensor1", "tensor2", "value"]
 
 
-def test_keywords_of_torch_are_taken() -> None:
+def test_keywords_of_torch_are_accepted() -> None:
     x = tensor([1.0, 5.0])
     assert x.add_(other=1.0).mul_(other=2.0).clamp_(max=9.0).copy_(src=[3.0, 4.0], non_blocking=True).tolist() == [
         3.0,
@@ -343,7 +343,7 @@ def test_keywords_of_torch_are_taken() -> None:
 # ---------------------------------------------------------------- what recording means
 
 
-def test_a_chain_of_them_is_the_chain_of_functions() -> None:
+def test_a_chain_of_in_place_methods_is_the_chain_of_functions() -> None:
     x = tensor(X)
     manager = GradManager().attach(x)
     with manager:
@@ -377,7 +377,7 @@ def test_two_managers_give_the_second_derivative() -> None:
     np.testing.assert_allclose(x.grad.numpy(), 2 * np.cos(X) - X * np.sin(X), rtol=1e-12)
 
 
-def test_forward_mode_hears_it() -> None:
+def test_forward_mode_differentiates_in_place_methods() -> None:
     def f(x: Tensor) -> Tensor:
         y = x * 1.0
         return y.cos_().addcmul_(x, x, value=0.5)
@@ -387,7 +387,7 @@ def test_forward_mode_hears_it() -> None:
 
 
 @pytest.mark.parametrize("write", [lambda y: y.zero_(), lambda y: y.fill_(3.0), lambda y: y.copy_(np.ones((2, 3)))])
-def test_writing_all_of_it_cuts_the_path(write: Callable[[Tensor], Any]) -> None:
+def test_writing_a_whole_tensor_stops_the_gradient(write: Callable[[Tensor], Any]) -> None:
     x, w = tensor(X), tensor(2.0)
     manager = GradManager().attach([x, w])
     with manager:
@@ -532,7 +532,7 @@ def test_integers_divide_by_a_rounding_mode(mode: str) -> None:
     assert x.tolist() == expected.tolist()
 
 
-def test_integers_take_what_keeps_their_kind() -> None:
+def test_methods_that_keep_integers_accept_them() -> None:
     x = tensor([1, 2, 3])
     x.add_(2).mul_(3).neg_().clamp_(-12, 0).cumsum_(0).masked_fill_([True, False, False], 5).index_add_(0, [1], [100])
     assert x.tolist() == [5, 79, -33]

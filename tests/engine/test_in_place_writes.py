@@ -98,7 +98,7 @@ def test_operand_is_a_view_of_the_target():
     np.testing.assert_array_equal(x.numpy(), np.full(4096, 4095.0))
 
 
-def test_a_plain_array_takes_no_tracked_tensor_in_place():
+def test_a_tracked_tensor_is_not_written_into_a_plain_array_in_place():
     x = tensor([1.0, 2.0])
     a = np.array([10.0, 20.0])
     gm = GradManager().attach(x)
@@ -172,7 +172,7 @@ def last_writer(shape, index):
 
 
 @pytest.mark.parametrize("name", INDICES)
-def test_set_writes_as_numpy_and_the_last_write_gets_the_gradient(name):
+def test_setitem_writes_as_numpy_and_the_last_write_gets_the_gradient(name):
     index, plain = INDICES[name], as_numpy(INDICES[name])
     rng = np.random.default_rng(0)
     x0, dy = rng.uniform(-1, 1, (2, 3, 4))
@@ -195,7 +195,7 @@ def test_set_writes_as_numpy_and_the_last_write_gets_the_gradient(name):
 
 
 @pytest.mark.parametrize("name", INDICES)
-def test_get_reads_as_numpy_and_gradients_of_one_element_add(name):
+def test_getitem_reads_as_numpy_and_gradients_of_one_element_add(name):
     index, plain = INDICES[name], as_numpy(INDICES[name])
     rng = np.random.default_rng(0)
     x0 = rng.uniform(-1, 1, (3, 4))
@@ -208,7 +208,7 @@ def test_get_reads_as_numpy_and_gradients_of_one_element_add(name):
 
 
 @pytest.mark.parametrize("name", INDICES)
-def test_get_three_times_adds_into_one_gradient(name):
+def test_three_reads_by_index_add_into_one_gradient(name):
     index, plain = INDICES[name], as_numpy(INDICES[name])
     x0 = np.arange(12.0).reshape(3, 4)
     dy = np.full(x0[plain].shape, 0.5)
@@ -219,7 +219,7 @@ def test_get_three_times_adds_into_one_gradient(name):
 
 
 @pytest.mark.parametrize("index", [..., (), None, True])
-def test_get_of_0d_three_times_and_set(index):
+def test_getitem_and_setitem_of_0d_tensors(index):
     def function(x):
         z = x[index] + x[index] * 2 + x[index]
         w = x * 1.0
@@ -232,7 +232,7 @@ def test_get_of_0d_three_times_and_set(index):
 
 
 @pytest.mark.parametrize("shape_v", [(), (1,), (4,), (2, 1), (1, 1, 4), (1, 1, 1, 2, 4)])
-def test_set_broadcasts_the_value_and_sums_its_gradient(shape_v):
+def test_setitem_broadcasts_the_value_and_sums_its_gradient(shape_v):
     rng = np.random.default_rng(0)
     x0, dy, v0 = rng.uniform(-1, 1, (3, 4)), rng.uniform(-1, 1, (3, 4)), rng.uniform(-1, 1, shape_v)
 
@@ -254,14 +254,14 @@ def test_set_broadcasts_the_value_and_sums_its_gradient(shape_v):
 @pytest.mark.parametrize(
     "value", [2, 2.5, True, np.float32(2.5), np.array([1, 2, 3, 4]), [1.0, 2.0, 3.0, 4.0], (1, 2, 3, 4)]
 )
-def test_set_takes_numbers_arrays_and_lists(value):
+def test_setitem_accepts_numbers_arrays_and_lists(value):
     x, expected = tensor(np.zeros((3, 4))), np.zeros((3, 4))
     x[1] = value
     expected[1] = value
     np.testing.assert_array_equal(x.numpy(), expected, strict=True)
 
 
-def test_set_converts_and_the_gradient_has_the_values_own_dtype():
+def test_setitem_casts_and_the_gradient_has_the_values_own_dtype():
     def write(x, v):
         z = x * 1
         z[1:] = v
@@ -274,7 +274,7 @@ def test_set_converts_and_the_gradient_has_the_values_own_dtype():
     np.testing.assert_array_equal(gv, [1, 1])
 
 
-def test_set_of_a_real_value_into_a_complex_tensor_gives_it_a_real_gradient():
+def test_a_real_value_written_into_a_complex_tensor_gets_a_real_gradient():
     def write(x, v):
         z = x * 1
         z[1] = v
@@ -285,7 +285,7 @@ def test_set_of_a_real_value_into_a_complex_tensor_gives_it_a_real_gradient():
     np.testing.assert_array_equal(gv, 3.0, strict=True)
 
 
-def test_set_of_part_of_itself():
+def test_a_part_of_a_tensor_written_into_itself():
     def shift(x):
         z = x * 1.0
         z[1:] = z[:-1]
@@ -421,7 +421,7 @@ def test_out_may_be_an_input():
     np.testing.assert_allclose(grad, 2 * np.exp(1.0), rtol=1e-15)
 
 
-def test_out_takes_a_broadcast_result_and_casts_within_a_kind():
+def test_out_accepts_a_broadcast_result_and_casts_within_a_kind():
     out = tensor(np.zeros((2, 3), "float32"))
     x = tensor([1.0, 2.0, 3.0])
     gm = GradManager().attach(x)
@@ -441,7 +441,7 @@ def test_out_takes_a_broadcast_result_and_casts_within_a_kind():
         (tensor([False, False]), TypeError, "float64.*bool"),
     ],
 )
-def test_out_that_does_not_fit_is_unchanged(out, error, text):
+def test_an_out_of_the_wrong_shape_or_dtype_is_unchanged(out, error, text):
     x = tensor([1.5, 2.5])
     before, where = out.numpy().copy(), address(out)
     gm = GradManager().attach(x)
@@ -531,7 +531,7 @@ def seen(holder):
 @pytest.mark.parametrize("shape", [(4, 2), BIG])
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("holder", HOLDERS)
-def test_what_was_taken_from_a_tensor_does_not_change_with_it(holder, write, shape, recorded):
+def test_slices_and_views_do_not_change_with_their_tensor(holder, write, shape, recorded):
     x = tensor(np.linspace(0.5, 2.0, int(np.prod(shape))).reshape(shape))
     gm = GradManager().attach(x)
     with gm if recorded else no_grad():
@@ -545,7 +545,7 @@ def test_what_was_taken_from_a_tensor_does_not_change_with_it(holder, write, sha
 @pytest.mark.parametrize("shape", [(4, 2), BIG])
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("holder", [name for name in HOLDERS if name not in OF_THE_USER])
-def test_a_tensor_does_not_change_with_what_was_taken_from_it(holder, write, shape):
+def test_a_tensor_does_not_change_with_its_slices_and_views(holder, write, shape):
     x = tensor(np.linspace(0.5, 2.0, int(np.prod(shape))).reshape(shape))
     held = HOLDERS[holder](x)
     before = x.numpy().copy()
@@ -687,7 +687,7 @@ def test_a_value_saved_by_a_tape_is_not_written_to():
     np.testing.assert_allclose(x.grad.numpy(), np.full(BIG, 2 * np.exp(0.6) * 0.1 * 3), rtol=1e-14)
     where = address(w)
     w += 1
-    assert address(w) == where, "the history is gone: nobody holds it"
+    assert address(w) == where, "the history is gone: no value is held"
 
 
 def test_a_value_that_no_rule_needs_is_written_in_place_while_recording():
@@ -721,7 +721,7 @@ def test_shared_memory_is_never_written(write, share, shape):
 
 
 def test_shared_memory_is_not_written_even_where_its_owner_is_gone():
-    """A buffer taken over by DLPack or the buffer protocol is not ours, whoever has left."""
+    """A buffer that came by DLPack or the buffer protocol belongs to its exporter, even where that is gone."""
     source = bytearray(np.ones(BIG).tobytes())
     x = asarray(np.frombuffer(source).reshape(BIG))
     x += 1
@@ -747,7 +747,7 @@ def test_a_broadcast_tensor_can_be_written_to():
 # ---------------------------------------------------------------- attached tensors, while recording
 
 
-def test_derivatives_are_taken_at_the_value_attached():
+def test_derivatives_are_those_at_the_value_attached():
     x = tensor([3.0])
     gm = GradManager().attach(x)
     with gm:
@@ -757,7 +757,7 @@ def test_derivatives_are_taken_at_the_value_attached():
     np.testing.assert_array_equal(x.grad.numpy(), [24.0])
 
 
-def test_overwriting_an_attached_tensor_cuts_what_comes_after():
+def test_overwriting_an_attached_tensor_stops_the_gradient_of_what_follows():
     x = tensor([3.0, 4.0])
     gm = GradManager().attach(x)
     with gm:
@@ -767,7 +767,7 @@ def test_overwriting_an_attached_tensor_cuts_what_comes_after():
     np.testing.assert_array_equal(x.grad.numpy(), [5.0, 5.0])
 
 
-def test_a_part_that_is_overwritten_is_cut():
+def test_an_overwritten_part_gets_no_gradient():
     x = tensor([3.0, 4.0])
     gm = GradManager().attach(x)
     with gm:
@@ -844,7 +844,7 @@ def test_a_failed_write_leaves_all_unchanged(update, error, text):
     np.testing.assert_array_equal(x.grad.numpy(), np.full((2, 2), 2.0))
 
 
-def test_an_integer_tensor_takes_no_float_in_place():
+def test_a_float_is_not_written_into_an_integer_tensor():
     n = tensor([1, 2, 3])
     with pytest.raises(TypeError, match=r"\+=.*float64.*int64"):
         n += 0.5
@@ -912,7 +912,7 @@ def test_a_floating_point_error_in_accumulation_leaves_grad_unchanged():
 # ---------------------------------------------------------------- increment_version
 
 
-def test_a_spoilt_value_raises_where_it_is_used():
+def test_a_saved_value_declared_overwritten_raises_where_it_is_used():
     buffer = np.array([5.0, 6.0])
     x = tensor([1.0, 2.0])
     gm = GradManager().attach(x)
@@ -925,26 +925,26 @@ def test_a_spoilt_value_raises_where_it_is_used():
     assert x.grad is None
 
 
-@pytest.mark.parametrize("spoil", [lambda t, a: t, lambda t, a: a, lambda t, a: [t], lambda t, a: a[:1]])
-def test_tensor_array_list_or_view_may_be_named(spoil):
+@pytest.mark.parametrize("named", [lambda t, a: t, lambda t, a: a, lambda t, a: [t], lambda t, a: a[:1]])
+def test_increment_version_accepts_tensors_arrays_lists_and_views(named):
     a = np.array([5.0, 6.0])
     shared = asarray(a)
     x = tensor([1.0, 2.0])
     gm = GradManager().attach(x)
     with gm:
         y = (x * shared).sum()
-        graph.increment_version(spoil(shared, a))
+        graph.increment_version(named(shared, a))
         with pytest.raises(errors.StaleValueError):
             gm.backward(y)
 
 
-def test_a_spoilt_value_that_is_not_needed_does_no_harm():
+def test_a_saved_value_declared_overwritten_raises_nothing_if_unused():
     a = np.array([5.0, 6.0])
     shared = asarray(a)
     x = tensor([1.0, 2.0])
     gm = GradManager().attach(x)
     with gm:
-        unused = x * shared  # its derivative needs the memory, but nobody asks for it
+        unused = x * shared  # its derivative needs the memory, but it is not asked for
         y = x + shared  # nothing is kept
         z = gnp.exp(x)
         graph.increment_version(shared)
@@ -954,7 +954,7 @@ def test_a_spoilt_value_that_is_not_needed_does_no_harm():
     np.testing.assert_allclose(x.grad.numpy(), 1 + np.exp([1.0, 2.0]) + [5.0, 6.0])
 
 
-def test_other_memory_is_not_spoilt():
+def test_other_memory_is_not_invalidated():
     a, b = np.array([5.0, 6.0]), np.array([7.0, 8.0])
     x = tensor([1.0, 2.0])
     gm = GradManager().attach(x)
@@ -965,7 +965,7 @@ def test_other_memory_is_not_spoilt():
     np.testing.assert_array_equal(x.grad.numpy(), b)
 
 
-def test_a_write_of_ours_never_spoils():
+def test_a_write_by_gradmgr_never_invalidates_a_saved_value():
     """`w` is saved by the multiplication, then written to: into a copy."""
     x, w = tensor([1.0, 2.0]), tensor([3.0, 4.0])
     gm = GradManager().attach(x)
@@ -977,7 +977,7 @@ def test_a_write_of_ours_never_spoils():
     np.testing.assert_array_equal(x.grad.numpy(), [3.0, 4.0])
 
 
-def test_increment_version_takes_any_iterable_and_nothing_else():
+def test_increment_version_accepts_any_iterable_and_nothing_else():
     buffer, x = np.array([2.0]), tensor([3.0])
     gm = GradManager().attach(x)
     with gm:

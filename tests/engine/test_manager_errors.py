@@ -54,7 +54,7 @@ def gm(x):
         (errors.ShapeError, ValueError),
     ],
 )
-def test_every_error_is_ours_and_the_builtin_a_reader_expects(kind, builtin):
+def test_every_error_class_derives_from_gradmgr_error_and_from_a_builtin(kind, builtin):
     assert issubclass(kind, builtin)
     assert issubclass(kind, errors.GradmgrError)
 
@@ -237,7 +237,7 @@ def test_recording_a_group_of_which_one_records_already_records_none(place, gm, 
 # ---------------------------------------------------------------- groups
 
 
-def test_a_manager_stands_once_in_a_group(unchanged):
+def test_a_manager_cannot_be_in_a_group_twice(unchanged):
     a, b = GradManager(), GradManager()
     with unchanged([a, b], []):
         for make in (lambda: a | a, lambda: a | b | a, lambda: (a | b) | (b | a)):
@@ -246,7 +246,7 @@ def test_a_manager_stands_once_in_a_group(unchanged):
 
 
 @pytest.mark.parametrize("other", [None, 3, "gm", [GradManager()]])
-def test_a_group_takes_managers_only(other):
+def test_a_group_accepts_managers_only(other):
     with rejected(TypeError, r"\|", type(other).__name__):
         GradManager() | other
 
@@ -369,7 +369,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize("make", REASONS, ids=lambda make: make.__name__)
-def test_y_is_not_known(make, gm, x, unchanged):
+def test_an_untracked_y_is_refused(make, gm, x, unchanged):
     y = make(gm, x)
     about = "backward", "number 0", r"shape \(\)", str(y.dtype), REASONS[make]
     with unchanged([gm], [x, y]), rejected(RuntimeError, *about) as caught:
@@ -377,10 +377,10 @@ def test_y_is_not_known(make, gm, x, unchanged):
     assert isinstance(caught.value, errors.NotRecordedError)
 
 
-def test_y_not_known_among_known_ones(gm, x, unchanged):
-    y, stranger = x.sum(), tensor(1.0, dtype="float32")
+def test_an_untracked_y_among_tracked_ones_is_refused(gm, x, unchanged):
+    y, untracked = x.sum(), tensor(1.0, dtype="float32")
     with unchanged([gm], [x, y]), rejected(RuntimeError, "number 1", "float32"):
-        gm.backward([y, stranger, y])
+        gm.backward([y, untracked, y])
 
 
 def test_a_rejected_y_leaves_the_recording_usable(gm, x):
@@ -501,9 +501,10 @@ def test_a_dy_that_is_no_number(dy, gm, x, unchanged):
     assert isinstance(caught.value, errors.DtypeError)
 
 
-@pytest.mark.parametrize("dy", [object(), {"a": 1}, "text", GradManager()])
-def test_a_dy_that_is_no_array(dy, gm, x, unchanged):
-    y = x.sum()
+@pytest.mark.parametrize("summed", [True, False])
+@pytest.mark.parametrize("dy", [object(), {"a": 1}, "text", b"text", GradManager()])
+def test_a_dy_that_is_no_array(dy, summed, gm, x, unchanged):
+    y = x.sum() if summed else x * x
     with unchanged([gm], [x, y]), rejected(TypeError, "dy"):
         gm.backward(y, dy)
 
@@ -536,8 +537,8 @@ def test_a_rejected_backward_under_an_outer_manager_leaves_both_recording(gm, x,
 # ---------------------------------------------------------------- callbacks that give the wrong thing
 
 
-def gives_none(t, grad):
-    return None
+def gives_a_number(t, grad):
+    return 1.0
 
 
 def gives_an_array(t, grad):
@@ -552,9 +553,9 @@ def gives_another_dtype(t, grad):
     return grad.astype("float32")
 
 
-class GivesNone:
+class GivesAList:
     def __call__(self, t, grad):
-        return None
+        return [grad]
 
 
 class Future:
@@ -574,18 +575,18 @@ def gives_a_future_of_another_shape(t, grad):
 
 
 WRONG_RESULTS = [
-    (gives_none, TypeError, ["gives_none", "None", "returns the gradient"]),
+    (gives_a_number, TypeError, ["gives_a_number", "float", "Tensor", "None to change nothing"]),
     (gives_an_array, TypeError, ["gives_an_array", "ndarray", "Tensor"]),
     (gives_another_shape, ValueError, ["gives_another_shape", r"shape \(\)", r"\(2,\)"]),
     (gives_another_dtype, TypeError, ["gives_another_dtype", "float32", "float64"]),
-    (GivesNone(), TypeError, ["GivesNone", "None", "returns the gradient"]),
+    (GivesAList(), TypeError, ["GivesAList", "list", "Tensor"]),
     (gives_a_future_of_none, TypeError, ["future", "gives_a_future_of_none", "None"]),
     (gives_a_future_of_another_shape, ValueError, ["future", "gives_a_future_of_another_shape", r"shape \(\)"]),
 ]
 
 
 @pytest.mark.parametrize(("callback", "kind", "texts"), WRONG_RESULTS)
-def test_a_callback_gives_the_wrong_thing(callback, kind, texts, x):
+def test_a_callback_that_returns_the_wrong_thing_is_an_error(callback, kind, texts, x):
     held = x.grad
     other = tensor([1.0, 1.0])
     gm = GradManager().attach(other, identity).attach({"weight": x}, [identity, callback])
@@ -599,12 +600,12 @@ def test_a_callback_gives_the_wrong_thing(callback, kind, texts, x):
 
 def test_an_error_about_one_of_many_unnamed_tensors_says_which_in_order_of_attachment():
     tensors = [tensor([1.0, 2.0]) for _ in range(3)]
-    gm = GradManager().attach([*tensors[:2]]).attach(tensors[2], gives_none)
-    with gm, rejected(TypeError, "gives_none", r"\(2,\)", "float64", r"\b2\b|\bthird\b|\b3rd\b"):
+    gm = GradManager().attach([*tensors[:2]]).attach(tensors[2], gives_a_number)
+    with gm, rejected(TypeError, "gives_a_number", r"\(2,\)", "float64", r"\b2\b|\bthird\b|\b3rd\b"):
         gm.backward(sum(tensors).sum())
 
 
-# ---------------------------------------------------------------- errors in the middle of a walk
+# ---------------------------------------------------------------- errors in the middle of backward
 
 
 def test_an_error_in_a_derivative_keeps_its_type_and_names_the_op(x, monkeypatch):
@@ -678,7 +679,7 @@ def test_a_warning_made_an_error_while_gradients_are_added_leaves_no_half_of_the
         (tensor([1, 2]), TypeError, ["float64", "int64", "astype"]),
     ],
 )
-def test_assigning_a_grad_that_does_not_fit(value, kind, texts, gm, x, unchanged):
+def test_assigning_a_grad_of_the_wrong_shape_or_dtype(value, kind, texts, gm, x, unchanged):
     with unchanged([gm], [x]), rejected(kind, r"\.grad", *texts):
         x.grad = value
 

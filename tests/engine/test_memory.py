@@ -141,10 +141,10 @@ def test_a_frozen_weight_keeps_no_activation():
     gm = GradManager().attach(x)
     with gm:
         activation = x + 1.0
-        watched = weakref.ref(activation._array)
+        reference = weakref.ref(activation._array)
         y = activation @ frozen
         del activation
-        assert watched() is None
+        assert reference() is None
         assert gm._tape.nbytes() == frozen.nbytes
         gm.backward(y, np.ones((20, 40)))
     np.testing.assert_array_equal(x.grad.numpy(), np.full((20, 30), 40.0))
@@ -176,10 +176,10 @@ def test_a_small_piece_does_not_pin_its_buffer():
     gm = GradManager().attach(x)
     with gm:
         big = tensor(np.ones(100_000))
-        watched = weakref.ref(big._array)
+        reference = weakref.ref(big._array)
         y = x * big[:3]
         del big
-        assert watched() is None
+        assert reference() is None
         gm.backward(y, np.ones(3))
 
 
@@ -221,11 +221,11 @@ def test_nothing_is_held_after_the_end_while_all_outputs_live(end):
     tape = gm._tape
     outputs = program(x)
     users = {id(t._array) for t in (x, *outputs)}
-    watched = [weakref.ref(a) for a in arrays_kept(tape) if id(a) not in users]
-    assert len(watched) >= 4
+    references = [weakref.ref(a) for a in arrays_kept(tape) if id(a) not in users]
+    assert len(references) >= 4
     assert tape.nbytes() >= 4 * BYTES
     ENDS[end](gm, outputs)
-    assert [ref for ref in watched if ref() is not None] == []
+    assert [ref for ref in references if ref() is not None] == []
     assert tape.nbytes() == 0
     assert len(tape.entries) == 0
     assert all(t.size for t in outputs)
@@ -234,18 +234,18 @@ def test_nothing_is_held_after_the_end_while_all_outputs_live(end):
 def test_nothing_is_held_after_an_exception_in_the_block():
     x = vector()
     gm = GradManager().attach(x)
-    watched = []
+    references = []
 
     def fails():
         with gm:
             program(x)
-            watched.extend(weakref.ref(a) for a in arrays_kept(gm._tape) if a is not x._array)
+            references.extend(weakref.ref(a) for a in arrays_kept(gm._tape) if a is not x._array)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fails()
-    assert len(watched) >= 4
-    assert [ref for ref in watched if ref() is not None] == []
+    assert len(references) >= 4
+    assert [ref for ref in references if ref() is not None] == []
 
 
 def test_nothing_is_held_after_a_failed_backward():
@@ -269,10 +269,10 @@ def test_nothing_is_held_when_a_recording_manager_is_dropped():
     gm = GradManager().attach(x)
     gm.record()
     y = gnp.sin(gnp.exp(x))
-    watched = [weakref.ref(a) for a in arrays_kept(gm._tape)]
-    assert len(watched) == 1
+    references = [weakref.ref(a) for a in arrays_kept(gm._tape)]
+    assert len(references) == 1
     del gm
-    assert watched[0]() is None
+    assert references[0]() is None
     assert y.shape == (N,)
 
 
@@ -290,7 +290,7 @@ def test_the_tape_itself_is_freed():
 
 
 @pytest.mark.parametrize("retain", [False, True])
-def test_memory_in_all_is_that_of_the_outputs(retain):
+def test_a_run_that_has_ended_holds_as_much_as_one_without_recording(retain):
     """Measured by allocation: after the end no more is held than a run without recording holds."""
 
     def held(record):
@@ -321,18 +321,18 @@ def test_memory_in_all_is_that_of_the_outputs(retain):
 def test_memory_falls_as_backward_goes():
     """At the callback of the k-th weight, only the k activations that the entries before its own keep are left."""
     count, alive = 12, []
-    watched = []
+    references = []
 
-    def take_stock(t, g):
-        alive.append(sum(ref() is not None for ref in watched))
+    def count_alive(t, g):
+        alive.append(sum(ref() is not None for ref in references))
         return g
 
     weights = [tensor(np.full(N, 1.01)) for _ in range(count)]
-    gm = GradManager().attach(weights, take_stock)
+    gm = GradManager().attach(weights, count_alive)
     with gm:
         y = tensor(np.ones(N)) * 1.0
         for w in weights:
-            watched.append(weakref.ref(y._array))
+            references.append(weakref.ref(y._array))
             y = y * w
         gm.backward(y.sum())
     assert alive == list(range(count))[::-1]
@@ -388,7 +388,7 @@ DROPPED = {
 
 @pytest.mark.parametrize("managers", [1, 2])
 @pytest.mark.parametrize("name", DROPPED)
-def test_results_that_are_dropped_take_no_memory(name, managers):
+def test_dropped_results_need_no_memory(name, managers):
     x = vector()
     gms = [GradManager().attach(x) for _ in range(managers)]
     for gm in gms:
@@ -471,7 +471,7 @@ def test_freed_memory_is_kept_when_asked_for():
     first, later = map(int, in_a_new_process(FREEING.format(call="gradmgr.keep_freed_memory()")))
     assert first > 190  # MB: all that was freed
     assert later < 250  # and no more is taken for what comes after
-    assert int(in_a_new_process(FREEING.format(call=""))[0]) < 50  # nobody asked
+    assert int(in_a_new_process(FREEING.format(call=""))[0]) < 50  # without a call
 
 
 def test_where_there_is_no_glibc_an_error_says_so(monkeypatch):

@@ -41,8 +41,8 @@ def recorded(gm, t):
 
 
 @contextlib.contextmanager
-def pushing(t):
-    """A level of forward mode in which t has a tangent; gives a function that tells whether tangents flow."""
+def forward_level(t):
+    """Enter a level of forward mode in which t has a tangent; yield a function that says whether it is recorded."""
     level = Forward()
     level.add_dual(t, t.numpy())
     enter_recorders(level)
@@ -53,38 +53,38 @@ def pushing(t):
         level.close()
 
 
-QUIET = [no_grad, lambda: set_grad_enabled(False), inference_mode, lambda: inference_mode(True)]
-LOUD = [enable_grad, lambda: set_grad_enabled(True), lambda: inference_mode(False)]
-quiet_modes = pytest.mark.parametrize("quiet", QUIET, ids=["no_grad", "set", "inference", "inference_true"])
-loud_modes = pytest.mark.parametrize("loud", LOUD, ids=["enable_grad", "set", "inference_false"])
+PAUSING = [no_grad, lambda: set_grad_enabled(False), inference_mode, lambda: inference_mode(True)]
+RESUMING = [enable_grad, lambda: set_grad_enabled(True), lambda: inference_mode(False)]
+pausing_modes = pytest.mark.parametrize("pausing", PAUSING, ids=["no_grad", "set", "inference", "inference_true"])
+resuming_modes = pytest.mark.parametrize("resuming", RESUMING, ids=["enable_grad", "set", "inference_false"])
 
 
 # ---------------------------------------------------------------- blocks
 
 
-@quiet_modes
-def test_a_block_stops_managers_and_its_end_restores_them(quiet):
+@pausing_modes
+def test_a_block_stops_managers_and_its_end_restores_them(pausing):
     x = tensor([3.0])
     gm = GradManager().attach(x)
     with gm:
         tape = current()
-        with quiet():
+        with pausing():
             c = x * x
             assert not recorded(gm, x)
             assert not is_grad_enabled()
-        assert current() is tape  # the fast road
+        assert current() is tape  # the fast path
         assert is_grad_enabled()
         gm.backward(c * x)
     assert x.grad.tolist() == [9.0]
 
 
-@loud_modes
-def test_a_block_in_no_grad_lets_managers_record_again(loud):
+@resuming_modes
+def test_a_block_in_no_grad_lets_managers_record_again(resuming):
     x = tensor([3.0])
     gm = GradManager().attach(x)
     with gm:
         with no_grad():
-            with loud():
+            with resuming():
                 assert recorded(gm, x)
                 assert is_grad_enabled()
             assert not recorded(gm, x)
@@ -92,30 +92,30 @@ def test_a_block_in_no_grad_lets_managers_record_again(loud):
         assert recorded(gm, x)
 
 
-@loud_modes
-def test_letting_record_changes_nothing_where_nothing_was_stopped(loud):
+@resuming_modes
+def test_letting_record_changes_nothing_where_nothing_was_stopped(resuming):
     x = tensor([3.0])
     gm = GradManager().attach(x)
-    with loud():
+    with resuming():
         assert current() is None
     with gm:
         tape = current()
-        with loud():
+        with resuming():
             assert current() is tape
         assert current() is tape
 
 
-def test_without_a_recording_a_block_leaves_the_fast_road_alone():
-    for make in QUIET:
+def test_without_a_recording_a_block_leaves_the_context_empty():
+    for make in PAUSING:
         with make():
             assert current() is None
 
 
 def test_tangents_go_on_under_no_grad_and_stop_under_inference_mode():
     x = tensor([3.0])
-    with pushing(x) as flows:
-        for quiet in (no_grad, lambda: set_grad_enabled(False)):
-            with quiet():
+    with forward_level(x) as flows:
+        for pausing in (no_grad, lambda: set_grad_enabled(False)):
+            with pausing():
                 assert flows()
         with inference_mode():
             assert not flows()
@@ -151,8 +151,8 @@ def test_enable_grad_does_not_undo_inference_mode():
             assert recorded(gm, x)
 
 
-@pytest.mark.parametrize("first", [*QUIET, *LOUD])
-@pytest.mark.parametrize("second", [*QUIET, *LOUD])
+@pytest.mark.parametrize("first", [*PAUSING, *RESUMING])
+@pytest.mark.parametrize("second", [*PAUSING, *RESUMING])
 def test_blocks_may_be_left_in_any_order(first, second):
     x = tensor([3.0])
     gm = GradManager().attach(x)
@@ -180,7 +180,7 @@ def test_what_starts_to_record_inside_a_block_records():
     early, late = GradManager().attach(x), GradManager().attach(x)
     with early, no_grad():
         with late:
-            assert is_grad_enabled()  # somebody hears
+            assert is_grad_enabled()  # a recorder that records
             assert (recorded(early, x), recorded(late, x)) == (False, True)
             with no_grad():
                 assert (recorded(early, x), recorded(late, x)) == (False, False)
@@ -211,25 +211,25 @@ def test_blocks_between_which_a_manager_entered_may_be_left_in_any_order():
         assert current() is early._tape
 
 
-@quiet_modes
-def test_what_is_released_inside_a_block_stays_released(quiet):
+@pausing_modes
+def test_what_is_released_inside_a_block_stays_released(pausing):
     x = tensor([3.0])
     outer, inner = GradManager().attach(x), GradManager().attach(x)
     with outer:
         inner.record()
-        with quiet():
+        with pausing():
             inner.release()
         assert current() is outer._tape
         outer.backward(x * x)
     assert x.grad.tolist() == [6.0]
 
 
-@quiet_modes
-def test_an_exception_leaves_the_block(quiet):
+@pausing_modes
+def test_an_exception_leaves_the_block(pausing):
     x = tensor([3.0])
     gm = GradManager().attach(x)
     with gm:
-        with pytest.raises(LookupError), quiet():
+        with pytest.raises(LookupError), pausing():
             raise LookupError
         gm.backward(x * x)
     assert x.grad.tolist() == [6.0]
@@ -248,12 +248,12 @@ def test_a_block_left_in_another_context_changes_nothing_there():
         assert current() is tape
 
 
-@quiet_modes
-def test_a_write_in_place_makes_a_constant(quiet):
+@pausing_modes
+def test_a_write_in_place_makes_a_constant(pausing):
     x = tensor([3.0, 4.0])
     gm = GradManager().attach(x)
     with gm:
-        with quiet():
+        with pausing():
             x[0] = 10.0
             x *= 2
         y = x * x
@@ -264,7 +264,7 @@ def test_a_write_in_place_makes_a_constant(quiet):
 def test_a_write_in_place_under_inference_mode_is_a_constant_for_forward_mode_too():
     for mode, known in ((no_grad, True), (inference_mode, False)):
         x = tensor([3.0])
-        with pushing(x):
+        with forward_level(x):
             y = x * x
             with mode():
                 y += x
@@ -294,7 +294,7 @@ def test_modes_keep_nothing_of_a_released_manager_alive():
 
 @pytest.mark.parametrize("inside", [no_grad, enable_grad, inference_mode, lambda: set_grad_enabled(True)])
 @pytest.mark.parametrize("outside", [enable_grad, lambda: inference_mode(False), contextlib.nullcontext])
-def test_who_does_not_listen_for_another_reason_is_not_woken(outside, inside):
+def test_a_recorder_paused_for_another_reason_stays_paused(outside, inside):
     """As inside a Function's forward, which is recorded as one op."""
     x = tensor([3.0])
     gm = GradManager().attach(x)
@@ -328,7 +328,7 @@ def test_callbacks_compute_as_before_the_recording_whatever_mode_they_use():
 # ---------------------------------------------------------------- plain calls
 
 
-def test_a_plain_call_takes_effect_at_once_and_stays():
+def test_a_plain_call_of_set_grad_enabled_acts_at_once_and_stays():
     x = tensor([3.0])
     gm = GradManager().attach(x)
 
@@ -348,7 +348,7 @@ def test_a_plain_call_takes_effect_at_once_and_stays():
     assert is_grad_enabled()
 
 
-def test_a_plain_call_in_a_block_ends_with_it():
+def test_a_plain_call_of_set_grad_enabled_in_a_block_ends_with_it():
     x = tensor([3.0])
     gm = GradManager().attach(x)
     with gm:
@@ -415,19 +415,19 @@ def test_set_grad_enabled_has_no_effect_at_decoration():
         tape = current()
 
         @set_grad_enabled(False)
-        def quiet():
+        def pausing():
             return recorded(gm, x)
 
         assert current() is tape
         with no_grad():
 
             @set_grad_enabled(True)
-            def loud():
+            def resuming():
                 return recorded(gm, x)
 
             assert not recorded(gm, x)
-            assert (quiet(), loud()) == (False, True)
-        assert (quiet(), loud()) == (False, True)
+            assert (pausing(), resuming()) == (False, True)
+        assert (pausing(), resuming()) == (False, True)
         assert current() is tape
 
 
@@ -520,24 +520,24 @@ def test_decorated_generators_hold_the_mode_only_while_they_run(decorate):
 
 def test_generators_of_two_modes_may_alternate():
     @no_grad
-    def quiet():
+    def pausing():
         while True:
             yield is_grad_enabled()
 
     @enable_grad
-    def loud():
+    def resuming():
         while True:
             yield is_grad_enabled()
 
     with no_grad():
-        assert [pair for _, pair in zip(range(3), zip(quiet(), loud(), strict=False), strict=False)] == [
+        assert [pair for _, pair in zip(range(3), zip(pausing(), resuming(), strict=False), strict=False)] == [
             (False, True)
         ] * 3
         assert not is_grad_enabled()
 
 
 def test_what_is_thrown_into_a_generator_reaches_it():
-    heard = []
+    caught = []
 
     @no_grad
     def stubborn():
@@ -545,24 +545,24 @@ def test_what_is_thrown_into_a_generator_reaches_it():
             try:
                 yield "waiting"
             except LookupError as error:
-                heard.append((error, is_grad_enabled()))
-                yield "heard"
+                caught.append((error, is_grad_enabled()))
+                yield "caught"
             except StopIteration:
                 return "stopped"
 
     steps = stubborn()
     next(steps)
     error = LookupError()
-    assert steps.throw(error) == "heard"
-    assert heard == [(error, False)]
+    assert steps.throw(error) == "caught"
+    assert caught == [(error, False)]
     next(steps)
     with pytest.raises(StopIteration) as stopped:
         steps.throw(StopIteration())
     assert stopped.value.value == "stopped"
     steps = stubborn()
     next(steps)
-    with pytest.raises(ValueError, match="passes"):
-        steps.throw(ValueError("passes"))
+    with pytest.raises(ValueError, match="not caught"):
+        steps.throw(ValueError("not caught"))
     assert is_grad_enabled()
 
 
@@ -636,7 +636,7 @@ def test_decorated_coroutines_hold_the_mode_only_while_they_run(decorate):
     seen, turn = [], []
 
     @decorate
-    async def quiet():
+    async def pausing():
         for _ in range(3):
             seen.append(is_grad_enabled())
             await asyncio.sleep(0)
@@ -648,14 +648,14 @@ def test_decorated_coroutines_hold_the_mode_only_while_they_run(decorate):
             await asyncio.sleep(0)
 
     async def main():
-        direct = quiet()  # by hand, in this very context
+        direct = pausing()  # by hand, in this very context
         direct.send(None)
         turn.append(is_grad_enabled())
         direct.close()
-        found, _ = await asyncio.gather(quiet(), other())
-        return found, await quiet()
+        found, _ = await asyncio.gather(pausing(), other())
+        return found, await pausing()
 
-    assert inspect.iscoroutinefunction(quiet)
+    assert inspect.iscoroutinefunction(pausing)
     assert asyncio.run(main()) == ("done", "done")
     assert set(seen) == {False}
     assert turn == [True] * 4
@@ -799,7 +799,7 @@ def test_one_decorated_function_may_run_in_several_threads():
     assert seen == [False]
 
 
-def test_members_of_a_group_stop_and_go_on_together():
+def test_members_of_a_group_pause_and_resume_together():
     x = tensor([3.0])
     one, two = GradManager().attach(x), GradManager().attach(x)
     with one | two:
@@ -827,7 +827,7 @@ BLOCKS = {
 }
 
 
-def may_hear(is_manager, modes):
+def is_to_record(is_manager, modes):
     grad, inference = True, False
     for name in modes:
         _, grad, says = BLOCKS[name]
@@ -863,12 +863,12 @@ def ended(kind, thing):
         leave_recorders(thing)
 
 
-def hears(kind, thing, y):
+def has_recorded(kind, thing, y):
     return (thing._tape if kind == "manager" else thing).node_id_of(y) is not None
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_who_listens_follows_from_the_blocks_that_are_open(seed):
+def test_the_open_blocks_decide_which_recorders_record(seed):
     """Managers, levels and blocks entered and left in a random order, against the rule as the module states it."""
     random = np.random.default_rng(seed)
     x = tensor([3.0])
@@ -883,13 +883,15 @@ def test_who_listens_follows_from_the_blocks_that_are_open(seed):
         blocks = [(k, name) for k, (kind, name, _) in enumerate(open_now) if kind == "block"]
         for k, (kind, _, thing) in enumerate(open_now):
             if kind != "block":
-                assert hears(kind, thing, y) == may_hear(kind == "manager", [name for j, name in blocks if j > k])
-        assert is_inference_mode_enabled() == (not may_hear(False, [name for _, name in blocks]))
+                assert has_recorded(kind, thing, y) == is_to_record(
+                    kind == "manager", [name for j, name in blocks if j > k]
+                )
+        assert is_inference_mode_enabled() == (not is_to_record(False, [name for _, name in blocks]))
     for kind, _, thing in [event for event in open_now if event[0] == "block"]:
         ended(kind, thing)
     recorders_left = [(kind, thing) for kind, _, thing in open_now if kind != "block"]
     y = x * x
-    assert all(hears(kind, thing, y) for kind, thing in recorders_left)
+    assert all(has_recorded(kind, thing, y) for kind, thing in recorders_left)
     for kind, thing in recorders_left:
         ended(kind, thing)
     assert current() is None

@@ -1,4 +1,4 @@
-"""Several managers at once: who hears what, in every nesting; no_grad and enable_grad."""
+"""Several managers at once: what each records, in every nesting; no_grad and enable_grad."""
 
 import asyncio
 import contextlib
@@ -8,19 +8,13 @@ import weakref
 
 import numpy as np
 import pytest
+from helpers import pop_grad
 from hypothesis import given
 from hypothesis import strategies as st
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, GradManagerGroup, Tensor, enable_grad, errors, no_grad, tensor
 from gradmgr._engine.context import Context, current
-
-
-def taken(x):
-    """The gradient of x, which is cleared: second-order gradients are not to be added to it."""
-    grad, x.grad = x.grad, None
-    return grad
-
 
 # ---------------------------------------------------------------- second order and higher
 
@@ -31,7 +25,7 @@ def test_second_order():
     with outer:
         with inner:
             inner.backward(x * x * x)
-        first = taken(x)
+        first = pop_grad(x)
         outer.backward(first)
     assert first.tolist() == [27.0]
     assert x.grad.tolist() == [18.0]
@@ -42,7 +36,7 @@ def test_second_order_in_one_with_statement():
     outer, inner = GradManager().attach(x), GradManager().attach(x)
     with outer, inner:
         inner.backward(x * x * x)
-        outer.backward(taken(x))
+        outer.backward(pop_grad(x))
     assert x.grad.tolist() == [18.0]
 
 
@@ -65,7 +59,7 @@ def test_any_order_of_a_power(order):
     expected = 1.0
     for k, gm in enumerate(reversed(managers)):
         gm.backward(y)
-        y = taken(x)
+        y = pop_grad(x)
         expected *= 6 - k
         assert y.tolist() == pytest.approx([expected * 2.0 ** (5 - k)], rel=1e-14)
 
@@ -79,7 +73,7 @@ def test_third_order_of_a_sine_and_an_exponential():
         y = gnp.sin(x) * gnp.exp(x * 2)
         for k, gm in enumerate(reversed(managers), start=1):
             gm.backward(y.sum())
-            y = taken(x)
+            y = pop_grad(x)
             np.testing.assert_allclose(y.numpy(), ((2 + 1j) ** k * np.exp((2 + 1j) * a)).imag, rtol=1e-13)
 
 
@@ -102,10 +96,10 @@ def test_a_whole_hessian():
     rows = []
     with outer, inner:
         inner.backward(function(v))
-        first = taken(v)
+        first = pop_grad(v)
         for row in np.eye(3):
             outer.backward(first, row, retain=True)
-            rows.append(taken(v).tolist())
+            rows.append(pop_grad(v).tolist())
     a, b, c = 0.5, 1.5, 2.0
     e = np.exp(a * b)
     expected = [[b * b * e, e + a * b * e, 3 * c * c], [e + a * b * e, a * a * e, 0], [3 * c * c, 0, 6 * c * a]]
@@ -120,7 +114,7 @@ def test_a_hessian_vector_product():
     outer, inner = GradManager().attach(x), GradManager().attach(x)
     with outer, inner:
         inner.backward((gnp.tanh(x @ matrix) ** 2).sum())
-        outer.backward((taken(x) * v).sum())
+        outer.backward((pop_grad(x) * v).sum())
 
     def first(a):
         t = np.tanh(a @ matrix)
@@ -144,7 +138,7 @@ def test_forward_mode_by_two_reverse_modes():
     np.testing.assert_allclose(u.grad.numpy(), expected, rtol=1e-13)
 
 
-def test_a_dy_that_the_outer_manager_knows_is_differentiated_through():
+def test_a_dy_that_the_outer_manager_tracks_is_differentiated_through():
     x, u = tensor([3.0]), tensor([5.0])
     outer, inner = GradManager().attach(u), GradManager().attach(x)
     with outer, inner:
@@ -164,7 +158,7 @@ def test_a_dy_of_another_dtype_is_differentiated_through_its_cast():
     assert u.grad.tolist() == [60.0]
 
 
-def test_a_dy_known_only_to_the_same_manager_is_a_constant():
+def test_a_dy_tracked_by_the_same_manager_alone_is_a_constant():
     x, u = tensor([3.0]), tensor([5.0])
     gm = GradManager().attach([x, u])
     with gm:
@@ -175,7 +169,7 @@ def test_a_dy_known_only_to_the_same_manager_is_a_constant():
             gm.backward(x.grad)
 
 
-def test_a_dy_known_to_a_manager_recorded_after_is_a_constant_to_it():
+def test_a_dy_tracked_by_an_inner_manager_alone_is_a_constant_for_it():
     x, u = tensor([3.0]), tensor([5.0])
     outer, inner = GradManager().attach(x), GradManager().attach(u)
     with outer, inner:
@@ -185,7 +179,7 @@ def test_a_dy_known_to_a_manager_recorded_after_is_a_constant_to_it():
     assert x.grad.tolist() == [150.0]
 
 
-def test_reversed_nesting_hears_nothing_and_backward_says_so():
+def test_an_inner_manager_does_not_record_the_backward_of_an_outer_one_and_says_so():
     x = tensor([3.0])
     outer, inner = GradManager().attach(x), GradManager().attach(x)
     with outer, inner:
@@ -197,7 +191,7 @@ def test_reversed_nesting_hears_nothing_and_backward_says_so():
     assert x.grad.tolist() == [12.0]
 
 
-def test_a_managers_own_backward_is_not_heard_by_itself():
+def test_a_manager_does_not_record_its_own_backward():
     x = tensor([3.0])
     gm = GradManager().attach(x)
     with gm:
@@ -206,15 +200,15 @@ def test_a_managers_own_backward_is_not_heard_by_itself():
             gm.backward(x.grad)
 
 
-@pytest.mark.parametrize("walked", list(itertools.permutations(range(3), 2)))
-def test_of_three_managers_those_entered_before_hear_a_backward(walked):
-    first, second = walked
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3), 2)))
+def test_of_three_managers_those_entered_before_record_a_backward(order):
+    first, second = order
     x = tensor([3.0])
     managers = [GradManager().attach(x) for _ in range(3)]
     for gm in managers:
         gm.record()
     managers[first].backward(x * x * x)
-    derivative = taken(x)
+    derivative = pop_grad(x)
     if second < first:
         managers[second].backward(derivative)
         assert x.grad.tolist() == [18.0]
@@ -225,7 +219,7 @@ def test_of_three_managers_those_entered_before_hear_a_backward(walked):
         gm.release()
 
 
-def test_forward_operations_are_heard_by_every_recording_manager():
+def test_forward_operations_are_recorded_by_every_manager():
     x = tensor([3.0])
     managers = [GradManager().attach(x) for _ in range(4)]
     for gm in managers:
@@ -233,10 +227,10 @@ def test_forward_operations_are_heard_by_every_recording_manager():
     y = x * x
     for gm in managers:
         gm.backward(y)
-        assert taken(x).tolist() == [6.0]
+        assert pop_grad(x).tolist() == [6.0]
 
 
-def test_a_manager_hears_only_from_its_own_record_on():
+def test_a_manager_records_only_what_follows_its_record():
     x = tensor([3.0])
     outer, inner = GradManager().attach(x), GradManager().attach(x)
     with outer:
@@ -244,7 +238,7 @@ def test_a_manager_hears_only_from_its_own_record_on():
         with inner:
             y = before * x
             inner.backward(y)
-            assert taken(x).tolist() == [9.0]  # before is a constant to it
+            assert pop_grad(x).tolist() == [9.0]  # before is a constant to it
         outer.backward(y)
     assert x.grad.tolist() == [27.0]
 
@@ -257,7 +251,7 @@ def test_an_inner_manager_may_record_again_and_again():
         for k in range(1, 4):
             with inner:
                 inner.backward(x * x * k)
-            total = total + taken(x)
+            total = total + pop_grad(x)
         outer.backward(total)  # 2 x (1 + 2 + 3)
     assert x.grad.tolist() == [12.0]
 
@@ -297,8 +291,8 @@ def test_an_intermediate_attached_to_both():
         outer.attach(h)
         inner.attach(h)
         inner.backward(h * h * h)
-        assert taken(h).tolist() == [243.0]
-        first = taken(x)
+        assert pop_grad(h).tolist() == [243.0]
+        first = pop_grad(x)
         assert first.tolist() == [243.0 * 6]
         outer.backward(first)  # of 3 h^2 * 2 x: by h, and in all by x
     # The derivative of h itself, 2 x, and h's own cotangent both lead back to x.
@@ -314,7 +308,7 @@ def test_second_order_through_a_write_in_place():
         z *= x
         z *= z
         inner.backward(z)  # x^4
-        outer.backward(taken(x))
+        outer.backward(pop_grad(x))
     assert x.grad.tolist() == [12 * 9.0]
 
 
@@ -324,7 +318,7 @@ def test_second_order_where_the_attached_tensor_is_written_to():
     with outer, inner:
         x *= x
         inner.backward(x * x)  # x0^4
-        first = taken(x)
+        first = pop_grad(x)
         assert first.tolist() == [4 * 27.0]
         outer.backward(first)
     assert x.grad.tolist() == [12 * 9.0]
@@ -338,7 +332,7 @@ def test_learning_to_learn_through_writes_in_place():
         for _ in range(steps):
             with inner:
                 inner.backward((gnp.sin(w) ** 2).sum())
-            w -= rate * taken(w)
+            w -= rate * pop_grad(w)
         return (w * w).sum()
 
     def final_of(start, rate):
@@ -364,7 +358,7 @@ def test_a_gradient_penalty():
         inner = GradManager().attach(x)
         with inner:
             inner.backward(gnp.tanh(x @ weights).sum())
-        return (taken(x) ** 2).sum()
+        return (pop_grad(x) ** 2).sum()
 
     outer = GradManager().attach(w)
     with outer:
@@ -391,22 +385,22 @@ def test_under_an_outer_recorder_accumulation_makes_a_new_tensor():
             inner.backward(x * x)
         assert x.grad is not first
         assert first.tolist() == [27.0]
-        second = taken(x)
+        second = pop_grad(x)
         assert second.tolist() == [33.0]
         outer.backward(second, retain=True)
-        assert taken(x).tolist() == [18.0 + 2.0]
+        assert pop_grad(x).tolist() == [18.0 + 2.0]
         outer.backward(first)
     assert x.grad.tolist() == [18.0]
 
 
-def test_a_grad_that_the_outer_manager_knows_stays_known_through_accumulation():
+def test_a_grad_tracked_by_the_outer_manager_stays_tracked_through_accumulation():
     x = tensor([3.0])
     outer, inner = GradManager().attach(x), GradManager().attach(x)
     with outer:
         x.grad = x * x * 5
         with inner:
             inner.backward(x * 7)  # a constant to the outer manager
-        outer.backward(taken(x))
+        outer.backward(pop_grad(x))
     assert x.grad.tolist() == [30.0]
 
 
@@ -417,7 +411,7 @@ def test_the_gradient_under_an_outer_recorder_has_the_shape_and_dtype_of_its_ten
         inner.backward((x * w * w).sum())
         assert (x.grad.shape, x.grad.dtype) == ((1,), np.float32)
         assert (w.grad.shape, w.grad.dtype) == ((1, 2), np.float64)
-        by_w = taken(w)
+        by_w = pop_grad(w)
         x.grad = None
         outer.backward(by_w.sum())
     assert (x.grad.shape, x.grad.dtype) == ((1,), np.float32)
@@ -440,17 +434,17 @@ def test_a_gradient_of_the_outer_manager_is_not_a_live_view_of_the_users_dy():
 # ---------------------------------------------------------------- callbacks under an outer manager
 
 
-def test_what_a_callback_computes_is_heard_by_the_outer_manager():
+def test_what_a_callback_computes_is_recorded_by_the_outer_manager():
     x = tensor([3.0])
     outer = GradManager().attach(x)
     inner = GradManager().attach(x, lambda t, grad: grad * t)
     with outer, inner:
         inner.backward(x * x * x)
-        outer.backward(taken(x))  # d/dx of 3 x^2 * x
+        outer.backward(pop_grad(x))  # d/dx of 3 x^2 * x
     assert x.grad.tolist() == [81.0]
 
 
-def test_what_a_future_gives_is_heard_by_the_outer_manager():
+def test_what_a_future_computes_is_recorded_by_the_outer_manager():
     class Future:
         def __init__(self, grad):
             self.grad = grad
@@ -463,7 +457,7 @@ def test_what_a_future_gives_is_heard_by_the_outer_manager():
     inner = GradManager().attach(x, [lambda t, grad: Future(grad), lambda t, grad: grad * 2])
     with outer, inner:
         inner.backward(x * x * x)
-        outer.backward(taken(x))  # d/dx of 6 x^3
+        outer.backward(pop_grad(x))  # d/dx of 6 x^3
     assert x.grad.tolist() == [162.0]
 
 
@@ -502,14 +496,14 @@ def test_a_failed_inner_backward_leaves_the_outer_manager_recording():
 # ---------------------------------------------------------------- detach
 
 
-def test_detach_cuts_for_every_manager():
+def test_detach_stops_gradients_for_every_manager():
     x = tensor([3.0])
     outer, inner = GradManager().attach(x), GradManager().attach(x)
     with outer, inner:
         cut = (x * x).detach()
         y = cut * x
         inner.backward(y)
-        assert taken(x).tolist() == [9.0]
+        assert pop_grad(x).tolist() == [9.0]
         outer.backward(y)
         assert x.grad.tolist() == [9.0]
         for gm in (inner, outer):
@@ -526,7 +520,7 @@ def test_a_detached_first_derivative_is_a_constant_of_the_outer_manager():
     outer, inner = GradManager().attach(x), GradManager().attach(x)
     with outer, inner:
         inner.backward(x * x * x)
-        outer.backward(taken(x).detach() * x)
+        outer.backward(pop_grad(x).detach() * x)
     assert x.grad.tolist() == [27.0]
 
 
@@ -546,7 +540,7 @@ def test_release_in_any_order(order):
         y = x * x
         for gm in left:
             gm.backward(y, retain=True)
-            assert taken(x).tolist() == [6.0]
+            assert pop_grad(x).tolist() == [6.0]
         with pytest.raises(RuntimeError, match="idle"):
             managers[k].backward(y)
 
@@ -570,22 +564,25 @@ def test_an_outer_manager_recorded_again_is_the_innermost():
     a.release()
     a.record()  # now recorded after b
     a.backward(x * x * x)
-    b.backward(taken(x))
+    b.backward(pop_grad(x))
     assert x.grad.tolist() == [18.0]
 
 
 @given(
     steps=st.lists(
-        st.tuples(st.sampled_from(["record", "release", "backward", "compute", "write", "quietly"]), st.integers(0, 2)),
+        st.tuples(
+            st.sampled_from(["record", "release", "backward", "compute", "write", "write under no_grad"]),
+            st.integers(0, 2),
+        ),
         max_size=25,
     )
 )
 def test_any_program_of_records_releases_and_backwards(steps):
-    """Against a model: for each manager, whether it records, and dy/dx as it has heard it."""
+    """Against a model: for each manager, whether it records, and dy/dx as it has recorded it."""
     x = tensor([3.0])
     managers = [GradManager().attach(x) for _ in range(3)]
-    x_known = [0.0] * 3  # derivative of the present x by x at record()
-    y_known = [None] * 3  # derivative of y, None where unknown
+    dx = [0.0] * 3  # derivative of the present x by x at record()
+    dy = [None] * 3  # derivative of y, None where unknown
     recording = [False] * 3
     y, y_value = tensor([1.0]), 1.0
     x_value = 3.0
@@ -593,32 +590,32 @@ def test_any_program_of_records_releases_and_backwards(steps):
         for what, k in steps:
             if what == "record" and not recording[k]:
                 managers[k].record()
-                recording[k], x_known[k], y_known[k] = True, 1.0, None
+                recording[k], dx[k], dy[k] = True, 1.0, None
             elif what == "release":
                 managers[k].release()
                 recording[k] = False
             elif what == "compute":
                 for m in range(3):
-                    if recording[m] and (y_known[m] is not None or x_known[m] is not None):
-                        y_known[m] = (y_known[m] or 0.0) * x_value / 4 + y_value * (x_known[m] or 0.0) / 4
+                    if recording[m] and (dy[m] is not None or dx[m] is not None):
+                        dy[m] = (dy[m] or 0.0) * x_value / 4 + y_value * (dx[m] or 0.0) / 4
                 y, y_value = y * x / 4, y_value * x_value / 4
             elif what == "write":
                 x *= 1.5
                 x_value *= 1.5
-                x_known = [None if d is None else d * 1.5 for d in x_known]
-            elif what == "quietly":
+                dx = [None if d is None else d * 1.5 for d in dx]
+            elif what == "write under no_grad":
                 with no_grad():
                     x *= 0.5
                 x_value *= 0.5
-                x_known = [None] * 3
+                dx = [None] * 3
             elif what == "backward" and recording[k]:
-                if y_known[k] is None:
+                if dy[k] is None:
                     with pytest.raises(RuntimeError, match="does not know"):
                         managers[k].backward(y)
                 else:
                     managers[k].backward(y)
                     recording[k] = False
-                    assert taken(x).tolist() == pytest.approx([y_known[k]], rel=1e-12)
+                    assert pop_grad(x).tolist() == pytest.approx([dy[k]], rel=1e-12)
             assert x.tolist() == pytest.approx([x_value])
             assert y.tolist() == pytest.approx([y_value])
     finally:
@@ -629,51 +626,51 @@ def test_any_program_of_records_releases_and_backwards(steps):
 # ---------------------------------------------------------------- groups
 
 
-def test_members_of_a_group_hear_forward():
+def test_members_of_a_group_record_forward_operations():
     x = tensor([3.0])
     a, b, c = (GradManager().attach(x) for _ in range(3))
     with a | b | c:
         y = x * x
         for gm in (b, a, c):
             gm.backward(y)
-            assert taken(x).tolist() == [6.0]
+            assert pop_grad(x).tolist() == [6.0]
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_members_of_a_group_do_not_hear_one_anothers_backward(first):
+def test_members_of_a_group_do_not_record_one_anothers_backward(first):
     x = tensor([3.0])
     pair = [GradManager().attach(x), GradManager().attach(x)]
     with pair[0] | pair[1]:
         pair[first].backward(x * x * x)
         with pytest.raises(RuntimeError, match="another manager's backward"):
-            pair[1 - first].backward(taken(x))
+            pair[1 - first].backward(pop_grad(x))
 
 
-def test_a_manager_recorded_before_a_group_hears_the_backward_of_its_members():
+def test_a_manager_outside_of_a_group_records_the_backward_of_its_members():
     x = tensor([3.0])
     outer, a, b = (GradManager().attach(x) for _ in range(3))
     with outer, a | b:
         y = x * x * x
         a.backward(y)
-        by_a = taken(x)
+        by_a = pop_grad(x)
         b.backward(y)
-        outer.backward(by_a + taken(x))
+        outer.backward(by_a + pop_grad(x))
     assert x.grad.tolist() == [36.0]
 
 
-def test_members_of_a_group_hear_the_backward_of_a_manager_recorded_after():
+def test_members_of_a_group_record_the_backward_of_an_inner_manager():
     x = tensor([3.0])
     a, b, inner = (GradManager().attach(x) for _ in range(3))
     with a | b, inner:
         inner.backward(x * x * x)
-        first = taken(x)
+        first = pop_grad(x)
         a.backward(first)
-        assert taken(x).tolist() == [18.0]
+        assert pop_grad(x).tolist() == [18.0]
         b.backward(first)
         assert x.grad.tolist() == [18.0]
 
 
-def test_a_group_releases_all_on_exit_and_lets_exceptions_pass():
+def test_a_group_releases_all_on_exit_and_lets_exceptions_propagate():
     a, b = GradManager(), GradManager()
     with pytest.raises(LookupError), a | b:
         raise LookupError
@@ -688,7 +685,7 @@ def test_a_group_is_reusable_and_its_members_are_usable_alone():
     for _ in range(2):
         with group:
             a.backward(x * x)
-            assert taken(x).tolist() == [6.0]
+            assert pop_grad(x).tolist() == [6.0]
     with a:
         a.backward(x * x)
     assert x.grad.tolist() == [6.0]
@@ -711,7 +708,7 @@ def test_groups_join():
         y = x * x * x
         for gm in managers:
             gm.backward(y, retain=True)
-            derivative = taken(x)
+            derivative = pop_grad(x)
             assert derivative.tolist() == [27.0]
             for other in managers:
                 with pytest.raises(RuntimeError, match="does not know"):
@@ -730,7 +727,7 @@ def test_nothing_is_kept_of_either_recording_though_the_outputs_live():
         kept = weakref.ref(h._array)
         del h
         inner.backward(loss)
-        first = taken(x)
+        first = pop_grad(x)
         assert kept() is not None  # the outer manager needs it
         outer.backward(first.sum())
         assert kept() is None
@@ -773,12 +770,12 @@ def test_no_grad_stops_every_manager():
             c = x * x
         y = c * x
         inner.backward(y)
-        assert taken(x).tolist() == [9.0]
+        assert pop_grad(x).tolist() == [9.0]
         outer.backward(y)
     assert x.grad.tolist() == [9.0]
 
 
-def test_what_was_computed_under_no_grad_is_unknown_to_backward():
+def test_what_was_computed_under_no_grad_is_untracked():
     x = tensor([3.0])
     gm = GradManager().attach(x)
     with gm:
@@ -839,7 +836,7 @@ def test_enable_grad_undoes_no_grad_for_every_manager():
                 y = quiet * x
             still_quiet = x * 100
         inner.backward(y + still_quiet)
-        assert taken(x).tolist() == [9.0]
+        assert pop_grad(x).tolist() == [9.0]
         outer.backward(y)
     assert x.grad.tolist() == [9.0]
 
@@ -853,7 +850,7 @@ def test_enable_grad_records_nothing_where_no_manager_records():
         gm.backward(y)
 
 
-def test_both_without_a_recording_change_no_values():
+def test_no_grad_and_enable_grad_without_a_recording_change_no_values():
     x = tensor([3.0])
     with no_grad(), enable_grad(), no_grad():
         assert (x * x).tolist() == [9.0]
@@ -934,7 +931,7 @@ def test_an_update_under_no_grad_keeps_the_parameter_attached():
         with gm:
             gm.backward((w - 3) ** 2)
             with no_grad():
-                w -= 0.1 * taken(w)
+                w -= 0.1 * pop_grad(w)
     assert w.item() == pytest.approx(3.0, abs=1e-4)
 
 
@@ -957,7 +954,7 @@ def test_no_grad_holds_in_the_body_of_a_coroutine():
     assert x.grad.tolist() == [27.0]
 
 
-def test_a_manager_stands_once_in_a_group():
+def test_a_manager_cannot_be_in_a_group_twice():
     gm = GradManager()
     with pytest.raises(ValueError, match="twice"):
         gm | gm
@@ -969,7 +966,7 @@ def test_a_manager_stands_once_in_a_group():
         pass
 
 
-def test_what_was_released_elsewhere_is_not_kept_below():
+def test_a_tape_released_in_another_context_is_no_outer_tape():
     """A tape that stays current in a context it was not released in must not chain up."""
     x = tensor([1.0])
     for _ in range(5):
@@ -983,11 +980,11 @@ def test_what_was_released_elsewhere_is_not_kept_below():
     assert x.grad.tolist() == [2.0]
 
 
-# ---------------------------------------------------------------- the short road of nested tapes
+# ---------------------------------------------------------------- the fast path of nested tapes
 
 
-def on_the_long_road(state):
-    """Take from a Context what lets ops of one and two inputs go the short road."""
+def without_fast_path(state):
+    """Remove from a Context what lets ops of one and two inputs take the fast path."""
     if isinstance(state, Context):
         state.tapes = ()
 
@@ -997,8 +994,8 @@ PROGRAMS = {
     "nothing kept": lambda x, y, c: (x + y) + (x - c),
     "the result kept": lambda x, y, c: gnp.exp(gnp.tanh(x)) / y,
     "a plain array": lambda x, y, c: (c.numpy() * x) * (y * 2.0),
-    "unknown to all": lambda x, y, c: c * c + c * x + y * y,
-    "known to one alone": lambda x, y, c: (y * y) * gnp.sqrt(y) + x,
+    "tracked by none": lambda x, y, c: c * c + c * x + y * y,
+    "tracked by one alone": lambda x, y, c: (y * y) * gnp.sqrt(y) + x,
     "results of two kinds": lambda x, y, c: gnp.sum(gnp.frexp(x)[0] * y) + gnp.reshape(x * y, (1, 3)),
     "in place": lambda x, y, c: written(x * y, y),
     "broadcast": lambda x, y, c: x * y[0] + gnp.reshape(y, (3, 1)) @ gnp.reshape(x, (1, 3)),
@@ -1011,7 +1008,7 @@ def written(z, y):
     return z * y
 
 
-def nested_gradients(program, count, *, short):
+def nested_gradients(program, count, *, fast):
     """Each manager's gradients, innermost first, of a program and of the gradients of the manager inside it."""
     x, y, c = tensor([1.0, 2.0, 3.0]), tensor([0.5, 1.5, 2.5]), tensor([2.0, 3.0, 4.0])
     nested = [GradManager().attach([x, y] if k % 2 == 0 else y) for k in range(count)]
@@ -1019,8 +1016,8 @@ def nested_gradients(program, count, *, short):
     with contextlib.ExitStack() as stack:
         for gm in nested:
             stack.enter_context(gm)
-        if not short:
-            on_the_long_road(current())
+        if not fast:
+            without_fast_path(current())
         value = program(x, y, c).sum()
         found.append(value.numpy())
         for gm in reversed(nested):
@@ -1029,7 +1026,7 @@ def nested_gradients(program, count, *, short):
             except errors.NotRecordedError:  # a constant, from this order on
                 found.append(None)
                 break
-            gradients = [taken(t) for t in (x, y)]
+            gradients = [pop_grad(t) for t in (x, y)]
             found += [None if g is None else g.numpy() for g in gradients]
             value = sum((g * g).sum() for g in gradients if g is not None)
     return found
@@ -1037,14 +1034,14 @@ def nested_gradients(program, count, *, short):
 
 @pytest.mark.parametrize("count", [2, 3, 4])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_nested_tapes_hear_the_same_on_the_short_road(name, count):
-    short, long = (nested_gradients(PROGRAMS[name], count, short=way) for way in (True, False))
-    assert len(short) > 2
-    for one, other in zip(short, long, strict=True):
+def test_nested_tapes_give_the_same_on_the_fast_and_the_general_path(name, count):
+    fast, general = (nested_gradients(PROGRAMS[name], count, fast=choice) for choice in (True, False))
+    assert len(fast) > 2
+    for one, other in zip(fast, general, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_tape_that_was_released_hears_nothing_on_the_short_road():
+def test_the_fast_path_of_nested_tapes_records_nothing_on_a_released_tape():
     x = tensor([2.0])
     first, second, third = (GradManager().attach(x) for _ in range(3))
     with first, second, third:
@@ -1052,7 +1049,7 @@ def test_a_tape_that_was_released_hears_nothing_on_the_short_road():
         contextvars.copy_context().run(second.release)
         z = gnp.exp(z) * x
         third.backward(z)
-        second_order = taken(x)
+        second_order = pop_grad(x)
         first.backward(second_order.sum())
     e = np.exp(4.0)
     assert second_order.item() == pytest.approx((2 * 2 * 2 + 1) * e)

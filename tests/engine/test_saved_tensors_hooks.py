@@ -4,14 +4,12 @@ import asyncio
 import contextvars
 import functools
 import gc
-import sys
 import threading
-import warnings
 import weakref
 
-import guard
 import numpy as np
 import pytest
+from helpers import cupy_on_a_gpu
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, tensor
@@ -108,7 +106,7 @@ def test_what_is_packed_and_unpacked():
     assert x.grad.tolist() == [2 * 15 * 5 * 3.0, 2 * 15 * 5 * 4.0]
 
 
-def test_numbers_of_numpy_come_back_as_they_were():
+def test_numpy_scalars_are_restored_unchanged():
     seen = []
     x = tensor([1.0, 2.0])
     gm = GradManager().attach(x)
@@ -268,7 +266,7 @@ def test_forward_over_reverse():
     assert along(copied()).tobytes() == along(nothing()).tobytes()
 
 
-def test_what_hooks_compute_is_recorded_by_nobody():
+def test_what_hooks_compute_is_not_recorded():
     x = tensor([1.0, 2.0])
     outer, inner = GradManager().attach(x), GradManager().attach(x)
     with outer, inner:
@@ -392,7 +390,7 @@ def test_a_pack_hook_that_raises():
     assert x.grad.tolist() == [2.0, 2.0]
 
 
-def test_nothing_is_asked_when_memory_is_written_already():
+def test_pack_hooks_are_not_called_after_memory_was_written():
     def pack(t):
         raise ZeroDivisionError
 
@@ -448,7 +446,7 @@ def test_wrong_arguments():
         save_on_cpu(device_type="xpu")
 
 
-def test_disabled():
+def test_disabled_hooks_raise_the_given_error():
     x = tensor([1.0, 2.0])
     gm = GradManager().attach(x)
     with disable_saved_tensors_hooks("outer"):
@@ -473,7 +471,7 @@ def test_disabled():
         function()
 
 
-def test_the_table_knows_packed_entries():
+def test_the_vjp_table_has_packed_entries():
     gradients_of_program(copied())
     codes = [code for code in VJPS if code.endswith(".packed")]
     assert codes
@@ -483,7 +481,7 @@ def test_the_table_knows_packed_entries():
 # ---------------------------------------------------------------- the host
 
 
-def test_values_on_the_host_stay():
+def test_host_values_are_not_moved():
     x = tensor([1.0, 2.0])
     with GradManager().attach(x) as gm:
         with save_on_cpu(pin_memory=True):
@@ -491,15 +489,6 @@ def test_values_on_the_host_stay():
         assert gm._tape.nbytes() == x.nbytes
         gm.backward(y)
     np.testing.assert_allclose(x.grad.numpy(), np.exp([1.0, 2.0]), rtol=1e-15)
-
-
-@pytest.fixture
-def stand_in(monkeypatch):
-    """The stand-in for CuPy as the CuPy of this program."""
-    monkeypatch.setitem(sys.modules, "cupy", guard.cupy)
-    for name, module in guard.cupyx_modules().items():
-        monkeypatch.setitem(sys.modules, name, module)
-    return guard.cupy
 
 
 def on_and_off(cupy, hooks, a, b):
@@ -516,9 +505,9 @@ def on_and_off(cupy, hooks, a, b):
     return x.grad._array.get(), w.grad._array.get(), kept
 
 
-def test_values_of_the_stand_in_move(stand_in):
-    *found, kept = on_and_off(stand_in, save_on_cpu(), *SQUARES)
-    *expected, before = on_and_off(stand_in, nothing(), *SQUARES)
+def test_gpu_values_of_the_guard_are_moved_to_the_host(cupy):
+    *found, kept = on_and_off(cupy, save_on_cpu(), *SQUARES)
+    *expected, before = on_and_off(cupy, nothing(), *SQUARES)
     assert kept == 0 < before
     for a, b in zip(found, expected, strict=True):
         assert a.tobytes() == b.tobytes()
@@ -526,12 +515,8 @@ def test_values_of_the_stand_in_move(stand_in):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("pin_memory", [False, True])
-def test_values_of_a_gpu_move(pin_memory):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # CuPy warns on import where it finds no CUDA
-        cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
-    if not cupy.cuda.is_available():
-        pytest.skip("CuPy finds no GPU")
+def test_gpu_values_are_moved_to_the_host(pin_memory):
+    cupy = cupy_on_a_gpu()
     *found, kept = on_and_off(cupy, save_on_cpu(pin_memory), *SQUARES)
     *expected, before = on_and_off(cupy, nothing(), *SQUARES)
     assert kept == 0 < before

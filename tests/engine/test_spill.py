@@ -1,4 +1,4 @@
-"""GradManager(budget=, spill=): values move out and come back, the same bits; nothing is left behind."""
+"""GradManager(budget=, spill=): values move out and back with the same bits; no file is left."""
 
 import contextvars
 import gc
@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import guard
 import numpy as np
 import pytest
+from helpers import cupy_on_a_gpu
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, errors, tensor
@@ -101,7 +102,7 @@ def test_the_oldest_move_and_the_budget_holds():
         x = tensor(A)
         for _ in range(20):
             x = gnp.tanh(x @ w)
-            # Beside the budget there is what the program itself holds: w, x, and an operand of the last operation.
+            # The program itself holds w, x and an operand of the last operation, in addition to the budget.
             assert gm._tape.nbytes() <= (5 + 3) * A.nbytes
         tanhs = [e for e in gm._tape.entries if e[0] == "tanh.x.packed"]
         cells = [next(part for part in e if isinstance(part, _SpilledValue)) for e in tanhs]
@@ -130,7 +131,7 @@ def test_a_buffer_counts_once():
         gm.backward(z)
 
 
-def test_what_others_hold_stays():
+def test_values_held_elsewhere_stay():
     x = tensor(A)
     held = []
     gm = GradManager(budget=0, spill="disk").attach(x)
@@ -159,7 +160,7 @@ def test_small_arrays_stay():
         gm.backward(y.sum())
 
 
-def test_values_that_are_dropped_make_room():
+def test_dropped_values_free_their_place_in_the_file():
     x = tensor(A)
     gm = GradManager(budget=0, spill="disk").attach(x)
     with gm:
@@ -353,7 +354,7 @@ def test_the_file_is_gone_with_the_process(ending, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_nobody_else_may_read_it():
+def test_the_file_is_readable_by_its_owner_alone():
     gm, _ = half_way()
     assert os.fstat(spill_of(gm._tape)._file._file.fileno()).st_mode & 0o777 == 0o600
     gm.release()
@@ -375,8 +376,8 @@ def test_a_forked_process_does_not_touch_it():
             os._exit(0)
     os.waitpid(child, 0)
     os.close(writes)
-    with os.fdopen(argument_positions) as told:
-        assert "in the process that this one was forked from" in told.read()
+    with os.fdopen(argument_positions) as read_end:
+        assert "in the process that this one was forked from" in read_end.read()
     x = gm.attached_tensors()[0]
     gm.backward(y.sum())
     assert x.grad is not None
@@ -503,7 +504,7 @@ def test_wrong_arguments():
         GradManager(budget="1GiB", spill="tape")
 
 
-def test_told():
+def test_the_budget_is_written_in_units_of_bytes():
     assert format_bytes(0) == "0 B"
     assert format_bytes(3 << 29) == "1.5 GiB"
     assert repr(GradManager(budget="2GiB")) == "GradManager(0 attached, budget 2 GiB, the rest on the host)"
@@ -529,11 +530,8 @@ def test_arrays_on_the_cpu_have_no_host_to_go_to():
 
 
 @pytest.fixture
-def stand_in(monkeypatch):
-    """The stand-in for CuPy, with what else is asked of an array here: its address, and views of any strides."""
-    monkeypatch.setitem(sys.modules, "cupy", guard.cupy)
-    for name, module in guard.cupyx_modules().items():
-        monkeypatch.setitem(sys.modules, name, module)
+def cupy_with_addresses(cupy, monkeypatch):
+    """The guard as CuPy, with what spilling asks of an array besides: its address, and views of any strides."""
 
     def data(array):
         return SimpleNamespace(mem=object(), device=array.device, ptr=array._host.__array_interface__["data"][0])
@@ -542,8 +540,8 @@ def stand_in(monkeypatch):
         return guard.ndarray(np.lib.stride_tricks.as_strided(x._host, shape, strides))
 
     monkeypatch.setattr(guard.ndarray, "data", property(data))
-    monkeypatch.setattr(guard.cupy.lib.stride_tricks, "as_strided", as_strided, raising=False)
-    return guard.cupy
+    monkeypatch.setattr(cupy.lib.stride_tricks, "as_strided", as_strided, raising=False)
+    return cupy
 
 
 def on_gpu(cupy, **options):
@@ -560,20 +558,16 @@ def on_gpu(cupy, **options):
 
 
 @pytest.mark.parametrize("spill", ["host", "disk"])
-def test_values_of_the_stand_in_move(stand_in, spill):
-    found, away = on_gpu(stand_in, budget=2 * A.nbytes, spill=spill)
+def test_gpu_values_of_the_guard_are_moved(cupy_with_addresses, spill):
+    found, away = on_gpu(cupy_with_addresses, budget=2 * A.nbytes, spill=spill)
     assert away >= 8 * A.nbytes
-    assert_same(found, on_gpu(stand_in)[0])
+    assert_same(found, on_gpu(cupy_with_addresses)[0])
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("spill", ["host", "disk"])
-def test_values_of_a_gpu_move(spill):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # CuPy warns on import where it finds no CUDA
-        cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
-    if not cupy.cuda.is_available():
-        pytest.skip("CuPy finds no GPU")
+def test_gpu_values_are_moved(spill):
+    cupy = cupy_on_a_gpu()
     found, away = on_gpu(cupy, budget=2 * A.nbytes, spill=spill)
     assert away >= 8 * A.nbytes
     assert_same(found, on_gpu(cupy)[0])

@@ -15,7 +15,7 @@ def traced(**tensors):
 # ---------------------------------------------------------------- summary
 
 
-def test_idle():
+def test_summary_of_an_idle_manager():
     assert GradManager().summary() == "This GradManager is idle: it keeps nothing."
 
 
@@ -120,7 +120,7 @@ def test_overwritten_while_recorded_gives_zero():
     ],
     ids=["detach", "numpy", "item", "cast", "argmax", "tolist"],
 )
-def test_cut(cut, what):
+def test_explain_names_the_operation_that_cut_the_gradient(cut, what):
     x, w = tensor([1.0, 2.0]), tensor([2.0, 3.0])
     for gm in (traced(x=x, w=w), GradManager().attach({"x": x, "w": w})):
         with detect_anomaly(), gm:
@@ -133,16 +133,16 @@ def test_cut(cut, what):
         assert "test_summary_and_explain.py" in said
 
 
-def test_cut_by_no_grad():
+def test_explain_names_no_grad_as_what_cut_the_gradient():
     x, w = tensor([1.0]), tensor([2.0])
     gm = traced(x=x, w=w)
     with gm:
         with no_grad():
-            y = x * 3  # unheard
+            y = x * 3  # not recorded
         gm.backward((y * w).sum())
     said = gm.explain(x)
     assert "cut by multiply under no_grad() at" in said
-    assert "y = x * 3  # unheard" in said
+    assert "y = x * 3  # not recorded" in said
 
 
 @pytest.mark.parametrize("f", [gnp.round, gnp.floor, gnp.sign, gnp.ceil, gnp.trunc])
@@ -197,7 +197,7 @@ def xdouble(x):
     ids=["xlogy", "Halves", "xdouble", "qr"],
 )
 def test_operations_have_their_names(compute, name):
-    """A name with x is no cut; a Function, an op of one's own and one of several results are told by theirs."""
+    """An x in a name does not shorten it; Functions, custom ops and ops of several results have their own names."""
     x, w = tensor([[1.0, 2.0]]), tensor(1.0)
     gm = GradManager(with_stack=True).attach([x, w])
     with gm:
@@ -295,7 +295,7 @@ def test_a_group_is_traced():
     assert x.grad.tolist() == [12.0]
 
 
-def test_the_watcher_leaves_with_the_recording():
+def test_the_trace_log_ends_with_the_recording():
     x = tensor([3.0])
     gm = traced(x=x)
     with gm:

@@ -1,4 +1,4 @@
-"""The ways into a Tensor and out of it, and what stands at each door."""
+"""Conversions to and from Tensors, explicit and implicit, and which of them are refused."""
 
 import copy
 import math
@@ -107,7 +107,7 @@ def test_arrays_of_tensors_carry_gradients():
     assert (x.grad.item(), y.grad.item()) == (1.0, 10.0 + 400.0)
 
 
-def test_from_dlpack_takes_whatever_speaks_it_and_shares():
+def test_from_dlpack_accepts_any_exporter_and_shares():
     class Speaker:
         def __init__(self):
             self.array = np.arange(3.0)
@@ -235,7 +235,7 @@ def test_explicit_conversions_are_allowed_while_tracked(tracked):
         assert str(t)
 
 
-def test_item_and_its_kin_give_python_numbers():
+def test_item_float_int_and_complex_give_python_numbers():
     for value, kind in ((2.5, float), (3, int), (True, bool), (1j, complex)):
         for t in (tensor(value), tensor([value])[0], tensor([[value]])[0, 0]):
             assert type(t.item()) is kind
@@ -361,7 +361,7 @@ def test_dlpack_export_shares_read_only():
 # ---------------------------------------------------------------- numpy's functions and operators on Tensors
 
 
-def test_numpys_functions_and_operators_come_to_us(tracked):
+def test_numpys_functions_and_operators_dispatch_to_gradmgr(tracked):
     x, _, gm = tracked
     a = np.array([[2.0, 3.0]])
     z = np.sum(np.sin(x) * a) + np.concatenate([x, a]).sum() + (a * x).sum() + (a - x).mean() + (a @ x.T).sum()
@@ -383,7 +383,7 @@ def test_a_numpy_function_we_lack_raises_naming_itself(call, name):
     assert isinstance(caught.value, TypeError)
 
 
-def test_the_door_says_what_numpy_has_and_it_has_not():
+def test_the_namespace_says_which_functions_of_numpy_it_lacks():
     with pytest.raises(AttributeError, match=r"numpy\.frompyfunc is not in gradmgr\.numpy: .*use vectorize"):
         gnp.frompyfunc
     with pytest.raises(AttributeError, match="'no_such_thing', and neither has numpy"):
@@ -423,7 +423,7 @@ def test_plain_arrays_give_plain_arrays(call):
 
 
 class Unknown:
-    """Something of another library that knows how to meet a Tensor."""
+    """A class of another library that defines how it combines with a Tensor."""
 
     __array_ufunc__ = None
 
@@ -470,7 +470,7 @@ def test_clone_is_a_recorded_copy():
     assert x.grad.tolist() == [2.0, 4.0]
 
 
-def test_detach_cuts_for_every_manager():
+def test_detach_stops_gradients_for_every_manager():
     x = tensor([1.0, 2.0])
     outer, inner = GradManager().attach(x), GradManager().attach(x)
     with outer, inner:
@@ -493,7 +493,7 @@ def test_equality_is_elementwise_and_hash_is_identity():
     assert {x: "x"}[x] == "x"
 
 
-def test_facts():
+def test_shape_and_dtype_attributes():
     t = tensor(np.zeros((2, 3), "float32"))
     assert (t.shape, t.ndim, t.size, t.itemsize, t.nbytes, t.dtype, len(t)) == ((2, 3), 2, 6, 4, 24, np.float32, 2)
     assert [row.shape for row in t] == [(3,), (3,)]
@@ -554,7 +554,7 @@ def test_pickle_of_a_slice_holds_the_slice_only():
     assert len(pickle.dumps(t)) < 1000
 
 
-def test_pickle_while_tracked_takes_the_values(tracked):
+def test_pickling_a_tracked_tensor_keeps_the_values(tracked):
     again = pickle.loads(pickle.dumps(tracked[1]))  # noqa: S301  # our own bytes
     assert again.tolist() == tracked[1].tolist()
 
@@ -697,7 +697,7 @@ def test_creation_from_tensors_carries_gradients():
     assert y.grad.item() == 5 + 100 + 3
 
 
-def test_likes_take_tensors_and_are_not_recorded():
+def test_like_functions_accept_tensors_and_are_not_recorded():
     x = tensor([1.0, 2.0], "float32")
     gm = GradManager().attach(x)
     with gm:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import gc
 import signal
 import sys
 import threading
@@ -14,7 +15,8 @@ from helpers import copies, in_a_thread, in_threads
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, get_backwarding_grad_manager, no_grad, tensor
+from gradmgr import GradManager, get_backwarding_grad_manager, manager, no_grad, tensor
+from gradmgr._engine.context import leave_recorders
 
 # Free-threaded CPython lets a new thread inherit the context of the one that started it.
 INHERITS = bool(getattr(sys.flags, "thread_inherit_context", 0))
@@ -87,7 +89,7 @@ def test_no_grad_holds_in_its_own_thread_only():
     assert x.grad.tolist() == [6.0]
 
 
-def test_the_backwarding_manager_is_known_in_its_own_thread_only():
+def test_the_backwarding_manager_is_that_of_its_own_thread_only():
     x = tensor([3.0])
     seen = []
 
@@ -311,7 +313,7 @@ def test_what_a_worker_records_itself_stays_its_own():
     with ThreadPoolExecutor(2) as pool, gm:
         grads = copies(pool, work, 2)
         y = x * x
-        gm.backward([y, *grads])  # the workers' managers came after gm, which heard their backward: 10 x
+        gm.backward([y, *grads])  # the workers' managers came after gm, which recorded their backward: 10 x
     assert x.grad.tolist() == [6.0 + 2 * 10.0]
 
 
@@ -397,6 +399,44 @@ def test_a_manager_dropped_in_another_thread():
     with gm:
         gm.backward(x * y)
     assert x.grad.tolist() == [9.0]
+
+
+class Cycle:
+    """An object that only the collector frees, and with it a manager that records."""
+
+    def __init__(self, gm):
+        self.itself = self
+        self.gm = gm
+
+
+def test_the_collector_ends_a_recording_wherever_it_runs(no_cyclic_collector, monkeypatch):
+    x = tensor([3.0])
+    left = []
+    monkeypatch.setattr(manager, "leave_recorders", lambda *gone: left.extend(gone) or leave_recorders(*gone))
+    gm = GradManager().attach(x)
+    gm.record()
+    tape = gm._tape
+    cycle = Cycle(gm)
+    del gm, cycle
+    assert tape.open
+    gc.collect()
+    assert not tape.open
+    # Before Python 3.12 the collector may run while a ContextVar is being set, and must set none.
+    assert left == ([tape] if sys.version_info >= (3, 12) else [])
+    y = x * x
+    assert not gradmgr._engine.context.is_tracked(y)
+    with GradManager().attach(x) as again:
+        again.backward(x * y)
+    assert x.grad.tolist() == [9.0]
+    assert gradmgr._engine.context.current() is None
+
+
+def test_a_manager_whose_last_reference_goes_leaves_nothing_current():
+    x = tensor([3.0])
+    gm = GradManager().attach(x)
+    gm.record()
+    del gm
+    assert gradmgr._engine.context.current() is None
 
 
 # ---------------------------------------------------------------- serialised backward
@@ -555,7 +595,7 @@ def test_work_handed_to_a_thread_by_a_task_is_recorded_with_it():
     assert x.grad.tolist() == [27.0]
 
 
-def test_a_task_does_not_hear_of_a_recording_that_starts_after_it_was_made():
+def test_a_task_does_not_record_for_a_manager_entered_after_it_was_made():
     x = tensor([3.0])
     gm = GradManager().attach(x)
 

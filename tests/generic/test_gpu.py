@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import each_case
+from helpers import cupy_on_a_gpu, each_case
 from samples import CONSTANTS, SAMPLES, Sample, flat, gradients, tensors
 from samples.gpu import COMPLEX_ON_GPU, MADE_ON_HOST, refusal, refused_call
 
@@ -15,11 +14,7 @@ import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, errors, gradcheck, tensor
 from gradmgr._transforms.gradcheck import jvp
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # CuPy warns on import where it finds no CUDA
-    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
-if not cupy.cuda.is_available():
-    pytest.skip("CuPy finds no GPU", allow_module_level=True)
+cupy = cupy_on_a_gpu()
 
 pytestmark = pytest.mark.gpu
 
@@ -119,7 +114,7 @@ def test_second_derivatives_agree(sample: Sample) -> None:
 
 
 @each_case([s for s in ON_GPU if s.dispatches and str(s) not in MADE_ON_HOST])
-def test_plain_numpy_comes_to_the_same(sample: Sample) -> None:
+def test_numpys_functions_give_the_same_on_tensors(sample: Sample) -> None:
     found = flat(sample.call(np, *tensors(sample, on_gpu(sample))))
     assert all(isinstance(y, Tensor) for y in found)
     assert_all_on_gpu(found)

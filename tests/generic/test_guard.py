@@ -1,6 +1,6 @@
 """Arrays that are not NumPy's: the whole table on the guard class of guard.py, and managers over it.
 
-What would copy to the host behind the user's back, or mix two kinds of arrays, fails here.
+What would copy to the host implicitly, or mix two kinds of arrays, fails here.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def test_every_refusal_is_of_a_sample() -> None:
 
 
 @each
-def test_nothing_kept_for_the_way_back_is_on_the_host(sample: Sample) -> None:
+def test_no_saved_value_is_on_the_host(sample: Sample) -> None:
     points = tensors(sample, on_guard(sample))
     with GradManager().attach([points[k] for k in sample.where]) as manager:
         held = sample.call(gnp, *points)
@@ -135,7 +135,7 @@ def test_second_derivatives_agree(sample: Sample) -> None:
 
 
 @each_case([s for s in ON_GPU if s.dispatches])
-def test_plain_numpy_comes_to_the_same(sample: Sample) -> None:
+def test_numpys_functions_give_the_same_on_tensors(sample: Sample) -> None:
     if str(sample) in MADE_ON_HOST:
         with pytest.raises(errors.MixedArraysError):
             sample.call(np, *tensors(sample, on_guard(sample)))
@@ -277,13 +277,13 @@ def test_mixing_with_numpy_arrays_is_refused_by_name(mix: Any) -> None:
     np.testing.assert_array_equal(a, np.ones((2, 2)))
 
 
-def test_numbers_stand_beside_gpu_tensors() -> None:
+def test_numbers_combine_with_gpu_tensors() -> None:
     x = squares()
     for number in (2, 2.0, np.float32(2), np.int64(2), True):
         assert_all_guards([x * number, number * x, x + number, number - x])
 
 
-def test_guard_arrays_stand_beside_tensors_on_both_sides() -> None:
+def test_guard_arrays_combine_with_tensors_on_both_sides() -> None:
     x, a = squares(), guard.cupy.asarray([[2.0, 2.0], [4.0, 4.0]])
     manager = GradManager().attach(x)
     for y in (lambda: a * x, lambda: x * a, lambda: guard.cupy.multiply(a, x), lambda: np.multiply(a, x)):
@@ -308,7 +308,7 @@ def test_guard_arrays_stand_beside_tensors_on_both_sides() -> None:
         (lambda a, x: a > x, lambda a, x: a > x),
     ],
 )
-def test_cupy_ufuncs_come_to_tensors(ours: Any, numpys: Any) -> None:
+def test_cupys_ufuncs_dispatch_to_gradmgr(ours: Any, numpys: Any) -> None:
     x, a = squares(), guard.cupy.asarray([[2.0, 2.0], [4.0, 4.0]])
     found = ours(a, x)
     assert isinstance(found, Tensor)
@@ -464,7 +464,7 @@ def test_the_guard_refuses(refused: Any) -> None:
         (ValueError, lambda a: a.__setitem__(slice(2), np.ones(2))),
     ],
 )
-def test_the_guard_refuses_in_cupys_ways(error: Any, refused: Any) -> None:
+def test_the_guard_refuses_with_cupys_errors(error: Any, refused: Any) -> None:
     with pytest.raises(error):
         refused(guard.cupy.asarray([1.0, 2.0, 3.0]))
 
@@ -488,7 +488,7 @@ def test_the_guard_behaves_as_cupy() -> None:
     assert gradmgr._arrays.libraries.namespace(a) is guard.cupy
 
 
-def test_the_guard_knows_what_waits_and_what_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_guard_counts_waits_for_the_device_and_wraps_indices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard.ndarray, "waits", 0)
     a = guard.cupy.asarray([1.0, 2.0, 3.0])
     a[guard.cupy.asarray([True, False, True])] = 4.0

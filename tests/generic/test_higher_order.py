@@ -1,4 +1,4 @@
-"""No derivative of any order is silently wrong: programs made of the whole table of samples, and laws of all rules.
+"""No derivative of any order is silently wrong: programs of the whole table of samples, and properties of all rules.
 
 A program feeds sample after sample with what came out of earlier ones: reshaped, repeated, scaled into the
 arguments' ranges. Between the samples it writes in place, cuts and uses things twice. The composition is what is
@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import each_case
-from samples import SAMPLES, Sample, flat, gradients, knows, seeds, taken, tensors
+from helpers import each_case, tracks
+from samples import SAMPLES, Sample, flat, gradients, pop_gradient_array, seeds, tensors
 from table_programs import SHAPES, SMOOTH, Program
 
 import gradmgr.numpy as gnp
@@ -134,18 +134,18 @@ def test_programs_of_samples_have_the_numeric_derivatives_in_every_mode(part: in
     assert [text for seed in chosen for text in mismatches(seed)] == []
 
 
-def spoiled(pull: Any) -> Any:
-    def pull_too_much(entry: Any, g: Any, grads: Any, owned: Any) -> None:
-        pull(entry, g * 1.001, grads, owned)
+def with_error(vjp_of_entry: Any) -> Any:
+    def scaled_vjp(entry: Any, g: Any, grads: Any, owned: Any) -> None:
+        vjp_of_entry(entry, g * 1.001, grads, owned)
 
-    return pull_too_much
+    return scaled_vjp
 
 
 @pytest.mark.parametrize("code", ["getitem", "setitem", "sum", "multiply.xy", "sqrt.x"])
 def test_a_rule_a_thousandth_off_is_noticed(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = list(filter(without_degeneracy, range(0, 40, 10)))
     assert [text for seed in chosen for text in mismatches(seed)] == []
-    monkeypatch.setitem(VJPS, code, spoiled(VJPS[code]))
+    monkeypatch.setitem(VJPS, code, with_error(VJPS[code]))
     assert [text for seed in chosen for text in mismatches(seed)] != []
 
 
@@ -162,7 +162,7 @@ def gradients_of(program: Program, managers: int, grouped: bool, retain: bool) -
     for manager in reversed(recording):
         for again in (True, False) if retain else (False,):
             manager.backward(y, retain=again)
-        found.append([taken(t) / (2 if retain else 1) for t in points])
+        found.append([pop_gradient_array(t) / (2 if retain else 1) for t in points])
     return found
 
 
@@ -203,7 +203,7 @@ def in_direction(points: list[Any], where: list[int], random: Any) -> list[Tenso
 
 
 @each_case([(s, d) for s in SAMPLES if not s.smooth for d in (np.float64, np.complex128)[: 1 + s.is_complex]])
-def test_the_ways_to_a_second_derivative_agree_at_edges(sample: Sample, dtype: Any) -> None:
+def test_all_second_derivatives_agree_at_edges(sample: Sample, dtype: Any) -> None:
     """Where there is no numeric derivative to compare with; and the second derivative is symmetric."""
     points, where = tensors(sample, sample.make(dtype)), sample.where
 
@@ -228,6 +228,30 @@ def test_the_ways_to_a_second_derivative_agree_at_edges(sample: Sample, dtype: A
             along(jvp(f, points, where, w), us),
         ]
     np.testing.assert_allclose(ways, ways[0], rtol=1e-9, atol=1e-9)
+
+
+@each_case([s for s in SAMPLES if s.smooth])
+def test_the_derivative_by_the_cotangents_alone_is_the_tangent(sample: Sample) -> None:
+    """A manager that knows nothing but the cotangents records what backward computes of plain arrays with them."""
+    points = tensors(sample, sample.make())
+    leaves = [points[k] for k in sample.where]
+    vs = in_direction(points, sample.where, np.random.default_rng(2))
+    inner = GradManager().attach(leaves)
+    with inner:
+        outs = flat(sample.call(gnp, *points))
+        recorded = [k for k, y in enumerate(outs) if tracks(inner, y)]  # the others are constants
+    us = [tensor(u) for u in seeds([outs[k] for k in recorded])]
+
+    def call(*at: Any) -> list[Any]:
+        made = flat(sample.call(gnp, *at))
+        return [made[k] for k in recorded]
+
+    with GradManager().attach(us) as outer, inner:
+        inner.backward(call(*points), us)
+        found = [(t.grad, v) for t, v in zip(leaves, vs, strict=True) if t.grad is not None and tracks(outer, t.grad)]
+        outer.backward([g for g, _ in found], [v for _, v in found])
+    for u, t in zip(us, jvp(call, points, sample.where, vs), strict=True):
+        np.testing.assert_allclose(pop_gradient_array(u), t.numpy(), rtol=1e-6, atol=1e-8)
 
 
 def test_the_mixed_derivative_of_a_power_at_an_exponent_of_0_is_not_masked() -> None:
@@ -293,17 +317,17 @@ def lock(values: Any) -> None:
         a.flags.writeable = False
 
 
-def with_locked_cotangents(pull: Any) -> Any:
-    def pull_locked(entry: Any, g: Any, grads: Any, owned: Any) -> None:
+def with_locked_cotangents(vjp_of_entry: Any) -> Any:
+    def locked_vjp(entry: Any, g: Any, grads: Any, owned: Any) -> None:
         if not set.__contains__(owned, entry[1]):  # else the buffer was made for this gradient alone
             lock(list(g.values()) if isinstance(g, dict) else g)
-        pull(entry, g, grads, owned)
+        vjp_of_entry(entry, g, grads, owned)
 
-    return pull_locked
+    return locked_vjp
 
 
 def recorded(sample: Sample, manager: GradManager, points: list[Any]) -> list[Tensor]:
-    return [y for y in flat(sample.call(gnp, *points)) if knows(manager, y)]
+    return [y for y in flat(sample.call(gnp, *points)) if tracks(manager, y)]
 
 
 def twice_derived_with_locks(sample: Sample) -> None:
@@ -315,7 +339,7 @@ def twice_derived_with_locks(sample: Sample) -> None:
         dys = seeds(outs)
         lock([innermost._tape.entries, points, outs, dys])
         innermost.backward(outs, dys)
-        gs = [t.grad for t in attached if t.grad is not None and knows(outer, t.grad)]
+        gs = [t.grad for t in attached if t.grad is not None and tracks(outer, t.grad)]
         for t in attached:
             t.grad = None
         dys = seeds(gs)
@@ -328,15 +352,15 @@ def test_no_rule_writes_to_a_cotangent_or_to_what_is_kept(part: int, monkeypatch
     chosen = SAMPLES[part::4]
     for sample in chosen:  # the first use of a rule puts its compiled form into the table
         twice_derived_with_locks(sample)
-    for code, pull in VJPS.items():
-        monkeypatch.setitem(VJPS, code, with_locked_cotangents(pull))
+    for code, vjp_of_entry in VJPS.items():
+        monkeypatch.setitem(VJPS, code, with_locked_cotangents(vjp_of_entry))
     for sample in chosen:
         twice_derived_with_locks(sample)
 
 
-def watched(tape: Any, known: list[Any]) -> list[Any]:
-    """Weak references to the arrays that a tape keeps, but for those that somebody else does."""
-    others = {id(a) for a in arrays_in(known)}
+def references_to_kept(tape: Any, held_elsewhere: list[Any]) -> list[Any]:
+    """Return weak references to the arrays that a tape keeps, but for those held elsewhere."""
+    others = {id(a) for a in arrays_in(held_elsewhere)}
     return [weakref.ref(a) for a in arrays_in(tape.entries) if id(a) not in others]
 
 
@@ -358,11 +382,11 @@ def test_nothing_is_kept_after_the_end(end: str, no_cyclic_collector: None) -> N
         outer.record()
         innermost.record()
         outs = recorded(sample, innermost, points)
-        known = [arrays, constants_of(sample)]
-        references = watched(innermost._tape, known)
+        held_elsewhere = [arrays, constants_of(sample)]
+        references = references_to_kept(innermost._tape, held_elsewhere)
         innermost.backward(outs, seeds(outs))
-        gs = [t.grad for t in attached if t.grad is not None and knows(outer, t.grad)]
-        references += watched(outer._tape, known)
+        gs = [t.grad for t in attached if t.grad is not None and tracks(outer, t.grad)]
+        references += references_to_kept(outer._tape, held_elsewhere)
         if end == "backward":
             outer.backward(gs, seeds(gs))
         else:
@@ -409,7 +433,7 @@ def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
     return changed
 
 
-def spoils(a: np.ndarray) -> list[np.ndarray]:
+def other_values(a: np.ndarray) -> list[np.ndarray]:
     """Other values, valid where these are, in the place of an array."""
     if a.dtype.kind == "b":
         return [~a]
@@ -432,7 +456,7 @@ def gradients_from(tape: Any, outs: list[Tensor]) -> list[Array] | None:
 def matters(tape: Any, k: int, path: tuple[Any, ...], outs: list[Tensor], expected: list[Array]) -> bool:
     """Whether another array at that place of entry k makes another gradient."""
     entry, found = tape.entries[k], []
-    for other in spoils(dict(places_of(entry))[path]):
+    for other in other_values(dict(places_of(entry))[path]):
         tape.entries[k] = replaced(entry, path, other)
         found.append(gradients_from(tape, outs))
     tape.entries[k] = entry
@@ -458,7 +482,7 @@ def test_every_array_that_an_entry_keeps_has_a_part_in_some_gradient() -> None:
     assert [place for place, is_needed in needed.items() if not is_needed] == []
 
 
-def spoilt_gradients(sample: Sample, k: int) -> list[Array]:
+def gradients_after_a_write(sample: Sample, k: int) -> list[Array]:
     """The gradients where the memory of argument k was written to before the derivative, and declared so."""
     arrays = sample.make()
     points = tensors(sample, arrays)
@@ -469,7 +493,7 @@ def spoilt_gradients(sample: Sample, k: int) -> list[Array]:
         arrays[k][...] = arrays[k] * -0.37 + 0.11
         increment_version(arrays[k])
         manager.backward(outs, seeds(outs))
-    return [taken(t) for t in attached]
+    return [pop_gradient_array(t) for t in attached]
 
 
 def test_memory_that_is_overwritten_is_noticed_or_not_needed() -> None:
@@ -478,7 +502,7 @@ def test_memory_that_is_overwritten_is_noticed_or_not_needed() -> None:
         expected = gradients(sample, sample.make())
         for k in (k for k, a in enumerate(sample.make()) if a.dtype.kind == "f" and a.size):
             try:
-                found = spoilt_gradients(sample, k)
+                found = gradients_after_a_write(sample, k)
             except errors.StaleValueError:
                 noticed += 1
                 continue

@@ -11,8 +11,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import each_case
-from samples import CONSTANTS, CREATION, SAMPLES, Sample, flat, gradients, knows, seeds, taken, tensors
+from helpers import each_case, tracks
+from samples import CONSTANTS, CREATION, SAMPLES, Sample, flat, gradients, pop_gradient_array, seeds, tensors
 
 import gradmgr
 import gradmgr.numpy as gnp
@@ -77,16 +77,16 @@ def test_values_are_numpys(sample: Sample, dtype: Any) -> None:
 
 
 @chosen(lambda s: s.dispatches)
-def test_plain_numpy_comes_to_the_same(sample: Sample) -> None:
+def test_numpys_functions_give_the_same_on_tensors(sample: Sample) -> None:
     points = tensors(sample, sample.make())
     with GradManager().attach([points[k] for k in sample.where]):
         ours, numpys = flat(sample.call(gnp, *points)), flat(sample.call(np, *points))
         assert all(isinstance(y, Tensor) for y in numpys)
         assert_same(numpys, ours)
-        assert [is_known(y) for y in numpys] == [is_known(y) for y in ours]
+        assert [is_tracked(y) for y in numpys] == [is_tracked(y) for y in ours]
 
 
-def is_known(y: Tensor) -> bool:
+def is_tracked(y: Tensor) -> bool:
     return all(rec.node_id_of(y) is not None for rec in recorders(gradmgr._engine.context.current()))
 
 
@@ -164,8 +164,8 @@ def test_gradients_keep_shape_and_dtype(sample: Sample, dtype: Any) -> None:
     points = tensors(sample, arrays)
     outs = flat(sample.call(gnp, *points))
     vs = seeds([points[k] for k in sample.where])
-    pushed = jvp(lambda *given: flat(sample.call(gnp, *given)), points, sample.where, vs)
-    assert [(t.shape, t.dtype) for t in pushed] == [(y.shape, y.dtype) for y in outs]
+    tangents = jvp(lambda *given: flat(sample.call(gnp, *given)), points, sample.where, vs)
+    assert [(t.shape, t.dtype) for t in tangents] == [(y.shape, y.dtype) for y in outs]
     if dtype in (np.float32, np.complex64) and sample.smooth:  # nothing was lost on the way
         wide = gradients(sample, sample.make(np.float64 if dtype is np.float32 else np.complex128))
         for g, w in zip(found, wide, strict=True):
@@ -252,10 +252,10 @@ def gradients_of_two(sample: Sample, grouped: bool) -> list[list[Any]]:
         first.record()
         second.record()
     try:
-        outs = [y for y in flat(sample.call(gnp, *points)) if knows(first, y)]
+        outs = [y for y in flat(sample.call(gnp, *points)) if tracks(first, y)]
         for manager in (second, first):
             manager.backward(outs, seeds(outs))
-            found.append([taken(t) for t in attached])
+            found.append([pop_gradient_array(t) for t in attached])
     finally:
         first.release()
         second.release()
@@ -288,7 +288,7 @@ def test_two_managers_give_what_one_gives(sample: Sample, grouped: bool) -> None
 
 
 @pytest.mark.parametrize("name", ["sum", "prod", "max", "min"])
-def test_initial_takes_the_dtype_of_the_result(name: str) -> None:
+def test_initial_is_cast_to_the_dtype_of_the_result(name: str) -> None:
     for values, initial in ((np.arange(3), 2.5), (np.arange(3), np.float64(2.5)), (np.float32([1, 2]), np.array(2.5))):
         expected = getattr(np, name)(values, initial=initial)
         for xp in (gnp, np):
@@ -308,7 +308,7 @@ def test_constants_are_numpys_and_untracked(name: str, call: Any) -> None:
         for xp in (gnp, np):
             found = call(xp, *points)
             assert_same(found, expected)
-            assert not any(is_known(y) for y in flat(found) if isinstance(y, Tensor))
+            assert not any(is_tracked(y) for y in flat(found) if isinstance(y, Tensor))
     assert_same(call(gnp, *arrays), expected)
 
 
@@ -323,8 +323,8 @@ def test_creation_gives_tensors_of_numpys_values(name: str, call: Any) -> None:
 # ---------------------------------------------------------------- the table is complete
 
 
-class Watched:
-    """gradmgr.numpy, noting which of its functions are asked for, in linalg and fft too."""
+class LoggingNamespace:
+    """gradmgr.numpy, which logs what functions are looked up in it, in linalg and fft too."""
 
     def __init__(self, namespace: Any = gnp, prefix: str = "", asked: set[str] | None = None) -> None:
         self.namespace, self.prefix = namespace, prefix
@@ -333,24 +333,24 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.namespace, name)
         if isinstance(found, ModuleType) and found.__name__.startswith("gradmgr"):
-            return Watched(found, f"{self.prefix}{name}.", self.asked)
+            return LoggingNamespace(found, f"{self.prefix}{name}.", self.asked)
         self.asked.add(self.prefix + name)
         return found
 
 
-def door_function(name: str) -> Any:
+def public_function(name: str) -> Any:
     return attrgetter(name)(gnp)
 
 
 ABOUT_DTYPES = ("__array_namespace_info__", "finfo", "iinfo")  # see test_array_api
 
 
-def functions_of_the_door() -> set[str]:
-    """The names of what gradmgr.numpy, its linalg and its fft make themselves, not of what they pass on."""
+def own_public_functions() -> set[str]:
+    """Return the names of gradmgr's own functions in gradmgr.numpy, linalg and fft; others are NumPy's, unchanged."""
     found = set()
-    for prefix, door in (("", gnp), ("linalg.", gnp.linalg), ("fft.", gnp.fft)):
-        for name in door.__all__:
-            thing = getattr(door, name)
+    for prefix, module in (("", gnp), ("linalg.", gnp.linalg), ("fft.", gnp.fft)):
+        for name in module.__all__:
+            thing = getattr(module, name)
             ours = str(getattr(thing, "__module__", "")).startswith("gradmgr")
             found |= {prefix + name} if ours and callable(thing) and name not in ABOUT_DTYPES else set()
     return found
@@ -359,15 +359,17 @@ def functions_of_the_door() -> set[str]:
 def test_every_function_has_a_sample() -> None:
     tried = set()
     for sample in SAMPLES:
-        watched = Watched()
-        sample.call(watched, *tensors(sample, sample.make()))
+        namespace = LoggingNamespace()
+        sample.call(namespace, *tensors(sample, sample.make()))
         if not sample.name.startswith(("Tensor.", "special.", "nn.", "engine.")):
-            assert sample.name in watched.asked, f"sample {sample} does not call what it names"
-        tried |= {door_function(name) for name in watched.asked}
-    named = {door_function(s.name) for s in SAMPLES if not s.name.startswith(("Tensor.", "special.", "nn.", "engine."))}
+            assert sample.name in namespace.asked, f"sample {sample} does not call what it names"
+        tried |= {public_function(name) for name in namespace.asked}
+    named = {
+        public_function(s.name) for s in SAMPLES if not s.name.startswith(("Tensor.", "special.", "nn.", "engine."))
+    }
     assert named <= tried
     without_gradient = set(CONSTANTS) | set(CREATION)
-    lacking = {n for n in functions_of_the_door() if door_function(n) not in named and n not in without_gradient}
+    lacking = {n for n in own_public_functions() if public_function(n) not in named and n not in without_gradient}
     assert not lacking, f"functions of gradmgr.numpy without a sample: {sorted(lacking)}"
     special_names = {n for n in gradmgr.special.__all__ if not any(s.name == f"special.{n}" for s in SAMPLES)}
     assert not special_names, f"functions of gradmgr.special without a sample: {sorted(special_names)}"
@@ -420,19 +422,20 @@ NOT_DIFFERENTIABLE = {
 }
 
 
-def watched_member(member: Any, note: Any) -> Any:
+def logged_member(member: Any, log: Any) -> Any:
     if isinstance(member, property):
-        return property(lambda self: (note(), member.fget(self))[1])
-    return lambda self, *args, **keywords: (note(), member(self, *args, **keywords))[1]
+        return property(lambda self: (log(), member.fget(self))[1])
+    return lambda self, *args, **keywords: (log(), member(self, *args, **keywords))[1]
 
 
 def test_every_member_of_tensor_has_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     in_place = {name for name in vars(Tensor) if name.endswith("_") and not name.startswith("_")}
-    left_out = NOT_DIFFERENTIABLE | in_place | {"__dir__", *tensor_methods._ELSEWHERE}  # these only raise
+    left_out = NOT_DIFFERENTIABLE | in_place | {"__dir__", *tensor_methods._REPLACEMENTS}  # these only raise
+    left_out |= {"_guarded", "_unguarded", "__init_subclass__"}  # see write_lock
     members = {name: member for name, member in vars(Tensor).items() if name not in left_out}
     asked: set[str] = set()
     for name, member in members.items():
-        monkeypatch.setattr(Tensor, name, watched_member(member, lambda n=name: asked.add(n)))
+        monkeypatch.setattr(Tensor, name, logged_member(member, lambda n=name: asked.add(n)))
     named = set()
     for sample in SAMPLES:
         kind, _, name = sample.name.partition(".")
@@ -450,7 +453,7 @@ def codes_recorded(sample: Sample) -> set[str]:
     attached = [points[k] for k in sample.where]
     outer, inner = GradManager().attach(attached), GradManager().attach(attached)
     with outer, inner:
-        outs = [y for y in flat(sample.call(gnp, *points)) if knows(inner, y)]
+        outs = [y for y in flat(sample.call(gnp, *points)) if tracks(inner, y)]
         cotangents = [tensor(u) for u in seeds(outs)]
         outer.attach(cotangents)
         inner.backward(outs, cotangents)
@@ -466,7 +469,7 @@ def test_every_op_has_a_sample() -> None:
     assert not lacking, f"ops without a sample: {sorted(lacking)}"
     # attach() of an intermediate, below; increment_version(); what has a test file of its own.
     without_op = {"attach", "stale", "Function", "Function.unrecorded", "custom_op", "checkpoint", "checkpoint.failed"}
-    without_op |= {"capture", "checkpoint.result"}
+    without_op |= {"capture", "checkpoint.result", "constant"}
     entered = {code for code in VJPS if not code.endswith(".packed")}  # by saved_tensors_hooks, where first used
     lacking = entered - recorded - without_op - elsewhere
     assert not lacking, f"reverse rules without a sample: {sorted(lacking)}"
@@ -480,5 +483,5 @@ def through_an_attached_intermediate(x: Tensor) -> Tensor:
     return gnp.sin(y) * y
 
 
-def test_an_attached_intermediate_hands_its_gradient_on() -> None:
+def test_an_attached_intermediate_passes_its_gradient_on() -> None:
     assert gradcheck(through_an_attached_intermediate, tensor([0.5, -1.5]), order=3)

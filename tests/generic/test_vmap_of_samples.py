@@ -82,10 +82,10 @@ class Case:
     def call(self, *given: Any) -> list[Tensor]:
         return flat(self.sample.call(gnp, *given))
 
-    def pulled(self, *given: Any) -> list[Tensor]:
+    def vjp_of_call(self, *given: Any) -> list[Tensor]:
         return vjp(self.call, list(given), self.where, self.us)
 
-    def pushed(self, *given: Any) -> list[Tensor]:
+    def jvp_of_call(self, *given: Any) -> list[Tensor]:
         return jvp(self.call, list(given), self.where, self.vs)
 
     def example(self, k: int) -> list[Any]:
@@ -133,13 +133,13 @@ TURNS = [(s, turn) for turn, s in enumerate(SAMPLES) if str(s) not in REFUSED]
 def test_every_op_is_what_a_loop_gives(sample: Sample, turn: int) -> None:
     case = Case(sample, turn)
     case.assert_alike(case.call)
-    case.assert_alike(case.pulled)
-    case.assert_alike(case.pushed)
+    case.assert_alike(case.vjp_of_call)
+    case.assert_alike(case.jvp_of_call)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # as above
 @each_case(TURNS)
-def test_managers_and_forward_mode_around_see_what_they_see_of_a_loop(sample: Sample, turn: int) -> None:
+def test_outer_managers_and_forward_mode_differentiate_it_as_a_loop(sample: Sample, turn: int) -> None:
     case = Case(sample, turn)
     case.assert_alike_for_a_manager_around(case.call)
     tangents = seeds([case.args[k] for k in case.where])
@@ -151,8 +151,8 @@ def test_managers_and_forward_mode_around_see_what_they_see_of_a_loop(sample: Sa
         for y, one in zip(found, jvp(case.call, case.example(k), case.where, own), strict=True):
             np.testing.assert_allclose(y.numpy()[k], one.numpy(), rtol=1e-9, atol=1e-10)
     if sample.smooth:
-        case.assert_alike_for_a_manager_around(case.pulled)
-        case.assert_alike_for_a_manager_around(case.pushed)
+        case.assert_alike_for_a_manager_around(case.vjp_of_call)
+        case.assert_alike_for_a_manager_around(case.jvp_of_call)
 
 
 PAIRS = [(s, turn) for s, turn in TURNS if len(s.where) > 1]
@@ -166,7 +166,7 @@ def test_two_levels_each_over_an_argument_of_its_own(sample: Sample, turn: int) 
     args = [a if arg.constant else tensor(a) for a, arg in zip(rows[0], sample.args, strict=True)]
     args[i], args[j] = (tensor(np.stack([rows[0][k], rows[1][k]])) for k in (i, j))
     of_i, of_j = (tuple([0 if k == mapped else None for k in range(len(args))]) for mapped in (i, j))
-    for function in (case.call, case.pulled):
+    for function in (case.call, case.vjp_of_call):
         for outer, inner in ((of_i, of_j), (of_j, of_i)):
             within = vmap(lambda *given, f=function: tuple(f(*given)), inner)
             found = vmap(within, outer)(*args)
@@ -195,17 +195,17 @@ ON_GPU = [
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # as above
 @each_case(ON_GPU)
-def test_arrays_of_another_library_come_to_the_same(
+def test_arrays_of_another_library_give_the_same(
     sample: Sample, turn: int, cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = Case(sample, turn)
     with monkeypatch.context() as without_gpu:  # NumPy's values, computed where no CuPy was imported
         for name in ("cupy", *guard.cupyx_modules()):
             without_gpu.delitem(sys.modules, name)
-        expected = [[y.numpy() for y in case.at_once(f)] for f in (case.call, case.pulled)]
+        expected = [[y.numpy() for y in case.at_once(f)] for f in (case.call, case.vjp_of_call)]
     case.args = [tensor(moved(t._array)) if isinstance(t, Tensor) else moved(t) for t in case.args]
     case.us = [moved(u) for u in case.us]
-    for f, values in zip((case.call, case.pulled), expected, strict=True):
+    for f, values in zip((case.call, case.vjp_of_call), expected, strict=True):
         for y, value in zip(case.at_once(f), values, strict=True):
             assert isinstance(y._array, guard.ndarray)
             np.testing.assert_allclose(y._array._host, value, rtol=1e-8, atol=1e-9)

@@ -126,7 +126,7 @@ def threads(request, set_threads):
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", IN_BLOCKS)
-def test_in_blocks_is_the_same(name, dtype):
+def test_computing_in_blocks_gives_the_same(name, dtype):
     """Of rows that are smaller than a block, of five blocks and a rest; however the memory lies."""
     function = IN_BLOCKS[name]
     x = np.random.default_rng(0).normal(size=(7, BLOCK // np.dtype(dtype).itemsize * 3 // 4 + 5)).astype(dtype)
@@ -143,7 +143,7 @@ def test_the_slope_from_the_result_is_that_from_x(name, dtype):
     x = np.linspace(-40, 40, 4001).astype(dtype)
     x[:6] = [0, -0.0, 1e-42, -1e-42, 1e-30, -3e-38]
     function = IN_BLOCKS[name]
-    _, expected = slopes(function, np.append(x, dtype(-INF)))  # with which all goes the long way
+    _, expected = slopes(function, np.append(x, dtype(-INF)))  # with which all goes the general path
     # 1 - s is off by some roundings of 1 either way, and is multiplied by up to some dozens.
     np.testing.assert_allclose(slopes(function, x)[1], expected[:-1], rtol=0, atol=64 * np.finfo(dtype).eps)
 
@@ -173,7 +173,7 @@ def test_only_the_result_is_kept(function):
         *(lambda x: F.gelu(x, approximate="tanh"), lambda x: F.softmax(x, -1), lambda x: F.log_softmax(x, 0)),
     ],
 )
-def test_dtypes_stay_and_lists_and_arrays_are_taken(function, dtype):
+def test_dtypes_stay_and_lists_and_arrays_are_accepted(function, dtype):
     y, dy = slopes(function, POINTS.astype(dtype))
     assert (y.dtype, dy.dtype) == (dtype, dtype)
     plain = function(POINTS.astype(dtype))

@@ -1,4 +1,4 @@
-"""Attention: torch's numbers, masks and heads, what is kept, and what wrong arguments are told.
+"""Attention: torch's numbers, masks and heads, what is kept, errors of wrong arguments.
 
 The generic tests run on tests/samples/nn_attention.py. Numbers called torch's are those of torch 2.13.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import wave
+from helpers import assert_close_to_8_digits, wave
 
 import gradmgr
 import gradmgr.numpy as gnp
@@ -17,10 +17,6 @@ from gradmgr import GradManager, Tensor, asarray, errors, tensor
 from gradmgr.nn import MultiheadAttention
 from gradmgr.nn._functions import attention, attention_blocks
 from gradmgr.nn.functional import dropout, scaled_dot_product_attention
-
-
-def close(found: Any, expected: Any) -> None:
-    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-9)
 
 
 def gradients_of_two_orders(call: Any, points: list[Tensor]) -> tuple[Any, list[Any], list[Any]]:
@@ -80,15 +76,15 @@ def test_values_and_derivatives_of_two_orders_are_torchs(case: str) -> None:
     options, value, first, second = TORCHS[case]
     points = [tensor(wave(3, 2)), tensor(wave(4, 2, at=1)), tensor(wave(4, 2, at=2))]
     found = gradients_of_two_orders(lambda *qkv: scaled_dot_product_attention(*qkv, **options), points)
-    close(found[0], value)
+    assert_close_to_8_digits(found[0], value)
     for g, expected in zip(found[1], first, strict=True):
-        close(g, expected)
-    close(found[2][0], second[0])
+        assert_close_to_8_digits(g, expected)
+    assert_close_to_8_digits(found[2][0], second[0])
 
 
-def test_a_row_without_keys_is_0_and_gives_nothing_back() -> None:
-    hidden = np.where(KEPT, 0.0, -np.inf)
-    for mask in (KEPT, hidden):
+def test_a_row_without_keys_is_0_and_has_gradient_0() -> None:
+    additive_mask = np.where(KEPT, 0.0, -np.inf)
+    for mask in (KEPT, additive_mask):
         q, k, v = points = [tensor(wave(3, 2)), tensor(wave(4, 2, at=1)), tensor(wave(4, 2, at=2))]
         bias = asarray(mask)
         with GradManager().attach(points + ([] if mask.dtype == bool else [bias])) as gm:
@@ -97,7 +93,7 @@ def test_a_row_without_keys_is_0_and_gives_nothing_back() -> None:
         assert not output.numpy()[1].any()
         for t in points:
             assert not t.grad.numpy().any()
-        if mask is hidden:
+        if mask is additive_mask:
             assert not bias.grad.numpy().any()
 
 
@@ -106,7 +102,7 @@ def test_what_is_masked_may_be_anything() -> None:
     expected = scaled_dot_product_attention(wave(3, 2), k[:3], v[:3])
     k[3] = np.inf
     with np.errstate(invalid="ignore"):  # inf - inf in the product that is masked afterwards
-        close(scaled_dot_product_attention(wave(3, 2), k, v, attn_mask=kept), expected)
+        assert_close_to_8_digits(scaled_dot_product_attention(wave(3, 2), k, v, attn_mask=kept), expected)
 
 
 def test_large_scores_do_not_overflow() -> None:
@@ -128,7 +124,7 @@ def test_causal_blocks_are_what_a_mask_gives(rows: int, keys: int) -> None:
             gm.backward((output**2).sum())
         results.append([output, *[p.grad for p in points]])
     for one, other in zip(*results, strict=True):
-        close(one, other)
+        assert_close_to_8_digits(one, other)
 
 
 # ---------------------------------------------------------------- blocks
@@ -168,8 +164,8 @@ def attended(shapes: Any, options: dict[str, Any], size: float = 1.0) -> list[An
 def test_blocks_give_what_the_algebra_gives(case: str, size: float, monkeypatch: pytest.MonkeyPatch) -> None:
     shapes, options = BLOCKS[case]
     found = [attended(shapes, options, size)]
-    for room in (8, 8 * 9 * 7 * 4):  # a few rows in a block, and a few matrices
-        monkeypatch.setattr(attention_blocks, "_BLOCK_BYTES", room)
+    for block_bytes in (8, 8 * 9 * 7 * 4):  # a few rows in a block, and a few matrices
+        monkeypatch.setattr(attention_blocks, "_BLOCK_BYTES", block_bytes)
         monkeypatch.setattr(attention_blocks, "_FEWEST_ROWS", 2)
         found.append(attended(shapes, options, size))
     monkeypatch.setattr(attention, "are_numpy_arrays", lambda *values: False)
@@ -193,8 +189,8 @@ def test_threads_do_not_change_a_bit(causal: bool, monkeypatch: pytest.MonkeyPat
         np.testing.assert_array_equal(one, other)
 
 
-def test_one_far_score_is_no_more_lost_than_one_hidden_is_seen() -> None:
-    """Rows that are shifted and rows that are not, in one block; hidden scores that would overflow."""
+def test_extreme_scores_count_and_masked_ones_do_not() -> None:
+    """Rows that are shifted and rows that are not, in one block; masked scores that would overflow."""
     q, k, v = wave(2, 6, 4), wave(2, 6, 4, at=1), wave(2, 6, 3, at=2)
     q[0, 2] *= 1e3
     q[1, 1] *= -1e4
@@ -211,7 +207,7 @@ def test_one_far_score_is_no_more_lost_than_one_hidden_is_seen() -> None:
 
 
 def test_heads_that_are_views_give_results_laid_out_as_they_are() -> None:
-    """So that what puts the heads beside each other again copies nothing."""
+    """So that joining the heads again copies nothing."""
     packed = tensor(wave(2, 5, 3, 4))
     with GradManager().attach(packed) as gm:
         heads = packed.swapaxes(1, 2)
@@ -221,7 +217,7 @@ def test_heads_that_are_views_give_results_laid_out_as_they_are() -> None:
     other = tensor(heads.numpy().copy())
     with GradManager().attach(other) as gm:
         gm.backward((scaled_dot_product_attention(other, other, other) ** 2).sum())
-    close(packed.grad.numpy().swapaxes(1, 2), other.grad)
+    assert_close_to_8_digits(packed.grad.numpy().swapaxes(1, 2), other.grad)
 
 
 def test_a_mask_of_numbers_receives_a_gradient_of_its_shape() -> None:
@@ -244,14 +240,16 @@ def test_each_head_of_key_serves_a_group_of_queries(of_key: int, of_value: int) 
     of_heads = np.random.default_rng(0).random((heads, 3, 5)) > 0.3
     for mask in (None, of_heads, of_heads[:1], of_heads[0]):
         found = scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
-        close(found, scaled_dot_product_attention(q, *repeated, attn_mask=mask))
+        assert_close_to_8_digits(found, scaled_dot_product_attention(q, *repeated, attn_mask=mask))
 
 
 def test_dropout_is_dropout_of_the_weights() -> None:
     q, k, v = wave(3, 4), wave(5, 4, at=1), np.eye(5)
     weights = scaled_dot_product_attention(q, k, v)
     expected = dropout(weights, 0.5, rng=np.random.default_rng(4))
-    close(scaled_dot_product_attention(q, k, v, dropout_p=0.5, rng=np.random.default_rng(4)), expected)
+    assert_close_to_8_digits(
+        scaled_dot_product_attention(q, k, v, dropout_p=0.5, rng=np.random.default_rng(4)), expected
+    )
     assert not scaled_dot_product_attention(q, k, v, dropout_p=1.0).any()
 
 
@@ -313,18 +311,20 @@ def test_the_layer_gives_torchs_numbers() -> None:
         [-0.2364348663, -1.3548537913, -0.4593104029, -0.9404519703],
         [-2.0407228418, -0.8289392037, 0.3539206253, -2.9988554435],
     ]
-    close(output[:, 0], expected)
-    close(weights[0], [[0.4928038174, 0.5071961826, 0], [0.570519634, 0.429480366, 0], [0.484243853, 0.515756147, 0]])
+    assert_close_to_8_digits(output[:, 0], expected)
+    assert_close_to_8_digits(
+        weights[0], [[0.4928038174, 0.5071961826, 0], [0.570519634, 0.429480366, 0], [0.484243853, 0.515756147, 0]]
+    )
     of_x = [
         [-4.5454298901, -1.8301954647, 1.7458084854, 4.5007314258],
         [-2.7905109108, -8.4490995085, -10.1339445866, -7.0526371783],
         [0.0370833256, 0.0988715543, 0.1141589461, 0.0757556017],
     ]
-    close(x.grad[:, 0], of_x)
-    close(attention.out_proj.bias.grad, [-8.7089510393, -5.9555908093, 0.4385787233, -13.8359913772])
+    assert_close_to_8_digits(x.grad[:, 0], of_x)
+    assert_close_to_8_digits(attention.out_proj.bias.grad, [-8.7089510393, -5.9555908093, 0.4385787233, -13.8359913772])
     rows = [2.4141332747, -0.233077843, -0.0252116397, 0.0504854033, 4.2010058982, -8.0354331051]
     rows += [0.1243174616, 0.3582894302, 26.5281403109, 27.6271745944, -17.0951006288, 2.0248315758]
-    close(attention.in_proj_weight.grad.sum(1), rows)
+    assert_close_to_8_digits(attention.in_proj_weight.grad.sum(1), rows)
 
 
 def test_names_and_shapes_of_parameters_are_torchs() -> None:
@@ -357,17 +357,17 @@ def test_layouts_and_weights_agree(options: dict[str, Any]) -> None:
     q, k, v = wave(3, 2, 4), wave(5, 2, attention.kdim, at=1), wave(5, 2, attention.vdim, at=2)
     output, weights = attention(q, k, v)
     of_first, same = first(*(a.swapaxes(0, 1) for a in (q, k, v)))
-    close(of_first.swapaxes(0, 1), output)
-    close(same, weights)
-    close(attention(q, k, v, need_weights=False)[0], output)
+    assert_close_to_8_digits(of_first.swapaxes(0, 1), output)
+    assert_close_to_8_digits(same, weights)
+    assert_close_to_8_digits(attention(q, k, v, need_weights=False)[0], output)
     assert attention(q, k, v, need_weights=False)[1] is None
     by_head = attention(q, k, v, average_attn_weights=False)[1]
     assert by_head.shape == (2, 2, 3, weights.shape[-1])
-    close(by_head.mean(1), weights)
+    assert_close_to_8_digits(by_head.mean(1), weights)
     for k_th in range(2):
         alone, weights_alone = attention(q[:, k_th], k[:, k_th], v[:, k_th])
-        close(alone, output[:, k_th])
-        close(weights_alone, weights[k_th])
+        assert_close_to_8_digits(alone, output[:, k_th])
+        assert_close_to_8_digits(weights_alone, weights[k_th])
 
 
 def test_masks_of_the_layer_leave_out_where_true() -> None:
@@ -384,7 +384,7 @@ def test_masks_of_the_layer_leave_out_where_true() -> None:
         {"attn_mask": ahead, "key_padding_mask": np.zeros((2, 3))},
     ]
     for options in same:
-        close(attention(x, x, x, **options)[0], expected)
+        assert_close_to_8_digits(attention(x, x, x, **options)[0], expected)
     padded = attention(x, x, x, attn_mask=ahead, key_padding_mask=np.array([[False] * 3, [False, True, False]]))[1]
     assert padded[1, 2, 1] == 0
     assert padded[0, 2, 1] != 0
@@ -394,7 +394,7 @@ def test_a_query_without_keys_gets_the_bias_of_the_last_projection() -> None:
     attention, x = layer(), wave(3, 1, 4)
     for need_weights in (True, False):
         output, weights = attention(x, x, x, key_padding_mask=np.ones((1, 3), bool), need_weights=need_weights)
-        close(output, np.broadcast_to(attention.out_proj.bias.numpy(), (3, 1, 4)))
+        assert_close_to_8_digits(output, np.broadcast_to(attention.out_proj.bias.numpy(), (3, 1, 4)))
     assert weights is None
 
 
@@ -403,7 +403,7 @@ def test_what_is_learned_behind_the_keys_is_seen_through_every_mask() -> None:
     _, weights = attention(x, x, x, attn_mask=np.ones((3, 3), bool))
     assert weights.shape == (1, 3, 5)
     assert not weights.numpy()[..., :3].any()
-    close(weights.sum(-1), np.ones((1, 3)))
+    assert_close_to_8_digits(weights.sum(-1), np.ones((1, 3)))
 
 
 def test_dropout_acts_while_training_and_on_the_weights_returned() -> None:
@@ -414,7 +414,7 @@ def test_dropout_acts_while_training_and_on_the_weights_returned() -> None:
     settled, all_weights = attention(x, x, x)
     assert (all_weights.numpy() != 0).all()
     assert not np.allclose(settled, output)
-    close(attention(x, x, x)[0], settled)
+    assert_close_to_8_digits(attention(x, x, x)[0], settled)
     by_head = attention.train()(x, x, x, average_attn_weights=False)[1].numpy()
     assert set(np.unique(by_head == 0)) == {False, True}
 

@@ -6,7 +6,7 @@ import weakref
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import value_and_gradients
+from helpers import normal, value_and_gradients
 from samples.nn_convolution import conv, conv_transpose
 
 import gradmgr
@@ -18,10 +18,6 @@ from gradmgr.nn._functions import convolution, onednn, windows
 def gradients_of_cosines(f, *tensors):
     """Return the value of f and what a cotangent of cosines gives to each of the tensors."""
     return value_and_gradients(f, *tensors, dy=lambda z: np.cos(np.arange(z.size)).reshape(z.shape).astype(z.dtype))
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape)
 
 
 # ---------------------------------------------------------------- values

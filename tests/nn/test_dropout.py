@@ -18,7 +18,7 @@ def test_share_and_scale(p):
     assert set(y.tolist()) == {0.0, float(np.float32(1 / (1 - p)))}
 
 
-def test_neighbours_are_independent():
+def test_adjacent_elements_are_dropped_independently():
     kept = dropout(np.ones(800_000), 0.3, rng=np.random.default_rng(0)) != 0
     for lag in (1, 2, 7, 8, 64):
         both = float((kept[lag:] & kept[:-lag]).mean())
@@ -46,7 +46,7 @@ def test_what_is_left_alone():
     assert random.bit_generator.state == before
 
 
-def test_gradient_takes_the_same_mask_and_keeps_one_byte_for_an_element():
+def test_the_gradient_has_the_same_mask_kept_in_one_byte_for_an_element():
     x = tensor(np.full((4, 500), 3.0, np.float32))
     with GradManager().attach(x) as gm:
         y = dropout(x, 0.2, rng=np.random.default_rng(0))
@@ -114,7 +114,7 @@ def test_checkpoint_draws_the_same_mask_again(source):
     np.testing.assert_array_equal(x.grad.numpy(), y.numpy() / 3 * 2)
 
 
-def test_vmap_is_to_be_told():
+def test_vmap_asks_for_its_randomness():
     x = tensor(np.ones((3, 100)))
     with pytest.raises(errors.RandomnessError):
         vmap(dropout)(x)

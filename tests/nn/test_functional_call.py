@@ -85,7 +85,7 @@ class Busy(nn.Module):
         return self.inner(x) + self.listed[0](x) + self.method(x) + sum(p.sum() for p in self.inner.parameters())
 
 
-def test_functional_call_of_a_busy_module():
+def test_functional_call_of_a_module_that_assigns_in_forward():
     net, twin = Busy(), Busy()
     x = np.ones((1, 2))
     net.inner.weight[...] = 5
@@ -127,7 +127,7 @@ class Slotted(nn.Module):
         return self.factor * x * self.weight
 
 
-def test_functional_call_takes_attributes_away():
+def test_functional_call_of_a_module_that_deletes_attributes():
     net = Slotted()
     assert nn.functional_call(net, {"weight": tensor([2.0])}, 1.0).tolist() == [6]
     assert list(net.state_dict()) == ["weight"]

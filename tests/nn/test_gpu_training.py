@@ -1,18 +1,17 @@
-"""`nn`, `optim`, checkpoints, NCCL and the examples on CuPy itself, beside NumPy. Skipped where there is no GPU."""
+"""`nn`, `optim`, checkpoints, NCCL and the examples on CuPy itself, compared with NumPy; skipped without a GPU."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import ROOT
+from helpers import ROOT, cupy_on_a_gpu
 from mpi import cupy_with_nccl
 from samples import flat
 from samples.training import CASES, CLIPS, EXAMPLES, LAYERS, parameters, seeded, values, write_mnist
@@ -22,11 +21,7 @@ import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, distributed, nn, no_grad, optim, tensor
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # CuPy warns on import where it finds no CUDA
-    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
-if not cupy.cuda.is_available():
-    pytest.skip("CuPy finds no GPU", allow_module_level=True)
+cupy = cupy_on_a_gpu()
 
 pytestmark = pytest.mark.gpu
 
@@ -203,7 +198,7 @@ def test_the_all_reduce_of_gradients_over_nccl(method: str, bucket_bytes: int) -
 def test_an_example(name: str, tmp_path: Path) -> None:
     for package in ("sklearn", "matplotlib", "tqdm", "mlxtend", "scipy"):
         pytest.importorskip(package, reason="what the examples need: pip install 'gradmgr[examples]'")
-    if name == "data_parallel":
+    if name in ("data_parallel", "elastic"):
         cupy_with_nccl()
     write_mnist(tmp_path)
     done = subprocess.run(  # noqa: S603  # our own file, with the running interpreter

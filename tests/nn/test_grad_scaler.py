@@ -92,7 +92,7 @@ def test_two_optimizers_share_a_scale():
     assert (b.grad.numpy() == 1).all()
 
 
-def test_losses_may_stand_in_containers_and_be_recorded():
+def test_losses_may_be_in_containers_and_be_recorded():
     w, _, scaler, gm = training(init_scale=2.0)
     with gm:
         scaled = scaler.scale({"a": gnp.sum(w), "b": (gnp.sum(w * 2), [gnp.sum(w * 3)])})
@@ -115,7 +115,7 @@ def test_the_scale_grows_no_further_than_single_precision():
     assert scaler.get_scale() == 2.0**127
 
 
-def test_disabled_it_passes_through():
+def test_a_disabled_scaler_changes_nothing():
     w, optimizer, scaler, gm = training(enabled=False)
     loss = w.sum()
     assert scaler.scale(loss) is loss

@@ -1,6 +1,6 @@
 """`nn`, `optim`, checkpoints and `distributed` on the guard class of guard.py: everything with a public name, by name.
 
-What would copy to the host behind the user's back, mix two kinds of arrays or call what CuPy lacks, fails here. So does
+What would copy to the host implicitly, mix two kinds of arrays or call what CuPy lacks, fails here. So does
 a new function, layer, optimiser or initialiser that no test names; and what makes the program wait for a GPU is listed.
 """
 
@@ -373,11 +373,11 @@ def test_another_gpu_may_be_current(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tensor([1.0], device="cuda").to("cuda").device == "cuda:1"
 
 
-def test_what_is_received_has_room_on_its_gpu() -> None:
+def test_the_buffer_for_received_arrays_is_on_their_device() -> None:
     from gradmgr.distributed import _pipeline
 
-    assert is_on_guard(_pipeline._room((2, 3), np.float32, "cuda"))
-    assert isinstance(_pipeline._room((2, 3), np.float32, "cpu"), np.ndarray)
+    assert is_on_guard(_pipeline._empty((2, 3), np.float32, "cuda"))
+    assert isinstance(_pipeline._empty((2, 3), np.float32, "cpu"), np.ndarray)
 
 
 # ---------------------------------------------------------------- distributed
@@ -473,9 +473,12 @@ def test_every_example_is_named_here() -> None:
     assert {path.stem for path in (ROOT / "examples").glob("*.py")} == set(EXAMPLES)
 
 
+RANKED = ("data_parallel", "elastic")  # which run as one rank here
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for package in ("sklearn", "matplotlib", "tqdm", "mlxtend") + ("mpi4py",) * (name == "data_parallel"):
+    for package in ("sklearn", "matplotlib", "tqdm", "mlxtend") + ("mpi4py",) * (name in RANKED):
         pytest.importorskip(package, reason="what the examples need: pip install 'gradmgr[examples]'")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "cupy.cuda", guard.cupy.cuda)
@@ -485,5 +488,5 @@ def test_an_example(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     try:
         runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
     finally:
-        if name == "data_parallel" and gradmgr.distributed.is_initialized():
+        if name in RANKED and gradmgr.distributed.is_initialized():
             gradmgr.distributed.finalize()

@@ -137,7 +137,9 @@ def test_cross_entropy_of_halves_does_not_overflow():
     assert (y.dtype, dy.dtype) == (np.float16, np.float16)
     np.testing.assert_allclose(y, [0, np.log(2)], rtol=1e-3)
     np.testing.assert_array_equal(dy, [[0, 0, 0], [0, -0.5, 0.5]])
-    assert F.mse_loss(np.full(4, 300, np.float16), np.zeros(4, np.float16), "sum") == INF  # which it is, quietly
+    assert (
+        F.mse_loss(np.full(4, 300, np.float16), np.zeros(4, np.float16), "sum") == INF
+    )  # which it is, without a warning
     assert F.mse_loss(np.array([300, 0, 0, 0], np.float16), np.zeros(4, np.float16)) == 22500  # the square is no half
 
 
@@ -226,7 +228,7 @@ def test_wrong_labels_are_named(function, target, kind, says):
     assert x.grad.shape == (3, 3)
 
 
-def test_where_a_wrong_label_stands_in_an_image():
+def test_the_position_of_a_wrong_label_in_an_image_is_named():
     target = np.zeros((2, 4, 5), int)
     target[1, 2, 3] = -1
     with pytest.raises(IndexError, match=r"found -1 at \(1, 2, 3\) of the target"):
@@ -278,7 +280,7 @@ def test_cross_entropy_of_yes_and_no_in_blocks(dtype):
 
 
 def test_a_label_may_be_ignored_wherever_it_lies():
-    """The common labels take a shorter way; what is to be ignored may be a class."""
+    """Common labels take a fast path; what is to be ignored may be a class."""
     labels = np.array([0, 2, 1])
     for ignore_index in (1, 2, -7, 100):
         y, dy = slopes(lambda x, k=ignore_index: F.cross_entropy(x, labels, ignore_index=k), LOGITS)
@@ -349,10 +351,10 @@ def test_a_row_of_nan_leaves_the_gradients_of_other_rows_finite_where_logits_are
     x[3, 5] = 1e300
     alone = slopes(lambda t: F.cross_entropy(t, np.arange(60), reduction="none"), x)[1]
     x[7, 2] = np.nan
-    beside = slopes(lambda t: F.cross_entropy(t, np.arange(60), reduction="none"), x)[1]
-    assert np.isnan(beside[7]).all()
+    together = slopes(lambda t: F.cross_entropy(t, np.arange(60), reduction="none"), x)[1]
+    assert np.isnan(together[7]).all()
     others = np.arange(60) != 7
-    np.testing.assert_allclose(beside[others], alone[others], rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(together[others], alone[others], rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("value", [INF, np.nan])

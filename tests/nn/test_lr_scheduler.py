@@ -185,7 +185,7 @@ def test_plateau_is_torchs():
     np.testing.assert_allclose(rates, [0.5] * 8 + [0.15] * 2 + [0.045] * 2 + [0.0135] * 2, rtol=1e-12)
 
 
-def test_plateau_is_saved_and_takes_nan_for_worse():
+def test_plateau_is_saved_and_counts_nan_as_worse():
     first, second = (ReduceLROnPlateau(optimizer_of(), patience=1) for _ in range(2))
     first.step(1.0)
     first.step(math.nan)

@@ -38,7 +38,7 @@ IN_BLOCKS = {
 @pytest.mark.parametrize("name", IN_BLOCKS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_in_blocks_is_what_algebra_gives(name, dtype):
-    """Large arrays of NumPy's go another way than Tensors that are recorded twice; of any number of threads."""
+    """Large NumPy arrays are computed in blocks, Tensors that are recorded twice are not; of any number of threads."""
     function, lead, rest, last = IN_BLOCKS[name]
     rng = np.random.default_rng(0)
     x = (rng.normal(size=lead + rest) + 0.5).astype(dtype)
@@ -51,7 +51,7 @@ def test_in_blocks_is_what_algebra_gives(name, dtype):
         found.append(results(function, x, w, b, dy=dy))
         set_num_threads(before)
     points = [tensor(p.astype(float)) for p in (x, w, b)]
-    with GradManager().attach(points), GradManager().attach(points) as gm:  # the outer one hears what rules compute
+    with GradManager().attach(points), GradManager().attach(points) as gm:  # the outer one records what rules compute
         gm.backward(function(*points), tensor(dy.astype(float)))
     plain = function(*(p.astype(float) for p in (x, w, b)))
     count = max(x.size // b.size, 1) ** 0.5
@@ -272,7 +272,7 @@ def test_running_statistics_must_be_there_to_normalise_by():
 
 def test_running_statistics_under_vmap():
     mean, var, many = tensor(np.zeros(3)), tensor(np.ones(3)), np.stack([X, 2 * X])
-    with pytest.raises(errors.BatchedWriteError, match="statistics that differ per example"):
+    with pytest.raises(errors.BatchedWriteError, match="statistics that differ between examples"):
         vmap(lambda x: batch_norm(x, mean, var, training=True))(many)
     assert (mean.tolist(), var.tolist()) == ([0.0] * 3, [1.0] * 3)
     found = vmap(lambda x: batch_norm(x, mean, var))(many)
@@ -340,7 +340,7 @@ def test_halves_neither_overflow_nor_vanish(name, dtype):
 
 
 @pytest.mark.parametrize("name", ["layer_norm", "group_norm", "batch_norm"])
-def test_a_large_mean_takes_no_digits_from_the_variance(name):
+def test_a_large_mean_costs_no_digits_of_the_variance(name):
     x = np.random.default_rng(0).standard_normal((4, 1000)).astype(np.float32)
     shifted = x + np.float32(4096)  # 12 bits of 24
     np.testing.assert_allclose(NORMS[name](shifted), NORMS[name](shifted.astype(np.float64)), atol=2e-3)
@@ -355,7 +355,7 @@ def test_equal_values_and_zeros(name):
 
 
 def test_all_results_of_an_op_have_derivatives():
-    """The doors drop all but the first; derivatives of derivatives reach those of 1/std, not those of mean and var."""
+    """Public functions return the first result alone; second derivatives use that of 1/std, none of the others."""
     layout = normalization.Layout((4, 3, 2), (4, 3, 2), per_channel=True)
     points = [tensor(np.random.default_rng(k).standard_normal(shape)) for k, shape in enumerate(((4, 3, 2), 3, 3))]
     assert gradcheck(lambda x, w, b: normalization._batch_norm(x, w, b, layout, 0.1), points, order=2)
@@ -402,7 +402,7 @@ def test_nothing_is_recorded_without_need():
         (lambda: group_norm(X[:1], 3), r"several values of each group; found one, in input \(1, 3\)"),
     ],
 )
-def test_shapes_that_do_not_fit(call, text):
+def test_wrong_shapes_are_refused(call, text):
     with pytest.raises(errors.ShapeError, match=text):
         call()
 

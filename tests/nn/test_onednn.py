@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers import normal
 
 import gradmgr
 from gradmgr import GradManager, nn, tensor
@@ -26,8 +27,8 @@ def library(monkeypatch):
     return INSTALLED
 
 
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+def normal_float32(*shape, seed=0):
+    return normal(*shape, seed=seed).astype(np.float32)
 
 
 def draw(random):
@@ -86,10 +87,14 @@ def test_it_agrees_with_numpy(monkeypatch, library, set_threads, kind, block, wo
 
 @needs_library
 def test_derivatives_go_through_it(library):
-    """First and second derivatives are those of the NumPy road."""
+    """First and second derivatives are those of the NumPy path."""
 
     def run():
-        x, w, b = tensor(normal(4, 6, 9, 8)), tensor(normal(8, 3, 3, 2, seed=1)), tensor(normal(8, seed=2))
+        x, w, b = (
+            tensor(normal_float32(4, 6, 9, 8)),
+            tensor(normal_float32(8, 3, 3, 2, seed=1)),
+            tensor(normal_float32(8, seed=2)),
+        )
         with GradManager().attach([x, w, b]) as gm:
             z = F.conv2d(x, w, b, (2, 1), (1, 0), (1, 2), 2)
             loss = (z * z * z).sum()
@@ -101,7 +106,7 @@ def test_derivatives_go_through_it(library):
             lambda x, w: (F.conv2d(x, w, None, 1, 1) ** 3).sum(), (x, w), (np.cos(x), np.sin(w))
         )[1]
 
-    arguments = tensor(normal(2, 3, 5, 6)), tensor(normal(4, 3, 3, 3, seed=1))
+    arguments = tensor(normal_float32(2, 3, 5, 6)), tensor(normal_float32(4, 3, 3, 3, seed=1))
     found, seconds = run(), again(*arguments)
     before = library.plan.cache_info()
     assert before.misses + before.hits > 0
@@ -110,13 +115,13 @@ def test_derivatives_go_through_it(library):
         for one, other in zip((*found, *seconds), (*run(), *again(*arguments)), strict=True):
             one, other = np.asarray(one), np.asarray(other)
             assert np.allclose(one, other, rtol=1e-5, atol=1e-5 * abs(other).max())
-    assert library.plan.cache_info() == before  # NumPy's road asked for nothing
+    assert library.plan.cache_info() == before  # the NumPy path did not call oneDNN
 
 
 @needs_library
-def test_what_it_does_not_take(library):
+def test_what_onednn_leaves_to_numpy(library):
     """Other dtypes, errors that are to raise, and empty batches are for NumPy."""
-    x, w = normal(2, 3, 6, 6), normal(4, 3, 3, 3, seed=1)
+    x, w = normal_float32(2, 3, 6, 6), normal_float32(4, 3, 3, 3, seed=1)
     geometry = windows.geometry_of((6, 6), (3, 3), (4, 4), (1, 1), (0, 0), (1, 1))
     assert onednn.forward(x, w, None, geometry) is not None
     assert onednn.forward(x.astype(float), w, None, geometry) is None
@@ -139,12 +144,12 @@ def test_small_and_narrow_convolutions_are_for_numpy():
     assert not is_used("forward", 1 << 20, (16, 16, 1, 1))
     assert not is_used("forward", 1 << 20, (16, 2, 3, 3), 8)
     assert is_used("weights", 1 << 20, (16, 1, 3, 3), 16)
-    assert F.conv2d(np.zeros((0, 16, 9, 9), np.float32), normal(16, 16, 3, 3)).shape == (0, 16, 7, 7)
+    assert F.conv2d(np.zeros((0, 16, 9, 9), np.float32), normal_float32(16, 16, 3, 3)).shape == (0, 16, 7, 7)
 
 
 @needs_library
-def test_numbers_below_the_normal_ones_stay(library):
-    """It neither takes the least numbers for zeros, nor lets what is computed afterwards do so."""
+def test_subnormal_numbers_stay(library):
+    """It does not flush subnormal numbers to zero, nor does what is computed afterwards."""
     x, w = np.full((2, 16, 8, 8), 1e-40, np.float32), np.zeros((16, 16, 3, 3), np.float32)
     w[:, 0, 1, 1] = 1
     assert np.array_equal(F.conv2d(x, w, padding=1), x)
@@ -153,7 +158,7 @@ def test_numbers_below_the_normal_ones_stay(library):
 
 @needs_library
 def test_a_nan_and_an_infinity_stay_where_their_windows_are(library):
-    x, w = normal(2, 16, 9, 9), normal(16, 16, 3, 3, seed=1)
+    x, w = normal_float32(2, 16, 9, 9), normal_float32(16, 16, 3, 3, seed=1)
     x[0, 3, 4, 4], x[1, 0, 0, 0] = np.nan, np.inf
     z = F.conv2d(x, w)
     assert np.isnan(z[0, :, 2:5, 2:5]).all()
@@ -164,7 +169,7 @@ def test_a_nan_and_an_infinity_stay_where_their_windows_are(library):
 @needs_library
 def test_many_threads_at_once(library, set_threads):
     set_threads(2)
-    x, w = normal(8, 16, 12, 12), normal(16, 16, 3, 3, seed=1)
+    x, w = normal_float32(8, 16, 12, 12), normal_float32(16, 16, 3, 3, seed=1)
     wanted, found = F.conv2d(x, w), []
 
     def go():
@@ -183,7 +188,7 @@ def test_many_threads_at_once(library, set_threads):
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # Python's, of a fork beside threads
 def test_a_child_process_computes_the_same(library, set_threads):
     set_threads(2)
-    x, w = normal(8, 16, 12, 12), normal(16, 16, 3, 3, seed=1)
+    x, w = normal_float32(8, 16, 12, 12), normal_float32(16, 16, 3, 3, seed=1)
     wanted = F.conv2d(x, w)
     child = os.fork()
     if child == 0:
@@ -197,13 +202,13 @@ def test_openmp_is_left_as_it_was(library):
         pytest.skip("the library is not built on OpenMP")
     before = library._get_threads()
     library._set_threads(5)
-    F.conv2d(normal(2, 16, 9, 9), normal(16, 16, 3, 3))
+    F.conv2d(normal_float32(2, 16, 9, 9), normal_float32(16, 16, 3, 3))
     assert library._get_threads() == 5
     library._set_threads(before)
 
 
 @needs_library
-def test_what_it_made_is_given_back():
+def test_objects_of_onednn_are_destroyed():
     library = onednn.Library(INSTALLED.path)
     geometry = windows.geometry_of((9, 9), (3, 3), (7, 7), (1, 1), (0, 0), (1, 1))
     destroyed = []
@@ -233,8 +238,8 @@ def computes(monkeypatch, places):
     """Whether a convolution of these places gives NumPy's numbers; and what is said of it."""
     found = onednn._Found()
     monkeypatch.setattr(onednn, "_found", found)
-    monkeypatch.setattr(onednn, "_candidates", lambda: places)
-    x, w = normal(8, 16, 12, 12), normal(16, 16, 3, 3, seed=1)
+    monkeypatch.setattr(onednn, "_library_paths", lambda: places)
+    x, w = normal_float32(8, 16, 12, 12), normal_float32(16, 16, 3, 3, seed=1)
     geometry = windows.geometry_of((12, 12), (3, 3), (10, 10), (1, 1), (0, 0), (1, 1))
     assert np.array_equal(F.conv2d(x, w), convolution._conv(x, w, None, geometry))
     assert found.looked
@@ -242,12 +247,12 @@ def computes(monkeypatch, places):
     return nn.convolution_library()
 
 
-def test_it_is_absent(monkeypatch):
+def test_without_a_library_numpy_computes(monkeypatch):
     assert computes(monkeypatch, []) == "NumPy (no oneDNN is installed; pip install gradmgr[onednn])"
 
 
-def test_it_is_broken(monkeypatch, tmp_path):
-    """What is no library, and what is another, is told of; the next is tried."""
+def test_a_broken_library_is_named_and_the_next_is_tried(monkeypatch, tmp_path):
+    """The message names files that are no library, and missing ones; the next is tried."""
     broken = tmp_path / "libdnnl.so.3"
     broken.write_text("no library")
     said = computes(monkeypatch, [str(broken), str(tmp_path / "libgone.so")])
@@ -256,7 +261,7 @@ def test_it_is_broken(monkeypatch, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the name of the other library is Linux's")
-def test_it_is_another_library(monkeypatch):
+def test_a_library_without_onednns_functions_is_named(monkeypatch):
     other = ctypes.util.find_library("m")
     assert "it has not the functions of oneDNN 3" in computes(monkeypatch, [other])
 
@@ -265,7 +270,7 @@ def test_it_is_another_library(monkeypatch):
     ("version", "runtime", "says"),
     [(2, 2, r"it is oneDNN 2\.7\.1; 3 is needed"), (3, 512, r"oneDNN 3\.7\.1 built on runtime 512"), (3, 8, "a pool")],
 )
-def test_it_is_of_another_kind(monkeypatch, version, runtime, says):
+def test_a_library_of_another_version_or_runtime_is_refused(monkeypatch, version, runtime, says):
     answer = onednn._Version(version, 7, 1, b"", runtime, 0)
 
     def dnnl_version():
@@ -281,6 +286,6 @@ def test_it_is_of_another_kind(monkeypatch, version, runtime, says):
 def test_small_convolutions_do_not_look_for_it(monkeypatch):
     found = onednn._Found()
     monkeypatch.setattr(onednn, "_found", found)
-    F.conv2d(normal(1, 1, 4, 4), normal(1, 1, 3, 3))
+    F.conv2d(normal_float32(1, 1, 4, 4), normal_float32(1, 1, 3, 3))
     F.conv2d(np.zeros((8, 16, 12, 12)), np.zeros((16, 16, 3, 3)))  # float64
     assert not found.looked

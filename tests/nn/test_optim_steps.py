@@ -82,7 +82,7 @@ COMPLEX = [
     ),
 ]
 
-# Room for a long parameter, which is a chunk by itself and computed in blocks.
+# The length of a parameter that is a chunk by itself and is computed in blocks.
 LONG = 100_000
 
 
@@ -99,7 +99,7 @@ def steps(name, options, params, count, gradient):
     return optimizer
 
 
-def push(k, p):
+def grad_at(k, p):
     return np.cos(k + np.arange(3.0)) + 0.5 * p
 
 
@@ -107,21 +107,21 @@ def push(k, p):
 def test_fifty_steps_are_torchs(case):
     name, options, expected = case
     p = tensor([1.0, -2.0, 0.5])
-    steps(name, options, [p], 50, push)
+    steps(name, options, [p], 50, grad_at)
     np.testing.assert_allclose(p.numpy(), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("case", REAL, ids=ids)
-def test_a_parameter_takes_the_same_steps_in_any_company(case):
+def test_a_parameter_is_stepped_the_same_whatever_the_others_are(case):
     """Alone, packed with others of several shapes, with 0-d and empty ones, long, and laid out column by column."""
     name, options, _ = case
     alone = tensor([1.0, -2.0, 0.5])
-    steps(name, options, [alone], 7, push)
+    steps(name, options, [alone], 7, grad_at)
     start = np.array([1.0, -2.0, 0.5])
     row, matrix, number = tensor(start), tensor(np.tile(start, (2, 2, 1))), tensor(1.0)
     long, columns = tensor(np.tile(start, (LONG, 1))), tensor(np.asfortranarray(np.tile(start, (LONG, 1))))
     params = [matrix, number, tensor(np.zeros((0, 3))), long, row, columns]
-    steps(name, options, params, 7, lambda k, p: push(k, p)[..., 0] if p.ndim == 0 else push(k, p))
+    steps(name, options, params, 7, lambda k, p: grad_at(k, p)[..., 0] if p.ndim == 0 else grad_at(k, p))
     for p in (row, matrix, long, columns):
         np.testing.assert_array_equal(p.numpy(), np.broadcast_to(alone.numpy(), p.shape))
     assert number.item() == alone.numpy()[0]
@@ -143,8 +143,8 @@ def test_complex_parameters_are_two_real_ones_as_in_torch(case):
 def test_float32(case):
     name, options, _ = case
     exact, p = tensor([1.0, -2.0, 0.5]), tensor(np.array([1.0, -2.0, 0.5], "f4"))
-    steps(name, options, [exact], 10, push)
-    steps(name, options, [p], 10, lambda k, p: push(k, p).astype("f4"))
+    steps(name, options, [exact], 10, grad_at)
+    steps(name, options, [p], 10, lambda k, p: grad_at(k, p).astype("f4"))
     assert p.dtype == np.float32
     np.testing.assert_allclose(p.numpy(), exact.numpy(), rtol=1e-4)
 
@@ -157,8 +157,8 @@ def test_half_precision_is_computed_in_single_and_kept_in_half(name, options, lo
         dtype = pytest.importorskip("ml_dtypes", reason="NumPy knows no bfloat16").bfloat16
     start = np.array([1.0, -2.0, 0.5])
     exact, p = tensor(start), tensor(np.tile(start, (LONG if long else 1, 1)).astype(dtype))
-    steps(name, {"lr": 0.1, **options}, [exact], 10, push)
-    optimizer = steps(name, {"lr": 0.1, **options}, [p], 10, lambda k, p: push(k, p.astype("f8")).astype(dtype))
+    steps(name, {"lr": 0.1, **options}, [exact], 10, grad_at)
+    optimizer = steps(name, {"lr": 0.1, **options}, [p], 10, lambda k, p: grad_at(k, p.astype("f8")).astype(dtype))
     assert p.dtype == dtype
     error = 20 * float(np.abs(start).max()) * (2**-11 if p.dtype.char == "e" else 2**-8)
     np.testing.assert_allclose(p.numpy().astype("f8"), np.broadcast_to(exact.numpy(), p.shape), atol=error)
@@ -170,10 +170,10 @@ def test_lion_is_the_papers():
     lr, beta1, beta2, decay = 0.03, 0.8, 0.95, 0.2
     p = np.array([1.0, -2.0, 0.5])
     t = tensor(p)
-    steps("Lion", {"lr": lr, "betas": (beta1, beta2), "weight_decay": decay}, [t], 50, push)
+    steps("Lion", {"lr": lr, "betas": (beta1, beta2), "weight_decay": decay}, [t], 50, grad_at)
     m = np.zeros(3)
     for k in range(50):
-        g = push(k, p)
+        g = grad_at(k, p)
         p = p - lr * (np.sign(beta1 * m + (1 - beta1) * g) + decay * p)
         m = beta2 * m + (1 - beta2) * g
     np.testing.assert_allclose(t.numpy(), p, rtol=1e-12)
@@ -197,8 +197,8 @@ def test_defaults_are_torchs_and_the_papers():
 def test_at_a_learning_rate_of_0_adam_keeps_its_averages(name, amsgrad):
     """The learning rate is divided by, inside."""
     still, p = tensor([1.0, -2.0, 0.5]), tensor([1.0, -2.0, 0.5])
-    state = steps(name, {"lr": 0, "amsgrad": amsgrad}, [still], 3, lambda k, p: push(k, 0)).state_dict()["state"][0]
-    moved = steps(name, {"lr": 0.1, "amsgrad": amsgrad}, [p], 3, lambda k, p: push(k, 0)).state_dict()["state"][0]
+    state = steps(name, {"lr": 0, "amsgrad": amsgrad}, [still], 3, lambda k, p: grad_at(k, 0)).state_dict()["state"][0]
+    moved = steps(name, {"lr": 0.1, "amsgrad": amsgrad}, [p], 3, lambda k, p: grad_at(k, 0)).state_dict()["state"][0]
     assert still.tolist() == [1.0, -2.0, 0.5]
     assert p.tolist() != [1.0, -2.0, 0.5]
     for key in state:
@@ -284,7 +284,7 @@ def test_options_may_change_from_step_to_step(case):
         anew = getattr(optim, name)([q], **{key: options[key] for key in optimizer.defaults})
         state["param_groups"] = anew.state_dict()["param_groups"]
         anew.load_state_dict(state)
-        p.grad, q.grad = tensor(push(k, p.numpy())), tensor(push(k, q.numpy()))
+        p.grad, q.grad = tensor(grad_at(k, p.numpy())), tensor(grad_at(k, q.numpy()))
         optimizer.step()
         anew.step()
         np.testing.assert_array_equal(p.numpy(), q.numpy())
@@ -322,7 +322,7 @@ def test_an_option_that_changes_in_place_is_read_at_each_step():
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "Adagrad"])
-def test_parameters_that_join_late_between_steps_of_all(name):
+def test_parameters_whose_first_gradient_comes_late(name):
     """With other constants at their first steps, which must not stay for the others."""
     options = {"momentum": 0.9, "dampening": 0.5} if name == "SGD" else {"lr_decay": 0.5} if name == "Adagrad" else {}
     starts = [[1.0, -2.0, 0.5], [3.0], [[0.5, 2.0]]]

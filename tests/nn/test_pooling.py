@@ -6,17 +6,12 @@ from functools import partial
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import gradient, value_and_gradients
+from helpers import gradient, normal, value_and_gradients
 from samples.nn_pooling import largest, mean, pooled
 
 from gradmgr import GradManager, Tensor, errors, tensor
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 from gradmgr.nn._functions import windows
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape)
-
 
 # ---------------------------------------------------------------- values
 

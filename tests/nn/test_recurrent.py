@@ -1,4 +1,4 @@
-"""Recurrent cells and layers: torch's numbers, layouts, states, what is kept, and what wrong arguments are told.
+"""Recurrent cells and layers: torch's numbers, layouts, states, what is kept, errors of wrong arguments.
 
 The generic tests run on tests/samples/nn_recurrent.py. Numbers called torch's are those of torch 2.13.
 """
@@ -10,15 +10,11 @@ from typing import Any
 import ml_dtypes  # noqa: F401  # registers bfloat16
 import numpy as np
 import pytest
-from helpers import wave
+from helpers import assert_close_to_8_digits, wave
 
 from gradmgr import GradManager, errors, gradcheck, gradgradcheck, tensor
 from gradmgr.nn import GRU, LSTM, GRUCell, LSTMCell, Module
 from gradmgr.nn.functional import dropout, gru_cell, lstm_cell
-
-
-def close(found: Any, expected: Any) -> None:
-    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-9)
 
 
 def filled(kind: type[Any], *sizes: int, **options: Any) -> Any:
@@ -42,16 +38,16 @@ def test_lstm_of_two_layers_and_directions_gives_torchs_numbers() -> None:
         [0.2065331843, 0.0961865786, -0.3728928539, -0.135419072],
         [0.1889655223, 0.1306602925, -0.3873493144, -0.0922401791],
     ]
-    close(output[:, 0], expected)
+    assert_close_to_8_digits(output[:, 0], expected)
     of_h = [[-0.1392164952, 0.1005805105], [-0.2072917092, -0.5831782846]]
-    close(h[:, 0], [*of_h, [0.1889655223, 0.1306602925], [-0.3435929053, -0.1277167769]])
+    assert_close_to_8_digits(h[:, 0], [*of_h, [0.1889655223, 0.1306602925], [-0.3435929053, -0.1277167769]])
     of_c = [[-0.1707586575, 0.1073983147], [-0.839811418, -1.7210314548], [0.3310037852, 0.3461686529]]
-    close(c[:, 0], [*of_c, [-0.5558361593, -0.142976528]])
+    assert_close_to_8_digits(c[:, 0], [*of_c, [-0.5558361593, -0.142976528]])
     of_x = [[0.3380398107, 0.0304219777], [-0.0371331006, -0.1583608077], [0.2434788535, 0.2660370726]]
-    close(x.grad[:, 0], of_x)
+    assert_close_to_8_digits(x.grad[:, 0], of_x)
     rows = [-0.0509329098, -0.0623732291, -0.0041655187, -0.1140401686]
     rows += [0.006779417, 0.0069736991, -0.0583970984, -0.178587349]
-    close(lstm.weight_hh_l0_reverse.grad.sum(1), rows)
+    assert_close_to_8_digits(lstm.weight_hh_l0_reverse.grad.sum(1), rows)
 
 
 def test_gru_gives_torchs_numbers() -> None:
@@ -59,20 +55,24 @@ def test_gru_gives_torchs_numbers() -> None:
     with GradManager().attach([x, *gru.parameters()]) as gm:
         output, h = gru(x)
         gm.backward((output**2).sum())
-    close(output[:, 0], [[0.1138580019, 0.8807175456], [0.4450460016, 0.8673139261], [-0.4364347059, -0.1502302186]])
-    close(h[0], output[-1])
-    close(x.grad[:, 0], [[0.42870764, 0.7247897327], [0.3860602315, 0.5946735828], [-0.0618933403, -0.4589317447]])
+    assert_close_to_8_digits(
+        output[:, 0], [[0.1138580019, 0.8807175456], [0.4450460016, 0.8673139261], [-0.4364347059, -0.1502302186]]
+    )
+    assert_close_to_8_digits(h[0], output[-1])
+    assert_close_to_8_digits(
+        x.grad[:, 0], [[0.42870764, 0.7247897327], [0.3860602315, 0.5946735828], [-0.0618933403, -0.4589317447]]
+    )
     rows = [-0.1877340779, 0.0452211565, -0.1202911114, -0.1534918599, -0.011726124, 0.0766278256]
-    close(gru.weight_hh_l0.grad.sum(1), rows)
+    assert_close_to_8_digits(gru.weight_hh_l0.grad.sum(1), rows)
     rows = [-0.1042893369, 0.0950096556, -0.0973461487, -0.2376269502, 0.5410110824, 0.1823810977]
-    close(gru.bias_hh_l0.grad, rows)
+    assert_close_to_8_digits(gru.bias_hh_l0.grad, rows)
 
 
 def test_lstm_with_projection_gives_torchs_numbers() -> None:
     output, (h, c) = filled(LSTM, 2, 3, proj_size=1)(wave(3, 1, 2))
-    close(output[:, 0, 0], [-0.4933884546, -0.3605523684, -0.0957933444])
-    close(h[0, 0], [-0.0957933444])
-    close(c[0, 0], [0.4242149957, 0.1740347634, 0.2293540128])
+    assert_close_to_8_digits(output[:, 0, 0], [-0.4933884546, -0.3605523684, -0.0957933444])
+    assert_close_to_8_digits(h[0, 0], [-0.0957933444])
+    assert_close_to_8_digits(c[0, 0], [0.4242149957, 0.1740347634, 0.2293540128])
 
 
 def test_names_and_shapes_of_parameters_are_torchs() -> None:
@@ -125,9 +125,9 @@ def test_a_layer_is_its_cell_step_by_step(kind: type[Any], cell: type[Any], back
     state = None
     for k in range(4)[:: -1 if backwards else 1]:
         state = alone(x[k], state)
-        close(output[k][:, -3:], state[0] if kind is LSTM else state)
+        assert_close_to_8_digits(output[k][:, -3:], state[0] if kind is LSTM else state)
     for found, expected in zip(*((s if kind is LSTM else (s,)) for s in (last, state)), strict=True):
-        close(found[-1], expected)
+        assert_close_to_8_digits(found[-1], expected)
 
 
 @pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}, {"bias": False}, {"proj_size": 2}])
@@ -138,19 +138,19 @@ def test_layouts_agree(kind: type[Any], options: dict[str, Any]) -> None:
     layer, first, x = filled(kind, 2, 3, **options), filled(kind, 2, 3, batch_first=True, **options), wave(4, 5, 2)
     output, last = layer(x)
     of_first, same = first(x.swapaxes(0, 1))
-    close(of_first.swapaxes(0, 1), output)
+    assert_close_to_8_digits(of_first.swapaxes(0, 1), output)
     states, same = (s if kind is LSTM else (s,) for s in (last, same))
     again = [0.5 * s for s in states]
     onward = layer(x, tuple(again) if kind is LSTM else again[0])[0]
     for state, other in zip(states, same, strict=True):
-        close(other, state)
+        assert_close_to_8_digits(other, state)
     for k in range(5):
         alone, ends = layer(x[:, k])
-        close(alone, output[:, k])
+        assert_close_to_8_digits(alone, output[:, k])
         for end, state in zip(ends if kind is LSTM else (ends,), states, strict=True):
-            close(end, state[:, k])
+            assert_close_to_8_digits(end, state[:, k])
         begin = [s[:, k] for s in again]
-        close(layer(x[:, k], tuple(begin) if kind is LSTM else begin[0])[0], onward[:, k])
+        assert_close_to_8_digits(layer(x[:, k], tuple(begin) if kind is LSTM else begin[0])[0], onward[:, k])
 
 
 @pytest.mark.parametrize("kind", [LSTM, GRU])
@@ -177,13 +177,13 @@ def test_an_unused_end_gets_no_gradient_and_an_unused_output_is_no_error() -> No
         found.append([p.grad.numpy() for p in lstm.parameters()])
         lstm.zero_grad()
     for one, other in zip(*found, strict=True):
-        close(one, other)
+        assert_close_to_8_digits(one, other)
     with GradManager().attach(dict(lstm.named_parameters())) as gm:
         gm.backward(lstm(x)[1][1].sum())
     assert all(p.grad.numpy().any() for p in lstm.parameters())
 
 
-def test_dropout_stands_between_layers_while_training() -> None:
+def test_dropout_acts_between_layers_while_training() -> None:
     x = wave(4, 5, 2)
     gru = filled(GRU, 2, 3, num_layers=2, dropout=0.5, rng=np.random.default_rng(3))
     first, second = filled(GRU, 2, 3), filled(GRU, 3, 3)
@@ -191,9 +191,9 @@ def test_dropout_stands_between_layers_while_training() -> None:
         layer.load_state_dict({name: gru.get_parameter(name.replace("l0", f"l{n}")) for name in layer.state_dict()})
     rng = np.random.default_rng()
     rng.bit_generator.state = gru.rng.bit_generator.state
-    close(gru(x)[0], second(dropout(first(x)[0], 0.5, rng=rng))[0])
-    close(gru.eval()(x)[0], second(first(x)[0])[0])
-    with pytest.warns(UserWarning, match="stands between layers, and there is one"):
+    assert_close_to_8_digits(gru(x)[0], second(dropout(first(x)[0], 0.5, rng=rng))[0])
+    assert_close_to_8_digits(gru.eval()(x)[0], second(first(x)[0])[0])
+    with pytest.warns(UserWarning, match="applies between layers, and there is one"):
         GRU(2, 3, dropout=0.5)
 
 
@@ -274,7 +274,7 @@ def test_a_cell_begins_with_zeros() -> None:
             x, zero = wave(*lead, 2), np.zeros((*lead, 3))
             given = (zero, zero) if isinstance(cell, LSTMCell) else zero
             for found, expected in zip(cell(x), cell(x, given), strict=True):
-                close(found, expected)
+                assert_close_to_8_digits(found, expected)
 
 
 # ---------------------------------------------------------------- wrong arguments
@@ -301,7 +301,7 @@ def test_wrong_arguments_of_cells(x: Any, changes: dict[str, Any], kind: type[Ex
         gru_cell(x, H, **(OF_GRU | changes))
 
 
-def test_lstm_asks_for_a_pair_of_states_that_fit() -> None:
+def test_lstm_refuses_states_that_are_no_pair_or_of_the_wrong_shape() -> None:
     for call in (lambda hx: lstm_cell(X, hx, **OF_LSTM), lambda hx: LSTM(5, 3)(X[None], hx)):
         with pytest.raises(TypeError, match=r"hx must be the pair \(h, c\); found ndarray"):
             call(H)

@@ -120,7 +120,7 @@ class Drawing(nn.Module):
         return x + self.rng.standard_normal(x.shape)
 
 
-def test_generators_and_buffers_are_set_back():
+def test_generators_and_buffers_are_restored():
     net = Drawing()
     text = nn.summary(net, tensor([[1.0, 2.0]]))
     assert "(1, 2)" in text
@@ -138,6 +138,6 @@ def test_a_call_that_fails_changes_nothing():
     assert net[1]._post_hooks is None
 
 
-def test_it_takes_modules():
+def test_other_objects_than_modules_are_refused():
     with pytest.raises(TypeError, match="summary takes a Module; found function"):
         nn.summary(lambda x: x)

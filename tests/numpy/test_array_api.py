@@ -109,7 +109,7 @@ def accepts(ours: Any, standards: inspect.Signature) -> list[str]:
             signature.bind(*args, **keywords)
         except TypeError as error:
             found.append(f"{how}: {error}")
-    # Where *args and **keywords take everything, the names must be shown nevertheless, for whoever asks for them.
+    # Where *args and **keywords take everything, the names must be shown nevertheless, for callers that inspect them.
     names = list(signature.parameters)
     found += [
         f"argument {place} is not {parameter.name!r}"
@@ -171,7 +171,7 @@ def made(xp: Any, dtype: str, shapes: tuple[Any, ...]) -> list[Any]:
 REFUSALS = (TypeError, ValueError, AttributeError, OverflowError, np.exceptions.ComplexWarning)
 
 
-def is_taken(call: Any, shapes: Any, dtype: str) -> bool:
+def is_defined(call: Any, shapes: Any, dtype: str) -> bool:
     """Whether the standard defines this call for a dtype."""
     with np.errstate(all="ignore"):
         try:
@@ -193,7 +193,7 @@ def case(name: str, call: Callable[..., Any], *shapes: Any) -> None:
 
 def with_number(name: str, call: Callable[..., Any]) -> None:
     """A call with a Python number, where the standard takes its kind."""
-    if any(is_taken(call, (X,), dtype) for dtype in DTYPES):
+    if any(is_defined(call, (X,), dtype) for dtype in DTYPES):
         case(name, call)
 
 
@@ -607,7 +607,7 @@ def test_a_disagreement_is_found() -> None:
 
 @pytest.mark.parametrize(("name", "call", "shapes"), [pytest.param(*c, id=f"{c[0]}-{c[2]}") for c in CASES])
 def test_agrees_with_the_standards_reference(name: str, call: Any, shapes: Any) -> None:
-    dtypes = [d for d in DTYPES if is_taken(call, shapes, d)]
+    dtypes = [d for d in DTYPES if is_defined(call, shapes, d)]
     assert dtypes, f"the reference takes {name} for no dtype"
     with np.errstate(all="ignore"):
         for dtype in dtypes[:1] if shapes == (None,) else dtypes:
@@ -630,13 +630,13 @@ def test_can_cast_allows_what_the_standard_allows(to: str) -> None:
 
 
 def test_every_function_of_the_standard_has_a_case() -> None:
-    class Watched:
+    class LoggingNamespace:
         def __init__(self, namespace: Any, prefix: str, asked: set[str]) -> None:
             self.namespace, self.prefix, self.asked = namespace, prefix, asked
 
         def __getattr__(self, name: str) -> Any:
             if not self.prefix and name in ("linalg", "fft"):
-                return Watched(getattr(self.namespace, name), f"{name}.", self.asked)
+                return LoggingNamespace(getattr(self.namespace, name), f"{name}.", self.asked)
             self.asked.add(self.prefix + name)
             return getattr(self.namespace, name)
 
@@ -645,7 +645,7 @@ def test_every_function_of_the_standard_has_a_case() -> None:
         for dtype in ("float64", "int64", "bool", "complex128"):
             with np.errstate(all="ignore"):
                 try:
-                    call(Watched(strict, "", asked), *made(strict, dtype, shapes))
+                    call(LoggingNamespace(strict, "", asked), *made(strict, dtype, shapes))
                 except REFUSALS:
                     continue
     elsewhere = {"from_dlpack"}
@@ -667,7 +667,7 @@ def test_an_unknown_edition_is_refused(version: Any) -> None:
         tensor(1.0).__array_namespace__(api_version=version)
 
 
-def test_info_tells_capabilities_and_devices() -> None:
+def test_info_gives_capabilities_and_devices() -> None:
     info = gnp.__array_namespace_info__()
     assert info.capabilities() == {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
     assert gnp.zeros((1,) * 64).ndim == 64
@@ -677,7 +677,7 @@ def test_info_tells_capabilities_and_devices() -> None:
 
 
 @pytest.mark.parametrize("device", [None, "cpu"])
-def test_info_tells_the_default_dtypes(device: str | None) -> None:
+def test_info_gives_the_default_dtypes(device: str | None) -> None:
     assert gnp.__array_namespace_info__().default_dtypes(device=device) == {
         "real floating": gnp.asarray(1.0).dtype,
         "complex floating": gnp.asarray(1j).dtype,
@@ -690,14 +690,14 @@ KINDS = ("bool", "signed integer", "unsigned integer", "integral", "real floatin
 
 
 @pytest.mark.parametrize("kind", [None, *KINDS, ("bool", "integral"), ("real floating", "numeric"), ()])
-def test_info_tells_the_dtypes_of_a_kind(kind: Any) -> None:
+def test_info_gives_the_dtypes_of_a_kind(kind: Any) -> None:
     found = gnp.__array_namespace_info__().dtypes(kind=kind)
     assert set(found) == set(strict.__array_namespace_info__().dtypes(kind=kind))
     for name, dtype in found.items():
         assert gnp.empty(1, dtype=dtype).dtype == getattr(gnp, name)
 
 
-def test_info_refuses_what_nobody_knows() -> None:
+def test_info_refuses_unknown_kinds_and_devices() -> None:
     info = gnp.__array_namespace_info__()
     with pytest.raises(ValueError, match=r"knows the kinds bool, .*; found 'real'"):
         info.dtypes(kind="real")
@@ -747,7 +747,7 @@ def test_to_device_returns_the_tensor_itself_or_says_why_not() -> None:
 
 
 @pytest.mark.parametrize("copy", [True, False, None])
-def test_asarray_and_astype_and_reshape_copy_as_told(copy: bool | None) -> None:
+def test_asarray_astype_and_reshape_copy_as_asked(copy: bool | None) -> None:
     x = tensor([1.0, 2.0])
     calls: dict[str, Callable[[], Any]] = {
         "asarray": lambda: gnp.asarray(x, copy=copy),
@@ -811,7 +811,7 @@ class Consumer:
         return self.x.__dlpack_device__()
 
 
-def test_dlpack_shares_what_it_can_mark_read_only_and_what_is_insisted_on() -> None:
+def test_dlpack_shares_where_it_can_export_read_only_or_must_not_copy() -> None:
     """A consumer of the old protocol cannot be told "read-only": it gets a copy unless it forbids one."""
     x = tensor([1.0, 2.0])
     for asked, shares in (
@@ -888,7 +888,7 @@ def test_nan_comes_last_in_both_orders(values: Any, expected: Any) -> None:
         np.testing.assert_array_equal(np.argsort(x, descending=True).numpy(), expected)
 
 
-def test_argsort_takes_numpys_keywords_and_checks_them() -> None:
+def test_argsort_accepts_numpys_keywords_and_checks_them() -> None:
     values = np.random.default_rng(0).uniform(size=(4, 5))
     x = tensor(values)
     for keywords in ({"kind": "mergesort"}, {"stable": False}, {"stable": True, "axis": 0}, {"axis": None}):

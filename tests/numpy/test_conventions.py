@@ -146,7 +146,7 @@ def test_the_second_derivative_of_sinc_at_0() -> None:
     np.testing.assert_allclose(found, -(np.pi**2) / 3, rtol=1e-6)
 
 
-def test_solve_takes_a_vector_only_where_b_has_one_axis() -> None:
+def test_solve_reads_b_as_a_vector_only_where_it_has_one_axis() -> None:
     a = np.stack([np.eye(2) * 2, np.eye(2) * 4])
     for b, expected in ((np.ones(2), [0.75, 0.75]), (np.ones((2, 2)), np.full((2, 2), 0.75))):
         t = tensor(b)

@@ -173,7 +173,7 @@ def test_a_projector_on_the_vectors_of_equal_eigenvalues():
 
 
 @pytest.mark.parametrize("a", [ONE_PAIR, np.diag([0.0, 0.0, 4.0])])
-def test_vectors_of_other_eigenvalues_do_not_mind(a):
+def test_vectors_of_distinct_eigenvalues_keep_their_derivative_where_others_are_equal(a):
     def largest(xp, w, v):
         return xp.sum(WEIGHTS[0] * v[:, -1]) ** 2 * w[-1]
 
@@ -232,7 +232,7 @@ def along_tensor(function, x, direction):
 
 
 @pytest.mark.parametrize("n", [30, 200])
-def test_close_eigenvalues_are_not_taken_for_equal(n):
+def test_close_eigenvalues_do_not_count_as_equal(n):
     a = random_matrix(n, n, dtype=np.float32)
     together = of_eigh(lambda xp, w, v: xp.sum((v * xp.sin(w)) @ v.T))
     g = gradient(together, a + a.T)
@@ -254,7 +254,7 @@ def test_singular_values_at_0_have_the_subgradient():
         assert np.allclose(gradient(lambda x: gnp.sum(linalg.svdvals(x)), a), u @ v)
 
 
-def test_the_first_singular_triplets_do_not_mind_the_vanishing():
+def test_the_first_singular_triplets_have_derivatives_where_others_vanish():
     def cut(xp, u, s, v):
         return xp.sum(((u[:, :1] * s[:1]) @ v[:1]) ** 2)
 
@@ -321,7 +321,7 @@ def test_a_result_that_depends_on_a_phase_raises(name, vectors):
 
 
 @pytest.mark.parametrize(("name", "vectors"), PHASES[:2])
-def test_a_phase_that_is_fixed_is_free_no_more(name, vectors):
+def test_a_result_that_fixes_the_phase_has_a_derivative(name, vectors):
     def fixed(x):
         v = vectors(x + gnp.conj(x).T)
         return v / gnp.sign(v[0])
@@ -463,7 +463,7 @@ def test_errors_name_the_function_and_record_nothing(name):
             function(x)
 
 
-def test_keywords_that_nobody_knows():
+def test_unknown_keywords_are_refused():
     x = tensor(SYMMETRIC)
     for function in (linalg.eigh, linalg.eigvalsh):
         with pytest.raises(ValueError, match="UPLO"):
@@ -498,7 +498,7 @@ class Counted:
         ("svd", "svd", {"compute_uv": False}),
     ],
 )
-def test_one_factorisation_serves_both_ways(monkeypatch, name, factorised_by, keywords):
+def test_forward_and_backward_share_one_factorisation(monkeypatch, name, factorised_by, keywords):
     counted = Counted(monkeypatch, factorised_by)
     gradient(lambda x: gnp.real(gnp.sum(getattr(linalg, name)(x, **keywords))), SYMMETRIC)
     assert counted.calls == 1

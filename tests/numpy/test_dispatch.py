@@ -1,4 +1,4 @@
-"""Who comes to gradmgr, and who is told that it cannot: plain NumPy calls, operators, implicit conversions, out=."""
+"""What dispatches to gradmgr, and what is refused: plain NumPy calls, operators, implicit conversions, out=."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def x() -> Tensor:
     return tensor(VALUES)
 
 
-# ---------------------------------------------------------------- plain NumPy and ndarray operators come to us
+# ---------------------------------------------------------------- plain NumPy and ndarray operators dispatch to gradmgr
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_bitwise_operators_on_both_sides(op: Any) -> None:
         np.testing.assert_array_equal(found.numpy(), op(one, other))
 
 
-def test_array_namespace_is_the_door(x: Tensor) -> None:
+def test_array_namespace_is_gradmgr_numpy(x: Tensor) -> None:
     assert x.__array_namespace__() is gnp
     assert x.__array_namespace__(api_version="2023.12") is gnp
 
@@ -111,13 +111,13 @@ def test_a_numpy_function_we_lack_raises_naming_itself(x: Tensor, call: Any, nam
 
 
 @pytest.mark.parametrize("name", ["asmatrix", "bmat", "frompyfunc"])
-def test_the_door_names_what_it_lacks(name: str) -> None:
+def test_the_namespace_says_what_to_use_for_functions_it_lacks(name: str) -> None:
     with pytest.raises(AttributeError, match=rf"numpy\.{name} is not in gradmgr\.numpy: .*use "):
         getattr(gnp, name)
     assert not hasattr(gnp, name)
 
 
-def test_the_door_names_what_nobody_has() -> None:
+def test_the_namespace_says_that_numpy_lacks_a_name_too() -> None:
     with pytest.raises(AttributeError, match=r"'gradmgr.numpy' has no attribute 'sine', and neither has numpy"):
         gnp.sine
     with pytest.raises(AttributeError, match=r"'Inf', and neither has numpy: .* Use `np\.inf`"):
@@ -125,23 +125,23 @@ def test_the_door_names_what_nobody_has() -> None:
 
 
 @pytest.mark.skipif(hasattr(np, "trapz"), reason="this NumPy still has trapz, deprecated")
-def test_the_door_says_what_to_use_for_what_numpy_had() -> None:
+def test_the_namespace_says_what_to_use_for_functions_numpy_removed() -> None:
     with pytest.raises(AttributeError, match=r"'trapz', and neither has numpy: .*use trapezoid"):
         gnp.trapz
 
 
-# ---------------------------------------------------------------- types we do not know
+# ---------------------------------------------------------------- unknown types
 
 
-class Stranger:
-    """Knows how to work with anything; says what it was asked."""
+class Foreign:
+    """A type whose operators accept anything, and return which of them was called."""
 
 
 for _name in ("add", "sub", "mul", "truediv", "pow", "matmul", "mod", "floordiv", "and", "or", "xor"):
-    setattr(Stranger, f"__r{_name}__", lambda self, other, n=_name: ("reflected", n))
-    setattr(Stranger, f"__{_name}__", lambda self, other, n=_name: ("plain", n))
+    setattr(Foreign, f"__r{_name}__", lambda self, other, n=_name: ("reflected", n))
+    setattr(Foreign, f"__{_name}__", lambda self, other, n=_name: ("plain", n))
 for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
-    setattr(Stranger, f"__{_name}__", lambda self, other, n=_name: ("plain", n))
+    setattr(Foreign, f"__{_name}__", lambda self, other, n=_name: ("plain", n))
 
 
 _REFLECTED_COMPARISON = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
@@ -150,23 +150,23 @@ _REFLECTED_COMPARISON = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "
 @pytest.mark.parametrize(
     "name", ["add", "sub", "mul", "truediv", "pow", "matmul", "mod", "floordiv", "and", "or", "xor"]
 )
-def test_a_stranger_that_knows_how_wins(x: Tensor, name: str) -> None:
+def test_a_foreign_type_with_reflected_operators_has_precedence(x: Tensor, name: str) -> None:
     op = getattr(operator, f"{name}_" if name in ("and", "or") else name)
-    assert op(x, Stranger()) == ("reflected", name)
-    assert op(Stranger(), x) == ("plain", name)
+    assert op(x, Foreign()) == ("reflected", name)
+    assert op(Foreign(), x) == ("plain", name)
     y = x
     update = getattr(operator, f"i{name}")
-    assert update(y, Stranger()) == ("reflected", name)  # as Python has it: y becomes what the stranger says
+    assert update(y, Foreign()) == ("reflected", name)  # as Python has it: y becomes what the other operand returns
     np.testing.assert_array_equal(x.numpy(), VALUES)
 
 
 @pytest.mark.parametrize("name", list(_REFLECTED_COMPARISON))
-def test_a_stranger_that_compares_wins(x: Tensor, name: str) -> None:
-    assert getattr(operator, name)(x, Stranger()) == ("plain", _REFLECTED_COMPARISON[name])
+def test_a_foreign_type_with_comparisons_has_precedence(x: Tensor, name: str) -> None:
+    assert getattr(operator, name)(x, Foreign()) == ("plain", _REFLECTED_COMPARISON[name])
 
 
 @pytest.mark.parametrize("value", [object(), "text", None, {"a": 1}, {1.0}])
-def test_operators_give_notimplemented_for_types_we_do_not_know(x: Tensor, value: Any) -> None:
+def test_operators_give_notimplemented_for_unknown_types(x: Tensor, value: Any) -> None:
     names = ["add", "sub", "mul", "truediv", "pow", "matmul", "mod", "floordiv"]
     for method in (
         *(f"__{n}__" for n in names),
@@ -202,7 +202,7 @@ def test_operators_give_notimplemented_for_types_we_do_not_know(x: Tensor, value
         lambda t, v: gnp.clip(t, v if v is not None else object(), None),
     ],
 )
-def test_functions_raise_for_types_we_do_not_know(x: Tensor, call: Any, value: Any) -> None:
+def test_functions_raise_for_unknown_types(x: Tensor, call: Any, value: Any) -> None:
     for manager in (GradManager(), GradManager().attach(x)):
         with manager, pytest.raises(TypeError):
             call(x, value)
@@ -210,8 +210,8 @@ def test_functions_raise_for_types_we_do_not_know(x: Tensor, call: Any, value: A
 
 
 def test_a_function_names_the_type_it_was_given(x: Tensor) -> None:
-    with pytest.raises(TypeError, match=r"add takes Tensors, arrays and numbers; found .*Stranger; .*gradmgr\.tensor"):
-        gnp.add(x, Stranger())
+    with pytest.raises(TypeError, match=r"add takes Tensors, arrays and numbers; found .*Foreign; .*gradmgr\.tensor"):
+        gnp.add(x, Foreign())
 
 
 # ---------------------------------------------------------------- implicit conversion
@@ -361,7 +361,7 @@ def test_out_of_a_kind_that_loses_the_result_is_refused(x: Tensor, call: Any) ->
 
 
 @with_out
-def test_out_of_a_narrower_dtype_takes_it(x: Tensor, call: Any) -> None:
+def test_an_out_of_a_narrower_dtype_receives_the_result(x: Tensor, call: Any) -> None:
     o = tensor(np.zeros((2, 3)), dtype="float32")
     manager = GradManager().attach(x)
     with manager:
@@ -383,7 +383,7 @@ def test_a_plain_array_as_out_of_a_tracked_result_is_refused(x: Tensor, call: An
 
 
 @with_out
-def test_a_plain_array_as_out_of_an_untracked_result_takes_it(x: Tensor, call: Any) -> None:
+def test_a_plain_array_as_out_receives_an_untracked_result(x: Tensor, call: Any) -> None:
     a = np.full((2, 3), 7.0)
     z = call(x, a)
     assert z is a
@@ -391,7 +391,7 @@ def test_a_plain_array_as_out_of_an_untracked_result_takes_it(x: Tensor, call: A
 
 
 @with_out
-def test_an_out_that_broadcasts_only_one_way(x: Tensor, call: Any) -> None:
+def test_an_out_that_does_not_have_the_shape_of_the_result_is_refused(x: Tensor, call: Any) -> None:
     """The result may not be broadcast into a larger out= where NumPy would not; nor out= stretched to the result."""
     with pytest.raises(ValueError, match=r"\(3,\)|shape|dimension"):
         call(x, tensor(np.zeros(3)))
@@ -526,7 +526,7 @@ def test_bad_indices_raise_what_numpy_raises(x: Tensor, index: Any) -> None:
     np.testing.assert_array_equal(x.grad.numpy(), np.ones((2, 3)))
 
 
-def test_a_value_that_does_not_fit_its_index_changes_nothing(x: Tensor) -> None:
+def test_a_value_of_the_wrong_shape_for_its_index_changes_nothing(x: Tensor) -> None:
     manager = GradManager().attach(x)
     with manager:
         for value in (np.zeros(2), tensor(np.zeros((2, 2))), [[1.0, 2.0]]):
@@ -539,7 +539,7 @@ def test_a_value_that_does_not_fit_its_index_changes_nothing(x: Tensor) -> None:
     np.testing.assert_array_equal(x.grad.numpy(), np.ones((2, 3)))
 
 
-def test_an_update_that_does_not_fit_changes_nothing(x: Tensor) -> None:
+def test_an_update_of_the_wrong_shape_changes_nothing(x: Tensor) -> None:
     manager = GradManager().attach(x)
     with manager:
         for update, value, kind in (
@@ -576,7 +576,7 @@ def test_every_public_name_exists() -> None:
     assert all(getattr(gnp, name) is getattr(np, name) for name in set(dir(gnp)) - set(gnp.__all__))
 
 
-def test_the_door_lists_all_its_public_names():
+def test_the_namespace_lists_all_its_public_names():
     """Written out, so that type checkers see it."""
     public = {name for name in vars(gnp) if not name.startswith("_")} - {"annotations", "Any"}
     assert public == set(gnp.__all__)
@@ -611,7 +611,7 @@ def test_dtype_of_a_ufunc_is_asked_of_plain_arrays_too():
 
 
 @pytest.mark.parametrize("join", [gnp.concatenate, gnp.vstack])
-def test_a_matrix_beside_a_tensor_is_an_array(join):
+def test_a_matrix_joined_with_a_tensor_counts_as_an_array(join):
     with pytest.warns(PendingDeprecationWarning):
         m = np.matrix([[1.0, 2.0]])
     z = join([tensor([[3.0, 4.0]]), m])
@@ -637,7 +637,7 @@ def test_bincount_passes_gradients_to_its_weights():
     assert w.grad.tolist() == [1.0, 100.0, 1.0]
 
 
-def test_bincount_of_nothing_and_of_what_does_not_fit():
+def test_bincount_of_nothing_and_of_weights_of_the_wrong_length():
     w = tensor([1.0, 2.0])
     found, expected = gnp.bincount([], gnp.zeros(0), 2), np.bincount([], [], 2)
     assert (found.tolist(), found.dtype) == (expected.tolist(), expected.dtype)

@@ -173,7 +173,7 @@ def test_a_tracked_tensor_is_never_written_into_a_plain_array(name: str) -> None
             with pytest.raises(errors.TrackedConversionError, match=rf"{name} .* which a manager tracks"):
                 WRITES[name](a, value)
     assert not a.any()
-    WRITES[name](a, v)  # nobody tracks it now
+    WRITES[name](a, v)  # it is not tracked now
     assert a.any()
     assert isinstance(a, np.ndarray)
 
@@ -320,7 +320,7 @@ def test_numbers_promote_weakly_in_choose_and_select() -> None:
     assert gnp.choose([0, 1], [x, np.array([2, 3])]).dtype == np.float64
 
 
-def test_choose_and_select_take_more_choices_than_numpy_does() -> None:
+def test_choose_and_select_accept_more_choices_than_numpy() -> None:
     x = tensor(np.arange(100.0))
     many = [x * k for k in range(100)]
     with GradManager().attach(x):
@@ -346,7 +346,7 @@ def test_paddings_wider_than_the_array_are_numpys(mode: str, length: int) -> Non
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-11, atol=1e-11)
 
 
-def test_a_function_pads_with_what_it_knows() -> None:
+def test_a_padding_function_may_compute_with_tensors() -> None:
     def with_factor(vector: Any, widths: Any, axis: int, options: Any) -> None:
         seen.append((tuple(widths), axis, options))
         vector[: widths[0]] = vector[widths[0]] * options["factor"]
@@ -423,7 +423,7 @@ def test_row_stack_warns_as_numpy() -> None:
         assert gnp.row_stack([tensor([1.0]), [2.0]]).tolist() == [[1.0], [2.0]]
 
 
-def test_crosses_of_plane_vectors_are_numpys() -> None:
+def test_cross_of_plane_vectors_is_numpys() -> None:
     a, b = np.array([[1.0, 2.0], [0.5, 1.0]]), np.array([[3.0, 1.0, 2.0], [1.0, 1.0, 0.0]])
     for one, other in ((a, b), (b, a), (a, a[::-1].copy())):
         x = tensor(one)

@@ -1,4 +1,4 @@
-"""Every function of NumPy has its place here; and what is passed through, called back, read and written."""
+"""Every function of NumPy is served or refused; functions of the user, of text and files, and rare ones."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gradmgr import GradManager, Tensor, errors, tensor
 from gradmgr._transforms.gradcheck import gradcheck
 from gradmgr.numpy._refused import PASSED_ON, REFUSED
 
-DOORS = [("", np, gnp), ("linalg.", np.linalg, gnp.linalg), ("fft.", np.fft, gnp.fft)]
+NAMESPACES = [("", np, gnp), ("linalg.", np.linalg, gnp.linalg), ("fft.", np.fft, gnp.fft)]
 PUBLIC = [
     (prefix + name, getattr(numpys, name), ours)
-    for prefix, numpys, ours in DOORS
+    for prefix, numpys, ours in NAMESPACES
     for name in sorted(numpys.__all__)
     if callable(getattr(numpys, name)) and not name.startswith("_")  # NumPy 2.1 exports private ones
 ]
@@ -25,7 +25,7 @@ PUBLIC = [
 
 @pytest.fixture
 def tracked() -> Any:
-    """A tensor that a manager knows."""
+    """A tensor that a manager tracks."""
     t = tensor([1.0, 2.0, 4.0])
     with GradManager().attach(t):
         yield t
@@ -35,15 +35,15 @@ def tracked() -> Any:
 
 
 def test_help_has_a_line_on_every_function() -> None:
-    doors = gnp, gnp.linalg, gnp.fft, gnp.special
-    public = [(name, getattr(door, name)) for door in doors for name in door.__all__]
+    namespaces = gnp, gnp.linalg, gnp.fft, gnp.special
+    public = [(name, getattr(namespace, name)) for namespace in namespaces for name in namespace.__all__]
     assert not [name for name, thing in public if callable(thing) and not thing.__doc__]
     assert "numpy.sin" in gnp.sin.__doc__
 
 
-@pytest.mark.parametrize(("name", "numpys", "door"), PUBLIC, ids=[name for name, _, _ in PUBLIC])
-def test_every_function_of_numpy_has_its_place(name: str, numpys: Any, door: Any) -> None:
-    served = hasattr(door, name.rpartition(".")[2])
+@pytest.mark.parametrize(("name", "numpys", "namespace"), PUBLIC, ids=[name for name, _, _ in PUBLIC])
+def test_every_function_of_numpy_is_served_or_refused(name: str, numpys: Any, namespace: Any) -> None:
+    served = hasattr(namespace, name.rpartition(".")[2])
     assert served != (name in REFUSED), f"{name} is {'served and refused' if served else 'neither served nor refused'}"
 
 
@@ -54,11 +54,11 @@ def test_what_is_refused_says_why(name: str) -> None:
 
 
 def test_nothing_that_numpy_dispatches_is_handed_on_as_it_is() -> None:
-    """NumPy would call it for a Tensor, come to us, and be sent back to itself."""
+    """NumPy would dispatch a Tensor to gradmgr, and gradmgr back to NumPy, without end."""
     dispatched = type(np.sum)
-    for _, numpys, door in DOORS:
-        for name in door.__all__:
-            thing = getattr(door, name)
+    for _, numpys, namespace in NAMESPACES:
+        for name in namespace.__all__:
+            thing = getattr(namespace, name)
             handed_on = thing is getattr(numpys, name, None)
             assert not (handed_on and isinstance(thing, (dispatched, np.ufunc))), name
 
@@ -156,12 +156,12 @@ def test_memory_of_a_buffer_is_shared_and_never_written() -> None:
         lambda t: gnp.arange(t[0]),
     ],
 )
-def test_tracked_numbers_are_not_taken_as_plain_ones(call: Any, tracked: Tensor) -> None:
+def test_tracked_numbers_are_not_used_as_plain_ones(call: Any, tracked: Tensor) -> None:
     with pytest.raises(errors.TrackedConversionError, match=r"which a manager tracks.*say t\.item\(\)"):
         call(tracked)
 
 
-def test_untracked_numbers_are_taken() -> None:
+def test_untracked_numbers_are_accepted() -> None:
     np.testing.assert_array_equal(gnp.kaiser(tensor(5), tensor(8.6)).numpy(), np.kaiser(5, 8.6))
     assert gnp.tril_indices(tensor(3))[0].tolist() == [0, 1, 1, 2, 2, 2]
 
@@ -182,7 +182,7 @@ def test_dates_stay_numpys() -> None:
         gnp.isnat(tensor([1.0]))
 
 
-def test_facts_of_tensors(tracked: Tensor) -> None:
+def test_functions_that_ask_for_shape_or_dtype_accept_tensors(tracked: Tensor) -> None:
     assert not gnp.isscalar(tracked)
     assert gnp.iterable(tracked)
     assert not gnp.iterable(tracked[0])
@@ -193,7 +193,7 @@ def test_facts_of_tensors(tracked: Tensor) -> None:
 # ---------------------------------------------------------------- creation between tensors
 
 
-def test_samples_meet_their_ends() -> None:
+def test_linspace_and_geomspace_reach_their_ends() -> None:
     third = tensor(1 / 3)
     assert gnp.linspace(0.1, third, 7)[-1].item() == 1 / 3
     assert gnp.geomspace(0.1, third, 7)[-1].item() == 1 / 3
@@ -288,7 +288,7 @@ def test_a_piece_not_chosen_has_no_part_in_the_gradient() -> None:
     np.testing.assert_allclose(found, [0, 0, 0.5])
 
 
-def test_the_dtype_of_a_result_never_cuts_a_gradient_in_silence(tracked: Tensor) -> None:
+def test_the_dtype_of_a_result_never_stops_a_gradient_silently(tracked: Tensor) -> None:
     for call in (
         lambda: gnp.piecewise(np.arange(3), [[True, False, True]], [lambda v: v * tracked[0], 0]),
         lambda: gnp.piecewise(np.arange(3), [[True, False, True]], [tracked[1], 0]),
@@ -299,7 +299,7 @@ def test_the_dtype_of_a_result_never_cuts_a_gradient_in_silence(tracked: Tensor)
             call()
 
 
-def test_pieces_that_do_not_fit_are_refused() -> None:
+def test_piecewise_refuses_a_wrong_number_of_pieces() -> None:
     x = tensor([1.0, 2.0])
     for conditions in ([x > 1, x < 1, x < 0], x > 0):
         with pytest.raises(ValueError, match="functions are expected"):
@@ -308,7 +308,7 @@ def test_pieces_that_do_not_fit_are_refused() -> None:
         gnp.piecewise(x, [[True, False, True]], [1.0])
 
 
-def test_axes_that_do_not_fit_are_refused() -> None:
+def test_axes_out_of_range_are_refused() -> None:
     x = tensor(np.ones((2, 3)))
     with pytest.raises(ValueError, match="out of bounds"):
         gnp.apply_along_axis(gnp.sum, 2, x)
@@ -390,7 +390,9 @@ def test_vectorize_of_no_elements() -> None:
         (lambda a: a[None], None, [(2,)], "signature="),
     ],
 )
-def test_vectorize_refuses_what_does_not_fit(function: Any, signature: Any, shapes: Any, message: str) -> None:
+def test_vectorize_refuses_arguments_of_the_wrong_shape(
+    function: Any, signature: Any, shapes: Any, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         gnp.vectorize(function, signature=signature)(*[tensor(np.ones(shape)) for shape in shapes])
 
@@ -402,7 +404,7 @@ def test_vectorize_refuses_a_wrong_number_of_arguments() -> None:
         gnp.vectorize(3)
 
 
-def test_broadcast_has_numpys_facts() -> None:
+def test_broadcast_has_numpys_attributes() -> None:
     b, expected = gnp.broadcast(tensor(np.ones((2, 1))), [1, 2, 3]), np.broadcast(np.ones((2, 1)), [1, 2, 3])
     for fact in ("shape", "nd", "ndim", "size", "numiter", "index"):
         assert getattr(b, fact) == getattr(expected, fact)
@@ -433,7 +435,7 @@ def test_poly1d_holds_tensors() -> None:
     assert gnp.polyval(p, np.poly1d([1.0, 1.0])).coeffs.tolist() == [1, 3]
 
 
-def test_roots_have_the_derivative_beside_zeros_too() -> None:
+def test_roots_have_their_derivative_with_leading_and_trailing_zeros_too() -> None:
     """A leading or trailing zero is a coefficient like another; NumPy only strips it before it computes."""
     p = np.array([0.0, 1.0, -3.0, 2.0, 0.0])
     found = gradient(lambda p: (gnp.roots(p) * [1.0, 2.0, 3.0]).sum(), tensor(p))
@@ -457,7 +459,7 @@ def test_poly_of_nothing_and_of_a_conjugate_pair() -> None:
     assert (pair.dtype, pair.tolist()) == (np.float64, [1, -2, 5])
 
 
-def test_polynomials_that_do_not_fit_are_refused() -> None:
+def test_polynomials_with_wrong_arguments_are_refused() -> None:
     x = tensor([1.0, 2.0, 4.0])
     for call, kind, message in (
         (lambda: gnp.polyder(x, -1), ValueError, "must be positive"),

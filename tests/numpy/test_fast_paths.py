@@ -1,4 +1,4 @@
-"""Reductions, products and places have fast ways for plain arrays: they give what the general ways give."""
+"""Reductions, products and positions have fast paths for plain arrays: they give what the general paths give."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SHAPES = [
     ((5, 7, LARGE // 35 + 1), 1),
     ((5, 7, LARGE // 35 + 1), (0, 1)),
     ((5, 7, LARGE // 35 + 1), (2, 1)),
-    ((5, 7, LARGE // 35 + 1), (0, 2)),  # not beside each other
+    ((5, 7, LARGE // 35 + 1), (0, 2)),  # not adjacent
     ((1, LARGE + 9, 1), 1),
 ]
 
@@ -90,7 +90,7 @@ def test_logsumexp_of_infinities(shape):
         y[list(places)] = value
         expected = np.log(len(x) - 2) if value == -np.inf else value
         np.testing.assert_allclose(special.logsumexp(y), expected)
-        with np.errstate(invalid="ignore"):  # inf - inf, on the way back from an infinite result
+        with np.errstate(invalid="ignore"):  # inf - inf, in backward from an infinite result
             z, (slope,) = weighted(special.logsumexp, y)
         np.testing.assert_allclose(z, expected)
         if value == -np.inf:
@@ -140,7 +140,7 @@ def shares(x, out, axis, g):
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
 @pytest.mark.parametrize("function", [gnp.max, gnp.min])
 @pytest.mark.parametrize("axis", [0, 1, (0, 1), (0, 2)], ids=str)
-def test_extremes_take_the_gradient(function, axis, dtype):
+def test_the_gradient_goes_to_the_extreme(function, axis, dtype):
     x = np.random.default_rng(0).permutation(3 * 4 * 50).reshape(3, 4, 50).astype(dtype)
     for ties in (False, True):
         x = np.round(x / 20) if ties else x
@@ -163,7 +163,7 @@ def test_extremes_of_short_rows(width, keepdims, threads):
 
 @pytest.mark.parametrize("keepdims", [False, True])
 @pytest.mark.parametrize("axis", [0, 1, (0, 1), (0, 2), (0, 1, 2)], ids=str)
-def test_extremes_move_as_what_they_are_taken_from(axis, keepdims):
+def test_the_tangent_of_an_extreme_is_that_of_its_element(axis, keepdims):
     distinct = np.random.default_rng(0).permutation(60).reshape(3, 4, 5).astype(float)
     v = np.random.default_rng(1).normal(size=distinct.shape)
     for x in (distinct, np.round(distinct / 9)):
@@ -183,7 +183,7 @@ def test_of_two_ties_and_a_nan_the_ties_share():
     assert np.isnan(slope[1]).all()
 
 
-def test_the_gradient_of_an_extreme_is_linear_in_what_comes_back():
+def test_the_gradient_of_an_extreme_is_linear_in_its_cotangent():
     x, v = np.random.default_rng(0).normal(size=(2, 30, 40))
 
     def f(t):
@@ -298,7 +298,7 @@ def test_a_piece_and_the_whole():
     np.testing.assert_array_equal(leaf.grad.numpy(), [0, 2, 6, 9, 8, 10])
 
 
-def test_what_came_back_is_not_written_to():
+def test_a_cotangent_of_a_piece_is_not_written_to():
     g = np.ones(4)
     leaf = tensor(np.zeros((2, 4)))
     gm = GradManager().attach(leaf)

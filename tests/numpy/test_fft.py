@@ -119,7 +119,7 @@ def test_out_is_written_and_recorded(name: str) -> None:
     np.testing.assert_array_equal(written.numpy(), x.grad.numpy())
 
 
-def test_out_that_does_not_fit_is_refused() -> None:
+def test_an_out_of_the_wrong_shape_or_dtype_is_refused() -> None:
     x = tensor(np.ones(4))
     wide, real, plain = tensor(np.ones((2, 4), complex)), tensor(np.ones(4)), np.ones(4, complex)
     with pytest.raises(ValueError, match=r"fft\(out=...\).*\(4,\).*\(2, 4\)"):
@@ -218,7 +218,7 @@ def test_shifts(name: str) -> None:
         getattr(gnp.fft, name)(tensor(a), 2)
 
 
-def test_a_name_that_the_door_lacks() -> None:
+def test_an_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match=r"fft\.nothing"):
         _ = gnp.fft.nothing
     assert sorted(gnp.fft.__all__) == sorted(np.fft.__all__)

@@ -1,4 +1,4 @@
-"""Functions of large plain arrays, which go other ways than those of few elements: the same values."""
+"""Functions of large plain arrays, which take other paths than those of few elements: the same values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradmgr.ops.order import stable_order
 from gradmgr.ops.where import where_kernel
 
 INF, NAN = np.inf, np.nan
-FEW, MANY = 500, 40001  # below and above where the ways part, and more than a block
+FEW, MANY = 500, 40001  # fewer and more elements than where the paths differ; more than a block
 
 
 def repeated(values: Any, dtype: Any) -> np.ndarray:

@@ -200,7 +200,7 @@ def test_det_shares_its_factors(monkeypatch: Any) -> None:
     assert counted.calls == ["getrf", "getrs"] * 2
 
 
-def test_a_plain_determinant_is_not_factored_for_nobody(monkeypatch: Any) -> None:
+def test_an_unrecorded_determinant_is_not_factored(monkeypatch: Any) -> None:
     monkeypatch.setattr(lapack, "factor", None)
     assert isinstance(gnp.linalg.det(tensor(np.eye(40))), Tensor)
 
@@ -281,7 +281,7 @@ def test_pinv_of_a_hermitian_matrix_reads_one_triangle_in_its_derivatives_too() 
     np.testing.assert_allclose(hessian_times(of_pinv, junk, a), hessian_times(of_pinv, a, a), rtol=1e-12, atol=1e-14)
 
 
-def test_solve_takes_a_vector_only_where_b_has_one_axis() -> None:
+def test_solve_reads_b_as_a_vector_only_where_it_has_one_axis() -> None:
     """NumPy 2's rule."""
     stack = tensor(np.stack([REGULAR, REGULAR]))
     assert gnp.linalg.solve(stack, np.ones(3)).shape == (2, 3)
@@ -448,7 +448,7 @@ REFUSED: list[tuple[Any, Any, type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("f", "a", "kind", "text"), REFUSED)
-def test_what_does_not_fit_raises_and_records_nothing(f: Any, a: Any, kind: Any, text: str) -> None:
+def test_wrong_shapes_raise_and_record_nothing(f: Any, a: Any, kind: Any, text: str) -> None:
     x = tensor(a)
     with GradManager().attach(x) as manager:
         before = len(manager._tape.entries)
@@ -495,7 +495,7 @@ def test_the_order_of_a_norm_has_no_derivative_and_says_so() -> None:
         L.cond(square, p)
 
 
-def test_cutoffs_that_are_tensors_and_cutoffs_that_do_not_fit() -> None:
+def test_cutoffs_that_are_tensors_and_cutoffs_of_the_wrong_shape() -> None:
     a, b = np.array([[2.0, 0.0], [0.0, 0.1]]), np.array([1.0, 1.0])
     r = tensor(0.5)
     with GradManager().attach(r):

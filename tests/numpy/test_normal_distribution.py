@@ -35,7 +35,7 @@ BLOCK = {np.float32: 32768, np.float64: 16384}
 
 
 def everywhere(dtype: Any) -> np.ndarray:
-    """Densely where the functions bend, their tails, all sizes down to the smallest, and what is no number."""
+    """Densely where the functions are curved, their tails, all sizes down to the smallest, and what is no number."""
     info = np.finfo(dtype)
     sizes = 2.0 ** np.linspace(np.log2(float(info.smallest_subnormal)), np.log2(float(info.max)) - 1e-9, 20001)
     parts = [np.linspace(-6, 6, 200001), np.linspace(-40, 40, 100001), sizes, -sizes, [0.0, -0.0, INF, -INF, NAN]]

@@ -182,7 +182,7 @@ def test_derivative_at_a_corner(function, point, expected):
 
 @pytest.mark.parametrize(("function", "point", "expected"), CORNERS + POWERS)
 def test_derivative_at_a_corner_is_the_same_in_an_array(function, point, expected):
-    """Beside ordinary numbers, and with each argument tracked alone."""
+    """Together with ordinary numbers, and with each argument tracked alone."""
     ordinary = 1.75 if function is gnp.arccosh else 0.75
     arrays = [np.array([ordinary, p, ordinary]) for p in point]
     for k, a in enumerate(arrays):
@@ -192,8 +192,8 @@ def test_derivative_at_a_corner_is_the_same_in_an_array(function, point, expecte
         assert np.isfinite(g[[0, 2]]).all()
 
 
-def test_an_exponent_beside_zeros():
-    """0**p in p beside 2**p: the corner is one element's own."""
+def test_the_derivative_in_the_exponent_where_some_bases_are_zero():
+    """Of 0**p and 2**p in one array: the corner concerns one element alone."""
     (g,) = reverse(lambda p: np.array([0.0, 2.0]) ** p, np.array(1.0))
     np.testing.assert_allclose(g, 2 * np.log(2), rtol=1e-15)
 
@@ -299,28 +299,28 @@ def test_second_derivative_at_a_corner(function, point, expected):
 
 
 def test_abs_squared_of_zero_is_a_kink_of_abs():
-    """|x|^2 by way of abs has slope 0 and, its kink being flat, 0 curvature; x**2 has 2."""
+    """|x|^2 computed by abs has slope 0 and, its kink being flat, 0 curvature; x**2 has 2."""
     assert second(lambda x: gnp.absolute(x) ** 2, 0.0, np.ones(())) == 0
     assert second(lambda x: x * x, 0.0, np.ones(())) == 2
 
 
-# ---------------------------------------------------------------- values not taken
+# ---------------------------------------------------------------- values not chosen
 
 
-def test_where_with_nan_in_the_branch_not_taken_is_nan():
+def test_where_with_nan_in_the_branch_not_chosen_is_nan():
     """0 times inf: as documented, and as every library that computes both branches has it."""
     x = np.array([0.0, 2.0])
     (g,) = reverse(lambda t: gnp.where(t > 0, gnp.log(t), 0.0), x)
     np.testing.assert_array_equal(g, [NAN, 0.5])
 
 
-@pytest.mark.parametrize("door", [np, gnp])
-def test_a_function_with_where_and_out_has_exact_zeros_elsewhere(door):
+@pytest.mark.parametrize("namespace", [np, gnp])
+def test_a_function_with_where_and_out_has_exact_zeros_elsewhere(namespace):
     x0 = np.array([0.0, 2.0, -1.0])
     x = tensor(x0)
     gm = GradManager().attach(x)
     with gm, np.errstate(all="raise"):
-        y = door.log(x, where=x0 > 0, out=gnp.zeros(3))
+        y = namespace.log(x, where=x0 > 0, out=gnp.zeros(3))
         gm.backward(y, np.ones(3))
     np.testing.assert_array_equal(y.numpy(), [0.0, np.log(2.0), 0.0])
     np.testing.assert_array_equal(x.grad.numpy(), [0.0, 0.5, 0.0])
@@ -582,12 +582,12 @@ def test_misuse_of_reductions_raises_as_numpy():
 
 
 @pytest.mark.parametrize("function", [gnp.std, gnp.var])
-def test_spread_of_equal_values_has_derivative_zero(function):
+def test_std_and_var_of_equal_values_have_derivative_zero(function):
     (g,) = reverse(function, np.full(3, 2.0))
     np.testing.assert_array_equal(g, [0, 0, 0])
 
 
-def test_spread_of_one_value_with_ddof_one_is_nan_as_numpys():
+def test_var_of_one_value_with_ddof_one_is_nan_as_numpys():
     x = tensor([2.0])
     with np.errstate(all="ignore"), pytest.warns(RuntimeWarning, match="Degrees of freedom"):
         y = gnp.var(x, ddof=1)
@@ -597,7 +597,7 @@ def test_spread_of_one_value_with_ddof_one_is_nan_as_numpys():
 # ---------------------------------------------------------------- indexing
 
 
-def test_get_and_set_with_one_element_named_twice():
+def test_getitem_and_setitem_with_one_element_named_twice():
     (g,) = reverse(lambda x: x[[0, 0, 1]], np.array([5.0, 6.0]), dy=np.array([1.0, 10.0, 100.0]))
     np.testing.assert_array_equal(g, [11.0, 100.0])
 
@@ -612,7 +612,7 @@ def test_get_and_set_with_one_element_named_twice():
 
 
 @pytest.mark.parametrize("mode", ["raise", "wrap", "clip"])
-def test_take_with_repeated_places(mode):
+def test_take_with_repeated_positions(mode):
     x = np.array([1.0, 2.0, 3.0])
     places = [0, 2, 0] if mode == "raise" else [0, 4, -7]
     found = gnp.take(tensor(x), places, mode=mode)
@@ -1291,6 +1291,16 @@ def test_complex_powers_at_zero(exponent):
     np.testing.assert_allclose(g, expected, rtol=1e-14)
 
 
+def test_a_negative_base_and_a_complex_exponent():
+    """The numbers are torch's."""
+    x, w = tensor([-2.0, 3.0]), tensor([0.3 + 0.2j, -0.5j])
+    with GradManager().attach([x, w]) as gm:
+        gm.backward(x**w, np.ones(2, complex))
+    np.testing.assert_allclose(x.grad.numpy(), [0.011622211227850293, -0.08701592903133296], rtol=1e-12)
+    expected = [-1.6067760874941674 - 1.3722809336717563j, 0.9369921240029256 + 0.5735806136621672j]
+    np.testing.assert_allclose(w.grad.numpy(), expected, rtol=1e-12)
+
+
 @pytest.mark.parametrize("name", ["triu", "tril"])
 def test_what_a_triangle_drops_may_be_infinite(name):
     a = np.full((3, 3), -np.inf)
@@ -1308,7 +1318,7 @@ def test_what_a_triangle_drops_may_be_infinite(name):
         lambda x: gnp.sqrt(-gnp.minimum(-x, 0.0)),
     ],
 )
-def test_an_infinite_slope_is_dropped_with_the_branch_not_taken(function):
+def test_an_infinite_slope_is_dropped_with_the_branch_not_chosen(function):
     x = tensor([-1.0, 0.25])
     gm = GradManager().attach(x)
     with gm, np.errstate(divide="ignore"):

@@ -363,7 +363,7 @@ def test_einops_gives_an_array_only_when_asked() -> None:
 
 @pytest.mark.parametrize("pattern", ["ab,cb->ac", "ab,cb,ad->cd", "ab,ab,ab->", "ab,cb->abc", "ab,ab->a"])
 def test_flows_through_opt_einsum(pattern: str) -> None:
-    """It knows no library called gradmgr, and so calls numpy's functions, which come to us."""
+    """It has no backend for gradmgr, and so calls NumPy's functions, which dispatch to gradmgr."""
     opt_einsum = pytest.importorskip("opt_einsum")
     lengths = {"a": 3, "b": 4, "c": 2, "d": 5}
     given, _, _ = pattern.partition("->")
@@ -478,17 +478,17 @@ def test_explicit_conversions_are_allowed() -> None:
             math.sin(tensor(X))
 
 
-DOORS = (
+MODULES = (
     *("gradmgr", "gradmgr.numpy", "gradmgr.numpy.fft", "gradmgr.numpy.linalg", "gradmgr.special", "gradmgr.functional"),
     *("gradmgr.nn", "gradmgr.nn.functional", "gradmgr.nn.init", "gradmgr.optim", "gradmgr.optim.lr_scheduler"),
     *("gradmgr.distributed", "gradmgr.forward_ad", "gradmgr.function", "gradmgr.graph", "gradmgr.profiler"),
 )
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_what_a_door_offers_can_be_pickled(door: str) -> None:
+@pytest.mark.parametrize("module", MODULES)
+def test_public_functions_and_classes_can_be_pickled(module: str) -> None:
     """A pickle names functions and classes; every public one is found under the name it says."""
-    offered = importlib.import_module(door)
+    offered = importlib.import_module(module)
     lost = []
     for name in offered.__all__:
         thing = getattr(offered, name)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import scipy.integrate
 import scipy.special
-from samples import knows
+from helpers import tracks
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, gradcheck, special, tensor
@@ -52,13 +52,13 @@ def second(f: Any, x: Any) -> np.ndarray:
         with inner:
             inner.backward(f(x).sum())
         slope, x.grad = x.grad, None
-        if not knows(outer, slope):  # a constant
+        if not tracks(outer, slope):  # a constant
             return np.zeros(x.shape)
         outer.backward(slope.sum())
     return x.grad.numpy()
 
 
-# ---------------------------------------------------------------- values of our own kernels
+# ---------------------------------------------------------------- values of gradmgr's own kernels
 
 
 def everywhere() -> np.ndarray:
@@ -150,7 +150,7 @@ NUMBERS = {
 
 @pytest.mark.parametrize("name", [*OF_TWO, "beta"])
 @pytest.mark.parametrize("arguments", NUMBERS.values(), ids=NUMBERS)
-def test_numbers_beside_arrays_have_scipys_dtype(name: str, arguments: Any) -> None:
+def test_results_of_numbers_with_arrays_have_scipys_dtype(name: str, arguments: Any) -> None:
     found, expected = (getattr(m, name)(*arguments) for m in (special, scipy.special))
     assert type(found) is type(expected)
     assert ulps(found, expected) <= (16 if name == "kl_div" else 2)  # kl_div is a difference
@@ -419,7 +419,7 @@ def test_softmax_has_scipys_dtype(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
-def test_softmax_beside_an_inf_is_scipys(name: str) -> None:
+def test_softmax_of_rows_with_inf_or_nan_is_scipys(name: str) -> None:
     x = np.array([[1.0, INF, 0.0], [1.0, NAN, 0.0]])
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(getattr(special, name)(tensor(x), 1).numpy(), getattr(scipy.special, name)(x, 1))

@@ -1,4 +1,4 @@
-"""Joining many arrays: the pieces come back."""
+"""stack and concatenate of many arrays, and the gradients of the pieces."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def test_a_gradient_of_a_piece_is_memory_of_its_own():
     np.testing.assert_array_equal(y.grad.numpy(), [3, 4, 5])
 
 
-def test_arrays_that_do_not_fit_are_refused_by_name():
+def test_arrays_of_the_wrong_shape_are_refused_by_name():
     x = tensor(np.zeros((2, 3)))
     with pytest.raises(ValueError, match="same shape"):
         gnp.stack([x, np.zeros((3, 2))])
@@ -40,7 +40,7 @@ def test_arrays_that_do_not_fit_are_refused_by_name():
         gnp.concatenate([x, np.zeros((2, 4))])
 
 
-def test_many_arrays_of_different_lengths_come_back_each():
+def test_the_gradient_of_each_of_many_arrays_has_its_length():
     lengths = [k % 7 for k in range(1000)]
     parts = [tensor(np.zeros(length)) for length in lengths]
     dy = np.arange(float(sum(lengths)))

@@ -51,7 +51,7 @@ def test_large_arrays_go_through_the_same_order_as_small_ones(levels: int, shape
         np.testing.assert_array_equal(found.ravel(), expected)
 
 
-def test_quantiles_of_many_columns_with_nan_beside_columns_without() -> None:
+def test_quantiles_of_many_columns_with_and_without_nan() -> None:
     values = np.random.default_rng(4).normal(size=(300, 12))
     values[:, 3] = NAN
     values[5:200, 7] = NAN
@@ -104,7 +104,7 @@ def test_infinities_give_what_numpy_gives() -> None:
         np.testing.assert_array_equal(gnp.nanmedian(tensor([*a, NAN])).numpy(), np.nanmedian([*a, NAN]))
 
 
-def test_weights_choose_and_take_no_gradient() -> None:
+def test_weights_choose_and_have_no_gradient() -> None:
     x, w = tensor([3.0, 1.0, 2.0]), tensor([1.0, 1.0, 5.0])
     with GradManager().attach([x, w]) as manager:
         z = gnp.quantile(x, 0.5, method="inverted_cdf", weights=w)
@@ -191,7 +191,7 @@ def test_a_half_counts_far() -> None:
     assert x.grad.numpy()[:2, 0].tolist() == [0.0, 0.25]
 
 
-def test_a_spread_of_one_number_and_of_none() -> None:
+def test_nanvar_and_nanstd_of_one_number_and_of_none() -> None:
     values = np.array([[1.0, NAN], [NAN, NAN], [1.0, 3.0]])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -230,7 +230,7 @@ def test_too_few_samples_warn() -> None:
 # ---------------------------------------------------------------- histograms
 
 
-def test_histograms_take_tensors_in_lists_and_are_constants() -> None:
+def test_histograms_accept_tensors_in_lists_and_are_constants() -> None:
     x, y = tensor([0.1, 0.7, 0.3]), tensor([1.0, 2.0, 1.5])
     with GradManager().attach([x, y]) as manager:
         counts, edges = gnp.histogramdd([x, y], bins=(2, tensor([1.0, 1.6, 2.0])))
@@ -264,7 +264,7 @@ def test_at_a_knot_the_derivative_is_that_of_the_segment_which_begins_there() ->
     np.testing.assert_array_equal(gnp.interp(tensor([NAN, 1.0]), xp, fp).numpy(), [NAN, 1.0])
 
 
-def test_interp_takes_the_dtypes_numpy_takes() -> None:
+def test_interp_accepts_the_dtypes_numpy_accepts() -> None:
     x = tensor(np.float32([0.5, 1.5]))
     with GradManager().attach(x) as manager:
         z = gnp.interp(x, [0, 1, 2], [0, 10, 30])
@@ -414,7 +414,7 @@ def test_a_tracked_result_is_not_written_into_a_plain_array(call: Any) -> None:
 # ---------------------------------------------------------------- reductions, by every keyword
 
 INTEGERS = np.array([[3, -1, 2], [0, 5, 2]])
-BOTH_WAYS = np.array([[True, False, True], [True, True, False]])
+MIXED = np.array([[True, False, True], [True, True, False]])
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint8, np.bool_])
@@ -424,13 +424,13 @@ def test_reductions_of_integers_are_numpys(name: str, dtype: Any) -> None:
     a = abs(INTEGERS).astype(dtype)
     cases: list[dict[str, Any]] = [{}, {"axis": 0}, {"keepdims": True}]
     if name in ("max", "min"):
-        cases += [{"where": BOTH_WAYS, "initial": 1}]
+        cases += [{"where": MIXED, "initial": 1}]
     else:
-        cases += [{"where": BOTH_WAYS}, {"dtype": np.float32, "where": BOTH_WAYS, "axis": 1}]
+        cases += [{"where": MIXED}, {"dtype": np.float32, "where": MIXED, "axis": 1}]
     if name in ("sum", "prod", "nansum"):
         cases += [{"dtype": bool, "axis": 0}, {"initial": 2}]
     if name in ("var", "nanvar", "std"):
-        cases += [{"where": BOTH_WAYS, "ddof": 1, "axis": 1}, {"mean": np.array([[1.5]]), "where": BOTH_WAYS}]
+        cases += [{"where": MIXED, "ddof": 1, "axis": 1}, {"mean": np.array([[1.5]]), "where": MIXED}]
     for keywords in cases:
         found, expected = getattr(gnp, name)(tensor(a), **keywords), getattr(np, name)(a, **keywords)
         assert isinstance(found, Tensor)
@@ -441,11 +441,11 @@ def test_reductions_of_integers_are_numpys(name: str, dtype: Any) -> None:
 @pytest.mark.parametrize("name", ["var", "std", "nanvar", "nanstd"])
 def test_the_mean_given_for_integers_gets_a_gradient(name: str) -> None:
     assert gradcheck(lambda m: getattr(gnp, name)(tensor(INTEGERS), mean=m), tensor(0.7), order=2)
-    assert gradcheck(lambda m: getattr(gnp, name)(INTEGERS, mean=m, where=BOTH_WAYS), tensor(0.7))
+    assert gradcheck(lambda m: getattr(gnp, name)(INTEGERS, mean=m, where=MIXED), tensor(0.7))
 
 
 @pytest.mark.parametrize("name", ["var", "std", "nanvar", "nanstd"])
-def test_degrees_of_freedom_that_are_a_tensor_get_a_gradient_beside_plain_data(name: str) -> None:
+def test_degrees_of_freedom_that_are_a_tensor_get_a_gradient_where_the_data_is_plain(name: str) -> None:
     for keyword in ("ddof", "correction"):
         assert gradcheck(lambda d, k=keyword: getattr(gnp, name)(X, axis=0, **{k: d}), tensor(0.4), order=2)
     with pytest.raises(ValueError, match=f"{name}: ddof and correction"):
@@ -573,7 +573,7 @@ def test_weights_of_a_histogram_in_a_list_get_their_gradients() -> None:
     assert s.grad.item() == 101.0
 
 
-def test_differences_of_order_none_of_a_plain_array_beside_a_tensor() -> None:
+def test_differences_of_order_0_of_a_plain_array_with_a_tensor_prepended() -> None:
     z = gnp.diff(np.arange(3.0), n=0, prepend=tensor(1.0))
     assert isinstance(z, Tensor)
     assert z.tolist() == [0.0, 1.0, 2.0]

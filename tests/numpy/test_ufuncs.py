@@ -158,7 +158,7 @@ def test_what_other_ufuncs_refuse(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", UFUNCS)
-def test_functions_have_the_facts_of_their_ufunc(name: str) -> None:
+def test_functions_have_the_attributes_of_their_ufunc(name: str) -> None:
     ufunc, ours = getattr(np, name), getattr(gnp, name)
     assert (ours.nin, ours.nout, ours.identity) == (ufunc.nin, ufunc.nout, ufunc.identity)
 
@@ -219,6 +219,30 @@ def test_gradients_at_the_edge(f: Any, x: Any, expected: Any) -> None:
         np.testing.assert_allclose(gradient(f, x), expected, rtol=1e-13)
 
 
+@pytest.mark.parametrize("index", [None, ..., (None, ...), (), np.array(True)], ids=str)
+@pytest.mark.parametrize("dtype", ["float64", "int64"])
+def test_at_of_no_axes(index: Any, dtype: str) -> None:
+    """A sum is a NumPy scalar, which cannot be written to."""
+    x = gnp.sum(tensor(np.array([1, 2], dtype)))
+    expected = np.array(3, dtype)
+    np.add.at(expected, index, 4)
+    gnp.add.at(x, index, 4)
+    assert_alike(x, expected)
+
+
+def test_at_broadcasts_values_over_an_index_of_several_axes() -> None:
+    """Where x has one axis NumPy 2.4 adds no more values than it is given."""
+    x, v, index = tensor([1.0, 2.0, 3.0]), tensor([10.0, 20.0]), [[0, 2], [-1, 0]]
+    gm = GradManager().attach([x, v])
+    with gm:
+        z = x * 1
+        gnp.add.at(z, index, v)
+        gm.backward(z, np.array([1.0, 2.0, 4.0]))
+    assert z.tolist() == [31.0, 2.0, 33.0]
+    assert x.grad.tolist() == [1.0, 2.0, 4.0]
+    assert v.grad.tolist() == [5.0, 5.0]
+
+
 def test_at_applies_again_for_each_time_an_element_is_named() -> None:
     x, v = tensor([2.0, 5.0]), tensor([3.0, 4.0, 10.0])
     with GradManager().attach([x, v]) as manager:
@@ -230,7 +254,7 @@ def test_at_applies_again_for_each_time_an_element_is_named() -> None:
     np.testing.assert_allclose(v.grad.numpy(), [-2 / 36, -2 / 48, -0.05])
 
 
-def test_at_changes_nobody_else() -> None:
+def test_at_changes_no_other_tensor() -> None:
     x = tensor([1.0, 2.0])
     view, values = x[:1], x.numpy()
     np.add.at(x, [0, 0], 1.0)
@@ -266,7 +290,7 @@ def test_at_that_fails_changes_nothing() -> None:
 
 def test_at_into_a_plain_array() -> None:
     a, v = np.zeros(2), tensor([1.0, 2.0])
-    np.add.at(a, [0, 0], v)  # nobody tracks v
+    np.add.at(a, [0, 0], v)  # v is not tracked
     assert a.tolist() == [3.0, 0.0]
     with GradManager().attach(v):
         for xp in (np, gnp):
@@ -276,7 +300,7 @@ def test_at_into_a_plain_array() -> None:
 
 
 @pytest.mark.parametrize("method", ["reduce", "accumulate", "reduceat", "outer"])
-def test_a_result_is_not_written_where_it_does_not_fit(method: str) -> None:
+def test_a_result_is_not_written_into_an_out_of_the_wrong_shape_or_dtype(method: str) -> None:
     x = tensor(values_of("float64"))
     args = {"reduceat": (x, [0, 1]), "outer": (x, x)}.get(method, (x,))
     for out, kind in (
@@ -488,7 +512,7 @@ def test_divmod_as_an_operator() -> None:
     assert floating_point.divmod_reflected(tensor(x), "a") is NotImplemented
 
 
-def test_ldexp_takes_integers() -> None:
+def test_ldexp_accepts_integers() -> None:
     x = tensor(np.array([1.5, -2.0], np.float32))
     with GradManager().attach(x) as manager:
         y = gnp.ldexp(x, tensor([2, -1]))
@@ -598,7 +622,7 @@ def test_real_if_close() -> None:
         ("vecmat", ((), (3, 4))),
     ],
 )
-def test_shapes_that_do_not_fit(name: str, shapes: Any) -> None:
+def test_wrong_shapes_are_refused(name: str, shapes: Any) -> None:
     with pytest.raises(ValueError, match=name):
         getattr(gnp, name)(*(tensor(np.ones(shape)) for shape in shapes))
 

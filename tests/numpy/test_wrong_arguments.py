@@ -205,7 +205,7 @@ def test_an_error_within_a_function_of_the_users_is_the_users() -> None:
             call()
 
 
-def test_an_error_keeps_what_it_knows() -> None:
+def test_an_error_keeps_its_attributes() -> None:
     t = tensor(X)
     with pytest.raises(np.exceptions.AxisError, match=r"^sort: axis 4 is out of bounds") as error:
         gnp.sort(t, 4)
@@ -291,7 +291,7 @@ RIGHT: list[Callable[..., Any]] = [
 
 
 @pytest.mark.parametrize("k", range(len(RIGHT)))
-def test_what_numpy_takes(k: int) -> None:
+def test_what_numpy_accepts_is_accepted(k: int) -> None:
     found, expected = RIGHT[k](gnp, tensor(X), tensor(V)), RIGHT[k](np, X.copy(), V.copy())
     for a, b in zip(*[z if isinstance(z, list) else [z] for z in (found, expected)], strict=True):
         if isinstance(b, bool):

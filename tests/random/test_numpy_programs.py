@@ -186,8 +186,8 @@ def student_t_log_likelihood(np, special, nu, mean, scale):
 def dirichlet_entropy(np, special, alpha):
     total = alpha.sum()
     log_beta = special.gammaln(alpha).sum() - special.gammaln(total)
-    spread_out = (total - alpha.size) * special.digamma(total) - np.dot(alpha - 1, special.digamma(alpha))
-    return log_beta + spread_out
+    rest = (total - alpha.size) * special.digamma(total) - np.dot(alpha - 1, special.digamma(alpha))
+    return log_beta + rest
 
 
 @program(normal(2), value(0.2), value(0.3))
@@ -1313,7 +1313,7 @@ def results(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def pulled(function: Callable[..., Any], inputs: list[Any]) -> list[Any]:
+def gradients_of(function: Callable[..., Any], inputs: list[Any]) -> list[Any]:
     """Gradients of the outputs' weighted sum, so that each element counts differently."""
     points = [tensor(a) for a in inputs]
     gm = GradManager().attach(points)
@@ -1345,8 +1345,8 @@ def test_plain_numpy_on_tensors_gives_the_same(name):
     this = PROGRAMS[name]
     inputs = this.inputs()
     for y, z in zip(
-        pulled(this.on(numpy, gradmgr.special), inputs),
-        pulled(this.on(gradmgr.numpy, gradmgr.special), inputs),
+        gradients_of(this.on(numpy, gradmgr.special), inputs),
+        gradients_of(this.on(gradmgr.numpy, gradmgr.special), inputs),
         strict=True,
     ):
         assert (y is None) == (z is None)
@@ -1361,7 +1361,7 @@ def test_single_precision_stays_where_numpy_keeps_it(name):
     ours = this.on(gradmgr.numpy, gradmgr.special)
     found = results(ours(*map(tensor, this.inputs(numpy.float32))))
     assert [y.dtype for y in found] == [numpy.asarray(z).dtype for z in expected]
-    for g, w in zip(pulled(ours, this.inputs(numpy.float32)), pulled(ours, this.inputs()), strict=True):
+    for g, w in zip(gradients_of(ours, this.inputs(numpy.float32)), gradients_of(ours, this.inputs()), strict=True):
         assert (g is None) == (w is None)
         if g is not None:
             assert g.dtype == numpy.float32
@@ -1384,12 +1384,12 @@ def test_there_are_many_programs():
 def test_windows_are_values_and_reject_what_numpy_rejects():
     windows = numpy.lib.stride_tricks.sliding_window_view
     x = tensor([1.0, 2.0, 3.0, 4.0])
-    taken = windows(x, 2)
-    taken[0] = 9.0
-    assert taken.tolist() == [[9.0, 9.0], [2.0, 3.0], [3.0, 4.0]]
+    windowed = windows(x, 2)
+    windowed[0] = 9.0
+    assert windowed.tolist() == [[9.0, 9.0], [2.0, 3.0], [3.0, 4.0]]
     x[1] = 5.0
     assert windows(x, (2,), axis=-1)[::2].tolist() == [[1.0, 5.0], [3.0, 4.0]]
-    assert taken.tolist() == [[9.0, 9.0], [2.0, 3.0], [3.0, 4.0]]
+    assert windowed.tolist() == [[9.0, 9.0], [2.0, 3.0], [3.0, 4.0]]
     assert x.tolist() == [1.0, 5.0, 3.0, 4.0]
     for wrong in (5,), (-1,), ((2, 2),), (2, 1), ((2, 2), 0):
         for a in x.numpy(), x:

@@ -28,10 +28,9 @@ class Cell:
 
     def __init__(self, t, n):
         self.t, self.n = t, n
-        self.names = [n]  # the Nodes that its present value has been; more than one after it was attached
 
     def write(self, n):
-        self.n, self.names = n, [n]
+        self.n = n
 
 
 class Program:
@@ -54,14 +53,14 @@ class Program:
     def seeded(self, seed):
         self.rng = np.random.default_rng(seed)
 
-    def pick(self, fits=lambda cell: True):
-        found = [cell for cell in self.cells if fits(cell)]
+    def pick(self, matches=lambda cell: True):
+        found = [cell for cell in self.cells if matches(cell)]
         return found[self.rng.integers(len(found))] if found else None
 
-    def pair(self, fits):
-        """A cell and another, or the same, that fits to it."""
+    def pair(self, matches):
+        """A cell and another, or the same, whose shapes match."""
         one = self.pick()
-        return one, self.pick(lambda other: fits(one.n.shape, other.n.shape))
+        return one, self.pick(lambda other: matches(one.n.shape, other.n.shape))
 
     def index(self, shape):
         """An index of some kind that selects something."""
@@ -87,10 +86,9 @@ class Program:
     # ------------------------------------------------------------ state
 
     def attach(self, k, cell):
-        """From here on `cell` is a variable of manager k: what was computed from it before is not its own."""
-        if self.leaves[k].get(cell) not in cell.names:
+        """Let `cell`, unless it is one, be a variable of manager k: what was computed from it before is not its own."""
+        if cell not in self.leaves[k]:
             cell.n = reference.same(cell.n)
-            cell.names.append(cell.n)
             self.leaves[k][cell] = cell.n
         self.managers[k].attach(cell.t)
 
@@ -326,7 +324,7 @@ def execute(p, program):
 
 
 def known_outputs(p, rng):
-    """Up to three variables that the innermost manager knows; perhaps one of them twice."""
+    """Up to three variables that the innermost manager tracks; perhaps one of them twice."""
     reached = [
         cell
         for cell in p.cells
@@ -415,7 +413,7 @@ def second_order(seed, program):
             cell.t.grad = None
         try:
             outer.backward(loss_t)
-        except gradmgr.errors.NotRecordedError:  # the derivative does not depend on what outer knows
+        except gradmgr.errors.NotRecordedError:  # the derivative does not depend on what outer tracks
             assert all(g is None or not np.any(g.value) for g in second)
             return
         for cell, n, g in zip(outer_cells, outer_nodes, second, strict=True):
@@ -469,11 +467,11 @@ def test_reference_agrees_with_central_differences(name):
     np.testing.assert_allclose(np.sum(second.value * direction), expected, rtol=1e-6, atol=1e-8)
 
 
-def spoiled_by_a_thousandth(pull):
-    def spoiled(entry, g, grads, owned):
-        pull(entry, g * 1.001, grads, owned)
+def off_by_a_thousandth(vjp):
+    def wrong_vjp(entry, g, grads, owned):
+        vjp(entry, g * 1.001, grads, owned)
 
-    return spoiled
+    return wrong_vjp
 
 
 @pytest.mark.parametrize("code", ["sin.x", "multiply.xy", "getitem", "setitem", "matmul.xy", "sum"])
@@ -486,7 +484,7 @@ def test_a_rule_a_thousandth_off_is_noticed(code, monkeypatch):
             first_order(seed, program, retain=False)
 
     run()
-    monkeypatch.setitem(VJPS, code, spoiled_by_a_thousandth(VJPS[code]))
+    monkeypatch.setitem(VJPS, code, off_by_a_thousandth(VJPS[code]))
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         run()
 
@@ -496,6 +494,6 @@ def test_a_view_that_changes_with_its_origin_is_noticed():
     cell = Cell(tensor([1.0, 2.0]), reference.node([1.0, 2.0]))
     p.cells = [cell, Cell(cell.t[:1], cell.n[:1])]
     p.check_values()
-    cell.t._array[0] = 5.0  # behind the engine's back
+    cell.t._array[0] = 5.0  # unseen by the engine
     with pytest.raises(AssertionError):
         p.check_values()

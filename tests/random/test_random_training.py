@@ -1,7 +1,7 @@
-"""Random training, held beside what is plain: values, networks, checkpoints, memory.
+"""Random training compared with plain computations: values, networks, checkpoints, memory.
 
-Programs around optimisers run beside a model in which every tensor is a NumPy array of its own: whatever anybody
-holds stays as it was, whoever steps. Random networks are differentiated in every way there is; all must agree, with
+Programs around optimisers are compared with a model in which every tensor is a NumPy array of its own: a value that is
+held stays as it was in every step. Random networks are differentiated in every way there is; all must agree, with
 central differences too, and a failure in the middle must leave nothing behind. Random trainings are saved, killed and
 resumed, and must come to the same bits.
 """
@@ -17,20 +17,17 @@ import weakref
 
 import numpy as np
 import pytest
+from helpers import seeded_random
 
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, forward_ad, functional, graph, nn, no_grad, optim, serialization, tensor, vmap
-from gradmgr._engine import context, observers, recorder
+from gradmgr._engine import context, observers
 from gradmgr._engine.entry import VJPS as RULES
 from gradmgr._engine.history import modes
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 from gradmgr.optim import lr_scheduler
 from gradmgr.profiler import profile
-
-
-def dice(seed):
-    return random.Random(seed)  # noqa: S311  # nothing here is secret
 
 
 def check_each(check, seeds):
@@ -42,7 +39,7 @@ def check_each(check, seeds):
             raise
 
 
-# ---------------------------------------------------------------- the value law under optimisers
+# ---------------------------------------------------------------- values under optimisers
 
 SHAPES = [(), (3,), (2, 3), (4, 1, 2), (0, 2), (130, 130)]  # the last is a chunk by itself
 CLOSE = {"float64": 1e-9, "float32": 2e-4, "float16": 2e-2, "complex128": 1e-9}
@@ -144,7 +141,7 @@ class World:
     """Parameters and optimisers, and what they must be: NumPy arrays."""
 
     def __init__(self, seed):
-        self.rng, self.draw = dice(seed), np.random.default_rng(seed)
+        self.rng, self.draw = seeded_random(seed), np.random.default_rng(seed)
         self.dtype = np.dtype(self.rng.choice(["float64", "float64", "float32", "float16", "complex128"]))
         self.params, self.values, self.grads = [], [], []
         self.module = nn.ParameterList()
@@ -183,9 +180,9 @@ class World:
         a = np.array(t.numpy())
         one, other = reals(a), reals(np.asarray(expected, self.dtype))
         scale = max(1.0, np.max(np.abs(other), initial=0, where=np.isfinite(other)))
-        fits = (np.abs(one - other) <= self.close * scale) | ~np.isfinite(one) | ~np.isfinite(other)
+        is_close = (np.abs(one - other) <= self.close * scale) | ~np.isfinite(one) | ~np.isfinite(other)
         assert a.shape == expected.shape, what
-        assert fits.all(), what
+        assert is_close.all(), what
         return a
 
     def stepped(self, k):
@@ -317,7 +314,7 @@ class World:
             assert p.grad is not None or not expected.any()
 
     def do_second_order(self):
-        """What an inner manager's gradients are made of is heard by an outer one; a step comes between."""
+        """An outer manager records how an inner one's gradients are computed; a step comes between."""
         if self.recordings or self.dtype not in (np.float32, np.float64):
             return
         before = list(self.values)
@@ -564,8 +561,8 @@ class Case:
     """A random network with a loss, and all ways to differentiate it; numbers of dropout start anew with each."""
 
     def __init__(self, seed):
-        rng, draw = dice(seed), np.random.default_rng(seed)
-        self.drops, self.way = np.random.default_rng(seed + 1), dice(seed + 2)
+        rng, draw = seeded_random(seed), np.random.default_rng(seed)
+        self.drops, self.way = np.random.default_rng(seed + 1), seeded_random(seed + 2)
         options = {"dtype": np.float64, "rng": self.drops}
         kind = rng.choice(["image", "sequence", "flat", "tokens"])
         shape = {"image": (3, 2, 4, 5), "sequence": (3, 3, 4), "flat": (3, 4), "tokens": (3, 3)}[kind]
@@ -625,7 +622,7 @@ class Case:
         x = self.x if self.input is None else leaves[-1]
         return self.loss(nn.functional_call(self.net, given, (x,)))
 
-    def taken(self):
+    def pop_gradients(self):
         """Take the gradients off the leaves."""
         found = [t.grad for t in self.leaves]
         for t in self.leaves:
@@ -636,14 +633,14 @@ class Case:
         gm = gm or GradManager().attach(self.leaves)
         with gm:
             gm.backward(self.compute())
-        return self.taken()
+        return self.pop_gradients()
 
     # ------------------------------------------------ first order
 
     def one_spilled(self):
         return self.gradients(GradManager(budget=0, spill="disk").attach(self.leaves))
 
-    def one_watched(self):
+    def one_with_anomaly_detection(self):
         with gradmgr.detect_anomaly(), profile(), graph.saved_tensors_hooks(lambda t: t.numpy(), tensor):
             return self.gradients()
 
@@ -656,9 +653,9 @@ class Case:
         with gm:
             y = self.compute()
             gm.backward(y, retain=True)
-            once = self.taken()
+            once = self.pop_gradients()
             gm.backward(y)
-        for a, b in zip(once, self.taken(), strict=True):
+        for a, b in zip(once, self.pop_gradients(), strict=True):
             np.testing.assert_allclose(a, b)
         return once
 
@@ -688,13 +685,13 @@ class Case:
                 gm.backward(y)
         finally:
             self.net.checkpointed = kept
-        return self.taken()
+        return self.pop_gradients()
 
     def one_of_tracked(self):
         gm = GradManager().attach(self.leaves)
         with gm:
             gm.backward(self.at([t * 1.0 for t in self.leaves]))
-        return self.taken()
+        return self.pop_gradients()
 
     def one_vjp(self):
         return functional.vjp(lambda *ts: self.at(ts), tuple(self.leaves))[1]
@@ -729,7 +726,7 @@ class Case:
         with outer:
             slope = self.slope(self.gradients())
             outer.backward(slope)
-        return self.taken()
+        return self.pop_gradients()
 
     def two_created(self):
         with GradManager(budget=0, spill="disk").attach(self.leaves):
@@ -750,7 +747,7 @@ class Case:
             with forward_ad.dual_level():
                 slope = forward_ad.unpack_dual(self.at(self.duals())).tangent
             gm.backward(slope)
-        return self.taken()
+        return self.pop_gradients()
 
     def numeric(self, compute, step=1e-6):
         """Return how what is computed changes along the direction."""
@@ -768,7 +765,7 @@ def library_state():
     now = context.current()
     groups = (now.groups, now.with_paused, now.interceptors) if isinstance(now, context.Context) else now
     descriptors = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
-    return groups, modes._modes.get(), observers.observers(), dict(recorder.recording_threads._open), descriptors
+    return groups, modes._modes.get(), observers.observers(), descriptors
 
 
 def compare(found, expected, tolerance, what):
@@ -778,7 +775,7 @@ def compare(found, expected, tolerance, what):
 
 
 def compare_numerically(case, compute, expected, what):
-    """Compare with central differences; a bend in the way is another one at a smaller step."""
+    """Compare with central differences; a kink within the step gives another one at a smaller step."""
     try:
         compare(case.numeric(compute), expected, 1e-4, what)
     except AssertionError:
@@ -843,12 +840,12 @@ def check_failing_network(seed, fuse):
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_networks_in_every_way(block, no_cyclic_collector):
+def test_all_derivatives_of_networks_agree(block, no_cyclic_collector):
     check_each(check_network, range(block * 6, block * 6 + 6))
 
 
 @pytest.mark.slow
-def test_more_networks_in_every_way(no_cyclic_collector):
+def test_all_derivatives_of_more_networks_agree(no_cyclic_collector):
     check_each(check_network, range(1000, 1150))
 
 
@@ -866,23 +863,23 @@ class Fuse:
 def test_networks_that_fail(monkeypatch, no_cyclic_collector):
     fuse = Fuse()
 
-    def fused(pull):
-        def pull_or_fail(e, g, grads, owned):
+    def fused(rule):
+        def rule_or_fail(e, g, grads, owned):
             fuse()
-            pull(e, g, grads, owned)
+            rule(e, g, grads, owned)
 
-        return pull_or_fail
+        return rule_or_fail
 
-    for code, pull in list(RULES.items()):
-        monkeypatch.setitem(RULES, code, fused(pull))
+    for code, rule in list(RULES.items()):
+        monkeypatch.setitem(RULES, code, fused(rule))
     check_each(lambda seed: check_failing_network(seed, fuse), range(100, 112))
 
 
 def test_a_rule_a_thousandth_off_is_noticed(monkeypatch):
-    def spoiled(e, g, grads, owned, pull=RULES["nn.linear"]):
-        pull(e, g * 1.001, grads, owned)
+    def wrong_vjp(e, g, grads, owned, rule=RULES["nn.linear"]):
+        rule(e, g * 1.001, grads, owned)
 
-    monkeypatch.setitem(RULES, "nn.linear", spoiled)
+    monkeypatch.setitem(RULES, "nn.linear", wrong_vjp)
     with pytest.raises(AssertionError):
         check_each(check_network, range(3))
 
@@ -905,7 +902,7 @@ class Training:
     """All of a training: one seed decides what it is made of, another its numbers."""
 
     def __init__(self, structure, numbers):
-        rng, self.case = dice(structure), Case(structure)
+        rng, self.case = seeded_random(structure), Case(structure)
         self.net = self.case.net
         for p in self.net.parameters():
             p[...] = np.random.default_rng(numbers).standard_normal(p.shape)
@@ -980,7 +977,7 @@ def save_or_be_killed(training, step, path, rng, monkeypatch):
         gradmgr.save(state, path)
         return
     with monkeypatch.context() as patch:
-        patch.setattr(*rng.choice([(serialization, "_write"), (os, "fsync"), (os, "replace")]), _kill)
+        patch.setattr(*rng.choice([(serialization, "_write_file"), (os, "fsync"), (os, "replace")]), _kill)
         with pytest.raises(Killed):
             gradmgr.save(state, path)
     assert os.listdir(os.path.dirname(path)) == ["run"]
@@ -1012,10 +1009,10 @@ def resumed(seed, numbers, path, rng):
 
 
 def check_resumed(seed, folder, monkeypatch):
-    rng, path = dice(seed), os.path.join(folder, str(seed), "run")
+    rng, path = seeded_random(seed), os.path.join(folder, str(seed), "run")
     os.mkdir(os.path.dirname(path))
     if rng.random() < 0.4:
-        monkeypatch.setattr(serialization, "_safetensors", lambda: None)
+        monkeypatch.setattr(serialization, "_import_safetensors", lambda: None)
     total = rng.randint(3, 7)
     with np.errstate(all="ignore"):
         through = Training(seed, 1)
@@ -1057,7 +1054,7 @@ def test_steps_leave_nothing_behind(seed, no_cyclic_collector):
     training = Training(seed, 1)
     training.net.made = training.losses = type("Forgetting", (list,), {"append": lambda self, x: None})()
     with np.errstate(all="ignore"):
-        for _ in range(3):
+        for _ in range(23):  # by then there is a plan of each step
             training.step()
         gc.collect()
         objects = len(gc.get_objects())

@@ -257,7 +257,7 @@ def wgan_gp(slope_of):
     gm, gm_of_generator = GradManager().attach(critic.parameters()), GradManager().attach(generator.parameters())
     losses = []
     for i in range(6):
-        fake = generator(noise[i])  # nobody records: no detach() is needed
+        fake = generator(noise[i])  # nothing records: no detach() is needed
         mixed = tensor(share[i] * real + (1 - share[i]) * fake)
         first.zero_grad()
         with gm:

@@ -440,7 +440,7 @@ def test_backward_in_two_parts_at_an_edge():
     assert_equal([g, *found], EXPECTED["edge"])
 
 
-def test_walking_the_graph():
+def test_next_functions_lead_through_the_graph():
     a, b = tensor(2.0), tensor(3.0)
     with GradManager().attach([a, b]):
         y = np.exp(a * b) + np.sin(a)
@@ -464,6 +464,6 @@ def test_served_in_inference_mode():
     with GradManager().attach(w):
         y = serve(numbers(2, 3))
         assert not y.requires_grad
-        with pytest.raises(RuntimeError, match="no manager that records here knows output number 0"):
+        with pytest.raises(RuntimeError, match="no manager that records here tracks output number 0"):
             y.sum().backward()
     assert_equal([y], EXPECTED["served"])

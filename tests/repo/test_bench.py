@@ -163,7 +163,16 @@ def test_recorded_operations_are_recorded():
     assert [rec is not None for rec in seen] == [True, True, False]
 
 
-@pytest.mark.parametrize("title", ["Control", "Single ops", "Programs", "Ten kinds", "Backward"])
+@pytest.mark.parametrize(
+    "title",
+    [
+        "Control",
+        pytest.param("Single ops", marks=pytest.mark.slow),
+        "Programs",
+        pytest.param("Ten kinds", marks=pytest.mark.slow),
+        "Backward",
+    ],
+)
 def test_every_row_of_a_table_can_be_measured(title):
     (table,) = atoms.tables(NO_TIME, 1, only=title)
     assert table.title.startswith(title)
@@ -204,14 +213,14 @@ def test_turns_rotate():
 # ---------------------------------------------------------------- tools
 
 
-def test_the_tools_compute_what_the_plain_way_does():
+def test_the_tools_compute_what_plain_programs_do():
     rows = [*tools.jacobian(NO_TIME, 5), *tools.per_sample(NO_TIME, 3), *tools.checkpoints(NO_TIME, 9)]
     assert [len(row.verdicts) for row in rows] == [1, 1, 1, 0, 1, 1]
     assert all(row.cells for row in rows)
 
 
-def test_looking_on_changes_no_value():
-    labels = [row.label for row in tools.looking_on(NO_TIME)]
+def test_the_profiler_and_anomaly_detection_change_no_value():
+    labels = [row.label for row in tools.profiler_and_anomaly_detection(NO_TIME)]
     assert labels[:2] == ["profiler, 8 elements", "anomaly, 8 elements"]
     assert len(labels) == 7
 
@@ -324,7 +333,7 @@ def test_a_title_that_no_table_has_is_an_error(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_contestant_whose_way_back_is_wrong_is_rejected():
+def test_a_contestant_with_a_wrong_gradient_is_rejected():
     class Wrong(Gradmgr):
         name = "wrong"
 

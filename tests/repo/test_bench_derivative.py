@@ -1,4 +1,4 @@
-"""The programs of the suite `derivative` are what they are called, and everybody differentiates them alike."""
+"""The programs of the suite `derivative` compute what their names say, and all libraries agree on their gradients."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_the_hessian_of_kmeans_is_twice_the_number_of_the_nearest():
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_everybody_who_is_installed_gives_the_same(name, found):
+def test_every_installed_library_gives_the_same(name, found):
     row = derivative.measured(SMALL[name](), found, NO_TIME, {"NumPy µs": 2.0, "nobody": 1.0})
     assert row.cells.keys() == {"NumPy µs", *(library.name for library in found)}
     assert [verdict.what for verdict in row.verdicts] == ["gradmgr / NumPy"]
@@ -206,7 +206,7 @@ def test_a_row_may_be_asked_for_by_its_label():
     assert not list(derivative.tables(NO_TIME, 1, "no such row"))
 
 
-def test_who_takes_long_is_left_out_of_a_quick_run(found):
+def test_slow_libraries_are_left_out_of_a_quick_run(found):
     quick, full = (Pace(1, 1, 0.0, long_rounds) for long_rounds in (2, 9))
     assert derivative._chosen(found, ("gradmgr",), quick) == found[1:]
     assert derivative._chosen(found, ("gradmgr",), full) == found

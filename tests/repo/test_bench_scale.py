@@ -42,16 +42,16 @@ def test_rows_of_parameters_have_every_part(libraries):
     assert all(row.cells.keys() >= {"n µs", "N µs", "growth", "exponent"} for row in rows)
 
 
-def test_every_manager_hears_what_is_timed():
+def test_every_manager_records_what_is_timed():
     arrays = programs.inputs(programs.PRODUCT, 3)
-    heard = []
+    entries = []
     for leaves in (True, False):
-        contestant = scale._heard_by(3, arrays, leaves=leaves)
+        contestant = scale._recorded_by(3, arrays, leaves=leaves)
         with contestant.session() as run:
             run(1)
-            heard.append([len(rec.entries) for rec in recorders(current())])
-    assert heard[0] == [1, 1, 1]
-    assert heard[1] == [3, 3, 3]  # and the two factors 1.0
+            entries.append([len(rec.entries) for rec in recorders(current())])
+    assert entries[0] == [1, 1, 1]
+    assert entries[1] == [3, 3, 3]  # and the two factors 1.0
 
 
 def test_rows_of_managers_agree():
@@ -94,7 +94,7 @@ def test_two_ranks_are_measured():
 # ---------------------------------------------------------------- memory
 
 
-def test_a_quick_run_takes_one_model_of_each_kind():
+def test_a_quick_run_measures_one_model_of_each_kind():
     assert memory.first_of_each_kind(["MLP 8", "MLP 32", "CNN 64", "GPT 1", "GPT 2"]) == ["MLP 8", "CNN 64", "GPT 1"]
 
 

@@ -85,7 +85,7 @@ def test_the_optimisers_do_what_their_formulas_by_hand_do(optimiser):
 
 
 @kinds
-def test_whoever_is_installed_does_the_same(kind):
+def test_every_installed_library_gives_the_same(kind):
     model = SMALL[kind]()
     taking_part = suite.contestants(model, 1)
     assert "gradmgr" in [c.name for c in taking_part]

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from helpers import ROOT
 
+import gradmgr
+
 pytest.importorskip("sklearn", reason="the examples' data come from scikit-learn: pip install 'gradmgr[examples]'")
 image = pytest.importorskip("matplotlib.image", reason="the examples draw with Matplotlib")
 pytest.importorskip("tqdm", reason="the examples show their progress with tqdm")
@@ -127,6 +129,8 @@ def test_help_names_every_option_and_its_default(tmp_path, script):
         ("mnist_cnn", "--epochs", ["0"]),
         ("data_parallel", "--losses", ["nowhere/losses.txt"]),
         ("data_parallel", "--batch", ["1438"]),
+        ("elastic", "--every", ["0"]),
+        ("elastic", "--checkpoint", ["nowhere/file"]),
         ("char_gpt", "--width", ["5"]),
         ("char_gpt", "--device", ["abacus"]),
     ],
@@ -157,7 +161,7 @@ def test_the_examples_are_short_enough_to_read(script):
 # ---------------------------------------------------------------- the others, in a small setting
 
 
-def told(done, pattern):
+def last_numbers(done, pattern):
     """The numbers in the last line printed."""
     assert done.returncode == 0, done.stderr
     found = re.fullmatch(pattern, done.stdout.splitlines()[-1])
@@ -175,7 +179,7 @@ def is_picture(path):
 # Measured with two seeds: 29 %. With part of the gradient cut, L-BFGS takes no step at all and the program fails.
 def test_the_inverse_problem_finds_the_body(tmp_path):
     done = run(tmp_path, "--size", "36", "--iterations", "15", script="inverse_problem.py")
-    misfit, error = told(done, r"misfit ([\d.]+), mean error (\d+)% of that of plain water; see .+\.png")
+    misfit, error = last_numbers(done, r"misfit ([\d.]+), mean error (\d+)% of that of plain water; see .+\.png")
     assert misfit < 0.003
     assert error < 35
     assert is_picture(tmp_path / "inverse_problem.png")
@@ -197,7 +201,7 @@ def test_threads_learn_together(tmp_path):
 # derivative through the adaptation cut, more than 100.
 def test_maml_learns_to_learn(tmp_path):
     done = run(tmp_path, "--steps", "300", script="maml.py")
-    before, one, ten = told(
+    before, one, ten = last_numbers(
         done, r"error on new sines after 0, 1 and 10 steps: ([\d.]+), ([\d.]+), ([\d.]+); see .+\.png"
     )
     assert ten < 1.5 < before
@@ -208,7 +212,7 @@ def test_maml_learns_to_learn(tmp_path):
 # Measured with two seeds: 1.04 and 1.09; without the penalty, or with its gradient cut, 2.8 to 4.0.
 def test_the_critic_keeps_to_a_slope_of_one(tmp_path):
     done = run(tmp_path, "--steps", "60", script="gradient_penalty.py")
-    distance, slope = told(done, r"distance ([\d.]+), slope ([\d.]+); see .+\.png")
+    distance, slope = last_numbers(done, r"distance ([\d.]+), slope ([\d.]+); see .+\.png")
     assert distance > 0.5
     assert 0.85 < slope < 1.2
     assert is_picture(tmp_path / "gradient_penalty.png")
@@ -217,7 +221,7 @@ def test_the_critic_keeps_to_a_slope_of_one(tmp_path):
 # Measured with two seeds: 92.9 % and 95.1 %.
 def test_convolutions_learn_in_one_epoch(tmp_path):
     done = run(tmp_path, "--epochs", "1", script="mnist_cnn.py")
-    loss, accuracy = told(done, r"loss ([\d.]+), test accuracy ([\d.]+)%; see .+\.png")
+    loss, accuracy = last_numbers(done, r"loss ([\d.]+), test accuracy ([\d.]+)%; see .+\.png")
     assert accuracy > 88
     assert loss < 1.1
     assert is_picture(tmp_path / "mnist_cnn.png")
@@ -227,14 +231,14 @@ def test_convolutions_learn_in_one_epoch(tmp_path):
 @pytest.mark.slow
 def test_convolutions_read_98_percent_with_their_defaults(tmp_path):
     done = run(tmp_path, script="mnist_cnn.py")
-    _, accuracy = told(done, r"loss ([\d.]+), test accuracy ([\d.]+)%; see .+\.png")
+    _, accuracy = last_numbers(done, r"loss ([\d.]+), test accuracy ([\d.]+)%; see .+\.png")
     assert accuracy >= 98
 
 
 # Measured with two seeds: 3.00 and 3.01 nats; characters by their frequency alone have 3.56.
 def test_the_transformer_learns_more_than_which_letters_are_frequent(tmp_path):
     done = run(tmp_path, "--steps", "60", "--sample", "50", script="char_gpt.py")
-    (loss,) = told(done, r"loss ([\d.]+) nats a character")
+    (loss,) = last_numbers(done, r"loss ([\d.]+) nats a character")
     assert loss < 3.1
     written = done.stdout.partition("characters to read\n")[2].rpartition("\n\nloss")[0]
     assert written.startswith("\ndef ")
@@ -250,11 +254,32 @@ def test_ranks_learn_as_one_process_does(tmp_path):
         file = tmp_path / f"losses{count}.txt"
         start = (str(launcher), "-n", str(count)) if count > 1 else ()
         done = run(tmp_path, "--epochs", "2", "--losses", str(file), script="data_parallel.py", launcher=start)
-        told(done, rf"ranks {count}: loss ([\d.]+), accuracy ([\d.]+)%")
+        last_numbers(done, rf"ranks {count}: loss ([\d.]+), accuracy ([\d.]+)%")
         found.append(np.loadtxt(file))
     assert len(found[0]) == 2 * (1437 // 48)
     np.testing.assert_allclose(found[1], found[0], rtol=1e-12)
     assert found[0][-1] < found[0][0] / 4
+
+
+def test_training_goes_on_without_a_rank_that_dies(tmp_path):
+    """And gives to the bit what the same numbers of ranks give without a failure."""
+    launcher = Path(sys.executable).with_name("mpiexec")
+    if not launcher.exists():
+        pytest.skip("the launcher of the mpich wheel is not installed: pip install 'gradmgr[mpich]'")
+    steps, file = ("--every", "6"), ("--checkpoint", "file")
+    done = run(tmp_path, "--ranks", "3", "--steps", "20", "--fail-at", "15", *steps, *file, script="elastic.py")
+    last_numbers(done, r"ranks 2: accuracy ([\d.]+)%")
+    assert "ended with status 9; it goes on with ranks: 2" in done.stdout
+    assert "rank 2 (process" in done.stderr
+    assert "was killed by SIGKILL" in done.stderr
+    failed = (tmp_path / "file").read_bytes()
+    (tmp_path / "file").unlink()
+    for ranks, last in (("3", "12"), ("2", "20")):
+        start = (str(launcher), "-n", ranks)
+        done = run(tmp_path, "--steps", last, *steps, *file, script="elastic.py", launcher=start)
+        last_numbers(done, rf"ranks {ranks}: accuracy ([\d.]+)%")
+    assert gradmgr.load(tmp_path / "file")["step"] == 20
+    assert (tmp_path / "file").read_bytes() == failed
 
 
 def resident(process):

@@ -62,10 +62,12 @@ UFUNCS = {
 }
 
 FUNCTIONS = [
-    (prefix + name, getattr(numpys, name), getattr(door, name))
-    for prefix, numpys, door in (("", np, gnp), ("linalg.", np.linalg, gnp.linalg), ("fft.", np.fft, gnp.fft))
+    (prefix + name, getattr(numpys, name), getattr(namespace, name))
+    for prefix, numpys, namespace in (("", np, gnp), ("linalg.", np.linalg, gnp.linalg), ("fft.", np.fft, gnp.fft))
     for name in sorted(numpys.__all__)
-    if hasattr(door, name) and callable(getattr(numpys, name)) and getattr(door, name) is not getattr(numpys, name)
+    if hasattr(namespace, name)
+    and callable(getattr(numpys, name))
+    and getattr(namespace, name) is not getattr(numpys, name)
 ]
 PLAIN = [case for case in FUNCTIONS if not isinstance(case[1], np.ufunc | type)]
 
@@ -105,7 +107,7 @@ def differences(numpys: inspect.Signature, ours: inspect.Signature, more: set[st
 
 
 @pytest.mark.parametrize(("name", "numpys", "ours"), PLAIN, ids=[name for name, _, _ in PLAIN])
-def test_a_function_takes_numpys_arguments(name: str, numpys: Any, ours: Any) -> None:
+def test_a_function_has_numpys_parameters(name: str, numpys: Any, ours: Any) -> None:
     theirs, mine = signature_of(numpys), signature_of(ours)
     if name in DELIBERATE:
         assert str(mine) == DELIBERATE[name][0]
@@ -118,7 +120,7 @@ UFUNC_CASES = [case for case in FUNCTIONS if isinstance(case[1], np.ufunc)]
 
 
 @pytest.mark.parametrize(("name", "numpys", "ours"), UFUNC_CASES, ids=[name for name, _, _ in UFUNC_CASES])
-def test_a_ufunc_takes_numpys_operands_and_its_main_keywords(name: str, numpys: Any, ours: Any) -> None:
+def test_a_ufunc_has_numpys_operands_and_its_main_keywords(name: str, numpys: Any, ours: Any) -> None:
     mine = signature_of(ours)
     if name in UFUNCS:
         assert str(mine) == UFUNCS[name]

@@ -278,7 +278,7 @@ def lookup(path):
 
 
 @pytest.mark.parametrize("path", HERE.values(), ids=HERE.keys())
-def test_is_here(path):
+def test_a_name_of_torch_exists(path):
     lookup(path)
 
 
@@ -302,7 +302,7 @@ def test_every_name_is_compared():
 
 
 @pytest.mark.parametrize("path", REFUSED.values(), ids=REFUSED.keys())
-def test_is_refused_with_a_reason(path):
+def test_a_name_that_is_missing_is_refused_with_a_reason(path):
     owner, _, name = path.rpartition(".")
     found = gradmgr.tensor(1.0) if owner == "Tensor()" else importlib.import_module(f"gradmgr.{owner}".rstrip("."))
     with pytest.raises(AttributeError) as caught:

@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
+from helpers import pop_grad, tracks
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray
@@ -90,7 +91,7 @@ class Sample:
 
 
 SAMPLES: list[Sample] = []
-_taken: set[str] = set()
+_entered: set[str] = set()
 
 X = Arg()
 POSITIVE = Arg(low=0.4, high=2.0)
@@ -103,16 +104,16 @@ MASK = Arg(values=[[True, False, True, True], [False, False, True, False], [True
 ROW_MASK = Arg(values=[True, False, True], constant=True)
 
 
-# Facts of a sample that takes complex arguments and of which the complex step gives the derivative.
+# What is said of a sample that takes complex arguments and of which the complex step gives the derivative.
 ANALYTIC: dict[str, Any] = {"field": "analytic"}
 
 
 def add(name: str, case: str, call: Callable[..., Any], *args: Arg, **facts: Any) -> None:
-    """Enter one sample; its name and case stand in the table once."""
+    """Enter one sample; a name and case may be in the table only once."""
     sample = Sample(name, case, call, args, **facts)
-    if str(sample) in _taken:
-        raise ValueError(f"sample {sample} stands twice in the table")
-    _taken.add(str(sample))
+    if str(sample) in _entered:
+        raise ValueError(f"sample {sample} is in the table twice")
+    _entered.add(str(sample))
     SAMPLES.append(sample)
 
 
@@ -173,18 +174,18 @@ def gradients(sample: Sample, arrays: list[Array]) -> list[Any]:
     attached = [points[k] for k in sample.where]
     manager = GradManager().attach(attached)
     with manager:
-        outs = [y for y in flat(sample.call(gnp, *points)) if knows(manager, y)]
+        outs = [y for y in flat(sample.call(gnp, *points)) if tracks(manager, y)]
         dys = [to_device(u, y.device) for u, y in zip(seeds(outs), outs, strict=True)]
         manager.backward(outs, dys)
-    return [taken(t) for t in attached]
+    return [pop_gradient_array(t) for t in attached]
 
 
-def knows(manager: GradManager, y: Tensor) -> bool:
-    """Whether a manager recorded how y came about; some results of some samples are constants."""
-    return manager._tape.node_id_of(y) is not None
+def wide(x: Any) -> Any:
+    """Return a half in float32, the narrowest dtype that numpy.linalg and scipy.special compute in."""
+    return x.astype(np.float32) if x.dtype.itemsize == 2 else x
 
 
-def taken(t: Tensor) -> Any:
-    """The array in `.grad`, zeros for None; `.grad` is None afterwards."""
-    g, t.grad = t.grad, None
+def pop_gradient_array(t: Tensor) -> Any:
+    """Return the array in `.grad`, zeros for None; `.grad` is None afterwards."""
+    g = pop_grad(t)
     return gnp.zeros_like(t)._array if g is None else g._array

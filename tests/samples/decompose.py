@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr.ops.decompose import _drop, _inverse
-from samples._table import ANALYTIC, Arg, Array, add, given
+from samples._table import ANALYTIC, Arg, Array, add, given, wide
 
 _COMPLEX: dict[str, Any] = {"field": "complex"}
 _M = Arg((3, 3))
@@ -18,17 +18,12 @@ _STACK = Arg((2, 3, 3))
 _APART = np.diag([-6.0, 0.0, 6.0])  # added to a matrix of small elements: its eigenvalues are real and far apart
 
 
-def _wide(x: Array) -> Array:
-    """A half in float32, the least that numpy.linalg takes."""
-    return x.astype(np.float32) if x.dtype.itemsize == 2 else x
-
-
 def _h(xp: Any, x: Array) -> Array:
     return xp.conj(xp.swapaxes(x, -1, -2))
 
 
 def _hermitian(xp: Any, x: Array) -> Array:
-    x = _wide(x)
+    x = wide(x)
     return x + _h(xp, x)
 
 
@@ -65,11 +60,11 @@ add("linalg.eigh", "a function of a matrix", _exp_of_hermitian, _STACK, **_COMPL
 add("linalg.eigh", "the vectors with their sign", lambda xp, x: xp.linalg.eigh(_hermitian(xp, x)).eigenvectors, _M)
 add("linalg.eigh", "vectors only", lambda xp, x: xp.abs(xp.linalg.eigh(_hermitian(xp, x))[1]), _M, **_COMPLEX)
 for _uplo in ("L", "u"):  # of a matrix that is not Hermitian: a convention, not what differences would give
-    add("linalg.eigh", f"UPLO={_uplo}", lambda xp, x, k=_uplo: tuple(xp.linalg.eigh(_wide(x), k)), _M, smooth=False)
+    add("linalg.eigh", f"UPLO={_uplo}", lambda xp, x, k=_uplo: tuple(xp.linalg.eigh(wide(x), k)), _M, smooth=False)
     add(
         "linalg.eigvalsh",
         f"UPLO={_uplo}",
-        lambda xp, x, k=_uplo: xp.linalg.eigvalsh(_wide(x), UPLO=k),
+        lambda xp, x, k=_uplo: xp.linalg.eigvalsh(wide(x), UPLO=k),
         _STACK,
         **_COMPLEX,
         smooth=False,
@@ -95,27 +90,25 @@ for _case, _arg in {
     add(
         "linalg.eig",
         _case,
-        lambda xp, x: _sizes(xp, *xp.linalg.eig(_wide(x))[::-1]),
+        lambda xp, x: _sizes(xp, *xp.linalg.eig(wide(x))[::-1]),
         _arg,
         **_COMPLEX,
         third=_case == "a matrix",
     )
-    add("linalg.eigvals", _case, lambda xp, x: xp.linalg.eigvals(_wide(x)), _arg, **_COMPLEX)
+    add("linalg.eigvals", _case, lambda xp, x: xp.linalg.eigvals(wide(x)), _arg, **_COMPLEX)
 
 
 def _exp(xp: Any, x: Array) -> Array:
-    w, v = xp.linalg.eig(_wide(x))
+    w, v = xp.linalg.eig(wide(x))
     return (v[:, None, :] * xp.exp(w) * _h(xp, v).T[None]).sum(-1)
 
 
 add("linalg.eig", "length and phase cancel", _exp, _M, **_COMPLEX)
-add(
-    "linalg.eig", "of real eigenvalues", lambda xp, x, d: tuple(xp.linalg.eig(_wide(x + d))), Arg((3, 3)), given(_APART)
-)
+add("linalg.eig", "of real eigenvalues", lambda xp, x, d: tuple(xp.linalg.eig(wide(x + d))), Arg((3, 3)), given(_APART))
 add(
     "linalg.eigvals",
     "of real eigenvalues",
-    lambda xp, x, d: xp.linalg.eigvals(_wide(x + d)),
+    lambda xp, x, d: xp.linalg.eigvals(wide(x + d)),
     _M,
     given(_APART),
     third=True,
@@ -135,30 +128,30 @@ _SHAPES = {
 
 
 def _thin(xp: Any, x: Array) -> list[Array]:
-    u, s, vh = xp.linalg.svd(_wide(x), full_matrices=False)
+    u, s, vh = xp.linalg.svd(wide(x), full_matrices=False)
     return [xp.abs(u), s, xp.abs(vh)]
 
 
 def _full(xp: Any, x: Array) -> list[Array]:
-    u, s, vh = xp.linalg.svd(_wide(x))
+    u, s, vh = xp.linalg.svd(wide(x))
     k = s.shape[-1]
     return [xp.abs(u[..., :k]), s, xp.abs(vh[..., :k, :])]
 
 
 for _case, _shape in _SHAPES.items():
     add("linalg.svd", f"thin, {_case}", _thin, Arg(_shape), **_COMPLEX, third=_case == "tall")
-    add("linalg.svdvals", _case, lambda xp, x: xp.linalg.svdvals(_wide(x)), Arg(_shape), **_COMPLEX)
+    add("linalg.svdvals", _case, lambda xp, x: xp.linalg.svdvals(wide(x)), Arg(_shape), **_COMPLEX)
     if _case in ("square", "tall", "wide", "a stack"):
         add("linalg.svd", f"full, {_case}", _full, Arg(_shape), **_COMPLEX)
 
 
 def _tanh_of_values(xp: Any, x: Array) -> Array:
-    u, s, vh = xp.linalg.svd(_wide(x), full_matrices=False)
+    u, s, vh = xp.linalg.svd(wide(x), full_matrices=False)
     return (u * xp.tanh(s)[..., None, :]) @ vh
 
 
 def _polar(xp: Any, x: Array) -> Array:
-    u, _, vh = xp.linalg.svd(_wide(x), False)
+    u, _, vh = xp.linalg.svd(wide(x), False)
     return u @ vh
 
 
@@ -167,10 +160,10 @@ def _of_hermitian(xp: Any, x: Array) -> list[Array]:
     return [xp.abs(u), s, (u * s[..., None, :]) @ vh]
 
 
-add("linalg.svd", "the vectors with their signs", lambda xp, x: tuple(xp.linalg.svd(_wide(x), False)), Arg((4, 3)))
+add("linalg.svd", "the vectors with their signs", lambda xp, x: tuple(xp.linalg.svd(wide(x), False)), Arg((4, 3)))
 add("linalg.svd", "a function of the values", _tanh_of_values, Arg((2, 3, 4)), **_COMPLEX)
 add("linalg.svd", "the unitary factor", _polar, Arg((3, 2)), **_COMPLEX, third=True)
-add("linalg.svd", "compute_uv=False", lambda xp, x: xp.linalg.svd(_wide(x), compute_uv=False), Arg((2, 3)), **_COMPLEX)
+add("linalg.svd", "compute_uv=False", lambda xp, x: xp.linalg.svd(wide(x), compute_uv=False), Arg((2, 3)), **_COMPLEX)
 add("linalg.svd", "hermitian=True", _of_hermitian, _STACK, **_COMPLEX)
 add(
     "linalg.svd",
@@ -186,17 +179,17 @@ for _case, _shape in _SHAPES.items():
     add(
         "linalg.qr",
         _case,
-        lambda xp, x: tuple(xp.linalg.qr(_wide(x))),
+        lambda xp, x: tuple(xp.linalg.qr(wide(x))),
         Arg(_shape),
         **_COMPLEX,
         third=_case == "wide",
     )
     if _case in ("square", "tall", "wide"):
-        add("linalg.qr", f"mode r, {_case}", lambda xp, x: xp.linalg.qr(_wide(x), mode="r"), Arg(_shape), **_COMPLEX)
+        add("linalg.qr", f"mode r, {_case}", lambda xp, x: xp.linalg.qr(wide(x), mode="r"), Arg(_shape), **_COMPLEX)
 
 
 def _complete(xp: Any, x: Array) -> list[Array]:
-    q, r = xp.linalg.qr(_wide(x), mode="complete")
+    q, r = xp.linalg.qr(wide(x), mode="complete")
     return [q[..., : min(x.shape[-2:])], r]
 
 
@@ -211,34 +204,34 @@ _EYE = given(4 * np.eye(3))
 add(
     "engine.inverse_of_factor",
     "vectors",
-    lambda xp, x, e: _inverse(_wide(x + e), None),
+    lambda xp, x, e: _inverse(wide(x + e), None),
     _STACK,
     _EYE,
     **ANALYTIC,
-    reference=lambda x, e: np.linalg.inv(_wide(x + e)),
+    reference=lambda x, e: np.linalg.inv(wide(x + e)),
     dispatches=False,
     third=True,
 )
 add(
     "engine.inverse_of_factor",
     "a triangle",
-    lambda xp, x, e: _inverse(_wide(xp.triu(x + e)), 1e-9),
+    lambda xp, x, e: _inverse(wide(xp.triu(x + e)), 1e-9),
     _M,
     _EYE,
     **ANALYTIC,
-    reference=lambda x, e: np.linalg.inv(_wide(np.triu(x + e))),
+    reference=lambda x, e: np.linalg.inv(wide(np.triu(x + e))),
     dispatches=False,
 )
 for _case, _equal in {"nothing is 0": _NOWHERE, "0 over 0": _LOWER}.items():
     add(
         "engine.drop_degenerate",
         _case,
-        lambda xp, x, equal, unknown: _drop(_wide(xp.triu(x)), equal, unknown),
+        lambda xp, x, equal, unknown: _drop(wide(xp.triu(x)), equal, unknown),
         _M,
         given(_equal),
         given(_NOWHERE),
         **ANALYTIC,
-        reference=lambda x, *_: np.triu(_wide(x)),
+        reference=lambda x, *_: np.triu(wide(x)),
         dispatches=False,
         smooth=not _equal.any(),  # what stands over 0 has no derivative
         third=True,

@@ -133,6 +133,15 @@ function("power", "integer array exponents", at([0.0, -1.5, 2.0]), given([2, 3, 
 function(
     "power", "exponents of 0", at([0.5, 2.0, 3.0]), at([0.0, 0.0, 1.5]), facts={"field": "analytic", "third": True}
 )
+add(
+    "power",
+    "negative base, complex exponents",
+    lambda xp, x, y, z: xp.power(x, y + 1j * z),
+    *(Arg((3,), -2, -0.4), Arg((2, 1), -2, 2), Arg((3,), -1, 1)),
+    third=True,
+)
+add("power", "-1 to complex exponents", lambda xp, y, z: xp.power(-1, y + 1j * z), Arg((2, 1), -2, 2), Arg((3,), -1, 1))
+add("power", "negative base to 0.5 + 0j", lambda xp, x: xp.power(x, 0.5 + 0j), Arg((3,), -2, -0.4), third=True)
 function("power", "array with a 0 on the left", given([0.0, 2.0]), at([1.5, 1.0]), facts={"field": "analytic"})
 function("logaddexp", "one is -inf", at([-np.inf, 1.0, 2.0]), at([0.5, 1.0, -np.inf]))
 

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.linalg
 
 from gradmgr.ops.determinant import _adjugate
-from samples._table import ANALYTIC, CONSTANTS, CUBE, VECTOR, Arg, X, add, at, function, given
+from samples._table import ANALYTIC, CONSTANTS, CUBE, VECTOR, Arg, X, add, at, function, given, wide
 
 COMPLEX: dict[str, Any] = {"field": "complex"}
 KINK: dict[str, Any] = {"field": "complex", "smooth": False}
@@ -30,11 +30,6 @@ EYE_0 = given(np.zeros((0, 0)))
 LARGE = Arg((2, 33, 33), -0.2, 0.2, constant=True)
 LARGE_EYE = given(np.eye(33))
 SCALES = Arg((2, 1, 1), 0.5, 1)
-
-
-def wide(x: Any) -> Any:
-    """A half in float32, the least that numpy.linalg takes."""
-    return x.astype(np.float32) if x.dtype.itemsize == 2 else x
 
 
 def regular(x: Any, eye: Any) -> Any:

@@ -10,7 +10,7 @@ import scipy.special
 
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 from gradmgr.nn._functions import activation
-from samples._table import CUBE, EMPTY, SCALAR, Arg, Array, X, add, at
+from samples._table import CUBE, EMPTY, SCALAR, Arg, Array, X, add, at, wide
 
 _AWAY = at([[-1.7, -0.4, 0.3, 1.1], [0.9, -2.1, 1.6, -0.2], [-0.8, 0.5, -1.2, 2.3]])  # from 0, where relu has a corner
 
@@ -22,14 +22,10 @@ def _call(name: str, case: str, reference: Callable[..., Array], x: Arg, *params
         case,
         lambda xp, x: function(x, *params),
         x,
-        reference=lambda x: np.asarray(reference(_wide(x), *params)).astype(x.dtype),
+        reference=lambda x: np.asarray(reference(wide(x), *params)).astype(x.dtype),
         dispatches=False,
         **facts,
     )
-
-
-def _wide(x: Array) -> Array:
-    return x.astype(np.float32) if x.dtype.itemsize <= 2 else x
 
 
 def _gelu(x: Array, approximate: str = "none") -> Array:
@@ -98,7 +94,7 @@ add(
     "as called",
     lambda xp, x: activation._gelu_of_large(x),
     X,
-    reference=lambda x: (_wide(x) * scipy.special.ndtr(_wide(x))).astype(x.dtype),
+    reference=lambda x: (wide(x) * scipy.special.ndtr(wide(x))).astype(x.dtype),
     dispatches=False,
 )
 add(
@@ -107,8 +103,7 @@ add(
     lambda xp, x: activation._gelu_slope(x),
     X,
     reference=lambda x: (
-        scipy.special.ndtr(_wide(x))
-        + _wide(x) * np.exp(-(_wide(x) ** 2) / 2) / np.sqrt(2 * np.pi).astype(_wide(x).dtype)
+        scipy.special.ndtr(wide(x)) + wide(x) * np.exp(-(wide(x) ** 2) / 2) / np.sqrt(2 * np.pi).astype(wide(x).dtype)
     ).astype(x.dtype),
     dispatches=False,
 )

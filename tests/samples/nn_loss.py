@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
-from samples._table import EMPTY, SCALAR, Arg, Array, X, add, at, given
+from samples._table import EMPTY, SCALAR, Arg, Array, X, add, at, given, wide
 
 # ---------------------------------------------------------------- number with number
 
@@ -16,10 +16,6 @@ _Y = Arg((3, 4), -1.0, 1.0)
 _P = Arg((3, 4), 0.1, 0.9)
 _APART = Arg((3, 4), 3.0, 5.0)  # beyond any delta, so that no difference is at a corner
 _WEIGHT = given([0.5, 2.0, 1.5, 1.0])
-
-
-def _wide(a: Array) -> Array:
-    return a.astype(np.float32) if a.dtype.itemsize <= 2 else a
 
 
 def _reduce(loss: Array, reduction: str) -> Array:
@@ -33,7 +29,7 @@ def _pairs(name: str, case: str, reference: Callable[..., Array], x: Arg, y: Arg
     function = getattr(F, name)
 
     def expected(x: Array, y: Array, *given: Array) -> Array:
-        loss = reference(_wide(x), _wide(y), **others, **dict(zip(weights, given, strict=True)))
+        loss = reference(wide(x), wide(y), **others, **dict(zip(weights, given, strict=True)))
         return np.asarray(_reduce(loss, options.get("reduction", "mean"))).astype(np.result_type(x, y))
 
     add(
@@ -122,7 +118,7 @@ def _from_logs(
     each = each.reshape(row).astype(logs.dtype)
     if target.dtype.kind not in "iu":
         hot = np.ones(logs.shape, logs.dtype)
-        q, count = _wide(target), logs.size // logs.shape[axis]
+        q, count = wide(target), logs.size // logs.shape[axis]
     else:
         hot = _distribution(logs.shape, target, ignore_index)
         q, count = hot, np.sum(hot * each)
@@ -145,7 +141,7 @@ def _labels(
 
     def expected(x: Array, target: Array, *weight: Array) -> Array:
         dtype = x.dtype if target.dtype.kind in "iu" else np.result_type(x, target)
-        return np.asarray(reference(_wide(x), target, *weight, **options)).astype(dtype)
+        return np.asarray(reference(wide(x), target, *weight, **options)).astype(dtype)
 
     add(
         f"nn.{name}",

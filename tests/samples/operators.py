@@ -106,7 +106,7 @@ for _name, _field in _UPDATES.items():
     )
 add("Tensor.__imatmul__", "same shape", lambda xp, x, y: _in_place("matmul")(x, y), MATRIX, MATRIX, **ANALYTIC)
 
-# ---------------------------------------------------------------- methods and properties not met above
+# ---------------------------------------------------------------- other methods and properties
 
 add("Tensor.real", "matrix", lambda xp, x: x.real, X, field="complex")
 add("Tensor.imag", "matrix", lambda xp, x: x.imag, X, field="complex")

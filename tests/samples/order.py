@@ -56,7 +56,7 @@ function("sort", "long, NaNs", at(np.where(np.arange(80) % 9 == 0, np.nan, np.ar
 _ORDER = np.argsort([[2, 0, 1, 3], [3, 2, 1, 0], [0, 1, 3, 2]])
 
 
-def _put_back(x: Array) -> Array:
+def _in_original_order(x: Array) -> Array:
     z = np.zeros_like(x)
     np.put_along_axis(z, _ORDER, x, 1)
     return z
@@ -67,7 +67,7 @@ add(
     "rows",
     lambda xp, x: unpermute(x, library_of(x).asarray(_ORDER), 1),
     X,
-    reference=_put_back,
+    reference=_in_original_order,
     dispatches=False,
     **ANALYTIC,
 )

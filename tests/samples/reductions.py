@@ -27,7 +27,7 @@ for _name, _field in _REDUCTIONS.items():
     function(_name, "keepdims", CUBE, axis=(0, -1), keepdims=True, facts={"field": _field})
     function(_name, "keepdims, all axes", CUBE, keepdims=True, facts={"field": _field})
     method(_name, "keepdims", CUBE, axis=1, keepdims=True, facts={"field": _field})
-    # The spread of one value is 0 there and has a kink.
+    # The standard deviation of one value is 0 and has a kink.
     _kink = _name == "std"
     function(_name, "no axes", X, axis=(), facts={"field": _field, "smooth": not _kink})
     function(_name, "0-d", SCALAR, facts={"field": _field, "smooth": not _kink})
@@ -36,6 +36,7 @@ for _name in ("sum", "prod"):
     _facts = {"field": "analytic"}
     function(_name, "zero-size", EMPTY, facts=_facts)
     function(_name, "zero-size, axis 0", EMPTY, axis=0, facts=_facts)
+    function(_name, "zero-size, axis 1", EMPTY, axis=1, facts=_facts)
     function(_name, "initial=", X, axis=0, initial=2.5, facts=_facts)
     function(_name, "initial= is a NumPy number", X, axis=0, initial=np.float64(2.5), facts=_facts)
     add(

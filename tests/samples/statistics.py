@@ -196,7 +196,7 @@ for _name, _field in _FIELDS.items():
             MASK,
             field=_field,
             x=at([[1.5, _NAN, -0.7, 0.3], [0.1, _NAN, 2.0, 1.1], [0.9, -1.3, _NAN, 0.2]]),
-            smooth=_name != "nanstd",  # one number is left of a row, of which the spread has a kink
+            smooth=_name != "nanstd",  # one number is left of a row, whose standard deviation has a kink
         )
 for _name in ("nansum", "nanprod"):
     _holes(_name, "initial=", lambda xp, x, n=_name: getattr(xp, n)(x, axis=0, initial=2.5), **ANALYTIC)

@@ -108,6 +108,7 @@ EXAMPLES = {
     "char_gpt": "--steps 2 --length 16 --width 16 --depth 1 --sample 3",
     "data_parallel": "--epochs 1 --batch 720",
     "digits": "--epochs 1",
+    "elastic": "--steps 2",
     "gradient_penalty": "--steps 2",
     "hogwild": "--steps 4 --threads 1 2",
     "inverse_problem": "--size 36 --iterations 1",

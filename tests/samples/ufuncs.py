@@ -31,6 +31,12 @@ SPECIAL = at([[np.nan, 1.0, -np.inf], [np.inf, -2.0, 0.5]])
 
 function("float_power", "two arrays", POSITIVE, Arg((3, 1)), facts=ANALYTIC)
 function("float_power", "array on the left", Arg((3, 4), 0.4, 2, constant=True), VECTOR, facts=ANALYTIC)
+add(
+    "float_power",
+    "negative base, complex exponents",
+    lambda xp, x, y, z: xp.float_power(x, y + 1j * z),
+    *(Arg((3,), -2, -0.4), Arg((2, 1), -2, 2), Arg((3,), -1, 1)),
+)
 add("float_power", "number on the right", lambda xp, x: xp.float_power(x, 3), X, **ANALYTIC)
 add("float_power", "number on the left", lambda xp, y: xp.float_power(2, y), X, **ANALYTIC)
 function("float_power", "integers on the left", given([1, 2, 3, 4]), X, facts=ANALYTIC)

@@ -1,4 +1,4 @@
-"""make_allreduce_cb: every rank receives the mean of all gradients, whatever each reached, and nobody hangs."""
+"""make_allreduce_cb: every rank receives the mean of all gradients, whatever each reached, and no rank hangs."""
 
 import textwrap
 
@@ -107,7 +107,7 @@ def test_what_no_rank_not_every_rank_and_every_rank_reached():
                 assert grads(a, b, c, d) == [[180.0] * 2, [100.0] * 2, [280.0] * 2, None], grads(a, b, c, d)
                 assert sorted(map(id, after)) == sorted(map(id, (a, b, c)))
                 gm.clear_grad()
-            # a rank that walks from nothing at all
+            # a rank whose backward starts from nothing at all
             with gm:
                 gm.backward((a * 3).sum() if RANK == 2 else None)
             assert grads(a, b, c, d) == [[60.0] * 2, None, None, None], grads(a, b, c, d)
@@ -125,7 +125,7 @@ def test_what_no_rank_not_every_rank_and_every_rank_reached():
     )
 
 
-def test_it_may_stand_anywhere_in_the_chain_and_beside_other_futures():
+def test_it_may_be_anywhere_in_the_chain_and_with_other_futures():
     ranks(
         4,
         """
@@ -145,7 +145,7 @@ def test_it_may_stand_anywhere_in_the_chain_and_beside_other_futures():
                 gm.backward((w * (RANK + 1)).sum() + (u.sum() * 8 if RANK == 3 else 0))
             assert grads(w, u) == [[-2.5, -2.5], [-2.0]], grads(w, u)
             gm.clear_grad()
-        # who is not in the group is told, where that is of one rank too
+        # a rank outside of the group gets an error, also of a group of one rank
         one = dist.new_group([0])
         gm = GradManager().attach(w, dist.make_allreduce_cb(group=one))
         with gm:
@@ -158,7 +158,7 @@ def test_it_may_stand_anywhere_in_the_chain_and_beside_other_futures():
     )
 
 
-def test_a_chain_that_cannot_be_put_in_order_is_told():
+def test_a_chain_that_cannot_be_ordered_is_an_error():
     ranks(
         2,
         """
@@ -201,7 +201,7 @@ def test_no_sync_accumulates_and_the_next_backward_reduces_all_of_it():
                 gm.backward(((own[4:] @ w) ** 2).sum())
             share = 1 if method == "sum" else 2
             np.testing.assert_allclose(w.grad.numpy(), start + 2 * x.T @ (x @ np.ones(3)) / share)
-            assert u.grad.tolist() == [6.0 / share] * 3  # reached by nobody in the last backward
+            assert u.grad.tolist() == [6.0 / share] * 3  # reached on no rank in the last backward
             assert u.grad is held_object
             assert v.grad is None
             # the next one is on its own again: what is there is the same on all ranks, and stays
@@ -251,20 +251,20 @@ def test_no_sync_accumulates_and_the_next_backward_reduces_all_of_it():
 
 
 def test_all_at_once_or_one_by_one_gives_the_same_bits():
-    """One bucket under a callback that stands alone is reduced at once; a chain and small buckets take another road."""
+    """One bucket under a callback alone is reduced at once; chains and small buckets take another path."""
     ranks(
         2,
         """
-        roads = [(lambda cb: [cb], 1 << 20), (lambda cb: [cb, lambda t, g: g], 1 << 20), (lambda cb: [cb], 1)]
+        paths = [(lambda cb: [cb], 1 << 20), (lambda cb: [cb, lambda t, g: g], 1 << 20), (lambda cb: [cb], 1)]
         for seed in range(12):
-            told = []
-            for chain, size in roads:
+            found = []
+            for chain, size in paths:
                 shared, own = np.random.default_rng(seed), np.random.default_rng([seed, RANK])
                 shapes = [(), (0,), (3,), (2, 3)]
                 ws = [tensor(np.array(shared.normal(size=s), order="F")) for s in shapes]
                 cb = dist.make_allreduce_cb("mean", bucket_bytes=size)
                 gm, other = GradManager().attach(ws, chain(cb)), GradManager().attach(tensor([1.0]))
-                ws[3].register_post_accumulate_grad_hook(lambda t: told.append(t.grad.tolist()))
+                ws[3].register_post_accumulate_grad_hook(lambda t: found.append(t.grad.tolist()))
                 for step in range(4):
                     inputs = [ws[int(k)] for k in shared.integers(0, 4, 2)] if shared.random() < 0.3 else None
                     hooked, fails, twice = shared.random(3) < 0.3
@@ -281,15 +281,15 @@ def test_all_at_once_or_one_by_one_gives_the_same_bits():
                                 else:
                                     gradmgr.backward(y, inputs=inputs, retain_graph=not k and bool(twice))
                         except (ZeroDivisionError, errors.DistributedError) as error:
-                            told.append(type(error).__name__)
+                            found.append(type(error).__name__)
                     if hook is not None:
                         hook.remove()
-                    told.append(grads(*ws))
+                    found.append(grads(*ws))
                     if shared.random() < 0.5:
                         gm.clear_grad()
-            third = len(told) // 3
-            assert told[:third] == told[third : 2 * third] == told[2 * third :], told
-            sums = [[] if g is None else g for g in told[third - 1]]
+            third = len(found) // 3
+            assert found[:third] == found[third : 2 * third] == found[2 * third :], found
+            sums = [[] if g is None else g for g in found[third - 1]]
             flat = np.concatenate([np.ravel(g) for g in sums])
             everywhere = dist.all_gather(flat)
             assert (everywhere == everywhere[0]).all()
@@ -352,7 +352,7 @@ def test_nothing_is_kept_alive():
 
 
 def test_buckets_start_while_backward_goes_on():
-    """The layer attached last is done first: its bucket is on its way before the first layer is walked."""
+    """The layer attached last is done first: its bucket is sent before the rules of the first layer run."""
     ranks(
         2,
         """
@@ -364,11 +364,11 @@ def test_buckets_start_while_backward_goes_on():
             return start(array, *args, **kw)
         group.start_all_reduce = started
         ws = [tensor(np.ones(k + 1)) for k in range(4)]
-        def tell(t, g):
-            log.append(("walk", t.size))
+        def log_call(t, g):
+            log.append(("callback", t.size))
             time.sleep(0.05)  # the ranks find out meanwhile that they agree
             return g
-        gm = GradManager().attach(ws, [tell, dist.make_allreduce_cb(bucket_bytes=1)])
+        gm = GradManager().attach(ws, [log_call, dist.make_allreduce_cb(bucket_bytes=1)])
         with gm:
             y = 1.0
             for w in ws:
@@ -376,7 +376,7 @@ def test_buckets_start_while_backward_goes_on():
             gm.backward(y)
         starts = [n for what, n in log if what == "start"]
         assert starts == [4, 3, 2, 1], log  # in reverse order of attachment
-        assert log.index(("start", 4)) < log.index(("walk", 1)), log
+        assert log.index(("start", 4)) < log.index(("callback", 1)), log
         # reached in another order on each rank, they start in the same
         log.clear()
         order = ws if RANK else ws[::-1]
@@ -418,7 +418,7 @@ def test_a_rank_dependent_parameter_set_is_an_error_on_every_rank():
                 before, start = grads(*ts), time.perf_counter()
                 with gm:
                     raises(errors.DistributedError, text, gm.backward, sum([t.sum() for t in ts]))
-                assert grads(*ts) == before and not gm._in_backward and time.perf_counter() - start < 5
+                assert grads(*ts) == before and not gm._in_backward.locked() and time.perf_counter() - start < 5
                 w = tensor([RANK + 1.0])
                 gm = GradManager().attach(w, dist.make_allreduce_cb("sum"))
                 with gm:
@@ -428,7 +428,7 @@ def test_a_rank_dependent_parameter_set_is_an_error_on_every_rank():
     )
 
 
-def test_different_methods_and_sizes_of_buckets_are_told():
+def test_different_methods_and_sizes_of_buckets_are_an_error():
     ranks(
         2,
         """
@@ -444,7 +444,7 @@ def test_different_methods_and_sizes_of_buckets_are_told():
 
 
 def test_a_backward_that_fails_on_one_rank_fails_on_all_and_the_next_one_works():
-    """Wherever rank 1 fails: rank 0 is told, no `.grad` has changed, the next backward is right on both."""
+    """Wherever rank 1 fails: rank 0 gets an error, no `.grad` has changed, the next backward is right on both."""
     ranks(
         2,
         """
@@ -547,7 +547,7 @@ def test_several_managers_share_a_callback():
     )
 
 
-def test_a_recording_that_follows_the_gradients_is_refused_in_words():
+def test_a_recording_that_follows_the_gradients_is_refused():
     ranks(
         2,
         """
@@ -578,7 +578,7 @@ def test_a_recording_that_follows_the_gradients_is_refused_in_words():
     )
 
 
-def test_a_callback_that_stands_twice_is_told():
+def test_a_callback_that_is_attached_twice_is_an_error():
     ranks(
         2,
         """
@@ -602,13 +602,13 @@ def test_a_callback_that_stands_twice_is_told():
 
 
 @pytest.mark.parametrize("method", ["max", "", None, 3])
-def test_a_wrong_method_is_told(method):
+def test_a_wrong_method_is_refused(method):
     with pytest.raises(ValueError, match="'mean' and 'sum'"):
         dist.make_allreduce_cb(method)
 
 
 @pytest.mark.parametrize("size", [0, -1])
-def test_a_bucket_of_nothing_is_told(size):
+def test_a_bucket_of_no_bytes_is_refused(size):
     with pytest.raises(ValueError, match="at least one byte"):
         dist.make_allreduce_cb(bucket_bytes=size)
 
@@ -628,7 +628,7 @@ def dist_error():
 
 
 def test_one_rank_alone():
-    """Nothing to reduce: the gradient passes through; and the long road gives the same."""
+    """Nothing to reduce: the gradient stays the same; and the general path gives the same."""
     ranks(
         1,
         """

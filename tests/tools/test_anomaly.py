@@ -55,7 +55,7 @@ def test_check_nan_off_lets_nan_through():
     assert np.isnan(x.grad.item())
 
 
-def test_a_nan_that_came_in_is_told_apart():
+def test_a_nan_in_dy_is_named_as_such():
     x = tensor([1.0])
     gm = GradManager().attach(x)
     with detect_anomaly(), gm, pytest.raises(AnomalyError, match="it came in with dy"):
@@ -89,7 +89,7 @@ def test_a_failing_rule_names_its_line_and_keeps_its_type():
     assert any("y = Bad.apply(x)  # here" in note for note in caught.value.__notes__)
 
 
-def test_a_function_is_told_by_the_name_of_its_class():
+def test_a_function_is_named_by_its_class():
     class Root(gradmgr.Function):
         @staticmethod
         def forward(ctx, x):
@@ -223,7 +223,7 @@ def test_nothing_is_kept_after_release():
     assert y.tolist() == np.exp([1.0, 2.0]).tolist()
 
 
-def test_dead_work_is_swept_under_it():
+def test_dead_entries_are_swept_under_it():
     x = tensor(np.ones(8))
     gm = GradManager().attach(x)
     with detect_anomaly(), gm:

@@ -4,17 +4,15 @@ import contextvars
 import functools
 import gc
 import random
-import sys
 import threading
-import warnings
 import weakref
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-import guard
 import numpy as np
 import pytest
+from helpers import cupy_on_a_gpu
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, no_grad, tensor
@@ -31,7 +29,7 @@ RNG = np.random.default_rng(0)
 
 
 def plain(function, *args, **kwargs):
-    """Call, and take no notice of what is for checkpoints."""
+    """Call, and ignore the options for checkpoints."""
     for name in ("preserve_rng_state", "debug", "generators", "determinism_check"):
         kwargs.pop(name, None)
     return function(*args, **kwargs)
@@ -42,7 +40,7 @@ def values(*shape):
 
 
 def gradients_of_program(tensors, program, call, **options):
-    """The gradients of a program of tensors, told how to call what may be checkpointed, and its value."""
+    """Return the gradients of a program, whose `call` calls what may be checkpointed, and its value."""
     fresh = [tensor(t) for t in tensors]
     gm = GradManager().attach(fresh)
     with gm:
@@ -274,7 +272,7 @@ def test_derivatives_recorded_on_the_tape_itself(program):
 
 
 @by_program
-def test_forward_mode_below_and_above(program):
+def test_forward_mode_outside_and_inside_of_a_manager(program):
     tangent = values(4, 4)
 
     def both(call):
@@ -424,7 +422,7 @@ def test_sequential_keeps_the_inputs_of_segments():
         gm.backward(y.sum())
 
 
-def test_nobody_records():
+def test_a_checkpoint_without_a_recording():
     x = tensor([1.0])
     calls = []
 
@@ -535,7 +533,7 @@ def test_hooks_on_results_and_on_what_was_stored():
     assert run(checkpoint) == run(plain)
 
 
-def test_hooks_on_the_argument_hung_up_inside_are_called_once():
+def test_hooks_registered_inside_on_the_argument_are_called_once():
     def run(call):
         x, seen = tensor([1.0, 2.0]), []
         gm = GradManager().attach(x)
@@ -553,8 +551,8 @@ def test_hooks_on_the_argument_hung_up_inside_are_called_once():
 
 
 @pytest.mark.parametrize("retained", [False, True])
-def test_hooks_hung_up_inside_where_there_are_no_others(retained):
-    """The walk meets the first of them in the second run, within a checkpoint or within one in one."""
+def test_hooks_registered_inside_where_there_are_no_others(retained):
+    """Backward meets the first of them in the second run, within a checkpoint or within one in one."""
 
     def run(call):
         x, seen = tensor([1.0, 2.0]), []
@@ -624,7 +622,7 @@ def test_there_are_no_nodes_inside():
 
 
 def test_a_hook_changes_nothing_of_what_a_checkpoint_within_keeps():
-    """Of the inner one nobody holds a value, the second time neither."""
+    """No value of the inner one is kept, the second time neither."""
     x = tensor([1.0, 2.0])
     gm = GradManager().attach(x)
 
@@ -838,7 +836,7 @@ def test_preserve_rng_state_off():
 def test_no_state_is_kept_where_none_is_drawn_from():
     with GradManager().attach(x := tensor(np.ones(5))) as gm:
         y = checkpoint(lambda a: a * GLOBAL.bit_generator.state["has_uint32"] + a, x)
-        assert gm._tape.entries[0][3]._call.replay._before == []
+        assert gm._tape.entries[0][3]._call.replay._states == []
         del y
 
 
@@ -1129,7 +1127,7 @@ def test_threads_that_record_into_one_tape():
     np.testing.assert_allclose(found, w.grad.numpy(), rtol=1e-10)
 
 
-def test_a_tape_that_begins_to_listen_loses_nothing():
+def test_a_tape_that_gets_an_observer_while_threads_record_loses_no_entry():
     w = tensor([1.0])
     gm = GradManager().attach(w)
     count, stop = [], threading.Event()
@@ -1211,8 +1209,8 @@ def test_inside_vmap_for_a_manager_outside(depth):
 # ---------------------------------------------------------------- CuPy's random numbers
 
 
-class StandInState:
-    """What CuPy's RandomState is to us: a stream that cannot be read, seeded when it is made."""
+class FakeRandomState:
+    """A stream that cannot be read, seeded when it is made, as CuPy's RandomState."""
 
     made = 0
 
@@ -1232,56 +1230,51 @@ class StandInState:
 
 
 @pytest.fixture
-def stand_in(monkeypatch):
-    states = [StandInState(1)]
+def cupy_with_random(cupy, monkeypatch):
+    """The guard as CuPy, with random numbers."""
+    states = [FakeRandomState(1)]
     functions = SimpleNamespace(
-        RandomState=StandInState,
+        RandomState=FakeRandomState,
         get_random_state=lambda: states[-1],
         set_random_state=lambda state: states.append(state),
-        random=lambda shape: guard.cupy.asarray(states[-1].random(shape)),
+        random=lambda shape: cupy.asarray(states[-1].random(shape)),
     )
-    monkeypatch.setitem(sys.modules, "cupy", guard.cupy)
-    for name, module in guard.cupyx_modules().items():
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(guard.cupy, "random", functions, raising=False)
-    monkeypatch.setattr(guard.cupy.cuda, "is_available", lambda: True, raising=False)
-    return guard.cupy
+    monkeypatch.setattr(cupy, "random", functions, raising=False)
+    monkeypatch.setattr(cupy.cuda, "is_available", lambda: True, raising=False)
+    return cupy
 
 
-def test_random_numbers_on_a_gpu_are_the_same_again(stand_in):
-    own = stand_in.random.get_random_state()
-    x = tensor(stand_in.asarray(np.ones((3, 4))))
+def test_random_numbers_on_a_gpu_are_the_same_again(cupy_with_random):
+    cupy = cupy_with_random
+    own = cupy.random.get_random_state()
+    x = tensor(cupy.asarray(np.ones((3, 4))))
     gm = GradManager().attach(x)
 
     def function(a):
-        return a * stand_in.random.random(a.shape)
+        return a * cupy.random.random(a.shape)
 
     with gm:
         y = checkpoint(function, x)
-        assert stand_in.random.get_random_state() is own
-        gm.backward(y, stand_in.asarray(np.ones((3, 4))), retain=True)
+        assert cupy.random.get_random_state() is own
+        gm.backward(y, cupy.asarray(np.ones((3, 4))), retain=True)
         once = x.grad._array.get().copy()
-        gm.backward(y, stand_in.asarray(np.ones((3, 4))))
+        gm.backward(y, cupy.asarray(np.ones((3, 4))))
     assert once.tobytes() == y._array.get().tobytes()
     assert (2 * once).tobytes() == x.grad._array.get().tobytes()
-    assert stand_in.random.get_random_state() is own
+    assert cupy.random.get_random_state() is own
     # One number was drawn from CuPy's own stream, and none where the function draws none.
     expected = np.random.default_rng(1)
     expected.integers(0, 2**31 - 1)
-    before = StandInState.made
+    before = FakeRandomState.made
     with gm:
-        gm.backward(checkpoint(lambda a: a * a, x), stand_in.asarray(np.ones((3, 4))))
-    assert StandInState.made == before
+        gm.backward(checkpoint(lambda a: a * a, x), cupy.asarray(np.ones((3, 4))))
+    assert FakeRandomState.made == before
     assert own.random(3).tolist() == expected.random(3).tolist()
 
 
 @pytest.mark.gpu
 def test_random_numbers_of_cupy():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # CuPy warns on import where it finds no CUDA
-        cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
-    if not cupy.cuda.is_available():
-        pytest.skip("CuPy finds no GPU")
+    cupy = cupy_on_a_gpu()
     cupy.random.seed(3)
     x = tensor(cupy.ones((3, 5)))
     gm = GradManager().attach(x)

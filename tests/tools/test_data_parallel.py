@@ -40,7 +40,7 @@ def test_all_ranks_get_the_roots_values_in_the_same_tensors():
     )
 
 
-def test_a_recording_takes_what_was_broadcast_as_a_constant():
+def test_what_was_broadcast_is_a_constant_of_a_recording():
     ranks(
         2,
         """
@@ -112,7 +112,7 @@ def test_without_shuffling_the_parts_are_torchs(length, parts, drop_last, wanted
     assert found == wanted
 
 
-def test_epochs_differ_and_come_again():
+def test_epochs_differ_and_can_be_repeated():
     sampler = DistributedSampler(1000, 2, 1, seed=5)
     first = list(sampler)
     assert list(sampler) == first != sorted(first)
@@ -134,12 +134,12 @@ def test_one_part_is_a_permutation_of_arrays_too():
 
 
 @pytest.mark.parametrize("arguments", [(5, 2, 2), (5, 2, -1), (-1, 2, 0)])
-def test_wrong_parts_are_told(arguments):
+def test_wrong_parts_are_refused(arguments):
     with pytest.raises(ValueError, match="DistributedSampler"):
         DistributedSampler(*arguments)
 
 
-def test_a_wrong_seed_is_told_at_once():
+def test_a_wrong_seed_is_refused_at_once():
     for seed in (-1, "x", 1.5):
         with pytest.raises((ValueError, TypeError)):
             DistributedSampler(5, 1, 0, seed=seed)
@@ -180,8 +180,8 @@ def test_rank_0_saves_and_its_errors_are_everybodys(tmp_path):
             raises(FileNotFoundError, "nowhere", dist.save, w, path + "/nowhere/x")
             raises(TypeError, "builtins.object", dist.save, {{"x": object()}}, path)
         else:
-            told = "rank 0 could not save: FileNotFoundError"
-            raises(errors.DistributedError, told, dist.save, w, path + "/nowhere/x")
+            message = "rank 0 could not save: FileNotFoundError"
+            raises(errors.DistributedError, message, dist.save, w, path + "/nowhere/x")
             raises(errors.DistributedError, "rank 0 could not save: TypeError", dist.save, w, path)
         dist.save(5, path)
         assert gradmgr.load(path) == 5

@@ -20,7 +20,7 @@ import os, signal, sys, threading, time, warnings
 import numpy as np
 import gradmgr, gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, distributed as d, errors, forward_ad, tensor, vmap
-from gradmgr.distributed import _engine, _world
+from gradmgr.distributed import _backend, _world
 
 def say(*words):
     print(*words, flush=True)
@@ -123,7 +123,7 @@ for out in (d.all_reduce(t), d.all_gather(t), d.broadcast(t, 1)):
 assert d.broadcast(t, 1).numpy().tolist() == [1, 1] and t.numpy().tolist() == [1, me]
 
 # An array above the engine's largest call goes in pieces.
-_engine._PIECE = 1000
+_backend._MAX_BYTES = 1000
 long = np.arange(1001, dtype="f8") * (me + 1)
 assert np.array_equal(d.all_reduce(long), long / (me + 1) * 6)
 assert np.array_equal(d.all_gather(long), np.stack([np.arange(1001) * (k + 1.0) for k in range(n)]))
@@ -326,7 +326,7 @@ for name, (together, alone) in CASES.items():
             gm.backward(loss(dual, together))
         close(tangent(dual.grad), want, name)
 
-    # A rank whose loss does not depend on what came out walks with the others: here all but the last.
+    # A rank whose loss does not depend on what came out runs backward with the others: here all but the last.
     for t in (*xs, x): t.grad = None
     gm = GradManager().attach(xs)
     with gm:
@@ -390,7 +390,7 @@ with gm:
     gm.backward(gnp.sum(gnp.abs(d.all_reduce(z)) ** 2))
 assert np.allclose(z.grad.numpy(), 2 * n * n * z.numpy())
 
-# What has no derivative says so; what only some ranks record is told to all of them.
+# What has no derivative says so; what only some ranks record is an error on all of them.
 x = tensor(X[me])
 gm = GradManager().attach(x)
 with gm:
@@ -500,7 +500,7 @@ def test_a_rank_that_raises_ends_the_others_with_its_error() -> None:
     assert found.seconds < 30, found
 
 
-def test_a_rank_that_is_told_may_save_what_it_has() -> None:
+def test_a_rank_that_gets_the_error_of_another_may_save_its_work() -> None:
     found = failing(
         2,
         """
@@ -517,8 +517,8 @@ except errors.RankFailedError as error:
     say("still", error)
 """,
     )
-    told = "rank 1 ended with KeyError: 'gone'"
-    assert found.out[0].splitlines() == [f"saved {told}", f"still {told}"], found
+    message = "rank 1 ended with KeyError: 'gone'"
+    assert found.out[0].splitlines() == [f"saved {message}", f"still {message}"], found
 
 
 def test_a_rank_that_is_killed_does_not_leave_the_others_waiting() -> None:
@@ -550,10 +550,10 @@ elif d.rank() == 2:
 d.all_reduce(np.ones(3))
 """,
     )
-    # Which of the two that wait is the first to have waited enough depends on the machine; the other hears of it.
-    told = found.err[0] + found.err[2]
-    assert "the timeout being 2 s" in told, found
-    assert "rank 1 had not arrived and did not answer" in told, found
+    # Which of the two that wait is the first to have waited enough depends on the machine; the other gets its error.
+    message = found.err[0] + found.err[2]
+    assert "the timeout being 2 s" in message, found
+    assert "rank 1 had not arrived and did not answer" in message, found
     assert "RankFailedError" in found.err[0], found
     assert "RankFailedError" in found.err[2] or "DistributedError" in found.err[2], found
     assert found.seconds < 30, found
@@ -590,7 +590,7 @@ def test_a_program_that_just_ends_is_clean() -> None:
 d.init(timeout=1)
 x = np.ones(3)
 d.all_reduce(x)
-_world.group().start_all_reduce(x)  # nobody waits for it
+_world.group().start_all_reduce(x)  # without waiting for it
 time.sleep(1.5 * d.rank())  # the end is not under the timeout: a rank may still write its checkpoint
 """,
     )
@@ -656,7 +656,7 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64"])
 def test_a_mean_is_the_quotient_to_the_bit(size: int, dtype: str) -> None:
-    from gradmgr.distributed._engine import received
+    from gradmgr.distributed._backend import from_wire
 
     tiny = np.finfo(dtype).smallest_subnormal
     values = [1.0, -3.0, tiny, 3 * tiny, 5 * tiny, 7 * tiny, np.finfo(dtype).max, np.inf, -np.inf, -0.0]
@@ -664,7 +664,7 @@ def test_a_mean_is_the_quotient_to_the_bit(size: int, dtype: str) -> None:
     out = np.empty(len(values), dtype) if dtype == "float16" else wire
     with np.errstate(all="ignore"):
         wanted = (wire / size).astype(dtype)
-        received(out, wire, "mean", size)
+        from_wire(out, wire, "mean", size)
     assert out.tobytes() == wanted.tobytes()
 
 
@@ -680,7 +680,7 @@ def test_wrong_arguments_of_init() -> None:
 # ---------------------------------------------------------------- GPUs
 
 
-def test_each_rank_takes_a_gpu_of_its_own() -> None:
+def test_each_rank_has_a_gpu_of_its_own() -> None:
     places = ["a:0:2", "a:0:2", "b:1:4"]
     assert [_nccl.device_for(k, places) for k in range(3)] == [0, 1, 1]
     chosen = ["a:3:4", "a:1:4"]
@@ -734,7 +734,7 @@ def test_nccl_keeps_nan(one_gpu: Any) -> None:
     assert one_gpu.isnan(found).tolist() == [True, False]
 
 
-def test_what_is_still_under_way_at_the_end_does_no_harm() -> None:
+def test_unfinished_operations_at_the_end_raise_nothing() -> None:
     """The engine, which is shut down after Python's memory is freed, finds nothing to go on with."""
     ran(
         2,
@@ -747,8 +747,8 @@ for k in range(20):
 waiting = [group.start_recv(np.empty(100_000), 1 - d.rank(), tag=k) for k in range(20)]
 if d.rank() == 0:
     time.sleep(0.2)
-assert _world._state.world.watchdog.kept
+assert _world._state.world.watchdog.pending
 _world._state.world.leave()
-assert not _world._state.world.watchdog.kept, _world._state.world.watchdog.kept
+assert not _world._state.world.watchdog.pending, _world._state.world.watchdog.pending
 """,
     )

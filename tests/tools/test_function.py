@@ -1,8 +1,7 @@
-"""Function and custom_op: one's own operations, to any order of derivative, and what the wrong ones are told."""
+"""Function and custom_op: operations of the user, to any order of derivative, and errors of wrong ones."""
 
 import collections
 import gc
-import sys
 import threading
 import weakref
 
@@ -40,8 +39,8 @@ def second(f, x):
     return found.numpy()
 
 
-class pushing:  # noqa: N801  # reads as a statement
-    """Forward mode, with one tangent."""
+class forward_level:  # noqa: N801  # reads as a statement
+    """A level of forward mode with one tangent."""
 
     def __init__(self, x, tangent):
         self.recorder = Forward()
@@ -186,7 +185,7 @@ def test_one_of_two_results_used():
     assert gradient(lambda x: SinCos.apply(x)[1] * 3, x) == pytest.approx(-3 * np.sin(X))
 
 
-def test_first_order_backward_computes_on_what_nobody_records():
+def test_first_order_backward_computes_on_untracked_tensors():
     seen = []
 
     def backward(ctx, g):
@@ -223,6 +222,31 @@ def test_inside_other_ops():
         return gnp.sum(gnp.tanh(Cube.apply(gnp.sin(x))) * Exp.apply(x))
 
     assert gradcheck(f, tensor(X), order=2)
+
+
+@pytest.mark.parametrize("materialize", [True, False])
+def test_jvp_receives_none_for_an_argument_that_has_no_tangent(materialize):
+    seen = []
+
+    class Scaled(Function):
+        @staticmethod
+        def forward(ctx, x, n, flags, plain, y):
+            ctx.set_materialize_grads(materialize)
+            ctx.save_for_forward(n)
+            return x * n + y
+
+        @staticmethod
+        def jvp(ctx, tx, *others):
+            seen.append(others)
+            return tx * ctx.saved_tensors[0]
+
+    with dual_level():
+        x = make_dual(tensor([2.0, 3.0]), np.ones(2))
+        y = Scaled.apply(x, tensor([4, 5]), tensor([True, False]), np.ones(2), tensor([1.0, 1.0]))
+        assert unpack_dual(y).tangent.tolist() == [4.0, 5.0]
+    ((*without, ty),) = seen
+    assert without == [None, None, None]
+    assert ty is None if not materialize else ty.tolist() == [0.0, 0.0]
 
 
 def test_a_function_within_a_function():
@@ -292,11 +316,11 @@ def test_enable_grad_in_forward_records_nothing():
 def test_forward_over_reverse_and_reverse_over_forward():
     x = tensor(X)
     for f, expected in ((Cube.apply, 6 * np.array(X)), (Exp.apply, np.exp(X))):
-        with pushing(x, np.ones(3)) as recorder, GradManager().attach(x) as gm:
+        with forward_level(x, np.ones(3)) as recorder, GradManager().attach(x) as gm:
             gm.backward(f(x).sum())
             assert np.asarray(recorder.node_id_of(x.grad)) == pytest.approx(expected)
         x.grad = None
-        with GradManager().attach(x) as gm, pushing(x, np.ones(3)) as recorder:
+        with GradManager().attach(x) as gm, forward_level(x, np.ones(3)) as recorder:
             gm.backward(recorder.node_id_of(f(x)).sum())
         assert x.grad.numpy() == pytest.approx(expected)
         x.grad = None
@@ -304,7 +328,7 @@ def test_forward_over_reverse_and_reverse_over_forward():
 
 def test_no_grad_stops_reverse_and_not_forward():
     x = tensor([2.0])
-    with GradManager().attach(x) as gm, pushing(x, np.ones(1)) as recorder, no_grad():
+    with GradManager().attach(x) as gm, forward_level(x, np.ones(1)) as recorder, no_grad():
         y = Cube.apply(x)
         assert recorder.node_id_of(y).tolist() == [12.0]
         assert gm._tape.node_id_of(y) is None
@@ -326,7 +350,10 @@ def test_functional():
 def test_without_jvp():
     f = static(name="Gate", forward=lambda ctx, x: x * 1, backward=lambda ctx, g: g)
     x = tensor([2.0])
-    with pushing(x, np.ones(1)), pytest.raises(NotImplementedError, match=r"Gate must define the static method jvp"):
+    with (
+        forward_level(x, np.ones(1)),
+        pytest.raises(NotImplementedError, match=r"Gate must define the static method jvp"),
+    ):
         f.apply(x)
 
 
@@ -352,7 +379,7 @@ def test_jvp_zeros_and_none():
         return compute
 
     x, y = tensor([2.0]), tensor([5.0])
-    with pushing(x, np.ones(1)) as recorder:
+    with forward_level(x, np.ones(1)) as recorder:
         z = static(forward=forward(True), jvp=jvp).apply(x, y, 3)
         assert recorder.node_id_of(z).tolist() == [0.0]
         static(forward=forward(False), jvp=jvp).apply(x, y, 3)
@@ -372,11 +399,11 @@ def test_jvp_zeros_and_none():
 def test_a_wrong_jvp(found, error, text):
     f = static(name="Bad", forward=lambda ctx, x: x * 1, jvp=lambda ctx, t: found(t))
     x = tensor(X)
-    with pushing(x, np.ones(3)), pytest.raises(error, match=text):
+    with forward_level(x, np.ones(3)), pytest.raises(error, match=text):
         f.apply(x)
 
 
-# ---------------------------------------------------------------- what saw nobody
+# ---------------------------------------------------------------- values computed unrecorded
 
 
 def intermediate(save):
@@ -414,11 +441,11 @@ class TestASavedIntermediate:
             errors.NotRecordedError, match=r"Hidden: this derivative depends on .*(ctx.square|tensor 0)"
         ):
             second(f.apply, x)
-        with pushing(x, np.ones(3)), GradManager().attach(x) as gm:
+        with forward_level(x, np.ones(3)), GradManager().attach(x) as gm:
             y = f.apply(x).sum()
             with pytest.raises(RuntimeError, match="Hidden"):
                 gm.backward(y)
-        with GradManager().attach(x) as gm, pushing(x, np.ones(3)) as recorder:
+        with GradManager().attach(x) as gm, forward_level(x, np.ones(3)) as recorder:
             tangent = recorder.node_id_of(f.apply(x)).sum()
             with pytest.raises(RuntimeError, match="Hidden"):
                 gm.backward(tangent)
@@ -437,7 +464,7 @@ class TestASavedIntermediate:
             outer.backward(x.grad.sum())
         assert u.grad.numpy() == pytest.approx(3 * np.square(X))
 
-    def test_and_where_no_outer_recorder_knows_an_argument(self, save):
+    def test_it_works_where_no_outer_recorder_tracks_an_argument(self, save):
         f, x, w = intermediate(save), tensor(X), tensor(2.0)
         with GradManager().attach(w) as outer:
             with GradManager().attach(x) as inner:
@@ -462,7 +489,7 @@ def test_arguments_and_results_kept_as_attributes_are_followed():
 
 
 def test_the_same_memory_is_the_same_value():
-    """x.detach() is what x is, and forward has nobody to detach from."""
+    """x.detach() is what x is, and forward has no recorder to detach from."""
 
     def forward(ctx, x):
         ctx.save_for_backward(x.detach())
@@ -482,7 +509,7 @@ def test_what_is_saved_does_not_change_when_the_caller_writes():
     assert x.grad.tolist() == [27.0]
 
 
-def test_part_of_a_derivative_through_what_nobody_saw():
+def test_part_of_a_derivative_through_an_unrecorded_value():
     """The rest of the sum reaches x; what is left out must not go unnoticed there."""
 
     def forward(ctx, x):
@@ -568,7 +595,7 @@ def test_once_differentiable():
     f = static(name="Sine", base=f, jvp=lambda ctx, t: t * gnp.cos(ctx.saved_tensors[0]))
     with pytest.raises(RuntimeError, match=r"Sine: its backward is declared once_differentiable"):
         second(f.apply, x)
-    with pushing(x, np.ones(3)) as recorder, GradManager().attach(x) as gm:
+    with forward_level(x, np.ones(3)) as recorder, GradManager().attach(x) as gm:
         gm.backward(f.apply(x).sum())
         with pytest.raises(RuntimeError, match=r"Sine: .*once_differentiable"):
             recorder.node_id_of(x.grad) * 2
@@ -598,7 +625,7 @@ def test_once_differentiable_where_nothing_outer_depends_on_it():
     assert w.grad.item() == pytest.approx(np.cos(X).sum())
 
 
-def test_once_differentiable_as_vjp_and_above_staticmethod():
+def test_once_differentiable_as_vjp_and_as_decorator_of_a_staticmethod():
     f = static(
         forward=lambda ctx, x: x * 2,
         vjp=once_differentiable(lambda ctx, g: g * 2),
@@ -696,12 +723,12 @@ def test_a_tracked_tensor_by_name_only():
         f.apply(x, w=w)
 
 
-def test_arguments_that_forward_does_not_take():
+def test_arguments_that_forward_does_not_have():
     with pytest.raises(TypeError, match=r"Cube.apply: got an unexpected keyword argument 'y'"):
         Cube.apply(tensor([1.0]), y=3)
 
 
-def test_forward_is_given_new_tensors_that_nobody_tracks():
+def test_forward_is_given_new_untracked_tensors():
     seen = []
 
     def forward(ctx, x, y):
@@ -760,7 +787,7 @@ def test_integers_are_constants():
 # ---------------------------------------------------------------- results
 
 
-def test_arrays_become_tensors_and_the_rest_passes_through():
+def test_arrays_become_tensors_and_other_results_stay():
     f = static(
         forward=lambda ctx, x: (np.exp(x.numpy()), "label", None, x.numpy().argmax()),
         backward=lambda ctx, g, *others: g * 0 if others == (None, None, None) else others,
@@ -962,7 +989,7 @@ def test_a_dirty_and_another_result():
     assert (x.grad.tolist(), y.grad.tolist()) == ([20.0], [30.0])
 
 
-def test_a_write_that_is_not_declared():
+def test_an_undeclared_write_to_an_argument_is_refused():
     def forward(ctx, x):
         x *= 2
         return x
@@ -1095,7 +1122,7 @@ class TestVmap:
         assert gradcheck(vmap(vmap(Own.apply, in_dims=(0, 0)), in_dims=(0, None)), (tensor(ROWS), tensor(W)), order=2)
         assert set(depths) == {2, 3}
 
-    def test_where_the_axis_stands(self):
+    def test_the_position_of_the_batch_axis(self):
         class Twisted(Function):
             @staticmethod
             def forward(ctx, x):
@@ -1154,7 +1181,7 @@ class TestVmap:
             Both.apply(tensor(ROWS))
 
 
-# ---------------------------------------------------------------- beside the rest of the library
+# ---------------------------------------------------------------- with the rest of the library
 
 
 def test_hooks_on_a_result():
@@ -1168,23 +1195,21 @@ def test_hooks_on_a_result():
     assert x.grad.numpy() == pytest.approx(6 * np.square(X))
 
 
-def test_on_arrays_that_are_not_numpys(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cupy", guard.cupy)
-    monkeypatch.setattr(guard.ndarray, "copies_to_host", 0)
-    x, y = asarray(guard.cupy.asarray(X)), asarray(guard.cupy.asarray([1.0, 2.0, 3.0]))
+def test_on_arrays_that_are_not_numpys(cupy):
+    x, y = asarray(cupy.asarray(X)), asarray(cupy.asarray([1.0, 2.0, 3.0]))
     on_host = static(forward=lambda ctx, x: x * 2, backward=lambda ctx, g: np.ones(3))
     f = static(forward=lambda ctx, x: x * 2, backward=lambda ctx, g: 2 * g, jvp=lambda ctx, t: None)
     with GradManager().attach([x, y]) as gm:
         z = Product.apply(x, y) + SinCos.apply(x)[1] + Double.apply(y * 1.0) + f.apply(x) + my_exp(x) + wave(y)
-        gm.backward(z, guard.cupy.ones(3))
+        gm.backward(z, cupy.ones(3))
     assert isinstance(x.grad._array, guard.ndarray)
     assert x.grad._array._host == pytest.approx(np.array([3.0, 4.0, 5.0]) - np.sin(X) + np.exp(X))
     assert y.grad._array._host == pytest.approx(np.array(X) + 2 + 2 * np.cos([2.0, 4.0, 6.0]))
-    with pushing(x, guard.cupy.ones(3)) as recorder:
+    with forward_level(x, cupy.ones(3)) as recorder:
         assert recorder.node_id_of(f.apply(x))._array._host.tolist() == [0.0] * 3
     x.grad = None
     with GradManager().attach(x) as gm, pytest.raises(TypeError, match="gradient 0 lives on cpu, argument 0 does not"):
-        gm.backward(on_host.apply(x), guard.cupy.ones(3))
+        gm.backward(on_host.apply(x), cupy.ones(3))
     assert guard.ndarray.copies_to_host == 0
 
 
@@ -1281,7 +1306,7 @@ def test_a_wrong_forward(forward, error, text):
     "method",
     ["save_for_backward", "save_for_forward", "mark_dirty", "mark_non_differentiable", "set_materialize_grads"],
 )
-def test_filling_ctx_too_late(method):
+def test_saving_in_ctx_after_forward_is_refused(method):
     kept = []
 
     def backward(ctx, g):
@@ -1571,7 +1596,7 @@ def test_a_custom_op_without_jvp():
 
     x = tensor([1.0])
     assert gradient(twice, x).tolist() == [2.0]
-    with pushing(x, np.ones(1)), pytest.raises(NotImplementedError, match="twice has no jvp for 'x'"):
+    with forward_level(x, np.ones(1)), pytest.raises(NotImplementedError, match="twice has no jvp for 'x'"):
         twice(x)
 
 
@@ -1626,5 +1651,5 @@ def test_wrong_rules(function, rule, error, text):
 def test_a_wrong_tangent():
     bad = custom_op(lambda x: x * 2, vjp={"x": lambda g: g}, jvp={"x": lambda t: t[:1]}, name="bad")
     x = tensor(X)
-    with pushing(x, np.ones(3)), pytest.raises(ValueError, match=r"the tangent for 'x' has shape \(1,\)"):
+    with forward_level(x, np.ones(3)), pytest.raises(ValueError, match=r"the tangent for 'x' has shape \(1,\)"):
         bad(x)

@@ -1,4 +1,4 @@
-"""gradmgr.functional: torch's six, grad and value_and_grad over containers, and the door to SciPy."""
+"""gradmgr.functional: torch's six, grad and value_and_grad over containers, and `Flattened` for SciPy."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def test_functions_that_write_in_place(vectorize: bool, strategy: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::numpy.exceptions.ComplexWarning")
 @pytest.mark.parametrize("part", range(4))
-def test_the_ways_agree_on_the_table_of_samples(part: int) -> None:
+def test_all_strategies_agree_on_the_table_of_samples(part: int) -> None:
     """Every twentieth sample; that each op may be mapped, and its rules are right, is tested elsewhere."""
     compared = 0
     for sample in SAMPLES[part::20]:
@@ -394,7 +394,7 @@ def test_create_graph_of_hessians(vectorize: bool, strategy: str) -> None:
 @pytest.mark.parametrize("outer", ["reverse", "forward", "jacobian", "grad"])
 @pytest.mark.parametrize("product", [vjp, jvp, hvp, vhp])
 def test_create_graph_of_products(product: Any, outer: str) -> None:
-    """The derivative of each by x and by v, taken in all ways."""
+    """The derivative of each by x and by v, computed in all ways."""
     func: Any = (lambda x: gnp.sin(x) * x[0]) if product in (vjp, jvp) else energy
     x, v = tensor([0.5, 1.5, -0.3]), tensor([1.0, -1.0, 2.0])
 
@@ -471,7 +471,7 @@ def test_grads_hooks_callbacks_and_managers_are_left_alone(unchanged: Any) -> No
     assert x.grad.tolist() == [5.0, 5.0]
 
 
-def test_a_function_that_takes_derivatives_itself() -> None:
+def test_a_function_that_computes_derivatives_itself() -> None:
     def force(x: Any) -> Any:
         y = (x**4).sum()
         (g,) = one_tape.grad(y, x, create_graph=True)
@@ -520,7 +520,7 @@ def test_an_error_in_func_leaves_nothing_current_and_frees_everything() -> None:
     assert all(ref() is None for ref in kept)
 
 
-def test_what_a_derivative_kept_is_freed() -> None:
+def test_the_saved_values_of_a_derivative_are_freed() -> None:
     kept = []
 
     def func(x: Any) -> Any:
@@ -546,6 +546,31 @@ def test_memory_falls_as_a_derivative_is_computed() -> None:
     for derivative in (lambda: vjp(func, X), lambda: grad(func)(X), lambda: grad(func)(X.numpy())):
         derivative()
     assert alive == [False, False, False]
+
+
+def test_a_function_may_set_hooks_on_what_it_computes() -> None:
+    """In forward mode they are not called, as no gradient arrives; in reverse mode they are."""
+    seen: list[Any] = []
+
+    def f(x: Tensor) -> Any:
+        y = gnp.sin(x)
+        y.register_hook(seen.append)
+        y.retain_grad()
+        return y * y
+
+    def scalar(x: Tensor) -> Any:
+        return f(x).sum()
+
+    x = X.numpy()
+    np.testing.assert_allclose(jvp(f, X, V)[1].numpy(), np.sin(2 * x) * V)
+    assert not seen
+    for vectorize, strategy in WAYS:
+        found = jacobian(f, X, vectorize=vectorize, strategy=strategy)
+        np.testing.assert_allclose(found.numpy(), np.diag(np.sin(2 * x)), atol=1e-15)
+        found = hessian(scalar, X, vectorize=vectorize, outer_jacobian_strategy=strategy)
+        np.testing.assert_allclose(found.numpy(), np.diag(2 * np.cos(2 * x)), atol=1e-15)
+    np.testing.assert_allclose(hvp(scalar, X, V)[1].numpy(), 2 * np.cos(2 * x) * V)
+    assert seen
 
 
 # ---------------------------------------------------------------- strict
@@ -598,7 +623,26 @@ def test_strict_with_create_graph_derivatives_must_vary() -> None:
             jacobian(linear, x, create_graph=True, strict=True, vectorize=vectorize, strategy=strategy)
 
 
-def test_strict_lets_pass_what_depends() -> None:
+def test_strict_is_not_deceived_by_gradients_that_are_materialized() -> None:
+    x, unused = tensor([1.0, 2.0]), tensor([3.0])
+
+    def slope(x: Any, unused: Any) -> Any:
+        return one_tape.grad((x * x).sum(), [x, unused], create_graph=True, materialize_grads=True)[1]
+
+    assert vjp(slope, (x, unused), np.ones(1))[1][0].tolist() == [0.0, 0.0]
+    for product, v in (vjp, np.ones(1)), (jvp, (np.ones(2), np.ones(1))):
+        with pytest.raises(RuntimeError, match="output 0 of func does not depend on input 0"):
+            product(slope, (x, unused), v, strict=True)
+
+    def linear(x: Any) -> Any:
+        y = (3 * x).sum()
+        return one_tape.grad(y, x, create_graph=True, materialize_grads=True)[0] * x
+
+    with pytest.raises(RuntimeError, match="does not depend on the inputs"):
+        vjp(linear, x, np.ones(2), strict=True, create_graph=True)
+
+
+def test_strict_accepts_what_depends() -> None:
     x = tensor([1.0, 2.0])
     for create_graph in (False, True):
         how = {"strict": True, "create_graph": create_graph}
@@ -642,7 +686,7 @@ def test_inputs_and_outputs_must_be_tensors(function: Any, needs: bool) -> None:
 
 @pytest.mark.parametrize("function", [jacobian, hessian])
 def test_several_inputs_are_one_tuple(function: Any) -> None:
-    """Passed one by one, the second would be taken for `create_graph`."""
+    """Given one by one, the second would be read as `create_graph`."""
     with pytest.raises(TypeError, match=rf"{function.__name__}: create_graph .* inputs=\(x, y\)"):
         function(lambda x, y: (x * y).sum(), X, X)
 
@@ -656,7 +700,7 @@ def test_second_order_needs_one_real_number(function: Any) -> None:
     assert function(lambda x: (x**2).sum(keepdims=True), X, *more)[0].shape == ((3,) if function is hessian else (1,))
 
 
-def test_vectors_that_do_not_fit() -> None:
+def test_vectors_of_the_wrong_shape_are_refused() -> None:
     for function in (vjp, jvp):
         name = function.__name__
         with pytest.raises(ValueError, match=f"{name}: v may be left out only where"):
@@ -1013,7 +1057,7 @@ def test_solvers_vectors_are_neither_kept_nor_written() -> None:
     assert problem.value(np.array([1, 2], np.float32)) == 5.0
 
 
-def test_a_problem_is_not_heard_outside() -> None:
+def test_a_problem_is_not_recorded_outside() -> None:
     w = tensor([1.0])
     problem = Flattened(lambda x: (x**2 * w).sum(), np.ones(2))
     with GradManager().attach(w) as gm:

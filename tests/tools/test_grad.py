@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import assert_close
-from samples import knows
+from helpers import assert_close, tracks
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, no_grad, tensor
@@ -139,7 +138,7 @@ def test_unused_inputs() -> None:
     with GradManager().attach([x, unused]) as gm:
         y = x * x
         late = y * 2.0
-        for bad, why in ((unused, "has no part"), (foreign, "unknown"), (late, "has no part")):
+        for bad, why in ((unused, "has no part"), (foreign, "not tracked"), (late, "has no part")):
             with pytest.raises(errors.NotRecordedError, match=rf"input number 1, .*{why}.*allow_unused=True"):
                 grad(y, [x, bad])
             assert gm._recording()
@@ -148,6 +147,36 @@ def test_unused_inputs() -> None:
         assert found[1:] == (None, None)
         zeros = grad(y, [unused, foreign, x], materialize_grads=True)
     assert [g.tolist() for g in zeros] == [[0.0, 0.0], [0.0], [2.0]]
+
+
+@pytest.mark.parametrize("order", [3, 5])
+def test_a_loop_of_derivatives_with_materialize_grads_goes_on_with_zeros(order: int) -> None:
+    x, unused = tensor([3.0, -1.0]), tensor([[1.0]])
+    expected = [lambda a: 3 * a**2, lambda a: 6 * a, lambda a: 6 + 0 * a, np.zeros_like, np.zeros_like]
+    with GradManager().attach([x, unused]):
+        y, others = x**3, []
+        for k in range(order):
+            y, other = grad(y, [x, unused], np.ones(2), create_graph=True, materialize_grads=True)
+            assert_close(y, expected[k](x.numpy()))
+            others.append(other)
+        weights = [np.ones((1, 1))] * order
+        assert grad(others, [x, unused], weights, create_graph=True, allow_unused=True) == (None, None)
+        (zeros,) = grad(others[-1].sum() + y.sum(), x, materialize_grads=True)
+    assert zeros.tolist() == [0.0, 0.0]
+
+
+def test_a_constant_gradient_is_a_constant_in_the_history() -> None:
+    x, unused = tensor([3.0]), tensor([1.0])
+    with GradManager().attach([x, unused]) as gm:
+        slope, zero = grad(x * 2, [x, unused], create_graph=True, materialize_grads=True)
+        for g in (slope, zero):
+            assert g.requires_grad
+            assert g.grad_fn is not None
+            assert (g.grad_fn.name(), g.grad_fn.next_functions) == ("constant", ())
+        held = len(gm._open_tape().entries)
+        del slope, zero, g
+        gm._open_tape().sweep(everything=True)
+        assert len(gm._open_tape().entries) == held - 3  # with the product, whose result is not held
 
 
 def test_materialize_grads_excludes_forbidding_unused() -> None:
@@ -225,7 +254,7 @@ def test_memory_is_freed() -> None:
 
 
 @pytest.mark.parametrize("every", [False, True])
-def test_memory_falls_as_the_walk_goes(every: bool) -> None:
+def test_memory_falls_as_grad_proceeds(every: bool) -> None:
     x, w = tensor(np.ones(1000)), tensor(np.ones(1000))
     alive = []
     with GradManager().attach([x, w]):
@@ -270,7 +299,7 @@ def test_a_chain_of_100_000_ops_with_create_graph() -> None:
 # ---------------------------------------------------------------- several managers
 
 
-def test_the_innermost_manager_that_knows_the_outputs_is_walked() -> None:
+def test_the_innermost_manager_that_tracks_the_outputs_is_differentiated() -> None:
     x, w = tensor([2.0]), tensor([3.0])
     outer, inner = GradManager().attach([x, w]), GradManager().attach(x)
     with outer, inner:
@@ -288,10 +317,10 @@ def test_the_innermost_manager_that_knows_the_outputs_is_walked() -> None:
         assert not outer._recording()
 
 
-def test_outputs_known_to_different_managers() -> None:
+def test_outputs_tracked_by_different_managers_are_refused() -> None:
     x, w = tensor([2.0]), tensor([3.0])
     outer, inner = GradManager().attach(w), GradManager().attach(x)
-    with outer, inner, pytest.raises(errors.NotRecordedError, match="no one manager knows all 2 outputs"):
+    with outer, inner, pytest.raises(errors.NotRecordedError, match="no one manager tracks all 2 outputs"):
         grad([x * 2, w * 2], x)
 
 
@@ -301,14 +330,14 @@ def test_groups() -> None:
     with one | two:
         y = x**3
         (g,) = grad(y, x, create_graph=True)
-        assert knows(two, g)
-        assert not knows(one, g)  # neither hears the other's derivative
+        assert tracks(two, g)
+        assert not tracks(one, g)  # neither records the other's derivative
         assert grad(g, x, retain_graph=True)[0].tolist() == [12.0]
         two.release()
         assert grad(y, x)[0].tolist() == [12.0]
 
 
-def test_create_graph_is_heard_by_managers_outside() -> None:
+def test_create_graph_is_recorded_by_outer_managers() -> None:
     x = tensor([2.0])
     outer, inner = GradManager().attach(x), GradManager().attach(x)
     with outer, inner:
@@ -328,7 +357,7 @@ def test_manager_backward_of_a_recorded_derivative() -> None:
     assert x.grad.tolist() == [12.0]
 
 
-def test_tangents_below_and_above() -> None:
+def test_forward_mode_outside_and_inside_of_the_manager() -> None:
     x = tensor([2.0])
 
     def level() -> Forward:
@@ -337,21 +366,21 @@ def test_tangents_below_and_above() -> None:
         enter_recorders(made)
         return made
 
-    below = level()
+    outside = level()
     with GradManager().attach(x):
         (g,) = grad(x**3, x)
-        assert raw(below.node_id_of(g)).tolist() == [12.0]
-    leave_recorders(below)
-    below.close()
+        assert raw(outside.node_id_of(g)).tolist() == [12.0]
+    leave_recorders(outside)
+    outside.close()
     with GradManager().attach(x):
-        above = level()
+        inside = level()
         y = x**3
-        assert raw(above.node_id_of(y)).tolist() == [12.0]
+        assert raw(inside.node_id_of(y)).tolist() == [12.0]
         (g,) = grad(y, x)
         assert g.tolist() == [12.0]
-        assert above.node_id_of(g) is None
-        leave_recorders(above)
-        above.close()
+        assert inside.node_id_of(g) is None
+        leave_recorders(inside)
+        inside.close()
 
 
 def test_under_no_grad() -> None:
@@ -399,7 +428,7 @@ def test_inside_a_callback_the_manager_in_backward_is_refused(unchanged: Any) ->
     assert x.grad.tolist() == [4.0]
 
 
-def test_the_manager_that_walks_is_the_one_in_backward() -> None:
+def test_the_backwarding_manager_is_that_of_grad() -> None:
     x = tensor([2.0])
     seen = []
     with GradManager().attach(x) as gm:
@@ -436,7 +465,7 @@ def test_hooks_see_and_replace() -> None:
         assert seen == [("middle", [5.0]), ("leaf", [60.0])]
         seen.clear()
         assert grad(z, y)[0].tolist() == [10.0]
-    assert seen == [("middle", [5.0])]  # what nobody asked for is not computed
+    assert seen == [("middle", [5.0])]  # what was not asked for is not computed
 
 
 def test_a_hook_under_create_graph_is_differentiated() -> None:
@@ -495,7 +524,7 @@ def test_is_grads_batched_of_several_outputs_matches_a_loop() -> None:
         assert_close(found[k], np.stack([g[k].numpy() for g in loop]))
 
 
-def test_batched_weights_that_do_not_fit(unchanged: Any) -> None:
+def test_batched_weights_of_the_wrong_shape_are_refused(unchanged: Any) -> None:
     x = tensor([1.0, 2.0])
     with GradManager().attach(x) as gm:
         y, z = x * x, (x * x).sum()
@@ -521,14 +550,17 @@ def test_wrong_arguments(unchanged: Any) -> None:
             (TypeError, "outputs must be Tensors; number 0 is float", (1.0, x)),
             (TypeError, "outputs must be Tensors; number 1 is ndarray", ([x, two], x)),
             (TypeError, "inputs must be Tensors; number 0 is NoneType", (y, None)),
-            (errors.NotRecordedError, "no manager that records here knows output number 0", (unknown, x)),
-            (errors.NotRecordedError, "knows output number 1", ([y, unknown], x)),
+            (errors.NotRecordedError, "no manager that records here tracks output number 0", (unknown, x)),
+            (errors.NotRecordedError, "tracks output number 1", ([y, unknown], x)),
             (errors.NotRecordedError, "do not depend on input number 0", (y, unknown, two)),
             (ValueError, "one real number", (y, x)),
             (errors.ShapeError, r"shape of its y, \(2,\); found \(3,\)", (y, x, np.ones(3))),
             (errors.DtypeError, "complex", (y, x, two * 1j)),
             (ValueError, "2 dy", (y, x, [two, two])),
             (ValueError, "only_inputs=False", (y, x, two, None, False, False)),
+            (ValueError, "inputs is empty", (y, [], two)),
+            (ValueError, "outputs is empty", ([], x)),
+            (TypeError, "must be a Tensor or an array of numbers.*found str", (y, x, "two")),
         ]
         for kind, text, args in bad:
             with unchanged([gm], [x, unknown]), pytest.raises(kind, match=text):
@@ -541,12 +573,12 @@ def test_wrong_arguments_of_backward(unchanged: Any) -> None:
         y, two = x * x, np.ones(2)
         bad: list[tuple[type[Exception], str, tuple[Any, ...], Any]] = [
             (TypeError, "tensors must be Tensors; number 0 is float", (1.0,), None),
-            (errors.NotRecordedError, "no manager that records here knows output number 0", (unknown,), None),
+            (errors.NotRecordedError, "no manager that records here tracks output number 0", (unknown,), None),
             (ValueError, "one real number", (y,), None),
             (errors.ShapeError, r"shape of its y, \(2,\); found \(3,\)", (y, np.ones(3)), None),
             (TypeError, "inputs must be Tensors; number 1 is int", (y, two), [x, 3]),
             (ValueError, "inputs is empty", (y, two), []),
-            (errors.NotRecordedError, "does not know input number 0", (y, two), unknown),
+            (errors.NotRecordedError, "does not track input number 0", (y, two), unknown),
         ]
         for kind, text, args, inputs in bad:
             with unchanged([gm], [x, unknown]), pytest.raises(kind, match=text):
@@ -558,7 +590,7 @@ def test_without_a_manager() -> None:
         grad(tensor(1.0), tensor(1.0))
 
 
-def test_an_error_in_the_walk_leaves_the_manager_idle_and_grads_as_they_were() -> None:
+def test_an_error_in_a_hook_leaves_the_manager_idle_and_grads_as_they_were() -> None:
     x = tensor([2.0])
     x.grad = tensor([5.0])
     gm = GradManager().attach(x)
@@ -580,7 +612,7 @@ def test_an_error_in_the_walk_leaves_the_manager_idle_and_grads_as_they_were() -
 # ---------------------------------------------------------------- backward
 
 
-def test_backward_writes_into_all_that_is_attached() -> None:
+def test_backward_writes_into_all_attached_tensors() -> None:
     x, w = tensor([2.0]), tensor([3.0])
     with GradManager().attach([x, w]) as gm:
         backward(x * w, retain_graph=True)
@@ -637,7 +669,7 @@ def test_backward_with_create_graph_accumulates_as_recorded() -> None:
 # ---------------------------------------------------------------- threads and tasks
 
 
-def test_threads_each_walk_their_own() -> None:
+def test_each_thread_differentiates_its_own_recording() -> None:
     x = tensor(np.linspace(0.0, 1.0, 50))
     found: dict[int, Array] = {}
 
@@ -657,7 +689,7 @@ def test_threads_each_walk_their_own() -> None:
         assert_close(found[k], -k * np.sin(x.numpy()))
 
 
-def test_tasks_each_walk_their_own() -> None:
+def test_each_task_differentiates_its_own_recording() -> None:
     x = tensor([2.0])
 
     async def work(k: int) -> Any:

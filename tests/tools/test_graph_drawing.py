@@ -86,7 +86,7 @@ def test_mermaid_escapes():
 
 def test_errors():
     w, _, gm = layer()
-    with pytest.raises(RuntimeError, match="no manager that records here knows"):
+    with pytest.raises(RuntimeError, match="no manager that records here tracks"):
         to_dot(w)
     with gm:
         with no_grad():

@@ -1,9 +1,11 @@
-"""The profiler: what it takes down, how it adds up, what it writes, and that it leaves no trace of itself."""
+"""The profiler: what it records, how it adds up, what it writes, and that it leaves nothing behind."""
 
 import asyncio
 import contextvars
+import copy
 import gc
 import json
+import pickle
 import re
 import sys
 import threading
@@ -14,7 +16,7 @@ import weakref
 import guard
 import numpy as np
 import pytest
-from helpers import ROOT
+from helpers import ROOT, cupy_on_a_gpu
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, errors, nn, no_grad, profiler, tensor
@@ -68,10 +70,10 @@ def assert_sums(prof):
             assert e.time_range.end <= e.cpu_parent.time_range.end
 
 
-# ---------------------------------------------------------------- what is taken down
+# ---------------------------------------------------------------- what is recorded
 
 
-def test_a_known_program():
+def test_counts_of_a_training_step():
     w, gm = leaf(3), GradManager()
     gm.attach(w)
     with profile() as prof:
@@ -125,7 +127,7 @@ def test_numbers_survive_a_sweep_and_the_sweep_survives_the_profiler():
     with profile() as prof, gm:
         y = w * w
         for _ in range(2000):
-            gnp.sin(w)  # nobody holds it
+            gnp.sin(w)  # it is not held
         assert len(gm._tape.entries) < 300
         gm.backward(gnp.cos(y).sum())
     assert event(prof, "multiply_backward").sequence_nr == event(prof, "multiply").sequence_nr
@@ -134,7 +136,7 @@ def test_numbers_survive_a_sweep_and_the_sweep_survives_the_profiler():
     assert "sin_backward" not in counts(prof)
 
 
-def test_a_retained_history_walked_twice():
+def test_two_backwards_of_a_retained_history():
     w, gm = leaf(3), GradManager()
     gm.attach(w)
     with gm, profile() as prof:
@@ -281,7 +283,7 @@ def test_regions_nest():
     assert_sums(prof)
 
 
-def test_a_region_times_what_stands_in_it():
+def test_a_region_times_the_operations_in_it():
     with profile() as prof, record_function("sleep"):
         time.sleep(0.02)
     assert 20e3 <= event(prof, "sleep").cpu_time_total < 2e6
@@ -396,7 +398,7 @@ def test_a_function_whose_forward_raises():
     assert_sums(prof)
 
 
-def test_results_before_their_time():
+def test_results_are_refused_before_the_block_is_over():
     prof = profile()
     with pytest.raises(RuntimeError, match="no results: it was never entered"):
         prof.key_averages()
@@ -815,7 +817,7 @@ def test_places_and_modules(tmp_path):
     assert int(value) == int(event(prof, "multiply").self_cpu_time_total)
 
 
-def test_stacks_that_were_not_taken(tmp_path):
+def test_export_stacks_needs_with_stack(tmp_path):
     with profile() as prof:
         leaf(2) * 2
     with pytest.raises(RuntimeError, match="with_stack=True"):
@@ -946,7 +948,7 @@ def test_the_trace(tmp_path):
 # ---------------------------------------------------------------- nothing is left
 
 
-def test_the_fast_road_is_back_after_the_block():
+def test_the_context_is_the_tape_again_after_the_block():
     w, gm = leaf(3), GradManager()
     gm.attach(w)
     with profile():
@@ -978,13 +980,44 @@ def test_memory_is_freed():
             del y
             assert held() is None
             assert tape() is None
-        collector = weakref.ref(prof._profiler)
+        collector, one = weakref.ref(prof._profiler), weakref.ref(prof.function_events[-1])
+        assert one() in one().cpu_parent.cpu_children
         del prof
-        gc.enable()
-        gc.collect()
         assert collector() is None
+        assert one() is None
     finally:
         gc.enable()
+
+
+def test_an_event_knows_where_it_stands_when_the_profile_is_gone():
+    w = leaf(3)
+    with profile() as prof, record_function("outer"), record_function("inner"):
+        w * w
+        w + w
+    multiply = event(prof, "multiply")
+    multiply.note = "mine"
+    del prof
+    inner = multiply.cpu_parent
+    assert (inner.name, inner.cpu_parent.name, inner.cpu_parent.cpu_parent) == ("inner", "outer", None)
+    assert [child.name for child in inner.cpu_children] == ["multiply", "add"]
+    assert inner.cpu_children[0] is multiply
+    del multiply
+    assert inner.cpu_children[0].note == "mine"
+
+
+def pickled(events):
+    return pickle.loads(pickle.dumps(events))  # noqa: S301  # our own bytes
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
+def test_copies_of_events_stand_in_each_other_too(copied):
+    w = leaf(3)
+    with profile() as prof, record_function("outer"):
+        w * w
+    outer, multiply = copied(prof.function_events)
+    assert multiply.cpu_parent is outer
+    assert outer.cpu_children == [multiply]
+    assert multiply.cpu_time_total == event(prof, "multiply").cpu_time_total
 
 
 def test_events_outlive_nothing():
@@ -1000,7 +1033,7 @@ def test_events_outlive_nothing():
 # ---------------------------------------------------------------- checkpoint
 
 
-def test_what_a_checkpoint_computes_again_stands_in_its_derivative():
+def test_what_a_checkpoint_computes_again_is_part_of_its_derivative():
     w, gm = leaf(3), GradManager()
     gm.attach(w)
     with profile() as prof, gm:
@@ -1055,10 +1088,9 @@ class FakeCuda:
 
 
 @pytest.fixture
-def cuda(monkeypatch):
+def cuda(cupy, monkeypatch):
     fake = FakeCuda()
-    monkeypatch.setitem(sys.modules, "cupy", guard.cupy)
-    monkeypatch.setattr(guard.cupy, "cuda", fake, raising=False)
+    monkeypatch.setattr(cupy, "cuda", fake, raising=False)
     return fake
 
 
@@ -1234,16 +1266,9 @@ def test_the_example_of_the_page(tmp_path, monkeypatch, capsys):
 # ---------------------------------------------------------------- on a GPU
 
 
-def gpu():
-    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
-    if not cupy.cuda.is_available():
-        pytest.skip("CuPy finds no GPU")
-    return cupy
-
-
 @pytest.mark.gpu
 def test_gpu_time_on_a_gpu():
-    cupy = gpu()
+    cupy = cupy_on_a_gpu()
     a = tensor(cupy.random.standard_normal((2048, 2048)))
     gm = GradManager().attach(a)
     with gm:
@@ -1260,7 +1285,7 @@ def test_gpu_time_on_a_gpu():
 
 @pytest.mark.gpu
 def test_nvtx_on_a_gpu():
-    cupy = gpu()
+    cupy = cupy_on_a_gpu()
     a = tensor(cupy.ones(3))
     with emit_nvtx(record_shapes=True), record_function("region"):
         assert float((a * a).sum()) == 3

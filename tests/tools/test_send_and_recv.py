@@ -40,7 +40,7 @@ def test_three_stages_equal_one_process():
         for step in range(3):
             with gm:
                 loss = 0.0
-                for x in xs:  # both micro-batches are on their way at once
+                for x in xs:  # both micro-batches are sent before a backward
                     x = dist.recv((2, 4), "f8", RANK - 1) if RANK else x
                     y = stage(RANK, x)
                     if RANK < 2:
@@ -56,8 +56,8 @@ def test_three_stages_equal_one_process():
     )
 
 
-def test_each_rank_may_go_back_in_its_own_order():
-    """The last rank goes back through the first micro-batch first, the others through the last one first."""
+def test_each_rank_may_call_backward_in_its_own_order():
+    """The last rank calls backward of the first micro-batch first, the others of the last one."""
     ranks(
         3,
         STAGES
@@ -99,7 +99,7 @@ def test_retain():
     )
 
 
-def test_zeros_come_back_for_what_no_loss_depends_on():
+def test_gradients_are_zero_where_no_loss_depends_on_what_was_sent():
     ranks(
         2,
         """
@@ -117,7 +117,7 @@ def test_zeros_come_back_for_what_no_loss_depends_on():
                     gm.backward((a * w).sum() if use else w.sum())
             assert grads(w) == [[6.0] if use else [0.0]] if RANK == 0 else [[6.0] if use else [1.0]], grads(w)
             w.grad = None
-        # nobody has a loss
+        # no rank has a loss
         with gm:
             if RANK == 0:
                 dist.send(w * 3, 1)
@@ -125,7 +125,7 @@ def test_zeros_come_back_for_what_no_loss_depends_on():
                 dist.recv((1,), "f8", 0)
             gm.backward()
         assert grads(w) == ([[0.0]] if RANK == 0 else [None]), grads(w)
-        # a loss on the first rank too, beside what it sends
+        # a loss on the first rank too, besides what it sends
         with gm:
             if RANK == 0:
                 dist.send(w * 3, 1)
@@ -137,7 +137,7 @@ def test_zeros_come_back_for_what_no_loss_depends_on():
     )
 
 
-def test_there_and_back_again():
+def test_a_value_sent_to_a_rank_and_returned():
     """A loss on rank 0 of what rank 1 made of what rank 0 sent."""
     ranks(
         2,
@@ -223,7 +223,7 @@ def test_without_a_recording_it_is_plain_communication():
         gm = GradManager().attach(w)
         with gm:
             if RANK == 0:
-                dist.send(np.ones(1), 1)  # nobody follows it here, so nobody waits for its gradient
+                dist.send(np.ones(1), 1)  # not tracked here, so that no gradient is waited for
                 with gradmgr.no_grad():
                     dist.send(w * 2, 1)
                 gm.backward((w * 1).sum())
@@ -315,7 +315,7 @@ def test_in_a_group_ranks_count_by_its_numbers():
 # ---------------------------------------------------------------- errors
 
 
-def test_what_was_not_expected_is_told():
+def test_receiving_another_shape_or_dtype_is_an_error():
     ran = run_ranks(
         2,
         PRELUDE
@@ -338,7 +338,7 @@ def test_what_was_not_expected_is_told():
     assert ran.rc == 0, str(ran)
 
 
-def test_a_recording_on_one_side_only_is_told():
+def test_a_recording_on_one_side_only_is_an_error():
     ran = run_ranks(
         2,
         PRELUDE
@@ -380,10 +380,10 @@ def test_a_rank_that_dies_ends_the_one_that_waits_for_its_gradient():
     assert ran.seconds < 20
 
 
-def test_inside_a_checkpointed_function_they_are_refused_in_words():
-    """It runs again in backward, where nobody waits for a second message. What all do together may stand there.
+def test_inside_a_checkpointed_function_they_are_refused():
+    """It runs again in backward, where no rank waits for a second message. What all do together may stand there.
 
-    And whoever waits too long says what for.
+    And a rank that waits too long says what for.
     """
     ranks(
         2,
@@ -407,7 +407,7 @@ def test_inside_a_checkpointed_function_they_are_refused_in_words():
                 gm.backward(y)
             found.append(w.grad.tolist())
         assert found[0] == found[1], found
-        # who waits says for what
+        # a rank that waits says for what
         dist.finalize()
         dist.init(timeout=0.5)
         with gm:
@@ -423,7 +423,7 @@ def test_inside_a_checkpointed_function_they_are_refused_in_words():
 
 
 @pytest.mark.parametrize("how", ["forward", "vmap"])
-def test_forward_mode_and_vmap_are_refused_in_words(how):
+def test_forward_mode_and_vmap_are_refused(how):
     program = {
         "forward": """
         from gradmgr import forward_ad

@@ -1,4 +1,4 @@
-"""save and load: every value comes back as it was, a kill leaves the old file, a misfit is named."""
+"""save and load: every value is loaded as it was saved, a kill leaves the old file, a mismatch is named."""
 
 import copy
 import io
@@ -26,7 +26,7 @@ safetensors_numpy = pytest.importorskip("safetensors.numpy", reason="the format 
 def written(request, monkeypatch):
     """Both formats: npz is what is written where safetensors is not installed."""
     if request.param == "npz":
-        monkeypatch.setattr(serialization, "_safetensors", lambda: None)
+        monkeypatch.setattr(serialization, "_import_safetensors", lambda: None)
     return request.param
 
 
@@ -35,7 +35,7 @@ def path(tmp_path):
     return tmp_path / "run.ckpt"
 
 
-def there_and_back(obj, path):
+def saved_and_loaded(obj, path):
     gradmgr.save(obj, path)
     return gradmgr.load(path)
 
@@ -58,7 +58,7 @@ def assert_same(found, wanted):
         assert repr(found) == repr(wanted)
 
 
-# ---------------------------------------------------------------- what comes back
+# ---------------------------------------------------------------- what is loaded
 
 DTYPES = [
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -73,22 +73,22 @@ def test_arrays_of_every_dtype_and_shape(written, path, dtype, shape):
     if np.dtype(dtype).kind == "c":
         values = values + 1j * values[::-1] if shape else np.asarray(values + 2j)
     a = np.asarray(np.abs(values) if np.dtype(dtype).kind == "u" else values).astype(dtype)
-    assert_same(there_and_back({"x": a}, path), {"x": a})
+    assert_same(saved_and_loaded({"x": a}, path), {"x": a})
     if a.dtype.isnative:
-        assert_same(there_and_back(tensor(a), path), tensor(a))
+        assert_same(saved_and_loaded(tensor(a), path), tensor(a))
 
 
 def test_special_values_keep_their_bits(written, path):
     a = np.array([0x7FF8000000000001, 0xFFF8000000000123, 0x8000000000000000, 0x7FF0000000000000], np.uint64)
-    assert_same(there_and_back([a.view(np.float64), a.view(np.complex128)], path), [a.view("f8"), a.view("c16")])
+    assert_same(saved_and_loaded([a.view(np.float64), a.view(np.complex128)], path), [a.view("f8"), a.view("c16")])
 
 
 @pytest.mark.parametrize("view", [lambda a: a.T, lambda a: a[::-1, ::2], lambda a: a[:, 1], lambda a: a[1:1]])
 def test_strides_do_not_matter(written, path, view):
     a = np.arange(12.0).reshape(3, 4)
-    assert_same(there_and_back([view(a), view(a + 1j)], path), [view(a), view(a + 1j)])
+    assert_same(saved_and_loaded([view(a), view(a + 1j)], path), [view(a), view(a + 1j)])
     broadcast = np.broadcast_to(np.float32(2), (3, 2))
-    assert_same(there_and_back(broadcast, path), np.full((3, 2), np.float32(2)))
+    assert_same(saved_and_loaded(broadcast, path), np.full((3, 2), np.float32(2)))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_strides_do_not_matter(written, path, view):
     ids=repr,
 )
 def test_what_is_no_array(written, path, obj):
-    assert_same(there_and_back(obj, path), obj)
+    assert_same(saved_and_loaded(obj, path), obj)
 
 
 def test_keys_that_look_alike_do_not_meet(written, path):
@@ -123,23 +123,23 @@ def test_keys_that_look_alike_do_not_meet(written, path):
         "file": a[13],
         "nul\0ü😀\n": a[0] * 2,
     }
-    assert_same(there_and_back(obj, path), obj)
+    assert_same(saved_and_loaded(obj, path), obj)
 
 
 def test_an_array_at_two_places_is_stored_once_and_stays_one(written, path):
     w = tensor(np.zeros(10_000))
-    found = there_and_back({"a": w, "b": [w]}, path)
+    found = saved_and_loaded({"a": w, "b": [w]}, path)
     assert found["a"] is found["b"][0]
     assert path.stat().st_size < 100_000
 
 
 def test_what_was_loaded_has_memory_of_its_own(written, path):
-    found = there_and_back({"w": tensor(np.ones(10_000)), "a": np.zeros(3)}, path)
+    found = saved_and_loaded({"w": tensor(np.ones(10_000)), "a": np.zeros(3)}, path)
     before = found["w"]._array.ctypes.data
     found["w"] += 1
     found["a"][0] = 5
-    assert found["w"]._array.ctypes.data == before  # written in place: nobody else holds it
-    assert there_and_back(found, path)["a"].tolist() == [5, 0, 0]
+    assert found["w"]._array.ctypes.data == before  # written in place: it is held nowhere else
+    assert saved_and_loaded(found, path)["a"].tolist() == [5, 0, 0]
 
 
 def generators():
@@ -199,7 +199,7 @@ def test_other_tools_read_the_arrays_by_their_names(path):
 
 
 def test_numpy_reads_the_arrays_of_an_npz(path, monkeypatch):
-    monkeypatch.setattr(serialization, "_safetensors", lambda: None)
+    monkeypatch.setattr(serialization, "_import_safetensors", lambda: None)
     gradmgr.save({"model": {"0.weight": tensor(np.ones((2, 3), "f4"))}, "n": [np.arange(3)]}, path)
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
         assert sorted(found) == ["__gradmgr__", "model.0.weight", "n.0"]
@@ -207,10 +207,10 @@ def test_numpy_reads_the_arrays_of_an_npz(path, monkeypatch):
         assert json.loads(found["__gradmgr__"].tobytes())["version"] == 1
 
 
-def test_the_format_is_told_by_the_content(tmp_path, monkeypatch):
+def test_the_format_is_found_by_the_content(tmp_path, monkeypatch):
     gradmgr.save({"a": 1}, tmp_path / "one.npz")
     with monkeypatch.context() as without:
-        without.setattr(serialization, "_safetensors", lambda: None)
+        without.setattr(serialization, "_import_safetensors", lambda: None)
         gradmgr.save({"a": 2}, tmp_path / "two.safetensors")
         assert gradmgr.load(tmp_path / "two.safetensors") == {"a": 2}
         with pytest.raises(errors.MissingDependencyError, match="pip install safetensors"):
@@ -304,7 +304,7 @@ def test_a_file_cut_short_is_named(written, path, keep):
         gradmgr.load(path)
 
 
-def test_no_flipped_bit_passes(written, path):
+def test_every_flipped_bit_is_found(written, path):
     """Anywhere in the file: either an error in words, or a bit that means nothing."""
     obj = {"w": np.arange(20.0), "step": 7}
     gradmgr.save(obj, path)
@@ -340,14 +340,14 @@ def archive():
         (lambda p: p.write_bytes(b"PK\x03\x04" + b"\0" * 50), "cannot be read"),
     ],
 )
-def test_foreign_files_are_told(path, make, text):
+def test_files_of_other_programs_are_refused(path, make, text):
     make(path)
     with pytest.raises(errors.StateError, match=text) as raised:
         gradmgr.load(path)
     assert "run.ckpt" in str(raised.value)
 
 
-def test_a_newer_version_is_told(written, path, monkeypatch):
+def test_a_newer_version_is_refused(written, path, monkeypatch):
     monkeypatch.setattr(serialization, "_VERSION", 2)
     gradmgr.save(1, path)
     monkeypatch.undo()
@@ -356,10 +356,10 @@ def test_a_newer_version_is_told(written, path, monkeypatch):
 
 
 def test_what_a_text_names_is_not_called(path, monkeypatch):
-    """A file of somebody else's making cannot reach what it should not."""
-    monkeypatch.setattr(serialization, "_safetensors", lambda: None)
-    for kind in ("read", "once", "_class__", "nonsense"):
-        serialization._write(str(path), {}, json.dumps({"version": 1, "value": {"$": kind}}))
+    """A file made by others cannot reach what it should not."""
+    monkeypatch.setattr(serialization, "_import_safetensors", lambda: None)
+    for kind in ("read", "make_once", "_class__", "nonsense"):
+        serialization._write_file(str(path), {}, json.dumps({"version": 1, "value": {"$": kind}}))
         with pytest.raises(errors.StateError, match="is not known"):
             gradmgr.load(path)
 
@@ -385,7 +385,7 @@ def test_what_cannot_be_saved_is_named_and_nothing_is_written(path, value, text)
     assert len(list(path.parent.iterdir())) == 1
 
 
-def test_a_circle_is_told(path):
+def test_a_container_that_contains_itself_is_refused(path):
     obj = {"a": []}
     obj["a"].append(obj)
     with pytest.raises(ValueError, match=r"a\.0 contains itself"):
@@ -407,7 +407,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(written, path, monkeypa
 
 def test_what_safetensors_says_of_a_full_disk_is_an_oserror(path, monkeypatch):
     gradmgr.save("old", path)
-    library = serialization._safetensors()
+    library = serialization._import_safetensors()
 
     def full(*args):
         raise library.SafetensorError("I/O error: No space left on device")
@@ -424,7 +424,7 @@ SAVER = """
 import sys, numpy, gradmgr
 if sys.argv[2] == "npz":
     from gradmgr import serialization
-    serialization._safetensors = lambda: None
+    serialization._import_safetensors = lambda: None
 k = 0
 while True:
     k += 1
@@ -664,7 +664,7 @@ def test_a_resumed_run_is_the_same_to_the_bit(written, path, optimizer):
     assert_same(second.optimizer.state_dict(), whole.optimizer.state_dict())
 
 
-def test_a_checkpoint_of_another_model_is_told_and_changes_nothing(path):
+def test_a_checkpoint_of_another_model_is_refused_and_changes_nothing(path):
     run = Run(lambda groups: optim.Adam(groups, lr=0.1), 0)
     run.go(2)
     gradmgr.save({**run.objects(), "other": nn.Linear(5, 9)}, path)

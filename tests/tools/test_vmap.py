@@ -15,7 +15,7 @@ import pytest
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, no_grad, special, tensor
-from gradmgr._arrays.batched import RULES, Batched, Level, holds, innermost, spacious
+from gradmgr._arrays.batched import RULES, Batched, Level, batched_to_hold, innermost, is_batched_at
 from gradmgr._engine.context import current
 from gradmgr._transforms.gradcheck import gradcheck, jvp, vjp
 from gradmgr._transforms.vmap import vmap
@@ -24,7 +24,7 @@ from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 # ---------------------------------------------------------------- batching rules
 
 
-def test_functions_with_a_rule_do_not_go_example_by_example(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_with_a_batching_rule_are_called_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The common ones, at least."""
 
     def refuse(*args: Any) -> None:
@@ -49,7 +49,7 @@ def test_functions_with_a_rule_do_not_go_example_by_example(monkeypatch: pytest.
         ),
     ):
         plain = [f(t).numpy() for t in x]
-        monkeypatch.setattr("gradmgr._arrays.batched.by_example", refuse)
+        monkeypatch.setattr("gradmgr._arrays.batched.loop_over_examples", refuse)
         np.testing.assert_allclose(vmap(f)(x).numpy(), plain, rtol=1e-12)
         vmap(lambda t, f=f: vjp(f, [t], [0], [np.ones(f(t).shape)])[0])(x)
         monkeypatch.undo()
@@ -98,7 +98,7 @@ BOTH = {"": (), "low": (LOW,), "high": (HIGH,), "both": (LOW, HIGH)}
 
 
 def _of_levels(levels: tuple[Level, ...]) -> Any:
-    """An array of 4 numbers that differs by example of these levels, given from below."""
+    """An array of 4 numbers that differs by example of these levels, from the lowest to the highest."""
     made: Any = np.arange(4.0 * np.prod([level.size for level in levels], dtype=int))
     made = made.reshape((*[level.size for level in levels], 4))
     for level in levels:
@@ -109,13 +109,13 @@ def _of_levels(levels: tuple[Level, ...]) -> Any:
 @pytest.mark.parametrize("own", BOTH)
 @pytest.mark.parametrize("one", BOTH)
 @pytest.mark.parametrize("other", BOTH)
-def test_room_for_what_differs_at_any_level(own: str, one: str, other: str) -> None:
+def test_an_array_gets_batch_axes_for_all_levels(own: str, one: str, other: str) -> None:
     others = [_of_levels(BOTH[name]) for name in (one, other)]
-    roomy = spacious(_of_levels(BOTH[own]), *others)
-    assert all(holds(roomy, level) for name in (own, one, other) for level in BOTH[name])
+    made = batched_to_hold(_of_levels(BOTH[own]), *others)
+    assert all(is_batched_at(made, level) for name in (own, one, other) for level in BOTH[name])
     for values in others:
-        roomy[...] = values
-        np.testing.assert_array_equal(innermost(roomy - values), 0)
+        made[...] = values
+        np.testing.assert_array_equal(innermost(made - values), 0)
 
 
 def test_every_rule_is_of_a_function_of_numpys() -> None:
@@ -226,7 +226,7 @@ def test_chunks(size: int) -> None:
         (lambda x: vmap(lambda a, b: a)(x, rows(4)), ValueError, r"one length; found \[3, 4\]"),
         (lambda x: vmap(lambda a: 1.0)(x), ValueError, "must return Tensors; found float"),
         (lambda x: vmap(lambda a: None)(x), ValueError, "must return Tensors; found NoneType"),
-        (lambda x: vmap(abs, out_dims=None)(x), ValueError, "differs by example"),
+        (lambda x: vmap(abs, out_dims=None)(x), ValueError, "differs between examples"),
         (lambda x: vmap(lambda a: (a, a), out_dims=(0,))(x), ValueError, "form of the results"),
         (lambda x: vmap(abs, out_dims="a")(x), ValueError, "out_dims holds ints"),
         (lambda x: vmap(abs, out_dims=3)(x), IndexError, "out_dims is 3"),
@@ -268,7 +268,7 @@ def test_randomness() -> None:
     assert len(set(vmap(draw, randomness="same")(x).tolist())) == 1
     assert len(set(vmap(draw, randomness="different")(x).tolist())) == 4
     random = np.random.default_rng(0)
-    assert len(set(vmap(lambda t: t + random.normal())(x).tolist())) == 1  # one's own generator is not seen
+    assert len(set(vmap(lambda t: t + random.normal())(x).tolist())) == 1  # a generator of the user is not seen
     assert len(set(vmap(lambda t: t + random.normal(), randomness="different")(x).tolist())) == 4
 
 
@@ -299,7 +299,7 @@ def test_per_sample_gradients() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
 def test_per_sample_gradients_of_many_numbers(dtype: str) -> None:
-    """Outer products of large arrays take another road."""
+    """Outer products of large arrays take another path."""
     random = np.random.default_rng(4)
     x, u = (tensor(random.normal(size=(20, n)).astype(dtype)) for n in (30, 700))
     w = tensor(random.normal(size=(30, 700)).astype(dtype))
@@ -408,7 +408,7 @@ def test_gradcheck_of_derivatives_within() -> None:
     assert gradcheck(hessian_vector, points, order=2, fast_mode=True)
 
 
-def test_jacobian_is_a_vmap_of_a_walk_back_over_what_was_recorded_outside() -> None:
+def test_jacobian_is_a_vmap_of_backward_of_an_outer_recording() -> None:
     """One recording, many cotangents at once: `is_grads_batched` and `jacobian(vectorize=True)`."""
     x = tensor([0.3, -1.2, 0.8])
     f = lambda x: gnp.cumsum(gnp.sin(x) * x[::-1])
@@ -529,14 +529,14 @@ def test_in_place_writes_inside() -> None:
 def test_a_loop_that_fills_an_array() -> None:
     x = tensor(np.random.default_rng(0).normal(size=(3, 20)))
 
-    def walk(row: Tensor) -> Tensor:
+    def random_walk(row: Tensor) -> Tensor:
         s = gnp.zeros(20)
         for k in range(1, 20):
             s[k] = gnp.tanh(s[k - 1] + row[k])
         return s
 
-    g = vmap(lambda row: vjp(walk, [row], [0], [np.ones(20)])[0])(x)
-    expected = [vjp(walk, [x[k]], [0], [np.ones(20)])[0].numpy() for k in range(3)]
+    g = vmap(lambda row: vjp(random_walk, [row], [0], [np.ones(20)])[0])(x)
+    expected = [vjp(random_walk, [x[k]], [0], [np.ones(20)])[0].numpy() for k in range(3)]
     np.testing.assert_allclose(g.numpy(), expected, rtol=1e-12)
 
 
@@ -564,8 +564,8 @@ def test_positions_that_differ_by_example() -> None:
         shared = vmap(pick, (None, 0, 0, 0))(tensor(x[0]), *map(tensor, (i, j, m)))
         np.testing.assert_array_equal(shared.numpy(), np.stack([pick(x[0], i[k], j[k], m[k]) for k in range(3)]))
         u = random.normal(size=found.shape[1:])
-        pulled = vmap(lambda t, i, j, m, u=u, pick=pick: vjp(lambda t: pick(t, i, j, m), [t], [0], [u])[0])
-        many = pulled(*map(tensor, (x, i, j, m)))
+        mapped_vjp = vmap(lambda t, i, j, m, u=u, pick=pick: vjp(lambda t: pick(t, i, j, m), [t], [0], [u])[0])
+        many = mapped_vjp(*map(tensor, (x, i, j, m)))
         for k in range(3):
             one = vjp(lambda t, k=k, pick=pick: pick(t, i[k], j[k], m[k]), [tensor(x[k])], [0], [u])[0]
             np.testing.assert_allclose(many.numpy()[k], one.numpy(), rtol=1e-12)
@@ -617,6 +617,27 @@ def test_a_plain_array_is_never_written_to() -> None:
     with pytest.raises((errors.BatchedWriteError, errors.BatchedValueError, TypeError)):
         vmap(lambda t: np.copyto(plain, t))(x)
     np.testing.assert_array_equal(plain, 0.0)
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_copyto_where_a_mask_differs_by_example(mapped: bool) -> None:
+    """Into what is mapped, and into what was made inside and was the same for all until then."""
+    x, source = rows(3, 4), tensor([1.0, 2.0, 3.0, 4.0])
+
+    def f(row: Tensor) -> Tensor:
+        target = row * 2 if mapped else source * 2
+        np.copyto(target, source, where=row > 0)
+        return target
+
+    rest = 2 * x.numpy() if mapped else np.broadcast_to(2 * source.numpy(), (3, 4))
+    is_taken = x.numpy() > 0
+    gm = GradManager().attach([x, source])
+    with gm:
+        y = vmap(f)(x)
+        gm.backward(y, np.ones((3, 4)))
+    np.testing.assert_array_equal(y.numpy(), np.where(is_taken, source.numpy(), rest))
+    np.testing.assert_array_equal(np.zeros((3, 4)) if x.grad is None else x.grad.numpy(), 2.0 * (mapped & ~is_taken))
+    np.testing.assert_array_equal(source.grad.numpy(), np.sum(is_taken + 2.0 * (~is_taken & (not mapped)), axis=0))
 
 
 # ---------------------------------------------------------------- memory, threads

@@ -178,6 +178,8 @@ def _wrap_generator(make: Callable[[], Any], function: Callable[..., Any]) -> Ca
                     yielded = step(sent)
             except StopIteration as stop:
                 return stop.value
+            finally:
+                sent = None  # an error that was thrown in: its traceback refers to this frame
             try:
                 sent = yield yielded
                 step = body.send
@@ -207,6 +209,8 @@ def _wrap_async_generator(make: Callable[[], Any], function: Callable[..., Any])
                 yielded = await run(step, sent)
             except StopAsyncIteration:
                 return
+            finally:
+                sent = None  # as in `_wrap_generator`
             try:
                 sent = yield yielded
                 step = body.asend

@@ -9,10 +9,10 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.context import current, recorders
+from gradmgr._engine import write_lock
+from gradmgr._engine.context import current, is_tracked, recorders
 from gradmgr._engine.entry import Entry, input_ids, is_result, op_name
 from gradmgr._engine.hooks import Hook, Hooks, RemovableHandle, ValueHooks, check_hook, hooked_leaf, leaf_hooks_of
-from gradmgr._engine.recorder import recording_threads
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, wrap
 
@@ -44,12 +44,16 @@ def is_attached(t: Tensor) -> bool:
 
 
 def check_tracked(t: Any, asked: str) -> None:
-    """Raise unless a tensor is attached to a manager or is a result that one recorded."""
+    """Raise unless a tensor is attached to a manager or is tracked by a recorder.
+
+    In forward mode alone no gradient arrives at it, and a hook is never called: a function with hooks in it can so be
+    differentiated in every mode.
+    """
     if not isinstance(t, Tensor):
         raise TypeError(f"{asked} is for Tensors; found {type(t).__name__}")
-    if not tracking_tapes(t) and not is_attached(t):
+    if not is_tracked(t) and not is_attached(t):
         raise errors.NotRecordedError(
-            f"{asked}: no manager has attached {describe(t)}, and none that records here knows it as a result; attach "
+            f"{asked}: no manager has attached {describe(t)}, and none that records here tracks it as a result; attach "
             "it, or ask inside the recording, of what was computed from attached tensors"
         )
 
@@ -58,13 +62,13 @@ def add_hook(t: Tensor, hook: Hook) -> list[HookPlace]:
     """Add a hook to the gradient of a tensor that `check_tracked` accepted; return the places for a handle.
 
     On each tape where the tensor is a result, the hook is added to the value it has now; where it is a leaf, to
-    the tensor itself.
+    the tensor itself. What forward mode alone tracks has no place for it.
     """
     tapes = tracking_tapes(t)
     places = [
         hooks_of(tape, tape.node_id_of(t)).tensor.add(hook) for tape in reversed(tapes) if not is_leaf_of(tape, t)
     ]
-    if len(places) == len(tapes) == 0 or any(is_leaf_of(tape, t) for tape in tapes):
+    if any(is_leaf_of(tape, t) for tape in tapes) or (not tapes and is_attached(t)):
         leaf = hooked_leaf(t)
         places.append(leaf.add(leaf.tensor, hook))
     return places
@@ -79,7 +83,7 @@ def retain_gradient(t: Tensor) -> None:
     """Make the tapes on which a tensor is a result write the gradient of its value in backward to `.grad`."""
     for tape in tapes_with_result(t):
         annotations = tape.ensure_annotations()
-        with recording_threads.lock:  # the list is replaced, not changed: other threads may iterate over it
+        with write_lock.lock:  # the list is replaced, not changed: other threads may iterate over it
             if not any(ref() is t for ref in annotations.retaining):
                 annotations.retaining = [*[ref for ref in annotations.retaining if ref() is not None], weakref.ref(t)]
 
@@ -336,7 +340,7 @@ def get_gradient_edge(tensor: Tensor) -> GradientEdge:
     tapes = tracking_tapes(tensor)
     if not tapes:
         raise errors.NotRecordedError(
-            f"get_gradient_edge: no manager that records here knows {describe(tensor)}; attach it before it is used, "
+            f"get_gradient_edge: no manager that records here tracks {describe(tensor)}; attach it before it is used, "
             "or ask of what was computed from attached tensors, inside the recording"
         )
     return _edge_to_tensor(tapes[-1], tensor)

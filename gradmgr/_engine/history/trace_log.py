@@ -108,7 +108,7 @@ class Tracing(Observer):
         # 4 frames are gradmgr's own: user_location, this one, the entry list's append, the op's function.
         kind = KINDS[e[0]]
         op = kind.op if kind.name is None else kind.name(e)
-        tape.trace_log.log.append((op, id(e[1]), tuple(map(id, kind.inputs(e))), user_location(4)))
+        tape.trace_log.log.append((op, id(e[1]), tuple([id(node_id) for node_id in kind.inputs(e)]), user_location(4)))
         return e
 
 

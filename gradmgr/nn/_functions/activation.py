@@ -20,13 +20,13 @@ from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import raw
 from gradmgr.nn._functions.arguments import check_floating, check_word, integer, number, one_array
 from gradmgr.ops import arithmetic, error_function, extrema, special
-from gradmgr.ops.convert import cast_to, copy, is_floating, narrowed, wide_dtype, widened
+from gradmgr.ops.convert import cast_to, copy, is_floating, narrow_to, wide_dtype, widen_half
 from gradmgr.ops.reduction_arguments import axes_of
 from gradmgr.ops.softmax import log_softmax_along, softmax_along
 from gradmgr.ops.where import choose
 
 
-def _lifted(name: str, input: Any) -> Any:
+def _lift_input(name: str, input: Any) -> Any:
     """Return the input as a Tensor or array of real floating-point numbers."""
     input = one_array(input)
     if input.dtype.kind != "f":
@@ -152,7 +152,7 @@ def _leaky_rule(g: Any, positive: Any, negative_slope: float) -> Any:
     if can_run_in_blocks(g, positive):
         made = np.empty(g.shape, g.dtype)
         return run_in_blocks(lambda out, g, y: _leaky_piece(out, g, y, negative_slope), made, (g, positive))
-    g = widened(g)
+    g = widen_half(g)
     return choose(raw(positive) > 0, g, g * negative_slope)
 
 
@@ -168,7 +168,7 @@ def _leaky_piece(out: Any, g: Any, positive: Any, slope: float) -> None:
 def _leaky_kernel(x: Any, negative_slope: float) -> Any:
     if 0 < negative_slope <= 1 and can_run_in_blocks(x):
         return run_in_blocks(lambda out, x: _greater_piece(out, x, negative_slope), np.empty(x.shape, x.dtype), (x,))
-    wide = widened(x)
+    wide = widen_half(x)
     return choose(x > 0, wide, wide * negative_slope).astype(x.dtype, copy=False)
 
 
@@ -197,7 +197,7 @@ def leaky_relu(input: Any, negative_slope: float = 0.01) -> Any:
         DtypeError: the input is not floating.
         TypeError: negative_slope is no number.
     """
-    input, slope = _lifted("leaky_relu", input), number(negative_slope, "negative_slope", "leaky_relu")
+    input, slope = _lift_input("leaky_relu", input), number(negative_slope, "negative_slope", "leaky_relu")
     return _leaky_relu(input, slope) if slope >= 0 else _positive_or(input, input * slope)
 
 
@@ -207,7 +207,7 @@ def _elu_kernel(x: Any, alpha: float) -> Any:
             return run_in_blocks(
                 lambda out, x, low: _elu_piece(out, x, low, alpha), np.empty(x.shape, x.dtype), (x,), 1
             )
-        wide = widened(x)
+        wide = widen_half(x)
         return choose(x > 0, wide, np.expm1(wide) * alpha).astype(x.dtype, copy=False)
 
 
@@ -224,8 +224,8 @@ def _elu_piece(out: Any, x: Any, low: Any, alpha: float) -> None:
 def _elu_rule(g: Any, out: Any, alpha: float) -> Any:
     if alpha == 1 and can_run_in_blocks(g, out):
         return run_in_blocks(_elu_slope_piece, np.empty(g.shape, g.dtype), (g, out))
-    g = widened(g)
-    return choose(raw(out) > 0, g, g * (widened(out) + alpha))
+    g = widen_half(g)
+    return choose(raw(out) > 0, g, g * (widen_half(out) + alpha))
 
 
 def _elu_slope_piece(made: Any, g: Any, out: Any) -> None:
@@ -256,7 +256,7 @@ def elu(input: Any, alpha: float = 1.0) -> Any:
         DtypeError: the input is not floating.
         TypeError: alpha is no number.
     """
-    input, alpha = _lifted("elu", input), number(alpha, "alpha", "elu")
+    input, alpha = _lift_input("elu", input), number(alpha, "alpha", "elu")
     if alpha >= 0:
         return _elu(input, alpha)
     low = extrema.minimum(input, 0.0)
@@ -268,7 +268,7 @@ def elu(input: Any, alpha: float = 1.0) -> Any:
 
 def _call_widened(op: Function, input: Any) -> Any:
     """Call an op, with half precision computed in float32."""
-    return narrowed(op(widened(input)), input.dtype) if input.dtype.itemsize <= 2 else op(input)
+    return narrow_to(op(widen_half(input)), input.dtype) if input.dtype.itemsize <= 2 else op(input)
 
 
 def sigmoid(input: Any) -> Any:
@@ -280,7 +280,7 @@ def sigmoid(input: Any) -> Any:
     Raises:
         DtypeError: the input is not floating.
     """
-    return _call_widened(special.expit, _lifted("sigmoid", input))
+    return _call_widened(special.expit, _lift_input("sigmoid", input))
 
 
 def logsigmoid(input: Any) -> Any:
@@ -292,7 +292,7 @@ def logsigmoid(input: Any) -> Any:
     Raises:
         DtypeError: the input is not floating.
     """
-    return _call_widened(special.log_expit, _lifted("logsigmoid", input))
+    return _call_widened(special.log_expit, _lift_input("logsigmoid", input))
 
 
 def tanh(input: Any) -> Any:
@@ -304,7 +304,7 @@ def tanh(input: Any) -> Any:
     Raises:
         DtypeError: the input is not floating.
     """
-    return arithmetic.tanh(_lifted("tanh", input))
+    return arithmetic.tanh(_lift_input("tanh", input))
 
 
 # silu and gelu are x s(x), where s rises from 0 to 1 and s(0) = 1/2. Their derivative is s + x s'. The cheapest way to
@@ -343,7 +343,7 @@ def _silu_kernel(x: Any) -> Any:
     with np.errstate(all="ignore"):
         if can_run_in_blocks(x):
             return run_in_blocks(_silu_piece, np.empty(x.shape, x.dtype), (x,))
-        wide = widened(x)
+        wide = widen_half(x)
         made = np.exp(-wide)
         made += 1
         made = wide / made
@@ -358,13 +358,12 @@ def _silu_piece(out: Any, x: Any) -> None:
 
 
 def _silu_rule(g: Any, x: Any) -> Any:
-    x = widened(x)
+    x = widen_half(x)
     s = special.expit(x)
     slope = (1 - s) * x
     slope += 1
     slope *= s
-    slope *= g
-    return slope
+    return slope * g  # which may be recorded where x is not
 
 
 def _silu_slope_piece(made: Any, x: Any, out: Any, s: Any, work: Any) -> None:
@@ -395,14 +394,14 @@ def silu(input: Any) -> Any:
     >>> silu(np.array([-100.0, 0.0, 100.0])).round(3).tolist()
     [-0.0, 0.0, 100.0]
     """
-    return _silu(_lifted("silu", input))
+    return _silu(_lift_input("silu", input))
 
 
 def _softplus_kernel(x: Any, beta: float, threshold: float) -> Any:
     with np.errstate(all="ignore"):
         if _is_plain_softplus(x, beta, threshold) and can_run_in_blocks(x):
             return run_in_blocks(_softplus_piece, np.empty(x.shape, x.dtype), (x,), 1)
-        wide = widened(x)
+        wide = widen_half(x)
         z = wide * beta
         made = np.log1p(np.exp(-np.abs(z)))
         made += np.maximum(z, 0)
@@ -429,7 +428,7 @@ def _softplus_rule(g: Any, x: Any, beta: float, threshold: float) -> Any:
     if _is_plain_softplus(x, beta, threshold) and can_run_in_blocks(g, x):
         with np.errstate(all="ignore"):
             return run_in_blocks(_softplus_slope_piece, np.empty(g.shape, g.dtype), (g, x))
-    z = widened(x) * beta
+    z = widen_half(x) * beta
     return g * choose(raw(z) > threshold, z.dtype.type(1), special.expit(z))
 
 
@@ -461,7 +460,7 @@ def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
         TypeError: beta or threshold is no number.
         ValueError: beta is 0.
     """
-    input, beta = _lifted("softplus", input), number(beta, "beta", "softplus")
+    input, beta = _lift_input("softplus", input), number(beta, "beta", "softplus")
     if beta == 0:
         raise ValueError("softplus: beta must not be 0; found 0")
     return _softplus(input, beta, number(threshold, "threshold", "softplus"))
@@ -623,7 +622,7 @@ def _gelu_slope_kernel(x: Any) -> Any:
 
 def _gelu_second_derivative(x: Any) -> Any:
     """Return phi(x) (2 - x^2), the second derivative, which is 0 where phi(x) underflows, also at infinity."""
-    x = widened(x)
+    x = widen_half(x)
     bell = error_function._gauss(x / _ROOT_2)
     near = choose(raw(bell) == 0, x.dtype.type(0), x)
     return bell * (2 - near * near) / _ROOT_2PI
@@ -682,7 +681,7 @@ def _gelu_tanh_kernel(x: Any) -> Any:
     with np.errstate(all="ignore"):
         if can_run_in_blocks(x):
             return run_in_blocks(_gelu_tanh_piece, np.empty(x.shape, x.dtype), (x,), 1)
-        wide = widened(x)
+        wide = widen_half(x)
         z = wide * wide
         z *= -_CUBIC
         z -= _LINEAR
@@ -706,15 +705,14 @@ def _gelu_tanh_piece(out: Any, x: Any, work: Any) -> None:
 
 
 def _gelu_tanh_rule(g: Any, x: Any) -> Any:
-    x = extrema.clip(widened(x), -_FAR, _FAR)
+    x = extrema.clip(widen_half(x), -_FAR, _FAR)
     square = x * x
     s = special.expit((square * _CUBIC + _LINEAR) * x)
     slope = (square * (3 * _CUBIC) + _LINEAR) * x
     slope *= 1 - s
     slope += 1
     slope *= s
-    slope *= g
-    return slope
+    return slope * g  # which may be recorded where x is not
 
 
 def _gelu_tanh_slope_piece(made: Any, x: Any, out: Any, s: Any, work: Any) -> None:
@@ -757,8 +755,8 @@ def gelu(input: Any, approximate: str = "none") -> Any:
     """
     if approximate != "none":
         check_word(approximate, ("none", "tanh"), "approximate", "gelu")
-        return _gelu_tanh(_lifted("gelu", input))
-    input = _lifted("gelu", input)
+        return _gelu_tanh(_lift_input("gelu", input))
+    input = _lift_input("gelu", input)
     return (_gelu if input.nbytes < _LARGE else _gelu_of_large)(input)
 
 

@@ -9,15 +9,15 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._arrays.batched import is_batched, spacious
+from gradmgr._arrays.batched import batched_to_hold, is_batched
 from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function, zeros
 from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.nn._functions.arguments import check_floating
-from gradmgr.nn._functions.attention_blocks import attended, gradients
+from gradmgr.nn._functions.attention_blocks import attend_in_blocks, gradients
 from gradmgr.nn._functions.dropout import dropout
 from gradmgr.ops.arithmetic import exp, sum_of
-from gradmgr.ops.convert import cast_to, is_floating, lift, wide_dtype, widened
+from gradmgr.ops.convert import cast_to, is_floating, lift, wide_dtype, widen_half
 from gradmgr.ops.reduce import sum
 from gradmgr.ops.shape import expand_dims, repeat, reshape
 from gradmgr.ops.softmax import softmax_map
@@ -36,7 +36,7 @@ def are_plain(*values: Any) -> bool:
 
 def batched_like(result: Any, *others: Any) -> Any:
     """Return the result, as a batched array if any of the others is one."""
-    return result if are_plain(result, *others) else spacious(result, *others)
+    return result if are_plain(result, *others) else batched_to_hold(result, *others)
 
 
 def are_numpy_arrays(*values: Any) -> bool:
@@ -55,7 +55,7 @@ def _kernel(
 ) -> tuple[Any, Any]:
     """Return the attended values, and the logarithm of each row's sum of exponentials: inf where all is masked."""
     if query.size and key.size and value.size and are_numpy_arrays(query, key, value, bias, masked, drop):
-        return attended(query, key, value, bias, masked, drop, scale, causal)
+        return attend_in_blocks(query, key, value, bias, masked, drop, scale, causal)
     weights, sums = _softmax(_scores(query, key, bias, masked, scale, causal))
     output = np.matmul(weights if drop is None else weights * drop, value)
     given = query, key, value, bias, masked, drop
@@ -102,7 +102,7 @@ def weights_of(query: Any, key: Any, bias: Any, masked: Any, scale: float, causa
     return exp(_scores(query, key, bias, masked, scale, causal) - sums)
 
 
-def _shared(
+def _shared_cotangents(
     g: Any,
     query: Any,
     key: Any,
@@ -199,7 +199,7 @@ _attend: Function = several(
             t, value, drop, weights_of(query, key, bias, masked, scale, causal, sums)
         ),
     },
-    shared=_shared,
+    shared=_shared_cotangents,
 )
 
 # ---------------------------------------------------------------- arguments and their checks
@@ -215,7 +215,7 @@ def attend(
     Half precision is computed in float32, as sums over many features and keys would overflow and lose digits.
     """
     dtype = query.dtype
-    query, key, value = widened(query), widened(key), widened(value)
+    query, key, value = widen_half(query), widen_half(key), widen_half(value)
     bias, masked = _bias_and_masked(mask, query.dtype)
     width = query.shape[-1]
     factor = float(scale) if scale is not None else 1 / math.sqrt(width) if width else 1.0
@@ -263,7 +263,7 @@ def _check_mask(mask: Any, shape: Shape) -> None:
         )
 
 
-def _are_ready(query: Any, key: Any, value: Any) -> bool:
+def _can_skip_checks(query: Any, key: Any, value: Any) -> bool:
     """Tell whether all hold NumPy arrays of one common dtype that fit without broadcasting; quicker than all checks."""
     q, k, v = raw(query), raw(key), raw(value)
     if q.__class__ is not np.ndarray or k.__class__ is not np.ndarray or v.__class__ is not np.ndarray:
@@ -354,7 +354,7 @@ def scaled_dot_product_attention(
     array([[1.],
            [2.]])
     """
-    if attn_mask is None and dropout_p == 0 and not enable_gqa and _are_ready(query, key, value):
+    if attn_mask is None and dropout_p == 0 and not enable_gqa and _can_skip_checks(query, key, value):
         return attend(query, key, value, None, None, scale, bool(is_causal), False)[0]
     query, key, value = lift(query), lift(key), lift(value)
     check_floating(_SELF, query=query, key=key, value=value)
@@ -376,26 +376,28 @@ def scaled_dot_product_attention(
     drop = drop_factors(shape, dropout_p, rng, query)
     if not enable_gqa:
         return attend(query, key, value, mask, drop, scale, bool(is_causal), False)[0]
-    grouped = _grouped(query, key, value)
+    grouped = _add_group_axis(query, key, value)
     groups = grouped[0].shape[-4:-2]
-    output, _ = attend(*grouped, _by_group(mask, groups), _by_group(drop, groups), scale, bool(is_causal), False)
+    output, _ = attend(
+        *grouped, _split_into_groups(mask, groups), _split_into_groups(drop, groups), scale, bool(is_causal), False
+    )
     return reshape(output, (*output.shape[:-4], shape[-3], *output.shape[-2:]))
 
 
 # ---------------------------------------------------------------- grouped queries
 
 
-def _grouped(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
+def _add_group_axis(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
     """Add an axis for the group of query heads that each head of key and value serves."""
     heads, of_key, of_value = (t.shape[-3] for t in (query, key, value))
     common = max(of_key, of_value)
     if common % of_key or common % of_value:
         common = heads
     key, value = (t if t.shape[-3] == common else repeat(t, common // t.shape[-3], axis=-3) for t in (key, value))
-    return _by_group(query, (common, heads // common)), expand_dims(key, -3), expand_dims(value, -3)
+    return _split_into_groups(query, (common, heads // common)), expand_dims(key, -3), expand_dims(value, -3)
 
 
-def _by_group(a: Any, groups: Shape) -> Any:
+def _split_into_groups(a: Any, groups: Shape) -> Any:
     """Split the heads of an array (..., heads, rows, columns) into groups; one without heads is returned as it is."""
     if a is None or a.ndim < 3:
         return a

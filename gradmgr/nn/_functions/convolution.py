@@ -37,7 +37,7 @@ from gradmgr.nn._functions.windows import (
     sizes,
 )
 from gradmgr.ops import reduce
-from gradmgr.ops.convert import together
+from gradmgr.ops.convert import lift_together
 from gradmgr.ops.shape import reshape
 
 # ---------------------------------------------------------------- kernels
@@ -57,7 +57,7 @@ def _common_dtype(*arrays: Any) -> Any:
     return dtype
 
 
-def _by_group(w: Any, geometry: Geometry, dtype: Any) -> Any:
+def _kernel_matrices(w: Any, geometry: Geometry, dtype: Any) -> Any:
     """Return w as one matrix for each group."""
     outputs, inputs = w.shape[0] // geometry.groups, w.shape[1] * w.shape[2] * w.shape[3]
     return w.reshape((geometry.groups, outputs, inputs)).astype(dtype, copy=False)
@@ -79,7 +79,7 @@ def _conv(x: Any, w: Any, b: Any, geometry: Geometry) -> Any:
     arrays = (x, w) if b is None else (x, w, b)
     dtype = _common_dtype(*arrays)
     work = accumulation_dtype(dtype)
-    matrices = _by_group(w, geometry, work)
+    matrices = _kernel_matrices(w, geometry, work)
     if _is_pointwise(geometry):
         return _pointwise(x, matrices, b, dtype)
     if x.size >= _MANY_NUMBERS and _is_by_channel(w.shape, geometry.groups, _FEW_OUTPUTS, *arrays):
@@ -106,12 +106,12 @@ def _conv(x: Any, w: Any, b: Any, geometry: Geometry) -> Any:
 
 def _im2col(layout: Layout, planes: dict[Any, Any], columns: Any, images: int, lines: slice) -> int:
     """Copy the runs of all taps into the columns, and return their length."""
-    for to, run in zip(_by_tap(layout, columns, images, lines), layout.runs(planes, images, lines), strict=True):
+    for to, run in zip(_split_by_tap(layout, columns, images, lines), layout.runs(planes, images, lines), strict=True):
         to[...] = run.reshape(to.shape)
     return images * layout.row * int(lines.stop - lines.start)
 
 
-def _by_tap(layout: Layout, columns: Any, images: int, lines: slice) -> list[Any]:
+def _split_by_tap(layout: Layout, columns: Any, images: int, lines: slice) -> list[Any]:
     """Return the rows of the columns that belong to each tap, as (group, channel of the group, image, position)."""
     groups, rows = columns.shape[:2]
     taps, length = len(layout.taps), (lines.stop - lines.start) * layout.row
@@ -119,7 +119,7 @@ def _by_tap(layout: Layout, columns: Any, images: int, lines: slice) -> list[Any
     return [of_taps[:, :, tap] for tap in range(taps)]
 
 
-def _spaced(layout: Layout, g: Any, workspace: Any, some: slice, lines: slice) -> Any:
+def _copy_with_gaps(layout: Layout, g: Any, workspace: Any, some: slice, lines: slice) -> Any:
     """Copy a part of an array of the result's shape into a workspace of zeros, with gaps as in the runs."""
     images, height = some.stop - some.start, lines.stop - lines.start
     workspace = workspace[:, :images, :height]
@@ -127,14 +127,14 @@ def _spaced(layout: Layout, g: Any, workspace: Any, some: slice, lines: slice) -
     return workspace.reshape((workspace.shape[0], images * height * layout.row))
 
 
-def _turned(w: Any, groups: int) -> Any:
+def _adjoint_kernel(w: Any, groups: int) -> Any:
     """Return the kernel of the adjoint: inputs and outputs exchanged within each group, taps in reverse order."""
     outputs, inputs = w.shape[0] // groups, w.shape[1]
     turned = w[:, :, ::-1, ::-1].reshape((groups, outputs, *w.shape[1:]))
     return turned.transpose(0, 2, 1, 3, 4).reshape((groups * inputs, outputs, *w.shape[2:]))
 
 
-def _reversed(geometry: Geometry) -> Geometry:
+def _adjoint_geometry(geometry: Geometry) -> Geometry:
     """Return the geometry by which the adjoint reads an array of the result's shape; the stride is 1."""
     reach = [(k - 1) * d - p for k, d, p in zip(geometry.kernel, geometry.dilation, geometry.padding, strict=True)]
     return geometry._replace(size=geometry.out, out=geometry.size, padding=(reach[0], reach[1]))
@@ -145,7 +145,7 @@ def _conv_x(g: Any, w: Any, b: Any, geometry: Geometry) -> Any:
     arrays = (g, w) if b is None else (g, w, b)
     dtype = _common_dtype(*arrays)
     work = accumulation_dtype(dtype)
-    matrices = _by_group(w, geometry, work).swapaxes(1, 2)
+    matrices = _kernel_matrices(w, geometry, work).swapaxes(1, 2)
     if _is_pointwise(geometry):
         return _pointwise(g, matrices, b, dtype)
     if _is_by_channel(w.shape, geometry.groups, _FEW_OUTPUTS, *arrays):
@@ -154,7 +154,7 @@ def _conv_x(g: Any, w: Any, b: Any, geometry: Geometry) -> Any:
     # A convolution only reads, which is quicker than adding to runs, unless it has to read more than twice as much.
     read, added = outputs * math.prod(geometry.size), w.shape[1] * math.prod(geometry.out)
     if geometry.stride == (1, 1) and outputs > 1 and read <= 2 * added:
-        return _conv(g, _turned(w, groups), b, _reversed(geometry))
+        return _conv(g, _adjoint_kernel(w, groups), b, _adjoint_geometry(geometry))
     layout, count, channels = geometry.layout, g.shape[0], w.shape[1] * groups
     (images, lines), blocks = layout.blocks(count, groups * inputs, g, w)
     planes = layout.planes(channels, images, work, 0, g, w)
@@ -164,13 +164,13 @@ def _conv_x(g: Any, w: Any, b: Any, geometry: Geometry) -> Any:
         if part.start == 0:
             for plane in planes.values():
                 plane[...] = 0
-        spaced = _spaced(layout, g, workspace, some, part)
+        spaced = _copy_with_gaps(layout, g, workspace, some, part)
         spaced = spaced.reshape((groups, outputs, spaced.shape[1]))
         columns = (
             matrices * spaced if outputs == 1 else np.matmul(matrices, spaced)
         )  # a matrix product over one row is slow
         taken = some.stop - some.start
-        by_tap = _by_tap(layout, columns, taken, part)
+        by_tap = _split_by_tap(layout, columns, taken, part)
         for run, more in zip(layout.runs(planes, taken, part), by_tap, strict=True):
             run += more.reshape(run.shape)
         if part.stop == geometry.out[0]:
@@ -197,7 +197,7 @@ def _conv_w(x: Any, g: Any, geometry: Geometry) -> Any:
         if part.start == 0:
             layout.put(planes, x[some])
         width = _im2col(layout, planes, columns, some.stop - some.start, part)
-        spaced = _spaced(layout, g, workspace, some, part).reshape((groups, outputs, width))
+        spaced = _copy_with_gaps(layout, g, workspace, some, part).reshape((groups, outputs, width))
         sums += np.matmul(spaced, columns[..., :width].swapaxes(1, 2))
     return z.astype(dtype, copy=False)
 
@@ -369,7 +369,7 @@ def _weight_kernel(x: Any, g: Any, geometry: Geometry) -> Any:
 # ---------------------------------------------------------------- the ops
 
 
-def _by_channels(g: Any) -> Any:
+def _sum_to_channels(g: Any) -> Any:
     """Sum images over all axes but the channels."""
     if g.__class__ is np.ndarray and g.dtype.char in "fd" and g.flags.c_contiguous and g.size:
         # NumPy sums several axes at a third of the speed of a matrix product with ones.
@@ -379,7 +379,7 @@ def _by_channels(g: Any) -> Any:
     return reduce.sum(g, (0, 2, 3))
 
 
-def _declared(
+def _declare(
     name: str, kernel: Function, vjp: dict[str, Function], jvp: dict[str, Function]
 ) -> tuple[Function, Function]:
     """Declare an op of x and w, and the same op plus a bias b."""
@@ -393,7 +393,7 @@ def _declared(
     return custom(name, plain, vjp=vjp, jvp=jvp), custom(
         f"{name}_bias",
         biased,
-        vjp={**vjp, "b": _by_channels},
+        vjp={**vjp, "b": _sum_to_channels},
         jvp={**jvp, "b": lambda t: reshape(t, (-1, 1, 1))},
     )
 
@@ -402,7 +402,7 @@ _correlate: Function
 _correlate_and_add: Function
 _transpose: Function
 _transpose_and_add: Function
-_correlate, _correlate_and_add = _declared(
+_correlate, _correlate_and_add = _declare(
     "nn.conv2d",
     _correlate_kernel,
     vjp={
@@ -414,7 +414,7 @@ _correlate, _correlate_and_add = _declared(
         "w": lambda t, x, geometry: _correlate(x, t, geometry),
     },
 )
-_transpose, _transpose_and_add = _declared(
+_transpose, _transpose_and_add = _declare(
     "nn.conv_transpose2d",
     _transpose_kernel,
     vjp={
@@ -444,7 +444,7 @@ _weight: Function = custom(
 
 def _operands(asked: str, axes: int, x: Any, w: Any, b: Any, groups: Any) -> tuple[Any, ...]:
     """Lift input, weight and bias, check them, and return them, the shapes of input and weight, and groups."""
-    x, w, b = together(x, w, b)
+    x, w, b = lift_together(x, w, b)
     check_inexact(asked, input=x, weight=w, bias=b)
     plane = "height, width" if axes == 2 else "length"
     of_x, of_w = x.shape, w.shape

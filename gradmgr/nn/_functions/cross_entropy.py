@@ -22,10 +22,10 @@ from gradmgr.nn._functions.arguments import check_floating, check_reduction, int
 from gradmgr.nn._functions.loss import SINGLE_OR_DOUBLE, check_library
 from gradmgr.ops import arithmetic
 from gradmgr.ops.arithmetic import plain_zeros
-from gradmgr.ops.convert import cast_to, is_floating, narrowed, together, untracked, wide_dtype, widened
+from gradmgr.ops.convert import cast_to, is_floating, lift_together, narrow_to, untracked_value, wide_dtype, widen_half
 from gradmgr.ops.reduce import sum
 from gradmgr.ops.shape import expand_dims, squeeze
-from gradmgr.ops.softmax import are_moderate, by_rows, dots, fewest_rows, in_rows, log_in_two
+from gradmgr.ops.softmax import are_moderate, as_rows, by_rows, fewest_rows, log_in_two, row_dots
 from gradmgr.ops.where import choose
 
 
@@ -49,7 +49,7 @@ class _Labels(NamedTuple):
             return False
         return self.places[self.axis].__class__ is np.ndarray  # under vmap it may be a batched array
 
-    def added(self, rows: Any) -> Any:
+    def reduce_rows(self, rows: Any) -> Any:
         """Return the losses of the rows, or their sum divided by `over`."""
         if self.over is None:
             return rows
@@ -65,7 +65,7 @@ class _Labels(NamedTuple):
         """Return numbers per row, with 0 for rows that do not count."""
         return rows if self.valid is None else choose(self.valid, rows, raw(rows).dtype.type(0))
 
-    def along(self, rows: Any) -> Any:
+    def with_class_axis(self, rows: Any) -> Any:
         """Return numbers per row with a class axis of length 1."""
         return expand_dims(rows, self.axis)
 
@@ -73,23 +73,23 @@ class _Labels(NamedTuple):
 def _pick_kernel(x: Any, labels: _Labels) -> Any:
     """Return <q, x> for each row."""
     if x.__class__ is np.ndarray and labels.is_plain():
-        return labels.added(x[labels.places])
-    picked = batched.read(x, labels.places)
+        return labels.reduce_rows(x[labels.places])
+    picked = batched.getitem_of(x, labels.places)
     with np.errstate(invalid="ignore"):  # 0 times inf
         if labels.share is not None:
             picked = picked * labels.share
         if labels.smooth is not None:
             picked = picked + np.sum(x * labels.smooth, axis=labels.axis)
-    return labels.added(labels.masked(picked))
+    return labels.reduce_rows(labels.masked(picked))
 
 
 def _place_kernel(g: Any, to: tuple[int, ...], labels: _Labels) -> Any:
     """Return g q for each row: the adjoint of picking."""
     g = labels.masked(labels.broadcast_like(g, to))
     share = g if labels.share is None else g * labels.share
-    buffer = batched.spacious(zeros(g, to, g.dtype), labels.places, share)
+    buffer = batched.batched_to_hold(zeros(g, to, g.dtype), labels.places, share)
     buffer[labels.places] = share
-    return buffer if labels.smooth is None else buffer + labels.along(g) * labels.smooth
+    return buffer if labels.smooth is None else buffer + labels.with_class_axis(g) * labels.smooth
 
 
 _pick: Function = linear("nn.pick_labels", _pick_kernel, lambda g, shape, labels: _place(g, shape, labels))
@@ -99,7 +99,7 @@ _place: Function = linear("nn.place_labels", _place_kernel, lambda g, labels: _p
 def _cross_entropy_kernel(x: Any, labels: _Labels) -> tuple[Any, Any, Any]:
     """Return the losses or their mean, and, for the rules, a shift and log(sum(exp(x - shift))) of each row."""
     if labels.is_plain():
-        rows = in_rows(x, (labels.axis,))
+        rows = as_rows(x, (labels.axis,))
         made: tuple[Any, Any, Any] | None = None if rows is None else _cross_entropy_of_rows(rows, labels)
         if made is None and _is_common_matrix(x):
             made = _cross_entropy_of_few_rows(x, labels)
@@ -109,7 +109,7 @@ def _cross_entropy_kernel(x: Any, labels: _Labels) -> tuple[Any, Any, Any]:
     top = np.maximum.reduce(x, axis=axis, keepdims=True) if x.__class__ is np.ndarray else x.max(axis, keepdims=True)
     if wide is not x.dtype:
         x, top = x.astype(wide), top.astype(wide)
-    valid = None if labels.valid is None else labels.along(labels.valid)
+    valid = None if labels.valid is None else labels.with_class_axis(labels.valid)
     if valid is not None:
         top = np.where(valid, top, wide.type(0))
     with np.errstate(all="ignore"):
@@ -119,8 +119,8 @@ def _cross_entropy_kernel(x: Any, labels: _Labels) -> tuple[Any, Any, Any]:
         log_total = np.log(libraries.sum_over(work, (axis,), True))
         if valid is not None:
             log_total = np.where(valid, log_total, wide.type(np.inf))  # so that all probabilities are 0
-        loss = _times_total(log_total.squeeze(axis), labels) - picked
-    return labels.added(labels.masked(loss)), top, log_total
+        loss = _multiply_by_total(log_total.squeeze(axis), labels) - picked
+    return labels.reduce_rows(labels.masked(loss)), top, log_total
 
 
 def _is_common_matrix(x: Any) -> bool:
@@ -136,7 +136,7 @@ def _cross_entropy_of_few_rows(x: Any, labels: _Labels) -> tuple[Any, Any, Any]:
         np.exp(work, out=work)
         log_total = np.log(np.add.reduce(work, axis=1, keepdims=True))
         loss = log_total[:, 0] - picked
-    return labels.added(loss), top, log_total
+    return labels.reduce_rows(loss), top, log_total
 
 
 def _cross_entropy_of_rows(x: Any, labels: _Labels) -> Any:
@@ -154,7 +154,7 @@ def _cross_entropy_of_rows(x: Any, labels: _Labels) -> Any:
         here = x[part]
         made = workspace[: len(here)]
         np.exp(here, out=made)
-        totals[part] = dots(made, ones)
+        totals[part] = row_dots(made, ones)
         if not are_moderate(totals[part]):
             bad.append(part)
 
@@ -164,10 +164,10 @@ def _cross_entropy_of_rows(x: Any, labels: _Labels) -> Any:
     shift, rest = log_in_two(totals)
     loss = shift - x[labels.places]
     loss += rest
-    return labels.added(loss), shift[:, None], rest[:, None]
+    return labels.reduce_rows(loss), shift[:, None], rest[:, None]
 
 
-def _times_total(rows: Any, labels: _Labels) -> Any:
+def _multiply_by_total(rows: Any, labels: _Labels) -> Any:
     return rows if labels.total is None else rows * labels.total
 
 
@@ -185,12 +185,12 @@ def _cross_entropy_vjp(g: Any, x: Any, shift: Any, log_total: Any, labels: _Labe
         if loss is None
         else labels.masked(labels.broadcast_like(loss, x.shape))
     )
-    scale = labels.along(_times_total(loss, labels))
+    scale = labels.with_class_axis(_multiply_by_total(loss, labels))
     scale = scale if more is None else scale + more
     held = (loss, scale, x, shift, log_total)
-    if all(part.__class__ is np.ndarray for part in held) and not batched.differs(labels.places):
+    if all(part.__class__ is np.ndarray for part in held) and not batched.any_batched(labels.places):
         return _cross_entropy_slope(loss, scale, x, shift, log_total, labels)
-    share = arithmetic.exp(widened(x) - shift - log_total)
+    share = arithmetic.exp(widen_half(x) - shift - log_total)
     return share * scale - _place(loss, x.shape, labels._replace(over=None))
 
 
@@ -204,7 +204,7 @@ def _cross_entropy_slope_of_rows(g: Any, x: Any, shift: Any, log_total: Any, lab
     column = g[:, None] if g.ndim else g
     with np.errstate(all="ignore"):
         if (
-            in_rows(x, (1,)) is None or not np.abs(shift).max() <= _MODERATE
+            as_rows(x, (1,)) is None or not np.abs(shift).max() <= _MODERATE
         ):  # also if one is NaN, as then the maximum is
             made = x - shift
             made -= log_total
@@ -233,16 +233,16 @@ def _cross_entropy_slope(g: Any, scale: Any, x: Any, shift: Any, log_total: Any,
         made *= scale
         made[labels.places] -= g if labels.share is None else g * labels.share
         if labels.smooth is not None:
-            made -= labels.along(g) * labels.smooth
+            made -= labels.with_class_axis(g) * labels.smooth
     return made
 
 
 def _cross_entropy_jvp(t: Any, x: Any, shift: Any, log_total: Any, labels: _Labels) -> Any:
-    t = widened(t)
-    share = arithmetic.exp(widened(x) - shift - log_total)
+    t = widen_half(t)
+    share = arithmetic.exp(widen_half(x) - shift - log_total)
     of_total = sum(share * t, labels.axis, keepdims=True)
-    loss = _times_total(squeeze(of_total, labels.axis), labels) - _pick(t, labels._replace(over=None))
-    return labels.added(labels.masked(loss)), plain_zeros(shift), of_total
+    loss = _multiply_by_total(squeeze(of_total, labels.axis), labels) - _pick(t, labels._replace(over=None))
+    return labels.reduce_rows(labels.masked(loss)), plain_zeros(shift), of_total
 
 
 _cross_entropy = several(
@@ -313,7 +313,7 @@ def _read_labels(asked: str, input: Any, axis: int, target: Any, weight: Any, ig
     labels = _Labels(axis, (*grid[:axis], places, *grid[axis:]), valid, None)
     dtype = wide_dtype(input.dtype)
     if weight is not None:
-        share = labels.masked(batched.read(weight.astype(dtype), places))
+        share = labels.masked(batched.getitem_of(weight.astype(dtype), places))
         return labels._replace(share=share, total=share), _nan_if_zero(np.sum(share))
     return labels, None if valid is None else _nan_if_zero(np.sum(valid, dtype=dtype))
 
@@ -348,7 +348,7 @@ def _check_labels(asked: str, target: Any, classes: int, ignore_index: int) -> b
 def _checked_weight(asked: str, weight: Any, input: Any, classes: int) -> Any:
     if weight is None:
         return None
-    weight = untracked(together(input, weight)[1], asked, "weight")
+    weight = untracked_value(lift_together(input, weight)[1], asked, "weight")
     if weight.shape != (classes,):
         raise errors.ShapeError(f"{asked} takes one weight for each of {classes} classes; found shape {weight.shape}")
     return weight
@@ -357,7 +357,7 @@ def _checked_weight(asked: str, weight: Any, input: Any, classes: int) -> Any:
 def _average(loss: Any, divisor: Any, reduction: str, asked: str, dtype: Any) -> Any:
     if reduction == "mean" and divisor is not None:
         loss, reduction = sum(loss) / divisor, "none"
-    return narrowed(reduced(loss, reduction, asked), dtype)
+    return narrow_to(reduced(loss, reduction, asked), dtype)
 
 
 def nll_loss(input: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean") -> Any:
@@ -382,12 +382,12 @@ def nll_loss(input: Any, target: Any, weight: Any = None, ignore_index: int = -1
     plain = _plain_labels(input, target, ignore_index, reduction) if weight is None else None
     if plain is not None:
         return -_pick(input, plain)
-    input, target = together(input, target)
+    input, target = lift_together(input, target)
     axis = _class_axis(asked, input)
     weight = _checked_weight(asked, weight, input, input.shape[axis])
     ignore_index = integer(ignore_index, "ignore_index", asked)
     labels, divisor = _read_labels(asked, input, axis, raw(target), weight, ignore_index)
-    picked = _pick(widened(input), labels._replace(total=None))  # which only softmax needs
+    picked = _pick(widen_half(input), labels._replace(total=None))  # which only softmax needs
     return _average(-picked, divisor, reduction, asked, input.dtype)
 
 
@@ -434,7 +434,7 @@ def cross_entropy(
         plain = _plain_labels(input, target, ignore_index, reduction)
         if plain is not None:
             return _cross_entropy(input, plain)[0]
-    input, target = together(input, target)
+    input, target = lift_together(input, target)
     axis = _class_axis(asked, input)
     classes = input.shape[axis]
     weight = _checked_weight(asked, weight, input, classes)
@@ -442,20 +442,20 @@ def cross_entropy(
     if target.shape == input.shape and is_floating(target.dtype):
         if ignore_index != -100:
             raise ValueError(f"{asked}: ignore_index is a label, and the target holds probabilities; set those to 0")
-        loss = _of_probabilities(input, target, axis, weight, float(label_smoothing))
+        loss = _loss_of_probabilities(input, target, axis, weight, float(label_smoothing))
         return _average(loss, None, reduction, asked, np.result_type(input.dtype, target.dtype))
     labels, divisor = _read_labels(asked, input, axis, raw(target), weight, ignore_index)
     if label_smoothing:
-        labels = _smoothed(labels, weight, float(label_smoothing), input)
+        labels = _smooth_labels(labels, weight, float(label_smoothing), input)
     return _average(_cross_entropy(input, labels)[0], divisor, reduction, asked, input.dtype)
 
 
-def _row(weight: Any, axis: int, ndim: int) -> Any:
+def _class_weights_row(weight: Any, axis: int, ndim: int) -> Any:
     """Return weights of the classes in the shape of one row of logits."""
     return weight.reshape([-1 if k == axis else 1 for k in range(ndim)])
 
 
-def _smoothed(labels: _Labels, weight: Any, smoothing: float, input: Any) -> _Labels:
+def _smooth_labels(labels: _Labels, weight: Any, smoothing: float, input: Any) -> _Labels:
     """Distribute the fraction `smoothing` of each label evenly over all classes."""
     dtype, classes = wide_dtype(input.dtype), input.shape[labels.axis]
     one, share = dtype.type(1), labels.share
@@ -463,16 +463,16 @@ def _smoothed(labels: _Labels, weight: Any, smoothing: float, input: Any) -> _La
     if share is None:
         share = labels.masked(zeros(input, labels.places[labels.axis].shape, dtype) + one)
     share = share * (one - dtype.type(smoothing))
-    smooth = _row(each, labels.axis, input.ndim)
+    smooth = _class_weights_row(each, labels.axis, input.ndim)
     return labels._replace(share=share, smooth=smooth, total=labels.masked(share + np.sum(each)))
 
 
-def _of_probabilities(input: Any, target: Any, axis: int, weight: Any, smoothing: float) -> Any:
+def _loss_of_probabilities(input: Any, target: Any, axis: int, weight: Any, smoothing: float) -> Any:
     """Return the loss of each row for targets of probabilities; half precision is computed in float32."""
     dtype = wide_dtype(np.result_type(input.dtype, target.dtype))
     q, logs = cast_to(target, dtype), log_softmax(cast_to(input, dtype), axis)
     if smoothing:
         q = q * (1 - smoothing) + smoothing / input.shape[axis]
     if weight is not None:
-        q = q * _row(weight.astype(logs.dtype), axis, input.ndim)
+        q = q * _class_weights_row(weight.astype(logs.dtype), axis, input.ndim)
     return -sum(q * logs, axis)

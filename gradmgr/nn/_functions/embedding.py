@@ -13,7 +13,7 @@ from gradmgr._engine.indexing import add_at, normalized
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.nn._functions.arguments import check_inexact, integer
-from gradmgr.ops.convert import lift, widened
+from gradmgr.ops.convert import lift, widen_half
 
 # The least number of columns for which rows are sorted and summed by runs; with fewer, elements are added one by one.
 _WIDE_TABLE = 32
@@ -28,7 +28,7 @@ def _sum_of_rows(g: Any, places: Any, rows: int) -> Any:
     if not g.size:
         return table
     if g.__class__ is not np.ndarray or places.__class__ is not np.ndarray:
-        table = batched.spacious(table, g, places)
+        table = batched.batched_to_hold(table, g, places)
         add_at(table, places.reshape(-1), g)
         return table
     places, columns = places.ravel(), g.shape[1]
@@ -69,7 +69,7 @@ def _sum_of_runs(g: Any, starts: Any, counts: Any) -> Any:
 def _collect_kernel(g: Any, places: Any, rows: int, padding: int | None, by_count: bool) -> Any:
     """Return the gradient of the table from that of the rows read: the adjoint of `_read_kernel`."""
     dtype = g.dtype
-    table = _sum_of_rows(widened(g), places, rows)
+    table = _sum_of_rows(widen_half(g), places, rows)
     if by_count:
         table = table / _counts(places, rows).astype(table.dtype)[:, None]
     if padding is not None:
@@ -89,7 +89,7 @@ def _counts(places: Any, rows: int) -> Any:
 
 def _read_kernel(table: Any, places: Any, padding: int | None, by_count: bool) -> Any:
     """Read rows of a table's tangent: 0 for `padding`; with by_count divided by how often each row is read."""
-    read = batched.read(table, places)
+    read = batched.getitem_of(table, places)
     if by_count:
         read = read / _counts(places, table.shape[0]).astype(table.dtype)[places][..., None]
     return read if padding is None else np.where((places == padding)[..., None], table.dtype.type(0), read)
@@ -98,7 +98,7 @@ def _read_kernel(table: Any, places: Any, padding: int | None, by_count: bool) -
 def _embedding_kernel(table: Any, places: Any, padding: int | None, by_count: bool) -> Any:
     if table.__class__ is places.__class__ is np.ndarray:
         return table.take(places, 0)  # in a third of the time of table[places]
-    return batched.read(table, places)
+    return batched.getitem_of(table, places)
 
 
 _collect: Function = linear(
@@ -194,9 +194,9 @@ def _places(given: Any, count: int | None, asked: str, of: str) -> Any:
         )
     seen = batched.innermost(places)
     if seen.size and _is_any_outside(seen, count):
-        bad = _outside(seen, count)
+        bad = _out_of_range_mask(seen, count)
         first = int(bad.reshape(-1).argmax())
-        at = tuple(int(k) for k in np.unravel_index(first, seen.shape))
+        at = tuple([int(k) for k in np.unravel_index(first, seen.shape)])
         within = "not negative" if count is None else f"at least 0 and less than {count}"
         raise errors.LabelError(
             f"{asked}: index {int(seen.reshape(-1)[first])} at position {at} is no index of {of}; it must be {within}"
@@ -210,10 +210,10 @@ def _is_any_outside(places: Any, count: int | None) -> bool:
     """Tell whether an index is out of range; on a GPU in one read, as reading waits for it."""
     if places.__class__ is np.ndarray:
         return int(places.min()) < 0 or (count is not None and int(places.max()) >= count)
-    return bool(_outside(places, count).any())
+    return bool(_out_of_range_mask(places, count).any())
 
 
-def _outside(places: Any, count: int | None) -> Any:
+def _out_of_range_mask(places: Any, count: int | None) -> Any:
     return places < 0 if count is None else (places < 0) | (places >= count)
 
 

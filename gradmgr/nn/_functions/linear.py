@@ -14,14 +14,14 @@ from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import raw
 from gradmgr.nn._functions.arguments import check_inexact, one_array
-from gradmgr.ops.convert import lift, widened
+from gradmgr.ops.convert import lift, widen_half
 from gradmgr.ops.products import matmul
 from gradmgr.ops.shape import reshape
 
 Shape = tuple[int, ...]
 
 
-def _in_rows(x: Any) -> Any:
+def _as_rows(x: Any) -> Any:
     """Return x with one leading axis, for one product: numpy.matmul multiplies the matrices of a stack one by one."""
     if x.ndim == 2:
         return x
@@ -32,7 +32,7 @@ def _in_rows(x: Any) -> Any:
 
 
 def _linear_kernel(x: Any, weight: Any, bias: Any) -> Any:
-    of_w, dtype, rows = weight.shape, x.dtype, x if x.ndim == 2 or not x.ndim else _in_rows(x)
+    of_w, dtype, rows = weight.shape, x.dtype, x if x.ndim == 2 or not x.ndim else _as_rows(x)
     if libraries.are_matrices(rows, weight) and rows.shape[1] == of_w[1]:
         if bias is None:
             return _product(x, rows, weight)
@@ -41,12 +41,12 @@ def _linear_kernel(x: Any, weight: Any, bias: Any) -> Any:
             y += bias
             return y
     if len(of_w) != 2 or x.shape[-1:] != of_w[1:] or (bias is not None and bias.shape != of_w[:1]):
-        raise _misfit(x.shape, of_w, None if bias is None else bias.shape)
+        raise _shape_error(x.shape, of_w, None if bias is None else bias.shape)
     if dtype.kind not in "fc" or weight.dtype.kind not in "fc" or (bias is not None and bias.dtype.kind not in "fc"):
         check_inexact("nn.linear", input=x, weight=weight, bias=bias)  # bfloat16 has another dtype kind
     if weight.dtype != dtype or (bias is not None and bias.dtype != dtype):
         dtype = np.result_type(dtype, weight.dtype, *(() if bias is None else (bias.dtype,)))
-    y = widened(rows) @ widened(weight).T
+    y = widen_half(rows) @ widen_half(weight).T
     if bias is not None:
         y = y + bias
     y = y if y.dtype == dtype else y.astype(dtype)
@@ -65,7 +65,7 @@ def _product_in_shape(x: Any, rows: Any, matrix: Any) -> Any:
     return made
 
 
-def _misfit(x: Shape, weight: Shape, bias: Shape | None) -> errors.ShapeError:
+def _shape_error(x: Shape, weight: Shape, bias: Shape | None) -> errors.ShapeError:
     return errors.ShapeError(
         "nn.linear takes input (..., in_features), weight (out_features, in_features) and bias (out_features,); "
         f"found input {x}, weight {weight}, bias {bias}"
@@ -76,7 +76,7 @@ def _x_vjp(g: Any, weight: Any) -> Any:
     if libraries.are_matrices(g, weight):
         return g.dot(weight)
     if g.ndim > 2 and g.__class__ is np.ndarray:
-        rows = _in_rows(g)
+        rows = _as_rows(g)
         if libraries.are_matrices(rows, weight):
             return _product_in_shape(g, rows, weight)
     return _linear(g, conj_of(weight).T, None)
@@ -84,16 +84,16 @@ def _x_vjp(g: Any, weight: Any) -> Any:
 
 def _weight_vjp(g: Any, x: Any) -> Any:
     if g.ndim != 2:
-        g, x = _in_rows(g), _in_rows(x)
-    return g.T.dot(x) if libraries.are_matrices(g, x) else widened(g).T @ widened(conj_of(x))
+        g, x = _as_rows(g), _as_rows(x)
+    return g.T.dot(x) if libraries.are_matrices(g, x) else widen_half(g).T @ widen_half(conj_of(x))
 
 
 def _bias_vjp(g: Any) -> Any:
     """Return the sum over rows, as a product with ones: BLAS takes half the time of numpy.add.reduce."""
-    rows = g if g.ndim == 2 else _in_rows(g)
+    rows = g if g.ndim == 2 else _as_rows(g)
     if libraries.are_matrices(rows, rows):
         return libraries.sum_of_rows(rows)
-    rows = widened(rows)
+    rows = widen_half(rows)
     return matmul(libraries.namespace(raw(rows)).ones(rows.shape[0], rows.dtype), rows)
 
 
@@ -133,6 +133,6 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     if weight.ndim != 1:
         return _linear(x, weight, bias)
     if bias is not None and bias.ndim:
-        raise _misfit(x.shape, weight.shape, bias.shape)
+        raise _shape_error(x.shape, weight.shape, bias.shape)
     bias = None if bias is None else reshape(bias, (1,))
     return _linear(x, reshape(weight, (1, weight.shape[0])), bias)[..., 0]

@@ -24,9 +24,9 @@ from gradmgr.ops.convert import (
     is_floating,
     is_half,
     lift,
-    narrowed,
-    together,
-    untracked,
+    lift_together,
+    narrow_to,
+    untracked_value,
     wide_dtype,
 )
 from gradmgr.ops.reduce import mean, sum
@@ -57,7 +57,7 @@ def _cast_alike(asked: str, input: Any, target: Any) -> tuple[Any, Any]:
         and x.shape == y.shape
     ):
         return input, target
-    input, target = together(input, target)
+    input, target = lift_together(input, target)
     check_floating(asked, input=input)
     if input.shape != target.shape:
         raise errors.ShapeError(
@@ -85,14 +85,14 @@ def _cast_back(loss: Any, *given: Any) -> Any:
     if first.__class__ is np.ndarray and first.dtype in SINGLE_OR_DOUBLE:
         return loss
     dtypes = {a.dtype for a in map(lift, given) if is_floating(a.dtype)}
-    return narrowed(loss, np.result_type(*dtypes)) if all(map(is_half, dtypes)) else loss
+    return narrow_to(loss, np.result_type(*dtypes)) if all(map(is_half, dtypes)) else loss
 
 
 def _constant_factor(value: Any, like: Any, name: str, asked: str) -> Any:
     """Return a weight, which must not be tracked, as a plain array in the dtype of `like`; raise if it does not fit."""
     if value is None:
         return None
-    weight = untracked(together(like, value)[1], asked, name)
+    weight = untracked_value(lift_together(like, value)[1], asked, name)
     check_library(asked, like, weight)
     weight = weight if weight.dtype == like.dtype else weight.astype(like.dtype)
     try:
@@ -178,12 +178,12 @@ def _huber_kernel(x: Any, delta: float) -> Any:
 _huber = custom(
     "nn.huber_loss",
     _huber_kernel,
-    vjp={"x": lambda g, x, delta: g * _clipped(x, delta)},
-    jvp={"x": lambda t, x, delta: t * _clipped(x, delta)},
+    vjp={"x": lambda g, x, delta: g * _clip_to(x, delta)},
+    jvp={"x": lambda t, x, delta: t * _clip_to(x, delta)},
 )
 
 
-def _clipped(x: Any, delta: float) -> Any:
+def _clip_to(x: Any, delta: float) -> Any:
     return extrema.clip(x, -delta, delta)
 
 

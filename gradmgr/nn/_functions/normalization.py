@@ -27,11 +27,11 @@ from gradmgr.nn._functions.normalization_blocks import (
     can_run_in_blocks,
     normalise_groups,
     normalise_rows,
-    reshaped,
+    reshape_to,
     slopes,
 )
 from gradmgr.ops.arithmetic import sum_of
-from gradmgr.ops.convert import lift, wide_dtype, widened
+from gradmgr.ops.convert import lift, wide_dtype, widen_half
 from gradmgr.ops.extrema import maximum
 from gradmgr.ops.norms import norm
 from gradmgr.ops.products import einsum
@@ -66,14 +66,14 @@ def _apply_in_place(ufunc: Any, buffer: Any, other: Any) -> Any:
     return ufunc(buffer, other, buffer) if fits else ufunc(buffer, other)
 
 
-def _common(*arrays: Any) -> Any:
+def _common_dtype(*arrays: Any) -> Any:
     dtypes = [a.dtype for a in arrays if a is not None]
     return dtypes[0] if all(dtype == dtypes[0] for dtype in dtypes) else np.result_type(*dtypes)
 
 
 def _prepare(x: Any, weight: Any, bias: Any, layout: Layout) -> tuple[Any, Any]:
     """Return x in the dtype to compute in, as (P, Q, S), and the dtype of the result."""
-    dtype = _common(x, weight, bias)
+    dtype = _common_dtype(x, weight, bias)
     inner = wide_dtype(dtype)
     return (x if x.dtype == inner else x.astype(inner)).reshape(layout.by_statistic), dtype
 
@@ -99,7 +99,7 @@ def _kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred:
             return normalise_rows(x, weight, bias, layout, eps, centred)
         if layout.by_statistic[0] == 1 and layout.by_weight[2] >= SIZE:
             return normalise_groups(x, weight, bias, layout, eps)
-    x = batched.spacious(batched.spacious(x, weight), bias)
+    x = batched.batched_to_hold(batched.batched_to_hold(x, weight), bias)
     a, dtype = _prepare(x, weight, bias, layout)
     number, mean = a.dtype.type, None
     if centred:
@@ -150,73 +150,79 @@ _combine: Function = custom(
 )
 
 
-def _share(a: Any, layout: Layout) -> Any:
+def _divide_by_size(a: Any, layout: Layout) -> Any:
     """Divide sums by the number of values in each."""
     return a / a.dtype.type(layout.count)
 
 
 def _normalisation_map(h: Any, a: Any, rstd: Any, layout: Layout, centred: bool) -> tuple[Any, Any]:
     """Apply the derivative of the normalisation, or its adjoint, to h; return the result and mean(a * h)."""
-    level = _share(_total(h), layout) if centred else None
-    slope = _share(_dot(h, a), layout)
+    level = _divide_by_size(_total(h), layout) if centred else None
+    slope = _divide_by_size(_dot(h, a), layout)
     return _combine(h, a, rstd, level, slope), slope
 
 
 def _normalised_cotangent(gy: Any, ga: Any, weight: Any, layout: Layout) -> Any:
     """Return the total cotangent of the normalised values: their own, and that of the result times the weight."""
     if gy is None:
-        return None if ga is None else widened(ga)
-    h = reshaped(widened(gy), layout.by_weight)
-    h = h if weight is None else h * reshaped(widened(weight), layout.of_weight)
-    h = reshaped(h, layout.by_statistic)
-    return h if ga is None else h + widened(ga)
+        return None if ga is None else widen_half(ga)
+    h = reshape_to(widen_half(gy), layout.by_weight)
+    h = h if weight is None else h * reshape_to(widen_half(weight), layout.of_weight)
+    h = reshape_to(h, layout.by_statistic)
+    return h if ga is None else h + widen_half(ga)
 
 
 def _x_vjp(g: Any, weight: Any, a: Any, rstd: Any, shape: Shape, layout: Layout, centred: bool, shared: Any) -> Any:
     if shared is not None:
-        return reshaped(shared[0], shape)
-    h, a = _normalised_cotangent(g[0], g[1], weight, layout), widened(a)
+        return reshape_to(shared[0], shape)
+    h, a = _normalised_cotangent(g[0], g[1], weight, layout), widen_half(a)
     by_values = None if h is None else _normalisation_map(h, a, rstd, layout, centred)[0]
-    by_rstd = None if g[2] is None else a * _column(_share(-(g[2] * rstd * rstd), layout))
+    by_rstd = None if g[2] is None else a * _column(_divide_by_size(-(g[2] * rstd * rstd), layout))
     dx = sum_of(by_values, by_rstd)
-    return None if dx is None else reshaped(dx, shape)
+    return None if dx is None else reshape_to(dx, shape)
 
 
 def _weight_vjp(g: Any, a: Any, shape: Shape, layout: Layout, shared: Any) -> Any:
     if shared is not None:
-        return reshaped(shared[1], shape)
+        return reshape_to(shared[1], shape)
     if g[0] is None:
         return None
-    dw = _dot(reshaped(widened(g[0]), layout.by_weight), reshaped(widened(a), layout.by_weight), layout.letter)
-    return reshaped(dw, shape)
+    dw = _dot(
+        reshape_to(widen_half(g[0]), layout.by_weight), reshape_to(widen_half(a), layout.by_weight), layout.letter
+    )
+    return reshape_to(dw, shape)
 
 
 def _bias_vjp(g: Any, shape: Shape, layout: Layout) -> Any:
     """Sum the cotangent. It uses no shared value, so that nothing is kept if the bias alone is tracked."""
     if can_run_in_blocks(g[0]) and layout.letter == "s":
-        return reshaped(libraries.sum_of_rows(reshaped(g[0], layout.by_statistic[1:])), shape)
-    return None if g[0] is None else reshaped(_total(reshaped(widened(g[0]), layout.by_weight), layout.letter), shape)
+        return reshape_to(libraries.sum_of_rows(reshape_to(g[0], layout.by_statistic[1:])), shape)
+    return (
+        None
+        if g[0] is None
+        else reshape_to(_total(reshape_to(widen_half(g[0]), layout.by_weight), layout.letter), shape)
+    )
 
 
 def _x_jvp(t: Any, weight: Any, y: Any, a: Any, rstd: Any, layout: Layout, centred: bool) -> list[Any]:
-    t, wide = reshaped(widened(t), layout.by_statistic), widened(a)
+    t, wide = reshape_to(widen_half(t), layout.by_statistic), widen_half(a)
     ta, slope = _normalisation_map(t, wide, rstd, layout, centred)
-    return [_weighted(ta, weight, y, layout), ta, -(slope * rstd * rstd)]
+    return [_add_weight_term(ta, weight, y, layout), ta, -(slope * rstd * rstd)]
 
 
-def _weighted(ta: Any, weight: Any, y: Any, layout: Layout) -> Any:
-    ty = ta if weight is None else reshaped(ta, layout.by_weight) * reshaped(widened(weight), layout.of_weight)
-    return reshaped(ty, y.shape)
+def _add_weight_term(ta: Any, weight: Any, y: Any, layout: Layout) -> Any:
+    ty = ta if weight is None else reshape_to(ta, layout.by_weight) * reshape_to(widen_half(weight), layout.of_weight)
+    return reshape_to(ty, y.shape)
 
 
 def _weight_jvp(t: Any, y: Any, a: Any, rstd: Any, layout: Layout) -> list[Any]:
-    ty = reshaped(widened(a), layout.by_weight) * reshaped(widened(t), layout.of_weight)
-    return [reshaped(ty, y.shape), *_zero_tangents(a, rstd)]
+    ty = reshape_to(widen_half(a), layout.by_weight) * reshape_to(widen_half(t), layout.of_weight)
+    return [reshape_to(ty, y.shape), *_zero_tangents(a, rstd)]
 
 
 def _bias_jvp(t: Any, y: Any, a: Any, rstd: Any, layout: Layout) -> list[Any]:
-    ty = broadcast_to(reshaped(t, layout.of_weight), layout.by_weight)
-    return [reshaped(ty, y.shape), *_zero_tangents(a, rstd)]
+    ty = broadcast_to(reshape_to(t, layout.of_weight), layout.by_weight)
+    return [reshape_to(ty, y.shape), *_zero_tangents(a, rstd)]
 
 
 def _zero_tangents(*results: Any) -> list[Any]:
@@ -250,34 +256,40 @@ _rms_norm: Function = _declared("nn.rms_norm")
 
 def _batch_sums(g: Any, a: Any, layout: Layout) -> Any:
     """Return the cotangent of the result as (P, Q, S) and the two sums that all three rules use."""
-    gy = None if g[0] is None else reshaped(widened(g[0]), layout.by_statistic)
-    return None if gy is None else (gy, _total(gy), _dot(gy, widened(a)))
+    gy = None if g[0] is None else reshape_to(widen_half(g[0]), layout.by_statistic)
+    return None if gy is None else (gy, _total(gy), _dot(gy, widen_half(a)))
 
 
 def _batch_x_vjp(g: Any, weight: Any, a: Any, rstd: Any, shape: Shape, layout: Layout, shared: Any) -> Any:
     """Return the cotangent of x; the weight, one number for each statistic, is combined with 1/std."""
-    a, by_result = widened(a), None
+    a, by_result = widen_half(a), None
     if shared is not None:
         gy, level, slope = shared
-        scale = rstd if weight is None else rstd * widened(weight)
-        by_result = _combine(gy, a, scale, _share(level, layout), _share(slope, layout))
-    by_values = None if g[1] is None else _normalisation_map(widened(g[1]), a, rstd, layout, True)[0]
+        scale = rstd if weight is None else rstd * widen_half(weight)
+        by_result = _combine(gy, a, scale, _divide_by_size(level, layout), _divide_by_size(slope, layout))
+    by_values = None if g[1] is None else _normalisation_map(widen_half(g[1]), a, rstd, layout, True)[0]
     slope = sum_of(
         None if g[2] is None else -(g[2] * rstd * rstd),
         None if g[4] is None else 2 * (g[4] / rstd),
     )
-    by_variance = None if slope is None else a * _column(_share(slope, layout))
+    by_variance = None if slope is None else a * _column(_divide_by_size(slope, layout))
     dx = sum_of(by_result, by_values, by_variance)
     if g[3] is not None:
-        by_mean = broadcast_to(_column(_share(g[3], layout)), layout.by_statistic)
+        by_mean = broadcast_to(_column(_divide_by_size(g[3], layout)), layout.by_statistic)
         dx = by_mean if dx is None else dx + by_mean
-    return None if dx is None else reshaped(dx, shape)
+    return None if dx is None else reshape_to(dx, shape)
 
 
 def _batch_x_jvp(t: Any, weight: Any, y: Any, a: Any, rstd: Any, layout: Layout) -> list[Any]:
-    t, wide = reshaped(widened(t), layout.by_statistic), widened(a)
+    t, wide = reshape_to(widen_half(t), layout.by_statistic), widen_half(a)
     ta, slope = _normalisation_map(t, wide, rstd, layout, True)
-    return [_weighted(ta, weight, y, layout), ta, -(slope * rstd * rstd), _share(_total(t), layout), 2 * slope / rstd]
+    return [
+        _add_weight_term(ta, weight, y, layout),
+        ta,
+        -(slope * rstd * rstd),
+        _divide_by_size(_total(t), layout),
+        2 * slope / rstd,
+    ]
 
 
 _batch_norm: Function = several(
@@ -308,12 +320,12 @@ def _given_kernel(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, layout: 
 
 
 def _given_values(x: Any, mean: Any, rstd: Any, layout: Layout) -> Any:
-    return (reshaped(widened(x), layout.by_statistic) - mean[:, None]) * rstd[:, None]
+    return (reshape_to(widen_half(x), layout.by_statistic) - mean[:, None]) * rstd[:, None]
 
 
 def _given_scaled(g: Any, weight: Any, rstd: Any, layout: Layout) -> Any:
-    scale = rstd if weight is None else widened(weight) * rstd
-    return reshaped(reshaped(widened(g), layout.by_statistic) * _column(scale), g.shape)
+    scale = rstd if weight is None else widen_half(weight) * rstd
+    return reshape_to(reshape_to(widen_half(g), layout.by_statistic) * _column(scale), g.shape)
 
 
 # Normalisation by a given mean and 1/std, which are constants.
@@ -323,16 +335,16 @@ _batch_norm_given: Function = custom(
     vjp={
         "x": _given_scaled,
         "weight": lambda g, x, mean, rstd, layout: _dot(
-            reshaped(widened(g), layout.by_statistic), _given_values(x, mean, rstd, layout)
+            reshape_to(widen_half(g), layout.by_statistic), _given_values(x, mean, rstd, layout)
         ),
-        "bias": lambda g, layout: _total(reshaped(widened(g), layout.by_statistic)),
+        "bias": lambda g, layout: _total(reshape_to(widen_half(g), layout.by_statistic)),
     },
     jvp={
         "x": lambda t, weight, rstd, layout: _given_scaled(t, weight, rstd, layout),
-        "weight": lambda t, x, mean, rstd, layout: reshaped(
-            _given_values(x, mean, rstd, layout) * _column(widened(t)), x.shape
+        "weight": lambda t, x, mean, rstd, layout: reshape_to(
+            _given_values(x, mean, rstd, layout) * _column(widen_half(t)), x.shape
         ),
-        "bias": lambda t, x, layout: reshaped(broadcast_to(_column(t), layout.by_statistic), x.shape),
+        "bias": lambda t, x, layout: reshape_to(broadcast_to(_column(t), layout.by_statistic), x.shape),
     },
 )
 
@@ -380,11 +392,11 @@ def batch_norm(
     >>> batch_norm(np.array([[1.0], [3.0]]), None, None, training=True, eps=0.0).tolist()
     [[-1.0], [1.0]]
     """
-    x, weight, bias = _lifted("batch_norm", input, weight, bias)
+    x, weight, bias = _lift_arguments("batch_norm", input, weight, bias)
     if x.ndim < 2:
         raise errors.ShapeError(f"batch_norm takes input (N, C, ...); found shape {x.shape}")
     n, channels = x.shape[:2]
-    running = [None if stat is None else _running(stat) for stat in (running_mean, running_var)]
+    running = [None if stat is None else _check_running(stat) for stat in (running_mean, running_var)]
     named = {"running_mean": running[0], "running_var": running[1]}
     _check_channels("batch_norm", x.shape, weight=weight, bias=bias, **named)
     check_floating("batch_norm", **named)
@@ -393,7 +405,7 @@ def batch_norm(
     form = (n, channels, math.prod(x.shape[2:]))
     layout = Layout(form, form, per_channel=True)
     if not training:
-        return _by_running(x, weight, bias, running, layout, eps)
+        return _normalise_by_running(x, weight, bias, running, layout, eps)
     _check_several(x.shape, n * form[2], "batch_norm", "each channel")
     if not isinstance(momentum, (int, float, np.number)):
         raise TypeError(f"batch_norm: momentum must be a number; found {momentum!r}")
@@ -407,7 +419,7 @@ def batch_norm(
     return y
 
 
-def _running(stat: Any) -> Any:
+def _check_running(stat: Any) -> Any:
     """Return running statistics if they are a tensor or array that can be written to; raise otherwise."""
     if isinstance(stat, Tensor) or libraries.is_array(stat):
         return stat
@@ -417,13 +429,13 @@ def _running(stat: Any) -> Any:
     )
 
 
-def _by_running(x: Any, weight: Any, bias: Any, running: list[Any], layout: Layout, eps: float) -> Any:
+def _normalise_by_running(x: Any, weight: Any, bias: Any, running: list[Any], layout: Layout, eps: float) -> Any:
     if running[0] is None or running[1] is None:
         raise ValueError(
             "batch_norm with training=False normalises by running_mean and running_var; found None; pass both, or "
             "training=True to normalise by the batch"
         )
-    dtype = _common(x, weight, bias)
+    dtype = _common_dtype(x, weight, bias)
     mean, var = (raw(stat).astype(wide_dtype(dtype)) for stat in running)
     rstd = 1 / np.sqrt(var + var.dtype.type(eps))
     return _batch_norm_given(x, weight, bias, mean, rstd, layout)
@@ -435,10 +447,10 @@ def _update(running: list[Any], found: tuple[Any, Any], momentum: float) -> None
     for stat, value in zip(running, found, strict=True):
         if stat is not None:
             old = raw(stat)
-            if batched.differs(value) and not batched.differs(old):
+            if batched.any_batched(value) and not batched.any_batched(old):
                 raise errors.BatchedWriteError(
-                    "batch_norm inside vmap: statistics that differ per example would be written to running_mean and "
-                    "running_var, which are the same for all; pass None for both, or training=False"
+                    "batch_norm inside vmap: statistics that differ between examples would be written to "
+                    "running_mean and running_var, which are the same for all; pass None for both, or training=False"
                 )
             made.append((stat, ((1 - momentum) * old + momentum * value).astype(old.dtype)))
     for stat, new in made:
@@ -472,8 +484,8 @@ def layer_norm(input: Any, normalized_shape: Any, weight: Any = None, bias: Any 
     >>> layer_norm(np.array([[1.0, 3.0], [6.0, 2.0]]), (2,), eps=0.0).tolist()
     [[-1.0, 1.0], [1.0, -1.0]]
     """
-    x, weight, bias = _lifted("layer_norm", input, weight, bias)
-    layout = _rows(x, normalized_shape, "layer_norm", weight, bias)
+    x, weight, bias = _lift_arguments("layer_norm", input, weight, bias)
+    layout = _rows_layout(x, normalized_shape, "layer_norm", weight, bias)
     return _layer_norm(x, weight, bias, layout, eps, True)[0]
 
 
@@ -500,8 +512,8 @@ def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float |
     >>> rms_norm(np.array([3.0, -3.0]), 2, eps=0.0).tolist()
     [1.0, -1.0]
     """
-    x, weight, _ = _lifted("rms_norm", input, weight, None)
-    layout = _rows(x, normalized_shape, "rms_norm", weight, None)
+    x, weight, _ = _lift_arguments("rms_norm", input, weight, None)
+    layout = _rows_layout(x, normalized_shape, "rms_norm", weight, None)
     if eps is None:
         eps = 2.0**-7 if x.dtype.name == "bfloat16" else float(np.finfo(x.dtype).eps)
     return _rms_norm(x, weight, None, layout, eps, False)[0]
@@ -532,7 +544,7 @@ def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None
     >>> group_norm(np.array([[1.0, 3.0, 6.0, 2.0]]), 2, eps=0.0).tolist()
     [[-1.0, 1.0, 1.0, -1.0]]
     """
-    x, weight, bias = _lifted("group_norm", input, weight, bias)
+    x, weight, bias = _lift_arguments("group_norm", input, weight, bias)
     groups = integer(num_groups, "num_groups", "group_norm")
     if x.ndim < 2 or groups < 1 or x.shape[1] % groups:
         raise errors.ShapeError(
@@ -547,7 +559,7 @@ def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None
     return _group_norm(x, weight, bias, layout, eps, True)[0]
 
 
-def _lifted(asked: str, x: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any]:
+def _lift_arguments(asked: str, x: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any]:
     x, weight, bias = one_array(x), None if weight is None else lift(weight), None if bias is None else lift(bias)
     for a in (x, weight, bias):
         if a is not None and a.dtype.kind != "f":
@@ -555,7 +567,7 @@ def _lifted(asked: str, x: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any]:
     return x, weight, bias
 
 
-def _rows(x: Any, normalized_shape: Any, asked: str, weight: Any, bias: Any) -> Layout:
+def _rows_layout(x: Any, normalized_shape: Any, asked: str, weight: Any, bias: Any) -> Layout:
     """Check the shapes of a normalisation over the last axes, and return its layout."""
     many = isinstance(normalized_shape, (tuple, list))
     over = tuple([integer(n, "normalized_shape", asked) for n in (normalized_shape if many else (normalized_shape,))])
@@ -609,6 +621,6 @@ def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> A
     """
     x = one_array(input)
     check_inexact("normalize", input=x)
-    wide = widened(x)
+    wide = widen_half(x)
     y = wide / maximum(norm(wide, p, integer(dim, "dim", "normalize"), True), eps)
     return y if y.dtype == x.dtype else as_type(y, x.dtype)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays import libraries
-from gradmgr.ops.softmax import LONG, by_rows, dots, fewest_rows, for_blocks, sums
+from gradmgr.ops.softmax import LONG, by_rows, fewest_rows, row_dots, row_sums, rows_for_blocks
 
 Shape = tuple[int, ...]
 
@@ -29,7 +29,7 @@ class Layout:
         self.letter = "q" if per_channel else "s"  # the axis of the weight
 
 
-def reshaped(a: Any, shape: Shape) -> Any:
+def reshape_to(a: Any, shape: Shape) -> Any:
     return a if a.shape == shape else a.reshape(shape)
 
 
@@ -53,8 +53,8 @@ def can_run_in_blocks(x: Any, *others: Any) -> bool:
 def _normalise(x: Any, out: Any, rstd: Any, eps: float, centred: bool, each: Any) -> None:
     """Write the normalised rows of x into `out`, and 1/std into `rstd`; `each` holds 1 / count for each column."""
     if centred:
-        x = np.subtract(x, dots(x, each)[:, None], out=out)
-    var = dots(x, x)
+        x = np.subtract(x, row_dots(x, each)[:, None], out=out)
+    var = row_dots(x, x)
     var *= each[:1]
     var += var.dtype.type(eps)
     np.sqrt(var, out=var)
@@ -65,9 +65,9 @@ def _normalise(x: Any, out: Any, rstd: Any, eps: float, centred: bool, each: Any
 def normalise_rows(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred: bool) -> tuple[Any, ...]:
     """Normalise rows, with a weight and a bias for each number of a row."""
     form = layout.by_statistic[1:]
-    rows, dtype = reshaped(x, form), x.dtype
+    rows, dtype = reshape_to(x, form), x.dtype
     whole, a, rstd = np.empty(x.shape, dtype), np.empty(form, dtype), np.empty(form[0], dtype)
-    y, each = reshaped(whole, form), np.full(form[1], 1 / form[1], dtype)
+    y, each = reshape_to(whole, form), np.full(form[1], 1 / form[1], dtype)
     if x.size <= _FEW:
         _normalise(rows, a, rstd, eps, centred, each)
         found = a if weight is None else np.multiply(a, weight.reshape(-1), out=y)
@@ -76,7 +76,7 @@ def normalise_rows(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, c
         elif weight is None:
             np.copyto(y, a)
         return whole, a.reshape(layout.by_statistic), rstd, None, None
-    weight, bias = (None if z is None else for_blocks(z.reshape(1, -1), rows) for z in (weight, bias))
+    weight, bias = (None if z is None else rows_for_blocks(z.reshape(1, -1), rows) for z in (weight, bias))
 
     def work(part: slice) -> None:
         here, to = a[part], y[part]
@@ -135,42 +135,52 @@ def slopes(g: Any, weight: Any, a: Any, rstd: Any, layout: Layout, centred: bool
 def _slopes_of_long_rows(gy: Any, weight: Any, a: Any, rstd: Any, layout: Layout, centred: bool) -> Any:
     form, dtype = layout.by_statistic[1:], gy.dtype
     whole = np.empty(gy.shape, dtype)
-    gy, a, weight = reshaped(gy, form), a.reshape(form), None if weight is None else weight.reshape(1, -1)
-    dx, by_weight = reshaped(whole, form), {}
+    gy, a, weight = reshape_to(gy, form), a.reshape(form), None if weight is None else weight.reshape(1, -1)
+    dx = reshape_to(whole, form)
     # The weights divided by the number of columns, and 1/std of each row, are factors of the sums, not of the arrays.
     each = np.full(form[1], 1 / form[1], dtype) if weight is None else weight[0] * dtype.type(1 / form[1])
-    if dx.size <= _FEW:
-        both = gy * a
-        slope = dots(both, each)
-        slope *= rstd
-        found = None if weight is None else _columns(both)
-        if weight is None:
-            np.multiply(gy, rstd[:, None], out=dx)
-        else:
-            np.dot(rstd[:, None], weight, out=dx)
-            dx *= gy
-        dx -= np.multiply(a, slope[:, None], out=both)
-        if centred:
-            level = dots(gy, each)
-            level *= rstd
-            dx -= level[:, None]
-        return whole, found
-    row, weight, few = weight, for_blocks(weight, dx), fewest_rows(dx)
-    workspace = np.empty((min(few, len(dx)), form[1]), dtype)
+    compute = _write_slopes if dx.size <= _FEW else _write_slopes_in_blocks
+    return whole, compute(dx, gy, weight, a, rstd, each, centred)
+
+
+def _write_slopes(dx: Any, gy: Any, weight: Any, a: Any, rstd: Any, each: Any, centred: bool) -> Any:
+    """Write the cotangent of x into `dx`, and return that of weight; `each` are the factors of the sums of rows."""
+    both = gy * a
+    slope = row_dots(both, each)
+    slope *= rstd
+    of_weight = None if weight is None else _column_sums(both)
+    if weight is None:
+        np.multiply(gy, rstd[:, None], out=dx)
+    else:
+        np.dot(rstd[:, None], weight, out=dx)
+        dx *= gy
+    dx -= np.multiply(a, slope[:, None], out=both)
+    if centred:
+        level = row_dots(gy, each)
+        level *= rstd
+        dx -= level[:, None]
+    return of_weight
+
+
+def _write_slopes_in_blocks(dx: Any, gy: Any, weight: Any, a: Any, rstd: Any, each: Any, centred: bool) -> Any:
+    """Do the same on several threads."""
+    row, weight, few = weight, rows_for_blocks(weight, dx), fewest_rows(dx)
+    columns = dx.shape[1]
+    workspace, by_weight = np.empty((min(few, len(dx)), columns), dx.dtype), {}
 
     def work(part: slice) -> None:
         here, values, to, scale = gy[part], a[part], dx[part], rstd[part]
         subs = [slice(start, min(start + few, len(to))) for start in range(0, len(to), few)]
-        slope = np.empty(len(to), dtype)
+        slope = np.empty(len(to), dx.dtype)
         for sub in subs:  # so that the sums of columns do not depend on how the array is cut into parts
             both = np.multiply(here[sub], values[sub], out=workspace[: sub.stop - sub.start])
-            slope[sub] = dots(both, each)
+            slope[sub] = row_dots(both, each)
             if row is not None:
-                by_weight[part.start + sub.start] = _columns(both)
+                by_weight[part.start + sub.start] = _column_sums(both)
         slope *= scale
         if row is None:
             np.multiply(here, scale[:, None], out=to)
-        elif form[1] < LONG:  # a matrix product takes 0.12 ns per number, a broadcast product 0.15
+        elif columns < LONG:  # a matrix product takes 0.12 ns per number, a broadcast product 0.15
             np.dot(scale[:, None], row, out=to)
             to *= here
         else:
@@ -180,15 +190,15 @@ def _slopes_of_long_rows(gy: Any, weight: Any, a: Any, rstd: Any, layout: Layout
         for sub in subs:
             to[sub] -= np.multiply(values[sub], column[sub], out=workspace[: sub.stop - sub.start])
         if centred:
-            level = dots(here, each)
+            level = row_dots(here, each)
             level *= scale
             to -= level[:, None]
 
     by_rows(work, dx, quiet=False)
-    return whole, None if row is None else _in_order(by_weight)
+    return None if row is None else _sum_in_order(by_weight)
 
 
-def _columns(a: Any) -> Any:
+def _column_sums(a: Any) -> Any:
     """Return the sum of each column; neighbouring rows are joined, as long rows are added faster."""
     rows, columns = a.shape
     while columns < 512 and rows % 2 == 0:
@@ -197,7 +207,7 @@ def _columns(a: Any) -> Any:
     return total if columns == a.shape[1] else np.add.reduce(total.reshape(-1, a.shape[1]), axis=0)
 
 
-def _in_order(found: dict[int, Any]) -> Any:
+def _sum_in_order(found: dict[int, Any]) -> Any:
     """Return the sum of the blocks' results, added in the order of the blocks."""
     parts = [found[start] for start in sorted(found)]
     return parts[0] if len(parts) == 1 else np.add.reduce(parts, axis=0)
@@ -220,7 +230,7 @@ def _slopes_of_groups(gy: Any, weight: Any, a: Any, rstd: Any, layout: Layout) -
         part = slice(part.start * each, part.stop * each)
         here, values, to, w = gy[part], a[part], dx[part], factor[part]
         scale = np.repeat(rstd[part.start // each : part.stop // each], each)
-        by_weight[part], by_bias[part] = dots(here, values), sums(here)
+        by_weight[part], by_bias[part] = row_dots(here, values), row_sums(here)
         slope, level = (
             np.repeat(np.add.reduce((found[part] * w).reshape(-1, each), axis=1), each)[:, None]
             for found in (by_weight, by_bias)

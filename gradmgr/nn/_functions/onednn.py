@@ -171,14 +171,14 @@ class Library:
             self._get_threads, self._set_threads = self._brief.omp_get_max_threads, self._brief.omp_set_num_threads
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function of the library, and raise the error that its status stands for."""
+        """Call a function of the library, and raise the error for its status, if any."""
         status = getattr(self._lib, name)(*arguments)
         if status in (_INVALID, _UNIMPLEMENTED):
             raise _UnsupportedError(name)
         self.check(status, name)
 
     def check(self, status: int, name: str) -> None:
-        """Raise the error that the status of a function stands for, if any."""
+        """Raise the error for the status of a function, if any."""
         if status == 1:
             raise MemoryError(f"oneDNN's {name} is out of memory")
         if status:
@@ -237,7 +237,7 @@ class _Found:
 
     def get(self) -> Library | None:
         if not self.looked:
-            self.library, self.reason = find(_candidates())
+            self.library, self.reason = find(_library_paths())
             self.looked = True
         return self.library
 
@@ -256,7 +256,7 @@ def find(places: list[str]) -> tuple[Library | None, str]:
 _FILES = frozenset(("libdnnl.so.3", "libdnnl.3.dylib", "dnnl.dll"))
 
 
-def _candidates() -> list[str]:
+def _library_paths() -> list[str]:
     """Return the paths of library files in packages of this environment, or in its folders, as conda installs them."""
     places = []
     for name in ("onednn-cpu-gomp", "onednn"):
@@ -315,7 +315,7 @@ class _Plan:
         # The primitives that convert operands into the layouts of the primitive, or the result out of it.
         self.reorders = [self._reorder(k) for k in range(3)]
         # A block needs memory for the operands that are reordered, and the scratchpad.
-        self.aligned_bytes = [_aligned(nbytes) for nbytes in self.bytes]
+        self.aligned_bytes = [_align(nbytes) for nbytes in self.bytes]
         reordered = [n for n, reorder in zip(self.aligned_bytes, self.reorders, strict=True) if reorder is not None]
         self.bytes_of_workspace = sum(reordered) + self.bytes_of_scratchpad
         self.executors: list[_Executor] = []  # those not in use
@@ -324,8 +324,8 @@ class _Plan:
         return self.library.make("dnnl_memory_desc_create_with_tag", len(shape), _Dims(*shape), _F32, tag)
 
     def _primitive_desc(self, geometry: Geometry, wanted: list[Any], bias: _Handle | None) -> _Handle:
-        library, facts = self.library, zip(*geometry[:6], strict=True)
-        after = [max(0, (m - 1) * s + (k - 1) * d + 1 - n - p) for n, k, m, s, p, d in facts]
+        library, axes = self.library, zip(*geometry[:6], strict=True)
+        after = [max(0, (m - 1) * s + (k - 1) * d + 1 - n - p) for n, k, m, s, p, d in axes]
         gaps = [d - 1 for d in geometry.dilation]
         places = [_Dims(*pair) for pair in (geometry.stride, gaps, geometry.padding, after)]
         forward_desc = library.make(
@@ -427,7 +427,7 @@ _WORTH_THREADS = 1 << 24  # multiplications, 0.15 ms on one thread, from which o
 _PARTIAL = 1 << 24  # bytes of partial gradients of the weights, each of a few blocks
 
 
-def _aligned(nbytes: int) -> int:
+def _align(nbytes: int) -> int:
     return -(-nbytes // _LINE) * _LINE
 
 
@@ -453,9 +453,9 @@ class _Job:
         self.addresses = [_address(x), _address(w), _address(z)]
         self.count: int = x.shape[0]
         self.steps = x.nbytes // self.count, z.nbytes // self.count  # bytes of an image
-        self.images = self._images(multiplications)
+        self.images = self._images_of_block(multiplications)
 
-    def _images(self, multiplications: int) -> int:
+    def _images_of_block(self, multiplications: int) -> int:
         """Return the number of images of a block, which depends on the shapes alone."""
         count = self.count
         most: int = max(1, _BLOCK // sum(self.steps))

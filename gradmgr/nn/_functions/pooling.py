@@ -29,7 +29,7 @@ from gradmgr.nn._functions.windows import (
     restore_shape,
     sizes,
 )
-from gradmgr.ops.convert import lift, narrowed, widened
+from gradmgr.ops.convert import lift, narrow_to, widen_half
 from gradmgr.ops.join import stack
 from gradmgr.ops.reduce import mean
 
@@ -50,14 +50,14 @@ class _BlockLoop:
         self.is_disjoint = phases == len(self.layout.taps)  # no element is in two windows
         self.height = geometry.out[0]
 
-    def reading(self, x: Any) -> Iterator[tuple[slice, slice, Iterator[Any]]]:
+    def read_blocks(self, x: Any) -> Iterator[tuple[slice, slice, Iterator[Any]]]:
         """Yield the planes and lines of each block, and the elements of x that each tap reads."""
         for some, part in self.blocks:
             if part.start == 0:
                 self.layout.put(self.planes, x[some])
             yield some, part, self.layout.runs(self.planes, some.stop - some.start, part)
 
-    def writing(self, z: Any) -> Iterator[tuple[slice, slice, Iterator[Any]]]:
+    def write_blocks(self, z: Any) -> Iterator[tuple[slice, slice, Iterator[Any]]]:
         """Yield the planes and lines of each block, and for each tap the memory to add its part of z to."""
         for some, part in self.blocks:
             if part.start == 0 and not self.is_disjoint:
@@ -71,7 +71,7 @@ class _BlockLoop:
         """Return zeros in the result's shape, with gaps between rows as in the runs."""
         return new_array("zeros", (1, self.images, self.lines, self.layout.row), dtype, *arrays)
 
-    def spaced(self, g: Any, workspace: Any, some: slice, part: slice) -> Any:
+    def copy_with_gaps(self, g: Any, workspace: Any, some: slice, part: slice) -> Any:
         """Copy a block of an array of the result's shape into such a workspace."""
         images, lines = some.stop - some.start, part.stop - part.start
         workspace = workspace[:, :images, :lines]
@@ -139,11 +139,11 @@ def _max_pool(x: Any, geometry: Geometry) -> tuple[Any, Any]:
     if any(geometry.padding):
         which[...] = libraries.root(x).asarray(_first_taps(geometry, small))
     workspace, is_plain = loop.workspace(small, x), x.__class__ is np.ndarray
-    for some, part, runs in loop.reading(planes):
-        best, tap = _largest_of(runs, loop.spaced(which, workspace, some, part), not is_plain)
+    for some, part, runs in loop.read_blocks(planes):
+        best, tap = _largest_of(runs, loop.copy_with_gaps(which, workspace, some, part), not is_plain)
         if is_plain and np.isnan(best).any():
             again = loop.layout.runs(loop.planes, some.stop - some.start, part)
-            best, tap = _largest_of(again, loop.spaced(which, workspace, some, part), True)
+            best, tap = _largest_of(again, loop.copy_with_gaps(which, workspace, some, part), True)
         loop.store(z, best, some, part)
         loop.store(which, tap, some, part)
     return _images_of(z, x), _images_of(which, x)
@@ -155,8 +155,8 @@ def _pick_kernel(x: Any, which: Any, geometry: Geometry) -> Any:
     loop = _BlockLoop(geometry, len(planes), x.dtype, 0, x, which)
     z = new_array("empty", named.shape, x.dtype, x, which)
     workspace = loop.workspace(which.dtype, which)
-    for some, part, runs in loop.reading(planes):
-        tap = loop.spaced(named, workspace, some, part)
+    for some, part, runs in loop.read_blocks(planes):
+        tap = loop.copy_with_gaps(named, workspace, some, part)
         total = _where_or_zero(next(runs), tap == 0)
         for k, run in enumerate(runs, 1):
             total = total + _where_or_zero(run, tap == k)
@@ -171,9 +171,10 @@ def _scatter_kernel(g: Any, which: Any, geometry: Geometry) -> Any:
     shape = (len(planes), 1, *geometry.size)
     z = new_array("empty" if loop.layout.covers else "zeros", shape, g.dtype, g, which)
     workspaces = loop.workspace(work, g), loop.workspace(which.dtype, which)
-    for some, part, runs in loop.writing(z):
+    for some, part, runs in loop.write_blocks(z):
         numbers, tap = (
-            loop.spaced(a, workspace, some, part) for a, workspace in zip((planes, named), workspaces, strict=True)
+            loop.copy_with_gaps(a, workspace, some, part)
+            for a, workspace in zip((planes, named), workspaces, strict=True)
         )
         for k, run in enumerate(runs):
             if loop.is_disjoint:
@@ -198,7 +199,7 @@ _largest: Function = several(
 # ---------------------------------------------------------------- average pooling
 
 
-def _counts(geometry: Geometry, include_padding: bool) -> Any:
+def _window_sizes(geometry: Geometry, include_padding: bool) -> Any:
     """Return the number of elements of each window: an integer, or an array where windows differ."""
     along = []
     for n, k, m, s, p in zip(*geometry[:5], strict=True):
@@ -210,9 +211,9 @@ def _counts(geometry: Geometry, include_padding: bool) -> Any:
     return int(down[0] * right[0]) if alike else down[:, None] * right
 
 
-def _divided(a: Any, geometry: Geometry, divisor: int | None, include_padding: bool) -> Any:
+def _divide(a: Any, geometry: Geometry, divisor: int | None, include_padding: bool) -> Any:
     """Divide an array of the result's shape by the sizes of the windows."""
-    by = _counts(geometry, include_padding) if divisor is None else divisor
+    by = _window_sizes(geometry, include_padding) if divisor is None else divisor
     return a / (by if isinstance(by, int) else libraries.root(a).asarray(by.astype(a.dtype)))
 
 
@@ -229,19 +230,19 @@ def _mean_kernel(x: Any, geometry: Geometry, divisor: int | None, include_paddin
         planes = _planes_of(x)
         loop = _BlockLoop(geometry, len(planes), work, 0, x)
         made = new_array("empty", (len(planes), 1, *geometry.out), work, x)
-        for some, part, runs in loop.reading(planes):
+        for some, part, runs in loop.read_blocks(planes):
             sums = next(runs).copy()
             for run in runs:
                 sums += run
             loop.store(made, sums, some, part)
         total = _images_of(made, x)
-    return _divided(total, geometry, divisor, include_padding).astype(x.dtype, copy=False)
+    return _divide(total, geometry, divisor, include_padding).astype(x.dtype, copy=False)
 
 
 def _mean_adjoint_kernel(g: Any, geometry: Geometry, divisor: int | None, include_padding: bool) -> Any:
     """Add each number, divided by the window's size, to all elements of its window: the adjoint of the mean."""
     work = accumulation_dtype(g.dtype)
-    shares = _divided(g.astype(work, copy=False), geometry, divisor, include_padding)
+    shares = _divide(g.astype(work, copy=False), geometry, divisor, include_padding)
     if _is_whole(geometry):
         z = new_array("empty", (*g.shape[:2], *geometry.size), g.dtype, g)
         z[...] = shares
@@ -250,8 +251,8 @@ def _mean_adjoint_kernel(g: Any, geometry: Geometry, divisor: int | None, includ
     loop = _BlockLoop(geometry, len(planes), work, 0, g)
     z = new_array("empty" if loop.layout.covers else "zeros", (len(planes), 1, *geometry.size), g.dtype, g)
     workspace = loop.workspace(work, g)
-    for some, part, runs in loop.writing(z):
-        numbers = loop.spaced(planes, workspace, some, part)
+    for some, part, runs in loop.write_blocks(z):
+        numbers = loop.copy_with_gaps(planes, workspace, some, part)
         for run in runs:
             if loop.is_disjoint:
                 run[...] = numbers
@@ -295,7 +296,7 @@ def _windows(
             f"{kernel_size!r}"
         )
     size = x.shape[-axes:]
-    out = tuple([_count(*axis, ceil_mode) for axis in zip(size, spans, steps, zeros, strict=True)])
+    out = tuple([_window_count(*axis, ceil_mode) for axis in zip(size, spans, steps, zeros, strict=True)])
     if any(n < 1 for n in out):
         raise errors.ShapeError(
             f"{asked}: windows of {spans} do not fit in planes of {size}; input {x.shape}, kernel_size "
@@ -316,14 +317,14 @@ def _has_empty(size: int, kernel: int, out: int, stride: int, padding: int, dila
     return bool((first >= kernel).any() or (begins + first * dilation >= size).any())
 
 
-def _count(size: int, span: int, step: int, padding: int, ceil_mode: bool) -> int:
+def _window_count(size: int, span: int, step: int, padding: int, ceil_mode: bool) -> int:
     """Return the number of windows; with ceil_mode a last one may reach over the end if it begins before it."""
     over = size + 2 * padding - span
     count = -(-over // step) + 1 if ceil_mode else over // step + 1
     return count - 1 if ceil_mode and (count - 1) * step >= size + padding else count
 
 
-def _indices(which: Any, geometry: Geometry) -> Any:
+def _flat_indices(which: Any, geometry: Geometry) -> Any:
     """Return the position of each window's tap in its flattened plane."""
     down, right = which // geometry.kernel[1], which % geometry.kernel[1]
     xp, place = libraries.root(which), []
@@ -332,13 +333,13 @@ def _indices(which: Any, geometry: Geometry) -> Any:
     return place[0] * geometry.size[1] + place[1]
 
 
-def _max_pooled(asked: str, axes: int, x: Any, geometry: Geometry, return_indices: bool) -> Any:
+def _apply_max_pool(asked: str, axes: int, x: Any, geometry: Geometry, return_indices: bool) -> Any:
     z, which = _largest(as_planes(x, axes), geometry)
     batched = x.ndim == axes + 2
     z = restore_shape(z, axes, batched)
     if not return_indices:
         return z
-    indices = restore_shape(_indices(raw(which), geometry), axes, batched)
+    indices = restore_shape(_flat_indices(raw(which), geometry), axes, batched)
     return z, wrap(indices) if isinstance(z, Tensor) else indices
 
 
@@ -375,7 +376,7 @@ def max_pool1d(
     """
     x = lift(input)
     geometry = _windows("max_pool1d", 1, x, kernel_size, stride, padding, dilation, ceil_mode)
-    return _max_pooled("max_pool1d", 1, x, geometry, return_indices)
+    return _apply_max_pool("max_pool1d", 1, x, geometry, return_indices)
 
 
 def max_pool2d(
@@ -417,10 +418,10 @@ def max_pool2d(
     """
     x = lift(input)
     geometry = _windows("max_pool2d", 2, x, kernel_size, stride, padding, dilation, ceil_mode)
-    return _max_pooled("max_pool2d", 2, x, geometry, return_indices)
+    return _apply_max_pool("max_pool2d", 2, x, geometry, return_indices)
 
 
-def _mean_pooled(axes: int, x: Any, geometry: Geometry, divisor: int | None, include_padding: bool) -> Any:
+def _apply_mean_pool(axes: int, x: Any, geometry: Geometry, divisor: int | None, include_padding: bool) -> Any:
     z = _mean(as_planes(x, axes), geometry, divisor, bool(include_padding))
     return restore_shape(z, axes, x.ndim == axes + 2)
 
@@ -456,7 +457,7 @@ def avg_pool1d(
     """
     x = lift(input)
     geometry = _windows("avg_pool1d", 1, x, kernel_size, stride, padding, 1, ceil_mode)
-    return _mean_pooled(1, x, geometry, None, count_include_pad)
+    return _apply_mean_pool(1, x, geometry, None, count_include_pad)
 
 
 def avg_pool2d(
@@ -498,7 +499,7 @@ def avg_pool2d(
     divisor = None if divisor_override is None else integer(divisor_override, "divisor_override", "avg_pool2d")
     if divisor == 0:
         raise ValueError("avg_pool2d: divisor_override must not be 0")
-    return _mean_pooled(2, x, geometry, divisor, count_include_pad)
+    return _apply_mean_pool(2, x, geometry, divisor, count_include_pad)
 
 
 def _mean_over_even_windows(x: Any, axis: int, parts: int) -> Any:
@@ -537,4 +538,4 @@ def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any:
     rows, columns = sizes(output_size, 1, 2, "output_size", "adaptive_avg_pool2d")
     if height % rows == 0 and width % columns == 0:
         return avg_pool2d(x, (height // rows, width // columns))
-    return narrowed(_mean_over_even_windows(_mean_over_even_windows(widened(x), -2, rows), -1, columns), x.dtype)
+    return narrow_to(_mean_over_even_windows(_mean_over_even_windows(widen_half(x), -2, rows), -1, columns), x.dtype)

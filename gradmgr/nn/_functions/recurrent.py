@@ -31,7 +31,7 @@ _HALF = np.float32(0.5)
 # ---------------------------------------------------------------- gates
 
 
-def _columns(x: Any, weight: Any, bias: Any = None) -> Any:
+def _affine_columns(x: Any, weight: Any, bias: Any = None) -> Any:
     """Return weight x^T + bias, a column for each example.
 
     For few examples this takes BLAS as little as half the time of x weight^T, and `dot` takes 0.5 us less than
@@ -70,14 +70,14 @@ def _add(made: Any, more: Any) -> Any:
     return made + more
 
 
-def by_gate(rows: Any, count: int) -> Any:
+def split_gates(rows: Any, count: int) -> Any:
     """Return (batch, count * hidden) as (count, batch, hidden); a bias as (count, 1, hidden)."""
     if rows.ndim == 1:
         return rows.reshape((count, 1, rows.shape[0] // count))
     return rows.reshape((rows.shape[0], count, rows.shape[1] // count)).swapaxes(0, 1)
 
 
-def _by_row(parts: Any) -> Any:
+def _join_gates(parts: Any) -> Any:
     """Return (count, batch, hidden) as (batch, count * hidden)."""
     count, batch, hidden = parts.shape
     return parts.swapaxes(0, 1).reshape((batch, count * hidden))
@@ -119,12 +119,12 @@ def lstm_kernel(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: A
     """Compute a step; without w_ih, x is the input's part of the gates already."""
     more = b_ih if b_hh is None else b_hh if b_ih is None else b_ih + b_hh
     if are_plain(x, h, c, w_ih, w_hh, more):
-        columns = _columns(h, w_hh)
+        columns = _affine_columns(h, w_hh)
         if w_ih is not None:
-            columns += _columns(x, w_ih)
-        more = None if more is None else by_gate(more, 4)
+            columns += _affine_columns(x, w_ih)
+        more = None if more is None else split_gates(more, 4)
         if w_ih is None:
-            more = by_gate(x, 4) if more is None else by_gate(x, 4) + more
+            more = split_gates(x, 4) if more is None else split_gates(x, 4) + more
         new_h, new_c, gates = empty(c.shape, columns), empty(c.shape, columns), empty((5, *c.shape), columns)
         lstm_into(new_h, new_c, gates, columns_by_gate(columns, 4), more, c)
         return new_h, new_c, gates
@@ -133,7 +133,7 @@ def lstm_kernel(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: A
         more = x if more is None else x + more
     else:
         rows = _add(rows, np.matmul(x, w_ih.T))
-    gates = batched_like(_allocate_gates(by_gate(rows, 4), None if more is None else by_gate(more, 4)), c)
+    gates = batched_like(_allocate_gates(split_gates(rows, 4), None if more is None else split_gates(more, 4)), c)
     of_g = np.tanh(gates[2])
     _expit_in_place(gates[:4])
     gates[2] = of_g
@@ -171,7 +171,7 @@ def lstm_vjp(g: Any, c: Any, gates: Any) -> tuple[Any, Any]:
     of_h, of_gates = _or_zeros(g[0], o), _or_zeros(g[2], gates)
     of_c = (of_h * o + of_gates[4]) * (1 - squashed * squashed) + _or_zeros(g[1], o)
     parts = stack([of_c * of_g, of_c * c, of_c * i, of_h * squashed]) + of_gates[:4]
-    return _by_row(parts * _lstm_slopes(gates)), of_c
+    return _join_gates(parts * _lstm_slopes(gates)), of_c
 
 
 def lstm_vjp_into(rows: Any, of_h: Any, of_new_c: Any, c: Any, gates: Any) -> Any:
@@ -198,7 +198,7 @@ def lstm_vjp_into(rows: Any, of_h: Any, of_new_c: Any, c: Any, gates: Any) -> An
     of_g = 1 - slopes[2]
     np.subtract(four, slopes, slopes)
     slopes[2] = of_g
-    multiply(parts, slopes, by_gate(rows, 4))
+    multiply(parts, slopes, split_gates(rows, 4))
     return of_c
 
 
@@ -215,7 +215,7 @@ def _lstm_slopes(gates: Any) -> Any:
 
 def lstm_jvp(t: Any, c: Any, gates: Any) -> tuple[Any, Any, Any]:
     """Return the tangents of the results for a tangent of the gates before their activations."""
-    parts = by_gate(t, 4) * _lstm_slopes(gates)
+    parts = split_gates(t, 4) * _lstm_slopes(gates)
     return _lstm_jvp_of_parts(parts[1] * c + parts[0] * gates[2] + gates[0] * parts[2], parts, gates)
 
 
@@ -269,13 +269,13 @@ def lstm_step(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any
 def gru_kernel(x: Any, h: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> tuple[Any, Any]:
     """Compute a step; without w_ih, x is the input's part of the gates already."""
     if are_plain(x, h, w_ih, w_hh, b_ih, b_hh):
-        of_x = by_gate(x, 3) if w_ih is None else columns_by_gate(_columns(x, w_ih, b_ih), 3)
-        of_h = columns_by_gate(_columns(h, w_hh, b_hh), 3)
+        of_x = split_gates(x, 3) if w_ih is None else columns_by_gate(_affine_columns(x, w_ih, b_ih), 3)
+        of_h = columns_by_gate(_affine_columns(h, w_hh, b_hh), 3)
         new_h, gates = empty(h.shape, of_h), empty((4, *h.shape), of_h)
         gru_into(new_h, gates, of_x, of_h, h)
         return new_h, gates
     of_x, of_h = _affine(x, w_ih, b_ih), _affine(h, w_hh, b_hh)
-    of_x, of_h = by_gate(of_x, 3), by_gate(of_h, 3)
+    of_x, of_h = split_gates(of_x, 3), split_gates(of_h, 3)
     gates = _allocate_gates(of_x, of_h)
     _expit_in_place(gates[:2])
     gates[3] = of_h[2]
@@ -316,7 +316,7 @@ def gru_vjp(g: Any, h: Any, gates: Any) -> tuple[Any, Any]:
 def gru_vjp_into(of_input: Any, of_h: Any, of_new: Any, h: Any, gates: Any) -> None:
     """Compute the same for plain arrays, in few passes, into given arrays."""
     two, new, multiply = gates[:2], gates[2], np.multiply
-    of_input, of_h = by_gate(of_input, 3), by_gate(of_h, 3)
+    of_input, of_h = split_gates(of_input, 3), split_gates(of_h, 3)
     of_n = of_new - of_new * gates[1]
     slope = new * new
     slope *= of_n
@@ -335,7 +335,7 @@ def gru_vjp_into(of_input: Any, of_h: Any, of_new: Any, h: Any, gates: Any) -> N
 
 
 def _gru_jvp_of_parts(of_x: Any, of_h: Any, t_h: Any, h: Any, gates: Any) -> tuple[Any, Any]:
-    """Return the tangents of the results for those of both parts of the gates and of h; None stands for 0."""
+    """Return the tangents of the results for those of both parts of the gates and of h; None means 0."""
     r, z, n, inner = (gates[k] for k in range(4))
     first = of_x if of_h is None else of_h
     of_r, of_z = first[0] * (r - r * r), first[1] * (z - z * z)
@@ -347,11 +347,11 @@ def _gru_jvp_of_parts(of_x: Any, of_h: Any, t_h: Any, h: Any, gates: Any) -> tup
 
 
 def gru_jvp_of_x(t: Any, h: Any, gates: Any) -> tuple[Any, Any]:
-    return _gru_jvp_of_parts(by_gate(t, 3), None, None, h, gates)
+    return _gru_jvp_of_parts(split_gates(t, 3), None, None, h, gates)
 
 
 def gru_jvp_of_h(t: Any, h: Any, gates: Any, t_h: Any = None) -> tuple[Any, Any]:
-    return _gru_jvp_of_parts(None, by_gate(t, 3), t_h, h, gates)
+    return _gru_jvp_of_parts(None, split_gates(t, 3), t_h, h, gates)
 
 
 def gru_h_gradient(g: Any, w_hh: Any, gates: Any, shared: Any) -> Any:
@@ -418,7 +418,9 @@ def _check_shapes(asked: str, gates: int, states: dict[str, Any], weights: dict[
             )
 
 
-def _are_ready(gates: int, input: Any, states: tuple[Any, ...], w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> bool:
+def _can_skip_checks(
+    gates: int, input: Any, states: tuple[Any, ...], w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any
+) -> bool:
     """Tell whether the arguments hold NumPy arrays of one dtype that fit; takes a microsecond, as steps are short."""
     x = input._array if isinstance(input, Tensor) else input
     w = w_ih._array if isinstance(w_ih, Tensor) else w_ih
@@ -487,9 +489,9 @@ def lstm_cell(input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh:
     if not (isinstance(hx, (tuple, list)) and len(hx) == 2):
         raise TypeError(f"lstm_cell: hx must be the pair (h, c); found {type(hx).__name__}")
     h, c = hx
-    if _are_ready(4, input, (h, c), w_ih, w_hh, b_ih, b_hh):
+    if _can_skip_checks(4, input, (h, c), w_ih, w_hh, b_ih, b_hh):
         return lstm_step(input, h, c, w_ih, w_hh, b_ih, b_hh)
-    input, h, c, w_ih, w_hh, b_ih, b_hh = _lifted(input, h, c, w_ih, w_hh, b_ih, b_hh)
+    input, h, c, w_ih, w_hh, b_ih, b_hh = _lift_all(input, h, c, w_ih, w_hh, b_ih, b_hh)
     weights = {"w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh}
     _check_shapes("lstm_cell", 4, {"h": h, "c": c}, weights, input)
     values, dtype = cast_to_common_dtype([input, h, c, w_ih, w_hh, b_ih, b_hh])
@@ -527,9 +529,9 @@ def gru_cell(input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: 
     >>> print(np.round(h, 4))
     [[0.1149]]
     """
-    if _are_ready(3, input, (hx,), w_ih, w_hh, b_ih, b_hh):
+    if _can_skip_checks(3, input, (hx,), w_ih, w_hh, b_ih, b_hh):
         return gru_step(input, hx, w_ih, w_hh, b_ih, b_hh)
-    input, h, w_ih, w_hh, b_ih, b_hh = _lifted(input, hx, w_ih, w_hh, b_ih, b_hh)
+    input, h, w_ih, w_hh, b_ih, b_hh = _lift_all(input, hx, w_ih, w_hh, b_ih, b_hh)
     weights = {"w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh}
     _check_shapes("gru_cell", 3, {"h": h}, weights, input)
     values, dtype = cast_to_common_dtype([input, h, w_ih, w_hh, b_ih, b_hh])
@@ -539,5 +541,5 @@ def gru_cell(input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: 
     return cast_to(new_h if input.ndim == 2 else new_h[0], dtype)
 
 
-def _lifted(*values: Any) -> list[Any]:
+def _lift_all(*values: Any) -> list[Any]:
     return [None if v is None else lift(v) for v in values]

@@ -15,7 +15,6 @@ from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import Tensor
 from gradmgr.nn._functions.attention import are_plain
 from gradmgr.nn._functions.recurrent import (
-    by_gate,
     cast_to_common_dtype,
     columns_by_gate,
     empty,
@@ -32,6 +31,7 @@ from gradmgr.nn._functions.recurrent import (
     lstm_kernel,
     lstm_vjp,
     lstm_vjp_into,
+    split_gates,
     total_over_batch,
 )
 from gradmgr.ops.arithmetic import sum_of
@@ -39,7 +39,7 @@ from gradmgr.ops.convert import cast_to
 from gradmgr.ops.join import concatenate, stack
 
 
-def _order(length: int, reverse: bool) -> range:
+def _step_order(length: int, reverse: bool) -> range:
     return range(length - 1, -1, -1) if reverse else range(length)
 
 
@@ -87,13 +87,13 @@ def _lstm_run(parts: Any, h: Any, c: Any, w_hh: Any, reverse: bool) -> tuple[Any
         outputs, cells, gates = (empty((length, *more, *c.shape), parts) for more in ((), (), (5,)))
         columns = empty((width, batch), parts)
         by_columns = columns_by_gate(columns, 4)
-        for k in _order(length, reverse):
+        for k in _step_order(length, reverse):
             w_hh.dot(h.T, columns)
-            lstm_into(outputs[k], cells[k], gates[k], by_columns, by_gate(parts[k], 4), c)
+            lstm_into(outputs[k], cells[k], gates[k], by_columns, split_gates(parts[k], 4), c)
             h, c = outputs[k], cells[k]
         return outputs, cells, gates
     steps = []
-    for k in _order(length, reverse):
+    for k in _step_order(length, reverse):
         steps.append(lstm_kernel(parts[k], h, c, None, w_hh, None, None))
         h, c = steps[-1][:2]
     outputs, cells, gates = _stack_steps(steps, reverse)
@@ -105,7 +105,7 @@ def _lstm_run_vjp(g: Any, c: Any, w_hh: Any, cells: Any, gates: Any, reverse: bo
     if g[2] is None and are_plain(g[0], g[1], c, w_hh, cells, gates):
         return _lstm_run_vjp_in_place(g, c, w_hh, cells, gates, reverse)
     of_h, of_c, rows = None, None, []
-    for k in _order(gates.shape[0], not reverse):
+    for k in _step_order(gates.shape[0], not reverse):
         at = _cotangents_of_step(g, k)
         at[:2] = sum_of(at[0], of_h), sum_of(at[1], of_c)
         row, of_c = lstm_vjp(at, _state_before(cells, c, k, reverse), gates[k])
@@ -121,7 +121,7 @@ def _lstm_run_vjp_in_place(g: Any, c: Any, w_hh: Any, cells: Any, gates: Any, re
     of_h, of_c = (empty((batch, hidden), gates) for _ in range(2))
     of_h[...] = 0
     of_c[...] = 0
-    for k in _order(length, not reverse):
+    for k in _step_order(length, not reverse):
         for of_state, given in ((of_h, g[0]), (of_c, g[1])):
             if given is not None:
                 of_state += given[k]
@@ -136,7 +136,7 @@ def _lstm_run_jvp(states: Any, reverse: bool, part: Any = None, h: Any = None, c
     """Return the tangents of the results for a tangent of the parts, of the first h or c, or of w_hh."""
     first_h, first_c, w_hh, outputs, cells, gates = states
     steps = []
-    for k in _order(gates.shape[0], reverse):
+    for k in _step_order(gates.shape[0], reverse):
         row = sum_of(
             None if part is None else part[k],
             None if h is None else h @ w_hh.T,
@@ -187,15 +187,15 @@ def _gru_run(parts: Any, h: Any, w_hh: Any, b_hh: Any, reverse: bool) -> tuple[A
         outputs, gates = empty((length, *h.shape), parts), empty((length, 4, *h.shape), parts)
         columns, bias = empty((width, batch), parts), None if b_hh is None else b_hh[:, None]
         by_columns = columns_by_gate(columns, 3)
-        for k in _order(length, reverse):
+        for k in _step_order(length, reverse):
             w_hh.dot(h.T, columns)
             if bias is not None:
                 columns += bias
-            gru_into(outputs[k], gates[k], by_gate(parts[k], 3), by_columns, h)
+            gru_into(outputs[k], gates[k], split_gates(parts[k], 3), by_columns, h)
             h = outputs[k]
         return outputs, gates
     steps = []
-    for k in _order(length, reverse):
+    for k in _step_order(length, reverse):
         steps.append(gru_kernel(parts[k], h, None, w_hh, None, b_hh))
         h = steps[-1][0]
     outputs, gates = _stack_steps(steps, reverse)
@@ -207,7 +207,7 @@ def _gru_run_vjp(g: Any, h: Any, w_hh: Any, outputs: Any, gates: Any, reverse: b
     if g[1] is None and are_plain(g[0], h, w_hh, outputs, gates):
         return _gru_run_vjp_in_place(g[0], h, w_hh, outputs, gates, reverse)
     of_h, rows = None, []
-    for k in _order(gates.shape[0], not reverse):
+    for k in _step_order(gates.shape[0], not reverse):
         at = _cotangents_of_step(g, k)
         at[0] = sum_of(at[0], of_h)
         row = gru_vjp(at, _state_before(outputs, h, k, reverse), gates[k])
@@ -222,7 +222,7 @@ def _gru_run_vjp_in_place(g: Any, h: Any, w_hh: Any, outputs: Any, gates: Any, r
     length, _, batch, hidden = gates.shape
     of_parts, of_rows = (empty((length, batch, 3 * hidden), gates) for _ in range(2))
     of_h: Any = None
-    for k in _order(length, not reverse):
+    for k in _step_order(length, not reverse):
         of_new = g[k] if of_h is None else of_h + g[k]
         gru_vjp_into(of_parts[k], of_rows[k], of_new, _state_before(outputs, h, k, reverse), gates[k])
         of_h = of_rows[k].dot(w_hh)
@@ -234,7 +234,7 @@ def _gru_run_jvp(states: Any, reverse: bool, part: Any = None, h: Any = None, w:
     """Return the tangents of the results for a tangent of the parts, of the first h, of w_hh or of b_hh."""
     first_h, w_hh, outputs, gates = states
     steps = []
-    for k in _order(gates.shape[0], reverse):
+    for k in _step_order(gates.shape[0], reverse):
         before = _state_before(outputs, first_h, k, reverse)
         at = before, gates[k]
         of_part = None if part is None else gru_jvp_of_x(part[k], *at)

@@ -99,8 +99,8 @@ class Layout:
         is_numpy = isinstance(arrays[0], np.ndarray) or libraries.root(arrays[0]) is np
         limit = _BLOCK if is_numpy else _BLOCK_OF_GPU
         places = max(limit // max(1, rows * _count_examples(*arrays)), _FEWEST)
-        images = _evenly(count, places // (height * self.row))
-        lines = height if images > 1 else _evenly(height, places // self.row)
+        images = _even_part_size(count, places // (height * self.row))
+        lines = height if images > 1 else _even_part_size(height, places // self.row)
         return (images, lines), [
             (slice(n, min(n + images, count)), slice(line, min(line + lines, height)))
             for n in range(0, count, images)
@@ -139,7 +139,7 @@ class Layout:
         return runs.reshape(shape)[..., : self.out[1]].transpose(1, 0, 2, 3)
 
 
-def _evenly(count: int, most: int) -> int:
+def _even_part_size(count: int, most: int) -> int:
     """Return the size of parts, at most `most`, that divide `count` into nearly equal parts."""
     times = -(-count // max(1, most))
     return -(-count // max(1, times)) or 1
@@ -160,7 +160,7 @@ def new_array(kind: str, shape: tuple[int, ...], dtype: Any, *arrays: Any, fill:
     made = make(shape, dtype) if fill is None else make(shape, fill, dtype)
     for a in arrays:
         if isinstance(a, batched.Batched):
-            return batched.spacious(made, *arrays)
+            return batched.batched_to_hold(made, *arrays)
     return made
 
 

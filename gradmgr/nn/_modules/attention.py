@@ -151,16 +151,16 @@ class MultiheadAttention(Module):
         query, key, value = self._checked(query, key, value)
         of_batch = query.ndim == 3
         axes = (0, 2, 1, 3) if self.batch_first or not of_batch else (1, 2, 0, 3)
-        projected = self._projected(query, key, value)
+        projected = self._project(query, key, value)
         if not of_batch:
             projected = [expand_dims(t, 0) for t in projected]
         batch = projected[0].shape[axes[0]]
-        q, k, v = (self._by_head(t, axes) for t in self._with_learned(projected, axes[0]))
+        q, k, v = (self._split_heads(t, axes) for t in self._append_learned(projected, axes[0]))
         if self.add_zero_attn:
             k, v = (concatenate([t, zeros(t, (*t.shape[:2], 1, t.shape[3]), t.dtype)], axis=2) for t in (k, v))
         given = key.shape[axes[2] if of_batch else 0]
         shape = (batch, self.num_heads, q.shape[2], given)
-        mask = self._mask(attn_mask, key_padding_mask, shape, k.shape[2] - given, is_causal, of_batch)
+        mask = self._make_mask(attn_mask, key_padding_mask, shape, k.shape[2] - given, is_causal, of_batch)
         alone = bool(is_causal) and mask is None
         drop = drop_factors((*shape[:3], k.shape[2]), self.dropout if self.training else 0.0, self.rng, q)
         output, weights = attend(q, k, v, mask, drop, None, alone, need_weights)
@@ -196,7 +196,7 @@ class MultiheadAttention(Module):
                 raise errors.ShapeError(f"{_SELF}: query and key must agree in {says}; {found}")
         return query, key, value
 
-    def _projected(self, query: Any, key: Any, value: Any) -> list[Any]:
+    def _project(self, query: Any, key: Any, value: Any) -> list[Any]:
         """Return the projections of query, key and value; in one product if they are the same array."""
         width, weight, bias = self.embed_dim, self.in_proj_weight, self.in_proj_bias
         if weight is None:
@@ -209,7 +209,7 @@ class MultiheadAttention(Module):
         biases = [None if bias is None else bias[k * width : (k + 1) * width] for k in range(3)]
         return [linear(t, w, b) for t, w, b in zip((query, key, value), weights, biases, strict=True)]
 
-    def _with_learned(self, projected: list[Any], batch_axis: int) -> list[Any]:
+    def _append_learned(self, projected: list[Any], batch_axis: int) -> list[Any]:
         """Append bias_k and bias_v to the keys and values."""
         if self.bias_k is None:
             return projected
@@ -220,11 +220,11 @@ class MultiheadAttention(Module):
             longer.append(concatenate([t, broadcast_to(learned, shape)], axis=1 - batch_axis))
         return longer
 
-    def _by_head(self, t: Any, axes: tuple[int, ...]) -> Any:
+    def _split_heads(self, t: Any, axes: tuple[int, ...]) -> Any:
         """Return (length, batch, features) as (batch, heads, length, features of a head), by permuting to `axes`."""
         return transpose(reshape(t, (*t.shape[:2], self.num_heads, self.head_dim)), axes)
 
-    def _mask(
+    def _make_mask(
         self, attn_mask: Any, padding: Any, shape: tuple[int, ...], added: int, causal: bool, of_batch: bool
     ) -> Any:
         """Return one boolean mask, True where a query attends to a key, or one of numbers, or None without masks.
@@ -244,25 +244,25 @@ class MultiheadAttention(Module):
         if causal and (masks or added):
             like = raw(masks[0]) if masks else raw(self.out_proj.weight)
             masks.append(~libraries.root(like).tri(rows, count, dtype=bool))
-        return None if not masks else _together(masks, added)
+        return None if not masks else _combine_masks(masks, added)
 
 
-def _together(masks: list[Any], added: int) -> Any:
+def _combine_masks(masks: list[Any], added: int) -> Any:
     """Combine masks, boolean ones with True for what is left out, into one with True for what is attended to."""
     if all(mask.dtype == bool for mask in masks):
         left_out = raw(masks[0])
         for mask in masks[1:]:
             left_out = left_out | raw(mask)
-        return ~(left_out if not added else _padded(left_out, added))
+        return ~(left_out if not added else _extend_mask(left_out, added))
     total = None
     for mask in masks:
         if mask.dtype == bool:
             mask = np.where(raw(mask), np.float32(-np.inf), np.float32(0))
         total = mask if total is None else total + mask
-    return total if not added else _padded(total, added)
+    return total if not added else _extend_mask(total, added)
 
 
-def _padded(mask: Any, added: int) -> Any:
+def _extend_mask(mask: Any, added: int) -> Any:
     """Extend a mask by keys that are attended to."""
     return concatenate([mask, zeros(mask, (*mask.shape[:-1], added), mask.dtype)], axis=-1)
 

@@ -145,7 +145,7 @@ class Sequential(_Row):
         return PlainFunction(module)
 
     def _slice(self, index: slice) -> Self:
-        return type(self)(dict(self._of(MODULE)[index]))
+        return type(self)(dict(self._registered(MODULE)[index]))
 
     def forward(self, input: Any) -> Any:
         """Call the modules one after another."""
@@ -203,7 +203,7 @@ class ModuleDict(Module):
         self.update({} if modules is None else modules)
 
     def __getitem__(self, key: str) -> Any:
-        return dict(self._of(MODULE))[key]
+        return dict(self._registered(MODULE))[key]
 
     def __setitem__(self, key: str, module: Module) -> None:
         self.update({key: module})
@@ -212,7 +212,7 @@ class ModuleDict(Module):
         self.pop(key)
 
     def __len__(self) -> int:
-        return len(self._of(MODULE))
+        return len(self._registered(MODULE))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.keys())
@@ -248,15 +248,15 @@ class ModuleDict(Module):
 
     def keys(self) -> KeysView[str]:
         """Return the names."""
-        return dict(self._of(MODULE)).keys()
+        return dict(self._registered(MODULE)).keys()
 
     def values(self) -> ValuesView[Any]:
         """Return the modules."""
-        return dict(self._of(MODULE)).values()
+        return dict(self._registered(MODULE)).values()
 
     def items(self) -> ItemsView[str, Any]:
         """Return the names with their modules."""
-        return dict(self._of(MODULE)).items()
+        return dict(self._registered(MODULE)).items()
 
 
 class ParameterList(Module):
@@ -286,17 +286,17 @@ class ParameterList(Module):
         return Parameter(value)
 
     def __len__(self) -> int:
-        return len(self._of(PARAMETER))
+        return len(self._registered(PARAMETER))
 
     def __iter__(self) -> Iterator[Any]:
-        return iter([param for _, param in self._of(PARAMETER)])
+        return iter([param for _, param in self._registered(PARAMETER)])
 
     def __getitem__(self, index: Any) -> Any:
         chosen = list(self)[index]
         return type(self)(chosen) if isinstance(index, slice) else chosen
 
     def __setitem__(self, index: int, value: Any) -> None:
-        self._register(self._of(PARAMETER)[operator.index(index)][0], PARAMETER, self._checked(value))
+        self._register(self._registered(PARAMETER)[operator.index(index)][0], PARAMETER, self._checked(value))
 
     def append(self, value: Any) -> Self:
         """Add a parameter at the end, and return self."""

@@ -11,7 +11,7 @@ from gradmgr._engine.tensor import Tensor
 from gradmgr.nn import functional
 from gradmgr.nn._functions.arguments import check_word, integer, length, pair, single
 from gradmgr.nn._modules.module import Module
-from gradmgr.nn._modules.parameters import Rng, Size, blank, draw_by_fan_in
+from gradmgr.nn._modules.parameters import Rng, Size, draw_by_fan_in, empty_parameter
 from gradmgr.ops.pad import pad
 
 # numpy.pad's names for torch's.
@@ -23,11 +23,12 @@ class _Convolution(Module):
 
     weight: Parameter
     bias: Parameter | None
+    _as_tuple: Callable[[Any, str, str], tuple[int, ...]]  # reads a size: one number, or a number for each axis
 
     def __init__(
         self,
         channels: tuple[int, int],
-        window: dict[str, tuple[int, ...]],
+        window: tuple[Size, Size, Size],
         groups: int,
         bias: bool,
         padding_mode: str,
@@ -48,29 +49,30 @@ class _Convolution(Module):
         known = ("zeros",) if transposed else ("zeros", *_PADDING_MODES)
         check_word(padding_mode, known, "padding_mode", asked)
         self.padding_mode = padding_mode
-        self.kernel_size = window["kernel_size"]
-        self.stride = window["stride"]
-        self.dilation = window["dilation"]
+        kernel_size, stride, dilation = window
+        self.kernel_size = self._as_tuple(kernel_size, "kernel_size", asked)
+        self.stride = self._as_tuple(stride, "stride", asked)
+        self.dilation = self._as_tuple(dilation, "dilation", asked)
         first, second = self.out_channels, self.in_channels
         if transposed:
             first, second = second, first
         dtype, device = target
-        self.weight = blank((first, second // self.groups, *self.kernel_size), dtype, device)
-        self.register_parameter("bias", blank((self.out_channels,), dtype, device) if bias else None)
+        self.weight = empty_parameter((first, second // self.groups, *self.kernel_size), dtype, device)
+        self.register_parameter("bias", empty_parameter((self.out_channels,), dtype, device) if bias else None)
 
     def reset_parameters(self, *, rng: Rng = None) -> None:
         """Draw new values for the parameters."""
         draw_by_fan_in(self.weight, self.bias, rng)
 
-    def _padding(self, padding: Any, as_tuple: Any) -> Any:
+    def _read_padding(self, padding: Any) -> Any:
         if not isinstance(padding, str):
-            return as_tuple(padding, "padding", type(self).__name__)
+            return self._as_tuple(padding, "padding", type(self).__name__)
         check_word(padding, ("same", "valid"), "padding", type(self).__name__)
         if padding == "same" and any(step != 1 for step in self.stride):
             raise ValueError(f"{type(self).__name__}: padding='same' needs stride 1; found {self.stride}")
         return padding
 
-    def _padded(self, x: Any, padding: Any) -> tuple[Any, Any]:
+    def _pad_input(self, x: Any, padding: Any) -> tuple[Any, Any]:
         """Return x with any padding other than zeros, and the padding that the convolution is still to add."""
         if self.padding_mode == "zeros" or padding == "valid":
             return x, padding
@@ -82,7 +84,7 @@ class _Convolution(Module):
         free = [(0, 0)] * (x.ndim - len(widths))
         return pad(x, [*free, *widths], mode=_PADDING_MODES[self.padding_mode]), (0,) * len(widths)
 
-    def _shown(self, padding: Any, output_padding: tuple[int, ...] | None = None) -> str:
+    def _shown_settings(self, padding: Any, output_padding: tuple[int, ...] | None = None) -> str:
         ones, zeros = (1,) * len(self.kernel_size), (0,) * len(self.kernel_size)
         parts = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"]
         parts += [f"padding={padding!r}"] if padding != zeros else []
@@ -94,10 +96,8 @@ class _Convolution(Module):
         return ", ".join(parts)
 
 
-class _Forward(_Convolution):
-    """Conv1d and Conv2d, which differ in how many axes a window has."""
-
-    _as_tuple: Callable[[Any, str, str], tuple[int, ...]]
+class _PlainConvolution(_Convolution):
+    """The base class of Conv1d and Conv2d, which differ in how many axes a window has."""
 
     def __init__(
         self,
@@ -115,18 +115,17 @@ class _Forward(_Convolution):
         *,
         rng: Rng = None,
     ) -> None:
-        asked, given = type(self).__name__, {"kernel_size": kernel_size, "stride": stride, "dilation": dilation}
-        window = {name: self._as_tuple(value, name, asked) for name, value in given.items()}
+        window = (kernel_size, stride, dilation)
         super().__init__((in_channels, out_channels), window, groups, bias, padding_mode, (dtype, device))
-        self.padding = self._padding(padding, self._as_tuple)
+        self.padding = self._read_padding(padding)
         self.reset_parameters(rng=rng)
 
     def extra_repr(self) -> str:
         """Return the sizes and settings, for `repr`."""
-        return self._shown(self.padding)
+        return self._shown_settings(self.padding)
 
 
-class Conv1d(_Forward):
+class Conv1d(_PlainConvolution):
     """Convolution, as cross-correlation, of (N, C_in, L) or (C_in, L) with windows over the last axis.
 
     Args:
@@ -150,11 +149,11 @@ class Conv1d(_Forward):
 
     def forward(self, x: Any) -> Tensor:
         """Map an input (N, C_in, L) to (N, C_out, L')."""
-        x, padding = self._padded(x, self.padding)
+        x, padding = self._pad_input(x, self.padding)
         return functional.conv1d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)  # type: ignore[no-any-return]  # x is Any
 
 
-class Conv2d(_Forward):
+class Conv2d(_PlainConvolution):
     """Convolution, as cross-correlation, of (N, C_in, H, W) or (C_in, H, W) with windows over the last two axes.
 
     Args:
@@ -184,14 +183,12 @@ class Conv2d(_Forward):
 
     def forward(self, x: Any) -> Tensor:
         """Map an input (N, C_in, H, W) to (N, C_out, H', W')."""
-        x, padding = self._padded(x, self.padding)
+        x, padding = self._pad_input(x, self.padding)
         return functional.conv2d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)  # type: ignore[no-any-return]  # x is Any
 
 
-class _Transposed(_Convolution):
-    """ConvTranspose1d and ConvTranspose2d, which differ in how many axes a window has."""
-
-    _as_tuple: Callable[[Any, str, str], tuple[int, ...]]
+class _TransposedConvolution(_Convolution):
+    """The base class of ConvTranspose1d and ConvTranspose2d, which differ in how many axes a window has."""
 
     def __init__(
         self,
@@ -210,20 +207,18 @@ class _Transposed(_Convolution):
         *,
         rng: Rng = None,
     ) -> None:
-        asked, target = type(self).__name__, (dtype, device)
-        given = {"kernel_size": kernel_size, "stride": stride, "dilation": dilation}
-        window: dict[str, tuple[int, ...]] = {name: self._as_tuple(value, name, asked) for name, value in given.items()}
+        window, target = (kernel_size, stride, dilation), (dtype, device)
         super().__init__((in_channels, out_channels), window, groups, bias, padding_mode, target, transposed=True)
-        self.padding = self._as_tuple(padding, "padding", asked)
-        self.output_padding = self._as_tuple(output_padding, "output_padding", asked)
+        self.padding = self._as_tuple(padding, "padding", type(self).__name__)
+        self.output_padding = self._as_tuple(output_padding, "output_padding", type(self).__name__)
         self.reset_parameters(rng=rng)
 
     def extra_repr(self) -> str:
         """Return the sizes and settings, for `repr`."""
-        return self._shown(self.padding, self.output_padding)
+        return self._shown_settings(self.padding, self.output_padding)
 
 
-class ConvTranspose1d(_Transposed):
+class ConvTranspose1d(_TransposedConvolution):
     """The transpose of Conv1d; arguments and parameters are those of ConvTranspose2d, of one axis."""
 
     _as_tuple = staticmethod(single)
@@ -235,7 +230,7 @@ class ConvTranspose1d(_Transposed):
         )
 
 
-class ConvTranspose2d(_Transposed):
+class ConvTranspose2d(_TransposedConvolution):
     """The transpose of Conv2d as a linear map: from the shape of its result to that of its input.
 
     Args:

@@ -11,7 +11,7 @@ from gradmgr._engine.tensor import Tensor
 from gradmgr.nn import functional, init
 from gradmgr.nn._functions.arguments import integer, length
 from gradmgr.nn._modules.module import Module
-from gradmgr.nn._modules.parameters import Rng, blank
+from gradmgr.nn._modules.parameters import Rng, empty_parameter
 
 
 class Embedding(Module):
@@ -49,7 +49,7 @@ class Embedding(Module):
         self.num_embeddings = length(num_embeddings, "num_embeddings", "Embedding")
         self.embedding_dim = length(embedding_dim, "embedding_dim", "Embedding")
         self.padding_idx = self._row(padding_idx)
-        self.weight = blank((self.num_embeddings, self.embedding_dim), dtype, device)
+        self.weight = empty_parameter((self.num_embeddings, self.embedding_dim), dtype, device)
         self.reset_parameters(rng=rng)
 
     def _row(self, index: int | None) -> int | None:

@@ -54,15 +54,15 @@ def functional_call(
         found = type(parameters_and_buffers).__name__
         raise TypeError(f"functional_call takes a mapping of names to Tensors; found {found}")
     modules = list(module.named_modules(remove_duplicate=False))
-    given = _by_identity(modules, parameters_and_buffers)
+    given = _tensors_by_id(modules, parameters_and_buffers)
     stage = Stage({id(inner): inner for _, inner in modules}, given)
     try:
-        return stage.stand_in(module)(*(args if isinstance(args, tuple) else (args,)), **(kwargs or {}))
+        return stage.copy_of(module)(*(args if isinstance(args, tuple) else (args,)), **(kwargs or {}))
     finally:
         stage.write_back()
 
 
-def _by_identity(modules: list[tuple[str, Module]], named: Mapping[str, Any]) -> dict[int, Tensor]:
+def _tensors_by_id(modules: list[tuple[str, Module]], named: Mapping[str, Any]) -> dict[int, Tensor]:
     """Return the given tensors by the ids of those that they replace; raise if they do not fit."""
     own: dict[str, Tensor] = {}
     for path, inner in modules:
@@ -106,15 +106,15 @@ class Stage:
             own.update(module.__dict__)
             for name, value in module.__dict__.items():
                 if value.__class__ not in _PLAIN:
-                    own[name] = self._replaced(value)
+                    own[name] = self._replace(value)
             own["_kinds"], own["_transient"] = own["_kinds"].copy(), own["_transient"].copy()
         self._before = [dict(made.__dict__) for made in self._stand_ins.values()]
 
-    def stand_in(self, module: Module) -> Module:
+    def copy_of(self, module: Module) -> Module:
         """Return the copy of a module."""
         return self._stand_ins[id(module)]
 
-    def _replaced(self, value: Any) -> Any:
+    def _replace(self, value: Any) -> Any:
         """Return an attribute's value for a copy: modules, tensors, bound methods and lists of them replaced."""
         if isinstance(value, Module):
             return self._stand_ins.get(id(value), value)
@@ -125,7 +125,7 @@ class Stage:
         if value.__class__ in (list, tuple, dict) and value:
             parts = value.values() if isinstance(value, dict) else value
             if isinstance(next(iter(parts)), (Module, Tensor, MethodType)):
-                made = [self._replaced(part) for part in parts]
+                made = [self._replace(part) for part in parts]
                 return dict(zip(value, made, strict=True)) if isinstance(value, dict) else type(value)(made)
         return value
 

@@ -9,7 +9,7 @@ from gradmgr._engine.tensor import Tensor
 from gradmgr.nn import functional
 from gradmgr.nn._functions.arguments import length
 from gradmgr.nn._modules.module import Module
-from gradmgr.nn._modules.parameters import Rng, blank, draw_by_fan_in
+from gradmgr.nn._modules.parameters import Rng, draw_by_fan_in, empty_parameter
 
 if TYPE_CHECKING:
     from gradmgr.nn._modules.module_types import ArrayModule
@@ -64,8 +64,8 @@ class Linear(Module):
         super().__init__()
         self.in_features = length(in_features, "in_features", "Linear")
         self.out_features = length(out_features, "out_features", "Linear")
-        self.weight = blank((self.out_features, self.in_features), dtype, device)
-        self.register_parameter("bias", blank((self.out_features,), dtype, device) if bias else None)
+        self.weight = empty_parameter((self.out_features, self.in_features), dtype, device)
+        self.register_parameter("bias", empty_parameter((self.out_features,), dtype, device) if bias else None)
         self.reset_parameters(rng=rng)
 
     def reset_parameters(self, *, rng: Rng = None) -> None:

@@ -15,7 +15,7 @@ from gradmgr._engine.history.modes import no_grad
 from gradmgr._engine.hooks import Hooks, RemovableHandle, check_hook
 from gradmgr._engine.parameter import Parameter, parameter_around
 from gradmgr._engine.tensor import Tensor, tensor, wrap
-from gradmgr.nn._modules.state import converted, fitting_values, read_target, write_all
+from gradmgr.nn._modules.state import convert, fitting_values, read_target, write_all
 
 if TYPE_CHECKING:
     from gradmgr.nn._modules.module_types import HasForward, P, R
@@ -126,10 +126,7 @@ class Module:
         Raises:
             TypeError: `hook` cannot be called.
         """
-        check_hook(hook, "register_forward_pre_hook")
-        if self._pre_hooks is None:
-            self._pre_hooks = Hooks()
-        return RemovableHandle([self._pre_hooks.add(hook)])
+        return self._add_hook("_pre_hooks", hook, "register_forward_pre_hook")
 
     def register_forward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(module, args, result)` after each `forward`; a result other than None replaces the module's.
@@ -140,10 +137,13 @@ class Module:
         Raises:
             TypeError: `hook` cannot be called.
         """
-        check_hook(hook, "register_forward_hook")
-        if self._post_hooks is None:
-            self._post_hooks = Hooks()
-        return RemovableHandle([self._post_hooks.add(hook)])
+        return self._add_hook("_post_hooks", hook, "register_forward_hook")
+
+    def _add_hook(self, attribute: str, hook: Callable[..., Any], caller: str) -> RemovableHandle:
+        check_hook(hook, caller)
+        if getattr(self, attribute) is None:
+            setattr(self, attribute, Hooks())
+        return RemovableHandle([getattr(self, attribute).add(hook)])
 
     # ------------------------------------------------------------ attributes
 
@@ -199,13 +199,13 @@ class Module:
         else:
             object.__delattr__(self, name)
 
-    def _of(self, kind: str) -> list[tuple[str, Any]]:
+    def _registered(self, kind: str) -> list[tuple[str, Any]]:
         """Return the names and values registered as one kind, in order; a value may be None."""
         own = self.__dict__
         return [(name, own[name]) for name, its_kind in self._kinds.items() if its_kind == kind]
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """Register a parameter, or None for one that is left out and stands in no list.
+        """Register a parameter, or None for one that is left out of all lists.
 
         Raises:
             TypeError: `param` is neither, or `name` no string.
@@ -267,9 +267,9 @@ class Module:
                 return
             memo.add(id(self))
         yield prefix, self
-        for name, module in self._of(MODULE):
+        for name, module in self._registered(MODULE):
             if module is not None:
-                yield from module.named_modules(memo, _joined(prefix, name), remove_duplicate)
+                yield from module.named_modules(memo, _join_names(prefix, name), remove_duplicate)
 
     def modules(self) -> Iterator[Module]:
         """Yield this module and all modules within it, each once."""
@@ -278,7 +278,7 @@ class Module:
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """Yield the modules registered in this one with their names, each once."""
         seen: set[int] = set()
-        for name, module in self._of(MODULE):
+        for name, module in self._registered(MODULE):
             if module is not None and id(module) not in seen:
                 seen.add(id(module))
                 yield name, module
@@ -297,7 +297,7 @@ class Module:
             recurse: whether to include those of the modules within.
             remove_duplicate: whether to yield each parameter once, also if it has several names.
         """
-        return self._named(PARAMETER, prefix, recurse, remove_duplicate)
+        return self._iterate_named(PARAMETER, prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """Yield the parameters, each once: `gm.attach(model.parameters())`."""
@@ -307,21 +307,21 @@ class Module:
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
         """Yield the buffers with their dotted names, as `named_parameters` does."""
-        return self._named(BUFFER, prefix, recurse, remove_duplicate)
+        return self._iterate_named(BUFFER, prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
         """Yield the buffers, each once."""
         return (buffer for _, buffer in self.named_buffers(recurse=recurse))
 
-    def _named(self, kind: str, prefix: str, recurse: bool, once: bool) -> Iterator[tuple[str, Any]]:
+    def _iterate_named(self, kind: str, prefix: str, recurse: bool, once: bool) -> Iterator[tuple[str, Any]]:
         modules = self.named_modules(prefix=prefix, remove_duplicate=once) if recurse else [(prefix, self)]
         seen: set[int] = set()
         for path, module in modules:
-            for name, value in module._of(kind):
+            for name, value in module._registered(kind):
                 if value is None or (once and id(value) in seen):
                     continue
                 seen.add(id(value))
-                yield _joined(path, name), value
+                yield _join_names(path, name), value
 
     def get_submodule(self, target: str) -> Module:
         """Return the module of a dotted name; "" is this one.
@@ -331,7 +331,7 @@ class Module:
         """
         module: Any = self
         for name in target.split(".") if target else ():
-            module = module._own(name, MODULE, target)
+            module = module._get_own(name, MODULE, target)
         found: Module = module
         return found
 
@@ -342,7 +342,7 @@ class Module:
             AttributeError: there is none.
         """
         path, _, name = target.rpartition(".")
-        found: Parameter = self.get_submodule(path)._own(name, PARAMETER, target)
+        found: Parameter = self.get_submodule(path)._get_own(name, PARAMETER, target)
         return found
 
     def get_buffer(self, target: str) -> Tensor:
@@ -352,11 +352,11 @@ class Module:
             AttributeError: there is none.
         """
         path, _, name = target.rpartition(".")
-        found: Tensor = self.get_submodule(path)._own(name, BUFFER, target)
+        found: Tensor = self.get_submodule(path)._get_own(name, BUFFER, target)
         return found
 
-    def _own(self, name: str, kind: str, target: str) -> Any:
-        own = dict(self._of(kind))
+    def _get_own(self, name: str, kind: str, target: str) -> Any:
+        own = dict(self._registered(kind))
         if own.get(name) is None:
             raise AttributeError(
                 f"no {kind} {target!r}: {type(self).__name__} has no {kind} {name!r}; it has {', '.join(own) or 'none'}"
@@ -436,8 +436,8 @@ class Module:
 
     def _convert(self, device: str | None, dtype: np.dtype[Any] | None) -> Self:
         tensors = [*self.parameters(), *self.buffers()]
-        made = [(t, converted(t, device, dtype), t.grad) for t in tensors]
-        further = [None if grad is None else converted(grad, device, dtype) for _, _, grad in made]
+        made = [(t, convert(t, device, dtype), t.grad) for t in tensors]
+        further = [None if grad is None else convert(grad, device, dtype) for _, _, grad in made]
         with no_grad():
             for (t, array, _), grad in zip(made, further, strict=True):
                 if array is not t._array:
@@ -459,11 +459,11 @@ class Module:
 
     def _state(self, path: str = "") -> dict[str, Tensor]:
         """Return the tensors of the state, under all names of each."""
-        found: dict[str, Tensor] = {path + name: t for name, t in self._of(PARAMETER) if t is not None}
-        for name, buffer in self._of(BUFFER):
+        found: dict[str, Tensor] = {path + name: t for name, t in self._registered(PARAMETER) if t is not None}
+        for name, buffer in self._registered(BUFFER):
             if buffer is not None and name not in self._transient:
                 found[path + name] = buffer
-        for name, module in self._of(MODULE):
+        for name, module in self._registered(MODULE):
             if module is not None:
                 found |= module._state(f"{path}{name}.")
         return found
@@ -515,7 +515,7 @@ class Module:
         made: dict[int, Any] = {}
         for module in self.modules():
             for kind, make in ((PARAMETER, parameter_around), (BUFFER, wrap)):
-                for name, t in module._of(kind):
+                for name, t in module._registered(kind):
                     if id(t) in by_id:
                         module.__dict__[name] = made.setdefault(id(t), make(by_id[id(t)]))
 
@@ -528,18 +528,18 @@ class Module:
     def __repr__(self) -> str:
         extra = self.extra_repr()
         lines = extra.split("\n") if extra else []
-        inner = [f"({name}): {_indented(repr(module))}" for name, module in self._of(MODULE)]
+        inner = [f"({name}): {_indent(repr(module))}" for name, module in self._registered(MODULE)]
         name = type(self).__name__
         if not inner and len(lines) <= 1:
             return f"{name}({extra})"
         return f"{name}(\n  " + "\n  ".join([*lines, *inner]) + "\n)"
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     return text.replace("\n", "\n  ")
 
 
-def _joined(prefix: str, name: str) -> str:
+def _join_names(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
 
 

@@ -21,14 +21,14 @@ Rng = np.random.Generator | None
 Size = int | tuple[int, ...]
 
 
-def blank(shape: tuple[int, ...], dtype: Any, device: str | None) -> Parameter:
+def empty_parameter(shape: tuple[int, ...], dtype: Any, device: str | None) -> Parameter:
     """Return a Parameter whose values are still to be set."""
     return Parameter(np.empty(shape, np.float32 if dtype is None else dtype), device=device)
 
 
 def constant(shape: tuple[int, ...], value: float, dtype: Any, device: str | None) -> Parameter:
     """Return a Parameter filled with one value."""
-    return init.constant_(blank(shape, dtype, device), value)
+    return init.constant_(empty_parameter(shape, dtype, device), value)
 
 
 def draw_by_fan_in(weight: Parameter, bias: Parameter | None, rng: Rng) -> None:

@@ -71,8 +71,8 @@ class MaxPool2d(_MaxPool):
         return functional.max_pool2d(x, **self._windows())
 
 
-class AvgPool1d(ArrayModule):
-    """The mean of each window over the last axis of (N, C, L) or (C, L); arguments as of AvgPool2d."""
+class _AvgPool(ArrayModule):
+    """The base class of AvgPool1d and AvgPool2d."""
 
     def __init__(
         self,
@@ -89,18 +89,24 @@ class AvgPool1d(ArrayModule):
         self.ceil_mode = ceil_mode
         self.count_include_pad = count_include_pad
 
-    def forward(self, x: Any) -> Any:
-        """Map an input (N, C, L) to (N, C, L')."""
-        return functional.avg_pool1d(
-            x, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad
-        )
+    def _windows(self) -> dict[str, Any]:
+        names = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad")
+        return {name: getattr(self, name) for name in names}
 
     def extra_repr(self) -> str:
         """Return the settings, for `repr`."""
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
-class AvgPool2d(ArrayModule):
+class AvgPool1d(_AvgPool):
+    """The mean of each window over the last axis of (N, C, L) or (C, L); arguments as of AvgPool2d."""
+
+    def forward(self, x: Any) -> Any:
+        """Map an input (N, C, L) to (N, C, L')."""
+        return functional.avg_pool1d(x, **self._windows())
+
+
+class AvgPool2d(_AvgPool):
     """The mean of each window over the last two axes of (N, C, H, W) or (C, H, W).
 
     Args:
@@ -121,29 +127,12 @@ class AvgPool2d(ArrayModule):
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> None:
-        super().__init__()
-        self.kernel_size = kernel_size
-        self.stride = kernel_size if stride is None else stride
-        self.padding = padding
-        self.ceil_mode = ceil_mode
-        self.count_include_pad = count_include_pad
+        super().__init__(kernel_size, stride, padding, ceil_mode, count_include_pad)
         self.divisor_override = divisor_override
 
     def forward(self, x: Any) -> Any:
         """Map an input (N, C, H, W) to (N, C, H', W')."""
-        return functional.avg_pool2d(
-            x,
-            self.kernel_size,
-            self.stride,
-            self.padding,
-            self.ceil_mode,
-            self.count_include_pad,
-            self.divisor_override,
-        )
-
-    def extra_repr(self) -> str:
-        """Return the settings, for `repr`."""
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+        return functional.avg_pool2d(x, **self._windows(), divisor_override=self.divisor_override)
 
 
 class AdaptiveAvgPool2d(ArrayModule):

@@ -66,7 +66,7 @@ class _Cell(Module):
         """Return the sizes, for `repr`."""
         return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
 
-    def _first(self, input: Any) -> Any:
+    def _zero_state(self, input: Any) -> Any:
         """Return a state of zeros for an input; the cell's function checks the input."""
         return zeros(input, (*input.shape[:-1], self.hidden_size), self.weight_hh.dtype)
 
@@ -93,10 +93,10 @@ class LSTMCell(_Cell):
     _gates = 4
 
     def forward(self, input: Any, hx: Any = None) -> tuple[Tensor, Tensor]:
-        """Return (h', c') for input (batch, input_size) and hx = (h, c); None stands for zeros."""
+        """Return (h', c') for input (batch, input_size) and hx = (h, c); None means zeros."""
         input = one_array(input)
         if hx is None:
-            hx = (self._first(input),) * 2
+            hx = (self._zero_state(input),) * 2
         return lstm_cell(input, hx, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
 
 
@@ -121,9 +121,9 @@ class GRUCell(_Cell):
     _gates = 3
 
     def forward(self, input: Any, hx: Any = None) -> Tensor:
-        """Return h' for input (batch, input_size) and hx = h; None stands for zeros."""
+        """Return h' for input (batch, input_size) and hx = h; None means zeros."""
         input = one_array(input)
-        hx = self._first(input) if hx is None else hx
+        hx = self._zero_state(input) if hx is None else hx
         return gru_cell(input, hx, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)  # type: ignore[no-any-return]  # x is Any
 
 
@@ -140,15 +140,16 @@ class _Recurrent(Module):
         self,
         input_size: int,
         hidden_size: int,
-        num_layers: int,
-        bias: bool,
-        batch_first: bool,
-        dropout: float,
-        bidirectional: bool,
-        proj_size: int,
-        device: str | None,
-        dtype: Any,
-        rng: np.random.Generator | None,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        device: str | None = None,
+        dtype: Any = None,
+        *,
+        rng: np.random.Generator | None = None,
     ) -> None:
         super().__init__()
         asked = type(self).__name__
@@ -162,7 +163,7 @@ class _Recurrent(Module):
             raise ValueError(f"{asked}: dropout must be a probability, from 0 to 1; found {dropout!r}")
         if dropout > 0 and self.num_layers == 1:
             errors.warn(
-                f"{asked}: dropout={dropout} stands between layers, and there is one: it does nothing; use "
+                f"{asked}: dropout={dropout} applies between layers, and there is one: it does nothing; use "
                 "num_layers of 2 or more, or a Dropout module behind it",
                 UserWarning,
             )
@@ -172,18 +173,21 @@ class _Recurrent(Module):
         self._make_parameters(device, dtype)
 
     @property
-    def _width(self) -> int:
+    def _output_size(self) -> int:
         return self.proj_size or self.hidden_size
 
-    def _suffixes(self, layer: int) -> list[str]:
+    def _parameter_suffixes(self, layer: int) -> list[str]:
         return [f"_l{layer}", f"_l{layer}_reverse"][: 1 + self.bidirectional]
 
     def _make_parameters(self, device: str | None, dtype: Any) -> None:
         rng, rows = self.rng, self._gates * self.hidden_size
         for layer in range(self.num_layers):
-            features = self.input_size if layer == 0 else self._width * (1 + self.bidirectional)
-            for suffix in self._suffixes(layer):
-                shapes: dict[str, tuple[int, ...]] = {"weight_ih": (rows, features), "weight_hh": (rows, self._width)}
+            features = self.input_size if layer == 0 else self._output_size * (1 + self.bidirectional)
+            for suffix in self._parameter_suffixes(layer):
+                shapes: dict[str, tuple[int, ...]] = {
+                    "weight_ih": (rows, features),
+                    "weight_hh": (rows, self._output_size),
+                }
                 shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)} if self.bias else {}
                 shapes |= {"weight_hr": (self.proj_size, self.hidden_size)} if self.proj_size else {}
                 for name, shape in shapes.items():
@@ -212,7 +216,7 @@ class _Recurrent(Module):
             if layer and self.dropout and self.training:
                 x = dropout(x, self.dropout, rng=self.rng)
             outputs = []
-            for direction, suffix in enumerate(self._suffixes(layer)):
+            for direction, suffix in enumerate(self._parameter_suffixes(layer)):
                 place = layer * (1 + self.bidirectional) + direction
                 output, ends = self._run_layer(x, [state[place] for state in states], suffix, direction == 1)
                 outputs.append(output)
@@ -234,10 +238,10 @@ class _Recurrent(Module):
         inner = wide_dtype(dtype)
         x, *rest = (None if t is None else cast_to(t, inner) for t in (x, *weights, *biases, weight_hr, *states))
         w_ih, w_hh, b_ih, b_hh, w_hr, *states = rest
-        output, last = self._over(x, states, w_ih, w_hh, b_ih, b_hh, w_hr, reverse)
+        output, last = self._run_direction(x, states, w_ih, w_hh, b_ih, b_hh, w_hr, reverse)
         return cast_to(output, dtype), [cast_to(state, dtype) for state in last]
 
-    def _over(
+    def _run_direction(
         self, x: Any, states: list[Any], w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, w_hr: Any, reverse: bool
     ) -> tuple[Any, list[Any]]:
         """Return h after every step, and the states after the last one."""
@@ -258,7 +262,7 @@ class _Recurrent(Module):
     def _first_states(self, x: Any, given: tuple[Any, ...] | None, of_batch: bool) -> list[Any]:
         """Return the initial states, (layers and directions, batch, features)."""
         lead = (self.num_layers * (1 + self.bidirectional), x.shape[1])
-        widths = {"h": self._width, "c": self.hidden_size}
+        widths = {"h": self._output_size, "c": self.hidden_size}
         if given is None:
             return [zeros(x, (*lead, widths[name]), x.dtype) for name in self._states]
         states = []
@@ -305,26 +309,6 @@ class LSTM(_Recurrent):
     _gates = 4
     _states = ("h", "c")
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        proj_size: int = 0,
-        device: str | None = None,
-        dtype: Any = None,
-        *,
-        rng: np.random.Generator | None = None,
-    ) -> None:
-        super().__init__(
-            *(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional),
-            *(proj_size, device, dtype, rng),
-        )
-
     def forward(self, input: Any, hx: Any = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Run over sequences.
 
@@ -345,18 +329,18 @@ class LSTM(_Recurrent):
         output, (h, c) = self._run(input, None if hx is None else tuple(hx))
         return output, (h, c)
 
-    def _over(
+    def _run_direction(
         self, x: Any, states: list[Any], w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, w_hr: Any, reverse: bool
     ) -> tuple[Any, list[Any]]:
         parts = linear(x, w_ih, None if b_ih is None else b_ih + b_hh)
         if w_hr is not None:
-            return _projected_steps(parts, states, w_hh, w_hr, reverse)
+            return _run_projected(parts, states, w_hh, w_hr, reverse)
         outputs, cells = lstm_over(parts, states[0], states[1], w_hh, reverse)
         last = 0 if reverse else -1
         return outputs, [outputs[last], cells[last]]
 
 
-def _projected_steps(parts: Any, states: list[Any], w_hh: Any, w_hr: Any, reverse: bool) -> tuple[Any, list[Any]]:
+def _run_projected(parts: Any, states: list[Any], w_hh: Any, w_hr: Any, reverse: bool) -> tuple[Any, list[Any]]:
     """Run step by step, projecting h after each step."""
     h, c = states
     outputs = []
@@ -412,7 +396,7 @@ class GRU(_Recurrent):
         rng: np.random.Generator | None = None,
     ) -> None:
         super().__init__(
-            *(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional), *(0, device, dtype, rng)
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, device, dtype, rng=rng
         )
 
     def forward(self, input: Any, hx: Any = None) -> tuple[Tensor, Tensor]:
@@ -432,7 +416,7 @@ class GRU(_Recurrent):
         output, (h,) = self._run(input, None if hx is None else (hx,))
         return output, h
 
-    def _over(
+    def _run_direction(
         self, x: Any, states: list[Any], w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, w_hr: Any, reverse: bool
     ) -> tuple[Any, list[Any]]:
         outputs = gru_over(linear(x, w_ih, b_ih), states[0], w_hh, b_hh, reverse)

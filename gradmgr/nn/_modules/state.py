@@ -43,7 +43,7 @@ def read_target(args: tuple[Any, ...], device: Any, dtype: Any) -> tuple[str | N
     return device, dtype
 
 
-def converted(t: Tensor, device: str | None, dtype: np.dtype[Any] | None) -> Any:
+def convert(t: Tensor, device: str | None, dtype: np.dtype[Any] | None) -> Any:
     array = t._array
     if (
         dtype is not None

@@ -55,21 +55,21 @@ def summary(model: Module, *inputs: Any, depth: int | None = None, **keywords: A
     called = bool(inputs or keywords)
     results = _results(model, inputs, keywords) if called else {}
     rows: list[tuple[str, ...]] = [("layer", "type", "output", "parameters")]
-    for level, name, module in _tree(model, levels):
+    for level, name, module in _iterate_tree(model, levels):
         output = results.get(id(module), "-")
         kind = repr(module) if isinstance(module, PlainFunction) else type(module).__name__
         rows.append(("  " * level + name, kind, output, f"{_count(module.parameters()):,}"))
     return _table(rows if called else [(*row[:2], row[3]) for row in rows]) + "\n" + _totals(model)
 
 
-def _tree(
+def _iterate_tree(
     module: Module, levels: int | None, level: int = 0, name: str = "(model)"
 ) -> Iterator[tuple[int, str, Module]]:
     yield level, name, module
     if levels is None or level < levels:
-        for inner_name, inner in module._of(MODULE):
+        for inner_name, inner in module._registered(MODULE):
             if inner is not None:
-                yield from _tree(inner, levels, level + 1, inner_name)
+                yield from _iterate_tree(inner, levels, level + 1, inner_name)
 
 
 def _results(model: Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> dict[int, str]:
@@ -78,20 +78,20 @@ def _results(model: Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -
     stage = Stage(modules, {id(buffer): wrap(buffer._array) for buffer in model.buffers()})
     results: dict[int, str] = {}
     for key, module in modules.items():
-        made = stage.stand_in(module)
+        made = stage.copy_of(module)
         hooks = Hooks()
         for hook in module._post_hooks or ():
             hooks.add(hook)
-        hooks.add(lambda _, args, result, key=key: results.__setitem__(key, _shapes(result)))
+        hooks.add(lambda _, args, result, key=key: results.__setitem__(key, _format_shapes(result)))
         made._post_hooks = hooks
         made.training = False
-    with no_grad(), _generators_kept(model):
-        stage.stand_in(model)(*inputs, **keywords)
+    with no_grad(), _restoring_generators(model):
+        stage.copy_of(model)(*inputs, **keywords)
     return results
 
 
 @contextmanager
-def _generators_kept(model: Module) -> Iterator[None]:
+def _restoring_generators(model: Module) -> Iterator[None]:
     """Restore the states of the generators within a model at the end of a with block."""
     states = [(source, source.read()) for source in sources_in(model)]
     try:
@@ -101,7 +101,7 @@ def _generators_kept(model: Module) -> Iterator[None]:
             source.write(state)
 
 
-def _shapes(result: Any) -> str:
+def _format_shapes(result: Any) -> str:
     shapes = [str(leaf.shape) for leaf in leaves_of(result) if isinstance(leaf, Tensor) or libraries.is_array(leaf)]
     return ", ".join(shapes) or type(result).__name__
 

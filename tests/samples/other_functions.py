@@ -1,4 +1,4 @@
-"""What is passed through: integers, tests, indices, windows, text and files; creation between tensors."""
+"""Functions of no other chapter: integers, tests, indices, windows, text and files; creation between tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Picking by position."""
+"""Reading and writing elements by position: take, take_along_axis, choose, indexing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from samples._table import ANALYTIC, CUBE, EMPTY, MASK, ROW_MASK, SCALAR, VECTOR, Arg, Array, X, add, given, method
 
-# ---------------------------------------------------------------- picking
+# ---------------------------------------------------------------- reading by position
 
 add("take", "flattened", lambda xp, x, i: xp.take(x, i), X, given([0, 5, 5, -1]), **ANALYTIC)
 add("take", "axis", lambda xp, x, i: xp.take(x, i, axis=-1), X, given([[0, 2], [2, 3]]), **ANALYTIC)

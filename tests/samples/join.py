@@ -1,4 +1,4 @@
-"""Joining and splitting."""
+"""Joining and splitting arrays."""
 
 from __future__ import annotations
 

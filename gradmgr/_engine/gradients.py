@@ -1,0 +1,133 @@
+"""The gradients that a backward pass leaves: by tensor, in memory of their own, and written to `.grad`."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from sys import getrefcount
+from typing import Any
+
+import numpy as np
+
+from gradmgr._arrays import batched, libraries, memory
+from gradmgr._arrays.refcounts import ARRAY_IN_LOCAL
+from gradmgr._engine import write_lock
+from gradmgr._engine.cleanup import complete
+from gradmgr._engine.context import activated, rebind, recorders
+from gradmgr._engine.hooks import handle
+from gradmgr._engine.recorder import Recorder, is_tracked_by
+from gradmgr._engine.tape import Tape
+from gradmgr._engine.tensor import Tensor, wrap
+
+# The tensors that are to receive gradients, with their node ids; None stands for all leaves.
+Inputs = dict[Tensor, Any] | None
+
+_new = object.__new__
+
+
+def gradients_by_tensor(tape: Tape, grads: dict[Any, Any], inputs: Inputs) -> dict[Tensor, Any]:
+    """Return the gradients of the leaves, or of `inputs`, and of what retain_grad asked for, by tensor.
+
+    Args:
+        tape: the tape of the backward pass.
+        grads: what the pass left, by node id; what is returned is taken out.
+        inputs: the tensors that are to receive gradients, with their node ids; None for all leaves.
+    """
+    found: dict[Tensor, Any] = {}
+    for t, node_id in (tape.leaves.copy() if inputs is None else inputs).items():  # other threads may attach
+        if node_id in grads:
+            found[t] = grads.pop(node_id)
+    notes = tape.annotations
+    if notes is not None and notes.retained:
+        found |= {t: g for t, g in notes.retained if t not in found}
+        notes.retained.clear()
+    return found
+
+
+def write(results: dict[Tensor, Any], outer: Any, replaced: Container[Tensor] = ()) -> None:
+    """Write `.grad` of all, or of none: everything is computed before the first is written.
+
+    Args:
+        results: the gradients; emptied, since a gradient that something else holds too must be copied.
+        outer: the context outside of the recording; its recorders may track the gradients.
+        replaced: tensors whose new gradient stands for the one they hold, too.
+    """
+    known = [] if outer is None else [rec for rec in recorders(outer) if rec.open]
+    fresh: list[tuple[Tensor, Tensor]] = []  # new `.grad`
+    changed: list[tuple[Tensor, Any]] = []  # `.grad` that there is, and its new array
+    with write_lock.lock:  # threads that share a parameter lose no update
+        while results:
+            t, g = results.popitem()
+            held: Tensor | None = getattr(t, "_grad", None)
+            adding = held is not None and t not in replaced
+            if known and (adding or held is None) and (is_tracked_by(known, g) or is_tracked_by(known, held)):
+                with activated(outer):
+                    fresh.append((t, _recorded_sum(held, g, known)))
+                continue
+            if isinstance(g, Tensor):
+                g = g._array  # and the Tensor is dropped: what else holds the array is asked next
+            made = _new(Tensor)  # `wrap`, inlined
+            made._array = g
+            made._rec = g = None  # what else holds the array is asked next
+            if held is not None and adding:
+                changed.append((held, _sum(held._array, made)))
+                continue
+            made = own_gradient(made, t)
+            if held is None:
+                fresh.append((t, made))
+            else:
+                changed.append((held, made._array))
+        try:
+            _publish(fresh, changed)
+        except BaseException:
+            complete(_publish, fresh, changed)
+            raise
+
+
+def _publish(fresh: list[tuple[Tensor, Tensor]], changed: list[tuple[Tensor, Any]]) -> None:
+    """Set each `.grad`; called again where an exception strikes, so that all of them are written."""
+    for held, array in changed:
+        rebind(held, wrap(array))  # a constant for every recorder
+    for t, made in fresh:
+        t._grad = made
+
+
+def _recorded_sum(held: Tensor | None, g: Any, recorders: list[Recorder]) -> Tensor:
+    fresh = handle(g, recorders)
+    return fresh if held is None else held + fresh
+
+
+def _sum(a: Any, made: Tensor) -> Any:
+    """Return the sum of the gradient held and a new one; written over the new one where nothing else sees that.
+
+    Never over the one held, which an exception must leave as it is.
+    """
+    if batched.is_batched(a) or batched.is_batched(made._array):  # inside vmap
+        return a + made._array
+    xp = libraries.namespace(a)
+    if a.ndim and memory.is_private(made) and made._array.strides == a.strides and made._array.dtype == a.dtype:
+        return xp.add(a, made._array, out=made._array)
+    return xp.add(a, made._array, out=xp.empty_like(a))  # in new memory, with the strides of what is held
+
+
+def own_gradient(made: Tensor, t: Tensor) -> Tensor:
+    """Return a gradient in memory of its own, with the strides of a dense parameter."""
+    g, a = made._array, t._array
+    is_like = g.__class__ is np.ndarray and g.base is None and g.ndim and g.strides == a.strides
+    if is_like and getrefcount(g) <= ARRAY_IN_LOCAL and g.flags.owndata:  # the common case, without calls
+        return made
+    g = None  # what else holds the array is asked next
+    if memory.is_private(made) and _is_dense_like(made._array, a):
+        return made
+    g = made._array
+    if batched.is_batched(a):
+        made._array = batched.batched_to_hold(np.empty_like(a), g)
+    else:
+        made._array = libraries.namespace(g).empty_like(a)
+    made._array[...] = g
+    return made
+
+
+def _is_dense_like(g: Any, a: Any) -> bool:
+    """Tell whether g has a buffer of its own size, in C order as the parameter is."""
+    whole = g.base is None or memory.buffer_bytes(g) == g.nbytes
+    return bool(whole and g.ndim and g.flags.c_contiguous and a.flags.c_contiguous)

@@ -1,0 +1,43 @@
+"""Whether backward runs in several threads at once."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+
+
+class _Turns:
+    """Whether backward runs in several threads at once, and the lock by which else it does not.
+
+    The lock is reentrant: a callback may call backward.
+    """
+
+    def __init__(self) -> None:
+        self.parallel = True
+        self.lock = threading.RLock()
+
+
+turns = _Turns()
+
+
+class set_multithreading_enabled:  # noqa: N801  # torch's spelling
+    """Let backward run in several threads at once, the default, or one after another in the whole process.
+
+    Called, it sets the mode; in a with block it sets it back at the end.
+
+    >>> import gradmgr
+    >>> with gradmgr.set_multithreading_enabled(False):
+    ...     pass  # backward() in any thread now waits for one that runs elsewhere
+    """
+
+    def __init__(self, mode: bool) -> None:
+        self._before = turns.parallel
+        turns.parallel = bool(mode)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        turns.parallel = self._before

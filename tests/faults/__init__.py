@@ -1,0 +1,1 @@
+"""Programs that are interrupted at every place, and what must be true afterwards."""
