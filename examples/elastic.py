@@ -31,7 +31,8 @@ def supervise(ranks, arguments):
     beside = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
     launcher = beside or shutil.which("mpiexec") or sys.exit("there is no mpiexec: pip install 'gradmgr[mpich]'")
     while ranks:
-        done = subprocess.run([launcher, "-n", str(ranks), sys.executable, __file__, *arguments])  # noqa: S603
+        command = [launcher, "-n", str(ranks), sys.executable, __file__, *arguments]
+        done = subprocess.run(command)  # noqa: S603 (this file itself, with the arguments it was given)
         if done.returncode == 0:
             return
         ranks -= 1
