@@ -490,8 +490,6 @@ def _record(managers: Sequence[GradManager]) -> None:
     """Begin the recordings of managers, as one group, or of none of them."""
     before = [manager._tape for manager in managers]
     try:
-        for manager in managers:
-            manager._check_idle()
         tapes = [manager._begin() for manager in managers]
         enter_recorders(*tapes)
         for manager, tape in zip(managers, tapes, strict=True):
@@ -533,6 +531,8 @@ class GradManagerGroup(_Recording):
         Raises:
             RuntimeError: one of them records already.
         """
+        for manager in self._managers:
+            manager._check_idle()
         _record(self._managers)
 
     def release(self) -> None:

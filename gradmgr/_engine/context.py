@@ -7,7 +7,7 @@ mode, no_grad, interceptors) is a `Context`, the general path.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Union
@@ -63,8 +63,7 @@ class Context:
         self.groups = groups
         self.with_paused = with_paused
         self.interceptors = interceptors
-        nested = not interceptors and all(len(group) == 1 and group[0].is_tape for group in groups)
-        self.tapes: tuple[Any, ...] = tuple([group[0] for group in groups]) if nested else ()
+        self.tapes: tuple[Any, ...] = () if interceptors else _tapes_alone(groups)
 
     @staticmethod
     def of(state: Current) -> Context:
@@ -98,18 +97,25 @@ class Context:
 
     def open_interceptors(self) -> tuple[Interceptor, ...]:
         """Return the interceptors that are open, the one that entered last at the end."""
-        return tuple([each for each in self.interceptors if each.open])
+        return tuple([each for each in self.interceptors if each.open]) if self.interceptors else ()
 
     # ------------------------------------------------------------ others made of it
 
     def pushed(self, *group: Recorder) -> Context:
         """Return this context with a group of recorders inside it."""
-        groups, with_paused = _open_of(self.groups), _open_of(self.with_paused)
-        return Context((*groups, group), (*with_paused, group), self.open_interceptors())
+        here = self.without()
+        groups = (*here.groups, group)
+        with_paused = groups if here.groups is here.with_paused else (*here.with_paused, group)
+        return Context(groups, with_paused, here.interceptors)
 
     def without(self, *gone: Recorder) -> Context:
         """Return this context without these recorders and without any that is closed."""
-        return Context(_open_of(self.groups, gone), _open_of(self.with_paused, gone), self.open_interceptors())
+        groups = _open_of(self.groups, gone)
+        with_paused = groups if self.groups is self.with_paused else _open_of(self.with_paused, gone)
+        interceptors = self.open_interceptors()
+        if groups is self.groups and with_paused is self.with_paused and interceptors == self.interceptors:
+            return self
+        return Context(groups, with_paused, interceptors)
 
     def paused(self) -> Context:
         """Return this context with every recorder paused."""
@@ -197,7 +203,24 @@ class Context:
         return z
 
 
-def _open_of(groups: Groups, gone: Iterable[Recorder] = ()) -> Groups:
+def _tapes_alone(groups: Groups) -> tuple[Any, ...]:
+    """Return the tapes of the groups where each is one tape; else ()."""
+    for group in groups:
+        if len(group) != 1 or not group[0].is_tape:
+            return ()
+    return tuple([tape for (tape,) in groups])
+
+
+def _open_of(groups: Groups, gone: Container[Recorder] = ()) -> Groups:
+    """Return the groups without what is closed or gone; the same tuple where nothing is."""
+    for group in groups:
+        for rec in group:
+            if not rec.open or rec in gone:
+                return _filtered(groups, gone)
+    return groups
+
+
+def _filtered(groups: Groups, gone: Container[Recorder]) -> Groups:
     kept = [tuple([rec for rec in group if rec.open and rec not in gone]) for group in groups]
     return tuple([group for group in kept if group])
 
@@ -287,8 +310,8 @@ def _enter(state: Current, group: Group) -> None:
     if state is None and len(group) == 1 and group[0].is_tape:  # the common case, without the tuples
         _current.set(group[0])
         return
-    context = Context.of(state)
-    outer = context.without().simplest()  # without what was released in another thread or task
+    context = Context.of(state).without()  # what was released in another thread or task is closed
+    outer = context.simplest()
     for rec in group:
         rec.outer = outer
     activate(context.pushed(*group))
