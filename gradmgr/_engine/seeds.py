@@ -37,8 +37,7 @@ def seeds_of(tape: Tape, y: Any, dy: Any, *, asked: str = "backward", create_gra
         a = y._array
         if dy is None and a.__class__ in _ONES:
             return [(y._node_id, _ONES[a.__class__])]
-        is_array = dy.__class__ is np.ndarray and isinstance(a, (np.ndarray, np.generic))
-        if is_array and dy.dtype == a.dtype and dy.shape == a.shape:
+        if _is_like(dy, a):
             return [(y._node_id, dy)]
     if y is None and dy is not None:
         raise ValueError("backward(None, dy): a dy was given without the y it belongs to")
@@ -55,6 +54,16 @@ def seeds_of(tape: Tape, y: Any, dy: Any, *, asked: str = "backward", create_gra
 
 def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _is_like(dy: Any, a: Any) -> bool:
+    """Tell, quickly, whether `dy` is an array of NumPy with the dtype and shape of `a`."""
+    return (
+        dy.__class__ is np.ndarray
+        and isinstance(a, (np.ndarray, np.generic))
+        and dy.dtype is a.dtype
+        and dy.shape == a.shape
+    )
 
 
 def _node_id_of(tape: Tape, y: Any, position: int) -> Any:
@@ -77,6 +86,8 @@ def _cotangent(outer: Any, y: Tensor, dy: Any, position: int) -> Any:
     """Return the weights of `y` in its dtype: a Tensor where a recorder in `outer` tracks them, else an array."""
     if dy is None:
         return _one_for(y, position)
+    if _is_like(dy, y._array):
+        return dy
     recorded = isinstance(dy, Tensor) and is_tracked_by(recorders(outer), dy)
     value = dy if recorded else raw(dy)
     if not isinstance(value, Tensor) and not libraries.is_array(value):
