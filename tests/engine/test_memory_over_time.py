@@ -42,6 +42,8 @@ def frozen_heap() -> Iterator[None]:
     yield
     gc.enable()
     gc.unfreeze()
+    gc.collect()
+    gc.freeze()  # what pytest made while it collected the tests; see conftest.py
 
 
 def settled_free_lists() -> list[Any]:
