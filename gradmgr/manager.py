@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from gradmgr import errors
-from gradmgr._arrays.atomic import run_atomically
 from gradmgr._arrays.refcounts import DROPPED
 from gradmgr._engine import write_lock
 from gradmgr._engine.attachment import (
@@ -27,7 +26,7 @@ from gradmgr._engine.backward import BackwardRun, run_endings
 from gradmgr._engine.backward_pass import context_of_pass, run_backward
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.context import add_interceptor, enter_recorders, leave_recorders
-from gradmgr._engine.gradients import Inputs, gradients_by_tensor, write
+from gradmgr._engine.gradients import Inputs, clear, gradients_by_tensor, write
 from gradmgr._engine.history.spill import Budget, spill_of
 from gradmgr._engine.history.trace_log import TraceLog, Tracing, UseTracing, explain, summary
 from gradmgr._engine.hooks import hooked_leaf
@@ -207,7 +206,7 @@ class GradManager(_Recording):
 
     def clear_grad(self) -> None:
         """Set `.grad` to None on every attached tensor."""
-        run_atomically([(setattr, t, "_grad", None) for t in self.attached_tensors()])
+        clear(self.attached_tensors())
 
     def register_after_backward_callback(self, callback: Callable[[], Any]) -> None:
         """Call `callback()` in every backward when gradients are propagated, before futures are awaited.

@@ -45,12 +45,12 @@ class Attachments:
 
     def tensors(self) -> list[Tensor]:
         """Return the tensors that are alive."""
-        # Of a copy: a tensor that dies meanwhile leaves the dict, another thread may attach one.
-        return [t for spec in self._specs.copy().values() if (t := spec.tensor()) is not None]
+        # Of a list: a tensor that dies meanwhile leaves the dict, another thread may attach one.
+        return [t for spec in list(self._specs.values()) if (t := spec.tensor()) is not None]
 
     def specs(self) -> dict[Tensor, AttachSpec]:
         """Return what is known of the tensors that are alive."""
-        return {t: spec for spec in self._specs.copy().values() if (t := spec.tensor()) is not None}
+        return {t: spec for spec in list(self._specs.values()) if (t := spec.tensor()) is not None}
 
     def add(self, t: Tensor, name: str | None, chain: list[Callback]) -> None:
         """Attach a tensor, or give an attached one further callbacks."""

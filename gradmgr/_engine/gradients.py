@@ -131,3 +131,13 @@ def _is_dense_like(g: Any, a: Any) -> bool:
     """Tell whether g has a buffer of its own size, in C order as the parameter is."""
     whole = g.base is None or memory.buffer_bytes(g) == g.nbytes
     return bool(whole and g.ndim and g.flags.c_contiguous and a.flags.c_contiguous)
+
+
+def clear(tensors: list[Tensor]) -> None:
+    """Set `.grad` of all of them to None; where an exception strikes, it is raised when that is done."""
+    complete(_clear, tensors)
+
+
+def _clear(tensors: list[Tensor]) -> None:
+    for t in tensors:
+        t._grad = None

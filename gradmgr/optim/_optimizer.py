@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from itertools import repeat
 from operator import itemgetter, setitem
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +16,7 @@ from gradmgr._arrays import blocks, libraries
 from gradmgr._arrays.atomic import Call, run_atomically
 from gradmgr._engine import write_lock
 from gradmgr._engine.context import current, recorders
+from gradmgr._engine.gradients import clear
 from gradmgr._engine.mutation import calls_to_forget
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr.optim._chunks import Array, Chunk, Plan, Run, Scratch, is_packable
@@ -222,7 +222,7 @@ class Optimizer:
         """Set the gradients of all parameters to None, or to zeros."""
         params = [p for group in self.param_groups for p in group["params"]]
         if set_to_none:
-            run_atomically(zip(repeat(setattr), params, repeat("_grad"), repeat(None), strict=False))
+            clear(params)
             return
         with write_lock.lock:
             calls: list[Call] = []
