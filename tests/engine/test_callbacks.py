@@ -1,5 +1,7 @@
 """Callbacks of a GradManager: chains, futures, callback objects, and the order of everything in a backward."""
 
+import inspect
+import sys
 import weakref
 
 import numpy as np
@@ -1503,3 +1505,48 @@ def test_what_a_collector_gives_must_be_gradients_of_its_tensors(kind, text, giv
     with gm, pytest.raises(kind, match=text):
         gm.backward(x * y)
     assert (x.grad, y.grad) == (None, None)
+
+
+def run_nested_backwards(levels, gradients, managers):
+    """Let a callback run the backward of another manager, whose callback does so too, and so on."""
+    w = tensor([1.0, 2.0])
+
+    def go_down(t, grad):
+        if levels > 1:
+            run_nested_backwards(levels - 1, gradients, managers)
+
+    gm = GradManager().attach(w, callbacks=go_down)
+    managers.append(gm)
+    with gm:
+        gm.backward((w * w * levels).sum())
+    gradients.append(w.grad.tolist())
+
+
+def with_room_for(calls, function, *args):
+    """Call a function that has room for so many calls in each other."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + calls)
+    try:
+        function(*args)
+    finally:
+        sys.setrecursionlimit(before)
+
+
+@pytest.mark.parametrize(("levels", "calls"), [(70, 1000), (700, 10_000)])
+def test_backwards_nest_in_callbacks_as_deep_as_the_recursion_limit_lets_them(levels, calls):
+    gradients = []
+    with_room_for(calls, run_nested_backwards, levels, gradients, [])
+    assert gradients == [[2.0 * k, 4.0 * k] for k in range(1, levels + 1)]
+
+
+@pytest.mark.parametrize("calls", range(200, 230))  # so that each of the calls of a level is once the last one
+def test_backwards_nested_too_deep_leave_every_manager_idle(calls):
+    gradients, managers = [], []
+    with pytest.raises(RecursionError):
+        with_room_for(calls, run_nested_backwards, 1000, gradients, managers)
+    assert gradients == []
+    assert len(managers) > 10
+    assert get_backwarding_grad_manager() is None
+    for gm in managers:
+        with gm:
+            pass

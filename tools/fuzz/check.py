@@ -11,6 +11,7 @@ from gradmgr import Tensor
 from tools.fuzz.program import SECOND_ORDER, Program
 from tools.fuzz.reference import (
     HAS_TORCH,
+    OracleError,
     Values,
     by_torch,
     has_differences,
@@ -35,7 +36,7 @@ def check(program: Program, *, oracle: str = "both") -> Finding | None:
         oracle: "torch", "differences" or "both"; without torch installed it is differences.
 
     Raises:
-        OracleError: NumPy and torch do not agree about a value, so that nothing is known of gradmgr.
+        OracleError: NumPy and torch do not agree about a value, or it jumps: then nothing is known of gradmgr.
     """
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
@@ -119,10 +120,14 @@ def _slope_differs(program: Program, found: Found) -> Finding | None:
     if not np.isfinite(slope):
         return None
     tolerance = 2e-2 if program.is_single() else 1e-4
-    steps = [slope_by_differences(program, step) for step in (1e-6, 1e-5, 1e-7)]
+    sizes = (1e-6, 1e-5, 1e-7)
+    steps = [slope_by_differences(program, size) for size in sizes]
     scale = 1 + abs(slope) + min(map(abs, steps))
     if any(abs(step - slope) <= tolerance * scale for step in steps) or not np.isfinite(steps).all():
         return None
+    jumps = np.multiply(steps, sizes)
+    if np.ptp(jumps) < 1e-3 * abs(jumps[0]):
+        raise OracleError(f"the value jumps by {2 * jumps[0]!r}, as at a branch cut: no difference is a slope")
     return Finding("difference", f"the slope is {slope!r}, by differences {steps}")
 
 

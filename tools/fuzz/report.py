@@ -49,7 +49,7 @@ class Report:
             f"{self.programs} random programs, {self.lines} lines, in {self.seconds:.0f} s of one process.",
             f"Python {platform.python_version()}, NumPy {np.__version__}; compared with {oracle}.",
             f"Findings: {len(self.findings)}.",
-            "Left out, as NumPy and torch do not agree about a value (a step function at its step): "
+            "Left out, as NumPy and torch do not agree about a value, or it jumps (a step, a branch cut): "
             f"{len(self.unclear)}{' of the seeds ' if self.unclear else ''}{', '.join(map(str, self.unclear[:20]))}.",
         ]
         tables = [_table("Ways to differentiate", self.modes), _table("Options", self.options)]
