@@ -274,7 +274,7 @@ class _Round:
     def __init__(self, callback: AllReduceCallback, group: Group, run: BackwardRun, layout: Layout) -> None:
         self.run = run
         self.layout = layout
-        self._callback = callback
+        self._callback_ref = weakref.ref(callback)  # weak, as it keeps this, its last backward
         self._group = group
         self._missing = dict.fromkeys(layout.places)  # ids of what has not arrived; ordered
         self._left = list(layout.counts)  # by bucket, how many have not arrived
@@ -287,6 +287,10 @@ class _Round:
         self._refused = False
         inputs = run.inputs
         self._inputs = None if inputs is None else frozenset(map(id, inputs))  # ids of what is to receive a gradient
+
+    @property
+    def _callback(self) -> AllReduceCallback:
+        return self._callback_ref()  # type: ignore[return-value]  # alive, as the manager in backward keeps it so
 
     def reduced(self) -> list[Tensor]:
         """Return the parameters that are alive and received a gradient from this backward."""

@@ -342,11 +342,40 @@ def test_nothing_is_kept_alive():
             with gm:
                 gm.backward(w.sum() * (RANK + 1))
             assert grads(w) == [[3.0] * 10]
-            refs = [weakref.ref(w), weakref.ref(gm)]
+            refs = [weakref.ref(w), weakref.ref(gm), weakref.ref(cb)]
             del w
             assert refs[0]() is None
-        del gm
-        assert refs[1]() is None
+        del gm, cb
+        assert refs[1]() is refs[2]() is None
+        """,
+    )
+
+
+@pytest.mark.parametrize("bucket_bytes", [30, 25 << 20])
+def test_a_loop_makes_no_objects_that_stay_and_no_cycles(bucket_bytes):
+    ranks(
+        2,
+        f"""
+        ws = [tensor(np.ones(n)) for n in (3, 5, 2)]
+        cb = dist.make_allreduce_cb("mean", bucket_bytes={bucket_bytes})
+        gm = GradManager().attach(ws, cb)
+        def step(k):
+            with gm:
+                gm.backward(sum([(w * w).sum() for w in ws]) * (RANK + 1))
+            if k % 3 == 0:  # the next one is not reduced, and is so by the one after it
+                with cb.no_sync(), gm:
+                    gm.backward(ws[0].sum())
+            for w in ws:
+                w.grad = None
+        gc.collect()
+        gc.disable()
+        for k in range(60):
+            step(k)
+        before = len(gc.get_objects())
+        for k in range(600):
+            step(k)
+        assert len(gc.get_objects()) == before, len(gc.get_objects()) - before
+        assert gc.collect() == 0
         """,
     )
 
