@@ -53,8 +53,9 @@ class Parameter(Tensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
         made = parameter_around(self._array.copy())
-        if self.grad is not None:
-            made._grad = wrap(self.grad._array.copy())
+        grad = self.grad  # read once, as other threads set it
+        if grad is not None:
+            made._grad = wrap(grad._array.copy())
         memo[id(self)] = made
         return made
 

@@ -225,8 +225,9 @@ class Tensor(TensorMembers):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         made = wrap(self._array.copy())
-        if self.grad is not None:
-            made._grad = wrap(self.grad._array.copy())
+        grad = self.grad  # read once, as other threads set it
+        if grad is not None:
+            made._grad = wrap(grad._array.copy())
         memo[id(self)] = made
         return made
 

@@ -6,14 +6,17 @@ while it asks and writes: holding the lock, it makes the tensor an instance of i
 slot but a property that waits for the lock. An array that was taken before is counted, and then not written to; one
 that is to be taken after waits, and is that of the written tensor. Reading costs nothing: it is the writer who pays.
 
-This relies on two properties of CPython. To read a slot is one step for other threads: with the GIL an instruction is;
-without, `__class__` is assigned while all other threads stand still. And reference counts are exact for what other
-threads hold.
+This relies on two properties of CPython with its GIL. To read a slot is one step for other threads, as any instruction
+is that calls no Python code; and reference counts are exact for what other threads hold.
+
+Without the GIL to read a slot is several steps: a thread can look up the class, wait for a lock of the interpreter's,
+and then read the slot, which is guarded by now. There no buffer is written in place while other threads run.
 """
 
 from __future__ import annotations
 
 import sys
+import sysconfig
 import threading
 from collections.abc import Iterable
 from typing import Any
@@ -25,6 +28,9 @@ from gradmgr._engine.cleanup import owns
 lock = threading.RLock()
 
 _GUARDED = "_guarded"
+
+# Whether this interpreter can run without the GIL.
+_FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 
 def add_guarded_class(cls: type) -> None:
@@ -53,12 +59,18 @@ def add_guarded_class(cls: type) -> None:
     cls._unguarded = cls  # type: ignore[attr-defined]  # as above
 
 
+def _has_other_threads() -> bool:
+    return len(sys._current_frames()) > 1
+
+
 def hold(t: Any) -> Any:
     """Return the array of a tensor if it may be written in place, and then keep other threads from it; else None.
 
     To be called with the lock held. Where it returned an array, `release` is to follow before the lock is released.
     If it does not, the next thread that reads the tensor without the lock does it.
     """
+    if _FREE_THREADED and _has_other_threads():
+        return None
     before, guarded = t.__class__, t._guarded
     array = t._array
     t.__class__ = guarded
@@ -73,11 +85,17 @@ def release(t: Any) -> None:
     t.__class__ = t._unguarded
 
 
-def hold_all(tensors: Iterable[Any]) -> None:
-    """Keep other threads, if there are any, from these tensors until the lock is released."""
-    if len(sys._current_frames()) > 1:
+def hold_all(tensors: Iterable[Any]) -> bool:
+    """Keep other threads, if there are any, from these tensors until the lock is released; tell whether that is done.
+
+    If it is not, the tensors are not to be written in place.
+    """
+    if _has_other_threads():
+        if _FREE_THREADED:
+            return False
         for t in tensors:
             t.__class__ = t._guarded
+    return True
 
 
 def may_write(t: Any) -> bool:

@@ -356,8 +356,7 @@ class Chunk:
         The caller holds `write_lock.lock` until the step is taken: no other thread takes the arrays.
         """
         if self._views and all(map(is_, map(_ARRAY, self.params), self._views)):
-            write_lock.hold_all(self.params)  # and then the references are counted
-            self._may_write = self._is_unshared()
+            self._may_write = write_lock.hold_all(self.params) and self._is_unshared()  # in this order
             if self._may_write:
                 return True
         self._may_write = False
@@ -387,7 +386,9 @@ class Chunk:
         try:
             grads = [p._grad._array for p in self.params]  # type: ignore[union-attr]  # of None it raises AttributeError
         except AttributeError:
-            grads = [None if p.grad is None else p.grad._array for p in self.params]
+            grads = [
+                None if g is None else g._array for g in [p.grad for p in self.params]
+            ]  # read once: threads set it
             self._check(grads)
             return grads, self._runs(grads, first, later)
         if [g.shape for g in grads] != self.shapes or Batched in map(type, grads):

@@ -227,8 +227,9 @@ class Optimizer:
         with write_lock.lock:
             calls: list[Call] = []
             for p in params:
-                if p.grad is not None:
-                    calls += _calls_to_fill(p.grad, 0)
+                grad = p.grad  # read once, as other threads set it
+                if grad is not None:
+                    calls += _calls_to_fill(grad, 0)
             run_atomically(calls)
 
     # ------------------------------------------------------------ the step
@@ -447,8 +448,9 @@ class Optimizer:
         return faults
 
     def __getstate__(self) -> dict[str, Any]:
-        chunks = [None if chunks is None else self._state_of(chunks) for chunks in self._chunks]
-        return {**self.__dict__, "_chunks": chunks, "_plans": None, "_scratch": None, "_lock": None}
+        with self._lock:  # not in the middle of a step of another thread
+            chunks = [None if chunks is None else self._state_of(chunks) for chunks in self._chunks]
+            return {**self.__dict__, "_chunks": chunks, "_plans": None, "_scratch": None, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

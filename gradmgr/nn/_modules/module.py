@@ -10,6 +10,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._engine import write_lock
 from gradmgr._engine.context import rebind
 from gradmgr._engine.history.modes import no_grad
 from gradmgr._engine.hooks import Hooks, RemovableHandle, check_hook
@@ -450,12 +451,15 @@ class Module:
     def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
         """Return all parameters and persistent buffers by dotted name, as torch names them.
 
-        Unlike torch's, the values do not change when the module is trained further.
+        Unlike torch's, the values do not change when the module is trained further. A step of an optimiser, or
+        `load_state_dict`, in another thread comes before or after it.
 
         Args:
             prefix: a prefix of every name; it should end with a dot.
         """
-        return {prefix + name: wrap(t._array) for name, t in self._state().items()}
+        state = self._state()
+        with write_lock.lock:
+            return {prefix + name: wrap(t._array) for name, t in state.items()}
 
     def _state(self, path: str = "") -> dict[str, Tensor]:
         """Return the tensors of the state, under all names of each."""

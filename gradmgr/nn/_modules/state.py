@@ -9,6 +9,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._engine import write_lock
 from gradmgr._engine.history.modes import no_grad
 from gradmgr._engine.tensor import Tensor, raw
 
@@ -120,6 +121,6 @@ def write_all(targets: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
     made = {
         name: libraries.to_device(values[name], t.device).astype(t.dtype, copy=False) for name, t in targets.items()
     }
-    with no_grad():
+    with no_grad(), write_lock.lock:  # `state_dict` in another thread sees all of them written, or none
         for name, t in targets.items():
             t[...] = made[name]
