@@ -125,8 +125,8 @@ def _slope_differs(program: Program, found: Found) -> Finding | None:
     scale = 1 + abs(slope) + min(map(abs, steps))
     if any(abs(step - slope) <= tolerance * scale for step in steps) or not np.isfinite(steps).all():
         return None
-    jumps = np.multiply(steps, sizes)
-    if np.ptp(jumps) < 1e-3 * abs(jumps[0]):
+    jumps = np.abs(np.multiply(steps, sizes))
+    if np.ptp(jumps) < 1e-3 * jumps[0]:
         raise OracleError(f"the value jumps by {2 * jumps[0]!r}, as at a branch cut: no difference is a slope")
     return Finding("difference", f"the slope is {slope!r}, by differences {steps}")
 

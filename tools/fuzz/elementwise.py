@@ -110,8 +110,8 @@ ANY_BINARY = {
 REAL_BINARY = {
     "np.maximum({x}, {y})": "torch.maximum(*t.pair({x}, {y}))",
     "np.minimum({x}, {y})": "torch.minimum(*t.pair({x}, {y}))",
-    "np.fmax({x}, {y})": "torch.fmax(*t.pair({x}, {y}))",
-    "np.fmin({x}, {y})": "torch.fmin(*t.pair({x}, {y}))",
+    "np.fmax({x}, {y})": "t.extreme_but_nan(torch.maximum, {x}, {y})",
+    "np.fmin({x}, {y})": "t.extreme_but_nan(torch.minimum, {x}, {y})",
     "np.hypot({x}, {y})": "torch.hypot(*t.pair({x}, {y}))",
     "np.arctan2({x}, {y} * {y} + 0.3)": "torch.atan2(*t.pair({x}, {y} * {y} + 0.3))",
     "np.logaddexp({x}, {y})": "torch.logaddexp(*t.pair({x}, {y}))",

@@ -161,6 +161,12 @@ def differences(x: T, n: int, dim: int) -> T:
 # ---------------------------------------------------------------- elementwise
 
 
+def extreme_but_nan(extreme: Callable[[T, T], T], x: T, y: T) -> T:
+    """Return fmax or fmin; where the two are equal each gets half of the derivative, unlike torch's own functions."""
+    x, y = pair(x, y)
+    return extreme(torch.where(x.isnan(), y, x), torch.where(y.isnan(), x, y))
+
+
 def cbrt(x: T) -> T:
     return torch.sign(x) * torch.abs(x) ** (1 / 3)
 
