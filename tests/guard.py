@@ -13,6 +13,7 @@ import ctypes
 import re
 from collections import namedtuple
 from collections.abc import Callable, Iterator
+from functools import cache
 from operator import attrgetter
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -362,8 +363,13 @@ class ufunc:  # noqa: N801  # its name in CuPy
 def _find_loop(name: str, loops: str, hosts: list[Any]) -> None:
     """Raise where CuPy has no loop for these dtypes; a number of Python's takes that of the arrays."""
     dtypes = [x.dtype if isinstance(x, (np.ndarray, np.generic)) else np.min_scalar_type(x) for x in hosts]
-    if not any(all(map(np.can_cast, dtypes, loop)) for loop in loops.split()):
+    if not _has_loop(loops, *dtypes):
         raise TypeError(f"Wrong type ({dtypes}) of arguments for {name}")
+
+
+@cache
+def _has_loop(loops: str, *dtypes: np.dtype) -> bool:
+    return any(all(map(np.can_cast, dtypes, loop)) for loop in loops.split())
 
 
 # Parameters that must be arrays for CuPy, where NumPy takes lists, too.
