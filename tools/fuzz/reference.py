@@ -170,6 +170,8 @@ def _gradients(ys: list[Any], leaves: list[Any], weights: list[Any], *, create: 
 
 
 def _array(g: Any) -> Any:
+    if g._is_zerotensor():  # a zero without memory, of which torch 2.13 makes no array: the process would end
+        return np.zeros(tuple(g.shape), torch.empty(0, dtype=g.dtype).numpy().dtype)
     return g.detach().resolve_conj().numpy(force=True)
 
 
