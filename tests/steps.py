@@ -617,14 +617,8 @@ def products(**options: Any) -> Step:
     return step
 
 
-@loop
-def products_with_a_derivative() -> Step:
-    return products()
-
-
-@loop
-def products_with_a_derivative_strict() -> Step:
-    return products(strict=True)
+STEPS["products_with_a_derivative"] = products
+STEPS["products_with_a_derivative_strict"] = lambda: products(strict=True)
 
 
 @loop
@@ -659,24 +653,10 @@ def jacobians(**options: Any) -> Step:
     return step
 
 
-@loop
-def jacobian_by_rows() -> Step:
-    return jacobians()
-
-
-@loop
-def jacobian_vectorized() -> Step:
-    return jacobians(vectorize=True)
-
-
-@loop
-def jacobian_by_columns() -> Step:
-    return jacobians(strategy="forward-mode")
-
-
-@loop
-def jacobian_by_columns_vectorized() -> Step:
-    return jacobians(strategy="forward-mode", vectorize=True)
+STEPS["jacobian_by_rows"] = jacobians
+STEPS["jacobian_vectorized"] = lambda: jacobians(vectorize=True)
+STEPS["jacobian_by_columns"] = lambda: jacobians(strategy="forward-mode")
+STEPS["jacobian_by_columns_vectorized"] = lambda: jacobians(strategy="forward-mode", vectorize=True)
 
 
 @loop
@@ -690,14 +670,8 @@ def hessians(**options: Any) -> Step:
     return lambda: functional.hessian(loss_of, x, **options)
 
 
-@loop
-def hessian() -> Step:
-    return hessians()
-
-
-@loop
-def hessian_vectorized() -> Step:
-    return hessians(vectorize=True, outer_jacobian_strategy="forward-mode")
+STEPS["hessian"] = hessians
+STEPS["hessian_vectorized"] = lambda: hessians(vectorize=True, outer_jacobian_strategy="forward-mode")
 
 
 @loop

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -17,6 +17,11 @@ class Drawn(NamedTuple):
     numpy: str
     torch: str = ""
     target: str = ""
+
+
+def translated(numpy: str, texts: Mapping[str, str], **names: str) -> Drawn:
+    """Return a text for NumPy and the one for torch that it has in a table, with names in their places."""
+    return Drawn(numpy.format(**names), texts[numpy].format(**names))
 
 
 # A function that draws a line, or nothing where no known value fits.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tools.fuzz.draw import Draw, Drawn, broadcasts_to
+from tools.fuzz.draw import Draw, Drawn, broadcasts_to, translated
 
 # Text in NumPy's words: text in torch's; {x} stands for the operand. Arguments are kept where the function is smooth.
 ANY_UNARY = {
@@ -130,7 +130,7 @@ UFUNCS_2 = {"add": "+", "subtract": "-", "multiply": "*"}
 
 def _filled(texts: dict[str, str], d: Draw, **names: str) -> Drawn:
     numpy = d.choice(list(texts))
-    return Drawn(numpy.format(**names), texts[numpy].format(**names))
+    return translated(numpy, texts, **names)
 
 
 def unary(d: Draw) -> Drawn | None:

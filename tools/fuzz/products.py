@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tools.fuzz.draw import Draw, Drawn, broadcasts
+from tools.fuzz.draw import Draw, Drawn, broadcasts, translated
 
 
 def _multiplies(a: Any, b: Any) -> bool:
@@ -132,7 +132,7 @@ def linear_algebra(d: Draw) -> Drawn | None:
         a = d.values[x]
         kinds = list(SQUARE) if _are_apart(np.linalg.eigvalsh(a + np.conj(a.swapaxes(-1, -2)))) else _NO_SPECTRUM
         numpy = d.choice([text for text in SQUARE if text in kinds])
-        return Drawn(numpy.format(x=x, e=f"5 * np.eye({d.values[x].shape[-1]})"), SQUARE[numpy].format(x=x))
+        return translated(numpy, SQUARE, x=x, e=f"5 * np.eye({d.values[x].shape[-1]})")
     x = d.pick(lambda a: a.ndim >= 2 and 0 < a.size <= 60)
     if x is None:
         return None
@@ -140,7 +140,7 @@ def linear_algebra(d: Draw) -> Drawn | None:
     spectral = ("svd", "'nuc'", "}, 2")
     avoided = (() if d.values[x].ndim == 2 else flat) + (() if _are_apart(np.linalg.svdvals(d.values[x])) else spectral)
     numpy = d.choice([text for text in MATRIX if not any(word in text for word in avoided)])
-    return Drawn(numpy.format(x=x), MATRIX[numpy].format(x=x))
+    return translated(numpy, MATRIX, x=x)
 
 
 def solved(d: Draw) -> Drawn | None:
@@ -186,4 +186,4 @@ def fourier(d: Draw) -> Drawn | None:
         "m": d.choice(["2", "3", "5"]),
         "o": repr(d.choice([None, "ortho", "forward"])),
     }
-    return Drawn(numpy.format(**fill), texts[numpy].format(**fill))
+    return translated(numpy, texts, **fill)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tools.fuzz.draw import Draw, Drawn
+from tools.fuzz.draw import Draw, Drawn, translated
 
 # Functions that move elements: {a} stands for the operand, which has at least so many axes; {k} for an axis.
 MOVES = {
@@ -221,8 +221,7 @@ def along(d: Draw) -> Drawn | None:
         return None
     texts = ALONG_REAL if d.values[x].dtype.kind == "f" and d.chance(0.5) else ALONG
     numpy = d.choice(list(texts))
-    axis = str(d.axis(d.values[x]))
-    return Drawn(numpy.format(x=x, k=axis), texts[numpy].format(x=x, k=axis))
+    return translated(numpy, texts, x=x, k=str(d.axis(d.values[x])))
 
 
 def triangle(d: Draw) -> Drawn | None:
