@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any, Self
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._engine.cleanup import Scope, complete
 from gradmgr._engine.context import current, recorders
 from gradmgr._engine.entry import input_ids, op_name
 from gradmgr._engine.history.trace_log import Tracing
-from gradmgr._engine.observers import Entry, add_observer, observers, remove_observer
+from gradmgr._engine.observers import Entry, Observer, observers, set_observers, show_entries
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import raw
 
@@ -22,8 +22,10 @@ class _Anomalies(Tracing):
 
     follows_backward = True
 
-    def __init__(self, check_nan: bool) -> None:
+    def __init__(self, check_nan: bool, block: Any = None, replaced: Observer | None = None) -> None:
         self.check_nan = check_nan
+        self.block = block  # which has entered it
+        self.replaced = replaced  # what was in effect before
 
     def after_vjp(self, tape: Tape, e: Entry, g: Any, parts: dict[Any, Any]) -> None:
         if not self.check_nan:
@@ -47,7 +49,7 @@ def _describe_nan(tape: Tape, e: Entry, g: Any, position: int) -> str:
     return text
 
 
-class set_detect_anomaly:  # noqa: N801  # torch's spelling
+class set_detect_anomaly(Scope):  # noqa: N801  # torch's spelling
     """Switch anomaly detection on or off for this thread or task; in a with block, until its end.
 
     Args:
@@ -61,26 +63,23 @@ class set_detect_anomaly:  # noqa: N801  # torch's spelling
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
         self._before = _active_observer()
-        self._mine: _Anomalies | None = None
-        if self._before is not None:
-            remove_observer(self._before)
-        if mode:
-            self._mine = _Anomalies(bool(check_nan))
-            add_observer(self._mine, [rec for rec in recorders(current()) if isinstance(rec, Tape)])
+        self._mine = _Anomalies(bool(check_nan)) if mode else None
+        try:
+            set_observers(_replaced(self._before, self._mine))
+            if self._mine is not None:
+                show_entries([rec for rec in recorders(current()) if isinstance(rec, Tape)])
+        except BaseException:
+            complete(self._close, self)
+            raise
 
-    def __enter__(self) -> Self:
+    def _open(self, opened: Any) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._mine is not None:
-            remove_observer(self._mine)
-        if self._before is not None:
-            add_observer(self._before, ())
+    def _close(self, opened: Any) -> None:
+        set_observers(_replaced(self._mine, self._before))
 
 
-class detect_anomaly:  # noqa: N801  # torch's spelling
+class detect_anomaly(Scope):  # noqa: N801  # torch's spelling
     """Name, in errors of backward, the line of the program whose derivative failed or is NaN, in a with block.
 
     Recordings that are open when the block begins are traced from there on. A NaN that a derivative
@@ -101,18 +100,26 @@ class detect_anomaly:  # noqa: N801  # torch's spelling
 
     def __init__(self, check_nan: bool = True) -> None:
         self._check_nan = check_nan
-        self._set: list[set_detect_anomaly] = []
 
-    def __enter__(self) -> None:
-        self._set.append(set_detect_anomaly(True, self._check_nan))
+    def _begin(self) -> _Anomalies:
+        return _Anomalies(self._check_nan, self, _active_observer())
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        here = observers()  # threads and tasks may share this object: end what was set in this context
-        mine = next((each for each in reversed(self._set) if each._mine in here), self._set[-1])
-        self._set.remove(mine)
-        mine.__exit__(kind, error, traceback)
+    def _latest(self) -> Observer | None:
+        # Threads and tasks may share this object: what ends is what was entered in this context.
+        return next((each for each in reversed(observers()) if getattr(each, "block", None) is self), None)
+
+    def _open(self, opened: Any) -> None:
+        set_observers(_replaced(opened.replaced, opened))
+        show_entries([rec for rec in recorders(current()) if isinstance(rec, Tape)])
+
+    def _close(self, opened: Any) -> None:
+        set_observers(_replaced(opened, opened.replaced))
+
+
+def _replaced(gone: Observer | None, added: Observer | None) -> tuple[Observer, ...]:
+    """Return the observers of this context without one, and with another; either may be None."""
+    kept = [each for each in observers() if each is not gone and each is not added]
+    return tuple(kept if added is None else [*kept, added])
 
 
 def _active_observer() -> _Anomalies | None:

@@ -23,11 +23,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._engine.cleanup import Scope, complete
 from gradmgr._engine.context import current, enter_recorders, leave_recorders, recorders
 from gradmgr._engine.forward import Forward, entered_before
 from gradmgr._engine.history.modes import decorate
@@ -96,11 +96,9 @@ def _find_level(caller: str, level: int | None) -> _Level:
     )
 
 
-def _enter_level() -> _Level:
+def _new_level() -> _Level:
     levels = _open_levels()
-    level = _Level(levels[-1].number + 1 if levels else 0)
-    enter_recorders(level)
-    return level
+    return _Level(levels[-1].number + 1 if levels else 0)
 
 
 def _exit_level(level: _Level) -> None:
@@ -118,7 +116,13 @@ def enter_dual_level() -> int:
     0
     >>> forward_ad.exit_dual_level()
     """
-    return _enter_level().number
+    level = _new_level()
+    try:
+        enter_recorders(level)
+        return level.number
+    except BaseException:
+        complete(_exit_level, level)
+        raise
 
 
 def exit_dual_level(*, level: int | None = None) -> None:
@@ -137,10 +141,18 @@ def exit_dual_level(*, level: int | None = None) -> None:
     >>> forward_ad.exit_dual_level(level=outer)
     >>> forward_ad.exit_dual_level(level=inner)
     """
-    _exit_level(_find_level("exit_dual_level", level))
+    found = None
+    try:
+        found = _find_level("exit_dual_level", level)
+        _exit_level(found)
+    except (errors.RecordingError, TypeError):
+        raise
+    except BaseException:
+        complete(_exit_level, _find_level("exit_dual_level", level) if found is None else found)
+        raise
 
 
-class dual_level:  # noqa: N801  # torch's spelling
+class dual_level(Scope):  # noqa: N801  # torch's spelling
     """A level that is open in a with block or in a decorated function or coroutine.
 
     The block gets the number of its level. However it ends, the level is closed, and a level that was
@@ -159,19 +171,25 @@ class dual_level:  # noqa: N801  # torch's spelling
     def __init__(self) -> None:
         self._entered: list[_Level] = []
 
-    def __enter__(self) -> int:
-        level = _enter_level()
-        self._entered.append(level)
-        return level.number
+    if TYPE_CHECKING:
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+        def __enter__(self) -> int: ...
+
+    def _begin(self) -> _Level:
+        return _new_level()
+
+    def _latest(self) -> _Level | None:
         own = [level for level in self._entered if level.open]
         # The last one entered in this context; if there is none, a generator is finalised in another context.
-        last = next((level for level in reversed(_open_levels()) if level in own), own[-1] if own else None)
-        if last is not None:
-            _exit_level(last)
+        return next((level for level in reversed(_open_levels()) if level in own), own[-1] if own else None)
+
+    def _open(self, opened: _Level) -> int:
+        self._entered.append(opened)
+        enter_recorders(opened)
+        return opened.number
+
+    def _close(self, opened: _Level) -> None:
+        _exit_level(opened)
         for level in list(self._entered):
             if not level.open:
                 with suppress(ValueError):  # another thread that entered this object has removed it

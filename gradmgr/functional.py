@@ -69,13 +69,20 @@ def vjp(
     (Tensor([1., 8.]), Tensor([  3., 120.]))
     """
     call = DerivativeCall("vjp", func, inputs, create_graph, strict)
-    with call:
-        with Pullback(call.call_func, call.xs) as back:
-            call.outs = outs = back.made
-            call.check_depends(back.tape, outs, back.leaves)
-            gradients = back.vjp(outs, call.vectors(v, outs, "the output"), last=True)
-        call.check_derivatives(gradients)
-    return call.outputs(), call.results(gradients)
+
+    def gradients() -> list[Any]:
+        back = Pullback(call.call_func, call.xs)
+        found = back.run(gradients_of, back)
+        call.check_derivatives(found)
+        return found
+
+    def gradients_of(back: Pullback) -> list[Any]:
+        call.outs = outs = back.made
+        call.check_depends(back.tape, outs, back.leaves)
+        return back.vjp(outs, call.vectors(v, outs, "the output"), last=True)
+
+    found = call.run(gradients)
+    return call.outputs(), call.results(found)
 
 
 def jvp(
@@ -104,10 +111,14 @@ def jvp(
     (Tensor([1., 8.]), Tensor([  3., 120.]))
     """
     call = DerivativeCall("jvp", func, inputs, create_graph, strict)
-    with call:
-        call.outs, tangents = forward_derivative(call, call.call_func, call.vectors(v, call.given, "the input"))
-        call.check_derivatives(tangents)
-    return call.outputs(), call.tangents(tangents)
+
+    def tangents() -> list[Any]:
+        call.outs, found = forward_derivative(call, call.call_func, call.vectors(v, call.given, "the input"))
+        call.check_derivatives(found)
+        return found
+
+    found = call.run(tangents)
+    return call.outputs(), call.tangents(found)
 
 
 def vhp(
@@ -139,15 +150,20 @@ def vhp(
 
 
 def _hessian_product(call: DerivativeCall, v: Any) -> tuple[Any, Any]:
-    with call:
+    def product() -> list[Any]:
         vs = call.vectors(v, call.given, "the input")
-        gradient = Gradient(call)
-        with Pullback(gradient.call_func, call.xs) as back:
-            if call.strict:
-                check_varies(call.name, back.tape, back.made, "the gradient")
-            product = back.vjp(fill_zeros(back.made, call.given), vs, last=True)
-        call.check_derivatives(product)
-    return call.outputs(), call.results(product)
+        back = Pullback(Gradient(call).call_func, call.xs)
+        found = back.run(product_of, back, vs)
+        call.check_derivatives(found)
+        return found
+
+    def product_of(back: Pullback, vs: list[Any]) -> list[Any]:
+        if call.strict:
+            check_varies(call.name, back.tape, back.made, "the gradient")
+        return back.vjp(fill_zeros(back.made, call.given), vs, last=True)
+
+    found = call.run(product)
+    return call.outputs(), call.results(found)
 
 
 def hvp(
@@ -178,11 +194,14 @@ def hvp(
     call = DerivativeCall("hvp", func, inputs, create_graph, strict)
     if strict:  # what depends on what can be seen on a tape only
         return _hessian_product(call, v)
-    with call:
+
+    def product() -> list[Any]:
         vs = call.vectors(v, call.given, "the input")
         gradient = Gradient(call)
-        _, product = forward_derivative(call, lambda xs: fill_zeros(gradient.call_func(xs), xs), vs)
-    return call.outputs(), call.results(product)
+        return forward_derivative(call, lambda xs: fill_zeros(gradient.call_func(xs), xs), vs)[1]
+
+    found = call.run(product)
+    return call.outputs(), call.results(found)
 
 
 # ---------------------------------------------------------------- whole matrices
@@ -229,12 +248,16 @@ def jacobian(
     """
     _check_strategy("jacobian", "strategy", strategy)
     call = DerivativeCall("jacobian", func, inputs, create_graph, strict)
-    with call:
-        blocks = jacobian_blocks(call, call.call_func, vectorize, strategy, "output")
-        for row in blocks if strict else ():
-            call.check_derivatives(row)
+    blocks = call.run(_checked_blocks, call, call.call_func, vectorize, strategy, "output")
     rows = [call.results(row) for row in blocks]
     return rows[0] if call.one_output else tuple(rows)
+
+
+def _checked_blocks(call: DerivativeCall, *args: Any) -> list[list[Any]]:
+    blocks = jacobian_blocks(call, *args)
+    for row in blocks if call.strict else ():
+        call.check_derivatives(row)
+    return blocks
 
 
 def _check_strategy(name: str, argument: str, strategy: str) -> None:
@@ -286,16 +309,10 @@ def hessian(
             )
     gradient = Gradient(call)
 
-    with call:
-        blocks = jacobian_blocks(
-            call,
-            lambda xs: fill_zeros(gradient.call_func(xs), xs),
-            vectorize,
-            outer_jacobian_strategy,
-            "the gradient by input",
-        )
-        for row in blocks if strict else ():
-            call.check_derivatives(row)
+    def filled(xs: list[Tensor]) -> list[Any]:
+        return fill_zeros(gradient.call_func(xs), xs)
+
+    blocks = call.run(_checked_blocks, call, filled, vectorize, outer_jacobian_strategy, "the gradient by input")
     rows = [call.results(row) for row in blocks]
     return rows[0] if call.one_input else tuple(rows)
 
@@ -458,8 +475,7 @@ class Flattened:
         Raises:
             ValueError: the vector has another length.
         """
-        with inference_mode():
-            made = iter(self._split(self._vector(x, "unflatten")))
+        made = iter(inference_mode().run(self._split, self._vector(x, "unflatten")))
         leaves = [
             as_kind_of(next(made), leaf) if varied else leaf
             for leaf, varied in zip(self._leaves, self._varied, strict=True)
@@ -498,11 +514,13 @@ class Flattened:
 
     def value(self, x: Any, *args: Any) -> Any:
         """Return the output at a vector: a float if it is one real number, else all its numbers as a float64 vector."""
-        with inference_mode():
-            made = self._apply_func(self._vector(x, "value"), args)
-            if isinstance(made, Tensor) and made.ndim == 0 and made.dtype.kind != "c":
-                return float(made)
-            return np.array(_flatten_outputs(made)._array)
+        return inference_mode().run(self._value, self._vector(x, "value"), args)
+
+    def _value(self, x: Tensor, args: tuple[Any, ...]) -> Any:
+        made = self._apply_func(x, args)
+        if isinstance(made, Tensor) and made.ndim == 0 and made.dtype.kind != "c":
+            return float(made)
+        return np.array(_flatten_outputs(made)._array)
 
     def value_and_grad(self, x: Any, *args: Any) -> tuple[float, np.ndarray[Any, Any]]:
         """Return the output and its gradient at a vector, a float and a float64 vector: for `jac=True`.

@@ -9,7 +9,7 @@ from typing import Any
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.context import current, recorders
-from gradmgr._engine.history.node import GradientEdge, Node, add_hook, check_tracked, get_gradient_edge
+from gradmgr._engine.history.node import GradientEdge, Node, check_tracked, get_gradient_edge, hook_places
 from gradmgr._engine.history.saved_values import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
 from gradmgr._engine.hooks import RemovableHandle, check_hook
 from gradmgr._engine.tape import Tape
@@ -107,7 +107,7 @@ def register_multi_grad_hook(
     for k, t in enumerate(many):
         check_tracked(t, f"register_multi_grad_hook, tensor number {k}")
     together = _MultiTensorHook(fn, len(many), first_only=mode == "any")
-    return RemovableHandle([place for k, t in enumerate(many) for place in add_hook(t, together.part(k))])
+    return RemovableHandle([place for k, t in enumerate(many) for place in hook_places(t, together.part(k))])
 
 
 # ---------------------------------------------------------------- memory

@@ -46,7 +46,8 @@ class _Recording:
     def record(self) -> None:
         raise NotImplementedError
 
-    def release(self) -> None:
+    def _release(self) -> None:
+        """Do what `release` does; called again where an exception strikes."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -54,16 +55,16 @@ class _Recording:
         try:
             return self
         except BaseException:  # struck here, where the with statement would not leave the block
-            complete(self.release)
+            complete(self._release)
             raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            self.release()
+            self._release()
         except BaseException:
-            complete(self.release)
+            complete(self._release)
             raise
 
 
@@ -299,6 +300,13 @@ class GradManager(_Recording):
 
         Inside this manager's own backward it takes effect when that is over.
         """
+        try:
+            self._release()
+        except BaseException:
+            complete(self._release)
+            raise
+
+    def _release(self) -> None:
         if self._in_backward.locked():
             self._release_asked = True
         else:
@@ -326,7 +334,7 @@ class GradManager(_Recording):
         if tape is None:
             return
         if sys.version_info >= (3, 12) or getrefcount(self) <= DROPPED:
-            complete(self.release)
+            complete(self._release)
             return
         if self._uses is not None:
             self._uses.open = False
@@ -536,8 +544,15 @@ class GradManagerGroup(_Recording):
 
     def release(self) -> None:
         """Release all of them."""
+        try:
+            self._release()
+        except BaseException:
+            complete(self._release)
+            raise
+
+    def _release(self) -> None:
         for manager in self._managers:
-            complete(manager.release)
+            complete(manager._release)
 
     def __or__(self, other: GradManager | GradManagerGroup) -> GradManagerGroup:
         more = other._managers if isinstance(other, GradManagerGroup) else [other]

@@ -19,14 +19,18 @@ import shutil
 import stat
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries, memory
+from gradmgr._engine.cleanup import Scope, complete
 from gradmgr._engine.context import rebind
 from gradmgr._engine.tensor import Tensor, wrap
 from gradmgr._transforms.randomness import source_of
@@ -74,8 +78,16 @@ def save(obj: Any, f: str | os.PathLike[str]) -> None:
     path = os.path.realpath(os.fsdecode(f))  # through a link to the file itself
     packer = _Packer()
     text = json.dumps({"version": _VERSION, "value": packer.pack(obj, ())}, allow_nan=False)
-    with _replace_file(path) as temporary:
-        _write_file(temporary, packer.arrays, text)
+    _check_place(path)
+    file = _TemporaryFile(path)
+
+    def write() -> None:
+        _write_file(file.name, packer.arrays, text)
+        file.take_place()
+
+    file.run(write)
+    with suppress(OSError):  # not every system can open a folder; the file itself is written
+        _flush(os.path.dirname(path), os.O_RDONLY)
 
 
 def load(f: str | os.PathLike[str], into: Any = None, *, device: str = "cpu") -> Any:
@@ -334,44 +346,61 @@ def _dtype(name: str) -> np.dtype[Any]:
 # ---------------------------------------------------------------- the file
 
 
-@contextmanager
-def _replace_file(path: str) -> Iterator[str]:
-    """Yield the name of a file to write; at the end flush it to the disk, and let it take the place of `path`."""
-    folder, name = os.path.split(path)
+def _check_place(path: str) -> None:
+    """Raise where no file can be written."""
+    folder = os.path.dirname(path)
     if not os.path.isdir(folder):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
     if os.path.isdir(path):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if os.path.exists(path) and not os.path.isfile(path):  # a device or a pipe, which the new file would replace
         raise OSError(errno.EINVAL, "save: this is no regular file; give the path of one", path)
-    shown = name[:_MAX_SHOWN_LETTERS]  # so that the longest allowed names do not get too long
-    # A folder, since safetensors writes a temporary file of its own.
-    temporary_folder = os.path.join(folder, f".{shown}.{secrets.token_hex(6)}.tmp")
-    os.mkdir(temporary_folder, 0o700)
-    temporary = os.path.join(temporary_folder, name)
-    try:
-        os.close(os.open(temporary, os.O_CREAT | os.O_WRONLY, 0o666))  # with the permissions of any new file
-        mode = stat.S_IMODE(os.stat(path if os.path.exists(path) else temporary).st_mode)
-        yield temporary
-        os.chmod(temporary, mode)
-        _flush(temporary, os.O_RDWR)
-        os.replace(temporary, path)
-    finally:
+
+
+class _TemporaryFile(Scope):
+    """A file beside the one at `path`, which can take its place; removed at the end where it does not."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._folder, name = os.path.split(path)
+        shown = name[:_MAX_SHOWN_LETTERS]  # so that the longest allowed names do not get too long
+        # A folder, since safetensors writes a temporary file of its own.
+        self._temporary_folder = os.path.join(self._folder, f".{shown}.{secrets.token_hex(6)}.tmp")
+        self.name = os.path.join(self._temporary_folder, name)
+
+    def _open(self, opened: Any) -> None:
+        os.mkdir(self._temporary_folder, 0o700)
+        deque(map(os.close, map(os.open, [self.name], [os.O_CREAT | os.O_WRONLY], [0o666])), 0)  # see `_flush`
+        # The permissions of the file whose place it takes, or those of any new file.
+        self._mode = stat.S_IMODE(os.stat(self._path if os.path.exists(self._path) else self.name).st_mode)
+
+    def take_place(self) -> None:
+        """Flush the file to the disk, and let it take the place of `path`."""
+        os.chmod(self.name, self._mode)
+        _flush(self.name, os.O_RDWR)
+        os.replace(self.name, self._path)
+
+    def _close(self, opened: Any) -> None:
         # Unlike rmtree, these need no file handle.
-        for remove, left in ((os.unlink, temporary), (os.rmdir, temporary_folder)):
+        for remove, left in ((os.unlink, self.name), (os.rmdir, self._temporary_folder)):
             with suppress(OSError):
                 remove(left)
-        shutil.rmtree(temporary_folder, ignore_errors=True)  # a failure here must not hide why the writing failed
-    with suppress(OSError):  # not every system can open a folder; the file itself is written
-        _flush(folder, os.O_RDONLY)
+        if os.path.exists(self._temporary_folder):
+            shutil.rmtree(self._temporary_folder, ignore_errors=True)  # which must not hide why the writing failed
 
 
 def _flush(path: str, mode: int) -> None:
-    handle = os.open(path, mode)
+    handles: list[int] = []
     try:
-        os.fsync(handle)
+        # By functions of C alone, so that no exception comes between the opening and the noting of the handle.
+        handles.extend(map(os.open, [path], [mode]))
+        os.fsync(handles[0])
     finally:
-        os.close(handle)
+        complete(_close_all, handles)
+
+
+def _close_all(handles: list[int]) -> None:
+    deque(map(os.close, map(handles.pop, repeat(-1, len(handles)))), 0)
 
 
 def _import_safetensors() -> Any | None:
@@ -471,7 +500,7 @@ class _Loader:
 
     def __init__(self) -> None:
         self.mismatches: list[str] = []
-        self._writes: list[Callable[[], Any]] = []  # these cannot fail
+        self._writes: list[tuple[Callable[[], Any], Callable[[], Any]]] = []  # these cannot fail; what undoes each
         self._checked: list[tuple[str, Any, Any]] = []  # name, object with load_state_dict, state
         self._unchecked: list[tuple[str, Any, Any]] = []  # the same, where only an attempt shows whether it fits
 
@@ -527,11 +556,13 @@ class _Loader:
         values = libraries.to_device(found._array if isinstance(found, Tensor) else found, device)
         if isinstance(into, Tensor):
             fresh = wrap(values.copy())  # the file may hold one array for two
-            self._writes.append(lambda: rebind(into, fresh))
+            before = wrap(into._array)
+            self._writes.append((lambda: rebind(into, fresh), lambda: rebind(into, before)))
         elif not memory.is_writeable(into):
             raise TypeError(f"load: into holds at {_name(keys)} a read-only array; pass one that can be written to")
         else:
-            self._writes.append(lambda: into.__setitem__(..., values))
+            held = into.copy()
+            self._writes.append((lambda: into.__setitem__(..., values), lambda: into.__setitem__(..., held)))
 
     def _check_array(self, into: Any, saved: Any, keys: tuple[Any, ...]) -> bool:
         if not isinstance(saved, Tensor) and not libraries.is_array(saved):
@@ -546,11 +577,11 @@ class _Loader:
         if not isinstance(saved, random.Random) and source_of(saved) is None:
             self._add_mismatch(keys, f"the file holds {_describe(saved)}, not a generator")
             return
-        (of_file, state), (wanted, _) = _state_of(saved), _state_of(into)
+        (of_file, state), (wanted, before) = _state_of(saved), _state_of(into)
         if of_file.partition(" ")[2] != wanted.partition(" ")[2] or (of_file == "Random") != (wanted == "Random"):
             self._add_mismatch(keys, f"the file holds the state of a {of_file}; to be loaded into is a {wanted}")
         else:
-            self._writes.append(lambda: _set_state(into, state))
+            self._writes.append((lambda: _set_state(into, state), lambda: _set_state(into, before)))
 
     def _match_state(self, into: Any, saved: Any, keys: tuple[Any, ...]) -> None:
         if not isinstance(saved, dict):
@@ -577,28 +608,38 @@ class _Loader:
 
     def run(self, path: str) -> None:
         """Load everything, or nothing if something does not fit."""
-        attempts: list[tuple[Any, Any]] = []
-        for name, into, state in self._unchecked:
-            self._try_to_load(name, into, state, attempts)
-        if not self.mismatches:
-            for name, into, state in self._checked:
-                self._try_to_load(name, into, state, attempts)
-        if self.mismatches:
-            for into, before in reversed(attempts):
-                into.load_state_dict(before)
-            listed = "".join(f"\n  {mismatch}" for mismatch in self.mismatches)
-            raise errors.StateError(f"load: {path!r} does not fit; nothing was changed:{listed}")
-        for write in self._writes:
-            write()
+        undo: list[Callable[[], Any]] = []
+        try:
+            for name, into, state in self._unchecked:
+                self._try_to_load(name, into, state, undo)
+            if not self.mismatches:
+                for name, into, state in self._checked:
+                    self._try_to_load(name, into, state, undo)
+            if self.mismatches:
+                listed = "".join(f"\n  {mismatch}" for mismatch in self.mismatches)
+                raise errors.StateError(f"load: {path!r} does not fit; nothing was changed:{listed}")
+            for write, unwrite in self._writes:
+                undo.append(unwrite)
+                write()
+        except BaseException:
+            complete(_call_backwards, undo)
+            raise
 
-    def _try_to_load(self, name: str, into: Any, state: Any, attempts: list[tuple[Any, Any]]) -> None:
+    def _try_to_load(self, name: str, into: Any, state: Any, undo: list[Callable[[], Any]]) -> None:
         """Load a state; if that fails, add a mismatch, upon which the earlier states are restored."""
-        attempts.append((into, copy.deepcopy(into.state_dict())))
+        undo.append(partial(into.load_state_dict, copy.deepcopy(into.state_dict())))
         try:
             into.load_state_dict(state)
+        except MemoryError:  # that is no mismatch
+            raise
         except Exception as error:  # whatever a user's class raises, the other objects must be restored
             said = str(error).replace("\n", "\n  ")
             self.mismatches.append(f"{name}: {type(error).__name__}: {said}")
+
+
+def _call_backwards(functions: list[Callable[[], Any]]) -> None:
+    for function in reversed(functions):
+        function()
 
 
 def _is_value(part: Any) -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 from gradmgr import errors
 from gradmgr._engine.attachment import AttachSpec, Callback
 from gradmgr._engine.backward_pass import run_backward
-from gradmgr._engine.context import Context, activated, current, enter_new_recorders, recorders, set_current
+from gradmgr._engine.cleanup import complete
+from gradmgr._engine.context import Context, current, enter_new_recorders, recorders, run_in, set_current
 from gradmgr._engine.gradients import Inputs, gradients_by_tensor
 from gradmgr._engine.hooks import (
     check_like,
@@ -299,10 +300,14 @@ class BackwardRun:
         before = current()
         try:
             set_current(self._state)
-            function(*args)
-        finally:
-            self._state = current()
-            set_current(before)
+            try:
+                function(*args)
+            finally:
+                self._state = current()
+                set_current(before)
+        except BaseException:
+            complete(set_current, before)  # again: an exception may have struck in `finally`
+            raise
 
     def _carry_over(self) -> None:
         """Let the recordings that callbacks left open go on outside."""
@@ -363,6 +368,9 @@ def run_endings(tape: Tape, outer: Any) -> None:
         return
     endings, notes.endings = notes.endings, []
     notes.gathered.clear()
-    with activated(Context.of(outer).for_callbacks(current())):
-        for function in endings:
-            function()
+    run_in(Context.of(outer).for_callbacks(current()), _call_each, endings)
+
+
+def _call_each(functions: list[Callable[[], Any]]) -> None:
+    for function in functions:
+        function()

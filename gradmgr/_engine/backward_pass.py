@@ -9,10 +9,10 @@ from gradmgr import errors
 from gradmgr._arrays.libraries import is_array
 from gradmgr._engine.context import (
     Context,
-    activated,
     current,
     interceptors_of,
     recorders,
+    run_in,
     set_current,
 )
 from gradmgr._engine.custom import Result
@@ -82,8 +82,8 @@ def run_backward(
                 _run_to_leaves(tape, entries, grads, owned, loop, awaited, report)
             loop(entries, grads, owned)
         finally:
-            tape.observed_pass = None
             set_current(now)
+            tape.observed_pass = None
     return grads
 
 
@@ -306,8 +306,8 @@ class ObservedPass:
     def _shown(self, hooks: ValueHooks | None, e: Entry, g: Any) -> Any:
         """Run the hooks of a value, then keep its gradient where it was asked for."""
         if hooks is not None and hooks.tensor:
-            with activated(self.context_of_hooks):
-                g = run_tensor_hooks(hooks.tensor, g, f"the result of {op_name(e)!r}", self.outer_recorders)
+            what = f"the result of {op_name(e)!r}"
+            g = run_in(self.context_of_hooks, run_tensor_hooks, hooks.tensor, g, what, self.outer_recorders)
         for t in self.retained.get(e[1], ()):
             self.tape.ensure_annotations().retained.append((t, g))
         if e[1] in self.wanted:
@@ -325,23 +325,25 @@ class ObservedPass:
 
     def _replaced(self, gs: tuple[Any, ...], hook: Any, what: str, *further: Any) -> tuple[Any, ...]:
         """Return the gradients that a hook of an op gives for these: as many; None in the tuple lets nothing flow."""
-        with activated(self.context_of_hooks):
-            given = self._handles(gs)
-            new = hook(given, *further)
-            if new is None:
-                new = given
-            elif not isinstance(new, (tuple, list)):
-                new = (new,)
-            if len(new) != len(given):
-                raise errors.CallbackError(
-                    f"{what} gave {len(new)} gradients for {len(given)}; return as many, or None to keep them"
-                )
-            found: list[Any] = []
-            for k, (g, part) in enumerate(zip(gs, new, strict=True)):
-                if part is not None and g is None:
-                    raise errors.CallbackError(f"{what} gave a gradient in place {k}, where there was none; give None")
-                found.append(None if part is None else snapshot(checked(g, part, what), self.outer_recorders))
-            return tuple(found)
+        return run_in(self.context_of_hooks, self._replaced_here, gs, hook, what, *further)
+
+    def _replaced_here(self, gs: tuple[Any, ...], hook: Any, what: str, *further: Any) -> tuple[Any, ...]:
+        given = self._handles(gs)
+        new = hook(given, *further)
+        if new is None:
+            new = given
+        elif not isinstance(new, (tuple, list)):
+            new = (new,)
+        if len(new) != len(given):
+            raise errors.CallbackError(
+                f"{what} gave {len(new)} gradients for {len(given)}; return as many, or None to keep them"
+            )
+        found: list[Any] = []
+        for k, (g, part) in enumerate(zip(gs, new, strict=True)):
+            if part is not None and g is None:
+                raise errors.CallbackError(f"{what} gave a gradient in place {k}, where there was none; give None")
+            found.append(None if part is None else snapshot(checked(g, part, what), self.outer_recorders))
+        return tuple(found)
 
     def _handles(self, gs: Iterable[Any]) -> tuple[Any, ...]:
         return tuple([None if g is None else handle(g, self.outer_recorders) for g in gs])

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import RLock
-from typing import Any
+from types import TracebackType
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
 
 
 def complete(cleanup: Callable[..., Any], *args: Any, attempts: int = 3) -> None:
@@ -21,6 +24,70 @@ def complete(cleanup: Callable[..., Any], *args: Any, attempts: int = 3) -> None
         if attempts > 1:
             complete(cleanup, *args, attempts=attempts - 1)
         raise
+
+
+class Scope:
+    """What is opened and closed: in a with block, or around one call (`run`). Closed for certain, whatever strikes.
+
+    An object may be opened several times, and in several threads. Each time `_begin` makes what stands for it, before
+    anything is opened, so that whatever is opened then can be closed; `_close` may be called twice.
+
+    Where the with statement stands in gradmgr itself, `run` is to be preferred: no code of an `__exit__` can catch
+    what strikes at its very beginning.
+    """
+
+    __slots__ = ()
+
+    def _begin(self) -> Any:
+        """Return what stands for one time that this is opened; open nothing."""
+        return self
+
+    def _latest(self) -> Any:
+        """Return what stands for the time that a with block which ends here closes; None where there is none."""
+        return self
+
+    def _open(self, opened: Any) -> Any:
+        """Open; return what the with block gets."""
+        raise NotImplementedError
+
+    def _close(self, opened: Any) -> None:
+        """Close; what was closed already, and what was opened in part, too."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Any:
+        opened = self._begin()
+        try:
+            return self._open(opened)
+        except BaseException:
+            complete(self._close, opened)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        opened = None
+        try:
+            opened = self._latest()
+            if opened is not None:
+                self._close(opened)
+        except BaseException:
+            opened = self._latest() if opened is None else opened
+            if opened is not None:
+                complete(self._close, opened)
+            raise
+
+    def run(self, function: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Result:
+        """Call a function in this scope."""
+        opened = self._begin()
+        try:
+            self._open(opened)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._close(opened)
+        except BaseException:
+            complete(self._close, opened)  # again: an exception may have struck in `finally`
+            raise
 
 
 def call_if_free(lock: RLock, action: Callable[[], None]) -> None:

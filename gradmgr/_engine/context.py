@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, Union
+from typing import Any, TypeVar, Union
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.cleanup import complete
+from gradmgr._engine.cleanup import Scope, complete
 from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.recorder import Recorder, overflow_id, snapshot
 from gradmgr._engine.templates import compiled_at_first_call, nested_call, numbered
@@ -28,9 +28,11 @@ Recorded = list[tuple[Recorder, tuple[Any, ...]]]
 
 _current: ContextVar[Any] = ContextVar("gradmgr_current", default=None)
 current = _current.get
-# For code that is too hot for `activated`. What was current is set again by value: a token of the ContextVar would be
+# For code that is too hot for `run_in`. What was current is set again by value: a token of the ContextVar would be
 # lost where an exception strikes before it is stored, and refused where clean-up runs in another context.
 set_current = _current.set
+
+Result = TypeVar("Result")
 
 _new = object.__new__
 
@@ -272,24 +274,33 @@ def activate(context: Context) -> None:
     _current.set(context.simplest())
 
 
-class activated:  # noqa: N801  # reads as a statement: `with activated(context):`
-    """Make a context, in any of its forms, current in a with block."""
-
-    __slots__ = ("before", "state")
-
-    def __init__(self, context: Current) -> None:
-        self.state = context.simplest() if context.__class__ is Context else context
-
-    def __enter__(self) -> None:
-        self.before = current()
+def run_in(context: Current, function: Callable[..., Result], *args: Any) -> Result:
+    """Call a function where a context, in any of its forms, is current."""
+    before = current()
+    try:
+        _current.set(context.simplest() if context.__class__ is Context else context)
         try:
-            _current.set(self.state)
-        except BaseException:
-            _current.set(self.before)
-            raise
+            return function(*args)
+        finally:
+            _current.set(before)
+    except BaseException:
+        complete(_current.set, before)  # again: an exception may have struck in `finally`
+        raise
 
-    def __exit__(self, *exc: object) -> None:
-        _current.set(self.before)
+
+class Intercepting(Scope):
+    """In which an interceptor sees the operations of the context."""
+
+    __slots__ = ("_interceptor",)
+
+    def __init__(self, interceptor: Interceptor) -> None:
+        self._interceptor = interceptor
+
+    def _open(self, opened: Any) -> None:
+        add_interceptor(self._interceptor)
+
+    def _close(self, opened: Any) -> None:
+        remove_interceptor(self._interceptor)
 
 
 def enter_recorders(*group: Recorder) -> None:

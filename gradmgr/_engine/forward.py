@@ -9,8 +9,8 @@ from typing import Any
 from gradmgr import errors
 from gradmgr._arrays.libraries import is_differentiable
 from gradmgr._engine.broadcast import broadcast_like
-from gradmgr._engine.cleanup import call_if_free
-from gradmgr._engine.context import Context, current, set_current
+from gradmgr._engine.cleanup import Scope, call_if_free
+from gradmgr._engine.context import Context, current, enter_recorders, leave_recorders, set_current
 from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tensor import Tensor, raw
 
@@ -128,6 +128,22 @@ class Forward(Recorder):
             cell = found()
             if cell is not None:
                 cell.tangent = None
+
+
+class ForwardScope(Scope):
+    """In which a level of forward mode is open."""
+
+    __slots__ = ("level",)
+
+    def __init__(self) -> None:
+        self.level = Forward()
+
+    def _open(self, opened: Any) -> None:
+        enter_recorders(self.level)
+
+    def _close(self, opened: Any) -> None:
+        self.level.close()
+        leave_recorders(self.level)
 
 
 def _context_outside(context: Context, rec: Recorder) -> Any:

@@ -12,7 +12,7 @@ from gradmgr._arrays import batched, libraries, memory
 from gradmgr._arrays.refcounts import ARRAY_IN_LOCAL
 from gradmgr._engine import write_lock
 from gradmgr._engine.cleanup import complete
-from gradmgr._engine.context import activated, rebind, recorders
+from gradmgr._engine.context import rebind, recorders, run_in
 from gradmgr._engine.hooks import handle
 from gradmgr._engine.recorder import Recorder, is_tracked_by
 from gradmgr._engine.tape import Tape
@@ -60,8 +60,7 @@ def write(results: dict[Tensor, Any], outer: Any, replaced: Container[Tensor] = 
             held: Tensor | None = getattr(t, "_grad", None)
             adding = held is not None and t not in replaced
             if known and (adding or held is None) and (is_tracked_by(known, g) or is_tracked_by(known, held)):
-                with activated(outer):
-                    fresh.append((t, _recorded_sum(held, g, known)))
+                fresh.append((t, run_in(outer, _recorded_sum, held, g, known)))
                 continue
             if isinstance(g, Tensor):
                 g = g._array  # and the Tensor is dropped: what else holds the array is asked next

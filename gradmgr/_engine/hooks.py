@@ -5,11 +5,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine import write_lock
+from gradmgr._engine.cleanup import complete
 from gradmgr._engine.recorder import Recorder, snapshot
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 
@@ -21,11 +22,29 @@ class RemovableHandle:
 
     __slots__ = ("_places",)
 
-    def __init__(self, places: list[tuple[Hooks, object]]) -> None:
-        self._places = places
+    def __init__(self, wanted: Iterable[HookPlace]) -> None:
+        """Register functions; the handle knows of each before it is there, so that what is there can be removed."""
+        wanted = list(wanted)
+        self._places = [(place.hooks, object()) for place in wanted]
+        try:
+            with write_lock.lock:
+                for place, (hooks, key) in zip(wanted, self._places, strict=True):
+                    hooks.add(key, place.hook)
+                    if place.leaf is not None:
+                        place.leaf.tell_managers()
+        except BaseException:
+            complete(self._remove)
+            raise
 
     def remove(self) -> None:
         """Remove the hook; a second call does nothing."""
+        try:
+            self._remove()
+        except BaseException:
+            complete(self._remove)
+            raise
+
+    def _remove(self) -> None:
         for hooks, key in self._places:
             hooks.discard(key)
         self._places = []
@@ -36,7 +55,11 @@ class RemovableHandle:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.remove()
+        try:
+            self._remove()
+        except BaseException:
+            complete(self._remove)
+            raise
 
 
 class Hooks:
@@ -47,11 +70,9 @@ class Hooks:
     def __init__(self) -> None:
         self._functions: dict[object, Hook] = {}
 
-    def add(self, hook: Hook) -> tuple[Hooks, object]:
-        """Register a function; return what a handle needs to remove it."""
-        key = object()
+    def add(self, key: object, hook: Hook) -> None:
+        """Register a function; the key is to remove it by."""
         self._functions[key] = hook
-        return self, key
 
     def discard(self, key: object) -> None:
         """Remove a function, if it is there."""
@@ -95,13 +116,18 @@ class LeafHooks:
     def _without(self, gone: weakref.ref[Any]) -> list[weakref.ref[Any]]:
         return [ref for ref in self._managers if ref is not gone and ref() is not None]
 
-    def add(self, hooks: Hooks, hook: Hook) -> tuple[Hooks, object]:
-        """Register a function, and tell every manager that its backward has hooks to call."""
-        with write_lock.lock:
-            place = hooks.add(hook)
-            for manager in self.managers():
-                manager._has_callbacks = True
-        return place
+    def tell_managers(self) -> None:
+        """Tell every manager that its backward has hooks to call."""
+        for manager in self.managers():
+            manager._has_callbacks = True
+
+
+class HookPlace(NamedTuple):
+    """Where a function is to be registered: among which hooks, and whose they are where that is an attached tensor."""
+
+    hooks: Hooks
+    hook: Hook
+    leaf: LeafHooks | None = None
 
 
 class ValueHooks:

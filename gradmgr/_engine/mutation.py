@@ -16,7 +16,7 @@ from gradmgr._arrays import batched, libraries
 from gradmgr._arrays.atomic import Call
 from gradmgr._engine import write_lock
 from gradmgr._engine.broadcast import broadcast_to, cast, unbroadcast
-from gradmgr._engine.context import Context, current, is_tracked, rebind
+from gradmgr._engine.context import Context, current, is_tracked, rebind, recorders
 from gradmgr._engine.entry import Entry, Kind, Metadata, declare_kind, two_inputs
 from gradmgr._engine.indexing import Index, getitem, may_repeat, normalized
 from gradmgr._engine.op import Function, Op, linear, register, zeros
@@ -221,6 +221,11 @@ def calls_to_forget(t: Tensor, recorders: Iterable[Recorder]) -> list[Call]:
     if overflow:
         calls.append((setattr, t, "_overflow_ids", {rec: i for rec, i in overflow.items() if rec not in forgotten}))
     return [*calls, (setattr, t, "_rec", None)]
+
+
+def calls_to_write(t: Tensor, array: Any) -> list[Call]:
+    """Return the calls that give a tensor another array, as a write of constants in place does."""
+    return [(setattr, t, "_array", array), *calls_to_forget(t, recorders(current()))]
 
 
 # ---------------------------------------------------------------- out= and += and where=

@@ -12,6 +12,8 @@ from contextvars import ContextVar
 from types import CodeType, FrameType
 from typing import Any
 
+from gradmgr._engine.cleanup import Scope
+
 Entry = tuple[Any, ...]
 
 
@@ -47,6 +49,7 @@ class Observer:
 # The observers entered in this context, the innermost last.
 _observers: ContextVar[tuple[Observer, ...]] = ContextVar("gradmgr_observers", default=())
 observers = _observers.get
+set_observers = _observers.set
 
 
 def _rank(observer: Observer) -> int:
@@ -107,7 +110,7 @@ class SavedValuePlaceholder:
         return sum(getattr(part, "nbytes", 0) for part in (kept if isinstance(kept, tuple) else (kept,)))
 
 
-class observing:  # noqa: N801  # reads as a statement: `with observing(observer, tapes):`
+class observing(Scope):  # noqa: N801  # reads as a statement: `with observing(observer, tapes):`
     """Let an observer see what is recorded in this context, in a with block.
 
     Args:
@@ -121,30 +124,30 @@ class observing:  # noqa: N801  # reads as a statement: `with observing(observer
         self.observer = observer
         self.tapes = tapes
 
-    def __enter__(self) -> None:
-        try:
-            add_observer(self.observer, self.tapes)
-        except BaseException:
-            remove_observer(self.observer)
-            raise
+    def _open(self, opened: Any) -> None:
+        add_observer(self.observer, self.tapes)
 
-    def __exit__(self, *exc: object) -> None:
+    def _close(self, opened: Any) -> None:
         remove_observer(self.observer)
 
 
 def add_observer(observer: Observer, tapes: Any) -> None:
     """Let an observer see what is recorded in this context from here on, in these tapes and in later ones."""
     _observers.set((*observers(), observer))
+    show_entries(tapes)
+
+
+def show_entries(tapes: Any) -> None:
+    """Let tapes that record already show their entries to the observers there are."""
     for tape in tapes:
         tape.start_observing()
 
 
 def remove_observer(observer: Observer) -> None:
-    """Undo `add_observer`. By identity, not by token: blocks may be left in any order, and from generators."""
+    """Undo `add_observer`, if it is not undone. Not by token: blocks may be left in any order, and from generators."""
     now = observers()
-    last = max((k for k, each in enumerate(now) if each is observer), default=None)
-    if last is not None:
-        _observers.set(now[:last] + now[last + 1 :])
+    if observer in now:
+        _observers.set(tuple([each for each in now if each is not observer]))
 
 
 class SourceLocation:

@@ -10,7 +10,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.backward_pass import context_of_pass
-from gradmgr._engine.context import activated, recorders
+from gradmgr._engine.context import recorders, run_in
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.recorder import is_tracked_by
 from gradmgr._engine.tape import Tape
@@ -112,8 +112,7 @@ def _cotangent(outer: Any, y: Tensor, dy: Any, position: int) -> Any:
         raise errors.MixedArraysError(f"backward: dy number {position} lives on {where}, its y on {y.device}; move dy")
     if dtype == wanted:
         return value
-    with activated(outer):
-        return as_type(value, wanted)
+    return run_in(outer, as_type, value, wanted)
 
 
 def _one_for(y: Tensor, position: int) -> Any:

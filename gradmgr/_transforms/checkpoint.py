@@ -11,23 +11,26 @@ entries it makes now are called at once, with the same gradients in the same ord
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._arrays.atomic import run_atomically
 from gradmgr._arrays.refcounts import NODE_ID_AS_KEY, count_keys
 from gradmgr._engine.backward_pass import compute_vjps, context_of_pass, run_hooked
+from gradmgr._engine.cleanup import Scope
 from gradmgr._engine.containers import leaves_of, rebuilt
-from gradmgr._engine.context import Context, activated, current, interceptors_of, recorders
+from gradmgr._engine.context import Context, current, interceptors_of, recorders, set_current
 from gradmgr._engine.entry import Kind, declare_kind, ids_in_tuple, input_ids, input_metadata, no_inputs, op_name
 from gradmgr._engine.history import modes
 from gradmgr._engine.history.saved_values import is_of_saved_tensors_hooks, with_node_ids
 from gradmgr._engine.hooks import name_of
-from gradmgr._engine.observers import Entry, Observer, _observers, observers, observing
+from gradmgr._engine.observers import Entry, Observer, observers, observing, set_observers
 from gradmgr._engine.ownership import Grads, Ownership
 from gradmgr._engine.recorder import Recorder, snapshot
 from gradmgr._engine.tape import Tape
@@ -227,6 +230,13 @@ class _Call:
 
         return rebuilt(self.arguments, map(restore, leaves_of(self.arguments)))
 
+    def run_again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Run the function a second time, with the same random numbers."""
+        if self.replay is None:
+            _call_in(self.second_context, self.function, args, kwargs)
+        else:
+            self.replay.run_again(_call_in, self.second_context, self.function, args, kwargs)
+
     def remember_leaves(self, logs: dict[Tape, _RunLog], arguments: list[Any]) -> None:
         """Remember which attached tensors the function read without being given them."""
         given = {id(leaf) for leaf in arguments}
@@ -295,18 +305,10 @@ class _Rerun:
         log = _RunLog(call.strict, call.debug)
         collector = _SecondRunCollector(tape, create_graph)
         args, kwargs = call.restore_arguments(values)
-        replay = call.replay.replayed() if call.replay is not None else nullcontext()
-        with (
-            _with_modes(call.modes, create_graph),
-            activated(
-                Context.of(context_of_pass(tape, True)).intercepted((*interceptors_of(current()), *call.interceptors))
-            ),
-            observing(_SecondRunLogger(tape, log)),
-            observing(collector),
-            replay,
-            call.second_context,
-        ):
-            call.function(*args, **kwargs)
+        context = Context.of(context_of_pass(tape, True)).intercepted((*interceptors_of(current()), *call.interceptors))
+        _AsInFirstRun(call.modes, context, [_SecondRunLogger(tape, log), collector], create_graph).run(
+            call.run_again, args, kwargs
+        )
         if log.hash != self._hash or len(log.inside) != self._count or tuple(log.outside) != outside:
             raise errors.CheckpointError(self._difference_message(log))
         return collector.entries, log
@@ -329,17 +331,24 @@ class _Rerun:
         return f"{text}. The first to differ was\n    {first_line}\nand is now\n    {second_line}"
 
 
-@contextmanager
-def _with_modes(mode_settings: Any, keep_hooks: bool) -> Iterator[None]:
-    """Put the modes of the first run into effect, and remove hooks on saved tensors that were entered since."""
-    modes_token = modes._modes.set(mode_settings)
-    kept = tuple([observer for observer in observers() if keep_hooks or not is_of_saved_tensors_hooks(observer)])
-    observers_token = _observers.set(kept)
-    try:
-        yield
-    finally:
-        _observers.reset(observers_token)
-        modes._modes.reset(modes_token)
+class _AsInFirstRun(Scope):
+    """In which a function runs again: in a context, with these observers and the modes of the first run.
+
+    Hooks on saved tensors that were entered since are left out, unless `keep_hooks` is set.
+    """
+
+    def __init__(self, settings: Any, context: Context, added: list[Observer], keep_hooks: bool) -> None:
+        kept = [observer for observer in observers() if keep_hooks or not is_of_saved_tensors_hooks(observer)]
+        self._now = [(set_current, context.simplest()), (modes._modes.set, settings)]
+        self._now.append((set_observers, (*kept, *added)))
+        self._before = [(set_current, current()), (modes._modes.set, modes._modes.get())]
+        self._before.append((set_observers, observers()))
+
+    def _open(self, opened: Any) -> None:
+        run_atomically(self._now)
+
+    def _close(self, opened: Any) -> None:
+        run_atomically(self._before)
 
 
 def _vjp(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
@@ -400,6 +409,13 @@ def _record_failure(call: _Call, observer: _FirstRunObserver) -> None:
         if tape.open:
             for _, node_id in log.referenced_values():
                 tape.entries.append(("checkpoint.failed", node_id, call.name))
+
+
+def _call_in(
+    context: AbstractContextManager[Any], function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> R:
+    with context:
+        return function(*args, **kwargs)
 
 
 def _null_contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
@@ -479,17 +495,16 @@ def checkpoint(
     state = current()
     tapes = _tapes_to_checkpoint(state)
     if not tapes:
-        with first:
-            return function(*args, **kwargs)
+        return _call_in(first, function, args, kwargs)
     call = _Call(function, second, determinism_check == "default", debug)
     values = call.keep_arguments(args, kwargs, recorders(state))
     if preserve_rng_state:
         on_gpu = any(libraries.root(getattr(value, "_array", value)) is not np for value in values)
         call.replay = Replay([*global_sources(), *sources_in(function, args, kwargs), *given], on_gpu)
     observer = _FirstRunObserver(tapes, call.strict, debug)
+    run: Callable[..., R] = _call_in if call.replay is None else partial(call.replay.run_first, _call_in)
     try:
-        with call.replay.recorded() if call.replay is not None else nullcontext(), first, observing(observer, tapes):
-            result = function(*args, **kwargs)
+        result = run(first, observing(observer, tapes).run, (function, *args), kwargs)
     except BaseException:
         _record_failure(call, observer)
         raise

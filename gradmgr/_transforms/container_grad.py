@@ -59,10 +59,14 @@ class ContainerGradient:
     def value_and_grad(self, one: bool) -> Any:
         """Return ((value, aux) or value, gradient)."""
         outside = recorders(current())
-        with Pullback(self._compute, self._xs) as back:
+        back = Pullback(self._compute, self._xs)
+
+        def derivatives() -> tuple[Any, Any, list[Any]]:
             y, aux = back.made
-            value = snapshot(y, outside)
             gradients = [None if g is None else snapshot(g, outside) for g in back.vjp([y], [None], last=True)]
+            return snapshot(y, outside), aux, gradients
+
+        value, aux, gradients = back.run(derivatives)
         gradients = [zeros_of(x) if g is None else g for g, x in zip(gradients, self._xs, strict=True)]
         made = iter(new_tensors(gradients))
         leaves = iter([as_kind_of(next(made), leaf) if is_differentiable_leaf(leaf) else None for leaf in self._leaves])

@@ -11,8 +11,9 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays import libraries, memory
-from gradmgr._engine.context import current, enter_recorders, leave_recorders, recorders
-from gradmgr._engine.forward import Forward
+from gradmgr._engine.cleanup import Scope
+from gradmgr._engine.context import current, recorders
+from gradmgr._engine.forward import ForwardScope
 from gradmgr._engine.history.modes import inference_mode
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.recorder import snapshot
@@ -29,10 +30,10 @@ Derivatives = list[Any]  # Tensors, arrays, or None where there is none
 # ---------------------------------------------------------------- arguments
 
 
-class DerivativeCall:
+class DerivativeCall(Scope):
     """One call of a function of `gradmgr.functional`: its name for errors, its inputs and options.
 
-    It is a context manager, in which the derivative is computed.
+    It is a scope, in which the derivative is computed.
     """
 
     def __init__(self, name: str, func: Function, inputs: Any, create_graph: bool, strict: bool) -> None:
@@ -50,7 +51,7 @@ class DerivativeCall:
                     f"{name}: input {k} has dtype {x.dtype}; only floating and complex Tensors have derivatives: "
                     "convert it with .astype('float64'), or leave it out of inputs (a lambda may hold it)"
                 )
-        self.xs: list[Tensor] = []  # handles of the inputs, while the with block runs
+        self.xs: list[Tensor] = []  # handles of the inputs, while it is open
         self.outs: list[Tensor] = []
         self.one_output = False
         self.outside: list[Any] = []  # the recorders that track the results, with create_graph
@@ -71,7 +72,7 @@ class DerivativeCall:
 
     # ------------------------------------------------------------ running
 
-    def __enter__(self) -> None:
+    def _open(self, opened: Any) -> None:
         """Pause outer recorders unless `create_graph` is set; make handles of the inputs."""
         if not self.create_graph:
             if current() is not None:
@@ -86,9 +87,9 @@ class DerivativeCall:
             self._isolation.record()
             self._strict_tape = self._isolation._open_tape()
 
-    def __exit__(self, *error: Any) -> None:
+    def _close(self, opened: Any) -> None:
         if self._isolation is not None:
-            self._isolation.__exit__(*error)
+            self._isolation.__exit__(None, None, None)
 
     def call_func(self, xs: Sequence[Tensor]) -> list[Tensor]:
         """Call the function, and check what it returns."""
@@ -249,26 +250,21 @@ class _DerivativeManager(GradManager):
         super()._run_backward(tape, seeds, not self.may_release, *args)
 
 
-class Pullback:
-    """A function recorded at a point, whose vjp can be called any number of times; a context manager."""
+class Pullback(Scope):
+    """A function recorded at a point, whose vjp can be called any number of times while this is open."""
 
     def __init__(self, compute: Callable[[list[Tensor]], Any], xs: Sequence[Tensor]) -> None:
         self.leaves = [make_handle(x) for x in xs]
         self._compute = compute
         self._manager = _DerivativeManager().attach_each(self.leaves)
 
-    def __enter__(self) -> Pullback:
+    def _open(self, opened: Any) -> None:
         self._manager.record()
         self.tape = self._manager._open_tape()
-        try:
-            self.made = self._compute(self.leaves)
-        except BaseException:
-            self._manager.release()
-            raise
-        return self
+        self.made = self._compute(self.leaves)
 
-    def __exit__(self, *exc: object) -> None:
-        self._manager.release()
+    def _close(self, opened: Any) -> None:
+        self._manager._release()
 
     def vjp(self, ys: Sequence[Tensor], us: Sequence[Any], *, last: bool = False) -> Derivatives:
         """Return the gradients of the inputs, None where there is none; with `last`, free the history meanwhile."""
@@ -280,28 +276,20 @@ class Pullback:
         return compute_gradients(self.tape, self._manager, ys, self.leaves, us, retain=True)
 
 
-class Pushforward:
-    """A level of forward mode with handles of tensors that have these tangents; a context manager."""
+class Pushforward(ForwardScope):
+    """A level of forward mode with handles of tensors that have these tangents, while it is open."""
 
     def __init__(self, xs: Sequence[Tensor], vs: Sequence[Any]) -> None:
         self._outside = recorders(current())
-        self._level = Forward()
+        super().__init__()
         self.leaves = [make_handle(x) for x in xs]
         for x, v in zip(self.leaves, vs, strict=True):
             if v is not None:
-                self._level.add_dual(x, v)
-
-    def __enter__(self) -> Pushforward:
-        enter_recorders(self._level)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        leave_recorders(self._level)
-        self._level.close()
+                self.level.add_dual(x, v)
 
     def tangents(self, outs: Sequence[Tensor]) -> Derivatives:
         """Return the tangents of what was computed, None where there is none."""
-        tangents = [self._level.node_id_of(y) for y in outs]
+        tangents = [self.level.node_id_of(y) for y in outs]
         return [None if t is None else snapshot(t, self._outside) for t in tangents]
 
 
@@ -309,11 +297,17 @@ def forward_derivative(
     call: DerivativeCall, compute: Callable[[list[Tensor]], Any], vs: Sequence[Any]
 ) -> tuple[Any, Derivatives]:
     """Return the results of a function of the inputs, and their tangents."""
-    with Pushforward(call.xs, vs) as forward:
-        if call.strict:
-            with Pullback(compute, forward.leaves) as back:
-                outs = back.made
-                call.check_depends(back.tape, outs, back.leaves)
-        else:
-            outs = compute(forward.leaves)
-        return outs, forward.tangents(outs)
+    forward = Pushforward(call.xs, vs)
+    return forward.run(_results_and_tangents, call, compute, forward)
+
+
+def _results_and_tangents(
+    call: DerivativeCall, compute: Callable[[list[Tensor]], Any], forward: Pushforward
+) -> tuple[Any, Derivatives]:
+    if call.strict:
+        back = Pullback(compute, forward.leaves)
+        back.run(lambda: call.check_depends(back.tape, back.made, back.leaves))
+        outs = back.made
+    else:
+        outs = compute(forward.leaves)
+    return outs, forward.tangents(outs)

@@ -11,7 +11,7 @@ from typing import Any
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import Level, broadcast_over_examples, highest_level, is_batched_at
-from gradmgr._engine.context import Context, activated, current, interceptors_of, rebind, recorders
+from gradmgr._engine.context import Context, current, interceptors_of, rebind, recorders, run_in
 from gradmgr._engine.op import Op
 from gradmgr._engine.recorder import Recorder, snapshot
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
@@ -62,8 +62,7 @@ class FunctionCall:
         if not is_placeholder(self.function.vmap):
             level = highest_level([t._array for t in self.args if isinstance(t, Tensor)])
             if level is not None:
-                with activated(_without_vmap(context, level)):
-                    return self._run_vmap_method(level)
+                return run_in(_without_vmap(context, level), self._run_vmap_method, level)
         self.arrays_before = tuple([raw(t) for t in self.args])
         self.tracking = _tracking_recorders(context, self.args)
         # Forward is given untracked Tensors of the same values, one for each Tensor among the arguments.
@@ -72,8 +71,7 @@ class FunctionCall:
         ctx = FunctionCtx()
         ctx._gradmgr = self.state = ContextState(self.name, "forward", self._needs_input_grad())
         try:
-            with activated(Context.of(context).paused()):
-                output = self._forward(ctx)
+            output = run_in(Context.of(context).paused(), self._forward, ctx)
             self.outputs = output if isinstance(output, tuple) else (output,)
             self._check_outputs()
             self._check_writes()

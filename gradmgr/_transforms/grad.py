@@ -8,7 +8,7 @@ from typing import Any
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.backward_pass import context_of_pass
-from gradmgr._engine.context import Context, activated, current, recorders
+from gradmgr._engine.context import Context, current, recorders, run_in
 from gradmgr._engine.entry import tracked_input_ids
 from gradmgr._engine.gradients import own_gradient
 from gradmgr._engine.history.node import GradientEdge, tensor_of_edge
@@ -127,8 +127,8 @@ def compute_gradients(
             x, g = gradients.popitem()
             hooks = leaf_hooks_of(x)
             if hooks is not None and hooks.tensor and x in only and only[x] == tape.leaves.get(x):
-                with activated(Context.of(outer).for_callbacks(current())):
-                    g = run_tensor_hooks(hooks.tensor, g, describe(x), recorders(outer))
+                context = Context.of(outer).for_callbacks(current())
+                g = run_in(context, run_tensor_hooks, hooks.tensor, g, describe(x), recorders(outer))
             results[x] = g
 
     everything = not create_graph and only == tape.leaves  # then nothing needs to be left out

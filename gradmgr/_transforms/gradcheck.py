@@ -13,8 +13,9 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.context import current, enter_recorders, leave_recorders, recorders
-from gradmgr._engine.forward import Forward
+from gradmgr._engine.cleanup import Scope
+from gradmgr._engine.context import current, recorders
+from gradmgr._engine.forward import ForwardScope
 from gradmgr._engine.recorder import snapshot
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr._transforms.vmap import vmap
@@ -284,8 +285,7 @@ class _Problem:
         """
         if self.prefix:
             return _outputs(func(*args))
-        with GradManager().attach([args[k] for k in self.argnums]):
-            return _outputs(func(*args))
+        return _Recorded([args[k] for k in self.argnums]).run(lambda: _outputs(func(*args)))
 
     def call_checked(self, *args: Any) -> Any:
         """Call the function and check that its outputs are as those of the first call."""
@@ -446,16 +446,24 @@ class _Check:
             findings.add_forward(tangents, numeric, wrong)
             failures += wrong
         if self.backward:
-            with _RecordedFunction(problem) as recorded:
-                failures += self._check_repeatable(problem, recorded, outs, us, rows, columns)
+            recorded = _RecordedFunction(problem)
+
+            def compare() -> tuple[Any, Any, list[str]] | None:
+                failures.extend(self._check_repeatable(problem, recorded, outs, us, rows, columns))
                 if recorded.has_misfit:
-                    return failures
+                    return None
                 along, expected = np.asarray(_flatten(recorded.gradients) @ v), np.asarray(u @ numeric)
                 wrong = self._compare_numbers(along, expected, f"{problem.prefix}reverse derivative <J'u, v>")
                 if wrong:
                     wrong += self._compare_pairs(problem, recorded, rows, columns, vs, us)
                 elif self.undefined and len(outs) > 1:
-                    failures += self._check_missing_along(problem, recorded, rows, v, us, numeric)
+                    failures.extend(self._check_missing_along(problem, recorded, rows, v, us, numeric))
+                return along, expected, wrong
+
+            compared = recorded.run(compare)
+            if compared is None:
+                return failures
+            along, expected, wrong = compared
             findings.add_reverse(along, expected, wrong)
             failures += wrong
             if tangents is not None:
@@ -507,13 +515,20 @@ class _Check:
             findings.add_forward(forward, numeric, wrong)
             failures += wrong
         if self.backward:
-            with _RecordedFunction(problem) as recorded:
-                failures += self._check_repeatable(problem, recorded, outs, us, rows, columns)
+            recorded = _RecordedFunction(problem)
+
+            def record_jacobian() -> Any:
+                failures.extend(self._check_repeatable(problem, recorded, outs, us, rows, columns))
                 if recorded.has_misfit:
-                    return failures
-                reverse = recorded.jacobian(outs, height, width)
+                    return None
+                found = recorded.jacobian(outs, height, width)
                 if self.undefined and len(outs) > 1:
-                    failures += self._check_missing(problem, recorded, rows, columns, us, reverse)
+                    failures.extend(self._check_missing(problem, recorded, rows, columns, us, found))
+                return found
+
+            reverse = recorded.run(record_jacobian)
+            if reverse is None:
+                return failures
             wrong = self._compare_matrices(reverse, numeric, rows, columns, f"{prefix}reverse Jacobian")
             findings.add_reverse(reverse, numeric, wrong, rows, columns)
             failures += wrong
@@ -811,29 +826,35 @@ def _is_close(a: Any, b: Any) -> bool:
 # ---------------------------------------------------------------- derivatives as functions
 
 
-class _RecordedFunction:
-    """A function recorded once, whose vjp can be called any number of times."""
+class _Recorded(Scope):
+    """In which a manager of its own records what is computed from Tensors."""
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        self.manager = GradManager().attach(inputs)
+
+    def _open(self, opened: Any) -> None:
+        self.manager.record()
+
+    def _close(self, opened: Any) -> None:
+        self.manager._release()
+
+
+class _RecordedFunction(_Recorded):
+    """A function recorded once, whose vjp can be called any number of times while this is open."""
 
     def __init__(self, problem: _Problem) -> None:
         self.has_misfit = False  # whether a gradient has not the shape of its input, so that there is no Jacobian
         self.gradients: list[Tensor] = []  # along the random direction
         self.leaves = [_handle(t) for t in problem.points]
         self.inputs = [self.leaves[k] for k in problem.argnums]
-        self.manager = GradManager().attach(self.inputs)
-        self.manager.record()
-        try:
-            self.outs = [y for _, y in _outputs(problem.call_checked(*self.leaves))]
-        except BaseException:
-            self.manager.release()
-            raise
+        self._problem = problem
+        super().__init__(self.inputs)
+
+    def _open(self, opened: Any) -> None:
+        super()._open(opened)
+        self.outs = [y for _, y in _outputs(self._problem.call_checked(*self.leaves))]
         tape = self.manager._open_tape()
         self.tracked = [tape.node_id_of(y) is not None for y in self.outs]
-
-    def __enter__(self) -> _RecordedFunction:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.manager.release()
 
     def vjp(self, us: Sequence[Any], missing: int | None = None) -> list[Tensor]:
         """Return the gradients for these cotangents; one may be missing."""
@@ -857,27 +878,25 @@ class _RecordedFunction:
 def vjp(func: Function, points: Sequence[Any], argnums: Sequence[int], us: Sequence[Any]) -> list[Tensor]:
     """Return the cotangents of the inputs at `where`, through a manager; differentiable itself."""
     leaves = [_handle(t) for t in points]
-    manager = GradManager().attach([leaves[k] for k in argnums])
-    with manager:
+    recorded = _Recorded([leaves[k] for k in argnums])
+
+    def compute() -> None:
         outs = [y for _, y in _outputs(func(*leaves))]
-        tape = manager._open_tape()
+        tape = recorded.manager._open_tape()
         pairs = [(y, u) for y, u in zip(outs, us, strict=True) if tape.node_id_of(y) is not None]
-        manager.backward([y for y, _ in pairs], [u for _, u in pairs])
+        recorded.manager.backward([y for y, _ in pairs], [u for _, u in pairs])
+
+    recorded.run(compute)
     return [_or_zeros(leaves[k].grad, leaves[k]) for k in argnums]
 
 
 def jvp(func: Function, points: Sequence[Any], argnums: Sequence[int], vs: Sequence[Any]) -> list[Any]:
     """Return the tangents of the outputs for tangents of the inputs at `where`; differentiable itself."""
     leaves = [_handle(t) for t in points]
-    recorder = Forward()
+    scope = ForwardScope()
     for k, v in zip(argnums, vs, strict=True):
-        recorder.add_dual(leaves[k], v)
-    enter_recorders(recorder)
-    try:
-        tangents = [_or_zeros(recorder.node_id_of(y), y) for _, y in _outputs(func(*leaves))]
-    finally:
-        leave_recorders(recorder)
-        recorder.close()
+        scope.level.add_dual(leaves[k], v)
+    tangents = scope.run(lambda: [_or_zeros(scope.level.node_id_of(y), y) for _, y in _outputs(func(*leaves))])
     return [t if isinstance(t, Tensor) else wrap(t) for t in tangents]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradmgr._arrays import libraries
 from gradmgr._engine.context import current, is_tracked, recorders
-from gradmgr._engine.recorder import snapshot
+from gradmgr._engine.recorder import Recorder, snapshot
 from gradmgr._engine.tensor import Tensor, raw
 from gradmgr._transforms.derivative import (
     DerivativeCall,
@@ -34,12 +34,15 @@ class Gradient:
 
     def call_func(self, xs: Sequence[Tensor]) -> Derivatives:
         """Return the gradients at handles of the inputs, None where there is none."""
-        call, outside = self._call, recorders(current())
-        with Pullback(call.call_func, xs) as back:
-            y = one_real_output(call.name, back.made, call.one_output)
-            call.check_depends(back.tape, back.made, back.leaves)
-            call.outs = [as_tensor(snapshot(y, call.outside))]
-            return [None if g is None else snapshot(g, outside) for g in back.vjp([y], [None], last=True)]
+        back = Pullback(self._call.call_func, xs)
+        return back.run(self._gradients, back, recorders(current()))
+
+    def _gradients(self, back: Pullback, outside: list[Recorder]) -> Derivatives:
+        call = self._call
+        y = one_real_output(call.name, back.made, call.one_output)
+        call.check_depends(back.tape, back.made, back.leaves)
+        call.outs = [as_tensor(snapshot(y, call.outside))]
+        return [None if g is None else snapshot(g, outside) for g in back.vjp([y], [None], last=True)]
 
 
 def jacobian_blocks(
@@ -48,12 +51,17 @@ def jacobian_blocks(
     """Return the blocks of a Jacobian: for each output a list with one block for each input."""
     backward = strategy == "reverse-mode"
     if backward or call.strict:  # with strict, a tape is asked what depends on what
-        with Pullback(compute, call.xs) as back:
+        back = Pullback(compute, call.xs)
+
+        def blocks() -> list[Derivatives]:
             if call.strict and what != "output":
                 check_varies(call.name, back.tape, back.made, "the gradient")
             call.check_depends(back.tape, back.made, back.leaves, what)
-            if backward:
-                return [_RowBlocks(back, y, vectorize).blocks(call.xs) for y in back.made]
+            return [_RowBlocks(back, y, vectorize).blocks(call.xs) for y in back.made] if backward else []
+
+        rows = back.run(blocks)
+        if backward:
+            return rows
     columns = [_ColumnBlocks(call, compute, k, vectorize).blocks() for k in range(len(call.xs))]
     return [list(row) for row in zip(*columns, strict=True)]
 
@@ -159,6 +167,10 @@ class _ColumnBlocks:
 
     def _tangents_along(self, unit: Any) -> Derivatives:
         vs = [unit if k == self._k else None for k in range(len(self._call.xs))]
-        with Pushforward(self._call.xs, vs) as forward:
+        forward = Pushforward(self._call.xs, vs)
+
+        def tangents() -> Derivatives:
             self._outs = self._compute(forward.leaves)
             return forward.tangents(self._outs)
+
+        return forward.run(tangents)

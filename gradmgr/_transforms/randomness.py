@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._engine.cleanup import Scope
 from gradmgr._engine.tensor import Tensor
+
+R = TypeVar("R")
 
 
 class Source:
@@ -169,32 +171,41 @@ class Replay:
         self._states = [(source, source.read()) for source in by_key.values()]
         self._gpu = _CupyState() if on_gpu else None
 
-    @contextmanager
-    def recorded(self) -> Iterator[None]:
-        """Find which sources the first run, in a with block, draws from."""
-        with self._gpu.replayed() if self._gpu is not None else nullcontext():
-            yield
+    def run_first(self, function: Callable[..., R], *args: Any) -> R:
+        """Call a function, and find which sources it draws from."""
+        result = function(*args) if self._gpu is None else self._gpu.run(function, *args)
         for source, _ in self._states:
             source.check_unspawned()
         self._states = [(source, state) for source, state in self._states if not _is_same_state(state, source.read())]
         if self._gpu is not None and self._gpu.seed is None:
             self._gpu = None
+        return result
 
-    @contextmanager
-    def replayed(self) -> Iterator[None]:
-        """Give a with block the random states of the first run; restore the present states afterwards."""
-        current_states = [(source, source.read()) for source, _ in self._states]
-        try:
-            for source, state in self._states:
-                source.write(state)
-            with self._gpu.replayed() if self._gpu is not None else nullcontext():
-                yield
-        finally:
-            for source, state in current_states:
-                source.write(state)
+    def run_again(self, function: Callable[..., R], *args: Any) -> R:
+        """Call a function with the random states of the first run; restore the present states afterwards."""
+        replayed: Callable[..., R] = Replayed(self._states).run
+        return replayed(function, *args) if self._gpu is None else self._gpu.run(replayed, function, *args)
 
 
-class _CupyState:
+class Replayed(Scope):
+    """In which generators begin with given states; at its end they have those that they had before."""
+
+    __slots__ = ("_before", "_states")
+
+    def __init__(self, states: list[tuple[Source, Any]]) -> None:
+        self._states = states
+        self._before = [(source, source.read()) for source, _ in states]
+
+    def _open(self, opened: Any) -> None:
+        for source, state in self._states:
+            source.write(state)
+
+    def _close(self, opened: Any) -> None:
+        for source, state in self._before:
+            source.write(state)
+
+
+class _CupyState(Scope):
     """A random state for CuPy's global functions during a run, since CuPy's own cannot be read.
 
     It is seeded with a number that is drawn from CuPy's own state, once, when the first run first draws.
@@ -205,18 +216,19 @@ class _CupyState:
     def __init__(self) -> None:
         self.seed: int | None = None
 
-    @contextmanager
-    def replayed(self) -> Iterator[None]:
-        """Let CuPy's global functions draw from this state in a with block."""
+    def _begin(self) -> Any:
         random = libraries.import_cupy("checkpoint").random
         own = random.get_random_state()
-        lazy_state = self._make_lazy_state(random.RandomState, own)
+        return random, own, self._make_lazy_state(random.RandomState, own)
+
+    def _open(self, opened: Any) -> None:
+        random, _, lazy_state = opened
         random.set_random_state(lazy_state)
-        try:
-            yield
-        finally:
-            lazy_state.is_over = True
-            random.set_random_state(own)
+
+    def _close(self, opened: Any) -> None:
+        random, own, lazy_state = opened
+        lazy_state.is_over = True
+        random.set_random_state(own)
 
     def _make_lazy_state(self, kind: Any, own: Any) -> Any:
         holder = self

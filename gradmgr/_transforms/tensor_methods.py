@@ -9,16 +9,16 @@ from gradmgr import errors
 from gradmgr._engine.context import rebind
 from gradmgr._engine.history.node import (
     Node,
-    add_hook,
     check_tracked,
     grad_fn,
+    hook_places,
     is_attached,
     retain_gradient,
     retains_gradient,
     tapes_with_result,
     tracking_tapes,
 )
-from gradmgr._engine.hooks import Hook, RemovableHandle, check_hook, hooked_leaf
+from gradmgr._engine.hooks import Hook, HookPlace, RemovableHandle, check_hook, hooked_leaf
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr._transforms.grad import backward
 
@@ -128,7 +128,7 @@ def _register_hook(self: Tensor, hook: Hook) -> RemovableHandle:
     """
     check_hook(hook, "register_hook")
     check_tracked(self, "register_hook")
-    return RemovableHandle(add_hook(self, hook))
+    return RemovableHandle(hook_places(self, hook))
 
 
 def _register_post_accumulate_grad_hook(self: Tensor, hook: Hook) -> RemovableHandle:
@@ -164,7 +164,7 @@ def _register_post_accumulate_grad_hook(self: Tensor, hook: Hook) -> RemovableHa
             "tensors have .grad written; attach it, or use register_hook"
         )
     hooks = hooked_leaf(self)
-    return RemovableHandle([hooks.add(hooks.post, hook)])
+    return RemovableHandle([HookPlace(hooks.post, hook, hooks)])
 
 
 def _retain_grad(self: Tensor) -> None:

@@ -34,14 +34,13 @@ from gradmgr._arrays.batched import (
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.context import (
     Context,
-    activated,
-    add_interceptor,
+    Intercepting,
     current,
     interceptors_of,
     is_tracked,
     rebind,
     recorders,
-    remove_interceptor,
+    run_in,
 )
 from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.op import Function, linear
@@ -117,8 +116,7 @@ class _VmapInterceptor(Interceptor):
         ):
             return t
         state = current()
-        with activated(self._outer_context(state)):
-            shared: Tensor = broadcast_op(t, self.level)
+        shared: Tensor = run_in(self._outer_context(state), broadcast_op, t, self.level)
         for rec in recorders(state):
             node_id = rec.node_id_of(t) if rec.open and rec not in self.outer else None
             if node_id is not None:
@@ -131,6 +129,29 @@ class _VmapInterceptor(Interceptor):
             return state
         interceptors = state.interceptors[: state.interceptors.index(self)] if self in state.interceptors else ()
         return state.narrowed(self.outer.__contains__).with_interceptors(interceptors)
+
+
+class _Mapping(Intercepting):
+    """One call of a mapped function. At its end, tensors that are the same for all examples are so again.
+
+    Attributes:
+        changed: one of these tensors to which values were written that differ between examples, or None.
+    """
+
+    __slots__ = ("_level", "_values_before", "changed")
+
+    def __init__(self, mapping: _VmapInterceptor, shared: list[Tensor]) -> None:
+        super().__init__(mapping)
+        self._level = mapping.level
+        self._values_before = [(t, snapshot(t, mapping.outer)) for t in shared]
+        self.changed: Tensor | None = None
+
+    def _close(self, opened: Any) -> None:
+        super()._close(opened)
+        for t, value_before in self._values_before:
+            if is_batched_at(t._array, self._level):
+                self.changed = t
+                rebind(t, value_before if isinstance(value_before, Tensor) else wrap(value_before))
 
 
 def _batched_in(values: Any) -> Iterator[Any]:
@@ -330,19 +351,12 @@ class _VmapCall:
         shared = [
             t for t in (*inputs, *leaves_of(kwargs)) if isinstance(t, Tensor) and not is_batched_at(t._array, level)
         ]
-        values_before = [(t, snapshot(t, mapping.outer)) for t in shared]
-        add_interceptor(mapping)
-        try:
-            made = self._call_func(rebuilt(args, iter(inputs)), kwargs)
-        finally:
-            remove_interceptor(mapping)
-            changed = [(t, value_before) for t, value_before in values_before if is_batched_at(t._array, level)]
-            for t, value_before in changed:
-                rebind(t, value_before if isinstance(value_before, Tensor) else wrap(value_before))
-        if changed:
+        running = _Mapping(mapping, shared)
+        made = running.run(self._call_func, rebuilt(args, iter(inputs)), kwargs)
+        if running.changed is not None:
             raise errors.BatchedWriteError(
-                f"vmap({self.name}): {describe(changed[0][0])}, which is the same for all examples, was written to in "
-                "place with values that differ between examples; write x = x + y instead of x += y, or map over it"
+                f"vmap({self.name}): {describe(running.changed)}, which is the same for all examples, was written to "
+                "in place with values that differ between examples; write x = x + y instead of x += y, or map over it"
             )
         outs, dims_out = leaves_of(made), self._result_dims(made)
         return (
@@ -436,11 +450,9 @@ def map_units(func: Callable[[Any], list[Any]], units: Any, *, identity: bool) -
     if identity and units.__class__ is np.ndarray:
         units.flags.writeable = False  # a rule that wrote to it would not find it in products
         level.identity = units
-    add_interceptor(mapping)
     try:
-        made = func(batch(units, level, 0))
+        made = Intercepting(mapping).run(func, batch(units, level, 0))
     finally:
-        remove_interceptor(mapping)
         level.identity = None  # tensors that are kept may refer to the level
     return [None if y is None else _unbatched(y, level, 0) for y in made]
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType, TracebackType
-from typing import Any, NoReturn, Self
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._engine.cleanup import Scope
 from gradmgr.profiler._collect import Options, Profiler
 from gradmgr.profiler._events import EventList, FunctionEvent, FunctionEventAvg, Interval, events_of
 from gradmgr.profiler._flops import FLOPS
@@ -58,7 +59,7 @@ def __getattr__(name: str) -> NoReturn:
     raise AttributeError(f"module 'gradmgr.profiler' has no attribute {name!r}{more}")
 
 
-class profile:  # noqa: N801  # torch's spelling
+class profile(Scope):  # noqa: N801  # torch's spelling
     """Record what is computed in a with block: each operation, its derivative, and how long they took.
 
     It sees what is done with Tensors in the thread, or asyncio task, that enters it and in those that inherit
@@ -125,20 +126,25 @@ class profile:  # noqa: N801  # torch's spelling
         self._profiler: Profiler | None = None
         self._events: EventList | None = None
 
-    def __enter__(self) -> Self:
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> Self: ...
+
+    def _begin(self) -> Any:
         if self.entered:
             raise errors.RecordingError(
                 "a profile is not reentrant: it was entered before, and holds what it found then; make another"
             )
         self.entered = True
+        return self
+
+    def _open(self, opened: Any) -> Self:
         if self.enabled:
             self._profiler = Profiler(self._options)
             self._profiler.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def _close(self, opened: Any) -> None:
         if self._profiler is not None:
             self._profiler.stop()
 

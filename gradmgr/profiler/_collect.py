@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
 from contextvars import ContextVar
 from itertools import count
 from time import perf_counter_ns
@@ -15,7 +16,7 @@ from gradmgr._arrays import libraries, memory
 from gradmgr._engine.context import Context, add_interceptor, current, recorders, remove_interceptor
 from gradmgr._engine.entry import input_ids, op_name, tracked_input_ids
 from gradmgr._engine.interceptors import Interceptor
-from gradmgr._engine.observers import Entry, Observer, observing
+from gradmgr._engine.observers import Entry, Observer, add_observer, remove_observer
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.manager import get_backwarding_grad_manager
@@ -103,7 +104,6 @@ class Collector(Interceptor):
         "__weakref__",
         "_local",
         "_observer",
-        "_observing",
         "_op_by_frame",
         "_ops_by_node_id",
         "_regions",
@@ -125,7 +125,6 @@ class Collector(Interceptor):
         # storing them there would be a reference cycle.
         self._regions: dict[ThreadInfo, list[Node]] = {}
         self._observer = _RecordingObserver(self)
-        self._observing: Any = None
 
     # ------------------------------------------------------------ to be overridden
 
@@ -147,14 +146,13 @@ class Collector(Interceptor):
     def start(self) -> None:
         """Begin to observe this context."""
         tapes = [rec for rec in recorders(current()) if isinstance(rec, Tape)]
-        self._observing = observing(self._observer, tapes)
-        self._observing.__enter__()
+        add_observer(self._observer, tapes)
         add_interceptor(self)
 
     def stop(self) -> None:
-        """End observing."""
+        """End observing; called again where an exception strikes."""
         remove_interceptor(self)
-        self._observing.__exit__(None, None, None)
+        remove_observer(self._observer)
         self._set_innermost(None)
         self._op_by_frame.clear()
         self._ops_by_node_id.clear()
@@ -253,11 +251,17 @@ class Collector(Interceptor):
         self._set_innermost(node)
         self.node_started(node)
 
-    def leave(self, owner: Any) -> None:
-        """End the innermost region of this context that `owner` opened."""
+    def open_regions(self) -> Iterator[Node]:
+        """Yield the regions that are open in this context, the innermost first."""
         node = _innermost.get().get(self)
-        while node is not None and (node.owner is not owner or node.end is not None):
+        while node is not None:
+            if node.owner is not None and node.end is None:
+                yield node
             node = node.parent
+
+    def leave(self, owner: Any) -> None:
+        """End the region of this context that `owner` opened."""
+        node = next((each for each in self.open_regions() if each.owner is owner), None)
         if node is None:
             return  # left in another context than it was entered in; it ends with the profile
         self.node_ended(node)

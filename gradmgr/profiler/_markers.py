@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import types
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._engine.cleanup import Scope
 from gradmgr._engine.context import current, interceptors_of
 from gradmgr._engine.history.modes import decorate
 from gradmgr.profiler._collect import BACKWARD, OP, Collector, Node
@@ -16,7 +16,16 @@ from gradmgr.profiler._collect import BACKWARD, OP, Collector, Node
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class record_function:  # noqa: N801  # torch's spelling
+class _Opened:
+    """Stands for one time that a `record_function` is entered."""
+
+    __slots__ = ("block",)
+
+    def __init__(self, block: Any) -> None:
+        self.block = block
+
+
+class record_function(Scope):  # noqa: N801  # torch's spelling
     """Name a region of the program for the profilers that run: in a with block, or a decorated function.
 
     What is computed inside is nested in it. Without a profiler it does nothing. Of a decorated generator or
@@ -48,21 +57,32 @@ class record_function:  # noqa: N801  # torch's spelling
         self.name = name
         self.args = args
 
-    def __enter__(self) -> Self:
-        for interceptor in interceptors_of(current()):
-            if isinstance(interceptor, Collector):
-                interceptor.enter(self, self.name, self.args or "")
+    def _begin(self) -> _Opened:
+        return _Opened(self)
+
+    def _latest(self) -> _Opened | None:
+        for collector in _collectors():
+            for node in collector.open_regions():
+                if node.owner.block is self:
+                    found: _Opened = node.owner
+                    return found
+        return None
+
+    def _open(self, opened: _Opened) -> Self:
+        for collector in _collectors():
+            collector.enter(opened, self.name, self.args or "")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: types.TracebackType | None
-    ) -> None:
-        for interceptor in interceptors_of(current()):
-            if isinstance(interceptor, Collector):
-                interceptor.leave(self)
+    def _close(self, opened: _Opened) -> None:
+        for collector in _collectors():
+            collector.leave(opened)
 
     def __call__(self, function: F) -> F:
         return decorate(type(self).__name__, lambda: self, function)
+
+
+def _collectors() -> list[Collector]:
+    return [each for each in interceptors_of(current()) if isinstance(each, Collector)]
 
 
 class _Marker(Collector):
@@ -149,7 +169,7 @@ class _Itt(_Marker):
         range_.end()
 
 
-class _Emit:
+class _Emit(Scope):
     """A context manager that starts and stops a marker."""
 
     def __init__(self, enabled: bool, record_shapes: bool) -> None:
@@ -159,19 +179,20 @@ class _Emit:
     def _make_marker(self, record_shapes: bool) -> _Marker:
         raise NotImplementedError
 
-    def __enter__(self) -> Self:
+    def _begin(self) -> Any:
         if self._entered:
             raise errors.RecordingError(
                 f"{type(self).__name__} is not reentrant: it was entered before; make another for another block"
             )
         self._entered = True
+        return self
+
+    def _open(self, opened: Any) -> Self:
         if self._marker is not None:
             self._marker.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: types.TracebackType | None
-    ) -> None:
+    def _close(self, opened: Any) -> None:
         if self._marker is not None:
             self._marker.stop()
             self._marker = None

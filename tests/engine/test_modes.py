@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gradmgr import GradManager, tensor
-from gradmgr._engine.context import Context, activated, current, enter_recorders, leave_recorders
+from gradmgr._engine.context import Context, current, enter_recorders, leave_recorders
 from gradmgr._engine.forward import Forward
 from gradmgr._engine.history.modes import (
     _modes,
@@ -298,11 +298,14 @@ def test_a_recorder_paused_for_another_reason_stays_paused(outside, inside):
     """As inside a Function's forward, which is recorded as one op."""
     x = tensor([3.0])
     gm = GradManager().attach(x)
-    with gm, outside():
-        with activated(Context.of(current()).paused()):
-            with inside():
-                assert not recorded(gm, x)
+
+    def inside_paused():
+        with inside():
             assert not recorded(gm, x)
+        assert not recorded(gm, x)
+
+    with gm, outside():
+        run_in(Context.of(current()).paused(), inside_paused)
         assert recorded(gm, x)
 
 

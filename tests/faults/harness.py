@@ -11,8 +11,9 @@ No place: a line that only leaves a with block, the line `try:`, and the calls o
 CPython calls no signal handler there and allocates nothing, and what a trace function raised no code could catch.
 
 An exception at the very beginning of `__exit__` (or of `__enter__`, where the object took effect when it was made)
-cannot be caught by Python code either: the block is then not left. Where the program itself entered the block, such
-places are counted apart: there everything must be right once the block is left by hand and the managers are released.
+cannot be caught by Python code either: the block is then not left. The same goes for `release` and its like, which
+programs call by hand. Where the program itself called it, such places are counted apart: there everything must be right
+once the block is left by hand and the managers are released.
 """
 
 from __future__ import annotations
@@ -53,12 +54,20 @@ class Program:
         """Do the work; `mark()` is called between two parts of it, each of which is done as a whole or not at all."""
         raise NotImplementedError
 
+    def leave(self) -> None:
+        """Release what a run entered and, as it was interrupted at the beginning of that, did not release."""
+        for each in self.managers:
+            each.release()
+
     def state(self) -> dict[str, Any]:
         """Return, in parts by name, what a user can see of the objects, in a form that can be compared."""
         raise NotImplementedError
 
 
 # ---------------------------------------------------------------- places
+
+
+_UNGUARDED = ("__exit__", "__enter__", "release", "exit_dual_level")
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,7 @@ class Place:
 
     def is_unguarded(self) -> bool:
         """Tell whether no code of a context manager can catch what is raised here."""
-        return self.is_entry and self.code.co_name in ("__exit__", "__enter__")
+        return self.is_entry and self.code.co_name in _UNGUARDED
 
 
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
@@ -375,7 +384,7 @@ class Outcome:
 
     struck: list[Place]
     faults: list[str]  # what is wrong
-    unguarded: bool = False  # it had to be put right by hand, after an exception at the beginning of `__exit__`
+    unguarded: bool = False  # blocks were left by hand, after an exception at the beginning of `__exit__`
 
 
 def check(found: Reference, interrupt: Callable[[Program], Any]) -> Outcome:
@@ -391,14 +400,13 @@ def check(found: Reference, interrupt: Callable[[Program], Any]) -> Outcome:
     with quiet(), limited(SECONDS):
         try:
             interrupted = interrupt(program)
-            faults = _faults(found, program)
-            unguarded = bool(faults) and bool(interrupted.owners)
-            if unguarded:
-                for owner in interrupted.owners:
+            unguarded = bool(interrupted.owners)
+            for owner in interrupted.owners:
+                if owner is not None:
                     owner.__exit__(None, None, None)
-                for each in program.managers:
-                    each.release()
-                faults = _faults(found, program)
+            if unguarded:
+                program.leave()
+            faults = _faults(found, program)
             faults += _next_faults(found, program)
         except TimedOut as error:
             return Outcome([], [str(error)])

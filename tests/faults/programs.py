@@ -177,13 +177,21 @@ class ToInputs(Training):
 @program("attach and detach while recording")
 class Attaching(Training):
     def run(self, mark: Mark) -> None:
+        self.gm.attach(self.b)  # it is, unless an earlier run was interrupted while it was not
+        mark()
         with self.gm:
             h = self.x @ self.w
             self.gm.attach(h)
             self.gm.detach(self.b)
+            mark()
             y = gnp.sum(h * h + self.b)
             self.gm.attach(self.b)
+            mark()
             self.gm.backward(y)
+
+    def state(self) -> dict[str, Any]:
+        attached = self.gm.attached_tensors()
+        return {**super().state(), "attached": [any(p is t for t in attached) for p in self.params]}
 
 
 @program("writes in place")
@@ -620,6 +628,12 @@ class LevelByHand(Training):
                 self.gm.backward(gnp.sum(dual * self.b))
         finally:
             with contextlib.suppress(RuntimeError):
+                forward_ad.exit_dual_level(level=level)
+
+    def leave(self) -> None:
+        super().leave()
+        with contextlib.suppress(RuntimeError):
+            while True:
                 forward_ad.exit_dual_level()
 
 
@@ -966,7 +980,8 @@ class Module(Program):
 class AllReduce(Training):
     def __init__(self) -> None:
         super().__init__()
-        gradmgr.distributed.init()
+        if not gradmgr.distributed.is_initialized():
+            gradmgr.distributed.init()
         callback = gradmgr.distributed.make_allreduce_cb("mean", bucket_bytes=40)
         callback._even_alone = True
         self.callback = callback

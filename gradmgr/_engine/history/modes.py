@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextvars import ContextVar
 from typing import Any, TypeVar, overload
 
+from gradmgr._engine.cleanup import Scope, complete
 from gradmgr._engine.context import Context, activate, current, recorders
 from gradmgr._engine.recorder import Recorder
 
@@ -58,9 +59,23 @@ def _may_record(rec: Recorder, settings: Settings) -> bool:
     return not inference and (grad or not rec.is_tape)
 
 
-def _apply(settings: Settings, affected: tuple[Recorder, ...]) -> None:
-    """Put these modes into effect: pause or resume the affected recorders."""
-    _modes.set(settings)
+def _add(setting: _Setting, settings: Settings) -> None:
+    """Put a mode into effect, after these; at first the mode, and then what it pauses, so that `_withdraw` finds it."""
+    _modes.set((*settings, setting))
+    _pause_and_resume((*settings, setting), setting.recorders)
+
+
+def _withdraw(kept: Settings) -> None:
+    """Let only these of the modes in effect be so; called again where an exception strikes.
+
+    They are the last thing that is changed: until then the modes tell which recorders are to be resumed.
+    """
+    _pause_and_resume(kept, _affected_recorders(_modes.get(), current()))
+    _modes.set(kept)
+
+
+def _pause_and_resume(settings: Settings, affected: tuple[Recorder, ...]) -> None:
+    """Pause or resume the affected recorders, as these modes ask for."""
     if not affected:
         return
     state = current()
@@ -73,7 +88,7 @@ def _apply(settings: Settings, affected: tuple[Recorder, ...]) -> None:
 # ---------------------------------------------------------------- as context manager and decorator
 
 
-class _Mode:
+class _Mode(Scope):
     """A context manager and decorator that changes which recorders record."""
 
     __slots__ = ()
@@ -82,26 +97,27 @@ class _Mode:
         """Return `grad` and `inference` of its `_Setting`."""
         raise NotImplementedError
 
-    def __enter__(self) -> None:
-        settings = _modes.get()
-        affected = _affected_recorders(settings, current())
-        _apply((*settings, _Setting(self, None, *self._setting(), affected)), affected)
+    def _begin(self) -> _Setting:
+        return _Setting(self, None, *self._setting(), _affected_recorders(_modes.get(), current()))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: types.TracebackType | None
-    ) -> None:
+    def _latest(self) -> _Setting | None:
+        # None where a generator is finalised in another context than the one it entered in.
+        return next((s for s in reversed(_modes.get()) if s.owner is self), None)
+
+    def _open(self, opened: _Setting) -> None:
+        _add(opened, _modes.get())
+
+    def _close(self, opened: _Setting) -> None:
         settings = _modes.get()
-        mine = next((s for s in reversed(settings) if s.owner is self), None)
-        if mine is not None:  # a generator may be finalised in another context than the one it entered in
-            kept = tuple([s for s in settings if s is not mine and s.within is not mine])
-            _apply(kept, _affected_recorders(settings, current()))
+        if opened in settings:
+            _withdraw(tuple([s for s in settings if s is not opened and s.within is not opened]))
 
     def __call__(self, function: F) -> F:
         return decorate(type(self).__name__, lambda: self, function)
 
 
-def decorate(name: str, make: Callable[[], Any], function: F, *, may_suspend: bool = True) -> F:
-    """Return a function whose body runs inside a context manager.
+def decorate(name: str, make: Callable[[], Scope], function: F, *, may_suspend: bool = True) -> F:
+    """Return a function whose body runs inside a scope.
 
     Of a generator, a coroutine or an async generator each step runs inside, so that the context is left
     while the body is suspended and other code runs.
@@ -150,10 +166,9 @@ def _name_of(function: Any) -> str:
     return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
 
 
-def _wrap_function(make: Callable[[], Any], function: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_function(make: Callable[[], Scope], function: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        with make():
-            return function(*args, **kwargs)
+        return make().run(function, *args, **kwargs)
 
     return wrapped
 
@@ -174,8 +189,7 @@ def _wrap_generator(make: Callable[[], Any], function: Callable[..., Any]) -> Ca
         step, sent = body.send, None
         while True:
             try:
-                with make():
-                    yielded = step(sent)
+                yielded = make().run(step, sent)
             except StopIteration as stop:
                 return stop.value
             finally:
@@ -324,7 +338,11 @@ class set_grad_enabled(_Mode):  # noqa: N801  # torch's spelling
         # Of several calls in one block only the last counts and is kept; else a loop of calls would pile up.
         self._replaced = last if last is not None and last.owner is None and last.within is within else None
         self._own = _Setting(None, within, mode, None, affected)
-        _apply((*(settings if self._replaced is None else settings[:-1]), self._own), affected)
+        try:
+            _add(self._own, settings if self._replaced is None else settings[:-1])
+        except BaseException:
+            complete(self._undo_call)
+            raise
 
     def _setting(self) -> tuple[bool, bool | None]:
         return self._mode, None
@@ -334,14 +352,27 @@ class set_grad_enabled(_Mode):  # noqa: N801  # torch's spelling
         settings = _modes.get()
         if self._own in settings:
             changed = [self._replaced if s is self._own else s for s in settings]
-            _apply(tuple([s for s in changed if s is not None]), _affected_recorders(settings, current()))
+            _withdraw(tuple([s for s in changed if s is not None]))
 
     def __enter__(self) -> None:
-        self._undo_call()
-        super().__enter__()
+        try:
+            self._undo_call()
+            super().__enter__()
+        except BaseException:
+            complete(self._undo_call)
+            raise
+
+    def _latest(self) -> _Setting:
+        return super()._latest() or self._own  # the call's where an exception struck before the block began
+
+    def _close(self, opened: _Setting) -> None:
+        if opened is self._own:
+            self._undo_call()
+        else:
+            super()._close(opened)
 
     def __call__(self, function: F) -> F:
-        self._undo_call()
+        complete(self._undo_call)
         return super().__call__(function)
 
 

@@ -12,12 +12,9 @@ from gradmgr._arrays import libraries
 from gradmgr._engine import write_lock
 from gradmgr._engine.context import current, is_tracked, recorders
 from gradmgr._engine.entry import Entry, input_ids, is_result, op_name
-from gradmgr._engine.hooks import Hook, Hooks, RemovableHandle, ValueHooks, check_hook, hooked_leaf, leaf_hooks_of
+from gradmgr._engine.hooks import Hook, HookPlace, RemovableHandle, ValueHooks, check_hook, hooked_leaf, leaf_hooks_of
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, wrap
-
-HookPlace = tuple[Hooks, object]  # where a hook was added, for its handle
-
 
 # ---------------------------------------------------------------- tapes that track a tensor
 
@@ -58,19 +55,21 @@ def check_tracked(t: Any, asked: str) -> None:
         )
 
 
-def add_hook(t: Tensor, hook: Hook) -> list[HookPlace]:
-    """Add a hook to the gradient of a tensor that `check_tracked` accepted; return the places for a handle.
+def hook_places(t: Tensor, hook: Hook) -> list[HookPlace]:
+    """Return where to register a hook on the gradient of a tensor that `check_tracked` accepted.
 
-    On each tape where the tensor is a result, the hook is added to the value it has now; where it is a leaf, to
+    On each tape where the tensor is a result, that is at the value it has now; where it is a leaf, to
     the tensor itself. What forward mode alone tracks has no place for it.
     """
     tapes = tracking_tapes(t)
     places = [
-        hooks_of(tape, tape.node_id_of(t)).tensor.add(hook) for tape in reversed(tapes) if not is_leaf_of(tape, t)
+        HookPlace(hooks_of(tape, tape.node_id_of(t)).tensor, hook)
+        for tape in reversed(tapes)
+        if not is_leaf_of(tape, t)
     ]
     if any(is_leaf_of(tape, t) for tape in tapes) or (not tapes and is_attached(t)):
         leaf = hooked_leaf(t)
-        places.append(leaf.add(leaf.tensor, hook))
+        places.append(HookPlace(leaf.tensor, hook, leaf))
     return places
 
 
@@ -195,7 +194,7 @@ class Node:
             TypeError: `fn` cannot be called; in backward, it returned something that is no such tuple.
             RuntimeError: the history is freed; the node is an attached tensor.
         """
-        return RemovableHandle([self._hooks("register_hook", fn).after.add(fn)])
+        return RemovableHandle([HookPlace(self._hooks("register_hook", fn).after, fn)])
 
     def register_prehook(self, fn: Hook) -> RemovableHandle:
         """Call `fn(grad_outputs)` in each backward before the operation's derivative is computed.
@@ -212,7 +211,7 @@ class Node:
         Raises:
             TypeError, RuntimeError: as `register_hook`.
         """
-        return RemovableHandle([self._hooks("register_prehook", fn).before.add(fn)])
+        return RemovableHandle([HookPlace(self._hooks("register_prehook", fn).before, fn)])
 
     def _hooks(self, asked: str, hook: Any) -> ValueHooks:
         check_hook(hook, f"Node.{asked}")

@@ -7,15 +7,14 @@ A packed entry has a placeholder (`PackedValue`) in place of each saved array, a
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import Token
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.context import Context, activated, current, recorders
+from gradmgr._engine.cleanup import Scope
+from gradmgr._engine.context import Context, activate, current, recorders, set_current
 from gradmgr._engine.entry import KINDS, VJPS, declare_kind, flat, op_name
 from gradmgr._engine.history.modes import decorate
 from gradmgr._engine.hooks import name_of
@@ -126,19 +125,22 @@ def _packed_code(code: str) -> str:
 # ---------------------------------------------------------------- hooks
 
 
-class _recording_paused:  # noqa: N801  # reads as a statement: `with _recording_paused():`
-    """Pause recorders and observers in a with block, in which a hook of the user's computes."""
+class _RecordingPaused(Scope):
+    """Pauses recorders and observers, while a hook of the user's computes."""
 
-    __slots__ = ("_pause", "_token")
+    __slots__ = ("_observers", "_state")
 
-    def __enter__(self) -> None:
-        self._pause = activated(Context.of(current()).paused())
-        self._token: Token[tuple[Observer, ...]] = _observers.set(())
-        self._pause.__enter__()
+    def __init__(self) -> None:
+        self._state = current()
+        self._observers = observers()
 
-    def __exit__(self, *exc: object) -> None:
-        self._pause.__exit__(*exc)
-        _observers.reset(self._token)
+    def _open(self, opened: Any) -> None:
+        _observers.set(())
+        activate(Context.of(self._state).paused())
+
+    def _close(self, opened: Any) -> None:
+        set_current(self._state)
+        _observers.set(self._observers)
 
 
 class _HookPackedValue(PackedValue):
@@ -165,8 +167,7 @@ class _HookPackedValue(PackedValue):
         what = f"unpack hook {name_of(self.unpack)}, for a value kept by op {op!r},"
         expected = "the one that was packed"
         try:
-            with _recording_paused():
-                t = self.unpack(self.packed)
+            t = _RecordingPaused().run(self.unpack, self.packed)
         except Exception as error:  # re-raised, with the op's name added
             error.add_note(f"(in the {what.removesuffix(',')})")
             raise
@@ -181,7 +182,13 @@ class _HookPackedValue(PackedValue):
         return t._array[()] if self.is_scalar else t._array
 
 
-class _PackingHooks(Observer):
+class _BlockObserver(Observer):
+    """An observer that a block has entered."""
+
+    block: Any
+
+
+class _PackingHooks(_BlockObserver):
     """Packs saved values with the user's hooks."""
 
     def __init__(self, pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
@@ -195,8 +202,7 @@ class _PackingHooks(Observer):
         def pack(value: Any) -> _HookPackedValue:
             given = wrap(raw(value))
             try:
-                with _recording_paused():
-                    made = self.pack(given)
+                made = _RecordingPaused().run(self.pack, given)
             except Exception as error:  # re-raised, with the op's name added
                 error.add_note(f"(in the pack hook {name_of(self.pack)} for a value kept by op {op_name(e)!r})")
                 raise
@@ -206,7 +212,7 @@ class _PackingHooks(Observer):
         return pack_entry(e, pack)
 
 
-class _HooksDisabled(Observer):
+class _HooksDisabled(_BlockObserver):
     """An observer that does nothing; `saved_tensors_hooks` raises where there is one."""
 
     def __init__(self, message: str) -> None:
@@ -218,20 +224,26 @@ def is_of_saved_tensors_hooks(observer: Observer) -> bool:
     return isinstance(observer, (_PackingHooks, _HooksDisabled))
 
 
-class _ObserverBlock:
+class _ObserverBlock(Scope):
     """Enters an observer in a with block or a decorated function; each thread and task has its own blocks."""
 
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
+    def __init__(self, make: Callable[[], _BlockObserver]) -> None:
+        self._make = make
 
-    def __enter__(self) -> Self:
-        add_observer(self._observer, [rec for rec in recorders(current()) if isinstance(rec, Tape) and rec.open])
+    def _begin(self) -> _BlockObserver:
+        made = self._make()
+        made.block = self
+        return made
+
+    def _latest(self) -> Observer | None:
+        return next((each for each in reversed(observers()) if getattr(each, "block", None) is self), None)
+
+    def _open(self, opened: _BlockObserver) -> Self:
+        add_observer(opened, [rec for rec in recorders(current()) if isinstance(rec, Tape) and rec.open])
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        remove_observer(self._observer)
+    def _close(self, opened: _BlockObserver) -> None:
+        remove_observer(opened)
 
     def __call__(self, function: F) -> F:
         return decorate(type(self).__name__, lambda: self, function)
@@ -274,13 +286,13 @@ class saved_tensors_hooks(_ObserverBlock):  # noqa: N801  # torch's spelling
         for name, hook in (("pack_hook", pack_hook), ("unpack_hook", unpack_hook)):
             if not callable(hook):
                 raise TypeError(f"{type(self).__name__}: {name} must be a function; found {type(hook).__name__}")
-        super().__init__(_PackingHooks(pack_hook, unpack_hook))
+        super().__init__(lambda: _PackingHooks(pack_hook, unpack_hook))
 
-    def __enter__(self) -> Self:
+    def _begin(self) -> _BlockObserver:
         for observer in reversed(observers()):
             if isinstance(observer, _HooksDisabled):
                 raise errors.HooksDisabledError(observer.message)
-        return super().__enter__()
+        return super()._begin()
 
 
 class disable_saved_tensors_hooks(_ObserverBlock):  # noqa: N801  # torch's spelling
@@ -306,13 +318,13 @@ class disable_saved_tensors_hooks(_ObserverBlock):  # noqa: N801  # torch's spel
             raise TypeError(
                 f"disable_saved_tensors_hooks takes the text of an error; found {type(error_message).__name__}"
             )
-        super().__init__(_HooksDisabled(error_message))
+        super().__init__(lambda: _HooksDisabled(error_message))
         self._message = error_message
 
-    def __enter__(self) -> Self:
+    def _begin(self) -> _BlockObserver:
         if any(isinstance(observer, _PackingHooks) for observer in observers()):
             raise errors.HooksDisabledError(self._message)
-        return super().__enter__()
+        return super()._begin()
 
 
 # ---------------------------------------------------------------- to the host

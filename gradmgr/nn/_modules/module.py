@@ -10,10 +10,10 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._arrays.atomic import Call, run_atomically
 from gradmgr._engine import write_lock
-from gradmgr._engine.context import rebind
-from gradmgr._engine.history.modes import no_grad
-from gradmgr._engine.hooks import Hooks, RemovableHandle, check_hook
+from gradmgr._engine.hooks import HookPlace, Hooks, RemovableHandle, check_hook
+from gradmgr._engine.mutation import calls_to_write
 from gradmgr._engine.parameter import Parameter, parameter_around
 from gradmgr._engine.tensor import Tensor, tensor, wrap
 from gradmgr.nn._modules.state import convert, fitting_values, read_target, write_all
@@ -144,7 +144,7 @@ class Module:
         check_hook(hook, caller)
         if getattr(self, attribute) is None:
             setattr(self, attribute, Hooks())
-        return RemovableHandle([getattr(self, attribute).add(hook)])
+        return RemovableHandle([HookPlace(getattr(self, attribute), hook)])
 
     # ------------------------------------------------------------ attributes
 
@@ -439,11 +439,12 @@ class Module:
         tensors = [*self.parameters(), *self.buffers()]
         made = [(t, convert(t, device, dtype), t.grad) for t in tensors]
         further = [None if grad is None else convert(grad, device, dtype) for _, _, grad in made]
-        with no_grad():
-            for (t, array, _), grad in zip(made, further, strict=True):
-                if array is not t._array:
-                    rebind(t, wrap(array))
-                    t._grad = None if grad is None else wrap(grad)
+        calls: list[Call] = []
+        for (t, array, _), grad in zip(made, further, strict=True):
+            if array is not t._array:
+                calls += calls_to_write(t, array)
+                calls.append((setattr, t, "_grad", None if grad is None else wrap(grad)))
+        run_atomically(calls)
         return self
 
     # ------------------------------------------------------------ state
@@ -517,11 +518,14 @@ class Module:
     def _assign(self, by_id: dict[int, Any]) -> None:
         """Replace the tensors with these ids by new ones of these arrays."""
         made: dict[int, Any] = {}
+        calls: list[Call] = []
         for module in self.modules():
             for kind, make in ((PARAMETER, parameter_around), (BUFFER, wrap)):
                 for name, t in module._registered(kind):
                     if id(t) in by_id:
-                        module.__dict__[name] = made.setdefault(id(t), make(by_id[id(t)]))
+                        new = made.setdefault(id(t), make(by_id[id(t)]))
+                        calls.append((module.__dict__.__setitem__, name, new))
+        run_atomically(calls)
 
     # ------------------------------------------------------------ representation
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._arrays.atomic import Call, run_atomically
 from gradmgr._engine import write_lock
-from gradmgr._engine.history.modes import no_grad
+from gradmgr._engine.mutation import calls_to_write
 from gradmgr._engine.tensor import Tensor, raw
 
 # ---------------------------------------------------------------- devices and dtypes
@@ -117,10 +118,11 @@ def _differs(one: Any, other: Any, name: str) -> str | None:
 
 
 def write_all(targets: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-    """Write arrays into tensors without recording; all are converted before the first is written."""
-    made = {
-        name: libraries.to_device(values[name], t.device).astype(t.dtype, copy=False) for name, t in targets.items()
-    }
-    with no_grad(), write_lock.lock:  # `state_dict` in another thread sees all of them written, or none
-        for name, t in targets.items():
-            t[...] = made[name]
+    """Write arrays into tensors without recording, into all of them at once."""
+    calls: list[Call] = []
+    for name, t in targets.items():
+        made = libraries.namespace(t._array).empty_like(t._array)  # with the order of axes in memory that it has
+        made[...] = libraries.to_device(values[name], t.device)
+        calls += calls_to_write(t, made)
+    with write_lock.lock:  # `state_dict` in another thread sees all of them written, or none
+        run_atomically(calls)

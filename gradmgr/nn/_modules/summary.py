@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from gradmgr._arrays import libraries
@@ -12,7 +11,7 @@ from gradmgr._engine.history.modes import no_grad
 from gradmgr._engine.history.spill import format_bytes
 from gradmgr._engine.hooks import Hooks
 from gradmgr._engine.tensor import Tensor, wrap
-from gradmgr._transforms.randomness import sources_in
+from gradmgr._transforms.randomness import Replayed, sources_in
 from gradmgr.nn._functions.arguments import length
 from gradmgr.nn._modules.container import PlainFunction
 from gradmgr.nn._modules.functional_call import Stage
@@ -81,24 +80,13 @@ def _results(model: Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -
         made = stage.copy_of(module)
         hooks = Hooks()
         for hook in module._post_hooks or ():
-            hooks.add(hook)
-        hooks.add(lambda _, args, result, key=key: results.__setitem__(key, _format_shapes(result)))
+            hooks.add(object(), hook)
+        hooks.add(key, lambda _, args, result, key=key: results.__setitem__(key, _format_shapes(result)))
         made._post_hooks = hooks
         made.training = False
-    with no_grad(), _restoring_generators(model):
-        stage.copy_of(model)(*inputs, **keywords)
+    drawing = Replayed([(source, source.read()) for source in sources_in(model)])  # generators are as before then
+    no_grad().run(drawing.run, stage.copy_of(model), *inputs, **keywords)
     return results
-
-
-@contextmanager
-def _restoring_generators(model: Module) -> Iterator[None]:
-    """Restore the states of the generators within a model at the end of a with block."""
-    states = [(source, source.read()) for source in sources_in(model)]
-    try:
-        yield
-    finally:
-        for source, state in states:
-            source.write(state)
 
 
 def _format_shapes(result: Any) -> str:
