@@ -87,6 +87,7 @@ class Scope:
                 self._close(opened)
         except BaseException:
             complete(self._close, opened)  # again: an exception may have struck in `finally`
+            del args, kwargs  # the error may be among them, and its traceback refers to this frame
             raise
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gradmgr import GradManager, tensor
-from gradmgr._engine.context import Context, current, enter_recorders, leave_recorders
+from gradmgr._engine.context import Context, current, enter_recorders, leave_recorders, run_in
 from gradmgr._engine.forward import Forward
 from gradmgr._engine.history.modes import (
     _modes,
