@@ -444,7 +444,8 @@ class Module:
             if array is not t._array:
                 calls += calls_to_write(t, array)
                 calls.append((setattr, t, "_grad", None if grad is None else wrap(grad)))
-        run_atomically(calls)
+        with write_lock.lock:
+            run_atomically(calls)
         return self
 
     # ------------------------------------------------------------ state
