@@ -105,15 +105,29 @@ def gradient(function: Callable[..., Any], x: Any, dy: Any = None) -> np.ndarray
     return found
 
 
+def assert_allclose(found: Any, expected: Any, rtol: float = 1e-7, atol: float = 0.0, **options: Any) -> None:
+    """Assert what `np.testing.assert_allclose` does; where all is close and finite, in 15 µs instead of 100.
+
+    Tests of random programs compare some hundred thousand arrays.
+    """
+    a, b = np.asarray(found), np.asarray(expected)
+    if a.shape == b.shape and a.dtype is b.dtype and a.dtype.kind in "fc":
+        with np.errstate(all="ignore"):
+            distance = np.abs(a - b)
+            if (distance <= atol + rtol * np.abs(b)).all() and np.isfinite(distance).all():
+                return
+    np.testing.assert_allclose(found, expected, rtol, atol, **options)
+
+
 def assert_close(found: Any, expected: Any) -> None:
     """Assert that two arrays or Tensors are equal to 1e-9 of the largest element."""
     found, expected = raw(found), raw(expected)
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9 * (1 + np.max(np.abs(expected), initial=0)))
+    assert_allclose(found, expected, rtol=1e-9, atol=1e-9 * (1 + np.max(np.abs(expected), initial=0)))
 
 
 def assert_close_to_8_digits(found: Any, expected: Any) -> None:
     """Assert that values agree to a relative error of 1e-8, or an absolute one of 1e-9."""
-    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-9)
+    assert_allclose(found, expected, rtol=1e-8, atol=1e-9)
 
 
 def tracks(manager: GradManager, t: Tensor) -> bool:

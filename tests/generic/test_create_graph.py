@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import assert_close, each_case, tracks
+from helpers import assert_allclose, assert_close, each_case, tracks
 from samples import SAMPLES, Sample, flat, seeds, tensors
 from table_programs import Program
 
@@ -115,7 +115,7 @@ def test_programs_against_nested_managers_to_third_order(part: int, cut: str | N
         for order, (gs, es) in enumerate(zip(found, expected, strict=False), start=1):
             for g, e in zip(gs, es, strict=True):
                 scale = 1 + np.max(np.abs(e.numpy()), initial=0)
-                np.testing.assert_allclose(
+                assert_allclose(
                     g.numpy() / scale,
                     e.numpy() / scale,
                     rtol=1e-6,
@@ -145,7 +145,7 @@ def test_third_order_of_a_sine_and_an_exponential() -> None:
         y = gnp.sin(x) * gnp.exp(x * 2)
         for k in range(1, 5):
             (y,) = grad(y.sum(), x, create_graph=True)
-            np.testing.assert_allclose(y.numpy(), ((2 + 1j) ** k * np.exp((2 + 1j) * a)).imag, rtol=1e-13)
+            assert_allclose(y.numpy(), ((2 + 1j) ** k * np.exp((2 + 1j) * a)).imag, rtol=1e-13)
 
 
 def test_the_derivative_and_the_value_in_one_loss() -> None:

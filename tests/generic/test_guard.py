@@ -11,7 +11,7 @@ from typing import Any
 import guard
 import numpy as np
 import pytest
-from helpers import each_case, host
+from helpers import assert_allclose, each_case, host
 from samples import CONSTANTS, SAMPLES, Sample, flat, gradients, tensors
 from samples.gpu import COMPLEX_ON_GPU, FOR_THE_HOST, MADE_ON_HOST, REFUSED_ON_GPU, refusal, refused_call
 
@@ -44,7 +44,7 @@ def assert_equal(found: Any, expected: Any, name: str = "") -> None:
         if name in COMPLEX_ON_GPU and a.dtype.kind == "c":
             b = b.astype(a.dtype)
         assert (np.shape(a), np.asarray(a).dtype) == (np.shape(b), np.asarray(b).dtype)
-        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+        assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
 # ---------------------------------------------------------------- the op table
@@ -357,7 +357,7 @@ def test_gradients_travel_between_devices() -> None:
         back = (on_host * on_host).to("cuda:0")
         manager.backward((back * x).sum())
     assert_all_guards([x.grad])
-    np.testing.assert_allclose(host(x.grad), 3 * host(x) ** 2)
+    assert_allclose(host(x.grad), 3 * host(x) ** 2)
 
 
 def test_the_move_has_derivatives_of_second_order() -> None:

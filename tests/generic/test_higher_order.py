@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import each_case, tracks
+from helpers import assert_allclose, each_case, tracks
 from samples import SAMPLES, Sample, flat, gradients, pop_gradient_array, seeds, tensors
 from table_programs import SHAPES, SMOOTH, Program
 
@@ -174,7 +174,7 @@ def test_programs_have_one_gradient_however_it_is_recorded(part: int) -> None:
         for managers, grouped, retain in ((2, False, False), (2, True, False), (1, False, True), (2, True, True)):
             for found in gradients_of(program, managers, grouped, retain):
                 for a, b in zip(found, expected, strict=True):
-                    np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10, err_msg=str(program.names))
+                    assert_allclose(a, b, rtol=1e-10, atol=1e-10, err_msg=str(program.names))
 
 
 @pytest.mark.parametrize("part", range(2))
@@ -187,7 +187,7 @@ def test_programs_have_the_same_gradient_in_single_precision(part: int) -> None:
         size = max(1.0, *(np.abs(g).max() for g in expected))
         for a, b in zip(found, expected, strict=True):
             assert a.dtype == np.float32
-            np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-3 * size, err_msg=str(double.names))
+            assert_allclose(a, b, rtol=2e-3, atol=2e-3 * size, err_msg=str(double.names))
 
 
 # ---------------------------------------------------------------- single samples, at their edges too
@@ -227,7 +227,7 @@ def test_all_second_derivatives_agree_at_edges(sample: Sample, dtype: Any) -> No
             along(vjp(f, points, where, us), w),
             along(jvp(f, points, where, w), us),
         ]
-    np.testing.assert_allclose(ways, ways[0], rtol=1e-9, atol=1e-9)
+    assert_allclose(ways, ways[0], rtol=1e-9, atol=1e-9)
 
 
 @each_case([s for s in SAMPLES if s.smooth])
@@ -251,7 +251,7 @@ def test_the_derivative_by_the_cotangents_alone_is_the_tangent(sample: Sample) -
         found = [(t.grad, v) for t, v in zip(leaves, vs, strict=True) if t.grad is not None and tracks(outer, t.grad)]
         outer.backward([g for g, _ in found], [v for _, v in found])
     for u, t in zip(us, jvp(call, points, sample.where, vs), strict=True):
-        np.testing.assert_allclose(pop_gradient_array(u), t.numpy(), rtol=1e-6, atol=1e-8)
+        assert_allclose(pop_gradient_array(u), t.numpy(), rtol=1e-6, atol=1e-8)
 
 
 def test_the_mixed_derivative_of_a_power_at_an_exponent_of_0_is_not_masked() -> None:

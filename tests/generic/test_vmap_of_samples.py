@@ -11,7 +11,7 @@ from typing import Any
 import guard
 import numpy as np
 import pytest
-from helpers import each_case
+from helpers import assert_allclose, each_case
 from samples import SAMPLES, Sample, flat, seeds
 from samples.gpu import refusal
 
@@ -117,12 +117,12 @@ class Case:
         found = self.gradients(lambda: self.at_once(function))
         expected = self.gradients(lambda: [y for row in self.in_a_loop(function) for y in row])
         for a, b in zip(found, expected, strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-9)
+            assert_allclose(a, b, rtol=1e-8, atol=1e-9)
 
 
 def assert_same(found: Tensor, expected: np.ndarray) -> None:
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-10)
+    assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-10)
 
 
 TURNS = [(s, turn) for turn, s in enumerate(SAMPLES) if str(s) not in REFUSED]
@@ -149,7 +149,7 @@ def test_outer_managers_and_forward_mode_differentiate_it_as_a_loop(sample: Samp
     for k in range(EXAMPLES):
         own = [v[k] if j in case.mapped else v for j, v in zip(case.where, tangents, strict=True)]
         for y, one in zip(found, jvp(case.call, case.example(k), case.where, own), strict=True):
-            np.testing.assert_allclose(y.numpy()[k], one.numpy(), rtol=1e-9, atol=1e-10)
+            assert_allclose(y.numpy()[k], one.numpy(), rtol=1e-9, atol=1e-10)
     if sample.smooth:
         case.assert_alike_for_a_manager_around(case.vjp_of_call)
         case.assert_alike_for_a_manager_around(case.jvp_of_call)
@@ -174,7 +174,7 @@ def test_two_levels_each_over_an_argument_of_its_own(sample: Sample, turn: int) 
                 at = {outer.index(0): a, inner.index(0): b}
                 one = function(*[x[at[k]] if k in at else x for k, x in enumerate(args)])
                 for y, expected in zip(found, one, strict=True):
-                    np.testing.assert_allclose(y.numpy()[a, b], expected.numpy(), rtol=1e-8, atol=1e-9)
+                    assert_allclose(y.numpy()[a, b], expected.numpy(), rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -208,7 +208,7 @@ def test_arrays_of_another_library_give_the_same(
     for f, values in zip((case.call, case.vjp_of_call), expected, strict=True):
         for y, value in zip(case.at_once(f), values, strict=True):
             assert isinstance(y._array, guard.ndarray)
-            np.testing.assert_allclose(y._array._host, value, rtol=1e-8, atol=1e-9)
+            assert_allclose(y._array._host, value, rtol=1e-8, atol=1e-9)
 
 
 def moved(a: Any) -> Any:

@@ -10,6 +10,7 @@ import contextlib
 import numpy as np
 import pytest
 import reference
+from helpers import assert_allclose
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -109,7 +110,7 @@ class Program:
     def check_values(self):
         for cell in self.cells:
             assert isinstance(cell.t, Tensor)
-            np.testing.assert_allclose(cell.t.numpy(), cell.n.value, rtol=1e-9, atol=1e-11, strict=True)
+            assert_allclose(cell.t.numpy(), cell.n.value, rtol=1e-9, atol=1e-11, strict=True)
         for held, was in self.snapshots:
             np.testing.assert_array_equal(held.numpy() if isinstance(held, Tensor) else held, was)
 
@@ -356,7 +357,7 @@ def assert_gradient(found, expected, shape, *, times=1):
         assert found is None or not np.any(found.numpy()), "a gradient where no path leads"
         return
     value = np.zeros(shape) if found is None else found.numpy()
-    np.testing.assert_allclose(value, expected.value * times, rtol=1e-8, atol=1e-9, strict=True)
+    assert_allclose(value, expected.value * times, rtol=1e-8, atol=1e-9, strict=True)
 
 
 def first_order(seed, program, retain):
@@ -461,10 +462,10 @@ def test_reference_agrees_with_central_differences(name):
 
     x, y = reference.node(x0), reference.node(y0)
     _, slope = slope_along(x, y)
-    np.testing.assert_allclose(slope.value, numeric(loss), rtol=1e-7)
+    assert_allclose(slope.value, numeric(loss), rtol=1e-7)
     (second,) = reference.grad([slope], [1.0], [x])
     expected = numeric(lambda x, y: slope_along(x, y)[1])
-    np.testing.assert_allclose(np.sum(second.value * direction), expected, rtol=1e-6, atol=1e-8)
+    assert_allclose(np.sum(second.value * direction), expected, rtol=1e-6, atol=1e-8)
 
 
 def off_by_a_thousandth(vjp):

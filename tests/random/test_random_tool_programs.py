@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from helpers import seeded_random
+from helpers import assert_allclose, seeded_random
 
 import gradmgr
 import gradmgr.numpy as gnp
@@ -1274,7 +1274,7 @@ def compare(found, expected, tolerance=1e-9):
     assert len(found) == len(expected)
     for k, (one, other) in enumerate(zip(found, expected, strict=True)):
         scale = max(1.0, float(np.max(np.abs(other), initial=0)))
-        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance * scale, err_msg=f"number {k}")
+        assert_allclose(one, other, rtol=tolerance, atol=tolerance * scale, err_msg=f"number {k}")
 
 
 def check(case):
@@ -1284,7 +1284,7 @@ def check(case):
     expected, constants = case.plain()
     slope = case.along(expected.gradients[:-1])
     if case.seed % 4 == 0:
-        np.testing.assert_allclose(slope, case.numeric(constants), rtol=1e-4, atol=1e-5)
+        assert_allclose(slope, case.numeric(constants), rtol=1e-4, atol=1e-5)
     if case.forward:
         expected.gradients = [slope]
     setting = Setting(case)

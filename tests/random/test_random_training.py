@@ -17,7 +17,7 @@ import weakref
 
 import numpy as np
 import pytest
-from helpers import seeded_random
+from helpers import assert_allclose, seeded_random
 
 import gradmgr
 import gradmgr.numpy as gnp
@@ -656,7 +656,7 @@ class Case:
             once = self.pop_gradients()
             gm.backward(y)
         for a, b in zip(once, self.pop_gradients(), strict=True):
-            np.testing.assert_allclose(a, b)
+            assert_allclose(a, b)
         return once
 
     def one_hooked(self):
