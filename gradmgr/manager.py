@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from sys import getrefcount
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from gradmgr import errors
-from gradmgr._arrays.refcounts import DROPPED
 from gradmgr._engine import write_lock
 from gradmgr._engine.attachment import (
     Attachments,
@@ -25,6 +22,7 @@ from gradmgr._engine.attachment import (
 from gradmgr._engine.backward import BackwardRun, run_endings
 from gradmgr._engine.backward_pass import context_of_pass, run_backward
 from gradmgr._engine.cleanup import complete
+from gradmgr._engine.collector import interrupts_here
 from gradmgr._engine.context import add_interceptor, enter_recorders, leave_recorders
 from gradmgr._engine.gradients import Inputs, clear, gradients_by_tensor, write
 from gradmgr._engine.history.spill import Budget, spill_of
@@ -325,15 +323,11 @@ class GradManager(_Recording):
             self._tape = None
 
     def __del__(self) -> None:
-        """Release; where the collector calls this, before Python 3.12, only close the tape, which is inert then.
-
-        Until then the collector may run while a ContextVar is being set, and to set one in the middle of that can end
-        the process.
-        """
+        """Release; where the collector may have interrupted anything, only close the tape, which is inert then."""
         tape = getattr(self, "_tape", None)
         if tape is None:
             return
-        if sys.version_info >= (3, 12) or getrefcount(self) <= DROPPED:
+        if not interrupts_here():
             complete(self._release)
             return
         if self._uses is not None:

@@ -131,24 +131,3 @@ def _count_buffer_alone() -> tuple[int, int]:
 
 
 BUFFER_ALONE = _count_buffer_alone()
-
-
-# ---------------------------------------------------------------- objects that are dropped, see `GradManager.__del__`
-
-
-class _Dropped:
-    def __init__(self, counts: list[int]) -> None:
-        self._counts = counts
-
-    def __del__(self) -> None:
-        self._counts.append(getrefcount(self))
-
-
-def _count_dropped() -> int:
-    counts: list[int] = []
-    _Dropped(counts)
-    return counts[0]
-
-
-# An object whose last reference is gone, in its `__del__`; one that the collector frees has more.
-DROPPED = _count_dropped()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gradmgr import errors
@@ -34,7 +34,7 @@ def run_backward(
     seeds: list[tuple[Any, Any]],
     *,
     retain: bool,
-    awaited: Iterable[Tensor] = (),
+    awaited: Mapping[Tensor, Any] | None = None,
     report: Callable[[Tensor, Any], None] | None = None,
     create_graph: bool = False,
     wanted: Iterable[Any] | None = None,
@@ -47,7 +47,8 @@ def run_backward(
         tape: the tape.
         seeds: (node id, cotangent) pairs.
         retain: keep the entries for another pass.
-        awaited: leaves for which `report(leaf, gradient)` is called as soon as the gradient is complete.
+        awaited: leaves for which `report(leaf, gradient)` is called as soon as the gradient is complete, with their
+            node ids.
         report: called only for leaves that received a gradient.
         create_graph: let this tape itself record what is computed, for derivatives of the derivative; retains.
         wanted: node ids, the only ones whose gradients matter: what does not lead to them is not computed.
@@ -79,7 +80,7 @@ def run_backward(
             for node_id, dy in seeds:
                 grads[node_id] = grads[node_id] + dy if node_id in grads else dy
             if report is not None:
-                _run_to_leaves(tape, entries, grads, owned, loop, awaited, report)
+                _run_to_leaves(tape, entries, grads, owned, loop, awaited or {}, report)
             loop(entries, grads, owned)
         finally:
             set_current(now)
@@ -147,11 +148,11 @@ def _run_to_leaves(
     grads: Grads,
     owned: Ownership,
     loop: Loop,
-    awaited: Iterable[Tensor],
+    awaited: Mapping[Tensor, Any],
     report: Callable[[Tensor, Any], None],
 ) -> None:
     """Run back to the last leaf that is awaited, reporting each as soon as its gradient is complete."""
-    completed = _first_uses({tape.leaves[t]: t for t in awaited}, entries)
+    completed = _first_uses({node_id: t for t, node_id in awaited.items()}, entries)
     for start in sorted(completed, reverse=True):
         part = list(entries[start:])
         del entries[start:]

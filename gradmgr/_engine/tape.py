@@ -232,14 +232,18 @@ class Tape(Recorder):
 
     # ------------------------------------------------------------ what it holds
 
+    def kept_entries(self) -> list[Entry]:
+        """Return the entries as they are now, but for those that a sweep in another thread is dropping."""
+        return [e for e in list(self.entries) if e is not None]
+
     def nbytes(self) -> int:
         """Return the bytes of the distinct arrays that entries keep."""
-        kept = {id(a): a for e in list(self.entries) for a in kept_values(e) if is_array(a) and a.ndim > 0}
+        kept = {id(a): a for e in self.kept_entries() for a in kept_values(e) if is_array(a) and a.ndim > 0}
         return sum(int(a.nbytes) for a in kept.values())
 
     def metadata(self) -> dict[Any, tuple[Any, Any]]:
         """Map node ids to shape and dtype, as far as the entries that use them tell."""
-        return {i: (shape, dtype) for e in list(self.entries) for i, shape, dtype in input_metadata(e)}
+        return {i: (shape, dtype) for e in self.kept_entries() for i, shape, dtype in input_metadata(e)}
 
 
 def _entries_until_sweep(entries: list[Any]) -> int:

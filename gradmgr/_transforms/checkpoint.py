@@ -242,7 +242,9 @@ class _Call:
         given = {id(leaf) for leaf in arguments}
         for tape, log in logs.items():
             self.leaves += [
-                (t, t._array) for t, node_id in tape.leaves.items() if node_id in log.outside and id(t) not in given
+                (t, t._array)
+                for t, node_id in tape.leaves.copy().items()  # other threads may attach
+                if node_id in log.outside and id(t) not in given
             ]
 
     def check_leaves(self) -> None:

@@ -318,7 +318,7 @@ def _check_used(tape: Tape, xs: list[Tensor], only: dict[Tensor, Any], seeded: l
 
 def node_ids_before(tape: Tape, node_ids: Iterable[Any]) -> set[Any]:
     """Return these node ids and those of everything that they were computed from."""
-    reached, entries = set(node_ids), list(tape.entries)
+    reached, entries = set(node_ids), tape.kept_entries()
     inside: dict[Any, list[Any]] = {}  # by checkpoint, the values made inside it that are still referenced
     for e in entries:
         if e[0] == "checkpoint.result":

@@ -116,13 +116,15 @@ def _escape(line: str) -> str:
 def _boxes(what: Any) -> list[_Box]:
     """Return what to draw, inputs before what is computed from them."""
     tape, ends = _tape_and_ends(what)
-    entries = [e for e in list(tape.entries) if e is not None]
+    entries = tape.kept_entries()
     if ends is not None:
         entries = _ancestors(entries, set(ends))
     shapes = _shapes(tape, ends)
     names: dict[Any, str] = {}
     boxes = [
-        _leaf(tape, t, node_id, names) for t, node_id in tape.leaves.items() if _takes_part(node_id, entries, ends)
+        _leaf(tape, t, node_id, names)
+        for t, node_id in tape.leaves.copy().items()
+        if _takes_part(node_id, entries, ends)
     ]
     for e in entries:
         if is_result(e) or e[0] == "attach":  # the value is its op's, or the tensor's that was attached

@@ -1550,3 +1550,23 @@ def test_backwards_nested_too_deep_leave_every_manager_idle(calls):
     for gm in managers:
         with gm:
             pass
+
+
+def test_a_callback_object_may_detach_a_tensor_before_gradients_are_computed():
+    x, y = tensor([3.0]), tensor([5.0])
+
+    class Detach:
+        """Detaches y when backward begins, as another thread may."""
+
+        def begin(self, manager):
+            if y in manager.attached_tensors():
+                manager.detach(y)
+
+        def __call__(self, t, grad):
+            return grad
+
+    gm = GradManager().attach([x, y], callbacks=Detach())
+    with gm:
+        gm.backward(x * y)
+    assert x.grad.tolist() == [5.0]
+    assert y.grad is None

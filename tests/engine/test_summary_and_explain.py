@@ -5,7 +5,7 @@ import pytest
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, detect_anomaly, no_grad, special, tensor
+from gradmgr import Function, GradManager, detect_anomaly, no_grad, special, tensor
 
 
 def traced(**tensors):
@@ -308,3 +308,33 @@ def test_the_trace_log_ends_with_the_recording():
         gradmgr._engine.context.current() is None
         or gradmgr._engine.context.interceptors_of(gradmgr._engine.context.current()) == ()
     )
+
+
+def test_a_summary_in_the_middle_of_a_sweep():
+    x = tensor([1.0, 2.0])
+    gm = GradManager().attach(x)
+    texts = []
+
+    class Note:
+        """Asks for a summary when a sweep drops it, as another thread may meanwhile."""
+
+        def __del__(self):
+            texts.append(gm.summary())
+
+    class Scale(Function):
+        @staticmethod
+        def forward(ctx, t):
+            ctx.note = Note()
+            return t * 2.0
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 2.0
+
+    with gm:
+        y = x * 1.0
+        for _ in range(300):
+            Scale.apply(x)
+        gm.backward(y.sum())
+    assert any("operations recorded" in text for text in texts)
+    assert len(texts) == 300

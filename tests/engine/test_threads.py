@@ -288,6 +288,29 @@ def test_workers_record_while_dead_work_is_swept(quick_switches):
     assert x.grad.tolist() == [8 * 600.0] * 2
 
 
+def test_workers_attach_and_detach_while_others_look_at_the_history(quick_switches):
+    x = tensor([1.0, 2.0])
+    gm = GradManager(with_stack=True).attach(x)
+
+    def work(k):
+        for _ in range(20):
+            own = tensor([1.0, 1.0])
+            gm.attach(own, callbacks=lambda t, grad: grad)
+            y = gradmgr.checkpoint(lambda a, own=own: a * own * x, x * 1.0)
+            y.register_hook(lambda grad: None)
+            assert y.grad_fn.next_functions
+            assert "checkpoint" in gm.summary()
+            assert gm.explain(own)
+            gm.detach(own)
+
+    for _ in range(5):
+        with ThreadPoolExecutor(3) as pool, gm:
+            copies(pool, work, 3)
+            gm.backward((x * x).sum())
+        assert x.grad.tolist() == [2.0, 4.0]
+        x.grad = None
+
+
 def test_workers_record_for_every_manager_that_was_recording():
     x = tensor([3.0])
     outer, inner = GradManager().attach(x), GradManager().attach(x)
@@ -429,6 +452,52 @@ def test_the_collector_ends_a_recording_wherever_it_runs(no_cyclic_collector, mo
         again.backward(x * y)
     assert x.grad.tolist() == [9.0]
     assert gradmgr._engine.context.current() is None
+
+
+def test_a_manager_that_is_older_than_what_is_collected_is_released_by_the_collector_too(
+    no_cyclic_collector, monkeypatch
+):
+    x = tensor([3.0])
+    left = []
+    monkeypatch.setattr(manager, "leave_recorders", lambda *gone: left.extend(gone) or leave_recorders(*gone))
+    gm = GradManager().attach(x)
+    gm.record()
+    tape = gm._tape
+    gc.collect()  # after which the manager is of the oldest generation
+    cycle = Cycle(gm)
+    del gm, cycle
+    gc.collect(0)
+    assert not tape.open
+    assert left == ([tape] if sys.version_info >= (3, 12) else [])  # as above
+    with GradManager().attach(x) as again:
+        again.backward(x * x)
+    assert x.grad.tolist() == [6.0]
+    assert gradmgr._engine.context.current() is None
+
+
+@pytest.mark.slow
+def test_the_collector_frees_managers_in_the_middle_of_anything(quick_switches):
+    x = tensor(np.ones(3))
+
+    def work(k):
+        for j in range(3000):
+            gm = GradManager().attach(x)
+            gm.record()
+            cycle = Cycle(gm)
+            del gm, cycle
+            if j % 50 == 0:
+                gc.collect()
+
+            def gradient():
+                own = GradManager().attach(tensor(2.0))
+                with own, no_grad():
+                    x * x
+                with GradManager().attach(x) as again:
+                    again.backward((x * x).sum(), inputs=[])
+
+            contextvars.copy_context().run(gradient)
+
+    in_threads(3, lambda k: contextvars.copy_context().run(work, k))
 
 
 def test_a_manager_whose_last_reference_goes_leaves_nothing_current():

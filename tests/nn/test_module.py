@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import threading
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from small_modules import Affine, Net, values_of
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, errors, nn, tensor
+from gradmgr._engine import write_lock
 
 
 def pickled(value):
@@ -495,3 +497,15 @@ def test_repr_is_a_tree():
         ")"
     )
     assert repr(Net()).startswith("Net(\n  (first): Affine()\n  (inner): Module(\n    (last): Affine()\n  )\n)")
+
+
+def test_a_state_is_read_and_written_before_or_after_what_another_thread_writes():
+    net = Net()
+    state = net.state_dict()
+    for work in (net.state_dict, lambda: net.load_state_dict(state)):
+        thread = threading.Thread(target=work)
+        with write_lock.lock:  # as a step of an optimiser holds it
+            thread.start()
+            thread.join(0.05)
+            assert thread.is_alive()
+        thread.join()

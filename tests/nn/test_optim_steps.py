@@ -1,9 +1,13 @@
 """The numbers of optimisers: fifty steps as torch.optim takes them, in float64, to rounding; the paper's for Lion."""
 
+import copy
+import pickle
+import threading
+
 import numpy as np
 import pytest
 
-from gradmgr import optim, tensor
+from gradmgr import nn, optim, tensor
 from gradmgr.optim import _chunks
 
 # What torch 2.13 comes to after 50 steps from [1, -2, 0.5], where the gradient at step k is cos(k + [0, 1, 2]) + p / 2.
@@ -346,3 +350,30 @@ def test_lion_of_zeros_and_of_what_is_not_finite(maximize):
     p.grad = tensor([0.0, -0.0, np.inf, -np.inf, np.nan])
     optim.Lion([p], lr=0.5, maximize=maximize).step()
     np.testing.assert_array_equal(p.numpy(), np.array([0, 0, -0.5, 0.5, np.nan]) * (-1 if maximize else 1))
+
+
+def test_a_gradient_that_another_thread_removes_is_asked_for_once():
+    class Raced(nn.Parameter):
+        """A parameter whose gradient is gone when it is asked for again."""
+
+        @property
+        def grad(self):
+            return self.found.pop() if self.found else None
+
+    p, without = Raced([1.0, 2.0]), nn.Parameter([3.0])
+    p.found = [tensor([1.0, 1.0])]
+    optim.SGD([p, without], lr=1.0).step()
+    assert p.tolist() == [0.0, 1.0]
+    p.found, p._grad = [None, tensor([4.0, 5.0])], None
+    assert copy.deepcopy(p).grad.tolist() == [4.0, 5.0]
+
+
+def test_what_is_pickled_is_the_state_before_a_step_in_another_thread_or_after_it():
+    p = nn.Parameter([1.0])
+    optimizer = optim.Adam([p])
+    pickled = threading.Thread(target=lambda: pickle.dumps(optimizer))
+    with optimizer._lock:  # as a step holds it
+        pickled.start()
+        pickled.join(0.05)
+        assert pickled.is_alive()
+    pickled.join()

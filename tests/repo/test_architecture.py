@@ -32,6 +32,7 @@ LAYERS = [
 # What may change while a program runs: what is current, the op table, and what locks need.
 MAY_CHANGE = {
     ("gradmgr._arrays.batched", "RULES"),
+    ("gradmgr._engine.collector", "_watch"),
     ("gradmgr._engine.context", "_current"),
     ("gradmgr._engine.history.modes", "_modes"),
     ("gradmgr._engine.write_lock", "lock"),

@@ -222,7 +222,7 @@ class Node:
                 "register_hook, or register_post_accumulate_grad_hook for when .grad is written"
             )
         hooks = hooks_of(self._tape, self._node_id)
-        results = [e[3] for e in list(self._tape.entries) if e and is_result(e) and e[2] is self._node_id]
+        results = [e[3] for e in self._tape.kept_entries() if is_result(e) and e[2] is self._node_id]
         hooks.count = max([hooks.count, *[k + 1 for k in results]])
         return hooks
 
@@ -276,7 +276,7 @@ def _entry_at(entries: list[Any], index: int | None, node_id: Any) -> Entry | No
 
 def leaf_of(tape: Tape, node_id: Any) -> Tensor | None:
     """Return the attached tensor that has this leaf id."""
-    return next((t for t, leaf_id in list(tape.leaves.items()) if leaf_id == node_id), None)
+    return next((t for t, leaf_id in tape.leaves.copy().items() if leaf_id == node_id), None)
 
 
 def _is_leaf_id(node_id: Any) -> bool:
@@ -367,7 +367,7 @@ def tensor_of_edge(edge: GradientEdge, *, as_input: bool = False) -> Tensor:
             f"GradientEdge to result {k} of {node!r}: nothing that was computed from it is recorded, so its shape is "
             "not known; pass the tensor itself"
         )
-    xp = next((libraries.namespace(leaf._array) for leaf in tape.leaves), np)
+    xp = next((libraries.namespace(leaf._array) for leaf in list(tape.leaves)), np)
     made = wrap(xp.broadcast_to(xp.zeros((), metadata[1]), metadata[0]))
     tape.track(made, node_id)
     return made
@@ -377,7 +377,7 @@ def _node_id_of_result(node: Node, k: int) -> Any:
     """Return the node id of result `k` of an operation."""
     if not node._has_result_entries:
         return node._node_id
-    for e in list(node._tape.entries):
+    for e in node._tape.kept_entries():
         if is_result(e) and e[2] is node._node_id and e[3] == k:
             return e[1]
     node_id = object()  # no tensor holds that result any more, so it has no entry

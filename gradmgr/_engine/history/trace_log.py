@@ -41,7 +41,7 @@ class TraceLog:
         self.cuts: list[tuple[weakref.ref[Tensor] | None, str, CodeLocation]] = []
         self.seeds: set[int] | None = None  # the steps whose results the last backward started from
         self._tape = weakref.ref(tape)
-        for t, node_id in tape.leaves.items():
+        for t, node_id in tape.leaves.copy().items():  # other threads may attach
             self.record_attached(t, node_id, None)
 
     def record_attached(self, t: Tensor, node_id: Any, location: CodeLocation) -> None:
@@ -142,7 +142,7 @@ def summary(tape: Tape | None) -> str:
     """Return a table of the bytes that a tape keeps, by op and, where it has a trace log, by line."""
     if tape is None or not tape.open:
         return "This GradManager is idle: it keeps nothing."
-    entries = [e for e in list(tape.entries) if not is_result(e)]  # such an entry keeps nothing
+    entries = [e for e in tape.kept_entries() if not is_result(e)]  # such an entry keeps nothing
     sizes = _kept_bytes(entries)
     locations = {} if tape.trace_log is None else {made: location for _, made, _, location in tape.trace_log.log}
     by_op = _totals((op_name(e), size) for e, size in zip(entries, sizes, strict=True))
@@ -263,7 +263,7 @@ def _explain_untraced(label: str, t: Tensor, tape: Tape | None) -> str:
             + hint
         )
     node_id = tape.leaves.get(t)
-    if any(node_id in tracked_input_ids(e) for e in list(tape.entries)):
+    if any(node_id in tracked_input_ids(e) for e in tape.kept_entries()):
         return f"{label} is attached and used in this recording; backward() has not reached it yet. {hint}"
     return f"{label} is attached, but nothing that is alive was computed from it in this recording. {hint}"
 
