@@ -243,7 +243,7 @@ def call_elementwise(kernel: Callable[..., Any], *args: Any) -> Any:
     if level is None:
         return kernel(*args)
     ndim = max(map(_ndim, args))
-    return Batched(level, call_elementwise(kernel, *[_align(x, level, ndim) for x in args]))
+    return Batched(level, call_elementwise(kernel, *[align(x, level, ndim) for x in args]))
 
 
 def call_unary(kernel: Callable[..., Any], x: Any, *params: Any) -> Any:
@@ -628,7 +628,7 @@ def _ndim(value: Any) -> int:
     return int(value.ndim) if hasattr(value, "ndim") else np.ndim(value)
 
 
-def _align(value: Any, level: Level, ndim: int) -> Any:
+def align(value: Any, level: Level, ndim: int) -> Any:
     """Return the inner array of an argument, with axes inserted so that an example has `ndim` of them."""
     return insert_axes(value._array, ndim) if isinstance(value, Batched) and value.level is level else value
 
@@ -708,9 +708,9 @@ def _call(level: Level, ufunc: Any, inputs: tuple[Any, ...], keywords: dict[str,
         del keywords["where"]
     where = keywords.get("where")
     ndim = max(map(_ndim, (*inputs, *([] if where is None else [where]), *[o for o in outs if o is not None])))
-    arrays = [_align(x, level, ndim) for x in inputs]
+    arrays = [align(x, level, ndim) for x in inputs]
     if where is not None:
-        keywords["where"] = _align(where, level, ndim)
+        keywords["where"] = align(where, level, ndim)
     if all(o is None for o in outs):
         try:
             made = ufunc(*arrays, **keywords)
@@ -782,7 +782,7 @@ def _call_generalized(level: Level, ufunc: Any, inputs: tuple[Any, ...], keyword
     if core is None or {"axes", "axis", "keepdims"} & set(keywords):
         return loop_over_examples(level, ufunc, inputs, keywords)
     outer = max(_ndim(x) - c for x, c in zip(inputs, core, strict=True))
-    arrays = [_align(x, level, outer + c) for x, c in zip(inputs, core, strict=True)]
+    arrays = [align(x, level, outer + c) for x, c in zip(inputs, core, strict=True)]
     return Batched(level, ufunc(*arrays, **keywords))
 
 
@@ -849,7 +849,7 @@ def _reduce(level: Level, ufunc: Any, inputs: tuple[Any, ...], keywords: dict[st
     keywords["axis"] = inner_axes(keywords.get("axis", 0), p.ndim - 1)
     if is_batched(keywords.get("where")):
         p = repeat_examples(p, level.size)
-        keywords["where"] = _align(keywords["where"], level, p.ndim - 1)
+        keywords["where"] = align(keywords["where"], level, p.ndim - 1)
     return Batched(level, ufunc.reduce(p, **keywords))
 
 
@@ -1148,7 +1148,7 @@ def loop_over_examples(level: Level, function: Callable[..., Any], args: Any, ke
             "shape"
         )
     if name in _WRITERS:
-        _prepare_target(args[0], level, (args[1:], keywords), name)
+        prepare_target(args[0], level, (args[1:], keywords), name)
     made = [
         function(*_select_example(level, args, k), **_select_example(level, keywords, k)) for k in range(level.size)
     ]
@@ -1158,7 +1158,8 @@ def loop_over_examples(level: Level, function: Callable[..., Any], args: Any, ke
 _WRITERS = frozenset(("copyto", "put", "place", "putmask", "put_along_axis", "fill_diagonal", "_write"))
 
 
-def _prepare_target(target: Any, level: Level, others: Any, name: str) -> None:
+def prepare_target(target: Any, level: Level, others: Any, name: str) -> None:
+    """Let an array that is written to hold every example of the others, or raise."""
     if not (isinstance(target, Batched) and target.level is level):
         refuse_to_write(name)
     _batch_to_hold(target, others, name)

@@ -18,6 +18,7 @@ from gradmgr._arrays.batched import (
     RULES,
     Batched,
     Level,
+    align,
     as_array,
     at_level,
     batched_to_hold,
@@ -27,6 +28,7 @@ from gradmgr._arrays.batched import (
     insert_axes,
     is_batched,
     is_batched_at,
+    prepare_target,
     refuse_to_write,
     repeat_examples,
 )
@@ -37,7 +39,9 @@ _f: Any
 _untyped: Any = np  # NumPy's stubs do not know that arrays may be Batched
 
 
-def _register(*functions: Any) -> Callable[[Function], Function]:
+def register(*functions: Any) -> Callable[[Function], Function]:
+    """Enter the decorated rule for these functions of NumPy."""
+
     def enter(rule: Function) -> Function:
         for function in functions:
             RULES[function] = rule
@@ -46,7 +50,8 @@ def _register(*functions: Any) -> Callable[[Function], Function]:
     return enter
 
 
-def _is_outermost_level(a: Any, level: Level) -> bool:
+def is_outermost_level(a: Any, level: Level) -> bool:
+    """Tell whether an array is batched at this level, the highest of a call."""
     return isinstance(a, Batched) and a.level is level
 
 
@@ -73,7 +78,7 @@ def _register_reduction(function: Any, *, empty_axes: bool = True) -> None:
         p = b._array
         if is_batched(where):
             p = repeat_examples(p, level.size)
-            keywords["where"] = insert_axes(where._array, b.ndim) if _is_outermost_level(where, level) else where
+            keywords["where"] = insert_axes(where._array, b.ndim) if is_outermost_level(where, level) else where
         return Batched(level, function(p, inner_axes(axis, b.ndim), *args, **keywords))
 
     RULES[function] = rule
@@ -133,11 +138,11 @@ _register_kth(np.partition)
 _register_kth(np.argpartition)
 
 
-@_register(np.diff)
+@register(np.diff)
 def _diff(
     level: Level, a: Any, n: int = 1, axis: int = -1, prepend: Any = np._NoValue, append: Any = np._NoValue
 ) -> Any:
-    if prepend is not np._NoValue or append is not np._NoValue or not _is_outermost_level(a, level):
+    if prepend is not np._NoValue or append is not np._NoValue or not is_outermost_level(a, level):
         return NotImplemented
     return Batched(level, np.diff(a._array, n, inner_axis(axis, a.ndim)))
 
@@ -156,7 +161,7 @@ def _register_elementwise(function: Any, count: int) -> None:
         if highest_level((args[count:], keywords)) is not None or len(args) < count:
             return NotImplemented
         ndim = max([getattr(x, "ndim", 0) for x in arrays])
-        inner_arrays = [insert_axes(x._array, ndim) if _is_outermost_level(x, level) else x for x in arrays]
+        inner_arrays = [insert_axes(x._array, ndim) if is_outermost_level(x, level) else x for x in arrays]
         return Batched(level, function(*inner_arrays, *args[count:], **keywords))
 
     RULES[function] = rule
@@ -171,7 +176,7 @@ for _f in (np.isclose,):
     _register_elementwise(_f, 2)
 
 
-@_register(np.where)
+@register(np.where)
 def _where(level: Level, condition: Any, *choices: Any) -> Any:
     if len(choices) != 2:
         return NotImplemented
@@ -179,11 +184,11 @@ def _where(level: Level, condition: Any, *choices: Any) -> Any:
     given = [condition if is_batched(condition) or isinstance(condition, _NUMBERS) else as_array(condition), *given]
     ndim = max([getattr(x, "ndim", 0) for x in given])
     return Batched(
-        level, _untyped.where(*[insert_axes(x._array, ndim) if _is_outermost_level(x, level) else x for x in given])
+        level, _untyped.where(*[insert_axes(x._array, ndim) if is_outermost_level(x, level) else x for x in given])
     )
 
 
-@_register(np.clip)
+@register(np.clip)
 def _clip(level: Level, a: Any, a_min: Any = None, a_max: Any = None, **keywords: Any) -> Any:
     keywords = _drop_no_value(keywords)
     low, high = keywords.pop("min", a_min), keywords.pop("max", a_max)
@@ -194,35 +199,33 @@ def _clip(level: Level, a: Any, a_min: Any = None, a_max: Any = None, **keywords
     ndim = max([getattr(x, "ndim", 0) for x in given])
     return Batched(
         level,
-        np.clip(*[insert_axes(x._array, ndim) if _is_outermost_level(x, level) else x for x in given], **keywords),
+        np.clip(*[insert_axes(x._array, ndim) if is_outermost_level(x, level) else x for x in given], **keywords),
     )
 
 
-@_register(np.nan_to_num)
+@register(np.nan_to_num)
 def _nan_to_num(level: Level, x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
     if not copy or highest_level((nan, posinf, neginf)) is not None:
         return NotImplemented
     return Batched(level, np.nan_to_num(x._array, True, nan, posinf, neginf))
 
 
-@_register(np.zeros_like)
-def _zeros_like(level: Level, a: Any, dtype: Any = None, *args: Any, **keywords: Any) -> Any:
-    return level.library.zeros_like(a, dtype)
+def _register_like(function: Any) -> None:
+    def rule(
+        level: Level, a: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None, **_: Any
+    ) -> Any:
+        return getattr(level.library, function.__name__)(a, dtype, order, shape)
+
+    RULES[function] = rule
 
 
-@_register(np.ones_like)
-def _ones_like(level: Level, a: Any, dtype: Any = None, *args: Any, **keywords: Any) -> Any:
-    return level.library.ones_like(a, dtype)
+for _f in (np.zeros_like, np.ones_like, np.empty_like):
+    _register_like(_f)
 
 
-@_register(np.empty_like)
-def _empty_like(level: Level, a: Any, dtype: Any = None, *args: Any, **keywords: Any) -> Any:
-    return level.library.empty_like(a, dtype)
-
-
-@_register(np.full_like)
-def _full_like(level: Level, a: Any, fill_value: Any, dtype: Any = None, *args: Any, **keywords: Any) -> Any:
-    made = batched_to_hold(level.library.empty_like(a, dtype), fill_value)
+@register(np.full_like)
+def _full_like(level: Level, a: Any, fill_value: Any, *args: Any, **keywords: Any) -> Any:
+    made = batched_to_hold(np.empty_like(a, *args, **keywords), fill_value)
     made[...] = fill_value
     return made
 
@@ -230,52 +233,52 @@ def _full_like(level: Level, a: Any, fill_value: Any, dtype: Any = None, *args: 
 # ---------------------------------------------------------------- shapes and dtypes
 
 
-@_register(np.ndim)
+@register(np.ndim)
 def _ndim_rule(level: Level, a: Any) -> int:
     return int(a.ndim)
 
 
-@_register(np.shape)
+@register(np.shape)
 def _shape_rule(level: Level, a: Any) -> Any:
     return a.shape
 
 
-@_register(np.size)
+@register(np.size)
 def _size_rule(level: Level, a: Any, axis: Any = None) -> Any:
     return NotImplemented if axis is not None else a.size
 
 
-@_register(np.iscomplexobj)
+@register(np.iscomplexobj)
 def _iscomplexobj(level: Level, x: Any) -> bool:
     return bool(x.dtype.kind == "c")
 
 
-@_register(np.isrealobj)
+@register(np.isrealobj)
 def _isrealobj(level: Level, x: Any) -> bool:
     return bool(x.dtype.kind != "c")
 
 
-@_register(np.result_type)
+@register(np.result_type)
 def _result_type(level: Level, *values: Any) -> Any:
     return np.result_type(*[x.dtype if is_batched(x) else x for x in values])
 
 
-@_register(np.can_cast)
+@register(np.can_cast)
 def _can_cast(level: Level, from_: Any, to: Any, casting: Any = "safe") -> bool:
     return np.can_cast(from_.dtype if is_batched(from_) else from_, to, casting)
 
 
-@_register(np.common_type)
+@register(np.common_type)
 def _common_type(level: Level, *arrays: Any) -> Any:
     return np.common_type(*[np.empty(0, a.dtype) for a in arrays])
 
 
-@_register(np.min_scalar_type)
+@register(np.min_scalar_type)
 def _min_scalar_type(level: Level, a: Any) -> Any:
     return a.dtype
 
 
-@_register(np.may_share_memory, np.shares_memory)
+@register(np.may_share_memory, np.shares_memory)
 def _share_memory(level: Level, a: Any, b: Any, max_work: Any = None) -> bool:
     return level.library.may_share_memory(a, b)
 
@@ -283,7 +286,7 @@ def _share_memory(level: Level, a: Any, b: Any, max_work: Any = None) -> bool:
 # ---------------------------------------------------------------- shape
 
 
-@_register(np.reshape)
+@register(np.reshape)
 def _reshape(level: Level, a: Any, /, *args: Any, **keywords: Any) -> Any:
     keywords = _drop_no_value(keywords)
     shape = args[0] if args else keywords.get("shape", keywords.get("newshape"))
@@ -292,52 +295,52 @@ def _reshape(level: Level, a: Any, /, *args: Any, **keywords: Any) -> Any:
     return made.copy() if keywords.get("copy") else made
 
 
-@_register(np.ravel)
+@register(np.ravel)
 def _ravel(level: Level, a: Any, order: str = "C") -> Any:
     return a.reshape(-1, order=order)
 
 
-@_register(np.transpose, np.permute_dims)
+@register(np.transpose, np.permute_dims)
 def _transpose(level: Level, a: Any, axes: Any = None) -> Any:
     return a.transpose() if axes is None else a.transpose(tuple(axes))
 
 
-@_register(np.matrix_transpose, np.linalg.matrix_transpose)
+@register(np.matrix_transpose, np.linalg.matrix_transpose)
 def _matrix_transpose(level: Level, x: Any, /) -> Any:
     if x.ndim < 2:
         raise ValueError(f"matrix_transpose needs 2 axes; found an array of shape {x.shape}")
     return x.mT
 
 
-@_register(np.moveaxis)
+@register(np.moveaxis)
 def _moveaxis(level: Level, a: Any, source: Any, destination: Any) -> Any:
     return Batched(level, np.moveaxis(a._array, inner_axes(source, a.ndim), inner_axes(destination, a.ndim)))
 
 
-@_register(np.swapaxes)
+@register(np.swapaxes)
 def _swapaxes(level: Level, a: Any, axis1: Any, axis2: Any) -> Any:
     return Batched(level, np.swapaxes(a._array, inner_axis(axis1, a.ndim), inner_axis(axis2, a.ndim)))
 
 
-@_register(np.rollaxis)
+@register(np.rollaxis)
 def _rollaxis(level: Level, a: Any, axis: Any, start: int = 0) -> Any:
     start = start + a.ndim if start < 0 else start
     return Batched(level, np.rollaxis(a._array, inner_axis(axis, a.ndim), start + 1))
 
 
-@_register(np.squeeze)
+@register(np.squeeze)
 def _squeeze(level: Level, a: Any, axis: Any = None) -> Any:
     axes = tuple([k + 1 for k, n in enumerate(a.shape) if n == 1]) if axis is None else inner_axes(axis, a.ndim)
     return Batched(level, np.squeeze(a._array, axes))
 
 
-@_register(np.expand_dims)
+@register(np.expand_dims)
 def _expand_dims(level: Level, a: Any, axis: Any) -> Any:
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
     return Batched(level, np.expand_dims(a._array, inner_axes(tuple(axes), a.ndim + len(axes))))
 
 
-@_register(np.broadcast_to)
+@register(np.broadcast_to)
 def _broadcast_to(level: Level, array: Any, shape: Any, subok: bool = False) -> Any:
     lengths = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
     if len(lengths) < array.ndim:
@@ -346,34 +349,34 @@ def _broadcast_to(level: Level, array: Any, shape: Any, subok: bool = False) -> 
     return Batched(level, np.broadcast_to(p, (p.shape[0], *lengths)))
 
 
-@_register(np.broadcast_arrays)
+@register(np.broadcast_arrays)
 def _broadcast_arrays(level: Level, *arrays: Any, subok: bool = False) -> Any:
     given = [x if is_batched(x) else as_array(x) for x in arrays]
     shape = np.broadcast_shapes(*[x.shape for x in given])
     return tuple([np.broadcast_to(x, shape) for x in given])
 
 
-@_register(np.flip)
+@register(np.flip)
 def _flip(level: Level, m: Any, axis: Any = None) -> Any:
     return Batched(level, np.flip(m._array, inner_axes(axis, m.ndim)))
 
 
-@_register(np.roll)
+@register(np.roll)
 def _roll(level: Level, a: Any, shift: Any, axis: Any = None) -> Any:
     if axis is None:
         return _roll(level, a.reshape(-1), shift, 0).reshape(a.shape)
     return NotImplemented if is_batched(shift) else Batched(level, np.roll(a._array, shift, inner_axes(axis, a.ndim)))
 
 
-@_register(np.repeat)
+@register(np.repeat)
 def _repeat(level: Level, a: Any, repeats: Any, axis: Any = None) -> Any:
-    if is_batched(repeats) or not _is_outermost_level(a, level):
+    if is_batched(repeats) or not is_outermost_level(a, level):
         return NotImplemented
     b = a.reshape(-1) if axis is None or a.ndim == 0 else a
     return Batched(level, np.repeat(b._array, repeats, inner_axis(0 if axis is None else axis, b.ndim)))
 
 
-@_register(np.tile)
+@register(np.tile)
 def _tile(level: Level, A: Any, reps: Any) -> Any:  # noqa: N803  # NumPy's name
     counts = (reps,) if isinstance(reps, (int, np.integer)) else tuple(reps)
     ndim = max(A.ndim, len(counts))
@@ -406,12 +409,12 @@ _register_last_two_axes(np.tril)
 _register_last_two_axes(np.triu)
 
 
-@_register(np.linalg.diagonal)
+@register(np.linalg.diagonal)
 def _linalg_diagonal(level: Level, x: Any, /, *, offset: int = 0) -> Any:
     return Batched(level, np.linalg.diagonal(x._array, offset=offset))
 
 
-@_register(np.linalg.trace)
+@register(np.linalg.trace)
 def _linalg_trace(level: Level, x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
     return Batched(level, np.linalg.trace(x._array, offset=offset, dtype=dtype))
 
@@ -424,7 +427,7 @@ def _arrays_of_all_examples(level: Level, arrays: Any) -> list[Any]:
     return [repeat_examples(at_level(x, level)._array, level.size) for x in arrays]
 
 
-@_register(np.concatenate)
+@register(np.concatenate)
 def _concatenate(level: Level, arrays: Any, axis: Any = 0, *args: Any, **keywords: Any) -> Any:
     if any(x is not None for x in args):
         return NotImplemented
@@ -434,13 +437,13 @@ def _concatenate(level: Level, arrays: Any, axis: Any = 0, *args: Any, **keyword
     return Batched(level, np.concatenate(parts, inner_axis(axis, parts[0].ndim - 1), **keywords))
 
 
-@_register(np.stack)
+@register(np.stack)
 def _stack(level: Level, arrays: Any, axis: Any = 0, **keywords: Any) -> Any:
     parts = _arrays_of_all_examples(level, arrays)
     return Batched(level, np.stack(parts, inner_axis(axis, parts[0].ndim), **keywords))
 
 
-@_register(np.take)
+@register(np.take)
 def _take(level: Level, a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "raise") -> Any:
     if out is not None or mode != "raise":
         return NotImplemented
@@ -458,7 +461,7 @@ def _take_per_example(a: Any, place: int, indices: Any) -> Any:
     return at_level(a, indices.level)[(slice(None),) * place + (indices,)]
 
 
-@_register(np.take_along_axis)
+@register(np.take_along_axis)
 def _take_along_axis(level: Level, arr: Any, indices: Any, axis: Any = -1) -> Any:
     a, i = _arrays_of_all_examples(level, (arr, indices))
     if axis is None:
@@ -469,9 +472,9 @@ def _take_along_axis(level: Level, arr: Any, indices: Any, axis: Any = -1) -> An
     return Batched(level, np.take_along_axis(a, i, k))
 
 
-@_register(np.put_along_axis)
+@register(np.put_along_axis)
 def _put_along_axis(level: Level, arr: Any, indices: Any, values: Any, axis: Any) -> Any:
-    if axis is None or not _is_outermost_level(arr, level):
+    if axis is None or not is_outermost_level(arr, level):
         return NotImplemented
     i = indices if is_batched(indices) else as_array(indices)
     k = inner_axis(axis, arr.ndim) - 1
@@ -480,12 +483,14 @@ def _put_along_axis(level: Level, arr: Any, indices: Any, values: Any, axis: Any
     return None
 
 
-@_register(np.copyto)
+@register(np.copyto)
 def _copyto(level: Level, dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> Any:
-    if not _is_outermost_level(dst, level):
+    if not is_outermost_level(dst, level):
         refuse_to_write("copyto")
     if where is not True:
-        return NotImplemented
+        prepare_target(dst, level, (src, where), "copyto")
+        np.copyto(dst._array, align(src, level, dst.ndim), casting, align(where, level, dst.ndim))
+        return None
     kind = src.dtype if hasattr(src, "dtype") else np.asarray(src).dtype
     if not np.can_cast(kind, dst.dtype, casting):
         raise TypeError(f"Cannot cast array data from {kind!r} to {dst.dtype!r} according to the rule {casting!r}")
@@ -496,7 +501,7 @@ def _copyto(level: Level, dst: Any, src: Any, casting: Any = "same_kind", where:
 # ---------------------------------------------------------------- products
 
 
-@_register(np.dot)
+@register(np.dot)
 def _dot(level: Level, a: Any, b: Any) -> Any:
     a, b = (x if is_batched(x) else as_array(x) for x in (a, b))
     if a.ndim == 0 or b.ndim == 0:
@@ -506,30 +511,30 @@ def _dot(level: Level, a: Any, b: Any) -> Any:
     return np.tensordot(a, b, ((a.ndim - 1,), (b.ndim - 2,)))
 
 
-@_register(np.inner)
+@register(np.inner)
 def _inner(level: Level, a: Any, b: Any) -> Any:
     a, b = (x if is_batched(x) else as_array(x) for x in (a, b))
     return a * b if a.ndim == 0 or b.ndim == 0 else np.tensordot(a, b, ((a.ndim - 1,), (b.ndim - 1,)))
 
 
-@_register(np.vdot)
+@register(np.vdot)
 def _vdot(level: Level, a: Any, b: Any) -> Any:
     a, b = (x if is_batched(x) else as_array(x) for x in (a, b))
     return np.matmul(np.conjugate(a.reshape(-1)), b.reshape(-1))
 
 
-@_register(np.outer)
+@register(np.outer)
 def _outer(level: Level, a: Any, b: Any) -> Any:
     a, b = (x if is_batched(x) else as_array(x) for x in (a, b))
     return a.reshape(-1, 1) * b.reshape(1, -1)
 
 
-@_register(np.linalg.outer)
+@register(np.linalg.outer)
 def _linalg_outer(level: Level, x1: Any, x2: Any, /) -> Any:
     return _outer(level, x1, x2)
 
 
-@_register(np.tensordot, np.linalg.tensordot)
+@register(np.tensordot, np.linalg.tensordot)
 def _tensordot(level: Level, a: Any, b: Any, axes: Any = 2) -> Any:
     a, b = (x if is_batched(x) else as_array(x) for x in (a, b))
     if isinstance(axes, (int, np.integer)):
@@ -548,7 +553,7 @@ def _tensordot(level: Level, a: Any, b: Any, axes: Any = 2) -> Any:
     return np.matmul(left, right).reshape(shape)
 
 
-@_register(np.linalg.matmul)
+@register(np.linalg.matmul)
 def _linalg_matmul(level: Level, x1: Any, x2: Any, /) -> Any:
     return np.matmul(x1, x2)
 
@@ -556,7 +561,7 @@ def _linalg_matmul(level: Level, x1: Any, x2: Any, /) -> Any:
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
-@_register(np.einsum)
+@register(np.einsum)
 def _einsum(level: Level, *operands: Any, optimize: Any = False, **keywords: Any) -> Any:
     if not isinstance(operands[0], str) or highest_level(keywords.values()) is not None:
         return NotImplemented
@@ -570,7 +575,7 @@ def _einsum(level: Level, *operands: Any, optimize: Any = False, **keywords: Any
         output = ("..." if "..." in inputs else "") + "".join(letters)
     terms, inner_arrays = inputs.split(","), []
     for k, x in enumerate(arrays):
-        if not _is_outermost_level(x, level):
+        if not is_outermost_level(x, level):
             inner_arrays.append(x)
         elif x._array.shape[0] == 1 != level.size:
             inner_arrays.append(x._array[0, ...])
@@ -592,7 +597,7 @@ def _register_stacked_matrices(function: Any) -> None:
     """Register the rule of a function of stacks of matrices: the batch axis is one more axis of the stack."""
 
     def rule(level: Level, a: Any, /, *args: Any, **keywords: Any) -> Any:
-        if not _is_outermost_level(a, level) or highest_level((args, keywords)) is not None:
+        if not is_outermost_level(a, level) or highest_level((args, keywords)) is not None:
             return NotImplemented
         if a.ndim < 2:
             raise np.linalg.LinAlgError(f"{a.ndim}-dimensional array given. Array must be at least two-dimensional")
@@ -613,7 +618,7 @@ for _f in (
     _register_stacked_matrices(_f)
 
 
-@_register(np.linalg.solve)
+@register(np.linalg.solve)
 def _solve(level: Level, a: Any, b: Any) -> Any:
     p, q = at_level(a, level)._array, at_level(b, level)._array
     vector = q.ndim == 2
@@ -631,9 +636,9 @@ def _solve(level: Level, a: Any, b: Any) -> Any:
     return Batched(level, made[..., 0] if vector else made)
 
 
-@_register(np.linalg.norm)
+@register(np.linalg.norm)
 def _norm(level: Level, x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:  # noqa: A002  # NumPy's
-    if not _is_outermost_level(x, level) or is_batched(ord):
+    if not is_outermost_level(x, level) or is_batched(ord):
         return NotImplemented
     if axis is None and ord is None:
         made = np.linalg.norm(x.reshape(-1)._array, axis=1)
@@ -643,15 +648,15 @@ def _norm(level: Level, x: Any, ord: Any = None, axis: Any = None, keepdims: boo
     return Batched(level, np.linalg.norm(x._array, ord, axes, keepdims))
 
 
-@_register(np.linalg.vector_norm)
+@register(np.linalg.vector_norm)
 def _vector_norm(level: Level, x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:  # noqa: A002  # NumPy's
-    if not _is_outermost_level(x, level) or is_batched(ord) or x.ndim == 0:
+    if not is_outermost_level(x, level) or is_batched(ord) or x.ndim == 0:
         return NotImplemented
     made = np.linalg.vector_norm(x._array, axis=inner_axes(axis, x.ndim), keepdims=keepdims, ord=ord)
     return Batched(level, made)
 
 
-@_register(np.linalg.vecdot)
+@register(np.linalg.vecdot)
 def _vecdot(level: Level, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     return NotImplemented if axis != -1 else np.vecdot(x1, x2)
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import errors  # the rules are entered when it is imported
-from gradmgr._arrays import batching_rules  # noqa: F401  # the rules are entered when it is imported
+from gradmgr import errors
+from gradmgr._arrays import batching_rules, batching_rules_of_series  # noqa: F401  # they enter rules when imported
 from gradmgr._arrays.batched import Batched, Library, innermost
 
 Array = Any  # numpy.ndarray, a NumPy scalar (a 0-d result), or cupy.ndarray

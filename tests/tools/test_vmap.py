@@ -7,6 +7,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,6 +48,13 @@ def test_functions_with_a_batching_rule_are_called_once(monkeypatch: pytest.Monk
             + gnp.diagonal(x)
             + gnp.diff(x, axis=0)[0]
         ),
+        lambda x: gnp.cross(x, w) + gnp.cross(x[0], x, axisb=0, axisc=0) + gnp.vander(x[0]) + gnp.gradient(x, axis=0),
+        lambda x: gnp.convolve(x[0], x[1]) + gnp.correlate(x[0], x[1], "full") + gnp.convolve(x[0], [1.0, 2.0, 3.0]),
+        lambda x: (
+            gnp.interp(x, [0.5, 1.0, 1.5], [0.0, 1.0, 4.0]) * gnp.isin(x, [0.7])
+            + gnp.searchsorted(gnp.sort(x[0]), x[1])
+        ),
+        lambda x: gnp.select([x > 1, x > 0.8], [x, x**2], 0.5) + gnp.where(x > 1, x, gnp.gradient(x)[0]),
     ):
         plain = [f(t).numpy() for t in x]
         monkeypatch.setattr("gradmgr._arrays.batched.loop_over_examples", refuse)
@@ -180,10 +188,41 @@ def test_what_does_not_differ_is_repeated() -> None:
     assert vmap(lambda t: (t, c), out_dims=(0, None))(x)[1].shape == (2,)
 
 
+@pytest.mark.parametrize("mode", ["valid", "same", "full"])
+@pytest.mark.parametrize(("n", "m"), [(5, 2), (2, 5), (4, 4), (4, 3), (3, 4), (1, 1)])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c16"])
+def test_sliding_products_are_those_of_each_example(mode: Any, n: int, m: int, dtype: str) -> None:
+    a, v = (np.random.default_rng(k).normal(size=(3, size, 2)).view("c16")[..., 0] for k, size in enumerate((n, m)))
+    a, v = (p.astype(dtype) if dtype == "c16" else p.real.astype(dtype) for p in (a, v))
+    for function in (gnp.convolve, gnp.correlate):
+        for one, other in ((tensor(a), tensor(v)), (tensor(a), v[0]), (a[0], tensor(v))):
+            axes = tuple(0 if np.ndim(p) == 2 else None for p in (one, other))
+            made = vmap(lambda x, y, f=function: f(x, y, mode), axes)(one, other)
+            rows_of = [p if np.ndim(p) == 2 else [p] * 3 for p in (one, other)]
+            plain = [function(x, y, mode) for x, y in zip(*rows_of, strict=True)]
+            assert made.dtype == dtype
+            np.testing.assert_allclose(made.numpy(), plain, rtol=2e-5 if dtype == "f4" else 1e-12)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_searchsorted_has_nans_at_the_end(side: str) -> None:
+    a = np.array([[1.0, 2.0, np.nan], [0.0, np.nan, np.nan], [1.0, 2.0, 3.0]])
+    v = np.array([[0.5, 2.0, np.nan, 9.0]] * 3)
+    found = vmap(lambda a, v: gnp.searchsorted(a, v, side))(tensor(a), tensor(v))
+    plain = [np.searchsorted(*pair, side) for pair in zip(a, v, strict=True)]
+    np.testing.assert_array_equal(np.asarray(found), plain)
+
+
+@pytest.mark.parametrize("like", [gnp.zeros_like, gnp.ones_like, partial(gnp.full_like, fill_value=2.0)])
+def test_arrays_like_another_may_have_another_shape(like: Callable[..., Any]) -> None:
+    found = vmap(lambda x: like(x, shape=(2, 5), dtype="f4") + x[:1])(rows(3, 4))
+    assert found.shape == (3, 2, 5)
+
+
 def test_zero_examples() -> None:
     assert vmap(lambda t: gnp.sin(t) @ tensor(np.ones((2, 4))))(tensor(np.ones((0, 2)))).shape == (0, 4)
     with pytest.raises(errors.BatchedValueError, match="a batch of 0"):
-        vmap(lambda t: gnp.interp(t, [0.0, 1.0], [0.0, 1.0]))(tensor(np.ones((0, 2))))
+        vmap(lambda t: gnp.interp(t, [0.0, 1.0], t))(tensor(np.ones((0, 2))))
 
 
 def test_repr_inside_shows_that_it_is_batched() -> None:
