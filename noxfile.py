@@ -17,6 +17,7 @@ nox.options.default_venv_backend = "uv|virtualenv"
 ROOT = Path(__file__).parent
 # The oldest NumPy has wheels for Python 3.10 to 3.13; the newest is what pip finds.
 NUMPY = {"oldest": ["numpy~=2.1.0"], "newest": ["numpy"]}
+LONGER = ("-o", "faulthandler_timeout=7200")  # seconds after which a test is taken to hang
 MATRIX = [("3.11", "oldest"), *((python, "newest") for python in ("3.11", "3.12", "3.13", "3.14"))]
 
 
@@ -32,7 +33,7 @@ def tests(session: nox.Session, numpy: str) -> None:
 def slow(session: nox.Session) -> None:
     """Run the tests marked slow, which the others leave out."""
     session.install("-e", ".[test]")
-    session.run("python", "-m", "pytest", "-n", "auto", "-m", "slow", *session.posargs)
+    session.run("python", "-m", "pytest", "-n", "auto", "-m", "slow", *LONGER, *session.posargs)
 
 
 @nox.session(python=["3.13t", "3.14t"], default=False)

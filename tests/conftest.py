@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -18,6 +19,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # as many processes as cores: further t
 if sys.dont_write_bytecode:  # hundreds of processes that tests start would each compile the package, for half a second
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; tests send it and wait for it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import guard
 from helpers import assert_no_recorder
