@@ -196,6 +196,8 @@ def slope_by_differences(program: Program, step: float) -> float:
     def weighted(shift: float) -> float:
         run = Reference(program, shift=shift, double=True)
         run.run(program.statements)
+        if any(np.shape(run.names[name]) != np.shape(w) for name, w in program.outputs):
+            raise OracleError("another number of elements is picked: a comparison is at its step")
         return float(sum(np.sum(np.real(np.conj(_doubled(w)) * run.names[name])) for name, w in program.outputs))
 
     return (weighted(step) - weighted(-step)) / (2 * step)
