@@ -23,7 +23,7 @@ from gradmgr._engine.backward import BackwardRun, run_endings
 from gradmgr._engine.backward_pass import context_of_pass, run_backward
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.collector import interrupts_here
-from gradmgr._engine.context import add_interceptor, enter_recorders, leave_recorders
+from gradmgr._engine.context import add_interceptor, current, enter_recorders, leave_recorders, recorders
 from gradmgr._engine.gradients import Inputs, clear, gradients_by_tensor, write
 from gradmgr._engine.history.spill import Budget, spill_of
 from gradmgr._engine.history.trace_log import TraceLog, Tracing, UseTracing, explain, summary
@@ -106,7 +106,7 @@ class GradManager(_Recording):
     ) -> None:
         self._attachments = Attachments()
         self._tape: Tape | None = None
-        self._self = weakref.ref(self)
+        self._self = weakref.ref(self, _close_what_is_left)
         self._after_backward: list[Callable[[], Any]] = []
         self._in_backward = threading.Lock()  # held in a with block: whatever strikes a backward, it is over then
         self._release_asked = False  # by `release` inside a backward, for its end
@@ -485,6 +485,13 @@ class GradManager(_Recording):
                 "to keep it), or record() was never called"
             )
         return self._tape
+
+
+def _close_what_is_left(manager: weakref.ref[GradManager]) -> None:
+    """Close the tape of a manager that is gone, where an exception struck at the very beginning of its `__del__`."""
+    for rec in recorders(current()):
+        if isinstance(rec, Tape) and rec.owner is manager:
+            complete(rec.close)  # and no more: see `__del__`
 
 
 def _record(managers: Sequence[GradManager]) -> None:

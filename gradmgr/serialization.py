@@ -395,8 +395,10 @@ def _flush(path: str, mode: int) -> None:
         # By functions of C alone, so that no exception comes between the opening and the noting of the handle.
         handles.extend(map(os.open, [path], [mode]))
         os.fsync(handles[0])
-    finally:
+        _close_all(handles)
+    except BaseException:
         complete(_close_all, handles)
+        raise
 
 
 def _close_all(handles: list[int]) -> None:

@@ -8,13 +8,15 @@ during which CPython calls no signal handler. Whatever strikes comes before all 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextvars import Context
 from itertools import starmap
 from operator import call
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+
+Result = TypeVar("Result")
 
 # A C function, with its arguments: a ufunc that writes to an array, `setattr`, a method of a dict. It does not fail,
 # takes no memory to speak of, and calls no function written in Python.
@@ -29,6 +31,14 @@ _quiet.run(np.seterr, all="ignore")
 def run_atomically(calls: Iterable[Call]) -> None:
     """Make calls one after another; an exception that strikes comes before all of them or after them."""
     deque(starmap(call, calls), 0)
+
+
+def call_quietly(function: Callable[..., Result], *args: Any) -> Result:
+    """Call a function of arrays that reads no context variable; floating-point errors raise no warning.
+
+    What strikes in Python code of `numpy.errstate` would leave the errors ignored for good.
+    """
+    return _quiet.copy().run(function, *args)
 
 
 def run_quietly(calls: Iterable[Call]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import blocks, libraries
-from gradmgr._arrays.atomic import Call, run_quietly
+from gradmgr._arrays.atomic import Call, call_quietly, run_quietly
 from gradmgr._engine import write_lock
 from gradmgr._engine.context import current, recorders
 from gradmgr._engine.mutation import calls_to_forget
@@ -221,18 +221,23 @@ def _measure(grads: list[Tensor], norm_type: Any, error_if_nonfinite: bool, aske
     order = float(norm_type)
     if not order > 0:
         raise ValueError(f"{asked}: norm_type must be above 0, or inf; found {norm_type!r}")
-    with np.errstate(all="ignore"):
-        work = [(row, row.values()) for row in rows_of(grads)]
-        # All squares are started before the first is read, as reading waits for the GPU.
-        squares = [_square(values, row.xp) if order == 2 else None for row, values in work]
-        norms = [
-            _norm(values, order, row.grads[0].dtype.kind == "c", row.xp, square)
-            for (row, values), square in zip(work, squares, strict=True)
-        ]
+    work, norms = call_quietly(_norms_of, grads, order)
     total = _total(norms, order)
     if error_if_nonfinite and not isfinite(total):
         raise errors.NonFiniteError(_describe_nonfinite(grads, total, order, asked))
     return total, work
+
+
+def _norms_of(grads: list[Tensor], order: float) -> tuple[list[tuple[Row, Any]], list[Any]]:
+    """Return the rows of the gradients with their values, and the norm of each row."""
+    work = [(row, row.values()) for row in rows_of(grads)]
+    # All squares are started before the first is read, as reading waits for the GPU.
+    squares = [_square(values, row.xp) if order == 2 else None for row, values in work]
+    norms = [
+        _norm(values, order, row.grads[0].dtype.kind == "c", row.xp, square)
+        for (row, values), square in zip(work, squares, strict=True)
+    ]
+    return work, norms
 
 
 def _describe_nonfinite(grads: list[Tensor], total: float, order: float, asked: str) -> str:
@@ -255,8 +260,7 @@ def _as_tensor(total: float, grads: list[Tensor]) -> Tensor:
     dtypes = {g.dtype for g in grads}
     kinds = [real_of(wide_dtype(dtype)) for dtype in dtypes]
     a = grads[0]._array
-    with np.errstate(all="ignore"):
-        return wrap(libraries.namespace(a).asarray(total, dtype=np.result_type(*kinds)))
+    return wrap(call_quietly(libraries.namespace(a).asarray, total, np.result_type(*kinds)))
 
 
 def get_total_norm(tensors: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays.atomic import Call, run_atomically
+from gradmgr._arrays.atomic import Call, call_quietly, run_atomically
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.tensor import Tensor
 from gradmgr.ops.convert import widen_half
@@ -303,9 +303,12 @@ def _stays_finite(row: Row, values: Any, factor: float) -> Any:
     """Tell whether each number of a row is finite when it is multiplied by a factor; on a GPU as an array."""
     if values.size == 0:
         return True
-    xp = row.xp
-    with np.errstate(all="ignore"):  # the largest is NaN where any number is
-        return xp.isfinite(xp.maximum(values.max(), -values.min()) * values.dtype.type(factor))
+    return call_quietly(_is_largest_finite, row.xp, values, factor)
+
+
+def _is_largest_finite(xp: Any, values: Any, factor: float) -> Any:
+    # The largest is NaN where any number is.
+    return xp.isfinite(xp.maximum(values.max(), -values.min()) * values.dtype.type(factor))
 
 
 def _number(value: Any) -> float:

@@ -26,6 +26,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -147,7 +148,7 @@ class Interruption:
         try:
             exempt = self._exempt[frame.f_code]
         except KeyError:
-            is_ours = frame.f_globals.get("__name__", "").partition(".")[0] == "gradmgr"
+            is_ours = _is_in_gradmgr(frame)
             exempt = self._exempt[frame.f_code] = _exempt_in(frame.f_code) if is_ours else None
         if exempt is None:
             return None
@@ -237,10 +238,15 @@ def _other_thread() -> _OtherThread:
     return _OtherThread()
 
 
-def what_is_left() -> list[str]:
-    """Return what a program has left behind, in words; nothing where all is as at the start of this process."""
+def what_is_left(has_recorded: bool = True) -> list[str]:
+    """Return what a program has left behind, in words; nothing where all is as at the start of this process.
+
+    Args:
+        has_recorded: what is closed and yet current, and so ignored, counts too: the next recording drops it.
+    """
+    state = context.Context.of(context.current())
     now = {
-        "what is current": (context.current(), None),
+        "what is current": ((state if has_recorded else state.without()).simplest(), None),
         "modes": (modes._modes.get(), ()),
         "observers": (observers.observers(), ()),
         "the manager in backward": (manager._backwarding.get(), None),
@@ -333,6 +339,7 @@ class Reference:
 
     make: Callable[[], Program]
     places: int = 0  # how many places a run comes to
+    seconds: float = 0.0  # how long a run takes
     states: list[dict[str, Any]] = field(default_factory=list)  # at the start, at each mark, and at the end
     following: list[dict[str, Any]] = field(default_factory=list)  # the same, and then at the end of another whole run
 
@@ -344,6 +351,10 @@ def reference(make: Callable[[], Program]) -> Reference:
         make().run(_no_mark)
     _stop_at(found, 0)
     with quiet():
+        program = make()
+        start = time.perf_counter()
+        program.run(_no_mark)
+        found.seconds = time.perf_counter() - start
         program = make()
         with Interruption() as counted:
             program.run(_no_mark)
@@ -421,7 +432,7 @@ def check(found: Reference, interrupt: Callable[[Program], Any]) -> Outcome:
 
 
 def _faults(found: Reference, program: Program) -> list[str]:
-    faults = what_is_left()
+    faults = what_is_left(has_recorded=False)
     state = program.state()
     if state not in found.states:
         near = min((_different(state, each) for each in found.states), key=len)
@@ -493,10 +504,13 @@ class _Alarmed:
     def __init__(self, program: Program, seconds: float) -> None:
         self.struck: list[Place] = []
         self.owners: list[Any] = []
-        self._running = True
-        outer = signal.signal(signal.SIGALRM, self._on_alarm)
-        limit = signal.setitimer(signal.ITIMER_REAL, seconds)[0]
+        self._running = False
+        self._limiting = signal.getsignal(signal.SIGALRM)  # the handler of `limited`
+        signal.signal(signal.SIGALRM, self._on_alarm)
+        self._limit = signal.getitimer(signal.ITIMER_REAL)[0]
+        signal.setitimer(signal.ITIMER_REAL, seconds)
         try:
+            self._running = True
             program.run(_no_mark)
         except KeyboardInterrupt:
             pass
@@ -504,19 +518,27 @@ class _Alarmed:
             _check_cause(raised)
         finally:
             self._running = False
-            signal.signal(signal.SIGALRM, outer)
-            signal.setitimer(signal.ITIMER_REAL, limit)
+            self._limit_again()
+
+    def _limit_again(self) -> None:
+        signal.setitimer(signal.ITIMER_REAL, self._limit)  # first: an alarm that has struck is not for `limited`
+        signal.signal(signal.SIGALRM, self._limiting)
 
     def _on_alarm(self, number: int, frame: types.FrameType | None) -> None:
         if not self._running or frame is None:
             return
         self._running = False
+        self._limit_again()
         code = frame.f_code
         place = Place("alarm", code, frame.f_lineno, "", frame.f_lasti in _entries_of(code))
         self.struck.append(place)
-        if place.is_unguarded():
+        if place.is_unguarded() and not _is_in_gradmgr(frame.f_back):
             self.owners.append(frame.f_locals.get("self"))
         raise KeyboardInterrupt(f"injected: {place}")
+
+
+def _is_in_gradmgr(frame: types.FrameType | None) -> bool:
+    return frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "gradmgr"
 
 
 def alarmed(found: Reference, seconds: float) -> Outcome:

@@ -8,10 +8,11 @@ import signal
 import zlib
 from collections.abc import Callable, Iterable
 
+import numpy as np
 import pytest
 
-from faults.harness import Outcome, Reference, interrupted_at, reference
-from faults.programs import PROGRAMS, SCHEDULES
+from faults.harness import Outcome, Reference, alarmed, interrupted_at, reference
+from faults.programs import PROGRAMS
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="a run is limited by a timer of Unix")
 
@@ -19,11 +20,20 @@ pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="a run 
 DAY = dt.datetime.now(dt.UTC).date().toordinal()
 ERRORS: tuple[Callable[[str], BaseException], ...] = (MemoryError, KeyboardInterrupt)
 
-READY = [
-    name for name in PROGRAMS if name.split()[0] in ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Lion", "zero_grad")
-]
+# Of long programs no more than so many: what all of a tenth takes grows with the square of the number of places, and
+# four programs of ninety would take half of the time.
+MOST = 200
 
-each_program = pytest.mark.parametrize("name", [*READY, *SCHEDULES])
+ALARMS = 100
+MANY_ALARMS = 10_000
+PAIRS = 50  # of each program
+
+each_program = pytest.mark.parametrize("name", PROGRAMS)
+
+
+def drawing(name: str) -> np.random.Generator:
+    """Return a generator that draws something else each day."""
+    return np.random.default_rng([DAY, zlib.crc32(name.encode())])
 
 
 @functools.cache
@@ -47,8 +57,38 @@ def at(name: str, places: list[int], kind: int) -> tuple[str, Outcome]:
     return f"interrupted_at({places}, {error.__name__})", interrupted_at(uninterrupted(name), places, error)
 
 
+def after(name: str, part: float) -> tuple[str, Outcome]:
+    """Send a signal when this part of the time of a run is over."""
+    found = uninterrupted(name)
+    seconds = max(part * found.seconds, 1e-6)  # 0 would set no timer
+    return f"alarmed(after {seconds:.2g} s)", alarmed(found, seconds)
+
+
 @each_program
 def test_a_tenth_of_the_places(name: str) -> None:
     start = (DAY + zlib.crc32(name.encode())) % 10 + 1
     places = range(start, uninterrupted(name).places + 1, 10)
-    assert_whole(name, (at(name, [k], DAY // 10 + k) for k in places))
+    if len(places) > MOST:
+        drawn = drawing(name).choice(places, MOST, replace=False)
+        places = sorted(drawn.tolist())
+    assert_whole(name, (at(name, [k], DAY // 10 + k // 10) for k in places))
+
+
+def test_signals_at_random_times() -> None:
+    drawn = drawing("signals")
+    for name in drawn.choice(list(PROGRAMS), ALARMS).tolist():
+        assert_whole(name, [after(name, drawn.random())])
+
+
+@pytest.mark.slow
+@each_program
+def test_all_places(name: str) -> None:
+    places = range(1, uninterrupted(name).places + 1)
+    assert_whole(name, (at(name, [k], kind) for k in places for kind in range(2)))
+
+
+@pytest.mark.slow
+@each_program
+def test_many_signals_at_random_times(name: str) -> None:
+    drawn = drawing(name)
+    assert_whole(name, (after(name, drawn.random()) for _ in range(-(-MANY_ALARMS // len(PROGRAMS)))))

@@ -11,6 +11,7 @@ the program ends.
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import re
@@ -18,6 +19,8 @@ import sys
 import threading
 import weakref
 from collections import deque
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -231,6 +234,20 @@ class _DiskCopy:
         return libraries.to_device(self._file.read(self._span, self._dtype), self._device)
 
 
+def _nameless_file(folder: str) -> Any:
+    """Return a new file without a name; None where the system or the folder has no such files.
+
+    As `tempfile.TemporaryFile` does, but by functions of C alone: an exception that struck between its opening of the
+    file and its making of the object would leave it open.
+    """
+    made: list[io.FileIO] = []
+    if hasattr(os, "O_TMPFILE"):
+        flags = os.O_TMPFILE | os.O_RDWR | os.O_EXCL | os.O_CLOEXEC
+        with suppress(OSError):
+            made.extend(map(partial(io.FileIO, mode="r+"), map(os.open, [folder], [flags], [0o600])))
+    return made[0] if made else None
+
+
 class _SpillFile:
     """A file without a name. Spans (start, size) of it that were freed are used again for buffers of the same size."""
 
@@ -239,7 +256,9 @@ class _SpillFile:
 
         try:
             # No other process sees it, and the system deletes it with its last file descriptor.
-            self._file: Any = tempfile.TemporaryFile(prefix="gradmgr-", buffering=0)  # noqa: SIM115  # closed in __del__
+            self._file: Any = _nameless_file(tempfile.gettempdir())
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(prefix="gradmgr-", buffering=0)  # noqa: SIM115  # closed in __del__
         except OSError as error:
             raise errors.SpillError(
                 f"spill='disk' cannot make a temporary file: {error}; set TMPDIR to a directory that can be written to"
