@@ -60,7 +60,11 @@ class _Recording:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            self._release()
+            try:
+                self._release()
+            except BaseException:
+                complete(self._release)
+                raise
         except BaseException:
             complete(self._release)
             raise
@@ -498,17 +502,26 @@ def _record(managers: Sequence[GradManager]) -> None:
     """Begin the recordings of managers, as one group, or of none of them."""
     before = [manager._tape for manager in managers]
     try:
-        tapes = [manager._begin() for manager in managers]
-        enter_recorders(*tapes)
-        for manager, tape in zip(managers, tapes, strict=True):
-            if manager._with_stack:
-                manager._uses = UseTracing(tape)
-                add_interceptor(manager._uses)
+        try:
+            tapes = [manager._begin() for manager in managers]
+            enter_recorders(*tapes)
+            for manager, tape in zip(managers, tapes, strict=True):
+                if manager._with_stack:
+                    manager._uses = UseTracing(tape)
+                    add_interceptor(manager._uses)
+        except BaseException:
+            complete(_free_new, managers, before)
+            raise
     except BaseException:
-        for manager, old in zip(managers, before, strict=True):
-            if manager._tape is not old:
-                complete(manager._free)
+        complete(_free_new, managers, before)
         raise
+
+
+def _free_new(managers: Sequence[GradManager], before: list[Tape | None]) -> None:
+    """Free the recordings that managers have begun since."""
+    for manager, old in zip(managers, before, strict=True):
+        if manager._tape is not old:
+            manager._free()
 
 
 def get_backwarding_grad_manager() -> GradManager | None:

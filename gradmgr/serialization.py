@@ -612,20 +612,27 @@ class _Loader:
         """Load everything, or nothing if something does not fit."""
         undo: list[Callable[[], Any]] = []
         try:
-            for name, into, state in self._unchecked:
-                self._try_to_load(name, into, state, undo)
-            if not self.mismatches:
-                for name, into, state in self._checked:
-                    self._try_to_load(name, into, state, undo)
-            if self.mismatches:
-                listed = "".join(f"\n  {mismatch}" for mismatch in self.mismatches)
-                raise errors.StateError(f"load: {path!r} does not fit; nothing was changed:{listed}")
-            for write, unwrite in self._writes:
-                undo.append(unwrite)
-                write()
+            try:
+                self._load(path, undo)
+            except BaseException:
+                complete(_call_backwards, undo)
+                raise
         except BaseException:
             complete(_call_backwards, undo)
             raise
+
+    def _load(self, path: str, undo: list[Callable[[], Any]]) -> None:
+        for name, into, state in self._unchecked:
+            self._try_to_load(name, into, state, undo)
+        if not self.mismatches:
+            for name, into, state in self._checked:
+                self._try_to_load(name, into, state, undo)
+        if self.mismatches:
+            listed = "".join(f"\n  {mismatch}" for mismatch in self.mismatches)
+            raise errors.StateError(f"load: {path!r} does not fit; nothing was changed:{listed}")
+        for write, unwrite in self._writes:
+            undo.append(unwrite)
+            write()
 
     def _try_to_load(self, name: str, into: Any, state: Any, undo: list[Callable[[], Any]]) -> None:
         """Load a state; if that fails, add a mismatch, upon which the earlier states are restored."""

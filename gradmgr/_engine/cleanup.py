@@ -1,4 +1,8 @@
-"""Clean-up that comes to its end though exceptions strike it: Ctrl-C, MemoryError, the handler of an alarm."""
+"""Clean-up that comes to its end though exceptions strike it: Ctrl-C, MemoryError, the handler of an alarm.
+
+Where clean-up stands in two `except` clauses, one around the other, the outer is for a second exception that strikes
+when the inner one has begun and `complete` has not.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +61,11 @@ class Scope:
     def __enter__(self) -> Any:
         opened = self._begin()
         try:
-            return self._open(opened)
+            try:
+                return self._open(opened)
+            except BaseException:
+                complete(self._close, opened)
+                raise
         except BaseException:
             complete(self._close, opened)
             raise
@@ -65,28 +73,39 @@ class Scope:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        opened = None
+        found: list[Any] = []
         try:
-            opened = self._latest()
-            if opened is not None:
-                self._close(opened)
+            try:
+                self._close_latest(found)
+            except BaseException:
+                complete(self._close_latest, found)
+                raise
         except BaseException:
-            opened = self._latest() if opened is None else opened
-            if opened is not None:
-                complete(self._close, opened)
+            complete(self._close_latest, found)
             raise
+
+    def _close_latest(self, found: list[Any]) -> None:
+        """Close what was opened last; it is noted, so that called again this closes nothing else."""
+        if not found:
+            found.append(self._latest())
+        if found[0] is not None:
+            self._close(found[0])
 
     def run(self, function: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Result:
         """Call a function in this scope."""
         opened = self._begin()
         try:
-            self._open(opened)
             try:
-                return function(*args, **kwargs)
-            finally:
-                self._close(opened)
+                self._open(opened)
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    self._close(opened)
+            except BaseException:
+                complete(self._close, opened)  # again: an exception may have struck in `finally`
+                raise
         except BaseException:
-            complete(self._close, opened)  # again: an exception may have struck in `finally`
+            complete(self._close, opened)
             del args, kwargs  # the error may be among them, and its traceback refers to this frame
             raise
 

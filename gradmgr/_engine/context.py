@@ -311,10 +311,14 @@ def enter_recorders(*group: Recorder) -> None:
             rec.open = True
         _enter(before, group)
     except BaseException:
-        _current.set(before)
-        for rec in group:
-            complete(rec.close)
+        complete(_undo_entering, before, group)
         raise
+
+
+def _undo_entering(before: Current, group: Group) -> None:
+    _current.set(before)
+    for rec in group:
+        rec.close()
 
 
 def _enter(state: Current, group: Group) -> None:
@@ -399,9 +403,13 @@ def rebind(x: Tensor, z: Tensor) -> Tensor:
         if rec.trace_log is not None and (node_id := rec.node_id_of(x)) is not None:
             rec.trace_log.record_write(x, node_id)
     try:
-        _rebind(x, z, state)
+        try:
+            _rebind(x, z, state)
+        except BaseException:
+            complete(_rebind, x, z, state)  # the value and what the recorders know of it change together
+            raise
     except BaseException:
-        complete(_rebind, x, z, state)  # the value and what the recorders know of it change together
+        complete(_rebind, x, z, state)
         raise
     return x
 

@@ -76,7 +76,11 @@ def write(results: dict[Tensor, Any], outer: Any, replaced: Container[Tensor] = 
             else:
                 changed.append((held, made._array))
         try:
-            _publish(fresh, changed)
+            try:
+                _publish(fresh, changed)
+            except BaseException:
+                complete(_publish, fresh, changed)
+                raise
         except BaseException:
             complete(_publish, fresh, changed)
             raise

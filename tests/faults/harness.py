@@ -21,6 +21,7 @@ from __future__ import annotations
 import dis
 import functools
 import gc
+import inspect
 import os
 import signal
 import sys
@@ -498,6 +499,11 @@ def interrupted_at(found: Reference, at: Sequence[int], error: Callable[[str], B
 # ---------------------------------------------------------------- at random times
 
 
+# Where `numpy.errstate` is written, in Python: what strikes there leaves NumPy's error state as it is in the block, and no
+# code outside can tell that.
+_ERRSTATE = inspect.getsourcefile(np.errstate.__enter__)
+
+
 class _Alarmed:
     """An interrupted run: by a signal, some time after it began, anywhere in the interpreter."""
 
@@ -525,7 +531,7 @@ class _Alarmed:
         signal.signal(signal.SIGALRM, self._limiting)
 
     def _on_alarm(self, number: int, frame: types.FrameType | None) -> None:
-        if not self._running or frame is None:
+        if not self._running or frame is None or frame.f_code.co_filename == _ERRSTATE:
             return
         self._running = False
         self._limit_again()

@@ -92,3 +92,12 @@ def test_all_places(name: str) -> None:
 def test_many_signals_at_random_times(name: str) -> None:
     drawn = drawing(name)
     assert_whole(name, (after(name, drawn.random()) for _ in range(-(-MANY_ALARMS // len(PROGRAMS)))))
+
+
+@pytest.mark.slow
+@each_program
+def test_a_second_exception_during_clean_up(name: str) -> None:
+    drawn = drawing(name)
+    first = drawn.integers(1, uninterrupted(name).places, PAIRS, endpoint=True)
+    pairs = [[int(k), int(k + drawn.integers(1, 40))] for k in first]
+    assert_whole(name, (at(name, pair, kind) for kind, pair in enumerate(pairs)))
