@@ -495,7 +495,9 @@ def _close_what_is_left(manager: weakref.ref[GradManager]) -> None:
     """Close the tape of a manager that is gone, where an exception struck at the very beginning of its `__del__`."""
     for rec in recorders(current()):
         if isinstance(rec, Tape) and rec.owner is manager:
-            complete(rec.close)  # and no more: see `__del__`
+            complete(rec.close)
+            if not interrupts_here():
+                complete(leave_recorders, rec)
 
 
 def _record(managers: Sequence[GradManager]) -> None:

@@ -647,8 +647,10 @@ class _Loader:
 
 
 def _call_backwards(functions: list[Callable[[], Any]]) -> None:
-    for function in reversed(functions):
-        function()
+    """Call each, the last first; one that was called is removed."""
+    while functions:
+        functions[-1]()
+        functions.pop()
 
 
 def _is_value(part: Any) -> bool:

@@ -239,15 +239,10 @@ def _other_thread() -> _OtherThread:
     return _OtherThread()
 
 
-def what_is_left(has_recorded: bool = True) -> list[str]:
-    """Return what a program has left behind, in words; nothing where all is as at the start of this process.
-
-    Args:
-        has_recorded: what is closed and yet current, and so ignored, counts too: the next recording drops it.
-    """
-    state = context.Context.of(context.current())
+def what_is_left() -> list[str]:
+    """Return what a program has left behind, in words; nothing where all is as at the start of this process."""
     now = {
-        "what is current": ((state if has_recorded else state.without()).simplest(), None),
+        "what is current": (context.current(), None),
         "modes": (modes._modes.get(), ()),
         "observers": (observers.observers(), ()),
         "the manager in backward": (manager._backwarding.get(), None),
@@ -433,7 +428,7 @@ def check(found: Reference, interrupt: Callable[[Program], Any]) -> Outcome:
 
 
 def _faults(found: Reference, program: Program) -> list[str]:
-    faults = what_is_left(has_recorded=False)
+    faults = what_is_left()
     state = program.state()
     if state not in found.states:
         near = min((_different(state, each) for each in found.states), key=len)
@@ -499,7 +494,7 @@ def interrupted_at(found: Reference, at: Sequence[int], error: Callable[[str], B
 # ---------------------------------------------------------------- at random times
 
 
-# Where `numpy.errstate` is written, in Python: what strikes there leaves NumPy's error state as it is in the block, and no
+# Where `numpy.errstate` is written, in Python: what strikes there leaves the error state as it is in the block, and no
 # code outside can tell that.
 _ERRSTATE = inspect.getsourcefile(np.errstate.__enter__)
 
