@@ -741,6 +741,18 @@ def test_flops_of_linear_algebra():
     spd = tensor(np.eye(4) * 3)
     assert flops(gnp.linalg.cholesky, spd)["cholesky"] == round(n**3 / 3 + n**2 / 2 + n / 6)
     assert flops(lambda a: gnp.linalg.eigh(a)[0], spd)["eigh"] == 9 * n**3
+    assert flops(gnp.linalg.solve_triangular, a, b)["solve_triangular"] == 3 * n**2
+
+
+@pytest.mark.parametrize(("m", "n"), [(5, 3), (3, 5)])
+def test_flops_of_decompositions_of_matrices_that_are_not_square(m, n):
+    """By LAPACK's Working Note 41, and by Golub and Van Loan, 8.6."""
+    more = m * n + n**2 if m >= n else 3 * m * n - m**2
+    factor = 2 * 5 * 3**2 - 2 * 3**3 / 3 + more + 14 * 3 / 3
+    assert flops(lambda a: gnp.linalg.qr(a.mT if m < n else a)[1], leaf(5, 3))["qr"] == factor
+    of_svd = lambda **options: flops(lambda a: gnp.linalg.svd(a, **options)[1], leaf(m, n))["svd"]
+    assert of_svd(full_matrices=False) == 6 * 5 * 3**2 + 20 * 3**3
+    assert of_svd() == 4 * 5**2 * 3 + 22 * 3**3
 
 
 def test_flops_of_elements():
@@ -753,6 +765,22 @@ def test_flops_of_elements():
         "multiply_backward": 10,
     }
     assert flops(lambda w: w.sum(), w) == {"sum": 4}
+
+
+def test_times_as_text():
+    with profile() as prof:
+        leaf(1) + 1
+    (of_add,) = [e for e in prof.key_averages() if e.key == "add"]
+    of_add.count = 2
+    for kind, total, own in (("cpu", 3e6, 1500.0), ("device", 0.5, 0.25)):
+        setattr(of_add, f"{kind}_time_total", total)
+        setattr(of_add, f"self_{kind}_time_total", own)
+    texts = of_add.cpu_time_total_str, of_add.cpu_time_str, of_add.self_cpu_time_total_str
+    assert texts == ("3.000s", "1.500s", "1.500ms")
+    texts = of_add.device_time_total_str, of_add.device_time_str, of_add.self_device_time_total_str
+    assert texts == ("0.500us", "0.250us", "0.250us")
+    assert (of_add.cuda_time_total, of_add.cuda_time, of_add.self_cuda_time_total) == (0.5, 0.25, 0.25)
+    assert f"{of_add!r}".startswith("<FunctionEventAvg key=add count=2 self_cpu_time=1.500ms cpu_time=1.500s ")
 
 
 def test_every_counted_op_is_in_the_table():
