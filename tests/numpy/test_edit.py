@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import value_and_gradients, wave
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, no_grad, tensor
@@ -466,3 +467,54 @@ def test_few_entries_are_recorded(call: Any, entries: int) -> None:
         held = call(x)
         assert recorded(manager) == entries
         del held
+
+
+# ---------------------------------------------------------------- large arrays, empty ones, elements in C order
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1, None])
+@pytest.mark.parametrize("place", [0, 7, -1, -39])
+def test_one_position_of_a_large_array_is_deleted_as_numpy_does(place: int, axis: int | None) -> None:
+    """By slices, not by a mask."""
+    x, weights = wave(40, 40), wave(40, 40, at=0.5)
+    kept = np.ones_like(x)
+    (kept if axis == 0 else kept.T if axis is not None else kept.reshape(-1))[place] = 0
+    value, (found,) = value_and_gradients(lambda t: gnp.delete(t, place, axis), x, dy=np.delete(weights, place, axis))
+    np.testing.assert_array_equal(value, np.delete(x, place, axis))
+    np.testing.assert_array_equal(found, weights * kept)
+
+
+def test_nothing_is_resized_to_zeros() -> None:
+    found = gnp.resize(tensor(X[:0]), (2, 2))
+    assert isinstance(found, Tensor)
+    np.testing.assert_array_equal(found, np.resize(X[:0], (2, 2)))
+
+
+def test_flat_counts_gives_and_takes_elements_as_numpys() -> None:
+    t, a = tensor(X), X.copy()
+    assert len(t.flat) == 6
+    assert [element.item() for element in t.flat] == X.ravel().tolist()
+    t.flat, a.flat = [1.0, 2.0], [1.0, 2.0]
+    np.testing.assert_array_equal(t, a)
+    with pytest.raises(ValueError, match=r"fill takes one number; found shape \(2,\)"):
+        t.fill([1.0, 2.0])
+    np.testing.assert_array_equal(t, a)
+
+
+def test_copies_of_subclasses_and_in_an_order_that_is_none() -> None:
+    assert type(gnp.copy(np.ma.array([1.0]), subok=True)) is np.ma.MaskedArray
+    with pytest.raises(TypeError, match="order must be str, not int"):
+        gnp.copy(tensor(X), order=3)
+
+
+@pytest.mark.parametrize("ragged", [lambda t: [t[0], t[0, :2]], lambda t: [[t[0, 0]], []]])
+def test_nested_lists_of_tensors_are_of_one_shape(ragged: Any) -> None:
+    with pytest.raises(ValueError, match="nested lists must be of one shape"):
+        gnp.array(ragged(tensor(X)))
+
+
+def test_reductions_name_themselves_in_errors() -> None:
+    with pytest.raises(TypeError, match=r"sum: axis must be None, an integer or a tuple of integers"):
+        gnp.sum(tensor(X), axis=1.5)
+    with pytest.raises(ValueError, match=r"max: zero-size array"):
+        gnp.max(tensor(np.zeros(0, int)))
