@@ -1,6 +1,8 @@
 """A writer keeps other threads from the tensor that it writes to; nobody notices but by waiting."""
 
 import copy
+import sys
+import sysconfig
 import threading
 
 import numpy as np
@@ -106,12 +108,34 @@ def test_the_buffer_is_written_in_place_while_another_thread_records():
     thread = threading.Thread(target=record)
     thread.start()
     recording.wait()
-    x[7] = 1.0
-    assert address(x) == before
-    x += 1.0
-    assert address(x) == before
-    over.set()
-    thread.join()
+    try:
+        x[7] = 1.0
+        after_one = address(x)
+        x += 1.0
+    finally:
+        over.set()
+        thread.join()
+    assert (x[7].item(), x[8].item()) == (2.0, 1.0)
+    stays = not sysconfig.get_config_var("Py_GIL_DISABLED")  # without the GIL it is copied while other threads run
+    assert stays == (after_one == before)
+    assert not stays or address(x) == before
+
+
+def test_nothing_is_held_while_other_threads_run_without_the_gil(monkeypatch):
+    monkeypatch.setattr(write_lock, "_FREE_THREADED", True)
+    x = tensor(np.zeros(500))
+
+    def hold():
+        with write_lock.lock:
+            held = write_lock.hold(x) is not None
+            if held:
+                write_lock.release(x)
+            return held, write_lock.hold_all([])
+
+    alone = len(sys._current_frames()) == 1
+    assert hold() == (alone, alone)
+    assert in_a_thread(hold) == (False, False)
+    assert type(x) is Tensor
 
 
 @pytest.mark.parametrize("make", [tensor, nn.Parameter], ids=["Tensor", "Parameter"])
