@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Self
 
 from gradmgr import errors
@@ -22,10 +23,10 @@ class _Anomalies(Tracing):
 
     follows_backward = True
 
-    def __init__(self, check_nan: bool, block: Any = None, replaced: Observer | None = None) -> None:
+    def __init__(self, check_nan: bool, replaced: _Anomalies | None = None) -> None:
         self.check_nan = check_nan
-        self.block = block  # which has entered it
         self.replaced = replaced  # what was in effect before
+        self.is_over = False  # whether the block that entered it has ended
 
     def after_vjp(self, tape: Tape, e: Entry, g: Any, parts: dict[Any, Any]) -> None:
         if not self.check_nan:
@@ -76,6 +77,8 @@ class set_detect_anomaly(Scope):  # noqa: N801  # torch's spelling
         return self
 
     def _close(self, opened: Any) -> None:
+        if self._mine is not None:
+            self._mine.is_over = True
         set_observers(_replaced(self._mine, self._before))
 
 
@@ -101,25 +104,34 @@ class detect_anomaly(Scope):  # noqa: N801  # torch's spelling
     def __init__(self, check_nan: bool = True) -> None:
         self._check_nan = check_nan
 
-    def _begin(self) -> _Anomalies:
-        return _Anomalies(self._check_nan, self, _active_observer())
+        self._entered: list[_Anomalies] = []
 
-    def _latest(self) -> Observer | None:
-        # Threads and tasks may share this object: what ends is what was entered in this context.
-        return next((each for each in reversed(observers()) if getattr(each, "block", None) is self), None)
+    def _begin(self) -> _Anomalies:
+        return _Anomalies(self._check_nan, _active_observer())
+
+    def _latest(self) -> _Anomalies | None:
+        own = [each for each in self._entered if not each.is_over]
+        here = observers()  # threads and tasks may share this object: what ends is what was entered in this context
+        return next((each for each in reversed(own) if each in here), own[-1] if own else None)
 
     def _open(self, opened: Any) -> None:
+        self._entered.append(opened)
         set_observers(_replaced(opened.replaced, opened))
         show_entries([rec for rec in recorders(current()) if isinstance(rec, Tape)])
 
     def _close(self, opened: Any) -> None:
+        opened.is_over = True
         set_observers(_replaced(opened, opened.replaced))
+        for each in list(self._entered):
+            if each.is_over:
+                with suppress(ValueError):  # another thread that entered this object has removed it
+                    self._entered.remove(each)
 
 
-def _replaced(gone: Observer | None, added: Observer | None) -> tuple[Observer, ...]:
-    """Return the observers of this context without one, and with another; either may be None."""
+def _replaced(gone: _Anomalies | None, added: _Anomalies | None) -> tuple[Observer, ...]:
+    """Return the observers of this context without one, and with another that is not over; either may be None."""
     kept = [each for each in observers() if each is not gone and each is not added]
-    return tuple(kept if added is None else [*kept, added])
+    return tuple(kept if added is None or added.is_over else [*kept, added])
 
 
 def _active_observer() -> _Anomalies | None:

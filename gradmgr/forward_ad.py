@@ -141,15 +141,27 @@ def exit_dual_level(*, level: int | None = None) -> None:
     >>> forward_ad.exit_dual_level(level=outer)
     >>> forward_ad.exit_dual_level(level=inner)
     """
-    found = None
+    found: list[_Level] = []
     try:
-        found = _find_level("exit_dual_level", level)
-        _exit_level(found)
+        try:
+            _exit(level, found)
+        except (errors.RecordingError, TypeError):
+            raise
+        except BaseException:
+            complete(_exit, level, found)
+            raise
     except (errors.RecordingError, TypeError):
         raise
     except BaseException:
-        complete(_exit_level, _find_level("exit_dual_level", level) if found is None else found)
+        complete(_exit, level, found)
         raise
+
+
+def _exit(number: int | None, found: list[_Level]) -> None:
+    """Close the level of this number, and note it, so that called again this closes no other."""
+    if not found:
+        found.append(_find_level("exit_dual_level", number))
+    _exit_level(found[0])
 
 
 class dual_level(Scope):  # noqa: N801  # torch's spelling

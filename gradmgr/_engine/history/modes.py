@@ -339,7 +339,11 @@ class set_grad_enabled(_Mode):  # noqa: N801  # torch's spelling
         self._replaced = last if last is not None and last.owner is None and last.within is within else None
         self._own = _Setting(None, within, mode, None, affected)
         try:
-            _add(self._own, settings if self._replaced is None else settings[:-1])
+            try:
+                _add(self._own, settings if self._replaced is None else settings[:-1])
+            except BaseException:
+                complete(self._undo_call)
+                raise
         except BaseException:
             complete(self._undo_call)
             raise
