@@ -1,0 +1,109 @@
+"""NumPy's functions on the arrays that kernels see inside vmap: each example gets what the function gives it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import normal
+
+from gradmgr._engine.tensor import raw, wrap
+from gradmgr.vmap import vmap
+
+CALLS = {
+    "cumsum of all": lambda a: np.cumsum(a),
+    "argmax of all": lambda a: np.argmax(a, keepdims=True),
+    "argmin": lambda a: np.argmin(a, 1, keepdims=True),
+    "sort": lambda a: np.sort(a, axis=0),
+    "argsort": lambda a: np.argsort(a),
+    "partition": lambda a: np.partition(a, 1, axis=1),
+    "diff": lambda a: np.diff(a, 2, axis=1),
+    "reshape": lambda a: np.reshape(a, (4, 2)),
+    "reshape to a copy": lambda a: np.reshape(a, (8,), copy=True),
+    "ravel": lambda a: np.ravel(a, order="F"),
+    "transpose": lambda a: np.transpose(a, (1, 0)),
+    "transpose all": lambda a: np.transpose(a),
+    "matrix_transpose": lambda a: np.matrix_transpose(a),
+    "rollaxis": lambda a: np.rollaxis(a, 1),
+    "rollaxis to the end": lambda a: np.rollaxis(a, 0, -1),
+    "squeeze": lambda a: np.squeeze(a[:1]),
+    "squeeze an axis": lambda a: np.squeeze(a[:, :1], axis=1),
+    "expand_dims": lambda a: np.expand_dims(a, (0, 2)),
+    "broadcast_to": lambda a: np.broadcast_to(a, (3, 2, 4)),
+    "broadcast_arrays": lambda a: np.broadcast_arrays(a, np.ones((3, 1, 1)))[0],
+    "flip": lambda a: np.flip(a, 1),
+    "roll": lambda a: np.roll(a, 3),
+    "roll along an axis": lambda a: np.roll(a, 1, axis=1),
+    "repeat": lambda a: np.repeat(a, 2),
+    "repeat along an axis": lambda a: np.repeat(a, [1, 2], axis=0),
+    "tile": lambda a: np.tile(a, 2),
+    "tile with a new axis": lambda a: np.tile(a, (2, 1, 2)),
+    "tril": lambda a: np.tril(a),
+    "linalg.diagonal": lambda a: np.linalg.diagonal(a, offset=1),
+    "linalg.trace": lambda a: np.linalg.trace(a),
+    "concatenate": lambda a: np.concatenate([a, np.ones((1, 4))]),
+    "concatenate all": lambda a: np.concatenate([a, np.ones(3)], axis=None),
+    "stack": lambda a: np.stack([a, np.zeros((2, 4))], axis=-1),
+    "take": lambda a: np.take(a, [0, 5, 7]),
+    "take along an axis": lambda a: np.take(a, [[0, 3]], axis=1),
+    "take at places of the example": lambda a: np.take(a, np.argsort(a)),
+    "take_along_axis": lambda a: np.take_along_axis(a, np.argsort(a, axis=1), 1),
+    "take_along_axis of all": lambda a: np.take_along_axis(a, np.array([7, 0]), None),
+    "dot of numbers": lambda a: np.dot(a[0, 0], 2.0),
+    "dot": lambda a: np.dot(a, np.ones((4, 3))),
+    "dot of three axes": lambda a: np.dot(a, np.arange(24.0).reshape(2, 4, 3)),
+    "inner": lambda a: np.inner(a, a),
+    "inner with a number": lambda a: np.inner(a, 2.0),
+    "vdot": lambda a: np.vdot(a, a + 1),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_each_example_is_computed_as_if_alone(name: str) -> None:
+    call, x = CALLS[name], normal(3, 2, 4)
+    found = vmap(lambda t: wrap(call(raw(t))))(x)
+    expected = np.stack([call(example) for example in x])
+    assert found.dtype == expected.dtype
+    np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-14, strict=True)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda a: np.size(a),
+        lambda a: np.shape(a),
+        lambda a: np.ndim(a),
+        lambda a: np.iscomplexobj(a),
+        lambda a: np.isrealobj(a),
+        lambda a: np.result_type(a, np.float32),
+        lambda a: np.can_cast(a.dtype, np.float32),
+        lambda a: np.common_type(a),
+        lambda a: np.may_share_memory(a, a),
+    ],
+)
+def test_what_is_asked_of_an_array_is_that_of_one_example(ask: Callable[[Any], Any]) -> None:
+    x, found = normal(3, 2, 4), []
+    vmap(lambda t: found.append(ask(raw(t))) or t)(x)
+    assert found == [ask(x[0])]
+
+
+def test_what_one_example_would_refuse_is_refused() -> None:
+    with pytest.raises(ValueError, match="matrix_transpose needs 2 axes"):
+        vmap(lambda t: wrap(np.matrix_transpose(raw(t))))(normal(3, 2))
+    with pytest.raises(ValueError, match="cannot broadcast shape"):
+        vmap(lambda t: wrap(np.broadcast_to(raw(t), (4,))))(normal(3, 2, 4))
+
+
+def test_arrays_are_written_example_by_example() -> None:
+    x = normal(3, 2, 4)
+
+    def written(a: Any) -> Any:
+        made = a.copy()
+        np.put_along_axis(made, np.array([[1], [2]]), 7.0, 1)
+        np.copyto(made[:1], np.zeros(4))
+        return made
+
+    found = vmap(lambda t: wrap(written(raw(t))))(x)
+    np.testing.assert_array_equal(found, np.stack([written(example) for example in x]))
