@@ -224,7 +224,7 @@ def _einsum_vjp(
     if wanted == term and d.shape == shape:
         return d
     length = dict(zip(term, shape, strict=True))
-    d = sum_to(d, tuple([min(n, length[letter]) for letter, n in zip(wanted, d.shape, strict=True)]))
+    d = sum_to(d, tuple([1 if length[letter] == 1 else n for letter, n in zip(wanted, d.shape, strict=True)]))
     kept = iter(d.shape)
     d = reshape(d, tuple([next(kept) if letter in wanted else 1 for letter in unique]))
     d = broadcast_to(d, tuple([length[letter] for letter in unique]))

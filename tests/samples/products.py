@@ -107,5 +107,13 @@ add("einsum", "sublists", lambda xp, x, y: xp.einsum(x, [0, 1], y, [1, 2], [2, 0
 add("einsum", "sublists, implicit output", lambda xp, x, y: xp.einsum(x, [0, 1], y, [1, 2]), Arg((2, 3)), X, **ANALYTIC)
 add("einsum", "sublists with ellipsis", lambda xp, x, y: xp.einsum(x, [..., 0], y, [0], [...]), X, VECTOR, **ANALYTIC)
 add("einsum", "itself twice", lambda xp, x: xp.einsum("i,i", x, x), VECTOR, **ANALYTIC, third=True)
+add(
+    "einsum",
+    "broadcast to no elements",
+    lambda xp, x, y: xp.einsum("...ij,...kj->...ik", x, y),
+    Arg((1, 2, 3)),
+    Arg((1, 0, 2, 3)),
+    **ANALYTIC,
+)
 add("einsum", "with an array", lambda xp, x, a: xp.einsum("ij,j", x, a), X, Arg((4,), constant=True), **ANALYTIC)
 add("einsum", "out=", lambda xp, x, y, o: xp.einsum("ij,jk", x, y, out=xp.copy(o)), MATRIX, MATRIX, MATRIX, **ANALYTIC)
