@@ -42,6 +42,7 @@ class Tensor(TensorMembers):
     _array: Any
     _guarded: type  # see write_lock
     _unguarded: type
+    _read_array: Any
     _rec: Any
     _node_id: Any
     _grad: Tensor | None

@@ -57,6 +57,7 @@ def add_guarded_class(cls: type) -> None:
     guarded = type(cls)(cls.__name__, (cls,), members)
     guarded._guarded = cls._guarded = guarded  # type: ignore[attr-defined]  # attributes that it gives
     cls._unguarded = cls  # type: ignore[attr-defined]  # as above
+    cls._read_array = staticmethod(slot.__get__)  # type: ignore[attr-defined]  # as above: of the writer itself
 
 
 def _has_other_threads() -> bool:
@@ -74,7 +75,8 @@ def hold(t: Any) -> Any:
     before, guarded = t.__class__, t._guarded
     array = t._array
     t.__class__ = guarded
-    if memory.is_sole(array):
+    # Another thread may replace it at any time, after which a reference that somebody holds counts for the tensor's.
+    if memory.is_sole(array) and guarded._read_array(t) is array:
         return array
     t.__class__ = before  # the guarded class where this thread is writing to the tensor already
     return None

@@ -355,8 +355,9 @@ class Chunk:
 
         The caller holds `write_lock.lock` until the step is taken: no other thread takes the arrays.
         """
-        if self._views and all(map(is_, map(_ARRAY, self.params), self._views)):
-            self._may_write = write_lock.hold_all(self.params) and self._is_unshared()  # in this order
+        # In this order: other threads may replace arrays, but after the guard they take none.
+        if self._views and write_lock.hold_all(self.params) and self._is_unshared():
+            self._may_write = all(map(is_, map(_ARRAY, self.params), self._views))
             if self._may_write:
                 return True
         self._may_write = False

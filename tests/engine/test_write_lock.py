@@ -11,6 +11,7 @@ from helpers import in_a_thread
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, nn, tensor
+from gradmgr._arrays import memory
 from gradmgr._engine import mutation, write_lock
 
 
@@ -213,3 +214,20 @@ def test_what_something_refers_to_is_not_held():
         assert write_lock.hold(x) is x._array
         write_lock.release(x)
     assert address(x) == before
+
+
+def test_an_array_that_another_thread_replaces_before_its_references_are_counted_is_not_written_to(monkeypatch):
+    x = tensor(np.zeros(500))
+    held = x._array
+
+    def count(array):
+        x._array = np.ones(500)  # from here on `held` counts as the reference of the tensor did
+        return True
+
+    with write_lock.lock, monkeypatch.context() as patch:
+        patch.setattr(memory, "is_sole", count)
+        assert write_lock.hold(x) is None
+    assert type(x) is Tensor
+    x += 1.0
+    assert not held.any()
+    assert x[0].item() == 2.0
