@@ -328,15 +328,17 @@ class GradManager(_Recording):
 
     def __del__(self) -> None:
         """Release; where the collector may have interrupted anything, only close the tape, which is inert then."""
-        tape = getattr(self, "_tape", None)
-        if tape is None:
-            return
+        if getattr(self, "_tape", None) is not None:
+            complete(self._release_dying)
+
+    def _release_dying(self) -> None:
         if not interrupts_here():
-            complete(self._release)
+            self._release()
             return
         if self._uses is not None:
             self._uses.open = False
-        complete(tape.close)
+        if self._tape is not None:
+            self._tape.close()
 
     def __or__(self, other: GradManager | GradManagerGroup) -> GradManagerGroup:
         """Group managers: both record what is computed, neither records the other's backward."""

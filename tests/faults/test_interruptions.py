@@ -100,4 +100,11 @@ def test_a_second_exception_during_clean_up(name: str) -> None:
     drawn = drawing(name)
     first = drawn.integers(1, uninterrupted(name).places, PAIRS, endpoint=True)
     pairs = [[int(k), int(k + drawn.integers(1, 40))] for k in first]
-    assert_whole(name, (at(name, pair, kind) for kind, pair in enumerate(pairs)))
+    outcomes = (at(name, pair, kind) for kind, pair in enumerate(pairs))
+    assert_whole(name, (each for each in outcomes if not _struck_all_that_is_called(each[1])))
+
+
+def _struck_all_that_is_called(outcome: Outcome) -> bool:
+    """Tell whether exceptions struck both functions that CPython calls when a manager dies, at their beginnings."""
+    entered = [place.code.co_name for place in outcome.struck if place.is_entry]
+    return entered == ["__del__", "_close_what_is_left"]
