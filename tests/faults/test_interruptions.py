@@ -6,13 +6,14 @@ import datetime as dt
 import functools
 import signal
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pytest
 
 from faults.harness import Outcome, Reference, alarmed, interrupted_at, reference
 from faults.programs import PROGRAMS
+from gradmgr import distributed
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="a run is limited by a timer of Unix")
 
@@ -29,6 +30,14 @@ MANY_ALARMS = 10_000
 PAIRS = 50  # of each program
 
 each_program = pytest.mark.parametrize("name", PROGRAMS)
+
+
+@pytest.fixture(autouse=True)
+def not_connected() -> Iterator[None]:
+    """Leave the ranks, which is one here, as other tests expect them: not connected."""
+    yield
+    if distributed.is_initialized():
+        distributed.finalize()
 
 
 def drawing(name: str) -> np.random.Generator:
