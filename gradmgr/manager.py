@@ -11,19 +11,12 @@ from typing import Any, Literal, Self
 
 from gradmgr import errors
 from gradmgr._engine import write_lock
-from gradmgr._engine.attachment import (
-    Attachments,
-    Callback,
-    callback_list,
-    check_attachable,
-    named,
-    place_of,
-)
+from gradmgr._engine.attachment import Attachments, Callback, callback_list, check_attachable, named, place_of
 from gradmgr._engine.backward import BackwardRun, run_endings
 from gradmgr._engine.backward_pass import context_of_pass, run_backward
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.collector import interrupts_here
-from gradmgr._engine.context import add_interceptor, current, enter_recorders, leave_recorders, recorders
+from gradmgr._engine.context import add_interceptor, close_recorders_of, enter_recorders, leave_recorders
 from gradmgr._engine.gradients import Inputs, clear, gradients_by_tensor, write
 from gradmgr._engine.history.spill import Budget, spill_of
 from gradmgr._engine.history.trace_log import TraceLog, Tracing, UseTracing, explain, summary
@@ -44,6 +37,17 @@ class _Recording:
     def record(self) -> None:
         raise NotImplementedError
 
+    def release(self) -> None:
+        """Stop recording and forget the history; allowed at any time, in any order and context.
+
+        Inside a manager's own backward it takes effect when that is over. A group releases all of its managers.
+        """
+        try:
+            self._release()
+        except BaseException:
+            complete(self._release)
+            raise
+
     def _release(self) -> None:
         """Do what `release` does; called again where an exception strikes."""
         raise NotImplementedError
@@ -60,11 +64,7 @@ class _Recording:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            try:
-                self._release()
-            except BaseException:
-                complete(self._release)
-                raise
+            self.release()
         except BaseException:
             complete(self._release)
             raise
@@ -110,7 +110,7 @@ class GradManager(_Recording):
     ) -> None:
         self._attachments = Attachments()
         self._tape: Tape | None = None
-        self._self = weakref.ref(self, _close_what_is_left)
+        self._self = weakref.ref(self, close_recorders_of)
         self._after_backward: list[Callable[[], Any]] = []
         self._in_backward = threading.Lock()  # held in a with block: whatever strikes a backward, it is over then
         self._release_asked = False  # by `release` inside a backward, for its end
@@ -297,17 +297,6 @@ class GradManager(_Recording):
                 "or use a second GradManager for a nested recording"
             )
 
-    def release(self) -> None:
-        """Stop recording and forget the history; allowed at any time, in any order and context.
-
-        Inside this manager's own backward it takes effect when that is over.
-        """
-        try:
-            self._release()
-        except BaseException:
-            complete(self._release)
-            raise
-
     def _release(self) -> None:
         if self._in_backward.locked():
             self._release_asked = True
@@ -493,15 +482,6 @@ class GradManager(_Recording):
         return self._tape
 
 
-def _close_what_is_left(manager: weakref.ref[GradManager]) -> None:
-    """Close the tape of a manager that is gone, where an exception struck at the very beginning of its `__del__`."""
-    for rec in recorders(current()):
-        if isinstance(rec, Tape) and rec.owner is manager:
-            complete(rec.close)
-            if not interrupts_here():
-                complete(leave_recorders, rec)
-
-
 def _record(managers: Sequence[GradManager]) -> None:
     """Begin the recordings of managers, as one group, or of none of them."""
     before = [manager._tape for manager in managers]
@@ -559,14 +539,6 @@ class GradManagerGroup(_Recording):
         for manager in self._managers:
             manager._check_idle()
         _record(self._managers)
-
-    def release(self) -> None:
-        """Release all of them."""
-        try:
-            self._release()
-        except BaseException:
-            complete(self._release)
-            raise
 
     def _release(self) -> None:
         for manager in self._managers:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, Union
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.cleanup import Scope, complete
+from gradmgr._engine.collector import interrupts_here
 from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.recorder import Recorder, overflow_id, snapshot
 from gradmgr._engine.templates import compiled_at_first_call, nested_call, numbered
@@ -341,6 +342,19 @@ def leave_recorders(*gone: Recorder) -> None:
         _current.set(None)
         return
     activate(Context.of(state).without(*gone))
+
+
+def close_recorders_of(owner: Any) -> None:
+    """Close the tapes of a manager that is gone, where an exception struck at the very beginning of its `__del__`.
+
+    Args:
+        owner: the dead reference by which the tapes know it.
+    """
+    for rec in recorders(current()):
+        if getattr(rec, "owner", None) is owner:  # forward mode has none
+            complete(rec.close)
+            if not interrupts_here():
+                complete(leave_recorders, rec)
 
 
 def enter_new_recorders(before: Context, after: Context) -> None:

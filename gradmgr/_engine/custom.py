@@ -140,12 +140,7 @@ class _Rules:
     """
 
     def __init__(
-        self,
-        op: Op,
-        results: tuple[str, ...],
-        vjp: Mapping[str, Rule],
-        jvp: Mapping[str, Rule],
-        shared: Rule | None,
+        self, op: Op, results: tuple[str, ...], vjp: Mapping[str, Rule], jvp: Mapping[str, Rule], shared: Rule | None
     ) -> None:
         name = op.name
         inputs, arguments = tuple(vjp), parameters(op.kernel)

@@ -400,12 +400,7 @@ def elementwise(
     return _Declaration(name, kernel, rules, operate, jvp, into).make()
 
 
-def multilinear(
-    name: str,
-    kernel: Callable[..., Any],
-    *rules: Rule | str,
-    operate: str | None = None,
-) -> OpFunction:
+def multilinear(name: str, kernel: Callable[..., Any], *rules: Rule | str, operate: str | None = None) -> OpFunction:
     """Declare an op linear in each of its two inputs: the forward rule replaces one input at a time.
 
     A rule's result may still have the broadcast batch axes; the engine sums them away.
@@ -423,12 +418,7 @@ def multilinear(
     return made
 
 
-conj = elementwise(
-    "conjugate",
-    np.conjugate,
-    lambda g: conj_of(g),
-    jvp=(lambda t: conj_of(t),),
-)
+conj = elementwise("conjugate", np.conjugate, lambda g: conj_of(g), jvp=(lambda t: conj_of(t),))
 
 
 def conj_of(z: Any) -> Any:

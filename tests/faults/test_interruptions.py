@@ -116,4 +116,4 @@ def test_a_second_exception_during_clean_up(name: str) -> None:
 def _struck_all_that_is_called(outcome: Outcome) -> bool:
     """Tell whether exceptions struck both functions that CPython calls when a manager dies, at their beginnings."""
     entered = [place.code.co_name for place in outcome.struck if place.is_entry]
-    return entered == ["__del__", "_close_what_is_left"]
+    return entered == ["__del__", "close_recorders_of"]
