@@ -86,11 +86,9 @@ def draw(distances, images):
     figure = Figure(figsize=(11, 5), layout="constrained")
     left, right = figure.subfigures(1, 2)
     panel = left.subplots()
-    panel.plot(distances, color="0.8", label="each step")
+    panel.plot(distances, color="0.8")
     width = min(100, len(distances))
-    means = numpy.convolve(distances, numpy.full(width, 1 / width), "valid")
-    panel.plot(range(width - 1, len(distances)), means, label=f"mean of {width} steps")
-    panel.legend()
+    panel.plot(range(width - 1, len(distances)), numpy.convolve(distances, numpy.full(width, 1 / width), "valid"))
     panel.set(title="Distance of invented from real digits, as the critic sees it", xlabel="step")
     right.suptitle("Invented digits")
     for image, place in zip(images, right.subplots(6, 8).flat, strict=False):
