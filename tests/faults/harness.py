@@ -51,6 +51,9 @@ class Program:
     """What is interrupted. The constructor makes its objects; it is not interrupted."""
 
     managers: Sequence[GradManager] = ()
+    # It calls what takes effect at once, before its own with block or try statement begins: a signal in between is for
+    # the program itself to deal with (`leave`).
+    takes_effect_when_called = False
 
     def run(self, mark: Callable[[], None]) -> None:
         """Do the work; `mark()` is called between two parts of it, each of which is done as a whole or not at all."""
@@ -505,6 +508,7 @@ class _Alarmed:
     def __init__(self, program: Program, seconds: float) -> None:
         self.struck: list[Place] = []
         self.owners: list[Any] = []
+        self._program = program
         self._running = False
         self._limiting = signal.getsignal(signal.SIGALRM)  # the handler of `limited`
         signal.signal(signal.SIGALRM, self._on_alarm)
@@ -535,11 +539,19 @@ class _Alarmed:
         self.struck.append(place)
         if place.is_unguarded() and not _is_in_gradmgr(frame.f_back):
             self.owners.append(frame.f_locals.get("self"))
+        elif self._program.takes_effect_when_called and not _is_called_by_gradmgr(frame):
+            self.owners.append(None)
         raise KeyboardInterrupt(f"injected: {place}")
 
 
 def _is_in_gradmgr(frame: types.FrameType | None) -> bool:
     return frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "gradmgr"
+
+
+def _is_called_by_gradmgr(frame: types.FrameType | None) -> bool:
+    while frame is not None and not _is_in_gradmgr(frame):
+        frame = frame.f_back
+    return frame is not None
 
 
 def alarmed(found: Reference, seconds: float) -> Outcome:

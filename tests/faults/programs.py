@@ -34,6 +34,7 @@ from gradmgr import (
     tensor,
     vmap,
 )
+from gradmgr._engine.history import modes
 from gradmgr.optim import lr_scheduler
 from gradmgr.profiler import profile, record_function
 
@@ -473,6 +474,12 @@ class Inference(Training):
 
 @program("set_grad_enabled")
 class SetGradEnabled(Training):
+    takes_effect_when_called = True  # as torch's does
+
+    def leave(self) -> None:
+        super().leave()
+        modes._modes.set(())
+
     def run(self, mark: Mark) -> None:
         with self.gm:
             with set_grad_enabled(False):
@@ -620,6 +627,8 @@ class Duals(Training):
 
 @program("a dual level by hand")
 class LevelByHand(Training):
+    takes_effect_when_called = True
+
     def run(self, mark: Mark) -> None:
         level = None
         try:

@@ -360,8 +360,12 @@ class set_grad_enabled(_Mode):  # noqa: N801  # torch's spelling
 
     def __enter__(self) -> None:
         try:
-            self._undo_call()
-            super().__enter__()
+            try:
+                self._undo_call()
+                super().__enter__()
+            except BaseException:
+                complete(self._undo_call)
+                raise
         except BaseException:
             complete(self._undo_call)
             raise
