@@ -375,7 +375,7 @@ class _Monitor:
     def _check_starting(self) -> None:
         """End the ranks in MPI_Init if one that they wait for has ended, or the timeout has."""
         now, starting = time.monotonic(), self._starting()
-        if not starting:
+        if not starting or self._dead:  # after a death the launcher may end ranks that were not seen: `_report` knows
             return
         first = min(starting, key=lambda r: r.began + r.timeout)
         missing = self._missing(first)
