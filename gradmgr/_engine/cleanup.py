@@ -1,7 +1,8 @@
 """Clean-up that comes to its end though exceptions strike it: Ctrl-C, MemoryError, the handler of an alarm.
 
 Where clean-up stands in two `except` clauses, one around the other, the outer is for a second exception that strikes
-when the inner one has begun and `complete` has not.
+when the inner one has begun and `complete` has not. They stand in each function's own body, and not in one helper: an
+exception may strike at the very beginning of that helper, when what is to be undone has been done already.
 """
 
 from __future__ import annotations
