@@ -1264,7 +1264,7 @@ def written(write: Callable[[Tensor], Any]) -> tuple[Step, Step]:
 
 
 def _operator(name: str) -> Callable[[Tensor], Any]:
-    values = np.full(4, 0.5)
+    values = np.full(4, -1.0)  # by which numbers do not grow without end
     return lambda x: getattr(x, name)(values)
 
 
@@ -1282,7 +1282,7 @@ WRITES: dict[str, Callable[[Tensor], Any]] = {
     "a tensor": lambda x: x.__setitem__(slice(2), x[2:]),
     "out=": lambda x: gnp.add(x, 1.0, out=x),
     "out= and where=": lambda x: gnp.add(x, 1.0, out=x, where=_mask),
-    "NumPy's out=": lambda x: np.multiply(x, 2.0, out=(x,)),
+    "NumPy's out=": lambda x: np.multiply(x, -1.0, out=(x,)),
     "copyto": lambda x: gnp.copyto(x, _half),
     "add.at": lambda x: np.add.at(x, [0, 0], 1.0),
     "put": lambda x: gnp.put(x, [1], 2.0),
@@ -1633,7 +1633,7 @@ def scaler() -> Step:
     gm, optimizer, scaled = GradManager().attach(w), optim.SGD([w], lr=1e-3), optim.GradScaler(init_scale=8.0)
 
     def step() -> None:
-        with gm:
+        with gm, np.errstate(over="ignore"):  # the scale is doubled now and then, until a step overflows
             gm.backward(scaled.scale(gnp.sum(w * w)))
         scaled.unscale_(optimizer)
         scaled.step(optimizer)

@@ -209,7 +209,7 @@ class _Rules:
         source += f"    if not ({' or '.join(numbered('t', self.count))}):\n        return kernel({arguments})\n"
         source += "".join([f"    a{k} = v{k}._array if t{k} else v{k}\n" for k in range(self.count)])
         append = f"            entries.append({self._entry_display()})\n"
-        return source + op_body(self.count, append, params=targets(params), results=self.results)
+        return source + op_body(given, append, params=targets(params), results=self.results)
 
     def _entry_source(self) -> str:
         params, made = self._params(), numbered("c", self.results)

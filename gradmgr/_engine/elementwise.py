@@ -36,78 +36,78 @@ from gradmgr._engine.ufunc_keywords import with_keywords
 # ---------------------------------------------------------------- how the functions read their operands
 
 _READ_OPERATOR_1 = """\
-def made(v0, /):
-    a0 = v0._array
+def made(x, /):
+    a0 = x._array
 """
 
 _READ_1 = """\
-def made(v0, /, out=None, where=True, dtype=None):
+def made(x, /, out=None, where=True, dtype=None):
     if out is not None or where is not True or dtype is not None:
-        return with_keywords(function, kernel, (v0,), out, where, dtype)
-    if not isinstance(v0, Tensor):
-        return kernel(v0)
-    a0 = v0._array
+        return with_keywords(function, kernel, (x,), out, where, dtype)
+    if not isinstance(x, Tensor):
+        return kernel(x)
+    a0 = x._array
 """
 
 _READ_OPERATOR_2 = """\
-def made(v0, v1, /):
-    a0 = v0._array
+def made(x, y, /):
+    a0 = x._array
     t0 = t1 = True
-    if v1.__class__ is Tensor or v1.__class__ is Parameter:
-        a1 = v1._array
-    elif v1.__class__ is ndarray or v1.__class__ in PLAIN:
-        a1 = v1
+    if y.__class__ is Tensor or y.__class__ is Parameter:
+        a1 = y._array
+    elif y.__class__ is ndarray or y.__class__ in PLAIN:
+        a1 = y
         t1 = False
-    elif isinstance(v1, Tensor):
-        a1 = v1._array
+    elif isinstance(y, Tensor):
+        a1 = y._array
     else:
         t1 = False
-        v1 = a1 = operand(v1)
+        y = a1 = operand(y)
         if a1 is NotImplemented:
             return a1
 """
 
 _READ_REFLECTED = """\
-def made(v1, v0, /):
-    a1 = v1._array
+def made(y, x, /):
+    a1 = y._array
     t0 = False
     t1 = True
-    if v0.__class__ in PLAIN:
-        a0 = v0
+    if x.__class__ in PLAIN:
+        a0 = x
     else:
-        v0 = a0 = operand(v0)
+        x = a0 = operand(x)
         if a0 is NotImplemented:
             return a0
 """
 
 _READ_2 = """\
-def made(v0, v1, /, out=None, where=True, dtype=None):
+def made(x, y, /, out=None, where=True, dtype=None):
     if out is not None or where is not True or dtype is not None:
-        return with_keywords(function, kernel, (v0, v1), out, where, dtype)
-    t0 = isinstance(v0, Tensor)
-    t1 = isinstance(v1, Tensor)
+        return with_keywords(function, kernel, (x, y), out, where, dtype)
+    t0 = isinstance(x, Tensor)
+    t1 = isinstance(y, Tensor)
     if t0:
-        a0 = v0._array
+        a0 = x._array
         if t1:
-            a1 = v1._array
+            a1 = y._array
         else:
-            v1 = a1 = v1 if v1.__class__ in PLAIN else need_operand(v1, function.__name__)
+            y = a1 = y if y.__class__ in PLAIN else need_operand(y, function.__name__)
     elif t1:
-        a1 = v1._array
-        v0 = a0 = v0 if v0.__class__ in PLAIN else need_operand(v0, function.__name__)
+        a1 = y._array
+        x = a0 = x if x.__class__ in PLAIN else need_operand(x, function.__name__)
     else:
-        return kernel(v0, v1)
+        return kernel(x, y)
 """
 
 # By kind of function: its parameters, how it reads its operands.
 _UNARY = MappingProxyType(
-    {"function": ("v0, /, out=None, where=True, dtype=None", _READ_1), "operator": ("v0, /", _READ_OPERATOR_1)}
+    {"function": ("x, /, out=None, where=True, dtype=None", _READ_1), "operator": ("x, /", _READ_OPERATOR_1)}
 )
 _BINARY = MappingProxyType(
     {
-        "function": ("v0, v1, /, out=None, where=True, dtype=None", _READ_2),
-        "operator": ("v0, v1, /", _READ_OPERATOR_2),
-        "reflected": ("v1, v0, /", _READ_REFLECTED),
+        "function": ("x, y, /, out=None, where=True, dtype=None", _READ_2),
+        "operator": ("x, y, /", _READ_OPERATOR_2),
+        "reflected": ("y, x, /", _READ_REFLECTED),
     }
 )
 
@@ -285,7 +285,7 @@ class _Declaration:
 
         def source() -> str:
             append = self._with_entries(_APPEND_1 if len(self.inputs) == 1 else _APPEND_2)
-            return read + op_body(len(self.inputs), append, result=result, is_tensor=len(self.inputs) == 1)
+            return read + op_body(self.inputs, append, result=result, is_tensor=len(self.inputs) == 1)
 
         name = self.op.name
         return self._generated(head, kind, source, name, name if kind == "function" else f"{kind} {name}")

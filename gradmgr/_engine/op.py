@@ -128,9 +128,9 @@ def linear(name: str, kernel: Callable[..., Any], adjoint: Rule, *, vjp: Vjp | N
     made = f"({name!r}, m, i0, a0.shape, a0.dtype, *params)"
 
     def source() -> str:
-        read = "    if not isinstance(v0, Tensor):\n        return kernel(v0, *params)\n    a0 = v0._array\n"
+        read = "    if not isinstance(x, Tensor):\n        return kernel(x, *params)\n    a0 = x._array\n"
         append = f"            entries.append({made})\n"
-        return f"def made(v0, /, *params):\n{read}" + op_body(1, append, params="*params, ", is_tensor=True)
+        return f"def made(x, /, *params):\n{read}" + op_body("x", append, params="*params, ", is_tensor=True)
 
     def vjp_source() -> str:
         arguments = ", ".join(["g", *(f"e[{k + 3}]" for k in asked)])
@@ -139,7 +139,7 @@ def linear(name: str, kernel: Callable[..., Any], adjoint: Rule, *, vjp: Vjp | N
     def entry(m: Any, node_ids: Any, values: Any, out: Any, params: Any) -> tuple[Any, ...]:
         return (name, m, node_ids[0], values[0].shape, values[0].dtype, *params)
 
-    call = compiled_at_first_call("v0, /, *params", "call", source, name, name, scope)
+    call = compiled_at_first_call("x, /, *params", "call", source, name, name, scope)
     if vjp is None:
         head, file = "e, g, grads, owned", f"derivative of {name}"
         vjp = compiled_at_first_call(head, "vjp", vjp_source, f"vjp_{name}", file, scope)

@@ -7,6 +7,7 @@ import contextvars
 import gc
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -56,14 +57,24 @@ def settled_free_lists() -> list[Any]:
     emptied, as long as what is returned lives: else what a step leaves could be taken from them.
     """
     for length in range(1, 11):
-        [(0,) * length for _ in range(2100)]
+        [tuple([0] * length) for _ in range(2100)]  # not (0,) * 1, which is the same tuple again
     for make in (contextvars.Context, list):
         [make() for _ in range(300)]
     return [[make(k) for k in range(number)] for make, number in EMPTIED]
 
 
 # Makers of objects of whose kind CPython keeps some, and how many are more than it keeps.
-EMPTIED = ((lambda k: (0,) * 10, 2100), (lambda k: {"": k}, 300), (float, 300))
+EMPTIED = ((lambda k: (k,) * 10, 2100), (lambda k: {"": k}, 300), (float, 300))
+
+
+def forget_names() -> None:
+    """Clear CPython's cache of attributes of types, which holds the names that were looked up, by their addresses.
+
+    NumPy makes such a name anew at each call, as "accumulate" in `cumsum`: up to 4096 of them stay.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # from 3.13 on, where there is nothing else for it yet
+        sys._clear_type_cache()
 
 
 def check(step: Callable[[], Any], number: int) -> None:
@@ -81,6 +92,7 @@ def check(step: Callable[[], Any], number: int) -> None:
     for k in range(1 + TIMES):
         for _ in range(number):
             step()
+        forget_names()
         seen.append((len(gc.get_objects()), sys.getallocatedblocks(), gc.collect()))
         objects, blocks, cycles = np.subtract(seen[-1], (*seen[-2][:2], 0)) if k > 1 else (1, 0, 0)
         if objects == 0 and blocks <= A_FEW_BLOCKS and cycles == 0:

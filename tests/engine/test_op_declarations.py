@@ -1,6 +1,7 @@
 """Declarations of ops: what the rules may name, what is kept, several results, what rules share."""
 
 import contextlib
+import inspect
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, functional, gradcheck, gradgradcheck, tensor
 from gradmgr._engine.custom import custom, several
+from gradmgr._engine.elementwise import elementwise
 from gradmgr._engine.entry import KINDS, VJPS
 from gradmgr._engine.op import OPS
 from gradmgr._engine.tensor import Tensor
@@ -153,3 +155,15 @@ def test_the_rules_must_name_what_there_is():
             )
         with pytest.raises(TypeError, match="in order"):
             several("test.order", lambda x, y: (x, y), ("a", "b"), vjp={"y": lambda g: g}, jvp={"y": lambda t: t})
+
+
+def test_help_names_the_operands_before_and_after_the_first_call():
+    with declaring():
+        fresh = elementwise("fresh", np.multiply, "g * y", "g * x", operate="x * y")
+        for _ in range(2):
+            assert str(inspect.signature(fresh)) == "(x, y, /, out=None, where=True, dtype=None)"
+            assert str(inspect.signature(fresh.operator)) == "(x, y, /)"
+            assert str(inspect.signature(fresh.reflected)) == "(y, x, /)"
+            np.testing.assert_array_equal(fresh(tensor([2.0]), 3.0).numpy(), [6.0])
+            np.testing.assert_array_equal(fresh.operator(tensor([2.0]), 3.0).numpy(), [6.0])
+            np.testing.assert_array_equal(fresh.reflected(tensor([2.0]), 3.0).numpy(), [6.0])
