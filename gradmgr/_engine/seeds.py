@@ -37,8 +37,9 @@ def seeds_of(tape: Tape, y: Any, dy: Any, *, asked: str = "backward", create_gra
         a = y._array
         if dy is None and a.__class__ in _ONES:
             return [(y._node_id, _ONES[a.__class__])]
-        if _is_like(dy, a):
-            return [(y._node_id, dy)]
+        plain = dy._array if dy.__class__ is Tensor and tape.outer is None and not create_graph else dy
+        if _is_like(plain, a):
+            return [(y._node_id, plain)]
     if y is None and dy is not None:
         raise ValueError("backward(None, dy): a dy was given without the y it belongs to")
     ys = [] if y is None else _as_list(y)
