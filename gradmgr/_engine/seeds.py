@@ -38,7 +38,7 @@ def seeds_of(tape: Tape, y: Any, dy: Any, *, asked: str = "backward", create_gra
         if dy is None and a.__class__ in _ONES:
             return [(y._node_id, _ONES[a.__class__])]
         plain = dy._array if dy.__class__ is Tensor and tape.outer is None and not create_graph else dy
-        if _is_like(plain, a):
+        if plain.__class__ is a.__class__ is np.ndarray and plain.dtype is a.dtype and plain.shape == a.shape:
             return [(y._node_id, plain)]
     if y is None and dy is not None:
         raise ValueError("backward(None, dy): a dy was given without the y it belongs to")
@@ -55,16 +55,6 @@ def seeds_of(tape: Tape, y: Any, dy: Any, *, asked: str = "backward", create_gra
 
 def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
-def _is_like(dy: Any, a: Any) -> bool:
-    """Tell, quickly, whether `dy` is an array of NumPy with the dtype and shape of `a`."""
-    return (
-        dy.__class__ is np.ndarray
-        and isinstance(a, (np.ndarray, np.generic))
-        and dy.dtype is a.dtype
-        and dy.shape == a.shape
-    )
 
 
 def _node_id_of(tape: Tape, y: Any, position: int) -> Any:
@@ -87,7 +77,8 @@ def _cotangent(outer: Any, y: Tensor, dy: Any, position: int) -> Any:
     """Return the weights of `y` in its dtype: a Tensor where a recorder in `outer` tracks them, else an array."""
     if dy is None:
         return _one_for(y, position)
-    if _is_like(dy, y._array):
+    a = y._array
+    if dy.__class__ is a.__class__ is np.ndarray and dy.dtype is a.dtype and dy.shape == a.shape:  # 50 ns by a call
         return dy
     recorded = isinstance(dy, Tensor) and is_tracked_by(recorders(outer), dy)
     value = dy if recorded else raw(dy)
@@ -108,7 +99,7 @@ def _cotangent(outer: Any, y: Tensor, dy: Any, position: int) -> Any:
         raise errors.DtypeError(
             f"backward: dy number {position} is complex, {dtype}, and its y real, {wanted}; pass its real part"
         )
-    if libraries.root(raw(value)) is not libraries.root(y._array):
+    if libraries.root(raw(value)) is not libraries.root(a):
         where = libraries.device_of(raw(value))
         raise errors.MixedArraysError(f"backward: dy number {position} lives on {where}, its y on {y.device}; move dy")
     if dtype == wanted:
