@@ -6,6 +6,7 @@ unless the user asks for a GPU: importing it costs a second and needs a driver.
 
 from __future__ import annotations
 
+import operator
 import re
 import sys
 from typing import Any
@@ -14,7 +15,8 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import batching_rules, batching_rules_of_series  # noqa: F401  # they enter rules when imported
-from gradmgr._arrays.batched import Batched, Library, innermost
+from gradmgr._arrays.batched import Batched, Library, batched_to_hold, getitem_of, innermost
+from gradmgr._arrays.captured import CapturedArray, CapturingLibrary, capture_in, captured_to_hold, inner_of
 
 Array = Any  # numpy.ndarray, a NumPy scalar (a 0-d result), or cupy.ndarray
 
@@ -53,7 +55,7 @@ def import_cupy(asked: str) -> Any:
 
 def is_array(value: object) -> bool:
     """Tell whether `value` is an array (or NumPy scalar) that gradmgr computes on."""
-    if isinstance(value, (np.ndarray, np.generic, Batched)):
+    if isinstance(value, (np.ndarray, np.generic, Batched, CapturedArray)):
         return True
     cupy = loaded_cupy()
     return cupy is not None and isinstance(value, cupy.ndarray)
@@ -65,18 +67,22 @@ def namespace(array: Array) -> Any:
         return np
     if isinstance(array, Batched):
         return array.level.library
+    if isinstance(array, CapturedArray):
+        return array.capture.library
     return loaded_cupy() if is_array(array) else np
 
 
 def namespace_of(*arrays: Array) -> Any:
-    """Return the module for arrays used together: CuPy before NumPy, a batched library of vmap before both."""
+    """Return the module for arrays used together: CuPy before NumPy, those of vmap and of captures before both."""
     found = [namespace(a) for a in arrays if not isinstance(a, (np.ndarray, np.generic))]
-    return next((n for n in found if isinstance(n, Library)), next((n for n in found if n is not np), np))
+    return next(
+        (n for n in found if isinstance(n, (Library, CapturingLibrary))), next((n for n in found if n is not np), np)
+    )
 
 
 def root(array: Array) -> Any:
-    """Return NumPy or CuPy: whose memory it is, under all levels of vmap."""
-    return namespace(innermost(array) if isinstance(array, Batched) else array)
+    """Return NumPy or CuPy: whose memory it is, under all levels of vmap, or captured."""
+    return np if isinstance(array, (np.ndarray, np.generic)) else namespace(inner_of(innermost(array)))
 
 
 def operand(value: object) -> Any:
@@ -153,6 +159,19 @@ def mixed(name: str) -> errors.MixedArraysError:
     )
 
 
+def getitem(a: Array, index: Any) -> Array:
+    """Return a[index], where either may be batched or captured."""
+    capture = None if isinstance(a, CapturedArray) else capture_in(index)
+    return getitem_of(a, index) if capture is None else capture.call(operator.getitem, (a, index), {})
+
+
+def able_to_hold(a: Array, *others: Any) -> Array:
+    """Return `a`, or a copy to which values of the others can be written: batched or captured, as one of them is."""
+    if all([value.__class__ is np.ndarray for value in others]):  # the common case, without a search in them
+        return a
+    return captured_to_hold(batched_to_hold(a, *others), *others)
+
+
 def is_differentiable(dtype: np.dtype[Any]) -> bool:
     """Tell whether a tensor of this dtype can carry a gradient."""
     return dtype.char in "efdFD" or dtype.name == "bfloat16"
@@ -164,6 +183,8 @@ def device_of(array: Array) -> str:
         return "cpu"
     if isinstance(array, Batched):
         return device_of(array._array)
+    if isinstance(array, CapturedArray):
+        return device_of(array.inner)
     return f"cuda:{array.device.id}"
 
 
@@ -201,7 +222,7 @@ def to_device(array: Array, device: str) -> Array:
         moved = to_device(array._array, device)
         return array if moved is array._array else Batched(array.level, moved)
     if index is None:
-        return array if namespace(array) is np else array.get()
+        return array if root(array) is np else array.get()
     cupy = import_cupy(f"device {device!r}")
     with cupy.cuda.Device(index):
         return cupy.asarray(array)
@@ -210,7 +231,7 @@ def to_device(array: Array, device: str) -> Array:
 def make_array(data: Any, dtype: Any = None, device: str | None = None, *, copy: bool | None = None) -> Array:
     """Return `data` as an array by NumPy's rules: copy=True never shares, None shares where it can."""
     cupy = loaded_cupy()
-    if isinstance(data, Batched) or (cupy is not None and isinstance(data, cupy.ndarray)):
+    if isinstance(data, (Batched, CapturedArray)) or (cupy is not None and isinstance(data, cupy.ndarray)):
         cast = data if dtype is None else data.astype(dtype, copy=False)
         if copy is False and cast is not data:
             raise ValueError(f"asarray with copy=False cannot change the dtype from {data.dtype} to {np.dtype(dtype)}")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays.batched import Batched, innermost
+from gradmgr._arrays.captured import CapturedArray, inner_of
 from gradmgr._arrays.libraries import Array, is_array, namespace
 from gradmgr._arrays.refcounts import ARRAY_GIVEN, BASE_GIVEN
 
@@ -45,6 +46,8 @@ def is_sole(array: Array) -> bool:
         return flags.owndata and flags.writeable
     if array.__class__ is Batched:
         return is_private(array)
+    if array.__class__ is CapturedArray:
+        return False  # what else sees it in a replay is not known here
     if base is None:
         return is_writeable(array) and owns_memory(array)
     repeats = any(n > 1 and stride == 0 for n, stride in zip(array.shape, array.strides, strict=True))
@@ -59,7 +62,7 @@ def buffer_bytes(array: Array) -> int:
 
 def shares_memory(one: Array, other: Array) -> bool:
     """Tell whether two arrays' memory bounds overlap (may say yes for interleaved views)."""
-    one, other = innermost(one), innermost(other)
+    one, other = inner_of(innermost(one)), inner_of(innermost(other))
     if namespace(one) is not namespace(other) or isinstance(one, np.generic) or isinstance(other, np.generic):
         return False
     return bool(namespace(one).may_share_memory(one, other))

@@ -123,7 +123,7 @@ def own_gradient(made: Tensor, t: Tensor) -> Tensor:
         return made
     g = made._array
     if batched.is_batched(a):
-        made._array = batched.batched_to_hold(np.empty_like(a), g)
+        made._array = libraries.able_to_hold(np.empty_like(a), g)
     else:
         made._array = libraries.namespace(g).empty_like(a)
     made._array[...] = g

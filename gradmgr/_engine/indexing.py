@@ -64,7 +64,7 @@ def _get(a: Any, index: Index) -> Any:
     except (errors.BatchedValueError, IndexError):  # inside vmap, a batched index
         if not batched.any_batched(index):
             raise
-        return batched.getitem_of(a, index)
+        return libraries.getitem(a, index)
     base = piece.base
     if base is None:
         return piece
@@ -121,7 +121,7 @@ def _add_atomically(buffer: Any, index: Index, g: Any) -> None:
 
 
 def _scatter(g: Any, shape: tuple[int, ...], index: Index) -> Any:
-    buffer = batched.batched_to_hold(zeros(g, shape, g.dtype), index)
+    buffer = libraries.able_to_hold(zeros(g, shape, g.dtype), index)
     if may_repeat(index):
         add_at(buffer, index, g)
     else:
@@ -151,8 +151,8 @@ def _vjp_of_getitem(e: tuple[Any, ...], g: Any, grads: Grads, owned: Ownership) 
     elif node_id in owned and shape and not isinstance(h, Tensor):
         if g.__class__ is Tensor:  # that nothing records, inside vmap
             g = g._array
-        if batched.is_batched(g):
-            h = grads[node_id] = batched.batched_to_hold(h, index, g)
+        if g.__class__ is not np.ndarray:
+            h = grads[node_id] = libraries.able_to_hold(h, index, g)
         add_at(h, index, g)
     elif node_id in owned and shape and is_basic(index):
         h[index] = h[index] + g

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import batched, libraries
+from gradmgr._arrays import libraries
 from gradmgr._arrays.atomic import Call
 from gradmgr._engine import write_lock
 from gradmgr._engine.broadcast import broadcast_to, cast, unbroadcast
@@ -42,7 +42,7 @@ def _put(a: Any, v: Any, index: Index, in_place: bool, wiped: bool) -> Any:
             raise libraries.mixed("x[index] = v")
         if may_repeat(index):
             _check_places_differ(a, index)
-    buffer = batched.batched_to_hold(a if in_place else writable_copy(a), index, v)
+    buffer = libraries.able_to_hold(a if in_place else writable_copy(a), index, v)
     try:
         buffer[index] = v
     except errors.REJECTIONS as error:
@@ -68,9 +68,9 @@ def _is_last(like: Any, shape: tuple[int, ...], index: Index) -> Any:
         last = np.zeros(index.size, dtype=bool)
         last[index.size - 1 - np.unique(rows, return_index=True)[1]] = True
         return last.reshape(index.shape + (1,) * (len(shape) - 1))
-    places = batched.getitem_of(xp.arange(size).reshape(shape), index)
+    places = libraries.getitem(xp.arange(size).reshape(shape), index)
     order = xp.arange(places.size).reshape(places.shape)
-    winner = batched.batched_to_hold(xp.zeros(size, dtype=order.dtype), places)
+    winner = libraries.able_to_hold(xp.zeros(size, dtype=order.dtype), places)
     winner[places.ravel()] = order.ravel()
     return winner[places] == order
 
@@ -99,7 +99,7 @@ def _vjp(e: tuple[Any, ...], g: Any, grads: Grads, owned: Ownership) -> None:
     try:
         g[index] = 0
     except errors.BatchedValueError:  # inside vmap, a batched index and a gradient that is not batched
-        g = batched.batched_to_hold(g, index)
+        g = libraries.able_to_hold(g, index)
         g[index] = 0
     if i in grads:
         accumulate(grads, owned, i, g)

@@ -309,7 +309,7 @@ class _Segments:
             last = b.shape[0] - 1
             lower = np.clip(np.searchsorted(b, a, side="right") - 1, 0, max(last - 1, 0))
             upper = np.minimum(lower + 1, last)
-            inside = ~((a < b[0]) | (a > b[-1])) & (batched.getitem_of(b, upper) > batched.getitem_of(b, lower))
+            inside = ~((a < b[0]) | (a > b[-1])) & (libraries.getitem(b, upper) > libraries.getitem(b, lower))
             self._found = lower, upper, inside, (a >= b[-1]).astype(np.float64)
         return self._found
 

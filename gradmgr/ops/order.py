@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
 from gradmgr import errors
-from gradmgr._arrays import batched, libraries
+from gradmgr._arrays import libraries
 from gradmgr._engine.context import is_tracked, rebind
 from gradmgr._engine.custom import variadic
 from gradmgr._engine.indexing import getitem
@@ -32,7 +32,7 @@ def _permute(a: Any, order: Any, axis: int) -> Any:
 
 
 def _undo_permutation(a: Any, order: Any, axis: int) -> Any:
-    z = batched.batched_to_hold(libraries.namespace(a).empty_like(a), order)
+    z = libraries.able_to_hold(libraries.namespace(a).empty_like(a), order)
     np.put_along_axis(z, order, a, axis)
     return z
 
@@ -320,7 +320,7 @@ isin = constant(np.isin, 2)
 
 def _choose_kernel(arrays: Any, index: Any, dtype: Any) -> Any:
     xp = libraries.namespace(index)
-    z = batched.batched_to_hold(xp.empty(index.shape, dtype), *arrays)
+    z = libraries.able_to_hold(xp.empty(index.shape, dtype), *arrays)
     for k, a in enumerate(arrays):
         np.copyto(z, a, casting="unsafe", where=index == k)  # dtype is what all promote to
     return z

@@ -36,7 +36,7 @@ def check_broadcasts(shape: tuple[int, ...], target: tuple[int, ...], name: str)
 
 
 def _gather(a: Any, index: Any, axis: int) -> Any:
-    return batched.getitem_of(a, index_on_axis(axis, index)) if batched.any_batched(index) else a.take(index, axis)
+    return libraries.getitem(a, index_on_axis(axis, index)) if batched.any_batched(index) else a.take(index, axis)
 
 
 def _sum_by_position(g: Any, index: Any, length: int, axis: int) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
-from gradmgr._arrays import batched, libraries
+from gradmgr._arrays import libraries
 from gradmgr._engine.indexing import getitem
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.tensor import Tensor, raw, wrap
@@ -90,7 +90,7 @@ def _elements_at(a: Any, axes: Axes, places: Any) -> Any:
     """Return the elements at these positions along the given axes, one row for each rank."""
     xp, shape = libraries.namespace(raw(a)), a.shape
     others = [k for k in range(len(shape)) if k not in axes]
-    return getitem(ravel(a), batched.getitem_of(_offsets(xp, shape, axes), places) + _offsets(xp, shape, others))
+    return getitem(ravel(a), libraries.getitem(_offsets(xp, shape, axes), places) + _offsets(xp, shape, others))
 
 
 def median(a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays import batched, libraries
+from gradmgr._arrays import libraries
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.op import Function, linear
@@ -43,7 +43,7 @@ _cumsum: Function = linear("cumsum", lambda a, axis: np.cumsum(a, axis), _cumsum
 
 def _recur_kernel(b: Any, a: Any, axis: int) -> Any:
     """Compute s[k] = b[k] + a[k] s[k-1] along an axis, by a loop over it."""
-    out = batched.batched_to_hold(b.astype(np.result_type(a.dtype, b.dtype)), a)
+    out = libraries.able_to_hold(b.astype(np.result_type(a.dtype, b.dtype)), a)
     s, factor = np.moveaxis(out, axis, 0), np.moveaxis(a, axis, 0)
     for k in range(1, s.shape[0]):
         s[k] += factor[k] * s[k - 1]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from gradmgr import errors
-from gradmgr._arrays import batched, libraries
+from gradmgr._arrays import libraries
 from gradmgr._engine.broadcast import broadcast_to
 from gradmgr._engine.context import is_tracked
 from gradmgr._engine.custom import custom
@@ -386,7 +386,7 @@ def outer(ufunc: Any, function: Any, A: Any, B: Any, /, **kwargs: Any) -> Any:  
 
 
 def _add_at_kernel(x: Any, v: Any, index: Any) -> Any:
-    made = batched.batched_to_hold(writable_copy(x), index, v)
+    made = libraries.able_to_hold(writable_copy(x), index, v)
     shape = made[index].shape if made.ndim == 1 and v.ndim else v.shape
     if shape != v.shape:  # numpy.add.at of NumPy 2.4 then adds no more numbers than v has
         v = libraries.namespace(v).broadcast_to(v, shape)

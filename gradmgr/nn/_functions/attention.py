@@ -9,7 +9,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._arrays.batched import batched_to_hold, is_batched
+from gradmgr._arrays.batched import is_batched
 from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function, zeros
 from gradmgr._engine.tensor import Tensor, raw
@@ -36,7 +36,7 @@ def are_plain(*values: Any) -> bool:
 
 def batched_like(result: Any, *others: Any) -> Any:
     """Return the result, as a batched array if any of the others is one."""
-    return result if are_plain(result, *others) else batched_to_hold(result, *others)
+    return result if are_plain(result, *others) else libraries.able_to_hold(result, *others)
 
 
 def are_numpy_arrays(*values: Any) -> bool:

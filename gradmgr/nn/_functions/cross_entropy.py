@@ -74,7 +74,7 @@ def _pick_kernel(x: Any, labels: _Labels) -> Any:
     """Return <q, x> for each row."""
     if x.__class__ is np.ndarray and labels.is_plain():
         return labels.reduce_rows(x[labels.places])
-    picked = batched.getitem_of(x, labels.places)
+    picked = libraries.getitem(x, labels.places)
     with np.errstate(invalid="ignore"):  # 0 times inf
         if labels.share is not None:
             picked = picked * labels.share
@@ -87,7 +87,7 @@ def _place_kernel(g: Any, to: tuple[int, ...], labels: _Labels) -> Any:
     """Return g q for each row: the adjoint of picking."""
     g = labels.masked(labels.broadcast_like(g, to))
     share = g if labels.share is None else g * labels.share
-    buffer = batched.batched_to_hold(zeros(g, to, g.dtype), labels.places, share)
+    buffer = libraries.able_to_hold(zeros(g, to, g.dtype), labels.places, share)
     buffer[labels.places] = share
     return buffer if labels.smooth is None else buffer + labels.with_class_axis(g) * labels.smooth
 
@@ -313,7 +313,7 @@ def _read_labels(asked: str, input: Any, axis: int, target: Any, weight: Any, ig
     labels = _Labels(axis, (*grid[:axis], places, *grid[axis:]), valid, None)
     dtype = wide_dtype(input.dtype)
     if weight is not None:
-        share = labels.masked(batched.getitem_of(weight.astype(dtype), places))
+        share = labels.masked(libraries.getitem(weight.astype(dtype), places))
         return labels._replace(share=share, total=share), _nan_if_zero(np.sum(share))
     return labels, None if valid is None else _nan_if_zero(np.sum(valid, dtype=dtype))
 

@@ -28,7 +28,7 @@ def _sum_of_rows(g: Any, places: Any, rows: int) -> Any:
     if not g.size:
         return table
     if g.__class__ is not np.ndarray or places.__class__ is not np.ndarray:
-        table = batched.batched_to_hold(table, g, places)
+        table = libraries.able_to_hold(table, g, places)
         add_at(table, places.reshape(-1), g)
         return table
     places, columns = places.ravel(), g.shape[1]
@@ -89,7 +89,7 @@ def _counts(places: Any, rows: int) -> Any:
 
 def _read_kernel(table: Any, places: Any, padding: int | None, by_count: bool) -> Any:
     """Read rows of a table's tangent: 0 for `padding`; with by_count divided by how often each row is read."""
-    read = batched.getitem_of(table, places)
+    read = libraries.getitem(table, places)
     if by_count:
         read = read / _counts(places, table.shape[0]).astype(table.dtype)[places][..., None]
     return read if padding is None else np.where((places == padding)[..., None], table.dtype.type(0), read)
@@ -98,7 +98,7 @@ def _read_kernel(table: Any, places: Any, padding: int | None, by_count: bool) -
 def _embedding_kernel(table: Any, places: Any, padding: int | None, by_count: bool) -> Any:
     if table.__class__ is places.__class__ is np.ndarray:
         return table.take(places, 0)  # in a third of the time of table[places]
-    return batched.getitem_of(table, places)
+    return libraries.getitem(table, places)
 
 
 _collect: Function = linear(

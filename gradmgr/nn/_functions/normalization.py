@@ -99,7 +99,7 @@ def _kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred:
             return normalise_rows(x, weight, bias, layout, eps, centred)
         if layout.by_statistic[0] == 1 and layout.by_weight[2] >= SIZE:
             return normalise_groups(x, weight, bias, layout, eps)
-    x = batched.batched_to_hold(batched.batched_to_hold(x, weight), bias)
+    x = libraries.able_to_hold(libraries.able_to_hold(x, weight), bias)
     a, dtype = _prepare(x, weight, bias, layout)
     number, mean = a.dtype.type, None
     if centred:

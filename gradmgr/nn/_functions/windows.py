@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import batched, libraries
+from gradmgr._arrays import libraries
 from gradmgr.nn._functions.arguments import pair, single
 from gradmgr.ops.convert import is_half
 from gradmgr.ops.shape import reshape
@@ -155,12 +155,12 @@ def _count_examples(*arrays: Any) -> int:
 
 
 def new_array(kind: str, shape: tuple[int, ...], dtype: Any, *arrays: Any, fill: float | None = None) -> Any:
-    """Make an array in the library of the first of these arrays, batched if one of them is."""
+    """Make an array in the library of the first of these arrays, batched or captured if one of them is."""
     make = getattr(np if isinstance(arrays[0], np.ndarray) else libraries.root(arrays[0]), kind)
     made = make(shape, dtype) if fill is None else make(shape, fill, dtype)
     for a in arrays:
-        if isinstance(a, batched.Batched):
-            return batched.batched_to_hold(made, *arrays)
+        if a.__class__ is not np.ndarray:
+            return libraries.able_to_hold(made, *arrays)
     return made
 
 

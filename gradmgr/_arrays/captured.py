@@ -1,0 +1,514 @@
+"""CapturedArray: an array that writes down each NumPy call made with it, so that the calls can be made again.
+
+It is one more array library, as `Batched` is: NumPy's functions dispatch to it by protocol, so kernels, rules, backward
+passes and optimisers run on it unchanged, and an op knows nothing of it. Each call is carried out at once on the array
+inside, so what is captured computes what it always does; and it is appended to a `Capture`, with what it was given.
+
+The calls of a capture are a straight line: `replay` makes them on other arrays of the same shapes and dtypes. So no
+value may leave an array unseen and come back as a number. The truth of an array becomes a guard, which must have the
+same value in a replay. Everything else that takes values out of an array (`float`, `item`, `numpy.asarray`, a function
+that is not NumPy's) is an obstacle, and so is a write into an array that is not captured: it is carried out, but a
+capture with obstacles cannot be replayed. Numbers and arrays that come from elsewhere, such as a step's count or random
+numbers, show when the same function is captured twice: `difference` names the first call that they change.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Array = Any
+
+_ROOT = str(Path(__file__).resolve().parents[1])
+
+
+class CaptureError(RuntimeError):
+    """A capture cannot be replayed."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Stands for an array in what a call was given: an input of the capture, or the result of an earlier call."""
+
+    number: int
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call.
+
+    Attributes:
+        function: what was called.
+        args: its positional arguments, with a Slot for each captured array, within lists, tuples and slices too.
+        keywords: likewise.
+        results: the Slot of the result, a tuple of them for several; None for what is no array.
+        expected: what a replay must find again: the truth of a guard; the shapes of results that depend on values.
+        line: where the program made it, as "file:line".
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    keywords: dict[str, Any]
+    results: Any
+    expected: Any
+    line: str
+
+
+class Capture:
+    """The calls made with captured arrays, in order.
+
+    Attributes:
+        calls: the calls.
+        inputs: the slots of the arrays given by `add_input`, in that order.
+        obstacles: why the calls cannot be made again, each with its line; empty where they can.
+    """
+
+    __slots__ = ("calls", "inputs", "obstacles", "slots")
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.inputs: list[Slot] = []
+        self.obstacles: list[str] = []
+        self.slots = 0
+
+    @property
+    def library(self) -> CapturingLibrary:
+        """Return the library that makes arrays of this capture; a new one, as each would keep the other alive."""
+        return CapturingLibrary(self)
+
+    def add_input(self, array: Array) -> CapturedArray:
+        """Capture an array as an input, which `replay` takes another one for."""
+        made = self._wrap(array)
+        self.inputs.append(made.slot)
+        return made
+
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Make a call with the arrays inside, append it, and return its result with arrays captured."""
+        given: dict[int, CapturedArray] = {}
+        plain_args, plain_keywords = _inside(args, given), _inside(keywords, given)
+        for target in _targets(function, args, keywords):
+            if isinstance(target, np.ndarray):
+                self.add_obstacle(f"{_name(function)} writes into an array that is not captured,")
+        result = function(*plain_args, **plain_keywords)
+        made, results = self._wrap_all(result, given)
+        depends = _shape_depends_on_values(function, plain_args, plain_keywords)
+        self._append(function, args, keywords, results, _shapes(result) if depends else None)
+        return made
+
+    def guard(self, array: CapturedArray) -> bool:
+        """Return the truth of an array, and append that it must be the same in a replay."""
+        found = bool(array.inner)
+        self._append(operator.truth, (array,), {}, None, found)
+        return found
+
+    def add_obstacle(self, what: str) -> None:
+        """Note that the calls cannot be made again, because of what stands at the program's present line."""
+        self.obstacles.append(f"{what} at {_line()}")
+
+    def check_obstacles(self) -> None:
+        """Raise CaptureError if the calls cannot be made again."""
+        if self.obstacles:
+            raise CaptureError(f"the calls cannot be made again: {self.obstacles[0]}")
+
+    def replay(self, *inputs: Array) -> list[Any]:
+        """Make the calls again, on these arrays in place of the inputs.
+
+        Returns:
+            The values of all slots, by number.
+
+        Raises:
+            CaptureError: there are obstacles, or a guard has another value.
+        """
+        self.check_obstacles()
+        values: list[Any] = [None] * self.slots
+        for slot, array in zip(self.inputs, inputs, strict=True):
+            values[slot.number] = array
+        for call in self.calls:
+            made = call.function(*_filled(call.args, values), **_filled(call.keywords, values))
+            if call.expected is not None:
+                check(call, made)
+            _keep(call.results, made, values)
+        return values
+
+    def _append(self, function: Any, args: Any, keywords: Any, results: Any, expected: Any) -> None:
+        self.calls.append(Call(function, _with_slots(args), _with_slots(keywords), results, expected, _line()))
+
+    def _wrap(self, array: Array) -> CapturedArray:
+        self.slots += 1
+        return CapturedArray(self, array, Slot(self.slots - 1))
+
+    def _wrap_all(self, result: Any, given: dict[int, CapturedArray]) -> tuple[Any, Any]:
+        """Return a result with its arrays captured, and their slots; None for what is no array."""
+        if isinstance(result, (np.ndarray, np.generic)):
+            made = given.get(id(result))
+            made = self._wrap(result) if made is None else made
+            return made, made.slot
+        if isinstance(result, (tuple, list)):
+            parts = [self._wrap_all(part, given) for part in result]
+            return _like(result, [value for value, _ in parts]), tuple([slots for _, slots in parts])
+        return result, None
+
+
+def difference(one: Capture, other: Capture) -> str | None:
+    """Return in which call two captures of the same function differ; None where they do not.
+
+    What differs depends on more than the inputs: a number or an array made outside of captured calls, or a branch.
+    """
+    for first, second in zip(one.calls, other.calls, strict=False):
+        if first.function is not second.function or not _are_equal(first.results, second.results):
+            return f"{_name(first.function)} at {first.line}, then {_name(second.function)} at {second.line}"
+        if first.expected != second.expected:
+            return f"the condition, or the shape, at {first.line}"
+        if not _are_equal((first.args, first.keywords), (second.args, second.keywords)):
+            return f"what {_name(first.function)} is given at {first.line}"
+    shorter, longer = sorted((one.calls, other.calls), key=len)
+    if len(shorter) == len(longer):
+        return None
+    more = longer[len(shorter)]
+    return f"one more call: {_name(more.function)} at {more.line}"
+
+
+# ---------------------------------------------------------------- arguments and results
+
+
+def _like(value: Any, parts: list[Any]) -> Any:
+    """Return a list or tuple of the same type with other parts."""
+    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+
+
+def _map(change: Callable[[Any], Any], value: Any) -> Any:
+    """Change what stands in nested tuples, lists, dicts and slices."""
+    if isinstance(value, (tuple, list)):
+        return _like(value, [_map(change, part) for part in value])
+    if isinstance(value, dict):
+        return {key: _map(change, part) for key, part in value.items()}
+    if isinstance(value, slice):
+        return slice(*[_map(change, part) for part in (value.start, value.stop, value.step)])
+    return change(value)
+
+
+def _inside(value: Any, given: dict[int, CapturedArray]) -> Any:
+    """Return arguments with the arrays inside, and enter each captured array by the identity of that."""
+
+    def take(part: Any) -> Any:
+        if part.__class__ is not CapturedArray:
+            return part
+        given[id(part.inner)] = part
+        return part.inner
+
+    return _map(take, value)
+
+
+def _with_slots(value: Any) -> Any:
+    return _map(lambda part: part.slot if part.__class__ is CapturedArray else part, value)
+
+
+def _filled(value: Any, values: list[Any]) -> Any:
+    return _map(lambda part: values[part.number] if part.__class__ is Slot else part, value)
+
+
+def _keep(results: Any, made: Any, values: list[Any]) -> None:
+    if isinstance(results, tuple):
+        for slots, part in zip(results, made, strict=True):
+            _keep(slots, part, values)
+    elif results is not None:
+        values[results.number] = made
+
+
+def _shapes(result: Any) -> Any:
+    return tuple(map(_shapes, result)) if isinstance(result, (tuple, list)) else getattr(result, "shape", None)
+
+
+def check(call: Call, made: Any) -> None:
+    """Raise if a guard has another truth, or if results have other shapes."""
+    if call.expected.__class__ is bool:
+        if made is not call.expected:
+            raise CaptureError(f"the condition at {call.line} was {call.expected}, and is {made} now")
+    elif _shapes(made) != call.expected:
+        raise CaptureError(f"{_name(call.function)} at {call.line} gave {call.expected}, and {_shapes(made)} now")
+
+
+def _shape_depends_on_values(function: Any, args: Any, keywords: Any) -> bool:
+    """Tell whether other values may give results of other shapes: unique ones, those where a mask is true, counts."""
+    return _name(function) in _OF_SOME or (function is operator.getitem and _holds_mask(args[1]))
+
+
+_OF_SOME = frozenset(
+    (
+        *("nonzero", "flatnonzero", "argwhere", "extract", "compress", "bincount", "repeat", "trim_zeros"),
+        *("unique", "unique_all", "unique_counts", "unique_inverse", "unique_values"),
+        *("intersect1d", "union1d", "setdiff1d", "setxor1d", "histogram_bin_edges"),
+    )
+)
+
+
+def _holds_mask(index: Any) -> bool:
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(part, (np.ndarray, np.generic)) and part.dtype.kind == "b" for part in parts)
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    """Tell whether arguments are equal, arrays by their values."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, (tuple, list)):
+        return len(one) == len(other) and all(map(_are_equal, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_are_equal(one[key], other[key]) for key in one)
+    if isinstance(one, slice):
+        return _are_equal((one.start, one.stop, one.step), (other.start, other.stop, other.step))
+    if isinstance(one, (np.ndarray, np.generic)):
+        return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
+    return bool(one == other) or one != one  # NaN
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__name__", function))
+
+
+def _line() -> str:
+    """Return the innermost line outside of gradmgr."""
+    frame: Any = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((_ROOT, "<gradmgr ")):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+# ---------------------------------------------------------------- the array
+
+
+class CapturedArray:
+    """An array whose calls are captured."""
+
+    __slots__ = ("__weakref__", "capture", "inner", "slot")
+
+    __array_priority__ = 1000.0  # CuPy's operators ask for it
+    __hash__ = None  # type: ignore[assignment]  # as arrays
+
+    # Of those that are set below, as all other attributes and methods of arrays.
+    dtype: Any
+    astype: Any
+    copy: Any
+
+    def __init__(self, capture: Capture, inner: Array, slot: Slot) -> None:
+        self.capture = capture
+        self.inner = inner
+        self.slot = slot
+
+    def __repr__(self) -> str:
+        return f"{self.inner!r}, captured as number {self.slot.number}"
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[k] for k in range(len(self.inner)))
+
+    # ------------------------------------------------------------ values that leave
+
+    def __bool__(self) -> bool:
+        return self.capture.guard(self)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        self.capture.add_obstacle("a function that is not NumPy's, or numpy.asarray(), takes the values of an array")
+        return np.array(self.inner, dtype=dtype, copy=copy)
+
+    def __float__(self) -> float:
+        self.capture.add_obstacle("float() of an array")
+        return float(self.inner)
+
+    def __int__(self) -> int:
+        self.capture.add_obstacle("int() of an array")
+        return int(self.inner)
+
+    def __complex__(self) -> complex:
+        self.capture.add_obstacle("complex() of an array")
+        return complex(self.inner)
+
+    def __index__(self) -> int:
+        self.capture.add_obstacle("an array as an index of a list or of an array that is not captured, or as a length,")
+        return operator.index(self.inner)
+
+    def item(self, *args: Any) -> Any:
+        """Return one value as a Python number."""
+        self.capture.add_obstacle("item() of an array")
+        return self.inner.item(*args)
+
+    def tolist(self) -> Any:
+        """Return the values as nested lists."""
+        self.capture.add_obstacle("tolist() of an array")
+        return self.inner.tolist()
+
+    # ------------------------------------------------------------ protocols
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
+        if not all(map(_is_supported, (*inputs, *keywords.get("out", ())))):
+            return NotImplemented
+        return self.capture.call(ufunc if method == "__call__" else getattr(ufunc, method), inputs, keywords)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, keywords: Any) -> Any:
+        if not all(issubclass(t, (CapturedArray, np.ndarray)) for t in types):
+            return NotImplemented
+        return self.capture.call(function, args, keywords)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.capture.call(operator.getitem, (self, index), {})
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.capture.call(operator.setitem, (self, index, value), {})
+
+
+def _is_supported(value: Any) -> bool:
+    """Tell whether an operand is a number or an array; a Tensor, say, takes over a call by its own protocol."""
+    return isinstance(value, (CapturedArray, np.ndarray, np.generic)) or not hasattr(value, "__array_ufunc__")
+
+
+def is_captured(value: Any) -> bool:
+    """Tell whether a value is a captured array."""
+    return isinstance(value, CapturedArray)
+
+
+def _calls_method(name: str) -> Callable[..., Any]:
+    """Return a function that calls a method: of an array, or of the NumPy scalar that a replay may meet instead."""
+
+    def call(a: Any, *args: Any, **keywords: Any) -> Any:
+        return getattr(a, name)(*args, **keywords)
+
+    call.__name__ = name
+    call.method = name  # type: ignore[attr-defined]  # by which `replay` writes it as one
+    return call
+
+
+def _reads_attribute(name: str) -> Callable[[Any], Any]:
+    read = operator.attrgetter(name)
+
+    def call(a: Any) -> Any:
+        return read(a)
+
+    call.__name__ = name
+    call.attribute = name  # type: ignore[attr-defined]  # as above
+    return call
+
+
+def _captured(function: Callable[..., Any], *, reflected: bool = False) -> Any:
+    """Return the method of CapturedArray that captures a function's call."""
+
+    def method(self: CapturedArray, *args: Any, **keywords: Any) -> Any:
+        if not all(map(_is_supported, args)):
+            return NotImplemented
+        return self.capture.call(function, (*args, self) if reflected else (self, *args), keywords)
+
+    method.__name__ = _name(function)
+    return method
+
+
+for _attribute in ("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "strides", "flags", "device", "base"):
+    setattr(CapturedArray, _attribute, property(operator.attrgetter(f"inner.{_attribute}")))
+for _attribute in ("T", "mT", "real", "imag"):
+    setattr(CapturedArray, _attribute, property(_captured(_reads_attribute(_attribute))))
+
+_METHODS = {
+    name: _calls_method(name)
+    for name in (
+        *("sum", "prod", "mean", "var", "std", "max", "min", "argmax", "argmin", "argsort", "argpartition", "clip"),
+        *("cumsum", "cumprod", "diagonal", "dot", "nonzero", "repeat", "round", "searchsorted", "squeeze", "conj"),
+        *("swapaxes", "take", "trace", "choose", "compress", "astype", "copy", "view", "reshape", "ravel", "flatten"),
+        *("transpose", "fill", "conjugate", "any", "all", "sort", "partition", "put"),
+    )
+}
+for _attribute, _function in _METHODS.items():
+    setattr(CapturedArray, _attribute, _captured(_function))
+
+for _attribute in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "lshift", "rshift", "xor"):
+    setattr(CapturedArray, f"__{_attribute}__", _captured(getattr(operator, _attribute)))
+    setattr(CapturedArray, f"__r{_attribute}__", _captured(getattr(operator, _attribute), reflected=True))
+    setattr(CapturedArray, f"__i{_attribute}__", _captured(getattr(operator, f"i{_attribute}")))
+for _attribute in ("and", "or"):
+    setattr(CapturedArray, f"__{_attribute}__", _captured(getattr(operator, f"{_attribute}_")))
+    setattr(CapturedArray, f"__r{_attribute}__", _captured(getattr(operator, f"{_attribute}_"), reflected=True))
+    setattr(CapturedArray, f"__i{_attribute}__", _captured(getattr(operator, f"i{_attribute}")))
+for _attribute in ("lt", "le", "gt", "ge", "eq", "ne", "neg", "pos", "abs", "invert"):
+    setattr(CapturedArray, f"__{_attribute}__", _captured(getattr(operator, _attribute)))
+# Functions that write into their first argument.
+_WRITERS = frozenset(
+    (
+        *(operator.setitem, np.copyto, np.put, np.place, np.putmask, np.fill_diagonal, np.put_along_axis),
+        *(_METHODS[name] for name in ("fill", "sort", "partition", "put")),
+    )
+)
+
+
+def _targets(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Any]:
+    """Yield the arrays that a call writes into."""
+    if function in _WRITERS or (_name(function) == "at" and isinstance(getattr(function, "__self__", None), np.ufunc)):
+        yield args[0]
+    out = keywords.get("out")
+    yield from out if isinstance(out, tuple) else (out,)
+
+
+# ---------------------------------------------------------------- the library
+
+
+class CapturingLibrary:
+    """Takes the place of the module `numpy` in a kernel: the arrays that it makes are captured."""
+
+    __slots__ = ("capture",)
+
+    __name__ = "numpy"
+
+    def __init__(self, capture: Capture) -> None:
+        self.capture = capture
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(np, name)
+        if name not in _MAKERS:
+            return found
+        return lambda *args, **keywords: self.capture.call(found, args, keywords)
+
+    def asarray(self, a: Any, dtype: Any = None) -> Any:
+        """Return `a` as an array; a captured one stays as it is."""
+        if not is_captured(a):
+            return self.capture.call(np.asarray, (a, dtype), {})
+        return a if dtype is None or a.dtype == dtype else a.astype(dtype)
+
+    def array(self, a: Any, dtype: Any = None, copy: bool = True) -> Any:
+        """Return a copy of `a` as an array."""
+        made = self.asarray(a, dtype)
+        return made.copy() if made is a and copy else made
+
+    def may_share_memory(self, one: Any, other: Any) -> bool:
+        """Tell whether memory bounds overlap."""
+        return bool(np.may_share_memory(inner_of(one), inner_of(other)))
+
+
+# Functions that make arrays without being given one, so that they do not dispatch.
+_MAKERS = frozenset(("zeros", "ones", "empty", "full", "arange", "eye", "identity", "linspace", "tri"))
+
+
+def capture_in(*values: Any) -> Capture | None:
+    """Return the capture of the first captured array among values, within lists and tuples too; None where none is."""
+    for value in values:
+        if isinstance(value, CapturedArray):
+            return value.capture
+        if isinstance(value, (list, tuple)) and (found := capture_in(*value)) is not None:
+            return found
+    return None
+
+
+def captured_to_hold(a: Any, *others: Any) -> Any:
+    """Return `a`, or a captured copy where one of the others is captured, so that a write of it is."""
+    capture = None if is_captured(a) else capture_in(*others)
+    return a if capture is None else capture.call(np.array, (a,), {})
+
+
+def inner_of(a: Any) -> Any:
+    """Return the array inside of a captured one; others as they are."""
+    return a.inner if is_captured(a) else a

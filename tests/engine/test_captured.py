@@ -1,0 +1,168 @@
+"""Captured calls: what a replay computes, what it must notice, what a capture refuses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import normal
+
+import gradmgr.numpy as gnp
+from gradmgr import GradManager, Tensor, asarray, functional
+from gradmgr._arrays.captured import Capture, CapturedArray, CaptureError, difference
+from gradmgr._arrays.replay import compile_replay
+from gradmgr._transforms.vmap import vmap
+from gradmgr.nn import functional as F  # noqa: N812  # torch's name
+
+Program = Callable[..., Sequence[Any]]
+
+
+def capture_of(program: Program, *arrays: Any) -> tuple[Capture, Sequence[Any]]:
+    """Capture a program of arrays."""
+    capture = Capture()
+    return capture, program(*[capture.add_input(np.array(a)) for a in arrays])
+
+
+def check_replay(program: Program, arrays: Sequence[Any], others: Sequence[Any]) -> None:
+    """Capture a program, and check that a replay gives for other arrays, bit by bit, what the program does."""
+    capture, found = capture_of(program, *arrays)
+    assert any(isinstance(y, CapturedArray) for y in found)
+    expected = program(*[np.array(a) for a in others])
+    replayed = compile_replay(capture, found)(*[np.array(a) for a in others])
+    for y, z in zip(replayed, expected, strict=True):
+        assert (type(y), y.dtype) == (type(z), z.dtype)
+        np.testing.assert_array_equal(y, z)
+
+
+def with_gradients(loss: Callable[..., Tensor], *arrays: Any) -> list[Any]:
+    """The arrays of a loss and of its gradients."""
+    points = [asarray(a) for a in arrays]
+    with GradManager().attach(points) as gm:
+        y = loss(*points)
+        gm.backward(y)
+    return [y._array, *[t.grad._array for t in points]]
+
+
+def classifier(x: Any, w: Any, b: Any, v: Any) -> Any:
+    return F.cross_entropy(gnp.tanh(x @ w + b) @ v, np.array([0, 2, 1, 1, 0]))
+
+
+def written_in_place(x: Any, w: Any) -> Any:
+    y = x * 1
+    y[1:3] *= w[1:3]
+    y[0] = y[3] * 2
+    y += w
+    return gnp.sum(y * y)
+
+
+def second_order(x: Any, w: Any) -> list[Any]:
+    t, u = asarray(x), asarray(w)
+    outer, inner = GradManager().attach(u), GradManager().attach(t)
+    with outer:
+        with inner:
+            inner.backward(gnp.sum(gnp.sin(t * u) * t))
+        outer.backward(gnp.sum(t.grad**2))
+    return [u.grad._array]
+
+
+def update(w: Any, g: Any) -> list[Any]:
+    """A step of momentum, in place."""
+    m = np.zeros_like(w)
+    for _ in range(3):
+        m *= 0.9
+        m += g
+        w -= 0.1 * m
+    return [w, m]
+
+
+PROGRAMS: dict[str, tuple[Program, list[tuple[int, ...]]]] = {
+    "classifier": (lambda *a: with_gradients(classifier, *a), [(5, 4), (4, 3), (3,), (3, 3)]),
+    "written in place": (lambda *a: with_gradients(written_in_place, *a), [(4,), (4,)]),
+    "second order": (second_order, [(4,), (4,)]),
+    "update": (update, [(4,), (4,)]),
+    "hessian": (lambda x: [functional.hessian(lambda t: gnp.sum(t**3), asarray(x))._array], [(3,)]),
+    "vmap": (lambda x: [vmap(lambda t: gnp.sum(t * t) * t)(asarray(x))._array], [(5, 3)]),
+    "views of an input": (lambda x: [x.T[1:], x.reshape(-1)[::2], np.moveaxis(x, 0, 1)], [(3, 4)]),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_replay_gives_what_the_program_does(name: str) -> None:
+    program, shapes = PROGRAMS[name]
+    check_replay(program, [normal(*n, seed=1) for n in shapes], [normal(*n, seed=2) for n in shapes])
+
+
+def test_a_branch_is_a_guard() -> None:
+    def program(x: Any) -> list[Any]:
+        return [x * 2 if x.sum() > 0 else x - 1]
+
+    capture, found = capture_of(program, [1.0, 2.0])
+    replay = compile_replay(capture, found)
+    np.testing.assert_array_equal(replay(np.array([3.0, 0.0]))[0], [6.0, 0.0])
+    for again in (replay, capture.replay):
+        with pytest.raises(CaptureError, match=r"condition at .*test_captured.py:\d+ was True, and is False now"):
+            again(np.array([-3.0, 0.0]))
+
+
+def test_a_shape_that_depends_on_values_is_a_guard() -> None:
+    capture, found = capture_of(lambda x: [x[x > 0] * 2], [1.0, -1.0, 2.0])
+    replay = compile_replay(capture, found)
+    np.testing.assert_array_equal(replay(np.array([-1.0, 3.0, 4.0]))[0], [6.0, 8.0])
+    with pytest.raises(CaptureError, match=r"getitem at .* gave \(2,\), and \(1,\) now"):
+        replay(np.array([-1.0, -3.0, 4.0]))
+
+
+TAKEN_OUT: dict[str, Callable[[Any], Any]] = {
+    r"float\(\) of an array": lambda x: [x * float(x[0])],
+    r"int\(\) of an array": lambda x: [x * int(x[0])],
+    r"complex\(\) of an array": lambda x: [x * complex(x[0])],
+    r"item\(\) of an array": lambda x: [x * x[0].item()],
+    r"tolist\(\) of an array": lambda x: [x * x.tolist()[0]],
+    "an array as an index of a list": lambda x: [x * [1.0, 2.0][x.astype(int)[0]]],
+    "a function that is not NumPy's": lambda x: [x * np.asarray(x)],
+    "multiply writes into an array that is not captured": lambda x: [np.multiply(x, x, out=np.ones(2))],
+    "copyto writes into an array that is not captured": lambda x: [np.copyto(np.ones(2), x)],
+}
+
+
+@pytest.mark.parametrize("reason", TAKEN_OUT)
+def test_values_that_leave_are_obstacles_with_their_line(reason: str) -> None:
+    capture, found = capture_of(TAKEN_OUT[reason], [1.0, 1.0])
+    for again in (lambda: capture.replay(np.ones(2)), lambda: compile_replay(capture, found)):
+        with pytest.raises(CaptureError, match=rf"^the calls cannot be made again: {reason}.* at .*\.py:\d+$"):
+            again()
+
+
+_random, _count = np.random.default_rng(0), iter(range(100))
+
+FROM_ELSEWHERE: dict[str, Program] = {
+    "what multiply is given at": lambda x: [np.multiply(x, _random.normal(size=2))],
+    "what power is given at": lambda x: [np.power(x, next(_count))],
+    "(sin|cos) at .*, then (sin|cos) at": lambda x: [(np.sin if next(_count) % 2 else np.cos)(x)],
+    "one more call: add at": lambda x: [x + 1 for _ in range(next(_count))],
+}
+
+
+@pytest.mark.parametrize("found", FROM_ELSEWHERE)
+def test_what_comes_from_elsewhere_shows_in_a_second_capture(found: str) -> None:
+    one, other = (capture_of(FROM_ELSEWHERE[found], [1.0, 2.0])[0] for _ in range(2))
+    said = difference(one, other)
+    assert said is not None
+    assert re.match(rf"{found} .*test_captured.py:\d+$", said)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_same_program_is_captured_the_same(name: str) -> None:
+    program, shapes = PROGRAMS[name]
+    one, other = (capture_of(program, *[normal(*n, seed=seed) for n in shapes])[0] for seed in (1, 2))
+    assert difference(one, other) is None
+
+
+def test_the_text_drops_each_value_after_its_last_use() -> None:
+    capture, found = capture_of(lambda x, y: [(x * y).sum(axis=0)], np.ones((2, 3)), np.ones((2, 3)))
+    assert compile_replay(capture, found).text == (  # type: ignore[attr-defined]
+        "def replay(v0, v1):\n    v2 = v0 * v1\n    del v0, v1\n    v3 = v2.sum(axis=0)\n    del v2\n    return (v3, )"
+    )
