@@ -51,6 +51,8 @@ def train(images, labels, args):
     state, start = {"model": model, "optimizer": optimizer, "order": order}, 0
     if Path(args.checkpoint).exists():
         start = gradmgr.load(args.checkpoint, into=state)["step"]
+        if rank == 0:
+            print(f"going on from step {start} of {args.steps}, as {args.checkpoint} says; without that file, from 0")
     gm = GradManager().attach(dict(model.named_parameters()), callbacks=distributed.make_allreduce_cb("sum"))
     for step in tqdm(range(start, args.steps), desc=f"ranks: {size}", unit="step", disable=rank > 0):
         if step == args.fail_at and rank == size - 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -73,7 +73,7 @@ class _Recording:
 class GradManager(_Recording):
     """Records what attached tensors go through and computes gradients into their `.grad`.
 
-    Nothing is recorded outside `record()` and `release()` (or a `with` block), only attached
+    Nothing is recorded but between `record()` and `release()` (or in a `with` block), only attached
     tensors receive gradients, and after `backward()` the history is gone whatever the user still
     holds. Attachment is weak: the manager keeps no tensor alive. Recording belongs to the current
     thread or asyncio task.
@@ -144,11 +144,11 @@ class GradManager(_Recording):
         Args:
             tensors: one Tensor, an iterable of them, or a mapping of names, used in errors, to Tensors.
             callbacks: one or several cb(tensor, grad) -> grad, called in order during `backward` when the
-                tensor's gradient is complete; the last result is what `.grad` receives. One that returns None leaves
-                the gradient as it is. A callback may return a future with `.get()`; it is awaited when gradients are
-                propagated, then the chain goes on. A callback object may have `begin(manager)`, called before they are
-                propagated, `finish(manager)`, called after that and before futures are awaited, and `abort(manager)`,
-                called after a failure; see `current_run`.
+                tensor's gradient is complete; the last result is what `.grad` receives. One that returns None
+                passes on the gradient it was given. A callback may return a future with `.get()`; it is awaited when
+                gradients are propagated, then the chain goes on. A callback object may have `begin(manager)`, called
+                before they are propagated, `finish(manager)`, called after that and before futures are awaited, and
+                `abort(manager)`, called after a failure; see `current_run`.
             callback: the same as `callbacks`.
 
         Returns:
@@ -161,11 +161,17 @@ class GradManager(_Recording):
         Raises:
             TypeError: an element is no Tensor, or has a dtype other than float16/32/64, bfloat16,
                 complex64/128; or a callback cannot be called.
+            ValueError: an iterator has no tensor left.
         """
         if callbacks is not None and callback is not None:
             raise TypeError("attach takes callbacks= or callback=, not both; give one list")
         chain = callback_list(callbacks if callback is None else callback)
         pairs = list(named(tensors))
+        if not pairs and isinstance(tensors, Iterator):
+            raise ValueError(
+                "attach was given an iterator with no tensor left; if something else read it before, as an optimiser "
+                "does model.parameters(), make it anew or give both a list"
+            )
         for position, (name, t) in enumerate(pairs):
             check_attachable(t, name, position)
         self._attachments.warn_repeated(pairs, chain)

@@ -167,9 +167,10 @@ def getitem(a: Array, index: Any) -> Array:
 
 def able_to_hold(a: Array, *others: Any) -> Array:
     """Return `a`, or a copy to which values of the others can be written: batched or captured, as one of them is."""
-    if all([value.__class__ is np.ndarray for value in others]):  # the common case, without a search in them
-        return a
-    return captured_to_hold(batched_to_hold(a, *others), *others)
+    for value in others:
+        if value.__class__ is not np.ndarray:
+            return captured_to_hold(batched_to_hold(a, *others), *others)
+    return a  # the common case, without a search in them
 
 
 def is_differentiable(dtype: np.dtype[Any]) -> bool:

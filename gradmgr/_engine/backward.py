@@ -290,8 +290,8 @@ class BackwardRun:
         what = f"{source}callback {name_of(callback)} on {describe(t, self._specs[t].name)}"
         if not isinstance(g, Tensor):
             raise errors.CallbackError(
-                f"{what} gave {'None' if g is None else type(g).__name__}; the gradient is a Tensor; a callback may "
-                "also return a future with .get(), or None to change nothing"
+                f"{what} gave {'None' if g is None else type(g).__name__}; return a Tensor, as gradmgr.asarray "
+                "makes of an array, a future with .get(), or None to keep the gradient"
             )
         check_like(g, t, what)
 

@@ -45,7 +45,7 @@ def seeds_of(tape: Tape, y: Any, dy: Any, *, asked: str = "backward", create_gra
     ys = [] if y is None else _as_list(y)
     dys = [None] * len(ys) if dy is None else _as_list(dy)
     if len(dys) != len(ys):
-        raise ValueError(f"{asked}: {len(ys)} y were given and {len(dys)} dy; give one dy for each y")
+        raise ValueError(f"{asked}: {len(ys)} y were given and {len(dys)} dy; give one dy for each y, each an array")
     node_ids = [_node_id_of(tape, t, position) for position, t in enumerate(ys)]
     outer = context_of_pass(tape, create_graph)
     cotangents = [_cotangent(outer, t, d, k) for k, (t, d) in enumerate(zip(ys, dys, strict=True))]

@@ -188,6 +188,8 @@ class Tensor(TensorMembers):
 
     def item(self, *args: int) -> Any:
         """Return one element as a Python number; without arguments the tensor must have one element."""
+        if not args:
+            _check_one_number(self, "item()", ValueError)
         cut(self, "item()")
         return _host(self._array).item(*args)
 
@@ -203,13 +205,16 @@ class Tensor(TensorMembers):
         return made
 
     def __float__(self) -> float:
+        _check_one_number(self, "float()", TypeError)
         cut(self, "float()")
         return float(self._array)
 
     def __int__(self) -> int:
+        _check_one_number(self, "int()", TypeError)
         return int(self._array)
 
     def __complex__(self) -> complex:
+        _check_one_number(self, "complex()", TypeError)
         return complex(self._array)
 
     def __bool__(self) -> bool:
@@ -248,6 +253,14 @@ def wrap(array: Any) -> Tensor:
 def raw(value: Any) -> Any:
     """Return a Tensor's array, anything else as it is."""
     return value._array if isinstance(value, Tensor) else value
+
+
+def _check_one_number(t: Tensor, asked: str, error: type[Exception]) -> None:
+    if t._array.size != 1 and not batched.is_batched(t._array):
+        raise error(
+            f"{asked} is for a Tensor of one number; found {describe(t)}; take an element, as t[0], "
+            "or all of them by tolist() or numpy()"
+        )
 
 
 def cut(t: Tensor, what: str, result: Any = None) -> None:

@@ -233,7 +233,7 @@ def vmap(
         RuntimeError: `func` asks for one value of a batched tensor; `randomness` is none of the three.
 
     >>> import gradmgr, gradmgr.numpy as np
-    >>> from gradmgr._transforms.vmap import vmap
+    >>> from gradmgr import vmap
     >>> x = gradmgr.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     >>> vmap(lambda row: np.dot(row, row))(x)
     Tensor([ 5., 25., 61.])

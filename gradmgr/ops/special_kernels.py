@@ -48,9 +48,9 @@ def library_function(name: str, arrays: tuple[Any, ...]) -> Kernel:
     try:
         function: Kernel = getattr(module, name)
     except AttributeError:
-        raise errors.UnsupportedFunctionError(
-            f"{module.__name__} has no {name}; move to the CPU with .to('cpu') for it"
-        ) from None
+        on_gpu = not module.__name__.startswith("scipy")
+        remedy = "move to the CPU with .to('cpu') for it" if on_gpu else "a newer SciPy may have it"
+        raise errors.UnsupportedFunctionError(f"{module.__name__} has no {name}; {remedy}") from None
     return function if module.__name__.startswith("scipy") else _explaining_errors(name, function)
 
 

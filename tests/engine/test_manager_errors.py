@@ -120,6 +120,14 @@ def test_attaching_a_wrong_dtype_in_a_mapping_names_it(gm, x, unchanged):
         gm.attach({"labels": tensor([1, 2, 3])})
 
 
+def test_attaching_from_an_iterator_that_was_used_up(gm, x, unchanged):
+    used = iter([x])
+    list(used)
+    with unchanged([gm], [x]), rejected(ValueError, "attach", "no tensor left", "make it anew"):
+        gm.attach(used)
+    gm.attach([])
+
+
 def test_attaching_from_a_generator_that_fails(gm, x, unchanged):
     def parameters():
         yield new
@@ -575,7 +583,7 @@ def gives_a_future_of_another_shape(t, grad):
 
 
 WRONG_RESULTS = [
-    (gives_a_number, TypeError, ["gives_a_number", "float", "Tensor", "None to change nothing"]),
+    (gives_a_number, TypeError, ["gives_a_number", "float", "Tensor", "None to keep the gradient"]),
     (gives_an_array, TypeError, ["gives_an_array", "ndarray", "Tensor"]),
     (gives_another_shape, ValueError, ["gives_another_shape", r"shape \(\)", r"\(2,\)"]),
     (gives_another_dtype, TypeError, ["gives_another_dtype", "float32", "float64"]),

@@ -248,6 +248,18 @@ def test_item_float_int_and_complex_give_python_numbers():
     assert list(range(tensor(3))) == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("convert", "error"), [(Tensor.item, ValueError), (float, TypeError), (int, TypeError), (complex, TypeError)]
+)
+@pytest.mark.parametrize("shape", [(2,), (2, 3), (0,)])
+def test_a_conversion_of_many_numbers_to_one_says_how_else(convert, error, shape):
+    said = (
+        rf"{convert.__name__}\(\) is for a Tensor of one number; found a Tensor of shape \({shape[0]}.*t\[0\].*tolist"
+    )
+    with pytest.raises(error, match=said):
+        convert(tensor(np.ones(shape)))
+
+
 def test_conversions_that_make_no_sense_raise_as_numpys():
     two = tensor([1.0, 2.0])
     with pytest.raises(ValueError, match="ambiguous"):
@@ -255,7 +267,7 @@ def test_conversions_that_make_no_sense_raise_as_numpys():
     for convert in (float, int, complex):
         with pytest.raises(TypeError):
             convert(two)
-    with pytest.raises(ValueError, match="size 1"):
+    with pytest.raises(ValueError, match="one number"):
         two.item()
     with pytest.raises(TypeError):
         range(tensor(2.5))
