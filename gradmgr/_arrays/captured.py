@@ -5,10 +5,11 @@ passes and optimisers run on it unchanged, and an op knows nothing of it. Each c
 inside, so what is captured computes what it always does; and it is appended to a `Capture`, with what it was given.
 
 The calls of a capture are a straight line: `replay` makes them on other arrays of the same shapes and dtypes. So no
-value may leave an array unseen and come back as a number. The truth of an array becomes a guard, which must have the
-same value in a replay. Everything else that takes values out of an array (`float`, `item`, `numpy.asarray`, a function
-that is not NumPy's) is an obstacle, and so is a write into an array that is not captured: it is carried out, but a
-capture with obstacles cannot be replayed. Numbers and arrays that come from elsewhere, such as a step's count or random
+value may leave an array unseen and come back as a number. The truth of an array becomes a guard, which must find the
+same value in a replay; so do numbers on which the calls of a kernel depend (`value_of`), and those that LAPACK returns
+(`call_foreign`). Everything else that takes values out of an array (`float`, `item`, `numpy.asarray`, a function that
+is not NumPy's) is an obstacle, and so is a write into an array that is not captured: it is carried out, but a capture
+with obstacles cannot be replayed. Numbers and arrays that come from elsewhere, such as a step's count or random
 numbers, show when the same function is captured twice: `difference` names the first call that they change.
 """
 
@@ -48,7 +49,7 @@ class Call:
         args: its positional arguments, with a Slot for each captured array, within lists, tuples and slices too.
         keywords: likewise.
         results: the Slot of the result, a tuple of them for several; None for what is no array.
-        expected: what a replay must find again: the truth of a guard; the shapes of results that depend on values.
+        expected: the facts of the result, where they depend on values and a replay must find the same; else None.
         line: where the program made it, as "file:line".
     """
 
@@ -97,14 +98,22 @@ class Capture:
                 self.add_obstacle(f"{_name(function)} writes into an array that is not captured,")
         result = function(*plain_args, **plain_keywords)
         made, results = self._wrap_all(result, given)
-        depends = _shape_depends_on_values(function, plain_args, plain_keywords)
-        self._append(function, args, keywords, results, _shapes(result) if depends else None)
+        depends = _facts_depend_on_values(function, plain_args)
+        self._append(function, args, keywords, results, facts_of(result) if depends else None)
         return made
 
-    def guard(self, array: CapturedArray) -> bool:
-        """Return the truth of an array, and append that it must be the same in a replay."""
-        found = bool(array.inner)
-        self._append(operator.truth, (array,), {}, None, found)
+    def call_foreign(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+        """Do as `call` with a function that is not NumPy's; the numbers in its result are guarded."""
+        given: dict[int, CapturedArray] = {}
+        result = function(*_inside(args, given), **_inside(keywords, given))
+        made, results = self._wrap_all(result, given)
+        self._append(function, args, keywords, results, facts_of(result))
+        return made
+
+    def guard(self, read: Callable[[Array], Any], array: CapturedArray) -> Any:
+        """Return what a function reads in an array, such as its truth, and append that a replay must find the same."""
+        found = read(array.inner)
+        self._append(read, (array,), {}, None, found)
         return found
 
     def add_obstacle(self, what: str) -> None:
@@ -164,7 +173,7 @@ def difference(one: Capture, other: Capture) -> str | None:
         if first.function is not second.function or not _are_equal(first.results, second.results):
             return f"{_name(first.function)} at {first.line}, then {_name(second.function)} at {second.line}"
         if first.expected != second.expected:
-            return f"the condition, or the shape, at {first.line}"
+            return f"what {_name(first.function)} gives at {first.line}"
         if not _are_equal((first.args, first.keywords), (second.args, second.keywords)):
             return f"what {_name(first.function)} is given at {first.line}"
     shorter, longer = sorted((one.calls, other.calls), key=len)
@@ -221,20 +230,21 @@ def _keep(results: Any, made: Any, values: list[Any]) -> None:
         values[results.number] = made
 
 
-def _shapes(result: Any) -> Any:
-    return tuple(map(_shapes, result)) if isinstance(result, (tuple, list)) else getattr(result, "shape", None)
+def facts_of(result: Any) -> Any:
+    """Return the shapes of arrays, and all else as it is."""
+    if isinstance(result, (tuple, list)):
+        return tuple(map(facts_of, result))
+    return result.shape if isinstance(result, (np.ndarray, np.generic)) else result
 
 
 def check(call: Call, made: Any) -> None:
-    """Raise if a guard has another truth, or if results have other shapes."""
-    if call.expected.__class__ is bool:
-        if made is not call.expected:
-            raise CaptureError(f"the condition at {call.line} was {call.expected}, and is {made} now")
-    elif _shapes(made) != call.expected:
-        raise CaptureError(f"{_name(call.function)} at {call.line} gave {call.expected}, and {_shapes(made)} now")
+    """Raise if the facts of a result are not what they were."""
+    found = facts_of(made)
+    if found != call.expected:
+        raise CaptureError(f"{_name(call.function)} at {call.line} gave {call.expected}, and {found} now")
 
 
-def _shape_depends_on_values(function: Any, args: Any, keywords: Any) -> bool:
+def _facts_depend_on_values(function: Any, args: Any) -> bool:
     """Tell whether other values may give results of other shapes: unique ones, those where a mask is true, counts."""
     return _name(function) in _OF_SOME or (function is operator.getitem and _holds_mask(args[1]))
 
@@ -271,6 +281,8 @@ def _are_equal(one: Any, other: Any) -> bool:
 
 
 def _name(function: Any) -> str:
+    if function is operator.truth:
+        return "the truth of an array"
     return str(getattr(function, "__name__", function))
 
 
@@ -315,7 +327,7 @@ class CapturedArray:
     # ------------------------------------------------------------ values that leave
 
     def __bool__(self) -> bool:
-        return self.capture.guard(self)
+        return bool(self.capture.guard(operator.truth, self))
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         self.capture.add_obstacle("a function that is not NumPy's, or numpy.asarray(), takes the values of an array")
@@ -501,6 +513,18 @@ def capture_in(*values: Any) -> Capture | None:
         if isinstance(value, (list, tuple)) and (found := capture_in(*value)) is not None:
             return found
     return None
+
+
+def value_of(a: Any) -> Any:
+    """Return the number in a captured array, of which a replay must find the same; others as they are."""
+    return a.capture.guard(_item, a) if is_captured(a) else a
+
+
+def _item(a: Any) -> Any:
+    return a.item()
+
+
+_item.__name__ = "the value of an array"
 
 
 def captured_to_hold(a: Any, *others: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 import re
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import batching_rules, batching_rules_of_series  # noqa: F401  # they enter rules when imported
 from gradmgr._arrays.batched import Batched, Library, batched_to_hold, getitem_of, innermost
-from gradmgr._arrays.captured import CapturedArray, CapturingLibrary, capture_in, captured_to_hold, inner_of
+from gradmgr._arrays.batched import common_value as batched_value
+from gradmgr._arrays.captured import CapturedArray, CapturingLibrary, capture_in, captured_to_hold, inner_of, value_of
 
 Array = Any  # numpy.ndarray, a NumPy scalar (a 0-d result), or cupy.ndarray
 
@@ -163,6 +165,19 @@ def getitem(a: Array, index: Any) -> Array:
     """Return a[index], where either may be batched or captured."""
     capture = None if isinstance(a, CapturedArray) else capture_in(index)
     return getitem_of(a, index) if capture is None else capture.call(operator.getitem, (a, index), {})
+
+
+def foreign(function: Any, *arrays: Array) -> Any:
+    """Return a function that does not dispatch by protocol, such as SciPy's, to be called with arrays like these."""
+    for a in arrays:
+        if a.__class__ is not np.ndarray and (capture := capture_in(a)) is not None:
+            return partial(capture.call_foreign, function)
+    return function
+
+
+def common_value(value: Any, what: str) -> Any:
+    """Return a value that a shape depends on: the same for all examples of a vmap, and in all replays of a capture."""
+    return value_of(batched_value(value, what))
 
 
 def able_to_hold(a: Array, *others: Any) -> Array:

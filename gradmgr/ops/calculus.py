@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from gradmgr._arrays import batched, libraries
+from gradmgr._arrays import libraries
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.indexing import getitem, scatter
@@ -405,7 +405,7 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
 
 
 def _extend_periodically(x: Any, xp: Any, fp: Any, period: Any) -> Any:
-    if np.any(batched.common_value(raw(period) == 0, "whether the period is 0")):
+    if np.any(libraries.common_value(raw(period) == 0, "whether the period is 0")):
         raise ValueError("interp: period must be a non-zero value")
     period = absolute(period)
     x, xp = (remainder(cast_to(t, np.float64), period) for t in (x, xp))

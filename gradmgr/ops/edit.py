@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from gradmgr._arrays import batched, libraries
+from gradmgr._arrays import libraries
 from gradmgr._engine.indexing import getitem, scatter
 from gradmgr._engine.mutation import as_type, setitem
 from gradmgr._engine.op import zeros
@@ -121,4 +121,4 @@ def trim_zeros(filt: Any, trim: Any = "fb", axis: Any = None) -> Any:
 
 
 def _cut_position(place: Any) -> int:
-    return int(batched.common_value(place, "where trim_zeros cuts"))
+    return int(libraries.common_value(place, "where trim_zeros cuts"))

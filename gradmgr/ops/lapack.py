@@ -32,10 +32,11 @@ class LU(NamedTuple):
 _LETTER = {"f": "s", "d": "d", "F": "c", "D": "z"}
 
 
-def routine(name: str, dtype: Any) -> Any:
+def routine(name: str, dtype: Any, *arrays: Any) -> Any:
+    """Return LAPACK's routine for a dtype, to be called with arrays like these."""
     import scipy.linalg.lapack
 
-    return getattr(scipy.linalg.lapack, _LETTER[dtype.char] + name)
+    return libraries.foreign(getattr(scipy.linalg.lapack, _LETTER[dtype.char] + name), *arrays)
 
 
 def factor(a: Any) -> LU | None:
@@ -50,7 +51,7 @@ def factor(a: Any) -> LU | None:
         return _factor_on_gpu(a) if a.ndim == 2 and not batched.is_batched(a) else None
     if not HAS_SCIPY or isinstance(a, batched.Batched) or (a.ndim > 2 and a.shape[-1] < LARGE):
         return None
-    getrf = routine("getrf", a.dtype)
+    getrf = routine("getrf", a.dtype, a)
     if a.ndim == 2:
         lu, pivots, info = getrf(a)
         return LU((lu,), (pivots,), info > 0)
@@ -67,11 +68,11 @@ def _factor_on_gpu(a: Any) -> LU:
 
 def solve_by_lu(lu: Any, pivots: Any, b: Any, adjoint: bool) -> Any:
     """Solve one system; b is a vector or has two axes."""
-    if not isinstance(lu, np.ndarray):
+    if not isinstance(lu, np.ndarray) and libraries.root(lu) is not np:
         import cupyx.scipy.linalg
 
         return cupyx.scipy.linalg.lu_solve((lu, pivots), b, trans=2 if adjoint else 0, check_finite=False)
-    x, _ = routine("getrs", lu.dtype)(lu, pivots, b, trans=2 if adjoint else 0)
+    x, _ = routine("getrs", lu.dtype, lu, b)(lu, pivots, b, trans=2 if adjoint else 0)
     return x
 
 
@@ -84,7 +85,7 @@ def solve_stack(a_shape: tuple[int, ...], b: Any, solve_one: Any) -> Any:
         return np.moveaxis(solve_one(0, columns.reshape(len(columns), -1)).reshape(columns.shape), 0, -2)
     batch = np.broadcast_shapes(a_shape[:-2], b.shape[:-2])
     which = np.broadcast_to(np.arange(math.prod(a_shape[:-2])).reshape(a_shape[:-2]), batch).ravel()
-    x = np.empty(batch + b.shape[-2:], b.dtype)
+    x = libraries.namespace(b).empty(batch + b.shape[-2:], b.dtype)
     for k, one, to in zip(
         which, np.broadcast_to(b, x.shape).reshape(-1, *b.shape[-2:]), x.reshape(-1, *b.shape[-2:]), strict=True
     ):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import batched, libraries
+from gradmgr._arrays import libraries
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.mutation import as_type
@@ -149,7 +149,7 @@ def _trim(p: Any, other: Any) -> Any:
         nothing = zeros(p, (1,), p.dtype)
         return wrap(nothing) if isinstance(p, Tensor) else nothing
     (places,) = np.nonzero(raw(p))
-    return p[int(batched.common_value(places[0], "the first coefficient's place")) :] if len(places) else p[-1:]
+    return p[int(libraries.common_value(places[0], "the first coefficient's place")) :] if len(places) else p[-1:]
 
 
 def polymul(a1: Any, a2: Any) -> Any:
@@ -177,7 +177,7 @@ def polydiv(u: Any, v: Any) -> Any:
         r[k : k + len(y)] -= d * y
     values = raw(r)
     first = 0
-    while first < len(values) - 1 and batched.common_value(
+    while first < len(values) - 1 and libraries.common_value(
         np.allclose(values[first], 0, rtol=1e-14), "the length of the remainder"
     ):
         first += 1
@@ -334,7 +334,7 @@ def polyfit(x: Any, y: Any, deg: Any, rcond: Any = None, full: bool = False, w: 
     lhs = lhs / scale
     c, residuals, rank, s = lstsq(lhs, rhs, rcond)
     c = transpose(transpose(c) / scale)
-    if int(raw(rank)) != order and not full:
+    if libraries.common_value(raw(rank), "the rank") != order and not full:
         errors.warn("Polyfit may be poorly conditioned", np.exceptions.RankWarning)
     if full:
         return c, residuals, rank, s, rcond

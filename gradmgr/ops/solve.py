@@ -213,7 +213,7 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> Any:
     a = a if isinstance(a, Tensor) else wrap(a)
     u, s, vh = svd(a, full_matrices=False)
     x = _pinv(a, rtol, False, (raw(u), raw(s), raw(vh))) @ b
-    rank = int(batched.common_value((raw(s) > rtol * raw(s)[:1]).sum(), "the rank"))
+    rank = int(libraries.common_value((raw(s) > rtol * raw(s)[:1]).sum(), "the rank"))
     off = b - a @ x
     if rank < columns or rows <= columns:
         off = off[:, :0]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
 from gradmgr import errors
-from gradmgr._arrays import batched, libraries
+from gradmgr._arrays import libraries
 from gradmgr._engine.broadcast import broadcast_to
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
@@ -142,7 +142,7 @@ def cov(
     else:
         off = cast_to(x - sum_of(x * both, 1, keepdims=True) / both.sum(), x.dtype)
         weighted = off * both
-    if batched.common_value(raw(fact) <= 0, "whether there are degrees of freedom"):
+    if libraries.common_value(raw(fact) <= 0, "whether there are degrees of freedom"):
         errors.warn("Degrees of freedom <= 0 for slice", RuntimeWarning)
         fact = 0.0
     product = matmul(off, conj_of(transpose(weighted)))

@@ -42,7 +42,7 @@ def _triangular_kernel(a: Any, b: Any, lower: bool, unit: bool, adjoint: bool) -
     if not lapack.HAS_SCIPY or not a.size or not b.size or is_batched or (a.ndim > 2 and a.shape[-1] < lapack.LARGE):
         m = _dense_triangle(a, lower, unit)
         return lapack.solve_unfactored(conj_t(m) if adjoint else m, b)
-    trtrs = lapack.routine("trtrs", np.result_type(a, b))
+    trtrs = lapack.routine("trtrs", np.result_type(a, b), a, b)
     matrices = a.reshape(-1, *a.shape[-2:])
 
     def solve_one(k: Any, one: Any) -> Any:

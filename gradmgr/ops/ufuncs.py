@@ -443,8 +443,7 @@ def at(ufunc: Any, function: Any, a: Any, indices: Any, b: Any = None, /) -> Non
 
 def _apply_in_rounds(function: Callable[..., Any], x: Any, index: Any, values: list[Any]) -> Any:
     """Apply in rounds, in each of which every element is named once at most."""
-    xp = libraries.namespace(raw(x))
-    places = xp.asarray(xp.arange(x.size).reshape(x.shape)[index])
+    places = libraries.getitem(libraries.root(raw(x)).arange(x.size).reshape(x.shape), index)
     operands = [ravel(broadcast_to(v, places.shape)) for v in values]
     flat, places = reshape(x, (-1,)), places.ravel()
     for chosen in _group_repeats(places):
@@ -462,7 +461,8 @@ def _group_repeats(places: Any) -> list[Any]:
     order = np.argsort(places, kind="stable")
     ordered = places[order]
     rank = xp.arange(places.size) - xp.searchsorted(ordered, ordered)  # counted from the first of its element
-    return [np.sort(order[rank == k]) for k in range(int(rank.max()) + 1)]
+    times = libraries.common_value(rank.max(), "how often an element is named")
+    return [np.sort(order[rank == k]) for k in range(int(times) + 1)]
 
 
 # ---------------------------------------------------------------- stacks of matrices and vectors
