@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from gradmgr import errors
 from gradmgr._engine import write_lock
-from gradmgr._engine.attachment import Attachments, Callback, callback_list, check_attachable, named, place_of
+from gradmgr._engine.attachment import Attachments, Callback, attachable, callback_list, named, place_of
 from gradmgr._engine.backward import BackwardRun, run_endings
 from gradmgr._engine.backward_pass import context_of_pass, run_backward
 from gradmgr._engine.cleanup import complete
@@ -166,14 +166,7 @@ class GradManager(_Recording):
         if callbacks is not None and callback is not None:
             raise TypeError("attach takes callbacks= or callback=, not both; give one list")
         chain = callback_list(callbacks if callback is None else callback)
-        pairs = list(named(tensors))
-        if not pairs and isinstance(tensors, Iterator):
-            raise ValueError(
-                "attach was given an iterator with no tensor left; if something else read it before, as an optimiser "
-                "does model.parameters(), make it anew or give both a list"
-            )
-        for position, (name, t) in enumerate(pairs):
-            check_attachable(t, name, position)
+        pairs = attachable(tensors)
         self._attachments.warn_repeated(pairs, chain)
         for name, t in pairs:
             self._attach_one(t, name, chain)

@@ -121,7 +121,20 @@ def place_of(name: str | None, position: int) -> str:
     return f"element {position}" if name is None else f"element {position} ({name!r})"
 
 
-def check_attachable(t: Any, name: str | None, position: int) -> None:
+def attachable(tensors: Any) -> list[tuple[str | None, Tensor]]:
+    """Return what is to be attached, with names; each can have a gradient."""
+    pairs = list(named(tensors))
+    if not pairs and isinstance(tensors, Iterator):
+        raise ValueError(
+            "attach was given an iterator with no tensor left; if something else read it before, as an optimiser does "
+            "model.parameters(), make it anew or give both a list"
+        )
+    for position, (name, t) in enumerate(pairs):
+        _check_attachable(t, name, position)
+    return pairs
+
+
+def _check_attachable(t: Any, name: str | None, position: int) -> None:
     if not isinstance(t, Tensor):
         is_pair = isinstance(t, tuple) and any(isinstance(p, Tensor) for p in t)  # what named_parameters() gives
         from_a_module = is_pair or hasattr(t, "named_parameters")

@@ -257,10 +257,8 @@ def raw(value: Any) -> Any:
 
 def _check_one_number(t: Tensor, asked: str, error: type[Exception]) -> None:
     if t._array.size != 1 and not batched.is_batched(t._array):
-        raise error(
-            f"{asked} is for a Tensor of one number; found {describe(t)}; take an element, as t[0], "
-            "or all of them by tolist() or numpy()"
-        )
+        how = "take an element, as t[0], or all of them by tolist() or numpy()"
+        raise error(f"{asked} is for a Tensor of one number; found {describe(t)}; {how}")
 
 
 def cut(t: Tensor, what: str, result: Any = None) -> None:
