@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import operator
 import sys
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,47 @@ class Slot:
     """Stands for an array in what a call was given: an input of the capture, or the result of an earlier call."""
 
     number: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What is known of the array in a slot: facts that are the same in every replay.
+
+    Attributes:
+        owner: the number of the slot in whose memory it lies, its own where it has memory of its own; None where the
+            memory is that of no slot, as for NumPy scalars and views of arrays that are not captured.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    strides: tuple[int, ...]
+    owner: int | None
+
+
+class _Memory:
+    """Which slots' arrays lie where, so that views are known whatever made them."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []  # of memory, sorted
+        self._ends: dict[int, tuple[int, int]] = {}  # by start: the end, and the owner's slot
+
+    def owner_of(self, array: Any, number: int, *, is_input: bool) -> int | None:
+        """Return the slot in whose memory an array lies; enter an array that has memory of its own, or an input."""
+        if not isinstance(array, np.ndarray) or not array.size:
+            return None
+        start, end = np.lib.array_utils.byte_bounds(array)
+        at = bisect_right(self._starts, start)
+        if array.base is None or is_input:
+            while at and self._ends[self._starts[at - 1]][0] > start:  # was freed since
+                at -= 1
+                del self._ends[self._starts.pop(at)]
+            while at < len(self._starts) and self._starts[at] < end:
+                del self._ends[self._starts.pop(at)]
+            self._starts.insert(at, start)
+            self._ends[start] = end, number
+            return number
+        known = self._ends.get(self._starts[at - 1]) if at else None
+        return known[1] if known is not None and known[0] >= end else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,16 +109,18 @@ class Capture:
     Attributes:
         calls: the calls.
         inputs: the slots of the arrays given by `add_input`, in that order.
+        layouts: of each slot, by number.
         obstacles: why the calls cannot be made again, each with its line; empty where they can.
     """
 
-    __slots__ = ("calls", "inputs", "obstacles", "slots")
+    __slots__ = ("_memory", "calls", "inputs", "layouts", "obstacles")
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.inputs: list[Slot] = []
+        self.layouts: list[Layout] = []
         self.obstacles: list[str] = []
-        self.slots = 0
+        self._memory = _Memory()
 
     @property
     def library(self) -> CapturingLibrary:
@@ -85,7 +129,7 @@ class Capture:
 
     def add_input(self, array: Array) -> CapturedArray:
         """Capture an array as an input, which `replay` takes another one for."""
-        made = self._wrap(array)
+        made = self._wrap(array, is_input=True)
         self.inputs.append(made.slot)
         return made
 
@@ -135,7 +179,7 @@ class Capture:
             CaptureError: there are obstacles, or a guard has another value.
         """
         self.check_obstacles()
-        values: list[Any] = [None] * self.slots
+        values: list[Any] = [None] * len(self.layouts)
         for slot, array in zip(self.inputs, inputs, strict=True):
             values[slot.number] = array
         for call in self.calls:
@@ -148,9 +192,11 @@ class Capture:
     def _append(self, function: Any, args: Any, keywords: Any, results: Any, expected: Any) -> None:
         self.calls.append(Call(function, _with_slots(args), _with_slots(keywords), results, expected, _line()))
 
-    def _wrap(self, array: Array) -> CapturedArray:
-        self.slots += 1
-        return CapturedArray(self, array, Slot(self.slots - 1))
+    def _wrap(self, array: Array, *, is_input: bool = False) -> CapturedArray:
+        number = len(self.layouts)
+        owner = self._memory.owner_of(array, number, is_input=is_input)
+        self.layouts.append(Layout(array.shape, array.dtype, array.strides, owner))
+        return CapturedArray(self, array, Slot(number))
 
     def _wrap_all(self, result: Any, given: dict[int, CapturedArray]) -> tuple[Any, Any]:
         """Return a result with its arrays captured, and their slots; None for what is no array."""

@@ -8,16 +8,23 @@ would, and drops each value after the last line that reads it. For the product o
         del v0, v1
         v3 = v2.sum(axis=0)
         return v3,
+
+Large results of ufuncs go into buffers that the function keeps, each of which serves again when neither its value nor a
+view of it is read any more: memory that is newly asked for costs more than the arithmetic. What the function returns is
+in memory of its own. A call of the function while another one runs, in another thread, takes buffers of its own.
 """
 
 from __future__ import annotations
 
 import operator
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from gradmgr._arrays.captured import Call, Capture, CapturedArray, CaptureError, Slot, check
+import numpy as np
+
+from gradmgr._arrays.captured import Call, Capture, CapturedArray, CaptureError, Layout, Slot, check
 
 # What is written between the operands.
 _BINARY = MappingProxyType(
@@ -44,39 +51,66 @@ _UPDATES = MappingProxyType(
 )
 
 
-def compile_replay(capture: Capture, results: Sequence[Any]) -> Callable[..., tuple[Any, ...]]:
+# Ufuncs that compute the same as an operator, into a buffer.
+_UFUNCS = MappingProxyType(
+    {
+        operator.add: np.add,
+        operator.sub: np.subtract,
+        operator.mul: np.multiply,
+        operator.matmul: np.matmul,
+        operator.truediv: np.true_divide,
+        operator.neg: np.negative,
+    }
+)
+
+# Bytes from which on a result goes into a buffer: glibc asks the system for what is larger, again and again.
+_LARGE = 1 << 14
+
+
+def compile_replay(
+    capture: Capture, results: Sequence[Any], *, buffers_from: int = _LARGE
+) -> Callable[..., tuple[Any, ...]]:
     """Return a function of arrays in place of the inputs that makes the calls again and returns these results.
 
     Args:
         capture: what to replay.
         results: captured arrays, and other values, which are returned as they are.
+        buffers_from: the bytes from which on a ufunc's result goes into a buffer.
 
     Raises:
         CaptureError: there are obstacles. The function raises it where a guard has another value; what was written
             until then into the inputs stays.
     """
     capture.check_obstacles()
-    return _Writer(capture, results).function()
+    return _Writer(capture, results, buffers_from).function()
 
 
 class _Writer:
     """Writes the text of one replay."""
 
-    def __init__(self, capture: Capture, results: Sequence[Any]) -> None:
+    def __init__(self, capture: Capture, results: Sequence[Any], buffers_from: int) -> None:
         self.capture = capture
+        self.buffers_from = buffers_from
         self.results = [part.slot if isinstance(part, CapturedArray) else part for part in results]
         self.scope: dict[str, Any] = {"check": check, "CaptureError": CaptureError}
         self.names: dict[int, str] = {}  # of constants and functions, by identity
         self.last = self._last_uses()
+        self.layouts_of_buffers: list[Layout] = []
+        self.buffers = self._plan_buffers()  # by the number of the call: which buffer its result goes into
 
     def function(self) -> Callable[..., tuple[Any, ...]]:
         """Return the compiled function; its text is its attribute `text`."""
         inputs = ", ".join([_variable(slot) for slot in self.capture.inputs])
         lines = [f"def replay({inputs}):"]
+        if self.layouts_of_buffers:
+            self.scope |= {"arenas": [], "make_arena": self._make_arena}
+            names = "".join([f"b{k}, " for k in range(len(self.layouts_of_buffers))])
+            lines += ["    arena = arenas.pop() if arenas else make_arena()", f"    {names}= arena"]
         for number, call in enumerate(self.capture.calls):
-            lines += [f"    {line}" for line in self._lines(call)]
+            lines += [f"    {line}" for line in self._lines(call, self.buffers.get(number))]
             dropped = [f"v{k}" for k in sorted(self._slots_of(call)) if self.last[k] == number]
             lines += [f"    del {', '.join(dropped)}"] if dropped else []
+        lines += ["    arenas.append(arena)"] if self.layouts_of_buffers else []
         lines.append(f"    return {self._tuple(self.results)}")
         text = "\n".join(lines)
         exec(compile(text, "<gradmgr replay>", "exec"), self.scope)  # noqa: S102  # text of our own
@@ -96,11 +130,56 @@ class _Writer:
             last |= dict.fromkeys(self._slots_of(call), number)
         return last | {slot.number: len(self.capture.calls) for slot in _slots_in(self.results)}
 
+    # ------------------------------------------------------------ buffers
+
+    def _plan_buffers(self) -> dict[int, int]:
+        """Choose buffers for large results, each of which is taken again when what lies in it is not read any more."""
+        layouts = self.capture.layouts
+        last: dict[int, int] = defaultdict(int)  # by the slot that owns memory: after which call nothing reads it
+        for number, when in self.last.items():
+            owner = layouts[number].owner
+            if owner is not None:
+                last[owner] = max(last[owner], when)
+        chosen, held = {}, {}  # buffers by call, and by the slot that lies in it
+        free: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+        for number, call in enumerate(self.capture.calls):
+            if self._goes_into_buffer(call) and last[call.results.number] < len(self.capture.calls):
+                layout = layouts[call.results.number]
+                found = free[layout.shape, layout.dtype, layout.strides]
+                if not found:
+                    found.append(len(self.layouts_of_buffers))
+                    self.layouts_of_buffers.append(layout)
+                chosen[number] = held[call.results.number] = found.pop()
+            for owner in [owner for owner in held if last[owner] == number]:
+                layout = layouts[owner]
+                free[layout.shape, layout.dtype, layout.strides].append(held.pop(owner))
+        return chosen
+
+    def _goes_into_buffer(self, call: Call) -> bool:
+        """Tell whether a call is that of a ufunc with a large result in memory of its own."""
+        if not isinstance(call.results, Slot) or call.keywords or call.expected is not None:
+            return False
+        ufunc = _UFUNCS.get(call.function, call.function)
+        layout = self.capture.layouts[call.results.number]
+        return (
+            isinstance(ufunc, np.ufunc)
+            and ufunc.nout == 1
+            and len(call.args) == ufunc.nin
+            and layout.owner == call.results.number
+            and layout.dtype.itemsize * int(np.prod(layout.shape)) >= self.buffers_from
+        )
+
+    def _make_arena(self) -> list[Any]:
+        return [_empty(layout) for layout in self.layouts_of_buffers]
+
     # ------------------------------------------------------------ text
 
-    def _lines(self, call: Call) -> list[str]:
-        """Write one call."""
+    def _lines(self, call: Call, buffer: int | None) -> list[str]:
+        """Write one call, whose result goes into a buffer if one is given."""
         target = self._target(call.results)
+        if buffer is not None:
+            given = ", ".join([*map(self._text, call.args), f"out=b{buffer}"])
+            return [f"{target} = {self._constant(_UFUNCS.get(call.function, call.function))}({given})"]
         if call.function is operator.setitem:
             a, index, value = call.args
             return [f"{self._text(a)}[{self._index(index)}] = {self._text(value)}"]
@@ -172,6 +251,13 @@ class _Writer:
             self.names[id(value)] = name
             self.scope[name] = value
         return name
+
+
+def _empty(layout: Layout) -> Any:
+    """Return a new array of this layout."""
+    order = sorted(range(len(layout.shape)), key=lambda k: -layout.strides[k])
+    made = np.empty([layout.shape[k] for k in order], layout.dtype)
+    return made.transpose(np.argsort(order)) if order else made
 
 
 def _variable(slot: Slot) -> str:

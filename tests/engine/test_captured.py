@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -31,10 +33,15 @@ def check_replay(program: Program, arrays: Sequence[Any], others: Sequence[Any])
     capture, found = capture_of(program, *arrays)
     assert any(isinstance(y, CapturedArray) for y in found)
     expected = program(*[np.array(a) for a in others])
-    replayed = compile_replay(capture, found)(*[np.array(a) for a in others])
-    for y, z in zip(replayed, expected, strict=True):
-        assert (type(y), y.dtype) == (type(z), z.dtype)
-        np.testing.assert_array_equal(y, z)
+    for buffers_from in (1 << 14, 1):
+        replay = compile_replay(capture, found, buffers_from=buffers_from)
+        first = replay(*[np.array(a) for a in arrays])
+        kept = [np.array(y) for y in first]
+        for y, z in zip(replay(*[np.array(a) for a in others]), expected, strict=True):
+            assert (type(y), y.dtype) == (type(z), z.dtype)
+            np.testing.assert_array_equal(y, z)
+        for y, z in zip(first, kept, strict=True):  # which the second replay has not written to
+            np.testing.assert_array_equal(y, z)
 
 
 def with_gradients(loss: Callable[..., Tensor], *arrays: Any) -> list[Any]:
@@ -168,3 +175,42 @@ def test_the_text_drops_each_value_after_its_last_use() -> None:
     assert compile_replay(capture, found).text == (  # type: ignore[attr-defined]
         "def replay(v0, v1):\n    v2 = v0 * v1\n    del v0, v1\n    v3 = v2.sum(axis=0)\n    del v2\n    return (v3, )"
     )
+
+
+def test_buffers_serve_again_when_nothing_reads_them_any_more() -> None:
+    def program(x: Any) -> list[Any]:
+        y = x * 2  # read by way of its view until the end
+        row = y[1]
+        for _ in range(5):
+            x = np.sin(x) * x
+        return [x, x.sum() + row.sum()]
+
+    capture, found = capture_of(program, np.ones((3, 4)))
+    replay: Any = compile_replay(capture, found, buffers_from=1)
+    assert set(re.findall(r"out=(\w+)", replay.text)) == {"b0", "b1", "b2", "b3"}
+    assert "out=b0" in replay.text.splitlines()[3]
+    assert replay.text.count("out=b0") == 1
+    x = np.linspace(0, 1, 12).reshape(3, 4)
+    np.testing.assert_array_equal(replay(x)[1], program(x)[1])
+
+
+def test_replays_at_the_same_time_have_buffers_of_their_own() -> None:
+    entered, released = threading.Event(), threading.Event()
+
+    def pause(x: Any) -> Any:
+        if x[0] == 3.0:  # in the first thread
+            entered.set()
+            assert released.wait(20)
+        return x
+
+    capture = Capture()
+    x = capture.add_input(np.ones(4))
+    y = x * 2
+    capture.call_foreign(pause, x)
+    replay = compile_replay(capture, [y + 1], buffers_from=1)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(replay, np.full(4, 3.0))
+        assert entered.wait(20)
+        np.testing.assert_array_equal(replay(np.full(4, 5.0))[0], np.full(4, 11.0))
+        released.set()
+        np.testing.assert_array_equal(first.result()[0], np.full(4, 7.0))

@@ -66,12 +66,15 @@ def test_replayed_calls_compute_what_the_op_does(sample: Sample) -> None:
             capture.replay(*given)
         return
     values = capture.replay(*[np.array(a) for a in given])
-    compiled = compile_replay(capture, found)(*given)
-    for y, z, same in zip(found, expected, compiled, strict=True):
+    compiled = compile_replay(capture, found)(*[np.array(a) for a in given])
+    in_buffers = compile_replay(capture, found, buffers_from=1)
+    in_buffers(*[np.array(a) for a in given])  # the second time they hold what the first left
+    for y, z, same, too in zip(found, expected, compiled, in_buffers(*given), strict=True):
         assert (y is None) == (z is None) == (same is None)
         if y is not None:
             again = values[y.slot.number] if isinstance(y, CapturedArray) else y
             np.testing.assert_array_equal(same, again)
+            np.testing.assert_array_equal(too, again)
             assert (again.shape, again.dtype) == (z.shape, z.dtype)
             # Bit by bit, but where kernels take another way for arrays that are not NumPy's own.
             assert_allclose(again, z, rtol=1e-10, atol=1e-12)

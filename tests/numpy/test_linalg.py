@@ -160,8 +160,8 @@ class Counted:
         self.calls: list[str] = []
         original = lapack.routine
 
-        def counted(name: str, dtype: Any) -> Any:
-            function = original(name, dtype)
+        def counted(name: str, dtype: Any, *arrays: Any) -> Any:
+            function = original(name, dtype, *arrays)
             return lambda *args, **keywords: (self.calls.append(name), function(*args, **keywords))[1]
 
         def refused(*args: Any) -> Any:
