@@ -9,14 +9,16 @@ value may leave an array unseen and come back as a number. The truth of an array
 same value in a replay; so do numbers on which the calls of a kernel depend (`value_of`), and those that LAPACK returns
 (`call_foreign`). Everything else that takes values out of an array (`float`, `item`, `numpy.asarray`, a function that
 is not NumPy's) is an obstacle, and so is a write into an array that is not captured: it is carried out, but a capture
-with obstacles cannot be replayed. Numbers and arrays that come from elsewhere, such as a step's count or random
-numbers, show when the same function is captured twice: `difference` names the first call that they change.
+with obstacles cannot be replayed. Arrays that are not captured are constants, kept by reference. Numbers and arrays
+that come from elsewhere, such as a step's count or random numbers, show when the same function is captured twice:
+`difference` names the first call that they change.
 """
 
 from __future__ import annotations
 
 import operator
 import sys
+import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -110,15 +112,18 @@ class Capture:
         calls: the calls.
         inputs: the slots of the arrays given by `add_input`, in that order.
         layouts: of each slot, by number.
+        constants: the arrays given to calls that are not captured, each with a checksum of its values then, and by
+            which call.
         obstacles: why the calls cannot be made again, each with its line; empty where they can.
     """
 
-    __slots__ = ("_memory", "calls", "inputs", "layouts", "obstacles")
+    __slots__ = ("_memory", "calls", "constants", "inputs", "layouts", "obstacles")
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.inputs: list[Slot] = []
         self.layouts: list[Layout] = []
+        self.constants: list[tuple[Array, int, Call]] = []
         self.obstacles: list[str] = []
         self._memory = _Memory()
 
@@ -165,9 +170,14 @@ class Capture:
         self.obstacles.append(f"{what} at {_line()}")
 
     def check_obstacles(self) -> None:
-        """Raise CaptureError if the calls cannot be made again."""
-        if self.obstacles:
-            raise CaptureError(f"the calls cannot be made again: {self.obstacles[0]}")
+        """Raise CaptureError if the calls cannot be made again; to be called when all of them are captured."""
+        written = [
+            f"the array given to {_name(call.function)} at {call.line} was written to since, by what is not captured"
+            for array, checksum, call in self.constants
+            if _checksum(array) != checksum
+        ]
+        for obstacle in (*self.obstacles, *written):
+            raise CaptureError(f"the calls cannot be made again: {obstacle}")
 
     def replay(self, *inputs: Array) -> list[Any]:
         """Make the calls again, on these arrays in place of the inputs.
@@ -190,7 +200,9 @@ class Capture:
         return values
 
     def _append(self, function: Any, args: Any, keywords: Any, results: Any, expected: Any) -> None:
-        self.calls.append(Call(function, _with_slots(args), _with_slots(keywords), results, expected, _line()))
+        call = Call(function, _with_slots(args), _with_slots(keywords), results, expected, _line())
+        self.calls.append(call)
+        self.constants += [(array, _checksum(array), call) for array in _arrays_in((call.args, call.keywords))]
 
     def _wrap(self, array: Array, *, is_input: bool = False) -> CapturedArray:
         number = len(self.layouts)
@@ -216,7 +228,7 @@ def difference(one: Capture, other: Capture) -> str | None:
     What differs depends on more than the inputs: a number or an array made outside of captured calls, or a branch.
     """
     for first, second in zip(one.calls, other.calls, strict=False):
-        if first.function is not second.function or not _are_equal(first.results, second.results):
+        if first.function != second.function or not _are_equal(first.results, second.results):
             return f"{_name(first.function)} at {first.line}, then {_name(second.function)} at {second.line}"
         if first.expected != second.expected:
             return f"what {_name(first.function)} gives at {first.line}"
@@ -246,6 +258,23 @@ def _map(change: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, slice):
         return slice(*[_map(change, part) for part in (value.start, value.stop, value.step)])
     return change(value)
+
+
+def _arrays_in(value: Any) -> Iterator[Array]:
+    """Find the arrays in nested tuples, lists, dicts and slices."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from _arrays_in(part)
+    elif isinstance(value, dict):
+        yield from _arrays_in(list(value.values()))
+    elif isinstance(value, slice):
+        yield from _arrays_in((value.start, value.stop, value.step))
+
+
+def _checksum(array: Array) -> int:
+    return zlib.crc32(np.ascontiguousarray(array).tobytes())
 
 
 def _inside(value: Any, given: dict[int, CapturedArray]) -> Any:

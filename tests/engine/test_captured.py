@@ -145,6 +145,23 @@ def test_values_that_leave_are_obstacles_with_their_line(reason: str) -> None:
             again()
 
 
+def test_a_constant_that_is_written_to_between_two_calls_is_an_obstacle() -> None:
+    def program(x: Any) -> list[Any]:
+        step = np.zeros(2)
+        y = x + step
+        step += 1
+        return [y * step]
+
+    capture, found = capture_of(program, [1.0, 2.0])
+    with pytest.raises(CaptureError, match=r"the array given to add at .*test_captured.py:\d+ was written to since"):
+        compile_replay(capture, found)
+
+
+def test_the_same_method_of_a_ufunc_is_no_difference() -> None:
+    one, other = (capture_of(lambda x: [np.add.reduce(x)], [1.0, 2.0])[0] for _ in range(2))
+    assert difference(one, other) is None
+
+
 _random, _count = np.random.default_rng(0), iter(range(100))
 
 FROM_ELSEWHERE: dict[str, Program] = {
