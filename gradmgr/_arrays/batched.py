@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from gradmgr import errors
+from gradmgr._arrays.arguments import map_leaves
 
 Array = Any
 # By NumPy function: rule(level, *args, **kwargs), which may return NotImplemented for arguments it cannot handle.
@@ -1167,16 +1168,13 @@ def prepare_target(target: Any, level: Level, others: Any, name: str) -> None:
 
 def _select_example(level: Level, value: Any, k: int) -> Any:
     """Return an argument with the values of example k."""
-    if isinstance(value, Batched):
-        if value.level is not level:
-            return value
-        return value._array[k if value._array.shape[0] != 1 else 0, ...]
-    if isinstance(value, (list, tuple)):
-        parts = [_select_example(level, part, k) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    if isinstance(value, dict):
-        return {key: _select_example(level, part, k) for key, part in value.items()}
-    return value
+
+    def select(part: Any) -> Any:
+        if not isinstance(part, Batched) or part.level is not level:
+            return part
+        return part._array[k if part._array.shape[0] != 1 else 0, ...]
+
+    return map_leaves(select, value)
 
 
 def _stack_results(level: Level, made: list[Any], name: str) -> Any:

@@ -27,6 +27,8 @@ from typing import Any
 
 import numpy as np
 
+from gradmgr._arrays.arguments import leaves_in, map_leaves
+
 Array = Any
 
 _ROOT = str(Path(__file__).resolve().parents[1])
@@ -140,23 +142,22 @@ class Capture:
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Make a call with the arrays inside, append it, and return its result with arrays captured."""
-        given: dict[int, CapturedArray] = {}
-        plain_args, plain_keywords = _inside(args, given), _inside(keywords, given)
         for target in _targets(function, args, keywords):
             if isinstance(target, np.ndarray):
                 self.add_obstacle(f"{_name(function)} writes into an array that is not captured,")
-        result = function(*plain_args, **plain_keywords)
-        made, results = self._wrap_all(result, given)
-        depends = _facts_depend_on_values(function, plain_args)
-        self._append(function, args, keywords, results, facts_of(result) if depends else None)
-        return made
+        return self._call(function, args, keywords, guarded=False)
 
     def call_foreign(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
         """Do as `call` with a function that is not NumPy's; the numbers in its result are guarded."""
+        return self._call(function, args, keywords, guarded=True)
+
+    def _call(self, function: Any, args: tuple[Any, ...], keywords: dict[str, Any], *, guarded: bool) -> Any:
         given: dict[int, CapturedArray] = {}
-        result = function(*_inside(args, given), **_inside(keywords, given))
+        plain = _inside(args, given)
+        result = function(*plain, **_inside(keywords, given))
         made, results = self._wrap_all(result, given)
-        self._append(function, args, keywords, results, facts_of(result))
+        guarded = guarded or _facts_depend_on_values(function, plain)
+        self._append(function, args, keywords, results, facts_of(result) if guarded else None)
         return made
 
     def guard(self, read: Callable[[Array], Any], array: CapturedArray) -> Any:
@@ -202,7 +203,8 @@ class Capture:
     def _append(self, function: Any, args: Any, keywords: Any, results: Any, expected: Any) -> None:
         call = Call(function, _with_slots(args), _with_slots(keywords), results, expected, _line())
         self.calls.append(call)
-        self.constants += [(array, _checksum(array), call) for array in _arrays_in((call.args, call.keywords))]
+        arrays = [part for part in leaves_in((call.args, call.keywords)) if isinstance(part, np.ndarray)]
+        self.constants += [(array, _checksum(array), call) for array in arrays]
 
     def _wrap(self, array: Array, *, is_input: bool = False) -> CapturedArray:
         number = len(self.layouts)
@@ -218,7 +220,9 @@ class Capture:
             return made, made.slot
         if isinstance(result, (tuple, list)):
             parts = [self._wrap_all(part, given) for part in result]
-            return _like(result, [value for value, _ in parts]), tuple([slots for _, slots in parts])
+            values = [value for value, _ in parts]
+            several = type(result)(*values) if hasattr(result, "_fields") else type(result)(values)
+            return several, tuple([slots for _, slots in parts])
         return result, None
 
 
@@ -244,35 +248,6 @@ def difference(one: Capture, other: Capture) -> str | None:
 # ---------------------------------------------------------------- arguments and results
 
 
-def _like(value: Any, parts: list[Any]) -> Any:
-    """Return a list or tuple of the same type with other parts."""
-    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-
-
-def _map(change: Callable[[Any], Any], value: Any) -> Any:
-    """Change what stands in nested tuples, lists, dicts and slices."""
-    if isinstance(value, (tuple, list)):
-        return _like(value, [_map(change, part) for part in value])
-    if isinstance(value, dict):
-        return {key: _map(change, part) for key, part in value.items()}
-    if isinstance(value, slice):
-        return slice(*[_map(change, part) for part in (value.start, value.stop, value.step)])
-    return change(value)
-
-
-def _arrays_in(value: Any) -> Iterator[Array]:
-    """Find the arrays in nested tuples, lists, dicts and slices."""
-    if isinstance(value, np.ndarray):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for part in value:
-            yield from _arrays_in(part)
-    elif isinstance(value, dict):
-        yield from _arrays_in(list(value.values()))
-    elif isinstance(value, slice):
-        yield from _arrays_in((value.start, value.stop, value.step))
-
-
 def _checksum(array: Array) -> int:
     return zlib.crc32(np.ascontiguousarray(array).tobytes())
 
@@ -286,15 +261,15 @@ def _inside(value: Any, given: dict[int, CapturedArray]) -> Any:
         given[id(part.inner)] = part
         return part.inner
 
-    return _map(take, value)
+    return map_leaves(take, value)
 
 
 def _with_slots(value: Any) -> Any:
-    return _map(lambda part: part.slot if part.__class__ is CapturedArray else part, value)
+    return map_leaves(lambda part: part.slot if part.__class__ is CapturedArray else part, value)
 
 
 def _filled(value: Any, values: list[Any]) -> Any:
-    return _map(lambda part: values[part.number] if part.__class__ is Slot else part, value)
+    return map_leaves(lambda part: values[part.number] if part.__class__ is Slot else part, value)
 
 
 def _keep(results: Any, made: Any, values: list[Any]) -> None:
@@ -524,6 +499,7 @@ for _attribute in ("and", "or"):
     setattr(CapturedArray, f"__i{_attribute}__", _captured(getattr(operator, f"i{_attribute}")))
 for _attribute in ("lt", "le", "gt", "ge", "eq", "ne", "neg", "pos", "abs", "invert"):
     setattr(CapturedArray, f"__{_attribute}__", _captured(getattr(operator, _attribute)))
+
 # Functions that write into their first argument.
 _WRITERS = frozenset(
     (
@@ -581,13 +557,8 @@ _MAKERS = frozenset(("zeros", "ones", "empty", "full", "arange", "eye", "identit
 
 
 def capture_in(*values: Any) -> Capture | None:
-    """Return the capture of the first captured array among values, within lists and tuples too; None where none is."""
-    for value in values:
-        if isinstance(value, CapturedArray):
-            return value.capture
-        if isinstance(value, (list, tuple)) and (found := capture_in(*value)) is not None:
-            return found
-    return None
+    """Return the capture of the first captured array among values, nested ones too; None where none is."""
+    return next((part.capture for part in leaves_in(values) if isinstance(part, CapturedArray)), None)
 
 
 def value_of(a: Any) -> Any:

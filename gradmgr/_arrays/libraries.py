@@ -16,8 +16,9 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import batching_rules, batching_rules_of_series  # noqa: F401  # they enter rules when imported
+from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.batched import Batched, Library, batched_to_hold, getitem_of, innermost
-from gradmgr._arrays.batched import common_value as batched_value
+from gradmgr._arrays.batched import common_value as common_to_examples
 from gradmgr._arrays.captured import CapturedArray, CapturingLibrary, capture_in, captured_to_hold, inner_of, value_of
 
 Array = Any  # numpy.ndarray, a NumPy scalar (a 0-d result), or cupy.ndarray
@@ -77,9 +78,8 @@ def namespace(array: Array) -> Any:
 def namespace_of(*arrays: Array) -> Any:
     """Return the module for arrays used together: CuPy before NumPy, those of vmap and of captures before both."""
     found = [namespace(a) for a in arrays if not isinstance(a, (np.ndarray, np.generic))]
-    return next(
-        (n for n in found if isinstance(n, (Library, CapturingLibrary))), next((n for n in found if n is not np), np)
-    )
+    hidden: list[Any] = [n for n in found if isinstance(n, (Library, CapturingLibrary))]
+    return (hidden or [n for n in found if n is not np] or [np])[0]
 
 
 def root(array: Array) -> Any:
@@ -148,9 +148,7 @@ def explain(error: Exception, name: str, *arrays: Array) -> None:
 
 
 def _arrays_in(values: Any) -> list[Array]:
-    if isinstance(values, (list, tuple)):
-        return [a for value in values for a in _arrays_in(value)]
-    return [values] if is_array(values) and not isinstance(values, np.generic) else []
+    return [part for part in leaves_in(values) if is_array(part) and not isinstance(part, np.generic)]
 
 
 def mixed(name: str) -> errors.MixedArraysError:
@@ -177,7 +175,7 @@ def foreign(function: Any, *arrays: Array) -> Any:
 
 def common_value(value: Any, what: str) -> Any:
     """Return a value that a shape depends on: the same for all examples of a vmap, and in all replays of a capture."""
-    return value_of(batched_value(value, what))
+    return value_of(common_to_examples(value, what))
 
 
 def able_to_hold(a: Array, *others: Any) -> Array:

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.captured import Call, Capture, CapturedArray, CaptureError, Layout, Slot, check
 
 # What is written between the operands.
@@ -265,13 +266,4 @@ def _variable(slot: Slot) -> str:
 
 
 def _slots_in(value: Any) -> Iterator[Slot]:
-    """Find the slots in nested tuples, lists, dicts and slices."""
-    if isinstance(value, Slot):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for part in value:
-            yield from _slots_in(part)
-    elif isinstance(value, dict):
-        yield from _slots_in(list(value.values()))
-    elif isinstance(value, slice):
-        yield from _slots_in((value.start, value.stop, value.step))
+    return (part for part in leaves_in(value) if isinstance(part, Slot))

@@ -82,9 +82,8 @@ def _polygamma_kernel(x: Any, n: Any) -> Any:
     if batched.any_batched(x, n):
         return batched.call_elementwise(_polygamma_kernel, x, n)
     xp = libraries.namespace(x)
-    return libraries.foreign(library_function("polygamma", (x,)), n, x)(
-        n if xp is np else xp.asarray(n), x
-    )  # CuPy's asks n for its shape
+    polygamma = libraries.foreign(library_function("polygamma", (x,)), n, x)
+    return polygamma(n if xp is np else xp.asarray(n), x)  # CuPy's asks n for its shape
 
 
 _polygamma: Function = custom(

@@ -189,7 +189,8 @@ def test_the_same_program_is_captured_the_same(name: str) -> None:
 
 def test_the_text_drops_each_value_after_its_last_use() -> None:
     capture, found = capture_of(lambda x, y: [(x * y).sum(axis=0)], np.ones((2, 3)), np.ones((2, 3)))
-    assert compile_replay(capture, found).text == (  # type: ignore[attr-defined]
+    replay: Any = compile_replay(capture, found)
+    assert replay.text == (
         "def replay(v0, v1):\n    v2 = v0 * v1\n    del v0, v1\n    v3 = v2.sum(axis=0)\n    del v2\n    return (v3, )"
     )
 

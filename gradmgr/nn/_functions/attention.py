@@ -35,7 +35,7 @@ def are_plain(*values: Any) -> bool:
 
 
 def batched_like(result: Any, *others: Any) -> Any:
-    """Return the result, as a batched array if any of the others is one."""
+    """Return the result, batched or captured if any of the others is."""
     return result if are_plain(result, *others) else libraries.able_to_hold(result, *others)
 
 

@@ -158,10 +158,7 @@ def new_array(kind: str, shape: tuple[int, ...], dtype: Any, *arrays: Any, fill:
     """Make an array in the library of the first of these arrays, batched or captured if one of them is."""
     make = getattr(np if isinstance(arrays[0], np.ndarray) else libraries.root(arrays[0]), kind)
     made = make(shape, dtype) if fill is None else make(shape, fill, dtype)
-    for a in arrays:
-        if a.__class__ is not np.ndarray:
-            return libraries.able_to_hold(made, *arrays)
-    return made
+    return libraries.able_to_hold(made, *arrays)
 
 
 def accumulation_dtype(dtype: Any) -> Any:
