@@ -60,6 +60,10 @@ class CheckpointError(GradmgrError, RuntimeError):
     """A checkpointed function did not do the same again, or was used in a way that cannot be repeated."""
 
 
+class CompileWarning(RuntimeWarning):
+    """A compiled function runs as if it were not compiled; the text says why."""
+
+
 class AllocatorError(GradmgrError, RuntimeError):
     """The C library's memory allocator was asked for something that it does not have, or refused."""
 

@@ -21,6 +21,7 @@ import sys
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,18 @@ Array = Any
 
 _ROOT = str(Path(__file__).resolve().parents[1])
 
+# The capture of the function that is being captured in this context; None elsewhere.
+_capturing: ContextVar[Any] = ContextVar("gradmgr_capturing", default=None)
+capturing = _capturing.get
+set_capturing = _capturing.set
+
 
 class CaptureError(RuntimeError):
     """A capture cannot be replayed."""
+
+
+class GuardError(CaptureError):
+    """A replay met another value than the one on which its calls depend."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +107,7 @@ class Call:
         results: the Slot of the result, a tuple of them for several; None for what is no array.
         expected: the facts of the result, where they depend on values and a replay must find the same; else None.
         line: where the program made it, as "file:line".
+        has_effect: whether it changes what others see, so that it cannot be taken back.
     """
 
     function: Callable[..., Any]
@@ -105,6 +116,7 @@ class Call:
     results: Any
     expected: Any
     line: str
+    has_effect: bool = False
 
 
 class Capture:
@@ -112,19 +124,23 @@ class Capture:
 
     Attributes:
         calls: the calls.
-        inputs: the slots of the arrays given by `add_input`, in that order.
-        layouts: of each slot, by number.
+        inputs: the slots of what was given by `add_input` and `add_object`, in that order.
+        layouts: of each slot, by number; None for those that hold no array.
+        fixed: the numbers of slots that hold the same array in each replay.
+        open: whether calls are still captured; later ones are only made.
         constants: the arrays given to calls that are not captured, each with a checksum of its values then, and by
             which call.
         obstacles: why the calls cannot be made again, each with its line; empty where they can.
     """
 
-    __slots__ = ("_memory", "calls", "constants", "inputs", "layouts", "obstacles")
+    __slots__ = ("_memory", "calls", "constants", "fixed", "inputs", "layouts", "obstacles", "open")
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.inputs: list[Slot] = []
-        self.layouts: list[Layout] = []
+        self.layouts: list[Layout | None] = []
+        self.fixed: set[int] = set()
+        self.open = True
         self.constants: list[tuple[Array, int, Call]] = []
         self.obstacles: list[str] = []
         self._memory = _Memory()
@@ -139,6 +155,22 @@ class Capture:
         made = self._wrap(array, is_input=True)
         self.inputs.append(made.slot)
         return made
+
+    def add_object(self) -> Slot:
+        """Return a new slot for an object that is no array; not yet an input, nor the result of a call."""
+        self.layouts.append(None)
+        return Slot(len(self.layouts) - 1)
+
+    def add_constant(self, array: Array) -> CapturedArray:
+        """Capture an array that is the same in each replay."""
+        made = self._wrap(array, is_input=True)
+        self.fixed.add(made.slot.number)
+        self._append(_itself, (array,), {}, made.slot, None)
+        return made
+
+    def add_result(self, array: Array) -> CapturedArray:
+        """Capture an array as the result of a call that is still to be appended."""
+        return self._wrap(array)
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Make a call with the arrays inside, append it, and return its result with arrays captured."""
@@ -155,6 +187,8 @@ class Capture:
         given: dict[int, CapturedArray] = {}
         plain = _inside(args, given)
         result = function(*plain, **_inside(keywords, given))
+        if not self.open:
+            return result
         made, results = self._wrap_all(result, given)
         guarded = guarded or _facts_depend_on_values(function, plain)
         self._append(function, args, keywords, results, facts_of(result) if guarded else None)
@@ -163,12 +197,13 @@ class Capture:
     def guard(self, read: Callable[[Array], Any], array: CapturedArray) -> Any:
         """Return what a function reads in an array, such as its truth, and append that a replay must find the same."""
         found = read(array.inner)
-        self._append(read, (array,), {}, None, found)
+        if self.open:
+            self._append(read, (array,), {}, None, found)
         return found
 
     def add_obstacle(self, what: str) -> None:
         """Note that the calls cannot be made again, because of what stands at the program's present line."""
-        self.obstacles.append(f"{what} at {_line()}")
+        self.obstacles.append(f"{what} at {line_of_program()}")
 
     def check_obstacles(self) -> None:
         """Raise CaptureError if the calls cannot be made again; to be called when all of them are captured."""
@@ -201,7 +236,7 @@ class Capture:
         return values
 
     def _append(self, function: Any, args: Any, keywords: Any, results: Any, expected: Any) -> None:
-        call = Call(function, _with_slots(args), _with_slots(keywords), results, expected, _line())
+        call = Call(function, _with_slots(args), _with_slots(keywords), results, expected, line_of_program())
         self.calls.append(call)
         arrays = [part for part in leaves_in((call.args, call.keywords)) if isinstance(part, np.ndarray)]
         self.constants += [(array, _checksum(array), call) for array in arrays]
@@ -243,6 +278,16 @@ def difference(one: Capture, other: Capture) -> str | None:
         return None
     more = longer[len(shorter)]
     return f"one more call: {_name(more.function)} at {more.line}"
+
+
+def is_branch(one: Capture, other: Capture) -> bool:
+    """Tell whether two captures of the same function differ first by what a guard found."""
+    for first, second in zip(one.calls, other.calls, strict=False):
+        if first.function != second.function or first.expected != second.expected:
+            return bool(first.function == second.function)
+        if not _are_equal((first.args, first.keywords, first.results), (second.args, second.keywords, second.results)):
+            return False
+    return False
 
 
 # ---------------------------------------------------------------- arguments and results
@@ -291,7 +336,7 @@ def check(call: Call, made: Any) -> None:
     """Raise if the facts of a result are not what they were."""
     found = facts_of(made)
     if found != call.expected:
-        raise CaptureError(f"{_name(call.function)} at {call.line} gave {call.expected}, and {found} now")
+        raise GuardError(f"{_name(call.function)} at {call.line} gave {call.expected}, and {found} now")
 
 
 def _facts_depend_on_values(function: Any, args: Any) -> bool:
@@ -330,13 +375,17 @@ def _are_equal(one: Any, other: Any) -> bool:
     return bool(one == other) or one != one  # NaN
 
 
+def _itself(array: Any) -> Any:
+    return array
+
+
 def _name(function: Any) -> str:
     if function is operator.truth:
         return "the truth of an array"
     return str(getattr(function, "__name__", function))
 
 
-def _line() -> str:
+def line_of_program() -> str:
     """Return the innermost line outside of gradmgr."""
     frame: Any = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith((_ROOT, "<gradmgr ")):
@@ -500,6 +549,13 @@ for _attribute in ("and", "or"):
 for _attribute in ("lt", "le", "gt", "ge", "eq", "ne", "neg", "pos", "abs", "invert"):
     setattr(CapturedArray, f"__{_attribute}__", _captured(getattr(operator, _attribute)))
 
+_UPDATES = frozenset(
+    getattr(operator, f"i{name}")
+    for name in (
+        *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "lshift", "rshift", "xor", "and", "or"),
+    )
+)
+
 # Functions that write into their first argument.
 _WRITERS = frozenset(
     (
@@ -507,6 +563,11 @@ _WRITERS = frozenset(
         *(_METHODS[name] for name in ("fill", "sort", "partition", "put")),
     )
 )
+
+
+def writes(call: Call) -> bool:
+    """Tell whether a call writes into an array that it is given."""
+    return call.function in _UPDATES or any(part is not None for part in _targets(call.function, call.args, call.keywords))
 
 
 def _targets(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Any]:

@@ -75,12 +75,15 @@ def compile_replay(
 
     Args:
         capture: what to replay.
-        results: captured arrays, and other values, which are returned as they are.
+        results: captured arrays, slots, and other values, which are returned as they are.
         buffers_from: the bytes from which on a ufunc's result goes into a buffer.
 
+    Returns:
+        The function. If calls have effects, it takes a list before the inputs, and appends to it before the first of
+        them: until then nothing has changed. It raises GuardError where a guard has another value.
+
     Raises:
-        CaptureError: there are obstacles. The function raises it where a guard has another value; what was written
-            until then into the inputs stays.
+        CaptureError: there are obstacles.
     """
     capture.check_obstacles()
     return _Writer(capture, results, buffers_from).function()
@@ -102,12 +105,16 @@ class _Writer:
     def function(self) -> Callable[..., tuple[Any, ...]]:
         """Return the compiled function; its text is its attribute `text`."""
         inputs = ", ".join([_variable(slot) for slot in self.capture.inputs])
-        lines = [f"def replay({inputs}):"]
+        has_effects = any(call.has_effect for call in self.capture.calls)
+        lines = [f"def replay({'begun, ' if has_effects else ''}{inputs}):"]
         if self.layouts_of_buffers:
             self.scope |= {"arenas": [], "make_arena": self._make_arena}
             names = "".join([f"b{k}, " for k in range(len(self.layouts_of_buffers))])
             lines += ["    arena = arenas.pop() if arenas else make_arena()", f"    {names}= arena"]
         for number, call in enumerate(self.capture.calls):
+            if call.has_effect and has_effects:
+                lines.append("    begun.append(True)")
+                has_effects = False
             lines += [f"    {line}" for line in self._lines(call, self.buffers.get(number))]
             dropped = [f"v{k}" for k in sorted(self._slots_of(call)) if self.last[k] == number]
             lines += [f"    del {', '.join(dropped)}"] if dropped else []
@@ -135,12 +142,14 @@ class _Writer:
 
     def _plan_buffers(self) -> dict[int, int]:
         """Choose buffers for large results, each of which is taken again when what lies in it is not read any more."""
-        layouts = self.capture.layouts
+        layouts: Any = self.capture.layouts
+        escaping = {number for call in self.capture.calls if self._keeps_arrays(call) for number in self._slots_of(call)}
         last: dict[int, int] = defaultdict(int)  # by the slot that owns memory: after which call nothing reads it
         for number, when in self.last.items():
-            owner = layouts[number].owner
-            if owner is not None:
-                last[owner] = max(last[owner], when)
+            layout = layouts[number]
+            if layout is not None and layout.owner is not None:
+                leaves = number in escaping
+                last[layout.owner] = len(self.capture.calls) if leaves else max(last[layout.owner], when)
         chosen, held = {}, {}  # buffers by call, and by the slot that lies in it
         free: dict[tuple[Any, ...], list[int]] = defaultdict(list)
         for number, call in enumerate(self.capture.calls):
@@ -156,6 +165,11 @@ class _Writer:
                 free[layout.shape, layout.dtype, layout.strides].append(held.pop(owner))
         return chosen
 
+    def _keeps_arrays(self, call: Call) -> bool:
+        """Tell whether what a call is given may be read after the replay: it makes an object, or has an effect."""
+        made = [slot for slot in _slots_in(call.results) if self.capture.layouts[slot.number] is None]
+        return call.has_effect or bool(made)
+
     def _goes_into_buffer(self, call: Call) -> bool:
         """Tell whether a call is that of a ufunc with a large result in memory of its own."""
         if not isinstance(call.results, Slot) or call.keywords or call.expected is not None:
@@ -166,6 +180,7 @@ class _Writer:
             isinstance(ufunc, np.ufunc)
             and ufunc.nout == 1
             and len(call.args) == ufunc.nin
+            and layout is not None
             and layout.owner == call.results.number
             and layout.dtype.itemsize * int(np.prod(layout.shape)) >= self.buffers_from
         )

@@ -10,8 +10,10 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._arrays.captured import capturing
 from gradmgr._engine import write_lock
 from gradmgr._engine.tensor import Tensor, describe
+from gradmgr._engine.tensor_capture import see
 
 Callback = Callable[[Tensor, Tensor], Any]
 
@@ -45,6 +47,7 @@ class Attachments:
 
     def tensors(self) -> list[Tensor]:
         """Return the tensors that are alive."""
+        self._see()
         # Of a list: a tensor that dies meanwhile leaves the dict, another thread may attach one.
         return [t for spec in list(self._specs.values()) if (t := spec.tensor()) is not None]
 
@@ -54,6 +57,7 @@ class Attachments:
 
     def add(self, t: Tensor, name: str | None, chain: list[Callback]) -> None:
         """Attach a tensor, or give an attached one further callbacks."""
+        self._see()
         with write_lock.lock:  # or the callbacks of one of two threads would be lost
             spec = self.of(t)
             if spec is None:
@@ -65,7 +69,13 @@ class Attachments:
 
     def remove(self, t: Tensor) -> None:
         """Detach a tensor."""
+        self._see()
         self._specs.pop(id(t), None)
+
+    def _see(self) -> None:
+        """Let a capture know that its program depends on what is attached."""
+        if capturing() is not None:
+            see(self, _attached, "which Tensors are attached to a GradManager")
 
     def warn_repeated(self, tensors: Iterable[tuple[str | None, Tensor]], chain: list[Callback]) -> None:
         """Warn once of a callback that a tensor has already; before anything changes, since a warning may raise."""
@@ -82,6 +92,10 @@ class Attachments:
                     stacklevel=3,
                 )
                 return
+
+
+def _attached(attachments: Attachments) -> list[Any]:
+    return [(key, *map(id, spec.callbacks)) for key, spec in attachments._specs.items()]
 
 
 def _forget(attachments: weakref.ref[Attachments], key: int, _: Any) -> None:

@@ -14,13 +14,13 @@ _COMMON = frozenset((Tensor, int, float, str, type(None)))
 
 def leaves_of(tree: Any) -> list[Any]:
     """Return what a nested container holds, in order; anything else is a leaf by itself."""
-    parts = _parts(tree)
+    parts = parts_of(tree)
     return [tree] if parts is None else [leaf for part in parts for leaf in leaves_of(part)]
 
 
 def rebuilt(tree: Any, leaves: Iterator[Any]) -> Any:
     """Return a container of the same form and types that holds these leaves instead."""
-    parts = _parts(tree)
+    parts = parts_of(tree)
     return next(leaves) if parts is None else _filled(tree, [rebuilt(part, leaves) for part in parts])
 
 
@@ -32,7 +32,8 @@ def _fields(tree: Any) -> list[str] | None:
     return [field.name for field in known.fields(tree) if hasattr(tree, field.name)]
 
 
-def _parts(tree: Any) -> list[Any] | None:
+def parts_of(tree: Any) -> list[Any] | None:
+    """Return what a container holds, in order; None of anything else, a leaf."""
     if tree.__class__ in _COMMON:
         return None
     if isinstance(tree, (list, tuple)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from operator import itemgetter, setitem
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from gradmgr._engine.context import current, recorders
 from gradmgr._engine.gradients import clear
 from gradmgr._engine.mutation import calls_to_forget
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
+from gradmgr._engine.tensor_capture import call_whole
 from gradmgr.optim._chunks import Array, Chunk, Plan, Run, Scratch, is_packable
 
 Group = dict[str, Any]
@@ -220,7 +221,7 @@ class Optimizer:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients of all parameters to None, or to zeros."""
-        params = [p for group in self.param_groups for p in group["params"]]
+        params = list(self._params())
         if set_to_none:
             clear(params)
             return
@@ -250,9 +251,15 @@ class Optimizer:
             TypeError, ValueError: an option or a gradient is wrong; nothing is then changed.
         """
         loss = None if closure is None else closure()
+        call_whole(self._take_turn, changes=self._params())
+        return loss
+
+    def _params(self) -> Iterator[Tensor]:
+        return (p for group in self.param_groups for p in group["params"])
+
+    def _take_turn(self) -> None:
         with self._lock:
             self._take_step()
-        return loss
 
     def _take_step(self) -> None:
         lanes: list[list[Call]] = []

@@ -1,0 +1,473 @@
+"""TensorCapture: what a function does to Tensors, written down as further calls among those on their arrays.
+
+While a function is captured, two slots of the class Tensor, `_array` and `_grad`, are replaced by descriptors. Whoever
+reads `t._array` in the captured context gets a captured array; whoever writes one leaves the array inside in the slot.
+So the tensors are at each moment what they would be without the capture, for other threads too, and nothing is to be
+put right when it ends or fails.
+
+A tensor that was there before the function began is *outer*: a replay reads its array again, by a call that comes
+before all others (`reads`), and writes to it where the function did. These writes are the effects of the program.
+They come at its end, and before each call that is made as a whole in every replay (`call_whole`): that of an optimiser
+or of a hook, whose Python code must run each time. After such a call the tensors it may have changed are read again.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gradmgr._arrays.arguments import leaves_in, map_leaves
+from gradmgr._arrays.atomic import run_atomically
+from gradmgr._arrays.batched import Batched
+from gradmgr._arrays.captured import (
+    Call,
+    Capture,
+    CapturedArray,
+    CaptureError,
+    Slot,
+    capturing,
+    inner_of,
+    line_of_program,
+    set_capturing,
+    writes,
+)
+from gradmgr._engine.cleanup import complete
+from gradmgr._engine.tensor import Tensor, wrap
+
+
+# ---------------------------------------------------------------- what a replay does with tensors
+
+
+def array_of(t: Tensor) -> Any:
+    """Return the array of a tensor."""
+    return t._array
+
+
+def grad_of(t: Tensor) -> Tensor:
+    """Return the gradient that a tensor has."""
+    return t._grad  # type: ignore[return-value]  # not None: `has_grad` comes before
+
+
+def has_grad(t: Tensor) -> bool:
+    """Tell whether a tensor has a gradient."""
+    return getattr(t, "_grad", None) is not None
+
+
+def layout_of(array: Any) -> tuple[Any, ...]:
+    """Return what is the same in every replay of an array that is read."""
+    return array.__class__, array.shape, array.dtype, array.strides
+
+
+# ---------------------------------------------------------------- what is known of a tensor
+
+
+class _Known(weakref.ref[Tensor]):
+    """What a capture knows of a tensor.
+
+    Attributes:
+        key: the tensor's identity.
+        slot: where a replay has the tensor itself; None for one that was made since and that nobody was given.
+        array: its array, captured; None where it must be read, or is not one that is captured, as inside vmap.
+        is_changed: whether the array must be written by a replay.
+        knows_grad: whether its gradient was read or written.
+        is_grad_changed: whether the gradient must be written by a replay.
+        is_late: whether a call that is made as a whole may have changed it, so that reading it must come after.
+    """
+
+    __slots__ = ("array", "is_changed", "is_grad_changed", "is_late", "key", "knows_grad", "slot")
+
+    def __init__(self, t: Tensor, forget: Callable[[Any], None]) -> None:
+        super().__init__(t, forget)  # type: ignore[call-arg]  # as weakref.ref takes it
+        self.key = id(t)
+        self.slot: Slot | None = None
+        self.array: CapturedArray | None = None
+        self.is_changed = self.knows_grad = self.is_grad_changed = self.is_late = False
+
+
+def _forget(capture: weakref.ref[TensorCapture], known: _Known) -> None:
+    """Drop what is known of a tensor that died; another may have its identity."""
+    alive = capture()
+    if alive is not None and alive._known.get(known.key) is known:
+        del alive._known[known.key]
+
+
+class _Method:
+    """A method of an object that is not kept alive."""
+
+    __slots__ = ("__name__", "_owner")
+
+    def __init__(self, method: Any) -> None:
+        self._owner = weakref.ref(method.__self__)
+        self.__name__ = method.__name__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Method) and self._owner() is other._owner() and self.__name__ == other.__name__
+
+    __hash__ = None  # type: ignore[assignment]  # compared, not looked up
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        owner = self._owner()
+        if owner is None:
+            raise CaptureError(f"the object whose method {self.__name__} is called is gone")
+        return getattr(owner, self.__name__)(*args, **keywords)
+
+
+# ---------------------------------------------------------------- the capture
+
+
+class Condition:
+    """What a function has seen of an object's state, which a replay must find the same."""
+
+    __slots__ = ("_expected", "_owner", "_read", "what")
+
+    def __init__(self, owner: Any, read: Callable[[Any], Any], what: str) -> None:
+        self._owner = weakref.ref(owner)
+        self._read = read
+        self._expected = read(owner)
+        self.what = what
+
+    def holds(self) -> bool:
+        """Tell whether the state is what it was; of an object that is gone nothing is left to see."""
+        owner = self._owner()
+        return owner is None or bool(self._read(owner) == self._expected)
+
+
+class TensorCapture(Capture):
+    """A capture of a function of Tensors.
+
+    Attributes:
+        reads: the calls that read outer tensors as they were when the function began.
+        sources: of each input, what a replay takes it from: the number of an argument, or a weak reference to a tensor.
+        conditions: by the identity of an object, what the function has seen of it that is no Tensor.
+    """
+
+    __slots__ = ("__weakref__", "_has_late", "_known", "_replayed", "conditions", "reads", "sources")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[Call] = []
+        self.sources: list[int | weakref.ref[Tensor]] = []
+        self.conditions: dict[int, Condition] = {}
+        self._known: dict[int, _Known] = {}  # by the identity of a tensor
+        self._replayed: list[_Known] = []  # those that have a slot
+        self._has_late = False  # whether a call that may change any tensor was made as a whole
+
+    # ------------------------------------------------------------ arguments and results
+
+    def add_argument(self, number: int, value: Any) -> Any:
+        """Return what the captured function gets for an argument, a Tensor or an array, which was not given before."""
+        self.sources.append(number)
+        if not isinstance(value, Tensor):
+            return self.add_input(value)
+        self._enter_input(value)
+        return value
+
+    def result_of(self, value: Any) -> tuple[Any, Any]:
+        """Return a result of the function as its caller gets it, and as a replay does: the slot of a Tensor or array.
+
+        Anything else is the same in a replay.
+        """
+        if isinstance(value, Tensor):
+            return value, self._slot_of(value)
+        if isinstance(value, CapturedArray):
+            return value.inner, self._copied_constant(value).slot
+        return value, value
+
+    def finish(self) -> None:
+        """Append the effects that are due, and put the calls in the order of a replay."""
+        self._write_all()
+        for condition in self.conditions.values():
+            if not condition.holds():
+                self.obstacles.append(f"the function changes {condition.what}")
+        self.calls = self.reads + self.calls
+        self._move_guards()
+        self.open = False
+        self._known.clear()
+        self._replayed.clear()
+
+    def see(self, owner: Any, read: Callable[[Any], Any], what: str) -> None:
+        """Note that the function depends on `read(owner)`; what is noted first of an object counts."""
+        if id(owner) not in self.conditions:
+            self.conditions[id(owner)] = Condition(owner, read, what)
+
+    # ------------------------------------------------------------ which tensors there are
+
+    def _enter(self, t: Tensor) -> _Known:
+        known = self._known[id(t)] = _Known(t, partial(_forget, weakref.ref(self)))
+        known.is_late = self._has_late
+        return known
+
+    def _enter_replayed(self, t: Tensor) -> _Known:
+        """Enter a tensor that a replay has."""
+        known = self._enter(t)
+        known.slot = self.add_object()
+        self._replayed.append(known)
+        return known
+
+    def _enter_input(self, t: Tensor) -> _Known:
+        known = self._enter_replayed(t)
+        self.inputs.append(known.slot)  # type: ignore[arg-type]  # it has one now
+        return known
+
+    def _known_or_outer(self, t: Tensor) -> _Known:
+        known = self._known.get(id(t))
+        if known is None:
+            self.sources.append(weakref.ref(t))
+            known = self._enter_input(t)
+        return known
+
+    def _slot_of(self, t: Tensor) -> Slot:
+        """Return where a replay has a tensor; one made in the function it makes, too."""
+        known = self._known_or_outer(t)
+        if known.slot is None:
+            array = self.read_array(t)
+            if isinstance(array, CapturedArray):
+                known.slot = self.add_object()
+                self._replayed.append(known)
+                self._append_call(wrap, (self._copied_constant(array).slot,), known.slot)
+                known.is_changed = False
+            else:
+                self.add_obstacle("a Tensor that was made inside vmap leaves the function")
+                return self.add_object()
+        return known.slot
+
+    # ------------------------------------------------------------ the slots of Tensor
+
+    def read_array(self, t: Tensor) -> Any:
+        """Return the array of a tensor, captured."""
+        array = _array_slot.__get__(t)
+        if isinstance(array, (Batched, CapturedArray)):
+            return array
+        known = self._known_or_outer(t)
+        if known.array is None or known.array.inner is not array:
+            if known.array is not None:
+                self.add_obstacle("another thread wrote to a Tensor")
+            known.array = self.add_constant(array) if known.slot is None else self._read_again(known, array)
+        return known.array
+
+    def _read_again(self, known: _Known, array: Any) -> CapturedArray:
+        """Capture an array as what a replay finds in the tensor."""
+        captured = self.add_result(array)
+        calls = self.calls if known.is_late else self.reads
+        calls.append(Call(array_of, (known.slot,), {}, captured.slot, None, line_of_program()))
+        calls.append(Call(layout_of, (captured.slot,), {}, None, layout_of(array), line_of_program()))
+        return captured
+
+    def write_array(self, t: Tensor, value: Any) -> None:
+        """Give a tensor another array, or its first."""
+        known = self._known.get(id(t))
+        if known is None:
+            known = self._known_or_outer(t) if _get(_array_slot, t) is not None else self._enter(t)
+        if isinstance(value, CapturedArray):
+            known.array = value
+            value = value.inner
+        else:
+            known.array = None if isinstance(value, Batched) else self.add_constant(value)
+        known.is_changed = True
+        _array_slot.__set__(t, value)
+
+    def read_grad(self, t: Tensor) -> Any:
+        """Return the gradient of a tensor, of which a replay must find whether it is there."""
+        known = self._known_or_outer(t)
+        if known.slot is not None and not known.knows_grad:
+            known.knows_grad = True
+            grad = _get(_grad_slot, t)
+            calls = self.calls if known.is_late else self.reads
+            line = line_of_program()
+            calls.append(Call(has_grad, (known.slot,), {}, None, grad is not None, line))
+            if grad is not None and id(grad) not in self._known:
+                calls.append(Call(grad_of, (known.slot,), {}, self._enter_replayed(grad).slot, None, line))
+        return _grad_slot.__get__(t)
+
+    def write_grad(self, t: Tensor, value: Tensor | None) -> None:
+        """Give a tensor another gradient."""
+        known = self._known_or_outer(t)
+        known.knows_grad = known.is_grad_changed = True
+        _grad_slot.__set__(t, value)
+
+    # ------------------------------------------------------------ effects
+
+    def _write_all(self) -> None:
+        """Append a call that writes to the tensors that a replay has: to all of them, or to none."""
+        due: list[tuple[Any, ...]] = []
+        for known in self._replayed:  # grows by the gradients that are given slots
+            t = known()
+            if t is None:
+                continue
+            if known.is_changed and known.array is not None:
+                array = self._copied_constant(known.array).slot
+                due += [(setattr, known.slot, "_array", array), (setattr, known.slot, "_rec", None)]
+            if known.is_grad_changed:
+                grad = _get(_grad_slot, t)
+                due.append((setattr, known.slot, "_grad", None if grad is None else self._slot_of(grad)))
+            known.is_changed = known.is_grad_changed = False
+        if due:
+            self._append_effect(run_atomically, (due,))
+
+    def _copied_constant(self, array: CapturedArray) -> CapturedArray:
+        """Return an array, or, as others may write to it afterwards, a copy where each replay has the same object."""
+        layout = self.layouts[array.slot.number]
+        if layout is not None and layout.owner in self.fixed and isinstance(array.inner, np.ndarray):
+            return array.copy()
+        return array
+
+    def _append_call(self, function: Callable[..., Any], args: tuple[Any, ...], results: Any) -> None:
+        self.calls.append(Call(function, args, {}, results, None, line_of_program()))
+
+    def _append_effect(self, function: Callable[..., Any], args: tuple[Any, ...], results: Any = None) -> None:
+        self.calls.append(Call(function, args, {}, results, None, line_of_program(), has_effect=True))
+
+    def call_whole(
+        self, function: Callable[..., Any], args: tuple[Any, ...], changes: Iterable[Tensor] | None = None
+    ) -> Any:
+        """Make a call without capturing what it does; a replay makes it again, at its place.
+
+        Args:
+            function: what to call, the same object each time that the captured function runs.
+            args: its arguments; Tensors and captured arrays among them are those of the replay.
+            changes: the tensors whose arrays it may change; None stands for all arrays and gradients there are.
+        """
+        given = map_leaves(self._slot_or_value, args)
+        self._write_all()
+        set_capturing(None)
+        try:
+            made = function(*map_leaves(inner_of, args))
+        finally:
+            set_capturing(self)
+        self._make_late(changes)
+        for part in leaves_in(made):
+            if not (part is None or isinstance(part, (Tensor, np.ndarray))):
+                self.add_obstacle(f"{function.__name__}() returns {type(part).__name__}, which a replay would not know,")
+        made, results = self._wrap_all(made, {})
+        self._append_effect(_Method(function) if hasattr(function, "__self__") else function, given, results)
+        return made
+
+    def _slot_or_value(self, part: Any) -> Any:
+        if isinstance(part, Tensor):
+            return self._slot_of(part)
+        return part.slot if isinstance(part, CapturedArray) else part
+
+    def _make_late(self, changes: Iterable[Tensor] | None) -> None:
+        """Have tensors read again that a call may have changed."""
+        if changes is None:
+            self._has_late = True
+            changed = [known for known in self._known.values() if known.slot is not None]
+        else:
+            changed = [self._known_or_outer(t) for t in changes]
+        for known in changed:
+            known.is_late = True
+            known.array = None
+            known.knows_grad = known.knows_grad and changes is not None
+
+    def _wrap_all(self, result: Any, given: dict[int, CapturedArray]) -> tuple[Any, Any]:
+        if isinstance(result, Tensor):
+            known = self._known.get(id(result)) or self._enter_replayed(result)
+            known.slot = self.add_object()
+            return result, known.slot
+        made, results = super()._wrap_all(result, given)
+        return made, results
+
+    # ------------------------------------------------------------ the order of a replay
+
+    def _move_guards(self) -> None:
+        """Put guards, and what they depend on, before the first effect: until then a replay can be given up."""
+        first = next((k for k, call in enumerate(self.calls) if call.has_effect), len(self.calls))
+        rest = self.calls[first:]
+        if all(call.expected is None for call in rest):
+            return
+        late: set[int] = set()  # slots of what depends on an effect, and of memory that is written to late
+        early, kept = [], []
+        for call in rest:
+            slots = {part.number for part in leaves_in((call.args, call.keywords)) if isinstance(part, Slot)}
+            if not (call.has_effect or writes(call)) and late.isdisjoint(slots):
+                early.append(call)
+                continue
+            kept.append(call)
+            made = {part.number for part in leaves_in((call.results,)) if isinstance(part, Slot)}
+            late |= made | (slots if writes(call) and not call.has_effect else set())
+            if call.expected is not None and call.function not in (layout_of, has_grad):
+                self.obstacles.append(f"what is decided at {call.line} depends on what an earlier call has changed")
+        self.calls = [*self.calls[:first], *early, *kept]
+
+
+# ---------------------------------------------------------------- the slots of Tensor
+
+
+class _CapturedSlot:
+    """Stands for a slot of Tensor while a function is captured in some context."""
+
+    def __init__(self, slot: Any, read: Callable[..., Any], write: Callable[..., None]) -> None:
+        self._slot = slot
+        self._read = read
+        self._write = write
+
+    def __get__(self, t: Any, cls: Any = None) -> Any:
+        if t is None:
+            return self
+        capture = capturing()
+        return self._slot.__get__(t) if capture is None else self._read(capture, t)
+
+    def __set__(self, t: Any, value: Any) -> None:
+        capture = capturing()
+        if capture is None:
+            self._slot.__set__(t, value)
+        else:
+            self._write(capture, t, value)
+
+
+_array_slot: Any = Tensor.__dict__["_array"]
+_grad_slot: Any = Tensor.__dict__["_grad"]
+_turn = threading.Lock()  # held while the slots are replaced
+
+
+def _get(slot: Any, t: Tensor) -> Any:
+    """Return what stands in a slot, None where nothing was ever written to it."""
+    try:
+        return slot.__get__(t)
+    except AttributeError:
+        return None
+
+
+def run_captured(capture: TensorCapture, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    """Call a function and capture what it does."""
+    with _turn:
+        try:
+            _replace_slots(capture)
+            return function(*args, **keywords)
+        finally:
+            complete(_restore_slots)
+
+
+def _replace_slots(capture: TensorCapture) -> None:
+    slots: Any = Tensor
+    slots._array = _CapturedSlot(_array_slot, TensorCapture.read_array, TensorCapture.write_array)
+    slots._grad = _CapturedSlot(_grad_slot, TensorCapture.read_grad, TensorCapture.write_grad)
+    set_capturing(capture)
+
+
+def _restore_slots() -> None:
+    slots: Any = Tensor
+    set_capturing(None)
+    slots._array = _array_slot
+    slots._grad = _grad_slot
+
+
+def see(owner: Any, read: Callable[[Any], Any], what: str) -> None:
+    """Note, while a function is captured, that it depends on `read(owner)`."""
+    capture = capturing()
+    if capture is not None:
+        capture.see(owner, read, what)
+
+
+def call_whole(function: Callable[..., Any], *args: Any, changes: Iterable[Tensor] | None = None) -> Any:
+    """Call a function whose Python code must run each time, also when the program that calls it is replayed.
+
+    `changes` names the tensors whose arrays it may change; None stands for all.
+    """
+    capture = capturing()
+    return function(*args) if capture is None else capture.call_whole(function, args, changes)

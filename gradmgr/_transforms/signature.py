@@ -1,0 +1,117 @@
+"""Signature: what of the arguments of a call decides whether a program that was captured fits it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gradmgr._arrays import libraries
+from gradmgr._engine.containers import parts_of, rebuilt
+from gradmgr._engine.tensor import Tensor
+
+_BY_VALUE = (bool, int, str, bytes, type(None), np.integer, np.bool_)
+_BY_TEXT = (float, complex)  # so that -0.0 is not 0.0, and NaN is NaN
+
+
+class _Identity:
+    """Stands for an object that is the same; held weakly where it can be."""
+
+    __slots__ = ("_hash", "_reference")
+
+    def __init__(self, value: Any) -> None:
+        self._hash = id(value)
+        try:
+            self._reference: Any = weakref.ref(value)
+        except TypeError:
+            self._reference = lambda: value
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Identity) or self._hash != other._hash:
+            return False
+        value = self._reference()
+        return value is not None and value is other._reference()
+
+    def __repr__(self) -> str:
+        return f"{type(self._reference()).__name__} object"
+
+
+class Signature:
+    """The arguments of one call.
+
+    Attributes:
+        key: structure, shapes, dtypes, strides, numbers, which arguments are the same object; equal for two calls that
+            a program may serve alike.
+        leaves: the arguments without the containers they are in.
+    """
+
+    __slots__ = ("_tree", "key", "leaves")
+
+    def __init__(self, tree: Any) -> None:
+        self._tree = tree
+        self.leaves: list[Any] = []
+        key = _key_of(tree, self.leaves)
+        ids = [id(leaf) for leaf in self.leaves]
+        self.key = key if len(set(ids)) == len(ids) else (key, *[ids.index(each) for each in ids])
+
+    def is_array(self, k: int) -> bool:
+        """Tell whether a leaf is a Tensor or an array."""
+        return isinstance(self.leaves[k], Tensor) or _is_array(self.leaves[k])
+
+    def first_like(self, k: int) -> int:
+        """Return the number of the first leaf that is the same object."""
+        return next(n for n, leaf in enumerate(self.leaves) if leaf is self.leaves[k])
+
+    def filled(self, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return positional and keyword arguments with other leaves."""
+        args, keywords = rebuilt(self._tree, iter(leaves))
+        return args, keywords
+
+
+def signature_of(args: tuple[Any, ...], keywords: dict[str, Any]) -> Signature:
+    """Return the signature of a call."""
+    return Signature((args, keywords))
+
+
+def _is_array(value: Any) -> bool:
+    return libraries.is_array(value) and not isinstance(value, (np.integer, np.bool_))
+
+
+def _key_of(value: Any, leaves: list[Any]) -> Any:
+    parts = parts_of(value)
+    if parts is not None:
+        names = tuple(value) if isinstance(value, dict) else ()
+        return (value.__class__, names, *[_key_of(part, leaves) for part in parts])
+    leaves.append(value)
+    if isinstance(value, Tensor):
+        return (value.__class__, *_layout(value._array))
+    if _is_array(value):
+        return (value.__class__, *_layout(value))
+    if isinstance(value, _BY_VALUE):
+        return value.__class__, value
+    return (value.__class__, repr(value)) if isinstance(value, _BY_TEXT) else _Identity(value)
+
+
+def _layout(array: Any) -> tuple[Any, ...]:
+    if array.__class__ is np.ndarray:
+        return array.shape, array.dtype, array.strides
+    return array.__class__, array.shape, array.dtype, array.strides, libraries.device_of(array)
+
+
+def difference_of_keys(one: Any, other: Any) -> str:
+    """Return in words what differs first between two keys."""
+    return next(_differences(one, other), "an argument")
+
+
+def _differences(one: Any, other: Any) -> Iterator[str]:
+    if one == other:
+        return
+    if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
+        for first, second in zip(one, other, strict=True):
+            yield from _differences(first, second)
+    yield f"{one!r:.80}, then {other!r:.80}"
