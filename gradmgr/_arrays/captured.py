@@ -33,6 +33,7 @@ from gradmgr._arrays.arguments import leaves_in, map_leaves
 Array = Any
 
 _ROOT = str(Path(__file__).resolve().parents[1])
+_CONVERSIONS = f"{_ROOT}/_engine/tensor.py"  # where a program asks for a number
 
 # The capture of the function that is being captured in this context; None elsewhere.
 _capturing: ContextVar[Any] = ContextVar("gradmgr_capturing", default=None)
@@ -433,25 +434,33 @@ class CapturedArray:
         return np.array(self.inner, dtype=dtype, copy=copy)
 
     def __float__(self) -> float:
-        self.capture.add_obstacle("float() of an array")
-        return float(self.inner)
+        return float(self._number("float() of an array"))
 
     def __int__(self) -> int:
-        self.capture.add_obstacle("int() of an array")
-        return int(self.inner)
+        return int(self._number("int() of an array"))
 
     def __complex__(self) -> complex:
-        self.capture.add_obstacle("complex() of an array")
-        return complex(self.inner)
+        return complex(self._number("complex() of an array"))
 
     def __index__(self) -> int:
-        self.capture.add_obstacle("an array as an index of a list or of an array that is not captured, or as a length,")
-        return operator.index(self.inner)
+        return operator.index(
+            self._number("an array as an index of a list or of an array that is not captured, or as a length,")
+        )
 
     def item(self, *args: Any) -> Any:
         """Return one value as a Python number."""
-        self.capture.add_obstacle("item() of an array")
-        return self.inner.item(*args)
+        if args:
+            self.capture.add_obstacle("item() of an array")
+            return self.inner.item(*args)
+        return self._number("item() of an array")
+
+    def _number(self, what: str) -> Any:
+        """Return the one value: a guard where a kernel reads it, which decides what to do by it; else an obstacle."""
+        caller = sys._getframe(2).f_code.co_filename
+        if caller.startswith(_ROOT) and not caller.startswith(_CONVERSIONS):
+            return self.capture.guard(_item, self)
+        self.capture.add_obstacle(what)
+        return self.inner.item()
 
     def tolist(self) -> Any:
         """Return the values as nested lists."""

@@ -108,7 +108,8 @@ class _Method:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Method) and self._owner() is other._owner() and self.__name__ == other.__name__
 
-    __hash__ = None  # type: ignore[assignment]  # compared, not looked up
+    def __hash__(self) -> int:
+        return hash(self.__name__)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         owner = self._owner()
