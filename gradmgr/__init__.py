@@ -42,6 +42,7 @@ from gradmgr.vmap import vmap
 if TYPE_CHECKING:
     from gradmgr import distributed, forward_ad, function, functional, nn, optim, profiler, serialization
     from gradmgr._transforms.checkpoint import checkpoint, checkpoint_sequential
+    from gradmgr._transforms.compiled import compile
     from gradmgr._transforms.gradcheck import gradcheck, gradgradcheck
     from gradmgr.function import Function, custom_op, once_differentiable
     from gradmgr.serialization import load, save
@@ -63,6 +64,7 @@ __all__ = [
     "backward",
     "checkpoint",
     "checkpoint_sequential",
+    "compile",
     "custom_op",
     "detect_anomaly",
     "distributed",
@@ -107,6 +109,7 @@ _DEFERRED = MappingProxyType(
     {
         "Function": "function",
         "checkpoint": "_transforms.checkpoint",
+        "compile": "_transforms.compiled",
         "checkpoint_sequential": "_transforms.checkpoint",
         "custom_op": "function",
         "distributed": "distributed",

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from gradmgr._arrays.captured import CapturedArray
 from gradmgr import errors
 from gradmgr._arrays.arguments import map_leaves
 
@@ -465,7 +466,7 @@ class Batched:
         return _METHODS[method](level, ufunc, inputs, keywords)
 
     def __array_function__(self, function: Any, types: Any, args: Any, keywords: Any) -> Any:
-        if not all(issubclass(t, (Batched, np.ndarray)) or _is_cupy_array(t) for t in types):
+        if not all(issubclass(t, (Batched, CapturedArray, np.ndarray)) or _is_cupy_array(t) for t in types):
             return NotImplemented
         level = highest_level((args, keywords))
         if level is None:
@@ -620,7 +621,7 @@ def _is_cupy_array(kind: type) -> bool:
 
 
 def _is_supported(value: Any) -> bool:
-    if isinstance(value, (Batched, *_PLAIN)) or not hasattr(value, "__array_ufunc__"):
+    if isinstance(value, (Batched, CapturedArray, *_PLAIN)) or not hasattr(value, "__array_ufunc__"):
         return True
     return _is_cupy_array(type(value))
 

@@ -128,19 +128,21 @@ class Capture:
         inputs: the slots of what was given by `add_input` and `add_object`, in that order.
         layouts: of each slot, by number; None for those that hold no array.
         fixed: the numbers of slots that hold the same array in each replay.
+        given: those of the constants that the program itself gave to a function, and to which call.
         open: whether calls are still captured; later ones are only made.
         constants: the arrays given to calls that are not captured, each with a checksum of its values then, and by
             which call.
         obstacles: why the calls cannot be made again, each with its line; empty where they can.
     """
 
-    __slots__ = ("_memory", "calls", "constants", "fixed", "inputs", "layouts", "obstacles", "open")
+    __slots__ = ("_memory", "calls", "constants", "fixed", "given", "inputs", "layouts", "obstacles", "open")
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.inputs: list[Slot] = []
         self.layouts: list[Layout | None] = []
         self.fixed: set[int] = set()
+        self.given: list[tuple[Array, Call]] = []
         self.open = True
         self.constants: list[tuple[Array, int, Call]] = []
         self.obstacles: list[str] = []
@@ -239,8 +241,11 @@ class Capture:
     def _append(self, function: Any, args: Any, keywords: Any, results: Any, expected: Any) -> None:
         call = Call(function, _with_slots(args), _with_slots(keywords), results, expected, line_of_program())
         self.calls.append(call)
-        arrays = [part for part in leaves_in((call.args, call.keywords)) if isinstance(part, np.ndarray)]
-        self.constants += [(array, _checksum(array), call) for array in arrays]
+        for part in leaves_in((call.args, call.keywords)):
+            if isinstance(part, np.ndarray):
+                self.constants.append((part, _checksum(part), call))
+                if _is_given(part):
+                    self.given.append((part, call))
 
     def _wrap(self, array: Array, *, is_input: bool = False) -> CapturedArray:
         number = len(self.layouts)
@@ -267,6 +272,12 @@ def difference(one: Capture, other: Capture) -> str | None:
 
     What differs depends on more than the inputs: a number or an array made outside of captured calls, or a branch.
     """
+    for (first_array, call), (second_array, _) in zip(one.given, other.given, strict=False):
+        if first_array is not second_array:
+            return (
+                f"the array that {_name(call.function)} is given at {call.line}, which the function makes anew: pass it "
+                "as an argument, or make it by functions of gradmgr.numpy"
+            )
     for first, second in zip(one.calls, other.calls, strict=False):
         if first.function != second.function or not _are_equal(first.results, second.results):
             return f"{_name(first.function)} at {first.line}, then {_name(second.function)} at {second.line}"
@@ -386,6 +397,16 @@ def _name(function: Any) -> str:
     return str(getattr(function, "__name__", function))
 
 
+def _is_given(array: Array) -> bool:
+    """Tell whether the program gave an array to a function of gradmgr's, which did not make it itself."""
+    frame: Any = sys._getframe(1)
+    while frame.f_back is not None and frame.f_back.f_code.co_filename.startswith((_ROOT, "<gradmgr ")):
+        frame = frame.f_back
+    code, values = frame.f_code, frame.f_locals
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)]
+    return any(part is array for part in leaves_in([values.get(name) for name in names]))
+
+
 def line_of_program() -> str:
     """Return the innermost line outside of gradmgr."""
     frame: Any = sys._getframe(1)
@@ -416,7 +437,9 @@ class CapturedArray:
         self.slot = slot
 
     def __repr__(self) -> str:
-        return f"{self.inner!r}, captured as number {self.slot.number}"
+        if self.capture.open:
+            self.capture.add_obstacle("the text of an array")
+        return repr(self.inner)
 
     def __len__(self) -> int:
         return len(self.inner)
@@ -428,6 +451,14 @@ class CapturedArray:
 
     def __bool__(self) -> bool:
         return bool(self.capture.guard(operator.truth, self))
+
+    def __format__(self, spec: str) -> str:
+        self.capture.add_obstacle("the text of an array")
+        return format(self.inner, spec)
+
+    def __reduce__(self) -> Any:
+        self.capture.add_obstacle("a copy or a pickle of an array")
+        return self.inner.__reduce__()
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         self.capture.add_obstacle("a function that is not NumPy's, or numpy.asarray(), takes the values of an array")

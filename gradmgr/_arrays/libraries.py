@@ -19,7 +19,15 @@ from gradmgr._arrays import batching_rules, batching_rules_of_series  # noqa: F4
 from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.batched import Batched, Library, batched_to_hold, getitem_of, innermost
 from gradmgr._arrays.batched import common_value as common_to_examples
-from gradmgr._arrays.captured import CapturedArray, CapturingLibrary, capture_in, captured_to_hold, inner_of, value_of
+from gradmgr._arrays.captured import (
+    CapturedArray,
+    CapturingLibrary,
+    capture_in,
+    captured_to_hold,
+    capturing,
+    inner_of,
+    value_of,
+)
 
 Array = Any  # numpy.ndarray, a NumPy scalar (a 0-d result), or cupy.ndarray
 
@@ -251,6 +259,9 @@ def make_array(data: Any, dtype: Any = None, device: str | None = None, *, copy:
             raise ValueError(f"asarray with copy=False cannot change the dtype from {data.dtype} to {np.dtype(dtype)}")
         array = cast.copy() if copy and cast is data else cast
     else:
+        capture = capturing()
+        if capture is not None and isinstance(data, np.ndarray):
+            return capture.call(np.array, (data,), {"dtype": dtype, "copy": copy})
         array = np.array(data, dtype=dtype, copy=copy)
         if array.dtype.kind not in "biufc" and not is_differentiable(array.dtype):
             raise errors.DtypeError(

@@ -106,7 +106,13 @@ class _Method:
         self.__name__ = method.__name__
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Method) and self._owner() is other._owner() and self.__name__ == other.__name__
+        owner = self._owner()
+        return (
+            isinstance(other, _Method)
+            and owner is not None
+            and owner is other._owner()
+            and self.__name__ == other.__name__
+        )
 
     def __hash__(self) -> int:
         return hash(self.__name__)
@@ -381,19 +387,31 @@ class TensorCapture(Capture):
         rest = self.calls[first:]
         if all(call.expected is None for call in rest):
             return
-        late: set[int] = set()  # slots of what depends on an effect, and of memory that is written to late
+        late: set[int] = set()  # slots of what depends on an effect
+        used: set[int] = set()  # slots in whose memory lies what stays after the effects
         early, kept = [], []
         for call in rest:
-            slots = {part.number for part in leaves_in((call.args, call.keywords)) if isinstance(part, Slot)}
-            if not (call.has_effect or writes(call)) and late.isdisjoint(slots):
+            slots = _slots_of((call.args, call.keywords))
+            target = self._memory_of(call.args[0]) if writes(call) else None
+            if not call.has_effect and late.isdisjoint(slots) and target not in used:
                 early.append(call)
                 continue
             kept.append(call)
-            made = {part.number for part in leaves_in((call.results,)) if isinstance(part, Slot)}
-            late |= made | (slots if writes(call) and not call.has_effect else set())
+            late |= _slots_of((call.results,))
+            used |= {self._memory_of(Slot(number)) for number in slots}
             if call.expected is not None and call.function not in (layout_of, has_grad):
                 self.obstacles.append(f"what is decided at {call.line} depends on what an earlier call has changed")
         self.calls = [*self.calls[:first], *early, *kept]
+
+
+    def _memory_of(self, slot: Any) -> int:
+        """Return the number of the slot in whose memory an array lies."""
+        layout = self.layouts[slot.number] if isinstance(slot, Slot) else None
+        return slot.number if layout is None or layout.owner is None else layout.owner
+
+
+def _slots_of(values: Any) -> set[int]:
+    return {part.number for part in leaves_in(values) if isinstance(part, Slot)}
 
 
 # ---------------------------------------------------------------- the slots of Tensor

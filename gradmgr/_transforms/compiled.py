@@ -68,6 +68,8 @@ class _Captured:
 
     def obstacle(self) -> str | None:
         """Return why the calls cannot be made again; None where they can."""
+        if self.environment.obstacle is not None:
+            return self.environment.obstacle
         try:
             self.capture.check_obstacles()
         except CaptureError as error:
@@ -230,6 +232,10 @@ class Compiled:
         errors.warn(f"{name} is not replayed, and runs as if it were not compiled: {why}", errors.CompileWarning)
 
     # ------------------------------------------------------------ for the user
+
+    def explain(self) -> str:
+        """Return, as text, what is replayed and what is not, and why."""
+        return "\n".join([f"{len(entry.programs)} programs, {entry.refused}" for entry in self._entries.values()])
 
     def release(self) -> None:
         """Forget all programs; the next calls are captured again."""

@@ -1,27 +1,45 @@
-"""Environment: what a function reads besides its arguments, as far as its code shows: globals, variables of functions
-around it, attributes. A program that was captured fits while these are what they were.
+"""Environment: what a function reads besides its arguments, as far as its code shows.
 
-What is compared is the name's value: numbers and text by value; lists, tuples and dicts by what they hold; all else by
-identity, and then what the functions among them read in turn. Of objects the attributes are compared that the function
-names. Nothing is kept alive that can be held weakly.
+These are the globals that its code names, the variables of the functions around it, the attributes that it names of
+objects of the user's, and the same of each function of the user's that it may call. A program that was captured fits
+while all of them are what they were: numbers, text and small arrays by value; lists, tuples and dicts by what they
+hold; all else by identity. Nothing is kept alive that can be held weakly.
+
+What gives another value each time without any name's standing for something else, such as an iterator or the clock, is
+an obstacle: a function that names it is not replayed.
 """
 
 from __future__ import annotations
 
 import functools
+import io
 import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 
 from gradmgr._engine.tensor import Tensor
 
-_BY_VALUE = (bool, int, float, complex, str, bytes, type(None), np.generic)
+_BY_VALUE = (bool, int, str, bytes, type(None), np.generic, range)
+_BY_TEXT = (float, complex)  # so that -0.0 is not 0.0, and NaN is NaN
+_CONTAINERS = (list, tuple, dict, set, frozenset)
 _DEPTH = 3  # of containers in containers
+_MOST = 1000  # elements of a container that are compared
+_SMALL = 1 << 11  # bytes of an array that are compared
+
 _MISSING = object()
+
+# Modules whose functions give another value each time, or depend on what lies outside of the program.
+_VOLATILE = frozenset(("datetime", "os", "random", "secrets", "socket", "subprocess", "time", "urllib", "uuid"))
+# Names by which code reads attributes that it does not name.
+_REFLECTION = frozenset(("__dict__", "attrgetter", "getattr", "locals", "vars"))
+
+
+# ---------------------------------------------------------------- values
 
 
 class _Value:
@@ -31,46 +49,63 @@ class _Value:
 
     def __init__(self, value: Any, depth: int = _DEPTH) -> None:
         self._class = value.__class__
-        self._expected: Any = None
+        self._expected = _content(value)
         self._reference: Any = None
         self._parts: list[_Value] | None = None
-        if isinstance(value, _BY_VALUE):
-            self._expected = repr(value) if isinstance(value, (float, complex)) else value
-        elif self._class in (list, tuple, dict) and depth and len(value) <= 1000:
-            self._parts = [_Value(part, depth - 1) for part in _held(value)]
-        else:
-            try:
-                self._reference = weakref.ref(value)
-            except TypeError:
-                self._reference = functools.partial(_itself, value)
+        if self._class in _CONTAINERS and depth and len(value) <= _MOST:
+            self._parts = [_Value(part, depth - 1) for part in held_by(value)]
+        elif not isinstance(value, (*_BY_VALUE, *_BY_TEXT)):
+            self._reference = _reference_to(value)
 
     def is_same(self, value: Any) -> bool:
         """Tell whether another value stands for the same."""
         if self._reference is not None:
-            return self._reference() is value
+            return self._reference() is value and (self._expected is None or _content(value) == self._expected)
         if value.__class__ is not self._class:
             return False
-        if self._parts is not None:
-            found = _held(value)
-            return len(found) == len(self._parts) and all(
-                part.is_same(each) for part, each in zip(self._parts, found, strict=True)
-            )
-        return bool((repr(value) if isinstance(value, (float, complex)) else value) == self._expected)
+        if self._parts is None:
+            return bool(_content(value) == self._expected)
+        found = held_by(value)
+        return len(found) == len(self._parts) and all(
+            part.is_same(each) for part, each in zip(self._parts, found, strict=True)
+        )
+
+
+def _content(value: Any) -> Any:
+    """Return what is compared of a value besides its identity."""
+    if isinstance(value, _BY_TEXT):
+        return repr(value)
+    if isinstance(value, np.ndarray):
+        return value.tobytes() if value.nbytes <= _SMALL and value.dtype != object else None
+    if isinstance(value, ContextVar):
+        return value.get(_MISSING)
+    return value if isinstance(value, _BY_VALUE) else None
+
+
+def held_by(value: Any) -> list[Any]:
+    """Return what a container holds, the keys of a dict too."""
+    return [*value, *value.values()] if isinstance(value, dict) else list(value)
+
+
+def _reference_to(value: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return functools.partial(_itself, value)
 
 
 def _itself(value: Any) -> Any:
     return value
 
 
-def _held(value: Any) -> list[Any]:
-    return [*value, *value.values()] if isinstance(value, dict) else list(value)
+# ---------------------------------------------------------------- names
 
 
 class _Name:
     """A name and what it stood for.
 
     Attributes:
-        name: what errors call it.
+        name: what the user calls it.
         read: returns what it stands for now.
     """
 
@@ -86,12 +121,19 @@ class _Name:
 
 
 class Environment:
-    """The values of all names that a function reads."""
+    """The values of all names that a function reads.
 
-    __slots__ = ("_names",)
+    Attributes:
+        obstacle: why what it reads cannot be compared; None where it can.
+    """
+
+    __slots__ = ("_names", "obstacle")
 
     def __init__(self, function: Any, args: tuple[Any, ...] = ()) -> None:
-        self._names = list(_names_of(function, args))
+        search = _Search()
+        search.run((function, *args))
+        self._names = list(search.names.values())
+        self.obstacle = search.obstacle
 
     def changed(self) -> str | None:
         """Return the first name that stands for something else now; None where all are the same."""
@@ -101,89 +143,139 @@ class Environment:
         return None
 
 
-def _names_of(function: Any, args: tuple[Any, ...]) -> Iterator[_Name]:
-    seen: set[int] = set()
-    waiting: list[Any] = [function]
-    while waiting:
-        found = _plain_function(waiting.pop(), waiting)
-        if found is None or id(found) in seen:
-            continue
-        seen.add(id(found))
-        names = _names_in(found.__code__)
-        variables = [*_variables(found, names), *_attributes_of(args, found.__code__)]
-        for name in variables:
-            yield name
-            value = name.read()
-            waiting.append(value)
-            if _is_users_object(value):
-                yield from _attributes(name.name, value, names)
-        args = ()
+class _Search:
+    """Finds the names that functions read: again and again, as each function names further attributes of objects."""
+
+    def __init__(self) -> None:
+        self.names: dict[Any, _Name] = {}
+        self.obstacle: str | None = None
+        self._words: set[str] = set()  # in the code of all functions
+        self._seen: set[int] = set()
+
+    def run(self, values: tuple[Any, ...]) -> None:
+        before = -1
+        while before != len(self._words):
+            before = len(self._words)
+            self._seen.clear()
+            for value in values:
+                self._visit(value, "an argument")
+
+    def _visit(self, value: Any, name: str, depth: int = _DEPTH) -> None:
+        if isinstance(value, (*_BY_VALUE, *_BY_TEXT, np.ndarray, Tensor)) or id(value) in self._seen:
+            return
+        self._seen.add(id(value))
+        if value.__class__ in _CONTAINERS:
+            if depth and len(value) <= _MOST:
+                for part in held_by(value):
+                    self._visit(part, name, depth - 1)
+        elif isinstance(value, types.FunctionType):
+            self._visit_function(value)
+        elif isinstance(value, (types.MethodType, functools.partial)):
+            parts = (value.__func__, value.__self__) if isinstance(value, types.MethodType) else _parts_of(value)
+            for part in parts:
+                self._visit(part, name)
+        elif _is_stateful(value):
+            self.obstacle = self.obstacle or f"it reads {name}, a {type(value).__name__}, which changes as it is read"
+        elif _is_users_object(value):
+            self._visit_object(value, name)
+        elif hasattr(value, "__wrapped__"):
+            self._visit(value.__wrapped__, name)
+
+    def _add(self, key: Any, name: str, read: Callable[[], Any]) -> None:
+        if key not in self.names:
+            self.names[key] = _Name(name, read)
+        self._visit(read(), name)
+
+    def _visit_function(self, function: types.FunctionType) -> None:
+        code = function.__code__
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            self._add(id(cell), name, functools.partial(_content_of, cell))
+        self._visit(getattr(function, "__wrapped__", None), function.__name__)
+        for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            self._add(("default", id(value)), f"a default of {function.__name__}", functools.partial(_itself, value))
+        if is_of_library(function.__module__):
+            return
+        words = _words_in(code)
+        self._words |= words
+        variables = function.__globals__
+        for name in words.intersection(variables):
+            value = variables[name]
+            if isinstance(value, types.ModuleType):
+                self._check_module(value, words)
+            elif not isinstance(value, type):
+                self._add((id(variables), name), name, functools.partial(variables.get, name, _MISSING))
+
+    def _check_module(self, module: types.ModuleType, words: set[str]) -> None:
+        if module.__name__ in _VOLATILE or (module is np and "random" in words):
+            name = "numpy.random" if module is np else module.__name__
+            self.obstacle = self.obstacle or f"it uses the module {name}, which gives other values each time"
+
+    def _visit_object(self, value: Any, owner: str) -> None:
+        reference = _reference_to(value)
+        everything = not self._words.isdisjoint(_REFLECTION)
+        for name in _attributes_of(value):
+            if everything or name in self._words:
+                self._add((id(value), name), f"{owner}.{name}", functools.partial(_attribute, reference, name))
+        for cls in type(value).__mro__:
+            if is_of_library(cls.__module__):
+                continue
+            for name in [name for name in vars(cls) if name in self._words or name == "__call__"]:
+                found = vars(cls)[name]
+                if isinstance(found, property):
+                    self._visit(found.fget, name)
+                elif isinstance(found, (staticmethod, classmethod, functools.cached_property)):
+                    self._visit(getattr(found, "__func__", None) or getattr(found, "func", None), name)
+                elif not isinstance(found, types.MemberDescriptorType):
+                    self._add((id(cls), name), f"{cls.__name__}.{name}", functools.partial(_class_attribute, cls, name))
 
 
-def _plain_function(value: Any, waiting: list[Any]) -> types.FunctionType | None:
-    """Return the Python function in a value: of a method, a partial; what is applied to others goes to `waiting`."""
-    if isinstance(value, functools.partial):
-        waiting.extend((*value.args, *value.keywords.values()))
-        return _plain_function(value.func, waiting)
-    if isinstance(value, types.MethodType):
-        return _plain_function(value.__func__, waiting)
-    wrapped = getattr(value, "__wrapped__", None) if callable(value) else None
-    if wrapped is not None:
-        waiting.append(wrapped)
-    return value if isinstance(value, types.FunctionType) else None
+def _parts_of(value: functools.partial[Any]) -> tuple[Any, ...]:
+    return (value.func, *value.args, *value.keywords.values())
 
 
-def _is_ours(module: Any) -> bool:
+def is_of_library(module: Any) -> bool:
     """Tell whether code is of a library, whose globals do not change."""
     root = str(module).partition(".")[0]
-    return root in ("gradmgr", "numpy", "scipy", "cupy") or root in sys.stdlib_module_names - {"__main__"}
+    return root in ("gradmgr", "numpy", "scipy", "cupy") or (root in sys.stdlib_module_names and root != "__main__")
 
 
-def _names_in(code: types.CodeType) -> set[str]:
+def _words_in(code: types.CodeType) -> set[str]:
+    """Return the names of globals and attributes in the code of a function, and of those that it defines."""
     inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
-    return set(code.co_names).union(*map(_names_in, inner))
+    return set(code.co_names).union(*map(_words_in, inner))
 
 
-def _variables(function: types.FunctionType, names: set[str]) -> Iterator[_Name]:
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        yield _Name(name, functools.partial(_content, cell))
-    for k, value in enumerate(function.__defaults__ or ()):
-        if isinstance(value, types.FunctionType):
-            yield _Name(f"default {k}", functools.partial(_itself, value))
-    if _is_ours(function.__module__):
-        return
-    variables = function.__globals__
-    for name in names.intersection(variables):
-        if not isinstance(variables[name], (types.ModuleType, type)):
-            yield _Name(name, functools.partial(variables.get, name, _MISSING))
-
-
-def _content(cell: Any) -> Any:
+def _content_of(cell: Any) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
         return _MISSING
 
 
+def _is_stateful(value: Any) -> bool:
+    """Tell whether reading a value changes it."""
+    return isinstance(value, (Iterator, io.IOBase)) and not isinstance(value, type)
+
+
 def _is_users_object(value: Any) -> bool:
-    """Tell whether the function may read attributes of a value that its class does not define."""
-    if isinstance(value, (Tensor, type, types.ModuleType, types.FunctionType, types.MethodType)):
+    """Tell whether a value has attributes that a program sets."""
+    if isinstance(value, (type, types.ModuleType)):
         return False
-    return hasattr(value, "__dict__") and not _is_ours(type(value).__module__)
+    return isinstance(value, types.SimpleNamespace) or not is_of_library(type(value).__module__)
 
 
-def _attributes_of(args: tuple[Any, ...], code: types.CodeType) -> Iterator[_Name]:
-    for name, value in zip(code.co_varnames, args, strict=False):
-        if _is_users_object(value):
-            yield from _attributes(name, value, _names_in(code))
-
-
-def _attributes(owner: str, value: Any, names: set[str]) -> Iterator[_Name]:
-    reference = weakref.ref(value) if hasattr(value, "__weakref__") else functools.partial(_itself, value)
-    for name in sorted(names.intersection(vars(value))):
-        yield _Name(f"{owner}.{name}", functools.partial(_attribute, reference, name))
+def _attributes_of(value: Any) -> list[str]:
+    slots = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ()) if hasattr(value, name)]
+    return [*getattr(value, "__dict__", ()), *slots]
 
 
 def _attribute(reference: Callable[[], Any], name: str) -> Any:
     owner = reference()
-    return _MISSING if owner is None else vars(owner).get(name, _MISSING)
+    if owner is None:
+        return _MISSING
+    own = getattr(owner, "__dict__", {})
+    return own[name] if name in own else getattr(owner, name, _MISSING)
+
+
+def _class_attribute(cls: type, name: str) -> Any:
+    return vars(cls).get(name, _MISSING)
