@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from gradmgr import errors
+from gradmgr._arrays.captured import capturing
 from gradmgr._engine import write_lock
 from gradmgr._engine.attachment import Attachments, Callback, attachable, callback_list, named, place_of
 from gradmgr._engine.backward import BackwardRun, run_endings
@@ -25,6 +26,7 @@ from gradmgr._engine.observers import Observer
 from gradmgr._engine.seeds import Seeds, seeds_of
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe
+from gradmgr._engine.tensor_capture import see
 from gradmgr._engine.turns import turns
 
 # The manager whose backward runs in this context.
@@ -168,6 +170,7 @@ class GradManager(_Recording):
         chain = callback_list(callbacks if callback is None else callback)
         pairs = attachable(tensors)
         self._attachments.warn_repeated(pairs, chain)
+        see(self, _state_of, "what is attached to a GradManager")
         for name, t in pairs:
             self._attach_one(t, name, chain)
         return self
@@ -195,6 +198,7 @@ class GradManager(_Recording):
                     f"detach: {place_of(name, position)}, {describe(t, name)}, is not attached to this manager; "
                     "attached_tensors() lists what is"
                 )
+        see(self, _state_of, "what is attached to a GradManager")
         for _, t in pairs:
             self._attachments.remove(t)
             hooked_leaf(t).remove_manager(self._self)
@@ -218,6 +222,7 @@ class GradManager(_Recording):
         """
         if not callable(callback):
             raise TypeError(f"register_after_backward_callback takes a function; found {type(callback).__name__}")
+        see(self, _state_of, "what is attached to a GradManager")
         self._after_backward.append(callback)
         self._has_callbacks = True
 
@@ -278,6 +283,8 @@ class GradManager(_Recording):
         _record((self,))
 
     def _begin(self) -> Tape:
+        if capturing() is not None:
+            see(self, _state_of, "what is attached to a GradManager")
         with write_lock.lock:  # of two threads that record one gets the error
             if self._tape is not None or self._in_backward.locked():
                 self._check_idle()
@@ -479,6 +486,13 @@ class GradManager(_Recording):
                 "to keep it), or record() was never called"
             )
         return self._tape
+
+
+def _state_of(manager: GradManager) -> list[Any]:
+    """Return what a recording of a manager depends on."""
+    if not manager._has_callbacks:
+        return list(manager._attachments._specs)
+    return [*manager._attachments.state(), *map(id, manager._after_backward)]
 
 
 def _record(managers: Sequence[GradManager]) -> None:

@@ -10,10 +10,8 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._arrays.captured import capturing
 from gradmgr._engine import write_lock
 from gradmgr._engine.tensor import Tensor, describe
-from gradmgr._engine.tensor_capture import see
 
 Callback = Callable[[Tensor, Tensor], Any]
 
@@ -47,7 +45,6 @@ class Attachments:
 
     def tensors(self) -> list[Tensor]:
         """Return the tensors that are alive."""
-        self._see()
         # Of a list: a tensor that dies meanwhile leaves the dict, another thread may attach one.
         return [t for spec in list(self._specs.values()) if (t := spec.tensor()) is not None]
 
@@ -55,9 +52,17 @@ class Attachments:
         """Return what is known of the tensors that are alive."""
         return {t: spec for spec in list(self._specs.values()) if (t := spec.tensor()) is not None}
 
+    def state(self) -> list[Any]:
+        """Return what a backward pass depends on: which tensors there are, their callbacks and hooks."""
+        found: list[Any] = []
+        for key, spec in list(self._specs.items()):
+            hooks = getattr(spec.tensor(), "_hooks", None)
+            functions = () if hooks is None else (*hooks.tensor, *hooks.post)
+            found.append((key, *map(id, spec.callbacks), *map(id, functions)))
+        return found
+
     def add(self, t: Tensor, name: str | None, chain: list[Callback]) -> None:
         """Attach a tensor, or give an attached one further callbacks."""
-        self._see()
         with write_lock.lock:  # or the callbacks of one of two threads would be lost
             spec = self.of(t)
             if spec is None:
@@ -69,13 +74,7 @@ class Attachments:
 
     def remove(self, t: Tensor) -> None:
         """Detach a tensor."""
-        self._see()
         self._specs.pop(id(t), None)
-
-    def _see(self) -> None:
-        """Let a capture know that its program depends on what is attached."""
-        if capturing() is not None:
-            see(self, _attached, "which Tensors are attached to a GradManager")
 
     def warn_repeated(self, tensors: Iterable[tuple[str | None, Tensor]], chain: list[Callback]) -> None:
         """Warn once of a callback that a tensor has already; before anything changes, since a warning may raise."""
@@ -92,10 +91,6 @@ class Attachments:
                     stacklevel=3,
                 )
                 return
-
-
-def _attached(attachments: Attachments) -> list[Any]:
-    return [(key, *map(id, spec.callbacks)) for key, spec in attachments._specs.items()]
 
 
 def _forget(attachments: weakref.ref[Attachments], key: int, _: Any) -> None:

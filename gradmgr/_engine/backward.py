@@ -25,6 +25,7 @@ from gradmgr._engine.hooks import (
 from gradmgr._engine.seeds import Seeds
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, wrap
+from gradmgr._engine.tensor_capture import call_whole, refuse
 
 # A callback, and the function that takes all its gradients at once.
 Collector = tuple[Callback, Callable[[dict[Tensor, Tensor]], Any]]
@@ -221,6 +222,7 @@ class BackwardRun:
         for callback in {id(cb): cb for spec in self._specs.values() for cb in spec.callbacks}.values():
             if hasattr(callback, "begin") or hasattr(callback, "finish") or hasattr(callback, "abort"):
                 self._objects.append(callback)
+                refuse("a callback with begin() or finish()")
                 getattr(callback, "begin", _ignore)(self.manager)
 
     def _usable_collector(self) -> Collector | None:
@@ -257,7 +259,7 @@ class BackwardRun:
         """Call the chain of a tensor from this place on, up to a future; at the end stands the result."""
         for callback in self._specs[t].callbacks[place:]:
             place += 1
-            given = callback(t, g)
+            given = call_whole(callback, t, g)
             if given is None:
                 continue
             if _is_future(given):
@@ -271,7 +273,7 @@ class BackwardRun:
         for callback in self._objects:
             getattr(callback, "finish", _ignore)(self.manager)
         for function in list(self._after):
-            function()
+            call_whole(function)
         while self._waiting:
             t, future, place = self._waiting.popleft()
             try:

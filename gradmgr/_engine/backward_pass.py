@@ -24,6 +24,7 @@ from gradmgr._engine.ownership import BatchedOwnership, Grads, Ownership, Record
 from gradmgr._engine.recorder import snapshot
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.tensor_capture import call_whole
 
 # Computes the vjps of entries, from the end to the start, and empties the list.
 Loop = Callable[[list[Any], Grads, Ownership], None]
@@ -330,7 +331,7 @@ class ObservedPass:
 
     def _replaced_here(self, gs: tuple[Any, ...], hook: Any, what: str, *further: Any) -> tuple[Any, ...]:
         given = self._handles(gs)
-        new = hook(given, *further)
+        new = call_whole(hook, given, *further)
         if new is None:
             new = given
         elif not isinstance(new, (tuple, list)):

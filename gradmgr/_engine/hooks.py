@@ -13,6 +13,7 @@ from gradmgr._engine import write_lock
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.recorder import Recorder, snapshot
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
+from gradmgr._engine.tensor_capture import call_whole
 
 Hook = Callable[..., Any]
 
@@ -181,7 +182,7 @@ def run_tensor_hooks(hooks: Hooks, g: Any, what: str, outer_recorders: Iterable[
     """
     for hook in hooks:
         given = handle(g, outer_recorders)
-        new = hook(given)
+        new = call_whole(hook, given)
         g = snapshot(given if new is None else checked(g, new, f"hook {name_of(hook)} on {what}"), outer_recorders)
     return g
 
@@ -233,7 +234,7 @@ def run_post_hooks(t: Tensor) -> None:
     """Call the post-accumulate hooks of a leaf; `.grad` is written by then, whatever they raise."""
     hooks = leaf_hooks_of(t)
     for hook in () if hooks is None else hooks.post:
-        result = hook(t)
+        result = call_whole(hook, t)
         if result is not None:
             raise errors.CallbackError(
                 f"post-accumulate hook {name_of(hook)} on {describe(t)} gave {type(result).__name__}; "

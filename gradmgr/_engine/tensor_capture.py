@@ -13,11 +13,13 @@ or of a hook, whose Python code must run each time. After such a call the tensor
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from types import MappingProxyType, MethodType
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -39,6 +41,10 @@ from gradmgr._arrays.captured import (
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.tensor import Tensor, wrap
 
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 # ---------------------------------------------------------------- what a replay does with tensors
 
@@ -326,11 +332,22 @@ class TensorCapture(Capture):
     def _append_call(self, function: Callable[..., Any], args: tuple[Any, ...], results: Any) -> None:
         self.calls.append(Call(function, args, {}, results, None, line_of_program()))
 
-    def _append_effect(self, function: Callable[..., Any], args: tuple[Any, ...], results: Any = None) -> None:
-        self.calls.append(Call(function, args, {}, results, None, line_of_program(), has_effect=True))
+    def _append_effect(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        results: Any = None,
+        keywords: Mapping[str, Any] = _NOTHING,
+    ) -> None:
+        call = Call(function, args, dict(keywords), results, None, line_of_program(), has_effect=True)
+        self.calls.append(call)
 
     def call_whole(
-        self, function: Callable[..., Any], args: tuple[Any, ...], changes: Iterable[Tensor] | None = None
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        changes: Iterable[Tensor] | None = None,
+        keywords: Mapping[str, Any] = _NOTHING,
     ) -> Any:
         """Make a call without capturing what it does; a replay makes it again, at its place.
 
@@ -338,12 +355,14 @@ class TensorCapture(Capture):
             function: what to call, the same object each time that the captured function runs.
             args: its arguments; Tensors and captured arrays among them are those of the replay.
             changes: the tensors whose arrays it may change; None stands for all arrays and gradients there are.
+            keywords: its keyword arguments.
         """
-        given = map_leaves(self._slot_or_value, args)
+        given, given_by_name = map_leaves(self._slot_or_value, (args, dict(keywords)))
         self._write_all()
         set_capturing(None)
         try:
-            made = function(*map_leaves(inner_of, args))
+            args, keywords = map_leaves(inner_of, (args, dict(keywords)))
+            made = function(*args, **keywords)
         finally:
             set_capturing(self)
         self._make_late(changes)
@@ -351,7 +370,8 @@ class TensorCapture(Capture):
             if not (part is None or isinstance(part, (Tensor, np.ndarray))):
                 self.add_obstacle(f"{function.__name__}() returns {type(part).__name__}, which a replay would not know,")
         made, results = self._wrap_all(made, {})
-        self._append_effect(_Method(function) if hasattr(function, "__self__") else function, given, results)
+        function = _Method(function) if isinstance(function, MethodType) else function
+        self._append_effect(function, given, results, given_by_name)
         return made
 
     def _slot_or_value(self, part: Any) -> Any:
@@ -393,13 +413,14 @@ class TensorCapture(Capture):
         for call in rest:
             slots = _slots_of((call.args, call.keywords))
             target = self._memory_of(call.args[0]) if writes(call) else None
-            if not call.has_effect and late.isdisjoint(slots) and target not in used:
+            reads_state = call.expected is not None and call.results is not None and not slots
+            if not (call.has_effect or reads_state) and late.isdisjoint(slots) and target not in used:
                 early.append(call)
                 continue
             kept.append(call)
             late |= _slots_of((call.results,))
             used |= {self._memory_of(Slot(number)) for number in slots}
-            if call.expected is not None and call.function not in (layout_of, has_grad):
+            if call.expected is not None and not reads_state and call.function not in (layout_of, has_grad):
                 self.obstacles.append(f"what is decided at {call.line} depends on what an earlier call has changed")
         self.calls = [*self.calls[:first], *early, *kept]
 
@@ -490,3 +511,31 @@ def call_whole(function: Callable[..., Any], *args: Any, changes: Iterable[Tenso
     """
     capture = capturing()
     return function(*args) if capture is None else capture.call_whole(function, args, changes)
+
+
+def runs_each_time(method: F) -> F:
+    """Decorate a method whose Python code must run each time; it may change any tensor."""
+    return _decorated(method, None)
+
+
+def runs_each_time_without_tensors(method: F) -> F:
+    """Decorate a method whose Python code must run each time; it changes no tensor."""
+    return _decorated(method, ())
+
+
+def _decorated(method: Any, changes: Iterable[Tensor] | None) -> Any:
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **keywords: Any) -> Any:
+        capture = capturing()
+        if capture is None:
+            return method(self, *args, **keywords)
+        return capture.call_whole(MethodType(call, self), args, changes, keywords)
+
+    return call
+
+
+def refuse(what: str) -> None:
+    """Note, while a function is captured, that it does what a replay could not."""
+    capture = capturing()
+    if capture is not None:
+        capture.add_obstacle(what)

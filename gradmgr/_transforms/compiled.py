@@ -59,6 +59,8 @@ class _Captured:
         args, keywords = signature.filled(leaves)
         state = current()
         tree = function(*args, **keywords)
+        if signature.is_changed(args, keywords, leaves):
+            self.capture.obstacles.append("the function changes a list or a dict that it is given")
         if current() is not state:
             self.capture.obstacles.append("a recording that begins in the function goes on after it")
         pairs = [self.capture.result_of(leaf) for leaf in leaves_of(tree)]

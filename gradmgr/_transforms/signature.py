@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays import libraries
-from gradmgr._engine.containers import parts_of, rebuilt
+from gradmgr._engine.containers import leaves_of, parts_of, rebuilt
 from gradmgr._engine.tensor import Tensor
 
 _BY_VALUE = (bool, int, str, bytes, type(None), np.integer, np.bool_)
@@ -68,9 +69,17 @@ class Signature:
         return next(n for n, leaf in enumerate(self.leaves) if leaf is self.leaves[k])
 
     def filled(self, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return positional and keyword arguments with other leaves."""
+        """Return positional and keyword arguments with other leaves; the containers themselves where none is."""
+        if all(map(operator.is_, leaves, self.leaves)):
+            return self._tree  # type: ignore[no-any-return]  # a tuple of these
         args, keywords = rebuilt(self._tree, iter(leaves))
         return args, keywords
+
+    @staticmethod
+    def is_changed(args: tuple[Any, ...], keywords: dict[str, Any], leaves: list[Any]) -> bool:
+        """Tell whether the containers among arguments hold other leaves than these."""
+        found = leaves_of((args, keywords))
+        return len(found) != len(leaves) or not all(map(operator.is_, found, leaves))
 
 
 def signature_of(args: tuple[Any, ...], keywords: dict[str, Any]) -> Signature:

@@ -15,10 +15,12 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import blocks, libraries
 from gradmgr._arrays.atomic import Call, call_quietly, run_quietly
+from gradmgr._arrays.captured import capturing
 from gradmgr._engine import write_lock
 from gradmgr._engine.context import current, recorders
 from gradmgr._engine.mutation import calls_to_forget
 from gradmgr._engine.tensor import Tensor, describe, wrap
+from gradmgr._engine.tensor_capture import call_whole
 from gradmgr.ops.convert import is_half, wide_dtype
 from gradmgr.optim._chunks import flattened, is_packable, real_of
 
@@ -282,6 +284,10 @@ def get_total_norm(tensors: Any, norm_type: float = 2.0, error_if_nonfinite: boo
     5.0
     """
     listed = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    return call_whole(_total_norm, listed, norm_type, error_if_nonfinite, changes=())  # type: ignore[no-any-return]
+
+
+def _total_norm(listed: list[Any], norm_type: float, error_if_nonfinite: bool) -> Tensor:
     for k, t in enumerate(listed):
         if not isinstance(t, Tensor) or not libraries.is_differentiable(t.dtype):
             raise TypeError(f"get_total_norm takes floating Tensors; element {k} is {t!r:.60}")
@@ -290,6 +296,15 @@ def get_total_norm(tensors: Any, norm_type: float = 2.0, error_if_nonfinite: boo
 
 
 # ---------------------------------------------------------------- clipping
+
+
+def _call_on_gradients(function: Callable[..., Any], parameters: Any, *args: Any) -> Any:
+    """Call a function that changes the gradients of parameters, which an iterator may give."""
+    if capturing() is None:
+        return function(parameters, *args)
+    listed = parameters if isinstance(parameters, Tensor) else list(parameters)
+    grads = [p.grad for p in ([listed] if isinstance(listed, Tensor) else listed) if isinstance(p, Tensor)]
+    return call_whole(function, listed, *args, changes=[g for g in grads if g is not None])
 
 
 def clip_grad_norm_(
@@ -322,7 +337,10 @@ def clip_grad_norm_(
     >>> w.grad.numpy().round(4).tolist()
     [3.0, 4.0]
     """
-    limit = float(max_norm)
+    return _call_on_gradients(_clip_norm, parameters, float(max_norm), norm_type, error_if_nonfinite)
+
+
+def _clip_norm(parameters: Any, limit: float, norm_type: float, error_if_nonfinite: bool) -> Tensor:
     grads = gradients_of(parameters, "clip_grad_norm_")
     total, work = _measure(grads, norm_type, error_if_nonfinite, "clip_grad_norm_")
     factor = limit / (total + 1e-6)
@@ -351,7 +369,10 @@ def clip_grad_value_(parameters: Any, clip_value: float) -> None:
     >>> w.grad.tolist()
     [0.5, -1.0]
     """
-    limit = float(clip_value)
+    _call_on_gradients(_clip_values, parameters, float(clip_value))
+
+
+def _clip_values(parameters: Any, limit: float) -> None:
     rows = [(row, None) for row in rows_of(gradients_of(parameters, "clip_grad_value_"))]
 
     def change(xp: Any) -> Change:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
 
@@ -10,10 +10,13 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays.atomic import Call, call_quietly, run_atomically
+from gradmgr._arrays.captured import capturing
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.tensor import Tensor
+from gradmgr._engine.tensor_capture import runs_each_time, runs_each_time_without_tensors
 from gradmgr.ops.convert import widen_half
 from gradmgr.optim._clip import Row, change_all, copies_of, gradients_of, rows_of
+from gradmgr.optim._chunks import real_of
 from gradmgr.optim._optimizer import Optimizer, check_number
 
 
@@ -104,8 +107,17 @@ class GradScaler:
         return rebuilt(outputs, iter([self._scaled(t) for t in losses]))
 
     def _scaled(self, t: Tensor) -> Any:
-        return widen_half(t) * self._scale
+        capture = capturing()
+        if capture is None:
+            return widen_half(t) * self._scale
+        # What the scale is when the program is replayed.
+        t = widen_half(t)
+        return t * capture.call_foreign(self._scale_as, real_of(t.dtype).type)
 
+    def _scale_as(self, kind: Callable[[float], Any]) -> Any:
+        return kind(self._scale)
+
+    @runs_each_time
     def unscale_(self, optimizer: Optimizer) -> None:
         """Divide the gradients of an optimiser's parameters by the scale, and check whether they are finite.
 
@@ -138,6 +150,7 @@ class GradScaler:
         ]
         change_all(copies_of(work), lambda xp: lambda a: [(xp.multiply, a, inverse, a)], last)
 
+    @runs_each_time
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Unscale the gradients if `unscale_` did not, and call the optimiser's `step` if all of them are finite.
 
@@ -177,6 +190,7 @@ class GradScaler:
         state.has_stepped = True
         return result
 
+    @runs_each_time_without_tensors
     def update(self, new_scale: float | Tensor | None = None) -> None:
         """Adjust the scale to whether gradients were finite since the last `update`, or set it.
 

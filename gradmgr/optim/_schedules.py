@@ -10,6 +10,7 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays.atomic import Call, run_atomically
+from gradmgr._engine.tensor_capture import runs_each_time_without_tensors
 from gradmgr.optim._optimizer import Group, Optimizer, check_number
 
 
@@ -135,6 +136,7 @@ class LRScheduler(Saved):
         """Return each group's `lr` as it was last set."""
         return self._last_lr
 
+    @runs_each_time_without_tensors
     def step(self) -> None:
         """Advance by one step; call it after the optimiser's `step`."""
         self._warn_of_order()
@@ -486,6 +488,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         part = (1 + cos(pi * self.T_cur / self.T_i)) / 2
         return [self.eta_min + (base - self.eta_min) * part for base in self.base_lrs]
 
+    @runs_each_time_without_tensors
     def step(self, epoch: float | None = None) -> None:
         """Advance by one step, or go to `epoch`, which may be fractional if called after each batch.
 

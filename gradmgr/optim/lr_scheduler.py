@@ -27,6 +27,7 @@ from math import cos, inf, pi
 from typing import Any
 
 from gradmgr import errors
+from gradmgr._engine.tensor_capture import runs_each_time_without_tensors
 from gradmgr.optim._optimizer import Group, Optimizer, check_number
 from gradmgr.optim._schedules import (
     ConstantLR,
@@ -173,6 +174,7 @@ class OneCycleLR(LRScheduler):
                 _set_momentum(group, self._interpolate(levels[momentum_from], levels[momentum_to], part))
         return rates
 
+    @runs_each_time_without_tensors
     def step(self) -> None:
         """Advance by one step; call it after the optimiser's `step`.
 
@@ -288,6 +290,7 @@ class ReduceLROnPlateau(Saved):
         """Return each group's `lr` as it was last set."""
         return self._last_lr
 
+    @runs_each_time_without_tensors
     def step(self, metrics: Any) -> None:
         """Compare the measure, a number or a Tensor of one, with the best, and reduce the `lr` if it is time."""
         measure = float(metrics)
@@ -377,6 +380,7 @@ class _CombinedSchedule(Saved):
         made._schedulers = [schedule._copied(optimizer, pairs) for schedule in self._schedulers]
         return made
 
+    @runs_each_time_without_tensors
     def step(self) -> None:
         """Advance by one step; call it after the optimiser's `step`."""
         self._change(lambda schedule: schedule._advance())

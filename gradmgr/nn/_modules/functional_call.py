@@ -102,6 +102,7 @@ class Stage:
         self._stand_ins = {key: _bare_copy(module) for key, module in modules.items()}
         self._originals = {id(made): modules[key] for key, made in self._stand_ins.items()}
         for key, module in modules.items():
+            module._see()
             own = self._stand_ins[key].__dict__
             own.update(module.__dict__)
             for name, value in module.__dict__.items():

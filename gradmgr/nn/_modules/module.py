@@ -11,11 +11,13 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.atomic import Call, run_atomically
+from gradmgr._arrays.captured import capturing
 from gradmgr._engine import write_lock
 from gradmgr._engine.hooks import HookPlace, Hooks, RemovableHandle, check_hook
 from gradmgr._engine.mutation import calls_to_write
 from gradmgr._engine.parameter import Parameter, parameter_around
 from gradmgr._engine.tensor import Tensor, tensor, wrap
+from gradmgr._engine.tensor_capture import call_whole, see
 from gradmgr.nn._modules.state import convert, fitting_values, read_target, write_all
 
 if TYPE_CHECKING:
@@ -48,8 +50,21 @@ PARAMETER, BUFFER, MODULE = "parameter", "buffer", "module"
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
+# Classes of attributes that are compared by value.
+_BY_VALUE = frozenset((bool, int, float, str))
+
 # The attributes that Module.__init__ sets.
 _SET_UP = frozenset(("_kinds", "_transient", "_pre_hooks", "_post_hooks", "training"))
+
+
+def _state_of(module: Module) -> list[Any]:
+    """Return what a call of a module depends on: its attributes and hooks."""
+    found: list[Any] = []
+    for name, value in module.__dict__.items():
+        found.append((name, value if value.__class__ in _BY_VALUE else id(value)))
+        if value.__class__ is Hooks:
+            found += map(id, value)
+    return found
 
 
 class Module:
@@ -105,18 +120,24 @@ class Module:
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             """Call `forward`, and the hooks around it."""
+            if capturing() is not None:
+                self._see()
             if self._pre_hooks is None and self._post_hooks is None:
                 return self.forward(*args, **kwargs)
             for hook in self._pre_hooks or ():
-                given = hook(self, args)
+                given = call_whole(hook, self, args)
                 if given is not None:
                     args = given if isinstance(given, tuple) else (given,)
             result = self.forward(*args, **kwargs)
             for hook in self._post_hooks or ():
-                given = hook(self, args, result)
+                given = call_whole(hook, self, args, result)
                 if given is not None:
                     result = given
             return result
+
+    def _see(self) -> None:
+        """Let a capture know that its program depends on this module's attributes."""
+        see(self, _state_of, f"an attribute of {type(self).__name__}")
 
     def register_forward_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(module, args)` before each `forward`; a result other than None replaces its arguments.
