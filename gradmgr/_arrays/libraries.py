@@ -87,6 +87,38 @@ def root(array: Array) -> Any:
     return np if isinstance(array, (np.ndarray, np.generic)) else namespace(inner_of(innermost(array)))
 
 
+def is_numpy(array: Array) -> bool:
+    """Tell whether it is NumPy's array, by itself or captured, for which NumPy's own functions are there.
+
+    What asks it makes arrays in the library of this one, and calls no methods of plain arrays with captured ones. Where
+    time counts, ask first whether the class is `numpy.ndarray`.
+    """
+    return array.__class__ is np.ndarray or (array.__class__ is CapturedArray and array.inner.__class__ is np.ndarray)
+
+
+def in_one(function: Any, *arrays: Array) -> Any:
+    """Return `function` as one captured call; None unless arrays are captured and all are NumPy's, numbers or None.
+
+    For kernels whose way for NumPy's arrays is more than a line of NumPy's functions: one that computes in blocks, asks
+    for values, or calls C. Captured as one call it computes what it does without a capture, and its branches need no
+    guards. What it is called with must be arrays, numbers and such, and the same in each capture; the shapes of results
+    must not depend on values.
+    """
+    capture = None
+    for a in arrays:
+        if a.__class__ is CapturedArray:
+            if not isinstance(a.inner, (np.ndarray, np.generic)):
+                return None
+            capture = a.capture
+        elif a is not None and not isinstance(a, (np.ndarray, np.generic, int, float)):
+            return None
+    return None if capture is None else partial(_call_in_one, capture, function)
+
+
+def _call_in_one(capture: Any, function: Any, *args: Any, **keywords: Any) -> Any:
+    return capture.call(function, args, keywords)
+
+
 def operand(value: object) -> Any:
     """Return `value` as an array or scalar that an op takes together with a Tensor, else NotImplemented."""
     if value.__class__ in PLAIN or is_array(value):
@@ -287,17 +319,29 @@ def sum_over(array: Array, axes: tuple[int, ...], keepdims: bool = False) -> Arr
 
 
 def are_matrices(a: Array, b: Array) -> bool:
-    """Tell whether both are NumPy's matrices of the same common dtype.
+    """Tell whether both are NumPy's matrices of the same common dtype, and not captured.
 
     Of these `a.dot(b)` is `a @ b`, without the 0.45 us `@` takes to choose a loop. It does not check for overflow
-    either, so use it for derivatives, and where PyTorch does not warn either.
+    either, so use it for derivatives, and where PyTorch does not warn either. Elsewhere call `product`.
     """
     t = a.dtype
     return a.__class__ is b.__class__ is np.ndarray and a.ndim == b.ndim == 2 and t is b.dtype and (t is F4 or t is F8)
+
+
+def product(a: Array, b: Array) -> Array:
+    """Return a @ b, by `dot` where one is captured and plain arrays would be `are_matrices`: some bits differ."""
+    if (a.__class__ is CapturedArray or b.__class__ is CapturedArray) and is_matrix(a) and is_matrix(b):
+        return np.dot(a, b) if a.dtype == b.dtype else a @ b
+    return a @ b
+
+
+def is_matrix(a: Array) -> bool:
+    """Tell whether it is NumPy's matrix of a common dtype, by itself or captured."""
+    return (a.__class__ is np.ndarray or is_numpy(a)) and a.ndim == 2 and (a.dtype is F4 or a.dtype is F8)
 
 
 def sum_of_rows(a: Array) -> Array:
     """Sum a NumPy matrix of a common dtype over its rows, as a product with ones: BLAS takes half the time or less."""
     ones = np.empty(a.shape[0], a.dtype)
     ones.fill(1)
-    return ones.dot(a)
+    return ones.dot(a) if a.__class__ is np.ndarray else np.dot(ones, a)

@@ -14,7 +14,7 @@ from gradmgr._engine.tensor import Tensor
 
 def _sum_to(a: Any, to: tuple[int, ...]) -> Any:
     lead, shape = a.ndim - len(to), a.shape
-    if lead == 1 and shape[1:] == to and len(to) == 1 and libraries.are_matrices(a, a):  # a bias, mostly
+    if lead == 1 and shape[1:] == to and len(to) == 1 and libraries.is_matrix(a):  # a bias, mostly
         return libraries.sum_of_rows(a)
     axes = tuple(range(lead)) if lead != 1 else (0,)
     if shape[lead:] != to:

@@ -10,6 +10,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import is_batched
+from gradmgr._arrays.captured import is_captured
 from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function, zeros
 from gradmgr._engine.tensor import Tensor, raw
@@ -27,9 +28,9 @@ Shape = tuple[int, ...]
 
 
 def are_plain(*values: Any) -> bool:
-    """Tell whether no value is a Tensor or a batched array, so that a kernel may compute in place."""
-    for v in values:  # noqa: SIM110  # a generator takes twice the time, which counts in the steps of recurrent cells
-        if v.__class__ is not np.ndarray and (isinstance(v, Tensor) or is_batched(v)):
+    """Tell whether no value is a Tensor, or batched or captured, so that a kernel may compute in place."""
+    for v in values:  # a generator takes twice the time, which counts in the steps of recurrent cells
+        if v.__class__ is not np.ndarray and (isinstance(v, Tensor) or is_batched(v) or is_captured(v)):
             return False
     return True
 
@@ -56,6 +57,8 @@ def _kernel(
     """Return the attended values, and the logarithm of each row's sum of exponentials: inf where all is masked."""
     if query.size and key.size and value.size and are_numpy_arrays(query, key, value, bias, masked, drop):
         return attend_in_blocks(query, key, value, bias, masked, drop, scale, causal)
+    if (one := libraries.in_one(_kernel, query, key, value, bias, masked, drop)) is not None:
+        return one(query, key, value, bias, masked, drop, scale, causal)  # type: ignore[no-any-return]  # as _kernel
     weights, sums = _softmax(_scores(query, key, bias, masked, scale, causal))
     output = np.matmul(weights if drop is None else weights * drop, value)
     given = query, key, value, bias, masked, drop
@@ -120,6 +123,8 @@ def _shared_cotangents(
     arguments = query, key, value, bias, masked, drop
     if of_output is not None and output.size and key.size and are_numpy_arrays(of_output, of_sums, *arguments):
         return gradients(of_output, of_sums, *arguments, scale, causal, output, sums), None, None
+    if (one := libraries.in_one(_shared_cotangents, *g, *arguments, output, sums)) is not None:
+        return one(g, *arguments, scale, causal, output, sums)  # type: ignore[no-any-return]  # as this function
     weights = weights_of(query, key, bias, masked, scale, causal, sums)
     return None, weights, _score_gradient(g, value, drop, weights)
 
