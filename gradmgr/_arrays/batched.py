@@ -22,6 +22,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays.arguments import map_leaves
+from gradmgr._arrays.captured import CapturedArray
 
 Array = Any
 # By NumPy function: rule(level, *args, **kwargs), which may return NotImplemented for arguments it cannot handle.
@@ -465,7 +466,7 @@ class Batched:
         return _METHODS[method](level, ufunc, inputs, keywords)
 
     def __array_function__(self, function: Any, types: Any, args: Any, keywords: Any) -> Any:
-        if not all(issubclass(t, (Batched, np.ndarray)) or _is_cupy_array(t) for t in types):
+        if not all(issubclass(t, (Batched, CapturedArray, np.ndarray)) or _is_cupy_array(t) for t in types):
             return NotImplemented
         level = highest_level((args, keywords))
         if level is None:
@@ -622,6 +623,8 @@ def _is_cupy_array(kind: type) -> bool:
 def _is_supported(value: Any) -> bool:
     if isinstance(value, (Batched, *_PLAIN)) or not hasattr(value, "__array_ufunc__"):
         return True
+    if isinstance(value, CapturedArray):
+        return not is_batched(value.inner)
     return _is_cupy_array(type(value))
 
 

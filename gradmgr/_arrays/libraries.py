@@ -19,7 +19,7 @@ from gradmgr._arrays import batching_rules, batching_rules_of_series  # noqa: F4
 from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.batched import Batched, Library, batched_to_hold, getitem_of, innermost
 from gradmgr._arrays.batched import common_value as common_to_examples
-from gradmgr._arrays.captured import CapturedArray, CapturingLibrary, capture_in, captured_to_hold, inner_of, value_of
+from gradmgr._arrays.captured import CapturedArray, CapturingLibrary, capture_in, inner_of, value_of
 
 Array = Any  # numpy.ndarray, a NumPy scalar (a 0-d result), or cupy.ndarray
 
@@ -94,6 +94,11 @@ def is_numpy(array: Array) -> bool:
     time counts, ask first whether the class is `numpy.ndarray`.
     """
     return array.__class__ is np.ndarray or (array.__class__ is CapturedArray and array.inner.__class__ is np.ndarray)
+
+
+def is_scalar(array: Array) -> bool:
+    """Tell whether it is a NumPy scalar, by itself or captured."""
+    return isinstance(inner_of(array), np.generic)
 
 
 def in_one(function: Any, *arrays: Array) -> Any:
@@ -214,8 +219,22 @@ def able_to_hold(a: Array, *others: Any) -> Array:
     """Return `a`, or a copy to which values of the others can be written: batched or captured, as one of them is."""
     for value in others:
         if value.__class__ is not np.ndarray:
-            return captured_to_hold(batched_to_hold(a, *others), *others)
+            return _captured_to_hold(batched_to_hold(a, *others), *others)
     return a  # the common case, without a search in them
+
+
+def _captured_to_hold(a: Array, *others: Any) -> Array:
+    """Return `a`, or a captured copy where one of the others is captured, in or outside of vmap."""
+    if isinstance(innermost(a), CapturedArray):
+        return a
+    capture = capture_in(*map(innermost, leaves_in(others)))
+    return a if capture is None else _captured_copy(a, capture)
+
+
+def _captured_copy(a: Array, capture: Any) -> Array:
+    if isinstance(a, Batched):
+        return Batched(a.level, _captured_copy(a._array, capture))
+    return capture.call(np.array, (a,), {})
 
 
 def is_differentiable(dtype: np.dtype[Any]) -> bool:

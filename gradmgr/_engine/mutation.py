@@ -33,7 +33,7 @@ _SMALL_BUFFER = 4096
 
 def writable_copy(a: Any) -> Any:
     """Return a copy of an array that can be written to, as a NumPy scalar cannot."""
-    return np.array(a) if isinstance(a, np.generic) else a.copy(order="K")
+    return a.copy(order="K") if a.__class__ is np.ndarray or not libraries.is_scalar(a) else libraries.namespace(a).array(a)
 
 
 def _put(a: Any, v: Any, index: Index, in_place: bool, wiped: bool) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._arrays.batched import is_batched
+from gradmgr._arrays.batched import innermost, is_batched
 from gradmgr._arrays.captured import is_captured
 from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function, zeros
@@ -238,11 +238,16 @@ def _bias_and_masked(mask: Any, dtype: Any) -> tuple[Any, Any]:
     return cast_to(mask, dtype), None
 
 
-def drop_factors(shape: Shape, probability: float, rng: Any, like: Any) -> Any:
-    """Return the factors of dropout for the weights, on the device of `like`, or None for probability 0."""
+def drop_factors(shape: Shape, probability: float, rng: Any, like: Any, *others: Any) -> Any:
+    """Return the factors of dropout for the weights, on the device of `like`, or None for probability 0.
+
+    They are captured where `like` or one of the others is, so that a replay draws new ones.
+    """
     if probability == 0:
         return None
-    return dropout(libraries.root(raw(like)).ones(shape, wide_dtype(like.dtype)), probability, rng=rng)
+    ones = libraries.root(raw(like)).ones(shape, wide_dtype(like.dtype))
+    ones = libraries.able_to_hold(ones, *[innermost(raw(a)) for a in (like, *others)])
+    return dropout(ones, probability, rng=rng)
 
 
 def check_mask_dtype(mask: Any, asked: str, name: str = "attn_mask") -> None:
@@ -378,7 +383,7 @@ def scaled_dot_product_attention(
     mask = None if attn_mask is None else lift(attn_mask)
     if mask is not None:
         _check_mask(mask, shape)
-    drop = drop_factors(shape, dropout_p, rng, query)
+    drop = drop_factors(shape, dropout_p, rng, query, key, value)
     if not enable_gqa:
         return attend(query, key, value, mask, drop, scale, bool(is_causal), False)[0]
     grouped = _add_group_axis(query, key, value)
