@@ -20,6 +20,7 @@ from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.batched import Batched, Library, batched_to_hold, getitem_of, innermost
 from gradmgr._arrays.batched import common_value as common_to_examples
 from gradmgr._arrays.captured import CapturedArray, CapturingLibrary, capture_in, inner_of, value_of
+from gradmgr._arrays.captured import is_captured as is_captured
 
 Array = Any  # numpy.ndarray, a NumPy scalar (a 0-d result), or cupy.ndarray
 
@@ -208,6 +209,15 @@ def foreign(function: Any, *arrays: Array) -> Any:
         if a.__class__ is not np.ndarray and (capture := capture_in(a)) is not None:
             return partial(capture.call_foreign, function)
     return function
+
+
+def beside(a: Array, index: Any) -> Array:
+    """Return `a`, which is read at an index; a NumPy array captured as a constant where a part of the index is."""
+    if a.__class__ is np.ndarray:
+        for part in index if index.__class__ is tuple else (index,):
+            if part.__class__ is CapturedArray:
+                return part.capture.call(np.asarray, (a,), {})
+    return a
 
 
 def common_value(value: Any, what: str) -> Any:

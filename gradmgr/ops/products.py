@@ -218,7 +218,7 @@ def _einsum_vjp(
     unique = "".join(dict.fromkeys(term))
     wanted = "".join([letter for letter in unique if letter in elsewhere])
     arrays, inputs = [g, *[conj_of(values[j]) for j in others]], (out, *[terms[j] for j in others])
-    if {a.__class__ for a in arrays} == {np.ndarray}:
+    if all(a.__class__ is np.ndarray or libraries.is_numpy(a) for a in arrays):
         d = _einsum_kernel(arrays, inputs, wanted, optimize, "K")
     else:
         d = einsum(",".join(inputs) + "->" + wanted, *arrays, optimize=optimize)

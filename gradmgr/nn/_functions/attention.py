@@ -10,7 +10,6 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import innermost, is_batched
-from gradmgr._arrays.captured import is_captured
 from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function, zeros
 from gradmgr._engine.tensor import Tensor, raw
@@ -30,7 +29,7 @@ Shape = tuple[int, ...]
 def are_plain(*values: Any) -> bool:
     """Tell whether no value is a Tensor, or batched or captured, so that a kernel may compute in place."""
     for v in values:  # a generator takes twice the time, which counts in the steps of recurrent cells
-        if v.__class__ is not np.ndarray and (isinstance(v, Tensor) or is_batched(v) or is_captured(v)):
+        if v.__class__ is not np.ndarray and (isinstance(v, Tensor) or is_batched(v) or libraries.is_captured(v)):
             return False
     return True
 
