@@ -23,6 +23,7 @@ import numpy as np
 from gradmgr._arrays.captured import CapturedArray
 from gradmgr import errors
 from gradmgr._arrays.arguments import map_leaves
+from gradmgr._arrays.captured import CapturedArray
 
 Array = Any
 # By NumPy function: rule(level, *args, **kwargs), which may return NotImplemented for arguments it cannot handle.
@@ -623,6 +624,8 @@ def _is_cupy_array(kind: type) -> bool:
 def _is_supported(value: Any) -> bool:
     if isinstance(value, (Batched, CapturedArray, *_PLAIN)) or not hasattr(value, "__array_ufunc__"):
         return True
+    if isinstance(value, CapturedArray):
+        return not is_batched(value.inner)
     return _is_cupy_array(type(value))
 
 

@@ -645,8 +645,7 @@ class CapturingLibrary:
 
     def array(self, a: Any, dtype: Any = None, copy: bool = True) -> Any:
         """Return a copy of `a` as an array."""
-        made = self.asarray(a, dtype)
-        return made.copy() if made is a and copy else made
+        return self.capture.call(np.array, (a, dtype), {}) if copy else self.asarray(a, dtype)
 
     def may_share_memory(self, one: Any, other: Any) -> bool:
         """Tell whether memory bounds overlap."""
@@ -672,12 +671,6 @@ def _item(a: Any) -> Any:
 
 
 _item.__name__ = "the value of an array"
-
-
-def captured_to_hold(a: Any, *others: Any) -> Any:
-    """Return `a`, or a captured copy where one of the others is captured, so that a write of it is."""
-    capture = None if is_captured(a) else capture_in(*others)
-    return a if capture is None else capture.call(np.array, (a,), {})
 
 
 def inner_of(a: Any) -> Any:

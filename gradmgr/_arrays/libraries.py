@@ -23,11 +23,11 @@ from gradmgr._arrays.captured import (
     CapturedArray,
     CapturingLibrary,
     capture_in,
-    captured_to_hold,
     capturing,
     inner_of,
     value_of,
 )
+from gradmgr._arrays.captured import is_captured as is_captured
 
 Array = Any  # numpy.ndarray, a NumPy scalar (a 0-d result), or cupy.ndarray
 
@@ -93,6 +93,43 @@ def namespace_of(*arrays: Array) -> Any:
 def root(array: Array) -> Any:
     """Return NumPy or CuPy: whose memory it is, under all levels of vmap, or captured."""
     return np if isinstance(array, (np.ndarray, np.generic)) else namespace(inner_of(innermost(array)))
+
+
+def is_numpy(array: Array) -> bool:
+    """Tell whether it is NumPy's array, by itself or captured, for which NumPy's own functions are there.
+
+    What asks it makes arrays in the library of this one, and calls no methods of plain arrays with captured ones. Where
+    time counts, ask first whether the class is `numpy.ndarray`.
+    """
+    return array.__class__ is np.ndarray or (array.__class__ is CapturedArray and array.inner.__class__ is np.ndarray)
+
+
+def is_scalar(array: Array) -> bool:
+    """Tell whether it is a NumPy scalar, by itself or captured."""
+    return isinstance(inner_of(array), np.generic)
+
+
+def in_one(function: Any, *arrays: Array) -> Any:
+    """Return `function` as one captured call; None unless arrays are captured and all are NumPy's, numbers or None.
+
+    For kernels whose way for NumPy's arrays is more than a line of NumPy's functions: one that computes in blocks, asks
+    for values, or calls C. Captured as one call it computes what it does without a capture, and its branches need no
+    guards. What it is called with must be arrays, numbers and such, and the same in each capture; the shapes of results
+    must not depend on values.
+    """
+    capture = None
+    for a in arrays:
+        if a.__class__ is CapturedArray:
+            if not isinstance(a.inner, (np.ndarray, np.generic)):
+                return None
+            capture = a.capture
+        elif a is not None and not isinstance(a, (np.ndarray, np.generic, int, float)):
+            return None
+    return None if capture is None else partial(_call_in_one, capture, function)
+
+
+def _call_in_one(capture: Any, function: Any, *args: Any, **keywords: Any) -> Any:
+    return capture.call(function, args, keywords)
 
 
 def operand(value: object) -> Any:
@@ -181,6 +218,15 @@ def foreign(function: Any, *arrays: Array) -> Any:
     return function
 
 
+def beside(a: Array, index: Any) -> Array:
+    """Return `a`, which is read at an index; a NumPy array captured as a constant where a part of the index is."""
+    if a.__class__ is np.ndarray:
+        for part in index if index.__class__ is tuple else (index,):
+            if part.__class__ is CapturedArray:
+                return part.capture.call(np.asarray, (a,), {})
+    return a
+
+
 def common_value(value: Any, what: str) -> Any:
     """Return a value that a shape depends on: the same for all examples of a vmap, and in all replays of a capture."""
     return value_of(common_to_examples(value, what))
@@ -190,8 +236,22 @@ def able_to_hold(a: Array, *others: Any) -> Array:
     """Return `a`, or a copy to which values of the others can be written: batched or captured, as one of them is."""
     for value in others:
         if value.__class__ is not np.ndarray:
-            return captured_to_hold(batched_to_hold(a, *others), *others)
+            return _captured_to_hold(batched_to_hold(a, *others), *others)
     return a  # the common case, without a search in them
+
+
+def _captured_to_hold(a: Array, *others: Any) -> Array:
+    """Return `a`, or a captured copy where one of the others is captured, in or outside of vmap."""
+    if isinstance(innermost(a), CapturedArray):
+        return a
+    capture = capture_in(*map(innermost, leaves_in(others)))
+    return a if capture is None else _captured_copy(a, capture)
+
+
+def _captured_copy(a: Array, capture: Any) -> Array:
+    if isinstance(a, Batched):
+        return Batched(a.level, _captured_copy(a._array, capture))
+    return capture.call(np.array, (a,), {})
 
 
 def is_differentiable(dtype: np.dtype[Any]) -> bool:
@@ -298,17 +358,29 @@ def sum_over(array: Array, axes: tuple[int, ...], keepdims: bool = False) -> Arr
 
 
 def are_matrices(a: Array, b: Array) -> bool:
-    """Tell whether both are NumPy's matrices of the same common dtype.
+    """Tell whether both are NumPy's matrices of the same common dtype, and not captured.
 
     Of these `a.dot(b)` is `a @ b`, without the 0.45 us `@` takes to choose a loop. It does not check for overflow
-    either, so use it for derivatives, and where PyTorch does not warn either.
+    either, so use it for derivatives, and where PyTorch does not warn either. Elsewhere call `product`.
     """
     t = a.dtype
     return a.__class__ is b.__class__ is np.ndarray and a.ndim == b.ndim == 2 and t is b.dtype and (t is F4 or t is F8)
+
+
+def product(a: Array, b: Array) -> Array:
+    """Return a @ b, by `dot` where one is captured and plain arrays would be `are_matrices`: some bits differ."""
+    if (a.__class__ is CapturedArray or b.__class__ is CapturedArray) and is_matrix(a) and is_matrix(b):
+        return np.dot(a, b) if a.dtype == b.dtype else a @ b
+    return a @ b
+
+
+def is_matrix(a: Array) -> bool:
+    """Tell whether it is NumPy's matrix of a common dtype, by itself or captured."""
+    return (a.__class__ is np.ndarray or is_numpy(a)) and a.ndim == 2 and (a.dtype is F4 or a.dtype is F8)
 
 
 def sum_of_rows(a: Array) -> Array:
     """Sum a NumPy matrix of a common dtype over its rows, as a product with ones: BLAS takes half the time or less."""
     ones = np.empty(a.shape[0], a.dtype)
     ones.fill(1)
-    return ones.dot(a)
+    return ones.dot(a) if a.__class__ is np.ndarray else np.dot(ones, a)

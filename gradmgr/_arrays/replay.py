@@ -246,6 +246,8 @@ class _Writer:
             return _variable(value)
         if type(value) is tuple:
             return self._tuple(value)
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return f"{self._constant(type(value))}({', '.join(map(self._text, value))})"
         if type(value) is list:
             return f"[{', '.join(map(self._text, value))}]"
         if value is None or value is Ellipsis or type(value) in (bool, str, int):

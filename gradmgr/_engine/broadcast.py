@@ -14,7 +14,7 @@ from gradmgr._engine.tensor import Tensor
 
 def _sum_to(a: Any, to: tuple[int, ...]) -> Any:
     lead, shape = a.ndim - len(to), a.shape
-    if lead == 1 and shape[1:] == to and len(to) == 1 and libraries.are_matrices(a, a):  # a bias, mostly
+    if lead == 1 and shape[1:] == to and len(to) == 1 and libraries.is_matrix(a):  # a bias, mostly
         return libraries.sum_of_rows(a)
     axes = tuple(range(lead)) if lead != 1 else (0,)
     if shape[lead:] != to:
@@ -27,8 +27,9 @@ def _broadcast_to(a: Any, to: tuple[int, ...]) -> Any:
     if a.shape == to:
         return a
     if a.size == 1 and isinstance(a, (np.ndarray, np.generic)):
-        return _repeat_one(np.asarray(a), to)
-    return libraries.namespace(a).broadcast_to(a, to)
+        return _repeat_one(a, to)
+    one = libraries.in_one(_repeat_one, a) if a.size == 1 else None
+    return libraries.namespace(a).broadcast_to(a, to) if one is None else one(a, to)
 
 
 # Up to so many elements, real memory is cheaper than a view of strides 0, which NumPy's loops take slowly.
@@ -41,7 +42,7 @@ def _repeat_one(a: Any, to: tuple[int, ...]) -> Any:
         full = np.empty(to, a.dtype)
         full[...] = a
         return full
-    view = np.ndarray(to, a.dtype, a, 0, (0,) * len(to))
+    view = np.ndarray(to, a.dtype, np.asarray(a), 0, (0,) * len(to))
     view.flags.writeable = False
     return view
 

@@ -33,7 +33,8 @@ _SMALL_BUFFER = 4096
 
 def writable_copy(a: Any) -> Any:
     """Return a copy of an array that can be written to, as a NumPy scalar cannot."""
-    return np.array(a) if isinstance(a, np.generic) else a.copy(order="K")
+    is_number = a.__class__ is not np.ndarray and libraries.is_scalar(a)
+    return libraries.namespace(a).array(a) if is_number else a.copy(order="K")
 
 
 def _put(a: Any, v: Any, index: Index, in_place: bool, wiped: bool) -> Any:

@@ -19,6 +19,7 @@ from gradmgr.ops.arithmetic import absolute, multiply, remainder
 from gradmgr.ops.convert import NOT_GIVEN, as_tensor, cast_to, is_plain, lift, lift_together
 from gradmgr.ops.join import concatenate
 from gradmgr.ops.naming import named
+from gradmgr.ops.pick import read_at
 from gradmgr.ops.reduce import sum as total
 from gradmgr.ops.running import cumprod, cumsum
 from gradmgr.ops.shape import broadcast_to, ravel, reshape
@@ -317,18 +318,18 @@ class _Segments:
 def _fraction_in_segment(x: Any, xp: Any, segments: _Segments) -> tuple[Any, Any, Any]:
     """Return the segment's ends and the share of the upper one in the result."""
     lower, upper, inside, beyond = segments.ends(x, xp)
-    start = getitem(xp, lower)
+    start = read_at(xp, lower)
     return lower, upper, choose(inside, (x - start) / _segment_width(x, xp, segments), beyond)
 
 
 def _segment_width(x: Any, xp: Any, segments: _Segments) -> Any:
     lower, upper, inside, _ = segments.ends(x, xp)
-    return choose(inside, getitem(xp, upper) - getitem(xp, lower), 1.0)
+    return choose(inside, read_at(xp, upper) - read_at(xp, lower), 1.0)
 
 
 def _segment_slope(x: Any, xp: Any, fp: Any, segments: _Segments) -> Any:
     lower, upper, inside, _ = segments.ends(x, xp)
-    return choose(inside, (getitem(fp, upper) - getitem(fp, lower)) / _segment_width(x, xp, segments), 0.0)
+    return choose(inside, (read_at(fp, upper) - read_at(fp, lower)) / _segment_width(x, xp, segments), 0.0)
 
 
 def _distribute_to_knots(g: Any, x: Any, xp: Any, shape: tuple[int, ...], segments: _Segments) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import batched
+from gradmgr._arrays import batched, libraries
 from gradmgr._engine.broadcast import is_complex
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import OpFunction, conj_of, elementwise
@@ -50,6 +50,8 @@ def _make_kernel(name: str, compute: Kernel, otherwise: Kernel | None = None) ->
             return call_with_keywords(name, kernel, (x,), **keywords)
         if normal_distribution.is_worthwhile(x):
             return compute(x)
+        if x.__class__ is not np.ndarray and (one := libraries.in_one(kernel, x)) is not None:
+            return one(x)
         try:
             return otherwise(x)
         except errors.MissingDependencyError:

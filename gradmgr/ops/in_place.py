@@ -9,14 +9,14 @@ is of another kind (float for integers, complex for floats), a DtypeError.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
 from gradmgr import errors
-from gradmgr._arrays import libraries
+from gradmgr._arrays import batched, libraries
 from gradmgr._engine.context import current, rebind, recorders
 from gradmgr._engine.elementwise import conj
 from gradmgr._engine.mutation import as_type, updater, written_in_place
@@ -475,46 +475,49 @@ def bernoulli_(self: Tensor, p: Any = 0.5, *, generator: np.random.Generator) ->
     chance = _raw_on_host(p)
     if not bool(((chance >= 0) & (chance <= 1)).all()) or not _can_broadcast(chance.shape, self.shape):
         raise ValueError(f"bernoulli_ takes p in [0, 1] that broadcasts to {self.shape}; found shape {chance.shape}")
-    return _fill_with_draws(self, generator, "bernoulli_", lambda draw: draw.random(self.shape) < chance)
+    return _fill_with(self, _draw(self, generator, "bernoulli_", "random", like=chance) < chance)
 
 
 def cauchy_(self: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: np.random.Generator) -> Any:
     """Fill with values of a Cauchy distribution."""
-    return _fill_with_draws(self, generator, "cauchy_", lambda draw: median + sigma * draw.standard_cauchy(self.shape))
+    return _fill_with(self, median + sigma * _draw(self, generator, "cauchy_", "standard_cauchy"))
 
 
 def exponential_(self: Tensor, lambd: float = 1.0, *, generator: np.random.Generator) -> Any:
     """Fill with values of an exponential distribution of rate `lambd`."""
-    return _fill_with_draws(self, generator, "exponential_", lambda draw: draw.exponential(1 / lambd, self.shape))
+    return _fill_with(self, _draw(self, generator, "exponential_", "exponential", 1 / lambd))
 
 
 def geometric_(self: Tensor, p: float, *, generator: np.random.Generator) -> Any:
     """Fill with values of a geometric distribution: how many trials of probability `p` the first success takes."""
-    return _fill_with_draws(self, generator, "geometric_", lambda draw: draw.geometric(p, self.shape))
+    return _fill_with(self, _draw(self, generator, "geometric_", "geometric", p))
 
 
 def log_normal_(self: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: np.random.Generator) -> Any:
     """Fill with values of which the logarithms are of a normal distribution with this mean and deviation."""
-    return _fill_with_draws(self, generator, "log_normal_", lambda draw: draw.lognormal(mean, std, self.shape))
+    return _fill_with(self, _draw(self, generator, "log_normal_", "lognormal", mean, std))
 
 
 def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: np.random.Generator) -> Any:
     """Fill with values of a normal distribution."""
-    return _fill_with_draws(self, generator, "normal_", lambda draw: draw.normal(mean, std, self.shape))
+    return _fill_with(self, _draw(self, generator, "normal_", "normal", mean, std))
 
 
 def random_(self: Tensor, low: int, high: int | None = None, *, generator: np.random.Generator) -> Any:
     """Fill with integers from `low` to `high` - 1; with one number, from 0 to that less 1."""
-    return _fill_with_draws(self, generator, "random_", lambda draw: draw.integers(low, high, self.shape))
+    return _fill_with(self, _draw(self, generator, "random_", "integers", low, high))
 
 
 def uniform_(self: Tensor, low: float = 0.0, high: float = 1.0, *, generator: np.random.Generator) -> Any:
     """Fill with values drawn uniformly from `low` to below `high`."""
-    return _fill_with_draws(self, generator, "uniform_", lambda draw: draw.uniform(low, high, self.shape))
+    return _fill_with(self, _draw(self, generator, "uniform_", "uniform", low, high))
 
 
-def _fill_with_draws(x: Tensor, generator: Any, name: str, draw: Callable[[np.random.Generator], Any]) -> Any:
-    """Fill with numbers that a generator draws on the host: the same values on every device."""
+def _draw(x: Tensor, generator: Any, name: str, method: str, *args: Any, like: Any = None) -> Any:
+    """Draw as many numbers on the host as x has: the same on every device.
+
+    Where x or `like` is captured, the draw is, so that each replay draws new ones.
+    """
     if not isinstance(generator, np.random.Generator):
         raise TypeError(
             f"{name} draws from generator=, a numpy.random.Generator such as numpy.random.default_rng(0); "
@@ -522,7 +525,13 @@ def _fill_with_draws(x: Tensor, generator: Any, name: str, draw: Callable[[np.ra
         )
     if x.dtype.kind in "biu" and name not in ("bernoulli_", "geometric_", "random_"):
         raise errors.DtypeError(f"{name} fills with real numbers, not {describe(x)}; make it of a floating dtype")
-    return copy_(x, np.asarray(draw(generator)).astype(x.dtype))
+    return libraries.foreign(getattr(generator, method), batched.innermost(x._array), batched.innermost(like))(
+        *args, x.shape
+    )
+
+
+def _fill_with(x: Tensor, drawn: Any) -> Any:
+    return copy_(x, libraries.namespace(drawn).asarray(drawn).astype(x.dtype))
 
 
 def _raw_on_host(value: Any) -> Any:

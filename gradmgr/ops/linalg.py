@@ -30,7 +30,7 @@ def _expm_kernel(a: Any) -> Any:
     if batched.is_batched(a):
         return batched.call_unary(_expm_kernel, a)
     expm_of = libraries.foreign(lapack.linalg_library("expm", a).expm, a)
-    if libraries.namespace(a) is np or a.ndim == 2:
+    if libraries.namespace(a) is np or libraries.is_numpy(a) or a.ndim == 2:
         return expm_of(a)
     return libraries.namespace(a).stack([expm_of(m) for m in a.reshape(-1, *a.shape[-2:])]).reshape(a.shape)
 

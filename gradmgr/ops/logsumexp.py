@@ -47,6 +47,8 @@ def _finite_max(x: Any, axes: Axes) -> Any:
 def _logsumexp_kernel(x: Any, axes: Axes, keepdims: bool) -> Any:
     if x.__class__ is np.ndarray and x.dtype.char in "fd" and x.size and axes:
         return logsumexp_kernels.value(x, axes, keepdims)
+    if (one := libraries.in_one(_logsumexp_kernel, x)) is not None:
+        return one(x, axes, keepdims)
     top = _finite_max(x, axes)
     with np.errstate(divide="ignore", over="ignore"):  # log(0) = -inf is the right answer, and so is inf
         total = np.log(np.sum(np.exp(x - top), axis=axes, keepdims=True)) + top
@@ -59,6 +61,8 @@ def _logsumexp_vjp(g: Any, x: Any, out: Any, axes: Axes) -> Any:
         total = out.reshape(kept)
         if np.isfinite(total).all():
             return logsumexp_kernels.slope(g.reshape(kept), x, total, axes)
+    if (one := libraries.in_one(_logsumexp_vjp, g, x, out)) is not None:
+        return one(g, x, out, axes)
     return broadcast_back(g, x.shape, axes) * conj_of(_softmax(x, out, axes))
 
 

@@ -56,6 +56,8 @@ _LONG = 64
 
 def stable_order(a: Any, axis: int) -> Any:
     """Return the stable argsort of a plain array; where there are no ties, any order is the stable one."""
+    if (one := libraries.in_one(stable_order, a)) is not None:
+        return one(a, axis)
     if libraries.namespace(a) is np and a.shape[axis] >= _LONG:
         order = a.argsort(axis=axis)
         ordered = np.take_along_axis(a, order, axis)
@@ -164,7 +166,7 @@ def lexsort(keys: Any, axis: int = -1) -> Any:
     if not holds_tensor(keys):
         return np.lexsort(keys, axis)
     rows = raw(keys) if isinstance(keys, Tensor) else [raw(lift(key)) for key in keys]
-    if all(libraries.namespace(row) is np for row in rows):
+    if all(libraries.namespace(row) is np or libraries.is_numpy(row) for row in rows):
         return wrap(np.asarray(np.lexsort(rows, axis)))
     if axis not in (-1, 0) or any(row.ndim > 1 for row in rows):
         raise errors.UnsupportedFunctionError(

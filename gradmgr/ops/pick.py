@@ -8,6 +8,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
 from gradmgr._arrays import libraries
+from gradmgr._engine.context import is_tracked
 from gradmgr._engine.custom import custom
 from gradmgr._engine.indexing import getitem, is_simple, normalized, scatter
 from gradmgr._engine.mutation import as_type, store
@@ -23,7 +24,16 @@ def item_of(x: Tensor, index: Any, /) -> Any:
     """Read x[index] with every kind of index NumPy takes; gradients of a repeated element add."""
     if index.__class__ is np.ndarray:
         return getitem(x, index.copy())  # as `normalized` has it
-    return getitem(x, index if is_simple(index) else normalized(index))
+    return getitem(x, index) if is_simple(index) else read_at(x, normalized(index))
+
+
+def read_at(x: Any, index: Any) -> Any:
+    """Read x[index] at an index that may hold captured arrays where x is none: of a table that is a constant."""
+    a = raw(x)
+    held = libraries.beside(a, index)
+    if held is a or (isinstance(x, Tensor) and is_tracked(x)):
+        return getitem(x, index)
+    return getitem(wrap(held) if isinstance(x, Tensor) else held, index)
 
 
 def take(a: Any, indices: Any, axis: int | None = None, out: Any = None, mode: str = "raise") -> Any:
@@ -42,7 +52,7 @@ def take(a: Any, indices: Any, axis: int | None = None, out: Any = None, mode: s
         places = places.clip(0, a.shape[axis] - 1)
     elif mode != "raise":
         raise ValueError(f"take's mode is 'raise', 'wrap' or 'clip'; found {mode!r}")
-    z = getitem(a, (*[slice(None)] * axis, normalized(places)))
+    z = read_at(a, (*[slice(None)] * axis, normalized(places)))
     return z if out is None else store(out, z, "take(out=...)")
 
 

@@ -38,11 +38,12 @@ def _matmul_x(g: Any, y: Any) -> Any:
         return g[..., None] * y if g.__class__ is np.ndarray else expand_dims(g, -1) * y
     if g.ndim == y.ndim - 1:
         return _matvec(y, g)
-    if y.ndim == 2 and g.__class__ is np.ndarray and g.flags.c_contiguous and g.size:
+    if y.ndim == 2 and libraries.is_numpy(g) and g.flags.c_contiguous and g.size:
         rows = g.reshape((-1, g.shape[-1]))
-        if libraries.are_matrices(rows, y):  # one product, which takes 0.5 to 0.9 of the time of many small ones
-            return rows.dot(y.T).reshape((*g.shape[:-1], len(y)))
-    return g @ _swap_last_axes(y)
+        if libraries.is_matrix(y) and y.dtype is g.dtype:
+            # One product, which takes 0.5 to 0.9 of the time of many small ones.
+            return np.dot(rows, y.T).reshape((*g.shape[:-1], len(y)))
+    return libraries.product(g, _swap_last_axes(y))
 
 
 def _matmul_y(g: Any, x: Any) -> Any:
@@ -53,7 +54,7 @@ def _matmul_y(g: Any, x: Any) -> Any:
         return _outer_columns(x, g) if g.ndim else g * x
     if g.ndim == x.ndim - 1:
         return _matvec(_swap_last_axes(x), g)
-    return _swap_last_axes(x) @ g
+    return libraries.product(_swap_last_axes(x), g)
 
 
 def _outer_columns(x: Any, g: Any) -> Any:
@@ -217,7 +218,7 @@ def _einsum_vjp(
     unique = "".join(dict.fromkeys(term))
     wanted = "".join([letter for letter in unique if letter in elsewhere])
     arrays, inputs = [g, *[conj_of(values[j]) for j in others]], (out, *[terms[j] for j in others])
-    if {a.__class__ for a in arrays} == {np.ndarray}:
+    if all(a.__class__ is np.ndarray or libraries.is_numpy(a) for a in arrays):
         d = _einsum_kernel(arrays, inputs, wanted, optimize, "K")
     else:
         d = einsum(",".join(inputs) + "->" + wanted, *arrays, optimize=optimize)
@@ -276,7 +277,7 @@ def _is_large(arrays: Any, terms: tuple[str, ...]) -> bool:
         return False
     lengths: dict[str, int] = {}
     for a, term in zip(arrays, terms, strict=True):
-        if a.__class__ is not np.ndarray or a.dtype.char not in "fdFD":
+        if not libraries.is_numpy(a) or a.dtype.char not in "fdFD":
             return False
         for letter, n in zip(term, a.shape, strict=True):
             lengths[letter] = max(n, lengths.get(letter, 1))

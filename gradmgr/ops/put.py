@@ -120,7 +120,7 @@ def put_along_axis(arr: Any, indices: Any, values: Any, axis: int | None) -> Non
 def _nonnegative_positions(places: Any, count: int, name: str) -> Any:
     """Return flat positions counted from the start."""
     seen = batched.innermost(places)
-    if seen.size and (int(seen.min()) < -count or int(seen.max()) >= count):
+    if seen.size and (seen.min() < -count or seen.max() >= count):
         raise IndexError(f"{name}: an index is out of bounds for axis 0 with size {count}")
     return places % count if count else places
 
@@ -146,7 +146,7 @@ def place(arr: Any, mask: Any, vals: Any) -> None:
         return
     _check_safe(arr, vals, "place")
     chosen, vals = _mask_for(arr, mask, "place"), lift_like(vals, arr)
-    count = int(chosen.sum())
+    count = int(libraries.common_value(chosen.sum(), "how many elements the mask chooses"))
     if not count:
         return
     if not vals.size:

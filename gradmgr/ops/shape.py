@@ -288,7 +288,9 @@ def tile(A: Any, reps: Any) -> Any:  # noqa: N803  # NumPy's name
 def _windows_of(a: Any, window: tuple[int, ...], axes: tuple[int, ...] | None) -> Any:
     xp = libraries.namespace(a)
     view = xp.lib.stride_tricks.sliding_window_view(a, window, axes)
-    return view if xp is np else view.copy()  # CuPy's view does not say whose memory it is, and can be written to
+    return (
+        view if xp is np or libraries.is_numpy(a) else view.copy()
+    )  # CuPy's view does not say whose memory it is, and can be written to
 
 
 def _add_windows(g: Any, shape: tuple[int, ...], window: tuple[int, ...], axes: tuple[int, ...] | None) -> Any:

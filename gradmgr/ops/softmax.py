@@ -40,6 +40,13 @@ def as_rows(x: Any, axes: Axes) -> Any:
     return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
 
 
+def _in_one_if_large(function: Callable[..., Any], x: Any, *others: Any) -> Any:
+    """Return what `libraries.in_one` does where `as_rows` might take what is captured, else None."""
+    if x.__class__ is np.ndarray or x.size < _FEW:
+        return None
+    return libraries.in_one(function, x, *others)
+
+
 def by_rows(
     work: Callable[[slice], None], x: Any, shortest: int | None = None, *, few: bool = False, quiet: bool = True
 ) -> None:
@@ -148,6 +155,8 @@ def _softmax_kernel(x: Any, axes: Axes) -> Any:
     rows = as_rows(x, axes)
     if rows is not None:
         return _softmax_of_rows(x, rows)
+    if (one := _in_one_if_large(_softmax_kernel, x)) is not None:
+        return one(x, axes)
     with np.errstate(under="ignore", invalid="ignore"):
         share = _subtract_maximum(x, _maximum(x, axes))
         np.exp(share, out=share)
@@ -183,6 +192,8 @@ def softmax_map(g: Any, out: Any, axes: Axes) -> Any:
     rows = as_rows(out, axes)
     if rows is not None and g.__class__ is np.ndarray and g.dtype is out.dtype and g.shape == out.shape:
         return _map_of_rows(g, rows)
+    if (one := _in_one_if_large(softmax_map, out, g)) is not None:
+        return one(g, out, axes)
     part = g * out
     part -= out * _sum_kept(part, axes)
     return part
@@ -248,6 +259,8 @@ def _log_softmax_kernel(x: Any, axes: Axes, like_scipy: bool) -> Any:
         made = _log_softmax_of_rows(x, rows)
         if made is not None:
             return made
+    if (one := _in_one_if_large(_log_softmax_kernel, x)) is not None:
+        return one(x, axes, like_scipy)
     top = _maximum(x, axes)
     if like_scipy:
         top = np.where(np.isfinite(top), top, np.zeros_like(top))
@@ -261,6 +274,8 @@ def _log_softmax_vjp(g: Any, out: Any, axes: Axes) -> Any:
     rows = as_rows(out, axes)
     if rows is not None and g.__class__ is np.ndarray and g.dtype is out.dtype and g.shape == out.shape:
         return _log_map_of_rows(g, rows)
+    if (one := _in_one_if_large(_log_softmax_vjp, out, g)) is not None:
+        return one(g, out, axes)
     total = _sum_kept(widen_half(g), axes)
     return g - conj_of(exp(widen_half(out))) * total
 

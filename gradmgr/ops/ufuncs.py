@@ -72,7 +72,7 @@ def _is_constant(ufunc: np.ufunc, x: Any, dtype: Any) -> bool:
 
 def _call_untracked(ufunc: Any, method: str, x: Any) -> Any:
     """Call the method of the ufunc of the library of x, for values without gradients."""
-    if libraries.namespace(x) is np:
+    if libraries.namespace(x) is np or libraries.is_numpy(x):
         return getattr(ufunc, method)
     cupy_method = getattr(getattr(libraries.namespace(x), ufunc.__name__, None), method, None)
     if cupy_method is None:
@@ -153,7 +153,7 @@ def reduce(
 
 
 def _reduce_constant(ufunc: Any, a: Any, axes: Any, dtype: Any, keepdims: bool, start: Any, mask: Any) -> Any:
-    if libraries.namespace(a) is np:
+    if libraries.namespace(a) is np or libraries.is_numpy(a):
         return ufunc.reduce(a, axes, dtype, None, keepdims, start, mask)
     name = _BY_NAME.get(ufunc.__name__)
     if name is None or dtype is not None or start is not NOT_GIVEN or mask is not True:
@@ -312,7 +312,7 @@ def _spread_segments(g: Any, shape: Any, indices: Any, axis: int) -> Any:
 
 def _add_segments(a: Any, indices: Any, axis: int) -> Any:
     xp = libraries.namespace(a)
-    if xp is np:
+    if xp is np or libraries.is_numpy(a):
         return np.add.reduceat(a, indices, axis)
     # CuPy's reduceat is a difference of running sums, which loses digits, and all of them next to an infinity.
     lead = (slice(None),) * axis

@@ -1,4 +1,4 @@
-"""The calls of every op and its derivative, captured and made again on other values: what the op gives, or refused."""
+"""The calls of every op and its derivative, captured and made again on other values: what the op gives, bit by bit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import assert_allclose, each_case, tracks
+from helpers import each_case, tracks
 from samples import SAMPLES, Sample, flat, seeds
 
 import gradmgr.numpy as gnp
@@ -14,16 +14,13 @@ from gradmgr import GradManager, asarray
 from gradmgr._arrays.captured import Capture, CapturedArray, CaptureError
 from gradmgr._arrays.replay import compile_replay
 
-# By what takes values out of arrays: samples, by the beginnings of their names, of which some or all are refused.
-REFUSED = {
-    r"int\(\) of an array": ("place", "put_along_axis-flattened"),
-    "writes into an array that is not captured": ("nn.lstm-c alone",),
-}
 # Sets, whose sizes depend on ties, which other values break.
 OTHER_SHAPES = (
     *("intersect1d-ties", "intersect1d-return_indices=", "union1d-ties", "setdiff1d-ties"),
     *("setxor1d-ties", "setxor1d-assume_unique="),
 )
+# Those that draw: a replay goes on with the generator's stream, where the sample begins with a new one.
+DRAWS = ("nn.dropout-0.3", "nn.scaled_dot_product_attention-dropout")
 
 
 def program(sample: Sample, arrays: list[Any], capture: Capture | None = None) -> list[Any]:
@@ -56,11 +53,6 @@ def test_replayed_calls_compute_what_the_op_does(sample: Sample) -> None:
     expected = program(sample, [np.array(a) for a in others])
     given = [np.array(a) for arg, a in zip(sample.args, others, strict=True) if not arg.constant]
     given += seeds([asarray(y) for y in expected[: len(capture.inputs) - len(given)]])
-    if capture.obstacles:
-        assert any(str(sample).startswith(names) for names in REFUSED.values()), capture.obstacles
-        with pytest.raises(CaptureError, match="|".join(REFUSED)):
-            capture.replay(*given)
-        return
     if str(sample) in OTHER_SHAPES:
         with pytest.raises(CaptureError, match=r"gave \(.*, and \(.* now"):
             capture.replay(*given)
@@ -73,8 +65,6 @@ def test_replayed_calls_compute_what_the_op_does(sample: Sample) -> None:
         assert (y is None) == (z is None) == (same is None)
         if y is not None:
             again = values[y.slot.number] if isinstance(y, CapturedArray) else y
-            np.testing.assert_array_equal(same, again)
-            np.testing.assert_array_equal(too, again)
             assert (again.shape, again.dtype) == (z.shape, z.dtype)
-            # Bit by bit, but where kernels take another way for arrays that are not NumPy's own.
-            assert_allclose(again, z, rtol=1e-10, atol=1e-12)
+            for made in (again, same, too) if str(sample) not in DRAWS else ():
+                np.testing.assert_array_equal(made, z)

@@ -207,6 +207,8 @@ def _elu_kernel(x: Any, alpha: float) -> Any:
             return run_in_blocks(
                 lambda out, x, low: _elu_piece(out, x, low, alpha), np.empty(x.shape, x.dtype), (x,), 1
             )
+        if (one := libraries.in_one(_elu_kernel, x)) is not None:
+            return one(x, alpha)
         wide = widen_half(x)
         return choose(x > 0, wide, np.expm1(wide) * alpha).astype(x.dtype, copy=False)
 
@@ -224,6 +226,8 @@ def _elu_piece(out: Any, x: Any, low: Any, alpha: float) -> None:
 def _elu_rule(g: Any, out: Any, alpha: float) -> Any:
     if alpha == 1 and can_run_in_blocks(g, out):
         return run_in_blocks(_elu_slope_piece, np.empty(g.shape, g.dtype), (g, out))
+    if (one := libraries.in_one(_elu_rule, g, out)) is not None:
+        return one(g, out, alpha)
     g = widen_half(g)
     return choose(raw(out) > 0, g, g * (widen_half(out) + alpha))
 
@@ -321,7 +325,8 @@ _TINIES = tuple(
 def _gated_rule(g: Any, x: Any, out: Any, piece: Function, rule: Function) -> Any:
     """Return g (s + x s'): piece(made, x, out, s, work) writes x s' into `made`; rule(g, x) is the general rule."""
     if not can_run_in_blocks(g, x, out):
-        return rule(g, x)
+        one = libraries.in_one(_gated_rule, g, x, out)
+        return rule(g, x) if one is None else one(g, x, out, piece, rule)
 
     def work(made: Any, g: Any, x: Any, out: Any, s: Any, more: Any) -> None:
         tiny, half = _TINIES[0 if made.dtype is libraries.F4 else 1]
@@ -343,6 +348,8 @@ def _silu_kernel(x: Any) -> Any:
     with np.errstate(all="ignore"):
         if can_run_in_blocks(x):
             return run_in_blocks(_silu_piece, np.empty(x.shape, x.dtype), (x,))
+        if (one := libraries.in_one(_silu_kernel, x)) is not None:
+            return one(x)
         wide = widen_half(x)
         made = np.exp(-wide)
         made += 1
@@ -401,6 +408,8 @@ def _softplus_kernel(x: Any, beta: float, threshold: float) -> Any:
     with np.errstate(all="ignore"):
         if _is_plain_softplus(x, beta, threshold) and can_run_in_blocks(x):
             return run_in_blocks(_softplus_piece, np.empty(x.shape, x.dtype), (x,), 1)
+        if (one := libraries.in_one(_softplus_kernel, x)) is not None:
+            return one(x, beta, threshold)
         wide = widen_half(x)
         z = wide * beta
         made = np.log1p(np.exp(-np.abs(z)))
@@ -428,6 +437,8 @@ def _softplus_rule(g: Any, x: Any, beta: float, threshold: float) -> Any:
     if _is_plain_softplus(x, beta, threshold) and can_run_in_blocks(g, x):
         with np.errstate(all="ignore"):
             return run_in_blocks(_softplus_slope_piece, np.empty(g.shape, g.dtype), (g, x))
+    if (one := libraries.in_one(_softplus_rule, g, x)) is not None:
+        return one(g, x, beta, threshold)
     z = widen_half(x) * beta
     return g * choose(raw(z) > threshold, z.dtype.type(1), special.expit(z))
 
@@ -508,6 +519,8 @@ def _compute(kernel: Function, x: Any) -> Any:
     with np.errstate(all="ignore"):
         if can_run_in_blocks(x):
             return run_in_blocks(kernel, np.empty(x.shape, x.dtype), (x,), 3)
+        if (one := libraries.in_one(_compute, x)) is not None:
+            return one(kernel, x)
         xp, wide = libraries.namespace(x), wide_dtype(x.dtype)
         made = xp.empty(x.shape or (1,), wide)  # out= takes no scalars
         kernel(made, x.reshape(made.shape), *[xp.empty(made.shape, wide) for _ in range(3)])
@@ -645,7 +658,7 @@ _gelu_slope = elementwise("nn.gelu_slope", _gelu_slope_kernel, lambda g, x: g * 
 _gelu = elementwise(
     "nn.gelu",
     _gelu_kernel,
-    lambda g, x, out: _gated_rule(g, x, out, _gelu_slope_piece, lambda g, x: g * _gelu_slope(x)),
+    lambda g, x, out: _gated_rule(g, x, out, _gelu_slope_piece, _gelu_rule),
 )
 
 
@@ -681,6 +694,8 @@ def _gelu_tanh_kernel(x: Any) -> Any:
     with np.errstate(all="ignore"):
         if can_run_in_blocks(x):
             return run_in_blocks(_gelu_tanh_piece, np.empty(x.shape, x.dtype), (x,), 1)
+        if (one := libraries.in_one(_gelu_tanh_kernel, x)) is not None:
+            return one(x)
         wide = widen_half(x)
         z = wide * wide
         z *= -_CUBIC

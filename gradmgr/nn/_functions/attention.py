@@ -9,7 +9,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._arrays.batched import is_batched
+from gradmgr._arrays.batched import innermost, is_batched
 from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function, zeros
 from gradmgr._engine.tensor import Tensor, raw
@@ -27,9 +27,9 @@ Shape = tuple[int, ...]
 
 
 def are_plain(*values: Any) -> bool:
-    """Tell whether no value is a Tensor or a batched array, so that a kernel may compute in place."""
-    for v in values:  # noqa: SIM110  # a generator takes twice the time, which counts in the steps of recurrent cells
-        if v.__class__ is not np.ndarray and (isinstance(v, Tensor) or is_batched(v)):
+    """Tell whether no value is a Tensor, or batched or captured, so that a kernel may compute in place."""
+    for v in values:  # a generator takes twice the time, which counts in the steps of recurrent cells
+        if v.__class__ is not np.ndarray and (isinstance(v, Tensor) or is_batched(v) or libraries.is_captured(v)):
             return False
     return True
 
@@ -56,6 +56,8 @@ def _kernel(
     """Return the attended values, and the logarithm of each row's sum of exponentials: inf where all is masked."""
     if query.size and key.size and value.size and are_numpy_arrays(query, key, value, bias, masked, drop):
         return attend_in_blocks(query, key, value, bias, masked, drop, scale, causal)
+    if (one := libraries.in_one(_kernel, query, key, value, bias, masked, drop)) is not None:
+        return one(query, key, value, bias, masked, drop, scale, causal)  # type: ignore[no-any-return]  # as _kernel
     weights, sums = _softmax(_scores(query, key, bias, masked, scale, causal))
     output = np.matmul(weights if drop is None else weights * drop, value)
     given = query, key, value, bias, masked, drop
@@ -120,6 +122,8 @@ def _shared_cotangents(
     arguments = query, key, value, bias, masked, drop
     if of_output is not None and output.size and key.size and are_numpy_arrays(of_output, of_sums, *arguments):
         return gradients(of_output, of_sums, *arguments, scale, causal, output, sums), None, None
+    if (one := libraries.in_one(_shared_cotangents, *g, *arguments, output, sums)) is not None:
+        return one(g, *arguments, scale, causal, output, sums)  # type: ignore[no-any-return]  # as this function
     weights = weights_of(query, key, bias, masked, scale, causal, sums)
     return None, weights, _score_gradient(g, value, drop, weights)
 
@@ -233,11 +237,16 @@ def _bias_and_masked(mask: Any, dtype: Any) -> tuple[Any, Any]:
     return cast_to(mask, dtype), None
 
 
-def drop_factors(shape: Shape, probability: float, rng: Any, like: Any) -> Any:
-    """Return the factors of dropout for the weights, on the device of `like`, or None for probability 0."""
+def drop_factors(shape: Shape, probability: float, rng: Any, like: Any, *others: Any) -> Any:
+    """Return the factors of dropout for the weights, on the device of `like`, or None for probability 0.
+
+    They are captured where `like` or one of the others is, so that a replay draws new ones.
+    """
     if probability == 0:
         return None
-    return dropout(libraries.root(raw(like)).ones(shape, wide_dtype(like.dtype)), probability, rng=rng)
+    ones = libraries.root(raw(like)).ones(shape, wide_dtype(like.dtype))
+    ones = libraries.able_to_hold(ones, *[innermost(raw(a)) for a in (like, *others)])
+    return dropout(ones, probability, rng=rng)
 
 
 def check_mask_dtype(mask: Any, asked: str, name: str = "attn_mask") -> None:
@@ -373,7 +382,7 @@ def scaled_dot_product_attention(
     mask = None if attn_mask is None else lift(attn_mask)
     if mask is not None:
         _check_mask(mask, shape)
-    drop = drop_factors(shape, dropout_p, rng, query)
+    drop = drop_factors(shape, dropout_p, rng, query, key, value)
     if not enable_gqa:
         return attend(query, key, value, mask, drop, scale, bool(is_causal), False)[0]
     grouped = _add_group_axis(query, key, value)

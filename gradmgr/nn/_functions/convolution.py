@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import blocks
+from gradmgr._arrays import blocks, libraries
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.op import Function
@@ -353,17 +353,26 @@ def _conv_w_by_channel(x: Any, g: Any, geometry: Geometry, dtype: Any) -> Any:
 
 def _correlate_kernel(x: Any, w: Any, b: Any, geometry: Geometry) -> Any:
     z = onednn.forward(x, w, b, geometry)
-    return _conv(x, w, b, geometry) if z is None else z
+    if z is None:
+        one = libraries.in_one(_correlate_kernel, x, w, b)
+        return _conv(x, w, b, geometry) if one is None else one(x, w, b, geometry)
+    return z
 
 
 def _transpose_kernel(g: Any, w: Any, b: Any, geometry: Geometry) -> Any:
     z = onednn.data(g, w, b, geometry)
-    return _conv_x(g, w, b, geometry) if z is None else z
+    if z is None:
+        one = libraries.in_one(_transpose_kernel, g, w, b)
+        return _conv_x(g, w, b, geometry) if one is None else one(g, w, b, geometry)
+    return z
 
 
 def _weight_kernel(x: Any, g: Any, geometry: Geometry) -> Any:
     z = onednn.weights(x, g, geometry)
-    return _conv_w(x, g, geometry) if z is None else z
+    if z is None:
+        one = libraries.in_one(_weight_kernel, x, g)
+        return _conv_w(x, g, geometry) if one is None else one(x, g, geometry)
+    return z
 
 
 # ---------------------------------------------------------------- the ops
@@ -371,7 +380,7 @@ def _weight_kernel(x: Any, g: Any, geometry: Geometry) -> Any:
 
 def _sum_to_channels(g: Any) -> Any:
     """Sum images over all axes but the channels."""
-    if g.__class__ is np.ndarray and g.dtype.char in "fd" and g.flags.c_contiguous and g.size:
+    if libraries.is_numpy(g) and g.dtype.char in "fd" and g.flags.c_contiguous and g.size:
         # NumPy sums several axes at a third of the speed of a matrix product with ones.
         ones = np.empty(g.shape[2] * g.shape[3], g.dtype)
         ones.fill(1)

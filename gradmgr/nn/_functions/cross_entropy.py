@@ -12,6 +12,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries
+from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.batched import innermost
 from gradmgr._engine.broadcast import broadcast_to
 from gradmgr._engine.custom import several
@@ -105,6 +106,8 @@ def _cross_entropy_kernel(x: Any, labels: _Labels) -> tuple[Any, Any, Any]:
             made = _cross_entropy_of_few_rows(x, labels)
         if made is not None:
             return made
+    if (one := libraries.in_one(_cross_entropy_kernel, x, *leaves_in(labels))) is not None:
+        return one(x, labels)  # type: ignore[no-any-return]  # what this function returns
     axis, wide = labels.axis, wide_dtype(x.dtype)
     top = np.maximum.reduce(x, axis=axis, keepdims=True) if x.__class__ is np.ndarray else x.max(axis, keepdims=True)
     if wide is not x.dtype:
@@ -180,6 +183,8 @@ def _cross_entropy_vjp(g: Any, x: Any, shift: Any, log_total: Any, labels: _Labe
     common = shift.__class__ is log_total.__class__ is np.ndarray and _is_common_matrix(x)
     if common and more is None and isinstance(loss, (np.ndarray, np.generic)) and labels.is_plain():
         return _cross_entropy_slope_of_rows(loss, x, shift, log_total, labels)
+    if (one := libraries.in_one(_cross_entropy_vjp, *g, x, shift, log_total, *leaves_in(labels))) is not None:
+        return one(g, x, shift, log_total, labels)
     loss = (
         plain_zeros(squeeze(log_total, labels.axis))
         if loss is None

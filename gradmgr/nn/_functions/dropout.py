@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays import libraries
+from gradmgr._arrays.batched import innermost
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.tensor import raw
 from gradmgr.nn._functions.arguments import check_inexact, generator, one_array
@@ -61,12 +62,17 @@ def dropout(
         return x
     if p == 1:
         return _dropout(x, _on_device_of(x, np.zeros(x.shape, bool)), 0.0)
-    mask = _on_device_of(x, ~_random_booleans(generator(rng, "dropout"), x.shape, float(p)))
-    return _dropout(x, mask, 1 / (1 - p))
+    draw = libraries.foreign(_random_mask, innermost(raw(x)))
+    return _dropout(x, _on_device_of(x, draw(rng, x.shape, float(p))), 1 / (1 - p))
 
 
 def _on_device_of(x: Any, mask: Any) -> Any:
     return libraries.to_device(mask, libraries.device_of(raw(x)))
+
+
+def _random_mask(rng: np.random.Generator | None, shape: tuple[int, ...], p: float) -> Any:
+    """Return booleans, each False with probability p; captured as one call, which draws again in each replay."""
+    return ~_random_booleans(generator(rng, "dropout"), shape, p)
 
 
 def _random_booleans(rng: np.random.Generator, shape: tuple[int, ...], p: float) -> Any:

@@ -26,7 +26,7 @@ def _as_rows(x: Any) -> Any:
     if x.ndim == 2:
         return x
     columns = x.shape[-1]
-    if columns and x.__class__ is np.ndarray:
+    if columns and (x.__class__ is np.ndarray or libraries.is_numpy(x)):
         return x.reshape(-1, columns)
     return reshape(x, (math.prod(x.shape[:-1]), columns))
 
@@ -46,7 +46,7 @@ def _linear_kernel(x: Any, weight: Any, bias: Any) -> Any:
         check_inexact("nn.linear", input=x, weight=weight, bias=bias)  # bfloat16 has another dtype kind
     if weight.dtype != dtype or (bias is not None and bias.dtype != dtype):
         dtype = np.result_type(dtype, weight.dtype, *(() if bias is None else (bias.dtype,)))
-    y = widen_half(rows) @ widen_half(weight).T
+    y = libraries.product(widen_half(rows), widen_half(weight).T)
     if bias is not None:
         y = y + bias
     y = y if y.dtype == dtype else y.astype(dtype)
@@ -85,13 +85,13 @@ def _x_vjp(g: Any, weight: Any) -> Any:
 def _weight_vjp(g: Any, x: Any) -> Any:
     if g.ndim != 2:
         g, x = _as_rows(g), _as_rows(x)
-    return g.T.dot(x) if libraries.are_matrices(g, x) else widen_half(g).T @ widen_half(conj_of(x))
+    return g.T.dot(x) if libraries.are_matrices(g, x) else libraries.product(widen_half(g).T, widen_half(conj_of(x)))
 
 
 def _bias_vjp(g: Any) -> Any:
     """Return the sum over rows, as a product with ones: BLAS takes half the time of numpy.add.reduce."""
     rows = g if g.ndim == 2 else _as_rows(g)
-    if libraries.are_matrices(rows, rows):
+    if libraries.is_matrix(rows):
         return libraries.sum_of_rows(rows)
     rows = widen_half(rows)
     return matmul(libraries.namespace(raw(rows)).ones(rows.shape[0], rows.dtype), rows)

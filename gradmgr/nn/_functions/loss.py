@@ -115,7 +115,8 @@ _RUN = 4096
 def _mean_square_kernel(x: Any) -> Any:
     """Return the mean of squares by dot products, without an array of the squares."""
     if x.__class__ is not np.ndarray or x.dtype not in SINGLE_OR_DOUBLE or not x.size:
-        return (x * x).mean()
+        one = libraries.in_one(_mean_square_kernel, x)
+        return (x * x).mean() if one is None else one(x)
     flat = x.ravel("K")
     if flat.size <= _RUN:
         return flat.dot(flat) / flat.size
@@ -222,6 +223,8 @@ def _bce_logits_kernel(x: Any, y: Any, pos_weight: Any) -> Any:
     with np.errstate(all="ignore"):
         if pos_weight is None and can_run_in_blocks(x, y):
             return run_in_blocks(_bce_logits_piece, np.empty(x.shape, x.dtype), (x, y), 2)
+        if (one := libraries.in_one(_bce_logits_kernel, x, y, pos_weight)) is not None:
+            return one(x, y, pos_weight)
         rest = np.log1p(np.exp(-np.abs(x)))
         right = (rest + np.maximum(-x, 0)) * y
         if pos_weight is not None:
@@ -263,6 +266,8 @@ def _bce_logits_x(g: Any, x: Any, y: Any, pos_weight: Any) -> Any:
     if pos_weight is None and can_run_in_blocks(g, x, y):
         with np.errstate(all="ignore"):
             return run_in_blocks(_bce_logits_slope_piece, np.empty(x.shape, x.dtype), (g, x, y), 1)
+    if (one := libraries.in_one(_bce_logits_x, g, x, y, pos_weight)) is not None:
+        return one(g, x, y, pos_weight)
     right = y * special.expit(-x)
     if pos_weight is not None:
         right = right * pos_weight

@@ -99,6 +99,8 @@ def _kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred:
             return normalise_rows(x, weight, bias, layout, eps, centred)
         if layout.by_statistic[0] == 1 and layout.by_weight[2] >= SIZE:
             return normalise_groups(x, weight, bias, layout, eps)
+    elif (one := libraries.in_one(_kernel, x, weight, bias)) is not None:
+        return one(x, weight, bias, layout, eps, centred)  # type: ignore[no-any-return]  # what _kernel returns
     x = libraries.able_to_hold(libraries.able_to_hold(x, weight), bias)
     a, dtype = _prepare(x, weight, bias, layout)
     number, mean = a.dtype.type, None
@@ -197,6 +199,8 @@ def _bias_vjp(g: Any, shape: Shape, layout: Layout) -> Any:
     """Sum the cotangent. It uses no shared value, so that nothing is kept if the bias alone is tracked."""
     if can_run_in_blocks(g[0]) and layout.letter == "s":
         return reshape_to(libraries.sum_of_rows(reshape_to(g[0], layout.by_statistic[1:])), shape)
+    if (one := libraries.in_one(_bias_vjp, *g)) is not None:
+        return one(g, shape, layout)
     return (
         None
         if g[0] is None

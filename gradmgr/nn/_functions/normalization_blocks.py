@@ -28,6 +28,15 @@ class Layout:
         self.of_weight = (by_weight[1], 1) if per_channel else (by_weight[2],)
         self.letter = "q" if per_channel else "s"  # the axis of the weight
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Layout) and self._facts() == other._facts()
+
+    def __hash__(self) -> int:
+        return hash(self._facts())
+
+    def _facts(self) -> tuple[Any, ...]:
+        return self.by_statistic, self.by_weight, self.letter
+
 
 def reshape_to(a: Any, shape: Shape) -> Any:
     return a if a.shape == shape else a.reshape(shape)
@@ -124,7 +133,8 @@ def slopes(g: Any, weight: Any, a: Any, rstd: Any, layout: Layout, centred: bool
     """
     gy = g[0]
     if g[1] is not None or g[2] is not None or not can_run_in_blocks(gy, a, rstd, weight) or not a.flags.c_contiguous:
-        return None
+        one = libraries.in_one(slopes, *g, weight, a, rstd)
+        return None if one is None else one(g, weight, a, rstd, layout, centred)
     if layout.letter == "s":
         return _slopes_of_long_rows(gy, weight, a, rstd, layout, centred)
     if layout.by_statistic[0] == 1 and layout.by_weight[2] >= SIZE:

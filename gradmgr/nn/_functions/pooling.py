@@ -131,6 +131,8 @@ def _largest_of(runs: Iterator[Any], tap: Any, careful: bool) -> tuple[Any, Any]
 
 def _max_pool(x: Any, geometry: Geometry) -> tuple[Any, Any]:
     """Return the largest of each window, or NaN if it holds one, and its tap: the first of equal ones."""
+    if x.__class__ is not np.ndarray and (one := libraries.in_one(_max_pool, x)) is not None:
+        return one(x, geometry)  # type: ignore[no-any-return]  # what this function returns
     planes, taps = _planes_of(x), math.prod(geometry.kernel)
     small = np.dtype(np.uint8 if taps <= 256 else np.int32)
     loop = _BlockLoop(geometry, len(planes), accumulation_dtype(x.dtype), -math.inf, x)

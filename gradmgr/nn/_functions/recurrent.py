@@ -128,6 +128,8 @@ def lstm_kernel(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: A
         new_h, new_c, gates = empty(c.shape, columns), empty(c.shape, columns), empty((5, *c.shape), columns)
         lstm_into(new_h, new_c, gates, columns_by_gate(columns, 4), more, c)
         return new_h, new_c, gates
+    if (one := libraries.in_one(lstm_kernel, x, h, c, w_ih, w_hh, b_ih, b_hh)) is not None:
+        return one(x, h, c, w_ih, w_hh, b_ih, b_hh)  # type: ignore[no-any-return]  # what this function returns
     rows = np.matmul(h, w_hh.T)
     if w_ih is None:
         more = x if more is None else x + more
@@ -167,6 +169,8 @@ def lstm_vjp(g: Any, c: Any, gates: Any) -> tuple[Any, Any]:
         _, batch, hidden = gates.shape
         rows = empty((batch, 4 * hidden), gates)
         return rows, lstm_vjp_into(rows, g[0], g[1], c, gates)
+    if (one := libraries.in_one(lstm_vjp, *g, c, gates)) is not None:
+        return one(g, c, gates)  # type: ignore[no-any-return]  # what this function returns
     i, _, of_g, o, squashed = (gates[k] for k in range(5))
     of_h, of_gates = _or_zeros(g[0], o), _or_zeros(g[2], gates)
     of_c = (of_h * o + of_gates[4]) * (1 - squashed * squashed) + _or_zeros(g[1], o)
@@ -274,6 +278,8 @@ def gru_kernel(x: Any, h: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> tu
         new_h, gates = empty(h.shape, of_h), empty((4, *h.shape), of_h)
         gru_into(new_h, gates, of_x, of_h, h)
         return new_h, gates
+    if (one := libraries.in_one(gru_kernel, x, h, w_ih, w_hh, b_ih, b_hh)) is not None:
+        return one(x, h, w_ih, w_hh, b_ih, b_hh)  # type: ignore[no-any-return]  # what this function returns
     of_x, of_h = _affine(x, w_ih, b_ih), _affine(h, w_hh, b_hh)
     of_x, of_h = split_gates(of_x, 3), split_gates(of_h, 3)
     gates = _allocate_gates(of_x, of_h)
@@ -304,6 +310,8 @@ def gru_vjp(g: Any, h: Any, gates: Any) -> tuple[Any, Any]:
         of_input, of_h = empty((batch, 3 * hidden), gates), empty((batch, 3 * hidden), gates)
         gru_vjp_into(of_input, of_h, g[0], h, gates)
         return of_input, of_h
+    if (one := libraries.in_one(gru_vjp, *g, h, gates)) is not None:
+        return one(g, h, gates)  # type: ignore[no-any-return]  # what this function returns
     r, z, n, inner = (gates[k] for k in range(4))
     of_new, of_gates = _or_zeros(g[0], n), _or_zeros(g[1], gates)
     of_n = (of_new * (1 - z) + of_gates[2]) * (1 - n * n)

@@ -16,6 +16,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._arrays.batched import innermost
 from gradmgr.nn._functions.arguments import pair, single
 from gradmgr.ops.convert import is_half
 from gradmgr.ops.shape import reshape
@@ -156,7 +157,11 @@ def _count_examples(*arrays: Any) -> int:
 
 def new_array(kind: str, shape: tuple[int, ...], dtype: Any, *arrays: Any, fill: float | None = None) -> Any:
     """Make an array in the library of the first of these arrays, batched or captured if one of them is."""
-    make = getattr(np if isinstance(arrays[0], np.ndarray) else libraries.root(arrays[0]), kind)
+    like = arrays[0]
+    for a in arrays:
+        if a.__class__ is not np.ndarray and libraries.is_captured(inner := innermost(a)):
+            like = inner  # whose library captures the call: new memory must not become a constant
+    make = getattr(libraries.namespace(like) if libraries.is_captured(like) else libraries.root(like), kind)
     made = make(shape, dtype) if fill is None else make(shape, fill, dtype)
     return libraries.able_to_hold(made, *arrays)
 

@@ -162,7 +162,7 @@ class MultiheadAttention(Module):
         shape = (batch, self.num_heads, q.shape[2], given)
         mask = self._make_mask(attn_mask, key_padding_mask, shape, k.shape[2] - given, is_causal, of_batch)
         alone = bool(is_causal) and mask is None
-        drop = drop_factors((*shape[:3], k.shape[2]), self.dropout if self.training else 0.0, self.rng, q)
+        drop = drop_factors((*shape[:3], k.shape[2]), self.dropout if self.training else 0.0, self.rng, q, k, v)
         output, weights = attend(q, k, v, mask, drop, None, alone, need_weights)
         back = (0, 2, 1, 3) if axes[0] == 0 else (2, 0, 1, 3)
         output = transpose(output, back)
