@@ -91,7 +91,8 @@ def facts(value: Any, path: str = "", seen: dict[int, tuple[str, Any]] | None = 
 
 
 def _bits(array: np.ndarray) -> tuple[Any, ...]:
-    return str(array.dtype), array.shape, array.tobytes()
+    data = repr(array.tolist()) if array.dtype.hasobject else array.tobytes()
+    return str(array.dtype), array.shape, data
 
 
 def _shown(fact: Any) -> Any:
@@ -1206,7 +1207,7 @@ ARGUMENTS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
     ),
     "containers": (_of_container, lambda: calls_with(*_nestings(), *_nestings())),
     "data class": (_of_container, lambda: calls_with(*[Batch(wave(2, at=k), 1.0 + k % 2) for k in range(8)])),
-    "iterator": (lambda xs: sum(gnp.sum(x) for x in xs), lambda: [call(iter(waves(2, count=3))) for _ in range(5)]),
+    "iterator": (lambda xs: sum(gnp.sum(x) for x in xs), lambda: [call(iter(waves(2 + k, count=3))) for k in range(5)]),
     "generator": (
         lambda xs: gnp.stack([x * 2 for x in xs]),
         lambda: [call(wave(2, at=k + j) for j in range(3)) for k in range(5)],
@@ -1230,7 +1231,7 @@ ARGUMENTS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
     "no result": (lambda x: None, lambda: calls_with(*tensors(3))),
     "a shape as a result": (
         lambda x: (x.shape, x.size, x.dtype.name),
-        lambda: calls_with(wave(3), wave(3), wave(2, 2)),
+        lambda: calls_with(*[wave(2 + k % 2, 1 + k // 4) for k in range(8)]),
     ),
     "a named tuple as a result": (lambda x: Pair(x * 2, 1), lambda: calls_with(*tensors(3))),
     "a data class as a result": (lambda x: Batch(x * 2, 0.5), lambda: calls_with(*tensors(3))),
@@ -1723,3 +1724,474 @@ def drawn_into_an_array() -> Program:
         return x + noise
 
     return Program(step, calls_with(*tensors(3)), lambda: (rng, noise), may_warn=True)
+
+
+# ---------------------------------------------------------------- values that decide shapes, places and Python numbers
+
+
+def _index_of(x: Any) -> Any:
+    return ["a", "b", "c"][gnp.argmax(x).astype(int)]
+
+
+BY_VALUE: dict[str, Callable[[Any], Any]] = {
+    "size of a selection": lambda x: x * x[x > 0].size,
+    "length of a selection": lambda x: x * len(x[x > 0]),
+    "count_nonzero": lambda x: x * np.count_nonzero(x > 0),
+    "size of nonzero": lambda x: x * gnp.nonzero(x > 0)[0].size,
+    "size of unique": lambda x: x * gnp.unique(gnp.round(x * 2)).size,
+    "zeros of a size": lambda x: np.zeros(x[x > 0].shape) + x.sum(),
+    "bincount": lambda x: np.bincount((x > 0).astype(int)) * 2,
+    "histogram": lambda x: np.histogram(x, bins=3),
+    "repeat": lambda x: gnp.repeat(x, (x > 0).astype(int) + 1),
+    "a slice": lambda x: x[: (x > 0).sum()],
+    "an index of an array": lambda x: x[gnp.argmax(x)] * x[gnp.argsort(x)[0]],
+    "an index of a list": _index_of,
+    "a shift": lambda x: gnp.roll(x, (x > 0).sum()),
+    "arange": lambda x: np.arange((x > 0).sum()),
+    "linspace": lambda x: np.linspace(x[0], x[1], 3),
+    "full": lambda x: np.full(2, x[0]),
+    "split": lambda x: [part * 2 for part in gnp.split(x, [(x[:1] > 0).sum()])],
+    "a mask of writes": lambda x: _masked_write(x),
+    "where of one argument": lambda x: gnp.where(x > 0)[0] * 2,
+    "a key of a dict": lambda x: {(x > 0).sum().item(): x * 2},
+    "isclose": lambda x: [k for k, v in enumerate(gnp.isclose(x, 0, atol=0.7)) if v],
+    "max of Python": lambda x: max(enumerate(x), key=lambda pair: pair[1])[0] * x,
+    "sorted of Python": lambda x: sorted(x, key=lambda v: -v),
+    "a list in a Tensor": lambda x: tensor([x[2], x[0]]) * 2,
+}
+
+
+def _masked_write(x: Any) -> Any:
+    y = x.copy()
+    y[y > 0] *= 3
+    y[y < -0.5] = 0
+    return y
+
+
+for _name, _function in BY_VALUE.items():
+    for _kind, _made in (("Tensor", tensors), ("array", waves)):
+        PROGRAMS[f"by value: {_name}, {_kind}"] = lambda f=_function, made=_made: Program(
+            f, calls_with(*made(3, count=10)), may_warn=True, raises=(errors.GradmgrError, TypeError)
+        )
+
+
+@program
+def labels_that_decide_a_shape() -> Program:
+    step = lambda y: F.one_hot(y) * 2
+    return Program(step, calls_with(*[np.array([0, 1, 1 + k % 3]) for k in range(10)]), may_warn=True)
+
+
+@program
+def error_that_the_step_catches() -> Program:
+    """The values decide whether NumPy raises."""
+
+    def step(a: Any) -> Any:
+        try:
+            return gnp.linalg.inv(a)
+        except np.linalg.LinAlgError:
+            return a - 1
+
+    matrices = [np.zeros((2, 2)) if k in (4, 7) else np.eye(2) * (k + 1) for k in range(10)]
+    return Program(step, calls_with(*matrices), may_warn=True)
+
+
+@program
+def error_that_the_step_caught_at_first() -> Program:
+    def step(a: Any) -> Any:
+        try:
+            return gnp.linalg.inv(a)
+        except np.linalg.LinAlgError:
+            return a - 1
+
+    matrices = [np.eye(2) * k if k > 3 else np.zeros((2, 2)) for k in range(8)]
+    return Program(step, calls_with(*matrices), may_warn=True)
+
+
+# ---------------------------------------------------------------- which objects are the same
+
+
+@program
+def identity_of_arguments() -> Program:
+    x, y = tensor(wave(3)), tensor(wave(3, at=1))
+    step = lambda a, b: a * 2 if a is b else a + b
+    return Program(step, [call(x, y if k % 3 else x) for k in range(9)])
+
+
+@program
+def identity_of_an_argument_and_the_state() -> Program:
+    w = tensor(wave(3))
+    step = lambda x: x * 2 if x is w else x + w
+    return Program(step, calls_with(*[w if k % 3 == 2 else tensor(wave(3)) for k in range(9)]), lambda: w)
+
+
+@program
+def argument_that_shares_memory_with_the_state() -> Program:
+    """The same shapes, dtypes and strides: once apart, once a part of what the step writes to."""
+    total = np.arange(6.0)
+
+    def step(x: Any) -> Any:
+        total[:3] += 1
+        total[1:4] *= x
+        return total + x.sum()
+
+    parts = [wave(3, at=k) if k % 3 else total[k // 3 : k // 3 + 3] for k in range(10)]
+    return Program(step, calls_with(*parts), lambda: total)
+
+
+@program
+def argument_that_is_a_running_mean() -> Program:
+    t = Training("BatchNorm and dropout", "Adam")
+    mean = t.model[1].running_mean
+
+    def step(x: Any, y: Any, seen: Any) -> Any:
+        return t.step(x, y), gnp.sum(seen * 2)
+
+    given = [call(*t.batch(k), mean if k % 2 else tensor(wave(5, dtype="float32"))) for k in range(8)]
+    return t.program(step, calls=given)
+
+
+@program
+def argument_that_is_a_gradient() -> Program:
+    w = tensor(wave(3))
+    gm = GradManager().attach(w)
+    w.grad = tensor(wave(3, at=5))
+    g = w.grad
+
+    def step(x: Any, g: Any) -> Any:
+        with gm:
+            gm.backward(gnp.sum(w * x))
+        return w.grad + g
+
+    return Program(step, [call(wave(3, at=k), g) for k in range(6)], lambda: (w, g))
+
+
+@program
+def one_gradient_of_two_parameters() -> Program:
+    w, v = tensor(wave(3)), tensor(wave(3, at=1))
+    gm = GradManager().attach([w, v])
+
+    def share() -> None:
+        w.grad = v.grad = tensor(wave(3, at=2))
+
+    def step(x: Any) -> Any:
+        with gm:
+            gm.backward(gnp.sum(w * x + gnp.tanh(v)))
+        return w.grad * v.grad
+
+    return Program(step, calls_with(*waves(3, count=9)), lambda: (w, v), {3: share, 6: share})
+
+
+class Tied(nn.Module):
+    def __init__(self, rng: Any) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(4, 4, rng=rng), nn.Linear(4, 4, rng=rng)
+        self.out.weight = self.into.weight
+
+    def forward(self, x: Any) -> Any:
+        return self.out(gnp.tanh(self.into(x)))
+
+
+def _tied() -> Training:
+    t = Training("MLP", "Adam")
+    t.gm.detach(t.params)
+    t.model = Tied(t.rng)
+    t.params = list(t.model.parameters())
+    t.gm.attach(t.params)
+    t.optimizer = optim.Adam(t.params, lr=0.1)
+    return t
+
+
+@program
+def tied_weights() -> Program:
+    return _tied().program()
+
+
+@program
+def tied_weights_that_are_untied() -> Program:
+    """The copy has the same shape and values, and is not trained."""
+    t = _tied()
+    return t.program(between={4: lambda: setattr(t.model.out, "weight", nn.Parameter(t.model.into.weight.copy()))})
+
+
+@program
+def two_parameters_that_change_places() -> Program:
+    t = _tied()
+    t.model.out.weight = nn.Parameter(wave(4, 4, dtype="float32"))
+    t.gm.attach(t.model.out.weight)
+
+    def swap() -> None:
+        a, b = t.model.into, t.model.out
+        a.weight, b.weight = b.weight, a.weight
+
+    made = t.program(between={3: swap, 6: swap})
+    made.state = lambda: [t.params, list(t.model.parameters()), t.optimizer.state_dict()]
+    return made
+
+
+@program
+def two_buffers_that_the_step_swaps() -> Program:
+    s = SimpleNamespace(now=np.zeros(3), then=np.ones(3))
+
+    def step(x: Any) -> Any:
+        s.then[...] = s.now * 0.5 + x
+        s.now, s.then = s.then, s.now
+        return s.now - s.then
+
+    return Program(step, calls_with(*waves(3, count=10)), lambda: s, may_warn=True)
+
+
+@program
+def object_whose_attributes_change() -> Program:
+    s = SimpleNamespace(rate=2.0, w=tensor(wave(3)), more={"k": 1})
+    change = lambda: (setattr(s, "rate", 3.0), setattr(s, "w", tensor(wave(3, at=3))), s.more.update(k=5))
+    step = lambda s, x: s.w * s.rate * x + s.more["k"]
+    return Program(step, [call(s, wave(3, at=k)) for k in range(CALLS)], lambda: s.w, {4: change})
+
+
+@program
+def objects_of_one_class() -> Program:
+    objects = [SimpleNamespace(rate=float(k), w=tensor(wave(3, at=k))) for k in range(3)]
+    step = lambda s, x: s.w * s.rate * x
+    return Program(step, [call(objects[k % 3], wave(3, at=k)) for k in range(12)])
+
+
+# ---------------------------------------------------------------- data
+
+
+@program
+def last_batch_is_smaller() -> Program:
+    t = Training("BatchNorm and dropout", "Adam")
+    batches = [t.batch(k) for k in range(12)]
+    return t.program(
+        calls=[call(x[: 6 - 2 * (k % 3 == 2)], y[: 6 - 2 * (k % 3 == 2)]) for k, (x, y) in enumerate(batches)]
+    )
+
+
+@program
+def batches_by_number() -> Program:
+    """More numbers than variants are kept."""
+    t, data = Training("MLP", "Adam"), wave(40, 4, dtype="float32")
+    step = lambda k: t.step(data[4 * k : 4 * k + 4], np.arange(4) % 3)
+    return t.program(step, calls=calls_with(*range(10), *range(4)), may_warn=True)
+
+
+@program
+def batches_by_index_arrays() -> Program:
+    t, data, labels = Training("MLP", "Adam"), wave(40, 4, dtype="float32"), np.arange(40) % 3
+    step = lambda where: t.step(data[where], labels[where])
+    rng = np.random.default_rng(4)
+    return t.program(step, calls=calls_with(*[rng.permutation(40)[:5] for _ in range(CALLS)]))
+
+
+@program
+def batches_of_an_iterator() -> Program:
+    """The step takes its next batch itself."""
+    t = Training("MLP", "Adam")
+    batches = iter([t.batch(k) for k in range(20)])
+    return t.program(lambda: t.step(*next(batches)), calls=[call()] * 8, may_warn=True)
+
+
+@program
+def batches_by_a_counter_of_the_step() -> Program:
+    s = SimpleNamespace(k=0, data=waves(3, count=20))
+
+    def step() -> Any:
+        x = s.data[s.k]
+        s.k += 1
+        return x * 2
+
+    return Program(step, [call()] * 12, lambda: s.k, may_warn=True)
+
+
+@program
+def buffer_that_the_caller_fills() -> Program:
+    t, (x, y) = Training("MLP", "Adam"), Training("MLP").batch(0)
+
+    def fill() -> None:
+        x.__imul__(0.7)
+        y[...] = (y + 1) % 3
+
+    return t.program(calls=[call(x, y)] * CALLS, between=t.every_time(fill))
+
+
+DTYPES: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
+    "booleans": (lambda x: ~x | (x & True), lambda: calls_with(*[wave(4, at=k) > 0 for k in range(6)])),
+    "small integers": (
+        lambda x: x * 100 + x,
+        lambda: calls_with(*[np.arange(k, k + 4, dtype="int8") for k in range(6)]),
+    ),
+    "unsigned": (lambda x: x - 3, lambda: calls_with(*[np.arange(k, k + 4, dtype="uint8") for k in range(6)])),
+    "half": (
+        lambda x: x * x + x.sum(),
+        lambda: calls_with(*[tensor(wave(4, at=k, dtype="float16")) for k in range(6)]),
+    ),
+    "dates": (
+        lambda x: x - x[0] + np.timedelta64(1, "D"),
+        lambda: calls_with(*[np.array(["2020-01-01", "2020-01-03"], "M8[D]") + k * k for k in range(6)]),
+    ),
+    "objects": (lambda x: x + x, lambda: calls_with(*[np.array([k, 2.5, "a" * k], object) for k in range(6)])),
+    "texts": (lambda x: x == "b1", lambda: calls_with(*[np.array([f"a{k}", f"b{k % 2}"]) for k in range(6)])),
+    "records": (
+        lambda x: x["a"] * x["b"],
+        lambda: calls_with(
+            *[np.array([(k, 2.0), (1, k)], "i4,f8").astype([("a", "i4"), ("b", "f8")]) for k in range(6)]
+        ),
+    ),
+    "long numbers": (
+        lambda x, k: x * k,
+        lambda: [call(wave(2, at=n), k) for n in range(3) for k in (2**62, 1e300, 2j)],
+    ),
+    "negative zero": (lambda x: (x * 0, -x, 1 / x), lambda: calls_with(*[wave(3, at=k) * 0 for k in range(6)])),
+    "subnormal": (lambda x: x * 1e-310 * 1e5, lambda: calls_with(*waves(3))),
+    "infinite": (lambda x: x / 0 - np.inf, lambda: calls_with(*waves(3))),
+}
+
+for _name, (_function, _given) in DTYPES.items():
+    PROGRAMS[f"dtype: {_name}"] = lambda f=_function, given=_given: Program(f, given(), may_warn=True)
+
+
+# ---------------------------------------------------------------- more of what steps write to Python state
+
+
+@program
+def rate_that_the_step_changes() -> Program:
+    t = Training("MLP", "SGD")
+
+    def step(x: Any, y: Any) -> Any:
+        loss = t.step(x, y)
+        t.optimizer.param_groups[0]["lr"] *= 0.9
+        return loss
+
+    made = t.program(step, calls=[call(*t.batch(k)) for k in range(12)])
+    made.may_warn = True
+    return made
+
+
+@program
+def plateau_inside() -> Program:
+    t = Training("MLP", "SGD")
+    schedule = lr_scheduler.ReduceLROnPlateau(t.optimizer, patience=0)
+
+    def step(x: Any, y: Any) -> Any:
+        loss = t.step(x, y)
+        schedule.step(float(loss))
+        return loss
+
+    made = t.program(step, calls=[call(*t.batch(k)) for k in range(12)])
+    made.may_warn = True
+    return made
+
+
+@program
+def closure_variable_that_the_step_rebinds() -> Program:
+    n, h = 0, tensor(wave(3))
+
+    def step(x: Any) -> Any:
+        nonlocal n, h
+        n += 1
+        h = gnp.tanh(h * x + n)
+        return h
+
+    return Program(step, calls_with(*waves(3, count=12)), lambda: (n, h), may_warn=True)
+
+
+@program
+def global_that_the_step_rebinds() -> Program:
+    _set_global(1.0)
+
+    def step(x: Any) -> Any:
+        _set_global(RATE + 1)
+        return x * RATE
+
+    return Program(step, calls_with(*waves(3, count=12)), lambda: RATE, may_warn=True)
+
+
+@program
+def gradient_that_the_step_looks_for() -> Program:
+    w = tensor(wave(3))
+    gm = GradManager().attach(w)
+
+    def step(x: Any) -> Any:
+        if w.grad is None:
+            w.grad = gnp.ones(3)
+        with gm:
+            gm.backward(gnp.sum(w * x))
+        return w.grad * 2
+
+    drop = lambda: setattr(w, "grad", None)
+    return Program(step, calls_with(*waves(3, count=9)), lambda: w, {3: drop, 4: drop, 7: drop})
+
+
+@program
+def attachments_that_the_step_changes() -> Program:
+    w, v, gm = tensor(wave(3)), tensor(wave(3, at=1)), GradManager()
+    gm.attach(w)
+
+    def step(x: Any) -> Any:
+        gm.attach(v)
+        with gm:
+            gm.backward(gnp.sum(w * v * x))
+            count = len(gm.attached_tensors())
+        gm.detach(v)
+        return count, len(gm.attached_tensors())
+
+    return Program(step, calls_with(*waves(3)), lambda: (w, v, len(gm.attached_tensors())))
+
+
+@program
+def training_mode_that_the_step_changes_and_leaves() -> Program:
+    t = Training("BatchNorm and dropout", "Adam")
+
+    def step(x: Any, y: Any) -> Any:
+        loss = t.step(x, y)
+        t.model.train(not t.model.training)
+        return loss
+
+    return t.program(step, calls=[call(*t.batch(k)) for k in range(10)], may_warn=True)
+
+
+# ---------------------------------------------------------------- layers, each alone in a step
+
+LAYERS: dict[str, tuple[Callable[[Any], nn.Module], Callable[[int], Any]]] = {
+    "LayerNorm": (lambda rng: nn.LayerNorm(4), lambda k: wave(2, 4, at=k)),
+    "GroupNorm": (lambda rng: nn.GroupNorm(2, 4), lambda k: wave(2, 4, 3, at=k)),
+    "RMSNorm": (lambda rng: nn.RMSNorm(4), lambda k: wave(2, 4, at=k)),
+    "BatchNorm2d": (lambda rng: nn.BatchNorm2d(2), lambda k: wave(2, 2, 3, 3, at=k)),
+    "BatchNorm, cumulative": (lambda rng: nn.BatchNorm1d(4, momentum=None), lambda k: wave(3, 4, at=k)),
+    "Conv1d": (lambda rng: nn.Conv1d(1, 2, 3, padding=1, rng=rng), lambda k: wave(2, 1, 5, at=k)),
+    "ConvTranspose2d": (lambda rng: nn.ConvTranspose2d(1, 2, 3, stride=2, rng=rng), lambda k: wave(2, 1, 3, 3, at=k)),
+    "AvgPool2d": (lambda rng: nn.AvgPool2d(2), lambda k: wave(2, 1, 4, 4, at=k)),
+    "AdaptiveAvgPool2d": (lambda rng: nn.AdaptiveAvgPool2d(2), lambda k: wave(2, 1, 5, 5, at=k)),
+    "GRU both ways": (lambda rng: nn.GRU(3, 2, bidirectional=True, rng=rng), lambda k: wave(3, 2, 3, at=k)),
+    "LSTMCell": (lambda rng: nn.LSTMCell(3, 2, rng=rng), lambda k: wave(2, 3, at=k)),
+    "Dropout": (lambda rng: nn.Dropout(0.5, rng=rng), lambda k: wave(2, 3, at=k)),
+    "Dropout of nothing": (lambda rng: nn.Dropout(0.0, rng=rng), lambda k: wave(2, 3, at=k)),
+    "Softmax": (lambda rng: nn.Softmax(1), lambda k: wave(2, 3, at=k)),
+    "GELU": (lambda rng: nn.GELU(), lambda k: wave(2, 3, at=k)),
+    "Embedding": (lambda rng: nn.Embedding(5, 2, rng=rng), _codes),
+}
+
+
+def layer_alone(make: Callable[[Any], nn.Module], given: Callable[[int], Any]) -> Program:
+    rng = np.random.default_rng(0)
+    layer = make(rng)
+    gm = GradManager().attach(list(layer.parameters()))
+
+    def step(x: Any) -> Any:
+        x = tensor(x) if x.dtype.kind == "f" else x
+        if isinstance(x, Tensor):
+            gm.attach(x)
+        with gm:
+            y = layer(x)
+            while isinstance(y, tuple):
+                y = y[0]
+            gm.backward(gnp.sum(y * y))
+        return y, getattr(x, "grad", None)
+
+    inputs = [given(k) for k in range(CALLS)]
+    inputs = [x.astype("float32") if x.dtype.kind == "f" else x for x in inputs]
+    return Program(step, calls_with(*inputs), lambda: (layer, list(layer.parameters()), rng))
+
+
+for _name, (_layer, _given) in LAYERS.items():
+    PROGRAMS[f"layer: {_name}"] = lambda make=_layer, given=_given: layer_alone(make, given)
