@@ -29,24 +29,25 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
+import compiled_functions
+import compiled_training
 import numpy as np
 import pytest
 from compiled_programs import (
     CALLS,
     PROGRAMS,
     Program,
-    Training,
     call,
     calls_with,
     facts,
     first_difference,
     history,
-    logged,
     loss_of,
     tensors,
     wave,
     waves,
 )
+from compiled_training import Training, logged
 from mpi import ranks
 
 import gradmgr
@@ -55,6 +56,8 @@ from gradmgr import GradManager, Tensor, errors, forward_ad, functional, graph, 
 from gradmgr.profiler import profile
 
 compile = getattr(gradmgr, "compile", None)
+
+MODULES_OF_PROGRAMS = compiled_training, compiled_functions  # each enters its own into PROGRAMS
 
 
 @contextlib.contextmanager
