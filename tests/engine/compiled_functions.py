@@ -248,7 +248,9 @@ ARGUMENTS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
 }
 
 for _name, (_function, _given) in ARGUMENTS.items():
-    PROGRAMS[f"given: {_name}"] = lambda f=_function, given=_given: Program(f, given())
+    PROGRAMS[f"given: {_name}"] = lambda f=_function, given=_given, name=_name: Program(
+        f, given(), may_warn=name in ("iterator", "generator")
+    )
 
 
 @program
@@ -319,8 +321,8 @@ BRANCHES: dict[str, Callable[[Any], Any]] = {
 }
 
 for _name, _function in BRANCHES.items():
-    PROGRAMS[f"branch: {_name}"] = lambda f=_function: Program(f, calls_with(*tensors(3, count=8), *tensors(3)))
-    PROGRAMS[f"branch: {_name}, array"] = lambda f=_function: Program(f, calls_with(*waves(3, count=8), *waves(3)))
+    PROGRAMS[f"branch: {_name}"] = lambda f=_function: Program(f, calls_with(*tensors(3, count=15)), may_warn=True)
+    PROGRAMS[f"branch: {_name}, array"] = lambda f=_function: Program(f, calls_with(*waves(3, count=15)), may_warn=True)
 
 
 @program
@@ -472,7 +474,8 @@ def reading(read: Callable[[Settings, Any], Any]) -> Program:
     s = Settings()
     Settings.shared = 2.0
     _set_global(2.0)
-    return Program(lambda x: read(s, x), calls_with(*tensors(3, count=9)), lambda: s.tensor, _changes(s))
+    given = calls_with(*tensors(3, count=9))
+    return Program(lambda x: read(s, x), given, lambda: s.tensor, _changes(s), may_warn=True)
 
 
 for _name, _read in READS.items():

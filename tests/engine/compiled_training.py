@@ -11,10 +11,11 @@ from compiled_programs import CALLS, PROGRAMS, Program, call, calls_with, loss_o
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, functional, nn, optim, tensor
+from gradmgr import GradManager, Tensor, functional, graph, nn, optim, tensor
 from gradmgr.function import Function, custom_op
 from gradmgr.nn import functional as F  # noqa: N812  # torch's name
 from gradmgr.optim import lr_scheduler
+from gradmgr.profiler import record_function
 
 # ---------------------------------------------------------------- models
 
@@ -45,7 +46,7 @@ class GPT(nn.Module):
         self.scores = nn.Linear(4, 5, bias=False, rng=rng)
 
     def forward(self, codes: Any) -> Any:
-        x = self.letters(codes) + self.places(np.arange(codes.shape[1]))
+        x = self.letters(codes) + self.places(gnp.arange(codes.shape[1]))
         return self.scores(self.norm(self.block(x))).reshape(-1, 5)
 
 
@@ -488,8 +489,7 @@ def schedule_inside(name: str) -> Program:
         schedule.step()
         return loss
 
-    t.more["lr"] = schedule.get_last_lr
-    made = t.program(step)
+    made = t.program(step, may_warn=True)  # a schedule is Python code that counts: it may stay eager
     made.state = lambda: {**t.state(), "schedule": schedule.get_last_lr()}
     return made
 
@@ -670,7 +670,7 @@ def evaluation_inside_the_step() -> Program:
         t.model.train()
         return loss, right
 
-    return t.program(step)
+    return t.program(step, may_warn=True)
 
 
 @program
@@ -808,7 +808,7 @@ def hook_that_the_step_registers() -> Program:
             gm.backward(loss_of(h))
         return h.grad
 
-    return Program(step, calls_with(*waves(3)), lambda: (w, log))
+    return Program(step, calls_with(*waves(3)), lambda: (w, log), may_warn=True)
 
 
 @program
@@ -833,7 +833,7 @@ def hook_added_and_removed_between_calls() -> Program:
     def add() -> None:
         handles.append(t.params[0].register_hook(logged(log, 2.0)))
 
-    return t.program(between={3: add, 5: lambda: handles.pop().remove()})
+    return t.program(between={3: add, 5: lambda: handles.pop().remove()}, may_warn=True)
 
 
 @program
@@ -964,3 +964,217 @@ def layer_alone(make: Callable[[Any], nn.Module], given: Callable[[int], Any]) -
 
 for _name, (_layer, _given) in LAYERS.items():
     PROGRAMS[f"layer: {_name}"] = lambda make=_layer, given=_given: layer_alone(make, given)
+
+
+# ---------------------------------------------------------------- callbacks that do more than look
+
+MEDDLING: dict[str, Callable[[Training], Any]] = {
+    "writes to its parameter": lambda t: t.params[-1].__imul__(0.9),
+    "changes the learning rate": lambda t: t.optimizer.param_groups[0].update(
+        lr=t.optimizer.param_groups[0]["lr"] * 0.9
+    ),
+    "draws random numbers": lambda t: t.rng.random(),
+    "changes the mode": lambda t: t.model.train(not t.model.training),
+    "writes to a buffer": lambda t: [b.__iadd__(1) for b in t.model.buffers()],
+    "attaches a Tensor": lambda t: t.gm.attach(t.more.setdefault("new", tensor(wave(2)))),
+    "registers a hook": lambda t: t.more.setdefault("hooks", t.params[0].register_hook(lambda g: g * 0.5)) and None,
+    "trains another model": lambda t: t.more.setdefault("other", Training("MLP")).step(*t.batch(0)),
+    "replaces a gradient": lambda t: setattr(t.params[0], "grad", t.params[0] * 2),
+}
+
+
+def meddled(action: Callable[[Training], Any], place: str) -> Program:
+    t = Training("BatchNorm and dropout", "Adam")
+
+    def act(*given: Any) -> Any:
+        action(t)
+        return given[-1] if place == "callback" else None
+
+    if place == "callback":
+        t.gm.attach(t.params[-1], callbacks=act)
+    else:
+        t.gm.register_after_backward_callback(act)
+    t.batch = MODELS["MLP"][1]
+
+    def state() -> Any:
+        values = t.params, t.model.state_dict(), t.optimizer.state_dict(), t.optimizer.param_groups[0]["lr"], t.rng
+        return *values, t.model.training, len(t.gm.attached_tensors())
+
+    return Program(t.step, [call(*t.batch(k)) for k in range(CALLS)], state, may_warn=True)
+
+
+for _name, _action in MEDDLING.items():
+    for _place in ("callback", "after-backward callback"):
+        PROGRAMS[f"{_place} that {_name}"] = lambda a=_action, place=_place: meddled(a, place)
+
+
+# ---------------------------------------------------------------- what else a recording may have
+
+
+def recorded(body: Callable[[GradManager, Tensor, Any], Any], **options: Any) -> Program:
+    """A step that calls body(manager, attached Tensor, input) inside a recording."""
+    w = tensor(wave(3))
+    gm = GradManager(**options).attach({"w": w})
+
+    def step(x: Any) -> Any:
+        with gm:
+            return body(gm, w, x)
+
+    return Program(step, calls_with(*waves(3)), lambda: w, may_warn=True)
+
+
+def _saved_by_hooks(gm: GradManager, w: Tensor, x: Any) -> Any:
+    with graph.saved_tensors_hooks(lambda t: t * 1, lambda t: t):
+        y = gnp.sum(gnp.exp(w * x) * w)
+    gm.backward(y)
+    return y
+
+
+def _saved_as_text(gm: GradManager, w: Tensor, x: Any) -> Any:
+    with graph.saved_tensors_hooks(lambda t: t.tolist(), tensor):
+        y = gnp.sum(gnp.exp(w * x) * w)
+    gm.backward(y)
+    return y
+
+
+def _edges(gm: GradManager, w: Tensor, x: Any) -> Any:
+    h = w * x
+    return gradmgr.grad(loss_of(h), [graph.get_gradient_edge(h), graph.get_gradient_edge(w)])
+
+
+def _anomaly(gm: GradManager, w: Tensor, x: Any) -> Any:
+    with gradmgr.detect_anomaly():
+        y = loss_of(w * x)
+        gm.backward(y)
+    return y
+
+
+def _region(gm: GradManager, w: Tensor, x: Any) -> Any:
+    with record_function("region"):
+        y = loss_of(w * x)
+    gm.backward(y)
+    return y
+
+
+def _texts(gm: GradManager, w: Tensor, x: Any) -> Any:
+    y = loss_of(w * x)
+    name = y.grad_fn.name()
+    gm.backward(y)
+    return name, w.is_leaf, w.requires_grad, y.is_leaf
+
+
+def _write_to_the_leaf(gm: GradManager, w: Tensor, x: Any) -> Any:
+    y = loss_of(w * x)
+    w *= 0.5
+    w[0] = 0.25
+    gm.backward(y + loss_of(w))
+    return y
+
+
+def _write_to_intermediates(gm: GradManager, w: Tensor, x: Any) -> Any:
+    h = w * x
+    part = h[1:]
+    part *= 2
+    h[0] = w[1] * x[2]
+    gm.backward(gnp.sum(h * h))
+    return h
+
+
+def _several_seeds(gm: GradManager, w: Tensor, x: Any) -> Any:
+    h = w * x
+    gm.backward([h, gnp.sum(h), *gnp.split(h, 3)], [x, None, *np.ones((3, 1))])
+    return h
+
+
+def _attached_intermediate(gm: GradManager, w: Tensor, x: Any) -> Any:
+    h = w * x
+    gm.attach(h)
+    gm.backward(loss_of(h))
+    return h.grad
+
+
+def _detached_on_the_way(gm: GradManager, w: Tensor, x: Any) -> Any:
+    h = gnp.tanh(w * x)
+    with gradmgr.no_grad():
+        k = h * 2
+        with gradmgr.enable_grad():
+            m = h * 3
+    gm.backward(gnp.sum(h * h.detach() + k + m))
+    return k
+
+
+def _unused(gm: GradManager, w: Tensor, x: Any) -> Any:
+    gm.backward(gnp.sum(w * 0 + x) if x.ndim > 1 else gnp.sum(w))
+    return loss_of(w * x)
+
+
+RECORDED: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "hooks on saved Tensors": (_saved_by_hooks, {}),
+    "saved Tensors as text": (_saved_as_text, {}),
+    "edges": (_edges, {}),
+    "anomaly detection": (_anomaly, {}),
+    "a region of the profiler": (_region, {}),
+    "texts": (_texts, {}),
+    "a write to the leaf": (_write_to_the_leaf, {}),
+    "writes to intermediates": (_write_to_intermediates, {}),
+    "several seeds": (_several_seeds, {}),
+    "an attached intermediate": (_attached_intermediate, {}),
+    "detached on the way": (_detached_on_the_way, {}),
+    "a result that is not used": (_unused, {}),
+    "a budget": (_write_to_intermediates, {"budget": 64}),
+    "a stack": (_several_seeds, {"with_stack": True}),
+}
+
+for _name, (_body, _options) in RECORDED.items():
+    PROGRAMS[f"recorded: {_name}"] = lambda body=_body, options=_options: recorded(body, **options)
+
+
+@program
+def parameter_that_some_calls_do_not_reach() -> Program:
+    w, v = tensor(wave(3)), tensor(wave(3, at=1))
+    gm, optimizer = GradManager().attach([w, v]), optim.Adam([w, v], lr=0.1)
+
+    def step(x: Any, both: bool) -> Any:
+        with gm:
+            gm.backward(gnp.sum(gnp.tanh(w * x) * v) if both else gnp.sum(w * x))
+        found = w.grad, v.grad
+        optimizer.step()
+        optimizer.zero_grad()
+        return found
+
+    return Program(step, [call(wave(3, at=k), k % 3 == 0) for k in range(10)], lambda: (w, v, optimizer.state_dict()))
+
+
+@program
+def complex_parameters() -> Program:
+    w = tensor(wave(3) + 1j * wave(3, at=1))
+    gm, optimizer = GradManager().attach(w), optim.SGD([w], lr=0.1, momentum=0.9)
+
+    def step(x: Any) -> Any:
+        with gm:
+            loss = gnp.sum(abs(w * x - 1) ** 2)
+            gm.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return Program(step, calls_with(*waves(3)), lambda: (w, optimizer.state_dict()))
+
+
+@program
+def parameters_of_several_dtypes_and_shapes() -> Program:
+    params = [tensor(wave(*shape, dtype=d)) for shape, d in [((), "float64"), ((2, 0), "float32"), ((3,), "float16")]]
+    gm = GradManager().attach(params)
+    optimizer = optim.AdamW([{"params": params[:1], "lr": 0.5}, {"params": params[1:], "weight_decay": 0.0}], lr=0.1)
+
+    def step(x: Any) -> Any:
+        with gm:
+            loss = sum(gnp.sum(gnp.tanh(p) * x) for p in params)
+            gm.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return Program(
+        step, calls_with(*[np.array(0.5 + k) for k in range(CALLS)]), lambda: (params, optimizer.state_dict())
+    )

@@ -1128,6 +1128,88 @@ def test_a_backward_without_a_recording_is_the_error_of_eager() -> None:
             compiled()
 
 
+def test_an_interrupt_in_a_callback_leaves_a_usable_step() -> None:
+    """Ctrl-C in the midst of a replay: the manager is released, nothing is updated."""
+    now = SimpleNamespace(interrupt=False)
+
+    def callback(p: Any, g: Any) -> Any:
+        if now.interrupt:
+            raise KeyboardInterrupt
+        return g
+
+    t, plain = (Training("MLP", "Adam", callbacks=callback) for _ in range(2))
+    step = compile(t.step)
+    for k in range(CALLS):
+        now.interrupt = k in (0, 4)
+        for run in (step, plain.step):
+            with pytest.raises(KeyboardInterrupt) if now.interrupt else contextlib.nullcontext():
+                run(*t.batch(k))
+        same(t.state(), plain.state())
+
+
+def test_a_step_inside_of_its_own_recording_is_the_error_of_eager() -> None:
+    t = Training("MLP", "SGD")
+    step = compile(t.step)
+    for k in range(4):
+        step(*t.batch(k))
+    before = dict(facts(t.state()))
+    with t.gm, pytest.raises(errors.RecordingError):
+        step(*t.batch(4))
+    assert first_difference([dict(facts(t.state()))], [before]) == ""
+    step(*t.batch(5))
+
+
+@pytest.mark.parametrize("action", ["release", "explain"])
+def test_a_callback_may_ask_the_step_itself(action: str) -> None:
+    t, plain = (
+        Training("MLP", "Adam", callbacks=lambda p, g: (getattr(step, action)() and g) or g),
+        Training("MLP", "Adam"),
+    )
+    step = compile(t.step)
+    for k in range(CALLS):
+        same(step(*t.batch(k)), plain.step(*plain.batch(k)))
+        same(t.state(), plain.state())
+
+
+def test_an_error_state_of_numpy_inside_the_step() -> None:
+    def step(x: Any) -> Any:
+        with np.errstate(all="ignore"):
+            y = 1 / x
+        return gnp.where(x == 0, 0.0, y)
+
+    compiled = compile(step)
+    with np.errstate(all="raise"):
+        for x in waves(3):
+            x[1] = 0
+            same(compiled(x), step(x))
+
+
+def test_a_warning_that_the_step_gives_is_given_each_time() -> None:
+    def step(x: Any) -> Any:
+        warnings.warn("of the user", UserWarning, stacklevel=1)
+        return x * 2
+
+    compiled = compile(step)
+    for x in tensors(3):
+        with pytest.warns(UserWarning, match="of the user"), any_warning():
+            same(compiled(x), x * 2)
+
+
+def test_a_file_that_the_step_writes_is_written_each_time(tmp_path: Any) -> None:
+    w = tensor(np.zeros(3))
+
+    def step(x: Any) -> Any:
+        w.__iadd__(x)
+        gradmgr.save({"w": w}, tmp_path / "state")
+        return w * 2
+
+    compiled = compile(step)
+    for x in waves(3):
+        with any_warning():
+            compiled(x)
+        same(gradmgr.load(tmp_path / "state")["w"], w)
+
+
 # ---------------------------------------------------------------- threads, processes, copies
 
 
