@@ -26,7 +26,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import compiled_functions
@@ -49,7 +49,9 @@ from compiled_programs import (
     waves,
 )
 from compiled_training import Training, logged
+from helpers import each_case, host
 from mpi import ranks
+from samples import SAMPLES, Sample, flat
 
 import gradmgr
 import gradmgr.numpy as gnp
@@ -110,6 +112,37 @@ def check(make: Callable[[], Program]) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_compiled_equals_eager_bit_for_bit_after_every_call(name: str) -> None:
     check(PROGRAMS[name])
+
+
+# ---------------------------------------------------------------- every function of the table of samples
+
+# Some of each function's samples: all of them would take longer than what they find is worth.
+CHOSEN = [s for k, s in enumerate(SAMPLES) if s.smooth and (k % 4 == 0 or s.name != SAMPLES[k - 1].name)]
+
+
+def sampled(sample: Sample) -> Program:
+    """A step that calls a function and its derivative, of values that move from call to call."""
+
+    def step(*points: Any) -> Any:
+        leaves = [points[k] for k in sample.where]
+        with GradManager().attach(leaves) as gm:
+            found = flat(sample.call(gnp, *points))
+            ends = [y for y in found if isinstance(y, Tensor) and y.dtype.kind in "fc" and not y.is_leaf]
+            if ends:
+                gm.backward(ends, [gnp.ones_like(y) for y in ends])
+        return found, [t.grad for t in leaves]
+
+    def points(k: int) -> list[Any]:
+        return [
+            a if arg.constant else tensor(a * (1 - 0.01 * k)) for a, arg in zip(sample.make(), sample.args, strict=True)
+        ]
+
+    return Program(step, [call(*points(k)) for k in range(4)], may_warn=True)
+
+
+@each_case(CHOSEN)
+def test_a_compiled_function_of_the_table_and_its_derivative(sample: Sample) -> None:
+    check(lambda: sampled(sample))
 
 
 # ---------------------------------------------------------------- that it compiles at all
@@ -835,6 +868,44 @@ def test_each_branch_has_its_variant() -> None:
             x = tensor(np.full(3, 1.0 if k % 2 else -1.0))
             same(compiled(x), x * 2 if k % 2 else x - 1)
     assert runs[0] <= 6
+
+
+def test_a_device_is_a_fact(cupy: ModuleType) -> None:
+    """Arrays of another library: eager or compiled, of the kind that eager gives, and never moved to the host."""
+    step = compile(double)
+    with any_warning():
+        for k in range(9):
+            x = wave(3, at=k)
+            moved = cupy.asarray(x) if k % 2 else x
+            found = step(tensor(moved))
+            assert type(found._array) is type(moved)
+            same(np.asarray(host(found)), double(tensor(x)).numpy())
+    assert cupy.ndarray.copies_to_host == 0
+
+
+def test_training_on_another_device(cupy: ModuleType) -> None:
+    w = tensor(cupy.asarray(wave(3)))
+    gm, optimizer = GradManager().attach(w), optim.Adam([w], lr=0.1)
+    v = tensor(wave(3))
+    other, plain = GradManager().attach(v), optim.Adam([v], lr=0.1)
+
+    def step(x: Any) -> Any:
+        with gm:
+            loss = loss_of(w * x)
+            gm.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    compiled = compile(step)
+    with any_warning():
+        for x in waves(3):
+            compiled(cupy.asarray(x))
+            with other:
+                other.backward(loss_of(v * x))
+            plain.step()
+            plain.zero_grad()
+            np.testing.assert_allclose(host(w), v.numpy(), rtol=1e-12)
 
 
 # ---------------------------------------------------------------- modes around and inside
