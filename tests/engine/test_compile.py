@@ -26,27 +26,32 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import compiled_functions
+import compiled_training
 import numpy as np
 import pytest
+from compiled_functions import READS
 from compiled_programs import (
     CALLS,
     PROGRAMS,
     Program,
-    Training,
     call,
     calls_with,
     facts,
     first_difference,
     history,
-    logged,
     loss_of,
     tensors,
     wave,
     waves,
 )
+from compiled_training import Training, logged
+from helpers import each_case, host
+from mpi import ranks
+from samples import SAMPLES, Sample, flat
 
 import gradmgr
 import gradmgr.numpy as gnp
@@ -55,16 +60,18 @@ from gradmgr.profiler import profile
 
 compile = getattr(gradmgr, "compile", None)
 
+MODULES_OF_PROGRAMS = compiled_training, compiled_functions  # each enters its own into PROGRAMS
+
 
 @contextlib.contextmanager
 def one_warning(match: str) -> Iterator[None]:
-    """Assert that what is done gives exactly one CompileWarning, with a text."""
+    """Assert that what is done gives exactly one CompileWarning, whose line or text matches."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         yield
-    texts = [str(w.message) for w in found if issubclass(w.category, errors.CompileWarning)]
+    texts = [f"{w.filename}:{w.lineno}: {w.message}" for w in found if issubclass(w.category, errors.CompileWarning)]
     assert len(texts) == 1, texts
-    assert re.search(match, texts[0]), texts[0]
+    assert re.search(match, texts[0], re.DOTALL), texts[0]
 
 
 @contextlib.contextmanager
@@ -105,6 +112,37 @@ def check(make: Callable[[], Program]) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_compiled_equals_eager_bit_for_bit_after_every_call(name: str) -> None:
     check(PROGRAMS[name])
+
+
+# ---------------------------------------------------------------- every function of the table of samples
+
+# Some of each function's samples: all of them would take longer than what they find is worth.
+CHOSEN = [s for k, s in enumerate(SAMPLES) if s.smooth and (k % 4 == 0 or s.name != SAMPLES[k - 1].name)]
+
+
+def sampled(sample: Sample) -> Program:
+    """A step that calls a function and its derivative, of values that move from call to call."""
+
+    def step(*points: Any) -> Any:
+        leaves = [points[k] for k in sample.where]
+        with GradManager().attach(leaves) as gm:
+            found = flat(sample.call(gnp, *points))
+            ends = [y for y in found if isinstance(y, Tensor) and y.dtype.kind in "fc" and not y.is_leaf]
+            if ends:
+                gm.backward(ends, [gnp.ones_like(y) for y in ends])
+        return found, [t.grad for t in leaves]
+
+    def points(k: int) -> list[Any]:
+        return [
+            a if arg.constant else tensor(a * (1 - 0.01 * k)) for a, arg in zip(sample.make(), sample.args, strict=True)
+        ]
+
+    return Program(step, [call(*points(k)) for k in range(4)], may_warn=True)
+
+
+@each_case(CHOSEN)
+def test_a_compiled_function_of_the_table_and_its_derivative(sample: Sample) -> None:
+    check(lambda: sampled(sample))
 
 
 # ---------------------------------------------------------------- that it compiles at all
@@ -188,8 +226,7 @@ def test_explain_tells_variants_keys_nodes_memory_and_times() -> None:
         step(tensor(wave(n)))
     text = step.explain()
     for word in ("variant", "float64", "(3,)", "(4,)", "tanh", "bytes"):
-        assert word in text
-    assert step.explain() == text or "s" in text  # asking changes nothing but measured times
+        assert word in text.lower()
 
 
 def test_explain_tells_what_calls_python_and_why() -> None:
@@ -197,7 +234,7 @@ def test_explain_tells_what_calls_python_and_why() -> None:
     step = compile(t.step)
     for k in range(4):
         step(*t.batch(k))
-    assert "callback" in step.explain()
+    assert "callback" in step.explain().lower()
 
 
 def test_explain_tells_why_a_variant_stays_eager() -> None:
@@ -314,7 +351,6 @@ CALLABLES: dict[str, Callable[[], Callable[[Any], Any]]] = {
     "a ufunc": lambda: np.tanh,
     "a built-in function": lambda: operator.neg,
     "a bound method of a Tensor": lambda: tensor(wave(3)).dot,
-    "a compiled function": lambda: compile(double),
     "a vmapped function": lambda: gradmgr.vmap(lambda x: x * 2),
     "a function with a cache": lambda: functools.wraps(double)(lambda x: double(x)),
 }
@@ -323,6 +359,12 @@ CALLABLES: dict[str, Callable[[], Callable[[Any], Any]]] = {
 @pytest.mark.parametrize("name", CALLABLES)
 def test_any_callable_is_compiled(name: str) -> None:
     check(lambda: Program(CALLABLES[name](), calls_with(*tensors(3))))
+
+
+def test_compiling_twice_is_right() -> None:
+    step = compile(compile(double))
+    for x in tensors(3):
+        same(step(x), double(x))
 
 
 @pytest.mark.parametrize("value", [None, 3, "text", tensor(1.0)], ids=["None", "number", "text", "Tensor"])
@@ -389,7 +431,7 @@ def test_a_value_of_an_array_argument_that_leaves_keeps_the_variant_eager(name: 
 @pytest.mark.parametrize("name", ["float", "item", "numpy"])
 def test_the_warning_names_the_line_and_what_to_do_once(name: str) -> None:
     step, line = compile(LEAVE[name]), LEAVE[name].__code__.co_firstlineno
-    with one_warning(rf"(?s)(?=.*{FILE}:{line})(?=.*return it instead)"):
+    with one_warning(rf"(?=.*{FILE}:{line}\b)(?=.*return it instead)"):
         for x in tensors(3):
             step(x)
 
@@ -493,7 +535,7 @@ def test_an_array_that_nobody_held_is_refused_with_its_line() -> None:
 
     line = step.__code__.co_firstlineno + 1
     compiled = compile(step)
-    with one_warning(rf"{FILE}:{line}"):
+    with one_warning(rf"{FILE}:{line}\b"):
         for x in tensors(3):
             same(compiled(x), step(x))
 
@@ -633,7 +675,7 @@ def test_memory_that_a_user_holds_never_changes() -> None:
 
 
 def test_a_result_may_be_written_to() -> None:
-    step = compile(lambda x: (x * 2, np.zeros(3) + 1))
+    step = compile(lambda x: (x * 2, np.zeros_like(x) + 1))
     for x in waves(3):
         a, b = step(x)
         np.testing.assert_array_equal(a, x * 2)
@@ -798,6 +840,24 @@ def test_eight_variants_are_no_reason_to_warn() -> None:
         same(compiled(tensor(wave(1 + k % 8))), double(tensor(wave(1 + k % 8))))
 
 
+def test_a_number_that_differs_from_itself_is_one_fact() -> None:
+    def step(x: Any, missing: float) -> Any:
+        return gnp.where(x > 0, x, missing)
+
+    compiled = compile(step)
+    for k in range(30):
+        x = tensor(wave(3, at=k))
+        same(compiled(x, float("nan")), step(x, float("nan")))
+
+
+@pytest.mark.parametrize("name", ["an attribute", "a global", "an item of a dict", "an array", "a Tensor", "a branch"])
+def test_python_state_that_is_read_is_a_fact_of_its_variant(name: str) -> None:
+    """Three values of it in nine calls: each is recorded and compared at most once."""
+    with runs_of(READS[name]) as runs:
+        history(PROGRAMS[f"reads {name}"](), compile)
+    assert runs[0] <= 6
+
+
 def test_each_branch_has_its_variant() -> None:
     def step(x: Any) -> Any:
         return x * 2 if gnp.sum(x) > 0 else x - 1
@@ -808,6 +868,44 @@ def test_each_branch_has_its_variant() -> None:
             x = tensor(np.full(3, 1.0 if k % 2 else -1.0))
             same(compiled(x), x * 2 if k % 2 else x - 1)
     assert runs[0] <= 6
+
+
+def test_a_device_is_a_fact(cupy: ModuleType) -> None:
+    """Arrays of another library: eager or compiled, of the kind that eager gives, and never moved to the host."""
+    step = compile(double)
+    with any_warning():
+        for k in range(9):
+            x = wave(3, at=k)
+            moved = cupy.asarray(x) if k % 2 else x
+            found = step(tensor(moved))
+            assert type(found._array) is type(moved)
+            same(np.asarray(host(found)), double(tensor(x)).numpy())
+    assert cupy.ndarray.copies_to_host == 0
+
+
+def test_training_on_another_device(cupy: ModuleType) -> None:
+    w = tensor(cupy.asarray(wave(3)))
+    gm, optimizer = GradManager().attach(w), optim.Adam([w], lr=0.1)
+    v = tensor(wave(3))
+    other, plain = GradManager().attach(v), optim.Adam([v], lr=0.1)
+
+    def step(x: Any) -> Any:
+        with gm:
+            loss = loss_of(w * x)
+            gm.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    compiled = compile(step)
+    with any_warning():
+        for x in waves(3):
+            compiled(cupy.asarray(x))
+            with other:
+                other.backward(loss_of(v * x))
+            plain.step()
+            plain.zero_grad()
+            np.testing.assert_allclose(host(w), v.numpy(), rtol=1e-12)
 
 
 # ---------------------------------------------------------------- modes around and inside
@@ -1119,6 +1217,86 @@ def test_a_backward_without_a_recording_is_the_error_of_eager() -> None:
             compiled()
 
 
+def test_an_interrupt_in_a_callback_leaves_a_usable_step() -> None:
+    """Ctrl-C in the midst of a replay: the manager is released, nothing is updated."""
+    now = SimpleNamespace(interrupt=False)
+
+    def callback(p: Any, g: Any) -> Any:
+        if now.interrupt:
+            raise KeyboardInterrupt
+        return g
+
+    t, plain = (Training("MLP", "Adam", callbacks=callback) for _ in range(2))
+    step = compile(t.step)
+    for k in range(CALLS):
+        now.interrupt = k in (0, 4)
+        for run in (step, plain.step):
+            with pytest.raises(KeyboardInterrupt) if now.interrupt else contextlib.nullcontext():
+                run(*t.batch(k))
+        same(t.state(), plain.state())
+
+
+def test_a_step_inside_of_its_own_recording_is_the_error_of_eager() -> None:
+    t = Training("MLP", "SGD")
+    step = compile(t.step)
+    for k in range(4):
+        step(*t.batch(k))
+    before = dict(facts(t.state()))
+    with t.gm, pytest.raises(errors.RecordingError):
+        step(*t.batch(4))
+    assert first_difference([dict(facts(t.state()))], [before]) == ""
+    step(*t.batch(5))
+
+
+@pytest.mark.parametrize("action", ["release", "explain"])
+def test_a_callback_may_ask_the_step_itself(action: str) -> None:
+    t = Training("MLP", "Adam", callbacks=lambda p, g: (getattr(step, action)(), g)[1])
+    plain = Training("MLP", "Adam")
+    step = compile(t.step)
+    for k in range(CALLS):
+        same(step(*t.batch(k)), plain.step(*plain.batch(k)))
+        same(t.state(), plain.state())
+
+
+def test_an_error_state_of_numpy_inside_the_step() -> None:
+    def step(x: Any) -> Any:
+        with np.errstate(all="ignore"):
+            y = 1 / x
+        return gnp.where(x == 0, 0.0, y)
+
+    compiled = compile(step)
+    with np.errstate(all="raise"):
+        for x in waves(3):
+            x[1] = 0
+            same(compiled(x), step(x))
+
+
+def test_a_warning_that_the_step_gives_is_given_each_time() -> None:
+    def step(x: Any) -> Any:
+        warnings.warn("of the user", UserWarning, stacklevel=1)
+        return x * 2
+
+    compiled = compile(step)
+    for x in tensors(3):
+        with pytest.warns(UserWarning, match="of the user"), any_warning():
+            same(compiled(x), x * 2)
+
+
+def test_a_file_that_the_step_writes_is_written_each_time(tmp_path: Any) -> None:
+    w = tensor(np.zeros(3))
+
+    def step(x: Any) -> Any:
+        w.__iadd__(x)
+        gradmgr.save({"w": w}, tmp_path / "state")
+        return w * 2
+
+    compiled = compile(step)
+    for x in waves(3):
+        with any_warning():
+            compiled(x)
+        same(gradmgr.load(tmp_path / "state")["w"], w)
+
+
 # ---------------------------------------------------------------- threads, processes, copies
 
 
@@ -1327,13 +1505,31 @@ def test_a_gradient_that_a_callback_keeps_does_not_change() -> None:
         assert g.tolist() == values
 
 
-def test_the_allreduce_of_one_process_changes_nothing() -> None:
-    from gradmgr.distributed import make_allreduce_cb
+def test_gradients_are_summed_over_ranks_in_every_call() -> None:
+    pytest.importorskip("mpi4py")
+    ranks(
+        2,
+        """
+        w = tensor(np.ones(3))
+        gm = GradManager().attach(w, dist.make_allreduce_cb("mean"))
 
-    def make() -> Program:
-        return Training("MLP", "Adam", callbacks=make_allreduce_cb("mean")).program()
+        def step(x):
+            with gm:
+                gm.backward((w * x).sum())
+            w.__isub__(w.grad * 0.5)
+            g, w.grad = w.grad, None
+            return g
 
-    check(make)
+        compiled = gradmgr.compile(step)
+        expected = np.ones(3)
+        for k in range(8):
+            g = compiled(np.arange(3.0) * (RANK + 1) + k)
+            mean = np.arange(3.0) * 1.5 + k
+            expected = expected - mean * 0.5
+            np.testing.assert_array_equal(g.numpy(), mean)
+            np.testing.assert_array_equal(w.numpy(), expected)
+        """,
+    )
 
 
 def test_the_manager_that_runs_backward_is_known_in_a_callback() -> None:
