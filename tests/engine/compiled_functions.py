@@ -210,6 +210,7 @@ ARGUMENTS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
     ),
     "containers": (_of_container, lambda: calls_with(*_nestings(), *_nestings())),
     "data class": (_of_container, lambda: calls_with(*[Batch(wave(2, at=k), 1.0 + k % 2) for k in range(8)])),
+    # What an iterator gives cannot be asked for twice: such a step may stay eager.
     "iterator": (lambda xs: sum(gnp.sum(x) for x in xs), lambda: [call(iter(waves(2 + k, count=3))) for k in range(5)]),
     "generator": (
         lambda xs: gnp.stack([x * 2 for x in xs]),
@@ -227,6 +228,7 @@ ARGUMENTS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
     "shared memory": (_writes_first, _shared),
     "shared memory, both written": (_swapped, _shared),
     "one Tensor twice": (lambda x, y: x * y, lambda: [call(*[tensor(wave(3, at=k))] * 2) for k in range(5)]),
+    # An argument or parameter that is returned is that object, as users of Python expect.
     "given back": (lambda x: x, lambda: calls_with(*tensors(3))),
     "given back in a container": (lambda x: {"x": x, "y": [x, x * 2]}, lambda: calls_with(*tensors(3))),
     "one result twice": (lambda x: (lambda y: (y, y, {"y": y}))(x * 2), lambda: calls_with(*tensors(3))),
@@ -238,6 +240,7 @@ ARGUMENTS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
     ),
     "a named tuple as a result": (lambda x: Pair(x * 2, 1), lambda: calls_with(*tensors(3))),
     "a data class as a result": (lambda x: Batch(x * 2, 0.5), lambda: calls_with(*tensors(3))),
+    # Whether a view that is returned still shares memory with its argument is left open: "results are copies".
     "views of an argument": (lambda x: (x[1:], x.T, x.reshape(3, 1)), lambda: calls_with(*tensors(3))),
     "views of a result": (lambda x: (lambda y: (y, y[1:]))(x * 2), lambda: calls_with(*tensors(3))),
     "no arguments": (lambda: gnp.arange(3) * 2, lambda: [call()] * 5),

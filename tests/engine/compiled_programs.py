@@ -73,7 +73,7 @@ def facts(value: Any, path: str = "", seen: dict[int, tuple[str, Any]] | None = 
     seen[id(value)] = path, value  # which keeps it alive, and the id its own
     name = type(value).__name__
     if isinstance(value, Tensor):
-        yield path, (name, *_bits(value._array))
+        yield path, (name, value.requires_grad, *_bits(value._array))
         yield from facts(value.grad, f"{path}.grad", seen)
     elif isinstance(value, (np.ndarray, np.generic)):
         yield path, (name, *_bits(np.asarray(value)))

@@ -704,7 +704,7 @@ def test_a_gradient_that_is_returned_may_be_written_to() -> None:
     compiled = compile(step)
     for x in waves(3):
         np.testing.assert_array_equal(compiled(x).numpy(), x)
-        assert compiled(x) is w.grad
+        assert compiled(x) is w.grad  # the object that eager returns
         w.grad *= 5
 
 
@@ -991,22 +991,26 @@ def test_a_compiled_function_inside_of(name: str) -> None:
         same(found(x), expected(x))
 
 
-def test_a_mode_is_a_key() -> None:
-    """Within no_grad a step records nothing; within enable_grad it does."""
+@pytest.mark.parametrize("mode", [gradmgr.no_grad, gradmgr.inference_mode, gradmgr.enable_grad])
+def test_a_mode_is_a_fact(mode: Any) -> None:
+    """The same call, recorded by a manager outside or not."""
+    f, x = compile(double), tensor(wave(3))
+    gm = GradManager().attach(x)
+    with gm:
+        for k in range(12):
+            with mode() if k % 3 == 1 else contextlib.nullcontext():
+                found, expected = f(x), double(x)
+                assert (found.requires_grad, found.is_leaf) == (expected.requires_grad, expected.is_leaf)
+                same(found, expected)
+
+
+def test_a_mode_around_a_training_step_is_that_of_the_call() -> None:
     t, plain = Training("MLP", "SGD"), Training("MLP", "SGD")
-
-    def grads_of(t: Training) -> Callable[..., Any]:
-        def step(x: Any, y: Any) -> Any:
-            with t.gm:
-                t.gm.backward(t.loss(x, y))
-            return [p.grad for p in t.params]
-
-        return step
-
-    found, expected = compile(grads_of(t)), grads_of(plain)
+    found = compile(t.step)
     for k in range(9):
         with gradmgr.set_grad_enabled(k % 3 != 1):
-            same(found(*t.batch(k)), expected(*plain.batch(k)))
+            same(found(*t.batch(k)), plain.step(*plain.batch(k)))
+        same(t.state(), plain.state())
 
 
 def test_numpys_error_state_is_that_of_the_call() -> None:
