@@ -156,7 +156,7 @@ class Capture:
         plain = _inside(args, given)
         result = function(*plain, **_inside(keywords, given))
         made, results = self._wrap_all(result, given)
-        guarded = guarded or _facts_depend_on_values(function, plain)
+        guarded = guarded or _facts_depend_on_values(function, plain) or _holds_number(result)
         self._append(function, args, keywords, results, facts_of(result) if guarded else None)
         return made
 
@@ -308,6 +308,13 @@ _OF_SOME = frozenset(
 )
 
 
+def _holds_number(result: Any) -> bool:
+    """Tell whether Python's numbers are in a result: values that left the arrays."""
+    if isinstance(result, (tuple, list)):
+        return any(map(_holds_number, result))
+    return isinstance(result, (bool, int, float, complex)) and not isinstance(result, np.generic)
+
+
 def _holds_mask(index: Any) -> bool:
     parts = index if isinstance(index, tuple) else (index,)
     return any(isinstance(part, (np.ndarray, np.generic)) and part.dtype.kind == "b" for part in parts)
@@ -419,6 +426,8 @@ class CapturedArray:
     def __array_function__(self, function: Any, types: Any, args: Any, keywords: Any) -> Any:
         if not all(issubclass(t, (CapturedArray, np.ndarray)) for t in types):
             return NotImplemented
+        if function in _ASKING:
+            return function(*_inside(args, {}), **_inside(keywords, {}))
         return self.capture.call(function, args, keywords)
 
     def __getitem__(self, index: Any) -> Any:
@@ -499,6 +508,14 @@ for _attribute in ("and", "or"):
     setattr(CapturedArray, f"__i{_attribute}__", _captured(getattr(operator, f"i{_attribute}")))
 for _attribute in ("lt", "le", "gt", "ge", "eq", "ne", "neg", "pos", "abs", "invert"):
     setattr(CapturedArray, f"__{_attribute}__", _captured(getattr(operator, _attribute)))
+
+# Functions that ask for what is the same in every replay, so that no replay need call them.
+_ASKING = frozenset(
+    (
+        *(np.shape, np.ndim, np.size, np.result_type, np.common_type, np.can_cast, np.iscomplexobj, np.isrealobj),
+        *(np.may_share_memory, np.shares_memory),
+    )
+)
 
 # Functions that write into their first argument.
 _WRITERS = frozenset(
