@@ -193,7 +193,7 @@ class Capture:
         if not self.open:
             return result
         made, results = self._wrap_all(result, given)
-        guarded = guarded or _facts_depend_on_values(function, plain)
+        guarded = guarded or _facts_depend_on_values(function, plain) or _holds_number(result)
         self._append(function, args, keywords, results, facts_of(result) if guarded else None)
         return made
 
@@ -365,6 +365,13 @@ _OF_SOME = frozenset(
 )
 
 
+def _holds_number(result: Any) -> bool:
+    """Tell whether Python's numbers are in a result: values that left the arrays."""
+    if isinstance(result, (tuple, list)):
+        return any(map(_holds_number, result))
+    return isinstance(result, (bool, int, float, complex)) and not isinstance(result, np.generic)
+
+
 def _holds_mask(index: Any) -> bool:
     parts = index if isinstance(index, tuple) else (index,)
     return any(isinstance(part, (np.ndarray, np.generic)) and part.dtype.kind == "b" for part in parts)
@@ -508,6 +515,8 @@ class CapturedArray:
     def __array_function__(self, function: Any, types: Any, args: Any, keywords: Any) -> Any:
         if not all(issubclass(t, (CapturedArray, np.ndarray)) for t in types):
             return NotImplemented
+        if function in _ASKING:
+            return function(*_inside(args, {}), **_inside(keywords, {}))
         return self.capture.call(function, args, keywords)
 
     def __getitem__(self, index: Any) -> Any:
@@ -593,6 +602,14 @@ _UPDATES = frozenset(
     getattr(operator, f"i{name}")
     for name in (
         *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "lshift", "rshift", "xor", "and", "or"),
+    )
+)
+
+# Functions that ask for what is the same in every replay, so that no replay need call them.
+_ASKING = frozenset(
+    (
+        *(np.shape, np.ndim, np.size, np.result_type, np.common_type, np.can_cast, np.iscomplexobj, np.isrealobj),
+        *(np.may_share_memory, np.shares_memory),
     )
 )
 
