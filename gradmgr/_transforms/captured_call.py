@@ -36,7 +36,7 @@ class CapturedCall:
         self.slots: list[Any] = []
         self.tensors = {k: weakref.ref(t) for k, t in enumerate(signature.leaves) if isinstance(t, Tensor)}
         args, keywords = signature.filled(signature.leaves)
-        self.environment = Environment(function, args)
+        self.environment = Environment(function, signature.leaves)
         restore = self.environment.replace_generators()
         try:
             self.is_captured = run_captured(self.capture, self._call, function, signature)

@@ -134,9 +134,9 @@ class Environment:
 
     __slots__ = ("_arrays", "_names", "_states", "obstacle")
 
-    def __init__(self, function: Any, args: tuple[Any, ...] = ()) -> None:
-        search = _Search()
-        search.run((function, *args))
+    def __init__(self, function: Any, arguments: Iterable[Any] = ()) -> None:
+        search = _Search(arguments)
+        search.run((function, *arguments))
         self._names = list(search.names.values())
         self.obstacle = search.obstacle
         self._arrays = [(a, zlib.crc32(np.ascontiguousarray(a).tobytes())) for a in search.arrays.values()]
@@ -191,7 +191,8 @@ def _state_of(generator: np.random.Generator) -> str:
 class _Search:
     """Finds the names that functions read: again and again, as each function names further attributes of objects."""
 
-    def __init__(self) -> None:
+    def __init__(self, arguments: Iterable[Any]) -> None:
+        self._arguments = frozenset(map(id, arguments))
         self.names: dict[Any, _Name] = {}
         self.arrays: dict[int, Any] = {}
         self.generators: dict[int, np.random.Generator] = {}
@@ -212,6 +213,8 @@ class _Search:
             return
         self._seen.add(id(value))
         if isinstance(value, np.ndarray):
+            if id(value) in self._arguments:
+                return
             self.arrays[id(value)] = value
             return
         if isinstance(value, np.random.Generator):
