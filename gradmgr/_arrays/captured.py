@@ -489,7 +489,7 @@ class CapturedArray:
         )
 
     def __getattr__(self, name: str) -> Any:  # called for names that Python did not find
-        if not hasattr(np.ndarray, name):
+        if not hasattr(np.ndarray, name) or name.startswith("__array"):
             raise AttributeError(f"an array has no attribute {name!r}")
         self.capture.add_obstacle(f"{name} of an array")
         return getattr(self.inner, name)

@@ -133,6 +133,9 @@ class _Method:
 # ---------------------------------------------------------------- the capture
 
 
+_READS = (array_of, grad_of, has_grad)
+
+
 class Condition:
     """What a function has seen of an object's state, which a replay must find the same."""
 
@@ -464,14 +467,14 @@ class TensorCapture(Capture):
         for call in rest:
             slots = _slots_of((call.args, call.keywords))
             target = self._memory_of(call.args[0]) if writes(call) else None
-            reads_state = call.expected is not None and call.results is not None and not slots
+            reads_state = call.function in _READS or (call.expected is not None and call.results is not None and not slots)
             if not (call.has_effect or reads_state) and late.isdisjoint(slots) and target not in used:
                 early.append(call)
                 continue
             kept.append(call)
             late |= _slots_of((call.results,))
             used |= {self._memory_of(Slot(number)) for number in slots}
-            if call.expected is not None and not reads_state and call.function not in (layout_of, has_grad):
+            if call.expected is not None and not reads_state and call.function is not layout_of:
                 self.obstacles.append(f"what is decided at {call.line} depends on what an earlier call has changed")
         self.calls = [*self.calls[:first], *early, *kept]
 

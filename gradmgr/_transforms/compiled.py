@@ -18,6 +18,7 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays.captured import GuardError, capturing
+from gradmgr._arrays.libraries import float_errors_raise
 from gradmgr._engine.context import current
 from gradmgr._engine.observers import observers
 from gradmgr._transforms.captured_call import CapturedCall
@@ -85,7 +86,7 @@ class Compiled:
     # ------------------------------------------------------------ calls
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        if current() is not None or capturing() is not None or observers():
+        if current() is not None or capturing() is not None or observers() or float_errors_raise():
             return self.function(*args, **keywords)
         signature = signature_of(args, keywords)
         variants = self._variants.get(signature.key)

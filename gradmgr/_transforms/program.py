@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gradmgr._arrays.atomic import call_quietly
 from gradmgr._arrays.captured import CaptureError, GuardError, Slot, generators_in, name_of
 from gradmgr._arrays.replay import compile_replay
 from gradmgr._engine.containers import rebuilt
@@ -39,6 +40,7 @@ class Program:
         self._returned = [k for k, slot in enumerate(made.slots) if isinstance(slot, Slot)]
         self._leaves = [None if isinstance(slot, Slot) else slot for slot in made.slots]
         self._tree = rebuilt(made.result, iter(self._leaves))
+        self._returns_one = self._tree is None and self._returned == [0]
         self._calls = Counter(name_of(call.function) for call in capture.calls)
         self._whole = sorted({f"{name_of(call.function)} at {call.line}" for call in capture.whole_calls()})
         self._replay = compile_replay(capture, [made.slots[k] for k in self._returned])
@@ -70,7 +72,8 @@ class Program:
         begun: list[bool] = []
         states = [generator.bit_generator.state for generator in self._generators]
         try:
-            values = self._replay(begun, *self._inputs(leaves)) if self._has_effects else self._replay(*self._inputs(leaves))
+            inputs = self._inputs(leaves)
+            values = call_quietly(self._replay, *([begun] if self._has_effects else []), *inputs)
         except Exception as error:
             if begun:
                 raise
@@ -79,7 +82,7 @@ class Program:
             if isinstance(error, GuardError):
                 raise
             raise UnchangedError from error
-        if len(self._leaves) == 1 and self._tree is None:
+        if self._returns_one:
             return values[0]
         found = self._leaves.copy()
         for k, value in zip(self._returned, values, strict=True):
