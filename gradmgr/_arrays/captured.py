@@ -148,11 +148,6 @@ class Capture:
         self.obstacles: list[str] = []
         self._memory = _Memory()
 
-    @property
-    def library(self) -> CapturingLibrary:
-        """Return the library that makes arrays of this capture; a new one, as each would keep the other alive."""
-        return CapturingLibrary(self)
-
     def add_input(self, array: Array) -> CapturedArray:
         """Capture an array as an input, which `replay` takes another one for."""
         made = self._wrap(array, is_input=True)
@@ -537,7 +532,9 @@ class CapturedArray:
 
 def _is_supported(value: Any) -> bool:
     """Tell whether an operand is a number or an array; a Tensor, say, takes over a call by its own protocol."""
-    return isinstance(value, (CapturedArray, np.ndarray, np.generic)) or not hasattr(value, "__array_ufunc__")
+    if isinstance(value, (CapturedArray, np.ndarray, np.generic)) or not hasattr(value, "__array_ufunc__"):
+        return True
+    return type(value).__name__ == "ndarray"  # CuPy's
 
 
 def is_captured(value: Any) -> bool:
@@ -698,17 +695,17 @@ def generators_in(calls: Iterable[Call]) -> list[np.random.Generator]:
 
 
 class CapturingLibrary:
-    """Takes the place of the module `numpy` in a kernel: the arrays that it makes are captured."""
+    """Takes the place of the module `numpy` or `cupy` in a kernel: the arrays that it makes are captured."""
 
-    __slots__ = ("capture",)
+    __slots__ = ("__name__", "_module", "capture")
 
-    __name__ = "numpy"
-
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: Capture, module: Any = np) -> None:
         self.capture = capture
+        self._module = module
+        self.__name__ = module.__name__
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(np, name)
+        found = getattr(self._module, name)
         if name not in _MAKERS:
             return found
         return lambda *args, **keywords: self.capture.call(found, args, keywords)
@@ -716,16 +713,16 @@ class CapturingLibrary:
     def asarray(self, a: Any, dtype: Any = None) -> Any:
         """Return `a` as an array; a captured one stays as it is."""
         if not is_captured(a):
-            return self.capture.call(np.asarray, (a, dtype), {})
+            return self.capture.call(self._module.asarray, (a, dtype), {})
         return a if dtype is None or a.dtype == dtype else a.astype(dtype)
 
     def array(self, a: Any, dtype: Any = None, copy: bool = True) -> Any:
         """Return a copy of `a` as an array."""
-        return self.capture.call(np.array, (a, dtype), {}) if copy else self.asarray(a, dtype)
+        return self.capture.call(self._module.array, (a, dtype), {}) if copy else self.asarray(a, dtype)
 
     def may_share_memory(self, one: Any, other: Any) -> bool:
         """Tell whether memory bounds overlap."""
-        return bool(np.may_share_memory(inner_of(one), inner_of(other)))
+        return bool(self._module.may_share_memory(inner_of(one), inner_of(other)))
 
 
 # Functions that make arrays without being given one, so that they do not dispatch.

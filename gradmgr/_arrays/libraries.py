@@ -83,7 +83,7 @@ def namespace(array: Array) -> Any:
     if isinstance(array, Batched):
         return array.level.library
     if isinstance(array, CapturedArray):
-        return array.capture.library
+        return CapturingLibrary(array.capture, namespace(array.inner))
     return loaded_cupy() if is_array(array) else np
 
 

@@ -189,6 +189,8 @@ class TensorCapture(Capture):
         """Return what the captured function gets for an argument, a Tensor or an array, which was not given before."""
         self.sources.append(number)
         if not isinstance(value, Tensor):
+            if not isinstance(value, (np.ndarray, np.generic)):
+                self.add_obstacle("arrays of a GPU are not replayed:")
             made = self.add_input(value)
             self._found[made.slot.number] = value
             return made
@@ -281,6 +283,8 @@ class TensorCapture(Capture):
 
     def _read_again(self, known: _Known, array: Any) -> CapturedArray:
         """Capture an array as what a replay finds in the tensor."""
+        if not isinstance(array, (np.ndarray, np.generic)):
+            self.add_obstacle("arrays of a GPU are not replayed:")
         captured = self.add_result(array)
         self._found[captured.slot.number] = array
         calls = self.calls if known.is_late else self.reads

@@ -92,8 +92,14 @@ class CapturedCall:
             is_branch(self.capture, other.capture)
             or other.environment.changed() is not None
             or not all(condition.holds() for condition in other.capture.conditions.values())
-            or self.pinned(other).keys() != other.pinned(other).keys()
+            or self._reads_argument_of(other)
+            or other._reads_argument_of(self)
         )
+
+    def _reads_argument_of(self, other: CapturedCall) -> bool:
+        """Tell whether the function read by itself, in this call, a Tensor that it was given in the other."""
+        given = {id(t()) for t in other.tensors.values()}
+        return any(not isinstance(source, int) and id(source()) in given for source in self.capture.sources)
 
     def pinned(self, other: CapturedCall) -> dict[int, weakref.ref[Tensor]]:
         """Return the arguments that are the same Tensor in both: the function may know it by another name, too."""

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.captured import CapturedGenerator
+from gradmgr._arrays.captured import CapturedArray, CapturedGenerator
 from gradmgr._engine.tensor import Tensor
 
 _BY_VALUE = (bool, int, str, bytes, type(None), np.generic, range)
@@ -156,6 +156,8 @@ class Environment:
         Args:
             known: the Generators whose draws were captured.
         """
+        for name in self._names:
+            _release(name.read(), name.write)
         changed = self.changed()
         if changed is not None:
             self.obstacle = f"the function changes {changed}, which it reads"
@@ -182,6 +184,19 @@ class Environment:
                 write(value)
 
         return restore
+
+
+def _release(value: Any, write: Callable[[Any], None] | None) -> None:
+    """Put arrays in the place of captured ones that the function has left where its names lead."""
+    if isinstance(value, CapturedArray):
+        if write is not None:
+            write(value.inner)
+    elif value.__class__ is list:
+        for k, part in enumerate(value):
+            _release(part, functools.partial(operator.setitem, value, k))
+    elif value.__class__ is dict:
+        for key, part in list(value.items()):
+            _release(part, functools.partial(operator.setitem, value, key))
 
 
 def _state_of(generator: np.random.Generator) -> str:
