@@ -33,6 +33,7 @@ from gradmgr._arrays.captured import (
     CaptureError,
     Slot,
     capturing,
+    generators_in,
     inner_of,
     line_of_program,
     set_capturing,
@@ -220,6 +221,11 @@ class TensorCapture(Capture):
         self.open = False
         self._known.clear()
         self._replayed.clear()
+
+    def has_changed(self) -> bool:
+        """Tell whether the function has changed anything yet."""
+        written = any(known.is_changed or known.is_grad_changed for known in self._replayed)
+        return written or any(call.has_effect or writes(call) for call in self.calls) or bool(generators_in(self.calls))
 
     def see(self, owner: Any, read: Callable[[Any], Any], what: str) -> None:
         """Note that the function depends on `read(owner)`; what is noted first of an object counts."""

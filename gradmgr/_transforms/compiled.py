@@ -28,6 +28,9 @@ from gradmgr._transforms.signature import Signature, difference_of_keys, signatu
 # How many variants are kept, and how many may have been dropped before the function runs as if it were not compiled.
 _MOST = 8
 
+# Flags of the code of generators, coroutines and asynchronous generators.
+_SUSPENDS = 0x20 | 0x80 | 0x200
+
 
 class _Variants:
     """The programs for calls of one signature, and the calls that were captured for one more.
@@ -257,4 +260,10 @@ def compile(function: Callable[..., Any]) -> Compiled:  # noqa: A001  # torch's 
     """
     if not callable(function):
         raise TypeError(f"compile takes a function; found {type(function).__name__}")
+    code = getattr(function, "__code__", None)
+    if code is not None and code.co_flags & _SUSPENDS:
+        raise TypeError(
+            f"compile takes a function that returns when it is done; found a generator or coroutine, "
+            f"{function.__qualname__}; compile what it calls"
+        )
     return Compiled(function)

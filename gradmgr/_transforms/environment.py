@@ -247,6 +247,9 @@ class _Search:
                 self._visit(part, name)
         elif _is_stateful(value):
             self.obstacle = self.obstacle or f"it reads {name}, a {type(value).__name__}, which changes as it is read"
+        elif hasattr(type(value), "__array_function__") or hasattr(type(value), "__array_ufunc__"):
+            kind = type(value).__name__
+            self.obstacle = self.obstacle or f"it reads {name}, a {kind}, whose own functions compute with it"
         elif _is_users_object(value) or type(value).__module__.startswith("gradmgr.optim"):
             self._visit_object(value, name)
         elif hasattr(value, "__wrapped__"):

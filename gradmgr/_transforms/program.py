@@ -121,7 +121,7 @@ class Program:
         """Return lines of text on what it does."""
         listed = ", ".join(f"{name} {count}" for name, count in self._calls.most_common())
         lines = [f"{self._calls.total()} calls: {listed}", f"{self._replay.nbytes} bytes in buffers"]
-        return [*lines, *[f"runs Python each time: {whole}" for whole in self._whole]]
+        return [*lines, *[f"calls Python each time, as optimisers, callbacks and hooks need: {w}" for w in self._whole]]
 
 
 def _same_bits(one: Any, other: Any) -> bool:

@@ -65,6 +65,10 @@ class Signature:
         """Tell whether a leaf is what a replay takes: a Tensor or an array."""
         return isinstance(self.leaves[k], Tensor) or _is_array(self.leaves[k])
 
+    def has_arrays(self) -> bool:
+        """Tell whether a leaf is an array."""
+        return any(map(_is_array, self.leaves))
+
     def is_on_gpu(self) -> bool:
         """Tell whether a Tensor or an array is CuPy's."""
         arrays = [raw(leaf) for k, leaf in enumerate(self.leaves) if self.is_input(k)]
