@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.arguments import leaves_in, map_leaves
+from gradmgr._arrays.arguments import NESTS, leaves_in, map_leaves
 
 Array = Any
 
@@ -49,14 +49,14 @@ class GuardError(CaptureError):
     """A replay met another value than the one on which its calls depend."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Slot:
     """Stands for an array in what a call was given: an input of the capture, or the result of an earlier call."""
 
     number: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Layout:
     """What is known of the array in a slot: facts that are the same in every replay.
 
@@ -82,7 +82,11 @@ class _Memory:
         """Return the slot in whose memory an array lies; enter an array that has memory of its own, or an input."""
         if not isinstance(array, np.ndarray) or not array.size:
             return None
-        start, end = np.lib.array_utils.byte_bounds(array)
+        if array.flags.forc:  # without gaps; a third of the time
+            start = array.__array_interface__["data"][0]
+            end = start + array.nbytes
+        else:
+            start, end = np.lib.array_utils.byte_bounds(array)
         at = bisect_right(self._starts, start)
         if array.base is None or is_input:
             while at and self._ends[self._starts[at - 1]][0] > start:  # was freed since
@@ -97,7 +101,7 @@ class _Memory:
         return known[1] if known is not None and known[0] >= end else None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Call:
     """One call.
 
@@ -311,15 +315,23 @@ def _inside(value: Any, given: dict[int, CapturedArray]) -> Any:
 
     def take(part: Any) -> Any:
         if part.__class__ is not CapturedArray:
-            return part
+            return map_leaves(take, part) if isinstance(part, NESTS) else part
         given[id(part.inner)] = part
         return part.inner
 
-    return map_leaves(take, value)
+    if value.__class__ is tuple:  # as the arguments of a call, mostly of arrays and numbers
+        return tuple([take(part) for part in value])
+    return map_leaves(take, value) if value else value
 
 
 def _with_slots(value: Any) -> Any:
-    return map_leaves(lambda part: part.slot if part.__class__ is CapturedArray else part, value)
+    if value.__class__ is tuple:  # as above
+        return tuple([part.slot if part.__class__ is CapturedArray else _with_slots(part) for part in value])
+    return map_leaves(_with_slot, value) if value.__class__ is not dict or value else value
+
+
+def _with_slot(part: Any) -> Any:
+    return part.slot if part.__class__ is CapturedArray else part
 
 
 def _filled(value: Any, values: list[Any]) -> Any:
@@ -630,15 +642,19 @@ _WRITERS = frozenset(
 
 def writes(call: Call) -> bool:
     """Tell whether a call writes into an array that it is given."""
-    return call.function in _UPDATES or any(part is not None for part in _targets(call.function, call.args, call.keywords))
+    return call.function in _UPDATES or bool(_targets(call.function, call.args, call.keywords))
 
 
-def _targets(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Any]:
-    """Yield the arrays that a call writes into."""
-    if function in _WRITERS or (name_of(function) == "at" and isinstance(getattr(function, "__self__", None), np.ufunc)):
-        yield args[0]
-    out = keywords.get("out")
-    yield from out if isinstance(out, tuple) else (out,)
+def _targets(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the arrays that a call writes into."""
+    found = args[:1] if function in _WRITERS or _is_at(function) else ()
+    out = keywords.get("out") if keywords else None
+    return found if out is None else (*found, *(out if isinstance(out, tuple) else (out,)))
+
+
+def _is_at(function: Any) -> bool:
+    """Tell whether it is the method `at` of a ufunc."""
+    return isinstance(getattr(function, "__self__", None), np.ufunc) and name_of(function) == "at"
 
 
 # ---------------------------------------------------------------- random numbers

@@ -45,7 +45,7 @@ PLAIN = frozenset(
 
 
 # What is neither batched nor captured, and holds nothing that is.
-_HOLD_NO_ARRAYS = PLAIN | {type(None), type(Ellipsis)}
+_HOLD_NO_ARRAYS = frozenset((*PLAIN, type(None), type(Ellipsis)))
 
 
 def loaded_cupy() -> Any | None:

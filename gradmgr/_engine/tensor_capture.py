@@ -70,6 +70,11 @@ def layout_of(array: Any) -> tuple[Any, ...]:
     return array.__class__, array.shape, array.dtype, array.strides
 
 
+def are_distinct(*tensors: Tensor) -> bool:
+    """Tell whether no two are the same object."""
+    return len(set(map(id, tensors))) == len(tensors)
+
+
 # ---------------------------------------------------------------- what is known of a tensor
 
 
@@ -169,14 +174,16 @@ class TensorCapture(Capture):
         reads: the calls that read outer tensors as they were when the function began.
         sources: of each input, what a replay takes it from: the number of an argument, or a weak reference to a tensor.
         conditions: by the identity of an object, what the function has seen of it that is no Tensor.
+        cleanups: what to call with the error where a replay fails amid its effects.
     """
 
-    __slots__ = ("__weakref__", "_found", "_has_late", "_known", "_left", "_replayed", "conditions", "reads", "sources")
+    __slots__ = ("__weakref__", "_found", "_has_late", "_known", "_left", "_replayed", "cleanups", "conditions", "reads", "sources")
 
     def __init__(self) -> None:
         super().__init__()
         self.reads: list[Call] = []
         self.sources: list[int | weakref.ref[Tensor]] = []
+        self.cleanups: list[Callable[[BaseException], None]] = []
         self.conditions: dict[int, Condition] = {}
         self._known: dict[int, _Known] = {}  # by the identity of a tensor
         self._replayed: list[_Known] = []  # those that have a slot
@@ -212,6 +219,7 @@ class TensorCapture(Capture):
 
     def finish(self) -> None:
         """Append the effects that are due, and put the calls in the order of a replay."""
+        self._check_gradients_differ()
         self._write_all()
         for condition in self.conditions.values():
             if not condition.holds():
@@ -221,6 +229,10 @@ class TensorCapture(Capture):
         self.open = False
         self._known.clear()
         self._replayed.clear()
+
+    def clean_up_by(self, method: Callable[[BaseException], None]) -> None:
+        """Have a method called with the error where a replay fails amid its effects."""
+        self.cleanups.append(_Method(method))
 
     def has_changed(self) -> bool:
         """Tell whether the function has changed anything yet."""
@@ -329,6 +341,14 @@ class TensorCapture(Capture):
         known = self._known_or_outer(t)
         known.knows_grad = known.is_grad_changed = True
         _grad_slot.__set__(t, value)
+
+    def _check_gradients_differ(self) -> None:
+        """Guard that no two names stand for one Tensor, as gradients that a program assigns may."""
+        if any(call.function is grad_of for call in self.reads):
+            slots = [known.slot for known in self._replayed if known() is not None]
+            made_here = {part.number for call in self.calls for part in leaves_in((call.results,)) if isinstance(part, Slot)}
+            outer = tuple([slot for slot in slots if slot is not None and slot.number not in made_here])
+            self.reads.append(Call(are_distinct, outer, {}, None, True, line_of_program()))
 
     # ------------------------------------------------------------ effects
 

@@ -35,6 +35,7 @@ class Program:
         self._pinned = pinned
         self._sources = capture.sources
         self._outer = {id(t) for source in self._sources if not isinstance(source, int) and (t := source()) is not None}
+        self._cleanups = capture.cleanups
         self._generators = generators_in(capture.calls)
         self._has_effects = any(call.has_effect for call in capture.calls)
         self._returned = [k for k, slot in enumerate(made.slots) if isinstance(slot, Slot)]
@@ -74,12 +75,14 @@ class Program:
         try:
             inputs = self._inputs(leaves)
             values = call_quietly(self._replay, *([begun] if self._has_effects else []), *inputs)
-        except Exception as error:
+        except BaseException as error:
             if begun:
+                for cleanup in self._cleanups:
+                    cleanup(error)
                 raise
             for generator, state in zip(self._generators, states, strict=True):
                 generator.bit_generator.state = state
-            if isinstance(error, GuardError):
+            if isinstance(error, GuardError) or not isinstance(error, Exception):
                 raise
             raise UnchangedError from error
         if self._returns_one:
