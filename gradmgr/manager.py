@@ -25,7 +25,7 @@ from gradmgr._engine.hooks import hooked_leaf
 from gradmgr._engine.observers import Observer
 from gradmgr._engine.seeds import Seeds, seeds_of
 from gradmgr._engine.tape import Tape
-from gradmgr._engine.tensor import Tensor, describe
+from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr._engine.tensor_capture import see
 from gradmgr._engine.turns import turns
 
@@ -467,7 +467,7 @@ class GradManager(_Recording):
         if self._run is None:
             if not self._in_backward.acquire(blocking=False):
                 raise errors.RecordingError("backward() inside this manager's own backward; use another GradManager")
-            self._run = BackwardRun(self, current(), None)
+            self._run = BackwardRun(self, None, None)
             self._run.is_replayed = True
             _backwarding.set(self)
         self._run._start()

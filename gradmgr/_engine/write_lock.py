@@ -46,16 +46,12 @@ def add_guarded_class(cls: type) -> None:
             t.__class__ = cls  # the write is over: for where `release` was not called, as after an exception
             return t._array
 
-    def write(t: Any, array: Any) -> None:
-        descriptor: Any = cls._array  # type: ignore[attr-defined]  # not always the slot: see tensor_capture
-        descriptor.__set__(t, array)
-
     members = {
         "__doc__": cls.__doc__,
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__slots__": (),
-        "_array": property(read, write),
+        "_array": property(read, slot.__set__),
         _GUARDED: None,
     }
     guarded = type(cls)(cls.__name__, (cls,), members)

@@ -74,7 +74,11 @@ class Program:
         states = [generator.bit_generator.state for generator in self._generators]
         try:
             inputs = self._inputs(leaves)
-            values = call_quietly(self._replay, *([begun] if self._has_effects else []), *inputs)
+            if self._whole:  # the user's code runs in the user's context
+                with np.errstate(all="ignore"):
+                    values = self._replay(begun, *inputs)
+            else:
+                values = call_quietly(self._replay, *([begun] if self._has_effects else []), *inputs)
         except BaseException as error:
             if begun:
                 for cleanup in self._cleanups:
