@@ -78,7 +78,7 @@ class Compiled:
         return f"<compiled {self.function!r}>"
 
     def __reduce__(self) -> Any:
-        return self.__qualname__  # as functions are pickled: by name
+        return self.function.__qualname__  # as functions are pickled: by name
 
     def __copy__(self) -> Compiled:
         return self
@@ -160,7 +160,7 @@ class Compiled:
         variants.programs.insert(0, program)
 
     def _make_room(self) -> None:
-        """Drop the variant that was used least lately where there are too many; refuse more where that happens often."""
+        """Drop the variant that was used least lately where there are too many; often, refuse more."""
         everything = [(each.used, variants, each) for variants in self._variants.values() for each in variants.programs]
         waiting = [(variants, each) for variants in self._variants.values() for each in variants.waiting]
         if len(everything) + len(waiting) <= _MOST:
