@@ -256,7 +256,7 @@ def compile(function: Callable[..., Any]) -> Compiled:  # noqa: A001  # torch's 
     ...     w.grad = None
     ...     return loss
     >>> [step(gradmgr.tensor([1.0, 0.5])).item() for _ in range(4)]
-    [2.0, 1.5425, 1.2198062500000002, 0.9841862439453126]
+    [2.0, 1.5425, 1.22410625, 0.9972358906250001]
     """
     if not callable(function):
         raise TypeError(f"compile takes a function; found {type(function).__name__}")
