@@ -1,0 +1,201 @@
+"""Where the arrays of a native replay lie, and the words that the machine reads.
+
+What the machine makes lies in one block, the arena, in which memory serves again when nothing reads it any more. What
+leaves the replay, as a result or into a function that may keep it, is in memory of its own, which the machine is told
+in each call, like that of the inputs and of what Python makes in between.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradmgr._arrays.captured import Layout
+from gradmgr._arrays.native import Machine
+from gradmgr._arrays.steps import Step, Temporary
+
+_ALIGNMENT = 64  # bytes: of a cache line
+_HEAD = 8  # words of a step before its addresses, as in the machine
+_PATCH = 3  # words of a patch; before the patches stand as many words
+# Items of a strip times operands: what they are in bytes stays well within the first cache.
+_STRIP_BYTES = 1 << 14
+# Elements that a segment goes over, from which on other threads may run meanwhile; to let them costs 100 ns.
+_LONG = 1 << 14
+
+
+class Arena:
+    """A plan of one block of memory, by first fit."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._held: list[tuple[int, int]] = []  # start and end, sorted
+
+    def take(self, nbytes: int) -> int:
+        """Return where so many bytes are free, and hold them."""
+        nbytes = -(-max(nbytes, 1) // _ALIGNMENT) * _ALIGNMENT
+        start, at = 0, 0
+        for at, (low, high) in enumerate([*self._held, (1 << 62, 0)]):  # noqa: B007  # where it goes
+            if low - start >= nbytes:
+                break
+            start = high
+        self._held.insert(at, (start, start + nbytes))
+        self.nbytes = max(self.nbytes, start + nbytes)
+        return start
+
+    def free(self, start: int) -> None:
+        """Let go of what begins there."""
+        self._held = [one for one in self._held if one[0] != start]
+
+
+class Segment:
+    """Steps that run in one call of the machine.
+
+    Attributes:
+        steps: the steps; by the words before each, `starts`.
+        arguments: the slots of the arrays that it is given, in order.
+    """
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.starts: dict[int, Step] = {}
+        self.arguments: list[int] = []
+
+
+class Program:
+    """Words of the machine for a list of segments, and copies of them with memory of their own.
+
+    Args:
+        places: where in the arena the memory of a slot, or of a Temporary, begins; None for what Python holds.
+        layouts: of slots.
+        lowest: by slot of what Python holds, how far its first element lies behind its lowest byte.
+    """
+
+    def __init__(self, machine: Machine, segments: Sequence[Segment], places: dict[Any, int], nbytes: int) -> None:
+        self.machine = machine
+        self.segments = segments
+        self.places = places
+        self.nbytes = nbytes
+        self.words: list[int] = []
+        self.bounds: list[tuple[int, int]] = []  # of the segments, in words
+        self._of_arena: list[int] = []  # words to which the arena's address is to be added
+        self._of_words: list[int] = []  # likewise, that of the words
+        self._of_python: dict[int, list[tuple[int, int, int]]] = defaultdict(list)  # word, offset, mask; by slot
+        self.keeps: list[Any] = []
+        self._assemble()
+
+    # ------------------------------------------------------------ words
+
+    def _assemble(self) -> None:
+        bodies = [self._body(segment) for segment in self.segments]
+        given: set[int] = set()
+        for segment, (body, arena, python) in zip(self.segments, bodies, strict=True):
+            for slot, *patch in python:
+                self._of_python[slot].append((id(segment), *patch))  # type: ignore[arg-type]
+        sizes = []
+        firsts: dict[int, list[int]] = {}
+        for segment in self.segments:
+            segment.arguments = [slot for slot in segment.arguments if slot not in given]
+            given.update(segment.arguments)
+            firsts[id(segment)] = segment.arguments
+            sizes.append(_PATCH + _PATCH * sum([len(self._of_python[slot]) for slot in segment.arguments]))
+        starts, at = {}, 0
+        for segment, size, (body, _, _) in zip(self.segments, sizes, bodies, strict=True):
+            starts[id(segment)] = at + size
+            self.bounds.append((at, at + size + len(body)))
+            at += size + len(body)
+        for segment, size, (body, arena, _) in zip(self.segments, sizes, bodies, strict=True):
+            self._write(segment, size, body, arena, starts)
+
+    def _write(self, segment: Segment, size: int, body: list[int], arena: list[int], starts: dict[int, int]) -> None:
+        work = sum([_elements(step) for step in segment.steps])
+        words = [(size - _PATCH) // _PATCH, int(work >= _LONG), size]
+        for number, slot in enumerate(segment.arguments):
+            for owner, word, offset, mask in self._of_python[slot]:  # type: ignore[misc]
+                self._of_words.append(len(self.words) + len(words) + 1)
+                words += [number | mask << 32, 8 * (starts[owner] + word), offset]
+        self._of_arena += [len(self.words) + size + word for word in arena]
+        self.words += words + body
+
+    def _body(self, segment: Segment) -> tuple[list[int], list[int], list[tuple[int, int, int, int]]]:
+        """Return the words of a segment's steps, which of them stand for the arena, and which for what Python holds."""
+        words: list[int] = []
+        arena: list[int] = []
+        python: list[tuple[int, int, int, int]] = []
+        for group in _groups(segment.steps):
+            if len(group) > 1:
+                words += [-4, len(group), group[0].dims[0], _strip(group)]
+            for step in group:
+                segment.starts[len(words)] = step
+                self._append(step, words, arena, python)
+        return [*words, 0], arena, python
+
+    def _append(self, step: Step, words: list[int], arena: list[int], python: list[tuple[int, int, int, int]]) -> None:
+        at = len(words)
+        n, o = len(step.operands), len(step.outer)
+        words += [0, step.function, step.context, step.auxdata, n, len(step.dims), len(step.strides), o]
+        for (base, offset), alignment in zip(step.operands, step.alignments, strict=True):
+            if isinstance(base, np.ndarray):
+                low = sum([min(0, s) * (m - 1) for m, s in zip(base.shape, base.strides, strict=True)])
+                words.append(base.__array_interface__["data"][0] + low + offset)
+                self.keeps.append(base)
+            elif base in self.places:
+                arena.append(len(words))
+                words.append(self.places[base] + offset)
+            else:
+                python.append((base, len(words), offset, alignment - 1))
+                words.append(0)
+        words += [*step.dims, *step.strides, *[extent for extent, _ in step.outer]]
+        for _, moves in step.outer:
+            words += moves
+        words[at] = len(words) - at
+        self.keeps.append(step.keeps)
+
+    # ------------------------------------------------------------ copies
+
+    def make(self) -> tuple[list[Any], Any]:
+        """Return functions that run the segments, in memory of their own, and that arena."""
+        words = np.array(self.words, np.int64)
+        block = np.empty(self.nbytes + _ALIGNMENT, np.uint8)
+        skipped = -block.ctypes.data % _ALIGNMENT
+        arena = block[skipped : skipped + self.nbytes]
+        words[self._of_arena] += block.ctypes.data + skipped
+        words[self._of_words] += words.ctypes.data
+        return [self.machine.function(words[start:end]) for start, end in self.bounds], arena
+
+
+def view_in(arena: Any, start: int, layout: Layout) -> Any:
+    """Return the array that lies in the arena, with its first element there."""
+    return np.ndarray(layout.shape, layout.dtype, arena, start, layout.strides)
+
+
+def _elements(step: Step) -> int:
+    size = 1
+    for n in (*step.dims, *[extent for extent, _ in step.outer]):
+        size *= n
+    return size
+
+
+def _groups(steps: Sequence[Step]) -> list[list[Step]]:
+    """Return steps one by one, and flat ones of the same length one after the other together, if they are long."""
+    groups: list[list[Step]] = []
+    for step in steps:
+        last = groups[-1][-1] if groups else None
+        if last is not None and _runs_in_strips(last) and _runs_in_strips(step) and last.dims == step.dims:
+            groups[-1].append(step)
+        else:
+            groups.append([step])
+    return groups
+
+
+def _runs_in_strips(step: Step) -> bool:
+    return step.flat and step.dims[0] * 8 > _STRIP_BYTES
+
+
+def _strip(group: Sequence[Step]) -> int:
+    return _STRIP_BYTES // 8
+
+
+__all__ = ["Arena", "Program", "Segment", "Temporary", "view_in"]
