@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.captured import Call, Capture, Slot
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.steps import (
@@ -114,7 +115,7 @@ def is_of_numpy(function: Any) -> bool:
 
 def makes_nothing(call: Call) -> bool:
     """Tell whether a call only reads facts of arrays, such as their shapes."""
-    return call.results is None and call.expected is None and name_of(call.function) in _FACTS
+    return not any(leaves_in(call.results)) and call.expected is None and name_of(call.function) in _FACTS
 
 
 def leaves_memory_as_it_is(call: Call) -> bool:

@@ -157,10 +157,12 @@ class Program:
 
     def make(self) -> tuple[list[Any], Any]:
         """Return functions that run the segments, in memory of their own, and that arena."""
-        words = np.array(self.words, np.int64)
-        block = np.empty(self.nbytes + _ALIGNMENT, np.uint8)
+        nbytes = -(-self.nbytes // _ALIGNMENT) * _ALIGNMENT
+        block = np.empty(nbytes + 8 * len(self.words) + _ALIGNMENT, np.uint8)
         skipped = -block.ctypes.data % _ALIGNMENT
-        arena = block[skipped : skipped + self.nbytes]
+        arena = block[skipped : skipped + nbytes]
+        words = block[skipped + nbytes :][: 8 * len(self.words)].view(np.int64)  # in the same memory, which it keeps
+        words[:] = self.words
         words[self._of_arena] += block.ctypes.data + skipped
         words[self._of_words] += words.ctypes.data
         return [self.machine.function(words[start:end]) for start, end in self.bounds], arena

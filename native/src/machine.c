@@ -68,7 +68,9 @@ static int run_outer(const word *w)
     for (word j = 0; j < n; j++)
         data[j] = (char *)w[ADDRESSES + j];
     for (;;) {
-        const int stopped = ((loop)w[LOOP])((void *)w[CONTEXT], data, dims, strides, (void *)w[AUXDATA]);
+        char *given[MOST_OPERANDS]; /* some loops, such as that of matmul, move the addresses that they are given */
+        memcpy(given, data, sizeof(given));
+        const int stopped = ((loop)w[LOOP])((void *)w[CONTEXT], given, dims, strides, (void *)w[AUXDATA]);
         if (stopped)
             return stopped;
         word d = outer - 1;
@@ -90,9 +92,11 @@ static int run_step(const word *w)
 {
     if (w[OUTER])
         return run_outer(w);
-    const word *dims = w + ADDRESSES + w[OPERANDS];
-    return ((loop)w[LOOP])((void *)w[CONTEXT], (char *const *)(w + ADDRESSES), dims, dims + w[INNER],
-                           (void *)w[AUXDATA]);
+    const word n = w[OPERANDS], *dims = w + ADDRESSES + n;
+    char *data[MOST_OPERANDS];
+    for (word j = 0; j < n; j++)
+        data[j] = (char *)w[ADDRESSES + j];
+    return ((loop)w[LOOP])((void *)w[CONTEXT], data, dims, dims + w[INNER], (void *)w[AUXDATA]);
 }
 
 /* Run a group of flat loops strip by strip; return how many words it has, 0 where a loop has stopped. */
