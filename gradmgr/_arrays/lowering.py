@@ -472,7 +472,11 @@ class Lowering:
             steps.append(self._copied(_constant(np.array(ufunc.identity, out.dtype)), out))
         if size_of(a.shape) == size_of(out.shape):
             kept = kept._replace(shape=a.shape)
-        return [*steps, _reducing(loop.function, kept, a, of_loop(loop))]
+        made = _reducing(loop.function, kept, a, of_loop(loop))
+        rows = sum([not strides[0] for _, strides in made.outer]) + (not made.strides[0])
+        if rows > 1 and out.dtype.kind in "fc":  # NumPy's iterator may gather several rows before it adds them up
+            raise NotLoweredError
+        return [*steps, made]
 
     def _expanded(self, out: View, a: View, where: set[int]) -> View:
         """Return the result as a view of the argument's shape, whose reduced axes have strides of 0."""

@@ -258,6 +258,7 @@ class NativeWriter(Writer):
         segment = self.segments[-1]
         for step in self.analysis.steps[number]:
             segment.steps.append(step)
+            step.flat = step.flat and not any(base in self.analysis.aliases for base, _ in _slots_of(step))
             for base, _ in step.operands:
                 if isinstance(base, int) and base not in self.places and base not in segment.arguments:
                     segment.arguments.append(base)
@@ -334,6 +335,10 @@ def _said(call: Call) -> str:
 def _bytes_of(layout: Layout) -> int:
     strides = zip(layout.shape, layout.strides, strict=True)
     return layout.dtype.itemsize + sum([abs(s) * (n - 1) for n, s in strides])
+
+
+def _slots_of(step: Step) -> list[tuple[int, int]]:
+    return [operand for operand in step.operands if isinstance(operand[0], int)]
 
 
 def _temporaries(steps: Sequence[Step]) -> list[Temporary]:

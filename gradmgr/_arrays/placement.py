@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,8 @@ from gradmgr._arrays.steps import Step, Temporary
 _ALIGNMENT = 64  # bytes: of a cache line
 _HEAD = 8  # words of a step before its addresses, as in the machine
 _PATCH = 3  # words of a patch; before the patches stand as many words
-# Items of a strip times operands: what they are in bytes stays well within the first cache.
-_STRIP_BYTES = 1 << 14
+# Items of a strip: 16 KiB of float64.
+_STRIP = 1 << 11
 # Elements that a segment goes over, from which on other threads may run meanwhile; to let them costs 100 ns.
 _LONG = 1 << 14
 
@@ -126,7 +126,7 @@ class Program:
         python: list[tuple[int, int, int, int]] = []
         for group in _groups(segment.steps):
             if len(group) > 1:
-                words += [-4, len(group), group[0].dims[0], _strip(group)]
+                words += [-4, len(group), group[0].dims[0], _STRIP]
             for step in group:
                 segment.starts[len(words)] = step
                 self._append(step, words, arena, python)
@@ -181,11 +181,10 @@ def _elements(step: Step) -> int:
 
 
 def _groups(steps: Sequence[Step]) -> list[list[Step]]:
-    """Return steps one by one, and flat ones of the same length one after the other together, if they are long."""
+    """Return steps one by one, and long flat ones that can run strip by strip, one after the other, together."""
     groups: list[list[Step]] = []
     for step in steps:
-        last = groups[-1][-1] if groups else None
-        if last is not None and _runs_in_strips(last) and _runs_in_strips(step) and last.dims == step.dims:
+        if groups and _runs_in_strips(step) and _joins(groups[-1], step):
             groups[-1].append(step)
         else:
             groups.append([step])
@@ -193,11 +192,43 @@ def _groups(steps: Sequence[Step]) -> list[list[Step]]:
 
 
 def _runs_in_strips(step: Step) -> bool:
-    return step.flat and step.dims[0] * 8 > _STRIP_BYTES
+    return step.flat and step.dims[0] > _STRIP
 
 
-def _strip(group: Sequence[Step]) -> int:
-    return _STRIP_BYTES // 8
+def _joins(group: Sequence[Step], step: Step) -> bool:
+    """Tell whether a step goes over the same elements as those of a group, so that each strip needs that strip only."""
+    return _runs_in_strips(group[0]) and all(
+        other.dims == step.dims
+        and all(
+            _is_same_element(one, two)
+            for one in _flat_operands(other)
+            for two in _flat_operands(step)
+            if one.written or two.written
+        )
+        for other in group
+    )
+
+
+class _Operand(NamedTuple):
+    base: Any
+    offset: int
+    stride: int
+    written: bool
+
+
+def _flat_operands(step: Step) -> list[_Operand]:
+    reads = len(step.operands) - step.writes
+    return [
+        _Operand(base, offset, stride, k >= reads)
+        for k, ((base, offset), stride) in enumerate(zip(step.operands, step.strides, strict=True))
+    ]
+
+
+def _is_same_element(one: _Operand, two: _Operand) -> bool:
+    """Tell whether two operands have each element in common, or none at all."""
+    if isinstance(one.base, np.ndarray) or isinstance(two.base, np.ndarray):
+        return one.base is not two.base
+    return one.base != two.base or (one.offset == two.offset and one.stride == two.stride)
 
 
 __all__ = ["Arena", "Program", "Segment", "Temporary", "view_in"]
