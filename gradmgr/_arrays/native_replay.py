@@ -27,7 +27,7 @@ from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.captured import Call, Capture, CaptureError, Layout, Slot
 from gradmgr._arrays.lowering import Lowering, is_of_numpy, leaves_memory_as_it_is, makes_nothing
 from gradmgr._arrays.native import Machine
-from gradmgr._arrays.placement import Arena, Program, Segment, view_in
+from gradmgr._arrays.placement import Arena, Program, Segment, first_of, view_in
 from gradmgr._arrays.replay_text import Writer, slots_in, variable
 from gradmgr._arrays.steps import NotLoweredError, Step, Temporary
 
@@ -207,7 +207,7 @@ class NativeWriter(Writer):
             self._fetch(slot.number)
         self.lines += ["arenas.append(arena)", f"return {self._tuple(self.results)}"]
         self.segments = [segment for segment in self.segments if segment.steps]
-        self.program = Program(self.machine, self.segments, self.places, self.held.nbytes)
+        self.program = Program(self.machine, self.segments, self.places, self.held.nbytes, self.layouts)
         return self._compiled()
 
     def _compiled(self) -> Any:
@@ -314,8 +314,7 @@ class NativeWriter(Writer):
         for slot in self.kept:
             base, low = self.analysis.bases[slot]
             layout = self.layouts[slot]
-            first = low - sum([min(0, s) * (n - 1) for n, s in zip(layout.shape, layout.strides, strict=True)])
-            views.append(view_in(arena, self.places[base] + first, layout))
+            views.append(view_in(arena, self.places[base] + low + first_of(layout), layout))
         return (*runs, *views)
 
     def _fail(self, number: int, stopped: int) -> None:

@@ -69,11 +69,19 @@ class Program:
 
     Args:
         places: where in the arena the memory of a slot, or of a Temporary, begins; None for what Python holds.
+        nbytes: of the arena.
         layouts: of slots.
-        lowest: by slot of what Python holds, how far its first element lies behind its lowest byte.
     """
 
-    def __init__(self, machine: Machine, segments: Sequence[Segment], places: dict[Any, int], nbytes: int) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        segments: Sequence[Segment],
+        places: dict[Any, int],
+        nbytes: int,
+        layouts: Sequence[Layout],
+    ) -> None:
+        self.layouts = layouts
         self.machine = machine
         self.segments = segments
         self.places = places
@@ -138,14 +146,13 @@ class Program:
         words += [0, step.function, step.context, step.auxdata, n, len(step.dims), len(step.strides), o]
         for (base, offset), alignment in zip(step.operands, step.alignments, strict=True):
             if isinstance(base, np.ndarray):
-                low = sum([min(0, s) * (m - 1) for m, s in zip(base.shape, base.strides, strict=True)])
-                words.append(base.__array_interface__["data"][0] + low + offset)
+                words.append(base.__array_interface__["data"][0] - first_of(base) + offset)
                 self.keeps.append(base)
             elif base in self.places:
                 arena.append(len(words))
                 words.append(self.places[base] + offset)
             else:
-                python.append((base, len(words), offset, alignment - 1))
+                python.append((base, len(words), offset - first_of(self.layouts[base]), alignment - 1))
                 words.append(0)
         words += [*step.dims, *step.strides, *[extent for extent, _ in step.outer]]
         for _, moves in step.outer:
@@ -166,6 +173,11 @@ class Program:
         words[self._of_arena] += block.ctypes.data + skipped
         words[self._of_words] += words.ctypes.data
         return [self.machine.function(words[start:end]) for start, end in self.bounds], arena
+
+
+def first_of(layout: Any) -> int:
+    """Return how far the first element of an array, or layout, lies behind its lowest byte."""
+    return -sum([min(0, stride) * (n - 1) for n, stride in zip(layout.shape, layout.strides, strict=True)])
 
 
 def view_in(arena: Any, start: int, layout: Layout) -> Any:
