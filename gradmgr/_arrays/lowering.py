@@ -290,7 +290,7 @@ class Lowering:
         result = out if out.dtype == loop.dtypes[-1] else _temporary(out.shape, loop.dtypes[-1])
         if (result is not out and not exact) or any(overlaps(view, out) for view in views):
             raise NotLoweredError
-        if not exact and not is_trivial([*views, result]):
+        if not exact and (not is_trivial([*views, result]) or ("c" in kinds and not result.shape)):
             raise NotLoweredError
         steps.append(elementwise(loop.function, [*views, result], **of_loop(loop)))
         return steps if result is out else [*steps, self._copied(result, out)]
