@@ -86,19 +86,19 @@ _VIEWERS = frozenset(
 )
 _FACTS = frozenset(("shape", "ndim", "size", "result_type", "may_share_memory", "isscalar", "can_cast"))
 _CONSTANT_MAKERS = frozenset((np.eye, np.identity, np.linspace, np.tri, np.arange))
-_MAKERS = MappingProxyType({np.zeros: 0, np.ones: 1, np.zeros_like: 0, np.ones_like: 1})
-_EMPTY = frozenset((np.empty, np.empty_like))
+_MAKERS: MappingProxyType[Any, int] = MappingProxyType({np.zeros: 0, np.ones: 1, np.zeros_like: 0, np.ones_like: 1})
+_EMPTY: frozenset[Any] = frozenset((np.empty, np.empty_like))
 
 
 def name_of(function: Any) -> str:
     """Return by which name the rules know a function: a method's, an attribute's, NumPy's; "" for others."""
     for kind in ("method", "attribute"):
-        name = getattr(function, kind, None)
-        if name is not None:
-            return str(name)
-    name = getattr(function, "__name__", "")
+        known = getattr(function, kind, None)
+        if known is not None:
+            return str(known)
+    name: str = getattr(function, "__name__", "")
     if function is operator.getitem or getattr(np, name, None) is function:
-        return str(name)
+        return name
     return ""
 
 
@@ -116,11 +116,6 @@ def is_of_numpy(function: Any) -> bool:
 def makes_nothing(call: Call) -> bool:
     """Tell whether a call only reads facts of arrays, such as their shapes."""
     return not any(leaves_in(call.results)) and call.expected is None and name_of(call.function) in _FACTS
-
-
-def leaves_memory_as_it_is(call: Call) -> bool:
-    """Tell whether a call makes an array whose values do not matter."""
-    return call.function in _EMPTY
 
 
 class Lowering:
@@ -585,7 +580,9 @@ def _without_first(a: View, where: set[int]) -> tuple[View, View]:
     if len(axes) > 1:
         if not is_contiguous(a) or len(where) < len(a.shape):
             raise NotLoweredError
-        a = a._replace(shape=(*(1,) * (len(a.shape) - 1), size_of(a.shape)), strides=(*a.strides[:-1], a.dtype.itemsize))
+        a = a._replace(
+            shape=(*(1,) * (len(a.shape) - 1), size_of(a.shape)), strides=(*a.strides[:-1], a.dtype.itemsize)
+        )
         axes = [len(a.shape) - 1]
     first = a._replace(shape=tuple([1 if d in axes else n for d, n in enumerate(a.shape)]))
     shape = tuple([n - 1 if d in axes else n for d, n in enumerate(a.shape)])

@@ -23,9 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.captured import Call, Capture, CaptureError, Layout, Slot
-from gradmgr._arrays.lowering import Lowering, is_of_numpy, leaves_memory_as_it_is, makes_nothing
+from gradmgr._arrays.lowering import Lowering, is_of_numpy, makes_nothing
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.placement import Arena, Program, Segment, first_of, view_in
 from gradmgr._arrays.replay_text import Writer, slots_in, variable
@@ -208,7 +207,7 @@ class NativeWriter(Writer):
         self.lines += ["arenas.append(arena)", f"return {self._tuple(self.results)}"]
         self.segments = [segment for segment in self.segments if segment.steps]
         self.program = Program(self.machine, self.segments, self.places, self.held.nbytes, self.layouts)
-        return self._compiled()
+        return self._compiled()  # type: ignore[no-any-return]  # a function of the scope
 
     def _compiled(self) -> Any:
         inputs = ", ".join([variable(slot) for slot in self.capture.inputs])
@@ -343,6 +342,3 @@ def _slots_of(step: Step) -> list[tuple[int, int]]:
 def _temporaries(steps: Sequence[Step]) -> list[Temporary]:
     found = {id(base): base for step in steps for base, _ in step.operands if isinstance(base, Temporary)}
     return list(found.values())
-
-
-__all__ = ["NativeWriter", "leaves_in", "leaves_memory_as_it_is"]

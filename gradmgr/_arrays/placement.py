@@ -15,10 +15,9 @@ import numpy as np
 
 from gradmgr._arrays.captured import Layout
 from gradmgr._arrays.native import Machine
-from gradmgr._arrays.steps import Step, Temporary
+from gradmgr._arrays.steps import Step
 
 _ALIGNMENT = 64  # bytes: of a cache line
-_HEAD = 8  # words of a step before its addresses, as in the machine
 _PATCH = 3  # words of a patch; before the patches stand as many words
 # Items of a strip: 16 KiB of float64.
 _STRIP = 1 << 11
@@ -64,6 +63,15 @@ class Segment:
         self.arguments: list[int] = []
 
 
+class _Patch(NamedTuple):
+    """Where the address of an argument's data goes: a word of a segment's steps; and what it must be aligned to."""
+
+    segment: int
+    word: int
+    offset: int
+    mask: int
+
+
 class Program:
     """Words of the machine for a list of segments, and copies of them with memory of their own.
 
@@ -81,66 +89,61 @@ class Program:
         nbytes: int,
         layouts: Sequence[Layout],
     ) -> None:
-        self.layouts = layouts
         self.machine = machine
         self.segments = segments
         self.places = places
         self.nbytes = nbytes
+        self.layouts = layouts
         self.words: list[int] = []
         self.bounds: list[tuple[int, int]] = []  # of the segments, in words
         self._of_arena: list[int] = []  # words to which the arena's address is to be added
         self._of_words: list[int] = []  # likewise, that of the words
-        self._of_python: dict[int, list[tuple[int, int, int]]] = defaultdict(list)  # word, offset, mask; by slot
+        self._patches: dict[int, list[_Patch]] = defaultdict(list)  # by the slot of what Python holds
         self.keeps: list[Any] = []
         self._assemble()
 
     # ------------------------------------------------------------ words
 
     def _assemble(self) -> None:
-        bodies = [self._body(segment) for segment in self.segments]
+        bodies = [self._body(number) for number in range(len(self.segments))]
         given: set[int] = set()
-        for segment, (body, arena, python) in zip(self.segments, bodies, strict=True):
-            for slot, *patch in python:
-                self._of_python[slot].append((id(segment), *patch))  # type: ignore[arg-type]
-        sizes = []
-        firsts: dict[int, list[int]] = {}
-        for segment in self.segments:
+        starts, at = [], 0
+        for segment, (words, _) in zip(self.segments, bodies, strict=True):
             segment.arguments = [slot for slot in segment.arguments if slot not in given]
             given.update(segment.arguments)
-            firsts[id(segment)] = segment.arguments
-            sizes.append(_PATCH + _PATCH * sum([len(self._of_python[slot]) for slot in segment.arguments]))
-        starts, at = {}, 0
-        for segment, size, (body, _, _) in zip(self.segments, sizes, bodies, strict=True):
-            starts[id(segment)] = at + size
-            self.bounds.append((at, at + size + len(body)))
-            at += size + len(body)
-        for segment, size, (body, arena, _) in zip(self.segments, sizes, bodies, strict=True):
-            self._write(segment, size, body, arena, starts)
+            head = _PATCH + _PATCH * sum([len(self._patches[slot]) for slot in segment.arguments])
+            starts.append(at + head)
+            self.bounds.append((at, at + head + len(words)))
+            at += head + len(words)
+        for segment, start, (words, arena) in zip(self.segments, starts, bodies, strict=True):
+            self._write_head(segment, start, starts)
+            self._of_arena += [start + word for word in arena]
+            self.words += words
 
-    def _write(self, segment: Segment, size: int, body: list[int], arena: list[int], starts: dict[int, int]) -> None:
+    def _write_head(self, segment: Segment, start: int, starts: list[int]) -> None:
+        """Write what stands before the steps of a segment: where the data of its arguments go, in all segments."""
         work = sum([_elements(step) for step in segment.steps])
-        words = [(size - _PATCH) // _PATCH, int(work >= _LONG), size]
+        size = start - len(self.words)
+        self.words += [size // _PATCH - 1, int(work >= _LONG), size]
         for number, slot in enumerate(segment.arguments):
-            for owner, word, offset, mask in self._of_python[slot]:  # type: ignore[misc]
-                self._of_words.append(len(self.words) + len(words) + 1)
-                words += [number | mask << 32, 8 * (starts[owner] + word), offset]
-        self._of_arena += [len(self.words) + size + word for word in arena]
-        self.words += words + body
+            for patch in self._patches[slot]:
+                self._of_words.append(len(self.words) + 1)
+                self.words += [number | patch.mask << 32, 8 * (starts[patch.segment] + patch.word), patch.offset]
 
-    def _body(self, segment: Segment) -> tuple[list[int], list[int], list[tuple[int, int, int, int]]]:
-        """Return the words of a segment's steps, which of them stand for the arena, and which for what Python holds."""
+    def _body(self, number: int) -> tuple[list[int], list[int]]:
+        """Return the words of a segment's steps, and which of them are addresses in the arena."""
         words: list[int] = []
         arena: list[int] = []
-        python: list[tuple[int, int, int, int]] = []
+        segment = self.segments[number]
         for group in _groups(segment.steps):
             if len(group) > 1:
                 words += [-4, len(group), group[0].dims[0], _STRIP]
             for step in group:
                 segment.starts[len(words)] = step
-                self._append(step, words, arena, python)
-        return [*words, 0], arena, python
+                self._append(step, number, words, arena)
+        return [*words, 0], arena
 
-    def _append(self, step: Step, words: list[int], arena: list[int], python: list[tuple[int, int, int, int]]) -> None:
+    def _append(self, step: Step, segment: int, words: list[int], arena: list[int]) -> None:
         at = len(words)
         n, o = len(step.operands), len(step.outer)
         words += [0, step.function, step.context, step.auxdata, n, len(step.dims), len(step.strides), o]
@@ -152,7 +155,8 @@ class Program:
                 arena.append(len(words))
                 words.append(self.places[base] + offset)
             else:
-                python.append((base, len(words), offset - first_of(self.layouts[base]), alignment - 1))
+                moved = offset - first_of(self.layouts[base])
+                self._patches[base].append(_Patch(segment, len(words), moved, alignment - 1))
                 words.append(0)
         words += [*step.dims, *step.strides, *[extent for extent, _ in step.outer]]
         for _, moves in step.outer:
@@ -175,9 +179,12 @@ class Program:
         return [self.machine.function(words[start:end]) for start, end in self.bounds], arena
 
 
-def first_of(layout: Any) -> int:
+def first_of(layout: Layout | np.ndarray[Any, Any]) -> int:
     """Return how far the first element of an array, or layout, lies behind its lowest byte."""
-    return -sum([min(0, stride) * (n - 1) for n, stride in zip(layout.shape, layout.strides, strict=True)])
+    first = 0
+    for n, stride in zip(layout.shape, layout.strides, strict=True):
+        first -= min(0, stride) * (n - 1)
+    return first
 
 
 def view_in(arena: Any, start: int, layout: Layout) -> Any:
@@ -241,6 +248,3 @@ def _is_same_element(one: _Operand, two: _Operand) -> bool:
     if isinstance(one.base, np.ndarray) or isinstance(two.base, np.ndarray):
         return one.base is not two.base
     return one.base != two.base or (one.offset == two.offset and one.stride == two.stride)
-
-
-__all__ = ["Arena", "Program", "Segment", "Temporary", "view_in"]

@@ -131,7 +131,9 @@ def bounds_of(view: View) -> tuple[int, int]:
 
 def is_in_same_memory(one: View, other: View) -> bool:
     """Tell whether two views have the same base."""
-    return one.base is other.base or (isinstance(one.base, int) and isinstance(other.base, int) and one.base == other.base)
+    return one.base is other.base or (
+        isinstance(one.base, int) and isinstance(other.base, int) and one.base == other.base
+    )
 
 
 def overlaps(one: View, other: View) -> bool:

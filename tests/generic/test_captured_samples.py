@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import assert_allclose, each_case, tracks
-from native import MACHINE, assert_same_bits, in_layouts_of, needs_machine
+from machine import MACHINE, assert_same_bits, in_layouts_of, needs_machine
 from samples import SAMPLES, Sample, flat, seeds
 
 import gradmgr.numpy as gnp

@@ -37,6 +37,7 @@ MAY_CHANGE = {
     ("gradmgr._engine.history.modes", "_modes"),
     ("gradmgr._engine.write_lock", "lock"),
     ("gradmgr._arrays.blocks", "_team"),
+    ("gradmgr._arrays.native", "found"),  # the machine, looked for and tested once
     ("gradmgr.nn._functions.onednn", "_found"),
     ("gradmgr.manager", "_backwarding"),
     ("gradmgr._engine.turns", "turns"),

@@ -17,7 +17,9 @@ needs_machine = pytest.mark.skipif(MACHINE is None, reason=f"needs the machine o
 
 def in_layouts_of(capture: Capture, arrays: list[Any]) -> list[Any]:
     """Copy arrays into memory of the strides that the inputs of a capture had, as a replay's caller must."""
-    return [_in_layout(np.asarray(a), capture.layouts[slot.number]) for a, slot in zip(arrays, capture.inputs, strict=True)]
+    return [
+        _in_layout(np.asarray(a), capture.layouts[slot.number]) for a, slot in zip(arrays, capture.inputs, strict=True)
+    ]
 
 
 def _in_layout(a: Any, layout: Any) -> Any:
