@@ -378,11 +378,39 @@ class Lowering:
         return self._copy(call)
 
     def _element(self, call: Call) -> list[Step]:
-        """An index that gives a NumPy scalar."""
-        made = self.made(call)
-        if not made.is_scalar:
+        """An index that gives a NumPy scalar, an array of one, or rows by number."""
+        made, source = self.made(call), self.view(call.args[0])
+        if made.is_scalar or source.is_scalar:
+            return [self._copied(indexed(source, call.args[1]), made)]
+        return self._taken(source, call.args[1], made, call)
+
+    def _taken(self, source: View, index: Any, made: View, call: Call) -> list[Step]:
+        """Return the step that copies rows of the first axis by their numbers."""
+        numbers = self.operand(index)
+        if isinstance(numbers, type) or numbers.dtype != np.int64 or len(numbers.shape) != 1 or not source.shape:
             raise NotLoweredError
-        return [self._copied(indexed(self.view(call.args[0]), call.args[1]), made)]
+        row = source._replace(shape=source.shape[1:], strides=source.strides[1:])
+        if made.shape != (*numbers.shape, *row.shape) or not is_contiguous(row) or not is_contiguous(made):
+            raise NotLoweredError
+        views = (source, numbers, made)
+        taken = Step(
+            self.machine.address("take"),
+            tuple([(view.base, view.offset) for view in views]),
+            tuple([view.dtype.alignment for view in views]),
+            numbers.shape,
+            (source.strides[0], numbers.strides[0], made.strides[0]),
+            context=source.shape[0],
+            auxdata=size_of(row.shape) * made.dtype.itemsize,
+            guard=call,
+        )
+        return [taken]
+
+    def _expanded_scalar(self, call: Call) -> list[Step]:
+        """A scalar broadcast to a shape: one element in memory, of which all strides are 0."""
+        made, source = self.made(call), self.operand(call.args[0])
+        if isinstance(source, type) or not source.is_scalar or any(made.strides):
+            raise NotLoweredError
+        return [self._copied(source, made._replace(shape=(), strides=()))]
 
     def _concatenated(self, call: Call) -> list[Step]:
         parts, axis = self._parts(call)
@@ -705,5 +733,6 @@ _RULES_BY_NAME: MappingProxyType[str, Callable[[Lowering, Call], list[Step]]] = 
         "concatenate": Lowering._concatenated,
         "stack": Lowering._stacked,
         "where": Lowering._where,
+        "broadcast_to": Lowering._expanded_scalar,
     }
 )

@@ -264,6 +264,8 @@ class NativeWriter(Writer):
 
     def _new(self, layout: Layout) -> str:
         """Write a new array of a layout."""
+        if layout.shape and not any(layout.strides):  # a scalar broadcast
+            return f"{self._constant(np.broadcast_to)}(empty((), {self._constant(layout.dtype)}), {layout.shape!r})"
         order = sorted(range(len(layout.shape)), key=lambda k: -layout.strides[k])
         dtype = self._constant(layout.dtype)
         if order == sorted(order):
@@ -323,11 +325,9 @@ class NativeWriter(Writer):
         call = self.segments[number].starts[stopped].guard
         if call is None:
             raise CaptureError("a loop of NumPy's has failed")
-        raise CaptureError(f"{_said(call)} at {call.line} gave {call.expected}, and {not call.expected} now")
-
-
-def _said(call: Call) -> str:
-    return "the truth of an array" if call.function is operator.truth else str(call.function)
+        if call.function is not operator.truth:
+            raise IndexError(f"an index of the array read at {call.line} is out of bounds")
+        raise CaptureError(f"the truth of an array at {call.line} gave {call.expected}, and {not call.expected} now")
 
 
 def _bytes_of(layout: Layout) -> int:

@@ -352,3 +352,22 @@ def test_a_network_is_one_run_of_the_machine() -> None:
         return [y._array, *[t.grad._array for t in points]]
 
     assert runs_of(check(step, normal(8, 4), normal(4, 3), normal(3, 2))) == 1
+
+
+def test_rows_by_number() -> None:
+    def program(x: Any, rows: Any) -> list[Any]:
+        return [x[rows], x[np.array([2, 0, -1])] * 2, x[:, 0][rows]]
+
+    native = check(program, normal(3, 4), np.array([1, -3, 2, 2]))
+    assert runs_of(native) == 1
+    with pytest.raises(IndexError, match=r"an index of the array read at .*py:\d+ is out of bounds"):
+        native(normal(3, 4), np.array([1, 3, 2, 2]))
+
+
+def test_scalars_that_are_expanded() -> None:
+    def program(x: Any) -> list[Any]:
+        total = x.sum()
+        wide = np.broadcast_to(total, (2, 3))
+        return [wide, wide * x, total[None], total, np.broadcast_to(x.max(), x.shape) - x]
+
+    assert runs_of(check(program, normal(2, 3))) == 1
