@@ -306,6 +306,10 @@ class Lowering:
 
     # ------------------------------------------------------------ copies
 
+    def copy_of(self, dtype: np.dtype[Any]) -> int:
+        """Return the address of the loop that copies elements of a dtype."""
+        return self.machine.address(f"copy{dtype.itemsize}")
+
     def _copied(self, source: View, target: View) -> Step:
         """Return the step that copies, and casts, into a view of the same shape or one that it expands to."""
         if overlaps(source, target):

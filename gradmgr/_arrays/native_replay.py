@@ -23,77 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.captured import Call, Capture, CaptureError, Layout, Slot
-from gradmgr._arrays.lowering import Lowering, is_of_numpy, makes_nothing
+from gradmgr._arrays.analysis import NATIVE, NOTHING, PYTHON, VIEW, Analysis, bytes_of
+from gradmgr._arrays.captured import Call, Capture, CaptureError, Layout
+from gradmgr._arrays.lowering import is_of_numpy
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.placement import Arena, Program, Segment, first_of, view_in
 from gradmgr._arrays.replay_text import Writer, slots_in, variable
-from gradmgr._arrays.steps import NotLoweredError, Step, Temporary
-
-_PYTHON, _VIEW, _NOTHING, _NATIVE = range(4)
-
-
-class Analysis:
-    """What the machine makes of each call, and in whose memory each slot's array lies.
-
-    Attributes:
-        kinds: by call, who makes it.
-        steps: by call, those of the machine.
-        bases: by slot, in whose memory it lies, and where its lowest byte stands there.
-        aliases: by slot of what Python made, in whose memory it may lie besides.
-        made: the slots whose memory the machine makes, by the number of the call.
-    """
-
-    def __init__(self, capture: Capture, machine: Machine) -> None:
-        self.capture = capture
-        self.layouts = capture.layouts
-        self.lowering = Lowering(capture, machine)
-        self.bases = self.lowering.bases
-        self.kinds: list[int] = []
-        self.steps: list[list[Step]] = []
-        self.aliases: dict[int, set[int]] = {}
-        self.made: dict[int, int] = {}
-        for number, call in enumerate(capture.calls):
-            kind, steps = self._lowered(call)
-            self.kinds.append(kind)
-            self.steps.append(steps)
-            if kind == _PYTHON:
-                self._enter_results(call)
-            elif kind == _NATIVE and isinstance(call.results, Slot) and call.results.number not in self.bases:
-                self.bases[call.results.number] = call.results.number, 0
-                self.made[call.results.number] = number
-
-    def base_of(self, number: int) -> int:
-        """Return the slot in whose memory an array lies."""
-        return self.bases.get(number, (number, 0))[0]
-
-    def _lowered(self, call: Call) -> tuple[int, list[Step]]:
-        if makes_nothing(call):
-            return _NOTHING, []
-        if self.lowering.is_view(call):
-            return _VIEW, []
-        try:
-            return _NATIVE, self.lowering.lower(call)
-        except NotLoweredError:
-            return _PYTHON, []
-
-    def _enter_results(self, call: Call) -> None:
-        """Enter where the results of a call of Python's lie."""
-        given = [slot.number for slot in slots_in((call.args, call.keywords))]
-        arrays = [k for k in given if self.layouts[k] is not None and not self.layouts[k].is_scalar]
-        for slot in slots_in(call.results):
-            k, layout = slot.number, self.layouts[slot.number]
-            if k in self.bases:
-                continue
-            self.bases[k] = k, 0
-            if layout is None or layout.is_scalar or layout.owner == k:
-                continue
-            same = [j for j in arrays if layout.owner is not None and self.layouts[j].owner == layout.owner]
-            if same and is_of_numpy(call.function):
-                base, low = self.bases[same[0]]
-                self.bases[k] = base, low + layout.offset - self.layouts[same[0]].offset
-            else:
-                self.aliases[k] = {self.base_of(j) for j in arrays}
+from gradmgr._arrays.steps import Step, Temporary
 
 
 class NativeWriter(Writer):
@@ -104,6 +40,8 @@ class NativeWriter(Writer):
         self.machine = machine
         self.analysis = Analysis(capture, machine)
         self.layouts = capture.layouts
+        self.analysis.simplify({slot.number for slot in slots_in(self.results)})
+        self.last = self._last_uses()
         self._add_views_of_python()
         self.leaving = self._leaving()
         self.last_of_memory = self._last_of_memory()
@@ -115,6 +53,16 @@ class NativeWriter(Writer):
         self.kept: dict[int, None] = {}  # the slots whose views are made with the arena, in order
         self.dropped: list[str] = []
 
+    def _last_uses(self) -> dict[int, int]:
+        """As for plain replays, without the calls that are not made."""
+        if not hasattr(self, "analysis"):
+            return super()._last_uses()
+        last = {slot.number: -1 for slot in self.capture.inputs}
+        for number, call in enumerate(self.capture.calls):
+            if self.analysis.kinds[number] != NOTHING:
+                last |= dict.fromkeys(self._slots_of(call), number)
+        return last | {slot.number: len(self.capture.calls) for slot in slots_in(self.results)}
+
     # ------------------------------------------------------------ what Python needs
 
     def _add_views_of_python(self) -> None:
@@ -123,16 +71,16 @@ class NativeWriter(Writer):
         analysis = self.analysis
         for number in range(len(self.capture.calls) - 1, -1, -1):
             call, kind = self.capture.calls[number], analysis.kinds[number]
-            if kind == _PYTHON:
+            if kind == PYTHON:
                 self.read |= {slot.number for slot in slots_in((call.args, call.keywords))}
-            elif kind == _VIEW and call.results != call.args[0] and call.results.number in self.read:
+            elif kind == VIEW and call.results != call.args[0] and call.results.number in self.read:
                 self.read.add(call.args[0].number)
 
     def _leaving(self) -> set[int]:
         """Return the slots whose memory must not be the arena's: of results, and of what a function may keep."""
         leaving = {slot.number for slot in slots_in(self.results)}
         for call, kind in zip(self.capture.calls, self.analysis.kinds, strict=True):
-            if kind == _PYTHON and not is_of_numpy(call.function):
+            if kind == PYTHON and not is_of_numpy(call.function):
                 leaving |= {slot.number for slot in slots_in((call.args, call.keywords))}
         leaving = {k for k in leaving if self.layouts[k] is not None and not self.layouts[k].is_scalar}
         bases = {self.analysis.base_of(k) for k in leaving}
@@ -166,15 +114,16 @@ class NativeWriter(Writer):
 
     def _place(self) -> Arena:
         """Choose where in the arena lies what the machine makes and what does not leave."""
-        arena, made = Arena(), self.analysis.made
+        arena = Arena()
         ends: dict[int, list[int]] = defaultdict(list)
         for slot in self.capture.inputs:
             self._place_cell(slot.number, 0, arena, ends)
         for number, call in enumerate(self.capture.calls):
+            for base in self.analysis.made_by(number):
+                if base not in self.leaving:
+                    self._hold(base, number, arena, ends)
             for slot in slots_in(call.results):
-                if made.get(slot.number) == number and slot.number not in self.leaving:
-                    self._hold(slot.number, number, arena, ends)
-                elif slot.number not in self.places:
+                if slot.number not in self.places:
                     self._place_cell(slot.number, number, arena, ends)
             temporaries = _temporaries(self.analysis.steps[number])
             for temporary in temporaries:
@@ -190,7 +139,7 @@ class NativeWriter(Writer):
             self._hold(slot, number, arena, ends)
 
     def _hold(self, slot: int, number: int, arena: Arena, ends: dict[int, list[int]]) -> None:
-        self.places[slot] = arena.take(_bytes_of(self.layouts[slot]))
+        self.places[slot] = arena.take(bytes_of(self.layouts[slot]))
         ends[max(number, self.last_of_memory[slot])].append(self.places[slot])
 
     # ------------------------------------------------------------ text
@@ -237,11 +186,11 @@ class NativeWriter(Writer):
 
     def _write_call(self, number: int, call: Call) -> None:
         kind = self.analysis.kinds[number]
-        if kind == _NATIVE:
-            self._write_steps(number, call)
-        elif kind == _VIEW:
+        if kind == NATIVE:
+            self._write_steps(number)
+        elif kind == VIEW:
             self._write_view(call)
-        elif kind == _PYTHON:
+        elif kind == PYTHON:
             self._run()
             for slot in slots_in((call.args, call.keywords)):
                 self._fetch(slot.number)
@@ -250,10 +199,10 @@ class NativeWriter(Writer):
                 self._fill_cell(slot.number)
         self._drop(number, call)
 
-    def _write_steps(self, number: int, call: Call) -> None:
-        for slot in slots_in(call.results):
-            if self.analysis.made.get(slot.number) == number and slot.number in self.leaving:
-                self.lines.append(f"v{slot.number} = {self._new(self.layouts[slot.number])}")
+    def _write_steps(self, number: int) -> None:
+        for base in self.analysis.made_by(number):
+            if base in self.leaving:
+                self.lines.append(f"v{base} = {self._new(self.layouts[base])}")
         segment = self.segments[-1]
         for step in self.analysis.steps[number]:
             segment.steps.append(step)
@@ -328,11 +277,6 @@ class NativeWriter(Writer):
         if call.function is not operator.truth:
             raise IndexError(f"an index of the array read at {call.line} is out of bounds")
         raise CaptureError(f"the truth of an array at {call.line} gave {call.expected}, and {not call.expected} now")
-
-
-def _bytes_of(layout: Layout) -> int:
-    strides = zip(layout.shape, layout.strides, strict=True)
-    return layout.dtype.itemsize + sum([abs(s) * (n - 1) for n, s in strides])
 
 
 def _slots_of(step: Step) -> list[tuple[int, int]]:

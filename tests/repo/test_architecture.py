@@ -170,7 +170,7 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
         *(f"gradmgr.{name}" for name in ("forward_ad", "function", "functional", "serialization")),
         # Replays, which no other module imports yet.
         *(f"gradmgr._arrays.{name}" for name in ("replay", "replay_text", "native", "native_replay", "native_test")),
-        *(f"gradmgr._arrays.{name}" for name in ("lowering", "placement", "steps")),
+        *(f"gradmgr._arrays.{name}" for name in ("analysis", "lowering", "placement", "steps")),
         "gradmgr._engine.forward",
         *(
             f"gradmgr._transforms.{name}"
