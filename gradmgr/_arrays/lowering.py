@@ -84,6 +84,7 @@ _VIEWERS = frozenset(
         *("permute_dims", "matrix_transpose", "rollaxis", "atleast_1d", "atleast_2d", "atleast_3d", "astype"),
     )
 )
+_COPIERS = frozenset(("copy", "flatten", "array"))  # which never give a view, if no argument asks for it
 _FACTS = frozenset(("shape", "ndim", "size", "result_type", "may_share_memory", "isscalar", "can_cast"))
 _CONSTANT_MAKERS = frozenset((np.eye, np.identity, np.linspace, np.tri, np.arange))
 _MAKERS: MappingProxyType[Any, int] = MappingProxyType({np.zeros: 0, np.ones: 1, np.zeros_like: 0, np.ones_like: 1})
@@ -366,7 +367,7 @@ class Lowering:
         made, source = self.made(call), self.operand(call.args[0])
         if isinstance(source, type):
             return [self._copied(_constant(np.array(call.args[0], made.dtype)), made)]
-        if isinstance(source.base, np.ndarray) and call.function is np.asarray:  # the constant itself
+        if name_of(call.function) not in _COPIERS and not self._would_know(source):
             raise NotLoweredError
         if made.shape == source.shape:
             return [self._copied(source, made)]
@@ -375,6 +376,12 @@ class Lowering:
             raise NotLoweredError
         strides = c_strides(source.shape, made.dtype.itemsize)
         return [self._copied(source, made._replace(shape=source.shape, strides=strides))]
+
+    def _would_know(self, source: View) -> bool:
+        """Tell whether the capture knows the memory of an array, so that a result elsewhere is no view of it."""
+        if isinstance(source.base, np.ndarray):
+            return source.is_scalar
+        return source.is_scalar or self.layouts[source.base].owner == source.base
 
     def _flattened(self, call: Call) -> list[Step]:
         if len(call.args) > 1 or call.keywords:

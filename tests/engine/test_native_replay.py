@@ -371,3 +371,15 @@ def test_scalars_that_are_expanded() -> None:
         return [wide, wide * x, total[None], total, np.broadcast_to(x.max(), x.shape) - x]
 
     assert runs_of(check(program, normal(2, 3))) == 1
+
+
+def test_a_view_of_what_a_function_made_within_another_array_is_written_through() -> None:
+    def program(x: Any) -> list[Any]:
+        y = np.tensordot(x, x, 1)  # a view of an array that the capture does not see
+        flat = y.reshape(-1)
+        flat += 1
+        rows = x.T.reshape(-1).reshape(3, 3)
+        rows[0] = 5
+        return [y * 2, flat[:2] + rows[0, :2], rows]
+
+    check(program, normal(3, 3))
