@@ -55,13 +55,16 @@ class NativeWriter(Writer):
 
     def _last_uses(self) -> dict[int, int]:
         """As for plain replays, without the calls that are not made."""
-        if not hasattr(self, "analysis"):
-            return super()._last_uses()
+        if not hasattr(self, "analysis"):  # which comes later
+            return {}
         last = {slot.number: -1 for slot in self.capture.inputs}
         for number, call in enumerate(self.capture.calls):
             if self.analysis.kinds[number] != NOTHING:
                 last |= dict.fromkeys(self._slots_of(call), number)
         return last | {slot.number: len(self.capture.calls) for slot in slots_in(self.results)}
+
+    def _plan_buffers(self) -> dict[int, int]:
+        return {}
 
     # ------------------------------------------------------------ what Python needs
 

@@ -7,6 +7,7 @@ in each call, like that of the inputs and of what Python makes in between.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -30,23 +31,34 @@ class Arena:
 
     def __init__(self) -> None:
         self.nbytes = 0
-        self._held: list[tuple[int, int]] = []  # start and end, sorted
+        self._gaps: list[tuple[int, int]] = []  # start and end of what is free below nbytes, sorted
+        self._sizes: dict[int, int] = {}  # of what is held, by its start
 
     def take(self, nbytes: int) -> int:
         """Return where so many bytes are free, and hold them."""
         nbytes = -(-max(nbytes, 1) // _ALIGNMENT) * _ALIGNMENT
-        start, at = 0, 0
-        for at, (low, high) in enumerate([*self._held, (1 << 62, 0)]):  # noqa: B007  # where it goes
-            if low - start >= nbytes:
+        for k, (low, high) in enumerate(self._gaps):
+            if high - low >= nbytes:
+                self._gaps[k : k + 1] = [(low + nbytes, high)] if high - low > nbytes else []
                 break
-            start = high
-        self._held.insert(at, (start, start + nbytes))
-        self.nbytes = max(self.nbytes, start + nbytes)
-        return start
+        else:
+            low = self.nbytes
+            if self._gaps and self._gaps[-1][1] == self.nbytes:  # which is too short, and ends where nothing follows
+                low = self._gaps.pop()[0]
+            self.nbytes = low + nbytes
+        self._sizes[low] = nbytes
+        return low
 
     def free(self, start: int) -> None:
         """Let go of what begins there."""
-        self._held = [one for one in self._held if one[0] != start]
+        end = start + self._sizes.pop(start)
+        k = bisect_left(self._gaps, (start, end))
+        if k < len(self._gaps) and self._gaps[k][0] == end:
+            end = self._gaps.pop(k)[1]
+        if k and self._gaps[k - 1][1] == start:
+            k -= 1
+            start = self._gaps.pop(k)[0]
+        self._gaps.insert(k, (start, end))
 
 
 class Segment:

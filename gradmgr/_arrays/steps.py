@@ -110,6 +110,8 @@ def transposed(view: View) -> View:
 
 def broadcast(view: View, shape: tuple[int, ...]) -> View:
     """Return the view expanded to a shape."""
+    if view.shape == shape:
+        return view
     more = len(shape) - len(view.shape)
     if more < 0:
         raise NotLoweredError

@@ -24,6 +24,7 @@ from gradmgr._arrays.captured import Capture, CaptureError
 from gradmgr._arrays.native import Found, MachineError, load
 from gradmgr._arrays.native_replay import NativeWriter
 from gradmgr._arrays.native_test import check_machine
+from gradmgr._arrays.placement import Arena
 from gradmgr._arrays.replay import compile_replay
 from gradmgr.nn import functional as F  # noqa: N812  # torch's name
 
@@ -383,3 +384,23 @@ def test_a_view_of_what_a_function_made_within_another_array_is_written_through(
         return [y * 2, flat[:2] + rows[0, :2], rows]
 
     check(program, normal(3, 3))
+
+
+def test_what_is_held_at_the_same_time_does_not_overlap() -> None:
+    rng = np.random.default_rng(0)
+    arena, held = Arena(), dict[int, int]()
+    for _ in range(2000):
+        if held and rng.random() < 0.5:
+            start = sorted(held)[rng.integers(len(held))]
+            held.pop(start)
+            arena.free(start)
+        else:
+            nbytes = int(rng.integers(1, 1000))
+            start = arena.take(nbytes)
+            assert start % 64 == 0
+            assert start + nbytes <= arena.nbytes
+            assert all(start + nbytes <= other or other + held[other] <= start for other in held)
+            held[start] = nbytes
+    for start in held:
+        arena.free(start)
+    assert arena.take(arena.nbytes) == 0
