@@ -79,6 +79,11 @@ class NativeWriter(Writer):
             elif kind == VIEW and call.results != call.args[0] and call.results.number in self.read:
                 self.read.add(call.args[0].number)
 
+    def _read_by_python(self) -> set[int]:
+        """Return the slots in whose memory lies what Python reads, or what may be a view of it."""
+        bases = {self.analysis.base_of(slot) for slot in self.read}
+        return bases.union(*self.analysis.aliases.values())
+
     def _leaving(self) -> set[int]:
         """Return the slots whose memory must not be the arena's: of results, and of what a function may keep."""
         leaving = {slot.number for slot in slots_in(self.results)}
@@ -158,7 +163,8 @@ class NativeWriter(Writer):
             self._fetch(slot.number)
         self.lines += ["arenas.append(arena)", f"return {self._tuple(self.results)}"]
         self.segments = [segment for segment in self.segments if segment.steps]
-        self.program = Program(self.machine, self.segments, self.places, self.held.nbytes, self.layouts)
+        seen = {self.analysis.base_of(slot) for slot in self.kept} | self._read_by_python()
+        self.program = Program(self.machine, self.segments, self.places, self.held.nbytes, self.layouts, seen)
         return self._compiled()  # type: ignore[no-any-return]  # a function of the scope
 
     def _compiled(self) -> Any:

@@ -8,8 +8,8 @@ in each call, like that of the inputs and of what Python makes in between.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +19,10 @@ from gradmgr._arrays.native import Machine
 from gradmgr._arrays.steps import Step
 
 _ALIGNMENT = 64  # bytes: of a cache line
+_OUTER = 7  # the word of a step that tells how many dimensions are around it
 _PATCH = 3  # words of a patch; before the patches stand as many words
-# Items of a strip: 16 KiB of float64.
-_STRIP = 1 << 11
+# Items of a strip: 32 KiB of float64.
+_STRIP = 1 << 12
 # Elements that a segment goes over, from which on other threads may run meanwhile; to let them costs 100 ns.
 _LONG = 1 << 14
 
@@ -88,7 +89,8 @@ class Program:
     """Words of the machine for a list of segments, and copies of them with memory of their own.
 
     Args:
-        places: where in the arena the memory of a slot, or of a Temporary, begins; None for what Python holds.
+        places: where in the arena the memory of a slot, or of a Temporary, begins.
+        seen: the slots whose memory Python reads or writes too.
         nbytes: of the arena.
         layouts: of slots.
     """
@@ -100,12 +102,14 @@ class Program:
         places: dict[Any, int],
         nbytes: int,
         layouts: Sequence[Layout],
+        seen: Set[int],
     ) -> None:
         self.machine = machine
         self.segments = segments
         self.places = places
         self.nbytes = nbytes
         self.layouts = layouts
+        self._uses = _uses([step for segment in segments for step in segment.steps], seen)
         self.words: list[int] = []
         self.bounds: list[tuple[int, int]] = []  # of the segments, in words
         self._of_arena: list[int] = []  # words to which the arena's address is to be added
@@ -150,9 +154,15 @@ class Program:
         for group in _groups(segment.steps):
             if len(group) > 1:
                 words += [-4, len(group), group[0].dims[0], _STRIP]
+            inside = _uses(group, ()) if len(group) > 1 else {}
+            alone = {base for base, count in inside.items() if base in self.places and self._uses[base] == count}
             for step in group:
-                segment.starts[len(words)] = step
+                segment.starts[at := len(words)] = step
                 self._append(step, number, words, arena)
+                if len(group) > 1:
+                    words[at + _OUTER] = sum(
+                        [1 << k for k, (base, _) in enumerate(step.operands) if _key(base) in alone]
+                    )
         return [*words, 0], arena
 
     def _append(self, step: Step, segment: int, words: list[int], arena: list[int]) -> None:
@@ -202,6 +212,16 @@ def first_of(layout: Layout | np.ndarray[Any, Any]) -> int:
 def view_in(arena: Any, start: int, layout: Layout) -> Any:
     """Return the array that lies in the arena, with its first element there."""
     return np.ndarray(layout.shape, layout.dtype, arena, start, layout.strides)
+
+
+def _key(base: Any) -> Any:
+    """Return what stands for a memory in a set."""
+    return ("constant", id(base)) if isinstance(base, np.ndarray) else base
+
+
+def _uses(steps: Iterable[Step], seen: Iterable[int]) -> Counter[Any]:
+    """Count how many operands lie in each memory; what Python sees counts as one more."""
+    return Counter([*seen, *[_key(base) for step in steps for base, _ in step.operands]])
 
 
 def _elements(step: Step) -> int:

@@ -11,7 +11,8 @@
  *     n addresses, k dims, s strides, o outer dims, o x n outer strides
  *
  * and a length of 0 at the end. A negative length heads a group of flat loops: -words, number of steps, items, items
- * of a strip; the steps of the group follow, and run strip by strip, so that what they share stays in the cache.
+ * of a strip; the steps of the group follow, and run strip by strip, so that what they share stays in the cache. They
+ * have no outer dims; in their place stands a bit for each operand that nothing else reads: it needs one strip only.
  *
  * A loop has the signature of NumPy's inner loops, of which most are; the rest are below. One that returns other than
  * 0 stops the machine. There is nothing of Python's headers here: of a Python object only the address of an array's
@@ -111,7 +112,7 @@ static word run_group(const word *group)
             const word n = w[OPERANDS], *strides = w + ADDRESSES + n + 1;
             char *data[MOST_OPERANDS];
             for (word j = 0; j < n; j++)
-                data[j] = (char *)w[ADDRESSES + j] + start * strides[j];
+                data[j] = (char *)w[ADDRESSES + j] + (w[OUTER] >> j & 1 ? 0 : start * strides[j]);
             if (((loop)w[LOOP])((void *)w[CONTEXT], data, &here, strides, (void *)w[AUXDATA]))
                 return 0;
         }
