@@ -48,6 +48,8 @@ _EXACT = frozenset(
 _EXACT_OF_COMPLEX = frozenset(
     (np.add, np.subtract, np.negative, np.positive, np.conjugate, np.equal, np.not_equal, np.isnan, np.isfinite)
 )
+# Before NumPy 2.3, sums go over pieces of as many elements as np.getbufsize() says when they are not along one axis.
+_IN_PIECES = 8192 if np.lib.NumpyVersion(np.__version__) < "2.3.0" else 0
 # Integers by 0, and powers of negative ones, are errors of Python's.
 _NOT_OF_INTEGERS = frozenset((np.floor_divide, np.remainder, np.fmod, np.divmod, np.power, np.left_shift, np.ldexp))
 
@@ -508,7 +510,8 @@ class Lowering:
             kept = kept._replace(shape=a.shape)
         made = _reducing(loop.function, kept, a, of_loop(loop))
         rows = sum([not strides[0] for _, strides in made.outer]) + (not made.strides[0])
-        if rows > 1 and out.dtype.kind in "fc":  # NumPy's iterator may gather several rows before it adds them up
+        in_pieces = _IN_PIECES and size_of(a.shape) > _IN_PIECES
+        if (rows > 1 or in_pieces) and out.dtype.kind in "fc":  # several rows are gathered before they are added up
             raise NotLoweredError
         return [*steps, made]
 
