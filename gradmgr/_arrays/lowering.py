@@ -236,9 +236,12 @@ class Lowering:
         return self._computed(ufunc, call.args, self.made(call) if out is None else self._target(out))
 
     def _target(self, value: Any) -> View:
-        if not isinstance(value, Slot) or self.layouts[value.number].is_scalar:
+        if not isinstance(value, Slot):
             raise NotLoweredError
-        return self.view(value)
+        view = self.view(value)
+        if view.is_scalar:
+            raise NotLoweredError
+        return view
 
     def _operator(self, ufunc: np.ufunc, call: Call) -> list[Step]:
         if ufunc is np.matmul:
@@ -366,6 +369,8 @@ class Lowering:
 
     def _copy(self, call: Call) -> list[Step]:
         """A call that gives its first argument, in memory of its own, as it is or in another dtype or shape."""
+        if not call.args:
+            raise NotLoweredError
         made, source = self.made(call), self.operand(call.args[0])
         if isinstance(source, type):
             return [self._copied(_constant(np.array(call.args[0], made.dtype)), made)]
@@ -420,6 +425,8 @@ class Lowering:
 
     def _expanded_scalar(self, call: Call) -> list[Step]:
         """A scalar broadcast to a shape: one element in memory, of which all strides are 0."""
+        if len(call.args) != 2:
+            raise NotLoweredError
         made, source = self.made(call), self.operand(call.args[0])
         if isinstance(source, type) or not source.is_scalar or any(made.strides):
             raise NotLoweredError
@@ -453,8 +460,11 @@ class Lowering:
     def _parts(self, call: Call) -> tuple[list[View], int]:
         """Return what is joined, and along which axis."""
         facts = _bound(call, ("arrays", "axis"))
-        parts = [self.operand(part) for part in facts["arrays"]]
-        axis, ndim = facts.get("axis", 0), len(self.layouts[call.results.number].shape)
+        given = facts.get("arrays")
+        if not isinstance(given, (tuple, list)):
+            raise NotLoweredError
+        parts = [self.operand(part) for part in given]
+        axis, ndim = facts.get("axis", 0), len(self.made(call).shape)
         if any(isinstance(part, type) for part in parts) or type(axis) is not int:
             raise NotLoweredError
         return parts, axis + ndim if axis < 0 else axis
@@ -477,7 +487,11 @@ class Lowering:
 
     def _reduced(self, ufunc: np.ufunc, call: Call, names: tuple[str, ...], axis: Any) -> list[Step]:
         facts = _bound(call, ("a", *names))
-        if facts.get("dtype") is not None or facts.keys() - {"a", "axis", "dtype", "out", "keepdims"}:
+        if (
+            facts.get("dtype") is not None
+            or facts.keys() - {"a", "axis", "dtype", "out", "keepdims"}
+            or "a" not in facts
+        ):
             raise NotLoweredError
         out = facts.get("out")
         out = out[0] if isinstance(out, tuple) else out
@@ -531,6 +545,8 @@ class Lowering:
         """The sum, divided in float64 by the number of elements."""
         facts = _bound(call, ("a", "axis", "dtype", "out", "keepdims"))
         made = self.made(call)
+        if "a" not in facts or facts.keys() - {"a", "axis", "dtype", "out", "keepdims"}:
+            raise NotLoweredError
         a = self._value(facts["a"], made.dtype)
         if facts.get("dtype") is not None or facts.get("out") is not None or made.dtype.char not in "fd":
             raise NotLoweredError

@@ -158,7 +158,7 @@ class Found:
                 try:
                     machine = load()
                     test(machine)
-                    self._machine = machine
+                    self._machine, self.reason = machine, ""
                 except MachineError as error:
                     self.reason = str(error)
             return self._machine

@@ -20,7 +20,7 @@ from machine import MACHINE, assert_same_bits, in_layouts_of, needs_machine
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, asarray
 from gradmgr._arrays import replay as replay_module
-from gradmgr._arrays.captured import Capture, CaptureError
+from gradmgr._arrays.captured import Call, Capture, CaptureError, Slot
 from gradmgr._arrays.native import Found, MachineError, load
 from gradmgr._arrays.native_replay import NativeWriter
 from gradmgr._arrays.native_test import check_machine
@@ -404,3 +404,31 @@ def test_what_is_held_at_the_same_time_does_not_overlap() -> None:
     for start in held:
         arena.free(start)
     assert arena.take(arena.nbytes) == 0
+
+
+class Box:
+    """An object that holds an array, as a Tensor does."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+
+def test_slots_of_objects_are_pythons() -> None:
+    def opened(box: Any) -> Any:
+        return box.array
+
+    capture, x = Capture(), np.ones((2, 3))
+    box = Slot(len(capture.layouts))
+    capture.layouts.append(None)  # type: ignore[arg-type]
+    capture.inputs.append(box)
+    inside = capture._wrap(x)
+    capture.calls.append(Call(opened, (box,), {}, inside.slot, None, "here"))
+    y = inside * 2
+    y += 1
+    inside += y
+    native = compile_replay(capture, [y, y.sum()], native=MACHINE)
+    given = np.full((2, 3), 5.0)
+    for one, other in zip(native(Box(given)), [np.full((2, 3), 11.0), np.float64(66)], strict=True):
+        assert_same_bits(one, other)
+    np.testing.assert_array_equal(given, np.full((2, 3), 16.0))
+    assert runs_of(native) == 1
