@@ -1,7 +1,8 @@
 """A replay of which the machine makes the calls that it can; the others stay lines of Python's text in between.
 
     def replay(v0, v1):
-        arena = arenas.pop() if arenas else make_arena()
+        try: arena = arenas.pop()
+        except IndexError: arena = make_arena()
         run0, run1, v5, = arena
         v9 = empty(...)
         if (stopped := run0(v0, v1, v9)) is not None: failed(0, stopped)
@@ -28,7 +29,7 @@ from gradmgr._arrays.captured import Call, Capture, CaptureError, Layout
 from gradmgr._arrays.lowering import is_of_numpy
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.placement import Arena, Program, Segment, first_of, view_in
-from gradmgr._arrays.replay_text import Writer, slots_in, variable
+from gradmgr._arrays.replay_text import TAKE_ARENA, Writer, slots_in, variable
 from gradmgr._arrays.steps import Step, Temporary
 
 
@@ -171,7 +172,7 @@ class NativeWriter(Writer):
         inputs = ", ".join([variable(slot) for slot in self.capture.inputs])
         runs = [f"run{k}" for k in range(len(self.segments))]
         unpacked = "".join([f"{name}, " for name in (*runs, *[self._kept_name(k) for k in self.kept])])
-        lines = [f"def replay({inputs}):", "    arena = arenas.pop() if arenas else make_arena()"]
+        lines = [f"def replay({inputs}):", *TAKE_ARENA]
         lines += [f"    {unpacked}= arena"] if unpacked else []
         for line in self.lines:
             found = line.partition("\0")

@@ -20,6 +20,9 @@ def compile_replay(
 ) -> Callable[..., tuple[Any, ...]]:
     """Return a function of arrays in place of the inputs that makes the calls again and returns these results.
 
+    A native replay does not look at its inputs: they must have the shapes, dtypes and strides that were captured, and
+    may not overlap in part. It gives the bits that a plain one gives, and raises no warnings of floating-point numbers.
+
     Args:
         capture: what to replay.
         results: captured arrays, and other values, which are returned as they are.

@@ -65,6 +65,10 @@ _UFUNCS = MappingProxyType(
 )
 
 
+# Another thread may take the last one at any time.
+TAKE_ARENA = ("    try: arena = arenas.pop()", "    except IndexError: arena = make_arena()")
+
+
 class Writer:
     """Writes the text of one replay."""
 
@@ -85,7 +89,7 @@ class Writer:
         if self.layouts_of_buffers:
             self.scope |= {"arenas": [], "make_arena": self._make_arena}
             names = "".join([f"b{k}, " for k in range(len(self.layouts_of_buffers))])
-            lines += ["    arena = arenas.pop() if arenas else make_arena()", f"    {names}= arena"]
+            lines += [*TAKE_ARENA, f"    {names}= arena"]
         for number, call in enumerate(self.capture.calls):
             lines += [f"    {line}" for line in self._lines(call, self.buffers.get(number))]
             dropped = [f"v{k}" for k in sorted(self._slots_of(call)) if self.last[k] == number]
