@@ -25,14 +25,14 @@ MATRIX = [("3.11", "oldest"), *((python, "newest") for python in ("3.11", "3.12"
 @nox.parametrize("python,numpy", MATRIX)
 def tests(session: nox.Session, numpy: str) -> None:
     """Run the tests; arguments after -- go to pytest in place of the whole suite."""
-    session.install("-e", ".[test]", *NUMPY[numpy])
+    session.install("-e", ".[test]", "./native", *NUMPY[numpy])
     session.run("python", "-m", "pytest", "-n", "auto", *session.posargs)
 
 
 @nox.session(default=False)
 def slow(session: nox.Session) -> None:
     """Run the tests marked slow, which the others leave out."""
-    session.install("-e", ".[test]")
+    session.install("-e", ".[test]", "./native")
     session.run("python", "-m", "pytest", "-n", "auto", "-m", "slow", *LONGER, *session.posargs)
 
 
@@ -40,7 +40,7 @@ def slow(session: nox.Session) -> None:
 def free_threaded(session: nox.Session) -> None:
     """Run the tests of the engine and of the table of ops without the GIL."""
     # The other extras of "test" (scikit-learn, mpi4py, oneDNN) do not all have wheels for these builds.
-    session.install("-e", ".[scipy,test-tools]")
+    session.install("-e", ".[scipy,test-tools]", "./native")
     session.run("python", "-X", "gil=0", "-m", "pytest", "-n", "auto", *(session.posargs or FREE_THREADED))
 
 
@@ -69,6 +69,7 @@ def build(session: nox.Session) -> None:
     session.install("build", "twine")
     shutil.rmtree(ROOT / "dist", ignore_errors=True)
     session.run("python", "-m", "build")
+    session.run("python", "-m", "build", "--outdir", "dist", "native")
     session.run("twine", "check", "--strict", *map(str, sorted((ROOT / "dist").iterdir())))
 
 

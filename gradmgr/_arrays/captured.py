@@ -63,12 +63,16 @@ class Layout:
     Attributes:
         owner: the number of the slot in whose memory it lies, its own where it has memory of its own; None where the
             memory is that of no slot, as for NumPy scalars and views of arrays that are not captured.
+        offset: where its lowest byte stands, counted from the lowest of its owner.
+        is_scalar: whether it is a NumPy scalar, which is no array.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     strides: tuple[int, ...]
     owner: int | None
+    offset: int = 0
+    is_scalar: bool = False
 
 
 class _Memory:
@@ -78,10 +82,10 @@ class _Memory:
         self._starts: list[int] = []  # of memory, sorted
         self._ends: dict[int, tuple[int, int]] = {}  # by start: the end, and the owner's slot
 
-    def owner_of(self, array: Any, number: int, *, is_input: bool) -> int | None:
-        """Return the slot in whose memory an array lies; enter an array that has memory of its own, or an input."""
+    def owner_of(self, array: Any, number: int, *, is_input: bool) -> tuple[int | None, int]:
+        """Return the slot in whose memory an array lies, and where; enter one with memory of its own, or an input."""
         if not isinstance(array, np.ndarray) or not array.size:
-            return None
+            return None, 0
         if array.flags.forc:  # without gaps; a third of the time
             start = array.__array_interface__["data"][0]
             end = start + array.nbytes
@@ -96,9 +100,9 @@ class _Memory:
                 del self._ends[self._starts.pop(at)]
             self._starts.insert(at, start)
             self._ends[start] = end, number
-            return number
+            return number, 0
         known = self._ends.get(self._starts[at - 1]) if at else None
-        return known[1] if known is not None and known[0] >= end else None
+        return (known[1], start - self._starts[at - 1]) if known is not None and known[0] >= end else (None, 0)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -250,8 +254,9 @@ class Capture:
 
     def _wrap(self, array: Array, *, is_input: bool = False) -> CapturedArray:
         number = len(self.layouts)
-        owner = self._memory.owner_of(array, number, is_input=is_input)
-        self.layouts.append(Layout(array.shape, array.dtype, array.strides, owner))
+        owner, offset = self._memory.owner_of(array, number, is_input=is_input)
+        is_scalar = isinstance(array, np.generic)
+        self.layouts.append(Layout(array.shape, array.dtype, array.strides, owner, offset, is_scalar))
         return CapturedArray(self, array, Slot(number))
 
     def _wrap_all(self, result: Any, given: dict[int, CapturedArray]) -> tuple[Any, Any]:
@@ -358,6 +363,11 @@ def check(call: Call, made: Any) -> None:
     found = facts_of(made)
     if found != call.expected:
         raise GuardError(f"{name_of(call.function)} at {call.line} gave {call.expected}, and {found} now")
+
+
+def stale(call: Call) -> None:
+    """Raise as `check` does, of a guard that was tested by other means."""
+    raise GuardError(f"{name_of(call.function)} at {call.line} gave {call.expected}, and something else now")
 
 
 def _facts_depend_on_values(function: Any, args: Any) -> bool:

@@ -1,294 +1,48 @@
-"""A capture as a function: its calls written as Python text, one line each, with nothing between them.
-
-The text names the results of calls `v0`, `v1`, ... by their slots, spells operators, methods and indices as a person
-would, and drops each value after the last line that reads it. For the product of two arrays and its sum:
-
-    def replay(v0, v1):
-        v2 = v0 * v1
-        del v0, v1
-        v3 = v2.sum(axis=0)
-        return v3,
-
-Large results of ufuncs go into buffers that the function keeps, each of which serves again when neither its value nor a
-view of it is read any more: memory that is newly asked for costs more than the arithmetic. What the function returns is
-in memory of its own. A call of the function while another one runs, in another thread, takes buffers of its own.
-"""
+"""A capture as a function, which makes its calls again on other arrays."""
 
 from __future__ import annotations
 
-import math
-import operator
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from gradmgr._arrays.arguments import leaves_in
-from gradmgr._arrays.captured import Call, Capture, CapturedArray, CaptureError, Layout, Slot, check
-
-# What is written between the operands.
-_BINARY = MappingProxyType(
-    {
-        getattr(operator, name): sign
-        for name, sign in (
-            *(("add", "+"), ("sub", "-"), ("mul", "*"), ("truediv", "/"), ("floordiv", "//"), ("mod", "%")),
-            *(("pow", "**"), ("matmul", "@"), ("and_", "&"), ("or_", "|"), ("xor", "^"), ("lshift", "<<")),
-            *(("rshift", ">>"), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="), ("eq", "=="), ("ne", "!=")),
-        )
-    }
-)
-_UNARY = MappingProxyType({operator.neg: "-", operator.pos: "+", operator.invert: "~"})
-# Those that write into the first operand; of NumPy scalars they make a new one.
-_UPDATES = MappingProxyType(
-    {
-        getattr(operator, f"i{name}"): f"{sign}="
-        for name, sign in (
-            *(("add", "+"), ("sub", "-"), ("mul", "*"), ("truediv", "/"), ("floordiv", "//"), ("mod", "%")),
-            *(("pow", "**"), ("matmul", "@"), ("and", "&"), ("or", "|"), ("xor", "^"), ("lshift", "<<")),
-            ("rshift", ">>"),
-        )
-    }
-)
-
-
-# Ufuncs that compute the same as an operator, into a buffer.
-_UFUNCS = MappingProxyType(
-    {
-        operator.add: np.add,
-        operator.sub: np.subtract,
-        operator.mul: np.multiply,
-        operator.matmul: np.matmul,
-        operator.truediv: np.true_divide,
-        operator.neg: np.negative,
-    }
-)
+from gradmgr._arrays.captured import Capture, CaptureError
+from gradmgr._arrays.native import Machine, found
+from gradmgr._arrays.native_replay import NativeWriter
+from gradmgr._arrays.native_test import check_machine
+from gradmgr._arrays.replay_text import Writer
 
 # Bytes from which on a result goes into a buffer: glibc asks the system for what is larger, again and again.
 _LARGE = 1 << 14
 
 
 def compile_replay(
-    capture: Capture, results: Sequence[Any], *, buffers_from: int = _LARGE
+    capture: Capture, results: Sequence[Any], *, buffers_from: int = _LARGE, native: bool | Machine | None = None
 ) -> Callable[..., tuple[Any, ...]]:
     """Return a function of arrays in place of the inputs that makes the calls again and returns these results.
+
+    A native replay does not look at its inputs: they must have the shapes, dtypes and strides that were captured, and
+    may not overlap in part. It gives the bits that a plain one gives, and raises no warnings of floating-point numbers.
 
     Args:
         capture: what to replay.
         results: captured arrays, slots, and other values, which are returned as they are.
-        buffers_from: the bytes from which on a ufunc's result goes into a buffer.
+        buffers_from: the bytes from which on a ufunc's result goes into a buffer, where Python makes all calls.
+        native: whether the machine of gradmgr-native makes the calls that it can; None for where it is installed.
 
     Returns:
         The function. If calls have effects, it takes a list before the inputs, and appends to it before the first of
-        them: until then nothing has changed. It raises GuardError where a guard has another value.
+        them: until then nothing has changed. It raises GuardError where a guard has another value. Its attributes are
+        `text`, and `nbytes` of the memory that it keeps.
 
     Raises:
-        CaptureError: there are obstacles.
+        CaptureError: there are obstacles; or `native` is true, and there is no machine.
     """
     capture.check_obstacles()
-    return _Writer(capture, results, buffers_from).function()
-
-
-class _Writer:
-    """Writes the text of one replay."""
-
-    def __init__(self, capture: Capture, results: Sequence[Any], buffers_from: int) -> None:
-        self.capture = capture
-        self.buffers_from = buffers_from
-        self.results = [part.slot if isinstance(part, CapturedArray) else part for part in results]
-        self.scope: dict[str, Any] = {"check": check, "CaptureError": CaptureError}
-        self.names: dict[int, str] = {}  # of constants and functions, by identity
-        self.last = self._last_uses()
-        self.layouts_of_buffers: list[Layout] = []
-        self.buffers = self._plan_buffers()  # by the number of the call: which buffer its result goes into
-
-    def function(self) -> Callable[..., tuple[Any, ...]]:
-        """Return the compiled function; its text is its attribute `text`."""
-        inputs = ", ".join([_variable(slot) for slot in self.capture.inputs])
-        has_effects = any(call.has_effect for call in self.capture.calls)
-        lines = [f"def replay({'begun, ' if has_effects else ''}{inputs}):"]
-        if self.layouts_of_buffers:
-            self.scope |= {"arenas": [], "make_arena": self._make_arena}
-            names = "".join([f"b{k}, " for k in range(len(self.layouts_of_buffers))])
-            lines += ["    arena = arenas.pop() if arenas else make_arena()", f"    {names}= arena"]
-        for number, call in enumerate(self.capture.calls):
-            if call.has_effect and has_effects:
-                lines.append("    begun.append(True)")
-                has_effects = False
-            lines += [f"    {line}" for line in self._lines(call, self.buffers.get(number))]
-            dropped = [f"v{k}" for k in sorted(self._slots_of(call)) if self.last[k] == number]
-            lines += [f"    del {', '.join(dropped)}"] if dropped else []
-        lines += ["    arenas.append(arena)"] if self.layouts_of_buffers else []
-        lines.append(f"    return {self._tuple(self.results)}")
-        text = "\n".join(lines)
-        exec(compile(text, "<gradmgr replay>", "exec"), self.scope)  # noqa: S102  # text of our own
-        made: Any = self.scope["replay"]
-        made.text = text
-        made.nbytes = sum(_nbytes(layout) for layout in self.layouts_of_buffers)
-        return made  # type: ignore[no-any-return]  # a function of the scope
-
-    # ------------------------------------------------------------ when a value is read last
-
-    def _slots_of(self, call: Call) -> set[int]:
-        return {slot.number for slot in _slots_in((call.args, call.keywords, call.results))}
-
-    def _last_uses(self) -> dict[int, int]:
-        """Return the number of the call after which each slot is not needed; results of the replay are always."""
-        last = {slot.number: -1 for slot in self.capture.inputs}
-        for number, call in enumerate(self.capture.calls):
-            last |= dict.fromkeys(self._slots_of(call), number)
-        return last | {slot.number: len(self.capture.calls) for slot in _slots_in(self.results)}
-
-    # ------------------------------------------------------------ buffers
-
-    def _plan_buffers(self) -> dict[int, int]:
-        """Choose buffers for large results, each of which is taken again when what lies in it is not read any more."""
-        layouts: Any = self.capture.layouts
-        escaping = {
-            number for call in self.capture.calls if self._keeps_arrays(call) for number in self._slots_of(call)
-        }
-        last: dict[int, int] = defaultdict(int)  # by the slot that owns memory: after which call nothing reads it
-        for number, when in self.last.items():
-            layout = layouts[number]
-            if layout is not None and layout.owner is not None:
-                leaves = number in escaping
-                last[layout.owner] = len(self.capture.calls) if leaves else max(last[layout.owner], when)
-        chosen, held = {}, {}  # buffers by call, and by the slot that lies in it
-        free: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-        for number, call in enumerate(self.capture.calls):
-            if self._goes_into_buffer(call) and last[call.results.number] < len(self.capture.calls):
-                layout = layouts[call.results.number]
-                found = free[layout.shape, layout.dtype, layout.strides]
-                if not found:
-                    found.append(len(self.layouts_of_buffers))
-                    self.layouts_of_buffers.append(layout)
-                chosen[number] = held[call.results.number] = found.pop()
-            for owner in [owner for owner in held if last[owner] == number]:
-                layout = layouts[owner]
-                free[layout.shape, layout.dtype, layout.strides].append(held.pop(owner))
-        return chosen
-
-    def _keeps_arrays(self, call: Call) -> bool:
-        """Tell whether what a call is given may be read after the replay: it makes an object, or has an effect."""
-        made = [slot for slot in _slots_in(call.results) if self.capture.layouts[slot.number] is None]
-        return call.has_effect or bool(made)
-
-    def _goes_into_buffer(self, call: Call) -> bool:
-        """Tell whether a call is that of a ufunc with a large result in memory of its own."""
-        if not isinstance(call.results, Slot) or call.keywords or call.expected is not None:
-            return False
-        ufunc = _UFUNCS.get(call.function, call.function)
-        layout = self.capture.layouts[call.results.number]
-        return (
-            isinstance(ufunc, np.ufunc)
-            and ufunc.nout == 1
-            and len(call.args) == ufunc.nin
-            and layout is not None
-            and layout.owner == call.results.number
-            and _nbytes(layout) >= self.buffers_from
-        )
-
-    def _make_arena(self) -> list[Any]:
-        return [_empty(layout) for layout in self.layouts_of_buffers]
-
-    # ------------------------------------------------------------ text
-
-    def _lines(self, call: Call, buffer: int | None) -> list[str]:
-        """Write one call, whose result goes into a buffer if one is given."""
-        target = self._target(call.results)
-        if buffer is not None:
-            given = ", ".join([*map(self._text, call.args), f"out=b{buffer}"])
-            return [f"{target} = {self._constant(_UFUNCS.get(call.function, call.function))}({given})"]
-        if call.function is operator.setitem:
-            a, index, value = call.args
-            return [f"{self._text(a)}[{self._index(index)}] = {self._text(value)}"]
-        if call.function in _UPDATES:
-            a, b = call.args
-            copied = [] if target == self._text(a) else [f"{target} = {self._text(a)}"]
-            return [*copied, f"{target} {_UPDATES[call.function]} {self._text(b)}"]
-        if call.expected is None:
-            return [f"{target} = {self._value(call)}" if call.results is not None else self._value(call)]
-        lines = [f"made = {self._value(call)}", f"check({self._constant(call)}, made)"]
-        return lines if call.results is None else [*lines, f"{target} = made"]
-
-    def _target(self, results: Any) -> str:
-        if isinstance(results, tuple):
-            return f"({''.join([f'{self._target(part)}, ' for part in results])})"
-        return "_" if results is None else _variable(results)
-
-    def _value(self, call: Call) -> str:
-        """Write the expression of a call's result."""
-        function, args, keywords = call.function, call.args, call.keywords
-        if not keywords and function in _BINARY:
-            return f"{self._text(args[0])} {_BINARY[function]} {self._text(args[1])}"
-        if not keywords and function in _UNARY:
-            return f"{_UNARY[function]}{self._text(args[0])}"
-        if function is operator.getitem:
-            return f"{self._text(args[0])}[{self._index(args[1])}]"
-        attribute = getattr(function, "attribute", None)
-        if attribute is not None:
-            return f"{self._text(args[0])}.{attribute}"
-        method = getattr(function, "method", None)
-        called = self._constant(function) if method is None else f"{self._text(args[0])}.{method}"
-        given = [self._text(part) for part in args[method is not None :]]
-        given += [f"{key}={self._text(part)}" for key, part in keywords.items()]
-        return f"{called}({', '.join(given)})"
-
-    def _index(self, index: Any) -> str:
-        parts = index if isinstance(index, tuple) and index else (index,)
-        texts = [self._slice(part) if isinstance(part, slice) else self._text(part) for part in parts]
-        return ", ".join(texts) + ("," if isinstance(index, tuple) and len(index) == 1 else "")
-
-    def _slice(self, part: slice) -> str:
-        start, stop, step = ["" if k is None else self._text(k) for k in (part.start, part.stop, part.step)]
-        return f"{start}:{stop}" + (f":{step}" if step else "")
-
-    def _text(self, value: Any) -> str:
-        """Write an argument."""
-        if isinstance(value, Slot):
-            return _variable(value)
-        if type(value) is tuple:
-            return self._tuple(value)
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return f"{self._constant(type(value))}({', '.join(map(self._text, value))})"
-        if type(value) is list:
-            return f"[{', '.join(map(self._text, value))}]"
-        if value is None or value is Ellipsis or type(value) in (bool, str, int):
-            text = repr(value)
-            return f"({text})" if text.startswith("-") else text
-        if any(_slots_in(value)):
-            raise CaptureError(f"arrays within a {type(value).__name__} are not supported in a replay")
-        return self._constant(value)
-
-    def _tuple(self, parts: Iterable[Any]) -> str:
-        return f"({''.join([f'{self._text(part)}, ' for part in parts])})"
-
-    def _constant(self, value: Any) -> str:
-        """Return the name of a value that is the same each time, such as a function or a constant array."""
-        name = self.names.get(id(value))
-        if name is None:
-            said = getattr(value, "__name__", None)
-            name = f"{said if isinstance(said, str) and said.isidentifier() else 'constant'}_{len(self.names)}"
-            self.names[id(value)] = name
-            self.scope[name] = value
-        return name
-
-
-def _nbytes(layout: Layout) -> int:
-    return layout.dtype.itemsize * math.prod(layout.shape)
-
-
-def _empty(layout: Layout) -> Any:
-    """Return a new array of this layout."""
-    order = sorted(range(len(layout.shape)), key=lambda k: -layout.strides[k])
-    made = np.empty([layout.shape[k] for k in order], layout.dtype)
-    return made.transpose(np.argsort(order)) if order else made
-
-
-def _variable(slot: Slot) -> str:
-    return f"v{slot.number}"
-
-
-def _slots_in(value: Any) -> Iterator[Slot]:
-    return (part for part in leaves_in(value) if isinstance(part, Slot))
+    machine = native if isinstance(native, Machine) else None
+    if machine is None and native is not False:
+        machine = found.get(check_machine)
+        if machine is None and native:
+            raise CaptureError(f"a native replay was asked for, but there is no machine: {found.reason}")
+    if machine is None:
+        return Writer(capture, results, buffers_from).function()
+    return NativeWriter(capture, results, machine).function()

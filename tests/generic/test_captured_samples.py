@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import each_case, tracks
+from machine import MACHINE, assert_same_bits, in_layouts_of, needs_machine
 from samples import SAMPLES, Sample, flat, seeds
 
 import gradmgr.numpy as gnp
@@ -43,9 +44,8 @@ def changed(sample: Sample) -> list[Any]:
     ]
 
 
-@each_case(SAMPLES)
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_replayed_calls_compute_what_the_op_does(sample: Sample) -> None:
+def captured(sample: Sample) -> tuple[Capture, list[Any], list[Any], list[Any]]:
+    """The capture of a sample, what it found, and for other values: what it should find, and the inputs."""
     capture = Capture()
     inputs = [a if arg.constant else capture.add_input(a) for arg, a in zip(sample.args, sample.make(), strict=True)]
     found = program(sample, inputs, capture)
@@ -53,13 +53,21 @@ def test_replayed_calls_compute_what_the_op_does(sample: Sample) -> None:
     expected = program(sample, [np.array(a) for a in others])
     given = [np.array(a) for arg, a in zip(sample.args, others, strict=True) if not arg.constant]
     given += seeds([asarray(y) for y in expected[: len(capture.inputs) - len(given)]])
+    return capture, found, expected, given
+
+
+@each_case(SAMPLES)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_replayed_calls_compute_what_the_op_does(sample: Sample) -> None:
+    capture, found, expected, given = captured(sample)
+    assert not capture.obstacles
     if str(sample) in OTHER_SHAPES:
         with pytest.raises(CaptureError, match=r"gave \(.*, and \(.* now"):
             capture.replay(*given)
         return
     values = capture.replay(*[np.array(a) for a in given])
-    compiled = compile_replay(capture, found)(*[np.array(a) for a in given])
-    in_buffers = compile_replay(capture, found, buffers_from=1)
+    compiled = compile_replay(capture, found, native=False)(*[np.array(a) for a in given])
+    in_buffers = compile_replay(capture, found, buffers_from=1, native=False)
     in_buffers(*[np.array(a) for a in given])  # the second time they hold what the first left
     for y, z, same, too in zip(found, expected, compiled, in_buffers(*given), strict=True):
         assert (y is None) == (z is None) == (same is None)
@@ -68,3 +76,18 @@ def test_replayed_calls_compute_what_the_op_does(sample: Sample) -> None:
             assert (again.shape, again.dtype) == (z.shape, z.dtype)
             for made in (again, same, too) if str(sample) not in DRAWS else ():
                 np.testing.assert_array_equal(made, z)
+
+
+@needs_machine
+@each_case(SAMPLES)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_native_replays_compute_what_plain_ones_do_bit_for_bit(sample: Sample) -> None:
+    capture, found, _, given = captured(sample)
+    if str(sample) in (*OTHER_SHAPES, *DRAWS):
+        return
+    plain = compile_replay(capture, found, native=False)(*in_layouts_of(capture, given))
+    native = compile_replay(capture, found, native=MACHINE)
+    first = native(*in_layouts_of(capture, given))
+    for again in (first, native(*in_layouts_of(capture, given))):  # then the arena holds what the first left
+        for y, z in zip(again, plain, strict=True):
+            assert_same_bits(y, z)

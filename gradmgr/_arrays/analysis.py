@@ -1,0 +1,193 @@
+"""What the machine makes of the calls of a capture, in whose memory everything lies, and what need not be made.
+
+A call that only computes what nobody reads is dropped. A copy of a whole array that nothing reads afterwards is too:
+what computes the array writes it at once to where it is copied.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from gradmgr._arrays.captured import Call, Capture, Layout, Slot
+from gradmgr._arrays.lowering import Lowering, is_of_numpy, makes_nothing
+from gradmgr._arrays.native import Machine
+from gradmgr._arrays.replay_text import slots_in
+from gradmgr._arrays.steps import NotLoweredError, Step
+
+PYTHON, VIEW, NOTHING, NATIVE = range(4)
+
+
+class Analysis:
+    """What the machine makes of each call, and in whose memory each slot's array lies.
+
+    Attributes:
+        kinds: by call, who makes it.
+        steps: by call, those of the machine.
+        bases: by slot, in whose memory it lies, and where its lowest byte stands there.
+        aliases: by slot of what Python made, in whose memory it may lie besides.
+        made: the slots whose memory the machine makes, by the number of the call.
+    """
+
+    def __init__(self, capture: Capture, machine: Machine) -> None:
+        self.capture = capture
+        self.layouts = capture.layouts
+        self.lowering = Lowering(capture, machine)
+        self.bases = self.lowering.bases
+        self.kinds: list[int] = []
+        self.steps: list[list[Step]] = []
+        self.aliases: dict[int, set[int]] = {}
+        self.made: dict[int, int] = {}
+        self._made_by: dict[int, list[int]] = defaultdict(list)
+        for number, call in enumerate(capture.calls):
+            kind, steps = self._lowered(call)
+            self.kinds.append(kind)
+            self.steps.append(steps)
+            if kind == PYTHON:
+                self._enter_results(call)
+            elif kind == NATIVE and isinstance(call.results, Slot) and call.results.number not in self.bases:
+                self.bases[call.results.number] = call.results.number, 0
+                self.made[call.results.number] = number
+                self._made_by[number].append(call.results.number)
+
+    def base_of(self, number: int) -> int:
+        """Return the slot in whose memory an array lies."""
+        return self.bases.get(number, (number, 0))[0]
+
+    def made_by(self, number: int) -> Sequence[int]:
+        """Return the slots whose memory is new in a call."""
+        return self._made_by.get(number, ())
+
+    def _lowered(self, call: Call) -> tuple[int, list[Step]]:
+        if makes_nothing(call):
+            return NOTHING, []
+        if self.lowering.is_view(call):
+            return VIEW, []
+        try:
+            return NATIVE, self.lowering.lower(call)
+        except NotLoweredError:
+            return PYTHON, []
+
+    def _enter_results(self, call: Call) -> None:
+        """Enter where the results of a call of Python's lie."""
+        given = [slot.number for slot in slots_in((call.args, call.keywords))]
+        arrays = [k for k in given if self.layouts[k] is not None and not self.layouts[k].is_scalar]
+        for slot in slots_in(call.results):
+            k, layout = slot.number, self.layouts[slot.number]
+            if k in self.bases:
+                continue
+            self.bases[k] = k, 0
+            if layout is None or layout.is_scalar or layout.owner == k:
+                continue
+            same = [j for j in arrays if layout.owner is not None and self.layouts[j].owner == layout.owner]
+            if same and is_of_numpy(call.function):
+                base, low = self.bases[same[0]]
+                self.bases[k] = base, low + layout.offset - self.layouts[same[0]].offset
+            else:
+                self.aliases[k] = {self.base_of(j) for j in arrays}
+
+    # ------------------------------------------------------------ what need not be made
+
+    def simplify(self, results: set[int]) -> None:
+        """Drop copies, and calls that compute what nobody reads; the results are slots."""
+        self._forward_copies(results)
+        self._drop_dead_calls(results)
+
+    def _drop_dead_calls(self, results: Iterable[int]) -> None:
+        live: set[int] = set()
+        self._add_live(results, live)
+        for number in range(len(self.kinds) - 1, -1, -1):
+            call = self.capture.calls[number]
+            if self.kinds[number] == PYTHON:
+                self._add_live([slot.number for slot in slots_in((call.args, call.keywords))], live)
+            elif self.kinds[number] == NATIVE:
+                steps, made = self.steps[number], self.made_by(number)
+                written = {base for step in steps for base in _bases(step, step.writes)} | set(made)
+                if any(base in live or base not in self.made for base in written) or _has_guard(steps):
+                    self._add_live([base for step in steps for base in _bases(step)], live)
+                else:
+                    self.kinds[number], self.steps[number] = NOTHING, []
+                    self._made_by.pop(number, None)
+                live.difference_update(made)
+
+    def _add_live(self, slots: Iterable[int], live: set[int]) -> None:
+        for slot in slots:
+            base = self.base_of(slot)
+            if base not in live:
+                live.add(base)
+                self._add_live(self.aliases.get(base, ()), live)
+
+    def _forward_copies(self, results: set[int]) -> None:
+        touched = self._touched()
+        kept = {self.base_of(slot) for slot in results} | {base for of in self.aliases.values() for base in of}
+        for number in range(len(self.kinds)):
+            ends = self._copy(number) if self.kinds[number] == NATIVE else None
+            if ends is None or ends[0] in kept:
+                continue
+            source, target = ends
+            if max(touched[source]) == number and min(touched[target]) == number and not self.steps[self.made[target]]:
+                self.steps[number] = []
+                self._merge(source, target)
+                touched[target] = touched.pop(source) | touched[target]
+
+    def _touched(self) -> dict[int, set[int]]:
+        """Return by which calls memory is read or written; by Python, it counts as after all others."""
+        touched: dict[int, set[int]] = defaultdict(set)
+        for number, call in enumerate(self.capture.calls):
+            for step in self.steps[number]:
+                for base in _bases(step):
+                    touched[base].add(number)
+            if self.kinds[number] == PYTHON:
+                for slot in slots_in((call.args, call.keywords)):
+                    touched[self.base_of(slot.number)] |= {number, len(self.kinds)}
+        return touched
+
+    def _copy(self, number: int) -> tuple[int, int] | None:
+        """Return from which memory a call copies all to which other, in the same order, if that is what it does."""
+        steps = self.steps[number]
+        if len(steps) != 1 or len(steps[0].operands) != 2 or len(_bases(steps[0])) != 2:
+            return None
+        step = steps[0]
+        (source, start), (target, end) = step.operands
+        if not (source in self.made and target in self.made and start == end == 0 and source != target):
+            return None
+        one, other = self.layouts[source], self.layouts[target]
+        is_whole = step.flat and step.function == self.lowering.copy_of(one.dtype) and not one.is_scalar
+        itemsize = one.dtype.itemsize
+        if not is_whole or step.strides != (itemsize, itemsize) or other.is_scalar or one.dtype != other.dtype:
+            return None
+        return (source, target) if step.dims[0] * itemsize == bytes_of(one) == bytes_of(other) else None
+
+    def _merge(self, source: int, target: int) -> None:
+        """Let what lies in one memory lie in another, from when the first of them is made."""
+        for slot, (base, low) in self.bases.items():
+            if base == source:
+                self.bases[slot] = target, low
+        for number in range(self.made[source], len(self.steps)):
+            for step in self.steps[number]:
+                if source in _bases(step):
+                    moved = {source: target}
+                    step.operands = tuple(
+                        [(moved.get(base, base) if isinstance(base, int) else base, at) for base, at in step.operands]
+                    )
+        one, other = self.made.pop(source), self.made[target]
+        self._made_by[one].remove(source)
+        self._made_by[other].remove(target)
+        self.made[target] = min(one, other)
+        self._made_by[min(one, other)].append(target)
+
+
+def bytes_of(layout: Layout) -> int:
+    """Return how many bytes lie between the lowest and the highest of an array."""
+    strides = zip(layout.shape, layout.strides, strict=True)
+    return layout.dtype.itemsize + sum([abs(s) * (n - 1) for n, s in strides])
+
+
+def _bases(step: Step, last: int | None = None) -> list[int]:
+    """Return in which slots' memory the operands lie, or the last so many of them."""
+    operands = step.operands if last is None else step.operands[len(step.operands) - last :]
+    return [base for base, _ in operands if isinstance(base, int)]
+
+
+def _has_guard(steps: Sequence[Step]) -> bool:
+    return any(step.guard is not None for step in steps)

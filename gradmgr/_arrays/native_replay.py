@@ -1,0 +1,312 @@
+"""A replay of which the machine makes the calls that it can; the others stay lines of Python's text in between.
+
+    def replay(v0, v1):
+        try: arena = arenas.pop()
+        except IndexError: arena = make_arena()
+        run0, run1, v5, = arena
+        v9 = empty(...)
+        if (stopped := run0(v0, v1, v9)) is not None: failed(0, stopped)
+        v6 = einsum("ij->i", v5)
+        if (stopped := run1(v6)) is not None: failed(1, stopped)
+        arenas.append(arena)
+        return v9,
+
+Here `v5` is a view of the arena, made once with it, and `v9` is in memory of its own, as it leaves the replay. The
+machine raises no warnings of floating-point numbers, as backward passes do not.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradmgr._arrays.analysis import NATIVE, NOTHING, PYTHON, VIEW, Analysis, bytes_of
+from gradmgr._arrays.captured import Call, Capture, CaptureError, GuardError, Layout
+from gradmgr._arrays.lowering import is_of_numpy
+from gradmgr._arrays.native import Machine
+from gradmgr._arrays.placement import Arena, Program, Segment, first_of, view_in
+from gradmgr._arrays.replay_text import BEGIN_EFFECTS, TAKE_ARENA, Writer, slots_in
+from gradmgr._arrays.steps import Step, Temporary
+
+
+class NativeWriter(Writer):
+    """Writes the text of one replay, and the program of the machine."""
+
+    def __init__(self, capture: Capture, results: Sequence[Any], machine: Machine) -> None:
+        super().__init__(capture, results, 1 << 62)
+        self.machine = machine
+        self.analysis = Analysis(capture, machine)
+        self.layouts = capture.layouts
+        self.analysis.simplify({slot.number for slot in slots_in(self.results)})
+        self.last = self._last_uses()
+        self._add_views_of_python()
+        self.leaving = self._leaving()
+        self.last_of_memory = self._last_of_memory()
+        self.cells = self._cells()
+        self.places: dict[Any, int] = {}
+        self.held = self._place()
+        self.segments = [Segment()]
+        self.lines: list[str] = []
+        self.kept: dict[int, None] = {}  # the slots whose views are made with the arena, in order
+        self.live: dict[int, None] = {slot.number: None for slot in capture.inputs}  # what Python holds
+
+    def _last_uses(self) -> dict[int, int]:
+        """As for plain replays, without the calls that are not made."""
+        if not hasattr(self, "analysis"):  # which comes later
+            return {}
+        last = {slot.number: -1 for slot in self.capture.inputs}
+        for number, call in enumerate(self.capture.calls):
+            if self.analysis.kinds[number] != NOTHING:
+                last |= dict.fromkeys(self._slots_of(call), number)
+        return last | {slot.number: len(self.capture.calls) for slot in slots_in(self.results)}
+
+    def _plan_buffers(self) -> dict[int, int]:
+        return {}
+
+    # ------------------------------------------------------------ what Python needs
+
+    def _add_views_of_python(self) -> None:
+        """Find the slots that Python reads; a view in memory that is not the arena's is made by its call."""
+        self.read: set[int] = {slot.number for slot in slots_in(self.results)}
+        analysis = self.analysis
+        for number in range(len(self.capture.calls) - 1, -1, -1):
+            call, kind = self.capture.calls[number], analysis.kinds[number]
+            if kind == PYTHON:
+                self.read |= {slot.number for slot in slots_in((call.args, call.keywords))}
+            elif kind == VIEW and call.results != call.args[0] and call.results.number in self.read:
+                self.read.add(call.args[0].number)
+
+    def _read_by_python(self) -> set[int]:
+        """Return the slots in whose memory lies what Python reads, or what may be a view of it."""
+        bases = {self.analysis.base_of(slot) for slot in self.read}
+        return bases.union(*self.analysis.aliases.values())
+
+    def _leaving(self) -> set[int]:
+        """Return the slots whose memory must not be the arena's: of results, and of what a function may keep."""
+        leaving = {slot.number for slot in slots_in(self.results)}
+        for call, kind in zip(self.capture.calls, self.analysis.kinds, strict=True):
+            if kind == PYTHON and not is_of_numpy(call.function):
+                leaving |= {slot.number for slot in slots_in((call.args, call.keywords))}
+        leaving = {k for k in leaving if self.layouts[k] is not None and not self.layouts[k].is_scalar}
+        bases = {self.analysis.base_of(k) for k in leaving}
+        for k in sorted(self.analysis.aliases, reverse=True):
+            if self.analysis.base_of(k) in bases:
+                bases |= self.analysis.aliases[k]
+        return bases
+
+    def _last_of_memory(self) -> dict[int, int]:
+        """Return by the slot that owns memory after which call nothing reads it."""
+        last: dict[int, int] = defaultdict(int)
+        for number, when in self.last.items():
+            base = self.analysis.base_of(number)
+            last[base] = max(last[base], when)
+        for k in sorted(self.analysis.aliases, reverse=True):
+            for base in self.analysis.aliases[k]:
+                last[base] = max(last[base], last[self.analysis.base_of(k)])
+        return last
+
+    def _cells(self) -> set[int]:
+        """Return the scalars of Python's that the machine reads, from cells of the arena."""
+        return {
+            base
+            for steps in self.analysis.steps
+            for step in steps
+            for base, _ in step.operands
+            if isinstance(base, int) and self.layouts[base].is_scalar and base not in self.analysis.made
+        }
+
+    # ------------------------------------------------------------ the arena
+
+    def _place(self) -> Arena:
+        """Choose where in the arena lies what the machine makes and what does not leave."""
+        arena = Arena()
+        ends: dict[int, list[int]] = defaultdict(list)
+        for slot in self.capture.inputs:
+            self._place_cell(slot.number, 0, arena, ends)
+        for number, call in enumerate(self.capture.calls):
+            for base in self.analysis.made_by(number):
+                if base not in self.leaving:
+                    self._hold(base, number, arena, ends)
+            for slot in slots_in(call.results):
+                if slot.number not in self.places:
+                    self._place_cell(slot.number, number, arena, ends)
+            temporaries = _temporaries(self.analysis.steps[number])
+            for temporary in temporaries:
+                self.places[temporary] = arena.take(temporary.nbytes)
+            for temporary in temporaries:
+                arena.free(self.places[temporary])
+            for start in ends.pop(number, ()):
+                arena.free(start)
+        return arena
+
+    def _place_cell(self, slot: int, number: int, arena: Arena, ends: dict[int, list[int]]) -> None:
+        if slot in self.cells:
+            self._hold(slot, number, arena, ends)
+
+    def _hold(self, slot: int, number: int, arena: Arena, ends: dict[int, list[int]]) -> None:
+        self.places[slot] = arena.take(bytes_of(self.layouts[slot]))
+        ends[max(number, self.last_of_memory[slot])].append(self.places[slot])
+
+    # ------------------------------------------------------------ text
+
+    def function(self) -> Callable[..., tuple[Any, ...]]:
+        """Return the compiled function; its text is its attribute `text`, and its segments `segments`."""
+        for slot in self.capture.inputs:
+            self._fill_cell(slot.number)
+        for number, call in enumerate(self.capture.calls):
+            self._write_call(number, call)
+        self._run()
+        for slot in slots_in(self.results):
+            self._fetch(slot.number)
+        self.lines += ["arenas.append(arena)", f"return {self._tuple(self.results)}"]
+        self.segments = [segment for segment in self.segments if segment.steps]
+        seen = {self.analysis.base_of(slot) for slot in self.kept} | self._read_by_python()
+        self.program = Program(self.machine, self.segments, self.places, self.held.nbytes, self.layouts, seen)
+        return self._compiled()  # type: ignore[no-any-return]  # a function of the scope
+
+    def _compiled(self) -> Any:
+        runs = [f"run{k}" for k in range(len(self.segments))]
+        unpacked = "".join([f"{name}, " for name in (*runs, *[self._kept_name(k) for k in self.kept])])
+        lines = [self._head(), *TAKE_ARENA]
+        lines += [f"    {unpacked}= arena"] if unpacked else []
+        for line in self.lines:
+            found = line.partition("\0")
+            if found[1]:
+                line = self._run_line(int(found[2]))
+            lines.append(f"    {line}")
+        self.scope |= {"arenas": [], "make_arena": self._make, "failed": self._fail, "empty": np.empty}
+        text = "\n".join(lines)
+        exec(compile(text, "<gradmgr replay>", "exec"), self.scope)  # noqa: S102  # text of our own
+        made = self.scope["replay"]
+        made.text = text
+        made.segments = self.segments
+        made.nbytes = self.held.nbytes
+        return made
+
+    def _run_line(self, number: int) -> str:
+        given = ", ".join([f"v{k}" for k in self.segments[number].arguments])
+        return f"if (stopped := run{number}({given})) is not None: failed({number}, stopped)"
+
+    def _kept_name(self, slot: int) -> str:
+        return f"c{slot}" if self.layouts[slot].is_scalar else f"v{slot}"
+
+    def _write_call(self, number: int, call: Call) -> None:
+        kind = self.analysis.kinds[number]
+        if kind == NATIVE:
+            self._write_steps(number)
+        elif kind == VIEW:
+            self._write_view(call)
+        elif kind == PYTHON:
+            self._run()
+            for slot in slots_in((call.args, call.keywords)):
+                self._fetch(slot.number)
+            if call.has_effect:
+                self._drop_dead(number)
+            if number == self.first_effect:
+                self.lines.append(BEGIN_EFFECTS)
+            self.lines += self._lines(call, None)
+            for slot in slots_in(call.results):
+                self.live[slot.number] = None
+                self._fill_cell(slot.number)
+
+    def _write_steps(self, number: int) -> None:
+        for base in self.analysis.made_by(number):
+            if base in self.leaving:
+                self.lines.append(f"v{base} = {self._new(self.layouts[base])}")
+                self.live[base] = None
+        segment = self.segments[-1]
+        for step in self.analysis.steps[number]:
+            segment.steps.append(step)
+            step.flat = step.flat and not any(base in self.analysis.aliases for base, _ in _slots_of(step))
+            for base, _ in step.operands:
+                if isinstance(base, int) and base not in self.places and base not in segment.arguments:
+                    segment.arguments.append(base)
+
+    def _new(self, layout: Layout) -> str:
+        """Write a new array of a layout."""
+        if layout.shape and not any(layout.strides):  # a scalar broadcast
+            return f"{self._constant(np.broadcast_to)}(empty((), {self._constant(layout.dtype)}), {layout.shape!r})"
+        order = sorted(range(len(layout.shape)), key=lambda k: -layout.strides[k])
+        dtype = self._constant(layout.dtype)
+        if order == sorted(order):
+            return f"empty({layout.shape!r}, {dtype})"
+        text = f"empty({tuple([layout.shape[k] for k in order])!r}, {dtype})"
+        return f"{text}.transpose({tuple(np.argsort(order).tolist())!r})"
+
+    def _write_view(self, call: Call) -> None:
+        slot = call.results.number
+        if slot not in self.read or call.results == call.args[0] or self.analysis.base_of(slot) in self.places:
+            return
+        self._fetch(call.args[0].number)
+        self.lines += self._lines(call, None)
+        self.live[slot] = None
+
+    def _fetch(self, slot: int) -> None:
+        """Make an array that the machine holds one of Python's."""
+        base = self.analysis.base_of(slot)
+        if base not in self.places or slot in self.cells:
+            return
+        self.kept[slot] = None
+        if self.layouts[slot].is_scalar:
+            self.lines.append(f"v{slot} = c{slot}[()]")
+
+    def _fill_cell(self, slot: int) -> None:
+        """Put a scalar of Python's where the machine reads it."""
+        if slot in self.cells:
+            self.kept[slot] = None
+            self.lines.append(f"c{slot}[()] = v{slot}")
+
+    def _run(self) -> None:
+        """Write the run of the present segment, and begin a new one."""
+        if self.segments[-1].steps:
+            self.lines.append(f"\0{len(self.segments) - 1}")
+            self.segments.append(Segment())
+
+    def _drop_dead(self, number: int) -> None:
+        """Drop what Python holds and nothing reads any more: an optimiser writes in place where nobody else looks."""
+        results = {slot.number for slot in slots_in(self.results)}
+        dead = []
+        for slot in self.live:
+            layout = self.layouts[slot]
+            last = self.last.get(slot, -1) if layout is None else self.last_of_memory[self.analysis.base_of(slot)]
+            if last < number and slot not in results and slot not in self.kept:
+                dead.append(slot)
+        for slot in dead:
+            del self.live[slot]
+        if dead:
+            self.lines.append(f"del {', '.join([f'v{slot}' for slot in dead])}")
+
+    # ------------------------------------------------------------ the machine
+
+    def _make(self) -> tuple[Any, ...]:
+        runs, arena = self.program.make()
+        views = []
+        for slot in self.kept:
+            base, low = self.analysis.bases[slot]
+            layout = self.layouts[slot]
+            views.append(view_in(arena, self.places[base] + low + first_of(layout), layout))
+        return (*runs, *views)
+
+    def _fail(self, number: int, stopped: int) -> None:
+        """Raise what a stop of the machine means."""
+        if stopped == -2:
+            raise GuardError("an array is not aligned in memory as NumPy's own are; give a copy of it")
+        call = self.segments[number].starts[stopped].guard
+        if call is None:
+            raise CaptureError("a loop of NumPy's has failed")
+        if call.function is not operator.truth:
+            raise IndexError(f"an index of the array read at {call.line} is out of bounds")
+        raise GuardError(f"the truth of an array at {call.line} gave {call.expected}, and {not call.expected} now")
+
+
+def _slots_of(step: Step) -> list[tuple[int, int]]:
+    return [operand for operand in step.operands if isinstance(operand[0], int)]
+
+
+def _temporaries(steps: Sequence[Step]) -> list[Temporary]:
+    found = {id(base): base for step in steps for base, _ in step.operands if isinstance(base, Temporary)}
+    return list(found.values())

@@ -1,0 +1,282 @@
+"""Where the arrays of a native replay lie, and the words that the machine reads.
+
+What the machine makes lies in one block, the arena, in which memory serves again when nothing reads it any more. What
+leaves the replay, as a result or into a function that may keep it, is in memory of its own, which the machine is told
+in each call, like that of the inputs and of what Python makes in between.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence, Set
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gradmgr._arrays.captured import Layout
+from gradmgr._arrays.native import Machine
+from gradmgr._arrays.steps import Step
+
+_ALIGNMENT = 64  # bytes: of a cache line
+_OUTER = 7  # the word of a step that tells how many dimensions are around it
+_PATCH = 3  # words of a patch; before the patches stand as many words
+# Items of a strip: 32 KiB of float64.
+_STRIP = 1 << 12
+# Elements that a segment goes over, from which on other threads may run meanwhile; to let them costs 100 ns.
+_LONG = 1 << 14
+
+
+class Arena:
+    """A plan of one block of memory, by first fit."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._gaps: list[tuple[int, int]] = []  # start and end of what is free below nbytes, sorted
+        self._sizes: dict[int, int] = {}  # of what is held, by its start
+
+    def take(self, nbytes: int) -> int:
+        """Return where so many bytes are free, and hold them."""
+        nbytes = -(-max(nbytes, 1) // _ALIGNMENT) * _ALIGNMENT
+        for k, (low, high) in enumerate(self._gaps):
+            if high - low >= nbytes:
+                self._gaps[k : k + 1] = [(low + nbytes, high)] if high - low > nbytes else []
+                break
+        else:
+            low = self.nbytes
+            if self._gaps and self._gaps[-1][1] == self.nbytes:  # which is too short, and ends where nothing follows
+                low = self._gaps.pop()[0]
+            self.nbytes = low + nbytes
+        self._sizes[low] = nbytes
+        return low
+
+    def free(self, start: int) -> None:
+        """Let go of what begins there."""
+        end = start + self._sizes.pop(start)
+        k = bisect_left(self._gaps, (start, end))
+        if k < len(self._gaps) and self._gaps[k][0] == end:
+            end = self._gaps.pop(k)[1]
+        if k and self._gaps[k - 1][1] == start:
+            k -= 1
+            start = self._gaps.pop(k)[0]
+        self._gaps.insert(k, (start, end))
+
+
+class Segment:
+    """Steps that run in one call of the machine.
+
+    Attributes:
+        steps: the steps; by the words before each, `starts`.
+        arguments: the slots of the arrays that it is given, in order.
+    """
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.starts: dict[int, Step] = {}
+        self.arguments: list[int] = []
+
+
+class _Patch(NamedTuple):
+    """Where the address of an argument's data goes: a word of a segment's steps; and what it must be aligned to."""
+
+    segment: int
+    word: int
+    offset: int
+    mask: int
+
+
+class Program:
+    """Words of the machine for a list of segments, and copies of them with memory of their own.
+
+    Args:
+        places: where in the arena the memory of a slot, or of a Temporary, begins.
+        seen: the slots whose memory Python reads or writes too.
+        nbytes: of the arena.
+        layouts: of slots.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        segments: Sequence[Segment],
+        places: dict[Any, int],
+        nbytes: int,
+        layouts: Sequence[Layout],
+        seen: Set[int],
+    ) -> None:
+        self.machine = machine
+        self.segments = segments
+        self.places = places
+        self.nbytes = nbytes
+        self.layouts = layouts
+        self._uses = _uses([step for segment in segments for step in segment.steps], seen)
+        self.words: list[int] = []
+        self.bounds: list[tuple[int, int]] = []  # of the segments, in words
+        self._of_arena: list[int] = []  # words to which the arena's address is to be added
+        self._of_words: list[int] = []  # likewise, that of the words
+        self._patches: dict[int, list[_Patch]] = defaultdict(list)  # by the slot of what Python holds
+        self.keeps: list[Any] = []
+        self._assemble()
+
+    # ------------------------------------------------------------ words
+
+    def _assemble(self) -> None:
+        bodies = [self._body(number) for number in range(len(self.segments))]
+        given: set[int] = set()
+        starts, at = [], 0
+        for segment, (words, _) in zip(self.segments, bodies, strict=True):
+            segment.arguments = [slot for slot in segment.arguments if slot not in given]
+            given.update(segment.arguments)
+            head = _PATCH + _PATCH * sum([len(self._patches[slot]) for slot in segment.arguments])
+            starts.append(at + head)
+            self.bounds.append((at, at + head + len(words)))
+            at += head + len(words)
+        for segment, start, (words, arena) in zip(self.segments, starts, bodies, strict=True):
+            self._write_head(segment, start, starts)
+            self._of_arena += [start + word for word in arena]
+            self.words += words
+
+    def _write_head(self, segment: Segment, start: int, starts: list[int]) -> None:
+        """Write what stands before the steps of a segment: where the data of its arguments go, in all segments."""
+        work = sum([_elements(step) for step in segment.steps])
+        size = start - len(self.words)
+        self.words += [size // _PATCH - 1, int(work >= _LONG), size]
+        for number, slot in enumerate(segment.arguments):
+            for patch in self._patches[slot]:
+                self._of_words.append(len(self.words) + 1)
+                self.words += [number | patch.mask << 32, 8 * (starts[patch.segment] + patch.word), patch.offset]
+
+    def _body(self, number: int) -> tuple[list[int], list[int]]:
+        """Return the words of a segment's steps, and which of them are addresses in the arena."""
+        words: list[int] = []
+        arena: list[int] = []
+        segment = self.segments[number]
+        for group in _groups(segment.steps):
+            if len(group) > 1:
+                words += [-4, len(group), group[0].dims[0], _STRIP]
+            inside = _uses(group, ()) if len(group) > 1 else {}
+            alone = {base for base, count in inside.items() if base in self.places and self._uses[base] == count}
+            for step in group:
+                segment.starts[at := len(words)] = step
+                self._append(step, number, words, arena)
+                if len(group) > 1:
+                    words[at + _OUTER] = sum(
+                        [1 << k for k, (base, _) in enumerate(step.operands) if _key(base) in alone]
+                    )
+        return [*words, 0], arena
+
+    def _append(self, step: Step, segment: int, words: list[int], arena: list[int]) -> None:
+        at = len(words)
+        n, o = len(step.operands), len(step.outer)
+        words += [0, step.function, step.context, step.auxdata, n, len(step.dims), len(step.strides), o]
+        for (base, offset), alignment in zip(step.operands, step.alignments, strict=True):
+            if isinstance(base, np.ndarray):
+                words.append(base.__array_interface__["data"][0] - first_of(base) + offset)
+                self.keeps.append(base)
+            elif base in self.places:
+                arena.append(len(words))
+                words.append(self.places[base] + offset)
+            else:
+                moved = offset - first_of(self.layouts[base])
+                self._patches[base].append(_Patch(segment, len(words), moved, alignment - 1))
+                words.append(0)
+        words += [*step.dims, *step.strides, *[extent for extent, _ in step.outer]]
+        for _, moves in step.outer:
+            words += moves
+        words[at] = len(words) - at
+        self.keeps.append(step.keeps)
+
+    # ------------------------------------------------------------ copies
+
+    def make(self) -> tuple[list[Any], Any]:
+        """Return functions that run the segments, in memory of their own, and that arena."""
+        nbytes = -(-self.nbytes // _ALIGNMENT) * _ALIGNMENT
+        block = np.empty(nbytes + 8 * len(self.words) + _ALIGNMENT, np.uint8)
+        skipped = -block.ctypes.data % _ALIGNMENT
+        arena = block[skipped : skipped + nbytes]
+        words = block[skipped + nbytes :][: 8 * len(self.words)].view(np.int64)  # in the same memory, which it keeps
+        words[:] = self.words
+        words[self._of_arena] += block.ctypes.data + skipped
+        words[self._of_words] += words.ctypes.data
+        return [self.machine.function(words[start:end]) for start, end in self.bounds], arena
+
+
+def first_of(layout: Layout | np.ndarray[Any, Any]) -> int:
+    """Return how far the first element of an array, or layout, lies behind its lowest byte."""
+    first = 0
+    for n, stride in zip(layout.shape, layout.strides, strict=True):
+        first -= min(0, stride) * (n - 1)
+    return first
+
+
+def view_in(arena: Any, start: int, layout: Layout) -> Any:
+    """Return the array that lies in the arena, with its first element there."""
+    return np.ndarray(layout.shape, layout.dtype, arena, start, layout.strides)
+
+
+def _key(base: Any) -> Any:
+    """Return what stands for a memory in a set."""
+    return ("constant", id(base)) if isinstance(base, np.ndarray) else base
+
+
+def _uses(steps: Iterable[Step], seen: Iterable[int]) -> Counter[Any]:
+    """Count how many operands lie in each memory; what Python sees counts as one more."""
+    return Counter([*seen, *[_key(base) for step in steps for base, _ in step.operands]])
+
+
+def _elements(step: Step) -> int:
+    size = 1
+    for n in (*step.dims, *[extent for extent, _ in step.outer]):
+        size *= n
+    return size
+
+
+def _groups(steps: Sequence[Step]) -> list[list[Step]]:
+    """Return steps one by one, and long flat ones that can run strip by strip, one after the other, together."""
+    groups: list[list[Step]] = []
+    for step in steps:
+        if groups and _runs_in_strips(step) and _joins(groups[-1], step):
+            groups[-1].append(step)
+        else:
+            groups.append([step])
+    return groups
+
+
+def _runs_in_strips(step: Step) -> bool:
+    return step.flat and step.dims[0] > _STRIP
+
+
+def _joins(group: Sequence[Step], step: Step) -> bool:
+    """Tell whether a step goes over the same elements as those of a group, so that each strip needs that strip only."""
+    return _runs_in_strips(group[0]) and all(
+        other.dims == step.dims
+        and all(
+            _is_same_element(one, two)
+            for one in _flat_operands(other)
+            for two in _flat_operands(step)
+            if one.written or two.written
+        )
+        for other in group
+    )
+
+
+class _Operand(NamedTuple):
+    base: Any
+    offset: int
+    stride: int
+    written: bool
+
+
+def _flat_operands(step: Step) -> list[_Operand]:
+    reads = len(step.operands) - step.writes
+    return [
+        _Operand(base, offset, stride, k >= reads)
+        for k, ((base, offset), stride) in enumerate(zip(step.operands, step.strides, strict=True))
+    ]
+
+
+def _is_same_element(one: _Operand, two: _Operand) -> bool:
+    """Tell whether two operands have each element in common, or none at all."""
+    if isinstance(one.base, np.ndarray) or isinstance(two.base, np.ndarray):
+        return one.base is not two.base
+    return one.base != two.base or (one.offset == two.offset and one.stride == two.stride)

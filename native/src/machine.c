@@ -1,0 +1,273 @@
+/* The machine of gradmgr's native replays: it runs a program of loops over arrays.
+ *
+ * A program is words of 64 bits that gradmgr/_arrays/placement.py writes. A segment of it is what runs between two
+ * lines of Python:
+ *
+ *     patches, flags, where the steps start, patches x (argument | alignment mask << 32, address of a word, offset)
+ *
+ * A patch writes into a word of some step the address of the data of an argument, plus an offset. Then the steps:
+ *
+ *     length in words, loop, context, auxdata, operands n, inner dims k, strides s, outer dims o,
+ *     n addresses, k dims, s strides, o outer dims, o x n outer strides
+ *
+ * and a length of 0 at the end. A negative length heads a group of flat loops: -words, number of steps, items, items
+ * of a strip; the steps of the group follow, and run strip by strip, so that what they share stays in the cache. They
+ * have no outer dims; in their place stands a bit for each operand that nothing else reads: it needs one strip only.
+ *
+ * A loop has the signature of NumPy's inner loops, of which most are; the rest are below. One that returns other than
+ * 0 stops the machine. There is nothing of Python's headers here: of a Python object only the address of an array's
+ * data is read, at an offset that the loader has tested, and functions of Python come as addresses.
+ */
+#include <fenv.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(_WIN32)
+#define EXPORT __declspec(dllexport)
+#else
+#define EXPORT __attribute__((visibility("default")))
+#endif
+
+typedef int64_t word;
+typedef int (*loop)(void *, char *const *, const word *, const word *, void *);
+
+enum { MOST_OPERANDS = 8, MOST_DIMS = 32, VERSION = 1 };
+enum { LENGTH, LOOP, CONTEXT, AUXDATA, OPERANDS, INNER, STRIDES, OUTER, ADDRESSES };
+
+static struct {
+    word data_offset;                   /* of the address of an array's data in the array object */
+    void *none;                         /* Python's None */
+    void (*take_reference)(void *);     /* Py_IncRef */
+    void *(*make_integer)(long);        /* PyLong_FromLong */
+    void *(*release_lock)(void);        /* PyEval_SaveThread */
+    void (*acquire_lock)(void *);       /* PyEval_RestoreThread */
+} python;
+
+EXPORT word gradmgr_setup(word data_offset, void *none, void *take_reference, void *make_integer, void *release_lock,
+                          void *acquire_lock)
+{
+    python.data_offset = data_offset;
+    python.none = none;
+    python.take_reference = (void (*)(void *))take_reference;
+    python.make_integer = (void *(*)(long))make_integer;
+    python.release_lock = (void *(*)(void))release_lock;
+    python.acquire_lock = (void (*)(void *))acquire_lock;
+    return VERSION;
+}
+
+static inline char *data_of(const void *array) { return *(char **)((char *)array + python.data_offset); }
+
+/* ---------------------------------------------------------------- the machine */
+
+static int run_outer(const word *w)
+{
+    const word n = w[OPERANDS], outer = w[OUTER];
+    const word *dims = w + ADDRESSES + n, *strides = dims + w[INNER], *extent = strides + w[STRIDES];
+    const word *moves = extent + outer;
+    char *data[MOST_OPERANDS];
+    word at[MOST_DIMS] = {0};
+    for (word j = 0; j < n; j++)
+        data[j] = (char *)w[ADDRESSES + j];
+    for (;;) {
+        char *given[MOST_OPERANDS]; /* some loops, such as that of matmul, move the addresses that they are given */
+        memcpy(given, data, sizeof(given));
+        const int stopped = ((loop)w[LOOP])((void *)w[CONTEXT], given, dims, strides, (void *)w[AUXDATA]);
+        if (stopped)
+            return stopped;
+        word d = outer - 1;
+        for (; d >= 0; d--) {
+            for (word j = 0; j < n; j++)
+                data[j] += moves[d * n + j];
+            if (++at[d] < extent[d])
+                break;
+            for (word j = 0; j < n; j++)
+                data[j] -= moves[d * n + j] * extent[d];
+            at[d] = 0;
+        }
+        if (d < 0)
+            return 0;
+    }
+}
+
+static int run_step(const word *w)
+{
+    if (w[OUTER])
+        return run_outer(w);
+    const word n = w[OPERANDS], *dims = w + ADDRESSES + n;
+    char *data[MOST_OPERANDS];
+    for (word j = 0; j < n; j++)
+        data[j] = (char *)w[ADDRESSES + j];
+    return ((loop)w[LOOP])((void *)w[CONTEXT], data, dims, dims + w[INNER], (void *)w[AUXDATA]);
+}
+
+/* Run a group of flat loops strip by strip; return how many words it has, 0 where a loop has stopped. */
+static word run_group(const word *group)
+{
+    const word count = group[1], items = group[2], most = group[3];
+    const word *end = group;
+    for (word start = 0; start < items; start += most) {
+        const word here = items - start < most ? items - start : most;
+        const word *w = group + 4;
+        for (word k = 0; k < count; k++, w += w[LENGTH]) {
+            const word n = w[OPERANDS], *strides = w + ADDRESSES + n + 1;
+            char *data[MOST_OPERANDS];
+            for (word j = 0; j < n; j++)
+                data[j] = (char *)w[ADDRESSES + j] + (w[OUTER] >> j & 1 ? 0 : start * strides[j]);
+            if (((loop)w[LOOP])((void *)w[CONTEXT], data, &here, strides, (void *)w[AUXDATA]))
+                return 0;
+        }
+        end = w;
+    }
+    return end - group;
+}
+
+/* Run a segment; return the number of words before the step that stopped, -1 at the end. */
+static word run_steps(const word *first)
+{
+    const word *w = first;
+    while (w[LENGTH]) {
+        if (w[LENGTH] < 0) {
+            const word length = run_group(w);
+            if (!length)
+                return w - first;
+            w += length;
+        } else {
+            if (run_step(w))
+                return w - first;
+            w += w[LENGTH];
+        }
+    }
+    return -1;
+}
+
+/* What Python calls, as a function of arrays: None, or where it stopped; -2 for data that are not aligned. */
+EXPORT void *gradmgr_run(void *self, void *const *args, word count)
+{
+    word *segment = (word *)data_of(self);
+    (void)count;
+    for (word k = 0; k < segment[0]; k++) {
+        const word *patch = segment + 3 + 3 * k;
+        char *data = data_of(args[patch[0] & 0xffffffff]);
+        if ((word)data & (patch[0] >> 32))
+            return python.make_integer(-2);
+        *(char **)patch[1] = data + patch[2];
+    }
+    void *thread = segment[1] ? python.release_lock() : 0;
+    const word stopped = run_steps(segment + segment[2]);
+    feclearexcept(FE_ALL_EXCEPT); /* the loops leave flags, which a later call of NumPy's might report */
+    if (segment[1])
+        python.acquire_lock(thread);
+    if (stopped >= 0)
+        return python.make_integer((long)stopped);
+    python.take_reference(python.none);
+    return python.none;
+}
+
+/* ---------------------------------------------------------------- loops of our own */
+
+#define LOOP_HEAD(name) \
+    EXPORT int gradmgr_##name(void *context, char *const *data, const word *dims, const word *strides, void *auxdata)
+
+typedef struct {
+    word half[2];
+} pair;
+
+/* Operands: source, target. */
+#define COPY(name, type)                                                       \
+    LOOP_HEAD(name)                                                            \
+    {                                                                          \
+        const word n = dims[0], s = strides[0], t = strides[1];                \
+        const char *from = data[0];                                            \
+        char *to = data[1];                                                    \
+        (void)context, (void)auxdata;                                          \
+        if (s == sizeof(type) && t == sizeof(type)) {                          \
+            memmove(to, from, n * sizeof(type));                               \
+            return 0;                                                          \
+        }                                                                      \
+        for (word k = 0; k < n; k++, from += s, to += t)                       \
+            memcpy(to, from, sizeof(type));                                    \
+        return 0;                                                              \
+    }
+COPY(copy1, uint8_t)
+COPY(copy2, uint16_t)
+COPY(copy4, uint32_t)
+COPY(copy8, uint64_t)
+COPY(copy16, pair)
+
+/* Operands: condition, chosen where it is true, chosen elsewhere, target. */
+#define WHERE(name, type)                                                                         \
+    LOOP_HEAD(name)                                                                               \
+    {                                                                                             \
+        const char *c = data[0], *x = data[1], *y = data[2];                                      \
+        char *to = data[3];                                                                       \
+        (void)context, (void)auxdata;                                                             \
+        for (word k = 0; k < dims[0]; k++) {                                                      \
+            memcpy(to, *c ? x : y, sizeof(type));                                                 \
+            c += strides[0], x += strides[1], y += strides[2], to += strides[3];                  \
+        }                                                                                         \
+        return 0;                                                                                 \
+    }
+WHERE(where1, uint8_t)
+WHERE(where2, uint16_t)
+WHERE(where4, uint32_t)
+WHERE(where8, uint64_t)
+WHERE(where16, pair)
+
+#define CAST(name, from_type, to_type)                                                            \
+    LOOP_HEAD(name)                                                                               \
+    {                                                                                             \
+        const char *from = data[0];                                                               \
+        char *to = data[1];                                                                       \
+        (void)context, (void)auxdata;                                                             \
+        for (word k = 0; k < dims[0]; k++, from += strides[0], to += strides[1])                  \
+            *(to_type *)to = (to_type)*(const from_type *)from;                                   \
+        return 0;                                                                                 \
+    }
+/* To complex numbers, whose imaginary parts are 0. */
+#define CAST_COMPLEX(name, from_type, to_type)                                                    \
+    LOOP_HEAD(name)                                                                               \
+    {                                                                                             \
+        const char *from = data[0];                                                               \
+        char *to = data[1];                                                                       \
+        (void)context, (void)auxdata;                                                             \
+        for (word k = 0; k < dims[0]; k++, from += strides[0], to += strides[1]) {                \
+            ((to_type *)to)[0] = (to_type)*(const from_type *)from;                               \
+            ((to_type *)to)[1] = 0;                                                               \
+        }                                                                                         \
+        return 0;                                                                                 \
+    }
+#define CASTS(name, type)                     \
+    CAST(name##_to_f4, type, float)           \
+    CAST(name##_to_f8, type, double)          \
+    CAST_COMPLEX(name##_to_c8, type, float)   \
+    CAST_COMPLEX(name##_to_c16, type, double)
+CASTS(b1, uint8_t)
+CASTS(i4, int32_t)
+CASTS(i8, int64_t)
+CASTS(f4, float)
+CASTS(f8, double)
+CAST(b1_to_i8, uint8_t, int64_t)
+CAST(i4_to_i8, int32_t, int64_t)
+
+/* One operand, a truth; the context is what it must be. */
+LOOP_HEAD(guard)
+{
+    (void)dims, (void)strides, (void)auxdata;
+    return (*data[0] != 0) != (context != 0);
+}
+
+/* Rows by number: source, numbers (int64), target; the context is how many there are, the auxdata the bytes of one. */
+LOOP_HEAD(take)
+{
+    const word rows = (word)context, bytes = (word)auxdata;
+    const char *numbers = data[1];
+    char *to = data[2];
+    for (word k = 0; k < dims[0]; k++, numbers += strides[1], to += strides[2]) {
+        word row = *(const word *)numbers;
+        row += row < 0 ? rows : 0;
+        if (row < 0 || row >= rows)
+            return 1;
+        memcpy(to, data[0] + row * strides[0], bytes);
+    }
+    return 0;
+}

@@ -1,0 +1,434 @@
+"""Native replays: bit for bit what NumPy computes, whatever the layout; guards, threads, memory, what falls back."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import sys
+import threading
+import tracemalloc
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import normal
+from machine import MACHINE, assert_same_bits, in_layouts_of, needs_machine
+
+import gradmgr.numpy as gnp
+from gradmgr import GradManager, asarray
+from gradmgr._arrays import replay as replay_module
+from gradmgr._arrays.captured import Call, Capture, CaptureError, Slot
+from gradmgr._arrays.native import Found, MachineError, load
+from gradmgr._arrays.native_replay import NativeWriter
+from gradmgr._arrays.native_test import check_machine
+from gradmgr._arrays.placement import Arena
+from gradmgr._arrays.replay import compile_replay
+from gradmgr.nn import functional as F  # noqa: N812  # torch's name
+
+Program = Callable[..., Sequence[Any]]
+
+pytestmark = [needs_machine, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
+
+
+def both(program: Program, *arrays: Any) -> tuple[Any, Any, Capture]:
+    """Return the native replay of a program, the plain one, and the capture."""
+    capture = Capture()
+    found = program(*[capture.add_input(a) for a in arrays])
+    return compile_replay(capture, found, native=MACHINE), compile_replay(capture, found, native=False), capture
+
+
+def check(program: Program, *arrays: Any) -> Any:
+    """Check that a native replay gives the bits of the plain one; return it."""
+    native, plain, capture = both(program, *arrays)
+    given = in_layouts_of(capture, list(arrays))
+    for one, other in zip(native(*given), plain(*in_layouts_of(capture, list(arrays))), strict=True):
+        assert_same_bits(one, other)
+    return native
+
+
+def runs_of(native: Any) -> int:
+    """Count how often a replay calls the machine."""
+    return len(native.segments)
+
+
+def layouts_of(a: Any) -> list[Any]:
+    """The same rows and columns in memory of every order, and what expands to them."""
+    wide = np.repeat(np.repeat(a, 2, 0), 2, 1)
+    return [
+        *(a, np.asfortranarray(a), wide[::2, ::2], a[::-1, ::-1], a[:1].copy(), a[:, :1].copy(), a[0].copy()),
+        *(wide[0, ::2], a[0, 0].reshape(()), a[:1, :1].copy(), np.broadcast_to(a[:, :1], a.shape)),
+    ]
+
+
+UNARY = (np.exp, np.log, np.tanh, np.sin, np.sqrt, np.negative, np.absolute, np.square, np.log1p, np.sign, np.isnan)
+BINARY = (np.add, np.subtract, np.multiply, np.true_divide, np.maximum, np.power, np.hypot, np.arctan2, np.less)
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4", "c16", "i8"])
+@pytest.mark.parametrize("shape", [(3, 5), (37, 129)])
+def test_ufuncs_of_any_layout(shape: tuple[int, int], dtype: str) -> None:
+    arrays = layouts_of((normal(*shape) * 3 + (1j if dtype == "c16" else 0)).astype(dtype))
+    for ufunc, a in itertools.product(UNARY, arrays):
+        if not (dtype == "c16" and ufunc in (np.sign, np.square)):
+            check(lambda x, ufunc=ufunc: [ufunc(x)], a)
+    for ufunc, a, b in itertools.product(BINARY, arrays, arrays):
+        if not (dtype == "c16" and ufunc in (np.hypot, np.arctan2)) and not (dtype == "i8" and ufunc is np.power):
+            check(lambda x, y, ufunc=ufunc: [ufunc(x, y)], a, b)
+
+
+@pytest.mark.parametrize("number", [2, 0.5, True, np.float32(1.5), np.float64(0.3), -1, 3.0])
+@pytest.mark.parametrize("dtype", ["f8", "f4", "i4", "?"])
+def test_ufuncs_and_operators_with_numbers(dtype: str, number: Any) -> None:
+    for a in layouts_of((normal(6, 7) * 3).astype(dtype)):
+        check(lambda x: [x * number, number + x, np.true_divide(x, number), x < number, np.maximum(x, number)], a)
+        if dtype[0] == "f":
+            check(lambda x: [np.absolute(x) ** number, x.sum() * number], a)
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4", "i8", "i4", "?"])
+@pytest.mark.parametrize("shape", [(5,), (20_000,), (3, 7), (129, 300), (9, 1), (4, 5, 6), (10_000, 3), (3, 9000)])
+def test_reductions_in_the_order_of_numpy(shape: tuple[int, ...], dtype: str) -> None:
+    a = (normal(*shape) * 5).astype(dtype)
+    axes = [None, *[axes for n in range(1, len(shape) + 1) for axes in itertools.combinations(range(len(shape)), n)]]
+    for b in (a, np.asfortranarray(a), np.repeat(a, 2, -1)[..., ::2], a.swapaxes(0, -1)):
+        for axis, name in itertools.product(axes, ("sum", "max", "min", "mean", "any", "all")):
+            check(lambda x, name=name, axis=axis: [getattr(x, name)(axis=axis)], b)
+            check(lambda x, name=name, axis=axis: [getattr(x, name)(axis=axis, keepdims=True)], b)
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4", "c16", "i8"])
+def test_matrix_products(dtype: str) -> None:
+    def layouts(n: int, m: int) -> list[Any]:
+        a = (normal(2 * n, 2 * m) * 4).astype(dtype)
+        return [a[:n, :m].copy(), np.asfortranarray(a[:n, :m]), a[:n, :m], a[::2, ::2]]
+
+    for n, k, m in itertools.product((1, 2, 17), repeat=3):
+        for a, b in itertools.product(layouts(n, k), layouts(k, m)):
+            check(lambda x, y: [x @ y, x @ x.T, x[0] @ y, x @ y[:, 0], x[0] @ x[0]], a, b)
+        stack, other = np.stack(layouts(n, k)), np.stack(layouts(k, m))
+        check(lambda x, y: [x @ y, x[0] @ y, x @ y[1], np.matmul(x[:, None], y[None])], stack, other)
+
+
+@pytest.mark.parametrize("to", ["f8", "f4", "i8", "c16", "?"])
+@pytest.mark.parametrize("dtype", ["f8", "f4", "i8", "i4", "?"])
+def test_copies_and_casts(dtype: str, to: str) -> None:
+    for a in layouts_of((normal(6, 8) * 3).astype(dtype)):
+        check(lambda x: [x.astype(to), np.where(x > 1, x, 0), np.stack([x, x + x], -1)], a)
+        check(lambda x: [x.copy(), x.ravel(), x.flatten(), x.T.copy()], a)
+
+
+def in_place(x: Any, y: Any) -> list[Any]:
+    z = x * 1
+    z += y
+    z[1:, ::2] *= y[:-1, ::2]
+    z[0] = z[2] + 1
+    z[:, 3] = 0.5
+    rows = z[::-1]
+    rows -= y.mean(axis=0)
+    z[1:] += z[:-1]  # which overlap
+    np.multiply(z, 2, out=rows)
+    return [z, rows, z.T.reshape(-1)]
+
+
+def test_writes_in_place_and_views_of_them() -> None:
+    native = check(in_place, normal(4, 5, seed=1), normal(4, 5, seed=2))
+    assert 1 < runs_of(native) < 5  # what overlaps is Python's
+
+
+def test_what_python_calls_in_between_reads_and_writes_the_same_arrays() -> None:
+    def program(x: Any) -> list[Any]:
+        y = np.zeros_like(x)
+        y[:2] = x[:2] * 3
+        np.add.at(y, np.array([0, 0, 2]), x[0])
+        total = np.einsum("ij,ij->i", y, x)
+        z = (total * total.sum())[:, None] * y
+        order = np.argsort(z, axis=1)
+        return [np.take_along_axis(z, order, 1) + 1, total, z.sum()]
+
+    native = check(program, normal(3, 4))
+    assert runs_of(native) > 1
+
+
+def test_results_are_in_memory_of_their_own() -> None:
+    native, _, _ = both(lambda x: [x * 2, (x + 1)[1:], x.T, (x * 3).sum()], normal(3, 4))
+    x = normal(3, 4)
+    first = native(x)
+    kept = [np.array(y) for y in first]
+    native(x * 5)
+    for y, z in zip(first, kept, strict=True):
+        np.testing.assert_array_equal(y, z)
+
+
+def test_what_a_function_may_keep_is_in_memory_of_its_own() -> None:
+    kept: list[Any] = []
+
+    def keep(a: Any) -> Any:
+        kept.append(a)
+        return a.sum()
+
+    capture = Capture()
+    x = capture.add_input(normal(3))
+    total = capture.call_foreign(keep, x * 2)
+    kept.clear()
+    native = compile_replay(capture, [total + 1], native=MACHINE)
+    native(np.ones(3))
+    native(np.zeros(3))
+    np.testing.assert_array_equal(kept, [[2, 2, 2], [0, 0, 0]])
+
+
+def test_a_guard_stops_the_machine() -> None:
+    native, plain, _ = both(lambda x: [x * 2 if (x > 0).all() and x.sum() > 1 else x - 1], np.array([1.0, 2.0]))
+    np.testing.assert_array_equal(native(np.array([3.0, 0.5]))[0], [6.0, 1.0])
+    for x in ([-3.0, 9.0], [0.1, 0.2]):
+        for again in (native, plain):
+            with pytest.raises(CaptureError, match=r"the truth of an array at .*py:\d+ gave True, and False now"):
+                again(np.array(x))
+    np.testing.assert_array_equal(native(np.array([3.0, 0.5]))[0], [6.0, 1.0])
+
+
+def test_arrays_that_are_not_aligned_are_refused() -> None:
+    native, _, _ = both(lambda x: [x * 2], np.ones(3))
+    x = np.zeros(25, np.uint8)[1:].view(np.float64)
+    with pytest.raises(CaptureError, match="not aligned in memory"):
+        native(x)
+
+
+def test_no_warning_is_raised_or_left_behind(recwarn: pytest.WarningsRecorder) -> None:
+    native, _, _ = both(lambda x: [np.log(x), x / 0.0, x * 1e308 * 10], np.ones(3))
+    recwarn.clear()
+    with np.errstate(all="raise"):
+        native(np.zeros(3))
+        np.add(np.ones(3), 1.0)
+    assert not recwarn
+
+
+def test_long_rows_run_in_strips() -> None:
+    def adam(w: Any, g: Any, m: Any, v: Any) -> list[Any]:
+        m *= 0.9
+        m += g * 0.1
+        v *= 0.999
+        v += g * g * 0.001
+        w -= 0.01 * m / (np.sqrt(v) + 1e-8)
+        return [w, m, v, w[::-1] + w]
+
+    for n in (2048, 2049, 10_000, 100_003):
+        check(adam, *[np.abs(normal(n, seed=k)) for k in range(4)])
+
+
+def loss(x: Any, w: Any, b: Any, v: Any) -> Any:
+    return F.cross_entropy(gnp.tanh(x @ w + b) @ v, np.array([0, 2, 1, 1, 0]))
+
+
+def with_gradients(*arrays: Any) -> list[Any]:
+    points = [asarray(a) for a in arrays]
+    with GradManager().attach(points) as gm:
+        y = loss(*points)
+        gm.backward(y)
+    return [y._array, *[t.grad._array for t in points]]
+
+
+SHAPES = ((5, 4), (4, 3), (3,), (3, 3))
+
+
+def test_replays_at_the_same_time_have_arenas_of_their_own() -> None:
+    native, plain, _ = both(with_gradients, *[normal(*n, seed=1) for n in SHAPES])
+    inputs = [[normal(*n, seed=seed) for n in SHAPES] for seed in range(8)]
+    expected = [plain(*arrays) for arrays in inputs]
+    start = threading.Barrier(4)
+
+    def work(first: int) -> None:
+        start.wait(20)
+        for k in range(300):
+            at = (first + k) % 8
+            for one, other in zip(native(*inputs[at]), expected[at], strict=True):
+                assert_same_bits(one, other)
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(work, k) for k in range(4)]:
+            done.result(60)
+    assert 1 <= len(native.__globals__["arenas"]) <= 4
+
+
+def test_ten_thousand_replays_take_no_more_memory_than_one() -> None:
+    native, _, _ = both(with_gradients, *[normal(*n, seed=1) for n in SHAPES])
+    arrays = [normal(*n, seed=2) for n in SHAPES]
+    for _ in range(100):
+        native(*arrays)
+    gc.collect()
+    before = sys.getrefcount(None)
+    tracemalloc.start()
+    try:
+        native(*arrays)
+        base = tracemalloc.get_traced_memory()[0]
+        for _ in range(10_000):
+            native(*arrays)
+        assert tracemalloc.get_traced_memory()[0] - base < 4096
+    finally:
+        tracemalloc.stop()
+    assert abs(sys.getrefcount(None) - before) < 100
+
+
+# ---------------------------------------------------------------- what is wrong is found
+
+
+class Mutated(NativeWriter):
+    """A writer that leaves out, swaps or moves one step of the program."""
+
+    change: Any = None
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        steps = next(steps for steps in reversed(self.analysis.steps) if steps)
+        Mutated.change(steps)
+
+
+def leave_out(steps: list[Any]) -> None:
+    steps.pop()
+
+
+def shorten(steps: list[Any]) -> None:
+    step = steps[-1]
+    step.dims = (step.dims[0] - 1 if step.dims[0] > 1 else 0, *step.dims[1:])
+
+
+def change_an_operand(steps: list[Any]) -> None:
+    step = steps[-1]
+    step.operands = (step.operands[-1], *step.operands[1:])
+
+
+@pytest.mark.parametrize("change", [leave_out, shorten, change_an_operand])
+def test_a_program_changed_by_one_step_fails_the_test_of_the_machine(
+    change: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Mutated, "change", staticmethod(change))
+    monkeypatch.setattr("gradmgr._arrays.native_test.NativeWriter", Mutated)
+    with pytest.raises(MachineError, match=r"does not compute what NumPy .* does here: result \d+ of "):
+        check_machine(load())
+
+
+def plain_where(found: Found, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(replay_module, "found", found)
+    capture = Capture()
+    y = capture.add_input(np.ones(3)) * 2
+    with pytest.raises(CaptureError, match="a native replay was asked for, but there is no machine: "):
+        compile_replay(capture, [y], native=True)
+    replay: Any = compile_replay(capture, [y])
+    assert "v1 = v0 * 2" in replay.text
+    return found.reason
+
+
+def test_without_the_package_replays_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gradmgr_native", None)
+    assert "is not installed" in plain_where(Found(), monkeypatch)
+
+
+def test_with_a_package_that_does_not_load_replays_are_plain(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    broken: Any = ModuleType("gradmgr_native")
+    broken.library = lambda: tmp_path / "machine.so"
+    monkeypatch.setitem(sys.modules, "gradmgr_native", broken)
+    assert "does not work here" in plain_where(Found(), monkeypatch)
+
+
+def test_with_a_machine_that_fails_its_test_replays_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Mutated, "change", staticmethod(leave_out))
+    monkeypatch.setattr("gradmgr._arrays.native_test.NativeWriter", Mutated)
+    assert "does not compute what NumPy" in plain_where(Found(), monkeypatch)
+
+
+def test_with_a_machine_of_another_version_replays_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradmgr._arrays.native.VERSION", 99)
+    assert "has version 1 of the machine, and gradmgr needs 99" in plain_where(Found(), monkeypatch)
+
+
+def test_a_network_is_one_run_of_the_machine() -> None:
+    def step(*arrays: Any) -> list[Any]:
+        points = [asarray(a) for a in arrays]
+        with GradManager().attach(points) as gm:
+            x, w, v = points
+            y = gnp.mean((gnp.tanh(x @ w) @ v) ** 2)
+            gm.backward(y)
+        return [y._array, *[t.grad._array for t in points]]
+
+    assert runs_of(check(step, normal(8, 4), normal(4, 3), normal(3, 2))) == 1
+
+
+def test_rows_by_number() -> None:
+    def program(x: Any, rows: Any) -> list[Any]:
+        return [x[rows], x[np.array([2, 0, -1])] * 2, x[:, 0][rows]]
+
+    native = check(program, normal(3, 4), np.array([1, -3, 2, 2]))
+    assert runs_of(native) == 1
+    with pytest.raises(IndexError, match=r"an index of the array read at .*py:\d+ is out of bounds"):
+        native(normal(3, 4), np.array([1, 3, 2, 2]))
+
+
+def test_scalars_that_are_expanded() -> None:
+    def program(x: Any) -> list[Any]:
+        total = x.sum()
+        wide = np.broadcast_to(total, (2, 3))
+        return [wide, wide * x, total[None], total, np.broadcast_to(x.max(), x.shape) - x]
+
+    assert runs_of(check(program, normal(2, 3))) == 1
+
+
+def test_a_view_of_what_a_function_made_within_another_array_is_written_through() -> None:
+    def program(x: Any) -> list[Any]:
+        y = np.tensordot(x, x, 1)  # a view of an array that the capture does not see
+        flat = y.reshape(-1)
+        flat += 1
+        rows = x.T.reshape(-1).reshape(3, 3)
+        rows[0] = 5
+        return [y * 2, flat[:2] + rows[0, :2], rows]
+
+    check(program, normal(3, 3))
+
+
+def test_what_is_held_at_the_same_time_does_not_overlap() -> None:
+    rng = np.random.default_rng(0)
+    arena, held = Arena(), dict[int, int]()
+    for _ in range(2000):
+        if held and rng.random() < 0.5:
+            start = sorted(held)[rng.integers(len(held))]
+            held.pop(start)
+            arena.free(start)
+        else:
+            nbytes = int(rng.integers(1, 1000))
+            start = arena.take(nbytes)
+            assert start % 64 == 0
+            assert start + nbytes <= arena.nbytes
+            assert all(start + nbytes <= other or other + held[other] <= start for other in held)
+            held[start] = nbytes
+    for start in held:
+        arena.free(start)
+    assert arena.take(arena.nbytes) == 0
+
+
+class Box:
+    """An object that holds an array, as a Tensor does."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+
+def test_slots_of_objects_are_pythons() -> None:
+    def opened(box: Any) -> Any:
+        return box.array
+
+    capture, x = Capture(), np.ones((2, 3))
+    box = Slot(len(capture.layouts))
+    capture.layouts.append(None)  # type: ignore[arg-type]
+    capture.inputs.append(box)
+    inside = capture._wrap(x)
+    capture.calls.append(Call(opened, (box,), {}, inside.slot, None, "here"))
+    y = inside * 2
+    y += 1
+    inside += y
+    native = compile_replay(capture, [y, y.sum()], native=MACHINE)
+    given = np.full((2, 3), 5.0)
+    for one, other in zip(native(Box(given)), [np.full((2, 3), 11.0), np.float64(66)], strict=True):
+        assert_same_bits(one, other)
+    np.testing.assert_array_equal(given, np.full((2, 3), 16.0))
+    assert runs_of(native) == 1
