@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ _OUTER = 7  # the word of a step that tells how many dimensions are around it
 _PATCH = 3  # words of a patch; before the patches stand as many words
 # Items of a strip: 32 KiB of float64.
 _STRIP = 1 << 12
+_LARGEST = 16  # bytes of an element
 # Elements that a segment goes over, from which on other threads may run meanwhile; to let them costs 100 ns.
 _LONG = 1 << 14
 
@@ -151,11 +152,10 @@ class Program:
         words: list[int] = []
         arena: list[int] = []
         segment = self.segments[number]
-        for group in _groups(segment.steps):
+        for group in _groups(segment.steps, self.places):
             if len(group) > 1:
                 words += [-4, len(group), group[0].dims[0], _STRIP]
-            inside = _uses(group, ()) if len(group) > 1 else {}
-            alone = {base for base, count in inside.items() if base in self.places and self._uses[base] == count}
+            alone = _of_one_strip(group, self._uses, self.places) if len(group) > 1 else set()
             for step in group:
                 segment.starts[at := len(words)] = step
                 self._append(step, number, words, arena)
@@ -231,11 +231,11 @@ def _elements(step: Step) -> int:
     return size
 
 
-def _groups(steps: Sequence[Step]) -> list[list[Step]]:
+def _groups(steps: Sequence[Step], places: Mapping[Any, int]) -> list[list[Step]]:
     """Return steps one by one, and long flat ones that can run strip by strip, one after the other, together."""
     groups: list[list[Step]] = []
     for step in steps:
-        if groups and _runs_in_strips(step) and _joins(groups[-1], step):
+        if groups and _runs_in_strips(step) and _joins(groups[-1], step, places):
             groups[-1].append(step)
         else:
             groups.append([step])
@@ -246,37 +246,58 @@ def _runs_in_strips(step: Step) -> bool:
     return step.flat and step.dims[0] > _STRIP
 
 
-def _joins(group: Sequence[Step], step: Step) -> bool:
+def _joins(group: Sequence[Step], step: Step, places: Mapping[Any, int]) -> bool:
     """Tell whether a step goes over the same elements as those of a group, so that each strip needs that strip only."""
     return _runs_in_strips(group[0]) and all(
         other.dims == step.dims
         and all(
-            _is_same_element(one, two)
-            for one in _flat_operands(other)
-            for two in _flat_operands(step)
-            if one.written or two.written
+            one.start == two.start and one.stride == two.stride
+            for one in _flat_operands(other, places)
+            for two in _flat_operands(step, places)
+            if (one.written or two.written) and one.overlaps(two)
         )
         for other in group
     )
 
 
 class _Operand(NamedTuple):
+    """Where a flat operand lies: what of, from which byte to which; the arena is one memory."""
+
     base: Any
-    offset: int
+    memory: Any
+    start: int
     stride: int
+    low: int
+    high: int
     written: bool
 
-
-def _flat_operands(step: Step) -> list[_Operand]:
-    reads = len(step.operands) - step.writes
-    return [
-        _Operand(base, offset, stride, k >= reads)
-        for k, ((base, offset), stride) in enumerate(zip(step.operands, step.strides, strict=True))
-    ]
+    def overlaps(self, other: _Operand) -> bool:
+        return bool(self.memory == other.memory) and self.low < other.high and other.low < self.high
 
 
-def _is_same_element(one: _Operand, two: _Operand) -> bool:
-    """Tell whether two operands have each element in common, or none at all."""
-    if isinstance(one.base, np.ndarray) or isinstance(two.base, np.ndarray):
-        return one.base is not two.base
-    return one.base != two.base or (one.offset == two.offset and one.stride == two.stride)
+def _flat_operands(step: Step, places: Mapping[Any, int]) -> list[_Operand]:
+    reads, n = len(step.operands) - step.writes, step.dims[0]
+    found = []
+    for k, ((base, offset), stride) in enumerate(zip(step.operands, step.strides, strict=True)):
+        key = _key(base)
+        start = offset + places.get(key, 0)
+        low = start + min(0, stride) * (n - 1)
+        high = start + max(0, stride) * (n - 1) + (abs(stride) or _LARGEST)
+        found.append(_Operand(key, "arena" if key in places else key, start, stride, low, high, k >= reads))
+    return found
+
+
+def _of_one_strip(group: Sequence[Step], uses: Counter[Any], places: Mapping[Any, int]) -> set[Any]:
+    """Return whose memory in the arena nothing outside of a group uses, or shares with what is used elsewhere.
+
+    It needs room for one strip. What lies there in turn does so within each strip.
+    """
+    inside = _uses(group, ())
+    alone = {base for base, count in inside.items() if base in places and uses[base] == count}
+    operands = [operand for step in group for operand in _flat_operands(step, places)]
+    while True:
+        others = [operand for operand in operands if operand.base not in alone]
+        shared = {one.base for one in operands if one.base in alone and any(map(one.overlaps, others))}
+        if not shared:
+            return alone
+        alone -= shared

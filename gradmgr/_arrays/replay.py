@@ -21,7 +21,8 @@ def compile_replay(
     """Return a function of arrays in place of the inputs that makes the calls again and returns these results.
 
     A native replay does not look at its inputs: they must have the shapes, dtypes and strides that were captured, and
-    may not overlap in part. It gives the bits that a plain one gives, and raises no warnings of floating-point numbers.
+    none that is written to may overlap another. It gives the bits that a plain one gives, and raises no warnings of
+    floating-point numbers.
 
     Args:
         capture: what to replay.

@@ -432,3 +432,31 @@ def test_slots_of_objects_are_pythons() -> None:
         assert_same_bits(one, other)
     np.testing.assert_array_equal(given, np.full((2, 3), 16.0))
     assert runs_of(native) == 1
+
+
+def test_strips_of_what_takes_turns_in_the_same_memory() -> None:
+    def program(x: Any, w: Any) -> list[Any]:
+        y = np.tanh(x @ w)
+        d = y - (y * y) * (y + 1)  # each value takes the place of one that is not read any more
+        wide = d.astype(np.float64) * 2  # of other sizes
+        narrow = (wide + d).astype(np.float32) - y
+        z = (narrow > 0) & (wide > 1)
+        return [d @ w.T, narrow @ w, wide.sum(axis=0), np.where(z, narrow, d)[::3] * 2]
+
+    for n in (64, 131):
+        check(program, normal(n, 128, seed=1).astype(np.float32), normal(128, 128, seed=2).astype(np.float32) / 12)
+
+
+def test_a_large_network_of_many_temporaries() -> None:
+    def program(x: Any, w: Any, v: Any) -> list[Any]:
+        points = [asarray(a) for a in (x, w, v)]
+        with GradManager().attach(points) as gm:
+            x, w, v = points
+            h = F.gelu(gnp.tanh(x @ w) @ v)
+            y = F.mse_loss(gnp.tanh(h @ w) * gnp.exp(-h), x)
+            gm.backward(y)
+        return [y._array, *[t.grad._array for t in points]]
+
+    arrays = [(normal(96, 96, seed=k) / 10).astype(np.float32) for k in range(3)]
+    check(program, *arrays)
+    check(program, *[a.astype(np.float64) for a in arrays])
