@@ -15,6 +15,7 @@ from bench._measure import (
     Pace,
     Row,
     Table,
+    Times,
     Verdict,
     always,
     check_agreement,
@@ -43,14 +44,19 @@ PROGRAMS: tuple[Entry, ...] = (
 )
 
 
-def measured(program: Program, found: Sequence[Library], pace: Pace, limits: _Limits) -> Row:
+def raced(program: Program, found: Sequence[Library], pace: Pace) -> Times:
     """Race the libraries' value and gradient against NumPy's value."""
     differentiated = [(library, library.differentiated(program)) for library in found]
     # In full among the libraries; NumPy, which has no gradient, then tells whether one direction is right.
     check_agreement(program.label, [_differentiating(*pair, lambda parts: parts) for pair in differentiated], 1e-7)
     contestants = [_alone(program)]
     contestants += [_differentiating(*pair, lambda parts: _along(program, parts)) for pair in differentiated]
-    times = race(program.label, contestants, pace)
+    return race(program.label, contestants, pace)
+
+
+def measured(program: Program, found: Sequence[Library], pace: Pace, limits: _Limits) -> Row:
+    """Measure a row of the table."""
+    times = raced(program, found, pace)
     names = [library.name for library in found]
     cells = {_BASE: statistics.median(times[_BASE]) * 1e6} | {name: ratio(times, name, _BASE) for name in names}
     verdicts = tuple(

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+import gradmgr
 import gradmgr.numpy as gnp
 from bench.derivative.programs import Array, Program
 from gradmgr import GradManager, Tensor, special, tensor
@@ -79,6 +80,10 @@ def numpy_alone(program: Program) -> Callable[..., Array]:
 
 
 class _GradmgrNamespace(Namespace):
+    def __init__(self) -> None:
+        super().__init__(gnp, special.logsumexp, special.expit)
+        self.zeros, self.ones = gnp.zeros, gnp.ones
+
     def constant(self, x: Any) -> Any:
         return x.detach()
 
@@ -86,27 +91,27 @@ class _GradmgrNamespace(Namespace):
 class Gradmgr:
     name = "gradmgr"
 
-    def __init__(self, threads: int) -> None:
-        self.xp = _GradmgrNamespace(gnp, special.logsumexp, special.expit)
+    def __init__(self, threads: int, how: Callable[..., Any] = lambda function: function) -> None:
+        self.xp, self.how = _GradmgrNamespace(), how
 
     def differentiated(self, program: Program) -> Callable[[], list[Any]]:
-        function = _function(program, self.xp, lambda a: a)
+        function = partial(program.function, self.xp)
         leaves = [tensor(a) for a in program.parameters]
         outer, gm = GradManager().attach(leaves), GradManager().attach(leaves)
 
-        def first() -> list[Any]:
+        def first(**constants: Any) -> list[Any]:
             with gm:
-                value = function(*leaves)
+                value = function(*leaves, **constants)
                 gm.backward(value)
             gradients = [t.grad for t in leaves]
             gm.clear_grad()
             return [value, *gradients]
 
-        def second() -> list[Any]:
+        def second(**constants: Any) -> list[Any]:
             (x,) = leaves
             with outer:
                 with gm:
-                    value = function(x)
+                    value = function(x, **constants)
                     gm.backward(value)
                 gradient, x.grad = x.grad, None
                 outer.backward(gradient, ones)
@@ -114,10 +119,19 @@ class Gradmgr:
             return [value, gradient, diagonal]
 
         ones = tensor(np.ones_like(program.parameters[0]))
-        return second if program.second else first
+        return partial(self.how(second if program.second else first), **program.constants)
 
     def plain(self, value: Any) -> Array:
         return value.numpy() if isinstance(value, Tensor) else np.asarray(value)
+
+
+class Compiled(Gradmgr):
+    """The same, value and gradient compiled."""
+
+    name = "compiled"
+
+    def __init__(self, threads: int, how: Callable[..., Any] = gradmgr.compile) -> None:
+        super().__init__(threads, how)
 
 
 # ---------------------------------------------------------------- the others
