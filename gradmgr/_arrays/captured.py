@@ -20,7 +20,7 @@ import operator
 import sys
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,7 +179,7 @@ class Capture:
         """Make a call with the arrays inside, append it, and return its result with arrays captured."""
         for target in _targets(function, args, keywords):
             if isinstance(target, np.ndarray):
-                self.add_obstacle(f"{_name(function)} writes into an array that is not captured,")
+                self.add_obstacle(f"{name_of(function)} writes into an array that is not captured,")
         return self._call(function, args, keywords, guarded=False)
 
     def call_foreign(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
@@ -188,12 +188,14 @@ class Capture:
 
     def _call(self, function: Any, args: tuple[Any, ...], keywords: dict[str, Any], *, guarded: bool) -> Any:
         given: dict[int, CapturedArray] = {}
+        function = _real_method(function)
+        args, keywords = map_leaves(_real_generator, (args, keywords))
         plain = _inside(args, given)
         result = function(*plain, **_inside(keywords, given))
         if not self.open:
             return result
         made, results = self._wrap_all(result, given)
-        guarded = guarded or _facts_depend_on_values(function, plain)
+        guarded = guarded or _facts_depend_on_values(function, plain) or _holds_number(result)
         self._append(function, args, keywords, results, facts_of(result) if guarded else None)
         return made
 
@@ -211,7 +213,7 @@ class Capture:
     def check_obstacles(self) -> None:
         """Raise CaptureError if the calls cannot be made again; to be called when all of them are captured."""
         written = [
-            f"the array given to {_name(call.function)} at {call.line} was written to since, by what is not captured"
+            f"the array given to {name_of(call.function)} at {call.line} was written to since, by what is not captured"
             for array, checksum, call in self.constants
             if _checksum(array) != checksum
         ]
@@ -275,21 +277,21 @@ def difference(one: Capture, other: Capture) -> str | None:
     for (first_array, call), (second_array, _) in zip(one.given, other.given, strict=False):
         if first_array is not second_array:
             return (
-                f"the array that {_name(call.function)} is given at {call.line}, which the function makes anew: pass it "
+                f"the array that {name_of(call.function)} is given at {call.line}, which the function makes anew: pass it "
                 "as an argument, or make it by functions of gradmgr.numpy"
             )
     for first, second in zip(one.calls, other.calls, strict=False):
         if first.function != second.function or not _are_equal(first.results, second.results):
-            return f"{_name(first.function)} at {first.line}, then {_name(second.function)} at {second.line}"
+            return f"{name_of(first.function)} at {first.line}, then {name_of(second.function)} at {second.line}"
         if first.expected != second.expected:
-            return f"what {_name(first.function)} gives at {first.line}"
+            return f"what {name_of(first.function)} gives at {first.line}"
         if not _are_equal((first.args, first.keywords), (second.args, second.keywords)):
-            return f"what {_name(first.function)} is given at {first.line}"
+            return f"what {name_of(first.function)} is given at {first.line}"
     shorter, longer = sorted((one.calls, other.calls), key=len)
     if len(shorter) == len(longer):
         return None
     more = longer[len(shorter)]
-    return f"one more call: {_name(more.function)} at {more.line}"
+    return f"one more call: {name_of(more.function)} at {more.line}"
 
 
 def is_branch(one: Capture, other: Capture) -> bool:
@@ -348,12 +350,12 @@ def check(call: Call, made: Any) -> None:
     """Raise if the facts of a result are not what they were."""
     found = facts_of(made)
     if found != call.expected:
-        raise GuardError(f"{_name(call.function)} at {call.line} gave {call.expected}, and {found} now")
+        raise GuardError(f"{name_of(call.function)} at {call.line} gave {call.expected}, and {found} now")
 
 
 def _facts_depend_on_values(function: Any, args: Any) -> bool:
     """Tell whether other values may give results of other shapes: unique ones, those where a mask is true, counts."""
-    return _name(function) in _OF_SOME or (function is operator.getitem and _holds_mask(args[1]))
+    return name_of(function) in _OF_SOME or (function is operator.getitem and _holds_mask(args[1]))
 
 
 _OF_SOME = frozenset(
@@ -363,6 +365,13 @@ _OF_SOME = frozenset(
         *("intersect1d", "union1d", "setdiff1d", "setxor1d", "histogram_bin_edges"),
     )
 )
+
+
+def _holds_number(result: Any) -> bool:
+    """Tell whether Python's numbers are in a result: values that left the arrays."""
+    if isinstance(result, (tuple, list)):
+        return any(map(_holds_number, result))
+    return isinstance(result, (bool, int, float, complex)) and not isinstance(result, np.generic)
 
 
 def _holds_mask(index: Any) -> bool:
@@ -391,7 +400,8 @@ def _itself(array: Any) -> Any:
     return array
 
 
-def _name(function: Any) -> str:
+def name_of(function: Any) -> str:
+    """Return what a function is called, for the user."""
     if function is operator.truth:
         return "the truth of an array"
     return str(getattr(function, "__name__", function))
@@ -478,6 +488,12 @@ class CapturedArray:
             self._number("an array as an index of a list or of an array that is not captured, or as a length,")
         )
 
+    def __getattr__(self, name: str) -> Any:  # called for names that Python did not find
+        if not hasattr(np.ndarray, name):
+            raise AttributeError(f"an array has no attribute {name!r}")
+        self.capture.add_obstacle(f"{name} of an array")
+        return getattr(self.inner, name)
+
     def item(self, *args: Any) -> Any:
         """Return one value as a Python number."""
         if args:
@@ -508,6 +524,8 @@ class CapturedArray:
     def __array_function__(self, function: Any, types: Any, args: Any, keywords: Any) -> Any:
         if not all(issubclass(t, (CapturedArray, np.ndarray)) for t in types):
             return NotImplemented
+        if function in _ASKING:
+            return function(*_inside(args, {}), **_inside(keywords, {}))
         return self.capture.call(function, args, keywords)
 
     def __getitem__(self, index: Any) -> Any:
@@ -557,7 +575,7 @@ def _captured(function: Callable[..., Any], *, reflected: bool = False) -> Any:
             return NotImplemented
         return self.capture.call(function, (*args, self) if reflected else (self, *args), keywords)
 
-    method.__name__ = _name(function)
+    method.__name__ = name_of(function)
     return method
 
 
@@ -596,6 +614,14 @@ _UPDATES = frozenset(
     )
 )
 
+# Functions that ask for what is the same in every replay, so that no replay need call them.
+_ASKING = frozenset(
+    (
+        *(np.shape, np.ndim, np.size, np.result_type, np.common_type, np.can_cast, np.iscomplexobj, np.isrealobj),
+        *(np.may_share_memory, np.shares_memory),
+    )
+)
+
 # Functions that write into their first argument.
 _WRITERS = frozenset(
     (
@@ -612,10 +638,60 @@ def writes(call: Call) -> bool:
 
 def _targets(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Any]:
     """Yield the arrays that a call writes into."""
-    if function in _WRITERS or (_name(function) == "at" and isinstance(getattr(function, "__self__", None), np.ufunc)):
+    if function in _WRITERS or (name_of(function) == "at" and isinstance(getattr(function, "__self__", None), np.ufunc)):
         yield args[0]
     out = keywords.get("out")
     yield from out if isinstance(out, tuple) else (out,)
+
+
+# ---------------------------------------------------------------- random numbers
+
+
+class CapturedGenerator(np.random.Generator):
+    """Stands for a Generator whose draws are captured, each as a call of that Generator's method."""
+
+    def __init__(self, generator: np.random.Generator) -> None:
+        super().__init__(generator.bit_generator)
+        self.real = generator
+
+
+def _drawing(name: str) -> Callable[..., Any]:
+    def draw(self: CapturedGenerator, *args: Any, **keywords: Any) -> Any:
+        method = getattr(self.real, name)
+        capture = capturing()
+        if capture is None:
+            return method(*args, **keywords)
+        made = capture.call_foreign(method, *args, **keywords)
+        if not isinstance(made, CapturedArray):
+            capture.add_obstacle(f"{name}() of a Generator gives a number, or changes an array; draw an array instead,")
+        return made
+
+    draw.__name__ = name
+    return draw
+
+
+for _attribute in dir(np.random.Generator):
+    if not _attribute.startswith("_") and _attribute != "bit_generator":
+        setattr(CapturedGenerator, _attribute, _drawing(_attribute))
+
+
+def _real_method(function: Any) -> Any:
+    owner = getattr(function, "__self__", None)
+    return getattr(owner.real, function.__name__) if owner.__class__ is CapturedGenerator else function
+
+
+def _real_generator(value: Any) -> Any:
+    return value.real if value.__class__ is CapturedGenerator else value
+
+
+def generators_in(calls: Iterable[Call]) -> list[np.random.Generator]:
+    """Return the Generators from which calls draw."""
+    found: dict[int, np.random.Generator] = {}
+    for call in calls:
+        for part in (getattr(call.function, "__self__", None), *leaves_in((call.args, call.keywords))):
+            if isinstance(part, np.random.Generator):
+                found[id(part)] = part
+    return list(found.values())
 
 
 # ---------------------------------------------------------------- the library

@@ -44,6 +44,10 @@ PLAIN = frozenset(
 )
 
 
+# What is neither batched nor captured, and holds nothing that is.
+_HOLD_NO_ARRAYS = PLAIN | {type(None), type(Ellipsis)}
+
+
 def loaded_cupy() -> Any | None:
     """Return the CuPy module if the user's program has imported it."""
     module = sys.modules.get("cupy")
@@ -106,7 +110,7 @@ def is_numpy(array: Array) -> bool:
 
 def is_scalar(array: Array) -> bool:
     """Tell whether it is a NumPy scalar, by itself or captured."""
-    return isinstance(inner_of(array), np.generic)
+    return array.__class__ is not np.ndarray and isinstance(inner_of(array), np.generic)
 
 
 def in_one(function: Any, *arrays: Array) -> Any:
@@ -235,7 +239,7 @@ def common_value(value: Any, what: str) -> Any:
 def able_to_hold(a: Array, *others: Any) -> Array:
     """Return `a`, or a copy to which values of the others can be written: batched or captured, as one of them is."""
     for value in others:
-        if value.__class__ is not np.ndarray:
+        if value.__class__ not in _HOLD_NO_ARRAYS:
             return _captured_to_hold(batched_to_hold(a, *others), *others)
     return a  # the common case, without a search in them
 

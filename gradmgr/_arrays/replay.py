@@ -16,6 +16,7 @@ in memory of its own. A call of the function while another one runs, in another 
 
 from __future__ import annotations
 
+import math
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -124,6 +125,7 @@ class _Writer:
         exec(compile(text, "<gradmgr replay>", "exec"), self.scope)  # noqa: S102  # text of our own
         made: Any = self.scope["replay"]
         made.text = text
+        made.nbytes = sum(_nbytes(layout) for layout in self.layouts_of_buffers)
         return made  # type: ignore[no-any-return]  # a function of the scope
 
     # ------------------------------------------------------------ when a value is read last
@@ -182,7 +184,7 @@ class _Writer:
             and len(call.args) == ufunc.nin
             and layout is not None
             and layout.owner == call.results.number
-            and layout.dtype.itemsize * int(np.prod(layout.shape)) >= self.buffers_from
+            and _nbytes(layout) >= self.buffers_from
         )
 
     def _make_arena(self) -> list[Any]:
@@ -269,6 +271,10 @@ class _Writer:
             self.names[id(value)] = name
             self.scope[name] = value
         return name
+
+
+def _nbytes(layout: Layout) -> int:
+    return layout.dtype.itemsize * math.prod(layout.shape)
 
 
 def _empty(layout: Layout) -> Any:

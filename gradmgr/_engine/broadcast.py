@@ -75,6 +75,5 @@ def broadcast_like(t: Any, out: Any) -> Any:
 
 def is_complex(value: Any) -> bool:
     """Tell whether an array, Tensor or number is complex."""
-    if isinstance(value, Tensor):
-        value = value._array
+    value = value._array if isinstance(value, Tensor) else value
     return value.dtype.kind == "c" if hasattr(value, "dtype") else isinstance(value, complex)

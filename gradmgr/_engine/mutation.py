@@ -33,8 +33,7 @@ _SMALL_BUFFER = 4096
 
 def writable_copy(a: Any) -> Any:
     """Return a copy of an array that can be written to, as a NumPy scalar cannot."""
-    is_number = a.__class__ is not np.ndarray and libraries.is_scalar(a)
-    return libraries.namespace(a).array(a) if is_number else a.copy(order="K")
+    return libraries.namespace(a).array(a) if libraries.is_scalar(a) else a.copy(order="K")
 
 
 def _put(a: Any, v: Any, index: Index, in_place: bool, wiped: bool) -> Any:

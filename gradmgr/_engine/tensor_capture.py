@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType, MethodType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -150,6 +150,14 @@ class Condition:
         return owner is None or bool(self._read(owner) == self._expected)
 
 
+class Trial(NamedTuple):
+    """Calls to make again, from these inputs, and what slots must hold then."""
+
+    capture: Capture
+    inputs: list[Any]
+    expected: list[tuple[Slot, Any]]
+
+
 class TensorCapture(Capture):
     """A capture of a function of Tensors.
 
@@ -159,7 +167,7 @@ class TensorCapture(Capture):
         conditions: by the identity of an object, what the function has seen of it that is no Tensor.
     """
 
-    __slots__ = ("__weakref__", "_has_late", "_known", "_replayed", "conditions", "reads", "sources")
+    __slots__ = ("__weakref__", "_found", "_has_late", "_known", "_left", "_replayed", "conditions", "reads", "sources")
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,6 +177,8 @@ class TensorCapture(Capture):
         self._known: dict[int, _Known] = {}  # by the identity of a tensor
         self._replayed: list[_Known] = []  # those that have a slot
         self._has_late = False  # whether a call that may change any tensor was made as a whole
+        self._found: dict[int, Any] = {}  # what arrays that come from outside were, by slot
+        self._left: dict[int, Any] = {}  # what arrays that leave were, likewise
 
     # ------------------------------------------------------------ arguments and results
 
@@ -176,7 +186,9 @@ class TensorCapture(Capture):
         """Return what the captured function gets for an argument, a Tensor or an array, which was not given before."""
         self.sources.append(number)
         if not isinstance(value, Tensor):
-            return self.add_input(value)
+            made = self.add_input(value)
+            self._found[made.slot.number] = value
+            return made
         self._enter_input(value)
         return value
 
@@ -188,7 +200,8 @@ class TensorCapture(Capture):
         if isinstance(value, Tensor):
             return value, self._slot_of(value)
         if isinstance(value, CapturedArray):
-            return value.inner, self._copied_constant(value).slot
+            left = self._leaving(value)
+            return left.inner, left.slot
         return value, value
 
     def finish(self) -> None:
@@ -242,7 +255,7 @@ class TensorCapture(Capture):
             if isinstance(array, CapturedArray):
                 known.slot = self.add_object()
                 self._replayed.append(known)
-                self._append_call(wrap, (self._copied_constant(array).slot,), known.slot)
+                self._append_call(wrap, (self._leaving(array).slot,), known.slot)
                 known.is_changed = False
             else:
                 self.add_obstacle("a Tensor that was made inside vmap leaves the function")
@@ -266,6 +279,7 @@ class TensorCapture(Capture):
     def _read_again(self, known: _Known, array: Any) -> CapturedArray:
         """Capture an array as what a replay finds in the tensor."""
         captured = self.add_result(array)
+        self._found[captured.slot.number] = array
         calls = self.calls if known.is_late else self.reads
         calls.append(Call(array_of, (known.slot,), {}, captured.slot, None, line_of_program()))
         calls.append(Call(layout_of, (captured.slot,), {}, None, layout_of(array), line_of_program()))
@@ -313,7 +327,7 @@ class TensorCapture(Capture):
             if t is None:
                 continue
             if known.is_changed and known.array is not None:
-                array = self._copied_constant(known.array).slot
+                array = self._leaving(known.array).slot
                 due += [(setattr, known.slot, "_array", array), (setattr, known.slot, "_rec", None)]
             if known.is_grad_changed:
                 grad = _get(_grad_slot, t)
@@ -322,11 +336,12 @@ class TensorCapture(Capture):
         if due:
             self._append_effect(run_atomically, (due,))
 
-    def _copied_constant(self, array: CapturedArray) -> CapturedArray:
-        """Return an array, or, as others may write to it afterwards, a copy where each replay has the same object."""
+    def _leaving(self, array: CapturedArray) -> CapturedArray:
+        """Return an array that others get; a copy, as they may write to it, where each replay has the same object."""
         layout = self.layouts[array.slot.number]
         if layout is not None and layout.owner in self.fixed and isinstance(array.inner, np.ndarray):
-            return array.copy()
+            array = array.copy()
+        self._left[array.slot.number] = array.inner
         return array
 
     def _append_call(self, function: Callable[..., Any], args: tuple[Any, ...], results: Any) -> None:
@@ -374,6 +389,13 @@ class TensorCapture(Capture):
         self._append_effect(function, given, results, given_by_name)
         return made
 
+    def call_foreign(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+        """Do as `Capture.call_foreign`, and keep what a call without captured arrays gives: it may not do so again."""
+        made = super().call_foreign(function, *args, **keywords)
+        if not any(isinstance(part, CapturedArray) for part in leaves_in((args, keywords))):
+            self._found |= {part.slot.number: part.inner for part in leaves_in(made) if isinstance(part, CapturedArray)}
+        return made
+
     def _slot_or_value(self, part: Any) -> Any:
         if isinstance(part, Tensor):
             return self._slot_of(part)
@@ -396,8 +418,37 @@ class TensorCapture(Capture):
             known = self._known.get(id(result)) or self._enter_replayed(result)
             known.slot = self.add_object()
             return result, known.slot
-        made, results = super()._wrap_all(result, given)
-        return made, results
+        return super()._wrap_all(result, given)
+
+    # ------------------------------------------------------------ replays
+
+    def whole_calls(self) -> list[Call]:
+        """Return the calls of Python code that each replay makes."""
+        return [call for call in self.calls if call.has_effect and call.function is not run_atomically]
+
+    def trial(self) -> Trial | None:
+        """Return what a replay of the calls without effects takes and must give; None where it was written over."""
+        made = Capture()
+        made.layouts = self.layouts
+        made.calls = [call for call in self.calls if self._is_on_trial(call)]
+        made.inputs = [Slot(number) for number in self._found]
+        known = set(self._found).union(*[_slots_of((call.results,)) for call in made.calls])
+        for call in made.calls:
+            if writes(call) and self._memory_of(call.args[0]) in self._found:
+                return None
+            if not _slots_of((call.args, call.keywords)) <= known:
+                return None
+        expected = [(Slot(number), array) for number, array in self._left.items() if number in known]
+        return Trial(made, list(self._found.values()), expected)
+
+    def forget_values(self) -> None:
+        """Drop the arrays that a trial needs."""
+        self._found, self._left = {}, {}
+
+    def _is_on_trial(self, call: Call) -> bool:
+        slots = _slots_of((call.args, call.keywords, call.results))
+        is_known = bool(slots) and _slots_of((call.results,)) <= self._found.keys() and call.results is not None
+        return not (call.has_effect or is_known or any(self.layouts[number] is None for number in slots))
 
     # ------------------------------------------------------------ the order of a replay
 
@@ -473,14 +524,22 @@ def _get(slot: Any, t: Tensor) -> Any:
         return None
 
 
-def run_captured(capture: TensorCapture, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
-    """Call a function and capture what it does."""
-    with _turn:
+def run_captured(capture: TensorCapture, function: Callable[..., None], *args: Any) -> bool:
+    """Call a function and capture what it does; return False, without calling it, while another thread does so.
+
+    It does not wait: that thread may wait for this one.
+    """
+    if not _turn.acquire(blocking=False):
+        return False
+    try:
         try:
             _replace_slots(capture)
-            return function(*args, **keywords)
+            function(*args)
         finally:
             complete(_restore_slots)
+    finally:
+        _turn.release()
+    return True
 
 
 def _replace_slots(capture: TensorCapture) -> None:

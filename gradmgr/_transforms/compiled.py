@@ -1,175 +1,70 @@
 """Compiled: a function that is captured, and then replayed as one straight line of NumPy calls.
 
-A call with arguments that are new (`signature`) runs as always and is captured. So does the second one, and the two
-captures are compared: what differs depends on more than the arguments, and then the function is never replayed for
-them. From the third call on it is replayed. A replay is given up where a guard finds another value than the captures
-did, before it has changed anything; the call then runs as always, and is captured for a further variant.
+A call whose arguments are new in kind (`signature`) runs as always and is captured. So does the second one, and the two
+captures are compared: what differs depends on more than the arguments, and then the function is not replayed. The calls
+of the second are also made again from what it began with, and must give the same bits. From the third call on the
+function is replayed. A replay is given up where a guard finds another value than the captures did, before anything has
+changed; the call then runs as always, and is captured for a further variant.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 import types
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 from gradmgr import errors
-from gradmgr._arrays.captured import CaptureError, GuardError, Slot, capturing, difference, is_branch
-from gradmgr._arrays.replay import compile_replay
-from gradmgr._engine.containers import leaves_of, rebuilt
+from gradmgr._arrays.captured import GuardError, capturing
 from gradmgr._engine.context import current
 from gradmgr._engine.observers import observers
-from gradmgr._engine.tensor import Tensor
-from gradmgr._engine.tensor_capture import TensorCapture, run_captured
-from gradmgr._transforms.environment import Environment
+from gradmgr._transforms.captured_call import CapturedCall
+from gradmgr._transforms.program import Program, UnchangedError
 from gradmgr._transforms.signature import Signature, difference_of_keys, signature_of
 
-# The variants that are kept: more of them change with each call, as a rule.
+# How many variants are kept, and how many may have been dropped before the function runs as if it were not compiled.
 _MOST = 8
 
 
-class _Captured:
-    """One call that was captured.
+class _Variants:
+    """The programs for calls of one signature, and the calls that were captured for one more.
 
     Attributes:
-        capture: the calls.
-        environment: what the function read besides its arguments.
-        tree: the result, as the caller gets it.
-        slots: for each leaf of the result, where a replay has it; or the leaf itself.
-        tensors: weak references to the Tensors among the arguments, by number.
+        programs: what replays, the one used last at the front.
+        waiting: calls that were captured, until a second one is the same.
+        refused: why these calls are not replayed; None where they are, or may be.
     """
 
-    def __init__(self, function: Callable[..., Any], signature: Signature) -> None:
-        self.capture = TensorCapture()
-        args, _ = signature.filled(signature.leaves)
-        self.environment = Environment(function, args)
-        self.tensors = {k: weakref.ref(t) for k, t in enumerate(signature.leaves) if isinstance(t, Tensor)}
-        self.tree: Any = None
-        self.slots: list[Any] = []
-        run_captured(self.capture, self._call, function, signature)
+    __slots__ = ("key", "programs", "refused", "waiting")
 
-    def _call(self, function: Callable[..., Any], signature: Signature) -> None:
-        leaves = list(signature.leaves)
-        for k, leaf in enumerate(leaves):
-            if signature.is_array(k):
-                first = signature.first_like(k)
-                leaves[k] = leaves[first] if first < k else self.capture.add_argument(k, leaf)
-        args, keywords = signature.filled(leaves)
-        state = current()
-        tree = function(*args, **keywords)
-        if signature.is_changed(args, keywords, leaves):
-            self.capture.obstacles.append("the function changes a list or a dict that it is given")
-        if current() is not state:
-            self.capture.obstacles.append("a recording that begins in the function goes on after it")
-        pairs = [self.capture.result_of(leaf) for leaf in leaves_of(tree)]
-        self.tree = rebuilt(tree, iter([value for value, _ in pairs]))
-        self.slots = [slot for _, slot in pairs]
-        self.capture.finish()
-
-    def obstacle(self) -> str | None:
-        """Return why the calls cannot be made again; None where they can."""
-        if self.environment.obstacle is not None:
-            return self.environment.obstacle
-        try:
-            self.capture.check_obstacles()
-        except CaptureError as error:
-            return str(error)
-        return None
-
-    def difference(self, other: _Captured) -> str | None:
-        """Return how another capture of the same function differs; None where it does not."""
-        found = difference(self.capture, other.capture)
-        if found is None and not _are_alike(self.capture.sources, other.capture.sources):
-            return "which Tensors it reads"
-        if found is None and not all(map(_is_same, self.slots, other.slots)):
-            return "what it returns"
-        return found
-
-
-def _are_alike(one: list[Any], other: list[Any]) -> bool:
-    return len(one) == len(other) and all(
-        a == b if isinstance(a, int) else not isinstance(b, int) and a() is b() for a, b in zip(one, other, strict=True)
-    )
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    return one is other or bool(one == other) or one != one  # NaN
-
-
-class _Program:
-    """A captured function as a straight line of calls.
-
-    Attributes:
-        environment: what the function reads besides its arguments.
-        uses: when it was used last, as a number that grows.
-    """
-
-    def __init__(self, made: _Captured, pinned: dict[int, weakref.ref[Tensor]]) -> None:
-        capture = made.capture
-        self.environment = made.environment
-        self.conditions = list(capture.conditions.values())
-        self.pinned = pinned
-        self.sources = capture.sources
-        self.calls = len(capture.calls)
-        outer = [source() for source in self.sources if not isinstance(source, int)]
-        self._outer = {id(t) for t in outer if t is not None}
-        self._has_effects = any(call.has_effect for call in capture.calls)
-        self._returned = [k for k, slot in enumerate(made.slots) if isinstance(slot, Slot)]
-        self._leaves = [None if isinstance(slot, Slot) else slot for slot in made.slots]
-        self._tree = rebuilt(made.tree, iter(self._leaves))
-        self.replay = compile_replay(capture, [made.slots[k] for k in self._returned])
-
-    def misfit(self, leaves: list[Any]) -> str | None:
-        """Return what it does not fit in a call of its signature; None where it fits."""
-        for k, reference in self.pinned.items():
-            if leaves[k] is not reference():
-                return f"argument {k} is another Tensor"
-        for k, leaf in enumerate(leaves):
-            if id(leaf) in self._outer:
-                return f"argument {k} is a Tensor that the function reads by itself"
-        for condition in self.conditions:
-            if not condition.holds():
-                return condition.what
-        return self.environment.changed()
-
-    def inputs(self, leaves: list[Any]) -> list[Any] | None:
-        """Return what a replay takes; None where a Tensor that it reads is gone."""
-        found = []
-        for source in self.sources:
-            value = leaves[source] if isinstance(source, int) else source()
-            if value is None:
-                return None
-            found.append(value)
-        return found
-
-    def run(self, inputs: list[Any], begun: list[bool]) -> Any:
-        """Make the calls; `begun` is no more empty when something has changed."""
-        values = self.replay(begun, *inputs) if self._has_effects else self.replay(*inputs)
-        leaves = self._leaves.copy()
-        for k, value in zip(self._returned, values, strict=True):
-            leaves[k] = value
-        return rebuilt(self._tree, iter(leaves))
-
-
-class _Entry:
-    """What is known of the calls of one signature."""
-
-    def __init__(self) -> None:
-        self.programs: list[_Program] = []
-        self.waiting: list[_Captured] = []  # captured once
-        self.refused: str | None = None  # why calls are not replayed
+    def __init__(self, key: Any) -> None:
+        self.key = key
+        self.programs: list[Program] = []
+        self.waiting: list[CapturedCall] = []
+        self.refused: str | None = None
 
 
 class Compiled:
-    """A function that is captured and replayed; see `gradmgr.compile`."""
+    """A function that is captured and replayed, as `gradmgr.compile` makes it.
+
+    Attributes:
+        function: the function itself.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
         self.function = function
-        self._entries: dict[Any, _Entry] = {}
-        self._lock = threading.RLock()
+        self._clear()
+        self._lock = threading.RLock()  # of those below, which threads share
+
+    def _clear(self) -> None:
+        self._variants: dict[Any, _Variants] = {}
+        self._dropped = 0  # programs that gave way to others
+        self._is_first = True  # whether no call was compared with another yet
+        self._clock = itertools.count()
+        self._refused: str | None = None  # why no further calls are captured
         self._has_warned = False
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -178,71 +73,183 @@ class Compiled:
     def __repr__(self) -> str:
         return f"<compiled {self.function!r}>"
 
+    def __reduce__(self) -> Any:
+        return self.__qualname__  # as functions are pickled: by name
+
+    def __copy__(self) -> Compiled:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Compiled:
+        return self
+
+    # ------------------------------------------------------------ calls
+
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         if current() is not None or capturing() is not None or observers():
             return self.function(*args, **keywords)
         signature = signature_of(args, keywords)
-        entry = self._entries.get(signature.key)
-        if entry is None:
-            entry = self._entries.setdefault(signature.key, _Entry())
-        if entry.refused is not None:
+        variants = self._variants.get(signature.key)
+        if variants is None:
+            if self._refused is not None:
+                return self.function(*args, **keywords)
+            variants = self._variants.setdefault(signature.key, _Variants(signature.key))
+        if variants.refused is not None:
             return self.function(*args, **keywords)
-        for program in entry.programs:
+        for program in variants.programs:
             if program.misfit(signature.leaves) is not None:
                 continue
-            inputs = program.inputs(signature.leaves)
-            if inputs is None:
-                entry.programs.remove(program)
-                continue
-            begun: list[bool] = []
             try:
-                return program.run(inputs, begun)
+                result = program.run(signature.leaves)
             except GuardError:
-                if begun:
-                    raise
-            except Exception:
-                if begun:
-                    raise
-                return self.function(*args, **keywords)
-        return self._captured(entry, signature)
+                continue
+            except UnchangedError:
+                break
+            program.used = next(self._clock)
+            return result
+        else:
+            return self._capture(variants, signature)
+        return self.function(*args, **keywords)  # raises what it would raise if it were not compiled
 
     # ------------------------------------------------------------ capturing
 
-    def _captured(self, entry: _Entry, signature: Signature) -> Any:
-        made = _Captured(self.function, signature)
+    def _capture(self, variants: _Variants, signature: Signature) -> Any:
+        made = CapturedCall(self.function, signature)
+        if made.is_captured:
+            with self._lock:
+                self._compare(variants, made)
+        return made.result
+
+    def _compare(self, variants: _Variants, made: CapturedCall) -> None:
+        """Make a program of a call that was captured if another one was the same; else keep it until one is."""
         obstacle = made.obstacle()
         if obstacle is not None:
-            self._refuse(entry, obstacle)
-            return made.tree
-        for before in entry.waiting:
-            found = made.difference(before)
-            if found is None:
-                entry.waiting.remove(before)
-                pinned = {k: ref for k, ref in made.tensors.items() if ref() is before.tensors[k]()}
-                entry.programs.insert(0, _Program(made, pinned))
-                return made.tree
-            if not is_branch(made.capture, before.capture) and before.environment.changed() is None:
-                self._refuse(entry, f"from one call to the next changes {found}")
-                return made.tree
-        entry.waiting.append(made)
-        return made.tree
+            self._refuse(variants, obstacle)
+            return
+        for before in variants.waiting:
+            difference = made.difference(before)
+            if difference is None:
+                variants.waiting.remove(before)
+                self._add(variants, made, before)
+                return
+            if not made.is_explained(before):
+                variants.waiting.remove(before)
+                if not self._is_first:
+                    self._refuse(variants, f"from one call to the next changes {difference}")
+                    return
+                self._is_first = False  # the first call may make what later ones find
+                break
+        variants.waiting.append(made)
+        self._make_room()
 
-    def _refuse(self, entry: _Entry, why: str) -> None:
-        entry.refused = why
-        entry.waiting.clear()
-        name = getattr(self.function, "__qualname__", repr(self.function))
-        errors.warn(f"{name} is not replayed, and runs as if it were not compiled: {why}", errors.CompileWarning)
+    def _add(self, variants: _Variants, made: CapturedCall, before: CapturedCall) -> None:
+        self._is_first = False
+        program = Program(made, made.pinned(before))
+        fault = program.verify(made)
+        if fault is not None:
+            self._refuse(variants, fault)
+            return
+        program.used = next(self._clock)
+        variants.programs.insert(0, program)
+
+    def _make_room(self) -> None:
+        """Drop the variant that was used least lately where there are too many; refuse more where that happens often."""
+        everything = [(each.used, variants, each) for variants in self._variants.values() for each in variants.programs]
+        waiting = [(variants, each) for variants in self._variants.values() for each in variants.waiting]
+        if len(everything) + len(waiting) <= _MOST:
+            return
+        if everything:
+            _, variants, oldest = min(everything, key=lambda each: each[0])
+            variants.programs.remove(oldest)
+        else:
+            variants, first = waiting[0]
+            variants.waiting.remove(first)
+        self._dropped += 1
+        if self._dropped > _MOST:
+            *_, before, last = self._variants
+            self._refused = f"each call needs another variant, as what changes is {self._named(before, last)}"
+            self._warn(self._refused)
+            for each in self._variants.values():
+                each.waiting.clear()
+                if not each.programs:
+                    each.refused = self._refused
+
+    def _named(self, before: Any, last: Any) -> str:
+        return difference_of_keys(before, last, self.function)
+
+    def _refuse(self, variants: _Variants, why: str) -> None:
+        variants.refused = why
+        variants.waiting.clear()
+        self._warn(why)
+
+    def _warn(self, why: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            name = getattr(self.function, "__qualname__", repr(self.function))
+            errors.warn(f"{name} is not replayed, and runs as if it were not compiled: {why}", errors.CompileWarning)
 
     # ------------------------------------------------------------ for the user
 
     def explain(self) -> str:
-        """Return, as text, what is replayed and what is not, and why."""
-        return "\n".join([f"{len(entry.programs)} programs, {entry.refused}" for entry in self._entries.values()])
+        """Return, as text, which variants there are, what they compute, and what is not replayed and why."""
+        lines = [f"{getattr(self.function, '__qualname__', self.function)}: {self._count()} variants"]
+        for variants in list(self._variants.values()):
+            for program in variants.programs:
+                lines += [f"variant of {variants.key}:", *[f"    {line}" for line in program.description()]]
+            if variants.refused is not None:
+                lines.append(f"not replayed: {variants.key}: {variants.refused}")
+            elif variants.waiting:
+                lines.append(f"captured once: {variants.key}")
+        if self._refused is not None:
+            lines.append(f"no further variants: {self._refused}")
+        return "\n".join(lines)
+
+    def _count(self) -> int:
+        return sum(len(variants.programs) for variants in self._variants.values())
 
     def release(self) -> None:
-        """Forget all programs; the next calls are captured again."""
-        self._entries = {}
+        """Free all variants; the next calls are captured again."""
+        with self._lock:
+            self._clear()
 
 
 def compile(function: Callable[..., Any]) -> Compiled:  # noqa: A001  # torch's name
+    """Return a function that computes the same faster: it is captured twice, and then replayed without its Python code.
+
+    What it computes, derivatives and updates of parameters included, becomes one straight line of NumPy calls on
+    planned memory, with the same results bit for bit. It may be a training step, a derivative such as
+    `functional.value_and_grad(f)`, `vmap(f)`, or any other function of Tensors, arrays and numbers, in containers too;
+    also a method. docs/compile.md says what it may do and how this works.
+
+    Calls with other shapes, dtypes, strides, structure or numbers are captured anew, and so are calls after a change of
+    what the function reads besides its arguments; eight such variants are kept. Learning rates and counts of steps are
+    read each time. Where a value decides what is computed, as in `if loss > 3`, each way is a variant. A function that
+    takes numbers out of Tensors (`float`, `item`, `numpy`), or whose results depend on what cannot be seen, runs as it
+    does without `compile`, with a `CompileWarning` that says why; `explain()` says so too. So do calls inside a
+    recording, a profiler or anomaly detection. Python's side effects, such as prints and counters, are not repeated.
+
+    Args:
+        function: what to compile.
+
+    Returns:
+        A callable with `explain()`, which tells in words what is replayed; `release()`, which frees it; and `function`.
+
+    Raises:
+        TypeError: `function` cannot be called.
+
+    >>> import gradmgr, gradmgr.numpy as np
+    >>> w = gradmgr.tensor([1.0, 2.0])
+    >>> gm = gradmgr.GradManager().attach(w)
+    >>> @gradmgr.compile
+    ... def step(x):
+    ...     with gm:
+    ...         loss = np.sum((w * x) ** 2)
+    ...         gm.backward(loss)
+    ...     w[...] -= 0.1 * w.grad
+    ...     w.grad = None
+    ...     return loss
+    >>> [step(gradmgr.tensor([1.0, 0.5])).item() for _ in range(4)]
+    [2.0, 1.5425, 1.2198062500000002, 0.9841862439453126]
+    """
+    if not callable(function):
+        raise TypeError(f"compile takes a function; found {type(function).__name__}")
     return Compiled(function)

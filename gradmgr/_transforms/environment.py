@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import functools
 import io
+import operator
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 
+from gradmgr._arrays.captured import CapturedGenerator
 from gradmgr._engine.tensor import Tensor
 
 _BY_VALUE = (bool, int, str, bytes, type(None), np.generic, range)
@@ -107,13 +110,15 @@ class _Name:
     Attributes:
         name: what the user calls it.
         read: returns what it stands for now.
+        write: makes it stand for something else.
     """
 
-    __slots__ = ("_value", "name", "read")
+    __slots__ = ("_value", "name", "read", "write")
 
-    def __init__(self, name: str, read: Callable[[], Any]) -> None:
+    def __init__(self, name: str, read: Callable[[], Any], write: Callable[[Any], None] | None) -> None:
         self.name = name
         self.read = read
+        self.write = write
         self._value = _Value(read())
 
     def is_same(self) -> bool:
@@ -127,13 +132,15 @@ class Environment:
         obstacle: why what it reads cannot be compared; None where it can.
     """
 
-    __slots__ = ("_names", "obstacle")
+    __slots__ = ("_arrays", "_names", "_states", "obstacle")
 
     def __init__(self, function: Any, args: tuple[Any, ...] = ()) -> None:
         search = _Search()
         search.run((function, *args))
         self._names = list(search.names.values())
         self.obstacle = search.obstacle
+        self._arrays = [(a, zlib.crc32(np.ascontiguousarray(a).tobytes())) for a in search.arrays.values()]
+        self._states = [(g, _state_of(g)) for g in search.generators.values()]
 
     def changed(self) -> str | None:
         """Return the first name that stands for something else now; None where all are the same."""
@@ -143,11 +150,51 @@ class Environment:
         return None
 
 
+    def settle(self, known: Iterable[Any]) -> None:
+        """Note as an obstacle what the function has changed since, unseen by a capture, and drop what only this needs.
+
+        Args:
+            known: the Generators whose draws were captured.
+        """
+        changed = self.changed()
+        if changed is not None:
+            self.obstacle = f"the function changes {changed}, which it reads"
+        for a, checksum in self._arrays:
+            if zlib.crc32(np.ascontiguousarray(a).tobytes()) != checksum:
+                self.obstacle = "the function writes to an array that it is not given as an argument; make it a Tensor"
+        for g, state in self._states:
+            if not any(g is each for each in known) and _state_of(g) != state:
+                self.obstacle = "the function draws random numbers that are not captured; draw arrays, by name"
+        self._arrays.clear()
+        self._states.clear()
+
+    def replace_generators(self) -> Callable[[], None]:
+        """Let names of Generators stand for ones whose draws are captured; return what restores them."""
+        replaced = []
+        for name in self._names:
+            value = name.read()
+            if value.__class__ is np.random.Generator and name.write is not None:
+                replaced.append((name.write, value))
+                name.write(CapturedGenerator(value))
+
+        def restore() -> None:
+            for write, value in replaced:
+                write(value)
+
+        return restore
+
+
+def _state_of(generator: np.random.Generator) -> str:
+    return repr(generator.bit_generator.state)
+
+
 class _Search:
     """Finds the names that functions read: again and again, as each function names further attributes of objects."""
 
     def __init__(self) -> None:
         self.names: dict[Any, _Name] = {}
+        self.arrays: dict[int, Any] = {}
+        self.generators: dict[int, np.random.Generator] = {}
         self.obstacle: str | None = None
         self._words: set[str] = set()  # in the code of all functions
         self._seen: set[int] = set()
@@ -161,9 +208,15 @@ class _Search:
                 self._visit(value, "an argument")
 
     def _visit(self, value: Any, name: str, depth: int = _DEPTH) -> None:
-        if isinstance(value, (*_BY_VALUE, *_BY_TEXT, np.ndarray, Tensor)) or id(value) in self._seen:
+        if isinstance(value, (*_BY_VALUE, *_BY_TEXT, Tensor)) or id(value) in self._seen:
             return
         self._seen.add(id(value))
+        if isinstance(value, np.ndarray):
+            self.arrays[id(value)] = value
+            return
+        if isinstance(value, np.random.Generator):
+            self.generators[id(value)] = value
+            return
         if value.__class__ in _CONTAINERS:
             if depth and len(value) <= _MOST:
                 for part in held_by(value):
@@ -176,20 +229,24 @@ class _Search:
                 self._visit(part, name)
         elif _is_stateful(value):
             self.obstacle = self.obstacle or f"it reads {name}, a {type(value).__name__}, which changes as it is read"
-        elif _is_users_object(value):
+        elif _is_users_object(value) or type(value).__module__.startswith("gradmgr.optim"):
             self._visit_object(value, name)
         elif hasattr(value, "__wrapped__"):
             self._visit(value.__wrapped__, name)
 
-    def _add(self, key: Any, name: str, read: Callable[[], Any]) -> None:
+    def _add(
+        self, key: Any, name: str, read: Callable[[], Any], write: Callable[[Any], None] | None = None
+    ) -> None:
         if key not in self.names:
-            self.names[key] = _Name(name, read)
+            self.names[key] = _Name(name, read, write)
         self._visit(read(), name)
 
     def _visit_function(self, function: types.FunctionType) -> None:
         code = function.__code__
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            self._add(id(cell), name, functools.partial(_content_of, cell))
+            self._add(
+                id(cell), name, functools.partial(_content_of, cell), functools.partial(setattr, cell, "cell_contents")
+            )
         self._visit(getattr(function, "__wrapped__", None), function.__name__)
         for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self._add(("default", id(value)), f"a default of {function.__name__}", functools.partial(_itself, value))
@@ -201,23 +258,26 @@ class _Search:
         for name in words.intersection(variables):
             value = variables[name]
             if isinstance(value, types.ModuleType):
-                self._check_module(value, words)
+                self._check_module(value, name, code)
             elif not isinstance(value, type):
-                self._add((id(variables), name), name, functools.partial(variables.get, name, _MISSING))
+                write = functools.partial(operator.setitem, variables, name)
+                self._add((id(variables), name), name, functools.partial(variables.get, name, _MISSING), write)
 
-    def _check_module(self, module: types.ModuleType, words: set[str]) -> None:
-        if module.__name__ in _VOLATILE or (module is np and "random" in words):
-            name = "numpy.random" if module is np else module.__name__
-            self.obstacle = self.obstacle or f"it uses the module {name}, which gives other values each time"
+    def _check_module(self, module: types.ModuleType, name: str, code: types.CodeType) -> None:
+        if module.__name__ in _VOLATILE or (module is np and _reads_attribute(code, name, "random")):
+            named = "numpy.random" if module is np else module.__name__
+            self.obstacle = self.obstacle or f"it uses the module {named}, which gives other values each time"
 
     def _visit_object(self, value: Any, owner: str) -> None:
         reference = _reference_to(value)
         everything = not self._words.isdisjoint(_REFLECTION)
         for name in _attributes_of(value):
             if everything or name in self._words:
-                self._add((id(value), name), f"{owner}.{name}", functools.partial(_attribute, reference, name))
+                write = functools.partial(_set_attribute, reference, name)
+                self._add((id(value), name), f"{owner}.{name}", functools.partial(_attribute, reference, name), write)
         for cls in type(value).__mro__:
             if is_of_library(cls.__module__):
+                self._visit_getters(cls)
                 continue
             for name in [name for name in vars(cls) if name in self._words or name == "__call__"]:
                 found = vars(cls)[name]
@@ -227,6 +287,15 @@ class _Search:
                     self._visit(getattr(found, "__func__", None) or getattr(found, "func", None), name)
                 elif not isinstance(found, types.MemberDescriptorType):
                     self._add((id(cls), name), f"{cls.__name__}.{name}", functools.partial(_class_attribute, cls, name))
+
+
+    def _visit_getters(self, cls: type) -> None:
+        """Let the attributes count that a method of an optimiser or a schedule reads, such as get_last_lr()."""
+        if not cls.__module__.startswith("gradmgr.optim"):
+            return
+        for name, found in vars(cls).items():
+            if name in self._words and name.startswith("get_") and isinstance(found, types.FunctionType):
+                self._words |= _words_in(found.__code__)
 
 
 def _parts_of(value: functools.partial[Any]) -> tuple[Any, ...]:
@@ -243,6 +312,20 @@ def _words_in(code: types.CodeType) -> set[str]:
     """Return the names of globals and attributes in the code of a function, and of those that it defines."""
     inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
     return set(code.co_names).union(*map(_words_in, inner))
+
+
+def _reads_attribute(code: types.CodeType, variable: str, attribute: str) -> bool:
+    """Tell whether a function reads this attribute of this global."""
+    import dis  # deferred: few functions are compiled
+
+    before = None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname.startswith("LOAD_ATTR") or instruction.opname == "LOAD_METHOD":
+            if before == variable and instruction.argval == attribute:
+                return True
+        before = instruction.argval if instruction.opname == "LOAD_GLOBAL" else None
+    inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
+    return any(_reads_attribute(part, variable, attribute) for part in inner)
 
 
 def _content_of(cell: Any) -> Any:
@@ -275,6 +358,14 @@ def _attribute(reference: Callable[[], Any], name: str) -> Any:
         return _MISSING
     own = getattr(owner, "__dict__", {})
     return own[name] if name in own else getattr(owner, name, _MISSING)
+
+
+def _set_attribute(reference: Callable[[], Any], name: str, value: Any) -> None:
+    owner = reference()
+    if name in getattr(owner, "__dict__", ()):
+        vars(owner)[name] = value
+    elif owner is not None:
+        setattr(owner, name, value)
 
 
 def _class_attribute(cls: type, name: str) -> Any:

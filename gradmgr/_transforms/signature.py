@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import weakref
 from collections.abc import Iterator
@@ -60,8 +61,8 @@ class Signature:
         ids = [id(leaf) for leaf in self.leaves]
         self.key = key if len(set(ids)) == len(ids) else (key, *[ids.index(each) for each in ids])
 
-    def is_array(self, k: int) -> bool:
-        """Tell whether a leaf is a Tensor or an array."""
+    def is_input(self, k: int) -> bool:
+        """Tell whether a leaf is what a replay takes: a Tensor or an array."""
         return isinstance(self.leaves[k], Tensor) or _is_array(self.leaves[k])
 
     def first_like(self, k: int) -> int:
@@ -112,9 +113,25 @@ def _layout(array: Any) -> tuple[Any, ...]:
     return array.__class__, array.shape, array.dtype, array.strides, libraries.device_of(array)
 
 
-def difference_of_keys(one: Any, other: Any) -> str:
-    """Return in words what differs first between two keys."""
+def difference_of_keys(one: Any, other: Any, function: Any) -> str:
+    """Return in words what differs first between two keys of calls of a function."""
+    try:
+        names = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        names = []
+    for k, (first, second) in enumerate(zip(_arguments(one), _arguments(other), strict=False)):
+        if first != second:
+            name = repr(names[k]) if k < len(names) else f"argument {k}"
+            return f"{name}: {next(_differences(first, second))}"
     return next(_differences(one, other), "an argument")
+
+
+def _arguments(key: Any) -> list[Any]:
+    """Return the keys of the arguments, positional ones first."""
+    while not isinstance(key[0], type):  # where arguments are the same object
+        key = key[0]
+    _, _, positional, named = key
+    return [*positional[2:], *named[2:]]
 
 
 def _differences(one: Any, other: Any) -> Iterator[str]:

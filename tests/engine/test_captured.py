@@ -124,6 +124,23 @@ def test_a_shape_that_depends_on_values_is_a_guard() -> None:
         replay(np.array([-1.0, -3.0, 4.0]))
 
 
+@pytest.mark.parametrize("ask", [lambda x: np.allclose(x, 1), lambda x: np.array_equal(x, np.ones(2))])
+def test_what_a_function_of_numpys_says_of_values_is_a_guard(ask: Callable[[Any], bool]) -> None:
+    capture, found = capture_of(lambda x: [x * 2 if ask(x) else x - 1], [1.0, 1.0])
+    with pytest.raises(CaptureError, match=r"(allclose|array_equal) at .* gave True, and False now"):
+        compile_replay(capture, found)(np.zeros(2))
+
+
+def test_what_is_asked_of_shapes_and_dtypes_is_no_call() -> None:
+    def program(x: Any) -> list[Any]:
+        assert (np.shape(x), np.ndim(x), np.size(x), np.result_type(x, 1)) == ((2,), 1, 2, np.float64)
+        assert np.shares_memory(x, x)
+        assert np.isrealobj(x)
+        return [x * 2]
+
+    assert len(capture_of(program, [1.0, 1.0])[0].calls) == 1
+
+
 TAKEN_OUT: dict[str, Callable[[Any], Any]] = {
     r"float\(\) of an array": lambda x: [x * float(x[0])],
     r"int\(\) of an array": lambda x: [x * int(x[0])],

@@ -29,7 +29,9 @@ Shape = tuple[int, ...]
 def are_plain(*values: Any) -> bool:
     """Tell whether no value is a Tensor, or batched or captured, so that a kernel may compute in place."""
     for v in values:  # a generator takes twice the time, which counts in the steps of recurrent cells
-        if v.__class__ is not np.ndarray and (isinstance(v, Tensor) or is_batched(v) or libraries.is_captured(v)):
+        if v.__class__ is np.ndarray or v is None:
+            continue
+        if isinstance(v, Tensor) or is_batched(v) or libraries.is_captured(v):
             return False
     return True
 

@@ -161,7 +161,11 @@ def new_array(kind: str, shape: tuple[int, ...], dtype: Any, *arrays: Any, fill:
     for a in arrays:
         if a.__class__ is not np.ndarray and libraries.is_captured(inner := innermost(a)):
             like = inner  # whose library captures the call: new memory must not become a constant
-    make = getattr(libraries.namespace(like) if libraries.is_captured(like) else libraries.root(like), kind)
+    if like.__class__ is np.ndarray:
+        xp: Any = np
+    else:
+        xp = libraries.namespace(like) if libraries.is_captured(like) else libraries.root(like)
+    make = getattr(xp, kind)
     made = make(shape, dtype) if fill is None else make(shape, fill, dtype)
     return libraries.able_to_hold(made, *arrays)
 

@@ -1,0 +1,114 @@
+"""CapturedCall: one call of a function, captured, and how it differs from another one."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradmgr._arrays.captured import CapturedGenerator, CaptureError, Slot, difference, generators_in, is_branch
+from gradmgr._engine.cleanup import complete
+from gradmgr._engine.containers import leaves_of, rebuilt
+from gradmgr._engine.context import current
+from gradmgr._engine.tensor import Tensor
+from gradmgr._engine.tensor_capture import TensorCapture, run_captured
+from gradmgr._transforms.environment import Environment
+from gradmgr._transforms.signature import Signature
+
+
+class CapturedCall:
+    """One call that was captured.
+
+    Attributes:
+        is_captured: whether it was; not while another thread captures a function.
+        result: what the caller gets.
+        capture: the calls.
+        environment: what the function read besides its arguments.
+        slots: for each leaf of the result, where a replay has it; or the leaf itself.
+        tensors: weak references to the Tensors among the arguments, by number.
+    """
+
+    def __init__(self, function: Callable[..., Any], signature: Signature) -> None:
+        self.capture = TensorCapture()
+        self.result: Any = None
+        self.slots: list[Any] = []
+        self.tensors = {k: weakref.ref(t) for k, t in enumerate(signature.leaves) if isinstance(t, Tensor)}
+        args, keywords = signature.filled(signature.leaves)
+        self.environment = Environment(function, args)
+        restore = self.environment.replace_generators()
+        try:
+            self.is_captured = run_captured(self.capture, self._call, function, signature)
+        finally:
+            complete(restore)
+        if self.is_captured:
+            self.environment.settle(generators_in(self.capture.calls))
+        else:
+            self.result = function(*args, **keywords)
+
+    def _call(self, function: Callable[..., Any], signature: Signature) -> None:
+        leaves = list(signature.leaves)
+        for k in range(len(leaves)):
+            if signature.is_input(k):
+                first = signature.first_like(k)
+                leaves[k] = leaves[first] if first < k else self.capture.add_argument(k, leaves[k])
+            elif isinstance(leaves[k], np.random.Generator):
+                leaves[k] = CapturedGenerator(leaves[k])
+        args, keywords = signature.filled(leaves)
+        state = current()
+        tree = function(*args, **keywords)
+        if signature.is_changed(args, keywords, leaves):
+            self.capture.obstacles.append("the function changes a list or a dict that it is given")
+        if current() is not state:
+            self.capture.obstacles.append("a recording that begins in the function goes on after it")
+        pairs = [self.capture.result_of(leaf) for leaf in leaves_of(tree)]
+        self.result = rebuilt(tree, iter([value for value, _ in pairs]))
+        self.slots = [slot for _, slot in pairs]
+        self.capture.finish()
+
+    def obstacle(self) -> str | None:
+        """Return why the calls cannot be made again; None where they can."""
+        if self.environment.obstacle is not None:
+            return self.environment.obstacle
+        try:
+            self.capture.check_obstacles()
+        except CaptureError as error:
+            return f"{error}; return it instead, or compute with the Tensor"
+        return None
+
+    def difference(self, other: CapturedCall) -> str | None:
+        """Return how another capture of the same function differs; None where it does not."""
+        found = difference(self.capture, other.capture)
+        if found is None and not _are_alike(self.capture.sources, other.capture.sources):
+            return "which Tensors it reads"
+        if found is None and not (len(self.slots) == len(other.slots) and all(map(_is_same, self.slots, other.slots))):
+            return "what it returns"
+        return found
+
+    def is_explained(self, other: CapturedCall) -> bool:
+        """Tell whether it is known why another capture, an earlier one, differs."""
+        return (
+            is_branch(self.capture, other.capture)
+            or other.environment.changed() is not None
+            or not all(condition.holds() for condition in other.capture.conditions.values())
+            or self.pinned(other).keys() != other.pinned(other).keys()
+        )
+
+    def pinned(self, other: CapturedCall) -> dict[int, weakref.ref[Tensor]]:
+        """Return the arguments that are the same Tensor in both: the function may know it by another name, too."""
+        return {k: t for k, t in self.tensors.items() if t() is not None and t() is other.tensors[k]()}
+
+
+def _are_alike(one: list[Any], other: list[Any]) -> bool:
+    return len(one) == len(other) and all(
+        a == b if isinstance(a, int) else not isinstance(b, int) and a() is b() for a, b in zip(one, other, strict=True)
+    )
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if isinstance(one, np.ndarray) or type(one) is not type(other):
+        return False
+    return repr(one) == repr(other) if isinstance(one, (float, complex)) else bool(one == other)

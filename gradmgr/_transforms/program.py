@@ -1,0 +1,128 @@
+"""Program: a captured function as a straight line of calls."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from gradmgr._arrays.captured import CaptureError, GuardError, Slot, generators_in, name_of
+from gradmgr._arrays.replay import compile_replay
+from gradmgr._engine.containers import rebuilt
+from gradmgr._engine.tensor import Tensor
+from gradmgr._transforms.captured_call import CapturedCall
+
+
+class UnchangedError(Exception):
+    """A replay failed before it changed anything."""
+
+
+class Program:
+    """What replays a captured function.
+
+    Attributes:
+        used: when it was used last, as a number that grows.
+    """
+
+    def __init__(self, made: CapturedCall, pinned: dict[int, weakref.ref[Tensor]]) -> None:
+        capture = made.capture
+        self.used = 0
+        self._environment = made.environment
+        self._conditions = list(capture.conditions.values())
+        self._pinned = pinned
+        self._sources = capture.sources
+        self._outer = {id(t) for source in self._sources if not isinstance(source, int) and (t := source()) is not None}
+        self._generators = generators_in(capture.calls)
+        self._has_effects = any(call.has_effect for call in capture.calls)
+        self._returned = [k for k, slot in enumerate(made.slots) if isinstance(slot, Slot)]
+        self._leaves = [None if isinstance(slot, Slot) else slot for slot in made.slots]
+        self._tree = rebuilt(made.result, iter(self._leaves))
+        self._calls = Counter(name_of(call.function) for call in capture.calls)
+        self._whole = sorted({f"{name_of(call.function)} at {call.line}" for call in capture.whole_calls()})
+        self._replay = compile_replay(capture, [made.slots[k] for k in self._returned])
+
+    # ------------------------------------------------------------ whether it fits
+
+    def misfit(self, leaves: list[Any]) -> str | None:
+        """Return what it does not fit in a call of its signature; None where it fits."""
+        for k, reference in self._pinned.items():
+            if leaves[k] is not reference():
+                return f"argument {k} is another Tensor"
+        for k, leaf in enumerate(leaves):
+            if id(leaf) in self._outer:
+                return f"argument {k} is a Tensor that the function reads by itself"
+        for condition in self._conditions:
+            if not condition.holds():
+                return condition.what
+        return self._environment.changed()
+
+    # ------------------------------------------------------------ a replay
+
+    def run(self, leaves: list[Any]) -> Any:
+        """Make the calls, and return what the function returns.
+
+        Raises:
+            GuardError: a guard finds another value; nothing has changed then.
+            UnchangedError: a call failed, and nothing has changed.
+        """
+        begun: list[bool] = []
+        states = [generator.bit_generator.state for generator in self._generators]
+        try:
+            values = self._replay(begun, *self._inputs(leaves)) if self._has_effects else self._replay(*self._inputs(leaves))
+        except Exception as error:
+            if begun:
+                raise
+            for generator, state in zip(self._generators, states, strict=True):
+                generator.bit_generator.state = state
+            if isinstance(error, GuardError):
+                raise
+            raise UnchangedError from error
+        if len(self._leaves) == 1 and self._tree is None:
+            return values[0]
+        found = self._leaves.copy()
+        for k, value in zip(self._returned, values, strict=True):
+            found[k] = value
+        return rebuilt(self._tree, iter(found))
+
+    def _inputs(self, leaves: list[Any]) -> list[Any]:
+        found = []
+        for source in self._sources:
+            value = leaves[source] if isinstance(source, int) else source()
+            if value is None:
+                raise GuardError("a Tensor that the function reads is gone")
+            found.append(value)
+        return found
+
+    def verify(self, made: CapturedCall) -> str | None:
+        """Return how the calls, made again, differ from the call that was captured; None where they do not."""
+        trial = made.capture.trial()
+        made.capture.forget_values()
+        if trial is None:
+            return None
+        replay = compile_replay(trial.capture, [slot for slot, _ in trial.expected])
+        for _ in range(2):  # in buffers that hold what the first left
+            try:
+                found = replay(*trial.inputs)
+            except CaptureError as error:
+                return f"a replay fails: {error}; please report this"
+            for value, (_, expected) in zip(found, trial.expected, strict=True):
+                if not _same_bits(value, expected):
+                    return "a replay computes something else; please report this"
+        return None
+
+    # ------------------------------------------------------------ for the user
+
+    def description(self) -> list[str]:
+        """Return lines of text on what it does."""
+        listed = ", ".join(f"{name} {count}" for name, count in self._calls.most_common())
+        lines = [f"{self._calls.total()} calls: {listed}", f"{self._replay.nbytes} bytes in buffers"]
+        return [*lines, *[f"runs Python each time: {whole}" for whole in self._whole]]
+
+
+def _same_bits(one: Any, other: Any) -> bool:
+    one, other = np.asarray(one), np.asarray(other)
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return bool(np.ascontiguousarray(one).tobytes() == np.ascontiguousarray(other).tobytes())
