@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
-import gradmgr
 import gradmgr.numpy as gnp
 from bench.derivative.programs import Array, Program
+from bench.train.in_torch import compiled
 from gradmgr import GradManager, Tensor, special, tensor
 
 
@@ -89,10 +89,12 @@ class _GradmgrNamespace(Namespace):
 
 
 class Gradmgr:
-    name = "gradmgr"
+    """gradmgr; `how` makes what is timed of a function that takes the program's constants."""
 
-    def __init__(self, threads: int, how: Callable[..., Any] = lambda function: function) -> None:
-        self.xp, self.how = _GradmgrNamespace(), how
+    def __init__(
+        self, threads: int, name: str = "gradmgr", how: Callable[..., Any] = lambda function: function
+    ) -> None:
+        self.name, self.xp, self.how = name, _GradmgrNamespace(), how
 
     def differentiated(self, program: Program) -> Callable[[], list[Any]]:
         function = partial(program.function, self.xp)
@@ -125,15 +127,6 @@ class Gradmgr:
         return value.numpy() if isinstance(value, Tensor) else np.asarray(value)
 
 
-class Compiled(Gradmgr):
-    """The same, value and gradient compiled."""
-
-    name = "compiled"
-
-    def __init__(self, threads: int, how: Callable[..., Any] = gradmgr.compile) -> None:
-        super().__init__(threads, how)
-
-
 # ---------------------------------------------------------------- the others
 
 
@@ -144,9 +137,13 @@ class PyTorch:
         self.torch = importlib.import_module("torch")
         self.torch.set_num_threads(threads)
 
+    def made(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what is called for a program's function."""
+        return function
+
     def differentiated(self, program: Program) -> Callable[[], list[Any]]:
         torch = self.torch
-        function = _function(program, _TorchNamespace(torch), torch.tensor)
+        function = self.made(_function(program, _TorchNamespace(torch), torch.tensor))
         leaves = [torch.tensor(a, requires_grad=True) for a in program.parameters]
 
         def first() -> list[Any]:
@@ -168,6 +165,15 @@ class PyTorch:
 
     def plain(self, value: Any) -> Array:
         return value.detach().numpy()
+
+
+class CompiledTorch(PyTorch):
+    """The same, the function and its gradient by torch.compile."""
+
+    name = "torch.compile"
+
+    def made(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return compiled(self.torch, function)
 
 
 class _TorchNamespace(Namespace):
@@ -285,8 +291,13 @@ class _JaxNamespace(Namespace):
 
 def installed(threads: int) -> list[Library]:
     """Return gradmgr and the peers that can be imported; the others' columns stay empty."""
-    found: list[Library] = [Gradmgr(threads)]
-    for peer in (PyTorch, Autograd, Jax):
+    return [Gradmgr(threads), *importable([PyTorch, Autograd, Jax], threads)]
+
+
+def importable(peers: Sequence[Callable[[int], Library]], threads: int) -> list[Library]:
+    """Return those of the libraries that are installed."""
+    found = []
+    for peer in peers:
         try:
             found.append(peer(threads))
         except ImportError:

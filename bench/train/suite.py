@@ -83,9 +83,7 @@ def trained(fresh: Trainer, steps: int) -> Answer:
 
 def contestants(model: Model, threads: int) -> list[Contestant]:
     """Return every library that can train a model, the one that the others are compared with first."""
-    return [
-        contestant(name, partial(trainer, model, name, threads)) for name in LIBRARIES if has_model(name, model)
-    ]
+    return [contestant(name, partial(trainer, model, name, threads)) for name in LIBRARIES if has_model(name, model)]
 
 
 def _verdicts(label: str, kind: str, times: Times) -> tuple[Verdict, ...]:
