@@ -25,7 +25,7 @@ from gradmgr._engine.hooks import hooked_leaf
 from gradmgr._engine.observers import Observer
 from gradmgr._engine.seeds import Seeds, seeds_of
 from gradmgr._engine.tape import Tape
-from gradmgr._engine.tensor import Tensor, describe
+from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr._engine.tensor_capture import see
 from gradmgr._engine.turns import turns
 
@@ -459,6 +459,50 @@ class GradManager(_Recording):
                     raise
         if run is not None:
             run._call_post_hooks()
+
+    # ------------------------------------------------------------ backward in a replay of what was captured
+
+    def _begin_run(self) -> None:
+        """Call the callbacks' begin. In a replay, which propagates gradients by itself, the run begins here."""
+        if self._run is None:
+            if not self._in_backward.acquire(blocking=False):
+                raise errors.RecordingError("backward() inside this manager's own backward; use another GradManager")
+            self._run = BackwardRun(self, None, None)
+            self._run.is_replayed = True
+            _backwarding.set(self)
+        self._run._start()
+
+    def _receive(self, t: Tensor, g: Tensor) -> None:
+        """Call the callbacks of a tensor whose gradient is complete."""
+        if self._run is not None:
+            self._run._receive(t, g)
+
+    def _finish_run(self, attached: list[Tensor], reached: list[Tensor], gradients: list[Tensor]) -> list[Any]:
+        """Call the callbacks' finish; return what all callbacks made of the gradients of the attached tensors."""
+        run = self._run
+        if run is None:
+            return []
+        run._complete(dict(zip(reached, gradients, strict=True)))
+        found = [run._results.get(t) for t in attached]
+        if run.is_replayed:
+            self._leave_replayed_run()
+        return [g if g is None or isinstance(g, Tensor) else wrap(g) for g in found]
+
+    def _abandon_run(self, error: BaseException) -> None:
+        """End the run of a replay that failed."""
+        run = self._run
+        if run is not None and run.is_replayed:
+            try:
+                run._abort(error)
+            finally:
+                self._leave_replayed_run()
+
+    def _leave_replayed_run(self) -> None:
+        _backwarding.set(None)
+        if self._run is not None:
+            self._run._close()
+            self._run = None
+        self._in_backward.release()
 
     def _check_tape(self, tape: Tape) -> None:
         if self._tape is not tape or not tape.open:

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.arguments import leaves_in, map_leaves
+from gradmgr._arrays.arguments import NESTS, leaves_in, map_leaves
 
 Array = Any
 
@@ -49,14 +49,14 @@ class GuardError(CaptureError):
     """A replay met another value than the one on which its calls depend."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Slot:
     """Stands for an array in what a call was given: an input of the capture, or the result of an earlier call."""
 
     number: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Layout:
     """What is known of the array in a slot: facts that are the same in every replay.
 
@@ -82,7 +82,11 @@ class _Memory:
         """Return the slot in whose memory an array lies; enter an array that has memory of its own, or an input."""
         if not isinstance(array, np.ndarray) or not array.size:
             return None
-        start, end = np.lib.array_utils.byte_bounds(array)
+        if array.flags.forc:  # without gaps; a third of the time
+            start = array.__array_interface__["data"][0]
+            end = start + array.nbytes
+        else:
+            start, end = np.lib.array_utils.byte_bounds(array)
         at = bisect_right(self._starts, start)
         if array.base is None or is_input:
             while at and self._ends[self._starts[at - 1]][0] > start:  # was freed since
@@ -97,7 +101,7 @@ class _Memory:
         return known[1] if known is not None and known[0] >= end else None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Call:
     """One call.
 
@@ -147,11 +151,6 @@ class Capture:
         self.constants: list[tuple[Array, int, Call]] = []
         self.obstacles: list[str] = []
         self._memory = _Memory()
-
-    @property
-    def library(self) -> CapturingLibrary:
-        """Return the library that makes arrays of this capture; a new one, as each would keep the other alive."""
-        return CapturingLibrary(self)
 
     def add_input(self, array: Array) -> CapturedArray:
         """Capture an array as an input, which `replay` takes another one for."""
@@ -316,15 +315,23 @@ def _inside(value: Any, given: dict[int, CapturedArray]) -> Any:
 
     def take(part: Any) -> Any:
         if part.__class__ is not CapturedArray:
-            return part
+            return map_leaves(take, part) if isinstance(part, NESTS) else part
         given[id(part.inner)] = part
         return part.inner
 
-    return map_leaves(take, value)
+    if value.__class__ is tuple:  # as the arguments of a call, mostly of arrays and numbers
+        return tuple([take(part) for part in value])
+    return map_leaves(take, value) if value else value
 
 
 def _with_slots(value: Any) -> Any:
-    return map_leaves(lambda part: part.slot if part.__class__ is CapturedArray else part, value)
+    if value.__class__ is tuple:  # as above
+        return tuple([part.slot if part.__class__ is CapturedArray else _with_slots(part) for part in value])
+    return map_leaves(_with_slot, value) if value.__class__ is not dict or value else value
+
+
+def _with_slot(part: Any) -> Any:
+    return part.slot if part.__class__ is CapturedArray else part
 
 
 def _filled(value: Any, values: list[Any]) -> Any:
@@ -489,7 +496,7 @@ class CapturedArray:
         )
 
     def __getattr__(self, name: str) -> Any:  # called for names that Python did not find
-        if not hasattr(np.ndarray, name):
+        if not hasattr(np.ndarray, name) or name.startswith("__array"):
             raise AttributeError(f"an array has no attribute {name!r}")
         self.capture.add_obstacle(f"{name} of an array")
         return getattr(self.inner, name)
@@ -537,7 +544,9 @@ class CapturedArray:
 
 def _is_supported(value: Any) -> bool:
     """Tell whether an operand is a number or an array; a Tensor, say, takes over a call by its own protocol."""
-    return isinstance(value, (CapturedArray, np.ndarray, np.generic)) or not hasattr(value, "__array_ufunc__")
+    if isinstance(value, (CapturedArray, np.ndarray, np.generic)) or not hasattr(value, "__array_ufunc__"):
+        return True
+    return type(value).__name__ == "ndarray"  # CuPy's
 
 
 def is_captured(value: Any) -> bool:
@@ -633,15 +642,19 @@ _WRITERS = frozenset(
 
 def writes(call: Call) -> bool:
     """Tell whether a call writes into an array that it is given."""
-    return call.function in _UPDATES or any(part is not None for part in _targets(call.function, call.args, call.keywords))
+    return call.function in _UPDATES or bool(_targets(call.function, call.args, call.keywords))
 
 
-def _targets(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Any]:
-    """Yield the arrays that a call writes into."""
-    if function in _WRITERS or (name_of(function) == "at" and isinstance(getattr(function, "__self__", None), np.ufunc)):
-        yield args[0]
-    out = keywords.get("out")
-    yield from out if isinstance(out, tuple) else (out,)
+def _targets(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the arrays that a call writes into."""
+    found = args[:1] if function in _WRITERS or _is_at(function) else ()
+    out = keywords.get("out") if keywords else None
+    return found if out is None else (*found, *(out if isinstance(out, tuple) else (out,)))
+
+
+def _is_at(function: Any) -> bool:
+    """Tell whether it is the method `at` of a ufunc."""
+    return isinstance(getattr(function, "__self__", None), np.ufunc) and name_of(function) == "at"
 
 
 # ---------------------------------------------------------------- random numbers
@@ -698,17 +711,17 @@ def generators_in(calls: Iterable[Call]) -> list[np.random.Generator]:
 
 
 class CapturingLibrary:
-    """Takes the place of the module `numpy` in a kernel: the arrays that it makes are captured."""
+    """Takes the place of the module `numpy` or `cupy` in a kernel: the arrays that it makes are captured."""
 
-    __slots__ = ("capture",)
+    __slots__ = ("__name__", "_module", "capture")
 
-    __name__ = "numpy"
-
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: Capture, module: Any = np) -> None:
         self.capture = capture
+        self._module = module
+        self.__name__ = module.__name__
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(np, name)
+        found = getattr(self._module, name)
         if name not in _MAKERS:
             return found
         return lambda *args, **keywords: self.capture.call(found, args, keywords)
@@ -716,16 +729,16 @@ class CapturingLibrary:
     def asarray(self, a: Any, dtype: Any = None) -> Any:
         """Return `a` as an array; a captured one stays as it is."""
         if not is_captured(a):
-            return self.capture.call(np.asarray, (a, dtype), {})
+            return self.capture.call(self._module.asarray, (a, dtype), {})
         return a if dtype is None or a.dtype == dtype else a.astype(dtype)
 
     def array(self, a: Any, dtype: Any = None, copy: bool = True) -> Any:
         """Return a copy of `a` as an array."""
-        return self.capture.call(np.array, (a, dtype), {}) if copy else self.asarray(a, dtype)
+        return self.capture.call(self._module.array, (a, dtype), {}) if copy else self.asarray(a, dtype)
 
     def may_share_memory(self, one: Any, other: Any) -> bool:
         """Tell whether memory bounds overlap."""
-        return bool(np.may_share_memory(inner_of(one), inner_of(other)))
+        return bool(self._module.may_share_memory(inner_of(one), inner_of(other)))
 
 
 # Functions that make arrays without being given one, so that they do not dispatch.

@@ -45,7 +45,7 @@ PLAIN = frozenset(
 
 
 # What is neither batched nor captured, and holds nothing that is.
-_HOLD_NO_ARRAYS = PLAIN | {type(None), type(Ellipsis)}
+_HOLD_NO_ARRAYS = frozenset((*PLAIN, type(None), type(Ellipsis)))
 
 
 def loaded_cupy() -> Any | None:
@@ -83,7 +83,7 @@ def namespace(array: Array) -> Any:
     if isinstance(array, Batched):
         return array.level.library
     if isinstance(array, CapturedArray):
-        return array.capture.library
+        return CapturingLibrary(array.capture, namespace(array.inner))
     return loaded_cupy() if is_array(array) else np
 
 

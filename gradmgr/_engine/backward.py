@@ -8,6 +8,7 @@ from collections.abc import Callable, KeysView
 from typing import Any
 
 from gradmgr import errors
+from gradmgr._arrays.captured import capturing
 from gradmgr._engine.attachment import AttachSpec, Callback
 from gradmgr._engine.backward_pass import run_backward
 from gradmgr._engine.cleanup import complete
@@ -25,7 +26,7 @@ from gradmgr._engine.hooks import (
 from gradmgr._engine.seeds import Seeds
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, wrap
-from gradmgr._engine.tensor_capture import call_whole, refuse
+from gradmgr._engine.tensor_capture import call_whole
 
 # A callback, and the function that takes all its gradients at once.
 Collector = tuple[Callback, Callable[[dict[Tensor, Tensor]], Any]]
@@ -67,6 +68,7 @@ class BackwardRun:
         self._objects: list[Any] = []  # callback objects whose begin ran
         self._collector: Collector | None = None
         self._post_hooked: list[Tensor] = []  # leaves with hooks to call when `.grad` is written
+        self.is_replayed = False  # whether it belongs to a replay, which propagates gradients by itself
         self._phase = "begin"  # then "backward", "finish", "over"
         self._outer_recorders = recorders(outer)  # they are to track the gradients that hooks return
         # The context of callbacks. They compute as if before the recording, but all recorders see writes in place.
@@ -188,15 +190,14 @@ class BackwardRun:
         chained = {t: node_id for t, node_id in tape.leaves.copy().items() if t in hooked or self.chain(t)}
         if inputs is not None:
             chained = {t: node_id for t, node_id in chained.items() if inputs.get(t) == node_id}
-        self._call(self._begin)
-        self._phase = "backward"
+        self._call_manager("_begin_run")
         collector = None if hooked else self._usable_collector()
         grads = run_backward(
             tape,
             seeds,
             retain=retain,
             awaited=chained,
-            report=self._receive if collector is None else None,
+            report=self._reporter() if collector is None else None,
             create_graph=create_graph,
             wanted=None if inputs is None else inputs.values(),
         )
@@ -209,20 +210,52 @@ class BackwardRun:
             elif collector is not None:
                 gradients[t] = _as_tensor(found.pop(t))
         del found
-        self._phase = "finish"
-        if collector is not None:
-            self._call(self._collect, *collector, gradients)
-        del gradients
-        self._call(self._finish)
-        self._carry_over()
+        self._finish_with(gradients)
         self._post_hooked = [t for t in select_post_hooked(self._results) if t in tape.leaves]
         return self._results
+
+    # ------------------------------------------------------------ in a capture, and in a replay of it
+
+    def _call_manager(self, name: str, *args: Any) -> Any:
+        """Call a method of the manager that a replay calls, too: there it finds a run that is begun by the first."""
+        capture = capturing()
+        if capture is not None and name == "_begin_run":
+            capture.clean_up_by(self.manager._abandon_run)
+        return call_whole(getattr(self.manager, name), *args)
+
+    def _reporter(self) -> Callable[[Tensor, Any], None]:
+        if capturing() is None:
+            return self._receive
+        return lambda t, g: self._call_manager("_receive", t, _as_tensor(g))
+
+    def _start(self) -> None:
+        """Call what is to know that gradients are about to be propagated."""
+        self._call(self._begin)
+        self._phase = "backward"
+
+    def _finish_with(self, gradients: dict[Tensor, Tensor]) -> None:
+        """Call what is to know that gradients are propagated; a collector gets those that it has asked for."""
+        if capturing() is None:
+            self._complete(gradients)
+            return
+        plain = set(self._results)
+        attached = list(self._specs)
+        made = self._call_manager("_finish_run", attached, list(gradients), list(gradients.values()))
+        self._results.update({t: g for t, g in zip(attached, made, strict=True) if g is not None and t not in plain})
+
+    def _complete(self, gradients: dict[Tensor, Tensor]) -> None:
+        self._phase = "finish"
+        collector = self._collector
+        if gradients and collector is not None:
+            self._call(self._collect, *collector, gradients)
+        gradients.clear()
+        self._call(self._finish)
+        self._carry_over()
 
     def _begin(self) -> None:
         for callback in {id(cb): cb for spec in self._specs.values() for cb in spec.callbacks}.values():
             if hasattr(callback, "begin") or hasattr(callback, "finish") or hasattr(callback, "abort"):
                 self._objects.append(callback)
-                refuse("a callback with begin() or finish()")
                 getattr(callback, "begin", _ignore)(self.manager)
 
     def _usable_collector(self) -> Collector | None:
@@ -259,7 +292,7 @@ class BackwardRun:
         """Call the chain of a tensor from this place on, up to a future; at the end stands the result."""
         for callback in self._specs[t].callbacks[place:]:
             place += 1
-            given = call_whole(callback, t, g)
+            given = callback(t, g)
             if given is None:
                 continue
             if _is_future(given):
@@ -273,7 +306,7 @@ class BackwardRun:
         for callback in self._objects:
             getattr(callback, "finish", _ignore)(self.manager)
         for function in list(self._after):
-            call_whole(function)
+            function()
         while self._waiting:
             t, future, place = self._waiting.popleft()
             try:

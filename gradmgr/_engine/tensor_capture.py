@@ -33,6 +33,7 @@ from gradmgr._arrays.captured import (
     CaptureError,
     Slot,
     capturing,
+    generators_in,
     inner_of,
     line_of_program,
     set_capturing,
@@ -67,6 +68,11 @@ def has_grad(t: Tensor) -> bool:
 def layout_of(array: Any) -> tuple[Any, ...]:
     """Return what is the same in every replay of an array that is read."""
     return array.__class__, array.shape, array.dtype, array.strides
+
+
+def are_distinct(*tensors: Tensor) -> bool:
+    """Tell whether no two are the same object."""
+    return len(set(map(id, tensors))) == len(tensors)
 
 
 # ---------------------------------------------------------------- what is known of a tensor
@@ -133,6 +139,9 @@ class _Method:
 # ---------------------------------------------------------------- the capture
 
 
+_READS = (array_of, grad_of, has_grad)
+
+
 class Condition:
     """What a function has seen of an object's state, which a replay must find the same."""
 
@@ -165,14 +174,16 @@ class TensorCapture(Capture):
         reads: the calls that read outer tensors as they were when the function began.
         sources: of each input, what a replay takes it from: the number of an argument, or a weak reference to a tensor.
         conditions: by the identity of an object, what the function has seen of it that is no Tensor.
+        cleanups: what to call with the error where a replay fails amid its effects.
     """
 
-    __slots__ = ("__weakref__", "_found", "_has_late", "_known", "_left", "_replayed", "conditions", "reads", "sources")
+    __slots__ = ("__weakref__", "_found", "_has_late", "_known", "_left", "_replayed", "cleanups", "conditions", "reads", "sources")
 
     def __init__(self) -> None:
         super().__init__()
         self.reads: list[Call] = []
         self.sources: list[int | weakref.ref[Tensor]] = []
+        self.cleanups: list[Callable[[BaseException], None]] = []
         self.conditions: dict[int, Condition] = {}
         self._known: dict[int, _Known] = {}  # by the identity of a tensor
         self._replayed: list[_Known] = []  # those that have a slot
@@ -186,6 +197,8 @@ class TensorCapture(Capture):
         """Return what the captured function gets for an argument, a Tensor or an array, which was not given before."""
         self.sources.append(number)
         if not isinstance(value, Tensor):
+            if not isinstance(value, (np.ndarray, np.generic)):
+                self.add_obstacle("arrays of a GPU are not replayed:")
             made = self.add_input(value)
             self._found[made.slot.number] = value
             return made
@@ -206,6 +219,7 @@ class TensorCapture(Capture):
 
     def finish(self) -> None:
         """Append the effects that are due, and put the calls in the order of a replay."""
+        self._check_gradients_differ()
         self._write_all()
         for condition in self.conditions.values():
             if not condition.holds():
@@ -215,6 +229,15 @@ class TensorCapture(Capture):
         self.open = False
         self._known.clear()
         self._replayed.clear()
+
+    def clean_up_by(self, method: Callable[[BaseException], None]) -> None:
+        """Have a method called with the error where a replay fails amid its effects."""
+        self.cleanups.append(_Method(method))
+
+    def has_changed(self) -> bool:
+        """Tell whether the function has changed anything yet."""
+        written = any(known.is_changed or known.is_grad_changed for known in self._replayed)
+        return written or any(call.has_effect or writes(call) for call in self.calls) or bool(generators_in(self.calls))
 
     def see(self, owner: Any, read: Callable[[Any], Any], what: str) -> None:
         """Note that the function depends on `read(owner)`; what is noted first of an object counts."""
@@ -278,6 +301,8 @@ class TensorCapture(Capture):
 
     def _read_again(self, known: _Known, array: Any) -> CapturedArray:
         """Capture an array as what a replay finds in the tensor."""
+        if not isinstance(array, (np.ndarray, np.generic)):
+            self.add_obstacle("arrays of a GPU are not replayed:")
         captured = self.add_result(array)
         self._found[captured.slot.number] = array
         calls = self.calls if known.is_late else self.reads
@@ -316,6 +341,14 @@ class TensorCapture(Capture):
         known = self._known_or_outer(t)
         known.knows_grad = known.is_grad_changed = True
         _grad_slot.__set__(t, value)
+
+    def _check_gradients_differ(self) -> None:
+        """Guard that no two names stand for one Tensor, as gradients that a program assigns may."""
+        if any(call.function is grad_of for call in self.reads):
+            slots = [known.slot for known in self._replayed if known() is not None]
+            made_here = {part.number for call in self.calls for part in leaves_in((call.results,)) if isinstance(part, Slot)}
+            outer = tuple([slot for slot in slots if slot is not None and slot.number not in made_here])
+            self.reads.append(Call(are_distinct, outer, {}, None, True, line_of_program()))
 
     # ------------------------------------------------------------ effects
 
@@ -464,14 +497,14 @@ class TensorCapture(Capture):
         for call in rest:
             slots = _slots_of((call.args, call.keywords))
             target = self._memory_of(call.args[0]) if writes(call) else None
-            reads_state = call.expected is not None and call.results is not None and not slots
+            reads_state = call.function in _READS or (call.expected is not None and call.results is not None and not slots)
             if not (call.has_effect or reads_state) and late.isdisjoint(slots) and target not in used:
                 early.append(call)
                 continue
             kept.append(call)
             late |= _slots_of((call.results,))
             used |= {self._memory_of(Slot(number)) for number in slots}
-            if call.expected is not None and not reads_state and call.function not in (layout_of, has_grad):
+            if call.expected is not None and not reads_state and call.function is not layout_of:
                 self.obstacles.append(f"what is decided at {call.line} depends on what an earlier call has changed")
         self.calls = [*self.calls[:first], *early, *kept]
 

@@ -44,7 +44,7 @@ def add_guarded_class(cls: type) -> None:
             return slot.__get__(t)  # the writer itself
         with lock:
             t.__class__ = cls  # the write is over: for where `release` was not called, as after an exception
-            return slot.__get__(t)
+            return t._array
 
     members = {
         "__doc__": cls.__doc__,

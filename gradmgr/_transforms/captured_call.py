@@ -34,15 +34,18 @@ class CapturedCall:
         self.capture = TensorCapture()
         self.result: Any = None
         self.slots: list[Any] = []
+        self._not_captured = False
         self.tensors = {k: weakref.ref(t) for k, t in enumerate(signature.leaves) if isinstance(t, Tensor)}
         args, keywords = signature.filled(signature.leaves)
-        self.environment = Environment(function, args)
+        self.environment = Environment(function, signature.leaves)
         restore = self.environment.replace_generators()
         try:
             self.is_captured = run_captured(self.capture, self._call, function, signature)
         finally:
             complete(restore)
-        if self.is_captured:
+        if self._not_captured:
+            self.result = function(*args, **keywords)
+        elif self.is_captured:
             self.environment.settle(generators_in(self.capture.calls))
         else:
             self.result = function(*args, **keywords)
@@ -57,7 +60,16 @@ class CapturedCall:
                 leaves[k] = CapturedGenerator(leaves[k])
         args, keywords = signature.filled(leaves)
         state = current()
-        tree = function(*args, **keywords)
+        try:
+            tree = function(*args, **keywords)
+        except Exception as error:
+            if not signature.has_arrays() or self.capture.has_changed():
+                raise
+            # A captured array is not one to all code; what the function raises by itself it raises again.
+            self.capture.obstacles.append(f"{type(error).__name__}: {error}")
+            self.capture.open = False
+            self._not_captured = True
+            return
         if signature.is_changed(args, keywords, leaves):
             self.capture.obstacles.append("the function changes a list or a dict that it is given")
         if current() is not state:
@@ -92,8 +104,14 @@ class CapturedCall:
             is_branch(self.capture, other.capture)
             or other.environment.changed() is not None
             or not all(condition.holds() for condition in other.capture.conditions.values())
-            or self.pinned(other).keys() != other.pinned(other).keys()
+            or self._reads_argument_of(other)
+            or other._reads_argument_of(self)
         )
+
+    def _reads_argument_of(self, other: CapturedCall) -> bool:
+        """Tell whether the function read by itself, in this call, a Tensor that it was given in the other."""
+        given = {id(t()) for t in other.tensors.values()}
+        return any(not isinstance(source, int) and id(source()) in given for source in self.capture.sources)
 
     def pinned(self, other: CapturedCall) -> dict[int, weakref.ref[Tensor]]:
         """Return the arguments that are the same Tensor in both: the function may know it by another name, too."""

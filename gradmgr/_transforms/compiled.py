@@ -18,6 +18,7 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays.captured import GuardError, capturing
+from gradmgr._arrays.libraries import float_errors_raise
 from gradmgr._engine.context import current
 from gradmgr._engine.observers import observers
 from gradmgr._transforms.captured_call import CapturedCall
@@ -26,6 +27,9 @@ from gradmgr._transforms.signature import Signature, difference_of_keys, signatu
 
 # How many variants are kept, and how many may have been dropped before the function runs as if it were not compiled.
 _MOST = 8
+
+# Flags of the code of generators, coroutines and asynchronous generators.
+_SUSPENDS = 0x20 | 0x80 | 0x200
 
 
 class _Variants:
@@ -85,7 +89,7 @@ class Compiled:
     # ------------------------------------------------------------ calls
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        if current() is not None or capturing() is not None or observers():
+        if current() is not None or capturing() is not None or observers() or float_errors_raise():
             return self.function(*args, **keywords)
         signature = signature_of(args, keywords)
         variants = self._variants.get(signature.key)
@@ -113,6 +117,10 @@ class Compiled:
     # ------------------------------------------------------------ capturing
 
     def _capture(self, variants: _Variants, signature: Signature) -> Any:
+        if signature.is_on_gpu():
+            self._refuse(variants, "arrays of a GPU are not replayed")
+            args, keywords = signature.filled(signature.leaves)
+            return self.function(*args, **keywords)
         made = CapturedCall(self.function, signature)
         if made.is_captured:
             with self._lock:
@@ -252,4 +260,10 @@ def compile(function: Callable[..., Any]) -> Compiled:  # noqa: A001  # torch's 
     """
     if not callable(function):
         raise TypeError(f"compile takes a function; found {type(function).__name__}")
+    code = getattr(function, "__code__", None)
+    if code is not None and code.co_flags & _SUSPENDS:
+        raise TypeError(
+            f"compile takes a function that returns when it is done; found a generator or coroutine, "
+            f"{function.__qualname__}; compile what it calls"
+        )
     return Compiled(function)

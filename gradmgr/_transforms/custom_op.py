@@ -220,6 +220,9 @@ class _Kernel(_WithSignature):
         self.function = function
 
     def __call__(self, *arguments: Any) -> Any:
+        return libraries.foreign(self._compute, *arguments)(*arguments)
+
+    def _compute(self, *arguments: Any) -> Any:
         made = self.function(*[_read_only(value) for value in arguments])
         if is_numeric(made):
             return made

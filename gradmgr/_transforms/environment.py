@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.captured import CapturedGenerator
+from gradmgr._arrays.captured import CapturedArray, CapturedGenerator
 from gradmgr._engine.tensor import Tensor
 
 _BY_VALUE = (bool, int, str, bytes, type(None), np.generic, range)
@@ -134,9 +134,9 @@ class Environment:
 
     __slots__ = ("_arrays", "_names", "_states", "obstacle")
 
-    def __init__(self, function: Any, args: tuple[Any, ...] = ()) -> None:
-        search = _Search()
-        search.run((function, *args))
+    def __init__(self, function: Any, arguments: Iterable[Any] = ()) -> None:
+        search = _Search(arguments)
+        search.run((function, *arguments))
         self._names = list(search.names.values())
         self.obstacle = search.obstacle
         self._arrays = [(a, zlib.crc32(np.ascontiguousarray(a).tobytes())) for a in search.arrays.values()]
@@ -156,6 +156,8 @@ class Environment:
         Args:
             known: the Generators whose draws were captured.
         """
+        for name in self._names:
+            _release(name.read(), name.write)
         changed = self.changed()
         if changed is not None:
             self.obstacle = f"the function changes {changed}, which it reads"
@@ -184,6 +186,19 @@ class Environment:
         return restore
 
 
+def _release(value: Any, write: Callable[[Any], None] | None) -> None:
+    """Put arrays in the place of captured ones that the function has left where its names lead."""
+    if isinstance(value, CapturedArray):
+        if write is not None:
+            write(value.inner)
+    elif value.__class__ is list:
+        for k, part in enumerate(value):
+            _release(part, functools.partial(operator.setitem, value, k))
+    elif value.__class__ is dict:
+        for key, part in list(value.items()):
+            _release(part, functools.partial(operator.setitem, value, key))
+
+
 def _state_of(generator: np.random.Generator) -> str:
     return repr(generator.bit_generator.state)
 
@@ -191,7 +206,8 @@ def _state_of(generator: np.random.Generator) -> str:
 class _Search:
     """Finds the names that functions read: again and again, as each function names further attributes of objects."""
 
-    def __init__(self) -> None:
+    def __init__(self, arguments: Iterable[Any]) -> None:
+        self._arguments = frozenset(map(id, arguments))
         self.names: dict[Any, _Name] = {}
         self.arrays: dict[int, Any] = {}
         self.generators: dict[int, np.random.Generator] = {}
@@ -212,6 +228,8 @@ class _Search:
             return
         self._seen.add(id(value))
         if isinstance(value, np.ndarray):
+            if id(value) in self._arguments:
+                return
             self.arrays[id(value)] = value
             return
         if isinstance(value, np.random.Generator):
@@ -229,6 +247,9 @@ class _Search:
                 self._visit(part, name)
         elif _is_stateful(value):
             self.obstacle = self.obstacle or f"it reads {name}, a {type(value).__name__}, which changes as it is read"
+        elif hasattr(type(value), "__array_function__") or hasattr(type(value), "__array_ufunc__"):
+            kind = type(value).__name__
+            self.obstacle = self.obstacle or f"it reads {name}, a {kind}, whose own functions compute with it"
         elif _is_users_object(value) or type(value).__module__.startswith("gradmgr.optim"):
             self._visit_object(value, name)
         elif hasattr(value, "__wrapped__"):

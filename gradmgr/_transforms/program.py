@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gradmgr._arrays.atomic import call_quietly
 from gradmgr._arrays.captured import CaptureError, GuardError, Slot, generators_in, name_of
 from gradmgr._arrays.replay import compile_replay
 from gradmgr._engine.containers import rebuilt
@@ -34,11 +35,13 @@ class Program:
         self._pinned = pinned
         self._sources = capture.sources
         self._outer = {id(t) for source in self._sources if not isinstance(source, int) and (t := source()) is not None}
+        self._cleanups = capture.cleanups
         self._generators = generators_in(capture.calls)
         self._has_effects = any(call.has_effect for call in capture.calls)
         self._returned = [k for k, slot in enumerate(made.slots) if isinstance(slot, Slot)]
         self._leaves = [None if isinstance(slot, Slot) else slot for slot in made.slots]
         self._tree = rebuilt(made.result, iter(self._leaves))
+        self._returns_one = self._tree is None and self._returned == [0]
         self._calls = Counter(name_of(call.function) for call in capture.calls)
         self._whole = sorted({f"{name_of(call.function)} at {call.line}" for call in capture.whole_calls()})
         self._replay = compile_replay(capture, [made.slots[k] for k in self._returned])
@@ -70,16 +73,23 @@ class Program:
         begun: list[bool] = []
         states = [generator.bit_generator.state for generator in self._generators]
         try:
-            values = self._replay(begun, *self._inputs(leaves)) if self._has_effects else self._replay(*self._inputs(leaves))
-        except Exception as error:
+            inputs = self._inputs(leaves)
+            if self._whole:  # the user's code runs in the user's context
+                with np.errstate(all="ignore"):
+                    values = self._replay(begun, *inputs)
+            else:
+                values = call_quietly(self._replay, *([begun] if self._has_effects else []), *inputs)
+        except BaseException as error:
             if begun:
+                for cleanup in self._cleanups:
+                    cleanup(error)
                 raise
             for generator, state in zip(self._generators, states, strict=True):
                 generator.bit_generator.state = state
-            if isinstance(error, GuardError):
+            if isinstance(error, GuardError) or not isinstance(error, Exception):
                 raise
             raise UnchangedError from error
-        if len(self._leaves) == 1 and self._tree is None:
+        if self._returns_one:
             return values[0]
         found = self._leaves.copy()
         for k, value in zip(self._returned, values, strict=True):
@@ -118,7 +128,7 @@ class Program:
         """Return lines of text on what it does."""
         listed = ", ".join(f"{name} {count}" for name, count in self._calls.most_common())
         lines = [f"{self._calls.total()} calls: {listed}", f"{self._replay.nbytes} bytes in buffers"]
-        return [*lines, *[f"runs Python each time: {whole}" for whole in self._whole]]
+        return [*lines, *[f"calls Python each time, as optimisers, callbacks and hooks need: {w}" for w in self._whole]]
 
 
 def _same_bits(one: Any, other: Any) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from gradmgr._arrays import libraries
 from gradmgr._engine.containers import leaves_of, parts_of, rebuilt
-from gradmgr._engine.tensor import Tensor
+from gradmgr._engine.tensor import Tensor, raw
 
 _BY_VALUE = (bool, int, str, bytes, type(None), np.integer, np.bool_)
 _BY_TEXT = (float, complex)  # so that -0.0 is not 0.0, and NaN is NaN
@@ -64,6 +64,15 @@ class Signature:
     def is_input(self, k: int) -> bool:
         """Tell whether a leaf is what a replay takes: a Tensor or an array."""
         return isinstance(self.leaves[k], Tensor) or _is_array(self.leaves[k])
+
+    def has_arrays(self) -> bool:
+        """Tell whether a leaf is an array."""
+        return any(map(_is_array, self.leaves))
+
+    def is_on_gpu(self) -> bool:
+        """Tell whether a Tensor or an array is CuPy's."""
+        arrays = [raw(leaf) for k, leaf in enumerate(self.leaves) if self.is_input(k)]
+        return any(libraries.root(a) is not np for a in arrays)
 
     def first_like(self, k: int) -> int:
         """Return the number of the first leaf that is the same object."""

@@ -218,7 +218,7 @@ def _einsum_vjp(
     unique = "".join(dict.fromkeys(term))
     wanted = "".join([letter for letter in unique if letter in elsewhere])
     arrays, inputs = [g, *[conj_of(values[j]) for j in others]], (out, *[terms[j] for j in others])
-    if all(a.__class__ is np.ndarray or libraries.is_numpy(a) for a in arrays):
+    if {a.__class__ for a in arrays} == {np.ndarray} or all(map(libraries.is_numpy, arrays)):
         d = _einsum_kernel(arrays, inputs, wanted, optimize, "K")
     else:
         d = einsum(",".join(inputs) + "->" + wanted, *arrays, optimize=optimize)
@@ -277,7 +277,7 @@ def _is_large(arrays: Any, terms: tuple[str, ...]) -> bool:
         return False
     lengths: dict[str, int] = {}
     for a, term in zip(arrays, terms, strict=True):
-        if not libraries.is_numpy(a) or a.dtype.char not in "fdFD":
+        if not (a.__class__ is np.ndarray or libraries.is_numpy(a)) or a.dtype.char not in "fdFD":
             return False
         for letter, n in zip(term, a.shape, strict=True):
             lengths[letter] = max(n, lengths.get(letter, 1))

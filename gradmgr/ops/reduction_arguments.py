@@ -79,7 +79,7 @@ def broadcast_back(g: Any, shape: tuple[int, ...], axes: Axes) -> Any:
         full = np.empty(shape, g.dtype)  # a view of strides 0 takes 2 us to make, and NumPy's loops longer to read
         full[...] = g if len(axes) == len(shape) else g.reshape(kept_shape(shape, axes))
         return full
-    if g.__class__ is not np.ndarray and (one := libraries.in_one(broadcast_back, g)) is not None:
+    if libraries.is_captured(g) and (one := libraries.in_one(broadcast_back, g)) is not None:
         return one(g, shape, axes)
     if g.ndim and len(axes) != len(shape):
         kept = kept_shape(shape, axes)

@@ -182,7 +182,7 @@ def test_the_same_method_of_a_ufunc_is_no_difference() -> None:
 _random, _count = np.random.default_rng(0), iter(range(100))
 
 FROM_ELSEWHERE: dict[str, Program] = {
-    "what multiply is given at": lambda x: [np.multiply(x, _random.normal(size=2))],
+    "the array that multiply is given at": lambda x: [np.multiply(x, _random.normal(size=2))],
     "what power is given at": lambda x: [np.power(x, next(_count))],
     "(sin|cos) at .*, then (sin|cos) at": lambda x: [(np.sin if next(_count) % 2 else np.cos)(x)],
     "one more call: add at": lambda x: [x + 1 for _ in range(next(_count))],
