@@ -151,10 +151,9 @@ _REPLAYS = 10_000
 _GROWTH = 256e3  # bytes of resident memory at most: pages that the allocator takes and gives back
 _SMALL = "MLP 8x16x3"
 MEMORY_NOTE = (
-    "MB of NumPy's arrays at the peak of a step beyond those that are there between eager steps (parameters, state,\n"
-    "data): what a compiled step keeps for its replays counts. Counted by a memory handler of NumPy's, each contestant\n"
-    "in a process of its own. Resident: the system's count of one step, not of what is kept, under a malloc that gives\n"
-    "freed blocks back"
+    "MB of NumPy's arrays at the peak of a step beyond those between eager steps (parameters, state, data): what a\n"
+    "compiled step keeps for its replays counts. Counted by a memory handler of NumPy's, each contestant\n"
+    "in a process of its own. Resident: of one step, by the system's count, under a malloc that gives freed blocks back"
 )
 _FLAT_NOTE = (
     f"what {_REPLAYS:,} steps leave, after 500 others: bytes by the system's count, blocks of Python's allocator"
