@@ -42,7 +42,7 @@ from gradmgr.vmap import vmap
 if TYPE_CHECKING:
     from gradmgr import distributed, forward_ad, function, functional, nn, optim, profiler, serialization
     from gradmgr._transforms.checkpoint import checkpoint, checkpoint_sequential
-    from gradmgr._transforms.compiled import compile
+    from gradmgr._transforms.compiled import compile  # noqa: A004  # torch's name
     from gradmgr._transforms.gradcheck import gradcheck, gradgradcheck
     from gradmgr.function import Function, custom_op, once_differentiable
     from gradmgr.serialization import load, save

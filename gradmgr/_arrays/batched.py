@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from gradmgr._arrays.captured import CapturedArray
 from gradmgr import errors
 from gradmgr._arrays.arguments import map_leaves
 from gradmgr._arrays.captured import CapturedArray

@@ -276,8 +276,8 @@ def difference(one: Capture, other: Capture) -> str | None:
     for (first_array, call), (second_array, _) in zip(one.given, other.given, strict=False):
         if first_array is not second_array:
             return (
-                f"the array that {name_of(call.function)} is given at {call.line}, which the function makes anew: pass it "
-                "as an argument, or make it by functions of gradmgr.numpy"
+                f"the array that {name_of(call.function)} is given at {call.line}, which the function makes anew: "
+                "pass it as an argument, or make it by functions of gradmgr.numpy"
             )
     for first, second in zip(one.calls, other.calls, strict=False):
         if first.function != second.function or not _are_equal(first.results, second.results):
@@ -420,7 +420,9 @@ def _is_given(array: Array) -> bool:
     while frame.f_back is not None and frame.f_back.f_code.co_filename.startswith((_ROOT, "<gradmgr ")):
         frame = frame.f_back
     code, values = frame.f_code, frame.f_locals
-    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)]
+    names = code.co_varnames[
+        : code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+    ]
     return any(part is array for part in leaves_in([values.get(name) for name in names]))
 
 
@@ -640,9 +642,10 @@ _WRITERS = frozenset(
 )
 
 
-def writes(call: Call) -> bool:
-    """Tell whether a call writes into an array that it is given."""
-    return call.function in _UPDATES or bool(_targets(call.function, call.args, call.keywords))
+def written_by(call: Call) -> list[Slot]:
+    """Return the slots of the arrays that a call writes into."""
+    found = call.args[:1] if call.function in _UPDATES else _targets(call.function, call.args, call.keywords)
+    return [part for part in found if isinstance(part, Slot)]
 
 
 def _targets(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...]:
@@ -660,49 +663,30 @@ def _is_at(function: Any) -> bool:
 # ---------------------------------------------------------------- random numbers
 
 
-class CapturedGenerator(np.random.Generator):
-    """Stands for a Generator whose draws are captured, each as a call of that Generator's method."""
+class GeneratorStandIn:
+    """The base of what stands for a Generator whose draws are captured; `real` is that Generator."""
 
-    def __init__(self, generator: np.random.Generator) -> None:
-        super().__init__(generator.bit_generator)
-        self.real = generator
-
-
-def _drawing(name: str) -> Callable[..., Any]:
-    def draw(self: CapturedGenerator, *args: Any, **keywords: Any) -> Any:
-        method = getattr(self.real, name)
-        capture = capturing()
-        if capture is None:
-            return method(*args, **keywords)
-        made = capture.call_foreign(method, *args, **keywords)
-        if not isinstance(made, CapturedArray):
-            capture.add_obstacle(f"{name}() of a Generator gives a number, or changes an array; draw an array instead,")
-        return made
-
-    draw.__name__ = name
-    return draw
-
-
-for _attribute in dir(np.random.Generator):
-    if not _attribute.startswith("_") and _attribute != "bit_generator":
-        setattr(CapturedGenerator, _attribute, _drawing(_attribute))
+    real: Any
 
 
 def _real_method(function: Any) -> Any:
     owner = getattr(function, "__self__", None)
-    return getattr(owner.real, function.__name__) if owner.__class__ is CapturedGenerator else function
+    return getattr(owner.real, function.__name__) if isinstance(owner, GeneratorStandIn) else function
 
 
 def _real_generator(value: Any) -> Any:
-    return value.real if value.__class__ is CapturedGenerator else value
+    return value.real if isinstance(value, GeneratorStandIn) else value
 
 
-def generators_in(calls: Iterable[Call]) -> list[np.random.Generator]:
+def generators_in(calls: Iterable[Call]) -> list[Any]:
     """Return the Generators from which calls draw."""
-    found: dict[int, np.random.Generator] = {}
+    random = sys.modules.get("numpy.random")
+    if random is None:
+        return []
+    found: dict[int, Any] = {}
     for call in calls:
         for part in (getattr(call.function, "__self__", None), *leaves_in((call.args, call.keywords))):
-            if isinstance(part, np.random.Generator):
+            if isinstance(part, random.Generator):
                 found[id(part)] = part
     return list(found.values())
 

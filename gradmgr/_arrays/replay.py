@@ -145,7 +145,9 @@ class _Writer:
     def _plan_buffers(self) -> dict[int, int]:
         """Choose buffers for large results, each of which is taken again when what lies in it is not read any more."""
         layouts: Any = self.capture.layouts
-        escaping = {number for call in self.capture.calls if self._keeps_arrays(call) for number in self._slots_of(call)}
+        escaping = {
+            number for call in self.capture.calls if self._keeps_arrays(call) for number in self._slots_of(call)
+        }
         last: dict[int, int] = defaultdict(int)  # by the slot that owns memory: after which call nothing reads it
         for number, when in self.last.items():
             layout = layouts[number]

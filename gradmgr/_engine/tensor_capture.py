@@ -37,11 +37,10 @@ from gradmgr._arrays.captured import (
     inner_of,
     line_of_program,
     set_capturing,
-    writes,
+    written_by,
 )
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.tensor import Tensor, wrap
-
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -177,7 +176,18 @@ class TensorCapture(Capture):
         cleanups: what to call with the error where a replay fails amid its effects.
     """
 
-    __slots__ = ("__weakref__", "_found", "_has_late", "_known", "_left", "_replayed", "cleanups", "conditions", "reads", "sources")
+    __slots__ = (
+        "__weakref__",
+        "_found",
+        "_has_late",
+        "_known",
+        "_left",
+        "_replayed",
+        "cleanups",
+        "conditions",
+        "reads",
+        "sources",
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -237,7 +247,11 @@ class TensorCapture(Capture):
     def has_changed(self) -> bool:
         """Tell whether the function has changed anything yet."""
         written = any(known.is_changed or known.is_grad_changed for known in self._replayed)
-        return written or any(call.has_effect or writes(call) for call in self.calls) or bool(generators_in(self.calls))
+        return (
+            written
+            or any(call.has_effect or written_by(call) for call in self.calls)
+            or bool(generators_in(self.calls))
+        )
 
     def see(self, owner: Any, read: Callable[[Any], Any], what: str) -> None:
         """Note that the function depends on `read(owner)`; what is noted first of an object counts."""
@@ -346,7 +360,9 @@ class TensorCapture(Capture):
         """Guard that no two names stand for one Tensor, as gradients that a program assigns may."""
         if any(call.function is grad_of for call in self.reads):
             slots = [known.slot for known in self._replayed if known() is not None]
-            made_here = {part.number for call in self.calls for part in leaves_in((call.results,)) if isinstance(part, Slot)}
+            made_here = {
+                part.number for call in self.calls for part in leaves_in((call.results,)) if isinstance(part, Slot)
+            }
             outer = tuple([slot for slot in slots if slot is not None and slot.number not in made_here])
             self.reads.append(Call(are_distinct, outer, {}, None, True, line_of_program()))
 
@@ -416,17 +432,18 @@ class TensorCapture(Capture):
         self._make_late(changes)
         for part in leaves_in(made):
             if not (part is None or isinstance(part, (Tensor, np.ndarray))):
-                self.add_obstacle(f"{function.__name__}() returns {type(part).__name__}, which a replay would not know,")
+                self.add_obstacle(
+                    f"{function.__name__}() returns {type(part).__name__}, which a replay would not know,"
+                )
         made, results = self._wrap_all(made, {})
         function = _Method(function) if isinstance(function, MethodType) else function
         self._append_effect(function, given, results, given_by_name)
         return made
 
     def call_foreign(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
-        """Do as `Capture.call_foreign`, and keep what a call without captured arrays gives: it may not do so again."""
+        """Do as `Capture.call_foreign`, and keep what is found: a trial does not call what may be the user's code."""
         made = super().call_foreign(function, *args, **keywords)
-        if not any(isinstance(part, CapturedArray) for part in leaves_in((args, keywords))):
-            self._found |= {part.slot.number: part.inner for part in leaves_in(made) if isinstance(part, CapturedArray)}
+        self._found |= {part.slot.number: part.inner for part in leaves_in(made) if isinstance(part, CapturedArray)}
         return made
 
     def _slot_or_value(self, part: Any) -> Any:
@@ -467,7 +484,7 @@ class TensorCapture(Capture):
         made.inputs = [Slot(number) for number in self._found]
         known = set(self._found).union(*[_slots_of((call.results,)) for call in made.calls])
         for call in made.calls:
-            if writes(call) and self._memory_of(call.args[0]) in self._found:
+            if any(self._memory_of(slot) in self._found for slot in written_by(call)):
                 return None
             if not _slots_of((call.args, call.keywords)) <= known:
                 return None
@@ -480,7 +497,8 @@ class TensorCapture(Capture):
 
     def _is_on_trial(self, call: Call) -> bool:
         slots = _slots_of((call.args, call.keywords, call.results))
-        is_known = bool(slots) and _slots_of((call.results,)) <= self._found.keys() and call.results is not None
+        results = _slots_of((call.results,))
+        is_known = bool(results) and results <= self._found.keys()
         return not (call.has_effect or is_known or any(self.layouts[number] is None for number in slots))
 
     # ------------------------------------------------------------ the order of a replay
@@ -496,9 +514,11 @@ class TensorCapture(Capture):
         early, kept = [], []
         for call in rest:
             slots = _slots_of((call.args, call.keywords))
-            target = self._memory_of(call.args[0]) if writes(call) else None
-            reads_state = call.function in _READS or (call.expected is not None and call.results is not None and not slots)
-            if not (call.has_effect or reads_state) and late.isdisjoint(slots) and target not in used:
+            targets = {self._memory_of(slot) for slot in written_by(call)}
+            reads_state = call.function in _READS or (
+                call.expected is not None and call.results is not None and not slots
+            )
+            if not (call.has_effect or reads_state) and late.isdisjoint(slots) and targets.isdisjoint(used):
                 early.append(call)
                 continue
             kept.append(call)
@@ -507,7 +527,6 @@ class TensorCapture(Capture):
             if call.expected is not None and not reads_state and call.function is not layout_of:
                 self.obstacles.append(f"what is decided at {call.line} depends on what an earlier call has changed")
         self.calls = [*self.calls[:first], *early, *kept]
-
 
     def _memory_of(self, slot: Any) -> int:
         """Return the number of the slot in whose memory an array lies."""
@@ -607,12 +626,12 @@ def call_whole(function: Callable[..., Any], *args: Any, changes: Iterable[Tenso
 
 def runs_each_time(method: F) -> F:
     """Decorate a method whose Python code must run each time; it may change any tensor."""
-    return _decorated(method, None)
+    return _decorated(method, None)  # type: ignore[no-any-return]  # the same signature
 
 
 def runs_each_time_without_tensors(method: F) -> F:
     """Decorate a method whose Python code must run each time; it changes no tensor."""
-    return _decorated(method, ())
+    return _decorated(method, ())  # type: ignore[no-any-return]  # as above
 
 
 def _decorated(method: Any, changes: Iterable[Tensor] | None) -> Any:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.captured import CapturedGenerator, CaptureError, Slot, difference, generators_in, is_branch
+from gradmgr._arrays.captured import CaptureError, difference, generators_in, is_branch
+from gradmgr._arrays.generators import CapturedGenerator
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.context import current

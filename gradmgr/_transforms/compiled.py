@@ -78,7 +78,7 @@ class Compiled:
         return f"<compiled {self.function!r}>"
 
     def __reduce__(self) -> Any:
-        return self.__qualname__  # as functions are pickled: by name
+        return self.function.__qualname__  # as functions are pickled: by name
 
     def __copy__(self) -> Compiled:
         return self
@@ -160,7 +160,7 @@ class Compiled:
         variants.programs.insert(0, program)
 
     def _make_room(self) -> None:
-        """Drop the variant that was used least lately where there are too many; refuse more where that happens often."""
+        """Drop the variant that was used least lately where there are too many; often, refuse more."""
         everything = [(each.used, variants, each) for variants in self._variants.values() for each in variants.programs]
         waiting = [(variants, each) for variants in self._variants.values() for each in variants.waiting]
         if len(everything) + len(waiting) <= _MOST:
@@ -256,7 +256,7 @@ def compile(function: Callable[..., Any]) -> Compiled:  # noqa: A001  # torch's 
     ...     w.grad = None
     ...     return loss
     >>> [step(gradmgr.tensor([1.0, 0.5])).item() for _ in range(4)]
-    [2.0, 1.5425, 1.2198062500000002, 0.9841862439453126]
+    [2.0, 1.5425, 1.22410625, 0.9972358906250001]
     """
     if not callable(function):
         raise TypeError(f"compile takes a function; found {type(function).__name__}")

@@ -94,7 +94,7 @@ def custom_op(
 class _CustomOp:
     """One operation declared by `custom_op`; each of its entries on a tape refers to it."""
 
-    __slots__ = ("__weakref__", "arguments", "call", "count", "declared", "defaults", "function", "name")
+    __slots__ = ("__weakref__", "arguments", "call", "count", "declared", "defaults", "function", "name", "rules")
 
     declared: Declared
 
@@ -112,6 +112,7 @@ class _CustomOp:
                 f"custom op {name!r}: its function must take each parameter by position, no *args or **kwargs"
             )
         self.function = function
+        self.rules = (*vjp.values(), *jvp.values(), *derivative.values())
         self.name = name
         self.arguments = arguments = parameters(function)
         first = len(arguments) - len(getattr(function, "__defaults__", None) or ())
@@ -168,6 +169,7 @@ class _CustomOp:
             return self(args, kwargs)
 
         call.__name__ = call.__qualname__ = self.name
+        call.captured_functions = self.rules  # type: ignore[attr-defined]  # its own code runs in each replay
         return call
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -24,7 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.captured import CapturedArray, CapturedGenerator
+from gradmgr._arrays.captured import CapturedArray
+from gradmgr._arrays.generators import CapturedGenerator
 from gradmgr._engine.tensor import Tensor
 
 _BY_VALUE = (bool, int, str, bytes, type(None), np.generic, range)
@@ -149,7 +150,6 @@ class Environment:
                 return name.name
         return None
 
-
     def settle(self, known: Iterable[Any]) -> None:
         """Note as an obstacle what the function has changed since, unseen by a capture, and drop what only this needs.
 
@@ -228,41 +228,42 @@ class _Search:
             return
         self._seen.add(id(value))
         if isinstance(value, np.ndarray):
-            if id(value) in self._arguments:
-                return
-            self.arrays[id(value)] = value
-            return
-        if isinstance(value, np.random.Generator):
+            if id(value) not in self._arguments:
+                self.arrays[id(value)] = value
+        elif isinstance(value, np.random.Generator):
             self.generators[id(value)] = value
-            return
-        if value.__class__ in _CONTAINERS:
-            if depth and len(value) <= _MOST:
-                for part in held_by(value):
-                    self._visit(part, name, depth - 1)
         elif isinstance(value, types.FunctionType):
             self._visit_function(value)
+        elif value.__class__ in _CONTAINERS:
+            for part in held_by(value) if depth and len(value) <= _MOST else ():
+                self._visit(part, name, depth - 1)
         elif isinstance(value, (types.MethodType, functools.partial)):
-            parts = (value.__func__, value.__self__) if isinstance(value, types.MethodType) else _parts_of(value)
-            for part in parts:
+            for part in _parts_of(value):
                 self._visit(part, name)
-        elif _is_stateful(value):
-            self.obstacle = self.obstacle or f"it reads {name}, a {type(value).__name__}, which changes as it is read"
-        elif hasattr(type(value), "__array_function__") or hasattr(type(value), "__array_ufunc__"):
-            kind = type(value).__name__
-            self.obstacle = self.obstacle or f"it reads {name}, a {kind}, whose own functions compute with it"
-        elif _is_users_object(value) or type(value).__module__.startswith("gradmgr.optim"):
+        else:
+            self._visit_other(value, name)
+
+    def _visit_other(self, value: Any, name: str) -> None:
+        kind = type(value)
+        if _is_stateful(value):
+            self.obstacle = self.obstacle or f"it reads {name}, a {kind.__name__}, which changes as it is read"
+        elif hasattr(kind, "__array_function__") or hasattr(kind, "__array_ufunc__"):
+            self.obstacle = self.obstacle or f"it reads {name}, a {kind.__name__}, whose own functions compute with it"
+        elif _is_users_object(value) or kind.__module__.startswith("gradmgr.optim"):
             self._visit_object(value, name)
         elif hasattr(value, "__wrapped__"):
             self._visit(value.__wrapped__, name)
 
-    def _add(
-        self, key: Any, name: str, read: Callable[[], Any], write: Callable[[Any], None] | None = None
-    ) -> None:
+    def _add(self, key: Any, name: str, read: Callable[[], Any], write: Callable[[Any], None] | None = None) -> None:
         if key not in self.names:
             self.names[key] = _Name(name, read, write)
         self._visit(read(), name)
 
     def _visit_function(self, function: types.FunctionType) -> None:
+        for rule in (rules := getattr(function, "captured_functions", ())):
+            self._visit(rule, function.__name__)
+        if rules:
+            return
         code = function.__code__
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             self._add(
@@ -309,7 +310,6 @@ class _Search:
                 elif not isinstance(found, types.MemberDescriptorType):
                     self._add((id(cls), name), f"{cls.__name__}.{name}", functools.partial(_class_attribute, cls, name))
 
-
     def _visit_getters(self, cls: type) -> None:
         """Let the attributes count that a method of an optimiser or a schedule reads, such as get_last_lr()."""
         if not cls.__module__.startswith("gradmgr.optim"):
@@ -319,7 +319,10 @@ class _Search:
                 self._words |= _words_in(found.__code__)
 
 
-def _parts_of(value: functools.partial[Any]) -> tuple[Any, ...]:
+def _parts_of(value: Any) -> tuple[Any, ...]:
+    """Return what a method or a partial consists of."""
+    if isinstance(value, types.MethodType):
+        return value.__func__, value.__self__
     return (value.func, *value.args, *value.keywords.values())
 
 
@@ -341,9 +344,9 @@ def _reads_attribute(code: types.CodeType, variable: str, attribute: str) -> boo
 
     before = None
     for instruction in dis.get_instructions(code):
-        if instruction.opname.startswith("LOAD_ATTR") or instruction.opname == "LOAD_METHOD":
-            if before == variable and instruction.argval == attribute:
-                return True
+        is_read = instruction.opname.startswith(("LOAD_ATTR", "LOAD_METHOD"))
+        if is_read and before == variable and instruction.argval == attribute:
+            return True
         before = instruction.argval if instruction.opname == "LOAD_GLOBAL" else None
     inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
     return any(_reads_attribute(part, variable, attribute) for part in inner)

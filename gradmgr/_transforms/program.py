@@ -44,7 +44,7 @@ class Program:
         self._returns_one = self._tree is None and self._returned == [0]
         self._calls = Counter(name_of(call.function) for call in capture.calls)
         self._whole = sorted({f"{name_of(call.function)} at {call.line}" for call in capture.whole_calls()})
-        self._replay = compile_replay(capture, [made.slots[k] for k in self._returned])
+        self._replay: Any = compile_replay(capture, [made.slots[k] for k in self._returned])
 
     # ------------------------------------------------------------ whether it fits
 

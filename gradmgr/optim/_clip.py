@@ -337,7 +337,8 @@ def clip_grad_norm_(
     >>> w.grad.numpy().round(4).tolist()
     [3.0, 4.0]
     """
-    return _call_on_gradients(_clip_norm, parameters, float(max_norm), norm_type, error_if_nonfinite)
+    total: Tensor = _call_on_gradients(_clip_norm, parameters, float(max_norm), norm_type, error_if_nonfinite)
+    return total
 
 
 def _clip_norm(parameters: Any, limit: float, norm_type: float, error_if_nonfinite: bool) -> Tensor:

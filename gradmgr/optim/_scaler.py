@@ -15,8 +15,8 @@ from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.tensor import Tensor
 from gradmgr._engine.tensor_capture import runs_each_time, runs_each_time_without_tensors
 from gradmgr.ops.convert import widen_half
-from gradmgr.optim._clip import Row, change_all, copies_of, gradients_of, rows_of
 from gradmgr.optim._chunks import real_of
+from gradmgr.optim._clip import Row, change_all, copies_of, gradients_of, rows_of
 from gradmgr.optim._optimizer import Optimizer, check_number
 
 

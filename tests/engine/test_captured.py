@@ -194,7 +194,7 @@ def test_what_comes_from_elsewhere_shows_in_a_second_capture(found: str) -> None
     one, other = (capture_of(FROM_ELSEWHERE[found], [1.0, 2.0])[0] for _ in range(2))
     said = difference(one, other)
     assert said is not None
-    assert re.match(rf"{found} .*test_captured.py:\d+$", said)
+    assert re.match(rf"{found} .*test_captured.py:\d+", said)
 
 
 def _attended(x: Any, rng: Any) -> Any:
