@@ -104,8 +104,8 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--out", default="ode.png", help="where to save the picture, a PNG")
     args = parser.parse_args()
-    if args.iterations < 5 or not 10 <= args.steps <= 300 or args.seed < 0 or not Path(args.out).parent.is_dir():
-        parser.error("--iterations must be at least 5, --steps 10 to 300, --seed 0, and --out in a folder that exists")
+    if args.iterations < 10 or not 10 <= args.steps <= 300 or args.seed < 0 or not Path(args.out).parent.is_dir():
+        parser.error("--iterations must be at least 10, --steps 10 to 300, --seed 0, and --out in a folder that exists")
     try:
         data = measure(numpy.random.default_rng(args.seed), args.steps, args.device)
     except (ValueError, errors.DeviceError) as error:
