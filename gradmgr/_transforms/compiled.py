@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gradmgr import errors
+from gradmgr._arrays.atomic import is_treatment_usual
 from gradmgr._arrays.captured import GuardError, capturing
 from gradmgr._arrays.libraries import float_errors_raise
 from gradmgr._engine.context import current
@@ -89,7 +90,9 @@ class Compiled:
     # ------------------------------------------------------------ calls
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        if current() is not None or capturing() is not None or observers() or float_errors_raise():
+        if current() is not None or capturing() is not None or observers():
+            return self.function(*args, **keywords)
+        if not is_treatment_usual() and float_errors_raise():
             return self.function(*args, **keywords)
         signature = signature_of(args, keywords)
         variants = self._variants.get(signature.key)

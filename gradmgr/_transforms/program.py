@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.atomic import call_quietly
+from gradmgr._arrays.atomic import call_quietly_here
 from gradmgr._arrays.captured import CaptureError, GuardError, Slot, generators_in, name_of
 from gradmgr._arrays.replay import compile_replay
 from gradmgr._engine.containers import rebuilt
@@ -74,11 +74,7 @@ class Program:
         states = [generator.bit_generator.state for generator in self._generators]
         try:
             inputs = self._inputs(leaves)
-            if self._whole:  # the user's code runs in the user's context
-                with np.errstate(all="ignore"):
-                    values = self._replay(begun, *inputs)
-            else:
-                values = call_quietly(self._replay, *([begun] if self._has_effects else []), *inputs)
+            values = call_quietly_here(self._replay, *([begun] if self._has_effects else ()), *inputs)
         except BaseException as error:
             if begun:
                 for cleanup in self._cleanups:

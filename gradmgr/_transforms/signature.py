@@ -54,12 +54,15 @@ class Signature:
 
     __slots__ = ("_tree", "key", "leaves")
 
-    def __init__(self, tree: Any) -> None:
-        self._tree = tree
+    def __init__(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        self._tree = args, keywords
         self.leaves: list[Any] = []
-        key = _key_of(tree, self.leaves)
-        ids = [id(leaf) for leaf in self.leaves]
-        self.key = key if len(set(ids)) == len(ids) else (key, *[ids.index(each) for each in ids])
+        leaves = self.leaves
+        named = tuple(keywords) if keywords else ()
+        values = (*args, *keywords.values()) if keywords else args
+        key = (len(args), named, *[_key_of(value, leaves) for value in values])
+        ids = list(map(id, leaves))
+        self.key: Any = key if len(set(ids)) == len(ids) else (key, *[ids.index(each) for each in ids])
 
     def is_input(self, k: int) -> bool:
         """Tell whether a leaf is what a replay takes: a Tensor or an array."""
@@ -81,7 +84,7 @@ class Signature:
     def filled(self, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return positional and keyword arguments with other leaves; the containers themselves where none is."""
         if all(map(operator.is_, leaves, self.leaves)):
-            return self._tree  # type: ignore[no-any-return]  # a tuple of these
+            return self._tree
         args, keywords = rebuilt(self._tree, iter(leaves))
         return args, keywords
 
@@ -94,7 +97,7 @@ class Signature:
 
 def signature_of(args: tuple[Any, ...], keywords: dict[str, Any]) -> Signature:
     """Return the signature of a call."""
-    return Signature((args, keywords))
+    return Signature(args, keywords)
 
 
 def _is_array(value: Any) -> bool:
@@ -102,24 +105,33 @@ def _is_array(value: Any) -> bool:
 
 
 def _key_of(value: Any, leaves: list[Any]) -> Any:
+    kind = value.__class__
+    if kind is Tensor or kind is np.ndarray:  # the common cases, without further questions
+        leaves.append(value)
+        array = value._array if kind is Tensor else value
+        return (
+            (kind, array.shape, array.dtype, array.strides) if array.__class__ is np.ndarray else _key_of_array(value)
+        )
+    if kind is float:
+        leaves.append(value)
+        return kind, repr(value)
     parts = parts_of(value)
     if parts is not None:
         names = tuple(value) if isinstance(value, dict) else ()
         return (value.__class__, names, *[_key_of(part, leaves) for part in parts])
     leaves.append(value)
-    if isinstance(value, Tensor):
-        return (value.__class__, *_layout(value._array))
-    if _is_array(value):
-        return (value.__class__, *_layout(value))
+    if isinstance(value, Tensor) or _is_array(value):
+        return _key_of_array(value)
     if isinstance(value, _BY_VALUE):
         return value.__class__, value
     return (value.__class__, repr(value)) if isinstance(value, _BY_TEXT) else _Identity(value)
 
 
-def _layout(array: Any) -> tuple[Any, ...]:
-    if array.__class__ is np.ndarray:
-        return array.shape, array.dtype, array.strides
-    return array.__class__, array.shape, array.dtype, array.strides, libraries.device_of(array)
+def _key_of_array(value: Any) -> tuple[Any, ...]:
+    """Return the key of a Tensor or an array."""
+    array = raw(value)
+    key = value.__class__, array.shape, array.dtype, array.strides
+    return key if array.__class__ is np.ndarray else (*key, array.__class__, libraries.device_of(array))
 
 
 def difference_of_keys(one: Any, other: Any, function: Any) -> str:
@@ -137,10 +149,7 @@ def difference_of_keys(one: Any, other: Any, function: Any) -> str:
 
 def _arguments(key: Any) -> list[Any]:
     """Return the keys of the arguments, positional ones first."""
-    while not isinstance(key[0], type):  # where arguments are the same object
-        key = key[0]
-    _, _, positional, named = key
-    return [*positional[2:], *named[2:]]
+    return list((key[0] if isinstance(key[0], tuple) else key)[2:])  # a tuple where arguments are the same object
 
 
 def _differences(one: Any, other: Any) -> Iterator[str]:

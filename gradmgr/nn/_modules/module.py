@@ -59,11 +59,11 @@ _SET_UP = frozenset(("_kinds", "_transient", "_pre_hooks", "_post_hooks", "train
 
 def _state_of(module: Module) -> list[Any]:
     """Return what a call of a module depends on: its attributes and hooks."""
-    found: list[Any] = []
-    for name, value in module.__dict__.items():
-        found.append((name, value if value.__class__ in _BY_VALUE else id(value)))
-        if value.__class__ is Hooks:
-            found += map(id, value)
+    own = module.__dict__
+    found: list[Any] = [value if value.__class__ in _BY_VALUE else id(value) for value in own.values()]
+    for hooks in (own.get("_pre_hooks"), own.get("_post_hooks")):
+        if hooks is not None:
+            found += map(id, hooks)
     return found
 
 
