@@ -8,21 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from bench import derivative, train
-from bench._measure import (
-    Answer,
-    Contestant,
-    Pace,
-    Row,
-    Table,
-    Times,
-    Verdict,
-    always,
-    check_agreement,
-    quartiles_of,
-    race,
-    ratio,
-)
+from bench import _measure, derivative, train
+from bench._measure import Answer, Contestant, Pace, Row, Table, Times, Verdict
 from bench.compiled.levels import NATIVE, PLAIN, levels
 from bench.derivative import libraries
 from bench.derivative.programs import Program
@@ -69,13 +56,13 @@ def check_replays(label: str, eager: Contestant, compiled: Sequence[Contestant])
     """Raise unless all answers are equal, bit by bit; return the label, marked where one is not replayed."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        check_agreement(label, [eager, *compiled], rtol=0.0)
+        _measure.check_agreement(label, [eager, *compiled], rtol=0.0)
     refused = [w for w in found if issubclass(w.category, errors.CompileWarning)]
     return f"{label}: NOT REPLAYED" if refused else label
 
 
 def _exact(name: str, answer: Callable[[], Answer]) -> Contestant:
-    return Contestant(name, always(lambda n: None), answer)
+    return Contestant(name, _measure.always(lambda n: None), answer)
 
 
 # ---------------------------------------------------------------- rows
@@ -85,9 +72,9 @@ def _row(label: str, times: Times, figures: Sequence[Verdict]) -> Row:
     base = next(name for name in (JAX, TORCH, EAGER) if name in times)
     others = [name for name in times if name not in (base, derivative.BASE)]
     last = _last_level()
-    cells = {"µs": statistics.median(times[base]) * 1e6} | {name: ratio(times, name, base) for name in others}
-    cells |= {f"last/{name}": ratio(times, last, name) for name in (TORCH, EAGER) if name in times}
-    return Row(label, cells, tuple(figures), {name: quartiles_of(times, name, base) for name in others})
+    cells = {"µs": statistics.median(times[base]) * 1e6} | {name: _measure.ratio(times, name, base) for name in others}
+    cells |= {f"last/{name}": _measure.ratio(times, last, name) for name in (TORCH, EAGER) if name in times}
+    return Row(label, cells, tuple(figures), {name: _measure.quartiles_of(times, name, base) for name in others})
 
 
 def _last_level() -> str:
@@ -96,7 +83,7 @@ def _last_level() -> str:
 
 def _verdicts(times: Times, figures: Sequence[tuple[str, str, float]]) -> list[Verdict]:
     return [
-        Verdict(f"{name} / {base}", ratio(times, name, base), at_most)
+        Verdict(f"{name} / {base}", _measure.ratio(times, name, base), at_most)
         for name, base, at_most in figures
         if name in times and base in times
     ]
@@ -133,7 +120,7 @@ def step_row(label: str, model: Model, pace: Pace, threads: int) -> Row:
     made = makers(model, threads, pace)
     eager, *compiled = (_exact(name, partial(_many_steps, made[name])) for name in (EAGER, *levels()))
     shown = check_replays(label, eager, compiled)
-    times = race(label, [suite.contestant(name, make) for name, make in made.items()], pace)
+    times = _measure.race(label, [suite.contestant(name, make) for name, make in made.items()], pace)
     return _row(shown, times, _verdicts(times, [(PLAIN, JAX, _PLAIN_OVER_JAX), *_of_native(label)]))
 
 
@@ -204,7 +191,7 @@ def _mean_row(all_times: Sequence[Times]) -> list[Row]:
     if not with_jax:
         return []
     cells = {
-        name: statistics.geometric_mean([ratio(times, name, JAX) for times in with_jax])
+        name: statistics.geometric_mean([_measure.ratio(times, name, JAX) for times in with_jax])
         for name in (EAGER, *levels(), TORCH)
         if all(name in times for times in with_jax)
     }

@@ -7,6 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
+from bench_models import SMALL
 
 import gradmgr
 from bench import compiled, derivative
@@ -14,17 +15,9 @@ from bench._measure import FULL, QUICK, Contestant, Pace, WrongAnswerError, alwa
 from bench.compiled import costs, speed
 from bench.compiled.levels import PLAIN, levels
 from bench.derivative import libraries, programs
-from bench.train import MODELS, Trainer, here, models
+from bench.train import MODELS, Trainer, here
 
 NO_TIME = Pace(rounds=2, tries=1, turn=0.0, long_rounds=1)
-
-SMALL = {
-    "MLP": lambda: models.mlp(3, 4, 3),
-    "LSTM": lambda: models.lstm(3, 2, 4),
-    "GPT": lambda: models.gpt(8, 5, 2),
-    "CNN": lambda: models.cnn(3, 8, (2, 3)),
-}
-
 
 # ---------------------------------------------------------------- what is timed
 
@@ -70,7 +63,7 @@ def test_what_is_not_replayed_is_marked():
 
 
 def test_a_quick_run_waits_for_no_compiler():
-    model = SMALL["MLP"]()
+    model = SMALL["mlp"]()
     assert speed.TORCH_COMPILED not in speed.makers(model, 1, QUICK)
     assert list(speed.makers(model, 1, FULL))[:2] == [speed.EAGER, PLAIN]
 
@@ -132,7 +125,7 @@ def test_what_steps_leave_is_seen():
             self.found.append(object())
 
     assert costs.left(Leaking, 1000)["blocks"] >= 1000
-    trained: Trainer = here.Compiled(SMALL["MLP"](), 1)
+    trained: Trainer = here.Compiled(SMALL["mlp"](), 1)
     assert costs.left(lambda: trained, 1000)["blocks"] < 100
 
 
