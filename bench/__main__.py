@@ -17,6 +17,7 @@ SUITES = {
     "atoms": "what an op costs idle, recorded and in backward; chains",
     "train": "whole training steps against PyTorch, autograd, JAX",
     "derivative": "gradients of numerical programs over the programs themselves",
+    "compiled": "compiled steps and derivatives against eager, PyTorch, JAX; what capturing costs",
     "memory": "peak and residue",
     "scale": "cost against numbers of ops, elements, parameters, managers, threads, ranks",
     "layers": "optimisers and functions of nn against PyTorch",

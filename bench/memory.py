@@ -188,6 +188,13 @@ def _resident() -> dict[str, int]:
     return {name.rstrip(":"): 1024 * int(number) for name, number, _ in words}
 
 
+def resident_now() -> int:
+    """Return the bytes that this process has in memory after malloc gave back what it could."""
+    if (trim := _trim()) is not None:
+        trim(0)
+    return _resident()["VmRSS"]
+
+
 def _trim() -> Callable[[int], int] | None:
     """Return what makes malloc give back what it has; None where it is not glibc's."""
     return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
@@ -201,10 +208,8 @@ def can_see_peaks() -> bool:
 def resident_peak(step: Step) -> int:
     """Return the bytes that a step takes at its peak, by the system's count."""
     gc.collect()
-    if (trim := _trim()) is not None:
-        trim(0)
+    before = resident_now()
     Path("/proc/self/clear_refs").write_text("5")  # the most is now what there is
-    before = _resident()["VmRSS"]
     step()
     return _resident()["VmHWM"] - before
 
@@ -265,8 +270,13 @@ def of_a_process(step: Step, library: str) -> dict[str, float]:
 
 def steps_of(label: str, library: str, threads: int) -> dict[str, float]:
     """Measure the steps of a model of `bench.train` in a new process."""
+    return in_a_process("bench.memory", label, library, str(threads))
+
+
+def in_a_process(module: str, *arguments: str) -> dict[str, float]:
+    """Run a module that prints JSON, under a malloc that gives freed blocks back, and return what it prints."""
     done = subprocess.run(  # noqa: S603  # our own program
-        [sys.executable, "-m", "bench.memory", label, library, str(threads)],
+        [sys.executable, "-m", module, *arguments],
         cwd=Path(__file__).parents[1],
         env={**os.environ, **_UNMAP_FREED_BLOCKS},
         capture_output=True,  # PyTorch's profiler talks
@@ -275,7 +285,7 @@ def steps_of(label: str, library: str, threads: int) -> dict[str, float]:
         timeout=600,
     )
     if done.returncode != 0:
-        raise RuntimeError(f"{library}, {label}:\n{done.stderr}")
+        raise RuntimeError(f"{', '.join(arguments)}:\n{done.stderr}")
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 

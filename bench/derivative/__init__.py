@@ -15,6 +15,7 @@ from bench._measure import (
     Pace,
     Row,
     Table,
+    Times,
     Verdict,
     always,
     check_agreement,
@@ -26,39 +27,44 @@ from bench.derivative import libraries, programs
 from bench.derivative.libraries import Library
 from bench.derivative.programs import Array, Program
 
-_BASE = "NumPy µs"
+BASE = "NumPy µs"
 _Limits = dict[str, float]  # over which library, at most
 
 # What is measured: the program, gradmgr's targets, and which library is too slow for a quick run.
 Entry = tuple[Callable[[], Program], _Limits, tuple[str, ...]]
 PROGRAMS: tuple[Entry, ...] = (
-    (programs.gmm, {_BASE: 2.6}, ()),
+    (programs.gmm, {BASE: 2.6}, ()),
     (programs.lstm, {"PyTorch": 0.7}, ("autograd",)),
-    (programs.logsumexp, {_BASE: 2.5}, ()),
+    (programs.logsumexp, {BASE: 2.5}, ()),
     (programs.logsumexp_by_parts, {}, ()),
-    (programs.kmeans, {_BASE: 3.0}, ()),
+    (programs.kmeans, {BASE: 3.0}, ()),
     (programs.ode, {"PyTorch": 1.0}, ("autograd",)),
     (lambda: programs.determinant(5), {"PyTorch": 0.6}, ()),
     (lambda: programs.determinant(6), {"PyTorch": 0.6}, ("autograd", "JAX jit")),
 )
 
 
-def measured(program: Program, found: Sequence[Library], pace: Pace, limits: _Limits) -> Row:
+def raced(program: Program, found: Sequence[Library], pace: Pace) -> Times:
     """Race the libraries' value and gradient against NumPy's value."""
     differentiated = [(library, library.differentiated(program)) for library in found]
     # In full among the libraries; NumPy, which has no gradient, then tells whether one direction is right.
     check_agreement(program.label, [_differentiating(*pair, lambda parts: parts) for pair in differentiated], 1e-7)
     contestants = [_alone(program)]
     contestants += [_differentiating(*pair, lambda parts: _along(program, parts)) for pair in differentiated]
-    times = race(program.label, contestants, pace)
+    return race(program.label, contestants, pace)
+
+
+def measured(program: Program, found: Sequence[Library], pace: Pace, limits: _Limits) -> Row:
+    """Measure a row of the table."""
+    times = raced(program, found, pace)
     names = [library.name for library in found]
-    cells = {_BASE: statistics.median(times[_BASE]) * 1e6} | {name: ratio(times, name, _BASE) for name in names}
+    cells = {BASE: statistics.median(times[BASE]) * 1e6} | {name: ratio(times, name, BASE) for name in names}
     verdicts = tuple(
         Verdict(f"{names[0]} / {base.removesuffix(' µs')}", ratio(times, names[0], base), limit)
         for base, limit in limits.items()
         if base in times
     )
-    return Row(program.label, cells, verdicts, {name: quartiles_of(times, name, _BASE) for name in names})
+    return Row(program.label, cells, verdicts, {name: quartiles_of(times, name, BASE) for name in names})
 
 
 def _differentiating(library: Library, run: Callable[[], list[Any]], shown: Callable[[list[Array]], Answer]) -> Any:
@@ -67,7 +73,7 @@ def _differentiating(library: Library, run: Callable[[], list[Any]], shown: Call
 
 def _alone(program: Program) -> Contestant:
     function = libraries.numpy_alone(program)
-    return _contestant(_BASE, lambda: function(*program.parameters), lambda: _expected(program))
+    return _contestant(BASE, lambda: function(*program.parameters), lambda: _expected(program))
 
 
 def _contestant(name: str, once: Callable[[], Any], answer: Callable[[], Answer]) -> Contestant:
@@ -121,7 +127,7 @@ def _chosen(found: Sequence[Library], slow: Sequence[str], pace: Pace) -> list[L
     return [library for library in found if pace.long_rounds > 2 or library.name not in slow]
 
 
-def _shortened(pace: Pace, slow: Sequence[str]) -> Pace:
+def shortened(pace: Pace, slow: Sequence[str]) -> Pace:
     """Of programs that take long: fewer rounds, of one try."""
     return replace(pace, rounds=pace.long_rounds, tries=1) if slow else pace
 
@@ -133,7 +139,7 @@ def tables(pace: Pace, threads: int, only: str = "", entries: Sequence[Entry] = 
     for made, limits, slow in entries:
         program = made()
         if only.lower() in title.lower() or only.lower() in program.label.lower():
-            rows.append(measured(program, _chosen(found, slow, pace), _shortened(pace, slow), limits))
+            rows.append(measured(program, _chosen(found, slow, pace), shortened(pace, slow), limits))
     if rows:
-        columns = {_BASE: "{:.3g}"} | {library.name: "{:.2f}x" for library in found}
+        columns = {BASE: "{:.3g}"} | {library.name: "{:.2f}x" for library in found}
         yield Table(title, columns, rows, "value and gradient in float64 over the function alone, in NumPy")

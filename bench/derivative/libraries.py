@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ import numpy as np
 
 import gradmgr.numpy as gnp
 from bench.derivative.programs import Array, Program
+from bench.train.in_torch import compiled
 from gradmgr import GradManager, Tensor, special, tensor
 
 
@@ -79,34 +80,40 @@ def numpy_alone(program: Program) -> Callable[..., Array]:
 
 
 class _GradmgrNamespace(Namespace):
+    def __init__(self) -> None:
+        super().__init__(gnp, special.logsumexp, special.expit)
+        self.zeros, self.ones = gnp.zeros, gnp.ones
+
     def constant(self, x: Any) -> Any:
         return x.detach()
 
 
 class Gradmgr:
-    name = "gradmgr"
+    """gradmgr; `how` makes what is timed of a function that takes the program's constants."""
 
-    def __init__(self, threads: int) -> None:
-        self.xp = _GradmgrNamespace(gnp, special.logsumexp, special.expit)
+    def __init__(
+        self, threads: int, name: str = "gradmgr", how: Callable[..., Any] = lambda function: function
+    ) -> None:
+        self.name, self.xp, self.how = name, _GradmgrNamespace(), how
 
     def differentiated(self, program: Program) -> Callable[[], list[Any]]:
-        function = _function(program, self.xp, lambda a: a)
+        function = partial(program.function, self.xp)
         leaves = [tensor(a) for a in program.parameters]
         outer, gm = GradManager().attach(leaves), GradManager().attach(leaves)
 
-        def first() -> list[Any]:
+        def first(**constants: Any) -> list[Any]:
             with gm:
-                value = function(*leaves)
+                value = function(*leaves, **constants)
                 gm.backward(value)
             gradients = [t.grad for t in leaves]
             gm.clear_grad()
             return [value, *gradients]
 
-        def second() -> list[Any]:
+        def second(**constants: Any) -> list[Any]:
             (x,) = leaves
             with outer:
                 with gm:
-                    value = function(x)
+                    value = function(x, **constants)
                     gm.backward(value)
                 gradient, x.grad = x.grad, None
                 outer.backward(gradient, ones)
@@ -114,7 +121,7 @@ class Gradmgr:
             return [value, gradient, diagonal]
 
         ones = tensor(np.ones_like(program.parameters[0]))
-        return second if program.second else first
+        return partial(self.how(second if program.second else first), **program.constants)
 
     def plain(self, value: Any) -> Array:
         return value.numpy() if isinstance(value, Tensor) else np.asarray(value)
@@ -130,9 +137,13 @@ class PyTorch:
         self.torch = importlib.import_module("torch")
         self.torch.set_num_threads(threads)
 
+    def made(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what is called for a program's function."""
+        return function
+
     def differentiated(self, program: Program) -> Callable[[], list[Any]]:
         torch = self.torch
-        function = _function(program, _TorchNamespace(torch), torch.tensor)
+        function = self.made(_function(program, _TorchNamespace(torch), torch.tensor))
         leaves = [torch.tensor(a, requires_grad=True) for a in program.parameters]
 
         def first() -> list[Any]:
@@ -154,6 +165,15 @@ class PyTorch:
 
     def plain(self, value: Any) -> Array:
         return value.detach().numpy()
+
+
+class CompiledTorch(PyTorch):
+    """The same, the function and its gradient by torch.compile."""
+
+    name = "torch.compile"
+
+    def made(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return compiled(self.torch, function)
 
 
 class _TorchNamespace(Namespace):
@@ -271,8 +291,13 @@ class _JaxNamespace(Namespace):
 
 def installed(threads: int) -> list[Library]:
     """Return gradmgr and the peers that can be imported; the others' columns stay empty."""
-    found: list[Library] = [Gradmgr(threads)]
-    for peer in (PyTorch, Autograd, Jax):
+    return [Gradmgr(threads), *importable([PyTorch, Autograd, Jax], threads)]
+
+
+def importable(peers: Sequence[Callable[[int], Library]], threads: int) -> list[Library]:
+    """Return those of the libraries that are installed."""
+    found = []
+    for peer in peers:
         try:
             found.append(peer(threads))
         except ImportError:

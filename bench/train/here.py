@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
+import gradmgr
 import gradmgr.numpy as gnp
 from bench.libraries import Gradmgr, NetworkByHand, Trained
 from bench.programs import Network
@@ -26,7 +25,7 @@ def _mlp(p: list[Tensor], x: Array, target: Array) -> Any:
 
 
 def _lstm(p: list[Tensor], x: Array, target: Array) -> Any:
-    h = c = np.zeros(target.shape[1:], x.dtype)
+    h = c = gnp.zeros(target.shape[1:], x.dtype)
     seen = []
     for step in x:
         h, c = F.lstm_cell(step, (h, c), *p)
@@ -68,15 +67,32 @@ class Here:
         self.optimiser = getattr(optim, model.optimiser)(self.learned, **model.options)
 
     def step(self) -> float:
+        return float(self.advance(self.x, self.target))
+
+    def advance(self, x: Array, target: Array) -> Tensor:
+        """Take one step of the optimiser and return the loss before it."""
         with self.gm as gm:
-            loss = self.loss(self.learned, self.x, self.target)
+            loss: Tensor = self.loss(self.learned, x, target)
             gm.backward(loss)
         self.optimiser.step()
         gm.clear_grad()
-        return float(loss)
+        return loss
 
     def parameters(self) -> list[Array]:
         return [p.numpy() for p in self.learned]
+
+
+class Compiled(Here):
+    """The same, the whole step compiled."""
+
+    name = "compiled"
+
+    def __init__(self, model: Model, threads: int, how: Callable[..., Any] = gradmgr.compile) -> None:
+        super().__init__(model, threads)
+        self.compiled = how(self.advance)
+
+    def step(self) -> float:
+        return float(self.compiled(self.x, self.target))
 
 
 class NumPyAlone(Here):

@@ -48,6 +48,7 @@ class InJax:
         # variable first, when the first array is made: one process can measure with one number only.
         os.environ["PJRT_NPROC"] = str(threads)
         self.jax = jax = importlib.import_module("jax")
+        jax.config.update("jax_enable_x64", False)  # the suite `derivative` sets it
         loss, x, target = _loss(model.kind), jax.numpy.asarray(model.x), jax.numpy.asarray(model.target)
         learned = {name: jax.numpy.array(a) for name, a in model.values.items()}
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import shutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -76,3 +78,25 @@ class InTorch:
 
     def parameters(self) -> list[Array]:
         return [p.detach().numpy() for p in self.learned]
+
+
+class CompiledTorch(InTorch):
+    """The same, the loss and its gradient by torch.compile; its fused optimisers are compiled as they are."""
+
+    name = "torch.compile"
+
+    def __init__(self, model: Model, threads: int) -> None:
+        super().__init__(model, threads)
+        self.loss = compiled(self.torch, self.loss)
+
+
+def has_compiler() -> bool:
+    """Tell whether torch.compile finds a compiler of C++."""
+    return any(map(shutil.which, filter(None, (os.environ.get("CXX"), "g++", "clang++"))))
+
+
+def compiled(torch: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function as torch.compile makes it for one set of shapes."""
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else processes wait beside what is timed
+    made: Callable[..., Any] = torch.compile(function, fullgraph=True, dynamic=False)
+    return made

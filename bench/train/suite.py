@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from bench._measure import Answer, Contestant, Pace, Row, Table, Times, Verdict, always, quartiles_of, race, ratio
@@ -64,23 +65,25 @@ def has_model(library: str, model: Model) -> bool:
     return library not in _MODULES or importlib.util.find_spec(_MODULES[library]) is not None
 
 
-def _contestant(model: Model, library: str, threads: int) -> Contestant:
-    timed = trainer(model, library, threads)
+def contestant(name: str, make: Callable[[], Trainer]) -> Contestant:
+    """Return the steps of what `make` gives; the answer is of two steps."""
+    timed = make()
 
     def run(n: int) -> None:
         for _ in range(n):
             timed.step()
 
-    def answer() -> Answer:
-        fresh = trainer(model, library, threads)
-        return [fresh.step(), fresh.step(), *fresh.parameters()]
+    return Contestant(name, always(run), lambda: trained(make(), 2))
 
-    return Contestant(library, always(run), answer)
+
+def trained(fresh: Trainer, steps: int) -> Answer:
+    """Return the losses of so many steps, and the parameters after them."""
+    return [*(fresh.step() for _ in range(steps)), *fresh.parameters()]
 
 
 def contestants(model: Model, threads: int) -> list[Contestant]:
     """Return every library that can train a model, the one that the others are compared with first."""
-    return [_contestant(model, name, threads) for name in LIBRARIES if has_model(name, model)]
+    return [contestant(name, partial(trainer, model, name, threads)) for name in LIBRARIES if has_model(name, model)]
 
 
 def _verdicts(label: str, kind: str, times: Times) -> tuple[Verdict, ...]:

@@ -476,6 +476,7 @@ def test_every_example_is_named_here() -> None:
 RANKED = ("data_parallel", "elastic")  # which run as one rank here
 
 
+@pytest.mark.filterwarnings("ignore:.*arrays of a GPU are not replayed")  # they run as they are written
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("sklearn", "matplotlib", "tqdm", "mlxtend") + ("mpi4py",) * (name in RANKED):

@@ -171,7 +171,8 @@ def test_every_installed_library_gives_the_same(name, found):
 class _Wrong(libraries.Gradmgr):
     """Gives gradients that are 1 % off."""
 
-    name = "wrong"
+    def __init__(self, threads):
+        super().__init__(threads, "wrong")
 
     def differentiated(self, program):
         right = super().differentiated(program)

@@ -8,19 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from bench_models import SMALL
 
 from bench._measure import Pace, check_agreement
-from bench.train import LIBRARIES, MODELS, Model, formulas, models, suite, tables, trainer
+from bench.train import LIBRARIES, MODELS, Model, formulas, suite, tables, trainer
 from bench.train.in_autograd import Update
 
 NO_TIME = Pace(rounds=2, tries=1, turn=0.0, long_rounds=1)
 
-SMALL = {
-    "mlp": lambda: models.mlp(3, 4, 3),
-    "lstm": lambda: models.lstm(3, 2, 4),
-    "gpt": lambda: models.gpt(8, 5, 2),
-    "cnn": lambda: models.cnn(3, 8, (2, 3)),
-}
 kinds = pytest.mark.parametrize("kind", list(SMALL))
 erf = np.vectorize(math.erf)
 

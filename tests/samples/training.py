@@ -114,6 +114,7 @@ EXAMPLES = {
     "inverse_problem": "--size 36 --iterations 1",
     "maml": "--steps 2",
     "mnist_cnn": "--epochs 1 --data .",
+    "ode": "--iterations 10 --steps 10",
 }
 
 
