@@ -148,7 +148,7 @@ class Capture:
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.inputs: list[Slot] = []
-        self.layouts: list[Layout | None] = []
+        self.layouts: list[Any] = []  # Layouts, and None
         self.fixed: set[int] = set()
         self.given: list[tuple[Array, Call]] = []
         self.open = True

@@ -488,7 +488,7 @@ class TensorCapture(Capture):
         made.inputs = [Slot(number) for number in self._found]
         known = set(self._found).union(*[_slots_of((call.results,)) for call in made.calls])
         for call in made.calls:
-            if any(self._memory_of(slot) in self._found for slot in written_by(call)):
+            if any(self._memory_of(number) in self._found for number in _numbers(written_by(call))):
                 return None
             if not _slots_of((call.args, call.keywords)) <= known:
                 return None
@@ -513,29 +513,32 @@ class TensorCapture(Capture):
         rest = self.calls[first:]
         if all(call.expected is None for call in rest):
             return
-        late: set[int] = set()  # slots of what depends on an effect
+        late: set[int] = set()  # slots of what depends on an effect, and of memory that is written to late
         used: set[int] = set()  # slots in whose memory lies what stays after the effects
         early, kept = [], []
         for call in rest:
             slots = _slots_of((call.args, call.keywords))
-            targets = {self._memory_of(slot) for slot in written_by(call)}
-            reads_state = call.function in _READS or (
-                call.expected is not None and call.results is not None and not slots
-            )
-            if not (call.has_effect or reads_state) and late.isdisjoint(slots) and targets.isdisjoint(used):
+            memory = slots.union(map(self._memory_of, slots))
+            written = set(map(self._memory_of, _numbers(written_by(call))))
+            is_state = call.function in _READS or (call.expected is not None and call.results is not None and not slots)
+            if not (call.has_effect or is_state) and late.isdisjoint(memory) and used.isdisjoint(written):
                 early.append(call)
                 continue
             kept.append(call)
-            late |= _slots_of((call.results,))
-            used |= {self._memory_of(Slot(number)) for number in slots}
-            if call.expected is not None and not reads_state and call.function is not layout_of:
+            late |= _slots_of((call.results,)) | written
+            used |= memory
+            if call.expected is not None and not is_state and call.function is not layout_of:
                 self.obstacles.append(f"what is decided at {call.line} depends on what an earlier call has changed")
         self.calls = [*self.calls[:first], *early, *kept]
 
-    def _memory_of(self, slot: Any) -> int:
+    def _memory_of(self, number: int) -> int:
         """Return the number of the slot in whose memory an array lies."""
-        layout = self.layouts[slot.number] if isinstance(slot, Slot) else None
-        return slot.number if layout is None or layout.owner is None else layout.owner
+        layout = self.layouts[number]
+        return number if layout is None or layout.owner is None else int(layout.owner)
+
+
+def _numbers(slots: Iterable[Slot]) -> list[int]:
+    return [slot.number for slot in slots]
 
 
 def _slots_of(values: Any) -> set[int]:

@@ -18,10 +18,14 @@ from gradmgr.nn import functional as F  # noqa: N812  # torch's name
 
 ROWS = (64, 200)
 IMAGES = (8, 16, 16, 16)
+ONES = {name: np.ones(IMAGES, name) for name in ("float32", "float64")}
+ROWS = {name: np.ones((8, 100), name) for name in ("float32", "float64")}
 HEADS = (4, 4, 64, 16)
 _random = np.random.default_rng(0)
 LABELS = _random.integers(0, 200, 64)
 MASK = _random.random((64, 64)) < 0.5
+TARGETS = MASK * 1.0
+TABLE = np.linspace(-3, 3, 50), np.linspace(0, 1, 50) ** 2
 MANY_PLACES = np.tile(LABELS, 20)
 
 
@@ -52,13 +56,13 @@ KERNELS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "cross_entropy, smooth": _cross_entropy(label_smoothing=0.1),
     "cross_entropy, each": _cross_entropy(reduction="none"),
     "mse_loss": (F.mse_loss, [(300, 40), (300, 40)]),
-    "binary_cross_entropy": (lambda x: F.binary_cross_entropy_with_logits(x, MASK * 1.0), [(64, 64)]),
+    "binary_cross_entropy": (lambda x: F.binary_cross_entropy_with_logits(x, TARGETS), [(64, 64)]),
     "layer_norm": (lambda x, w, b: F.layer_norm(x, (200,), w, b), [ROWS, (200,), (200,)]),
     "rms_norm": (lambda x, w: F.rms_norm(x, (200,), w), [ROWS, (200,)]),
     "group_norm": (lambda x, w, b: F.group_norm(x, 4, w, b), [(8, 16, 8, 8), (16,), (16,)]),
     "conv2d": (lambda x, w, b: F.conv2d(x, w, b, padding=1), [IMAGES, (32, 16, 3, 3), (32,)]),
     "conv2d, by channel": (lambda x, w: F.conv2d(x, w, groups=32), [(16, 32, 32, 32), (32, 1, 3, 3)]),
-    "conv2d, the image a constant": (lambda w: F.conv2d(np.ones(IMAGES, w.dtype), w), [(32, 16, 3, 3)]),
+    "conv2d, the image a constant": (lambda w: F.conv2d(ONES[w.dtype.name], w), [(32, 16, 3, 3)]),
     "conv_transpose2d": (lambda x, w: F.conv_transpose2d(x, w, None, 2), [IMAGES, (16, 8, 3, 3)]),
     "max_pool2d": (lambda x: F.max_pool2d(x, 3, 2, 1), [IMAGES]),
     "avg_pool2d": (lambda x: F.avg_pool2d(x, 2), [IMAGES]),
@@ -66,13 +70,13 @@ KERNELS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "attention, causal": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), [HEADS] * 3),
     "attention, masked": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, MASK), [HEADS] * 3),
     "linear": (F.linear, [(8, 16, 100), (50, 100), (50,)]),
-    "linear, the input a constant": (lambda w: F.linear(np.ones((8, 100), w.dtype), w), [(50, 100)]),
+    "linear, the input a constant": (lambda w: F.linear(ROWS[w.dtype.name], w), [(50, 100)]),
     "product of columns": (lambda x, y: x[:, ::2].T @ y, [(64, 100), (64, 1)]),
     "einsum": (lambda x, y: gnp.einsum("bij,bjk,bk->bi", x, y, y[:, 0]), [(8, 64, 100), (8, 100, 30)]),
     "embedding": (lambda w: F.embedding(MANY_PLACES, w), [(200, 64)]),
     "a table that is a constant": (lambda x: asarray(np.arange(99.0))[(abs(x) * 9).astype(int)._array] * x, [(64,)]),
     "places that repeat": (lambda x: x[MANY_PLACES], [(200, 3)]),
-    "interp": (lambda x: gnp.interp(x, np.linspace(-3, 3, 50), np.linspace(0, 1, 50) ** 2), [(64, 20)]),
+    "interp": (lambda x: gnp.interp(x, *TABLE), [(64, 20)]),
     "std": (lambda x: gnp.std(x, axis=0), [(300, 40)]),
     "max": (lambda x: gnp.max(x, axis=1), [(300, 40)]),
     "median": (lambda x: gnp.median(x, axis=0), [(300, 40)]),
