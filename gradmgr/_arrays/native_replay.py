@@ -52,6 +52,7 @@ class NativeWriter(Writer):
         self.segments = [Segment()]
         self.lines: list[str] = []
         self.kept: dict[int, None] = {}  # the slots whose views are made with the arena, in order
+        self.variables: dict[int, dict[int, None]] = defaultdict(dict)  # slots with a name in the text, by their base
         self.dropped: list[str] = []
 
     def _last_uses(self) -> dict[int, int]:
@@ -207,6 +208,7 @@ class NativeWriter(Writer):
             self.lines += self._lines(call, None)
             for slot in slots_in(call.results):
                 self._fill_cell(slot.number)
+                self._enter_variable(slot.number)
         self._drop(number, call)
 
     def _write_steps(self, number: int) -> None:
@@ -238,6 +240,7 @@ class NativeWriter(Writer):
             return
         self._fetch(call.args[0].number)
         self.lines += self._lines(call, None)
+        self._enter_variable(slot)
 
     def _fetch(self, slot: int) -> None:
         """Make an array that the machine holds one of Python's."""
@@ -247,6 +250,12 @@ class NativeWriter(Writer):
         self.kept[slot] = None
         if self.layouts[slot].is_scalar:
             self.lines.append(f"v{slot} = c{slot}[()]")
+
+    def _enter_variable(self, slot: int) -> None:
+        """Note that the text names an array, which is to be dropped when nothing reads its memory any more."""
+        base = self.analysis.base_of(slot)
+        if base not in self.places and all(slot.number != base for slot in self.capture.inputs):
+            self.variables[base][slot] = None
 
     def _fill_cell(self, slot: int) -> None:
         """Put a scalar of Python's where the machine reads it."""
@@ -264,7 +273,13 @@ class NativeWriter(Writer):
             self.dropped = []
 
     def _drop(self, number: int, call: Call) -> None:
-        """Drop what Python made when nothing reads its memory any more."""
+        """Drop what Python made when nothing reads its memory any more, after the run that reads it."""
+        for slot in sorted(self._slots_of(call)):
+            base = self.analysis.base_of(slot)
+            if self.last_of_memory[base] <= number:
+                self.dropped += [f"v{k}" for k in self.variables.pop(base, {})]
+        if self.dropped and not self.segments[-1].steps:
+            self._run()
 
     # ------------------------------------------------------------ the machine
 
