@@ -52,7 +52,8 @@ class NativeWriter(Writer):
         self.segments = [Segment()]
         self.lines: list[str] = []
         self.kept: dict[int, None] = {}  # the slots whose views are made with the arena, in order
-        self.live: dict[int, None] = {slot.number: None for slot in capture.inputs}  # what Python holds
+        self.variables: dict[int, dict[int, None]] = defaultdict(dict)  # slots with a name in the text, by their base
+        self.dropped: list[str] = []
 
     def _last_uses(self) -> dict[int, int]:
         """As for plain replays, without the calls that are not made."""
@@ -204,20 +205,19 @@ class NativeWriter(Writer):
             self._run()
             for slot in slots_in((call.args, call.keywords)):
                 self._fetch(slot.number)
-            if call.has_effect:
-                self._drop_dead(number)
             if number == self.first_effect:
                 self.lines.append(BEGIN_EFFECTS)
             self.lines += self._lines(call, None)
             for slot in slots_in(call.results):
-                self.live[slot.number] = None
                 self._fill_cell(slot.number)
+                self._enter_variable(slot.number)
+        self._drop(number, call)
 
     def _write_steps(self, number: int) -> None:
         for base in self.analysis.made_by(number):
             if base in self.leaving:
                 self.lines.append(f"v{base} = {self._new(self.layouts[base])}")
-                self.live[base] = None
+                self._enter_variable(base)
         segment = self.segments[-1]
         for step in self.analysis.steps[number]:
             segment.steps.append(step)
@@ -243,7 +243,7 @@ class NativeWriter(Writer):
             return
         self._fetch(call.args[0].number)
         self.lines += self._lines(call, None)
-        self.live[slot] = None
+        self._enter_variable(slot)
 
     def _fetch(self, slot: int) -> None:
         """Make an array that the machine holds one of Python's."""
@@ -253,6 +253,12 @@ class NativeWriter(Writer):
         self.kept[slot] = None
         if self.layouts[slot].is_scalar:
             self.lines.append(f"v{slot} = c{slot}[()]")
+
+    def _enter_variable(self, slot: int) -> None:
+        """Note that the text names an array, which is to be dropped when nothing reads its memory any more."""
+        base = self.analysis.base_of(slot)
+        if base not in self.places and all(slot.number != base for slot in self.capture.inputs):
+            self.variables[base][slot] = None
 
     def _fill_cell(self, slot: int) -> None:
         """Put a scalar of Python's where the machine reads it."""
@@ -265,20 +271,18 @@ class NativeWriter(Writer):
         if self.segments[-1].steps:
             self.lines.append(f"\0{len(self.segments) - 1}")
             self.segments.append(Segment())
+        if self.dropped:
+            self.lines.append(f"del {', '.join(self.dropped)}")
+            self.dropped = []
 
-    def _drop_dead(self, number: int) -> None:
-        """Drop what Python holds and nothing reads any more: an optimiser writes in place where nobody else looks."""
-        results = {slot.number for slot in slots_in(self.results)}
-        dead = []
-        for slot in self.live:
-            layout = self.layouts[slot]
-            last = self.last.get(slot, -1) if layout is None else self.last_of_memory[self.analysis.base_of(slot)]
-            if last < number and slot not in results and slot not in self.kept:
-                dead.append(slot)
-        for slot in dead:
-            del self.live[slot]
-        if dead:
-            self.lines.append(f"del {', '.join([f'v{slot}' for slot in dead])}")
+    def _drop(self, number: int, call: Call) -> None:
+        """Drop what Python made when nothing reads its memory any more, after the run that reads it."""
+        for slot in sorted(self._slots_of(call)):
+            base = self.analysis.base_of(slot)
+            if self.last_of_memory[base] <= number:
+                self.dropped += [f"v{k}" for k in self.variables.pop(base, {})]
+        if self.dropped and not self.segments[-1].steps:
+            self._run()
 
     # ------------------------------------------------------------ the machine
 

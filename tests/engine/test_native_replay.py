@@ -460,3 +460,11 @@ def test_a_large_network_of_many_temporaries() -> None:
     arrays = [(normal(96, 96, seed=k) / 10).astype(np.float32) for k in range(3)]
     check(program, *arrays)
     check(program, *[a.astype(np.float64) for a in arrays])
+
+
+def test_what_python_made_is_dropped_after_the_run_that_reads_it_last() -> None:
+    native = check(lambda x: [np.cumsum(np.cumsum(x, 0) * 2, 1) + 1], normal(3, 4))
+    text = native.text.splitlines()
+    dropped = [k for k, line in enumerate(text) if line.startswith("    del ")]
+    assert len(dropped) == 2
+    assert all("run" in text[k - 1] for k in dropped)
