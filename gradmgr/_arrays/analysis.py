@@ -6,13 +6,13 @@ what computes the array writes it at once to where it is copied.
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from gradmgr._arrays.captured import Call, Capture, Layout, Slot
+from gradmgr._arrays.captured import Call, Capture, Layout, Slot, slots_in
 from gradmgr._arrays.lowering import Lowering, is_of_numpy, makes_nothing
 from gradmgr._arrays.native import Machine
-from gradmgr._arrays.replay_text import slots_in
 from gradmgr._arrays.steps import NotLoweredError, Step
 
 PYTHON, VIEW, NOTHING, NATIVE = range(4)
@@ -80,7 +80,9 @@ class Analysis:
             if layout is None or layout.is_scalar or layout.owner == k:
                 continue
             same = [j for j in arrays if layout.owner is not None and self.layouts[j].owner == layout.owner]
-            if same and is_of_numpy(call.function):
+            # An index that holds arrays may find a view elsewhere each time.
+            is_fixed = call.function is not operator.getitem or not any(slots_in(call.args[1]))
+            if same and is_fixed and is_of_numpy(call.function):
                 base, low = self.bases[same[0]]
                 self.bases[k] = base, low + layout.offset - self.layouts[same[0]].offset
             else:

@@ -391,9 +391,18 @@ def _holds_number(result: Any) -> bool:
     return isinstance(result, (bool, int, float, complex)) and not isinstance(result, np.generic)
 
 
+def slots_in(value: Any) -> Iterator[Slot]:
+    """Yield the slots in the arguments or the results of a call."""
+    return (part for part in leaves_in(value) if isinstance(part, Slot))
+
+
 def _holds_mask(index: Any) -> bool:
+    """Tell whether an index chooses as many elements as its values say: by a mask, or by the bounds of a slice."""
     parts = index if isinstance(index, tuple) else (index,)
-    return any(isinstance(part, (np.ndarray, np.generic)) and part.dtype.kind == "b" for part in parts)
+    arrays = (np.ndarray, np.generic)
+    return any(isinstance(part, arrays) and part.dtype.kind == "b" for part in parts) or any(
+        isinstance(bound, arrays) for part in parts if isinstance(part, slice) for bound in leaves_in(part)
+    )
 
 
 def _are_equal(one: Any, other: Any) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays.arguments import leaves_in
-from gradmgr._arrays.captured import Call, Capture, Slot
+from gradmgr._arrays.captured import Call, Capture, Slot, slots_in
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.steps import (
     NotLoweredError,
@@ -141,7 +141,7 @@ class Lowering:
         if not isinstance(result, Slot) or call.expected is not None or name_of(call.function) not in _VIEWERS:
             return False
         source = call.args[0] if call.args else None
-        if not isinstance(source, Slot) or any(isinstance(part, Slot) for part in call.args[1:]):
+        if not isinstance(source, Slot) or any(slots_in(call.args[1:])):
             return False
         if result == source:
             return True
@@ -154,6 +154,8 @@ class Lowering:
 
     def view(self, slot: Slot) -> View:
         """Return the view that stands for a slot."""
+        if not isinstance(slot, Slot):  # a constant
+            raise NotLoweredError
         layout = self.layouts[slot.number]
         if layout is None or not _is_plain(layout.dtype) or not size_of(layout.shape):
             raise NotLoweredError

@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays.analysis import NATIVE, NOTHING, PYTHON, VIEW, Analysis, bytes_of
-from gradmgr._arrays.captured import Call, Capture, CaptureError, GuardError, Layout
+from gradmgr._arrays.captured import Call, Capture, CaptureError, GuardError, Layout, slots_in
 from gradmgr._arrays.lowering import is_of_numpy
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.placement import Arena, Program, Segment, first_of, view_in
-from gradmgr._arrays.replay_text import BEGIN_EFFECTS, TAKE_ARENA, Writer, slots_in
+from gradmgr._arrays.replay_text import BEGIN_EFFECTS, TAKE_ARENA, Writer
 from gradmgr._arrays.steps import Step, Temporary
 
 

@@ -19,14 +19,13 @@ from __future__ import annotations
 import math
 import operator
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.arguments import leaves_in
-from gradmgr._arrays.captured import Call, Capture, CapturedArray, CaptureError, Layout, Slot, check, stale
+from gradmgr._arrays.captured import Call, Capture, CapturedArray, CaptureError, Layout, Slot, check, slots_in, stale
 
 # What is written between the operands.
 _BINARY = MappingProxyType(
@@ -276,7 +275,3 @@ def _empty(layout: Layout) -> Any:
 
 def variable(slot: Slot) -> str:
     return f"v{slot.number}"
-
-
-def slots_in(value: Any) -> Iterator[Slot]:
-    return (part for part in leaves_in(value) if isinstance(part, Slot))

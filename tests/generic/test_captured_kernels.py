@@ -19,7 +19,7 @@ from gradmgr.nn import functional as F  # noqa: N812  # torch's name
 ROWS = (64, 200)
 IMAGES = (8, 16, 16, 16)
 ONES = {name: np.ones(IMAGES, name) for name in ("float32", "float64")}
-ROWS = {name: np.ones((8, 100), name) for name in ("float32", "float64")}
+CONSTANT_ROWS = {name: np.ones((8, 100), name) for name in ("float32", "float64")}
 HEADS = (4, 4, 64, 16)
 _random = np.random.default_rng(0)
 LABELS = _random.integers(0, 200, 64)
@@ -70,7 +70,7 @@ KERNELS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "attention, causal": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), [HEADS] * 3),
     "attention, masked": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, MASK), [HEADS] * 3),
     "linear": (F.linear, [(8, 16, 100), (50, 100), (50,)]),
-    "linear, the input a constant": (lambda w: F.linear(ROWS[w.dtype.name], w), [(50, 100)]),
+    "linear, the input a constant": (lambda w: F.linear(CONSTANT_ROWS[w.dtype.name], w), [(50, 100)]),
     "product of columns": (lambda x, y: x[:, ::2].T @ y, [(64, 100), (64, 1)]),
     "einsum": (lambda x, y: gnp.einsum("bij,bjk,bk->bi", x, y, y[:, 0]), [(8, 64, 100), (8, 100, 30)]),
     "embedding": (lambda w: F.embedding(MANY_PLACES, w), [(200, 64)]),
