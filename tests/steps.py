@@ -1094,6 +1094,42 @@ def pictures_with_stack() -> Step:
     return recorded(body, with_stack=True)
 
 
+def compiled() -> Any:
+    """A compiled training step with an optimiser, and its argument."""
+    w = vector()
+    gm, optimizer = GradManager().attach(w), optim.Adam([w], lr=1e-9)
+
+    @gradmgr.compile
+    def train(x: Tensor) -> Tensor:
+        with gm:
+            loss = loss_of(w * x)
+            gm.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return train
+
+
+@loop
+def replays() -> Step:
+    train, x = compiled(), vector()
+    return lambda: train(x)
+
+
+@loop
+def captures() -> Step:
+    train, x = compiled(), vector()
+
+    def step() -> None:
+        for _ in range(3):
+            train(x)
+        train.explain()
+        train.release()
+
+    return step
+
+
 @loop
 def checkpoints() -> Step:
     w = vector()

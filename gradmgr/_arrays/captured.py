@@ -320,12 +320,12 @@ def _inside(value: Any, given: dict[int, CapturedArray]) -> Any:
 
     def take(part: Any) -> Any:
         if part.__class__ is not CapturedArray:
-            return map_leaves(take, part) if isinstance(part, NESTS) else part
+            return part
         given[id(part.inner)] = part
         return part.inner
 
     if value.__class__ is tuple:  # as the arguments of a call, mostly of arrays and numbers
-        return tuple([take(part) for part in value])
+        return tuple([map_leaves(take, part) if isinstance(part, NESTS) else take(part) for part in value])
     return map_leaves(take, value) if value else value
 
 

@@ -182,7 +182,8 @@ class NativeWriter(Writer):
         self.scope |= {"arenas": [], "make_arena": self._make, "failed": self._fail, "empty": np.empty}
         text = "\n".join(lines)
         exec(compile(text, "<gradmgr replay>", "exec"), self.scope)  # noqa: S102  # text of our own
-        made = self.scope["replay"]
+        made = self.scope.pop("replay")
+        self.scope = {}  # or each would hold the other
         made.text = text
         made.segments = self.segments
         made.nbytes = self.held.nbytes

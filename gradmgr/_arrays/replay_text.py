@@ -105,7 +105,8 @@ class Writer:
         lines.append(f"    return {self._tuple(self.results)}")
         text = "\n".join(lines)
         exec(compile(text, "<gradmgr replay>", "exec"), self.scope)  # noqa: S102  # text of our own
-        made: Any = self.scope["replay"]
+        made: Any = self.scope.pop("replay")
+        self.scope = {}  # or each would hold the other
         made.text = text
         made.nbytes = sum([nbytes_of(layout) for layout in self.layouts_of_buffers])
         return made  # type: ignore[no-any-return]  # a function of the scope
