@@ -26,8 +26,9 @@ Call = tuple[Any, ...]
 # 1.5 us amid other work, and an exception may strike when it restores what was; to run in a context takes 0.2 us.
 _quiet = Context()
 _quiet.run(np.seterr, all="ignore")
-# The context variable, and what it holds then: to set it and to reset it takes 0.15 us.
-((_treatment, _ignored),) = _quiet.items()
+# The context variable that says so; what it holds then, and usually. To set it and to set it back takes 0.15 us.
+((error_treatment, errors_ignored),) = _quiet.items()
+_usual = Context().run(error_treatment.get)
 
 
 def run_atomically(calls: Iterable[Call]) -> None:
@@ -43,18 +44,9 @@ def call_quietly(function: Callable[..., Result], *args: Any) -> Result:
     return _quiet.copy().run(function, *args)
 
 
-def call_quietly_here(function: Callable[..., Result], *args: Any) -> Result:
-    """Do as `call_quietly` in the context of the caller, as a function needs that calls the user's code."""
-    before = _treatment.set(_ignored)
-    try:
-        return function(*args)
-    finally:
-        _treatment.reset(before)
-
-
 def is_treatment_usual() -> bool:
     """Tell quickly whether floating-point errors are treated as at the start of a program, or are ignored."""
-    return _treatment.get(None) in (None, _ignored)
+    return error_treatment.get() in (_usual, errors_ignored)
 
 
 def run_quietly(calls: Iterable[Call]) -> None:

@@ -572,7 +572,8 @@ class _CapturedSlot:
 
 _array_slot: Any = Tensor.__dict__["_array"]
 _grad_slot: Any = Tensor.__dict__["_grad"]
-_turn = threading.Lock()  # held while the slots are replaced
+# The thread in which a function is captured, while the slots are replaced. One call takes it, and tells who has it.
+_turn: dict[str, int] = {}
 
 
 def _get(slot: Any, t: Tensor) -> Any:
@@ -588,16 +589,17 @@ def run_captured(capture: TensorCapture, function: Callable[..., None], *args: A
 
     It does not wait: that thread may wait for this one.
     """
-    if not _turn.acquire(blocking=False):
-        return False
     try:
+        if _turn.setdefault("thread", threading.get_ident()) != threading.get_ident():
+            return False
         try:
             _replace_slots(capture)
             function(*args)
         finally:
-            complete(_restore_slots)
-    finally:
-        _turn.release()
+            _end_turn()
+    except BaseException:
+        complete(_end_turn)  # again: an exception may have struck in `finally`
+        raise
     return True
 
 
@@ -608,11 +610,14 @@ def _replace_slots(capture: TensorCapture) -> None:
     set_capturing(capture)
 
 
-def _restore_slots() -> None:
-    slots: Any = Tensor
-    set_capturing(None)
-    slots._array = _array_slot
-    slots._grad = _grad_slot
+def _end_turn() -> None:
+    """Put the slots back, and let other threads capture; called twice it does nothing more."""
+    if _turn.get("thread") == threading.get_ident():
+        set_capturing(None)
+        slots: Any = Tensor
+        slots._array = _array_slot
+        slots._grad = _grad_slot
+        _turn.pop("thread", None)
 
 
 def see(owner: Any, read: Callable[[Any], Any], what: str) -> None:

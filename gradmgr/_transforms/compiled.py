@@ -149,6 +149,7 @@ class Compiled:
                     return
                 self._is_first = False  # the first call may make what later ones find
                 break
+        made.capture.forget_values()  # the second capture has them, too
         variants.waiting.append(made)
         self._make_room()
 

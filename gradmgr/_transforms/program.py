@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.atomic import call_quietly_here
+from gradmgr._arrays.atomic import error_treatment, errors_ignored
 from gradmgr._arrays.captured import CaptureError, GuardError, Slot, generators_in, name_of
 from gradmgr._arrays.replay import compile_replay
+from gradmgr._engine.cleanup import complete
 from gradmgr._engine.containers import rebuilt
 from gradmgr._engine.tensor import Tensor
 from gradmgr._transforms.captured_call import CapturedCall
@@ -74,7 +76,7 @@ class Program:
         states = [generator.bit_generator.state for generator in self._generators]
         try:
             inputs = self._inputs(leaves)
-            values = call_quietly_here(self._replay, *([begun] if self._has_effects else ()), *inputs)
+            values = _call_quietly(self._replay, *([begun] if self._has_effects else ()), *inputs)
         except BaseException as error:
             if begun:
                 for cleanup in self._cleanups:
@@ -125,6 +127,20 @@ class Program:
         listed = ", ".join(f"{name} {count}" for name, count in self._calls.most_common())
         lines = [f"{self._calls.total()} calls: {listed}", f"{self._replay.nbytes} bytes in buffers"]
         return [*lines, *[f"calls Python each time, as optimisers, callbacks and hooks need: {w}" for w in self._whole]]
+
+
+def _call_quietly(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function in which floating-point errors raise no warning, in the context of the caller."""
+    before = error_treatment.get()
+    try:
+        error_treatment.set(errors_ignored)
+        try:
+            return function(*args)
+        finally:
+            error_treatment.set(before)
+    except BaseException:
+        complete(error_treatment.set, before)  # again: an exception may have struck in `finally`
+        raise
 
 
 def _same_bits(one: Any, other: Any) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import blocks, libraries
 from gradmgr._arrays.atomic import Call, run_atomically
+from gradmgr._arrays.captured import capturing
 from gradmgr._engine import write_lock
 from gradmgr._engine.context import current, recorders
 from gradmgr._engine.gradients import clear
@@ -251,7 +252,10 @@ class Optimizer:
             TypeError, ValueError: an option or a gradient is wrong; nothing is then changed.
         """
         loss = None if closure is None else closure()
-        call_whole(self._take_turn, changes=self._params())
+        if capturing() is None:
+            self._take_turn()
+        else:
+            call_whole(self._take_turn, changes=self._params())
         return loss
 
     def _params(self) -> Iterator[Tensor]:

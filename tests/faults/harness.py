@@ -39,7 +39,8 @@ import numpy as np
 
 import gradmgr
 from gradmgr import GradManager, manager
-from gradmgr._engine import context, observers, turns, write_lock
+from gradmgr._arrays import captured
+from gradmgr._engine import context, observers, tensor_capture, turns, write_lock
 from gradmgr._engine.history import modes
 from gradmgr.profiler import _collect
 
@@ -252,6 +253,9 @@ def what_is_left() -> list[str]:
         "profiled regions": (_collect._innermost.get(), {}),
         "multithreading": (turns.turns.parallel, True),
         "NumPy's error state": (np.geterr(), {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}),
+        "a capture": (captured.capturing(), None),
+        "slots of Tensor": (type(vars(gradmgr.Tensor)["_array"]), types.MemberDescriptorType),
+        "the turn of captures": (tensor_capture._turn, {}),
         "anomaly detection": (gradmgr.anomaly.is_anomaly_enabled(), False),
     }
     found = [f"{name}: {value!r}" for name, (value, usual) in now.items() if value != usual]
@@ -266,6 +270,7 @@ def _clean() -> None:
     manager._backwarding.set(None)
     _collect._innermost.set({})
     turns.turns.parallel = True
+    tensor_capture._end_turn()
     np.seterr(divide="warn", over="warn", under="ignore", invalid="warn")
 
 

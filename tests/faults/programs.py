@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
+import warnings
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -99,6 +100,43 @@ class Step(Training):
         self.b -= 0.1 * self.b.grad
         mark()
         self.gm.clear_grad()
+
+
+@program("a compiled step, captured")
+class Captured(Training):
+    def run(self, mark: Mark) -> None:
+        def step() -> None:
+            with self.gm:
+                self.gm.backward(self.loss())
+            mark()
+            self.w -= 0.1 * self.w.grad
+            mark()
+            self.gm.clear_grad()
+
+        with warnings.catch_warnings():  # it cannot be replayed, as what it marks changes
+            warnings.simplefilter("ignore", gradmgr.errors.CompileWarning)
+            gradmgr.compile(step)()
+
+
+@program("a compiled step, replayed")
+class Replayed(Training):
+    """Nothing changes until all of it does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.compiled = gradmgr.compile(self.step)
+        for _ in range(3):
+            self.compiled()
+
+    def step(self) -> None:
+        with self.gm:
+            self.gm.backward(self.loss())
+        self.w -= 0.1 * self.w.grad
+        self.b -= 0.1 * self.b.grad
+        self.gm.clear_grad()
+
+    def run(self, mark: Mark) -> None:
+        self.compiled()
 
 
 @program("release by hand")

@@ -31,7 +31,7 @@ LAYERS = [
 
 # What may change while a program runs: what is current, the op table, and what locks need.
 MAY_CHANGE = {
-    ("gradmgr._arrays.atomic", "_treatment"),  # NumPy's: how floating-point errors are treated
+    ("gradmgr._arrays.atomic", "error_treatment"),  # NumPy's: how floating-point errors are treated
     ("gradmgr._arrays.batched", "RULES"),
     ("gradmgr._arrays.captured", "_capturing"),
     ("gradmgr._engine.tensor_capture", "_turn"),
