@@ -35,7 +35,6 @@ from gradmgr._arrays.captured import (
     capturing,
     generators_in,
     inner_of,
-    line_of_program,
     set_capturing,
     written_by,
 )
@@ -324,8 +323,8 @@ class TensorCapture(Capture):
         captured = self.add_result(array)
         self._found[captured.slot.number] = array
         calls = self.calls if known.is_late else self.reads
-        calls.append(Call(array_of, (known.slot,), {}, captured.slot, None, line_of_program()))
-        calls.append(Call(layout_of, (captured.slot,), {}, None, layout_of(array), line_of_program()))
+        calls.append(Call(array_of, (known.slot,), {}, captured.slot, None, self.place()))
+        calls.append(Call(layout_of, (captured.slot,), {}, None, layout_of(array), self.place()))
         return captured
 
     def write_array(self, t: Tensor, value: Any) -> None:
@@ -348,7 +347,7 @@ class TensorCapture(Capture):
             known.knows_grad = True
             grad = _get(_grad_slot, t)
             calls = self.calls if known.is_late else self.reads
-            line = line_of_program()
+            line = self.place()
             calls.append(Call(has_grad, (known.slot,), {}, None, grad is not None, line))
             if grad is not None and id(grad) not in self._known:
                 calls.append(Call(grad_of, (known.slot,), {}, self._enter_replayed(grad).slot, None, line))
@@ -368,7 +367,7 @@ class TensorCapture(Capture):
                 part.number for call in self.calls for part in leaves_in((call.results,)) if isinstance(part, Slot)
             }
             outer = tuple([slot for slot in slots if slot is not None and slot.number not in made_here])
-            self.reads.append(Call(are_distinct, outer, {}, None, True, line_of_program()))
+            self.reads.append(Call(are_distinct, outer, {}, None, True, self.place()))
 
     # ------------------------------------------------------------ effects
 
@@ -398,7 +397,7 @@ class TensorCapture(Capture):
         return array
 
     def _append_call(self, function: Callable[..., Any], args: tuple[Any, ...], results: Any) -> None:
-        self.calls.append(Call(function, args, {}, results, None, line_of_program()))
+        self.calls.append(Call(function, args, {}, results, None, self.place()))
 
     def _append_effect(
         self,
@@ -407,7 +406,7 @@ class TensorCapture(Capture):
         results: Any = None,
         keywords: Mapping[str, Any] = _NOTHING,
     ) -> None:
-        call = Call(function, args, dict(keywords), results, None, line_of_program(), has_effect=True)
+        call = Call(function, args, dict(keywords), results, None, self.place(), has_effect=True)
         self.calls.append(call)
 
     def call_whole(
