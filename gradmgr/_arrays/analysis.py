@@ -70,10 +70,9 @@ class Analysis:
 
     def _enter_results(self, call: Call) -> None:
         """Enter where the results of a call of Python's lie."""
-        given = [slot.number for slot in slots_in((call.args, call.keywords))]
-        arrays = [k for k in given if self.layouts[k] is not None and not self.layouts[k].is_scalar]
-        for slot in slots_in(call.results):
-            k, layout = slot.number, self.layouts[slot.number]
+        arrays = [k for k in call.given if self.layouts[k] is not None and not self.layouts[k].is_scalar]
+        for k in call.made:
+            layout = self.layouts[k]
             if k in self.bases:
                 continue
             self.bases[k] = k, 0
@@ -101,7 +100,7 @@ class Analysis:
         for number in range(len(self.kinds) - 1, -1, -1):
             call = self.capture.calls[number]
             if self.kinds[number] == PYTHON:
-                self._add_live([slot.number for slot in slots_in((call.args, call.keywords))], live)
+                self._add_live(call.given, live)
             elif self.kinds[number] == NATIVE:
                 steps, made = self.steps[number], self.made_by(number)
                 written = {base for step in steps for base in _bases(step, step.writes)} | set(made)
@@ -140,8 +139,8 @@ class Analysis:
                 for base in _bases(step):
                     touched[base].add(number)
             if self.kinds[number] == PYTHON:
-                for slot in slots_in((call.args, call.keywords)):
-                    touched[self.base_of(slot.number)] |= {number, len(self.kinds)}
+                for slot in call.given:
+                    touched[self.base_of(slot)] |= {number, len(self.kinds)}
         return touched
 
     def _copy(self, number: int) -> tuple[int, int] | None:
@@ -188,8 +187,8 @@ def bytes_of(layout: Layout) -> int:
 def _bases(step: Step, last: int | None = None) -> list[int]:
     """Return in which slots' memory the operands lie, or the last so many of them."""
     operands = step.operands if last is None else step.operands[len(step.operands) - last :]
-    return [base for base, _ in operands if isinstance(base, int)]
+    return [base for base, _ in operands if base.__class__ is int]
 
 
 def _has_guard(steps: Sequence[Step]) -> bool:
-    return any(step.guard is not None for step in steps)
+    return any([step.guard is not None for step in steps])

@@ -118,7 +118,9 @@ def is_of_numpy(function: Any) -> bool:
 
 def makes_nothing(call: Call) -> bool:
     """Tell whether a call only reads facts of arrays, such as their shapes."""
-    return not any(leaves_in(call.results)) and call.expected is None and name_of(call.function) in _FACTS
+    if call.made or call.expected is not None:
+        return False
+    return not any(leaves_in(call.results)) and name_of(call.function) in _FACTS
 
 
 class Lowering:
@@ -132,16 +134,19 @@ class Lowering:
         self.layouts = capture.layouts
         self.machine = machine
         self.bases: dict[int, tuple[int, int]] = {slot.number: (slot.number, 0) for slot in capture.inputs}
+        self._views: dict[int, View] = {}  # by slot
 
     # ------------------------------------------------------------ arrays
 
     def is_view(self, call: Call) -> bool:
         """Tell whether the result is a view of an argument that needs no step; enter where it lies."""
-        result = call.results
-        if not isinstance(result, Slot) or call.expected is not None or name_of(call.function) not in _VIEWERS:
+        result, source = call.results, call.args[0] if call.args else None
+        if result.__class__ is not Slot or source.__class__ is not Slot or call.expected is not None:
             return False
-        source = call.args[0] if call.args else None
-        if not isinstance(source, Slot) or any(slots_in(call.args[1:])):
+        layout = self.layouts[result.number]
+        if layout is not None and layout.owner == result.number and result != source:
+            return False
+        if name_of(call.function) not in _VIEWERS or (len(call.given) > 1 and any(slots_in(call.args[1:]))):
             return False
         if result == source:
             return True
@@ -154,14 +159,21 @@ class Lowering:
 
     def view(self, slot: Slot) -> View:
         """Return the view that stands for a slot."""
-        if not isinstance(slot, Slot):  # a constant
+        if slot.__class__ is not Slot:  # a constant
             raise NotLoweredError
+        known = self._views.get(slot.number)
+        if known is not None:
+            return known
         layout = self.layouts[slot.number]
         if layout is None or not _is_plain(layout.dtype) or not size_of(layout.shape):
             raise NotLoweredError
         base, low = self.bases.get(slot.number, (slot.number, 0))
-        first = low - sum([min(0, s) * (n - 1) for n, s in zip(layout.shape, layout.strides, strict=True)])
-        return View(base, first, layout.shape, layout.strides, layout.dtype, layout.is_scalar)
+        if layout.strides and min(layout.strides) < 0:
+            low -= sum([min(0, s) * (n - 1) for n, s in zip(layout.shape, layout.strides, strict=True)])
+        made = View(base, low, layout.shape, layout.strides, layout.dtype, layout.is_scalar)
+        if slot.number in self.bases:  # from then on it is known where it lies
+            self._views[slot.number] = made
+        return made
 
     def made(self, call: Call) -> View:
         """Return the view of a result in memory of its own."""

@@ -68,13 +68,13 @@ class Segment:
 
     Attributes:
         steps: the steps; by the words before each, `starts`.
-        arguments: the slots of the arrays that it is given, in order.
+        arguments: the slots of the arrays that it is given, in order, as the keys of a dict.
     """
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self.starts: dict[int, Step] = {}
-        self.arguments: list[int] = []
+        self.arguments: dict[int, None] = {}
 
 
 class _Patch(NamedTuple):
@@ -126,7 +126,7 @@ class Program:
         given: set[int] = set()
         starts, at = [], 0
         for segment, (words, _) in zip(self.segments, bodies, strict=True):
-            segment.arguments = [slot for slot in segment.arguments if slot not in given]
+            segment.arguments = dict.fromkeys([slot for slot in segment.arguments if slot not in given])
             given.update(segment.arguments)
             head = _PATCH + _PATCH * sum([len(self._patches[slot]) for slot in segment.arguments])
             starts.append(at + head)
