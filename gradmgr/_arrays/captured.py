@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
+from types import BuiltinMethodType, CodeType
 from typing import Any
 
 import numpy as np
@@ -745,6 +745,11 @@ _WRITERS = frozenset(
 )
 
 
+def writes(call: Call) -> bool:
+    """Tell whether a call writes into arrays."""
+    return call.function in _UPDATES or bool(_targets(call.function, call.args, call.keywords))
+
+
 def written_by(call: Call) -> list[Slot]:
     """Return the slots of the arrays that a call writes into."""
     found = call.args[:1] if call.function in _UPDATES else _targets(call.function, call.args, call.keywords)
@@ -760,7 +765,7 @@ def _targets(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> 
 
 def _is_at(function: Any) -> bool:
     """Tell whether it is the method `at` of a ufunc."""
-    return isinstance(getattr(function, "__self__", None), np.ufunc) and name_of(function) == "at"
+    return function.__class__ is BuiltinMethodType and isinstance(function.__self__, np.ufunc) and function.__name__ == "at"
 
 
 # ---------------------------------------------------------------- random numbers

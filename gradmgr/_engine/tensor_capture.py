@@ -36,6 +36,7 @@ from gradmgr._arrays.captured import (
     generators_in,
     inner_of,
     set_capturing,
+    writes,
     written_by,
 )
 from gradmgr._engine.cleanup import complete
@@ -363,9 +364,7 @@ class TensorCapture(Capture):
         """Guard that no two names stand for one Tensor, as gradients that a program assigns may."""
         if any(call.function is grad_of for call in self.reads):
             slots = [known.slot for known in self._replayed if known() is not None]
-            made_here = {
-                part.number for call in self.calls for part in leaves_in((call.results,)) if isinstance(part, Slot)
-            }
+            made_here = {number for call in self.calls for number in call.made}
             outer = tuple([slot for slot in slots if slot is not None and slot.number not in made_here])
             self.reads.append(Call(are_distinct, outer, {}, None, True, self.place()))
 
@@ -479,18 +478,31 @@ class TensorCapture(Capture):
         """Return the calls of Python code that each replay makes."""
         return [call for call in self.calls if call.has_effect and call.function is not run_atomically]
 
+    def writes_over_inputs(self) -> bool:
+        """Tell whether calls without effects write into arrays that come from outside, so that they are gone."""
+        return any(
+            self._memory_of(slot.number) in self._found
+            for call in self.calls
+            if writes(call) and self._is_on_trial(call)
+            for slot in written_by(call)
+        )
+
+    def is_pure(self) -> bool:
+        """Tell whether a replay changes nothing, and what it finds is the same each time."""
+        return not any(
+            call.has_effect or (call.function is not array_of and not self._found.keys().isdisjoint(call.made))
+            for call in self.calls
+        )
+
     def trial(self) -> Trial | None:
-        """Return what a replay of the calls without effects takes and must give; None where it was written over."""
+        """Return what a replay of the calls without effects takes and must give; None where they need more."""
         made = Capture()
         made.layouts = self.layouts
         made.calls = [call for call in self.calls if self._is_on_trial(call)]
         made.inputs = [Slot(number) for number in self._found]
-        known = set(self._found).union(*[_slots_of((call.results,)) for call in made.calls])
-        for call in made.calls:
-            if any(self._memory_of(number) in self._found for number in _numbers(written_by(call))):
-                return None
-            if not _slots_of((call.args, call.keywords)) <= known:
-                return None
+        known = set(self._found).union(*[call.made for call in made.calls])
+        if not all(known.issuperset(call.given) for call in made.calls):
+            return None
         expected = [(Slot(number), array) for number, array in self._left.items() if number in known]
         return Trial(made, list(self._found.values()), expected)
 
@@ -499,10 +511,9 @@ class TensorCapture(Capture):
         self._found, self._left = {}, {}
 
     def _is_on_trial(self, call: Call) -> bool:
-        slots = _slots_of((call.args, call.keywords, call.results))
-        results = _slots_of((call.results,))
-        is_known = bool(results) and results <= self._found.keys()
-        return not (call.has_effect or is_known or any(self.layouts[number] is None for number in slots))
+        if call.has_effect or (call.made and self._found.keys() >= set(call.made)):
+            return False
+        return all([self.layouts[number] is not None for number in (*call.given, *call.made)])
 
     # ------------------------------------------------------------ the order of a replay
 
@@ -516,7 +527,7 @@ class TensorCapture(Capture):
         used: set[int] = set()  # slots in whose memory lies what stays after the effects
         early, kept = [], []
         for call in rest:
-            slots = _slots_of((call.args, call.keywords))
+            slots = set(call.given)
             memory = slots.union(map(self._memory_of, slots))
             written = set(map(self._memory_of, _numbers(written_by(call))))
             is_state = call.function in _READS or (call.expected is not None and call.results is not None and not slots)
@@ -524,7 +535,7 @@ class TensorCapture(Capture):
                 early.append(call)
                 continue
             kept.append(call)
-            late |= _slots_of((call.results,)) | written
+            late |= written.union(call.made)
             used |= memory
             if call.expected is not None and not is_state and call.function is not layout_of:
                 self.obstacles.append(f"what is decided at {call.line} depends on what an earlier call has changed")
@@ -538,10 +549,6 @@ class TensorCapture(Capture):
 
 def _numbers(slots: Iterable[Slot]) -> list[int]:
     return [slot.number for slot in slots]
-
-
-def _slots_of(values: Any) -> set[int]:
-    return {part.number for part in leaves_in(values) if isinstance(part, Slot)}
 
 
 # ---------------------------------------------------------------- the slots of Tensor

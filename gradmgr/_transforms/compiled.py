@@ -20,6 +20,7 @@ from gradmgr import errors
 from gradmgr._arrays.atomic import is_treatment_usual
 from gradmgr._arrays.captured import GuardError, capturing
 from gradmgr._arrays.libraries import float_errors_raise
+from gradmgr._engine.cleanup import without_collections
 from gradmgr._engine.context import current
 from gradmgr._engine.observers import observers
 from gradmgr._transforms.captured_call import CapturedCall
@@ -31,6 +32,12 @@ _MOST = 8
 
 # Flags of the code of generators, coroutines and asynchronous generators.
 _SUSPENDS = 0x20 | 0x80 | 0x200
+
+
+def _verified(made: CapturedCall, before: CapturedCall, leaves: list[Any]) -> tuple[Program, str | None]:
+    """Return the program of a call that was captured twice, and what is wrong with it."""
+    program = Program(made, made.pinned(before))
+    return program, program.verify(made, leaves)
 
 
 class _Variants:
@@ -127,10 +134,10 @@ class Compiled:
         made = CapturedCall(self.function, signature)
         if made.is_captured:
             with self._lock:
-                self._compare(variants, made)
+                self._compare(variants, made, signature.leaves)
         return made.result
 
-    def _compare(self, variants: _Variants, made: CapturedCall) -> None:
+    def _compare(self, variants: _Variants, made: CapturedCall, leaves: list[Any]) -> None:
         """Make a program of a call that was captured if another one was the same; else keep it until one is."""
         obstacle = made.obstacle()
         if obstacle is not None:
@@ -140,7 +147,7 @@ class Compiled:
             difference = made.difference(before)
             if difference is None:
                 variants.waiting.remove(before)
-                self._add(variants, made, before)
+                self._add(variants, made, before, leaves)
                 return
             if not made.is_explained(before):
                 variants.waiting.remove(before)
@@ -152,10 +159,9 @@ class Compiled:
         variants.waiting.append(made)
         self._make_room()
 
-    def _add(self, variants: _Variants, made: CapturedCall, before: CapturedCall) -> None:
+    def _add(self, variants: _Variants, made: CapturedCall, before: CapturedCall, leaves: list[Any]) -> None:
         self._is_first = False
-        program = Program(made, made.pinned(before))
-        fault = program.verify(made)
+        program, fault = without_collections(_verified, made, before, leaves)
         if fault is not None:
             self._refuse(variants, fault)
             return

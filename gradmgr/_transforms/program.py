@@ -11,8 +11,8 @@ import numpy as np
 from gradmgr._arrays.atomic import call_quietly_here
 from gradmgr._arrays.captured import CaptureError, GuardError, Slot, generators_in, name_of
 from gradmgr._arrays.replay import compile_replay
-from gradmgr._engine.containers import rebuilt
-from gradmgr._engine.tensor import Tensor
+from gradmgr._engine.containers import leaves_of, rebuilt
+from gradmgr._engine.tensor import Tensor, raw
 from gradmgr._transforms.captured_call import CapturedCall
 
 
@@ -101,10 +101,19 @@ class Program:
             found.append(value)
         return found
 
-    def verify(self, made: CapturedCall) -> str | None:
-        """Return how the calls, made again, differ from the call that was captured; None where they do not."""
-        trial = made.capture.trial()
-        made.capture.forget_values()
+    def verify(self, made: CapturedCall, leaves: list[Any]) -> str | None:
+        """Return how the calls, made again, differ from the call that was captured; None where they do not.
+
+        Where they change nothing, the program itself is run on the leaves of the call. Where they do, or where that
+        fails, as it may when another thread has changed a Tensor, the calls without effects are made in a program of
+        their own.
+        """
+        capture = made.capture
+        if capture.writes_over_inputs():
+            capture.forget_values()
+            return None
+        trial = None if capture.is_pure() and self._repeats(made, leaves) else capture.trial()
+        capture.forget_values()
         if trial is None:
             return None
         replay = compile_replay(trial.capture, [slot for slot, _ in trial.expected])
@@ -117,6 +126,20 @@ class Program:
                 if not _same_bits(value, expected):
                     return "a replay computes something else; please report this"
         return None
+
+    def _repeats(self, made: CapturedCall, leaves: list[Any]) -> bool:
+        """Tell whether the program gives what the captured call gave; it must not change anything."""
+        results = leaves_of(made.result)
+        try:
+            inputs = self._inputs(leaves)
+            for _ in range(2):  # in buffers that hold what the first left
+                values = call_quietly_here(self._replay, *inputs)
+                for k, value in zip(self._returned, values, strict=True):
+                    if not _same_bits(raw(value), raw(results[k])):
+                        return False
+        except Exception:  # which the trial meets, too, unless another thread was the reason
+            return False
+        return True
 
     # ------------------------------------------------------------ for the user
 
