@@ -381,7 +381,7 @@ def difference(one: Capture, other: Capture) -> str | None:
     What differs depends on more than the inputs: a number or an array made outside of captured calls, or a branch.
     """
     for (first_array, call), (second_array, _) in zip(one.given, other.given, strict=False):
-        if first_array is not second_array:
+        if first_array is not second_array and not _is_same_view(first_array, second_array):
             return (
                 f"the array that {name_of(call.function)} is given at {call.line}, which the function makes anew: "
                 "pass it as an argument, or make it by functions of gradmgr.numpy"
@@ -398,6 +398,22 @@ def difference(one: Capture, other: Capture) -> str | None:
         return None
     more = longer[len(shorter)]
     return f"one more call: {name_of(more.function)} at {more.line}"
+
+
+def _is_same_view(one: Array, other: Array) -> bool:
+    """Tell whether two arrays, both kept, are the same elements of one array: that was not made anew in between."""
+    return (
+        _outermost(one) is _outermost(other)
+        and one.__array_interface__ == other.__array_interface__
+        and (one.dtype, one.strides) == (other.dtype, other.strides)
+    )
+
+
+def _outermost(array: Array) -> Array:
+    """Return the array that has the memory."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
 
 
 def is_branch(one: Capture, other: Capture) -> bool:

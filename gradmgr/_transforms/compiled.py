@@ -25,7 +25,7 @@ from gradmgr._engine.context import current
 from gradmgr._engine.observers import observers
 from gradmgr._transforms.captured_call import CapturedCall
 from gradmgr._transforms.program import Program, UnchangedError
-from gradmgr._transforms.signature import Signature, difference_of_keys, signature_of
+from gradmgr._transforms.signature import Signature, described, difference_of_keys, signature_of
 
 # How many variants are kept, and how many may have been dropped before the function runs as if it were not compiled.
 _MOST = 8
@@ -208,14 +208,17 @@ class Compiled:
 
     def explain(self) -> str:
         """Return, as text, which variants there are, what they compute, and what is not replayed and why."""
-        lines = [f"{getattr(self.function, '__qualname__', self.function)}: {self._count()} variants"]
+        count = self._count()
+        name = getattr(self.function, "__qualname__", self.function)
+        lines = [f"{name}: {count} variant{'' if count == 1 else 's'}"]
         for variants in list(self._variants.values()):
+            given = described(variants.key, self.function)
             for program in variants.programs:
-                lines += [f"variant of {variants.key}:", *[f"    {line}" for line in program.description()]]
+                lines += [f"variant for {given}:", *[f"    {line}" for line in program.description()]]
             if variants.refused is not None:
-                lines.append(f"not replayed: {variants.key}: {variants.refused}")
+                lines.append(f"not replayed for {given}: {variants.refused}")
             elif variants.waiting:
-                lines.append(f"captured once: {variants.key}")
+                lines.append(f"captured once for {given}")
         if self._refused is not None:
             lines.append(f"no further variants: {self._refused}")
         return "\n".join(lines)

@@ -213,6 +213,7 @@ class _Search:
         self.generators: dict[int, np.random.Generator] = {}
         self.obstacle: str | None = None
         self._words: set[str] = set()  # in the code of all functions
+        self._globals: dict[int, list[str]] = {}  # that code names, by its identity
         self._seen: set[int] = set()
 
     def run(self, values: tuple[Any, ...]) -> None:
@@ -274,10 +275,12 @@ class _Search:
             self._add(("default", id(value)), f"a default of {function.__name__}", functools.partial(_itself, value))
         if is_of_library(function.__module__):
             return
-        words = _words_in(code)
-        self._words |= words
+        self._words |= _words_in(code)
         variables = function.__globals__
-        for name in words.intersection(variables):
+        named = self._globals.get(id(code))
+        if named is None:
+            named = self._globals[id(code)] = sorted(_globals_in(code))
+        for name in [name for name in named if name in variables]:
             value = variables[name]
             if isinstance(value, types.ModuleType):
                 self._check_module(value, name, code)
@@ -336,6 +339,19 @@ def _words_in(code: types.CodeType) -> set[str]:
     """Return the names of globals and attributes in the code of a function, and of those that it defines."""
     inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
     return set(code.co_names).union(*map(_words_in, inner))
+
+
+def _globals_in(code: types.CodeType) -> set[str]:
+    """Return the names of globals in the code of a function, and of those that it defines; `_words_in` has more."""
+    import dis  # deferred: few functions are compiled
+
+    found = {
+        instruction.argval
+        for instruction in dis.get_instructions(code)
+        if "GLOBAL" in instruction.opname or instruction.opname.endswith("_NAME")
+    }
+    inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
+    return found.union(*map(_globals_in, inner))
 
 
 def _reads_attribute(code: types.CodeType, variable: str, attribute: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import operator
 import weakref
 from collections.abc import Iterator
@@ -134,16 +135,57 @@ def _key_of_array(value: Any) -> tuple[Any, ...]:
     return key if array.__class__ is np.ndarray else (*key, array.__class__, libraries.device_of(array))
 
 
+def described(key: Any, function: Any) -> str:
+    """Return in words for which arguments of a function a key stands, such as "x: Tensor (8, 16) float32, n: 3"."""
+    named = zip(_names_of(key, function), _arguments(key), strict=True)
+    text = ", ".join([f"{name}: {_described(part)}" for name, part in named]) or "no arguments"
+    return f"{text}, some of them the same object" if isinstance(key[0], tuple) else text
+
+
+def _described(key: Any) -> str:
+    """Return in words for what one argument, or a part of one, a key stands."""
+    if isinstance(key, _Identity):
+        return repr(key)
+    kind, *facts = key
+    if issubclass(kind, (Tensor, np.ndarray)) or (issubclass(kind, np.generic) and len(facts) > 1):
+        shape, dtype, strides, *library = facts
+        name = "array" if kind is np.ndarray else kind.__name__
+        text = " ".join([name, str(shape), str(dtype), *[str(part) for part in library[1:] if part != "cpu"]])
+        is_usual = math.prod(shape) == 0 or strides == _strides_of(shape, dtype.itemsize)
+        return text if is_usual else f"{text} with strides {strides}"
+    if kind in (list, tuple, dict) or len(facts) != 1:
+        names, *parts = facts
+        texts = [_described(part) for part in parts]
+        if names:
+            texts = [f"{name!r}: {text}" for name, text in zip(names, texts, strict=True)]
+        left, right = {list: "[]", tuple: "()", dict: "{}"}.get(kind, (f"{kind.__name__}(", ")"))
+        return f"{left}{', '.join(texts)}{',' if kind is tuple and len(texts) == 1 else ''}{right}"
+    return str(facts[0]) if kind in _BY_TEXT else repr(facts[0])
+
+
+def _strides_of(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Return the strides of an array that is contiguous in C order."""
+    return tuple([itemsize * math.prod(shape[k + 1 :]) for k in range(len(shape))])
+
+
+def _names_of(key: Any, function: Any) -> list[str]:
+    """Return what the arguments are called for whose keys a key stands, positional ones first."""
+    count, named = (key[0] if isinstance(key[0], tuple) else key)[:2]
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    usual = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [each.name for each in parameters if each.kind in usual][:count]
+    return [*names, *[f"argument {k}" for k in range(len(names), count)], *named]
+
+
 def difference_of_keys(one: Any, other: Any, function: Any) -> str:
     """Return in words what differs first between two keys of calls of a function."""
-    try:
-        names = list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        names = []
-    for k, (first, second) in enumerate(zip(_arguments(one), _arguments(other), strict=False)):
+    for name, first, second in zip(_names_of(one, function), _arguments(one), _arguments(other), strict=False):
         if first != second:
-            name = repr(names[k]) if k < len(names) else f"argument {k}"
-            return f"{name}: {next(_differences(first, second))}"
+            called = name if name.startswith("argument ") else repr(name)
+            return f"{called}: {next(_differences(first, second))}"
     return next(_differences(one, other), "an argument")
 
 
