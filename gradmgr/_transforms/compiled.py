@@ -25,7 +25,7 @@ from gradmgr._engine.context import current
 from gradmgr._engine.observers import observers
 from gradmgr._transforms.captured_call import CapturedCall
 from gradmgr._transforms.program import Program, UnchangedError
-from gradmgr._transforms.signature import Signature, described, difference_of_keys, signature_of
+from gradmgr._transforms.signature import Signature, described, difference_of_keys, signature_of, test_of
 
 # How many variants are kept, and how many may have been dropped before the function runs as if it were not compiled.
 _MOST = 8
@@ -40,6 +40,10 @@ def _verified(made: CapturedCall, before: CapturedCall, leaves: list[Any]) -> tu
     return program, program.verify(made, leaves)
 
 
+def _never(args: tuple[Any, ...]) -> bool:
+    return False
+
+
 class _Variants:
     """The programs for calls of one signature, and the calls that were captured for one more.
 
@@ -47,15 +51,17 @@ class _Variants:
         programs: what replays, the one used last at the front.
         waiting: calls that were captured, until a second one is the same.
         refused: why these calls are not replayed; None where they are, or may be.
+        fits: tells, without a signature, whether positional arguments have this one; it may say no where they have.
     """
 
-    __slots__ = ("key", "programs", "refused", "waiting")
+    __slots__ = ("fits", "key", "programs", "refused", "waiting")
 
     def __init__(self, key: Any) -> None:
         self.key = key
         self.programs: list[Program] = []
         self.waiting: list[CapturedCall] = []
         self.refused: str | None = None
+        self.fits: Callable[[tuple[Any, ...]], bool] = _never
 
 
 class Compiled:
@@ -73,6 +79,7 @@ class Compiled:
 
     def _clear(self) -> None:
         self._variants: dict[Any, _Variants] = {}
+        self._last: _Variants | None = None  # those of the last call
         self._dropped = 0  # programs that gave way to others
         self._is_first = True  # whether no call was compared with another yet
         self._clock = itertools.count()
@@ -101,19 +108,24 @@ class Compiled:
             return self.function(*args, **keywords)
         if not is_treatment_usual() and float_errors_raise():
             return self.function(*args, **keywords)
-        signature = signature_of(args, keywords)
-        variants = self._variants.get(signature.key)
-        if variants is None:
-            if self._refused is not None:
-                return self.function(*args, **keywords)
-            variants = self._variants.setdefault(signature.key, _Variants(signature.key))
+        last, leaves = self._last, args
+        if last is not None and not keywords and last.fits(args):
+            variants = last
+        else:
+            signature = signature_of(args, keywords)
+            found = self._variants.get(signature.key)
+            if found is None:
+                if self._refused is not None:
+                    return self.function(*args, **keywords)
+                found = self._variants.setdefault(signature.key, _Variants(signature.key))
+            self._last, variants, leaves = found, found, signature.leaves
         if variants.refused is not None:
             return self.function(*args, **keywords)
         for program in variants.programs:
-            if program.misfit(signature.leaves) is not None:
+            if program.misfit(leaves) is not None:
                 continue
             try:
-                result = program.run(signature.leaves)
+                result = program.run(leaves)
             except GuardError:
                 continue
             except UnchangedError:
@@ -121,7 +133,7 @@ class Compiled:
             program.used = next(self._clock)
             return result
         else:
-            return self._capture(variants, signature)
+            return self._capture(variants, signature_of(args, keywords))
         return self.function(*args, **keywords)  # raises what it would raise if it were not compiled
 
     # ------------------------------------------------------------ capturing
@@ -167,6 +179,7 @@ class Compiled:
             return
         program.used = next(self._clock)
         variants.programs.insert(0, program)
+        variants.fits = test_of(variants.key)
 
     def _make_room(self) -> None:
         """Drop the variant that was used least lately where there are too many; often, refuse more."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,11 @@ class Program:
         self.used = 0
         self._environment = made.environment
         self._conditions = list(capture.conditions.values())
-        self._pinned = pinned
-        self._sources = capture.sources
-        self._outer = {id(t) for source in self._sources if not isinstance(source, int) and (t := source()) is not None}
+        self._pinned = list(pinned.items())
+        sources = capture.sources
+        self._given = [source for source in sources if isinstance(source, int)]  # they come first
+        self._references = [source for source in sources if not isinstance(source, int)]
+        self._outer = {id(t) for source in self._references if (t := source()) is not None}
         self._cleanups = capture.cleanups
         self._generators = generators_in(capture.calls)
         self._has_effects = any(call.has_effect for call in capture.calls)
@@ -48,14 +51,13 @@ class Program:
 
     # ------------------------------------------------------------ whether it fits
 
-    def misfit(self, leaves: list[Any]) -> str | None:
+    def misfit(self, leaves: Sequence[Any]) -> str | None:
         """Return what it does not fit in a call of its signature; None where it fits."""
-        for k, reference in self._pinned.items():
+        for k, reference in self._pinned:
             if leaves[k] is not reference():
                 return f"argument {k} is another Tensor"
-        for k, leaf in enumerate(leaves):
-            if id(leaf) in self._outer:
-                return f"argument {k} is a Tensor that the function reads by itself"
+        if self._outer and not self._outer.isdisjoint(map(id, leaves)):
+            return "an argument is a Tensor that the function reads by itself"
         for condition in self._conditions:
             if not condition.holds():
                 return condition.what
@@ -63,7 +65,7 @@ class Program:
 
     # ------------------------------------------------------------ a replay
 
-    def run(self, leaves: list[Any]) -> Any:
+    def run(self, leaves: Sequence[Any]) -> Any:
         """Make the calls, and return what the function returns.
 
         Raises:
@@ -71,7 +73,7 @@ class Program:
             UnchangedError: a call failed, and nothing has changed.
         """
         begun: list[bool] = []
-        states = [generator.bit_generator.state for generator in self._generators]
+        states = [generator.bit_generator.state for generator in self._generators] if self._generators else ()
         try:
             inputs = self._inputs(leaves)
             values = call_quietly_here(self._replay, *([begun] if self._has_effects else ()), *inputs)
@@ -92,16 +94,16 @@ class Program:
             found[k] = value
         return rebuilt(self._tree, iter(found))
 
-    def _inputs(self, leaves: list[Any]) -> list[Any]:
-        found = []
-        for source in self._sources:
-            value = leaves[source] if isinstance(source, int) else source()
+    def _inputs(self, leaves: Sequence[Any]) -> list[Any]:
+        found = [leaves[k] for k in self._given]
+        for reference in self._references:
+            value = reference()
             if value is None:
                 raise GuardError("a Tensor that the function reads is gone")
             found.append(value)
         return found
 
-    def verify(self, made: CapturedCall, leaves: list[Any]) -> str | None:
+    def verify(self, made: CapturedCall, leaves: Sequence[Any]) -> str | None:
         """Return how the calls, made again, differ from the call that was captured; None where they do not.
 
         Where they change nothing, the program itself is run on the leaves of the call. Where they do, or where that
@@ -127,7 +129,7 @@ class Program:
                     return "a replay computes something else; please report this"
         return None
 
-    def _repeats(self, made: CapturedCall, leaves: list[Any]) -> bool:
+    def _repeats(self, made: CapturedCall, leaves: Sequence[Any]) -> bool:
         """Tell whether the program gives what the captured call gave; it must not change anything."""
         results = leaves_of(made.result)
         try:

@@ -6,7 +6,7 @@ import inspect
 import math
 import operator
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,9 @@ from gradmgr._engine.tensor import Tensor, raw
 
 _BY_VALUE = (bool, int, str, bytes, type(None), np.integer, np.bool_)
 _BY_TEXT = (float, complex)  # so that -0.0 is not 0.0, and NaN is NaN
+
+# Arguments from which on their key is made in each call.
+_MOST_TESTED = 100
 
 
 class _Identity:
@@ -133,6 +136,32 @@ def _key_of_array(value: Any) -> tuple[Any, ...]:
     array = raw(value)
     key = value.__class__, array.shape, array.dtype, array.strides
     return key if array.__class__ is np.ndarray else (*key, array.__class__, libraries.device_of(array))
+
+
+def test_of(key: Any) -> Callable[[tuple[Any, ...]], bool]:
+    """Return a function that tells quickly whether positional arguments have a key.
+
+    It is for Tensors and arrays of which no two are the same object, and takes half the time of making their key. Of
+    others it says no.
+    """
+    count, named, *parts = key
+    is_known = count.__class__ is int and not named and len(parts) == count <= _MOST_TESTED
+    kinds = (Tensor, np.ndarray)
+    if not is_known or not all([part.__class__ is tuple and part[0] in kinds and len(part) == 4 for part in parts]):
+        return lambda args: False
+    scope: dict[str, Any] = {"Tensor": Tensor, "ndarray": np.ndarray}
+    lines = ["def test(args):", f"    if len(args) != {count} or len(set(map(id, args))) != {count}: return False"]
+    lines += [f"    {''.join([f'a{k}, ' for k in range(count)])}= args"] if count else []
+    for k, (kind, *facts) in enumerate(parts):
+        scope |= {f"shape{k}": facts[0], f"dtype{k}": facts[1], f"strides{k}": facts[2]}
+        array = f"(x := a{k}._array)" if kind is Tensor else f"(x := a{k})"
+        of_kind = f"a{k}.__class__ is Tensor and " if kind is Tensor else ""
+        lines += [
+            f"    if not ({of_kind}{array}.__class__ is ndarray and x.shape == shape{k} and x.dtype is dtype{k}"
+            f" and x.strides == strides{k}): return False"
+        ]
+    exec(compile("\n".join([*lines, "    return True"]), "<gradmgr signature>", "exec"), scope)  # noqa: S102  # ours
+    return scope["test"]  # type: ignore[no-any-return]
 
 
 def described(key: Any, function: Any) -> str:

@@ -836,6 +836,29 @@ def sequence(x: Any) -> Any:
     return np.random.default_rng().random(3)
 
 
+def test_an_object_that_is_gone_and_none_in_its_place_are_not_the_same() -> None:
+    class Box:
+        pass
+
+    box: Any = Box()
+    step = compile(lambda x: x * 2 if box is None else x * 3)
+    for x in tensors(3):
+        step(x)
+    box = None
+    x = tensor(wave(3))
+    assert list(facts(step(x))) == list(facts(x * 2))
+
+
+def test_what_a_quick_test_of_the_arguments_lets_through_is_the_same_to_a_key() -> None:
+    step = compile(lambda a, b: gnp.sum(a * b) + (1.0 if a is b else 0.0))
+    x, y, wide = tensor(wave(4)), tensor(np.ones(4)), tensor(np.arange(8.0))
+    calls: list[tuple[Any, Any]] = [(x, y), (x, x), (wide[::2], y), (x, np.ones(4)), (x, 2.0)]
+    calls += [(tensor(wave(4).astype("f4")), y), (tensor(wave(1)), y), (nn.Parameter(x), y)]
+    for _ in range(CALLS):
+        for a, b in calls:
+            assert list(facts(step(a, b))) == list(facts(step.function(a, b)))
+
+
 def test_an_attribute_is_not_the_global_of_the_same_name() -> None:
     library = SimpleNamespace(sequence=gnp.exp)
     step = compile(lambda x: library.sequence(x))
