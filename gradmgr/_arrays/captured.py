@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from types import BuiltinMethodType, CodeType
+from types import BuiltinMethodType, CodeType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -391,7 +391,9 @@ def difference(one: Capture, other: Capture) -> str | None:
             return f"{name_of(first.function)} at {first.line}, then {name_of(second.function)} at {second.line}"
         if first.expected != second.expected:
             return f"what {name_of(first.function)} gives at {first.line}"
-        if not _are_equal((first.args, first.keywords), (second.args, second.keywords)):
+        if first.given != second.given or not (
+            _are_equal(first.args, second.args) and _are_equal(first.keywords, second.keywords)
+        ):
             return f"what {name_of(first.function)} is given at {first.line}"
     shorter, longer = sorted((one.calls, other.calls), key=len)
     if len(shorter) == len(longer):
@@ -510,6 +512,8 @@ def _are_equal(one: Any, other: Any) -> bool:
     """Tell whether arguments are equal, arrays by their values."""
     if one is other:
         return True
+    if one.__class__ is Slot:
+        return other.__class__ is Slot and one.number == other.number
     if type(one) is not type(other):
         return False
     if isinstance(one, (tuple, list)):
@@ -809,12 +813,14 @@ def generators_in(calls: Iterable[Call]) -> list[Any]:
         return []
     found: dict[int, Any] = {}
     for call in calls:
-        owner = getattr(call.function, "__self__", None)
+        kind = call.function.__class__
+        owner = None if kind is np.ufunc or kind is FunctionType else getattr(call.function, "__self__", None)
+        if owner is None and not call.keywords and len(call.given) == len(call.args):  # slots only
+            continue
         parts = [part for part in call.args if part.__class__ is not Slot and part.__class__ not in _PLAIN]
-        if owner is not None or parts or call.keywords:
-            for part in (owner, *leaves_in((parts, call.keywords))):
-                if isinstance(part, random.Generator):
-                    found[id(part)] = part
+        for part in (owner, *leaves_in((parts, call.keywords))):
+            if isinstance(part, random.Generator):
+                found[id(part)] = part
     return list(found.values())
 
 

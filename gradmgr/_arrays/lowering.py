@@ -135,6 +135,7 @@ class Lowering:
         self.machine = machine
         self.bases: dict[int, tuple[int, int]] = {slot.number: (slot.number, 0) for slot in capture.inputs}
         self._views: dict[int, View] = {}  # by slot
+        self._steps: dict[Any, Step] = {}  # of ufuncs
 
     # ------------------------------------------------------------ arrays
 
@@ -288,8 +289,37 @@ class Lowering:
         return self._computed(np.power, call.args, made)
 
     def _computed(self, ufunc: np.ufunc, args: Sequence[Any], out: View) -> list[Step]:
-        """Return the steps of a ufunc's call whose result goes into a view."""
+        """Return the steps of a ufunc's call whose result goes into a view.
+
+        Loops repeat: a call of arrays that lie in other memory, but are alike, has the same step.
+        """
         operands = [self.operand(value) for value in args]
+        alike = self._alike(ufunc, operands, args, out)
+        known = None if alike is None else self._steps.get(alike)
+        if known is not None:
+            found = [
+                (operand.base, operand.offset) if operand.__class__ is View else place
+                for operand, place in zip((*operands, out), known.operands, strict=True)
+            ]
+            return [known.with_operands(tuple(found))]
+        steps = self._steps_of(ufunc, operands, args, out)
+        if alike is not None and len(steps) == 1:
+            self._steps[alike] = steps[0].with_operands(steps[0].operands)
+        return steps
+
+    def _alike(self, ufunc: np.ufunc, operands: Sequence[Any], args: Sequence[Any], out: View) -> Any:
+        """Return what is equal for calls that are the same but for where operands lie; None where this decides."""
+        facts: list[Any] = [ufunc, out[2:]]
+        for operand, value in zip(operands, args, strict=True):
+            if operand.__class__ is not View:
+                facts.append((operand, repr(value)))
+            elif operand.base.__class__ is int and operand.base != out.base:
+                facts.append(operand[2:])
+            else:
+                return None
+        return tuple(facts) if out.base.__class__ is int else None
+
+    def _steps_of(self, ufunc: np.ufunc, operands: Sequence[Any], args: Sequence[Any], out: View) -> list[Step]:
         loop = self.machine.loop(ufunc, (*[x if isinstance(x, type) else x.dtype for x in operands], None))
         if loop is None:
             raise NotLoweredError

@@ -75,6 +75,13 @@ class Step:
     flat: bool = False
     keeps: Any = None
 
+    def with_operands(self, operands: tuple[tuple[Any, int], ...]) -> Step:
+        """Return the same run of other operands."""
+        return Step(
+            *(self.function, operands, self.alignments, self.dims, self.strides, self.outer, self.context),
+            *(self.auxdata, self.writes, self.guard, self.flat, self.keeps),
+        )
+
 
 def size_of(shape: Sequence[int]) -> int:
     """Return the number of elements."""
