@@ -70,10 +70,9 @@ class Analysis:
 
     def _enter_results(self, call: Call) -> None:
         """Enter where the results of a call of Python's lie."""
-        given = [slot.number for slot in slots_in((call.args, call.keywords))]
-        arrays = [k for k in given if self.layouts[k] is not None and not self.layouts[k].is_scalar]
-        for slot in slots_in(call.results):
-            k, layout = slot.number, self.layouts[slot.number]
+        arrays = [k for k in call.given if self.layouts[k] is not None and not self.layouts[k].is_scalar]
+        for k in call.made:
+            layout = self.layouts[k]
             if k in self.bases:
                 continue
             self.bases[k] = k, 0
@@ -101,29 +100,43 @@ class Analysis:
         for number in range(len(self.kinds) - 1, -1, -1):
             call = self.capture.calls[number]
             if self.kinds[number] == PYTHON:
-                self._add_live([slot.number for slot in slots_in((call.args, call.keywords))], live)
+                self._add_live(call.given, live)
             elif self.kinds[number] == NATIVE:
                 steps, made = self.steps[number], self.made_by(number)
-                written = {base for step in steps for base in _bases(step, step.writes)} | set(made)
-                if any(base in live or base not in self.made for base in written) or _has_guard(steps):
-                    self._add_live([base for step in steps for base in _bases(step)], live)
+                if not live.isdisjoint(made) or self._matters(steps, live):
+                    for step in steps:
+                        self._add_live(_bases(step), live)
                 else:
                     self.kinds[number], self.steps[number] = NOTHING, []
                     self._made_by.pop(number, None)
                 live.difference_update(made)
+
+    def _matters(self, steps: Sequence[Step], live: set[int]) -> bool:
+        """Tell whether steps write to what is live, or to what the machine does not make, or stop the replay."""
+        for step in steps:
+            for base in _bases(step, step.writes):
+                if base in live or base not in self.made:
+                    return True
+            if step.guard is not None:
+                return True
+        return False
 
     def _add_live(self, slots: Iterable[int], live: set[int]) -> None:
         for slot in slots:
             base = self.base_of(slot)
             if base not in live:
                 live.add(base)
-                self._add_live(self.aliases.get(base, ()), live)
+                if base in self.aliases:
+                    self._add_live(self.aliases[base], live)
 
     def _forward_copies(self, results: set[int]) -> None:
+        copies = [k for k in range(len(self.kinds)) if self.kinds[k] == NATIVE and self._copy(k) is not None]
+        if not copies:
+            return
         touched = self._touched()
         kept = {self.base_of(slot) for slot in results} | {base for of in self.aliases.values() for base in of}
-        for number in range(len(self.kinds)):
-            ends = self._copy(number) if self.kinds[number] == NATIVE else None
+        for number in copies:
+            ends = self._copy(number)  # again, as what lies in one memory by now is not copied
             if ends is None or ends[0] in kept:
                 continue
             source, target = ends
@@ -140,8 +153,8 @@ class Analysis:
                 for base in _bases(step):
                     touched[base].add(number)
             if self.kinds[number] == PYTHON:
-                for slot in slots_in((call.args, call.keywords)):
-                    touched[self.base_of(slot.number)] |= {number, len(self.kinds)}
+                for slot in call.given:
+                    touched[self.base_of(slot)] |= {number, len(self.kinds)}
         return touched
 
     def _copy(self, number: int) -> tuple[int, int] | None:
@@ -188,8 +201,4 @@ def bytes_of(layout: Layout) -> int:
 def _bases(step: Step, last: int | None = None) -> list[int]:
     """Return in which slots' memory the operands lie, or the last so many of them."""
     operands = step.operands if last is None else step.operands[len(step.operands) - last :]
-    return [base for base, _ in operands if isinstance(base, int)]
-
-
-def _has_guard(steps: Sequence[Step]) -> bool:
-    return any(step.guard is not None for step in steps)
+    return [base for base, _ in operands if base.__class__ is int]

@@ -24,16 +24,22 @@ from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from types import BuiltinMethodType, CodeType, FunctionType
 from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.arguments import NESTS, leaves_in, map_leaves
+from gradmgr._arrays.arguments import leaves_in, map_leaves
 
 Array = Any
+# Code, and the instruction in it: the number of the line takes longer to find, and few are ever asked for.
+Place = tuple[CodeType, int]
 
 _ROOT = str(Path(__file__).resolve().parents[1])
 _CONVERSIONS = f"{_ROOT}/_engine/tensor.py"  # where a program asks for a number
+
+# Classes of arguments that are no arrays and hold none.
+_PLAIN = frozenset((int, float, complex, bool, str, type(None), type, type(Ellipsis), np.dtype))
 
 # The capture of the function that is being captured in this context; None elsewhere.
 _capturing: ContextVar[Any] = ContextVar("gradmgr_capturing", default=None)
@@ -49,14 +55,15 @@ class GuardError(CaptureError):
     """A replay met another value than the one on which its calls depend."""
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, as those below: what a frozen class sets takes four times as long, and each call makes one of each.
+@dataclass(slots=True, unsafe_hash=True)
 class Slot:
     """Stands for an array in what a call was given: an input of the capture, or the result of an earlier call."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Layout:
     """What is known of the array in a slot: facts that are the same in every replay.
 
@@ -105,9 +112,8 @@ class _Memory:
         return (known[1], start - self._starts[at - 1]) if known is not None and known[0] >= end else (None, 0)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class Call:
-    """One call.
+    """One call; nothing of it changes.
 
     Attributes:
         function: what was called.
@@ -115,17 +121,86 @@ class Call:
         keywords: likewise.
         results: the Slot of the result, a tuple of them for several; None for what is no array.
         expected: the facts of the result, where they depend on values and a replay must find the same; else None.
-        line: where the program made it, as "file:line".
         has_effect: whether it changes what others see, so that it cannot be taken back.
+        given: the numbers of the slots among its arguments.
+        made: the numbers of the slots of its result.
     """
 
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    keywords: dict[str, Any]
-    results: Any
-    expected: Any
-    line: str
-    has_effect: bool = False
+    __slots__ = ("_place", "args", "expected", "function", "given", "has_effect", "keywords", "made", "results")
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        keywords: dict[str, Any],
+        results: Any,
+        expected: Any,
+        place: Place,
+        *,
+        has_effect: bool = False,
+        given: tuple[int, ...] | None = None,
+    ) -> None:
+        self.function = function
+        self.args = args
+        self.keywords = keywords
+        self.results = results
+        self.expected = expected
+        self.has_effect = has_effect
+        self._place = place
+        self.given = tuple([slot.number for slot in slots_in((args, keywords))]) if given is None else given
+        if results.__class__ is Slot:
+            self.made: tuple[int, ...] = (results.number,)
+        else:
+            self.made = () if results is None else tuple([slot.number for slot in slots_in(results)])
+
+    @property
+    def line(self) -> str:
+        """Where the program made it, as "file:line"."""
+        return line_at(self._place)
+
+
+class _Noted:
+    """Takes the arguments of a call apart.
+
+    Attributes:
+        captured: the captured arrays, by the identity of the arrays inside.
+        slots: the numbers of their slots.
+        constants: the other arrays.
+    """
+
+    __slots__ = ("captured", "constants", "slots")
+
+    def __init__(self) -> None:
+        self.captured: dict[int, CapturedArray] = {}
+        self.slots: list[int] = []
+        self.constants: list[Array] = []
+
+    def args(self, values: Iterable[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Return arguments with the arrays inside, and with slots in their place."""
+        inside, slots = [], []
+        for value in values:
+            kind = value.__class__
+            if kind is CapturedArray:
+                inside.append(value.inner)
+                slots.append(self.slot(value))
+            elif kind in _PLAIN:
+                inside.append(value)
+                slots.append(value)
+            else:
+                inside.append(map_leaves(_inside, value))
+                slots.append(map_leaves(self.slot, value))
+        return tuple(inside), tuple(slots)
+
+    def slot(self, value: Any) -> Any:
+        """Return what stands for a value among the arguments of a call."""
+        if value.__class__ is CapturedArray:
+            slot = value.slot
+            self.captured[id(value.inner)] = value
+            self.slots.append(slot.number)
+            return slot
+        if isinstance(value, np.ndarray):
+            self.constants.append(value)
+        return _real_generator(value)
 
 
 class Capture:
@@ -143,7 +218,18 @@ class Capture:
         obstacles: why the calls cannot be made again, each with its line; empty where they can.
     """
 
-    __slots__ = ("_memory", "calls", "constants", "fixed", "given", "inputs", "layouts", "obstacles", "open")
+    __slots__ = (
+        "_is_ours",
+        "_memory",
+        "calls",
+        "constants",
+        "fixed",
+        "given",
+        "inputs",
+        "layouts",
+        "obstacles",
+        "open",
+    )
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -155,6 +241,7 @@ class Capture:
         self.constants: list[tuple[Array, int, Call]] = []
         self.obstacles: list[str] = []
         self._memory = _Memory()
+        self._is_ours: dict[str, bool] = {}  # by the name of a file, whether its code is gradmgr's
 
     def add_input(self, array: Array) -> CapturedArray:
         """Capture an array as an input, which `replay` takes another one for."""
@@ -171,7 +258,9 @@ class Capture:
         """Capture an array that is the same in each replay."""
         made = self._wrap(array, is_input=True)
         self.fixed.add(made.slot.number)
-        self._append(_itself, (array,), {}, made.slot, None)
+        noted = _Noted()
+        _, args = noted.args((array,))
+        self._append(_itself, args, {}, made.slot, None, noted)
         return made
 
     def add_result(self, array: Array) -> CapturedArray:
@@ -190,38 +279,47 @@ class Capture:
         return self._call(function, args, keywords, guarded=True)
 
     def _call(self, function: Any, args: tuple[Any, ...], keywords: dict[str, Any], *, guarded: bool) -> Any:
-        given: dict[int, CapturedArray] = {}
+        noted = _Noted()
         function = _real_method(function)
-        args, keywords = map_leaves(_real_generator, (args, keywords))
-        plain = _inside(args, given)
-        result = function(*plain, **_inside(keywords, given))
+        plain, with_slots = noted.args(args)
+        if keywords:
+            named, named_slots = noted.args(keywords.values())
+            keywords = dict(zip(keywords, named_slots, strict=True))
+            result = function(*plain, **dict(zip(keywords, named, strict=True)))
+        else:
+            result = function(*plain)
         if not self.open:
             return result
-        made, results = self._wrap_all(result, given)
+        made, results = self._wrap_all(result, noted.captured)
         guarded = guarded or _facts_depend_on_values(function, plain) or _holds_number(result)
-        self._append(function, args, keywords, results, facts_of(result) if guarded else None)
+        expected = facts_of(result) if guarded else None
+        self._append(function, with_slots, keywords, results, expected, noted)
         return made
 
     def guard(self, read: Callable[[Array], Any], array: CapturedArray) -> Any:
         """Return what a function reads in an array, such as its truth, and append that a replay must find the same."""
         found = read(array.inner)
         if self.open:
-            self._append(read, (array,), {}, None, found)
+            self.calls.append(Call(read, (array.slot,), {}, None, found, self.place(), given=(array.slot.number,)))
         return found
 
     def add_obstacle(self, what: str) -> None:
         """Note that the calls cannot be made again, because of what stands at the program's present line."""
-        self.obstacles.append(f"{what} at {line_of_program()}")
+        self.obstacles.append(f"{what} at {line_at(self.place())}")
 
     def check_obstacles(self) -> None:
         """Raise CaptureError if the calls cannot be made again; to be called when all of them are captured."""
-        written = [
-            f"the array given to {name_of(call.function)} at {call.line} was written to since, by what is not captured"
-            for array, checksum, call in self.constants
-            if _checksum(array) != checksum
-        ]
-        for obstacle in (*self.obstacles, *written):
+        found: dict[int, int] = {}  # checksums by the identity of an array, which may be given to many calls
+        for obstacle in self.obstacles:
             raise CaptureError(f"the calls cannot be made again: {obstacle}")
+        for array, checksum, call in self.constants:
+            if id(array) not in found:
+                found[id(array)] = _checksum(array)
+            if found[id(array)] != checksum:
+                raise CaptureError(
+                    f"the calls cannot be made again: the array given to {name_of(call.function)} at {call.line} "
+                    "was written to since, by what is not captured"
+                )
 
     def replay(self, *inputs: Array) -> list[Any]:
         """Make the calls again, on these arrays in place of the inputs.
@@ -243,19 +341,32 @@ class Capture:
             _keep(call.results, made, values)
         return values
 
-    def _append(self, function: Any, args: Any, keywords: Any, results: Any, expected: Any) -> None:
-        call = Call(function, _with_slots(args), _with_slots(keywords), results, expected, line_of_program())
+    def _append(self, function: Any, args: Any, keywords: Any, results: Any, expected: Any, noted: _Noted) -> None:
+        call = Call(function, args, keywords, results, expected, self.place(), given=tuple(noted.slots))
         self.calls.append(call)
-        for part in leaves_in((call.args, call.keywords)):
-            if isinstance(part, np.ndarray):
-                self.constants.append((part, _checksum(part), call))
-                if _is_given(part):
-                    self.given.append((part, call))
+        for array in noted.constants:
+            self.constants.append((array, _checksum(array), call))
+            if _is_given(array):
+                self.given.append((array, call))
+
+    def place(self) -> Place:
+        """Return where the program stands: innermost outside of gradmgr."""
+        frame: Any = sys._getframe(1)
+        known = self._is_ours
+        while True:
+            code = frame.f_code
+            is_ours = known.get(code.co_filename)
+            if is_ours is None:
+                is_ours = known[code.co_filename] = code.co_filename.startswith((_ROOT, "<gradmgr "))
+            outer = frame.f_back if is_ours else None
+            if outer is None:
+                return code, frame.f_lasti
+            frame = outer
 
     def _wrap(self, array: Array, *, is_input: bool = False) -> CapturedArray:
         number = len(self.layouts)
         owner, offset = self._memory.owner_of(array, number, is_input=is_input)
-        is_scalar = isinstance(array, np.generic)
+        is_scalar = array.__class__ is not np.ndarray and isinstance(array, np.generic)
         self.layouts.append(Layout(array.shape, array.dtype, array.strides, owner, offset, is_scalar))
         return CapturedArray(self, array, Slot(number))
 
@@ -279,7 +390,7 @@ def difference(one: Capture, other: Capture) -> str | None:
     What differs depends on more than the inputs: a number or an array made outside of captured calls, or a branch.
     """
     for (first_array, call), (second_array, _) in zip(one.given, other.given, strict=False):
-        if first_array is not second_array:
+        if first_array is not second_array and not _is_same_view(first_array, second_array):
             return (
                 f"the array that {name_of(call.function)} is given at {call.line}, which the function makes anew: "
                 "pass it as an argument, or make it by functions of gradmgr.numpy"
@@ -289,13 +400,31 @@ def difference(one: Capture, other: Capture) -> str | None:
             return f"{name_of(first.function)} at {first.line}, then {name_of(second.function)} at {second.line}"
         if first.expected != second.expected:
             return f"what {name_of(first.function)} gives at {first.line}"
-        if not _are_equal((first.args, first.keywords), (second.args, second.keywords)):
+        if first.given != second.given or not (
+            _are_equal(first.args, second.args) and _are_equal(first.keywords, second.keywords)
+        ):
             return f"what {name_of(first.function)} is given at {first.line}"
     shorter, longer = sorted((one.calls, other.calls), key=len)
     if len(shorter) == len(longer):
         return None
     more = longer[len(shorter)]
     return f"one more call: {name_of(more.function)} at {more.line}"
+
+
+def _is_same_view(one: Array, other: Array) -> bool:
+    """Tell whether two arrays, both kept, are the same elements of one array: that was not made anew in between."""
+    return (
+        _outermost(one) is _outermost(other)
+        and one.__array_interface__ == other.__array_interface__
+        and (one.dtype, one.strides) == (other.dtype, other.strides)
+    )
+
+
+def _outermost(array: Array) -> Array:
+    """Return the array that has the memory."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
 
 
 def is_branch(one: Capture, other: Capture) -> bool:
@@ -312,31 +441,14 @@ def is_branch(one: Capture, other: Capture) -> bool:
 
 
 def _checksum(array: Array) -> int:
+    if array.flags.c_contiguous and array.dtype.kind in "biufc":
+        return zlib.crc32(array.data)
     return zlib.crc32(np.ascontiguousarray(array).tobytes())
 
 
-def _inside(value: Any, given: dict[int, CapturedArray]) -> Any:
-    """Return arguments with the arrays inside, and enter each captured array by the identity of that."""
-
-    def take(part: Any) -> Any:
-        if part.__class__ is not CapturedArray:
-            return part
-        given[id(part.inner)] = part
-        return part.inner
-
-    if value.__class__ is tuple:  # as the arguments of a call, mostly of arrays and numbers
-        return tuple([map_leaves(take, part) if isinstance(part, NESTS) else take(part) for part in value])
-    return map_leaves(take, value) if value else value
-
-
-def _with_slots(value: Any) -> Any:
-    if value.__class__ is tuple:  # as above
-        return tuple([part.slot if part.__class__ is CapturedArray else _with_slots(part) for part in value])
-    return map_leaves(_with_slot, value) if value.__class__ is not dict or value else value
-
-
-def _with_slot(part: Any) -> Any:
-    return part.slot if part.__class__ is CapturedArray else part
+def _inside(value: Any) -> Any:
+    """Return what a function is given for a value among the arguments of a call."""
+    return value.inner if value.__class__ is CapturedArray else _real_generator(value)
 
 
 def _filled(value: Any, values: list[Any]) -> Any:
@@ -409,6 +521,8 @@ def _are_equal(one: Any, other: Any) -> bool:
     """Tell whether arguments are equal, arrays by their values."""
     if one is other:
         return True
+    if one.__class__ is Slot:
+        return other.__class__ is Slot and one.number == other.number
     if type(one) is not type(other):
         return False
     if isinstance(one, (tuple, list)):
@@ -445,12 +559,11 @@ def _is_given(array: Array) -> bool:
     return any(part is array for part in leaves_in([values.get(name) for name in names]))
 
 
-def line_of_program() -> str:
-    """Return the innermost line outside of gradmgr."""
-    frame: Any = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((_ROOT, "<gradmgr ")):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+def line_at(place: Place) -> str:
+    """Return the line of a place in a program, as "file:line"."""
+    code, instruction = place
+    lines = [line for start, end, line in code.co_lines() if start <= instruction < end and line is not None]
+    return f"{code.co_filename}:{lines[0] if lines else code.co_firstlineno}"
 
 
 # ---------------------------------------------------------------- the array
@@ -553,7 +666,7 @@ class CapturedArray:
         if not all(issubclass(t, (CapturedArray, np.ndarray)) for t in types):
             return NotImplemented
         if function in _ASKING:
-            return function(*_inside(args, {}), **_inside(keywords, {}))
+            return function(*map_leaves(_inside, args), **map_leaves(_inside, keywords))
         return self.capture.call(function, args, keywords)
 
     def __getitem__(self, index: Any) -> Any:
@@ -661,6 +774,11 @@ _WRITERS = frozenset(
 )
 
 
+def writes(call: Call) -> bool:
+    """Tell whether a call writes into arrays."""
+    return call.function in _UPDATES or bool(_targets(call.function, call.args, call.keywords))
+
+
 def written_by(call: Call) -> list[Slot]:
     """Return the slots of the arrays that a call writes into."""
     found = call.args[:1] if call.function in _UPDATES else _targets(call.function, call.args, call.keywords)
@@ -676,7 +794,11 @@ def _targets(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> 
 
 def _is_at(function: Any) -> bool:
     """Tell whether it is the method `at` of a ufunc."""
-    return isinstance(getattr(function, "__self__", None), np.ufunc) and name_of(function) == "at"
+    return (
+        function.__class__ is BuiltinMethodType
+        and isinstance(function.__self__, np.ufunc)
+        and function.__name__ == "at"
+    )
 
 
 # ---------------------------------------------------------------- random numbers
@@ -704,7 +826,12 @@ def generators_in(calls: Iterable[Call]) -> list[Any]:
         return []
     found: dict[int, Any] = {}
     for call in calls:
-        for part in (getattr(call.function, "__self__", None), *leaves_in((call.args, call.keywords))):
+        kind = call.function.__class__
+        owner = None if kind is np.ufunc or kind is FunctionType else getattr(call.function, "__self__", None)
+        if owner is None and not call.keywords and len(call.given) == len(call.args):  # slots only
+            continue
+        parts = [part for part in call.args if part.__class__ is not Slot and part.__class__ not in _PLAIN]
+        for part in (owner, *leaves_in((parts, call.keywords))):
             if isinstance(part, random.Generator):
                 found[id(part)] = part
     return list(found.values())

@@ -118,7 +118,9 @@ def is_of_numpy(function: Any) -> bool:
 
 def makes_nothing(call: Call) -> bool:
     """Tell whether a call only reads facts of arrays, such as their shapes."""
-    return not any(leaves_in(call.results)) and call.expected is None and name_of(call.function) in _FACTS
+    if call.made or call.expected is not None:
+        return False
+    return not any(leaves_in(call.results)) and name_of(call.function) in _FACTS
 
 
 class Lowering:
@@ -132,16 +134,20 @@ class Lowering:
         self.layouts = capture.layouts
         self.machine = machine
         self.bases: dict[int, tuple[int, int]] = {slot.number: (slot.number, 0) for slot in capture.inputs}
+        self._views: dict[int, View] = {}  # by slot
+        self._steps: dict[Any, Step] = {}  # of ufuncs
 
     # ------------------------------------------------------------ arrays
 
     def is_view(self, call: Call) -> bool:
         """Tell whether the result is a view of an argument that needs no step; enter where it lies."""
-        result = call.results
-        if not isinstance(result, Slot) or call.expected is not None or name_of(call.function) not in _VIEWERS:
+        result, source = call.results, call.args[0] if call.args else None
+        if result.__class__ is not Slot or source.__class__ is not Slot or call.expected is not None:
             return False
-        source = call.args[0] if call.args else None
-        if not isinstance(source, Slot) or any(slots_in(call.args[1:])):
+        layout = self.layouts[result.number]
+        if layout is not None and layout.owner == result.number and result != source:
+            return False
+        if name_of(call.function) not in _VIEWERS or (len(call.given) > 1 and any(slots_in(call.args[1:]))):
             return False
         if result == source:
             return True
@@ -154,14 +160,21 @@ class Lowering:
 
     def view(self, slot: Slot) -> View:
         """Return the view that stands for a slot."""
-        if not isinstance(slot, Slot):  # a constant
+        if slot.__class__ is not Slot:  # a constant
             raise NotLoweredError
+        known = self._views.get(slot.number)
+        if known is not None:
+            return known
         layout = self.layouts[slot.number]
         if layout is None or not _is_plain(layout.dtype) or not size_of(layout.shape):
             raise NotLoweredError
         base, low = self.bases.get(slot.number, (slot.number, 0))
-        first = low - sum([min(0, s) * (n - 1) for n, s in zip(layout.shape, layout.strides, strict=True)])
-        return View(base, first, layout.shape, layout.strides, layout.dtype, layout.is_scalar)
+        if layout.strides and min(layout.strides) < 0:
+            low -= sum([min(0, s) * (n - 1) for n, s in zip(layout.shape, layout.strides, strict=True)])
+        made = View(base, low, layout.shape, layout.strides, layout.dtype, layout.is_scalar)
+        if slot.number in self.bases:  # from then on it is known where it lies
+            self._views[slot.number] = made
+        return made
 
     def made(self, call: Call) -> View:
         """Return the view of a result in memory of its own."""
@@ -276,8 +289,37 @@ class Lowering:
         return self._computed(np.power, call.args, made)
 
     def _computed(self, ufunc: np.ufunc, args: Sequence[Any], out: View) -> list[Step]:
-        """Return the steps of a ufunc's call whose result goes into a view."""
+        """Return the steps of a ufunc's call whose result goes into a view.
+
+        Loops repeat: a call of arrays that lie in other memory, but are alike, has the same step.
+        """
         operands = [self.operand(value) for value in args]
+        alike = self._alike(ufunc, operands, args, out)
+        known = None if alike is None else self._steps.get(alike)
+        if known is not None:
+            found = [
+                (operand.base, operand.offset) if operand.__class__ is View else place
+                for operand, place in zip((*operands, out), known.operands, strict=True)
+            ]
+            return [known.with_operands(tuple(found))]
+        steps = self._steps_of(ufunc, operands, args, out)
+        if alike is not None and len(steps) == 1:
+            self._steps[alike] = steps[0].with_operands(steps[0].operands)
+        return steps
+
+    def _alike(self, ufunc: np.ufunc, operands: Sequence[Any], args: Sequence[Any], out: View) -> Any:
+        """Return what is equal for calls that are the same but for where operands lie; None where this decides."""
+        facts: list[Any] = [ufunc, out[2:]]
+        for operand, value in zip(operands, args, strict=True):
+            if operand.__class__ is not View:
+                facts.append((operand, repr(value)))
+            elif operand.base.__class__ is int and operand.base != out.base:
+                facts.append(operand[2:])
+            else:
+                return None
+        return tuple(facts) if out.base.__class__ is int else None
+
+    def _steps_of(self, ufunc: np.ufunc, operands: Sequence[Any], args: Sequence[Any], out: View) -> list[Step]:
         loop = self.machine.loop(ufunc, (*[x if isinstance(x, type) else x.dtype for x in operands], None))
         if loop is None:
             raise NotLoweredError

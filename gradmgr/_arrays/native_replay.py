@@ -41,6 +41,7 @@ class NativeWriter(Writer):
         self.machine = machine
         self.analysis = Analysis(capture, machine)
         self.layouts = capture.layouts
+        self.inputs = {slot.number for slot in capture.inputs}
         self.analysis.simplify({slot.number for slot in slots_in(self.results)})
         self.last = self._last_uses()
         self._add_views_of_python()
@@ -62,7 +63,8 @@ class NativeWriter(Writer):
         last = {slot.number: -1 for slot in self.capture.inputs}
         for number, call in enumerate(self.capture.calls):
             if self.analysis.kinds[number] != NOTHING:
-                last |= dict.fromkeys(self._slots_of(call), number)
+                for slot in (*call.given, *call.made):
+                    last[slot] = number
         return last | {slot.number: len(self.capture.calls) for slot in slots_in(self.results)}
 
     def _plan_buffers(self) -> dict[int, int]:
@@ -77,7 +79,7 @@ class NativeWriter(Writer):
         for number in range(len(self.capture.calls) - 1, -1, -1):
             call, kind = self.capture.calls[number], analysis.kinds[number]
             if kind == PYTHON:
-                self.read |= {slot.number for slot in slots_in((call.args, call.keywords))}
+                self.read.update(call.given)
             elif kind == VIEW and call.results != call.args[0] and call.results.number in self.read:
                 self.read.add(call.args[0].number)
 
@@ -91,7 +93,7 @@ class NativeWriter(Writer):
         leaving = {slot.number for slot in slots_in(self.results)}
         for call, kind in zip(self.capture.calls, self.analysis.kinds, strict=True):
             if kind == PYTHON and not is_of_numpy(call.function):
-                leaving |= {slot.number for slot in slots_in((call.args, call.keywords))}
+                leaving.update(call.given)
         leaving = {k for k in leaving if self.layouts[k] is not None and not self.layouts[k].is_scalar}
         bases = {self.analysis.base_of(k) for k in leaving}
         for k in sorted(self.analysis.aliases, reverse=True):
@@ -132,9 +134,9 @@ class NativeWriter(Writer):
             for base in self.analysis.made_by(number):
                 if base not in self.leaving:
                     self._hold(base, number, arena, ends)
-            for slot in slots_in(call.results):
-                if slot.number not in self.places:
-                    self._place_cell(slot.number, number, arena, ends)
+            for slot in call.made:
+                if slot not in self.places:
+                    self._place_cell(slot, number, arena, ends)
             temporaries = _temporaries(self.analysis.steps[number])
             for temporary in temporaries:
                 self.places[temporary] = arena.take(temporary.nbytes)
@@ -204,14 +206,14 @@ class NativeWriter(Writer):
             self._write_view(call)
         elif kind == PYTHON:
             self._run()
-            for slot in slots_in((call.args, call.keywords)):
-                self._fetch(slot.number)
+            for slot in call.given:
+                self._fetch(slot)
             if number == self.first_effect:
                 self.lines.append(BEGIN_EFFECTS)
             self.lines += self._lines(call, None)
-            for slot in slots_in(call.results):
-                self._fill_cell(slot.number)
-                self._enter_variable(slot.number)
+            for slot in call.made:
+                self._fill_cell(slot)
+                self._enter_variable(slot)
         self._drop(number, call)
 
     def _write_steps(self, number: int) -> None:
@@ -222,10 +224,12 @@ class NativeWriter(Writer):
         segment = self.segments[-1]
         for step in self.analysis.steps[number]:
             segment.steps.append(step)
-            step.flat = step.flat and not any(base in self.analysis.aliases for base, _ in _slots_of(step))
-            for base, _ in step.operands:
-                if isinstance(base, int) and base not in self.places and base not in segment.arguments:
-                    segment.arguments.append(base)
+            slots = [base for base, _ in step.operands if base.__class__ is int]
+            if step.flat and not self.analysis.aliases.keys().isdisjoint(slots):
+                step.flat = False
+            for base in slots:
+                if base not in self.places:
+                    segment.arguments[base] = None
 
     def _new(self, layout: Layout) -> str:
         """Write a new array of a layout."""
@@ -258,7 +262,7 @@ class NativeWriter(Writer):
     def _enter_variable(self, slot: int) -> None:
         """Note that the text names an array, which is to be dropped when nothing reads its memory any more."""
         base = self.analysis.base_of(slot)
-        if base not in self.places and all(slot.number != base for slot in self.capture.inputs):
+        if base not in self.places and base not in self.inputs:
             self.variables[base][slot] = None
 
     def _fill_cell(self, slot: int) -> None:
@@ -278,7 +282,7 @@ class NativeWriter(Writer):
 
     def _drop(self, number: int, call: Call) -> None:
         """Drop what Python made when nothing reads its memory any more, after the run that reads it."""
-        for slot in sorted(self._slots_of(call)):
+        for slot in sorted({*call.given, *call.made}) if self.variables else ():
             base = self.analysis.base_of(slot)
             if self.last_of_memory[base] <= number:
                 self.dropped += [f"v{k}" for k in self.variables.pop(base, {})]
@@ -308,10 +312,5 @@ class NativeWriter(Writer):
         raise GuardError(f"the truth of an array at {call.line} gave {call.expected}, and {not call.expected} now")
 
 
-def _slots_of(step: Step) -> list[tuple[int, int]]:
-    return [operand for operand in step.operands if isinstance(operand[0], int)]
-
-
 def _temporaries(steps: Sequence[Step]) -> list[Temporary]:
-    found = {id(base): base for step in steps for base, _ in step.operands if isinstance(base, Temporary)}
-    return list(found.values())
+    return list(dict.fromkeys([base for step in steps for base, _ in step.operands if base.__class__ is Temporary]))

@@ -68,13 +68,13 @@ class Segment:
 
     Attributes:
         steps: the steps; by the words before each, `starts`.
-        arguments: the slots of the arrays that it is given, in order.
+        arguments: the slots of the arrays that it is given, in order, as the keys of a dict.
     """
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self.starts: dict[int, Step] = {}
-        self.arguments: list[int] = []
+        self.arguments: dict[int, None] = {}
 
 
 class _Patch(NamedTuple):
@@ -126,7 +126,7 @@ class Program:
         given: set[int] = set()
         starts, at = [], 0
         for segment, (words, _) in zip(self.segments, bodies, strict=True):
-            segment.arguments = [slot for slot in segment.arguments if slot not in given]
+            segment.arguments = dict.fromkeys([slot for slot in segment.arguments if slot not in given])
             given.update(segment.arguments)
             head = _PATCH + _PATCH * sum([len(self._patches[slot]) for slot in segment.arguments])
             starts.append(at + head)
@@ -169,8 +169,8 @@ class Program:
         at = len(words)
         n, o = len(step.operands), len(step.outer)
         words += [0, step.function, step.context, step.auxdata, n, len(step.dims), len(step.strides), o]
-        for (base, offset), alignment in zip(step.operands, step.alignments, strict=True):
-            if isinstance(base, np.ndarray):
+        for k, (base, offset) in enumerate(step.operands):
+            if base.__class__ is np.ndarray:
                 words.append(base.__array_interface__["data"][0] - first_of(base) + offset)
                 self.keeps.append(base)
             elif base in self.places:
@@ -178,7 +178,7 @@ class Program:
                 words.append(self.places[base] + offset)
             else:
                 moved = offset - first_of(self.layouts[base])
-                self._patches[base].append(_Patch(segment, len(words), moved, alignment - 1))
+                self._patches[base].append(_Patch(segment, len(words), moved, step.alignments[k] - 1))
                 words.append(0)
         words += [*step.dims, *step.strides, *[extent for extent, _ in step.outer]]
         for _, moves in step.outer:

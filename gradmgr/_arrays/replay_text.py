@@ -118,13 +118,14 @@ class Writer:
     # ------------------------------------------------------------ when a value is read last
 
     def _slots_of(self, call: Call) -> set[int]:
-        return {slot.number for slot in slots_in((call.args, call.keywords, call.results))}
+        return {*call.given, *call.made}
 
     def _last_uses(self) -> dict[int, int]:
         """Return the number of the call after which each slot is not needed; results of the replay are always."""
         last = {slot.number: -1 for slot in self.capture.inputs}
         for number, call in enumerate(self.capture.calls):
-            last |= dict.fromkeys(self._slots_of(call), number)
+            for slot in (*call.given, *call.made):
+                last[slot] = number
         return last | {slot.number: len(self.capture.calls) for slot in slots_in(self.results)}
 
     # ------------------------------------------------------------ buffers
@@ -132,6 +133,8 @@ class Writer:
     def _plan_buffers(self) -> dict[int, int]:
         """Choose buffers for large results, each of which is taken again when what lies in it is not read any more."""
         layouts: Any = self.capture.layouts
+        if not any(map(self._goes_into_buffer, self.capture.calls)):
+            return {}
         kept = {number for call in self.capture.calls if self._keeps_arrays(call) for number in self._slots_of(call)}
         last: dict[int, int] = defaultdict(int)  # by the slot that owns memory: after which call nothing reads it
         for number, when in self.last.items():
@@ -139,6 +142,7 @@ class Writer:
             if layout is not None and layout.owner is not None:
                 last[layout.owner] = max(last[layout.owner], len(self.capture.calls) if number in kept else when)
         chosen, held = {}, {}  # buffers by call, and by the slot that lies in it
+        ends: dict[int, list[int]] = defaultdict(list)  # those slots, by the call after which nothing reads them
         free: dict[tuple[Any, ...], list[int]] = defaultdict(list)
         for number, call in enumerate(self.capture.calls):
             if self._goes_into_buffer(call) and last[call.results.number] < len(self.capture.calls):
@@ -148,14 +152,15 @@ class Writer:
                     found.append(len(self.layouts_of_buffers))
                     self.layouts_of_buffers.append(layout)
                 chosen[number] = held[call.results.number] = found.pop()
-            for owner in [owner for owner in held if last[owner] == number]:
+                ends[max(number, last[call.results.number])].append(call.results.number)
+            for owner in ends.pop(number, ()):
                 layout = layouts[owner]
                 free[layout.shape, layout.dtype, layout.strides].append(held.pop(owner))
         return chosen
 
     def _keeps_arrays(self, call: Call) -> bool:
         """Tell whether what a call is given may be read after the replay: it makes an object, or has an effect."""
-        return call.has_effect or any(self.capture.layouts[slot.number] is None for slot in slots_in(call.results))
+        return call.has_effect or any(self.capture.layouts[slot] is None for slot in call.made)
 
     def _goes_into_buffer(self, call: Call) -> bool:
         """Tell whether a call is that of a ufunc with a large result in memory of its own."""

@@ -75,6 +75,13 @@ class Step:
     flat: bool = False
     keeps: Any = None
 
+    def with_operands(self, operands: tuple[tuple[Any, int], ...]) -> Step:
+        """Return the same run of other operands."""
+        return Step(
+            *(self.function, operands, self.alignments, self.dims, self.strides, self.outer, self.context),
+            *(self.auxdata, self.writes, self.guard, self.flat, self.keeps),
+        )
+
 
 def size_of(shape: Sequence[int]) -> int:
     """Return the number of elements."""
@@ -152,6 +159,8 @@ def axes_of(views: Sequence[View]) -> list[tuple[int, tuple[int, ...]]]:
     """Return the dimensions of views of one shape, merged where possible, the last one's strides the smallest first."""
     shape = views[0].shape
     axes = [(n, tuple([view.strides[d] for view in views])) for d, n in enumerate(shape) if n != 1]
+    if len(axes) < 2:
+        return axes
     axes.sort(key=lambda axis: -abs(axis[1][-1]))
     merged: list[tuple[int, tuple[int, ...]]] = []
     for n, strides in axes:
@@ -190,7 +199,7 @@ def is_trivial(views: Sequence[View]) -> bool:
 def elementwise(function: int, views: Sequence[View], **facts: Any) -> Step:
     """Return the step of a loop over views, of which the last is the result and has the shape of all."""
     shape = views[-1].shape
-    axes = axes_of([broadcast(view, shape) for view in views])
+    axes = axes_of([view if view.shape == shape else broadcast(view, shape) for view in views])
     if len(views) > MOST_OPERANDS or len(axes) > MOST_DIMS:
         raise NotLoweredError
     if axes:

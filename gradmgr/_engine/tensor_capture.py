@@ -35,8 +35,8 @@ from gradmgr._arrays.captured import (
     capturing,
     generators_in,
     inner_of,
-    line_of_program,
     set_capturing,
+    writes,
     written_by,
 )
 from gradmgr._engine.cleanup import complete
@@ -69,7 +69,9 @@ def layout_of(array: Any) -> tuple[Any, ...]:
     return array.__class__, array.shape, array.dtype, array.strides
 
 
-# By which a replay tests it without calls.
+# By which a replay reads it, and tests it, without calls.
+array_of.attribute = "_array"  # type: ignore[attr-defined]
+grad_of.attribute = "_grad"  # type: ignore[attr-defined]
 layout_of.condition = "{0}.__class__ is {1} and {0}.shape == {2} and {0}.dtype == {3} and {0}.strides == {4}"  # type: ignore[attr-defined]
 
 
@@ -148,18 +150,22 @@ _READS = (array_of, grad_of, has_grad)
 class Condition:
     """What a function has seen of an object's state, which a replay must find the same."""
 
-    __slots__ = ("_expected", "_owner", "_read", "what")
+    __slots__ = ("_expected", "_identities", "_look", "_owner", "_read", "what")
 
     def __init__(self, owner: Any, read: Callable[[Any], Any], what: str) -> None:
         self._owner = weakref.ref(owner)
         self._read = read
         self._expected = read(owner)
+        self._look = getattr(read, "look", None)  # a cheaper test: what is the same for it is so for `read`
+        self._identities = None if self._look is None else self._look(owner)
         self.what = what
 
     def holds(self) -> bool:
         """Tell whether the state is what it was; of an object that is gone nothing is left to see."""
         owner = self._owner()
-        return owner is None or bool(self._read(owner) == self._expected)
+        if owner is None or (self._look is not None and self._look(owner) == self._identities):
+            return True
+        return bool(self._read(owner) == self._expected)
 
 
 class Trial(NamedTuple):
@@ -324,8 +330,8 @@ class TensorCapture(Capture):
         captured = self.add_result(array)
         self._found[captured.slot.number] = array
         calls = self.calls if known.is_late else self.reads
-        calls.append(Call(array_of, (known.slot,), {}, captured.slot, None, line_of_program()))
-        calls.append(Call(layout_of, (captured.slot,), {}, None, layout_of(array), line_of_program()))
+        calls.append(Call(array_of, (known.slot,), {}, captured.slot, None, self.place()))
+        calls.append(Call(layout_of, (captured.slot,), {}, None, layout_of(array), self.place()))
         return captured
 
     def write_array(self, t: Tensor, value: Any) -> None:
@@ -348,7 +354,7 @@ class TensorCapture(Capture):
             known.knows_grad = True
             grad = _get(_grad_slot, t)
             calls = self.calls if known.is_late else self.reads
-            line = line_of_program()
+            line = self.place()
             calls.append(Call(has_grad, (known.slot,), {}, None, grad is not None, line))
             if grad is not None and id(grad) not in self._known:
                 calls.append(Call(grad_of, (known.slot,), {}, self._enter_replayed(grad).slot, None, line))
@@ -364,11 +370,9 @@ class TensorCapture(Capture):
         """Guard that no two names stand for one Tensor, as gradients that a program assigns may."""
         if any(call.function is grad_of for call in self.reads):
             slots = [known.slot for known in self._replayed if known() is not None]
-            made_here = {
-                part.number for call in self.calls for part in leaves_in((call.results,)) if isinstance(part, Slot)
-            }
+            made_here = {number for call in self.calls for number in call.made}
             outer = tuple([slot for slot in slots if slot is not None and slot.number not in made_here])
-            self.reads.append(Call(are_distinct, outer, {}, None, True, line_of_program()))
+            self.reads.append(Call(are_distinct, outer, {}, None, True, self.place()))
 
     # ------------------------------------------------------------ effects
 
@@ -398,7 +402,7 @@ class TensorCapture(Capture):
         return array
 
     def _append_call(self, function: Callable[..., Any], args: tuple[Any, ...], results: Any) -> None:
-        self.calls.append(Call(function, args, {}, results, None, line_of_program()))
+        self.calls.append(Call(function, args, {}, results, None, self.place()))
 
     def _append_effect(
         self,
@@ -407,7 +411,7 @@ class TensorCapture(Capture):
         results: Any = None,
         keywords: Mapping[str, Any] = _NOTHING,
     ) -> None:
-        call = Call(function, args, dict(keywords), results, None, line_of_program(), has_effect=True)
+        call = Call(function, args, dict(keywords), results, None, self.place(), has_effect=True)
         self.calls.append(call)
 
     def call_whole(
@@ -480,18 +484,31 @@ class TensorCapture(Capture):
         """Return the calls of Python code that each replay makes."""
         return [call for call in self.calls if call.has_effect and call.function is not run_atomically]
 
+    def writes_over_inputs(self) -> bool:
+        """Tell whether calls without effects write into arrays that come from outside, so that they are gone."""
+        return any(
+            self._memory_of(slot.number) in self._found
+            for call in self.calls
+            if writes(call) and self._is_on_trial(call)
+            for slot in written_by(call)
+        )
+
+    def is_pure(self) -> bool:
+        """Tell whether a replay changes nothing, and what it finds is the same each time."""
+        return not any(
+            call.has_effect or (call.function is not array_of and not self._found.keys().isdisjoint(call.made))
+            for call in self.calls
+        )
+
     def trial(self) -> Trial | None:
-        """Return what a replay of the calls without effects takes and must give; None where it was written over."""
+        """Return what a replay of the calls without effects takes and must give; None where they need more."""
         made = Capture()
         made.layouts = self.layouts
         made.calls = [call for call in self.calls if self._is_on_trial(call)]
         made.inputs = [Slot(number) for number in self._found]
-        known = set(self._found).union(*[_slots_of((call.results,)) for call in made.calls])
-        for call in made.calls:
-            if any(self._memory_of(number) in self._found for number in _numbers(written_by(call))):
-                return None
-            if not _slots_of((call.args, call.keywords)) <= known:
-                return None
+        known = set(self._found).union(*[call.made for call in made.calls])
+        if not all(known.issuperset(call.given) for call in made.calls):
+            return None
         expected = [(Slot(number), array) for number, array in self._left.items() if number in known]
         return Trial(made, list(self._found.values()), expected)
 
@@ -500,10 +517,9 @@ class TensorCapture(Capture):
         self._found, self._left = {}, {}
 
     def _is_on_trial(self, call: Call) -> bool:
-        slots = _slots_of((call.args, call.keywords, call.results))
-        results = _slots_of((call.results,))
-        is_known = bool(results) and results <= self._found.keys()
-        return not (call.has_effect or is_known or any(self.layouts[number] is None for number in slots))
+        if call.has_effect or (call.made and self._found.keys() >= set(call.made)):
+            return False
+        return all([self.layouts[number] is not None for number in (*call.given, *call.made)])
 
     # ------------------------------------------------------------ the order of a replay
 
@@ -517,7 +533,7 @@ class TensorCapture(Capture):
         used: set[int] = set()  # slots in whose memory lies what stays after the effects
         early, kept = [], []
         for call in rest:
-            slots = _slots_of((call.args, call.keywords))
+            slots = set(call.given)
             memory = slots.union(map(self._memory_of, slots))
             written = set(map(self._memory_of, _numbers(written_by(call))))
             is_state = call.function in _READS or (call.expected is not None and call.results is not None and not slots)
@@ -525,7 +541,7 @@ class TensorCapture(Capture):
                 early.append(call)
                 continue
             kept.append(call)
-            late |= _slots_of((call.results,)) | written
+            late |= written.union(call.made)
             used |= memory
             if call.expected is not None and not is_state and call.function is not layout_of:
                 self.obstacles.append(f"what is decided at {call.line} depends on what an earlier call has changed")
@@ -539,10 +555,6 @@ class TensorCapture(Capture):
 
 def _numbers(slots: Iterable[Slot]) -> list[int]:
     return [slot.number for slot in slots]
-
-
-def _slots_of(values: Any) -> set[int]:
-    return {part.number for part in leaves_in(values) if isinstance(part, Slot)}
 
 
 # ---------------------------------------------------------------- the slots of Tensor

@@ -20,17 +20,28 @@ from gradmgr import errors
 from gradmgr._arrays.atomic import is_treatment_usual
 from gradmgr._arrays.captured import GuardError, capturing
 from gradmgr._arrays.libraries import float_errors_raise
+from gradmgr._engine.cleanup import without_collections
 from gradmgr._engine.context import current
 from gradmgr._engine.observers import observers
 from gradmgr._transforms.captured_call import CapturedCall
 from gradmgr._transforms.program import Program, UnchangedError
-from gradmgr._transforms.signature import Signature, difference_of_keys, signature_of
+from gradmgr._transforms.signature import Signature, described, difference_of_keys, signature_of, test_of
 
 # How many variants are kept, and how many may have been dropped before the function runs as if it were not compiled.
 _MOST = 8
 
 # Flags of the code of generators, coroutines and asynchronous generators.
 _SUSPENDS = 0x20 | 0x80 | 0x200
+
+
+def _verified(made: CapturedCall, before: CapturedCall, leaves: list[Any]) -> tuple[Program, str | None]:
+    """Return the program of a call that was captured twice, and what is wrong with it."""
+    program = Program(made, made.pinned(before))
+    return program, program.verify(made, leaves)
+
+
+def _never(args: tuple[Any, ...]) -> bool:
+    return False
 
 
 class _Variants:
@@ -40,15 +51,17 @@ class _Variants:
         programs: what replays, the one used last at the front.
         waiting: calls that were captured, until a second one is the same.
         refused: why these calls are not replayed; None where they are, or may be.
+        fits: tells, without a signature, whether positional arguments have this one; it may say no where they have.
     """
 
-    __slots__ = ("key", "programs", "refused", "waiting")
+    __slots__ = ("fits", "key", "programs", "refused", "waiting")
 
     def __init__(self, key: Any) -> None:
         self.key = key
         self.programs: list[Program] = []
         self.waiting: list[CapturedCall] = []
         self.refused: str | None = None
+        self.fits: Callable[[tuple[Any, ...]], bool] = _never
 
 
 class Compiled:
@@ -66,6 +79,7 @@ class Compiled:
 
     def _clear(self) -> None:
         self._variants: dict[Any, _Variants] = {}
+        self._last: _Variants | None = None  # those of the last call
         self._dropped = 0  # programs that gave way to others
         self._is_first = True  # whether no call was compared with another yet
         self._clock = itertools.count()
@@ -94,19 +108,24 @@ class Compiled:
             return self.function(*args, **keywords)
         if not is_treatment_usual() and float_errors_raise():
             return self.function(*args, **keywords)
-        signature = signature_of(args, keywords)
-        variants = self._variants.get(signature.key)
-        if variants is None:
-            if self._refused is not None:
-                return self.function(*args, **keywords)
-            variants = self._variants.setdefault(signature.key, _Variants(signature.key))
+        last, leaves = self._last, args
+        if last is not None and not keywords and last.fits(args):
+            variants = last
+        else:
+            signature = signature_of(args, keywords)
+            found = self._variants.get(signature.key)
+            if found is None:
+                if self._refused is not None:
+                    return self.function(*args, **keywords)
+                found = self._variants.setdefault(signature.key, _Variants(signature.key))
+            self._last, variants, leaves = found, found, signature.leaves
         if variants.refused is not None:
             return self.function(*args, **keywords)
         for program in variants.programs:
-            if program.misfit(signature.leaves) is not None:
+            if program.misfit(leaves) is not None:
                 continue
             try:
-                result = program.run(signature.leaves)
+                result = program.run(leaves)
             except GuardError:
                 continue
             except UnchangedError:
@@ -114,7 +133,7 @@ class Compiled:
             program.used = next(self._clock)
             return result
         else:
-            return self._capture(variants, signature)
+            return self._capture(variants, signature_of(args, keywords))
         return self.function(*args, **keywords)  # raises what it would raise if it were not compiled
 
     # ------------------------------------------------------------ capturing
@@ -127,10 +146,10 @@ class Compiled:
         made = CapturedCall(self.function, signature)
         if made.is_captured:
             with self._lock:
-                self._compare(variants, made)
+                self._compare(variants, made, signature.leaves)
         return made.result
 
-    def _compare(self, variants: _Variants, made: CapturedCall) -> None:
+    def _compare(self, variants: _Variants, made: CapturedCall, leaves: list[Any]) -> None:
         """Make a program of a call that was captured if another one was the same; else keep it until one is."""
         obstacle = made.obstacle()
         if obstacle is not None:
@@ -140,7 +159,7 @@ class Compiled:
             difference = made.difference(before)
             if difference is None:
                 variants.waiting.remove(before)
-                self._add(variants, made, before)
+                self._add(variants, made, before, leaves)
                 return
             if not made.is_explained(before):
                 variants.waiting.remove(before)
@@ -153,15 +172,15 @@ class Compiled:
         variants.waiting.append(made)
         self._make_room()
 
-    def _add(self, variants: _Variants, made: CapturedCall, before: CapturedCall) -> None:
+    def _add(self, variants: _Variants, made: CapturedCall, before: CapturedCall, leaves: list[Any]) -> None:
         self._is_first = False
-        program = Program(made, made.pinned(before))
-        fault = program.verify(made)
+        program, fault = without_collections(_verified, made, before, leaves)
         if fault is not None:
             self._refuse(variants, fault)
             return
         program.used = next(self._clock)
         variants.programs.insert(0, program)
+        variants.fits = test_of(variants.key)
 
     def _make_room(self) -> None:
         """Drop the variant that was used least lately where there are too many; often, refuse more."""
@@ -203,14 +222,17 @@ class Compiled:
 
     def explain(self) -> str:
         """Return, as text, which variants there are, what they compute, and what is not replayed and why."""
-        lines = [f"{getattr(self.function, '__qualname__', self.function)}: {self._count()} variants"]
+        count = self._count()
+        name = getattr(self.function, "__qualname__", self.function)
+        lines = [f"{name}: {count} variant{'' if count == 1 else 's'}"]
         for variants in list(self._variants.values()):
+            given = described(variants.key, self.function)
             for program in variants.programs:
-                lines += [f"variant of {variants.key}:", *[f"    {line}" for line in program.description()]]
+                lines += [f"variant for {given}:", *[f"    {line}" for line in program.description()]]
             if variants.refused is not None:
-                lines.append(f"not replayed: {variants.key}: {variants.refused}")
+                lines.append(f"not replayed for {given}: {variants.refused}")
             elif variants.waiting:
-                lines.append(f"captured once: {variants.key}")
+                lines.append(f"captured once for {given}")
         if self._refused is not None:
             lines.append(f"no further variants: {self._refused}")
         return "\n".join(lines)

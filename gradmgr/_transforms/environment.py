@@ -64,7 +64,8 @@ class _Value:
     def is_same(self, value: Any) -> bool:
         """Tell whether another value stands for the same."""
         if self._reference is not None:
-            return self._reference() is value and (self._expected is None or _content(value) == self._expected)
+            is_it = value is not None and self._reference() is value  # it may be gone
+            return is_it and (self._expected is None or bool(_content(value) == self._expected))
         if value.__class__ is not self._class:
             return False
         if self._parts is None:
@@ -73,6 +74,10 @@ class _Value:
         return len(found) == len(self._parts) and all(
             part.is_same(each) for part, each in zip(self._parts, found, strict=True)
         )
+
+    def reference(self) -> Callable[[], Any] | None:
+        """Return what gives the value itself; None where more than its identity counts."""
+        return self._reference if self._expected is None else None
 
 
 def _content(value: Any) -> Any:
@@ -108,22 +113,32 @@ def _itself(value: Any) -> Any:
 class _Name:
     """A name and what it stood for.
 
+    There are many, and each call asks all of them: see `Environment.changed`.
+
     Attributes:
         name: what the user calls it.
         read: returns what it stands for now.
         write: makes it stand for something else.
+        place: the cell that it is of, or the globals and its name in them; None for others.
     """
 
-    __slots__ = ("_value", "name", "read", "write")
+    __slots__ = ("_value", "name", "place", "read", "write")
 
-    def __init__(self, name: str, read: Callable[[], Any], write: Callable[[Any], None] | None) -> None:
+    def __init__(
+        self, name: str, read: Callable[[], Any], write: Callable[[Any], None] | None, place: Any = None
+    ) -> None:
         self.name = name
+        self.place = place
         self.read = read
         self.write = write
         self._value = _Value(read())
 
     def is_same(self) -> bool:
         return self._value.is_same(self.read())
+
+    def reference(self) -> Callable[[], Any] | None:
+        """Return what gives the object that it must stand for; None where more than its identity counts."""
+        return self._value.reference()
 
 
 class Environment:
@@ -133,18 +148,50 @@ class Environment:
         obstacle: why what it reads cannot be compared; None where it can.
     """
 
-    __slots__ = ("_arrays", "_names", "_states", "obstacle")
+    __slots__ = ("_arrays", "_cells", "_globals", "_names", "_others", "_states", "obstacle")
 
     def __init__(self, function: Any, arguments: Iterable[Any] = ()) -> None:
         search = _Search(arguments)
         search.run((function, *arguments))
         self._names = list(search.names.values())
+        self._sort()
         self.obstacle = search.obstacle
         self._arrays = [(a, zlib.crc32(np.ascontiguousarray(a).tobytes())) for a in search.arrays.values()]
         self._states = [(g, _state_of(g)) for g in search.generators.values()]
 
+    def _sort(self) -> None:
+        """Tell names apart of which only the identity counts: to test them takes a third of the time."""
+        self._cells: list[tuple[Any, Callable[[], Any]]] = []
+        self._globals: list[tuple[dict[str, Any], str, Callable[[], Any]]] = []
+        self._others: list[_Name] = []
+        for name in self._names:
+            reference = name.reference()
+            if reference is None or name.place is None:
+                self._others.append(name)
+            elif isinstance(name.place, types.CellType):
+                self._cells.append((name.place, reference))
+            else:
+                self._globals.append((*name.place, reference))
+
     def changed(self) -> str | None:
         """Return the first name that stands for something else now; None where all are the same."""
+        try:
+            for cell, reference in self._cells:
+                value = cell.cell_contents
+                if value is None or value is not reference():
+                    return self._first_changed()
+        except ValueError:  # nothing is in the cell
+            return self._first_changed()
+        for variables, name, reference in self._globals:
+            value = variables.get(name)
+            if value is None or value is not reference():
+                return self._first_changed()
+        for other in self._others:
+            if not other.is_same():
+                return other.name
+        return None
+
+    def _first_changed(self) -> str | None:
         for name in self._names:
             if not name.is_same():
                 return name.name
@@ -213,6 +260,7 @@ class _Search:
         self.generators: dict[int, np.random.Generator] = {}
         self.obstacle: str | None = None
         self._words: set[str] = set()  # in the code of all functions
+        self._globals: dict[int, list[str]] = {}  # that code names, by its identity
         self._seen: set[int] = set()
 
     def run(self, values: tuple[Any, ...]) -> None:
@@ -254,9 +302,16 @@ class _Search:
         elif hasattr(value, "__wrapped__"):
             self._visit(value.__wrapped__, name)
 
-    def _add(self, key: Any, name: str, read: Callable[[], Any], write: Callable[[Any], None] | None = None) -> None:
+    def _add(
+        self,
+        key: Any,
+        name: str,
+        read: Callable[[], Any],
+        write: Callable[[Any], None] | None = None,
+        place: Any = None,
+    ) -> None:
         if key not in self.names:
-            self.names[key] = _Name(name, read, write)
+            self.names[key] = _Name(name, read, write, place)
         self._visit(read(), name)
 
     def _visit_function(self, function: types.FunctionType) -> None:
@@ -266,24 +321,26 @@ class _Search:
             return
         code = function.__code__
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            self._add(
-                id(cell), name, functools.partial(_content_of, cell), functools.partial(setattr, cell, "cell_contents")
-            )
+            write = functools.partial(setattr, cell, "cell_contents")
+            self._add(id(cell), name, functools.partial(_content_of, cell), write, cell)
         self._visit(getattr(function, "__wrapped__", None), function.__name__)
         for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self._add(("default", id(value)), f"a default of {function.__name__}", functools.partial(_itself, value))
         if is_of_library(function.__module__):
             return
-        words = _words_in(code)
-        self._words |= words
+        self._words |= _words_in(code)
         variables = function.__globals__
-        for name in words.intersection(variables):
+        named = self._globals.get(id(code))
+        if named is None:
+            named = self._globals[id(code)] = sorted(_globals_in(code))
+        for name in [name for name in named if name in variables]:
             value = variables[name]
             if isinstance(value, types.ModuleType):
                 self._check_module(value, name, code)
             elif not isinstance(value, type):
                 write = functools.partial(operator.setitem, variables, name)
-                self._add((id(variables), name), name, functools.partial(variables.get, name, _MISSING), write)
+                read = functools.partial(variables.get, name, _MISSING)
+                self._add((id(variables), name), name, read, write, (variables, name))
 
     def _check_module(self, module: types.ModuleType, name: str, code: types.CodeType) -> None:
         if module.__name__ in _VOLATILE or (module is np and _reads_attribute(code, name, "random")):
@@ -336,6 +393,19 @@ def _words_in(code: types.CodeType) -> set[str]:
     """Return the names of globals and attributes in the code of a function, and of those that it defines."""
     inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
     return set(code.co_names).union(*map(_words_in, inner))
+
+
+def _globals_in(code: types.CodeType) -> set[str]:
+    """Return the names of globals in the code of a function, and of those that it defines; `_words_in` has more."""
+    import dis  # deferred: few functions are compiled
+
+    found = {
+        instruction.argval
+        for instruction in dis.get_instructions(code)
+        if "GLOBAL" in instruction.opname or instruction.opname.endswith("_NAME")
+    }
+    inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
+    return found.union(*map(_globals_in, inner))
 
 
 def _reads_attribute(code: types.CodeType, variable: str, attribute: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,8 @@ from gradmgr._arrays.atomic import error_treatment, errors_ignored
 from gradmgr._arrays.captured import CaptureError, GuardError, Slot, generators_in, name_of
 from gradmgr._arrays.replay import compile_replay
 from gradmgr._engine.cleanup import complete
-from gradmgr._engine.containers import rebuilt
-from gradmgr._engine.tensor import Tensor
+from gradmgr._engine.containers import leaves_of, rebuilt
+from gradmgr._engine.tensor import Tensor, raw
 from gradmgr._transforms.captured_call import CapturedCall
 
 
@@ -34,9 +34,11 @@ class Program:
         self.used = 0
         self._environment = made.environment
         self._conditions = list(capture.conditions.values())
-        self._pinned = pinned
-        self._sources = capture.sources
-        self._outer = {id(t) for source in self._sources if not isinstance(source, int) and (t := source()) is not None}
+        self._pinned = list(pinned.items())
+        sources = capture.sources
+        self._given = [source for source in sources if isinstance(source, int)]  # they come first
+        self._references = [source for source in sources if not isinstance(source, int)]
+        self._outer = {id(t) for source in self._references if (t := source()) is not None}
         self._cleanups = capture.cleanups
         self._generators = generators_in(capture.calls)
         self._has_effects = any(call.has_effect for call in capture.calls)
@@ -50,14 +52,13 @@ class Program:
 
     # ------------------------------------------------------------ whether it fits
 
-    def misfit(self, leaves: list[Any]) -> str | None:
+    def misfit(self, leaves: Sequence[Any]) -> str | None:
         """Return what it does not fit in a call of its signature; None where it fits."""
-        for k, reference in self._pinned.items():
+        for k, reference in self._pinned:
             if leaves[k] is not reference():
                 return f"argument {k} is another Tensor"
-        for k, leaf in enumerate(leaves):
-            if id(leaf) in self._outer:
-                return f"argument {k} is a Tensor that the function reads by itself"
+        if self._outer and not self._outer.isdisjoint(map(id, leaves)):
+            return "an argument is a Tensor that the function reads by itself"
         for condition in self._conditions:
             if not condition.holds():
                 return condition.what
@@ -65,7 +66,7 @@ class Program:
 
     # ------------------------------------------------------------ a replay
 
-    def run(self, leaves: list[Any]) -> Any:
+    def run(self, leaves: Sequence[Any]) -> Any:
         """Make the calls, and return what the function returns.
 
         Raises:
@@ -73,7 +74,7 @@ class Program:
             UnchangedError: a call failed, and nothing has changed.
         """
         begun: list[bool] = []
-        states = [generator.bit_generator.state for generator in self._generators]
+        states = [generator.bit_generator.state for generator in self._generators] if self._generators else ()
         try:
             inputs = self._inputs(leaves)
             values = _call_quietly(self._replay, *([begun] if self._has_effects else ()), *inputs)
@@ -94,19 +95,28 @@ class Program:
             found[k] = value
         return rebuilt(self._tree, iter(found))
 
-    def _inputs(self, leaves: list[Any]) -> list[Any]:
-        found = []
-        for source in self._sources:
-            value = leaves[source] if isinstance(source, int) else source()
+    def _inputs(self, leaves: Sequence[Any]) -> list[Any]:
+        found = [leaves[k] for k in self._given]
+        for reference in self._references:
+            value = reference()
             if value is None:
                 raise GuardError("a Tensor that the function reads is gone")
             found.append(value)
         return found
 
-    def verify(self, made: CapturedCall) -> str | None:
-        """Return how the calls, made again, differ from the call that was captured; None where they do not."""
-        trial = made.capture.trial()
-        made.capture.forget_values()
+    def verify(self, made: CapturedCall, leaves: Sequence[Any]) -> str | None:
+        """Return how the calls, made again, differ from the call that was captured; None where they do not.
+
+        Where they change nothing, the program itself is run on the leaves of the call. Where they do, or where that
+        fails, as it may when another thread has changed a Tensor, the calls without effects are made in a program of
+        their own.
+        """
+        capture = made.capture
+        if capture.writes_over_inputs():
+            capture.forget_values()
+            return None
+        trial = None if capture.is_pure() and self._repeats(made, leaves) else capture.trial()
+        capture.forget_values()
         if trial is None:
             return None
         replay = compile_replay(trial.capture, [slot for slot, _ in trial.expected])
@@ -119,6 +129,20 @@ class Program:
                 if not _same_bits(value, expected):
                     return "a replay computes something else; please report this"
         return None
+
+    def _repeats(self, made: CapturedCall, leaves: Sequence[Any]) -> bool:
+        """Tell whether the program gives what the captured call gave; it must not change anything."""
+        results = leaves_of(made.result)
+        try:
+            inputs = self._inputs(leaves)
+            for _ in range(2):  # in buffers that hold what the first left
+                values = call_quietly_here(self._replay, *inputs)
+                for k, value in zip(self._returned, values, strict=True):
+                    if not _same_bits(raw(value), raw(results[k])):
+                        return False
+        except Exception:  # which the trial meets, too, unless another thread was the reason
+            return False
+        return True
 
     # ------------------------------------------------------------ for the user
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import math
 import operator
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ from gradmgr._engine.tensor import Tensor, raw
 
 _BY_VALUE = (bool, int, str, bytes, type(None), np.integer, np.bool_)
 _BY_TEXT = (float, complex)  # so that -0.0 is not 0.0, and NaN is NaN
+
+# Arguments from which on their key is made in each call.
+_MOST_TESTED = 100
 
 
 class _Identity:
@@ -134,16 +138,83 @@ def _key_of_array(value: Any) -> tuple[Any, ...]:
     return key if array.__class__ is np.ndarray else (*key, array.__class__, libraries.device_of(array))
 
 
+def test_of(key: Any) -> Callable[[tuple[Any, ...]], bool]:
+    """Return a function that tells quickly whether positional arguments have a key.
+
+    It is for Tensors and arrays of which no two are the same object, and takes half the time of making their key. Of
+    others it says no.
+    """
+    count, named, *parts = key
+    is_known = count.__class__ is int and not named and len(parts) == count <= _MOST_TESTED
+    kinds = (Tensor, np.ndarray)
+    if not is_known or not all([part.__class__ is tuple and part[0] in kinds and len(part) == 4 for part in parts]):
+        return lambda args: False
+    scope: dict[str, Any] = {"Tensor": Tensor, "ndarray": np.ndarray}
+    lines = ["def test(args):", f"    if len(args) != {count} or len(set(map(id, args))) != {count}: return False"]
+    lines += [f"    {''.join([f'a{k}, ' for k in range(count)])}= args"] if count else []
+    for k, (kind, *facts) in enumerate(parts):
+        scope |= {f"shape{k}": facts[0], f"dtype{k}": facts[1], f"strides{k}": facts[2]}
+        array = f"(x := a{k}._array)" if kind is Tensor else f"(x := a{k})"
+        of_kind = f"a{k}.__class__ is Tensor and " if kind is Tensor else ""
+        lines += [
+            f"    if not ({of_kind}{array}.__class__ is ndarray and x.shape == shape{k} and x.dtype is dtype{k}"
+            f" and x.strides == strides{k}): return False"
+        ]
+    exec(compile("\n".join([*lines, "    return True"]), "<gradmgr signature>", "exec"), scope)  # noqa: S102  # ours
+    return scope["test"]  # type: ignore[no-any-return]
+
+
+def described(key: Any, function: Any) -> str:
+    """Return in words for which arguments of a function a key stands, such as "x: Tensor (8, 16) float32, n: 3"."""
+    named = zip(_names_of(key, function), _arguments(key), strict=True)
+    text = ", ".join([f"{name}: {_described(part)}" for name, part in named]) or "no arguments"
+    return f"{text}, some of them the same object" if isinstance(key[0], tuple) else text
+
+
+def _described(key: Any) -> str:
+    """Return in words for what one argument, or a part of one, a key stands."""
+    if isinstance(key, _Identity):
+        return repr(key)
+    kind, *facts = key
+    if issubclass(kind, (Tensor, np.ndarray)) or (issubclass(kind, np.generic) and len(facts) > 1):
+        shape, dtype, strides, *library = facts
+        name = "array" if kind is np.ndarray else kind.__name__
+        text = " ".join([name, str(shape), str(dtype), *[str(part) for part in library[1:] if part != "cpu"]])
+        is_usual = math.prod(shape) == 0 or strides == _strides_of(shape, dtype.itemsize)
+        return text if is_usual else f"{text} with strides {strides}"
+    if kind in (list, tuple, dict) or len(facts) != 1:
+        names, *parts = facts
+        texts = [_described(part) for part in parts]
+        if names:
+            texts = [f"{name!r}: {text}" for name, text in zip(names, texts, strict=True)]
+        left, right = {list: "[]", tuple: "()", dict: "{}"}.get(kind, (f"{kind.__name__}(", ")"))
+        return f"{left}{', '.join(texts)}{',' if kind is tuple and len(texts) == 1 else ''}{right}"
+    return str(facts[0]) if kind in _BY_TEXT else repr(facts[0])
+
+
+def _strides_of(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Return the strides of an array that is contiguous in C order."""
+    return tuple([itemsize * math.prod(shape[k + 1 :]) for k in range(len(shape))])
+
+
+def _names_of(key: Any, function: Any) -> list[str]:
+    """Return what the arguments are called for whose keys a key stands, positional ones first."""
+    count, named = (key[0] if isinstance(key[0], tuple) else key)[:2]
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    usual = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [each.name for each in parameters if each.kind in usual][:count]
+    return [*names, *[f"argument {k}" for k in range(len(names), count)], *named]
+
+
 def difference_of_keys(one: Any, other: Any, function: Any) -> str:
     """Return in words what differs first between two keys of calls of a function."""
-    try:
-        names = list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        names = []
-    for k, (first, second) in enumerate(zip(_arguments(one), _arguments(other), strict=False)):
+    for name, first, second in zip(_names_of(one, function), _arguments(one), _arguments(other), strict=False):
         if first != second:
-            name = repr(names[k]) if k < len(names) else f"argument {k}"
-            return f"{name}: {next(_differences(first, second))}"
+            called = name if name.startswith("argument ") else repr(name)
+            return f"{called}: {next(_differences(first, second))}"
     return next(_differences(one, other), "an argument")
 
 

@@ -229,6 +229,23 @@ def test_explain_tells_variants_keys_nodes_memory_and_times() -> None:
         assert word in text.lower()
 
 
+def test_explain_names_the_arguments_and_says_what_they_are() -> None:
+    def f(x: Any, scale: Any, *more: Any, flag: bool = False) -> Any:
+        return x * scale
+
+    step, x = compile(f), tensor(wave(3))
+    for _ in range(3):
+        step(x, 0.5)
+    assert step.explain().splitlines()[0].endswith("f: 1 variant")
+    assert f"variant for x: Tensor (3,) {x.dtype}, scale: 0.5:" in step.explain()
+    for _ in range(3):
+        step(tensor(np.ones((2, 3)).T), 2, [1, "a"], {"k": np.ones(2)}, flag=True)
+    text = step.explain()
+    assert "2 variants" in text
+    assert "scale: 2, argument 2: [1, 'a'], argument 3: {'k': array (2,) float64}, flag: True:" in text
+    assert "Tensor (3, 2) float64 with strides (8, 24)" in text
+
+
 def test_explain_tells_what_calls_python_and_why() -> None:
     t = Training("MLP", "SGD", callbacks=lambda p, g: g * 2)
     step = compile(t.step)
@@ -812,6 +829,68 @@ def test_a_compiled_function_itself_is_freed() -> None:
     gone = made()
     gc.collect()
     assert gone() is None
+
+
+def sequence(x: Any) -> Any:
+    """A global whose name is that of an attribute elsewhere."""
+    return np.random.default_rng().random(3)
+
+
+def test_an_object_that_is_gone_and_none_in_its_place_are_not_the_same() -> None:
+    class Box:
+        pass
+
+    box: Any = Box()
+    step = compile(lambda x: x * 2 if box is None else x * 3)
+    for x in tensors(3):
+        step(x)
+    box = None
+    x = tensor(wave(3))
+    assert list(facts(step(x))) == list(facts(x * 2))
+
+
+def test_what_a_quick_test_of_the_arguments_lets_through_is_the_same_to_a_key() -> None:
+    step = compile(lambda a, b: gnp.sum(a * b) + (1.0 if a is b else 0.0))
+    x, y, wide = tensor(wave(4)), tensor(np.ones(4)), tensor(np.arange(8.0))
+    calls: list[tuple[Any, Any]] = [(x, y), (x, x), (wide[::2], y), (x, np.ones(4)), (x, 2.0)]
+    calls += [(tensor(wave(4).astype("f4")), y), (tensor(wave(1)), y), (nn.Parameter(x), y)]
+    for _ in range(CALLS):
+        for a, b in calls:
+            assert list(facts(step(a, b))) == list(facts(step.function(a, b)))
+
+
+def test_an_attribute_is_not_the_global_of_the_same_name() -> None:
+    library = SimpleNamespace(sequence=gnp.exp)
+    step = compile(lambda x: library.sequence(x))
+    for x in tensors(3):
+        assert list(facts(step(x))) == list(facts(gnp.exp(x)))
+    assert "1 variant" in step.explain()
+
+
+def test_views_that_a_function_makes_of_an_array_are_that_array() -> None:
+    data = np.arange(12.0).reshape(4, 3)
+
+    def f(w: Tensor) -> Tensor:
+        total = gnp.sum(w * data[:3])
+        for row in data:
+            total = total + gnp.sum(w * row)
+        return total
+
+    step = compile(f)
+    for x in tensors(3):
+        assert list(facts(step(x))) == list(facts(f(x)))
+    assert "1 variant" in step.explain()
+    data += 1.0  # as its views are of the same memory, a replay reads it too
+    x = tensor(wave(3))
+    assert list(facts(step(x))) == list(facts(f(x)))
+
+
+def test_views_of_an_array_that_is_made_anew_are_not_the_same() -> None:
+    step = compile(lambda w: w * np.arange(6.0)[:3])
+    with any_warning():
+        for x in tensors(3):
+            step(x)
+    assert "makes anew" in step.explain()
 
 
 # ---------------------------------------------------------------- variants
