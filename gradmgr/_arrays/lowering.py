@@ -33,6 +33,7 @@ from gradmgr._arrays.steps import (
     of_loop,
     overlaps,
     size_of,
+    transposed,
 )
 
 # Whose results are rounded as IEEE 754 says, or not at all, for real numbers; of integers all are exact.
@@ -563,10 +564,36 @@ class Lowering:
         steps.append(elementwise(loop.function, [total, count, quotient], **of_loop(loop)))
         return steps if quotient is made else [*steps, self._copied(quotient, made)]
 
+    def _dot(self, call: Call) -> list[Step]:
+        """A product of matrices, or of a vector and one: what `matmul` gives for contiguous ones; `dot` copies others."""
+        facts = _bound(call, ("a", "b", "out"))
+        if facts.keys() - {"a", "b", "out"} or len(facts) < 2:
+            raise NotLoweredError
+        out, steps, factors = facts.get("out"), [], []
+        for name in ("a", "b"):
+            view = self.operand(facts[name])
+            if isinstance(view, type) or view.dtype.char not in "fd" or len(view.shape) not in (1, 2):
+                raise NotLoweredError
+            if not (is_contiguous(view) or is_contiguous(transposed(view))):
+                if 1 in view.shape or len(view.shape) == 1:  # these may go to BLAS with their strides
+                    raise NotLoweredError
+                copied = _temporary(view.shape, view.dtype)
+                steps.append(self._copied(view, copied))
+                view = copied
+            factors.append(view)
+        if 2 not in [len(view.shape) for view in factors]:
+            raise NotLoweredError
+        return [*steps, *self._multiplied(*factors, call, out)]
+
     def _matmul(self, call: Call, out: Any) -> list[Step]:
         a, b = (self.operand(value) for value in call.args)
+        if isinstance(a, type) or isinstance(b, type):
+            raise NotLoweredError
+        return self._multiplied(a, b, call, out)
+
+    def _multiplied(self, a: View, b: View, call: Call, out: Any) -> list[Step]:
         made = self.made(call) if out is None else self._target(out)
-        if isinstance(a, type) or isinstance(b, type) or not (a.dtype == b.dtype == made.dtype):
+        if not (a.dtype == b.dtype == made.dtype):
             raise NotLoweredError
         if out is not None and not (is_contiguous(made) and made.shape == _shape_of_product(a, b)):
             raise NotLoweredError
@@ -765,6 +792,7 @@ _RULES_BY_NAME: MappingProxyType[str, Callable[[Lowering, Call], list[Step]]] = 
         "concatenate": Lowering._concatenated,
         "stack": Lowering._stacked,
         "where": Lowering._where,
+        "dot": Lowering._dot,
         "broadcast_to": Lowering._expanded_scalar,
     }
 )
