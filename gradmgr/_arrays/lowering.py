@@ -565,7 +565,7 @@ class Lowering:
         return steps if quotient is made else [*steps, self._copied(quotient, made)]
 
     def _dot(self, call: Call) -> list[Step]:
-        """A product of matrices, or of a vector and one: what `matmul` gives for contiguous ones; `dot` copies others."""
+        """A product of matrices and vectors: what `matmul` gives for contiguous ones; `dot` copies other matrices."""
         facts = _bound(call, ("a", "b", "out"))
         if facts.keys() - {"a", "b", "out"} or len(facts) < 2:
             raise NotLoweredError
@@ -581,8 +581,6 @@ class Lowering:
                 steps.append(self._copied(view, copied))
                 view = copied
             factors.append(view)
-        if 2 not in [len(view.shape) for view in factors]:
-            raise NotLoweredError
         return [*steps, *self._multiplied(*factors, call, out)]
 
     def _matmul(self, call: Call, out: Any) -> list[Step]:
