@@ -6,6 +6,7 @@ unless the user asks for a GPU: importing it costs a second and needs a driver.
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 import sys
@@ -113,11 +114,16 @@ def is_scalar(array: Array) -> bool:
     return array.__class__ is not np.ndarray and isinstance(inner_of(array), np.generic)
 
 
+def empty(shape: tuple[int, ...], like: Array) -> Array:
+    """Return an uninitialised array in the library and dtype of another."""
+    return (np if like.__class__ is np.ndarray else namespace(like)).empty(shape, like.dtype)
+
+
 def are_captured_from(first: Array, *others: Array) -> bool:
     """Tell whether the first is captured, and all are NumPy's or None: what is made of the first can be written to."""
     if first.__class__ is not CapturedArray:
         return False
-    return all([a is None or is_numpy(a) for a in (first, *others)])
+    return all(a is None or is_numpy(a) for a in (first, *others))
 
 
 def in_one(function: Any, *arrays: Array) -> Any:
@@ -356,6 +362,11 @@ def may_hold(mask: Array) -> bool:
     if mask.__class__ is np.ndarray:
         return bool(mask.any())
     return root(mask) is not np or bool(mask.any())
+
+
+def is_finite(number: Any) -> bool:
+    """Tell whether a number is neither infinite nor NaN; of a captured one it is a guard."""
+    return bool(np.isfinite(number)) if number.__class__ is CapturedArray else math.isfinite(number)
 
 
 _add_reduce: Any = np.add.reduce  # its stubs do not know a keepdims that is a variable

@@ -126,6 +126,15 @@ def test_dot_of_matrices_is_the_machine_s(dtype: str) -> None:
         check(lambda x: [x.dot(x.T), x.T.dot(x), x[0].dot(x.T), x.dot(x[0]), x[:1].dot(x.T), x.T[:, :1].dot(x[:1])], x)
 
 
+@pytest.mark.parametrize("dtype", ["f8", "f4", "i8"])
+def test_sums_of_products_of_rows(dtype: str) -> None:
+    for n, k in itertools.product((1, 3, 17, 64), (1, 2, 9, 33, 300)):
+        a = (normal(2 * n, 2 * k) * 4).astype(dtype)
+        for x in (a[:n, :k].copy(), a[:n, :k], a[::2, ::2], np.asfortranarray(a[:n, :k])):
+            native = check(lambda x: [np.vecdot(x, x), np.vecdot(x, x[0]), np.vecdot(x[:, None], x), x[0].dot(x[0])], x)
+            assert "vecdot" not in native.text
+
+
 @pytest.mark.parametrize("to", ["f8", "f4", "i8", "c16", "?"])
 @pytest.mark.parametrize("dtype", ["f8", "f4", "i8", "i4", "?"])
 def test_copies_and_casts(dtype: str, to: str) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import is_batched
+from gradmgr._arrays.libraries import empty
 from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function, zeros
 from gradmgr._engine.tensor import Tensor
@@ -47,11 +48,6 @@ def _affine_columns(x: Any, weight: Any, bias: Any = None) -> Any:
 def columns_by_gate(columns: Any, count: int) -> Any:
     """Return (count * hidden, batch) as (count, batch, hidden)."""
     return columns.reshape((count, columns.shape[0] // count, columns.shape[1])).swapaxes(1, 2)
-
-
-def empty(shape: tuple[int, ...], like: Any) -> Any:
-    """Return an uninitialised array in the library and dtype of another."""
-    return (np if like.__class__ is np.ndarray else libraries.namespace(like)).empty(shape, like.dtype)
 
 
 def _affine(x: Any, weight: Any, bias: Any) -> Any:
