@@ -213,9 +213,9 @@ def leaky_relu(input: Any, negative_slope: float = 0.01) -> Any:
 
 def _elu_kernel(x: Any, alpha: float) -> Any:
     with np.errstate(all="ignore"):  # expm1 overflows for large positive x, where its value is not used
-        if can_run_in_blocks(x):
+        if can_run_in_blocks(x) or _is_captured_block(x):
             return run_in_blocks(
-                lambda out, x, low: _elu_piece(out, x, low, alpha), np.empty(x.shape, x.dtype), (x,), 1
+                lambda out, x, low: _elu_piece(out, x, low, alpha), libraries.empty(x.shape, x), (x,), 1
             )
         if (one := libraries.in_one(_elu_kernel, x)) is not None:
             return one(x, alpha)
@@ -356,8 +356,8 @@ def _gated_rule(g: Any, x: Any, out: Any, piece: Function, rule: Function) -> An
 
 def _silu_kernel(x: Any) -> Any:
     with np.errstate(all="ignore"):
-        if can_run_in_blocks(x):
-            return run_in_blocks(_silu_piece, np.empty(x.shape, x.dtype), (x,))
+        if can_run_in_blocks(x) or _is_captured_block(x):
+            return run_in_blocks(_silu_piece, libraries.empty(x.shape, x), (x,))
         if (one := libraries.in_one(_silu_kernel, x)) is not None:
             return one(x)
         wide = widen_half(x)
@@ -416,8 +416,8 @@ def silu(input: Any) -> Any:
 
 def _softplus_kernel(x: Any, beta: float, threshold: float) -> Any:
     with np.errstate(all="ignore"):
-        if _is_plain_softplus(x, beta, threshold) and can_run_in_blocks(x):
-            return run_in_blocks(_softplus_piece, np.empty(x.shape, x.dtype), (x,), 1)
+        if _is_plain_softplus(x, beta, threshold) and (can_run_in_blocks(x) or _is_captured_block(x)):
+            return run_in_blocks(_softplus_piece, libraries.empty(x.shape, x), (x,), 1)
         if (one := libraries.in_one(_softplus_kernel, x)) is not None:
             return one(x, beta, threshold)
         wide = widen_half(x)
@@ -444,9 +444,9 @@ def _softplus_piece(out: Any, x: Any, work: Any) -> None:
 
 
 def _softplus_rule(g: Any, x: Any, beta: float, threshold: float) -> Any:
-    if _is_plain_softplus(x, beta, threshold) and can_run_in_blocks(g, x):
+    if _is_plain_softplus(x, beta, threshold) and (can_run_in_blocks(g, x) or _is_captured_block(g, x)):
         with np.errstate(all="ignore"):
-            return run_in_blocks(_softplus_slope_piece, np.empty(g.shape, g.dtype), (g, x))
+            return run_in_blocks(_softplus_slope_piece, libraries.empty(g.shape, g), (g, x))
     if (one := libraries.in_one(_softplus_rule, g, x)) is not None:
         return one(g, x, beta, threshold)
     z = widen_half(x) * beta

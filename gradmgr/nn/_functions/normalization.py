@@ -95,13 +95,13 @@ def _kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred:
 
     Without centring the last two are None and the mean square. Inside vmap all are batched if an argument is.
     """
-    if layout.letter == "s" and is_captured_block(x, weight, bias):
-        return normalise_rows(x, weight, bias, layout, eps, centred)
     if can_run_in_blocks(x, weight, bias):
         if layout.letter == "s":
             return normalise_rows(x, weight, bias, layout, eps, centred)
         if layout.by_statistic[0] == 1 and layout.by_weight[2] >= SIZE:
             return normalise_groups(x, weight, bias, layout, eps)
+    elif layout.letter == "s" and is_captured_block(x, weight, bias):
+        return normalise_rows(x, weight, bias, layout, eps, centred)
     elif (one := libraries.in_one(_kernel, x, weight, bias)) is not None:
         return one(x, weight, bias, layout, eps, centred)  # type: ignore[no-any-return]  # what _kernel returns
     x = libraries.able_to_hold(libraries.able_to_hold(x, weight), bias)

@@ -63,13 +63,10 @@ def is_captured_block(x: Any, *others: Any) -> bool:
     """Tell whether `can_run_in_blocks` would hold of captured arrays, and there is one block, computed call by call."""
     if x.__class__ is np.ndarray or not libraries.are_captured_from(x, *others):
         return False
-    if (
-        not x.flags.c_contiguous
-        or not 0 < x.size <= _FEW
-        or (x.dtype is not libraries.F4 and x.dtype is not libraries.F8)
-    ):
+    dtype = x.dtype
+    if not x.flags.c_contiguous or not 0 < x.size <= _FEW or (dtype is not libraries.F4 and dtype is not libraries.F8):
         return False
-    return all([a is None or a.dtype is x.dtype for a in others])
+    return all(a is None or a.dtype is dtype for a in others)
 
 
 def _normalise(x: Any, out: Any, rstd: Any, eps: float, centred: bool, each: Any) -> None:
@@ -145,9 +142,10 @@ def slopes(g: Any, weight: Any, a: Any, rstd: Any, layout: Layout, centred: bool
     The rules in `normalization` use them if they are there, and compute the same for all other arrays.
     """
     gy = g[0]
-    by_one = layout.letter == "s" and gy is not None and is_captured_block(gy, a, rstd, weight)
-    fits = (by_one or can_run_in_blocks(gy, a, rstd, weight)) and a.flags.c_contiguous
-    if g[1] is not None or g[2] is not None or not fits:
+    fits = can_run_in_blocks(gy, a, rstd, weight) or (
+        layout.letter == "s" and gy is not None and is_captured_block(gy, a, rstd, weight)
+    )
+    if g[1] is not None or g[2] is not None or not fits or not a.flags.c_contiguous:
         one = libraries.in_one(slopes, *g, weight, a, rstd)
         return None if one is None else one(g, weight, a, rstd, layout, centred)
     if layout.letter == "s":
