@@ -6,7 +6,6 @@ unless the user asks for a GPU: importing it costs a second and needs a driver.
 
 from __future__ import annotations
 
-import math
 import operator
 import re
 import sys
@@ -362,11 +361,6 @@ def may_hold(mask: Array) -> bool:
     if mask.__class__ is np.ndarray:
         return bool(mask.any())
     return root(mask) is not np or bool(mask.any())
-
-
-def is_finite(number: Any) -> bool:
-    """Tell whether a number is neither infinite nor NaN; of a captured one it is a guard."""
-    return bool(np.isfinite(number)) if number.__class__ is CapturedArray else math.isfinite(number)
 
 
 _add_reduce: Any = np.add.reduce  # its stubs do not know a keepdims that is a variable

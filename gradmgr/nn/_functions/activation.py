@@ -234,8 +234,8 @@ def _elu_piece(out: Any, x: Any, low: Any, alpha: float) -> None:
 
 
 def _elu_rule(g: Any, out: Any, alpha: float) -> Any:
-    if alpha == 1 and can_run_in_blocks(g, out):
-        return run_in_blocks(_elu_slope_piece, np.empty(g.shape, g.dtype), (g, out))
+    if alpha == 1 and (can_run_in_blocks(g, out) or _is_captured_block(g, out)):
+        return run_in_blocks(_elu_slope_piece, libraries.empty(g.shape, g), (g, out))
     if (one := libraries.in_one(_elu_rule, g, out)) is not None:
         return one(g, out, alpha)
     g = widen_half(g)
@@ -332,6 +332,15 @@ _TINIES = tuple(
 )
 
 
+def _is_finite(a: Any) -> bool:
+    """Tell whether nothing is NaN or positively infinite."""
+    return not a.size or math.isfinite(np.maximum.reduce(a, axis=None))
+
+
+def _times(made: Any, g: Any, x: Any, rule: Function) -> Any:
+    return made * g if _is_finite(made) else rule(g, x)
+
+
 def _gated_rule(g: Any, x: Any, out: Any, piece: Function, rule: Function) -> Any:
     """Return g (s + x s'): piece(made, x, out, s, work) writes x s' into `made`; rule(g, x) is the general rule."""
     if not (can_run_in_blocks(g, x, out) or _is_captured_block(g, x, out)):
@@ -345,10 +354,12 @@ def _gated_rule(g: Any, x: Any, out: Any, piece: Function, rule: Function) -> An
         s /= made
         piece(made, x, out, s, more)
         made += s
-        if made.size and not libraries.is_finite(np.maximum.reduce(made, axis=None)):
-            made[...] = rule(g, x)
-        else:
+        if made.__class__ is not np.ndarray and (one := libraries.in_one(_times, made, g, x)) is not None:
+            made[...] = one(made, g, x, rule)  # no guard, which would be refused after what has effects
+        elif _is_finite(made):
             made *= g
+        else:
+            made[...] = rule(g, x)
 
     with np.errstate(all="ignore"):
         return run_in_blocks(work, libraries.empty(g.shape, g), (g, x, out), 2)
