@@ -267,6 +267,14 @@ class Capture:
         """Capture an array as the result of a call that is still to be appended."""
         return self._wrap(array)
 
+    def add_found(self, array: Array) -> CapturedArray:
+        """Do as `add_result` with an array that a replay finds elsewhere: where it lies is known, if of no slot's."""
+        made = self._wrap(array)
+        if self.layouts[made.slot.number].owner is not None:
+            return made
+        self.layouts.pop()
+        return self._wrap(array, is_input=True)
+
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Make a call with the arrays inside, append it, and return its result with arrays captured."""
         for target in _targets(function, args, keywords):

@@ -113,6 +113,18 @@ def is_scalar(array: Array) -> bool:
     return array.__class__ is not np.ndarray and isinstance(inner_of(array), np.generic)
 
 
+def empty(shape: tuple[int, ...], like: Array) -> Array:
+    """Return an uninitialised array in the library and dtype of another."""
+    return (np if like.__class__ is np.ndarray else namespace(like)).empty(shape, like.dtype)
+
+
+def are_captured_from(first: Array, *others: Array) -> bool:
+    """Tell whether the first is captured, and all are NumPy's or None: what is made of the first can be written to."""
+    if first.__class__ is not CapturedArray:
+        return False
+    return all(a is None or is_numpy(a) for a in (first, *others))
+
+
 def in_one(function: Any, *arrays: Array) -> Any:
     """Return `function` as one captured call; None unless arrays are captured and all are NumPy's, numbers or None.
 

@@ -33,6 +33,7 @@ from gradmgr._arrays.steps import (
     of_loop,
     overlaps,
     size_of,
+    transposed,
 )
 
 # Whose results are rounded as IEEE 754 says, or not at all, for real numbers; of integers all are exact.
@@ -48,6 +49,7 @@ _EXACT = frozenset(
 _EXACT_OF_COMPLEX = frozenset(
     (np.add, np.subtract, np.negative, np.positive, np.conjugate, np.equal, np.not_equal, np.isnan, np.isfinite)
 )
+_VECDOT = getattr(np, "vecdot", None)  # NumPy has it since 2.0
 # Before NumPy 2.3, sums go over pieces of as many elements as np.getbufsize() says when they are not along one axis.
 _IN_PIECES = 8192 if np.lib.NumpyVersion(np.__version__) < "2.3.0" else 0
 # Integers by 0, and powers of negative ones, are errors of Python's.
@@ -246,6 +248,8 @@ class Lowering:
         out = out[0] if isinstance(out, tuple) else out
         if ufunc is np.matmul:
             return self._matmul(call, out)
+        if ufunc is _VECDOT and out is None:
+            return self._vecdot(call)
         if ufunc.signature is not None:
             raise NotLoweredError
         return self._computed(ufunc, call.args, self.made(call) if out is None else self._target(out))
@@ -605,10 +609,59 @@ class Lowering:
         steps.append(elementwise(loop.function, [total, count, quotient], **of_loop(loop)))
         return steps if quotient is made else [*steps, self._copied(quotient, made)]
 
+    def _dot(self, call: Call) -> list[Step]:
+        """A product of matrices and vectors: what `matmul` gives for contiguous ones; `dot` copies other matrices."""
+        facts = _bound(call, ("a", "b", "out"))
+        if facts.keys() - {"a", "b", "out"} or len(facts) < 2:
+            raise NotLoweredError
+        out, steps, factors = facts.get("out"), [], []
+        for name in ("a", "b"):
+            view = self.operand(facts[name])
+            if isinstance(view, type) or view.dtype.char not in "fd" or len(view.shape) not in (1, 2):
+                raise NotLoweredError
+            if not (is_contiguous(view) or is_contiguous(transposed(view))):
+                if 1 in view.shape or len(view.shape) == 1:  # these may go to BLAS with their strides
+                    raise NotLoweredError
+                copied = _temporary(view.shape, view.dtype)
+                steps.append(self._copied(view, copied))
+                view = copied
+            factors.append(view)
+        return [*steps, *self._multiplied(*factors, call, out)]
+
+    def _vecdot(self, call: Call) -> list[Step]:
+        """Sums of products along the last axis, by NumPy's loop."""
+        a, b = (self.operand(value) for value in call.args)
+        made = self.made(call)
+        if isinstance(a, type) or isinstance(b, type) or not (a.dtype == b.dtype == made.dtype):
+            raise NotLoweredError
+        loop = self.machine.loop(_VECDOT, (a.dtype, b.dtype, None))
+        if loop is None or not a.shape or not b.shape or a.shape[-1] != b.shape[-1]:
+            raise NotLoweredError
+        heads = [broadcast(x._replace(shape=x.shape[:-1], strides=x.strides[:-1]), made.shape) for x in (a, b)]
+        axes = axes_of([*heads, made])
+        count, moves = axes[-1] if axes else (1, (0, 0, 0))
+        views = (a, b, made)
+        return [
+            Step(
+                loop.function,
+                tuple([(view.base, view.offset) for view in views]),
+                tuple([view.dtype.alignment for view in views]),
+                (count, a.shape[-1]),
+                (*moves, a.strides[-1], b.strides[-1]),
+                tuple(axes[:-1]),
+                **of_loop(loop),
+            )
+        ]
+
     def _matmul(self, call: Call, out: Any) -> list[Step]:
         a, b = (self.operand(value) for value in call.args)
+        if isinstance(a, type) or isinstance(b, type):
+            raise NotLoweredError
+        return self._multiplied(a, b, call, out)
+
+    def _multiplied(self, a: View, b: View, call: Call, out: Any) -> list[Step]:
         made = self.made(call) if out is None else self._target(out)
-        if isinstance(a, type) or isinstance(b, type) or not (a.dtype == b.dtype == made.dtype):
+        if not (a.dtype == b.dtype == made.dtype):
             raise NotLoweredError
         if out is not None and not (is_contiguous(made) and made.shape == _shape_of_product(a, b)):
             raise NotLoweredError
@@ -807,6 +860,7 @@ _RULES_BY_NAME: MappingProxyType[str, Callable[[Lowering, Call], list[Step]]] = 
         "concatenate": Lowering._concatenated,
         "stack": Lowering._stacked,
         "where": Lowering._where,
+        "dot": Lowering._dot,
         "broadcast_to": Lowering._expanded_scalar,
     }
 )

@@ -26,10 +26,16 @@ def _sum_to(a: Any, to: tuple[int, ...]) -> Any:
 def _broadcast_to(a: Any, to: tuple[int, ...]) -> Any:
     if a.shape == to:
         return a
-    if a.size == 1 and isinstance(a, (np.ndarray, np.generic)):
-        return _repeat_one(a, to)
-    one = libraries.in_one(_repeat_one, a) if a.size == 1 else None
-    return libraries.namespace(a).broadcast_to(a, to) if one is None else one(a, to)
+    if a.size == 1:
+        if isinstance(a, (np.ndarray, np.generic)):
+            return _repeat_one(a, to)
+        if libraries.is_captured(a) and libraries.root(a) is np and math.prod(to) <= _FEW:
+            full = libraries.namespace(a).empty(to, a.dtype)
+            full[...] = a
+            return full
+        if (one := libraries.in_one(_repeat_one, a)) is not None:
+            return one(a, to)
+    return libraries.namespace(a).broadcast_to(a, to)
 
 
 # Up to so many elements, real memory is cheaper than a view of strides 0, which NumPy's loops take slowly.

@@ -327,7 +327,7 @@ class TensorCapture(Capture):
         """Capture an array as what a replay finds in the tensor."""
         if not isinstance(array, (np.ndarray, np.generic)):
             self.add_obstacle("arrays of a GPU are not replayed:")
-        captured = self.add_result(array)
+        captured = self.add_found(array)
         self._found[captured.slot.number] = array
         calls = self.calls if known.is_late else self.reads
         calls.append(Call(array_of, (known.slot,), {}, captured.slot, None, self.place()))

@@ -75,12 +75,11 @@ def count_along(shape: tuple[int, ...], axes: Axes) -> int:
 
 def broadcast_back(g: Any, shape: tuple[int, ...], axes: Axes) -> Any:
     """Broadcast a reduced array to the shape before the reduction."""
-    if g.__class__ is np.ndarray and math.prod(shape) <= FEW:
-        full = np.empty(shape, g.dtype)  # a view of strides 0 takes 2 us to make, and NumPy's loops longer to read
+    if (g.__class__ is np.ndarray or libraries.is_numpy(g)) and math.prod(shape) <= FEW:
+        # A view of strides 0 takes 2 us to make, and NumPy's loops longer to read.
+        full = np.empty(shape, g.dtype) if g.__class__ is np.ndarray else libraries.namespace(g).empty(shape, g.dtype)
         full[...] = g if len(axes) == len(shape) else g.reshape(kept_shape(shape, axes))
         return full
-    if libraries.is_captured(g) and (one := libraries.in_one(broadcast_back, g)) is not None:
-        return one(g, shape, axes)
     if g.ndim and len(axes) != len(shape):
         kept = kept_shape(shape, axes)
         g = g if g.shape == kept else reshape(g, kept)

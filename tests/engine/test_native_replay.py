@@ -108,8 +108,31 @@ def test_matrix_products(dtype: str) -> None:
     for n, k, m in itertools.product((1, 2, 17), repeat=3):
         for a, b in itertools.product(layouts(n, k), layouts(k, m)):
             check(lambda x, y: [x @ y, x @ x.T, x[0] @ y, x @ y[:, 0], x[0] @ x[0]], a, b)
+            check(lambda x, y: [np.dot(x, y), x.dot(x.T), x[0].dot(y), x.dot(y[:, 0]), y.T.dot(x.T)], a, b)
         stack, other = np.stack(layouts(n, k)), np.stack(layouts(k, m))
         check(lambda x, y: [x @ y, x[0] @ y, x @ y[1], np.matmul(x[:, None], y[None])], stack, other)
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4"])
+def test_dot_of_matrices_is_the_machine_s(dtype: str) -> None:
+    for n, k, m in itertools.product((1, 2, 5, 16, 33, 65), repeat=3):
+        a, b = normal(n, k).astype(dtype), normal(k, m).astype(dtype)
+        for x, y in itertools.product((a, np.asfortranarray(a)), (b, np.asfortranarray(b))):
+            native = check(lambda x, y: [x.dot(y), np.dot(np.ones(len(x), x.dtype), x), np.dot(y, y.T)], x, y)
+            assert runs_of(native) == 1
+            assert "dot" not in native.text
+    wide = normal(34, 66).astype(dtype)
+    for x in (wide[:, :33], wide[::2, ::2], wide[::-1], wide[:, :33].T):  # of which `dot` makes copies
+        check(lambda x: [x.dot(x.T), x.T.dot(x), x[0].dot(x.T), x.dot(x[0]), x[:1].dot(x.T), x.T[:, :1].dot(x[:1])], x)
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4", "i8"])
+def test_sums_of_products_of_rows(dtype: str) -> None:
+    for n, k in itertools.product((1, 3, 17, 64), (1, 2, 9, 33, 300)):
+        a = (normal(2 * n, 2 * k) * 4).astype(dtype)
+        for x in (a[:n, :k].copy(), a[:n, :k], a[::2, ::2], np.asfortranarray(a[:n, :k])):
+            native = check(lambda x: [np.vecdot(x, x), np.vecdot(x, x[0]), np.vecdot(x[:, None], x), x[0].dot(x[0])], x)
+            assert "vecdot" not in native.text
 
 
 @pytest.mark.parametrize("to", ["f8", "f4", "i8", "c16", "?"])

@@ -50,6 +50,16 @@ def can_run_in_blocks(x: Any, *others: Any) -> bool:
     return True
 
 
+def _is_captured_block(x: Any, *others: Any) -> bool:
+    """Tell whether all are captured arrays that would be one block, in which `run_in_blocks` takes them, too."""
+    if x.__class__ is np.ndarray or not libraries.are_captured_from(x, *others) or x.nbytes > BLOCK or not x.ndim:
+        return False
+    dtype, shape = x.dtype, x.shape
+    if dtype is not libraries.F4 and dtype is not libraries.F8:
+        return False
+    return all(a is not None and a.dtype is dtype and a.shape == shape for a in others)
+
+
 def run_in_blocks(piece: Function, made: Any, arrays: tuple[Any, ...], scratch: int = 0) -> Any:
     """Call piece(out, *arrays, *scratch arrays) on `made`, or on blocks of it, with this number of scratch arrays.
 
@@ -62,7 +72,7 @@ def run_in_blocks(piece: Function, made: Any, arrays: tuple[Any, ...], scratch: 
     if (
         made.nbytes <= BLOCK or not scratch
     ):  # without scratch it is one pass over memory, in which two threads took longer
-        piece(made, *arrays, *(np.empty((scratch, *made.shape), made.dtype) if scratch else ()))
+        piece(made, *arrays, *(libraries.empty((scratch, *made.shape), made) if scratch else ()))
         return made
     out, flat = made.reshape(-1), [a.reshape(-1) for a in arrays]
     parts = blocks(out.size, out.nbytes)
@@ -203,9 +213,9 @@ def leaky_relu(input: Any, negative_slope: float = 0.01) -> Any:
 
 def _elu_kernel(x: Any, alpha: float) -> Any:
     with np.errstate(all="ignore"):  # expm1 overflows for large positive x, where its value is not used
-        if can_run_in_blocks(x):
+        if can_run_in_blocks(x) or _is_captured_block(x):
             return run_in_blocks(
-                lambda out, x, low: _elu_piece(out, x, low, alpha), np.empty(x.shape, x.dtype), (x,), 1
+                lambda out, x, low: _elu_piece(out, x, low, alpha), libraries.empty(x.shape, x), (x,), 1
             )
         if (one := libraries.in_one(_elu_kernel, x)) is not None:
             return one(x, alpha)
@@ -224,8 +234,8 @@ def _elu_piece(out: Any, x: Any, low: Any, alpha: float) -> None:
 
 
 def _elu_rule(g: Any, out: Any, alpha: float) -> Any:
-    if alpha == 1 and can_run_in_blocks(g, out):
-        return run_in_blocks(_elu_slope_piece, np.empty(g.shape, g.dtype), (g, out))
+    if alpha == 1 and (can_run_in_blocks(g, out) or _is_captured_block(g, out)):
+        return run_in_blocks(_elu_slope_piece, libraries.empty(g.shape, g), (g, out))
     if (one := libraries.in_one(_elu_rule, g, out)) is not None:
         return one(g, out, alpha)
     g = widen_half(g)
@@ -322,9 +332,18 @@ _TINIES = tuple(
 )
 
 
+def _is_finite(a: Any) -> bool:
+    """Tell whether nothing is NaN or positively infinite."""
+    return not a.size or math.isfinite(np.maximum.reduce(a, axis=None))
+
+
+def _times(made: Any, g: Any, x: Any, rule: Function) -> Any:
+    return made * g if _is_finite(made) else rule(g, x)
+
+
 def _gated_rule(g: Any, x: Any, out: Any, piece: Function, rule: Function) -> Any:
     """Return g (s + x s'): piece(made, x, out, s, work) writes x s' into `made`; rule(g, x) is the general rule."""
-    if not can_run_in_blocks(g, x, out):
+    if not (can_run_in_blocks(g, x, out) or _is_captured_block(g, x, out)):
         one = libraries.in_one(_gated_rule, g, x, out)
         return rule(g, x) if one is None else one(g, x, out, piece, rule)
 
@@ -335,19 +354,21 @@ def _gated_rule(g: Any, x: Any, out: Any, piece: Function, rule: Function) -> An
         s /= made
         piece(made, x, out, s, more)
         made += s
-        if made.size and not math.isfinite(np.maximum.reduce(made, axis=None)):
-            made[...] = rule(g, x)
-        else:
+        if made.__class__ is not np.ndarray and (one := libraries.in_one(_times, made, g, x)) is not None:
+            made[...] = one(made, g, x, rule)  # no guard, which would be refused after what has effects
+        elif _is_finite(made):
             made *= g
+        else:
+            made[...] = rule(g, x)
 
     with np.errstate(all="ignore"):
-        return run_in_blocks(work, np.empty(g.shape, g.dtype), (g, x, out), 2)
+        return run_in_blocks(work, libraries.empty(g.shape, g), (g, x, out), 2)
 
 
 def _silu_kernel(x: Any) -> Any:
     with np.errstate(all="ignore"):
-        if can_run_in_blocks(x):
-            return run_in_blocks(_silu_piece, np.empty(x.shape, x.dtype), (x,))
+        if can_run_in_blocks(x) or _is_captured_block(x):
+            return run_in_blocks(_silu_piece, libraries.empty(x.shape, x), (x,))
         if (one := libraries.in_one(_silu_kernel, x)) is not None:
             return one(x)
         wide = widen_half(x)
@@ -406,8 +427,8 @@ def silu(input: Any) -> Any:
 
 def _softplus_kernel(x: Any, beta: float, threshold: float) -> Any:
     with np.errstate(all="ignore"):
-        if _is_plain_softplus(x, beta, threshold) and can_run_in_blocks(x):
-            return run_in_blocks(_softplus_piece, np.empty(x.shape, x.dtype), (x,), 1)
+        if _is_plain_softplus(x, beta, threshold) and (can_run_in_blocks(x) or _is_captured_block(x)):
+            return run_in_blocks(_softplus_piece, libraries.empty(x.shape, x), (x,), 1)
         if (one := libraries.in_one(_softplus_kernel, x)) is not None:
             return one(x, beta, threshold)
         wide = widen_half(x)
@@ -434,9 +455,9 @@ def _softplus_piece(out: Any, x: Any, work: Any) -> None:
 
 
 def _softplus_rule(g: Any, x: Any, beta: float, threshold: float) -> Any:
-    if _is_plain_softplus(x, beta, threshold) and can_run_in_blocks(g, x):
+    if _is_plain_softplus(x, beta, threshold) and (can_run_in_blocks(g, x) or _is_captured_block(g, x)):
         with np.errstate(all="ignore"):
-            return run_in_blocks(_softplus_slope_piece, np.empty(g.shape, g.dtype), (g, x))
+            return run_in_blocks(_softplus_slope_piece, libraries.empty(g.shape, g), (g, x))
     if (one := libraries.in_one(_softplus_rule, g, x)) is not None:
         return one(g, x, beta, threshold)
     z = widen_half(x) * beta
@@ -517,8 +538,8 @@ _LOG_ROOT_2PI = np.float32(math.log(_ROOT_2PI))
 def _compute(kernel: Function, x: Any) -> Any:
     """Call kernel(out, x, *scratch) with three scratch arrays and return `out`; half precision becomes float32."""
     with np.errstate(all="ignore"):
-        if can_run_in_blocks(x):
-            return run_in_blocks(kernel, np.empty(x.shape, x.dtype), (x,), 3)
+        if can_run_in_blocks(x) or _is_captured_block(x):
+            return run_in_blocks(kernel, libraries.empty(x.shape, x), (x,), 3)
         if (one := libraries.in_one(_compute, x)) is not None:
             return one(kernel, x)
         xp, wide = libraries.namespace(x), wide_dtype(x.dtype)
@@ -692,8 +713,8 @@ _FAR = 50.0  # where s is 0 or 1 in every precision
 
 def _gelu_tanh_kernel(x: Any) -> Any:
     with np.errstate(all="ignore"):
-        if can_run_in_blocks(x):
-            return run_in_blocks(_gelu_tanh_piece, np.empty(x.shape, x.dtype), (x,), 1)
+        if can_run_in_blocks(x) or _is_captured_block(x):
+            return run_in_blocks(_gelu_tanh_piece, libraries.empty(x.shape, x), (x,), 1)
         if (one := libraries.in_one(_gelu_tanh_kernel, x)) is not None:
             return one(x)
         wide = widen_half(x)

@@ -114,12 +114,14 @@ _RUN = 4096
 
 def _mean_square_kernel(x: Any) -> Any:
     """Return the mean of squares by dot products, without an array of the squares."""
-    if x.__class__ is not np.ndarray or x.dtype not in SINGLE_OR_DOUBLE or not x.size:
-        one = libraries.in_one(_mean_square_kernel, x)
-        return (x * x).mean() if one is None else one(x)
-    flat = x.ravel("K")
-    if flat.size <= _RUN:
+    if not (x.__class__ is np.ndarray or libraries.is_numpy(x)) or x.dtype not in SINGLE_OR_DOUBLE or not x.size:
+        return (x * x).mean()
+    if x.size <= _RUN:
+        flat = x.ravel("K")
         return flat.dot(flat) / flat.size
+    if (one := libraries.in_one(_mean_square_kernel, x)) is not None:
+        return one(x)
+    flat = x.ravel("K")
     total = 0.0
     for start in range(0, flat.size, _RUN):
         run = flat[start : start + _RUN]

@@ -25,6 +25,7 @@ from gradmgr.nn._functions.normalization_blocks import (
     SIZE,
     Layout,
     can_run_in_blocks,
+    is_captured_block,
     normalise_groups,
     normalise_rows,
     reshape_to,
@@ -99,6 +100,8 @@ def _kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred:
             return normalise_rows(x, weight, bias, layout, eps, centred)
         if layout.by_statistic[0] == 1 and layout.by_weight[2] >= SIZE:
             return normalise_groups(x, weight, bias, layout, eps)
+    elif layout.letter == "s" and is_captured_block(x, weight, bias):
+        return normalise_rows(x, weight, bias, layout, eps, centred)
     elif (one := libraries.in_one(_kernel, x, weight, bias)) is not None:
         return one(x, weight, bias, layout, eps, centred)  # type: ignore[no-any-return]  # what _kernel returns
     x = libraries.able_to_hold(libraries.able_to_hold(x, weight), bias)
@@ -197,7 +200,7 @@ def _weight_vjp(g: Any, a: Any, shape: Shape, layout: Layout, shared: Any) -> An
 
 def _bias_vjp(g: Any, shape: Shape, layout: Layout) -> Any:
     """Sum the cotangent. It uses no shared value, so that nothing is kept if the bias alone is tracked."""
-    if can_run_in_blocks(g[0]) and layout.letter == "s":
+    if layout.letter == "s" and (can_run_in_blocks(g[0]) or (g[0] is not None and is_captured_block(g[0]))):
         return reshape_to(libraries.sum_of_rows(reshape_to(g[0], layout.by_statistic[1:])), shape)
     if (one := libraries.in_one(_bias_vjp, *g)) is not None:
         return one(g, shape, layout)

@@ -59,6 +59,16 @@ def can_run_in_blocks(x: Any, *others: Any) -> bool:
     return True
 
 
+def is_captured_block(x: Any, *others: Any) -> bool:
+    """Tell whether `can_run_in_blocks` would hold of captured arrays, and there is one block, computed call by call."""
+    if x.__class__ is np.ndarray or not libraries.are_captured_from(x, *others):
+        return False
+    dtype = x.dtype
+    if not x.flags.c_contiguous or not 0 < x.size <= _FEW or (dtype is not libraries.F4 and dtype is not libraries.F8):
+        return False
+    return all(a is None or a.dtype is dtype for a in others)
+
+
 def _normalise(x: Any, out: Any, rstd: Any, eps: float, centred: bool, each: Any) -> None:
     """Write the normalised rows of x into `out`, and 1/std into `rstd`; `each` holds 1 / count for each column."""
     if centred:
@@ -75,7 +85,7 @@ def normalise_rows(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, c
     """Normalise rows, with a weight and a bias for each number of a row."""
     form = layout.by_statistic[1:]
     rows, dtype = reshape_to(x, form), x.dtype
-    whole, a, rstd = np.empty(x.shape, dtype), np.empty(form, dtype), np.empty(form[0], dtype)
+    whole, a, rstd = libraries.empty(x.shape, x), libraries.empty(form, x), libraries.empty(form[:1], x)
     y, each = reshape_to(whole, form), np.full(form[1], 1 / form[1], dtype)
     if x.size <= _FEW:
         _normalise(rows, a, rstd, eps, centred, each)
@@ -132,7 +142,10 @@ def slopes(g: Any, weight: Any, a: Any, rstd: Any, layout: Layout, centred: bool
     The rules in `normalization` use them if they are there, and compute the same for all other arrays.
     """
     gy = g[0]
-    if g[1] is not None or g[2] is not None or not can_run_in_blocks(gy, a, rstd, weight) or not a.flags.c_contiguous:
+    fits = can_run_in_blocks(gy, a, rstd, weight) or (
+        layout.letter == "s" and gy is not None and is_captured_block(gy, a, rstd, weight)
+    )
+    if g[1] is not None or g[2] is not None or not fits or not a.flags.c_contiguous:
         one = libraries.in_one(slopes, *g, weight, a, rstd)
         return None if one is None else one(g, weight, a, rstd, layout, centred)
     if layout.letter == "s":
@@ -144,7 +157,7 @@ def slopes(g: Any, weight: Any, a: Any, rstd: Any, layout: Layout, centred: bool
 
 def _slopes_of_long_rows(gy: Any, weight: Any, a: Any, rstd: Any, layout: Layout, centred: bool) -> Any:
     form, dtype = layout.by_statistic[1:], gy.dtype
-    whole = np.empty(gy.shape, dtype)
+    whole = libraries.empty(gy.shape, gy)
     gy, a, weight = reshape_to(gy, form), a.reshape(form), None if weight is None else weight.reshape(1, -1)
     dx = reshape_to(whole, form)
     # The weights divided by the number of columns, and 1/std of each row, are factors of the sums, not of the arrays.

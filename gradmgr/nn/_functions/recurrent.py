@@ -17,6 +17,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import is_batched
+from gradmgr._arrays.libraries import empty
 from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function, zeros
 from gradmgr._engine.tensor import Tensor
@@ -37,20 +38,16 @@ def _affine_columns(x: Any, weight: Any, bias: Any = None) -> Any:
     For few examples this takes BLAS as little as half the time of x weight^T, and `dot` takes 0.5 us less than
     `matmul`.
     """
-    made = weight.dot(x.T) if x.__class__ is weight.__class__ is np.ndarray else np.matmul(weight, x.T)
-    if bias is not None:
-        made += bias[:, None]
-    return made
+    if x.__class__ is weight.__class__ is np.ndarray:
+        made = weight.dot(x.T)
+    else:
+        made = (np.dot if libraries.is_numpy(x) and libraries.is_numpy(weight) else np.matmul)(weight, x.T)
+    return made if bias is None else _add(made, bias[:, None])
 
 
 def columns_by_gate(columns: Any, count: int) -> Any:
     """Return (count * hidden, batch) as (count, batch, hidden)."""
     return columns.reshape((count, columns.shape[0] // count, columns.shape[1])).swapaxes(1, 2)
-
-
-def empty(shape: tuple[int, ...], like: Any) -> Any:
-    """Return an uninitialised array in the library and dtype of another."""
-    return (np if like.__class__ is np.ndarray else libraries.namespace(like)).empty(shape, like.dtype)
 
 
 def _affine(x: Any, weight: Any, bias: Any) -> Any:
@@ -118,7 +115,7 @@ def _or_zeros(g: Any, like: Any) -> Any:
 def lstm_kernel(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> tuple[Any, Any, Any]:
     """Compute a step; without w_ih, x is the input's part of the gates already."""
     more = b_ih if b_hh is None else b_hh if b_ih is None else b_ih + b_hh
-    if are_plain(x, h, c, w_ih, w_hh, more):
+    if are_plain(x, h, c, w_ih, w_hh, more) or libraries.are_captured_from(w_hh, x, h, c, w_ih, more):
         columns = _affine_columns(h, w_hh)
         if w_ih is not None:
             columns += _affine_columns(x, w_ih)
@@ -165,7 +162,7 @@ def lstm_into(new_h: Any, new_c: Any, gates: Any, parts: Any, more: Any, c: Any)
 
 def lstm_vjp(g: Any, c: Any, gates: Any) -> tuple[Any, Any]:
     """Return the cotangents of the gates before their activations, by row, and of the new c from all its uses."""
-    if g[2] is None and are_plain(g[0], g[1], c, gates):
+    if g[2] is None and (are_plain(*g, c, gates) or libraries.are_captured_from(gates, *g, c)):
         _, batch, hidden = gates.shape
         rows = empty((batch, 4 * hidden), gates)
         return rows, lstm_vjp_into(rows, g[0], g[1], c, gates)
@@ -272,7 +269,8 @@ def lstm_step(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any
 
 def gru_kernel(x: Any, h: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> tuple[Any, Any]:
     """Compute a step; without w_ih, x is the input's part of the gates already."""
-    if are_plain(x, h, w_ih, w_hh, b_ih, b_hh):
+    given = x, h, w_ih, b_ih, b_hh
+    if are_plain(w_hh, *given) or libraries.are_captured_from(w_hh, *given):
         of_x = split_gates(x, 3) if w_ih is None else columns_by_gate(_affine_columns(x, w_ih, b_ih), 3)
         of_h = columns_by_gate(_affine_columns(h, w_hh, b_hh), 3)
         new_h, gates = empty(h.shape, of_h), empty((4, *h.shape), of_h)
@@ -305,7 +303,7 @@ def gru_into(new_h: Any, gates: Any, of_x: Any, of_h: Any, h: Any) -> None:
 
 def gru_vjp(g: Any, h: Any, gates: Any) -> tuple[Any, Any]:
     """Return the cotangents of the input's and of h's parts of the gates, by row."""
-    if g[1] is None and are_plain(g[0], h, gates):
+    if g[1] is None and (are_plain(*g, h, gates) or libraries.are_captured_from(gates, *g, h)):
         _, batch, hidden = gates.shape
         of_input, of_h = empty((batch, 3 * hidden), gates), empty((batch, 3 * hidden), gates)
         gru_vjp_into(of_input, of_h, g[0], h, gates)

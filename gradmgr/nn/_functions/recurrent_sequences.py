@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays import libraries
+from gradmgr._arrays.libraries import empty
 from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import Tensor
@@ -18,7 +19,6 @@ from gradmgr.nn._functions.attention import are_plain
 from gradmgr.nn._functions.recurrent import (
     cast_to_common_dtype,
     columns_by_gate,
-    empty,
     gru_h_gradient,
     gru_into,
     gru_jvp_of_h,
