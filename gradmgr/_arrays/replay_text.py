@@ -199,7 +199,8 @@ class Writer:
             return [f"{target} = {self._value(call)}" if call.results is not None else self._value(call)]
         condition = getattr(call.function, "condition", None)
         if condition is not None:  # what `check` tests, without calls
-            parts = [self._constant(part) for part in call.expected]
+            expected = call.expected if isinstance(call.expected, tuple) else (call.expected,)
+            parts = [self._constant(part) for part in expected]
             return [f"if not ({condition.format(*map(self._text, call.args), *parts)}): stale({self._constant(call)})"]
         lines = [f"made = {self._value(call)}", f"check({self._constant(call)}, made)"]
         return lines if call.results is None else [*lines, f"{target} = made"]

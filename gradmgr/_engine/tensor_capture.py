@@ -73,6 +73,7 @@ def layout_of(array: Any) -> tuple[Any, ...]:
 array_of.attribute = "_array"  # type: ignore[attr-defined]
 grad_of.attribute = "_grad"  # type: ignore[attr-defined]
 layout_of.condition = "{0}.__class__ is {1} and {0}.shape == {2} and {0}.dtype == {3} and {0}.strides == {4}"  # type: ignore[attr-defined]
+has_grad.condition = "(getattr({0}, '_grad', None) is not None) is {1}"  # type: ignore[attr-defined]
 
 
 def are_distinct(*tensors: Tensor) -> bool:
