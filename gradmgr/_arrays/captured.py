@@ -633,6 +633,8 @@ class CapturedArray:
         return complex(self._number("complex() of an array"))
 
     def __index__(self) -> int:
+        if self.inner.ndim or self.inner.dtype.kind not in "iu":  # as NumPy's
+            raise TypeError("only integer scalar arrays can be converted to a scalar index")
         return operator.index(
             self._number("an array as an index of a list or of an array that is not captured, or as a length,")
         )

@@ -315,7 +315,7 @@ class TensorCapture(Capture):
     def read_array(self, t: Tensor) -> Any:
         """Return the array of a tensor, captured."""
         array = _array_slot.__get__(t)
-        if isinstance(array, (Batched, CapturedArray)):
+        if array is None or isinstance(array, (Batched, CapturedArray)):  # None: a value that is kept elsewhere
             return array
         known = self._known_or_outer(t)
         if known.array is None or known.array.inner is not array:
@@ -344,7 +344,7 @@ class TensorCapture(Capture):
             known.array = value
             value = value.inner
         else:
-            known.array = None if isinstance(value, Batched) else self.add_constant(value)
+            known.array = None if value is None or isinstance(value, Batched) else self.add_constant(value)
         known.is_changed = True
         _array_slot.__set__(t, value)
 
