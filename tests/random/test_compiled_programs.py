@@ -13,7 +13,7 @@ from test_numpy_programs import PROGRAMS, results
 import gradmgr
 import gradmgr.numpy
 import gradmgr.special
-from gradmgr import GradManager, Tensor, errors, tensor
+from gradmgr import GradManager, Tensor, tensor
 from tools.fuzz.generate import generate
 from tools.fuzz.subject import Run
 
