@@ -388,6 +388,24 @@ def test_rows_by_number() -> None:
         native(normal(3, 4), np.array([1, 3, 2, 2]))
 
 
+@pytest.mark.parametrize("dtype", ["f8", "f4", "i4"])
+def test_one_element_of_each_row(dtype: str) -> None:
+    rows = np.arange(3)
+
+    def program(x: Any, columns: Any, g: Any) -> list[Any]:
+        y = x * 2
+        y[rows, columns] -= g
+        y[rows, np.array([0, -1, 1])] = 5
+        return [x[rows, columns], y, x.T[np.arange(4), np.array([0, 1, 2, -1])]]
+
+    given = (normal(3, 4) * 9).astype(dtype), np.array([1, -4, 3]), (normal(3) * 9).astype(dtype)
+    native = check(program, *given)
+    assert runs_of(native) == 1
+    for wrong in (4, -5):
+        with pytest.raises(IndexError, match=r"an index of the array read at .*py:\d+ is out of bounds"):
+            native(given[0], np.array([1, wrong, 2]), given[2])
+
+
 def test_scalars_that_are_expanded() -> None:
     def program(x: Any) -> list[Any]:
         total = x.sum()
