@@ -49,7 +49,7 @@ _EXACT = frozenset(
 _EXACT_OF_COMPLEX = frozenset(
     (np.add, np.subtract, np.negative, np.positive, np.conjugate, np.equal, np.not_equal, np.isnan, np.isfinite)
 )
-_VECDOT = getattr(np, "vecdot", None)  # NumPy has it since 2.0
+_VECDOT: Any = getattr(np, "vecdot", None)  # NumPy has it since 2.0
 # Before NumPy 2.3, sums go over pieces of as many elements as np.getbufsize() says when they are not along one axis.
 _IN_PIECES = 8192 if np.lib.NumpyVersion(np.__version__) < "2.3.0" else 0
 # Integers by 0, and powers of negative ones, are errors of Python's.
@@ -643,7 +643,8 @@ class Lowering:
                 steps.append(self._copied(view, copied))
                 view = copied
             factors.append(view)
-        return [*steps, *self._multiplied(*factors, call, out)]
+        a, b = factors
+        return [*steps, *self._multiplied(a, b, call, out)]
 
     def _vecdot(self, call: Call) -> list[Step]:
         """Sums of products along the last axis, by NumPy's loop."""

@@ -14,6 +14,7 @@ from gradmgr import errors
 from gradmgr._arrays import batched, libraries
 from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.batched import innermost
+from gradmgr._arrays.captured import inner_of
 from gradmgr._engine.broadcast import broadcast_to
 from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function, linear, zeros
@@ -193,7 +194,7 @@ def _cross_entropy_vjp(g: Any, x: Any, shift: Any, log_total: Any, labels: _Labe
     if common and more is None and isinstance(loss, (np.ndarray, np.generic)) and labels.is_plain():
         return _cross_entropy_slope_of_rows(loss, x, shift, log_total, labels)
     captured = more is None and libraries.are_captured_from(shift, log_total) and labels.is_plain_for(x)
-    if captured and isinstance(libraries.inner_of(loss), (np.ndarray, np.generic)):
+    if captured and isinstance(inner_of(loss), (np.ndarray, np.generic)):
         return _cross_entropy_slope_of_rows(loss, x, shift, log_total, labels)
     if (one := libraries.in_one(_cross_entropy_vjp, *g, x, shift, log_total, *leaves_in(labels))) is not None:
         return one(g, x, shift, log_total, labels)
@@ -350,6 +351,8 @@ def _check_labels(asked: str, target: Any, classes: int, ignore_index: int) -> b
         ignored = target == ignore_index
         outside &= ~ignored
         some = ignored.any()
+    if libraries.is_captured(outside) and not np.logical_or(some, outside.any()):
+        return False  # by a guard of a truth
     found = int(some + 2 * outside.any())  # both are read at once, as reading waits for the GPU
     if found < 2:
         return bool(found)
