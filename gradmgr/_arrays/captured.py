@@ -381,7 +381,7 @@ class Capture:
     def _wrap_all(self, result: Any, given: dict[int, CapturedArray]) -> tuple[Any, Any]:
         """Return a result with its arrays captured, and their slots; None for what is no array."""
         if isinstance(result, (np.ndarray, np.generic)):
-            made = given.get(id(result))
+            made = given.get(id(result)) if isinstance(result, np.ndarray) else None  # numpy.True_ is always the same
             made = self._wrap(result) if made is None else made
             return made, made.slot
         if isinstance(result, (tuple, list)):

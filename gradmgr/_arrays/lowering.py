@@ -49,7 +49,7 @@ _EXACT = frozenset(
 _EXACT_OF_COMPLEX = frozenset(
     (np.add, np.subtract, np.negative, np.positive, np.conjugate, np.equal, np.not_equal, np.isnan, np.isfinite)
 )
-_VECDOT = getattr(np, "vecdot", None)  # NumPy has it since 2.0
+_VECDOT: Any = getattr(np, "vecdot", None)  # NumPy has it since 2.0
 # Before NumPy 2.3, sums go over pieces of as many elements as np.getbufsize() says when they are not along one axis.
 _IN_PIECES = 8192 if np.lib.NumpyVersion(np.__version__) < "2.3.0" else 0
 # Integers by 0, and powers of negative ones, are errors of Python's.
@@ -390,6 +390,8 @@ class Lowering:
 
     def _setitem(self, call: Call) -> list[Step]:
         a, index, value = call.args
+        if _is_one_of_each_row(index):
+            return self._put(self._target(a), index, value, call)
         target = indexed(self._target(a), index)
         return self._assigned(target, self._value(value, target.dtype))
 
@@ -448,6 +450,8 @@ class Lowering:
         made, source = self.made(call), self.view(call.args[0])
         if made.is_scalar or source.is_scalar:
             return [self._copied(indexed(source, call.args[1]), made)]
+        if _is_one_of_each_row(call.args[1]):
+            return self._picked(source, call.args[1], made, call)
         return self._taken(source, call.args[1], made, call)
 
     def _taken(self, source: View, index: Any, made: View, call: Call) -> list[Step]:
@@ -470,6 +474,61 @@ class Lowering:
             guard=call,
         )
         return [taken]
+
+    def _picked(self, source: View, index: Any, made: View, call: Call) -> list[Step]:
+        """Return the step that copies one element of each row of a matrix."""
+        numbers = self._numbers(source, index)
+        if made.shape != numbers.shape:
+            raise NotLoweredError
+        views = (source, numbers, made)
+        picked = Step(
+            self.machine.address("take"),
+            tuple([(view.base, view.offset) for view in views]),
+            tuple([view.dtype.alignment for view in views]),
+            (1,),
+            (source.strides[1], numbers.strides[0], made.strides[0]),
+            ((len(index[0]), (source.strides[0], numbers.strides[0], made.strides[0])),),
+            context=source.shape[1],
+            auxdata=made.dtype.itemsize,
+            guard=call,
+        )
+        return [picked]
+
+    def _numbers(self, rows: View, index: Any) -> View:
+        """Return the numbers of the columns in an index of one element of each row."""
+        numbers = self.operand(index[1])
+        if isinstance(numbers, type) or numbers.dtype != np.int64 or numbers.shape != index[0].shape:
+            raise NotLoweredError
+        if len(rows.shape) != 2 or rows.shape[0] != len(index[0]):
+            raise NotLoweredError
+        return numbers  # type: ignore[no-any-return]  # a View
+
+    def _put(self, target: View, index: Any, value: Any, call: Call) -> list[Step]:
+        """Return the steps that write one element of each row of a matrix: of all, chosen by the number of the column.
+
+        The first of them looks whether the numbers are in bounds.
+        """
+        numbers, given = self._numbers(target, index), self._value(value, target.dtype)
+        if given.dtype != target.dtype or overlaps(given, target) or overlaps(numbers, target):
+            raise NotLoweredError
+        (rows, columns), boolean = target.shape, np.dtype(bool)
+        steps = self._picked(target, index, _temporary((rows,), target.dtype), call)
+        masks = [_temporary(target.shape, boolean) for _ in range(2)]
+        column = numbers._replace(shape=(rows, 1), strides=(numbers.strides[0], 0))
+        equal = self.machine.loop(np.equal, (numbers.dtype, numbers.dtype, None))
+        either = self.machine.loop(np.logical_or, (boolean, boolean, None))
+        if equal is None or either is None:
+            raise NotLoweredError
+        for mask, first in zip(masks, (0, -columns), strict=True):
+            places = _constant(np.arange(first, first + columns, dtype=np.int64))
+            views = [broadcast(view, target.shape) for view in (column, places)]
+            steps.append(elementwise(equal.function, [*views, mask], **of_loop(equal)))
+        steps.append(elementwise(either.function, [*masks, masks[0]], **of_loop(either)))
+        of_rows = broadcast(given, (rows,))
+        of_rows = of_rows._replace(shape=(rows, 1), strides=(of_rows.strides[0], 0))
+        address = self.machine.address(f"where{target.dtype.itemsize}")
+        views = [broadcast(view, target.shape) for view in (masks[0], of_rows, target)]
+        return [*steps, elementwise(address, [*views, target])]
 
     def _expanded_scalar(self, call: Call) -> list[Step]:
         """A scalar broadcast to a shape: one element in memory, of which all strides are 0."""
@@ -626,7 +685,8 @@ class Lowering:
                 steps.append(self._copied(view, copied))
                 view = copied
             factors.append(view)
-        return [*steps, *self._multiplied(*factors, call, out)]
+        a, b = factors
+        return [*steps, *self._multiplied(a, b, call, out)]
 
     def _vecdot(self, call: Call) -> list[Step]:
         """Sums of products along the last axis, by NumPy's loop."""
@@ -671,6 +731,13 @@ class Lowering:
         if loop is None or not a.shape or not b.shape:
             raise NotLoweredError
         return [_product(loop.function, a, b, made, of_loop(loop))]
+
+
+def _is_one_of_each_row(index: Any) -> bool:
+    """Tell whether an index is the numbers of all rows in their order, as an array, and numbers of columns."""
+    if not isinstance(index, tuple) or len(index) != 2 or not isinstance(index[0], np.ndarray):
+        return False
+    return index[0].ndim == 1 and index[0].dtype.kind == "i" and np.array_equal(index[0], np.arange(len(index[0])))
 
 
 def _shape_of_product(a: View, b: View) -> tuple[int, ...]:

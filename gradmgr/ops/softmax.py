@@ -47,6 +47,11 @@ def _in_one_if_large(function: Callable[..., Any], x: Any, *others: Any) -> Any:
     return libraries.in_one(function, x, *others)
 
 
+def is_small(x: Any) -> bool:
+    """Tell whether `as_rows` does not take an array because of its size, captured or not."""
+    return bool(x.size < _FEW)
+
+
 def by_rows(
     work: Callable[[slice], None], x: Any, shortest: int | None = None, *, few: bool = False, quiet: bool = True
 ) -> None:

@@ -116,6 +116,18 @@ def test_a_branch_is_a_guard() -> None:
             again(np.array([-3.0, 0.0]))
 
 
+def test_a_truth_that_numpy_has_once_is_a_result_of_its_own() -> None:
+    def program(x: Any) -> list[Any]:
+        one, other = (x == 9).any(), (x > 5).any()
+        either = np.logical_or(one, other)  # numpy.False_, as both are when it is captured
+        return [one * 1, other * 1, either * 1]
+
+    capture = Capture()
+    results = program(capture.add_input(np.array([1, 2])))
+    values = capture.replay(np.array([1, 7]))
+    assert [values[a.slot.number] for a in results] == [0, 1, 1]
+
+
 def test_a_shape_that_depends_on_values_is_a_guard() -> None:
     capture, found = capture_of(lambda x: [x[x > 0] * 2], [1.0, -1.0, 2.0])
     replay = compile_replay(capture, found)

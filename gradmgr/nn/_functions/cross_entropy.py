@@ -14,6 +14,7 @@ from gradmgr import errors
 from gradmgr._arrays import batched, libraries
 from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.batched import innermost
+from gradmgr._arrays.captured import inner_of
 from gradmgr._engine.broadcast import broadcast_to
 from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function, linear, zeros
@@ -26,7 +27,7 @@ from gradmgr.ops.arithmetic import plain_zeros
 from gradmgr.ops.convert import cast_to, is_floating, lift_together, narrow_to, untracked_value, wide_dtype, widen_half
 from gradmgr.ops.reduce import sum
 from gradmgr.ops.shape import expand_dims, squeeze
-from gradmgr.ops.softmax import are_moderate, as_rows, by_rows, fewest_rows, log_in_two, row_dots
+from gradmgr.ops.softmax import are_moderate, as_rows, by_rows, fewest_rows, is_small, log_in_two, row_dots
 from gradmgr.ops.where import choose
 
 
@@ -50,11 +51,18 @@ class _Labels(NamedTuple):
             return False
         return self.places[self.axis].__class__ is np.ndarray  # under vmap it may be a batched array
 
+    def is_plain_for(self, x: Any) -> bool:
+        """Tell whether `is_plain` would hold, of captured labels too, for a captured matrix of few rows."""
+        if self.valid is not None or self.share is not None or self.smooth is not None:
+            return False
+        return libraries.are_captured_from(x, self.places[self.axis]) and libraries.is_matrix(x) and is_small(x)
+
     def reduce_rows(self, rows: Any) -> Any:
         """Return the losses of the rows, or their sum divided by `over`."""
         if self.over is None:
             return rows
-        return (np.add.reduce(rows) if rows.__class__ is np.ndarray else sum(rows)) / self.over
+        is_array = rows.__class__ is np.ndarray or libraries.is_captured(rows)
+        return (np.add.reduce(rows) if is_array else sum(rows)) / self.over
 
     def broadcast_like(self, g: Any, shape: tuple[int, ...]) -> Any:
         """Return the cotangents of the rows, for an input of this shape: the adjoint of `added`."""
@@ -106,6 +114,8 @@ def _cross_entropy_kernel(x: Any, labels: _Labels) -> tuple[Any, Any, Any]:
             made = _cross_entropy_of_few_rows(x, labels)
         if made is not None:
             return made
+    if labels.is_plain_for(x):
+        return _cross_entropy_of_few_rows(x, labels)
     if (one := libraries.in_one(_cross_entropy_kernel, x, *leaves_in(labels))) is not None:
         return one(x, labels)  # type: ignore[no-any-return]  # what this function returns
     axis, wide = labels.axis, wide_dtype(x.dtype)
@@ -182,6 +192,9 @@ def _cross_entropy_vjp(g: Any, x: Any, shift: Any, log_total: Any, labels: _Labe
     loss, _, more = g
     common = shift.__class__ is log_total.__class__ is np.ndarray and _is_common_matrix(x)
     if common and more is None and isinstance(loss, (np.ndarray, np.generic)) and labels.is_plain():
+        return _cross_entropy_slope_of_rows(loss, x, shift, log_total, labels)
+    captured = more is None and libraries.are_captured_from(shift, log_total) and labels.is_plain_for(x)
+    if captured and isinstance(inner_of(loss), (np.ndarray, np.generic)):
         return _cross_entropy_slope_of_rows(loss, x, shift, log_total, labels)
     if (one := libraries.in_one(_cross_entropy_vjp, *g, x, shift, log_total, *leaves_in(labels))) is not None:
         return one(g, x, shift, log_total, labels)
@@ -338,6 +351,8 @@ def _check_labels(asked: str, target: Any, classes: int, ignore_index: int) -> b
         ignored = target == ignore_index
         outside &= ~ignored
         some = ignored.any()
+    if libraries.is_captured(outside) and not np.logical_or(some, outside.any()):
+        return False  # by a guard of a truth
     found = int(some + 2 * outside.any())  # both are read at once, as reading waits for the GPU
     if found < 2:
         return bool(found)
