@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.arguments import NESTS, leaves_in, map_leaves
+from gradmgr._arrays.arguments import leaves_in, map_leaves
 
 Array = Any
 # Code, and the instruction in it: the number of the line takes longer to find, and few are ever asked for.
@@ -218,7 +218,7 @@ class Capture:
         obstacles: why the calls cannot be made again, each with its line; empty where they can.
     """
 
-    __slots__ = ("_is_ours", "_memory", "calls", "constants", "fixed", "given", "inputs", "layouts", "obstacles", "open")
+    __slots__ = ("_memory", "_ours", "calls", "constants", "fixed", "given", "inputs", "layouts", "obstacles", "open")
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -230,7 +230,7 @@ class Capture:
         self.constants: list[tuple[Array, int, Call]] = []
         self.obstacles: list[str] = []
         self._memory = _Memory()
-        self._is_ours: dict[str, bool] = {}  # by the name of a file, whether its code is gradmgr's
+        self._ours: set[str] = set()  # files of gradmgr's
 
     def add_input(self, array: Array) -> CapturedArray:
         """Capture an array as an input, which `replay` takes another one for."""
@@ -258,7 +258,7 @@ class Capture:
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Make a call with the arrays inside, append it, and return its result with arrays captured."""
-        for target in _targets(function, args, keywords):
+        for target in _targets(function, args, keywords) if keywords or function.__class__ is not np.ufunc else ():
             if isinstance(target, np.ndarray):
                 self.add_obstacle(f"{name_of(function)} writes into an array that is not captured,")
         return self._call(function, args, keywords, guarded=False)
@@ -269,7 +269,10 @@ class Capture:
 
     def _call(self, function: Any, args: tuple[Any, ...], keywords: dict[str, Any], *, guarded: bool) -> Any:
         noted = _Noted()
-        function = _real_method(function)
+        kind = function.__class__
+        is_steady = kind is np.ufunc or (kind is BuiltinMethodType and function in _STEADY)
+        if not is_steady:
+            function = _real_method(function)
         plain, with_slots = noted.args(args)
         if keywords:
             named, named_slots = noted.args(keywords.values())
@@ -279,8 +282,14 @@ class Capture:
             result = function(*plain)
         if not self.open:
             return result
-        made, results = self._wrap_all(result, noted.captured)
-        guarded = guarded or _facts_depend_on_values(function, plain) or _holds_number(result)
+        if result.__class__ is np.ndarray:
+            given = noted.captured.get(id(result))
+            made = self._wrap(result) if given is None else given
+            results = made.slot
+        else:
+            made, results = self._wrap_all(result, noted.captured)
+            guarded = guarded or _holds_number(result)
+        guarded = guarded or (not is_steady and _facts_depend_on_values(function, plain))
         expected = facts_of(result) if guarded else None
         self._append(function, with_slots, keywords, results, expected, noted)
         return made
@@ -330,9 +339,7 @@ class Capture:
             _keep(call.results, made, values)
         return values
 
-    def _append(
-        self, function: Any, args: Any, keywords: Any, results: Any, expected: Any, noted: _Noted
-    ) -> None:
+    def _append(self, function: Any, args: Any, keywords: Any, results: Any, expected: Any, noted: _Noted) -> None:
         call = Call(function, args, keywords, results, expected, self.place(), given=tuple(noted.slots))
         self.calls.append(call)
         for array in noted.constants:
@@ -343,16 +350,15 @@ class Capture:
     def place(self) -> Place:
         """Return where the program stands: innermost outside of gradmgr."""
         frame: Any = sys._getframe(1)
-        known = self._is_ours
+        ours = self._ours
         while True:
-            code = frame.f_code
-            is_ours = known.get(code.co_filename)
-            if is_ours is None:
-                is_ours = known[code.co_filename] = code.co_filename.startswith((_ROOT, "<gradmgr "))
-            outer = frame.f_back if is_ours else None
-            if outer is None:
-                return code, frame.f_lasti
-            frame = outer
+            outer = frame.f_back
+            while outer is not None and frame.f_code.co_filename in ours:
+                frame, outer = outer, outer.f_back
+            name = frame.f_code.co_filename
+            if outer is None or not name.startswith((_ROOT, "<gradmgr ")):
+                return frame.f_code, frame.f_lasti
+            ours.add(name)
 
     def _wrap(self, array: Array, *, is_input: bool = False) -> CapturedArray:
         number = len(self.layouts)
@@ -748,6 +754,15 @@ _UPDATES = frozenset(
     )
 )
 
+# Functions of whose results the shapes follow from those of the arguments, as of ufuncs.
+_STEADY = frozenset(
+    getattr(operator, name)
+    for name in (
+        *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "lshift", "rshift", "xor", "and_", "or_"),
+        *("lt", "le", "gt", "ge", "eq", "ne", "neg", "pos", "abs", "invert"),
+    )
+)
+
 # Functions that ask for what is the same in every replay, so that no replay need call them.
 _ASKING = frozenset(
     (
@@ -785,7 +800,11 @@ def _targets(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> 
 
 def _is_at(function: Any) -> bool:
     """Tell whether it is the method `at` of a ufunc."""
-    return function.__class__ is BuiltinMethodType and isinstance(function.__self__, np.ufunc) and function.__name__ == "at"
+    return (
+        function.__class__ is BuiltinMethodType
+        and isinstance(function.__self__, np.ufunc)
+        and function.__name__ == "at"
+    )
 
 
 # ---------------------------------------------------------------- random numbers
@@ -815,12 +834,11 @@ def generators_in(calls: Iterable[Call]) -> list[Any]:
     for call in calls:
         kind = call.function.__class__
         owner = None if kind is np.ufunc or kind is FunctionType else getattr(call.function, "__self__", None)
-        if owner is None and not call.keywords and len(call.given) == len(call.args):  # slots only
-            continue
-        parts = [part for part in call.args if part.__class__ is not Slot and part.__class__ not in _PLAIN]
-        for part in (owner, *leaves_in((parts, call.keywords))):
-            if isinstance(part, random.Generator):
-                found[id(part)] = part
+        if isinstance(owner, random.Generator):
+            found[id(owner)] = owner
+        for value in (*call.args, *call.keywords.values()) if call.keywords else call.args:
+            if value.__class__ is not Slot and value.__class__ not in _PLAIN:
+                found |= {id(part): part for part in leaves_in(value) if isinstance(part, random.Generator)}
     return list(found.values())
 
 

@@ -75,7 +75,6 @@ class _Value:
             part.is_same(each) for part, each in zip(self._parts, found, strict=True)
         )
 
-
     def reference(self) -> Callable[[], Any] | None:
         """Return what gives the value itself; None where more than its identity counts."""
         return self._reference if self._expected is None else None
