@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import operator
 import sys
+import weakref
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
@@ -86,30 +87,62 @@ class _Memory:
     """Which slots' arrays lie where, so that views are known whatever made them."""
 
     def __init__(self) -> None:
-        self._starts: list[int] = []  # of memory, sorted
-        self._ends: dict[int, tuple[int, int]] = {}  # by start: the end, and the owner's slot
+        self._owners: dict[int, tuple[weakref.ref[Any], int]] = {}  # arrays with memory of their own, by identity
+        self._starts: list[int] = []  # of the memory of inputs that are views of other arrays, sorted
+        self._ends: dict[int, tuple[int, int]] = {}  # by start: the end, and the input's slot
 
     def owner_of(self, array: Any, number: int, *, is_input: bool) -> tuple[int | None, int]:
         """Return the slot in whose memory an array lies, and where; enter one with memory of its own, or an input."""
         if not isinstance(array, np.ndarray) or not array.size:
             return None, 0
-        if array.flags.forc:  # without gaps; a third of the time
-            start = array.__array_interface__["data"][0]
-            end = start + array.nbytes
-        else:
-            start, end = np.lib.array_utils.byte_bounds(array)
-        at = bisect_right(self._starts, start)
-        if array.base is None or is_input:
-            while at and self._ends[self._starts[at - 1]][0] > start:  # was freed since
-                at -= 1
-                del self._ends[self._starts.pop(at)]
-            while at < len(self._starts) and self._starts[at] < end:
-                del self._ends[self._starts.pop(at)]
-            self._starts.insert(at, start)
-            self._ends[start] = end, number
+        if array.base is None:
+            self._owners.pop(id(array), None)  # of one that is gone; the last one comes last
+            self._owners[id(array)] = weakref.ref(array), number
             return number, 0
-        known = self._ends.get(self._starts[at - 1]) if at else None
-        return (known[1], start - self._starts[at - 1]) if known is not None and known[0] >= end else (None, 0)
+        start, end = _bounds_of(array)
+        if is_input:
+            self._enter_input(start, end, number)
+            return number, 0
+        at = bisect_right(self._starts, start)
+        known = self._ends[self._starts[at - 1]] if at else None
+        if known is not None and known[0] >= end:
+            return known[1], start - self._starts[at - 1]
+        return self._found(array, start, end)
+
+    def _enter_input(self, start: int, end: int, number: int) -> None:
+        at = bisect_right(self._starts, start)
+        while at and self._ends[self._starts[at - 1]][0] > start:  # was freed since
+            at -= 1
+            del self._ends[self._starts.pop(at)]
+        while at < len(self._starts) and self._starts[at] < end:
+            del self._ends[self._starts.pop(at)]
+        self._starts.insert(at, start)
+        self._ends[start] = end, number
+
+    def _found(self, array: Any, start: int, end: int) -> tuple[int | None, int]:
+        """Return in whose memory a view lies, and where."""
+        base = array.base
+        while (outer := getattr(base, "base", None)) is not None:
+            base = outer
+        if isinstance(base, np.ndarray):
+            known = self._owners.get(id(base))
+            candidates = [known] if known is not None and known[0]() is base else []
+        else:  # such as a memoryview, which does not say whose memory it shows
+            candidates = list(reversed(self._owners.values()))
+        for owner, number in candidates:
+            one = owner()
+            low, high = (0, 0) if one is None else _bounds_of(one)
+            if low <= start and end <= high:
+                return number, start - low
+        return None, 0
+
+
+def _bounds_of(array: Any) -> tuple[int, int]:
+    """Return the address of the lowest byte, and of the one after the highest."""
+    if array.flags.forc:  # without gaps; a third of the time
+        start = array.__array_interface__["data"][0]
+        return start, start + array.nbytes
+    return np.lib.array_utils.byte_bounds(array)
 
 
 class Call:
