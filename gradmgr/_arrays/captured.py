@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import operator
 import sys
+import weakref
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
@@ -86,30 +87,62 @@ class _Memory:
     """Which slots' arrays lie where, so that views are known whatever made them."""
 
     def __init__(self) -> None:
-        self._starts: list[int] = []  # of memory, sorted
-        self._ends: dict[int, tuple[int, int]] = {}  # by start: the end, and the owner's slot
+        self._owners: dict[int, tuple[weakref.ref[Any], int]] = {}  # arrays with memory of their own, by identity
+        self._starts: list[int] = []  # of the memory of inputs that are views of other arrays, sorted
+        self._ends: dict[int, tuple[int, int]] = {}  # by start: the end, and the input's slot
 
     def owner_of(self, array: Any, number: int, *, is_input: bool) -> tuple[int | None, int]:
         """Return the slot in whose memory an array lies, and where; enter one with memory of its own, or an input."""
         if not isinstance(array, np.ndarray) or not array.size:
             return None, 0
-        if array.flags.forc:  # without gaps; a third of the time
-            start = array.__array_interface__["data"][0]
-            end = start + array.nbytes
-        else:
-            start, end = np.lib.array_utils.byte_bounds(array)
-        at = bisect_right(self._starts, start)
-        if array.base is None or is_input:
-            while at and self._ends[self._starts[at - 1]][0] > start:  # was freed since
-                at -= 1
-                del self._ends[self._starts.pop(at)]
-            while at < len(self._starts) and self._starts[at] < end:
-                del self._ends[self._starts.pop(at)]
-            self._starts.insert(at, start)
-            self._ends[start] = end, number
+        if array.base is None:
+            self._owners.pop(id(array), None)  # of one that is gone; the last one comes last
+            self._owners[id(array)] = weakref.ref(array), number
             return number, 0
-        known = self._ends.get(self._starts[at - 1]) if at else None
-        return (known[1], start - self._starts[at - 1]) if known is not None and known[0] >= end else (None, 0)
+        start, end = _bounds_of(array)
+        if is_input:
+            self._enter_input(start, end, number)
+            return number, 0
+        at = bisect_right(self._starts, start)
+        known = self._ends[self._starts[at - 1]] if at else None
+        if known is not None and known[0] >= end:
+            return known[1], start - self._starts[at - 1]
+        return self._found(array, start, end)
+
+    def _enter_input(self, start: int, end: int, number: int) -> None:
+        at = bisect_right(self._starts, start)
+        while at and self._ends[self._starts[at - 1]][0] > start:  # was freed since
+            at -= 1
+            del self._ends[self._starts.pop(at)]
+        while at < len(self._starts) and self._starts[at] < end:
+            del self._ends[self._starts.pop(at)]
+        self._starts.insert(at, start)
+        self._ends[start] = end, number
+
+    def _found(self, array: Any, start: int, end: int) -> tuple[int | None, int]:
+        """Return in whose memory a view lies, and where."""
+        base = array.base
+        while (outer := getattr(base, "base", None)) is not None:
+            base = outer
+        if isinstance(base, np.ndarray):
+            known = self._owners.get(id(base))
+            candidates = [known] if known is not None and known[0]() is base else []
+        else:  # such as a memoryview, which does not say whose memory it shows
+            candidates = list(reversed(self._owners.values()))
+        for owner, number in candidates:
+            one = owner()
+            low, high = (0, 0) if one is None else _bounds_of(one)
+            if low <= start and end <= high:
+                return number, start - low
+        return None, 0
+
+
+def _bounds_of(array: Any) -> tuple[int, int]:
+    """Return the address of the lowest byte, and of the one after the highest."""
+    if array.flags.forc:  # without gaps; a third of the time
+        start = array.__array_interface__["data"][0]
+        return start, start + array.nbytes
+    return np.lib.array_utils.byte_bounds(array)
 
 
 class Call:
@@ -218,18 +251,7 @@ class Capture:
         obstacles: why the calls cannot be made again, each with its line; empty where they can.
     """
 
-    __slots__ = (
-        "_is_ours",
-        "_memory",
-        "calls",
-        "constants",
-        "fixed",
-        "given",
-        "inputs",
-        "layouts",
-        "obstacles",
-        "open",
-    )
+    __slots__ = ("_memory", "_ours", "calls", "constants", "fixed", "given", "inputs", "layouts", "obstacles", "open")
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -241,7 +263,7 @@ class Capture:
         self.constants: list[tuple[Array, int, Call]] = []
         self.obstacles: list[str] = []
         self._memory = _Memory()
-        self._is_ours: dict[str, bool] = {}  # by the name of a file, whether its code is gradmgr's
+        self._ours: set[str] = set()  # files of gradmgr's
 
     def add_input(self, array: Array) -> CapturedArray:
         """Capture an array as an input, which `replay` takes another one for."""
@@ -277,7 +299,7 @@ class Capture:
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Make a call with the arrays inside, append it, and return its result with arrays captured."""
-        for target in _targets(function, args, keywords):
+        for target in _targets(function, args, keywords) if keywords or function.__class__ is not np.ufunc else ():
             if isinstance(target, np.ndarray):
                 self.add_obstacle(f"{name_of(function)} writes into an array that is not captured,")
         return self._call(function, args, keywords, guarded=False)
@@ -288,7 +310,10 @@ class Capture:
 
     def _call(self, function: Any, args: tuple[Any, ...], keywords: dict[str, Any], *, guarded: bool) -> Any:
         noted = _Noted()
-        function = _real_method(function)
+        kind = function.__class__
+        is_steady = kind is np.ufunc or (kind is BuiltinMethodType and function in _STEADY)
+        if not is_steady:
+            function = _real_method(function)
         plain, with_slots = noted.args(args)
         if keywords:
             named, named_slots = noted.args(keywords.values())
@@ -298,8 +323,14 @@ class Capture:
             result = function(*plain)
         if not self.open:
             return result
-        made, results = self._wrap_all(result, noted.captured)
-        guarded = guarded or _facts_depend_on_values(function, plain) or _holds_number(result)
+        if result.__class__ is np.ndarray:
+            given = noted.captured.get(id(result))
+            made = self._wrap(result) if given is None else given
+            results = made.slot
+        else:
+            made, results = self._wrap_all(result, noted.captured)
+            guarded = guarded or _holds_number(result)
+        guarded = guarded or (not is_steady and _facts_depend_on_values(function, plain))
         expected = facts_of(result) if guarded else None
         self._append(function, with_slots, keywords, results, expected, noted)
         return made
@@ -360,16 +391,15 @@ class Capture:
     def place(self) -> Place:
         """Return where the program stands: innermost outside of gradmgr."""
         frame: Any = sys._getframe(1)
-        known = self._is_ours
+        ours = self._ours
         while True:
-            code = frame.f_code
-            is_ours = known.get(code.co_filename)
-            if is_ours is None:
-                is_ours = known[code.co_filename] = code.co_filename.startswith((_ROOT, "<gradmgr "))
-            outer = frame.f_back if is_ours else None
-            if outer is None:
-                return code, frame.f_lasti
-            frame = outer
+            outer = frame.f_back
+            while outer is not None and frame.f_code.co_filename in ours:
+                frame, outer = outer, outer.f_back
+            name = frame.f_code.co_filename
+            if outer is None or not name.startswith((_ROOT, "<gradmgr ")):
+                return frame.f_code, frame.f_lasti
+            ours.add(name)
 
     def _wrap(self, array: Array, *, is_input: bool = False) -> CapturedArray:
         number = len(self.layouts)
@@ -767,6 +797,15 @@ _UPDATES = frozenset(
     )
 )
 
+# Functions of whose results the shapes follow from those of the arguments, as of ufuncs.
+_STEADY = frozenset(
+    getattr(operator, name)
+    for name in (
+        *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "lshift", "rshift", "xor", "and_", "or_"),
+        *("lt", "le", "gt", "ge", "eq", "ne", "neg", "pos", "abs", "invert"),
+    )
+)
+
 # Functions that ask for what is the same in every replay, so that no replay need call them.
 _ASKING = frozenset(
     (
@@ -838,12 +877,11 @@ def generators_in(calls: Iterable[Call]) -> list[Any]:
     for call in calls:
         kind = call.function.__class__
         owner = None if kind is np.ufunc or kind is FunctionType else getattr(call.function, "__self__", None)
-        if owner is None and not call.keywords and len(call.given) == len(call.args):  # slots only
-            continue
-        parts = [part for part in call.args if part.__class__ is not Slot and part.__class__ not in _PLAIN]
-        for part in (owner, *leaves_in((parts, call.keywords))):
-            if isinstance(part, random.Generator):
-                found[id(part)] = part
+        if isinstance(owner, random.Generator):
+            found[id(owner)] = owner
+        for value in (*call.args, *call.keywords.values()) if call.keywords else call.args:
+            if value.__class__ is not Slot and value.__class__ not in _PLAIN:
+                found |= {id(part): part for part in leaves_in(value) if isinstance(part, random.Generator)}
     return list(found.values())
 
 

@@ -134,9 +134,9 @@ class NativeWriter(Writer):
             for base in self.analysis.made_by(number):
                 if base not in self.leaving:
                     self._hold(base, number, arena, ends)
-            for slot in call.made:
-                if slot not in self.places:
-                    self._place_cell(slot, number, arena, ends)
+            for made in call.made:
+                if made not in self.places:
+                    self._place_cell(made, number, arena, ends)
             temporaries = _temporaries(self.analysis.steps[number])
             for temporary in temporaries:
                 self.places[temporary] = arena.take(temporary.nbytes)

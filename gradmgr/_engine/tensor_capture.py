@@ -189,6 +189,7 @@ class TensorCapture(Capture):
 
     __slots__ = (
         "__weakref__",
+        "_forget",
         "_found",
         "_has_late",
         "_known",
@@ -206,6 +207,7 @@ class TensorCapture(Capture):
         self.sources: list[int | weakref.ref[Tensor]] = []
         self.cleanups: list[Callable[[BaseException], None]] = []
         self.conditions: dict[int, Condition] = {}
+        self._forget = partial(_forget, weakref.ref(self))
         self._known: dict[int, _Known] = {}  # by the identity of a tensor
         self._replayed: list[_Known] = []  # those that have a slot
         self._has_late = False  # whether a call that may change any tensor was made as a whole
@@ -272,7 +274,7 @@ class TensorCapture(Capture):
     # ------------------------------------------------------------ which tensors there are
 
     def _enter(self, t: Tensor) -> _Known:
-        known = self._known[id(t)] = _Known(t, partial(_forget, weakref.ref(self)))
+        known = self._known[id(t)] = _Known(t, self._forget)
         known.is_late = self._has_late
         return known
 
@@ -520,7 +522,7 @@ class TensorCapture(Capture):
     def _is_on_trial(self, call: Call) -> bool:
         if call.has_effect or (call.made and self._found.keys() >= set(call.made)):
             return False
-        return all([self.layouts[number] is not None for number in (*call.given, *call.made)])
+        return all(self.layouts[number] is not None for number in (*call.given, *call.made))
 
     # ------------------------------------------------------------ the order of a replay
 

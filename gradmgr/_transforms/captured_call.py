@@ -28,6 +28,7 @@ class CapturedCall:
         capture: the calls.
         environment: what the function read besides its arguments.
         slots: for each leaf of the result, where a replay has it; or the leaf itself.
+        generators: from which the calls draw.
         tensors: weak references to the Tensors among the arguments, by number.
     """
 
@@ -35,6 +36,7 @@ class CapturedCall:
         self.capture = TensorCapture()
         self.result: Any = None
         self.slots: list[Any] = []
+        self.generators: list[Any] = []
         self._not_captured = False
         self.tensors = {k: weakref.ref(t) for k, t in enumerate(signature.leaves) if isinstance(t, Tensor)}
         args, keywords = signature.filled(signature.leaves)
@@ -47,7 +49,8 @@ class CapturedCall:
         if self._not_captured:
             self.result = function(*args, **keywords)
         elif self.is_captured:
-            self.environment.settle(generators_in(self.capture.calls))
+            self.generators = generators_in(self.capture.calls)
+            self.environment.settle(self.generators)
         else:
             self.result = function(*args, **keywords)
 

@@ -13,7 +13,7 @@ import functools
 import itertools
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradmgr import errors
@@ -108,7 +108,8 @@ class Compiled:
             return self.function(*args, **keywords)
         if not is_treatment_usual() and float_errors_raise():
             return self.function(*args, **keywords)
-        last, leaves = self._last, args
+        last = self._last
+        leaves: Sequence[Any] = args
         if last is not None and not keywords and last.fits(args):
             variants = last
         else:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays.atomic import error_treatment, errors_ignored
-from gradmgr._arrays.captured import CaptureError, GuardError, Slot, generators_in, name_of
+from gradmgr._arrays.captured import CaptureError, GuardError, Slot, name_of
 from gradmgr._arrays.replay import compile_replay
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.containers import leaves_of, rebuilt
@@ -40,7 +40,7 @@ class Program:
         self._references = [source for source in sources if not isinstance(source, int)]
         self._outer = {id(t) for source in self._references if (t := source()) is not None}
         self._cleanups = capture.cleanups
-        self._generators = generators_in(capture.calls)
+        self._generators = made.generators
         self._has_effects = any(call.has_effect for call in capture.calls)
         self._returned = [k for k, slot in enumerate(made.slots) if isinstance(slot, Slot)]
         self._leaves = [None if isinstance(slot, Slot) else slot for slot in made.slots]

@@ -147,7 +147,7 @@ def test_of(key: Any) -> Callable[[tuple[Any, ...]], bool]:
     count, named, *parts = key
     is_known = count.__class__ is int and not named and len(parts) == count <= _MOST_TESTED
     kinds = (Tensor, np.ndarray)
-    if not is_known or not all([part.__class__ is tuple and part[0] in kinds and len(part) == 4 for part in parts]):
+    if not is_known or not all(part.__class__ is tuple and part[0] in kinds and len(part) == 4 for part in parts):
         return lambda args: False
     scope: dict[str, Any] = {"Tensor": Tensor, "ndarray": np.ndarray}
     lines = ["def test(args):", f"    if len(args) != {count} or len(set(map(id, args))) != {count}: return False"]
@@ -175,7 +175,8 @@ def _described(key: Any) -> str:
     """Return in words for what one argument, or a part of one, a key stands."""
     if isinstance(key, _Identity):
         return repr(key)
-    kind, *facts = key
+    kind: Any = key[0]
+    facts = key[1:]
     if issubclass(kind, (Tensor, np.ndarray)) or (issubclass(kind, np.generic) and len(facts) > 1):
         shape, dtype, strides, *library = facts
         name = "array" if kind is np.ndarray else kind.__name__
@@ -187,7 +188,7 @@ def _described(key: Any) -> str:
         texts = [_described(part) for part in parts]
         if names:
             texts = [f"{name!r}: {text}" for name, text in zip(names, texts, strict=True)]
-        left, right = {list: "[]", tuple: "()", dict: "{}"}.get(kind, (f"{kind.__name__}(", ")"))
+        left, right = {list: ("[", "]"), tuple: ("(", ")"), dict: ("{", "}")}.get(kind, (f"{kind.__name__}(", ")"))
         return f"{left}{', '.join(texts)}{',' if kind is tuple and len(texts) == 1 else ''}{right}"
     return str(facts[0]) if kind in _BY_TEXT else repr(facts[0])
 
