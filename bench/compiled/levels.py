@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import gradmgr
@@ -14,6 +16,7 @@ PLAIN, NATIVE = "compiled", "native"
 
 def levels() -> Mapping[str, How]:
     """Return what compiles a function: the plain level, and the further ones that are installed."""
-    found: dict[str, How] = {PLAIN: gradmgr.compile}
-    # The native level goes here, under the name NATIVE, when gradmgr.compile has a switch for it.
+    found: dict[str, How] = {PLAIN: partial(gradmgr.compile, native=False)}
+    if find_spec("gradmgr_native") is not None:
+        found[NATIVE] = partial(gradmgr.compile, native=True)
     return found

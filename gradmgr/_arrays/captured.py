@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from types import BuiltinMethodType, CodeType, FunctionType
 from typing import Any
 
@@ -246,15 +247,29 @@ class Capture:
         fixed: the numbers of slots that hold the same array in each replay.
         given: those of the constants that the program itself gave to a function, and to which call.
         open: whether calls are still captured; later ones are only made.
+        seconds: how long calls took, by their number when they were made.
         constants: the arrays given to calls that are not captured, each with a checksum of its values then, and by
             which call.
         obstacles: why the calls cannot be made again, each with its line; empty where they can.
     """
 
-    __slots__ = ("_memory", "_ours", "calls", "constants", "fixed", "given", "inputs", "layouts", "obstacles", "open")
+    __slots__ = (
+        "_memory",
+        "_ours",
+        "calls",
+        "constants",
+        "fixed",
+        "given",
+        "inputs",
+        "layouts",
+        "obstacles",
+        "open",
+        "seconds",
+    )
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
+        self.seconds: dict[int, float] = {}
         self.inputs: list[Slot] = []
         self.layouts: list[Any] = []  # Layouts, and None
         self.fixed: set[int] = set()
@@ -318,11 +333,14 @@ class Capture:
         if keywords:
             named, named_slots = noted.args(keywords.values())
             keywords = dict(zip(keywords, named_slots, strict=True))
+            start = perf_counter()
             result = function(*plain, **dict(zip(keywords, named, strict=True)))
         else:
+            start = perf_counter()
             result = function(*plain)
         if not self.open:
             return result
+        self.seconds[len(self.calls)] = perf_counter() - start
         if result.__class__ is np.ndarray:
             given = noted.captured.get(id(result))
             made = self._wrap(result) if given is None else given

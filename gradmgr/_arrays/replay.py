@@ -15,6 +15,15 @@ from gradmgr._arrays.replay_text import Writer
 _LARGE = 1 << 14
 
 
+def require_machine() -> None:
+    """Raise ImportError where there is no machine for native replays."""
+    if found.get(check_machine) is None:
+        raise ImportError(
+            f"native=True asks for the machine of gradmgr-native, and there is none: {found.reason}; "
+            'pip install "gradmgr[native]", or leave native out'
+        )
+
+
 def compile_replay(
     capture: Capture, results: Sequence[Any], *, buffers_from: int = _LARGE, native: bool | Machine | None = None
 ) -> Callable[..., tuple[Any, ...]]:

@@ -14,12 +14,13 @@ import itertools
 import threading
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 from gradmgr import errors
 from gradmgr._arrays.atomic import is_treatment_usual
 from gradmgr._arrays.captured import GuardError, capturing
 from gradmgr._arrays.libraries import float_errors_raise
+from gradmgr._arrays.replay import require_machine
 from gradmgr._engine.cleanup import without_collections
 from gradmgr._engine.context import current
 from gradmgr._engine.observers import observers
@@ -34,9 +35,11 @@ _MOST = 8
 _SUSPENDS = 0x20 | 0x80 | 0x200
 
 
-def _verified(made: CapturedCall, before: CapturedCall, leaves: list[Any]) -> tuple[Program, str | None]:
+def _verified(
+    made: CapturedCall, before: CapturedCall, leaves: list[Any], native: bool | None
+) -> tuple[Program, str | None]:
     """Return the program of a call that was captured twice, and what is wrong with it."""
-    program = Program(made, made.pinned(before))
+    program = Program(made, made.pinned(before), native)
     return program, program.verify(made, leaves)
 
 
@@ -71,9 +74,10 @@ class Compiled:
         function: the function itself.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], native: bool | None = None) -> None:
         functools.update_wrapper(self, function)
         self.function = function
+        self._native = native
         self._clear()
         self._lock = threading.RLock()  # of those below, which threads share
 
@@ -175,7 +179,7 @@ class Compiled:
 
     def _add(self, variants: _Variants, made: CapturedCall, before: CapturedCall, leaves: list[Any]) -> None:
         self._is_first = False
-        program, fault = without_collections(_verified, made, before, leaves)
+        program, fault = without_collections(_verified, made, before, leaves, self._native)
         if fault is not None:
             self._refuse(variants, fault)
             return
@@ -247,7 +251,13 @@ class Compiled:
             self._clear()
 
 
-def compile(function: Callable[..., Any]) -> Compiled:  # noqa: A001  # torch's name
+@overload
+def compile(function: Callable[..., Any], *, native: bool | None = None) -> Compiled: ...  # noqa: A001  # torch's name
+@overload
+def compile(  # noqa: A001  # as above
+    function: None = None, *, native: bool | None = None
+) -> Callable[[Callable[..., Any]], Compiled]: ...
+def compile(function: Callable[..., Any] | None = None, *, native: bool | None = None) -> Any:  # noqa: A001  # as above
     """Return a function that computes the same faster: it is captured twice, and then replayed without its Python code.
 
     What it computes, derivatives and updates of parameters included, becomes one straight line of NumPy calls on
@@ -263,13 +273,15 @@ def compile(function: Callable[..., Any]) -> Compiled:  # noqa: A001  # torch's 
     recording, a profiler or anomaly detection. Python's side effects, such as prints and counters, are not repeated.
 
     Args:
-        function: what to compile.
+        function: what to compile; without it, a decorator is returned.
+        native: whether the machine of the extra `native` makes the calls that it can; None for where it is installed.
 
     Returns:
         A callable with `explain()`, which tells in words what is replayed; `release()`, which frees it; and `function`.
 
     Raises:
-        TypeError: `function` cannot be called.
+        TypeError: `function` cannot be called, or is a generator or coroutine.
+        ImportError: `native` is true, and the extra is not installed, or its machine does not pass its test.
 
     >>> import gradmgr, gradmgr.numpy as np
     >>> w = gradmgr.tensor([1.0, 2.0])
@@ -285,6 +297,8 @@ def compile(function: Callable[..., Any]) -> Compiled:  # noqa: A001  # torch's 
     >>> [step(gradmgr.tensor([1.0, 0.5])).item() for _ in range(4)]
     [2.0, 1.5425, 1.22410625, 0.9972358906250001]
     """
+    if function is None:
+        return functools.partial(compile, native=native)
     if not callable(function):
         raise TypeError(f"compile takes a function; found {type(function).__name__}")
     code = getattr(function, "__code__", None)
@@ -293,4 +307,6 @@ def compile(function: Callable[..., Any]) -> Compiled:  # noqa: A001  # torch's 
             f"compile takes a function that returns when it is done; found a generator or coroutine, "
             f"{function.__qualname__}; compile what it calls"
         )
-    return Compiled(function)
+    if native:
+        require_machine()
+    return Compiled(function, native)

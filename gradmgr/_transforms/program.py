@@ -29,10 +29,12 @@ class Program:
         used: when it was used last, as a number that grows.
     """
 
-    def __init__(self, made: CapturedCall, pinned: dict[int, weakref.ref[Tensor]]) -> None:
+    def __init__(self, made: CapturedCall, pinned: dict[int, weakref.ref[Tensor]], native: bool | None = None) -> None:
         capture = made.capture
         self.used = 0
         self._environment = made.environment
+        # Inputs that are written may overlap others, which the machine does not expect.
+        self._native = False if capture.writes_over_inputs() else native
         self._conditions = list(capture.conditions.values())
         self._pinned = list(pinned.items())
         sources = capture.sources
@@ -47,8 +49,9 @@ class Program:
         self._tree = rebuilt(made.result, iter(self._leaves))
         self._returns_one = self._tree is None and self._returned == [0]
         self._calls = Counter(name_of(call.function) for call in capture.calls)
+        self._seconds = made.seconds_by_name
         self._whole = sorted({f"{name_of(call.function)} at {call.line}" for call in capture.whole_calls()})
-        self._replay: Any = compile_replay(capture, [made.slots[k] for k in self._returned])
+        self._replay: Any = compile_replay(capture, [made.slots[k] for k in self._returned], native=self._native)
 
     # ------------------------------------------------------------ whether it fits
 
@@ -119,7 +122,7 @@ class Program:
         capture.forget_values()
         if trial is None:
             return None
-        replay = compile_replay(trial.capture, [slot for slot, _ in trial.expected])
+        replay = compile_replay(trial.capture, [slot for slot, _ in trial.expected], native=self._native)
         for _ in range(2):  # in buffers that hold what the first left
             try:
                 found = replay(*trial.inputs)
@@ -148,9 +151,18 @@ class Program:
 
     def description(self) -> list[str]:
         """Return lines of text on what it does."""
-        listed = ", ".join(f"{name} {count}" for name, count in self._calls.most_common())
-        lines = [f"{self._calls.total()} calls: {listed}", f"{self._replay.nbytes} bytes in buffers"]
+        listed = ", ".join(f"{name} {count}{self._time_of(name)}" for name, count in self._calls.most_common())
+        runs = len(getattr(self._replay, "segments", ()))
+        how = f"native, in {runs} run{'' if runs == 1 else 's'}" if runs else "Python makes the calls"
+        lines = [
+            f"{self._calls.total()} calls: {listed} (times are those of the call that was captured)",
+            f"{how}; {self._replay.nbytes} bytes in buffers",
+        ]
         return [*lines, *[f"calls Python each time, as optimisers, callbacks and hooks need: {w}" for w in self._whole]]
+
+    def _time_of(self, name: str) -> str:
+        seconds = self._seconds.get(name)
+        return "" if seconds is None else f" ({1e6 * seconds:.1f} us)"
 
 
 def _call_quietly(function: Callable[..., Any], *args: Any) -> Any:

@@ -42,7 +42,7 @@ _REFUSED = MappingProxyType(
         "register_full_backward_hook": "use Tensor.register_hook on what forward computes",
         "register_backward_hook": "use Tensor.register_hook on what forward computes",
         "share_memory": "threads share the tensors as they are",
-        "compile": "there is nothing to compile",
+        "compile": "use gradmgr.compile on the training step, or on the model's forward",
     }
 )
 
