@@ -477,12 +477,14 @@ class GradManager(_Recording):
         if self._run is not None:
             self._run._receive(t, g)
 
-    def _finish_run(self, attached: list[Tensor], reached: list[Tensor], gradients: list[Tensor]) -> list[Any]:
+    def _finish_run(
+        self, attached: list[Tensor], collects: bool, reached: list[Tensor], gradients: list[Tensor]
+    ) -> list[Any]:
         """Call the callbacks' finish; return what all callbacks made of the gradients of the attached tensors."""
         run = self._run
         if run is None:
             return []
-        run._complete(dict(zip(reached, gradients, strict=True)))
+        run._complete(collects, dict(zip(reached, gradients, strict=True)))
         found = [run._results.get(t) for t in attached]
         if run.is_replayed:
             self._leave_replayed_run()
@@ -498,7 +500,7 @@ class GradManager(_Recording):
                 self._leave_replayed_run()
 
     def _leave_replayed_run(self) -> None:
-        _backwarding.set(None)
+        _backwarding.set(None)  # nothing else runs backward: no replay runs within the callbacks of a pass
         if self._run is not None:
             self._run._close()
             self._run = None

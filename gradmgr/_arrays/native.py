@@ -106,7 +106,7 @@ class Machine:
 
     def function(self, words: Array) -> Callable[..., int | None]:
         """Return a function of arrays that runs a segment: None, or the number of words before where it stopped."""
-        return self._make_function(ctypes.addressof(self._method), words, None)  # type: ignore[no-any-return]
+        return self._make_function(ctypes.addressof(self._method), words, None)  # type: ignore[no-any-return]  # a function
 
     def loop(self, ufunc: np.ufunc, dtypes: tuple[Any, ...], *, reduction: bool = False) -> UfuncLoop | None:
         """Return the loop of a ufunc for dtypes, and types of Python numbers; None where it needs Python or is none."""

@@ -190,7 +190,11 @@ class BackwardRun:
         chained = {t: node_id for t, node_id in tape.leaves.copy().items() if t in hooked or self.chain(t)}
         if inputs is not None:
             chained = {t: node_id for t, node_id in chained.items() if inputs.get(t) == node_id}
-        self._call_manager("_begin_run")
+        if capturing() is None:
+            self._start()
+        else:
+            capturing().clean_up_by(self.manager._abandon_run)
+            self._call_manager("_begin_run")
         collector = None if hooked else self._usable_collector()
         grads = run_backward(
             tape,
@@ -210,7 +214,7 @@ class BackwardRun:
             elif collector is not None:
                 gradients[t] = _as_tensor(found.pop(t))
         del found
-        self._finish_with(gradients)
+        self._finish_with(collector is not None, gradients)
         self._post_hooked = [t for t in select_post_hooked(self._results) if t in tape.leaves]
         return self._results
 
@@ -218,9 +222,6 @@ class BackwardRun:
 
     def _call_manager(self, name: str, *args: Any) -> Any:
         """Call a method of the manager that a replay calls, too: there it finds a run that is begun by the first."""
-        capture = capturing()
-        if capture is not None and name == "_begin_run":
-            capture.clean_up_by(self.manager._abandon_run)
         return call_whole(getattr(self.manager, name), *args)
 
     def _reporter(self) -> Callable[[Tensor, Any], None]:
@@ -233,21 +234,20 @@ class BackwardRun:
         self._call(self._begin)
         self._phase = "backward"
 
-    def _finish_with(self, gradients: dict[Tensor, Tensor]) -> None:
-        """Call what is to know that gradients are propagated; a collector gets those that it has asked for."""
+    def _finish_with(self, collects: bool, gradients: dict[Tensor, Tensor]) -> None:
+        """Call what is to know that gradients are propagated; a collector that is used gets those it has asked for."""
         if capturing() is None:
-            self._complete(gradients)
+            self._complete(collects, gradients)
             return
         plain = set(self._results)
         attached = list(self._specs)
-        made = self._call_manager("_finish_run", attached, list(gradients), list(gradients.values()))
+        made = self._call_manager("_finish_run", attached, collects, list(gradients), list(gradients.values()))
         self._results.update({t: g for t, g in zip(attached, made, strict=True) if g is not None and t not in plain})
 
-    def _complete(self, gradients: dict[Tensor, Tensor]) -> None:
+    def _complete(self, collects: bool, gradients: dict[Tensor, Tensor]) -> None:
         self._phase = "finish"
-        collector = self._collector
-        if gradients and collector is not None:
-            self._call(self._collect, *collector, gradients)
+        if collects and self._collector is not None:
+            self._call(self._collect, *self._collector, gradients)
         gradients.clear()
         self._call(self._finish)
         self._carry_over()

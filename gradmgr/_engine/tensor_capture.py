@@ -70,10 +70,11 @@ def layout_of(array: Any) -> tuple[Any, ...]:
 
 
 # By which a replay reads it, and tests it, without calls.
-array_of.attribute = "_array"  # type: ignore[attr-defined]
-grad_of.attribute = "_grad"  # type: ignore[attr-defined]
-layout_of.condition = "{0}.__class__ is {1} and {0}.shape == {2} and {0}.dtype == {3} and {0}.strides == {4}"  # type: ignore[attr-defined]
-has_grad.condition = "(getattr({0}, '_grad', None) is not None) is {1}"  # type: ignore[attr-defined]
+array_of.attribute = "_array"  # type: ignore[attr-defined]  # mypy knows no attributes of functions
+grad_of.attribute = "_grad"  # type: ignore[attr-defined]  # as above
+_SAME_LAYOUT = "{0}.__class__ is {1} and {0}.shape == {2} and {0}.dtype == {3} and {0}.strides == {4}"
+layout_of.condition = _SAME_LAYOUT  # type: ignore[attr-defined]  # as above
+has_grad.condition = "(getattr({0}, '_grad', None) is not None) is {1}"  # type: ignore[attr-defined]  # as above
 
 
 def are_distinct(*tensors: Tensor) -> bool:
@@ -670,10 +671,3 @@ def _decorated(method: Any, changes: Iterable[Tensor] | None) -> Any:
         return capture.call_whole(MethodType(call, self), args, changes, keywords)
 
     return call
-
-
-def refuse(what: str) -> None:
-    """Note, while a function is captured, that it does what a replay could not."""
-    capture = capturing()
-    if capture is not None:
-        capture.add_obstacle(what)

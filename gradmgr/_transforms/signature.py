@@ -161,7 +161,7 @@ def test_of(key: Any) -> Callable[[tuple[Any, ...]], bool]:
             f" and x.strides == strides{k}): return False"
         ]
     exec(compile("\n".join([*lines, "    return True"]), "<gradmgr signature>", "exec"), scope)  # noqa: S102  # ours
-    return scope.pop("test")  # type: ignore[no-any-return]
+    return scope.pop("test")  # type: ignore[no-any-return]  # the function that the text defines
 
 
 def described(key: Any, function: Any) -> str:

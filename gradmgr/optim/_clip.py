@@ -284,7 +284,8 @@ def get_total_norm(tensors: Any, norm_type: float = 2.0, error_if_nonfinite: boo
     5.0
     """
     listed = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-    return call_whole(_total_norm, listed, norm_type, error_if_nonfinite, changes=())  # type: ignore[no-any-return]
+    total: Tensor = call_whole(_total_norm, listed, norm_type, error_if_nonfinite, changes=())
+    return total
 
 
 def _total_norm(listed: list[Any], norm_type: float, error_if_nonfinite: bool) -> Tensor:

@@ -476,7 +476,7 @@ def test_slots_of_objects_are_pythons() -> None:
 
     capture, x = Capture(), np.ones((2, 3))
     box = Slot(len(capture.layouts))
-    capture.layouts.append(None)  # type: ignore[arg-type]
+    capture.layouts.append(None)
     capture.inputs.append(box)
     inside = capture._wrap(x)
     capture.calls.append(Call(opened, (box,), {}, inside.slot, None, "here"))
