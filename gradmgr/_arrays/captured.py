@@ -841,11 +841,6 @@ _WRITERS = frozenset(
 )
 
 
-def writes(call: Call) -> bool:
-    """Tell whether a call writes into arrays."""
-    return call.function in _UPDATES or bool(_targets(call.function, call.args, call.keywords))
-
-
 def written_by(call: Call) -> list[Slot]:
     """Return the slots of the arrays that a call writes into."""
     found = call.args[:1] if call.function in _UPDATES else _targets(call.function, call.args, call.keywords)

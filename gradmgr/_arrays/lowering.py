@@ -31,6 +31,7 @@ from gradmgr._arrays.steps import (
     is_in_same_memory,
     is_trivial,
     of_loop,
+    over,
     overlaps,
     size_of,
     transposed,
@@ -702,13 +703,12 @@ class Lowering:
         count, moves = axes[-1] if axes else (1, (0, 0, 0))
         views = (a, b, made)
         return [
-            Step(
+            over(
+                views,
                 loop.function,
-                tuple([(view.base, view.offset) for view in views]),
-                tuple([view.dtype.alignment for view in views]),
                 (count, a.shape[-1]),
                 (*moves, a.strides[-1], b.strides[-1]),
-                tuple(axes[:-1]),
+                axes[:-1],
                 **of_loop(loop),
             )
         ]
@@ -762,13 +762,12 @@ def _product(function: int, a: View, b: View, c: View, facts: dict[str, Any]) ->
     )
     count, moves = axes[-1] if axes else (1, (0, 0, 0))
     views = (a, b, c)
-    return Step(
+    return over(
+        views,
         function,
-        tuple([(view.base, view.offset) for view in views]),
-        tuple([view.dtype.alignment for view in views]),
         (count, n, k, m),
         (*moves, *inner),
-        tuple(axes[:-1]),
+        axes[:-1],
         **facts,
     )
 
@@ -785,13 +784,12 @@ def _reducing(function: int, out: View, a: View, facts: dict[str, Any]) -> Step:
             merged.append((n, strides))
     n, strides = merged[-1] if merged else (1, (0, 0, 0))
     views = (out, a, out)
-    return Step(
+    return over(
+        views,
         function,
-        tuple([(view.base, view.offset) for view in views]),
-        tuple([view.dtype.alignment for view in views]),
         (n,),
         strides,
-        tuple(merged[:-1]),
+        merged[:-1],
         **facts,
     )
 

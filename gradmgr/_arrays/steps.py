@@ -196,6 +196,21 @@ def is_trivial(views: Sequence[View]) -> bool:
     return True
 
 
+def over(
+    views: Sequence[View],
+    function: int,
+    dims: tuple[int, ...],
+    strides: tuple[int, ...],
+    outer: Sequence[tuple[int, tuple[int, ...]]],
+    **facts: Any,
+) -> Step:
+    """Return the step of a loop over views, with the dimensions and strides that it is given, and those around it."""
+    operands = tuple([(view.base, view.offset) for view in views])
+    return Step(
+        function, operands, tuple([view.dtype.alignment for view in views]), dims, strides, tuple(outer), **facts
+    )
+
+
 def elementwise(function: int, views: Sequence[View], **facts: Any) -> Step:
     """Return the step of a loop over views, of which the last is the result and has the shape of all."""
     shape = views[-1].shape
@@ -206,13 +221,12 @@ def elementwise(function: int, views: Sequence[View], **facts: Any) -> Step:
         n, strides = axes[-1]
     else:
         n, strides = 1, tuple([view.dtype.itemsize if view.shape else 0 for view in views])
-    return Step(
+    return over(
+        views,
         function,
-        tuple([(view.base, view.offset) for view in views]),
-        tuple([view.dtype.alignment for view in views]),
         (n,),
         strides,
-        tuple(axes[:-1]),
+        axes[:-1],
         flat=len(axes) == 1,
         **facts,
     )

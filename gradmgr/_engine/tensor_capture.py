@@ -36,7 +36,6 @@ from gradmgr._arrays.captured import (
     generators_in,
     inner_of,
     set_capturing,
-    writes,
     written_by,
 )
 from gradmgr._engine.cleanup import complete
@@ -493,8 +492,8 @@ class TensorCapture(Capture):
         return any(
             self._memory_of(slot.number) in self._found
             for call in self.calls
-            if writes(call) and self._is_on_trial(call)
-            for slot in written_by(call)
+            if (written := written_by(call)) and self._is_on_trial(call)
+            for slot in written
         )
 
     def is_pure(self) -> bool:

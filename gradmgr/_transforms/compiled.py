@@ -26,7 +26,7 @@ from gradmgr._engine.context import current
 from gradmgr._engine.observers import observers
 from gradmgr._transforms.captured_call import CapturedCall
 from gradmgr._transforms.program import Program, UnchangedError
-from gradmgr._transforms.signature import Signature, described, difference_of_keys, signature_of, test_of
+from gradmgr._transforms.signature import Signature, described, difference_of_keys, test_of
 
 # How many variants are kept, and how many may have been dropped before the function runs as if it were not compiled.
 _MOST = 8
@@ -117,7 +117,7 @@ class Compiled:
         if last is not None and not keywords and last.fits(args):
             variants = last
         else:
-            signature = signature_of(args, keywords)
+            signature = Signature(args, keywords)
             found = self._variants.get(signature.key)
             if found is None:
                 if self._refused is not None:
@@ -138,7 +138,7 @@ class Compiled:
             program.used = next(self._clock)
             return result
         else:
-            return self._capture(variants, signature_of(args, keywords))
+            return self._capture(variants, Signature(args, keywords))
         return self.function(*args, **keywords)  # raises what it would raise if it were not compiled
 
     # ------------------------------------------------------------ capturing

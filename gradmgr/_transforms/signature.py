@@ -99,11 +99,6 @@ class Signature:
         return len(found) != len(leaves) or not all(map(operator.is_, found, leaves))
 
 
-def signature_of(args: tuple[Any, ...], keywords: dict[str, Any]) -> Signature:
-    """Return the signature of a call."""
-    return Signature(args, keywords)
-
-
 def _is_array(value: Any) -> bool:
     return libraries.is_array(value) and not isinstance(value, (np.integer, np.bool_))
 
