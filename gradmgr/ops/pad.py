@@ -13,6 +13,7 @@ from gradmgr._arrays import libraries
 from gradmgr._engine.broadcast import broadcast_to
 from gradmgr._engine.indexing import getitem, scatter
 from gradmgr._engine.mutation import as_type, copied, setitem
+from gradmgr._engine.op import Function, linear
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.join import concatenate
@@ -128,18 +129,87 @@ def _pad_constant(a: Any, widths: Any, mode: Any, options: Any) -> Any:
     return z
 
 
+# Where padding comes from, along one axis: (start in the padded axis, start in the array, step, count) of each stretch.
+# The step is 1, -1 where it is mirrored, and 0 where one element is repeated.
+Stretches = tuple[tuple[int, int, int, int], ...]
+# For each axis, the length of the padding before the array, and the stretches.
+Sources = tuple[tuple[int, Stretches], ...]
+
+
+def _stretches(length: int, before: int, after: int, mode: str) -> Stretches:
+    """Return where the padding of an axis comes from: a row of copies, of which each second one may be mirrored."""
+    if mode == "edge":
+        sides = (0, 0, 0, before), (before + length, length - 1, 0, after)
+        return tuple([stretch for stretch in sides if stretch[3]])
+    period = length - 1 if mode == "reflect" and length > 1 else length
+    found = []
+    for start, end in ((-before, 0), (length, length + after)):
+        while start < end:
+            number, within = divmod(start, period)
+            stop = builtins.min(end, (number + 1) * period)
+            first, step = (length - 1 - within, -1) if number % 2 and mode != "wrap" else (within, 1)
+            found.append((start + before, first, step, stop - start))
+            start = stop
+    return tuple(found)
+
+
+def _regions(shape: tuple[int, ...], axis: int, sources: Sources, stretch: Any) -> tuple[Any, Any]:
+    """Return the indices of a stretch and of its origin in the padded array, whose later axes are not padded yet."""
+    before, (start, first, step, count) = sources[axis][0], stretch
+    head = [slice(None)] * axis
+    rest = [slice(sources[k][0], sources[k][0] + shape[k]) for k in range(axis + 1, len(shape))]
+    low = before + first
+    if step >= 0:
+        origin = slice(low, low + (count if step else 1))
+    else:
+        stop = low - count
+        origin = slice(low, stop if stop >= 0 else None, -1)
+    return (*head, slice(start, start + count), *rest), (*head, origin, *rest)
+
+
+def _padded(a: Any, padded_shape: tuple[int, ...], sources: Sources) -> Any:
+    """Return an array of this shape with `a` in it, and around it what `sources` says."""
+    z = libraries.namespace(a).empty(padded_shape, a.dtype)
+    z[tuple([slice(before, before + n) for n, (before, _) in zip(a.shape, sources, strict=True)])] = a
+    for axis, (_, stretches) in enumerate(sources):
+        for stretch in stretches:
+            to, origin = _regions(a.shape, axis, sources, stretch)
+            z[to] = z[origin]
+    return z
+
+
+def _folded(g: Any, inner_shape: tuple[int, ...], sources: Sources) -> Any:
+    """Return for each element of an array of this shape the sum of all elements of `g` that come from it."""
+    g = g.copy()
+    for axis in reversed(range(len(inner_shape))):
+        for stretch in sources[axis][1]:
+            to, origin = _regions(inner_shape, axis, sources, stretch)
+            g[origin] += g[to] if stretch[2] else g[to].sum(axis=axis, keepdims=True)
+    return g[tuple([slice(before, before + n) for n, (before, _) in zip(inner_shape, sources, strict=True)])].copy()
+
+
+_pad_within: Function = linear("pad_within", _padded, lambda g, shape, sources: _fold_padding(g, shape, sources))
+_fold_padding: Function = linear("fold_padding", _folded, lambda g, shape, sources: _pad_within(g, shape, sources))
+
+
 def _pad_from_within(a: Any, widths: Any, mode: Any, options: Any) -> Any:
     """Pad with elements of the array itself; odd reflections are mirrored in the edges' values, too."""
+    if options.get("reflect_type", "even") == "odd":
+        return _pad_odd(a, widths, mode)
+    sources = tuple(
+        [(before, _stretches(n, before, after, mode)) for n, (before, after) in zip(a.shape, widths, strict=True)]
+    )
+    shape = tuple([before + n + after for n, (before, after) in zip(a.shape, widths, strict=True)])
+    return _pad_within(a, shape, sources)
+
+
+def _pad_odd(a: Any, widths: Any, mode: str) -> Any:
     z = copied(a)
-    for k, (before, after) in enumerate(widths):
-        if before + after == 0:
-            continue
-        length = a.shape[k]
-        if options.get("reflect_type", "even") == "odd" and length > 1:
-            z = _reflect_odd(z, k, before, after, mode == "symmetric")
-        else:
-            places = np.pad(np.arange(length), (before, after), mode)
-            z = gather(z, libraries.namespace(raw(z)).asarray(places), k)
+    for axis, (before, after) in enumerate(widths):
+        if before + after and a.shape[axis] > 1:
+            z = _reflect_odd(z, axis, before, after, mode == "symmetric")
+        elif before + after:  # one element, which has no other side
+            z = _pad_from_within(z, [(before, after) if k == axis else (0, 0) for k in range(a.ndim)], mode, {})
     return z
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, errors, gradcheck, special, tensor
+from gradmgr import GradManager, Tensor, errors, gradcheck, special, tensor, vmap
 from gradmgr._transforms.gradcheck import jvp
 
 INF, NAN = np.inf, np.nan
@@ -674,6 +674,40 @@ def test_einsum(form, optimize):
     found = gnp.einsum(subscripts, *[tensor(a) for a in arrays], optimize=optimize)
     np.testing.assert_allclose(found.numpy(), np.einsum(subscripts, *arrays, optimize=optimize), rtol=1e-13)
     assert gradcheck(lambda *ts: gnp.einsum(subscripts, *ts, optimize=optimize), [tensor(a) for a in arrays], order=2)
+
+
+CHAINS = [
+    ("bi,ioj,bj->bo", (2, 3), (3, 4, 2), (2, 2)),
+    ("ti,tj,tk->ijk", (2, 3), (2, 2), (2, 3)),
+    ("iij,jk->k", (2, 2, 3), (3, 2)),
+    ("abc,cba->b", (2, 3, 4), (4, 3, 2)),
+    ("bij,bjk->bik", (1, 2, 3), (2, 3, 2)),
+]
+
+
+LONG = ("abcd,de,ce,be,ae->e", (2, 3, 2, 2), (2, 3), (2, 3), (3, 3), (2, 3))
+
+
+@pytest.mark.parametrize(
+    ("form", "has_opt_einsum"), [*[(form, False) for form in (*EINSUMS, *CHAINS, LONG)], (LONG, True)]
+)
+def test_einsum_by_pairs(form, has_opt_einsum, monkeypatch):
+    """As for arrays with many products, which are contracted pair by pair."""
+    subscripts, *shapes = form
+    if has_opt_einsum:
+        pytest.importorskip("opt_einsum")
+    else:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("gradmgr.ops.products._MANY_PRODUCTS", 0)
+    rng = np.random.default_rng(0)
+    arrays = [rng.uniform(-1, 1, shape) for shape in shapes]
+    tensors = [tensor(a) for a in arrays]
+    expected = np.einsum(subscripts, *arrays)
+    np.testing.assert_allclose(gnp.einsum(subscripts, *tensors).numpy(), expected, rtol=1e-13, atol=1e-15)
+    stacked = [tensor(np.stack([a, 2 * a])) for a in arrays]
+    both = vmap(lambda *ts: gnp.einsum(subscripts, *ts))(*stacked)
+    np.testing.assert_allclose(both.numpy()[1], expected * 2 ** len(arrays), rtol=1e-13, atol=1e-14)
+    assert gradcheck(lambda *ts: gnp.einsum(subscripts, *ts), tensors, order=2)
 
 
 @pytest.mark.parametrize(
