@@ -87,8 +87,10 @@ def _size(letters: str, lengths: Lengths) -> int:
 def contract_pair(a: Array, b: Array, terms: Sequence[str], out: str) -> Array:
     """Return the einsum of two arrays: `terms` are their letters."""
     lengths = lengths_of(terms, (a.shape, b.shape))
-    a, left = _reduced(a, terms[0], terms[1] + out, lengths)
-    b, right = _reduced(b, terms[1], terms[0] + out, lengths)
+    a, left = _with_own_axes(a, terms[0], lengths)
+    b, right = _with_own_axes(b, terms[1], lengths)
+    a, left = _summed(a, left, right + out)
+    b, right = _summed(b, right, left + out)
     shared = [letter for letter in left if letter in right]
     summed = [letter for letter in shared if letter not in out]
     stack = [letter for letter in shared if letter in out]
@@ -104,17 +106,21 @@ def contract_pair(a: Array, b: Array, terms: Sequence[str], out: str) -> Array:
     return made.transpose([letters.index(letter) for letter in out])
 
 
-def _reduced(a: Array, term: str, elsewhere: str, lengths: Lengths) -> tuple[Array, str]:
-    """Take diagonals of letters that stand twice, sum over those that stand nowhere else, drop those stretched."""
-    kept = "".join(dict.fromkeys(term))
-    wanted = "".join([letter for letter in kept if letter in elsewhere])
-    if wanted != term:
-        a = np.einsum(f"{term}->{wanted}", a)
-    stretched = [k for k, letter in enumerate(wanted) if a.shape[k] != lengths[letter]]
-    if not stretched:
-        return a, wanted
-    a = a.reshape([n for k, n in enumerate(a.shape) if k not in stretched])
-    return a, "".join([letter for k, letter in enumerate(wanted) if k not in stretched])
+def _with_own_axes(a: Array, term: str, lengths: Lengths) -> tuple[Array, str]:
+    """Take the diagonals of letters that stand twice, and drop the axes that are stretched to the other array's."""
+    distinct = "".join(dict.fromkeys(term))
+    if distinct != term:
+        a = np.einsum(f"{term}->{distinct}", a)
+    kept = [k for k, letter in enumerate(distinct) if a.shape[k] == lengths[letter]]
+    if len(kept) == len(distinct):
+        return a, distinct
+    return a.reshape([a.shape[k] for k in kept]), "".join([distinct[k] for k in kept])
+
+
+def _summed(a: Array, term: str, elsewhere: str) -> tuple[Array, str]:
+    """Sum over the letters that stand nowhere else."""
+    kept = "".join([letter for letter in term if letter in elsewhere])
+    return (a, term) if kept == term else (np.einsum(f"{term}->{kept}", a), kept)
 
 
 def _grouped(a: Array, term: str, stack: list[str], *groups: list[str]) -> Array:
