@@ -2,13 +2,17 @@
 
 Each is recorded by a manager of its own, on handles of the inputs: no `.grad`, hook, callback or manager
 of the user's is touched.
+
+Inputs that are plain arrays and numbers are Tensors for the function, and its outputs and derivatives then come back as
+arrays, 0-d ones as NumPy scalars; where some are Tensors, a derivative is of the kind of its input. What an outer
+manager tracks stays a Tensor.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
@@ -18,15 +22,18 @@ from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.history.modes import inference_mode
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.tensor import Tensor, raw, wrap
-from gradmgr._transforms.container_grad import ContainerGradient, as_kind_of, is_differentiable_leaf, leaf_as_tensor
+from gradmgr._transforms.container_grad import ContainerGradient
 from gradmgr._transforms.derivative import (
     DerivativeCall,
     Function,
     Pullback,
     Tensors,
+    as_kind_of,
     check_varies,
     fill_zeros,
     forward_derivative,
+    is_differentiable_leaf,
+    leaf_as_tensor,
     one_real_output,
 )
 from gradmgr._transforms.jacobian import Gradient, jacobian_blocks
@@ -36,20 +43,43 @@ from gradmgr.ops.shape import reshape
 
 __all__ = ["Flattened", "grad", "hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vhp", "vjp"]
 
-T = TypeVar("T", bound=Tensors)  # what is given in one form comes back in it
+T = TypeVar("T")  # what is given in one form comes back in it
 R = TypeVar("R")  # what the function returns
+
+
+def _at_inputs(derivative: Function, func: Function, **options: Any) -> Function:
+    """Return a derivative as a function of the inputs, and of options by name."""
+    if not callable(func):
+        raise TypeError(f"{derivative.__name__} takes a function; found {type(func).__name__}")
+
+    @functools.wraps(func, updated=())
+    def at(*inputs: Any, **more: Any) -> Any:
+        if not inputs:
+            raise TypeError(f"{derivative.__name__} of {func!r} takes its inputs; none were given")
+        return derivative(func, inputs[0] if len(inputs) == 1 else inputs, **options | more)
+
+    return at
+
 
 # ---------------------------------------------------------------- products
 
 
+@overload
+def vjp(
+    func: Callable[..., R], inputs: None = None, v: Any = None, create_graph: bool = False, strict: bool = False
+) -> Callable[..., tuple[R, Any]]: ...
+@overload
 def vjp(
     func: Callable[..., R], inputs: T, v: Any = None, create_graph: bool = False, strict: bool = False
-) -> tuple[R, T]:
+) -> tuple[R, T]: ...
+def vjp(
+    func: Callable[..., Any], inputs: Any = None, v: Any = None, create_graph: bool = False, strict: bool = False
+) -> Any:
     """Return the outputs of a function and the product of a vector with its Jacobian.
 
     Args:
         func: takes Tensors, as many as `inputs`, and returns a Tensor or a tuple of them.
-        inputs: a Tensor or a tuple of them.
+        inputs: a Tensor, an array or a number, or a tuple of them; None for a function of them.
         v: Tensors or arrays of the shapes of the outputs; None where there is one output of one real number.
         create_graph: let outer managers and levels record the results; else they are constants.
         strict: raise where an output does not depend on an input, instead of giving zeros; with `create_graph`
@@ -59,7 +89,7 @@ def vjp(
         The outputs, as `func` returned them, and the products, in the form, shapes and dtypes of `inputs`.
 
     Raises:
-        TypeError: inputs or outputs are no Tensors, or hold no floating or complex numbers.
+        TypeError: inputs are no Tensors, arrays or numbers, or outputs no Tensors; or they hold integers.
         ValueError: `v` does not fit the outputs.
         RuntimeError: what `strict` forbids.
 
@@ -67,7 +97,11 @@ def vjp(
     >>> x = gradmgr.tensor([1.0, 2.0])
     >>> gradmgr.functional.vjp(lambda x: x**3, x, gradmgr.tensor([1.0, 10.0]))
     (Tensor([1., 8.]), Tensor([  3., 120.]))
+    >>> gradmgr.functional.vjp(lambda x: (x**3).sum())(x.numpy())
+    (np.float64(9.0), array([ 3., 12.]))
     """
+    if inputs is None:
+        return _at_inputs(vjp, func, v=v, create_graph=create_graph, strict=strict)
     call = DerivativeCall("vjp", func, inputs, create_graph, strict)
 
     def gradients() -> list[Any]:
@@ -85,14 +119,22 @@ def vjp(
     return call.outputs(), call.results(found)
 
 
+@overload
+def jvp(
+    func: Callable[..., R], inputs: None = None, v: Any = None, create_graph: bool = False, strict: bool = False
+) -> Callable[..., tuple[R, R]]: ...
+@overload
 def jvp(
     func: Callable[..., R], inputs: Tensors, v: Any = None, create_graph: bool = False, strict: bool = False
-) -> tuple[R, R]:
+) -> tuple[R, R]: ...
+def jvp(
+    func: Callable[..., Any], inputs: Any = None, v: Any = None, create_graph: bool = False, strict: bool = False
+) -> Any:
     """Return the outputs of a function and the product of its Jacobian with a vector, by forward mode.
 
     Args:
         func: takes Tensors, as many as `inputs`, and returns a Tensor or a tuple of them.
-        inputs: a Tensor or a tuple of them.
+        inputs: a Tensor, an array or a number, or a tuple of them; None for a function of them.
         v: Tensors or arrays of the shapes of `inputs`; None where that is one Tensor of one real number.
         create_graph: let outer managers and levels record the results; else they are constants.
         strict: as in `vjp`.
@@ -101,7 +143,7 @@ def jvp(
         The outputs, as `func` returned them, and the products, in the form, shapes and dtypes of the outputs.
 
     Raises:
-        TypeError: inputs or outputs are no Tensors, or hold no floating or complex numbers.
+        TypeError: inputs are no Tensors, arrays or numbers, or outputs no Tensors; or they hold integers.
         ValueError: `v` does not fit the inputs.
         RuntimeError: what `strict` forbids.
 
@@ -110,6 +152,8 @@ def jvp(
     >>> gradmgr.functional.jvp(lambda x: x**3, x, gradmgr.tensor([1.0, 10.0]))
     (Tensor([1., 8.]), Tensor([  3., 120.]))
     """
+    if inputs is None:
+        return _at_inputs(jvp, func, v=v, create_graph=create_graph, strict=strict)
     call = DerivativeCall("jvp", func, inputs, create_graph, strict)
 
     def tangents() -> list[Any]:
@@ -121,14 +165,22 @@ def jvp(
     return call.outputs(), call.tangents(found)
 
 
+@overload
+def vhp(
+    func: Callable[..., R], inputs: None = None, v: Any = None, create_graph: bool = False, strict: bool = False
+) -> Callable[..., tuple[R, Any]]: ...
+@overload
 def vhp(
     func: Callable[..., R], inputs: T, v: Any = None, create_graph: bool = False, strict: bool = False
-) -> tuple[R, T]:
+) -> tuple[R, T]: ...
+def vhp(
+    func: Callable[..., Any], inputs: Any = None, v: Any = None, create_graph: bool = False, strict: bool = False
+) -> Any:
     """Return the output of a scalar function and the product of a vector with its Hessian, by two reverse modes.
 
     Args:
         func: takes Tensors, as many as `inputs`, and returns one Tensor of one real number.
-        inputs: a Tensor or a tuple of them.
+        inputs: a Tensor, an array or a number, or a tuple of them; None for a function of them.
         v: Tensors or arrays of the shapes of `inputs`; None where that is one Tensor of one real number.
         create_graph: as in `vjp`.
         strict: raise where the output does not depend on an input, or its gradient by one does not on the inputs.
@@ -145,6 +197,8 @@ def vhp(
     >>> gradmgr.functional.vhp(lambda x: (x**3).sum(), x, gradmgr.tensor([1.0, 10.0]))
     (Tensor(9.), Tensor([  6., 120.]))
     """
+    if inputs is None:
+        return _at_inputs(vhp, func, v=v, create_graph=create_graph, strict=strict)
     call = DerivativeCall("vhp", func, inputs, create_graph, strict)
     return _hessian_product(call, v)
 
@@ -166,16 +220,24 @@ def _hessian_product(call: DerivativeCall, v: Any) -> tuple[Any, Any]:
     return call.outputs(), call.results(found)
 
 
+@overload
+def hvp(
+    func: Callable[..., R], inputs: None = None, v: Any = None, create_graph: bool = False, strict: bool = False
+) -> Callable[..., tuple[R, Any]]: ...
+@overload
 def hvp(
     func: Callable[..., R], inputs: T, v: Any = None, create_graph: bool = False, strict: bool = False
-) -> tuple[R, T]:
+) -> tuple[R, T]: ...
+def hvp(
+    func: Callable[..., Any], inputs: Any = None, v: Any = None, create_graph: bool = False, strict: bool = False
+) -> Any:
     """Return the output of a scalar function and the product of its Hessian with a vector, by forward over reverse.
 
     The same product as `vhp`, since a Hessian is symmetric.
 
     Args:
         func: takes Tensors, as many as `inputs`, and returns one Tensor of one real number.
-        inputs: a Tensor or a tuple of them.
+        inputs: a Tensor, an array or a number, or a tuple of them; None for a function of them.
         v: Tensors or arrays of the shapes of `inputs`; None where that is one Tensor of one real number.
         create_graph: as in `vjp`.
         strict: as in `vhp`.
@@ -191,6 +253,8 @@ def hvp(
     >>> gradmgr.functional.hvp(lambda x: (x**3).sum(), x, gradmgr.tensor([1.0, 10.0]))
     (Tensor(9.), Tensor([  6., 120.]))
     """
+    if inputs is None:
+        return _at_inputs(hvp, func, v=v, create_graph=create_graph, strict=strict)
     call = DerivativeCall("hvp", func, inputs, create_graph, strict)
     if strict:  # what depends on what can be seen on a tape only
         return _hessian_product(call, v)
@@ -209,7 +273,7 @@ def hvp(
 
 def jacobian(
     func: Function,
-    inputs: Tensors,
+    inputs: Tensors = None,
     create_graph: bool = False,
     strict: bool = False,
     vectorize: bool = False,
@@ -219,7 +283,7 @@ def jacobian(
 
     Args:
         func: takes Tensors, as many as `inputs`, and returns a Tensor or a tuple of them.
-        inputs: a Tensor or a tuple of them.
+        inputs: a Tensor, an array or a number, or a tuple of them; None for a function of them.
         create_graph: let outer managers and levels record the result; else it is a constant.
         strict: as in `vjp`.
         vectorize: take all rows, or columns, at once, by `vmap`, instead of one after the other.
@@ -236,7 +300,7 @@ def jacobian(
         Of a real output by a complex input it is the gradient, dL/dx + i dL/dy.
 
     Raises:
-        TypeError: inputs or outputs are no Tensors, or hold no floating or complex numbers.
+        TypeError: inputs are no Tensors, arrays or numbers, or outputs no Tensors; or they hold integers.
         ValueError: `strategy` is none of the two.
         RuntimeError: what `strict` forbids.
 
@@ -247,6 +311,9 @@ def jacobian(
             [2., 5.]])
     """
     _check_strategy("jacobian", "strategy", strategy)
+    if inputs is None:
+        options = {"create_graph": create_graph, "strict": strict, "vectorize": vectorize, "strategy": strategy}
+        return _at_inputs(jacobian, func, **options)
     call = DerivativeCall("jacobian", func, inputs, create_graph, strict)
     blocks = call.run(_checked_blocks, call, call.call_func, vectorize, strategy, "output")
     rows = [call.results(row) for row in blocks]
@@ -267,7 +334,7 @@ def _check_strategy(name: str, argument: str, strategy: str) -> None:
 
 def hessian(
     func: Function,
-    inputs: Tensors,
+    inputs: Tensors = None,
     create_graph: bool = False,
     strict: bool = False,
     vectorize: bool = False,
@@ -277,7 +344,7 @@ def hessian(
 
     Args:
         func: takes Tensors, as many as `inputs`, and returns one Tensor of one real number.
-        inputs: a Tensor or a tuple of them, real.
+        inputs: a Tensor, an array or a number, or a tuple of them, real; None for a function of them.
         create_graph: as in `jacobian`.
         strict: as in `vhp`.
         vectorize: take all rows, or columns, at once, by `vmap`, instead of one after the other.
@@ -298,8 +365,14 @@ def hessian(
     >>> gradmgr.functional.hessian(lambda x: (x**3).sum() + x[0] * x[1], x)
     Tensor([[ 6.,  1.],
             [ 1., 12.]])
+    >>> hessian_of = gradmgr.functional.hessian(lambda x, y: x * x * y)  # by both
+    >>> hessian_of(3.0, 5.0)
+    ((np.float64(10.0), np.float64(6.0)), (np.float64(6.0), np.float64(0.0)))
     """
     _check_strategy("hessian", "outer_jacobian_strategy", outer_jacobian_strategy)
+    if inputs is None:
+        options = {"create_graph": create_graph, "strict": strict, "vectorize": vectorize}
+        return _at_inputs(hessian, func, **options, outer_jacobian_strategy=outer_jacobian_strategy)
     call = DerivativeCall("hessian", func, inputs, create_graph, strict)
     for k, x in enumerate(call.given):
         if x.dtype.kind == "c":

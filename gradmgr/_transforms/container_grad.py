@@ -9,10 +9,20 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.containers import leaves_of, rebuilt
-from gradmgr._engine.context import current, is_tracked, recorders
+from gradmgr._engine.context import current, recorders
 from gradmgr._engine.recorder import snapshot
-from gradmgr._engine.tensor import Tensor, wrap
-from gradmgr._transforms.derivative import Function, Pullback, as_tensor, new_tensors, one_real_output, zeros_of
+from gradmgr._engine.tensor import Tensor
+from gradmgr._transforms.derivative import (
+    Function,
+    Pullback,
+    as_kind_of,
+    as_tensor,
+    is_differentiable_leaf,
+    leaf_as_tensor,
+    new_tensors,
+    one_real_output,
+    zeros_of,
+)
 
 
 class ContainerGradient:
@@ -92,24 +102,3 @@ class ContainerGradient:
                 "leave the history behind, as does what was computed without the arguments"
             )
         return one_real_output(self._name, [made]), aux
-
-
-def is_differentiable_leaf(leaf: Any) -> bool:
-    if isinstance(leaf, Tensor) or libraries.is_array(leaf):
-        return libraries.is_differentiable(leaf.dtype)
-    return isinstance(leaf, (float, complex))
-
-
-def leaf_as_tensor(leaf: Any) -> Tensor:
-    if isinstance(leaf, Tensor):
-        return leaf
-    return wrap(leaf if libraries.is_array(leaf) else np.asarray(leaf))
-
-
-def as_kind_of(made: Tensor, leaf: Any) -> Any:
-    """Return a Tensor as what the leaf is, an array or a number; as a Tensor if an outer recorder tracks it."""
-    if isinstance(leaf, Tensor) or is_tracked(made):
-        return made
-    if libraries.is_array(leaf) and not isinstance(leaf, np.generic):
-        return libraries.namespace(made._array).asarray(made._array)  # a 0-d result may be a NumPy scalar
-    return made._array[()]

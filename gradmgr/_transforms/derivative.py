@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from gradmgr import errors
 from gradmgr._arrays import libraries, memory
 from gradmgr._engine.cleanup import Scope
-from gradmgr._engine.context import current, recorders
+from gradmgr._engine.context import current, is_tracked, recorders
 from gradmgr._engine.forward import ForwardScope
 from gradmgr._engine.history.modes import inference_mode
 from gradmgr._engine.mutation import as_type
@@ -23,7 +25,7 @@ from gradmgr._transforms.grad import compute_gradients, node_ids_before
 from gradmgr.manager import GradManager
 
 Function = Callable[..., Any]
-Tensors = Tensor | tuple[Tensor, ...]
+Tensors = Any  # a Tensor, an array or a number, or a tuple of them
 Derivatives = list[Any]  # Tensors, arrays, or None where there is none
 
 
@@ -34,6 +36,11 @@ class DerivativeCall(Scope):
     """One call of a function of `gradmgr.functional`: its name for errors, its inputs and options.
 
     It is a scope, in which the derivative is computed.
+
+    Attributes:
+        leaves: the inputs as they were given, Tensors, arrays and numbers.
+        is_plain: whether none of them is a Tensor, so that results are none either.
+        given: the inputs as Tensors.
     """
 
     def __init__(self, name: str, func: Function, inputs: Any, create_graph: bool, strict: bool) -> None:
@@ -43,8 +50,11 @@ class DerivativeCall(Scope):
         self.func = func
         self.create_graph = create_graph
         self.strict = strict
-        self.one_input = isinstance(inputs, Tensor)
-        self.given = self._tensors(inputs, "inputs")
+        self.one_input = not isinstance(inputs, (tuple, list))
+        self.leaves = [inputs] if self.one_input else list(inputs)
+        self.is_plain = not any(isinstance(leaf, Tensor) for leaf in self.leaves)
+        tensors = [leaf_as_tensor(x) if _is_plain(x) else x for x in self.leaves]
+        self.given = self._tensors(tensors[0] if self.one_input else tensors, "inputs")
         for k, x in enumerate(self.given):
             if not libraries.is_differentiable(x.dtype):
                 raise errors.DtypeError(
@@ -122,21 +132,27 @@ class DerivativeCall(Scope):
 
     def results(self, derivatives: Derivatives) -> Any:
         """Return derivatives by the inputs in the structure of the inputs; empties the list."""
-        return self._in_structure(derivatives, self.given, self.one_input)
+        made = self._filled(derivatives, self.given)
+        made = [as_kind_of(g, leaf) for g, leaf in zip(made, self.leaves, strict=True)]
+        return made[0] if self.one_input else tuple(made)
 
     def tangents(self, derivatives: Derivatives) -> Any:
         """Return derivatives of the outputs in the structure of the outputs; empties the list."""
-        return self._in_structure(derivatives, self.outs, self.one_output)
+        return self._as_outputs(self._filled(derivatives, self.outs))
 
-    def _in_structure(self, derivatives: Derivatives, like: Sequence[Tensor], one: bool) -> Any:
+    def _filled(self, derivatives: Derivatives, like: Sequence[Tensor]) -> list[Any]:
         filled = [zeros_of(t) if g is None else g for g, t in zip(derivatives, like, strict=True)]
         derivatives.clear()
-        made = new_tensors(filled if self.create_graph else list(map(raw, _pop_all(filled))))
-        return made[0] if one else tuple(made)
+        return new_tensors(filled if self.create_graph else list(map(raw, _pop_all(filled))))
 
     def outputs(self) -> Any:
         """Return the outputs as `func` returned them."""
-        outs = [make_handle(y) if self.create_graph else wrap(y._array) for y in self.outs]
+        return self._as_outputs([make_handle(y) if self.create_graph else wrap(y._array) for y in self.outs])
+
+    def _as_outputs(self, outs: list[Any]) -> Any:
+        """Return Tensors in the structure of the outputs; as arrays and NumPy scalars where the inputs were such."""
+        if self.is_plain:
+            outs = [y if is_tracked(y) else y._array[()] for y in outs]
         return outs[0] if self.one_output else tuple(outs)
 
     def vectors(self, v: Any, like: Sequence[Tensor], place: str) -> list[Any]:
@@ -168,6 +184,32 @@ class DerivativeCall(Scope):
             )
         v = v if self.create_graph else raw(v)
         return v if v.dtype == t.dtype else as_type(v, t.dtype)
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell whether it is an array or a number that may be an input."""
+    return libraries.is_array(value) or isinstance(value, (int, float, complex))
+
+
+def is_differentiable_leaf(leaf: Any) -> bool:
+    if isinstance(leaf, Tensor) or libraries.is_array(leaf):
+        return libraries.is_differentiable(leaf.dtype)
+    return isinstance(leaf, (float, complex))
+
+
+def leaf_as_tensor(leaf: Any) -> Tensor:
+    if isinstance(leaf, Tensor):
+        return leaf
+    return wrap(leaf if libraries.is_array(leaf) else np.asarray(leaf))
+
+
+def as_kind_of(made: Tensor, leaf: Any) -> Any:
+    """Return a Tensor as what the leaf is, an array or a number; as a Tensor if an outer recorder tracks it."""
+    if isinstance(leaf, Tensor) or is_tracked(made):
+        return made
+    if libraries.is_array(leaf) and not isinstance(leaf, np.generic):
+        return libraries.namespace(made._array).asarray(made._array)  # a 0-d result may be a NumPy scalar
+    return made._array[()]
 
 
 def make_handle(t: Tensor) -> Tensor:

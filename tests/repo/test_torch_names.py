@@ -192,7 +192,25 @@ _STRICTER = "gradcheck here is stricter, and checks forward mode and further ord
 _KINETO = "Kineto, which is not here, has what it steers"
 
 # Where ours differ: what they are, and why.
+_AS_GRAD = "without inputs it gives a function of them, as functional.grad does"
+
 DIFFERENT = {
+    "torch.autograd.functional.jacobian": (
+        "(func, inputs=None, create_graph=False, strict=False, vectorize=False, strategy='reverse-mode')",
+        _AS_GRAD,
+    ),
+    "torch.autograd.functional.hessian": (
+        "(func, inputs=None, create_graph=False, strict=False, vectorize=False, "
+        "outer_jacobian_strategy='reverse-mode')",
+        _AS_GRAD,
+    ),
+    **{
+        f"torch.autograd.functional.{name}": (
+            "(func, inputs=None, v=None, create_graph=False, strict=False)",
+            _AS_GRAD,
+        )
+        for name in ("vjp", "jvp", "vhp", "hvp")
+    },
     "torch.autograd.backward": (
         "(tensors, grad_tensors=None, retain_graph=None, create_graph=False, inputs=None)",
         "grad_variables is a deprecated name of grad_tensors",

@@ -663,6 +663,52 @@ def test_strict_accepts_what_depends() -> None:
                 assert (gm._tape.node_id_of(found) is not None) == create_graph
 
 
+# ---------------------------------------------------------------- plain arrays, and functions of the inputs
+
+
+def leaves(found: Any) -> list[Any]:
+    return [leaf for part in found for leaf in leaves(part)] if isinstance(found, tuple) else [found]
+
+
+@pytest.mark.parametrize("function", [vjp, jvp, hvp, vhp, jacobian, hessian])
+def test_plain_inputs_give_plain_results(function: Any) -> None:
+    x, y, more = np.array([1.0, 2.0]), 3.0, ()
+    if function in (jvp, hvp, vhp):
+        more = ((np.array([1.0, -1.0]), np.array(2.0)),)
+
+    def f(x: Any, y: Any) -> Any:
+        return (x**3).sum() * y**2
+
+    plain, expected = function(f, (x, y), *more), function(f, (tensor(x), tensor(y)), *more)
+    assert [type(leaf) for leaf in leaves(plain)] == [
+        np.ndarray if leaf.ndim else np.float64 for leaf in leaves(expected)
+    ]
+    for found, leaf in zip(leaves(plain), leaves(expected), strict=True):
+        np.testing.assert_array_equal(found, leaf.numpy())
+    options = {"v": more[0]} if more else {}
+    for found, leaf in zip(leaves(function(f)(x, y, **options)), leaves(expected), strict=True):
+        np.testing.assert_array_equal(found, leaf.numpy())
+    assert function(f, **options).__name__ == "f"
+    with pytest.raises(TypeError, match=f"{function.__name__} of .* takes its inputs; none were given"):
+        function(f)()
+    with pytest.raises(TypeError, match=f"{function.__name__} takes a function; found int"):
+        function(3)
+
+
+def test_of_mixed_inputs_a_derivative_is_of_the_kind_of_its_input() -> None:
+    value, (by_x, by_y) = vjp(lambda x, y: (x * y).sum(), (np.array([1.0, 2.0]), tensor([3.0, 4.0])))
+    assert (type(value), type(by_x), type(by_y)) == (Tensor, np.ndarray, Tensor)
+
+
+def test_what_an_outer_manager_tracks_stays_a_tensor() -> None:
+    w = tensor(2.0)
+    gm = GradManager().attach(w)
+    with gm:
+        slope = jacobian(lambda x: w * x**2, np.array([1.0, 2.0]), create_graph=True)
+        gm.backward(np.trace(slope))
+    close(w.grad, 6.0)
+
+
 # ---------------------------------------------------------------- wrong arguments
 
 
@@ -673,11 +719,12 @@ SIX: list[tuple[Any, bool]] = [(vjp, False), (jvp, True), (hvp, True), (vhp, Tru
 def test_inputs_and_outputs_must_be_tensors(function: Any, needs: bool) -> None:
     more = (np.ones(3),) if needs else ()
     name = function.__name__
-    for inputs, text in ((np.ones(3), "; it is ndarray"), ((X, 2.0), "; element 1 is float"), ((), "is empty")):
+    for inputs, text in (("x", "; it is str"), ((X, [2.0]), "; element 1 is list"), ((), "is empty")):
         with pytest.raises(TypeError, match=f"{name}: inputs.*{text}"):
             function(energy, inputs, *more)
-    with pytest.raises(errors.DtypeError, match=rf"{name}: input 0 has dtype int64"):
-        function(energy, tensor([1, 2, 3]), *more)
+    for inputs in (tensor([1, 2, 3]), np.array([1, 2, 3]), 3):
+        with pytest.raises(errors.DtypeError, match=rf"{name}: input 0 has dtype int64"):
+            function(energy, inputs, *more)
     with pytest.raises(TypeError, match=f"{name}: what func returns must be .* is float"):
         function(lambda x: 3.0, X, *more)
     with pytest.raises(TypeError, match=f"{name}: what func returns must be .*element 1 is int"):
