@@ -28,13 +28,15 @@ PURE: dict[str, Callable[..., Any]] = {
     "value_and_grad": functional.value_and_grad(loss_of),
     "value_and_grad with more": functional.value_and_grad(lambda x: (loss_of(x), {"twice": x * 2}), has_aux=True),
     "grad of grad": functional.grad(lambda x: gnp.sum(functional.grad(loss_of)(x) ** 2)),
-    "hessian": lambda x: functional.hessian(loss_of, x),
+    "hessian": functional.hessian(loss_of),
+    "hessian at a point": lambda x: functional.hessian(loss_of, x),
     "hessian, vectorised": lambda x: functional.hessian(
         loss_of, x, vectorize=True, outer_jacobian_strategy="forward-mode"
     ),
     "jacobian": lambda x: functional.jacobian(lambda a: gnp.tanh(a) * a[::-1], x),
     "jacobian, forward": lambda x: functional.jacobian(gnp.tanh, x, strategy="forward-mode", vectorize=True),
     "vjp": lambda x: functional.vjp(gnp.tanh, x, x * 2),
+    "vjp of a scalar": functional.vjp(loss_of),
     "jvp": lambda x: functional.jvp(gnp.tanh, x, x * 2),
     "vhp": lambda x: functional.vhp(loss_of, x, x),
     "hvp": lambda x: functional.hvp(loss_of, x, x),

@@ -188,7 +188,7 @@ def test_these_programs_are_replayed(name: str) -> None:
     """Learning rates, step counts, what is drawn and values are inputs: they make no new variant."""
     made = PROGRAMS[name]()
     function = getattr(made.step, "__func__", made.step)
-    if not hasattr(function, "__code__") or name == "pure: value_and_grad":  # wrapped by functional
+    if not hasattr(function, "__code__") or name in ("pure: value_and_grad", "pure: hessian"):  # wrapped by functional
         function = loss_of
     with runs_of(function) as runs, np.errstate(all="ignore"):
         history(made, compile)
