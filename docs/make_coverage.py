@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
@@ -18,15 +19,18 @@ import numpy as np
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
-from samples import CONSTANTS, CREATION, SAMPLES, Sample, gradients  # noqa: E402  # found through the line above
+from samples import CONSTANTS, CREATION, SAMPLES, Sample, flat, gradients, seeds  # noqa: E402  # found through the line above
 from samples.gpu import refusal, refused_call  # noqa: E402  # as above
 
 import gradmgr.numpy as gnp  # noqa: E402  # as above
+from gradmgr import errors, tensor, vmap  # noqa: E402  # as above
+from gradmgr._arrays import batched  # noqa: E402  # as above
+from gradmgr._transforms.gradcheck import vjp  # noqa: E402  # as above
 from gradmgr.numpy._refused import REFUSED  # noqa: E402  # as above
 
 PAGE = HERE / "coverage.md"
 CLASSES = ("vectorize",)  # used as functions
-_RULE = "|---|---|---|---|---|---|"
+_RULE = "|---|---|---|---|---|---|---|"
 
 HEAD = """\
 # The status of every function of NumPy
@@ -46,6 +50,9 @@ The column "CuPy" says what runs on a GPU's arrays: the tests run the samples on
 has (`tests/guard.py`) and, where there is a GPU, on CuPy itself (`tests/generic/test_gpu.py`). What CuPy lacks is
 refused by an error that names it. Creation functions with `device=` make Tensors there; the column is empty for other
 functions that take no arrays.
+
+The column "vmap" says whether a function of a batch, and its gradient, are computed at once, or one example after the
+other, which is slow for many small ones (`errors.PerformanceWarning`); "partly" is so for some arguments only.
 
 {counts}
 """
@@ -127,6 +134,44 @@ def on_gpu(name: str, samples: dict[object, list[Sample]]) -> str:
     return "refused" if all(refusals) else f"without `{'`, `'.join(lacking)}`"
 
 
+def in_vmap(name: str, samples: dict[object, list[Sample]]) -> str:
+    """Return whether `vmap` computes a function at once, by running the samples and their gradients in it."""
+    if name in REFUSED or (function := attrgetter(name)(gnp)) not in samples:
+        return ""
+    found = {is_looped(sample) for sample in samples[function]}
+    if found <= {None}:
+        return "refused"
+    return "partly by example" if {True, False} <= found else "by example" if True in found else "at once"
+
+
+def is_looped(sample: Sample) -> bool | None:
+    """Return whether a sample in a vmap runs example by example; None where it cannot be in one."""
+    args = sample.make(np.float64)
+    stacked = [tensor(np.stack([a, a])) if k in sample.where else a for k, a in enumerate(args)]
+    dims = tuple([0 if k in sample.where else None for k in range(len(args))])
+    loops = []
+    loop = batched.loop_over_examples
+
+    def noted(*args: Any) -> Any:
+        loops.append(args)
+        return loop(*args)
+
+    def with_gradient(*given: Any) -> Any:
+        outs = flat(sample.call(gnp, *given))
+        return (*outs, *vjp(lambda *again: flat(sample.call(gnp, *again)), list(given), sample.where, seeds(outs)))
+
+    batched.loop_over_examples = noted  # type: ignore[assignment]  # for this script
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            vmap(with_gradient, dims)(*stacked)
+    except (errors.GradmgrError, TypeError, ValueError):
+        return None
+    finally:
+        batched.loop_over_examples = loop
+    return bool(loops)
+
+
 def statuses() -> dict[str, tuple[str, str]]:
     """Return the status of every public function of NumPy, by its name after `numpy.`."""
     samples = sampled()
@@ -141,12 +186,13 @@ def page() -> str:
     samples = sampled()
     lines = [HEAD.format(version=minor(np), counts=f"{len(found)} functions: {counts}.")]
     for title, chapter in (("numpy", ""), ("numpy.linalg", "linalg."), ("numpy.fft", "fft.")):
-        lines += [f"## {title}", "", "| function | status | orders | forward mode | CuPy | notes |", _RULE]
+        lines += [f"## {title}", "", "| function | status | orders | forward mode | CuPy | vmap | notes |", _RULE]
         for name, (kind, note) in found.items():
             last = name.removeprefix(chapter)
             if name.startswith(chapter) and "." not in last:
                 orders, forward = ("every", "yes") if kind in kinds[:2] else ("", "")
-                lines.append(f"| `{last}` | {kind} | {orders} | {forward} | {on_gpu(name, samples)} | {note} |")
+                where = f"{on_gpu(name, samples)} | {in_vmap(name, samples)}"
+                lines.append(f"| `{last}` | {kind} | {orders} | {forward} | {where} | {note} |")
         lines.append("")
     return "\n".join(lines)
 

@@ -64,6 +64,10 @@ class CompileWarning(RuntimeWarning):
     """A compiled function runs as if it were not compiled; the text says why."""
 
 
+class PerformanceWarning(RuntimeWarning):
+    """What was asked for is computed in a slow way; the text says which."""
+
+
 class AllocatorError(GradmgrError, RuntimeError):
     """The C library's memory allocator was asked for something that it does not have, or refused."""
 

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays.arguments import map_leaves
+from gradmgr._arrays.arguments import leaves_in, map_leaves
 from gradmgr._arrays.captured import CapturedArray
 
 Array = Any
@@ -1153,10 +1153,26 @@ def loop_over_examples(level: Level, function: Callable[..., Any], args: Any, ke
         )
     if name in _WRITERS:
         prepare_target(args[0], level, (args[1:], keywords), name)
+    if level.size >= _MANY_EXAMPLES:
+        _warn_of_loop(level, name, (args, keywords))
     made = [
         function(*_select_example(level, args, k), **_select_example(level, keywords, k)) for k in range(level.size)
     ]
     return _stack_results(level, made, name)
+
+
+# From so many examples on, of at most so many numbers each, the calls take most of the time.
+_MANY_EXAMPLES, _FEW_NUMBERS = 64, 1000
+
+
+def _warn_of_loop(level: Level, name: str, given: Any) -> None:
+    """Warn where a rule for all examples would be much faster than a loop over them."""
+    if sum([part.size for part in leaves_in(given) if isinstance(part, Batched)]) <= _FEW_NUMBERS:
+        errors.warn(
+            f"{name} inside vmap is called once for each of {level.size} examples, as it has no rule for all of them "
+            "at once; docs/coverage.md lists the functions that have",
+            errors.PerformanceWarning,
+        )
 
 
 _WRITERS = frozenset(("copyto", "put", "place", "putmask", "put_along_axis", "fill_diagonal", "_write"))

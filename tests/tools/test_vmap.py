@@ -63,6 +63,17 @@ def test_functions_with_a_batching_rule_are_called_once(monkeypatch: pytest.Monk
         monkeypatch.undo()
 
 
+def test_a_loop_over_many_small_examples_warns() -> None:
+    function = vmap(gnp.roots)
+    with pytest.warns(errors.PerformanceWarning, match="roots inside vmap is called once for each of 64 examples") as w:
+        function(tensor(np.tile([1.0, -3.0, 2.0], (64, 1))))
+    assert w[0].filename == __file__
+    function(tensor(np.tile([1.0, -3.0, 2.0], (63, 1))))  # few examples: no warning
+    vmap(gnp.histogram)(
+        tensor(np.linspace(0, 1, 64 * 1001).reshape(64, 1001))
+    )  # large ones: a call is most of the time
+
+
 TABLE = np.array([[0.5, 1.5, 2.5], [3.5, 4.5, 5.5]])
 PICKERS: dict[str, Callable[[Any, Any], Any]] = {
     "take": lambda x, i: gnp.take(x, i[0], 1),
