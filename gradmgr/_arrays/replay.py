@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,7 +38,8 @@ def compile_replay(
         capture: what to replay.
         results: captured arrays, slots, and other values, which are returned as they are.
         buffers_from: the bytes from which on a ufunc's result goes into a buffer, where Python makes all calls.
-        native: whether the machine of gradmgr-native makes the calls that it can; None for where it is installed.
+        native: whether the machine of gradmgr-native makes the calls that it can; None for where it is installed. It
+            makes none of arrays of a GPU.
 
     Returns:
         The function. If calls have effects, it takes a list before the inputs, and appends to it before the first of
@@ -48,6 +50,8 @@ def compile_replay(
         CaptureError: there are obstacles; or `native` is true, and there is no machine.
     """
     capture.check_obstacles()
+    if capture.is_on_gpu:  # whose addresses the machine cannot read; and CuPy's pool gives memory out at once
+        return Writer(capture, results, sys.maxsize).function()
     machine = native if isinstance(native, Machine) else None
     if machine is None and native is not False:
         machine = found.get(check_machine)

@@ -144,10 +144,6 @@ class Compiled:
     # ------------------------------------------------------------ capturing
 
     def _capture(self, variants: _Variants, signature: Signature) -> Any:
-        if signature.is_on_gpu():
-            self._refuse(variants, "arrays of a GPU are not replayed")
-            args, keywords = signature.filled(signature.leaves)
-            return self.function(*args, **keywords)
         made = CapturedCall(self.function, signature)
         if made.is_captured:
             with self._lock:

@@ -11,6 +11,7 @@ import numpy as np
 
 from gradmgr._arrays.atomic import error_treatment, errors_ignored
 from gradmgr._arrays.captured import CaptureError, GuardError, Slot, name_of
+from gradmgr._arrays.gpu import have_same_bits, is_on_gpu
 from gradmgr._arrays.replay import compile_replay
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.containers import leaves_of, rebuilt
@@ -180,6 +181,9 @@ def _call_quietly(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _same_bits(one: Any, other: Any) -> bool:
+    if is_on_gpu(one) or is_on_gpu(other):  # compared where they are
+        is_alike = one.__class__ is other.__class__ and (one.shape, one.dtype) == (other.shape, other.dtype)
+        return is_alike and have_same_bits(one, other)
     one, other = np.asarray(one), np.asarray(other)
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
