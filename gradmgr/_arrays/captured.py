@@ -76,6 +76,7 @@ class Layout:
             memory is that of no slot, as for NumPy scalars and views of arrays that are not captured.
         offset: where its lowest byte stands, counted from the lowest of its owner.
         is_scalar: whether it is a NumPy scalar, which is no array.
+        device: the number of the GPU; None in the memory of the host.
     """
 
     shape: tuple[int, ...]
@@ -84,6 +85,7 @@ class Layout:
     owner: int | None
     offset: int = 0
     is_scalar: bool = False
+    device: int | None = None
 
 
 class _Memory:
@@ -257,7 +259,6 @@ class Capture:
         constants: the arrays given to calls that are not captured, each with a checksum of its values then, and by
             which call.
         obstacles: why the calls cannot be made again, each with its line; empty where they can.
-        is_on_gpu: whether an array of a GPU was captured.
     """
 
     __slots__ = (
@@ -268,7 +269,6 @@ class Capture:
         "fixed",
         "given",
         "inputs",
-        "is_on_gpu",
         "layouts",
         "obstacles",
         "open",
@@ -285,9 +285,12 @@ class Capture:
         self.open = True
         self.constants: list[tuple[Array, int, Call]] = []
         self.obstacles: list[str] = []
-        self.is_on_gpu = False
         self._memory = _Memory()
         self._ours: set[str] = set()  # files of gradmgr's
+
+    def is_on_gpu(self) -> bool:
+        """Tell whether an array of a GPU was captured."""
+        return any(layout is not None and layout.device is not None for layout in self.layouts)
 
     def add_input(self, array: Array) -> CapturedArray:
         """Capture an array as an input, which `replay` takes another one for."""
@@ -431,11 +434,9 @@ class Capture:
     def _wrap(self, array: Array, *, is_input: bool = False) -> CapturedArray:
         number = len(self.layouts)
         owner, offset = self._memory.owner_of(array, number, is_input=is_input)
-        is_scalar = False
-        if array.__class__ is not np.ndarray:
-            is_scalar = isinstance(array, np.generic)
-            self.is_on_gpu = self.is_on_gpu or gpu.is_on_gpu(array)
-        self.layouts.append(Layout(array.shape, array.dtype, array.strides, owner, offset, is_scalar))
+        is_scalar = array.__class__ is not np.ndarray and isinstance(array, np.generic)
+        device = None if is_scalar or array.__class__ is np.ndarray else gpu.device_of(array)
+        self.layouts.append(Layout(array.shape, array.dtype, array.strides, owner, offset, is_scalar, device))
         return CapturedArray(self, array, Slot(number))
 
     def _wrap_all(self, result: Any, given: dict[int, CapturedArray]) -> tuple[Any, Any]:
@@ -739,7 +740,11 @@ class CapturedArray:
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
         if not all(map(_is_supported, (*inputs, *keywords.get("out", ())))):
             return NotImplemented
-        return self.capture.call(ufunc if method == "__call__" else getattr(ufunc, method), inputs, keywords)
+        if method == "__call__":
+            return self.capture.call(ufunc, inputs, keywords)
+        if method == "at" and gpu.is_on_gpu(self.inner):  # whose index may be a tuple, which CuPy's protocol refuses
+            ufunc = getattr(gpu.loaded_cupy(), ufunc.__name__)
+        return self.capture.call(getattr(ufunc, method), inputs, keywords)
 
     def __array_function__(self, function: Any, types: Any, args: Any, keywords: Any) -> Any:
         if not all(issubclass(t, (CapturedArray, np.ndarray)) or _is_cupys(t) for t in types):
@@ -881,12 +886,12 @@ def _targets(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> 
 
 
 def _is_at(function: Any) -> bool:
-    """Tell whether it is the method `at` of a ufunc."""
-    return (
-        function.__class__ is BuiltinMethodType
-        and isinstance(function.__self__, np.ufunc)
-        and function.__name__ == "at"
-    )
+    """Tell whether it is the method `at` of a ufunc, NumPy's or CuPy's."""
+    if function.__class__ is BuiltinMethodType and isinstance(function.__self__, np.ufunc):
+        return bool(function.__name__ == "at")
+    cupy = gpu.loaded_cupy()
+    is_method = cupy is not None and isinstance(getattr(function, "__self__", None), cupy.ufunc)
+    return is_method and name_of(function) == "at"
 
 
 # ---------------------------------------------------------------- random numbers

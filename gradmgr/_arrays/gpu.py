@@ -32,6 +32,11 @@ def is_plain(value: object) -> bool:
     return isinstance(value, (np.ndarray, np.generic)) or is_on_gpu(value)
 
 
+def device_of(value: Array) -> int | None:
+    """Return the number of the GPU that an array is on; None in the memory of the host."""
+    return int(value.device.id) if is_on_gpu(value) else None
+
+
 # ---------------------------------------------------------------- memory
 
 

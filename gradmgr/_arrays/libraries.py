@@ -272,7 +272,7 @@ def _captured_to_hold(a: Array, *others: Any) -> Array:
 def _captured_copy(a: Array, capture: Any) -> Array:
     if isinstance(a, Batched):
         return Batched(a.level, _captured_copy(a._array, capture))
-    return capture.call(np.array, (a,), {})
+    return capture.call(namespace(a).array, (a,), {})
 
 
 def is_differentiable(dtype: np.dtype[Any]) -> bool:

@@ -512,7 +512,6 @@ class TensorCapture(Capture):
     def trial(self) -> Trial | None:
         """Return what a replay of the calls without effects takes and must give; None where they need more."""
         made = Capture()
-        made.is_on_gpu = self.is_on_gpu
         made.layouts = self.layouts
         made.calls = [call for call in self.calls if self._is_on_trial(call)]
         made.inputs = [Slot(number) for number in self._found]

@@ -57,9 +57,12 @@ def library_function(name: str, arrays: tuple[Any, ...]) -> Kernel:
 def _explaining_errors(name: str, cupy_function: Kernel) -> Kernel:
     """Let a function of CuPy's say what it lacks."""
 
+    def called(*args: Any, **keywords: Any) -> Any:
+        return libraries.foreign(cupy_function, *args)(*args, **keywords)
+
     def call(*args: Any, **keywords: Any) -> Any:
         try:
-            return cupy_function(*args, **keywords) if keywords else batched.call_elementwise(cupy_function, *args)
+            return called(*args, **keywords) if keywords else batched.call_elementwise(called, *args)
         except TypeError:
             libraries.check_mixed(name, *args)
             raise
