@@ -110,7 +110,9 @@ class ndarray:  # noqa: N801  # its name in CuPy
         raise TypeError("Implicit conversion to a NumPy array is not allowed.")
 
     def get(self) -> np.ndarray:
-        _refuse_while_capturing("the current stream is capturing, so synchronous API calls are disallowed", RuntimeError)
+        _refuse_while_capturing(
+            "the current stream is capturing, so synchronous API calls are disallowed", RuntimeError
+        )
         ndarray.waits += 1
         if self.size > 1:
             ndarray.copies_to_host += 1

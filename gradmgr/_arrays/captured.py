@@ -885,6 +885,11 @@ def _targets(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> 
     return found if out is None else (*found, *(out if isinstance(out, tuple) else (out,)))
 
 
+def adds_in_any_order(call: Call) -> bool:
+    """Tell whether a GPU adds several numbers to one in an order that changes, so that last bits do."""
+    return _is_at(call.function) or name_of(call.function) in ("bincount", "histogram", "scatter_add")
+
+
 def _is_at(function: Any) -> bool:
     """Tell whether it is the method `at` of a ufunc, NumPy's or CuPy's."""
     if function.__class__ is BuiltinMethodType and isinstance(function.__self__, np.ufunc):

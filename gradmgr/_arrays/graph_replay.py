@@ -54,6 +54,8 @@ _RECORDED = frozenset(
     )
 )
 
+_FILLING = frozenset(("full", "full_like", "fill"))
+
 # Ufuncs that are no kernels of CuPy's own.
 _PRODUCTS = frozenset(("matmul", "vecdot", "matvec", "vecmat"))
 
@@ -300,6 +302,8 @@ def _only_launches(call: Call) -> bool:
     if not (hasattr(function, "method") or hasattr(function, "attribute") or _is_of_library(function)):
         return False
     name = name_of(function)
+    if name in _FILLING and any(slots_in([call.args[1:], call.keywords])):  # CuPy may look at the value
+        return False
     return name in _RECORDED and (name != "where" or len(call.args) == 3)
 
 
@@ -310,7 +314,8 @@ def _is_of_library(function: Any) -> bool:
 def _gives_view(index: Any) -> bool:
     parts = index if isinstance(index, tuple) else (index,)
     return all(
-        isinstance(part, slice) and not any(slots_in(part)) or (isinstance(part, _OF_VIEWS) and part.__class__ is not bool)
+        (isinstance(part, slice) and not any(slots_in(part)))
+        or (isinstance(part, _OF_VIEWS) and part.__class__ is not bool)
         for part in parts
     )
 

@@ -143,9 +143,9 @@ def in_one(function: Any, *arrays: Array, on_gpu: bool = False) -> Any:
     for a in arrays:
         inner = a.inner if a.__class__ is CapturedArray else a
         capture = a.capture if a.__class__ is CapturedArray else capture
-        if inner is not None and not isinstance(inner, (np.ndarray, np.generic, int, float)):
-            if not (on_gpu and is_on_gpu(inner)):
-                return None
+        if inner is None or isinstance(inner, (np.ndarray, np.generic, int, float)) or (on_gpu and is_on_gpu(inner)):
+            continue
+        return None
     return None if capture is None else partial(_call_in_one, capture, function)
 
 

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays.captured import CapturedArray
-from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._arrays.generators import CapturedGenerator
+from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._engine.tensor import Tensor
 
 _BY_VALUE = (bool, int, str, bytes, type(None), np.generic, range)

@@ -83,10 +83,12 @@ def moved(made: Program, cupy: ModuleType) -> Program:
     return made
 
 
-# What eager gradmgr says of a program that mixes host memory and a GPU's, or needs what CuPy lacks.
-NOT_ON_GPU = (errors.MixedArraysError, errors.UnsupportedFunctionError, errors.DeviceError)
+def outcome(cupy: ModuleType, make: Callable[[], Program], *transforms: Callable[[Any], Any]) -> Any:
+    """Run a program on the GPU; return the facts after every call, or the class of the error that ends it.
 
-
-def history_on(cupy: ModuleType, make: Callable[[], Program], *transforms: Callable[[Any], Any]) -> list[dict[str, Any]]:
-    """Run a program on the GPU; return the facts after every call."""
-    return history(moved(make(), cupy), *transforms)
+    Such an error says that host memory meets a GPU's, or what CuPy lacks.
+    """
+    try:
+        return history(moved(make(), cupy), *transforms)
+    except (errors.GradmgrError, TypeError, AttributeError, IndexError, ValueError) as error:
+        return type(error)

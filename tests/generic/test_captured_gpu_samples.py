@@ -45,8 +45,7 @@ def test_calls_made_again_compute_what_the_op_does(sample: Sample) -> None:
     program(sample, on_guard(sample.make()), dys)
     capture = Capture()
     inputs = [
-        a if arg.constant else capture.add_input(a)
-        for arg, a in zip(sample.args, on_guard(sample.make()), strict=True)
+        a if arg.constant else capture.add_input(a) for arg, a in zip(sample.args, on_guard(sample.make()), strict=True)
     ]
     found = program(sample, inputs, dys, capture)
     assert not capture.obstacles
