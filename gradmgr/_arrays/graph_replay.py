@@ -335,7 +335,7 @@ class GraphWriter(Writer):
         """Return the function, whose first graphs are recorded; it makes the calls one by one where graphs cannot be.
 
         Raises:
-            NoGraphError: a call fails when it is recorded.
+            Exception: what a call raises when it is recorded.
         """
         runs = [self._recorded(run) for run in self.plan.runs()]
         text = "\n".join(self._main())
@@ -343,10 +343,7 @@ class GraphWriter(Writer):
         functions = [self.scope.pop(f"run{k}") for k in range(len(runs))]
         made: Any = self.scope.pop("replay")
         recorder = _Recorder(self.plan, functions)
-        try:
-            first = recorder.arena()
-        except Exception as error:
-            raise NoGraphError(f"{type(error).__name__}: {error}") from error
+        first = recorder.arena()
         plain = Writer(self.capture, self.results, 1 << 62).function()
         self.scope |= {"arenas": [first], "make_arena": recorder.arena, "can_launch": recorder.can_launch}
         self.scope |= {"plain": plain, "load": _load, "copied": _copied}
@@ -521,7 +518,9 @@ class Arena:
 
 
 def _load(buffer: Any, array: Any) -> None:
-    """Copy an array of the same layout, without gaps, into a buffer, in the order of the current stream."""
+    """Copy an array without gaps into a buffer of the same layout, in the order of the current stream."""
+    if array.strides != buffer.strides or array.shape != buffer.shape or array.dtype != buffer.dtype:
+        raise CaptureError(f"an array is of shape {array.shape} and strides {array.strides}, not as it was captured")
     buffer.data.copy_from_device_async(array.data, array.nbytes)
 
 

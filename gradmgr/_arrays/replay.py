@@ -44,8 +44,7 @@ def compile_replay(
         capture: what to replay.
         results: captured arrays, slots, and other values, which are returned as they are.
         buffers_from: the bytes from which on a ufunc's result goes into a buffer, where Python makes all calls.
-        native: whether the machine of gradmgr-native makes the calls that it can; None for where it is installed. It
-            makes none of arrays of a GPU.
+        native: whether the machine of gradmgr-native makes what calls it can, none on a GPU; None where it is installed.
         graph: whether runs of kernels on a GPU become CUDA graphs, where that can be.
 
     Returns:
@@ -73,7 +72,7 @@ def _graphs(capture: Capture, results: Sequence[Any]) -> Callable[..., tuple[Any
     """Return a replay by graphs; a plain one, whose attribute `reason` says why, where there can be none."""
     try:
         return GraphWriter(capture, results).function()
-    except NoGraphError as error:
+    except Exception as error:  # whatever it is, a plain replay needs no graphs
         made: Any = Writer(capture, results, sys.maxsize).function()
-        made.reason = str(error)
+        made.reason = str(error) if isinstance(error, NoGraphError) else f"{type(error).__name__}: {error}"
         return made  # type: ignore[no-any-return]  # a function with one more attribute
