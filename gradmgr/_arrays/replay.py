@@ -44,7 +44,7 @@ def compile_replay(
         capture: what to replay.
         results: captured arrays, slots, and other values, which are returned as they are.
         buffers_from: the bytes from which on a ufunc's result goes into a buffer, where Python makes all calls.
-        native: whether the machine of gradmgr-native makes what calls it can, none on a GPU; None where it is installed.
+        native: whether the machine of gradmgr-native makes what calls it can, none on a GPU; None where there is one.
         graph: whether runs of kernels on a GPU become CUDA graphs, where that can be.
 
     Returns:

@@ -32,7 +32,7 @@ ROOT_2PI = math.sqrt(2 * math.pi)
 
 def _library(name: str, arrays: tuple[Any, ...]) -> Any:
     """Return the module of special functions for these arrays."""
-    if libraries.loaded_cupy() is not None and any(libraries.namespace(a) is not np for a in arrays):
+    if libraries.loaded_cupy() is not None and any(libraries.root(a) is not np for a in arrays):
         return importlib.import_module("cupyx.scipy.special")
     try:
         import scipy.special as module

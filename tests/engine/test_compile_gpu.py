@@ -23,7 +23,7 @@ from test_compile import one_warning, runs_of
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, optim, tensor
+from gradmgr import GradManager, optim, special, tensor
 from gradmgr._arrays.gpu import Regions, checksum_of, have_same_bits
 from gradmgr._arrays.graph_replay import is_dense
 from gradmgr._transforms.compiled import Compiled
@@ -237,6 +237,32 @@ def test_an_array_of_a_gpu_that_is_read_by_name_is_not_replayed() -> None:
         for k in range(4):
             x = tensor(guard.cupy.asarray(wave(3, at=k)))
             assert host(step(x)).tobytes() == (wave(3, at=k) * wave(3)).tobytes()
+
+
+@levels
+@pytest.mark.parametrize("transform", [lambda f: f, gradmgr.vmap], ids=["alone", "vmap"])
+def test_arrays_of_the_host_beside_cupy_are_not_given_to_it(compiled: Any, transform: Any) -> None:
+    step = compiled(transform(special.digamma))
+    for k in range(4):
+        x = wave(2, 3, at=k) ** 2 + 1
+        assert step(tensor(x)).numpy().tobytes() == special.digamma(x).tobytes()
+    assert ": 1 variant" in step.explain()
+
+
+@levels
+def test_a_function_may_move_between_the_host_and_a_gpu(compiled: Any) -> None:
+    def step(x: Any, y: Any) -> Any:
+        on_host = gnp.tanh(x * 2 + 1).to("cpu") * y
+        return on_host, gnp.exp(on_host.to("cuda:0") * 2 + 1) - 1
+
+    made = compiled(step)
+    for k in range(5):
+        x, y = wave(3, at=k), wave(3, at=2 * k)
+        first, second = made(tensor(guard.cupy.asarray(x)), tensor(y))
+        expected = np.tanh(x * 2 + 1) * y
+        assert first._array.tobytes() == expected.tobytes()
+        assert host(second).tobytes() == (np.exp(expected * 2 + 1) - 1).tobytes()
+    assert ": 1 variant" in made.explain()
 
 
 def test_an_array_that_the_function_makes_is_not_replayed() -> None:
