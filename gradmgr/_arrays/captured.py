@@ -24,13 +24,15 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
-from types import BuiltinMethodType, CodeType, FunctionType
+from types import BuiltinMethodType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
+from gradmgr._arrays import gpu
 from gradmgr._arrays.arguments import leaves_in, map_leaves
 
 Array = Any
@@ -74,6 +76,7 @@ class Layout:
             memory is that of no slot, as for NumPy scalars and views of arrays that are not captured.
         offset: where its lowest byte stands, counted from the lowest of its owner.
         is_scalar: whether it is a NumPy scalar, which is no array.
+        device: the number of the GPU; None in the memory of the host.
     """
 
     shape: tuple[int, ...]
@@ -82,6 +85,7 @@ class Layout:
     owner: int | None
     offset: int = 0
     is_scalar: bool = False
+    device: int | None = None
 
 
 class _Memory:
@@ -91,10 +95,14 @@ class _Memory:
         self._owners: dict[int, tuple[weakref.ref[Any], int]] = {}  # arrays with memory of their own, by identity
         self._starts: list[int] = []  # of the memory of inputs that are views of other arrays, sorted
         self._ends: dict[int, tuple[int, int]] = {}  # by start: the end, and the input's slot
+        self._regions = gpu.Regions()
 
     def owner_of(self, array: Any, number: int, *, is_input: bool) -> tuple[int | None, int]:
         """Return the slot in whose memory an array lies, and where; enter one with memory of its own, or an input."""
-        if not isinstance(array, np.ndarray) or not array.size:
+        if not isinstance(array, np.ndarray):
+            is_scalar = isinstance(array, np.generic)
+            return (None, 0) if is_scalar else self._regions.owner_of(array, number, is_input=is_input)
+        if not array.size:
             return None, 0
         if array.base is None:
             self._owners.pop(id(array), None)  # of one that is gone; the last one comes last
@@ -232,7 +240,7 @@ class _Noted:
             self.captured[id(value.inner)] = value
             self.slots.append(slot.number)
             return slot
-        if isinstance(value, np.ndarray):
+        if isinstance(value, np.ndarray) or (value.__class__ not in _PLAIN and gpu.is_on_gpu(value)):
             self.constants.append(value)
         return _real_generator(value)
 
@@ -280,6 +288,10 @@ class Capture:
         self._memory = _Memory()
         self._ours: set[str] = set()  # files of gradmgr's
 
+    def is_on_gpu(self) -> bool:
+        """Tell whether an array of a GPU was captured."""
+        return any(layout is not None and layout.device is not None for layout in self.layouts)
+
     def add_input(self, array: Array) -> CapturedArray:
         """Capture an array as an input, which `replay` takes another one for."""
         made = self._wrap(array, is_input=True)
@@ -315,7 +327,7 @@ class Capture:
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Make a call with the arrays inside, append it, and return its result with arrays captured."""
         for target in _targets(function, args, keywords) if keywords or function.__class__ is not np.ufunc else ():
-            if isinstance(target, np.ndarray):
+            if isinstance(target, np.ndarray) or gpu.is_on_gpu(target):
                 self.add_obstacle(f"{name_of(function)} writes into an array that is not captured,")
         return self._call(function, args, keywords, guarded=False)
 
@@ -423,13 +435,14 @@ class Capture:
         number = len(self.layouts)
         owner, offset = self._memory.owner_of(array, number, is_input=is_input)
         is_scalar = array.__class__ is not np.ndarray and isinstance(array, np.generic)
-        self.layouts.append(Layout(array.shape, array.dtype, array.strides, owner, offset, is_scalar))
+        device = None if is_scalar or array.__class__ is np.ndarray else gpu.device_of(array)
+        self.layouts.append(Layout(array.shape, array.dtype, array.strides, owner, offset, is_scalar, device))
         return CapturedArray(self, array, Slot(number))
 
     def _wrap_all(self, result: Any, given: dict[int, CapturedArray]) -> tuple[Any, Any]:
         """Return a result with its arrays captured, and their slots; None for what is no array."""
-        if isinstance(result, (np.ndarray, np.generic)):
-            made = given.get(id(result)) if isinstance(result, np.ndarray) else None  # numpy.True_ is always the same
+        if gpu.is_plain(result):
+            made = None if isinstance(result, np.generic) else given.get(id(result))  # numpy.True_ is always the same
             made = self._wrap(result) if made is None else made
             return made, made.slot
         if isinstance(result, (tuple, list)):
@@ -469,6 +482,10 @@ def difference(one: Capture, other: Capture) -> str | None:
 
 def _is_same_view(one: Array, other: Array) -> bool:
     """Tell whether two arrays, both kept, are the same elements of one array: that was not made anew in between."""
+    if gpu.is_on_gpu(one) or gpu.is_on_gpu(other):
+        is_view = one.__class__ is other.__class__ and one.base is not None and one.base is other.base
+        facts = [(a.shape, a.dtype, a.strides, a.data.ptr) for a in (one, other)] if is_view else []
+        return is_view and facts[0] == facts[1]
     return (
         _outermost(one) is _outermost(other)
         and one.__array_interface__ == other.__array_interface__
@@ -496,7 +513,9 @@ def is_branch(one: Capture, other: Capture) -> bool:
 # ---------------------------------------------------------------- arguments and results
 
 
-def _checksum(array: Array) -> int:
+def _checksum(array: Array) -> Any:
+    if array.__class__ is not np.ndarray and gpu.is_on_gpu(array):
+        return gpu.checksum_of(array)
     if array.flags.c_contiguous and array.dtype.kind in "biufc":
         return zlib.crc32(array.data)
     return zlib.crc32(np.ascontiguousarray(array).tobytes())
@@ -523,7 +542,7 @@ def facts_of(result: Any) -> Any:
     """Return the shapes of arrays, and all else as it is."""
     if isinstance(result, (tuple, list)):
         return tuple(map(facts_of, result))
-    return result.shape if isinstance(result, (np.ndarray, np.generic)) else result
+    return result.shape if gpu.is_plain(result) else result
 
 
 def check(call: Call, made: Any) -> None:
@@ -567,9 +586,8 @@ def slots_in(value: Any) -> Iterator[Slot]:
 def _holds_mask(index: Any) -> bool:
     """Tell whether an index chooses as many elements as its values say: by a mask, or by the bounds of a slice."""
     parts = index if isinstance(index, tuple) else (index,)
-    arrays = (np.ndarray, np.generic)
-    return any(isinstance(part, arrays) and part.dtype.kind == "b" for part in parts) or any(
-        isinstance(bound, arrays) for part in parts if isinstance(part, slice) for bound in leaves_in(part)
+    return any(gpu.is_plain(part) and part.dtype.kind == "b" for part in parts) or any(
+        gpu.is_plain(bound) for part in parts if isinstance(part, slice) for bound in leaves_in(part)
     )
 
 
@@ -589,6 +607,8 @@ def _are_equal(one: Any, other: Any) -> bool:
         return _are_equal((one.start, one.stop, one.step), (other.start, other.stop, other.step))
     if isinstance(one, (np.ndarray, np.generic)):
         return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
+    if gpu.is_on_gpu(one):  # made anew: compared where they are
+        return (one.dtype, one.shape) == (other.dtype, other.shape) and gpu.have_same_bits(one, other)
     return bool(one == other) or one != one  # NaN
 
 
@@ -681,6 +701,8 @@ class CapturedArray:
         return complex(self._number("complex() of an array"))
 
     def __index__(self) -> int:
+        if not hasattr(self.inner, "__index__"):  # CuPy's may have none
+            raise TypeError(f"{type(self.inner).__name__!r} object cannot be interpreted as an integer")
         if self.inner.ndim or self.inner.dtype.kind not in "iu":  # as NumPy's
             raise TypeError("only integer scalar arrays can be converted to a scalar index")
         return operator.index(
@@ -688,7 +710,7 @@ class CapturedArray:
         )
 
     def __getattr__(self, name: str) -> Any:  # called for names that Python did not find
-        if not hasattr(np.ndarray, name) or name.startswith("__array"):
+        if not hasattr(type(self.inner), name) or name.startswith("__array"):
             raise AttributeError(f"an array has no attribute {name!r}")
         self.capture.add_obstacle(f"{name} of an array")
         return getattr(self.inner, name)
@@ -718,10 +740,14 @@ class CapturedArray:
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
         if not all(map(_is_supported, (*inputs, *keywords.get("out", ())))):
             return NotImplemented
-        return self.capture.call(ufunc if method == "__call__" else getattr(ufunc, method), inputs, keywords)
+        if method == "__call__":
+            return self.capture.call(ufunc, inputs, keywords)
+        if method == "at" and gpu.is_on_gpu(self.inner):  # whose index may be a tuple, which CuPy's protocol refuses
+            ufunc = getattr(gpu.loaded_cupy(), ufunc.__name__)
+        return self.capture.call(getattr(ufunc, method), inputs, keywords)
 
     def __array_function__(self, function: Any, types: Any, args: Any, keywords: Any) -> Any:
-        if not all(issubclass(t, (CapturedArray, np.ndarray)) for t in types):
+        if not all(issubclass(t, (CapturedArray, np.ndarray)) or _is_cupys(t) for t in types):
             return NotImplemented
         if function in _ASKING:
             return function(*map_leaves(_inside, args), **map_leaves(_inside, keywords))
@@ -738,7 +764,12 @@ def _is_supported(value: Any) -> bool:
     """Tell whether an operand is a number or an array; a Tensor, say, takes over a call by its own protocol."""
     if isinstance(value, (CapturedArray, np.ndarray, np.generic)) or not hasattr(value, "__array_ufunc__"):
         return True
-    return type(value).__name__ == "ndarray"  # CuPy's
+    return gpu.is_on_gpu(value)
+
+
+def _is_cupys(kind: type) -> bool:
+    cupy = gpu.loaded_cupy()
+    return cupy is not None and issubclass(kind, cupy.ndarray)
 
 
 def is_captured(value: Any) -> bool:
@@ -854,13 +885,18 @@ def _targets(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> 
     return found if out is None else (*found, *(out if isinstance(out, tuple) else (out,)))
 
 
+def adds_in_any_order(call: Call) -> bool:
+    """Tell whether a GPU adds several numbers to one in an order that changes, so that last bits do."""
+    return _is_at(call.function) or name_of(call.function) in ("bincount", "histogram", "scatter_add")
+
+
 def _is_at(function: Any) -> bool:
-    """Tell whether it is the method `at` of a ufunc."""
-    return (
-        function.__class__ is BuiltinMethodType
-        and isinstance(function.__self__, np.ufunc)
-        and function.__name__ == "at"
-    )
+    """Tell whether it is the method `at` of a ufunc, NumPy's or CuPy's."""
+    if function.__class__ is BuiltinMethodType and isinstance(function.__self__, np.ufunc):
+        return bool(function.__name__ == "at")
+    cupy = gpu.loaded_cupy()
+    is_method = cupy is not None and isinstance(getattr(function, "__self__", None), cupy.ufunc)
+    return is_method and name_of(function) == "at"
 
 
 # ---------------------------------------------------------------- random numbers
@@ -902,7 +938,11 @@ def generators_in(calls: Iterable[Call]) -> list[Any]:
 
 
 class CapturingLibrary:
-    """Takes the place of the module `numpy` or `cupy` in a kernel: the arrays that it makes are captured."""
+    """Takes the place of the module `numpy` or `cupy` in a kernel: the arrays that it makes are captured.
+
+    CuPy's functions do not dispatch by protocol. So those that NumPy has, too, are NumPy's here, which call CuPy's with
+    the arrays inside; of the others each call is captured.
+    """
 
     __slots__ = ("__name__", "_module", "capture")
 
@@ -912,14 +952,17 @@ class CapturingLibrary:
         self.__name__ = module.__name__
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._module, name)
-        if name not in _MAKERS:
-            return found
-        return lambda *args, **keywords: self.capture.call(found, args, keywords)
+        if name in _MAKERS:
+            return partial(_called, self.capture, getattr(self._module, name))
+        if self._module is np:
+            return getattr(np, name)
+        if name in _DISPATCHED:
+            return getattr(np, name)
+        return _capturing_part(self.capture, getattr(self._module, name))
 
     def asarray(self, a: Any, dtype: Any = None) -> Any:
         """Return `a` as an array; a captured one stays as it is."""
-        if not is_captured(a):
+        if not is_captured(a) or (self._module is not np and not gpu.is_on_gpu(a.inner)):
             return self.capture.call(self._module.asarray, (a, dtype), {})
         return a if dtype is None or a.dtype == dtype else a.astype(dtype)
 
@@ -931,6 +974,27 @@ class CapturingLibrary:
         """Tell whether memory bounds overlap."""
         return bool(self._module.may_share_memory(inner_of(one), inner_of(other)))
 
+
+def _called(capture: Capture, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    return capture.call(function, args, keywords)
+
+
+def _capturing_part(capture: Capture, part: Any) -> Any:
+    """Return a part of CuPy such that calls of its functions are captured; classes and such as they are."""
+    if isinstance(part, ModuleType):
+        return CapturingLibrary(capture, part)
+    if isinstance(part, type) or not callable(part):
+        return part
+    return partial(_called, capture, part)
+
+
+# NumPy's functions that dispatch by protocol, in a library that is CuPy's.
+_DISPATCHED = frozenset(
+    (
+        *(name for name, f in vars(np).items() if type(f).__name__ in ("ufunc", "_ArrayFunctionDispatcher")),
+        *("linalg", "fft", "lib"),
+    )
+)
 
 # Functions that make arrays without being given one, so that they do not dispatch.
 _MAKERS = frozenset(("zeros", "ones", "empty", "full", "arange", "eye", "identity", "linspace", "tri"))

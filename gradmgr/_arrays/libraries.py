@@ -28,6 +28,8 @@ from gradmgr._arrays.captured import (
     value_of,
 )
 from gradmgr._arrays.captured import is_captured as is_captured
+from gradmgr._arrays.gpu import is_on_gpu
+from gradmgr._arrays.gpu import loaded_cupy as loaded_cupy
 
 Array = Any  # numpy.ndarray, a NumPy scalar (a 0-d result), or cupy.ndarray
 
@@ -46,12 +48,6 @@ PLAIN = frozenset(
 
 # What is neither batched nor captured, and holds nothing that is.
 _HOLD_NO_ARRAYS = frozenset((*PLAIN, type(None), type(Ellipsis)))
-
-
-def loaded_cupy() -> Any | None:
-    """Return the CuPy module if the user's program has imported it."""
-    module = sys.modules.get("cupy")
-    return module if hasattr(module, "ndarray") else None
 
 
 def import_cupy(asked: str) -> Any:
@@ -125,22 +121,31 @@ def are_captured_from(first: Array, *others: Array) -> bool:
     return all(a is None or is_numpy(a) for a in (first, *others))
 
 
-def in_one(function: Any, *arrays: Array) -> Any:
+def are_captured_alike(first: Array, *others: Array) -> bool:
+    """Tell the same of arrays that are all NumPy's, or all of one GPU library, or None."""
+    if first.__class__ is not CapturedArray:
+        return False
+    library = root(first)
+    return all(a is None or (not isinstance(a, Batched) and root(a) is library) for a in others)
+
+
+def in_one(function: Any, *arrays: Array, on_gpu: bool = False) -> Any:
     """Return `function` as one captured call; None unless arrays are captured and all are NumPy's, numbers or None.
 
     For kernels whose way for NumPy's arrays is more than a line of NumPy's functions: one that computes in blocks, asks
     for values, or calls C. Captured as one call it computes what it does without a capture, and its branches need no
     guards. What it is called with must be arrays, numbers and such, and the same in each capture; the shapes of results
     must not depend on values.
+
+    With `on_gpu` arrays may also be CuPy's, for a kernel that computes in place with those, too.
     """
     capture = None
     for a in arrays:
-        if a.__class__ is CapturedArray:
-            if not isinstance(a.inner, (np.ndarray, np.generic)):
-                return None
-            capture = a.capture
-        elif a is not None and not isinstance(a, (np.ndarray, np.generic, int, float)):
-            return None
+        inner = a.inner if a.__class__ is CapturedArray else a
+        capture = a.capture if a.__class__ is CapturedArray else capture
+        if inner is None or isinstance(inner, (np.ndarray, np.generic, int, float)) or (on_gpu and is_on_gpu(inner)):
+            continue
+        return None
     return None if capture is None else partial(_call_in_one, capture, function)
 
 
@@ -267,7 +272,7 @@ def _captured_to_hold(a: Array, *others: Any) -> Array:
 def _captured_copy(a: Array, capture: Any) -> Array:
     if isinstance(a, Batched):
         return Batched(a.level, _captured_copy(a._array, capture))
-    return capture.call(np.array, (a,), {})
+    return capture.call(namespace(a).array, (a,), {})
 
 
 def is_differentiable(dtype: np.dtype[Any]) -> bool:
@@ -319,6 +324,8 @@ def to_device(array: Array, device: str) -> Array:
     if isinstance(array, Batched):
         moved = to_device(array._array, device)
         return array if moved is array._array else Batched(array.level, moved)
+    if isinstance(array, CapturedArray):
+        return array if _lives_on(array, device) else array.capture.call(to_device, (array, device), {})
     if index is None:
         return array if root(array) is np else array.get()
     cupy = import_cupy(f"device {device!r}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradmgr._arrays.captured import Capture, CaptureError
+from gradmgr._arrays.graph_replay import GraphWriter, NoGraphError
 from gradmgr._arrays.native import Machine, found
 from gradmgr._arrays.native_replay import NativeWriter
 from gradmgr._arrays.native_test import check_machine
@@ -25,7 +27,12 @@ def require_machine() -> None:
 
 
 def compile_replay(
-    capture: Capture, results: Sequence[Any], *, buffers_from: int = _LARGE, native: bool | Machine | None = None
+    capture: Capture,
+    results: Sequence[Any],
+    *,
+    buffers_from: int = _LARGE,
+    native: bool | Machine | None = None,
+    graph: bool = False,
 ) -> Callable[..., tuple[Any, ...]]:
     """Return a function of arrays in place of the inputs that makes the calls again and returns these results.
 
@@ -37,17 +44,20 @@ def compile_replay(
         capture: what to replay.
         results: captured arrays, slots, and other values, which are returned as they are.
         buffers_from: the bytes from which on a ufunc's result goes into a buffer, where Python makes all calls.
-        native: whether the machine of gradmgr-native makes the calls that it can; None for where it is installed.
+        native: whether the machine of gradmgr-native makes what calls it can, none on a GPU; None where there is one.
+        graph: whether runs of kernels on a GPU become CUDA graphs, where that can be.
 
     Returns:
         The function. If calls have effects, it takes a list before the inputs, and appends to it before the first of
         them: until then nothing has changed. It raises GuardError where a guard has another value. Its attributes are
-        `text`, and `nbytes` of the memory that it keeps.
+        `text`, and `nbytes` of the memory that it keeps; with graphs, `graphs`, their number.
 
     Raises:
         CaptureError: there are obstacles; or `native` is true, and there is no machine.
     """
     capture.check_obstacles()
+    if capture.is_on_gpu():  # whose addresses the machine cannot read; and CuPy's pool gives memory out at once
+        return _graphs(capture, results) if graph else Writer(capture, results, sys.maxsize).function()
     machine = native if isinstance(native, Machine) else None
     if machine is None and native is not False:
         machine = found.get(check_machine)
@@ -56,3 +66,13 @@ def compile_replay(
     if machine is None:
         return Writer(capture, results, buffers_from).function()
     return NativeWriter(capture, results, machine).function()
+
+
+def _graphs(capture: Capture, results: Sequence[Any]) -> Callable[..., tuple[Any, ...]]:
+    """Return a replay by graphs; a plain one, whose attribute `reason` says why, where there can be none."""
+    try:
+        return GraphWriter(capture, results).function()
+    except Exception as error:  # whatever it is, a plain replay needs no graphs
+        made: Any = Writer(capture, results, sys.maxsize).function()
+        made.reason = str(error) if isinstance(error, NoGraphError) else f"{type(error).__name__}: {error}"
+        return made  # type: ignore[no-any-return]  # a function with one more attribute

@@ -38,6 +38,7 @@ from gradmgr._arrays.captured import (
     set_capturing,
     written_by,
 )
+from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.tensor import Tensor, wrap
 
@@ -68,11 +69,19 @@ def layout_of(array: Any) -> tuple[Any, ...]:
     return array.__class__, array.shape, array.dtype, array.strides
 
 
+def layout_on_gpu(array: Any) -> tuple[Any, ...]:
+    """Return the same of an array of a GPU, and which GPU it is."""
+    device = array.device.id if is_on_gpu(array) else None
+    return (*layout_of(array), device)
+
+
 # By which a replay reads it, and tests it, without calls.
 array_of.attribute = "_array"  # type: ignore[attr-defined]  # mypy knows no attributes of functions
 grad_of.attribute = "_grad"  # type: ignore[attr-defined]  # as above
 _SAME_LAYOUT = "{0}.__class__ is {1} and {0}.shape == {2} and {0}.dtype == {3} and {0}.strides == {4}"
 layout_of.condition = _SAME_LAYOUT  # type: ignore[attr-defined]  # as above
+layout_on_gpu.condition = f"{_SAME_LAYOUT} and {{0}}.device.id == {{5}}"  # type: ignore[attr-defined]  # as above
+_LAYOUTS = (layout_of, layout_on_gpu)
 has_grad.condition = "(getattr({0}, '_grad', None) is not None) is {1}"  # type: ignore[attr-defined]  # as above
 
 
@@ -220,8 +229,6 @@ class TensorCapture(Capture):
         """Return what the captured function gets for an argument, a Tensor or an array, which was not given before."""
         self.sources.append(number)
         if not isinstance(value, Tensor):
-            if not isinstance(value, (np.ndarray, np.generic)):
-                self.add_obstacle("arrays of a GPU are not replayed:")
             made = self.add_input(value)
             self._found[made.slot.number] = value
             return made
@@ -328,13 +335,12 @@ class TensorCapture(Capture):
 
     def _read_again(self, known: _Known, array: Any) -> CapturedArray:
         """Capture an array as what a replay finds in the tensor."""
-        if not isinstance(array, (np.ndarray, np.generic)):
-            self.add_obstacle("arrays of a GPU are not replayed:")
         captured = self.add_found(array)
         self._found[captured.slot.number] = array
         calls = self.calls if known.is_late else self.reads
         calls.append(Call(array_of, (known.slot,), {}, captured.slot, None, self.place()))
-        calls.append(Call(layout_of, (captured.slot,), {}, None, layout_of(array), self.place()))
+        read = layout_on_gpu if is_on_gpu(array) else layout_of
+        calls.append(Call(read, (captured.slot,), {}, None, read(array), self.place()))
         return captured
 
     def write_array(self, t: Tensor, value: Any) -> None:
@@ -399,7 +405,7 @@ class TensorCapture(Capture):
     def _leaving(self, array: CapturedArray) -> CapturedArray:
         """Return an array that others get; a copy, as they may write to it, where each replay has the same object."""
         layout = self.layouts[array.slot.number]
-        if layout is not None and layout.owner in self.fixed and isinstance(array.inner, np.ndarray):
+        if layout is not None and layout.owner in self.fixed and not layout.is_scalar:
             array = array.copy()
         self._left[array.slot.number] = array.inner
         return array
@@ -442,7 +448,7 @@ class TensorCapture(Capture):
             set_capturing(self)
         self._make_late(changes)
         for part in leaves_in(made):
-            if not (part is None or isinstance(part, (Tensor, np.ndarray))):
+            if not (part is None or isinstance(part, (Tensor, np.ndarray)) or is_on_gpu(part)):
                 self.add_obstacle(
                     f"{function.__name__}() returns {type(part).__name__}, which a replay would not know,"
                 )
@@ -546,7 +552,7 @@ class TensorCapture(Capture):
             kept.append(call)
             late |= written.union(call.made)
             used |= memory
-            if call.expected is not None and not is_state and call.function is not layout_of:
+            if call.expected is not None and not is_state and call.function not in _LAYOUTS:
                 self.obstacles.append(f"what is decided at {call.line} depends on what an earlier call has changed")
         self.calls = [*self.calls[:first], *early, *kept]
 

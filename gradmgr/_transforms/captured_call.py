@@ -10,6 +10,7 @@ import numpy as np
 
 from gradmgr._arrays.captured import CaptureError, difference, generators_in, is_branch, name_of
 from gradmgr._arrays.generators import CapturedGenerator
+from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.context import current
@@ -136,6 +137,6 @@ def _are_alike(one: list[Any], other: list[Any]) -> bool:
 def _is_same(one: Any, other: Any) -> bool:
     if one is other:
         return True
-    if isinstance(one, np.ndarray) or type(one) is not type(other):
+    if isinstance(one, np.ndarray) or is_on_gpu(one) or type(one) is not type(other):
         return False
     return repr(one) == repr(other) if isinstance(one, (float, complex)) else bool(one == other)

@@ -36,10 +36,10 @@ _SUSPENDS = 0x20 | 0x80 | 0x200
 
 
 def _verified(
-    made: CapturedCall, before: CapturedCall, leaves: list[Any], native: bool | None
+    made: CapturedCall, before: CapturedCall, leaves: list[Any], native: bool | None, graph: bool
 ) -> tuple[Program, str | None]:
     """Return the program of a call that was captured twice, and what is wrong with it."""
-    program = Program(made, made.pinned(before), native)
+    program = Program(made, made.pinned(before), native, graph)
     return program, program.verify(made, leaves)
 
 
@@ -74,10 +74,11 @@ class Compiled:
         function: the function itself.
     """
 
-    def __init__(self, function: Callable[..., Any], native: bool | None = None) -> None:
+    def __init__(self, function: Callable[..., Any], native: bool | None = None, graph: bool = False) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self._native = native
+        self._graph = graph
         self._clear()
         self._lock = threading.RLock()  # of those below, which threads share
 
@@ -144,10 +145,6 @@ class Compiled:
     # ------------------------------------------------------------ capturing
 
     def _capture(self, variants: _Variants, signature: Signature) -> Any:
-        if signature.is_on_gpu():
-            self._refuse(variants, "arrays of a GPU are not replayed")
-            args, keywords = signature.filled(signature.leaves)
-            return self.function(*args, **keywords)
         made = CapturedCall(self.function, signature)
         if made.is_captured:
             with self._lock:
@@ -179,7 +176,7 @@ class Compiled:
 
     def _add(self, variants: _Variants, made: CapturedCall, before: CapturedCall, leaves: list[Any]) -> None:
         self._is_first = False
-        program, fault = without_collections(_verified, made, before, leaves, self._native)
+        program, fault = without_collections(_verified, made, before, leaves, self._native, self._graph)
         if fault is not None:
             self._refuse(variants, fault)
             return
@@ -252,12 +249,16 @@ class Compiled:
 
 
 @overload
-def compile(function: Callable[..., Any], *, native: bool | None = None) -> Compiled: ...  # noqa: A001  # torch's name
+def compile(  # noqa: A001  # torch's name
+    function: Callable[..., Any], *, native: bool | None = None, graph: bool = False
+) -> Compiled: ...
 @overload
 def compile(  # noqa: A001  # as above
-    function: None = None, *, native: bool | None = None
+    function: None = None, *, native: bool | None = None, graph: bool = False
 ) -> Callable[[Callable[..., Any]], Compiled]: ...
-def compile(function: Callable[..., Any] | None = None, *, native: bool | None = None) -> Any:  # noqa: A001  # as above
+def compile(  # noqa: A001  # as above
+    function: Callable[..., Any] | None = None, *, native: bool | None = None, graph: bool = False
+) -> Any:
     """Return a function that computes the same faster: it is captured twice, and then replayed without its Python code.
 
     What it computes, derivatives and updates of parameters included, becomes one straight line of NumPy calls on
@@ -275,6 +276,7 @@ def compile(function: Callable[..., Any] | None = None, *, native: bool | None =
     Args:
         function: what to compile; without it, a decorator is returned.
         native: whether the machine of the extra `native` makes the calls that it can; None for where it is installed.
+        graph: whether kernels on a GPU are recorded as CUDA graphs and launched together, where that can be.
 
     Returns:
         A callable with `explain()`, which tells in words what is replayed; `release()`, which frees it; and `function`.
@@ -298,7 +300,7 @@ def compile(function: Callable[..., Any] | None = None, *, native: bool | None =
     [2.0, 1.5425, 1.22410625, 0.9972358906250001]
     """
     if function is None:
-        return functools.partial(compile, native=native)
+        return functools.partial(compile, native=native, graph=graph)
     if not callable(function):
         raise TypeError(f"compile takes a function; found {type(function).__name__}")
     code = getattr(function, "__code__", None)
@@ -309,4 +311,4 @@ def compile(function: Callable[..., Any] | None = None, *, native: bool | None =
         )
     if native:
         require_machine()
-    return Compiled(function, native)
+    return Compiled(function, native, graph)

@@ -26,6 +26,7 @@ import numpy as np
 
 from gradmgr._arrays.captured import CapturedArray
 from gradmgr._arrays.generators import CapturedGenerator
+from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._engine.tensor import Tensor
 
 _BY_VALUE = (bool, int, str, bytes, type(None), np.generic, range)
@@ -278,6 +279,10 @@ class _Search:
         if isinstance(value, np.ndarray):
             if id(value) not in self._arguments:
                 self.arrays[id(value)] = value
+        elif is_on_gpu(value):
+            if id(value) not in self._arguments:  # to compare its values in each call would be to wait for the GPU
+                what = f"it reads {name}, an array of a GPU that is no Tensor; make it one, or pass it as an argument"
+                self.obstacle = self.obstacle or what
         elif isinstance(value, np.random.Generator):
             self.generators[id(value)] = value
         elif isinstance(value, types.FunctionType):

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays.atomic import error_treatment, errors_ignored
-from gradmgr._arrays.captured import CaptureError, GuardError, Slot, name_of
+from gradmgr._arrays.captured import CaptureError, GuardError, Slot, adds_in_any_order, name_of
+from gradmgr._arrays.gpu import have_same_bits, is_on_gpu
 from gradmgr._arrays.replay import compile_replay
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.tensor import Tensor, raw
+from gradmgr._engine.tensor_capture import TensorCapture, Trial
 from gradmgr._transforms.captured_call import CapturedCall
 
 
@@ -29,12 +31,19 @@ class Program:
         used: when it was used last, as a number that grows.
     """
 
-    def __init__(self, made: CapturedCall, pinned: dict[int, weakref.ref[Tensor]], native: bool | None = None) -> None:
+    def __init__(
+        self,
+        made: CapturedCall,
+        pinned: dict[int, weakref.ref[Tensor]],
+        native: bool | None = None,
+        graph: bool = False,
+    ) -> None:
         capture = made.capture
         self.used = 0
         self._environment = made.environment
         # Inputs that are written may overlap others, which the machine does not expect.
         self._native = False if capture.writes_over_inputs() else native
+        self._graph = graph and not capture.writes_over_inputs()
         self._conditions = list(capture.conditions.values())
         self._pinned = list(pinned.items())
         sources = capture.sources
@@ -51,7 +60,11 @@ class Program:
         self._calls = Counter(name_of(call.function) for call in capture.calls)
         self._seconds = made.seconds_by_name
         self._whole = sorted({f"{name_of(call.function)} at {call.line}" for call in capture.whole_calls()})
-        self._replay: Any = compile_replay(capture, [made.slots[k] for k in self._returned], native=self._native)
+        self._is_on_gpu = capture.is_on_gpu()
+        is_steady = not self._is_on_gpu or not any(map(adds_in_any_order, capture.calls))
+        self._are_alike: Callable[[Any, Any], bool] = _same_bits if is_steady else _are_near
+        self._given_back = [made.slots[k] for k in self._returned]
+        self._replay: Any = compile_replay(capture, self._given_back, native=self._native, graph=self._graph)
 
     # ------------------------------------------------------------ whether it fits
 
@@ -118,18 +131,32 @@ class Program:
         if capture.writes_over_inputs():
             capture.forget_values()
             return None
-        trial = None if capture.is_pure() and self._repeats(made, leaves) else capture.trial()
+        is_pure = capture.is_pure()
+        trial = None if is_pure and self._repeats(made, leaves) else capture.trial()
         capture.forget_values()
-        if trial is None:
-            return None
-        replay = compile_replay(trial.capture, [slot for slot, _ in trial.expected], native=self._native)
+        fault = None if trial is None else self._fault_of(trial)
+        if self.has_graphs() and (fault is not None or (is_pure and trial is not None)):
+            self._leave_graphs(capture)
+            fault = None if trial is None else self._fault_of(trial)
+        return fault
+
+    def _leave_graphs(self, capture: TensorCapture) -> None:
+        """Have Python make the calls, since graphs give something else."""
+        self._graph = False
+        self._replay = compile_replay(capture, self._given_back, native=self._native)
+        self._replay.reason = "they compute something else; please report this"
+
+    def _fault_of(self, trial: Trial) -> str | None:
+        """Return how the calls of a trial, made again, differ from those that were captured."""
+        given = [slot for slot, _ in trial.expected]
+        replay = compile_replay(trial.capture, given, native=self._native, graph=self._graph)
         for _ in range(2):  # in buffers that hold what the first left
             try:
                 found = replay(*trial.inputs)
             except CaptureError as error:
                 return f"a replay fails: {error}; please report this"
             for value, (_, expected) in zip(found, trial.expected, strict=True):
-                if not _same_bits(value, expected):
+                if not self._are_alike(value, expected):
                     return "a replay computes something else; please report this"
         return None
 
@@ -141,7 +168,7 @@ class Program:
             for _ in range(2):  # in buffers that hold what the first left
                 values = _call_quietly(self._replay, *inputs)
                 for k, value in zip(self._returned, values, strict=True):
-                    if not _same_bits(raw(value), raw(results[k])):
+                    if not self._are_alike(raw(value), raw(results[k])):
                         return False
         except Exception:  # which the trial meets, too, unless another thread was the reason
             return False
@@ -152,13 +179,29 @@ class Program:
     def description(self) -> list[str]:
         """Return lines of text on what it does."""
         listed = ", ".join(f"{name} {count}{self._time_of(name)}" for name, count in self._calls.most_common())
-        runs = len(getattr(self._replay, "segments", ()))
-        how = f"native, in {runs} run{'' if runs == 1 else 's'}" if runs else "Python makes the calls"
+        how = self._level()
         lines = [
             f"{self._calls.total()} calls: {listed} (times are those of the call that was captured)",
             f"{how}; {self._replay.nbytes} bytes in buffers",
         ]
         return [*lines, *[f"calls Python each time, as optimisers, callbacks and hooks need: {w}" for w in self._whole]]
+
+    def _level(self) -> str:
+        """Return who makes the calls."""
+        runs = len(getattr(self._replay, "segments", ()))
+        if runs:
+            return f"native, in {runs} run{'' if runs == 1 else 's'}"
+        graphs = getattr(self._replay, "graphs", 0)
+        if graphs:
+            return f"{graphs} CUDA graph{'' if graphs == 1 else 's'}, and Python makes the calls between"
+        if not self._is_on_gpu:
+            return "Python makes the calls"
+        reason = getattr(self._replay, "reason", None)
+        return "Python makes the calls, on a GPU" + (f"; there are no graphs: {reason}" if reason else "")
+
+    def has_graphs(self) -> bool:
+        """Tell whether CUDA graphs make some of the calls."""
+        return bool(getattr(self._replay, "graphs", 0))
 
     def _time_of(self, name: str) -> str:
         seconds = self._seconds.get(name)
@@ -179,7 +222,21 @@ def _call_quietly(function: Callable[..., Any], *args: Any) -> Any:
         raise
 
 
+def _are_near(one: Any, other: Any) -> bool:
+    """Tell whether arrays are equal but for the order in which a GPU has added."""
+    if _same_bits(one, other):
+        return True
+    is_alike = one.__class__ is other.__class__ and (one.shape, one.dtype) == (other.shape, other.dtype)
+    if not is_alike or one.dtype.kind not in "fc":
+        return False
+    scale = abs(other).max()
+    return bool((abs(one - other) <= np.finfo(one.dtype).eps ** 0.5 * scale).all())
+
+
 def _same_bits(one: Any, other: Any) -> bool:
+    if is_on_gpu(one) or is_on_gpu(other):  # compared where they are
+        is_alike = one.__class__ is other.__class__ and (one.shape, one.dtype) == (other.shape, other.dtype)
+        return is_alike and have_same_bits(one, other)
     one, other = np.asarray(one), np.asarray(other)
     if one.dtype != other.dtype or one.shape != other.shape:
         return False

@@ -76,11 +76,6 @@ class Signature:
         """Tell whether a leaf is an array."""
         return any(map(_is_array, self.leaves))
 
-    def is_on_gpu(self) -> bool:
-        """Tell whether a Tensor or an array is CuPy's."""
-        arrays = [raw(leaf) for k, leaf in enumerate(self.leaves) if self.is_input(k)]
-        return any(libraries.root(a) is not np for a in arrays)
-
     def first_like(self, k: int) -> int:
         """Return the number of the first leaf that is the same object."""
         return next(n for n, leaf in enumerate(self.leaves) if leaf is self.leaves[k])
@@ -172,9 +167,9 @@ def _described(key: Any) -> str:
         return repr(key)
     kind: Any = key[0]
     facts = key[1:]
-    if issubclass(kind, (Tensor, np.ndarray)) or (issubclass(kind, np.generic) and len(facts) > 1):
+    if len(facts) >= 3 and isinstance(facts[1], np.dtype):
         shape, dtype, strides, *library = facts
-        name = "array" if kind is np.ndarray else kind.__name__
+        name = "array" if kind.__name__ == "ndarray" else kind.__name__
         text = " ".join([name, str(shape), str(dtype), *[str(part) for part in library[1:] if part != "cpu"]])
         is_usual = math.prod(shape) == 0 or strides == _strides_of(shape, dtype.itemsize)
         return text if is_usual else f"{text} with strides {strides}"

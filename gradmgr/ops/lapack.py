@@ -62,7 +62,7 @@ def factor(a: Any) -> LU | None:
 def _factor_on_gpu(a: Any) -> LU:
     import cupyx.scipy.linalg
 
-    lu, pivots = cupyx.scipy.linalg.lu_factor(a, check_finite=False)
+    lu, pivots = libraries.foreign(cupyx.scipy.linalg.lu_factor, a)(a, check_finite=False)
     return LU((lu,), (pivots,), singular=False)
 
 
@@ -71,7 +71,8 @@ def solve_by_lu(lu: Any, pivots: Any, b: Any, adjoint: bool) -> Any:
     if not isinstance(lu, np.ndarray) and libraries.root(lu) is not np:
         import cupyx.scipy.linalg
 
-        return cupyx.scipy.linalg.lu_solve((lu, pivots), b, trans=2 if adjoint else 0, check_finite=False)
+        solve = libraries.foreign(cupyx.scipy.linalg.lu_solve, lu, b)
+        return solve((lu, pivots), b, trans=2 if adjoint else 0, check_finite=False)
     x, _ = routine("getrs", lu.dtype, lu, b)(lu, pivots, b, trans=2 if adjoint else 0)
     return x
 

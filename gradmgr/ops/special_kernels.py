@@ -32,7 +32,7 @@ ROOT_2PI = math.sqrt(2 * math.pi)
 
 def _library(name: str, arrays: tuple[Any, ...]) -> Any:
     """Return the module of special functions for these arrays."""
-    if libraries.loaded_cupy() is not None and any(libraries.namespace(a) is not np for a in arrays):
+    if libraries.loaded_cupy() is not None and any(libraries.root(a) is not np for a in arrays):
         return importlib.import_module("cupyx.scipy.special")
     try:
         import scipy.special as module
@@ -57,9 +57,12 @@ def library_function(name: str, arrays: tuple[Any, ...]) -> Kernel:
 def _explaining_errors(name: str, cupy_function: Kernel) -> Kernel:
     """Let a function of CuPy's say what it lacks."""
 
+    def called(*args: Any, **keywords: Any) -> Any:
+        return libraries.foreign(cupy_function, *args)(*args, **keywords)
+
     def call(*args: Any, **keywords: Any) -> Any:
         try:
-            return cupy_function(*args, **keywords) if keywords else batched.call_elementwise(cupy_function, *args)
+            return called(*args, **keywords) if keywords else batched.call_elementwise(called, *args)
         except TypeError:
             libraries.check_mixed(name, *args)
             raise

@@ -31,7 +31,7 @@ def _triangular_on_gpu(a: Any, b: Any, lower: bool, unit: bool, adjoint: bool) -
     xp = libraries.namespace(a)
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = xp.broadcast_to(a, batch + a.shape[-2:]), xp.broadcast_to(b, batch + b.shape[-2:])
-    solve_on_gpu = cupyx.scipy.linalg.solve_triangular
+    solve_on_gpu = libraries.foreign(cupyx.scipy.linalg.solve_triangular, a, b)
     return solve_on_gpu(a, b, trans=2 if adjoint else 0, lower=lower, unit_diagonal=unit, check_finite=False)
 
 

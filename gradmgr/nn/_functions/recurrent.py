@@ -115,7 +115,7 @@ def _or_zeros(g: Any, like: Any) -> Any:
 def lstm_kernel(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> tuple[Any, Any, Any]:
     """Compute a step; without w_ih, x is the input's part of the gates already."""
     more = b_ih if b_hh is None else b_hh if b_ih is None else b_ih + b_hh
-    if are_plain(x, h, c, w_ih, w_hh, more) or libraries.are_captured_from(w_hh, x, h, c, w_ih, more):
+    if are_plain(x, h, c, w_ih, w_hh, more) or libraries.are_captured_alike(w_hh, x, h, c, w_ih, more):
         columns = _affine_columns(h, w_hh)
         if w_ih is not None:
             columns += _affine_columns(x, w_ih)
@@ -162,7 +162,7 @@ def lstm_into(new_h: Any, new_c: Any, gates: Any, parts: Any, more: Any, c: Any)
 
 def lstm_vjp(g: Any, c: Any, gates: Any) -> tuple[Any, Any]:
     """Return the cotangents of the gates before their activations, by row, and of the new c from all its uses."""
-    if g[2] is None and (are_plain(*g, c, gates) or libraries.are_captured_from(gates, *g, c)):
+    if g[2] is None and (are_plain(*g, c, gates) or libraries.are_captured_alike(gates, *g, c)):
         _, batch, hidden = gates.shape
         rows = empty((batch, 4 * hidden), gates)
         return rows, lstm_vjp_into(rows, g[0], g[1], c, gates)
@@ -270,7 +270,7 @@ def lstm_step(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any
 def gru_kernel(x: Any, h: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> tuple[Any, Any]:
     """Compute a step; without w_ih, x is the input's part of the gates already."""
     given = x, h, w_ih, b_ih, b_hh
-    if are_plain(w_hh, *given) or libraries.are_captured_from(w_hh, *given):
+    if are_plain(w_hh, *given) or libraries.are_captured_alike(w_hh, *given):
         of_x = split_gates(x, 3) if w_ih is None else columns_by_gate(_affine_columns(x, w_ih, b_ih), 3)
         of_h = columns_by_gate(_affine_columns(h, w_hh, b_hh), 3)
         new_h, gates = empty(h.shape, of_h), empty((4, *h.shape), of_h)
@@ -303,7 +303,7 @@ def gru_into(new_h: Any, gates: Any, of_x: Any, of_h: Any, h: Any) -> None:
 
 def gru_vjp(g: Any, h: Any, gates: Any) -> tuple[Any, Any]:
     """Return the cotangents of the input's and of h's parts of the gates, by row."""
-    if g[1] is None and (are_plain(*g, h, gates) or libraries.are_captured_from(gates, *g, h)):
+    if g[1] is None and (are_plain(*g, h, gates) or libraries.are_captured_alike(gates, *g, h)):
         _, batch, hidden = gates.shape
         of_input, of_h = empty((batch, 3 * hidden), gates), empty((batch, 3 * hidden), gates)
         gru_vjp_into(of_input, of_h, g[0], h, gates)

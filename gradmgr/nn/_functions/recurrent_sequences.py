@@ -93,7 +93,7 @@ def _lstm_run(parts: Any, h: Any, c: Any, w_hh: Any, reverse: bool) -> tuple[Any
             lstm_into(outputs[k], cells[k], gates[k], by_columns, split_gates(parts[k], 4), c)
             h, c = outputs[k], cells[k]
         return outputs, cells, gates
-    if (one := libraries.in_one(_lstm_run, parts, h, c, w_hh)) is not None:
+    if (one := libraries.in_one(_lstm_run, parts, h, c, w_hh, on_gpu=True)) is not None:
         return one(parts, h, c, w_hh, reverse)  # type: ignore[no-any-return]  # what this function returns
     steps = []
     for k in _step_order(length, reverse):
@@ -107,7 +107,7 @@ def _lstm_run_vjp(g: Any, c: Any, w_hh: Any, cells: Any, gates: Any, reverse: bo
     """Return the cotangents of the parts, of the first h and of the first c."""
     if g[2] is None and are_plain(g[0], g[1], c, w_hh, cells, gates):
         return _lstm_run_vjp_in_place(g, c, w_hh, cells, gates, reverse)
-    if (one := libraries.in_one(_lstm_run_vjp, *g, c, w_hh, cells, gates)) is not None:
+    if (one := libraries.in_one(_lstm_run_vjp, *g, c, w_hh, cells, gates, on_gpu=True)) is not None:
         return one(g, c, w_hh, cells, gates, reverse)  # type: ignore[no-any-return]  # what this function returns
     of_h, of_c, rows = None, None, []
     for k in _step_order(gates.shape[0], not reverse):
@@ -199,7 +199,7 @@ def _gru_run(parts: Any, h: Any, w_hh: Any, b_hh: Any, reverse: bool) -> tuple[A
             gru_into(outputs[k], gates[k], split_gates(parts[k], 3), by_columns, h)
             h = outputs[k]
         return outputs, gates
-    if (one := libraries.in_one(_gru_run, parts, h, w_hh, b_hh)) is not None:
+    if (one := libraries.in_one(_gru_run, parts, h, w_hh, b_hh, on_gpu=True)) is not None:
         return one(parts, h, w_hh, b_hh, reverse)  # type: ignore[no-any-return]  # what this function returns
     steps = []
     for k in _step_order(length, reverse):
@@ -213,7 +213,7 @@ def _gru_run_vjp(g: Any, h: Any, w_hh: Any, outputs: Any, gates: Any, reverse: b
     """Return the cotangents of the parts, of the gates' parts of h, and of the first h."""
     if g[1] is None and are_plain(g[0], h, w_hh, outputs, gates):
         return _gru_run_vjp_in_place(g[0], h, w_hh, outputs, gates, reverse)
-    if (one := libraries.in_one(_gru_run_vjp, *g, h, w_hh, outputs, gates)) is not None:
+    if (one := libraries.in_one(_gru_run_vjp, *g, h, w_hh, outputs, gates, on_gpu=True)) is not None:
         return one(g, h, w_hh, outputs, gates, reverse)  # type: ignore[no-any-return]  # what this function returns
     of_h, rows = None, []
     for k in _step_order(gates.shape[0], not reverse):

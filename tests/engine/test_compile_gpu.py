@@ -1,0 +1,403 @@
+"""gradmgr.compile on a GPU's arrays, those of the guard: a replay leaves every bit that the eager step leaves.
+
+The guard's streams refuse, while they capture, what CuPy's refuse, and more: products, reads, copies from the host,
+and memory of the pool that others use. What a graph makes is rubbish until it is launched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import compiled_functions
+import compiled_training
+import guard
+import numpy as np
+import pytest
+from compiled_programs import PROGRAMS, first_difference, wave
+from helpers import host
+from moved_programs import outcome
+from test_compile import one_warning, runs_of
+
+import gradmgr
+import gradmgr.numpy as gnp
+from gradmgr import GradManager, optim, special, tensor
+from gradmgr._arrays.gpu import Regions, checksum_of, have_same_bits
+from gradmgr._arrays.graph_replay import is_dense
+from gradmgr._transforms.compiled import Compiled
+from gradmgr._transforms.program import Program
+
+MODULES_OF_PROGRAMS = compiled_training, compiled_functions  # each enters its own into PROGRAMS
+
+with_graphs = partial(gradmgr.compile, graph=True)
+LEVELS = {"plain": gradmgr.compile, "graph": with_graphs}
+levels = pytest.mark.parametrize("compiled", LEVELS.values(), ids=LEVELS)
+
+pytestmark = [
+    pytest.mark.usefixtures("cupy"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # of NumPy, of the rubbish that the guard computes with
+]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_compiled_equals_eager_bit_for_bit(name: str, cupy: ModuleType) -> None:
+    expected = outcome(cupy, PROGRAMS[name])
+    for compiled in LEVELS.values():
+        found = outcome(cupy, PROGRAMS[name], compiled)
+        if isinstance(expected, type):  # it mixes host memory and a GPU's, or needs what CuPy lacks
+            assert found is expected
+        else:
+            assert first_difference(found, expected) == ""
+
+
+def test_most_programs_are_replayed_and_many_by_graphs(cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the test above would compare eager steps with one another."""
+    levels: list[bool] = []
+    verify = Program.verify
+
+    def noted(self: Program, *args: Any) -> Any:
+        fault = verify(self, *args)
+        levels.append(self.has_graphs())
+        return fault
+
+    monkeypatch.setattr(Program, "verify", noted)
+    chosen = [name for name in PROGRAMS if name.startswith(("train ", "layer: "))]
+    for name in chosen:
+        outcome(cupy, PROGRAMS[name], with_graphs)
+    assert len(levels) >= 0.9 * len(chosen)  # some mix host memory and a GPU's, which is an error
+    assert sum(levels) >= 0.8 * len(chosen)
+
+
+# ---------------------------------------------------------------- a step by hand
+
+
+def trained(compiled: Callable[[Any], Any], calls: int = 6) -> tuple[list[bytes], Any, list[int]]:
+    """Train two layers; return the bits of the losses and the parameters, the step, and the waits of each call."""
+    w, v = (tensor(guard.cupy.asarray(wave(*shape, dtype="float32"))) for shape in ((3, 8), (8, 1)))
+    gm, optimizer = GradManager().attach([w, v]), optim.SGD([w, v], lr=0.05)
+
+    def step(x: Any, y: Any) -> Any:
+        with gm:
+            made = gnp.tanh(x @ w) ** 2 * 0.5 + 1
+            loss = gnp.mean((made @ v - y) ** 2)
+            gm.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    made, losses, waits = compiled(step), [], []
+    for k in range(calls):
+        x, y = (guard.cupy.asarray(wave(*shape, at=k, dtype="float32")) for shape in ((5, 3), (5, 1)))
+        before = guard.ndarray.waits
+        losses.append(made(x, y))
+        waits.append(guard.ndarray.waits - before)
+    return [host(t).tobytes() for t in (*losses, w, v)], made, waits
+
+
+def eager(step: Any) -> Any:
+    return step
+
+
+@levels
+def test_a_replay_does_not_wait_for_the_gpu(compiled: Any) -> None:
+    found, step, waits = trained(compiled)
+    assert found == trained(eager)[0]
+    assert waits[2:] == [0, 0, 0, 0]
+    assert guard.ndarray.copies_to_host == 0
+    assert step.explain().startswith("trained.<locals>.step: 1 variant")
+
+
+def test_explain_tells_who_makes_the_calls() -> None:
+    assert "\n    Python makes the calls, on a GPU; 0 bytes in buffers" in trained(gradmgr.compile)[1].explain()
+    text = trained(with_graphs)[1].explain()
+    assert " CUDA graphs, and Python makes the calls between; " in text
+
+    @with_graphs
+    def double(x: Any) -> Any:
+        return x * 2
+
+    for _ in range(3):
+        double(guard.cupy.asarray(wave(3)))
+    assert "on a GPU; there are no graphs: fewer than 3 calls in a row can be recorded" in double.explain()
+
+
+def test_products_are_made_between_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches: list[str] = []
+    launch, matmul = guard.Graph.launch, guard._module.matmul
+
+    def noting(name: str, call: Any) -> Any:
+        return lambda *args, **keywords: (launches.append(name), call(*args, **keywords))[1]
+
+    _, step, _ = trained(with_graphs)
+    monkeypatch.setattr(guard.Graph, "launch", noting("graph", launch))
+    monkeypatch.setattr(guard.cupy, "matmul", noting("product", matmul))
+    x, y = (guard.cupy.asarray(wave(*shape, dtype="float32")) for shape in ((5, 3), (5, 1)))
+    step(x, y)
+    assert launches.count("product") == 5  # two forward, and the derivatives by w, v and the layer between
+    assert launches.count("graph") >= 2
+    assert launches[0] == "product"
+    assert "graph" in launches[1:3]
+
+
+def test_what_is_returned_is_no_memory_of_a_graph() -> None:
+    @with_graphs
+    def step(x: Any) -> Any:
+        y = gnp.tanh(x * 2) + 1
+        return y, y.T, y[1:]
+
+    kept = [step(tensor(guard.cupy.asarray(wave(3, 4, at=k)))) for k in range(6)]
+    for k, found in enumerate(kept):
+        y = np.tanh(wave(3, 4, at=k) * 2) + 1
+        for one, other in zip(found, (y, y.T, y[1:]), strict=True):
+            assert host(one).tobytes() == np.array(other).tobytes()
+            assert host(one).strides == other.strides
+    assert "CUDA graph" in step.explain()
+
+
+def test_a_guard_that_fails_leaves_the_graphs_ready() -> None:
+    def step(x: Any) -> Any:
+        y = gnp.tanh(x * 2) + 1
+        return y * 3 - 1 if gnp.sum(y) > 3 else y / 3 + 1
+
+    compiled = with_graphs(step)
+    with runs_of(step) as runs:
+        for k in range(14):
+            x = np.full(4, 1.0 if k % 3 else -1.0)
+            y = np.tanh(x * 2) + 1
+            expected = y * 3 - 1 if np.sum(y) > 3 else y / 3 + 1
+            assert host(compiled(tensor(guard.cupy.asarray(x)))).tobytes() == expected.tobytes()
+    assert runs[0] <= 8
+    arenas = [program._replay.__globals__["arenas"] for v in compiled._variants.values() for program in v.programs]
+    assert [len(each) for each in arenas] == [1, 1]
+
+
+# ---------------------------------------------------------------- errors
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, kind: Any, name: str, when: Callable[[int], bool]) -> list[int]:
+    """Have a method fail in some of its calls; return how many there were."""
+    calls, method = [0], getattr(kind, name)
+
+    def call(*args: Any, **keywords: Any) -> Any:
+        calls[0] += 1
+        if when(calls[0]):
+            raise RuntimeError("cudaErrorUnknown: unknown error")
+        return method(*args, **keywords)
+
+    monkeypatch.setattr(kind, name, call)
+    return calls
+
+
+@pytest.mark.parametrize("k", range(1, 5))
+def test_an_error_in_a_launch_changes_nothing(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = trained(eager)[0]
+    with monkeypatch.context() as patch:
+        first = failing(patch, guard.Graph, "launch", lambda n: False)
+        trained(with_graphs, calls=2)
+    calls = failing(monkeypatch, guard.Graph, "launch", lambda n: n > first[0] and n % 5 == k)
+    assert trained(with_graphs)[0] == expected
+    assert calls[0] > first[0] + 5
+
+
+@pytest.mark.parametrize("name", ["begin_capture", "end_capture"])
+def test_where_nothing_can_be_recorded_python_makes_the_calls(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, guard.Stream, name, lambda n: True)
+    found, step, _ = trained(with_graphs)
+    assert found == trained(eager)[0]
+    assert "there are no graphs: RuntimeError: cudaErrorUnknown: unknown error" in step.explain()
+    assert guard._streams == [guard.Stream.null]
+    assert guard._allocators == []
+
+
+@pytest.mark.parametrize("left_out", range(8))
+def test_graphs_that_compute_something_else_are_not_used(left_out: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def launch(self: Any, stream: Any = None) -> None:
+        for k, each in enumerate(self._recorded):
+            if k != left_out:
+                each.run()
+
+    monkeypatch.setattr(guard.Graph, "launch", launch)
+    found, step, _ = trained(with_graphs)
+    assert found == trained(eager)[0]
+    text = step.explain()
+    assert ("they compute something else" in text) or "CUDA graph" in text  # of graphs without so many calls
+    assert left_out or "they compute something else" in text
+
+
+def test_an_array_of_a_gpu_that_is_read_by_name_is_not_replayed() -> None:
+    values = guard.cupy.asarray(wave(3))
+
+    @gradmgr.compile
+    def step(x: Any) -> Any:
+        return x * values
+
+    with one_warning("an array of a GPU that is no Tensor; make it one, or pass it as an argument"):
+        for k in range(4):
+            x = tensor(guard.cupy.asarray(wave(3, at=k)))
+            assert host(step(x)).tobytes() == (wave(3, at=k) * wave(3)).tobytes()
+
+
+@levels
+@pytest.mark.parametrize("transform", [lambda f: f, gradmgr.vmap], ids=["alone", "vmap"])
+def test_arrays_of_the_host_beside_cupy_are_not_given_to_it(compiled: Any, transform: Any) -> None:
+    step = compiled(transform(special.digamma))
+    for k in range(4):
+        x = wave(2, 3, at=k) ** 2 + 1
+        assert step(tensor(x)).numpy().tobytes() == special.digamma(x).tobytes()
+    assert ": 1 variant" in step.explain()
+
+
+@levels
+def test_a_function_may_move_between_the_host_and_a_gpu(compiled: Any) -> None:
+    def step(x: Any, y: Any) -> Any:
+        on_host = gnp.tanh(x * 2 + 1).to("cpu") * y
+        return on_host, gnp.exp(on_host.to("cuda:0") * 2 + 1) - 1
+
+    made = compiled(step)
+    for k in range(5):
+        x, y = wave(3, at=k), wave(3, at=2 * k)
+        first, second = made(tensor(guard.cupy.asarray(x)), tensor(y))
+        expected = np.tanh(x * 2 + 1) * y
+        assert first._array.tobytes() == expected.tobytes()
+        assert host(second).tobytes() == (np.exp(expected * 2 + 1) - 1).tobytes()
+    assert ": 1 variant" in made.explain()
+
+
+def test_an_array_that_the_function_makes_is_not_replayed() -> None:
+    @gradmgr.compile
+    def step(x: Any) -> Any:
+        return x * guard.cupy.asarray(wave(3))
+
+    with one_warning("which the function makes anew"):
+        for k in range(4):
+            x = tensor(guard.cupy.asarray(wave(3, at=k)))
+            assert host(step(x)).tobytes() == (wave(3, at=k) * wave(3)).tobytes()
+
+
+# ---------------------------------------------------------------- streams, devices and threads
+
+
+def program_of(step: Compiled) -> Any:
+    (variants,) = step._variants.values()
+    (program,) = variants.programs
+    return program
+
+
+def test_replays_on_different_streams_come_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[Any] = []
+    monkeypatch.setattr(guard.Stream, "waited", waited)
+    _, step, _ = trained(with_graphs)
+    given = [guard.cupy.asarray(wave(*shape, dtype="float32")) for shape in ((5, 3), (5, 1))]
+    other = guard.Stream(non_blocking=True)
+    waited.clear()
+    step(*given)
+    assert waited == []
+    with other:
+        step(*given)
+        step(*given)
+    assert [stream for stream, _ in waited] == [other]
+    step(*given)
+    assert [stream for stream, _ in waited] == [other, guard.Stream.null]
+
+
+def test_while_the_program_records_its_own_stream_no_graph_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, step, _ = trained(with_graphs)
+    before = guard.Graph.launches
+    monkeypatch.setattr(guard.Stream, "is_capturing", lambda self: True)
+    step(*[guard.cupy.asarray(wave(*shape, dtype="float32")) for shape in ((5, 3), (5, 1))])
+    assert guard.Graph.launches == before
+
+
+def test_a_further_arena_is_recorded_where_the_first_is_in_use() -> None:
+    @with_graphs
+    def step(x: Any) -> Any:
+        return gnp.tanh(x * 2) + 1
+
+    for k in range(3):
+        step(tensor(guard.cupy.asarray(wave(3, at=k))))
+    arenas = program_of(step)._replay.__globals__["arenas"]
+    taken = arenas.pop()
+    x = tensor(guard.cupy.asarray(wave(3, at=9)))
+    assert host(step(x)).tobytes() == (np.tanh(wave(3, at=9) * 2) + 1).tobytes()
+    assert len(arenas) == 1
+    assert arenas[0] is not taken
+
+
+def test_another_gpu_is_another_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    @gradmgr.compile
+    def step(x: Any) -> Any:
+        return gnp.tanh(x)
+
+    for number in (0, 1):
+        monkeypatch.setattr(guard.ndarray, "device", property(lambda self, number=number: SimpleNamespace(id=number)))
+        for k in range(3):
+            step(tensor(guard.cupy.asarray(wave(3, at=k))))
+    assert step.explain().startswith("test_another_gpu_is_another_variant.<locals>.step: 2 variants")
+    assert "x: Tensor (3,) float64 cuda:1" in step.explain()
+
+
+def test_a_parameter_that_moves_is_captured_anew() -> None:
+    w = tensor(guard.cupy.asarray(wave(3)))
+
+    @gradmgr.compile
+    def step() -> Any:
+        return gnp.tanh(w * 2)
+
+    for _ in range(4):
+        assert isinstance(step()._array, guard.ndarray)
+    w._array = wave(3)
+    for _ in range(4):
+        assert step()._array.tobytes() == np.tanh(wave(3) * 2).tobytes()
+
+
+# ---------------------------------------------------------------- memory and bits
+
+
+def test_memory_is_known_by_its_addresses() -> None:
+    found, cupy = Regions(), guard.cupy
+    a = cupy.asarray(wave(4, 6))
+    assert found.owner_of(a, 0, is_input=False) == (0, 0)
+    assert found.owner_of(a[1:, 2:], 1, is_input=False) == (0, 64)
+    assert found.owner_of(a[::-1], 2, is_input=False) == (0, 0)
+    hidden = cupy.lib.stride_tricks.as_strided(a[2:], (2, 2), (8, 8))
+    assert hidden.base is None
+    assert found.owner_of(hidden, 3, is_input=False) == (0, 96)
+    other = cupy.asarray(wave(4, 6))
+    assert found.owner_of(other[1:], 4, is_input=False) == (None, 0)  # of an array that was never seen
+    assert found.owner_of(other, 5, is_input=True) == (5, 0)
+    assert found.owner_of(cupy.asarray(np.zeros((0, 3))), 6, is_input=False) == (None, 0)
+
+
+def test_an_address_that_is_given_out_again_is_another_memory() -> None:
+    found, memory = Regions(), np.zeros(8)
+    first = guard.ndarray(memory)
+    assert found.owner_of(first, 0, is_input=False) == (0, 0)
+    del first
+    again = guard.ndarray(memory[:4])
+    assert found.owner_of(again, 1, is_input=False) == (1, 0)
+
+
+@pytest.mark.parametrize("dtype", ["b1", "i1", "u2", "f4", "f8", "c8", "c16"])
+def test_arrays_are_compared_where_they_are(dtype: str) -> None:
+    a = (wave(3, 4) * 100).astype(dtype)
+    one, other = guard.cupy.asarray(a), guard.cupy.asarray(a.copy())
+    assert have_same_bits(one, other)
+    assert have_same_bits(one.T, other.T)
+    assert checksum_of(one) == checksum_of(other)
+    b = a.copy()
+    b[0, 0], b[1, 1] = (b[1, 1], b[0, 0]) if dtype != "b1" else (~b[0, 0], b[1, 1])
+    changed = guard.cupy.asarray(b)
+    assert not have_same_bits(one, changed)
+    assert checksum_of(one) != checksum_of(changed)
+    assert guard.ndarray.copies_to_host == 0
+
+
+def test_which_layouts_are_without_gaps() -> None:
+    def layout(a: np.ndarray) -> Any:
+        return SimpleNamespace(shape=a.shape, strides=a.strides, dtype=a.dtype)
+
+    a = wave(3, 4, 5)
+    assert all(map(is_dense, map(layout, (a, a.T, a.swapaxes(0, 1), a[:1], a[..., None]))))
+    assert not any(map(is_dense, map(layout, (a[:, 1:], a[::-1], np.broadcast_to(a, (2, 3, 4, 5)), a[..., ::2]))))
