@@ -36,6 +36,7 @@ from gradmgr._arrays.captured import (
     generators_in,
     inner_of,
     set_capturing,
+    slots_in,
     written_by,
 )
 from gradmgr._engine.cleanup import complete
@@ -142,6 +143,24 @@ class _Method:
         return getattr(owner, self.__name__)(*args, **keywords)
 
 
+class _Update(_Method):
+    """A method that changes the state of an object of the program by arrays, all at once or not at all.
+
+    It is called with the list `begun`, to which it appends together with what it changes; with the machine of the
+    replay, or None; and with the arrays, of which it keeps none. It reads and writes no gradients.
+    """
+
+    __slots__ = ()
+
+    begins_effects = keeps_nothing = True
+
+    def __call__(self, begun: list[bool], machine: Any, *args: Any) -> Any:
+        owner = self._owner()
+        if owner is None:
+            raise CaptureError(f"the object whose method {self.__name__} is called is gone")
+        return getattr(owner, self.__name__)(begun, machine, *args)
+
+
 # ---------------------------------------------------------------- the capture
 
 
@@ -240,10 +259,11 @@ class TensorCapture(Capture):
             return left.inner, left.slot
         return value, value
 
-    def finish(self) -> None:
-        """Append the effects that are due, and put the calls in the order of a replay."""
+    def finish(self, results: Iterable[Any] = ()) -> None:
+        """Append the effects that are due, and put the calls in the order of a replay that returns these results."""
         self._check_gradients_differ()
         self._write_all()
+        self._drop_passing_gradients(results)
         for condition in self.conditions.values():
             if not condition.holds():
                 self.obstacles.append(f"the function changes {condition.what}")
@@ -396,6 +416,36 @@ class TensorCapture(Capture):
         if due:
             self._append_effect(run_atomically, (due,))
 
+    def _drop_passing_gradients(self, results: Iterable[Any]) -> None:
+        """Leave out gradients that tensors without one get, and lose again before anything else can see them."""
+        first = {id(call) for call in self.calls[: self._first_barrier()]}
+        without = {call.args[0].number for call in self.reads if call.function is has_grad and not call.expected}
+        last: dict[int, Any] = {}
+        for call in self.calls:
+            if id(call) in first and call.function is run_atomically:
+                last |= {write[1].number: write[3] for write in call.args[0] if write[2] == "_grad"}
+        passing = {number for number, value in last.items() if value is None} & without
+        if not passing:
+            return
+        kept = []
+        for call in self.calls:
+            if id(call) in first and call.function is run_atomically:
+                due = [write for write in call.args[0] if write[2] != "_grad" or write[1].number not in passing]
+                if due:
+                    kept.append(call if len(due) == len(call.args[0]) else call.with_args((due,)))
+            else:
+                kept.append(call)
+        used = {number for call in (*self.reads, *kept) for number in call.given}
+        used.update([slot.number for slot in slots_in(list(results))])
+        self.calls = [call for call in kept if call.function is not wrap or not used.isdisjoint(call.made)]
+
+    def _first_barrier(self) -> int:
+        """Return the number of the first call with an effect that may see gradients."""
+        for number, call in enumerate(self.calls):
+            if call.has_effect and call.function is not run_atomically and call.function.__class__ is not _Update:
+                return number
+        return len(self.calls)
+
     def _leaving(self, array: CapturedArray) -> CapturedArray:
         """Return an array that others get; a copy, as they may write to it, where each replay has the same object."""
         layout = self.layouts[array.slot.number]
@@ -450,6 +500,54 @@ class TensorCapture(Capture):
         function = _Method(function) if isinstance(function, MethodType) else function
         self._append_effect(function, given, results, given_by_name)
         return made
+
+    def call_update(
+        self, function: Callable[[], None], changes: Iterable[Tensor], update: Any, args: tuple[Any, ...]
+    ) -> None:
+        """Do as `call_whole` with a function of nothing; a replay calls a method with captured arrays instead.
+
+        Args:
+            function: what to call now.
+            changes: the tensors whose arrays it changes.
+            update: the method, see `_Update`.
+            args: its arguments, with captured arrays among them.
+        """
+        given = map_leaves(self._slot_or_value, args)
+        self._write_all()
+        set_capturing(None)
+        try:
+            function()
+        finally:
+            set_capturing(self)
+        self._make_late(changes)
+        self._append_effect(_Update(update), given)
+
+    def new_arrays_of(self, tensors: Iterable[Tensor | None]) -> list[CapturedArray | None] | None:
+        """Return the arrays of tensors, if all are known here without another look after a call made as a whole."""
+        found: list[CapturedArray | None] = []
+        for t in tensors:
+            array = None if t is None else self.read_array(t)
+            known = None if t is None else self._known.get(id(t))
+            if t is not None and (known is None or known.is_late or not isinstance(array, CapturedArray)):
+                return None
+            found.append(array)
+        return found
+
+    def can_see(self, tensors: Iterable[Tensor]) -> bool:
+        """Tell whether a replay finds tensors' arrays as they are now, apart from values; it is guarded that it does."""
+        for t in tensors:
+            known = self._known_or_outer(t)
+            if known.slot is None:
+                return False
+            if not known.is_late:
+                self.read_array(t)
+        return True
+
+    def makes(self, array: CapturedArray) -> bool:
+        """Tell whether a replay makes the memory of an array by a call of NumPy's."""
+        layout = self.layouts[array.slot.number]
+        owner = None if layout is None else layout.owner
+        return owner is not None and owner not in self._found and owner not in self.fixed
 
     def call_foreign(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
         """Do as `Capture.call_foreign`, and keep what is found: a trial does not call what may be the user's code."""
