@@ -526,15 +526,20 @@ class TensorCapture(Capture):
         """Return the arrays of tensors, if all are known here without another look after a call made as a whole."""
         found: list[CapturedArray | None] = []
         for t in tensors:
-            array = None if t is None else self.read_array(t)
-            known = None if t is None else self._known.get(id(t))
-            if t is not None and (known is None or known.is_late or not isinstance(array, CapturedArray)):
+            if t is None:
+                found.append(None)
+                continue
+            known = self._known_or_outer(t)
+            if known.array is None and known.is_late:
+                return None
+            array = self.read_array(t)
+            if not isinstance(array, CapturedArray):
                 return None
             found.append(array)
         return found
 
     def can_see(self, tensors: Iterable[Tensor]) -> bool:
-        """Tell whether a replay finds tensors' arrays as they are now, apart from values; it is guarded that it does."""
+        """Tell whether a replay has these tensors; those that it has from the start are guarded to be alike."""
         for t in tensors:
             known = self._known_or_outer(t)
             if known.slot is None:

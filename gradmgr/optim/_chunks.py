@@ -523,6 +523,29 @@ class Chunk:
                 p._rec = None
         return calls
 
+    def quick_calls(self, first: Plan, later: Plan, grads: Sequence[Array], machine: Any) -> list[Call] | None:
+        """Return what `step_calls` does after `next_step`, in the usual case: a machine that took such a step before.
+
+        None for any other case. There are gradients of all parameters, in their shapes, contiguous and aligned.
+        """
+        if not (self._may_write and self._is_even):
+            return None
+        step = self._steps[0] + self._common_steps + 1
+        plan = later if step > 1 else first
+        update = self.updates.get((machine, plan.kind, len(self.names)))
+        if update is None:
+            return None
+        if plan.by_step is not None or plan is not self._filled_by:
+            run = self._one_run[0]
+            run.set_step(step, plan)
+            self._constants_of(run)
+        for p in self.params:
+            p._rec = None
+        calls: list[Call] = [(update, self._flat, *self._states(), *grads)]
+        if plan.counts_step:
+            calls.append((setattr, self, "_common_steps", self._common_steps + 1))
+        return calls
+
     def _update_by(self, machine: Any, runs: list[Run]) -> Callable[..., Any] | None:
         """Return one call of a machine that makes those of the update; None where it does not."""
         plan, states = runs[0].plan, len(self.names)
@@ -570,8 +593,7 @@ class Chunk:
         """Return the calls that compute the step in the buffer; one where a machine has an update."""
         is_one = runs is self._one_run
         if update is not None:
-            if runs[0].step_constants or runs[0].plan is not self._filled_by:
-                self._constants_of(runs[0])
+            self._constants_of(runs[0])
             return [(update, self._flat, *self._states(), *grads)]
         if is_one and self._prepared is not None:
             plan = runs[0].plan
@@ -592,7 +614,9 @@ class Chunk:
             self._prepared = runs[0].plan.kind, made[0][-1], made[1:]
         return made
 
-    def _segment_calls(self, segment: Segment, grads: Sequence[Array], plan: Plan, constants: Sequence[Any]) -> list[Call]:
+    def _segment_calls(
+        self, segment: Segment, grads: Sequence[Array], plan: Plan, constants: Sequence[Any]
+    ) -> list[Call]:
         first, last, p, state = segment
         rows = self._rows(min(self.block, max(1, self.offsets[-1])))
         g, _ = rows.slices(p.size)

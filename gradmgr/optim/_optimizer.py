@@ -105,6 +105,14 @@ def _groups_of(optimizer: Optimizer) -> tuple[tuple[int, ...], ...]:
     return tuple([tuple(map(id, group["params"])) for group in optimizer.param_groups])
 
 
+def _lists_of(optimizer: Optimizer) -> list[tuple[int, int]]:
+    """Return what differs where an optimiser has another group, or one has another list."""
+    return [(id(params := group["params"]), len(params)) for group in optimizer.param_groups]
+
+
+_groups_of.look = _lists_of  # type: ignore[attr-defined]  # by which a Condition tests it first
+
+
 class _Plans:
     """The plans of an algorithm for a group, and the option values they were made from."""
 
@@ -284,8 +292,8 @@ class Optimizer:
             return
         capture.see(self, _groups_of, "the parameters of an optimiser")
         is_plain = all(
-            g is None
-            or (g.inner.__class__ is np.ndarray and g.flags.c_contiguous and g.dtype == p.dtype and capture.makes(g))
+            g is not None
+            and (g.inner.__class__ is np.ndarray and g.flags.c_contiguous and g.dtype == p.dtype and capture.makes(g))
             for p, g in zip(params, grads, strict=True)
         )
         capture.call_update(self._take_turn, params, self._take_turn_by, (tuple(grads), is_plain))
@@ -297,14 +305,32 @@ class Optimizer:
             begun: see `TensorCapture.call_update`.
             machine: likewise.
             grads: the array of each parameter's gradient; None for no gradient.
-            is_plain: whether these are arrays as a machine takes them.
+            is_plain: whether there are all, as arrays that a machine takes.
         """
-        with self._lock:
-            self._take_step(grads, machine if is_plain else None, [(begun.append, True)])
+        is_plain = is_plain and machine is not None
+        with self._lock, write_lock.lock:
+            calls = self._quick_calls(grads, machine) if is_plain else None
+            if calls is None:
+                self._take_step(grads, machine if is_plain else None, [(begun.append, True)])
+            else:
+                run_atomically([*calls, (begun.append, True), (setattr, self, "_step_count", self._step_count + 1)])
 
-    def _take_step(
-        self, given: Sequence[Array] | None = None, machine: Any = None, first: Sequence[Call] = ()
-    ) -> None:
+    def _quick_calls(self, grads: tuple[Array, ...], machine: Any) -> list[Call] | None:
+        """Return the calls that take a step, if nothing is to be made anew since the last one; else None."""
+        calls: list[Call] = []
+        for group, chunks, plans in zip(self.param_groups, self._chunks, self._plans, strict=True):
+            if chunks is None or plans is None or plans.options != self._options(group):
+                return None
+            for chunk in chunks:
+                if chunk.pick is None or chunk.names != plans.names or not chunk.fits():
+                    return None
+                made = chunk.quick_calls(plans.first, plans.later, chunk.pick(grads), machine)
+                if made is None:
+                    return None
+                calls += made
+        return calls
+
+    def _take_step(self, given: Sequence[Array] | None = None, machine: Any = None, first: Sequence[Call] = ()) -> None:
         lanes: list[list[Call]] = []
         calls = [*first]
         # With the lock no other thread can take a reference between the count of references and the write.

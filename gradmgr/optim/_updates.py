@@ -89,24 +89,21 @@ def machine_update(
     if len(grads) > 1:
         g = made.scratch(sum(sizes))
         made.join(grads, sizes, g)
-    for function, *operands in rule(p, g, [made.scratch(sum(sizes)) for _ in range(3)], state):
-        out = operands.pop() if len(operands) > getattr(function, "nin", 9) else None
-        if isinstance(function, partial):
-            function, out = function.func, function.keywords["out"]
-        if out is None:
+    for called, *operands in rule(p, g, [made.scratch(sum(sizes)) for _ in range(3)], state):
+        ufunc, out = (called.func, called.keywords["out"]) if isinstance(called, partial) else (called, None)
+        if not isinstance(ufunc, np.ufunc):
             return None
-        made.append(function, tuple(operands), {"out": out}, out)
+        out = operands.pop() if out is None else out
+        made.append(ufunc, tuple(operands), {"out": out}, out)
     return _run_of(made, machine)
 
 
 def _run_of(made: Capture, machine: Any) -> Callable[..., Any] | None:
+    """Return the C function that makes calls, of the inputs; None where some of them are left to Python."""
     writer = NativeWriter(made, (), machine)
+    writer.segments[0].arguments = dict.fromkeys([slot.number for slot in made.inputs])  # in this order
     writer.function()
-    wanted = [slot.number for slot in made.inputs]
     if PYTHON in writer.analysis.kinds or len(writer.segments) != 1:
         return None
-    if not set(writer.segments[0].arguments) <= set(wanted):
-        return None
     runs, _ = writer.program.make()
-    order = list(writer.segments[0].arguments)
-    return runs[0] if order == wanted else None  # type: ignore[no-any-return]  # a function
+    return runs[0]  # type: ignore[no-any-return]  # a function
