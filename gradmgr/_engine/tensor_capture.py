@@ -167,6 +167,21 @@ class _Update(_Method):
 _READS = (array_of, grad_of, has_grad)
 
 
+class Left:
+    """What a call that is made as a whole leaves for a later one, and nobody else looks into.
+
+    Attributes:
+        value: what it leaves.
+        slot: where a replay has it; None until the call is captured.
+    """
+
+    __slots__ = ("slot", "value")
+
+    def __init__(self, value: Any = None) -> None:
+        self.value = value
+        self.slot: Slot | None = None
+
+
 class Condition:
     """What a function has seen of an object's state, which a replay must find the same."""
 
@@ -473,6 +488,7 @@ class TensorCapture(Capture):
         args: tuple[Any, ...],
         changes: Iterable[Tensor] | None = None,
         keywords: Mapping[str, Any] = _NOTHING,
+        replayed: Callable[..., Any] | None = None,
     ) -> Any:
         """Make a call without capturing what it does; a replay makes it again, at its place.
 
@@ -481,6 +497,7 @@ class TensorCapture(Capture):
             args: its arguments; Tensors and captured arrays among them are those of the replay.
             changes: the tensors whose arrays it may change; None stands for all arrays and gradients there are.
             keywords: its keyword arguments.
+            replayed: what a replay calls in its place, for results of the same kind.
         """
         given, given_by_name = map_leaves(self._slot_or_value, (args, dict(keywords)))
         self._write_all()
@@ -492,11 +509,12 @@ class TensorCapture(Capture):
             set_capturing(self)
         self._make_late(changes)
         for part in leaves_in(made):
-            if not (part is None or isinstance(part, (Tensor, np.ndarray))):
+            if not (part is None or isinstance(part, (Tensor, np.ndarray, Left))):
                 self.add_obstacle(
                     f"{function.__name__}() returns {type(part).__name__}, which a replay would not know,"
                 )
         made, results = self._wrap_all(made, {})
+        function = function if replayed is None else replayed
         function = _Method(function) if isinstance(function, MethodType) else function
         self._append_effect(function, given, results, given_by_name)
         return made
@@ -563,7 +581,7 @@ class TensorCapture(Capture):
     def _slot_or_value(self, part: Any) -> Any:
         if isinstance(part, Tensor):
             return self._slot_of(part)
-        return part.slot if isinstance(part, CapturedArray) else part
+        return part.slot if isinstance(part, (CapturedArray, Left)) else part
 
     def _make_late(self, changes: Iterable[Tensor] | None) -> None:
         """Have tensors read again that a call may have changed."""
@@ -582,6 +600,9 @@ class TensorCapture(Capture):
             known = self._known.get(id(result)) or self._enter_replayed(result)
             known.slot = self.add_object()
             return result, known.slot
+        if isinstance(result, Left):
+            result.slot = self.add_object()
+            return result, result.slot
         return super()._wrap_all(result, given)
 
     # ------------------------------------------------------------ replays
