@@ -150,15 +150,20 @@ class _Update(_Method):
     replay, or None; and with the arrays, of which it keeps none. It reads and writes no gradients.
     """
 
-    __slots__ = ()
+    __slots__ = ("_method",)
 
     begins_effects = keeps_nothing = True
+
+    def __init__(self, method: Any, name: str) -> None:
+        super().__init__(method)
+        self._method = method.__func__
+        self.__name__ = name  # as a user reads it
 
     def __call__(self, begun: list[bool], machine: Any, *args: Any) -> Any:
         owner = self._owner()
         if owner is None:
-            raise CaptureError(f"the object whose method {self.__name__} is called is gone")
-        return getattr(owner, self.__name__)(begun, machine, *args)
+            raise CaptureError(f"the object of a {self.__name__} is gone")
+        return self._method(owner, begun, machine, *args)
 
 
 # ---------------------------------------------------------------- the capture
@@ -520,7 +525,7 @@ class TensorCapture(Capture):
         return made
 
     def call_update(
-        self, function: Callable[[], None], changes: Iterable[Tensor], update: Any, args: tuple[Any, ...]
+        self, function: Callable[[], None], changes: Iterable[Tensor], update: Any, args: tuple[Any, ...], name: str
     ) -> None:
         """Do as `call_whole` with a function of nothing; a replay calls a method with captured arrays instead.
 
@@ -529,6 +534,7 @@ class TensorCapture(Capture):
             changes: the tensors whose arrays it changes.
             update: the method, see `_Update`.
             args: its arguments, with captured arrays among them.
+            name: what it is, for the user.
         """
         given = map_leaves(self._slot_or_value, args)
         self._write_all()
@@ -538,7 +544,7 @@ class TensorCapture(Capture):
         finally:
             set_capturing(self)
         self._make_late(changes)
-        self._append_effect(_Update(update), given)
+        self._append_effect(_Update(update, name), given)
 
     def new_arrays_of(self, tensors: Iterable[Tensor | None]) -> list[CapturedArray | None] | None:
         """Return the arrays of tensors, if all are known here without another look after a call made as a whole."""

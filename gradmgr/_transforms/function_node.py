@@ -233,7 +233,7 @@ class FunctionNode:
         grads: dict[int, Any],
     ) -> list[Any]:
         """Have the method of the user's called in each replay, too."""
-        if self.left is None or any(isinstance(g, Tensor) for g in grads.values()):
+        if self.left is None or any(rec.open for group in active_groups(current()) for rec in group):
             capture.add_obstacle(f"{self.name} is differentiated where its own derivative is recorded, too,")
             return self._gradients(node_ids, kept, outer, grads)
 

@@ -296,7 +296,8 @@ class Optimizer:
             and (g.inner.__class__ is np.ndarray and g.flags.c_contiguous and g.dtype == p.dtype and capture.makes(g))
             for p, g in zip(params, grads, strict=True)
         )
-        capture.call_update(self._take_turn, params, self._take_turn_by, (tuple(grads), is_plain))
+        args = tuple(grads), is_plain
+        capture.call_update(self._take_turn, params, self._take_turn_by, args, "step of an optimiser")
 
     def _take_turn_by(self, begun: list[bool], machine: Any, grads: tuple[Array, ...], is_plain: bool) -> None:
         """Take a step in a replay: note in `begun` that it is taken, together with what it changes.
