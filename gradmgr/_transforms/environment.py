@@ -65,8 +65,12 @@ class _Value:
     def is_same(self, value: Any) -> bool:
         """Tell whether another value stands for the same."""
         if self._reference is not None:
-            is_it = value is not None and self._reference() is value  # it may be gone
-            return is_it and (self._expected is None or bool(_content(value) == self._expected))
+            if value is None or self._reference() is not value:  # it may be gone
+                return False
+            if self._expected is None:
+                return True
+            found = value.tobytes() if value.__class__ is np.ndarray else _content(value)
+            return bool(found == self._expected)
         if value.__class__ is not self._class:
             return False
         if self._parts is None:

@@ -523,28 +523,31 @@ class Chunk:
                 p._rec = None
         return calls
 
-    def quick_calls(self, first: Plan, later: Plan, grads: Sequence[Array], machine: Any) -> list[Call] | None:
-        """Return what `step_calls` does after `next_step`, in the usual case: a machine that took such a step before.
+    def add_quick_calls(
+        self, calls: list[Call], first: Plan, later: Plan, grads: Sequence[Array], machine: Any
+    ) -> bool:
+        """Add the calls of `step_calls` after `next_step` in the usual case: a machine took such a step before.
 
-        None for any other case. There are gradients of all parameters, in their shapes, contiguous and aligned.
+        In any other case add none, and return False. There are gradients of all parameters, in their shapes, contiguous
+        and aligned.
         """
         if not (self._may_write and self._is_even):
-            return None
+            return False
         step = self._steps[0] + self._common_steps + 1
         plan = later if step > 1 else first
         update = self.updates.get((machine, plan.kind, len(self.names)))
         if update is None:
-            return None
+            return False
         if plan.by_step is not None or plan is not self._filled_by:
             run = self._one_run[0]
             run.set_step(step, plan)
             self._constants_of(run)
         for p in self.params:
             p._rec = None
-        calls: list[Call] = [(update, self._flat, *self._states(), *grads)]
+        calls.append((update, self._flat, *[self.buffers[name] for name in self.names], *grads))
         if plan.counts_step:
             calls.append((setattr, self, "_common_steps", self._common_steps + 1))
-        return calls
+        return True
 
     def _update_by(self, machine: Any, runs: list[Run]) -> Callable[..., Any] | None:
         """Return one call of a machine that makes those of the update; None where it does not."""

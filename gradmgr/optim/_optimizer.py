@@ -310,26 +310,25 @@ class Optimizer:
         """
         is_plain = is_plain and machine is not None
         with self._lock, write_lock.lock:
-            calls = self._quick_calls(grads, machine) if is_plain else None
-            if calls is None:
-                self._take_step(grads, machine if is_plain else None, [(begun.append, True)])
+            calls: list[Call] = [(begun.append, True)]
+            if is_plain and self._add_quick_calls(calls, grads, machine):
+                calls.append((setattr, self, "_step_count", self._step_count + 1))
+                run_atomically(calls)
             else:
-                run_atomically([*calls, (begun.append, True), (setattr, self, "_step_count", self._step_count + 1)])
+                self._take_step(grads, machine if is_plain else None, [(begun.append, True)])
 
-    def _quick_calls(self, grads: tuple[Array, ...], machine: Any) -> list[Call] | None:
-        """Return the calls that take a step, if nothing is to be made anew since the last one; else None."""
-        calls: list[Call] = []
-        for group, chunks, plans in zip(self.param_groups, self._chunks, self._plans, strict=True):
+    def _add_quick_calls(self, calls: list[Call], grads: tuple[Array, ...], machine: Any) -> bool:
+        """Add the calls that take a step, if nothing is to be made anew since the last one; tell whether it is so."""
+        for k, group in enumerate(self.param_groups):
+            chunks, plans = self._chunks[k], self._plans[k]
             if chunks is None or plans is None or plans.options != self._options(group):
-                return None
+                return False
             for chunk in chunks:
                 if chunk.pick is None or chunk.names != plans.names or not chunk.fits():
-                    return None
-                made = chunk.quick_calls(plans.first, plans.later, chunk.pick(grads), machine)
-                if made is None:
-                    return None
-                calls += made
-        return calls
+                    return False
+                if not chunk.add_quick_calls(calls, plans.first, plans.later, chunk.pick(grads), machine):
+                    return False
+        return True
 
     def _take_step(self, given: Sequence[Array] | None = None, machine: Any = None, first: Sequence[Call] = ()) -> None:
         lanes: list[list[Call]] = []
