@@ -559,7 +559,8 @@ class Chunk:
             return None
         rule = partial(self._scratch.program(np, plan, states).calls, self._constants_of(runs[0]))
         sizes = [high - low for low, high in pairwise(self.offsets)]
-        self.updates[key] = machine_update(machine, rule, real_of(self.dtype), sizes, states)
+        segments = list(self._ends(0, len(self.params)))
+        self.updates[key] = machine_update(machine, rule, real_of(self.dtype), sizes, segments, states)
         return self.updates[key]
 
     def _move(self) -> None:

@@ -19,6 +19,9 @@ from gradmgr._arrays.atomic import Call as Made
 from gradmgr._arrays.captured import Call, Capture, Layout, Slot
 from gradmgr._arrays.native_replay import NativeWriter
 
+# Numbers of a large parameter that are computed at a time: several strips of the machine's.
+_BLOCK = 1 << 15
+
 # What returns the calls of an update for a parameter, its gradient, three scratch rows, and the states.
 Rule = Callable[[Any, Any, Sequence[Any], Sequence[Any]], list[Made]]
 
@@ -54,20 +57,34 @@ class _Description(Capture):
         """Append a call."""
         self.calls.append(Call(function, args, keywords, results, None, self.place()))
 
-    def join(self, parts: Sequence[Slot], sizes: Sequence[int], whole: Slot) -> None:
-        """Append the calls that copy rows into one, one after the other."""
-        low = 0
-        for part, size in zip(parts, sizes, strict=True):
-            view = Slot(len(self.layouts))
-            offset = low * self._dtype.itemsize
-            self.layouts.append(Layout((size,), self._dtype, (self._dtype.itemsize,), whole.number, offset))
-            self.append(operator.getitem, (whole, slice(low, low + size)), {}, view)
-            self.append(np.copyto, (view, part), {}, None)
-            low += size
+    def part(self, whole: Slot, low: int, size: int) -> Slot:
+        """Return the slot of a part of a row."""
+        if size == self.layouts[whole.number].shape[0]:
+            return whole
+        view = Slot(len(self.layouts))
+        itemsize = self._dtype.itemsize
+        self.layouts.append(Layout((size,), self._dtype, (itemsize,), whole.number, low * itemsize))
+        self.append(operator.getitem, (whole, slice(low, low + size)), {}, view)
+        return view
+
+    def update(self, rule: Rule, p: Slot, g: Slot, rows: Sequence[Slot], state: Sequence[Slot]) -> bool:
+        """Append the calls of an update; return False where one is not of a ufunc."""
+        for called, *operands in rule(p, g, rows, state):
+            ufunc, out = (called.func, called.keywords["out"]) if isinstance(called, partial) else (called, None)
+            if not isinstance(ufunc, np.ufunc):
+                return False
+            out = operands.pop() if out is None else out
+            self.append(ufunc, tuple(operands), {"out": out}, out)
+        return True
 
 
 def machine_update(
-    machine: Any, rule: Rule, dtype: np.dtype[Any], sizes: Sequence[int], states: int
+    machine: Any,
+    rule: Rule,
+    dtype: np.dtype[Any],
+    sizes: Sequence[int],
+    segments: Sequence[tuple[int, int]],
+    states: int,
 ) -> Callable[..., Any] | None:
     """Return a C function that takes a step of a chunk in place; None where the machine cannot make all of its calls.
 
@@ -76,6 +93,7 @@ def machine_update(
         rule: returns the calls; constants are among them as arrays of shape (), which are read anew in each call.
         dtype: of the real numbers.
         sizes: of the parameters, in real numbers.
+        segments: the first and last (exclusive) of the parameters that are computed together; a large one is alone.
         states: how many there are.
 
     Returns:
@@ -83,19 +101,41 @@ def machine_update(
         aligned. It is for one thread at a time.
     """
     made = _Description(dtype)
-    p, state = made.input_row(sum(sizes)), [made.input_row(sum(sizes)) for _ in range(states)]
+    p, *state = [made.input_row(sum(sizes)) for _ in range(1 + states)]
     grads = [made.input_row(size) for size in sizes]
-    g = grads[0]
-    if len(grads) > 1:
-        g = made.scratch(sum(sizes))
-        made.join(grads, sizes, g)
-    for called, *operands in rule(p, g, [made.scratch(sum(sizes)) for _ in range(3)], state):
-        ufunc, out = (called.func, called.keywords["out"]) if isinstance(called, partial) else (called, None)
-        if not isinstance(ufunc, np.ufunc):
+    pieces = _pieces(sizes, segments)
+    most = max([sum([size for _, _, size in piece]) for piece in pieces])
+    joined, *rows = [made.scratch(most) for _ in range(4)]
+    at = 0
+    for piece in pieces:
+        count = sum([size for _, _, size in piece])
+        found = [made.part(grads[k], low, size) for k, low, size in piece]
+        if len(found) > 1:
+            start = 0
+            for one, (_, _, size) in zip(found, piece, strict=True):
+                made.append(np.copyto, (made.part(joined, start, size), one), {}, None)
+                start += size
+            found = [made.part(joined, 0, count)]
+        p_part, *state_parts = [made.part(row, at, count) for row in (p, *state)]
+        if not made.update(rule, p_part, found[0], [made.part(row, 0, count) for row in rows], state_parts):
             return None
-        out = operands.pop() if out is None else out
-        made.append(ufunc, tuple(operands), {"out": out}, out)
+        at += count
     return _run_of(made, machine)
+
+
+def _pieces(sizes: Sequence[int], segments: Sequence[tuple[int, int]]) -> list[list[tuple[int, int, int]]]:
+    """Return what is computed one after the other, in scratch rows of that length: gradients, and which part of each.
+
+    A gradient that is alone is cut, so that the rows stay small.
+    """
+    pieces = []
+    for first, last in segments:
+        if last - first > 1:
+            pieces.append([(k, 0, sizes[k]) for k in range(first, last)])
+        else:
+            size = sizes[first]
+            pieces += [[(first, low, min(_BLOCK, size - low))] for low in range(0, size, _BLOCK)]
+    return pieces
 
 
 def _run_of(made: Capture, machine: Any) -> Callable[..., Any] | None:

@@ -68,10 +68,12 @@ class Steps:
         return Compared(options.pop("step", self.step), calls, self.state, **options)
 
 
-SMALL, LARGE = ((3, 2), (), (5,), (1, 0), (2, 2, 2)), ((3,), (300, 200), (40_000,))
+SMALL, LARGE = ((3, 2), (), (5,), (1, 0), (2, 2, 2)), ((3,), (300, 300), (140_001,))
+PACKED = (3, 2), (5,), (2, 2, 2)
+MANY = ((20_000,), (3, 5), (20_000,), (30_000,), (7,))
 
 
-@pytest.mark.parametrize("shapes", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("shapes", [SMALL, PACKED, LARGE, MANY], ids=["small", "packed", "large", "many"])
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "f2"])
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_each_algorithm_steps_as_eagerly(name: str, dtype: str, shapes: Any, native: bool) -> None:
@@ -81,7 +83,7 @@ def test_each_algorithm_steps_as_eagerly(name: str, dtype: str, shapes: Any, nat
 @needs_machine
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_the_machine_takes_the_steps_of_each_algorithm(name: str) -> None:
-    for shapes in (SMALL[:1] + SMALL[2:3], LARGE):
+    for shapes in (PACKED, LARGE, MANY):
         t = Steps(OPTIMISERS[name], "f4", shapes)
         step = compile(t.step, native=True)
         for _ in range(CALLS):
