@@ -504,3 +504,22 @@ def test_explain_names_what_runs_in_each_call() -> None:
     assert "forward of a Function at " in text
     assert "backward of a Function at " in text
     assert "step of an optimiser at " in text
+
+
+def test_a_decision_by_what_a_function_made_stays_eager(native: bool) -> None:
+    """A replay could not be given up any more: the Function has run."""
+
+    def make() -> Compared:
+        log: list[Any] = []
+        made = logging_function(log)
+
+        def step(x: Any) -> Any:
+            y = made.apply(x, 1, x)[1]
+            return y * 2 if y > 0 else y - 1
+
+        return Compared(step, [((tensor(wave(3, at=k)),), {}) for k in range(CALLS)], lambda: log)
+
+    expected = history(make())
+    with pytest.warns(errors.CompileWarning, match="depends on what an earlier call has changed"):
+        found = history(make(), lambda step: compile(step, native=native))
+    assert first_difference(found, expected) == ""
