@@ -200,6 +200,12 @@ class Call:
         """Where the program made it, as "file:line"."""
         return line_at(self._place)
 
+    def with_args(self, args: tuple[Any, ...]) -> Call:
+        """Return the same call with other arguments."""
+        return Call(
+            *(self.function, args, self.keywords, self.results, self.expected, self._place), has_effect=self.has_effect
+        )
+
 
 class _Noted:
     """Takes the arguments of a call apart.

@@ -29,7 +29,7 @@ from gradmgr._arrays.captured import Call, Capture, CaptureError, GuardError, La
 from gradmgr._arrays.lowering import is_of_numpy
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.placement import Arena, Program, Segment, first_of, view_in
-from gradmgr._arrays.replay_text import BEGIN_EFFECTS, TAKE_ARENA, Writer
+from gradmgr._arrays.replay_text import TAKE_ARENA, Writer, keeps_nothing
 from gradmgr._arrays.steps import Step, Temporary
 
 
@@ -92,7 +92,7 @@ class NativeWriter(Writer):
         """Return the slots whose memory must not be the arena's: of results, and of what a function may keep."""
         leaving = {slot.number for slot in slots_in(self.results)}
         for call, kind in zip(self.capture.calls, self.analysis.kinds, strict=True):
-            if kind == PYTHON and not is_of_numpy(call.function):
+            if kind == PYTHON and not (is_of_numpy(call.function) or keeps_nothing(call.function)):
                 leaving.update(call.given)
         leaving = {k for k in leaving if self.layouts[k] is not None and not self.layouts[k].is_scalar}
         bases = {self.analysis.base_of(k) for k in leaving}
@@ -191,6 +191,9 @@ class NativeWriter(Writer):
         made.nbytes = self.held.nbytes
         return made
 
+    def _machine(self) -> str:
+        return self._constant(self.machine)
+
     def _run_line(self, number: int) -> str:
         given = ", ".join([f"v{k}" for k in self.segments[number].arguments])
         return f"if (stopped := run{number}({given})) is not None: failed({number}, stopped)"
@@ -208,8 +211,7 @@ class NativeWriter(Writer):
             self._run()
             for slot in call.given:
                 self._fetch(slot)
-            if number == self.first_effect:
-                self.lines.append(BEGIN_EFFECTS)
+            self.lines += self._beginning(number, call)
             self.lines += self._lines(call, None)
             for slot in call.made:
                 self._fill_cell(slot)

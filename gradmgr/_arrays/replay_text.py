@@ -96,8 +96,7 @@ class Writer:
             names = "".join([f"b{k}, " for k in range(len(self.layouts_of_buffers))])
             lines += [*TAKE_ARENA, f"    {names}= arena"]
         for number, call in enumerate(self.capture.calls):
-            if number == self.first_effect:
-                lines.append(f"    {BEGIN_EFFECTS}")
+            lines += [f"    {line}" for line in self._beginning(number, call)]
             lines += [f"    {line}" for line in self._lines(call, self.buffers.get(number))]
             dropped = [f"v{k}" for k in sorted(self._slots_of(call)) if self.last[k] == number]
             lines += [f"    del {', '.join(dropped)}"] if dropped else []
@@ -114,6 +113,10 @@ class Writer:
     def _head(self) -> str:
         begun = [] if self.first_effect is None else ["begun"]
         return f"def replay({', '.join([*begun, *[variable(slot) for slot in self.capture.inputs]])}):"
+
+    def _beginning(self, number: int, call: Call) -> list[str]:
+        """Write what comes before the first effect; a call that notes it by itself may fail before."""
+        return [BEGIN_EFFECTS] if number == self.first_effect and not begins_effects(call.function) else []
 
     # ------------------------------------------------------------ when a value is read last
 
@@ -160,7 +163,8 @@ class Writer:
 
     def _keeps_arrays(self, call: Call) -> bool:
         """Tell whether what a call is given may be read after the replay: it makes an object, or has an effect."""
-        return call.has_effect or any(self.capture.layouts[slot] is None for slot in call.made)
+        has_effect = call.has_effect and not keeps_nothing(call.function)
+        return has_effect or any(self.capture.layouts[slot] is None for slot in call.made)
 
     def _goes_into_buffer(self, call: Call) -> bool:
         """Tell whether a call is that of a ufunc with a large result in memory of its own."""
@@ -225,8 +229,14 @@ class Writer:
         method = getattr(function, "method", None)
         called = self._constant(function) if method is None else f"{self._text(args[0])}.{method}"
         given = [self._text(part) for part in args[method is not None :]]
+        if begins_effects(function):
+            given[:0] = ["begun", self._machine()]
         given += [f"{key}={self._text(part)}" for key, part in keywords.items()]
         return f"{called}({', '.join(given)})"
+
+    def _machine(self) -> str:
+        """Write what stands for the machine that makes calls."""
+        return "None"
 
     def _index(self, index: Any) -> str:
         parts = index if isinstance(index, tuple) and index else (index,)
@@ -266,6 +276,16 @@ class Writer:
             self.names[id(value)] = name
             self.scope[name] = value
         return name
+
+
+def begins_effects(function: Any) -> bool:
+    """Tell whether a function is told of by `begun`, and appends to it together with what it changes."""
+    return bool(getattr(function, "begins_effects", False))
+
+
+def keeps_nothing(function: Any) -> bool:
+    """Tell whether a function with an effect keeps no array that it is given."""
+    return bool(getattr(function, "keeps_nothing", False))
 
 
 def nbytes_of(layout: Layout) -> int:

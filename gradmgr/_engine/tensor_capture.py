@@ -36,6 +36,7 @@ from gradmgr._arrays.captured import (
     generators_in,
     inner_of,
     set_capturing,
+    slots_in,
     written_by,
 )
 from gradmgr._arrays.gpu import is_on_gpu
@@ -151,10 +152,48 @@ class _Method:
         return getattr(owner, self.__name__)(*args, **keywords)
 
 
+class _Update(_Method):
+    """A method that changes the state of an object of the program by arrays, all at once or not at all.
+
+    It is called with the list `begun`, to which it appends together with what it changes; with the machine of the
+    replay, or None; and with the arrays, of which it keeps none. It reads and writes no gradients.
+    """
+
+    __slots__ = ("_method",)
+
+    begins_effects = keeps_nothing = True
+
+    def __init__(self, method: Any, name: str) -> None:
+        super().__init__(method)
+        self._method = method.__func__
+        self.__name__ = name  # as a user reads it
+
+    def __call__(self, begun: list[bool], machine: Any, *args: Any) -> Any:
+        owner = self._owner()
+        if owner is None:
+            raise CaptureError(f"the object of a {self.__name__} is gone")
+        return self._method(owner, begun, machine, *args)
+
+
 # ---------------------------------------------------------------- the capture
 
 
 _READS = (array_of, grad_of, has_grad)
+
+
+class Left:
+    """What a call that is made as a whole leaves for a later one, and nobody else looks into.
+
+    Attributes:
+        value: what it leaves.
+        slot: where a replay has it; None until the call is captured.
+    """
+
+    __slots__ = ("slot", "value")
+
+    def __init__(self, value: Any = None) -> None:
+        self.value = value
+        self.slot: Slot | None = None
 
 
 class Condition:
@@ -247,10 +286,11 @@ class TensorCapture(Capture):
             return left.inner, left.slot
         return value, value
 
-    def finish(self) -> None:
-        """Append the effects that are due, and put the calls in the order of a replay."""
+    def finish(self, results: Iterable[Any] = ()) -> None:
+        """Append the effects that are due, and put the calls in the order of a replay that returns these results."""
         self._check_gradients_differ()
         self._write_all()
+        self._drop_passing_gradients(results)
         for condition in self.conditions.values():
             if not condition.holds():
                 self.obstacles.append(f"the function changes {condition.what}")
@@ -402,6 +442,36 @@ class TensorCapture(Capture):
         if due:
             self._append_effect(run_atomically, (due,))
 
+    def _drop_passing_gradients(self, results: Iterable[Any]) -> None:
+        """Leave out gradients that tensors without one get, and lose again before anything else can see them."""
+        first = {id(call) for call in self.calls[: self._first_barrier()]}
+        without = {call.args[0].number for call in self.reads if call.function is has_grad and not call.expected}
+        last: dict[int, Any] = {}
+        for call in self.calls:
+            if id(call) in first and call.function is run_atomically:
+                last |= {write[1].number: write[3] for write in call.args[0] if write[2] == "_grad"}
+        passing = {number for number, value in last.items() if value is None} & without
+        if not passing:
+            return
+        kept = []
+        for call in self.calls:
+            if id(call) in first and call.function is run_atomically:
+                due = [write for write in call.args[0] if write[2] != "_grad" or write[1].number not in passing]
+                if due:
+                    kept.append(call if len(due) == len(call.args[0]) else call.with_args((due,)))
+            else:
+                kept.append(call)
+        used = {number for call in (*self.reads, *kept) for number in call.given}
+        used.update([slot.number for slot in slots_in(list(results))])
+        self.calls = [call for call in kept if call.function is not wrap or not used.isdisjoint(call.made)]
+
+    def _first_barrier(self) -> int:
+        """Return the number of the first call with an effect that may see gradients."""
+        for number, call in enumerate(self.calls):
+            if call.has_effect and call.function is not run_atomically and call.function.__class__ is not _Update:
+                return number
+        return len(self.calls)
+
     def _leaving(self, array: CapturedArray) -> CapturedArray:
         """Return an array that others get; a copy, as they may write to it, where each replay has the same object."""
         layout = self.layouts[array.slot.number]
@@ -429,6 +499,7 @@ class TensorCapture(Capture):
         args: tuple[Any, ...],
         changes: Iterable[Tensor] | None = None,
         keywords: Mapping[str, Any] = _NOTHING,
+        replayed: Callable[..., Any] | None = None,
     ) -> Any:
         """Make a call without capturing what it does; a replay makes it again, at its place.
 
@@ -437,6 +508,7 @@ class TensorCapture(Capture):
             args: its arguments; Tensors and captured arrays among them are those of the replay.
             changes: the tensors whose arrays it may change; None stands for all arrays and gradients there are.
             keywords: its keyword arguments.
+            replayed: what a replay calls in its place, for results of the same kind.
         """
         given, given_by_name = map_leaves(self._slot_or_value, (args, dict(keywords)))
         self._write_all()
@@ -448,14 +520,69 @@ class TensorCapture(Capture):
             set_capturing(self)
         self._make_late(changes)
         for part in leaves_in(made):
-            if not (part is None or isinstance(part, (Tensor, np.ndarray)) or is_on_gpu(part)):
+            if not (part is None or isinstance(part, (Tensor, np.ndarray, Left)) or is_on_gpu(part)):
                 self.add_obstacle(
                     f"{function.__name__}() returns {type(part).__name__}, which a replay would not know,"
                 )
         made, results = self._wrap_all(made, {})
+        function = function if replayed is None else replayed
         function = _Method(function) if isinstance(function, MethodType) else function
         self._append_effect(function, given, results, given_by_name)
         return made
+
+    def call_update(
+        self, function: Callable[[], None], changes: Iterable[Tensor], update: Any, args: tuple[Any, ...], name: str
+    ) -> None:
+        """Do as `call_whole` with a function of nothing; a replay calls a method with captured arrays instead.
+
+        Args:
+            function: what to call now.
+            changes: the tensors whose arrays it changes.
+            update: the method, see `_Update`.
+            args: its arguments, with captured arrays among them.
+            name: what it is, for the user.
+        """
+        given = map_leaves(self._slot_or_value, args)
+        self._write_all()
+        set_capturing(None)
+        try:
+            function()
+        finally:
+            set_capturing(self)
+        self._make_late(changes)
+        self._append_effect(_Update(update, name), given)
+
+    def new_arrays_of(self, tensors: Iterable[Tensor | None]) -> list[CapturedArray | None] | None:
+        """Return the arrays of tensors, if all are known here without another look after a call made as a whole."""
+        found: list[CapturedArray | None] = []
+        for t in tensors:
+            if t is None:
+                found.append(None)
+                continue
+            known = self._known_or_outer(t)
+            if known.array is None and known.is_late:
+                return None
+            array = self.read_array(t)
+            if not isinstance(array, CapturedArray):
+                return None
+            found.append(array)
+        return found
+
+    def can_see(self, tensors: Iterable[Tensor]) -> bool:
+        """Tell whether a replay has these tensors; those that it has from the start are guarded to be alike."""
+        for t in tensors:
+            known = self._known_or_outer(t)
+            if known.slot is None:
+                return False
+            if not known.is_late:
+                self.read_array(t)
+        return True
+
+    def makes(self, array: CapturedArray) -> bool:
+        """Tell whether a replay makes the memory of an array by a call of NumPy's."""
+        layout = self.layouts[array.slot.number]
+        owner = None if layout is None else layout.owner
+        return owner is not None and owner not in self._found and owner not in self.fixed
 
     def call_foreign(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
         """Do as `Capture.call_foreign`, and keep what is found: a trial does not call what may be the user's code."""
@@ -466,7 +593,7 @@ class TensorCapture(Capture):
     def _slot_or_value(self, part: Any) -> Any:
         if isinstance(part, Tensor):
             return self._slot_of(part)
-        return part.slot if isinstance(part, CapturedArray) else part
+        return part.slot if isinstance(part, (CapturedArray, Left)) else part
 
     def _make_late(self, changes: Iterable[Tensor] | None) -> None:
         """Have tensors read again that a call may have changed."""
@@ -485,6 +612,9 @@ class TensorCapture(Capture):
             known = self._known.get(id(result)) or self._enter_replayed(result)
             known.slot = self.add_object()
             return result, known.slot
+        if isinstance(result, Left):
+            result.slot = self.add_object()
+            return result, result.slot
         return super()._wrap_all(result, given)
 
     # ------------------------------------------------------------ replays

@@ -18,9 +18,9 @@ import sys
 import types
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,7 @@ _MOST = 1000  # elements of a container that are compared
 _SMALL = 1 << 11  # bytes of an array that are compared
 
 _MISSING = object()
+_EMPTY: Mapping[str, Any] = types.MappingProxyType({})
 
 # Modules whose functions give another value each time, or depend on what lies outside of the program.
 _VOLATILE = frozenset(("datetime", "os", "random", "secrets", "socket", "subprocess", "time", "urllib", "uuid"))
@@ -65,16 +66,27 @@ class _Value:
     def is_same(self, value: Any) -> bool:
         """Tell whether another value stands for the same."""
         if self._reference is not None:
-            is_it = value is not None and self._reference() is value  # it may be gone
-            return is_it and (self._expected is None or bool(_content(value) == self._expected))
+            if value is None or self._reference() is not value:  # it may be gone
+                return False
+            if self._expected is None:
+                return True
+            found = value.tobytes() if value.__class__ is np.ndarray else _content(value)
+            return bool(found == self._expected)
         if value.__class__ is not self._class:
             return False
         if self._parts is None:
             return bool(_content(value) == self._expected)
         found = held_by(value)
-        return len(found) == len(self._parts) and all(
-            part.is_same(each) for part, each in zip(self._parts, found, strict=True)
-        )
+        if len(found) != len(self._parts):
+            return False
+        for part, each in zip(self._parts, found, strict=True):
+            reference = part._reference
+            if reference is not None and part._expected is None:  # without a call, as there are many
+                if each is None or reference() is not each:
+                    return False
+            elif not part.is_same(each):
+                return False
+        return True
 
     def reference(self) -> Callable[[], Any] | None:
         """Return what gives the value itself; None where more than its identity counts."""
@@ -111,6 +123,13 @@ def _itself(value: Any) -> Any:
 # ---------------------------------------------------------------- names
 
 
+class _Attribute(NamedTuple):
+    """An attribute that stands in the dict of an object, which `owner()` is, or None where it is gone."""
+
+    owner: Callable[[], Any]
+    name: str
+
+
 class _Name:
     """A name and what it stood for.
 
@@ -120,7 +139,8 @@ class _Name:
         name: what the user calls it.
         read: returns what it stands for now.
         write: makes it stand for something else.
-        place: the cell that it is of, or the globals and its name in them; None for others.
+        place: the cell that it is of; the globals, or attributes of a class, and its name in them; what returns the
+            object whose attribute it is; None for others.
     """
 
     __slots__ = ("_value", "name", "place", "read", "write")
@@ -149,7 +169,7 @@ class Environment:
         obstacle: why what it reads cannot be compared; None where it can.
     """
 
-    __slots__ = ("_arrays", "_cells", "_globals", "_names", "_others", "_states", "obstacle")
+    __slots__ = ("_arrays", "_attributes", "_cells", "_globals", "_names", "_others", "_states", "obstacle")
 
     def __init__(self, function: Any, arguments: Iterable[Any] = ()) -> None:
         search = _Search(arguments)
@@ -165,14 +185,19 @@ class Environment:
         self._cells: list[tuple[Any, Callable[[], Any]]] = []
         self._globals: list[tuple[dict[str, Any], str, Callable[[], Any]]] = []
         self._others: list[_Name] = []
+        attributes: dict[int, tuple[Any, list[tuple[str, Callable[[], Any]]]]] = {}  # by the identity of their object
         for name in self._names:
             reference = name.reference()
             if reference is None or name.place is None:
                 self._others.append(name)
             elif isinstance(name.place, types.CellType):
                 self._cells.append((name.place, reference))
+            elif isinstance(name.place, _Attribute):
+                owner = name.place.owner
+                attributes.setdefault(id(owner()), (owner, []))[1].append((name.place.name, reference))
             else:
                 self._globals.append((*name.place, reference))
+        self._attributes = list(attributes.values())
 
     def changed(self) -> str | None:
         """Return the first name that stands for something else now; None where all are the same."""
@@ -187,6 +212,12 @@ class Environment:
             value = variables.get(name)
             if value is None or value is not reference():
                 return self._first_changed()
+        for owner, named in self._attributes:
+            found = getattr(owner(), "__dict__", _EMPTY)
+            for name, reference in named:
+                value = found.get(name)
+                if value is None or value is not reference():
+                    return self._first_changed()
         for other in self._others:
             if not other.is_same():
                 return other.name
@@ -358,7 +389,9 @@ class _Search:
         for name in _attributes_of(value):
             if everything or name in self._words:
                 write = functools.partial(_set_attribute, reference, name)
-                self._add((id(value), name), f"{owner}.{name}", functools.partial(_attribute, reference, name), write)
+                read = functools.partial(_attribute, reference, name)
+                place = _Attribute(reference, name) if name in getattr(value, "__dict__", ()) else None
+                self._add((id(value), name), f"{owner}.{name}", read, write, place)
         for cls in type(value).__mro__:
             if is_of_library(cls.__module__):
                 self._visit_getters(cls)
@@ -370,7 +403,8 @@ class _Search:
                 elif isinstance(found, (staticmethod, classmethod, functools.cached_property)):
                     self._visit(getattr(found, "__func__", None) or getattr(found, "func", None), name)
                 elif not isinstance(found, types.MemberDescriptorType):
-                    self._add((id(cls), name), f"{cls.__name__}.{name}", functools.partial(_class_attribute, cls, name))
+                    read = functools.partial(_class_attribute, cls, name)
+                    self._add((id(cls), name), f"{cls.__name__}.{name}", read, None, (vars(cls), name))
 
     def _visit_getters(self, cls: type) -> None:
         """Let the attributes count that a method of an optimiser or a schedule reads, such as get_last_lr()."""

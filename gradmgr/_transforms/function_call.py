@@ -11,10 +11,12 @@ from typing import Any
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import Level, broadcast_over_examples, highest_level, is_batched_at
+from gradmgr._arrays.captured import capturing
 from gradmgr._engine.context import Context, current, interceptors_of, rebind, recorders, run_in
 from gradmgr._engine.op import Op
 from gradmgr._engine.recorder import Recorder, snapshot
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
+from gradmgr._engine.tensor_capture import Left
 from gradmgr._transforms.function_context import ContextState, FunctionCtx
 from gradmgr._transforms.function_node import (
     FUNCTION_OP,
@@ -43,6 +45,8 @@ class FunctionCall:
         self.name = function.__name__
         self.takes_ctx = is_placeholder(function.setup_context)
         self.args, self.keywords = _bind_arguments(function, args, kwargs, self.takes_ctx)
+        self.given = args, kwargs
+        self.node: FunctionNode | None = None
         self.caller_args = self.args  # as the caller passed them, before an interceptor replaces some
         # How many gradients backward must return at least: up to the last Tensor, or what was passed by position.
         self.min_gradients = max([len(args), *[k + 1 for k, t in enumerate(self.args) if isinstance(t, Tensor)]])
@@ -54,6 +58,13 @@ class FunctionCall:
                 )
 
     def run(self) -> Any:
+        capture = capturing()
+        needs = None if capture is None else self._needs_in_replay(capture)
+        if needs is not None:
+            args, keywords = self.given
+            given = self.function, needs, args, tuple(keywords), tuple(keywords.values())
+            _, result = capture.call_whole(apply, given, replayed=apply_in_replay)
+            return result
         context = current()
         interceptors = interceptors_of(context)
         op = Op(self.name, self.function.forward)  # what interceptors see
@@ -71,11 +82,7 @@ class FunctionCall:
         ctx = FunctionCtx()
         ctx._gradmgr = self.state = ContextState(self.name, "forward", self._needs_input_grad())
         try:
-            output = run_in(Context.of(context).paused(), self._forward, ctx)
-            self.outputs = output if isinstance(output, tuple) else (output,)
-            self._check_outputs()
-            self._check_writes()
-            self.results = [_as_result(part, self.name, j) for j, part in enumerate(self.outputs)]
+            output = self._computed(context, ctx)
             arrays = tuple([z._array for z in self.results if isinstance(z, Tensor)])
             for interceptor in interceptors:
                 if interceptor.open:
@@ -85,6 +92,48 @@ class FunctionCall:
         finally:
             self.state.close()
         return _in_structure(output, self.results)
+
+    def _computed(self, context: Any, ctx: FunctionCtx) -> Any:
+        """Return what forward returns; it is checked, and the results are new Tensors."""
+        output = run_in(Context.of(context).paused(), self._forward, ctx)
+        self.outputs = output if isinstance(output, tuple) else (output,)
+        self._check_outputs()
+        self._check_writes()
+        self.results = [_as_result(part, self.name, j) for j, part in enumerate(self.outputs)]
+        return output
+
+    # ------------------------------------------------------------ in a compiled function
+
+    def _needs_in_replay(self, capture: Any) -> tuple[bool, ...] | None:
+        """Return which arguments are tracked, if a replay may call the methods; if not, note that there is none."""
+        context = current()
+        tracking = _tracking_recorders(context, self.args)
+        is_first_order = all(
+            t.rec.is_tape and all(node_id is None for _, ids in t.outer for node_id in ids) for t in tracking
+        )
+        is_mapped = highest_level([t._array for t in self.args if isinstance(t, Tensor)]) is not None
+        if is_first_order and not is_mapped and not interceptors_of(context):
+            self.tracking = tracking
+            return self._needs_input_grad()
+        where = "inside vmap" if is_mapped else "where its derivatives are recorded, too"
+        capture.add_obstacle(f"{self.name}.apply is called {where},")
+        return None
+
+    def run_untracked(self, needs: tuple[bool, ...]) -> tuple[Left, Any]:
+        """Run forward as if these arguments were tracked; return what backward needs, and the result."""
+        self.arrays_before = tuple([raw(t) for t in self.args])
+        copies = {id(t): wrap(t._array) for t in self.args if isinstance(t, Tensor)}
+        self.forward_args = tuple([copies.get(id(t), t) for t in self.args])
+        ctx = FunctionCtx()
+        ctx._gradmgr = self.state = ContextState(self.name, "forward", needs)
+        try:
+            output = self._computed(current(), ctx)
+            node = self._make_node(ctx, {j: index for index, (j, _) in enumerate(self._differentiable())})
+            kept = tuple([raw(value) for value in (*self.state.for_backward, *[v for v, _ in node.attribute_values])])
+            self._rebind_dirty()
+        finally:
+            self.state.close()
+        return Left((node, kept)), _in_structure(output, self.results)
 
     def _needs_input_grad(self) -> tuple[bool, ...]:
         ids_by_argument = zip(*[tracking.node_ids for tracking in self.tracking], strict=True)
@@ -181,18 +230,12 @@ class FunctionCall:
         """Let each recorder that tracks an argument record the call, the outermost first."""
         if not self.tracking:
             return
-        differentiable = [
-            (j, z)
-            for j, (part, z) in enumerate(zip(self.outputs, self.results, strict=True))
-            if isinstance(z, Tensor)
-            and libraries.is_differentiable(z.dtype)
-            and not _contains(self.state.non_differentiable, part)
-        ]
+        differentiable = self._differentiable()
         if not differentiable:
             return
         zs = tuple([z for _, z in differentiable])
         arrays = tuple([z._array for z in zs])
-        node = self._make_node(ctx, {j: index for index, (j, _) in enumerate(differentiable)})
+        node = self.node = self._make_node(ctx, {j: index for index, (j, _) in enumerate(differentiable)})
         sources_by_id = None
         for tracking in self.tracking:
             rec = tracking.rec
@@ -208,6 +251,16 @@ class FunctionCall:
                 [self._kept_value(v, source, tracking) for (v, _), source in zip(values, sources, strict=True)]
             )
             rec.record_op(FUNCTION_OP, tracking.node_ids, (), arrays, (kept, sources, tracking.outer, node), zs)
+
+    def _differentiable(self) -> list[tuple[int, Tensor]]:
+        """Return the results that may have derivatives, each with its number."""
+        return [
+            (j, z)
+            for j, (part, z) in enumerate(zip(self.outputs, self.results, strict=True))
+            if isinstance(z, Tensor)
+            and libraries.is_differentiable(z.dtype)
+            and not _contains(self.state.non_differentiable, part)
+        ]
 
     def _make_node(self, ctx: FunctionCtx, indices: dict[int, int]) -> FunctionNode:
         """Make the node of this call, given the index among the differentiable results of each that is one."""
@@ -331,6 +384,31 @@ def _repeat_per_example(t: Tensor, level: Level) -> Tensor:
         if node_id is not None:
             rec.track(repeated, node_id)
     return repeated
+
+
+# ---------------------------------------------------------------- in a compiled function
+
+
+def apply(
+    function: type[Any], needs: tuple[bool, ...], args: tuple[Any, ...], names: tuple[str, ...], values: tuple[Any, ...]
+) -> tuple[Left, Any]:
+    """Call a Function that is captured as a whole; return what stands for what its backward needs, and the result."""
+    call = FunctionCall(function, args, dict(zip(names, values, strict=True)))
+    result = call.run()
+    left = Left()
+    if call.node is not None:
+        call.node.left = left
+    return left, result
+
+
+def apply_in_replay(
+    function: type[Any], needs: tuple[bool, ...], args: tuple[Any, ...], names: tuple[str, ...], values: tuple[Any, ...]
+) -> tuple[Left, Any]:
+    """Do the same in a replay, where nothing is recorded."""
+    return FunctionCall(function, args, dict(zip(names, values, strict=True))).run_untracked(needs)
+
+
+apply_in_replay.__name__ = "forward of a Function"
 
 
 # ---------------------------------------------------------------- arguments, results and what is saved

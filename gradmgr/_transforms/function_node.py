@@ -16,6 +16,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._arrays.captured import capturing
 from gradmgr._engine.context import Context, current, recorders, run_in
 from gradmgr._engine.custom import Result
 from gradmgr._engine.entry import Kind, Retrack, declare_kind, ids_in_tuple, metadata_in_tuple
@@ -26,6 +27,7 @@ from gradmgr._engine.ownership import Grads, Ownership, accumulate
 from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
+from gradmgr._engine.tensor_capture import Left
 from gradmgr._transforms.function_context import ContextState, FunctionCtx
 
 Entry = tuple[Any, ...]
@@ -158,7 +160,7 @@ class FunctionNode:
     """What the entries of one call, on all tapes, share."""
 
     __slots__ = (
-        *("arguments", "attribute_values", "attributes", "constants", "function"),
+        *("arguments", "attribute_values", "attributes", "constants", "function", "left"),
         *("materialize", "metadata", "min_gradients", "name", "results"),
     )
 
@@ -180,6 +182,7 @@ class FunctionNode:
         self.attributes: dict[str, Any] = {}  # what the user set on ctx
         self.attribute_values: list[tuple[Any, str]] = []  # the differentiable values in there, with descriptions
         self.materialize = True
+        self.left: Left | None = None  # where a replay of the captured call has its own node
 
     def _make_ctx(self, phase: str, kept: tuple[Any, ...], node_ids: tuple[Any, ...]) -> FunctionCtx:
         """Make the ctx for one call of backward or jvp."""
@@ -216,6 +219,35 @@ class FunctionNode:
         self, node_ids: tuple[Any, ...], kept: tuple[Any, ...], outer: OuterRecorders, grads: dict[int, Any]
     ) -> list[Any]:
         """Return the gradient of each tracked argument, None for the others and where it is zero."""
+        capture = capturing()
+        if capture is None:
+            return self._gradients(node_ids, kept, outer, grads)
+        return self._captured_gradients(capture, node_ids, kept, outer, grads)
+
+    def _captured_gradients(
+        self,
+        capture: Any,
+        node_ids: tuple[Any, ...],
+        kept: tuple[Any, ...],
+        outer: OuterRecorders,
+        grads: dict[int, Any],
+    ) -> list[Any]:
+        """Have the method of the user's called in each replay, too."""
+        if self.left is None or any(rec.open for group in active_groups(current()) for rec in group):
+            capture.add_obstacle(f"{self.name} is differentiated where its own derivative is recorded, too,")
+            return self._gradients(node_ids, kept, outer, grads)
+
+        def backward(left: Left, needs: tuple[bool, ...], which: tuple[int, ...], given: tuple[Any, ...]) -> list[Any]:
+            return as_tensors(self._gradients(node_ids, kept, outer, dict(zip(which, given, strict=True))))
+
+        needs = tuple([node_id is not None for node_id in node_ids])
+        args = (self.left, needs, tuple(grads), tuple(grads.values()))
+        made: list[Any] = capture.call_whole(backward, args, replayed=backward_in_replay)
+        return made
+
+    def _gradients(
+        self, node_ids: tuple[Any, ...], kept: tuple[Any, ...], outer: OuterRecorders, grads: dict[int, Any]
+    ) -> list[Any]:
         function = self.function
         rule = function.backward if is_placeholder(function.vjp) else function.vjp
         if is_placeholder(rule):
@@ -323,6 +355,23 @@ class FunctionNode:
         if argument is None or not libraries.is_differentiable(argument.dtype) or not self.materialize:
             return None
         return argument.zeros()
+
+
+def as_tensors(derivatives: list[Any]) -> list[Any]:
+    """Return derivatives as Tensors: a replay looks at the layouts of their arrays before it computes with them."""
+    return [d if d is None or isinstance(d, Tensor) else wrap(d) for d in derivatives]
+
+
+def backward_in_replay(
+    left: Left, needs: tuple[bool, ...], which: tuple[int, ...], given: tuple[Any, ...]
+) -> list[Any]:
+    """Do as `FunctionNode.gradients`, for the call that a replay has made."""
+    node, kept = left.value
+    node_ids = tuple([True if is_needed else None for is_needed in needs])
+    return as_tensors(node._gradients(node_ids, kept, (), dict(zip(which, given, strict=True))))
+
+
+backward_in_replay.__name__ = "backward of a Function"
 
 
 def _check_is_array(d: Any, what: str) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from operator import attrgetter, is_, itemgetter, setitem
 from sys import getrefcount
 from typing import Any
@@ -31,6 +32,7 @@ from gradmgr._engine.context import current, recorders
 from gradmgr._engine.mutation import calls_to_forget
 from gradmgr._engine.tensor import Tensor, describe
 from gradmgr.ops.convert import wide_dtype
+from gradmgr.optim._updates import machine_update
 
 Array = Any
 
@@ -308,7 +310,7 @@ class Chunk:
             "_one_run",
         ),
         *("_packed", "_prepared", "_scratch", "_segments", "_step_constants", "_steps", "_views"),
-        *("block", "buffers", "device", "dtype", "names", "offsets", "params", "shapes", "xp"),
+        *("block", "buffers", "device", "dtype", "names", "offsets", "params", "pick", "shapes", "updates", "xp"),
     )
 
     def __init__(self, params: list[Tensor], scratch: Scratch) -> None:
@@ -347,6 +349,9 @@ class Chunk:
         # Of the last step, if there is one segment: the kind of its plan, the row into which the gradients are joined,
         # and the other calls. A step of the same kind makes the same.
         self._prepared: tuple[Any, Array, list[Call]] | None = None
+        # What takes the gradients of these parameters out of those of all; updates by a machine, by their kind.
+        self.pick: Callable[[Sequence[Array]], Sequence[Array]] | None = None
+        self.updates: dict[Any, Callable[..., Any] | None] = {}
 
     # ------------------------------------------------------------ before the step
 
@@ -372,7 +377,9 @@ class Chunk:
         """Tell whether only the chunk and the parameters refer to the buffer and its views."""
         return max(map(getrefcount, self._views)) <= VIEW_IN_CHUNK and getrefcount(self._flat) <= self._flat_references
 
-    def next_step(self, first: Plan, later: Plan) -> tuple[list[Array], list[Run]]:
+    def next_step(
+        self, first: Plan, later: Plan, given: Sequence[Array] | None = None
+    ) -> tuple[Sequence[Array], list[Run]]:
         """Return the array of each parameter's gradient, None where there is none, and the runs of the next step.
 
         There is one run if all parameters have gradients and have taken the same number of steps.
@@ -380,19 +387,21 @@ class Chunk:
         Args:
             first: the plan of a parameter's first step.
             later: the plan of its later steps.
+            given: the array of each parameter's gradient, where it is not that of its `.grad`.
 
         Raises:
             ShapeError, TypeError: a gradient does not fit its parameter.
         """
         try:
-            grads = [p._grad._array for p in self.params]  # type: ignore[union-attr]  # of None it raises AttributeError
+            # Of None it raises AttributeError.
+            grads = [p._grad._array for p in self.params] if given is None else given  # type: ignore[union-attr]
+            shapes = [g.shape for g in grads]
         except AttributeError:
-            grads = [
-                None if g is None else g._array for g in [p.grad for p in self.params]
-            ]  # read once: threads set it
+            # Read once: threads set it.
+            grads = given or [None if g is None else g._array for g in [p.grad for p in self.params]]
             self._check(grads)
             return grads, self._runs(grads, first, later)
-        if [g.shape for g in grads] != self.shapes or Batched in map(type, grads):
+        if shapes != self.shapes or Batched in map(type, grads):
             self._check(grads)
         if not self._is_even:
             return grads, self._runs(grads, first, later)
@@ -402,7 +411,7 @@ class Chunk:
         run.step_constants = () if plan.by_step is None else plan.by_step(step)
         return grads, self._one_run
 
-    def _check(self, grads: list[Array]) -> None:
+    def _check(self, grads: Sequence[Array]) -> None:
         for p, g, shape in zip(self.params, grads, self.shapes, strict=True):
             if p._array.shape != shape:
                 raise errors.StateError(
@@ -415,7 +424,7 @@ class Chunk:
             if g is not None and g.shape != shape:
                 raise errors.ShapeError(f"step(): the gradient of {describe(p)} has shape {g.shape}")
 
-    def _runs(self, grads: list[Array], first: Plan, later: Plan) -> list[Run]:
+    def _runs(self, grads: Sequence[Array], first: Plan, later: Plan) -> list[Run]:
         found: list[Run] = []
         for k, g in enumerate(grads):
             if g is None:
@@ -476,7 +485,9 @@ class Chunk:
 
     # ------------------------------------------------------------ the step
 
-    def step_calls(self, grads: list[Array], runs: list[Run], lanes: list[list[Call]]) -> list[Call]:
+    def step_calls(
+        self, grads: Sequence[Array], runs: list[Run], lanes: list[list[Call]], machine: Any = None
+    ) -> list[Call]:
         """Return the calls that take the step: in place, or in new memory if something else refers to the old.
 
         The caller has held `write_lock.lock` since it called `fits`, and makes the calls with it.
@@ -485,14 +496,16 @@ class Chunk:
             grads: as `next_step` returned them.
             runs: the same.
             lanes: to which calls are added that come before the others; each lane may run on a thread of its own.
+            machine: makes the calls of the update where it can; the gradients are then contiguous and aligned.
         """
+        update = None if machine is None else self._update_by(machine, runs)
         if not self._packed:
-            calls = self._large_calls(grads[0], runs[0], lanes)
+            calls = self._large_calls(grads[0], runs[0], lanes, update)
         elif self._may_write:
-            calls = self._packed_calls(grads, runs)
+            calls = self._packed_calls(grads, runs, update)
         else:
             self._move()
-            calls = self._packed_calls(grads, runs)
+            calls = self._packed_calls(grads, runs, update)
             calls += [(setattr, p, "_array", view) for p, view in zip(self.params, self._views, strict=True)]
         if runs is self._one_run:
             stepped = self.params
@@ -509,6 +522,46 @@ class Chunk:
             for p in stepped:
                 p._rec = None
         return calls
+
+    def add_quick_calls(
+        self, calls: list[Call], first: Plan, later: Plan, grads: Sequence[Array], machine: Any
+    ) -> bool:
+        """Add the calls of `step_calls` after `next_step` in the usual case: a machine took such a step before.
+
+        In any other case add none, and return False. There are gradients of all parameters, in their shapes, contiguous
+        and aligned.
+        """
+        if not (self._may_write and self._is_even):
+            return False
+        step = self._steps[0] + self._common_steps + 1
+        plan = later if step > 1 else first
+        update = self.updates.get((machine, plan.kind, len(self.names)))
+        if update is None:
+            return False
+        if plan.by_step is not None or plan is not self._filled_by:
+            run = self._one_run[0]
+            run.set_step(step, plan)
+            self._constants_of(run)
+        for p in self.params:
+            p._rec = None
+        calls.append((update, self._flat, *[self.buffers[name] for name in self.names], *grads))
+        if plan.counts_step:
+            calls.append((setattr, self, "_common_steps", self._common_steps + 1))
+        return True
+
+    def _update_by(self, machine: Any, runs: list[Run]) -> Callable[..., Any] | None:
+        """Return one call of a machine that makes those of the update; None where it does not."""
+        plan, states = runs[0].plan, len(self.names)
+        key = machine, plan.kind, states
+        if key in self.updates and runs is self._one_run:
+            return self.updates[key]
+        if runs is not self._one_run or self.dtype.itemsize <= 2 or self.xp is not np:
+            return None
+        rule = partial(self._scratch.program(np, plan, states).calls, self._constants_of(runs[0]))
+        sizes = [high - low for low, high in pairwise(self.offsets)]
+        segments = list(self._ends(0, len(self.params)))
+        self.updates[key] = machine_update(machine, rule, real_of(self.dtype), sizes, segments, states)
+        return self.updates[key]
 
     def _move(self) -> None:
         """Copy the parameters' values into a new buffer, to which the step then binds them."""
@@ -540,9 +593,12 @@ class Chunk:
     def _rows(self, size: int, lane: int = 0) -> ScratchRows:
         return self._scratch.rows(self.xp, self.device, wide_dtype(real_of(self.dtype)), size, lane)
 
-    def _packed_calls(self, grads: list[Array], runs: list[Run]) -> list[Call]:
-        """Return the calls that compute the step in the buffer."""
+    def _packed_calls(self, grads: Sequence[Array], runs: list[Run], update: Any = None) -> list[Call]:
+        """Return the calls that compute the step in the buffer; one where a machine has an update."""
         is_one = runs is self._one_run
+        if update is not None:
+            self._constants_of(runs[0])
+            return [(update, self._flat, *self._states(), *grads)]
         if is_one and self._prepared is not None:
             plan = runs[0].plan
             kind, row, calls = self._prepared
@@ -562,7 +618,9 @@ class Chunk:
             self._prepared = runs[0].plan.kind, made[0][-1], made[1:]
         return made
 
-    def _segment_calls(self, segment: Segment, grads: list[Array], plan: Plan, constants: Sequence[Any]) -> list[Call]:
+    def _segment_calls(
+        self, segment: Segment, grads: Sequence[Array], plan: Plan, constants: Sequence[Any]
+    ) -> list[Call]:
         first, last, p, state = segment
         rows = self._rows(min(self.block, max(1, self.offsets[-1])))
         g, _ = rows.slices(p.size)
@@ -578,7 +636,7 @@ class Chunk:
         """View real numbers in the dtype of this chunk."""
         return row.view(self.dtype) if self.dtype.kind == "c" else row
 
-    def _large_calls(self, grad: Array, run: Run, lanes: list[list[Call]]) -> list[Call]:
+    def _large_calls(self, grad: Array, run: Run, lanes: list[list[Call]], update: Any = None) -> list[Call]:
         """Return the calls for a chunk's only parameter, a large one: in place, or in new memory that is bound last."""
         (t,) = self.params
         in_place = t._array.flags.c_contiguous and write_lock.may_write(t)
@@ -588,6 +646,9 @@ class Chunk:
         g = flattened(grad if grad.flags.c_contiguous else self.xp.ascontiguousarray(grad))
         block = min(self.block if states or self.xp is not np else 2 * self.block, p.size)
         threads = blocks.get_num_threads() if self.xp is np and p.size >= _MANY else 1
+        bound = (setattr, t, "__class__", t._unguarded) if in_place else (setattr, t, "_array", a)
+        if update is not None and threads == 1:
+            return [(update, p, *states, g), bound]
         calls: list[Call] = []
         while threads > 1 and len(lanes) < threads:
             lanes.append([])
@@ -597,7 +658,7 @@ class Chunk:
             rows = self._rows(block, lane)
             made = self._block_calls(plan, constants, p[part], g[part], rows, [row[part] for row in states])
             (calls if threads == 1 else lanes[lane]).extend(made)
-        return [*calls, (setattr, t, "__class__", t._unguarded) if in_place else (setattr, t, "_array", a)]
+        return [*calls, bound]
 
     def _block_calls(
         self, plan: Plan, constants: Sequence[Any], p: Array, g: Array, rows: ScratchRows, state: Sequence[Array]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter, setitem
 from types import MappingProxyType
@@ -98,6 +98,19 @@ _IMMUTABLE = (float, int, bool, str, type(None), np.floating, np.integer, np.boo
 
 def _is_immutable(value: Any) -> bool:
     return all(map(_is_immutable, value)) if type(value) is tuple else isinstance(value, _IMMUTABLE)
+
+
+def _groups_of(optimizer: Optimizer) -> tuple[tuple[int, ...], ...]:
+    """Return what tells that an optimiser has the same parameters in the same groups."""
+    return tuple([tuple(map(id, group["params"])) for group in optimizer.param_groups])
+
+
+def _lists_of(optimizer: Optimizer) -> list[tuple[int, int]]:
+    """Return what differs where an optimiser has another group, or one has another list."""
+    return [(id(params := group["params"]), len(params)) for group in optimizer.param_groups]
+
+
+_groups_of.look = _lists_of  # type: ignore[attr-defined]  # by which a Condition tests it first
 
 
 class _Plans:
@@ -252,10 +265,11 @@ class Optimizer:
             TypeError, ValueError: an option or a gradient is wrong; nothing is then changed.
         """
         loss = None if closure is None else closure()
-        if capturing() is None:
+        capture = capturing()
+        if capture is None:
             self._take_turn()
         else:
-            call_whole(self._take_turn, changes=self._params())
+            self._capture_turn(capture)
         return loss
 
     def _params(self) -> Iterator[Tensor]:
@@ -265,18 +279,72 @@ class Optimizer:
         with self._lock:
             self._take_step()
 
-    def _take_step(self) -> None:
+    def _capture_turn(self, capture: Any) -> None:
+        """Take a step which a replay takes, too: with the arrays of the gradients that it computes, if it may.
+
+        Options, counts of steps and states are this object's, in a replay too, and so is what decides where the step
+        is computed. All else that the step depends on is looked at here, and by conditions of the capture.
+        """
+        params = list(self._params())
+        grads = capture.new_arrays_of([p.grad for p in params]) if current() is None else None
+        if grads is None or not capture.can_see(params):
+            call_whole(self._take_turn, changes=params)
+            return
+        capture.see(self, _groups_of, "the parameters of an optimiser")
+        is_plain = all(
+            g is not None
+            and (g.inner.__class__ is np.ndarray and g.flags.c_contiguous and g.dtype == p.dtype and capture.makes(g))
+            for p, g in zip(params, grads, strict=True)
+        )
+        args = tuple(grads), is_plain
+        capture.call_update(self._take_turn, params, self._take_turn_by, args, "step of an optimiser")
+
+    def _take_turn_by(self, begun: list[bool], machine: Any, grads: tuple[Array, ...], is_plain: bool) -> None:
+        """Take a step in a replay: note in `begun` that it is taken, together with what it changes.
+
+        Args:
+            begun: see `TensorCapture.call_update`.
+            machine: likewise.
+            grads: the array of each parameter's gradient; None for no gradient.
+            is_plain: whether there are all, as arrays that a machine takes.
+        """
+        is_plain = is_plain and machine is not None
+        with self._lock, write_lock.lock:
+            calls: list[Call] = [(begun.append, True)]
+            if is_plain and self._add_quick_calls(calls, grads, machine):
+                calls.append((setattr, self, "_step_count", self._step_count + 1))
+                run_atomically(calls)
+            else:
+                self._take_step(grads, machine if is_plain else None, [(begun.append, True)])
+
+    def _add_quick_calls(self, calls: list[Call], grads: tuple[Array, ...], machine: Any) -> bool:
+        """Add the calls that take a step, if nothing is to be made anew since the last one; tell whether it is so."""
+        for k, group in enumerate(self.param_groups):
+            chunks, plans = self._chunks[k], self._plans[k]
+            if chunks is None or plans is None or plans.options != self._options(group):
+                return False
+            for chunk in chunks:
+                if chunk.pick is None or chunk.names != plans.names or not chunk.fits():
+                    return False
+                if not chunk.add_quick_calls(calls, plans.first, plans.later, chunk.pick(grads), machine):
+                    return False
+        return True
+
+    def _take_step(self, given: Sequence[Array] | None = None, machine: Any = None, first: Sequence[Call] = ()) -> None:
         lanes: list[list[Call]] = []
-        calls: list[Call] = []
+        calls = [*first]
         # With the lock no other thread can take a reference between the count of references and the write.
         with write_lock.lock:
-            for chunk, grads, runs in self._work():
-                calls += chunk.step_calls(grads, runs, lanes)
+            for chunk, grads, runs in self._work(given):
+                calls += chunk.step_calls(grads, runs, lanes, machine)
             calls.append((setattr, self, "_step_count", self._step_count + 1))
             blocks.run_lanes(lanes, calls)
 
-    def _work(self) -> list[tuple[Chunk, list[Array], list[Run]]]:
-        """Return the chunks that have gradients, with these and the runs of their next step."""
+    def _work(self, given: Sequence[Array] | None = None) -> list[tuple[Chunk, Sequence[Array], list[Run]]]:
+        """Return the chunks that have gradients, with these and the runs of their next step.
+
+        The gradients are those that are given for all parameters, or else their `.grad`.
+        """
         work = []
         for k, group in enumerate(self.param_groups):
             chunks = self._chunks[k]
@@ -291,7 +359,8 @@ class Optimizer:
                 if plans is None or plans.options != self._options(group):
                     plans = self._plans[k] = self._plans_of(group)
                 for chunk in chunks:
-                    grads, runs = chunk.next_step(plans.first, plans.later)
+                    own = None if given is None else (chunk.pick or self._pick(chunk))(given)
+                    grads, runs = chunk.next_step(plans.first, plans.later, own)
                     if runs:
                         if chunk.names != plans.names:
                             chunk.use_states(plans.names, partial(self._initial_value, group))
@@ -300,6 +369,14 @@ class Optimizer:
                 self._check_options(group)  # raises the error that names the option
                 raise
         return work
+
+    def _pick(self, chunk: Chunk) -> Callable[[Sequence[Array]], Sequence[Array]]:
+        """Give a chunk what takes the gradients of its parameters out of those of all parameters, and return it."""
+        numbers = {id(p): k for k, p in enumerate(self._params())}
+        places = [numbers[id(p)] for p in chunk.params]
+        chosen: Any = itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
+        chunk.pick = chosen
+        return chosen  # type: ignore[no-any-return]  # a function of a sequence
 
     def _plans_of(self, group: Group) -> _Plans:
         """Return the plans of a group for its present options."""

@@ -139,6 +139,31 @@ class Replayed(Training):
         self.compiled()
 
 
+@program("a compiled step with an optimiser, replayed")
+class ReplayedWithOptimiser(Training):
+    """Gradients come and go in it: nothing changes until the optimiser's step, which is all that does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.optimizer = optim.Adam(self.params, lr=0.1)
+        self.compiled = gradmgr.compile(self.step)
+        for _ in range(3):
+            self.compiled()
+
+    def step(self) -> None:
+        with self.gm:
+            self.gm.backward(self.loss())
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def run(self, mark: Mark) -> None:
+        self.compiled()
+
+    def state(self) -> dict[str, Any]:
+        model = [self.params, self.optimizer.state_dict(), self.optimizer._step_count]
+        return {"all": frozen([*model, [p.grad for p in self.params]])}
+
+
 @program("release by hand")
 class ByHand(Training):
     def run(self, mark: Mark) -> None:

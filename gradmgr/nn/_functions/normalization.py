@@ -14,6 +14,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries, memory
+from gradmgr._arrays.captured import is_captured
 from gradmgr._engine.broadcast import broadcast_to
 from gradmgr._engine.context import rebind
 from gradmgr._engine.custom import custom, several
@@ -414,7 +415,7 @@ def batch_norm(
     if not training:
         return _normalise_by_running(x, weight, bias, running, layout, eps)
     _check_several(x.shape, n * form[2], "batch_norm", "each channel")
-    if not isinstance(momentum, (int, float, np.number)):
+    if not (isinstance(momentum, (int, float, np.number)) or is_captured(momentum)):
         raise TypeError(f"batch_norm: momentum must be a number; found {momentum!r}")
     for name, stat in named.items():
         if stat is not None and not isinstance(stat, Tensor) and not memory.is_writeable(stat):
@@ -422,7 +423,7 @@ def batch_norm(
     y, _, _, mean, var = _batch_norm(x, weight, bias, layout, eps)
     if form[0] * form[2] > 1:
         unbiased = raw(var) * (layout.count / (layout.count - 1))
-        _update(running, (raw(mean), unbiased), float(momentum))
+        _update(running, (raw(mean), unbiased), momentum if is_captured(momentum) else float(momentum))
     return y
 
 
@@ -448,8 +449,11 @@ def _normalise_by_running(x: Any, weight: Any, bias: Any, running: list[Any], la
     return _batch_norm_given(x, weight, bias, mean, rstd, layout)
 
 
-def _update(running: list[Any], found: tuple[Any, Any], momentum: float) -> None:
-    """Update the running statistics by those of a batch; both are computed before one is written."""
+def _update(running: list[Any], found: tuple[Any, Any], momentum: Any) -> None:
+    """Update the running statistics by those of a batch; both are computed before one is written.
+
+    In a compiled function the momentum may be an array, as it changes with each call.
+    """
     made = []
     for stat, value in zip(running, found, strict=True):
         if stat is not None:
@@ -459,7 +463,10 @@ def _update(running: list[Any], found: tuple[Any, Any], momentum: float) -> None
                     "batch_norm inside vmap: statistics that differ between examples would be written to "
                     "running_mean and running_var, which are the same for all; pass None for both, or training=False"
                 )
-            made.append((stat, ((1 - momentum) * old + momentum * value).astype(old.dtype)))
+            keep, take = 1 - momentum, momentum
+            if is_captured(momentum):  # NumPy casts Python's numbers to the dtype of an array, but no arrays
+                keep, take = keep.astype(old.dtype), take.astype(value.dtype)
+            made.append((stat, (keep * old + take * value).astype(old.dtype)))
     for stat, new in made:
         if isinstance(stat, Tensor):
             rebind(stat, wrap(new))

@@ -71,9 +71,9 @@ def _identities(module: Module) -> list[int]:
     """Return what differs if `_state_of` does: that holds the values of numbers, so no other has the place of one."""
     own = module.__dict__
     found = list(map(id, own.values()))
-    for hooks in (own.get("_pre_hooks"), own.get("_post_hooks")):
-        if hooks:
-            found += map(id, hooks)
+    pre, post = own.get("_pre_hooks"), own.get("_post_hooks")
+    if pre or post:
+        found += [id(hook) for hooks in (pre, post) for hook in hooks or ()]
     return found
 
 

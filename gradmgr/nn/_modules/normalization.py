@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
+from gradmgr._arrays.captured import is_captured
 from gradmgr._engine.parameter import Parameter
-from gradmgr._engine.tensor import Tensor, tensor
+from gradmgr._engine.tensor import Tensor, raw, tensor
 from gradmgr.nn import functional, init
 from gradmgr.nn._functions.arguments import integer, length
 from gradmgr.nn._modules.module import Module
@@ -98,7 +99,7 @@ class BatchNorm(Module):
         counted: Any = self.num_batches_tracked if self.training else None
         momentum = self.momentum
         if momentum is None:
-            momentum = 0.0 if counted is None else 1 / (counted.item() + 1)
+            momentum = 0.0 if counted is None else 1 / (_number_in(counted) + 1)
         y = functional.batch_norm(
             x, self.running_mean, self.running_var, self.weight, self.bias, by_batch, momentum, self.eps
         )
@@ -117,6 +118,12 @@ class BatchNorm(Module):
             f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
             f"track_running_stats={self.track_running_stats}"
         )
+
+
+def _number_in(t: Tensor) -> Any:
+    """Return the number in a tensor; where a function is captured, as an array, since the next call finds another."""
+    a = raw(t)
+    return a if is_captured(a) else t.item()
 
 
 class BatchNorm1d(BatchNorm):

@@ -1,0 +1,525 @@
+"""Optimisers and user Functions in a compiled step: what runs in each call, what it reads, and what it leaves."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from compiled_programs import Program as Compared
+from compiled_programs import first_difference, history, wave
+from compiled_training import OPTIMISERS, Training
+from machine import needs_machine
+from test_compile import runs_of
+
+import gradmgr
+import gradmgr.numpy as gnp
+from gradmgr import GradManager, Tensor, compile, errors, optim, tensor, vmap
+from gradmgr.function import Function, once_differentiable
+
+CALLS = 7
+LEVELS = {"plain": False, "native": True}
+
+
+@pytest.fixture(params=[pytest.param("plain"), pytest.param("native", marks=needs_machine)])
+def native(request: pytest.FixtureRequest) -> bool:
+    return LEVELS[request.param]
+
+
+def both(make: Callable[[], Compared], native: bool) -> None:
+    """Assert that a program does the same, bit by bit, compiled and as it is, and that it is replayed."""
+    expected = history(make())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", errors.CompileWarning)
+        found = history(make(), lambda step: compile(step, native=native))
+    assert first_difference(found, expected) == ""
+
+
+# ---------------------------------------------------------------- optimisers
+
+
+class Steps:
+    """Parameters of several shapes, one of them large, and an optimiser."""
+
+    def __init__(self, optimiser: Callable[[Any], optim.Optimizer], dtype: str, shapes: Any) -> None:
+        self.params = [tensor(wave(*shape, at=k, dtype="f8").astype(dtype)) for k, shape in enumerate(shapes)]
+        self.gm = GradManager().attach(self.params)
+        self.optimizer = optimiser(self.params)
+
+    def gradients(self, x: Any) -> Tensor:
+        with self.gm:
+            loss = sum([gnp.sum(gnp.real(p * gnp.conj(p)) * x) for p in self.params])
+            self.gm.backward(loss)
+        return loss
+
+    def step(self, x: Any) -> Tensor:
+        loss = self.gradients(x)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss
+
+    def state(self) -> Any:
+        return self.params, self.optimizer.state_dict(), [p.grad for p in self.params]
+
+    def compared(self, **options: Any) -> Compared:
+        calls = [((np.array(1 + k / 8),), {}) for k in range(CALLS)]
+        return Compared(options.pop("step", self.step), calls, self.state, **options)
+
+
+SMALL, LARGE = ((3, 2), (), (5,), (1, 0), (2, 2, 2)), ((3,), (300, 300), (140_001,))
+PACKED = (3, 2), (5,), (2, 2, 2)
+MANY = ((20_000,), (3, 5), (20_000,), (30_000,), (7,))
+
+
+@pytest.mark.parametrize("shapes", [SMALL, PACKED, LARGE, MANY], ids=["small", "packed", "large", "many"])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "f2"])
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_each_algorithm_steps_as_eagerly(name: str, dtype: str, shapes: Any, native: bool) -> None:
+    both(lambda: Steps(OPTIMISERS[name], dtype, shapes).compared(), native)
+
+
+@needs_machine
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_the_machine_takes_the_steps_of_each_algorithm(name: str) -> None:
+    for shapes in (PACKED, LARGE, MANY):
+        t = Steps(OPTIMISERS[name], "f4", shapes)
+        step = compile(t.step, native=True)
+        for _ in range(CALLS):
+            step(np.array(1.0))
+        made = [u for chunks in t.optimizer._chunks for chunk in chunks or () for u in chunk.updates.values()]
+        assert made
+        assert all(made)
+
+
+def test_options_are_read_in_each_call(native: bool) -> None:
+    """Learning rate, betas, eps and weight decay are inputs, also where they change which calls there are."""
+
+    def make() -> Compared:
+        t = Steps(lambda params: optim.AdamW(params, lr=0.1), "f4", SMALL)
+        group = t.optimizer.param_groups[0]
+        changes = [{}, {}, {}, {"lr": 0.01}, {"betas": (0.5, 0.9)}, {"weight_decay": 0.0, "eps": 0.1}, {"lr": 0.0}]
+        return t.compared(between={k: lambda k=k: group.update(changes[k]) for k in range(CALLS)})
+
+    both(make, native)
+    t = make()
+    step = compile(t.step, native=native)
+    function = t.step.__func__
+    with runs_of(function) as runs:
+        for k, (args, _) in enumerate(t.calls):
+            t.between[k]()
+            step(*args)
+    assert runs[0] <= 3
+
+
+def test_one_optimiser_with_groups_and_schedule_inside_and_outside(native: bool) -> None:
+    def make() -> Compared:
+        t = Steps(lambda ps: optim.Adam([{"params": ps[:2], "lr": 0.5}, {"params": ps[2:]}], lr=0.1), "f8", SMALL)
+        schedules = [optim.lr_scheduler.ExponentialLR(t.optimizer, 0.9) for _ in range(2)]
+
+        def step(x: Any) -> Any:
+            loss = t.step(x)
+            schedules[0].step()
+            return loss
+
+        return t.compared(step=step, between=dict.fromkeys(range(1, CALLS), schedules[1].step))
+
+    both(make, native)
+
+
+def test_a_group_that_is_added_between_calls(native: bool) -> None:
+    def make() -> Compared:
+        t = Steps(lambda params: optim.SGD(params[:2], lr=0.1, momentum=0.9), "f4", SMALL)
+        return t.compared(between={4: lambda: t.optimizer.add_param_group({"params": t.params[2:]})})
+
+    both(make, native)
+
+
+def test_gradients_that_stay_come_or_are_missing(native: bool) -> None:
+    """They are as the eager step leaves them; a parameter without one is left alone, and counts no step."""
+
+    def make() -> Compared:
+        t = Steps(lambda params: optim.Adam(params, lr=0.1), "f8", SMALL)
+        unused = tensor(wave(2))
+        t.optimizer.add_param_group({"params": [unused]})
+
+        def step(x: Any) -> Any:
+            loss = t.gradients(x)
+            t.optimizer.step()
+            return loss, [p.grad for p in t.params[:2]], unused
+
+        def replaced() -> None:
+            t.params[0].grad = None
+            t.params[1].grad = tensor(np.ones((), "f8"))
+
+        return t.compared(step=step, between={2: t.optimizer.zero_grad, 5: replaced})
+
+    both(make, native)
+
+
+def test_gradients_that_are_returned_and_cleared(native: bool) -> None:
+    def make() -> Compared:
+        t = Steps(lambda params: optim.SGD(params, lr=0.1), "f8", SMALL)
+
+        def step(x: Any) -> Any:
+            t.gradients(x)
+            grads = [p.grad for p in t.params]
+            t.optimizer.step()
+            t.optimizer.zero_grad()
+            return grads
+
+        return t.compared(step=step)
+
+    both(make, native)
+
+
+def test_what_a_user_holds_is_not_written_to(native: bool) -> None:
+    t = Steps(lambda params: optim.Adam(params, lr=0.1), "f4", LARGE)
+    step = compile(t.step, native=native)
+    held, values = [], []
+    for k in range(CALLS):
+        step(np.array(1.0 + k))
+        now = [
+            t.params[0].numpy(),
+            t.params[1][1:],
+            t.params[2].detach(),
+            *t.optimizer.state_dict()["state"][1].values(),
+        ]
+        held.append(now)
+        values.append([np.array(v) if isinstance(v, (int, np.ndarray)) else v.numpy().copy() for v in now])
+    for now, before in zip(held, values, strict=True):
+        for v, expected in zip(now, before, strict=True):
+            np.testing.assert_array_equal(v if isinstance(v, (int, np.ndarray)) else v.numpy(), expected)
+
+
+def test_an_error_of_the_step_leaves_what_it_leaves_eagerly(native: bool) -> None:
+    def make() -> Compared:
+        t = Steps(lambda params: optim.SGD(params, lr=0.1, momentum=0.5), "f8", SMALL)
+        group = t.optimizer.param_groups[0]
+        between = {4: lambda: group.update(lr="fast"), 5: lambda: (group.update(lr=0.2), t.optimizer.zero_grad())}
+        return t.compared(between=between, raises=(TypeError,))
+
+    both(make, native)
+
+
+def test_a_step_inside_of_a_recording(native: bool) -> None:
+    def make() -> Compared:
+        t = Steps(lambda params: optim.SGD(params, lr=0.1), "f8", SMALL)
+
+        def step(x: Any) -> Any:
+            with t.gm:
+                t.gm.backward(gnp.sum(t.params[0] * x))
+                t.optimizer.step()
+            t.optimizer.zero_grad()
+
+        return t.compared(step=step)
+
+    both(make, native)
+
+
+def test_two_steps_and_two_optimisers_in_one_call(native: bool) -> None:
+    def make() -> Compared:
+        t = Steps(lambda params: optim.Adam(params[:2], lr=0.1), "f4", SMALL)
+        other = optim.SGD(t.params[2:], lr=0.1, momentum=0.9)
+
+        def step(x: Any) -> Any:
+            t.gradients(x)
+            t.optimizer.step()
+            other.step()
+            other.zero_grad()
+            t.optimizer.zero_grad()
+            t.gradients(x * 2)
+            other.step()
+            t.optimizer.step()
+            for p in t.params:
+                p.grad = None
+
+        made = t.compared(step=step)
+        made.state = lambda: (t.state(), other.state_dict())
+        return made
+
+    both(make, native)
+
+
+def test_several_threads_compute_large_parameters(native: bool) -> None:
+    before = gradmgr.get_num_threads()
+    try:
+        gradmgr.set_num_threads(2)
+        both(lambda: Steps(OPTIMISERS["Adam"], "f4", ((800, 800), (3,))).compared(), native)
+    finally:
+        gradmgr.set_num_threads(before)
+
+
+def test_a_replay_makes_no_tensor_of_a_gradient_that_comes_and_goes() -> None:
+    t = Training("MLP", "Adam")
+    step = compile(lambda x, y: t.step(x, y))
+    for k in range(3):
+        step(*t.batch(k))
+    (variants,) = step._variants.values()
+    assert variants.programs[0]._replay.text.count("wrap") == 1  # of the loss
+    assert "_grad'" in variants.programs[0]._replay.text  # it is looked for
+
+
+# ---------------------------------------------------------------- Functions
+
+
+def logging_function(log: list[Any]) -> Any:
+    """A Function of two Tensors and a number with two results, which reads values and notes its calls."""
+
+    class Logged(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, k: int, y: Tensor, *, factor: float = 1.0) -> Any:
+            largest = x.numpy().max().item()
+            log.append(("forward", x.tolist(), k, ctx.needs_input_grad))
+            ctx.save_for_backward(x, None, y)
+            ctx.more = {"largest": largest, "list": [x * 2]}
+            return x * largest * factor, (x * k) @ y
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor, h: Tensor) -> Any:
+            x, nothing, _ = ctx.saved_tensors
+            assert nothing is None
+            log.append(("backward", g.tolist(), h.tolist(), ctx.needs_input_grad, sorted(ctx.more)))
+            return g * ctx.more["largest"] + ctx.more["list"][0] * h, None, x * h if ctx.needs_input_grad[2] else None
+
+    return Logged
+
+
+def with_function(attach: str, body: Callable[[Any, Tensor, Tensor], Any], **options: Any) -> Compared:
+    """A step with a Function, an optimiser, and a log of the calls of its methods."""
+    log: list[Any] = []
+    made = logging_function(log)
+    w, v = tensor(wave(3)), tensor(wave(3, at=1))
+    params = [{"w": w, "v": v}[name] for name in attach]
+    gm, optimizer = GradManager().attach(params), optim.Adam(params, lr=0.1)
+
+    def step(x: Any) -> Any:
+        with gm:
+            loss = body(made, w * x, v)
+            gm.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    calls = [((wave(3, at=k),), {}) for k in range(CALLS)]
+    return Compared(step, calls, lambda: (log, w, v, optimizer.state_dict()), **options)
+
+
+BODIES: dict[str, Callable[[Any, Tensor, Tensor], Any]] = {
+    "both results": lambda f, x, y: sum(map(gnp.sum, f.apply(x, 3, y))),
+    "one result": lambda f, x, y: gnp.sum(f.apply(x, 2, y)[0]),
+    "a keyword": lambda f, x, y: gnp.sum(f.apply(x, 2, y, factor=0.5)[0]),
+    "twice": lambda f, x, y: gnp.sum(f.apply(f.apply(x, 1, y)[0], 2, y)[1]),
+    "the same argument twice": lambda f, x, y: gnp.sum(f.apply(x, 1, x)[1]),
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("attach", ["w", "wv"])
+def test_the_methods_of_a_function_run_in_each_call(body: str, attach: str, native: bool) -> None:
+    """The log, which is compared, has each of their calls once."""
+    both(lambda: with_function(attach, BODIES[body]), native)
+
+
+class Doubled(Function):
+    """Writes to its argument."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        x *= 2
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g * 2
+
+
+class Split(Function):
+    """Has `setup_context`, a result without derivative, no zeros in place of missing gradients, and one derivative."""
+
+    @staticmethod
+    def forward(x: Tensor, k: int = 2) -> Any:
+        return x * k, gnp.argsort(x), x + 1
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.set_materialize_grads(False)
+        ctx.k = inputs[1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor | None, _: None, h: Tensor | None) -> Any:
+        return (0 if g is None else g * ctx.k) + (0 if h is None else h), None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda x: gnp.sum(Doubled.apply(x * 3) ** 2),
+        lambda x: gnp.sum(Split.apply(x)[0]),
+        lambda x: gnp.sum(Split.apply(x, 5)[2] * Split.apply(x)[1]),
+        lambda x: gnp.sum(Doubled.apply(Split.apply(x)[2] * x)),
+    ],
+)
+def test_forms_of_functions(body: Callable[[Tensor], Any], native: bool) -> None:
+    def make() -> Compared:
+        w = tensor(wave(4))
+        gm = GradManager().attach(w)
+
+        def step(x: Any) -> Any:
+            with gm:
+                loss = body(w * x)
+                gm.backward(loss)
+            return loss
+
+        return Compared(step, [((wave(4, at=k),), {}) for k in range(CALLS)], lambda: w)
+
+    both(make, native)
+
+
+class Moved(Function):
+    """Reads and writes what lies outside: a Tensor, a list."""
+
+    seen: list[Any]
+    mean: Tensor
+
+    @classmethod
+    def of(cls) -> Any:
+        return type("Moved", (cls,), {"seen": [], "mean": tensor(np.zeros(3))})
+
+    @staticmethod
+    def forward(ctx: Any, kind: Any, x: Tensor) -> Tensor:
+        kind.seen.append(float(kind.mean.numpy()[0]))
+        kind.mean[...] = kind.mean * 0.5 + x.detach()
+        return x - kind.mean
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return None, g
+
+
+def test_a_function_sees_and_changes_tensors_at_its_place(native: bool) -> None:
+    def make() -> Compared:
+        kind, w = Moved.of(), tensor(wave(3))
+        gm = GradManager().attach(w)
+
+        def step(x: Any) -> Any:
+            kind.mean[0] = x[0]  # before it runs
+            with gm:
+                loss = gnp.sum(kind.apply(kind, w * x) ** 2)
+                gm.backward(loss)
+            return loss, kind.mean + 1  # and after
+
+        return Compared(step, [((tensor(wave(3, at=k)),), {}) for k in range(CALLS)], lambda: (w, kind.mean, kind.seen))
+
+    both(make, native)
+
+
+def test_an_error_in_a_method_is_raised_as_it_is(native: bool) -> None:
+    def make() -> Compared:
+        calls = [0]
+
+        class Sometimes(Function):
+            @staticmethod
+            def forward(ctx: Any, x: Tensor) -> Tensor:
+                calls[0] += 1
+                if calls[0] == 4:
+                    raise ValueError("in forward")
+                return x * 2
+
+            @staticmethod
+            def backward(ctx: Any, g: Tensor) -> Tensor:
+                if calls[0] == 6:
+                    raise ValueError("in backward")
+                return g * 2
+
+        w = tensor(wave(3))
+        gm = GradManager().attach(w)
+
+        def step(x: Any) -> Any:
+            with gm:
+                gm.backward(gnp.sum(Sometimes.apply(w * x)))
+
+        inputs = [((wave(3, at=k),), {}) for k in range(CALLS)]
+        return Compared(step, inputs, lambda: (w, calls), raises=(ValueError,))
+
+    both(make, native)
+
+
+def _in_vmap(f: Any, w: Tensor, x: Any) -> Any:
+    return gnp.sum(vmap(lambda row: f.apply(row)[0])(w * x))
+
+
+def _second_order(f: Any, w: Tensor, x: Any) -> Any:
+    with GradManager().attach(w) as inner:
+        inner.backward(gnp.sum(f.apply(w * x)[0] ** 2))
+        g = w.grad
+        w.grad = None
+    return gnp.sum(g**2)
+
+
+@pytest.mark.parametrize("body", [_in_vmap, _second_order])
+def test_inside_vmap_and_where_its_derivative_is_recorded_a_step_stays_eager(body: Any, native: bool) -> None:
+    def make() -> Compared:
+        log: list[Any] = []
+
+        class Cubed(Function):
+            @staticmethod
+            def forward(ctx: Any, x: Tensor) -> Any:
+                log.append("forward")
+                ctx.save_for_backward(x)
+                return x**3, x + 1
+
+            @staticmethod
+            def backward(ctx: Any, g: Tensor, h: Tensor) -> Tensor:
+                log.append("backward")
+                return g * 3 * ctx.saved_tensors[0] ** 2 + h
+
+        w = tensor(wave(3))
+        gm = GradManager().attach(w)
+
+        def step(x: Any) -> Any:
+            with gm:
+                loss = body(Cubed, w, x)
+                gm.backward(loss)
+            return loss
+
+        calls = [((wave(3, at=k),), {}) for k in range(CALLS)]
+        return Compared(step, calls, lambda: (w, log))
+
+    expected = history(make())
+    with pytest.warns(errors.CompileWarning, match=r"Cubed.*(vmap|derivative)"):
+        found = history(make(), lambda step: compile(step, native=native))
+    assert first_difference(found, expected) == ""
+
+
+def test_explain_names_what_runs_in_each_call() -> None:
+    made = with_function("w", BODIES["both results"])
+    step = compile(made.step)
+    for args, _ in made.calls:
+        step(*args)
+    text = step.explain()
+    assert "forward of a Function at " in text
+    assert "backward of a Function at " in text
+    assert "step of an optimiser at " in text
+
+
+def test_a_decision_by_what_a_function_made_stays_eager(native: bool) -> None:
+    """A replay could not be given up any more: the Function has run."""
+
+    def make() -> Compared:
+        log: list[Any] = []
+        made = logging_function(log)
+
+        def step(x: Any) -> Any:
+            y = made.apply(x, 1, x)[1]
+            return y * 2 if y > 0 else y - 1
+
+        return Compared(step, [((tensor(wave(3, at=k)),), {}) for k in range(CALLS)], lambda: log)
+
+    expected = history(make())
+    with pytest.warns(errors.CompileWarning, match="depends on what an earlier call has changed"):
+        found = history(make(), lambda step: compile(step, native=native))
+    assert first_difference(found, expected) == ""
