@@ -126,7 +126,7 @@ class Library:
                 f"it is oneDNN {self.version} built on runtime {found.cpu_runtime} (4 is TBB, 8 a pool of threads, 512 "
                 "SYCL); needed is one built on OpenMP"
             )
-        self._openmp = found.cpu_runtime == _OPENMP
+        self.has_openmp = found.cpu_runtime == _OPENMP
 
     def _declare(self) -> None:
         for name, arguments in _SIGNATURES.items():
@@ -143,8 +143,16 @@ class Library:
         self._destroyers = {kind: getattr(self._brief, f"dnnl_{kind}_destroy") for kind in {*_MADE_BY.values()}}
         for destroy in self._destroyers.values():
             destroy.argtypes = (_P,)
-        if self._openmp:  # those of the OpenMP runtime that the library is linked to
+        if self.has_openmp:  # those of the OpenMP runtime that the library is linked to
             self._get_threads, self._set_threads = self._brief.omp_get_max_threads, self._brief.omp_set_num_threads
+
+    def address(self, name: str) -> int:
+        """Return the address of one of its functions, or of the OpenMP runtime's that it is linked to."""
+        return ctypes.cast(getattr(self._lib, name), ctypes.c_void_p).value or 0
+
+    def instructions(self) -> int:
+        """Return the set of the processor's instructions that it uses, in the bits of dnnl_cpu_isa_t."""
+        return int(self._brief.dnnl_get_effective_cpu_isa())
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function of the library, and raise the error for its status, if any."""
@@ -194,12 +202,12 @@ class OneThread:
         self.library = library
 
     def __enter__(self) -> None:
-        if self.library._openmp:
+        if self.library.has_openmp:
             self.before = self.library._get_threads()
             self.library._set_threads(1)
 
     def __exit__(self, *_: object) -> None:
-        if self.library._openmp:
+        if self.library.has_openmp:
             self.library._set_threads(self.before)
 
 

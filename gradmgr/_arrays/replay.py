@@ -9,6 +9,7 @@ from gradmgr._arrays.captured import Capture, CaptureError
 from gradmgr._arrays.native import Machine, found
 from gradmgr._arrays.native_replay import NativeWriter
 from gradmgr._arrays.native_test import check_machine
+from gradmgr._arrays.products import find_products
 from gradmgr._arrays.replay_text import Writer
 
 # Bytes from which on a result goes into a buffer: glibc asks the system for what is larger, again and again.
@@ -25,7 +26,13 @@ def require_machine() -> None:
 
 
 def compile_replay(
-    capture: Capture, results: Sequence[Any], *, buffers_from: int = _LARGE, native: bool | Machine | None = None
+    capture: Capture,
+    results: Sequence[Any],
+    *,
+    buffers_from: int = _LARGE,
+    native: bool | Machine | None = None,
+    exact: bool = True,
+    checked: bool = False,
 ) -> Callable[..., tuple[Any, ...]]:
     """Return a function of arrays in place of the inputs that makes the calls again and returns these results.
 
@@ -38,11 +45,14 @@ def compile_replay(
         results: captured arrays, slots, and other values, which are returned as they are.
         buffers_from: the bytes from which on a ufunc's result goes into a buffer, where Python makes all calls.
         native: whether the machine of gradmgr-native makes the calls that it can; None for where it is installed.
+        exact: whether all bits are NumPy's; else oneDNN computes products in float32, where it is faster.
+        checked: whether each product of oneDNN's is compared with NumPy's, and replaced by it: a replay stops where
+            they differ by more than rounding, and all its bits are NumPy's.
 
     Returns:
         The function. If calls have effects, it takes a list before the inputs, and appends to it before the first of
         them: until then nothing has changed. It raises GuardError where a guard has another value. Its attributes are
-        `text`, and `nbytes` of the memory that it keeps.
+        `text`, and `nbytes` of the memory that it keeps; of a native one `fusion`, the Counts of products, too.
 
     Raises:
         CaptureError: there are obstacles; or `native` is true, and there is no machine.
@@ -55,4 +65,5 @@ def compile_replay(
             raise CaptureError(f"a native replay was asked for, but there is no machine: {found.reason}")
     if machine is None:
         return Writer(capture, results, buffers_from).function()
-    return NativeWriter(capture, results, machine).function()
+    products = None if exact else find_products(machine)[0]
+    return NativeWriter(capture, results, machine, products, checked=checked).function()

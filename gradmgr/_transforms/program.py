@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays.atomic import error_treatment, errors_ignored
-from gradmgr._arrays.captured import CaptureError, GuardError, Slot, name_of
+from gradmgr._arrays.captured import Capture, CaptureError, GuardError, Slot, name_of
 from gradmgr._arrays.replay import compile_replay
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.containers import leaves_of, rebuilt
@@ -29,8 +29,16 @@ class Program:
         used: when it was used last, as a number that grows.
     """
 
-    def __init__(self, made: CapturedCall, pinned: dict[int, weakref.ref[Tensor]], native: bool | None = None) -> None:
+    def __init__(
+        self,
+        made: CapturedCall,
+        pinned: dict[int, weakref.ref[Tensor]],
+        native: bool | None = None,
+        *,
+        exact: bool = True,
+    ) -> None:
         capture = made.capture
+        self._exact = exact
         self.used = 0
         self._environment = made.environment
         # Inputs that are written may overlap others, which the machine does not expect.
@@ -51,7 +59,9 @@ class Program:
         self._calls = Counter(name_of(call.function) for call in capture.calls)
         self._seconds = made.seconds_by_name
         self._whole = sorted({f"{name_of(call.function)} at {call.line}" for call in capture.whole_calls()})
-        self._replay: Any = compile_replay(capture, [made.slots[k] for k in self._returned], native=self._native)
+        self._replay: Any = compile_replay(
+            capture, [made.slots[k] for k in self._returned], native=self._native, exact=exact
+        )
 
     # ------------------------------------------------------------ whether it fits
 
@@ -112,7 +122,8 @@ class Program:
 
         Where they change nothing, the program itself is run on the leaves of the call. Where they do, or where that
         fails, as it may when another thread has changed a Tensor, the calls without effects are made in a program of
-        their own.
+        their own. Products of oneDNN's are compared with NumPy's within the bound of their rounding, and replaced by
+        them, so that all else must be equal in every bit.
         """
         capture = made.capture
         if capture.writes_over_inputs():
@@ -122,7 +133,7 @@ class Program:
         capture.forget_values()
         if trial is None:
             return None
-        replay = compile_replay(trial.capture, [slot for slot, _ in trial.expected], native=self._native)
+        replay = self._checked(trial.capture, [slot for slot, _ in trial.expected])
         for _ in range(2):  # in buffers that hold what the first left
             try:
                 found = replay(*trial.inputs)
@@ -133,13 +144,20 @@ class Program:
                     return "a replay computes something else; please report this"
         return None
 
+    def _checked(self, capture: Capture, results: Sequence[Any]) -> Any:
+        """Return a replay that compares products."""
+        return compile_replay(capture, results, native=self._native, exact=self._exact, checked=True)
+
     def _repeats(self, made: CapturedCall, leaves: Sequence[Any]) -> bool:
         """Tell whether the program gives what the captured call gave; it must not change anything."""
         results = leaves_of(made.result)
+        replay = self._replay
+        if self._has_fused_products():
+            replay = self._checked(made.capture, [made.slots[k] for k in self._returned])
         try:
             inputs = self._inputs(leaves)
             for _ in range(2):  # in buffers that hold what the first left
-                values = _call_quietly(self._replay, *inputs)
+                values = _call_quietly(replay, *inputs)
                 for k, value in zip(self._returned, values, strict=True):
                     if not _same_bits(raw(value), raw(results[k])):
                         return False
@@ -152,13 +170,30 @@ class Program:
     def description(self) -> list[str]:
         """Return lines of text on what it does."""
         listed = ", ".join(f"{name} {count}{self._time_of(name)}" for name, count in self._calls.most_common())
-        runs = len(getattr(self._replay, "segments", ()))
-        how = f"native, in {runs} run{'' if runs == 1 else 's'}" if runs else "Python makes the calls"
         lines = [
             f"{self._calls.total()} calls: {listed} (times are those of the call that was captured)",
-            f"{how}; {self._replay.nbytes} bytes in buffers",
+            f"{self._level()}; {self._replay.nbytes} bytes in buffers",
         ]
         return [*lines, *[f"calls Python each time, as optimisers, callbacks and hooks need: {w}" for w in self._whole]]
+
+    def _level(self) -> str:
+        runs = len(getattr(self._replay, "segments", ()))
+        if not runs:
+            return "Python makes the calls"
+        how = f"in {runs} run{'' if runs == 1 else 's'}"
+        if not self._has_fused_products():
+            return f"native, {how}"
+        found = self._replay.fusion
+        text = f"fused, {how}: oneDNN computes {found.by_library} of {found.products} matrix products in float32"
+        if found.added:
+            text += f", {found.added} of them added to a sum at once"
+        if found.merged:
+            text += f"; {found.merged} products are merged into {found.merges}"
+        return text
+
+    def _has_fused_products(self) -> bool:
+        found = getattr(self._replay, "fusion", None)
+        return found is not None and bool(found.by_library or found.merged)
 
     def _time_of(self, name: str) -> str:
         seconds = self._seconds.get(name)

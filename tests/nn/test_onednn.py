@@ -199,7 +199,7 @@ def test_a_child_process_computes_the_same(library, set_threads):
 
 @needs_library
 def test_openmp_is_left_as_it_was(library):
-    if not library._openmp:
+    if not library.has_openmp:
         pytest.skip("the library is not built on OpenMP")
     before = library._get_threads()
     library._set_threads(5)
