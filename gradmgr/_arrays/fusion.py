@@ -139,7 +139,7 @@ class Fusion:
         """Tell whether what a call reads is the same when another is made, and Python sees nothing in between."""
         if self._python[until] > self._python[call]:
             return False
-        read = {base for step in self.analysis.steps[call] for base in bases_in(step)}
+        read = {base for step in self.analysis.steps[call] for base in _factors_in(step)}
         if not self._aliased.isdisjoint(read):
             return False
         for base in read:
@@ -169,14 +169,16 @@ class Fusion:
     def _sum_at(self, number: int, step: Step, found: dict[Any, _Sum]) -> _Sum | None:
         """Return the sum to which a call adds a product, or which it begins by adding two."""
         one, other, target = step.operands
+        if target[0] in self._aliased:
+            return None
         if not one[0].__class__ is other[0].__class__ is target[0].__class__ is int:
             return None
         if other == target:
             one, other = other, one
         term = self._term(other, number)
+        if term is None or target[0] in _factors_in(term.product):
+            return None
         if one == target:
-            if term is None:
-                return None
             before = found.get(target)
             if before is not None and self._follows(number, before):
                 before.terms.append(term)
@@ -184,7 +186,7 @@ class Fusion:
             first = self._first(target, number)
             return _Sum(target, [term] if first is None else [first, term], first is not None)
         first = self._term(one, number)
-        if term is None or first is None or target[0] in self._aliased:
+        if first is None or target[0] in _factors_in(first.product):
             return None
         return _Sum(target, [first, term], is_new=True)
 
@@ -206,7 +208,7 @@ class Fusion:
         """Return the product that a sum is before something is added to it."""
         base, offset = target
         made = self.analysis.made.get(base) if base.__class__ is int else None
-        if made is None or offset or base in self._aliased or self._touched[base][:2] != [made, added]:
+        if made is None or offset or self._touched[base][:2] != [made, added]:
             return None
         product = self._whole_product(made, base)
         return _Term(made, made, base, product) if product else None
@@ -380,6 +382,7 @@ class Fusion:
                     steps.append(elementwise(self._add.function, [total, part, total], **of_loop(self._add)))
         terms = sum([product.dims[2] for product in originals]) + len(originals) - is_new
         compare = elementwise(self.products.within, [target, expected, bound], context=_bits_of_bound(terms), writes=0)
+        compare.flat = False  # a stop is then at this step
         compare.failure = f"a product of {terms} terms differs from NumPy's by more than rounding"
         return [*steps, made, compare, elementwise(self._copy, [expected, target])]
 
@@ -410,6 +413,11 @@ def _is_plain(step: Step) -> bool:
 
 def _are_alike(one: Step, other: Step) -> bool:
     return one.dims == other.dims and one.strides == other.strides
+
+
+def _factors_in(product: Step) -> list[int]:
+    """Return in which slots' memory the factors lie."""
+    return [base for base, _ in product.operands[:2] if base.__class__ is int]
 
 
 def _moved(product: Step, place: tuple[Any, int]) -> Step:
