@@ -282,9 +282,9 @@ def compile(  # noqa: A001  # as above
         function: what to compile; without it, a decorator is returned.
         native: whether the machine of the extra `native` makes the calls that it can; None for where it is installed.
         exact: whether all results are those of eager calls bit by bit. Else, where the extras `native` and `onednn` are
-            installed, oneDNN computes matrix products in float32 that it computes faster, and sums of products are one
-            product. Such an element of n terms differs from the eager one by at most 2 n ulps of the same sum of
-            absolute values; `explain()` says how many products this is.
+            installed, oneDNN computes matrix products in float32 of shapes for which it is faster, and sums of them
+            become one product. An element of such a product, of n terms, is within n ulps of the eager one: each
+            2**-23 of the sum of the terms' absolute values. `explain()` says how many products these are.
 
     Returns:
         A callable with `explain()`, which tells in words what is replayed; `release()`, which frees it; and `function`.
