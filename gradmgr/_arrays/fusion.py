@@ -91,12 +91,14 @@ class Fusion:
         self._multiply = _required(machine.loop(np.matmul, (_F4, _F4, None)))
         self._add = _required(machine.loop(np.add, (_F4, _F4, None)))
         self._absolute = _required(machine.loop(np.absolute, (_F4, None)))
+        self._exact = [_required(machine.loop(ufunc, (_F4, _F4, None))) for ufunc in (np.add, np.subtract, np.multiply)]
         self._copy = analysis.lowering.copy_of(_F4)
         self._touched = {base: sorted(calls) for base, calls in analysis.touched().items()}
         self._written = self._writes()
         self._python = [0, *accumulate([kind == PYTHON for kind in analysis.kinds])]
         self._aliased = analysis.aliases.keys() | {base for of in analysis.aliases.values() for base in of}
         self._held = self._aliased | {analysis.base_of(slot) for slot in results}
+        self._places: set[Any] = set()  # the memory of sums
         self._changed: set[int] = set()  # calls whose products have been dealt with
         self._count = self._by_onednn = self._added = self._merged = self._merges = 0
 
@@ -106,10 +108,12 @@ class Fusion:
         if not self._count:
             return
         sums = self._sums()
-        self._held |= {each.place[0] for each in sums}
+        self._places = {each.place[0] for each in sums}
         for each in sums:
-            if not self._merge(each):
+            if not self._turn(each) and not self._merge(each):
                 self._add_at_once(each)
+        for each in self._single():
+            self._turn(each)
         for number, steps in enumerate(self.analysis.steps):
             if number not in self._changed and any(map(self._is_product, steps)):
                 steps[:] = [changed for step in steps for changed in self._alone(step)]
@@ -223,6 +227,70 @@ class Fusion:
         is_whole = rows * columns * _ITEM == bytes_of(self.analysis.layouts[target])
         return step if is_whole and step.strides[7:] == (columns * _ITEM, _ITEM) and _is_plain(step) else None
 
+    def _single(self) -> list[_Sum]:
+        """Return the products that nothing is added to, as sums of one term."""
+        found = []
+        for number, steps in enumerate(self.analysis.steps):
+            if number not in self._changed and len(steps) == 1 and self._is_product(steps[0]):
+                target = steps[0].operands[2][0]
+                is_free = target not in self._places and self.analysis.made.get(target) == number
+                if is_free and steps[0].operands[2][1] == 0 and self._whole_product(number, target):
+                    term = _Term(number, number, target, steps[0])
+                    found.append(_Sum((target, 0), [term], is_new=True))
+        return found
+
+    def _is_seen(self, base: int) -> bool:
+        """Tell whether Python reads or writes a memory."""
+        return self._touched.get(base, [len(self.analysis.kinds)])[-1] == len(self.analysis.kinds)
+
+    # ------------------------------------------------------------ turned
+
+    def _turn(self, each: _Sum) -> bool:
+        """Compute b.T @ a.T in place of a @ b, where that is faster and what reads it can do so by columns."""
+        base, offset = each.place
+        _, n, _, m = each.terms[0].product.dims
+        if not each.is_new or offset or base not in self.analysis.made or base in self._held or self._is_seen(base):
+            return False
+        products = [term.product for term in each.terms]
+        if any(product.strides[4] != _ITEM or product.strides[5] != _ITEM for product in products):
+            return False
+        if not all(self.products.are_faster_turned(*product.dims[1:]) for product in products):
+            return False
+        computed = {number for term in each.terms for number in (term.made, term.added)}
+        turned = self._read_by_columns(base, [c for c in self._touched[base] if c not in computed], n, m)
+        if turned is None or bytes_of(self.analysis.layouts[base]) != n * m * _ITEM:
+            return False
+        for step, changed in turned:
+            step.operands, step.strides, step.outer = changed
+        steps: dict[int, list[Step]] = defaultdict(list)
+        for number, term in enumerate(each.terms):
+            made = _turned(term.product, each.place)
+            steps[term.added] += self._by_library([term.product], made, is_new=number == 0, turned=True)
+            if term.made != term.added:
+                self._drop(term)
+        for number, changed_steps in steps.items():
+            self.analysis.steps[number][:] = changed_steps
+            self._changed.add(number)
+        self._added += len(products) - 1
+        return True
+
+    def _read_by_columns(self, base: int, calls: Sequence[int], n: int, m: int) -> list[tuple[Step, Any]] | None:
+        """Return the steps that read a matrix, each with what it is if that lies by columns; None if one cannot be."""
+        found = []
+        for call in calls:
+            for step in self.analysis.steps[call]:
+                if base not in bases_in(step):
+                    continue
+                if not any(_runs(step, loop) for loop in self._exact) or base in bases_in(step, step.writes):
+                    return None
+                if step.operands[0] == step.operands[-1]:  # a reduction, whose order decides
+                    return None
+                changed = _by_columns(step, base, n, m)
+                if changed is None:
+                    return None
+                found.append((step, changed))
+        return found
+
     # ------------------------------------------------------------ added at once
 
     def _add_at_once(self, each: _Sum) -> None:
@@ -262,7 +330,7 @@ class Fusion:
         if not others or not each.is_steady or not all(_are_alike(first, other) for other in others):
             return False
         _, n, k, m = first.dims
-        if first.strides[3] != _ITEM or first.strides[6] != _ITEM or not self.products.may_merge(n, k, m):
+        if first.strides[3] != _ITEM or first.strides[6] != _ITEM or not self.products.are_faster_merged(n, k, m):
             return False
         sides = [[term.product.operands[j] for term in each.terms] for j in (0, 1)]
         pitches, widths = (first.strides[4], first.strides[5]), (n, m)
@@ -281,10 +349,9 @@ class Fusion:
     def _is_movable(self, place: tuple[Any, int], rows: int, width: int, pitch: int) -> bool:
         """Tell whether rows are all of some memory of the machine's, which may lie elsewhere in the arena."""
         base, offset = place
-        if base not in self.analysis.made or offset or base in self._held or pitch != width * _ITEM:
+        if base not in self.analysis.made or offset or base in self._held | self._places or pitch != width * _ITEM:
             return False
-        by_python = self._touched.get(base, [len(self.analysis.kinds)])[-1] == len(self.analysis.kinds)
-        return not by_python and bytes_of(self.analysis.layouts[base]) == rows * width * _ITEM
+        return not self._is_seen(base) and bytes_of(self.analysis.layouts[base]) == rows * width * _ITEM
 
     def _write_merged(self, each: _Sum, order: Sequence[int], are_ready: Sequence[bool]) -> None:
         last = each.terms[-1].added
@@ -355,18 +422,23 @@ class Fusion:
         _, n, k, m = step.dims
         return self.products.are_faster(n, k, m, b_transposed=step.strides[6] != _ITEM)
 
-    def _by_library(self, originals: Sequence[Step], step: Step, *, is_new: bool) -> list[Step]:
-        """Return the steps of a product that oneDNN computes in place of some of NumPy's."""
+    def _by_library(self, originals: Sequence[Step], step: Step, *, is_new: bool, turned: bool = False) -> list[Step]:
+        """Return the steps of a product of oneDNN's in place of some of NumPy's, or of their transposes if turned."""
         self._by_onednn += 1
         made = replace(
             step, function=self.products.function, context=self.products.context, auxdata=0 if is_new else 1,
             keeps=self.products,
         )  # fmt: skip
-        return self._checked_steps(originals, made, is_new=is_new) if self._checked else [made]
+        return self._checked_steps(originals, made, is_new=is_new, turned=turned) if self._checked else [made]
 
-    def _checked_steps(self, originals: Sequence[Step], made: Step, *, is_new: bool) -> list[Step]:
+    def _checked_steps(
+        self, originals: Sequence[Step], made: Step, *, is_new: bool, turned: bool = False
+    ) -> list[Step]:
         """Return a product's steps with those that compare it with NumPy's, and put NumPy's in its place."""
         target = _views_of(made)[2]
+        if turned:
+            shape, strides = target.shape, target.strides
+            target = target._replace(shape=(*shape[:-2], *shape[:-3:-1]), strides=(*strides[:-2], *strides[:-3:-1]))
         expected, bound, part = (_scratch(target.shape) for _ in range(3))
         steps: list[Step] = []
         if not is_new:
@@ -423,6 +495,40 @@ def _factors_in(product: Step) -> list[int]:
 def _moved(product: Step, place: tuple[Any, int]) -> Step:
     """Return a product with another target."""
     return replace(product, operands=(*product.operands[:2], place))
+
+
+def _turned(product: Step, place: tuple[Any, int]) -> Step:
+    """Return the product of the transposed factors, whose result lies by columns in a place."""
+    count, n, k, m = product.dims
+    s = product.strides
+    strides = (*s[:3], s[6], s[5], s[4], s[3], n * _ITEM, _ITEM)
+    operands = (product.operands[1], product.operands[0], place)
+    return replace(product, operands=operands, dims=(count, m, k, n), strides=strides)
+
+
+def _by_columns(step: Step, base: int, n: int, m: int) -> tuple[Any, Any, Any] | None:
+    """Return operands, strides and outer dims of a step if an (n, m) matrix by rows lay by columns; None for others."""
+    operands, strides, outer = list(step.operands), list(step.strides), [[*moves] for _, moves in step.outer]
+    for j, (where, offset) in enumerate(step.operands):
+        if where.__class__ is not int or where != base:
+            continue
+        row, column = divmod(offset // _ITEM, m)
+        operands[j] = base, (column * n + row) * _ITEM
+        for axis, extent in enumerate((step.dims[0], *[extent for extent, _ in step.outer])):
+            moved = step.strides[j] if axis == 0 else step.outer[axis - 1][1][j]
+            down, right = divmod(moved // _ITEM, m)
+            if moved < 0 or moved % _ITEM or (down and right):
+                return None
+            column += right * (extent - 1)
+            changed = (right * n + down) * _ITEM
+            if axis == 0:
+                strides[j] = changed
+            else:
+                outer[axis - 1][j] = changed
+        if offset % _ITEM or column >= m:
+            return None
+    extents = [extent for extent, _ in step.outer]
+    return tuple(operands), tuple(strides), tuple(zip(extents, map(tuple, outer), strict=True))
 
 
 def _order(places: Sequence[tuple[Any, int]], size: int) -> list[int] | None:

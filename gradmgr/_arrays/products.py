@@ -44,6 +44,9 @@ _NARROW = 32  # columns of b.T
 # A sum that is read and written once more costs as much as 40 multiplications for each element; what is smaller than
 # this many elements costs nothing but the call.
 _DEEPEST, _FEWEST = 32, 1 << 11
+# Terms of each product up to which a sum of many is one product: of 50 LSTM cells with a batch of 8 it takes 7 % less
+# time than with sums that are added to, with 16 and 32 as long, and with 64 more, as the factors have left the cache.
+_SHALLOW = 16
 
 
 class _Called(ctypes.Structure):
@@ -74,7 +77,7 @@ class Products:
             return False
         if not b_transposed:
             return work > _SMALL
-        return m >= _NARROW and work >= _SMALLEST and k <= m * (4 if work > _SMALL else 2)
+        return m >= _NARROW and work >= _SMALLEST and k <= 2 * m
 
     def are_faster_as_sums(self, n: int, k: int, m: int, *, b_transposed: bool) -> bool:
         """Tell whether to add (n, k) @ (k, m) to a sum takes less time than a product in NumPy, and adding that."""
@@ -83,9 +86,19 @@ class Products:
         shallow = 2 <= k <= _DEEPEST and n * m >= _FEWEST and min(n, m) >= _NARROW
         return shallow and (self._threads == 1 or n * k * m <= _ALONE)
 
-    def may_merge(self, n: int, k: int, m: int) -> bool:
-        """Tell whether products of this shape may become one: BLAS would not compute each on several threads."""
-        return self._threads == 1 or n * k * m <= _ALONE
+    def are_faster_merged(self, n: int, k: int, m: int) -> bool:
+        """Tell whether many products of this shape, which are added up, take less time as one.
+
+        BLAS must not compute each on several threads.
+        """
+        return k <= _SHALLOW and (self._threads == 1 or n * k * m <= _ALONE)
+
+    def are_faster_turned(self, n: int, k: int, m: int) -> bool:
+        """Tell whether b @ a.T takes less time than a @ b.T in NumPy, for few columns of b.T: of small batches.
+
+        For 256 x 64 x 8 it takes 3.4 us instead of 5.4 us, as oneDNN's kernels compute whole vectors of a row.
+        """
+        return m < _NARROW and self.are_faster(m, k, n, b_transposed=True)
 
 
 def find_products(machine: Machine) -> tuple[Products | None, str]:
