@@ -330,6 +330,67 @@ def test_sums_where_something_is_in_the_way(formula: Formula) -> None:
         check(formula, float32(n, 24), float32(n, 24, seed=1))
 
 
+# ---------------------------------------------------------------- turned
+
+
+def gates(w: Array, x: Array) -> Array:
+    """A product for a small batch, as cells compute it: (256, 64) @ (64, 8)."""
+    return w @ x.T
+
+
+READ_BY_COLUMNS: dict[str, Callable[[Array, Array], Any]] = {
+    "an operator": lambda y, b: y.T + b,
+    "a column": lambda y, b: y[:, 3] - b,
+    "gates of cells": lambda y, b: y.reshape(4, 64, 8).swapaxes(1, 2) + b.reshape(4, 1, 64),
+    "every second": lambda y, b: y[::2, 1::2] * b[:4],
+    "twice": lambda y, b: [y.T + b, y[:, 2] - b],
+}
+READ_OTHERWISE: dict[str, Callable[[Array, Array], Any]] = {
+    "a function that is not rounded exactly": lambda y, b: np.tanh(y),
+    "a sum": lambda y, b: y.sum(axis=0) + y.sum(axis=1)[:8],
+    "parts of rows in line": lambda y, b: y[64:128] * y[1:65],
+    "rows in line": lambda y, b: y.reshape(-1) * 2,
+    "from below": lambda y, b: y[::-1].T + b,
+    "a product": lambda y, b: y.T @ y,
+    "itself": lambda y, b: y,
+    "a write": lambda y, b: np.multiply(y, 2, out=y),
+    "a number": lambda y, b: y[3, 5] + b,
+    "as columns in line": lambda y, b: y.T.reshape(-1) * np.concatenate([b] * 8),
+}
+
+
+@pytest.mark.parametrize("name", [*READ_BY_COLUMNS, *READ_OTHERWISE])
+def test_products_for_small_batches_are_turned_where_they_can_be(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, made = (READ_BY_COLUMNS | READ_OTHERWISE)[name], []
+    original = fusion._turned
+    monkeypatch.setattr(fusion, "_turned", lambda *args: made.append(args) or original(*args))
+
+    def formula(w: Array, x: Array, b: Array) -> list[Any]:
+        found = read(gates(w, x), b)
+        return found if isinstance(found, list) else [found]
+
+    arrays = float32(256, 64), float32(8, 64, seed=1), float32(256, seed=2)
+    assert check(formula, *arrays).by_library == (name in READ_BY_COLUMNS)
+    assert bool(made) == (name in READ_BY_COLUMNS)
+
+    def of_two(w: Array, x: Array, b: Array) -> list[Any]:
+        total = gates(w, x)
+        total += gates(w * 2, np.cos(x))
+        found = read(total, b)
+        return found if isinstance(found, list) else [found]
+
+    counts = check(of_two, *arrays)
+    assert (counts.by_library, counts.added) == ((2, 1) if name in READ_BY_COLUMNS else (0, 0))
+    check(lambda w, x, b: [read(gates(w, x) + gates(w * 2, np.cos(x)), b)][:1] if name != "twice" else [w], *arrays)
+
+
+def test_a_matrix_that_is_read_by_rows_after_all_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fusion, "_by_columns", lambda step, *_: (step.operands, step.strides, step.outer))
+    arrays = float32(256, 64), float32(8, 64, seed=1), float32(256, seed=2)
+    _, checked, exact, _ = replays_of(lambda w, x, b: [gates(w, x).T + b], *arrays)
+    assert checked(*arrays)[0].tobytes() != exact(*arrays)[0].tobytes()
+
+
 # ---------------------------------------------------------------- whole programs
 
 
