@@ -24,7 +24,7 @@ from gradmgr._arrays.analysis import NATIVE, PYTHON, Analysis, bases_in, bytes_o
 from gradmgr._arrays.captured import Layout
 from gradmgr._arrays.lowering import product_of
 from gradmgr._arrays.native import UfuncLoop
-from gradmgr._arrays.products import Products
+from gradmgr._arrays.products import Products, loop_of
 from gradmgr._arrays.steps import Step, View, elementwise, of_loop, size_of
 
 _F4 = np.dtype(np.float32)
@@ -88,10 +88,9 @@ class Fusion:
     def __init__(self, analysis: Analysis, products: Products, results: set[int], *, checked: bool) -> None:
         self.analysis, self.products, self._checked = analysis, products, checked
         machine = analysis.lowering.machine
-        self._multiply = _required(machine.loop(np.matmul, (_F4, _F4, None)))
-        self._add = _required(machine.loop(np.add, (_F4, _F4, None)))
-        self._absolute = _required(machine.loop(np.absolute, (_F4, None)))
-        self._exact = [_required(machine.loop(ufunc, (_F4, _F4, None))) for ufunc in (np.add, np.subtract, np.multiply)]
+        self._multiply, self._absolute = loop_of(machine, np.matmul), loop_of(machine, np.absolute)
+        self._exact = [loop_of(machine, ufunc) for ufunc in (np.add, np.subtract, np.multiply)]
+        self._add = self._exact[0]
         self._copy = analysis.lowering.copy_of(_F4)
         self._touched = {base: sorted(calls) for base, calls in analysis.touched().items()}
         self._written = self._writes()
@@ -338,9 +337,10 @@ class Fusion:
         if None not in orders and orders[0] != orders[1]:
             return False
         order = next((found for found in orders if found is not None), list(range(len(sides[0]))))
-        movable = [[self._is_movable(place, k, width, pitch) for place in side] for side, pitch, width in
-                   zip(sides, pitches, widths, strict=True)]  # fmt: skip
-        copied = sum([k * width * movable[j].count(False) for j, width in enumerate(widths) if orders[j] is None])
+        copied = 0  # elements
+        for side, found, pitch, width in zip(sides, orders, pitches, widths, strict=True):
+            if found is None:
+                copied += k * width * [self._is_movable(place, k, width, pitch) for place in side].count(False)
         if 2 * copied > n * m * len(others):
             return False
         self._write_merged(each, order, [found is not None for found in orders])
@@ -349,9 +349,11 @@ class Fusion:
     def _is_movable(self, place: tuple[Any, int], rows: int, width: int, pitch: int) -> bool:
         """Tell whether rows are all of some memory of the machine's, which may lie elsewhere in the arena."""
         base, offset = place
-        if base not in self.analysis.made or offset or base in self._held | self._places or pitch != width * _ITEM:
+        if base.__class__ is not int or base not in self.analysis.made or base in self._held or base in self._places:
             return False
-        return not self._is_seen(base) and bytes_of(self.analysis.layouts[base]) == rows * width * _ITEM
+        if offset or pitch != width * _ITEM or self._is_seen(base):
+            return False
+        return bytes_of(self.analysis.layouts[base]) == rows * width * _ITEM
 
     def _write_merged(self, each: _Sum, order: Sequence[int], are_ready: Sequence[bool]) -> None:
         last = each.terms[-1].added
@@ -425,10 +427,8 @@ class Fusion:
     def _by_library(self, originals: Sequence[Step], step: Step, *, is_new: bool, turned: bool = False) -> list[Step]:
         """Return the steps of a product of oneDNN's in place of some of NumPy's, or of their transposes if turned."""
         self._by_onednn += 1
-        made = replace(
-            step, function=self.products.function, context=self.products.context, auxdata=0 if is_new else 1,
-            keeps=self.products,
-        )  # fmt: skip
+        function, context, auxdata = self.products.function, self.products.context, 0 if is_new else 1
+        made = replace(step, function=function, context=context, auxdata=auxdata, keeps=self.products)
         return self._checked_steps(originals, made, is_new=is_new, turned=turned) if self._checked else [made]
 
     def _checked_steps(
@@ -460,12 +460,6 @@ class Fusion:
 
     def _absolute_of(self, view: View, to: View) -> Step:
         return elementwise(self._absolute.function, [view, to], **of_loop(self._absolute))
-
-
-def _required(loop: UfuncLoop | None) -> UfuncLoop:
-    if loop is None:
-        raise RuntimeError("NumPy gives no loop for products, sums or absolute values of float32")
-    return loop
 
 
 def _runs(step: Step, loop: UfuncLoop) -> bool:

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays import onednn_library
-from gradmgr._arrays.native import Machine
+from gradmgr._arrays.native import Machine, MachineError, UfuncLoop
 
 _MEASURED = frozenset(("GenuineIntel", "AuthenticAMD"))
 _AVX512 = 0x27  # dnnl_cpu_isa_avx512_core
@@ -107,12 +107,25 @@ def find_products(machine: Machine) -> tuple[Products | None, str]:
         return None, "gradmgr-native is too old for products by oneDNN"
     if platform.machine() not in ("x86_64", "AMD64") or _vendor() not in _MEASURED:
         return None, "oneDNN's products have not been measured on this processor"
+    try:
+        for ufunc in (np.matmul, np.absolute, np.add, np.subtract, np.multiply):
+            loop_of(machine, ufunc)
+    except MachineError as error:
+        return None, str(error)
     library = onednn_library.found.get()
     if library is None:
         return None, onednn_library.found.reason
     if library.instructions() & _AVX512 != _AVX512:
         return None, "oneDNN's products have not been measured without AVX-512"
     return Products(machine, library, blas_threads()), ""
+
+
+def loop_of(machine: Machine, ufunc: np.ufunc) -> UfuncLoop:
+    """Return NumPy's loop of a ufunc of float32."""
+    loop = machine.loop(ufunc, (*[np.dtype(np.float32)] * ufunc.nin, None))
+    if loop is None:
+        raise MachineError(f"NumPy tells no loop of {ufunc.__name__} for float32")
+    return loop
 
 
 def _vendor() -> str:

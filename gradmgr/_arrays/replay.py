@@ -46,13 +46,12 @@ def compile_replay(
         buffers_from: the bytes from which on a ufunc's result goes into a buffer, where Python makes all calls.
         native: whether the machine of gradmgr-native makes the calls that it can; None for where it is installed.
         exact: whether all bits are NumPy's; else oneDNN computes products in float32, where it is faster.
-        checked: whether each product of oneDNN's is compared with NumPy's, and replaced by it: a replay stops where
-            they differ by more than rounding, and all its bits are NumPy's.
+        checked: whether each product of oneDNN's is compared with NumPy's, within rounding, and replaced by it.
 
     Returns:
         The function. If calls have effects, it takes a list before the inputs, and appends to it before the first of
         them: until then nothing has changed. It raises GuardError where a guard has another value. Its attributes are
-        `text`, and `nbytes` of the memory that it keeps; of a native one `fusion`, the Counts of products, too.
+        `text`, `nbytes` of the memory that it keeps, and of a native one `fusion`: the Counts of products.
 
     Raises:
         CaptureError: there are obstacles; or `native` is true, and there is no machine.
