@@ -4,6 +4,9 @@ Of `t = a @ b; total += t` remains one product that adds to what `total` holds. 
 of weights that each step of a recurrent network uses, becomes one product of all rows of the factors: they are placed
 one after the other in the arena, so that nothing is copied for it.
 
+A product for a small batch, `w @ x.T`, is computed as `x @ w.T`, of which oneDNN computes whole vectors, where all that
+reads it can read it by columns.
+
 In these products the order of additions is another, so results are not those of NumPy bit by bit. Any order gives
 |error| <= g |a| @ |b|, where g = n u / (1 - n u) for n terms and u = 2**-24. In a checked replay each product is
 compared with NumPy's within two such bounds, and then replaced by it: all the rest must be equal in every bit.
