@@ -8,15 +8,21 @@ from importlib.util import find_spec
 from typing import Any
 
 import gradmgr
+from gradmgr._arrays import native
+from gradmgr._arrays.native_test import check_machine
+from gradmgr._arrays.products import find_products
 
 How = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-PLAIN, NATIVE = "compiled", "native"
+PLAIN, NATIVE, FUSED = "compiled", "native", "fused"
 
 
 def levels() -> Mapping[str, How]:
     """Return what compiles a function: the plain level, and the further ones that are installed."""
     found: dict[str, How] = {PLAIN: partial(gradmgr.compile, native=False)}
     if find_spec("gradmgr_native") is not None:
-        found[NATIVE] = partial(gradmgr.compile, native=True)
+        found[NATIVE] = partial(gradmgr.compile, native=True, exact=True)
+        machine = native.found.get(check_machine)
+        if machine is not None and find_products(machine)[0] is not None:
+            found[FUSED] = partial(gradmgr.compile, native=True)
     return found

@@ -11,6 +11,7 @@ from bench.libraries import Gradmgr, NetworkByHand, Trained
 from bench.programs import Network
 from bench.train.models import HEADS, Array, Model
 from gradmgr import GradManager, Tensor, nn, optim, set_num_threads
+from gradmgr._arrays import onednn_library
 from gradmgr.nn import functional as F  # noqa: N812  # its usual name
 from gradmgr.nn._functions import onednn
 
@@ -101,7 +102,7 @@ class NumPyAlone(Here):
     name = "no oneDNN"
 
     def step(self) -> float:
-        found = onednn._found
+        found = onednn_library.found
         library, found.library = found.get(), None
         try:
             return super().step()

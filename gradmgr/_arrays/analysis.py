@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gradmgr._arrays.captured import Call, Capture, Layout, Slot, slots_in
 from gradmgr._arrays.lowering import Lowering, is_of_numpy, makes_nothing
@@ -31,7 +31,7 @@ class Analysis:
 
     def __init__(self, capture: Capture, machine: Machine) -> None:
         self.capture = capture
-        self.layouts = capture.layouts
+        self.layouts = list(capture.layouts)  # to which those of memory that holds others are added
         self.lowering = Lowering(capture, machine)
         self.bases = self.lowering.bases
         self.kinds: list[int] = []
@@ -105,7 +105,7 @@ class Analysis:
                 steps, made = self.steps[number], self.made_by(number)
                 if not live.isdisjoint(made) or self._matters(steps, live):
                     for step in steps:
-                        self._add_live(_bases(step), live)
+                        self._add_live(bases_in(step), live)
                 else:
                     self.kinds[number], self.steps[number] = NOTHING, []
                     self._made_by.pop(number, None)
@@ -114,7 +114,7 @@ class Analysis:
     def _matters(self, steps: Sequence[Step], live: set[int]) -> bool:
         """Tell whether steps write to what is live, or to what the machine does not make, or stop the replay."""
         for step in steps:
-            for base in _bases(step, step.writes):
+            for base in bases_in(step, step.writes):
                 if base in live or base not in self.made:
                     return True
             if step.guard is not None:
@@ -133,7 +133,7 @@ class Analysis:
         copies = [k for k in range(len(self.kinds)) if self.kinds[k] == NATIVE and self._copy(k) is not None]
         if not copies:
             return
-        touched = self._touched()
+        touched = self.touched()
         kept = {self.base_of(slot) for slot in results} | {base for of in self.aliases.values() for base in of}
         for number in copies:
             ends = self._copy(number)  # again, as what lies in one memory by now is not copied
@@ -145,12 +145,12 @@ class Analysis:
                 self._merge(source, target)
                 touched[target] = touched.pop(source) | touched[target]
 
-    def _touched(self) -> dict[int, set[int]]:
+    def touched(self) -> dict[int, set[int]]:
         """Return by which calls memory is read or written; by Python, it counts as after all others."""
         touched: dict[int, set[int]] = defaultdict(set)
         for number, call in enumerate(self.capture.calls):
             for step in self.steps[number]:
-                for base in _bases(step):
+                for base in bases_in(step):
                     touched[base].add(number)
             if self.kinds[number] == PYTHON:
                 for slot in call.given:
@@ -160,7 +160,7 @@ class Analysis:
     def _copy(self, number: int) -> tuple[int, int] | None:
         """Return from which memory a call copies all to which other, in the same order, if that is what it does."""
         steps = self.steps[number]
-        if len(steps) != 1 or len(steps[0].operands) != 2 or len(_bases(steps[0])) != 2:
+        if len(steps) != 1 or len(steps[0].operands) != 2 or len(bases_in(steps[0])) != 2:
             return None
         step = steps[0]
         (source, start), (target, end) = step.operands
@@ -180,7 +180,7 @@ class Analysis:
                 self.bases[slot] = target, low
         for number in range(self.made[source], len(self.steps)):
             for step in self.steps[number]:
-                if source in _bases(step):
+                if source in bases_in(step):
                     moved = {source: target}
                     step.operands = tuple(
                         [(moved.get(base, base) if isinstance(base, int) else base, at) for base, at in step.operands]
@@ -191,6 +191,38 @@ class Analysis:
         self.made[target] = min(one, other)
         self._made_by[min(one, other)].append(target)
 
+    # ------------------------------------------------------------ for what changes steps
+
+    def forget(self, slot: int) -> None:
+        """Leave out the memory of a slot, which no step reads or writes any more."""
+        self._made_by[self.made.pop(slot)].remove(slot)
+
+    def place_together(self, slot: int, moves: Mapping[int, tuple[int, int]], number: int) -> None:
+        """Let what lies in some memories lie in that of a new slot, each at an offset, which is made by a call at last.
+
+        Args:
+            slot: whose layout has been added.
+            moves: the slot, and the offset, by the slots in whose memory it lies until now.
+            number: of the call.
+        """
+        for moved in moves:
+            number = min(number, self.made[moved])
+            self.forget(moved)
+        for at, (base, low) in self.bases.items():
+            if base in moves:
+                self.bases[at] = slot, low + moves[base][1]
+        for steps in self.steps[number:]:
+            for step in steps:
+                if any(base.__class__ is int and base in moves for base, _ in step.operands):
+                    step.operands = tuple(
+                        [
+                            (slot, at + moves[base][1]) if base.__class__ is int and base in moves else (base, at)
+                            for base, at in step.operands
+                        ]
+                    )
+        self.bases[slot], self.made[slot] = (slot, 0), number
+        self._made_by[number].append(slot)
+
 
 def bytes_of(layout: Layout) -> int:
     """Return how many bytes lie between the lowest and the highest of an array."""
@@ -198,7 +230,7 @@ def bytes_of(layout: Layout) -> int:
     return layout.dtype.itemsize + sum([abs(s) * (n - 1) for n, s in strides])
 
 
-def _bases(step: Step, last: int | None = None) -> list[int]:
+def bases_in(step: Step, last: int | None = None) -> list[int]:
     """Return in which slots' memory the operands lie, or the last so many of them."""
     operands = step.operands if last is None else step.operands[len(step.operands) - last :]
     return [base for base, _ in operands if base.__class__ is int]

@@ -17,7 +17,7 @@ import numpy as np
 
 from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.captured import Call, Capture, Slot, slots_in
-from gradmgr._arrays.native import Machine
+from gradmgr._arrays.native import Machine, UfuncLoop
 from gradmgr._arrays.steps import (
     NotLoweredError,
     Step,
@@ -730,7 +730,7 @@ class Lowering:
         loop = self.machine.loop(np.matmul, (a.dtype, b.dtype, None))
         if loop is None or not a.shape or not b.shape:
             raise NotLoweredError
-        return [_product(loop.function, a, b, made, of_loop(loop))]
+        return [product_of(loop, a, b, made)]
 
 
 def _is_one_of_each_row(index: Any) -> bool:
@@ -745,7 +745,7 @@ def _shape_of_product(a: View, b: View) -> tuple[int, ...]:
     return (*batch, *a.shape[-2:-1], *(b.shape[-1:] if len(b.shape) > 1 else ()))
 
 
-def _product(function: int, a: View, b: View, c: View, facts: dict[str, Any]) -> Step:
+def product_of(loop: UfuncLoop, a: View, b: View, c: View) -> Step:
     """Return the step of a matrix product, stacks of them too."""
     rows, columns = len(a.shape) > 1, len(b.shape) > 1
     batch = c.shape[: len(c.shape) - rows - columns]
@@ -764,11 +764,11 @@ def _product(function: int, a: View, b: View, c: View, facts: dict[str, Any]) ->
     views = (a, b, c)
     return over(
         views,
-        function,
+        loop.function,
         (count, n, k, m),
         (*moves, *inner),
         axes[:-1],
-        **facts,
+        **of_loop(loop),
     )
 
 

@@ -24,11 +24,13 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.analysis import NATIVE, NOTHING, PYTHON, VIEW, Analysis, bytes_of
+from gradmgr._arrays.analysis import NATIVE, NOTHING, PYTHON, VIEW, Analysis, bases_in, bytes_of
 from gradmgr._arrays.captured import Call, Capture, CaptureError, GuardError, Layout, slots_in
+from gradmgr._arrays.fusion import Fusion
 from gradmgr._arrays.lowering import is_of_numpy
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.placement import Arena, Program, Segment, first_of, view_in
+from gradmgr._arrays.products import Products
 from gradmgr._arrays.replay_text import TAKE_ARENA, Writer, keeps_nothing
 from gradmgr._arrays.steps import Step, Temporary
 
@@ -36,13 +38,25 @@ from gradmgr._arrays.steps import Step, Temporary
 class NativeWriter(Writer):
     """Writes the text of one replay, and the program of the machine."""
 
-    def __init__(self, capture: Capture, results: Sequence[Any], machine: Machine) -> None:
+    def __init__(
+        self,
+        capture: Capture,
+        results: Sequence[Any],
+        machine: Machine,
+        products: Products | None = None,
+        *,
+        checked: bool = False,
+    ) -> None:
         super().__init__(capture, results, 1 << 62)
         self.machine = machine
         self.analysis = Analysis(capture, machine)
-        self.layouts = capture.layouts
+        self.layouts = self.analysis.layouts
         self.inputs = {slot.number for slot in capture.inputs}
-        self.analysis.simplify({slot.number for slot in slots_in(self.results)})
+        returned = {slot.number for slot in slots_in(self.results)}
+        self.analysis.simplify(returned)
+        self.fusion = None if products is None else Fusion(self.analysis, products, returned, checked=checked)
+        if self.fusion is not None:
+            self.fusion.apply()
         self.last = self._last_uses()
         self._add_views_of_python()
         self.leaving = self._leaving()
@@ -107,6 +121,10 @@ class NativeWriter(Writer):
         for number, when in self.last.items():
             base = self.analysis.base_of(number)
             last[base] = max(last[base], when)
+        if self.fusion is not None:  # which lets calls read what others are given
+            for number, steps in enumerate(self.analysis.steps):
+                for base in {base for step in steps for base in bases_in(step)}:
+                    last[base] = max(last[base], number)
         for k in sorted(self.analysis.aliases, reverse=True):
             for base in self.analysis.aliases[k]:
                 last[base] = max(last[base], last[self.analysis.base_of(k)])
@@ -189,6 +207,7 @@ class NativeWriter(Writer):
         made.text = text
         made.segments = self.segments
         made.nbytes = self.held.nbytes
+        made.fusion = None if self.fusion is None else self.fusion.counts()
         return made
 
     def _machine(self) -> str:
@@ -306,9 +325,10 @@ class NativeWriter(Writer):
         """Raise what a stop of the machine means."""
         if stopped == -2:
             raise GuardError("an array is not aligned in memory as NumPy's own are; give a copy of it")
-        call = self.segments[number].starts[stopped].guard
+        step = self.segments[number].starts[stopped]
+        call = step.guard
         if call is None:
-            raise CaptureError("a loop of NumPy's has failed")
+            raise CaptureError(step.failure)
         if call.function is not operator.truth:
             raise IndexError(f"an index of the array read at {call.line} is out of bounds")
         raise GuardError(f"the truth of an array at {call.line} gave {call.expected}, and {not call.expected} now")

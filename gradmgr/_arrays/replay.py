@@ -11,6 +11,7 @@ from gradmgr._arrays.graph_replay import GraphWriter, NoGraphError
 from gradmgr._arrays.native import Machine, found
 from gradmgr._arrays.native_replay import NativeWriter
 from gradmgr._arrays.native_test import check_machine
+from gradmgr._arrays.products import find_products
 from gradmgr._arrays.replay_text import Writer
 
 # Bytes from which on a result goes into a buffer: glibc asks the system for what is larger, again and again.
@@ -33,6 +34,8 @@ def compile_replay(
     buffers_from: int = _LARGE,
     native: bool | Machine | None = None,
     graph: bool = False,
+    exact: bool = True,
+    checked: bool = False,
 ) -> Callable[..., tuple[Any, ...]]:
     """Return a function of arrays in place of the inputs that makes the calls again and returns these results.
 
@@ -46,11 +49,14 @@ def compile_replay(
         buffers_from: the bytes from which on a ufunc's result goes into a buffer, where Python makes all calls.
         native: whether the machine of gradmgr-native makes what calls it can, none on a GPU; None where there is one.
         graph: whether runs of kernels on a GPU become CUDA graphs, where that can be.
+        exact: whether all bits are NumPy's; else oneDNN computes products in float32, where it is faster.
+        checked: whether each product of oneDNN's is compared with NumPy's, within rounding, and replaced by it.
 
     Returns:
         The function. If calls have effects, it takes a list before the inputs, and appends to it before the first of
         them: until then nothing has changed. It raises GuardError where a guard has another value. Its attributes are
-        `text`, and `nbytes` of the memory that it keeps; with graphs, `graphs`, their number.
+        `text`, and `nbytes` of the memory that it keeps; with graphs, `graphs`, their number; of a native one `fusion`,
+        the Counts of products.
 
     Raises:
         CaptureError: there are obstacles; or `native` is true, and there is no machine.
@@ -65,7 +71,8 @@ def compile_replay(
             raise CaptureError(f"a native replay was asked for, but there is no machine: {found.reason}")
     if machine is None:
         return Writer(capture, results, buffers_from).function()
-    return NativeWriter(capture, results, machine).function()
+    products = None if exact else find_products(machine)[0]
+    return NativeWriter(capture, results, machine, products, checked=checked).function()
 
 
 def _graphs(capture: Capture, results: Sequence[Any]) -> Callable[..., tuple[Any, ...]]:

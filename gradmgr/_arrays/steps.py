@@ -60,6 +60,7 @@ class Step:
         guard: the call that has another result now if the loop stops.
         flat: whether it may be run in strips.
         keeps: what must live as long as the step.
+        failure: what it means if the loop stops and there is no such call.
     """
 
     function: int
@@ -74,12 +75,13 @@ class Step:
     guard: Call | None = None
     flat: bool = False
     keeps: Any = None
+    failure: str = "a loop of NumPy's has failed"
 
     def with_operands(self, operands: tuple[tuple[Any, int], ...]) -> Step:
         """Return the same run of other operands."""
         return Step(
             *(self.function, operands, self.alignments, self.dims, self.strides, self.outer, self.context),
-            *(self.auxdata, self.writes, self.guard, self.flat, self.keeps),
+            *(self.auxdata, self.writes, self.guard, self.flat, self.keeps, self.failure),
         )
 
 

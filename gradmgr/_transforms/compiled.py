@@ -36,10 +36,10 @@ _SUSPENDS = 0x20 | 0x80 | 0x200
 
 
 def _verified(
-    made: CapturedCall, before: CapturedCall, leaves: list[Any], native: bool | None, graph: bool
+    made: CapturedCall, before: CapturedCall, leaves: list[Any], native: bool | None, exact: bool, graph: bool
 ) -> tuple[Program, str | None]:
     """Return the program of a call that was captured twice, and what is wrong with it."""
-    program = Program(made, made.pinned(before), native, graph)
+    program = Program(made, made.pinned(before), native, exact=exact, graph=graph)
     return program, program.verify(made, leaves)
 
 
@@ -74,10 +74,13 @@ class Compiled:
         function: the function itself.
     """
 
-    def __init__(self, function: Callable[..., Any], native: bool | None = None, graph: bool = False) -> None:
+    def __init__(
+        self, function: Callable[..., Any], native: bool | None = None, *, exact: bool = True, graph: bool = False
+    ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self._native = native
+        self._exact = exact
         self._graph = graph
         self._clear()
         self._lock = threading.RLock()  # of those below, which threads share
@@ -176,7 +179,8 @@ class Compiled:
 
     def _add(self, variants: _Variants, made: CapturedCall, before: CapturedCall, leaves: list[Any]) -> None:
         self._is_first = False
-        program, fault = without_collections(_verified, made, before, leaves, self._native, self._graph)
+        options = self._native, self._exact, self._graph
+        program, fault = without_collections(_verified, made, before, leaves, *options)
         if fault is not None:
             self._refuse(variants, fault)
             return
@@ -250,21 +254,26 @@ class Compiled:
 
 @overload
 def compile(  # noqa: A001  # torch's name
-    function: Callable[..., Any], *, native: bool | None = None, graph: bool = False
+    function: Callable[..., Any], *, native: bool | None = None, exact: bool = False, graph: bool = False
 ) -> Compiled: ...
 @overload
 def compile(  # noqa: A001  # as above
-    function: None = None, *, native: bool | None = None, graph: bool = False
+    function: None = None, *, native: bool | None = None, exact: bool = False, graph: bool = False
 ) -> Callable[[Callable[..., Any]], Compiled]: ...
 def compile(  # noqa: A001  # as above
-    function: Callable[..., Any] | None = None, *, native: bool | None = None, graph: bool = False
+    function: Callable[..., Any] | None = None,
+    *,
+    native: bool | None = None,
+    exact: bool = False,
+    graph: bool = False,
 ) -> Any:
     """Return a function that computes the same faster: it is captured twice, and then replayed without its Python code.
 
     What it computes, derivatives and updates of parameters included, becomes one straight line of NumPy calls on
-    planned memory, with the same results bit for bit. It may be a training step, a derivative such as
-    `functional.value_and_grad(f)`, `vmap(f)`, or any other function of Tensors, arrays and numbers, in containers too;
-    also a method. docs/compile.md says what it may do and how this works.
+    planned memory, with the same results bit for bit, but for matrix products in float32 where oneDNN computes them
+    (`exact`). It may be a training step, a derivative such as `functional.value_and_grad(f)`, `vmap(f)`, or any other
+    function of Tensors, arrays and numbers, in containers too; also a method. docs/compile.md says what it may do and
+    how this works.
 
     Calls with other shapes, dtypes, strides, structure or numbers are captured anew, and so are calls after a change of
     what the function reads besides its arguments; eight such variants are kept. Learning rates and counts of steps are
@@ -276,6 +285,10 @@ def compile(  # noqa: A001  # as above
     Args:
         function: what to compile; without it, a decorator is returned.
         native: whether the machine of the extra `native` makes the calls that it can; None for where it is installed.
+        exact: whether all results are those of eager calls bit by bit. Else, where the extras `native` and `onednn` are
+            installed, oneDNN computes matrix products in float32 of shapes for which it is faster, and sums of them
+            become one product. An element of such a product, of n terms, is within n ulps of the eager one: each
+            2**-23 of the sum of the terms' absolute values. `explain()` says how many products these are.
         graph: whether kernels on a GPU are recorded as CUDA graphs and launched together, where that can be.
 
     Returns:
@@ -300,7 +313,7 @@ def compile(  # noqa: A001  # as above
     [2.0, 1.5425, 1.22410625, 0.9972358906250001]
     """
     if function is None:
-        return functools.partial(compile, native=native, graph=graph)
+        return functools.partial(compile, native=native, exact=exact, graph=graph)
     if not callable(function):
         raise TypeError(f"compile takes a function; found {type(function).__name__}")
     code = getattr(function, "__code__", None)
@@ -311,4 +324,4 @@ def compile(  # noqa: A001  # as above
         )
     if native:
         require_machine()
-    return Compiled(function, native, graph)
+    return Compiled(function, native, exact=exact, graph=graph)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays.atomic import error_treatment, errors_ignored
-from gradmgr._arrays.captured import CaptureError, GuardError, Slot, adds_in_any_order, name_of
+from gradmgr._arrays.captured import Capture, CaptureError, GuardError, Slot, adds_in_any_order, name_of
 from gradmgr._arrays.gpu import have_same_bits, is_on_gpu
 from gradmgr._arrays.replay import compile_replay
 from gradmgr._engine.cleanup import complete
@@ -36,9 +36,12 @@ class Program:
         made: CapturedCall,
         pinned: dict[int, weakref.ref[Tensor]],
         native: bool | None = None,
+        *,
+        exact: bool = True,
         graph: bool = False,
     ) -> None:
         capture = made.capture
+        self._exact = exact
         self.used = 0
         self._environment = made.environment
         # Inputs that are written may overlap others, which the machine does not expect.
@@ -64,7 +67,9 @@ class Program:
         is_steady = not self._is_on_gpu or not any(map(adds_in_any_order, capture.calls))
         self._are_alike: Callable[[Any, Any], bool] = _same_bits if is_steady else _are_near
         self._given_back = [made.slots[k] for k in self._returned]
-        self._replay: Any = compile_replay(capture, self._given_back, native=self._native, graph=self._graph)
+        self._replay: Any = compile_replay(
+            capture, self._given_back, native=self._native, exact=exact, graph=self._graph
+        )
 
     # ------------------------------------------------------------ whether it fits
 
@@ -125,7 +130,8 @@ class Program:
 
         Where they change nothing, the program itself is run on the leaves of the call. Where they do, or where that
         fails, as it may when another thread has changed a Tensor, the calls without effects are made in a program of
-        their own.
+        their own. Products of oneDNN's are compared with NumPy's within the bound of their rounding, and replaced by
+        them, so that all else must be equal in every bit.
         """
         capture = made.capture
         if capture.writes_over_inputs():
@@ -148,8 +154,7 @@ class Program:
 
     def _fault_of(self, trial: Trial) -> str | None:
         """Return how the calls of a trial, made again, differ from those that were captured."""
-        given = [slot for slot, _ in trial.expected]
-        replay = compile_replay(trial.capture, given, native=self._native, graph=self._graph)
+        replay = self._checked(trial.capture, [slot for slot, _ in trial.expected])
         for _ in range(2):  # in buffers that hold what the first left
             try:
                 found = replay(*trial.inputs)
@@ -160,13 +165,20 @@ class Program:
                     return "a replay computes something else; please report this"
         return None
 
+    def _checked(self, capture: Capture, results: Sequence[Any]) -> Any:
+        """Return a replay that compares products."""
+        return compile_replay(capture, results, native=self._native, exact=self._exact, checked=True, graph=self._graph)
+
     def _repeats(self, made: CapturedCall, leaves: Sequence[Any]) -> bool:
         """Tell whether the program gives what the captured call gave; it must not change anything."""
         results = leaves_of(made.result)
+        replay = self._replay
+        if self._has_fused_products():
+            replay = self._checked(made.capture, self._given_back)
         try:
             inputs = self._inputs(leaves)
             for _ in range(2):  # in buffers that hold what the first left
-                values = _call_quietly(self._replay, *inputs)
+                values = _call_quietly(replay, *inputs)
                 for k, value in zip(self._returned, values, strict=True):
                     if not self._are_alike(raw(value), raw(results[k])):
                         return False
@@ -179,10 +191,9 @@ class Program:
     def description(self) -> list[str]:
         """Return lines of text on what it does."""
         listed = ", ".join(f"{name} {count}{self._time_of(name)}" for name, count in self._calls.most_common())
-        how = self._level()
         lines = [
             f"{self._calls.total()} calls: {listed} (times are those of the call that was captured)",
-            f"{how}; {self._replay.nbytes} bytes in buffers",
+            f"{self._level()}; {self._replay.nbytes} bytes in buffers",
         ]
         return [*lines, *[f"calls Python each time, as optimisers, callbacks and hooks need: {w}" for w in self._whole]]
 
@@ -190,7 +201,7 @@ class Program:
         """Return who makes the calls."""
         runs = len(getattr(self._replay, "segments", ()))
         if runs:
-            return f"native, in {runs} run{'' if runs == 1 else 's'}"
+            return self._native_level(f"in {runs} run{'' if runs == 1 else 's'}")
         graphs = getattr(self._replay, "graphs", 0)
         if graphs:
             return f"{graphs} CUDA graph{'' if graphs == 1 else 's'}, and Python makes the calls between"
@@ -198,6 +209,21 @@ class Program:
             return "Python makes the calls"
         reason = getattr(self._replay, "reason", None)
         return "Python makes the calls, on a GPU" + (f"; there are no graphs: {reason}" if reason else "")
+
+    def _native_level(self, how: str) -> str:
+        if not self._has_fused_products():
+            return f"native, {how}"
+        found = self._replay.fusion
+        text = f"fused, {how}: oneDNN computes {found.by_library} of {found.products} matrix products in float32"
+        if found.added:
+            text += f", {found.added} of them added to a sum at once"
+        if found.merged:
+            text += f"; {found.merged} products are merged into {found.merges}"
+        return text
+
+    def _has_fused_products(self) -> bool:
+        found = getattr(self._replay, "fusion", None)
+        return found is not None and bool(found.by_library or found.merged)
 
     def has_graphs(self) -> bool:
         """Tell whether CUDA graphs make some of the calls."""

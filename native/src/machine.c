@@ -19,6 +19,8 @@
  * data is read, at an offset that the loader has tested, and functions of Python come as addresses.
  */
 #include <fenv.h>
+#include <float.h>
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -268,6 +270,54 @@ LOOP_HEAD(take)
         if (row < 0 || row >= rows)
             return 1;
         memcpy(to, data[0] + row * strides[0], bytes);
+    }
+    return 0;
+}
+
+/* ---------------------------------------------------------------- products of matrices by oneDNN */
+
+typedef struct {
+    int (*multiply)(char, char, word, word, word, float, const float *, word, const float *, word, float, float *, word);
+    int (*threads)(void);               /* omp_get_max_threads; 0 where the library starts no threads */
+    void (*set_threads)(int);           /* omp_set_num_threads, which is for the calling thread */
+} library;
+
+/* As NumPy's loop of matmul, for float32, where rows or columns of the factors, and rows of the product, are
+ * contiguous. The context is the library. If the auxdata is 1, the products are added to what the target holds. On this
+ * thread alone: a process in which OpenMP has started threads must not fork. */
+LOOP_HEAD(product_f4)
+{
+    const library *of = context;
+    const word n = dims[1], k = dims[2], m = dims[3], item = sizeof(float);
+    const char first = strides[4] == item ? 'N' : 'T', second = strides[6] == item ? 'N' : 'T';
+    const word a_step = (first == 'N' ? strides[3] : strides[4]) / item;
+    const word b_step = (second == 'N' ? strides[5] : strides[6]) / item;
+    const int threads = of->threads ? of->threads() : 1;
+    int failed = 0;
+    if (threads != 1)
+        of->set_threads(1);
+    for (word j = 0; j < dims[0]; j++)
+        failed |= of->multiply(first, second, n, m, k, 1.0f, (const float *)(data[0] + j * strides[0]), a_step,
+                               (const float *)(data[1] + j * strides[1]), b_step, auxdata ? 1.0f : 0.0f,
+                               (float *)(data[2] + j * strides[2]), strides[7] / item);
+    if (threads != 1)
+        of->set_threads(threads);
+    return failed;
+}
+
+/* Operands: found, expected, what bounds their difference but for a factor, whose bits are the context. Where the bound
+ * is not finite, nothing is known. */
+LOOP_HEAD(within_f4)
+{
+    const char *found = data[0], *expected = data[1], *bounds = data[2];
+    const uint32_t bits = (uint32_t)(uintptr_t)context;
+    float factor;
+    (void)auxdata;
+    memcpy(&factor, &bits, sizeof(factor));
+    for (word k = 0; k < dims[0]; k++, found += strides[0], expected += strides[1], bounds += strides[2]) {
+        const float bound = factor * *(const float *)bounds + FLT_MIN; /* below which digits are lost */
+        if (isfinite(bound) && !(fabsf(*(const float *)found - *(const float *)expected) <= bound))
+            return 1;
     }
     return 0;
 }

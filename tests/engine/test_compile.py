@@ -58,7 +58,7 @@ import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, forward_ad, functional, graph, nn, optim, tensor
 from gradmgr.profiler import profile
 
-compile = getattr(gradmgr, "compile", None)
+compile = functools.partial(gradmgr.compile, exact=True)  # bits are compared; test_fused.py is on the other level
 
 MODULES_OF_PROGRAMS = compiled_training, compiled_functions  # each enters its own into PROGRAMS
 

@@ -13,11 +13,12 @@ from helpers import normal
 
 import gradmgr
 from gradmgr import GradManager, nn, tensor
+from gradmgr._arrays import onednn_library
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 from gradmgr.nn._functions import convolution, onednn, windows
 
-INSTALLED = onednn._found.get()
-needs_library = pytest.mark.skipif(INSTALLED is None, reason=f"oneDNN cannot be used: {onednn._found.reason}")
+INSTALLED = onednn_library.found.get()
+needs_library = pytest.mark.skipif(INSTALLED is None, reason=f"oneDNN cannot be used: {onednn_library.found.reason}")
 
 
 @pytest.fixture
@@ -198,7 +199,7 @@ def test_a_child_process_computes_the_same(library, set_threads):
 
 @needs_library
 def test_openmp_is_left_as_it_was(library):
-    if not library._openmp:
+    if not library.has_openmp:
         pytest.skip("the library is not built on OpenMP")
     before = library._get_threads()
     library._set_threads(5)
@@ -209,7 +210,7 @@ def test_openmp_is_left_as_it_was(library):
 
 @needs_library
 def test_objects_of_onednn_are_destroyed():
-    library = onednn.Library(INSTALLED.path)
+    library = onednn_library.Library(INSTALLED.path)
     geometry = windows.geometry_of((9, 9), (3, 3), (7, 7), (1, 1), (0, 0), (1, 1))
     destroyed = []
     library._destroyers = {
@@ -236,9 +237,9 @@ def test_a_failure_names_the_function():
 
 def computes(monkeypatch, places):
     """Whether a convolution of these places gives NumPy's numbers; and what is said of it."""
-    found = onednn._Found()
-    monkeypatch.setattr(onednn, "_found", found)
-    monkeypatch.setattr(onednn, "_library_paths", lambda: places)
+    found = onednn_library.Found()
+    monkeypatch.setattr(onednn_library, "found", found)
+    monkeypatch.setattr(onednn_library, "library_paths", lambda: places)
     x, w = normal_float32(8, 16, 12, 12), normal_float32(16, 16, 3, 3, seed=1)
     geometry = windows.geometry_of((12, 12), (3, 3), (10, 10), (1, 1), (0, 0), (1, 1))
     assert np.array_equal(F.conv2d(x, w), convolution._conv(x, w, None, geometry))
@@ -271,7 +272,7 @@ def test_a_library_without_onednns_functions_is_named(monkeypatch):
     [(2, 2, r"it is oneDNN 2\.7\.1; 3 is needed"), (3, 512, r"oneDNN 3\.7\.1 built on runtime 512"), (3, 8, "a pool")],
 )
 def test_a_library_of_another_version_or_runtime_is_refused(monkeypatch, version, runtime, says):
-    answer = onednn._Version(version, 7, 1, b"", runtime, 0)
+    answer = onednn_library.Version(version, 7, 1, b"", runtime, 0)
 
     def dnnl_version():
         return ctypes.pointer(answer)
@@ -280,12 +281,12 @@ def test_a_library_of_another_version_or_runtime_is_refused(monkeypatch, version
     monkeypatch.setattr(ctypes, "CDLL", lambda _: fake)
     monkeypatch.setattr(ctypes, "PyDLL", lambda _, handle: fake)
     with pytest.raises(OSError, match=says):
-        onednn.Library("libdnnl.so.3")
+        onednn_library.Library("libdnnl.so.3")
 
 
 def test_small_convolutions_do_not_look_for_it(monkeypatch):
-    found = onednn._Found()
-    monkeypatch.setattr(onednn, "_found", found)
+    found = onednn_library.Found()
+    monkeypatch.setattr(onednn_library, "found", found)
     F.conv2d(normal_float32(1, 1, 4, 4), normal_float32(1, 1, 3, 3))
     F.conv2d(np.zeros((8, 16, 12, 12)), np.zeros((16, 16, 3, 3)))  # float64
     assert not found.looked

@@ -13,7 +13,7 @@ import gradmgr
 from bench import compiled, derivative
 from bench._measure import FULL, QUICK, Contestant, Pace, WrongAnswerError, always
 from bench.compiled import costs, speed
-from bench.compiled.levels import PLAIN, levels
+from bench.compiled.levels import FUSED, PLAIN, levels
 from bench.derivative import libraries, programs
 from bench.train import MODELS, Trainer, here
 
@@ -46,6 +46,13 @@ def _answering(name: str, *values: float) -> Contestant:
 def test_an_answer_that_differs_in_the_last_bit_is_rejected():
     with pytest.raises(WrongAnswerError, match="other"):
         speed.check_replays("a row", _answering("one", 1.0), [_answering("other", np.nextafter(1.0, 2.0))])
+
+
+def test_an_answer_of_level_fused_may_differ_by_rounding():
+    eager = _answering("one", 1.0)
+    assert speed.check_replays("a row", eager, [_answering(FUSED, 1.00001)]) == "a row"
+    with pytest.raises(WrongAnswerError, match=FUSED):
+        speed.check_replays("a row", eager, [_answering(FUSED, 1.01)])
 
 
 def test_what_is_not_replayed_is_marked():

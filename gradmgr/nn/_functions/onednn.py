@@ -11,23 +11,19 @@ process must not fork), and arrays that are reordered into the library's layouts
 from __future__ import annotations
 
 import ctypes
-import sys
-import weakref
-from functools import lru_cache
-from importlib import metadata
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays import libraries
+from gradmgr._arrays import libraries, onednn_library
 from gradmgr._arrays.blocks import run as run_blocks
+from gradmgr._arrays.onednn_library import Handle, Library, OneThread
 from gradmgr.nn._functions.windows import Geometry
 
 # ---------------------------------------------------------------- constants of dnnl_types.h, version 3
 
-_CPU, _IN_ORDER, _F32, _STRICT, _USERS = 1, 1, 3, 0, 1
+_IN_ORDER, _F32 = 1, 3
 _FORWARD, _DIRECT = 64, 1
 _ANY, _A, _ABCD, _ABCDE = 1, 2, 5, 6  # format tags: the library's choice, and C order
 _SCRATCHPAD_MD, _SCRATCHPAD = 136, 80
@@ -37,239 +33,11 @@ _FROM, _TO = 1, 17
 _QUERIES = MappingProxyType({"forward": (129, 131, 133), "data": (130, 131, 134), "weights": (129, 132, 134)})
 _ARGUMENTS = MappingProxyType({"forward": (1, 33, 17), "data": (129, 33, 145), "weights": (1, 161, 145)})
 _MADE = MappingProxyType({"forward": 2, "data": 0, "weights": 1})  # the index of its result among the three
-_INVALID, _UNIMPLEMENTED = 2, 3
-# The threading runtimes with which the library can be used: none, or OpenMP. TBB has no C interface to set the number
-# of threads, SYCL needs a CPU driver and takes no pointers, and a thread pool would have to be written in C++.
-_SEQUENTIAL, _OPENMP = 1, 2
-
 _Dims = ctypes.c_int64 * 12
-
-
-class _Version(ctypes.Structure):
-    _fields_ = (
-        ("major", ctypes.c_int),
-        ("minor", ctypes.c_int),
-        ("patch", ctypes.c_int),
-        ("hash", ctypes.c_char_p),
-        ("cpu_runtime", ctypes.c_uint),
-        ("gpu_runtime", ctypes.c_uint),
-    )
 
 
 class _Argument(ctypes.Structure):
     _fields_ = (("name", ctypes.c_int), ("memory", ctypes.c_void_p))
-
-
-class _UnsupportedError(Exception):
-    """The library has no primitive for a convolution."""
-
-
-# ---------------------------------------------------------------- the library
-
-_P, _I = ctypes.c_void_p, ctypes.c_int
-_OUT = ctypes.POINTER(ctypes.c_void_p)
-_SIZES = ctypes.POINTER(ctypes.c_int64)
-_SIGNATURES = MappingProxyType(
-    {
-        "dnnl_engine_create": (_OUT, _I, ctypes.c_size_t),
-        "dnnl_stream_create": (_OUT, _P, ctypes.c_uint),
-        "dnnl_primitive_attr_create": (_OUT,),
-        "dnnl_primitive_attr_set_scratchpad_mode": (_P, _I),
-        "dnnl_primitive_attr_set_fpmath_mode": (_P, _I),
-        "dnnl_memory_desc_create_with_tag": (_OUT, _I, _SIZES, _I, _I),
-        "dnnl_convolution_forward_primitive_desc_create": (_OUT, _P, _I, _I, *[_P] * 4, *[_SIZES] * 4, _P),
-        "dnnl_convolution_backward_data_primitive_desc_create": (_OUT, _P, _I, *[_P] * 3, *[_SIZES] * 4, _P, _P),
-        "dnnl_convolution_backward_weights_primitive_desc_create": (_OUT, _P, _I, *[_P] * 4, *[_SIZES] * 4, _P, _P),
-        "dnnl_reorder_primitive_desc_create": (_OUT, *[_P] * 5),
-        "dnnl_primitive_create": (_OUT, _P),
-        "dnnl_primitive_execute": (_P, _P, _I, ctypes.POINTER(_Argument)),
-        "dnnl_memory_create": (_OUT, _P, _P, _P),
-        "dnnl_memory_set_data_handle": (_P, _P),
-    }
-)
-_MADE_BY = MappingProxyType(  # the kind of object that a function makes, by which its destructor is named
-    {
-        "dnnl_stream_create": "stream",
-        "dnnl_primitive_create": "primitive",
-        "dnnl_memory_create": "memory",
-        "dnnl_memory_desc_create_with_tag": "memory_desc",
-        "dnnl_reorder_primitive_desc_create": "primitive_desc",
-        **{
-            f"dnnl_convolution_{which}_primitive_desc_create": "primitive_desc"
-            for which in ("forward", "backward_data", "backward_weights")
-        },
-    }
-)
-
-
-class _Handle:
-    """An object made by the library; destroyed when the handle is freed."""
-
-    __slots__ = ("__weakref__", "_as_parameter_")
-
-    def __init__(self, value: ctypes.c_void_p, destroy: Any) -> None:
-        self._as_parameter_ = value
-        weakref.finalize(self, destroy, value).atexit = False  # at exit the process frees everything
-
-
-class Library:
-    """oneDNN: its functions, one engine for the CPU, and the primitives made so far."""
-
-    def __init__(self, path: str) -> None:
-        """Load the library.
-
-        Raises:
-            OSError: it cannot be loaded or used; the message says why.
-        """
-        self.path = path
-        self._lib = ctypes.CDLL(path)
-        # Functions too short to release the interpreter's lock for.
-        self._brief = ctypes.PyDLL(path, handle=self._lib._handle)
-        try:
-            self._check()
-            self._declare()
-        except AttributeError as error:
-            raise OSError(f"it has not the functions of oneDNN 3: {error}") from error
-        self.engine = self._new("dnnl_engine_create", _CPU, 0)
-        self.attributes = self._new("dnnl_primitive_attr_create")
-        self.call("dnnl_primitive_attr_set_scratchpad_mode", self.attributes, _USERS)  # one for each thread
-        self.call("dnnl_primitive_attr_set_fpmath_mode", self.attributes, _STRICT)  # whatever the environment says
-        # A plan takes about 100 kB, and up to 5 ms to make.
-        self.plan = lru_cache(256)(self._plan)
-
-    def _check(self) -> None:
-        """Raise unless the version and the threading runtime are supported."""
-        get_version = self._lib.dnnl_version
-        get_version.restype = ctypes.POINTER(_Version)
-        found = get_version().contents
-        self.version = f"{found.major}.{found.minor}.{found.patch}"
-        if found.major != 3:
-            raise OSError(f"it is oneDNN {self.version}; 3 is needed")
-        if found.cpu_runtime not in (_SEQUENTIAL, _OPENMP):
-            raise OSError(
-                f"it is oneDNN {self.version} built on runtime {found.cpu_runtime} (4 is TBB, 8 a pool of threads, 512 "
-                "SYCL); needed is one built on OpenMP"
-            )
-        self._openmp = found.cpu_runtime == _OPENMP
-
-    def _declare(self) -> None:
-        for name, arguments in _SIGNATURES.items():
-            getattr(self._lib, name).argtypes = arguments
-        self.execute = self._lib.dnnl_primitive_execute
-        self.set_address = self._brief.dnnl_memory_set_data_handle
-        self.set_address.argtypes = _P, _P
-        self._query = self._brief.dnnl_primitive_desc_query_md
-        self._query.argtypes, self._query.restype = (_P, _I, _I), ctypes.c_void_p
-        self.nbytes = self._brief.dnnl_memory_desc_get_size
-        self.nbytes.argtypes, self.nbytes.restype = (_P,), ctypes.c_size_t
-        self.are_equal = self._brief.dnnl_memory_desc_equal
-        self.are_equal.argtypes = _P, _P
-        self._destroyers = {kind: getattr(self._brief, f"dnnl_{kind}_destroy") for kind in {*_MADE_BY.values()}}
-        for destroy in self._destroyers.values():
-            destroy.argtypes = (_P,)
-        if self._openmp:  # those of the OpenMP runtime that the library is linked to
-            self._get_threads, self._set_threads = self._brief.omp_get_max_threads, self._brief.omp_set_num_threads
-
-    def call(self, name: str, *arguments: Any) -> None:
-        """Call a function of the library, and raise the error for its status, if any."""
-        status = getattr(self._lib, name)(*arguments)
-        if status in (_INVALID, _UNIMPLEMENTED):
-            raise _UnsupportedError(name)
-        self.check(status, name)
-
-    def check(self, status: int, name: str) -> None:
-        """Raise the error for the status of a function, if any."""
-        if status == 1:
-            raise MemoryError(f"oneDNN's {name} is out of memory")
-        if status:
-            raise RuntimeError(f"oneDNN's {name} failed with status {status}")
-
-    def _new(self, name: str, *arguments: Any) -> ctypes.c_void_p:
-        made = ctypes.c_void_p()
-        self.call(name, ctypes.byref(made), *arguments)
-        return made
-
-    def make(self, name: str, *arguments: Any) -> _Handle:
-        """Call a function that makes an object, and return its handle."""
-        return _Handle(self._new(name, *arguments), self._destroyers[_MADE_BY[name]])
-
-    def layout_of(self, primitive_desc: _Handle, what: int) -> int:
-        """Return the memory descriptor of a primitive's argument; it lives as long as the primitive descriptor."""
-        found: int | None = self._query(primitive_desc, what, 0)
-        if found is None:
-            raise _UnsupportedError("dnnl_primitive_desc_query_md")
-        return found
-
-    def _plan(self, *description: Any) -> _Plan | None:
-        """Return the plan of a convolution, or None if the library does not support it."""
-        try:
-            with _OneThread(self):
-                return _Plan(self, *description)
-        except _UnsupportedError:
-            return None
-
-
-class _OneThread:
-    """Makes the library compute on this thread alone inside a with block, and restores OpenMP's setting afterwards."""
-
-    __slots__ = ("before", "library")
-
-    def __init__(self, library: Library) -> None:
-        self.library = library
-
-    def __enter__(self) -> None:
-        if self.library._openmp:
-            self.before = self.library._get_threads()
-            self.library._set_threads(1)
-
-    def __exit__(self, *_: object) -> None:
-        if self.library._openmp:
-            self.library._set_threads(self.before)
-
-
-class _Found:
-    """The library that this process uses for convolutions; it is looked for once."""
-
-    def __init__(self) -> None:
-        self.looked = False
-        self.library: Library | None = None
-        self.reason = ""
-
-    def get(self) -> Library | None:
-        if not self.looked:
-            self.library, self.reason = find(_library_paths())
-            self.looked = True
-        return self.library
-
-
-def find(places: list[str]) -> tuple[Library | None, str]:
-    """Return the first library that can be used, or None and why there is none."""
-    reasons = []
-    for place in places:
-        try:
-            return Library(place), ""
-        except (OSError, RuntimeError, _UnsupportedError) as error:
-            reasons.append(f"{place}: {error}")
-    return None, "; ".join(reasons) or "no oneDNN is installed; pip install gradmgr[onednn]"
-
-
-_FILES = frozenset(("libdnnl.so.3", "libdnnl.3.dylib", "dnnl.dll"))
-
-
-def _library_paths() -> list[str]:
-    """Return the paths of library files in packages of this environment, or in its folders, as conda installs them."""
-    places = []
-    for name in ("onednn-cpu-gomp", "onednn"):
-        try:
-            files = metadata.files(name) or []
-        except metadata.PackageNotFoundError:
-            continue
-        places += [file.locate() for file in files if file.name in _FILES]
-    places += [Path(sys.prefix, *folder, name) for folder in (("lib",), ("Library", "bin")) for name in sorted(_FILES)]
-    return list(dict.fromkeys(str(Path(place).resolve()) for place in places if Path(place).is_file()))
-
-
-_found = _Found()
 
 
 def convolution_library() -> str:
@@ -282,8 +50,8 @@ def convolution_library() -> str:
     >>> nn.convolution_library().partition(" ")[0] in ("oneDNN", "NumPy")
     True
     """
-    library = _found.get()
-    return f"NumPy ({_found.reason})" if library is None else f"oneDNN {library.version} ({library.path})"
+    library = onednn_library.found.get()
+    return f"NumPy ({onednn_library.found.reason})" if library is None else f"oneDNN {library.version} ({library.path})"
 
 
 # ---------------------------------------------------------------- primitives
@@ -320,10 +88,10 @@ class _Plan:
         self.bytes_of_workspace = sum(reordered) + self.bytes_of_scratchpad
         self.executors: list[_Executor] = []  # those not in use
 
-    def _describe(self, shape: tuple[int, ...], tag: int) -> _Handle:
+    def _describe(self, shape: tuple[int, ...], tag: int) -> Handle:
         return self.library.make("dnnl_memory_desc_create_with_tag", len(shape), _Dims(*shape), _F32, tag)
 
-    def _primitive_desc(self, geometry: Geometry, wanted: list[Any], bias: _Handle | None) -> _Handle:
+    def _primitive_desc(self, geometry: Geometry, wanted: list[Any], bias: Handle | None) -> Handle:
         library, axes = self.library, zip(*geometry[:6], strict=True)
         after = [max(0, (m - 1) * s + (k - 1) * d + 1 - n - p) for n, k, m, s, p, d in axes]
         gaps = [d - 1 for d in geometry.dilation]
@@ -340,7 +108,7 @@ class _Plan:
             *(*places, forward_desc, library.attributes),
         )
 
-    def _reorder(self, operand: int) -> _Handle | None:
+    def _reorder(self, operand: int) -> Handle | None:
         library, pair = self.library, [self.plain[operand], self.layouts[operand]]
         if library.are_equal(*pair):
             return None
@@ -385,10 +153,10 @@ class _Executor:
         pair = (here, there) if operand == self.made else (there, here)
         return self._pack([(_FROM, pair[0]), (_TO, pair[1])])
 
-    def _memory(self, layout: Any) -> _Handle:
+    def _memory(self, layout: Any) -> Handle:
         return self.library.make("dnnl_memory_create", layout, self.library.engine, None)
 
-    def _pack(self, pairs: list[tuple[int, _Handle]]) -> Any:
+    def _pack(self, pairs: list[tuple[int, Handle]]) -> Any:
         return (_Argument * len(pairs))(*[_Argument(name, memory._as_parameter_.value) for name, memory in pairs])
 
     def _execute(self, primitive: Any, arguments: Any) -> None:
@@ -474,7 +242,7 @@ class _Job:
         if groups > 1:
             w = (groups, w[0] // groups, *w[1:])
         shapes = ((images, *x[1:]), w, (images, *z[1:]))
-        found: _Plan | None = self.library.plan(self.kind, self.geometry, shapes, self.bias is not None, like)
+        found: _Plan | None = self.library.plan(_Plan, self.kind, self.geometry, shapes, self.bias is not None, like)
         return found
 
     def run(self) -> bool:
@@ -494,7 +262,7 @@ class _Job:
         elif plan.reorders[1] is not None:
             kept = _allocate(plan.bytes[1])
             weights = _address(kept)
-            with _OneThread(self.library):
+            with OneThread(self.library):
                 executor.reorder(1, self.addresses[1], weights)
         plan.executors.append(executor)
 
@@ -516,7 +284,7 @@ class _Job:
         executor = plan.take()
         if executor.bias is not None:
             self.library.set_address(executor.bias, _address(self.bias))
-        with _OneThread(self.library):
+        with OneThread(self.library):
             executor.run(addresses, _address(workspace), is_laid_out)
         plan.executors.append(executor)
 
@@ -527,7 +295,7 @@ class _Job:
             self.operands[1].reshape(-1)[...] = total
             return
         executor = plan.take()
-        with _OneThread(self.library):
+        with OneThread(self.library):
             executor.reorder(1, self.addresses[1], _address(total))
         plan.executors.append(executor)
 
@@ -568,7 +336,7 @@ def _usable_library(
         if a.__class__ is not np.ndarray or a.dtype != libraries.F4:
             return None, work
     # The library does not report overflows to NumPy, so it is not used where they raise.
-    return (None if libraries.float_errors_raise() else _found.get()), work
+    return (None if libraries.float_errors_raise() else onednn_library.found.get()), work
 
 
 def forward(x: Any, w: Any, b: Any, geometry: Geometry) -> Any:
