@@ -32,6 +32,19 @@ _SIGNATURES = {
     "gelu_vjp": (3, 1, 1),
     "gelu_tanh": (2, 1, 1),
     "gelu_tanh_vjp": (3, 1, 1),
+    "softmax": (2, 1, 2),
+    "softmax_vjp": (3, 1, 2),
+    "log_softmax": (2, 1, 2),
+    "log_softmax_vjp": (3, 1, 2),
+    "cross_entropy": (5, 3, 2),
+    "cross_entropy_vjp": (6, 1, 2),
+    "norm_rows": (6, 3, 2),
+    "norm_rows_vjp": (7, 3, 2),
+    "norm_groups": (6, 3, 4),
+    "norm_groups_vjp": (6, 2, 4),
+    "adam": (4, 3, 1),
+    "sgd": (2, 1, 1),
+    "sgd_momentum": (3, 2, 1),
 }
 
 
@@ -178,6 +191,19 @@ def elementwise(name: str, x: Array, *others: Array) -> Array | None:
             return None
     made = empty(x.shape, x, *others)
     run_elementwise(kernel, contiguous(x), *map(contiguous, others), made)
+    return made
+
+
+def along_rows(name: str, x: Array, *others: Array, number: float) -> Array | None:
+    """Return what a kernel computes row by row along the last axis, of arrays of one shape; None as `elementwise`."""
+    kernel = find(name, x, *others)
+    if kernel is None:
+        return None
+    for a in others:
+        if a.shape != x.shape:
+            return None
+    made, columns = empty(x.shape, x, *others), x.shape[-1]
+    kernel(contiguous(x), *map(contiguous, others), made, made.size // columns, columns, number)
     return made
 
 

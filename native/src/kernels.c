@@ -39,6 +39,8 @@ typedef int64_t word;
 typedef int (*loop)(void *, char *const *, const word *, const word *, void *);
 
 enum { KERNELS = 1, MOST_OPERANDS = 8, MOST_NUMBERS = 8, LANES = 16, STRIP = 4096, MANY = 1 << 15 };
+/* Numbers that a stack holds, rows whose sums are added up apart, and flags of optimisers. */
+enum { PIECE = 512, ROWS = 64, SHRINKS = 1, MAXIMIZES = 2, DECAYS = 4 };
 
 static struct {
     word data_offset;                   /* of the address of an array's data in the array object */
@@ -126,7 +128,9 @@ EXPORT void *gradmgr_call(void *self, void *const *args, word count)
  * first has few bits, so that its product with an exponent is exact. ROUND is added to round to an integer, which then
  * stands in the lowest bits; HALF keeps the upper half of the bits of a number. */
 #define REAL float
+#define ROOT sqrtf
 #define INTEGER uint32_t
+#define ORDERED int32_t
 #define SUFFIX f4
 #define MANTISSA 23
 #define BIAS 127
@@ -150,7 +154,9 @@ EXPORT void *gradmgr_call(void *self, void *const *args, word count)
 #include "kernels_of_type.h"
 
 #undef REAL
+#undef ROOT
 #undef INTEGER
+#undef ORDERED
 #undef SUFFIX
 #undef MANTISSA
 #undef BIAS
@@ -167,7 +173,9 @@ EXPORT void *gradmgr_call(void *self, void *const *args, word count)
 #undef TAIL_BELOW
 
 #define REAL double
+#define ROOT sqrt
 #define INTEGER uint64_t
+#define ORDERED int64_t
 #define SUFFIX f8
 #define MANTISSA 52
 #define BIAS 1023
@@ -176,8 +184,8 @@ EXPORT void *gradmgr_call(void *self, void *const *args, word count)
 #define ROUND 6755399441055744.0
 #define LOG_2_HIGH 0.693147180560117704
 #define LOG_2_LOW -1.72394445256148348e-13
-#define SIGN 0x8000000000000000u
-#define HALF 0xfffffffff8000000u
+#define SIGN 0x8000000000000000ull
+#define HALF 0xfffffffff8000000ull
 #define FAR_TAIL 38.6
 #define EXP_Q(r)                                                                                                 \
     (0.500000000000000024 + r * (0.166666666666667363 + r * (0.0416666666666642734 + r *                         \

@@ -27,10 +27,11 @@ INLINE REAL OF_TYPE(exp_within)(REAL x, REAL rest)
     return p * OF_TYPE(number_of_bits)(one << MANTISSA) * OF_TYPE(number_of_bits)((both - one) << MANTISSA);
 }
 
+/* exp(x) for any x. What underflows is no product of small numbers, which would take a hundred times as long. */
 INLINE REAL OF_TYPE(exp_of)(REAL x)
 {
-    x = x < LOWEST ? LOWEST : x;
-    return OF_TYPE(exp_within)(x > HIGHEST ? HIGHEST : x, 0);
+    const REAL high = x > HIGHEST ? HIGHEST : x, near = high < LOWEST ? 0 : high, found = OF_TYPE(exp_within)(near, 0);
+    return high < LOWEST ? 0 : found;
 }
 
 /* The sums of x, and of products of x and y, over n numbers. */
@@ -42,7 +43,7 @@ INLINE double OF_TYPE(added)(REAL *lanes)
     return lanes[0];
 }
 
-INLINE double OF_TYPE(sum)(const REAL *x, word n)
+FOR_EACH_PROCESSOR static double OF_TYPE(sum)(const REAL *x, word n)
 {
     double total = 0;
     for (word start = 0; start < n; start += STRIP) {
@@ -59,7 +60,7 @@ INLINE double OF_TYPE(sum)(const REAL *x, word n)
     return total;
 }
 
-INLINE double OF_TYPE(dot)(const REAL *x, const REAL *y, word n)
+FOR_EACH_PROCESSOR static double OF_TYPE(dot)(const REAL *x, const REAL *y, word n)
 {
     double total = 0;
     for (word start = 0; start < n; start += STRIP) {
@@ -76,22 +77,22 @@ INLINE double OF_TYPE(dot)(const REAL *x, const REAL *y, word n)
     return total;
 }
 
-/* The largest of n numbers; where one is NaN, any of them. */
-INLINE REAL OF_TYPE(largest)(const REAL *x, word n)
+/* A number as an integer of the same order, which the compiler may compare in any order, and back: it is its own
+ * inverse. */
+INLINE ORDERED OF_TYPE(in_order)(ORDERED bits)
 {
-    REAL lanes[LANES];
-    for (int l = 0; l < LANES; l++)
-        lanes[l] = x[0];
-    word k = 0;
-    for (; k + LANES <= n; k += LANES)
-        for (int l = 0; l < LANES; l++)
-            lanes[l] = x[k + l] > lanes[l] ? x[k + l] : lanes[l];
-    for (int l = 0; k < n; k++, l++)
-        lanes[l] = x[k] > lanes[l] ? x[k] : lanes[l];
-    for (int width = LANES / 2; width; width /= 2)
-        for (int l = 0; l < width; l++)
-            lanes[l] = lanes[l + width] > lanes[l] ? lanes[l + width] : lanes[l];
-    return lanes[0];
+    return bits < 0 ? bits ^ (ORDERED)~SIGN : bits;
+}
+
+/* The largest of n numbers; where one is NaN, this may be NaN or not. */
+FOR_EACH_PROCESSOR static REAL OF_TYPE(largest)(const REAL *x, word n)
+{
+    ORDERED most = OF_TYPE(in_order)((ORDERED)OF_TYPE(bits_of)(x[0]));
+    for (word k = 1; k < n; k++) {
+        const ORDERED here = OF_TYPE(in_order)((ORDERED)OF_TYPE(bits_of)(x[k]));
+        most = here > most ? here : most;
+    }
+    return OF_TYPE(number_of_bits)((INTEGER)OF_TYPE(in_order)(most));
 }
 
 /* ---------------------------------------------------------------- gelu */
@@ -194,3 +195,348 @@ KERNEL(gelu_tanh_vjp)
 #undef GELU_LINEAR
 #undef GELU_CUBIC
 #undef GELU_FAR
+
+/* ---------------------------------------------------------------- softmax */
+
+/* The largest number of a row; 0 instead of what is not finite, if that is asked. */
+INLINE REAL OF_TYPE(top_of)(const REAL *x, word n, int finite)
+{
+    const REAL top = OF_TYPE(largest)(x, n);
+    return finite && top - top != 0 ? 0 : top;
+}
+
+/* The sum of exp(x - top). */
+FOR_EACH_PROCESSOR static double OF_TYPE(sum_of_exp)(const REAL *x, REAL top, word n)
+{
+    REAL made[PIECE];
+    double total = 0;
+    for (word start = 0; start < n; start += PIECE) {
+        const word count = n - start < PIECE ? n - start : PIECE;
+        for (word k = 0; k < count; k++)
+            made[k] = OF_TYPE(exp_of)(x[start + k] - top);
+        total += OF_TYPE(sum)(made, count);
+    }
+    return total;
+}
+
+/* Arrays: x, softmax(x). Lengths: rows, columns. Numbers: a factor of x. The two may be one array. */
+KERNEL(softmax)
+{
+    const word n = dims[1];
+    const REAL factor = (REAL)((const double *)context)[0];
+    UNUSED;
+    for (word row = 0; row < dims[0]; row++) {
+        const REAL *x = (const REAL *)data[0] + row * n;
+        REAL *out = (REAL *)data[1] + row * n;
+        if (factor != 1) {
+            APART_OR_SAME
+            for (word k = 0; k < n; k++)
+                out[k] = x[k] * factor;
+            x = out;
+        }
+        const REAL top = OF_TYPE(largest)(x, n);
+        APART_OR_SAME
+        for (word k = 0; k < n; k++)
+            out[k] = OF_TYPE(exp_of)(x[k] - top);
+        const REAL share = (REAL)(1 / OF_TYPE(sum)(out, n));
+        for (word k = 0; k < n; k++)
+            out[k] *= share;
+    }
+    return 0;
+}
+
+/* Arrays: cotangent, softmax(x), out (g - sum(g out)). Lengths: rows, columns. Numbers: a factor of the last, which may
+ * be one of the others. */
+KERNEL(softmax_vjp)
+{
+    const word n = dims[1];
+    const REAL factor = (REAL)((const double *)context)[0];
+    UNUSED;
+    for (word row = 0; row < dims[0]; row++) {
+        const REAL *g = (const REAL *)data[0] + row * n, *out = (const REAL *)data[1] + row * n;
+        REAL *made = (REAL *)data[2] + row * n;
+        const REAL total = (REAL)OF_TYPE(dot)(g, out, n);
+        APART_OR_SAME
+        for (word k = 0; k < n; k++)
+            made[k] = out[k] * (g[k] - total) * factor;
+    }
+    return 0;
+}
+
+/* Arrays: x, log(softmax(x)). Lengths: rows, columns. Numbers: whether 0 stands for a largest number not finite. */
+KERNEL(log_softmax)
+{
+    const word n = dims[1];
+    UNUSED;
+    for (word row = 0; row < dims[0]; row++) {
+        const REAL *x = (const REAL *)data[0] + row * n;
+        REAL *out = (REAL *)data[1] + row * n;
+        const REAL top = OF_TYPE(top_of)(x, n, ((const double *)context)[0] != 0);
+        const REAL total = (REAL)log(OF_TYPE(sum_of_exp)(x, top, n));
+        APART_OR_SAME
+        for (word k = 0; k < n; k++)
+            out[k] = x[k] - top - total;
+    }
+    return 0;
+}
+
+/* Arrays: cotangent, log(softmax(x)), g - exp(out) sum(g). Lengths: rows, columns. */
+KERNEL(log_softmax_vjp)
+{
+    const word n = dims[1];
+    UNUSED;
+    for (word row = 0; row < dims[0]; row++) {
+        const REAL *g = (const REAL *)data[0] + row * n, *out = (const REAL *)data[1] + row * n;
+        REAL *made = (REAL *)data[2] + row * n;
+        const REAL total = (REAL)OF_TYPE(sum)(g, n);
+        APART_OR_SAME
+        for (word k = 0; k < n; k++)
+            made[k] = g[k] - OF_TYPE(exp_of)(out[k]) * total;
+    }
+    return 0;
+}
+
+/* Arrays: x, labels (int64), losses, largest numbers, log(sum(exp(x - largest))). Lengths: rows, columns. */
+KERNEL(cross_entropy)
+{
+    const word n = dims[1], *labels = (const word *)data[1];
+    REAL *losses = (REAL *)data[2], *tops = (REAL *)data[3], *totals = (REAL *)data[4];
+    UNUSED;
+    for (word row = 0; row < dims[0]; row++) {
+        const REAL *x = (const REAL *)data[0] + row * n;
+        if (labels[row] < 0 || labels[row] >= n)
+            return 1;
+        tops[row] = OF_TYPE(largest)(x, n);
+        totals[row] = (REAL)log(OF_TYPE(sum_of_exp)(x, tops[row], n));
+        losses[row] = totals[row] - (x[labels[row]] - tops[row]);
+    }
+    return 0;
+}
+
+/* Arrays: cotangents of the losses, x, labels, largest numbers, logarithms, the cotangent of x. Lengths: rows, columns.
+ * Numbers: 1, or 0 where there is one cotangent for all rows. */
+KERNEL(cross_entropy_vjp)
+{
+    const word n = dims[1], *labels = (const word *)data[2], step = (word)((const double *)context)[0];
+    const REAL *given = (const REAL *)data[0], *tops = (const REAL *)data[3], *totals = (const REAL *)data[4];
+    UNUSED;
+    for (word row = 0; row < dims[0]; row++) {
+        const REAL *x = (const REAL *)data[1] + row * n;
+        REAL *made = (REAL *)data[5] + row * n;
+        const REAL g = given[row * step], top = tops[row], total = totals[row];
+        if (labels[row] < 0 || labels[row] >= n)
+            return 1;
+        APART_OR_SAME
+        for (word k = 0; k < n; k++)
+            made[k] = OF_TYPE(exp_of)(x[k] - top - total) * g;
+        made[labels[row]] -= g;
+    }
+    return 0;
+}
+
+/* ---------------------------------------------------------------- normalisation */
+
+/* Write the normalised values of a row, and return 1/std; with `centred` the mean is taken away first. */
+FOR_EACH_PROCESSOR static REAL OF_TYPE(normalised)(const REAL *x, REAL *a, word n, double eps, int centred)
+{
+    if (centred) {
+        const REAL mean = (REAL)(OF_TYPE(sum)(x, n) / (double)n);
+        for (word k = 0; k < n; k++)
+            a[k] = x[k] - mean;
+    } else
+        memcpy(a, x, n * sizeof(REAL));
+    const REAL rstd = (REAL)(1 / sqrt(OF_TYPE(dot)(a, a, n) / (double)n + eps));
+    for (word k = 0; k < n; k++)
+        a[k] *= rstd;
+    return rstd;
+}
+
+/* Arrays: x, weight, bias, result, normalised values, 1/std. Lengths: rows, columns. Numbers: eps, whether there is a
+ * weight, a bias, and whether values are centred. */
+KERNEL(norm_rows)
+{
+    const word n = dims[1];
+    const double *numbers = (const double *)context;
+    const REAL *RESTRICT weight = (const REAL *)data[1], *RESTRICT bias = (const REAL *)data[2];
+    UNUSED;
+    for (word row = 0; row < dims[0]; row++) {
+        REAL *RESTRICT y = (REAL *)data[3] + row * n, *RESTRICT a = (REAL *)data[4] + row * n;
+        ((REAL *)data[5])[row] = OF_TYPE(normalised)((const REAL *)data[0] + row * n, a, n, numbers[0], numbers[3] != 0);
+        if (numbers[1] != 0 && numbers[2] != 0)
+            for (word k = 0; k < n; k++)
+                y[k] = a[k] * weight[k] + bias[k];
+        else
+            for (word k = 0; k < n; k++)
+                y[k] = a[k] * (numbers[1] != 0 ? weight[k] : 1) + (numbers[2] != 0 ? bias[k] : 0);
+    }
+    return 0;
+}
+
+/* Arrays: cotangent, weight, normalised values, 1/std, the cotangents of x and of the weight, scratch like the weight.
+ * Lengths: rows, columns. Numbers: whether there is a weight, and whether values are centred. Products for the weight
+ * are added up over ROWS rows, and then these sums. */
+KERNEL(norm_rows_vjp)
+{
+    const word n = dims[1];
+    const int weighs = ((const double *)context)[0] != 0, centred = ((const double *)context)[1] != 0;
+    const REAL *RESTRICT weight = (const REAL *)data[1];
+    REAL *RESTRICT of_weight = (REAL *)data[5], *RESTRICT part = (REAL *)data[6];
+    UNUSED;
+    for (word k = 0; weighs && k < n; k++)
+        of_weight[k] = part[k] = 0;
+    for (word row = 0; row < dims[0]; row++) {
+        const REAL *RESTRICT g = (const REAL *)data[0] + row * n, *RESTRICT a = (const REAL *)data[2] + row * n;
+        REAL *RESTRICT made = (REAL *)data[4] + row * n;
+        const REAL *h = g;
+        if (weighs) {
+            for (word k = 0; k < n; k++) {
+                part[k] += g[k] * a[k];
+                made[k] = g[k] * weight[k];
+            }
+            h = made;
+        }
+        const REAL rstd = ((const REAL *)data[3])[row], slope = (REAL)(OF_TYPE(dot)(h, a, n) / (double)n);
+        const REAL level = centred ? (REAL)(OF_TYPE(sum)(h, n) / (double)n) : 0;
+        APART_OR_SAME
+        for (word k = 0; k < n; k++)
+            made[k] = (h[k] - level - a[k] * slope) * rstd;
+        if (weighs && (row % ROWS == ROWS - 1 || row == dims[0] - 1))
+            for (word k = 0; k < n; k++) {
+                of_weight[k] += part[k];
+                part[k] = 0;
+            }
+    }
+    return 0;
+}
+
+/* Arrays: x, weight, bias, result, normalised values, 1/std. Lengths: rows, channels of a row, values of a channel,
+ * channels in all. Numbers: eps, whether there is a weight, and a bias. */
+KERNEL(norm_groups)
+{
+    const word each = dims[1], size = dims[2], n = each * size, channels = dims[3];
+    const double *numbers = (const double *)context;
+    UNUSED;
+    for (word row = 0; row < dims[0]; row++) {
+        REAL *a = (REAL *)data[4] + row * n;
+        ((REAL *)data[5])[row] = OF_TYPE(normalised)((const REAL *)data[0] + row * n, a, n, numbers[0], 1);
+        for (word c = row * each; c < (row + 1) * each; c++) {
+            const REAL weight = numbers[1] != 0 ? ((const REAL *)data[1])[c % channels] : 1;
+            const REAL bias = numbers[2] != 0 ? ((const REAL *)data[2])[c % channels] : 0;
+            const REAL *RESTRICT from = (const REAL *)data[4] + c * size;
+            REAL *RESTRICT to = (REAL *)data[3] + c * size;
+            for (word k = 0; k < size; k++)
+                to[k] = from[k] * weight + bias;
+        }
+    }
+    return 0;
+}
+
+/* Arrays: cotangent, weight, normalised values, 1/std, the cotangent of x, and that of the weight for each channel of
+ * each image. Lengths: as above. Numbers: whether there is a weight. */
+KERNEL(norm_groups_vjp)
+{
+    const word each = dims[1], size = dims[2], n = each * size, channels = dims[3];
+    const int weighs = ((const double *)context)[0] != 0;
+    const REAL *weight = (const REAL *)data[1];
+    UNUSED;
+    for (word row = 0; row < dims[0]; row++) {
+        double slope = 0, level = 0;
+        for (word c = row * each; c < (row + 1) * each; c++) {
+            const REAL *g = (const REAL *)data[0] + c * size, *a = (const REAL *)data[2] + c * size;
+            const double product = OF_TYPE(dot)(g, a, size), w = weighs ? (double)weight[c % channels] : 1;
+            ((REAL *)data[5])[c] = (REAL)product;
+            slope += w * product;
+            level += w * OF_TYPE(sum)(g, size);
+        }
+        const REAL rstd = ((const REAL *)data[3])[row];
+        const REAL by_values = (REAL)(slope / (double)n) * rstd, shift = (REAL)(level / (double)n) * rstd;
+        for (word c = row * each; c < (row + 1) * each; c++) {
+            const REAL scale = (weighs ? weight[c % channels] : 1) * rstd;
+            const REAL *RESTRICT g = (const REAL *)data[0] + c * size, *RESTRICT a = (const REAL *)data[2] + c * size;
+            REAL *RESTRICT made = (REAL *)data[4] + c * size;
+            for (word k = 0; k < size; k++)
+                made[k] = g[k] * scale - a[k] * by_values - shift;
+        }
+    }
+    return 0;
+}
+
+/* ---------------------------------------------------------------- optimisers */
+
+/* What precedes a step: shrinks the parameters, and returns the gradient, or what is to be used instead of it, in
+ * `made`. All is rounded as where NumPy computes the step, call by call. */
+INLINE const REAL *OF_TYPE(prepared)(REAL *RESTRICT p, const REAL *RESTRICT g, word n, const double *numbers,
+                                     REAL *RESTRICT made)
+{
+    const int flags = (int)numbers[0];
+    const REAL decay = (REAL)numbers[1], shrink = (REAL)numbers[2];
+    if (flags & SHRINKS)
+        for (word k = 0; k < n; k++)
+            p[k] *= shrink;
+    if (flags & MAXIMIZES)
+        for (word k = 0; k < n; k++)
+            made[k] = -g[k];
+    if (flags & DECAYS) {
+        const REAL *from = flags & MAXIMIZES ? made : g;
+        APART_OR_SAME
+        for (word k = 0; k < n; k++)
+            made[k] = from[k] + p[k] * decay;
+    }
+    return flags & (MAXIMIZES | DECAYS) ? made : g;
+}
+
+/* Arrays: gradient, parameters, means of gradients, means of squares. Length: their number. Numbers: flags, weight
+ * decay, shrinking, and the constants of the step, as in gradmgr/optim/_algorithms.py. */
+KERNEL(adam)
+{
+    const double *numbers = (const double *)context;
+    const REAL c2 = (REAL)numbers[3], c3 = (REAL)numbers[4], c4 = (REAL)numbers[5], c5 = (REAL)numbers[6];
+    const REAL c6 = (REAL)numbers[7];
+    UNUSED;
+    for (word start = 0; start < dims[0]; start += PIECE) {
+        REAL changed[PIECE], *RESTRICT p = (REAL *)data[1] + start;
+        REAL *RESTRICT m = (REAL *)data[2] + start, *RESTRICT v = (REAL *)data[3] + start;
+        const word n = dims[0] - start < PIECE ? dims[0] - start : PIECE;
+        const REAL *RESTRICT g = OF_TYPE(prepared)(p, (const REAL *)data[0] + start, n, numbers, changed);
+        for (word k = 0; k < n; k++) {
+            m[k] += (g[k] - m[k]) * c2;
+            v[k] = v[k] * c3 + g[k] * g[k] * c4;
+            p[k] -= m[k] / (ROOT(v[k]) * c5 + c6);
+        }
+    }
+    return 0;
+}
+
+/* Arrays: gradient, parameters. Numbers: flags, weight decay, shrinking, learning rate. */
+KERNEL(sgd)
+{
+    const double *numbers = (const double *)context;
+    const REAL rate = (REAL)numbers[3];
+    UNUSED;
+    for (word start = 0; start < dims[0]; start += PIECE) {
+        REAL changed[PIECE], *RESTRICT p = (REAL *)data[1] + start;
+        const word n = dims[0] - start < PIECE ? dims[0] - start : PIECE;
+        const REAL *RESTRICT g = OF_TYPE(prepared)(p, (const REAL *)data[0] + start, n, numbers, changed);
+        for (word k = 0; k < n; k++)
+            p[k] -= g[k] * rate;
+    }
+    return 0;
+}
+
+/* Arrays: gradient, parameters, buffer. Numbers: flags, weight decay, shrinking, learning rate, momentum. */
+KERNEL(sgd_momentum)
+{
+    const double *numbers = (const double *)context;
+    const REAL rate = (REAL)numbers[3], momentum = (REAL)numbers[4];
+    UNUSED;
+    for (word start = 0; start < dims[0]; start += PIECE) {
+        REAL changed[PIECE], *RESTRICT p = (REAL *)data[1] + start, *RESTRICT b = (REAL *)data[2] + start;
+        const word n = dims[0] - start < PIECE ? dims[0] - start : PIECE;
+        const REAL *RESTRICT g = OF_TYPE(prepared)(p, (const REAL *)data[0] + start, n, numbers, changed);
+        for (word k = 0; k < n; k++) {
+            b[k] = b[k] * momentum + g[k];
+            p[k] -= b[k] * rate;
+        }
+    }
+    return 0;
+}

@@ -134,7 +134,39 @@ def gelu_tanh(x: Any) -> Any:
     return F.gelu(x, "tanh")
 
 
+def rows_and_weights(function: Function, *more: Any) -> Function:
+    return lambda x, *weights: function(x, x.shape[-1:], *weights, *more)
+
+
+LABELS = np.random.default_rng(3).integers(0, 33, 129)
+
+
+def loss(reduction: str) -> Function:
+    return lambda x: F.cross_entropy(x, LABELS[: len(x)] % x.shape[1], reduction=reduction)
+
+
 CASES: dict[str, tuple[Function, Sequence[tuple[int, ...]]]] = {
+    "softmax": (lambda x: F.softmax(x, -1), [(37, 129)]),
+    "softmax of long rows": (lambda x: F.softmax(x, -1), [(3, 9001)]),
+    "softmax of a row": (lambda x: F.softmax(x, 0), [(5,)]),
+    "softmax of stacks": (lambda x: F.softmax(x, 2), [(2, 3, 17)]),
+    "log_softmax": (lambda x: F.log_softmax(x, -1), [(37, 129)]),
+    "log_softmax of scipy": (lambda x: gradmgr.special.log_softmax(x, -1), [(37, 129)]),
+    "log_softmax of long rows": (lambda x: F.log_softmax(x, -1), [(3, 9001)]),
+    "cross_entropy": (loss("mean"), [(129, 33)]),
+    "cross_entropy of rows": (loss("none"), [(129, 33)]),
+    "cross_entropy summed": (loss("sum"), [(129, 700)]),
+    "cross_entropy of one row": (loss("mean"), [(1, 3)]),
+    "layer_norm": (rows_and_weights(F.layer_norm), [(130, 37), (37,), (37,)]),
+    "layer_norm of long rows": (rows_and_weights(F.layer_norm), [(3, 9001), (9001,), (9001,)]),
+    "layer_norm of stacks": (lambda x, w: F.layer_norm(x, (3, 5), w), [(2, 4, 3, 5), (3, 5)]),
+    "layer_norm without weight": (rows_and_weights(F.layer_norm), [(130, 37)]),
+    "layer_norm with a bias": (lambda x, b: F.layer_norm(x, (16,), None, b), [(4, 16), (16,)]),
+    "rms_norm": (rows_and_weights(F.rms_norm), [(130, 37), (37,)]),
+    "rms_norm without weight": (rows_and_weights(F.rms_norm), [(2, 37)]),
+    "group_norm": (lambda x, w, b: F.group_norm(x, 2, w, b), [(3, 6, 5, 7), (6,), (6,)]),
+    "group_norm without weight": (lambda x: F.group_norm(x, 3), [(3, 6, 35)]),
+    "group_norm of few values": (lambda x, w: F.group_norm(x, 3, w), [(5, 6, 2), (6,)]),
     "gelu": (gelu, [(37, 129)]),
     "gelu of one": (gelu, [(1,)]),
     "gelu of a scalar": (gelu, [()]),

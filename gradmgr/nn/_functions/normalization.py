@@ -26,6 +26,7 @@ from gradmgr.nn._functions.normalization_blocks import (
     Layout,
     can_run_in_blocks,
     is_captured_block,
+    natively,
     normalise_groups,
     normalise_rows,
     reshape_to,
@@ -95,6 +96,9 @@ def _kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred:
 
     Without centring the last two are None and the mean square. Inside vmap all are batched if an argument is.
     """
+    found = natively(x, weight, bias, layout, eps, centred)
+    if found is not None:
+        return (*found, None, None)
     if can_run_in_blocks(x, weight, bias):
         if layout.letter == "s":
             return normalise_rows(x, weight, bias, layout, eps, centred)
