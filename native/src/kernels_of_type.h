@@ -461,6 +461,78 @@ KERNEL(norm_groups_vjp)
     return 0;
 }
 
+/* Arrays: x, weight, bias, result, normalised values, 1/std, mean, variance. Lengths: images, channels, values of a
+ * channel. Numbers: eps, whether there is a weight, and a bias. Statistics are those of a channel of all images. */
+KERNEL(norm_channels)
+{
+    const word images = dims[0], channels = dims[1], size = dims[2], move = channels * size;
+    const double *numbers = (const double *)context, count = (double)(images * size);
+    REAL *stds = (REAL *)data[5], *means = (REAL *)data[6], *variances = (REAL *)data[7];
+    UNUSED;
+    for (word c = 0; c < channels; c++) {
+        const REAL *x = (const REAL *)data[0] + c * size;
+        REAL *a = (REAL *)data[4] + c * size;
+        double total = 0, squares = 0;
+        for (word p = 0; p < images; p++)
+            total += OF_TYPE(sum)(x + p * move, size);
+        means[c] = (REAL)(total / count);
+        for (word p = 0; p < images; p++) {
+            const REAL *RESTRICT from = x + p * move, mean = means[c];
+            REAL *RESTRICT to = a + p * move;
+            for (word k = 0; k < size; k++)
+                to[k] = from[k] - mean;
+            squares += OF_TYPE(dot)(to, to, size);
+        }
+        variances[c] = (REAL)(squares / count);
+        stds[c] = (REAL)(1 / sqrt(squares / count + numbers[0]));
+        for (word p = 0; p < images; p++) {
+            const REAL rstd = stds[c], weight = numbers[1] != 0 ? ((const REAL *)data[1])[c] : 1;
+            const REAL bias = numbers[2] != 0 ? ((const REAL *)data[2])[c] : 0;
+            REAL *RESTRICT to = a + p * move, *RESTRICT y = (REAL *)data[3] + p * move + c * size;
+            for (word k = 0; k < size; k++) {
+                to[k] *= rstd;
+                y[k] = to[k] * weight + bias;
+            }
+        }
+    }
+    return 0;
+}
+
+/* Arrays: h, a, the sums of h and of h a of each channel. Lengths: as above. */
+KERNEL(channel_sums)
+{
+    const word move = dims[1] * dims[2];
+    UNUSED;
+    for (word c = 0; c < dims[1]; c++) {
+        const REAL *h = (const REAL *)data[0] + c * dims[2], *a = (const REAL *)data[1] + c * dims[2];
+        double total = 0, product = 0;
+        for (word p = 0; p < dims[0]; p++) {
+            total += OF_TYPE(sum)(h + p * move, dims[2]);
+            product += OF_TYPE(dot)(h + p * move, a + p * move, dims[2]);
+        }
+        ((REAL *)data[2])[c] = (REAL)total;
+        ((REAL *)data[3])[c] = (REAL)product;
+    }
+    return 0;
+}
+
+/* Arrays: h, a, scale, level, slope, (h - a slope - level) scale, with one scale, level and slope for each channel.
+ * Lengths: as above. */
+KERNEL(tilted)
+{
+    UNUSED;
+    for (word row = 0; row < dims[0] * dims[1]; row++) {
+        const word c = row % dims[1];
+        const REAL scale = ((const REAL *)data[2])[c], level = ((const REAL *)data[3])[c];
+        const REAL slope = ((const REAL *)data[4])[c];
+        const REAL *RESTRICT h = (const REAL *)data[0] + row * dims[2], *RESTRICT a = (const REAL *)data[1] + row * dims[2];
+        REAL *RESTRICT made = (REAL *)data[5] + row * dims[2];
+        for (word k = 0; k < dims[2]; k++)
+            made[k] = (h[k] - a[k] * slope - level) * scale;
+    }
+    return 0;
+}
+
 /* ---------------------------------------------------------------- optimisers */
 
 /* What precedes a step: shrinks the parameters, and returns the gradient, or what is to be used instead of it, in

@@ -138,6 +138,10 @@ def rows_and_weights(function: Function, *more: Any) -> Function:
     return lambda x, *weights: function(x, x.shape[-1:], *weights, *more)
 
 
+def batch_norm(x: Any, weight: Any = None, bias: Any = None) -> Any:
+    return F.batch_norm(x, None, None, weight, bias, training=True)
+
+
 LABELS = np.random.default_rng(3).integers(0, 33, 129)
 
 
@@ -164,6 +168,9 @@ CASES: dict[str, tuple[Function, Sequence[tuple[int, ...]]]] = {
     "layer_norm with a bias": (lambda x, b: F.layer_norm(x, (16,), None, b), [(4, 16), (16,)]),
     "rms_norm": (rows_and_weights(F.rms_norm), [(130, 37), (37,)]),
     "rms_norm without weight": (rows_and_weights(F.rms_norm), [(2, 37)]),
+    "batch_norm": (batch_norm, [(3, 6, 5, 7), (6,), (6,)]),
+    "batch_norm of one image": (batch_norm, [(1, 3, 40), (3,), (3,)]),
+    "batch_norm without weight": (batch_norm, [(3, 6, 35)]),
     "group_norm": (lambda x, w, b: F.group_norm(x, 2, w, b), [(3, 6, 5, 7), (6,), (6,)]),
     "group_norm without weight": (lambda x: F.group_norm(x, 3), [(3, 6, 35)]),
     "group_norm of few values": (lambda x, w: F.group_norm(x, 3, w), [(5, 6, 2), (6,)]),
