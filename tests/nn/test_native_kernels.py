@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import ctypes
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import mpmath
@@ -11,7 +17,7 @@ import pytest
 from machine import MACHINE, assert_same_bits, needs_machine
 
 import gradmgr
-from gradmgr import GradManager, tensor
+from gradmgr import GradManager, optim, tensor
 from gradmgr._arrays import native_kernels
 from gradmgr.nn import functional as F  # noqa: N812  # torch's name
 
@@ -257,7 +263,238 @@ def test_threads_do_not_change_a_bit(case: str) -> None:
         gradmgr.set_num_threads(1)
 
 
+# ---------------------------------------------------------------- rows of special values
+
+
+ROWS = [
+    [1.0, 2.0, 3.0],
+    [5.0, 5.0, 5.0],
+    [1000.0, 0.0, -1000.0],
+    [-1000.0, -1001.0, -1002.0],
+    [1e30, -1e30, 0.0],
+    [0.0, -0.0, 1e-40],
+    [-INF, 0.0, 1.0],
+    [-INF, -INF, -INF],
+    [INF, 0.0, 1.0],
+    [INF, INF, 0.0],
+    [NAN, 0.0, 1.0],
+    [-NAN, 3.0, 1.0],
+    [3.0, 1.0, NAN],
+    [-INF, NAN, INF],
+]
+OF_ROWS = {
+    "softmax": lambda x: F.softmax(x, -1),
+    "log_softmax": lambda x: F.log_softmax(x, -1),
+    "log_softmax of scipy": lambda x: gradmgr.special.log_softmax(x, -1),
+    "cross_entropy": lambda x: F.cross_entropy(x, np.arange(len(ROWS)) % 3, reduction="none"),
+}
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", OF_ROWS)
+@pytest.mark.parametrize("repeat", [1, 29])
+def test_rows_of_special_values_are_as_without_kernels(
+    name: str, dtype: Any, repeat: int, without_kernels: Callable[[], None]
+) -> None:
+    x = np.repeat(np.array(ROWS, dtype), repeat, axis=1)
+    found = results(OF_ROWS[name], [x])
+    without_kernels()
+    eps = np.finfo(dtype).eps
+    for one, other in zip(found, results(OF_ROWS[name], [x]), strict=True):
+        np.testing.assert_allclose(one, other, rtol=16 * eps, atol=4 * eps * (1 if name == "softmax" else 10))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_softmax_is_exact_to_a_few_ulps(dtype: Any) -> None:
+    x = normal(512, dtype=dtype)  # the difference from the largest is rounded: half an ulp for each 1 that it is
+    found = F.softmax(x, -1)
+    with mpmath.workdps(40):
+        total = mpmath.fsum([mpmath.exp(mpmath.mpf(float(v))) for v in x])
+        assert exact_ulps(found, x, lambda v: mpmath.exp(v) / total) < 7
+        assert exact_ulps(F.log_softmax(x, -1), x, lambda v: v - mpmath.log(total)) < 3
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("columns", [1, 16, 37, 5000])
+def test_layer_norm_is_exact_to_a_few_ulps(columns: int, dtype: Any) -> None:
+    x = (normal(5, columns, dtype=dtype) + 3) * np.array([[1], [1e-3], [1e3], [1], [1e9]], dtype)
+    exact = x.astype(np.longdouble)
+    exact = exact - exact.mean(1, keepdims=True)
+    exact = exact / np.sqrt((exact**2).mean(1, keepdims=True) + 1e-5)
+    found = F.layer_norm(x, (columns,))
+    # The values are about 1; the mean, which is three times as large as they are spread, is rounded once.
+    assert np.abs(found - exact).max() <= 24 * np.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("value", [0.0, 7.0, 1e30, NAN, INF])
+def test_layer_norm_of_equal_and_of_special_values(value: float, without_kernels: Callable[[], None]) -> None:
+    x = np.full((3, 24), value, np.float32)
+    x[2, 1] = 1
+    found = [F.layer_norm(x, (24,)), F.group_norm(x.reshape(3, 1, 24), 1)]
+    without_kernels()
+    expected = [F.layer_norm(x, (24,)), F.group_norm(x.reshape(3, 1, 24), 1)]
+    for one, other in zip(found, [a.reshape(3, 24) for a in expected], strict=True):
+        one = one.reshape(3, 24)
+        if np.isfinite(value):  # without kernels what rounding leaves is scaled by 1 / sqrt(eps)
+            np.testing.assert_array_equal(one[:2], 0)
+            np.testing.assert_allclose(other[:2], 0, atol=1e-3 if value < 1e6 else np.inf)
+            assert np.isfinite(one).all()
+        else:
+            np.testing.assert_array_equal(one, other)
+
+
+def test_labels_that_change_are_checked_in_a_replay() -> None:
+    x = tensor(normal(4, 3))
+    compiled = gradmgr.compile(lambda labels: F.cross_entropy(x, labels))
+    for _ in range(4):
+        compiled(np.array([0, 1, 2, 0]))
+    with pytest.raises(gradmgr.errors.LabelError):
+        compiled(np.array([0, 1, 3, 0]))
+    assert compiled(np.array([2, 1, 2, 0])).item() == F.cross_entropy(x, np.array([2, 1, 2, 0])).item()
+
+
+@pytest.mark.parametrize(
+    "more", [{"ignore_index": 1}, {"label_smoothing": 0.1}, {"weight": np.array([1.0, 2.0, 0.5], np.float32)}]
+)
+def test_other_losses_of_labels_are_those_without_kernels(
+    more: dict[str, Any], without_kernels: Callable[[], None]
+) -> None:
+    def function(x: Any) -> Any:
+        return F.cross_entropy(x, np.array([0, 1, 2, 1]), **more)
+
+    found = results(function, [normal(4, 3)])
+    without_kernels()
+    for one, other in zip(found, results(function, [normal(4, 3)]), strict=True):
+        assert_same_bits(one, other)
+
+
+# ---------------------------------------------------------------- optimisers
+
+
+OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
+    "sgd": lambda p: optim.SGD(p, 0.1),
+    "sgd with decay": lambda p: optim.SGD(p, 0.1, weight_decay=0.01),
+    "momentum": lambda p: optim.SGD(p, 0.1, momentum=0.9),
+    "momentum with decay, up": lambda p: optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.01, maximize=True),
+    "dampened": lambda p: optim.SGD(p, 0.1, momentum=0.9, dampening=0.5),
+    "nesterov": lambda p: optim.SGD(p, 0.1, momentum=0.9, nesterov=True),
+    "adam": lambda p: optim.Adam(p),
+    "adam with decay, up": lambda p: optim.Adam(p, weight_decay=0.1, maximize=True),
+    "adamw": lambda p: optim.AdamW(p, weight_decay=0.1),
+    "adamw up": lambda p: optim.AdamW(p, weight_decay=0.1, maximize=True),
+    "amsgrad": lambda p: optim.Adam(p, amsgrad=True),
+    "adam without a rate": lambda p: optim.Adam(p, lr=0.0),
+}
+
+
+def trained(make: Callable[[Any], Any], shapes: Sequence[tuple[int, ...]], dtype: Any) -> list[Any]:
+    """Parameters after some steps, of random gradients with special values among them; and the optimiser's state."""
+    params = [tensor(normal(*shape, dtype=dtype, seed=k)) for k, shape in enumerate(shapes)]
+    optimizer = make(params)
+    for step in range(4):
+        for k, p in enumerate(params):
+            g = normal(*p.shape, dtype=dtype, seed=100 * step + k)
+            g.reshape(-1)[:8] = [0, -0.0, 1e-40, 1e30, -1e30, 1, 1, 1]
+            if step == 3:
+                g.reshape(-1)[-3:] = [NAN, INF, -INF]
+            p.grad = tensor(g)
+        optimizer.step()
+    state = optimizer.state_dict()["state"]
+    return [*[p.numpy() for p in params], *[a for k in sorted(state) for a in state[k].values() if np.ndim(a)]]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("shapes", [[(3, 7), (11,), (5, 5)], [(700, 701)], [(300_000,), (9,)]])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_optimisers_give_the_bits_of_numpy(
+    name: str, shapes: list[tuple[int, ...]], dtype: Any, threads: int, without_kernels: Callable[[], None]
+) -> None:
+    gradmgr.set_num_threads(threads)
+    try:
+        found = trained(OPTIMIZERS[name], shapes, dtype)
+    finally:
+        gradmgr.set_num_threads(1)
+    without_kernels()
+    for one, other in zip(found, trained(OPTIMIZERS[name], shapes, dtype), strict=True):
+        np.testing.assert_array_equal(one, other)  # as NaN has several
+        np.testing.assert_array_equal(np.signbit(one[one == 0]), np.signbit(other[one == 0]))
+
+
 # ---------------------------------------------------------------- the library
+
+
+def inputs_of_kernels(dtype: Any) -> dict[str, tuple[list[Any], tuple[int, ...], list[float]]]:
+    """Arrays, lengths and numbers for each kernel."""
+    x, g, w = (normal(12, 10 * 7, dtype=dtype, seed=k) * 2 for k in range(3))
+    row, labels = np.abs(normal(120, dtype=dtype)), np.arange(12) * 5
+    made = {name: ([x, g], (840,), []) for name in ("gelu", "gelu_slope", "gelu_tanh")}
+    made |= {name: ([g, x, w], (840,), []) for name in ("gelu_vjp", "gelu_tanh_vjp")}
+    made |= {name: ([x, g], (12, 70), [1.0]) for name in ("softmax", "log_softmax")}
+    made |= {name: ([g, -np.abs(x), w], (12, 70), [1.0]) for name in ("softmax_vjp", "log_softmax_vjp")}
+    tops = [row[:12], row[12:24], row[24:36]]
+    made |= {
+        "cross_entropy": ([x, labels, *tops], (12, 70), []),
+        "cross_entropy_vjp": ([row, x, labels, *tops[:2], w], (12, 70), [1.0]),
+        "norm_rows": ([x, row, row[1:], g, w, row[100:]], (12, 70), [1e-5, 1, 1, 1]),
+        "norm_rows_vjp": ([g, row, x, row[9:], w, np.zeros(70, dtype), np.zeros(70, dtype)], (12, 70), [1, 1]),
+        "norm_groups": ([x, row, row[1:], g, w, row[100:]], (12, 5, 14, 15), [1e-5, 1, 1]),
+        "norm_groups_vjp": ([g, row, x, row[9:], w, np.zeros(60, dtype)], (12, 5, 14, 15), [1]),
+        "norm_channels": ([x, row, row[1:], g, w, *[np.zeros(10, dtype) for _ in range(3)]], (12, 10, 7), [1e-5, 1, 1]),
+        "channel_sums": ([g, x, np.zeros(10, dtype), np.zeros(10, dtype)], (12, 10, 7), []),
+        "tilted": ([g, x, row, row[10:], row[20:], w], (12, 10, 7), []),
+        "adam": ([g, x, w, np.abs(w) + 1], (840,), [5, 0.1, 0.9, 0.1, 0.99, 0.01, 2.0, 1e-8]),
+        "sgd": ([g, x], (840,), [7, 0.1, 0.9, 0.1]),
+        "sgd_momentum": ([g, x, w], (840,), [6, 0.1, 0.9, 0.1, 0.9]),
+    }
+    assert made.keys() == native_kernels._SIGNATURES.keys()
+    return made
+
+
+def processors() -> list[str]:
+    features = np._core._multiarray_umath.__cpu_features__  # type: ignore[attr-defined]  # NumPy's, of this processor
+    return ["x86-64", *["x86-64-v3"] * bool(features.get("AVX2")), *["x86-64-v4"] * bool(features.get("AVX512_SKX"))]
+
+
+@pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64") or sys.platform != "linux" or shutil.which("gcc") is None,
+    reason="compiles kernels for several processors of x86-64, with gcc on Linux",
+)
+def test_every_processor_gives_the_same_bits(tmp_path: Path) -> None:
+    source = Path(__file__).parents[2] / "native" / "src" / "kernels.c"
+    flags = ["-std=c11", "-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-fno-math-errno"]
+    flags += ["-fno-trapping-math", "-ffp-contract=off", "-fPIC", "-shared", "-DFOR_EACH_PROCESSOR="]
+    found = []
+    for processor in processors():
+        path = tmp_path / f"{processor}.so"
+        command = ["gcc", *flags, f"-march={processor}", str(source), "-o", str(path), "-lm"]
+        subprocess.run(command, check=True)  # noqa: S603  # a compiler, our own source
+        library = ctypes.CDLL(str(path))
+        found.append([written for dtype in TYPES for written in computed_by(library, dtype)])
+    assert len(found) > 1
+    for others in found[1:]:
+        assert others == found[0]
+
+
+def computed_by(library: Any, dtype: Any) -> Iterator[bytes]:
+    """The bytes of all arrays after each kernel has been run by its address."""
+    for name, (given, lengths, numbers) in inputs_of_kernels(dtype).items():
+        arrays = [a.copy() for a in given]
+        function = getattr(library, f"gradmgr_{name}_f{np.dtype(dtype).itemsize}")
+        function.argtypes = [ctypes.c_void_p] * 5
+        data = (ctypes.c_void_p * 8)(*[a.ctypes.data for a in arrays])
+        dims, context = (ctypes.c_int64 * 8)(*lengths), (ctypes.c_double * 8)(*numbers)
+        assert function(ctypes.addressof(context), ctypes.addressof(data), ctypes.addressof(dims), None, None) == 0
+        yield b"".join([a.tobytes() for a in arrays])
+
+
+def test_the_library_is_loaded_when_a_kernel_is_first_used() -> None:
+    program = (
+        "import sys, numpy, gradmgr; from gradmgr.nn import functional as F;"
+        "print('gradmgr_native' in sys.modules); F.gelu(numpy.ones(3)); print('gradmgr_native' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603  # our own program
+    assert done.stdout.split() == ["False", "True"]
 
 
 def test_a_library_without_kernels_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
