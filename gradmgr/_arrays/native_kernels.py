@@ -45,6 +45,7 @@ _SIGNATURES = {
     "norm_channels": (8, 5, 3),
     "channel_sums": (4, 2, 3),
     "tilted": (6, 1, 3),
+    "max_pool2d_vjp": (3, 1, 7),
     "adam": (4, 3, 1),
     "sgd": (2, 1, 1),
     "sgd_momentum": (3, 2, 1),

@@ -88,7 +88,7 @@ EXPORT void *gradmgr_call(void *self, void *const *args, word count)
     }
     for (word k = 0; k < lengths; k++) {
         dims[k] = python.integer_of(args[arrays + k]);
-        items *= dims[k] > 1 ? dims[k] : 1;
+        items *= items <= MANY && dims[k] > 1 ? dims[k] : 1;
     }
     for (word k = arrays + lengths; k < count; k++)
         numbers[k - arrays - lengths] = python.number_of(args[k]);

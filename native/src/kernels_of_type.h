@@ -533,6 +533,35 @@ KERNEL(tilted)
     return 0;
 }
 
+/* ---------------------------------------------------------------- max pooling */
+
+/* Arrays: cotangents of the windows, their taps (uint8), the cotangent of x. Lengths: planes, rows and columns of a
+ * plane, of windows, of taps. Numbers: stride, padding and dilation, each of rows and of columns. */
+KERNEL(max_pool2d_vjp)
+{
+    const double *numbers = (const double *)context;
+    const word height = dims[1], width = dims[2], rows = dims[3], columns = dims[4], right = dims[6];
+    const word stride[] = {(word)numbers[0], (word)numbers[1]}, padding[] = {(word)numbers[2], (word)numbers[3]};
+    word moves[256];
+    UNUSED;
+    for (word tap = 0; tap < 256; tap++)
+        moves[tap] = tap / right * (word)numbers[4] * width + tap % right * (word)numbers[5];
+    memset(data[2], 0, dims[0] * height * width * sizeof(REAL));
+    for (word row = 0; row < dims[0] * rows; row++) {
+        const REAL *g = (const REAL *)data[0] + row * columns;
+        const uint8_t *which = (const uint8_t *)data[1] + row * columns;
+        REAL *plane = (REAL *)data[2] + row / rows * height * width;
+        const word start = (row % rows * stride[0] - padding[0]) * width - padding[1];
+        for (word k = 0; k < columns; k++) {
+            const word place = start + k * stride[1] + moves[which[k]];
+            if (place < 0 || place >= height * width)
+                return 1;
+            plane[place] += g[k];
+        }
+    }
+    return 0;
+}
+
 /* ---------------------------------------------------------------- optimisers */
 
 /* What precedes a step: shrinks the parameters, and returns the gradient, or what is to be used instead of it, in

@@ -793,7 +793,7 @@ def gelu(input: Any, approximate: str = "none") -> Any:
 
     Results and derivatives are exact to a few roundings for negative and positive x, also for large negative x, where
     1 + erf(x / sqrt(2)) would lose all digits; at infinity they are the limits. (In float32 the relative error is at
-    most 2e-6 up to |x| = 6, which rounding x^2 causes anyway, and 1e-5 beyond.)
+    most 2e-6 up to |x| = 6, which rounding x^2 causes anyway, and 1e-5 beyond; with the extra `native` 1e-6.)
 
     Args:
         input: real floating-point numbers.
