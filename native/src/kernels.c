@@ -136,6 +136,7 @@ EXPORT void *gradmgr_call(void *self, void *const *args, word count)
 #define MANTISSA 23
 #define BIAS 127
 #define LOWEST -104.0f
+#define NORMAL -87.33f
 #define HIGHEST 89.0f
 #define ROUND 12582912.0f
 #define LOG_2_HIGH 0.693359375f
@@ -162,6 +163,7 @@ EXPORT void *gradmgr_call(void *self, void *const *args, word count)
 #undef MANTISSA
 #undef BIAS
 #undef LOWEST
+#undef NORMAL
 #undef HIGHEST
 #undef ROUND
 #undef LOG_2_HIGH
@@ -181,6 +183,7 @@ EXPORT void *gradmgr_call(void *self, void *const *args, word count)
 #define MANTISSA 52
 #define BIAS 1023
 #define LOWEST -746.0
+#define NORMAL -708.39
 #define HIGHEST 710.0
 #define ROUND 6755399441055744.0
 #define LOG_2_HIGH 0.693147180560117704

@@ -77,6 +77,17 @@ FOR_EACH_PROCESSOR static double OF_TYPE(dot)(const REAL *x, const REAL *y, word
     return total;
 }
 
+/* exp(x) for x that is NaN or not above 0, but for roundings; 0 where that is below the smallest normal number. */
+INLINE REAL OF_TYPE(exp_below)(REAL x)
+{
+    const REAL near = x < NORMAL ? 0 : x;
+    const REAL rounded = near * (REAL)1.44269504088896340736 + ROUND, n = rounded - ROUND;
+    const REAL r = near - n * LOG_2_HIGH - n * LOG_2_LOW;
+    const INTEGER exponent = OF_TYPE(bits_of)(rounded) - OF_TYPE(bits_of)(ROUND) + BIAS;
+    const REAL found = (r * r * EXP_Q(r) + r + 1) * OF_TYPE(number_of_bits)(exponent << MANTISSA);
+    return x < NORMAL ? 0 : found;
+}
+
 /* A number as an integer of the same order, which the compiler may compare in any order, and back: it is its own
  * inverse. */
 INLINE ORDERED OF_TYPE(in_order)(ORDERED bits)
@@ -198,13 +209,6 @@ KERNEL(gelu_tanh_vjp)
 
 /* ---------------------------------------------------------------- softmax */
 
-/* The largest number of a row; 0 instead of what is not finite, if that is asked. */
-INLINE REAL OF_TYPE(top_of)(const REAL *x, word n, int finite)
-{
-    const REAL top = OF_TYPE(largest)(x, n);
-    return finite && top - top != 0 ? 0 : top;
-}
-
 /* The sum of exp(x - top). */
 FOR_EACH_PROCESSOR static double OF_TYPE(sum_of_exp)(const REAL *x, REAL top, word n)
 {
@@ -213,7 +217,7 @@ FOR_EACH_PROCESSOR static double OF_TYPE(sum_of_exp)(const REAL *x, REAL top, wo
     for (word start = 0; start < n; start += PIECE) {
         const word count = n - start < PIECE ? n - start : PIECE;
         for (word k = 0; k < count; k++)
-            made[k] = OF_TYPE(exp_of)(x[start + k] - top);
+            made[k] = OF_TYPE(exp_below)(x[start + k] - top);
         total += OF_TYPE(sum)(made, count);
     }
     return total;
@@ -237,7 +241,7 @@ KERNEL(softmax)
         const REAL top = OF_TYPE(largest)(x, n);
         APART_OR_SAME
         for (word k = 0; k < n; k++)
-            out[k] = OF_TYPE(exp_of)(x[k] - top);
+            out[k] = OF_TYPE(exp_below)(x[k] - top);
         const REAL share = (REAL)(1 / OF_TYPE(sum)(out, n));
         for (word k = 0; k < n; k++)
             out[k] *= share;
@@ -271,8 +275,14 @@ KERNEL(log_softmax)
     for (word row = 0; row < dims[0]; row++) {
         const REAL *x = (const REAL *)data[0] + row * n;
         REAL *out = (REAL *)data[1] + row * n;
-        const REAL top = OF_TYPE(top_of)(x, n, ((const double *)context)[0] != 0);
-        const REAL total = (REAL)log(OF_TYPE(sum_of_exp)(x, top, n));
+        REAL top = OF_TYPE(largest)(x, n), total;
+        if (((const double *)context)[0] != 0 && top - top != 0) {
+            total = top;
+            for (word k = 0; k < n; k++)
+                total = x[k] != x[k] ? x[k] : total;
+            top = 0;
+        } else
+            total = (REAL)log(OF_TYPE(sum_of_exp)(x, top, n));
         APART_OR_SAME
         for (word k = 0; k < n; k++)
             out[k] = x[k] - top - total;
@@ -291,7 +301,7 @@ KERNEL(log_softmax_vjp)
         const REAL total = (REAL)OF_TYPE(sum)(g, n);
         APART_OR_SAME
         for (word k = 0; k < n; k++)
-            made[k] = g[k] - OF_TYPE(exp_of)(out[k]) * total;
+            made[k] = g[k] - OF_TYPE(exp_below)(out[k]) * total;
     }
     return 0;
 }
@@ -328,7 +338,7 @@ KERNEL(cross_entropy_vjp)
             return 1;
         APART_OR_SAME
         for (word k = 0; k < n; k++)
-            made[k] = OF_TYPE(exp_of)(x[k] - top - total) * g;
+            made[k] = OF_TYPE(exp_below)(x[k] - top - total) * g;
         made[labels[row]] -= g;
     }
     return 0;
