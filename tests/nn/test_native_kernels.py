@@ -23,7 +23,12 @@ from gradmgr.nn import functional as F  # noqa: N812  # torch's name
 
 Function = Callable[..., Any]
 
-pytestmark = [needs_machine, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
+HAS_KERNELS = native_kernels.kernels.get("gelu", np.dtype(np.float32)) is not None
+pytestmark = [
+    needs_machine,
+    pytest.mark.skipif(not HAS_KERNELS, reason=f"needs kernels: {native_kernels.kernels.reason}"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
 
 TYPES = [np.float32, np.float64]
 NAN, INF = np.nan, np.inf
