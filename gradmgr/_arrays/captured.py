@@ -887,6 +887,9 @@ def written_by(call: Call) -> list[Slot]:
 def _targets(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...]:
     """Return the arrays that a call writes into."""
     found = args[:1] if function in _WRITERS or _is_at(function) else ()
+    written = getattr(function, "writes", 0)  # of a kernel of ours
+    if written:
+        found = args[function.arrays - written : function.arrays]
     out = keywords.get("out") if keywords else None
     return found if out is None else (*found, *(out if isinstance(out, tuple) else (out,)))
 

@@ -18,6 +18,7 @@ import numpy as np
 from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.captured import Call, Capture, Slot, slots_in
 from gradmgr._arrays.native import Machine, UfuncLoop
+from gradmgr._arrays.native_kernels import Kernel
 from gradmgr._arrays.steps import (
     NotLoweredError,
     Step,
@@ -217,6 +218,8 @@ class Lowering:
             return self._setitem(call)
         if function in _CONSTANT_MAKERS:
             return self._constant_made(call)
+        if function.__class__ is Kernel:
+            return self._kernel(function, call)
         owner = getattr(function, "__self__", None)
         if isinstance(owner, np.ufunc) and function.__name__ == "reduce":
             return self._reduced(owner, call, ("axis", "dtype", "out", "keepdims"), 0)
@@ -239,6 +242,19 @@ class Lowering:
         if any(isinstance(part, Slot) for part in (*call.args, *call.keywords.values())):
             raise NotLoweredError
         return self._assigned(self.made(call), _constant(np.asarray(call.function(*call.args, **call.keywords))))
+
+    def _kernel(self, kernel: Kernel, call: Call) -> list[Step]:
+        """Return the step that runs a kernel of ours; the numbers that it is given are its context."""
+        reads = kernel.arrays - kernel.writes
+        views = [self.operand(value) for value in call.args[:reads]]
+        views += [self._target(value) for value in call.args[reads : kernel.arrays]]
+        others = call.args[kernel.arrays :]
+        if any(view.__class__ is not View for view in views) or any(slots_in(others)):
+            raise NotLoweredError
+        numbers = np.array([*others[kernel.lengths :], 0.0], np.float64)
+        step = over(views, kernel.address, others[: kernel.lengths], (), ())
+        step.writes, step.context, step.keeps = kernel.writes, numbers.ctypes.data, numbers
+        return [step]
 
     # ------------------------------------------------------------ elementwise
 

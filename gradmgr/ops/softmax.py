@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays import libraries
+from gradmgr._arrays import libraries, native_kernels
 from gradmgr._arrays.blocks import BLOCK
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
@@ -157,6 +157,8 @@ def _sum_kept(a: Any, axes: Axes) -> Any:
 
 
 def _softmax_kernel(x: Any, axes: Axes) -> Any:
+    if axes == (x.ndim - 1,) and (found := native_kernels.along_rows("softmax", x, number=1.0)) is not None:
+        return found
     rows = as_rows(x, axes)
     if rows is not None:
         return _softmax_of_rows(x, rows)
@@ -194,6 +196,8 @@ def _softmax_of_rows(whole: Any, x: Any) -> Any:
 
 def softmax_map(g: Any, out: Any, axes: Axes) -> Any:
     """Return out (g - sum(g out)), the derivative of the softmax: it is symmetric, so that it serves both ways."""
+    if axes == (out.ndim - 1,) and (found := native_kernels.along_rows("softmax_vjp", g, out, number=1.0)) is not None:
+        return found
     rows = as_rows(out, axes)
     if rows is not None and g.__class__ is np.ndarray and g.dtype is out.dtype and g.shape == out.shape:
         return _map_of_rows(g, rows)
@@ -259,6 +263,10 @@ def _log_softmax_of_rows(whole: Any, x: Any) -> Any:
 
 
 def _log_softmax_kernel(x: Any, axes: Axes, like_scipy: bool) -> Any:
+    if axes == (x.ndim - 1,):
+        found = native_kernels.along_rows("log_softmax", x, number=float(like_scipy))
+        if found is not None:
+            return found
     rows = as_rows(x, axes)
     if rows is not None:
         made = _log_softmax_of_rows(x, rows)
@@ -276,6 +284,10 @@ def _log_softmax_kernel(x: Any, axes: Axes, like_scipy: bool) -> Any:
 
 
 def _log_softmax_vjp(g: Any, out: Any, axes: Axes) -> Any:
+    if axes == (out.ndim - 1,):
+        found = native_kernels.along_rows("log_softmax_vjp", g, out, number=0.0)
+        if found is not None:
+            return found
     rows = as_rows(out, axes)
     if rows is not None and g.__class__ is np.ndarray and g.dtype is out.dtype and g.shape == out.shape:
         return _log_map_of_rows(g, rows)

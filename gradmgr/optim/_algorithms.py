@@ -22,7 +22,7 @@ Array = Any
 # ---------------------------------------------------------------- SGD
 
 
-@update_rule("x -= c2 * y;")
+@update_rule("x -= c2 * y;", "sgd")
 def _descend(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array) -> None:
     xp.subtract(p, xp.multiply(g, c[2], t), p)
 
@@ -32,7 +32,7 @@ def _velocity(xp: Any, c: Any, g: Array, t: Array, buffer: Array) -> None:
     xp.add(buffer, g, buffer)
 
 
-@update_rule("s0 = s0 * c3 + y; x -= c2 * s0;")
+@update_rule("s0 = s0 * c3 + y; x -= c2 * s0;", "sgd_momentum")
 def _momentum(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, buffer: Array) -> None:
     _velocity(xp, c, g, t, buffer)
     xp.subtract(p, xp.multiply(buffer, c[2], t), p)
@@ -133,7 +133,7 @@ def _moments(xp: Any, c: Any, g: Array, t: Array, m: Array, v: Array) -> None:
     xp.add(v, xp.multiply(t, c[4], t), v)
 
 
-@update_rule("s0 += c2 * (y - s0); s1 = s1 * c3 + c4 * y * y; x -= s0 / (sqrt(s1) * c5 + c6);")
+@update_rule("s0 += c2 * (y - s0); s1 = s1 * c3 + c4 * y * y; x -= s0 / (sqrt(s1) * c5 + c6);", "adam")
 def _adam(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, m: Array, v: Array) -> None:
     xp.subtract(g, m, t)  # `_moments` and `_adam_step` written out, which saves two calls
     xp.add(m, xp.multiply(t, c[2], t), m)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import blocks, libraries
+from gradmgr._arrays import blocks, libraries, native_kernels
 from gradmgr._arrays.atomic import Call
 from gradmgr._arrays.batched import Batched, is_batched
 from gradmgr._arrays.refcounts import VIEW_IN_CHUNK
@@ -56,20 +56,23 @@ _concatenate: Callable[..., Any] = getattr(np.concatenate, "_implementation", np
 # How an algorithm updates a block in place: a function and a source text. The function, compute(xp, (_, _, *constants),
 # p, g, t, u, *state), does it by array calls: it does not write to g; t and u are scratch. The source, if not empty, is
 # the same for one element in CUDA C++: x is the parameter, y the gradient, s0, s1, ... the state and c2, c3, ... the
-# constants, all of type W.
-Update = tuple[Callable[..., None], str]
+# constants, all of type W. The last is the name of a kernel of gradmgr-native that does the same, if not empty.
+Update = tuple[Callable[..., None], str, str]
 Rows = Sequence[Array]
 
 
-def update_rule(source: str = "") -> Callable[[Callable[..., None]], Update]:
-    """Make an Update of the decorated function and of its CUDA C++ source for one element."""
-    return lambda compute: (compute, source)
+def update_rule(source: str = "", kernel: str = "") -> Callable[[Callable[..., None]], Update]:
+    """Make an Update of the decorated function, its CUDA C++ source for one element, and the name of a kernel."""
+    return lambda compute: (compute, source, kernel)
 
 
 class Plan:
     """How an algorithm updates a block, for fixed options of a group."""
 
-    __slots__ = ("by_step", "compute", "constants", "counts_step", "decay", "kind", "maximize", "shrink", "source")
+    __slots__ = (
+        *("by_step", "compute", "constants", "counts_step", "decay", "kernel", "kind", "maximize", "shrink"),
+        "source",
+    )
 
     def __init__(
         self,
@@ -82,7 +85,7 @@ class Plan:
         maximize: bool = False,
         counts_step: bool = True,
     ) -> None:
-        self.compute, self.source = update
+        self.compute, self.source, self.kernel = update
         self.decay = float(decay)  # this multiple of the parameter is added to its gradient
         self.shrink = float(shrink)  # the parameter is first multiplied by this
         self.maximize = maximize
@@ -92,6 +95,10 @@ class Plan:
         self.constants = [self.decay, self.shrink, *map(float, constants)]
         self.by_step = by_step  # returns the further constants of the step with this number
         self.counts_step = counts_step  # whether steps are counted; not needed without state
+
+    def native_flags(self) -> float:
+        """Return what a kernel is told of the plan, besides its constants."""
+        return float((self.shrink != 1) + 2 * bool(self.maximize) + 4 * (self.decay != 0))
 
     def update(
         self, xp: Any, constants: Sequence[Any], p: Any, g: Any, rows: Sequence[Any], state: Sequence[Any]
@@ -667,6 +674,10 @@ class Chunk:
         if self.xp is not np and plan.source and p.dtype.char in "efd":
             kernel = self._scratch.kernel(self.xp, plan, len(constants), len(state), p.dtype)
             return [(kernel, g.astype(p.dtype, copy=False), -1.0 if plan.maximize else 1.0, *constants, p, *state)]
+        if plan.kernel and p.flags.aligned and g.flags.aligned:
+            native = native_kernels.find(plan.kernel, p, g, *state) if self.xp is np else None
+            if native is not None:  # it computes the same, bit for bit
+                return [(native.call, g, p, *state, p.size, plan.native_flags(), *constants)]
         program = self._scratch.program(self.xp, plan, len(state))
         _, rest = rows.slices(p.size)
         if p.dtype.itemsize > 2:

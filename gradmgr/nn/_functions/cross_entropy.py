@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import batched, libraries
+from gradmgr._arrays import batched, libraries, native_kernels
 from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.batched import innermost
 from gradmgr._arrays.captured import inner_of
@@ -107,6 +107,9 @@ _place: Function = linear("nn.place_labels", _place_kernel, lambda g, labels: _p
 
 def _cross_entropy_kernel(x: Any, labels: _Labels) -> tuple[Any, Any, Any]:
     """Return the losses or their mean, and, for the rules, a shift and log(sum(exp(x - shift))) of each row."""
+    native: tuple[Any, Any, Any] | None = _native_cross_entropy(x, labels)
+    if native is not None:
+        return native
     if labels.is_plain():
         rows = as_rows(x, (labels.axis,))
         made: tuple[Any, Any, Any] | None = None if rows is None else _cross_entropy_of_rows(rows, labels)
@@ -134,6 +137,44 @@ def _cross_entropy_kernel(x: Any, labels: _Labels) -> tuple[Any, Any, Any]:
             log_total = np.where(valid, log_total, wide.type(np.inf))  # so that all probabilities are 0
         loss = _multiply_by_total(log_total.squeeze(axis), labels) - picked
     return labels.reduce_rows(labels.masked(loss)), top, log_total
+
+
+def _native_places(x: Any, labels: _Labels) -> Any:
+    """Return the labels of the rows of a matrix if a kernel takes them, else None."""
+    if labels.valid is not None or labels.share is not None or labels.smooth is not None or x.ndim != 2:
+        return None
+    places = labels.places[1] if labels.axis == 1 else None
+    if places is None or not libraries.is_numpy(places) or places.dtype != np.int64:
+        return None
+    return native_kernels.contiguous(places) if places.shape == x.shape[:1] else None
+
+
+def _native_cross_entropy(x: Any, labels: _Labels) -> Any:
+    """Return what `_cross_entropy_kernel` does by a kernel, for labels that all count; else None."""
+    kernel = native_kernels.find("cross_entropy", x)
+    places = None if kernel is None else _native_places(x, labels)
+    if kernel is None or places is None:
+        return None
+    losses, top, log_total = (native_kernels.empty(shape, x, places) for shape in ((len(x),), (len(x), 1), (len(x), 1)))
+    kernel(native_kernels.contiguous(x), places, losses, top, log_total, *x.shape)
+    return labels.reduce_rows(losses), top, log_total
+
+
+def _native_cross_entropy_vjp(g: Any, x: Any, shift: Any, log_total: Any, labels: _Labels) -> Any:
+    """Return the cotangent of x by a kernel, for labels that all count; else None."""
+    places = (
+        _native_places(x, labels) if libraries.is_array(g) and native_kernels.find("cross_entropy_vjp", x) else None
+    )
+    if places is None:
+        return None
+    g = np.reshape(g if labels.over is None else g / labels.over, (-1,))
+    kernel = native_kernels.find("cross_entropy_vjp", x, g, shift, log_total)
+    if kernel is None:
+        return None
+    made = native_kernels.empty(x.shape, x, g, places)
+    given = map(native_kernels.contiguous, (g, x, places, shift, log_total))
+    kernel(*given, made, *x.shape, float(g.size > 1))
+    return made
 
 
 def _is_common_matrix(x: Any) -> bool:
@@ -190,6 +231,8 @@ def _cross_entropy_vjp(g: Any, x: Any, shift: Any, log_total: Any, labels: _Labe
     The loss does not depend on `shift`, whose derivatives are therefore taken as 0.
     """
     loss, _, more = g
+    if more is None and (native := _native_cross_entropy_vjp(loss, x, shift, log_total, labels)) is not None:
+        return native
     common = shift.__class__ is log_total.__class__ is np.ndarray and _is_common_matrix(x)
     if common and more is None and isinstance(loss, (np.ndarray, np.generic)) and labels.is_plain():
         return _cross_entropy_slope_of_rows(loss, x, shift, log_total, labels)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import batched, libraries, memory
+from gradmgr._arrays import batched, libraries, memory, native_kernels
 from gradmgr._arrays.captured import is_captured
 from gradmgr._engine.broadcast import broadcast_to
 from gradmgr._engine.context import rebind
@@ -27,6 +27,7 @@ from gradmgr.nn._functions.normalization_blocks import (
     Layout,
     can_run_in_blocks,
     is_captured_block,
+    natively,
     normalise_groups,
     normalise_rows,
     reshape_to,
@@ -92,10 +93,10 @@ def _affine(a: Any, weight: Any, bias: Any, layout: Layout, shape: Shape) -> Any
 
 
 def _kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred: bool) -> tuple[Any, ...]:
-    """Return the result, the normalised values and 1/std for the rules, and mean and variance.
-
-    Without centring the last two are None and the mean square. Inside vmap all are batched if an argument is.
-    """
+    """Return the result, the normalised values and 1/std for the rules; what else there is after them is of no use."""
+    found = natively(x, weight, bias, layout, eps, centred)
+    if found is not None:
+        return (*found, None, None)
     if can_run_in_blocks(x, weight, bias):
         if layout.letter == "s":
             return normalise_rows(x, weight, bias, layout, eps, centred)
@@ -105,6 +106,30 @@ def _kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred:
         return normalise_rows(x, weight, bias, layout, eps, centred)
     elif (one := libraries.in_one(_kernel, x, weight, bias)) is not None:
         return one(x, weight, bias, layout, eps, centred)  # type: ignore[no-any-return]  # what _kernel returns
+    return _general_kernel(x, weight, bias, layout, eps, centred)
+
+
+def _batch_kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float) -> tuple[Any, ...]:
+    """Return the result, the normalised values and 1/std for the rules, and mean and variance."""
+    is_long = layout.by_statistic[2] >= SIZE
+    kernel = native_kernels.find("norm_channels", x, weight, bias) if is_long else None
+    if kernel is not None:
+        form = layout.by_statistic
+        shapes = x.shape, form, form[1:2], form[1:2], form[1:2]
+        made: tuple[Any, ...] = tuple([native_kernels.empty(shape, x, weight, bias) for shape in shapes])
+        given = [native_kernels.contiguous(x if z is None else z) for z in (x, weight, bias)]
+        kernel(*given, *made, *form, eps, float(weight is not None), float(bias is not None))
+        return made
+    if (one := libraries.in_one(_batch_kernel, x, weight, bias)) is not None:
+        return one(x, weight, bias, layout, eps)  # type: ignore[no-any-return]  # what this function returns
+    return _general_kernel(x, weight, bias, layout, eps, True)
+
+
+def _general_kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred: bool) -> tuple[Any, ...]:
+    """Return what `_batch_kernel` does, of any arrays.
+
+    Without centring the last two are None and the mean square. Inside vmap all are batched if an argument is.
+    """
     x = libraries.able_to_hold(libraries.able_to_hold(x, weight), bias)
     a, dtype = _prepare(x, weight, bias, layout)
     number, mean = a.dtype.type, None
@@ -125,6 +150,12 @@ def _kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred:
 
 
 def _combine_kernel(h: Any, a: Any, scale: Any, level: Any, slope: Any) -> Any:
+    fits = level is not None and h.shape == a.shape and h.shape[2] >= SIZE
+    kernel = native_kernels.find("tilted", h, a, scale, level, slope) if fits else None
+    if kernel is not None:
+        made = native_kernels.empty(h.shape, h, a, scale)
+        kernel(*map(native_kernels.contiguous, (h, a, scale, level, slope)), made, *h.shape)
+        return made
     z = _apply_in_place(np.add, a * -slope[:, None], h)
     z = z if level is None else _apply_in_place(np.subtract, z, level[:, None])
     return _apply_in_place(np.multiply, z, scale[:, None])
@@ -264,8 +295,15 @@ _rms_norm: Function = _declared("nn.rms_norm")
 
 def _batch_sums(g: Any, a: Any, layout: Layout) -> Any:
     """Return the cotangent of the result as (P, Q, S) and the two sums that all three rules use."""
-    gy = None if g[0] is None else reshape_to(widen_half(g[0]), layout.by_statistic)
-    return None if gy is None else (gy, _total(gy), _dot(gy, widen_half(a)))
+    if g[0] is None:
+        return None
+    gy, a = reshape_to(widen_half(g[0]), layout.by_statistic), widen_half(a)
+    kernel = native_kernels.find("channel_sums", gy, a) if gy.shape[2] >= SIZE else None
+    if kernel is None:
+        return gy, _total(gy), _dot(gy, a)
+    total, product = (native_kernels.empty(layout.by_statistic[1:2], gy, a) for _ in range(2))
+    kernel(native_kernels.contiguous(gy), native_kernels.contiguous(a), total, product, *layout.by_statistic)
+    return gy, total, product
 
 
 def _batch_x_vjp(g: Any, weight: Any, a: Any, rstd: Any, shape: Shape, layout: Layout, shared: Any) -> Any:
@@ -302,7 +340,7 @@ def _batch_x_jvp(t: Any, weight: Any, y: Any, a: Any, rstd: Any, layout: Layout)
 
 _batch_norm: Function = several(
     "nn.batch_norm",
-    lambda x, weight, bias, layout, eps: _kernel(x, weight, bias, layout, eps, True),
+    _batch_kernel,
     ("y", "a", "rstd", "mean", "var"),
     vjp={
         "x": _batch_x_vjp,

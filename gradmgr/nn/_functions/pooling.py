@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import libraries
+from gradmgr._arrays import libraries, native_kernels
 from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.tensor import Tensor, raw, wrap
@@ -168,6 +168,13 @@ def _pick_kernel(x: Any, which: Any, geometry: Geometry) -> Any:
 
 def _scatter_kernel(g: Any, which: Any, geometry: Geometry) -> Any:
     """Add each number to the given tap of its window: the adjoint of picking."""
+    kernel = native_kernels.find("max_pool2d_vjp", g)
+    if kernel is not None and libraries.is_numpy(which) and which.dtype == np.uint8 and which.shape == g.shape:
+        made = native_kernels.empty((*g.shape[:2], *geometry.size), g, which)
+        lengths = g.shape[0] * g.shape[1], *geometry.size, *geometry.out, *geometry.kernel
+        numbers = map(float, (*geometry.stride, *geometry.padding, *geometry.dilation))
+        kernel(native_kernels.contiguous(g), native_kernels.contiguous(which), made, *lengths, *numbers)
+        return made
     planes, named, work = _planes_of(g), _planes_of(which), accumulation_dtype(g.dtype)
     loop = _BlockLoop(geometry, len(planes), work, 0, g, which)
     shape = (len(planes), 1, *geometry.size)

@@ -1,0 +1,653 @@
+/* The kernels for one type: kernels.c includes this for float and for double, with the constants of each. */
+
+/* ---------------------------------------------------------------- numbers */
+
+INLINE REAL OF_TYPE(number_of_bits)(INTEGER bits)
+{
+    REAL found;
+    memcpy(&found, &bits, sizeof(found));
+    return found;
+}
+
+INLINE INTEGER OF_TYPE(bits_of)(REAL x)
+{
+    INTEGER found;
+    memcpy(&found, &x, sizeof(found));
+    return found;
+}
+
+/* exp(x + rest), for x from LOWEST to HIGHEST, or NaN, and a rest below 0.05. The power of 2 is multiplied in two parts,
+ * so that the smallest and the largest results are right. */
+INLINE REAL OF_TYPE(exp_within)(REAL x, REAL rest)
+{
+    const REAL rounded = x * (REAL)1.44269504088896340736 + ROUND, n = rounded - ROUND;
+    const REAL r = x - n * LOG_2_HIGH - n * LOG_2_LOW + rest;
+    const INTEGER both = OF_TYPE(bits_of)(rounded) - OF_TYPE(bits_of)(ROUND) + 2 * BIAS, one = both >> 1;
+    const REAL p = r * r * EXP_Q(r) + r + 1;
+    return p * OF_TYPE(number_of_bits)(one << MANTISSA) * OF_TYPE(number_of_bits)((both - one) << MANTISSA);
+}
+
+/* exp(x) for any x. What underflows is no product of small numbers, which would take a hundred times as long. */
+INLINE REAL OF_TYPE(exp_of)(REAL x)
+{
+    const REAL high = x > HIGHEST ? HIGHEST : x, near = high < LOWEST ? 0 : high, found = OF_TYPE(exp_within)(near, 0);
+    return high < LOWEST ? 0 : found;
+}
+
+/* The sums of x, and of products of x and y, over n numbers. */
+INLINE double OF_TYPE(added)(REAL *lanes)
+{
+    for (int width = LANES / 2; width; width /= 2)
+        for (int l = 0; l < width; l++)
+            lanes[l] += lanes[l + width];
+    return lanes[0];
+}
+
+FOR_EACH_PROCESSOR static double OF_TYPE(sum)(const REAL *x, word n)
+{
+    double total = 0;
+    for (word start = 0; start < n; start += STRIP) {
+        const word end = n - start < STRIP ? n : start + STRIP;
+        REAL lanes[LANES] = {0};
+        word k = start;
+        for (; k + LANES <= end; k += LANES)
+            for (int l = 0; l < LANES; l++)
+                lanes[l] += x[k + l];
+        for (int l = 0; k < end; k++, l++)
+            lanes[l] += x[k];
+        total += OF_TYPE(added)(lanes);
+    }
+    return total;
+}
+
+FOR_EACH_PROCESSOR static double OF_TYPE(dot)(const REAL *x, const REAL *y, word n)
+{
+    double total = 0;
+    for (word start = 0; start < n; start += STRIP) {
+        const word end = n - start < STRIP ? n : start + STRIP;
+        REAL lanes[LANES] = {0};
+        word k = start;
+        for (; k + LANES <= end; k += LANES)
+            for (int l = 0; l < LANES; l++)
+                lanes[l] += x[k + l] * y[k + l];
+        for (int l = 0; k < end; k++, l++)
+            lanes[l] += x[k] * y[k];
+        total += OF_TYPE(added)(lanes);
+    }
+    return total;
+}
+
+/* exp(x) for x that is NaN or not above 0, but for roundings; 0 where that is below the smallest normal number. */
+INLINE REAL OF_TYPE(exp_below)(REAL x)
+{
+    const REAL near = x < NORMAL ? 0 : x;
+    const REAL rounded = near * (REAL)1.44269504088896340736 + ROUND, n = rounded - ROUND;
+    const REAL r = near - n * LOG_2_HIGH - n * LOG_2_LOW;
+    const INTEGER exponent = OF_TYPE(bits_of)(rounded) - OF_TYPE(bits_of)(ROUND) + BIAS;
+    const REAL found = (r * r * EXP_Q(r) + r + 1) * OF_TYPE(number_of_bits)(exponent << MANTISSA);
+    return x < NORMAL ? 0 : found;
+}
+
+/* A number as an integer of the same order, which the compiler may compare in any order, and back: it is its own
+ * inverse. */
+INLINE ORDERED OF_TYPE(in_order)(ORDERED bits)
+{
+    return bits < 0 ? bits ^ (ORDERED)~SIGN : bits;
+}
+
+/* The largest of n numbers; where one is NaN, this may be NaN or not. */
+FOR_EACH_PROCESSOR static REAL OF_TYPE(largest)(const REAL *x, word n)
+{
+    ORDERED most = OF_TYPE(in_order)((ORDERED)OF_TYPE(bits_of)(x[0]));
+    for (word k = 1; k < n; k++) {
+        const ORDERED here = OF_TYPE(in_order)((ORDERED)OF_TYPE(bits_of)(x[k]));
+        most = here > most ? here : most;
+    }
+    return OF_TYPE(number_of_bits)((INTEGER)OF_TYPE(in_order)(most));
+}
+
+/* ---------------------------------------------------------------- gelu */
+
+/* a = min(|x|, FAR_TAIL), exp(-a^2 / 2), and the tail Phi(-a). The square of the upper half of a is exact; rounding
+ * that of a itself would cause an error of up to a^2 / 2 roundings. */
+INLINE REAL OF_TYPE(tail_of)(REAL x, REAL *a, REAL *bell)
+{
+    REAL size = OF_TYPE(number_of_bits)(OF_TYPE(bits_of)(x) & ~SIGN);
+    size = size > FAR_TAIL ? FAR_TAIL : size;
+    const REAL upper = OF_TYPE(number_of_bits)(OF_TYPE(bits_of)(size) & HALF), half = (REAL)0.5;
+    *a = size;
+    *bell = OF_TYPE(exp_within)(-half * upper * upper, -half * (size - upper) * (size + upper));
+    return *bell * (TAIL_ABOVE(size) / TAIL_BELOW(size));
+}
+
+/* Arrays: x, x Phi(x). */
+KERNEL(gelu)
+{
+    const REAL *x = (const REAL *)data[0];
+    REAL *out = (REAL *)data[1];
+    UNUSED;
+    APART_OR_SAME
+    for (word k = 0; k < dims[0]; k++) {
+        REAL a, bell;
+        const REAL tail = OF_TYPE(tail_of)(x[k], &a, &bell);
+        out[k] = (x[k] < 0 ? 0 : x[k]) - a * tail;
+    }
+    return 0;
+}
+
+/* Phi(x) + x phi(x): for positive x 1 minus that of -x. */
+INLINE REAL OF_TYPE(gelu_slope_of)(REAL x)
+{
+    REAL a, bell;
+    const REAL tail = OF_TYPE(tail_of)(x, &a, &bell);
+    const REAL slope = tail - a * (bell * (REAL)0.398942280401432678);
+    return x > 0 ? 1 - slope : slope;
+}
+
+/* Arrays: x, slope. */
+KERNEL(gelu_slope)
+{
+    const REAL *x = (const REAL *)data[0];
+    REAL *out = (REAL *)data[1];
+    UNUSED;
+    APART_OR_SAME
+    for (word k = 0; k < dims[0]; k++)
+        out[k] = OF_TYPE(gelu_slope_of)(x[k]);
+    return 0;
+}
+
+/* Arrays: cotangent, x, the cotangent of x, which may be the first. */
+KERNEL(gelu_vjp)
+{
+    const REAL *g = (const REAL *)data[0], *x = (const REAL *)data[1];
+    REAL *out = (REAL *)data[2];
+    UNUSED;
+    APART_OR_SAME
+    for (word k = 0; k < dims[0]; k++)
+        out[k] = g[k] * OF_TYPE(gelu_slope_of)(x[k]);
+    return 0;
+}
+
+/* The approximation x s(2 u), with the logistic function s and 2 u = x (linear + cubic x^2). */
+#define GELU_LINEAR (REAL)1.59576912160573071176
+#define GELU_CUBIC (REAL)0.0713548162726002487763
+#define GELU_FAR (REAL)50
+
+KERNEL(gelu_tanh)
+{
+    const REAL *x = (const REAL *)data[0];
+    REAL *out = (REAL *)data[1];
+    UNUSED;
+    APART_OR_SAME
+    for (word k = 0; k < dims[0]; k++) {
+        const REAL near = x[k] < -GELU_FAR ? -GELU_FAR : x[k];
+        out[k] = near / (1 + OF_TYPE(exp_of)(-near * (GELU_LINEAR + GELU_CUBIC * near * near)));
+    }
+    return 0;
+}
+
+KERNEL(gelu_tanh_vjp)
+{
+    const REAL *g = (const REAL *)data[0], *x = (const REAL *)data[1];
+    REAL *out = (REAL *)data[2];
+    UNUSED;
+    APART_OR_SAME
+    for (word k = 0; k < dims[0]; k++) {
+        REAL near = x[k] < -GELU_FAR ? -GELU_FAR : x[k];
+        near = near > GELU_FAR ? GELU_FAR : near;
+        const REAL square = near * near;
+        const REAL e = OF_TYPE(exp_of)(-near * (GELU_LINEAR + GELU_CUBIC * square)), s = 1 / (1 + e);
+        /* 1 - s is e s, but where e is infinite and s 0 */
+        const REAL other = e > 1 ? 1 - s : e * s;
+        out[k] = g[k] * (s + s * other * near * (GELU_LINEAR + 3 * GELU_CUBIC * square));
+    }
+    return 0;
+}
+#undef GELU_LINEAR
+#undef GELU_CUBIC
+#undef GELU_FAR
+
+/* ---------------------------------------------------------------- softmax */
+
+/* The sum of exp(x - top). */
+FOR_EACH_PROCESSOR static double OF_TYPE(sum_of_exp)(const REAL *x, REAL top, word n)
+{
+    REAL made[PIECE];
+    double total = 0;
+    for (word start = 0; start < n; start += PIECE) {
+        const word count = n - start < PIECE ? n - start : PIECE;
+        for (word k = 0; k < count; k++)
+            made[k] = OF_TYPE(exp_below)(x[start + k] - top);
+        total += OF_TYPE(sum)(made, count);
+    }
+    return total;
+}
+
+/* Arrays: x, softmax(x). Lengths: rows, columns. Numbers: a factor of x. The two may be one array. */
+KERNEL(softmax)
+{
+    const word n = dims[1];
+    const REAL factor = (REAL)((const double *)context)[0];
+    UNUSED;
+    for (word row = 0; row < dims[0]; row++) {
+        const REAL *x = (const REAL *)data[0] + row * n;
+        REAL *out = (REAL *)data[1] + row * n;
+        if (factor != 1) {
+            APART_OR_SAME
+            for (word k = 0; k < n; k++)
+                out[k] = x[k] * factor;
+            x = out;
+        }
+        const REAL top = OF_TYPE(largest)(x, n);
+        APART_OR_SAME
+        for (word k = 0; k < n; k++)
+            out[k] = OF_TYPE(exp_below)(x[k] - top);
+        const REAL share = (REAL)(1 / OF_TYPE(sum)(out, n));
+        for (word k = 0; k < n; k++)
+            out[k] *= share;
+    }
+    return 0;
+}
+
+/* Arrays: cotangent, softmax(x), out (g - sum(g out)). Lengths: rows, columns. Numbers: a factor of the last, which may
+ * be one of the others. */
+KERNEL(softmax_vjp)
+{
+    const word n = dims[1];
+    const REAL factor = (REAL)((const double *)context)[0];
+    UNUSED;
+    for (word row = 0; row < dims[0]; row++) {
+        const REAL *g = (const REAL *)data[0] + row * n, *out = (const REAL *)data[1] + row * n;
+        REAL *made = (REAL *)data[2] + row * n;
+        const REAL total = (REAL)OF_TYPE(dot)(g, out, n);
+        APART_OR_SAME
+        for (word k = 0; k < n; k++)
+            made[k] = out[k] * (g[k] - total) * factor;
+    }
+    return 0;
+}
+
+/* Arrays: x, log(softmax(x)). Lengths: rows, columns. Numbers: whether 0 stands for a largest number not finite. */
+KERNEL(log_softmax)
+{
+    const word n = dims[1];
+    UNUSED;
+    for (word row = 0; row < dims[0]; row++) {
+        const REAL *x = (const REAL *)data[0] + row * n;
+        REAL *out = (REAL *)data[1] + row * n;
+        REAL top = OF_TYPE(largest)(x, n), total;
+        if (((const double *)context)[0] != 0 && top - top != 0) {
+            total = top;
+            for (word k = 0; k < n; k++)
+                total = x[k] != x[k] ? x[k] : total;
+            top = 0;
+        } else
+            total = (REAL)log(OF_TYPE(sum_of_exp)(x, top, n));
+        APART_OR_SAME
+        for (word k = 0; k < n; k++)
+            out[k] = x[k] - top - total;
+    }
+    return 0;
+}
+
+/* Arrays: cotangent, log(softmax(x)), g - exp(out) sum(g). Lengths: rows, columns. */
+KERNEL(log_softmax_vjp)
+{
+    const word n = dims[1];
+    UNUSED;
+    for (word row = 0; row < dims[0]; row++) {
+        const REAL *g = (const REAL *)data[0] + row * n, *out = (const REAL *)data[1] + row * n;
+        REAL *made = (REAL *)data[2] + row * n;
+        const REAL total = (REAL)OF_TYPE(sum)(g, n);
+        APART_OR_SAME
+        for (word k = 0; k < n; k++)
+            made[k] = g[k] - OF_TYPE(exp_below)(out[k]) * total;
+    }
+    return 0;
+}
+
+/* Arrays: x, labels (int64), losses, largest numbers, log(sum(exp(x - largest))). Lengths: rows, columns. */
+KERNEL(cross_entropy)
+{
+    const word n = dims[1], *labels = (const word *)data[1];
+    REAL *losses = (REAL *)data[2], *tops = (REAL *)data[3], *totals = (REAL *)data[4];
+    UNUSED;
+    for (word row = 0; row < dims[0]; row++) {
+        const REAL *x = (const REAL *)data[0] + row * n;
+        if (labels[row] < 0 || labels[row] >= n)
+            return 1;
+        tops[row] = OF_TYPE(largest)(x, n);
+        totals[row] = (REAL)log(OF_TYPE(sum_of_exp)(x, tops[row], n));
+        losses[row] = totals[row] - (x[labels[row]] - tops[row]);
+    }
+    return 0;
+}
+
+/* Arrays: cotangents of the losses, x, labels, largest numbers, logarithms, the cotangent of x. Lengths: rows, columns.
+ * Numbers: 1, or 0 where there is one cotangent for all rows. */
+KERNEL(cross_entropy_vjp)
+{
+    const word n = dims[1], *labels = (const word *)data[2], step = (word)((const double *)context)[0];
+    const REAL *given = (const REAL *)data[0], *tops = (const REAL *)data[3], *totals = (const REAL *)data[4];
+    UNUSED;
+    for (word row = 0; row < dims[0]; row++) {
+        const REAL *x = (const REAL *)data[1] + row * n;
+        REAL *made = (REAL *)data[5] + row * n;
+        const REAL g = given[row * step], top = tops[row], total = totals[row];
+        if (labels[row] < 0 || labels[row] >= n)
+            return 1;
+        APART_OR_SAME
+        for (word k = 0; k < n; k++)
+            made[k] = OF_TYPE(exp_below)(x[k] - top - total) * g;
+        made[labels[row]] -= g;
+    }
+    return 0;
+}
+
+/* ---------------------------------------------------------------- normalisation */
+
+/* Write the normalised values of a row, and return 1/std; with `centred` the mean is taken away first. */
+FOR_EACH_PROCESSOR static REAL OF_TYPE(normalised)(const REAL *x, REAL *a, word n, double eps, int centred)
+{
+    if (centred) {
+        const REAL mean = (REAL)(OF_TYPE(sum)(x, n) / (double)n);
+        for (word k = 0; k < n; k++)
+            a[k] = x[k] - mean;
+    } else
+        memcpy(a, x, n * sizeof(REAL));
+    const REAL rstd = (REAL)(1 / sqrt(OF_TYPE(dot)(a, a, n) / (double)n + eps));
+    for (word k = 0; k < n; k++)
+        a[k] *= rstd;
+    return rstd;
+}
+
+/* Arrays: x, weight, bias, result, normalised values, 1/std. Lengths: rows, columns. Numbers: eps, whether there is a
+ * weight, a bias, and whether values are centred. */
+KERNEL(norm_rows)
+{
+    const word n = dims[1];
+    const double *numbers = (const double *)context;
+    const REAL *RESTRICT weight = (const REAL *)data[1], *RESTRICT bias = (const REAL *)data[2];
+    UNUSED;
+    for (word row = 0; row < dims[0]; row++) {
+        REAL *RESTRICT y = (REAL *)data[3] + row * n, *RESTRICT a = (REAL *)data[4] + row * n;
+        ((REAL *)data[5])[row] = OF_TYPE(normalised)((const REAL *)data[0] + row * n, a, n, numbers[0], numbers[3] != 0);
+        if (numbers[1] != 0 && numbers[2] != 0)
+            for (word k = 0; k < n; k++)
+                y[k] = a[k] * weight[k] + bias[k];
+        else
+            for (word k = 0; k < n; k++)
+                y[k] = a[k] * (numbers[1] != 0 ? weight[k] : 1) + (numbers[2] != 0 ? bias[k] : 0);
+    }
+    return 0;
+}
+
+/* Arrays: cotangent, weight, normalised values, 1/std, the cotangents of x and of the weight, scratch like the weight.
+ * Lengths: rows, columns. Numbers: whether there is a weight, and whether values are centred. Products for the weight
+ * are added up over ROWS rows, and then these sums. */
+KERNEL(norm_rows_vjp)
+{
+    const word n = dims[1];
+    const int weighs = ((const double *)context)[0] != 0, centred = ((const double *)context)[1] != 0;
+    const REAL *RESTRICT weight = (const REAL *)data[1];
+    REAL *RESTRICT of_weight = (REAL *)data[5], *RESTRICT part = (REAL *)data[6];
+    UNUSED;
+    for (word k = 0; weighs && k < n; k++)
+        of_weight[k] = part[k] = 0;
+    for (word row = 0; row < dims[0]; row++) {
+        const REAL *RESTRICT g = (const REAL *)data[0] + row * n, *RESTRICT a = (const REAL *)data[2] + row * n;
+        REAL *RESTRICT made = (REAL *)data[4] + row * n;
+        const REAL *h = g;
+        if (weighs) {
+            for (word k = 0; k < n; k++) {
+                part[k] += g[k] * a[k];
+                made[k] = g[k] * weight[k];
+            }
+            h = made;
+        }
+        const REAL rstd = ((const REAL *)data[3])[row], slope = (REAL)(OF_TYPE(dot)(h, a, n) / (double)n);
+        const REAL level = centred ? (REAL)(OF_TYPE(sum)(h, n) / (double)n) : 0;
+        APART_OR_SAME
+        for (word k = 0; k < n; k++)
+            made[k] = (h[k] - level - a[k] * slope) * rstd;
+        if (weighs && (row % ROWS == ROWS - 1 || row == dims[0] - 1))
+            for (word k = 0; k < n; k++) {
+                of_weight[k] += part[k];
+                part[k] = 0;
+            }
+    }
+    return 0;
+}
+
+/* Arrays: x, weight, bias, result, normalised values, 1/std. Lengths: rows, channels of a row, values of a channel,
+ * channels in all. Numbers: eps, whether there is a weight, and a bias. */
+KERNEL(norm_groups)
+{
+    const word each = dims[1], size = dims[2], n = each * size, channels = dims[3];
+    const double *numbers = (const double *)context;
+    UNUSED;
+    for (word row = 0; row < dims[0]; row++) {
+        REAL *a = (REAL *)data[4] + row * n;
+        ((REAL *)data[5])[row] = OF_TYPE(normalised)((const REAL *)data[0] + row * n, a, n, numbers[0], 1);
+        for (word c = row * each; c < (row + 1) * each; c++) {
+            const REAL weight = numbers[1] != 0 ? ((const REAL *)data[1])[c % channels] : 1;
+            const REAL bias = numbers[2] != 0 ? ((const REAL *)data[2])[c % channels] : 0;
+            const REAL *RESTRICT from = (const REAL *)data[4] + c * size;
+            REAL *RESTRICT to = (REAL *)data[3] + c * size;
+            for (word k = 0; k < size; k++)
+                to[k] = from[k] * weight + bias;
+        }
+    }
+    return 0;
+}
+
+/* Arrays: cotangent, weight, normalised values, 1/std, the cotangent of x, and that of the weight for each channel of
+ * each image. Lengths: as above. Numbers: whether there is a weight. */
+KERNEL(norm_groups_vjp)
+{
+    const word each = dims[1], size = dims[2], n = each * size, channels = dims[3];
+    const int weighs = ((const double *)context)[0] != 0;
+    const REAL *weight = (const REAL *)data[1];
+    UNUSED;
+    for (word row = 0; row < dims[0]; row++) {
+        double slope = 0, level = 0;
+        for (word c = row * each; c < (row + 1) * each; c++) {
+            const REAL *g = (const REAL *)data[0] + c * size, *a = (const REAL *)data[2] + c * size;
+            const double product = OF_TYPE(dot)(g, a, size), w = weighs ? (double)weight[c % channels] : 1;
+            ((REAL *)data[5])[c] = (REAL)product;
+            slope += w * product;
+            level += w * OF_TYPE(sum)(g, size);
+        }
+        const REAL rstd = ((const REAL *)data[3])[row];
+        const REAL by_values = (REAL)(slope / (double)n) * rstd, shift = (REAL)(level / (double)n) * rstd;
+        for (word c = row * each; c < (row + 1) * each; c++) {
+            const REAL scale = (weighs ? weight[c % channels] : 1) * rstd;
+            const REAL *RESTRICT g = (const REAL *)data[0] + c * size, *RESTRICT a = (const REAL *)data[2] + c * size;
+            REAL *RESTRICT made = (REAL *)data[4] + c * size;
+            for (word k = 0; k < size; k++)
+                made[k] = g[k] * scale - a[k] * by_values - shift;
+        }
+    }
+    return 0;
+}
+
+/* Arrays: x, weight, bias, result, normalised values, 1/std, mean, variance. Lengths: images, channels, values of a
+ * channel. Numbers: eps, whether there is a weight, and a bias. Statistics are those of a channel of all images. */
+KERNEL(norm_channels)
+{
+    const word images = dims[0], channels = dims[1], size = dims[2], move = channels * size;
+    const double *numbers = (const double *)context, count = (double)(images * size);
+    REAL *stds = (REAL *)data[5], *means = (REAL *)data[6], *variances = (REAL *)data[7];
+    UNUSED;
+    for (word c = 0; c < channels; c++) {
+        const REAL *x = (const REAL *)data[0] + c * size;
+        REAL *a = (REAL *)data[4] + c * size;
+        double total = 0, squares = 0;
+        for (word p = 0; p < images; p++)
+            total += OF_TYPE(sum)(x + p * move, size);
+        means[c] = (REAL)(total / count);
+        for (word p = 0; p < images; p++) {
+            const REAL *RESTRICT from = x + p * move, mean = means[c];
+            REAL *RESTRICT to = a + p * move;
+            for (word k = 0; k < size; k++)
+                to[k] = from[k] - mean;
+            squares += OF_TYPE(dot)(to, to, size);
+        }
+        variances[c] = (REAL)(squares / count);
+        stds[c] = (REAL)(1 / sqrt(squares / count + numbers[0]));
+        for (word p = 0; p < images; p++) {
+            const REAL rstd = stds[c], weight = numbers[1] != 0 ? ((const REAL *)data[1])[c] : 1;
+            const REAL bias = numbers[2] != 0 ? ((const REAL *)data[2])[c] : 0;
+            REAL *RESTRICT to = a + p * move, *RESTRICT y = (REAL *)data[3] + p * move + c * size;
+            for (word k = 0; k < size; k++) {
+                to[k] *= rstd;
+                y[k] = to[k] * weight + bias;
+            }
+        }
+    }
+    return 0;
+}
+
+/* Arrays: h, a, the sums of h and of h a of each channel. Lengths: as above. */
+KERNEL(channel_sums)
+{
+    const word move = dims[1] * dims[2];
+    UNUSED;
+    for (word c = 0; c < dims[1]; c++) {
+        const REAL *h = (const REAL *)data[0] + c * dims[2], *a = (const REAL *)data[1] + c * dims[2];
+        double total = 0, product = 0;
+        for (word p = 0; p < dims[0]; p++) {
+            total += OF_TYPE(sum)(h + p * move, dims[2]);
+            product += OF_TYPE(dot)(h + p * move, a + p * move, dims[2]);
+        }
+        ((REAL *)data[2])[c] = (REAL)total;
+        ((REAL *)data[3])[c] = (REAL)product;
+    }
+    return 0;
+}
+
+/* Arrays: h, a, scale, level, slope, (h - a slope - level) scale, with one scale, level and slope for each channel.
+ * Lengths: as above. */
+KERNEL(tilted)
+{
+    UNUSED;
+    for (word row = 0; row < dims[0] * dims[1]; row++) {
+        const word c = row % dims[1];
+        const REAL scale = ((const REAL *)data[2])[c], level = ((const REAL *)data[3])[c];
+        const REAL slope = ((const REAL *)data[4])[c];
+        const REAL *RESTRICT h = (const REAL *)data[0] + row * dims[2], *RESTRICT a = (const REAL *)data[1] + row * dims[2];
+        REAL *RESTRICT made = (REAL *)data[5] + row * dims[2];
+        for (word k = 0; k < dims[2]; k++)
+            made[k] = (h[k] - a[k] * slope - level) * scale;
+    }
+    return 0;
+}
+
+/* ---------------------------------------------------------------- max pooling */
+
+/* Arrays: cotangents of the windows, their taps (uint8), the cotangent of x. Lengths: planes, rows and columns of a
+ * plane, of windows, of taps. Numbers: stride, padding and dilation, each of rows and of columns. */
+KERNEL(max_pool2d_vjp)
+{
+    const double *numbers = (const double *)context;
+    const word height = dims[1], width = dims[2], rows = dims[3], columns = dims[4], right = dims[6];
+    const word stride[] = {(word)numbers[0], (word)numbers[1]}, padding[] = {(word)numbers[2], (word)numbers[3]};
+    word moves[256];
+    UNUSED;
+    for (word tap = 0; tap < 256; tap++)
+        moves[tap] = tap / right * (word)numbers[4] * width + tap % right * (word)numbers[5];
+    memset(data[2], 0, dims[0] * height * width * sizeof(REAL));
+    for (word row = 0; row < dims[0] * rows; row++) {
+        const REAL *g = (const REAL *)data[0] + row * columns;
+        const uint8_t *which = (const uint8_t *)data[1] + row * columns;
+        REAL *plane = (REAL *)data[2] + row / rows * height * width;
+        const word start = (row % rows * stride[0] - padding[0]) * width - padding[1];
+        for (word k = 0; k < columns; k++) {
+            const word place = start + k * stride[1] + moves[which[k]];
+            if (place < 0 || place >= height * width)
+                return 1;
+            plane[place] += g[k];
+        }
+    }
+    return 0;
+}
+
+/* ---------------------------------------------------------------- optimisers */
+
+/* What precedes a step: shrinks the parameters, and returns the gradient, or what is to be used instead of it, in
+ * `made`. All is rounded as where NumPy computes the step, call by call. */
+INLINE const REAL *OF_TYPE(prepared)(REAL *RESTRICT p, const REAL *RESTRICT g, word n, const double *numbers,
+                                     REAL *RESTRICT made)
+{
+    const int flags = (int)numbers[0];
+    const REAL decay = (REAL)numbers[1], shrink = (REAL)numbers[2];
+    if (flags & SHRINKS)
+        for (word k = 0; k < n; k++)
+            p[k] *= shrink;
+    if (flags & MAXIMIZES)
+        for (word k = 0; k < n; k++)
+            made[k] = -g[k];
+    if (flags & DECAYS) {
+        const REAL *from = flags & MAXIMIZES ? made : g;
+        APART_OR_SAME
+        for (word k = 0; k < n; k++)
+            made[k] = from[k] + p[k] * decay;
+    }
+    return flags & (MAXIMIZES | DECAYS) ? made : g;
+}
+
+/* Arrays: gradient, parameters, means of gradients, means of squares. Length: their number. Numbers: flags, weight
+ * decay, shrinking, and the constants of the step, as in gradmgr/optim/_algorithms.py. */
+KERNEL(adam)
+{
+    const double *numbers = (const double *)context;
+    const REAL c2 = (REAL)numbers[3], c3 = (REAL)numbers[4], c4 = (REAL)numbers[5], c5 = (REAL)numbers[6];
+    const REAL c6 = (REAL)numbers[7];
+    UNUSED;
+    for (word start = 0; start < dims[0]; start += PIECE) {
+        REAL changed[PIECE], *RESTRICT p = (REAL *)data[1] + start;
+        REAL *RESTRICT m = (REAL *)data[2] + start, *RESTRICT v = (REAL *)data[3] + start;
+        const word n = dims[0] - start < PIECE ? dims[0] - start : PIECE;
+        const REAL *RESTRICT g = OF_TYPE(prepared)(p, (const REAL *)data[0] + start, n, numbers, changed);
+        for (word k = 0; k < n; k++) {
+            m[k] += (g[k] - m[k]) * c2;
+            v[k] = v[k] * c3 + g[k] * g[k] * c4;
+            p[k] -= m[k] / (ROOT(v[k]) * c5 + c6);
+        }
+    }
+    return 0;
+}
+
+/* Arrays: gradient, parameters. Numbers: flags, weight decay, shrinking, learning rate. */
+KERNEL(sgd)
+{
+    const double *numbers = (const double *)context;
+    const REAL rate = (REAL)numbers[3];
+    UNUSED;
+    for (word start = 0; start < dims[0]; start += PIECE) {
+        REAL changed[PIECE], *RESTRICT p = (REAL *)data[1] + start;
+        const word n = dims[0] - start < PIECE ? dims[0] - start : PIECE;
+        const REAL *RESTRICT g = OF_TYPE(prepared)(p, (const REAL *)data[0] + start, n, numbers, changed);
+        for (word k = 0; k < n; k++)
+            p[k] -= g[k] * rate;
+    }
+    return 0;
+}
+
+/* Arrays: gradient, parameters, buffer. Numbers: flags, weight decay, shrinking, learning rate, momentum. */
+KERNEL(sgd_momentum)
+{
+    const double *numbers = (const double *)context;
+    const REAL rate = (REAL)numbers[3], momentum = (REAL)numbers[4];
+    UNUSED;
+    for (word start = 0; start < dims[0]; start += PIECE) {
+        REAL changed[PIECE], *RESTRICT p = (REAL *)data[1] + start, *RESTRICT b = (REAL *)data[2] + start;
+        const word n = dims[0] - start < PIECE ? dims[0] - start : PIECE;
+        const REAL *RESTRICT g = OF_TYPE(prepared)(p, (const REAL *)data[0] + start, n, numbers, changed);
+        for (word k = 0; k < n; k++) {
+            b[k] = b[k] * momentum + g[k];
+            p[k] -= b[k] * rate;
+        }
+    }
+    return 0;
+}

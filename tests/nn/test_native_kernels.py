@@ -1,0 +1,538 @@
+"""Kernels in C of gradmgr-native: what they compute against NumPy's way and against exact values, and in replays."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+from machine import MACHINE, assert_same_bits, needs_machine
+
+import gradmgr
+from gradmgr import GradManager, optim, tensor
+from gradmgr._arrays import native_kernels
+from gradmgr.nn import functional as F  # noqa: N812  # torch's name
+
+Function = Callable[..., Any]
+
+HAS_KERNELS = native_kernels.kernels.get("gelu", np.dtype(np.float32)) is not None
+pytestmark = [
+    needs_machine,
+    pytest.mark.skipif(not HAS_KERNELS, reason=f"needs kernels: {native_kernels.kernels.reason}"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
+
+TYPES = [np.float32, np.float64]
+NAN, INF = np.nan, np.inf
+
+
+@pytest.fixture
+def without_kernels(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """A function from whose call on there are no kernels."""
+    return lambda: monkeypatch.setattr(native_kernels.kernels, "_found", {})
+
+
+def results(function: Function, arrays: Sequence[Any], seed: int = 7) -> list[Any]:
+    """The result of a function of arrays, and the derivatives of it times random numbers."""
+    given = [tensor(a) for a in arrays]
+    gm = GradManager().attach(given)
+    with gm:
+        y = function(*given)
+        g = np.random.default_rng(seed).normal(size=y.shape).astype(y.dtype)
+        gm.backward(y, tensor(g))
+    return [y.numpy(), *[t.grad.numpy() for t in given]]
+
+
+def normal(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).normal(size=shape).astype(dtype)
+
+
+def ulps(found: Any, expected: Any) -> float:
+    """The largest difference in units of the last place of the largest expected number nearby: of the whole array."""
+    return float(np.max(np.abs(found - expected)) / np.spacing(np.max(np.abs(expected))))
+
+
+def exact_ulps(found: Any, x: Any, exact: Callable[[Any], Any]) -> float:
+    """The largest difference from exact values, each in units of its own last place."""
+    worst = 0.0
+    with mpmath.workdps(40):
+        for number, value in zip(found, x, strict=True):
+            wanted = exact(mpmath.mpf(float(value)))
+            unit = float(np.spacing(found.dtype.type(abs(float(wanted)))))
+            worst = max(worst, float(abs(mpmath.mpf(float(number)) - wanted)) / unit)
+    return worst
+
+
+# ---------------------------------------------------------------- gelu
+
+
+def exact_gelu(x: Any) -> Any:
+    return x * mpmath.erfc(-x / mpmath.sqrt(2)) / 2
+
+
+def exact_gelu_tanh(x: Any) -> Any:
+    return x / (1 + mpmath.exp(-2 * mpmath.sqrt(2 / mpmath.pi) * (x + mpmath.mpf("0.044715") * x**3)))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    ("name", "exact", "low", "limit"), [("none", exact_gelu, -13, 8), ("tanh", exact_gelu_tanh, -3, 10)]
+)
+def test_gelu_is_exact_to_a_few_ulps(name: str, exact: Any, low: float, limit: float, dtype: Any) -> None:
+    x = np.concatenate([np.linspace(low, 13, 1001), normal(500), np.geomspace(1e-30, 1, 100)]).astype(dtype)
+    assert exact_ulps(F.gelu(x, name), x, exact) < limit
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", ["none", "tanh"])
+def test_slopes_of_gelu_are_exact_to_a_few_ulps_of_1(name: str, dtype: Any) -> None:
+    x = np.concatenate([np.linspace(-13, 13, 401), normal(100)]).astype(dtype)
+    exact = exact_gelu if name == "none" else exact_gelu_tanh
+    slope = np.array([float(mpmath.diff(exact, float(value))) for value in x])
+    found = [results(lambda t: F.gelu(t, name), [x])[1] / normal_seed(x)]
+    if name == "none":  # for the other one there is no kernel of the slope alone
+        found.append(slopes_recorded(x))
+    for one in found:
+        assert np.abs(one - slope).max() < 3 * np.finfo(dtype).eps
+
+
+def normal_seed(x: Any) -> Any:
+    return np.random.default_rng(7).normal(size=x.shape).astype(x.dtype)
+
+
+def slopes_recorded(x: Any) -> Any:
+    """Derivatives computed by operations that could be differentiated again."""
+    t = tensor(x)
+    outer, inner = GradManager().attach([t]), GradManager().attach([t])
+    with outer, inner:
+        y = F.gelu(t)
+        inner.backward(y, tensor(np.ones_like(x)))
+    return t.grad.numpy()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", ["none", "tanh"])
+def test_gelu_of_special_values(name: str, dtype: Any, without_kernels: Callable[[], None]) -> None:
+    tiny = np.finfo(dtype).smallest_subnormal
+    x = np.array([NAN, INF, -INF, 0.0, -0.0, tiny, -tiny, 1e30, -1e30, 88, -88, *np.arange(21.0) - 10], dtype)
+    found = results(lambda t: F.gelu(t, name), [x])
+    assert np.isnan(found[0][0])
+    assert found[0][1] == INF
+    assert found[0][2] == 0
+    np.testing.assert_array_equal(np.signbit(found[0][3:5]), [False, True])
+    without_kernels()
+    eps = np.finfo(dtype).eps
+    for one, other in zip(found, results(lambda t: F.gelu(t, name), [x]), strict=True):
+        np.testing.assert_allclose(one, other, rtol=40 * eps, atol=8 * eps)
+
+
+# ---------------------------------------------------------------- all kernels, as functions of arrays
+
+
+def gelu(x: Any) -> Any:
+    return F.gelu(x)
+
+
+def gelu_tanh(x: Any) -> Any:
+    return F.gelu(x, "tanh")
+
+
+def rows_and_weights(function: Function, *more: Any) -> Function:
+    return lambda x, *weights: function(x, x.shape[-1:], *weights, *more)
+
+
+def batch_norm(x: Any, weight: Any = None, bias: Any = None) -> Any:
+    return F.batch_norm(x, None, None, weight, bias, training=True)
+
+
+LABELS = np.random.default_rng(3).integers(0, 33, 129)
+
+
+def loss(reduction: str) -> Function:
+    return lambda x: F.cross_entropy(x, LABELS[: len(x)] % x.shape[1], reduction=reduction)
+
+
+CASES: dict[str, tuple[Function, Sequence[tuple[int, ...]]]] = {
+    "softmax": (lambda x: F.softmax(x, -1), [(37, 129)]),
+    "softmax of long rows": (lambda x: F.softmax(x, -1), [(3, 9001)]),
+    "softmax of a row": (lambda x: F.softmax(x, 0), [(5,)]),
+    "softmax of stacks": (lambda x: F.softmax(x, 2), [(2, 3, 17)]),
+    "log_softmax": (lambda x: F.log_softmax(x, -1), [(37, 129)]),
+    "log_softmax of scipy": (lambda x: gradmgr.special.log_softmax(x, -1), [(37, 129)]),
+    "log_softmax of long rows": (lambda x: F.log_softmax(x, -1), [(3, 9001)]),
+    "cross_entropy": (loss("mean"), [(129, 33)]),
+    "cross_entropy of rows": (loss("none"), [(129, 33)]),
+    "cross_entropy summed": (loss("sum"), [(129, 700)]),
+    "cross_entropy of one row": (loss("mean"), [(1, 3)]),
+    "layer_norm": (rows_and_weights(F.layer_norm), [(130, 37), (37,), (37,)]),
+    "layer_norm of long rows": (rows_and_weights(F.layer_norm), [(3, 9001), (9001,), (9001,)]),
+    "layer_norm of stacks": (lambda x, w: F.layer_norm(x, (3, 5), w), [(2, 4, 3, 5), (3, 5)]),
+    "layer_norm without weight": (rows_and_weights(F.layer_norm), [(130, 37)]),
+    "layer_norm with a bias": (lambda x, b: F.layer_norm(x, (16,), None, b), [(4, 16), (16,)]),
+    "rms_norm": (rows_and_weights(F.rms_norm), [(130, 37), (37,)]),
+    "rms_norm without weight": (rows_and_weights(F.rms_norm), [(2, 37)]),
+    "batch_norm": (batch_norm, [(3, 6, 5, 7), (6,), (6,)]),
+    "batch_norm of one image": (batch_norm, [(1, 3, 40), (3,), (3,)]),
+    "batch_norm without weight": (batch_norm, [(3, 6, 35)]),
+    "max_pool2d": (lambda x: F.max_pool2d(x, 2), [(3, 4, 10, 12)]),
+    "max_pool2d overlapping": (lambda x: F.max_pool2d(x, (3, 2), (2, 1), 1, ceil_mode=True), [(3, 4, 10, 7)]),
+    "max_pool2d dilated": (lambda x: F.max_pool2d(x, 3, 1, 1, (2, 3)), [(2, 1, 9, 11)]),
+    "max_pool2d of gaps": (lambda x: F.max_pool2d(x, 2, 5), [(1, 2, 13, 14)]),
+    "max_pool1d": (lambda x: F.max_pool1d(x, 3, 2), [(3, 4, 12)]),
+    "group_norm": (lambda x, w, b: F.group_norm(x, 2, w, b), [(3, 6, 5, 7), (6,), (6,)]),
+    "group_norm without weight": (lambda x: F.group_norm(x, 3), [(3, 6, 35)]),
+    "group_norm of few values": (lambda x, w: F.group_norm(x, 3, w), [(5, 6, 2), (6,)]),
+    "gelu": (gelu, [(37, 129)]),
+    "gelu of one": (gelu, [(1,)]),
+    "gelu of a scalar": (gelu, [()]),
+    "gelu of none": (gelu, [(0, 3)]),
+    "gelu of many": (gelu, [(600, 513)]),
+    "gelu_tanh": (gelu_tanh, [(5, 7, 3)]),
+    "gelu_tanh of many": (gelu_tanh, [(600, 513)]),
+}
+cases = pytest.mark.parametrize("case", CASES)
+
+
+def arrays_of(case: str, dtype: Any) -> list[Any]:
+    return [normal(*shape, dtype=dtype, seed=k) * dtype(1.5) for k, shape in enumerate(CASES[case][1])]
+
+
+@cases
+@pytest.mark.parametrize("dtype", TYPES)
+def test_agrees_with_numpy(case: str, dtype: Any, without_kernels: Callable[[], None]) -> None:
+    function, arrays = CASES[case][0], arrays_of(case, dtype)
+    found = results(function, arrays)
+    without_kernels()
+    for one, other in zip(found, results(function, arrays), strict=True):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        assert not one.size or ulps(one, other) < 32  # what NumPy computes is off by most of it
+
+
+@cases
+def test_of_any_layout_gives_the_same_bits(case: str) -> None:
+    function, arrays = CASES[case][0], arrays_of(case, np.float32)
+    expected = results(function, arrays)
+    for laid_out in (np.asfortranarray, lambda a: np.repeat(a, 2, -1)[..., ::2] if a.ndim else a, unaligned):
+        for one, other in zip(results(function, [laid_out(a) for a in arrays]), expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def unaligned(a: Any) -> Any:
+    """The same array at an odd address."""
+    made = np.frombuffer(bytearray(a.nbytes + 1), np.uint8)[1:].view(a.dtype).reshape(a.shape)
+    made[...] = a
+    return made
+
+
+@cases
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("native", [False, True])
+def test_a_compiled_step_gives_the_bits_of_eager(case: str, dtype: Any, native: bool) -> None:
+    function, arrays = CASES[case][0], arrays_of(case, dtype)
+    given = [tensor(a) for a in arrays]
+    gm = GradManager().attach(given)
+
+    def step(*values: Any) -> list[Any]:
+        with gm:
+            y = function(*[t * v for t, v in zip(given, values, strict=True)])
+            gm.backward(y, y * 0.5)
+        return [y, *[t.grad for t in given]]
+
+    compiled = gradmgr.compile(step, native=native)
+    for k in range(4):
+        values = [normal(*a.shape, dtype=dtype, seed=10 + k) for a in arrays]
+        found = [t.numpy() for t in compiled(*values)]
+        for t in given:
+            t.grad = None
+        expected = [t.numpy() for t in step(*values)]
+        for t in given:
+            t.grad = None
+        for one, other in zip(found, expected, strict=True):
+            assert_same_bits(one, other)
+    assert "variant" in compiled.explain()
+    assert "eagerly" not in compiled.explain()
+
+
+@cases
+def test_threads_do_not_change_a_bit(case: str) -> None:
+    function, arrays = CASES[case][0], arrays_of(case, np.float32)
+    expected = results(function, arrays)
+    gradmgr.set_num_threads(2)
+    try:
+        for one, other in zip(results(function, arrays), expected, strict=True):
+            assert_same_bits(one, other)
+    finally:
+        gradmgr.set_num_threads(1)
+
+
+# ---------------------------------------------------------------- rows of special values
+
+
+ROWS = [
+    [1.0, 2.0, 3.0],
+    [5.0, 5.0, 5.0],
+    [1000.0, 0.0, -1000.0],
+    [-1000.0, -1001.0, -1002.0],
+    [1e30, -1e30, 0.0],
+    [0.0, -0.0, 1e-40],
+    [-INF, 0.0, 1.0],
+    [-INF, -INF, -INF],
+    [INF, 0.0, 1.0],
+    [INF, INF, 0.0],
+    [NAN, 0.0, 1.0],
+    [-NAN, 3.0, 1.0],
+    [3.0, 1.0, NAN],
+    [-INF, NAN, INF],
+]
+OF_ROWS = {
+    "softmax": lambda x: F.softmax(x, -1),
+    "log_softmax": lambda x: F.log_softmax(x, -1),
+    "log_softmax of scipy": lambda x: gradmgr.special.log_softmax(x, -1),
+    "cross_entropy": lambda x: F.cross_entropy(x, np.arange(len(ROWS)) % 3, reduction="none"),
+}
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", OF_ROWS)
+@pytest.mark.parametrize("repeat", [1, 29])
+def test_rows_of_special_values_are_as_without_kernels(
+    name: str, dtype: Any, repeat: int, without_kernels: Callable[[], None]
+) -> None:
+    x = np.repeat(np.array(ROWS, dtype), repeat, axis=1)
+    found = results(OF_ROWS[name], [x])
+    without_kernels()
+    eps = np.finfo(dtype).eps
+    for one, other in zip(found, results(OF_ROWS[name], [x]), strict=True):
+        np.testing.assert_allclose(one, other, rtol=16 * eps, atol=4 * eps * (1 if name == "softmax" else 10))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_softmax_is_exact_to_a_few_ulps(dtype: Any) -> None:
+    x = normal(512, dtype=dtype)  # the difference from the largest is rounded: half an ulp for each 1 that it is
+    found = F.softmax(x, -1)
+    with mpmath.workdps(40):
+        total = mpmath.fsum([mpmath.exp(mpmath.mpf(float(v))) for v in x])
+        assert exact_ulps(found, x, lambda v: mpmath.exp(v) / total) < 7
+        assert exact_ulps(F.log_softmax(x, -1), x, lambda v: v - mpmath.log(total)) < 3
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("columns", [1, 16, 37, 5000])
+def test_layer_norm_is_exact_to_a_few_ulps(columns: int, dtype: Any) -> None:
+    x = (normal(5, columns, dtype=dtype) + 3) * np.array([[1], [1e-3], [1e3], [1], [1e9]], dtype)
+    exact = x.astype(np.longdouble)
+    exact = exact - exact.mean(1, keepdims=True)
+    exact = exact / np.sqrt((exact**2).mean(1, keepdims=True) + 1e-5)
+    found = F.layer_norm(x, (columns,))
+    # The values are about 1; the mean, which is three times as large as they are spread, is rounded once.
+    assert np.abs(found - exact).max() <= 24 * np.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("value", [0.0, 7.0, 1e30, NAN, INF])
+def test_layer_norm_of_equal_and_of_special_values(value: float, without_kernels: Callable[[], None]) -> None:
+    x = np.full((3, 24), value, np.float32)
+    x[2, 1] = 1
+    found = [F.layer_norm(x, (24,)), F.group_norm(x.reshape(3, 1, 24), 1)]
+    without_kernels()
+    expected = [F.layer_norm(x, (24,)), F.group_norm(x.reshape(3, 1, 24), 1)]
+    for one, other in zip(found, [a.reshape(3, 24) for a in expected], strict=True):
+        one = one.reshape(3, 24)
+        if np.isfinite(value):  # without kernels what rounding leaves is scaled by 1 / sqrt(eps)
+            np.testing.assert_array_equal(one[:2], 0)
+            np.testing.assert_allclose(other[:2], 0, atol=1e-3 if value < 1e6 else np.inf)
+            assert np.isfinite(one).all()
+        else:
+            np.testing.assert_array_equal(one, other)
+
+
+def test_labels_that_change_are_checked_in_a_replay() -> None:
+    x = tensor(normal(4, 3))
+    compiled = gradmgr.compile(lambda labels: F.cross_entropy(x, labels))
+    for _ in range(4):
+        compiled(np.array([0, 1, 2, 0]))
+    with pytest.raises(gradmgr.errors.LabelError):
+        compiled(np.array([0, 1, 3, 0]))
+    assert compiled(np.array([2, 1, 2, 0])).item() == F.cross_entropy(x, np.array([2, 1, 2, 0])).item()
+
+
+@pytest.mark.parametrize(
+    "more", [{"ignore_index": 1}, {"label_smoothing": 0.1}, {"weight": np.array([1.0, 2.0, 0.5], np.float32)}]
+)
+def test_other_losses_of_labels_are_those_without_kernels(
+    more: dict[str, Any], without_kernels: Callable[[], None]
+) -> None:
+    def function(x: Any) -> Any:
+        return F.cross_entropy(x, np.array([0, 1, 2, 1]), **more)
+
+    found = results(function, [normal(4, 3)])
+    without_kernels()
+    for one, other in zip(found, results(function, [normal(4, 3)]), strict=True):
+        assert_same_bits(one, other)
+
+
+# ---------------------------------------------------------------- optimisers
+
+
+OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
+    "sgd": lambda p: optim.SGD(p, 0.1),
+    "sgd with decay": lambda p: optim.SGD(p, 0.1, weight_decay=0.01),
+    "momentum": lambda p: optim.SGD(p, 0.1, momentum=0.9),
+    "momentum with decay, up": lambda p: optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.01, maximize=True),
+    "dampened": lambda p: optim.SGD(p, 0.1, momentum=0.9, dampening=0.5),
+    "nesterov": lambda p: optim.SGD(p, 0.1, momentum=0.9, nesterov=True),
+    "adam": lambda p: optim.Adam(p),
+    "adam with decay, up": lambda p: optim.Adam(p, weight_decay=0.1, maximize=True),
+    "adamw": lambda p: optim.AdamW(p, weight_decay=0.1),
+    "adamw up": lambda p: optim.AdamW(p, weight_decay=0.1, maximize=True),
+    "amsgrad": lambda p: optim.Adam(p, amsgrad=True),
+    "adam without a rate": lambda p: optim.Adam(p, lr=0.0),
+}
+
+
+def trained(make: Callable[[Any], Any], shapes: Sequence[tuple[int, ...]], dtype: Any) -> list[Any]:
+    """Parameters after some steps, of random gradients with special values among them; and the optimiser's state."""
+    params = [tensor(normal(*shape, dtype=dtype, seed=k)) for k, shape in enumerate(shapes)]
+    optimizer = make(params)
+    for step in range(4):
+        for k, p in enumerate(params):
+            g = normal(*p.shape, dtype=dtype, seed=100 * step + k)
+            g.reshape(-1)[:8] = [0, -0.0, 1e-40, 1e30, -1e30, 1, 1, 1]
+            if step == 3:
+                g.reshape(-1)[-3:] = [NAN, INF, -INF]
+            p.grad = tensor(g)
+        optimizer.step()
+    state = optimizer.state_dict()["state"]
+    return [*[p.numpy() for p in params], *[a for k in sorted(state) for a in state[k].values() if np.ndim(a)]]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("shapes", [[(3, 7), (11,), (5, 5)], [(700, 701)], [(300_000,), (9,)]])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_optimisers_give_the_bits_of_numpy(
+    name: str, shapes: list[tuple[int, ...]], dtype: Any, threads: int, without_kernels: Callable[[], None]
+) -> None:
+    gradmgr.set_num_threads(threads)
+    try:
+        found = trained(OPTIMIZERS[name], shapes, dtype)
+    finally:
+        gradmgr.set_num_threads(1)
+    without_kernels()
+    for one, other in zip(found, trained(OPTIMIZERS[name], shapes, dtype), strict=True):
+        np.testing.assert_array_equal(one, other)  # as NaN has several
+        np.testing.assert_array_equal(np.signbit(one[one == 0]), np.signbit(other[one == 0]))
+
+
+# ---------------------------------------------------------------- the library
+
+
+def inputs_of_kernels(dtype: Any) -> dict[str, tuple[list[Any], tuple[int, ...], list[float]]]:
+    """Arrays, lengths and numbers for each kernel."""
+    x, g, w = (normal(12, 10 * 7, dtype=dtype, seed=k) * 2 for k in range(3))
+    row, labels = np.abs(normal(120, dtype=dtype)), np.arange(12) * 5
+    made = {name: ([x, g], (840,), []) for name in ("gelu", "gelu_slope", "gelu_tanh")}
+    made |= {name: ([g, x, w], (840,), []) for name in ("gelu_vjp", "gelu_tanh_vjp")}
+    made |= {name: ([x, g], (12, 70), [1.0]) for name in ("softmax", "log_softmax")}
+    made |= {name: ([g, -np.abs(x), w], (12, 70), [1.0]) for name in ("softmax_vjp", "log_softmax_vjp")}
+    tops = [row[:12], row[12:24], row[24:36]]
+    made |= {
+        "cross_entropy": ([x, labels, *tops], (12, 70), []),
+        "cross_entropy_vjp": ([row, x, labels, *tops[:2], w], (12, 70), [1.0]),
+        "norm_rows": ([x, row, row[1:], g, w, row[100:]], (12, 70), [1e-5, 1, 1, 1]),
+        "norm_rows_vjp": ([g, row, x, row[9:], w, np.zeros(70, dtype), np.zeros(70, dtype)], (12, 70), [1, 1]),
+        "norm_groups": ([x, row, row[1:], g, w, row[100:]], (12, 5, 14, 15), [1e-5, 1, 1]),
+        "norm_groups_vjp": ([g, row, x, row[9:], w, np.zeros(60, dtype)], (12, 5, 14, 15), [1]),
+        "norm_channels": ([x, row, row[1:], g, w, *[np.zeros(10, dtype) for _ in range(3)]], (12, 10, 7), [1e-5, 1, 1]),
+        "channel_sums": ([g, x, np.zeros(10, dtype), np.zeros(10, dtype)], (12, 10, 7), []),
+        "tilted": ([g, x, row, row[10:], row[20:], w], (12, 10, 7), []),
+        "max_pool2d_vjp": (
+            [g[:3], np.arange(210, dtype=np.uint8).reshape(3, 70) % 4, w],
+            (3, 14, 20, 7, 10, 2, 2),
+            [2, 2, 0, 0, 1, 1],
+        ),
+        "adam": ([g, x, w, np.abs(w) + 1], (840,), [5, 0.1, 0.9, 0.1, 0.99, 0.01, 2.0, 1e-8]),
+        "sgd": ([g, x], (840,), [7, 0.1, 0.9, 0.1]),
+        "sgd_momentum": ([g, x, w], (840,), [6, 0.1, 0.9, 0.1, 0.9]),
+    }
+    assert made.keys() == native_kernels._SIGNATURES.keys()
+    return made
+
+
+def processors() -> list[str]:
+    features = np._core._multiarray_umath.__cpu_features__  # type: ignore[attr-defined]  # NumPy's, of this processor
+    return ["x86-64", *["x86-64-v3"] * bool(features.get("AVX2")), *["x86-64-v4"] * bool(features.get("AVX512_SKX"))]
+
+
+@pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64") or sys.platform != "linux" or shutil.which("gcc") is None,
+    reason="compiles kernels for several processors of x86-64, with gcc on Linux",
+)
+def test_every_processor_gives_the_same_bits(tmp_path: Path) -> None:
+    source = Path(__file__).parents[2] / "native" / "src" / "kernels.c"
+    flags = ["-std=c11", "-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-fno-math-errno"]
+    flags += ["-fno-trapping-math", "-ffp-contract=off", "-fPIC", "-shared", "-DFOR_EACH_PROCESSOR="]
+    found = []
+    for processor in processors():
+        path = tmp_path / f"{processor}.so"
+        command = ["gcc", *flags, f"-march={processor}", str(source), "-o", str(path), "-lm"]
+        subprocess.run(command, check=True)  # noqa: S603  # a compiler, our own source
+        library = ctypes.CDLL(str(path))
+        found.append([written for dtype in TYPES for written in computed_by(library, dtype)])
+    assert len(found) > 1
+    for others in found[1:]:
+        assert others == found[0]
+
+
+def computed_by(library: Any, dtype: Any) -> Iterator[bytes]:
+    """The bytes of all arrays after each kernel has been run by its address."""
+    for name, (given, lengths, numbers) in inputs_of_kernels(dtype).items():
+        arrays = [a.copy() for a in given]
+        function = getattr(library, f"gradmgr_{name}_f{np.dtype(dtype).itemsize}")
+        function.argtypes = [ctypes.c_void_p] * 5
+        data = (ctypes.c_void_p * 8)(*[a.ctypes.data for a in arrays])
+        dims, context = (ctypes.c_int64 * 8)(*lengths), (ctypes.c_double * 8)(*numbers)
+        assert function(ctypes.addressof(context), ctypes.addressof(data), ctypes.addressof(dims), None, None) == 0
+        yield b"".join([a.tobytes() for a in arrays])
+
+
+def test_the_library_is_loaded_when_a_kernel_is_first_used() -> None:
+    program = (
+        "import sys, numpy, gradmgr; from gradmgr.nn import functional as F;"
+        "print('gradmgr_native' in sys.modules); F.gelu(numpy.ones(3)); print('gradmgr_native' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603  # our own program
+    assert done.stdout.split() == ["False", "True"]
+
+
+def test_a_library_without_kernels_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Old:
+        class _library:  # noqa: N801  # stands in for a CDLL
+            pass
+
+    monkeypatch.setattr(native_kernels.native, "load", Old)
+    made = native_kernels._Kernels()
+    assert made.get("gelu", np.dtype(np.float32)) is None
+    assert "has no kernels" in made.reason
+
+
+def test_another_version_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_kernels, "VERSION", 99)
+    made = native_kernels._Kernels()
+    assert made.get("gelu", np.dtype(np.float32)) is None
+    assert "needs 99" in made.reason
+
+
+def test_no_kernel_for_other_arrays() -> None:
+    assert MACHINE is not None
+    x = normal(3)
+    assert native_kernels.find("gelu", x) is not None
+    for other in (x.astype(np.float16), x.astype(">f4"), x.astype(complex), x[:0], x[0], normal(3, dtype=np.float64)):
+        assert native_kernels.find("gelu", other, x) is None
