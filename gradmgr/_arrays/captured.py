@@ -247,6 +247,8 @@ class Capture:
         fixed: the numbers of slots that hold the same array in each replay.
         given: those of the constants that the program itself gave to a function, and to which call.
         open: whether calls are still captured; later ones are only made.
+        may_decide: whether a kernel of ours may add guards: not after an effect, after which a replay cannot be given
+            up, and not where a replay has met another value, as such kernels decide by numbers that vary.
         seconds: how long calls took, by their number when they were made.
         constants: the arrays given to calls that are not captured, each with a checksum of its values then, and by
             which call.
@@ -262,12 +264,14 @@ class Capture:
         "given",
         "inputs",
         "layouts",
+        "may_decide",
         "obstacles",
         "open",
         "seconds",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, *, may_decide: bool = True) -> None:
+        self.may_decide = may_decide
         self.calls: list[Call] = []
         self.seconds: dict[int, float] = {}
         self.inputs: list[Slot] = []

@@ -26,7 +26,7 @@ import numpy as np
 
 from gradmgr._arrays.analysis import NATIVE, NOTHING, PYTHON, VIEW, Analysis, bytes_of
 from gradmgr._arrays.captured import Call, Capture, CaptureError, GuardError, Layout, slots_in
-from gradmgr._arrays.lowering import is_of_numpy
+from gradmgr._arrays.lowering import keeps_nothing
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.placement import Arena, Program, Segment, first_of, view_in
 from gradmgr._arrays.replay_text import BEGIN_EFFECTS, TAKE_ARENA, Writer
@@ -92,7 +92,7 @@ class NativeWriter(Writer):
         """Return the slots whose memory must not be the arena's: of results, and of what a function may keep."""
         leaving = {slot.number for slot in slots_in(self.results)}
         for call, kind in zip(self.capture.calls, self.analysis.kinds, strict=True):
-            if kind == PYTHON and not is_of_numpy(call.function):
+            if kind == PYTHON and not keeps_nothing(call.function):
                 leaving.update(call.given)
         leaving = {k for k in leaving if self.layouts[k] is not None and not self.layouts[k].is_scalar}
         bases = {self.analysis.base_of(k) for k in leaving}

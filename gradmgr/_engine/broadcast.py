@@ -33,8 +33,6 @@ def _broadcast_to(a: Any, to: tuple[int, ...]) -> Any:
             full = libraries.namespace(a).empty(to, a.dtype)
             full[...] = a
             return full
-        if (one := libraries.in_one(_repeat_one, a)) is not None:
-            return one(a, to)
     return libraries.namespace(a).broadcast_to(a, to)
 
 

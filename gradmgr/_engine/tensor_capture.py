@@ -201,8 +201,8 @@ class TensorCapture(Capture):
         "sources",
     )
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, may_decide: bool = True) -> None:
+        super().__init__(may_decide=may_decide)
         self.reads: list[Call] = []
         self.sources: list[int | weakref.ref[Tensor]] = []
         self.cleanups: list[Callable[[BaseException], None]] = []
@@ -416,6 +416,7 @@ class TensorCapture(Capture):
     ) -> None:
         call = Call(function, args, dict(keywords), results, None, self.place(), has_effect=True)
         self.calls.append(call)
+        self.may_decide = False
 
     def call_whole(
         self,

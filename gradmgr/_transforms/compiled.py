@@ -55,9 +55,10 @@ class _Variants:
         waiting: calls that were captured, until a second one is the same.
         refused: why these calls are not replayed; None where they are, or may be.
         fits: tells, without a signature, whether positional arguments have this one; it may say no where they have.
+        may_decide: whether kernels may add guards, as long as no guard has found another value: see Capture.
     """
 
-    __slots__ = ("fits", "key", "programs", "refused", "waiting")
+    __slots__ = ("fits", "key", "may_decide", "programs", "refused", "waiting")
 
     def __init__(self, key: Any) -> None:
         self.key = key
@@ -65,6 +66,7 @@ class _Variants:
         self.waiting: list[CapturedCall] = []
         self.refused: str | None = None
         self.fits: Callable[[tuple[Any, ...]], bool] = _never
+        self.may_decide = True
 
 
 class Compiled:
@@ -132,6 +134,7 @@ class Compiled:
             try:
                 result = program.run(leaves)
             except GuardError:
+                variants.may_decide = False
                 continue
             except UnchangedError:
                 break
@@ -148,7 +151,7 @@ class Compiled:
             self._refuse(variants, "arrays of a GPU are not replayed")
             args, keywords = signature.filled(signature.leaves)
             return self.function(*args, **keywords)
-        made = CapturedCall(self.function, signature)
+        made = CapturedCall(self.function, signature, may_decide=variants.may_decide)
         if made.is_captured:
             with self._lock:
                 self._compare(variants, made, signature.leaves)
@@ -160,12 +163,15 @@ class Compiled:
         if obstacle is not None:
             self._refuse(variants, obstacle)
             return
-        for before in variants.waiting:
+        for before in variants.waiting.copy():
             difference = made.difference(before)
             if difference is None:
                 variants.waiting.remove(before)
                 self._add(variants, made, before, leaves)
                 return
+            if made.may_decide != before.may_decide:
+                variants.waiting.remove(before)
+                continue
             if not made.is_explained(before):
                 variants.waiting.remove(before)
                 if not self._is_first:

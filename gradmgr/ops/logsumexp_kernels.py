@@ -31,9 +31,14 @@ _sum: Any = np.add.reduce
 _all: Any = np.logical_and.reduce
 
 
+def is_large(x: Any) -> bool:
+    """Tell whether an array is taken in blocks, where it can be."""
+    return bool(x.nbytes > _LARGE)
+
+
 def value(x: Any, axes: Axes, keepdims: bool) -> Any:
     """Return log(sum(exp(x))) along axes; x is not empty."""
-    folded = _as_three_axes(x, axes) if x.nbytes > _LARGE else None
+    folded = _as_three_axes(x, axes) if is_large(x) else None
     if folded is None:
         z = _reduce_small(x, axes)
     else:
@@ -46,7 +51,7 @@ def slope(g: Any, x: Any, out: Any, axes: Axes) -> Any:
 
     `g` and `out` have the axes that were summed over, of length 1.
     """
-    folded = _as_three_axes(x, axes) if x.nbytes > _LARGE else None
+    folded = _as_three_axes(x, axes) if is_large(x) else None
     if folded is None:
         e = x - out
         np.exp(e, out=e)
