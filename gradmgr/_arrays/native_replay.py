@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays.analysis import NATIVE, NOTHING, PYTHON, VIEW, Analysis, bytes_of
-from gradmgr._arrays.captured import Call, Capture, CaptureError, GuardError, Layout, slots_in
+from gradmgr._arrays.captured import Call, Capture, CaptureError, GuardError, Layout, name_of, slots_in
 from gradmgr._arrays.lowering import keeps_nothing
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.placement import Arena, Program, Segment, first_of, view_in
@@ -222,6 +222,8 @@ class NativeWriter(Writer):
                 self.lines.append(f"v{base} = {self._new(self.layouts[base])}")
                 self._enter_variable(base)
         segment = self.segments[-1]
+        if self.analysis.steps[number]:
+            segment.names.append(name_of(self.capture.calls[number].function))
         for step in self.analysis.steps[number]:
             segment.steps.append(step)
             slots = [base for base, _ in step.operands if base.__class__ is int]

@@ -36,6 +36,8 @@ from gradmgr._arrays.captured import (
     generators_in,
     inner_of,
     set_capturing,
+    slots_in,
+    without_copies,
     written_by,
 )
 from gradmgr._engine.cleanup import complete
@@ -240,14 +242,15 @@ class TensorCapture(Capture):
             return left.inner, left.slot
         return value, value
 
-    def finish(self) -> None:
-        """Append the effects that are due, and put the calls in the order of a replay."""
+    def finish(self, results: Iterable[Any]) -> None:
+        """Append the effects that are due, and put the calls in the order of a replay; the results' slots stay."""
         self._check_gradients_differ()
         self._write_all()
         for condition in self.conditions.values():
             if not condition.holds():
                 self.obstacles.append(f"the function changes {condition.what}")
-        self.calls = self.reads + self.calls
+        kept = {slot.number for slot in slots_in(list(results))}.union(self._found, self._left)
+        self.calls = self.reads + without_copies(self.calls, self.layouts, kept)
         self._move_guards()
         self.open = False
         self._known.clear()

@@ -88,7 +88,7 @@ class CapturedCall:
         for number, seconds in self.capture.seconds.items():
             name = name_of(self.capture.calls[number].function)
             self.seconds_by_name[name] = self.seconds_by_name.get(name, 0.0) + seconds
-        self.capture.finish()
+        self.capture.finish(self.slots)
 
     def obstacle(self) -> str | None:
         """Return why the calls cannot be made again; None where they can."""

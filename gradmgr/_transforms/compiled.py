@@ -248,6 +248,29 @@ class Compiled:
             lines.append(f"no further variants: {self._refused}")
         return "\n".join(lines)
 
+    def times(self, *args: Any, **keywords: Any) -> str:
+        """Make one call by a replay that measures itself; return, as text, how long each of its lines took.
+
+        What the call changes is changed, and what it returns is dropped. A run of the machine is one line, and lists
+        its calls.
+
+        Raises:
+            RuntimeError: no variant replays these arguments; nothing has changed.
+        """
+        signature = Signature(args, keywords)
+        variants = self._variants.get(signature.key)
+        for program in variants.programs if variants is not None else ():
+            if program.misfit(signature.leaves) is None:
+                try:
+                    return "\n".join(program.measured(signature.leaves))
+                except (GuardError, UnchangedError):
+                    continue
+        name = getattr(self.function, "__qualname__", self.function)
+        raise RuntimeError(
+            f"times() measures a replay, and {name} has none for these arguments; call it with them until explain() "
+            "lists a variant for them, or tells why there is none"
+        )
+
     def _count(self) -> int:
         return sum(len(variants.programs) for variants in self._variants.values())
 

@@ -229,6 +229,25 @@ def test_explain_tells_variants_keys_nodes_memory_and_times() -> None:
         assert word in text.lower()
 
 
+@pytest.mark.parametrize("native", [False, None])
+def test_times_makes_a_call_and_tells_how_long_each_line_took(native: bool | None) -> None:
+    t, other = Training("MLP", "SGD"), Training("MLP", "SGD")
+    step = compile(t.step, native=native)
+    with pytest.raises(RuntimeError, match="until explain\\(\\) lists a variant"):
+        step.times(*t.batch(0))
+    for k in range(4):
+        step(*t.batch(k))
+        other.step(*other.batch(k))
+    first, *lines = step.times(*t.batch(4)).splitlines()
+    other.step(*other.batch(4))
+    for p, q in zip(t.model.parameters(), other.model.parameters(), strict=True):
+        assert p.numpy().tobytes() == q.numpy().tobytes()
+    seconds = [float(line.split()[0]) for line in lines]
+    assert seconds == sorted(seconds, reverse=True)
+    assert float(first.split()[0]) == pytest.approx(sum(seconds), abs=0.1 * len(lines))
+    assert any("tanh" in line for line in lines)
+
+
 def test_explain_names_the_arguments_and_says_what_they_are() -> None:
     def f(x: Any, scale: Any, *more: Any, flag: bool = False) -> Any:
         return x * scale
