@@ -70,6 +70,26 @@ def unbroadcast(g: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     return g if g.dtype == dtype else cast(g, dtype)
 
 
+# Numbers that one dot product sums at most: in longer ones of float32 digits are lost.
+_LONGEST = 4096
+
+
+def sum_of_products(g: Any, y: Any, shape: tuple[int, ...]) -> Any:
+    """Return g * y, which is to be summed to a shape; summed along the last axis where that takes no array of products.
+
+    The numbers of dot products are those that numpy.vecdot gives, in a third of the time.
+    """
+    if len(shape) != g.ndim or shape[-1] != 1 or not 1 < g.shape[-1] <= _LONGEST or isinstance(g, Tensor):
+        return g * y
+    if isinstance(y, Tensor) or not (_is_floats(g) and _is_floats(y)) or g.dtype != y.dtype or g.shape != y.shape:
+        return g * y
+    return np.vecdot(g, y)[..., None]
+
+
+def _is_floats(a: Any) -> bool:
+    return libraries.is_numpy(a) and a.dtype.char in "fd"
+
+
 def broadcast_like(t: Any, out: Any) -> Any:
     """Make a tangent, computed in the shape of an op's input, that of the op's result."""
     if t.shape != out.shape:

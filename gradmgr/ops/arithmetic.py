@@ -46,9 +46,23 @@ def plain_zeros(g: Any) -> Any:
 # ---------------------------------------------------------------- arithmetic
 
 add = elementwise("add", np.add, "g", "g", operate="x + y")
-subtract = elementwise("subtract", np.subtract, "g", "-g", operate="x - y", into=(None, "negative(g, g)"))
+subtract = elementwise(
+    "subtract",
+    np.subtract,
+    "g",
+    "-g",
+    operate="x - y",
+    into=(None, "negative(g, g)"),
+    reduced=(None, "-unbroadcast(g, {shape}, {dtype})"),
+)
 multiply = elementwise(
-    "multiply", np.multiply, "g * y", "g * x", operate="x * y", into=("multiply(g, y, g)", "multiply(g, x, g)")
+    "multiply",
+    np.multiply,
+    "g * y",
+    "g * x",
+    operate="x * y",
+    into=("multiply(g, y, g)", "multiply(g, x, g)"),
+    reduced=("sum_of_products(g, y, {shape})", "sum_of_products(g, x, {shape})"),
 )
 divide = elementwise(
     "divide",
