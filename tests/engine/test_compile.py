@@ -248,6 +248,45 @@ def test_times_makes_a_call_and_tells_how_long_each_line_took(native: bool | Non
     assert any("tanh" in line for line in lines)
 
 
+def attend_twice(x: Any, y: Any) -> Any:
+    attend = nn.functional.scaled_dot_product_attention
+    return attend(x, x, x) + attend(y, y, y)
+
+
+def test_kernels_that_decide_by_values_make_one_more_variant_at_most() -> None:
+    """Attention decides by how large scores are: by a guard, until a guard has found another value once."""
+    step, rng = compile(attend_twice), np.random.default_rng(0)
+    found = []
+    with runs_of(attend_twice) as runs:
+        for k in range(20):
+            x, y = rng.normal(size=(2, 2, 4, 8))
+            large = (k > 3 and k % 2, k > 3 and k % 3 == 0)  # from k = 5 on any of both, or both
+            given = [tensor(a * (10 if is_large else 1)) for a, is_large in zip((x, y), large, strict=True)]
+            found.append((step(*given), given))
+    assert runs[0] == 4
+    assert "2 variants" in step.explain()
+    for result, given in found:
+        assert result.numpy().tobytes() == attend_twice(*given).numpy().tobytes()
+
+
+def test_a_gradient_that_a_kernel_makes_is_not_copied() -> None:
+    table = tensor(np.ones((50, 40)))
+    gm = GradManager().attach(table)
+
+    def step(places: Any) -> Any:
+        with gm:
+            gm.backward(gnp.sum(nn.functional.embedding(places, table)))
+        gradient, table.grad = table.grad, None
+        return gradient
+
+    compiled, held = compile(step, native=False), []
+    for k in range(5):
+        places = np.arange(3) + k
+        held.append((compiled(places).numpy(), step(places).numpy()))
+    assert all(found.tobytes() == expected.tobytes() for found, expected in held)  # the earlier ones, too
+    assert "empty_like" not in compiled.explain()
+
+
 def test_explain_names_the_arguments_and_says_what_they_are() -> None:
     def f(x: Any, scale: Any, *more: Any, flag: bool = False) -> Any:
         return x * scale
