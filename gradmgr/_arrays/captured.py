@@ -507,7 +507,7 @@ def is_branch(one: Capture, other: Capture) -> bool:
 
 
 def without_copies(calls: Sequence[Call], layouts: Sequence[Any], kept: Iterable[int]) -> list[Call]:
-    """Return calls without copies, into new memory, of what a kernel of ours has made and nothing else reads.
+    """Return calls without copies, into new memory, of what a ufunc or a kernel of ours made and nothing else reads.
 
     A gradient is copied so in a capture, as who else may see it is not known before its end. The kernel's result then
     is what was the copy. A kernel keeps nothing, see `libraries.captured_as_one`; `kept` are slots that must stay.
@@ -540,7 +540,10 @@ def without_copies(calls: Sequence[Call], layouts: Sequence[Any], kept: Iterable
 
 
 def _keeps_nothing(call: Call) -> bool:
-    return getattr(call.function, "keeps_nothing", False) and not call.has_effect
+    function = call.function
+    if function.__class__ is np.ufunc or function is np.dot or function in _STEADY:
+        return not call.keywords
+    return getattr(function, "keeps_nothing", False) and not call.has_effect
 
 
 # ---------------------------------------------------------------- arguments and results
