@@ -332,6 +332,7 @@ class _Declaration:
     def _vjp_source(self, tracked: str, fields: list[str]) -> str:
         unpacked = ", ".join(["_", "_", *(_NODE_ID[v] for v in tracked), *fields])
         source = f"def vjp(e, g, grads, owned):\n    {unpacked} = e\n" + (_IF_COMPLEX if self.holomorphic else "")
+        source += "    large = g.size > 8192\n" if self.reduced else ""
         for v in tracked:
             shape, dtype = (f"{v}.shape", f"{v}.dtype") if v in fields else (f"{v}_shape", f"{v}_dtype")
             source += self._value_source(v, shape, dtype, is_last=v == tracked[-1])
@@ -340,7 +341,7 @@ class _Declaration:
 
     def _value_source(self, v: str, shape: str, dtype: str, *, is_last: bool) -> str:
         """Write how the gradient of an input is computed, before it is summed to its shape."""
-        head, source = "if g.size > 8192 and", ""
+        head, source = "if large and" if self.reduced else "if g.size > 8192 and", ""
         if v in self.reduced:
             reduced = self.reduced[v].format(shape=shape, dtype=dtype)
             source += _REDUCED.format(head=head, shape=shape, reduced=reduced)
