@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from gradmgr._arrays.captured import Call, Capture, Layout, Slot, slots_in
-from gradmgr._arrays.lowering import Lowering, is_of_numpy, makes_nothing
+from gradmgr._arrays.lowering import Lowering, keeps_nothing, makes_nothing
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.steps import NotLoweredError, Step
 
@@ -81,7 +81,7 @@ class Analysis:
             same = [j for j in arrays if layout.owner is not None and self.layouts[j].owner == layout.owner]
             # An index that holds arrays may find a view elsewhere each time.
             is_fixed = call.function is not operator.getitem or not any(slots_in(call.args[1]))
-            if same and is_fixed and is_of_numpy(call.function):
+            if same and is_fixed and keeps_nothing(call.function):
                 base, low = self.bases[same[0]]
                 self.bases[k] = base, low + layout.offset - self.layouts[same[0]].offset
             else:

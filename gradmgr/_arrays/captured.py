@@ -21,7 +21,7 @@ import sys
 import weakref
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -195,6 +195,12 @@ class Call:
         else:
             self.made = () if results is None else tuple([slot.number for slot in slots_in(results)])
 
+    def with_results(self, old: int, new: int) -> Call:
+        """Return the same call with a result in another slot."""
+        results = map_leaves(lambda part: Slot(new) if part == Slot(old) else part, self.results)
+        facts = self.function, self.args, self.keywords, results, self.expected, self._place
+        return Call(*facts, has_effect=self.has_effect, given=self.given)
+
     @property
     def line(self) -> str:
         """Where the program made it, as "file:line"."""
@@ -261,6 +267,8 @@ class Capture:
         fixed: the numbers of slots that hold the same array in each replay.
         given: those of the constants that the program itself gave to a function, and to which call.
         open: whether calls are still captured; later ones are only made.
+        may_decide: whether a kernel of ours may add guards: not after an effect, after which a replay cannot be given
+            up, and not where a replay has met another value, as such kernels decide by numbers that vary.
         seconds: how long calls took, by their number when they were made.
         constants: the arrays given to calls that are not captured, each with a checksum of its values then, and by
             which call.
@@ -276,12 +284,14 @@ class Capture:
         "given",
         "inputs",
         "layouts",
+        "may_decide",
         "obstacles",
         "open",
         "seconds",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, *, may_decide: bool = True) -> None:
+        self.may_decide = may_decide
         self.calls: list[Call] = []
         self.seconds: dict[int, float] = {}
         self.inputs: list[Slot] = []
@@ -514,6 +524,49 @@ def is_branch(one: Capture, other: Capture) -> bool:
         if not _are_equal((first.args, first.keywords, first.results), (second.args, second.keywords, second.results)):
             return False
     return False
+
+
+# ---------------------------------------------------------------- copies
+
+
+def without_copies(calls: Sequence[Call], layouts: Sequence[Any], kept: Iterable[int]) -> list[Call]:
+    """Return calls without copies, into new memory, of what a ufunc or a kernel of ours made and nothing else reads.
+
+    A gradient is copied so in a capture, as who else may see it is not known before its end. The kernel's result then
+    is what was the copy. A kernel keeps nothing, see `libraries.captured_as_one`; `kept` are slots that must stay.
+    """
+    copies = {
+        call.args[2].number: k
+        for k, call in enumerate(calls)
+        if call.function is operator.setitem and call.args[1] is Ellipsis and call.args[2].__class__ is Slot
+    }
+    makers = {s: k for k, call in enumerate(calls) if _keeps_nothing(call) for s in call.made if s in copies}
+    if not makers:
+        return list(calls)
+    uses: dict[int, list[int]] = {}
+    for k, call in enumerate(calls):
+        for number in call.given:
+            uses.setdefault(number, []).append(k)
+    shared = {layout.owner for s, layout in enumerate(layouts) if layout is not None and layout.owner != s}
+    empties = {call.made[0]: k for k, call in enumerate(calls) if call.function in (np.empty_like, np.empty)}
+    made = dict(enumerate(calls))
+    for source, maker in makers.items():
+        target = calls[copies[source]].args[0].number
+        one, other = layouts[source], layouts[target]
+        is_new = one.owner == source and source not in shared and uses[source] == [copies[source]]
+        is_alike = (one.shape, one.dtype, one.strides) == (other.shape, other.dtype, other.strides)
+        if not (is_new and is_alike and target in empties and source not in kept and uses[target][0] == copies[source]):
+            continue
+        made[maker] = made[maker].with_results(source, target)
+        del made[copies[source]], made[empties[target]]
+    return list(made.values())
+
+
+def _keeps_nothing(call: Call) -> bool:
+    function = call.function
+    if function.__class__ is np.ufunc or function is np.dot or function in _STEADY:
+        return not call.keywords
+    return getattr(function, "keeps_nothing", False) and not call.has_effect
 
 
 # ---------------------------------------------------------------- arguments and results

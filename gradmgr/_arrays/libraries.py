@@ -9,7 +9,8 @@ from __future__ import annotations
 import operator
 import re
 import sys
-from functools import partial
+from collections.abc import Callable
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from gradmgr._arrays.captured import (
     value_of,
 )
 from gradmgr._arrays.captured import is_captured as is_captured
-from gradmgr._arrays.gpu import is_on_gpu
+from gradmgr._arrays.gpu import is_plain
 from gradmgr._arrays.gpu import loaded_cupy as loaded_cupy
 
 Array = Any  # numpy.ndarray, a NumPy scalar (a 0-d result), or cupy.ndarray
@@ -104,6 +105,11 @@ def is_numpy(array: Array) -> bool:
     return array.__class__ is np.ndarray or (array.__class__ is CapturedArray and array.inner.__class__ is np.ndarray)
 
 
+def is_unbatched(array: object) -> bool:
+    """Tell whether it is an array of NumPy's or of a GPU, by itself or captured, and not one for each example."""
+    return is_plain(inner_of(array))
+
+
 def is_scalar(array: Array) -> bool:
     """Tell whether it is a NumPy scalar, by itself or captured."""
     return array.__class__ is not np.ndarray and isinstance(inner_of(array), np.generic)
@@ -114,6 +120,14 @@ def empty(shape: tuple[int, ...], like: Array) -> Array:
     return (np if like.__class__ is np.ndarray else namespace(like)).empty(shape, like.dtype)
 
 
+def are_captured(*arrays: Array) -> bool:
+    """Tell whether all are captured and NumPy's, or None, so that what is made of any of them can be written to."""
+    for a in arrays:
+        if a is not None and (a.__class__ is not CapturedArray or a.inner.__class__ is not np.ndarray):
+            return False
+    return True
+
+
 def are_captured_from(first: Array, *others: Array) -> bool:
     """Tell whether the first is captured, and all are NumPy's or None: what is made of the first can be written to."""
     if first.__class__ is not CapturedArray:
@@ -121,31 +135,53 @@ def are_captured_from(first: Array, *others: Array) -> bool:
     return all(a is None or is_numpy(a) for a in (first, *others))
 
 
-def are_captured_alike(first: Array, *others: Array) -> bool:
-    """Tell the same of arrays that are all NumPy's, or all of one GPU library, or None."""
-    if first.__class__ is not CapturedArray:
-        return False
-    library = root(first)
-    return all(a is None or (not isinstance(a, Batched) and root(a) is library) for a in others)
+def captured_as_one(
+    *, unless: Callable[..., bool] | None = None, decides: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare that a kernel's call with captured arrays of NumPy's is captured as one call, and not what it calls.
 
-
-def in_one(function: Any, *arrays: Array, on_gpu: bool = False) -> Any:
-    """Return `function` as one captured call; None unless arrays are captured and all are NumPy's, numbers or None.
-
-    For kernels whose way for NumPy's arrays is more than a line of NumPy's functions: one that computes in blocks, asks
+    For kernels whose way for NumPy's arrays is more than some of NumPy's functions: one that computes in blocks, asks
     for values, or calls C. Captured as one call it computes what it does without a capture, and its branches need no
-    guards. What it is called with must be arrays, numbers and such, and the same in each capture; the shapes of results
-    must not depend on values.
+    guards. What it is given must be arrays, numbers and such, and the same in each capture. The shapes of its results
+    must not depend on values, and it must not keep what it is given.
 
-    With `on_gpu` arrays may also be CuPy's, for a kernel that computes in place with those, too.
+    Args:
+        unless: tells of its arguments, one of which is captured, whether NumPy's functions that the kernel calls are
+            captured instead. An array that it writes to must then be made of a captured one.
+        decides: whether the kernel then asks for values, which become guards; see Capture.may_decide.
+    """
+
+    def declare(kernel: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(kernel)
+        def call(*args: Any) -> Any:
+            for a in args:
+                if a.__class__ is CapturedArray:
+                    if (decides and not a.capture.may_decide) or unless is None or not unless(*args):
+                        one = in_one(kernel, *leaves_in(args))
+                        if one is not None:
+                            return one(*args)
+                    break
+            return kernel(*args)
+
+        kernel.keeps_nothing = True  # type: ignore[attr-defined]  # which a replay asks
+        return call
+
+    return declare
+
+
+def in_one(function: Any, *arrays: Array) -> Any:
+    """Return `function` as one captured call; None unless arrays are captured and all are NumPy's, or no arrays.
+
+    It is for what decides by more than its arguments' libraries; see `captured_as_one`.
     """
     capture = None
     for a in arrays:
-        inner = a.inner if a.__class__ is CapturedArray else a
-        capture = a.capture if a.__class__ is CapturedArray else capture
-        if inner is None or isinstance(inner, (np.ndarray, np.generic, int, float)) or (on_gpu and is_on_gpu(inner)):
-            continue
-        return None
+        if a.__class__ is CapturedArray:
+            if not isinstance(a.inner, (np.ndarray, np.generic)):
+                return None
+            capture = a.capture
+        elif not isinstance(a, (np.ndarray, np.generic)) and hasattr(a, "__array_ufunc__"):  # a Tensor, CuPy's, vmap's
+            return None
     return None if capture is None else partial(_call_in_one, capture, function)
 
 

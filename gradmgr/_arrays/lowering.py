@@ -109,11 +109,12 @@ def name_of(function: Any) -> str:
     return ""
 
 
-def is_of_numpy(function: Any) -> bool:
-    """Tell whether a function keeps no array that it is given: NumPy's, operators, and methods of arrays."""
+def keeps_nothing(function: Any) -> bool:
+    """Tell whether a function keeps no array that it is given: NumPy's, operators, methods, and kernels of ours."""
     module = getattr(function, "__module__", None) or ""
     return (
         bool(name_of(function))
+        or getattr(function, "keeps_nothing", False)
         or isinstance(function, np.ufunc)
         or isinstance(getattr(function, "__self__", None), np.ufunc)
         or module.partition(".")[0] in ("numpy", "_operator")
@@ -396,6 +397,8 @@ class Lowering:
         more = len(source.shape) - len(target.shape)
         if more > 0 and source.shape[:more] == (1,) * more:
             source = source._replace(shape=source.shape[more:], strides=source.strides[more:])
+        if is_in_same_memory(source, target) and source[1:5] == target[1:5]:  # as in a[1:] += b
+            return []
         return [self._copied(source, target)]
 
     def _value(self, value: Any, dtype: np.dtype[Any]) -> View:
@@ -417,9 +420,21 @@ class Lowering:
         return self._assigned(target, self._value(_only(call, 2)[1], target.dtype))
 
     def _copy_to(self, call: Call) -> list[Step]:
-        target, value = _only(call, 2)
-        view = self._target(target)
-        return self._assigned(view, self._value(value, view.dtype))
+        facts = _bound(call, ("dst", "src"))
+        if facts.keys() - {"dst", "src", "where"} or len(call.args) != 2:
+            raise NotLoweredError
+        view = self._target(facts["dst"])
+        value = self._value(facts["src"], view.dtype)
+        if "where" not in facts:
+            return self._assigned(view, value)
+        tests = self.operand(facts["where"])
+        if isinstance(tests, type) or tests.dtype.kind != "b" or overlaps(tests, view) or overlaps(value, view):
+            raise NotLoweredError
+        steps: list[Step] = []
+        value = self._cast(value, None, view.dtype, steps, True)
+        address = self.machine.address(f"where{view.dtype.itemsize}")
+        views = [broadcast(a, view.shape) for a in (tests, value)]
+        return [*steps, elementwise(address, [*views, view, view])]
 
     def _made_of_one_value(self, call: Call) -> list[Step]:
         made = self.made(call)
@@ -739,7 +754,7 @@ class Lowering:
         made = self.made(call) if out is None else self._target(out)
         if not (a.dtype == b.dtype == made.dtype):
             raise NotLoweredError
-        if out is not None and not (is_contiguous(made) and made.shape == _shape_of_product(a, b)):
+        if out is not None and made.shape != _shape_of_product(a, b):
             raise NotLoweredError
         if is_in_same_memory(a, made) or is_in_same_memory(b, made):
             raise NotLoweredError

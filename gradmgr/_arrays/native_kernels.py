@@ -63,6 +63,8 @@ class Kernel:
 
     __slots__ = ("__name__", "address", "arrays", "call", "lengths", "writes")
 
+    keeps_nothing = True  # no array that it is given, which a replay asks
+
     def __init__(self, name: str, address: int, call: Callable[..., int | None]) -> None:
         self.__name__ = name
         self.arrays, self.writes, self.lengths = _SIGNATURES[name]

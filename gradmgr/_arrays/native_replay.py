@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays.analysis import NATIVE, NOTHING, PYTHON, VIEW, Analysis, bases_in, bytes_of
-from gradmgr._arrays.captured import Call, Capture, CaptureError, GuardError, Layout, slots_in
+from gradmgr._arrays.captured import Call, Capture, CaptureError, GuardError, Layout, name_of, slots_in
 from gradmgr._arrays.fusion import Fusion
-from gradmgr._arrays.lowering import is_of_numpy
+from gradmgr._arrays.lowering import keeps_nothing
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.placement import Arena, Program, Segment, first_of, view_in
 from gradmgr._arrays.products import Products
-from gradmgr._arrays.replay_text import TAKE_ARENA, Writer, keeps_nothing
+from gradmgr._arrays.replay_text import TAKE_ARENA, Writer
 from gradmgr._arrays.steps import Step, Temporary
 
 
@@ -106,7 +106,7 @@ class NativeWriter(Writer):
         """Return the slots whose memory must not be the arena's: of results, and of what a function may keep."""
         leaving = {slot.number for slot in slots_in(self.results)}
         for call, kind in zip(self.capture.calls, self.analysis.kinds, strict=True):
-            if kind == PYTHON and not (is_of_numpy(call.function) or keeps_nothing(call.function)):
+            if kind == PYTHON and not keeps_nothing(call.function):
                 leaving.update(call.given)
         leaving = {k for k in leaving if self.layouts[k] is not None and not self.layouts[k].is_scalar}
         bases = {self.analysis.base_of(k) for k in leaving}
@@ -243,6 +243,8 @@ class NativeWriter(Writer):
                 self.lines.append(f"v{base} = {self._new(self.layouts[base])}")
                 self._enter_variable(base)
         segment = self.segments[-1]
+        if self.analysis.steps[number]:
+            segment.names.append(name_of(self.capture.calls[number].function))
         for step in self.analysis.steps[number]:
             segment.steps.append(step)
             slots = [base for base, _ in step.operands if base.__class__ is int]

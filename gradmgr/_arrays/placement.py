@@ -69,12 +69,14 @@ class Segment:
     Attributes:
         steps: the steps; by the words before each, `starts`.
         arguments: the slots of the arrays that it is given, in order, as the keys of a dict.
+        names: of the functions whose calls they make.
     """
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self.starts: dict[int, Step] = {}
         self.arguments: dict[int, None] = {}
+        self.names: list[str] = []
 
 
 class _Patch(NamedTuple):

@@ -163,7 +163,7 @@ class Writer:
 
     def _keeps_arrays(self, call: Call) -> bool:
         """Tell whether what a call is given may be read after the replay: it makes an object, or has an effect."""
-        has_effect = call.has_effect and not keeps_nothing(call.function)
+        has_effect = call.has_effect and not _keeps_nothing(call.function)
         return has_effect or any(self.capture.layouts[slot] is None for slot in call.made)
 
     def _goes_into_buffer(self, call: Call) -> bool:
@@ -283,7 +283,7 @@ def begins_effects(function: Any) -> bool:
     return bool(getattr(function, "begins_effects", False))
 
 
-def keeps_nothing(function: Any) -> bool:
+def _keeps_nothing(function: Any) -> bool:
     """Tell whether a function with an effect keeps no array that it is given."""
     return bool(getattr(function, "keeps_nothing", False))
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from gradmgr._arrays import libraries
 from gradmgr._arrays.refcounts import GRADIENT_IN_VJP
-from gradmgr._engine.broadcast import broadcast_like, is_complex, unbroadcast
+from gradmgr._engine.broadcast import broadcast_like, is_complex, sum_of_products, unbroadcast
 from gradmgr._engine.entry import Kind, Retrack, declare_kind, one_input, two_inputs
 from gradmgr._engine.op import Op, Rule, argument_positions, register, scope_of
 from gradmgr._engine.ownership import Grads, Ownership, accumulate
@@ -154,10 +154,14 @@ _IF_COMPLEX = """\
 # The gradient of the last tracked input may take the place of the result's, if that is large, nothing else holds it
 # and it is not recorded: memory that is newly asked for costs more than the arithmetic.
 _INTO_GRADIENT = """\
-    if g.size > 8192 and g.__class__ is ndarray and owned.plain and may_overwrite(g, {shape}, {dtype}):
+    {head} g.__class__ is ndarray and owned.plain and may_overwrite(g, {shape}, {dtype}):
         d = {into}
-    else:
-        d = {value}
+"""
+
+# Of a large gradient that is to be summed, a rule may have a way that makes no array of its size.
+_REDUCED = """\
+    {head} g.shape != {shape}:
+        d = {reduced}
 """
 
 # What rules given as text may name besides what they ask for.
@@ -168,6 +172,8 @@ _IN_RULES = MappingProxyType(
         "multiply": np.multiply,
         "negative": np.negative,
         "subtract": np.subtract,
+        "sum_of_products": sum_of_products,
+        "unbroadcast": unbroadcast,
     }
 )
 _LOCAL = MappingProxyType({"x": "a0", "y": "a1", "out": "c"})  # what op functions call each name a rule may ask for
@@ -207,6 +213,7 @@ class _Declaration:
         operate: str | None,
         jvp: tuple[Rule, ...] | None,
         into: Into,
+        reduced: tuple[str | None, ...] = (),
     ) -> None:
         self.op = op = Op(name, kernel)
         self.inputs = "xy"[: len(rules)]
@@ -219,7 +226,6 @@ class _Declaration:
             may_overwrite=_may_overwrite,
             need_operand=libraries.need_operand,
             operand=libraries.operand,
-            unbroadcast=unbroadcast,
             with_keywords=with_keywords,
             **_IN_RULES,
         )
@@ -232,6 +238,7 @@ class _Declaration:
         self.into = {
             v: self._read_rule(rule, f"into_{v}")[2] for v, rule in zip(self.inputs, intos, strict=False) if rule
         }
+        self.reduced = {v: text for v, text in zip(self.inputs, reduced, strict=False) if text}
         self.holomorphic = jvp is None
         self.operate = operate
         self.jvp_rules = [(rule, self._asked(rule)) for rule in (jvp or self.rules.values())]
@@ -325,14 +332,23 @@ class _Declaration:
     def _vjp_source(self, tracked: str, fields: list[str]) -> str:
         unpacked = ", ".join(["_", "_", *(_NODE_ID[v] for v in tracked), *fields])
         source = f"def vjp(e, g, grads, owned):\n    {unpacked} = e\n" + (_IF_COMPLEX if self.holomorphic else "")
+        source += "    large = g.size > 8192\n" if self.reduced else ""
         for v in tracked:
             shape, dtype = (f"{v}.shape", f"{v}.dtype") if v in fields else (f"{v}_shape", f"{v}_dtype")
-            if v in self.into and v == tracked[-1]:
-                source += _INTO_GRADIENT.format(shape=shape, dtype=dtype, into=self.into[v], value=self.values[v])
-            else:
-                source += f"    d = {self.values[v]}\n"
+            source += self._value_source(v, shape, dtype, is_last=v == tracked[-1])
             source += add_gradient(_NODE_ID[v], shape, dtype)
         return source
+
+    def _value_source(self, v: str, shape: str, dtype: str, *, is_last: bool) -> str:
+        """Write how the gradient of an input is computed, before it is summed to its shape."""
+        head, source = "if large and" if self.reduced else "if g.size > 8192 and", ""
+        if v in self.reduced:
+            reduced = self.reduced[v].format(shape=shape, dtype=dtype)
+            source += _REDUCED.format(head=head, shape=shape, reduced=reduced)
+        if v in self.into and is_last:
+            head = f"el{head}" if source else head
+            source += _INTO_GRADIENT.format(head=head, shape=shape, dtype=dtype, into=self.into[v])
+        return f"{source}    else:\n        d = {self.values[v]}\n" if source else f"    d = {self.values[v]}\n"
 
     def _unpacked(self, e: tuple[Any, ...]) -> tuple[str, dict[str, Any]]:
         tracked, fields = self.layouts[e[0]]
@@ -383,6 +399,7 @@ def elementwise(
     operate: str | None = None,
     jvp: tuple[Rule, ...] | None = None,
     into: Into = None,
+    reduced: tuple[str | None, ...] = (),
 ) -> OpFunction:
     """Declare an op of one or two inputs that works element by element, with broadcasting.
 
@@ -396,8 +413,10 @@ def elementwise(
         jvp: forward rules, for an op that is not holomorphic; `rules` are then the reverse rules verbatim.
         into: the rule, or a tuple of one by input, once more, for plain arrays of one shape: it writes its result into
             g. It may be text too, as "multiply(g, y, g)"; None where there is none.
+        reduced: the rule by input once more, as text, for large gradients that are to be summed to `{shape}` and cast
+            to `{dtype}`: it may do a part of that. None where there is none.
     """
-    return _Declaration(name, kernel, rules, operate, jvp, into).make()
+    return _Declaration(name, kernel, rules, operate, jvp, into, reduced).make()
 
 
 def multilinear(name: str, kernel: Callable[..., Any], *rules: Rule | str, operate: str | None = None) -> OpFunction:

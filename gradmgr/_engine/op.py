@@ -59,7 +59,7 @@ def register(op: Op) -> Op:
 
 def parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of a function's positional parameters; inspect.signature takes ten times as long."""
-    code = getattr(function, "__code__", None)
+    code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
     if code is None:
         import inspect
 

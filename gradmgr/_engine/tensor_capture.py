@@ -37,6 +37,7 @@ from gradmgr._arrays.captured import (
     inner_of,
     set_capturing,
     slots_in,
+    without_copies,
     written_by,
 )
 from gradmgr._arrays.gpu import is_on_gpu
@@ -249,8 +250,8 @@ class TensorCapture(Capture):
         "sources",
     )
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, may_decide: bool = True) -> None:
+        super().__init__(may_decide=may_decide)
         self.reads: list[Call] = []
         self.sources: list[int | weakref.ref[Tensor]] = []
         self.cleanups: list[Callable[[BaseException], None]] = []
@@ -294,7 +295,8 @@ class TensorCapture(Capture):
         for condition in self.conditions.values():
             if not condition.holds():
                 self.obstacles.append(f"the function changes {condition.what}")
-        self.calls = self.reads + self.calls
+        kept = {slot.number for slot in slots_in(list(results))}.union(self._found, self._left)
+        self.calls = self.reads + without_copies(self.calls, self.layouts, kept)
         self._move_guards()
         self.open = False
         self._known.clear()
@@ -492,6 +494,7 @@ class TensorCapture(Capture):
     ) -> None:
         call = Call(function, args, dict(keywords), results, None, self.place(), has_effect=True)
         self.calls.append(call)
+        self.may_decide = False
 
     def call_whole(
         self,

@@ -32,10 +32,12 @@ class CapturedCall:
         generators: from which the calls draw.
         seconds_by_name: how long the calls of each function took.
         tensors: weak references to the Tensors among the arguments, by number.
+        may_decide: whether kernels were allowed to add guards: see Capture.
     """
 
-    def __init__(self, function: Callable[..., Any], signature: Signature) -> None:
-        self.capture = TensorCapture()
+    def __init__(self, function: Callable[..., Any], signature: Signature, *, may_decide: bool = True) -> None:
+        self.capture = TensorCapture(may_decide=may_decide)
+        self.may_decide = may_decide
         self.result: Any = None
         self.slots: list[Any] = []
         self.seconds_by_name: dict[str, float] = {}

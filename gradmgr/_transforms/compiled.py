@@ -55,9 +55,10 @@ class _Variants:
         waiting: calls that were captured, until a second one is the same.
         refused: why these calls are not replayed; None where they are, or may be.
         fits: tells, without a signature, whether positional arguments have this one; it may say no where they have.
+        may_decide: whether kernels may add guards, as long as no guard has found another value: see Capture.
     """
 
-    __slots__ = ("fits", "key", "programs", "refused", "waiting")
+    __slots__ = ("fits", "key", "may_decide", "programs", "refused", "waiting")
 
     def __init__(self, key: Any) -> None:
         self.key = key
@@ -65,6 +66,7 @@ class _Variants:
         self.waiting: list[CapturedCall] = []
         self.refused: str | None = None
         self.fits: Callable[[tuple[Any, ...]], bool] = _never
+        self.may_decide = True
 
 
 class Compiled:
@@ -136,6 +138,7 @@ class Compiled:
             try:
                 result = program.run(leaves)
             except GuardError:
+                variants.may_decide = False
                 continue
             except UnchangedError:
                 break
@@ -148,7 +151,7 @@ class Compiled:
     # ------------------------------------------------------------ capturing
 
     def _capture(self, variants: _Variants, signature: Signature) -> Any:
-        made = CapturedCall(self.function, signature)
+        made = CapturedCall(self.function, signature, may_decide=variants.may_decide)
         if made.is_captured:
             with self._lock:
                 self._compare(variants, made, signature.leaves)
@@ -160,12 +163,15 @@ class Compiled:
         if obstacle is not None:
             self._refuse(variants, obstacle)
             return
-        for before in variants.waiting:
+        for before in variants.waiting.copy():
             difference = made.difference(before)
             if difference is None:
                 variants.waiting.remove(before)
                 self._add(variants, made, before, leaves)
                 return
+            if made.may_decide != before.may_decide:
+                variants.waiting.remove(before)
+                continue
             if not made.is_explained(before):
                 variants.waiting.remove(before)
                 if not self._is_first:
@@ -242,6 +248,29 @@ class Compiled:
         if self._refused is not None:
             lines.append(f"no further variants: {self._refused}")
         return "\n".join(lines)
+
+    def times(self, *args: Any, **keywords: Any) -> str:
+        """Make one call by a replay that measures itself; return, as text, how long each of its lines took.
+
+        What the call changes is changed, and what it returns is dropped. A run of the machine is one line, and lists
+        its calls.
+
+        Raises:
+            RuntimeError: no variant replays these arguments; nothing has changed.
+        """
+        signature = Signature(args, keywords)
+        variants = self._variants.get(signature.key)
+        for program in variants.programs if variants is not None else ():
+            if program.misfit(signature.leaves) is None:
+                try:
+                    return "\n".join(program.measured(signature.leaves))
+                except (GuardError, UnchangedError):
+                    continue
+        name = getattr(self.function, "__qualname__", self.function)
+        raise RuntimeError(
+            f"times() measures a replay, and {name} has none for these arguments; call it with them until explain() "
+            "lists a variant for them, or tells why there is none"
+        )
 
     def _count(self) -> int:
         return sum(len(variants.programs) for variants in self._variants.values())

@@ -13,6 +13,7 @@ from gradmgr._arrays.atomic import error_treatment, errors_ignored
 from gradmgr._arrays.captured import Capture, CaptureError, GuardError, Slot, adds_in_any_order, name_of
 from gradmgr._arrays.gpu import have_same_bits, is_on_gpu
 from gradmgr._arrays.replay import compile_replay
+from gradmgr._arrays.replay_times import measuring
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.tensor import Tensor, raw
@@ -87,8 +88,12 @@ class Program:
 
     # ------------------------------------------------------------ a replay
 
-    def run(self, leaves: Sequence[Any]) -> Any:
+    def run(self, leaves: Sequence[Any], replay: Any = None) -> Any:
         """Make the calls, and return what the function returns.
+
+        Args:
+            leaves: of the arguments.
+            replay: what makes them, if not the replay of the program.
 
         Raises:
             GuardError: a guard finds another value; nothing has changed then.
@@ -98,7 +103,7 @@ class Program:
         states = [generator.bit_generator.state for generator in self._generators] if self._generators else ()
         try:
             inputs = self._inputs(leaves)
-            values = _call_quietly(self._replay, *([begun] if self._has_effects else ()), *inputs)
+            values = _call_quietly(replay or self._replay, *([begun] if self._has_effects else ()), *inputs)
         except BaseException as error:
             if begun:
                 for cleanup in self._cleanups:
@@ -187,6 +192,14 @@ class Program:
         return True
 
     # ------------------------------------------------------------ for the user
+
+    def measured(self, leaves: Sequence[Any]) -> list[str]:
+        """Do as `run`, and return lines of text on how long each line of the replay took, the longest first."""
+        replay, times = measuring(self._replay)
+        self.run(leaves, replay)
+        found = sorted(times(), reverse=True)
+        total = sum([seconds for seconds, _ in found])
+        return [f"{1e6 * total:.1f} us in a replay:", *[f"{1e6 * seconds:10.1f} us  {text}" for seconds, text in found]]
 
     def description(self) -> list[str]:
         """Return lines of text on what it does."""

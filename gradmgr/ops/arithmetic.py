@@ -46,9 +46,23 @@ def plain_zeros(g: Any) -> Any:
 # ---------------------------------------------------------------- arithmetic
 
 add = elementwise("add", np.add, "g", "g", operate="x + y")
-subtract = elementwise("subtract", np.subtract, "g", "-g", operate="x - y", into=(None, "negative(g, g)"))
+subtract = elementwise(
+    "subtract",
+    np.subtract,
+    "g",
+    "-g",
+    operate="x - y",
+    into=(None, "negative(g, g)"),
+    reduced=(None, "-unbroadcast(g, {shape}, {dtype})"),
+)
 multiply = elementwise(
-    "multiply", np.multiply, "g * y", "g * x", operate="x * y", into=("multiply(g, y, g)", "multiply(g, x, g)")
+    "multiply",
+    np.multiply,
+    "g * y",
+    "g * x",
+    operate="x * y",
+    into=("multiply(g, y, g)", "multiply(g, x, g)"),
+    reduced=("sum_of_products(g, y, {shape})", "sum_of_products(g, x, {shape})"),
 )
 divide = elementwise(
     "divide",
@@ -194,10 +208,12 @@ def _is_large(x: Any, y: Any) -> bool:
 
 def _logaddexp_kernel(x: Any, y: Any, **keywords: Any) -> Any:
     """Compute numpy.logaddexp by NumPy's vectorised loops, in a tenth of the 18 ns it takes for each element."""
-    if keywords or not _is_large(x, y):
-        return np.logaddexp(x, y, **keywords)
-    one = libraries.in_one(_logaddexp_kernel, x, y)
-    return mapped(_logaddexp_piece, x, y) if one is None else one(x, y)
+    return np.logaddexp(x, y, **keywords) if keywords or not _is_large(x, y) else _large_logaddexp(x, y)
+
+
+@libraries.captured_as_one()
+def _large_logaddexp(x: Any, y: Any) -> Any:
+    return mapped(_logaddexp_piece, x, y)
 
 
 def _logaddexp_piece(x: Any, y: Any) -> Any:
@@ -232,30 +248,43 @@ logaddexp2 = elementwise(
 
 def _sqrt_of_1_plus_square(x: Any) -> Any:
     """Return sqrt(1 + x^2), where x^2 may overflow."""
-    if x.__class__ is not np.ndarray and (one := libraries.in_one(_sqrt_of_1_plus_square, x)) is not None:
-        return one(x)
+    if is_complex(x):
+        return sqrt(x * x + 1)
+    return _length_of_many(x) if _are_many(raw(x)) else hypot(x, 1.0)
+
+
+def _are_many(a: Any) -> bool:
+    """Tell whether squares are quicker than numpy.hypot, which takes 3 ns for each element."""
+    return libraries.is_numpy(a) and a.size >= MANY and a.dtype in (libraries.F4, libraries.F8)
+
+
+@libraries.captured_as_one(unless=lambda x: True, decides=True)
+def _length_of_many(x: Any) -> Any:
     square = _square_and_1(x)
     return hypot(x, 1.0) if square is None else sqrt(square)
 
 
 def _square_and_1(x: Any) -> Any:
-    """Return x^2 + 1; None where it overflows, and of few elements, where numpy.hypot, 3 ns each, is quicker."""
-    if is_complex(x):
-        return x * x + 1
-    a = raw(x)
-    if a.__class__ is not np.ndarray or a.size < MANY or a.dtype not in (libraries.F4, libraries.F8):
-        return None
+    """Return x^2 + 1; None where it overflows."""
     with np.errstate(over="ignore", under="ignore"):
         square = x * x + 1
     return None if libraries.may_hold(np.isinf(raw(square))) else square
 
 
 def _arctan_rule(g: Any, x: Any) -> Any:
-    if x.__class__ is not np.ndarray and (one := libraries.in_one(_arctan_rule, g, x)) is not None:
-        return one(g, x)
+    if is_complex(x):
+        return g / (x * x + 1)
+    if _are_many(raw(x)):
+        return _arctan_rule_of_many(g, x)
+    length = hypot(x, 1.0)
+    return g / length / length
+
+
+@libraries.captured_as_one(unless=lambda g, x: True, decides=True)
+def _arctan_rule_of_many(g: Any, x: Any) -> Any:
     square = _square_and_1(x)
     if square is None:
-        length = _sqrt_of_1_plus_square(x)
+        length = hypot(x, 1.0)
         return g / length / length
     return g / square
 
@@ -293,12 +322,16 @@ def _divide_by_square(g: Any, value: Any, length: Any) -> Any:
 def _divide_by_sum_of_squares(g: Any, value: Any, x: Any, y: Any) -> Any:
     """Return g value / (x^2 + y^2), by way of the length where the sum might leave the range."""
     if _is_large(raw(x), raw(y)):
-        if (one := libraries.in_one(_divide_by_sum_of_squares, g, value, x, y)) is not None:
-            return one(g, value, x, y)
-        with np.errstate(all="ignore"):
-            total = x * x + y * y
-        if _are_squares_exact(raw(total)):
-            return g * (value / total)
+        return _divide_many(g, value, x, y)
+    return _divide_by_square(g, value, hypot(x, y))
+
+
+@libraries.captured_as_one(unless=lambda *_: True, decides=True)
+def _divide_many(g: Any, value: Any, x: Any, y: Any) -> Any:
+    with np.errstate(all="ignore"):
+        total = x * x + y * y
+    if _are_squares_exact(raw(total)):
+        return g * (value / total)
     return _divide_by_square(g, value, hypot(x, y))
 
 
@@ -310,10 +343,12 @@ def _are_squares_exact(a: Any) -> bool:
 
 def _hypot_kernel(x: Any, y: Any, **keywords: Any) -> Any:
     """Compute numpy.hypot, which takes 3 ns for each element, by squares where these neither over- nor underflow."""
-    if keywords or not _is_large(x, y):
-        return np.hypot(x, y, **keywords)
-    one = libraries.in_one(_hypot_kernel, x, y)
-    return mapped(_hypot_piece, x, y) if one is None else one(x, y)
+    return np.hypot(x, y, **keywords) if keywords or not _is_large(x, y) else _large_hypot(x, y)
+
+
+@libraries.captured_as_one()
+def _large_hypot(x: Any, y: Any) -> Any:
+    return mapped(_hypot_piece, x, y)
 
 
 def _hypot_piece(x: Any, y: Any) -> Any:

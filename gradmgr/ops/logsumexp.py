@@ -44,25 +44,25 @@ def _finite_max(x: Any, axes: Axes) -> Any:
     return np.where(np.isfinite(top), top, np.zeros_like(top))
 
 
+@libraries.captured_as_one(unless=lambda x, *_: not logsumexp_kernels.is_large(x), decides=True)
 def _logsumexp_kernel(x: Any, axes: Axes, keepdims: bool) -> Any:
-    if x.__class__ is np.ndarray and x.dtype.char in "fd" and x.size and axes:
+    if (x.__class__ is np.ndarray or libraries.is_numpy(x)) and x.dtype.char in "fd" and x.size and axes:
         return logsumexp_kernels.value(x, axes, keepdims)
-    if (one := libraries.in_one(_logsumexp_kernel, x)) is not None:
-        return one(x, axes, keepdims)
     top = _finite_max(x, axes)
     with np.errstate(divide="ignore", over="ignore"):  # log(0) = -inf is the right answer, and so is inf
         total = np.log(np.sum(np.exp(x - top), axis=axes, keepdims=True)) + top
     return total if keepdims else np.squeeze(total, axis=axes)[()]
 
 
+@libraries.captured_as_one(
+    unless=lambda g, x, *_: libraries.are_captured(x) and not logsumexp_kernels.is_large(x), decides=True
+)
 def _logsumexp_vjp(g: Any, x: Any, out: Any, axes: Axes) -> Any:
     if are_floats(g, x) and axes:
         kept = kept_shape(x.shape, axes)
         total = out.reshape(kept)
         if np.isfinite(total).all():
             return logsumexp_kernels.slope(g.reshape(kept), x, total, axes)
-    if (one := libraries.in_one(_logsumexp_vjp, g, x, out)) is not None:
-        return one(g, x, out, axes)
     return broadcast_back(g, x.shape, axes) * conj_of(_softmax(x, out, axes))
 
 

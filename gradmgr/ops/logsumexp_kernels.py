@@ -31,9 +31,14 @@ _sum: Any = np.add.reduce
 _all: Any = np.logical_and.reduce
 
 
+def is_large(x: Any) -> bool:
+    """Tell whether an array is taken in blocks, where it can be."""
+    return bool(x.nbytes > _LARGE)
+
+
 def value(x: Any, axes: Axes, keepdims: bool) -> Any:
     """Return log(sum(exp(x))) along axes; x is not empty."""
-    folded = _as_three_axes(x, axes) if x.nbytes > _LARGE else None
+    folded = _as_three_axes(x, axes) if is_large(x) else None
     if folded is None:
         z = _reduce_small(x, axes)
     else:
@@ -46,14 +51,16 @@ def slope(g: Any, x: Any, out: Any, axes: Axes) -> Any:
 
     `g` and `out` have the axes that were summed over, of length 1.
     """
-    folded = _as_three_axes(x, axes) if x.nbytes > _LARGE else None
+    folded = _as_three_axes(x, axes) if is_large(x) else None
     if folded is None:
         e = x - out
         np.exp(e, out=e)
         e *= g / _sum(e, axis=axes, keepdims=True)
         return e
     rows, _, columns = folded.shape
-    return _large_slope(g.reshape((rows, 1, columns)), folded, out.reshape((rows, 1, columns))).reshape(x.shape)
+    d = np.empty(x.shape, x.dtype)  # which is returned, and no view of it: a gradient need not be copied then
+    _put_large_slope(d.reshape(folded.shape), g.reshape((rows, 1, columns)), folded, out.reshape((rows, 1, columns)))
+    return d
 
 
 def _reduce_small(x: Any, axes: Axes) -> Any:
@@ -130,14 +137,13 @@ def _reduce_large(x: Any) -> Any:
     return z
 
 
-def _large_slope(g: Any, x: Any, out: Any) -> Any:
+def _put_large_slope(d: Any, g: Any, x: Any, out: Any) -> None:
     rows, length, columns = x.shape
-    d = np.empty(x.shape, x.dtype)
     if rows == columns == 1 or _is_tall(x):
         tall = d.reshape((length, columns))
         factor = g[0] / _sum_tall(x.reshape(tall.shape), out[0], tall)
         blocks.run(lambda part: _scale(tall[part], factor), blocks.blocks(length, x.nbytes, _BLOCK))
-        return d
+        return
     transposed = _is_transposed(x)
 
     def work(part: slice) -> None:
@@ -154,7 +160,6 @@ def _large_slope(g: Any, x: Any, out: Any) -> Any:
             e *= g[where] / _sum(e, axis=1, keepdims=True)
 
     blocks.run(work, _parts(x))
-    return d
 
 
 def _scale(d: Any, factor: Any) -> None:

@@ -54,10 +54,9 @@ def _check_kind(name: str, kind: Any, order: Any, stable: Any) -> None:
 _LONG = 64
 
 
+@libraries.captured_as_one()
 def stable_order(a: Any, axis: int) -> Any:
     """Return the stable argsort of a plain array; where there are no ties, any order is the stable one."""
-    if (one := libraries.in_one(stable_order, a)) is not None:
-        return one(a, axis)
     if libraries.namespace(a) is np and a.shape[axis] >= _LONG:
         order = a.argsort(axis=axis)
         ordered = np.take_along_axis(a, order, axis)

@@ -39,10 +39,9 @@ def _gather(a: Any, index: Any, axis: int) -> Any:
     return libraries.getitem(a, index_on_axis(axis, index)) if batched.any_batched(index) else a.take(index, axis)
 
 
+@libraries.captured_as_one()
 def _sum_by_position(g: Any, index: Any, length: int, axis: int) -> Any:
     """Add up what was read from each position; on NumPy, one write, and one reduceat for the repeats."""
-    if (one := libraries.in_one(_sum_by_position, g, index)) is not None:
-        return one(g, index, length, axis)
     xp = libraries.namespace_of(g, index)
     z = xp.zeros((*g.shape[:axis], length, *g.shape[axis + 1 :]), g.dtype)
     if xp is not np:

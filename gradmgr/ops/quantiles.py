@@ -60,10 +60,9 @@ def _stable_order(values: Any) -> Any:
     return values.argsort(axis=0, kind="stable")
 
 
+@libraries.captured_as_one()
 def _positions_of_ranks(values: Any, ranks: Any) -> Any:
     """Return the positions along axis 0 of the elements of these ranks; equal ones rank in their order."""
-    if (one := libraries.in_one(_positions_of_ranks, values, ranks)) is not None:
-        return one(values, ranks)
     if libraries.namespace(values) is np and values.size >= _MANY_ELEMENTS and values.dtype.kind in "biufc":
         distinct = np.unique(ranks)
         if distinct.size <= _FEW_RANKS:

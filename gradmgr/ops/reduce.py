@@ -124,6 +124,7 @@ def _std_kernel(x: Any, axes: Axes, correction: Any, keepdims: bool) -> Any:
     return np.std(x, axis=axes, ddof=correction, keepdims=keepdims)
 
 
+@libraries.captured_as_one(unless=lambda g, x, *_: libraries.are_captured(x))
 def _var_vjp(g: Any, x: Any, axes: Axes, correction: float) -> Any:
     if are_floats(g, x):
         d = _subtract_mean(x, axes)
@@ -131,11 +132,10 @@ def _var_vjp(g: Any, x: Any, axes: Axes, correction: float) -> Any:
             x, 2 / np.float64(_degrees_of_freedom(x, axes, correction))
         )
         return d
-    if (one := libraries.in_one(_var_vjp, g, x)) is not None:
-        return one(g, x, axes, correction)
     return broadcast_back(g, x.shape, axes) * _var_slope(x, axes, correction)
 
 
+@libraries.captured_as_one(unless=lambda g, x, *_: libraries.are_captured(x), decides=True)
 def _std_vjp(g: Any, x: Any, out: Any, axes: Axes, correction: float) -> Any:
     if are_floats(g, x) and np.all(out):
         kept = kept_shape(x.shape, axes)
@@ -143,8 +143,6 @@ def _std_vjp(g: Any, x: Any, out: Any, axes: Axes, correction: float) -> Any:
         d /= out.reshape(kept)  # before it is multiplied, as g / out may overflow
         d *= g.reshape(kept) * _factor_for(x, 1 / np.float64(_degrees_of_freedom(x, axes, correction)))
         return d
-    if (one := libraries.in_one(_std_vjp, g, x, out)) is not None:
-        return one(g, x, out, axes, correction)
     return broadcast_back(g, x.shape, axes) * _std_slope(x, out, axes, correction)
 
 
@@ -181,24 +179,22 @@ def _single_extremes(x: Any, out: Any, axes: Axes) -> Any:
     return ties if single else None
 
 
+@libraries.captured_as_one()
 def _share_out_kernel(g: Any, x: Any, out: Any, axes: Axes) -> Any:
     """Give each extreme its share of g."""
     ties = _single_extremes(x, out, axes) if axes and are_floats(g, x) else None
     if ties is None:
-        if (one := libraries.in_one(_share_out_kernel, g, x, out)) is not None:
-            return one(g, x, out, axes)
         return broadcast_back(g, x.shape, axes) * _tie_shares(g, x, out, axes)
     d = np.zeros(x.shape, x.dtype)
     np.copyto(d, g.reshape(kept_shape(x.shape, axes)), where=ties)
     return d
 
 
+@libraries.captured_as_one()
 def _gather_kernel(t: Any, x: Any, out: Any, axes: Axes, keepdims: bool) -> Any:
     """Add up t at the extremes by their shares."""
     ties = _single_extremes(x, out, axes) if axes and are_floats(t, x) else None
     if ties is None:
-        if (one := libraries.in_one(_gather_kernel, t, x, out)) is not None:
-            return one(t, x, out, axes, keepdims)
         return sum_op(t * _tie_shares(t, x, out, axes), axes, keepdims)
     places = np.unravel_index(np.flatnonzero(ties), x.shape)  # a sixth of the time of numpy.nonzero of two axes
     z = np.empty(kept_shape(x.shape, axes), x.dtype)

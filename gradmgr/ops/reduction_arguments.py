@@ -87,8 +87,11 @@ def broadcast_back(g: Any, shape: tuple[int, ...], axes: Axes) -> Any:
 
 
 def are_floats(g: Any, x: Any) -> bool:
-    """Tell whether a gradient and a value are NumPy's own, of the same common dtype, as the fast paths need them."""
-    return x.__class__ is np.ndarray and isinstance(g, (np.ndarray, np.generic)) and g.dtype == x.dtype in COMMON
+    """Tell whether a gradient and a value are NumPy's, also captured, of one common dtype, as the fast paths need."""
+    if x.__class__ is np.ndarray:
+        return isinstance(g, (np.ndarray, np.generic)) and g.dtype == x.dtype in COMMON
+    is_known = isinstance(g, (np.ndarray, np.generic)) or libraries.is_captured(g)
+    return is_known and libraries.is_numpy(x) and g.dtype == x.dtype in COMMON
 
 
 # ---------------------------------------------------------------- keyword arguments

@@ -229,6 +229,64 @@ def test_explain_tells_variants_keys_nodes_memory_and_times() -> None:
         assert word in text.lower()
 
 
+@pytest.mark.parametrize("native", [False, None])
+def test_times_makes_a_call_and_tells_how_long_each_line_took(native: bool | None) -> None:
+    t, other = Training("MLP", "SGD"), Training("MLP", "SGD")
+    step = compile(t.step, native=native)
+    with pytest.raises(RuntimeError, match="until explain\\(\\) lists a variant"):
+        step.times(*t.batch(0))
+    for k in range(4):
+        step(*t.batch(k))
+        other.step(*other.batch(k))
+    first, *lines = step.times(*t.batch(4)).splitlines()
+    other.step(*other.batch(4))
+    for p, q in zip(t.model.parameters(), other.model.parameters(), strict=True):
+        assert p.numpy().tobytes() == q.numpy().tobytes()
+    seconds = [float(line.split()[0]) for line in lines]
+    assert seconds == sorted(seconds, reverse=True)
+    assert float(first.split()[0]) == pytest.approx(sum(seconds), abs=0.1 * len(lines))
+    assert any("tanh" in line for line in lines)
+
+
+def attend_twice(x: Any, y: Any) -> Any:
+    attend = nn.functional.scaled_dot_product_attention
+    return attend(x, x, x) + attend(y, y, y)
+
+
+def test_kernels_that_decide_by_values_make_one_more_variant_at_most() -> None:
+    """Attention decides by how large scores are: by a guard, until a guard has found another value once."""
+    step, rng = compile(attend_twice), np.random.default_rng(0)
+    found = []
+    with runs_of(attend_twice) as runs:
+        for k in range(20):
+            x, y = rng.normal(size=(2, 2, 4, 8))
+            large = (k > 3 and k % 2, k > 3 and k % 3 == 0)  # from k = 5 on any of both, or both
+            given = [tensor(a * (10 if is_large else 1)) for a, is_large in zip((x, y), large, strict=True)]
+            found.append((step(*given), given))
+    assert runs[0] == 4
+    assert "2 variants" in step.explain()
+    for result, given in found:
+        assert result.numpy().tobytes() == attend_twice(*given).numpy().tobytes()
+
+
+def test_a_gradient_that_a_kernel_makes_is_not_copied() -> None:
+    table = tensor(np.ones((50, 40)))
+    gm = GradManager().attach(table)
+
+    def step(places: Any) -> Any:
+        with gm:
+            gm.backward(gnp.sum(nn.functional.embedding(places, table)))
+        gradient, table.grad = table.grad, None
+        return gradient
+
+    compiled, held = compile(step, native=False), []
+    for k in range(5):
+        places = np.arange(3) + k
+        held.append((compiled(places).numpy(), step(places).numpy()))
+    assert all(found.tobytes() == expected.tobytes() for found, expected in held)  # the earlier ones, too
+    assert "empty_like" not in compiled.explain()
+
+
 def test_explain_names_the_arguments_and_says_what_they_are() -> None:
     def f(x: Any, scale: Any, *more: Any, flag: bool = False) -> Any:
         return x * scale

@@ -172,7 +172,10 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
     assert {name if name.split(".")[1] not in packages else name.split(".")[1] for name in unopened} == {
         *packages,
         *(f"gradmgr.{name}" for name in ("forward_ad", "function", "functional", "serialization")),
-        *(f"gradmgr._arrays.{name}" for name in ("generators", "graph_replay", "replay", "replay_text")),
+        *(
+            f"gradmgr._arrays.{name}"
+            for name in ("generators", "graph_replay", "replay", "replay_text", "replay_times")
+        ),
         *(f"gradmgr._arrays.{name}" for name in ("native_replay", "native_test", "onednn_library")),
         *(f"gradmgr._arrays.{name}" for name in ("analysis", "fusion", "lowering", "placement", "products", "steps")),
         "gradmgr._engine.forward",

@@ -14,7 +14,7 @@ from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function, zeros
 from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.nn._functions.arguments import check_floating
-from gradmgr.nn._functions.attention_blocks import attend_in_blocks, gradients
+from gradmgr.nn._functions.attention_blocks import attend_in_blocks, gradients, is_one_block
 from gradmgr.nn._functions.dropout import dropout
 from gradmgr.ops.arithmetic import exp, sum_of
 from gradmgr.ops.convert import cast_to, is_floating, lift, wide_dtype, widen_half
@@ -41,10 +41,18 @@ def batched_like(result: Any, *others: Any) -> Any:
     return result if are_plain(result, *others) else libraries.able_to_hold(result, *others)
 
 
+def are_arrays(*values: Any) -> bool:
+    """Tell whether all values are arrays of NumPy or of a GPU, by themselves or captured, or None."""
+    for v in values:  # noqa: SIM110  # as above
+        if v.__class__ is not np.ndarray and v is not None and not libraries.is_unbatched(v):
+            return False
+    return True
+
+
 def are_numpy_arrays(*values: Any) -> bool:
-    """Tell whether all values are NumPy arrays or None."""
+    """Tell whether all values are NumPy arrays, by themselves or captured, or None."""
     for v in values:  # noqa: SIM110  # a generator takes twice the time
-        if v.__class__ is not np.ndarray and v is not None:
+        if v.__class__ is not np.ndarray and v is not None and not libraries.is_numpy(v):
             return False
     return True
 
@@ -52,14 +60,16 @@ def are_numpy_arrays(*values: Any) -> bool:
 # ---------------------------------------------------------------- the op
 
 
+@libraries.captured_as_one(
+    unless=lambda query, key, value, *_: libraries.are_captured(query, key, value) and is_one_block(query, key),
+    decides=True,
+)
 def _kernel(
     query: Any, key: Any, value: Any, bias: Any, masked: Any, drop: Any, scale: float, causal: bool
 ) -> tuple[Any, Any]:
     """Return the attended values, and the logarithm of each row's sum of exponentials: inf where all is masked."""
     if query.size and key.size and value.size and are_numpy_arrays(query, key, value, bias, masked, drop):
         return attend_in_blocks(query, key, value, bias, masked, drop, scale, causal)
-    if (one := libraries.in_one(_kernel, query, key, value, bias, masked, drop)) is not None:
-        return one(query, key, value, bias, masked, drop, scale, causal)  # type: ignore[no-any-return]  # as _kernel
     weights, sums = _softmax(_scores(query, key, bias, masked, scale, causal))
     output = np.matmul(weights if drop is None else weights * drop, value)
     given = query, key, value, bias, masked, drop
@@ -106,6 +116,10 @@ def weights_of(query: Any, key: Any, bias: Any, masked: Any, scale: float, causa
     return exp(_scores(query, key, bias, masked, scale, causal) - sums)
 
 
+@libraries.captured_as_one(
+    unless=lambda g, query, key, value, *_: libraries.are_captured(query, key, value) and is_one_block(query, key),
+    decides=True,
+)
 def _shared_cotangents(
     g: Any,
     query: Any,
@@ -124,8 +138,6 @@ def _shared_cotangents(
     arguments = query, key, value, bias, masked, drop
     if of_output is not None and output.size and key.size and are_numpy_arrays(of_output, of_sums, *arguments):
         return gradients(of_output, of_sums, *arguments, scale, causal, output, sums), None, None
-    if (one := libraries.in_one(_shared_cotangents, *g, *arguments, output, sums)) is not None:
-        return one(g, *arguments, scale, causal, output, sums)  # type: ignore[no-any-return]  # as this function
     weights = weights_of(query, key, bias, masked, scale, causal, sums)
     return None, weights, _score_gradient(g, value, drop, weights)
 

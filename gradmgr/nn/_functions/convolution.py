@@ -351,28 +351,22 @@ def _conv_w_by_channel(x: Any, g: Any, geometry: Geometry, dtype: Any) -> Any:
 # ---------------------------------------------------------------- the kernels, with oneDNN where it is available
 
 
+@libraries.captured_as_one()
 def _correlate_kernel(x: Any, w: Any, b: Any, geometry: Geometry) -> Any:
     z = onednn.forward(x, w, b, geometry)
-    if z is None:
-        one = libraries.in_one(_correlate_kernel, x, w, b)
-        return _conv(x, w, b, geometry) if one is None else one(x, w, b, geometry)
-    return z
+    return _conv(x, w, b, geometry) if z is None else z
 
 
+@libraries.captured_as_one()
 def _transpose_kernel(g: Any, w: Any, b: Any, geometry: Geometry) -> Any:
     z = onednn.data(g, w, b, geometry)
-    if z is None:
-        one = libraries.in_one(_transpose_kernel, g, w, b)
-        return _conv_x(g, w, b, geometry) if one is None else one(g, w, b, geometry)
-    return z
+    return _conv_x(g, w, b, geometry) if z is None else z
 
 
+@libraries.captured_as_one()
 def _weight_kernel(x: Any, g: Any, geometry: Geometry) -> Any:
     z = onednn.weights(x, g, geometry)
-    if z is None:
-        one = libraries.in_one(_weight_kernel, x, g)
-        return _conv_w(x, g, geometry) if one is None else one(x, g, geometry)
-    return z
+    return _conv_w(x, g, geometry) if z is None else z
 
 
 # ---------------------------------------------------------------- the ops

@@ -13,6 +13,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import innermost
+from gradmgr._arrays.blocks import BLOCK
 from gradmgr._engine.custom import custom
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.tensor import raw
@@ -119,14 +120,14 @@ def _mean_square_kernel(x: Any) -> Any:
     if x.size <= _RUN:
         flat = x.ravel("K")
         return flat.dot(flat) / flat.size
-    if (one := libraries.in_one(_mean_square_kernel, x)) is not None:
-        return one(x)
     flat = x.ravel("K")
-    total = 0.0
-    for start in range(0, flat.size, _RUN):
-        run = flat[start : start + _RUN]
-        total += float(run.dot(run))
-    return x.dtype.type(total / flat.size)
+    whole = flat.size - flat.size % _RUN
+    runs = flat[:whole].reshape((-1, _RUN))
+    total = np.add.reduce(np.vecdot(runs, runs).astype(np.float64))
+    if whole < flat.size:
+        rest = flat[whole:]
+        total = total + rest.dot(rest)
+    return (total / flat.size).astype(x.dtype)
 
 
 _mean_square = custom(
@@ -220,13 +221,28 @@ def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float
 # ---------------------------------------------------------------- losses of probabilities
 
 
+def _can_run_in_blocks(x: Any, *others: Any) -> bool:
+    """Tell whether all are NumPy's arrays, also captured, of one shape, all in float32 or all in float64."""
+    if x.__class__ is np.ndarray:
+        return can_run_in_blocks(x, *others)
+    return (
+        libraries.is_numpy(x)
+        and x.dtype in SINGLE_OR_DOUBLE
+        and all(a.dtype == x.dtype and a.shape == x.shape and libraries.is_numpy(a) for a in others)
+    )
+
+
+def _is_captured_block(x: Any) -> bool:
+    """Tell whether x is captured, of an array that is one block."""
+    return libraries.are_captured(x) and x.nbytes <= BLOCK
+
+
+@libraries.captured_as_one(unless=lambda x, *_: _is_captured_block(x))
 def _bce_logits_kernel(x: Any, y: Any, pos_weight: Any) -> Any:
     """Compute p y log(1 + exp(-x)) + (1 - y) log(1 + exp(x)), both terms without loss of small values."""
     with np.errstate(all="ignore"):
-        if pos_weight is None and can_run_in_blocks(x, y):
-            return run_in_blocks(_bce_logits_piece, np.empty(x.shape, x.dtype), (x, y), 2)
-        if (one := libraries.in_one(_bce_logits_kernel, x, y, pos_weight)) is not None:
-            return one(x, y, pos_weight)
+        if pos_weight is None and _can_run_in_blocks(x, y):
+            return run_in_blocks(_bce_logits_piece, libraries.empty(x.shape, x), (x, y), 2)
         rest = np.log1p(np.exp(-np.abs(x)))
         right = (rest + np.maximum(-x, 0)) * y
         if pos_weight is not None:
@@ -264,12 +280,11 @@ def _bce_logits_slope_piece(out: Any, g: Any, x: Any, y: Any, work: Any) -> None
     out *= g
 
 
+@libraries.captured_as_one(unless=lambda g, x, *_: _is_captured_block(x))
 def _bce_logits_x(g: Any, x: Any, y: Any, pos_weight: Any) -> Any:
-    if pos_weight is None and can_run_in_blocks(g, x, y):
+    if pos_weight is None and _can_run_in_blocks(x, g, y):
         with np.errstate(all="ignore"):
-            return run_in_blocks(_bce_logits_slope_piece, np.empty(x.shape, x.dtype), (g, x, y), 1)
-    if (one := libraries.in_one(_bce_logits_x, g, x, y, pos_weight)) is not None:
-        return one(g, x, y, pos_weight)
+            return run_in_blocks(_bce_logits_slope_piece, libraries.empty(x.shape, x), (g, x, y), 1)
     right = y * special.expit(-x)
     if pos_weight is not None:
         right = right * pos_weight

@@ -129,10 +129,9 @@ def _largest_of(runs: Iterator[Any], tap: Any, careful: bool) -> tuple[Any, Any]
     return best, tap
 
 
+@libraries.captured_as_one()
 def _max_pool(x: Any, geometry: Geometry) -> tuple[Any, Any]:
     """Return the largest of each window, or NaN if it holds one, and its tap: the first of equal ones."""
-    if x.__class__ is not np.ndarray and (one := libraries.in_one(_max_pool, x)) is not None:
-        return one(x, geometry)  # type: ignore[no-any-return]  # what this function returns
     planes, taps = _planes_of(x), math.prod(geometry.kernel)
     small = np.dtype(np.uint8 if taps <= 256 else np.int32)
     loop = _BlockLoop(geometry, len(planes), accumulation_dtype(x.dtype), -math.inf, x)
@@ -151,6 +150,7 @@ def _max_pool(x: Any, geometry: Geometry) -> tuple[Any, Any]:
     return _images_of(z, x), _images_of(which, x)
 
 
+@libraries.captured_as_one()
 def _pick_kernel(x: Any, which: Any, geometry: Geometry) -> Any:
     """Return the element of each window at the given tap."""
     planes, named = _planes_of(x), _planes_of(which)
@@ -166,6 +166,7 @@ def _pick_kernel(x: Any, which: Any, geometry: Geometry) -> Any:
     return _images_of(z, x)
 
 
+@libraries.captured_as_one()
 def _scatter_kernel(g: Any, which: Any, geometry: Geometry) -> Any:
     """Add each number to the given tap of its window: the adjoint of picking."""
     kernel = native_kernels.find("max_pool2d_vjp", g)
@@ -231,6 +232,7 @@ def _is_whole(geometry: Geometry) -> bool:
     return geometry.kernel == geometry.size and geometry.out == (1, 1) and not any(geometry.padding)
 
 
+@libraries.captured_as_one()
 def _mean_kernel(x: Any, geometry: Geometry, divisor: int | None, include_padding: bool) -> Any:
     work = accumulation_dtype(x.dtype)
     if _is_whole(geometry):
@@ -248,6 +250,7 @@ def _mean_kernel(x: Any, geometry: Geometry, divisor: int | None, include_paddin
     return _divide(total, geometry, divisor, include_padding).astype(x.dtype, copy=False)
 
 
+@libraries.captured_as_one()
 def _mean_adjoint_kernel(g: Any, geometry: Geometry, divisor: int | None, include_padding: bool) -> Any:
     """Add each number, divided by the window's size, to all elements of its window: the adjoint of the mean."""
     work = accumulation_dtype(g.dtype)

@@ -22,7 +22,7 @@ from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function, zeros
 from gradmgr._engine.tensor import Tensor
 from gradmgr.nn._functions.arguments import check_floating
-from gradmgr.nn._functions.attention import are_plain, batched_like
+from gradmgr.nn._functions.attention import are_arrays, are_plain, batched_like
 from gradmgr.ops.convert import cast_to, lift, wide_dtype
 from gradmgr.ops.join import concatenate, stack
 from gradmgr.ops.reduce import sum
@@ -112,10 +112,11 @@ def _or_zeros(g: Any, like: Any) -> Any:
 # `gates` holds i, f, g and o after their activations, and tanh of the new c.
 
 
+@libraries.captured_as_one(unless=lambda x, h, c, w_ih, w_hh, *b: libraries.are_captured_from(w_hh, x, h, c, w_ih, *b))
 def lstm_kernel(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> tuple[Any, Any, Any]:
     """Compute a step; without w_ih, x is the input's part of the gates already."""
     more = b_ih if b_hh is None else b_hh if b_ih is None else b_ih + b_hh
-    if are_plain(x, h, c, w_ih, w_hh, more) or libraries.are_captured_alike(w_hh, x, h, c, w_ih, more):
+    if are_plain(x, h, c, w_ih, w_hh, more) or are_arrays(x, h, c, w_ih, w_hh, more):
         columns = _affine_columns(h, w_hh)
         if w_ih is not None:
             columns += _affine_columns(x, w_ih)
@@ -125,8 +126,6 @@ def lstm_kernel(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: A
         new_h, new_c, gates = empty(c.shape, columns), empty(c.shape, columns), empty((5, *c.shape), columns)
         lstm_into(new_h, new_c, gates, columns_by_gate(columns, 4), more, c)
         return new_h, new_c, gates
-    if (one := libraries.in_one(lstm_kernel, x, h, c, w_ih, w_hh, b_ih, b_hh)) is not None:
-        return one(x, h, c, w_ih, w_hh, b_ih, b_hh)  # type: ignore[no-any-return]  # what this function returns
     rows = np.matmul(h, w_hh.T)
     if w_ih is None:
         more = x if more is None else x + more
@@ -160,14 +159,13 @@ def lstm_into(new_h: Any, new_c: Any, gates: Any, parts: Any, more: Any, c: Any)
     np.multiply(gates[3], squashed, new_h)
 
 
+@libraries.captured_as_one(unless=lambda g, c, gates: g[2] is None and libraries.are_captured_from(gates, *g, c))
 def lstm_vjp(g: Any, c: Any, gates: Any) -> tuple[Any, Any]:
     """Return the cotangents of the gates before their activations, by row, and of the new c from all its uses."""
-    if g[2] is None and (are_plain(*g, c, gates) or libraries.are_captured_alike(gates, *g, c)):
+    if g[2] is None and (are_plain(*g, c, gates) or are_arrays(*g, c, gates)):
         _, batch, hidden = gates.shape
         rows = empty((batch, 4 * hidden), gates)
         return rows, lstm_vjp_into(rows, g[0], g[1], c, gates)
-    if (one := libraries.in_one(lstm_vjp, *g, c, gates)) is not None:
-        return one(g, c, gates)  # type: ignore[no-any-return]  # what this function returns
     i, _, of_g, o, squashed = (gates[k] for k in range(5))
     of_h, of_gates = _or_zeros(g[0], o), _or_zeros(g[2], gates)
     of_c = (of_h * o + of_gates[4]) * (1 - squashed * squashed) + _or_zeros(g[1], o)
@@ -267,17 +265,16 @@ def lstm_step(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any
 # `gates` holds r, z and n after their activations, and the factor of r.
 
 
+@libraries.captured_as_one(unless=lambda x, h, w_ih, w_hh, *b: libraries.are_captured_from(w_hh, x, h, w_ih, *b))
 def gru_kernel(x: Any, h: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> tuple[Any, Any]:
     """Compute a step; without w_ih, x is the input's part of the gates already."""
     given = x, h, w_ih, b_ih, b_hh
-    if are_plain(w_hh, *given) or libraries.are_captured_alike(w_hh, *given):
+    if are_plain(w_hh, *given) or are_arrays(w_hh, *given):
         of_x = split_gates(x, 3) if w_ih is None else columns_by_gate(_affine_columns(x, w_ih, b_ih), 3)
         of_h = columns_by_gate(_affine_columns(h, w_hh, b_hh), 3)
         new_h, gates = empty(h.shape, of_h), empty((4, *h.shape), of_h)
         gru_into(new_h, gates, of_x, of_h, h)
         return new_h, gates
-    if (one := libraries.in_one(gru_kernel, x, h, w_ih, w_hh, b_ih, b_hh)) is not None:
-        return one(x, h, w_ih, w_hh, b_ih, b_hh)  # type: ignore[no-any-return]  # what this function returns
     of_x, of_h = _affine(x, w_ih, b_ih), _affine(h, w_hh, b_hh)
     of_x, of_h = split_gates(of_x, 3), split_gates(of_h, 3)
     gates = _allocate_gates(of_x, of_h)
@@ -301,15 +298,14 @@ def gru_into(new_h: Any, gates: Any, of_x: Any, of_h: Any, h: Any) -> None:
     new_h += new
 
 
+@libraries.captured_as_one(unless=lambda g, h, gates: g[1] is None and libraries.are_captured_from(gates, *g, h))
 def gru_vjp(g: Any, h: Any, gates: Any) -> tuple[Any, Any]:
     """Return the cotangents of the input's and of h's parts of the gates, by row."""
-    if g[1] is None and (are_plain(*g, h, gates) or libraries.are_captured_alike(gates, *g, h)):
+    if g[1] is None and (are_plain(*g, h, gates) or are_arrays(*g, h, gates)):
         _, batch, hidden = gates.shape
         of_input, of_h = empty((batch, 3 * hidden), gates), empty((batch, 3 * hidden), gates)
         gru_vjp_into(of_input, of_h, g[0], h, gates)
         return of_input, of_h
-    if (one := libraries.in_one(gru_vjp, *g, h, gates)) is not None:
-        return one(g, h, gates)  # type: ignore[no-any-return]  # what this function returns
     r, z, n, inner = (gates[k] for k in range(4))
     of_new, of_gates = _or_zeros(g[0], n), _or_zeros(g[1], gates)
     of_n = (of_new * (1 - z) + of_gates[2]) * (1 - n * n)

@@ -15,7 +15,7 @@ from gradmgr._arrays.libraries import empty
 from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import Tensor
-from gradmgr.nn._functions.attention import are_plain
+from gradmgr.nn._functions.attention import are_arrays, are_plain
 from gradmgr.nn._functions.recurrent import (
     cast_to_common_dtype,
     columns_by_gate,
@@ -82,19 +82,29 @@ def _weight_gradient(rows: Any, states: Any, first: Any, reverse: bool) -> Any:
     return _join_steps(rows).T @ _join_steps(_states_before(states, first, reverse))
 
 
+# What a replay without Python between the steps of a sequence gains is the time of some 30 calls for each step: that is
+# little beside a product of more multiplications, and a capture of many steps takes long.
+_MANY_STEPS, _LARGE_PRODUCT = 128, 1 << 20
+
+
+def _is_captured_by_step(rows: Any, w_hh: Any, *others: Any) -> bool:
+    """Tell whether captured kernels go by the calls of each step; the first is (length, ..., batch, columns)."""
+    is_small = rows.shape[0] <= _MANY_STEPS and rows.shape[-2] * w_hh.size <= _LARGE_PRODUCT
+    return is_small and libraries.are_captured_from(rows, w_hh, *others)
+
+
+@libraries.captured_as_one(unless=lambda parts, h, c, w_hh, _: _is_captured_by_step(parts, w_hh, h, c))
 def _lstm_run(parts: Any, h: Any, c: Any, w_hh: Any, reverse: bool) -> tuple[Any, Any, Any]:
     length, batch, width = parts.shape
-    if are_plain(parts, h, c, w_hh):
+    if are_plain(parts, h, c, w_hh) or are_arrays(parts, h, c, w_hh):
         outputs, cells, gates = (empty((length, *more, *c.shape), parts) for more in ((), (), (5,)))
         columns = empty((width, batch), parts)
         by_columns = columns_by_gate(columns, 4)
         for k in _step_order(length, reverse):
-            w_hh.dot(h.T, columns)
+            w_hh.dot(h.T, out=columns)
             lstm_into(outputs[k], cells[k], gates[k], by_columns, split_gates(parts[k], 4), c)
             h, c = outputs[k], cells[k]
         return outputs, cells, gates
-    if (one := libraries.in_one(_lstm_run, parts, h, c, w_hh, on_gpu=True)) is not None:
-        return one(parts, h, c, w_hh, reverse)  # type: ignore[no-any-return]  # what this function returns
     steps = []
     for k in _step_order(length, reverse):
         steps.append(lstm_kernel(parts[k], h, c, None, w_hh, None, None))
@@ -103,12 +113,14 @@ def _lstm_run(parts: Any, h: Any, c: Any, w_hh: Any, reverse: bool) -> tuple[Any
     return outputs, cells, gates
 
 
+@libraries.captured_as_one(
+    unless=lambda g, c, w_hh, cells, gates, _: g[2] is None and _is_captured_by_step(gates, w_hh, *g, c, cells)
+)
 def _lstm_run_vjp(g: Any, c: Any, w_hh: Any, cells: Any, gates: Any, reverse: bool) -> tuple[Any, Any, Any]:
     """Return the cotangents of the parts, of the first h and of the first c."""
-    if g[2] is None and are_plain(g[0], g[1], c, w_hh, cells, gates):
+    given = g[0], g[1], c, w_hh, cells, gates
+    if g[2] is None and (are_plain(*given) or are_arrays(*given)):
         return _lstm_run_vjp_in_place(g, c, w_hh, cells, gates, reverse)
-    if (one := libraries.in_one(_lstm_run_vjp, *g, c, w_hh, cells, gates, on_gpu=True)) is not None:
-        return one(g, c, w_hh, cells, gates, reverse)  # type: ignore[no-any-return]  # what this function returns
     of_h, of_c, rows = None, None, []
     for k in _step_order(gates.shape[0], not reverse):
         at = _cotangents_of_step(g, k)
@@ -133,7 +145,7 @@ def _lstm_run_vjp_in_place(g: Any, c: Any, w_hh: Any, cells: Any, gates: Any, re
         np.multiply(
             lstm_vjp_into(rows[k], of_h, of_c, _state_before(cells, c, k, reverse), gates[k]), gates[k, 1], of_c
         )
-        rows[k].dot(w_hh, of_h)
+        rows[k].dot(w_hh, out=of_h)
     return rows, of_h, of_c
 
 
@@ -186,21 +198,20 @@ def lstm_over(parts: Any, h: Any, c: Any, w_hh: Any, reverse: bool) -> tuple[Any
     return cast_to(outputs, dtype), cast_to(cells, dtype)
 
 
+@libraries.captured_as_one(unless=lambda parts, h, w_hh, b_hh, _: _is_captured_by_step(parts, w_hh, h, b_hh))
 def _gru_run(parts: Any, h: Any, w_hh: Any, b_hh: Any, reverse: bool) -> tuple[Any, Any]:
     length, batch, width = parts.shape
-    if are_plain(parts, h, w_hh, b_hh):
+    if are_plain(parts, h, w_hh, b_hh) or are_arrays(parts, h, w_hh, b_hh):
         outputs, gates = empty((length, *h.shape), parts), empty((length, 4, *h.shape), parts)
         columns, bias = empty((width, batch), parts), None if b_hh is None else b_hh[:, None]
         by_columns = columns_by_gate(columns, 3)
         for k in _step_order(length, reverse):
-            w_hh.dot(h.T, columns)
+            w_hh.dot(h.T, out=columns)
             if bias is not None:
                 columns += bias
             gru_into(outputs[k], gates[k], split_gates(parts[k], 3), by_columns, h)
             h = outputs[k]
         return outputs, gates
-    if (one := libraries.in_one(_gru_run, parts, h, w_hh, b_hh, on_gpu=True)) is not None:
-        return one(parts, h, w_hh, b_hh, reverse)  # type: ignore[no-any-return]  # what this function returns
     steps = []
     for k in _step_order(length, reverse):
         steps.append(gru_kernel(parts[k], h, None, w_hh, None, b_hh))
@@ -209,12 +220,14 @@ def _gru_run(parts: Any, h: Any, w_hh: Any, b_hh: Any, reverse: bool) -> tuple[A
     return outputs, gates
 
 
+@libraries.captured_as_one(
+    unless=lambda g, h, w_hh, outputs, gates, _: g[1] is None and _is_captured_by_step(gates, w_hh, *g, h, outputs)
+)
 def _gru_run_vjp(g: Any, h: Any, w_hh: Any, outputs: Any, gates: Any, reverse: bool) -> tuple[Any, Any, Any]:
     """Return the cotangents of the parts, of the gates' parts of h, and of the first h."""
-    if g[1] is None and are_plain(g[0], h, w_hh, outputs, gates):
+    given = g[0], h, w_hh, outputs, gates
+    if g[1] is None and (are_plain(*given) or are_arrays(*given)):
         return _gru_run_vjp_in_place(g[0], h, w_hh, outputs, gates, reverse)
-    if (one := libraries.in_one(_gru_run_vjp, *g, h, w_hh, outputs, gates, on_gpu=True)) is not None:
-        return one(g, h, w_hh, outputs, gates, reverse)  # type: ignore[no-any-return]  # what this function returns
     of_h, rows = None, []
     for k in _step_order(gates.shape[0], not reverse):
         at = _cotangents_of_step(g, k)
