@@ -31,6 +31,7 @@ from gradmgr._arrays.captured import (
     Capture,
     CapturedArray,
     CaptureError,
+    Noted,
     Slot,
     capturing,
     generators_in,
@@ -317,9 +318,12 @@ class TensorCapture(Capture):
     def read_array(self, t: Tensor) -> Any:
         """Return the array of a tensor, captured."""
         array = _array_slot.__get__(t)
+        known = self._known.get(id(t))
+        if known is not None and known.array is not None and known.array.inner is array:  # mostly, so asked first
+            return known.array
         if array is None or isinstance(array, (Batched, CapturedArray)):  # None: a value that is kept elsewhere
             return array
-        known = self._known_or_outer(t)
+        known = known or self._known_or_outer(t)
         if known.array is None or known.array.inner is not array:
             if known.array is not None:
                 self.add_obstacle("another thread wrote to a Tensor")
@@ -446,7 +450,7 @@ class TensorCapture(Capture):
                 self.add_obstacle(
                     f"{function.__name__}() returns {type(part).__name__}, which a replay would not know,"
                 )
-        made, results = self._wrap_all(made, {})
+        made, results = self._wrap_all(made, Noted())
         function = _Method(function) if isinstance(function, MethodType) else function
         self._append_effect(function, given, results, given_by_name)
         return made
@@ -474,12 +478,12 @@ class TensorCapture(Capture):
             known.array = None
             known.knows_grad = known.knows_grad and changes is not None
 
-    def _wrap_all(self, result: Any, given: dict[int, CapturedArray]) -> tuple[Any, Any]:
+    def _wrap_all(self, result: Any, noted: Noted) -> tuple[Any, Any]:
         if isinstance(result, Tensor):
             known = self._known.get(id(result)) or self._enter_replayed(result)
             known.slot = self.add_object()
             return result, known.slot
-        return super()._wrap_all(result, given)
+        return super()._wrap_all(result, noted)
 
     # ------------------------------------------------------------ replays
 

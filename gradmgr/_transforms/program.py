@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays.atomic import error_treatment, errors_ignored
-from gradmgr._arrays.captured import CaptureError, GuardError, Slot, name_of
+from gradmgr._arrays.captured import Call, CaptureError, GuardError, Slot, name_of
 from gradmgr._arrays.replay import compile_replay
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.containers import leaves_of, rebuilt
@@ -48,8 +48,7 @@ class Program:
         self._leaves = [None if isinstance(slot, Slot) else slot for slot in made.slots]
         self._tree = rebuilt(made.result, iter(self._leaves))
         self._returns_one = self._tree is None and self._returned == [0]
-        self._calls = Counter(name_of(call.function) for call in capture.calls)
-        self._seconds = made.seconds_by_name
+        self._calls, self._seconds = _totals(capture.calls)
         self._whole = sorted({f"{name_of(call.function)} at {call.line}" for call in capture.whole_calls()})
         self._replay: Any = compile_replay(capture, [made.slots[k] for k in self._returned], native=self._native)
 
@@ -162,7 +161,7 @@ class Program:
 
     def _time_of(self, name: str) -> str:
         seconds = self._seconds.get(name)
-        return "" if seconds is None else f" ({1e6 * seconds:.1f} us)"
+        return "" if not seconds else f" ({1e6 * seconds:.1f} us)"
 
 
 def _call_quietly(function: Callable[..., Any], *args: Any) -> Any:
@@ -177,6 +176,17 @@ def _call_quietly(function: Callable[..., Any], *args: Any) -> Any:
     except BaseException:
         complete(error_treatment.set, before)  # again: an exception may have struck in `finally`
         raise
+
+
+def _totals(calls: Sequence[Call]) -> tuple[Counter[str], Counter[str]]:
+    """Return how many calls there are of functions, by their names, and how long these took."""
+    counts: Counter[str] = Counter()
+    seconds: Counter[str] = Counter()
+    for call in calls:
+        name = name_of(call.function)
+        counts[name] += 1
+        seconds[name] += call.seconds  # type: ignore[assignment]  # a float
+    return counts, seconds
 
 
 def _same_bits(one: Any, other: Any) -> bool:
