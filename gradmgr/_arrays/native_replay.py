@@ -25,19 +25,21 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays.analysis import NATIVE, NOTHING, PYTHON, VIEW, Analysis, bytes_of
-from gradmgr._arrays.captured import Call, Capture, CaptureError, GuardError, Layout, slots_in
+from gradmgr._arrays.captured import Call, Capture, CaptureError, GuardError, Layout, Slot, slots_in
 from gradmgr._arrays.lowering import is_of_numpy
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.placement import Arena, Program, Segment, first_of, view_in
-from gradmgr._arrays.replay_text import BEGIN_EFFECTS, TAKE_ARENA, Writer
+from gradmgr._arrays.replay_text import TAKE_ARENA, Writer
 from gradmgr._arrays.steps import Step, Temporary
 
 
 class NativeWriter(Writer):
     """Writes the text of one replay, and the program of the machine."""
 
-    def __init__(self, capture: Capture, results: Sequence[Any], machine: Machine) -> None:
-        super().__init__(capture, results, 1 << 62)
+    def __init__(
+        self, capture: Capture, results: Sequence[Any], machine: Machine, rehearsed: Sequence[Slot] = ()
+    ) -> None:
+        super().__init__(capture, results, 1 << 62, rehearsed)
         self.machine = machine
         self.analysis = Analysis(capture, machine)
         self.layouts = capture.layouts
@@ -206,10 +208,11 @@ class NativeWriter(Writer):
             self._write_view(call)
         elif kind == PYTHON:
             self._run()
-            for slot in call.given:
+            is_first_effect = number == self.first_effect
+            for slot in (*call.given, *[slot.number for slot in self.rehearsed if is_first_effect]):
                 self._fetch(slot)
-            if number == self.first_effect:
-                self.lines.append(BEGIN_EFFECTS)
+            if is_first_effect:
+                self.lines += self._begin_effects(True)
             self.lines += self._lines(call, None)
             for slot in call.made:
                 self._fill_cell(slot)

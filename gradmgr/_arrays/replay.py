@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradmgr._arrays.captured import Capture, CaptureError
+from gradmgr._arrays.captured import Capture, CaptureError, Slot
 from gradmgr._arrays.native import Machine, found
 from gradmgr._arrays.native_replay import NativeWriter
 from gradmgr._arrays.native_test import check_machine
@@ -25,7 +25,12 @@ def require_machine() -> None:
 
 
 def compile_replay(
-    capture: Capture, results: Sequence[Any], *, buffers_from: int = _LARGE, native: bool | Machine | None = None
+    capture: Capture,
+    results: Sequence[Any],
+    rehearsed: Sequence[Slot] = (),
+    *,
+    buffers_from: int = _LARGE,
+    native: bool | Machine | None = None,
 ) -> Callable[..., tuple[Any, ...]]:
     """Return a function of arrays in place of the inputs that makes the calls again and returns these results.
 
@@ -36,12 +41,14 @@ def compile_replay(
     Args:
         capture: what to replay.
         results: captured arrays, slots, and other values, which are returned as they are.
+        rehearsed: slots that calls before the first effect make, and that are read later.
         buffers_from: the bytes from which on a ufunc's result goes into a buffer, where Python makes all calls.
         native: whether the machine of gradmgr-native makes the calls that it can; None for where it is installed.
 
     Returns:
         The function. If calls have effects, it takes a list before the inputs, and appends to it before the first of
-        them: until then nothing has changed. It raises GuardError where a guard has another value. Its attributes are
+        them: until then nothing has changed. Given None for the list, it is a rehearsal: it returns the rehearsed slots
+        there, and has no effect. It raises GuardError where a guard has another value. Its attributes are
         `text`, and `nbytes` of the memory that it keeps.
 
     Raises:
@@ -54,5 +61,5 @@ def compile_replay(
         if machine is None and native:
             raise CaptureError(f"a native replay was asked for, but there is no machine: {found.reason}")
     if machine is None:
-        return Writer(capture, results, buffers_from).function()
-    return NativeWriter(capture, results, machine).function()
+        return Writer(capture, results, buffers_from, rehearsed).function()
+    return NativeWriter(capture, results, machine, rehearsed).function()

@@ -69,15 +69,14 @@ _UFUNCS = MappingProxyType(
 TAKE_ARENA = ("    try: arena = arenas.pop()", "    except IndexError: arena = make_arena()")
 
 
-# From here on a replay cannot be given up.
-BEGIN_EFFECTS = "begun.append(True)"
-
-
 class Writer:
     """Writes the text of one replay."""
 
-    def __init__(self, capture: Capture, results: Sequence[Any], buffers_from: int) -> None:
+    def __init__(
+        self, capture: Capture, results: Sequence[Any], buffers_from: int, rehearsed: Sequence[Slot] = ()
+    ) -> None:
         self.capture = capture
+        self.rehearsed = rehearsed
         self.buffers_from = buffers_from
         self.results = [part.slot if isinstance(part, CapturedArray) else part for part in results]
         self.scope: dict[str, Any] = {"check": check, "stale": stale}
@@ -97,7 +96,7 @@ class Writer:
             lines += [*TAKE_ARENA, f"    {names}= arena"]
         for number, call in enumerate(self.capture.calls):
             if number == self.first_effect:
-                lines.append(f"    {BEGIN_EFFECTS}")
+                lines += [f"    {line}" for line in self._begin_effects(bool(self.layouts_of_buffers))]
             lines += [f"    {line}" for line in self._lines(call, self.buffers.get(number))]
             dropped = [f"v{k}" for k in sorted(self._slots_of(call)) if self.last[k] == number]
             lines += [f"    del {', '.join(dropped)}"] if dropped else []
@@ -114,6 +113,11 @@ class Writer:
     def _head(self) -> str:
         begun = [] if self.first_effect is None else ["begun"]
         return f"def replay({', '.join([*begun, *[variable(slot) for slot in self.capture.inputs]])}):"
+
+    def _begin_effects(self, has_arena: bool) -> list[str]:
+        """Write where a rehearsal ends, and from where on a replay cannot be given up."""
+        kept = "arenas.append(arena); " if has_arena else ""
+        return [f"if begun is None: {kept}return {self._tuple(self.rehearsed)}", "begun.append(True)"]
 
     # ------------------------------------------------------------ when a value is read last
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from gradmgr._arrays.atomic import error_treatment, errors_ignored
 from gradmgr._arrays.captured import Call, CaptureError, GuardError, Slot, name_of
 from gradmgr._arrays.replay import compile_replay
 from gradmgr._engine.cleanup import complete
-from gradmgr._engine.containers import leaves_of, rebuilt
+from gradmgr._engine.containers import rebuilt
 from gradmgr._engine.tensor import Tensor, raw
 from gradmgr._transforms.captured_call import CapturedCall
 
@@ -50,7 +51,10 @@ class Program:
         self._returns_one = self._tree is None and self._returned == [0]
         self._calls, self._seconds = _totals(capture.calls)
         self._whole = sorted({f"{name_of(call.function)} at {call.line}" for call in capture.whole_calls()})
-        self._replay: Any = compile_replay(capture, [made.slots[k] for k in self._returned], native=self._native)
+        results = [made.slots[k] for k in self._returned]
+        self._rehearsal = None if capture.writes_over_inputs() else capture.rehearsal(results)
+        rehearsed = [] if self._rehearsal is None else [slot for slot, _ in self._rehearsal.expected]
+        self._replay: Any = compile_replay(capture, results, rehearsed, native=self._native)
 
     # ------------------------------------------------------------ whether it fits
 
@@ -106,45 +110,32 @@ class Program:
             found.append(value)
         return found
 
-    def verify(self, made: CapturedCall, leaves: Sequence[Any]) -> str | None:
+    def verify(self, made: CapturedCall) -> str | None:
         """Return how the calls, made again, differ from the call that was captured; None where they do not.
 
-        Where they change nothing, the program itself is run on the leaves of the call. Where they do, or where that
-        fails, as it may when another thread has changed a Tensor, the calls without effects are made in a program of
-        their own.
+        The program itself is run up to its first effect, on what the captured call found. Where that does not show
+        all that it computes, the calls without effects are made in a program of their own.
         """
-        capture = made.capture
+        capture, rehearsal = made.capture, self._rehearsal
+        self._rehearsal = None  # with its arrays
         if capture.writes_over_inputs():
             capture.forget_values()
             return None
-        trial = None if capture.is_pure() and self._repeats(made, leaves) else capture.trial()
+        if rehearsal is not None:
+            capture.forget_values()
+            slots = [slot for slot, _ in rehearsal.expected]
+            if not self._has_effects:
+                slots = [made.slots[k] for k in self._returned]
+            begun = [None] if self._has_effects else []
+            rehearse = functools.partial(_call_quietly, self._replay, *begun)
+            return _fault_of(rehearse, rehearsal.inputs, slots, rehearsal.expected)
+        trial = capture.trial()
         capture.forget_values()
         if trial is None:
             return None
-        replay = compile_replay(trial.capture, [slot for slot, _ in trial.expected], native=self._native)
-        for _ in range(2):  # in buffers that hold what the first left
-            try:
-                found = replay(*trial.inputs)
-            except CaptureError as error:
-                return f"a replay fails: {error}; please report this"
-            for value, (_, expected) in zip(found, trial.expected, strict=True):
-                if not _same_bits(value, expected):
-                    return "a replay computes something else; please report this"
-        return None
-
-    def _repeats(self, made: CapturedCall, leaves: Sequence[Any]) -> bool:
-        """Tell whether the program gives what the captured call gave; it must not change anything."""
-        results = leaves_of(made.result)
-        try:
-            inputs = self._inputs(leaves)
-            for _ in range(2):  # in buffers that hold what the first left
-                values = _call_quietly(self._replay, *inputs)
-                for k, value in zip(self._returned, values, strict=True):
-                    if not _same_bits(raw(value), raw(results[k])):
-                        return False
-        except Exception:  # which the trial meets, too, unless another thread was the reason
-            return False
-        return True
+        slots = [slot for slot, _ in trial.expected]
+        replay = compile_replay(trial.capture, slots, native=self._native)
+        return _fault_of(replay, trial.inputs, slots, trial.expected)
 
     # ------------------------------------------------------------ for the user
 
@@ -176,6 +167,23 @@ def _call_quietly(function: Callable[..., Any], *args: Any) -> Any:
     except BaseException:
         complete(error_treatment.set, before)  # again: an exception may have struck in `finally`
         raise
+
+
+def _fault_of(
+    replay: Callable[..., Sequence[Any]],
+    inputs: Sequence[Any],
+    slots: Sequence[Slot],
+    expected: Iterable[tuple[Slot, Any]],
+) -> str | None:
+    """Return what is wrong with a replay whose results are these slots; None where they are as expected."""
+    for _ in range(2):  # in buffers that hold what the first left
+        try:
+            found = dict(zip([slot.number for slot in slots], replay(*inputs), strict=True))
+        except CaptureError as error:
+            return f"a replay fails: {error}; please report this"
+        if not all(_same_bits(raw(found[slot.number]), array) for slot, array in expected):
+            return "a replay computes something else; please report this"
+    return None
 
 
 def _totals(calls: Sequence[Call]) -> tuple[Counter[str], Counter[str]]:
