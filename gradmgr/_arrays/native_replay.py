@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import operator
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from gradmgr._arrays.analysis import NATIVE, NOTHING, PYTHON, VIEW, Analysis, by
 from gradmgr._arrays.captured import Call, Capture, CaptureError, GuardError, Layout, Slot, slots_in
 from gradmgr._arrays.lowering import is_of_numpy
 from gradmgr._arrays.native import Machine
-from gradmgr._arrays.placement import Arena, Program, Segment, first_of, view_in
+from gradmgr._arrays.placement import Arena, Memories, Place, Program, Segment, first_of, view_in
 from gradmgr._arrays.replay_text import TAKE_ARENA, Writer
 from gradmgr._arrays.steps import Step, Temporary
 
@@ -50,7 +50,7 @@ class NativeWriter(Writer):
         self.leaving = self._leaving()
         self.last_of_memory = self._last_of_memory()
         self.cells = self._cells()
-        self.places: dict[Any, int] = {}
+        self.places: dict[Any, Place] = {}
         self.held = self._place()
         self.segments = [Segment()]
         self.lines: list[str] = []
@@ -127,34 +127,57 @@ class NativeWriter(Writer):
     # ------------------------------------------------------------ the arena
 
     def _place(self) -> Arena:
-        """Choose where in the arena lies what the machine makes and what does not leave."""
-        arena = Arena()
-        ends: dict[int, list[int]] = defaultdict(list)
+        """Choose where lies what the machine makes and what does not leave; return the arena."""
+        memories = Memories(self._hosts())
+        ends: dict[int, list[tuple[Arena, int]]] = defaultdict(list)
+        seen = self._read_by_python()
         for slot in self.capture.inputs:
-            self._place_cell(slot.number, 0, arena, ends)
+            self._place_cell(slot.number, memories)
         for number, call in enumerate(self.capture.calls):
             for base in self.analysis.made_by(number):
                 if base not in self.leaving:
-                    self._hold(base, number, arena, ends)
+                    end = max(number, self.last_of_memory[base])
+                    self._hold(base, bytes_of(self.layouts[base]), end, memories, ends, base not in seen)
             for made in call.made:
                 if made not in self.places:
-                    self._place_cell(made, number, arena, ends)
-            temporaries = _temporaries(self.analysis.steps[number])
-            for temporary in temporaries:
-                self.places[temporary] = arena.take(temporary.nbytes)
-            for temporary in temporaries:
-                arena.free(self.places[temporary])
-            for start in ends.pop(number, ()):
-                arena.free(start)
-        return arena
+                    self._place_cell(made, memories)
+            for temporary in _temporaries(self.analysis.steps[number]):
+                self._hold(temporary, temporary.nbytes, number, memories, ends, True)
+            for memory, start in ends.pop(number, ()):
+                memory.free(start)
+        return memories.arena
 
-    def _place_cell(self, slot: int, number: int, arena: Arena, ends: dict[int, list[int]]) -> None:
-        if slot in self.cells:
-            self._hold(slot, number, arena, ends)
+    def _hosts(self) -> Iterator[tuple[int, int, int]]:
+        """Yield what the machine makes and what leaves at the end, with the number of the call that writes it first.
 
-    def _hold(self, slot: int, number: int, arena: Arena, ends: dict[int, list[int]]) -> None:
-        self.places[slot] = arena.take(bytes_of(self.layouts[slot]))
-        ends[max(number, self.last_of_memory[slot])].append(self.places[slot])
+        What leaves before, into a function that may keep it, would be there for longer, beside what Python makes.
+        """
+        kept = {slot.number for slot in slots_in(self.results)}
+        kept.update(slot for call in self.capture.calls if self._keeps_arrays(call) for slot in call.given)
+        for base in set(map(self.analysis.base_of, kept)) & self.leaving & self.analysis.made.keys():
+            if 0 not in self.layouts[base].strides:
+                yield self.analysis.made[base], base, bytes_of(self.layouts[base])
+
+    def _place_cell(self, slot: int, memories: Memories) -> None:
+        if slot in self.cells:  # for good: few bytes
+            self.places[slot] = memories.take_in_arena(bytes_of(self.layouts[slot]))
+
+    def _hold(
+        self,
+        base: Any,
+        nbytes: int,
+        end: int,
+        memories: Memories,
+        ends: dict[int, list[tuple[Arena, int]]],
+        may_be_hosted: bool,
+    ) -> None:
+        """Choose where something lies until after a call."""
+        if may_be_hosted:
+            memory, place = memories.take(nbytes, end)
+        else:
+            memory, place = memories.arena, memories.take_in_arena(nbytes)
+        self.places[base] = place
+        ends[end].append((memory, place.start))
 
     # ------------------------------------------------------------ text
 
@@ -222,17 +245,24 @@ class NativeWriter(Writer):
     def _write_steps(self, number: int) -> None:
         for base in self.analysis.made_by(number):
             if base in self.leaving:
-                self.lines.append(f"v{base} = {self._new(self.layouts[base])}")
-                self._enter_variable(base)
+                self._make_leaving(base)
         segment = self.segments[-1]
         for step in self.analysis.steps[number]:
             segment.steps.append(step)
             slots = [base for base, _ in step.operands if base.__class__ is int]
             if step.flat and not self.analysis.aliases.keys().isdisjoint(slots):
                 step.flat = False
-            for base in slots:
-                if base not in self.places:
-                    segment.arguments[base] = None
+            for base, _ in step.operands:
+                host = self.places[base].host if base.__class__ is not np.ndarray and base in self.places else base
+                if host.__class__ is int:
+                    segment.arguments[host] = None
+                    self._make_leaving(host)
+
+    def _make_leaving(self, base: int) -> None:
+        """Write that an array that leaves is made, before what it is the host of, or it itself, is written."""
+        if base in self.leaving and base in self.analysis.made and base not in self.variables:
+            self.lines.append(f"v{base} = {self._new(self.layouts[base])}")
+            self._enter_variable(base)
 
     def _new(self, layout: Layout) -> str:
         """Write a new array of a layout."""
@@ -300,7 +330,7 @@ class NativeWriter(Writer):
         for slot in self.kept:
             base, low = self.analysis.bases[slot]
             layout = self.layouts[slot]
-            views.append(view_in(arena, self.places[base] + low + first_of(layout), layout))
+            views.append(view_in(arena, self.places[base].start + low + first_of(layout), layout))
         return (*runs, *views)
 
     def _fail(self, number: int, stopped: int) -> None:

@@ -2,12 +2,13 @@
 
 What the machine makes lies in one block, the arena, in which memory serves again when nothing reads it any more. What
 leaves the replay, as a result or into a function that may keep it, is in memory of its own, which the machine is told
-in each call, like that of the inputs and of what Python makes in between.
+in each call, like that of the inputs and of what Python makes in between. Until it is written, that memory is free for
+what the machine makes before, so that a replay needs little more than what it returns.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
@@ -26,24 +27,40 @@ _STRIP = 1 << 12
 _LARGEST = 16  # bytes of an element
 # Elements that a segment goes over, from which on other threads may run meanwhile; to let them costs 100 ns.
 _LONG = 1 << 14
+_MOST_HOSTS = 8  # that are looked at for one array
+
+
+class Place(NamedTuple):
+    """Where memory of the machine begins: in the arena, or in an array that is written later, which is its host."""
+
+    host: int | None
+    start: int
 
 
 class Arena:
-    """A plan of one block of memory, by first fit."""
+    """A plan of one block of memory, by first fit.
 
-    def __init__(self) -> None:
-        self.nbytes = 0
-        self._gaps: list[tuple[int, int]] = []  # start and end of what is free below nbytes, sorted
+    Args:
+        room: how many bytes there are; None for a block as large as it needs to be.
+    """
+
+    def __init__(self, room: int | None = None) -> None:
+        self.nbytes = 0 if room is None else room // _ALIGNMENT * _ALIGNMENT
+        self._grows = room is None
+        # Start and end of what is free below nbytes, sorted.
+        self._gaps: list[tuple[int, int]] = [(0, self.nbytes)] if self.nbytes else []
         self._sizes: dict[int, int] = {}  # of what is held, by its start
 
-    def take(self, nbytes: int) -> int:
-        """Return where so many bytes are free, and hold them."""
+    def take(self, nbytes: int) -> int | None:
+        """Return where so many bytes are free, and hold them; None where there is no room."""
         nbytes = -(-max(nbytes, 1) // _ALIGNMENT) * _ALIGNMENT
         for k, (low, high) in enumerate(self._gaps):
             if high - low >= nbytes:
                 self._gaps[k : k + 1] = [(low + nbytes, high)] if high - low > nbytes else []
                 break
         else:
+            if not self._grows:
+                return None
             low = self.nbytes
             if self._gaps and self._gaps[-1][1] == self.nbytes:  # which is too short, and ends where nothing follows
                 low = self._gaps.pop()[0]
@@ -61,6 +78,34 @@ class Arena:
             k -= 1
             start = self._gaps.pop(k)[0]
         self._gaps.insert(k, (start, end))
+
+
+class Memories:
+    """A plan of the arena, and of arrays that leave as hosts of what is needed before they are written.
+
+    Args:
+        hosts: those arrays: the number of the call that writes them first, their slots and their bytes.
+    """
+
+    def __init__(self, hosts: Iterable[tuple[int, int, int]]) -> None:
+        self.arena = Arena()
+        self._hosts = [(first, slot, Arena(room)) for first, slot, room in sorted(hosts)]
+        self._firsts = [first for first, _, _ in self._hosts]
+
+    def take(self, nbytes: int, end: int) -> tuple[Arena, Place]:
+        """Hold so many bytes until after a call: in the host that is written soonest after it, if there is room."""
+        at = bisect_right(self._firsts, end)
+        for _, slot, room in self._hosts[at : at + _MOST_HOSTS]:
+            start = room.take(nbytes)
+            if start is not None:
+                return room, Place(slot, start)
+        return self.arena, self.take_in_arena(nbytes)
+
+    def take_in_arena(self, nbytes: int) -> Place:
+        """Hold so many bytes of the arena."""
+        start = self.arena.take(nbytes)
+        assert start is not None  # noqa: S101  # it grows
+        return Place(None, start)
 
 
 class Segment:
@@ -90,7 +135,7 @@ class Program:
     """Words of the machine for a list of segments, and copies of them with memory of their own.
 
     Args:
-        places: where in the arena the memory of a slot, or of a Temporary, begins.
+        places: where the memory of a slot, or of a Temporary, begins.
         seen: the slots whose memory Python reads or writes too.
         nbytes: of the arena.
         layouts: of slots.
@@ -100,7 +145,7 @@ class Program:
         self,
         machine: Machine,
         segments: Sequence[Segment],
-        places: dict[Any, int],
+        places: dict[Any, Place],
         nbytes: int,
         layouts: Sequence[Layout],
         seen: Set[int],
@@ -173,13 +218,15 @@ class Program:
             if base.__class__ is np.ndarray:
                 words.append(base.__array_interface__["data"][0] - first_of(base) + offset)
                 self.keeps.append(base)
-            elif base in self.places:
-                arena.append(len(words))
-                words.append(self.places[base] + offset)
             else:
-                moved = offset - first_of(self.layouts[base])
-                self._patches[base].append(_Patch(segment, len(words), moved, step.alignments[k] - 1))
-                words.append(0)
+                slot, start = self.places.get(base) or Place(base, 0)
+                if slot is None:
+                    arena.append(len(words))
+                    words.append(start + offset)
+                else:
+                    moved = start + offset - first_of(self.layouts[slot])
+                    self._patches[slot].append(_Patch(segment, len(words), moved, step.alignments[k] - 1))
+                    words.append(0)
         words += [*step.dims, *step.strides, *[extent for extent, _ in step.outer]]
         for _, moves in step.outer:
             words += moves
@@ -231,7 +278,7 @@ def _elements(step: Step) -> int:
     return size
 
 
-def _groups(steps: Sequence[Step], places: Mapping[Any, int]) -> list[list[Step]]:
+def _groups(steps: Sequence[Step], places: Mapping[Any, Place]) -> list[list[Step]]:
     """Return steps one by one, and long flat ones that can run strip by strip, one after the other, together."""
     groups: list[list[Step]] = []
     for step in steps:
@@ -246,7 +293,7 @@ def _runs_in_strips(step: Step) -> bool:
     return step.flat and step.dims[0] > _STRIP
 
 
-def _joins(group: Sequence[Step], step: Step, places: Mapping[Any, int]) -> bool:
+def _joins(group: Sequence[Step], step: Step, places: Mapping[Any, Place]) -> bool:
     """Tell whether a step goes over the same elements as those of a group, so that each strip needs that strip only."""
     return _runs_in_strips(group[0]) and all(
         other.dims == step.dims
@@ -261,7 +308,7 @@ def _joins(group: Sequence[Step], step: Step, places: Mapping[Any, int]) -> bool
 
 
 class _Operand(NamedTuple):
-    """Where a flat operand lies: what of, from which byte to which; the arena is one memory."""
+    """Where a flat operand lies: what of, from which byte to which; the arena is one memory, as is each host."""
 
     base: Any
     memory: Any
@@ -275,20 +322,21 @@ class _Operand(NamedTuple):
         return bool(self.memory == other.memory) and self.low < other.high and other.low < self.high
 
 
-def _flat_operands(step: Step, places: Mapping[Any, int]) -> list[_Operand]:
+def _flat_operands(step: Step, places: Mapping[Any, Place]) -> list[_Operand]:
     reads, n = len(step.operands) - step.writes, step.dims[0]
     found = []
     for k, ((base, offset), stride) in enumerate(zip(step.operands, step.strides, strict=True)):
         key = _key(base)
-        start = offset + places.get(key, 0)
+        memory, first = places.get(key) or (key, 0)
+        start = offset + first
         low = start + min(0, stride) * (n - 1)
         high = start + max(0, stride) * (n - 1) + (abs(stride) or _LARGEST)
-        found.append(_Operand(key, "arena" if key in places else key, start, stride, low, high, k >= reads))
+        found.append(_Operand(key, "arena" if memory is None else memory, start, stride, low, high, k >= reads))
     return found
 
 
-def _of_one_strip(group: Sequence[Step], uses: Counter[Any], places: Mapping[Any, int]) -> set[Any]:
-    """Return whose memory in the arena nothing outside of a group uses, or shares with what is used elsewhere.
+def _of_one_strip(group: Sequence[Step], uses: Counter[Any], places: Mapping[Any, Place]) -> set[Any]:
+    """Return whose planned memory nothing outside of a group uses, or shares with what is used elsewhere.
 
     It needs room for one strip. What lies there in turn does so within each strip.
     """
