@@ -56,6 +56,7 @@ class NativeWriter(Writer):
         self.lines: list[str] = []
         self.kept: dict[int, None] = {}  # the slots whose views are made with the arena, in order
         self.variables: dict[int, dict[int, None]] = defaultdict(dict)  # slots with a name in the text, by their base
+        self.ends: dict[int, list[int]] = defaultdict(list)  # those bases, by the call after which nothing reads them
         self.dropped: list[str] = []
 
     def _last_uses(self) -> dict[int, int]:
@@ -240,7 +241,7 @@ class NativeWriter(Writer):
             for slot in call.made:
                 self._fill_cell(slot)
                 self._enter_variable(slot)
-        self._drop(number, call)
+        self._drop(number)
 
     def _write_steps(self, number: int) -> None:
         for base in self.analysis.made_by(number):
@@ -296,6 +297,8 @@ class NativeWriter(Writer):
         """Note that the text names an array, which is to be dropped when nothing reads its memory any more."""
         base = self.analysis.base_of(slot)
         if base not in self.places and base not in self.inputs:
+            if base not in self.variables:
+                self.ends[self.last_of_memory[base]].append(base)
             self.variables[base][slot] = None
 
     def _fill_cell(self, slot: int) -> None:
@@ -313,12 +316,10 @@ class NativeWriter(Writer):
             self.lines.append(f"del {', '.join(self.dropped)}")
             self.dropped = []
 
-    def _drop(self, number: int, call: Call) -> None:
+    def _drop(self, number: int) -> None:
         """Drop what Python made when nothing reads its memory any more, after the run that reads it."""
-        for slot in sorted({*call.given, *call.made}) if self.variables else ():
-            base = self.analysis.base_of(slot)
-            if self.last_of_memory[base] <= number:
-                self.dropped += [f"v{k}" for k in self.variables.pop(base, {})]
+        for base in sorted(self.ends.pop(number, ())):
+            self.dropped += [f"v{k}" for k in self.variables.pop(base)]
         if self.dropped and not self.segments[-1].steps:
             self._run()
 
@@ -346,4 +347,5 @@ class NativeWriter(Writer):
 
 
 def _temporaries(steps: Sequence[Step]) -> list[Temporary]:
-    return list(dict.fromkeys([base for step in steps for base, _ in step.operands if base.__class__ is Temporary]))
+    found = [base for step in steps for base, _ in step.operands if base.__class__ is Temporary]
+    return list(dict.fromkeys(found)) if found else []

@@ -8,6 +8,8 @@ what the machine makes before, so that a replay needs little more than what it r
 
 from __future__ import annotations
 
+import functools
+import math
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -28,6 +30,7 @@ _LARGEST = 16  # bytes of an element
 # Elements that a segment goes over, from which on other threads may run meanwhile; to let them costs 100 ns.
 _LONG = 1 << 14
 _MOST_HOSTS = 8  # that are looked at for one array
+_LEAST_HOSTED = 1 << 10  # bytes: each use of what is hosted takes 24 bytes more of words
 
 
 class Place(NamedTuple):
@@ -94,7 +97,7 @@ class Memories:
 
     def take(self, nbytes: int, end: int) -> tuple[Arena, Place]:
         """Hold so many bytes until after a call: in the host that is written soonest after it, if there is room."""
-        at = bisect_right(self._firsts, end)
+        at = bisect_right(self._firsts, end) if nbytes >= _LEAST_HOSTED else len(self._hosts)
         for _, slot, room in self._hosts[at : at + _MOST_HOSTS]:
             start = room.take(nbytes)
             if start is not None:
@@ -155,14 +158,18 @@ class Program:
         self.places = places
         self.nbytes = nbytes
         self.layouts = layouts
-        self._uses = _uses([step for segment in segments for step in segment.steps], seen)
-        self.words: list[int] = []
+        self._seen = seen
+        self.words: Any = []
         self.bounds: list[tuple[int, int]] = []  # of the segments, in words
         self._of_arena: list[int] = []  # words to which the arena's address is to be added
         self._of_words: list[int] = []  # likewise, that of the words
         self._patches: dict[int, list[_Patch]] = defaultdict(list)  # by the slot of what Python holds
         self.keeps: list[Any] = []
+        self._alike: dict[Any, tuple[list[int], list[int]]] = {}
         self._assemble()
+        # A number of Python's takes four times as much.
+        self.words = np.array(self.words, np.int64)
+        self._alike = {}
 
     # ------------------------------------------------------------ words
 
@@ -200,7 +207,7 @@ class Program:
         for group in _groups(segment.steps, self.places):
             if len(group) > 1:
                 words += [-4, len(group), group[0].dims[0], _STRIP]
-            alone = _of_one_strip(group, self._uses, self.places) if len(group) > 1 else set()
+                alone = _of_one_strip(group, self._uses, self.places)
             for step in group:
                 segment.starts[at := len(words)] = step
                 self._append(step, number, words, arena)
@@ -210,28 +217,47 @@ class Program:
                     )
         return [*words, 0], arena
 
+    @functools.cached_property
+    def _uses(self) -> Counter[Any]:
+        """How many operands lie in each memory; many programs have no strips, and need not know."""
+        return _uses([step for segment in self.segments for step in segment.steps], self._seen)
+
     def _append(self, step: Step, segment: int, words: list[int], arena: list[int]) -> None:
-        at = len(words)
-        n, o = len(step.operands), len(step.outer)
-        words += [0, step.function, step.context, step.auxdata, n, len(step.dims), len(step.strides), o]
+        head, tail = self._around(step)
+        words += head
         for k, (base, offset) in enumerate(step.operands):
             if base.__class__ is np.ndarray:
                 words.append(base.__array_interface__["data"][0] - first_of(base) + offset)
                 self.keeps.append(base)
+                continue
+            slot, start = self.places.get(base) or (base, 0)
+            if slot is None:
+                arena.append(len(words))
+                words.append(start + offset)
             else:
-                slot, start = self.places.get(base) or Place(base, 0)
-                if slot is None:
-                    arena.append(len(words))
-                    words.append(start + offset)
-                else:
-                    moved = start + offset - first_of(self.layouts[slot])
-                    self._patches[slot].append(_Patch(segment, len(words), moved, step.alignments[k] - 1))
-                    words.append(0)
-        words += [*step.dims, *step.strides, *[extent for extent, _ in step.outer]]
-        for _, moves in step.outer:
-            words += moves
-        words[at] = len(words) - at
+                moved = start + offset - self._first(slot)
+                self._patches[slot].append(_Patch(segment, len(words), moved, step.alignments[k] - 1))
+                words.append(0)
+        words += tail
         self.keeps.append(step.keeps)
+
+    def _first(self, slot: int) -> int:
+        """Return how far the first element of a slot's array lies behind its lowest byte."""
+        layout = self.layouts[slot]
+        return first_of(layout) if layout.strides and min(layout.strides) < 0 else 0
+
+    def _around(self, step: Step) -> tuple[list[int], list[int]]:
+        """Return the words of a step before its operands and after them, which many steps share."""
+        n = len(step.operands)
+        key = step.function, step.context, step.auxdata, n, step.dims, step.strides, step.outer
+        found = self._alike.get(key)
+        if found is None:
+            tail = [*step.dims, *step.strides, *[extent for extent, _ in step.outer]]
+            for _, moves in step.outer:
+                tail += moves
+            head = [step.function, step.context, step.auxdata, n, len(step.dims), len(step.strides), len(step.outer)]
+            found = self._alike[key] = [1 + len(head) + n + len(tail), *head], tail
+        return found
 
     # ------------------------------------------------------------ copies
 
@@ -272,10 +298,7 @@ def _uses(steps: Iterable[Step], seen: Iterable[int]) -> Counter[Any]:
 
 
 def _elements(step: Step) -> int:
-    size = 1
-    for n in (*step.dims, *[extent for extent, _ in step.outer]):
-        size *= n
-    return size
+    return math.prod(step.dims) * math.prod([extent for extent, _ in step.outer])
 
 
 def _groups(steps: Sequence[Step], places: Mapping[Any, Place]) -> list[list[Step]]:

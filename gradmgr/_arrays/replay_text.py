@@ -168,18 +168,13 @@ class Writer:
 
     def _goes_into_buffer(self, call: Call) -> bool:
         """Tell whether a call is that of a ufunc with a large result in memory of its own."""
-        if not isinstance(call.results, Slot) or call.keywords or call.expected is not None:
+        if call.results.__class__ is not Slot or call.keywords or call.expected is not None:
+            return False
+        layout = self.capture.layouts[call.results.number]
+        if layout is None or layout.owner != call.results.number or nbytes_of(layout) < self.buffers_from:
             return False
         ufunc = _UFUNCS.get(call.function, call.function)
-        layout = self.capture.layouts[call.results.number]
-        return (
-            isinstance(ufunc, np.ufunc)
-            and ufunc.nout == 1
-            and len(call.args) == ufunc.nin
-            and layout is not None
-            and layout.owner == call.results.number
-            and nbytes_of(layout) >= self.buffers_from
-        )
+        return isinstance(ufunc, np.ufunc) and ufunc.nout == 1 and len(call.args) == ufunc.nin
 
     def _make_arena(self) -> list[Any]:
         return [_empty(layout) for layout in self.layouts_of_buffers]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -35,7 +35,8 @@ class Program:
         self.used = 0
         self._environment = made.environment
         # Inputs that are written may overlap others, which the machine does not expect.
-        self._native = False if capture.writes_over_inputs() else native
+        self._writes_over_inputs = capture.writes_over_inputs()
+        self._native = False if self._writes_over_inputs else native
         self._conditions = list(capture.conditions.values())
         self._pinned = list(pinned.items())
         sources = capture.sources
@@ -52,7 +53,7 @@ class Program:
         self._calls, self._seconds = _totals(capture.calls)
         self._whole = sorted({f"{name_of(call.function)} at {call.line}" for call in capture.whole_calls()})
         results = [made.slots[k] for k in self._returned]
-        self._rehearsal = None if capture.writes_over_inputs() else capture.rehearsal(results)
+        self._rehearsal = None if self._writes_over_inputs else capture.rehearsal(results)
         rehearsed = [] if self._rehearsal is None else [slot for slot, _ in self._rehearsal.expected]
         self._replay: Any = compile_replay(capture, results, rehearsed, native=self._native)
 
@@ -118,7 +119,7 @@ class Program:
         """
         capture, rehearsal = made.capture, self._rehearsal
         self._rehearsal = None  # with its arrays
-        if capture.writes_over_inputs():
+        if self._writes_over_inputs:
             capture.forget_values()
             return None
         if rehearsal is not None:
@@ -186,14 +187,17 @@ def _fault_of(
     return None
 
 
-def _totals(calls: Sequence[Call]) -> tuple[Counter[str], Counter[str]]:
+def _totals(calls: Sequence[Call]) -> tuple[Counter[str], dict[str, float]]:
     """Return how many calls there are of functions, by their names, and how long these took."""
-    counts: Counter[str] = Counter()
-    seconds: Counter[str] = Counter()
+    by_function: dict[int, list[Call]] = defaultdict(list)  # as many calls have few functions
     for call in calls:
-        name = name_of(call.function)
-        counts[name] += 1
-        seconds[name] += call.seconds  # type: ignore[assignment]  # a float
+        by_function[id(call.function)].append(call)
+    counts: Counter[str] = Counter()
+    seconds: dict[str, float] = defaultdict(float)
+    for alike in by_function.values():
+        name = name_of(alike[0].function)
+        counts[name] += len(alike)
+        seconds[name] += sum([call.seconds for call in alike])
     return counts, seconds
 
 
