@@ -17,6 +17,7 @@ machine raises no warnings of floating-point numbers, as backward passes do not.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +29,7 @@ from gradmgr._arrays.analysis import NATIVE, NOTHING, PYTHON, VIEW, Analysis, by
 from gradmgr._arrays.captured import Call, Capture, CaptureError, GuardError, Layout, Slot, slots_in
 from gradmgr._arrays.lowering import is_of_numpy
 from gradmgr._arrays.native import Machine
-from gradmgr._arrays.placement import Arena, Memories, Place, Program, Segment, first_of, view_in
+from gradmgr._arrays.placement import Arena, Assembly, Memories, Place, Program, Segment, first_of, view_in
 from gradmgr._arrays.replay_text import TAKE_ARENA, Writer
 from gradmgr._arrays.steps import Step, Temporary
 
@@ -194,7 +195,8 @@ class NativeWriter(Writer):
         self.lines += ["arenas.append(arena)", f"return {self._tuple(self.results)}"]
         self.segments = [segment for segment in self.segments if segment.steps]
         seen = {self.analysis.base_of(slot) for slot in self.kept} | self._read_by_python()
-        self.program = Program(self.machine, self.segments, self.places, self.held.nbytes, self.layouts, seen)
+        assembly = Assembly(self.segments, self.places, self.layouts, seen)
+        self.program = assembly.program(self.machine, self.held.nbytes)
         return self._compiled()  # type: ignore[no-any-return]  # a function of the scope
 
     def _compiled(self) -> Any:
@@ -207,15 +209,18 @@ class NativeWriter(Writer):
             if found[1]:
                 line = self._run_line(int(found[2]))
             lines.append(f"    {line}")
-        self.scope |= {"arenas": [], "make_arena": self._make, "failed": self._fail, "empty": np.empty}
+        guards = [segment.guards for segment in self.segments]
+        # Functions that do not hold this writer, and with it the capture.
+        made = functools.partial(_made, self.program, self._views())
+        self.scope |= {"arenas": [], "make_arena": made, "failed": functools.partial(_fail, guards), "empty": np.empty}
         text = "\n".join(lines)
         exec(compile(text, "<gradmgr replay>", "exec"), self.scope)  # noqa: S102  # text of our own
-        made = self.scope.pop("replay")
+        replay: Any = self.scope.pop("replay")
         self.scope = {}  # or each would hold the other
-        made.text = text
-        made.segments = self.segments
-        made.nbytes = self.held.nbytes
-        return made
+        replay.text = text
+        replay.segments = len(self.segments)
+        replay.nbytes = self.held.nbytes
+        return replay
 
     def _run_line(self, number: int) -> str:
         given = ", ".join([f"v{k}" for k in self.segments[number].arguments])
@@ -323,27 +328,31 @@ class NativeWriter(Writer):
         if self.dropped and not self.segments[-1].steps:
             self._run()
 
-    # ------------------------------------------------------------ the machine
-
-    def _make(self) -> tuple[Any, ...]:
-        runs, arena = self.program.make()
-        views = []
+    def _views(self) -> list[tuple[int, Layout]]:
+        """Return where in the arena the first elements of the arrays stand that the text names."""
+        found = []
         for slot in self.kept:
             base, low = self.analysis.bases[slot]
-            layout = self.layouts[slot]
-            views.append(view_in(arena, self.places[base].start + low + first_of(layout), layout))
-        return (*runs, *views)
+            found.append((self.places[base].start + low + first_of(self.layouts[slot]), self.layouts[slot]))
+        return found
 
-    def _fail(self, number: int, stopped: int) -> None:
-        """Raise what a stop of the machine means."""
-        if stopped == -2:
-            raise GuardError("an array is not aligned in memory as NumPy's own are; give a copy of it")
-        call = self.segments[number].starts[stopped].guard
-        if call is None:
-            raise CaptureError("a loop of NumPy's has failed")
-        if call.function is not operator.truth:
-            raise IndexError(f"an index of the array read at {call.line} is out of bounds")
-        raise GuardError(f"the truth of an array at {call.line} gave {call.expected}, and {not call.expected} now")
+
+def _made(program: Program, views: Sequence[tuple[int, Layout]]) -> tuple[Any, ...]:
+    """Return what a replay takes from its arenas: functions of the machine, and arrays in memory that they know."""
+    runs, arena = program.make()
+    return (*runs, *[view_in(arena, start, layout) for start, layout in views])
+
+
+def _fail(guards: Sequence[dict[int, Call]], number: int, stopped: int) -> None:
+    """Raise what a stop of the machine means, in a segment of these guards."""
+    if stopped == -2:
+        raise GuardError("an array is not aligned in memory as NumPy's own are; give a copy of it")
+    call = guards[number].get(stopped)
+    if call is None:
+        raise CaptureError("a loop of NumPy's has failed")
+    if call.function is not operator.truth:
+        raise IndexError(f"an index of the array read at {call.line} is out of bounds")
+    raise GuardError(f"the truth of an array at {call.line} gave {call.expected}, and {not call.expected} now")
 
 
 def _temporaries(steps: Sequence[Step]) -> list[Temporary]:

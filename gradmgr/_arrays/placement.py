@@ -17,9 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradmgr._arrays.captured import Layout
+from gradmgr._arrays.captured import Call, Layout
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.steps import Step
+
+Array = Any
 
 _ALIGNMENT = 64  # bytes: of a cache line
 _OUTER = 7  # the word of a step that tells how many dimensions are around it
@@ -115,14 +117,15 @@ class Segment:
     """Steps that run in one call of the machine.
 
     Attributes:
-        steps: the steps; by the words before each, `starts`.
+        steps: the steps.
         arguments: the slots of the arrays that it is given, in order, as the keys of a dict.
+        guards: the calls of steps that may stop, by the number of words before them.
     """
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
-        self.starts: dict[int, Step] = {}
         self.arguments: dict[int, None] = {}
+        self.guards: dict[int, Call] = {}
 
 
 class _Patch(NamedTuple):
@@ -138,38 +141,83 @@ class Program:
     """Words of the machine for a list of segments, and copies of them with memory of their own.
 
     Args:
-        places: where the memory of a slot, or of a Temporary, begins.
-        seen: the slots whose memory Python reads or writes too.
+        machine: the machine.
         nbytes: of the arena.
-        layouts: of slots.
+        words: with 0 for the address of the arena, and of the words themselves.
+        bounds: of the segments, in words.
+        of_arena: the numbers of the words to which the address of the arena is to be added.
+        of_words: likewise, that of the words.
+        keeps: what must live as long.
     """
 
     def __init__(
         self,
         machine: Machine,
+        nbytes: int,
+        words: Array,
+        bounds: Sequence[tuple[int, int]],
+        of_arena: Array,
+        of_words: Array,
+        keeps: Sequence[Any],
+    ) -> None:
+        self.machine = machine
+        self.nbytes = nbytes
+        self.bounds = bounds
+        self._of_arena = of_arena
+        self._of_words = of_words
+        self._keeps = keeps
+        self._copied = words, 0, 0  # the words made last, and the addresses in them: of the arena, and of the words
+
+    def make(self) -> tuple[list[Any], Any]:
+        """Return functions that run the segments, in memory of their own, and that arena."""
+        copied, of_arena, of_words = self._copied
+        nbytes = -(-self.nbytes // _ALIGNMENT) * _ALIGNMENT
+        block = np.empty(nbytes + copied.nbytes + _ALIGNMENT, np.uint8)
+        address = block.ctypes.data + -block.ctypes.data % _ALIGNMENT
+        arena = block[address - block.ctypes.data :][:nbytes]
+        words = block[address - block.ctypes.data + nbytes :][: copied.nbytes].view(np.int64)  # which keep the block
+        words[:] = copied
+        words[self._of_arena] += address - of_arena
+        words[self._of_words] += address + nbytes - of_words
+        self._copied = words, address, address + nbytes  # so that those before are not kept besides
+        return [self.machine.function(words[start:end]) for start, end in self.bounds], arena
+
+
+class Assembly:
+    """Writes the words of a list of segments.
+
+    Args:
+        places: where the memory of a slot, or of a Temporary, begins.
+        layouts: of slots.
+        seen: the slots whose memory Python reads or writes too.
+    """
+
+    def __init__(
+        self,
         segments: Sequence[Segment],
         places: dict[Any, Place],
-        nbytes: int,
         layouts: Sequence[Layout],
         seen: Set[int],
     ) -> None:
-        self.machine = machine
         self.segments = segments
         self.places = places
-        self.nbytes = nbytes
         self.layouts = layouts
         self._seen = seen
-        self.words: Any = []
-        self.bounds: list[tuple[int, int]] = []  # of the segments, in words
-        self._of_arena: list[int] = []  # words to which the arena's address is to be added
-        self._of_words: list[int] = []  # likewise, that of the words
+        self._words: list[int] = []
+        self._bounds: list[tuple[int, int]] = []
+        self._of_arena: list[int] = []
+        self._of_words: list[int] = []
         self._patches: dict[int, list[_Patch]] = defaultdict(list)  # by the slot of what Python holds
-        self.keeps: list[Any] = []
+        self._keeps: list[Any] = []
         self._alike: dict[Any, tuple[list[int], list[int]]] = {}
+
+    def program(self, machine: Machine, nbytes: int) -> Program:
+        """Return the program, with an arena of so many bytes."""
         self._assemble()
-        # A number of Python's takes four times as much.
-        self.words = np.array(self.words, np.int64)
-        self._alike = {}
+        words = np.array(self._words, np.int64)
+        of_arena, of_words = np.array(self._of_arena, np.int32), np.array(self._of_words, np.int32)
+        keeps = list({id(kept): kept for kept in self._keeps if kept is not None}.values())
+        return Program(machine, nbytes, words, self._bounds, of_arena, of_words, keeps)
 
     # ------------------------------------------------------------ words
 
@@ -182,22 +230,22 @@ class Program:
             given.update(segment.arguments)
             head = _PATCH + _PATCH * sum([len(self._patches[slot]) for slot in segment.arguments])
             starts.append(at + head)
-            self.bounds.append((at, at + head + len(words)))
+            self._bounds.append((at, at + head + len(words)))
             at += head + len(words)
         for segment, start, (words, arena) in zip(self.segments, starts, bodies, strict=True):
             self._write_head(segment, start, starts)
             self._of_arena += [start + word for word in arena]
-            self.words += words
+            self._words += words
 
     def _write_head(self, segment: Segment, start: int, starts: list[int]) -> None:
         """Write what stands before the steps of a segment: where the data of its arguments go, in all segments."""
         work = sum([_elements(step) for step in segment.steps])
-        size = start - len(self.words)
-        self.words += [size // _PATCH - 1, int(work >= _LONG), size]
+        size = start - len(self._words)
+        self._words += [size // _PATCH - 1, int(work >= _LONG), size]
         for number, slot in enumerate(segment.arguments):
             for patch in self._patches[slot]:
-                self._of_words.append(len(self.words) + 1)
-                self.words += [number | patch.mask << 32, 8 * (starts[patch.segment] + patch.word), patch.offset]
+                self._of_words.append(len(self._words) + 1)
+                self._words += [number | patch.mask << 32, 8 * (starts[patch.segment] + patch.word), patch.offset]
 
     def _body(self, number: int) -> tuple[list[int], list[int]]:
         """Return the words of a segment's steps, and which of them are addresses in the arena."""
@@ -209,7 +257,9 @@ class Program:
                 words += [-4, len(group), group[0].dims[0], _STRIP]
                 alone = _of_one_strip(group, self._uses, self.places)
             for step in group:
-                segment.starts[at := len(words)] = step
+                at = len(words)
+                if step.guard is not None:
+                    segment.guards[at] = step.guard
                 self._append(step, number, words, arena)
                 if len(group) > 1:
                     words[at + _OUTER] = sum(
@@ -228,7 +278,7 @@ class Program:
         for k, (base, offset) in enumerate(step.operands):
             if base.__class__ is np.ndarray:
                 words.append(base.__array_interface__["data"][0] - first_of(base) + offset)
-                self.keeps.append(base)
+                self._keeps.append(base)
                 continue
             slot, start = self.places.get(base) or (base, 0)
             if slot is None:
@@ -239,7 +289,7 @@ class Program:
                 self._patches[slot].append(_Patch(segment, len(words), moved, step.alignments[k] - 1))
                 words.append(0)
         words += tail
-        self.keeps.append(step.keeps)
+        self._keeps.append(step.keeps)
 
     def _first(self, slot: int) -> int:
         """Return how far the first element of a slot's array lies behind its lowest byte."""
@@ -258,20 +308,6 @@ class Program:
             head = [step.function, step.context, step.auxdata, n, len(step.dims), len(step.strides), len(step.outer)]
             found = self._alike[key] = [1 + len(head) + n + len(tail), *head], tail
         return found
-
-    # ------------------------------------------------------------ copies
-
-    def make(self) -> tuple[list[Any], Any]:
-        """Return functions that run the segments, in memory of their own, and that arena."""
-        nbytes = -(-self.nbytes // _ALIGNMENT) * _ALIGNMENT
-        block = np.empty(nbytes + 8 * len(self.words) + _ALIGNMENT, np.uint8)
-        skipped = -block.ctypes.data % _ALIGNMENT
-        arena = block[skipped : skipped + nbytes]
-        words = block[skipped + nbytes :][: 8 * len(self.words)].view(np.int64)  # in the same memory, which it keeps
-        words[:] = self.words
-        words[self._of_arena] += block.ctypes.data + skipped
-        words[self._of_words] += words.ctypes.data
-        return [self.machine.function(words[start:end]) for start, end in self.bounds], arena
 
 
 def first_of(layout: Layout | np.ndarray[Any, Any]) -> int:

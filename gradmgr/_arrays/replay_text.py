@@ -16,6 +16,7 @@ in memory of its own. A call of the function while another one runs, in another 
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections import defaultdict
@@ -91,7 +92,8 @@ class Writer:
         """Return the compiled function; its text is its attribute `text`."""
         lines = [self._head()]
         if self.layouts_of_buffers:
-            self.scope |= {"arenas": [], "make_arena": self._make_arena}
+            # A function that does not hold this writer, and with it the capture.
+            self.scope |= {"arenas": [], "make_arena": functools.partial(_arena, self.layouts_of_buffers)}
             names = "".join([f"b{k}, " for k in range(len(self.layouts_of_buffers))])
             lines += [*TAKE_ARENA, f"    {names}= arena"]
         for number, call in enumerate(self.capture.calls):
@@ -175,9 +177,6 @@ class Writer:
             return False
         ufunc = _UFUNCS.get(call.function, call.function)
         return isinstance(ufunc, np.ufunc) and ufunc.nout == 1 and len(call.args) == ufunc.nin
-
-    def _make_arena(self) -> list[Any]:
-        return [_empty(layout) for layout in self.layouts_of_buffers]
 
     # ------------------------------------------------------------ text
 
@@ -270,6 +269,11 @@ class Writer:
 def nbytes_of(layout: Layout) -> int:
     """Return the bytes of an array of this layout."""
     return layout.dtype.itemsize * math.prod(layout.shape)
+
+
+def _arena(layouts: Sequence[Layout]) -> list[Any]:
+    """Return new buffers."""
+    return [_empty(layout) for layout in layouts]
 
 
 def _empty(layout: Layout) -> Any:

@@ -143,7 +143,7 @@ class Program:
     def description(self) -> list[str]:
         """Return lines of text on what it does."""
         listed = ", ".join(f"{name} {count}{self._time_of(name)}" for name, count in self._calls.most_common())
-        runs = len(getattr(self._replay, "segments", ()))
+        runs = getattr(self._replay, "segments", 0)
         how = f"native, in {runs} run{'' if runs == 1 else 's'}" if runs else "Python makes the calls"
         lines = [
             f"{self._calls.total()} calls: {listed} (times are those of the call that was captured)",

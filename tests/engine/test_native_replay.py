@@ -51,7 +51,7 @@ def check(program: Program, *arrays: Any) -> Any:
 
 def runs_of(native: Any) -> int:
     """Count how often a replay calls the machine."""
-    return len(native.segments)
+    return native.segments
 
 
 def layouts_of(a: Any) -> list[Any]:
