@@ -22,6 +22,7 @@ import struct
 import sys
 import threading
 import time
+import tracemalloc
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -1868,3 +1869,43 @@ def test_a_program_with_one_call_changed_is_found_and_not_used(
             found = step(x)
         np.testing.assert_array_equal(found.numpy(), eager(x).numpy(), strict=True)
     assert step.explain().startswith(f"{step.__qualname__}: 0 variants")
+
+
+# ---------------------------------------------------------------- what a program holds
+
+
+@pytest.mark.parametrize("native", [False, None], ids=["plain", "native"])
+def test_ten_thousand_replays_leave_nothing(native: bool | None) -> None:
+    step, x = compile(_trains(), native=native), tensor([1.0, 2.0, 3.0])
+    for _ in range(200):
+        step(x)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for _ in range(10):
+            step(x)
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(10_000):
+            step(x)
+        assert tracemalloc.get_traced_memory()[0] - before < 8192
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("native", [False, None], ids=["plain", "native"])
+def test_a_program_does_not_hold_the_calls_that_it_was_made_of(native: bool | None) -> None:
+    def count() -> int:
+        gc.collect()
+        return sum(type(found).__name__ in ("Call", "Step", "Layout") for found in gc.get_objects())
+
+    @functools.partial(compile, native=native)
+    def power(x: Tensor) -> Tensor:
+        for _ in range(500):
+            x = x * 1.01
+        return x
+
+    before = count()
+    for _ in range(3):
+        power(tensor([1.0, 2.0]))
+    assert power.explain().startswith(f"{power.__qualname__}: 1 variant")
+    assert count() - before < 20
