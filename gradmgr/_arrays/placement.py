@@ -46,32 +46,35 @@ class Arena:
     """A plan of one block of memory, by first fit.
 
     Args:
-        room: how many bytes there are; None for a block as large as it needs to be.
+        nbytes: how large it is to begin with.
     """
 
-    def __init__(self, room: int | None = None) -> None:
-        self.nbytes = 0 if room is None else room // _ALIGNMENT * _ALIGNMENT
-        self._grows = room is None
+    def __init__(self, nbytes: int = 0) -> None:
+        self.nbytes = nbytes // _ALIGNMENT * _ALIGNMENT
         # Start and end of what is free below nbytes, sorted.
         self._gaps: list[tuple[int, int]] = [(0, self.nbytes)] if self.nbytes else []
         self._sizes: dict[int, int] = {}  # of what is held, by its start
 
-    def take(self, nbytes: int) -> int | None:
-        """Return where so many bytes are free, and hold them; None where there is no room."""
-        nbytes = -(-max(nbytes, 1) // _ALIGNMENT) * _ALIGNMENT
-        for k, (low, high) in enumerate(self._gaps):
-            if high - low >= nbytes:
-                self._gaps[k : k + 1] = [(low + nbytes, high)] if high - low > nbytes else []
-                break
-        else:
-            if not self._grows:
-                return None
+    def take(self, nbytes: int) -> int:
+        """Return where so many bytes are free, and hold them; the block grows where there is no room."""
+        low = self.take_from_gaps(nbytes)
+        if low is None:
             low = self.nbytes
             if self._gaps and self._gaps[-1][1] == self.nbytes:  # which is too short, and ends where nothing follows
                 low = self._gaps.pop()[0]
-            self.nbytes = low + nbytes
-        self._sizes[low] = nbytes
+            self._sizes[low] = _aligned(nbytes)
+            self.nbytes = low + _aligned(nbytes)
         return low
+
+    def take_from_gaps(self, nbytes: int) -> int | None:
+        """Return where so many bytes are free, and hold them; None where there is no room."""
+        nbytes = _aligned(nbytes)
+        for k, (low, high) in enumerate(self._gaps):
+            if high - low >= nbytes:
+                self._gaps[k : k + 1] = [(low + nbytes, high)] if high - low > nbytes else []
+                self._sizes[low] = nbytes
+                return low
+        return None
 
     def free(self, start: int) -> None:
         """Let go of what begins there."""
@@ -83,6 +86,10 @@ class Arena:
             k -= 1
             start = self._gaps.pop(k)[0]
         self._gaps.insert(k, (start, end))
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-max(nbytes, 1) // _ALIGNMENT) * _ALIGNMENT
 
 
 class Memories:
@@ -101,16 +108,14 @@ class Memories:
         """Hold so many bytes until after a call: in the host that is written soonest after it, if there is room."""
         at = bisect_right(self._firsts, end) if nbytes >= _LEAST_HOSTED else len(self._hosts)
         for _, slot, room in self._hosts[at : at + _MOST_HOSTS]:
-            start = room.take(nbytes)
+            start = room.take_from_gaps(nbytes)
             if start is not None:
                 return room, Place(slot, start)
         return self.arena, self.take_in_arena(nbytes)
 
     def take_in_arena(self, nbytes: int) -> Place:
         """Hold so many bytes of the arena."""
-        start = self.arena.take(nbytes)
-        assert start is not None  # noqa: S101  # it grows
-        return Place(None, start)
+        return Place(None, self.arena.take(nbytes))
 
 
 class Segment:
