@@ -105,7 +105,6 @@ class _Memory:
         if not array.size:
             return None, 0
         if array.base is None:
-            self._owners.pop(id(array), None)  # of one that is gone; the last one comes last
             self._owners[id(array)] = weakref.ref(array), number
             return number, 0
         start, end = _bounds_of(array)
@@ -137,7 +136,7 @@ class _Memory:
             known = self._owners.get(id(base))
             candidates = [known] if known is not None and known[0]() is base else []
         else:  # such as a memoryview, which does not say whose memory it shows
-            candidates = list(reversed(self._owners.values()))
+            candidates = list(self._owners.values())
         for owner, number in candidates:
             one = owner()
             low, high = (0, 0) if one is None else _bounds_of(one)
@@ -166,9 +165,12 @@ class Call:
         has_effect: whether it changes what others see, so that it cannot be taken back.
         given: the numbers of the slots among its arguments.
         made: the numbers of the slots of its result.
+        seconds: how long it took when it was captured.
     """
 
-    __slots__ = ("_place", "args", "expected", "function", "given", "has_effect", "keywords", "made", "results")
+    __slots__ = (
+        *("_place", "args", "expected", "function", "given", "has_effect", "keywords", "made", "results", "seconds"),
+    )
 
     def __init__(
         self,
@@ -189,6 +191,7 @@ class Call:
         self.expected = expected
         self.has_effect = has_effect
         self._place = place
+        self.seconds = 0.0
         self.given = tuple([slot.number for slot in slots_in((args, keywords))]) if given is None else given
         if results.__class__ is Slot:
             self.made: tuple[int, ...] = (results.number,)
@@ -213,20 +216,18 @@ class Call:
         )
 
 
-class _Noted:
+class Noted:
     """Takes the arguments of a call apart.
 
     Attributes:
-        captured: the captured arrays, by the identity of the arrays inside.
-        slots: the numbers of their slots.
+        captured: the captured arrays.
         constants: the other arrays.
     """
 
-    __slots__ = ("captured", "constants", "slots")
+    __slots__ = ("captured", "constants")
 
     def __init__(self) -> None:
-        self.captured: dict[int, CapturedArray] = {}
-        self.slots: list[int] = []
+        self.captured: list[CapturedArray] = []
         self.constants: list[Array] = []
 
     def args(self, values: Iterable[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -235,26 +236,36 @@ class _Noted:
         for value in values:
             kind = value.__class__
             if kind is CapturedArray:
+                self.captured.append(value)
                 inside.append(value.inner)
-                slots.append(self.slot(value))
+                slots.append(value.slot)
             elif kind in _PLAIN:
                 inside.append(value)
                 slots.append(value)
             else:
                 inside.append(map_leaves(_inside, value))
-                slots.append(map_leaves(self.slot, value))
+                slots.append(map_leaves(self._slot, value))
         return tuple(inside), tuple(slots)
 
-    def slot(self, value: Any) -> Any:
+    def _slot(self, value: Any) -> Any:
         """Return what stands for a value among the arguments of a call."""
         if value.__class__ is CapturedArray:
-            slot = value.slot
-            self.captured[id(value.inner)] = value
-            self.slots.append(slot.number)
-            return slot
+            self.captured.append(value)
+            return value.slot
         if isinstance(value, np.ndarray) or (value.__class__ not in _PLAIN and gpu.is_on_gpu(value)):
             self.constants.append(value)
         return _real_generator(value)
+
+    def slots(self) -> tuple[int, ...]:
+        """Return the numbers of the slots of the captured arrays."""
+        return tuple([array.slot.number for array in self.captured])
+
+    def found(self, array: Array) -> CapturedArray | None:
+        """Return the captured array with this one inside."""
+        for one in self.captured:
+            if one.inner is array:
+                return one
+        return None
 
 
 class Capture:
@@ -269,7 +280,6 @@ class Capture:
         open: whether calls are still captured; later ones are only made.
         may_decide: whether a kernel of ours may add guards: not after an effect, after which a replay cannot be given
             up, and not where a replay has met another value, as such kernels decide by numbers that vary.
-        seconds: how long calls took, by their number when they were made.
         constants: the arrays given to calls that are not captured, each with a checksum of its values then, and by
             which call.
         obstacles: why the calls cannot be made again, each with its line; empty where they can.
@@ -287,13 +297,11 @@ class Capture:
         "may_decide",
         "obstacles",
         "open",
-        "seconds",
     )
 
     def __init__(self, *, may_decide: bool = True) -> None:
         self.may_decide = may_decide
         self.calls: list[Call] = []
-        self.seconds: dict[int, float] = {}
         self.inputs: list[Slot] = []
         self.layouts: list[Any] = []  # Layouts, and None
         self.fixed: set[int] = set()
@@ -323,7 +331,7 @@ class Capture:
         """Capture an array that is the same in each replay."""
         made = self._wrap(array, is_input=True)
         self.fixed.add(made.slot.number)
-        noted = _Noted()
+        noted = Noted()
         _, args = noted.args((array,))
         self._append(_itself, args, {}, made.slot, None, noted)
         return made
@@ -342,19 +350,21 @@ class Capture:
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Make a call with the arrays inside, append it, and return its result with arrays captured."""
-        for target in _targets(function, args, keywords) if keywords or function.__class__ is not np.ufunc else ():
-            if isinstance(target, np.ndarray) or gpu.is_on_gpu(target):
-                self.add_obstacle(f"{name_of(function)} writes into an array that is not captured,")
-        return self._call(function, args, keywords, guarded=False)
+        is_steady = _is_steady(function)
+        if keywords or not is_steady:
+            for target in _targets(function, args, keywords):
+                if isinstance(target, np.ndarray) or gpu.is_on_gpu(target):
+                    self.add_obstacle(f"{name_of(function)} writes into an array that is not captured,")
+        return self._call(function, args, keywords, is_steady, False)
 
     def call_foreign(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
         """Do as `call` with a function that is not NumPy's; the numbers in its result are guarded."""
-        return self._call(function, args, keywords, guarded=True)
+        return self._call(function, args, keywords, _is_steady(function), True)
 
-    def _call(self, function: Any, args: tuple[Any, ...], keywords: dict[str, Any], *, guarded: bool) -> Any:
-        noted = _Noted()
-        kind = function.__class__
-        is_steady = kind is np.ufunc or (kind is BuiltinMethodType and function in _STEADY)
+    def _call(
+        self, function: Any, args: tuple[Any, ...], keywords: dict[str, Any], is_steady: bool, guarded: bool
+    ) -> Any:
+        noted = Noted()
         if not is_steady:
             function = _real_method(function)
         plain, with_slots = noted.args(args)
@@ -366,19 +376,19 @@ class Capture:
         else:
             start = perf_counter()
             result = function(*plain)
+        seconds = perf_counter() - start
         if not self.open:
             return result
-        self.seconds[len(self.calls)] = perf_counter() - start
         if result.__class__ is np.ndarray:
-            given = noted.captured.get(id(result))
-            made = self._wrap(result) if given is None else given
+            found = noted.found(result)
+            made = self._wrap(result) if found is None else found
             results = made.slot
         else:
-            made, results = self._wrap_all(result, noted.captured)
+            made, results = self._wrap_all(result, noted)
             guarded = guarded or _holds_number(result)
         guarded = guarded or (not is_steady and _facts_depend_on_values(function, plain))
         expected = facts_of(result) if guarded else None
-        self._append(function, with_slots, keywords, results, expected, noted)
+        self._append(function, with_slots, keywords, results, expected, noted).seconds = seconds
         return made
 
     def guard(self, read: Callable[[Array], Any], array: CapturedArray) -> Any:
@@ -426,26 +436,29 @@ class Capture:
             _keep(call.results, made, values)
         return values
 
-    def _append(self, function: Any, args: Any, keywords: Any, results: Any, expected: Any, noted: _Noted) -> None:
-        call = Call(function, args, keywords, results, expected, self.place(), given=tuple(noted.slots))
+    def _append(self, function: Any, args: Any, keywords: Any, results: Any, expected: Any, noted: Noted) -> Call:
+        # The nearest frames are this class's own: not to make objects of them saves a tenth of a capture.
+        call = Call(function, args, keywords, results, expected, self.place(3), given=noted.slots())
         self.calls.append(call)
         for array in noted.constants:
             self.constants.append((array, _checksum(array), call))
             if _is_given(array):
                 self.given.append((array, call))
+        return call
 
-    def place(self) -> Place:
-        """Return where the program stands: innermost outside of gradmgr."""
-        frame: Any = sys._getframe(1)
+    def place(self, skipped: int = 1) -> Place:
+        """Return where the program stands: innermost outside of gradmgr, so many frames from here at least."""
+        frame: Any = sys._getframe(skipped)
+        code = frame.f_code
         ours = self._ours
-        while True:
-            outer = frame.f_back
-            while outer is not None and frame.f_code.co_filename in ours:
-                frame, outer = outer, outer.f_back
-            name = frame.f_code.co_filename
-            if outer is None or not name.startswith((_ROOT, "<gradmgr ")):
-                return frame.f_code, frame.f_lasti
-            ours.add(name)
+        while (outer := frame.f_back) is not None:
+            name = code.co_filename
+            if name not in ours:
+                if not name.startswith((_ROOT, "<gradmgr ")):
+                    break
+                ours.add(name)
+            frame, code = outer, outer.f_code
+        return code, frame.f_lasti
 
     def _wrap(self, array: Array, *, is_input: bool = False) -> CapturedArray:
         number = len(self.layouts)
@@ -455,14 +468,14 @@ class Capture:
         self.layouts.append(Layout(array.shape, array.dtype, array.strides, owner, offset, is_scalar, device))
         return CapturedArray(self, array, Slot(number))
 
-    def _wrap_all(self, result: Any, given: dict[int, CapturedArray]) -> tuple[Any, Any]:
+    def _wrap_all(self, result: Any, noted: Noted) -> tuple[Any, Any]:
         """Return a result with its arrays captured, and their slots; None for what is no array."""
         if gpu.is_plain(result):
-            made = None if isinstance(result, np.generic) else given.get(id(result))  # numpy.True_ is always the same
-            made = self._wrap(result) if made is None else made
+            found = None if isinstance(result, np.generic) else noted.found(result)  # numpy.True_ is always the same
+            made = self._wrap(result) if found is None else found
             return made, made.slot
         if isinstance(result, (tuple, list)):
-            parts = [self._wrap_all(part, given) for part in result]
+            parts = [self._wrap_all(part, noted) for part in result]
             values = [value for value, _ in parts]
             several = type(result)(*values) if hasattr(result, "_fields") else type(result)(values)
             return several, tuple([slots for _, slots in parts])
@@ -628,6 +641,12 @@ _OF_SOME = frozenset(
         *("intersect1d", "union1d", "setdiff1d", "setxor1d", "histogram_bin_edges"),
     )
 )
+
+
+def _is_steady(function: Any) -> bool:
+    """Tell whether the shapes of a function's results follow from those of its arguments, whatever their values."""
+    kind = function.__class__
+    return kind is np.ufunc or (kind is BuiltinMethodType and function in _STEADY)
 
 
 def _holds_number(result: Any) -> bool:
@@ -797,7 +816,7 @@ class CapturedArray:
     # ------------------------------------------------------------ protocols
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
-        if not all(map(_is_supported, (*inputs, *keywords.get("out", ())))):
+        if not (_are_supported(inputs) and (not keywords or _are_supported(keywords.get("out", ())))):
             return NotImplemented
         if method == "__call__":
             return self.capture.call(ufunc, inputs, keywords)
@@ -819,11 +838,15 @@ class CapturedArray:
         self.capture.call(operator.setitem, (self, index, value), {})
 
 
-def _is_supported(value: Any) -> bool:
-    """Tell whether an operand is a number or an array; a Tensor, say, takes over a call by its own protocol."""
-    if isinstance(value, (CapturedArray, np.ndarray, np.generic)) or not hasattr(value, "__array_ufunc__"):
-        return True
-    return gpu.is_on_gpu(value)
+def _are_supported(values: Iterable[Any]) -> bool:
+    """Tell whether operands are numbers or arrays; a Tensor, say, takes over a call by its own protocol."""
+    for value in values:
+        kind = value.__class__
+        if kind is CapturedArray or kind in _PLAIN or isinstance(value, (np.ndarray, np.generic)):
+            continue
+        if hasattr(value, "__array_ufunc__") and not gpu.is_on_gpu(value):
+            return False
+    return True
 
 
 def _is_cupys(kind: type) -> bool:
@@ -862,7 +885,7 @@ def _captured(function: Callable[..., Any], *, reflected: bool = False) -> Any:
     """Return the method of CapturedArray that captures a function's call."""
 
     def method(self: CapturedArray, *args: Any, **keywords: Any) -> Any:
-        if not all(map(_is_supported, args)):
+        if not _are_supported(args):
             return NotImplemented
         return self.capture.call(function, (*args, self) if reflected else (self, *args), keywords)
 

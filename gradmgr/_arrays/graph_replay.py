@@ -29,7 +29,7 @@ import numpy as np
 from gradmgr._arrays import gpu
 from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.captured import Call, Capture, CaptureError, Layout, Slot, name_of, slots_in, written_by
-from gradmgr._arrays.replay_text import BEGIN_EFFECTS, TAKE_ARENA, Writer, variable
+from gradmgr._arrays.replay_text import BEGIN_EFFECTS, TAKE_ARENA, Writer, begins_effects, variable
 from gradmgr._arrays.steps import size_of
 
 # Calls that launch kernels from which on a run is worth a launch and the copies before it.
@@ -395,7 +395,8 @@ class GraphWriter(Writer):
                 number += 1
             else:
                 call = self.capture.calls[item]
-                body = [BEGIN_EFFECTS] if item == self.first_effect else []
+                notes = item == self.first_effect and not begins_effects(call.function)
+                body = [BEGIN_EFFECTS] if notes else []
                 body += self._lines(call, None)
                 touched = [*call.given, *call.made]
             dropped = [f"v{k}" for k in dict.fromkeys(touched) if self._last.get(k) == at]

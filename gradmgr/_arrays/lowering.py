@@ -141,6 +141,7 @@ class Lowering:
         self.bases: dict[int, tuple[int, int]] = {slot.number: (slot.number, 0) for slot in capture.inputs}
         self._views: dict[int, View] = {}  # by slot
         self._steps: dict[Any, Step] = {}  # of ufuncs
+        self._dtypes: dict[int, tuple[np.dtype[Any], bool]] = {}  # by identity
 
     # ------------------------------------------------------------ arrays
 
@@ -171,7 +172,7 @@ class Lowering:
         if known is not None:
             return known
         layout = self.layouts[slot.number]
-        if layout is None or not _is_plain(layout.dtype) or not size_of(layout.shape):
+        if layout is None or 0 in layout.shape or not self._knows(layout.dtype):
             raise NotLoweredError
         base, low = self.bases.get(slot.number, (slot.number, 0))
         if layout.strides and min(layout.strides) < 0:
@@ -180,6 +181,12 @@ class Lowering:
         if slot.number in self.bases:  # from then on it is known where it lies
             self._views[slot.number] = made
         return made
+
+    def _knows(self, dtype: np.dtype[Any]) -> bool:
+        """Tell whether the machine knows a dtype; to ask the dtype itself takes longer, and there are few."""
+        if id(dtype) not in self._dtypes:
+            self._dtypes[id(dtype)] = dtype, _is_plain(dtype)
+        return self._dtypes[id(dtype)][1]
 
     def made(self, call: Call) -> View:
         """Return the view of a result in memory of its own."""

@@ -17,19 +17,20 @@ machine raises no warnings of floating-point numbers, as backward passes do not.
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from gradmgr._arrays.analysis import NATIVE, NOTHING, PYTHON, VIEW, Analysis, bases_in, bytes_of
-from gradmgr._arrays.captured import Call, Capture, CaptureError, GuardError, Layout, name_of, slots_in
+from gradmgr._arrays.captured import Call, Capture, CaptureError, GuardError, Layout, Slot, name_of, slots_in
 from gradmgr._arrays.fusion import Fusion
 from gradmgr._arrays.lowering import keeps_nothing
 from gradmgr._arrays.native import Machine
-from gradmgr._arrays.placement import Arena, Program, Segment, first_of, view_in
+from gradmgr._arrays.placement import Arena, Assembly, Memories, Place, Program, Segment, first_of, view_in
 from gradmgr._arrays.products import Products
 from gradmgr._arrays.replay_text import TAKE_ARENA, Writer
 from gradmgr._arrays.steps import Step, Temporary
@@ -44,10 +45,11 @@ class NativeWriter(Writer):
         results: Sequence[Any],
         machine: Machine,
         products: Products | None = None,
+        rehearsed: Sequence[Slot] = (),
         *,
         checked: bool = False,
     ) -> None:
-        super().__init__(capture, results, 1 << 62)
+        super().__init__(capture, results, 1 << 62, rehearsed)
         self.machine = machine
         self.analysis = Analysis(capture, machine)
         self.layouts = self.analysis.layouts
@@ -62,12 +64,13 @@ class NativeWriter(Writer):
         self.leaving = self._leaving()
         self.last_of_memory = self._last_of_memory()
         self.cells = self._cells()
-        self.places: dict[Any, int] = {}
+        self.places: dict[Any, Place] = {}
         self.held = self._place()
         self.segments = [Segment()]
         self.lines: list[str] = []
         self.kept: dict[int, None] = {}  # the slots whose views are made with the arena, in order
         self.variables: dict[int, dict[int, None]] = defaultdict(dict)  # slots with a name in the text, by their base
+        self.ends: dict[int, list[int]] = defaultdict(list)  # those bases, by the call after which nothing reads them
         self.dropped: list[str] = []
 
     def _last_uses(self) -> dict[int, int]:
@@ -143,34 +146,57 @@ class NativeWriter(Writer):
     # ------------------------------------------------------------ the arena
 
     def _place(self) -> Arena:
-        """Choose where in the arena lies what the machine makes and what does not leave."""
-        arena = Arena()
-        ends: dict[int, list[int]] = defaultdict(list)
+        """Choose where lies what the machine makes and what does not leave; return the arena."""
+        memories = Memories(self._hosts())
+        ends: dict[int, list[tuple[Arena, int]]] = defaultdict(list)
+        seen = self._read_by_python()
         for slot in self.capture.inputs:
-            self._place_cell(slot.number, 0, arena, ends)
+            self._place_cell(slot.number, memories)
         for number, call in enumerate(self.capture.calls):
             for base in self.analysis.made_by(number):
                 if base not in self.leaving:
-                    self._hold(base, number, arena, ends)
+                    end = max(number, self.last_of_memory[base])
+                    self._hold(base, bytes_of(self.layouts[base]), end, memories, ends, base not in seen)
             for made in call.made:
                 if made not in self.places:
-                    self._place_cell(made, number, arena, ends)
-            temporaries = _temporaries(self.analysis.steps[number])
-            for temporary in temporaries:
-                self.places[temporary] = arena.take(temporary.nbytes)
-            for temporary in temporaries:
-                arena.free(self.places[temporary])
-            for start in ends.pop(number, ()):
-                arena.free(start)
-        return arena
+                    self._place_cell(made, memories)
+            for temporary in _temporaries(self.analysis.steps[number]):
+                self._hold(temporary, temporary.nbytes, number, memories, ends, True)
+            for memory, start in ends.pop(number, ()):
+                memory.free(start)
+        return memories.arena
 
-    def _place_cell(self, slot: int, number: int, arena: Arena, ends: dict[int, list[int]]) -> None:
-        if slot in self.cells:
-            self._hold(slot, number, arena, ends)
+    def _hosts(self) -> Iterator[tuple[int, int, int]]:
+        """Yield what the machine makes and what leaves at the end, with the number of the call that writes it first.
 
-    def _hold(self, slot: int, number: int, arena: Arena, ends: dict[int, list[int]]) -> None:
-        self.places[slot] = arena.take(bytes_of(self.layouts[slot]))
-        ends[max(number, self.last_of_memory[slot])].append(self.places[slot])
+        What leaves before, into a function that may keep it, would be there for longer, beside what Python makes.
+        """
+        kept = {slot.number for slot in slots_in(self.results)}
+        kept.update(slot for call in self.capture.calls if self._keeps_arrays(call) for slot in call.given)
+        for base in set(map(self.analysis.base_of, kept)) & self.leaving & self.analysis.made.keys():
+            if 0 not in self.layouts[base].strides:
+                yield self.analysis.made[base], base, bytes_of(self.layouts[base])
+
+    def _place_cell(self, slot: int, memories: Memories) -> None:
+        if slot in self.cells:  # for good: few bytes
+            self.places[slot] = memories.take_in_arena(bytes_of(self.layouts[slot]))
+
+    def _hold(
+        self,
+        base: Any,
+        nbytes: int,
+        end: int,
+        memories: Memories,
+        ends: dict[int, list[tuple[Arena, int]]],
+        may_be_hosted: bool,
+    ) -> None:
+        """Choose where something lies until after a call."""
+        if may_be_hosted:
+            memory, place = memories.take(nbytes, end)
+        else:
+            memory, place = memories.arena, memories.take_in_arena(nbytes)
+        self.places[base] = place
+        ends[end].append((memory, place.start))
 
     # ------------------------------------------------------------ text
 
@@ -186,7 +212,8 @@ class NativeWriter(Writer):
         self.lines += ["arenas.append(arena)", f"return {self._tuple(self.results)}"]
         self.segments = [segment for segment in self.segments if segment.steps]
         seen = {self.analysis.base_of(slot) for slot in self.kept} | self._read_by_python()
-        self.program = Program(self.machine, self.segments, self.places, self.held.nbytes, self.layouts, seen)
+        assembly = Assembly(self.segments, self.places, self.layouts, seen)
+        self.program = assembly.program(self.machine, self.held.nbytes)
         return self._compiled()  # type: ignore[no-any-return]  # a function of the scope
 
     def _compiled(self) -> Any:
@@ -199,16 +226,20 @@ class NativeWriter(Writer):
             if found[1]:
                 line = self._run_line(int(found[2]))
             lines.append(f"    {line}")
-        self.scope |= {"arenas": [], "make_arena": self._make, "failed": self._fail, "empty": np.empty}
+        stops = [segment.stops for segment in self.segments]
+        # Functions that do not hold this writer, and with it the capture.
+        made = functools.partial(_made, self.program, self._views())
+        self.scope |= {"arenas": [], "make_arena": made, "failed": functools.partial(_fail, stops), "empty": np.empty}
         text = "\n".join(lines)
         exec(compile(text, "<gradmgr replay>", "exec"), self.scope)  # noqa: S102  # text of our own
-        made = self.scope.pop("replay")
+        replay: Any = self.scope.pop("replay")
         self.scope = {}  # or each would hold the other
-        made.text = text
-        made.segments = self.segments
-        made.nbytes = self.held.nbytes
-        made.fusion = None if self.fusion is None else self.fusion.counts()
-        return made
+        replay.text = text
+        replay.segments = len(self.segments)
+        replay.names = [Counter(segment.names) for segment in self.segments]
+        replay.nbytes = self.held.nbytes
+        replay.fusion = None if self.fusion is None else self.fusion.counts()
+        return replay
 
     def _machine(self) -> str:
         return self._constant(self.machine)
@@ -228,20 +259,20 @@ class NativeWriter(Writer):
             self._write_view(call)
         elif kind == PYTHON:
             self._run()
-            for slot in call.given:
+            is_first_effect = number == self.first_effect
+            for slot in (*call.given, *[slot.number for slot in self.rehearsed if is_first_effect]):
                 self._fetch(slot)
-            self.lines += self._beginning(number, call)
+            self.lines += self._beginning(number, call, has_arena=True)
             self.lines += self._lines(call, None)
             for slot in call.made:
                 self._fill_cell(slot)
                 self._enter_variable(slot)
-        self._drop(number, call)
+        self._drop(number)
 
     def _write_steps(self, number: int) -> None:
         for base in self.analysis.made_by(number):
             if base in self.leaving:
-                self.lines.append(f"v{base} = {self._new(self.layouts[base])}")
-                self._enter_variable(base)
+                self._make_leaving(base)
         segment = self.segments[-1]
         if self.analysis.steps[number]:
             segment.names.append(name_of(self.capture.calls[number].function))
@@ -250,9 +281,17 @@ class NativeWriter(Writer):
             slots = [base for base, _ in step.operands if base.__class__ is int]
             if step.flat and not self.analysis.aliases.keys().isdisjoint(slots):
                 step.flat = False
-            for base in slots:
-                if base not in self.places:
-                    segment.arguments[base] = None
+            for base, _ in step.operands:
+                host = self.places[base].host if base.__class__ is not np.ndarray and base in self.places else base
+                if host.__class__ is int:
+                    segment.arguments[host] = None
+                    self._make_leaving(host)
+
+    def _make_leaving(self, base: int) -> None:
+        """Write that an array that leaves is made, before what it is the host of, or it itself, is written."""
+        if base in self.leaving and base in self.analysis.made and base not in self.variables:
+            self.lines.append(f"v{base} = {self._new(self.layouts[base])}")
+            self._enter_variable(base)
 
     def _new(self, layout: Layout) -> str:
         """Write a new array of a layout."""
@@ -286,6 +325,8 @@ class NativeWriter(Writer):
         """Note that the text names an array, which is to be dropped when nothing reads its memory any more."""
         base = self.analysis.base_of(slot)
         if base not in self.places and base not in self.inputs:
+            if base not in self.variables:
+                self.ends[self.last_of_memory[base]].append(base)
             self.variables[base][slot] = None
 
     def _fill_cell(self, slot: int) -> None:
@@ -303,38 +344,40 @@ class NativeWriter(Writer):
             self.lines.append(f"del {', '.join(self.dropped)}")
             self.dropped = []
 
-    def _drop(self, number: int, call: Call) -> None:
+    def _drop(self, number: int) -> None:
         """Drop what Python made when nothing reads its memory any more, after the run that reads it."""
-        for slot in sorted({*call.given, *call.made}) if self.variables else ():
-            base = self.analysis.base_of(slot)
-            if self.last_of_memory[base] <= number:
-                self.dropped += [f"v{k}" for k in self.variables.pop(base, {})]
+        for base in sorted(self.ends.pop(number, ())):
+            self.dropped += [f"v{k}" for k in self.variables.pop(base)]
         if self.dropped and not self.segments[-1].steps:
             self._run()
 
-    # ------------------------------------------------------------ the machine
-
-    def _make(self) -> tuple[Any, ...]:
-        runs, arena = self.program.make()
-        views = []
+    def _views(self) -> list[tuple[int, Layout]]:
+        """Return where in the arena the first elements of the arrays stand that the text names."""
+        found = []
         for slot in self.kept:
             base, low = self.analysis.bases[slot]
-            layout = self.layouts[slot]
-            views.append(view_in(arena, self.places[base] + low + first_of(layout), layout))
-        return (*runs, *views)
+            found.append((self.places[base].start + low + first_of(self.layouts[slot]), self.layouts[slot]))
+        return found
 
-    def _fail(self, number: int, stopped: int) -> None:
-        """Raise what a stop of the machine means."""
-        if stopped == -2:
-            raise GuardError("an array is not aligned in memory as NumPy's own are; give a copy of it")
-        step = self.segments[number].starts[stopped]
-        call = step.guard
-        if call is None:
-            raise CaptureError(step.failure)
-        if call.function is not operator.truth:
-            raise IndexError(f"an index of the array read at {call.line} is out of bounds")
-        raise GuardError(f"the truth of an array at {call.line} gave {call.expected}, and {not call.expected} now")
+
+def _made(program: Program, views: Sequence[tuple[int, Layout]]) -> tuple[Any, ...]:
+    """Return what a replay takes from its arenas: functions of the machine, and arrays in memory that they know."""
+    runs, arena = program.make()
+    return (*runs, *[view_in(arena, start, layout) for start, layout in views])
+
+
+def _fail(stops: Sequence[dict[int, Call | str]], number: int, stopped: int) -> None:
+    """Raise what a stop of the machine means, given for each segment what its steps stop for."""
+    if stopped == -2:
+        raise GuardError("an array is not aligned in memory as NumPy's own are; give a copy of it")
+    call = stops[number].get(stopped, "a loop of NumPy's has failed")
+    if isinstance(call, str):
+        raise CaptureError(call)
+    if call.function is not operator.truth:
+        raise IndexError(f"an index of the array read at {call.line} is out of bounds")
+    raise GuardError(f"the truth of an array at {call.line} gave {call.expected}, and {not call.expected} now")
 
 
 def _temporaries(steps: Sequence[Step]) -> list[Temporary]:
-    return list(dict.fromkeys([base for step in steps for base, _ in step.operands if base.__class__ is Temporary]))
+    found = [base for step in steps for base, _ in step.operands if base.__class__ is Temporary]
+    return list(dict.fromkeys(found)) if found else []

@@ -2,21 +2,26 @@
 
 What the machine makes lies in one block, the arena, in which memory serves again when nothing reads it any more. What
 leaves the replay, as a result or into a function that may keep it, is in memory of its own, which the machine is told
-in each call, like that of the inputs and of what Python makes in between.
+in each call, like that of the inputs and of what Python makes in between. Until it is written, that memory is free for
+what the machine makes before, so that a replay needs little more than what it returns.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import functools
+import math
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradmgr._arrays.captured import Layout
+from gradmgr._arrays.captured import Call, Layout
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.steps import Step
+
+Array = Any
 
 _ALIGNMENT = 64  # bytes: of a cache line
 _OUTER = 7  # the word of a step that tells how many dimensions are around it
@@ -26,30 +31,50 @@ _STRIP = 1 << 12
 _LARGEST = 16  # bytes of an element
 # Elements that a segment goes over, from which on other threads may run meanwhile; to let them costs 100 ns.
 _LONG = 1 << 14
+_MOST_HOSTS = 8  # that are looked at for one array
+_LEAST_HOSTED = 1 << 10  # bytes: each use of what is hosted takes 24 bytes more of words
+
+
+class Place(NamedTuple):
+    """Where memory of the machine begins: in the arena, or in an array that is written later, which is its host."""
+
+    host: int | None
+    start: int
 
 
 class Arena:
-    """A plan of one block of memory, by first fit."""
+    """A plan of one block of memory, by first fit.
 
-    def __init__(self) -> None:
-        self.nbytes = 0
-        self._gaps: list[tuple[int, int]] = []  # start and end of what is free below nbytes, sorted
+    Args:
+        nbytes: how large it is to begin with.
+    """
+
+    def __init__(self, nbytes: int = 0) -> None:
+        self.nbytes = nbytes // _ALIGNMENT * _ALIGNMENT
+        # Start and end of what is free below nbytes, sorted.
+        self._gaps: list[tuple[int, int]] = [(0, self.nbytes)] if self.nbytes else []
         self._sizes: dict[int, int] = {}  # of what is held, by its start
 
     def take(self, nbytes: int) -> int:
-        """Return where so many bytes are free, and hold them."""
-        nbytes = -(-max(nbytes, 1) // _ALIGNMENT) * _ALIGNMENT
-        for k, (low, high) in enumerate(self._gaps):
-            if high - low >= nbytes:
-                self._gaps[k : k + 1] = [(low + nbytes, high)] if high - low > nbytes else []
-                break
-        else:
+        """Return where so many bytes are free, and hold them; the block grows where there is no room."""
+        low = self.take_from_gaps(nbytes)
+        if low is None:
             low = self.nbytes
             if self._gaps and self._gaps[-1][1] == self.nbytes:  # which is too short, and ends where nothing follows
                 low = self._gaps.pop()[0]
-            self.nbytes = low + nbytes
-        self._sizes[low] = nbytes
+            self._sizes[low] = _aligned(nbytes)
+            self.nbytes = low + _aligned(nbytes)
         return low
+
+    def take_from_gaps(self, nbytes: int) -> int | None:
+        """Return where so many bytes are free, and hold them; None where there is no room."""
+        nbytes = _aligned(nbytes)
+        for k, (low, high) in enumerate(self._gaps):
+            if high - low >= nbytes:
+                self._gaps[k : k + 1] = [(low + nbytes, high)] if high - low > nbytes else []
+                self._sizes[low] = nbytes
+                return low
+        return None
 
     def free(self, start: int) -> None:
         """Let go of what begins there."""
@@ -63,20 +88,51 @@ class Arena:
         self._gaps.insert(k, (start, end))
 
 
+def _aligned(nbytes: int) -> int:
+    return -(-max(nbytes, 1) // _ALIGNMENT) * _ALIGNMENT
+
+
+class Memories:
+    """A plan of the arena, and of arrays that leave as hosts of what is needed before they are written.
+
+    Args:
+        hosts: those arrays: the number of the call that writes them first, their slots and their bytes.
+    """
+
+    def __init__(self, hosts: Iterable[tuple[int, int, int]]) -> None:
+        self.arena = Arena()
+        self._hosts = [(first, slot, Arena(room)) for first, slot, room in sorted(hosts)]
+        self._firsts = [first for first, _, _ in self._hosts]
+
+    def take(self, nbytes: int, end: int) -> tuple[Arena, Place]:
+        """Hold so many bytes until after a call: in the host that is written soonest after it, if there is room."""
+        at = bisect_right(self._firsts, end) if nbytes >= _LEAST_HOSTED else len(self._hosts)
+        for _, slot, room in self._hosts[at : at + _MOST_HOSTS]:
+            start = room.take_from_gaps(nbytes)
+            if start is not None:
+                return room, Place(slot, start)
+        return self.arena, self.take_in_arena(nbytes)
+
+    def take_in_arena(self, nbytes: int) -> Place:
+        """Hold so many bytes of the arena."""
+        return Place(None, self.arena.take(nbytes))
+
+
 class Segment:
     """Steps that run in one call of the machine.
 
     Attributes:
-        steps: the steps; by the words before each, `starts`.
+        steps: the steps.
         arguments: the slots of the arrays that it is given, in order, as the keys of a dict.
         names: of the functions whose calls they make.
+        stops: what it means if a step stops, by the number of words before it: a guard's call, or why it has failed.
     """
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
-        self.starts: dict[int, Step] = {}
         self.arguments: dict[int, None] = {}
         self.names: list[str] = []
+        self.stops: dict[int, Call | str] = {}
 
 
 class _Patch(NamedTuple):
@@ -92,34 +148,83 @@ class Program:
     """Words of the machine for a list of segments, and copies of them with memory of their own.
 
     Args:
-        places: where in the arena the memory of a slot, or of a Temporary, begins.
-        seen: the slots whose memory Python reads or writes too.
+        machine: the machine.
         nbytes: of the arena.
-        layouts: of slots.
+        words: with 0 for the address of the arena, and of the words themselves.
+        bounds: of the segments, in words.
+        of_arena: the numbers of the words to which the address of the arena is to be added.
+        of_words: likewise, that of the words.
+        keeps: what must live as long.
     """
 
     def __init__(
         self,
         machine: Machine,
-        segments: Sequence[Segment],
-        places: dict[Any, int],
         nbytes: int,
+        words: Array,
+        bounds: Sequence[tuple[int, int]],
+        of_arena: Array,
+        of_words: Array,
+        keeps: Sequence[Any],
+    ) -> None:
+        self.machine = machine
+        self.nbytes = nbytes
+        self.bounds = bounds
+        self._of_arena = of_arena
+        self._of_words = of_words
+        self._keeps = keeps
+        self._copied = words, 0, 0  # the words made last, and the addresses in them: of the arena, and of the words
+
+    def make(self) -> tuple[list[Any], Any]:
+        """Return functions that run the segments, in memory of their own, and that arena."""
+        copied, of_arena, of_words = self._copied
+        nbytes = -(-self.nbytes // _ALIGNMENT) * _ALIGNMENT
+        block = np.empty(nbytes + copied.nbytes + _ALIGNMENT, np.uint8)
+        address = block.ctypes.data + -block.ctypes.data % _ALIGNMENT
+        arena = block[address - block.ctypes.data :][:nbytes]
+        words = block[address - block.ctypes.data + nbytes :][: copied.nbytes].view(np.int64)  # which keep the block
+        words[:] = copied
+        words[self._of_arena] += address - of_arena
+        words[self._of_words] += address + nbytes - of_words
+        self._copied = words, address, address + nbytes  # so that those before are not kept besides
+        return [self.machine.function(words[start:end]) for start, end in self.bounds], arena
+
+
+class Assembly:
+    """Writes the words of a list of segments.
+
+    Args:
+        places: where the memory of a slot, or of a Temporary, begins.
+        layouts: of slots.
+        seen: the slots whose memory Python reads or writes too.
+    """
+
+    def __init__(
+        self,
+        segments: Sequence[Segment],
+        places: dict[Any, Place],
         layouts: Sequence[Layout],
         seen: Set[int],
     ) -> None:
-        self.machine = machine
         self.segments = segments
         self.places = places
-        self.nbytes = nbytes
         self.layouts = layouts
-        self._uses = _uses([step for segment in segments for step in segment.steps], seen)
-        self.words: list[int] = []
-        self.bounds: list[tuple[int, int]] = []  # of the segments, in words
-        self._of_arena: list[int] = []  # words to which the arena's address is to be added
-        self._of_words: list[int] = []  # likewise, that of the words
+        self._seen = seen
+        self._words: list[int] = []
+        self._bounds: list[tuple[int, int]] = []
+        self._of_arena: list[int] = []
+        self._of_words: list[int] = []
         self._patches: dict[int, list[_Patch]] = defaultdict(list)  # by the slot of what Python holds
-        self.keeps: list[Any] = []
+        self._keeps: list[Any] = []
+        self._alike: dict[Any, tuple[list[int], list[int]]] = {}
+
+    def program(self, machine: Machine, nbytes: int) -> Program:
+        """Return the program, with an arena of so many bytes."""
         self._assemble()
+        words = np.array(self._words, np.int64)
+        of_arena, of_words = np.array(self._of_arena, np.int32), np.array(self._of_words, np.int32)
+        keeps = list({id(kept): kept for kept in self._keeps if kept is not None}.values())
+        return Program(machine, nbytes, words, self._bounds, of_arena, of_words, keeps)
 
     # ------------------------------------------------------------ words
 
@@ -132,22 +237,22 @@ class Program:
             given.update(segment.arguments)
             head = _PATCH + _PATCH * sum([len(self._patches[slot]) for slot in segment.arguments])
             starts.append(at + head)
-            self.bounds.append((at, at + head + len(words)))
+            self._bounds.append((at, at + head + len(words)))
             at += head + len(words)
         for segment, start, (words, arena) in zip(self.segments, starts, bodies, strict=True):
             self._write_head(segment, start, starts)
             self._of_arena += [start + word for word in arena]
-            self.words += words
+            self._words += words
 
     def _write_head(self, segment: Segment, start: int, starts: list[int]) -> None:
         """Write what stands before the steps of a segment: where the data of its arguments go, in all segments."""
         work = sum([_elements(step) for step in segment.steps])
-        size = start - len(self.words)
-        self.words += [size // _PATCH - 1, int(work >= _LONG), size]
+        size = start - len(self._words)
+        self._words += [size // _PATCH - 1, int(work >= _LONG), size]
         for number, slot in enumerate(segment.arguments):
             for patch in self._patches[slot]:
-                self._of_words.append(len(self.words) + 1)
-                self.words += [number | patch.mask << 32, 8 * (starts[patch.segment] + patch.word), patch.offset]
+                self._of_words.append(len(self._words) + 1)
+                self._words += [number | patch.mask << 32, 8 * (starts[patch.segment] + patch.word), patch.offset]
 
     def _body(self, number: int) -> tuple[list[int], list[int]]:
         """Return the words of a segment's steps, and which of them are addresses in the arena."""
@@ -157,9 +262,11 @@ class Program:
         for group in _groups(segment.steps, self.places):
             if len(group) > 1:
                 words += [-4, len(group), group[0].dims[0], _STRIP]
-            alone = _of_one_strip(group, self._uses, self.places) if len(group) > 1 else set()
+                alone = _of_one_strip(group, self._uses, self.places)
             for step in group:
-                segment.starts[at := len(words)] = step
+                at = len(words)
+                if step.guard is not None or step.failure != Step.failure:
+                    segment.stops[at] = step.guard or step.failure
                 self._append(step, number, words, arena)
                 if len(group) > 1:
                     words[at + _OUTER] = sum(
@@ -167,40 +274,47 @@ class Program:
                     )
         return [*words, 0], arena
 
+    @functools.cached_property
+    def _uses(self) -> Counter[Any]:
+        """How many operands lie in each memory; many programs have no strips, and need not know."""
+        return _uses([step for segment in self.segments for step in segment.steps], self._seen)
+
     def _append(self, step: Step, segment: int, words: list[int], arena: list[int]) -> None:
-        at = len(words)
-        n, o = len(step.operands), len(step.outer)
-        words += [0, step.function, step.context, step.auxdata, n, len(step.dims), len(step.strides), o]
+        head, tail = self._around(step)
+        words += head
         for k, (base, offset) in enumerate(step.operands):
             if base.__class__ is np.ndarray:
                 words.append(base.__array_interface__["data"][0] - first_of(base) + offset)
-                self.keeps.append(base)
-            elif base in self.places:
+                self._keeps.append(base)
+                continue
+            slot, start = self.places.get(base) or (base, 0)
+            if slot is None:
                 arena.append(len(words))
-                words.append(self.places[base] + offset)
+                words.append(start + offset)
             else:
-                moved = offset - first_of(self.layouts[base])
-                self._patches[base].append(_Patch(segment, len(words), moved, step.alignments[k] - 1))
+                moved = start + offset - self._first(slot)
+                self._patches[slot].append(_Patch(segment, len(words), moved, step.alignments[k] - 1))
                 words.append(0)
-        words += [*step.dims, *step.strides, *[extent for extent, _ in step.outer]]
-        for _, moves in step.outer:
-            words += moves
-        words[at] = len(words) - at
-        self.keeps.append(step.keeps)
+        words += tail
+        self._keeps.append(step.keeps)
 
-    # ------------------------------------------------------------ copies
+    def _first(self, slot: int) -> int:
+        """Return how far the first element of a slot's array lies behind its lowest byte."""
+        layout = self.layouts[slot]
+        return first_of(layout) if layout.strides and min(layout.strides) < 0 else 0
 
-    def make(self) -> tuple[list[Any], Any]:
-        """Return functions that run the segments, in memory of their own, and that arena."""
-        nbytes = -(-self.nbytes // _ALIGNMENT) * _ALIGNMENT
-        block = np.empty(nbytes + 8 * len(self.words) + _ALIGNMENT, np.uint8)
-        skipped = -block.ctypes.data % _ALIGNMENT
-        arena = block[skipped : skipped + nbytes]
-        words = block[skipped + nbytes :][: 8 * len(self.words)].view(np.int64)  # in the same memory, which it keeps
-        words[:] = self.words
-        words[self._of_arena] += block.ctypes.data + skipped
-        words[self._of_words] += words.ctypes.data
-        return [self.machine.function(words[start:end]) for start, end in self.bounds], arena
+    def _around(self, step: Step) -> tuple[list[int], list[int]]:
+        """Return the words of a step before its operands and after them, which many steps share."""
+        n = len(step.operands)
+        key = step.function, step.context, step.auxdata, n, step.dims, step.strides, step.outer
+        found = self._alike.get(key)
+        if found is None:
+            tail = [*step.dims, *step.strides, *[extent for extent, _ in step.outer]]
+            for _, moves in step.outer:
+                tail += moves
+            head = [step.function, step.context, step.auxdata, n, len(step.dims), len(step.strides), len(step.outer)]
+            found = self._alike[key] = [1 + len(head) + n + len(tail), *head], tail
+        return found
 
 
 def first_of(layout: Layout | np.ndarray[Any, Any]) -> int:
@@ -227,13 +341,10 @@ def _uses(steps: Iterable[Step], seen: Iterable[int]) -> Counter[Any]:
 
 
 def _elements(step: Step) -> int:
-    size = 1
-    for n in (*step.dims, *[extent for extent, _ in step.outer]):
-        size *= n
-    return size
+    return math.prod(step.dims) * math.prod([extent for extent, _ in step.outer])
 
 
-def _groups(steps: Sequence[Step], places: Mapping[Any, int]) -> list[list[Step]]:
+def _groups(steps: Sequence[Step], places: Mapping[Any, Place]) -> list[list[Step]]:
     """Return steps one by one, and long flat ones that can run strip by strip, one after the other, together."""
     groups: list[list[Step]] = []
     for step in steps:
@@ -248,7 +359,7 @@ def _runs_in_strips(step: Step) -> bool:
     return step.flat and step.dims[0] > _STRIP
 
 
-def _joins(group: Sequence[Step], step: Step, places: Mapping[Any, int]) -> bool:
+def _joins(group: Sequence[Step], step: Step, places: Mapping[Any, Place]) -> bool:
     """Tell whether a step goes over the same elements as those of a group, so that each strip needs that strip only."""
     return _runs_in_strips(group[0]) and all(
         other.dims == step.dims
@@ -263,7 +374,7 @@ def _joins(group: Sequence[Step], step: Step, places: Mapping[Any, int]) -> bool
 
 
 class _Operand(NamedTuple):
-    """Where a flat operand lies: what of, from which byte to which; the arena is one memory."""
+    """Where a flat operand lies: what of, from which byte to which; the arena is one memory, as is each host."""
 
     base: Any
     memory: Any
@@ -277,20 +388,21 @@ class _Operand(NamedTuple):
         return bool(self.memory == other.memory) and self.low < other.high and other.low < self.high
 
 
-def _flat_operands(step: Step, places: Mapping[Any, int]) -> list[_Operand]:
+def _flat_operands(step: Step, places: Mapping[Any, Place]) -> list[_Operand]:
     reads, n = len(step.operands) - step.writes, step.dims[0]
     found = []
     for k, ((base, offset), stride) in enumerate(zip(step.operands, step.strides, strict=True)):
         key = _key(base)
-        start = offset + places.get(key, 0)
+        memory, first = places.get(key) or (key, 0)
+        start = offset + first
         low = start + min(0, stride) * (n - 1)
         high = start + max(0, stride) * (n - 1) + (abs(stride) or _LARGEST)
-        found.append(_Operand(key, "arena" if key in places else key, start, stride, low, high, k >= reads))
+        found.append(_Operand(key, "arena" if memory is None else memory, start, stride, low, high, k >= reads))
     return found
 
 
-def _of_one_strip(group: Sequence[Step], uses: Counter[Any], places: Mapping[Any, int]) -> set[Any]:
-    """Return whose memory in the arena nothing outside of a group uses, or shares with what is used elsewhere.
+def _of_one_strip(group: Sequence[Step], uses: Counter[Any], places: Mapping[Any, Place]) -> set[Any]:
+    """Return whose planned memory nothing outside of a group uses, or shares with what is used elsewhere.
 
     It needs room for one strip. What lies there in turn does so within each strip.
     """

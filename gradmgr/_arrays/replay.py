@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradmgr._arrays.captured import Capture, CaptureError
+from gradmgr._arrays.captured import Capture, CaptureError, Slot
 from gradmgr._arrays.graph_replay import GraphWriter, NoGraphError
 from gradmgr._arrays.native import Machine, found
 from gradmgr._arrays.native_replay import NativeWriter
@@ -30,6 +30,7 @@ def require_machine() -> None:
 def compile_replay(
     capture: Capture,
     results: Sequence[Any],
+    rehearsed: Sequence[Slot] = (),
     *,
     buffers_from: int = _LARGE,
     native: bool | Machine | None = None,
@@ -46,6 +47,7 @@ def compile_replay(
     Args:
         capture: what to replay.
         results: captured arrays, slots, and other values, which are returned as they are.
+        rehearsed: slots that calls before the first effect make, and that are read later.
         buffers_from: the bytes from which on a ufunc's result goes into a buffer, where Python makes all calls.
         native: whether the machine of gradmgr-native makes what calls it can, none on a GPU; None where there is one.
         graph: whether runs of kernels on a GPU become CUDA graphs, where that can be.
@@ -54,9 +56,10 @@ def compile_replay(
 
     Returns:
         The function. If calls have effects, it takes a list before the inputs, and appends to it before the first of
-        them: until then nothing has changed. It raises GuardError where a guard has another value. Its attributes are
-        `text`, and `nbytes` of the memory that it keeps; with graphs, `graphs`, their number; of a native one `fusion`,
-        the Counts of products.
+        them: until then nothing has changed. Given None for the list, it is a rehearsal, which there are none of on a
+        GPU: it returns the rehearsed slots there, and has no effect. It raises GuardError where a guard has another
+        value. Its attributes are `text`, and `nbytes` of the memory that it keeps; with graphs, `graphs`, their number;
+        of a native one `fusion`, the Counts of products.
 
     Raises:
         CaptureError: there are obstacles; or `native` is true, and there is no machine.
@@ -70,9 +73,9 @@ def compile_replay(
         if machine is None and native:
             raise CaptureError(f"a native replay was asked for, but there is no machine: {found.reason}")
     if machine is None:
-        return Writer(capture, results, buffers_from).function()
+        return Writer(capture, results, buffers_from, rehearsed).function()
     products = None if exact else find_products(machine)[0]
-    return NativeWriter(capture, results, machine, products, checked=checked).function()
+    return NativeWriter(capture, results, machine, products, rehearsed, checked=checked).function()
 
 
 def _graphs(capture: Capture, results: Sequence[Any]) -> Callable[..., tuple[Any, ...]]:

@@ -16,6 +16,7 @@ in memory of its own. A call of the function while another one runs, in another 
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections import defaultdict
@@ -66,18 +67,18 @@ _UFUNCS = MappingProxyType(
 
 
 # Another thread may take the last one at any time.
-TAKE_ARENA = ("    try: arena = arenas.pop()", "    except IndexError: arena = make_arena()")
-
-
-# From here on a replay cannot be given up.
 BEGIN_EFFECTS = "begun.append(True)"
+TAKE_ARENA = ("    try: arena = arenas.pop()", "    except IndexError: arena = make_arena()")
 
 
 class Writer:
     """Writes the text of one replay."""
 
-    def __init__(self, capture: Capture, results: Sequence[Any], buffers_from: int) -> None:
+    def __init__(
+        self, capture: Capture, results: Sequence[Any], buffers_from: int, rehearsed: Sequence[Slot] = ()
+    ) -> None:
         self.capture = capture
+        self.rehearsed = rehearsed
         self.buffers_from = buffers_from
         self.results = [part.slot if isinstance(part, CapturedArray) else part for part in results]
         self.scope: dict[str, Any] = {"check": check, "stale": stale}
@@ -92,11 +93,12 @@ class Writer:
         """Return the compiled function; its text is its attribute `text`."""
         lines = [self._head()]
         if self.layouts_of_buffers:
-            self.scope |= {"arenas": [], "make_arena": self._make_arena}
+            # A function that does not hold this writer, and with it the capture.
+            self.scope |= {"arenas": [], "make_arena": functools.partial(_arena, self.layouts_of_buffers)}
             names = "".join([f"b{k}, " for k in range(len(self.layouts_of_buffers))])
             lines += [*TAKE_ARENA, f"    {names}= arena"]
         for number, call in enumerate(self.capture.calls):
-            lines += [f"    {line}" for line in self._beginning(number, call)]
+            lines += [f"    {line}" for line in self._beginning(number, call, has_arena=bool(self.layouts_of_buffers))]
             lines += [f"    {line}" for line in self._lines(call, self.buffers.get(number))]
             dropped = [f"v{k}" for k in sorted(self._slots_of(call)) if self.last[k] == number]
             lines += [f"    del {', '.join(dropped)}"] if dropped else []
@@ -114,9 +116,16 @@ class Writer:
         begun = [] if self.first_effect is None else ["begun"]
         return f"def replay({', '.join([*begun, *[variable(slot) for slot in self.capture.inputs]])}):"
 
-    def _beginning(self, number: int, call: Call) -> list[str]:
-        """Write what comes before the first effect; a call that notes it by itself may fail before."""
-        return [BEGIN_EFFECTS] if number == self.first_effect and not begins_effects(call.function) else []
+    def _beginning(self, number: int, call: Call, *, has_arena: bool) -> list[str]:
+        """Write, before the first effect, where a rehearsal ends, and from where on a replay cannot be given up.
+
+        A call that notes the latter by itself may fail before.
+        """
+        if number != self.first_effect:
+            return []
+        kept = "arenas.append(arena); " if has_arena else ""
+        ends = f"if begun is None: {kept}return {self._tuple(self.rehearsed)}"
+        return [ends] if begins_effects(call.function) else [ends, BEGIN_EFFECTS]
 
     # ------------------------------------------------------------ when a value is read last
 
@@ -168,21 +177,13 @@ class Writer:
 
     def _goes_into_buffer(self, call: Call) -> bool:
         """Tell whether a call is that of a ufunc with a large result in memory of its own."""
-        if not isinstance(call.results, Slot) or call.keywords or call.expected is not None:
+        if call.results.__class__ is not Slot or call.keywords or call.expected is not None:
+            return False
+        layout = self.capture.layouts[call.results.number]
+        if layout is None or layout.owner != call.results.number or nbytes_of(layout) < self.buffers_from:
             return False
         ufunc = _UFUNCS.get(call.function, call.function)
-        layout = self.capture.layouts[call.results.number]
-        return (
-            isinstance(ufunc, np.ufunc)
-            and ufunc.nout == 1
-            and len(call.args) == ufunc.nin
-            and layout is not None
-            and layout.owner == call.results.number
-            and nbytes_of(layout) >= self.buffers_from
-        )
-
-    def _make_arena(self) -> list[Any]:
-        return [_empty(layout) for layout in self.layouts_of_buffers]
+        return isinstance(ufunc, np.ufunc) and ufunc.nout == 1 and len(call.args) == ufunc.nin
 
     # ------------------------------------------------------------ text
 
@@ -291,6 +292,11 @@ def _keeps_nothing(function: Any) -> bool:
 def nbytes_of(layout: Layout) -> int:
     """Return the bytes of an array of this layout."""
     return layout.dtype.itemsize * math.prod(layout.shape)
+
+
+def _arena(layouts: Sequence[Layout]) -> list[Any]:
+    """Return new buffers."""
+    return [_empty(layout) for layout in layouts]
 
 
 def _empty(layout: Layout) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from time import perf_counter
@@ -41,6 +40,6 @@ def _described(line: str, replay: Any) -> str:
     if not line.startswith("if (stopped := run"):
         return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..."
     number = int(line.removeprefix("if (stopped := run").partition("(")[0])
-    names = Counter(replay.segments[number].names)
+    names = replay.names[number]
     listed = ", ".join([f"{name} {count}" for name, count in names.most_common()])
     return f"run {number} of the machine, {names.total()} calls: {listed}"

@@ -31,6 +31,7 @@ from gradmgr._arrays.captured import (
     Capture,
     CapturedArray,
     CaptureError,
+    Noted,
     Slot,
     capturing,
     generators_in,
@@ -226,6 +227,22 @@ class Trial(NamedTuple):
     expected: list[tuple[Slot, Any]]
 
 
+class StandIn:
+    """Stands for a Tensor in a rehearsal: it holds what the captured call found."""
+
+    __slots__ = ("_array", "_grad")
+
+    _array: Any
+    _grad: Any
+
+
+class Rehearsal(NamedTuple):
+    """What a replay is given to run up to its first effect, and the arrays that slots must hold then."""
+
+    inputs: list[Any]
+    expected: list[tuple[Slot, Any]]
+
+
 class TensorCapture(Capture):
     """A capture of a function of Tensors.
 
@@ -366,9 +383,12 @@ class TensorCapture(Capture):
     def read_array(self, t: Tensor) -> Any:
         """Return the array of a tensor, captured."""
         array = _array_slot.__get__(t)
+        known = self._known.get(id(t))
+        if known is not None and known.array is not None and known.array.inner is array:  # mostly, so asked first
+            return known.array
         if array is None or isinstance(array, (Batched, CapturedArray)):  # None: a value that is kept elsewhere
             return array
-        known = self._known_or_outer(t)
+        known = known or self._known_or_outer(t)
         if known.array is None or known.array.inner is not array:
             if known.array is not None:
                 self.add_obstacle("another thread wrote to a Tensor")
@@ -527,7 +547,7 @@ class TensorCapture(Capture):
                 self.add_obstacle(
                     f"{function.__name__}() returns {type(part).__name__}, which a replay would not know,"
                 )
-        made, results = self._wrap_all(made, {})
+        made, results = self._wrap_all(made, Noted())
         function = function if replayed is None else replayed
         function = _Method(function) if isinstance(function, MethodType) else function
         self._append_effect(function, given, results, given_by_name)
@@ -610,7 +630,7 @@ class TensorCapture(Capture):
             known.array = None
             known.knows_grad = known.knows_grad and changes is not None
 
-    def _wrap_all(self, result: Any, given: dict[int, CapturedArray]) -> tuple[Any, Any]:
+    def _wrap_all(self, result: Any, noted: Noted) -> tuple[Any, Any]:
         if isinstance(result, Tensor):
             known = self._known.get(id(result)) or self._enter_replayed(result)
             known.slot = self.add_object()
@@ -618,7 +638,7 @@ class TensorCapture(Capture):
         if isinstance(result, Left):
             result.slot = self.add_object()
             return result, result.slot
-        return super()._wrap_all(result, given)
+        return super()._wrap_all(result, noted)
 
     # ------------------------------------------------------------ replays
 
@@ -635,12 +655,38 @@ class TensorCapture(Capture):
             for slot in written
         )
 
-    def is_pure(self) -> bool:
-        """Tell whether a replay changes nothing, and what it finds is the same each time."""
-        return not any(
-            call.has_effect or (call.function is not array_of and not self._found.keys().isdisjoint(call.made))
-            for call in self.calls
-        )
+    def rehearsal(self, results: Iterable[Slot]) -> Rehearsal | None:
+        """Return what shows whether a replay with these results is right; None where that takes more.
+
+        It does where later calls compute further arrays, and where what may be the user's code is called before.
+        """
+        first = next((k for k, call in enumerate(self.calls) if call.has_effect), len(self.calls))
+        before, after = self.calls[:first], self.calls[first:]
+        if any(call.function is not layout_of for call in after if self._is_on_trial(call)):
+            return None
+        stand_ins = {number: StandIn() for number, layout in enumerate(self.layouts) if layout is None}
+        left = dict(self._left)
+        for call in before:
+            if call.function is wrap:
+                left[call.results.number] = self._left[call.args[0].number]
+            elif call.function in _READS:
+                self._find(call, stand_ins)
+            elif not self._found.keys().isdisjoint(call.made):
+                return None
+        made = {number for call in before for number in call.made}
+        read = {number for call in after for number in call.given}.union([slot.number for slot in results])
+        expected = [(Slot(number), left[number]) for number in sorted(made & read & left.keys())]
+        return Rehearsal([stand_ins.get(slot.number, self._found.get(slot.number)) for slot in self.inputs], expected)
+
+    def _find(self, call: Call, stand_ins: dict[int, StandIn]) -> None:
+        """Let the stand-in for a tensor hold what a call has read of it."""
+        stand_in = stand_ins[call.args[0].number]
+        if call.function is array_of:
+            stand_in._array = self._found[call.results.number]
+        elif call.function is grad_of:
+            stand_in._grad = stand_ins[call.results.number]
+        else:
+            stand_in._grad = StandIn() if call.expected else None  # which `grad_of` replaces
 
     def trial(self) -> Trial | None:
         """Return what a replay of the calls without effects takes and must give; None where they need more."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.captured import CaptureError, difference, generators_in, is_branch, name_of
+from gradmgr._arrays.captured import CaptureError, difference, generators_in, is_branch
 from gradmgr._arrays.generators import CapturedGenerator
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._engine.cleanup import complete
@@ -30,7 +30,6 @@ class CapturedCall:
         environment: what the function read besides its arguments.
         slots: for each leaf of the result, where a replay has it; or the leaf itself.
         generators: from which the calls draw.
-        seconds_by_name: how long the calls of each function took.
         tensors: weak references to the Tensors among the arguments, by number.
         may_decide: whether kernels were allowed to add guards: see Capture.
     """
@@ -40,7 +39,6 @@ class CapturedCall:
         self.may_decide = may_decide
         self.result: Any = None
         self.slots: list[Any] = []
-        self.seconds_by_name: dict[str, float] = {}
         self.generators: list[Any] = []
         self._not_captured = False
         self.tensors = {k: weakref.ref(t) for k, t in enumerate(signature.leaves) if isinstance(t, Tensor)}
@@ -86,9 +84,6 @@ class CapturedCall:
         pairs = [self.capture.result_of(leaf) for leaf in leaves_of(tree)]
         self.result = rebuilt(tree, iter([value for value, _ in pairs]))
         self.slots = [slot for _, slot in pairs]
-        for number, seconds in self.capture.seconds.items():
-            name = name_of(self.capture.calls[number].function)
-            self.seconds_by_name[name] = self.seconds_by_name.get(name, 0.0) + seconds
         self.capture.finish(self.slots)
 
     def obstacle(self) -> str | None:

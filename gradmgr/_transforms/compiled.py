@@ -36,11 +36,11 @@ _SUSPENDS = 0x20 | 0x80 | 0x200
 
 
 def _verified(
-    made: CapturedCall, before: CapturedCall, leaves: list[Any], native: bool | None, exact: bool, graph: bool
+    made: CapturedCall, before: CapturedCall, native: bool | None, exact: bool, graph: bool
 ) -> tuple[Program, str | None]:
     """Return the program of a call that was captured twice, and what is wrong with it."""
     program = Program(made, made.pinned(before), native, exact=exact, graph=graph)
-    return program, program.verify(made, leaves)
+    return program, program.verify(made)
 
 
 def _never(args: tuple[Any, ...]) -> bool:
@@ -154,10 +154,10 @@ class Compiled:
         made = CapturedCall(self.function, signature, may_decide=variants.may_decide)
         if made.is_captured:
             with self._lock:
-                self._compare(variants, made, signature.leaves)
+                self._compare(variants, made)
         return made.result
 
-    def _compare(self, variants: _Variants, made: CapturedCall, leaves: list[Any]) -> None:
+    def _compare(self, variants: _Variants, made: CapturedCall) -> None:
         """Make a program of a call that was captured if another one was the same; else keep it until one is."""
         obstacle = made.obstacle()
         if obstacle is not None:
@@ -167,7 +167,7 @@ class Compiled:
             difference = made.difference(before)
             if difference is None:
                 variants.waiting.remove(before)
-                self._add(variants, made, before, leaves)
+                self._add(variants, made, before)
                 return
             if made.may_decide != before.may_decide:
                 variants.waiting.remove(before)
@@ -183,10 +183,10 @@ class Compiled:
         variants.waiting.append(made)
         self._make_room()
 
-    def _add(self, variants: _Variants, made: CapturedCall, before: CapturedCall, leaves: list[Any]) -> None:
+    def _add(self, variants: _Variants, made: CapturedCall, before: CapturedCall) -> None:
         self._is_first = False
         options = self._native, self._exact, self._graph
-        program, fault = without_collections(_verified, made, before, leaves, *options)
+        program, fault = without_collections(_verified, made, before, *options)
         if fault is not None:
             self._refuse(variants, fault)
             return

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from gradmgr._arrays.atomic import error_treatment, errors_ignored
-from gradmgr._arrays.captured import Capture, CaptureError, GuardError, Slot, adds_in_any_order, name_of
+from gradmgr._arrays.captured import (
+    Call,
+    Capture,
+    CaptureError,
+    GuardError,
+    Slot,
+    adds_in_any_order,
+    name_of,
+)
 from gradmgr._arrays.gpu import have_same_bits, is_on_gpu
 from gradmgr._arrays.replay import compile_replay
 from gradmgr._arrays.replay_times import measuring
 from gradmgr._engine.cleanup import complete
-from gradmgr._engine.containers import leaves_of, rebuilt
+from gradmgr._engine.containers import rebuilt
 from gradmgr._engine.tensor import Tensor, raw
-from gradmgr._engine.tensor_capture import TensorCapture, Trial
+from gradmgr._engine.tensor_capture import Rehearsal, TensorCapture, Trial
 from gradmgr._transforms.captured_call import CapturedCall
 
 
@@ -46,8 +55,9 @@ class Program:
         self.used = 0
         self._environment = made.environment
         # Inputs that are written may overlap others, which the machine does not expect.
-        self._native = False if capture.writes_over_inputs() else native
-        self._graph = graph and not capture.writes_over_inputs()
+        self._writes_over_inputs = capture.writes_over_inputs()
+        self._native = False if self._writes_over_inputs else native
+        self._graph = graph and not self._writes_over_inputs
         self._conditions = list(capture.conditions.values())
         self._pinned = list(pinned.items())
         sources = capture.sources
@@ -61,16 +71,15 @@ class Program:
         self._leaves = [None if isinstance(slot, Slot) else slot for slot in made.slots]
         self._tree = rebuilt(made.result, iter(self._leaves))
         self._returns_one = self._tree is None and self._returned == [0]
-        self._calls = Counter(name_of(call.function) for call in capture.calls)
-        self._seconds = made.seconds_by_name
+        self._calls, self._seconds = _totals(capture.calls)
         self._whole = sorted({f"{name_of(call.function)} at {call.line}" for call in capture.whole_calls()})
         self._is_on_gpu = capture.is_on_gpu()
         is_steady = not self._is_on_gpu or not any(map(adds_in_any_order, capture.calls))
         self._are_alike: Callable[[Any, Any], bool] = _same_bits if is_steady else _are_near
         self._given_back = [made.slots[k] for k in self._returned]
-        self._replay: Any = compile_replay(
-            capture, self._given_back, native=self._native, exact=exact, graph=self._graph
-        )
+        may_rehearse = not (self._writes_over_inputs or self._is_on_gpu)
+        self._rehearsal = capture.rehearsal(self._given_back) if may_rehearse else None
+        self._replay: Any = self._replay_of(capture, self._given_back, self._rehearsed())
 
     # ------------------------------------------------------------ whether it fits
 
@@ -130,66 +139,75 @@ class Program:
             found.append(value)
         return found
 
-    def verify(self, made: CapturedCall, leaves: Sequence[Any]) -> str | None:
+    def verify(self, made: CapturedCall) -> str | None:
         """Return how the calls, made again, differ from the call that was captured; None where they do not.
 
-        Where they change nothing, the program itself is run on the leaves of the call. Where they do, or where that
-        fails, as it may when another thread has changed a Tensor, the calls without effects are made in a program of
-        their own. Products of oneDNN's are compared with NumPy's within the bound of their rounding, and replaced by
-        them, so that all else must be equal in every bit.
+        The program itself is run up to its first effect, on what the captured call found. Where that does not show
+        all that it computes, the calls without effects are made in a program of their own. Products of oneDNN's are
+        compared with NumPy's within the bound of their rounding, and replaced by them, so that all else must be equal
+        in every bit.
         """
-        capture = made.capture
-        if capture.writes_over_inputs():
+        capture, rehearsal = made.capture, self._rehearsal
+        self._rehearsal = None  # with its arrays
+        if self._writes_over_inputs:
             capture.forget_values()
             return None
-        is_pure = capture.is_pure()
-        trial = None if is_pure and self._repeats(made, leaves) else capture.trial()
+        if rehearsal is not None:
+            return self._fault_in_rehearsal(capture, rehearsal)
+        trial = capture.trial()
         capture.forget_values()
-        fault = None if trial is None else self._fault_of(trial)
-        if self.has_graphs() and (fault is not None or (is_pure and trial is not None)):
-            self._leave_graphs(capture)
-            fault = None if trial is None else self._fault_of(trial)
-        return fault
-
-    def _leave_graphs(self, capture: TensorCapture) -> None:
-        """Have Python make the calls, since graphs give something else."""
-        self._graph = False
-        self._replay = compile_replay(capture, self._given_back, native=self._native)
+        if trial is None:
+            return None
+        fault = self._fault_in_trial(trial)
+        if fault is None or not self.has_graphs():
+            return fault
+        self._graph = False  # graphs give something else: Python makes the calls
+        self._replay = self._replay_of(capture, self._given_back)
         self._replay.reason = "they compute something else; please report this"
+        return self._fault_in_trial(trial)
 
-    def _fault_of(self, trial: Trial) -> str | None:
-        """Return how the calls of a trial, made again, differ from those that were captured."""
-        replay = self._checked(trial.capture, [slot for slot, _ in trial.expected])
-        for _ in range(2):  # in buffers that hold what the first left
-            try:
-                found = replay(*trial.inputs)
-            except CaptureError as error:
-                return f"a replay fails: {error}; please report this"
-            for value, (_, expected) in zip(found, trial.expected, strict=True):
-                if not self._are_alike(value, expected):
-                    return "a replay computes something else; please report this"
-        return None
-
-    def _checked(self, capture: Capture, results: Sequence[Any]) -> Any:
-        """Return a replay that compares products."""
-        return compile_replay(capture, results, native=self._native, exact=self._exact, checked=True, graph=self._graph)
-
-    def _repeats(self, made: CapturedCall, leaves: Sequence[Any]) -> bool:
-        """Tell whether the program gives what the captured call gave; it must not change anything."""
-        results = leaves_of(made.result)
+    def _fault_in_rehearsal(self, capture: TensorCapture, rehearsal: Rehearsal) -> str | None:
+        slots = self._rehearsed(rehearsal)
         replay = self._replay
         if self._has_fused_products():
-            replay = self._checked(made.capture, self._given_back)
-        try:
-            inputs = self._inputs(leaves)
-            for _ in range(2):  # in buffers that hold what the first left
-                values = _call_quietly(replay, *inputs)
-                for k, value in zip(self._returned, values, strict=True):
-                    if not self._are_alike(raw(value), raw(results[k])):
-                        return False
-        except Exception:  # which the trial meets, too, unless another thread was the reason
-            return False
-        return True
+            replay = self._replay_of(capture, self._given_back, slots, checked=True)
+        capture.forget_values()
+        begun = [None] if self._has_effects else []
+        rehearse = functools.partial(_call_quietly, replay, *begun)
+        return self._fault_of(rehearse, rehearsal.inputs, slots if self._has_effects else self._given_back, rehearsal)
+
+    def _fault_in_trial(self, trial: Trial) -> str | None:
+        slots = [slot for slot, _ in trial.expected]
+        replay = self._replay_of(trial.capture, slots, checked=True)
+        return self._fault_of(replay, trial.inputs, slots, trial)
+
+    def _rehearsed(self, rehearsal: Rehearsal | None = None) -> list[Slot]:
+        rehearsal = rehearsal or self._rehearsal
+        return [] if rehearsal is None else [slot for slot, _ in rehearsal.expected]
+
+    def _replay_of(
+        self, capture: Capture, results: Sequence[Any], rehearsed: Sequence[Slot] = (), *, checked: bool = False
+    ) -> Any:
+        """Return a replay at the program's level; one that compares products, if it is to be checked."""
+        options: dict[str, Any] = {"native": self._native, "exact": self._exact, "graph": self._graph}
+        return compile_replay(capture, results, rehearsed, checked=checked, **options)
+
+    def _fault_of(
+        self,
+        replay: Callable[..., Sequence[Any]],
+        inputs: Sequence[Any],
+        slots: Sequence[Slot],
+        expected: Rehearsal | Trial,
+    ) -> str | None:
+        """Return what is wrong with a replay whose results are these slots; None where they are as expected."""
+        for _ in range(2):  # in buffers that hold what the first left
+            try:
+                found = dict(zip([slot.number for slot in slots], replay(*inputs), strict=True))
+            except CaptureError as error:
+                return f"a replay fails: {error}; please report this"
+            if not all(self._are_alike(raw(found[slot.number]), array) for slot, array in expected.expected):
+                return "a replay computes something else; please report this"
+        return None
 
     # ------------------------------------------------------------ for the user
 
@@ -212,7 +230,7 @@ class Program:
 
     def _level(self) -> str:
         """Return who makes the calls."""
-        runs = len(getattr(self._replay, "segments", ()))
+        runs = getattr(self._replay, "segments", 0)
         if runs:
             return self._native_level(f"in {runs} run{'' if runs == 1 else 's'}")
         graphs = getattr(self._replay, "graphs", 0)
@@ -244,7 +262,7 @@ class Program:
 
     def _time_of(self, name: str) -> str:
         seconds = self._seconds.get(name)
-        return "" if seconds is None else f" ({1e6 * seconds:.1f} us)"
+        return "" if not seconds else f" ({1e6 * seconds:.1f} us)"
 
 
 def _call_quietly(function: Callable[..., Any], *args: Any) -> Any:
@@ -270,6 +288,20 @@ def _are_near(one: Any, other: Any) -> bool:
         return False
     scale = abs(other).max()
     return bool((abs(one - other) <= np.finfo(one.dtype).eps ** 0.5 * scale).all())
+
+
+def _totals(calls: Sequence[Call]) -> tuple[Counter[str], dict[str, float]]:
+    """Return how many calls there are of functions, by their names, and how long these took."""
+    by_function: dict[int, list[Call]] = defaultdict(list)  # as many calls have few functions
+    for call in calls:
+        by_function[id(call.function)].append(call)
+    counts: Counter[str] = Counter()
+    seconds: dict[str, float] = defaultdict(float)
+    for alike in by_function.values():
+        name = name_of(alike[0].function)
+        counts[name] += len(alike)
+        seconds[name] += sum([call.seconds for call in alike])
+    return counts, seconds
 
 
 def _same_bits(one: Any, other: Any) -> bool:

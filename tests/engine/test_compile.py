@@ -22,6 +22,7 @@ import struct
 import sys
 import threading
 import time
+import tracemalloc
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -1863,3 +1864,106 @@ def test_a_list_or_dict_argument_that_the_step_changes() -> None:
             y = compiled(xs, table)
             same((y, len(xs), table), ((x + 1) * 2, 2, {"sum": gnp.sum((x + 1) * 2)}))
             assert xs[-1] is y or np.array_equal(xs[-1].numpy(), y.numpy())
+
+
+# ---------------------------------------------------------------- a program that is wrong
+
+
+def _pure() -> Callable[..., Any]:
+    return lambda x: gnp.tanh(x) * 2.0
+
+
+def _trains() -> Callable[..., Any]:
+    w = tensor([0.5, -0.5, 0.25])
+    gm, optimizer = GradManager().attach(w), optim.SGD([w], lr=0.1)
+
+    def step(x: Tensor) -> Tensor:
+        with gm:
+            loss = gnp.sum(gnp.tanh(x * w))
+            gm.backward(loss)
+        optimizer.step()
+        gm.clear_grad()
+        return loss
+
+    return step
+
+
+def _draws() -> Callable[..., Any]:
+    rng = np.random.default_rng(0)
+    return lambda x: gnp.tanh(x) * gnp.asarray(rng.random(3))
+
+
+def _computes_after_an_effect() -> Callable[..., Any]:
+    w = tensor([0.5, -0.5, 0.25])
+    gm, optimizer = GradManager().attach(w), optim.SGD([w], lr=0.1)
+
+    def step(x: Tensor) -> Tensor:
+        with gm:
+            gm.backward(gnp.sum(x * w))
+        optimizer.step()
+        gm.clear_grad()
+        return gnp.tanh(x * w)
+
+    return step
+
+
+@pytest.mark.parametrize("native", [False, None], ids=["plain", "native"])
+@pytest.mark.parametrize("make", [_pure, _trains, _draws, _computes_after_an_effect])
+def test_a_program_with_one_call_changed_is_found_and_not_used(
+    make: Callable[[], Callable[..., Any]], native: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = gradmgr._transforms.program
+    right = calls.compile_replay
+
+    def wrong(capture: Any, *args: Any, **keywords: Any) -> Any:
+        for one in capture.calls:
+            one.function = np.sinh if one.function is np.tanh else one.function
+        return right(capture, *args, **keywords)
+
+    monkeypatch.setattr(calls, "compile_replay", wrong)
+    step, eager, x = compile(make(), native=native), make(), tensor([1.0, 2.0, 3.0])
+    for k in range(4):
+        with one_warning("computes something else; please report") if k == 1 else contextlib.nullcontext():
+            found = step(x)
+        np.testing.assert_array_equal(found.numpy(), eager(x).numpy(), strict=True)
+    assert step.explain().startswith(f"{step.__qualname__}: 0 variants")
+
+
+# ---------------------------------------------------------------- what a program holds
+
+
+@pytest.mark.parametrize("native", [False, None], ids=["plain", "native"])
+def test_ten_thousand_replays_leave_nothing(native: bool | None) -> None:
+    step, x = compile(_trains(), native=native), tensor([1.0, 2.0, 3.0])
+    for _ in range(200):
+        step(x)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for _ in range(10):
+            step(x)
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(10_000):
+            step(x)
+        assert tracemalloc.get_traced_memory()[0] - before < 8192
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("native", [False, None], ids=["plain", "native"])
+def test_a_program_does_not_hold_the_calls_that_it_was_made_of(native: bool | None) -> None:
+    def count() -> int:
+        gc.collect()
+        return sum(type(found).__name__ in ("Call", "Step", "Layout") for found in gc.get_objects())
+
+    @functools.partial(compile, native=native)
+    def power(x: Tensor) -> Tensor:
+        for _ in range(500):
+            x = x * 1.01
+        return x
+
+    before = count()
+    for _ in range(3):
+        power(tensor([1.0, 2.0]))
+    assert power.explain().startswith(f"{power.__qualname__}: 1 variant")
+    assert count() - before < 20
