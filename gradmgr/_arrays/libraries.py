@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable
 from functools import partial, wraps
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from gradmgr._arrays.captured import is_captured as is_captured
 from gradmgr._arrays.gpu import is_plain
 from gradmgr._arrays.gpu import loaded_cupy as loaded_cupy
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 Array = Any  # numpy.ndarray, a NumPy scalar (a 0-d result), or cupy.ndarray
 
 F4 = np.dtype(np.float32)
@@ -163,10 +164,16 @@ def captured_as_one(
                     break
             return kernel(*args)
 
-        kernel.keeps_nothing = True  # type: ignore[attr-defined]  # which a replay asks
+        keeps_nothing(kernel)
         return call
 
     return declare
+
+
+def keeps_nothing(kernel: Function) -> Function:
+    """Declare that a kernel that is captured as one call keeps no array, so that these may lie in a replay's memory."""
+    kernel.keeps_nothing = True  # type: ignore[attr-defined]  # which a replay asks
+    return kernel
 
 
 def in_one(function: Any, *arrays: Array) -> Any:

@@ -45,6 +45,7 @@ def _make_kernel(name: str, compute: Kernel, otherwise: Kernel | None = None) ->
     """
     otherwise = scipy_kernel(name) if otherwise is None else otherwise
 
+    @libraries.keeps_nothing
     def kernel(x: Any, **keywords: Any) -> Any:
         if keywords:
             return call_with_keywords(name, kernel, (x,), **keywords)

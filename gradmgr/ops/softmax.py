@@ -156,6 +156,7 @@ def _sum_kept(a: Any, axes: Axes) -> Any:
     return sum(a, axes, keepdims=True) if isinstance(a, Tensor) else libraries.sum_over(a, axes, True)
 
 
+@libraries.keeps_nothing
 def _softmax_kernel(x: Any, axes: Axes) -> Any:
     if axes == (x.ndim - 1,) and (found := native_kernels.along_rows("softmax", x, number=1.0)) is not None:
         return found
@@ -194,6 +195,7 @@ def _softmax_of_rows(whole: Any, x: Any) -> Any:
     return made
 
 
+@libraries.keeps_nothing
 def softmax_map(g: Any, out: Any, axes: Axes) -> Any:
     """Return out (g - sum(g out)), the derivative of the softmax: it is symmetric, so that it serves both ways."""
     if axes == (out.ndim - 1,) and (found := native_kernels.along_rows("softmax_vjp", g, out, number=1.0)) is not None:
@@ -262,6 +264,7 @@ def _log_softmax_of_rows(whole: Any, x: Any) -> Any:
     return None if bad else made
 
 
+@libraries.keeps_nothing
 def _log_softmax_kernel(x: Any, axes: Axes, like_scipy: bool) -> Any:
     if axes == (x.ndim - 1,):
         found = native_kernels.along_rows("log_softmax", x, number=float(like_scipy))
@@ -283,6 +286,7 @@ def _log_softmax_kernel(x: Any, axes: Axes, like_scipy: bool) -> Any:
     return _in_dtype_of(made, x)
 
 
+@libraries.keeps_nothing
 def _log_softmax_vjp(g: Any, out: Any, axes: Axes) -> Any:
     if axes == (out.ndim - 1,):
         found = native_kernels.along_rows("log_softmax_vjp", g, out, number=0.0)

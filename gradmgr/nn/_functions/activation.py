@@ -107,6 +107,7 @@ def _relu_kernel(x: Any) -> Any:
     return np.maximum(x, made, out=made)
 
 
+@libraries.captured_as_one(unless=_is_captured_block)
 def _relu_rule(g: Any, out: Any) -> Any:
     """Return g where out is not 0, and 0 elsewhere, even where g is inf or NaN, which times 0 would be NaN."""
     if not can_run_in_blocks(g, out):
@@ -158,6 +159,7 @@ def _positive_or(x: Any, y: Any) -> Any:
     return choose(raw(x) > 0, x, y if y.dtype == x.dtype else cast_to(y, x.dtype))
 
 
+@libraries.captured_as_one(unless=lambda g, positive, _: _is_captured_block(g, positive))
 def _leaky_rule(g: Any, positive: Any, negative_slope: float) -> Any:
     if can_run_in_blocks(g, positive):
         made = np.empty(g.shape, g.dtype)
@@ -211,14 +213,13 @@ def leaky_relu(input: Any, negative_slope: float = 0.01) -> Any:
     return _leaky_relu(input, slope) if slope >= 0 else _positive_or(input, input * slope)
 
 
+@libraries.captured_as_one(unless=lambda x, _: _is_captured_block(x))
 def _elu_kernel(x: Any, alpha: float) -> Any:
     with np.errstate(all="ignore"):  # expm1 overflows for large positive x, where its value is not used
         if can_run_in_blocks(x) or _is_captured_block(x):
             return run_in_blocks(
                 lambda out, x, low: _elu_piece(out, x, low, alpha), libraries.empty(x.shape, x), (x,), 1
             )
-        if (one := libraries.in_one(_elu_kernel, x)) is not None:
-            return one(x, alpha)
         wide = widen_half(x)
         return choose(x > 0, wide, np.expm1(wide) * alpha).astype(x.dtype, copy=False)
 
@@ -233,11 +234,10 @@ def _elu_piece(out: Any, x: Any, low: Any, alpha: float) -> None:
     out += low
 
 
+@libraries.captured_as_one(unless=lambda g, out, alpha: alpha == 1 and _is_captured_block(g, out))
 def _elu_rule(g: Any, out: Any, alpha: float) -> Any:
     if alpha == 1 and (can_run_in_blocks(g, out) or _is_captured_block(g, out)):
         return run_in_blocks(_elu_slope_piece, libraries.empty(g.shape, g), (g, out))
-    if (one := libraries.in_one(_elu_rule, g, out)) is not None:
-        return one(g, out, alpha)
     g = widen_half(g)
     return choose(raw(out) > 0, g, g * (widen_half(out) + alpha))
 
@@ -337,15 +337,16 @@ def _is_finite(a: Any) -> bool:
     return not a.size or math.isfinite(np.maximum.reduce(a, axis=None))
 
 
+@libraries.captured_as_one()
 def _times(made: Any, g: Any, x: Any, rule: Function) -> Any:
     return made * g if _is_finite(made) else rule(g, x)
 
 
+@libraries.captured_as_one(unless=lambda g, x, out, *_: _is_captured_block(g, x, out))
 def _gated_rule(g: Any, x: Any, out: Any, piece: Function, rule: Function) -> Any:
     """Return g (s + x s'): piece(made, x, out, s, work) writes x s' into `made`; rule(g, x) is the general rule."""
     if not (can_run_in_blocks(g, x, out) or _is_captured_block(g, x, out)):
-        one = libraries.in_one(_gated_rule, g, x, out)
-        return rule(g, x) if one is None else one(g, x, out, piece, rule)
+        return rule(g, x)
 
     def work(made: Any, g: Any, x: Any, out: Any, s: Any, more: Any) -> None:
         tiny, half = _TINIES[0 if made.dtype is libraries.F4 else 1]
@@ -354,8 +355,8 @@ def _gated_rule(g: Any, x: Any, out: Any, piece: Function, rule: Function) -> An
         s /= made
         piece(made, x, out, s, more)
         made += s
-        if made.__class__ is not np.ndarray and (one := libraries.in_one(_times, made, g, x)) is not None:
-            made[...] = one(made, g, x, rule)  # no guard, which would be refused after what has effects
+        if made.__class__ is not np.ndarray:
+            made[...] = _times(made, g, x, rule)  # no guard, which would be refused after what has effects
         elif _is_finite(made):
             made *= g
         else:
@@ -365,12 +366,11 @@ def _gated_rule(g: Any, x: Any, out: Any, piece: Function, rule: Function) -> An
         return run_in_blocks(work, libraries.empty(g.shape, g), (g, x, out), 2)
 
 
+@libraries.captured_as_one(unless=_is_captured_block)
 def _silu_kernel(x: Any) -> Any:
     with np.errstate(all="ignore"):
         if can_run_in_blocks(x) or _is_captured_block(x):
             return run_in_blocks(_silu_piece, libraries.empty(x.shape, x), (x,))
-        if (one := libraries.in_one(_silu_kernel, x)) is not None:
-            return one(x)
         wide = widen_half(x)
         made = np.exp(-wide)
         made += 1
@@ -425,12 +425,11 @@ def silu(input: Any) -> Any:
     return _silu(_lift_input("silu", input))
 
 
+@libraries.captured_as_one(unless=lambda x, *more: _is_plain_softplus(x, *more) and _is_captured_block(x))
 def _softplus_kernel(x: Any, beta: float, threshold: float) -> Any:
     with np.errstate(all="ignore"):
         if _is_plain_softplus(x, beta, threshold) and (can_run_in_blocks(x) or _is_captured_block(x)):
             return run_in_blocks(_softplus_piece, libraries.empty(x.shape, x), (x,), 1)
-        if (one := libraries.in_one(_softplus_kernel, x)) is not None:
-            return one(x, beta, threshold)
         wide = widen_half(x)
         z = wide * beta
         made = np.log1p(np.exp(-np.abs(z)))
@@ -454,12 +453,11 @@ def _softplus_piece(out: Any, x: Any, work: Any) -> None:
     out += work
 
 
+@libraries.captured_as_one(unless=lambda g, x, *more: _is_plain_softplus(x, *more) and _is_captured_block(g, x))
 def _softplus_rule(g: Any, x: Any, beta: float, threshold: float) -> Any:
     if _is_plain_softplus(x, beta, threshold) and (can_run_in_blocks(g, x) or _is_captured_block(g, x)):
         with np.errstate(all="ignore"):
             return run_in_blocks(_softplus_slope_piece, libraries.empty(g.shape, g), (g, x))
-    if (one := libraries.in_one(_softplus_rule, g, x)) is not None:
-        return one(g, x, beta, threshold)
     z = widen_half(x) * beta
     return g * choose(raw(z) > threshold, z.dtype.type(1), special.expit(z))
 
@@ -535,13 +533,12 @@ _ROOT_2PI = math.sqrt(2 * math.pi)
 _LOG_ROOT_2PI = np.float32(math.log(_ROOT_2PI))
 
 
+@libraries.captured_as_one(unless=lambda _, x: _is_captured_block(x))
 def _compute(kernel: Function, x: Any) -> Any:
     """Call kernel(out, x, *scratch) with three scratch arrays and return `out`; half precision becomes float32."""
     with np.errstate(all="ignore"):
         if can_run_in_blocks(x) or _is_captured_block(x):
             return run_in_blocks(kernel, libraries.empty(x.shape, x), (x,), 3)
-        if (one := libraries.in_one(_compute, x)) is not None:
-            return one(kernel, x)
         xp, wide = libraries.namespace(x), wide_dtype(x.dtype)
         made = xp.empty(x.shape or (1,), wide)  # out= takes no scalars
         kernel(made, x.reshape(made.shape), *[xp.empty(made.shape, wide) for _ in range(3)])
@@ -723,6 +720,7 @@ _CUBIC = _LINEAR * 0.044715
 _FAR = 50.0  # where s is 0 or 1 in every precision
 
 
+@libraries.keeps_nothing
 def _gelu_tanh_kernel(x: Any) -> Any:
     if (made := native_kernels.elementwise("gelu_tanh", x)) is not None:
         return made

@@ -105,6 +105,7 @@ _pick: Function = linear("nn.pick_labels", _pick_kernel, lambda g, shape, labels
 _place: Function = linear("nn.place_labels", _place_kernel, lambda g, labels: _pick(g, labels))
 
 
+@libraries.keeps_nothing
 def _cross_entropy_kernel(x: Any, labels: _Labels) -> tuple[Any, Any, Any]:
     """Return the losses or their mean, and, for the rules, a shift and log(sum(exp(x - shift))) of each row."""
     native: tuple[Any, Any, Any] | None = _native_cross_entropy(x, labels)
@@ -225,6 +226,7 @@ def _multiply_by_total(rows: Any, labels: _Labels) -> Any:
     return rows if labels.total is None else rows * labels.total
 
 
+@libraries.keeps_nothing
 def _cross_entropy_vjp(g: Any, x: Any, shift: Any, log_total: Any, labels: _Labels) -> Any:
     """Return g sum(q) softmax(x) - g q, plus softmax(x) times the cotangent of log_total.
 

@@ -92,6 +92,7 @@ def _affine(a: Any, weight: Any, bias: Any, layout: Layout, shape: Shape) -> Any
     return y.reshape(shape)
 
 
+@libraries.keeps_nothing
 def _kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred: bool) -> tuple[Any, ...]:
     """Return the result, the normalised values and 1/std for the rules; what else there is after them is of no use."""
     found = natively(x, weight, bias, layout, eps, centred)
@@ -109,6 +110,7 @@ def _kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred:
     return _general_kernel(x, weight, bias, layout, eps, centred)
 
 
+@libraries.keeps_nothing
 def _batch_kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float) -> tuple[Any, ...]:
     """Return the result, the normalised values and 1/std for the rules, and mean and variance."""
     is_long = layout.by_statistic[2] >= SIZE
@@ -230,6 +232,7 @@ def _weight_vjp(g: Any, a: Any, shape: Shape, layout: Layout, shared: Any) -> An
     return reshape_to(dw, shape)
 
 
+@libraries.keeps_nothing
 def _bias_vjp(g: Any, shape: Shape, layout: Layout) -> Any:
     """Sum the cotangent. It uses no shared value, so that nothing is kept if the bias alone is tracked."""
     if layout.letter == "s" and (can_run_in_blocks(g[0]) or (g[0] is not None and is_captured_block(g[0]))):

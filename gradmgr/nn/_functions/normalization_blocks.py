@@ -185,6 +185,7 @@ def normalise_groups(x: Any, weight: Any, bias: Any, layout: Layout, eps: float)
     return whole, a.reshape(layout.by_statistic), rstd, None, None
 
 
+@libraries.keeps_nothing
 def slopes(g: Any, weight: Any, a: Any, rstd: Any, layout: Layout, centred: bool) -> Any:
     """Return the cotangents of x and weight, for arrays that can be computed in blocks; else None.
 
