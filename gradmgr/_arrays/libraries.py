@@ -29,7 +29,7 @@ from gradmgr._arrays.captured import (
     value_of,
 )
 from gradmgr._arrays.captured import is_captured as is_captured
-from gradmgr._arrays.gpu import is_plain
+from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._arrays.gpu import loaded_cupy as loaded_cupy
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -106,11 +106,6 @@ def is_numpy(array: Array) -> bool:
     return array.__class__ is np.ndarray or (array.__class__ is CapturedArray and array.inner.__class__ is np.ndarray)
 
 
-def is_unbatched(array: object) -> bool:
-    """Tell whether it is an array of NumPy's or of a GPU, by itself or captured, and not one for each example."""
-    return is_plain(inner_of(array))
-
-
 def is_scalar(array: Array) -> bool:
     """Tell whether it is a NumPy scalar, by itself or captured."""
     return array.__class__ is not np.ndarray and isinstance(inner_of(array), np.generic)
@@ -136,8 +131,16 @@ def are_captured_from(first: Array, *others: Array) -> bool:
     return all(a is None or is_numpy(a) for a in (first, *others))
 
 
+def are_captured_alike(first: Array, *others: Array) -> bool:
+    """Tell the same of arrays that are all NumPy's, or all of one GPU library, or None."""
+    if first.__class__ is not CapturedArray:
+        return False
+    library = root(first)
+    return all(a is None or (not isinstance(a, Batched) and root(a) is library) for a in others)
+
+
 def captured_as_one(
-    *, unless: Callable[..., bool] | None = None, decides: bool = False
+    *, unless: Callable[..., bool] | None = None, decides: bool = False, on_gpu: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare that a kernel's call with captured arrays of NumPy's is captured as one call, and not what it calls.
 
@@ -150,6 +153,7 @@ def captured_as_one(
         unless: tells of its arguments, one of which is captured, whether NumPy's functions that the kernel calls are
             captured instead. An array that it writes to must then be made of a captured one.
         decides: whether the kernel then asks for values, which become guards; see Capture.may_decide.
+        on_gpu: whether arrays may also be CuPy's, as the kernel computes in place with those, too.
     """
 
     def declare(kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -158,7 +162,7 @@ def captured_as_one(
             for a in args:
                 if a.__class__ is CapturedArray:
                     if (decides and not a.capture.may_decide) or unless is None or not unless(*args):
-                        one = in_one(kernel, *leaves_in(args))
+                        one = in_one(kernel, *leaves_in(args), on_gpu=on_gpu)
                         if one is not None:
                             return one(*args)
                     break
@@ -176,18 +180,18 @@ def keeps_nothing(kernel: Function) -> Function:
     return kernel
 
 
-def in_one(function: Any, *arrays: Array) -> Any:
+def in_one(function: Any, *arrays: Array, on_gpu: bool = False) -> Any:
     """Return `function` as one captured call; None unless arrays are captured and all are NumPy's, or no arrays.
 
     It is for what decides by more than its arguments' libraries; see `captured_as_one`.
     """
     capture = None
     for a in arrays:
-        if a.__class__ is CapturedArray:
-            if not isinstance(a.inner, (np.ndarray, np.generic)):
-                return None
-            capture = a.capture
-        elif not isinstance(a, (np.ndarray, np.generic)) and hasattr(a, "__array_ufunc__"):  # a Tensor, CuPy's, vmap's
+        inner = a.inner if a.__class__ is CapturedArray else a
+        capture = a.capture if a.__class__ is CapturedArray else capture
+        if isinstance(inner, (np.ndarray, np.generic)) or not hasattr(inner, "__array_ufunc__"):
+            continue
+        if not (on_gpu and is_on_gpu(inner)):  # a Tensor, CuPy's, vmap's
             return None
     return None if capture is None else partial(_call_in_one, capture, function)
 

@@ -112,7 +112,7 @@ IN_BLOCKS = {
     "silu": F.silu,
     "softplus": F.softplus,
     "gelu": activation._gelu,
-    "gelu of large": activation._gelu_of_large,
+    "gelu of its input": activation._gelu_of_input,
     "gelu by tanh": lambda x: F.gelu(x, approximate="tanh"),
     "slope of gelu": activation._gelu_slope,
 }

@@ -90,9 +90,9 @@ for _name, _reference in (("softmax", _softmax), ("log_softmax", _log_softmax)):
 _call("softmax", "some -inf", _softmax, at([[-np.inf, 1.0, 2.0], [0.5, -np.inf, -np.inf]]), -1)
 
 add(
-    "engine.nn.gelu_of_large",
+    "engine.nn.gelu_of_input",
     "as called",
-    lambda xp, x: activation._gelu_of_large(x),
+    lambda xp, x: activation._gelu_of_input(x),
     X,
     reference=lambda x: (wide(x) * scipy.special.ndtr(wide(x))).astype(x.dtype),
     dispatches=False,

@@ -678,13 +678,8 @@ _gelu_slope = elementwise("nn.gelu_slope", _gelu_slope_kernel, lambda g, x: g * 
 _gelu = elementwise(
     "nn.gelu",
     _gelu_kernel,
-    lambda g, x, out: _gelu_vjp(g, x, out),
+    lambda g, x, out: _gated_rule(g, x, out, _gelu_slope_piece, _gelu_rule),
 )
-
-
-def _gelu_vjp(g: Any, x: Any, out: Any) -> Any:
-    made = native_kernels.elementwise("gelu_vjp", g, x)
-    return _gated_rule(g, x, out, _gelu_slope_piece, _gelu_rule) if made is None else made
 
 
 def _gelu_rule(g: Any, x: Any) -> Any:
@@ -708,9 +703,10 @@ def _gelu_into(g: Any, x: Any) -> Any:
         return run_in_blocks(work, g, (x,), 4)
 
 
-# The same for large arrays. Its backward takes twice the time, 5 % of a transformer's step, but it does not keep the
-# result, which can be freed once the backward of the following op is done. At that point a step uses the most memory.
-_gelu_of_large = elementwise("nn.gelu_of_large", _gelu_kernel, _gelu_rule, into=_gelu_into)
+# The same, keeping its input alone: where a kernel in C computes the backward, and for large arrays. For these it takes
+# twice the time otherwise, 5 % of a transformer's step, but the result can be freed once the backward of the following
+# op is done. At that point a step uses the most memory.
+_gelu_of_input = elementwise("nn.gelu_of_input", _gelu_kernel, _gelu_rule, into=_gelu_into)
 _LARGE = 1 << 20  # bytes
 
 # The tanh approximation: x / 2 (1 + tanh(u)) = x s(2 u), with the logistic function s and
@@ -773,17 +769,20 @@ def _gelu_tanh_slope_piece(made: Any, x: Any, out: Any, s: Any, work: Any) -> No
     made *= work
 
 
-def _gelu_tanh_vjp(g: Any, x: Any, out: Any) -> Any:
-    made = native_kernels.elementwise("gelu_tanh_vjp", g, x)
-    return _gated_rule(g, x, out, _gelu_tanh_slope_piece, _gelu_tanh_rule) if made is None else made
-
-
 _gelu_tanh = custom(
     "nn.gelu_tanh",
     _gelu_tanh_kernel,
-    vjp={"x": lambda g, x, out: _gelu_tanh_vjp(g, x, out)},
+    vjp={"x": lambda g, x, out: _gated_rule(g, x, out, _gelu_tanh_slope_piece, _gelu_tanh_rule)},
     jvp={"x": lambda t, x: _gelu_tanh_rule(t, x)},
 )
+
+
+def _gelu_tanh_of_input_rule(g: Any, x: Any) -> Any:
+    made = native_kernels.elementwise("gelu_tanh_vjp", g, x)
+    return _gelu_tanh_rule(g, x) if made is None else made
+
+
+_gelu_tanh_of_input = elementwise("nn.gelu_tanh_of_input", _gelu_tanh_kernel, _gelu_tanh_of_input_rule)
 
 
 def gelu(input: Any, approximate: str = "none") -> Any:
@@ -808,9 +807,12 @@ def gelu(input: Any, approximate: str = "none") -> Any:
     """
     if approximate != "none":
         check_word(approximate, ("none", "tanh"), "approximate", "gelu")
-        return _gelu_tanh(_lift_input("gelu", input))
+        input = _lift_input("gelu", input)
+        has_kernel = native_kernels.find("gelu_tanh_vjp", raw(input)) is not None
+        return (_gelu_tanh_of_input if has_kernel else _gelu_tanh)(input)
     input = _lift_input("gelu", input)
-    return (_gelu if input.nbytes < _LARGE else _gelu_of_large)(input)
+    has_kernel = native_kernels.find("gelu_vjp", raw(input)) is not None
+    return (_gelu_of_input if has_kernel or input.nbytes >= _LARGE else _gelu)(input)
 
 
 # ---------------------------------------------------------------- softmax

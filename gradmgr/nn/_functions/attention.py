@@ -41,14 +41,6 @@ def batched_like(result: Any, *others: Any) -> Any:
     return result if are_plain(result, *others) else libraries.able_to_hold(result, *others)
 
 
-def are_arrays(*values: Any) -> bool:
-    """Tell whether all values are arrays of NumPy or of a GPU, by themselves or captured, or None."""
-    for v in values:  # noqa: SIM110  # as above
-        if v.__class__ is not np.ndarray and v is not None and not libraries.is_unbatched(v):
-            return False
-    return True
-
-
 def are_numpy_arrays(*values: Any) -> bool:
     """Tell whether all values are NumPy arrays, by themselves or captured, or None."""
     for v in values:  # noqa: SIM110  # a generator takes twice the time

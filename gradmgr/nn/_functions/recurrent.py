@@ -22,7 +22,7 @@ from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function, zeros
 from gradmgr._engine.tensor import Tensor
 from gradmgr.nn._functions.arguments import check_floating
-from gradmgr.nn._functions.attention import are_arrays, are_plain, batched_like
+from gradmgr.nn._functions.attention import are_plain, batched_like
 from gradmgr.ops.convert import cast_to, lift, wide_dtype
 from gradmgr.ops.join import concatenate, stack
 from gradmgr.ops.reduce import sum
@@ -116,7 +116,7 @@ def _or_zeros(g: Any, like: Any) -> Any:
 def lstm_kernel(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> tuple[Any, Any, Any]:
     """Compute a step; without w_ih, x is the input's part of the gates already."""
     more = b_ih if b_hh is None else b_hh if b_ih is None else b_ih + b_hh
-    if are_plain(x, h, c, w_ih, w_hh, more) or are_arrays(x, h, c, w_ih, w_hh, more):
+    if are_plain(x, h, c, w_ih, w_hh, more) or libraries.are_captured_alike(w_hh, x, h, c, w_ih, more):
         columns = _affine_columns(h, w_hh)
         if w_ih is not None:
             columns += _affine_columns(x, w_ih)
@@ -162,7 +162,7 @@ def lstm_into(new_h: Any, new_c: Any, gates: Any, parts: Any, more: Any, c: Any)
 @libraries.captured_as_one(unless=lambda g, c, gates: g[2] is None and libraries.are_captured_from(gates, *g, c))
 def lstm_vjp(g: Any, c: Any, gates: Any) -> tuple[Any, Any]:
     """Return the cotangents of the gates before their activations, by row, and of the new c from all its uses."""
-    if g[2] is None and (are_plain(*g, c, gates) or are_arrays(*g, c, gates)):
+    if g[2] is None and (are_plain(*g, c, gates) or libraries.are_captured_alike(gates, *g, c)):
         _, batch, hidden = gates.shape
         rows = empty((batch, 4 * hidden), gates)
         return rows, lstm_vjp_into(rows, g[0], g[1], c, gates)
@@ -269,7 +269,7 @@ def lstm_step(x: Any, h: Any, c: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any
 def gru_kernel(x: Any, h: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any) -> tuple[Any, Any]:
     """Compute a step; without w_ih, x is the input's part of the gates already."""
     given = x, h, w_ih, b_ih, b_hh
-    if are_plain(w_hh, *given) or are_arrays(w_hh, *given):
+    if are_plain(w_hh, *given) or libraries.are_captured_alike(w_hh, *given):
         of_x = split_gates(x, 3) if w_ih is None else columns_by_gate(_affine_columns(x, w_ih, b_ih), 3)
         of_h = columns_by_gate(_affine_columns(h, w_hh, b_hh), 3)
         new_h, gates = empty(h.shape, of_h), empty((4, *h.shape), of_h)
@@ -301,7 +301,7 @@ def gru_into(new_h: Any, gates: Any, of_x: Any, of_h: Any, h: Any) -> None:
 @libraries.captured_as_one(unless=lambda g, h, gates: g[1] is None and libraries.are_captured_from(gates, *g, h))
 def gru_vjp(g: Any, h: Any, gates: Any) -> tuple[Any, Any]:
     """Return the cotangents of the input's and of h's parts of the gates, by row."""
-    if g[1] is None and (are_plain(*g, h, gates) or are_arrays(*g, h, gates)):
+    if g[1] is None and (are_plain(*g, h, gates) or libraries.are_captured_alike(gates, *g, h)):
         _, batch, hidden = gates.shape
         of_input, of_h = empty((batch, 3 * hidden), gates), empty((batch, 3 * hidden), gates)
         gru_vjp_into(of_input, of_h, g[0], h, gates)

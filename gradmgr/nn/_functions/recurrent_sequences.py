@@ -15,7 +15,7 @@ from gradmgr._arrays.libraries import empty
 from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import Tensor
-from gradmgr.nn._functions.attention import are_arrays, are_plain
+from gradmgr.nn._functions.attention import are_numpy_arrays, are_plain
 from gradmgr.nn._functions.recurrent import (
     cast_to_common_dtype,
     columns_by_gate,
@@ -93,10 +93,10 @@ def _is_captured_by_step(rows: Any, w_hh: Any, *others: Any) -> bool:
     return is_small and libraries.are_captured_from(rows, w_hh, *others)
 
 
-@libraries.captured_as_one(unless=lambda parts, h, c, w_hh, _: _is_captured_by_step(parts, w_hh, h, c))
+@libraries.captured_as_one(on_gpu=True, unless=lambda parts, h, c, w_hh, _: _is_captured_by_step(parts, w_hh, h, c))
 def _lstm_run(parts: Any, h: Any, c: Any, w_hh: Any, reverse: bool) -> tuple[Any, Any, Any]:
     length, batch, width = parts.shape
-    if are_plain(parts, h, c, w_hh) or are_arrays(parts, h, c, w_hh):
+    if are_plain(parts, h, c, w_hh) or are_numpy_arrays(parts, h, c, w_hh):
         outputs, cells, gates = (empty((length, *more, *c.shape), parts) for more in ((), (), (5,)))
         columns = empty((width, batch), parts)
         by_columns = columns_by_gate(columns, 4)
@@ -114,12 +114,13 @@ def _lstm_run(parts: Any, h: Any, c: Any, w_hh: Any, reverse: bool) -> tuple[Any
 
 
 @libraries.captured_as_one(
-    unless=lambda g, c, w_hh, cells, gates, _: g[2] is None and _is_captured_by_step(gates, w_hh, *g, c, cells)
+    on_gpu=True,
+    unless=lambda g, c, w_hh, cells, gates, _: g[2] is None and _is_captured_by_step(gates, w_hh, *g, c, cells),
 )
 def _lstm_run_vjp(g: Any, c: Any, w_hh: Any, cells: Any, gates: Any, reverse: bool) -> tuple[Any, Any, Any]:
     """Return the cotangents of the parts, of the first h and of the first c."""
     given = g[0], g[1], c, w_hh, cells, gates
-    if g[2] is None and (are_plain(*given) or are_arrays(*given)):
+    if g[2] is None and (are_plain(*given) or are_numpy_arrays(*given)):
         return _lstm_run_vjp_in_place(g, c, w_hh, cells, gates, reverse)
     of_h, of_c, rows = None, None, []
     for k in _step_order(gates.shape[0], not reverse):
@@ -198,10 +199,12 @@ def lstm_over(parts: Any, h: Any, c: Any, w_hh: Any, reverse: bool) -> tuple[Any
     return cast_to(outputs, dtype), cast_to(cells, dtype)
 
 
-@libraries.captured_as_one(unless=lambda parts, h, w_hh, b_hh, _: _is_captured_by_step(parts, w_hh, h, b_hh))
+@libraries.captured_as_one(
+    on_gpu=True, unless=lambda parts, h, w_hh, b_hh, _: _is_captured_by_step(parts, w_hh, h, b_hh)
+)
 def _gru_run(parts: Any, h: Any, w_hh: Any, b_hh: Any, reverse: bool) -> tuple[Any, Any]:
     length, batch, width = parts.shape
-    if are_plain(parts, h, w_hh, b_hh) or are_arrays(parts, h, w_hh, b_hh):
+    if are_plain(parts, h, w_hh, b_hh) or are_numpy_arrays(parts, h, w_hh, b_hh):
         outputs, gates = empty((length, *h.shape), parts), empty((length, 4, *h.shape), parts)
         columns, bias = empty((width, batch), parts), None if b_hh is None else b_hh[:, None]
         by_columns = columns_by_gate(columns, 3)
@@ -221,12 +224,13 @@ def _gru_run(parts: Any, h: Any, w_hh: Any, b_hh: Any, reverse: bool) -> tuple[A
 
 
 @libraries.captured_as_one(
-    unless=lambda g, h, w_hh, outputs, gates, _: g[1] is None and _is_captured_by_step(gates, w_hh, *g, h, outputs)
+    on_gpu=True,
+    unless=lambda g, h, w_hh, outputs, gates, _: g[1] is None and _is_captured_by_step(gates, w_hh, *g, h, outputs),
 )
 def _gru_run_vjp(g: Any, h: Any, w_hh: Any, outputs: Any, gates: Any, reverse: bool) -> tuple[Any, Any, Any]:
     """Return the cotangents of the parts, of the gates' parts of h, and of the first h."""
     given = g[0], h, w_hh, outputs, gates
-    if g[1] is None and (are_plain(*given) or are_arrays(*given)):
+    if g[1] is None and (are_plain(*given) or are_numpy_arrays(*given)):
         return _gru_run_vjp_in_place(g[0], h, w_hh, outputs, gates, reverse)
     of_h, rows = None, []
     for k in _step_order(gates.shape[0], not reverse):
