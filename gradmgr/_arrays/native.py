@@ -9,10 +9,13 @@ differs, there is no machine, and `Found.reason` says why.
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -103,6 +106,22 @@ class Machine:
     def has(self, name: str) -> bool:
         """Tell whether the machine has a loop of this name."""
         return hasattr(self._library, f"gradmgr_{name}")
+
+    @functools.cached_property
+    def blas_threads(self) -> Callable[[], int]:
+        """A function that tells with how many threads NumPy's BLAS computes, as OpenBLAS does; else as many as cores.
+
+        It is found once: ctypes leaves cycles behind for each library that it opens.
+        """
+        for path in Path(np.__file__).parent.parent.glob("numpy.libs/*openblas*"):
+            try:
+                found: Any = ctypes.CDLL(str(path))
+            except OSError:
+                continue
+            for name in ("scipy_openblas_get_num_threads64_", "scipy_openblas_get_num_threads"):
+                if hasattr(found, name):
+                    return getattr(found, name)  # type: ignore[no-any-return]  # a function of ints
+        return lambda: os.cpu_count() or 1
 
     def function(self, words: Array) -> Callable[..., int | None]:
         """Return a function of arrays that runs a segment: None, or the number of words before where it stopped."""

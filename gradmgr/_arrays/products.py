@@ -25,10 +25,8 @@ before. Other processors, and those without AVX-512, have not been measured, and
 from __future__ import annotations
 
 import ctypes
-import os
 import platform
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -117,7 +115,7 @@ def find_products(machine: Machine) -> tuple[Products | None, str]:
         return None, onednn_library.found.reason
     if library.instructions() & _AVX512 != _AVX512:
         return None, "oneDNN's products have not been measured without AVX-512"
-    return Products(machine, library, blas_threads()), ""
+    return Products(machine, library, machine.blas_threads()), ""
 
 
 def loop_of(machine: Machine, ufunc: np.ufunc) -> UfuncLoop:
@@ -136,16 +134,3 @@ def _vendor() -> str:
     except OSError:  # not on Linux
         return platform.processor().rpartition(" ")[2]
     return next((line.split()[-1] for line in lines if line.startswith("vendor_id")), "")
-
-
-def blas_threads() -> int:
-    """Return with how many threads NumPy's BLAS computes: by OpenBLAS's word; as many as there are cores for others."""
-    for path in Path(np.__file__).parent.parent.glob("numpy.libs/*openblas*"):
-        try:
-            found: Any = ctypes.CDLL(str(path))
-        except OSError:
-            continue
-        for name in ("scipy_openblas_get_num_threads64_", "scipy_openblas_get_num_threads"):
-            if hasattr(found, name):
-                return int(getattr(found, name)())
-    return os.cpu_count() or 1
