@@ -82,7 +82,8 @@ def test_each_algorithm_steps_as_eagerly(name: str, dtype: str, shapes: Any, nat
 
 @needs_machine
 @pytest.mark.parametrize("name", OPTIMISERS)
-def test_the_machine_takes_the_steps_of_each_algorithm(name: str) -> None:
+def test_the_machine_takes_the_steps_of_each_algorithm(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradmgr.optim._chunks._FOR_KERNELS", 1 << 30)
     for shapes in (PACKED, LARGE, MANY):
         t = Steps(OPTIMISERS[name], "f4", shapes)
         step = compile(t.step, native=True)
