@@ -183,7 +183,7 @@ class _Update(_Method):
 _READS = (array_of, grad_of, has_grad)
 
 
-class Left:
+class Residuals:
     """What a call that is made as a whole leaves for a later one, and nobody else looks into.
 
     Attributes:
@@ -543,7 +543,7 @@ class TensorCapture(Capture):
             set_capturing(self)
         self._make_late(changes)
         for part in leaves_in(made):
-            if not (part is None or isinstance(part, (Tensor, np.ndarray, Left)) or is_on_gpu(part)):
+            if not (part is None or isinstance(part, (Tensor, np.ndarray, Residuals)) or is_on_gpu(part)):
                 self.add_obstacle(
                     f"{function.__name__}() returns {type(part).__name__}, which a replay would not know,"
                 )
@@ -616,7 +616,7 @@ class TensorCapture(Capture):
     def _slot_or_value(self, part: Any) -> Any:
         if isinstance(part, Tensor):
             return self._slot_of(part)
-        return part.slot if isinstance(part, (CapturedArray, Left)) else part
+        return part.slot if isinstance(part, (CapturedArray, Residuals)) else part
 
     def _make_late(self, changes: Iterable[Tensor] | None) -> None:
         """Have tensors read again that a call may have changed."""
@@ -635,7 +635,7 @@ class TensorCapture(Capture):
             known = self._known.get(id(result)) or self._enter_replayed(result)
             known.slot = self.add_object()
             return result, known.slot
-        if isinstance(result, Left):
+        if isinstance(result, Residuals):
             result.slot = self.add_object()
             return result, result.slot
         return super()._wrap_all(result, noted)

@@ -16,7 +16,7 @@ from gradmgr._engine.context import Context, current, interceptors_of, rebind, r
 from gradmgr._engine.op import Op
 from gradmgr._engine.recorder import Recorder, snapshot
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
-from gradmgr._engine.tensor_capture import Left
+from gradmgr._engine.tensor_capture import Residuals
 from gradmgr._transforms.function_context import ContextState, FunctionCtx
 from gradmgr._transforms.function_node import (
     FUNCTION_OP,
@@ -119,7 +119,7 @@ class FunctionCall:
         capture.add_obstacle(f"{self.name}.apply is called {where},")
         return None
 
-    def run_untracked(self, needs: tuple[bool, ...]) -> tuple[Left, Any]:
+    def run_untracked(self, needs: tuple[bool, ...]) -> tuple[Residuals, Any]:
         """Run forward as if these arguments were tracked; return what backward needs, and the result."""
         self.arrays_before = tuple([raw(t) for t in self.args])
         copies = {id(t): wrap(t._array) for t in self.args if isinstance(t, Tensor)}
@@ -133,7 +133,7 @@ class FunctionCall:
             self._rebind_dirty()
         finally:
             self.state.close()
-        return Left((node, kept)), _in_structure(output, self.results)
+        return Residuals((node, kept)), _in_structure(output, self.results)
 
     def _needs_input_grad(self) -> tuple[bool, ...]:
         ids_by_argument = zip(*[tracking.node_ids for tracking in self.tracking], strict=True)
@@ -391,19 +391,19 @@ def _repeat_per_example(t: Tensor, level: Level) -> Tensor:
 
 def apply(
     function: type[Any], needs: tuple[bool, ...], args: tuple[Any, ...], names: tuple[str, ...], values: tuple[Any, ...]
-) -> tuple[Left, Any]:
+) -> tuple[Residuals, Any]:
     """Call a Function that is captured as a whole; return what stands for what its backward needs, and the result."""
     call = FunctionCall(function, args, dict(zip(names, values, strict=True)))
     result = call.run()
-    left = Left()
+    residuals = Residuals()
     if call.node is not None:
-        call.node.left = left
-    return left, result
+        call.node.residuals = residuals
+    return residuals, result
 
 
 def apply_in_replay(
     function: type[Any], needs: tuple[bool, ...], args: tuple[Any, ...], names: tuple[str, ...], values: tuple[Any, ...]
-) -> tuple[Left, Any]:
+) -> tuple[Residuals, Any]:
     """Do the same in a replay, where nothing is recorded."""
     return FunctionCall(function, args, dict(zip(names, values, strict=True))).run_untracked(needs)
 

@@ -27,7 +27,7 @@ from gradmgr._engine.ownership import Grads, Ownership, accumulate
 from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
-from gradmgr._engine.tensor_capture import Left
+from gradmgr._engine.tensor_capture import Residuals
 from gradmgr._transforms.function_context import ContextState, FunctionCtx
 
 Entry = tuple[Any, ...]
@@ -160,7 +160,7 @@ class FunctionNode:
     """What the entries of one call, on all tapes, share."""
 
     __slots__ = (
-        *("arguments", "attribute_values", "attributes", "constants", "function", "left"),
+        *("arguments", "attribute_values", "attributes", "constants", "function", "residuals"),
         *("materialize", "metadata", "min_gradients", "name", "results"),
     )
 
@@ -182,7 +182,7 @@ class FunctionNode:
         self.attributes: dict[str, Any] = {}  # what the user set on ctx
         self.attribute_values: list[tuple[Any, str]] = []  # the differentiable values in there, with descriptions
         self.materialize = True
-        self.left: Left | None = None  # where a replay of the captured call has its own node
+        self.residuals: Residuals | None = None  # where a replay of the captured call has its own node
 
     def _make_ctx(self, phase: str, kept: tuple[Any, ...], node_ids: tuple[Any, ...]) -> FunctionCtx:
         """Make the ctx for one call of backward or jvp."""
@@ -233,15 +233,17 @@ class FunctionNode:
         grads: dict[int, Any],
     ) -> list[Any]:
         """Have the method of the user's called in each replay, too."""
-        if self.left is None or any(rec.open for group in active_groups(current()) for rec in group):
+        if self.residuals is None or any(rec.open for group in active_groups(current()) for rec in group):
             capture.add_obstacle(f"{self.name} is differentiated where its own derivative is recorded, too,")
             return self._gradients(node_ids, kept, outer, grads)
 
-        def backward(left: Left, needs: tuple[bool, ...], which: tuple[int, ...], given: tuple[Any, ...]) -> list[Any]:
+        def backward(
+            residuals: Residuals, needs: tuple[bool, ...], which: tuple[int, ...], given: tuple[Any, ...]
+        ) -> list[Any]:
             return as_tensors(self._gradients(node_ids, kept, outer, dict(zip(which, given, strict=True))))
 
         needs = tuple([node_id is not None for node_id in node_ids])
-        args = (self.left, needs, tuple(grads), tuple(grads.values()))
+        args = (self.residuals, needs, tuple(grads), tuple(grads.values()))
         made: list[Any] = capture.call_whole(backward, args, replayed=backward_in_replay)
         return made
 
@@ -363,10 +365,10 @@ def as_tensors(derivatives: list[Any]) -> list[Any]:
 
 
 def backward_in_replay(
-    left: Left, needs: tuple[bool, ...], which: tuple[int, ...], given: tuple[Any, ...]
+    residuals: Residuals, needs: tuple[bool, ...], which: tuple[int, ...], given: tuple[Any, ...]
 ) -> list[Any]:
     """Do as `FunctionNode.gradients`, for the call that a replay has made."""
-    node, kept = left.value
+    node, kept = residuals.value
     node_ids = tuple([True if is_needed else None for is_needed in needs])
     return as_tensors(node._gradients(node_ids, kept, (), dict(zip(which, given, strict=True))))
 
