@@ -89,14 +89,26 @@ for _name, _reference in (("softmax", _softmax), ("log_softmax", _log_softmax)):
     _call(_name, "large", _reference, at([[900.0, 901.0, 899.5], [-900.0, -901.0, -899.5]]), -1)
 _call("softmax", "some -inf", _softmax, at([[-np.inf, 1.0, 2.0], [0.5, -np.inf, -np.inf]]), -1)
 
-add(
-    "engine.nn.gelu_of_input",
-    "as called",
-    lambda xp, x: activation._gelu_of_input(x),
-    X,
-    reference=lambda x: (wide(x) * scipy.special.ndtr(wide(x))).astype(x.dtype),
-    dispatches=False,
-)
+
+def _gelu_by_tanh(x: Array) -> Array:
+    return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi).astype(x.dtype) * (x + x.dtype.type(0.044715) * x**3)))
+
+
+# Which of them `gelu` is depends on the size, and on whether there is a kernel in C.
+for _name, _op, _exact in (
+    ("gelu", activation._gelu, lambda x: x * scipy.special.ndtr(x)),
+    ("gelu_of_input", activation._gelu_of_input, lambda x: x * scipy.special.ndtr(x)),
+    ("gelu_tanh", activation._gelu_tanh, _gelu_by_tanh),
+    ("gelu_tanh_of_input", activation._gelu_tanh_of_input, _gelu_by_tanh),
+):
+    add(
+        f"engine.nn.{_name}",
+        "as called",
+        lambda xp, x, op=_op: op(x),
+        X,
+        reference=lambda x, exact=_exact: exact(wide(x)).astype(x.dtype),
+        dispatches=False,
+    )
 add(
     "engine.nn.gelu_slope",
     "as called",
