@@ -104,9 +104,9 @@ class Library:
 
     def asarray(self, a: Any, dtype: Any = None) -> Any:
         """Return `a` as an array; a batched array stays one."""
-        if not is_batched(a):
+        if not is_batched(a) and a.__class__ is not CapturedArray:
             return self.level.root.asarray(a, dtype)
-        return a if dtype is None else a.astype(dtype, copy=False)
+        return a if dtype is None or a.dtype == dtype else a.astype(dtype)
 
     def array(self, a: Any, dtype: Any = None, copy: bool = True) -> Any:
         """Return a copy of `a` as an array."""

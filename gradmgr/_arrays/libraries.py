@@ -88,8 +88,11 @@ def namespace(array: Array) -> Any:
 def namespace_of(*arrays: Array) -> Any:
     """Return the module for arrays used together: CuPy before NumPy, those of vmap and of captures before both."""
     found = [namespace(a) for a in arrays if not isinstance(a, (np.ndarray, np.generic))]
-    hidden: list[Any] = [n for n in found if isinstance(n, (Library, CapturingLibrary))]
-    return (hidden or [n for n in found if n is not np] or [np])[0]
+    for kind in (Library, CapturingLibrary):  # that of vmap takes captured arrays, and not the other way round
+        for n in found:
+            if isinstance(n, kind):
+                return n
+    return next((n for n in found if n is not np), np)
 
 
 def root(array: Array) -> Any:
