@@ -1967,3 +1967,13 @@ def test_a_program_does_not_hold_the_calls_that_it_was_made_of(native: bool | No
         power(tensor([1.0, 2.0]))
     assert power.explain().startswith(f"{power.__qualname__}: 1 variant")
     assert count() - before < 20
+
+
+def test_a_table_beside_mapped_values() -> None:
+    table, rows = wave(3), np.stack([wave(3), wave(3) + 1])
+    f = compile(lambda t, x: gradmgr.vmap(lambda r: gradmgr.special.xlogy(t, r * r + 0.2))(x))
+    for k in range(4):
+        given = tensor(table + k), tensor(rows)
+        expected = gradmgr.special.xlogy(given[0], given[1] * given[1] + 0.2).numpy()
+        np.testing.assert_array_equal(f(*given).numpy(), expected)
+    assert "calls:" in f.explain()
