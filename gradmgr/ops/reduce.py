@@ -67,9 +67,9 @@ def _widen_half(a: Any) -> Any:
 def _mean_kernel(a: Any, axes: Axes, keepdims: bool) -> Any:
     """Compute numpy.mean, bit for bit, without the 2 us its Python code takes.
 
-    float16 and integers go to numpy.mean.
+    float16 and integers go to numpy.mean; so does complex64, whose sums it divides in complex128.
     """
-    if a.__class__ is np.ndarray and a.dtype.char in "fdFD" and a.size:
+    if a.__class__ is np.ndarray and a.dtype.char in "fdD" and a.size:
         return libraries.sum_over(a, axes, keepdims) / count_along(a.shape, axes)
     return a.mean(axis=axes, keepdims=keepdims)
 

@@ -1977,3 +1977,13 @@ def test_a_table_beside_mapped_values() -> None:
         expected = gradmgr.special.xlogy(given[0], given[1] * given[1] + 0.2).numpy()
         np.testing.assert_array_equal(f(*given).numpy(), expected)
     assert "calls:" in f.explain()
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_a_mean_of_complex_numbers_in_single_precision(axis: int | None) -> None:
+    """Which NumPy divides in double precision."""
+    values = np.random.default_rng(0).normal(size=(20, 3, 3, 2)).astype(np.float32).view(np.complex64)[..., 0]
+    f = compile(lambda x: gnp.mean(x, axis=axis))
+    for x in values:
+        expected = gnp.mean(tensor(x), axis=axis).numpy()
+        assert expected.tobytes() == np.mean(x, axis=axis).tobytes() == f(tensor(x)).numpy().tobytes()
