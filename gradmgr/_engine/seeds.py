@@ -103,7 +103,8 @@ def _cotangent(outer: Any, y: Tensor, dy: Any, position: int) -> Any:
         where = libraries.device_of(raw(value))
         raise errors.MixedArraysError(f"backward: dy number {position} lives on {where}, its y on {y.device}; move dy")
     if dtype == wanted:
-        return value
+        # Captured beside a captured y, so that what is computed of both is captured as what it is for plain arrays.
+        return libraries.namespace(a).asarray(value) if value.__class__ is np.ndarray else value
     return run_in(outer, as_type, value, wanted)
 
 

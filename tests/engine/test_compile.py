@@ -1987,3 +1987,18 @@ def test_a_mean_of_complex_numbers_in_single_precision(axis: int | None) -> None
     for x in values:
         expected = gnp.mean(tensor(x), axis=axis).numpy()
         assert expected.tobytes() == np.mean(x, axis=axis).tobytes() == f(tensor(x)).numpy().tobytes()
+
+
+def test_a_cotangent_of_a_complex_number() -> None:
+    """Which NumPy multiplies as scalars, with other roundings than arrays of no dimensions."""
+    dy = np.array(1.44 + 0.216j)
+
+    def slope(x: Tensor) -> Tensor:
+        with GradManager().attach(x) as gm:
+            gm.backward(gnp.exp(x), dy)
+        return x.grad
+
+    f = compile(slope)
+    for k in range(20):
+        x = np.array(0.3 * k + 0.7j - 2)
+        assert f(tensor(x)).numpy().tobytes() == slope(tensor(x)).numpy().tobytes()
