@@ -198,22 +198,18 @@ class Call:
         else:
             self.made = () if results is None else tuple([slot.number for slot in slots_in(results)])
 
-    def with_results(self, old: int, new: int) -> Call:
-        """Return the same call with a result in another slot."""
-        results = map_leaves(lambda part: Slot(new) if part == Slot(old) else part, self.results)
-        facts = self.function, self.args, self.keywords, results, self.expected, self._place
-        return Call(*facts, has_effect=self.has_effect, given=self.given)
+    def but(self, *, args: tuple[Any, ...] | None = None, result: tuple[int, int] | None = None) -> Call:
+        """Return the same call with other arguments, or with a result in another slot: its number, and the new one."""
+        results = self.results
+        if result is not None:
+            results = map_leaves(lambda part: Slot(result[1]) if part == Slot(result[0]) else part, results)
+        facts = self.function, self.args if args is None else args, self.keywords, results, self.expected, self._place
+        return Call(*facts, has_effect=self.has_effect, given=self.given if args is None else None)
 
     @property
     def line(self) -> str:
         """Where the program made it, as "file:line"."""
         return line_at(self._place)
-
-    def with_args(self, args: tuple[Any, ...]) -> Call:
-        """Return the same call with other arguments."""
-        return Call(
-            *(self.function, args, self.keywords, self.results, self.expected, self._place), has_effect=self.has_effect
-        )
 
 
 class Noted:
@@ -570,7 +566,7 @@ def without_copies(calls: Sequence[Call], layouts: Sequence[Any], kept: Iterable
         is_alike = (one.shape, one.dtype, one.strides) == (other.shape, other.dtype, other.strides)
         if not (is_new and is_alike and target in empties and source not in kept and uses[target][0] == copies[source]):
             continue
-        made[maker] = made[maker].with_results(source, target)
+        made[maker] = made[maker].but(result=(source, target))
         del made[copies[source]], made[empties[target]]
     return list(made.values())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradmgr._arrays.captured import Capture, CaptureError, Slot
 from gradmgr._arrays.graph_replay import GraphWriter, NoGraphError
@@ -16,6 +16,20 @@ from gradmgr._arrays.replay_text import Writer
 
 # Bytes from which on a result goes into a buffer: glibc asks the system for what is larger, again and again.
 _LARGE = 1 << 14
+
+
+class Options(NamedTuple):
+    """How a capture is replayed.
+
+    Attributes:
+        native: whether the machine of gradmgr-native makes what calls it can, none on a GPU; None where there is one.
+        exact: whether all bits are NumPy's; else oneDNN computes products in float32, where it is faster.
+        graph: whether runs of kernels on a GPU become CUDA graphs, where that can be.
+    """
+
+    native: bool | Machine | None = None
+    exact: bool = True
+    graph: bool = False
 
 
 def require_machine() -> None:
@@ -31,11 +45,9 @@ def compile_replay(
     capture: Capture,
     results: Sequence[Any],
     rehearsed: Sequence[Slot] = (),
+    options: Options = Options(),  # noqa: B008  # it cannot change
     *,
     buffers_from: int = _LARGE,
-    native: bool | Machine | None = None,
-    graph: bool = False,
-    exact: bool = True,
     checked: bool = False,
 ) -> Callable[..., tuple[Any, ...]]:
     """Return a function of arrays in place of the inputs that makes the calls again and returns these results.
@@ -48,10 +60,8 @@ def compile_replay(
         capture: what to replay.
         results: captured arrays, slots, and other values, which are returned as they are.
         rehearsed: slots that calls before the first effect make, and that are read later.
+        options: who makes the calls.
         buffers_from: the bytes from which on a ufunc's result goes into a buffer, where Python makes all calls.
-        native: whether the machine of gradmgr-native makes what calls it can, none on a GPU; None where there is one.
-        graph: whether runs of kernels on a GPU become CUDA graphs, where that can be.
-        exact: whether all bits are NumPy's; else oneDNN computes products in float32, where it is faster.
         checked: whether each product of oneDNN's is compared with NumPy's, within rounding, and replaced by it.
 
     Returns:
@@ -66,16 +76,22 @@ def compile_replay(
     """
     capture.check_obstacles()
     if capture.is_on_gpu():  # whose addresses the machine cannot read; and CuPy's pool gives memory out at once
-        return _graphs(capture, results) if graph else Writer(capture, results, sys.maxsize).function()
-    machine = native if isinstance(native, Machine) else None
-    if machine is None and native is not False:
-        machine = found.get(check_machine)
-        if machine is None and native:
-            raise CaptureError(f"a native replay was asked for, but there is no machine: {found.reason}")
+        return _graphs(capture, results) if options.graph else Writer(capture, results, sys.maxsize).function()
+    machine = _machine(options.native)
     if machine is None:
         return Writer(capture, results, buffers_from, rehearsed).function()
-    products = None if exact else find_products(machine)[0]
+    products = None if options.exact else find_products(machine)[0]
     return NativeWriter(capture, results, machine, products, rehearsed, checked=checked).function()
+
+
+def _machine(native: bool | Machine | None) -> Machine | None:
+    """Return the machine that is to make calls, or None if Python makes them all."""
+    if isinstance(native, Machine) or native is False:
+        return native or None
+    machine = found.get(check_machine)
+    if machine is None and native:
+        raise CaptureError(f"a native replay was asked for, but there is no machine: {found.reason}")
+    return machine
 
 
 def _graphs(capture: Capture, results: Sequence[Any]) -> Callable[..., tuple[Any, ...]]:

@@ -480,7 +480,7 @@ class TensorCapture(Capture):
             if id(call) in first and call.function is run_atomically:
                 due = [write for write in call.args[0] if write[2] != "_grad" or write[1].number not in passing]
                 if due:
-                    kept.append(call if len(due) == len(call.args[0]) else call.with_args((due,)))
+                    kept.append(call if len(due) == len(call.args[0]) else call.but(args=(due,)))
             else:
                 kept.append(call)
         used = {number for call in (*self.reads, *kept) for number in call.given}

@@ -20,7 +20,7 @@ from gradmgr import errors
 from gradmgr._arrays.atomic import is_treatment_usual
 from gradmgr._arrays.captured import GuardError, capturing
 from gradmgr._arrays.libraries import float_errors_raise
-from gradmgr._arrays.replay import require_machine
+from gradmgr._arrays.replay import Options, require_machine
 from gradmgr._engine.cleanup import without_collections
 from gradmgr._engine.context import current
 from gradmgr._engine.observers import observers
@@ -35,11 +35,9 @@ _MOST = 8
 _SUSPENDS = 0x20 | 0x80 | 0x200
 
 
-def _verified(
-    made: CapturedCall, before: CapturedCall, native: bool | None, exact: bool, graph: bool
-) -> tuple[Program, str | None]:
+def _verified(made: CapturedCall, before: CapturedCall, options: Options) -> tuple[Program, str | None]:
     """Return the program of a call that was captured twice, and what is wrong with it."""
-    program = Program(made, made.pinned(before), native, exact=exact, graph=graph)
+    program = Program(made, made.pinned(before), options)
     return program, program.verify(made)
 
 
@@ -76,14 +74,10 @@ class Compiled:
         function: the function itself.
     """
 
-    def __init__(
-        self, function: Callable[..., Any], native: bool | None = None, *, exact: bool = True, graph: bool = False
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], options: Options) -> None:
         functools.update_wrapper(self, function)
         self.function = function
-        self._native = native
-        self._exact = exact
-        self._graph = graph
+        self._options = options
         self._clear()
         self._lock = threading.RLock()  # of those below, which threads share
 
@@ -185,8 +179,7 @@ class Compiled:
 
     def _add(self, variants: _Variants, made: CapturedCall, before: CapturedCall) -> None:
         self._is_first = False
-        options = self._native, self._exact, self._graph
-        program, fault = without_collections(_verified, made, before, *options)
+        program, fault = without_collections(_verified, made, before, self._options)
         if fault is not None:
             self._refuse(variants, fault)
             return
@@ -353,4 +346,4 @@ def compile(  # noqa: A001  # as above
         )
     if native:
         require_machine()
-    return Compiled(function, native, exact=exact, graph=graph)
+    return Compiled(function, Options(native, exact, graph))

@@ -21,7 +21,7 @@ from gradmgr._arrays.captured import (
     name_of,
 )
 from gradmgr._arrays.gpu import have_same_bits, is_on_gpu
-from gradmgr._arrays.replay import compile_replay
+from gradmgr._arrays.replay import Options, compile_replay
 from gradmgr._arrays.replay_times import measuring
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.containers import rebuilt
@@ -45,19 +45,14 @@ class Program:
         self,
         made: CapturedCall,
         pinned: dict[int, weakref.ref[Tensor]],
-        native: bool | None = None,
-        *,
-        exact: bool = True,
-        graph: bool = False,
+        options: Options,
     ) -> None:
         capture = made.capture
-        self._exact = exact
         self.used = 0
         self._environment = made.environment
         # Inputs that are written may overlap others, which the machine does not expect.
         self._writes_over_inputs = capture.writes_over_inputs()
-        self._native = False if self._writes_over_inputs else native
-        self._graph = graph and not self._writes_over_inputs
+        self._options = options._replace(native=False, graph=False) if self._writes_over_inputs else options
         self._conditions = list(capture.conditions.values())
         self._pinned = list(pinned.items())
         sources = capture.sources
@@ -161,7 +156,7 @@ class Program:
         fault = self._fault_in_trial(trial)
         if fault is None or not self.has_graphs():
             return fault
-        self._graph = False  # graphs give something else: Python makes the calls
+        self._options = self._options._replace(graph=False)  # graphs give something else: Python makes the calls
         self._replay = self._replay_of(capture, self._given_back)
         self._replay.reason = "they compute something else; please report this"
         return self._fault_in_trial(trial)
@@ -189,8 +184,7 @@ class Program:
         self, capture: Capture, results: Sequence[Any], rehearsed: Sequence[Slot] = (), *, checked: bool = False
     ) -> Any:
         """Return a replay at the program's level; one that compares products, if it is to be checked."""
-        options: dict[str, Any] = {"native": self._native, "exact": self._exact, "graph": self._graph}
-        return compile_replay(capture, results, rehearsed, checked=checked, **options)
+        return compile_replay(capture, results, rehearsed, self._options, checked=checked)
 
     def _fault_of(
         self,

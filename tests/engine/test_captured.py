@@ -15,7 +15,7 @@ from helpers import normal
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, functional
 from gradmgr._arrays.captured import Capture, CapturedArray, CaptureError, difference
-from gradmgr._arrays.replay import compile_replay
+from gradmgr._arrays.replay import Options, compile_replay
 from gradmgr._transforms.vmap import vmap
 from gradmgr.nn import functional as F  # noqa: N812  # torch's name
 
@@ -34,7 +34,7 @@ def check_replay(program: Program, arrays: Sequence[Any], others: Sequence[Any])
     assert any(isinstance(y, CapturedArray) for y in found)
     expected = program(*[np.array(a) for a in others])
     for buffers_from in (1 << 14, 1):
-        replay = compile_replay(capture, found, buffers_from=buffers_from, native=False)
+        replay = compile_replay(capture, found, buffers_from=buffers_from, options=Options(native=False))
         first = replay(*[np.array(a) for a in arrays])
         kept = [np.array(y) for y in first]
         for y, z in zip(replay(*[np.array(a) for a in others]), expected, strict=True):
@@ -265,7 +265,7 @@ def test_the_same_program_is_captured_the_same(name: str) -> None:
 
 def test_the_text_drops_each_value_after_its_last_use() -> None:
     capture, found = capture_of(lambda x, y: [(x * y).sum(axis=0)], np.ones((2, 3)), np.ones((2, 3)))
-    replay: Any = compile_replay(capture, found, native=False)
+    replay: Any = compile_replay(capture, found, options=Options(native=False))
     assert replay.text == (
         "def replay(v0, v1):\n    v2 = v0 * v1\n    del v0, v1\n    v3 = v2.sum(axis=0)\n    del v2\n    return (v3, )"
     )
@@ -280,7 +280,7 @@ def test_buffers_serve_again_when_nothing_reads_them_any_more() -> None:
         return [x, x.sum() + row.sum()]
 
     capture, found = capture_of(program, np.ones((3, 4)))
-    replay: Any = compile_replay(capture, found, buffers_from=1, native=False)
+    replay: Any = compile_replay(capture, found, buffers_from=1, options=Options(native=False))
     assert set(re.findall(r"out=(\w+)", replay.text)) == {"b0", "b1", "b2", "b3"}
     assert "out=b0" in replay.text.splitlines()[4]
     assert replay.text.count("out=b0") == 1
@@ -301,7 +301,7 @@ def test_replays_at_the_same_time_have_buffers_of_their_own() -> None:
     x = capture.add_input(np.ones(4))
     y = x * 2
     capture.call_foreign(pause, x)
-    replay = compile_replay(capture, [y + 1], buffers_from=1, native=False)
+    replay = compile_replay(capture, [y + 1], buffers_from=1, options=Options(native=False))
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(replay, np.full(4, 3.0))
         assert entered.wait(20)

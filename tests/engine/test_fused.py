@@ -24,7 +24,7 @@ from gradmgr._arrays import fusion, onednn_library, products
 from gradmgr._arrays.captured import Capture, CaptureError
 from gradmgr._arrays.fusion import Counts, Fusion
 from gradmgr._arrays.products import Products, find_products
-from gradmgr._arrays.replay import compile_replay
+from gradmgr._arrays.replay import Options, compile_replay
 from gradmgr._transforms import program as program_module
 from gradmgr.nn import functional as F  # noqa: N812  # torch's name
 
@@ -52,8 +52,9 @@ def replays_of(formula: Formula, *arrays: Array) -> tuple[Any, Any, Any, Capture
     """Return the fused replay of a formula, the one that checks its products, NumPy's, and the capture."""
     capture = Capture()
     found = formula(*[capture.add_input(a) for a in arrays])
-    made = functools.partial(compile_replay, capture, found, native=MACHINE)
-    return made(exact=False), made(exact=False, checked=True), made(), capture
+    made = functools.partial(compile_replay, capture, found)
+    fused = Options(MACHINE, exact=False)
+    return made(options=fused), made(options=fused, checked=True), made(options=Options(MACHINE)), capture
 
 
 def check(formula: Formula, *arrays: Array, bound: Callable[..., Sequence[Any]] | None = None) -> Counts:
@@ -396,9 +397,8 @@ def test_a_matrix_that_is_read_by_rows_after_all_is_found(monkeypatch: pytest.Mo
 
 def compiled_and_checked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Return a compile of which every replay compares its products with NumPy's."""
-    made = functools.partial(compile_replay, native=MACHINE)
     monkeypatch.setattr(
-        program_module, "compile_replay", lambda *args, **facts: made(*args, **{**facts, "checked": True})
+        program_module, "compile_replay", lambda *args, **facts: compile_replay(*args, **{**facts, "checked": True})
     )
     return gradmgr.compile
 

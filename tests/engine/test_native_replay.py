@@ -25,7 +25,7 @@ from gradmgr._arrays.native import Found, MachineError, load
 from gradmgr._arrays.native_replay import NativeWriter
 from gradmgr._arrays.native_test import check_machine
 from gradmgr._arrays.placement import Arena
-from gradmgr._arrays.replay import compile_replay
+from gradmgr._arrays.replay import Options, compile_replay
 from gradmgr.nn import functional as F  # noqa: N812  # torch's name
 
 Program = Callable[..., Sequence[Any]]
@@ -37,7 +37,11 @@ def both(program: Program, *arrays: Any) -> tuple[Any, Any, Capture]:
     """Return the native replay of a program, the plain one, and the capture."""
     capture = Capture()
     found = program(*[capture.add_input(a) for a in arrays])
-    return compile_replay(capture, found, native=MACHINE), compile_replay(capture, found, native=False), capture
+    return (
+        compile_replay(capture, found, options=Options(native=MACHINE)),
+        compile_replay(capture, found, options=Options(native=False)),
+        capture,
+    )
 
 
 def check(program: Program, *arrays: Any) -> Any:
@@ -196,7 +200,7 @@ def test_what_a_function_may_keep_is_in_memory_of_its_own() -> None:
     x = capture.add_input(normal(3))
     total = capture.call_foreign(keep, x * 2)
     kept.clear()
-    native = compile_replay(capture, [total + 1], native=MACHINE)
+    native = compile_replay(capture, [total + 1], options=Options(native=MACHINE))
     native(np.ones(3))
     native(np.zeros(3))
     np.testing.assert_array_equal(kept, [[2, 2, 2], [0, 0, 0]])
@@ -337,7 +341,7 @@ def plain_where(found: Found, monkeypatch: pytest.MonkeyPatch) -> Any:
     capture = Capture()
     y = capture.add_input(np.ones(3)) * 2
     with pytest.raises(CaptureError, match="a native replay was asked for, but there is no machine: "):
-        compile_replay(capture, [y], native=True)
+        compile_replay(capture, [y], options=Options(native=True))
     replay: Any = compile_replay(capture, [y])
     assert "v1 = v0 * 2" in replay.text
     return found.reason
@@ -483,7 +487,7 @@ def test_slots_of_objects_are_pythons() -> None:
     y = inside * 2
     y += 1
     inside += y
-    native = compile_replay(capture, [y, y.sum()], native=MACHINE)
+    native = compile_replay(capture, [y, y.sum()], options=Options(native=MACHINE))
     given = np.full((2, 3), 5.0)
     for one, other in zip(native(Box(given)), [np.full((2, 3), 11.0), np.float64(66)], strict=True):
         assert_same_bits(one, other)

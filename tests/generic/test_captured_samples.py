@@ -15,7 +15,7 @@ import gradmgr.numpy as gnp
 from gradmgr import GradManager, asarray
 from gradmgr._arrays import placement
 from gradmgr._arrays.captured import Capture, CapturedArray, CaptureError
-from gradmgr._arrays.replay import compile_replay
+from gradmgr._arrays.replay import Options, compile_replay
 
 # Sets, whose sizes depend on ties, which other values break.
 OTHER_SHAPES = (
@@ -68,8 +68,8 @@ def test_replayed_calls_compute_what_the_op_does(sample: Sample) -> None:
             capture.replay(*given)
         return
     values = capture.replay(*[np.array(a) for a in given])
-    compiled = compile_replay(capture, found, native=False)(*[np.array(a) for a in given])
-    in_buffers = compile_replay(capture, found, buffers_from=1, native=False)
+    compiled = compile_replay(capture, found, options=Options(native=False))(*[np.array(a) for a in given])
+    in_buffers = compile_replay(capture, found, buffers_from=1, options=Options(native=False))
     in_buffers(*[np.array(a) for a in given])  # the second time they hold what the first left
     for y, z, same, too in zip(found, expected, compiled, in_buffers(*given), strict=True):
         assert (y is None) == (z is None) == (same is None)
@@ -87,12 +87,12 @@ def test_native_replays_compute_what_plain_ones_do_bit_for_bit(sample: Sample) -
     capture, found, _, given = captured(sample)
     if str(sample) in (*OTHER_SHAPES, *DRAWS):
         return
-    plain = compile_replay(capture, found, native=False)(*in_layouts_of(capture, given))
-    native = compile_replay(capture, found, native=MACHINE)
+    plain = compile_replay(capture, found, options=Options(native=False))(*in_layouts_of(capture, given))
+    native = compile_replay(capture, found, options=Options(native=MACHINE))
     first = native(*in_layouts_of(capture, given))
     again = native(*in_layouts_of(capture, given))  # then the arena holds what the first left
     with patch.object(placement, "_STRIP", 2):
-        in_strips = compile_replay(capture, found, native=MACHINE)(*in_layouts_of(capture, given))
+        in_strips = compile_replay(capture, found, options=Options(native=MACHINE))(*in_layouts_of(capture, given))
     for made in (first, again, in_strips):
         for y, z in zip(made, plain, strict=True):
             assert_same_bits(y, z)
