@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import gradmgr.numpy as gnp
-from gradmgr import Tensor, errors, nn, tensor
+from gradmgr import GradManager, Tensor, errors, nn, tensor
 
 CALLS = 7  # of each program: the first records, the second compares, and there are enough of the later ones
 
@@ -187,3 +187,19 @@ def tensors(*shape: int, count: int = CALLS, dtype: Any = "float64") -> list[Ten
 
 def loss_of(x: Any) -> Any:
     return gnp.sum(gnp.tanh(x) * x)
+
+
+def two_layers(w: Tensor, v: Tensor, optimizer: Any) -> Callable[[Any, Any], Tensor]:
+    """Return a step that trains two layers, and returns the loss."""
+    gm = GradManager().attach([w, v])
+
+    def step(x: Any, y: Any) -> Any:
+        with gm:
+            made = gnp.tanh(x @ w) ** 2 * 0.5 + 1
+            loss = gnp.mean((made @ v - y) ** 2)
+            gm.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return step

@@ -16,14 +16,14 @@ import compiled_training
 import guard
 import numpy as np
 import pytest
-from compiled_programs import PROGRAMS, first_difference, wave
+from compiled_programs import PROGRAMS, first_difference, two_layers, wave
 from helpers import host
 from moved_programs import outcome
 from test_compile import one_warning, runs_of
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, optim, special, tensor
+from gradmgr import optim, special, tensor
 from gradmgr._arrays.gpu import Regions, checksum_of, have_same_bits
 from gradmgr._arrays.graph_replay import is_dense
 from gradmgr._transforms.compiled import Compiled
@@ -76,18 +76,7 @@ def test_most_programs_are_replayed_and_many_by_graphs(cupy: ModuleType, monkeyp
 def trained(compiled: Callable[[Any], Any], calls: int = 6) -> tuple[list[bytes], Any, list[int]]:
     """Train two layers; return the bits of the losses and the parameters, the step, and the waits of each call."""
     w, v = (tensor(guard.cupy.asarray(wave(*shape, dtype="float32"))) for shape in ((3, 8), (8, 1)))
-    gm, optimizer = GradManager().attach([w, v]), optim.SGD([w, v], lr=0.05)
-
-    def step(x: Any, y: Any) -> Any:
-        with gm:
-            made = gnp.tanh(x @ w) ** 2 * 0.5 + 1
-            loss = gnp.mean((made @ v - y) ** 2)
-            gm.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
-    made, losses, waits = compiled(step), [], []
+    made, losses, waits = compiled(two_layers(w, v, optim.SGD([w, v], lr=0.05))), [], []
     for k in range(calls):
         x, y = (guard.cupy.asarray(wave(*shape, at=k, dtype="float32")) for shape in ((5, 3), (5, 1)))
         before = guard.ndarray.waits
@@ -106,7 +95,7 @@ def test_a_replay_does_not_wait_for_the_gpu(compiled: Any) -> None:
     assert found == trained(eager)[0]
     assert waits[2:] == [0, 0, 0, 0]
     assert guard.ndarray.copies_to_host == 0
-    assert step.explain().startswith("trained.<locals>.step: 1 variant")
+    assert step.explain().startswith("two_layers.<locals>.step: 1 variant")
 
 
 def test_explain_tells_who_makes_the_calls() -> None:

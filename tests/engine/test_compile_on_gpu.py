@@ -9,13 +9,13 @@ import compiled_functions
 import compiled_training
 import numpy as np
 import pytest
-from compiled_programs import PROGRAMS, first_difference, on_host, wave
+from compiled_programs import PROGRAMS, first_difference, on_host, two_layers, wave
 from helpers import cupy_on_a_gpu
 from moved_programs import outcome
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, optim, tensor
+from gradmgr import optim, tensor
 
 cupy = cupy_on_a_gpu()
 
@@ -40,18 +40,7 @@ def test_compiled_equals_eager_bit_for_bit(name: str) -> None:
 def trained(compiled: Any, calls: int) -> list[bytes]:
     """Train two layers on a stream of their own; return the bits of the losses and parameters."""
     w, v = (tensor(cupy.asarray(wave(*shape, dtype="float32"))) for shape in ((64, 128), (128, 1)))
-    gm, optimizer = GradManager().attach([w, v]), optim.Adam([w, v], lr=0.01)
-
-    def step(x: Any, y: Any) -> Any:
-        with gm:
-            made = gnp.tanh(x @ w) ** 2 * 0.5 + 1
-            loss = gnp.mean((made @ v - y) ** 2)
-            gm.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
-    made = compiled(step)
+    made = compiled(two_layers(w, v, optim.Adam([w, v], lr=0.01)))
     losses, streams = [], [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
     for k in range(calls):
         x, y = (cupy.asarray(wave(*shape, at=k, dtype="float32")) for shape in ((32, 64), (32, 1)))

@@ -124,9 +124,13 @@ class Replayed(Training):
 
     def __init__(self) -> None:
         super().__init__()
+        self.prepare()
         self.compiled = gradmgr.compile(self.step)
         for _ in range(3):
             self.compiled()
+
+    def prepare(self) -> None:
+        """Make what the step uses besides the model."""
 
     def step(self) -> None:
         with self.gm:
@@ -140,24 +144,17 @@ class Replayed(Training):
 
 
 @program("a compiled step with an optimiser, replayed")
-class ReplayedWithOptimiser(Training):
+class ReplayedWithOptimiser(Replayed):
     """Gradients come and go in it: nothing changes until the optimiser's step, which is all that does."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def prepare(self) -> None:
         self.optimizer = optim.Adam(self.params, lr=0.1)
-        self.compiled = gradmgr.compile(self.step)
-        for _ in range(3):
-            self.compiled()
 
     def step(self) -> None:
         with self.gm:
             self.gm.backward(self.loss())
         self.optimizer.step()
         self.optimizer.zero_grad()
-
-    def run(self, mark: Mark) -> None:
-        self.compiled()
 
     def state(self) -> dict[str, Any]:
         model = [self.params, self.optimizer.state_dict(), self.optimizer._step_count]
