@@ -22,7 +22,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays.arguments import leaves_in, map_leaves
-from gradmgr._arrays.captured import CapturedArray
+from gradmgr._arrays.captured import CapturedArray, is_numpy
 
 Array = Any
 # By NumPy function: rule(level, *args, **kwargs), which may return NotImplemented for arguments it cannot handle.
@@ -254,15 +254,9 @@ def call_unary(kernel: Callable[..., Any], x: Any, *params: Any) -> Any:
 
 
 def _repeat_single(p: Any, count: int) -> Any:
-    return (
-        np.array(np.broadcast_to(p, (count, *p.shape[1:])))
-        if not is_batched(p) and _on_host(p)
-        else np.repeat(p, count, axis=0)
-    )
-
-
-def _on_host(p: Any) -> bool:
-    return isinstance(p, (np.ndarray, np.generic))
+    if is_numpy(p):
+        return np.broadcast_to(p, (count, *p.shape[1:])).copy("K")
+    return np.repeat(p, count, axis=0)
 
 
 def repeat_examples(p: Any, count: int) -> Any:
@@ -666,13 +660,13 @@ def _multiply_by_one_matrix(matmul: Any, level: Level, inputs: tuple[Any, ...]) 
     if a.__class__ is b.__class__ is Batched and a.level is b.level:
         made = _column_times_row(a._array, b._array)
         return None if made is None else Batched(level, made)
-    if a.__class__ is Batched and b.__class__ is np.ndarray:
+    if a.__class__ is Batched and is_numpy(b):
         rows, matrix, inner = a._array, b, 0  # the vectors of all examples are the rows of a matrix
-    elif a.__class__ is np.ndarray and b.__class__ is Batched:
+    elif b.__class__ is Batched and is_numpy(a):
         rows, matrix, inner = b._array, a, 1
     else:
         return None
-    if rows.__class__ is not np.ndarray or not rows.ndim == matrix.ndim == 2 or rows.shape[1] != matrix.shape[inner]:
+    if not is_numpy(rows) or not rows.ndim == matrix.ndim == 2 or rows.shape[1] != matrix.shape[inner]:
         return None
     matrix = matrix.T if inner else matrix
     if rows is level.identity and rows.dtype == matrix.dtype:
@@ -685,7 +679,7 @@ def _column_times_row(p: Any, q: Any) -> Any:
     if not p.ndim == q.ndim == 3 or not p.shape[2] == q.shape[1] == 1 or p.dtype.kind not in "fc":
         return None
     large = p.shape[1] * q.size > _EINSUM_FASTER_ABOVE and len(p) == len(q)
-    if large and p.__class__ is q.__class__ is np.ndarray and p.dtype == q.dtype and p.dtype.kind == "f":
+    if large and is_numpy(p) and is_numpy(q) and p.dtype == q.dtype and p.dtype.kind == "f":
         return np.einsum("kij,kjl->kil", p, q)  # 3/4 of multiply's time
     return np.multiply(p, q)
 

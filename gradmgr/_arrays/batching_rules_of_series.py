@@ -12,6 +12,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from gradmgr._arrays.batched import Batched, Level, as_array, at_level, inner_axes, innermost, is_batched, is_batched_at
 from gradmgr._arrays.batching_rules import is_outermost_level, register
+from gradmgr._arrays.captured import is_numpy
 
 # Products of an example from which a call of its own is no slower: NumPy's loop needs a nanosecond for each, a call
 # with all that comes with it some ten microseconds.
@@ -36,8 +37,8 @@ def _cross(
 def _series(level: Level, a: Any) -> Any:
     """Return the inner array of a series of numbers for each example; None of anything else."""
     p = at_level(a if is_batched(a) else as_array(a), level)._array
-    is_numpy = isinstance(innermost(p), np.ndarray)  # CuPy has functions of its own for these
-    return p if is_numpy and p.ndim == 2 and p.shape[1] > 0 and p.dtype.kind in "iufc" else None
+    is_host = is_numpy(innermost(p))  # CuPy has functions of its own for these
+    return p if is_host and p.ndim == 2 and p.shape[1] > 0 and p.dtype.kind in "iufc" else None
 
 
 def _slide(p: Any, q: Any, mode: Any) -> Any:

@@ -850,6 +850,15 @@ def _is_cupys(kind: type) -> bool:
     return cupy is not None and issubclass(kind, cupy.ndarray)
 
 
+def is_numpy(array: Array) -> bool:
+    """Tell whether it is NumPy's array, by itself or captured, for which NumPy's own functions are there.
+
+    What asks it makes arrays in the library of this one, and calls no methods of plain arrays with captured ones. Where
+    time counts, ask first whether the class is `numpy.ndarray`.
+    """
+    return array.__class__ is np.ndarray or (array.__class__ is CapturedArray and array.inner.__class__ is np.ndarray)
+
+
 def is_captured(value: Any) -> bool:
     """Tell whether a value is a captured array."""
     return isinstance(value, CapturedArray)

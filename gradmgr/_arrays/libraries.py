@@ -29,6 +29,7 @@ from gradmgr._arrays.captured import (
     value_of,
 )
 from gradmgr._arrays.captured import is_captured as is_captured
+from gradmgr._arrays.captured import is_numpy as is_numpy
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._arrays.gpu import loaded_cupy as loaded_cupy
 
@@ -98,15 +99,6 @@ def namespace_of(*arrays: Array) -> Any:
 def root(array: Array) -> Any:
     """Return NumPy or CuPy: whose memory it is, under all levels of vmap, or captured."""
     return np if isinstance(array, (np.ndarray, np.generic)) else namespace(inner_of(innermost(array)))
-
-
-def is_numpy(array: Array) -> bool:
-    """Tell whether it is NumPy's array, by itself or captured, for which NumPy's own functions are there.
-
-    What asks it makes arrays in the library of this one, and calls no methods of plain arrays with captured ones. Where
-    time counts, ask first whether the class is `numpy.ndarray`.
-    """
-    return array.__class__ is np.ndarray or (array.__class__ is CapturedArray and array.inner.__class__ is np.ndarray)
 
 
 def is_scalar(array: Array) -> bool:

@@ -2002,3 +2002,30 @@ def test_a_cotangent_of_a_complex_number() -> None:
     for k in range(20):
         x = np.array(0.3 * k + 0.7j - 2)
         assert f(tensor(x)).numpy().tobytes() == slope(tensor(x)).numpy().tobytes()
+
+
+# What vmap computes in a way of its own for NumPy's arrays, by values of which another order of sums shows.
+MAPPED: dict[str, Callable[[Tensor], Tensor]] = {
+    "convolve": lambda x: gradmgr.vmap(lambda r: gnp.convolve(r, r))(x),
+    "one result for all examples": lambda x: gnp.sum(gradmgr.vmap(lambda r: x[:3] / -0.25)(x), axis=(0, 2)),
+    "the same rows, multiplied": lambda x: x[0, :7] @ gradmgr.vmap(lambda r: gnp.concatenate([x[1], x[2]]))(x),
+    "columns times rows": lambda x: gradmgr.vmap(lambda r: r[:, None] @ (-0.0 * r[None]))(gnp.tile(x, (4, 20))),
+    "one matrix": lambda x: gradmgr.vmap(lambda r: x.T @ r[:7])(x),
+}
+
+
+@pytest.mark.parametrize("name", MAPPED)
+def test_vmap_gives_the_same_bits_where_it_is_captured(name: str) -> None:
+    function = MAPPED[name]
+
+    def step(x: Tensor) -> Any:
+        with GradManager().attach(x) as gm:
+            y = function(x)
+            gm.backward(gnp.sum(y * y))
+        return y, x.grad
+
+    compiled = compile(step)
+    for k in range(4):
+        values = np.random.default_rng(k).normal(size=(7, 9))
+        same(compiled(tensor(values)), step(tensor(values)))
+    assert "calls:" in compiled.explain()

@@ -93,13 +93,9 @@ class Values:
         return [y for y, _ in outs], [t.grad for t in leaves]
 
 
-# Programs whose gradients, inside vmap, are summed in another order where they are captured: the last bit differs.
-OTHER_ORDER = frozenset((107,))
-
-
 @pytest.mark.parametrize("block", range(4))
 def test_random_programs(block: int) -> None:
-    for seed in {*range(block * 40, block * 40 + 40)} - OTHER_ORDER:
+    for seed in range(block * 40, block * 40 + 40):
         values = Values(seed)
         try:
             check(values, [values.program.inputs[name].array for name in values.program.leaves])
