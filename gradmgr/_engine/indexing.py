@@ -59,6 +59,8 @@ def may_repeat(index: Index) -> bool:
 
 
 def _get(a: Any, index: Index) -> Any:
+    if a.__class__ is np.ndarray and libraries.is_captured(index):  # whose values NumPy would ask for
+        a = libraries.able_to_hold(a, index)
     try:
         piece = a[index]
     except (errors.BatchedValueError, IndexError):  # inside vmap, a batched index
