@@ -131,6 +131,10 @@ def _scatter(g: Any, shape: tuple[int, ...], index: Index) -> Any:
     return buffer
 
 
+def _are_captured(g: Any, h: Any) -> bool:
+    return (libraries.is_captured(g) or libraries.is_captured(h)) and libraries.is_numpy(g) and libraries.is_numpy(h)
+
+
 def _vjp_of_getitem(e: tuple[Any, ...], g: Any, grads: Grads, owned: Ownership) -> None:
     """Add into the gradient's own buffer at the index: O(piece) for all but the first piece."""
     _, _, node_id, shape, _, index = e
@@ -150,6 +154,10 @@ def _vjp_of_getitem(e: tuple[Any, ...], g: Any, grads: Grads, owned: Ownership) 
             return
     if h is None:
         start_gradient(grads, owned, node_id, scatter(g, shape, index))
+    elif owned.plain and node_id not in owned and shape and is_simple(index) and _are_captured(g, h):  # as above
+        grads[node_id] = h = libraries.able_to_hold(h.copy(), g)
+        owned.own_buffer(node_id)
+        h[index] += g
     elif node_id in owned and shape and not isinstance(h, Tensor):
         if g.__class__ is Tensor:  # that nothing records, inside vmap
             g = g._array

@@ -75,7 +75,9 @@ def _swap_last_axes(m: Any) -> Any:
 def _matvec(m: Any, v: Any) -> Any:
     """Return m @ v for stacks of matrices and of vectors."""
     if m.ndim == 2:
-        return m.dot(v) if m.__class__ is v.__class__ is np.ndarray else matmul(m, v)
+        if m.__class__ is v.__class__ is np.ndarray:
+            return m.dot(v)
+        return np.dot(m, v) if libraries.is_numpy(m) and libraries.is_numpy(v) else matmul(m, v)
     return matmul(m, expand_dims(v, -1))[..., 0]
 
 

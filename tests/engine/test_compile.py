@@ -2004,24 +2004,35 @@ def test_a_cotangent_of_a_complex_number() -> None:
         assert f(tensor(x)).numpy().tobytes() == slope(tensor(x)).numpy().tobytes()
 
 
-# What vmap computes in a way of its own for NumPy's arrays, by values of which another order of sums shows.
-MAPPED: dict[str, Callable[[Tensor], Tensor]] = {
+# What is computed in a way of its own for NumPy's arrays, with values by which another order of sums shows.
+_ROW = np.exp(1j * np.arange(63.0))[None]
+_MASK = np.random.default_rng(9).normal(size=(7, 9)) > 0
+_NOTHING, _NOWHERE = np.zeros((7, 0)), np.zeros((7, 0), bool)
+BY_NUMPY: dict[str, Callable[[Tensor], Tensor]] = {
     "convolve": lambda x: gradmgr.vmap(lambda r: gnp.convolve(r, r))(x),
     "one result for all examples": lambda x: gnp.sum(gradmgr.vmap(lambda r: x[:3] / -0.25)(x), axis=(0, 2)),
     "the same rows, multiplied": lambda x: x[0, :7] @ gradmgr.vmap(lambda r: gnp.concatenate([x[1], x[2]]))(x),
     "columns times rows": lambda x: gradmgr.vmap(lambda r: r[:, None] @ (-0.0 * r[None]))(gnp.tile(x, (4, 20))),
     "one matrix": lambda x: gradmgr.vmap(lambda r: x.T @ r[:7])(x),
+    "a matrix and a vector": lambda x: gnp.asarray(_ROW) @ gnp.ravel(x),
+    "an empty slice": lambda x: gnp.concatenate([x[0, 3:1], gnp.sum(-0.1 - x, where=_MASK, keepdims=True)[0]]),
+    "an empty mask": lambda x: gnp.concatenate([x, _written(x[:, :0])], axis=1),
 }
 
 
-@pytest.mark.parametrize("name", MAPPED)
-def test_vmap_gives_the_same_bits_where_it_is_captured(name: str) -> None:
-    function = MAPPED[name]
+def _written(x: Tensor) -> Tensor:
+    np.copyto(x, _NOTHING, where=_NOWHERE)
+    return x
+
+
+@pytest.mark.parametrize("name", BY_NUMPY)
+def test_what_is_captured_gives_the_same_bits(name: str) -> None:
+    function = BY_NUMPY[name]
 
     def step(x: Tensor) -> Any:
         with GradManager().attach(x) as gm:
             y = function(x)
-            gm.backward(gnp.sum(y * y))
+            gm.backward(gnp.sum(gnp.real(y * y)))
         return y, x.grad
 
     compiled = compile(step)
