@@ -2016,8 +2016,14 @@ BY_NUMPY: dict[str, Callable[[Tensor], Tensor]] = {
     "one matrix": lambda x: gradmgr.vmap(lambda r: x.T @ r[:7])(x),
     "a matrix and a vector": lambda x: gnp.asarray(_ROW) @ gnp.ravel(x),
     "an empty slice": lambda x: gnp.concatenate([x[0, 3:1], gnp.sum(-0.1 - x, where=_MASK, keepdims=True)[0]]),
+    "a number that a hook unpacks": lambda x: _unpacked_exp(gnp.sum(x[1] * (0.2 - 0.1j))),
     "an empty mask": lambda x: gnp.concatenate([x, _written(x[:, :0])], axis=1),
 }
+
+
+def _unpacked_exp(x: Tensor) -> Tensor:
+    with graph.saved_tensors_hooks(lambda t: t.detach(), lambda t: t.clone()):
+        return gnp.exp(x)
 
 
 def _written(x: Tensor) -> Tensor:

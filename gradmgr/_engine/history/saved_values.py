@@ -154,7 +154,7 @@ class _HookPackedValue(PackedValue):
         self.packed = packed
         self.unpack = unpack
         self.device = libraries.device_of(array)
-        self.is_scalar = isinstance(array, np.generic)
+        self.is_scalar = libraries.is_scalar(array)
 
     @property
     def kept(self) -> Any:
