@@ -18,9 +18,9 @@ import sys
 import types
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from gradmgr._arrays.captured import CapturedArray
 from gradmgr._arrays.generators import CapturedGenerator
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._engine.tensor import Tensor
+from gradmgr._transforms.name_tests import Attribute, write_test
 
 _BY_VALUE = (bool, int, str, bytes, type(None), np.generic, range)
 _BY_TEXT = (float, complex)  # so that -0.0 is not 0.0, and NaN is NaN
@@ -37,7 +38,6 @@ _MOST = 1000  # elements of a container that are compared
 _SMALL = 1 << 11  # bytes of an array that are compared
 
 _MISSING = object()
-_EMPTY: Mapping[str, Any] = types.MappingProxyType({})
 
 # Modules whose functions give another value each time, or depend on what lies outside of the program.
 _VOLATILE = frozenset(("datetime", "os", "random", "secrets", "socket", "subprocess", "time", "urllib", "uuid"))
@@ -49,48 +49,45 @@ _REFLECTION = frozenset(("__dict__", "attrgetter", "getattr", "locals", "vars"))
 
 
 class _Value:
-    """What a value was, and how to tell whether another one is the same."""
+    """What a value was, and how to tell whether another one is the same; its attributes are those of `Value`."""
 
-    __slots__ = ("_class", "_expected", "_parts", "_reference")
+    __slots__ = ("content", "kind", "parts", "reference", "value")
 
     def __init__(self, value: Any, depth: int = _DEPTH) -> None:
-        self._class = value.__class__
-        self._expected = _content(value)
-        self._reference: Any = None
-        self._parts: list[_Value] | None = None
-        if self._class in _CONTAINERS and depth and len(value) <= _MOST:
-            self._parts = [_Value(part, depth - 1) for part in held_by(value)]
+        self.kind = value.__class__
+        self.content = _content(value)
+        self.reference: Any = None
+        self.parts: list[_Value] | None = None
+        self.value = value if isinstance(value, _BY_TEXT) else None
+        if self.kind in _CONTAINERS and depth and len(value) <= _MOST:
+            self.parts = [_Value(part, depth - 1) for part in held_by(value)]
         elif not isinstance(value, (*_BY_VALUE, *_BY_TEXT)):
-            self._reference = _reference_to(value)
+            self.reference = _reference_to(value)
 
     def is_same(self, value: Any) -> bool:
         """Tell whether another value stands for the same."""
-        if self._reference is not None:
-            if value is None or self._reference() is not value:  # it may be gone
+        if self.reference is not None:
+            if value is None or self.reference() is not value:  # it may be gone
                 return False
-            if self._expected is None:
+            if self.content is None:
                 return True
             found = value.tobytes() if value.__class__ is np.ndarray else _content(value)
-            return bool(found == self._expected)
-        if value.__class__ is not self._class:
+            return bool(found == self.content)
+        if value.__class__ is not self.kind:
             return False
-        if self._parts is None:
-            return bool(_content(value) == self._expected)
+        if self.parts is None:
+            return bool(_content(value) == self.content)
         found = held_by(value)
-        if len(found) != len(self._parts):
+        if len(found) != len(self.parts):
             return False
-        for part, each in zip(self._parts, found, strict=True):
-            reference = part._reference
-            if reference is not None and part._expected is None:  # without a call, as there are many
+        for part, each in zip(self.parts, found, strict=True):
+            reference = part.reference
+            if reference is not None and part.content is None:  # without a call, as there are many
                 if each is None or reference() is not each:
                     return False
             elif not part.is_same(each):
                 return False
         return True
-
-    def reference(self) -> Callable[[], Any] | None:
-        """Return what gives the value itself; None where more than its identity counts."""
-        return self._reference if self._expected is None else None
 
 
 def _content(value: Any) -> Any:
@@ -123,27 +120,19 @@ def _itself(value: Any) -> Any:
 # ---------------------------------------------------------------- names
 
 
-class _Attribute(NamedTuple):
-    """An attribute that stands in the dict of an object, which `owner()` is, or None where it is gone."""
-
-    owner: Callable[[], Any]
-    name: str
-
-
 class _Name:
     """A name and what it stood for.
 
-    There are many, and each call asks all of them: see `Environment.changed`.
-
     Attributes:
         name: what the user calls it.
+        value: what it stood for.
         read: returns what it stands for now.
         write: makes it stand for something else.
-        place: the cell that it is of; the globals, or attributes of a class, and its name in them; what returns the
-            object whose attribute it is; None for others.
+        place: the cell that it is of; the globals, or attributes of a class, and its name in them; an Attribute of an
+            object; None for others.
     """
 
-    __slots__ = ("_value", "name", "place", "read", "write")
+    __slots__ = ("name", "place", "read", "value", "write")
 
     def __init__(
         self, name: str, read: Callable[[], Any], write: Callable[[Any], None] | None, place: Any = None
@@ -152,14 +141,10 @@ class _Name:
         self.place = place
         self.read = read
         self.write = write
-        self._value = _Value(read())
+        self.value = _Value(read())
 
     def is_same(self) -> bool:
-        return self._value.is_same(self.read())
-
-    def reference(self) -> Callable[[], Any] | None:
-        """Return what gives the object that it must stand for; None where more than its identity counts."""
-        return self._value.reference()
+        return self.value.is_same(self.read())
 
 
 class Environment:
@@ -169,61 +154,22 @@ class Environment:
         obstacle: why what it reads cannot be compared; None where it can.
     """
 
-    __slots__ = ("_arrays", "_attributes", "_cells", "_globals", "_names", "_others", "_states", "obstacle")
+    __slots__ = ("_arrays", "_names", "_states", "obstacle")
 
     def __init__(self, function: Any, arguments: Iterable[Any] = ()) -> None:
         search = _Search(arguments)
         search.run((function, *arguments))
         self._names = list(search.names.values())
-        self._sort()
         self.obstacle = search.obstacle
         self._arrays = [(a, zlib.crc32(np.ascontiguousarray(a).tobytes())) for a in search.arrays.values()]
         self._states = [(g, _state_of(g)) for g in search.generators.values()]
 
-    def _sort(self) -> None:
-        """Tell names apart of which only the identity counts: to test them takes a third of the time."""
-        self._cells: list[tuple[Any, Callable[[], Any]]] = []
-        self._globals: list[tuple[dict[str, Any], str, Callable[[], Any]]] = []
-        self._others: list[_Name] = []
-        attributes: dict[int, tuple[Any, list[tuple[str, Callable[[], Any]]]]] = {}  # by the identity of their object
-        for name in self._names:
-            reference = name.reference()
-            if reference is None or name.place is None:
-                self._others.append(name)
-            elif isinstance(name.place, types.CellType):
-                self._cells.append((name.place, reference))
-            elif isinstance(name.place, _Attribute):
-                owner = name.place.owner
-                attributes.setdefault(id(owner()), (owner, []))[1].append((name.place.name, reference))
-            else:
-                self._globals.append((*name.place, reference))
-        self._attributes = list(attributes.values())
+    def test(self) -> Callable[[], bool]:
+        """Return a function that tells quickly whether nothing has changed; it may say no where `changed` finds nothing."""
+        return write_test(self._names)
 
     def changed(self) -> str | None:
         """Return the first name that stands for something else now; None where all are the same."""
-        try:
-            for cell, reference in self._cells:
-                value = cell.cell_contents
-                if value is None or value is not reference():
-                    return self._first_changed()
-        except ValueError:  # nothing is in the cell
-            return self._first_changed()
-        for variables, name, reference in self._globals:
-            value = variables.get(name)
-            if value is None or value is not reference():
-                return self._first_changed()
-        for owner, named in self._attributes:
-            found = getattr(owner(), "__dict__", _EMPTY)
-            for name, reference in named:
-                value = found.get(name)
-                if value is None or value is not reference():
-                    return self._first_changed()
-        for other in self._others:
-            if not other.is_same():
-                return other.name
-        return None
-
-    def _first_changed(self) -> str | None:
         for name in self._names:
             if not name.is_same():
                 return name.name
@@ -390,7 +336,7 @@ class _Search:
             if everything or name in self._words:
                 write = functools.partial(_set_attribute, reference, name)
                 read = functools.partial(_attribute, reference, name)
-                place = _Attribute(reference, name) if name in getattr(value, "__dict__", ()) else None
+                place = Attribute(reference, name) if name in getattr(value, "__dict__", ()) else None
                 self._add((id(value), name), f"{owner}.{name}", read, write, place)
         for cls in type(value).__mro__:
             if is_of_library(cls.__module__):

@@ -50,6 +50,7 @@ class Program:
         capture = made.capture
         self.used = 0
         self._environment = made.environment
+        self._are_names_same = made.environment.test()
         # Inputs that are written may overlap others, which the machine does not expect.
         self._writes_over_inputs = capture.writes_over_inputs()
         self._options = options._replace(native=False, graph=False) if self._writes_over_inputs else options
@@ -88,7 +89,7 @@ class Program:
         for condition in self._conditions:
             if not condition.holds():
                 return condition.what
-        return self._environment.changed()
+        return None if self._are_names_same() else self._environment.changed()
 
     # ------------------------------------------------------------ a replay
 
