@@ -72,6 +72,8 @@ class NativeWriter(Writer):
         self.variables: dict[int, dict[int, None]] = defaultdict(dict)  # slots with a name in the text, by their base
         self.ends: dict[int, list[int]] = defaultdict(list)  # those bases, by the call after which nothing reads them
         self.dropped: list[str] = []
+        self.fetched: set[int] = set()  # scalars of the machine's that the text names
+        self.called: dict[int, Any] = {}  # the functions that Python calls, by their identity
 
     def _last_uses(self) -> dict[int, int]:
         """As for plain replays, without the calls that are not made."""
@@ -236,6 +238,7 @@ class NativeWriter(Writer):
         self.scope = {}  # or each would hold the other
         replay.text = text
         replay.segments = len(self.segments)
+        replay.called = list(self.called.values())
         replay.names = [Counter(segment.names) for segment in self.segments]
         replay.nbytes = self.held.nbytes
         replay.fusion = None if self.fusion is None else self.fusion.counts()
@@ -259,6 +262,7 @@ class NativeWriter(Writer):
             self._write_view(call)
         elif kind == PYTHON:
             self._run()
+            self.called[id(call.function)] = call.function
             is_first_effect = number == self.first_effect
             for slot in (*call.given, *[slot.number for slot in self.rehearsed if is_first_effect]):
                 self._fetch(slot)
@@ -318,7 +322,8 @@ class NativeWriter(Writer):
         if base not in self.places or slot in self.cells:
             return
         self.kept[slot] = None
-        if self.layouts[slot].is_scalar:
+        if self.layouts[slot].is_scalar and slot not in self.fetched:
+            self.fetched.add(slot)
             self.lines.append(f"v{slot} = c{slot}[()]")
 
     def _enter_variable(self, slot: int) -> None:
