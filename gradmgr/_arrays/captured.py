@@ -26,6 +26,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from sys import getrefcount
 from time import perf_counter
 from types import BuiltinMethodType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -34,6 +35,7 @@ import numpy as np
 
 from gradmgr._arrays import gpu
 from gradmgr._arrays.arguments import leaves_in, map_leaves
+from gradmgr._arrays.refcounts import BASE_GIVEN
 
 Array = Any
 # Code, and the instruction in it: the number of the line takes longer to find, and few are ever asked for.
@@ -115,7 +117,7 @@ class _Memory:
         known = self._ends[self._starts[at - 1]] if at else None
         if known is not None and known[0] >= end:
             return known[1], start - self._starts[at - 1]
-        return self._found(array, start, end)
+        return self._found(array, number, start, end)
 
     def _enter_input(self, start: int, end: int, number: int) -> None:
         at = bisect_right(self._starts, start)
@@ -127,22 +129,38 @@ class _Memory:
         self._starts.insert(at, start)
         self._ends[start] = end, number
 
-    def _found(self, array: Any, start: int, end: int) -> tuple[int | None, int]:
-        """Return in whose memory a view lies, and where."""
-        base = array.base
+    def _found(self, array: Any, number: int, start: int, end: int) -> tuple[int | None, int]:
+        """Return in whose memory a view lies, and where.
+
+        That of a whole array which no slot held, and to which nothing else refers, is its own: of a copy that `reshape`
+        has made.
+        """
+        candidates = self._candidates(array)
+        for owner, slot in candidates:
+            one = owner()
+            low, high = (0, 0) if one is None else _bounds_of(one)
+            if low <= start and end <= high:
+                return slot, start - low
+        if not candidates and _holds_alone(array) and array.base.nbytes == end - start:
+            self._owners[id(array.base)] = weakref.ref(array.base), number
+            return number, 0
+        return None, 0
+
+    def _candidates(self, view: Any) -> list[tuple[weakref.ref[Any], int]]:
+        """Return the arrays in whose memory a view may lie, and their slots."""
+        base = view.base
         while (outer := getattr(base, "base", None)) is not None:
             base = outer
         if isinstance(base, np.ndarray):
             known = self._owners.get(id(base))
-            candidates = [known] if known is not None and known[0]() is base else []
-        else:  # such as a memoryview, which does not say whose memory it shows
-            candidates = list(self._owners.values())
-        for owner, number in candidates:
-            one = owner()
-            low, high = (0, 0) if one is None else _bounds_of(one)
-            if low <= start and end <= high:
-                return number, start - low
-        return None, 0
+            return [known] if known is not None and known[0]() is base else []
+        return list(self._owners.values())  # a memoryview, say, does not tell whose memory it shows
+
+
+def _holds_alone(view: Any) -> bool:
+    """Tell whether nothing but a view refers to the array that owns its memory."""
+    base = view.base
+    return getrefcount(base) == BASE_GIVEN and base.__class__ is np.ndarray and base.flags.owndata
 
 
 def _bounds_of(array: Any) -> tuple[int, int]:

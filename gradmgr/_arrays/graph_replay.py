@@ -374,7 +374,7 @@ class GraphWriter(Writer):
             last |= dict.fromkeys((*call.given, *call.made), k)
         lines = [f"def run{at}({', '.join([f'v{k}' for k in run.takes])}):"]
         for k, call in enumerate(calls):
-            lines += [f"    {line}" for line in self._lines(call, None)]
+            lines += [f"    {line}" for line in self._lines(call)]
             dropped = [f"v{slot}" for slot, when in last.items() if when == k and slot not in run.gives]
             lines += [f"    del {', '.join(dropped)}"] if dropped else []
         return "\n".join([*lines, f"    return ({''.join([f'v{k}, ' for k in run.gives])})"])
@@ -397,7 +397,7 @@ class GraphWriter(Writer):
                 call = self.capture.calls[item]
                 notes = item == self.first_effect and not begins_effects(call.function)
                 body = [BEGIN_EFFECTS] if notes else []
-                body += self._lines(call, None)
+                body += self._lines(call)
                 touched = [*call.given, *call.made]
             dropped = [f"v{k}" for k in dict.fromkeys(touched) if self._last.get(k) == at]
             body += [f"del {', '.join(dropped)}"] if dropped else []

@@ -128,6 +128,21 @@ def makes_nothing(call: Call) -> bool:
     return not any(leaves_in(call.results)) and name_of(call.function) in _FACTS
 
 
+def is_view(call: Call, layouts: Sequence[Any]) -> bool:
+    """Tell whether the result of a call is its first argument, or a view of it in the same place each time."""
+    result, source = call.results, call.args[0] if call.args else None
+    if result.__class__ is not Slot or source.__class__ is not Slot or call.expected is not None:
+        return False
+    made, of = layouts[result.number], layouts[source.number]
+    if made is not None and made.owner == result.number and result != source:
+        return False
+    if name_of(call.function) not in _VIEWERS or (len(call.given) > 1 and any(slots_in(call.args[1:]))):
+        return False
+    if result == source:
+        return True
+    return made is not None and of is not None and made.owner is not None and made.owner == of.owner
+
+
 class Lowering:
     """Lowers the calls of one capture.
 
@@ -147,19 +162,12 @@ class Lowering:
 
     def is_view(self, call: Call) -> bool:
         """Tell whether the result is a view of an argument that needs no step; enter where it lies."""
-        result, source = call.results, call.args[0] if call.args else None
-        if result.__class__ is not Slot or source.__class__ is not Slot or call.expected is not None:
+        if not is_view(call, self.layouts):
             return False
-        layout = self.layouts[result.number]
-        if layout is not None and layout.owner == result.number and result != source:
-            return False
-        if name_of(call.function) not in _VIEWERS or (len(call.given) > 1 and any(slots_in(call.args[1:]))):
-            return False
+        result, source = call.results, call.args[0]
         if result == source:
             return True
         made, of = self.layouts[result.number], self.layouts[source.number]
-        if made is None or of is None or made.owner is None or made.owner != of.owner or made.owner == result.number:
-            return False
         base, low = self.bases[source.number]
         self.bases[result.number] = base, low + made.offset - of.offset
         return True

@@ -267,7 +267,7 @@ class NativeWriter(Writer):
             for slot in (*call.given, *[slot.number for slot in self.rehearsed if is_first_effect]):
                 self._fetch(slot)
             self.lines += self._beginning(number, call, has_arena=True)
-            self.lines += self._lines(call, None)
+            self.lines += self._lines(call)
             for slot in call.made:
                 self._fill_cell(slot)
                 self._enter_variable(slot)
@@ -313,7 +313,7 @@ class NativeWriter(Writer):
         if slot not in self.read or call.results == call.args[0] or self.analysis.base_of(slot) in self.places:
             return
         self._fetch(call.args[0].number)
-        self.lines += self._lines(call, None)
+        self.lines += self._lines(call)
         self._enter_variable(slot)
 
     def _fetch(self, slot: int) -> None:

@@ -14,9 +14,6 @@ from gradmgr._arrays.native_test import check_machine
 from gradmgr._arrays.products import find_products
 from gradmgr._arrays.replay_text import Writer
 
-# Bytes from which on a result goes into a buffer: glibc asks the system for what is larger, again and again.
-_LARGE = 1 << 14
-
 
 class Options(NamedTuple):
     """How a capture is replayed.
@@ -47,7 +44,7 @@ def compile_replay(
     rehearsed: Sequence[Slot] = (),
     options: Options = Options(),  # noqa: B008  # it cannot change
     *,
-    buffers_from: int = _LARGE,
+    buffers_from: int = 1,
     checked: bool = False,
 ) -> Callable[..., tuple[Any, ...]]:
     """Return a function of arrays in place of the inputs that makes the calls again and returns these results.
@@ -61,7 +58,7 @@ def compile_replay(
         results: captured arrays, slots, and other values, which are returned as they are.
         rehearsed: slots that calls before the first effect make, and that are read later.
         options: who makes the calls.
-        buffers_from: the bytes from which on a ufunc's result goes into a buffer, where Python makes all calls.
+        buffers_from: the bytes from which on results go into buffers, where Python makes all calls.
         checked: whether each product of oneDNN's is compared with NumPy's, within rounding, and replaced by it.
 
     Returns:

@@ -1,7 +1,8 @@
 """The calls of a capture written as Python text, one line each, with nothing between them.
 
 The text names the results of calls `v0`, `v1`, ... by their slots, spells operators, methods and indices as a person
-would, and drops each value after the last line that reads it. For the product of two arrays and its sum:
+would, and drops each value after the last line that reads it. For the product of two arrays and its sum, where there
+are no buffers:
 
     def replay(v0, v1):
         v2 = v0 * v1
@@ -9,9 +10,11 @@ would, and drops each value after the last line that reads it. For the product o
         v3 = v2.sum(axis=0)
         return v3,
 
-Large results of ufuncs go into buffers that the function keeps, each of which serves again when neither its value nor a
-view of it is read any more: memory that is newly asked for costs more than the arithmetic. What the function returns is
-in memory of its own. A call of the function while another one runs, in another thread, takes buffers of its own.
+Results of ufuncs and of some other functions go into buffers that the function keeps, each of which serves again when
+neither its value nor a view of it is read any more: large memory that is newly asked for costs more than the
+arithmetic, and a small array 0.1 us. Views of buffers are made once, with them, so that no line is left of the calls
+that make them. What the function returns is in memory of its own. A call of the function while another one runs, in
+another thread, takes buffers of its own.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays.captured import Call, Capture, CapturedArray, CaptureError, Layout, Slot, check, slots_in, stale
+from gradmgr._arrays.lowering import is_view
+from gradmgr._arrays.placement import first_of, view_in
 
 # What is written between the operands.
 _BINARY = MappingProxyType(
@@ -66,6 +71,11 @@ _UFUNCS = MappingProxyType(
 )
 
 
+_EMPTY = (np.empty, np.empty_like)
+_BY_NAME = (np.maximum, np.minimum)  # which take their result by name only
+# Bytes from which on only ufuncs' results go into buffers: memory of one layout cannot serve for another.
+_LARGE = 1 << 14
+
 # Another thread may take the last one at any time.
 BEGIN_EFFECTS = "begun.append(True)"
 TAKE_ARENA = ("    try: arena = arenas.pop()", "    except IndexError: arena = make_arena()")
@@ -88,20 +98,27 @@ class Writer:
         self.last = self._last_uses()
         self.layouts_of_buffers: list[Layout] = []
         self.buffers = self._plan_buffers()  # by the number of the call: which buffer its result goes into
+        self.fixed: dict[int, str] = {}  # the names of buffers and of views of them, by slot
+        self.buffer_of: dict[int, int] = {}  # which buffer it is, by the slot that owns its memory
+        self.views: dict[tuple[Any, ...], str] = {}  # by buffer, start and layout
 
     def function(self) -> Callable[..., tuple[Any, ...]]:
         """Return the compiled function; its text is its attribute `text`."""
-        lines = [self._head()]
-        if self.layouts_of_buffers:
-            # A function that does not hold this writer, and with it the capture.
-            self.scope |= {"arenas": [], "make_arena": functools.partial(_arena, self.layouts_of_buffers)}
-            names = "".join([f"b{k}, " for k in range(len(self.layouts_of_buffers))])
-            lines += [*TAKE_ARENA, f"    {names}= arena"]
+        has_arena = bool(self.layouts_of_buffers)
+        body: list[str] = []
         for number, call in enumerate(self.capture.calls):
-            lines += [f"    {line}" for line in self._beginning(number, call, has_arena=bool(self.layouts_of_buffers))]
-            lines += [f"    {line}" for line in self._lines(call, self.buffers.get(number))]
-            dropped = [f"v{k}" for k in sorted(self._slots_of(call)) if self.last[k] == number]
-            lines += [f"    del {', '.join(dropped)}"] if dropped else []
+            body += self._beginning(number, call, has_arena=has_arena)
+            body += self._lines_of(number, call)
+            dropped = [f"v{k}" for k in sorted(self._slots_of(call)) if self.last[k] == number and k not in self.fixed]
+            body += [f"del {', '.join(dropped)}"] if dropped else []
+        lines = [self._head()]
+        if has_arena:
+            # A function that does not hold this writer, and with it the capture.
+            made = functools.partial(_arena, self.layouts_of_buffers, list(self.views))
+            self.scope |= {"arenas": [], "make_arena": made}
+            names = [*[f"b{k}" for k in range(len(self.layouts_of_buffers))], *self.views.values()]
+            lines += [*TAKE_ARENA, f"    {', '.join(names)}, = arena"]
+        lines += [f"    {line}" for line in body]
         lines += ["    arenas.append(arena)"] if self.layouts_of_buffers else []
         lines.append(f"    return {self._tuple(self.results)}")
         text = "\n".join(lines)
@@ -176,23 +193,57 @@ class Writer:
         return has_effect or any(self.capture.layouts[slot] is None for slot in call.made)
 
     def _goes_into_buffer(self, call: Call) -> bool:
-        """Tell whether a call is that of a ufunc with a large result in memory of its own."""
-        if call.results.__class__ is not Slot or call.keywords or call.expected is not None:
+        """Tell whether a call makes memory of its own that a buffer can stand for: the result of a ufunc, say."""
+        if call.results.__class__ is not Slot or call.expected is not None:
             return False
         layout = self.capture.layouts[call.results.number]
         if layout is None or layout.owner != call.results.number or nbytes_of(layout) < self.buffers_from:
             return False
+        if call.function in _EMPTY:
+            return nbytes_of(layout) < _LARGE
+        if call.keywords:
+            return False
+        if call.function is np.dot:  # of two matrices it makes the result that it takes, too
+            return len(call.args) == 2 and len(layout.shape) == 2 and nbytes_of(layout) < _LARGE
         ufunc = _UFUNCS.get(call.function, call.function)
         return isinstance(ufunc, np.ufunc) and ufunc.nout == 1 and len(call.args) == ufunc.nin
 
     # ------------------------------------------------------------ text
 
-    def _lines(self, call: Call, buffer: int | None) -> list[str]:
-        """Write one call, whose result goes into a buffer if one is given."""
-        target = self._target(call.results)
+    def _lines_of(self, number: int, call: Call) -> list[str]:
+        """Write a call, if there is anything to do."""
+        buffer = self.buffers.get(number)
         if buffer is not None:
-            given = ", ".join([*map(self._text, call.args), f"out=b{buffer}"])
-            return [f"{target} = {self._constant(_UFUNCS.get(call.function, call.function))}({given})"]
+            slot = call.results.number
+            self.fixed[slot], self.buffer_of[slot] = f"b{buffer}", buffer
+            if call.function in _EMPTY:
+                return []
+            return [self._into(_UFUNCS.get(call.function, call.function), call.args, f"b{buffer}")]
+        if call.results.__class__ is Slot and self._is_fixed_view(call):
+            self.fixed[call.results.number] = self._view_name(call.results)
+            return []
+        return self._lines(call)
+
+    def _is_fixed_view(self, call: Call) -> bool:
+        """Tell whether the result is a view of a buffer, and no variable yet."""
+        layout = self.capture.layouts[call.results.number]
+        return (
+            layout is not None
+            and layout.owner in self.buffer_of
+            and call.results.number not in call.given
+            and is_view(call, self.capture.layouts)
+        )
+
+    def _view_name(self, slot: Slot) -> str:
+        """Return the name of a view that is made with the arena."""
+        layout: Any = self.capture.layouts[slot.number]
+        start = layout.offset + first_of(layout)
+        key = self.buffer_of[layout.owner], start, layout.shape, layout.dtype, layout.strides
+        return self.views.setdefault(key, f"w{len(self.views)}")
+
+    def _lines(self, call: Call) -> list[str]:
+        """Write one call."""
+        target = self._target(call.results)
         if call.function is operator.setitem:
             a, index, value = call.args
             return [f"{self._text(a)}[{self._index(index)}] = {self._text(value)}"]
@@ -200,6 +251,9 @@ class Writer:
             a, b = call.args
             copied = [] if target == self._text(a) else [f"{target} = {self._text(a)}"]
             return [*copied, f"{target} {_UPDATES[call.function]} {self._text(b)}"]
+        out = _written_by_ufunc(call)
+        if out is not None:
+            return [self._into(call.function, call.args, self._text(out))]
         if call.expected is None:
             return [f"{target} = {self._value(call)}" if call.results is not None else self._value(call)]
         condition = getattr(call.function, "condition", None)
@@ -213,7 +267,10 @@ class Writer:
     def _target(self, results: Any) -> str:
         if isinstance(results, tuple):
             return f"({''.join([f'{self._target(part)}, ' for part in results])})"
-        return "_" if results is None else variable(results)
+        return "_" if results is None else self._name(results)
+
+    def _name(self, slot: Slot) -> str:
+        return self.fixed.get(slot.number) or variable(slot)
 
     def _value(self, call: Call) -> str:
         """Write the expression of a call's result."""
@@ -235,6 +292,11 @@ class Writer:
         given += [f"{key}={self._text(part)}" for key, part in keywords.items()]
         return f"{called}({', '.join(given)})"
 
+    def _into(self, function: Any, args: Sequence[Any], target: str) -> str:
+        """Write a call whose result goes into an array; to name it `out`, and in a tuple, takes 0.05 us more."""
+        given = [*map(self._text, args), f"out={target}" if function in _BY_NAME else target]
+        return f"{self._constant(function)}({', '.join(given)})"
+
     def _machine(self) -> str:
         """Write what stands for the machine that makes calls."""
         return "None"
@@ -251,7 +313,7 @@ class Writer:
     def _text(self, value: Any) -> str:
         """Write an argument."""
         if isinstance(value, Slot):
-            return variable(value)
+            return self._name(value)
         if type(value) is tuple:
             return self._tuple(value)
         if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -284,6 +346,15 @@ def begins_effects(function: Any) -> bool:
     return bool(getattr(function, "begins_effects", False))
 
 
+def _written_by_ufunc(call: Call) -> Slot | None:
+    """Return what a ufunc writes its only result into, where that is given by `out` and nothing else is by name."""
+    ufunc, out = call.function, call.keywords.get("out")
+    if out.__class__ is tuple and len(out) == 1:
+        (out,) = out
+    is_usual = isinstance(ufunc, np.ufunc) and ufunc.nout == 1 and len(call.args) == ufunc.nin
+    return out if is_usual and out.__class__ is Slot and out == call.results and len(call.keywords) == 1 else None
+
+
 def _keeps_nothing(function: Any) -> bool:
     """Tell whether a function with an effect keeps no array that it is given."""
     return bool(getattr(function, "keeps_nothing", False))
@@ -294,16 +365,12 @@ def nbytes_of(layout: Layout) -> int:
     return layout.dtype.itemsize * math.prod(layout.shape)
 
 
-def _arena(layouts: Sequence[Layout]) -> list[Any]:
-    """Return new buffers."""
-    return [_empty(layout) for layout in layouts]
-
-
-def _empty(layout: Layout) -> Any:
-    """Return a new array of this layout."""
-    order = sorted(range(len(layout.shape)), key=lambda k: -layout.strides[k])
-    made = np.empty([layout.shape[k] for k in order], layout.dtype)
-    return made.transpose(np.argsort(order)) if order else made
+def _arena(layouts: Sequence[Layout], views: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Return new buffers of these layouts, and the views of them."""
+    blocks = [np.empty(nbytes_of(layout), np.uint8) for layout in layouts]
+    buffers = [view_in(block, 0, layout) for block, layout in zip(blocks, layouts, strict=True)]
+    made = [np.ndarray(shape, dtype, blocks[k], start, strides) for k, start, shape, dtype, strides in views]
+    return [*buffers, *made]
 
 
 def variable(slot: Slot) -> str:

@@ -165,7 +165,7 @@ class Environment:
         self._states = [(g, _state_of(g)) for g in search.generators.values()]
 
     def test(self) -> Callable[[], bool]:
-        """Return a function that tells quickly whether nothing has changed; it may say no where `changed` finds nothing."""
+        """Return a function that tells quickly whether nothing has changed; it may also say no where nothing has."""
         return write_test(self._names)
 
     def changed(self) -> str | None:

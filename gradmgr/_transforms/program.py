@@ -38,7 +38,6 @@ from gradmgr._engine.tensor_capture import (
 )
 from gradmgr._transforms.captured_call import CapturedCall
 
-
 # What a replay calls that computes nothing.
 _SILENT = (array_of, grad_of, has_grad, layout_of, wrap)
 
