@@ -114,8 +114,8 @@ class Writer:
         lines = [self._head()]
         if has_arena:
             # A function that does not hold this writer, and with it the capture.
-            made = functools.partial(_arena, self.layouts_of_buffers, list(self.views))
-            self.scope |= {"arenas": [], "make_arena": made}
+            make_arena = functools.partial(_arena, self.layouts_of_buffers, list(self.views))
+            self.scope |= {"arenas": [], "make_arena": make_arena}
             names = [*[f"b{k}" for k in range(len(self.layouts_of_buffers))], *self.views.values()]
             lines += [*TAKE_ARENA, f"    {', '.join(names)}, = arena"]
         lines += [f"    {line}" for line in body]

@@ -285,10 +285,12 @@ def _beginning(
     gone = " or ".join([f"({t} := r{t}()) is None" for t in tensors])
     lines = ["def begin(replay, leaves, begun):"]
     lines += [f"    if {gone}: raise GuardError('a Tensor that the function reads is gone')"] if tensors else []
-    scope = {"GuardError": GuardError} | {f"r{t}": each for t, each in zip(tensors, references, strict=True)}
+    scope: dict[str, Any] = {"GuardError": GuardError} | {
+        f"r{t}": each for t, each in zip(tensors, references, strict=True)
+    }
     text = "\n".join([*lines, f"    return replay({inputs})"])
     exec(compile(text, "<gradmgr replay>", "exec"), scope)  # noqa: S102  # text of our own
-    return scope.pop("begin")
+    return scope.pop("begin")  # type: ignore[no-any-return]  # the function that the text defines
 
 
 def _may_warn(replay: Any) -> bool:

@@ -289,6 +289,43 @@ def test_buffers_serve_again_when_nothing_reads_them_any_more() -> None:
     np.testing.assert_array_equal(replay(x)[1], program(x)[1])
 
 
+def test_views_of_buffers_are_made_once() -> None:
+    def program(x: Any) -> list[Any]:
+        rows = np.empty_like(x, shape=(4, 6))
+        np.multiply(x, 2.0, out=rows[1:3, ::-1])
+        rows[0] = rows[1, 0]
+        rows[3] = rows[2].reshape(2, 3).T.reshape(-1)
+        return [(rows.T * 3)[::-2], rows.sum()]
+
+    capture, found = capture_of(program, normal(2, 6))
+    replay: Any = compile_replay(capture, found, options=Options(native=False))
+    assert re.search(r"1:3", replay.text) is None
+    assert re.search(r"empty", replay.text.replace("make_arena", "")) is None
+    check_replay(program, [normal(2, 6)], [normal(2, 6, seed=1)])
+
+
+@pytest.mark.parametrize("ufunc", [np.maximum, np.minimum, np.add, np.hypot])
+def test_ufuncs_write_into_buffers_as_each_takes_its_result(ufunc: np.ufunc) -> None:
+    check_replay(lambda x, y: [ufunc(ufunc(x, y), 0.5) * 2], [normal(3), normal(3, seed=1)], [normal(3), normal(3)])
+
+
+def owners_of(program: Program, *arrays: Any) -> list[tuple[int, int | None]]:
+    """The slots of a program's results, and those in whose memory they lie."""
+    capture, found = capture_of(program, *arrays)
+    return [(y.slot.number, capture.layouts[y.slot.number].owner) for y in found]
+
+
+def test_a_copy_that_reshape_makes_has_memory_of_its_own_and_a_view_has_not() -> None:
+    def program(x: Any) -> list[Any]:
+        copied = x.T.reshape(-1)
+        return [copied, copied[1:], (x * 2)[1:][:1]]
+
+    (copied, owner), (_, of_part), (view, of_view) = owners_of(program, normal(3, 4))
+    assert owner == copied
+    assert of_part == copied
+    assert of_view == view - 2  # the product, which nobody holds
+
+
 def test_replays_at_the_same_time_have_buffers_of_their_own() -> None:
     entered, released = threading.Event(), threading.Event()
 
