@@ -374,7 +374,7 @@ class Lowering:
             raise NotLoweredError
         if not exact and (not is_trivial([*views, result]) or ("c" in kinds and not result.shape)):
             raise NotLoweredError
-        steps.append(elementwise(loop.function, [*views, result], **of_loop(loop)))
+        steps.append(elementwise(loop.function, [*views, result], exact=exact, **of_loop(loop)))
         return steps if result is out else [*steps, self._copied(result, out)]
 
     def _cast(self, operand: Any, value: Any, dtype: np.dtype[Any], steps: list[Step], exact: bool) -> View:
@@ -405,7 +405,7 @@ class Lowering:
         name = f"copy{one.itemsize}" if one == other else f"{_code(one)}_to_{_code(other)}"
         if not self.machine.has(name):
             raise NotLoweredError
-        return elementwise(self.machine.address(name), [broadcast(source, target.shape), target])
+        return elementwise(self.machine.address(name), [broadcast(source, target.shape), target], exact=True)
 
     def _assigned(self, target: View, source: View) -> list[Step]:
         """Return the steps of an assignment, whose value may have more dimensions of 1 in front."""
@@ -449,7 +449,7 @@ class Lowering:
         value = self._cast(value, None, view.dtype, steps, True)
         address = self.machine.address(f"where{view.dtype.itemsize}")
         views = [broadcast(a, view.shape) for a in (tests, value)]
-        return [*steps, elementwise(address, [*views, view, view])]
+        return [*steps, elementwise(address, [*views, view, view], exact=True)]
 
     def _made_of_one_value(self, call: Call) -> list[Step]:
         made = self.made(call)
@@ -635,7 +635,8 @@ class Lowering:
             view = self._value(value, made.dtype)
             chosen.append(self._cast(view, value, made.dtype, steps, True))
         address = self.machine.address(f"where{made.dtype.itemsize}")
-        return [*steps, elementwise(address, [broadcast(view, made.shape) for view in (tests, *chosen)] + [made])]
+        views = [broadcast(view, made.shape) for view in (tests, *chosen)]
+        return [*steps, elementwise(address, [*views, made], exact=True)]
 
     # ------------------------------------------------------------ sums and products
 
@@ -666,7 +667,10 @@ class Lowering:
         kept = self._expanded(out, a, where)
         if overlaps(a, kept) or any(stride < 0 for stride in (*a.strides, *kept.strides)):
             raise NotLoweredError
-        if ufunc in (np.maximum, np.minimum):
+        least = _least_of(ufunc, out.dtype)
+        if least is not None and _reducing(0, kept, a, {}).strides[0]:  # by rows, of which the first is like the others
+            steps.append(self._copied(_constant(least), out))
+        elif ufunc in (np.maximum, np.minimum):
             a, first = _without_first(a, where)
             steps.append(self._copied(first, kept._replace(shape=first.shape)))
             if not size_of(a.shape):
@@ -838,6 +842,16 @@ def _reducing(function: int, out: View, a: View, facts: dict[str, Any]) -> Step:
         merged[:-1],
         **facts,
     )
+
+
+def _least_of(ufunc: np.ufunc, dtype: np.dtype[Any]) -> Any:
+    """Return the number below all others, for maxima, or above them, for minima; None for other functions."""
+    if ufunc not in (np.maximum, np.minimum) or dtype.kind not in "fiu":
+        return None
+    if dtype.kind == "f":
+        return np.array(-np.inf if ufunc is np.maximum else np.inf, dtype)
+    limits = np.iinfo(dtype)
+    return np.array(limits.min if ufunc is np.maximum else limits.max, dtype)
 
 
 def _without_first(a: View, where: set[int]) -> tuple[View, View]:

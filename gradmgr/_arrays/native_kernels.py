@@ -36,6 +36,8 @@ _SIGNATURES = {
     "softmax_vjp": (3, 1, 2),
     "log_softmax": (2, 1, 2),
     "log_softmax_vjp": (3, 1, 2),
+    "logsumexp": (2, 1, 3),
+    "logsumexp_vjp": (4, 1, 3),
     "cross_entropy": (5, 3, 2),
     "cross_entropy_vjp": (6, 1, 2),
     "norm_rows": (6, 3, 2),

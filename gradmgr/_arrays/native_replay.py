@@ -34,6 +34,7 @@ from gradmgr._arrays.placement import Arena, Assembly, Memories, Place, Program,
 from gradmgr._arrays.products import Products
 from gradmgr._arrays.replay_text import TAKE_ARENA, Writer
 from gradmgr._arrays.steps import Step, Temporary
+from gradmgr._arrays.strips import Strips
 
 
 class NativeWriter(Writer):
@@ -62,8 +63,9 @@ class NativeWriter(Writer):
         self.last = self._last_uses()
         self._add_views_of_python()
         self.leaving = self._leaving()
-        self.last_of_memory = self._last_of_memory()
         self.cells = self._cells()
+        self.strips = Strips(self.analysis, self._read_by_python() | self.leaving | self.cells)
+        self.last_of_memory = self._last_of_memory()
         self.places: dict[Any, Place] = {}
         self.held = self._place()
         self.segments = [Segment()]
@@ -158,12 +160,14 @@ class NativeWriter(Writer):
             for base in self.analysis.made_by(number):
                 if base not in self.leaving:
                     end = max(number, self.last_of_memory[base])
-                    self._hold(base, bytes_of(self.layouts[base]), end, memories, ends, base not in seen)
+                    nbytes = self.strips.local.get(base) or bytes_of(self.layouts[base])
+                    self._hold(base, nbytes, end, memories, ends, base not in seen)
             for made in call.made:
                 if made not in self.places:
                     self._place_cell(made, memories)
             for temporary in _temporaries(self.analysis.steps[number]):
-                self._hold(temporary, temporary.nbytes, number, memories, ends, True)
+                nbytes = self.strips.local.get(temporary, temporary.nbytes)
+                self._hold(temporary, nbytes, number, memories, ends, True)
             for memory, start in ends.pop(number, ()):
                 memory.free(start)
         return memories.arena
@@ -213,8 +217,7 @@ class NativeWriter(Writer):
             self._fetch(slot.number)
         self.lines += ["arenas.append(arena)", f"return {self._tuple(self.results)}"]
         self.segments = [segment for segment in self.segments if segment.steps]
-        seen = {self.analysis.base_of(slot) for slot in self.kept} | self._read_by_python()
-        assembly = Assembly(self.segments, self.places, self.layouts, seen)
+        assembly = Assembly(self.segments, self.places, self.layouts, self.strips.groups)
         self.program = assembly.program(self.machine, self.held.nbytes)
         return self._compiled()  # type: ignore[no-any-return]  # a function of the scope
 
@@ -278,13 +281,10 @@ class NativeWriter(Writer):
             if base in self.leaving:
                 self._make_leaving(base)
         segment = self.segments[-1]
-        if self.analysis.steps[number]:
+        if self.analysis.steps[number] or number in self.strips.moved:
             segment.names.append(name_of(self.capture.calls[number].function))
         for step in self.analysis.steps[number]:
             segment.steps.append(step)
-            slots = [base for base, _ in step.operands if base.__class__ is int]
-            if step.flat and not self.analysis.aliases.keys().isdisjoint(slots):
-                step.flat = False
             for base, _ in step.operands:
                 host = self.places[base].host if base.__class__ is not np.ndarray and base in self.places else base
                 if host.__class__ is int:

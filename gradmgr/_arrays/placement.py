@@ -8,11 +8,10 @@ what the machine makes before, so that a replay needs little more than what it r
 
 from __future__ import annotations
 
-import functools
 import math
 from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,15 +19,13 @@ import numpy as np
 from gradmgr._arrays.captured import Call, Layout
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.steps import Step
+from gradmgr._arrays.strips import Group, groups_in
 
 Array = Any
 
 _ALIGNMENT = 64  # bytes: of a cache line
-_OUTER = 7  # the word of a step that tells how many dimensions are around it
+_HEAD = 8  # words of a step before its operands
 _PATCH = 3  # words of a patch; before the patches stand as many words
-# Items of a strip: 32 KiB of float64.
-_STRIP = 1 << 12
-_LARGEST = 16  # bytes of an element
 # Elements that a segment goes over, from which on other threads may run meanwhile; to let them costs 100 ns.
 _LONG = 1 << 14
 _MOST_HOSTS = 8  # that are looked at for one array
@@ -196,7 +193,7 @@ class Assembly:
     Args:
         places: where the memory of a slot, or of a Temporary, begins.
         layouts: of slots.
-        seen: the slots whose memory Python reads or writes too.
+        groups: those of steps that run strip by strip, by the identity of each of these.
     """
 
     def __init__(
@@ -204,12 +201,12 @@ class Assembly:
         segments: Sequence[Segment],
         places: dict[Any, Place],
         layouts: Sequence[Layout],
-        seen: Set[int],
+        groups: Mapping[int, Group],
     ) -> None:
         self.segments = segments
         self.places = places
         self.layouts = layouts
-        self._seen = seen
+        self._groups = groups
         self._words: list[int] = []
         self._bounds: list[tuple[int, int]] = []
         self._of_arena: list[int] = []
@@ -259,25 +256,18 @@ class Assembly:
         words: list[int] = []
         arena: list[int] = []
         segment = self.segments[number]
-        for group in _groups(segment.steps, self.places):
-            if len(group) > 1:
-                words += [-4, len(group), group[0].dims[0], _STRIP]
-                alone = _of_one_strip(group, self._uses, self.places)
-            for step in group:
+        for group, steps in groups_in(segment.steps, self._groups):
+            if group is not None:
+                words += [-4, len(steps), group.rows, group.strip]
+            for step in steps:
                 at = len(words)
                 if step.guard is not None or step.failure != Step.failure:
                     segment.stops[at] = step.guard or step.failure
                 self._append(step, number, words, arena)
-                if len(group) > 1:
-                    words[at + _OUTER] = sum(
-                        [1 << k for k, (base, _) in enumerate(step.operands) if _key(base) in alone]
-                    )
+                if group is not None:
+                    extent, *rest = group.words_of(step)
+                    words += [_HEAD + extent, *rest]
         return [*words, 0], arena
-
-    @functools.cached_property
-    def _uses(self) -> Counter[Any]:
-        """How many operands lie in each memory; many programs have no strips, and need not know."""
-        return _uses([step for segment in self.segments for step in segment.steps], self._seen)
 
     def _append(self, step: Step, segment: int, words: list[int], arena: list[int]) -> None:
         head, tail = self._around(step)
@@ -330,88 +320,5 @@ def view_in(arena: Any, start: int, layout: Layout) -> Any:
     return np.ndarray(layout.shape, layout.dtype, arena, start, layout.strides)
 
 
-def _key(base: Any) -> Any:
-    """Return what stands for a memory in a set."""
-    return ("constant", id(base)) if isinstance(base, np.ndarray) else base
-
-
-def _uses(steps: Iterable[Step], seen: Iterable[int]) -> Counter[Any]:
-    """Count how many operands lie in each memory; what Python sees counts as one more."""
-    return Counter([*seen, *[_key(base) for step in steps for base, _ in step.operands]])
-
-
 def _elements(step: Step) -> int:
     return math.prod(step.dims) * math.prod([extent for extent, _ in step.outer])
-
-
-def _groups(steps: Sequence[Step], places: Mapping[Any, Place]) -> list[list[Step]]:
-    """Return steps one by one, and long flat ones that can run strip by strip, one after the other, together."""
-    groups: list[list[Step]] = []
-    for step in steps:
-        if groups and _runs_in_strips(step) and _joins(groups[-1], step, places):
-            groups[-1].append(step)
-        else:
-            groups.append([step])
-    return groups
-
-
-def _runs_in_strips(step: Step) -> bool:
-    return step.flat and step.dims[0] > _STRIP
-
-
-def _joins(group: Sequence[Step], step: Step, places: Mapping[Any, Place]) -> bool:
-    """Tell whether a step goes over the same elements as those of a group, so that each strip needs that strip only."""
-    return _runs_in_strips(group[0]) and all(
-        other.dims == step.dims
-        and all(
-            one.start == two.start and one.stride == two.stride
-            for one in _flat_operands(other, places)
-            for two in _flat_operands(step, places)
-            if (one.written or two.written) and one.overlaps(two)
-        )
-        for other in group
-    )
-
-
-class _Operand(NamedTuple):
-    """Where a flat operand lies: what of, from which byte to which; the arena is one memory, as is each host."""
-
-    base: Any
-    memory: Any
-    start: int
-    stride: int
-    low: int
-    high: int
-    written: bool
-
-    def overlaps(self, other: _Operand) -> bool:
-        return bool(self.memory == other.memory) and self.low < other.high and other.low < self.high
-
-
-def _flat_operands(step: Step, places: Mapping[Any, Place]) -> list[_Operand]:
-    reads, n = len(step.operands) - step.writes, step.dims[0]
-    found = []
-    for k, ((base, offset), stride) in enumerate(zip(step.operands, step.strides, strict=True)):
-        key = _key(base)
-        memory, first = places.get(key) or (key, 0)
-        start = offset + first
-        low = start + min(0, stride) * (n - 1)
-        high = start + max(0, stride) * (n - 1) + (abs(stride) or _LARGEST)
-        found.append(_Operand(key, "arena" if memory is None else memory, start, stride, low, high, k >= reads))
-    return found
-
-
-def _of_one_strip(group: Sequence[Step], uses: Counter[Any], places: Mapping[Any, Place]) -> set[Any]:
-    """Return whose planned memory nothing outside of a group uses, or shares with what is used elsewhere.
-
-    It needs room for one strip. What lies there in turn does so within each strip.
-    """
-    inside = _uses(group, ())
-    alone = {base for base, count in inside.items() if base in places and uses[base] == count}
-    operands = [operand for step in group for operand in _flat_operands(step, places)]
-    while True:
-        others = [operand for operand in operands if operand.base not in alone]
-        shared = {one.base for one in operands if one.base in alone and any(map(one.overlaps, others))}
-        if not shared:
-            return alone
-        alone -= shared

@@ -58,9 +58,10 @@ class Step:
         outer: dimensions around it, from the outermost: the extent, and the strides of the operands.
         writes: the number of operands at the end that are written.
         guard: the call that has another result now if the loop stops.
-        flat: whether it may be run in strips.
+        flat: whether it goes over elements along one axis, of which any may be computed alone.
         keeps: what must live as long as the step.
         failure: what it means if the loop stops and there is no such call.
+        exact: whether elements are the same bit by bit, wherever the loop begins and ends.
     """
 
     function: int
@@ -76,12 +77,13 @@ class Step:
     flat: bool = False
     keeps: Any = None
     failure: str = "a loop of NumPy's has failed"
+    exact: bool = False
 
     def with_operands(self, operands: tuple[tuple[Any, int], ...]) -> Step:
         """Return the same run of other operands."""
         return Step(
             *(self.function, operands, self.alignments, self.dims, self.strides, self.outer, self.context),
-            *(self.auxdata, self.writes, self.guard, self.flat, self.keeps, self.failure),
+            *(self.auxdata, self.writes, self.guard, self.flat, self.keeps, self.failure, self.exact),
         )
 
 

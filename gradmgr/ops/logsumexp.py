@@ -44,8 +44,13 @@ def _finite_max(x: Any, axes: Axes) -> Any:
     return np.where(np.isfinite(top), top, np.zeros_like(top))
 
 
-@libraries.captured_as_one(unless=lambda x, *_: not logsumexp_kernels.is_large(x), decides=True)
 def _logsumexp_kernel(x: Any, axes: Axes, keepdims: bool) -> Any:
+    found = logsumexp_kernels.native_value(x, axes, keepdims)
+    return _by_numpy(x, axes, keepdims) if found is None else found
+
+
+@libraries.captured_as_one(unless=lambda x, *_: not logsumexp_kernels.is_large(x), decides=True)
+def _by_numpy(x: Any, axes: Axes, keepdims: bool) -> Any:
     if (x.__class__ is np.ndarray or libraries.is_numpy(x)) and x.dtype.char in "fd" and x.size and axes:
         return logsumexp_kernels.value(x, axes, keepdims)
     top = _finite_max(x, axes)
@@ -54,10 +59,19 @@ def _logsumexp_kernel(x: Any, axes: Axes, keepdims: bool) -> Any:
     return total if keepdims else np.squeeze(total, axis=axes)[()]
 
 
+def _logsumexp_vjp(g: Any, x: Any, out: Any, axes: Axes) -> Any:
+    if are_floats(g, x) and axes:
+        kept = kept_shape(x.shape, axes)
+        found = logsumexp_kernels.native_slope(g.reshape(kept), x, out.reshape(kept), axes)
+        if found is not None:
+            return found
+    return _vjp_by_numpy(g, x, out, axes)
+
+
 @libraries.captured_as_one(
     unless=lambda g, x, *_: libraries.are_captured(x) and not logsumexp_kernels.is_large(x), decides=True
 )
-def _logsumexp_vjp(g: Any, x: Any, out: Any, axes: Axes) -> Any:
+def _vjp_by_numpy(g: Any, x: Any, out: Any, axes: Axes) -> Any:
     if are_floats(g, x) and axes:
         kept = kept_shape(x.shape, axes)
         total = out.reshape(kept)

@@ -11,6 +11,7 @@
  * There is nothing of Python's headers here; see machine.c.
  */
 #include <fenv.h>
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -40,8 +41,8 @@ typedef int64_t word;
 typedef int (*loop)(void *, char *const *, const word *, const word *, void *);
 
 enum { KERNELS = 1, MOST_OPERANDS = 8, MOST_NUMBERS = 8, LANES = 16, STRIP = 4096, MANY = 1 << 15 };
-/* Numbers that a stack holds, rows whose sums are added up apart, and flags of optimisers. */
-enum { PIECE = 512, ROWS = 64, SHRINKS = 1, MAXIMIZES = 2, DECAYS = 4 };
+/* Numbers that a stack holds, rows whose sums are added up apart, columns taken at a time, and flags of optimisers. */
+enum { PIECE = 512, ROWS = 64, COLUMNS = 64, SHRINKS = 1, MAXIMIZES = 2, DECAYS = 4 };
 
 static struct {
     word data_offset;                   /* of the address of an array's data in the array object */
@@ -134,6 +135,7 @@ EXPORT void *gradmgr_call(void *self, void *const *args, word count)
 #define ORDERED int32_t
 #define SUFFIX f4
 #define MANTISSA 23
+#define ROUNDING FLT_EPSILON
 #define BIAS 127
 #define LOWEST -104.0f
 #define NORMAL -87.33f
@@ -161,6 +163,7 @@ EXPORT void *gradmgr_call(void *self, void *const *args, word count)
 #undef ORDERED
 #undef SUFFIX
 #undef MANTISSA
+#undef ROUNDING
 #undef BIAS
 #undef LOWEST
 #undef NORMAL
@@ -181,6 +184,7 @@ EXPORT void *gradmgr_call(void *self, void *const *args, word count)
 #define ORDERED int64_t
 #define SUFFIX f8
 #define MANTISSA 52
+#define ROUNDING DBL_EPSILON
 #define BIAS 1023
 #define LOWEST -746.0
 #define NORMAL -708.39

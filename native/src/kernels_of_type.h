@@ -651,3 +651,5 @@ KERNEL(sgd_momentum)
     }
     return 0;
 }
+
+#include "logsumexp_of_type.h"

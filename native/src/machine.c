@@ -10,9 +10,10 @@
  *     length in words, loop, context, auxdata, operands n, inner dims k, strides s, outer dims o,
  *     n addresses, k dims, s strides, o outer dims, o x n outer strides
  *
- * and a length of 0 at the end. A negative length heads a group of flat loops: -words, number of steps, items, items
- * of a strip; the steps of the group follow, and run strip by strip, so that what they share stays in the cache. They
- * have no outer dims; in their place stands a bit for each operand that nothing else reads: it needs one strip only.
+ * and a length of 0 at the end. A negative length heads a group: -words, number of steps, rows, rows of a strip; the
+ * steps of the group follow, and run strip by strip, so that what they share stays in the cache. Behind each stand the
+ * word of it that is the extent of its outermost axis, that extent for one row, and by how many bytes each operand moves
+ * from row to row: 0 for what all rows share, and for what is needed for one strip only.
  *
  * A loop has the signature of NumPy's inner loops, of which most are; the rest are below. One that returns other than
  * 0 stops the machine. There is nothing of Python's headers here: of a Python object only the address of an array's
@@ -33,7 +34,7 @@
 typedef int64_t word;
 typedef int (*loop)(void *, char *const *, const word *, const word *, void *);
 
-enum { MOST_OPERANDS = 8, MOST_DIMS = 32, VERSION = 1 };
+enum { MOST_OPERANDS = 8, MOST_DIMS = 32, VERSION = 2 };
 enum { LENGTH, LOOP, CONTEXT, AUXDATA, OPERANDS, INNER, STRIDES, OUTER, ADDRESSES };
 
 static struct {
@@ -61,15 +62,12 @@ static inline char *data_of(const void *array) { return *(char **)((char *)array
 
 /* ---------------------------------------------------------------- the machine */
 
-static int run_outer(const word *w)
+static int run_outer(const word *w, char **data)
 {
     const word n = w[OPERANDS], outer = w[OUTER];
     const word *dims = w + ADDRESSES + n, *strides = dims + w[INNER], *extent = strides + w[STRIDES];
     const word *moves = extent + outer;
-    char *data[MOST_OPERANDS];
     word at[MOST_DIMS] = {0};
-    for (word j = 0; j < n; j++)
-        data[j] = (char *)w[ADDRESSES + j];
     for (;;) {
         char *given[MOST_OPERANDS]; /* some loops, such as that of matmul, move the addresses that they are given */
         memcpy(given, data, sizeof(given));
@@ -91,32 +89,32 @@ static int run_outer(const word *w)
     }
 }
 
-static int run_step(const word *w)
+/* Run a step, from row `start` on, where operands move by so many bytes from row to row. */
+static int run_step(const word *w, word start, const word *moves)
 {
-    if (w[OUTER])
-        return run_outer(w);
     const word n = w[OPERANDS], *dims = w + ADDRESSES + n;
     char *data[MOST_OPERANDS];
     for (word j = 0; j < n; j++)
-        data[j] = (char *)w[ADDRESSES + j];
+        data[j] = (char *)w[ADDRESSES + j] + (start ? start * moves[j] : 0);
+    if (w[OUTER])
+        return run_outer(w, data);
     return ((loop)w[LOOP])((void *)w[CONTEXT], data, dims, dims + w[INNER], (void *)w[AUXDATA]);
 }
 
-/* Run a group of flat loops strip by strip; return how many words it has, 0 where a loop has stopped. */
-static word run_group(const word *group)
+/* Run a group strip by strip; return how many words it has, 0 where a loop has stopped. */
+static word run_group(word *group)
 {
-    const word count = group[1], items = group[2], most = group[3];
-    const word *end = group;
-    for (word start = 0; start < items; start += most) {
-        const word here = items - start < most ? items - start : most;
-        const word *w = group + 4;
-        for (word k = 0; k < count; k++, w += w[LENGTH]) {
-            const word n = w[OPERANDS], *strides = w + ADDRESSES + n + 1;
-            char *data[MOST_OPERANDS];
-            for (word j = 0; j < n; j++)
-                data[j] = (char *)w[ADDRESSES + j] + (w[OUTER] >> j & 1 ? 0 : start * strides[j]);
-            if (((loop)w[LOOP])((void *)w[CONTEXT], data, &here, strides, (void *)w[AUXDATA]))
+    const word count = group[1], rows = group[2], most = group[3];
+    word *end = group;
+    for (word start = 0; start < rows; start += most) {
+        const word here = rows - start < most ? rows - start : most;
+        word *w = group + 4;
+        for (word k = 0; k < count; k++) {
+            const word *behind = w + w[LENGTH];
+            w[behind[0]] = here * behind[1];
+            if (run_step(w, start, behind + 2))
                 return 0;
+            w += w[LENGTH] + 2 + w[OPERANDS];
         }
         end = w;
     }
@@ -124,9 +122,9 @@ static word run_group(const word *group)
 }
 
 /* Run a segment; return the number of words before the step that stopped, -1 at the end. */
-static word run_steps(const word *first)
+static word run_steps(word *first)
 {
-    const word *w = first;
+    word *w = first;
     while (w[LENGTH]) {
         if (w[LENGTH] < 0) {
             const word length = run_group(w);
@@ -134,7 +132,7 @@ static word run_steps(const word *first)
                 return w - first;
             w += length;
         } else {
-            if (run_step(w))
+            if (run_step(w, 0, 0))
                 return w - first;
             w += w[LENGTH];
         }

@@ -13,7 +13,7 @@ from samples import SAMPLES, Sample, flat, seeds
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, asarray
-from gradmgr._arrays import placement
+from gradmgr._arrays import strips
 from gradmgr._arrays.captured import Capture, CapturedArray, CaptureError
 from gradmgr._arrays.replay import Options, compile_replay
 
@@ -91,7 +91,7 @@ def test_native_replays_compute_what_plain_ones_do_bit_for_bit(sample: Sample) -
     native = compile_replay(capture, found, options=Options(native=MACHINE))
     first = native(*in_layouts_of(capture, given))
     again = native(*in_layouts_of(capture, given))  # then the arena holds what the first left
-    with patch.object(placement, "_STRIP", 2):
+    with patch.multiple(strips, _STRIP=2, _VECTORS=1):
         in_strips = compile_replay(capture, found, options=Options(native=MACHINE))(*in_layouts_of(capture, given))
     for made in (first, again, in_strips):
         for y, z in zip(made, plain, strict=True):

@@ -20,6 +20,7 @@ import gradmgr
 from gradmgr import GradManager, optim, tensor
 from gradmgr._arrays import native_kernels
 from gradmgr.nn import functional as F  # noqa: N812  # torch's name
+from gradmgr.special import logsumexp
 
 Function = Callable[..., Any]
 
@@ -168,6 +169,10 @@ CASES: dict[str, tuple[Function, Sequence[tuple[int, ...]]]] = {
     "log_softmax": (lambda x: F.log_softmax(x, -1), [(37, 129)]),
     "log_softmax of scipy": (lambda x: gradmgr.special.log_softmax(x, -1), [(37, 129)]),
     "log_softmax of long rows": (lambda x: F.log_softmax(x, -1), [(3, 9001)]),
+    "logsumexp": (lambda x: logsumexp(x, -1), [(37, 129)]),
+    "logsumexp of a long row": (lambda x: logsumexp(x, None), [(3, 9001)]),
+    "logsumexp of columns": (lambda x: logsumexp(x, 0), [(300, 70)]),
+    "logsumexp of stacks": (lambda x: logsumexp(x, 1, keepdims=True), [(4, 33, 5)]),
     "cross_entropy": (loss("mean"), [(129, 33)]),
     "cross_entropy of rows": (loss("none"), [(129, 33)]),
     "cross_entropy summed": (loss("sum"), [(129, 700)]),
@@ -296,6 +301,8 @@ OF_ROWS = {
     "softmax": lambda x: F.softmax(x, -1),
     "log_softmax": lambda x: F.log_softmax(x, -1),
     "log_softmax of scipy": lambda x: gradmgr.special.log_softmax(x, -1),
+    "logsumexp": lambda x: logsumexp(x, -1),
+    "logsumexp of columns": lambda x: logsumexp(x.T, 0),
     "cross_entropy": lambda x: F.cross_entropy(x, np.arange(len(ROWS)) % 3, reduction="none"),
 }
 
@@ -322,6 +329,27 @@ def test_softmax_is_exact_to_a_few_ulps(dtype: Any) -> None:
         total = mpmath.fsum([mpmath.exp(mpmath.mpf(float(v))) for v in x])
         assert exact_ulps(found, x, lambda v: mpmath.exp(v) / total) < 7
         assert exact_ulps(F.log_softmax(x, -1), x, lambda v: v - mpmath.log(total)) < 3
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("shape", "axis"), [((9001,), 0), ((7, 40), 1), ((300, 70), 0)])
+@pytest.mark.parametrize("shift", [0.0, 1e4])
+def test_logsumexp_is_exact_to_a_few_ulps(shape: tuple[int, ...], axis: int, shift: float, dtype: Any) -> None:
+    x = normal(*shape, dtype=dtype) * 5 + dtype(shift)
+    wide = x.astype(np.longdouble)
+    top = wide.max(axis, keepdims=True)
+    share = np.exp(wide - top)
+    total = share.sum(axis, keepdims=True)
+    found, slope = results(lambda t: logsumexp(t, axis), [x])
+    exact = (np.log(total) + top).reshape(found.shape)
+    assert np.all(np.abs(found - exact) <= 3 * np.spacing(np.maximum(abs(top.reshape(found.shape)), 1).astype(dtype)))
+    weights = normal_seed(found)
+    exact = share / total * np.expand_dims(weights, axis)
+    eps = np.finfo(dtype).eps
+    of_difference = np.abs(wide - np.expand_dims(found, axis)) * eps  # which is rounded
+    assert np.all(np.abs(slope - exact) <= np.abs(exact) * (12 * eps + of_difference) + np.finfo(dtype).tiny)
+    sums = slope.sum(axis, dtype=np.longdouble)
+    assert np.all(np.abs(sums - weights) <= 10 * eps * np.abs(weights))
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -442,6 +470,8 @@ def inputs_of_kernels(dtype: Any) -> dict[str, tuple[list[Any], tuple[int, ...],
     made |= {name: ([g, x, w], (840,), []) for name in ("gelu_vjp", "gelu_tanh_vjp")}
     made |= {name: ([x, g], (12, 70), [1.0]) for name in ("softmax", "log_softmax")}
     made |= {name: ([g, -np.abs(x), w], (12, 70), [1.0]) for name in ("softmax_vjp", "log_softmax_vjp")}
+    made["logsumexp"] = [x, row.copy()], (2, 35, 12), []
+    made["logsumexp_vjp"] = [g, x, row + 4, w], (2, 35, 12), []
     tops = [row[:12], row[12:24], row[24:36]]
     made |= {
         "cross_entropy": ([x, labels, *tops], (12, 70), []),
