@@ -23,7 +23,8 @@ from gradmgr._arrays.captured import CapturedArray
 
 Array = Any
 
-VERSION = 1  # of the kernels: what they are given
+VERSION = 2  # of the kernels: what they are given
+LANES = 16  # numbers that a loop of theirs computes at a time
 
 # What each kernel is given: the numbers of arrays, of those at the end that it writes into, and of lengths.
 _SIGNATURES = {
@@ -45,6 +46,7 @@ _SIGNATURES = {
     "norm_channels": (8, 5, 3),
     "channel_sums": (4, 2, 3),
     "tilted": (6, 1, 3),
+    "max_pool2d": (4, 3, 7),
     "max_pool2d_vjp": (3, 1, 7),
     "adam": (4, 3, 1),
     "sgd": (2, 1, 1),

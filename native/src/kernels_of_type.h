@@ -545,6 +545,122 @@ KERNEL(tilted)
 
 /* ---------------------------------------------------------------- max pooling */
 
+/* Write each stride-th number of a row, from each of the first, one after the other: `slots` of each. */
+INLINE void OF_TYPE(split_by_phase)(const REAL *RESTRICT row, REAL *RESTRICT phases, word slots, word stride)
+{
+    if (stride == 2)
+        for (word start = 0; start < slots; start += LANES)
+            for (int l = 0; l < LANES; l++) {
+                const REAL even = row[2 * (start + l)], odd = row[2 * (start + l) + 1];
+                phases[start + l] = even;
+                phases[slots + start + l] = odd;
+            }
+    else
+        for (word phase = 0; phase < stride; phase++)
+            for (word k = 0; k < slots; k++)
+                phases[phase * slots + k] = row[k * stride + phase];
+}
+
+/* The largest of x, y and z, and its tap, for LANES windows. Of equal ones the first, of NaN the last. `found` may be
+ * x, and `which` of_x. Numbers in between are in registers: a loop for each tap would wait for its own stores. */
+INLINE void OF_TYPE(largest_of_three)(const REAL *x, const REAL *y, const REAL *z, const INTEGER *of_x,
+                                      const INTEGER *of_y, const INTEGER *of_z, INTEGER tap_y, INTEGER tap_z,
+                                      REAL *found, INTEGER *which)
+{
+    APART_OR_SAME
+    for (int l = 0; l < LANES; l++) {
+        const INTEGER at_y = of_y[l] + tap_y, at_z = of_z[l] + tap_z;
+        const int by_y = (y[l] > x[l]) | (y[l] != y[l]);
+        const REAL larger = by_y ? y[l] : x[l];
+        const INTEGER at = by_y ? at_y : of_x[l];
+        const int by_z = (z[l] > larger) | (z[l] != z[l]);
+        found[l] = by_z ? z[l] : larger;
+        which[l] = by_z ? at_z : at;
+    }
+}
+
+/* Arrays: x, the largest number of each window, its tap (uint8), scratch. Lengths: planes, rows and columns of a plane,
+ * of windows, of taps. Numbers: stride, padding and dilation, each of rows and of columns.
+ *
+ * Each row of a plane, with padding, is split so that neighbouring windows read neighbouring numbers. The largest of
+ * each row of a window is found, and then the largest of these. All loops are over blocks of LANES: what they compute
+ * beyond the last window is overwritten, or never read. */
+KERNEL(max_pool2d)
+{
+    const double *numbers = (const double *)context;
+    const word height = dims[1], width = dims[2], rows = dims[3], columns = dims[4], down = dims[5], right = dims[6];
+    const word move = (word)numbers[0], stride = (word)numbers[1], above = (word)numbers[2], left = (word)numbers[3];
+    const word gap_down = (word)numbers[4], gap = (word)numbers[5], span = (right - 1) * gap + 1;
+    /* whether windows of all rows are as those of one long row */
+    const int is_whole = stride * columns == width && left == 0 && span <= stride;
+    const word lines = is_whole ? 1 : height, windows = is_whole ? height * columns : columns;
+    const word slots = (windows + (span - 1) / stride + LANES - 1) / LANES * LANES, length = height * width / lines;
+    const word read = length < slots * stride - left ? length : slots * stride - left, end = dims[0] * rows * columns;
+    const word pitch = slots * stride;
+    const REAL *x = (const REAL *)data[0];
+    REAL *image = (REAL *)data[3], *phases = stride > 1 ? image + lines * pitch : image, *best = phases + lines * pitch;
+    INTEGER *which = (INTEGER *)(best + lines * windows + LANES), *firsts = which + lines * windows + LANES;
+    const INTEGER none[LANES] = {0};
+    word places[256]; /* of what a tap reads, in the phases of a line */
+    UNUSED;
+    for (word tap = 0; tap < right; tap++)
+        places[tap] = tap * gap % stride * slots + tap * gap / stride;
+    for (REAL *at = image; at < best; at++)
+        *at = -(REAL)INFINITY;
+    for (word k = 0; k < windows + LANES; k++)
+        firsts[k] = k < windows && k * stride < left ? (INTEGER)((left - k * stride + gap - 1) / gap) : 0;
+    for (word plane = 0; plane < dims[0]; plane++) {
+        /* line by line, each of the three: what has just been stored is not to be read at once */
+        for (word line = 0; line < lines; line++)
+            memcpy(image + line * pitch + left, x + (plane * lines + line) * length, read * sizeof(REAL));
+        for (word line = 0; stride > 1 && line < lines; line++)
+            OF_TYPE(split_by_phase)(image + line * pitch, phases + line * pitch, slots, stride);
+        for (word line = 0; line < lines; line++)
+            for (word tap = right > 1; tap < right; tap += 2) { /* with the first, or the largest up to here */
+                const word next = tap + 1 < right ? tap + 1 : tap;
+                const REAL *from = phases + line * pitch, *y = from + places[tap], *z = from + places[next];
+                REAL *found = best + line * windows;
+                INTEGER *at = which + line * windows;
+                const REAL *before = tap > 1 ? found : from;
+                const INTEGER *of_before = tap > 1 ? at : firsts;
+                for (word k = 0; k < windows; k += LANES)
+                    OF_TYPE(largest_of_three)(before + k, y + k, z + k, of_before + k, none, none, (INTEGER)tap, (INTEGER)next,
+                                              found + k, at + k);
+            }
+        for (word line = 0; line < rows; line++) {
+            const word top = line * move - above, to = (plane * rows + line) * columns;
+            word first = 0, last = down; /* taps that are not in the padding */
+            while (top + first * gap_down < 0)
+                first++;
+            while (top + (last - 1) * gap_down >= height)
+                last--;
+            for (word k = 0; k < columns; k += LANES) {
+                const int fits = to + k + LANES <= end;
+                REAL most[LANES], *found = fits ? (REAL *)data[1] + to + k : most;
+                INTEGER taps[LANES];
+                uint8_t small[LANES], *at = fits ? (uint8_t *)data[2] + to + k : small;
+                const REAL *before = best + (top + first * gap_down) * columns + k;
+                const INTEGER *of_before = which + (top + first * gap_down) * columns + k;
+                for (word tap = first + (last > first + 1); tap < last; tap += 2) {
+                    const word next = tap + 1 < last ? tap + 1 : tap;
+                    const word y = (top + tap * gap_down) * columns + k, z = (top + next * gap_down) * columns + k;
+                    OF_TYPE(largest_of_three)(before, best + y, best + z, of_before, which + y, which + z,
+                                              (INTEGER)((tap - first) * right), (INTEGER)((next - first) * right),
+                                              found, taps);
+                    before = found, of_before = taps;
+                }
+                for (int l = 0; l < LANES; l++)
+                    at[l] = (uint8_t)(taps[l] + (INTEGER)(first * right));
+                if (!fits) {
+                    memcpy((REAL *)data[1] + to + k, most, (columns - k) * sizeof(REAL));
+                    memcpy((uint8_t *)data[2] + to + k, small, columns - k);
+                }
+            }
+        }
+    }
+    return 0;
+}
+
 /* Arrays: cotangents of the windows, their taps (uint8), the cotangent of x. Lengths: planes, rows and columns of a
  * plane, of windows, of taps. Numbers: stride, padding and dilation, each of rows and of columns. */
 KERNEL(max_pool2d_vjp)

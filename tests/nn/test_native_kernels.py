@@ -353,6 +353,31 @@ def test_layer_norm_of_equal_and_of_special_values(value: float, without_kernels
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "dilation", "size"),
+    [
+        *[(2, 2, 0, 1, size) for size in [(4, 4), (28, 30), (7, 9), (2, 34), (33, 2)]],
+        *[(3, 2, 1, 1, size) for size in [(5, 5), (16, 32), (19, 41)]],
+        *[((3, 2), (1, 3), (1, 0), (2, 1), (12, 35)), (5, 1, 2, 1, (9, 20)), (2, 5, 0, 1, (20, 23))],
+        *[((1, 4), (1, 2), (0, 2), (1, 3), (3, 40)), ((16, 16), 16, 8, 1, (20, 50)), (1, 2, 0, 1, (5, 40))],
+    ],
+)
+def test_max_pool2d_finds_the_same_elements(
+    kernel: Any, stride: Any, padding: Any, dilation: Any, size: tuple[int, int], dtype: Any,
+    without_kernels: Callable[[], None],
+) -> None:  # fmt: skip
+    x = np.random.default_rng(0).integers(0, 4, (2, 3, *size)).astype(dtype)  # of which many are equal
+    x[0, 1].reshape(-1)[::7] = NAN
+    x[1, 1] = -INF
+    x[1, 2].reshape(-1)[::3] = INF
+    options = {"padding": padding, "dilation": dilation, "ceil_mode": True, "return_indices": True}
+    found = F.max_pool2d(x, kernel, stride, **options)
+    without_kernels()
+    for one, other in zip(found, F.max_pool2d(x, kernel, stride, **options), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_labels_that_change_are_checked_in_a_replay() -> None:
     x = tensor(normal(4, 3))
     compiled = gradmgr.compile(lambda labels: F.cross_entropy(x, labels))
@@ -453,6 +478,11 @@ def inputs_of_kernels(dtype: Any) -> dict[str, tuple[list[Any], tuple[int, ...],
         "norm_channels": ([x, row, row[1:], g, w, *[np.zeros(10, dtype) for _ in range(3)]], (12, 10, 7), [1e-5, 1, 1]),
         "channel_sums": ([g, x, np.zeros(10, dtype), np.zeros(10, dtype)], (12, 10, 7), []),
         "tilted": ([g, x, row, row[10:], row[20:], w], (12, 10, 7), []),
+        "max_pool2d": (
+            [x, np.zeros(2 * 30, dtype), np.zeros(2 * 30, np.uint8), np.zeros(2000, dtype)],
+            (2, 14, 20, 5, 6, 4, 5),
+            [3, 3, 1, 1, 1, 1],
+        ),
         "max_pool2d_vjp": (
             [g[:3], np.arange(210, dtype=np.uint8).reshape(3, 70) % 4, w],
             (3, 14, 20, 7, 10, 2, 2),
