@@ -39,6 +39,8 @@ _SIGNATURES = {
     "log_softmax_vjp": (3, 1, 2),
     "cross_entropy": (5, 3, 2),
     "cross_entropy_vjp": (6, 1, 2),
+    "attention": (4, 3, 3),
+    "attention_vjp": (5, 2, 3),
     "norm_rows": (6, 3, 2),
     "norm_rows_vjp": (8, 3, 2),
     "norm_groups": (6, 3, 4),
@@ -174,7 +176,7 @@ def find(name: str, *arrays: Array) -> Kernel | None:
 
 def contiguous(a: Array) -> Array:
     """Return an array, or a copy, in which each element follows the last one."""
-    return a if a.flags.c_contiguous else np.ascontiguousarray(a)
+    return a if a.flags.c_contiguous else a.copy()
 
 
 def empty(shape: tuple[int, ...], *like: Array) -> Array:

@@ -361,6 +361,72 @@ KERNEL(cross_entropy_vjp)
     return 0;
 }
 
+/* ---------------------------------------------------------------- attention */
+
+/* Make masked scores of a row -inf, and return from where on all are masked: where it is causal a row has one more than
+ * the row before. It is rounded up to LANES, as what is left over of a loop is computed number by number. */
+INLINE word OF_TYPE(mask_row)(REAL *RESTRICT x, const uint8_t *RESTRICT masked, word row, const word *dims, int causal,
+                              word first)
+{
+    const word n = dims[1], all = causal ? first + row % dims[2] + 1 : n, seen = all < n ? all : n;
+    const word rounded = (seen + LANES - 1) / LANES * LANES, end = rounded < n ? rounded : n;
+    if (masked)
+        for (word k = 0; k < end; k++)
+            x[k] = masked[row * n + k] ? -(REAL)INFINITY : x[k];
+    for (word k = seen; k < end; k++)
+        x[k] = -(REAL)INFINITY;
+    return end;
+}
+
+/* Arrays: whether a score is masked (bool), scores, sums of rows, factor times the largest of each row. In place of the
+ * scores come exp(factor (score - largest of the row)). Of rows where all is masked these are 0, the sum 1, and
+ * the largest infinite. Lengths: rows, columns, rows of a matrix. Numbers: a positive factor, whether it is causal,
+ * the number of the first row, and whether there is a mask. */
+KERNEL(attention)
+{
+    const word n = dims[1];
+    const double *numbers = (const double *)context;
+    const REAL factor = (REAL)numbers[0];
+    UNUSED;
+    for (word row = 0; row < dims[0]; row++) {
+        REAL *x = (REAL *)data[1] + row * n;
+        const uint8_t *masked = numbers[3] != 0 ? (const uint8_t *)data[0] : 0;
+        const word seen = OF_TYPE(mask_row)(x, masked, row, dims, numbers[1] != 0, (word)numbers[2]);
+        const REAL most = OF_TYPE(largest)(x, seen), top = most == -(REAL)INFINITY ? 0 : most;
+        for (word k = 0; k < seen; k++)
+            x[k] = OF_TYPE(exp_below)((x[k] - top) * factor);
+        for (word k = seen; k < n; k++)
+            x[k] = 0;
+        const REAL total = (REAL)OF_TYPE(sum)(x, seen);
+        ((REAL *)data[2])[row] = total == 0 ? 1 : total;
+        ((REAL *)data[3])[row] = total == 0 ? (REAL)INFINITY : top * factor;
+    }
+    return 0;
+}
+
+/* Arrays: whether a score is masked (bool), the logarithms of sums, what is subtracted from the cotangents, scores, and
+ * cotangents of the weights. In place of the last two come the weights, exp(score - logarithm), and the cotangents of
+ * the scores. Lengths: as above. Numbers: whether it is causal, the number of the first row, whether there is a mask. */
+KERNEL(attention_vjp)
+{
+    const word n = dims[1];
+    const double *numbers = (const double *)context;
+    UNUSED;
+    for (word row = 0; row < dims[0]; row++) {
+        const REAL log_total = ((const REAL *)data[1])[row], level = ((const REAL *)data[2])[row];
+        REAL *RESTRICT x = (REAL *)data[3] + row * n, *RESTRICT d = (REAL *)data[4] + row * n;
+        const uint8_t *masked = numbers[2] != 0 ? (const uint8_t *)data[0] : 0;
+        const word seen = OF_TYPE(mask_row)(x, masked, row, dims, numbers[0] != 0, (word)numbers[1]);
+        for (word k = 0; k < seen; k++) {
+            x[k] = OF_TYPE(exp_below)(x[k] - log_total);
+            d[k] = (d[k] - level) * x[k];
+        }
+        for (word k = seen; k < n; k++)
+            x[k] = d[k] = 0;
+    }
+    return 0;
+}
+
 /* ---------------------------------------------------------------- normalisation */
 
 /* The normalised values a are (x - mean) / std: derivatives compute them again, as to write and to read them takes

@@ -160,6 +160,18 @@ def loss(reduction: str) -> Function:
     return lambda x: F.cross_entropy(x, LABELS[: len(x)] % x.shape[1], reduction=reduction)
 
 
+MASK = np.random.default_rng(5).random((9, 20)) < 0.6
+MASK[2] = False  # all is masked
+
+
+def attention(**options: Any) -> Function:
+    return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options)
+
+
+def attention_with_bias(q: Any, k: Any, v: Any, bias: Any) -> Any:
+    return F.scaled_dot_product_attention(q, k, v, bias)
+
+
 CASES: dict[str, tuple[Function, Sequence[tuple[int, ...]]]] = {
     "softmax": (lambda x: F.softmax(x, -1), [(37, 129)]),
     "softmax of long rows": (lambda x: F.softmax(x, -1), [(3, 9001)]),
@@ -190,6 +202,12 @@ CASES: dict[str, tuple[Function, Sequence[tuple[int, ...]]]] = {
     "group_norm": (lambda x, w, b: F.group_norm(x, 2, w, b), [(3, 6, 5, 7), (6,), (6,)]),
     "group_norm without weight": (lambda x: F.group_norm(x, 3), [(3, 6, 35)]),
     "group_norm of few values": (lambda x, w: F.group_norm(x, 3, w), [(5, 6, 2), (6,)]),
+    "attention": (F.scaled_dot_product_attention, [(2, 3, 9, 5), (2, 3, 11, 5), (2, 3, 11, 4)]),
+    "attention, causal": (attention(is_causal=True), [(2, 70, 8)] * 3),
+    "attention, of many rows": (attention(is_causal=True), [(3, 200, 16)] * 3),
+    "attention, masked": (attention(attn_mask=MASK), [(2, 2, 9, 5), (2, 2, 20, 5), (2, 2, 20, 3)]),
+    "attention, biased": (attention_with_bias, [(2, 9, 5), (2, 9, 5), (2, 9, 5), (9, 9)]),
+    "attention, scaled": (attention(scale=-0.3), [(4, 8)] * 3),
     "gelu": (gelu, [(37, 129)]),
     "gelu of one": (gelu, [(1,)]),
     "gelu of a scalar": (gelu, [()]),
@@ -222,7 +240,10 @@ def test_of_any_layout_gives_the_same_bits(case: str) -> None:
     expected = results(function, arrays)
     for laid_out in (np.asfortranarray, lambda a: np.repeat(a, 2, -1)[..., ::2] if a.ndim else a, unaligned):
         for one, other in zip(results(function, [laid_out(a) for a in arrays]), expected, strict=True):
-            np.testing.assert_array_equal(one, other)
+            if case.startswith("attention"):  # whose products BLAS computes otherwise
+                assert ulps(one, other) < 8
+            else:
+                np.testing.assert_array_equal(one, other)
 
 
 def unaligned(a: Any) -> Any:
@@ -322,6 +343,17 @@ def test_softmax_is_exact_to_a_few_ulps(dtype: Any) -> None:
         total = mpmath.fsum([mpmath.exp(mpmath.mpf(float(v))) for v in x])
         assert exact_ulps(found, x, lambda v: mpmath.exp(v) / total) < 7
         assert exact_ulps(F.log_softmax(x, -1), x, lambda v: v - mpmath.log(total)) < 3
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_weights_of_attention_are_exact_to_a_few_ulps(dtype: Any) -> None:
+    x = normal(300, dtype=dtype)
+    given = np.full((1, 1), 3, dtype), x[:, None], np.eye(300, dtype=dtype)  # of which the weights are the result
+    with mpmath.workdps(40):
+        total = mpmath.fsum([mpmath.exp(mpmath.mpf(float(v))) for v in x])
+        found = F.scaled_dot_product_attention(*given, scale=1 / 3)
+        # The factor is rounded once: by half an ulp of what the number is below the largest.
+        assert exact_ulps(found[0], x, lambda v: mpmath.exp(v) / total) < 10
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -471,6 +503,8 @@ def inputs_of_kernels(dtype: Any) -> dict[str, tuple[list[Any], tuple[int, ...],
     made |= {
         "cross_entropy": ([x, labels, *tops], (12, 70), []),
         "cross_entropy_vjp": ([row, x, labels, *tops[:2], w], (12, 70), [1.0]),
+        "attention": ([g > 0, x, row, row[12:]], (12, 70, 6), [0.7, 1, 3, 1]),
+        "attention_vjp": ([g > 0, row + 9, row, x, w], (12, 70, 6), [1, 3, 1]),
         "norm_rows": ([x, row, row[1:], g, row[2:], row[100:]], (12, 70), [1e-5, 1, 1, 1]),
         "norm_rows_vjp": ([g, row, x, row[9:], row[7:], w, pair, pair], (12, 70), [1, 1]),
         "norm_groups": ([x, row, row[1:], g, row[2:], row[100:]], (12, 5, 14, 15), [1e-5, 1, 1]),
