@@ -23,7 +23,8 @@ from gradmgr._arrays.captured import CapturedArray
 
 Array = Any
 
-VERSION = 1  # of the kernels: what they are given
+VERSION = 2  # of the kernels: what they are given
+LANES = 16  # numbers that a loop of theirs computes at a time
 
 # What each kernel is given: the numbers of arrays, of those at the end that it writes into, and of lengths.
 _SIGNATURES = {
@@ -40,13 +41,15 @@ _SIGNATURES = {
     "logsumexp_vjp": (4, 1, 3),
     "cross_entropy": (5, 3, 2),
     "cross_entropy_vjp": (6, 1, 2),
+    "attention": (4, 3, 3),
+    "attention_vjp": (5, 2, 3),
     "norm_rows": (6, 3, 2),
-    "norm_rows_vjp": (7, 3, 2),
+    "norm_rows_vjp": (8, 3, 2),
     "norm_groups": (6, 3, 4),
-    "norm_groups_vjp": (6, 2, 4),
-    "norm_channels": (8, 5, 3),
-    "channel_sums": (4, 2, 3),
-    "tilted": (6, 1, 3),
+    "norm_groups_vjp": (7, 2, 4),
+    "norm_channels": (7, 4, 3),
+    "norm_channels_vjp": (8, 3, 3),
+    "max_pool2d": (4, 3, 7),
     "max_pool2d_vjp": (3, 1, 7),
     "adam": (4, 3, 1),
     "sgd": (2, 1, 1),
@@ -175,7 +178,7 @@ def find(name: str, *arrays: Array) -> Kernel | None:
 
 def contiguous(a: Array) -> Array:
     """Return an array, or a copy, in which each element follows the last one."""
-    return a if a.flags.c_contiguous else np.ascontiguousarray(a)
+    return a if a.flags.c_contiguous else a.copy()
 
 
 def empty(shape: tuple[int, ...], *like: Array) -> Array:

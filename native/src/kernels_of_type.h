@@ -34,27 +34,37 @@ INLINE REAL OF_TYPE(exp_of)(REAL x)
     return high < LOWEST ? 0 : found;
 }
 
-/* The sums of x, and of products of x and y, over n numbers. */
+/* The sum of LANES numbers, which it overwrites. */
 INLINE double OF_TYPE(added)(REAL *lanes)
 {
-    for (int width = LANES / 2; width; width /= 2)
-        for (int l = 0; l < width; l++)
-            lanes[l] += lanes[l + width];
-    return lanes[0];
+    for (int l = 0; l < 8; l++)
+        lanes[l] += lanes[l + 8];
+    for (int l = 0; l < 4; l++)
+        lanes[l] += lanes[l + 4];
+    return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
 }
 
+/* The sums of x, and of products of x and y, over n numbers: twice LANES side by side, so that an addition need not wait
+ * for the one before. */
 FOR_EACH_PROCESSOR static double OF_TYPE(sum)(const REAL *x, word n)
 {
     double total = 0;
     for (word start = 0; start < n; start += STRIP) {
         const word end = n - start < STRIP ? n : start + STRIP;
-        REAL lanes[LANES] = {0};
+        REAL lanes[LANES] = {0}, others[LANES] = {0};
         word k = start;
+        for (; k + 2 * LANES <= end; k += 2 * LANES)
+            for (int l = 0; l < LANES; l++) {
+                lanes[l] += x[k + l];
+                others[l] += x[k + LANES + l];
+            }
         for (; k + LANES <= end; k += LANES)
             for (int l = 0; l < LANES; l++)
                 lanes[l] += x[k + l];
         for (int l = 0; k < end; k++, l++)
-            lanes[l] += x[k];
+            others[l] += x[k];
+        for (int l = 0; l < LANES; l++)
+            lanes[l] += others[l];
         total += OF_TYPE(added)(lanes);
     }
     return total;
@@ -65,13 +75,20 @@ FOR_EACH_PROCESSOR static double OF_TYPE(dot)(const REAL *x, const REAL *y, word
     double total = 0;
     for (word start = 0; start < n; start += STRIP) {
         const word end = n - start < STRIP ? n : start + STRIP;
-        REAL lanes[LANES] = {0};
+        REAL lanes[LANES] = {0}, others[LANES] = {0};
         word k = start;
+        for (; k + 2 * LANES <= end; k += 2 * LANES)
+            for (int l = 0; l < LANES; l++) {
+                lanes[l] += x[k + l] * y[k + l];
+                others[l] += x[k + LANES + l] * y[k + LANES + l];
+            }
         for (; k + LANES <= end; k += LANES)
             for (int l = 0; l < LANES; l++)
                 lanes[l] += x[k + l] * y[k + l];
         for (int l = 0; k < end; k++, l++)
-            lanes[l] += x[k] * y[k];
+            others[l] += x[k] * y[k];
+        for (int l = 0; l < LANES; l++)
+            lanes[l] += others[l];
         total += OF_TYPE(added)(lanes);
     }
     return total;
@@ -344,25 +361,93 @@ KERNEL(cross_entropy_vjp)
     return 0;
 }
 
-/* ---------------------------------------------------------------- normalisation */
+/* ---------------------------------------------------------------- attention */
 
-/* Write the normalised values of a row, and return 1/std; with `centred` the mean is taken away first. */
-FOR_EACH_PROCESSOR static REAL OF_TYPE(normalised)(const REAL *x, REAL *a, word n, double eps, int centred)
+/* Make masked scores of a row -inf, and return from where on all are masked: where it is causal a row has one more than
+ * the row before. It is rounded up to LANES, as what is left over of a loop is computed number by number. */
+INLINE word OF_TYPE(mask_row)(REAL *RESTRICT x, const uint8_t *RESTRICT masked, word row, const word *dims, int causal,
+                              word first)
 {
-    if (centred) {
-        const REAL mean = (REAL)(OF_TYPE(sum)(x, n) / (double)n);
-        for (word k = 0; k < n; k++)
-            a[k] = x[k] - mean;
-    } else
-        memcpy(a, x, n * sizeof(REAL));
-    const REAL rstd = (REAL)(1 / sqrt(OF_TYPE(dot)(a, a, n) / (double)n + eps));
-    for (word k = 0; k < n; k++)
-        a[k] *= rstd;
-    return rstd;
+    const word n = dims[1], all = causal ? first + row % dims[2] + 1 : n, seen = all < n ? all : n;
+    const word rounded = (seen + LANES - 1) / LANES * LANES, end = rounded < n ? rounded : n;
+    if (masked)
+        for (word k = 0; k < end; k++)
+            x[k] = masked[row * n + k] ? -(REAL)INFINITY : x[k];
+    for (word k = seen; k < end; k++)
+        x[k] = -(REAL)INFINITY;
+    return end;
 }
 
-/* Arrays: x, weight, bias, result, normalised values, 1/std. Lengths: rows, columns. Numbers: eps, whether there is a
- * weight, a bias, and whether values are centred. */
+/* Arrays: whether a score is masked (bool), scores, sums of rows, factor times the largest of each row. In place of the
+ * scores come exp(factor (score - largest of the row)). Of rows where all is masked these are 0, the sum 1, and
+ * the largest infinite. Lengths: rows, columns, rows of a matrix. Numbers: a positive factor, whether it is causal,
+ * the number of the first row, and whether there is a mask. */
+KERNEL(attention)
+{
+    const word n = dims[1];
+    const double *numbers = (const double *)context;
+    const REAL factor = (REAL)numbers[0];
+    UNUSED;
+    for (word row = 0; row < dims[0]; row++) {
+        REAL *x = (REAL *)data[1] + row * n;
+        const uint8_t *masked = numbers[3] != 0 ? (const uint8_t *)data[0] : 0;
+        const word seen = OF_TYPE(mask_row)(x, masked, row, dims, numbers[1] != 0, (word)numbers[2]);
+        const REAL most = OF_TYPE(largest)(x, seen), top = most == -(REAL)INFINITY ? 0 : most;
+        for (word k = 0; k < seen; k++)
+            x[k] = OF_TYPE(exp_below)((x[k] - top) * factor);
+        for (word k = seen; k < n; k++)
+            x[k] = 0;
+        const REAL total = (REAL)OF_TYPE(sum)(x, seen);
+        ((REAL *)data[2])[row] = total == 0 ? 1 : total;
+        ((REAL *)data[3])[row] = total == 0 ? (REAL)INFINITY : top * factor;
+    }
+    return 0;
+}
+
+/* Arrays: whether a score is masked (bool), the logarithms of sums, what is subtracted from the cotangents, scores, and
+ * cotangents of the weights. In place of the last two come the weights, exp(score - logarithm), and the cotangents of
+ * the scores. Lengths: as above. Numbers: whether it is causal, the number of the first row, whether there is a mask. */
+KERNEL(attention_vjp)
+{
+    const word n = dims[1];
+    const double *numbers = (const double *)context;
+    UNUSED;
+    for (word row = 0; row < dims[0]; row++) {
+        const REAL log_total = ((const REAL *)data[1])[row], level = ((const REAL *)data[2])[row];
+        REAL *RESTRICT x = (REAL *)data[3] + row * n, *RESTRICT d = (REAL *)data[4] + row * n;
+        const uint8_t *masked = numbers[2] != 0 ? (const uint8_t *)data[0] : 0;
+        const word seen = OF_TYPE(mask_row)(x, masked, row, dims, numbers[0] != 0, (word)numbers[1]);
+        for (word k = 0; k < seen; k++) {
+            x[k] = OF_TYPE(exp_below)(x[k] - log_total);
+            d[k] = (d[k] - level) * x[k];
+        }
+        for (word k = seen; k < n; k++)
+            x[k] = d[k] = 0;
+    }
+    return 0;
+}
+
+/* ---------------------------------------------------------------- normalisation */
+
+/* The normalised values a are (x - mean) / std: derivatives compute them again, as to write and to read them takes
+ * longer. */
+INLINE REAL OF_TYPE(normal)(REAL x, REAL mean, REAL rstd)
+{
+    return (x - mean) * rstd;
+}
+
+/* Write x - mean for a row, and the mean, which is 0 unless `centred`, and return 1/std. */
+FOR_EACH_PROCESSOR static REAL OF_TYPE(centre)(const REAL *RESTRICT x, REAL *RESTRICT y, word n, double eps, int centred,
+                                               REAL *mean)
+{
+    const REAL by = *mean = centred ? (REAL)(OF_TYPE(sum)(x, n) / (double)n) : 0;
+    for (word k = 0; k < n; k++)
+        y[k] = x[k] - by;
+    return (REAL)(1 / sqrt(OF_TYPE(dot)(y, y, n) / (double)n + eps));
+}
+
+/* Arrays: x, weight, bias, result, mean, 1/std. Lengths: rows, columns. Numbers: eps, whether there is a weight, a bias,
+ * and whether values are centred. */
 KERNEL(norm_rows)
 {
     const word n = dims[1];
@@ -370,79 +455,122 @@ KERNEL(norm_rows)
     const REAL *RESTRICT weight = (const REAL *)data[1], *RESTRICT bias = (const REAL *)data[2];
     UNUSED;
     for (word row = 0; row < dims[0]; row++) {
-        REAL *RESTRICT y = (REAL *)data[3] + row * n, *RESTRICT a = (REAL *)data[4] + row * n;
-        ((REAL *)data[5])[row] = OF_TYPE(normalised)((const REAL *)data[0] + row * n, a, n, numbers[0], numbers[3] != 0);
+        const REAL *x = (const REAL *)data[0] + row * n;
+        REAL *RESTRICT y = (REAL *)data[3] + row * n, *mean = (REAL *)data[4] + row;
+        const REAL rstd = OF_TYPE(centre)(x, y, n, numbers[0], numbers[3] != 0, mean);
+        ((REAL *)data[5])[row] = rstd;
         if (numbers[1] != 0 && numbers[2] != 0)
             for (word k = 0; k < n; k++)
-                y[k] = a[k] * weight[k] + bias[k];
+                y[k] = y[k] * rstd * weight[k] + bias[k];
         else
             for (word k = 0; k < n; k++)
-                y[k] = a[k] * (numbers[1] != 0 ? weight[k] : 1) + (numbers[2] != 0 ? bias[k] : 0);
+                y[k] = y[k] * rstd * (numbers[1] != 0 ? weight[k] : 1) + (numbers[2] != 0 ? bias[k] : 0);
     }
     return 0;
 }
 
-/* Arrays: cotangent, weight, normalised values, 1/std, the cotangents of x and of the weight, scratch like the weight.
- * Lengths: rows, columns. Numbers: whether there is a weight, and whether values are centred. Products for the weight
- * are added up over ROWS rows, and then these sums. */
+/* For a row of h, the cotangent times the weight: return the sum of h a, and of h as `level`; add g a and g to `parts`. */
+INLINE double OF_TYPE(sums_of_row)(const REAL *RESTRICT g, const REAL *RESTRICT weight, const REAL *RESTRICT x, word n,
+                                   REAL mean, REAL rstd, int weighs, REAL *RESTRICT parts, REAL *RESTRICT part,
+                                   double *level)
+{
+    double slope = 0;
+    for (word start = 0; start < n; start += STRIP) {
+        const word end = n - start < STRIP ? n : start + STRIP;
+        REAL slopes[LANES] = {0}, levels[LANES] = {0};
+        word k = start;
+        for (; k + LANES <= end; k += LANES)
+            for (int l = 0; l < LANES; l++) {
+                const REAL a = OF_TYPE(normal)(x[k + l], mean, rstd), h = weighs ? g[k + l] * weight[k + l] : g[k + l];
+                slopes[l] += h * a;
+                levels[l] += h;
+                parts[k + l] += g[k + l] * a;
+                part[k + l] += g[k + l];
+            }
+        for (int l = 0; k < end; k++, l++) {
+            const REAL a = OF_TYPE(normal)(x[k], mean, rstd), h = weighs ? g[k] * weight[k] : g[k];
+            slopes[l] += h * a;
+            levels[l] += h;
+            parts[k] += g[k] * a;
+            part[k] += g[k];
+        }
+        slope += OF_TYPE(added)(slopes);
+        *level += OF_TYPE(added)(levels);
+    }
+    return slope;
+}
+
+/* Arrays: cotangent, weight, x, mean, 1/std, the cotangent of x, those of weight and bias, scratch like these two.
+ * Lengths: rows, columns. Numbers: whether there is a weight, and whether values are centred. What is added up for the
+ * weight and the bias is so over ROWS rows, and then these sums. */
 KERNEL(norm_rows_vjp)
 {
     const word n = dims[1];
     const int weighs = ((const double *)context)[0] != 0, centred = ((const double *)context)[1] != 0;
     const REAL *RESTRICT weight = (const REAL *)data[1];
-    REAL *RESTRICT of_weight = (REAL *)data[5], *RESTRICT part = (REAL *)data[6];
+    REAL *RESTRICT sums = (REAL *)data[6], *RESTRICT parts = (REAL *)data[7];
     UNUSED;
-    for (word k = 0; weighs && k < n; k++)
-        of_weight[k] = part[k] = 0;
+    for (word k = 0; k < 2 * n; k++)
+        sums[k] = parts[k] = 0;
     for (word row = 0; row < dims[0]; row++) {
-        const REAL *RESTRICT g = (const REAL *)data[0] + row * n, *RESTRICT a = (const REAL *)data[2] + row * n;
-        REAL *RESTRICT made = (REAL *)data[4] + row * n;
-        const REAL *h = g;
-        if (weighs) {
-            for (word k = 0; k < n; k++) {
-                part[k] += g[k] * a[k];
-                made[k] = g[k] * weight[k];
-            }
-            h = made;
-        }
-        const REAL rstd = ((const REAL *)data[3])[row], slope = (REAL)(OF_TYPE(dot)(h, a, n) / (double)n);
-        const REAL level = centred ? (REAL)(OF_TYPE(sum)(h, n) / (double)n) : 0;
-        APART_OR_SAME
-        for (word k = 0; k < n; k++)
-            made[k] = (h[k] - level - a[k] * slope) * rstd;
-        if (weighs && (row % ROWS == ROWS - 1 || row == dims[0] - 1))
-            for (word k = 0; k < n; k++) {
-                of_weight[k] += part[k];
-                part[k] = 0;
+        const REAL *RESTRICT g = (const REAL *)data[0] + row * n, *RESTRICT x = (const REAL *)data[2] + row * n;
+        REAL *RESTRICT made = (REAL *)data[5] + row * n;
+        const REAL mean = ((const REAL *)data[3])[row], rstd = ((const REAL *)data[4])[row];
+        double level = 0;
+        const double slope =
+            weighs ? OF_TYPE(sums_of_row)(g, weight, x, n, mean, rstd, 1, parts, parts + n, &level)
+                   : OF_TYPE(sums_of_row)(g, weight, x, n, mean, rstd, 0, parts, parts + n, &level);
+        const REAL by_values = (REAL)(slope / (double)n), shift = centred ? (REAL)(level / (double)n) : 0;
+        if (weighs)
+            for (word k = 0; k < n; k++)
+                made[k] = (g[k] * weight[k] - shift - OF_TYPE(normal)(x[k], mean, rstd) * by_values) * rstd;
+        else
+            for (word k = 0; k < n; k++)
+                made[k] = (g[k] - shift - OF_TYPE(normal)(x[k], mean, rstd) * by_values) * rstd;
+        if (row % ROWS == ROWS - 1 || row == dims[0] - 1)
+            for (word k = 0; k < 2 * n; k++) {
+                sums[k] += parts[k];
+                parts[k] = 0;
             }
     }
     return 0;
 }
 
-/* Arrays: x, weight, bias, result, normalised values, 1/std. Lengths: rows, channels of a row, values of a channel,
- * channels in all. Numbers: eps, whether there is a weight, and a bias. */
+/* Arrays: x, weight, bias, result, mean, 1/std. Lengths: rows, channels of a row, values of a channel, channels in all.
+ * Numbers: eps, whether there is a weight, and a bias. */
 KERNEL(norm_groups)
 {
     const word each = dims[1], size = dims[2], n = each * size, channels = dims[3];
     const double *numbers = (const double *)context;
     UNUSED;
     for (word row = 0; row < dims[0]; row++) {
-        REAL *a = (REAL *)data[4] + row * n;
-        ((REAL *)data[5])[row] = OF_TYPE(normalised)((const REAL *)data[0] + row * n, a, n, numbers[0], 1);
+        const REAL *x = (const REAL *)data[0] + row * n;
+        REAL *mean = (REAL *)data[4] + row;
+        const REAL rstd = OF_TYPE(centre)(x, (REAL *)data[3] + row * n, n, numbers[0], 1, mean);
+        ((REAL *)data[5])[row] = rstd;
         for (word c = row * each; c < (row + 1) * each; c++) {
             const REAL weight = numbers[1] != 0 ? ((const REAL *)data[1])[c % channels] : 1;
             const REAL bias = numbers[2] != 0 ? ((const REAL *)data[2])[c % channels] : 0;
-            const REAL *RESTRICT from = (const REAL *)data[4] + c * size;
-            REAL *RESTRICT to = (REAL *)data[3] + c * size;
+            REAL *y = (REAL *)data[3] + c * size;
             for (word k = 0; k < size; k++)
-                to[k] = from[k] * weight + bias;
+                y[k] = y[k] * rstd * weight + bias;
         }
     }
     return 0;
 }
 
-/* Arrays: cotangent, weight, normalised values, 1/std, the cotangent of x, and that of the weight for each channel of
- * each image. Lengths: as above. Numbers: whether there is a weight. */
+/* The sum of g, and of g a, with a written into `a`. */
+FOR_EACH_PROCESSOR static double OF_TYPE(sums_of)(const REAL *RESTRICT g, const REAL *RESTRICT x, REAL *RESTRICT a,
+                                                  word n, REAL mean, REAL rstd, double *level)
+{
+    for (word k = 0; k < n; k++)
+        a[k] = OF_TYPE(normal)(x[k], mean, rstd);
+    *level += OF_TYPE(sum)(g, n);
+    return OF_TYPE(dot)(g, a, n);
+}
+
+/* Arrays: cotangent, weight, x, mean, 1/std, the cotangent of x, and those of weight and bias for each channel of each
+ * image. Lengths: as above. Numbers: whether there is a weight. */
 KERNEL(norm_groups_vjp)
 {
     const word each = dims[1], size = dims[2], n = each * size, channels = dims[3];
@@ -450,100 +578,216 @@ KERNEL(norm_groups_vjp)
     const REAL *weight = (const REAL *)data[1];
     UNUSED;
     for (word row = 0; row < dims[0]; row++) {
+        const REAL mean = ((const REAL *)data[3])[row], rstd = ((const REAL *)data[4])[row];
         double slope = 0, level = 0;
         for (word c = row * each; c < (row + 1) * each; c++) {
-            const REAL *g = (const REAL *)data[0] + c * size, *a = (const REAL *)data[2] + c * size;
-            const double product = OF_TYPE(dot)(g, a, size), w = weighs ? (double)weight[c % channels] : 1;
-            ((REAL *)data[5])[c] = (REAL)product;
+            const REAL *g = (const REAL *)data[0] + c * size, *x = (const REAL *)data[2] + c * size;
+            double total = 0, w = weighs ? (double)weight[c % channels] : 1;
+            const double product = OF_TYPE(sums_of)(g, x, (REAL *)data[5] + c * size, size, mean, rstd, &total);
+            ((REAL *)data[6])[c] = (REAL)product;
+            ((REAL *)data[6])[dims[0] * each + c] = (REAL)total;
             slope += w * product;
-            level += w * OF_TYPE(sum)(g, size);
+            level += w * total;
         }
-        const REAL rstd = ((const REAL *)data[3])[row];
         const REAL by_values = (REAL)(slope / (double)n) * rstd, shift = (REAL)(level / (double)n) * rstd;
         for (word c = row * each; c < (row + 1) * each; c++) {
             const REAL scale = (weighs ? weight[c % channels] : 1) * rstd;
-            const REAL *RESTRICT g = (const REAL *)data[0] + c * size, *RESTRICT a = (const REAL *)data[2] + c * size;
-            REAL *RESTRICT made = (REAL *)data[4] + c * size;
+            const REAL *RESTRICT g = (const REAL *)data[0] + c * size;
+            REAL *RESTRICT made = (REAL *)data[5] + c * size;
             for (word k = 0; k < size; k++)
-                made[k] = g[k] * scale - a[k] * by_values - shift;
+                made[k] = g[k] * scale - made[k] * by_values - shift;
         }
     }
     return 0;
 }
 
-/* Arrays: x, weight, bias, result, normalised values, 1/std, mean, variance. Lengths: images, channels, values of a
- * channel. Numbers: eps, whether there is a weight, and a bias. Statistics are those of a channel of all images. */
+/* Arrays: x, weight, bias, result, mean, 1/std, variance. Lengths: images, channels, values of a channel. Numbers: eps,
+ * whether there is a weight, and a bias. Statistics are those of a channel of all images. */
 KERNEL(norm_channels)
 {
     const word images = dims[0], channels = dims[1], size = dims[2], move = channels * size;
     const double *numbers = (const double *)context, count = (double)(images * size);
-    REAL *stds = (REAL *)data[5], *means = (REAL *)data[6], *variances = (REAL *)data[7];
     UNUSED;
     for (word c = 0; c < channels; c++) {
         const REAL *x = (const REAL *)data[0] + c * size;
-        REAL *a = (REAL *)data[4] + c * size;
         double total = 0, squares = 0;
         for (word p = 0; p < images; p++)
             total += OF_TYPE(sum)(x + p * move, size);
-        means[c] = (REAL)(total / count);
-        for (word p = 0; p < images; p++) {
-            const REAL *RESTRICT from = x + p * move, mean = means[c];
-            REAL *RESTRICT to = a + p * move;
-            for (word k = 0; k < size; k++)
-                to[k] = from[k] - mean;
-            squares += OF_TYPE(dot)(to, to, size);
-        }
-        variances[c] = (REAL)(squares / count);
-        stds[c] = (REAL)(1 / sqrt(squares / count + numbers[0]));
-        for (word p = 0; p < images; p++) {
-            const REAL rstd = stds[c], weight = numbers[1] != 0 ? ((const REAL *)data[1])[c] : 1;
-            const REAL bias = numbers[2] != 0 ? ((const REAL *)data[2])[c] : 0;
-            REAL *RESTRICT to = a + p * move, *RESTRICT y = (REAL *)data[3] + p * move + c * size;
-            for (word k = 0; k < size; k++) {
-                to[k] *= rstd;
-                y[k] = to[k] * weight + bias;
+        const REAL mean = (REAL)(total / count);
+        for (word p = 0; p < images; p++)
+            for (word start = 0; start < size; start += PIECE) {
+                REAL a[PIECE];
+                const word n = size - start < PIECE ? size - start : PIECE;
+                const REAL *RESTRICT from = x + p * move + start;
+                for (word k = 0; k < n; k++)
+                    a[k] = from[k] - mean;
+                squares += OF_TYPE(dot)(a, a, n);
             }
+        const REAL rstd = (REAL)(1 / sqrt(squares / count + numbers[0]));
+        const REAL weight = numbers[1] != 0 ? ((const REAL *)data[1])[c] : 1;
+        const REAL bias = numbers[2] != 0 ? ((const REAL *)data[2])[c] : 0;
+        ((REAL *)data[4])[c] = mean;
+        ((REAL *)data[5])[c] = rstd;
+        ((REAL *)data[6])[c] = (REAL)(squares / count);
+        for (word p = 0; p < images; p++) {
+            const REAL *RESTRICT from = x + p * move;
+            REAL *RESTRICT y = (REAL *)data[3] + p * move + c * size;
+            for (word k = 0; k < size; k++)
+                y[k] = OF_TYPE(normal)(from[k], mean, rstd) * weight + bias;
         }
     }
     return 0;
 }
 
-/* Arrays: h, a, the sums of h and of h a of each channel. Lengths: as above. */
-KERNEL(channel_sums)
+/* Arrays: cotangent, weight, x, mean, 1/std, the cotangents of x, weight and bias. Lengths: as above. Numbers: whether
+ * there is a weight. */
+KERNEL(norm_channels_vjp)
 {
-    const word move = dims[1] * dims[2];
+    const word images = dims[0], channels = dims[1], size = dims[2], move = channels * size;
+    const double count = (double)(images * size);
     UNUSED;
-    for (word c = 0; c < dims[1]; c++) {
-        const REAL *h = (const REAL *)data[0] + c * dims[2], *a = (const REAL *)data[1] + c * dims[2];
-        double total = 0, product = 0;
-        for (word p = 0; p < dims[0]; p++) {
-            total += OF_TYPE(sum)(h + p * move, dims[2]);
-            product += OF_TYPE(dot)(h + p * move, a + p * move, dims[2]);
+    for (word c = 0; c < channels; c++) {
+        const REAL mean = ((const REAL *)data[3])[c], rstd = ((const REAL *)data[4])[c];
+        double slope = 0, level = 0;
+        for (word p = 0; p < images; p++)
+            for (word start = 0; start < size; start += PIECE) {
+                REAL a[PIECE];
+                const word n = size - start < PIECE ? size - start : PIECE, at = p * move + c * size + start;
+                slope += OF_TYPE(sums_of)((const REAL *)data[0] + at, (const REAL *)data[2] + at, a, n, mean, rstd,
+                                          &level);
+            }
+        ((REAL *)data[6])[c] = (REAL)slope;
+        ((REAL *)data[7])[c] = (REAL)level;
+        const REAL scale = ((const double *)context)[0] != 0 ? ((const REAL *)data[1])[c] * rstd : rstd;
+        const REAL by_values = (REAL)(slope / count), shift = (REAL)(level / count);
+        for (word p = 0; p < images; p++) {
+            const REAL *RESTRICT g = (const REAL *)data[0] + p * move + c * size;
+            const REAL *RESTRICT x = (const REAL *)data[2] + p * move + c * size;
+            REAL *RESTRICT made = (REAL *)data[5] + p * move + c * size;
+            for (word k = 0; k < size; k++)
+                made[k] = (g[k] - OF_TYPE(normal)(x[k], mean, rstd) * by_values - shift) * scale;
         }
-        ((REAL *)data[2])[c] = (REAL)total;
-        ((REAL *)data[3])[c] = (REAL)product;
-    }
-    return 0;
-}
-
-/* Arrays: h, a, scale, level, slope, (h - a slope - level) scale, with one scale, level and slope for each channel.
- * Lengths: as above. */
-KERNEL(tilted)
-{
-    UNUSED;
-    for (word row = 0; row < dims[0] * dims[1]; row++) {
-        const word c = row % dims[1];
-        const REAL scale = ((const REAL *)data[2])[c], level = ((const REAL *)data[3])[c];
-        const REAL slope = ((const REAL *)data[4])[c];
-        const REAL *RESTRICT h = (const REAL *)data[0] + row * dims[2], *RESTRICT a = (const REAL *)data[1] + row * dims[2];
-        REAL *RESTRICT made = (REAL *)data[5] + row * dims[2];
-        for (word k = 0; k < dims[2]; k++)
-            made[k] = (h[k] - a[k] * slope - level) * scale;
     }
     return 0;
 }
 
 /* ---------------------------------------------------------------- max pooling */
+
+/* Write each stride-th number of a row, from each of the first, one after the other: `slots` of each. */
+INLINE void OF_TYPE(split_by_phase)(const REAL *RESTRICT row, REAL *RESTRICT phases, word slots, word stride)
+{
+    if (stride == 2)
+        for (word start = 0; start < slots; start += LANES)
+            for (int l = 0; l < LANES; l++) {
+                const REAL even = row[2 * (start + l)], odd = row[2 * (start + l) + 1];
+                phases[start + l] = even;
+                phases[slots + start + l] = odd;
+            }
+    else
+        for (word phase = 0; phase < stride; phase++)
+            for (word k = 0; k < slots; k++)
+                phases[phase * slots + k] = row[k * stride + phase];
+}
+
+/* The largest of x, y and z, and its tap, for LANES windows. Of equal ones the first, of NaN the last. `found` may be
+ * x, and `which` of_x. Numbers in between are in registers: a loop for each tap would wait for its own stores. */
+INLINE void OF_TYPE(largest_of_three)(const REAL *x, const REAL *y, const REAL *z, const INTEGER *of_x,
+                                      const INTEGER *of_y, const INTEGER *of_z, INTEGER tap_y, INTEGER tap_z,
+                                      REAL *found, INTEGER *which)
+{
+    APART_OR_SAME
+    for (int l = 0; l < LANES; l++) {
+        const INTEGER at_y = of_y[l] + tap_y, at_z = of_z[l] + tap_z;
+        const int by_y = (y[l] > x[l]) | (y[l] != y[l]);
+        const REAL larger = by_y ? y[l] : x[l];
+        const INTEGER at = by_y ? at_y : of_x[l];
+        const int by_z = (z[l] > larger) | (z[l] != z[l]);
+        found[l] = by_z ? z[l] : larger;
+        which[l] = by_z ? at_z : at;
+    }
+}
+
+/* Arrays: x, the largest number of each window, its tap (uint8), scratch. Lengths: planes, rows and columns of a plane,
+ * of windows, of taps. Numbers: stride, padding and dilation, each of rows and of columns.
+ *
+ * Each row of a plane, with padding, is split so that neighbouring windows read neighbouring numbers. The largest of
+ * each row of a window is found, and then the largest of these. All loops are over blocks of LANES: what they compute
+ * beyond the last window is overwritten, or never read. */
+KERNEL(max_pool2d)
+{
+    const double *numbers = (const double *)context;
+    const word height = dims[1], width = dims[2], rows = dims[3], columns = dims[4], down = dims[5], right = dims[6];
+    const word move = (word)numbers[0], stride = (word)numbers[1], above = (word)numbers[2], left = (word)numbers[3];
+    const word gap_down = (word)numbers[4], gap = (word)numbers[5], span = (right - 1) * gap + 1;
+    /* whether windows of all rows are as those of one long row */
+    const int is_whole = stride * columns == width && left == 0 && span <= stride;
+    const word lines = is_whole ? 1 : height, windows = is_whole ? height * columns : columns;
+    const word slots = (windows + (span - 1) / stride + LANES - 1) / LANES * LANES, length = height * width / lines;
+    const word read = length < slots * stride - left ? length : slots * stride - left, end = dims[0] * rows * columns;
+    const word pitch = slots * stride;
+    const REAL *x = (const REAL *)data[0];
+    REAL *image = (REAL *)data[3], *phases = stride > 1 ? image + lines * pitch : image, *best = phases + lines * pitch;
+    INTEGER *which = (INTEGER *)(best + lines * windows + LANES), *firsts = which + lines * windows + LANES;
+    const INTEGER none[LANES] = {0};
+    word places[256]; /* of what a tap reads, in the phases of a line */
+    UNUSED;
+    for (word tap = 0; tap < right; tap++)
+        places[tap] = tap * gap % stride * slots + tap * gap / stride;
+    for (REAL *at = image; at < best; at++)
+        *at = -(REAL)INFINITY;
+    for (word k = 0; k < windows + LANES; k++)
+        firsts[k] = k < windows && k * stride < left ? (INTEGER)((left - k * stride + gap - 1) / gap) : 0;
+    for (word plane = 0; plane < dims[0]; plane++) {
+        /* line by line, each of the three: what has just been stored is not to be read at once */
+        for (word line = 0; line < lines; line++)
+            memcpy(image + line * pitch + left, x + (plane * lines + line) * length, read * sizeof(REAL));
+        for (word line = 0; stride > 1 && line < lines; line++)
+            OF_TYPE(split_by_phase)(image + line * pitch, phases + line * pitch, slots, stride);
+        for (word line = 0; line < lines; line++)
+            for (word tap = right > 1; tap < right; tap += 2) { /* with the first, or the largest up to here */
+                const word next = tap + 1 < right ? tap + 1 : tap;
+                const REAL *from = phases + line * pitch, *y = from + places[tap], *z = from + places[next];
+                REAL *found = best + line * windows;
+                INTEGER *at = which + line * windows;
+                const REAL *before = tap > 1 ? found : from;
+                const INTEGER *of_before = tap > 1 ? at : firsts;
+                for (word k = 0; k < windows; k += LANES)
+                    OF_TYPE(largest_of_three)(before + k, y + k, z + k, of_before + k, none, none, (INTEGER)tap, (INTEGER)next,
+                                              found + k, at + k);
+            }
+        for (word line = 0; line < rows; line++) {
+            const word top = line * move - above, to = (plane * rows + line) * columns;
+            word first = 0, last = down; /* taps that are not in the padding */
+            while (top + first * gap_down < 0)
+                first++;
+            while (top + (last - 1) * gap_down >= height)
+                last--;
+            for (word k = 0; k < columns; k += LANES) {
+                const int fits = to + k + LANES <= end;
+                REAL most[LANES], *found = fits ? (REAL *)data[1] + to + k : most;
+                INTEGER taps[LANES];
+                uint8_t small[LANES], *at = fits ? (uint8_t *)data[2] + to + k : small;
+                const REAL *before = best + (top + first * gap_down) * columns + k;
+                const INTEGER *of_before = which + (top + first * gap_down) * columns + k;
+                for (word tap = first + (last > first + 1); tap < last; tap += 2) {
+                    const word next = tap + 1 < last ? tap + 1 : tap;
+                    const word y = (top + tap * gap_down) * columns + k, z = (top + next * gap_down) * columns + k;
+                    OF_TYPE(largest_of_three)(before, best + y, best + z, of_before, which + y, which + z,
+                                              (INTEGER)((tap - first) * right), (INTEGER)((next - first) * right),
+                                              found, taps);
+                    before = found, of_before = taps;
+                }
+                for (int l = 0; l < LANES; l++)
+                    at[l] = (uint8_t)(taps[l] + (INTEGER)(first * right));
+                if (!fits) {
+                    memcpy((REAL *)data[1] + to + k, most, (columns - k) * sizeof(REAL));
+                    memcpy((uint8_t *)data[2] + to + k, small, columns - k);
+                }
+            }
+        }
+    }
+    return 0;
+}
 
 /* Arrays: cotangents of the windows, their taps (uint8), the cotangent of x. Lengths: planes, rows and columns of a
  * plane, of windows, of taps. Numbers: stride, padding and dilation, each of rows and of columns. */

@@ -161,6 +161,18 @@ def loss(reduction: str) -> Function:
     return lambda x: F.cross_entropy(x, LABELS[: len(x)] % x.shape[1], reduction=reduction)
 
 
+MASK = np.random.default_rng(5).random((9, 20)) < 0.6
+MASK[2] = False  # all is masked
+
+
+def attention(**options: Any) -> Function:
+    return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options)
+
+
+def attention_with_bias(q: Any, k: Any, v: Any, bias: Any) -> Any:
+    return F.scaled_dot_product_attention(q, k, v, bias)
+
+
 CASES: dict[str, tuple[Function, Sequence[tuple[int, ...]]]] = {
     "softmax": (lambda x: F.softmax(x, -1), [(37, 129)]),
     "softmax of long rows": (lambda x: F.softmax(x, -1), [(3, 9001)]),
@@ -195,6 +207,12 @@ CASES: dict[str, tuple[Function, Sequence[tuple[int, ...]]]] = {
     "group_norm": (lambda x, w, b: F.group_norm(x, 2, w, b), [(3, 6, 5, 7), (6,), (6,)]),
     "group_norm without weight": (lambda x: F.group_norm(x, 3), [(3, 6, 35)]),
     "group_norm of few values": (lambda x, w: F.group_norm(x, 3, w), [(5, 6, 2), (6,)]),
+    "attention": (F.scaled_dot_product_attention, [(2, 3, 9, 5), (2, 3, 11, 5), (2, 3, 11, 4)]),
+    "attention, causal": (attention(is_causal=True), [(2, 70, 8)] * 3),
+    "attention, of many rows": (attention(is_causal=True), [(3, 200, 16)] * 3),
+    "attention, masked": (attention(attn_mask=MASK), [(2, 2, 9, 5), (2, 2, 20, 5), (2, 2, 20, 3)]),
+    "attention, biased": (attention_with_bias, [(2, 9, 5), (2, 9, 5), (2, 9, 5), (9, 9)]),
+    "attention, scaled": (attention(scale=-0.3), [(4, 8)] * 3),
     "gelu": (gelu, [(37, 129)]),
     "gelu of one": (gelu, [(1,)]),
     "gelu of a scalar": (gelu, [()]),
@@ -227,7 +245,10 @@ def test_of_any_layout_gives_the_same_bits(case: str) -> None:
     expected = results(function, arrays)
     for laid_out in (np.asfortranarray, lambda a: np.repeat(a, 2, -1)[..., ::2] if a.ndim else a, unaligned):
         for one, other in zip(results(function, [laid_out(a) for a in arrays]), expected, strict=True):
-            np.testing.assert_array_equal(one, other)
+            if case.startswith("attention"):  # whose products BLAS computes otherwise
+                assert ulps(one, other) < 8
+            else:
+                np.testing.assert_array_equal(one, other)
 
 
 def unaligned(a: Any) -> Any:
@@ -353,6 +374,17 @@ def test_logsumexp_is_exact_to_a_few_ulps(shape: tuple[int, ...], axis: int, shi
 
 
 @pytest.mark.parametrize("dtype", TYPES)
+def test_weights_of_attention_are_exact_to_a_few_ulps(dtype: Any) -> None:
+    x = normal(300, dtype=dtype)
+    given = np.full((1, 1), 3, dtype), x[:, None], np.eye(300, dtype=dtype)  # of which the weights are the result
+    with mpmath.workdps(40):
+        total = mpmath.fsum([mpmath.exp(mpmath.mpf(float(v))) for v in x])
+        found = F.scaled_dot_product_attention(*given, scale=1 / 3)
+        # The factor is rounded once: by half an ulp of what the number is below the largest.
+        assert exact_ulps(found[0], x, lambda v: mpmath.exp(v) / total) < 10
+
+
+@pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("columns", [1, 16, 37, 5000])
 def test_layer_norm_is_exact_to_a_few_ulps(columns: int, dtype: Any) -> None:
     x = (normal(5, columns, dtype=dtype) + 3) * np.array([[1], [1e-3], [1e3], [1], [1e9]], dtype)
@@ -379,6 +411,31 @@ def test_layer_norm_of_equal_and_of_special_values(value: float, without_kernels
             assert np.isfinite(one).all()
         else:
             np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "dilation", "size"),
+    [
+        *[(2, 2, 0, 1, size) for size in [(4, 4), (28, 30), (7, 9), (2, 34), (33, 2)]],
+        *[(3, 2, 1, 1, size) for size in [(5, 5), (16, 32), (19, 41)]],
+        *[((3, 2), (1, 3), (1, 0), (2, 1), (12, 35)), (5, 1, 2, 1, (9, 20)), (2, 5, 0, 1, (20, 23))],
+        *[((1, 4), (1, 2), (0, 2), (1, 3), (3, 40)), ((16, 16), 16, 8, 1, (20, 50)), (1, 2, 0, 1, (5, 40))],
+    ],
+)
+def test_max_pool2d_finds_the_same_elements(
+    kernel: Any, stride: Any, padding: Any, dilation: Any, size: tuple[int, int], dtype: Any,
+    without_kernels: Callable[[], None],
+) -> None:  # fmt: skip
+    x = np.random.default_rng(0).integers(0, 4, (2, 3, *size)).astype(dtype)  # of which many are equal
+    x[0, 1].reshape(-1)[::7] = NAN
+    x[1, 1] = -INF
+    x[1, 2].reshape(-1)[::3] = INF
+    options = {"padding": padding, "dilation": dilation, "ceil_mode": True, "return_indices": True}
+    found = F.max_pool2d(x, kernel, stride, **options)
+    without_kernels()
+    for one, other in zip(found, F.max_pool2d(x, kernel, stride, **options), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_labels_that_change_are_checked_in_a_replay() -> None:
@@ -465,7 +522,7 @@ def test_optimisers_give_the_bits_of_numpy(
 def inputs_of_kernels(dtype: Any) -> dict[str, tuple[list[Any], tuple[int, ...], list[float]]]:
     """Arrays, lengths and numbers for each kernel."""
     x, g, w = (normal(12, 10 * 7, dtype=dtype, seed=k) * 2 for k in range(3))
-    row, labels = np.abs(normal(120, dtype=dtype)), np.arange(12) * 5
+    row, labels, pair = np.abs(normal(120, dtype=dtype)), np.arange(12) * 5, np.zeros(140, dtype)
     made = {name: ([x, g], (840,), []) for name in ("gelu", "gelu_slope", "gelu_tanh")}
     made |= {name: ([g, x, w], (840,), []) for name in ("gelu_vjp", "gelu_tanh_vjp")}
     made |= {name: ([x, g], (12, 70), [1.0]) for name in ("softmax", "log_softmax")}
@@ -476,13 +533,19 @@ def inputs_of_kernels(dtype: Any) -> dict[str, tuple[list[Any], tuple[int, ...],
     made |= {
         "cross_entropy": ([x, labels, *tops], (12, 70), []),
         "cross_entropy_vjp": ([row, x, labels, *tops[:2], w], (12, 70), [1.0]),
-        "norm_rows": ([x, row, row[1:], g, w, row[100:]], (12, 70), [1e-5, 1, 1, 1]),
-        "norm_rows_vjp": ([g, row, x, row[9:], w, np.zeros(70, dtype), np.zeros(70, dtype)], (12, 70), [1, 1]),
-        "norm_groups": ([x, row, row[1:], g, w, row[100:]], (12, 5, 14, 15), [1e-5, 1, 1]),
-        "norm_groups_vjp": ([g, row, x, row[9:], w, np.zeros(60, dtype)], (12, 5, 14, 15), [1]),
-        "norm_channels": ([x, row, row[1:], g, w, *[np.zeros(10, dtype) for _ in range(3)]], (12, 10, 7), [1e-5, 1, 1]),
-        "channel_sums": ([g, x, np.zeros(10, dtype), np.zeros(10, dtype)], (12, 10, 7), []),
-        "tilted": ([g, x, row, row[10:], row[20:], w], (12, 10, 7), []),
+        "attention": ([g > 0, x, row, row[12:]], (12, 70, 6), [0.7, 1, 3, 1]),
+        "attention_vjp": ([g > 0, row + 9, row, x, w], (12, 70, 6), [1, 3, 1]),
+        "norm_rows": ([x, row, row[1:], g, row[2:], row[100:]], (12, 70), [1e-5, 1, 1, 1]),
+        "norm_rows_vjp": ([g, row, x, row[9:], row[7:], w, pair, pair], (12, 70), [1, 1]),
+        "norm_groups": ([x, row, row[1:], g, row[2:], row[100:]], (12, 5, 14, 15), [1e-5, 1, 1]),
+        "norm_groups_vjp": ([g, row, x, row[7:], row[9:], w, pair], (12, 5, 14, 15), [1]),
+        "norm_channels": ([x, row, row[1:], g, *[np.zeros(10, dtype) for _ in range(3)]], (12, 10, 7), [1e-5, 1, 1]),
+        "norm_channels_vjp": ([g, row, x, row[9:], row[8:], w, pair, pair], (12, 10, 7), [1]),
+        "max_pool2d": (
+            [x, np.zeros(2 * 30, dtype), np.zeros(2 * 30, np.uint8), np.zeros(2000, dtype)],
+            (2, 14, 20, 5, 6, 4, 5),
+            [3, 3, 1, 1, 1, 1],
+        ),
         "max_pool2d_vjp": (
             [g[:3], np.arange(210, dtype=np.uint8).reshape(3, 70) % 4, w],
             (3, 14, 20, 7, 10, 2, 2),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from gradmgr import GradManager, Tensor, errors, get_num_threads, gradcheck, no_grad, set_num_threads, tensor
+from gradmgr._arrays import native_kernels
 from gradmgr._transforms.vmap import vmap
 from gradmgr.nn._functions import normalization
 from gradmgr.nn.functional import batch_norm, group_norm, layer_norm, normalize, rms_norm
@@ -292,8 +293,9 @@ def test_running_statistics_under_vmap():
         (lambda x, w, b: batch_norm(x, None, None, w, b, True), 50),
     ],
 )
-def test_what_is_kept(function, statistics):
+def test_what_is_kept(function, statistics, monkeypatch):
     """The values normalised, and of 1/std one number for each statistic: neither x nor y."""
+    monkeypatch.setattr(native_kernels.kernels, "_found", {})
     x, w, b = (tensor(np.random.default_rng(0).standard_normal(shape)) for shape in ((40, 50), 50, 50))
     with GradManager().attach([x, w, b]) as gm:
         y = function(x * 1.0, w, b)
@@ -305,7 +307,24 @@ def test_what_is_kept(function, statistics):
     assert y.shape == x.shape
 
 
-def test_without_weight_the_result_itself_is_kept():
+def test_what_is_kept_where_kernels_compute():
+    """The input, and of mean and 1/std one number for each statistic."""
+    if native_kernels.kernels.get("norm_rows", np.dtype(float)) is None:
+        pytest.skip(f"needs kernels: {native_kernels.kernels.reason}")
+    x, w, b = (tensor(np.random.default_rng(0).standard_normal(shape)) for shape in ((4, 50, 50), 50, 50))
+    for function, statistics in (
+        (lambda x, w, b: layer_norm(x, (50,), w, b), 200),
+        (lambda x, w, b: group_norm(x, 10, w, b), 40),
+        (lambda x, w, b: batch_norm(x, None, None, w, b, True), 50),
+    ):
+        with GradManager().attach([x, w, b]) as gm:
+            y = function(x * 1.0, w, b)
+            assert y.shape == x.shape
+            assert gm._tape.nbytes() == x.nbytes + w.nbytes + 16 * statistics
+
+
+def test_without_weight_the_result_itself_is_kept(monkeypatch):
+    monkeypatch.setattr(native_kernels.kernels, "_found", {})
     x = tensor(np.random.default_rng(0).standard_normal((40, 50)))
     with GradManager().attach(x) as gm:
         y = layer_norm(x, (50,))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr.nn import functional
+from gradmgr.nn._functions import normalization
 from samples._table import CUBE, Arg, Array, X, add, at, given
 
 WEIGHTS = (Arg((4,)), Arg((4,)))
@@ -143,6 +144,27 @@ batch_norm("images", IMAGES, *WEIGHTS)
 batch_norm("no further axes", X, *WEIGHTS)
 batch_norm("plain", X, third=True)
 batch_norm("frozen weight", Arg((3, 2, 4)), Arg((2,), constant=True), Arg((2,)))
+
+# Which of two ops computes depends on whether there is a kernel in C.
+_ROWS = normalization.Layout((1, 24, 4), (1, 24, 4), per_channel=False)
+_GROUPS = normalization.Layout((1, 4, 36), (2, 4, 18), per_channel=True)
+_BATCH = normalization.Layout((2, 4, 18), (2, 4, 18), per_channel=True)
+for _name, _args, _reference, _settings in (
+    ("layer_norm", (Arg((6, 4, 4)), *WEIGHTS), layer((-1,)), (_ROWS, 1e-5, True)),
+    ("rms_norm", (Arg((6, 4, 4)), Arg((4,))), rms((-1,), 0.1), (_ROWS, 0.1, False)),
+    ("group_norm", (Arg((2, 4, 18)), *WEIGHTS), grouped(2), (_GROUPS, 1e-5, True)),
+    ("batch_norm", (Arg((2, 4, 18)), *WEIGHTS), by_formula(batch), (_BATCH, 1e-5)),
+):
+    for _kind in ("", "_of_input"):
+        _op = getattr(normalization, f"_{_name}{_kind}")
+        add(
+            f"engine.nn.{_name}{_kind}",
+            "as called",
+            lambda xp, x, w, b=None, op=_op, more=_settings: op(x, w, b, *more)[0],
+            *_args,
+            reference=_reference,
+            dispatches=False,
+        )
 
 _MEAN, _VAR = given([0.5, -1.0, 0.0, 2.0]), given([0.5, 1.0, 2.0, 0.1])
 

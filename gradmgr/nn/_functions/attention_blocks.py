@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from gradmgr._arrays import native_kernels
 from gradmgr._arrays.blocks import BLOCK, run
 from gradmgr._arrays.libraries import empty
 
@@ -61,9 +62,13 @@ class _Scores:
         if causal and rows >= _CAUSAL_ROWS:
             high = min(high, _CAUSAL_ROWS, rows // 2)
         self.parts = _parts(rows, columns, high, causal)
+        self.is_causal, self.is_unmasked = causal, masked is None and not causal
+        self.kernel, self.vjp_kernel = (
+            native_kernels.find(name, query, key, value) for name in ("attention", "attention_vjp")
+        )
         # 1 where a query attends to a key, relative to the first row of a part; numpy.tri takes three times as long
-        self.causal = np.greater_equal.outer(*[np.arange(high)] * 2).astype(query.dtype) if causal else None
-        self.is_unmasked = masked is None and not causal
+        is_needed = causal and self.kernel is None
+        self.causal = np.greater_equal.outer(*[np.arange(high)] * 2).astype(query.dtype) if is_needed else None
 
     def run_tasks(self, work: Callable[[Index], None]) -> None:
         """Call work(task) for all tasks, which are indices of a block of matrices."""
@@ -102,6 +107,15 @@ class _Scores:
         if self.causal is not None and first < end:
             some = exponentials[..., first:]
             some *= self.causal[: last - first, : end - first]
+
+    def for_kernel(self, like: Any, task: Index, part: Part) -> tuple[Any, tuple[int, ...], tuple[float, ...]]:
+        """Return what a kernel is given of a part's scores: a mask, or any array; lengths; and numbers."""
+        first, last, end = part
+        mask = like
+        if self.masked is not None:
+            mask = native_kernels.contiguous(self.masked[task][..., first:last, :end])
+        lengths = math.prod(like.shape[:-1]), end, last - first
+        return mask, lengths, (float(self.is_causal), float(first), float(self.masked is not None))
 
     def apply_dropout(self, weights: Any, task: Index, part: Part) -> Any:
         """Return weights times the factors of dropout."""
@@ -150,14 +164,25 @@ def attend_in_blocks(
     output = np.empty_like(query, shape=(*query.shape[:-1], value.shape[-1]))
     sums = empty(scores.sums_shape, query)
 
+    is_native = scores.kernel is not None and scale > 0 and bias is None
+
     def work(task: Index) -> None:
-        q, k, v, o, s = query[task] * scale, key[task], value[task], output[task], sums[task]
+        q, k, v, o, s = query[task], key[task], value[task], output[task], sums[task]
+        if not is_native:
+            q = q * scale
         for part in scores.parts:
             first, last, end = part
-            weights, total, top = _exponentials(scores, q, k, task, part)
             here = o[..., first:last, :]
+            if scores.kernel is not None:
+                factor = scale if is_native else 1.0
+                weights, total, top = _exponentials_by_kernel(scores, q, k, factor, task, part)
+            else:
+                weights, total, top = _exponentials(scores, q, k, task, part)
             np.matmul(scores.apply_dropout(weights, task, part), v[..., :end, :], here)
-            if top is None:
+            if scores.kernel is not None:
+                here /= total
+                np.add(np.log(total, out=total), top, out=s[..., first:last, :])
+            elif top is None:
                 here /= total
                 np.log(total, s[..., first:last, :])
             else:
@@ -167,6 +192,20 @@ def attend_in_blocks(
 
     scores.run_tasks(work)
     return output, sums
+
+
+def _exponentials_by_kernel(
+    scores: _Scores, q: Any, k: Any, factor: float, task: Index, part: Part
+) -> tuple[Any, Any, Any]:
+    """Return the exponentials of scores times a factor, their sums, and the maxima subtracted before the exponential.
+
+    Of a row where all is masked the maximum is inf, and the sum 1.
+    """
+    made = native_kernels.contiguous(scores.compute(q, k, task, part))
+    total, top = (native_kernels.empty((*made.shape[:-1], 1), made) for _ in range(2))
+    mask, lengths, numbers = scores.for_kernel(made, task, part)
+    scores.kernel(mask, made, total, top, *lengths, factor, *numbers)
+    return made, total, top
 
 
 def _exponentials(scores: _Scores, q: Any, k: Any, task: Index, part: Part) -> tuple[Any, Any, Any]:
@@ -212,7 +251,7 @@ def gradients(
     scores = _Scores(query, key, value, bias, masked, drop, causal)
     query, key, value = scores.query, scores.key, scores.value
     made = np.empty_like(query), np.empty_like(key), np.empty_like(value)
-    near = bool(_maximum(np.abs(sums), None) < _LARGEST_SCORE)
+    near = scores.vjp_kernel is None and bool(_maximum(np.abs(sums), None) < _LARGEST_SCORE)
 
     def work(task: Index) -> None:
         q, k, v, g = query[task] * scale, key[task], value[task], of_output[task]
@@ -225,12 +264,18 @@ def gradients(
             g, t, s = g * share, t * share, None
         for part in reversed(scores.parts):  # begins with the part that has the most columns
             first, last, end = part
-            weights = _weights(scores, q, k, s, task, part)
             rows = slice(first, last)
             g_rows = g[..., rows, :]
             d = scores.apply_dropout(np.matmul(g_rows, v[..., :end, :].swapaxes(-1, -2)), task, part)
-            d -= t[..., rows, :]
-            d *= weights
+            if scores.vjp_kernel is not None:
+                weights, d = map(native_kernels.contiguous, (scores.compute(q, k, task, part), d))
+                mask, lengths, numbers = scores.for_kernel(weights, task, part)
+                given = mask, *[native_kernels.contiguous(a[..., rows, :]) for a in (s, t)], weights
+                scores.vjp_kernel(*given, d, *lengths, *numbers)
+            else:
+                weights = _weights(scores, q, k, s, task, part)
+                d -= t[..., rows, :]
+                d *= weights
             np.matmul(d, k[..., :end, :], of_q[..., rows, :])
             _accumulate(of_k, d, q[..., rows, :], end, last == scores.rows)
             _accumulate(of_v, scores.apply_dropout(weights, task, part), g_rows, end, last == scores.rows)

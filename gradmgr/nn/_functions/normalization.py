@@ -2,7 +2,7 @@
 
 All are one computation: values, reshaped to (P, Q, S), are centred and scaled over P and S, for each of Q,
 and then scaled and shifted by a weight and a bias. The derivatives keep the normalised values and 1/std, not the input
-or the result.
+or the result; where kernels of gradmgr-native compute, they keep the input, mean and 1/std.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import batched, libraries, memory, native_kernels
+from gradmgr._arrays import batched, libraries, memory
 from gradmgr._arrays.captured import is_captured
 from gradmgr._engine.broadcast import broadcast_to
 from gradmgr._engine.context import rebind
@@ -21,13 +21,13 @@ from gradmgr._engine.custom import custom, several
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.op import Function, zeros
 from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr.nn._functions import normalization_kernels as kernels
 from gradmgr.nn._functions.arguments import check_floating, check_inexact, integer, one_array
 from gradmgr.nn._functions.normalization_blocks import (
     SIZE,
     Layout,
     can_run_in_blocks,
     is_captured_block,
-    natively,
     normalise_groups,
     normalise_rows,
     reshape_to,
@@ -95,9 +95,6 @@ def _affine(a: Any, weight: Any, bias: Any, layout: Layout, shape: Shape) -> Any
 @libraries.keeps_nothing
 def _kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred: bool) -> tuple[Any, ...]:
     """Return the result, the normalised values and 1/std for the rules; what else there is after them is of no use."""
-    found = natively(x, weight, bias, layout, eps, centred)
-    if found is not None:
-        return (*found, None, None)
     if can_run_in_blocks(x, weight, bias):
         if layout.letter == "s":
             return normalise_rows(x, weight, bias, layout, eps, centred)
@@ -113,15 +110,6 @@ def _kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred:
 @libraries.keeps_nothing
 def _batch_kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float) -> tuple[Any, ...]:
     """Return the result, the normalised values and 1/std for the rules, and mean and variance."""
-    is_long = layout.by_statistic[2] >= SIZE
-    kernel = native_kernels.find("norm_channels", x, weight, bias) if is_long else None
-    if kernel is not None:
-        form = layout.by_statistic
-        shapes = x.shape, form, form[1:2], form[1:2], form[1:2]
-        made: tuple[Any, ...] = tuple([native_kernels.empty(shape, x, weight, bias) for shape in shapes])
-        given = [native_kernels.contiguous(x if z is None else z) for z in (x, weight, bias)]
-        kernel(*given, *made, *form, eps, float(weight is not None), float(bias is not None))
-        return made
     if (one := libraries.in_one(_batch_kernel, x, weight, bias)) is not None:
         return one(x, weight, bias, layout, eps)  # type: ignore[no-any-return]  # what this function returns
     return _general_kernel(x, weight, bias, layout, eps, True)
@@ -152,12 +140,6 @@ def _general_kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, 
 
 
 def _combine_kernel(h: Any, a: Any, scale: Any, level: Any, slope: Any) -> Any:
-    fits = level is not None and h.shape == a.shape and h.shape[2] >= SIZE
-    kernel = native_kernels.find("tilted", h, a, scale, level, slope) if fits else None
-    if kernel is not None:
-        made = native_kernels.empty(h.shape, h, a, scale)
-        kernel(*map(native_kernels.contiguous, (h, a, scale, level, slope)), made, *h.shape)
-        return made
     z = _apply_in_place(np.add, a * -slope[:, None], h)
     z = z if level is None else _apply_in_place(np.subtract, z, level[:, None])
     return _apply_in_place(np.multiply, z, scale[:, None])
@@ -301,12 +283,7 @@ def _batch_sums(g: Any, a: Any, layout: Layout) -> Any:
     if g[0] is None:
         return None
     gy, a = reshape_to(widen_half(g[0]), layout.by_statistic), widen_half(a)
-    kernel = native_kernels.find("channel_sums", gy, a) if gy.shape[2] >= SIZE else None
-    if kernel is None:
-        return gy, _total(gy), _dot(gy, a)
-    total, product = (native_kernels.empty(layout.by_statistic[1:2], gy, a) for _ in range(2))
-    kernel(native_kernels.contiguous(gy), native_kernels.contiguous(a), total, product, *layout.by_statistic)
-    return gy, total, product
+    return gy, _total(gy), _dot(gy, a)
 
 
 def _batch_x_vjp(g: Any, weight: Any, a: Any, rstd: Any, shape: Shape, layout: Layout, shared: Any) -> Any:
@@ -357,6 +334,157 @@ _batch_norm: Function = several(
     },
     shared=_batch_sums,
 )
+
+
+# ---------------------------------------------------------------- the same by kernels, keeping the input
+
+
+def _values(x: Any, mean: Any, rstd: Any, layout: Layout) -> Any:
+    """Return the normalised values."""
+    return (reshape_to(widen_half(x), layout.by_statistic) - _column(mean)) * _column(rstd)
+
+
+def _mean_tangent(t: Any, mean: Any, layout: Layout, centred: bool) -> Any:
+    t = reshape_to(widen_half(t), layout.by_statistic)
+    return _divide_by_size(_total(t), layout) if centred else zeros(mean, mean.shape, mean.dtype)
+
+
+def _declared_of_input(name: str, kernel_name: str) -> Function:
+    """Declare a normalisation by a kernel; where there is none, as in second derivatives, by the rules above."""
+
+    @libraries.keeps_nothing
+    def kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred: bool) -> tuple[Any, ...]:
+        found = kernels.normalise(kernel_name, x, weight, bias, layout, eps, centred)
+        if found is not None:
+            return found
+        y, _, rstd, mean, _ = _general_kernel(x, weight, bias, layout, eps, centred)
+        return y, rstd * 0 if mean is None else mean, rstd
+
+    def shared(g: Any, weight: Any, x: Any, mean: Any, rstd: Any, layout: Layout, centred: bool) -> Any:
+        if g[0] is None or g[1] is not None or g[2] is not None:
+            return None
+        return kernels.slopes(kernel_name, g[0], weight, x, mean, rstd, layout, centred)
+
+    def x_vjp(
+        g: Any, x: Any, weight: Any, mean: Any, rstd: Any, shape: Shape, layout: Layout, centred: bool, shared: Any
+    ) -> Any:
+        if shared is not None:
+            return reshape_to(shared[0], shape)
+        a = _values(x, mean, rstd, layout)
+        by_rest = _x_vjp((g[0], None, g[2]), weight, a, rstd, shape, layout, centred, None)
+        if g[1] is None or not centred:
+            return by_rest
+        by_mean = broadcast_to(_column(_divide_by_size(g[1], layout)), layout.by_statistic)
+        return sum_of(by_rest, reshape_to(by_mean, shape))
+
+    def weight_vjp(g: Any, x: Any, mean: Any, rstd: Any, shape: Shape, layout: Layout, shared: Any) -> Any:
+        if shared is not None:
+            return reshape_to(shared[1], shape)
+        return _weight_vjp(g, _values(x, mean, rstd, layout), shape, layout, None)
+
+    def x_jvp(
+        t: Any, weight: Any, y: Any, x: Any, mean: Any, rstd: Any, layout: Layout, centred: bool
+    ) -> list[Any]:  # fmt: skip
+        ty, _, of_rstd = _x_jvp(t, weight, y, _values(x, mean, rstd, layout), rstd, layout, centred)
+        return [ty, _mean_tangent(t, mean, layout, centred), of_rstd]
+
+    return several(
+        name,
+        kernel,
+        ("y", "mean", "rstd"),
+        vjp={
+            "x": x_vjp,
+            "weight": weight_vjp,
+            "bias": lambda g, shape, layout, shared: (
+                _bias_vjp(g, shape, layout) if shared is None else reshape_to(shared[2], shape)
+            ),
+        },
+        jvp={
+            "x": x_jvp,
+            "weight": lambda t, x, y, mean, rstd, layout: [
+                _weight_jvp(t, y, _values(x, mean, rstd, layout), rstd, layout)[0],
+                *_zero_tangents(mean, rstd),
+            ],
+            "bias": lambda t, y, mean, rstd, layout: [
+                _bias_jvp(t, y, mean, rstd, layout)[0],
+                *_zero_tangents(mean, rstd),
+            ],
+        },
+        shared=shared,
+    )
+
+
+_layer_norm_of_input: Function = _declared_of_input("nn.layer_norm_of_input", "norm_rows")
+_rms_norm_of_input: Function = _declared_of_input("nn.rms_norm_of_input", "norm_rows")
+_group_norm_of_input: Function = _declared_of_input("nn.group_norm_of_input", "norm_groups")
+
+
+@libraries.keeps_nothing
+def _batch_of_input_kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float) -> tuple[Any, ...]:
+    """Return the result, mean, 1/std and variance."""
+    found = kernels.normalise("norm_channels", x, weight, bias, layout, eps, True)
+    if found is not None:
+        return found
+    y, _, rstd, mean, var = _general_kernel(x, weight, bias, layout, eps, True)
+    return y, mean, rstd, var
+
+
+def _batch_slopes(g: Any, weight: Any, x: Any, mean: Any, rstd: Any, layout: Layout) -> Any:
+    """Return the cotangents of x, weight and bias, for that of the result; None where no kernel computes them."""
+    if g[0] is None or g[1] is not None or g[2] is not None or g[3] is not None:
+        return None
+    return kernels.slopes("norm_channels", g[0], weight, x, mean, rstd, layout, True)
+
+
+def _batch_x_vjp_of_input(
+    g: Any, x: Any, weight: Any, mean: Any, rstd: Any, shape: Shape, layout: Layout, shared: Any
+) -> Any:
+    if shared is not None:
+        return reshape_to(shared[0], shape)
+    a, (of_y, of_mean, of_rstd, of_var) = _values(x, mean, rstd, layout), g
+    sums = _batch_sums((of_y,), a, layout)
+    return _batch_x_vjp((of_y, None, of_rstd, of_mean, of_var), weight, a, rstd, shape, layout, sums)
+
+
+def _batch_weight_vjp_of_input(g: Any, x: Any, mean: Any, rstd: Any, shape: Shape, layout: Layout, shared: Any) -> Any:
+    return shared[1] if shared is not None else _weight_vjp(g, _values(x, mean, rstd, layout), shape, layout, None)
+
+
+def _batch_x_jvp_of_input(t: Any, weight: Any, y: Any, x: Any, mean: Any, rstd: Any, layout: Layout) -> list[Any]:
+    ty, _, *rest = _batch_x_jvp(t, weight, y, _values(x, mean, rstd, layout), rstd, layout)
+    return [ty, rest[1], rest[0], rest[2]]
+
+
+_batch_norm_of_input: Function = several(
+    "nn.batch_norm_of_input",
+    _batch_of_input_kernel,
+    ("y", "mean", "rstd", "var"),
+    vjp={
+        "x": _batch_x_vjp_of_input,
+        "weight": _batch_weight_vjp_of_input,
+        "bias": lambda g, shape, layout, shared: _bias_vjp(g, shape, layout) if shared is None else shared[2],
+    },
+    jvp={
+        "x": _batch_x_jvp_of_input,
+        "weight": lambda t, x, y, mean, rstd, layout: [
+            _weight_jvp(t, y, _values(x, mean, rstd, layout), rstd, layout)[0],
+            *_zero_tangents(mean, rstd, rstd),
+        ],
+        "bias": lambda t, y, mean, rstd, layout: [
+            _bias_jvp(t, y, mean, rstd, layout)[0],
+            *_zero_tangents(mean, rstd, rstd),
+        ],
+    },
+    shared=_batch_slopes,
+)
+
+
+def _has_kernel(name: str, layout: Layout, x: Any, weight: Any, bias: Any) -> bool:
+    arrays = [None if z is None else raw(z) for z in (x, weight, bias)]
+    return kernels.find(name, layout, *arrays) is not None
+
+
+# ---------------------------------------------------------------- by given statistics
 
 
 def _given_kernel(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, layout: Layout) -> Any:
@@ -461,7 +589,10 @@ def batch_norm(
     for name, stat in named.items():
         if stat is not None and not isinstance(stat, Tensor) and not memory.is_writeable(stat):
             raise ValueError(f"batch_norm writes to {name} where training=True; found a read-only array")
-    y, _, _, mean, var = _batch_norm(x, weight, bias, layout, eps)
+    if _has_kernel("norm_channels", layout, x, weight, bias):
+        y, mean, _, var = _batch_norm_of_input(x, weight, bias, layout, eps)
+    else:
+        y, _, _, mean, var = _batch_norm(x, weight, bias, layout, eps)
     if form[0] * form[2] > 1:
         unbiased = raw(var) * (layout.count / (layout.count - 1))
         _update(running, (raw(mean), unbiased), momentum if is_captured(momentum) else float(momentum))
@@ -541,7 +672,8 @@ def layer_norm(input: Any, normalized_shape: Any, weight: Any = None, bias: Any 
     """
     x, weight, bias = _lift_arguments("layer_norm", input, weight, bias)
     layout = _rows_layout(x, normalized_shape, "layer_norm", weight, bias)
-    return _layer_norm(x, weight, bias, layout, eps, True)[0]
+    chosen = _layer_norm_of_input if _has_kernel("norm_rows", layout, x, weight, bias) else _layer_norm
+    return chosen(x, weight, bias, layout, eps, True)[0]
 
 
 def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
@@ -571,7 +703,8 @@ def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float |
     layout = _rows_layout(x, normalized_shape, "rms_norm", weight, None)
     if eps is None:
         eps = 2.0**-7 if x.dtype.name == "bfloat16" else float(np.finfo(x.dtype).eps)
-    return _rms_norm(x, weight, None, layout, eps, False)[0]
+    chosen = _rms_norm_of_input if _has_kernel("norm_rows", layout, x, weight, None) else _rms_norm
+    return chosen(x, weight, None, layout, eps, False)[0]
 
 
 def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
@@ -611,7 +744,8 @@ def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None
     size, each = math.prod(x.shape[2:]), channels // groups
     _check_several(x.shape, n * each * size, "group_norm", "each group")
     layout = Layout((1, n * groups, each * size), (n, channels, size), per_channel=True)
-    return _group_norm(x, weight, bias, layout, eps, True)[0]
+    chosen = _group_norm_of_input if _has_kernel("norm_groups", layout, x, weight, bias) else _group_norm
+    return chosen(x, weight, bias, layout, eps, True)[0]
 
 
 def _lift_arguments(asked: str, x: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any]:

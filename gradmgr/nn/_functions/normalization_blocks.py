@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays import libraries, native_kernels
+from gradmgr._arrays import libraries
 from gradmgr.ops.softmax import LONG, by_rows, fewest_rows, row_dots, row_sums, rows_for_blocks
 
 Shape = tuple[int, ...]
@@ -67,55 +67,6 @@ def is_captured_block(x: Any, *others: Any) -> bool:
     if not x.flags.c_contiguous or not 0 < x.size <= _FEW or (dtype is not libraries.F4 and dtype is not libraries.F8):
         return False
     return all(a is None or a.dtype is dtype for a in others)
-
-
-def natively(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred: bool) -> Any:
-    """Return the result, the normalised values and 1/std by a kernel of gradmgr-native; None where there is none."""
-    name = _name_of_kernel(layout)
-    kernel = None if name is None else native_kernels.find(name, x, weight, bias)
-    if kernel is None:
-        return None
-    shapes = x.shape, layout.by_statistic, layout.by_statistic[1:2]
-    y, a, rstd = (native_kernels.empty(shape, x, weight, bias) for shape in shapes)
-    given = [native_kernels.contiguous(x if z is None else z) for z in (x, weight, bias)]
-    numbers = (eps, float(weight is not None), float(bias is not None), float(centred))
-    kernel(*given, y, a, rstd, *_lengths(layout), *numbers)
-    return y, a, rstd
-
-
-def _name_of_kernel(layout: Layout) -> str | None:
-    """Return which kernel computes such a layout."""
-    if layout.by_statistic[0] != 1:
-        return None
-    if layout.letter == "s":
-        return "norm_rows"
-    return "norm_groups" if layout.by_weight[2] >= SIZE else None
-
-
-def _lengths(layout: Layout) -> tuple[int, ...]:
-    """Return the lengths that the kernel is given."""
-    _, rows, columns = layout.by_statistic
-    if layout.letter == "s":
-        return rows, columns
-    _, channels, size = layout.by_weight
-    return rows, columns // size, size, channels
-
-
-def _native_slopes(gy: Any, weight: Any, a: Any, rstd: Any, layout: Layout, centred: bool) -> Any:
-    """Return the cotangents of x and weight by a kernel; None where there is none."""
-    name = _name_of_kernel(layout)
-    kernel = None if name is None else native_kernels.find(f"{name}_vjp", gy, weight, a, rstd)
-    if kernel is None:
-        return None
-    dx = native_kernels.empty(gy.shape, gy, weight, a)
-    given = [native_kernels.contiguous(gy if z is None else z) for z in (gy, weight, a, rstd)]
-    if layout.letter == "s":
-        of_weight, scratch = (native_kernels.empty((layout.by_statistic[2],), gy, weight, a) for _ in range(2))
-        kernel(*given, dx, of_weight, scratch, *_lengths(layout), float(weight is not None), float(centred))
-        return dx, of_weight if weight is not None else None
-    by_image = native_kernels.empty(layout.by_weight[:2], gy, weight, a)
-    kernel(*given, dx, by_image, *_lengths(layout), float(weight is not None))
-    return dx, np.add.reduce(by_image, axis=0)
 
 
 def _normalise(x: Any, out: Any, rstd: Any, eps: float, centred: bool, each: Any) -> None:
@@ -192,10 +143,6 @@ def slopes(g: Any, weight: Any, a: Any, rstd: Any, layout: Layout, centred: bool
     The rules in `normalization` use them if they are there, and compute the same for all other arrays.
     """
     gy = g[0]
-    if gy is not None and g[1] is None and g[2] is None:
-        found = _native_slopes(gy, weight, a, rstd, layout, centred)
-        if found is not None:
-            return found
     fits = can_run_in_blocks(gy, a, rstd, weight) or (
         layout.letter == "s" and gy is not None and is_captured_block(gy, a, rstd, weight)
     )

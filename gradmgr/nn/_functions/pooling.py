@@ -129,9 +129,43 @@ def _largest_of(runs: Iterator[Any], tap: Any, careful: bool) -> tuple[Any, Any]
     return best, tap
 
 
-@libraries.captured_as_one()
+def _find_kernel(name: str, x: Any, geometry: Geometry) -> Any:
+    """Return a kernel of gradmgr-native, which keeps the number of a tap in a byte; None where there is none."""
+    return native_kernels.find(name, x) if math.prod(geometry.kernel) <= 256 else None
+
+
+def _lengths_and_numbers(geometry: Geometry) -> tuple[Any, ...]:
+    """Return what a kernel is given of windows."""
+    numbers = map(float, (*geometry.stride, *geometry.padding, *geometry.dilation))
+    return *geometry.size, *geometry.out, *geometry.kernel, *numbers
+
+
+def _size_of_scratch(geometry: Geometry) -> int:
+    """Return how many numbers the kernel of max_pool2d needs besides its results; `native/src` says for what."""
+    height, stride, reach = geometry.size[0], geometry.stride[1], (geometry.kernel[1] - 1) * geometry.dilation[1]
+    columns = geometry.out[1]
+    line = stride * (columns + reach // stride + native_kernels.LANES)
+    return 2 * height * line + 3 * (height * columns + native_kernels.LANES)
+
+
+def _max_pool_natively(x: Any, geometry: Geometry) -> Any:
+    """Return what `_max_pool` does, by a kernel of gradmgr-native; None where there is none."""
+    kernel = _find_kernel("max_pool2d", x, geometry)
+    if kernel is None:
+        return None
+    z = native_kernels.empty((*x.shape[:2], *geometry.out), x)
+    which = new_array("empty", z.shape, np.uint8, x)
+    scratch = native_kernels.empty((_size_of_scratch(geometry),), x)
+    given = native_kernels.contiguous(x), z, which, scratch
+    kernel(*given, x.shape[0] * x.shape[1], *_lengths_and_numbers(geometry))
+    return z, which
+
+
+@libraries.captured_as_one(unless=lambda x, geometry: _find_kernel("max_pool2d", x, geometry) is not None)
 def _max_pool(x: Any, geometry: Geometry) -> tuple[Any, Any]:
     """Return the largest of each window, or NaN if it holds one, and its tap: the first of equal ones."""
+    if (found := _max_pool_natively(x, geometry)) is not None:
+        return found  # type: ignore[no-any-return]  # two arrays
     planes, taps = _planes_of(x), math.prod(geometry.kernel)
     small = np.dtype(np.uint8 if taps <= 256 else np.int32)
     loop = _BlockLoop(geometry, len(planes), accumulation_dtype(x.dtype), -math.inf, x)
@@ -166,15 +200,20 @@ def _pick_kernel(x: Any, which: Any, geometry: Geometry) -> Any:
     return _images_of(z, x)
 
 
-@libraries.captured_as_one()
+def _find_scatter(g: Any, which: Any) -> Any:
+    """Return the kernel that scatters; None where there is none."""
+    fits = libraries.is_numpy(which) and which.dtype == np.uint8 and which.shape == g.shape
+    return native_kernels.find("max_pool2d_vjp", g) if fits else None
+
+
+@libraries.captured_as_one(unless=lambda g, which, geometry: _find_scatter(g, which) is not None)
 def _scatter_kernel(g: Any, which: Any, geometry: Geometry) -> Any:
     """Add each number to the given tap of its window: the adjoint of picking."""
-    kernel = native_kernels.find("max_pool2d_vjp", g)
-    if kernel is not None and libraries.is_numpy(which) and which.dtype == np.uint8 and which.shape == g.shape:
+    kernel = _find_scatter(g, which)
+    if kernel is not None:
         made = native_kernels.empty((*g.shape[:2], *geometry.size), g, which)
-        lengths = g.shape[0] * g.shape[1], *geometry.size, *geometry.out, *geometry.kernel
-        numbers = map(float, (*geometry.stride, *geometry.padding, *geometry.dilation))
-        kernel(native_kernels.contiguous(g), native_kernels.contiguous(which), made, *lengths, *numbers)
+        given = native_kernels.contiguous(g), native_kernels.contiguous(which), made
+        kernel(*given, g.shape[0] * g.shape[1], *_lengths_and_numbers(geometry))
         return made
     planes, named, work = _planes_of(g), _planes_of(which), accumulation_dtype(g.dtype)
     loop = _BlockLoop(geometry, len(planes), work, 0, g, which)
