@@ -227,6 +227,13 @@ def test_the_profiler_and_anomaly_detection_change_no_value():
     assert len(labels) == 7
 
 
+def test_own_operations_hooks_and_checkpoints_compute_what_pytorch_does():
+    pytest.importorskip("torch")
+    rows = tools.own_code(NO_TIME, 1)
+    assert len(rows) == 9
+    assert [row.label for row in rows if row.verdicts] == ["Function, forward", "custom_op over Function, forward"]
+
+
 # ---------------------------------------------------------------- training
 
 
