@@ -16,7 +16,7 @@ from gradmgr._arrays.libraries import is_array, is_differentiable
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.context import Context, current, set_current
 from gradmgr._engine.tape import Tape
-from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.tensor import Tensor, wrap
 from gradmgr._transforms.function_call import FunctionCall, check_methods
 from gradmgr._transforms.function_context import ContextState, FunctionCtx
 from gradmgr._transforms.function_node import FUNCTION_OP, ArrayMetadata, FunctionNode, Source, is_placeholder
@@ -60,12 +60,16 @@ def apply(function: type[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         except BaseException:
             complete(set_current, tape)  # again: an exception may have struck in `finally`
             raise
-        sources = _usual_sources(state, ctx, args, given, before, output)
-        if sources is None:
+        values = _usual_values(state, ctx, args, given, before, output)
+        if values is None:
             return FunctionCall(function, args, kwargs).finish(tape, node_ids, ctx, tuple(given), tuple(before), output)
         result = wrap(output._array if isinstance(output, Tensor) else output)
         if node_ids is not None and tape.open:
-            _record(function, tape, node_ids, state, sources, args, result)
+            node = _node(function, args, result._array)
+            node.materialize = state.materialize
+            kept, sources = values
+            recorded = (tuple(kept), tuple(sources), (), node)
+            tape.record_op(FUNCTION_OP, node_ids, (), (result._array,), recorded, (result,))
     finally:
         state.close()
     return result
@@ -89,10 +93,10 @@ def _takes_ctx(function: type[Any]) -> bool:
     return True
 
 
-def _usual_sources(
+def _usual_values(
     state: ContextState, ctx: FunctionCtx, args: tuple[Any, ...], given: list[Any], before: list[Any], output: Any
-) -> list[Source] | None:
-    """Return where each saved value comes from; None where forward did more than return one new array.
+) -> tuple[list[Any], list[Source]] | None:
+    """Return the saved arrays and where each comes from; None where forward did more than return one new array.
 
     That is: it wrote to an argument, or saved something else than arguments and the result.
     """
@@ -101,48 +105,35 @@ def _usual_sources(
         return None
     if state.dirty or state.non_differentiable or ctx.__dict__:
         return None
-    for t, copy, a in zip(args, given, before, strict=True):
-        if copy is not a and (t._array is not a or copy._array is not a):
+    for k, copy in enumerate(given):
+        a = before[k]
+        if copy is not a and (copy._array is not a or args[k]._array is not a):
             return None
+    kept: list[Any] = []
     sources: list[Source] = []
     for value in state.for_backward:
+        source: Source = ("result", 0) if value is output else None
         for k, copy in enumerate(given):
             if copy is value:
-                sources.append(("argument", k) if value is not None else None)
+                source = ("argument", k)
                 break
-        else:
-            if value is not output:
-                return None
-            sources.append(("result", 0))
-    return sources
-
-
-def _record(
-    function: type[Any],
-    tape: Tape,
-    node_ids: tuple[Any, ...],
-    state: ContextState,
-    sources: list[Source],
-    args: tuple[Any, ...],
-    result: Tensor,
-) -> None:
-    """Record a usual call, as `FunctionCall` does any."""
-    kept = []
-    for k, value in enumerate(state.for_backward):
-        array = raw(value)
+        if source is None or value is None:
+            return None
+        array = value._array
         kept.append(array)
-        if value is not None and not is_differentiable(array.dtype):
-            sources[k] = None
+        sources.append(source if is_differentiable(array.dtype) else None)
+    return kept, sources
+
+
+def _node(function: type[Any], args: tuple[Any, ...], array: Any) -> FunctionNode:
+    """Return the node of a usual call, given its result."""
     arguments: list[ArrayMetadata | None] = []
     constants = _NO_CONSTANTS
-    for k, t in enumerate(args):
+    for t in args:
         if isinstance(t, Tensor):
             arguments.append(ArrayMetadata(t._array))
         else:
-            arguments.append(None)
             if is_array(t):
-                constants |= {k}
-    array = result._array
-    node = FunctionNode(function, tuple(arguments), (ArrayMetadata(array, 0),), constants, len(args))
-    node.materialize = state.materialize
-    tape.record_op(FUNCTION_OP, node_ids, (), (array,), (tuple(kept), tuple(sources), (), node), (result,))
+                constants |= {len(arguments)}
+            arguments.append(None)
+    return FunctionNode(function, tuple(arguments), (ArrayMetadata(array, 0),), constants, len(args))
