@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from gradmgr._arrays.batched import Batched, Level, as_array, at_level, inner_axes, innermost, is_batched, is_batched_at
+from gradmgr._arrays.batched import (
+    Batched,
+    Level,
+    as_array,
+    at_level,
+    inner_axes,
+    innermost,
+    insert_axes,
+    is_batched,
+    is_batched_at,
+)
 from gradmgr._arrays.batching_rules import is_outermost_level, register
 from gradmgr._arrays.captured import is_numpy
 
@@ -24,11 +34,28 @@ def _cross(
     level: Level, a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
 ) -> Any:
     axisa, axisb, axisc = (axisa, axisb, axisc) if axis is None else (axis,) * 3
-    x, y = (np.moveaxis(as_array(p) if not is_batched(p) else p, k, -1) for p, k in ((a, axisa), (b, axisb)))
+    x, y = (p if is_batched(p) else as_array(p) for p in (a, b))
+    x, y = (p if k == -1 else np.moveaxis(p, k, -1) for p, k in ((x, axisa), (y, axisb)))
     if (x.shape[-1], y.shape[-1]) != (3, 3):
         return NotImplemented  # NumPy refuses, or warns of, vectors of two elements
+    p, q = (at_level(v, level)._array for v in (x, y))
+    if p.__class__ is q.__class__ is np.ndarray:
+        ndim = max(p.ndim, q.ndim) - 1
+        made = Batched(level, _cross_of_rows(insert_axes(p, ndim), insert_axes(q, ndim)))
+        return made if axisc in (-1, made.ndim - 1) else np.moveaxis(made, -1, axisc)
     x0, x1, x2, y0, y1, y2 = (p[..., k] for p in (x, y) for k in range(3))
     return np.stack([x1 * y2 - x2 * y1, x2 * y0 - x0 * y2, x0 * y1 - x1 * y0], axis=axisc)
+
+
+def _cross_of_rows(p: Any, q: Any) -> Any:
+    """Return the cross products of the last axes, of three elements, by the same formulas as `numpy.cross`."""
+    made = np.empty(np.broadcast_shapes(p.shape, q.shape), np.result_type(p, q))
+    x, y = ([a[..., k] for k in range(3)] for a in (p, q))
+    for k, i, j in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
+        part = made[..., k]
+        np.multiply(x[i], y[j], out=part)
+        part -= x[j] * y[i]
+    return made
 
 
 # ---------------------------------------------------------------- sliding products
