@@ -178,6 +178,11 @@ for _f in (np.isclose,):
     _register_elementwise(_f, 2)
 
 
+@register(np.allclose)
+def _allclose(level: Level, *args: Any, **keywords: Any) -> Any:
+    return np.all(np.isclose(*args, **keywords))
+
+
 @register(np.where)
 def _where(level: Level, condition: Any, *choices: Any) -> Any:
     if len(choices) != 2:
