@@ -42,7 +42,7 @@ def _cross(
     p, q = (at_level(v, level)._array for v in (x, y))
     if p.__class__ is q.__class__ is np.ndarray:
         ndim = max(p.ndim, q.ndim) - 1
-        made = Batched(level, _cross_of_rows(insert_axes(p, ndim), insert_axes(q, ndim)))
+        made: Any = Batched(level, _cross_of_rows(insert_axes(p, ndim), insert_axes(q, ndim)))
         return made if axisc in (-1, made.ndim - 1) else np.moveaxis(made, -1, axisc)
     x0, x1, x2, y0, y1, y2 = (p[..., k] for p in (x, y) for k in range(3))
     return np.stack([x1 * y2 - x2 * y1, x2 * y0 - x0 * y2, x0 * y1 - x1 * y0], axis=axisc)
