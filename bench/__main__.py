@@ -22,6 +22,7 @@ SUITES = {
     "scale": "cost against numbers of ops, elements, parameters, managers, threads, ranks",
     "layers": "optimisers and functions of nn against PyTorch",
     "tools": "jacobian, vmap, checkpoints, profiler",
+    "programs": "programs of many fields, as people write them, against PyTorch",
 }
 
 

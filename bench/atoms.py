@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import peers, programs
+from bench import operations, peers
 from bench._measure import (
     Answer,
     Contestant,
@@ -35,7 +35,7 @@ from bench.libraries import (
     by_hand,
     chain_by_hand,
 )
-from bench.programs import EXP, KINDS, MULTIPLY, PRODUCT, Operation
+from bench.operations import EXP, KINDS, MULTIPLY, PRODUCT, Operation
 
 NUMPY, HERE, AGAIN = "NumPy", "gradmgr", "ratio"
 
@@ -73,7 +73,7 @@ def _size(n: int) -> str:
 
 def control(operation: Operation, size: int, pace: Pace) -> Row:
     """Measure the same bare call as two contestants: how far from 1 the second is, is noise."""
-    arrays = programs.inputs(operation, size)
+    arrays = operations.inputs(operation, size)
 
     def answer() -> Answer:
         return by_hand(operation, arrays)
@@ -84,7 +84,7 @@ def control(operation: Operation, size: int, pace: Pace) -> Row:
 
 def two_spellings(size: int, pace: Pace) -> Row:
     """Measure how the two bare spellings of a product differ."""
-    arrays = programs.inputs(PRODUCT, size)
+    arrays = operations.inputs(PRODUCT, size)
     contestants = [
         Contestant(name, bare(operation, arrays), lambda op=operation: by_hand(op, arrays))
         for name, operation in ((NUMPY, PRODUCT), (AGAIN, MULTIPLY))
@@ -116,7 +116,7 @@ def _op_row(
     targets: Targets,
     entered: Callable[[Library, list[Any]], Session | None],
 ) -> Row:
-    arrays = programs.inputs(operation, size)
+    arrays = operations.inputs(operation, size)
     contestants = [Contestant(NUMPY, bare(operation, arrays), lambda: by_hand(operation, arrays))]
     for library in libraries:
         session = entered(library, arrays)
@@ -131,7 +131,7 @@ _UNTIMED = always(lambda n: None)  # of contestants whose answers alone are comp
 
 def backward(operation: Operation, size: int, libraries: Sequence[Library], pace: Pace, targets: Targets) -> Row:
     """Time the backward pass through many ops of the same inputs, over the arithmetic of its rule and of adding up."""
-    arrays = programs.inputs(operation, size)
+    arrays = operations.inputs(operation, size)
     dy = np.ones_like(operation.once(np, *arrays))
     count = _MANY if size < 10_000 else 10  # results that are large are not to fall out of the caches
     label, ways = f"{operation.label} backward, {_size(size)}", {NUMPY: backward_by_hand(operation, arrays, dy, count)}
@@ -166,7 +166,7 @@ def _repeated(f: Callable[[], Any]) -> Session:
 
 def chain(length: int, libraries: Sequence[Library], pace: Pace, targets: Targets, *, both: bool) -> Row:
     """Time forward and backward of a chain of multiplies against the same algebra by hand."""
-    program = programs.chain(length, both=both)
+    program = operations.chain(length, both=both)
     in_numpy = chain_by_hand(program)
     contestants = [Contestant(NUMPY, _repeated(in_numpy), in_numpy)]
     for library in libraries:
@@ -183,7 +183,7 @@ def network(
     batch: int, width: int, depth: int, libraries: Sequence[Library], pace: Pace, targets: Targets = NO_TARGET
 ) -> Row:
     """Time one whole optimiser step of a small network."""
-    program = programs.network(batch, width, depth)
+    program = operations.network(batch, width, depth)
     makers: list[tuple[str, Callable[[], Trained]]] = [(NUMPY, lambda: NetworkByHand(program))]
     makers += [(lib.name, lambda lib=lib: lib.network(program)) for lib in libraries]
     contestants = [

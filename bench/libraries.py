@@ -24,7 +24,7 @@ import numpy as np
 
 import gradmgr.numpy as gnp
 from bench._measure import Answer, Run, Session, always
-from bench.programs import Array, Chain, Network, Operation
+from bench.operations import Array, Chain, Network, Operation
 from gradmgr import GradManager, tensor
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from bench._measure import Answer, Run, Session, always
 from bench.libraries import Library, Trained
-from bench.programs import Array, Chain, Network, Operation
+from bench.operations import Array, Chain, Network, Operation
 
 
 class PyTorch:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import gradmgr
-from bench import peers, programs
+from bench import operations, peers
 from bench._measure import (
     Answer,
     Contestant,
@@ -111,7 +111,7 @@ def _row(label: str, times: Times, part: str, lengths: Sequence[int], growth_at_
 
 
 def _chain_here(length: int) -> Parts:
-    program = programs.chain(length, both=False)
+    program = operations.chain(length, both=False)
     x, y, dy = tensor(program.x), tensor(program.y), tensor(program.dy)
     gm = GradManager().attach(x)
     gm.record()
@@ -134,7 +134,7 @@ def _chain_here(length: int) -> Parts:
 
 
 def _chain_in_numpy(length: int) -> Parts:
-    program = programs.chain(length, both=False)
+    program = operations.chain(length, both=False)
     y = program.y
     start = perf_counter()
     z, held = program.x, []
@@ -152,7 +152,7 @@ def _chain_in_numpy(length: int) -> Parts:
 
 def chain_rows(lengths: Sequence[int], rounds: int) -> list[Row]:
     """Time a chain of multiplies whose every value the tape holds."""
-    program, here = programs.chain(lengths[0], both=False), Gradmgr()
+    program, here = operations.chain(lengths[0], both=False), Gradmgr()
     check_agreement(
         "chain",
         [
@@ -293,7 +293,7 @@ def elements(
     """Time a chain of multiplies, forward and backward, of arrays of more and more elements, over that by hand."""
     rows: list[Row] = []
     for size in sizes:
-        program = programs.chain(_CHAIN, both=True, size=size)
+        program = operations.chain(_CHAIN, both=True, size=size)
         in_numpy = chain_by_hand(program)
         contestants = [Contestant("NumPy", _repeated(in_numpy), in_numpy)]
         for library in libraries:
@@ -417,9 +417,9 @@ def managers(pace: Pace, counts: Sequence[int] = (1, 2, 3, 4), sizes: Sequence[i
     """Time x * y while so many managers record it; the result is dropped."""
     rows = []
     for size in sizes:
-        arrays = programs.inputs(programs.PRODUCT, size)
+        arrays = operations.inputs(operations.PRODUCT, size)
         plain = Contestant(
-            "NumPy", bare(programs.PRODUCT, arrays), lambda arrays=arrays: by_hand(programs.PRODUCT, arrays)
+            "NumPy", bare(operations.PRODUCT, arrays), lambda arrays=arrays: by_hand(operations.PRODUCT, arrays)
         )
         for leaves in (True, False):
             contestants = [_recorded_by(count, arrays, leaves=leaves) for count in counts]
@@ -435,7 +435,7 @@ def managers(pace: Pace, counts: Sequence[int] = (1, 2, 3, 4), sizes: Sequence[i
 
 
 def _recorded_by(count: int, arrays: list[Any], *, leaves: bool) -> Contestant:
-    operation = programs.PRODUCT
+    operation = operations.PRODUCT
     tensors = [tensor(a) for a in arrays]
     nested = [GradManager().attach(tensors) for _ in range(count)]
 
@@ -473,7 +473,7 @@ def recordings(pace: Pace, counts: Sequence[int], sizes: Sequence[int] = (8, 100
     """Time forward and backward of chains that threads share out, by gradmgr and by hand."""
     rows = []
     for size in sizes:
-        program = programs.chain(50, both=True, size=size)
+        program = operations.chain(50, both=True, size=size)
         contestants = []
         for name, make in (("", _answering_chain), ("NumPy ", chain_by_hand)):
             for count in counts:
@@ -483,7 +483,7 @@ def recordings(pace: Pace, counts: Sequence[int], sizes: Sequence[int] = (8, 100
     return rows
 
 
-def _answering_chain(program: programs.Chain) -> Callable[[], Answer]:
+def _answering_chain(program: operations.Chain) -> Callable[[], Answer]:
     """Return a chain of gradmgr's, with its manager, that gives NumPy arrays."""
     here = Gradmgr()
     f = here.chain(program)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ import numpy as np
 import gradmgr
 import gradmgr.numpy as gnp
 from bench._measure import Answer, Contestant, Pace, Row, Table, Verdict, always, quartiles_of, race, ratio
-from gradmgr import GradManager, Tensor, checkpoint_sequential, functional, special, tensor, vmap
+from bench.layers import torch
+from gradmgr import GradManager, Tensor, checkpoint, checkpoint_sequential, functional, special, tensor, vmap
+from gradmgr.function import Function, custom_op
 
 # ---------------------------------------------------------------- many derivatives at once
 
@@ -186,6 +189,149 @@ def _after_profiling() -> Callable[[], Any]:
     return _recording(8, gradmgr.enable_grad)
 
 
+# ---------------------------------------------------------------- the user's own code, against PyTorch
+
+
+class _Square(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return g * (x + x)
+
+
+@custom_op(derivative={"x": lambda t, x: t * (x + x)})
+def _square(x: Any) -> Any:
+    return x * x
+
+
+def _halved(g: Any) -> Any:
+    return g * 0.5
+
+
+def _kept(t: Any) -> Any:
+    return t
+
+
+def _deep(x: Any, weights: Sequence[Any], tanh: Callable[[Any], Any]) -> Any:
+    for w in weights:
+        x = tanh(x @ w)
+    return x
+
+
+_LENGTH, _SIZE = 50, 8
+
+
+def own_code(pace: Pace, threads: int) -> list[Row]:
+    """Chains of 50 calls on 8 elements: Function, custom_op, hooks; and a checkpoint; each over PyTorch's own."""
+    there = torch(threads)
+    if there is None:
+        return []
+
+    class Square(there.autograd.Function):  # type: ignore[misc, name-defined]  # torch is imported where it is installed
+        forward, backward = staticmethod(_Square.forward), staticmethod(_Square.backward)
+
+    def hooked(z: Any) -> Any:
+        z = z * 1.01
+        z.register_hook(_halved)
+        return z
+
+    def product(z: Any) -> Any:
+        return z * z
+
+    ours_saved, theirs_saved = (h.saved_tensors_hooks for h in (gradmgr.graph, there.autograd.graph))
+    rows = []
+    for label, ours, theirs, ours_around, theirs_around, limit in (
+        ("Function", _Square.apply, Square.apply, nullcontext, nullcontext, 1.5),
+        ("custom_op over Function", _square, Square.apply, nullcontext, nullcontext, 1.5),
+        ("hooks of Tensors", hooked, hooked, nullcontext, nullcontext, None),
+        (
+            "hooks of saved values",
+            product,
+            product,
+            lambda: ours_saved(_kept, _kept),
+            lambda: theirs_saved(_kept, _kept),
+            None,
+        ),
+    ):
+        for back in (False, True):
+            ways = [
+                ("PyTorch", _chain_in_torch(there, theirs, theirs_around, back=back)),
+                ("gradmgr", _chain(ours, ours_around, back=back)),
+            ]
+            title = f"{label}, {'forward and backward' if back else 'forward'}"
+            rows.append(_against_the_first(title, ways, pace, None if back else limit))
+    return [*rows, _checkpoint_row(there, pace)]
+
+
+def _chain(
+    f: Callable[[Any], Any], around: Callable[[], AbstractContextManager[Any]], *, back: bool
+) -> Callable[[], Any]:
+    x = tensor(np.linspace(0.9, 1, _SIZE))
+    gm = GradManager().attach(x)
+
+    def run() -> Any:
+        x.grad = None
+        with around(), gm:
+            z = x
+            for _ in range(_LENGTH):
+                z = f(z)
+            if back:
+                gm.backward(z, np.ones(_SIZE))
+        return [z, x.grad] if back else [z]
+
+    return run
+
+
+def _chain_in_torch(
+    torch: Any, f: Callable[[Any], Any], around: Callable[[], AbstractContextManager[Any]], *, back: bool
+) -> Callable[[], Any]:
+    x = torch.linspace(0.9, 1, _SIZE, dtype=torch.float64).requires_grad_()
+    dy = torch.ones(_SIZE, dtype=torch.float64)
+
+    def run() -> Any:
+        x.grad = None
+        with around():
+            z = x
+            for _ in range(_LENGTH):
+                z = f(z)
+            if back:
+                z.backward(dy)
+        return [z.detach(), x.grad] if back else [z.detach()]
+
+    return run
+
+
+def _checkpoint_row(there: Any, pace: Pace) -> Row:
+    """A checkpoint of ten small layers, forward and backward."""
+    rng = np.random.default_rng(0)
+    values, start = rng.normal(0, 0.2, (10, 16, 16)), rng.normal(size=(8, 16))
+    weights, x = [tensor(w) for w in values], tensor(start)
+    gm = GradManager().attach([*weights, x])
+
+    def ours() -> Any:
+        gm.clear_grad()
+        with gm:
+            gm.backward(checkpoint(lambda x: _deep(x, weights, gnp.tanh), x).sum())
+        return [x.grad, weights[0].grad]
+
+    from torch.utils.checkpoint import checkpoint as checkpoint_in_torch
+
+    learned, given = [there.tensor(w).requires_grad_() for w in values], there.tensor(start).requires_grad_()
+
+    def theirs() -> Any:
+        for t in (given, *learned):
+            t.grad = None
+        checkpoint_in_torch(lambda x: _deep(x, learned, there.tanh), given, use_reentrant=False).sum().backward()
+        return [given.grad, learned[0].grad]
+
+    return _against_the_first("checkpoint of ten layers 8x16", [("PyTorch", theirs), ("gradmgr", ours)], pace, None)
+
+
 # ---------------------------------------------------------------- tables
 
 
@@ -220,8 +366,11 @@ def tables(pace: Pace, threads: int, only: str = "") -> Iterator[Table]:
         ("Per-sample gradients", ["vmap"], per_sample),
         ("Checkpoints", ["checkpoints"], checkpoints),
         ("Profiler and anomaly detection", ["profiler", "anomaly", "profiler off"], profiler_and_anomaly_detection),
+        ("Own operations, hooks, checkpoints", ["gradmgr"], partial(own_code, threads=threads)),
     ]
-    note = "time over that of the first way, which is in microseconds"
+    note = (
+        "time over that of the first way, which is in microseconds; where there is only gradmgr, PyTorch is the first"
+    )
     for title, columns, measure in sections:
         if only.lower() in title.lower():
             formats = {"µs": "{:.3g}"} | dict.fromkeys(columns, "{:.3f}x")

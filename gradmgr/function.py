@@ -8,7 +8,7 @@ from typing import Any, NoReturn, Self, TypeVar
 
 from gradmgr import errors
 from gradmgr._transforms.custom_op import custom_op
-from gradmgr._transforms.function_call import FunctionCall
+from gradmgr._transforms.function_apply import apply
 from gradmgr._transforms.function_context import FunctionCtx
 from gradmgr._transforms.function_node import placeholder
 
@@ -58,6 +58,7 @@ class Function:
 
     # torch's switch; here vmap runs forward and the derivatives of every class that defines no `vmap`.
     generate_vmap_rule = False
+    _checked_methods: tuple[Any, ...] = ()  # see `apply`
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         raise errors.FunctionError(
@@ -111,7 +112,7 @@ class Function:
         Raises:
             TypeError, RuntimeError: a method does not do what `Function` asks of it.
         """
-        return FunctionCall(cls, args, kwargs).run()
+        return apply(cls, args, kwargs)
 
 
 def once_differentiable(fn: F) -> F:

@@ -8,7 +8,7 @@ from typing import Any
 import gradmgr
 import gradmgr.numpy as gnp
 from bench.libraries import Gradmgr, NetworkByHand, Trained
-from bench.programs import Network
+from bench.operations import Network
 from bench.train.models import HEADS, Array, Model
 from gradmgr import GradManager, Tensor, nn, optim, set_num_threads
 from gradmgr._arrays import onednn_library

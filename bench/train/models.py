@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import programs
+from bench import operations
 
 Array = Any
 
@@ -58,7 +58,7 @@ class _Draw:
 
 def mlp(batch: int, width: int, depth: int) -> Model:
     """Make square linear layers with tanh between, mean squared error."""
-    program = programs.network(batch, width, depth)
+    program = operations.network(batch, width, depth)
     values: dict[str, Array] = {}
     for k, (w, b) in enumerate(program.layers):
         values |= {f"weight{k}": w.T.copy(), f"bias{k}": b.copy()}

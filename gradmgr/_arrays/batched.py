@@ -162,9 +162,17 @@ def find_batched(values: Iterable[Any]) -> Iterator[Batched]:
 def highest_level(values: Iterable[Any]) -> Level | None:
     """Return the highest level among the arguments of a call; None if none of them is batched."""
     found: Level | None = None
-    for b in find_batched(values):
-        if found is None or b.level.order > found.order:
-            found = b.level
+    for value in values:
+        if isinstance(value, Batched):
+            level: Level | None = value.level
+        elif isinstance(value, (list, tuple)):
+            level = highest_level(value)
+        elif isinstance(value, dict):
+            level = highest_level(value.values())
+        else:
+            continue
+        if found is None or (level is not None and level.order > found.order):
+            found = level
     return found
 
 
@@ -460,8 +468,9 @@ class Batched:
         return _METHODS[method](level, ufunc, inputs, keywords)
 
     def __array_function__(self, function: Any, types: Any, args: Any, keywords: Any) -> Any:
-        if not all(issubclass(t, (Batched, CapturedArray, np.ndarray)) or _is_cupy_array(t) for t in types):
-            return NotImplemented
+        for t in types:
+            if t is not Batched and not issubclass(t, (Batched, CapturedArray, np.ndarray)) and not _is_cupy_array(t):
+                return NotImplemented
         level = highest_level((args, keywords))
         if level is None:
             return NotImplemented
@@ -482,6 +491,13 @@ class Batched:
         set_item(self, index, value)
 
     # ------------------------------------------------------------ methods
+
+    def sum(self, axis: Any = None, *args: Any, **keywords: Any) -> Any:
+        """Sum over axes of one example."""
+        p = self._array
+        if p.__class__ is np.ndarray and not args and (not keywords or keywords.keys() == {"keepdims"}):
+            return Batched(self.level, np.add.reduce(p, inner_axes(axis, p.ndim - 1), **keywords))
+        return np.sum(self, axis, *args, **keywords)
 
     def astype(self, dtype: Any, order: str = "K", casting: str = "unsafe", copy: bool = True) -> Batched:
         """Cast."""
@@ -583,7 +599,7 @@ def _method(name: str, function: Any = None) -> Callable[..., Any]:
 
 
 for _name in (
-    *("sum", "prod", "mean", "var", "std", "max", "min", "argmax", "argmin", "argsort", "argpartition", "clip"),
+    *("prod", "mean", "var", "std", "max", "min", "argmax", "argmin", "argsort", "argpartition", "clip"),
     *("cumsum", "cumprod", "diagonal", "dot", "nonzero", "ptp", "repeat", "round", "searchsorted", "squeeze"),
     *("swapaxes", "take", "trace", "choose", "compress"),
 ):
@@ -632,26 +648,36 @@ def align(value: Any, level: Level, ndim: int) -> Any:
 
 
 def _call_aligned(ufunc: Any, level: Level, inputs: tuple[Any, ...]) -> Batched | None:
-    """Call a ufunc where no axis has to be inserted, in half of the time; return None in all other cases."""
-    seen = plain = 0
+    """Call a ufunc with arrays of one level and numbers, in half of the time; return None in all other cases."""
+    lowest, highest, plain = _MOST_AXES, 0, 0
     arrays = []
     for x in inputs:
-        if x.__class__ is Batched and x.level is level and (not seen or x._array.ndim == seen):
-            arrays.append(x._array)
-            seen = x._array.ndim
-        elif x.__class__ is np.ndarray:
-            arrays.append(x)
-            plain = max(plain, x.ndim)
-        elif x.__class__ is float or x.__class__ is int:
-            arrays.append(x)
+        kind = x.__class__
+        if kind is Batched and x.level is level:
+            a = x._array
+            if a.ndim > highest:
+                highest = a.ndim
+            if a.ndim < lowest:
+                lowest = a.ndim
+        elif kind is np.ndarray:
+            a = x
+            if x.ndim > plain:
+                plain = x.ndim
+        elif kind is float or kind is int:
+            a = x
         else:
             return None
-    if plain >= seen:
-        return None
+        arrays.append(a)
+    if lowest < highest or plain >= lowest:  # axes are inserted, so that those of one example are aligned
+        ndim = highest - 1 if highest > plain else plain
+        arrays = [insert_axes(a, ndim) if x.__class__ is Batched else a for x, a in zip(inputs, arrays, strict=True)]
     try:
         return Batched(level, ufunc(*arrays))
     except ValueError:
         return None  # the general path raises with the shapes of one example
+
+
+_MOST_AXES = 64  # that NumPy's arrays have
 
 
 def _multiply_by_one_matrix(matmul: Any, level: Level, inputs: tuple[Any, ...]) -> Batched | None:
@@ -922,10 +948,12 @@ _METHODS = MappingProxyType(
 
 def _operator(ufunc: Any, reflected: bool = False) -> Callable[[Any, Any], Any]:
     def operate(x: Batched, y: Any) -> Any:
+        made = quick(ufunc, x.level, (y, x) if reflected else (x, y))
+        if made is not None:
+            return made
         if not _is_supported(y):
             return NotImplemented
-        made = quick(ufunc, x.level, (y, x) if reflected else (x, y))
-        return made if made is not None else ufunc(y, x) if reflected else ufunc(x, y)
+        return ufunc(y, x) if reflected else ufunc(x, y)
 
     quick = _fast_path_of(ufunc)
     return operate
@@ -933,6 +961,11 @@ def _operator(ufunc: Any, reflected: bool = False) -> Callable[[Any, Any], Any]:
 
 def _update(ufunc: Any) -> Callable[[Any, Any], Any]:
     def update(x: Batched, y: Any) -> Any:
+        if y.__class__ is Batched and y.level is x.level:
+            p, q = x._array, y._array
+            if p.__class__ is q.__class__ is np.ndarray and p.shape == q.shape and p.dtype == q.dtype:
+                ufunc(p, q, out=p)
+                return x
         if not _is_supported(y):
             return NotImplemented
         return ufunc(x, y, out=(x,)) if batched_to_hold(x, y) is x else ufunc(x, y)
@@ -1019,14 +1052,14 @@ class _Layout:
 
 def _is_simple(index: Any) -> bool:
     """Tell whether an index has only integers, slices, None and the ellipsis."""
-    parts = index if isinstance(index, tuple) else (index,)
-    return all(
-        p is None
-        or p is Ellipsis
-        or isinstance(p, slice)
-        or (isinstance(p, (int, np.integer)) and p is not True and p is not False)
-        for p in parts
+    if index.__class__ is not tuple:
+        return index.__class__ in _SIMPLE or isinstance(index, np.integer)
+    return _SIMPLE.issuperset(map(type, index)) or all(
+        p.__class__ in _SIMPLE or isinstance(p, np.integer) for p in index
     )
+
+
+_SIMPLE = frozenset((int, slice, type(None), type(Ellipsis)))
 
 
 def _needs_loop(parts: Iterable[Any]) -> bool:
@@ -1122,6 +1155,13 @@ def _locate(a: Batched, index: Any) -> tuple[Any, Any, Callable[[Any], Any]]:
 
 def set_item(a: Batched, index: Any, value: Any) -> None:
     """Write a[index] = value, where index and value may be batched too."""
+    if value.__class__ is Batched and value.level is a.level and _is_simple(index):
+        p, v = a._array, value._array
+        if p.__class__ is v.__class__ is np.ndarray and len(p) == len(v):
+            target = p[(slice(None), *(index if isinstance(index, tuple) else (index,)))]
+            if target.ndim == v.ndim and target.shape == v.shape:
+                target[...] = v
+                return
     _batch_to_hold(a, (index, value), "x[index] = v")
     if _needs_loop(index if isinstance(index, tuple) else (index,)):
         loop_over_examples(a.level, _write, (a, index, value), {})

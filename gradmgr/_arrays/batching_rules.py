@@ -67,6 +67,8 @@ def _register_reduction(function: Any, *, empty_axes: bool = True) -> None:
     """Register the rule of a reduction: over all axes of one example, where none is named."""
 
     def rule(level: Level, a: Any, axis: Any = None, *args: Any, **keywords: Any) -> Any:
+        if a.__class__ is Batched and a.level is level and not args and not keywords and (empty_axes or a.ndim):
+            return Batched(level, function(a._array, inner_axes(axis, a.ndim)))
         keywords = _drop_no_value(keywords)
         where = keywords.get("where", True)
         rest = (args, {k: v for k, v in keywords.items() if k != "where"})
@@ -174,6 +176,11 @@ for _f in (
     _register_elementwise(_f, 1)
 for _f in (np.isclose,):
     _register_elementwise(_f, 2)
+
+
+@register(np.allclose)
+def _allclose(level: Level, *args: Any, **keywords: Any) -> Any:
+    return np.all(np.isclose(*args, **keywords))
 
 
 @register(np.where)

@@ -1,4 +1,4 @@
-"""How NumPy's functions of series, and lookups in sorted values, run on `Batched` arrays: see `batching_rules`.
+"""How NumPy's functions of series and polynomials, and lookups, run on `Batched` arrays: see `batching_rules`.
 
 Where one example is so large that its own call takes most of the time, the rules leave it to the loop over examples.
 """
@@ -10,7 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from gradmgr._arrays.batched import Batched, Level, as_array, at_level, inner_axes, innermost, is_batched, is_batched_at
+from gradmgr._arrays.batched import (
+    Batched,
+    Level,
+    any_batched,
+    as_array,
+    at_level,
+    inner_axes,
+    innermost,
+    insert_axes,
+    is_batched,
+    is_batched_at,
+)
 from gradmgr._arrays.batching_rules import is_outermost_level, register
 from gradmgr._arrays.captured import is_numpy
 
@@ -24,11 +35,28 @@ def _cross(
     level: Level, a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
 ) -> Any:
     axisa, axisb, axisc = (axisa, axisb, axisc) if axis is None else (axis,) * 3
-    x, y = (np.moveaxis(as_array(p) if not is_batched(p) else p, k, -1) for p, k in ((a, axisa), (b, axisb)))
+    x, y = (p if is_batched(p) else as_array(p) for p in (a, b))
+    x, y = (p if k == -1 else np.moveaxis(p, k, -1) for p, k in ((x, axisa), (y, axisb)))
     if (x.shape[-1], y.shape[-1]) != (3, 3):
         return NotImplemented  # NumPy refuses, or warns of, vectors of two elements
+    p, q = (at_level(v, level)._array for v in (x, y))
+    if p.__class__ is q.__class__ is np.ndarray:
+        ndim = max(p.ndim, q.ndim) - 1
+        made: Any = Batched(level, _cross_of_rows(insert_axes(p, ndim), insert_axes(q, ndim)))
+        return made if axisc in (-1, made.ndim - 1) else np.moveaxis(made, -1, axisc)
     x0, x1, x2, y0, y1, y2 = (p[..., k] for p in (x, y) for k in range(3))
     return np.stack([x1 * y2 - x2 * y1, x2 * y0 - x0 * y2, x0 * y1 - x1 * y0], axis=axisc)
+
+
+def _cross_of_rows(p: Any, q: Any) -> Any:
+    """Return the cross products of the last axes, of three elements, by the same formulas as `numpy.cross`."""
+    made = np.empty(np.broadcast_shapes(p.shape, q.shape), np.result_type(p, q))
+    x, y = ([a[..., k] for k in range(3)] for a in (p, q))
+    for k, i, j in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
+        part = made[..., k]
+        np.multiply(x[i], y[j], out=part)
+        part -= x[j] * y[i]
+    return made
 
 
 # ---------------------------------------------------------------- sliding products
@@ -118,9 +146,36 @@ def _vander(level: Level, x: Any, N: int | None = None, increasing: bool = False
 
 @register(np.interp)
 def _interp(level: Level, x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
-    if not is_outermost_level(x, level) or any(map(is_batched, (xp, fp, left, right, period))):
+    if not any(map(is_batched, (xp, fp, left, right, period))) and is_outermost_level(x, level):
+        return Batched(level, np.interp(x._array, xp, fp, left, right, period))
+    inner = [at_level(v if is_batched(v) else as_array(v), level)._array for v in (x, xp, fp)]
+    if not (left is right is period is None and all(map(is_numpy, inner)) and inner[1].ndim == inner[2].ndim == 2):
         return NotImplemented
-    return Batched(level, np.interp(x._array, xp, fp, left, right, period))
+    places, knots, values = inner
+    if knots.shape[1] != values.shape[1] or knots.shape[1] < 2 or knots.shape[1] * places[:1].size > _MANY:
+        return NotImplemented
+    rows = [np.broadcast_to(v, (level.size, v[:1].size)) for v in (places.reshape(len(places), -1), knots, values)]
+    return Batched(level, _interp_rows(*rows).reshape(level.size, *places.shape[1:]))
+
+
+def _interp_rows(x: Any, xp: Any, fp: Any) -> Any:
+    """Return what `numpy.interp` gives for each row, by its formulas, those for infinite values included."""
+    if fp.dtype.kind == "c":
+        made = np.empty(x.shape, np.complex128)
+        made.real, made.imag = _interp_rows(x, xp, fp.real), _interp_rows(x, xp, fp.imag)
+        return made
+    x, xp, fp = (v.astype(np.float64) for v in (x, xp, fp))
+    known = np.sum(xp[:, None, :] <= x[:, :, None], axis=2)  # knots up to each x
+    lower = np.clip(known - 1, 0, xp.shape[1] - 2)
+    x0, x1, y0, y1 = (np.take_along_axis(v, k, 1) for v in (xp, fp) for k in (lower, lower + 1))
+    with np.errstate(all="ignore"):
+        slope = (y1 - y0) / (x1 - x0)
+        made = slope * (x - x0) + y0
+        made = np.where(np.isnan(made), slope * (x - x1) + y1, made)
+    made = np.where((x == x0) | (np.isnan(made) & (y0 == y1)), y0, made)
+    made = np.where(known == 0, fp[:, :1], made)
+    made = np.where(known == xp.shape[1], fp[:, -1:], made)
+    return np.where(np.isnan(x), x, made)
 
 
 @register(np.searchsorted)
@@ -145,3 +200,76 @@ def _isin(level: Level, element: Any, test_elements: Any, **keywords: Any) -> An
     if not is_outermost_level(element, level) or is_batched(test_elements):
         return NotImplemented
     return Batched(level, np.isin(element._array, test_elements, **keywords))
+
+
+# ---------------------------------------------------------------- polynomials
+
+
+def _rows_of_polynomials(level: Level, p: Any) -> Any:
+    """Return the inner array of coefficients of floating point, of which no example has a zero at either end."""
+    rows = at_level(p, level)._array
+    if not is_numpy(rows) or rows.ndim != 2 or rows.shape[1] < 2 or not (rows[:, [0, -1]] != 0).all():
+        return None
+    return rows if rows.dtype.kind in "fc" else rows.astype(float)
+
+
+@register(np.roots)
+def _roots(level: Level, p: Any) -> Any:
+    rows = _rows_of_polynomials(level, p)
+    if rows is None:
+        return NotImplemented
+    size = rows.shape[1] - 1
+    companions = np.zeros((len(rows), size, size), rows.dtype)
+    companions[:] = np.eye(size, k=-1, dtype=rows.dtype)
+    companions[:, 0, :] = -rows[:, 1:] / rows[:, :1]
+    return Batched(level, np.linalg.eigvals(companions))
+
+
+@register(np.poly)
+def _poly(level: Level, seq_of_zeros: Any) -> Any:
+    matrices = at_level(seq_of_zeros, level)._array
+    if not is_numpy(matrices) or matrices.ndim != 3 or matrices.shape[1] != matrices.shape[2] or not matrices.size:
+        return NotImplemented
+    zeros = np.linalg.eigvals(matrices)
+    zeros = zeros.astype(np.mintypecode(zeros.dtype.char), copy=False)
+    made = np.ones((len(zeros), 1), zeros.dtype)
+    for k in range(zeros.shape[1]):
+        made = np.pad(made, ((0, 0), (0, 1))) - np.pad(zeros[:, k : k + 1] * made, ((0, 0), (1, 0)))
+    is_real = zeros.dtype.kind == "c" and (np.sort(zeros) == np.sort(zeros.conj())).all()
+    return Batched(level, made.real.copy() if is_real else made)
+
+
+# ---------------------------------------------------------------- histograms
+
+
+@register(np.histogram)
+def _histogram(
+    level: Level,
+    a: Any,
+    bins: Any = 10,
+    range: Any = None,  # noqa: A002  # NumPy's name
+    density: Any = None,
+    weights: Any = None,
+) -> Any:
+    if any_batched(bins, range, weights) or not is_outermost_level(a, level) or not is_numpy(a._array):
+        return NotImplemented
+    rows = a._array.reshape(len(a._array), -1)
+    is_number = isinstance(bins, (int, np.integer)) and not isinstance(bins, bool)
+    if weights is not None or isinstance(bins, str) or not np.isfinite(rows).all() or rows.dtype.kind not in "iuf":
+        return NotImplemented
+    if not is_number or range is not None:
+        edges = np.histogram_bin_edges(rows, bins, range)[None]
+    elif rows.shape[1] and bins > 0:
+        first, last = np.min(rows, axis=1), np.max(rows, axis=1)
+        wider = np.where(first == last, 0.5, 0.0).astype(rows.dtype if rows.dtype.kind == "f" else float)
+        dtype = np.result_type(first - wider, rows)
+        edges = np.linspace(first - wider, last + wider, int(bins) + 1, axis=1, dtype=dtype)
+    else:
+        return NotImplemented
+    if edges.shape[1] * rows.shape[1] > _MANY:
+        return NotImplemented
+    counts = np.diff(np.sum(rows[:, :, None] >= edges[:, None, :], axis=1), axis=1) * -1
+    counts[:, -1] += np.sum(rows == edges[:, -1:], axis=1)  # the last bin holds its right edge, too
+    if density:
+        counts = counts / np.diff(edges).astype(float) / np.sum(counts, axis=1, keepdims=True)
+    return Batched(level, counts), Batched(level, edges)

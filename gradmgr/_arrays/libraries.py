@@ -298,9 +298,16 @@ def common_value(value: Any, what: str) -> Any:
 def able_to_hold(a: Array, *others: Any) -> Array:
     """Return `a`, or a copy to which values of the others can be written: batched or captured, as one of them is."""
     for value in others:
-        if value.__class__ not in _HOLD_NO_ARRAYS:
+        if value.__class__ not in _HOLD_NO_ARRAYS and not _is_batched_alike(a, value):
             return _captured_to_hold(batched_to_hold(a, *others), *others)
     return a  # the common case, without a search in them
+
+
+def _is_batched_alike(a: Array, value: Any) -> bool:
+    """Tell whether both are batched at one level, NumPy arrays that hold every example."""
+    if not (a.__class__ is value.__class__ is Batched and a.level is value.level):
+        return False
+    return a._array.__class__ is value._array.__class__ is np.ndarray and len(a._array) == a.level.size
 
 
 def _captured_to_hold(a: Array, *others: Any) -> Array:

@@ -57,16 +57,18 @@ class Context:
         groups: the recorders that record, outermost group first.
         with_paused: these and the paused ones, likewise.
         interceptors: in the order they entered.
+        is_idle: whether ops are neither recorded nor intercepted, as within no_grad; they do not come to `call` then.
         tapes: `groups` where they are nested tapes and nothing else is there, which `call` treats faster; else ().
     """
 
-    __slots__ = ("groups", "interceptors", "tapes", "with_paused")
+    __slots__ = ("groups", "interceptors", "is_idle", "tapes", "with_paused")
 
     def __init__(self, groups: Groups, with_paused: Groups, interceptors: tuple[Interceptor, ...] = ()) -> None:
         self.groups = groups
         self.with_paused = with_paused
         self.interceptors = interceptors
-        self.tapes: tuple[Any, ...] = () if interceptors else _tapes_alone(groups)
+        self.is_idle = not groups and not interceptors
+        self.tapes: tuple[Any, ...] = _tapes_alone(groups) if groups and not interceptors else ()
 
     @staticmethod
     def of(state: Current) -> Context:

@@ -123,7 +123,11 @@ def _add_atomically(buffer: Any, index: Index, g: Any) -> None:
 
 
 def _scatter(g: Any, shape: tuple[int, ...], index: Index) -> Any:
-    buffer = libraries.able_to_hold(zeros(g, shape, g.dtype), index)
+    buffer = zeros(g, shape, g.dtype)
+    if is_simple(index):
+        buffer[index] = g
+        return buffer
+    buffer = libraries.able_to_hold(buffer, index)
     if may_repeat(index):
         add_at(buffer, index, g)
     else:

@@ -120,8 +120,13 @@ class Tape(Recorder):
         entries.append(op.entry(node_id, node_ids, values, out, params))
         if z.__class__ is tuple:
             for k, result in enumerate(z):
-                if is_differentiable(result.dtype):
-                    self.track(result, own := object())
+                if is_differentiable(result._array.dtype):
+                    own = object()
+                    if result._rec is None:
+                        result._node_id = own
+                        result._rec = self
+                    else:
+                        self.track(result, own)
                     entries.append(("result", own, node_id, k))
         elif z._rec is None:
             z._node_id = node_id

@@ -21,7 +21,9 @@ from typing import Any
 _ENTER = """\
     rec = current()
     if rec.__class__ is Context:
-        return rec.call(op, {inputs}{params})
+        if not rec.is_idle:
+            return rec.call(op, {inputs}{params})
+        rec = None
 """
 
 _COMPUTE = """\

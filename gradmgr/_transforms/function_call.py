@@ -40,7 +40,7 @@ class FunctionCall:
     """One call of `apply`, while it runs."""
 
     def __init__(self, function: type[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        _check_methods(function)
+        check_methods(function)
         self.function = function
         self.name = function.__name__
         self.takes_ctx = is_placeholder(function.setup_context)
@@ -82,7 +82,8 @@ class FunctionCall:
         ctx = FunctionCtx()
         ctx._gradmgr = self.state = ContextState(self.name, "forward", self._needs_input_grad())
         try:
-            output = self._computed(context, ctx)
+            output = run_in(Context.of(context).paused(), self._forward, ctx)
+            self._take_results(output)
             arrays = tuple([z._array for z in self.results if isinstance(z, Tensor)])
             for interceptor in interceptors:
                 if interceptor.open:
@@ -93,14 +94,32 @@ class FunctionCall:
             self.state.close()
         return _in_structure(output, self.results)
 
-    def _computed(self, context: Any, ctx: FunctionCtx) -> Any:
-        """Return what forward returns; it is checked, and the results are new Tensors."""
-        output = run_in(Context.of(context).paused(), self._forward, ctx)
+    def finish(
+        self, tape: Any, node_ids: Any, ctx: FunctionCtx, forward_args: tuple[Any, ...], before: Any, output: Any
+    ) -> Any:
+        """Check and record a call whose forward has been run; return the results.
+
+        Args:
+            tape: the only recorder, or None.
+            node_ids: of the arguments on that tape, before the call; None where it tracks none.
+            ctx: what forward filled.
+            forward_args: what forward was given.
+            before: the arrays of the arguments, before the call.
+            output: what forward returned.
+        """
+        self.tracking = [] if node_ids is None else [_TrackingRecorder(tape, node_ids, ())]
+        self.forward_args, self.arrays_before, self.state = forward_args, before, ctx._gradmgr
+        self._take_results(output)
+        self._record(ctx)
+        self._rebind_dirty()
+        return _in_structure(output, self.results)
+
+    def _take_results(self, output: Any) -> None:
+        """Check what forward returned and wrote to, and make new Tensors of its results."""
         self.outputs = output if isinstance(output, tuple) else (output,)
         self._check_outputs()
         self._check_writes()
         self.results = [_as_result(part, self.name, j) for j, part in enumerate(self.outputs)]
-        return output
 
     # ------------------------------------------------------------ in a compiled function
 
@@ -127,7 +146,8 @@ class FunctionCall:
         ctx = FunctionCtx()
         ctx._gradmgr = self.state = ContextState(self.name, "forward", needs)
         try:
-            output = self._computed(current(), ctx)
+            output = run_in(Context.of(current()).paused(), self._forward, ctx)
+            self._take_results(output)
             node = self._make_node(ctx, {j: index for index, (j, _) in enumerate(self._differentiable())})
             kept = tuple([raw(value) for value in (*self.state.for_backward, *[v for v, _ in node.attribute_values])])
             self._rebind_dirty()
@@ -445,7 +465,7 @@ def _as_result(part: Any, name: str, j: int) -> Any:
     return part
 
 
-def _check_methods(function: type[Any]) -> None:
+def check_methods(function: type[Any]) -> None:
     if not is_placeholder(function.backward) and not is_placeholder(function.vjp):
         raise errors.FunctionError(
             f"{function.__name__} defines both backward and vjp, two names of one method; define one of them"

@@ -11,21 +11,18 @@ from gradmgr._engine.tensor import Tensor
 class ContextState:
     """What gradmgr stores in a ctx; a separate object, so that users may give their own attributes any name."""
 
-    __slots__ = (
-        *("dirty", "for_backward", "for_jvp", "materialize", "name", "needs_input_grad"),
-        *("non_differentiable", "phase", "saved"),
-    )
+    # Those that a call seldom sets are attributes of the class until then, which makes a call quicker.
+    saved: tuple[Any, ...] | None = None  # what backward or jvp finds in ctx.saved_tensors
+    for_backward: tuple[Any, ...] = ()
+    for_jvp: tuple[Any, ...] | None = None  # None: the same as for backward
+    dirty: tuple[Any, ...] = ()
+    non_differentiable: tuple[Any, ...] = ()
+    materialize = True
 
     def __init__(self, name: str, phase: str, needs_input_grad: tuple[bool, ...]) -> None:
         self.name = name
         self.phase = phase  # "forward", "backward", "jvp", "over"
         self.needs_input_grad = needs_input_grad
-        self.saved: tuple[Any, ...] | None = None  # what backward or jvp finds in ctx.saved_tensors
-        self.for_backward: tuple[Any, ...] = ()
-        self.for_jvp: tuple[Any, ...] | None = None  # None: the same as for backward
-        self.dirty: tuple[Any, ...] = ()
-        self.non_differentiable: tuple[Any, ...] = ()
-        self.materialize = True
 
     def close(self) -> None:
         """Drop the references to tensors; reading saved_tensors raises from now on."""
@@ -56,8 +53,13 @@ class FunctionCtx:
             TypeError: something is neither a Tensor nor None; set it as an attribute of ctx.
             RuntimeError: called elsewhere than in forward or setup_context.
         """
-        state = self._writable_state("save_for_backward")
-        _check_tensors(tensors, f"{state.name}: ctx.save_for_backward", "set anything else as an attribute of ctx")
+        state = self._gradmgr
+        if state.phase != "forward":
+            state = self._writable_state("save_for_backward")
+        for t in tensors:
+            if t is not None and not isinstance(t, Tensor):
+                advice = "set anything else as an attribute of ctx"
+                _check_tensors(tensors, f"{state.name}: ctx.save_for_backward", advice)
         state.for_backward = tensors
 
     def save_for_forward(self, *tensors: Tensor | None) -> None:

@@ -19,7 +19,7 @@ from gradmgr._arrays import libraries
 from gradmgr._arrays.captured import capturing
 from gradmgr._engine.context import Context, current, recorders, run_in
 from gradmgr._engine.custom import Result
-from gradmgr._engine.entry import Kind, Retrack, declare_kind, ids_in_tuple, metadata_in_tuple
+from gradmgr._engine.entry import Kind, Metadata, Retrack, declare_kind, ids_in_tuple
 from gradmgr._engine.history.saved_values import with_node_ids
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.op import Op
@@ -67,6 +67,16 @@ class ArrayMetadata:
         self.dtype = array.dtype
         self.library = np if array.__class__ is np.ndarray else libraries.namespace(array)
         self.index = index
+
+    def is_that_of(self, value: Any) -> bool:
+        """Tell whether a value is a Tensor or an array of NumPy's, of this shape and dtype."""
+        array = value._array if value.__class__ is Tensor else value
+        return (
+            array.__class__ is np.ndarray
+            and array.shape == self.shape
+            and array.dtype == self.dtype
+            and self.library is np
+        )
 
     def zeros(self) -> Tensor:
         return wrap(self.library.zeros(self.shape, self.dtype))
@@ -161,7 +171,7 @@ class FunctionNode:
 
     __slots__ = (
         *("arguments", "attribute_values", "attributes", "constants", "function", "residuals"),
-        *("materialize", "metadata", "min_gradients", "name", "results"),
+        *("materialize", "min_gradients", "name", "results"),
     )
 
     def __init__(
@@ -175,7 +185,6 @@ class FunctionNode:
         self.function = function
         self.name = function.__name__
         self.arguments = arguments  # None for what is no Tensor
-        self.metadata = tuple([None if m is None else (m.shape, m.dtype) for m in arguments])
         self.results = results
         self.constants = constants  # which arguments are plain arrays
         self.min_gradients = min_gradients  # how many gradients backward must return at least
@@ -188,6 +197,13 @@ class FunctionNode:
         """Make the ctx for one call of backward or jvp."""
         state = ContextState(self.name, phase, tuple([node_id is not None for node_id in node_ids]))
         state.materialize = self.materialize
+        ctx = FunctionCtx()
+        ctx._gradmgr = state
+        attributes = self.attributes
+        if not attributes:
+            state.saved = tuple([wrap(a) if a.__class__ is np.ndarray else copy_tensor(a) for a in kept])
+            ctx.__dict__ = attributes
+            return ctx
         count = len(kept) - len(self.attribute_values)
         state.saved = tuple([copy_tensor(value) for value in kept[:count]])
         replacements = {
@@ -195,9 +211,6 @@ class FunctionNode:
             for (value, _), tracked in zip(self.attribute_values, kept[count:], strict=True)
             if isinstance(tracked, Tensor)
         }
-        ctx = FunctionCtx()
-        ctx._gradmgr = state
-        attributes = self.attributes
         if replacements:
             attributes = {name: _replace_values(value, replacements) for name, value in attributes.items()}
         ctx.__dict__ = attributes
@@ -299,20 +312,21 @@ class FunctionNode:
 
     def _checked_gradients(self, made: Any, node_ids: tuple[Any, ...]) -> list[Any]:
         """Check what backward returned; return one gradient for each argument, None for the untracked."""
-        method = "backward" if is_placeholder(self.function.vjp) else "vjp"
         gradients = list(made) if isinstance(made, (tuple, list)) else [made]
         count = len(self.arguments)
-        if len(gradients) < self.min_gradients or any(d is not None for d in gradients[count:]):
+        too_many = len(gradients) > count and any(d is not None for d in gradients[count:])
+        if len(gradients) < self.min_gradients or too_many:
             raise errors.FunctionError(
-                f"{self.name}.{method} returned {len(gradients)} gradient{'s' * (len(gradients) != 1)} for {count} "
+                f"{self._reverse_rule()} returned {len(gradients)} gradient{'s' * (len(gradients) != 1)} for {count} "
                 f"argument{'s' * (count != 1)} of forward; return one for each, None where there is none"
             )
-        gradients = gradients[:count] + [None] * (count - len(gradients))
+        if len(gradients) != count:
+            gradients = gradients[:count] + [None] * (count - len(gradients))
         for k, d in enumerate(gradients):
-            what = f"{self.name}.{method}: gradient {k}"
             argument = self.arguments[k]
-            if d is None:
+            if d is None or (node_ids[k] is not None and argument is not None and argument.is_that_of(d)):
                 continue
+            what = f"{self._reverse_rule()}: gradient {k}"
             if argument is None and k not in self.constants:
                 raise errors.FunctionError(
                     f"{what} is {describe_value(d)}, but argument {k} was no Tensor; return None for it"
@@ -323,6 +337,10 @@ class FunctionNode:
                 gradients[k] = None
                 _check_is_array(d, what)
         return gradients
+
+    def _reverse_rule(self) -> str:
+        """Return what the user calls the method that computes gradients."""
+        return f"{self.name}.{'backward' if is_placeholder(self.function.vjp) else 'vjp'}"
 
     # ------------------------------------------------------------ forward
 
@@ -407,7 +425,14 @@ def _checked_derivative(d: Any, expected: ArrayMetadata, what: str, of: str) -> 
 
 def _entry(m: Any, node_ids: Any, values: Any, out: Any, params: Any) -> Entry:
     kept, sources, outer, node = params
-    return ("Function", m, node_ids, node.metadata, kept, sources, outer, node)
+    return ("Function", m, node_ids, kept, sources, outer, node)
+
+
+def _metadata(e: Entry) -> Metadata:
+    """Return (node id, shape, dtype) of the tracked arguments; only Tensors are tracked."""
+    return tuple(
+        [(node_id, m.shape, m.dtype) for node_id, m in zip(e[2], e[-1].arguments, strict=True) if node_id is not None]
+    )
 
 
 def _jvp(tangents: Any, values: Any, out: Any, params: Any) -> Any:
@@ -416,7 +441,7 @@ def _jvp(tangents: Any, values: Any, out: Any, params: Any) -> Any:
 
 
 def _vjp(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
-    _, _, node_ids, _, kept, _, outer, node = e
+    _, _, node_ids, kept, _, outer, node = e
     is_recorded = owned.__class__ is not set
     for node_id, d in zip(node_ids, node.gradients(node_ids, kept, outer, g), strict=True):
         if node_id is not None and d is not None:
@@ -428,9 +453,9 @@ def _vjp_unrecorded(e: Entry, g: Any, grads: Grads, owned: Ownership) -> NoRetur
 
 
 def _retrack_entry(e: Entry, to: Retrack) -> Entry:
-    code, m, node_ids, metadata, kept, sources, outer, node = e
+    code, m, node_ids, kept, sources, outer, node = e
     retracked = [_retrack_value(value, source, node_ids, node, to) for value, source in zip(kept, sources, strict=True)]
-    return (code, m, node_ids, metadata, tuple(retracked), sources, outer, node)
+    return (code, m, node_ids, tuple(retracked), sources, outer, node)
 
 
 def _retrack_value(value: Any, source: Source, node_ids: tuple[Any, ...], node: FunctionNode, to: Retrack) -> Any:
@@ -454,5 +479,5 @@ def _retrack_value(value: Any, source: Source, node_ids: tuple[Any, ...], node: 
 # This op is not in OPS: a class is freed with its last user, and each entry carries its own.
 FUNCTION_OP = Op("Function", lambda *arrays: arrays)
 FUNCTION_OP.entry, FUNCTION_OP.jvp = _entry, _jvp
-declare_kind("Function", Kind("Function", ids_in_tuple, metadata_in_tuple, _retrack_entry, lambda e: e[-1].name), _vjp)
+declare_kind("Function", Kind("Function", ids_in_tuple, _metadata, _retrack_entry, lambda e: e[-1].name), _vjp)
 declare_kind("Function.unrecorded", Kind("Function.unrecorded", ids_in_tuple), _vjp_unrecorded)

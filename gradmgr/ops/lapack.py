@@ -39,6 +39,13 @@ def routine(name: str, dtype: Any, *arrays: Any) -> Any:
     return libraries.foreign(getattr(scipy.linalg.lapack, _LETTER[dtype.char] + name), *arrays)
 
 
+def blas_routine(name: str, dtype: Any, *arrays: Any) -> Any:
+    """Return BLAS's routine for a dtype, to be called with arrays like these."""
+    import scipy.linalg.blas
+
+    return libraries.foreign(getattr(scipy.linalg.blas, _LETTER[dtype.char] + name), *arrays)
+
+
 def factor(a: Any) -> LU | None:
     """Factor plain matrices for `solve_by_factors`, or return None where NumPy's own solve serves better.
 

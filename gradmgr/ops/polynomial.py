@@ -13,6 +13,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._arrays.batched import is_batched
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.mutation import as_type
@@ -148,7 +149,10 @@ def _trim(p: Any, other: Any) -> Any:
     if not len(p):
         nothing = zeros(p, (1,), p.dtype)
         return wrap(nothing) if isinstance(p, Tensor) else nothing
-    (places,) = np.nonzero(raw(p))
+    values = raw(p)
+    if is_batched(values) and (values[:1] != 0).all():  # of every example: there is nothing to look for
+        return p
+    (places,) = np.nonzero(values)
     return p[int(libraries.common_value(places[0], "the first coefficient's place")) :] if len(places) else p[-1:]
 
 

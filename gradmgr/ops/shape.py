@@ -260,6 +260,33 @@ def roll(a: Any, shift: Any, axis: Axis = None) -> Any:
     return _roll(a, [int(s) for s in shifts.ravel()], axes)
 
 
+def _sum_of_groups(a: Any, count: int, axis: int) -> Any:
+    """Return the sum of each `count` neighbours along an axis."""
+    shape = a.shape
+    if count > _FEW:
+        return a.reshape((*shape[:axis], shape[axis] // count, count, *shape[axis + 1 :])).sum(axis=axis + 1)
+    head = (slice(None),) * axis
+    total = a[(*head, slice(0, None, count))].copy()
+    for k in range(1, count):
+        total += a[(*head, slice(k, None, count))]
+    return total
+
+
+# Up to so many neighbours, sums of slices take a half to a tenth of the time of one along a short axis.
+_FEW = 16
+
+_repeat_evenly: Function = linear(
+    "repeat",
+    lambda a, count, axis: np.repeat(a, count, axis),
+    lambda g, shape, count, axis: _sum_evenly(g, count, axis) if count else zeros(g, shape, g.dtype),
+)
+_sum_evenly: Function = linear(
+    "sum_of_neighbours",
+    _sum_of_groups,
+    lambda g, count, axis: _repeat_evenly(g, count, axis),
+)
+
+
 def repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
     """Repeat elements as `numpy.repeat`; `repeats` is a number or an integer array."""
     a = lift(a)
@@ -270,6 +297,8 @@ def repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
     counts = raw(repeats)
     counts = counts.get() if libraries.is_array(counts) and libraries.device_of(counts) != "cpu" else counts
     counts = np.asarray(counts) if libraries.is_array(counts) else np.asarray(counts, dtype=np.intp)  # 1.5 in a list: 1
+    if counts.ndim == 0 and counts.dtype.kind in "iu" and counts >= 0:
+        return _repeat_evenly(a, int(counts), axis)
     places = np.repeat(np.arange(a.shape[axis]), counts)
     return getitem(a, (*[slice(None)] * axis, xp.asarray(places)))
 

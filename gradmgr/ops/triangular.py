@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -39,28 +40,132 @@ def _triangular_kernel(a: Any, b: Any, lower: bool, unit: bool, adjoint: bool) -
     is_batched = batched.is_batched(a) or batched.is_batched(b)
     if libraries.root(a) is not np and a.size and b.size and not is_batched:
         return _triangular_on_gpu(a, b, lower, unit, adjoint)
-    if not lapack.HAS_SCIPY or not a.size or not b.size or is_batched or (a.ndim > 2 and a.shape[-1] < lapack.LARGE):
+    if a.__class__ is b.__class__ is np.ndarray and _are_small_and_many(a):
+        return _substitute(a, b, lower, unit, adjoint)
+    if not lapack.HAS_SCIPY or not a.size or not b.size or is_batched or (a.ndim > 2 and a.shape[-1] < _LARGE):
         m = _dense_triangle(a, lower, unit)
         return lapack.solve_unfactored(conj_t(m) if adjoint else m, b)
-    trtrs = lapack.routine("trtrs", np.result_type(a, b), a, b)
     matrices = a.reshape(-1, *a.shape[-2:])
+    dtype = np.result_type(a, b)
+    solve_one = (_real_solver if dtype.kind == "f" else _complex_solver)(dtype, a, b, lower, unit, adjoint)
+    return lapack.solve_stack(a.shape, b, lambda k, one: solve_one(matrices[k], one))
 
-    def solve_one(k: Any, one: Any) -> Any:
-        x, info = trtrs(matrices[k], one, lower=lower, trans=2 if adjoint else 0, unitdiag=unit)
-        if info > 0:
-            raise LinAlgError(f"singular matrix: resolution failed at diagonal {info - 1}")
+
+# For 32 matrices of 16 rows a call of LAPACK for each takes as long as NumPy's solve, which does not know of triangles.
+_LARGE = 16
+
+
+def _real_solver(dtype: Any, a: Any, b: Any, lower: bool, unit: bool, adjoint: bool) -> Callable[[Any, Any], Any]:
+    """Return what solves one real system by LAPACK, which reads NumPy's rows as columns of the transposed matrix.
+
+    So nothing is copied: for 300 rows and one column that takes 8 us instead of 42. Many columns are solved for from
+    the right, where they need not be copied either.
+    """
+    if b.shape[-1] > 8 and a.flags.c_contiguous:
+        trsm = lapack.blas_routine("trsm", dtype, a, b)
+
+        def solve_many(m: Any, b: Any) -> Any:
+            if not unit:
+                zeros = np.flatnonzero(np.diagonal(m) == 0)
+                _check_diagonal(zeros[0] + 1 if len(zeros) else 0)
+            return trsm(1.0, m.T, b.T, side=1, lower=not lower, trans_a=1 if adjoint else 0, diag=unit).T
+
+        return solve_many
+    trtrs, is_transposed = lapack.routine("trtrs", dtype, a, b), a.ndim == 2 and not a.flags.c_contiguous
+    triangle, trans = int(lower is is_transposed), int(adjoint is is_transposed)
+
+    def solve_few(m: Any, b: Any) -> Any:
+        x, info = trtrs(m if is_transposed else m.T, b, triangle, trans, unit)
+        if info:
+            _check_diagonal(info)
         return x
 
-    return lapack.solve_stack(a.shape, b, solve_one)
+    return solve_few
+
+
+def _complex_solver(dtype: Any, a: Any, b: Any, lower: bool, unit: bool, adjoint: bool) -> Callable[[Any, Any], Any]:
+    trtrs = lapack.routine("trtrs", dtype, a, b)
+
+    def solve_columns(m: Any, b: Any) -> Any:
+        x, info = trtrs(m, b, lower=lower, trans=2 if adjoint else 0, unitdiag=unit)
+        _check_diagonal(info)
+        return x
+
+    return solve_columns
+
+
+def _check_diagonal(info: Any) -> None:
+    if info > 0:
+        raise LinAlgError(f"singular matrix: resolution failed at diagonal {info - 1}")
+
+
+# ---------------------------------------------------------------- stacks of small matrices
+
+
+def _are_small_and_many(a: Any) -> bool:
+    """Tell whether substitution in all matrices of a stack at once is the quickest: for 1,000 of 4 rows 40 us."""
+    n = a.shape[-1]
+    return bool(a.ndim > 2 and 0 < n <= 6 and a.size >= 32 * n * n)
+
+
+def _examples_last(a: Any) -> Any:
+    """Return a stack of matrices with the axis of the stack as the last one, in contiguous memory."""
+    rows, columns = a.shape[-2:]
+    return np.ascontiguousarray(a.reshape(-1, rows * columns).T).reshape(rows, columns, -1)
+
+
+def _examples_first(x: Any, shape: tuple[int, ...]) -> Any:
+    """Undo `_examples_last`."""
+    return np.ascontiguousarray(x.reshape(-1, x.shape[-1]).T).reshape(shape)
+
+
+def _substitute(a: Any, b: Any, lower: bool, unit: bool, adjoint: bool) -> Any:
+    """Solve for a stack of small matrices by substitution, row by row in all of them at once."""
+    dtype = np.result_type(a, b)
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    shape = batch + b.shape[-2:]
+    if adjoint:
+        a, lower = np.conjugate(a.swapaxes(-1, -2)), not lower
+    if not unit and (np.diagonal(a, 0, -2, -1) == 0).any():
+        raise LinAlgError("singular matrix: a diagonal element is 0")
+    m = _examples_last(np.broadcast_to(a, batch + a.shape[-2:]).astype(dtype, copy=False))
+    x = _examples_last(np.broadcast_to(b, shape).astype(dtype, copy=False))
+    x = x if x.base is None else x.copy()
+    rows = range(len(m))
+    for i in rows if lower else reversed(rows):
+        known = slice(0, i) if lower else slice(i + 1, None)
+        x[i] -= np.einsum("kn,kjn->jn", m[i, known], x[known])
+        if not unit:
+            x[i] /= m[i, i]
+    return _examples_first(x, shape)
+
+
+def _inverses(lower: Any) -> Any:
+    """Return the inverses of a stack of lower triangles with nothing above."""
+    n = lower.shape[-1]
+    if _are_small_and_many(lower) or not lapack.HAS_SCIPY:
+        eye = np.broadcast_to(np.eye(n, dtype=lower.dtype), lower.shape)
+        return _triangular_kernel(lower, eye, True, False, False)
+    trtri, made = lapack.routine("trtri", lower.dtype, lower), np.empty(lower.shape, lower.dtype)
+    for m, inverse in zip(lower.reshape(-1, n, n), made.reshape(-1, n, n), strict=True):
+        inverse[...] = trtri(m.T, lower=0)[0].T
+    return made
 
 
 def _triangle_of(m: Any, lower: bool, unit: bool) -> Any:
     return (tril if lower else triu)(m, (-1 if lower else 1) if unit else 0)
 
 
-def _triangular_vjp(g: Any, a: Any, out: Any, lower: bool, unit: bool, adjoint: bool) -> Any:
-    d = _triangular(a, g, lower, unit, not adjoint)
-    return _triangle_of(-(out @ conj_t(d)) if adjoint else -(d @ conj_t(out)), lower, unit)
+def _triangular_vjp(out: Any, lower: bool, unit: bool, adjoint: bool, shared: Any) -> Any:
+    """Return the cotangent of a, given that of b in `shared`."""
+    d = -shared
+    product = out @ conj_t(d) if adjoint else d @ conj_t(out)
+    if product.__class__ is not np.ndarray:
+        return _triangle_of(product, lower, unit)
+    offset = (-1 if lower else 1) if unit else 0
+    read = np.tri(product.shape[-1], k=offset if lower else offset - 1, dtype=bool)
+    np.copyto(product, 0, where=~read if lower else read)  # in place: half of tril's time
+    return product
 
 
 def _triangular_jvp(t: Any, a: Any, out: Any, lower: bool, unit: bool, adjoint: bool) -> Any:
@@ -71,9 +176,10 @@ def _triangular_jvp(t: Any, a: Any, out: Any, lower: bool, unit: bool, adjoint: 
 _triangular: Function = custom(
     "solve_triangular",
     _triangular_kernel,
+    shared=lambda g, a, lower, unit, adjoint: _triangular(a, g, lower, unit, not adjoint),
     vjp={
-        "a": _triangular_vjp,
-        "b": lambda g, a, lower, unit, adjoint: _triangular(a, g, lower, unit, not adjoint),
+        "a": lambda g, out, lower, unit, adjoint, shared: _triangular_vjp(out, lower, unit, adjoint, shared),
+        "b": lambda g, shared: shared,
     },
     jvp={
         "a": _triangular_jvp,
@@ -133,8 +239,25 @@ def _cholesky_kernel(a: Any, upper: bool) -> Any:
 
 def _cholesky_vjp(g: Any, out: Any, upper: bool) -> Any:
     g, out = (conj_t(g), conj_t(out)) if upper else (g, out)
+    if out.__class__ is g.__class__ is np.ndarray and out.ndim > 2 and out.shape[-1] < lapack.LARGE and out.size:
+        return _cholesky_vjp_of_stack(g, np.ascontiguousarray(out))
     y = _triangular(out, _half_triangle(conj_t(out) @ g), True, False, True)
     return hermitian_part(conj_t(_triangular(out, conj_t(y), True, False, True)))
+
+
+def _cholesky_vjp_of_stack(g: Any, out: Any) -> Any:
+    """Return the same by products with the inverses, which two solutions with all columns would compute twice.
+
+    An explicit inverse of a triangle is as accurate as substitution (Higham, "Accuracy and Stability of Numerical
+    Algorithms", section 14.2). For 32 matrices of 16 rows it takes a third of the time. Of transposed matrices
+    `numpy.matmul` computes small ones in slow loops: they are copied.
+    """
+    inverses = _inverses(out)
+    inner = np.ascontiguousarray(conj_t(out)) @ np.ascontiguousarray(g)
+    n = out.shape[-1]
+    inner *= np.tri(n, dtype=inner.real.dtype) - 0.5 * np.eye(n, dtype=inner.real.dtype)
+    made = np.ascontiguousarray(conj_t(inverses)) @ inner @ inverses
+    return hermitian_part(made)
 
 
 def _cholesky_jvp(t: Any, out: Any, upper: bool) -> Any:

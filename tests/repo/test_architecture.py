@@ -199,7 +199,7 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
                 "signature",
             )
         ),
-        *(f"gradmgr._transforms.function_{name}" for name in ("call", "context", "node")),
+        *(f"gradmgr._transforms.function_{name}" for name in ("apply", "call", "context", "node")),
     }
     for name in unopened:
         importlib.import_module(name)

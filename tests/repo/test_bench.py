@@ -13,7 +13,7 @@ import pytest
 from helpers import ROOT
 
 from bench import __main__ as bench_main
-from bench import _chart, _measure, _report, atoms, layers, programs, tools
+from bench import _chart, _measure, _report, atoms, layers, operations, tools
 from bench._measure import Contestant, Pace, Row, Table, Verdict, WrongAnswerError, always
 from bench.libraries import Gradmgr, NetworkByHand, by_hand, chain_by_hand
 
@@ -23,12 +23,14 @@ NO_TIME = Pace(rounds=2, tries=1, turn=0.0, long_rounds=1)
 # ---------------------------------------------------------------- the work by hand is right
 
 
-EVERY_OPERATION = pytest.mark.parametrize("operation", [*programs.KINDS, programs.MULTIPLY], ids=lambda op: op.label)
+EVERY_OPERATION = pytest.mark.parametrize(
+    "operation", [*operations.KINDS, operations.MULTIPLY], ids=lambda op: op.label
+)
 
 
 @EVERY_OPERATION
 def test_gradients_of_an_operation_by_hand_are_the_difference_quotients(operation):
-    arrays = [a.astype(float) for a in programs.inputs(operation, 8)]
+    arrays = [a.astype(float) for a in operations.inputs(operation, 8)]
     value, *gradients = by_hand(operation, arrays)
     np.testing.assert_array_equal(value, operation.once(np, *arrays))
     for k, gradient in enumerate(gradients):
@@ -67,7 +69,7 @@ def test_the_timed_loop_does_the_operation_so_many_times(operation):
 
 @pytest.mark.parametrize("both", [False, True])
 def test_chain_by_hand_has_the_closed_form(both):
-    program = programs.chain(50, both=both)
+    program = operations.chain(50, both=both)
     x, y, dy = program.x.astype(float), program.y.astype(float), program.dy.astype(float)
     expected = [x * y**50, dy * y**50, *([dy * x * 50 * y**49] if both else [])]
     found = chain_by_hand(program)()
@@ -77,14 +79,14 @@ def test_chain_by_hand_has_the_closed_form(both):
 
 
 def test_a_million_factors_stay_normal_numbers():
-    program = programs.chain(1_000_000, both=False)
+    program = operations.chain(1_000_000, both=False)
     assert np.all(np.isfinite(program.y.astype(float) ** 1_000_000))
     assert np.all(program.y.astype(float) ** 1_000_000 > 1e-3)
 
 
 def test_network_by_hand_descends_along_the_difference_quotient():
-    program = programs.network(3, 4, 3)
-    program = programs.Network(
+    program = operations.network(3, 4, 3)
+    program = operations.Network(
         program.x.astype(float),
         program.target.astype(float),
         [(w.astype(float), b.astype(float)) for w, b in program.layers],
@@ -116,7 +118,7 @@ def test_network_by_hand_descends_along_the_difference_quotient():
 
 @EVERY_OPERATION
 def test_rows_of_single_ops_agree(libraries, operation):
-    if operation in (programs.PRODUCT, programs.MULTIPLY, programs.EXP):
+    if operation in (operations.PRODUCT, operations.MULTIPLY, operations.EXP):
         rows = [
             atoms.control(operation, 8, NO_TIME),
             atoms.idle(operation, 8, libraries, NO_TIME, [("NumPy", 2.5)]),
@@ -133,7 +135,7 @@ def test_rows_of_single_ops_agree(libraries, operation):
 def test_backward_of_many_ops_is_timed_and_gives_their_sum(libraries, operation):
     row = atoms.backward(operation, 64, libraries, NO_TIME, [("NumPy", 3.0)])
     assert {"NumPy µs", "gradmgr"} <= row.cells.keys()
-    arrays = [a.astype(float) for a in programs.inputs(operation, 64)]
+    arrays = [a.astype(float) for a in operations.inputs(operation, 64)]
     dy = np.ones_like(operation.once(np, *arrays))
     found = []
     assert Gradmgr().backward(operation, arrays, dy, 3, keep=found.append)() > 0
@@ -154,7 +156,7 @@ def test_rows_of_networks_agree(libraries):
 
 def test_recorded_operations_are_recorded():
     seen = []
-    operation = replace(programs.EXP, times=lambda xp, n, x: seen.append((x * x)._rec))
+    operation = replace(operations.EXP, times=lambda xp, n, x: seen.append((x * x)._rec))
     for leaves in (True, False):
         with Gradmgr().recorded(operation, [np.ones(2, np.float32)], leaves=leaves)() as run:
             run(1)
@@ -223,6 +225,13 @@ def test_the_profiler_and_anomaly_detection_change_no_value():
     labels = [row.label for row in tools.profiler_and_anomaly_detection(NO_TIME)]
     assert labels[:2] == ["profiler, 8 elements", "anomaly, 8 elements"]
     assert len(labels) == 7
+
+
+def test_own_operations_hooks_and_checkpoints_compute_what_pytorch_does():
+    pytest.importorskip("torch")
+    rows = tools.own_code(NO_TIME, 1)
+    assert len(rows) == 9
+    assert [row.label for row in rows if row.verdicts] == ["Function, forward", "custom_op over Function, forward"]
 
 
 # ---------------------------------------------------------------- training
@@ -342,4 +351,4 @@ def test_a_contestant_with_a_wrong_gradient_is_rejected():
             return [value, *[2 * g for g in gradients]]
 
     with pytest.raises(WrongAnswerError, match="wrong"):
-        atoms.backward(programs.PRODUCT, 8, [Wrong()], NO_TIME, [])
+        atoms.backward(operations.PRODUCT, 8, [Wrong()], NO_TIME, [])

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from bench import memory, programs, scale
+from bench import memory, operations, scale
 from bench._arrays import counting
 from bench._measure import Pace
 from gradmgr import get_num_threads
@@ -43,7 +43,7 @@ def test_rows_of_parameters_have_every_part(libraries):
 
 
 def test_every_manager_records_what_is_timed():
-    arrays = programs.inputs(programs.PRODUCT, 3)
+    arrays = operations.inputs(operations.PRODUCT, 3)
     entries = []
     for leaves in (True, False):
         contestant = scale._recorded_by(3, arrays, leaves=leaves)

@@ -64,6 +64,8 @@ _X_SHAPES: list[tuple[str, str, Callable[..., Any], Arg]] = [
     ("roll", "one axis twice", lambda xp, x: xp.roll(x, (1, 1), axis=(0, 0)), X),
     ("repeat", "flattened", lambda xp, x: xp.repeat(x, 2), X),
     ("repeat", "axis", lambda xp, x: xp.repeat(x, 3, axis=-1), X),
+    ("repeat", "many times", lambda xp, x: xp.repeat(x, 20, axis=0), X),
+    ("repeat", "not at all", lambda xp, x: xp.repeat(x, 0, axis=1), X),
     ("repeat", "counts", lambda xp, x: xp.repeat(x, [1, 0, 2], axis=0), X),
     ("repeat", "of 0-d", lambda xp, x: xp.repeat(x, 3), SCALAR),
     ("tile", "an int", lambda xp, x: xp.tile(x, 2), X),

@@ -4,6 +4,7 @@ import collections
 import gc
 import threading
 import weakref
+from contextlib import nullcontext
 
 import guard
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from helpers import gradient, gradients
 
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, asarray, enable_grad, errors, gradcheck, graph, no_grad, tensor
+from gradmgr import GradManager, Tensor, asarray, enable_grad, errors, gradcheck, graph, no_grad, profiler, tensor
 from gradmgr import grad as grad_of
 from gradmgr._engine.context import enter_recorders, leave_recorders
 from gradmgr._engine.forward import Forward
@@ -1653,3 +1654,105 @@ def test_a_wrong_tangent():
     x = tensor(X)
     with forward_level(x, np.ones(3)), pytest.raises(ValueError, match=r"the tangent for 'x' has shape \(1,\)"):
         bad(x)
+
+
+# ---------------------------------------------------------------- calls that are computed in few frames, and others
+
+
+class _Scaled(Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.save_for_backward(x)
+        return x * x * factor
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 6 * g * x, None
+
+
+def _gradient_and_value(call, x):
+    gm = GradManager().attach(x)
+    with gm:
+        y = call(x)
+        gm.backward(y.sum())
+    found, x.grad = x.grad.tolist(), None
+    return found, y.tolist()
+
+
+@pytest.mark.parametrize("general", [False, True], ids=["one tape", "under an interceptor, in the general path"])
+def test_one_tape_and_the_general_path_record_the_same(general):
+    x = tensor([1.0, -2.0])
+    with profiler.profile() if general else nullcontext():
+        assert _gradient_and_value(lambda x: _Scaled.apply(x, 3.0), x) == ([6.0, -12.0], [3.0, 12.0])
+        assert _gradient_and_value(lambda x: _Scaled.apply(x, np.array(3.0)), x) == ([6.0, -12.0], [3.0, 12.0])
+
+
+def test_one_tensor_given_twice_is_one_tensor_for_forward():
+    seen = []
+
+    class Product(Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            seen.append(x is y)
+            ctx.save_for_backward(x, y)
+            return x * y
+
+        @staticmethod
+        def backward(ctx, g):
+            x, y = ctx.saved_tensors
+            return g * y, g * x
+
+    assert _gradient_and_value(lambda x: Product.apply(x, x), tensor([3.0]))[0] == [6.0]
+    assert seen == [True]
+
+
+def test_a_method_that_is_replaced_later_is_the_one_called():
+    class Changing(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2
+
+    x = tensor([1.0])
+    assert _gradient_and_value(Changing.apply, x)[0] == [2.0]
+    Changing.backward = staticmethod(lambda ctx, g: g * 5)
+    assert _gradient_and_value(Changing.apply, x)[0] == [5.0]
+    Changing.vjp = staticmethod(lambda ctx, g: g * 7)
+    with pytest.raises(errors.FunctionError, match="both backward and vjp"):
+        Changing.apply(x)
+
+
+def test_what_forward_raises_leaves_the_manager_recording():
+    class Failing(Function):
+        @staticmethod
+        def forward(ctx, x):
+            raise ValueError("no")
+
+    x = tensor([2.0])
+    gm = GradManager().attach(x)
+    with gm:
+        y = x * x
+        with pytest.raises(ValueError, match="no"):
+            Failing.apply(x)
+        gm.backward((y * x).sum())
+    assert x.grad.tolist() == [12.0]
+
+
+def test_a_value_saved_that_is_no_argument_or_result_still_reaches_backward():
+    class Root(Function):
+        @staticmethod
+        def forward(ctx, x):
+            root = np.sqrt(x)
+            ctx.save_for_backward(root)
+            return root + 1
+
+        @staticmethod
+        def backward(ctx, g):
+            (root,) = ctx.saved_tensors
+            return g / (2 * root)
+
+    assert _gradient_and_value(Root.apply, tensor([4.0]))[0] == [0.25]

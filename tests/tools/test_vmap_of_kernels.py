@@ -57,6 +57,27 @@ CALLS = {
     "inner": lambda a: np.inner(a, a),
     "inner with a number": lambda a: np.inner(a, 2.0),
     "vdot": lambda a: np.vdot(a, a + 1),
+    "interp at knots of the example": lambda a: np.interp(a, np.sort(a[0]), a[1]),
+    "interp of constants at knots of the example": lambda a: np.interp([-9.0, 0.1, 9.0, np.nan], np.sort(a[0]), a[1]),
+    "interp on a knot and beside an infinite value": lambda a: np.interp(
+        np.append(a[1], np.sort(a[0])), np.sort(a[0]), np.where(a[1] == a[1].max(), np.inf, a[1])
+    ),
+    "interp of complex values": lambda a: np.interp(a[1], np.sort(a[0]), a[0] + 1j * a[1]),
+    "interp where a knot stands twice": lambda a: np.interp(a, np.sort(np.round(a[0])), a[1]),
+    "roots": lambda a: np.roots(a[0]),
+    "roots of small degree": lambda a: np.roots(a[0, :3]),
+    "characteristic polynomial": lambda a: np.poly(a[:, :2]),
+    "characteristic polynomial of real eigenvalues": lambda a: np.poly(a[:, :2] + a[:, :2].T),
+    "allclose": lambda a: np.allclose(a, np.round(a), atol=0.4),
+    "histogram of a number of bins": lambda a: np.concatenate(np.histogram(a, 5)),
+    "histogram of a range": lambda a: np.histogram(a, 3, (-1, 1))[0],
+    "histogram of edges": lambda a: np.concatenate(np.histogram(np.round(a), [-2.0, -1.0, 0.0, 3.0], density=True)),
+    "histogram of equal numbers": lambda a: np.concatenate(np.histogram(a * 0 + 2, 4)),
+    "cross of vectors and a constant": lambda a: np.cross(a[:, :3], [1.0, 2.0, 3.0]),
+    "cross along the first axis": lambda a: np.cross(a.T[:3], a.T[1:], axis=0),
+    "cross of a vector and rows": lambda a: np.cross(a[0, :3], a[:, 1:], axisc=0),
+    "a number of each example and an array": lambda a: a[0, 0] * np.arange(4.0) + a[1],
+    "a vector and a matrix of each example": lambda a: a[0] - a * a[1, 0],
 }
 
 
