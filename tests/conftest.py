@@ -56,7 +56,7 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call() -> None:
-    """Keep what tests and fixtures imported from the collector, too: torch and JAX make a collection last 0.3 seconds."""
+    """Keep what tests and fixtures imported from the collector, too: after JAX's a collection lasts 0.3 seconds."""
     if len(sys.modules) > _frozen_modules[0] + 100:
         gc.collect()  # garbage must not be kept
         gc.freeze()
