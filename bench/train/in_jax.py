@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from bench.train import formulas
@@ -49,17 +49,12 @@ class InJax:
         os.environ["PJRT_NPROC"] = str(threads)
         self.jax = jax = importlib.import_module("jax")
         jax.config.update("jax_enable_x64", False)  # the suite `derivative` sets it
-        loss, x, target = _loss(model.kind), jax.numpy.asarray(model.x), jax.numpy.asarray(model.target)
+        x, target = jax.numpy.asarray(model.x), jax.numpy.asarray(model.target)
         learned = {name: jax.numpy.array(a) for name, a in model.values.items()}
-
-        def step(state: Any, x: Any, target: Any) -> Any:
-            value, slopes = jax.value_and_grad(lambda p: loss(jax, p, x, target))(state[0])
-            return value, _updated(jax, model, state, slopes)
-
         zeros = [jax.tree.map(jax.numpy.zeros_like, learned) for _ in range(0 if model.optimiser == "SGD" else 2)]
         self.state = (learned, *zeros, jax.numpy.zeros(()))
         self.data, self.names = (x, target), list(model.values)
-        self.compiled = jax.jit(step, donate_argnums=0)
+        self.compiled = _compiled(model)
 
     def step(self) -> float:
         loss, self.state = self.jax.block_until_ready(self.compiled(self.state, *self.data))
@@ -67,6 +62,18 @@ class InJax:
 
     def parameters(self) -> list[Array]:
         return [self.jax.device_get(self.state[0][name]) for name in self.names]  # jit sorts them
+
+
+@lru_cache(maxsize=1)
+def _compiled(model: Model) -> Any:
+    """Return a model's step under jit, the same for all that train it: a compilation takes a second."""
+    jax, loss = importlib.import_module("jax"), _loss(model.kind)
+
+    def step(state: Any, x: Any, target: Any) -> Any:
+        value, slopes = jax.value_and_grad(lambda p: loss(jax, p, x, target))(state[0])
+        return value, _updated(jax, model, state, slopes)
+
+    return jax.jit(step, donate_argnums=0)
 
 
 def _updated(jax: Any, model: Model, state: Any, slopes: Any) -> Any:

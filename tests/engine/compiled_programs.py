@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -64,28 +64,34 @@ def calls_with(*values: Any) -> list[Any]:
 # ---------------------------------------------------------------- what a run leaves
 
 
-def facts(value: Any, path: str = "", seen: dict[int, tuple[str, Any]] | None = None) -> Iterator[tuple[str, Any]]:
-    """Yield each part of a value with its path: types, dtypes, shapes, every bit, and which objects are the same."""
-    seen = {} if seen is None else seen
+def facts(value: Any) -> list[tuple[str, Any]]:
+    """Return each part of a value with its path: types, dtypes, shapes, every bit, and which objects are the same."""
+    found: list[tuple[str, Any]] = []
+    _add_facts(found, value, "", {})
+    return found
+
+
+def _add_facts(found: list[tuple[str, Any]], value: Any, path: str, seen: dict[int, tuple[str, Any]]) -> None:
+    """Append the facts of a part; generators within generators would take twice the time, for a million facts."""
     if isinstance(value, (Tensor, np.ndarray)) and id(value) in seen:
-        yield path, ("the same object as", seen[id(value)][0])
+        found.append((path, ("the same object as", seen[id(value)][0])))
         return
     seen[id(value)] = path, value  # which keeps it alive, and the id its own
     name = type(value).__name__
     if isinstance(value, Tensor):
-        yield path, (name, value.requires_grad, *_bits(on_host(value._array)))
-        yield from facts(value.grad, f"{path}.grad", seen)
+        found.append((path, (name, value.requires_grad, *_bits(on_host(value._array)))))
+        _add_facts(found, value.grad, f"{path}.grad", seen)
     elif isinstance(value, (np.ndarray, np.generic)):
-        yield path, (name, *_bits(np.asarray(value)))
+        found.append((path, (name, *_bits(np.asarray(value)))))
     elif is_on_gpu(value):
-        yield path, (name, *_bits(on_host(value)))
+        found.append((path, (name, *_bits(on_host(value)))))
     elif isinstance(value, np.random.Generator):
-        yield from facts(value.bit_generator.state, f"{path}.state", seen)
+        _add_facts(found, value.bit_generator.state, f"{path}.state", seen)
     else:
         parts = _parts(value)
-        yield path, (name, _text(value) if parts is None else len(parts))
+        found.append((path, (name, _text(value) if parts is None else len(parts))))
         for key, part in parts or ():
-            yield from facts(part, f"{path}[{key!r}]", seen)
+            _add_facts(found, part, f"{path}[{key!r}]", seen)
 
 
 def is_on_gpu(value: Any) -> bool:
