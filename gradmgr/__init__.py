@@ -40,7 +40,7 @@ from gradmgr.ops.create import asarray
 from gradmgr.vmap import vmap
 
 if TYPE_CHECKING:
-    from gradmgr import distributed, forward_ad, function, functional, nn, optim, profiler, serialization
+    from gradmgr import distributed, distributions, forward_ad, function, functional, nn, optim, profiler, serialization
     from gradmgr._transforms.checkpoint import checkpoint, checkpoint_sequential
     from gradmgr._transforms.compiled import compile  # noqa: A004  # torch's name
     from gradmgr._transforms.gradcheck import gradcheck, gradgradcheck
@@ -68,6 +68,7 @@ __all__ = [
     "custom_op",
     "detect_anomaly",
     "distributed",
+    "distributions",
     "enable_grad",
     "errors",
     "forward_ad",
@@ -113,6 +114,7 @@ _DEFERRED = MappingProxyType(
         "checkpoint_sequential": "_transforms.checkpoint",
         "custom_op": "function",
         "distributed": "distributed",
+        "distributions": "distributions",
         "forward_ad": "forward_ad",
         "function": "function",
         "functional": "functional",

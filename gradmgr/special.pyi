@@ -19,6 +19,8 @@ __all__ = [
     "expm1",
     "exprel",
     "gamma",
+    "gammainc",
+    "gammaincc",
     "gammaln",
     "i0",
     "i0e",
@@ -61,6 +63,8 @@ expit: Function1
 expm1: Function1
 exprel: Function1
 gamma: Function1
+gammainc: Function2
+gammaincc: Function2
 gammaln: Function1
 i0: Function1
 i0e: Function1

@@ -25,9 +25,10 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._arrays.drawing import generator
 from gradmgr._engine.history.modes import no_grad
 from gradmgr._engine.tensor import Tensor, describe
-from gradmgr.nn._functions.arguments import check_floating, check_word, generator, integer, number
+from gradmgr.nn._functions.arguments import check_floating, check_word, integer, number
 
 __all__ = [
     "calculate_gain",

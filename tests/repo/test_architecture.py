@@ -24,6 +24,7 @@ ROOT = Path(gradmgr.__file__).parent
 # From the ground up: a package or module may import those before it and itself, and no others of ours.
 LAYERS = [
     *("errors", "_arrays", "_engine", "_engine.history", "ops", "special", "numpy", "manager", "_transforms"),
+    "distributions",
     *("vmap", "functional", "forward_ad", "function", "anomaly", "graph"),
     *("profiler", "nn._functions", "nn.functional", "nn.init", "nn._modules", "nn", "optim"),
     *("serialization", "distributed"),
@@ -168,13 +169,13 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
     program = "import sys, gradmgr; print(*[name for name in sys.modules if name.startswith('gradmgr')])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603  # our own program
     unopened = set(package()) - set(done.stdout.split())
-    packages = {"nn", "optim", "profiler", "distributed"}
+    packages = {"nn", "optim", "profiler", "distributed", "distributions"}
     assert {name if name.split(".")[1] not in packages else name.split(".")[1] for name in unopened} == {
         *packages,
         *(f"gradmgr.{name}" for name in ("forward_ad", "function", "functional", "serialization")),
         *(
             f"gradmgr._arrays.{name}"
-            for name in ("generators", "graph_replay", "replay", "replay_text", "replay_times")
+            for name in ("drawing", "generators", "graph_replay", "replay", "replay_text", "replay_times")
         ),
         *(f"gradmgr._arrays.{name}" for name in ("native_replay", "native_test", "onednn_library")),
         *(

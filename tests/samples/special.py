@@ -9,7 +9,7 @@ import numpy as np
 import scipy.special
 
 from gradmgr import special
-from gradmgr.ops import bessel, error_function, special_kernels
+from gradmgr.ops import bessel, error_function, incomplete_gamma, special_kernels
 from gradmgr.ops import special as ops
 from samples._table import ANALYTIC, CUBE, EMPTY, SCALAR, VECTOR, Arg, Array, Field, X, add, at, function, given
 
@@ -86,6 +86,8 @@ function("i0", "from 8 on", at([-7.9, 9.5]))
 _BINARY: dict[str, tuple[tuple[float, float], tuple[float, float], Field]] = {
     "beta": ((0.4, 3), (0.4, 3), "real"),
     "betaln": ((0.4, 3), (0.4, 3), "real"),
+    "gammainc": ((0.4, 3), (0.2, 4), "real"),
+    "gammaincc": ((0.4, 3), (0.2, 4), "real"),
     "kl_div": ((0.3, 2), (0.3, 2), "real"),
     "rel_entr": ((0.3, 2), (0.3, 2), "real"),
     "xlog1py": ((-2, 2), (-0.5, 2), "analytic"),
@@ -107,6 +109,11 @@ for _name, _edge in (("xlogy", 0.0), ("xlog1py", -1.0)):
 for _name in ("rel_entr", "kl_div"):
     call(_name, "nearly equal", at([1.0, 0.5]), at([1 + 1e-9, 0.5]))
     call(_name, "both 0", at([0.0, 1.0]), at([0.0, 0.5]), facts={"smooth": False})
+
+for _name in ("gammainc", "gammaincc"):
+    call(_name, "tails", at([0.02, 0.3, 40.0, 40.0]), at([1e-3, 6.0, 20.0, 70.0]), facts={"third": True})
+    call(_name, "large", at([900.0, 1000.0]), at([910.0, 950.0]))
+    call(_name, "at the ends", at([0.5, 1.0, 3.0]), given([0.0, np.inf, 0.0]), facts={"smooth": False})
 
 # ---------------------------------------------------------------- with a parameter that is not differentiated
 
@@ -270,4 +277,17 @@ engine(
     _wide(lambda x: scipy.special.i0e(x) - scipy.special.i1e(x)),
     _RIGHT,
     third=True,
+)
+
+
+# ---------------------------------------------------------------- what only gamma variates call
+
+# A variate is a constant to NumPy: tests/tools/test_distributions.py compares its slope with that of the quantile.
+engine(
+    "reparameterized_log_gamma",
+    incomplete_gamma.reparameterized_log_gamma,
+    lambda a, drawn: drawn.astype(a.dtype),
+    at([0.05, 0.6, 3.0, 50.0]),
+    given([-30.0, 0.4, 0.2, 4.0]),
+    smooth=False,
 )

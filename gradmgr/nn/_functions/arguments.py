@@ -1,4 +1,4 @@
-"""Checks and conversions of the arguments of `nn`: generators, numbers, sizes, dtypes, words, reductions."""
+"""Checks and conversions of the arguments of `nn`: numbers, sizes, dtypes, words, reductions."""
 
 from __future__ import annotations
 
@@ -13,26 +13,6 @@ from gradmgr.ops.convert import holds_tensor, is_floating, lift
 from gradmgr.ops.reduce import mean, sum
 
 REDUCTIONS = ("none", "mean", "sum")
-
-
-def generator(rng: Any, asked: str) -> np.random.Generator:
-    """Return the Generator to draw from: the caller's, or for None a new one, seeded by NumPy's global generator.
-
-    As the seed comes from the global generator, `gradmgr.checkpoint` can reproduce the numbers and `gradmgr.vmap` sees
-    that they are drawn.
-
-    Raises:
-        TypeError: rng is a seed, or a generator of another kind.
-    """
-    if rng is None:
-        return np.random.default_rng(np.random.randint(0, 2**32, 4, dtype=np.uint32))  # noqa: NPY002  # see above
-    if isinstance(rng, np.random.Generator):
-        return rng
-    example = rng if isinstance(rng, int) and not isinstance(rng, bool) else "seed"
-    raise TypeError(
-        f"{asked} draws from a numpy.random.Generator; found rng of type {type(rng).__name__}; make one with "
-        f"numpy.random.default_rng({example}), once, and pass it wherever random numbers are drawn"
-    )
 
 
 def one_array(value: Any) -> Any:

@@ -9,9 +9,10 @@ import numpy as np
 
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import innermost
+from gradmgr._arrays.drawing import generator
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.tensor import raw
-from gradmgr.nn._functions.arguments import check_inexact, generator, one_array
+from gradmgr.nn._functions.arguments import check_inexact, one_array
 
 # The mask, one byte per element, is a constant: derivatives of all orders use the same one.
 _dropout: Function = linear(

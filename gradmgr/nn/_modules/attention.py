@@ -8,11 +8,12 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._arrays.drawing import generator
 from gradmgr._engine.op import zeros
 from gradmgr._engine.parameter import Parameter
 from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.nn import init
-from gradmgr.nn._functions.arguments import check_floating, generator, length, one_array
+from gradmgr.nn._functions.arguments import check_floating, length, one_array
 from gradmgr.nn._functions.attention import attend, check_mask_dtype, drop_factors
 from gradmgr.nn._functions.linear import linear
 from gradmgr.nn._modules.linear import Linear

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gradmgr._arrays.drawing import generator
 from gradmgr.nn import functional
-from gradmgr.nn._functions.arguments import check_not_in_place, generator
+from gradmgr.nn._functions.arguments import check_not_in_place
 from gradmgr.nn._modules.module import Module
 from gradmgr.nn._modules.parameters import Rng
 

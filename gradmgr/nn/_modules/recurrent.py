@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
+from gradmgr._arrays.drawing import generator
 from gradmgr._engine.op import zeros
 from gradmgr._engine.parameter import Parameter
 from gradmgr._engine.tensor import Tensor
 from gradmgr.nn import init
-from gradmgr.nn._functions.arguments import check_floating, generator, length, one_array
+from gradmgr.nn._functions.arguments import check_floating, length, one_array
 from gradmgr.nn._functions.dropout import dropout
 from gradmgr.nn._functions.linear import linear
 from gradmgr.nn._functions.recurrent import gru_cell, lstm_cell, lstm_step

@@ -1,0 +1,38 @@
+"""Probability distributions under torch.distributions' names, with random numbers from Generators that you pass.
+
+>>> import numpy
+>>> from gradmgr import GradManager, distributions, tensor
+>>> rng = numpy.random.default_rng(0)
+>>> loc, log_scale = tensor(0.0), tensor(0.0)
+>>> with GradManager().attach([loc, log_scale]) as gm:
+...     q = distributions.Normal(loc, numpy.exp(log_scale))
+...     gm.backward(distributions.kl_divergence(q, distributions.Normal(1.0, 1.0)))
+>>> loc.grad.item()
+-1.0
+"""
+
+from gradmgr.distributions import transforms
+from gradmgr.distributions._continuous import Beta, Gamma, Normal, StudentT
+from gradmgr.distributions._discrete import Bernoulli, Categorical, Poisson
+from gradmgr.distributions._distribution import Distribution
+from gradmgr.distributions._kl import kl_divergence
+from gradmgr.distributions._multivariate import Dirichlet, MultivariateNormal
+from gradmgr.distributions._transformed import Independent, LogNormal, TransformedDistribution
+
+__all__ = [
+    "Bernoulli",
+    "Beta",
+    "Categorical",
+    "Dirichlet",
+    "Distribution",
+    "Gamma",
+    "Independent",
+    "LogNormal",
+    "MultivariateNormal",
+    "Normal",
+    "Poisson",
+    "StudentT",
+    "TransformedDistribution",
+    "kl_divergence",
+    "transforms",
+]

@@ -1,0 +1,290 @@
+"""Distributions of real numbers: Normal, Gamma, Beta, StudentT."""
+
+from __future__ import annotations
+
+import math
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+import gradmgr.numpy as gnp
+from gradmgr import special
+from gradmgr._arrays.drawing import drawn
+from gradmgr._engine.tensor import raw
+from gradmgr.distributions._distribution import POSITIVE, Distribution, Shape, full_like_shape, within
+from gradmgr.ops.incomplete_gamma import reparameterized_log_gamma
+
+_LOG_ROOT_2PI = math.log(2 * math.pi) / 2
+
+
+# ---------------------------------------------------------------- what is drawn
+
+
+def standard_normal(rng: np.random.Generator, shape: Shape, parameter: Any) -> Any:
+    """Return standard normal numbers of the parameter's dtype and device, of a shape."""
+    return drawn(_draw_normal, rng, full_like_shape(parameter, shape))
+
+
+def _draw_normal(rng: np.random.Generator, like: Any) -> Any:
+    return rng.standard_normal(like.shape).astype(like.dtype, copy=False)
+
+
+def log_gamma_variate(rng: np.random.Generator, shape: Shape, concentration: Any) -> Any:
+    """Return the logarithm of gamma variates of rate 1, differentiable in the concentration.
+
+    The variates themselves underflow where the concentration is small; a variate of a is one of a + 1, times the a-th
+    root of a uniform number (Marsaglia and Tsang, 2000).
+    """
+    values = drawn(_draw_log_gamma, rng, full_like_shape(concentration, shape))
+    return reparameterized_log_gamma(concentration, values)
+
+
+def _draw_log_gamma(rng: np.random.Generator, a: Any) -> Any:
+    a = np.asarray(a)
+    wide = a.astype(np.float64)
+    return (np.log(rng.standard_gamma(wide + 1)) - rng.standard_exponential(a.shape) / wide).astype(a.dtype)
+
+
+# ---------------------------------------------------------------- the distributions
+
+
+class Normal(Distribution):
+    """The normal distribution, with arguments as torch.distributions.Normal.
+
+    Args:
+        loc: the mean.
+        scale: the standard deviation, greater than 0.
+        validate_args: whether the parameters are checked.
+
+    Raises:
+        ValueError: a parameter is not as it must be, or the shapes do not broadcast.
+        TypeError: a parameter does not consist of real numbers.
+
+    >>> import numpy
+    >>> from gradmgr import GradManager, distributions, tensor
+    >>> loc, scale = tensor([0.0, 1.0]), tensor(2.0)
+    >>> with GradManager().attach([loc, scale]) as gm:
+    ...     x = distributions.Normal(loc, scale).rsample(numpy.random.default_rng(0), 100)
+    ...     gm.backward((x**2).mean())
+    >>> x.shape, loc.grad.shape
+    ((100, 2), (2,))
+    >>> distributions.Normal(0.0, 1.0).log_prob(0.5).round(3)
+    np.float64(-1.044)
+    """
+
+    has_rsample = True
+    _requirements = MappingProxyType({"scale": POSITIVE})
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool = True) -> None:
+        super().__init__(validate_args, loc=loc, scale=scale)
+
+    def _draw(self, rng: np.random.Generator, shape: Shape, loc: Any, scale: Any) -> Any:
+        return loc + scale * standard_normal(rng, shape, loc)
+
+    def _log_prob(self, value: Any, loc: Any, scale: Any) -> Any:
+        z = (value - loc) / scale
+        return -(z * z) / 2 - gnp.log(scale) - _LOG_ROOT_2PI
+
+    def entropy(self) -> Any:
+        """Return 1/2 + log(scale sqrt(2 pi))."""
+        _, scale = self._values()
+        return self._spread(gnp.log(scale) + (0.5 + _LOG_ROOT_2PI))
+
+    @property
+    def mean(self) -> Any:
+        """The parameter loc."""
+        return self._spread(self._values()[0])
+
+    @property
+    def variance(self) -> Any:
+        """The square of scale."""
+        scale = self._values()[1]
+        return self._spread(scale * scale)
+
+    def cdf(self, value: Any) -> Any:
+        """Return the probability of values up to this one."""
+        loc, scale, value = self._values(value)
+        return special.ndtr((value - loc) / scale)
+
+    def icdf(self, q: Any) -> Any:
+        """Return the value whose cdf is q."""
+        loc, scale, q = self._values(q)
+        return loc + scale * special.ndtri(q)
+
+
+class Gamma(Distribution):
+    """The gamma distribution, with arguments as torch.distributions.Gamma.
+
+    `rsample` holds a variate's cdf where the concentration changes (Figurnov, Mohamed and Mnih, 2018: Implicit
+    Reparameterization Gradients), to a relative error of 1e-11 in float64, and to every order.
+
+    Args:
+        concentration: the shape, greater than 0.
+        rate: one over the scale, greater than 0.
+        validate_args: whether the parameters are checked.
+
+    Raises:
+        ValueError: a parameter is not as it must be, or the shapes do not broadcast.
+        TypeError: a parameter does not consist of real numbers.
+
+    >>> from gradmgr import distributions
+    >>> distributions.Gamma(2.0, 3.0).log_prob([0.5, 1.0, -1.0]).round(3).tolist()
+    [0.004, -0.803, -inf]
+    """
+
+    has_rsample = True
+    _requirements = MappingProxyType({"concentration": POSITIVE, "rate": POSITIVE})
+
+    def __init__(self, concentration: Any, rate: Any, validate_args: bool = True) -> None:
+        super().__init__(validate_args, concentration=concentration, rate=rate)
+
+    def _draw(self, rng: np.random.Generator, shape: Shape, concentration: Any, rate: Any) -> Any:
+        return gnp.exp(log_gamma_variate(rng, shape, concentration)) / rate
+
+    def _log_prob(self, value: Any, concentration: Any, rate: Any) -> Any:
+        constant = concentration * gnp.log(rate) - special.gammaln(concentration)
+        return within(
+            raw(value) >= 0, lambda x: special.xlogy(concentration - 1, x) - rate * x + constant, value, inner=1.0
+        )
+
+    def entropy(self) -> Any:
+        """Return a - log(rate) + log(gamma(a)) + (1 - a) digamma(a), a being the concentration."""
+        a, rate = self._values()
+        return self._spread(a - gnp.log(rate) + special.gammaln(a) + (1 - a) * special.digamma(a))
+
+    @property
+    def mean(self) -> Any:
+        """The concentration over the rate."""
+        a, rate = self._values()
+        return self._spread(a / rate)
+
+    @property
+    def variance(self) -> Any:
+        """The concentration over the squared rate."""
+        a, rate = self._values()
+        return self._spread(a / (rate * rate))
+
+    def cdf(self, value: Any) -> Any:
+        """Return the probability of values up to this one."""
+        a, rate, value = self._values(value)
+        return special.gammainc(a, gnp.maximum(rate * value, 0))
+
+
+class Beta(Distribution):
+    """The beta distribution, with arguments as torch.distributions.Beta.
+
+    `rsample` is made of two gamma variates (see `Gamma`), by their logarithms, so that it is neither 0 nor 1 before
+    the numbers of the dtype end.
+
+    Args:
+        concentration1: alpha, greater than 0.
+        concentration0: beta, greater than 0.
+        validate_args: whether the parameters are checked.
+
+    Raises:
+        ValueError: a parameter is not as it must be, or the shapes do not broadcast.
+        TypeError: a parameter does not consist of real numbers.
+
+    >>> from gradmgr import distributions
+    >>> distributions.Beta(2.0, 3.0).log_prob(0.25).round(3)
+    np.float64(0.523)
+    """
+
+    has_rsample = True
+    _requirements = MappingProxyType({"concentration1": POSITIVE, "concentration0": POSITIVE})
+
+    def __init__(self, concentration1: Any, concentration0: Any, validate_args: bool = True) -> None:
+        super().__init__(validate_args, concentration1=concentration1, concentration0=concentration0)
+
+    def _draw(self, rng: np.random.Generator, shape: Shape, a: Any, b: Any) -> Any:
+        return special.expit(log_gamma_variate(rng, shape, a) - log_gamma_variate(rng, shape, b))
+
+    def _log_prob(self, value: Any, a: Any, b: Any) -> Any:
+        plain = raw(value)
+        return within(
+            (plain >= 0) & (plain <= 1),
+            lambda x: special.xlogy(a - 1, x) + special.xlog1py(b - 1, -x) - special.betaln(a, b),
+            value,
+            inner=0.5,
+        )
+
+    def entropy(self) -> Any:
+        """Return log B(a, b) - (a - 1) digamma(a) - (b - 1) digamma(b) + (a + b - 2) digamma(a + b)."""
+        a, b = self._values()
+        digamma = special.digamma
+        return self._spread(
+            special.betaln(a, b) - (a - 1) * digamma(a) - (b - 1) * digamma(b) + (a + b - 2) * digamma(a + b)
+        )
+
+    @property
+    def mean(self) -> Any:
+        """A / (a + b)."""
+        a, b = self._values()
+        return self._spread(a / (a + b))
+
+    @property
+    def variance(self) -> Any:
+        """A b / ((a + b)^2 (a + b + 1))."""
+        a, b = self._values()
+        total = a + b
+        return self._spread(a * b / (total * total * (total + 1)))
+
+
+class StudentT(Distribution):
+    """Student's t distribution, with arguments as torch.distributions.StudentT.
+
+    Args:
+        df: the degrees of freedom, greater than 0.
+        loc: the centre.
+        scale: by which a variable of centre 0 is multiplied, greater than 0.
+        validate_args: whether the parameters are checked.
+
+    Raises:
+        ValueError: a parameter is not as it must be, or the shapes do not broadcast.
+        TypeError: a parameter does not consist of real numbers.
+
+    >>> from gradmgr import distributions
+    >>> distributions.StudentT(3.0, 1.0, 2.0).log_prob(0.0).round(3)
+    np.float64(-1.854)
+    """
+
+    has_rsample = True
+    _requirements = MappingProxyType({"df": POSITIVE, "scale": POSITIVE})
+
+    def __init__(self, df: Any, loc: Any = 0.0, scale: Any = 1.0, validate_args: bool = True) -> None:
+        super().__init__(validate_args, df=df, loc=loc, scale=scale)
+
+    def _draw(self, rng: np.random.Generator, shape: Shape, df: Any, loc: Any, scale: Any) -> Any:
+        half = df / 2
+        # A chi-square variate over df is a gamma variate of df/2 over df/2.
+        width = gnp.exp((gnp.log(half) - log_gamma_variate(rng, shape, half)) / 2)
+        return loc + scale * (standard_normal(rng, shape, df) * width)
+
+    def _log_prob(self, value: Any, df: Any, loc: Any, scale: Any) -> Any:
+        z = (value - loc) / scale
+        constant = special.gammaln((df + 1) / 2) - special.gammaln(df / 2) - gnp.log(df * math.pi) / 2 - gnp.log(scale)
+        return constant - (df + 1) / 2 * gnp.log1p(z * z / df)
+
+    def entropy(self) -> Any:
+        """Return (df + 1)/2 (digamma((df + 1)/2) - digamma(df/2)) + log(sqrt(df) B(df/2, 1/2) scale)."""
+        df, _, scale = self._values()
+        half = df / 2
+        slope = special.digamma(half + 0.5) - special.digamma(half)
+        return self._spread(
+            (half + 0.5) * slope + gnp.log(df) / 2 + special.betaln(half, df.dtype.type(0.5)) + gnp.log(scale)
+        )
+
+    @property
+    def mean(self) -> Any:
+        """The parameter loc; NaN for df up to 1."""
+        df, loc, _ = self._values()
+        return self._spread(gnp.where(raw(df) > 1, loc, np.nan))
+
+    @property
+    def variance(self) -> Any:
+        """Df / (df - 2) times the square of scale; infinite for df up to 2, NaN up to 1."""
+        df, _, scale = self._values()
+        has_variance = raw(df) > 2
+        finite = scale * scale * df / (gnp.where(has_variance, df, 3) - 2)
+        return self._spread(gnp.where(has_variance, finite, gnp.where(raw(df) > 1, np.inf, np.nan)))

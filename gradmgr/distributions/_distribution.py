@@ -1,0 +1,278 @@
+"""Distribution: parameters, shapes, and what every distribution does with them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+import gradmgr.numpy as gnp
+from gradmgr._arrays.batched import is_batched
+from gradmgr._arrays.drawing import generator
+from gradmgr._engine.tensor import Tensor, raw, wrap
+
+Shape = tuple[int, ...]
+
+
+class Requirement(NamedTuple):
+    """What the values of a parameter must be.
+
+    Attributes:
+        holds: tells of each element of a plain array whether it is so.
+        words: the same in words, for errors.
+    """
+
+    holds: Callable[[Any], Any]
+    words: str
+
+
+FINITE = Requirement(lambda a: abs(a) < np.inf, "finite")
+POSITIVE = Requirement(lambda a: a > 0, "greater than 0")
+PROBABILITY = Requirement(lambda a: (a >= 0) & (a <= 1), "from 0 to 1")
+
+
+def sample_shape_of(shape: int | Shape, asked: str) -> Shape:
+    """Return the shape of a sample as a tuple."""
+    try:
+        lengths = tuple(map(operator.index, shape)) if isinstance(shape, (tuple, list)) else (operator.index(shape),)
+    except TypeError:
+        lengths = (-1,)
+    if any(n < 0 for n in lengths):
+        raise ValueError(f"{asked}: sample_shape must be lengths, as 5 or (5, 2); found {shape!r}")
+    return lengths
+
+
+def parameter_of(value: Any, name: str, owner: str) -> Any:
+    """Return a parameter: a Tensor or array as it is, a Python number as it is, all else as an array.
+
+    Raises:
+        TypeError: it does not consist of real numbers.
+    """
+    if not isinstance(value, (int, float)) and not hasattr(value, "dtype"):
+        value = gnp.asarray(value) if _holds_tensors(value) else np.asarray(value)
+    kind = value.dtype.kind if hasattr(value, "dtype") else "f"
+    if kind not in "fiub" and getattr(value.dtype, "name", "") != "bfloat16":
+        raise TypeError(f"{owner}: {name} must be real numbers; found dtype {value.dtype}")
+    return value
+
+
+def _holds_tensors(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) or _holds_tensors(v) for v in value)
+
+
+def in_dtype(value: Any, dtype: Any) -> Any:
+    """Return a number as a NumPy scalar of a dtype; an array or Tensor cast to it."""
+    if not hasattr(value, "dtype"):
+        return dtype.type(value)
+    return value if value.dtype == dtype else gnp.astype(value, dtype)
+
+
+def common_dtype(*values: Any) -> Any:
+    """Return the floating dtype in which values meet; Python numbers and integers promote nothing; else float64."""
+    dtypes = [v.dtype for v in values if hasattr(v, "dtype") and v.dtype.kind not in "iub"]
+    return np.result_type(*dtypes) if dtypes else np.dtype(np.float64)
+
+
+def shape_of(value: Any) -> Shape:
+    """Return the shape of an array or number."""
+    return getattr(value, "shape", ())
+
+
+class Distribution:
+    """The base of all distributions: a batch of independent random variables, each with its own parameters.
+
+    Parameters are kept as they are given, and read when something is computed, so that a manager which tracks one gets
+    its gradient. Results have the dtype of the arrays and Tensors among parameters and values: Python numbers and
+    integers take that dtype, which is float64 where there are none. They are Tensors where a parameter or value is one.
+
+    Attributes:
+        has_rsample: whether there is an `rsample`, whose results are differentiable in the parameters.
+    """
+
+    has_rsample = False
+    _requirements: ClassVar[Mapping[str, Requirement]] = MappingProxyType({})  # by parameter; all others are finite
+    _ndims: ClassVar[Mapping[str, int]] = MappingProxyType({})  # of one value of a parameter, where that is no number
+    _event_ndim = 0
+
+    def __init__(self, validate_args: bool, **parameters: Any) -> None:
+        owner = type(self).__name__
+        self._parameters = {name: parameter_of(value, name, owner) for name, value in parameters.items()}
+        for name, value in self._parameters.items():
+            if len(shape_of(value)) < self._ndims.get(name, 0):
+                raise ValueError(
+                    f"{owner}: {name} has at least {self._ndims[name]} dimensions; found shape {shape_of(value)}"
+                )
+        try:
+            self._batch_shape: Shape = np.broadcast_shapes(
+                *[self._batch_shape_of(name, value) for name, value in self._parameters.items()]
+            )
+        except ValueError:
+            found = ", ".join(f"{name} {shape_of(value)}" for name, value in self._parameters.items())
+            raise ValueError(f"{owner}: the parameters' shapes must broadcast; found {found}") from None
+        if validate_args:
+            for name, value in self._parameters.items():
+                self._check(name, value)
+
+    def _batch_shape_of(self, name: str, value: Any) -> Shape:
+        shape = shape_of(value)
+        return shape[: len(shape) - self._ndims.get(name, 0)]
+
+    def _check(self, name: str, value: Any) -> None:
+        requirement = self._requirements.get(name, FINITE)
+        plain = raw(value)
+        if is_batched(plain):
+            return  # the examples of a vmap have no common truth value
+        holds = requirement.holds(plain)
+        if not (holds if holds.__class__ is bool else holds.all()):
+            raise ValueError(
+                f"{type(self).__name__}: {name} must be {requirement.words}; found {plain}. validate_args=False leaves "
+                "this check out"
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        parameters = self.__dict__.get("_parameters", {})
+        if name in parameters:
+            return parameters[name]
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}: {shape_of(v)}' for name, v in self._parameters.items())})"
+
+    @property
+    def batch_shape(self) -> Shape:
+        """The shape to which the parameters broadcast."""
+        return self._batch_shape
+
+    @property
+    def event_shape(self) -> Shape:
+        """The shape of one value."""
+        return ()
+
+    def _dtype_with(self, *values: Any) -> Any:
+        return common_dtype(*self._parameters.values(), *values)
+
+    def _values(self, *values: Any, plain: bool = False) -> list[Any]:
+        """Return the parameters, and values beside them, in one dtype; without a recording if `plain`."""
+        found = [*self._parameters.values(), *values]
+        dtype = self._dtype_with(*values)
+        return [in_dtype(raw(value) if plain else value, dtype) for value in found]
+
+    # ------------------------------------------------------------ what the distributions compute
+
+    def _draw(self, rng: np.random.Generator, shape: Shape, *parameters: Any) -> Any:
+        """Return random values of shape + event_shape, computed of parameters as `_values` gives them."""
+        raise NotImplementedError
+
+    def _log_prob(self, value: Any, *parameters: Any) -> Any:
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ for the user
+
+    def log_prob(self, value: Any) -> Any:
+        """Return the logarithm of the density, or of the probability, at a value; -inf where there is none.
+
+        Args:
+            value: numbers of shape (..., *event_shape); the leading axes broadcast with `batch_shape`.
+
+        Returns:
+            Of the shape of the leading axes, broadcast.
+
+        Raises:
+            ValueError: the shapes do not broadcast.
+        """
+        value = parameter_of(value, "value", f"{type(self).__name__}.log_prob")
+        self._check_shape(value)
+        *parameters, value = self._values(value)
+        return self._log_prob(value, *parameters)
+
+    def _check_shape(self, value: Any) -> None:
+        try:
+            np.broadcast_shapes(shape_of(value), self._batch_shape + self.event_shape)
+        except ValueError:
+            raise ValueError(
+                f"{type(self).__name__}.log_prob: a value must broadcast with batch_shape {self._batch_shape} + "
+                f"event_shape {self.event_shape}; found shape {shape_of(value)}"
+            ) from None
+
+    def rsample(self, rng: np.random.Generator | None = None, sample_shape: int | Shape = ()) -> Any:
+        """Return random values that are differentiable in the parameters.
+
+        Args:
+            rng: the generator to draw from; None for a new one, seeded from NumPy's global generator.
+            sample_shape: how many values to draw of each variable.
+
+        Returns:
+            Of shape sample_shape + batch_shape + event_shape.
+
+        Raises:
+            NotImplementedError: the values are discrete.
+            TypeError: rng is no Generator.
+        """
+        owner = type(self).__name__
+        if not self.has_rsample:
+            raise NotImplementedError(
+                f"{owner} has no rsample: its values are no differentiable function of the parameters; use sample(), "
+                "and the gradient of log_prob()"
+            )
+        shape = sample_shape_of(sample_shape, f"{owner}.rsample") + self._batch_shape
+        return self._draw(generator(rng, f"{owner}.rsample"), shape, *self._values())
+
+    def sample(self, rng: np.random.Generator | None = None, sample_shape: int | Shape = ()) -> Any:
+        """Return random values, which are constants to every manager; arguments and shape as for `rsample`."""
+        owner = type(self).__name__
+        shape = sample_shape_of(sample_shape, f"{owner}.sample") + self._batch_shape
+        made = self._draw(generator(rng, f"{owner}.sample"), shape, *self._values(plain=True))
+        return wrap(raw(made)) if self._has_tensors() else made
+
+    def _has_tensors(self) -> bool:
+        return any(isinstance(value, Tensor) for value in self._parameters.values())
+
+    def _without_closed_form(self, what: str) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no closed form of its {what}")
+
+    def entropy(self) -> Any:
+        """Return the (differential) entropy in nats, of shape batch_shape."""
+        return self._without_closed_form("entropy")
+
+    @property
+    def mean(self) -> Any:
+        """The expectation, of shape batch_shape + event_shape."""
+        return self._without_closed_form("mean")
+
+    @property
+    def variance(self) -> Any:
+        """The variance of each element, of shape batch_shape + event_shape."""
+        return self._without_closed_form("variance")
+
+    @property
+    def stddev(self) -> Any:
+        """The standard deviation: the root of the variance."""
+        return gnp.sqrt(self.variance)
+
+    def cdf(self, value: Any) -> Any:
+        """Return the probability of values up to this one."""
+        return self._without_closed_form("cdf")
+
+    def icdf(self, q: Any) -> Any:
+        """Return the value whose cdf is q."""
+        return self._without_closed_form("icdf")
+
+    def _spread(self, value: Any) -> Any:
+        """Return what was computed of some of the parameters in the full shape."""
+        shape = self._batch_shape + self.event_shape
+        return value if shape_of(value) == shape else gnp.broadcast_to(value, shape)
+
+
+def full_like_shape(parameter: Any, shape: Shape) -> Any:
+    """Return a parameter's plain values, broadcast to a shape: what random numbers are drawn for."""
+    return np.broadcast_to(raw(parameter), shape)
+
+
+def within(is_inside: Any, compute: Callable[[Any], Any], value: Any, inner: float) -> Any:
+    """Return compute(value) where it is defined, else -inf; computed at `inner` there, so that no gradient is NaN."""
+    if is_inside.__class__ is not bool and not is_batched(is_inside) and is_inside.all():
+        return compute(value)
+    return gnp.where(is_inside, compute(gnp.where(is_inside, value, value.dtype.type(inner))), -np.inf)
