@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from gradmgr._transforms.checkpoint import checkpoint, checkpoint_sequential
     from gradmgr._transforms.compiled import compile  # noqa: A004  # torch's name
     from gradmgr._transforms.gradcheck import gradcheck, gradgradcheck
+    from gradmgr._transforms.promotion import detect_promotion
     from gradmgr.function import Function, custom_op, once_differentiable
     from gradmgr.serialization import load, save
 
@@ -67,6 +68,7 @@ __all__ = [
     "compile",
     "custom_op",
     "detect_anomaly",
+    "detect_promotion",
     "distributed",
     "distributions",
     "enable_grad",
@@ -113,6 +115,7 @@ _DEFERRED = MappingProxyType(
         "compile": "_transforms.compiled",
         "checkpoint_sequential": "_transforms.checkpoint",
         "custom_op": "function",
+        "detect_promotion": "_transforms.promotion",
         "distributed": "distributed",
         "distributions": "distributions",
         "forward_ad": "forward_ad",

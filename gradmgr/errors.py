@@ -68,6 +68,14 @@ class PerformanceWarning(RuntimeWarning):
     """What was asked for is computed in a slow way; the text says which."""
 
 
+class PromotionWarning(RuntimeWarning):
+    """An operation gives a wider dtype than its Tensors have."""
+
+
+class PromotionError(GradmgrError, TypeError):
+    """An operation gives a wider dtype than its Tensors have, within `detect_promotion("raise")`."""
+
+
 class AllocatorError(GradmgrError, RuntimeError):
     """The C library's memory allocator was asked for something that it does not have, or refused."""
 
