@@ -157,20 +157,23 @@ class NativeWriter(Writer):
         for slot in self.capture.inputs:
             self._place_cell(slot.number, memories)
         for number, call in enumerate(self.capture.calls):
-            for base in self.analysis.made_by(number):
-                if base not in self.leaving:
-                    end = max(number, self.last_of_memory[base])
-                    nbytes = self.strips.local.get(base) or bytes_of(self.layouts[base])
-                    self._hold(base, nbytes, end, memories, ends, base not in seen)
+            made_here = [base for base in self.analysis.made_by(number) if base not in self.leaving]
+            for base in sorted(made_here, key=self._bytes_of, reverse=True):  # the largest may need all of a host
+                end = max(number, self.last_of_memory[base])
+                self._hold(base, self._bytes_of(base), end, memories, ends, base not in seen)
             for made in call.made:
                 if made not in self.places:
                     self._place_cell(made, memories)
             for temporary in _temporaries(self.analysis.steps[number]):
-                nbytes = self.strips.local.get(temporary, temporary.nbytes)
-                self._hold(temporary, nbytes, number, memories, ends, True)
+                self._hold(temporary, self._bytes_of(temporary), number, memories, ends, True)
             for memory, start in ends.pop(number, ()):
                 memory.free(start)
         return memories.arena
+
+    def _bytes_of(self, base: Any) -> int:
+        """Return how many bytes the memory of a slot, or of a Temporary, needs."""
+        whole = base.nbytes if base.__class__ is Temporary else bytes_of(self.layouts[base])
+        return self.strips.local.get(base, whole)
 
     def _hosts(self) -> Iterator[tuple[int, int, int]]:
         """Yield what the machine makes and what leaves at the end, with the number of the call that writes it first.
@@ -197,12 +200,33 @@ class NativeWriter(Writer):
         may_be_hosted: bool,
     ) -> None:
         """Choose where something lies until after a call."""
-        if may_be_hosted:
+        target = self._target_in_place(base, nbytes, end) if may_be_hosted else None
+        taken = None if target is None else memories.take_all_of(target, nbytes)
+        if taken is not None:
+            memory, place = taken
+        elif may_be_hosted:
             memory, place = memories.take(nbytes, end)
         else:
             memory, place = memories.arena, memories.take_in_arena(nbytes)
         self.places[base] = place
         ends[end].append((memory, place.start))
+
+    def _target_in_place(self, base: Any, nbytes: int, end: int) -> int | None:
+        """Return the array that leaves, and that the last call to read a memory can write in its place.
+
+        It is element by element and exact: other loops may round otherwise in place. Less of the cache is used then.
+        """
+        steps = self.analysis.steps[end] if end < len(self.analysis.steps) else []
+        if len(steps) != 1 or not steps[0].flat or not steps[0].exact or base not in bases_in(steps[0]):
+            return None
+        step = steps[0]
+        target, stride = step.operands[-1], step.strides[-1]
+        if target[0].__class__ is not int or target[0] not in self.leaving or self.analysis.made.get(target[0]) != end:
+            return None
+        if target[1] or step.dims[0] * stride != nbytes or nbytes != bytes_of(self.layouts[target[0]]):
+            return None
+        own = [(at, s) for (of, at), s in zip(step.operands, step.strides, strict=True) if of == base]
+        return target[0] if all(each == (0, stride) for each in own) else None
 
     # ------------------------------------------------------------ text
 

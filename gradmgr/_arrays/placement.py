@@ -110,6 +110,15 @@ class Memories:
                 return room, Place(slot, start)
         return self.arena, self.take_in_arena(nbytes)
 
+    def take_all_of(self, slot: int, nbytes: int) -> tuple[Arena, Place] | None:
+        """Hold so many bytes from the first of a host on; None where there is no such host, or it is held."""
+        for _, host, room in self._hosts:
+            if host == slot and (start := room.take_from_gaps(nbytes)) is not None:
+                if not start:
+                    return room, Place(slot, start)
+                room.free(start)
+        return None
+
     def take_in_arena(self, nbytes: int) -> Place:
         """Hold so many bytes of the arena."""
         return Place(None, self.arena.take(nbytes))

@@ -536,6 +536,21 @@ def test_what_dies_before_a_result_is_written_lies_in_its_memory() -> None:
     assert native.nbytes < 1000  # the array of tanh has 8000
 
 
+def test_what_the_writer_of_a_result_reads_last_lies_in_its_place() -> None:
+    def program(x: Any) -> list[Any]:
+        y = np.exp(x)
+        return [y * (1 / y.sum())]
+
+    assert check(program, normal(10_000)).nbytes < 1000
+    check(lambda x: [program(x)[0], program(x)[0] * 2], normal(100, 100))
+
+    def otherwise(x: Any) -> list[Any]:
+        y, z = np.exp(x), np.tanh(x)
+        return [y[::-1] * y, np.sin(z), (z * 2).T + z]
+
+    check(otherwise, normal(100, 100))
+
+
 def test_what_is_read_for_a_result_does_not_lie_in_its_memory() -> None:
     native = check(lambda x: [np.cumsum(x)[::-1] + 1, np.tanh(x)[::-1] * np.exp(x)], normal(1000))
     assert native.nbytes >= 8000  # of tanh, in another order than the result
