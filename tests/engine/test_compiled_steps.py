@@ -71,6 +71,7 @@ class Steps:
 
 SMALL, LARGE = ((3, 2), (), (5,), (1, 0), (2, 2, 2)), ((3,), (300, 300), (140_001,))
 PACKED = (3, 2), (5,), (2, 2, 2)
+MIXED = (3,), (200, 200), (5,)
 MANY = ((20_000,), (3, 5), (20_000,), (30_000,), (7,))
 
 
@@ -197,18 +198,19 @@ def test_what_a_user_holds_is_not_written_to(shapes: Any, native: bool) -> None:
             np.testing.assert_array_equal(v if isinstance(v, (int, np.ndarray)) else v.numpy(), expected)
 
 
+@pytest.mark.parametrize("shapes", [PACKED, MIXED], ids=["packed", "mixed"])
 @pytest.mark.parametrize("change", [{"lr": 0.01}, {"weight_decay": 0.1}, {"lr": 0.0}, {"maximize": True}])
 @pytest.mark.parametrize("name", ["SGD", "Adam"])
-def test_options_that_change_once_hold_from_then_on(name: str, change: Any, native: bool) -> None:
+def test_options_that_change_once_hold_from_then_on(name: str, change: Any, shapes: Any, native: bool) -> None:
     def make() -> Compared:
-        t = Steps(partial(getattr(optim, name), lr=0.1), "f4", PACKED)
+        t = Steps(partial(getattr(optim, name), lr=0.1), "f4", shapes)
         return t.compared(between={4: lambda: t.optimizer.param_groups[0].update(change)})
 
     both(make, native)
 
 
 def _replaced(t: Steps) -> None:
-    t.params[1]._array = wave(5, at=3)
+    t.params[1]._array = wave(*t.params[1].shape, at=3)
 
 
 def _written(t: Steps) -> None:
@@ -222,22 +224,24 @@ def _loaded(t: Steps) -> None:
     t.optimizer.load_state_dict(state)
 
 
+@pytest.mark.parametrize("shapes", [PACKED, MIXED], ids=["packed", "mixed"])
 @pytest.mark.parametrize("change", [_replaced, _written, _loaded])
 @pytest.mark.parametrize("name", ["SGD", "Adam", "momentum"])
-def test_parameters_and_state_that_change_between_steps(name: str, change: Any, native: bool) -> None:
+def test_parameters_and_state_that_change_between_steps(name: str, change: Any, shapes: Any, native: bool) -> None:
     makers = {"SGD": optim.SGD, "Adam": optim.Adam, "momentum": partial(optim.SGD, momentum=0.5)}
 
     def make() -> Compared:
-        t = Steps(partial(makers[name], lr=0.1), "f4", PACKED)
+        t = Steps(partial(makers[name], lr=0.1), "f4", shapes)
         return t.compared(between={k: partial(change, t) for k in range(3, CALLS, 2)})
 
     both(make, native)
 
 
 @needs_machine
-@pytest.mark.parametrize("name", ["SGD", "Adam"])
-def test_a_usual_step_makes_no_calls_anew(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    t = Steps(partial(getattr(optim, name), lr=0.1), "f4", PACKED)
+@pytest.mark.parametrize("shapes", [PACKED, MIXED], ids=["packed", "mixed"])
+@pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop"])
+def test_a_usual_step_makes_no_calls_anew(name: str, shapes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    t = Steps(partial(getattr(optim, name), lr=0.1), "f4", shapes)
     step = compile(t.step, native=True)
     for _ in range(CALLS):
         step(np.array(1.0))
