@@ -552,10 +552,12 @@ class Chunk:
         asks: `fits` alone would take 0.3 us more.
         """
         views, params = self._views, self.params
-        if not (views and self._is_even):
+        if not self._is_even:
             return False
         step = self._steps[0] + self._common_steps + 1
         plan = later if step > 1 else first
+        if not views:
+            return not self._packed and self._add_large_call(calls, step, plan, given, machine)
         update, rows, known, by = self._quick
         if plan is not known or by is not machine:
             update = self.updates.get((machine, plan.kind, len(self.names)))
@@ -579,6 +581,35 @@ class Chunk:
         for p in params:
             p._rec = None
         calls.append((update, self._flat, *rows, *self.pick(given)))  # type: ignore[misc]  # there is one
+        if plan.counts_step:
+            calls.append((setattr, self, "_common_steps", self._common_steps + 1))
+        return True
+
+    def _add_large_call(self, calls: list[Call], step: int, plan: Plan, given: Sequence[Array], machine: Any) -> bool:
+        """Do as `add_quick_calls` for a large parameter, which is computed on one thread, in place, by one call."""
+        size = self.offsets[-1]
+        if self.xp is not np or self.pick is None or (size >= _MANY and blocks.get_num_threads() > 1):
+            return False
+        kernel = native_kernels.kernels.get(plan.kernel, self.dtype)
+        update = self.updates.get((machine, plan.kind, len(self.names))) if kernel is None else kernel.call
+        (t,) = self.params
+        a = None if update is None else write_lock.hold(t)
+        if a is None or a.__class__ is not np.ndarray or a.dtype is not self.dtype or a.shape != self.shapes[0]:
+            return False
+        flags = a.flags
+        if not (flags.c_contiguous and flags.aligned):
+            return False
+        if plan.by_step is not None or plan is not self._filled_by:
+            run = self._one_run[0]
+            run.set_step(step, plan)
+            self._constants_of(run)
+        t._rec = None
+        (g,) = self.pick(given)
+        if kernel is None:
+            calls.append((update, a, *self._states(), g))
+        else:
+            calls.append((update, g, a, *self._states(), size, plan.native_flags(), *self._constants))
+        calls.append((setattr, t, "__class__", t._unguarded))
         if plan.counts_step:
             calls.append((setattr, self, "_common_steps", self._common_steps + 1))
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,7 @@ class Steps:
 
 SMALL, LARGE = ((3, 2), (), (5,), (1, 0), (2, 2, 2)), ((3,), (300, 300), (140_001,))
 PACKED = (3, 2), (5,), (2, 2, 2)
+MIXED = (3,), (200, 200), (5,)
 MANY = ((20_000,), (3, 5), (20_000,), (30_000,), (7,))
 
 
@@ -94,11 +96,12 @@ def test_the_machine_takes_the_steps_of_each_algorithm(name: str, monkeypatch: p
         assert all(made)
 
 
-def test_options_are_read_in_each_call(native: bool) -> None:
+@pytest.mark.parametrize("shapes", [SMALL, PACKED], ids=["small", "packed"])
+def test_options_are_read_in_each_call(shapes: Any, native: bool) -> None:
     """Learning rate, betas, eps and weight decay are inputs, also where they change which calls there are."""
 
     def make() -> Compared:
-        t = Steps(lambda params: optim.AdamW(params, lr=0.1), "f4", SMALL)
+        t = Steps(lambda params: optim.AdamW(params, lr=0.1), "f4", shapes)
         group = t.optimizer.param_groups[0]
         changes = [{}, {}, {}, {"lr": 0.01}, {"betas": (0.5, 0.9)}, {"weight_decay": 0.0, "eps": 0.1}, {"lr": 0.0}]
         return t.compared(between={k: lambda k=k: group.update(changes[k]) for k in range(CALLS)})
@@ -175,8 +178,9 @@ def test_gradients_that_are_returned_and_cleared(native: bool) -> None:
     both(make, native)
 
 
-def test_what_a_user_holds_is_not_written_to(native: bool) -> None:
-    t = Steps(lambda params: optim.Adam(params, lr=0.1), "f4", LARGE)
+@pytest.mark.parametrize("shapes", [LARGE, PACKED], ids=["large", "packed"])
+def test_what_a_user_holds_is_not_written_to(shapes: Any, native: bool) -> None:
+    t = Steps(lambda params: optim.Adam(params, lr=0.1), "f4", shapes)
     step = compile(t.step, native=native)
     held, values = [], []
     for k in range(CALLS):
@@ -192,6 +196,73 @@ def test_what_a_user_holds_is_not_written_to(native: bool) -> None:
     for now, before in zip(held, values, strict=True):
         for v, expected in zip(now, before, strict=True):
             np.testing.assert_array_equal(v if isinstance(v, (int, np.ndarray)) else v.numpy(), expected)
+
+
+@pytest.mark.parametrize("shapes", [PACKED, MIXED], ids=["packed", "mixed"])
+@pytest.mark.parametrize("change", [{"lr": 0.01}, {"weight_decay": 0.1}, {"lr": 0.0}, {"maximize": True}])
+@pytest.mark.parametrize("name", ["SGD", "Adam"])
+def test_options_that_change_once_hold_from_then_on(name: str, change: Any, shapes: Any, native: bool) -> None:
+    def make() -> Compared:
+        t = Steps(partial(getattr(optim, name), lr=0.1), "f4", shapes)
+        return t.compared(between={4: lambda: t.optimizer.param_groups[0].update(change)})
+
+    both(make, native)
+
+
+def _replaced(t: Steps) -> None:
+    t.params[1]._array = wave(*t.params[1].shape, at=3)
+
+
+def _written(t: Steps) -> None:
+    t.params[1][...] = 2.0
+
+
+def _loaded(t: Steps) -> None:
+    state = t.optimizer.state_dict()
+    for saved in state["state"].values():
+        saved["step"] = 40
+    t.optimizer.load_state_dict(state)
+
+
+@pytest.mark.parametrize("shapes", [PACKED, MIXED], ids=["packed", "mixed"])
+@pytest.mark.parametrize("change", [_replaced, _written, _loaded])
+@pytest.mark.parametrize("name", ["SGD", "Adam", "momentum"])
+def test_parameters_and_state_that_change_between_steps(name: str, change: Any, shapes: Any, native: bool) -> None:
+    makers = {"SGD": optim.SGD, "Adam": optim.Adam, "momentum": partial(optim.SGD, momentum=0.5)}
+
+    def make() -> Compared:
+        t = Steps(partial(makers[name], lr=0.1), "f4", shapes)
+        return t.compared(between={k: partial(change, t) for k in range(3, CALLS, 2)})
+
+    both(make, native)
+
+
+@needs_machine
+@pytest.mark.parametrize("shapes", [PACKED, MIXED], ids=["packed", "mixed"])
+@pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop"])
+def test_a_usual_step_makes_no_calls_anew(name: str, shapes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    t = Steps(partial(getattr(optim, name), lr=0.1), "f4", shapes)
+    step = compile(t.step, native=True)
+    for _ in range(CALLS):
+        step(np.array(1.0))
+    anew: list[Any] = []
+    monkeypatch.setattr("gradmgr.optim._chunks.Chunk.next_step", lambda *args: anew.append(args) or ((), []))
+    step(np.array(1.0))
+    assert not anew
+    for held in (t.params[0].numpy(), t.params[1][1:], t.params[2]._array):
+        step(np.array(1.0))
+        assert anew
+        anew.clear()
+        del held
+
+
+@needs_machine
+def test_what_python_computes_in_a_native_replay_warns_of_nothing() -> None:
+    step = compile(lambda x: gnp.cumprod(x), native=True)
+    for k in range(4):
+        found = step(tensor([1.0, 2.0] if k < 3 else [1e300, 1e300]))
+    assert found.tolist() == [1e300, np.inf]
+    assert "cumprod" in step.explain()
 
 
 def test_an_error_of_the_step_leaves_what_it_leaves_eagerly(native: bool) -> None:
