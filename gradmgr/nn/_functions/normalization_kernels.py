@@ -18,7 +18,7 @@ Array = Any
 
 def find(name: str, layout: Layout, *arrays: Array) -> Any:
     """Return the kernel `name` for arrays, which may be None; None where there is none, or it is not faster."""
-    is_long = name == "norm_rows" or layout.by_weight[2] >= SIZE
+    is_long = name.startswith("norm_rows") or layout.by_weight[2] >= SIZE
     return native_kernels.find(name, *arrays) if is_long else None
 
 
