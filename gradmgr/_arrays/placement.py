@@ -347,11 +347,16 @@ def _elements(step: Step) -> int:
 def _groups(steps: Sequence[Step], places: Mapping[Any, Place]) -> list[list[Step]]:
     """Return steps one by one, and long flat ones that can run strip by strip, one after the other, together."""
     groups: list[list[Step]] = []
+    of_last: dict[Any, list[_Operand]] = {}  # by memory, the operands of the last group, if it runs in strips
     for step in steps:
-        if groups and _runs_in_strips(step) and _joins(groups[-1], step, places):
+        operands = _flat_operands(step, places) if _runs_in_strips(step) else []
+        if operands and of_last and groups[-1][0].dims == step.dims and _keeps_to_strips(operands, of_last):
             groups[-1].append(step)
         else:
             groups.append([step])
+            of_last = {}
+        for operand in operands:
+            of_last.setdefault(operand.memory, []).append(operand)
     return groups
 
 
@@ -359,17 +364,13 @@ def _runs_in_strips(step: Step) -> bool:
     return step.flat and step.dims[0] > _STRIP
 
 
-def _joins(group: Sequence[Step], step: Step, places: Mapping[Any, Place]) -> bool:
+def _keeps_to_strips(operands: Sequence[_Operand], of_group: Mapping[Any, Sequence[_Operand]]) -> bool:
     """Tell whether a step goes over the same elements as those of a group, so that each strip needs that strip only."""
-    return _runs_in_strips(group[0]) and all(
-        other.dims == step.dims
-        and all(
-            one.start == two.start and one.stride == two.stride
-            for one in _flat_operands(other, places)
-            for two in _flat_operands(step, places)
-            if (one.written or two.written) and one.overlaps(two)
-        )
-        for other in group
+    return all(
+        one.start == two.start and one.stride == two.stride
+        for two in operands
+        for one in of_group.get(two.memory, ())
+        if (one.written or two.written) and one.overlaps(two)
     )
 
 
