@@ -56,8 +56,8 @@ from samples import SAMPLES, Sample, flat
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr._arrays import native_kernels
 from gradmgr import GradManager, Tensor, errors, forward_ad, functional, graph, nn, optim, tensor
+from gradmgr._arrays import native_kernels
 from gradmgr.profiler import profile
 
 compile = functools.partial(gradmgr.compile, exact=True)  # bits are compared; test_fused.py is on the other level
