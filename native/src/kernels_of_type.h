@@ -44,8 +44,8 @@ INLINE double OF_TYPE(added)(REAL *lanes)
     return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
 }
 
-/* The sums of x, and of products of x and y, over n numbers: twice LANES side by side, so that an addition need not wait
- * for the one before. */
+/* The sums of x, and of products of x and y, over n numbers: twice LANES side by side, so that an addition need not
+ * wait for the one before. */
 FOR_EACH_PROCESSOR static double OF_TYPE(sum)(const REAL *x, word n)
 {
     double total = 0;
@@ -437,8 +437,8 @@ INLINE REAL OF_TYPE(normal)(REAL x, REAL mean, REAL rstd)
 }
 
 /* Write x - mean for a row, and the mean, which is 0 unless `centred`, and return 1/std. */
-FOR_EACH_PROCESSOR static REAL OF_TYPE(centre)(const REAL *RESTRICT x, REAL *RESTRICT y, word n, double eps, int centred,
-                                               REAL *mean)
+FOR_EACH_PROCESSOR static REAL OF_TYPE(centre)(const REAL *RESTRICT x, REAL *RESTRICT y, word n, double eps,
+                                               int centred, REAL *mean)
 {
     const REAL by = *mean = centred ? (REAL)(OF_TYPE(sum)(x, n) / (double)n) : 0;
     for (word k = 0; k < n; k++)
@@ -446,8 +446,8 @@ FOR_EACH_PROCESSOR static REAL OF_TYPE(centre)(const REAL *RESTRICT x, REAL *RES
     return (REAL)(1 / sqrt(OF_TYPE(dot)(y, y, n) / (double)n + eps));
 }
 
-/* Arrays: x, weight, bias, result, mean, 1/std. Lengths: rows, columns. Numbers: eps, whether there is a weight, a bias,
- * and whether values are centred. */
+/* Arrays: x, weight, bias, result, mean, 1/std. Lengths: rows, columns. Numbers: eps, whether there is a weight, a
+ * bias, and whether values are centred. */
 KERNEL(norm_rows)
 {
     const word n = dims[1];
@@ -469,7 +469,8 @@ KERNEL(norm_rows)
     return 0;
 }
 
-/* For a row of h, the cotangent times the weight: return the sum of h a, and of h as `level`; add g a and g to `parts`. */
+/* For a row of h, the cotangent times the weight: return the sum of h a, and add that of h to `level`; add g a to
+ * `parts` and g to `part`. */
 INLINE double OF_TYPE(sums_of_row)(const REAL *RESTRICT g, const REAL *RESTRICT weight, const REAL *RESTRICT x, word n,
                                    REAL mean, REAL rstd, int weighs, REAL *RESTRICT parts, REAL *RESTRICT part,
                                    double *level)
@@ -752,8 +753,8 @@ KERNEL(max_pool2d)
                 const REAL *before = tap > 1 ? found : from;
                 const INTEGER *of_before = tap > 1 ? at : firsts;
                 for (word k = 0; k < windows; k += LANES)
-                    OF_TYPE(largest_of_three)(before + k, y + k, z + k, of_before + k, none, none, (INTEGER)tap, (INTEGER)next,
-                                              found + k, at + k);
+                    OF_TYPE(largest_of_three)(before + k, y + k, z + k, of_before + k, none, none, (INTEGER)tap,
+                                              (INTEGER)next, found + k, at + k);
             }
         for (word line = 0; line < rows; line++) {
             const word top = line * move - above, to = (plane * rows + line) * columns;
