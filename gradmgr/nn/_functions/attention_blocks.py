@@ -63,9 +63,8 @@ class _Scores:
             high = min(high, _CAUSAL_ROWS, rows // 2)
         self.parts = _parts(rows, columns, high, causal)
         self.is_causal, self.is_unmasked = causal, masked is None and not causal
-        self.kernel, self.vjp_kernel = (
-            native_kernels.find(name, query, key, value) for name in ("attention", "attention_vjp")
-        )
+        self.kernel: Any = native_kernels.find("attention", query, key, value)
+        self.vjp_kernel: Any = native_kernels.find("attention_vjp", query, key, value)
         # 1 where a query attends to a key, relative to the first row of a part; numpy.tri takes three times as long
         is_needed = causal and self.kernel is None
         self.causal = np.greater_equal.outer(*[np.arange(high)] * 2).astype(query.dtype) if is_needed else None
