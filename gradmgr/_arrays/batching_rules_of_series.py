@@ -154,7 +154,9 @@ def _interp(level: Level, x: Any, xp: Any, fp: Any, left: Any = None, right: Any
     places, knots, values = inner
     if knots.shape[1] != values.shape[1] or knots.shape[1] < 2 or knots.shape[1] * places[:1].size > _MANY:
         return NotImplemented
-    rows = [np.broadcast_to(v, (level.size, v[:1].size)) for v in (places.reshape(len(places), -1), knots, values)]
+    if not (level.size and places.size):
+        return NotImplemented
+    rows = [np.broadcast_to(v.reshape(len(v), -1), (level.size, v[:1].size)) for v in (places, knots, values)]
     return Batched(level, _interp_rows(*rows).reshape(level.size, *places.shape[1:]))
 
 

@@ -65,11 +65,7 @@ def apply(function: type[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             return FunctionCall(function, args, kwargs).finish(tape, node_ids, ctx, tuple(given), tuple(before), output)
         result = wrap(output._array if isinstance(output, Tensor) else output)
         if node_ids is not None and tape.open:
-            node = _node(function, args, result._array)
-            node.materialize = state.materialize
-            kept, sources = values
-            recorded = (tuple(kept), tuple(sources), (), node)
-            tape.record_op(FUNCTION_OP, node_ids, (), (result._array,), recorded, (result,))
+            _record(function, tape, node_ids, args, result, values, state.materialize)
     finally:
         state.close()
     return result
@@ -125,8 +121,16 @@ def _usual_values(
     return kept, sources
 
 
-def _node(function: type[Any], args: tuple[Any, ...], array: Any) -> FunctionNode:
-    """Return the node of a usual call, given its result."""
+def _record(
+    function: type[Any],
+    tape: Tape,
+    node_ids: tuple[Any, ...],
+    args: tuple[Any, ...],
+    result: Tensor,
+    values: tuple[list[Any], list[Source]],
+    materialize: bool,
+) -> None:
+    """Record a usual call, as `FunctionCall` does any."""
     arguments: list[ArrayMetadata | None] = []
     constants = _NO_CONSTANTS
     for t in args:
@@ -136,4 +140,7 @@ def _node(function: type[Any], args: tuple[Any, ...], array: Any) -> FunctionNod
             if is_array(t):
                 constants |= {len(arguments)}
             arguments.append(None)
-    return FunctionNode(function, tuple(arguments), (ArrayMetadata(array, 0),), constants, len(args))
+    array, (kept, sources) = result._array, values
+    node = FunctionNode(function, tuple(arguments), (ArrayMetadata(array, 0),), constants, len(args))
+    node.materialize = materialize
+    tape.record_op(FUNCTION_OP, node_ids, (), (array,), (tuple(kept), tuple(sources), (), node), (result,))
