@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -360,7 +360,7 @@ class Strips:
         self._analysis.steps[first][:] = of_first
 
 
-def groups_in(steps: Sequence[Step], groups: dict[int, Group]) -> list[tuple[Group | None, list[Step]]]:
+def groups_in(steps: Sequence[Step], groups: Mapping[int, Group]) -> list[tuple[Group | None, list[Step]]]:
     """Return steps one by one, and those of a group together."""
     found: list[tuple[Group | None, list[Step]]] = []
     for step in steps:

@@ -146,7 +146,7 @@ def test_what_only_strips_use_takes_the_memory_of_one() -> None:
     x, y = normal(640, 64), normal(64)
     capture = Capture()
     found = chain(capture.add_input(x), capture.add_input(y))
-    native = compile_replay(capture, found, options=Options(native=MACHINE))
+    native: Any = compile_replay(capture, found, options=Options(native=MACHINE))
     assert native.nbytes < 4 * strips._STRIP * 8  # an array has 40,960 elements
 
 

@@ -527,8 +527,8 @@ def inputs_of_kernels(dtype: Any) -> dict[str, tuple[list[Any], tuple[int, ...],
     made |= {name: ([g, x, w], (840,), []) for name in ("gelu_vjp", "gelu_tanh_vjp")}
     made |= {name: ([x, g], (12, 70), [1.0]) for name in ("softmax", "log_softmax")}
     made |= {name: ([g, -np.abs(x), w], (12, 70), [1.0]) for name in ("softmax_vjp", "log_softmax_vjp")}
-    made["logsumexp"] = [x, row.copy()], (2, 35, 12), []
-    made["logsumexp_vjp"] = [g, x, row + 4, w], (2, 35, 12), []
+    made |= {"logsumexp": ([x, row.copy()], (2, 35, 12), [])}
+    made |= {"logsumexp_vjp": ([g, x, row + 4, w], (2, 35, 12), [])}
     tops = [row[:12], row[12:24], row[24:36]]
     made |= {
         "cross_entropy": ([x, labels, *tops], (12, 70), []),
