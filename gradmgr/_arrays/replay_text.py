@@ -173,7 +173,8 @@ class Writer:
     def _keeps_arrays(self, call: Call) -> bool:
         """Tell whether what a call is given may be read after the replay: it makes an object, or has an effect."""
         has_effect = call.has_effect and not _keeps_nothing(call.function)
-        return has_effect or any(self.capture.layouts[slot] is None for slot in call.made)
+        may_keep = has_effect or getattr(call.function, "is_of_object", False)
+        return may_keep or any(self.capture.layouts[slot] is None for slot in call.made)
 
     def _goes_into_buffer(self, call: Call) -> bool:
         """Tell whether a call is that of a ufunc with a large result in memory of its own."""
