@@ -1,13 +1,17 @@
 """The calls of a capture written as Python text, one line each, with nothing between them.
 
-The text names the results of calls `v0`, `v1`, ... by their slots, spells operators, methods and indices as a person
-would, and drops each value after the last line that reads it. For the product of two arrays and its sum:
+The text names the results of calls `v0`, `v1`, ..., spells operators, methods and indices as a person would, and drops
+each value after the last line that reads it. For the product of two large arrays and its sum:
 
     def replay(v0, v1):
         v2 = v0 * v1
         del v0, v1
-        v3 = v2.sum(axis=0)
-        return v3,
+        v0 = v2.sum(axis=0)
+        del v2
+        return v0,
+
+What is small and seen by nobody else is not dropped: a later result takes its name, as `del` is most of what Python
+takes to compile a line.
 
 Large results of ufuncs go into buffers that the function keeps, each of which serves again when neither its value nor a
 view of it is read any more: memory that is newly asked for costs more than the arithmetic. What the function returns is
@@ -21,7 +25,7 @@ import math
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from types import MappingProxyType
+from types import BuiltinFunctionType, MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -66,6 +70,8 @@ _UFUNCS = MappingProxyType(
 )
 
 
+_SMALL = 1 << 12  # bytes
+
 # Another thread may take the last one at any time.
 BEGIN_EFFECTS = "begun.append(True)"
 TAKE_ARENA = ("    try: arena = arenas.pop()", "    except IndexError: arena = make_arena()")
@@ -83,6 +89,7 @@ class Writer:
         self.results = [part.slot if isinstance(part, CapturedArray) else part for part in results]
         self.scope: dict[str, Any] = {"check": check, "stale": stale}
         self.names: dict[int, str] = {}  # of constants and functions, by identity
+        self.variables_of: dict[int, int] = {}  # by slot, the number in its name; else that of the slot
         effects = (number for number, call in enumerate(capture.calls) if call.has_effect)
         self.first_effect = next(effects, None)  # the number of that call
         self.last = self._last_uses()
@@ -97,10 +104,17 @@ class Writer:
             self.scope |= {"arenas": [], "make_arena": functools.partial(_arena, self.layouts_of_buffers)}
             names = "".join([f"b{k}, " for k in range(len(self.layouts_of_buffers))])
             lines += [*TAKE_ARENA, f"    {names}= arena"]
+        passing, spare = self._passing(), list[int]()
+        self.variables_of = {slot.number: slot.number for slot in self.capture.inputs}
         for number, call in enumerate(self.capture.calls):
+            for k in call.made:
+                if k not in self.variables_of:  # of an update it is
+                    self.variables_of[k] = spare.pop() if spare else k
             lines += [f"    {line}" for line in self._beginning(number, call, has_arena=bool(self.layouts_of_buffers))]
             lines += [f"    {line}" for line in self._lines(call, self.buffers.get(number))]
-            dropped = [f"v{k}" for k in sorted(self._slots_of(call)) if self.last[k] == number]
+            gone = [k for k in sorted(self._slots_of(call)) if self.last[k] == number]
+            spare += [self.variables_of.get(k, k) for k in gone if k in passing]
+            dropped = [f"v{self.variables_of.get(k, k)}" for k in gone if k not in passing]
             lines += [f"    del {', '.join(dropped)}"] if dropped else []
         lines += ["    arenas.append(arena)"] if self.layouts_of_buffers else []
         lines.append(f"    return {self._tuple(self.results)}")
@@ -139,6 +153,21 @@ class Writer:
             for slot in (*call.given, *call.made):
                 last[slot] = number
         return last | {slot.number: len(self.capture.calls) for slot in slots_in(self.results)}
+
+    def _passing(self) -> set[int]:
+        """Return the slots of small results of NumPy's that only NumPy's functions are given, so that all may wait."""
+        layouts: Any = self.capture.layouts
+        others = {slot.number for slot in self.capture.inputs}
+        found: set[int] = set()
+        for call in self.capture.calls:
+            if self._keeps_arrays(call):
+                others.update(call.given)
+            for k in call.made:
+                layout = layouts[k]
+                is_own = layout is not None and (layout.is_scalar or layout.owner == k)
+                is_small = is_own and nbytes_of(layout) <= _SMALL
+                (found if is_small and _is_numpys(call.function) else others).add(k)
+        return found - others
 
     # ------------------------------------------------------------ buffers
 
@@ -214,7 +243,7 @@ class Writer:
     def _target(self, results: Any) -> str:
         if isinstance(results, tuple):
             return f"({''.join([f'{self._target(part)}, ' for part in results])})"
-        return "_" if results is None else variable(results)
+        return "_" if results is None else self._variable(results)
 
     def _value(self, call: Call) -> str:
         """Write the expression of a call's result."""
@@ -252,7 +281,7 @@ class Writer:
     def _text(self, value: Any) -> str:
         """Write an argument."""
         if isinstance(value, Slot):
-            return variable(value)
+            return self._variable(value)
         if type(value) is tuple:
             return self._tuple(value)
         if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -266,6 +295,10 @@ class Writer:
             raise CaptureError(f"arrays within a {type(value).__name__} are not supported in a replay")
         return self._constant(value)
 
+    def _variable(self, slot: Slot) -> str:
+        """Write the name of what is in a slot."""
+        return f"v{self.variables_of.get(slot.number, slot.number)}"
+
     def _tuple(self, parts: Iterable[Any]) -> str:
         return f"({''.join([f'{self._text(part)}, ' for part in parts])})"
 
@@ -278,6 +311,12 @@ class Writer:
             self.names[id(value)] = name
             self.scope[name] = value
         return name
+
+
+def _is_numpys(function: Any) -> bool:
+    """Tell whether a call computes, by a ufunc, an operator or a method of arrays."""
+    is_operator = function.__class__ is BuiltinFunctionType and (function in _BINARY or function in _UNARY)
+    return is_operator or function.__class__ is np.ufunc or getattr(function, "method", None) is not None
 
 
 def begins_effects(function: Any) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gradmgr._arrays.captured import CaptureError, difference, generators_in, is_branch
 from gradmgr._arrays.gpu import is_on_gpu
-from gradmgr._engine.cleanup import complete
+from gradmgr._engine.cleanup import complete, without_collections
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.context import current
 from gradmgr._engine.tensor import Tensor
@@ -83,7 +83,7 @@ class CapturedCall:
         pairs = [self.capture.result_of(leaf) for leaf in leaves_of(tree)]
         self.result = rebuilt(tree, iter([value for value, _ in pairs]))
         self.slots = [slot for _, slot in pairs]
-        self.capture.finish(self.slots)
+        without_collections(self.capture.finish, self.slots)
 
     def obstacle(self) -> str | None:
         """Return why the calls cannot be made again; None where they can."""

@@ -371,7 +371,9 @@ class _Search:
         if id(value) in self._arguments:
             return
         if is_on_gpu(value):  # to compare its values in each call would be to wait for the GPU
-            self._refuse(f"it reads {name}, an array of a GPU that is no Tensor; make it one, or pass it", name)
+            self._refuse(
+                f"it reads {name}, an array of a GPU that is no Tensor; make it one, or pass it as an argument", name
+            )
         else:
             self.arrays[id(value)] = value
 

@@ -264,11 +264,30 @@ def test_the_same_program_is_captured_the_same(name: str) -> None:
 
 
 def test_the_text_drops_each_value_after_its_last_use() -> None:
-    capture, found = capture_of(lambda x, y: [(x * y).sum(axis=0)], np.ones((2, 3)), np.ones((2, 3)))
-    replay: Any = compile_replay(capture, found, options=Options(native=False))
+    large = np.ones((600, 3))
+    capture, found = capture_of(lambda x, y: [(x * y).sum(axis=0)], large, large)
+    replay: Any = compile_replay(capture, found, options=Options(native=False), buffers_from=1 << 20)
     assert replay.text == (
         "def replay(v0, v1):\n    v2 = v0 * v1\n    del v0, v1\n    v3 = v2.sum(axis=0)\n    del v2\n    return (v3, )"
     )
+
+
+def test_a_later_result_takes_the_name_of_a_small_one() -> None:
+    def program(x: Any) -> list[Any]:
+        y = x + 1
+        for _ in range(4):
+            y = np.sin(y) * x
+        x += 1  # which has its own name, as all that comes from outside
+        return [y, x.copy()]
+
+    capture, found = capture_of(program, np.ones(3))
+    replay: Any = compile_replay(capture, found, options=Options(native=False))
+    names = set(re.findall(r"(v\d+) =", replay.text))
+    assert len(names) <= 4
+    assert "del v0" in replay.text
+    x = np.linspace(0, 1, 3)
+    for made, expected in zip(replay(x.copy()), program(x.copy()), strict=True):
+        np.testing.assert_array_equal(made, expected)
 
 
 def test_buffers_serve_again_when_nothing_reads_them_any_more() -> None:
