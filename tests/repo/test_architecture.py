@@ -177,7 +177,10 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
             for name in ("generators", "graph_replay", "replay", "replay_text", "replay_times")
         ),
         *(f"gradmgr._arrays.{name}" for name in ("native_replay", "native_test", "onednn_library")),
-        *(f"gradmgr._arrays.{name}" for name in ("analysis", "fusion", "lowering", "placement", "products", "steps")),
+        *(
+            f"gradmgr._arrays.{name}"
+            for name in ("analysis", "fusion", "lowering", "placement", "products", "spans", "steps")
+        ),
         "gradmgr._engine.captured_object",
         "gradmgr._engine.forward",
         *(
