@@ -32,12 +32,11 @@ from gradmgr._arrays.lowering import keeps_nothing
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.placement import Arena, Assembly, Memories, Place, Program, Segment, first_of, view_in
 from gradmgr._arrays.products import Products
-from gradmgr._arrays.replay_text import TAKE_ARENA, Writer
+from gradmgr._arrays.replay_text import CLEARLY, TAKE_ARENA, Writer
 from gradmgr._arrays.spans import Span, over_runs, peak_of
 from gradmgr._arrays.steps import Step, Temporary
 
 _LARGE = 1 << 16  # bytes
-_CLEARLY = 0.9  # of the peak
 
 
 class NativeWriter(Writer):
@@ -88,6 +87,10 @@ class NativeWriter(Writer):
                 for slot in (*call.given, *call.made):
                     last[slot] = number
         return last | {slot.number: len(self.capture.calls) for slot in slots_in(self.results)}
+
+    def _last_of(self, slot: int) -> int:
+        last = self.last_of_memory[self.analysis.base_of(slot)]
+        return last if last < len(self.capture.calls) else -1
 
     def _plan_buffers(self) -> dict[int, int]:
         return {}
@@ -163,7 +166,7 @@ class NativeWriter(Writer):
             if self.layouts[k] is not None and self.analysis.base_of(k) == k and self.layouts[k].owner in (None, k)
         ]
         lower = peak_of(rest) + peak_of([*others, *apart.values()])
-        return set(apart) if lower < _CLEARLY * (peak_of(arena) + peak_of(others)) else set()
+        return set(apart) if lower < CLEARLY * (peak_of(arena) + peak_of(others)) else set()
 
     def _span(self, base: int, number: int) -> Span:
         """Return for how long the memory of a slot is held that a call makes."""

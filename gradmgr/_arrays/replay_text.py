@@ -31,6 +31,8 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays.captured import Call, Capture, CapturedArray, CaptureError, Layout, Slot, check, slots_in, stale
+from gradmgr._arrays.memory import over_first
+from gradmgr._arrays.spans import Span, peak_of
 
 # What is written between the operands.
 _BINARY = MappingProxyType(
@@ -71,6 +73,7 @@ _UFUNCS = MappingProxyType(
 
 
 _SMALL = 1 << 12  # bytes
+CLEARLY = 0.9  # of the peak of a replay: what is as low, or lower, is worth slower calls
 
 # Another thread may take the last one at any time.
 BEGIN_EFFECTS = "begun.append(True)"
@@ -197,7 +200,23 @@ class Writer:
             for owner in ends.pop(number, ()):
                 layout = layouts[owner]
                 free[layout.shape, layout.dtype, layout.strides].append(held.pop(owner))
+        if self._costs_memory(chosen, last):
+            self.layouts_of_buffers = []
+            return {}
         return chosen
+
+    def _costs_memory(self, chosen: dict[int, int], last: dict[int, int]) -> bool:
+        """Tell whether buffers, which never go, would be there besides larger arrays that come and go."""
+        inside: list[Span] = []
+        outside: list[Span] = []
+        for number, call in enumerate(self.capture.calls):
+            for k in call.made:
+                layout = self.capture.layouts[k]
+                if layout is not None and layout.owner in (None, k) and not layout.is_scalar:
+                    span = Span(number, max(number, last[k], self.last[k]), nbytes_of(layout))
+                    (inside if number in chosen else outside).append(span)
+        buffers, others = sum(map(nbytes_of, self.layouts_of_buffers)), peak_of(outside)
+        return buffers <= others and peak_of([*inside, *outside]) < CLEARLY * (buffers + others)
 
     def _keeps_arrays(self, call: Call) -> bool:
         """Tell whether what a call is given may be read after the replay: it makes an object, or has an effect."""
@@ -258,12 +277,26 @@ class Writer:
         if attribute is not None:
             return f"{self._text(args[0])}.{attribute}"
         method = getattr(function, "method", None)
-        called = self._constant(function) if method is None else f"{self._text(args[0])}.{method}"
+        called = self._constant(self._called(call)) if method is None else f"{self._text(args[0])}.{method}"
         given = [self._text(part) for part in args[method is not None :]]
         if begins_effects(function):
             given[:0] = ["begun", self._machine()]
         given += [f"{key}={self._text(part)}" for key, part in keywords.items()]
         return f"{called}({', '.join(given)})"
+
+    def _called(self, call: Call) -> Any:
+        """Return the function of a call; one that may compute over its first argument, if nothing reads that later."""
+        function, first = call.function, call.args[0] if call.args else None
+        if not hasattr(function, "into") or first.__class__ is not Slot or call.results.__class__ is not Slot:
+            return function
+        one, other = self.capture.layouts[first.number], self.capture.layouts[call.results.number]
+        is_alike = (one.shape, one.dtype, one.strides) == (other.shape, other.dtype, other.strides)
+        last = self._last_of(first.number)
+        return over_first(function) if is_alike and last >= 0 and self.capture.calls[last] is call else function
+
+    def _last_of(self, slot: int) -> int:
+        """Return the number of the last call that reads an array's memory; -1 where it is read after all of them."""
+        return self.last[slot] if self.last[slot] < len(self.capture.calls) else -1
 
     def _machine(self) -> str:
         """Write what stands for the machine that makes calls."""
