@@ -175,6 +175,11 @@ def keeps_nothing(kernel: Function) -> Function:
     return kernel
 
 
+def computes_over(rule: Any, into: Callable[..., Any]) -> None:
+    """Declare what computes the result of a rule, captured as one call, over its first argument where that may be."""
+    rule.__wrapped__.into = into
+
+
 def in_one(function: Any, *arrays: Array, on_gpu: bool = False) -> Any:
     """Return `function` as one captured call; None unless arrays are captured and all are NumPy's, or no arrays.
 

@@ -6,6 +6,7 @@ value, `numpy()` view, memoryview or foreign library holds a reference to the ar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from sys import getrefcount
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from gradmgr._arrays.batched import Batched, innermost
 from gradmgr._arrays.captured import CapturedArray, inner_of
 from gradmgr._arrays.libraries import Array, is_array, namespace
-from gradmgr._arrays.refcounts import ARRAY_GIVEN, BASE_GIVEN
+from gradmgr._arrays.refcounts import ARRAY_ARGUMENT, ARRAY_GIVEN, BASE_GIVEN, BASE_OF_ARGUMENT
 
 
 def is_writeable(array: Array) -> bool:
@@ -48,10 +49,32 @@ def is_sole(array: Array) -> bool:
         return is_private(array)
     if array.__class__ is CapturedArray:
         return False  # what else sees it in a replay is not known here
+    return _may_be_written(array, base)
+
+
+def _may_be_written(array: Array, base: Any) -> bool:
+    """Tell whether the memory of an array that nothing else sees, and of its base, may be written."""
     if base is None:
         return is_writeable(array) and owns_memory(array)
     repeats = any(n > 1 and stride == 0 for n, stride in zip(array.shape, array.strides, strict=True))
     return is_array(base) and base.base is None and not repeats and is_writeable(array) and owns_memory(base)
+
+
+def over_first(kernel: Callable[..., Array]) -> Callable[..., Array]:
+    """Return a function that computes what a kernel does, over its first argument if only the caller's variable has it.
+
+    The kernel's attribute `into` is the function that computes it so.
+    """
+    into: Callable[..., Array] = kernel.into  # type: ignore[attr-defined]  # see `libraries.computes_over`
+
+    def compute(array: Array, other: Array) -> Array:
+        base = array.base
+        if getrefcount(array) > ARRAY_ARGUMENT or (base is not None and getrefcount(base) > BASE_OF_ARGUMENT):
+            return kernel(array, other)
+        return (into if _may_be_written(array, base) else kernel)(array, other)
+
+    compute.__name__ = kernel.__name__
+    return compute
 
 
 def buffer_bytes(array: Array) -> int:

@@ -32,9 +32,12 @@ from gradmgr._arrays.lowering import keeps_nothing
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.placement import Arena, Assembly, Memories, Place, Program, Segment, first_of, view_in
 from gradmgr._arrays.products import Products
-from gradmgr._arrays.replay_text import TAKE_ARENA, Writer
+from gradmgr._arrays.replay_text import CLEARLY, TAKE_ARENA, Writer
+from gradmgr._arrays.spans import Span, over_runs, peak_of
 from gradmgr._arrays.steps import Step, Temporary
 from gradmgr._arrays.strips import Strips
+
+_LARGE = 1 << 16  # bytes
 
 
 class NativeWriter(Writer):
@@ -63,6 +66,8 @@ class NativeWriter(Writer):
         self.last = self._last_uses()
         self._add_views_of_python()
         self.leaving = self._leaving()
+        self.last_of_memory = self._last_of_memory()
+        self.leaving |= self._apart()
         self.cells = self._cells()
         self.strips = Strips(self.analysis, self._read_by_python() | self.leaving | self.cells)
         self.last_of_memory = self._last_of_memory()
@@ -87,6 +92,10 @@ class NativeWriter(Writer):
                 for slot in (*call.given, *call.made):
                     last[slot] = number
         return last | {slot.number: len(self.capture.calls) for slot in slots_in(self.results)}
+
+    def _last_of(self, slot: int) -> int:
+        last = self.last_of_memory[self.analysis.base_of(slot)]
+        return last if last < len(self.capture.calls) else -1
 
     def _plan_buffers(self) -> dict[int, int]:
         return {}
@@ -136,6 +145,48 @@ class NativeWriter(Writer):
             for base in self.analysis.aliases[k]:
                 last[base] = max(last[base], last[self.analysis.base_of(k)])
         return last
+
+    # ------------------------------------------------------------ what is not in the arena
+
+    def _apart(self) -> set[int]:
+        """Return what is to be in memory of its own, as Python makes large arrays while it is held.
+
+        These come and go. The arena does not, so all that lies in it at some other time would be there besides. Large
+        arrays that outlive the run of the machine that makes them leave it where this makes the peak clearly lower.
+        """
+        pauses = [number for number, kind in enumerate(self.analysis.kinds) if kind == PYTHON]
+        spans = {base: self._span(base, number) for base, number in self.analysis.made.items()}
+        longer = {base: over_runs(span, pauses) for base, span in spans.items() if span.nbytes >= _LARGE}
+        apart = {base: span for base, span in longer.items() if span is not None and base not in self.leaving}
+        for base in self._read_by_other_names() if apart else ():
+            apart.pop(base, None)
+        if not apart:
+            return set()
+        arena = [span for base, span in spans.items() if base not in self.leaving]
+        rest = [span for base, span in spans.items() if base not in self.leaving and base not in apart]
+        others = [
+            self._span(k, number)
+            for number in pauses
+            for k in self.capture.calls[number].made
+            if self.layouts[k] is not None and self.analysis.base_of(k) == k and self.layouts[k].owner in (None, k)
+        ]
+        lower = peak_of(rest) + peak_of([*others, *apart.values()])
+        return set(apart) if lower < CLEARLY * (peak_of(arena) + peak_of(others)) else set()
+
+    def _span(self, base: int, number: int) -> Span:
+        """Return for how long the memory of a slot is held that a call makes."""
+        return Span(number, max(number, self.last_of_memory[base]), bytes_of(self.layouts[base]))
+
+    def _read_by_other_names(self) -> set[int]:
+        """Return the slots whose memory Python reads by arrays that only the arena has, or that it cannot make."""
+        calls = zip(self.capture.calls, self.analysis.kinds, strict=True)
+        by_text = {slot for call, kind in calls if kind in (VIEW, PYTHON) for slot in call.made}
+        bases = {base for slot in self.read - by_text if (base := self.analysis.base_of(slot)) != slot}
+        for base in self.analysis.made:
+            layout = self.layouts[base]
+            if layout.is_scalar or 0 in layout.strides or base >= len(self.capture.layouts):
+                bases.add(base)
+        return bases
 
     def _cells(self) -> set[int]:
         """Return the scalars of Python's that the machine reads, from cells of the arena."""

@@ -50,6 +50,20 @@ ARRAY_GIVEN, _ = _count_given_by(_Holder(np.empty(2)))
 _, BASE_GIVEN = _count_given_by(_Holder(np.empty(2)[:1]))
 
 
+def _count_of_argument() -> tuple[int, int]:
+    array, view = np.empty(2), np.empty(2)[:1]
+    return _count_argument(array)[0], _count_argument(view)[1]
+
+
+def _count_argument(array: Any) -> tuple[int, int]:
+    base = array.base
+    return getrefcount(array), getrefcount(base)
+
+
+# An array that only a local variable holds, in a function that it is given to, see `memory.over_first`.
+ARRAY_ARGUMENT, BASE_OF_ARGUMENT = _count_of_argument()
+
+
 # ---------------------------------------------------------------- node ids, see `tape.sweep`
 
 # A node id that only its entry holds, asked for as entries[k][1].

@@ -1,14 +1,18 @@
 """The calls of a capture written as Python text, one line each, with nothing between them.
 
-The text names the results of calls `v0`, `v1`, ... by their slots, spells operators, methods and indices as a person
-would, and drops each value after the last line that reads it. For the product of two arrays and its sum, where there
-are no buffers:
+The text names the results of calls `v0`, `v1`, ..., spells operators, methods and indices as a person would, and drops
+each value after the last line that reads it. For the product of two large arrays and its sum, where there are no
+buffers:
 
     def replay(v0, v1):
         v2 = v0 * v1
         del v0, v1
-        v3 = v2.sum(axis=0)
-        return v3,
+        v0 = v2.sum(axis=0)
+        del v2
+        return v0,
+
+What is small and seen by nobody else is not dropped: a later result takes its name, as `del` is most of what Python
+takes to compile a line.
 
 Results of ufuncs and of some other functions go into buffers that the function keeps, each of which serves again when
 neither its value nor a view of it is read any more: large memory that is newly asked for costs more than the
@@ -24,14 +28,16 @@ import math
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from types import MappingProxyType
+from types import BuiltinFunctionType, MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from gradmgr._arrays.captured import Call, Capture, CapturedArray, CaptureError, Layout, Slot, check, slots_in, stale
 from gradmgr._arrays.lowering import is_view
+from gradmgr._arrays.memory import over_first
 from gradmgr._arrays.placement import first_of, view_in
+from gradmgr._arrays.spans import Span, peak_of
 
 # What is written between the operands.
 _BINARY = MappingProxyType(
@@ -75,6 +81,9 @@ _EMPTY = (np.empty, np.empty_like)
 _BY_NAME = (np.maximum, np.minimum)  # which take their result by name only
 # Bytes from which on only ufuncs' results go into buffers: memory of one layout cannot serve for another.
 _LARGE = 1 << 14
+# Bytes up to which a result may wait to be dropped until its name is taken for another.
+_SMALL = 1 << 12
+CLEARLY = 0.9  # of the peak of a replay: what is as low, or lower, is worth slower calls
 
 # Another thread may take the last one at any time.
 BEGIN_EFFECTS = "begun.append(True)"
@@ -93,6 +102,7 @@ class Writer:
         self.results = [part.slot if isinstance(part, CapturedArray) else part for part in results]
         self.scope: dict[str, Any] = {"check": check, "stale": stale}
         self.names: dict[int, str] = {}  # of constants and functions, by identity
+        self.variables_of: dict[int, int] = {}  # by slot, the number in its name; else that of the slot
         effects = (number for number, call in enumerate(capture.calls) if call.has_effect)
         self.first_effect = next(effects, None)  # the number of that call
         self.last = self._last_uses()
@@ -105,11 +115,19 @@ class Writer:
     def function(self) -> Callable[..., tuple[Any, ...]]:
         """Return the compiled function; its text is its attribute `text`."""
         has_arena = bool(self.layouts_of_buffers)
+        passing, spare = self._passing(), list[int]()
+        self.variables_of = {slot.number: slot.number for slot in self.capture.inputs}
         body: list[str] = []
         for number, call in enumerate(self.capture.calls):
+            self._fix_names(number, call)
+            for k in call.made:
+                if k not in self.fixed and k not in self.variables_of:  # of an update it is
+                    self.variables_of[k] = spare.pop() if spare else k
             body += self._beginning(number, call, has_arena=has_arena)
             body += self._lines_of(number, call)
-            dropped = [f"v{k}" for k in sorted(self._slots_of(call)) if self.last[k] == number and k not in self.fixed]
+            gone = [k for k in sorted(self._slots_of(call)) if self.last[k] == number and k not in self.fixed]
+            spare += [self.variables_of.get(k, k) for k in gone if k in passing]
+            dropped = [f"v{self.variables_of.get(k, k)}" for k in gone if k not in passing]
             body += [f"del {', '.join(dropped)}"] if dropped else []
         lines = [self._head()]
         if has_arena:
@@ -157,6 +175,21 @@ class Writer:
                 last[slot] = number
         return last | {slot.number: len(self.capture.calls) for slot in slots_in(self.results)}
 
+    def _passing(self) -> set[int]:
+        """Return the slots of small results of NumPy's that only NumPy's functions are given, so that all may wait."""
+        layouts: Any = self.capture.layouts
+        others = {slot.number for slot in self.capture.inputs}
+        found: set[int] = set()
+        for call in self.capture.calls:
+            if self._keeps_arrays(call):
+                others.update(call.given)
+            for k in call.made:
+                layout = layouts[k]
+                is_own = layout is not None and (layout.is_scalar or layout.owner == k)
+                is_small = is_own and nbytes_of(layout) <= _SMALL
+                (found if is_small and _is_numpys(call.function) else others).add(k)
+        return found - others
+
     # ------------------------------------------------------------ buffers
 
     def _plan_buffers(self) -> dict[int, int]:
@@ -185,12 +218,29 @@ class Writer:
             for owner in ends.pop(number, ()):
                 layout = layouts[owner]
                 free[layout.shape, layout.dtype, layout.strides].append(held.pop(owner))
+        if self._costs_memory(chosen, last):
+            self.layouts_of_buffers = []
+            return {}
         return chosen
+
+    def _costs_memory(self, chosen: dict[int, int], last: dict[int, int]) -> bool:
+        """Tell whether buffers, which never go, would be there besides larger arrays that come and go."""
+        inside: list[Span] = []
+        outside: list[Span] = []
+        for number, call in enumerate(self.capture.calls):
+            for k in call.made:
+                layout = self.capture.layouts[k]
+                if layout is not None and layout.owner in (None, k) and not layout.is_scalar:
+                    span = Span(number, max(number, last[k], self.last[k]), nbytes_of(layout))
+                    (inside if number in chosen else outside).append(span)
+        buffers, others = sum(map(nbytes_of, self.layouts_of_buffers)), peak_of(outside)
+        return buffers <= others and peak_of([*inside, *outside]) < CLEARLY * (buffers + others)
 
     def _keeps_arrays(self, call: Call) -> bool:
         """Tell whether what a call is given may be read after the replay: it makes an object, or has an effect."""
         has_effect = call.has_effect and not _keeps_nothing(call.function)
-        return has_effect or any(self.capture.layouts[slot] is None for slot in call.made)
+        may_keep = has_effect or getattr(call.function, "is_of_object", False)
+        return may_keep or any(self.capture.layouts[slot] is None for slot in call.made)
 
     def _goes_into_buffer(self, call: Call) -> bool:
         """Tell whether a call makes memory of its own that a buffer can stand for: the result of a ufunc, say."""
@@ -210,19 +260,24 @@ class Writer:
 
     # ------------------------------------------------------------ text
 
-    def _lines_of(self, number: int, call: Call) -> list[str]:
-        """Write a call, if there is anything to do."""
+    def _fix_names(self, number: int, call: Call) -> None:
+        """Enter the name of a result that lies in a buffer, or is a view of one that is made with it."""
         buffer = self.buffers.get(number)
         if buffer is not None:
             slot = call.results.number
             self.fixed[slot], self.buffer_of[slot] = f"b{buffer}", buffer
+        elif call.results.__class__ is Slot and self._is_fixed_view(call):
+            self.fixed[call.results.number] = self._view_name(call.results)
+
+    def _lines_of(self, number: int, call: Call) -> list[str]:
+        """Write a call, if there is anything to do."""
+        buffer = self.buffers.get(number)
+        if buffer is not None:
             if call.function in _EMPTY:
                 return []
             return [self._into(_UFUNCS.get(call.function, call.function), call.args, f"b{buffer}")]
-        if call.results.__class__ is Slot and self._is_fixed_view(call):
-            self.fixed[call.results.number] = self._view_name(call.results)
-            return []
-        return self._lines(call)
+        is_view_of_buffer = call.results.__class__ is Slot and self._is_fixed_view(call)
+        return [] if is_view_of_buffer else self._lines(call)
 
     def _is_fixed_view(self, call: Call) -> bool:
         """Tell whether the result is a view of a buffer, and no variable yet."""
@@ -270,7 +325,8 @@ class Writer:
         return "_" if results is None else self._name(results)
 
     def _name(self, slot: Slot) -> str:
-        return self.fixed.get(slot.number) or variable(slot)
+        """Write the name of what is in a slot."""
+        return self.fixed.get(slot.number) or f"v{self.variables_of.get(slot.number, slot.number)}"
 
     def _value(self, call: Call) -> str:
         """Write the expression of a call's result."""
@@ -285,7 +341,7 @@ class Writer:
         if attribute is not None:
             return f"{self._text(args[0])}.{attribute}"
         method = getattr(function, "method", None)
-        called = self._constant(function) if method is None else f"{self._text(args[0])}.{method}"
+        called = self._constant(self._called(call)) if method is None else f"{self._text(args[0])}.{method}"
         given = [self._text(part) for part in args[method is not None :]]
         if begins_effects(function):
             given[:0] = ["begun", self._machine()]
@@ -296,6 +352,20 @@ class Writer:
         """Write a call whose result goes into an array; to name it `out`, and in a tuple, takes 0.05 us more."""
         given = [*map(self._text, args), f"out={target}" if function in _BY_NAME else target]
         return f"{self._constant(function)}({', '.join(given)})"
+
+    def _called(self, call: Call) -> Any:
+        """Return the function of a call; one that may compute over its first argument, if nothing reads that later."""
+        function, first = call.function, call.args[0] if call.args else None
+        if not hasattr(function, "into") or first.__class__ is not Slot or call.results.__class__ is not Slot:
+            return function
+        one, other = self.capture.layouts[first.number], self.capture.layouts[call.results.number]
+        is_alike = (one.shape, one.dtype, one.strides) == (other.shape, other.dtype, other.strides)
+        last = self._last_of(first.number)
+        return over_first(function) if is_alike and last >= 0 and self.capture.calls[last] is call else function
+
+    def _last_of(self, slot: int) -> int:
+        """Return the number of the last call that reads an array's memory; -1 where it is read after all of them."""
+        return self.last[slot] if self.last[slot] < len(self.capture.calls) else -1
 
     def _machine(self) -> str:
         """Write what stands for the machine that makes calls."""
@@ -339,6 +409,12 @@ class Writer:
             self.names[id(value)] = name
             self.scope[name] = value
         return name
+
+
+def _is_numpys(function: Any) -> bool:
+    """Tell whether a call computes, by a ufunc, an operator or a method of arrays."""
+    is_operator = function.__class__ is BuiltinFunctionType and (function in _BINARY or function in _UNARY)
+    return is_operator or function.__class__ is np.ufunc or getattr(function, "method", None) is not None
 
 
 def begins_effects(function: Any) -> bool:

@@ -186,6 +186,25 @@ class _Update(_Method):
 _READS = (array_of, grad_of, has_grad)
 
 
+class ObjectStandIn:
+    """The base of what stands for an object whose own functions are called in each replay: see `captured_object`.
+
+    Attributes:
+        real: that object.
+        slot: where a replay has it, or what holds it.
+    """
+
+    __slots__ = ()
+
+    real: Any
+    slot: Any
+
+
+def _is_of_object(call: Call) -> bool:
+    """Tell whether a call is that of an object's own function."""
+    return getattr(call.function, "is_of_object", False)
+
+
 class Residuals:
     """What a call that is made as a whole leaves for a later one, and nobody else looks into.
 
@@ -305,6 +324,8 @@ class TensorCapture(Capture):
         if isinstance(value, CapturedArray):
             left = self._leaving(value)
             return left.inner, left.slot
+        if issubclass(type(value), ObjectStandIn):
+            return value.real, value.slot if isinstance(value.slot, Slot) else value.real
         return value, value
 
     def finish(self, results: Iterable[Any] = ()) -> None:
@@ -328,12 +349,25 @@ class TensorCapture(Capture):
 
     def has_changed(self) -> bool:
         """Tell whether the function has changed anything yet."""
+        return self.has_effects() or any(map(written_by, self.calls)) or bool(generators_in(self.calls))
+
+    def has_effects(self) -> bool:
+        """Tell whether the function has changed what cannot be taken back."""
         written = any(known.is_changed or known.is_grad_changed for known in self._replayed)
-        return (
-            written
-            or any(call.has_effect or written_by(call) for call in self.calls)
-            or bool(generators_in(self.calls))
-        )
+        return written or any(call.has_effect for call in self.calls)
+
+    def append_object_call(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        keywords: dict[str, Any],
+        results: Any,
+        expected: Any,
+        arrays: Iterable[CapturedArray],
+    ) -> None:
+        """Append a call of an object's own function, and that a replay must find arrays of the same layout."""
+        self.calls.append(Call(function, args, keywords, results, expected, self.place()))
+        self._append_layouts(self.calls, arrays)
 
     def see(self, owner: Any, read: Callable[[Any], Any], what: str) -> None:
         """Note that the function depends on `read(owner)`; what is noted first of an object counts."""
@@ -400,13 +434,22 @@ class TensorCapture(Capture):
 
     def _read_again(self, known: _Known, array: Any) -> CapturedArray:
         """Capture an array as what a replay finds in the tensor."""
-        captured = self.add_found(array)
-        self._found[captured.slot.number] = array
+        captured = self.add_elsewhere(array)
         calls = self.calls if known.is_late else self.reads
         calls.append(Call(array_of, (known.slot,), {}, captured.slot, None, self.place()))
-        read = layout_on_gpu if is_on_gpu(array) else layout_of
-        calls.append(Call(read, (captured.slot,), {}, None, read(array), self.place()))
+        self._append_layouts(calls, [captured])
         return captured
+
+    def add_elsewhere(self, array: Any) -> CapturedArray:
+        """Capture an array that a replay finds elsewhere, and which a trial is given."""
+        captured = self.add_found(array)
+        self._found[captured.slot.number] = array
+        return captured
+
+    def _append_layouts(self, calls: list[Call], arrays: Iterable[CapturedArray]) -> None:
+        for array in arrays:
+            read = layout_on_gpu if is_on_gpu(array.inner) else layout_of
+            calls.append(Call(read, (array.slot,), {}, None, read(array.inner), self.place()))
 
     def write_array(self, t: Tensor, value: Any) -> None:
         """Give a tensor another array, or its first."""
@@ -647,7 +690,11 @@ class TensorCapture(Capture):
 
     def whole_calls(self) -> list[Call]:
         """Return the calls of Python code that each replay makes."""
-        return [call for call in self.calls if call.has_effect and call.function is not run_atomically]
+        return [
+            call
+            for call in self.calls
+            if (call.has_effect and call.function is not run_atomically) or _is_of_object(call)
+        ]
 
     def writes_over_inputs(self) -> bool:
         """Tell whether calls without effects write into arrays that come from outside, so that they are gone."""
@@ -674,7 +721,7 @@ class TensorCapture(Capture):
                 left[call.results.number] = self._left[call.args[0].number]
             elif call.function in _READS:
                 self._find(call, stand_ins)
-            elif not self._found.keys().isdisjoint(call.made):
+            elif _is_of_object(call) or not self._found.keys().isdisjoint(call.made):
                 return None
         made = {number for call in before for number in call.made}
         read = {number for call in after for number in call.given}.union([slot.number for slot in results])
@@ -708,7 +755,7 @@ class TensorCapture(Capture):
         self._found, self._left = {}, {}
 
     def _is_on_trial(self, call: Call) -> bool:
-        if call.has_effect or (call.made and self._found.keys() >= set(call.made)):
+        if call.has_effect or _is_of_object(call) or (call.made and self._found.keys() >= set(call.made)):
             return False
         return all(self.layouts[number] is not None for number in (*call.given, *call.made))
 
@@ -728,7 +775,11 @@ class TensorCapture(Capture):
             memory = slots.union(map(self._memory_of, slots))
             written = set(map(self._memory_of, _numbers(written_by(call))))
             is_state = call.function in _READS or (call.expected is not None and call.results is not None and not slots)
-            if not (call.has_effect or is_state) and late.isdisjoint(memory) and used.isdisjoint(written):
+            if (
+                not (call.has_effect or is_state or _is_of_object(call))
+                and late.isdisjoint(memory)
+                and used.isdisjoint(written)
+            ):
                 early.append(call)
                 continue
             kept.append(call)

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays.captured import CaptureError, difference, generators_in, is_branch
-from gradmgr._arrays.generators import CapturedGenerator
 from gradmgr._arrays.gpu import is_on_gpu
-from gradmgr._engine.cleanup import complete
+from gradmgr._engine.cleanup import complete, without_collections
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.context import current
 from gradmgr._engine.tensor import Tensor
 from gradmgr._engine.tensor_capture import TensorCapture, run_captured
-from gradmgr._transforms.environment import Environment
+from gradmgr._transforms.environment import Environment, captured_object
 from gradmgr._transforms.signature import Signature
 
 
@@ -44,7 +43,7 @@ class CapturedCall:
         self.tensors = {k: weakref.ref(t) for k, t in enumerate(signature.leaves) if isinstance(t, Tensor)}
         args, keywords = signature.filled(signature.leaves)
         self.environment = Environment(function, signature.leaves)
-        restore = self.environment.replace_generators()
+        restore = self.environment.replace_objects()
         try:
             self.is_captured = run_captured(self.capture, self._call, function, signature)
         finally:
@@ -63,8 +62,8 @@ class CapturedCall:
             if signature.is_input(k):
                 first = signature.first_like(k)
                 leaves[k] = leaves[first] if first < k else self.capture.add_argument(k, leaves[k])
-            elif isinstance(leaves[k], np.random.Generator):
-                leaves[k] = CapturedGenerator(leaves[k])
+            elif (stand_in := captured_object(leaves[k])) is not None:
+                leaves[k] = stand_in
         args, keywords = signature.filled(leaves)
         state = current()
         try:
@@ -84,7 +83,7 @@ class CapturedCall:
         pairs = [self.capture.result_of(leaf) for leaf in leaves_of(tree)]
         self.result = rebuilt(tree, iter([value for value, _ in pairs]))
         self.slots = [slot for _, slot in pairs]
-        self.capture.finish(self.slots)
+        without_collections(self.capture.finish, self.slots)
 
     def obstacle(self) -> str | None:
         """Return why the calls cannot be made again; None where they can."""

@@ -148,7 +148,7 @@ class Compiled:
         made = CapturedCall(self.function, signature, may_decide=variants.may_decide)
         if made.is_captured:
             with self._lock:
-                self._compare(variants, made)
+                without_collections(self._compare, variants, made)
         return made.result
 
     def _compare(self, variants: _Variants, made: CapturedCall) -> None:
@@ -179,7 +179,7 @@ class Compiled:
 
     def _add(self, variants: _Variants, made: CapturedCall, before: CapturedCall) -> None:
         self._is_first = False
-        program, fault = without_collections(_verified, made, before, self._options)
+        program, fault = _verified(made, before, self._options)
         if fault is not None:
             self._refuse(variants, fault)
             return

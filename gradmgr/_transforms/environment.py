@@ -1,12 +1,12 @@
 """Environment: what a function reads besides its arguments, as far as its code shows.
 
 These are the globals that its code names, the variables of the functions around it, the attributes that it names of
-objects of the user's, and the same of each function of the user's that it may call. A program that was captured fits
-while all of them are what they were: numbers, text and small arrays by value; lists, tuples and dicts by what they
-hold; all else by identity. Nothing is kept alive that can be held weakly.
+objects, classes and modules of the user's, and the same of each function of the user's that it may call. A program that
+was captured fits while all of them are what they were: numbers, text and small arrays by value; lists, tuples, dicts
+and their like by what they hold; all else by identity. Nothing is kept alive that can be held weakly.
 
 What gives another value each time without any name's standing for something else, such as an iterator or the clock, is
-an obstacle: a function that names it is not replayed.
+an obstacle: a function that names it is not replayed. So is what holds too much to be compared.
 """
 
 from __future__ import annotations
@@ -27,20 +27,36 @@ import numpy as np
 from gradmgr._arrays.captured import CapturedArray
 from gradmgr._arrays.generators import CapturedGenerator
 from gradmgr._arrays.gpu import is_on_gpu
+from gradmgr._engine.captured_object import stand_in_for
 from gradmgr._engine.tensor import Tensor
+from gradmgr._engine.tensor_capture import ObjectStandIn
 from gradmgr._transforms.name_tests import Attribute, write_test
+from gradmgr._transforms.sources import (
+    BY_BYTES,
+    BY_TEXT,
+    BY_VALUE,
+    CONTAINERS,
+    OF_FILES,
+    SMALL,
+    UNSEEN_READERS,
+    Names,
+    attributes_of,
+    computes,
+    held_by,
+    is_of_library,
+    is_of_program,
+    line_of,
+    names_in,
+    runs_each_time,
+    volatile_module_of,
+    words_in,
+)
 
-_BY_VALUE = (bool, int, str, bytes, type(None), np.generic, range)
-_BY_TEXT = (float, complex)  # so that -0.0 is not 0.0, and NaN is NaN
-_CONTAINERS = (list, tuple, dict, set, frozenset)
-_DEPTH = 3  # of containers in containers
-_MOST = 1000  # elements of a container that are compared
-_SMALL = 1 << 11  # bytes of an array that are compared
+_DEPTH = 6  # of containers in containers
+_MOST = 10000  # elements of a container that are compared
 
 _MISSING = object()
 
-# Modules whose functions give another value each time, or depend on what lies outside of the program.
-_VOLATILE = frozenset(("datetime", "os", "random", "secrets", "socket", "subprocess", "time", "urllib", "uuid"))
 # Names by which code reads attributes that it does not name.
 _REFLECTION = frozenset(("__dict__", "attrgetter", "getattr", "locals", "vars"))
 
@@ -58,10 +74,12 @@ class _Value:
         self.content = _content(value)
         self.reference: Any = None
         self.parts: list[_Value] | None = None
-        self.value = value if isinstance(value, _BY_TEXT) else None
-        if self.kind in _CONTAINERS and depth and len(value) <= _MOST:
+        self.value = value if isinstance(value, BY_TEXT) else None
+        if isinstance(value, CONTAINERS) and depth and len(value) <= _MOST:
             self.parts = [_Value(part, depth - 1) for part in held_by(value)]
-        elif not isinstance(value, (*_BY_VALUE, *_BY_TEXT)):
+            if is_of_program(self.kind.__module__) and not isinstance(value, tuple):  # it may have attributes, too
+                self.reference = _reference_to(value)
+        elif not isinstance(value, (*BY_VALUE, *BY_TEXT)):
             self.reference = _reference_to(value)
 
     def is_same(self, value: Any) -> bool:
@@ -69,11 +87,12 @@ class _Value:
         if self.reference is not None:
             if value is None or self.reference() is not value:  # it may be gone
                 return False
-            if self.content is None:
-                return True
-            found = value.tobytes() if value.__class__ is np.ndarray else _content(value)
-            return bool(found == self.content)
-        if value.__class__ is not self.kind:
+            if self.parts is None:
+                if self.content is None:
+                    return True
+                found = value.tobytes() if value.__class__ is np.ndarray else _content(value)
+                return bool(found == self.content)
+        elif value.__class__ is not self.kind:
             return False
         if self.parts is None:
             return bool(_content(value) == self.content)
@@ -82,7 +101,7 @@ class _Value:
             return False
         for part, each in zip(self.parts, found, strict=True):
             reference = part.reference
-            if reference is not None and part.content is None:  # without a call, as there are many
+            if reference is not None and part.content is part.parts is None:  # without a call, as there are many
                 if each is None or reference() is not each:
                     return False
             elif not part.is_same(each):
@@ -92,18 +111,15 @@ class _Value:
 
 def _content(value: Any) -> Any:
     """Return what is compared of a value besides its identity."""
-    if isinstance(value, _BY_TEXT):
+    if isinstance(value, BY_TEXT):
         return repr(value)
     if isinstance(value, np.ndarray):
-        return value.tobytes() if value.nbytes <= _SMALL and value.dtype != object else None
+        return value.tobytes() if value.nbytes <= SMALL and value.dtype != object else None
+    if isinstance(value, BY_BYTES):
+        return bytes(value)
     if isinstance(value, ContextVar):
-        return value.get(_MISSING)
-    return value if isinstance(value, _BY_VALUE) else None
-
-
-def held_by(value: Any) -> list[Any]:
-    """Return what a container holds, the keys of a dict too."""
-    return [*value, *value.values()] if isinstance(value, dict) else list(value)
+        return (value.get(_MISSING),)  # None is a value, too
+    return value if isinstance(value, BY_VALUE) else None
 
 
 def _reference_to(value: Any) -> Callable[[], Any]:
@@ -195,14 +211,23 @@ class Environment:
         self._arrays.clear()
         self._states.clear()
 
-    def replace_generators(self) -> Callable[[], None]:
-        """Let names of Generators stand for ones whose draws are captured; return what restores them."""
+    def replace_objects(self) -> Callable[[], None]:
+        """Let names of Generators, and of objects with array functions, stand for ones whose calls are captured.
+
+        Returns:
+            What restores them.
+        """
         replaced = []
+        stand_ins: dict[int, Any] = {}
         for name in self._names:
             value = name.read()
-            if value.__class__ is np.random.Generator and name.write is not None:
+            if name.write is None:
+                continue
+            if id(value) not in stand_ins:
+                stand_ins[id(value)] = captured_object(value)
+            if stand_ins[id(value)] is not None:
                 replaced.append((name.write, value))
-                name.write(CapturedGenerator(value))
+                name.write(stand_ins[id(value)])
 
         def restore() -> None:
             for write, value in replaced:
@@ -211,11 +236,21 @@ class Environment:
         return restore
 
 
+def captured_object(value: Any) -> Any:
+    """Return what stands for a Generator, or for an object with array functions of its own; None of all else."""
+    if value.__class__ is np.random.Generator:
+        return CapturedGenerator(value)
+    return stand_in_for(value) if runs_each_time(value) else None
+
+
 def _release(value: Any, write: Callable[[Any], None] | None) -> None:
     """Put arrays in the place of captured ones that the function has left where its names lead."""
     if isinstance(value, CapturedArray):
         if write is not None:
             write(value.inner)
+    elif issubclass(type(value), ObjectStandIn):
+        if write is not None:
+            write(value.real)
     elif value.__class__ is list:
         for k, part in enumerate(value):
             _release(part, functools.partial(operator.setitem, value, k))
@@ -238,7 +273,8 @@ class _Search:
         self.generators: dict[int, np.random.Generator] = {}
         self.obstacle: str | None = None
         self._words: set[str] = set()  # in the code of all functions
-        self._globals: dict[int, list[str]] = {}  # that code names, by its identity
+        self._names_in: dict[int, Names] = {}  # by the identity of code
+        self._code: types.CodeType | None = None  # that names what is visited
         self._seen: set[int] = set()
 
     def run(self, values: tuple[Any, ...]) -> None:
@@ -249,39 +285,62 @@ class _Search:
             for value in values:
                 self._visit(value, "an argument")
 
+    def _refuse(self, why: str, name: str) -> None:
+        """Note why what is read cannot be compared, with the line of the code that names it."""
+        if self.obstacle is None:
+            line = "" if self._code is None else f", at {line_of(self._code, name.rpartition('.')[2])}"
+            self.obstacle = why + line
+
     def _visit(self, value: Any, name: str, depth: int = _DEPTH) -> None:
-        if isinstance(value, (*_BY_VALUE, *_BY_TEXT, Tensor)) or id(value) in self._seen:
+        if isinstance(value, (*BY_VALUE, *BY_TEXT, *BY_BYTES, Tensor)) or id(value) in self._seen:
             return
         self._seen.add(id(value))
-        if isinstance(value, np.ndarray):
-            if id(value) not in self._arguments:
-                self.arrays[id(value)] = value
-        elif is_on_gpu(value):
-            if id(value) not in self._arguments:  # to compare its values in each call would be to wait for the GPU
-                what = f"it reads {name}, an array of a GPU that is no Tensor; make it one, or pass it as an argument"
-                self.obstacle = self.obstacle or what
+        if isinstance(value, np.ndarray) or is_on_gpu(value):
+            self._visit_array(value, name)
         elif isinstance(value, np.random.Generator):
             self.generators[id(value)] = value
+        elif (volatile := volatile_module_of(value)) is not None:
+            self._refuse(f"it reads {name}, of the module {volatile}, which gives other values each time", name)
         elif isinstance(value, types.FunctionType):
             self._visit_function(value)
-        elif value.__class__ in _CONTAINERS:
-            for part in held_by(value) if depth and len(value) <= _MOST else ():
-                self._visit(part, name, depth - 1)
+        elif isinstance(value, types.ModuleType):
+            self._visit_module(value, self._words)
+        elif isinstance(value, type):
+            self._visit_classes(value, is_made=True)
         elif isinstance(value, (types.MethodType, functools.partial)):
             for part in _parts_of(value):
                 self._visit(part, name)
         else:
-            self._visit_other(value, name)
+            self._visit_object(value, name, depth)
 
-    def _visit_other(self, value: Any, name: str) -> None:
+    def _visit_array(self, value: Any, name: str) -> None:
+        if id(value) in self._arguments:
+            return
+        if is_on_gpu(value):  # to compare its values in each call would be to wait for the GPU
+            self._refuse(
+                f"it reads {name}, an array of a GPU that is no Tensor; make it one, or pass it as an argument", name
+            )
+        else:
+            self.arrays[id(value)] = value
+
+    def _visit_object(self, value: Any, name: str, depth: int) -> None:
         kind = type(value)
+        if isinstance(value, CONTAINERS):
+            if not depth or len(value) > _MOST:
+                what = f"it reads {name}, which holds more than can be compared in each call"
+                self._refuse(f"{what}; pass what it needs of it as an argument", name)
+            else:
+                for part in held_by(value):
+                    self._visit(part, name, depth - 1)
         if _is_stateful(value):
-            self.obstacle = self.obstacle or f"it reads {name}, a {kind.__name__}, which changes as it is read"
-        elif hasattr(kind, "__array_function__") or hasattr(kind, "__array_ufunc__"):
-            self.obstacle = self.obstacle or f"it reads {name}, a {kind.__name__}, whose own functions compute with it"
-        elif _is_users_object(value) or kind.__module__.startswith("gradmgr.optim"):
-            self._visit_object(value, name)
-        elif hasattr(value, "__wrapped__"):
+            self._refuse(f"it reads {name}, a {kind.__name__}, which changes as it is read", name)
+        elif runs_each_time(value):
+            if id(value) not in self._arguments:  # for these a capture has stand-ins, as for those that names stand for
+                what = f"it reads {name}, a {kind.__name__}, whose own functions compute with what may change unseen"
+                self._refuse(f"{what}; read it by a name of its own, or pass it as an argument", name)
+        elif _has_attributes(value) or kind.__module__.startswith("gradmgr.optim"):
+            self._visit_attributes(value, name)
+        if hasattr(value, "__wrapped__"):
             self._visit(value.__wrapped__, name)
 
     def _add(
@@ -294,13 +353,22 @@ class _Search:
     ) -> None:
         if key not in self.names:
             self.names[key] = _Name(name, read, write, place)
-        self._visit(read(), name)
+        value = read()
+        if write is None or not runs_each_time(value):
+            self._visit(value, name)
 
     def _visit_function(self, function: types.FunctionType) -> None:
         for rule in (rules := getattr(function, "captured_functions", ())):
             self._visit(rule, function.__name__)
         if rules:
             return
+        before, self._code = self._code, function.__code__
+        try:
+            self._visit_code(function)
+        finally:
+            self._code = before
+
+    def _visit_code(self, function: types.FunctionType) -> None:
         code = function.__code__
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             write = functools.partial(setattr, cell, "cell_contents")
@@ -310,47 +378,97 @@ class _Search:
             self._add(("default", id(value)), f"a default of {function.__name__}", functools.partial(_itself, value))
         if is_of_library(function.__module__):
             return
-        self._words |= _words_in(code)
-        variables = function.__globals__
-        named = self._globals.get(id(code))
-        if named is None:
-            named = self._globals[id(code)] = sorted(_globals_in(code))
-        for name in [name for name in named if name in variables]:
+        for name in OF_FILES.intersection(code.co_names):
+            self._refuse(f"it calls {name}(), which reads a file", name)
+        self._words |= words_in(code)
+        if id(code) not in self._names_in:
+            self._names_in[id(code)] = names_in(code)
+        names = self._names_in[id(code)]
+        for name in sorted(names.read):
+            self._visit_global(function.__globals__, name, names.read[name])
+        for name in sorted(names.imported & sys.modules.keys()):
+            self._visit(sys.modules[name], name)
+        for name in self._words.intersection(vars(function)):
+            read, write = functools.partial(getattr, function, name), functools.partial(setattr, function, name)
+            self._add((id(function), name), f"{function.__name__}.{name}", read, write, (vars(function), name))
+
+    def _visit_global(self, variables: dict[str, Any], name: str, attributes: set[str | None]) -> None:
+        """Visit a global of which code reads these attributes at once; None stands for other uses."""
+        if name not in variables:
+            if name in UNSEEN_READERS:
+                self._refuse(f"it calls {name}(), which reads what cannot be compared", name)
+            return
+        value = variables[name]
+        if isinstance(value, types.ModuleType):
+            if value is np and "random" in attributes:
+                self._refuse("it uses the module numpy.random, which gives other values each time", name)
+            elif volatile_module_of(value) is not None or None in attributes:
+                self._visit(value, name)
+            else:
+                self._visit_module(value, {attribute for attribute in attributes if attribute is not None})
+        elif not (isinstance(value, type) and is_of_library(value.__module__)):
+            write = functools.partial(operator.setitem, variables, name)
+            read = functools.partial(variables.get, name, _MISSING)
+            self._add((id(variables), name), name, read, write, (variables, name))
+
+    def _visit_module(self, module: types.ModuleType, names: set[str]) -> None:
+        """Visit these attributes of a module; of one that is installed, those that are no code."""
+        if is_of_library(module.__name__):
+            return
+        variables = vars(module)
+        for name in sorted(names & variables.keys()):
             value = variables[name]
             if isinstance(value, types.ModuleType):
-                self._check_module(value, name, code)
-            elif not isinstance(value, type):
+                if volatile_module_of(value) is None:
+                    self._visit(value, name)
+            elif is_of_program(module.__name__) or isinstance(value, (*BY_VALUE, *BY_TEXT, *CONTAINERS, np.ndarray)):
                 write = functools.partial(operator.setitem, variables, name)
                 read = functools.partial(variables.get, name, _MISSING)
-                self._add((id(variables), name), name, read, write, (variables, name))
+                self._add((id(variables), name), f"{module.__name__}.{name}", read, write, (variables, name))
 
-    def _check_module(self, module: types.ModuleType, name: str, code: types.CodeType) -> None:
-        if module.__name__ in _VOLATILE or (module is np and _reads_attribute(code, name, "random")):
-            named = "numpy.random" if module is np else module.__name__
-            self.obstacle = self.obstacle or f"it uses the module {named}, which gives other values each time"
-
-    def _visit_object(self, value: Any, owner: str) -> None:
+    def _visit_attributes(self, value: Any, owner: str) -> None:
         reference = _reference_to(value)
         everything = not self._words.isdisjoint(_REFLECTION)
-        for name in _attributes_of(value):
+        for name in attributes_of(value):
             if everything or name in self._words:
                 write = functools.partial(_set_attribute, reference, name)
                 read = functools.partial(_attribute, reference, name)
                 place = Attribute(reference, name) if name in getattr(value, "__dict__", ()) else None
                 self._add((id(value), name), f"{owner}.{name}", read, write, place)
-        for cls in type(value).__mro__:
+        if hasattr(value, "__dict__"):
+            self._visit_values_of_class(value, owner, reference)
+        self._visit_classes(type(value), is_made=False)
+
+    def _visit_classes(self, kind: type, *, is_made: bool) -> None:
+        """Visit what code names of a class, inherited or not, and the methods that it need not name."""
+        if is_made and not is_of_program(kind.__module__):
+            return
+        if any(cls.__module__ == "gradmgr.function" for cls in kind.__mro__):
+            return  # a Function, whose own code runs in each replay
+        for cls in kind.__mro__:
             if is_of_library(cls.__module__):
                 self._visit_getters(cls)
                 continue
-            for name in [name for name in vars(cls) if name in self._words or name == "__call__"]:
-                found = vars(cls)[name]
-                if isinstance(found, property):
-                    self._visit(found.fget, name)
-                elif isinstance(found, (staticmethod, classmethod, functools.cached_property)):
-                    self._visit(getattr(found, "__func__", None) or getattr(found, "func", None), name)
-                elif not isinstance(found, types.MemberDescriptorType):
-                    read = functools.partial(_class_attribute, cls, name)
-                    self._add((id(cls), name), f"{cls.__name__}.{name}", read, None, (vars(cls), name))
+            for name, found in list(vars(cls).items()):
+                if name in self._words or computes(name, found, is_made=is_made):
+                    self._visit_member(cls, name, found)
+
+    def _visit_values_of_class(self, value: Any, owner: str, reference: Callable[[], Any]) -> None:
+        """Let values of an object's class count as its own, which may be set later."""
+        for cls in type(value).__mro__:
+            for name in self._words & vars(cls).keys() if not is_of_library(cls.__module__) else ():
+                if not callable(found := vars(cls)[name]) and not hasattr(type(found), "__get__"):
+                    read = functools.partial(_attribute, reference, name)
+                    self._add((id(value), name), f"{owner}.{name}", read)
+
+    def _visit_member(self, cls: type, name: str, found: Any) -> None:
+        if isinstance(found, property):
+            self._visit(found.fget, name)
+        elif isinstance(found, (staticmethod, classmethod, functools.cached_property)):
+            self._visit(getattr(found, "__func__", None) or getattr(found, "func", None), name)
+        elif not isinstance(found, types.MemberDescriptorType):
+            read = functools.partial(_class_attribute, cls, name)
+            self._add((id(cls), name), f"{cls.__name__}.{name}", read, None, (vars(cls), name))
 
     def _visit_getters(self, cls: type) -> None:
         """Let the attributes count that a method of an optimiser or a schedule reads, such as get_last_lr()."""
@@ -358,7 +476,7 @@ class _Search:
             return
         for name, found in vars(cls).items():
             if name in self._words and name.startswith("get_") and isinstance(found, types.FunctionType):
-                self._words |= _words_in(found.__code__)
+                self._words |= words_in(found.__code__)
 
 
 def _parts_of(value: Any) -> tuple[Any, ...]:
@@ -366,45 +484,6 @@ def _parts_of(value: Any) -> tuple[Any, ...]:
     if isinstance(value, types.MethodType):
         return value.__func__, value.__self__
     return (value.func, *value.args, *value.keywords.values())
-
-
-def is_of_library(module: Any) -> bool:
-    """Tell whether code is of a library, whose globals do not change."""
-    root = str(module).partition(".")[0]
-    return root in ("gradmgr", "numpy", "scipy", "cupy") or (root in sys.stdlib_module_names and root != "__main__")
-
-
-def _words_in(code: types.CodeType) -> set[str]:
-    """Return the names of globals and attributes in the code of a function, and of those that it defines."""
-    inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
-    return set(code.co_names).union(*map(_words_in, inner))
-
-
-def _globals_in(code: types.CodeType) -> set[str]:
-    """Return the names of globals in the code of a function, and of those that it defines; `_words_in` has more."""
-    import dis  # deferred: few functions are compiled
-
-    found = {
-        instruction.argval
-        for instruction in dis.get_instructions(code)
-        if "GLOBAL" in instruction.opname or instruction.opname.endswith("_NAME")
-    }
-    inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
-    return found.union(*map(_globals_in, inner))
-
-
-def _reads_attribute(code: types.CodeType, variable: str, attribute: str) -> bool:
-    """Tell whether a function reads this attribute of this global."""
-    import dis  # deferred: few functions are compiled
-
-    before = None
-    for instruction in dis.get_instructions(code):
-        is_read = instruction.opname.startswith(("LOAD_ATTR", "LOAD_METHOD"))
-        if is_read and before == variable and instruction.argval == attribute:
-            return True
-        before = instruction.argval if instruction.opname == "LOAD_GLOBAL" else None
-    inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
-    return any(_reads_attribute(part, variable, attribute) for part in inner)
 
 
 def _content_of(cell: Any) -> Any:
@@ -419,16 +498,12 @@ def _is_stateful(value: Any) -> bool:
     return isinstance(value, (Iterator, io.IOBase)) and not isinstance(value, type)
 
 
-def _is_users_object(value: Any) -> bool:
-    """Tell whether a value has attributes that a program sets."""
-    if isinstance(value, (type, types.ModuleType)):
-        return False
-    return isinstance(value, types.SimpleNamespace) or not is_of_library(type(value).__module__)
-
-
-def _attributes_of(value: Any) -> list[str]:
-    slots = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ()) if hasattr(value, name)]
-    return [*getattr(value, "__dict__", ()), *slots]
+def _has_attributes(value: Any) -> bool:
+    """Tell whether a program sets attributes of a value: an object of its own, or of the standard library's."""
+    module = type(value).__module__
+    if not is_of_library(module):
+        return True
+    return module.partition(".")[0] in sys.stdlib_module_names and hasattr(value, "__dict__")  # as argparse.Namespace
 
 
 def _attribute(reference: Callable[[], Any], name: str) -> Any:

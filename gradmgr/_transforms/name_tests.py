@@ -111,6 +111,8 @@ class _Writer:
 
     def _difference(self, value: Value, read: str) -> str | None:
         """Write a test that is true where what is read is not the value; None where that takes a call."""
+        if value.reference is not None and value.parts is not None:
+            return None
         if value.reference is not None:
             differs = self._is_other(value, f"(x := {read})")
             if value.content is None:
@@ -136,7 +138,7 @@ class _Writer:
         parts = value.parts
         if value.kind not in (list, tuple) or not 0 < len(parts) <= _MOST_WRITTEN:
             return None
-        if any(part.reference is None or part.content is not None for part in parts):
+        if any(part.reference is None or part.content is not None or part.parts is not None for part in parts):
             return None
         names = [f"p{k}" for k in range(len(parts))]
         kind = value.kind.__name__

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import normal
+from machine import needs_machine
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, functional
@@ -18,6 +19,7 @@ from gradmgr._arrays.captured import Capture, CapturedArray, CaptureError, diffe
 from gradmgr._arrays.replay import Options, compile_replay
 from gradmgr._transforms.vmap import vmap
 from gradmgr.nn import functional as F  # noqa: N812  # torch's name
+from gradmgr.nn._functions import activation
 
 Program = Callable[..., Sequence[Any]]
 
@@ -264,11 +266,84 @@ def test_the_same_program_is_captured_the_same(name: str) -> None:
 
 
 def test_the_text_drops_each_value_after_its_last_use() -> None:
-    capture, found = capture_of(lambda x, y: [(x * y).sum(axis=0)], np.ones((2, 3)), np.ones((2, 3)))
-    replay: Any = compile_replay(capture, found, buffers_from=1 << 20, options=Options(native=False))
+    large = np.ones((600, 3))
+    capture, found = capture_of(lambda x, y: [(x * y).sum(axis=0)], large, large)
+    replay: Any = compile_replay(capture, found, options=Options(native=False), buffers_from=1 << 20)
     assert replay.text == (
         "def replay(v0, v1):\n    v2 = v0 * v1\n    del v0, v1\n    v3 = v2.sum(axis=0)\n    del v2\n    return (v3, )"
     )
+
+
+def test_a_later_result_takes_the_name_of_a_small_one() -> None:
+    def program(x: Any) -> list[Any]:
+        y = x + 1
+        for _ in range(4):
+            y = np.sin(y) * x
+        x += 1  # which has its own name, as all that comes from outside
+        return [y, x.copy()]
+
+    capture, found = capture_of(program, np.ones(3))
+    replay: Any = compile_replay(capture, found, options=Options(native=False))
+    names = set(re.findall(r"(v\d+) =", replay.text))
+    assert len(names) <= 4
+    assert "del v0" in replay.text
+    x = np.linspace(0, 1, 3)
+    for made, expected in zip(replay(x.copy()), program(x.copy()), strict=True):
+        np.testing.assert_array_equal(made, expected)
+
+
+def interleaved(x: Any) -> list[Any]:
+    """A ufunc, whose result a replay may hold, and functions whose results come when it is not read any more."""
+    a = np.cumsum(np.exp(x), axis=0)
+    b = np.cumsum(a, axis=1)
+    c = np.cumsum(b, axis=0)
+    return [a[0] + b[0] + c[0]]
+
+
+@pytest.mark.parametrize("native", [False, pytest.param(True, marks=needs_machine)])
+def test_no_memory_is_held_for_good_beside_large_arrays_that_come_and_go(native: bool) -> None:
+    arrays = [np.linspace(start, 1.0, 1 << 16).reshape(256, 256) for start in (0.0, 0.5)]
+    capture, found = capture_of(interleaved, arrays[0])
+    replay: Any = compile_replay(capture, found, options=Options(native=native))
+    assert replay.nbytes < arrays[0].nbytes
+    for x in arrays:
+        for made, expected in zip(replay(x), interleaved(x), strict=True):
+            np.testing.assert_array_equal(made, expected)
+
+
+@pytest.mark.parametrize("native", [False, pytest.param(True, marks=needs_machine)])
+@pytest.mark.parametrize("who", ["nobody", "the caller", "a view", "a later call"])
+def test_a_rule_computes_over_what_nobody_else_has(who: str, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule: Any = activation._relu_rule
+    seen: list[Any] = []
+    into = rule.__wrapped__.into
+    monkeypatch.setattr(rule.__wrapped__, "into", lambda *args: (seen.append(args), into(*args))[1])
+
+    def program(x: Any, out: Any) -> list[Any]:
+        g = np.cumsum(x, axis=0)
+        view = g[:1] if who == "a view" else None
+        y = rule(g, out)
+        if who == "a later call":
+            return [y, np.cumsum(g, axis=1)]
+        return [y, *{"the caller": [g], "a view": [view]}.get(who, [])]
+
+    x, out = normal(200, 200), np.maximum(normal(200, 200, seed=2), 0)  # more than one block
+    capture, found = capture_of(program, x, out)
+    replay: Any = compile_replay(capture, found, options=Options(native=native))
+    for _ in range(2):
+        for made, expected in zip(replay(x, out), program(x, out), strict=True):
+            np.testing.assert_array_equal(made, expected)
+    assert len(seen) == (2 if who == "nobody" else 0)
+
+
+def test_a_rule_never_computes_over_an_input() -> None:
+    rule: Any = activation._relu_rule
+    x, out = normal(200, 200), np.maximum(normal(200, 200, seed=2), 0)  # more than one block
+    before = x.copy()
+    capture, found = capture_of(lambda x, out: [rule(x, out)], x, out)
+    replay: Any = compile_replay(capture, found, options=Options(native=False))
+    np.testing.assert_array_equal(replay(x, out)[0], rule(x, out))
+    np.testing.assert_array_equal(x, before)
 
 
 def test_buffers_serve_again_when_nothing_reads_them_any_more() -> None:

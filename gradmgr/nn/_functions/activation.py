@@ -130,6 +130,7 @@ def _where_not_0(bits: Any, g: Any, out: Any) -> None:
 
 
 _relu = elementwise("nn.relu", _relu_kernel, _relu_rule, into=_relu_into)
+libraries.computes_over(_relu_rule, _relu_into)
 
 
 def relu(input: Any) -> Any:

@@ -1,0 +1,173 @@
+"""Where values and code come from, and what a function can be seen to read of them.
+
+Code of the program's own is read, name by name. That of libraries is not: what they define is taken to stay as it is.
+"""
+
+from __future__ import annotations
+
+import array
+import sys
+import types
+from collections import UserDict, UserList, deque
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gradmgr._arrays.gpu import is_on_gpu
+from gradmgr._engine.tensor import Tensor
+
+BY_VALUE = (bool, int, str, bytes, type(None), np.generic, range)
+BY_TEXT = (float, complex)  # so that -0.0 is not 0.0, and NaN is NaN
+BY_BYTES = (bytearray, array.array)
+CONTAINERS = (list, tuple, dict, set, frozenset, deque, types.MappingProxyType, UserDict, UserList)
+SMALL = 1 << 11  # bytes of an array that are compared
+
+# Modules whose functions give another value each time, or depend on what lies outside of the program.
+_VOLATILE = frozenset(("datetime", "os", "random", "secrets", "socket", "subprocess", "time", "urllib", "uuid"))
+# Of these, the ones whose objects do so, too.
+_WITH_VOLATILE_OBJECTS = frozenset(("os", "random", "secrets", "socket", "subprocess"))
+# Built-in functions that read what no name in the code stands for.
+UNSEEN_READERS = frozenset(("open", "input", "eval", "exec", "globals", "__import__"))
+OF_FILES = frozenset(("read_text", "read_bytes"))  # methods that do so
+# Special methods that make an object, or describe, copy and drop it; all others may compute for code that does not name
+# them, such as an operator.
+_MAKING = frozenset(("__init__", "__new__", "__post_init__"))
+_NOT_COMPUTING = _MAKING.union(
+    f"__{name}__"
+    for name in ("del", "repr", "reduce", "reduce_ex", "getstate", "setstate", "copy", "deepcopy", "dir", "sizeof")
+)
+
+
+def is_of_library(module: Any) -> bool:
+    """Tell whether code is of a library, whose globals do not change."""
+    root = str(module).partition(".")[0]
+    return root in ("gradmgr", "numpy", "scipy", "cupy") or (root in sys.stdlib_module_names and root != "__main__")
+
+
+def is_of_program(module: Any) -> bool:
+    """Tell whether a module, given by its name, is of the program itself: neither a library's nor installed."""
+    if is_of_library(module):
+        return False
+    file = getattr(sys.modules.get(str(module)), "__file__", None) or ""
+    return "site-packages" not in file and "dist-packages" not in file
+
+
+def volatile_module_of(value: Any) -> str | None:
+    """Return the module whose functions give another value each time, if a value is it, or is of it; else None."""
+    if isinstance(value, types.ModuleType):
+        return value.__name__ if value.__name__ in _VOLATILE else None
+    is_code = isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType))
+    module = str(getattr(value, "__module__", None) if is_code else type(value).__module__)
+    return module if module in (_VOLATILE if is_code else _WITH_VOLATILE_OBJECTS) else None
+
+
+def computes(name: str, method: Any, *, is_made: bool) -> bool:
+    """Tell whether code may call a method of a class without naming it; `is_made`: code that makes an object of it."""
+    if not (name.startswith("__") and name.endswith("__")):
+        return False
+    called = name not in _NOT_COMPUTING or (is_made and name in _MAKING)
+    return called and isinstance(method, (types.FunctionType, staticmethod, classmethod))
+
+
+# ---------------------------------------------------------------- arrays of the program's
+
+
+def has_array_protocol(value: Any) -> bool:
+    """Tell whether an object has functions of its own that NumPy calls in the place of NumPy's."""
+    kind = type(value)
+    return hasattr(kind, "__array_function__") or hasattr(kind, "__array_ufunc__")
+
+
+def runs_each_time(value: Any) -> bool:
+    """Tell whether an object computes by functions of its own with what may change unseen: so they must be called."""
+    is_array = isinstance(value, (np.ndarray, np.generic, Tensor)) or is_on_gpu(value)
+    return not is_array and has_array_protocol(value) and not isinstance(value, type) and not is_readable(value)
+
+
+def is_readable(value: Any, depth: int = 4) -> bool:
+    """Tell whether all that an object holds is a Tensor, code, or small enough to be compared in each call.
+
+    Its class must be of the program itself, whose code is read. What a library or a large array holds changes unseen.
+    """
+    if isinstance(value, (*BY_VALUE, *BY_TEXT, *BY_BYTES, Tensor, np.dtype, type, types.FunctionType)):
+        return True
+    if isinstance(value, np.ndarray):
+        return value.nbytes <= SMALL and value.dtype != object
+    if not depth:
+        return False
+    if value.__class__ in CONTAINERS:
+        return all(is_readable(part, depth - 1) for part in held_by(value))
+    classes = [cls for cls in type(value).__mro__ if cls is not object]
+    if not all(is_of_program(cls.__module__) for cls in classes):
+        return False
+    return all(is_readable(getattr(value, name), depth - 1) for name in attributes_of(value))
+
+
+def held_by(value: Any) -> list[Any]:
+    """Return what a container holds, the keys of a dict too."""
+    is_mapping = isinstance(value, (dict, types.MappingProxyType, UserDict))
+    return [*value, *value.values()] if is_mapping else list(value)
+
+
+def attributes_of(value: Any) -> list[str]:
+    """Return the names of an object's own attributes."""
+    slots = []
+    for cls in type(value).__mro__:
+        named = vars(cls).get("__slots__", ())
+        slots += [name for name in ((named,) if isinstance(named, str) else named) if hasattr(value, name)]
+    return [*getattr(value, "__dict__", ()), *slots]
+
+
+# ---------------------------------------------------------------- code
+
+
+class Names(NamedTuple):
+    """What the code of a function, and of those that it defines, reads by name.
+
+    Attributes:
+        read: by the name of a global, which attributes of it are read at once; None stands for other uses.
+        imported: the modules that it imports itself.
+    """
+
+    read: dict[str, set[str | None]]
+    imported: set[str]
+
+
+def names_in(code: types.CodeType) -> Names:
+    """Return the globals and modules that code reads by name."""
+    import dis  # deferred: few functions are compiled
+
+    names = Names({}, set())
+    before: str | None = None
+    for instruction in dis.get_instructions(code):
+        operation, name = instruction.opname, instruction.argval
+        if before is not None:
+            is_attribute = operation.startswith(("LOAD_ATTR", "LOAD_METHOD"))
+            names.read.setdefault(before, set()).add(name if is_attribute else None)
+            before = None
+        if operation == "LOAD_GLOBAL" or operation.endswith("_NAME"):
+            if operation == "IMPORT_NAME":
+                names.imported.add(name)
+            before = name
+    for inner in [part for part in code.co_consts if isinstance(part, types.CodeType)]:
+        found = names_in(inner)
+        names.imported.update(found.imported)
+        for name, attributes in found.read.items():
+            names.read.setdefault(name, set()).update(attributes)
+    return names
+
+
+def words_in(code: types.CodeType) -> set[str]:
+    """Return the names of globals and attributes in the code of a function, and of those that it defines."""
+    inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
+    return set(code.co_names).union(*map(words_in, inner))
+
+
+def line_of(code: types.CodeType, name: str) -> str:
+    """Return, as "file:line", where code reads a name first; its first line where it does not."""
+    import dis  # deferred: as above
+
+    for instruction in dis.get_instructions(code):
+        if instruction.argval == name and instruction.positions is not None and instruction.positions.lineno:
+            return f"{code.co_filename}:{instruction.positions.lineno}"
+    return f"{code.co_filename}:{code.co_firstlineno}"

@@ -1,0 +1,372 @@
+"""What a compiled function reads besides its arguments: state that changes between calls, and objects of the user's."""
+
+from __future__ import annotations
+
+import argparse
+import array
+import contextlib
+import sys
+import types
+import warnings
+from collections import OrderedDict, UserDict, defaultdict, deque, namedtuple
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from compiled_programs import facts, first_difference, wave
+
+import gradmgr.numpy as gnp
+from gradmgr import GradManager, Tensor, compile, errors, tensor
+
+
+def same(found: Any, expected: Any) -> None:
+    assert first_difference([dict(facts(found))], [dict(facts(expected))]) == ""
+
+
+@contextlib.contextmanager
+def refusal(match: str) -> Iterator[None]:
+    """Expect that a function is not replayed, for this reason."""
+    with pytest.warns(errors.CompileWarning, match=match):
+        yield
+
+
+def tensors(n: int = 3, count: int = 9) -> list[Tensor]:
+    return [tensor(wave(n, at=k)) for k in range(count)]
+
+
+# ---------------------------------------------------------------- names that stand for something else
+
+
+class Scaled:
+    """A class whose methods read a global of its module."""
+
+    rate = 2.0
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def scaled(self) -> Any:
+        return self.value * FACTORS[0]
+
+    def __add__(self, other: Any) -> Any:
+        return self.value + other * FACTORS[0]
+
+    def __getitem__(self, index: int) -> float:
+        return FACTORS[index]
+
+
+FACTORS = [2.0]
+OF_CLASS: Any = Scaled(3.0)
+
+
+class Options(dict):  # type: ignore[type-arg]  # a test's
+    """A dict of the user's, with an attribute."""
+
+    scale = 1.0
+
+
+Pair = namedtuple("Pair", "name values")  # the older form
+
+
+def _of_module() -> Iterator[Any]:
+    module: Any = types.ModuleType("settings_of_a_test")
+    module.scale, module.twice = 2.0, None
+    exec("def scaled(x): return x * scale", vars(module))  # noqa: S102  # a module that a test makes
+    yield from (module, lambda: setattr(module, "scale", module.scale + 1))
+
+
+def _values(make: Callable[[], Any], read: Callable[[Any], float], change: Callable[[Any], Any]) -> Any:
+    """Make a step that reads a value, and what changes it."""
+    held = make()
+    return lambda x: x * read(held), lambda: change(held)
+
+
+def _through_a_module(read: Callable[[Any, Any], Any]) -> Any:
+    module, change = _of_module()
+    return lambda x: read(module, x), change
+
+
+def _next_factor() -> None:
+    FACTORS[0] += 1.0
+
+
+def _next_rate() -> None:
+    Scaled.rate += 1.0
+
+
+def _function_with_attribute() -> Any:
+    def step(x: Any) -> Any:
+        return x * step.scale  # type: ignore[attr-defined]  # set below
+
+    step.scale = 2.0  # type: ignore[attr-defined]  # mypy knows no attributes of functions
+    return step, lambda: setattr(step, "scale", step.scale + 1)  # type: ignore[attr-defined]  # as above
+
+
+def _add_one(held: Any, key: Any) -> None:
+    held[key] += 1
+
+
+STATE: dict[str, Callable[[], Any]] = {
+    "a number of a module": lambda: _through_a_module(lambda m, x: x * m.scale),
+    "a function of a module": lambda: _through_a_module(lambda m, x: m.scaled(x)),
+    "an attribute of a class": lambda: (lambda x: x * Scaled.rate, _next_rate),
+    "a method of a class": lambda: (lambda x: Scaled(x).scaled(), _next_factor),
+    "an operator of a class": lambda: (lambda x: Scaled(x) + x, _next_factor),
+    "an operator of an object": lambda: (lambda x: OF_CLASS + x, _next_factor),
+    "an item of an object": lambda: (lambda x: x * OF_CLASS[0], _next_factor),
+    "an attribute of a function": _function_with_attribute,
+    "a deque": lambda: _values(lambda: deque([2.0]), lambda h: h[0], lambda h: _add_one(h, 0)),
+    "an OrderedDict": lambda: _values(lambda: OrderedDict(a=2.0), lambda h: h["a"], lambda h: _add_one(h, "a")),
+    "a defaultdict": lambda: _values(lambda: defaultdict(float, a=2.0), lambda h: h["a"], lambda h: _add_one(h, "a")),
+    "a UserDict": lambda: _values(lambda: UserDict(a=2.0), lambda h: h["a"], lambda h: _add_one(h, "a")),
+    "a dict of the user's": lambda: _values(lambda: Options(a=2.0), lambda h: h["a"], lambda h: _add_one(h, "a")),
+    "its attribute": lambda: _values(Options, lambda h: h.scale, lambda h: setattr(h, "scale", h.scale + 1)),
+    "a view of a dict": lambda: _values(
+        lambda: [d := {"a": 2.0}, types.MappingProxyType(d)], lambda h: h[1]["a"], lambda h: _add_one(h[0], "a")
+    ),
+    "a list in a named tuple": lambda: _values(
+        lambda: Pair("a", [2.0]), lambda h: h.values[0], lambda h: _add_one(h.values, 0)
+    ),
+    "a bytearray": lambda: _values(lambda: bytearray(b"\2"), lambda h: h[0], lambda h: _add_one(h, 0)),
+    "an array of Python's": lambda: _values(lambda: array.array("d", [2.0]), lambda h: h[0], lambda h: _add_one(h, 0)),
+    "a Namespace": lambda: _values(
+        lambda: argparse.Namespace(a=2.0), lambda h: h.a, lambda h: setattr(h, "a", h.a + 1)
+    ),
+    "a deep container": lambda: _values(
+        lambda: {"a": [{"b": [[2.0]]}]}, lambda h: h["a"][0]["b"][0][0], lambda h: _add_one(h["a"][0]["b"][0], 0)
+    ),
+    "a long list": lambda: _values(lambda: [2.0] * 5000, lambda h: h[4000], lambda h: _add_one(h, 4000)),
+}
+
+
+@pytest.mark.parametrize("name", STATE)
+def test_state_that_changes_between_calls_is_no_constant(name: str) -> None:
+    step, change = STATE[name]()
+    compiled = compile(step)
+    for k, x in enumerate(tensors()):
+        same(compiled(x), step(x))
+        if k >= 3:
+            change()
+    assert "variant for x" in compiled.explain()
+
+
+def test_a_module_that_is_imported_in_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, change = _of_module()
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    def step(x: Any) -> Any:
+        import settings_of_a_test  # type: ignore[import-not-found]  # made above
+
+        return x * settings_of_a_test.scale
+
+    compiled = compile(step)
+    for k, x in enumerate(tensors()):
+        same(compiled(x), step(x))
+        if k >= 3:
+            change()
+    assert "variant for x" in compiled.explain()
+
+
+DEEP: Any = [[[[[[[[2.0]]]]]]]]
+LONG = [2.0] * 20000
+REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "too deep": (lambda x: x * DEEP[0][0][0][0][0][0][0][0], "reads DEEP, which holds more than can be compared"),
+    "too long": (lambda x: x * LONG[7], "reads LONG, which holds more than can be compared"),
+    "a file": (lambda x: x * len(Path(__file__).read_text()), r"calls read_text\(\), which reads a file"),
+    "text as code": (lambda x: x * eval("2.0"), r"calls eval\(\), which reads"),  # noqa: S307  # as users do
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_compared_is_refused_with_its_line(name: str) -> None:
+    step, reason = REFUSED[name]
+    line = step.__code__.co_firstlineno
+    compiled = compile(step)
+    with refusal(rf"{reason}.*{Path(__file__).name}:{line}\b"):
+        for x in tensors():
+            same(compiled(x), step(x))
+
+
+# ---------------------------------------------------------------- arrays of the user's
+
+
+class _Quantity:
+    """An array with a unit, which serves NumPy's functions by those of what it holds."""
+
+    def __init__(self, value: Any, unit: str = "m") -> None:
+        self.value, self.unit = value, unit
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> _Quantity:
+        return _Quantity(getattr(ufunc, method)(*map(value_of, inputs), **keywords), self.unit)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, keywords: Any) -> Any:
+        return function(*map(value_of, args), **keywords)
+
+    def __mul__(self: Any, other: Any) -> Any:
+        return np.multiply(self, other)
+
+
+def value_of(a: Any) -> Any:
+    return a.value if isinstance(a, _Quantity) else a
+
+
+Quantity: Any = _Quantity  # NumPy's types know no such arguments
+LENGTH: Any = Quantity(tensor([1.0, 2.0, 3.0]))
+MANY: Any = Quantity(np.ones(1000))  # more than is compared in each call
+
+
+def _grow() -> None:
+    MANY.value += 1.0
+
+
+def _lengthen() -> None:
+    LENGTH.value = LENGTH.value + 1.0
+
+
+OBJECTS: dict[str, tuple[Callable[[Any], Any], Callable[[], Any]]] = {
+    "made in the function": (lambda x: np.sum(np.multiply(Quantity(x), 2.0)), _grow),
+    "of Tensors": (lambda x: (LENGTH * x).value, _lengthen),
+    "its unit": (lambda x: x * len(LENGTH.unit), lambda: setattr(LENGTH, "unit", LENGTH.unit + "m")),
+    "a function": (lambda x: x * np.sum(MANY), _grow),
+    "a ufunc": (lambda x: x * np.sum(np.exp(MANY)), _grow),
+    "an operator": (lambda x: x * np.mean(MANY * 2.0), _grow),
+    "an attribute": (lambda x: x * MANY.value[:3], _grow),
+    "a text": (lambda x: x * len(MANY.unit), lambda: setattr(MANY, "unit", MANY.unit + "m")),
+    "a branch": (lambda x: x * 2 if np.sum(MANY) % 2000 else x * 3, _grow),
+    "with a Tensor": (lambda x: np.sum(np.multiply(MANY, x[:1]).value.numpy()), _grow),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_functions_of_an_array_of_the_users(name: str) -> None:
+    step, change = OBJECTS[name]
+    compiled = compile(step)
+    with warnings.catch_warnings():
+        if name == "with a Tensor":  # which gives a Tensor: a replay would not know whose
+            warnings.simplefilter("ignore", errors.CompileWarning)
+        for k, x in enumerate(tensors()):
+            same(compiled(x), step(x))
+            if k >= 3:
+                change()
+    assert ("variant for x" in compiled.explain()) is (name != "with a Tensor")
+
+
+def test_an_array_of_the_users_runs_each_time_at_its_place() -> None:
+    seen: list[str] = []
+
+    class Logging(_Quantity):
+        def __array_function__(self, function: Any, types: Any, args: Any, keywords: Any) -> Any:
+            seen.append(function.__name__)
+            return super().__array_function__(function, types, args, keywords)
+
+    many: Any = Logging(np.arange(1000.0))
+    step = compile(lambda x: x * np.max(many) + np.min(many))
+    for x in tensors():
+        same(step(x), x * 999.0)
+    assert seen == ["max", "min"] * 9
+    assert "calls Python each time" in step.explain()
+
+
+def test_an_array_of_the_users_as_an_argument_and_a_result() -> None:
+    step = compile(lambda q, x: (np.multiply(q, 2.0), x * np.sum(q)))
+    for x in tensors():
+        doubled, scaled = step(MANY, x)
+        assert type(doubled) is Quantity
+        same(doubled.value, MANY.value * 2.0)
+        same(scaled, x * np.sum(MANY))
+        _grow()
+    assert "variant for q: _Quantity object" in step.explain()
+
+
+def test_derivatives_through_an_array_of_tensors() -> None:
+    w = tensor([1.0, 2.0, 3.0])
+    gm = GradManager().attach(w)
+
+    def step(x: Any) -> Any:
+        w.grad = None
+        with gm:
+            gm.backward(gnp.sum(np.multiply(Quantity(w), x).value ** 2))
+        return w.grad
+
+    compiled = compile(step)
+    for x in tensors():
+        same(compiled(x), step(x))
+    assert "variant for x" in compiled.explain()
+
+
+def test_a_recorded_tensor_keeps_its_derivative() -> None:
+    w = tensor([1.0, 2.0, 3.0])
+    gm = GradManager().attach(w)
+
+    def step(x: Any) -> Any:
+        with gm:
+            gm.backward(gnp.sum(np.multiply(MANY, gnp.sum(w * x)).value))
+        return w.grad
+
+    compiled = compile(step)
+    with refusal(r"Tensor that is recorded.*test_compiled_state"):
+        for x in tensors():
+            same(compiled(x), step(x))
+
+
+def test_a_write_to_an_array_of_the_users_is_refused() -> None:
+    class Filled(_Quantity):
+        def __setitem__(self, index: Any, value: Any) -> None:
+            self.value[index] = value
+
+    filled: Any = Filled(np.zeros(1000))
+
+    def step(x: Any) -> Any:
+        filled[0] = 2.0
+        return x * np.sum(filled)
+
+    compiled = compile(step)
+    with refusal(r"__setitem__ of a Filled writes"):
+        for x in tensors():
+            same(compiled(x), x * 2.0)
+
+
+def test_an_array_of_the_users_after_a_change_of_a_tensor_is_refused() -> None:
+    total = tensor([0.0])
+
+    def step(x: Any) -> Any:
+        total[...] = total + 1.0
+        return total * np.sum(MANY)
+
+    compiled = compile(step)
+    with refusal(r"is called after a Tensor, or other state, has changed"):
+        for k, x in enumerate(tensors()):
+            same(compiled(x), tensor([k + 1.0]) * np.sum(MANY))
+
+
+def test_an_array_of_the_users_in_a_container_is_refused() -> None:
+    held = [MANY]
+    step = compile(lambda x: x * np.sum(held[0]))
+    with refusal("a _Quantity, whose own functions compute with what may change"):
+        for x in tensors():
+            same(step(x), x * np.sum(MANY))
+            _grow()
+
+
+def test_an_array_of_pandas() -> None:
+    pandas = pytest.importorskip("pandas")
+    series = pandas.Series(np.arange(5.0))
+    step = compile(lambda x: x * series.mean() + np.log(series + 1.0).to_numpy()[:3])
+    for x in tensors():
+        same(step(x), x * series.mean() + np.log(series + 1.0).to_numpy()[:3])
+        series[0] += 1.0
+    assert "variant for x" in step.explain()
+
+
+def test_names_stand_for_the_objects_themselves_after_a_call() -> None:
+    def step(x: Any) -> Any:
+        return x * np.sum(MANY)
+
+    before = MANY
+    compiled = compile(step)
+    for x in tensors(count=2):
+        compiled(x)
+    assert MANY is before
+    assert type(MANY) is Quantity
