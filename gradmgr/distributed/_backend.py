@@ -151,6 +151,10 @@ class Group:
         """
         raise NotImplementedError
 
+    def start_half_sum(self, array: Any, more: str = "") -> Work:
+        """Begin to add up a float16 array over the ranks, in place and in float16, which halves what is sent."""
+        raise NotImplementedError
+
     def reduce_scatter(self, array: Any, op: str = "sum", more: str = "") -> Any:
         """Return row `rank` of an array reduced over the ranks; it has a row for each of them."""
         raise NotImplementedError
@@ -462,6 +466,19 @@ class MPIGroup(Group):
 
         return self._start(operation, post, lambda: from_wire(array, wire, op, self.size))
 
+    def start_half_sum(self, array: Any, more: str = "") -> Work:
+        self._check(array, "all_reduce")
+        wire = array.reshape(-1)
+
+        def post() -> list[Any]:
+            if self._is_shared(wire):
+                return [self._shared.reduce(wire, wire, "sum")]  # type: ignore[union-attr]  # as was just asked
+            how = self._made_op("sum of float16", lambda one, into: np.add(one, into, out=into), np.float16)
+            parts = chunks(wire.view(np.int16))  # MPI has no float16
+            return [self._comm.Iallreduce(self.mpi.IN_PLACE, into, how) for into in parts]
+
+        return self._start(described(array, "all_reduce(op='sum', in float16)", more), post)
+
     def reduce_scatter(self, array: Any, op: str = "sum", more: str = "") -> Any:
         self._check(array, "reduce_scatter", written=False)
         check_op(op, array.dtype, "reduce_scatter")
@@ -498,17 +515,26 @@ class MPIGroup(Group):
 
         MPI's own leaves it open which of a NaN and a number, or of two zeros, it takes, and ranks may come to differ.
         """
-        known = self.watchdog.__dict__.setdefault("selecting", {})
-        if op not in known:
-            choose = np.minimum if op == "min" else np.maximum
+        choose = np.minimum if op == "min" else np.maximum
+        return self._made_op(op, lambda one, into: choose(one, into, out=into))
 
-            def select(one: Any, into: Any, datatype: Any) -> None:
-                dtype = np.dtype(datatype.typechar)
-                found = np.frombuffer(into, dtype)
-                choose(np.frombuffer(one, dtype), found, out=found)
+    def _made_op(self, name: str, combine: Callable[[Any, Any], Any], dtype: Any = None) -> Any:
+        """Return an operation of MPI that takes the ranks in order, made once.
 
-            known[op] = self.mpi.Op.Create(select, commute=False)
-        return known[op]
+        Args:
+            name: of the operation.
+            combine: combines one array into another, in place.
+            dtype: of the numbers; None for that which MPI knows them by.
+        """
+        known = self.watchdog.__dict__.setdefault("made_ops", {})
+        if name not in known:
+
+            def call(one: Any, into: Any, datatype: Any) -> None:
+                kind = np.dtype(datatype.typechar if dtype is None else dtype)
+                combine(np.frombuffer(one, kind), np.frombuffer(into, kind))
+
+            known[name] = self.mpi.Op.Create(call, commute=False)
+        return known[name]
 
     def all_gather(self, array: Any, more: str = "") -> Any:
         self._check(array, "all_gather", written=False)

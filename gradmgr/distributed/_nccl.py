@@ -161,6 +161,18 @@ class NCCLGroup(MPIGroup):
 
         return self._start(operation, self._posted(call), lambda: from_wire(array, wire, op, self.size))
 
+    def start_half_sum(self, array: Any, more: str = "") -> Work:
+        if not self._is_device_array(array):
+            return super().start_half_sum(array, more)
+        self._check_device_array(array, "all_reduce")
+        count, dtype, how = self._terms(array, "sum")
+
+        def call(stream: int) -> None:
+            self._wire.allReduce(array.data.ptr, array.data.ptr, count, dtype, how, stream)
+
+        operation = described(array, "all_reduce(op='sum', in float16)", more)
+        return self._start(operation, self._posted(call) if array.size else tuple)
+
     def reduce_scatter(self, array: Any, op: str = "sum", more: str = "") -> Any:
         if not self._is_device_array(array):
             return super().reduce_scatter(array, op, more)

@@ -115,7 +115,7 @@ class SharedMemory:
             return None
         self._window.Sync()
         place = _DIGESTS + number % _RING
-        is_equal = all([head[place] == digest for head in self._heads])
+        is_equal = all(head[place] == digest for head in self._heads)
         self._window.Sync()
         self._own[_READ] = number
         return is_equal
