@@ -221,8 +221,10 @@ class TopKCallback(_CompressedCallback):
         self._residuals = {key: one for key, one in self._residuals.items() if one[0]() is not None}
         for ref, a in found.left:
             t = ref()
-            if t is not None:
+            if t is not None and a.any():
                 self._residuals[id(t)] = ref, a
+            elif t is not None:  # else a parameter that nobody reaches would receive zeros
+                self._residuals.pop(id(t), None)
 
     def _amount(self, found: _Pass, t: Tensor) -> Any:
         g = super()._amount(found, t)
@@ -337,7 +339,7 @@ class _Pass:
         start = 0
         for t, size, a in zip(self.tensors, self.sizes, amounts, strict=True):
             if a is not None:
-                self.left.append((weakref.ref(t), total[start : start + size].astype(t.dtype)))
+                self.left.append((weakref.ref(t), total[start : start + size].copy()))
             start += size
 
     def result(self, t: Tensor) -> Tensor | None:
