@@ -329,9 +329,8 @@ class _Round:
                 check_takeable(g)
             rows.append(g._array.reshape(-1))
         rows.append(xp.asarray(reached, flat.dtype))
-        xp.concatenate(rows, out=flat)
         self._missing, self._left = {}, [0]
-        self._explaining(self._start_and_wait, flat)
+        self._explaining(self._start_and_wait, flat, rows)
         del rows, g
         gradients.clear()
         for place, by_any in zip(layout.places.values(), flat[layout.sizes[0] :].tolist(), strict=True):
@@ -340,8 +339,8 @@ class _Round:
                 gradients[place.tensor()] = wrap(made)  # type: ignore[index]  # as above
         self._release()
 
-    def _start_and_wait(self, flat: Any) -> None:
-        work = self._group.start_all_reduce(flat, self._callback.reduce_method, None, self.layout.descriptions[0])
+    def _start_and_wait(self, flat: Any, rows: list[Any]) -> None:
+        work = self._group.start_all_reduce(flat, self._callback.reduce_method, rows, self.layout.descriptions[0])
         self._works.append(work)
         work.wait()
 

@@ -54,7 +54,7 @@ class SharedMemory:
         here = comm.Split_type(mpi.COMM_TYPE_SHARED)
         is_one_machine = here.Get_size() == size > 1
         here.Free()
-        window = None
+        window: Any = None
         if comm.allreduce(is_one_machine, mpi.LAND):
             with contextlib.suppress(mpi.Exception):  # there is no room for it
                 window = mpi.Win.Allocate_shared(8 * _HEAD + _SLOTS * _slot_bytes(size), 1, comm=comm)
@@ -126,7 +126,7 @@ class SharedMemory:
         """Begin to reduce an array over the ranks; all of them begin their reductions in the same order.
 
         Args:
-            sent: this rank's array, flat.
+            sent: this rank's array, flat, or a list of such arrays, to be laid one after the other.
             into: where the result goes, flat and of the same dtype; it may be shorter, for a part of the result.
             op: see `OPS`.
             start: the byte at which that part begins.
@@ -150,11 +150,14 @@ class SharedMemory:
     def _is_complete(self, one: Reduction) -> bool:
         """Write this rank's array, and reduce those of all when they are there."""
         parts = self._slots[one.number % _SLOTS]
-        nbytes = one.sent.nbytes
         if self._own[_WRITTEN] < one.number:
             if not self._have_all(_DONE, one.number - _SLOTS):
                 return False
-            parts[self._rank][:nbytes].view(one.sent.dtype)[...] = one.sent
+            own = parts[self._rank][: one.nbytes].view(one.into.dtype)
+            if isinstance(one.sent, list):
+                np.concatenate(one.sent, out=own)
+            else:
+                own[...] = one.sent
             self._window.Sync()
             self._own[_WRITTEN] = one.number
         if not self._have_all(_WRITTEN, one.number):
@@ -193,12 +196,13 @@ class Agreement:
 class Reduction:
     """A reduction under way, as a request that can be tested."""
 
-    __slots__ = ("_memory", "into", "is_complete", "number", "op", "sent", "start")
+    __slots__ = ("_memory", "into", "is_complete", "nbytes", "number", "op", "sent", "start")
 
     def __init__(self, memory: SharedMemory, number: int, sent: Any, into: Any, op: str, start: int) -> None:
         self._memory = memory
         self.number = number
         self.sent = sent
+        self.nbytes = into.nbytes if isinstance(sent, list) else sent.nbytes
         self.into = into
         self.op = op
         self.start = start
