@@ -3,16 +3,26 @@
 Fewer rounds are shorter ones, too.
 
 All ranks take each way in turn, in rotating order, and wait for one another before each turn, so that
-both do the same at the same time. A turn's time is that of the slowest rank.
+both do the same at the same time. A turn's time is that of the slowest rank. On idle cores a round counts the best of
+its turns; on busy ones, where another process computes on each core, their mean, as there nothing runs undisturbed.
+
+Where PyTorch is installed, its DistributedDataParallel over gloo trains the same network in the same processes, from
+the same weights on the same data, with its fused optimiser and one thread, and must come to the same parameters.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,14 +36,16 @@ Way = Callable[[], Any]
 _FULL = 9  # rounds
 
 
-def race(ways: dict[str, Way], rounds: int, turn: int) -> dict[str, list[float]]:
-    """Return seconds by way and round, each the best of five turns of so many repetitions."""
+def race(
+    ways: dict[str, Way], rounds: int, turn: int, pick: Callable[[Sequence[float]], float] = min
+) -> dict[str, list[float]]:
+    """Return seconds by way and round, each picked from five turns of so many repetitions."""
     comm = MPI.COMM_WORLD
     for way in ways.values():
         way()
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
-        best = dict.fromkeys(ways, float("inf"))
+        found: dict[str, list[float]] = {name: [] for name in ways}
         for k in range(5):
             names = list(ways)
             for name in names[k % len(names) :] + names[: k % len(names)]:
@@ -41,20 +53,29 @@ def race(ways: dict[str, Way], rounds: int, turn: int) -> dict[str, list[float]]
                 begun = time.perf_counter()
                 for _ in range(turn):
                     ways[name]()
-                spent = comm.allreduce((time.perf_counter() - begun) / turn, MPI.MAX)
-                best[name] = min(best[name], spent)
-        for name, seconds in best.items():
-            times[name].append(seconds)
+                found[name].append(comm.allreduce((time.perf_counter() - begun) / turn, MPI.MAX))
+        for name, seconds in found.items():
+            times[name].append(pick(seconds))
     return times
 
 
 def figure(label: str, ways: dict[str, Way], rounds: int, turn: int, at_most: float) -> dict[str, Any]:
     """Race the plain way, which comes first, against ours."""
-    times = race(ways, rounds, turn)
-    plain, ours = times.values()
-    found = statistics.median(one / other for one, other in zip(ours, plain, strict=True))
-    names = " / ".join(reversed(ways))
-    return {"label": label, "what": names, "us": statistics.median(plain) * 1e6, "ratio": found, "at_most": at_most}
+    plain, ours = ways
+    return compared(label, race(ways, rounds, turn), plain, ours, at_most)
+
+
+def compared(label: str, times: dict[str, list[float]], plain: str, ours: str, at_most: float) -> dict[str, Any]:
+    """Return the row of two ways of a race."""
+    found = statistics.median(one / other for one, other in zip(times[ours], times[plain], strict=True))
+    what = f"{ours} / {plain}"
+    return {
+        "label": label,
+        "what": what,
+        "us": statistics.median(times[plain]) * 1e6,
+        "ratio": found,
+        "at_most": at_most,
+    }
 
 
 # ---------------------------------------------------------------- all-reduce
@@ -79,29 +100,41 @@ def all_reduce(size: int, rounds: int, turn: int, at_most: float) -> dict[str, A
 # ---------------------------------------------------------------- a training step
 
 
-def step(rounds: int, turn: int, batch: int, at_most: float) -> list[dict[str, Any]]:
-    """A step on the digits' network, each rank with its batch: alone, by the callback, and reduced by hand."""
+def _data(batch: int) -> tuple[Any, Any]:
     random = np.random.default_rng(distributed.rank())
-    x, y = random.normal(size=(batch, 64)).astype("float32"), random.integers(0, 10, batch)
+    return random.normal(size=(batch, 64)).astype("float32"), random.integers(0, 10, batch)
 
-    def trained(callbacks: Any, after: Callable[[list[Any]], None] = lambda parameters: None) -> Way:
-        new = {"rng": np.random.default_rng(0)}
-        model = nn.Sequential(nn.Linear(64, 256, **new), nn.ReLU(), nn.Linear(256, 10, **new))
-        parameters = list(model.parameters())
-        gm = GradManager().attach(parameters, callbacks=callbacks)
-        optimizer = optim.SGD(parameters, lr=1e-3, momentum=0.9)
 
-        def once() -> None:
-            with gm:
-                gm.backward(functional.cross_entropy(model(x), y))
-            after(parameters)
-            optimizer.step()
-            optimizer.zero_grad()
+def _network() -> Any:
+    new = {"rng": np.random.default_rng(0)}
+    return nn.Sequential(nn.Linear(64, 256, **new), nn.ReLU(), nn.Linear(256, 10, **new))
 
-        return once
 
-    alone, label = trained(None), f"step 64-256-10, float32, batch {batch} a rank"
-    ours, by_hand = trained(distributed.make_allreduce_cb("mean")), trained(None, _mean_by_hand())
+def trained(
+    batch: int, callbacks: Any = None, after: Callable[[list[Any]], None] = lambda parameters: None
+) -> tuple[Way, Callable[[], list[Any]]]:
+    """Return a step on the digits' network, each rank with its batch, and what gives its parameters."""
+    x, y = _data(batch)
+    model = _network()
+    parameters = list(model.parameters())
+    gm = GradManager().attach(parameters, callbacks=callbacks)
+    optimizer = optim.SGD(parameters, lr=1e-3, momentum=0.9)
+
+    def once() -> None:
+        with gm:
+            gm.backward(functional.cross_entropy(model(x), y))
+        after(parameters)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return once, lambda: [p.numpy() for p in parameters]
+
+
+def step(rounds: int, turn: int, batch: int, at_most: float) -> list[dict[str, Any]]:
+    """A step alone, by the callback, and reduced by hand."""
+    (alone, _), (ours, _) = trained(batch), trained(batch, distributed.make_allreduce_cb("mean"))
+    by_hand, _ = trained(batch, None, _mean_by_hand())
+    label = f"step 64-256-10, float32, batch {batch} a rank"
     return [
         figure(label, {"one rank": alone, "two ranks": ours}, rounds, turn, at_most),
         figure(f"{label}, by hand", {"one rank": alone, "two ranks": by_hand}, rounds, turn, float("inf")),
@@ -127,6 +160,104 @@ def _mean_by_hand() -> Callable[[list[Any]], None]:
     return mean
 
 
+# ---------------------------------------------------------------- PyTorch
+
+
+def trained_by_torch(batch: int, *, parallel: bool) -> tuple[Way, Callable[[], list[Any]]]:
+    """Return the same step in PyTorch, by DistributedDataParallel or alone, and what gives its parameters."""
+    import torch
+
+    x, y = map(torch.from_numpy, _data(batch))
+    model: Any = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
+    model.load_state_dict({name: torch.from_numpy(p.numpy().copy()) for name, p in _network().named_parameters()})
+    parameters = list(model.parameters())
+    if parallel:
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, fused=True)
+
+    def once() -> None:
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return once, lambda: [p.detach().numpy() for p in parameters]
+
+
+def against_torch(rounds: int, turn: int, batch: int) -> list[dict[str, Any]]:
+    """Steps of one and of two ranks against PyTorch's, on idle cores and on busy ones."""
+    pairs = {
+        "gradmgr, one rank": trained(batch),
+        "gradmgr, two ranks": trained(batch, distributed.make_allreduce_cb("mean")),
+        "PyTorch, one rank": trained_by_torch(batch, parallel=False),
+        "DDP over gloo": trained_by_torch(batch, parallel=True),
+    }
+    _check_agreement(pairs)
+    ways = {name: once for name, (once, _) in pairs.items()}
+    label = f"step 64-256-10, batch {batch} a rank"
+    rows = _rows(f"{label}, idle cores", race(ways, rounds, turn))
+    with _busy_cores() as is_possible:
+        if is_possible:
+            rows += _rows(f"{label}, busy cores", race(ways, max(1, rounds // 3), 2 * turn, statistics.mean))
+    return rows
+
+
+def _rows(label: str, times: dict[str, list[float]]) -> list[dict[str, Any]]:
+    limitless = float("inf")
+    return [
+        compared(label, times, "DDP over gloo", "gradmgr, two ranks", 1.0),
+        compared(label, times, "PyTorch, one rank", "gradmgr, one rank", limitless),
+        compared(label, times, "gradmgr, one rank", "gradmgr, two ranks", limitless),
+        compared(label, times, "PyTorch, one rank", "DDP over gloo", limitless),
+    ]
+
+
+def _check_agreement(pairs: dict[str, tuple[Way, Callable[[], list[Any]]]]) -> None:
+    """Take three steps each way; those of one rank, and those of two, must come to the same parameters."""
+    for once, _ in pairs.values():
+        for _ in range(3):
+            once()
+    found = {name: values() for name, (_, values) in pairs.items()}
+    for one, other in (("gradmgr, one rank", "PyTorch, one rank"), ("gradmgr, two ranks", "DDP over gloo")):
+        if not all(np.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(found[one], found[other], strict=True)):
+            raise SystemExit(f"{one} and {other} do not come to the same parameters")
+
+
+@contextmanager
+def _busy_cores() -> Iterator[bool]:
+    """Let another process compute on each core; yield False where processes cannot be bound to cores."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield False
+        return
+    cores = sorted(os.sched_getaffinity(0)) if distributed.rank() == 0 else []
+    others = []
+    try:
+        for core in cores:
+            others.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            os.sched_setaffinity(others[-1].pid, {core})
+        MPI.COMM_WORLD.Barrier()
+        yield True
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+@contextmanager
+def _gloo() -> Iterator[None]:
+    """Connect PyTorch's ranks, with one thread each."""
+    import torch
+    import torch.distributed as process_group
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        store = MPI.COMM_WORLD.bcast(str(Path(folder) / "store"))
+        rank, size = distributed.rank(), distributed.size()
+        process_group.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+        yield
+        process_group.destroy_process_group()
+        MPI.COMM_WORLD.Barrier()  # the file goes with the folder of rank 0
+
+
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else _FULL
     distributed.init()
@@ -140,6 +271,9 @@ def main() -> None:
         all_reduce(4 << 20, rounds, 5, float("inf")),
         all_reduce(32 << 20, rounds, 2, 1.1),
     ]
+    if importlib.util.find_spec("torch") is not None:
+        with _gloo():
+            found += against_torch(rounds, turn, 32)
     if distributed.rank() == 0:
         print(json.dumps(found))
 

@@ -582,7 +582,8 @@ def ranks(pace: Pace) -> list[Row]:
     for found in json.loads(done.stdout.splitlines()[-1]):
         limit = found["at_most"]  # infinite where there is none
         verdicts = (Verdict(found["what"], found["ratio"], limit),) if limit < float("inf") else ()
-        rows.append(Row(found["label"], {"µs": found["us"], "gradmgr": found["ratio"]}, verdicts))
+        label = found["label"] if verdicts else f"{found['label']}: {found['what']}"
+        rows.append(Row(label, {"µs": found["us"], "gradmgr": found["ratio"]}, verdicts))
     return rows
 
 

@@ -20,14 +20,17 @@ that fails, ends too early or does not come in time is a RankFailedError on the 
 
 from gradmgr.distributed._backend import Group
 from gradmgr.distributed._buckets import make_allreduce_cb
-from gradmgr.distributed._collectives import all_gather, all_reduce, barrier, broadcast
+from gradmgr.distributed._collectives import all_gather, all_reduce, barrier, broadcast, reduce_scatter
+from gradmgr.distributed._compression import make_float16_allreduce_cb, make_topk_allreduce_cb
 from gradmgr.distributed._data import DistributedSampler, bcast_parameters, save
 from gradmgr.distributed._pipeline import recv, send
+from gradmgr.distributed._sharded_optimizer import ZeroRedundancyOptimizer
 from gradmgr.distributed._world import finalize, init, is_initialized, new_group, rank, size
 
 __all__ = [
     "DistributedSampler",
     "Group",
+    "ZeroRedundancyOptimizer",
     "all_gather",
     "all_reduce",
     "barrier",
@@ -37,9 +40,12 @@ __all__ = [
     "init",
     "is_initialized",
     "make_allreduce_cb",
+    "make_float16_allreduce_cb",
+    "make_topk_allreduce_cb",
     "new_group",
     "rank",
     "recv",
+    "reduce_scatter",
     "save",
     "send",
     "size",

@@ -24,7 +24,7 @@ from gradmgr.distributed._backend import Group, Work, named
 from gradmgr.manager import GradManager, get_backwarding_grad_manager
 
 _FIRST_BUCKET = "bucket 0 of the gradients"
-_FAILED_BACKWARD = "the rest of a backward that failed"  # asked for in place of an all-reduce
+FAILED_BACKWARD = "the rest of a backward that failed"  # asked for in place of an all-reduce
 _PROGRESS_INTERVAL = 4  # gradients between two times that the all-reduces under way are helped on
 
 
@@ -305,7 +305,7 @@ class _Round:
             raise _twice(t, None)
         a = grad._array
         if self.run.is_recorded or a.__class__ is batched.Batched:
-            _check_takeable(grad)
+            check_takeable(grad)
         place = self.layout.places[id(t)]
         local = self._callback.local(t)
         self._store(id(t), place, a if local is None else a + local.own(t), 1)
@@ -326,12 +326,11 @@ class _Round:
                 rows.append(xp.zeros(place.stop - place.start, flat.dtype))
                 continue
             if self.run.is_recorded or g._array.__class__ is batched.Batched:
-                _check_takeable(g)
+                check_takeable(g)
             rows.append(g._array.reshape(-1))
         rows.append(xp.asarray(reached, flat.dtype))
-        xp.concatenate(rows, out=flat)
         self._missing, self._left = {}, [0]
-        self._explaining(self._start_and_wait, flat)
+        self._explaining(self._start_and_wait, flat, rows)
         del rows, g
         gradients.clear()
         for place, by_any in zip(layout.places.values(), flat[layout.sizes[0] :].tolist(), strict=True):
@@ -340,8 +339,8 @@ class _Round:
                 gradients[place.tensor()] = wrap(made)  # type: ignore[index]  # as above
         self._release()
 
-    def _start_and_wait(self, flat: Any) -> None:
-        work = self._group.start_all_reduce(flat, self._callback.reduce_method, None, self.layout.descriptions[0])
+    def _start_and_wait(self, flat: Any, rows: list[Any]) -> None:
+        work = self._group.start_all_reduce(flat, self._callback.reduce_method, rows, self.layout.descriptions[0])
         self._works.append(work)
         work.wait()
 
@@ -386,11 +385,11 @@ class _Round:
             return action(*args)
         except errors.DistributedError as error:
             failed = [
-                rank for rank, text in zip(self._group.ranks, error.asked, strict=False) if text == _FAILED_BACKWARD
+                rank for rank, text in zip(self._group.ranks, error.asked, strict=False) if text == FAILED_BACKWARD
             ]
             self._refused = isinstance(error, errors.RankFailedError) or (bool(error.asked) and not failed)
             if failed:
-                raise errors.DistributedError(_failed_there(failed)) from None
+                raise errors.DistributedError(failed_there(failed)) from None
             did = "attached different parameters to the all-reduce callback"
             raise explained(error, self._group, _FIRST_BUCKET, self.layout.listing, did) from None
 
@@ -469,7 +468,7 @@ class _Round:
         self._release()
         try:
             for _ in range(left):
-                self._group.start_agree(_FAILED_BACKWARD)
+                self._group.start_agree(FAILED_BACKWARD)
         except errors.DistributedError:  # the connection is lost, and the error that is raised already says more
             return
 
@@ -480,14 +479,16 @@ def _twice(t: Tensor, name: str | None) -> errors.DistributedError:
     )
 
 
-def _failed_there(ranks: list[int]) -> str:
+def failed_there(ranks: list[int]) -> str:
+    """Return the text of the error of the ranks whose backward did not fail."""
     return (
-        f"{named(ranks)} started no all-reduce of gradients, but {_FAILED_BACKWARD}: the error is written there, "
+        f"{named(ranks)} started no all-reduce of gradients, but {FAILED_BACKWARD}: the error is written there, "
         "no gradient of this backward is reduced, and the next backward works again"
     )
 
 
-def _check_takeable(grad: Tensor) -> None:
+def check_takeable(grad: Tensor) -> None:
+    """Raise for a gradient that something follows, which would be cut off between the ranks."""
     if batched.is_batched(grad._array):
         raise errors.DistributedError("gradients are reduced over the ranks outside of vmap; call backward outside")
     if is_tracked(grad):

@@ -1,8 +1,9 @@
-"""Collectives, differentiable: broadcast, all_reduce, all_gather, barrier.
+"""Collectives, differentiable: broadcast, all_reduce, all_gather, reduce_scatter, barrier.
 
 The function that is differentiated is the sum of the losses of all ranks: a rank's gradient is the derivative of that
 sum by the rank's own value. So the vjp of all_reduce is the sum of the cotangents over the ranks, that of all_gather
-is each rank's part of the summed cotangents, that of broadcast is their sum, at the root. These are collectives again,
+is each rank's part of the summed cotangents, that of reduce_scatter all of the gathered ones, that of broadcast their
+sum, at the root. These are collectives again,
 so every rank must run backward through them, in the same order: a rank whose own loss does not depend on the result
 of a collective begins its backward there too, with zeros.
 """
@@ -42,8 +43,10 @@ def _reduce_array(x: Any, op: str, group: Group, operation: str) -> Any:
     return out
 
 
-def _scatter_array(x: Any, group: Group, operation: str) -> Any:
-    return _reduce_array(x, "sum", group, operation)[group.rank].copy()
+def _scatter_array(x: Any, op: str, group: Group, operation: str) -> Any:
+    if isinstance(x, Batched):
+        return Batched(x.level, _scatter_array(np.moveaxis(x._array, 1, 0), op, group, operation))
+    return group.reduce_scatter(_contiguous(x), op, operation)
 
 
 def _gather_array(x: Any, group: Group, operation: str) -> Any:
@@ -74,14 +77,14 @@ _all_reduce: Callable[..., Any] = custom(
 _all_gather: Callable[..., Any] = custom(
     "distributed.all_gather",
     lambda x, group, operation: _gather_array(x, group, operation),
-    vjp={"x": lambda g, group: _apply_to_derivative(_reduce_scatter, g, group)},
+    vjp={"x": lambda g, group: _apply_to_derivative(_reduce_scatter, g, "sum", group)},
     jvp={"x": lambda t, group: _apply_to_derivative(_all_gather, t, group)},
 )
 _reduce_scatter: Callable[..., Any] = custom(
     "distributed.reduce_scatter",
-    lambda x, group, operation: _scatter_array(x, group, operation),
-    vjp={"x": lambda g, group: _apply_to_derivative(_all_gather, g, group)},
-    jvp={"x": lambda t, group: _apply_to_derivative(_reduce_scatter, t, group)},
+    lambda x, op, group, operation: _scatter_array(x, op, group, operation),
+    vjp={"x": lambda g, op, group: _shared_evenly(_apply_to_derivative(_all_gather, g, group), op, group)},
+    jvp={"x": lambda t, op, group: _apply_to_derivative(_reduce_scatter, t, op, group)},
 )
 _broadcast: Callable[..., Any] = custom(
     "distributed.broadcast",
@@ -95,6 +98,11 @@ _reduce: Callable[..., Any] = custom(
     vjp={"x": lambda g, root, group: _apply_to_derivative(_broadcast, g, root, group)},
     jvp={"x": lambda t, root, group: _apply_to_derivative(_reduce, t, root, group)},
 )
+
+
+def _shared_evenly(g: Any, op: str, group: Group) -> Any:
+    """Return the derivative of a sum, or that of a mean: one part of it for each rank."""
+    return g * g.dtype.type(1 / group.size) if op == "mean" else g
 
 
 def _apply(op: Any, x: Any, *params: Any) -> Any:
@@ -168,14 +176,60 @@ def all_reduce(x: Any, op: str = "sum", group: Group | None = None) -> Any:
         >>> distributed.finalize()
     """
     x, at = _operand(x, "all_reduce"), resolve_group(group)
+    _check_reduction(x, op, "all_reduce")
+    return _apply(_all_reduce, x, op, at)
+
+
+def _check_reduction(x: Any, op: str, operation: str) -> None:
     if op not in OPS:
-        raise ValueError(f"all_reduce knows the ops {', '.join(map(repr, OPS))}; found {op!r}")
+        raise ValueError(f"{operation} knows the ops {', '.join(map(repr, OPS))}; found {op!r}")
     if op not in ("sum", "mean") and _tracking_text(x):
         raise errors.UnsupportedFunctionError(
-            f"all_reduce(op={op!r}) has no derivative, and this tensor is tracked; give it x.detach(), or gather the "
+            f"{operation}(op={op!r}) has no derivative, and this tensor is tracked; give it x.detach(), or gather the "
             "values with all_gather and reduce them with gradmgr.numpy"
         )
-    return _apply(_all_reduce, x, op, at)
+
+
+@overload
+def reduce_scatter(x: Tensor, op: str = ..., group: Group | None = ...) -> Tensor: ...
+@overload
+def reduce_scatter(x: Any, op: str = ..., group: Group | None = ...) -> Any: ...
+def reduce_scatter(x: Any, op: str = "sum", group: Group | None = None) -> Any:
+    """Reduce an array over the ranks and give each of them one row of the result: rank k receives row k.
+
+    The same numbers as `all_reduce(x, op)[rank]`, up to the order in which they are added, for the half of the bytes
+    on the wire. float16 and bfloat16 are added up, and divided, in float32.
+
+    Args:
+        x: a Tensor or an array of shape (size, ...): one row for each rank, of the same shape and dtype on all of them.
+        op: "sum", "mean", "min", "max" or "prod"; the first two are differentiable. A mean of integers is refused.
+        group: which ranks; None for all.
+
+    Returns:
+        A new Tensor (an array for an array) of shape `x.shape[1:]`.
+
+    Raises:
+        ShapeError: there is not one row for each rank.
+        DistributedError: on every rank, where they did not call the same with equal shapes, dtypes and ops.
+        RankFailedError: another rank ended, or did not come within the timeout.
+
+    Example:
+        >>> import numpy
+        >>> from gradmgr import distributed
+        >>> distributed.init("mpi")
+        >>> rows = numpy.ones((distributed.size(), 3))
+        >>> distributed.reduce_scatter(rows, "mean")
+        array([1., 1., 1.])
+        >>> distributed.finalize()
+    """
+    x, at = _operand(x, "reduce_scatter"), resolve_group(group)
+    _check_reduction(x, op, "reduce_scatter")
+    if x.ndim == 0 or x.shape[0] != at.size:
+        raise errors.ShapeError(
+            f"reduce_scatter takes one row for each of the {at.size} ranks; found shape {x.shape}, whose first axis "
+            "should have that length"
+        )
+    return _apply(_reduce_scatter, x, op, at)
 
 
 @overload

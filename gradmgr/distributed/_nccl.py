@@ -147,6 +147,9 @@ class NCCLGroup(MPIGroup):
             return super().start_all_reduce(array, op, source, more)
         self._check_device_array(array, "all_reduce")
         check_op(op, array.dtype)
+        if isinstance(source, list):
+            self._cupy.concatenate(source, out=array)
+            source = None
         source = array if source is None else source
         operation = described(array, f"all_reduce(op={op!r})", more)
         if array.size == 0:
@@ -154,15 +157,58 @@ class NCCLGroup(MPIGroup):
         if op in ("min", "max") and libraries.is_differentiable(array.dtype):
             return self._start_selecting(array, op, source, operation)
         wire, sent = self._wire_arrays(array, source, op)
-        nccl, pairs = self._nccl, 2 if array.dtype.kind == "c" else 1
-        dtype = getattr(nccl, f"NCCL_{wire.real.dtype.name.upper()}")
-        how = {"mean": nccl.NCCL_SUM, "sum": nccl.NCCL_SUM, "min": nccl.NCCL_MIN}.get(op)
-        how = how if how is not None else {"max": nccl.NCCL_MAX, "prod": nccl.NCCL_PROD}[op]
+        count, dtype, how = self._terms(wire, op)
 
         def call(stream: int) -> None:
-            self._wire.allReduce(sent.data.ptr, wire.data.ptr, pairs * wire.size, dtype, how, stream)
+            self._wire.allReduce(sent.data.ptr, wire.data.ptr, count, dtype, how, stream)
 
         return self._start(operation, self._posted(call), lambda: from_wire(array, wire, op, self.size))
+
+    def start_half_sum(self, array: Any, more: str = "") -> Work:
+        if not self._is_device_array(array):
+            return super().start_half_sum(array, more)
+        self._check_device_array(array, "all_reduce")
+        count, dtype, how = self._terms(array, "sum")
+
+        def call(stream: int) -> None:
+            self._wire.allReduce(array.data.ptr, array.data.ptr, count, dtype, how, stream)
+
+        operation = described(array, "all_reduce(op='sum', in float16)", more)
+        return self._start(operation, self._posted(call) if array.size else tuple)
+
+    def reduce_scatter(self, array: Any, op: str = "sum", more: str = "") -> Any:
+        if not self._is_device_array(array):
+            return super().reduce_scatter(array, op, more)
+        self._check_device_array(array, "reduce_scatter", written=False)
+        check_op(op, array.dtype, "reduce_scatter")
+        with self._device:
+            out = self._cupy.empty(array.shape[1:], array.dtype)
+        operation = described(array, f"reduce_scatter(op={op!r})", more)
+        if out.size == 0:
+            self._start(operation, tuple).wait()
+            return out
+        if op in ("min", "max") and libraries.is_differentiable(array.dtype):  # NCCL's own drop NaN
+            with self._device:
+                whole = self._cupy.empty(array.shape, array.dtype)
+            self._start_selecting(whole, op, array, operation).wait()
+            return whole[self.rank].copy()
+        wire, _ = self._wire_arrays(out, out, op)
+        sent = array.reshape(-1)
+        sent = sent.view(wire.dtype) if wire.itemsize == array.itemsize else sent.astype(wire.dtype)
+        count, dtype, how = self._terms(wire, op)
+
+        def call(stream: int) -> None:
+            self._wire.reduceScatter(sent.data.ptr, wire.data.ptr, count, dtype, how, stream)
+
+        self._start(operation, self._posted(call), lambda: from_wire(out, wire, op, self.size)).wait()
+        return out
+
+    def _terms(self, wire: Any, op: str) -> tuple[int, Any, Any]:
+        """Return in NCCL's terms how many numbers an array has, of what kind, and a reduction."""
+        nccl = self._nccl
+        names = {"mean": "SUM", "sum": "SUM", "min": "MIN", "max": "MAX", "prod": "PROD"}
+        dtype = getattr(nccl, f"NCCL_{wire.real.dtype.name.upper()}")
+        return (2 if wire.dtype.kind == "c" else 1) * wire.size, dtype, getattr(nccl, f"NCCL_{names[op]}")
 
     def _wire_arrays(self, array: Any, source: Any, op: str) -> tuple[Any, Any]:
         """Return what is reduced for an array, and from what: both flat, in a dtype that NCCL has."""

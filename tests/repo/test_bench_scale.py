@@ -87,7 +87,9 @@ def test_two_ranks_are_measured():
     rows = scale.ranks(NO_TIME)
     if not rows:
         pytest.skip("mpi4py, or the launcher of the mpich wheel, is not installed: pip install 'gradmgr[mpich]'")
-    assert [bool(row.verdicts) for row in rows] == [True, *5 * [False], True]
+    has_limit = [bool(row.verdicts) for row in rows]
+    assert has_limit[:7] == [True, *5 * [False], True]
+    assert has_limit[7:] in ([], [True, False, False, False], 2 * [True, False, False, False])  # without PyTorch, ...
     assert all(row.cells["gradmgr"] > 0 for row in rows)
 
 

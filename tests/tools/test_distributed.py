@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,9 @@ from helpers import ROOT
 from mpi import cupy_with_nccl, launcher, run_ranks
 
 from gradmgr import distributed, errors
-from gradmgr.distributed import _nccl
+from gradmgr.distributed import Group, _nccl
+from gradmgr.distributed._backend import WatchdogBase
+from gradmgr.distributed._local_ranks import LocalRanks
 
 # What every program below begins with. `say` is what a test reads of a rank's output.
 HEAD = """
@@ -84,6 +89,11 @@ for shape in [(), (4,), (2, 3), (0, 2), (3000,)]:
             want = how(np.stack(xs).astype("f4") if narrow else np.stack(xs), axis=0, **keeps)
             assert np.allclose(out.astype(want.dtype), want, rtol=tolerance, atol=tolerance), (op, dtype, out, want)
             same_bits(out)
+            rows = d.reduce_scatter(np.stack([xs[(me + k) % n] for k in range(n)]), op)
+            want = np.stack([xs[(k + me) % n] for k in range(n)])
+            want = how(want.astype("f4") if narrow else want, axis=0, **keeps)
+            assert type(rows) is np.ndarray and rows.shape == shape and rows.dtype == xs[0].dtype
+            assert np.allclose(rows.astype(want.dtype), want, rtol=tolerance, atol=tolerance), (op, dtype, rows, want)
         gathered = d.all_gather(xs[me])
         assert gathered.dtype == xs[0].dtype and gathered.tobytes() == np.stack(xs).tobytes()
         assert d.broadcast(xs[me], root=2).tobytes() == xs[2].tobytes()
@@ -105,6 +115,8 @@ assert d.all_reduce(flags[me], "max").tolist() == [True, False, True]
 assert d.all_reduce(flags[me], "min").tolist() == [True, False, False]
 assert "count" in refused(errors.DtypeError, d.all_reduce, flags[me])
 assert d.all_gather(flags[me]).dtype == bool
+assert d.reduce_scatter(np.stack(flags), "max").tolist() == flags[me].tolist()
+assert "reduce_scatter: a sum of bool" in refused(errors.DtypeError, d.reduce_scatter, np.stack(flags))
 
 # Any memory layout, which stays as it was; numbers and lists; Tensors give Tensors.
 x = np.arange(24.0).reshape(2, 3, 4)
@@ -115,15 +127,26 @@ for view in [x[:, ::-1], x.T, x[1], x[::2, 1], np.broadcast_to(x[0, 0], (3, 4)),
     assert np.array_equal(out, view * 3) and out.flags.writeable and out.dtype.isnative
     assert np.array_equal(d.all_gather(view)[1], view)
     assert np.array_equal(d.broadcast(view), view)
+    assert np.array_equal(d.reduce_scatter(np.stack([view] * n).swapaxes(0, -1).swapaxes(0, -1)), view * 3)
 assert np.array_equal(x, np.arange(24.0).reshape(2, 3, 4))
 assert d.all_reduce(2.5) == 7.5 and d.all_reduce([1, 2]).tolist() == [3, 6] and int(d.all_reduce(me)) == 3
 t = tensor([1.0, me])
-for out in (d.all_reduce(t), d.all_gather(t), d.broadcast(t, 1)):
+for out in (d.all_reduce(t), d.all_gather(t), d.broadcast(t, 1), d.reduce_scatter(tensor(np.ones((3, 2))))):
     assert type(out) is Tensor
 assert d.broadcast(t, 1).numpy().tolist() == [1, 1] and t.numpy().tolist() == [1, me]
 
+# What is larger than the memory that the ranks share goes by MPI.
+big = np.arange(3 * 200_000.0).reshape(3, -1)
+assert np.array_equal(d.all_reduce(big * (me + 1)), big * 6)
+assert np.array_equal(d.reduce_scatter(big * (me + 1)), big[me] * 6)
+assert np.array_equal(d.reduce_scatter(big * (me + 1), "max"), big[me] * 3)
+
 # An array above the engine's largest call goes in pieces.
+group._shared.max_bytes = 0
+assert np.isnan(d.all_reduce(odd, "min")).tolist() == [True, True, False, True]
+assert np.array_equal(d.reduce_scatter(x.reshape(3, 8), "prod"), x.reshape(3, 8)[me] ** 3)
 _backend._MAX_BYTES = 1000
+assert np.array_equal(d.reduce_scatter(big[:, :999] * (me + 1)), big[me, :999] * 6)
 long = np.arange(1001, dtype="f8") * (me + 1)
 assert np.array_equal(d.all_reduce(long), long / (me + 1) * 6)
 assert np.array_equal(d.all_gather(long), np.stack([np.arange(1001) * (k + 1.0) for k in range(n)]))
@@ -147,6 +170,9 @@ assert [p[0] for p in parts] == [(3 * k + 3) / (3 if k % 2 else 1) for k in rang
 # What is not asked for rightly is refused before anything is sent.
 assert "'sum'" in refused(ValueError, d.all_reduce, x, "avg")
 assert "0 to 2" in refused(ValueError, d.broadcast, x, 3)
+assert "reduce_scatter knows the ops" in refused(ValueError, d.reduce_scatter, x, "avg")
+for bad in (1.0, x, x[:0]):
+    assert "one row for each of the 3 ranks" in refused(errors.ShapeError, d.reduce_scatter, bad)
 assert "numbers" in refused(errors.DtypeError, d.all_gather, np.array(["a"]))
 refused(errors.DtypeError, d.all_reduce, np.array(["a"]))
 refused(TypeError, d.all_reduce, "a")
@@ -247,6 +273,14 @@ CASES = {
     "mean": (lambda x: d.all_reduce(x, "mean"), lambda xs: [sum(xs[1:], xs[0]) / n] * n),
     "gather": (lambda x: d.all_gather(x), lambda xs: [gnp.stack(xs)] * n),
     "broadcast": (lambda x: d.broadcast(x, 1), lambda xs: [xs[1]] * n),
+    "scatter": (
+        lambda x: d.reduce_scatter(gnp.stack([x * (k + 1) for k in range(n)])),
+        lambda xs: [sum((x * (k + 1) for x in xs[1:]), xs[0] * (k + 1)) for k in range(n)],
+    ),
+    "mean of rows": (
+        lambda x: d.reduce_scatter(gnp.stack([gnp.cos(x) + k for k in range(n)]), "mean"),
+        lambda xs: [sum((gnp.cos(x) + k for x in xs[1:]), gnp.cos(xs[0]) + k) / n for k in range(n)],
+    ),
     "twice": (
         lambda x: gnp.tanh(d.all_gather(d.all_reduce(x * x)))[me] * d.broadcast(x, 2),
         lambda xs: [gnp.tanh(sum((x * x for x in xs[1:]), xs[0] ** 2)) * xs[2]] * n,
@@ -397,6 +431,7 @@ with gm:
     for op in ("min", "max", "prod"):
         assert "x.detach()" in refused(errors.UnsupportedFunctionError, d.all_reduce, x, op)
         assert d.all_reduce(x.detach(), op).shape == (2, 3)
+        assert "x.detach()" in refused(errors.UnsupportedFunctionError, d.reduce_scatter, gnp.stack([x] * n), op)
         with gradmgr.no_grad():
             assert d.all_reduce(x, op).shape == (2, 3)
     for f in (d.all_reduce, d.all_gather, d.broadcast):
@@ -424,6 +459,7 @@ for f, words in [
     (lambda: d.all_reduce(x, "mean" if me else "sum"), "op='mean'|op='sum'"),
     (lambda: d.all_gather(np.ones((2, 2 + me))), "shape (2, 2)|shape (2, 3)"),
     (lambda: d.broadcast(x, me), "from rank 0|from rank 1"),
+    (lambda: d.reduce_scatter(np.ones((2, 2 + me))), "reduce_scatter(op='sum')|shape (2, 3)"),
     (lambda: d.all_gather(x) if me else d.all_reduce(x), "all_gather|all_reduce"),
     (lambda: d.barrier() if me else d.broadcast(x), "barrier|broadcast"),
     (lambda: _world.group().agree("parameters", "ab"[me]), "parameters (a)|parameters (b)"),
@@ -711,6 +747,7 @@ def test_nccl_with_one_gpu(one_gpu: Any, dtype: str) -> None:
             assert out.dtype == x.dtype
             assert one_gpu.array_equal(out, array)
     assert one_gpu.array_equal(distributed.all_gather(x.T), x.T[None])
+    assert one_gpu.array_equal(distributed.reduce_scatter(x[None]), x)
     assert one_gpu.array_equal(distributed.broadcast(x[::2]), x[::2])
     assert isinstance(distributed.all_reduce(x.get()), np.ndarray)
 
@@ -732,6 +769,63 @@ def test_derivatives_over_nccl(one_gpu: Any) -> None:
 def test_nccl_keeps_nan(one_gpu: Any) -> None:
     found = distributed.all_reduce(one_gpu.array([np.nan, 1.0]), "max")
     assert one_gpu.isnan(found).tolist() == [True, False]
+
+
+class DeviceArray(np.ndarray):
+    """Stands for an array on a GPU."""
+
+    @property
+    def device(self) -> Any:
+        return SimpleNamespace(id=0)
+
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+
+class TwoRanks(_nccl.NCCLGroup):
+    """Rank 1 of two, the other of which has all that this one has, over an NCCL that adds up in this process."""
+
+    def __init__(self) -> None:
+        Group.__init__(self, (0, 1), 1, WatchdogBase(LocalRanks()))
+        self.reduceScatter, self._wire, self._nccl, self._device = self.reduce, self, self, Device()
+        self._cupy = SimpleNamespace(ndarray=DeviceArray, empty=lambda *of: np.empty(*of).view(DeviceArray))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("NCCL_"):
+            return name.removeprefix("NCCL_").lower()
+        raise AttributeError(name)
+
+    def _posted(self, call: Any) -> Any:
+        return lambda: call(0)
+
+    def _start(self, key: Any, post: Any, finish: Any = tuple) -> Any:
+        return SimpleNamespace(wait=lambda: (post(), finish()))
+
+    def reduce(self, sent: int, found: int, count: int, dtype: str, op: str, stream: int) -> None:
+        itemsize = np.dtype(dtype).itemsize
+        rows = np.frombuffer((ctypes.c_char * (2 * count * itemsize)).from_address(sent), dtype).reshape(2, count)
+        into = np.frombuffer((ctypes.c_char * (count * itemsize)).from_address(found), dtype)
+        into[...] = {"sum": np.add, "prod": np.multiply, "min": np.minimum}[op](rows[1], rows[1])
+
+
+class Device(nullcontext):  # type: ignore[type-arg]
+    """The GPU that is current."""
+
+    id = 0
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "D", "e", "i2", "i4"])
+def test_a_row_over_nccl(dtype: str) -> None:
+    """What is given to NCCL: pointers, how many numbers, of which type; half precision goes as single."""
+    group, x = TwoRanks(), np.arange(1, 13).reshape(2, 2, 3).astype(dtype).view(DeviceArray)
+    assert group.reduce_scatter(x).tolist() == (2 * x[1]).tolist()
+    if dtype not in ("i2", "i4"):
+        assert group.reduce_scatter(x, "mean").tolist() == x[1].tolist()
+    if dtype != "D":
+        assert group.reduce_scatter(x, "prod").tolist() == (x[1] ** 2).tolist()
+    assert group.reduce_scatter(x[:, :0]).shape == (0, 3)
+    assert group.reduce_scatter(x).dtype == dtype
 
 
 def test_unfinished_operations_at_the_end_raise_nothing() -> None:
