@@ -1,4 +1,4 @@
-"""`make_allreduce_cb`: gradients are averaged over the ranks while backward goes on.
+"""The all-reduce of `make_allreduce_cb`: gradients are averaged over the ranks while backward goes on.
 
 All ranks start the same all-reduces in the same order, whatever each of them reached: the buckets follow from the
 list of attached tensors alone, and a bucket that is full early waits for its turn. Each bucket ends with one number
@@ -24,63 +24,15 @@ from gradmgr.distributed._backend import Group, Work, named
 from gradmgr.manager import GradManager, get_backwarding_grad_manager
 
 _FIRST_BUCKET = "bucket 0 of the gradients"
-_FAILED_BACKWARD = "the rest of a backward that failed"  # asked for in place of an all-reduce
+FAILED_BACKWARD = "the rest of a backward that failed"  # asked for in place of an all-reduce
 _PROGRESS_INTERVAL = 4  # gradients between two times that the all-reduces under way are helped on
-
-
-def make_allreduce_cb(
-    reduce_method: str = "mean", *, bucket_bytes: int = 25 << 20, group: Group | None = None
-) -> AllReduceCallback:
-    """Make the callback that gives every rank the mean, or sum, of all ranks' gradients.
-
-    Attach it to the same parameters, in the same order, on every rank; it may stand anywhere in a chain: what
-    callbacks before it return is reduced, callbacks after it see the result. Gradients travel in buckets, each of
-    which is on its way as soon as it is full, while backward goes on. A parameter that this rank did not reach
-    receives what the others found; one that no rank reached receives nothing.
-
-    Where backward fails on one rank, the others' raises DistributedError; the next backward works again. A rank that
-    fails when it has given all it had, as a callback after this one may, fails alone: the others have their gradients.
-    Threads of a rank that train at once need a `group` each, as nothing else tells their gradients apart.
-
-    Args:
-        reduce_method: "mean" or "sum" (also "MEAN", "SUM").
-        bucket_bytes: the size of a bucket. One dtype's parameters share buckets, those attached last in the first.
-        group: the ranks among which to reduce; None for all.
-
-    Returns:
-        The callback, one object for all parameters. Its `no_sync()` is for the accumulation of gradients.
-
-    Raises:
-        ValueError: the method is another, or a bucket would hold nothing.
-        DistributedError: in `backward`, on every rank: the ranks attached different parameters (which, is said), or
-            backward failed on another rank; or a recording around this one would have to follow the gradients through
-            the ranks, which the differentiable `all_reduce` of what `backward` left in `.grad` can do.
-        RankFailedError: in `backward`: another rank ended, or did not come in time.
-
-    >>> import gradmgr
-    >>> from gradmgr import distributed
-    >>> distributed.init()
-    >>> w = gradmgr.tensor([1.0, 2.0])
-    >>> gm = gradmgr.GradManager().attach(w, distributed.make_allreduce_cb("mean"))
-    >>> with gm:
-    ...     gm.backward((w * w).sum())
-    >>> w.grad
-    Tensor([2., 4.])
-    >>> distributed.finalize()
-    """
-    return AllReduceCallback(reduce_method, bucket_bytes, group)
 
 
 class AllReduceCallback:
     """See `make_allreduce_cb`."""
 
     def __init__(self, reduce_method: str, bucket_bytes: int, group: Group | None) -> None:
-        op = str(reduce_method).lower()
-        if op not in ("mean", "sum"):
-            raise ValueError(f"make_allreduce_cb knows the methods 'mean' and 'sum'; found {reduce_method!r}")
-        if bucket_bytes <= 0:
-            raise ValueError(f"make_allreduce_cb: a bucket must hold at least one byte; found {bucket_bytes!r}")
-        self.reduce_method = op
+        self.reduce_method = reduce_method
         self.bucket_bytes = bucket_bytes
         self._group = group
         self._synced = True
@@ -305,7 +257,7 @@ class _Round:
             raise _twice(t, None)
         a = grad._array
         if self.run.is_recorded or a.__class__ is batched.Batched:
-            _check_takeable(grad)
+            check_takeable(grad)
         place = self.layout.places[id(t)]
         local = self._callback.local(t)
         self._store(id(t), place, a if local is None else a + local.own(t), 1)
@@ -326,7 +278,7 @@ class _Round:
                 rows.append(xp.zeros(place.stop - place.start, flat.dtype))
                 continue
             if self.run.is_recorded or g._array.__class__ is batched.Batched:
-                _check_takeable(g)
+                check_takeable(g)
             rows.append(g._array.reshape(-1))
         rows.append(xp.asarray(reached, flat.dtype))
         xp.concatenate(rows, out=flat)
@@ -386,7 +338,7 @@ class _Round:
             return action(*args)
         except errors.DistributedError as error:
             failed = [
-                rank for rank, text in zip(self._group.ranks, error.asked, strict=False) if text == _FAILED_BACKWARD
+                rank for rank, text in zip(self._group.ranks, error.asked, strict=False) if text == FAILED_BACKWARD
             ]
             self._refused = isinstance(error, errors.RankFailedError) or (bool(error.asked) and not failed)
             if failed:
@@ -469,7 +421,7 @@ class _Round:
         self._release()
         try:
             for _ in range(left):
-                self._group.start_agree(_FAILED_BACKWARD)
+                self._group.start_agree(FAILED_BACKWARD)
         except errors.DistributedError:  # the connection is lost, and the error that is raised already says more
             return
 
@@ -482,13 +434,14 @@ def _twice(t: Tensor, name: str | None) -> errors.DistributedError:
 
 def _failed_there(ranks: list[int]) -> str:
     return (
-        f"{named(ranks)} started no all-reduce of gradients, but {_FAILED_BACKWARD}: the error is written there, "
+        f"{named(ranks)} started no all-reduce of gradients, but {FAILED_BACKWARD}: the error is written there, "
         "no gradient of this backward is reduced, and the next backward works again"
     )
 
 
-def _check_takeable(grad: Tensor) -> None:
-    if batched.is_batched(grad._array):
+def check_takeable(grad: Tensor) -> None:
+    """Raise where a gradient cannot be reduced: inside vmap, or where a recorder follows it."""
+    if not grad.is_sparse and batched.is_batched(grad._array):
         raise errors.DistributedError("gradients are reduced over the ranks outside of vmap; call backward outside")
     if is_tracked(grad):
         raise errors.DistributedError(
