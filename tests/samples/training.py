@@ -115,6 +115,8 @@ EXAMPLES = {
     "maml": "--steps 2",
     "mnist_cnn": "--epochs 1 --data .",
     "ode": "--iterations 10 --steps 10",
+    "recommend": "--ratings 2000 --users 100 --batch 400 --epochs 1",
+    "sparse_inverse": "--size 20 --iterations 1",
 }
 
 
