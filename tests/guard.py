@@ -923,6 +923,9 @@ class SparseMatrix:
     """A sparse matrix of CuPy's: its values and indices are arrays of the GPU, and it multiplies these alone."""
 
     def __init__(self, given: Any, shape: Any = None) -> None:
+        if scipy.sparse.issparse(given):  # is copied to the GPU
+            self.__dict__ = vars(_sparse_like(given.asformat(self.format)))
+            return
         values, *indices = given
         indices = indices[0] if isinstance(indices[0], tuple) else indices
         hosts = tuple([array._host for array in indices])

@@ -9,7 +9,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries
 from gradmgr._engine.indexing import getitem
-from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.tensor import Tensor, wrap
 from gradmgr.nn._functions.arguments import check_inexact, check_word
 from gradmgr.nn._functions.embedding import checked_places, look_up, read_table, refuse_max_norm, sum_rows
 from gradmgr.ops.convert import lift
@@ -122,7 +122,7 @@ class _Bags:
                 "embedding_bag takes an input of two axes without offsets, or one of one axis with offsets; found "
                 f"shape {places.shape} and {'no offsets' if offsets is None else 'offsets'}"
             )
-        starts = _starts(offsets, places)
+        starts = _checked_starts(offsets, self.size)
         if include_last:
             if not len(starts) or int(starts[-1]) != self.size:
                 raise ValueError(
@@ -130,7 +130,8 @@ class _Bags:
                     f"found {'none' if not len(starts) else int(starts[-1])}"
                 )
             starts = starts[:-1]
-        self.number, self.length, self.starts = len(starts), None, starts
+        self.number, self.length, self._given = len(starts), None, starts
+        self.starts = libraries.place_indices(starts, places, "embedding_bag")
 
     def owners(self) -> Any:
         """Return the bag of each element."""
@@ -165,24 +166,29 @@ class _Bags:
         if self.length is not None:
             at = self.xp.arange(self.size).reshape((self.number, self.length))
             return at, at >= 0
-        ends = np.concatenate([self.starts[1:], self.xp.asarray([self.size])])
-        longest = int(libraries.common_value((ends - self.starts).max(), "the length of a bag")) if self.number else 0
-        at = self.starts[:, None] + self.xp.arange(longest)
-        return np.minimum(at, self.size - 1 if self.size else 0), at < ends[:, None]
+        counts = _differences(self._given, self.size)  # in the memory in which they were given
+        longest = int(libraries.common_value(counts.max(), "the length of a bag")) if self.number else 0
+        counts = libraries.place_indices(counts, self.starts, "embedding_bag")
+        within = self.xp.arange(longest)
+        at = np.minimum(self.starts[:, None] + within, self.size - 1 if self.size else 0)
+        return at, within < counts[:, None]
 
 
-def _starts(offsets: Any, places: Any) -> Any:
+def _differences(starts: Any, size: int) -> Any:
+    """Return the lengths of the bags that begin there."""
+    return np.concatenate([starts[1:], libraries.namespace(starts).asarray([size])]) - starts
+
+
+def _checked_starts(offsets: Any, size: int) -> Any:
     starts = checked_places(offsets, None, "embedding_bag", "the input")
-    starts = libraries.place_indices(starts, places, "embedding_bag")
     if batched.is_batched(starts):
         raise errors.BatchedValueError("embedding_bag: offsets must be the same for all examples of a vmap")
     if starts.ndim != 1:
         raise errors.ShapeError(f"embedding_bag takes offsets of one axis; found shape {starts.shape}")
-    seen = raw(starts)
-    if places.size and not len(seen):
+    if size and not len(starts):
         raise ValueError("embedding_bag: there are indices, and no offset says to which bag they belong")
-    if len(seen) and (int(seen[0]) != 0 or bool((seen[1:] < seen[:-1]).any()) or int(seen[-1]) > places.size):
+    if len(starts) and bool((_differences(starts, size) < 0).any() | (starts[0] != 0)):  # one look, for a GPU's
         raise ValueError(
-            f"embedding_bag takes offsets that begin with 0, ascend, and are at most the length of input, {places.size}"
+            f"embedding_bag takes offsets that begin with 0, ascend, and are at most the length of input, {size}"
         )
     return starts
