@@ -24,10 +24,10 @@ NEAR_1 = Arg((6,), 0.8, 1.2)  # factors of the nonzeros of the square one, which
 
 
 def beside(x: Any, matrix: Any) -> Any:
-    """Return the matrix in the library of an array or Tensor."""
+    """Return a copy of the matrix in the library of an array or Tensor."""
     xp = libraries.root(raw(x))
     if xp is np:
-        return matrix
+        return matrix.copy()
     library = importlib.import_module("cupyx.scipy.sparse")
     if matrix.format == "coo":
         places = xp.asarray(matrix.row), xp.asarray(matrix.col)
