@@ -31,8 +31,8 @@ from gradmgr import (
     nn,
     no_grad,
     optim,
-    sparse,
     set_grad_enabled,
+    sparse,
     tensor,
     vmap,
 )
