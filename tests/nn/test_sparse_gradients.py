@@ -323,20 +323,15 @@ def gradient_of_cubes(table, places):
 
 
 def test_sparse_adam_equals_torchs():
-    torch = pytest.importorskip("torch")
-    w, theirs = nn.Parameter(TABLE), torch.nn.Parameter(torch.tensor(TABLE))
-    ours, other = optim.SparseAdam([w], 0.05), torch.optim.SparseAdam([theirs], 0.05)
-    gm = GradManager().attach(w)
-    for k in range(3):
-        ours.zero_grad()
-        other.zero_grad()
+    w = nn.Parameter([[1.0], [2.0], [-3.0]])
+    gm, optimizer = GradManager().attach(w), optim.SparseAdam([w], 0.1, (0.8, 0.9), 1e-2)
+    for places in ([0, 2, 0], [2], [0, 1]):
+        optimizer.zero_grad()
         with gm:
-            gm.backward(loss(w, True, PLACES + k % 2))
-        found = torch.nn.functional.embedding(torch.tensor(PLACES + k % 2), theirs, sparse=True)
-        (found**3).sum().backward()
-        ours.step()
-        other.step()
-    np.testing.assert_allclose(w, theirs.detach().numpy(), rtol=1e-12)
+            gm.backward(loss(w, True, np.array(places)))
+        optimizer.step()
+    torchs = [0.8220937764353121, 1.9327097939792868, -3.1999387792685057]  # by torch 2.13
+    np.testing.assert_allclose(w.numpy().ravel(), torchs, rtol=1e-12)
 
 
 def test_a_held_value_does_not_change_by_a_step():
