@@ -73,7 +73,7 @@ def sampled() -> dict[object, list[Sample]]:
     found: dict[object, list[Sample]] = {}
     for sample in SAMPLES:
         at = sample.case.startswith("at, ")  # its gradient is also that of what ufunc.at does not write to
-        if not at and not sample.name.startswith(("Tensor.", "special.", "nn.", "engine.")):
+        if not at and not sample.name.startswith(("Tensor.", "special.", "sparse.", "nn.", "engine.")):
             found.setdefault(attrgetter(sample.name)(gnp), []).append(sample)
     return found
 

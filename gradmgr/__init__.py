@@ -15,7 +15,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gradmgr import anomaly, errors, graph, numpy, special
+from gradmgr import anomaly, errors, graph, numpy, sparse, special
 from gradmgr._arrays.allocator import keep_freed_memory
 from gradmgr._arrays.blocks import get_num_threads, set_num_threads
 from gradmgr._engine.attachment import AttachSpec
@@ -101,6 +101,7 @@ __all__ = [
     "set_grad_enabled",
     "set_multithreading_enabled",
     "set_num_threads",
+    "sparse",
     "special",
     "tensor",
     "vmap",

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import scipy.linalg
+import scipy.sparse.linalg
 import scipy.special
 from cupy_signatures import LOOPS, SCATTERS, SIGNATURES, SPECIAL
 from numpy.lib.stride_tricks import as_strided
@@ -922,9 +923,84 @@ def _of_scipy(numpys: Callable[..., Any], axes: int | None = None, loops: str = 
     return call
 
 
+class SparseMatrix:
+    """A sparse matrix of CuPy's: its values and indices are arrays of the GPU, and it multiplies these alone."""
+
+    def __init__(self, given: Any, shape: Any = None) -> None:
+        if scipy.sparse.issparse(given):  # is copied to the GPU
+            self.__dict__ = vars(_sparse_like(given.asformat(self.format)))
+            return
+        values, *indices = given
+        indices = indices[0] if isinstance(indices[0], tuple) else indices
+        hosts = tuple([array._host for array in indices])
+        host = (values._host, hosts) if self.format == "coo" else (values._host, *hosts)
+        self._matrix = getattr(scipy.sparse, f"{self.format}_matrix")(host, shape)
+        self.data = values
+        self.shape = self._matrix.shape
+        self.ndim = 2
+        for name, array in zip(("row", "col") if self.format == "coo" else ("indices", "indptr"), indices, strict=True):
+            setattr(self, name, array)
+
+    dtype = property(lambda self: self.data.dtype)
+    T = property(lambda self: _sparse_like(self._matrix.T))
+
+    def conj(self) -> Any:
+        return _sparse_like(self._matrix.conj())
+
+    def tocsc(self) -> Any:
+        return _sparse_like(self._matrix.tocsc())
+
+    def __matmul__(self, x: Any) -> Any:
+        return _own(self._matrix @ x._host, x) if isinstance(x, ndarray) else NotImplemented
+
+    dot = __matmul__
+
+
+class csr_matrix(SparseMatrix):  # noqa: N801  # CuPy's name
+    format = "csr"
+
+
+class csc_matrix(SparseMatrix):  # noqa: N801  # as above
+    format = "csc"
+
+
+class coo_matrix(SparseMatrix):  # noqa: N801  # as above
+    format = "coo"
+
+
+_FORMATS = {"csr": csr_matrix, "csc": csc_matrix, "coo": coo_matrix}
+
+
+def _sparse_like(host: Any) -> SparseMatrix:
+    names = ("row", "col") if host.format == "coo" else ("indices", "indptr")
+    values, *indices = [ndarray(np.asarray(getattr(host, name))) for name in ("data", *names)]
+    return _FORMATS[host.format]((values, tuple(indices)) if host.format == "coo" else (values, *indices), host.shape)
+
+
+class _SuperLU:
+    def __init__(self, a: SparseMatrix, **options: Any) -> None:
+        self._lu = scipy.sparse.linalg.splu(a._matrix.tocsc(), **options)
+
+    def solve(self, b: Any, trans: str = "N") -> Any:
+        return _own(self._lu.solve(b._host, trans), b)
+
+
+def _iterate(name: str) -> Callable[..., Any]:
+    def solve(a: SparseMatrix, b: ndarray, **options: Any) -> Any:
+        x, info = getattr(scipy.sparse.linalg, name)(a._matrix, b._host, **options)
+        return _own(x, b), info
+
+    return solve
+
+
+_SPARSE = {"issparse": lambda a: isinstance(a, SparseMatrix)} | {f"{k}_matrix": v for k, v in _FORMATS.items()}
+_SOLVERS = {"splu": _SuperLU, "cg": _iterate("cg"), "gmres": _iterate("gmres")}
+
+
 def cupyx_modules() -> dict[str, ModuleType]:
     """The modules of cupyx by name, with what they have of SciPy's; there is no jv, for one."""
-    names = ("cupyx", "cupyx.scipy", "cupyx.scipy.special", "cupyx.scipy.linalg")
+    names = ("cupyx", "cupyx.scipy", "cupyx.scipy.special", "cupyx.scipy.linalg", "cupyx.scipy.sparse")
+    names = (*names, "cupyx.scipy.sparse.linalg")
     modules = {name: ModuleType(name, f"A stand-in for {name}.") for name in names}
     for name, module in modules.items():
         parent, _, last = name.rpartition(".")
@@ -935,4 +1011,7 @@ def cupyx_modules() -> dict[str, ModuleType]:
             setattr(modules["cupyx.scipy.special"], name, _of_scipy(getattr(scipy.special, name), None, loops))
     for name, axes in _LINALG.items():
         setattr(modules["cupyx.scipy.linalg"], name, _of_scipy(getattr(scipy.linalg, name), axes))
+    for module, members in (("cupyx.scipy.sparse", _SPARSE), ("cupyx.scipy.sparse.linalg", _SOLVERS)):
+        for name, member in members.items():
+            setattr(modules[module], name, member)
     return modules

@@ -25,7 +25,7 @@ import numpy as np
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, errors, forward_ad, functional, graph, nn, optim, special, tensor
+from gradmgr import GradManager, Tensor, errors, forward_ad, functional, graph, nn, optim, sparse, special, tensor
 from gradmgr.function import Function, custom_op, once_differentiable
 from gradmgr.optim import lr_scheduler
 from gradmgr.profiler import emit_itt, profile, record_function
@@ -1734,6 +1734,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...]]] = {
     "Dropout": (lambda: nn.Dropout(0.5), (_drawn(2, 3),)),
     "Flatten": (nn.Flatten, (_drawn(2, 3, 2),)),
     "Embedding": (lambda: nn.Embedding(4, 3), (_tokens,)),
+    "EmbeddingBag": (lambda: nn.EmbeddingBag(4, 3, mode="max"), (_tokens,)),
     "Conv1d": (lambda: nn.Conv1d(1, 2, 3), (_drawn(2, 1, 6),)),
     "Conv2d": (lambda: nn.Conv2d(1, 2, 3, padding="same", padding_mode="circular"), (_drawn(2, 1, 5, 5),)),
     "ConvTranspose1d": (lambda: nn.ConvTranspose1d(1, 2, 3), (_drawn(2, 1, 6),)),
@@ -1836,3 +1837,45 @@ def saved_and_loaded() -> Step:
         gradmgr.load(folder / "run", into={"w": state["w"], "rng": state["rng"]})
 
     return with_folder(step)
+
+
+# ---------------------------------------------------------------- sparse
+
+
+@loop
+def gradients_of_rows() -> Step:
+    table = nn.Parameter(np.ones((20, 3)))
+    gm, optimizer = GradManager().attach(table), optim.SparseAdam([table], lr=1e-3)
+    places = np.array([3, 1, 3])
+
+    def step() -> None:
+        for _ in range(2):
+            with gm:
+                gm.backward((nn.functional.embedding(places, table, sparse=True) ** 2).sum())
+        optim.clip_grad_norm_([table], 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+@loop
+def sparse_systems() -> Step:
+    import scipy.sparse
+
+    a = scipy.sparse.csr_array(np.eye(4) * 3 + np.eye(4, k=1))
+    values, b = tensor(a.data), vector()
+    gm = GradManager().attach([values, b])
+
+    def step() -> None:
+        with gm:
+            operand = sparse.with_data(a, values)
+            x = (
+                sparse.spsolve(operand, b)
+                + sparse.gmres(operand, b, rtol=1e-10)[0]
+                + sparse.splu(operand).solve(b, "T")
+            )
+            gm.backward((a @ x + x @ operand).sum())
+        cleared(values, b)
+
+    return step

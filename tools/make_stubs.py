@@ -474,7 +474,9 @@ def declared_in_class() -> set[str]:
     """Return the names that the source of Tensor defines itself."""
     tree = ast.parse((PACKAGE / "_engine" / "tensor.py").read_text(encoding="utf-8"))
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Tensor"]
-    return {node.name for node in classes[0].body if isinstance(node, ast.FunctionDef)} | {"__hash__"}
+    functions = {node.name for node in classes[0].body if isinstance(node, ast.FunctionDef)}
+    assigned = [node.targets[0] for node in classes[0].body if isinstance(node, ast.Assign)]
+    return functions | {target.id for target in assigned if isinstance(target, ast.Name)}
 
 
 def member_text(name: str, member: Any) -> str:

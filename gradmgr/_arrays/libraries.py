@@ -278,6 +278,23 @@ def getitem(a: Array, index: Any) -> Array:
     return getitem_of(a, index) if capture is None else capture.call(operator.getitem, (a, index), {})
 
 
+def add_atomically(buffer: Array, index: Any, g: Array) -> None:
+    """Add into `buffer[index]` on a GPU, an element named twice receiving both.
+
+    A GPU cannot add complex numbers in one step, nor bfloat16.
+    """
+    add = namespace(buffer).add
+    if buffer.dtype.kind == "c":
+        add.at(buffer.real, index, g.real)
+        add.at(buffer.imag, index, g.imag)
+    elif buffer.dtype.name == "bfloat16":
+        wide = namespace(buffer).zeros(buffer.shape, F4)
+        add.at(wide, index, g.astype(np.float32))
+        buffer += wide.astype(buffer.dtype)
+    else:
+        add.at(buffer, index, g)
+
+
 def foreign(function: Any, *arrays: Array) -> Any:
     """Return a function that does not dispatch by protocol, such as SciPy's, to be called with arrays like these."""
     for a in arrays:

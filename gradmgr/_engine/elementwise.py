@@ -62,9 +62,10 @@ def made(x, y, /):
         a1 = y._array
     else:
         t1 = False
-        y = a1 = operand(y)
+        a1 = operand(y)
         if a1 is NotImplemented:
-            return a1
+            return of_others(x, y)
+        y = a1
 """
 
 _READ_REFLECTED = """\
@@ -75,9 +76,10 @@ def made(y, x, /):
     if x.__class__ in PLAIN:
         a0 = x
     else:
-        x = a0 = operand(x)
+        a0 = operand(x)
         if a0 is NotImplemented:
-            return a0
+            return of_others(x, y)
+        x = a0
 """
 
 _READ_2 = """\
@@ -214,6 +216,7 @@ class _Declaration:
         jvp: tuple[Rule, ...] | None,
         into: Into,
         reduced: tuple[str | None, ...] = (),
+        of_others: Callable[[Any, Any], Any] | None = None,
     ) -> None:
         self.op = op = Op(name, kernel)
         self.inputs = "xy"[: len(rules)]
@@ -225,6 +228,7 @@ class _Declaration:
             complex_vjp=self.complex_vjp,
             may_overwrite=_may_overwrite,
             need_operand=libraries.need_operand,
+            of_others=of_others or _not_implemented,
             operand=libraries.operand,
             with_keywords=with_keywords,
             **_IN_RULES,
@@ -419,12 +423,24 @@ def elementwise(
     return _Declaration(name, kernel, rules, operate, jvp, into, reduced).make()
 
 
-def multilinear(name: str, kernel: Callable[..., Any], *rules: Rule | str, operate: str | None = None) -> OpFunction:
+def _not_implemented(x: Any, y: Any) -> Any:
+    """Let Python try the operator of the other operand."""
+    return NotImplemented
+
+
+def multilinear(
+    name: str,
+    kernel: Callable[..., Any],
+    *rules: Rule | str,
+    operate: str | None = None,
+    of_others: Callable[[Any, Any], Any] | None = None,
+) -> OpFunction:
     """Declare an op linear in each of its two inputs: the forward rule replaces one input at a time.
 
-    A rule's result may still have the broadcast batch axes; the engine sums them away.
+    A rule's result may still have the broadcast batch axes; the engine sums them away. The operator returns what
+    `of_others(x, y)` does where one operand is of an unknown type; by default NotImplemented.
     """
-    made = _Declaration(name, kernel, rules, operate, None, None).make()
+    made = _Declaration(name, kernel, rules, operate, None, None, (), of_others).make()
 
     def jvp(tangents: Any, values: Any, out: Any, params: Any) -> Any:
         tx, ty = tangents

@@ -10,11 +10,13 @@ import numpy as np
 
 from gradmgr._arrays import batched, libraries, memory
 from gradmgr._arrays.refcounts import ARRAY_IN_LOCAL
+from gradmgr._arrays.table_rows import TableRows
 from gradmgr._engine import write_lock
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.context import rebind, recorders, run_in
 from gradmgr._engine.hooks import handle
 from gradmgr._engine.recorder import Recorder, is_tracked_by
+from gradmgr._engine.row_sparse import RowSparse, row_sparse
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, wrap
 
@@ -53,7 +55,7 @@ def write(results: dict[Tensor, Any], outer: Any, replaced: Container[Tensor] = 
     """
     known = [] if outer is None else [rec for rec in recorders(outer) if rec.open]
     fresh: list[tuple[Tensor, Tensor]] = []  # new `.grad`
-    changed: list[tuple[Tensor, Any]] = []  # `.grad` that there is, and its new array
+    changed: list[tuple[Tensor, Any]] = []  # `.grad` that there is, and its new array, or its rows
     with write_lock.lock:  # threads that share a parameter lose no update
         while results:
             t, g = results.popitem()
@@ -61,6 +63,12 @@ def write(results: dict[Tensor, Any], outer: Any, replaced: Container[Tensor] = 
             adding = held is not None and t not in replaced
             if known and (adding or held is None) and (is_tracked_by(known, g) or is_tracked_by(known, held)):
                 fresh.append((t, run_in(outer, _recorded_sum, held, g, known)))
+                continue
+            if isinstance(g, RowSparse):
+                if held is None:
+                    fresh.append((t, row_sparse(g.content.owned())))
+                else:
+                    changed.append((held, _sum_of_rows(held, g.content, adding)))
                 continue
             if isinstance(g, Tensor):
                 g = g._array  # and the Tensor is dropped: what else holds the array is asked next
@@ -97,6 +105,13 @@ def _publish(fresh: list[tuple[Tensor, Tensor]], changed: list[tuple[Tensor, Any
 def _recorded_sum(held: Tensor | None, g: Any, recorders: list[Recorder]) -> Tensor:
     fresh = handle(g, recorders)
     return fresh if held is None else held + fresh
+
+
+def _sum_of_rows(held: Tensor, rows: TableRows, adding: bool) -> Any:
+    """Return what `.grad` is to hold where rows are added to it, or replace it: rows, if it holds rows already."""
+    if isinstance(held, RowSparse):
+        return (held.content.plus(rows) if adding else rows).owned()
+    return rows.add_to(held._array.copy()) if adding else rows.dense()
 
 
 def _sum(a: Any, made: Tensor) -> Any:

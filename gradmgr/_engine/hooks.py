@@ -12,7 +12,8 @@ from gradmgr._arrays import libraries
 from gradmgr._engine import write_lock
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.recorder import Recorder, snapshot
-from gradmgr._engine.tensor import Tensor, describe, raw, wrap
+from gradmgr._engine.row_sparse import memory_of
+from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr._engine.tensor_capture import call_whole
 
 Hook = Callable[..., Any]
@@ -192,8 +193,9 @@ def checked(g: Any, new: Any, what: str) -> Tensor:
     if not isinstance(new, Tensor):
         raise errors.CallbackError(f"{what} gave {type(new).__name__}; return a Tensor, or None to keep the gradient")
     check_like(new, g, what)
-    if libraries.root(new._array) is not libraries.root(raw(g)):
-        where = libraries.device_of(raw(g))
+    held = memory_of(g)
+    if libraries.root(memory_of(new)) is not libraries.root(held):
+        where = libraries.device_of(held)
         raise errors.MixedArraysError(f"{what} gave a gradient on {new.device}; it must live on {where}")
     return new
 

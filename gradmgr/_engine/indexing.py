@@ -83,7 +83,7 @@ def add_at(buffer: Any, index: Index, g: Any) -> None:
     elif buffer.__class__ is np.ndarray or libraries.root(buffer) is np:
         np.add.at(buffer, index, g)
     else:
-        _add_atomically(buffer, index, g)
+        libraries.add_atomically(buffer, index, g)
 
 
 # From so many numbers on, numpy.add.at gets a flat position for each: for one axis of integers it has a loop that takes
@@ -106,20 +106,6 @@ def _places(buffer: Any, index: Index, g: Any) -> Any:
         return None
     places = np.arange(buffer.size).reshape(buffer.shape)[index]
     return places if places.shape == g.shape else None
-
-
-def _add_atomically(buffer: Any, index: Index, g: Any) -> None:
-    """Do the same on a GPU, which cannot add complex numbers in one step, nor bfloat16."""
-    add = libraries.namespace(buffer).add
-    if buffer.dtype.kind == "c":
-        add.at(buffer.real, index, g.real)
-        add.at(buffer.imag, index, g.imag)
-    elif buffer.dtype.name == "bfloat16":
-        wide = zeros(buffer, buffer.shape, np.dtype(np.float32))
-        add.at(wide, index, g.astype(np.float32))
-        buffer += wide.astype(buffer.dtype)
-    else:
-        add.at(buffer, index, g)
 
 
 def _scatter(g: Any, shape: tuple[int, ...], index: Index) -> Any:

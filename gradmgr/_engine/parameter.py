@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.tensor import Tensor, wrap
+from gradmgr._engine.tensor import Tensor
 
 
 class Parameter(Tensor):
@@ -55,7 +56,7 @@ class Parameter(Tensor):
         made = parameter_around(self._array.copy())
         grad = self.grad  # read once, as other threads set it
         if grad is not None:
-            made._grad = wrap(grad._array.copy())
+            made._grad = copy.deepcopy(grad, memo)
         memo[id(self)] = made
         return made
 

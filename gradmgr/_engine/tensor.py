@@ -6,6 +6,7 @@ where each is declared once; here are the fields, shape and dtype, and the conve
 
 from __future__ import annotations
 
+import copy
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,9 @@ class Tensor(TensorMembers):
         write_lock.add_guarded_class(cls)
 
     __hash__ = object.__hash__
+
+    # Whether it is a `RowSparse`, of which only some rows are stored.
+    is_sparse = False
 
     # ------------------------------------------------------------ shape, dtype, gradient
 
@@ -233,7 +237,7 @@ class Tensor(TensorMembers):
         made = wrap(self._array.copy())
         grad = self.grad  # read once, as other threads set it
         if grad is not None:
-            made._grad = wrap(grad._array.copy())
+            made._grad = copy.deepcopy(grad, memo)
         memo[id(self)] = made
         return made
 

@@ -42,6 +42,7 @@ from gradmgr._arrays.captured import (
     written_by,
 )
 from gradmgr._arrays.gpu import is_on_gpu
+from gradmgr._arrays.table_rows import TableRows
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.tensor import Tensor, wrap
 
@@ -423,7 +424,8 @@ class TensorCapture(Capture):
         known = self._known.get(id(t))
         if known is not None and known.array is not None and known.array.inner is array:  # mostly, so asked first
             return known.array
-        if array is None or isinstance(array, (Batched, CapturedArray)):  # None: a value that is kept elsewhere
+        # None: a value that is kept elsewhere. Of a row-sparse gradient an obstacle is noted where it is made.
+        if array is None or isinstance(array, (Batched, CapturedArray, TableRows)):
             return array
         known = known or self._known_or_outer(t)
         if known.array is None or known.array.inner is not array:

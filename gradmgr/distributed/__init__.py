@@ -19,7 +19,7 @@ that fails, ends too early or does not come in time is a RankFailedError on the 
 """
 
 from gradmgr.distributed._backend import Group
-from gradmgr.distributed._buckets import make_allreduce_cb
+from gradmgr.distributed._callbacks import make_allreduce_cb
 from gradmgr.distributed._collectives import all_gather, all_reduce, barrier, broadcast, reduce_scatter
 from gradmgr.distributed._compression import make_float16_allreduce_cb, make_topk_allreduce_cb
 from gradmgr.distributed._data import DistributedSampler, bcast_parameters, save

@@ -1,4 +1,4 @@
-"""`make_allreduce_cb`: gradients are averaged over the ranks while backward goes on.
+"""The all-reduce of `make_allreduce_cb`: gradients are averaged over the ranks while backward goes on.
 
 All ranks start the same all-reduces in the same order, whatever each of them reached: the buckets follow from the
 list of attached tensors alone, and a bucket that is full early waits for its turn. Each bucket ends with one number
@@ -28,59 +28,11 @@ FAILED_BACKWARD = "the rest of a backward that failed"  # asked for in place of 
 _PROGRESS_INTERVAL = 4  # gradients between two times that the all-reduces under way are helped on
 
 
-def make_allreduce_cb(
-    reduce_method: str = "mean", *, bucket_bytes: int = 25 << 20, group: Group | None = None
-) -> AllReduceCallback:
-    """Make the callback that gives every rank the mean, or sum, of all ranks' gradients.
-
-    Attach it to the same parameters, in the same order, on every rank; it may stand anywhere in a chain: what
-    callbacks before it return is reduced, callbacks after it see the result. Gradients travel in buckets, each of
-    which is on its way as soon as it is full, while backward goes on. A parameter that this rank did not reach
-    receives what the others found; one that no rank reached receives nothing.
-
-    Where backward fails on one rank, the others' raises DistributedError; the next backward works again. A rank that
-    fails when it has given all it had, as a callback after this one may, fails alone: the others have their gradients.
-    Threads of a rank that train at once need a `group` each, as nothing else tells their gradients apart.
-
-    Args:
-        reduce_method: "mean" or "sum" (also "MEAN", "SUM").
-        bucket_bytes: the size of a bucket. One dtype's parameters share buckets, those attached last in the first.
-        group: the ranks among which to reduce; None for all.
-
-    Returns:
-        The callback, one object for all parameters. Its `no_sync()` is for the accumulation of gradients.
-
-    Raises:
-        ValueError: the method is another, or a bucket would hold nothing.
-        DistributedError: in `backward`, on every rank: the ranks attached different parameters (which, is said), or
-            backward failed on another rank; or a recording around this one would have to follow the gradients through
-            the ranks, which the differentiable `all_reduce` of what `backward` left in `.grad` can do.
-        RankFailedError: in `backward`: another rank ended, or did not come in time.
-
-    >>> import gradmgr
-    >>> from gradmgr import distributed
-    >>> distributed.init()
-    >>> w = gradmgr.tensor([1.0, 2.0])
-    >>> gm = gradmgr.GradManager().attach(w, distributed.make_allreduce_cb("mean"))
-    >>> with gm:
-    ...     gm.backward((w * w).sum())
-    >>> w.grad
-    Tensor([2., 4.])
-    >>> distributed.finalize()
-    """
-    return AllReduceCallback(reduce_method, bucket_bytes, group)
-
-
 class AllReduceCallback:
     """See `make_allreduce_cb`."""
 
     def __init__(self, reduce_method: str, bucket_bytes: int, group: Group | None) -> None:
-        op = str(reduce_method).lower()
-        if op not in ("mean", "sum"):
-            raise ValueError(f"make_allreduce_cb knows the methods 'mean' and 'sum'; found {reduce_method!r}")
-        if bucket_bytes <= 0:
-            raise ValueError(f"make_allreduce_cb: a bucket must hold at least one byte; found {bucket_bytes!r}")
-        self.reduce_method = op
+        self.reduce_method = reduce_method
         self.bucket_bytes = bucket_bytes
         self._group = group
         self._synced = True
@@ -488,8 +440,8 @@ def failed_there(ranks: list[int]) -> str:
 
 
 def check_takeable(grad: Tensor) -> None:
-    """Raise for a gradient that something follows, which would be cut off between the ranks."""
-    if batched.is_batched(grad._array):
+    """Raise for a gradient that cannot be reduced: inside vmap, or where a recorder follows it."""
+    if not grad.is_sparse and batched.is_batched(grad._array):
         raise errors.DistributedError("gradients are reduced over the ranks outside of vmap; call backward outside")
     if is_tracked(grad):
         raise errors.DistributedError(

@@ -41,7 +41,7 @@ from gradmgr.nn._modules.attention import MultiheadAttention
 from gradmgr.nn._modules.container import ModuleDict, ModuleList, ParameterList, Sequential
 from gradmgr.nn._modules.convolution import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d
 from gradmgr.nn._modules.dropout import Dropout
-from gradmgr.nn._modules.embedding import Embedding
+from gradmgr.nn._modules.embedding import Embedding, EmbeddingBag
 from gradmgr.nn._modules.flatten import Flatten
 from gradmgr.nn._modules.functional_call import functional_call
 from gradmgr.nn._modules.linear import Identity, Linear
@@ -82,6 +82,7 @@ __all__ = [
     "CrossEntropyLoss",
     "Dropout",
     "Embedding",
+    "EmbeddingBag",
     "Flatten",
     "GRUCell",
     "GroupNorm",

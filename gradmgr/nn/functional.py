@@ -33,6 +33,7 @@ from gradmgr.nn._functions.convolution import conv1d, conv2d, conv_transpose1d, 
 from gradmgr.nn._functions.cross_entropy import cross_entropy, nll_loss
 from gradmgr.nn._functions.dropout import dropout
 from gradmgr.nn._functions.embedding import embedding, one_hot
+from gradmgr.nn._functions.embedding_bag import embedding_bag
 from gradmgr.nn._functions.linear import linear
 from gradmgr.nn._functions.loss import (
     binary_cross_entropy,
@@ -62,6 +63,7 @@ __all__ = [
     "dropout",
     "elu",
     "embedding",
+    "embedding_bag",
     "gelu",
     "group_norm",
     "gru_cell",

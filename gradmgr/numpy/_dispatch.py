@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from types import FunctionType, MappingProxyType, ModuleType
@@ -264,7 +265,25 @@ def _library_protocols(namespace: ModuleType) -> tuple[Callable[..., Any], ...]:
     return __cupy_override_elementwise_kernel__, __array_namespace__
 
 
+def _answer_to_sparse_product() -> np.ndarray[Any, Any] | None:
+    """Return what SciPy's `A @ tensor` and `A.dot(tensor)`, for a sparse A, are to get from `__array__`; else None.
+
+    SciPy leaves a product to the other operand where no array can be made of it but one of an object, of no axes. The
+    `dot` of its COO arrays looks at the array alone whether it is one of numbers, and then computes `A @ tensor`.
+    """
+    caller = sys._getframe(2)
+    if not caller.f_globals.get("__name__", "").startswith("scipy.sparse."):
+        return None
+    name = caller.f_code.co_name
+    if name in ("_matmul_dispatch", "_mul_dispatch"):  # the second in SciPy before 1.14
+        return np.empty((), np.object_)
+    return np.empty(0) if name == "dot" else None
+
+
 def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    answer = _answer_to_sparse_product()
+    if answer is not None:
+        return answer
     if is_tracked(self):
         raise errors.TrackedConversionError(
             f"{describe(self)} is tracked by a manager and was about to become a plain NumPy array, which would "

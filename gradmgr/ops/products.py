@@ -24,6 +24,7 @@ from gradmgr.ops.arithmetic import multiply
 from gradmgr.ops.convert import holds_tensor, lift, lift_like
 from gradmgr.ops.naming import named_errors
 from gradmgr.ops.shape import expand_dims, moveaxis, ravel, reshape, transpose
+from gradmgr.ops.sparse_arrays import product_with_sparse
 from gradmgr.ops.where import choose
 
 # ---------------------------------------------------------------- matmul
@@ -81,7 +82,7 @@ def _matvec(m: Any, v: Any) -> Any:
     return matmul(m, expand_dims(v, -1))[..., 0]
 
 
-matmul = multilinear("matmul", np.matmul, _matmul_x, _matmul_y, operate="x @ y")
+matmul = multilinear("matmul", np.matmul, _matmul_x, _matmul_y, operate="x @ y", of_others=product_with_sparse)
 
 
 def _product(a: Any, b: Any) -> Any:

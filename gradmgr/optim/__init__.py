@@ -15,7 +15,7 @@ True
 """
 
 from gradmgr.optim import lr_scheduler
-from gradmgr.optim._algorithms import SGD, Adagrad, Adam, AdamW, Lion, RMSprop
+from gradmgr.optim._algorithms import SGD, Adagrad, Adam, AdamW, Lion, RMSprop, SparseAdam
 from gradmgr.optim._clip import clip_grad_norm_, clip_grad_value_, get_total_norm
 from gradmgr.optim._optimizer import Optimizer
 from gradmgr.optim._scaler import GradScaler
@@ -29,6 +29,7 @@ __all__ = [
     "Lion",
     "Optimizer",
     "RMSprop",
+    "SparseAdam",
     "clip_grad_norm_",
     "clip_grad_value_",
     "get_total_norm",

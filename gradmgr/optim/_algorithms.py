@@ -1,4 +1,4 @@
-"""The optimisation algorithms: SGD, Adam, AdamW, RMSprop, Adagrad, Lion.
+"""The optimisation algorithms: SGD, Adam, AdamW, SparseAdam, RMSprop, Adagrad, Lion.
 
 The constructor of each declares its options and their defaults; `_nonnegative` names the options that must be numbers
 of at least 0, and `_state` the arrays that may be kept for each parameter. `_plan` says how a step is computed.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any
 
-from gradmgr.optim._chunks import Plan, update_rule
+from gradmgr.optim._chunks import Plan, RowUse, update_rule
 from gradmgr.optim._optimizer import Group, Optimizer, check_number, options_of
 
 Array = Any
@@ -111,15 +111,16 @@ class SGD(Optimizer):
         momentum, dampening = group["momentum"], group["dampening"]
         decay, maximize = group["weight_decay"], group["maximize"]
         if not momentum:
-            return Plan(_descend, (group["lr"],), decay=decay, maximize=maximize, counts_step=False)
+            rows: RowUse = "dense" if decay else "update"
+            return Plan(_descend, (group["lr"],), decay=decay, maximize=maximize, counts_step=False, rows=rows)
         update = _nesterov if group["nesterov"] else _damped if dampening else _momentum
-        return Plan(update, (group["lr"], momentum, 1 - dampening), decay=decay, maximize=maximize)
+        return Plan(update, (group["lr"], momentum, 1 - dampening), decay=decay, maximize=maximize, rows="dense")
 
     def _first_plan(self, group: Group, plan: Plan) -> Plan:
         if plan.compute is not _damped[0]:
             return plan
         constants = group["lr"], group["momentum"]
-        return Plan(_momentum, constants, decay=group["weight_decay"], maximize=group["maximize"])
+        return Plan(_momentum, constants, decay=group["weight_decay"], maximize=group["maximize"], rows="dense")
 
 
 # ---------------------------------------------------------------- Adam
@@ -272,6 +273,59 @@ class AdamW(Adam):
         maximize: bool = False,
     ) -> None:
         super().__init__(params, **options_of(locals()))
+
+
+class SparseAdam(Optimizer):
+    """Adam for gradients of rows, as `embedding(..., sparse=True)` gives them: a step changes these rows alone.
+
+    The running means of other rows do not decay, which Adam's do: so a step takes time in proportion to the rows that
+    were read. As in torch, eps is added to the square root before the bias correction.
+
+    Args:
+        params: see `Optimizer`; tables whose gradients are all of rows.
+        lr: the learning rate.
+        betas: the decay factors of the two running means, of the gradient and of its square.
+        eps: added to the divisor, the square root.
+        maximize: step along the gradient instead of against it.
+
+    Raises:
+        TypeError, ValueError: see `Optimizer`.
+        UnsupportedFunctionError: in `step`: a gradient is that of the whole table.
+
+    >>> import gradmgr
+    >>> from gradmgr import sparse
+    >>> w = gradmgr.tensor([[1.0], [2.0], [3.0]])
+    >>> w.grad = sparse.RowSparse([1], [[-10.0]], (3, 1))
+    >>> gradmgr.optim.SparseAdam([w], lr=0.5, eps=0).step()
+    >>> w.tolist()
+    [[1.0], [2.5], [3.0]]
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(params, options_of(locals()))
+
+    _nonnegative = ("lr", "eps")
+    _state = ("exp_avg", "exp_avg_sq")
+    _packs = False  # rows of a table are updated in the table itself
+
+    def _plan(self, group: Group) -> Plan:
+        lr, eps = float(group["lr"]), group["eps"]
+        beta1, beta2 = group["betas"]
+
+        def bias_corrected(step: int) -> list[float]:
+            factor = (1 - beta1**step) / (lr * sqrt(1 - beta2**step))
+            return [factor, float(eps * factor)]
+
+        update, by_step = (_adam, bias_corrected) if lr else (_update_moments_only, None)
+        constants = 1 - beta1, beta2, 1 - beta2
+        return Plan(update, constants, by_step, maximize=group["maximize"], rows="need")
 
 
 # ---------------------------------------------------------------- RMSprop, Adagrad, Lion
@@ -437,6 +491,7 @@ class Adagrad(Optimizer):
             lambda step: [lr / (1 + (step - 1) * lr_decay)],
             decay=group["weight_decay"],
             maximize=group["maximize"],
+            rows="dense" if group["weight_decay"] else "update",
         )
 
 

@@ -18,18 +18,19 @@ from functools import partial
 from itertools import pairwise
 from operator import attrgetter, is_, itemgetter, setitem
 from sys import getrefcount
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import blocks, libraries, native_kernels
-from gradmgr._arrays.atomic import Call
+from gradmgr._arrays.atomic import Call, run_quietly
 from gradmgr._arrays.batched import Batched, is_batched
 from gradmgr._arrays.refcounts import VIEW_IN_CHUNK
 from gradmgr._engine import write_lock
 from gradmgr._engine.context import current, recorders
 from gradmgr._engine.mutation import calls_to_forget
+from gradmgr._engine.row_sparse import RowSparse
 from gradmgr._engine.tensor import Tensor, describe
 from gradmgr.ops.convert import wide_dtype
 from gradmgr.optim._updates import machine_update
@@ -61,6 +62,11 @@ Update = tuple[Callable[..., None], str, str]
 Rows = Sequence[Array]
 
 
+# What a step makes of a gradient of rows, a RowSparse: "update" only these rows, where that is what the whole table
+# would give, or "need" it for that, and refuse others; make it "dense", as the other rows change too; "refuse" it.
+RowUse = Literal["update", "need", "dense", "refuse"]
+
+
 def update_rule(source: str = "", kernel: str = "") -> Callable[[Callable[..., None]], Update]:
     """Make an Update of the decorated function, its CUDA C++ source for one element, and the name of a kernel."""
     return lambda compute: (compute, source, kernel)
@@ -70,7 +76,7 @@ class Plan:
     """How an algorithm updates a block, for fixed options of a group."""
 
     __slots__ = (
-        *("by_step", "compute", "constants", "counts_step", "decay", "kernel", "kind", "maximize", "shrink"),
+        *("by_step", "compute", "constants", "counts_step", "decay", "kernel", "kind", "maximize", "rows", "shrink"),
         "source",
     )
 
@@ -84,6 +90,7 @@ class Plan:
         shrink: float = 1.0,
         maximize: bool = False,
         counts_step: bool = True,
+        rows: RowUse = "refuse",
     ) -> None:
         self.compute, self.source, self.kernel = update
         self.decay = float(decay)  # this multiple of the parameter is added to its gradient
@@ -94,6 +101,7 @@ class Plan:
         # The constants that are the same at each step. What is no number fails here, before anything is changed.
         self.constants = [self.decay, self.shrink, *map(float, constants)]
         self.by_step = by_step  # returns the further constants of the step with this number
+        self.rows = rows
         self.counts_step = counts_step  # whether steps are counted; not needed without state
 
     def native_flags(self) -> float:
@@ -302,6 +310,13 @@ def _check_not_batched(params: list[Tensor]) -> None:
             )
 
 
+_ROWS_OR_ALL = {True: "of rows, as embedding(..., sparse=True) gives it", False: "that of the whole table"}
+_WHAT_TO_DO = {
+    "need": "this optimiser takes gradients of rows alone: pass sparse=True to the embedding, or use Adam",
+    "refuse": "this optimiser changes all rows in each step: use SparseAdam, SGD or Adagrad, or make it whole by "
+    "p.grad = p.grad.to_dense()",
+}
+
 # Numbers from which on a kernel of gradmgr-native, called by Python, takes less time than the machine, which makes the
 # calls of NumPy's loops that it stands for: .5 of it for Adam of 80,000, 1.3 of it for 1,000.
 _FOR_KERNELS = 1 << 14
@@ -329,7 +344,7 @@ class Chunk:
         *("block", "buffers", "device", "dtype", "names", "offsets", "params", "pick", "shapes", "updates", "xp"),
     )
 
-    def __init__(self, params: list[Tensor], scratch: Scratch) -> None:
+    def __init__(self, params: list[Tensor], scratch: Scratch, may_pack: bool = True) -> None:
         _check_not_batched(params)
         like = params[0]._array
         self.params = params
@@ -341,7 +356,7 @@ class Chunk:
         self.offsets = [0]  # where each parameter begins in a row of real numbers, and where the last one ends
         for p in params:
             self.offsets.append(self.offsets[-1] + width * p.size)
-        self._packed = is_packable(params[0])  # the parameters are views of one buffer
+        self._packed = may_pack and is_packable(params[0])  # the parameters are views of one buffer
         self.block = _GPU_BLOCK if self.xp is not np else block_size(self.dtype, _LARGE_BYTES >> self._packed)
         self.buffers: dict[str, Array] = {}  # each state of all parameters as one row of real numbers, by name
         self.names: tuple[str, ...] = ()  # of the states that the algorithm uses, in its order
@@ -412,11 +427,19 @@ class Chunk:
         """
         try:
             # Of None it raises AttributeError.
-            grads = [p._grad._array for p in self.params] if given is None else given  # type: ignore[union-attr]
+            if given is None:
+                held = [p._grad for p in self.params]
+                grads: Sequence[Any]
+                if RowSparse in map(type, held) or later.rows == "need":
+                    grads = self._arrays_or_rows(held, later.rows)
+                else:
+                    grads = [g._array for g in held]  # type: ignore[union-attr]
+            else:
+                grads = given
             shapes = [g.shape for g in grads]
         except AttributeError:
             # Read once: threads set it.
-            grads = given or [None if g is None else g._array for g in [p.grad for p in self.params]]
+            grads = given or self._arrays_or_rows([p.grad for p in self.params], later.rows)
             self._check(grads)
             return grads, self._runs(grads, first, later)
         if shapes != self.shapes or Batched in map(type, grads):
@@ -428,6 +451,16 @@ class Chunk:
         run.plan = plan = later if step > 1 else first
         run.step_constants = () if plan.by_step is None else plan.by_step(step)
         return grads, self._one_run
+
+    def _arrays_or_rows(self, held: Sequence[Tensor | None], use: RowUse) -> list[Any]:
+        """Return the arrays of gradients; of one of rows itself, where only these are updated."""
+        for p, g in zip(self.params, held, strict=True):
+            if g is not None and g.is_sparse != (use == "need") and use in ("need", "refuse"):
+                raise errors.UnsupportedFunctionError(
+                    f"step(): the gradient of {describe(p)} is {_ROWS_OR_ALL[g.is_sparse]}; {_WHAT_TO_DO[use]}"
+                )
+        as_rows = use == "need" or (use == "update" and not self._packed)
+        return [None if g is None else g if as_rows and g.is_sparse else g._array for g in held]
 
     def _check(self, grads: Sequence[Array]) -> None:
         for p, g, shape in zip(self.params, grads, self.shapes, strict=True):
@@ -703,8 +736,27 @@ class Chunk:
         """View real numbers in the dtype of this chunk."""
         return row.view(self.dtype) if self.dtype.kind == "c" else row
 
+    def _row_calls(self, grad: RowSparse, run: Run) -> list[Call]:
+        """Return the calls that update some rows of a chunk's only parameter: they are computed apart, then written."""
+        (t,) = self.params
+        in_place = t._array.flags.c_contiguous and write_lock.may_write(t)
+        a = t._array if in_place else t._array.copy(order="C")
+        ((rows, values),) = grad.content.coalesced().parts
+        tables = [row.reshape((len(a), -1)) for row in (flattened(a), *self._states())]
+        parts = [table[rows] for table in tables]
+        p, *state = [part.reshape(-1) for part in parts]
+        g = flattened(self.xp.ascontiguousarray(values))
+        constants, scratch = self._constants_of(run), self._rows(min(self.block, max(1, p.size)))
+        for low in range(0, p.size, self.block):
+            part = slice(low, low + self.block)
+            run_quietly(self._block_calls(run.plan, constants, p[part], g[part], scratch, [row[part] for row in state]))
+        written = [(setitem, table, rows, part) for table, part in zip(tables, parts, strict=True)]
+        return [*written, (setattr, t, "__class__", t._unguarded) if in_place else (setattr, t, "_array", a)]
+
     def _large_calls(self, grad: Array, run: Run, lanes: list[list[Call]], update: Any = None) -> list[Call]:
         """Return the calls for a chunk's only parameter, a large one: in place, or in new memory that is bound last."""
+        if isinstance(grad, RowSparse):
+            return self._row_calls(grad, run)
         (t,) = self.params
         in_place = t._array.flags.c_contiguous and write_lock.may_write(t)
         a = t._array if in_place else t._array.copy(order="C")

@@ -16,9 +16,11 @@ from gradmgr import errors
 from gradmgr._arrays import blocks, libraries
 from gradmgr._arrays.atomic import Call, call_quietly, run_quietly
 from gradmgr._arrays.captured import capturing
+from gradmgr._arrays.table_rows import TableRows
 from gradmgr._engine import write_lock
 from gradmgr._engine.context import current, recorders
 from gradmgr._engine.mutation import calls_to_forget
+from gradmgr._engine.row_sparse import RowSparse, memory_of
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr._engine.tensor_capture import call_whole
 from gradmgr.ops.convert import is_half, wide_dtype
@@ -102,6 +104,28 @@ class Row:
         return calls
 
 
+class TableRow(Row):
+    """The rows of one gradient that is a RowSparse: the other numbers are 0, and stay so."""
+
+    __slots__ = ("_content",)
+
+    def __init__(self, g: RowSparse) -> None:
+        self.grads = [g]
+        self.is_packed = True  # computed apart, and then bound
+        self._content = g.content.coalesced()
+        self.xp = libraries.namespace(self._content.parts[0][1])
+
+    def values(self) -> Array:
+        ((_, values),) = self._content.parts
+        return flattened(self.xp.array(values, dtype=wide_dtype(values.dtype), order="C"))
+
+    def _calls_to_bind(self, row: Array) -> list[Call]:
+        (g,), ((rows, values),) = self.grads, self._content.parts
+        row = row.view(g.dtype) if g.dtype.kind == "c" else row.astype(g.dtype, copy=False)
+        content = TableRows(g.shape, g.dtype, ((rows, row.reshape(values.shape)),), is_coalesced=True)
+        return [(setattr, g, "_array", content), *calls_to_forget(g, recorders(current()))]
+
+
 def copies_of(work: list[tuple[Row, Array]]) -> list[tuple[Row, Array]]:
     """Return the same rows and values, but None for views of a gradient: references to its memory are counted."""
     found = [(row, values if row.is_packed else None) for row, values in work]
@@ -138,8 +162,11 @@ def _run_in_parts(work: Callable[[slice], None], count: int, nbytes: int) -> Non
 def rows_of(grads: list[Tensor]) -> list[Row]:
     """Return a row of the small gradients of each dtype and device, and a row of each large one."""
     small: dict[Any, list[Tensor]] = {}
-    rows = []
+    rows: list[Row] = []
     for g in grads:
+        if isinstance(g, RowSparse):
+            rows.append(TableRow(g))
+            continue
         a = g._array
         if a.nbytes <= 1 << 13 or is_packable(g):  # the first test is quick and usually decides
             where = None if isinstance(a, (np.ndarray, np.generic)) else g.device
@@ -245,7 +272,8 @@ def _norms_of(grads: list[Tensor], order: float) -> tuple[list[tuple[Row, Any]],
 def _describe_nonfinite(grads: list[Tensor], total: float, order: float, asked: str) -> str:
     bad = []
     for k, g in enumerate(grads):
-        wrong = g.size - int(libraries.namespace(g._array).isfinite(g._array).sum())
+        a = g.values._array if isinstance(g, RowSparse) else g._array
+        wrong = a.size - int(libraries.namespace(a).isfinite(a).sum())
         if wrong:
             bad.append(f"gradient {k}, {describe(g)}, has {wrong} of {g.size} numbers infinite or NaN")
     more = [f"and {len(bad) - 5} gradients more"] if len(bad) > 5 else []
@@ -261,7 +289,7 @@ def _as_tensor(total: float, grads: list[Tensor]) -> Tensor:
         return wrap(np.asarray(0.0, np.float32))
     dtypes = {g.dtype for g in grads}
     kinds = [real_of(wide_dtype(dtype)) for dtype in dtypes]
-    a = grads[0]._array
+    a = memory_of(grads[0])
     return wrap(call_quietly(libraries.namespace(a).asarray, total, np.result_type(*kinds)))
 
 

@@ -19,6 +19,7 @@ from gradmgr._engine import write_lock
 from gradmgr._engine.context import current, recorders
 from gradmgr._engine.gradients import clear
 from gradmgr._engine.mutation import calls_to_forget
+from gradmgr._engine.row_sparse import RowSparse
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr._engine.tensor_capture import call_whole
 from gradmgr.optim._chunks import Array, Chunk, Plan, Run, Scratch, is_packable
@@ -85,8 +86,10 @@ def _is_pair(value: Any) -> bool:
 
 def _calls_to_fill(t: Tensor, value: float) -> list[Call]:
     """Return the calls that write a number to all of a tensor, in place or in new memory; the lock must be held."""
-    if write_lock.may_write(t):
-        calls: list[Call] = [(t._array.fill, value), (setattr, t, "__class__", t._unguarded)]
+    if isinstance(t, RowSparse) and value == 0:
+        calls: list[Call] = [(setattr, t, "_array", t.content.none())]
+    elif write_lock.may_write(t):
+        calls = [(t._array.fill, value), (setattr, t, "__class__", t._unguarded)]
     else:
         calls = [(setattr, t, "_array", libraries.namespace(t._array).full_like(t._array, value))]
     return calls + calls_to_forget(t, recorders(current()))
@@ -169,6 +172,7 @@ class Optimizer:
     # ------------------------------------------------------------ what an algorithm declares
 
     _nonnegative: tuple[str, ...] = ()  # the options that must be numbers of at least 0
+    _packs = True  # whether small parameters may share a buffer
     _state: tuple[str, ...] = ()  # the names of the arrays that may be kept for each parameter
 
     def _check_options(self, group: Group) -> None:
@@ -402,10 +406,10 @@ class Optimizer:
         small: dict[Any, list[Tensor]] = {}
         chunks = []
         for p in params:
-            if is_packable(p):
+            if self._packs and is_packable(p):
                 small.setdefault((p.dtype, p.device), []).append(p)
             else:
-                chunks.append(Chunk([p], self._scratch))
+                chunks.append(Chunk([p], self._scratch, self._packs))
         return [Chunk(together, self._scratch) for together in small.values()] + chunks
 
     # ------------------------------------------------------------ state

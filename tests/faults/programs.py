@@ -32,6 +32,7 @@ from gradmgr import (
     no_grad,
     optim,
     set_grad_enabled,
+    sparse,
     tensor,
     vmap,
 )
@@ -741,6 +742,28 @@ program("AdamW", optim.AdamW, maximize=True)(_Optimised)
 program("RMSprop", optim.RMSprop, momentum=0.5, centered=True)(_Optimised)
 program("Adagrad", optim.Adagrad)(_Optimised)
 program("Lion", optim.Lion, weight_decay=0.1)(_Optimised)
+
+
+@program("a backward, clipping and a step by rows", optim.SparseAdam)
+class StepByRows(_Optimised):
+    """The gradient of rows is added to one that is there, clipped, and updates its rows."""
+
+    def __init__(self, kind: Any) -> None:
+        self.params = [tensor(wave(5, 2))]
+        self.optimizer = kind(self.params, lr=0.1)
+        self.params[0].grad = sparse.RowSparse([1, 3], wave(2, 2), (5, 2))
+        self.optimizer.step()
+        self.gm = GradManager().attach(self.params)
+        self.managers = [self.gm]
+
+    def run(self, mark: Mark) -> None:
+        with self.gm:
+            read = nn.functional.embedding(np.array([3, 0, 3]), self.params[0], sparse=True)
+            self.gm.backward(gnp.sum(read * read))
+        mark()
+        optim.clip_grad_norm_(self.params, 0.5)
+        mark()
+        self.optimizer.step()
 
 
 @program("first step of an optimiser", optim.AdamW)

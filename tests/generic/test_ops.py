@@ -396,15 +396,17 @@ def own_public_functions() -> set[str]:
 
 
 def test_every_function_has_a_sample() -> None:
-    tried = set()
+    tried, elsewhere = set(), ("Tensor.", "special.", "sparse.", "nn.", "engine.")
     for sample in SAMPLES:
         namespace = LoggingNamespace()
         sample.call(namespace, *tensors(sample, sample.make()))
-        if not sample.name.startswith(("Tensor.", "special.", "nn.", "engine.")):
+        if not sample.name.startswith(elsewhere):
             assert sample.name in namespace.asked, f"sample {sample} does not call what it names"
         tried |= {public_function(name) for name in namespace.asked}
     named = {
-        public_function(s.name) for s in SAMPLES if not s.name.startswith(("Tensor.", "special.", "nn.", "engine."))
+        public_function(s.name)
+        for s in SAMPLES
+        if not s.name.startswith(("Tensor.", "special.", "sparse.", "nn.", "engine."))
     }
     assert named <= tried
     without_gradient = set(CONSTANTS) | set(CREATION)
@@ -412,6 +414,9 @@ def test_every_function_has_a_sample() -> None:
     assert not lacking, f"functions of gradmgr.numpy without a sample: {sorted(lacking)}"
     special_names = {n for n in gradmgr.special.__all__ if not any(s.name == f"special.{n}" for s in SAMPLES)}
     assert not special_names, f"functions of gradmgr.special without a sample: {sorted(special_names)}"
+    classes = {"RowSparse", "SparseArray", "SuperLU"}  # what embedding, with_data and splu give
+    sparse_names = set(gradmgr.sparse.__all__) - classes - {s.name.removeprefix("sparse.") for s in SAMPLES}
+    assert not sparse_names, f"functions of gradmgr.sparse without a sample: {sorted(sparse_names)}"
 
 
 # Members of Tensor that give no Tensor that could be differentiated, or none at all.
@@ -419,6 +424,7 @@ NOT_DIFFERENTIABLE = {
     *("__firstlineno__", "__static_attributes__"),  # CPython 3.13's own
     *("all", "any", "argmax", "argmin", "argpartition", "argsort", "nonzero", "searchsorted"),
     *("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "device", "grad", "grad_fn", "is_leaf", "requires_grad"),
+    "is_sparse",
     *("numpy", "cupy", "item", "tolist", "detach"),
     # The history: engine/test_graph.py and engine/test_hooks.py. In-place methods: engine/test_in_place_methods.py.
     *("backward", "data", "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "retains_grad"),

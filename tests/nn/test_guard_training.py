@@ -23,7 +23,7 @@ import pytest
 from helpers import ROOT, each_case, host
 from samples import SAMPLES, Sample, flat, gradients, tensors
 from samples.gpu import refusal
-from samples.training import CASES, CLIPS, EXAMPLES, LAYERS, OPTIMIZERS, parameters, seeded, values, write_mnist
+from samples.training import CASES, CLIPS, CODES, EXAMPLES, LAYERS, OPTIMIZERS, parameters, seeded, values, write_mnist
 
 import gradmgr
 import gradmgr.numpy as gnp
@@ -63,6 +63,9 @@ def assert_close(found: Any, expected: Any, tolerance: float = 1e-10) -> None:
 # How often a call makes the program wait for the GPU: to look at labels, indices or probabilities. What comes from the
 # host is looked at there.
 WAITS = {"nll_loss": 1, "cross_entropy": 1, "embedding": 1, "binary_cross_entropy": 1, "one_hot": 1}
+WAITS |= {"embedding_bag": 1}
+# For a gradient of rows it waits to find how many of them differ, and how many there are without padding.
+WAITS_FOR_ROWS = {"sparse": 1, "sparse, padding": 3, "sum, offsets, padding": 3, "max, offsets, padding": 3}
 
 OF_NN = [s for s in SAMPLES if s.name.startswith("nn.") and refusal(s) is None]
 
@@ -95,7 +98,7 @@ def test_a_function_waits_for_nothing(sample: Sample) -> None:
     with manager:
         outs = [y for y in flat(sample.call(gnp, *points)) if manager._tape.node_id_of(y) is not None]
         manager.backward(outs, [gnp.ones_like(y) for y in outs])
-    most = WAITS.get(sample.name.removeprefix("nn."), 0)
+    most = WAITS.get(sample.name.removeprefix("nn."), 0) + WAITS_FOR_ROWS.get(sample.case, 0)
     assert guard.ndarray.waits <= most
 
 
@@ -157,7 +160,7 @@ def test_one_hot_and_what_numbers_it_asks_for() -> None:
 
 # What is no layer: bases, containers that have no forward, and what the tests below use.
 OTHERS = {"Module", "ModuleDict", "ModuleList", "Parameter", "ParameterList", "functional", "functional_call", "init"}
-WAITS_OF_LAYERS = {"BCELoss": 1, "CrossEntropyLoss": 1, "NLLLoss": 1, "Embedding": 1}
+WAITS_OF_LAYERS = {"BCELoss": 1, "CrossEntropyLoss": 1, "NLLLoss": 1, "Embedding": 1, "EmbeddingBag": 1}
 
 
 def test_every_layer_is_named_here() -> None:
@@ -238,9 +241,28 @@ def test_first_values(name: str) -> None:
 
 def test_every_optimizer_is_named_here() -> None:
     classes = {name for name in optim.__all__ if isinstance(getattr(optim, name), type)}
-    assert classes == set(OPTIMIZERS) | {"Optimizer", "GradScaler"}
+    assert classes == set(OPTIMIZERS) | {"Optimizer", "GradScaler", "SparseAdam"}  # that takes other gradients: below
     functions = {name for name in optim.__all__ if inspect.isfunction(getattr(optim, name))}
     assert functions == set(CLIPS)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adagrad", "SparseAdam"])
+def test_steps_by_gradients_of_rows(name: str) -> None:
+    found = []
+    for device in ("cpu", "cuda:0"):
+        table = tensor(values(50, 4), device=device)
+        gm, optimizer = GradManager().attach(table), getattr(optim, name)([table], lr=0.1)
+        for places in (CODES, CODES + 1):
+            with gm:
+                gm.backward((F.embedding(places, table, sparse=True) ** 2).sum())
+            optim.clip_grad_norm_([table], 1.0)
+            assert table.grad is not None
+            assert table.grad.is_sparse
+            assert table.grad.device == device
+            optimizer.step()
+            optimizer.zero_grad()
+        found.append(host(table))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
 
 
 @pytest.fixture

@@ -189,8 +189,6 @@ def test_indices_that_name_no_row():
 def test_what_embedding_does_not_do():
     with pytest.raises(errors.UnsupportedFunctionError, match="max_norm would write to the table"):
         embedding([0], TABLE, max_norm=1.0)
-    with pytest.raises(errors.UnsupportedFunctionError, match="sparse=True asks for a sparse gradient"):
-        embedding([0], TABLE, sparse=True)
     with pytest.raises(errors.ShapeError, match=r"takes weight \(rows, columns\); found shape \(4,\)"):
         embedding([0], TABLE[:, 0])
     with pytest.raises(errors.DtypeError, match="found weight of dtype int64"):

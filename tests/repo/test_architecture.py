@@ -23,7 +23,7 @@ ROOT = Path(gradmgr.__file__).parent
 
 # From the ground up: a package or module may import those before it and itself, and no others of ours.
 LAYERS = [
-    *("errors", "_arrays", "_engine", "_engine.history", "ops", "special", "numpy", "manager", "_transforms"),
+    *("errors", "_arrays", "_engine", "_engine.history", "ops", "special", "sparse", "numpy", "manager", "_transforms"),
     "distributions",
     *("vmap", "functional", "forward_ad", "function", "anomaly", "graph"),
     *("profiler", "nn._functions", "nn.functional", "nn.init", "nn._modules", "nn", "optim"),

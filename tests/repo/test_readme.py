@@ -21,6 +21,7 @@ LINK = re.compile(r"`[^`]*`|\[[^\]]+\]\(([^)]+)\)")  # what stands in backquotes
 
 
 TRAINING = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+SPARSE = (ROOT / "docs" / "sparse.md").read_text(encoding="utf-8")
 COMPILE = (ROOT / "docs" / "compile.md").read_text(encoding="utf-8")
 
 
@@ -32,7 +33,7 @@ def commands():
     return [line for block in blocks("sh") for line in block.splitlines()]
 
 
-PROGRAMS = [*blocks("python"), *blocks("python", TRAINING), *blocks("python", COMPILE)]
+PROGRAMS = [*blocks("python"), *blocks("python", TRAINING), *blocks("python", COMPILE), *blocks("python", SPARSE)]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.splitlines()[-1][:20])

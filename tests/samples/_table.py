@@ -53,7 +53,7 @@ class Arg:
 class Sample:
     """One call of one function.
 
-    `name` is a name of gradmgr.numpy, or begins with "Tensor.", "special.", "nn." or "engine.".
+    `name` is a name of gradmgr.numpy, or begins with "Tensor.", "special.", "sparse.", "nn." or "engine.".
     """
 
     name: str

@@ -81,6 +81,61 @@ call(
     padding_idx=1,
     scale_grad_by_freq=True,
 )
+call("embedding", "sparse", _PLACES, Arg((5, 3)), reference=rows, facts=ANALYTIC, sparse=True)
+call("embedding", "sparse, padding", _PLACES, Arg((5, 3)), reference=rows, facts=_PADDED, padding_idx=2, sparse=True)
+
+_OFFSETS = [0, 2, 2]  # the second bag of six indices is empty
+
+
+def bags(function: Any, padding: int | None = None, starts: Any = None) -> Any:
+    """Make what embedding_bag computes, by a loop over the bags; 0 for an empty one."""
+
+    def reference(places: Array, table: Array, *weights: Array) -> Array:
+        flat, factors = places.ravel(), np.ones(places.shape) if not weights else weights[0]
+        ends = np.arange(len(places)) * places.shape[-1] if starts is None else np.array(starts)
+        owner = np.searchsorted(ends, np.arange(places.size), side="right") - 1
+        found = np.zeros((len(ends), table.shape[1]), table.dtype)
+        for k in range(len(ends)):
+            kept = [j for j in range(places.size) if owner[j] == k and flat[j] != padding]
+            if kept:
+                found[k] = function(table[flat[kept]] * factors.ravel()[kept, None].astype(table.dtype), axis=0)
+        return found
+
+    return reference
+
+
+_FLAT = given([2, 0, 2, 1, 2, 4])
+_EACH: dict[str, Any] = {"sum": np.sum, "mean": np.mean, "max": np.max}
+for _mode, _function in _EACH.items():
+    _facts = {} if _mode == "max" else ANALYTIC
+    call("embedding_bag", f"{_mode} of rows", _PLACES, Arg((5, 3)), reference=bags(_function), facts=_facts, mode=_mode)
+    call(
+        "embedding_bag",
+        f"{_mode}, offsets, padding",
+        _FLAT,
+        Arg((5, 33)),
+        reference=bags(_function, 2, _OFFSETS),
+        facts=_PADDED,
+        mode=_mode,
+        offsets=np.array([*_OFFSETS, 6]),
+        include_last_offset=True,
+        padding_idx=2,
+        sparse=_mode != "mean",
+    )
+add(
+    "nn.embedding_bag",
+    "weights",
+    lambda xp, places, table, weights: functional.embedding_bag(
+        places, table, np.array(_OFFSETS), mode="sum", per_sample_weights=weights
+    ),
+    _FLAT,
+    Arg((5, 3)),
+    Arg((6,)),
+    reference=bags(np.sum, None, _OFFSETS),
+    dispatches=False,
+    **ANALYTIC,
+)
+call("embedding_bag", "no indices", given(np.zeros((2, 0), int)), Arg((5, 3)), reference=bags(np.sum), mode="max")
 
 # What the seed 7 draws for p = 0.3.
 _KEPT = np.array([[True, False, True, True], [True, False, False, True], [True, True, False, True]])

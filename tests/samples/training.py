@@ -55,6 +55,7 @@ LAYERS: dict[str, tuple[Callable[[dict[str, Any]], Any], tuple[Any, ...]]] = {
     "ConvTranspose1d": (lambda new: nn.ConvTranspose1d(2, 4, 3, 2, 1, 1, **new, rng=seeded()), (values(3, 2, 5),)),
     "ConvTranspose2d": (lambda new: nn.ConvTranspose2d(2, 4, 3, 2, 1, 1, **new, rng=seeded()), (values(3, 2, 4, 5),)),
     "Embedding": (lambda new: nn.Embedding(4, 3, 0, **new, rng=seeded()), (CODES,)),
+    "EmbeddingBag": (lambda new: nn.EmbeddingBag(4, 3, mode="max", **new, rng=seeded()), (CODES,)),
     "BatchNorm": (lambda new: nn.BatchNorm(3, **new), (values(4, 3),)),
     "BatchNorm1d": (lambda new: nn.BatchNorm1d(3, **new), (values(4, 3, 2),)),
     "BatchNorm2d": (lambda new: nn.BatchNorm2d(3, **new), (values(4, 3, 2, 2),)),
@@ -115,6 +116,8 @@ EXAMPLES = {
     "maml": "--steps 2",
     "mnist_cnn": "--epochs 1 --data .",
     "ode": "--iterations 10 --steps 10",
+    "recommend": "--ratings 2000 --users 100 --batch 400 --epochs 1",
+    "sparse_inverse": "--size 20 --iterations 1",
 }
 
 

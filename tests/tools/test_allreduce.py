@@ -673,3 +673,52 @@ def test_one_rank_alone():
             assert grads(a, b) == [[16.0] if not even_alone else [22.0], None] or even_alone, grads(a, b)
         """,
     )
+
+
+# ---------------------------------------------------------------- gradients of rows
+
+
+def test_rows_of_tables_are_exchanged_whatever_each_rank_reached():
+    ranks(
+        3,
+        """
+        from gradmgr.nn import functional as F
+        rng = np.random.default_rng(0)
+        tables = [rng.normal(size=(9, 4)).astype("f4"), rng.normal(size=(5, 2)), np.ones((3, 1))]
+        def loss(ws, r, sparse):  # table 1 is reached by rank 0 alone, table 2 by none
+            found = (F.embedding(np.array([r, 2 * r, 2 * r]), ws[0], sparse=sparse) ** 2).sum() * (r + 1)
+            return found + F.embedding(np.array([4, 4]), ws[1], sparse=sparse).sum() if r == 0 else found
+        for method, count in (("sum", 1), ("mean", SIZE)):
+            ws = [tensor(v) for v in tables]
+            dense = tensor(np.ones(3))
+            gm = GradManager().attach(ws, dist.make_allreduce_cb(method, sparse=True))
+            gm.attach(dense, dist.make_allreduce_cb(method))
+            for step in (1, 2):
+                with gm:
+                    gm.backward(loss(ws, RANK, True) + dense.sum())
+                alone = [tensor(v) for v in tables]
+                with GradManager().attach(alone) as one:
+                    one.backward(sum(loss(alone, r, False) for r in range(SIZE)))
+                for w, v in zip(ws[:2], alone):
+                    assert w.grad.is_sparse and w.grad.is_coalesced()
+                    np.testing.assert_allclose(w.grad.to_dense(), step * v.grad / count, rtol=1e-6)
+                assert ws[2].grad is None
+                assert dense.grad.tolist() == [step * SIZE / count] * 3
+        w = tensor(tables[0])  # a callback of whole gradients takes rows, too
+        with GradManager().attach(w, dist.make_allreduce_cb("sum")) as gm:
+            gm.backward(F.embedding(np.array([RANK]), w, sparse=True).sum())
+        assert not w.grad.is_sparse and w.grad.tolist() == [[1.0] * 4] * 3 + [[0.0] * 4] * 6
+        gm = GradManager().attach(w, dist.make_allreduce_cb("sum", sparse=True))
+        def fails(t, g):
+            raise ZeroDivisionError
+        if RANK == 1:
+            gm = GradManager().attach(w, [fails, dist.make_allreduce_cb("sum", sparse=True)])
+        try:
+            with gm:
+                gm.backward(F.embedding(np.array([RANK]), w, sparse=True).sum())
+        except (errors.DistributedError, ZeroDivisionError) as error:
+            assert isinstance(error, ZeroDivisionError) == (RANK == 1)
+        else:
+            raise AssertionError("no rank may end this backward")
+        """,
+    )

@@ -1,4 +1,4 @@
-"""Table look-up: `embedding` and `one_hot`."""
+"""Table look-up: `embedding`, with a gradient of the whole table or of rows, and `one_hot`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries
-from gradmgr._engine.custom import custom
+from gradmgr._arrays.captured import capturing, inner_of
+from gradmgr._arrays.table_rows import TableRows, sum_equal_rows
+from gradmgr._engine.custom import Declared, declared
+from gradmgr._engine.entry import Entry, Vjp
 from gradmgr._engine.indexing import add_at, normalized
 from gradmgr._engine.op import Function, linear
+from gradmgr._engine.ownership import Grads, Ownership, accumulate
+from gradmgr._engine.row_sparse import row_sparse
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.nn._functions.arguments import check_inexact, integer
 from gradmgr.ops.convert import lift, widen_half
 
 # The least number of columns for which rows are sorted and summed by runs; with fewer, elements are added one by one.
 _WIDE_TABLE = 32
-# The least number of rows for which all runs are summed at once.
-_MANY_ROWS = 512
 
 
 @libraries.captured_as_one()
@@ -36,35 +39,10 @@ def _sum_of_rows(g: Any, places: Any, rows: int) -> Any:
     if columns < _WIDE_TABLE:  # numpy.add.at is fast in one dimension only
         np.add.at(table.reshape(-1), (places[:, None] * columns + np.arange(columns)).ravel(), g.ravel())
         return table
-    order = np.argsort(
-        places.astype(np.int16) if rows <= 1 << 15 else places, kind="stable"
-    )  # 16-bit integers are sorted by radix sort
-    places, g = places.take(order), g.take(order, 0)
-    starts = np.flatnonzero(np.concatenate(([True], places[1:] != places[:-1])))
-    if len(places) < _MANY_ROWS:
-        table[places.take(starts)] = np.add.reduceat(g, starts, axis=0)
-        return table
-    counts = np.diff(starts, append=len(places))
-    by_count = np.argsort(-counts, kind="stable")
-    starts = starts.take(by_count)
-    table[places.take(starts)] = _sum_of_runs(g, starts, counts.take(by_count))
+    # 16-bit integers are sorted by radix sort.
+    distinct, total = sum_equal_rows(places.astype(np.int16) if rows <= 1 << 15 else places, g)
+    table[distinct] = total
     return table
-
-
-def _sum_of_runs(g: Any, starts: Any, counts: Any) -> Any:
-    """Return the sum of each run of rows, the longest run first.
-
-    The first rows of all runs are added at once, then the second rows of the runs that have two, and so on.
-    numpy.add.reduceat would sum each column of each run by itself; it is used for the rest of a few long runs.
-    """
-    having = (len(counts) - np.cumsum(np.bincount(counts))).tolist()  # having[k] runs have more than k rows
-    rounds = max(1, int(np.argmin(np.add(having, range(len(having))))))
-    total = g.take(starts, 0)
-    for k in range(1, rounds):
-        total[: having[k]] += g.take(starts[: having[k]] + k, 0)
-    for k in range(having[rounds]):
-        total[k] += np.add.reduceat(g[starts[k] + rounds : starts[k] + counts[k]], (0,), axis=0)[0]
-    return total
 
 
 def _collect_kernel(g: Any, places: Any, rows: int, padding: int | None, by_count: bool) -> Any:
@@ -112,14 +90,55 @@ _read: Function = linear(
     _read_kernel,
     lambda g, shape, places, padding, by_count: _collect(g, places, shape[0], padding, by_count),
 )
-_embedding: Function = custom(
-    "nn.embedding",
-    _embedding_kernel,
-    vjp={
-        "table": lambda g, shape, places, padding, by_count: _collect(g, places, shape[0], padding, by_count),
-    },
-    jvp={"table": lambda t, places, padding, by_count: _read(t, places, padding, by_count)},
-)
+
+
+def _declare_embedding(name: str) -> Declared:
+    return declared(
+        name,
+        _embedding_kernel,
+        vjp={
+            "table": lambda g, shape, places, padding, by_count: _collect(g, places, shape[0], padding, by_count),
+        },
+        jvp={"table": lambda t, places, padding, by_count: _read(t, places, padding, by_count)},
+    )
+
+
+def _row_sparse_vjp(dense: Vjp) -> Vjp:
+    """Return the vjp that gives a leaf the rows it received, and leaves to `dense` what is recorded, or inside vmap.
+
+    The node id of a leaf is an integer, see `Tape`. Another table is the result of an op, whose vjp takes arrays.
+    """
+
+    def vjp(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
+        _, _, (node_id,), ((shape, dtype),), values = e
+        capture = capturing()
+        if capture is not None:
+            capture.add_obstacle("embedding(sparse=True) gives a gradient of rows, which are not captured,")
+        g_array = inner_of(g)
+        if node_id.__class__ is not int or not owned.plain or isinstance(g, Tensor) or batched.is_batched(g_array):
+            dense(e, g, grads, owned)
+            return
+        _, places, padding, by_count, _ = values
+        content = TableRows(shape, dtype, (_rows_of(g_array, inner_of(places), shape[0], padding, by_count),))
+        accumulate(grads, owned, node_id, row_sparse(content))
+
+    return vjp
+
+
+def _rows_of(g: Any, places: Any, rows: int, padding: int | None, by_count: bool) -> tuple[Any, Any]:
+    """Return the indices of the rows that were read, and the gradient of each."""
+    g, places = g.reshape((-1, g.shape[-1])), places.reshape(-1)
+    if by_count:
+        _, which, counts = libraries.namespace(places).unique(places, return_inverse=True, return_counts=True)
+        g = g / counts[which].astype(g.dtype)[:, None]
+    if padding is not None:
+        kept = places != padding
+        g, places = g[kept], places[kept]
+    return places, g
+
+
+_embedding: Function = _declare_embedding("nn.embedding").register()
+_sparse_embedding: Function = _declare_embedding("nn.sparse_embedding").register(_row_sparse_vjp)
 
 
 def embedding(
@@ -143,7 +162,8 @@ def embedding(
             of the optimiser, which alone changes them.
         norm_type: the order of max_norm.
         scale_grad_by_freq: divide the gradient of each row by how often it is read.
-        sparse: not supported, as gradients are arrays.
+        sparse: give a table that is attached a `sparse.RowSparse` as its gradient, of the rows that were read, where no
+            other manager records it: a step then takes time in proportion to these rows, not to the table.
 
     Returns:
         (*input.shape, columns), in the dtype of the table.
@@ -152,41 +172,56 @@ def embedding(
         LabelError: an index is negative or not a row of the table.
         DtypeError: the indices are not integers, or the table's dtype cannot have gradients.
         ShapeError: the table does not have two axes.
-        UnsupportedFunctionError: max_norm or sparse is given.
+        UnsupportedFunctionError: max_norm is given.
 
     >>> import numpy as np
     >>> from gradmgr.nn.functional import embedding
     >>> embedding(np.array([2, 0]), np.array([[0.0, 0.5], [1.0, 1.5], [2.0, 2.5]])).tolist()
     [[2.0, 2.5], [0.0, 0.5]]
     """
-    if max_norm is not None:
-        raise errors.UnsupportedFunctionError(
-            "embedding: max_norm would write to the table that it reads, which no function of gradmgr does; after each "
-            "step of the optimiser, divide the rows by max(1, norm / max_norm)"
-        )
-    if sparse:
-        raise errors.UnsupportedFunctionError(
-            "embedding: sparse=True asks for a sparse gradient, and gradients here are arrays; pass sparse=False"
-        )
-    table = lift(weight)
-    if table.ndim != 2:
-        raise errors.ShapeError(f"embedding takes weight (rows, columns); found shape {table.shape}")
-    check_inexact("embedding", weight=table)
-    rows, padding = table.shape[0], None
-    if padding_idx is not None:
-        padding = integer(padding_idx, "padding_idx", "embedding")
-        if not -rows <= padding < rows:
-            raise errors.LabelError(f"embedding: padding_idx {padding} is no row of a table of {rows}")
-        padding %= rows
-    places = libraries.place_indices(
-        _places(input, rows, "embedding", f"a table of {rows} rows"), raw(table), "embedding"
-    )
+    refuse_max_norm(max_norm, "embedding")
+    table, places, padding = read_table(input, weight, padding_idx, "embedding")
     if isinstance(input, Tensor) and not isinstance(table, Tensor):
         table = wrap(table)
-    return _embedding(table, places, padding, bool(scale_grad_by_freq))
+    return look_up(table, places, padding, bool(scale_grad_by_freq), sparse)
 
 
-def _places(given: Any, count: int | None, asked: str, of: str) -> Any:
+def look_up(table: Any, places: Any, padding: int | None, by_count: bool, sparse: bool) -> Any:
+    """Return the rows of a table at checked indices."""
+    return (_sparse_embedding if sparse else _embedding)(table, places, padding, by_count)
+
+
+def sum_rows(x: Any, places: Any, count: int) -> Any:
+    """Return `count` rows, of which row k is the sum of the rows of x with index k."""
+    return _collect(x, places, count, None, False)
+
+
+def refuse_max_norm(max_norm: Any, asked: str) -> None:
+    """Raise unless max_norm is None."""
+    if max_norm is not None:
+        raise errors.UnsupportedFunctionError(
+            f"{asked}: max_norm would write to the table that it reads, which no function of gradmgr does; after each "
+            "step of the optimiser, divide the rows by max(1, norm / max_norm)"
+        )
+
+
+def read_table(input: Any, weight: Any, padding_idx: Any, asked: str) -> tuple[Any, Any, int | None]:
+    """Return a checked table, the indices into it as an array in its memory, and the row that is a constant."""
+    table = lift(weight)
+    if table.ndim != 2:
+        raise errors.ShapeError(f"{asked} takes weight (rows, columns); found shape {table.shape}")
+    check_inexact(asked, weight=table)
+    rows, padding = table.shape[0], None
+    if padding_idx is not None:
+        padding = integer(padding_idx, "padding_idx", asked)
+        if not -rows <= padding < rows:
+            raise errors.LabelError(f"{asked}: padding_idx {padding} is no row of a table of {rows}")
+        padding %= rows
+    places = checked_places(input, rows, asked, f"a table of {rows} rows")
+    return table, libraries.place_indices(places, raw(table), asked), padding
+
+
+def checked_places(given: Any, count: int | None, asked: str, of: str) -> Any:
     """Return checked indices as an array that is not written to later."""
     places = raw(lift(given))
     if places.dtype.kind not in "iu":
@@ -243,7 +278,7 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Any:
     if classes < 1 and classes != -1:
         raise ValueError(f"one_hot: num_classes must be positive, or -1 to find it; found {classes}")
     limits = (None, "one_hot", "classes") if classes == -1 else (classes, "one_hot", f"{classes} classes")
-    places = _places(tensor, *limits)
+    places = checked_places(tensor, *limits)
     if classes == -1:
         if not places.size:
             raise ValueError("one_hot finds num_classes from the indices, and there are none; pass num_classes")

@@ -16,6 +16,7 @@ from gradmgr._engine import write_lock
 from gradmgr._engine.hooks import HookPlace, Hooks, RemovableHandle, check_hook
 from gradmgr._engine.mutation import calls_to_write
 from gradmgr._engine.parameter import Parameter, parameter_around
+from gradmgr._engine.row_sparse import zeros_like
 from gradmgr._engine.tensor import Tensor, tensor, wrap
 from gradmgr._engine.tensor_capture import call_whole, see
 from gradmgr.nn._modules.state import convert, fitting_values, read_target, write_all
@@ -428,7 +429,7 @@ class Module:
         for param in self.parameters():
             grad = param.grad
             if grad is not None:
-                param.grad = None if set_to_none else wrap(libraries.namespace(grad._array).zeros_like(grad._array))
+                param.grad = None if set_to_none else zeros_like(grad)
 
     def to(self, *args: Any, device: str | None = None, dtype: Any = None) -> Self:
         """Move parameters and buffers to a device, cast them to a dtype, or both; returns the module.
