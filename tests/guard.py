@@ -867,6 +867,9 @@ class NcclCommunicator:
     def allGather(self, sendbuf: int, recvbuf: int, count: int, datatype: int, stream: int) -> None:  # noqa: N802  # CuPy's name
         self._moved(sendbuf, recvbuf, count, datatype, stream)
 
+    def reduceScatter(self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, stream: int) -> None:  # noqa: N802  # CuPy's name
+        self.allReduce(sendbuf, recvbuf, count, datatype, op, stream)
+
     def bcast(self, buff: int, count: int, datatype: int, root: int, stream: int) -> None:
         if root != 0:
             raise RuntimeError("NCCL_ERROR_INVALID_ARGUMENT")

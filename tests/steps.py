@@ -25,7 +25,20 @@ import numpy as np
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, errors, forward_ad, functional, graph, nn, optim, sparse, special, tensor
+from gradmgr import (
+    GradManager,
+    Tensor,
+    distributions,
+    errors,
+    forward_ad,
+    functional,
+    graph,
+    nn,
+    optim,
+    sparse,
+    special,
+    tensor,
+)
 from gradmgr.function import Function, custom_op, once_differentiable
 from gradmgr.optim import lr_scheduler
 from gradmgr.profiler import emit_itt, profile, record_function
@@ -1072,6 +1085,39 @@ def anomaly_found() -> Step:
 
     step = recorded(body)
     return lambda: caught(step, errors.AnomalyError)
+
+
+@loop
+def promotions() -> Step:
+    def body(gm: GradManager, x: Tensor) -> None:
+        with gradmgr.detect_promotion("raise"):
+            gm.backward(loss_of(x))
+
+    return recorded(body)
+
+
+@loop
+def promotions_found() -> Step:
+    narrow, wide = tensor(np.ones(3, np.float32)), np.ones(3)
+
+    def step() -> None:
+        with gradmgr.detect_promotion("raise"):
+            narrow * wide
+
+    return lambda: caught(step, errors.PromotionError)
+
+
+@loop
+def random_values() -> Step:
+    rng = np.random.default_rng(0)
+
+    def body(gm: GradManager, x: Tensor) -> None:
+        width = gnp.exp(x * 0)
+        parts = distributions.Normal(x, width), distributions.Gamma(width, 2.0), distributions.StudentT(3.0, x, width)
+        y = gnp.concatenate([part.rsample(rng).ravel() for part in parts])
+        gm.backward(gnp.sum(y) + gnp.sum(distributions.kl_divergence(parts[0], distributions.Normal(0.0, 1.0))))
+
+    return recorded(body)
 
 
 @loop

@@ -35,7 +35,7 @@ from gradmgr._arrays.products import Products
 from gradmgr._arrays.replay_text import CLEARLY, TAKE_ARENA, Writer
 from gradmgr._arrays.spans import Span, over_runs, peak_of
 from gradmgr._arrays.steps import Step, Temporary
-from gradmgr._arrays.strips import Strips
+from gradmgr._arrays.strips import Strips, key_of
 
 _LARGE = 1 << 16  # bytes
 
@@ -276,7 +276,7 @@ class NativeWriter(Writer):
             return None
         if target[1] or step.dims[0] * stride != nbytes or nbytes != bytes_of(self.layouts[target[0]]):
             return None
-        own = [(at, s) for (of, at), s in zip(step.operands, step.strides, strict=True) if of == base]
+        own = [(at, s) for (of, at), s in zip(step.operands, step.strides, strict=True) if key_of(of) == base]
         return target[0] if all(each == (0, stride) for each in own) else None
 
     # ------------------------------------------------------------ text
