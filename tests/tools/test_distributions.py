@@ -386,6 +386,22 @@ def test_wrong_parameters_are_refused():
             ValueError,
             r"covariance_matrix has shape \(..., 3, 3\)",
         ),
+        (
+            lambda: distributions.MultivariateNormal(LOC[:2], tensor([[1.0, 0.5], [0.1, 1.0]])),
+            ValueError,
+            r"covariance_matrix must be symmetric; found 0.5 at index \(0, 1\), and 1 more, in shape \(2, 2\)",
+        ),
+        (
+            lambda: distributions.MultivariateNormal(LOC[:2], scale_tril=[[1.0, 0.5], [0.0, 1.0]]),
+            ValueError,
+            r"scale_tril must be lower triangular; found 0.5 at index \(0, 1\), in",
+        ),
+        (
+            lambda: distributions.MultivariateNormal(LOC[:2], scale_tril=[[1.0, 0.0], [0.5, -1.0]]),
+            ValueError,
+            "scale_tril must be greater than 0 on its diagonal; found -1.0 at index 1",
+        ),
+        (lambda: distributions.Categorical([[0.5, 0.5], [0.0, 0.0]]), ValueError, "with a sum above 0; found 0.0 at"),
         (lambda: distributions.Independent(distributions.Normal(0.0, 1.0), 1), ValueError, "from 0 to 0"),
         (lambda: distributions.Independent(1.0, 1), TypeError, "takes a Distribution; found float"),
         (
@@ -397,6 +413,10 @@ def test_wrong_parameters_are_refused():
         with pytest.raises(error, match=message):
             make()
     assert distributions.Normal(0.0, -1.0, validate_args=False).scale == -1.0
+    distributions.MultivariateNormal(LOC[:2], scale_tril=[[1.0, 0.5], [0.0, -1.0]], validate_args=False)
+    rounded = COVARIANCE.astype(np.float32)
+    rounded[0, 1] = np.nextafter(rounded[0, 1], np.float32(1))
+    distributions.MultivariateNormal(LOC, rounded)  # rounding is no lack of symmetry
 
 
 def test_what_cannot_be_drawn_is_refused():
@@ -406,6 +426,10 @@ def test_what_cannot_be_drawn_is_refused():
         distributions.Poisson(1.0).rsample(rng)
     with pytest.raises(TypeError, match=r"Normal.sample draws from a numpy.random.Generator; found rng of type int"):
         distributions.Normal(0.0, 1.0).sample(3)
+    with pytest.raises(
+        TypeError, match=r"takes a numpy.random.Generator first, then the shape: rsample\(rng, \(3,\)\)"
+    ):
+        distributions.Normal(0.0, 1.0).rsample((3,))
     with pytest.raises(ValueError, match="sample_shape must be lengths"):
         distributions.Normal(0.0, 1.0).sample(rng, -1)
     with pytest.raises(ValueError, match=r"must broadcast with batch_shape \(3,\)"):
