@@ -302,8 +302,14 @@ def full_like_shape(parameter: Any, shape: Shape) -> Any:
     return np.broadcast_to(raw(parameter), shape)
 
 
-def within(is_inside: Any, compute: Callable[[Any], Any], value: Any, inner: float) -> Any:
-    """Return compute(value) where it is defined, else -inf; computed at `inner` there, so that no gradient is NaN."""
+def within(is_inside: Any, compute: Callable[[Any], Any], value: Any, inner: Any, event_axes: int = 0) -> Any:
+    """Return compute(value) where it is defined, else -inf; computed at `inner` there, so that no gradient is NaN.
+
+    The last `event_axes` axes are one value, for which `compute` returns one number.
+    """
     if is_inside.__class__ is not bool and not is_batched(is_inside) and is_inside.all():
         return compute(value)
-    return gnp.where(is_inside, compute(gnp.where(is_inside, value, value.dtype.type(inner))), -np.inf)
+    made = compute(gnp.where(is_inside, value, in_dtype(inner, value.dtype)))
+    if event_axes:
+        is_inside = is_inside.all(axis=tuple(range(-event_axes, 0)))
+    return gnp.where(is_inside, made, -np.inf)

@@ -64,6 +64,16 @@ def test_cumulative_probabilities_are_scipys(name):
         np.testing.assert_allclose(found.icdf(P), reference.ppf(P), rtol=1e-11)
 
 
+def test_no_lognormal_value_is_below_0():
+    value = tensor([-1.0, 0.0, 2.0])
+    with GradManager().attach(value) as gm:
+        found = distributions.LogNormal(0.5, 2.0).cdf(value)
+        gm.backward(found, np.ones(3))
+    reference = scipy.stats.lognorm(2.0, 0, np.exp(0.5))
+    np.testing.assert_allclose(found, reference.cdf(value), rtol=1e-12)
+    np.testing.assert_allclose(value.grad, reference.pdf(value), rtol=1e-12)
+
+
 def test_vectors_have_scipys_densities():
     concentration, weights = A + 0.5, np.array([0.2, 0.3, 0.5])
     dirichlet, reference = distributions.Dirichlet(concentration), scipy.stats.dirichlet(concentration)
@@ -279,6 +289,26 @@ def test_what_a_transform_does_not_give_is_known():
         False,
         False,
     ]
+
+
+def test_transforms_of_arrays_and_of_vectors():
+    """Against LogNormal; a value outside has no density, and changes no gradient of the others."""
+    scale, y = np.array([0.5, 1.0, 2.0]), np.array([0.3, 1.0, 2.5])
+    steps = [transforms.AffineTransform(LOC, scale), transforms.ExpTransform()]
+    made = distributions.TransformedDistribution(distributions.Normal(np.zeros(3), 1.0), steps)
+    expected = scipy.stats.lognorm(scale, 0, np.exp(LOC)).logpdf(y)
+    np.testing.assert_allclose(made.log_prob(y), expected, rtol=1e-12)
+    np.testing.assert_array_equal(np.isneginf(made.log_prob(y * [1, -1, 1])), [False, True, False])
+    assert made.sample(np.random.default_rng(0), 5).shape == (5, 3)
+    loc = tensor(np.zeros(3))
+    with GradManager().attach(loc) as gm:
+        of_vector = distributions.MultivariateNormal(loc, np.eye(3))
+        found = distributions.TransformedDistribution(of_vector, steps).log_prob(np.stack([y, y * [1, -1, 1]]))
+        gm.backward(found, np.ones(2))
+    np.testing.assert_allclose(found, [expected.sum(), -np.inf], rtol=1e-12)
+    np.testing.assert_allclose(loc.grad, (np.log(y) - LOC) / scale, rtol=1e-12)
+    with pytest.raises(ValueError, match=r"arrays of shape \(3,\), which must broadcast to .*; found \(\)"):
+        distributions.TransformedDistribution(distributions.Normal(0.0, 1.0), steps)
 
 
 def test_a_transformed_density_integrates_to_1():
