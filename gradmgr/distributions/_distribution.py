@@ -96,7 +96,8 @@ def first_failure(value: Any, holds: Any) -> str:
     """Return in words which elements of a plain array fail, `holds` telling of each whether it does not."""
     if not shape_of(value):
         return str(value)
-    failed = np.argwhere(~np.broadcast_to(to_device(holds, "cpu"), value.shape))
+    value, holds = to_device(value, "cpu"), to_device(holds, "cpu")
+    failed = np.argwhere(~np.broadcast_to(holds, value.shape))
     place = tuple(map(int, failed[0]))
     others = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
     return f"{value[place]} at index {place[0] if len(place) == 1 else place}{others}, in shape {value.shape}"
@@ -184,11 +185,13 @@ class Distribution:
     def _dtype_with(self, *values: Any) -> Any:
         return common_dtype(*self._parameters.values(), *values)
 
-    def _values(self, *values: Any, plain: bool = False) -> list[Any]:
-        """Return the parameters, and values beside them, in one dtype; without a recording if `plain`."""
+    def _values(self, *values: Any, are_constant: bool = False) -> list[Any]:
+        """Return the parameters, and values beside them, in one dtype; as Tensors that no manager tracks if asked."""
         found = [*self._parameters.values(), *values]
         dtype = self._dtype_with(*values)
-        return [in_dtype(raw(value) if plain else value, dtype) for value in found]
+        if are_constant:
+            found = [wrap(raw(value)) if isinstance(value, Tensor) else value for value in found]
+        return [in_dtype(value, dtype) for value in found]
 
     # ------------------------------------------------------------ what the distributions compute
 
@@ -255,7 +258,7 @@ class Distribution:
         owner = type(self).__name__
         shape = sample_shape_of(sample_shape, f"{owner}.sample") + self._batch_shape
         rng = generator_for(rng, f"{owner}.sample")
-        made = self._draw(rng, shape, *self._values(plain=True))
+        made = self._draw(rng, shape, *self._values(are_constant=True))
         return wrap(raw(made)) if self._has_tensors() else made
 
     def _has_tensors(self) -> bool:

@@ -28,7 +28,7 @@ _LOG_2PI = math.log(2 * math.pi)
 
 def _is_symmetric(matrix: Any) -> Any:
     kind = matrix.dtype if matrix.dtype.kind == "f" else np.float64
-    tolerance = np.finfo(kind).eps ** 0.5 * abs(matrix).max(axis=(-2, -1), keepdims=True, initial=0)
+    tolerance = np.finfo(kind).eps ** 0.5 * abs(matrix).max(axis=(-2, -1), keepdims=True)
     return abs(matrix - matrix.swapaxes(-1, -2)) <= tolerance
 
 
@@ -92,7 +92,7 @@ class MultivariateNormal(Distribution):
             self._check_matrix(raw(self._parameters[self._given]))
 
     def _check_matrix(self, matrix: Any) -> None:
-        if is_batched(matrix):
+        if is_batched(matrix) or not matrix.size:
             return  # the examples of a vmap have no common truth value
         if self._given == "scale_tril":
             require(matrix, _TRIANGULAR, self._given, "MultivariateNormal")

@@ -2,6 +2,7 @@
 
 import copy
 
+import guard
 import numpy as np
 import pytest
 import scipy.integrate
@@ -11,6 +12,7 @@ import scipy.stats
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, distributions, functional, tensor, vmap
+from gradmgr._engine.tensor import raw
 from gradmgr.distributions import transforms
 
 A, B = np.array([0.4, 1.0, 3.5]), np.array([[0.7], [2.0]])
@@ -469,3 +471,55 @@ def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(NotImplementedError, match="no closed form for Normal and Gamma"):
         distributions.kl_divergence(distributions.Normal(0.0, 1.0), distributions.Gamma(1.0, 1.0))
     assert rng.bit_generator.state == state
+
+
+AFFINE_EXP = [transforms.AffineTransform(0.5, 2.0), transforms.ExpTransform()]
+ON_A_GPU = {
+    **{name: (make, parameters, value) for name, (make, parameters, _, value) in ALL.items()},
+    "Bernoulli(logits)": (lambda logits: distributions.Bernoulli(logits=logits), (LOC,), np.array([[0.0], [1.0]])),
+    "Categorical": (distributions.Categorical, (np.array([0.2, 0.5, 0.3]),), np.array([0, 2, 3])),
+    "Categorical(logits)": (lambda logits: distributions.Categorical(logits=logits), (LOC,), np.array([0, 2])),
+    "Dirichlet": (distributions.Dirichlet, (A,), np.array([0.2, 0.3, 0.5])),
+    "MultivariateNormal": (distributions.MultivariateNormal, (LOC, COVARIANCE), LOC + 0.3),
+    "scale_tril": (
+        lambda loc, tril: distributions.MultivariateNormal(loc, scale_tril=tril),
+        (LOC, np.linalg.cholesky(COVARIANCE)),
+        LOC + 0.3,
+    ),
+    "TransformedDistribution": (
+        lambda m, s: distributions.TransformedDistribution(distributions.Normal(m, s), AFFINE_EXP),
+        (LOC, POSITIVE),
+        np.array([0.4, -1.0, 2.0]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ON_A_GPU)
+def test_on_a_gpu_they_are_the_same(cupy, name):
+    make, parameters, value = ON_A_GPU[name]
+
+    def computed(place):
+        leaves = [gradmgr.asarray(place(p)) for p in parameters]
+        gm, rng = GradManager().attach(leaves), np.random.default_rng(0)
+        with gm:
+            q = make(*leaves)
+            density = q.log_prob(place(value))
+            gm.backward(gnp.sum(density[density > -np.inf]))
+        return [density, q.sample(rng, 4), *[leaf.grad for leaf in leaves]]
+
+    for found, expected in zip(computed(cupy.asarray), computed(np.asarray), strict=True):
+        assert isinstance(found._array, guard.ndarray)
+        np.testing.assert_allclose(found._array._host, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_plain_arrays_of_a_gpu(cupy):
+    found = distributions.MultivariateNormal(cupy.asarray(LOC), cupy.asarray(COVARIANCE)).log_prob(cupy.asarray(P))
+    expected = scipy.stats.multivariate_normal(LOC, COVARIANCE).logpdf(P)
+    np.testing.assert_allclose(raw(found)._host, expected, rtol=1e-12)
+
+
+def test_wrong_parameters_on_a_gpu_are_refused(cupy):
+    with pytest.raises(ValueError, match=r"scale must be greater than 0; found -2.0 at index 1, in shape \(2,\)"):
+        distributions.Normal(0.0, gradmgr.asarray(cupy.asarray([1.0, -2.0])))
+    with pytest.raises(ValueError, match="covariance_matrix must be symmetric"):
+        distributions.MultivariateNormal(cupy.asarray(LOC[:2]), cupy.asarray([[1.0, 0.5], [0.1, 1.0]]))
