@@ -219,13 +219,13 @@ class Beta(Distribution):
 
     @property
     def mean(self) -> Any:
-        """A / (a + b)."""
+        """The ratio a / (a + b), a being concentration1."""
         a, b = self._values()
         return self._spread(a / (a + b))
 
     @property
     def variance(self) -> Any:
-        """A b / ((a + b)^2 (a + b + 1))."""
+        """The ratio a b / ((a + b)^2 (a + b + 1)), a being concentration1."""
         a, b = self._values()
         total = a + b
         return self._spread(a * b / (total * total * (total + 1)))
@@ -283,7 +283,7 @@ class StudentT(Distribution):
 
     @property
     def variance(self) -> Any:
-        """Df / (df - 2) times the square of scale; infinite for df up to 2, NaN up to 1."""
+        """The square of scale times df / (df - 2); infinite for df up to 2, NaN up to 1."""
         df, _, scale = self._values()
         has_variance = raw(df) > 2
         finite = scale * scale * df / (gnp.where(has_variance, df, 3) - 2)

@@ -21,6 +21,7 @@ from gradmgr.distributions._distribution import (
 )
 
 _NOT_NEGATIVE = Requirement(lambda a: a >= 0, "0 or greater")
+_WEIGHTS = Requirement(lambda a: (a >= 0) & (a.sum(axis=-1, keepdims=True) > 0), "0 or greater, with a sum above 0")
 
 
 def _draw_uniform(rng: np.random.Generator, like: Any) -> Any:
@@ -101,7 +102,7 @@ class Bernoulli(Distribution):
 
     @property
     def variance(self) -> Any:
-        """P (1 - p)."""
+        """The product p (1 - p), p being the probability of 1."""
         p = self.probs
         return p * (1 - p)
 
@@ -110,7 +111,7 @@ class Categorical(Distribution):
     """The distribution of the integers from 0 to k - 1, with arguments as torch.distributions.Categorical.
 
     Args:
-        probs: numbers in proportion to the probabilities, of shape (..., k); or
+        probs: numbers in proportion to the probabilities, of shape (..., k), which need not add up to 1; or
         logits: logarithms of such numbers. Exactly one of the two is given.
         validate_args: whether it is checked.
 
@@ -127,7 +128,7 @@ class Categorical(Distribution):
     [3, 1, 0, 0]
     """
 
-    _requirements = MappingProxyType({"probs": _NOT_NEGATIVE})
+    _requirements = MappingProxyType({"probs": _WEIGHTS})
     _ndims = MappingProxyType({"probs": 1, "logits": 1})
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool = True) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import gradmgr.numpy as gnp
 from gradmgr._arrays.batched import is_batched
 from gradmgr._arrays.drawing import generator
+from gradmgr._arrays.libraries import to_device
 from gradmgr._engine.tensor import Tensor, raw, wrap
 
 Shape = tuple[int, ...]
@@ -81,12 +82,48 @@ def shape_of(value: Any) -> Shape:
     return getattr(value, "shape", ())
 
 
+def require(value: Any, requirement: Requirement, name: str, owner: str) -> None:
+    """Raise a ValueError unless the elements of a plain array or number are as they must be."""
+    holds = requirement.holds(value)
+    if not (holds if holds.__class__ is bool else holds.all()):
+        raise ValueError(
+            f"{owner}: {name} must be {requirement.words}; found {first_failure(value, holds)}. validate_args=False "
+            "leaves this check out"
+        )
+
+
+def first_failure(value: Any, holds: Any) -> str:
+    """Return in words which elements of a plain array fail, `holds` telling of each whether it does not."""
+    if not shape_of(value):
+        return str(value)
+    value, holds = to_device(value, "cpu"), to_device(holds, "cpu")
+    failed = np.argwhere(~np.broadcast_to(holds, value.shape))
+    place = tuple(map(int, failed[0]))
+    others = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+    return f"{value[place]} at index {place[0] if len(place) == 1 else place}{others}, in shape {value.shape}"
+
+
+def generator_for(rng: Any, asked: str) -> np.random.Generator:
+    """Return the Generator to draw from.
+
+    Raises:
+        TypeError: rng is none; if it is a shape, in the place where torch has it, the error says so.
+    """
+    if isinstance(rng, (tuple, list)):
+        raise TypeError(
+            f"{asked} takes a numpy.random.Generator first, then the shape: {asked.partition('.')[2]}(rng, {rng!r}), "
+            f"or sample_shape={rng!r} alone; found rng={rng!r}"
+        )
+    return generator(rng, asked)
+
+
 class Distribution:
     """The base of all distributions: a batch of independent random variables, each with its own parameters.
 
     Parameters are kept as they are given, and read when something is computed, so that a manager which tracks one gets
     its gradient. Results have the dtype of the arrays and Tensors among parameters and values: Python numbers and
-    integers take that dtype, which is float64 where there are none. They are Tensors where a parameter or value is one.
+    integers take that dtype, which is float64 where there are none. They are Tensors where a parameter or value is one;
+    of numbers and plain arrays alone they may be NumPy's.
 
     Attributes:
         has_rsample: whether there is an `rsample`, whose results are differentiable in the parameters.
@@ -123,14 +160,8 @@ class Distribution:
     def _check(self, name: str, value: Any) -> None:
         requirement = self._requirements.get(name, FINITE)
         plain = raw(value)
-        if is_batched(plain):
-            return  # the examples of a vmap have no common truth value
-        holds = requirement.holds(plain)
-        if not (holds if holds.__class__ is bool else holds.all()):
-            raise ValueError(
-                f"{type(self).__name__}: {name} must be {requirement.words}; found {plain}. validate_args=False leaves "
-                "this check out"
-            )
+        if not is_batched(plain):  # the examples of a vmap have no common truth value
+            require(plain, requirement, name, type(self).__name__)
 
     def __getattr__(self, name: str) -> Any:
         parameters = self.__dict__.get("_parameters", {})
@@ -154,11 +185,13 @@ class Distribution:
     def _dtype_with(self, *values: Any) -> Any:
         return common_dtype(*self._parameters.values(), *values)
 
-    def _values(self, *values: Any, plain: bool = False) -> list[Any]:
-        """Return the parameters, and values beside them, in one dtype; without a recording if `plain`."""
+    def _values(self, *values: Any, are_constant: bool = False) -> list[Any]:
+        """Return the parameters, and values beside them, in one dtype; as Tensors that no manager tracks if asked."""
         found = [*self._parameters.values(), *values]
         dtype = self._dtype_with(*values)
-        return [in_dtype(raw(value) if plain else value, dtype) for value in found]
+        if are_constant:
+            found = [wrap(raw(value)) if isinstance(value, Tensor) else value for value in found]
+        return [in_dtype(value, dtype) for value in found]
 
     # ------------------------------------------------------------ what the distributions compute
 
@@ -209,7 +242,7 @@ class Distribution:
 
         Raises:
             NotImplementedError: the values are discrete.
-            TypeError: rng is no Generator.
+            TypeError: rng is no Generator, as where a shape is given first.
         """
         owner = type(self).__name__
         if not self.has_rsample:
@@ -218,13 +251,14 @@ class Distribution:
                 "and the gradient of log_prob()"
             )
         shape = sample_shape_of(sample_shape, f"{owner}.rsample") + self._batch_shape
-        return self._draw(generator(rng, f"{owner}.rsample"), shape, *self._values())
+        return self._draw(generator_for(rng, f"{owner}.rsample"), shape, *self._values())
 
     def sample(self, rng: np.random.Generator | None = None, sample_shape: int | Shape = ()) -> Any:
         """Return random values, which are constants to every manager; arguments and shape as for `rsample`."""
         owner = type(self).__name__
         shape = sample_shape_of(sample_shape, f"{owner}.sample") + self._batch_shape
-        made = self._draw(generator(rng, f"{owner}.sample"), shape, *self._values(plain=True))
+        rng = generator_for(rng, f"{owner}.sample")
+        made = self._draw(rng, shape, *self._values(are_constant=True))
         return wrap(raw(made)) if self._has_tensors() else made
 
     def _has_tensors(self) -> bool:
@@ -271,8 +305,14 @@ def full_like_shape(parameter: Any, shape: Shape) -> Any:
     return np.broadcast_to(raw(parameter), shape)
 
 
-def within(is_inside: Any, compute: Callable[[Any], Any], value: Any, inner: float) -> Any:
-    """Return compute(value) where it is defined, else -inf; computed at `inner` there, so that no gradient is NaN."""
+def within(is_inside: Any, compute: Callable[[Any], Any], value: Any, inner: Any, event_axes: int = 0) -> Any:
+    """Return compute(value) where it is defined, else -inf; computed at `inner` there, so that no gradient is NaN.
+
+    The last `event_axes` axes are one value, for which `compute` returns one number.
+    """
     if is_inside.__class__ is not bool and not is_batched(is_inside) and is_inside.all():
         return compute(value)
-    return gnp.where(is_inside, compute(gnp.where(is_inside, value, value.dtype.type(inner))), -np.inf)
+    made = compute(gnp.where(is_inside, value, in_dtype(inner, value.dtype)))
+    if event_axes:
+        is_inside = is_inside.all(axis=tuple(range(-event_axes, 0)))
+    return gnp.where(is_inside, made, -np.inf)

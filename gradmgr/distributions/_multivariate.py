@@ -10,11 +10,31 @@ import numpy as np
 
 import gradmgr.numpy as gnp
 from gradmgr import special
+from gradmgr._arrays.batched import is_batched
 from gradmgr._engine.tensor import raw
 from gradmgr.distributions._continuous import log_gamma_variate, standard_normal
-from gradmgr.distributions._distribution import POSITIVE, Distribution, Shape, shape_of, within
+from gradmgr.distributions._distribution import (
+    POSITIVE,
+    Distribution,
+    Requirement,
+    Shape,
+    require,
+    shape_of,
+    within,
+)
 
 _LOG_2PI = math.log(2 * math.pi)
+
+
+def _is_symmetric(matrix: Any) -> Any:
+    kind = matrix.dtype if matrix.dtype.kind == "f" else np.float64
+    tolerance = np.finfo(kind).eps ** 0.5 * abs(matrix).max(axis=(-2, -1), keepdims=True)
+    return abs(matrix - matrix.swapaxes(-1, -2)) <= tolerance
+
+
+_SYMMETRIC = Requirement(_is_symmetric, "symmetric")
+_TRIANGULAR = Requirement(lambda a: np.triu(a, 1) == 0, "lower triangular")
+_POSITIVE_DIAGONAL = Requirement(lambda a: a > 0, "greater than 0 on its diagonal")
 _MATRICES = ("covariance_matrix", "precision_matrix", "scale_tril")
 
 
@@ -28,10 +48,12 @@ class MultivariateNormal(Distribution):
         covariance_matrix: symmetric and positive definite, of shape (..., d, d).
         precision_matrix: its inverse; or
         scale_tril: its lower Cholesky factor. Exactly one of the three is given.
-        validate_args: whether the parameters are checked to be finite.
+        validate_args: whether the parameters are checked: to be finite, the first two matrices to be symmetric but for
+            rounding, scale_tril to be lower triangular with a diagonal above 0. Whether a matrix is positive definite
+            is found when it is factorised.
 
     Raises:
-        ValueError: not one of the three matrices is given, or the shapes do not fit.
+        ValueError: not one of the three matrices is given, it is not as it must be, or the shapes do not fit.
         TypeError: a parameter does not consist of real numbers.
 
     >>> from gradmgr import distributions
@@ -66,6 +88,18 @@ class MultivariateNormal(Distribution):
                 f"MultivariateNormal: for loc of shape {shape_of(self._parameters['loc'])}, {self._given} has shape "
                 f"(..., {size}, {size}); found {shape_of(self._parameters[self._given])}"
             )
+        if validate_args:
+            self._check_matrix(raw(self._parameters[self._given]))
+
+    def _check_matrix(self, matrix: Any) -> None:
+        if is_batched(matrix) or not matrix.size:
+            return  # the examples of a vmap have no common truth value
+        if self._given == "scale_tril":
+            require(matrix, _TRIANGULAR, self._given, "MultivariateNormal")
+            diagonal = np.diagonal(matrix, axis1=-2, axis2=-1)
+            require(diagonal, _POSITIVE_DIAGONAL, self._given, "MultivariateNormal")
+        else:
+            require(matrix, _SYMMETRIC, self._given, "MultivariateNormal")
 
     @property
     def event_shape(self) -> Shape:
@@ -187,7 +221,7 @@ class Dirichlet(Distribution):
 
     @property
     def variance(self) -> Any:
-        """Mean (1 - mean) / (A + 1), A being the sum of the concentration."""
+        """The ratio m (1 - m) / (A + 1), m being the mean and A the sum of the concentration."""
         (a,) = self._values()
         mean = self.mean
         return mean * (1 - mean) / (gnp.sum(a, axis=-1, keepdims=True) + 1)

@@ -99,10 +99,11 @@ class TransformedDistribution(Distribution):
 
     Args:
         base_distribution: that of x.
-        transforms: one Transform, or a sequence of them.
+        transforms: one Transform, or a sequence of them. Arrays that they hold broadcast to the shape of x.
 
     Raises:
         TypeError: an argument is of another type.
+        ValueError: an array of a transform has more elements than x, or does not broadcast with it.
 
     >>> from gradmgr import distributions
     >>> from gradmgr.distributions import transforms
@@ -123,6 +124,19 @@ class TransformedDistribution(Distribution):
         self.base_dist, self.transforms = base_distribution, parts
         self._transform: Transform = parts[0] if len(parts) == 1 else ComposeTransform(parts)
         self._batch_shape = base_distribution.batch_shape
+        self._check_transform()
+
+    def _check_transform(self) -> None:
+        shape, held = self.base_dist.batch_shape + self.base_dist.event_shape, self._transform.parameter_shape
+        try:
+            fits = np.broadcast_shapes(shape, held) == shape
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"TransformedDistribution: the transforms hold arrays of shape {held}, which must broadcast to the "
+                f"shape of a value of {self.base_dist!r}; found {shape}. Give the base parameters of the larger shape"
+            )
 
     def _dtype_with(self, *values: Any) -> Any:
         return self.base_dist._dtype_with(*values)
@@ -142,17 +156,12 @@ class TransformedDistribution(Distribution):
         y = parameter_of(value, "value", f"{type(self).__name__}.log_prob")
         y = in_dtype(y, self._dtype_with(y))
         axes = len(self.event_shape)
-        is_inside = self._transform.holds_for(raw(y))
-        if axes:
-            is_inside = is_inside.all(axis=tuple(range(-axes, 0)))
 
         def density(y: Any) -> Any:
             x = self._transform.inv(y)
             return self.base_dist.log_prob(x) - sum_rightmost(self._transform.log_abs_det_jacobian(x, y), axes)
 
-        if axes:
-            return gnp.where(is_inside, density(y), -np.inf)
-        return within(is_inside, density, y, inner=float(self._transform(0.0)))
+        return within(self._transform.holds_for(raw(y)), density, y, raw(self._transform(y.dtype.type(0))), axes)
 
     def rsample(self, rng: np.random.Generator | None = None, sample_shape: int | Shape = ()) -> Any:
         """Return transforms of random values of the base."""
@@ -216,7 +225,9 @@ class LogNormal(TransformedDistribution):
 
     def cdf(self, value: Any) -> Any:
         """Return the probability of values up to this one."""
-        return self.base_dist.cdf(gnp.log(gnp.maximum(value, 0)))
+        value = parameter_of(value, "value", "LogNormal.cdf")
+        outside = np.less_equal(raw(value), 0)
+        return gnp.where(outside, 0.0, self.base_dist.cdf(gnp.log(gnp.where(outside, 1.0, value))))
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""

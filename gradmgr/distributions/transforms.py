@@ -9,6 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 import gradmgr.numpy as gnp
 from gradmgr import special
 from gradmgr._engine.tensor import raw
@@ -35,6 +37,11 @@ class Transform:
     >>> t(3.0), t.inv(7.0), round(t.log_abs_det_jacobian(3.0, 7.0), 3)
     (7.0, 3.0, 0.693)
     """
+
+    @property
+    def parameter_shape(self) -> tuple[int, ...]:
+        """The shape to which the arrays that the transform holds broadcast."""
+        return ()
 
     def __call__(self, x: Any) -> Any:
         raise NotImplementedError
@@ -65,6 +72,11 @@ class AffineTransform(Transform):
 
     def __init__(self, loc: Any, scale: Any) -> None:
         self.loc, self.scale = loc, scale
+
+    @property
+    def parameter_shape(self) -> tuple[int, ...]:
+        """The shape to which loc and scale broadcast."""
+        return np.broadcast_shapes(np.shape(self.loc), np.shape(self.scale))
 
     def __call__(self, x: Any) -> Any:
         return self.loc + self.scale * x
@@ -190,6 +202,11 @@ class ComposeTransform(Transform):
 
     def __init__(self, parts: Sequence[Transform]) -> None:
         self.parts = list(parts)
+
+    @property
+    def parameter_shape(self) -> tuple[int, ...]:
+        """The shape to which those of the parts broadcast."""
+        return np.broadcast_shapes(*[part.parameter_shape for part in self.parts])
 
     def __call__(self, x: Any) -> Any:
         for part in self.parts:

@@ -277,5 +277,5 @@ _cholesky = custom("cholesky", _cholesky_kernel, vjp={"a": _cholesky_vjp}, jvp={
 def cholesky(a: Any, /, *, upper: bool = False) -> Any:
     """Factor as `numpy.linalg.cholesky`; one triangle is read, and the gradient is that of a Hermitian change."""
     if is_plain(a):
-        return np.linalg.cholesky(a, upper=upper)
+        return np.linalg.cholesky(a, upper=True) if upper else np.linalg.cholesky(a)  # CuPy has no upper
     return _cholesky(lift_square("cholesky", a), bool(upper))

@@ -23,6 +23,7 @@ LINK = re.compile(r"`[^`]*`|\[[^\]]+\]\(([^)]+)\)")  # what stands in backquotes
 TRAINING = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
 SPARSE = (ROOT / "docs" / "sparse.md").read_text(encoding="utf-8")
 COMPILE = (ROOT / "docs" / "compile.md").read_text(encoding="utf-8")
+DISTRIBUTIONS = (ROOT / "docs" / "distributions.md").read_text(encoding="utf-8")
 
 
 def blocks(language, text=TEXT):
@@ -33,7 +34,8 @@ def commands():
     return [line for block in blocks("sh") for line in block.splitlines()]
 
 
-PROGRAMS = [*blocks("python"), *blocks("python", TRAINING), *blocks("python", COMPILE), *blocks("python", SPARSE)]
+PAGES = (TEXT, TRAINING, COMPILE, SPARSE, DISTRIBUTIONS)
+PROGRAMS = [block for page in PAGES for block in blocks("python", page)]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.splitlines()[-1][:20])

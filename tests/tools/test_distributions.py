@@ -2,6 +2,7 @@
 
 import copy
 
+import guard
 import numpy as np
 import pytest
 import scipy.integrate
@@ -11,6 +12,7 @@ import scipy.stats
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, distributions, functional, tensor, vmap
+from gradmgr._engine.tensor import raw
 from gradmgr.distributions import transforms
 
 A, B = np.array([0.4, 1.0, 3.5]), np.array([[0.7], [2.0]])
@@ -62,6 +64,16 @@ def test_cumulative_probabilities_are_scipys(name):
     np.testing.assert_allclose(found.cdf(value), reference.cdf(value), rtol=1e-11)
     if name != "Gamma":
         np.testing.assert_allclose(found.icdf(P), reference.ppf(P), rtol=1e-11)
+
+
+def test_no_lognormal_value_is_below_0():
+    value = tensor([-1.0, 0.0, 2.0])
+    with GradManager().attach(value) as gm:
+        found = distributions.LogNormal(0.5, 2.0).cdf(value)
+        gm.backward(found, np.ones(3))
+    reference = scipy.stats.lognorm(2.0, 0, np.exp(0.5))
+    np.testing.assert_allclose(found, reference.cdf(value), rtol=1e-12)
+    np.testing.assert_allclose(value.grad, reference.pdf(value), rtol=1e-12)
 
 
 def test_vectors_have_scipys_densities():
@@ -281,6 +293,26 @@ def test_what_a_transform_does_not_give_is_known():
     ]
 
 
+def test_transforms_of_arrays_and_of_vectors():
+    """Against LogNormal; a value outside has no density, and changes no gradient of the others."""
+    scale, y = np.array([0.5, 1.0, 2.0]), np.array([0.3, 1.0, 2.5])
+    steps = [transforms.AffineTransform(LOC, scale), transforms.ExpTransform()]
+    made = distributions.TransformedDistribution(distributions.Normal(np.zeros(3), 1.0), steps)
+    expected = scipy.stats.lognorm(scale, 0, np.exp(LOC)).logpdf(y)
+    np.testing.assert_allclose(made.log_prob(y), expected, rtol=1e-12)
+    np.testing.assert_array_equal(np.isneginf(made.log_prob(y * [1, -1, 1])), [False, True, False])
+    assert made.sample(np.random.default_rng(0), 5).shape == (5, 3)
+    loc = tensor(np.zeros(3))
+    with GradManager().attach(loc) as gm:
+        of_vector = distributions.MultivariateNormal(loc, np.eye(3))
+        found = distributions.TransformedDistribution(of_vector, steps).log_prob(np.stack([y, y * [1, -1, 1]]))
+        gm.backward(found, np.ones(2))
+    np.testing.assert_allclose(found, [expected.sum(), -np.inf], rtol=1e-12)
+    np.testing.assert_allclose(loc.grad, (np.log(y) - LOC) / scale, rtol=1e-12)
+    with pytest.raises(ValueError, match=r"arrays of shape \(3,\), which must broadcast to .*; found \(\)"):
+        distributions.TransformedDistribution(distributions.Normal(0.0, 1.0), steps)
+
+
 def test_a_transformed_density_integrates_to_1():
     found = distributions.TransformedDistribution(distributions.Normal(0.3, 2.0), transforms.SigmoidTransform())
     total, _ = scipy.integrate.quad(lambda y: np.exp(found.log_prob(y)), 0, 1)
@@ -386,6 +418,22 @@ def test_wrong_parameters_are_refused():
             ValueError,
             r"covariance_matrix has shape \(..., 3, 3\)",
         ),
+        (
+            lambda: distributions.MultivariateNormal(LOC[:2], tensor([[1.0, 0.5], [0.1, 1.0]])),
+            ValueError,
+            r"covariance_matrix must be symmetric; found 0.5 at index \(0, 1\), and 1 more, in shape \(2, 2\)",
+        ),
+        (
+            lambda: distributions.MultivariateNormal(LOC[:2], scale_tril=[[1.0, 0.5], [0.0, 1.0]]),
+            ValueError,
+            r"scale_tril must be lower triangular; found 0.5 at index \(0, 1\), in",
+        ),
+        (
+            lambda: distributions.MultivariateNormal(LOC[:2], scale_tril=[[1.0, 0.0], [0.5, -1.0]]),
+            ValueError,
+            "scale_tril must be greater than 0 on its diagonal; found -1.0 at index 1",
+        ),
+        (lambda: distributions.Categorical([[0.5, 0.5], [0.0, 0.0]]), ValueError, "with a sum above 0; found 0.0 at"),
         (lambda: distributions.Independent(distributions.Normal(0.0, 1.0), 1), ValueError, "from 0 to 0"),
         (lambda: distributions.Independent(1.0, 1), TypeError, "takes a Distribution; found float"),
         (
@@ -397,6 +445,10 @@ def test_wrong_parameters_are_refused():
         with pytest.raises(error, match=message):
             make()
     assert distributions.Normal(0.0, -1.0, validate_args=False).scale == -1.0
+    distributions.MultivariateNormal(LOC[:2], scale_tril=[[1.0, 0.5], [0.0, -1.0]], validate_args=False)
+    rounded = COVARIANCE.astype(np.float32)
+    rounded[0, 1] = np.nextafter(rounded[0, 1], np.float32(1))
+    distributions.MultivariateNormal(LOC, rounded)  # rounding is no lack of symmetry
 
 
 def test_what_cannot_be_drawn_is_refused():
@@ -406,6 +458,10 @@ def test_what_cannot_be_drawn_is_refused():
         distributions.Poisson(1.0).rsample(rng)
     with pytest.raises(TypeError, match=r"Normal.sample draws from a numpy.random.Generator; found rng of type int"):
         distributions.Normal(0.0, 1.0).sample(3)
+    with pytest.raises(
+        TypeError, match=r"takes a numpy.random.Generator first, then the shape: rsample\(rng, \(3,\)\)"
+    ):
+        distributions.Normal(0.0, 1.0).rsample((3,))
     with pytest.raises(ValueError, match="sample_shape must be lengths"):
         distributions.Normal(0.0, 1.0).sample(rng, -1)
     with pytest.raises(ValueError, match=r"must broadcast with batch_shape \(3,\)"):
@@ -415,3 +471,55 @@ def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(NotImplementedError, match="no closed form for Normal and Gamma"):
         distributions.kl_divergence(distributions.Normal(0.0, 1.0), distributions.Gamma(1.0, 1.0))
     assert rng.bit_generator.state == state
+
+
+AFFINE_EXP = [transforms.AffineTransform(0.5, 2.0), transforms.ExpTransform()]
+ON_A_GPU = {
+    **{name: (make, parameters, value) for name, (make, parameters, _, value) in ALL.items()},
+    "Bernoulli(logits)": (lambda logits: distributions.Bernoulli(logits=logits), (LOC,), np.array([[0.0], [1.0]])),
+    "Categorical": (distributions.Categorical, (np.array([0.2, 0.5, 0.3]),), np.array([0, 2, 3])),
+    "Categorical(logits)": (lambda logits: distributions.Categorical(logits=logits), (LOC,), np.array([0, 2])),
+    "Dirichlet": (distributions.Dirichlet, (A,), np.array([0.2, 0.3, 0.5])),
+    "MultivariateNormal": (distributions.MultivariateNormal, (LOC, COVARIANCE), LOC + 0.3),
+    "scale_tril": (
+        lambda loc, tril: distributions.MultivariateNormal(loc, scale_tril=tril),
+        (LOC, np.linalg.cholesky(COVARIANCE)),
+        LOC + 0.3,
+    ),
+    "TransformedDistribution": (
+        lambda m, s: distributions.TransformedDistribution(distributions.Normal(m, s), AFFINE_EXP),
+        (LOC, POSITIVE),
+        np.array([0.4, -1.0, 2.0]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ON_A_GPU)
+def test_on_a_gpu_they_are_the_same(cupy, name):
+    make, parameters, value = ON_A_GPU[name]
+
+    def computed(place):
+        leaves = [gradmgr.asarray(place(p)) for p in parameters]
+        gm, rng = GradManager().attach(leaves), np.random.default_rng(0)
+        with gm:
+            q = make(*leaves)
+            density = q.log_prob(place(value))
+            gm.backward(gnp.sum(density[density > -np.inf]))
+        return [density, q.sample(rng, 4), *[leaf.grad for leaf in leaves]]
+
+    for found, expected in zip(computed(cupy.asarray), computed(np.asarray), strict=True):
+        assert isinstance(found._array, guard.ndarray)
+        np.testing.assert_allclose(found._array._host, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_plain_arrays_of_a_gpu(cupy):
+    found = distributions.MultivariateNormal(cupy.asarray(LOC), cupy.asarray(COVARIANCE)).log_prob(cupy.asarray(P))
+    expected = scipy.stats.multivariate_normal(LOC, COVARIANCE).logpdf(P)
+    np.testing.assert_allclose(raw(found)._host, expected, rtol=1e-12)
+
+
+def test_wrong_parameters_on_a_gpu_are_refused(cupy):
+    with pytest.raises(ValueError, match=r"scale must be greater than 0; found -2.0 at index 1, in shape \(2,\)"):
+        distributions.Normal(0.0, gradmgr.asarray(cupy.asarray([1.0, -2.0])))
+    with pytest.raises(ValueError, match="covariance_matrix must be symmetric"):
+        distributions.MultivariateNormal(cupy.asarray(LOC[:2]), cupy.asarray([[1.0, 0.5], [0.1, 1.0]]))
