@@ -46,6 +46,8 @@ KERNELS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     **{name: _unary(getattr(F, name)) for name in ("elu", "gelu", "leaky_relu", "relu", "silu", "softplus", "tanh")},
     "gelu, tanh": _unary(lambda x: F.gelu(x, "tanh")),
     "gelu of much": (F.gelu, [(600, 500)]),
+    "relu of long rows": (F.relu, [(40, 30, 50)]),
+    "relu of short rows": (F.relu, [(3000, 20)]),
     **{name: _unary(getattr(gnp, name)) for name in ("arctan", "arcsinh")},
     **{name: _binary(getattr(gnp, name)) for name in ("hypot", "logaddexp", "arctan2", "maximum")},
     **{name: _unary(getattr(special, name)) for name in ("erf", "erfc", "ndtr", "log_ndtr", "expit")},

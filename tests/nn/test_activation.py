@@ -155,6 +155,20 @@ def test_relu_lets_no_nan_through_where_it_is_0():
     assert F.relu(np.array([-2, 3])).dtype == np.int64
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int64])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(BLOCK // 4, 3), (BLOCK // 2 + 5,)])
+def test_relu_of_a_large_array_is_that_of_its_parts(shape, order, dtype):
+    x = np.arange(-(np.prod(shape) // 2), np.prod(shape) - np.prod(shape) // 2).reshape(shape)
+    x = np.asarray((x * 7 % 2003 - 1001), dtype, order=order)
+    if dtype is not np.int64:
+        x[::1009] = np.nan
+    y = F.relu(x)
+    assert y.dtype == dtype
+    assert y.flags.c_contiguous
+    np.testing.assert_array_equal(y, np.where(x < 0, 0, x))
+
+
 @pytest.mark.parametrize("function", [F.relu, F.leaky_relu, F.elu, F.sigmoid, F.tanh])
 def test_only_the_result_is_kept(function):
     x = tensor(np.ones(1000, np.float32))
