@@ -238,7 +238,7 @@ def test_first_values(name: str) -> None:
 
 def test_every_optimizer_is_named_here() -> None:
     classes = {name for name in optim.__all__ if isinstance(getattr(optim, name), type)}
-    assert classes == set(OPTIMIZERS) | {"Optimizer", "GradScaler"}
+    assert classes == set(OPTIMIZERS) | {"Optimizer", "GradScaler", "LBFGS"}
     functions = {name for name in optim.__all__ if inspect.isfunction(getattr(optim, name))}
     assert functions == set(CLIPS)
 

@@ -28,6 +28,10 @@ MAKERS = {
     "RMSprop": lambda params: optim.RMSprop(params, centered=True, momentum=0.9),
     "Adagrad": lambda params: optim.Adagrad(params, lr=0.1, initial_accumulator_value=0.1),
     "Lion": lambda params: optim.Lion(params, lr=0.1),
+    "Adadelta": lambda params: optim.Adadelta(params, eps=1e-2),
+    "Adamax": lambda params: optim.Adamax(params, lr=0.1),
+    "NAdam": lambda params: optim.NAdam(params, lr=0.1),
+    "RAdam": lambda params: optim.RAdam(params, lr=0.1),
 }
 EACH = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 
@@ -931,6 +935,13 @@ def test_clip_grad_value():
     assert c.grad.tolist() == [1 - 0.25j]
 
 
+def test_clip_grad_value_to_two_bounds():
+    a = tensor(np.zeros(4))
+    a.grad = tensor([0.5, -3.0, 3.0, -0.1])
+    optim.clip_grad_value_([a], (-0.25, 2.0))
+    assert a.grad.tolist() == [0.5, -0.25, 2.0, -0.1]
+
+
 def test_long_gradients_are_clipped_in_place():
     p = tensor(np.zeros(300 * 300))
     p.grad = tensor(np.ones(300 * 300))
@@ -962,6 +973,8 @@ def test_clipping_under_a_manager_makes_constants():
         (lambda: optim.clip_grad_norm_(3, 1.0), TypeError, "iterable of Tensors; found int"),
         (lambda: optim.clip_grad_norm_([], 1.0, 0), ValueError, "norm_type must be above 0"),
         (lambda: optim.get_total_norm([tensor([1])]), TypeError, "floating Tensors"),
+        (lambda: optim.clip_grad_value_([tensor([1.0])], (1.0, -1.0)), ValueError, "lower bound must not be above"),
+        (lambda: optim.clip_grad_value_([tensor([1.0])], [1.0]), ValueError, "a number or a pair of bounds; found"),
     ],
 )
 def test_wrong_arguments_of_clipping(call, kind, said):

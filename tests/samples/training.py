@@ -84,6 +84,10 @@ OPTIMIZERS: dict[str, list[dict[str, Any]]] = {
     "RMSprop": [{}, {"momentum": 0.9}, {"centered": True, "weight_decay": 0.1}],
     "Adagrad": [{}, {"lr_decay": 0.1, "weight_decay": 0.1}],
     "Lion": [{}, {"weight_decay": 0.1}],
+    "Adadelta": [{}, {"weight_decay": 0.1, "maximize": True}],
+    "Adamax": [{}, {"weight_decay": 0.1}],
+    "NAdam": [{}, {"weight_decay": 0.1, "decoupled_weight_decay": True}],
+    "RAdam": [{}, {"weight_decay": 0.1, "decoupled_weight_decay": True}],
 }
 CASES = [(name, options) for name, cases in OPTIMIZERS.items() for options in cases]
 
