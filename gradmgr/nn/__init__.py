@@ -61,6 +61,7 @@ from gradmgr.nn._modules.normalization import BatchNorm, BatchNorm1d, BatchNorm2
 from gradmgr.nn._modules.pooling import AdaptiveAvgPool2d, AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d
 from gradmgr.nn._modules.recurrent import GRU, LSTM, GRUCell, LSTMCell
 from gradmgr.nn._modules.summary import summary
+from gradmgr.nn._modules.upsampling import Upsample
 
 __all__ = [
     "ELU",
@@ -113,6 +114,7 @@ __all__ = [
     "Softmax",
     "Softplus",
     "Tanh",
+    "Upsample",
     "convolution_library",
     "functional",
     "functional_call",

@@ -46,9 +46,11 @@ from gradmgr.nn._functions.loss import (
 from gradmgr.nn._functions.normalization import batch_norm, group_norm, layer_norm, normalize, rms_norm
 from gradmgr.nn._functions.pooling import adaptive_avg_pool2d, avg_pool1d, avg_pool2d, max_pool1d, max_pool2d
 from gradmgr.nn._functions.recurrent import gru_cell, lstm_cell
+from gradmgr.nn._functions.resampling import affine_grid, grid_sample, interpolate, pad
 
 __all__ = [
     "adaptive_avg_pool2d",
+    "affine_grid",
     "avg_pool1d",
     "avg_pool2d",
     "batch_norm",
@@ -63,9 +65,11 @@ __all__ = [
     "elu",
     "embedding",
     "gelu",
+    "grid_sample",
     "group_norm",
     "gru_cell",
     "huber_loss",
+    "interpolate",
     "kl_div",
     "l1_loss",
     "layer_norm",
@@ -80,6 +84,7 @@ __all__ = [
     "nll_loss",
     "normalize",
     "one_hot",
+    "pad",
     "relu",
     "rms_norm",
     "scaled_dot_product_attention",

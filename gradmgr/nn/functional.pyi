@@ -1,5 +1,6 @@
 """Types of functions of neural networks. Written by tools/make_stubs.py; do not edit."""
 
+from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -9,6 +10,7 @@ from gradmgr._engine.tensor import Tensor
 
 __all__ = [
     "adaptive_avg_pool2d",
+    "affine_grid",
     "avg_pool1d",
     "avg_pool2d",
     "batch_norm",
@@ -23,9 +25,11 @@ __all__ = [
     "elu",
     "embedding",
     "gelu",
+    "grid_sample",
     "group_norm",
     "gru_cell",
     "huber_loss",
+    "interpolate",
     "kl_div",
     "l1_loss",
     "layer_norm",
@@ -40,6 +44,7 @@ __all__ = [
     "nll_loss",
     "normalize",
     "one_hot",
+    "pad",
     "relu",
     "rms_norm",
     "scaled_dot_product_attention",
@@ -55,6 +60,10 @@ __all__ = [
 def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor: ...
 @overload
 def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any: ...
+@overload
+def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor: ...
+@overload
+def affine_grid(theta: Any, size: Sequence[int], align_corners: bool | None = None) -> Any: ...
 @overload
 def avg_pool1d(
     input: Tensor,
@@ -317,6 +326,18 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor: ...
 @overload
 def gelu(input: Any, approximate: str = "none") -> Any: ...
 @overload
+def grid_sample(
+    input: Tensor, grid: Any, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool | None = None
+) -> Tensor: ...
+@overload
+def grid_sample(
+    input: Any, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool | None = None
+) -> Tensor: ...
+@overload
+def grid_sample(
+    input: Any, grid: Any, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool | None = None
+) -> Any: ...
+@overload
 def group_norm(input: Tensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-05) -> Tensor: ...
 @overload
 def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-05) -> Any: ...
@@ -336,6 +357,26 @@ def huber_loss(input: Tensor, target: Any, reduction: str = "mean", delta: float
 def huber_loss(input: Any, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor: ...
 @overload
 def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any: ...
+@overload
+def interpolate(
+    input: Tensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Tensor: ...
+@overload
+def interpolate(
+    input: Any,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Any: ...
 @overload
 def kl_div(input: Tensor, target: Any, reduction: str = "mean", log_target: bool = False) -> Tensor: ...
 @overload
@@ -496,6 +537,10 @@ def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> A
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor: ...
 @overload
 def one_hot(tensor: Any, num_classes: int = -1) -> Any: ...
+@overload
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor: ...
+@overload
+def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any: ...
 @overload
 def relu(input: Tensor) -> Tensor: ...
 @overload

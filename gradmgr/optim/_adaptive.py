@@ -5,12 +5,15 @@ They are declared as those of `_algorithms`, which says what an update function 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import sqrt
 from typing import Any
 
 from gradmgr.optim._algorithms import update_moments
-from gradmgr.optim._chunks import Array, Plan, update_rule
+from gradmgr.optim._chunks import Array, Plan, Update, update_rule
 from gradmgr.optim._optimizer import Group, Optimizer, check_number, options_of
+
+ByStep = Callable[[int], list[float]]
 
 # ---------------------------------------------------------------- Adadelta
 
@@ -147,11 +150,12 @@ class Adamax(Optimizer):
 # ---------------------------------------------------------------- NAdam, RAdam
 
 
-def _decay_of(group: Group) -> dict[str, float]:
-    """Return how weight decay enters a plan: it shrinks the parameter, or is added to its gradient."""
+def _plan_with_decay(group: Group, update: Update, constants: Sequence[float], by_step: ByStep) -> Plan:
+    """Return a plan in which weight decay shrinks the parameter, or is added to its gradient."""
+    decay, maximize = group["weight_decay"], group["maximize"]
     if group["decoupled_weight_decay"]:
-        return {"shrink": 1 - group["lr"] * group["weight_decay"]}
-    return {"decay": group["weight_decay"]}
+        return Plan(update, constants, by_step, shrink=1 - group["lr"] * decay, maximize=maximize)
+    return Plan(update, constants, by_step, decay=decay, maximize=maximize)
 
 
 @update_rule("s0 += c2 * (y - s0); s1 = s1 * c3 + c4 * y * y; x -= (c7 * y + c8 * s0) / (sqrt(s1 * c6) + c5);")
@@ -228,7 +232,7 @@ class NAdam(Optimizer):
             return [1 / (1 - beta2**step), lr * (1 - now) / (1 - product), lr * following / (1 - product * following)]
 
         constants = 1 - beta1, beta2, 1 - beta2, group["eps"]
-        return Plan(_nadam, constants, by_step, maximize=group["maximize"], **_decay_of(group))
+        return _plan_with_decay(group, _nadam, constants, by_step)
 
 
 @update_rule("s0 += c2 * (y - s0); s1 = s1 * c3 + c4 * y * y; x -= c5 * (s0 / (sqrt(s1) * c6 + c7));")
@@ -294,4 +298,4 @@ class RAdam(Optimizer):
             rectified = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
             return [rate * sqrt(rest * rectified), 1.0, eps]
 
-        return Plan(_radam, (1 - beta1, beta2, 1 - beta2), by_step, maximize=group["maximize"], **_decay_of(group))
+        return _plan_with_decay(group, _radam, (1 - beta1, beta2, 1 - beta2), by_step)

@@ -223,7 +223,7 @@ class LBFGS(Optimizer):
 
     def _has_converged(self, change: float, gradient: Array) -> bool:
         group, memory = self.param_groups[0], self._memory
-        return (
+        return bool(
             _largest(gradient) <= group["tolerance_grad"]
             or _largest(memory.direction) * abs(memory.step) <= group["tolerance_change"]
             or abs(change) < group["tolerance_change"]
@@ -278,7 +278,8 @@ class LBFGS(Optimizer):
             StateError: it does not fit; nothing is changed.
         """
         is_state = isinstance(state_dict, Mapping) and {"state", "param_groups"} <= set(state_dict)
-        faults, memory, group = ["it is not a dict with 'state' and 'param_groups'"], _Memory(), {}
+        group: Group = {}
+        faults, memory = ["it is not a dict with 'state' and 'param_groups'"], _Memory()
         if is_state:
             faults, group = self._read_group(state_dict["param_groups"])
             try:

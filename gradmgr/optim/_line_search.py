@@ -109,7 +109,7 @@ class LineSearch:
 
     def _step_within(self, bracket: list[Point], is_slow: bool) -> tuple[float, bool]:
         """Return the next step, and whether it is near an end of the bracket, where it may not be twice in a row."""
-        step = _minimum_of_cubic(*bracket)
+        step = _minimum_of_cubic(bracket[0], bracket[1])
         least, most = sorted([point.step for point in bracket])
         margin = 0.1 * (most - least)
         if min(most - step, step - least) >= margin:

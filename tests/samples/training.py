@@ -45,6 +45,7 @@ LAYERS: dict[str, tuple[Callable[[dict[str, Any]], Any], tuple[Any, ...]]] = {
     "Flatten": (lambda new: nn.Flatten(), (values(2, 3, 4),)),
     "Dropout": (lambda new: nn.Dropout(0.3, rng=seeded()), (values(5, 6),)),
     "AdaptiveAvgPool2d": (lambda new: nn.AdaptiveAvgPool2d((2, 4)), (values(2, 3, 5, 6),)),
+    "Upsample": (lambda new: nn.Upsample(scale_factor=1.5, mode="bilinear"), (values(2, 3, 5, 6),)),
     "MaxPool1d": (lambda new: nn.MaxPool1d(3, 2, 1), (values(2, 3, 6),)),
     "AvgPool1d": (lambda new: nn.AvgPool1d(3, 2, 1, count_include_pad=False), (values(2, 3, 6),)),
     "MaxPool2d": (lambda new: nn.MaxPool2d(3, 2, 1), (values(2, 3, 5, 6),)),
