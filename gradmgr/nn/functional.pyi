@@ -9,17 +9,25 @@ from numpy.typing import DTypeLike
 from gradmgr._engine.tensor import Tensor
 
 __all__ = [
+    "adaptive_avg_pool1d",
     "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool2d",
+    "adaptive_max_pool3d",
     "affine_grid",
     "avg_pool1d",
     "avg_pool2d",
+    "avg_pool3d",
     "batch_norm",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "conv1d",
     "conv2d",
+    "conv3d",
     "conv_transpose1d",
     "conv_transpose2d",
+    "conv_transpose3d",
     "cross_entropy",
     "dropout",
     "elu",
@@ -29,6 +37,7 @@ __all__ = [
     "group_norm",
     "gru_cell",
     "huber_loss",
+    "instance_norm",
     "interpolate",
     "kl_div",
     "l1_loss",
@@ -40,6 +49,7 @@ __all__ = [
     "lstm_cell",
     "max_pool1d",
     "max_pool2d",
+    "max_pool3d",
     "mse_loss",
     "nll_loss",
     "normalize",
@@ -57,9 +67,29 @@ __all__ = [
 ]
 
 @overload
+def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor: ...
+@overload
+def adaptive_avg_pool1d(input: Any, output_size: Any) -> Any: ...
+@overload
 def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor: ...
 @overload
 def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any: ...
+@overload
+def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor: ...
+@overload
+def adaptive_avg_pool3d(input: Any, output_size: Any) -> Any: ...
+@overload
+def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Tensor: ...
+@overload
+def adaptive_max_pool1d(input: Any, output_size: Any, return_indices: bool = False) -> Any: ...
+@overload
+def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Tensor: ...
+@overload
+def adaptive_max_pool2d(input: Any, output_size: Any, return_indices: bool = False) -> Any: ...
+@overload
+def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Tensor: ...
+@overload
+def adaptive_max_pool3d(input: Any, output_size: Any, return_indices: bool = False) -> Any: ...
 @overload
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor: ...
 @overload
@@ -94,6 +124,26 @@ def avg_pool2d(
 ) -> Tensor: ...
 @overload
 def avg_pool2d(
+    input: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any: ...
+@overload
+def avg_pool3d(
+    input: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor: ...
+@overload
+def avg_pool3d(
     input: Any,
     kernel_size: Any,
     stride: Any = None,
@@ -189,6 +239,18 @@ def conv2d(
     input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> Any: ...
 @overload
+def conv3d(
+    input: Tensor, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Tensor: ...
+@overload
+def conv3d(
+    input: Any, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Tensor: ...
+@overload
+def conv3d(
+    input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Any: ...
+@overload
 def conv_transpose1d(
     input: Tensor,
     weight: Any,
@@ -245,6 +307,39 @@ def conv_transpose2d(
 ) -> Tensor: ...
 @overload
 def conv_transpose2d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Any: ...
+@overload
+def conv_transpose3d(
+    input: Tensor,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Tensor: ...
+@overload
+def conv_transpose3d(
+    input: Any,
+    weight: Tensor,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Tensor: ...
+@overload
+def conv_transpose3d(
     input: Any,
     weight: Any,
     bias: Any = None,
@@ -357,6 +452,28 @@ def huber_loss(input: Tensor, target: Any, reduction: str = "mean", delta: float
 def huber_loss(input: Any, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor: ...
 @overload
 def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any: ...
+@overload
+def instance_norm(
+    input: Tensor,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-05,
+) -> Tensor: ...
+@overload
+def instance_norm(
+    input: Any,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-05,
+) -> Any: ...
 @overload
 def interpolate(
     input: Tensor,
@@ -505,6 +622,26 @@ def max_pool2d(
 ) -> Any: ...
 @overload
 def max_pool2d(
+    input: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any: ...
+@overload
+def max_pool3d(
+    input: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Tensor: ...
+@overload
+def max_pool3d(
     input: Any,
     kernel_size: Any,
     stride: Any = None,

@@ -71,7 +71,7 @@ def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | N
     cuts = tuple([slice(max(0, -low), n - max(0, -high)) for n, (low, high) in zip(x.shape, widths, strict=True)])
     if any(low < 0 or high < 0 for low, high in widths):
         x = x[cuts]
-    options = {"constant_values": 0 if value is None else value} if mode == "constant" else {}
+    options = {} if value is None else {"constant_values": value}
     return numpy_pad.pad(x, [(max(0, low), max(0, high)) for low, high in widths], mode=_PADDINGS[mode], **options)
 
 
@@ -144,7 +144,7 @@ def interpolate(
     for axis, (new, factor) in enumerate(zip(lengths, factors, strict=True), 2):
         old = z.shape[axis]
         if mode == "area":
-            z = _mean_of_windows(z, axis, new)
+            z = mean_of_windows(z, axis, new)
         elif new != old or factor not in (None, 1):
             step = old / new if factor is None else 1 / factor
             z = _weighted(z, axis, _taps(old, new, step, mode, bool(align_corners)))
@@ -193,7 +193,7 @@ def _new_lengths(old: tuple[int, ...], size: Any, factor: Any) -> tuple[list[int
     return lengths, factors
 
 
-def _mean_of_windows(x: Any, axis: int, count: int) -> Any:
+def mean_of_windows(x: Any, axis: int, count: int) -> Any:
     """Average an axis over windows that cover it evenly, with begins rounded down and ends rounded up."""
     n, free = x.shape[axis], (slice(None),) * axis
     if n % count == 0:
@@ -371,7 +371,8 @@ class _Sampler:
         """Return the sum over all combinations of the taps of the axes, (batch, channels, positions)."""
         total = None
         for taps in itertools.product(*[taps_of(self, place, axis) for axis, place in enumerate(places)]):
-            index, weight = 0, None
+            index: Any = 0
+            weight = None
             for n, (position, factor) in zip(self._lengths, taps, strict=True):
                 limited = np.clip(position, 0, n - 1)
                 index = index * n + limited
