@@ -60,8 +60,14 @@ from gradmgr.nn._modules.loss import (
 from gradmgr.nn._modules.module import Module
 from gradmgr.nn._modules.normalization import BatchNorm, BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
 from gradmgr.nn._modules.pooling import AdaptiveAvgPool2d, AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d
-from gradmgr.nn._modules.recurrent import GRU, LSTM, GRUCell, LSTMCell
+from gradmgr.nn._modules.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from gradmgr.nn._modules.summary import summary
+from gradmgr.nn._modules.transformer import (
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
 from gradmgr.nn._modules.upsampling import Upsample
 from gradmgr.nn._modules.volumes import (
     AdaptiveAvgPool1d,
@@ -80,6 +86,7 @@ __all__ = [
     "GELU",
     "GRU",
     "LSTM",
+    "RNN",
     "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
     "AdaptiveAvgPool3d",
@@ -130,6 +137,7 @@ __all__ = [
     "Parameter",
     "ParameterList",
     "RMSNorm",
+    "RNNCell",
     "ReLU",
     "Sequential",
     "SiLU",
@@ -138,6 +146,10 @@ __all__ = [
     "Softmax",
     "Softplus",
     "Tanh",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
     "Upsample",
     "convolution_library",
     "functional",

@@ -55,6 +55,7 @@ from gradmgr.nn._functions.normalization import batch_norm, group_norm, layer_no
 from gradmgr.nn._functions.pooling import adaptive_avg_pool2d, avg_pool1d, avg_pool2d, max_pool1d, max_pool2d
 from gradmgr.nn._functions.recurrent import gru_cell, lstm_cell
 from gradmgr.nn._functions.resampling import affine_grid, grid_sample, interpolate, pad
+from gradmgr.nn._functions.rnn_cell import rnn_relu_cell, rnn_tanh_cell
 from gradmgr.nn._functions.volumes import avg_pool3d, conv3d, conv_transpose3d, max_pool3d
 
 __all__ = [
@@ -106,6 +107,8 @@ __all__ = [
     "pad",
     "relu",
     "rms_norm",
+    "rnn_relu_cell",
+    "rnn_tanh_cell",
     "scaled_dot_product_attention",
     "sigmoid",
     "silu",

@@ -86,6 +86,24 @@ LAYERS: dict[str, tuple[Callable[[dict[str, Any]], Any], tuple[Any, ...]]] = {
         (values(5, 2, 4),),
     ),
     "GRU": (lambda new: nn.GRU(4, 3, 2, bidirectional=True, **new, rng=seeded()), (values(5, 2, 4),)),
+    "RNN": (lambda new: nn.RNN(4, 3, 2, bidirectional=True, **new, rng=seeded()), (values(5, 2, 4),)),
+    "RNNCell": (lambda new: nn.RNNCell(4, 3, nonlinearity="relu", **new, rng=seeded()), (values(2, 4),)),
+    "TransformerEncoderLayer": (
+        lambda new: nn.TransformerEncoderLayer(8, 2, 16, 0.1, "gelu", **new, rng=seeded()),
+        (values(4, 3, 8),),
+    ),
+    "TransformerDecoderLayer": (
+        lambda new: nn.TransformerDecoderLayer(8, 2, 16, 0.1, norm_first=True, **new, rng=seeded()),
+        (values(4, 3, 8), values(5, 3, 8)),
+    ),
+    "TransformerEncoder": (
+        lambda new: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, 0.1, **new, rng=seeded()), 2),
+        (values(4, 3, 8),),
+    ),
+    "TransformerDecoder": (
+        lambda new: nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, 0.1, **new, rng=seeded()), 2),
+        (values(4, 3, 8), values(5, 3, 8)),
+    ),
     "LSTMCell": (lambda new: nn.LSTMCell(4, 3, **new, rng=seeded()), (values(2, 4),)),
     "GRUCell": (lambda new: nn.GRUCell(4, 3, **new, rng=seeded()), (values(2, 4),)),
     "Sequential": (lambda new: nn.Sequential(nn.Linear(4, 4, **new, rng=seeded()), gnp.tanh), (values(2, 4),)),

@@ -56,9 +56,9 @@ def instance_norm(
     y = group_norm(x, channels, weight, bias, eps)
     if running_mean is not None or running_var is not None:
         # the statistics of each example as those of a channel of one example
-        stats = [None if stat is None else tile(raw(stat), n) for stat in (running_mean, running_var)]
-        batch_norm(reshape(raw(x), (1, n * channels, *x.shape[2:])), *stats, training=True, momentum=momentum, eps=eps)
-        for stat, moved in zip((running_mean, running_var), stats, strict=True):
-            if stat is not None and n:
+        mean, var = (None if stat is None else tile(raw(stat), n) for stat in (running_mean, running_var))
+        batch_norm(reshape(raw(x), (1, n * channels, *x.shape[2:])), mean, var, None, None, True, momentum, eps)
+        for stat, moved in ((running_mean, mean), (running_var, var)):
+            if moved is not None and n:
                 stat[...] = moved.reshape((n, channels)).mean(0)
     return y

@@ -241,7 +241,7 @@ def max_pool3d(
     edge, gap = triple(padding, "padding", "max_pool3d"), triple(dilation, "dilation", "max_pool3d")
     planes = reshape(x, (-1, 1, *x.shape[-2:]))
     found = max_pool2d(planes, size[1:], step[1:], edge[1:], gap[1:], ceil_mode, return_indices)
-    z, within = found if return_indices else (found, None)
+    z, within = found if return_indices else (found, found)
     lines, lead = _by_depth(reshape(z, (*x.shape[:-2], *z.shape[-2:])))
     found = max_pool1d(lines, size[0], step[0], edge[0], gap[0], ceil_mode, return_indices)
     if not return_indices:
