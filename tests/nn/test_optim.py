@@ -600,6 +600,46 @@ def test_a_loaded_state_is_a_copy_and_may_hold_arrays_and_numbers_of_files():
     assert buffer.tolist() == [2, 4]
 
 
+TORCHS = [
+    *[
+        ("SGD", {}),
+        ("SGD", {"momentum": 0.9}),
+        ("Adam", {"amsgrad": True}),
+        ("AdamW", {}),
+        ("Adagrad", {}),
+        ("NAdam", {}),
+    ],
+    *[("RMSprop", {"centered": True, "momentum": 0.9}), ("RAdam", {}), ("Adadelta", {}), ("Adamax", {})],
+]
+
+
+@pytest.mark.parametrize(("name", "options"), TORCHS)
+@pytest.mark.parametrize("as_arrays", [False, True])
+def test_the_state_of_torchs_optimiser_goes_on(name, options, as_arrays):
+    torch = pytest.importorskip("torch", reason="its state is loaded")
+    theirs = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64, requires_grad=True)
+    optimizer = getattr(torch.optim, name)([theirs], lr=0.1, **options)
+
+    def steps(count, p, optimizer, made):
+        for k in range(count):
+            p.grad = made(np.cos(k + np.arange(3.0)))
+            optimizer.step()
+
+    steps(3, theirs, optimizer, torch.tensor)
+    state = copy.deepcopy(optimizer.state_dict())
+    if as_arrays:
+        state["state"] = {
+            k: {key: np.asarray(value) if torch.is_tensor(value) else value for key, value in one.items()}
+            for k, one in state["state"].items()
+        }
+    p = tensor(theirs.detach().numpy())
+    ours = getattr(optim, name)([p])
+    ours.load_state_dict(state)
+    steps(2, theirs, optimizer, torch.tensor)
+    steps(2, p, ours, tensor)
+    np.testing.assert_allclose(p.numpy(), theirs.detach().numpy(), rtol=1e-7)  # torch keeps a product in float32
+
+
 def test_missing_attributes_say_what_to_use():
     optimizer = optim.SGD([tensor(1.0)])
     with pytest.raises(AttributeError, match=r"'SGD' object has no attribute 'state'; use state_dict\(\)\['state'\]"):

@@ -99,8 +99,8 @@ class InputGradients:
                 given = given if isinstance(given, tuple) else (given,)
                 if len(given) != len(of_arguments):
                     raise TypeError(
-                        "a hook of register_full_backward_hook returns None or a gradient for each argument by position; "
-                        f"found {len(given)} for {len(of_arguments)}"
+                        "a hook of register_full_backward_hook returns None or a gradient for each argument by "
+                        f"position; found {len(given)} for {len(of_arguments)}"
                     )
                 of_arguments = given
         return of_arguments
