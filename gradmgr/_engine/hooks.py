@@ -31,7 +31,7 @@ class RemovableHandle:
         try:
             with write_lock.lock:
                 for place, (hooks, key) in zip(wanted, self._places, strict=True):
-                    hooks.add(key, place.hook)
+                    (hooks.add_first if place.is_first else hooks.add)(key, place.hook)
                     if place.leaf is not None:
                         place.leaf.tell_managers()
         except BaseException:
@@ -75,6 +75,10 @@ class Hooks:
     def add(self, key: object, hook: Hook) -> None:
         """Register a function; the key is to remove it by."""
         self._functions[key] = hook
+
+    def add_first(self, key: object, hook: Hook) -> None:
+        """Register a function before the others."""
+        self._functions = {key: hook, **self._functions}
 
     def discard(self, key: object) -> None:
         """Remove a function, if it is there."""
@@ -130,6 +134,7 @@ class HookPlace(NamedTuple):
     hooks: Hooks
     hook: Hook
     leaf: LeafHooks | None = None
+    is_first: bool = False  # whether it is called before those that are there
 
 
 class ValueHooks:

@@ -59,18 +59,34 @@ broadcast_op: Function = linear("vmap_share", broadcast_over_examples, lambda g,
 sum_op: Function = linear("vmap_total", sum_over_examples, lambda g, level: broadcast_op(g, level))
 
 
+def check_may_draw(asked: str) -> None:
+    """Raise if a function that draws random numbers is called inside a vmap with randomness="error".
+
+    Raises:
+        RandomnessError: it is; what is drawn would be the same for all examples.
+    """
+    for each in interceptors_of(current()):
+        if isinstance(each, _VmapInterceptor) and each.open and each.refuses_draws:
+            raise errors.RandomnessError(
+                f"vmap({each.refuses_draws}): {asked} draws random numbers; say randomness='same' for one draw for all "
+                "examples, or 'different' for one for each; or call eval() of the model first"
+            )
+
+
 class _VmapInterceptor(Interceptor):
     """One running vmap: broadcasts the tensors that outer recorders track to its examples."""
 
-    __slots__ = ("depth", "level", "outer")
+    __slots__ = ("depth", "level", "outer", "refuses_draws")
 
     depth: int
+    refuses_draws: str  # the name of the function, where randomness="error"; else ""
 
     follows_backward = False
     affects_results = True
 
-    def __init__(self, size: int, like: Any) -> None:
+    def __init__(self, size: int, like: Any, refuses_draws: str = "") -> None:
         super().__init__()
+        self.refuses_draws = refuses_draws
         state = current()
         depths = [w.depth for w in interceptors_of(state) if isinstance(w, _VmapInterceptor)]
         self.depth = 1 + max(depths) if depths else 1
@@ -80,6 +96,7 @@ class _VmapInterceptor(Interceptor):
     def reopened(self) -> _VmapInterceptor:
         made = object.__new__(_VmapInterceptor)
         made.open, made.depth, made.level, made.outer = True, self.depth, self.level, self.outer
+        made.refuses_draws = self.refuses_draws
         return made
 
     def before_op(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -219,8 +236,8 @@ def vmap(
         out_dims: where the axis stands in each result; None for one that is the same for all.
         randomness: what becomes of numbers that `func` draws from NumPy's generators: "same" gives one
             draw to all examples; "different" runs `func` once for each example; "error" raises if NumPy's
-            global generator was drawn from (draws from a `Generator` of your own are not seen, and are the
-            same for all).
+            global generator was drawn from, or where a function of `nn` draws (other draws from a `Generator`
+            of your own are not seen, and are the same for all).
         chunk_size: how many examples to run at once; all by default.
 
     Returns:
@@ -230,7 +247,8 @@ def vmap(
     Raises:
         ValueError: `in_dims` or `out_dims` does not fit, no argument is mapped, mapped axes differ in
             length, or `func` returns something that is no tensor.
-        RuntimeError: `func` asks for one value of a batched tensor; `randomness` is none of the three.
+        RuntimeError: `func` asks for one value of a batched tensor; `randomness` is none of the three, or says
+            "error" and random numbers are drawn (RandomnessError).
 
     >>> import gradmgr, gradmgr.numpy as np
     >>> from gradmgr import vmap
@@ -345,7 +363,8 @@ class _VmapCall:
         self, args: Any, leaves: list[Any], dims: list[Any], kwargs: dict[str, Any], size: int
     ) -> tuple[Any, list[Any], list[Any]]:
         """Run on all these examples; return the result, its leaves, and the dim of each leaf's axis."""
-        mapping = _VmapInterceptor(size, next(leaf for leaf, dim in zip(leaves, dims, strict=True) if dim is not None))
+        first = next(leaf for leaf, dim in zip(leaves, dims, strict=True) if dim is not None)
+        mapping = _VmapInterceptor(size, first, self.name if self.randomness == "error" else "")
         level = mapping.level
         inputs = [leaf if dim is None else _batched(leaf, level, dim) for leaf, dim in zip(leaves, dims, strict=True)]
         shared = [

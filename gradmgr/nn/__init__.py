@@ -44,6 +44,7 @@ from gradmgr.nn._modules.dropout import Dropout
 from gradmgr.nn._modules.embedding import Embedding, EmbeddingBag
 from gradmgr.nn._modules.flatten import Flatten
 from gradmgr.nn._modules.functional_call import functional_call
+from gradmgr.nn._modules.instance_norm import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 from gradmgr.nn._modules.linear import Identity, Linear
 from gradmgr.nn._modules.loss import (
     BCELoss,
@@ -59,17 +60,42 @@ from gradmgr.nn._modules.loss import (
 from gradmgr.nn._modules.module import Module
 from gradmgr.nn._modules.normalization import BatchNorm, BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
 from gradmgr.nn._modules.pooling import AdaptiveAvgPool2d, AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d
-from gradmgr.nn._modules.recurrent import GRU, LSTM, GRUCell, LSTMCell
+from gradmgr.nn._modules.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from gradmgr.nn._modules.summary import summary
+from gradmgr.nn._modules.transformer import (
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
+from gradmgr.nn._modules.upsampling import Upsample
+from gradmgr.nn._modules.volumes import (
+    AdaptiveAvgPool1d,
+    AdaptiveAvgPool3d,
+    AdaptiveMaxPool1d,
+    AdaptiveMaxPool2d,
+    AdaptiveMaxPool3d,
+    AvgPool3d,
+    Conv3d,
+    ConvTranspose3d,
+    MaxPool3d,
+)
 
 __all__ = [
     "ELU",
     "GELU",
     "GRU",
     "LSTM",
+    "RNN",
+    "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
+    "AdaptiveAvgPool3d",
+    "AdaptiveMaxPool1d",
+    "AdaptiveMaxPool2d",
+    "AdaptiveMaxPool3d",
     "AvgPool1d",
     "AvgPool2d",
+    "AvgPool3d",
     "BCELoss",
     "BCEWithLogitsLoss",
     "BatchNorm",
@@ -77,8 +103,10 @@ __all__ = [
     "BatchNorm2d",
     "Conv1d",
     "Conv2d",
+    "Conv3d",
     "ConvTranspose1d",
     "ConvTranspose2d",
+    "ConvTranspose3d",
     "CrossEntropyLoss",
     "Dropout",
     "Embedding",
@@ -88,6 +116,9 @@ __all__ = [
     "GroupNorm",
     "HuberLoss",
     "Identity",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "InstanceNorm3d",
     "KLDivLoss",
     "L1Loss",
     "LSTMCell",
@@ -98,6 +129,7 @@ __all__ = [
     "MSELoss",
     "MaxPool1d",
     "MaxPool2d",
+    "MaxPool3d",
     "Module",
     "ModuleDict",
     "ModuleList",
@@ -106,6 +138,7 @@ __all__ = [
     "Parameter",
     "ParameterList",
     "RMSNorm",
+    "RNNCell",
     "ReLU",
     "Sequential",
     "SiLU",
@@ -114,6 +147,11 @@ __all__ = [
     "Softmax",
     "Softplus",
     "Tanh",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
+    "Upsample",
     "convolution_library",
     "functional",
     "functional_call",

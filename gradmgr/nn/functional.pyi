@@ -1,5 +1,6 @@
 """Types of functions of neural networks. Written by tools/make_stubs.py; do not edit."""
 
+from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -8,25 +9,37 @@ from numpy.typing import DTypeLike
 from gradmgr._engine.tensor import Tensor
 
 __all__ = [
+    "adaptive_avg_pool1d",
     "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool2d",
+    "adaptive_max_pool3d",
+    "affine_grid",
     "avg_pool1d",
     "avg_pool2d",
+    "avg_pool3d",
     "batch_norm",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "conv1d",
     "conv2d",
+    "conv3d",
     "conv_transpose1d",
     "conv_transpose2d",
+    "conv_transpose3d",
     "cross_entropy",
     "dropout",
     "elu",
     "embedding",
     "embedding_bag",
     "gelu",
+    "grid_sample",
     "group_norm",
     "gru_cell",
     "huber_loss",
+    "instance_norm",
+    "interpolate",
     "kl_div",
     "l1_loss",
     "layer_norm",
@@ -37,12 +50,16 @@ __all__ = [
     "lstm_cell",
     "max_pool1d",
     "max_pool2d",
+    "max_pool3d",
     "mse_loss",
     "nll_loss",
     "normalize",
     "one_hot",
+    "pad",
     "relu",
     "rms_norm",
+    "rnn_relu_cell",
+    "rnn_tanh_cell",
     "scaled_dot_product_attention",
     "sigmoid",
     "silu",
@@ -53,9 +70,33 @@ __all__ = [
 ]
 
 @overload
+def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor: ...
+@overload
+def adaptive_avg_pool1d(input: Any, output_size: Any) -> Any: ...
+@overload
 def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor: ...
 @overload
 def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any: ...
+@overload
+def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor: ...
+@overload
+def adaptive_avg_pool3d(input: Any, output_size: Any) -> Any: ...
+@overload
+def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Tensor: ...
+@overload
+def adaptive_max_pool1d(input: Any, output_size: Any, return_indices: bool = False) -> Any: ...
+@overload
+def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Tensor: ...
+@overload
+def adaptive_max_pool2d(input: Any, output_size: Any, return_indices: bool = False) -> Any: ...
+@overload
+def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Tensor: ...
+@overload
+def adaptive_max_pool3d(input: Any, output_size: Any, return_indices: bool = False) -> Any: ...
+@overload
+def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor: ...
+@overload
+def affine_grid(theta: Any, size: Sequence[int], align_corners: bool | None = None) -> Any: ...
 @overload
 def avg_pool1d(
     input: Tensor,
@@ -86,6 +127,26 @@ def avg_pool2d(
 ) -> Tensor: ...
 @overload
 def avg_pool2d(
+    input: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any: ...
+@overload
+def avg_pool3d(
+    input: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor: ...
+@overload
+def avg_pool3d(
     input: Any,
     kernel_size: Any,
     stride: Any = None,
@@ -181,6 +242,18 @@ def conv2d(
     input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> Any: ...
 @overload
+def conv3d(
+    input: Tensor, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Tensor: ...
+@overload
+def conv3d(
+    input: Any, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Tensor: ...
+@overload
+def conv3d(
+    input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Any: ...
+@overload
 def conv_transpose1d(
     input: Tensor,
     weight: Any,
@@ -237,6 +310,39 @@ def conv_transpose2d(
 ) -> Tensor: ...
 @overload
 def conv_transpose2d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Any: ...
+@overload
+def conv_transpose3d(
+    input: Tensor,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Tensor: ...
+@overload
+def conv_transpose3d(
+    input: Any,
+    weight: Tensor,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Tensor: ...
+@overload
+def conv_transpose3d(
     input: Any,
     weight: Any,
     bias: Any = None,
@@ -360,6 +466,18 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor: ...
 @overload
 def gelu(input: Any, approximate: str = "none") -> Any: ...
 @overload
+def grid_sample(
+    input: Tensor, grid: Any, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool | None = None
+) -> Tensor: ...
+@overload
+def grid_sample(
+    input: Any, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool | None = None
+) -> Tensor: ...
+@overload
+def grid_sample(
+    input: Any, grid: Any, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool | None = None
+) -> Any: ...
+@overload
 def group_norm(input: Tensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-05) -> Tensor: ...
 @overload
 def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-05) -> Any: ...
@@ -379,6 +497,48 @@ def huber_loss(input: Tensor, target: Any, reduction: str = "mean", delta: float
 def huber_loss(input: Any, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor: ...
 @overload
 def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any: ...
+@overload
+def instance_norm(
+    input: Tensor,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-05,
+) -> Tensor: ...
+@overload
+def instance_norm(
+    input: Any,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-05,
+) -> Any: ...
+@overload
+def interpolate(
+    input: Tensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Tensor: ...
+@overload
+def interpolate(
+    input: Any,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Any: ...
 @overload
 def kl_div(input: Tensor, target: Any, reduction: str = "mean", log_target: bool = False) -> Tensor: ...
 @overload
@@ -516,6 +676,26 @@ def max_pool2d(
     return_indices: bool = False,
 ) -> Any: ...
 @overload
+def max_pool3d(
+    input: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Tensor: ...
+@overload
+def max_pool3d(
+    input: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any: ...
+@overload
 def mse_loss(input: Tensor, target: Any, reduction: str = "mean") -> Tensor: ...
 @overload
 def mse_loss(input: Any, target: Tensor, reduction: str = "mean") -> Tensor: ...
@@ -540,6 +720,10 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor: ...
 @overload
 def one_hot(tensor: Any, num_classes: int = -1) -> Any: ...
 @overload
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor: ...
+@overload
+def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any: ...
+@overload
 def relu(input: Tensor) -> Tensor: ...
 @overload
 def relu(input: Any) -> Any: ...
@@ -547,6 +731,26 @@ def relu(input: Any) -> Any: ...
 def rms_norm(input: Tensor, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Tensor: ...
 @overload
 def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any: ...
+@overload
+def rnn_relu_cell(input: Tensor, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Tensor: ...
+@overload
+def rnn_relu_cell(input: Any, hx: Tensor, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Tensor: ...
+@overload
+def rnn_relu_cell(input: Any, hx: Any, w_ih: Tensor, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Tensor: ...
+@overload
+def rnn_relu_cell(input: Any, hx: Any, w_ih: Any, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None) -> Tensor: ...
+@overload
+def rnn_relu_cell(input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Any: ...
+@overload
+def rnn_tanh_cell(input: Tensor, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Tensor: ...
+@overload
+def rnn_tanh_cell(input: Any, hx: Tensor, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Tensor: ...
+@overload
+def rnn_tanh_cell(input: Any, hx: Any, w_ih: Tensor, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Tensor: ...
+@overload
+def rnn_tanh_cell(input: Any, hx: Any, w_ih: Any, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None) -> Tensor: ...
+@overload
+def rnn_tanh_cell(input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Any: ...
 @overload
 def scaled_dot_product_attention(
     query: Tensor,

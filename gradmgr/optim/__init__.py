@@ -15,19 +15,26 @@ True
 """
 
 from gradmgr.optim import lr_scheduler
+from gradmgr.optim._adaptive import Adadelta, Adamax, NAdam, RAdam
 from gradmgr.optim._algorithms import SGD, Adagrad, Adam, AdamW, Lion, RMSprop, SparseAdam
 from gradmgr.optim._clip import clip_grad_norm_, clip_grad_value_, get_total_norm
+from gradmgr.optim._lbfgs import LBFGS
 from gradmgr.optim._optimizer import Optimizer
 from gradmgr.optim._scaler import GradScaler
 
 __all__ = [
+    "LBFGS",
     "SGD",
+    "Adadelta",
     "Adagrad",
     "Adam",
     "AdamW",
+    "Adamax",
     "GradScaler",
     "Lion",
+    "NAdam",
     "Optimizer",
+    "RAdam",
     "RMSprop",
     "SparseAdam",
     "clip_grad_norm_",

@@ -126,7 +126,8 @@ class SGD(Optimizer):
 # ---------------------------------------------------------------- Adam
 
 
-def _moments(xp: Any, c: Any, g: Array, t: Array, m: Array, v: Array) -> None:
+def update_moments(xp: Any, c: Any, g: Array, t: Array, m: Array, v: Array) -> None:
+    """Update the running means of the gradient and of its square; c2, c3, c4 are 1 - beta1, beta2 and 1 - beta2."""
     xp.subtract(g, m, t)
     xp.add(m, xp.multiply(t, c[2], t), m)
     xp.multiply(v, c[3], v)
@@ -136,7 +137,7 @@ def _moments(xp: Any, c: Any, g: Array, t: Array, m: Array, v: Array) -> None:
 
 @update_rule("s0 += c2 * (y - s0); s1 = s1 * c3 + c4 * y * y; x -= s0 / (sqrt(s1) * c5 + c6);", "adam")
 def _adam(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, m: Array, v: Array) -> None:
-    xp.subtract(g, m, t)  # `_moments` and `_adam_step` written out, which saves two calls
+    xp.subtract(g, m, t)  # `update_moments` and `_adam_step` written out, which saves two calls
     xp.add(m, xp.multiply(t, c[2], t), m)
     xp.multiply(v, c[3], v)
     xp.multiply(g, g, t)
@@ -148,7 +149,7 @@ def _adam(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, m: Array, v: 
 
 @update_rule("s0 += c2 * (y - s0); s1 = s1 * c3 + c4 * y * y; s2 = s2 > s1 ? s2 : s1; x -= s0 / (sqrt(s2) * c5 + c6);")
 def _amsgrad(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, m: Array, v: Array, largest: Array) -> None:
-    _moments(xp, c, g, t, m, v)
+    update_moments(xp, c, g, t, m, v)
     xp.maximum(largest, v, out=largest)
     _adam_step(xp, c, p, t, m, largest)
 
@@ -165,7 +166,7 @@ def _update_moments_only(
     xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, m: Array, v: Array, *largest: Array
 ) -> None:
     """Update the running means alone, for a learning rate of 0, by which c5 and c6 would divide."""
-    _moments(xp, c, g, t, m, v)
+    update_moments(xp, c, g, t, m, v)
     if largest:
         xp.maximum(largest[0], v, out=largest[0])
 

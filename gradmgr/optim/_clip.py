@@ -379,18 +379,19 @@ def _clip_norm(parameters: Any, limit: float, norm_type: float, error_if_nonfini
     return _as_tensor(total, grads)
 
 
-def clip_grad_value_(parameters: Any, clip_value: float) -> None:
-    """Clip each number of the gradients of all parameters to [-clip_value, clip_value].
+def clip_grad_value_(parameters: Any, clip_value: float | tuple[float, float]) -> None:
+    """Clip each number of the gradients of all parameters to [-clip_value, clip_value], or to a pair of bounds.
 
     Real and imaginary parts of complex gradients are clipped apart. Each `.grad` remains the same Tensor. Open
     recordings treat it as a constant from then on.
 
     Args:
         parameters: a Tensor or several.
-        clip_value: the largest absolute value.
+        clip_value: the largest absolute value, or the pair of the least and the largest value.
 
     Raises:
-        TypeError: not Tensors.
+        TypeError: not Tensors, or a bound is no number.
+        ValueError: clip_value is a sequence of another length, or its bounds are in the wrong order.
 
     >>> import gradmgr
     >>> w = gradmgr.tensor([0.0, 0.0])
@@ -398,14 +399,29 @@ def clip_grad_value_(parameters: Any, clip_value: float) -> None:
     >>> gradmgr.optim.clip_grad_value_([w], 1.0)
     >>> w.grad.tolist()
     [0.5, -1.0]
+    >>> gradmgr.optim.clip_grad_value_([w], (-0.5, 0.25))
+    >>> w.grad.tolist()
+    [0.25, -0.5]
     """
-    _call_on_gradients(_clip_values, parameters, float(clip_value))
+    _call_on_gradients(_clip_values, parameters, *_clip_bounds(clip_value))
 
 
-def _clip_values(parameters: Any, limit: float) -> None:
+def _clip_bounds(value: Any) -> tuple[float, float]:
+    """Return the bounds that a `clip_value` means."""
+    if not isinstance(value, (tuple, list)):
+        return -float(value), float(value)
+    if len(value) != 2:
+        raise ValueError(f"clip_grad_value_: clip_value must be a number or a pair of bounds; found {value!r}")
+    low, high = map(float, value)
+    if not low <= high:
+        raise ValueError(f"clip_grad_value_: the lower bound must not be above the upper one; found {value!r}")
+    return low, high
+
+
+def _clip_values(parameters: Any, low: float, high: float) -> None:
     rows = [(row, None) for row in rows_of(gradients_of(parameters, "clip_grad_value_"))]
 
     def change(xp: Any) -> Change:
-        return lambda a: [(partial(xp.maximum, out=a), a, -limit), (partial(xp.minimum, out=a), a, limit)]
+        return lambda a: [(partial(xp.maximum, out=a), a, low), (partial(xp.minimum, out=a), a, high)]
 
     change_all(rows, change)

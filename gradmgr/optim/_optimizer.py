@@ -36,6 +36,31 @@ _ALTERNATIVES = MappingProxyType(
 )
 
 
+# What torch's optimisers save that has no meaning here: how a step is computed, and products that are computed anew.
+_TORCHS_OPTIONS = frozenset(("foreach", "capturable", "differentiable", "fused"))
+_TORCHS_STATES = frozenset(("mu_product",))
+
+
+def _own_options(saved: Group, defaults: Group) -> Group:
+    """Return the options of a saved group without those that only torch has, at whatever they are there."""
+    left_out = _TORCHS_OPTIONS if "decoupled_weight_decay" in defaults else _TORCHS_OPTIONS | {"decoupled_weight_decay"}
+    return {key: value for key, value in saved.items() if key in defaults or key not in left_out}
+
+
+def _own_state(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of a parameter as it is kept here: with a count of steps, which torch's SGD does not save."""
+    state = {
+        name: np.asarray(value) if hasattr(value, "__array__") and not _is_ours(value) else value
+        for name, value in saved.items()
+        if value is not None and name not in _TORCHS_STATES
+    }
+    return {"step": 1, **state} if set(state) == {"momentum_buffer"} else state
+
+
+def _is_ours(value: Any) -> bool:
+    return isinstance(value, Tensor) or libraries.is_array(value)
+
+
 def check_number(name: str, value: Any, *, low: float = 0.0, high: float = float("inf"), below: bool = False) -> None:
     """Raise unless `low <= value <= high`; with `below` unless `low <= value < high`."""
     try:
@@ -466,7 +491,8 @@ class Optimizer:
         """Set the state and the options to those of a `state_dict` of an optimiser over the same parameters.
 
         Args:
-            state_dict: its Tensors may be plain arrays; they are cast to the parameters' dtypes, and copied.
+            state_dict: its Tensors may be plain arrays; they are cast to the parameters' dtypes, and copied. It may be
+                that of torch's optimiser of the same name, whose states may be torch's tensors on the CPU.
 
         Raises:
             StateError: it does not fit; every difference is listed, and nothing is changed.
@@ -487,7 +513,7 @@ class Optimizer:
         """Return a list of what does not fit, the options of each group, and the state of each parameter."""
         if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= set(state_dict):
             return ["it is not a dict with 'state' and 'param_groups'"], [], {}
-        groups = [dict(saved) for saved in state_dict["param_groups"]]
+        groups = [_own_options(dict(saved), self.defaults) for saved in state_dict["param_groups"]]
         if len(groups) != len(self.param_groups):
             return [f"it has {len(groups)} parameter groups, the optimiser {len(self.param_groups)}"], [], {}
         misfits: list[str] = []
@@ -503,7 +529,8 @@ class Optimizer:
             misfits += [f"group {k}: {fault}" for fault in self._option_faults(group, saved)]
             saved.pop("param_names", None)
             options.append(saved)
-        states = {int(number): dict(state) for number, state in state_dict["state"].items()}
+        read = {int(number): _own_state(state) for number, state in state_dict["state"].items()}
+        states = {number: state for number, state in read.items() if state}
         for number, state in states.items():
             if number not in params:
                 misfits.append(f"parameter {number}: the optimiser has none of this number")

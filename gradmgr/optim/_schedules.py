@@ -415,6 +415,34 @@ class LinearLR(LRScheduler):
         return self.start_factor
 
 
+class PolynomialLR(LRScheduler):
+    """Decrease the `lr` to 0 in `total_iters` steps, as `(1 - step / total_iters) ** power`.
+
+    Args:
+        optimizer: see `LRScheduler`.
+        total_iters: the number of steps.
+        power: the exponent; 1 for a line.
+        last_epoch: see `LRScheduler`.
+
+    Raises:
+        ValueError: total_iters is not a whole number above 0, or power is negative.
+    """
+
+    def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1) -> None:
+        check_count("total_iters", total_iters)
+        check_number("power", power)
+        self.total_iters = total_iters
+        self.power = power
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        """Return each group's `lr` at `last_epoch`."""
+        if self.last_epoch == 0 or self.last_epoch > self.total_iters:
+            return self._scale_lrs(1.0)
+        left = self.total_iters - self.last_epoch
+        return self._scale_lrs((left / (left + 1)) ** self.power)
+
+
 class CosineAnnealingLR(LRScheduler):
     """Decrease the `lr` to `eta_min` along half a cosine in `T_max` steps, and increase it again afterwards.
 

@@ -742,6 +742,7 @@ program("AdamW", optim.AdamW, maximize=True)(_Optimised)
 program("RMSprop", optim.RMSprop, momentum=0.5, centered=True)(_Optimised)
 program("Adagrad", optim.Adagrad)(_Optimised)
 program("Lion", optim.Lion, weight_decay=0.1)(_Optimised)
+program("NAdam", optim.NAdam, weight_decay=0.1)(_Optimised)
 
 
 @program("a backward, clipping and a step by rows", optim.SparseAdam)
@@ -930,6 +931,7 @@ SCHEDULES: dict[str, Callable[[Any], Any]] = {
     "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, [1, 3]),
     "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, 0.5),
     "ConstantLR": lambda o: lr_scheduler.ConstantLR(o, 0.5, 2),
+    "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, 4),
     "LinearLR": lambda o: lr_scheduler.LinearLR(o, 0.5, total_iters=2),
     "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, 4),
     "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 2, 2),

@@ -92,7 +92,7 @@ class Case:
         return [a[k] if j in self.mapped else a for j, a in enumerate(self.args)]
 
     def at_once(self, function: Callable[..., Any]) -> tuple[Tensor, ...]:
-        return vmap(lambda *given: tuple(function(*given)), self.dims)(*self.args)
+        return vmap(lambda *given: tuple(function(*given)), self.dims, randomness="same")(*self.args)  # of dropout
 
     def in_a_loop(self, function: Callable[..., Any]) -> list[list[Tensor]]:
         return [list(function(*self.example(k))) for k in range(EXAMPLES)]
@@ -144,7 +144,10 @@ def test_outer_managers_and_forward_mode_differentiate_it_as_a_loop(sample: Samp
     case.assert_alike_for_a_manager_around(case.call)
     tangents = seeds([case.args[k] for k in case.where])
     found = jvp(
-        lambda *given: list(vmap(lambda *a: tuple(case.call(*a)), case.dims)(*given)), case.args, case.where, tangents
+        lambda *given: list(vmap(lambda *a: tuple(case.call(*a)), case.dims, randomness="same")(*given)),
+        case.args,
+        case.where,
+        tangents,
     )
     for k in range(EXAMPLES):
         own = [v[k] if j in case.mapped else v for j, v in zip(case.where, tangents, strict=True)]
@@ -168,8 +171,8 @@ def test_two_levels_each_over_an_argument_of_its_own(sample: Sample, turn: int) 
     of_i, of_j = (tuple([0 if k == mapped else None for k in range(len(args))]) for mapped in (i, j))
     for function in (case.call, case.vjp_of_call):
         for outer, inner in ((of_i, of_j), (of_j, of_i)):
-            within = vmap(lambda *given, f=function: tuple(f(*given)), inner)
-            found = vmap(within, outer)(*args)
+            within = vmap(lambda *given, f=function: tuple(f(*given)), inner, randomness="same")
+            found = vmap(within, outer, randomness="same")(*args)
             for a, b in ((0, 1), (1, 0)):
                 at = {outer.index(0): a, inner.index(0): b}
                 one = function(*[x[at[k]] if k in at else x for k, x in enumerate(args)])

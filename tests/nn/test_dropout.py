@@ -124,7 +124,11 @@ def test_vmap_asks_for_its_randomness():
     different = vmap(dropout, randomness="different")(x).numpy()
     assert (different[0] != different[1]).any()
     random = np.random.default_rng(0)
-    own = vmap(lambda row: dropout(row, rng=random))(x).numpy()  # not seen by vmap: one draw for all examples
+    with pytest.raises(
+        errors.RandomnessError, match=r"vmap\(<lambda>\): dropout draws random numbers; say randomness='s"
+    ):
+        vmap(lambda row: dropout(row, rng=random))(x)
+    own = vmap(lambda row: dropout(row, rng=random), randomness="same")(x).numpy()
     assert (own[0] == own[1]).all()
 
 

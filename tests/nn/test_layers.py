@@ -182,6 +182,11 @@ CASES = {
     "RMSNorm": (lambda: nn.RMSNorm(6), (3, 6), lambda m, x: functional.rms_norm(x, (6,), m.weight)),
     "Flatten": (lambda: nn.Flatten(), (2, 3, 4), lambda m, x: x.reshape(2, 12)),
     "Flatten the first": (lambda: nn.Flatten(0, -2), (2, 3, 4), lambda m, x: x.reshape(6, 4)),
+    "Upsample": (
+        lambda: nn.Upsample((3, 9), mode="bilinear", align_corners=True),
+        (2, 2, 6, 5),
+        lambda m, x: functional.interpolate(x, (3, 9), mode="bilinear", align_corners=True),
+    ),
     "MaxPool1d": (
         lambda: nn.MaxPool1d(3, 2, 1, ceil_mode=True),
         (2, 2, 6),

@@ -20,6 +20,7 @@ from gradmgr.optim.lr_scheduler import (
     LRScheduler,
     MultiStepLR,
     OneCycleLR,
+    PolynomialLR,
     ReduceLROnPlateau,
     SequentialLR,
     StepLR,
@@ -54,6 +55,7 @@ SCHEDULES = {
     ),
     "exponential": (lambda o: ExponentialLR(o, 0.8), [0.5, 0.4, 0.32, 0.256, 0.2048, 0.16384]),
     "constant": (lambda o: ConstantLR(o, 0.25, 4), [0.125, 0.125, 0.125, 0.125, 0.5, 0.5]),
+    "polynomial": (lambda o: PolynomialLR(o, 4, 2.0), [0.5, 0.28125, 0.125, 0.03125, 0.0, 0.0]),
     "linear": (lambda o: LinearLR(o, 0.1, 0.8, 7), [0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.4]),
     "cosine": (
         lambda o: CosineAnnealingLR(o, 6, 0.01),
@@ -293,6 +295,7 @@ def test_a_sequence_is_loaded_whole_or_not_at_all():
         (lambda o: LambdaLR(o, [abs]), ValueError, "one for each of 2"),
         (lambda o: LambdaLR(o, 0.5), ValueError, "found 0.5"),
         (lambda o: ConstantLR(o, 1.5), ValueError, "factor must be at least 0 and at most 1; found 1.5"),
+        (lambda o: PolynomialLR(o, 0), ValueError, "total_iters"),
         (lambda o: LinearLR(o, 0), ValueError, "start_factor must be above 0"),
         (lambda o: LinearLR(o, 0.5, 2), ValueError, "end_factor"),
         (lambda o: CosineAnnealingLR(o, 0), ValueError, "T_max"),

@@ -28,6 +28,10 @@ MAKERS = {
     "RMSprop": lambda params: optim.RMSprop(params, centered=True, momentum=0.9),
     "Adagrad": lambda params: optim.Adagrad(params, lr=0.1, initial_accumulator_value=0.1),
     "Lion": lambda params: optim.Lion(params, lr=0.1),
+    "Adadelta": lambda params: optim.Adadelta(params, eps=1e-2),
+    "Adamax": lambda params: optim.Adamax(params, lr=0.1),
+    "NAdam": lambda params: optim.NAdam(params, lr=0.1),
+    "RAdam": lambda params: optim.RAdam(params, lr=0.1),
 }
 EACH = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 
@@ -596,6 +600,46 @@ def test_a_loaded_state_is_a_copy_and_may_hold_arrays_and_numbers_of_files():
     assert buffer.tolist() == [2, 4]
 
 
+TORCHS = [
+    *[
+        ("SGD", {}),
+        ("SGD", {"momentum": 0.9}),
+        ("Adam", {"amsgrad": True}),
+        ("AdamW", {}),
+        ("Adagrad", {}),
+        ("NAdam", {}),
+    ],
+    *[("RMSprop", {"centered": True, "momentum": 0.9}), ("RAdam", {}), ("Adadelta", {}), ("Adamax", {})],
+]
+
+
+@pytest.mark.parametrize(("name", "options"), TORCHS)
+@pytest.mark.parametrize("as_arrays", [False, True])
+def test_the_state_of_torchs_optimiser_goes_on(name, options, as_arrays):
+    torch = pytest.importorskip("torch", reason="its state is loaded")
+    theirs = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64, requires_grad=True)
+    optimizer = getattr(torch.optim, name)([theirs], lr=0.1, **options)
+
+    def steps(count, p, optimizer, made):
+        for k in range(count):
+            p.grad = made(np.cos(k + np.arange(3.0)))
+            optimizer.step()
+
+    steps(3, theirs, optimizer, torch.tensor)
+    state = copy.deepcopy(optimizer.state_dict())
+    if as_arrays:
+        state["state"] = {
+            k: {key: np.asarray(value) if torch.is_tensor(value) else value for key, value in one.items()}
+            for k, one in state["state"].items()
+        }
+    p = tensor(theirs.detach().numpy())
+    ours = getattr(optim, name)([p])
+    ours.load_state_dict(state)
+    steps(2, theirs, optimizer, torch.tensor)
+    steps(2, p, ours, tensor)
+    np.testing.assert_allclose(p.numpy(), theirs.detach().numpy(), rtol=1e-7)  # torch keeps a product in float32
+
+
 def test_missing_attributes_say_what_to_use():
     optimizer = optim.SGD([tensor(1.0)])
     with pytest.raises(AttributeError, match=r"'SGD' object has no attribute 'state'; use state_dict\(\)\['state'\]"):
@@ -931,6 +975,13 @@ def test_clip_grad_value():
     assert c.grad.tolist() == [1 - 0.25j]
 
 
+def test_clip_grad_value_to_two_bounds():
+    a = tensor(np.zeros(4))
+    a.grad = tensor([0.5, -3.0, 3.0, -0.1])
+    optim.clip_grad_value_([a], (-0.25, 2.0))
+    assert a.grad.tolist() == [0.5, -0.25, 2.0, -0.1]
+
+
 def test_long_gradients_are_clipped_in_place():
     p = tensor(np.zeros(300 * 300))
     p.grad = tensor(np.ones(300 * 300))
@@ -962,6 +1013,8 @@ def test_clipping_under_a_manager_makes_constants():
         (lambda: optim.clip_grad_norm_(3, 1.0), TypeError, "iterable of Tensors; found int"),
         (lambda: optim.clip_grad_norm_([], 1.0, 0), ValueError, "norm_type must be above 0"),
         (lambda: optim.get_total_norm([tensor([1])]), TypeError, "floating Tensors"),
+        (lambda: optim.clip_grad_value_([tensor([1.0])], (1.0, -1.0)), ValueError, "lower bound must not be above"),
+        (lambda: optim.clip_grad_value_([tensor([1.0])], [1.0]), ValueError, "a number or a pair of bounds; found"),
     ],
 )
 def test_wrong_arguments_of_clipping(call, kind, said):

@@ -65,6 +65,42 @@ REAL = [
         {"lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.2, "maximize": True},
         [1.3334947155265422, -2.511561175107684, 0.4996660235105852],
     ),
+    ("Adadelta", {}, [0.9355069143635011, -1.8641494757069579, 0.44311179356273167]),
+    (
+        "Adadelta",
+        {"lr": 0.5, "rho": 0.8, "eps": 0.0001, "weight_decay": 0.1, "maximize": True},
+        [1.2496130130512124, -2.4925034657285106, 0.6797342951885686],
+    ),
+    ("Adamax", {}, [0.9638536814330959, -1.9470499669474939, 0.48733790090250967]),
+    (
+        "Adamax",
+        {"lr": 0.1, "betas": (0.8, 0.9), "eps": 0.001, "weight_decay": 0.1, "maximize": True},
+        [3.8964406907484777, -5.5983522581955665, 1.1071700271864933],
+    ),
+    ("RAdam", {"lr": 0.1}, [0.444660149880643, -1.1727218889408364, 0.44102121398085203]),
+    (
+        "RAdam",
+        {"lr": 0.1, "betas": (0.8, 0.9), "eps": 0.001, "weight_decay": 0.1},
+        [0.03099243914998581, -0.0002822686738035282, -0.012841548816232475],
+    ),
+    (
+        "RAdam",
+        {"lr": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True},
+        [1.1369487629814645, -1.8686164885662542, 0.3150177961940285],
+    ),
+]
+
+# The same for NAdam, whose product of momenta torch keeps in float32.
+NADAM = [
+    ({"lr": 0.1}, [0.061419313278554225, -0.08595179104292626, -0.07809314008271699]),
+    (
+        {"lr": 0.1, "betas": (0.8, 0.9), "eps": 0.001, "weight_decay": 0.1, "momentum_decay": 0.1},
+        [0.07426844511882201, -0.053153988819053935, -0.07341512978036153],
+    ),
+    (
+        {"lr": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True},
+        [4.27910997188357, -5.217237954224074, 2.3777818359277214],
+    ),
 ]
 
 # After 5 steps from [1+2j, -2-0.5j] with gradients cos(k + [0, 1]) + 1j sin(k [0, 1]) + p / 2.
@@ -170,6 +206,28 @@ def test_half_precision_is_computed_in_single_and_kept_in_half(name, options, lo
     assert set(kept.values()) == {np.dtype(dtype)}
 
 
+@pytest.mark.parametrize(("options", "expected"), NADAM)
+def test_nadam_is_torchs(options, expected):
+    p = tensor([1.0, -2.0, 0.5])
+    steps("NAdam", options, [p], 50, grad_at)
+    np.testing.assert_allclose(p.numpy(), expected, rtol=1e-8)
+
+
+def test_nadams_momenta_do_not_depend_on_the_order_in_which_steps_are_asked_for():
+    """Parameters whose first gradients come at different steps, each as if it were alone."""
+    late, early, alone = tensor([1.0]), tensor([1.0]), tensor([1.0])
+    both, one = optim.NAdam([late, early], lr=0.1), optim.NAdam([alone], lr=0.1)
+    for k in range(600):  # until the product of the momenta is negligible
+        early.grad = tensor([np.cos(k)])
+        late.grad = tensor([np.cos(k - 100)]) if k >= 100 else None
+        both.step()
+    for k in range(500):
+        alone.grad = tensor([np.cos(k)])
+        one.step()
+    np.testing.assert_array_equal(late.numpy(), alone.numpy())
+    assert early.item() != late.item()
+
+
 def test_lion_is_the_papers():
     lr, beta1, beta2, decay = 0.03, 0.8, 0.95, 0.2
     p = np.array([1.0, -2.0, 0.5])
@@ -191,6 +249,17 @@ def test_defaults_are_torchs_and_the_papers():
         "AdamW": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2, "amsgrad": False},
         "RMSprop": {"lr": 1e-2, "alpha": 0.99, "eps": 1e-8, "weight_decay": 0, "momentum": 0, "centered": False},
         "Adagrad": {"lr": 1e-2, "lr_decay": 0, "weight_decay": 0, "initial_accumulator_value": 0, "eps": 1e-10},
+        "Adadelta": {"lr": 1.0, "rho": 0.9, "eps": 1e-6, "weight_decay": 0},
+        "Adamax": {"lr": 2e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0},
+        "NAdam": {
+            "lr": 2e-3,
+            "betas": (0.9, 0.999),
+            "eps": 1e-8,
+            "weight_decay": 0,
+            "momentum_decay": 4e-3,
+            "decoupled_weight_decay": False,
+        },
+        "RAdam": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0, "decoupled_weight_decay": False},
         "Lion": {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0},
     }.items():
         assert getattr(optim, name)(p).defaults == {**expected, "maximize": False}

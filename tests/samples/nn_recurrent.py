@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gradmgr.nn import functional
 from gradmgr.nn._functions import recurrent, recurrent_sequences
 from samples._table import Arg, Array, add
 
@@ -147,3 +148,25 @@ add(
     reference=naive_gru_over,
     dispatches=False,
 )
+
+
+# ---------------------------------------------------------------- plain recurrent networks
+
+
+def _naive_rnn(activation: Any) -> Any:
+    @_widely
+    def formula(x: Array, h: Array, w_ih: Array, w_hh: Array, b_ih: Array, b_hh: Array) -> Any:
+        return [activation(x @ w_ih.T + b_ih + h @ w_hh.T + b_hh)]
+
+    return lambda *arrays: formula(*arrays)[0]
+
+
+for _name, _activation in (("rnn_tanh_cell", np.tanh), ("rnn_relu_cell", lambda v: np.maximum(v, 0))):
+    add(
+        f"nn.{_name}",
+        "a batch",
+        lambda xp, *arrays, cell=getattr(functional, _name): cell(*arrays),  # noqa: B008  # one for each
+        *[Arg(shape) for shape in ((2, 3), (2, 4), (4, 3), (4, 4), (4,), (4,))],
+        reference=_naive_rnn(_activation),
+        dispatches=False,
+    )

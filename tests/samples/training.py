@@ -45,6 +45,22 @@ LAYERS: dict[str, tuple[Callable[[dict[str, Any]], Any], tuple[Any, ...]]] = {
     "Flatten": (lambda new: nn.Flatten(), (values(2, 3, 4),)),
     "Dropout": (lambda new: nn.Dropout(0.3, rng=seeded()), (values(5, 6),)),
     "AdaptiveAvgPool2d": (lambda new: nn.AdaptiveAvgPool2d((2, 4)), (values(2, 3, 5, 6),)),
+    "Upsample": (lambda new: nn.Upsample(scale_factor=1.5, mode="bilinear"), (values(2, 3, 5, 6),)),
+    "Conv3d": (lambda new: nn.Conv3d(2, 4, 3, 2, 1, 1, 2, **new, rng=seeded()), (values(2, 2, 5, 4, 6),)),
+    "ConvTranspose3d": (
+        lambda new: nn.ConvTranspose3d(2, 4, 3, 2, 1, 1, **new, rng=seeded()),
+        (values(2, 2, 2, 3, 2),),
+    ),
+    "MaxPool3d": (lambda new: nn.MaxPool3d(3, 2, 1), (values(2, 3, 5, 4, 6),)),
+    "AvgPool3d": (lambda new: nn.AvgPool3d(3, 2, 1, count_include_pad=False), (values(2, 3, 5, 4, 6),)),
+    "AdaptiveAvgPool1d": (lambda new: nn.AdaptiveAvgPool1d(2), (values(2, 3, 5),)),
+    "AdaptiveAvgPool3d": (lambda new: nn.AdaptiveAvgPool3d((2, 3, None)), (values(2, 3, 5, 4, 2),)),
+    "AdaptiveMaxPool1d": (lambda new: nn.AdaptiveMaxPool1d(2), (values(2, 3, 5),)),
+    "AdaptiveMaxPool2d": (lambda new: nn.AdaptiveMaxPool2d((2, 3)), (values(2, 3, 5, 6),)),
+    "AdaptiveMaxPool3d": (lambda new: nn.AdaptiveMaxPool3d(2), (values(2, 3, 5, 4, 2),)),
+    "InstanceNorm1d": (lambda new: nn.InstanceNorm1d(3, affine=True, **new), (values(4, 3, 5),)),
+    "InstanceNorm2d": (lambda new: nn.InstanceNorm2d(3, **new), (values(4, 3, 2, 2),)),
+    "InstanceNorm3d": (lambda new: nn.InstanceNorm3d(3, **new), (values(3, 2, 2, 2),)),
     "MaxPool1d": (lambda new: nn.MaxPool1d(3, 2, 1), (values(2, 3, 6),)),
     "AvgPool1d": (lambda new: nn.AvgPool1d(3, 2, 1, count_include_pad=False), (values(2, 3, 6),)),
     "MaxPool2d": (lambda new: nn.MaxPool2d(3, 2, 1), (values(2, 3, 5, 6),)),
@@ -71,6 +87,24 @@ LAYERS: dict[str, tuple[Callable[[dict[str, Any]], Any], tuple[Any, ...]]] = {
         (values(5, 2, 4),),
     ),
     "GRU": (lambda new: nn.GRU(4, 3, 2, bidirectional=True, **new, rng=seeded()), (values(5, 2, 4),)),
+    "RNN": (lambda new: nn.RNN(4, 3, 2, bidirectional=True, **new, rng=seeded()), (values(5, 2, 4),)),
+    "RNNCell": (lambda new: nn.RNNCell(4, 3, nonlinearity="relu", **new, rng=seeded()), (values(2, 4),)),
+    "TransformerEncoderLayer": (
+        lambda new: nn.TransformerEncoderLayer(8, 2, 16, 0.1, "gelu", **new, rng=seeded()),
+        (values(4, 3, 8),),
+    ),
+    "TransformerDecoderLayer": (
+        lambda new: nn.TransformerDecoderLayer(8, 2, 16, 0.1, norm_first=True, **new, rng=seeded()),
+        (values(4, 3, 8), values(5, 3, 8)),
+    ),
+    "TransformerEncoder": (
+        lambda new: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, 0.1, **new, rng=seeded()), 2),
+        (values(4, 3, 8),),
+    ),
+    "TransformerDecoder": (
+        lambda new: nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, 0.1, **new, rng=seeded()), 2),
+        (values(4, 3, 8), values(5, 3, 8)),
+    ),
     "LSTMCell": (lambda new: nn.LSTMCell(4, 3, **new, rng=seeded()), (values(2, 4),)),
     "GRUCell": (lambda new: nn.GRUCell(4, 3, **new, rng=seeded()), (values(2, 4),)),
     "Sequential": (lambda new: nn.Sequential(nn.Linear(4, 4, **new, rng=seeded()), gnp.tanh), (values(2, 4),)),
@@ -85,6 +119,10 @@ OPTIMIZERS: dict[str, list[dict[str, Any]]] = {
     "RMSprop": [{}, {"momentum": 0.9}, {"centered": True, "weight_decay": 0.1}],
     "Adagrad": [{}, {"lr_decay": 0.1, "weight_decay": 0.1}],
     "Lion": [{}, {"weight_decay": 0.1}],
+    "Adadelta": [{}, {"weight_decay": 0.1, "maximize": True}],
+    "Adamax": [{}, {"weight_decay": 0.1}],
+    "NAdam": [{}, {"weight_decay": 0.1, "decoupled_weight_decay": True}],
+    "RAdam": [{}, {"weight_decay": 0.1, "decoupled_weight_decay": True}],
 }
 CASES = [(name, options) for name, cases in OPTIMIZERS.items() for options in cases]
 

@@ -66,6 +66,12 @@ def pair(value: Any, name: str, asked: str) -> tuple[int, int]:
     return first, second
 
 
+def triple(value: Any, name: str, asked: str) -> tuple[int, int, int]:
+    """Return an integer, used for all three, or a sequence of three, as a tuple."""
+    first, second, third = _lengths(value, 3, name, asked)
+    return first, second, third
+
+
 def _lengths(value: Any, count: int, name: str, asked: str) -> tuple[int, ...]:
     if isinstance(value, (tuple, list)):
         if len(value) != count:

@@ -12,6 +12,7 @@ from gradmgr._arrays.batched import innermost
 from gradmgr._arrays.drawing import generator
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.tensor import raw
+from gradmgr._transforms.vmap import check_may_draw
 from gradmgr.nn._functions.arguments import check_inexact, one_array
 
 # The mask, one byte per element, is a constant: derivatives of all orders use the same one.
@@ -31,8 +32,8 @@ def dropout(
 ) -> Any:
     """Set elements to 0 with probability p and divide the others by 1 - p, as torch.nn.functional.dropout.
 
-    Inside `vmap` all examples get the same mask, unless randomness="different". `gradmgr.checkpoint` finds the
-    generator in a function's arguments or closure, and draws the same mask again.
+    Inside `vmap` it needs randomness="same", for one mask for all examples, or "different". `gradmgr.checkpoint` finds
+    the generator in a function's arguments or closure, and draws the same mask again.
 
     Args:
         input: floating-point or complex numbers.
@@ -47,6 +48,7 @@ def dropout(
         ValueError: p is not from 0 to 1.
         DtypeError: the input is of integers or booleans.
         TypeError: rng is a seed, or a generator of another kind.
+        RandomnessError: it is called inside a vmap with randomness="error".
 
     >>> import numpy as np
     >>> from gradmgr.nn.functional import dropout
@@ -61,6 +63,7 @@ def dropout(
         generator(rng, "dropout")
     if not (training and p and x.size):
         return x
+    check_may_draw("dropout")
     if p == 1:
         return _dropout(x, _on_device_of(x, np.zeros(x.shape, bool)), 0.0)
     draw = libraries.foreign(_random_mask, innermost(raw(x)))

@@ -96,8 +96,8 @@ class _Convolution(Module):
         return ", ".join(parts)
 
 
-class _PlainConvolution(_Convolution):
-    """The base class of Conv1d and Conv2d, which differ in how many axes a window has."""
+class PlainConvolution(_Convolution):
+    """The base class of Conv1d, Conv2d and Conv3d, which differ in how many axes a window has."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class _PlainConvolution(_Convolution):
         return self._shown_settings(self.padding)
 
 
-class Conv1d(_PlainConvolution):
+class Conv1d(PlainConvolution):
     """Convolution, as cross-correlation, of (N, C_in, L) or (C_in, L) with windows over the last axis.
 
     Args:
@@ -153,7 +153,7 @@ class Conv1d(_PlainConvolution):
         return functional.conv1d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)  # type: ignore[no-any-return]  # x is Any
 
 
-class Conv2d(_PlainConvolution):
+class Conv2d(PlainConvolution):
     """Convolution, as cross-correlation, of (N, C_in, H, W) or (C_in, H, W) with windows over the last two axes.
 
     Args:
@@ -187,8 +187,8 @@ class Conv2d(_PlainConvolution):
         return functional.conv2d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)  # type: ignore[no-any-return]  # x is Any
 
 
-class _TransposedConvolution(_Convolution):
-    """The base class of ConvTranspose1d and ConvTranspose2d, which differ in how many axes a window has."""
+class TransposedConvolution(_Convolution):
+    """The base class of the transposed convolutions, which differ in how many axes a window has."""
 
     def __init__(
         self,
@@ -218,7 +218,7 @@ class _TransposedConvolution(_Convolution):
         return self._shown_settings(self.padding, self.output_padding)
 
 
-class ConvTranspose1d(_TransposedConvolution):
+class ConvTranspose1d(TransposedConvolution):
     """The transpose of Conv1d; arguments and parameters are those of ConvTranspose2d, of one axis."""
 
     _as_tuple = staticmethod(single)
@@ -230,7 +230,7 @@ class ConvTranspose1d(_TransposedConvolution):
         )
 
 
-class ConvTranspose2d(_TransposedConvolution):
+class ConvTranspose2d(TransposedConvolution):
     """The transpose of Conv2d as a linear map: from the shape of its result to that of its input.
 
     Args:

@@ -19,6 +19,7 @@ from gradmgr._engine.parameter import Parameter, parameter_around
 from gradmgr._engine.row_sparse import zeros_like
 from gradmgr._engine.tensor import Tensor, tensor, wrap
 from gradmgr._engine.tensor_capture import call_whole, see
+from gradmgr.nn._modules.module_hooks import BackwardHook, InputGradients, WithKeywords
 from gradmgr.nn._modules.state import convert, fitting_values, read_target, write_all
 
 if TYPE_CHECKING:
@@ -40,8 +41,7 @@ _REFUSED = MappingProxyType(
         "cuda": "use model.to('cuda:0')",
         "cpu": "use model.to('cpu')",
         "type": "use model.to(dtype=...)",
-        "register_full_backward_hook": "use Tensor.register_hook on what forward computes",
-        "register_backward_hook": "use Tensor.register_hook on what forward computes",
+        "register_backward_hook": "use register_full_backward_hook, or Tensor.register_hook on what forward computes",
         "share_memory": "threads share the tensors as they are",
         "compile": "use gradmgr.compile on the training step, or on the model's forward",
     }
@@ -138,48 +138,103 @@ class Module:
                 self._see()
             if self._pre_hooks is None and self._post_hooks is None:
                 return self.forward(*args, **kwargs)
-            for hook in self._pre_hooks or ():
-                given = call_whole(hook, self, args)
-                if given is not None:
-                    args = given if isinstance(given, tuple) else (given,)
-            result = self.forward(*args, **kwargs)
-            for hook in self._post_hooks or ():
+            return self._call_with_hooks(args, kwargs)
+
+    def _call_with_hooks(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        for hook in self._pre_hooks or ():
+            if isinstance(hook, WithKeywords):
+                args, keywords = hook.before(self, args, keywords)
+                continue
+            given = call_whole(hook, self, args)
+            if given is not None:
+                args = given if isinstance(given, tuple) else (given,)
+        watched = [hook for hook in self._post_hooks or () if isinstance(hook, BackwardHook)]
+        inputs = InputGradients(args) if watched else None
+        result = self.forward(*(args if inputs is None else inputs.args), **keywords)
+        for hook in self._post_hooks or ():
+            if isinstance(hook, BackwardHook):
+                continue
+            given = hook.after(self, args, keywords, result) if isinstance(hook, WithKeywords) else None
+            if not isinstance(hook, WithKeywords):
                 given = call_whole(hook, self, args, result)
-                if given is not None:
-                    result = given
-            return result
+            if given is not None:
+                result = given
+        return result if inputs is None else inputs.watch(self, watched, result)
 
     def _see(self) -> None:
         """Let a capture know that its program depends on this module's attributes."""
         see(self, _state_of, f"an attribute of {type(self).__name__}")
 
-    def register_forward_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+    def register_forward_pre_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> RemovableHandle:
         """Call `hook(module, args)` before each `forward`; a result other than None replaces its arguments.
 
+        Args:
+            hook: the function.
+            prepend: whether to call it before the hooks that are there.
+            with_kwargs: whether to call `hook(module, args, kwargs)`, whose result is None or a pair (args, kwargs).
+
         Returns:
             A handle with `remove()`.
 
         Raises:
-            TypeError: `hook` cannot be called.
+            TypeError: `hook` cannot be called; in a call, with_kwargs, it returned something else.
         """
-        return self._add_hook("_pre_hooks", hook, "register_forward_pre_hook")
+        return self._add_hook("_pre_hooks", hook, "register_forward_pre_hook", prepend, with_kwargs)
 
-    def register_forward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+    def register_forward_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> RemovableHandle:
         """Call `hook(module, args, result)` after each `forward`; a result other than None replaces the module's.
 
+        Args:
+            hook: the function.
+            prepend: whether to call it before the hooks that are there.
+            with_kwargs: whether to call `hook(module, args, kwargs, result)`.
+
         Returns:
             A handle with `remove()`.
 
         Raises:
             TypeError: `hook` cannot be called.
         """
-        return self._add_hook("_post_hooks", hook, "register_forward_hook")
+        return self._add_hook("_post_hooks", hook, "register_forward_hook", prepend, with_kwargs)
 
-    def _add_hook(self, attribute: str, hook: Callable[..., Any], caller: str) -> RemovableHandle:
+    def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
+        """Call `hook(module, grad_input, grad_output)` in each backward, when the gradients of a call are complete.
+
+        `grad_input` and `grad_output` are tuples of the gradients by the Tensors among the positional arguments and
+        of those by the results, None for what is no tracked Tensor or has no gradient. A result other than None
+        replaces grad_input: a tuple of as many gradients, or a single one. The hook is called once no more gradients of
+        the arguments can come; of a call whose arguments are not tracked, when those of its results are complete.
+
+        Returns:
+            A handle with `remove()`.
+
+        Raises:
+            TypeError: `hook` cannot be called.
+
+        >>> import numpy
+        >>> from gradmgr import GradManager, nn, tensor
+        >>> layer, x = nn.ReLU(), tensor([1.0, -1.0])
+        >>> handle = layer.register_full_backward_hook(lambda module, inputs, outputs: print(inputs[0], outputs[0]))
+        >>> with GradManager().attach(x) as gm:
+        ...     gm.backward(layer(x * 2).sum())
+        [1. 0.] [1. 1.]
+        """
+        check_hook(hook, "register_full_backward_hook")
+        return self._add_hook("_post_hooks", BackwardHook(hook), "register_full_backward_hook", prepend, False)
+
+    def _add_hook(
+        self, attribute: str, hook: Callable[..., Any], caller: str, prepend: bool, with_kwargs: bool
+    ) -> RemovableHandle:
         check_hook(hook, caller)
+        if with_kwargs:
+            hook = WithKeywords(hook)
         if getattr(self, attribute) is None:
             setattr(self, attribute, Hooks())
-        return RemovableHandle([HookPlace(getattr(self, attribute), hook)])
+        return RemovableHandle([HookPlace(getattr(self, attribute), hook, is_first=bool(prepend))])
 
     # ------------------------------------------------------------ attributes
 

@@ -14,8 +14,8 @@ else:
     ArrayModule = Module
 
 
-class _MaxPool(Module):
-    """The base class of MaxPool1d and MaxPool2d, which differ in the function they call."""
+class MaxPool(Module):
+    """The base class of MaxPool1d, MaxPool2d and MaxPool3d, which differ in the function they call."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class _MaxPool(Module):
         )
 
 
-class MaxPool1d(_MaxPool):
+class MaxPool1d(MaxPool):
     """The largest of each window over the last axis of (N, C, L) or (C, L); arguments as of MaxPool2d."""
 
     def forward(self, x: Any) -> Any:
@@ -54,7 +54,7 @@ class MaxPool1d(_MaxPool):
         return functional.max_pool1d(x, **self._windows())
 
 
-class MaxPool2d(_MaxPool):
+class MaxPool2d(MaxPool):
     """The largest of each window over the last two axes of (N, C, H, W) or (C, H, W).
 
     Args:

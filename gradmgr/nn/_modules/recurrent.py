@@ -1,4 +1,4 @@
-"""LSTM and GRU over sequences, and their cells."""
+"""LSTM, GRU and RNN over sequences, and their cells."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from gradmgr._engine.op import zeros
 from gradmgr._engine.parameter import Parameter
 from gradmgr._engine.tensor import Tensor
 from gradmgr.nn import init
-from gradmgr.nn._functions.arguments import check_floating, length, one_array
+from gradmgr.nn._functions.arguments import check_floating, check_word, length, one_array
 from gradmgr.nn._functions.dropout import dropout
 from gradmgr.nn._functions.linear import linear
 from gradmgr.nn._functions.recurrent import gru_cell, lstm_cell, lstm_step
 from gradmgr.nn._functions.recurrent_sequences import gru_over, lstm_over
+from gradmgr.nn._functions.rnn_cell import ACTIVATIONS, rnn_relu_cell, rnn_tanh_cell
 from gradmgr.nn._modules.module import Module
 from gradmgr.ops.convert import cast_to, wide_dtype
 from gradmgr.ops.join import concatenate, stack
@@ -128,11 +129,59 @@ class GRUCell(_Cell):
         return gru_cell(input, hx, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)  # type: ignore[no-any-return]  # x is Any
 
 
+class RNNCell(_Cell):
+    """One step of a plain recurrent network: `functional.rnn_tanh_cell` or `rnn_relu_cell`; as torch.nn.RNNCell.
+
+    Args:
+        input_size: features of the input.
+        hidden_size: features of h.
+        bias: whether there are bias_ih and bias_hh.
+        nonlinearity: "tanh" or "relu".
+        device: the device of the parameters, "cpu" or "cuda:0".
+        dtype: the dtype of the parameters; float32 by default.
+        rng: the generator of initial values, uniform within 1/sqrt(hidden_size) of 0; None for a new one.
+
+    >>> import numpy
+    >>> from gradmgr import nn
+    >>> cell = nn.RNNCell(2, 3, rng=numpy.random.default_rng(0))
+    >>> cell(numpy.ones((4, 2), "float32")).shape
+    (4, 3)
+    """
+
+    _gates = 1
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        nonlinearity: str = "tanh",
+        device: str | None = None,
+        dtype: Any = None,
+        *,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        check_word(nonlinearity, tuple(ACTIVATIONS), "nonlinearity", "RNNCell")
+        super().__init__(input_size, hidden_size, bias, device, dtype, rng=rng)
+        self.nonlinearity = nonlinearity
+
+    def extra_repr(self) -> str:
+        """Return the sizes and settings, for `repr`."""
+        return super().extra_repr() + ("" if self.nonlinearity == "tanh" else f", nonlinearity={self.nonlinearity}")
+
+    def forward(self, input: Any, hx: Any = None) -> Tensor:
+        """Return h' for input (batch, input_size) and hx = h; None means zeros."""
+        input = one_array(input)
+        hx = self._zero_state(input) if hx is None else hx
+        cell = rnn_tanh_cell if self.nonlinearity == "tanh" else rnn_relu_cell
+        return cell(input, hx, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)  # type: ignore[no-any-return]  # x is Any
+
+
 # ---------------------------------------------------------------- layers over sequences
 
 
 class _Recurrent(Module):
-    """The base class of LSTM and GRU: parameters of all layers and directions, and the loop over them."""
+    """The base class of LSTM, GRU and RNN: parameters of all layers and directions, and the loop over them."""
 
     _gates: int
     _states: tuple[str, ...]
@@ -422,3 +471,83 @@ class GRU(_Recurrent):
     ) -> tuple[Any, list[Any]]:
         outputs = gru_over(linear(x, w_ih, b_ih), states[0], w_hh, b_hh, reverse)
         return outputs, [outputs[0 if reverse else -1]]
+
+
+class RNN(_Recurrent):
+    """Layers of a plain recurrent network over sequences, as torch.nn.RNN, with the same names of parameters.
+
+    Args:
+        input_size: features of the input.
+        hidden_size: features of h.
+        num_layers: layers, each over the output of the one before.
+        nonlinearity: "tanh" or "relu".
+        bias: whether there are bias_ih and bias_hh.
+        batch_first: whether input and output are (batch, length, features) instead of (length, batch, features).
+        dropout: the probability with which the numbers passed from layer to layer are set to 0 in training.
+        bidirectional: whether each layer runs in both directions, whose outputs are concatenated.
+        device: the device of the parameters, "cpu" or "cuda:0".
+        dtype: the dtype of the parameters; float32 by default.
+        rng: the generator of initial values, uniform within 1/sqrt(hidden_size) of 0, and of dropout; None for a new
+            one.
+
+    Raises:
+        ValueError: a size or probability is out of range, or the nonlinearity none of these.
+
+    >>> import numpy
+    >>> from gradmgr import nn
+    >>> rnn = nn.RNN(2, 3, rng=numpy.random.default_rng(0))
+    >>> output, h = rnn(numpy.ones((5, 4, 2), "float32"))
+    >>> output.shape, h.shape
+    ((5, 4, 3), (1, 4, 3))
+    """
+
+    _gates = 1
+    _states = ("h",)
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: str = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: str | None = None,
+        dtype: Any = None,
+        *,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        check_word(nonlinearity, tuple(ACTIVATIONS), "nonlinearity", "RNN")
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, device, dtype, rng=rng
+        )
+        self.nonlinearity = nonlinearity
+
+    def forward(self, input: Any, hx: Any = None) -> tuple[Tensor, Tensor]:
+        """Run over sequences.
+
+        Args:
+            input: shape (length, batch, input_size), with batch_first (batch, length, input_size); or
+                (length, input_size). Sequences of different lengths, as torch's packed ones, are not supported.
+            hx: the initial h, of shape (layers and directions, batch, hidden_size); None for zeros.
+
+        Returns:
+            The output, h of the last layer after every step; and h after the last step of all layers.
+
+        Raises:
+            ShapeError: the input or hx does not fit.
+        """
+        output, (h,) = self._run(input, None if hx is None else (hx,))
+        return output, h
+
+    def _run_direction(
+        self, x: Any, states: list[Any], w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, w_hr: Any, reverse: bool
+    ) -> tuple[Any, list[Any]]:
+        parts, activation = linear(x, w_ih, None if b_ih is None else b_ih + b_hh), ACTIVATIONS[self.nonlinearity]
+        h, outputs = states[0], []
+        for k in range(parts.shape[0])[:: -1 if reverse else 1]:
+            h = activation(parts[k] + linear(h, w_hh))
+            outputs.append(h)
+        return stack(outputs[::-1] if reverse else outputs), [h]

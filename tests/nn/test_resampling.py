@@ -1,0 +1,99 @@
+"""pad, interpolate, grid_sample, affine_grid: torch's numbers, values that are far outside, what is refused."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from gradmgr import errors
+from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
+
+RANDOM = np.random.default_rng(0)
+INPUTS = {shape: RANDOM.standard_normal(shape) for shape in ((2, 3, 5), (2, 3, 5, 4), (1, 2, 3, 4, 5))}
+MODES = {3: ("linear",), 4: ("bilinear", "bicubic"), 5: ("trilinear",)}
+SIZES = [{"size": 7}, {"size": 2}, {"size": 1}, {"scale_factor": 1.7}, {"scale_factor": 0.6}]
+SIZES.append({"scale_factor": 1.7, "recompute_scale_factor": True})
+
+
+def is_torchs(found, expected):
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-7)
+
+
+@pytest.mark.parametrize("shape", INPUTS)
+def test_interpolate_is_torchs(shape):
+    torch = pytest.importorskip("torch", reason="its numbers are compared")
+    x = INPUTS[shape]
+    modes = [(mode, None) for mode in ("nearest", "nearest-exact", "area")]
+    modes += itertools.product(MODES[len(shape)], (False, True))
+    for (mode, corners), options in itertools.product(modes, SIZES):
+        options = {"mode": mode, "align_corners": corners, **options}
+        is_torchs(F.interpolate(x, **options), torch.nn.functional.interpolate(torch.tensor(x), **options))
+
+
+@pytest.mark.parametrize("shape", list(INPUTS)[1:])
+def test_grids_are_torchs(shape):
+    torch = pytest.importorskip("torch", reason="its numbers are compared")
+    x, axes = INPUTS[shape], len(shape) - 2
+    lengths = (3, 2, 6)[:axes]
+    grid = RANDOM.uniform(-2.5, 2.5, (shape[0], *lengths, axes))
+    modes = ("bilinear", "nearest", "bicubic")[: 5 - axes]
+    for options in itertools.product(modes, ("zeros", "border", "reflection"), (False, True)):
+        expected = torch.nn.functional.grid_sample(torch.tensor(x), torch.tensor(grid), *options)
+        is_torchs(F.grid_sample(x, grid, *options), expected)
+    theta = RANDOM.standard_normal((shape[0], axes, axes + 1))
+    for corners in (False, True):
+        size = (*shape[:2], *lengths)
+        is_torchs(
+            F.affine_grid(theta, size, corners), torch.nn.functional.affine_grid(torch.tensor(theta), size, corners)
+        )
+
+
+@pytest.mark.parametrize("far", [np.nan, np.inf, -np.inf, 1e30])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+def test_positions_that_are_no_numbers_read_nothing(far, mode):
+    """Of a plane of ones amid zeros: nothing, or NaN where the weights are; and the other positions as ever."""
+    grid = np.array([[[[far, 0.0], [0.0, 0.0]]]])
+    with np.errstate(all="ignore"):
+        z = F.grid_sample(np.ones((1, 1, 5, 5)), grid, mode)
+    assert z[0, 0, 0, 1] == pytest.approx(1.0)
+    assert z[0, 0, 0, 0] == 0 or np.isnan(z[0, 0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "said"),
+    [
+        (lambda: F.pad(np.ones((2, 3)), (1,)), errors.ShapeError, "a pair for each of the last axes, at most 2"),
+        (lambda: F.pad(np.ones((2, 3)), 1), errors.ShapeError, "found 1"),
+        (lambda: F.pad(np.ones((2, 3)), (3, 0), "reflect"), errors.ShapeError, "'reflect' can't pad an axis of 3"),
+        (lambda: F.pad(np.ones((2, 3)), (-2, -2)), errors.ShapeError, "can't pad an axis of 3 numbers by"),
+        (lambda: F.pad(np.ones(3), (1, 1), "edge"), ValueError, "mode must be one of 'constant' 'reflect'"),
+        (lambda: F.pad(np.ones(3), (1, 1), "circular", 2.0), ValueError, "takes no value; found 2.0"),
+        (lambda: F.interpolate(np.ones((2, 3)), 3), errors.ShapeError, "with 1 to 3 further axes"),
+        (lambda: F.interpolate(np.ones((1, 1, 3)), 3, mode="bilinear"), ValueError, "'linear' for an input"),
+        (lambda: F.interpolate(np.ones((1, 1, 3))), ValueError, "one of size and scale_factor; found size=None"),
+        (lambda: F.interpolate(np.ones((1, 1, 3)), 3, 2), ValueError, "one of size and scale_factor"),
+        (lambda: F.interpolate(np.ones((1, 1, 3)), scale_factor=0.1), errors.ShapeError, "at least 1; found .0."),
+        (lambda: F.interpolate(np.ones((1, 1, 3)), (2, 2)), errors.ShapeError, "one for each of 1 axes"),
+        (lambda: F.interpolate(np.ones((1, 1, 3)), 2, align_corners=True), ValueError, "align_corners is for"),
+        (
+            lambda: F.interpolate(np.ones((1, 1, 3, 3)), 2, mode="bilinear", antialias=True),
+            ValueError,
+            "antialias=True is not there",
+        ),
+        (lambda: F.grid_sample(np.ones((1, 1, 3)), np.ones((1, 1, 1))), errors.ShapeError, "grid_sample takes"),
+        (
+            lambda: F.grid_sample(np.ones((1, 1, 3, 3)), np.ones((1, 1, 1, 3))),
+            errors.ShapeError,
+            r"found \(1, 1, 3, 3\) and \(1, 1, 1, 3\)",
+        ),
+        (
+            lambda: F.grid_sample(np.ones((1, 1, 2, 3, 3)), np.ones((1, 1, 1, 1, 3)), "bicubic"),
+            ValueError,
+            "mode must be one of 'bilinear' 'nearest'",
+        ),
+        (lambda: F.affine_grid(np.ones((1, 2, 2)), (1, 1, 2, 2)), errors.ShapeError, "affine_grid takes theta"),
+    ],
+)
+def test_refusals(call, kind, said):
+    with pytest.raises(kind, match=said):
+        call()
