@@ -270,7 +270,8 @@ class TensorCapture(Capture):
 
     Attributes:
         reads: the calls that read outer tensors as they were when the function began.
-        sources: of each input, what a replay takes it from: the number of an argument, or a weak reference to a tensor.
+        sources: of each input, what a replay takes it from: the number of an argument, or a weak reference to a tensor
+            or to an array that the function reads by name.
         conditions: by the identity of an object, what the function has seen of it that is no Tensor.
         cleanups: what to call with the error where a replay fails amid its effects.
     """
@@ -292,7 +293,7 @@ class TensorCapture(Capture):
     def __init__(self, *, may_decide: bool = True) -> None:
         super().__init__(may_decide=may_decide)
         self.reads: list[Call] = []
-        self.sources: list[int | weakref.ref[Tensor]] = []
+        self.sources: list[int | weakref.ref[Any]] = []
         self.cleanups: list[Callable[[BaseException], None]] = []
         self.conditions: dict[int, Condition] = {}
         self._forget = partial(_forget, weakref.ref(self))
@@ -313,6 +314,19 @@ class TensorCapture(Capture):
             return made
         self._enter_input(value)
         return value
+
+    def add_named(self, array: Any) -> CapturedArray:
+        """Return what stands for an array that the function reads by name: the same object in each replay."""
+        self.sources.append(weakref.ref(array))
+        made = self.add_input(array)
+        self._found[made.slot.number] = array
+        self.named.add(made.slot.number)
+        self._append_layouts(self.reads, [made])
+        return made
+
+    def is_current(self) -> bool:
+        """Tell whether calls are those of the function: not of what runs each time, nor of another thread."""
+        return capturing() is self
 
     def result_of(self, value: Any) -> tuple[Any, Any]:
         """Return a result of the function as its caller gets it, and as a replay does: the slot of a Tensor or array.

@@ -15,8 +15,9 @@ from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.context import current
 from gradmgr._engine.tensor import Tensor
 from gradmgr._engine.tensor_capture import TensorCapture, run_captured
-from gradmgr._transforms.environment import Environment, captured_object
+from gradmgr._transforms.environment import Environment
 from gradmgr._transforms.signature import Signature
+from gradmgr._transforms.stand_ins import captured_object
 
 
 class CapturedCall:
@@ -43,11 +44,7 @@ class CapturedCall:
         self.tensors = {k: weakref.ref(t) for k, t in enumerate(signature.leaves) if isinstance(t, Tensor)}
         args, keywords = signature.filled(signature.leaves)
         self.environment = Environment(function, signature.leaves)
-        restore = self.environment.replace_objects()
-        try:
-            self.is_captured = run_captured(self.capture, self._call, function, signature)
-        finally:
-            complete(restore)
+        self.is_captured = run_captured(self.capture, self._call, function, signature)
         if self._not_captured:
             self.result = function(*args, **keywords)
         elif self.is_captured:
@@ -66,16 +63,19 @@ class CapturedCall:
                 leaves[k] = stand_in
         args, keywords = signature.filled(leaves)
         state = current()
+        restore = self.environment.replace(self.capture)
         try:
             tree = function(*args, **keywords)
         except Exception as error:
-            if not signature.has_arrays() or self.capture.has_changed():
+            if not (signature.has_arrays() or self.capture.named) or self.capture.has_changed():
                 raise
             # A captured array is not one to all code; what the function raises by itself it raises again.
             self.capture.obstacles.append(f"{type(error).__name__}: {error}")
             self.capture.open = False
             self._not_captured = True
             return
+        finally:
+            complete(restore)
         if signature.is_changed(args, keywords, leaves):
             self.capture.obstacles.append("the function changes a list or a dict that it is given")
         if current() is not state:

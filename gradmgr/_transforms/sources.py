@@ -72,6 +72,11 @@ def computes(name: str, method: Any, *, is_made: bool) -> bool:
 # ---------------------------------------------------------------- arrays of the program's
 
 
+def is_large_array(value: Any) -> bool:
+    """Tell whether a value is an array that is too large, or of too much, to be compared in each call."""
+    return isinstance(value, np.ndarray) and (value.nbytes > SMALL or value.dtype.hasobject)
+
+
 def has_array_protocol(value: Any) -> bool:
     """Tell whether an object has functions of its own that NumPy calls in the place of NumPy's."""
     kind = type(value)
