@@ -16,6 +16,7 @@ that come from elsewhere, such as a step's count or random numbers, show when th
 
 from __future__ import annotations
 
+import datetime as dt
 import operator
 import sys
 import weakref
@@ -675,10 +676,11 @@ def _is_steady(function: Any) -> bool:
 
 
 def _holds_number(result: Any) -> bool:
-    """Tell whether Python's numbers are in a result: values that left the arrays."""
+    """Tell whether Python's numbers, texts or times are in a result: values that left the arrays."""
     if isinstance(result, (tuple, list)):
         return any(map(_holds_number, result))
-    return isinstance(result, (bool, int, float, complex)) and not isinstance(result, np.generic)
+    numbers = bool, int, float, complex, str, bytes, dt.date, dt.timedelta
+    return isinstance(result, numbers) and not isinstance(result, np.generic)
 
 
 def slots_in(value: Any) -> Iterator[Slot]:
@@ -775,7 +777,8 @@ class CapturedArray:
         return format(self, "")
 
     def __len__(self) -> int:
-        return len(self.inner)
+        is_text = isinstance(self.inner, np.generic)
+        return int(self.capture.guard(len, self)) if is_text else len(self.inner)
 
     def __iter__(self) -> Iterator[Any]:
         return (self[k] for k in range(len(self.inner)))

@@ -233,6 +233,13 @@ class Condition:
         self._identities = None if self._look is None else self._look(owner)
         self.what = what
 
+    def refresh(self) -> None:
+        """Take the state as it is for what it was: after a capture, when no stand-ins are in it any more."""
+        owner = self._owner()
+        if owner is not None:
+            self._expected = self._read(owner)
+            self._identities = None if self._look is None else self._look(owner)
+
     def holds(self) -> bool:
         """Tell whether the state is what it was; of an object that is gone nothing is left to see."""
         owner = self._owner()
@@ -347,15 +354,18 @@ class TensorCapture(Capture):
         self._check_gradients_differ()
         self._write_all()
         self._drop_passing_gradients(results)
-        for condition in self.conditions.values():
-            if not condition.holds():
-                self.obstacles.append(f"the function changes {condition.what}")
         kept = {slot.number for slot in slots_in(list(results))}.union(self._found, self._left)
         self.calls = self.reads + without_copies(self.calls, self.layouts, kept)
         self._move_guards()
         self.open = False
         self._known.clear()
         self._replayed.clear()
+
+    def check_conditions(self) -> None:
+        """Note as an obstacle what the function has changed of what it has seen; stand-ins are still in place."""
+        for condition in self.conditions.values():
+            if not condition.holds():
+                self.obstacles.append(f"the function changes {condition.what}")
 
     def clean_up_by(self, method: Callable[[BaseException], None]) -> None:
         """Have a method called with the error where a replay fails amid its effects."""

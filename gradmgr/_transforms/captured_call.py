@@ -50,6 +50,8 @@ class CapturedCall:
         elif self.is_captured:
             self.generators = generators_in(self.capture.calls)
             self.environment.settle(self.generators)
+            for condition in self.capture.conditions.values():
+                condition.refresh()
         else:
             self.result = function(*args, **keywords)
 
@@ -75,6 +77,7 @@ class CapturedCall:
             self._not_captured = True
             return
         finally:
+            self.capture.check_conditions()
             complete(restore)
         if signature.is_changed(args, keywords, leaves):
             self.capture.obstacles.append("the function changes a list or a dict that it is given")

@@ -42,6 +42,7 @@ from gradmgr._transforms.sources import (
     computes,
     held_by,
     is_large_array,
+    is_module,
     is_of_library,
     is_of_program,
     line_of,
@@ -58,6 +59,18 @@ _MOST = 10000  # elements of a container that are compared
 _MISSING = object()
 
 _CHANGES_UNSEEN = "that may change unseen; pass it as an argument, or make it a Tensor"
+
+# Names by which code asks for a class, those of arrays and their elements, and those by which it asks for one of these.
+_ASKING = frozenset(("isinstance", "issubclass", "type", "__class__"))
+_CLASSES = frozenset(
+    (
+        *("ndarray", "generic", "number", "inexact", "floating", "integer", "signedinteger", "unsignedinteger"),
+        *("complexfloating", "bool_", "str_", "bytes_", "float16", "float32", "float64", "complex64", "complex128"),
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "int_", "uint", "intp"),
+        *("float", "complex", "int", "bool", "str", "bytes", "Number", "Complex", "Real", "Rational", "Integral"),
+    )
+)
+_OF_ELEMENTS = frozenset(("isscalar", "True_", "False_"))
 
 # Names by which code reads attributes that it does not name.
 _REFLECTION = frozenset(("__dict__", "attrgetter", "getattr", "locals", "vars"))
@@ -262,7 +275,7 @@ class Environment:
         if id(array) in self._given:
             return "that it is also given; read it as that argument"
         if self._asks_class:
-            return "of which it may ask whether it is an ndarray, which a captured one is not; make it a Tensor"
+            return "whose class it may ask for, which is another one in a capture; make it a Tensor"
         return _CHANGES_UNSEEN
 
 
@@ -299,8 +312,9 @@ class _Search:
                 self._visit(value, "an argument")
 
     def asks_class(self) -> bool:
-        """Tell whether code names the class of arrays, which no stand-in for one is of."""
-        return "ndarray" in self._words
+        """Tell whether code may ask for the class of an array or of its elements, which no stand-in is of."""
+        words = self._words
+        return not (words.isdisjoint(_ASKING) or words.isdisjoint(_CLASSES)) or not words.isdisjoint(_OF_ELEMENTS)
 
     def _refuse(self, why: str, name: str) -> None:
         """Note why what is read cannot be compared, with the line of the code that names it."""
@@ -361,6 +375,10 @@ class _Search:
                 self._refuse(f"{what}; read it by a name of its own, or pass it as an argument", name)
         elif _has_attributes(value) or kind.__module__.startswith("gradmgr.optim"):
             self._visit_attributes(value, name)
+        if is_module(kind):  # which may call the modules in it, without naming them
+            for key, part in list(vars(value).items()):
+                if is_module(type(part)):
+                    self._visit(part, f"{name}.{key}")
         if hasattr(value, "__wrapped__"):
             self._visit(value.__wrapped__, name)
 

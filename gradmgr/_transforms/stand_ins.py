@@ -101,8 +101,7 @@ class StandIns:
     def _replace_parts(self, container: Any) -> None:
         for kind, setter in _SETTERS:
             if isinstance(container, kind):
-                pairs = container.items() if kind is dict else enumerate(container)
-                for key, part in list(pairs):
+                for key, part in list(container.items() if isinstance(container, dict) else enumerate(container)):
                     read, write = partial(operator.getitem, container, key), partial(setter, container, key)
                     self._put(read, write, part, self._of(part))
 

@@ -23,7 +23,7 @@ import pytest
 from compiled_programs import facts, first_difference, wave
 
 import gradmgr.numpy as gnp
-from gradmgr import Function, GradManager, Tensor, compile, errors, tensor
+from gradmgr import Function, GradManager, Tensor, compile, errors, nn, tensor
 
 
 def same(found: Any, expected: Any) -> None:
@@ -403,6 +403,29 @@ class Slotted:
         self.data = np.arange(float(SIZE))
 
 
+class Scaling(nn.Module):
+    """A module of the user's with large arrays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data = np.arange(float(SIZE))
+        self.several = [np.arange(float(SIZE))]
+
+    def forward(self, x: Any) -> Any:
+        return x * self.data.sum() + self.several[0].sum()
+
+
+class Outer(nn.Module):
+    """A module that calls another one."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Frozen:
     """An object whose attributes cannot be set."""
@@ -411,6 +434,9 @@ class Frozen:
 
 
 HELD, SLOTTED, FROZEN = Held(), Slotted(), Frozen(np.arange(float(SIZE)))
+SCALING = Scaling()
+WITHIN, SEQUENCE = Outer(SCALING), nn.Sequential(SCALING, nn.Tanh())
+NAMES: Any = np.array([f"a{k:03}" for k in range(SIZE)])
 IN_LIST, IN_DICT = [np.arange(float(SIZE))], {"a": [np.arange(float(SIZE))]}
 IN_TUPLES = [("a", np.arange(float(SIZE)))]
 IN_DEQUE = deque([np.arange(float(SIZE))])
@@ -474,6 +500,10 @@ NAMED: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "a class's attribute of an object": (lambda x: x * HELD.of_class.sum(), Held.of_class),
     "a slot": (lambda x: x * SLOTTED.data.sum(), SLOTTED.data),
     "a frozen object": (lambda x: x * FROZEN.data.sum(), FROZEN.data),
+    "an attribute of a module": (lambda x: SCALING(x), SCALING.data),
+    "a list of a module": (lambda x: SCALING(x), SCALING.several[0]),
+    "a module in a module": (lambda x: WITHIN(x), SCALING.data),
+    "a module in a sequence": (lambda x: SEQUENCE(x), SCALING.data),
     "in a list": (lambda x: x * IN_LIST[0].sum(), IN_LIST[0]),
     "in a dict": (lambda x: x * IN_DICT["a"][0].sum(), IN_DICT["a"][0]),
     "in tuples": (lambda x: x * IN_TUPLES[0][1].sum(), IN_TUPLES[0][1]),
@@ -627,6 +657,7 @@ NOT_SEEN: dict[str, tuple[Callable[[Any], Any], str]] = {
     "in a view of a dict": (lambda x: x * IN_VALUES["a"].sum(), "IN_VALUES"),
     "a method of it": (lambda x: x * BOUND(), "BOUND"),
     "in a partial": (lambda x: x * IN_PARTIAL(), "IN_PARTIAL"),
+    "with a class asked for": (lambda x: x * DATA[3] if isinstance(DATA[3], float) else x, "DATA"),
     "asked for its class": (lambda x: x * DATA.sum() if isinstance(DATA, np.ndarray) else x, "DATA"),
 }
 
@@ -694,3 +725,24 @@ def test_a_large_array_is_not_kept_alive() -> None:
     held.data = np.zeros(SIZE)
     assert reference() is None
     same(compiled(x), step(x))
+
+
+TEXTS: dict[str, Callable[[Any], Any]] = {
+    "its length": lambda x: x * len(NAMES[3]),
+    "a letter": lambda x: x * 2 if NAMES[3][0] == "a" else x * 3,
+    "a sum": lambda x: x * len(NAMES[3] + "b"),
+    "equality": lambda x: x * 2 if NAMES[3] == "a003" else x * 3,
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts_in_a_large_array(name: str) -> None:
+    step = TEXTS[name]
+    before = NAMES[3]
+    compiled = compile(step)
+    for k, x in enumerate(tensors()):
+        same(compiled(x), step(x))
+        if k >= 2:
+            NAMES[3] = ("b" if k % 2 else "a") * (1 + k % 3)
+    assert "variant for x" in compiled.explain()
+    NAMES[3] = before
