@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.captured import CaptureError, difference, generators_in, is_branch
+from gradmgr._arrays.captured import CapturedArray, CaptureError, difference, generators_in, is_branch
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._engine.cleanup import complete, without_collections
 from gradmgr._engine.containers import leaves_of, rebuilt
@@ -18,6 +18,11 @@ from gradmgr._engine.tensor_capture import TensorCapture, run_captured
 from gradmgr._transforms.environment import Environment
 from gradmgr._transforms.signature import Signature
 from gradmgr._transforms.stand_ins import captured_object
+
+_NO_ARRAY = (
+    "while compile captures a function, its arrays, and large ones that it reads by name, are stand-ins, which other "
+    "libraries may not take: call these outside of the function, or before it changes a Tensor"
+)
 
 
 class CapturedCall:
@@ -70,6 +75,8 @@ class CapturedCall:
             tree = function(*args, **keywords)
         except Exception as error:
             if not (signature.has_arrays() or self.capture.named) or self.capture.has_changed():
+                if CapturedArray.__name__ in str(error):
+                    error.add_note(_NO_ARRAY)
                 raise
             # A captured array is not one to all code; what the function raises by itself it raises again.
             self.capture.obstacles.append(f"{type(error).__name__}: {error}")

@@ -3,7 +3,8 @@
 These are the globals that its code names, the variables of the functions around it, the attributes that it names of
 objects, classes and modules of the user's, and the same of each function of the user's that it may call. A program that
 was captured fits while all of them are what they were: numbers, text and small arrays by value; lists, tuples, dicts
-and their like by what they hold; all else by identity. Nothing is kept alive that can be held weakly.
+and their like by what they hold; all else by identity. Nothing is kept alive that can be held weakly. Large arrays are
+inputs of the program, see `stand_ins`: what is computed of them is computed in each replay.
 
 What gives another value each time without any name's standing for something else, such as an iterator or the clock, is
 an obstacle: a function that names it is not replayed. So is what holds too much to be compared.
@@ -425,6 +426,7 @@ class _Search:
         if id(code) not in self._names_in:
             self._names_in[id(code)] = names_in(code)
         names = self._names_in[id(code)]
+        self._words |= names.read.keys() & _ASKING  # in a pattern no name stands for it
         for name in sorted(names.read):
             self._visit_global(function.__globals__, name, names.read[name])
         for name in sorted(names.imported & sys.modules.keys()):

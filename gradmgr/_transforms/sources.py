@@ -157,6 +157,8 @@ def names_in(code: types.CodeType) -> Names:
             is_attribute = operation.startswith(("LOAD_ATTR", "LOAD_METHOD"))
             names.read.setdefault(before, set()).add(name if is_attribute else None)
             before = None
+        if operation == "MATCH_CLASS":  # as isinstance() does
+            names.read.setdefault("isinstance", set()).add(None)
         if operation == "LOAD_GLOBAL" or operation.endswith("_NAME"):
             if operation == "IMPORT_NAME":
                 names.imported.add(name)

@@ -99,11 +99,12 @@ class StandIns:
         return self._made[id(value)]
 
     def _replace_parts(self, container: Any) -> None:
-        for kind, setter in _SETTERS:
-            if isinstance(container, kind):
-                for key, part in list(container.items() if isinstance(container, dict) else enumerate(container)):
-                    read, write = partial(operator.getitem, container, key), partial(setter, container, key)
-                    self._put(read, write, part, self._of(part))
+        setter = next((setter for kind, setter in _SETTERS if isinstance(container, kind)), None)
+        if setter is None:
+            return
+        for key, part in list(container.items() if isinstance(container, dict) else enumerate(container)):
+            read, write = partial(operator.getitem, container, key), partial(setter, container, key)
+            self._put(read, write, part, self._of(part))
 
     def restore(self) -> None:
         """Put the values themselves back where stand-ins still are; called twice it does nothing more."""

@@ -651,6 +651,15 @@ OWN_CLASS, OBJECTS_IN_ARRAY = _viewed(), np.array([[1.0], "a"], dtype=object)
 IN_VALUES: Any = types.MappingProxyType({"a": np.arange(float(SIZE))})
 BOUND = np.arange(float(SIZE)).sum
 IN_PARTIAL = functools.partial(np.sum, np.arange(float(SIZE)))
+
+
+def _matched(x: Any) -> Any:
+    match DATA[3]:
+        case float():
+            return x * DATA[3]
+    return x
+
+
 NOT_SEEN: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a class of the user's": (lambda x: x * OWN_CLASS.sum(), "OWN_CLASS"),
     "objects": (lambda x: x * OBJECTS_IN_ARRAY[0][0], "OBJECTS_IN_ARRAY"),
@@ -658,6 +667,7 @@ NOT_SEEN: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a method of it": (lambda x: x * BOUND(), "BOUND"),
     "in a partial": (lambda x: x * IN_PARTIAL(), "IN_PARTIAL"),
     "with a class asked for": (lambda x: x * DATA[3] if isinstance(DATA[3], float) else x, "DATA"),
+    "matched by its class": (_matched, "DATA"),
     "asked for its class": (lambda x: x * DATA.sum() if isinstance(DATA, np.ndarray) else x, "DATA"),
 }
 
@@ -665,10 +675,9 @@ NOT_SEEN: dict[str, tuple[Callable[[Any], Any], str]] = {
 @pytest.mark.parametrize("name", NOT_SEEN)
 def test_a_large_array_whose_use_cannot_be_seen_is_refused(name: str) -> None:
     step, what = NOT_SEEN[name]
+    line = step.__code__.co_firstlineno + (step is _matched)
     compiled = compile(step)
-    with refusal(
-        rf"it reads {what}, .*an array .*; .*make it a Tensor.*{Path(__file__).name}:{step.__code__.co_firstlineno}\b"
-    ):
+    with refusal(rf"it reads {what}, .*an array .*; .*make it a Tensor.*{Path(__file__).name}:{line}\b"):
         for x in tensors():
             same(compiled(x), step(x))
 
@@ -714,6 +723,19 @@ def test_an_error_of_a_stand_in_is_not_the_users() -> None:
         warnings.simplefilter("ignore", errors.CompileWarning)
         for x in tensors(count=3):
             same(compiled(x), step(x))
+
+
+def test_an_error_of_a_stand_in_after_a_change_tells_of_it() -> None:
+    total = tensor([0.0])
+
+    def step(x: Any) -> Any:
+        total[...] = total + x
+        return total * np.frombuffer(DATA)[0]
+
+    with pytest.raises(TypeError, match="bytes-like") as found:
+        compile(step)(tensor([1.0]))
+    assert "while compile captures a function" in found.value.__notes__[0]
+    assert type(DATA) is np.ndarray
 
 
 def test_a_large_array_is_not_kept_alive() -> None:
