@@ -25,12 +25,8 @@ from gradmgr._transforms.sources import CONTAINERS, held_by, is_large_array, run
 Read = Callable[[], Any]
 Write = Callable[[Any], None]
 
-# What sets a part of a container, by the class that it is of.
-_SETTERS: tuple[tuple[type, Any], ...] = (
-    (list, list.__setitem__),
-    (dict, dict.__setitem__),
-    (deque, deque.__setitem__),
-)
+# Containers whose parts can be replaced, by these classes' own methods: a class of the user's may have others.
+_MUTABLE: tuple[Any, ...] = (list, dict, deque)
 
 
 def captured_object(value: Any) -> Any:
@@ -99,11 +95,11 @@ class StandIns:
         return self._made[id(value)]
 
     def _replace_parts(self, container: Any) -> None:
-        setter = next((setter for kind, setter in _SETTERS if isinstance(container, kind)), None)
-        if setter is None:
+        kind = next((kind for kind in _MUTABLE if isinstance(container, kind)), None)
+        if kind is None:
             return
-        for key, part in list(container.items() if isinstance(container, dict) else enumerate(container)):
-            read, write = partial(operator.getitem, container, key), partial(setter, container, key)
+        for key, part in list(dict.items(container) if kind is dict else enumerate(kind.__iter__(container))):
+            read, write = partial(kind.__getitem__, container, key), partial(kind.__setitem__, container, key)
             self._put(read, write, part, self._of(part))
 
     def restore(self) -> None:

@@ -394,6 +394,13 @@ class Held:
         self.data = np.arange(float(SIZE))
 
 
+class Doubling(dict):  # type: ignore[type-arg]  # a test's
+    """A dict that gives something else than it holds."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return dict.__getitem__(self, key) * 2
+
+
 class Slotted:
     """An object with a large array, and without a dict."""
 
@@ -439,6 +446,7 @@ WITHIN, SEQUENCE = Outer(SCALING), nn.Sequential(SCALING, nn.Tanh())
 NAMES: Any = np.array([f"a{k:03}" for k in range(SIZE)])
 IN_LIST, IN_DICT = [np.arange(float(SIZE))], {"a": [np.arange(float(SIZE))]}
 IN_TUPLES = [("a", np.arange(float(SIZE)))]
+IN_DOUBLING: Any = Doubling(a=np.arange(float(SIZE)))
 IN_DEQUE = deque([np.arange(float(SIZE))])
 IN_PAIR = Pair("a", np.arange(float(SIZE)))
 
@@ -508,6 +516,7 @@ NAMED: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "in a dict": (lambda x: x * IN_DICT["a"][0].sum(), IN_DICT["a"][0]),
     "in tuples": (lambda x: x * IN_TUPLES[0][1].sum(), IN_TUPLES[0][1]),
     "in a named tuple": (lambda x: x * IN_PAIR.values.sum(), IN_PAIR.values),
+    "in a dict of the user's": (lambda x: x * IN_DOUBLING["a"].sum(), IN_DOUBLING.get("a")),
     "in a deque": (lambda x: x * IN_DEQUE[0].sum(), IN_DEQUE[0]),
 }
 
@@ -522,6 +531,7 @@ def test_a_large_array_that_is_read_by_name_and_written_between_calls(name: str)
         if k >= 2:
             data += 1
     assert "variant for x" in compiled.explain()
+    assert type(IN_DOUBLING.get("a")) is np.ndarray
     data[...] = before
 
 
