@@ -16,6 +16,7 @@ that come from elsewhere, such as a step's count or random numbers, show when th
 
 from __future__ import annotations
 
+import datetime as dt
 import operator
 import sys
 import weakref
@@ -290,6 +291,7 @@ class Capture:
         inputs: the slots of what was given by `add_input` and `add_object`, in that order.
         layouts: of each slot, by number; None for those that hold no array.
         fixed: the numbers of slots that hold the same array in each replay.
+        named: the numbers of slots of arrays that the function reads by name, and of what is computed of these alone.
         given: those of the constants that the program itself gave to a function, and to which call.
         open: whether calls are still captured; later ones are only made.
         may_decide: whether a kernel of ours may add guards: not after an effect, after which a replay cannot be given
@@ -309,12 +311,14 @@ class Capture:
         "inputs",
         "layouts",
         "may_decide",
+        "named",
         "obstacles",
         "open",
     )
 
     def __init__(self, *, may_decide: bool = True) -> None:
         self.may_decide = may_decide
+        self.named: set[int] = set()
         self.calls: list[Call] = []
         self.inputs: list[Slot] = []
         self.layouts: list[Any] = []  # Layouts, and None
@@ -391,7 +395,7 @@ class Capture:
             start = perf_counter()
             result = function(*plain)
         seconds = perf_counter() - start
-        if not self.open:
+        if not (self.open and self.is_current()):
             return result
         if result.__class__ is np.ndarray:
             found = noted.found(result)
@@ -405,16 +409,21 @@ class Capture:
         self._append(function, with_slots, keywords, results, expected, noted).seconds = seconds
         return made
 
+    def is_current(self) -> bool:
+        """Tell whether calls are those of the function that is captured, in the context in which it is."""
+        return True
+
     def guard(self, read: Callable[[Array], Any], array: CapturedArray) -> Any:
         """Return what a function reads in an array, such as its truth, and append that a replay must find the same."""
         found = read(array.inner)
-        if self.open:
+        if self.open and self.is_current():
             self.calls.append(Call(read, (array.slot,), {}, None, found, self.place(), given=(array.slot.number,)))
         return found
 
     def add_obstacle(self, what: str) -> None:
         """Note that the calls cannot be made again, because of what stands at the program's present line."""
-        self.obstacles.append(f"{what} at {line_at(self.place())}")
+        if self.is_current():
+            self.obstacles.append(f"{what} at {line_at(self.place())}")
 
     def check_obstacles(self) -> None:
         """Raise CaptureError if the calls cannot be made again; to be called when all of them are captured."""
@@ -454,6 +463,8 @@ class Capture:
         # The nearest frames are this class's own: not to make objects of them saves a tenth of a capture.
         call = Call(function, args, keywords, results, expected, self.place(3), given=noted.slots())
         self.calls.append(call)
+        if self.named and call.given and self.named.issuperset(call.given):
+            self.named.update(call.made)
         for array in noted.constants:
             self.constants.append((array, checksum_of(array), call))
             if _is_given(array):
@@ -665,10 +676,11 @@ def _is_steady(function: Any) -> bool:
 
 
 def _holds_number(result: Any) -> bool:
-    """Tell whether Python's numbers are in a result: values that left the arrays."""
+    """Tell whether Python's numbers, texts or times are in a result: values that left the arrays."""
     if isinstance(result, (tuple, list)):
         return any(map(_holds_number, result))
-    return isinstance(result, (bool, int, float, complex)) and not isinstance(result, np.generic)
+    numbers = bool, int, float, complex, str, bytes, dt.date, dt.timedelta
+    return isinstance(result, numbers) and not isinstance(result, np.generic)
 
 
 def slots_in(value: Any) -> Iterator[Slot]:
@@ -761,8 +773,12 @@ class CapturedArray:
             self.capture.add_obstacle("the text of an array")
         return repr(self.inner)
 
+    def __str__(self) -> str:
+        return format(self, "")
+
     def __len__(self) -> int:
-        return len(self.inner)
+        is_text = isinstance(self.inner, np.generic)
+        return int(self.capture.guard(len, self)) if is_text else len(self.inner)
 
     def __iter__(self) -> Iterator[Any]:
         return (self[k] for k in range(len(self.inner)))
@@ -773,7 +789,8 @@ class CapturedArray:
         return bool(self.capture.guard(operator.truth, self))
 
     def __format__(self, spec: str) -> str:
-        self.capture.add_obstacle("the text of an array")
+        if self.capture.open:
+            self.capture.add_obstacle("the text of an array")
         return format(self.inner, spec)
 
     def __reduce__(self) -> Any:
@@ -816,7 +833,14 @@ class CapturedArray:
         return self._number("item() of an array")
 
     def _number(self, what: str) -> Any:
-        """Return the one value: a guard where a kernel reads it, which decides what to do by it; else an obstacle."""
+        """Return the one value.
+
+        It is a guard where a kernel reads it, which decides what to do by it, and where it is that of arrays that the
+        function reads by name, which seldom change; else an obstacle.
+        """
+        if self.slot.number in self.capture.named:
+            self.capture.guard(_text_of_item, self)
+            return self.inner.item()
         caller = sys._getframe(2).f_code.co_filename
         if caller.startswith(_ROOT) and not caller.startswith(_CONVERSIONS):
             return self.capture.guard(_item, self)
@@ -1124,6 +1148,14 @@ def _item(a: Any) -> Any:
 
 
 _item.__name__ = "the value of an array"
+
+
+def _text_of_item(a: Any) -> str:
+    """Return a number as text, so that -0.0 is not 0.0, and NaN is NaN."""
+    return repr(a.item())
+
+
+_text_of_item.__name__ = _item.__name__
 
 
 def inner_of(a: Any) -> Any:

@@ -234,6 +234,13 @@ class Condition:
         self._identities = None if self._look is None else self._look(owner)
         self.what = what
 
+    def refresh(self) -> None:
+        """Take the state as it is for what it was: after a capture, when no stand-ins are in it any more."""
+        owner = self._owner()
+        if owner is not None:
+            self._expected = self._read(owner)
+            self._identities = None if self._look is None else self._look(owner)
+
     def holds(self) -> bool:
         """Tell whether the state is what it was; of an object that is gone nothing is left to see."""
         owner = self._owner()
@@ -271,7 +278,8 @@ class TensorCapture(Capture):
 
     Attributes:
         reads: the calls that read outer tensors as they were when the function began.
-        sources: of each input, what a replay takes it from: the number of an argument, or a weak reference to a tensor.
+        sources: of each input, what a replay takes it from: the number of an argument, or a weak reference to a tensor
+            or to an array that the function reads by name.
         conditions: by the identity of an object, what the function has seen of it that is no Tensor.
         cleanups: what to call with the error where a replay fails amid its effects.
     """
@@ -293,7 +301,7 @@ class TensorCapture(Capture):
     def __init__(self, *, may_decide: bool = True) -> None:
         super().__init__(may_decide=may_decide)
         self.reads: list[Call] = []
-        self.sources: list[int | weakref.ref[Tensor]] = []
+        self.sources: list[int | weakref.ref[Any]] = []
         self.cleanups: list[Callable[[BaseException], None]] = []
         self.conditions: dict[int, Condition] = {}
         self._forget = partial(_forget, weakref.ref(self))
@@ -315,6 +323,19 @@ class TensorCapture(Capture):
         self._enter_input(value)
         return value
 
+    def add_named(self, array: Any) -> CapturedArray:
+        """Return what stands for an array that the function reads by name: the same object in each replay."""
+        self.sources.append(weakref.ref(array))
+        made = self.add_input(array)
+        self._found[made.slot.number] = array
+        self.named.add(made.slot.number)
+        self._append_layouts(self.reads, [made])
+        return made
+
+    def is_current(self) -> bool:
+        """Tell whether calls are those of the function: not of what runs each time, nor of another thread."""
+        return capturing() is self
+
     def result_of(self, value: Any) -> tuple[Any, Any]:
         """Return a result of the function as its caller gets it, and as a replay does: the slot of a Tensor or array.
 
@@ -334,15 +355,18 @@ class TensorCapture(Capture):
         self._check_gradients_differ()
         self._write_all()
         self._drop_passing_gradients(results)
-        for condition in self.conditions.values():
-            if not condition.holds():
-                self.obstacles.append(f"the function changes {condition.what}")
         kept = {slot.number for slot in slots_in(list(results))}.union(self._found, self._left)
         self.calls = self.reads + without_copies(self.calls, self.layouts, kept)
         self._move_guards()
         self.open = False
         self._known.clear()
         self._replayed.clear()
+
+    def check_conditions(self) -> None:
+        """Note as an obstacle what the function has changed of what it has seen; stand-ins are still in place."""
+        for condition in self.conditions.values():
+            if not condition.holds():
+                self.obstacles.append(f"the function changes {condition.what}")
 
     def clean_up_by(self, method: Callable[[BaseException], None]) -> None:
         """Have a method called with the error where a replay fails amid its effects."""

@@ -8,15 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.captured import CaptureError, difference, generators_in, is_branch
+from gradmgr._arrays.captured import CapturedArray, CaptureError, difference, generators_in, is_branch
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._engine.cleanup import complete, without_collections
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.context import current
 from gradmgr._engine.tensor import Tensor
 from gradmgr._engine.tensor_capture import TensorCapture, run_captured
-from gradmgr._transforms.environment import Environment, captured_object
+from gradmgr._transforms.environment import Environment
 from gradmgr._transforms.signature import Signature
+from gradmgr._transforms.stand_ins import captured_object
+
+_NO_ARRAY = (
+    "while compile captures a function, its arrays, and large ones that it reads by name, are stand-ins, which other "
+    "libraries may not take: call these outside of the function, or before it changes a Tensor"
+)
 
 
 class CapturedCall:
@@ -43,16 +49,14 @@ class CapturedCall:
         self.tensors = {k: weakref.ref(t) for k, t in enumerate(signature.leaves) if isinstance(t, Tensor)}
         args, keywords = signature.filled(signature.leaves)
         self.environment = Environment(function, signature.leaves)
-        restore = self.environment.replace_objects()
-        try:
-            self.is_captured = run_captured(self.capture, self._call, function, signature)
-        finally:
-            complete(restore)
+        self.is_captured = run_captured(self.capture, self._call, function, signature)
         if self._not_captured:
             self.result = function(*args, **keywords)
         elif self.is_captured:
             self.generators = generators_in(self.capture.calls)
             self.environment.settle(self.generators)
+            for condition in self.capture.conditions.values():
+                condition.refresh()
         else:
             self.result = function(*args, **keywords)
 
@@ -66,16 +70,22 @@ class CapturedCall:
                 leaves[k] = stand_in
         args, keywords = signature.filled(leaves)
         state = current()
+        restore = self.environment.replace(self.capture)
         try:
             tree = function(*args, **keywords)
         except Exception as error:
-            if not signature.has_arrays() or self.capture.has_changed():
+            if not (signature.has_arrays() or self.capture.named) or self.capture.has_changed():
+                if CapturedArray.__name__ in str(error):
+                    error.add_note(_NO_ARRAY)
                 raise
             # A captured array is not one to all code; what the function raises by itself it raises again.
             self.capture.obstacles.append(f"{type(error).__name__}: {error}")
             self.capture.open = False
             self._not_captured = True
             return
+        finally:
+            self.capture.check_conditions()
+            complete(restore)
         if signature.is_changed(args, keywords, leaves):
             self.capture.obstacles.append("the function changes a list or a dict that it is given")
         if current() is not state:

@@ -3,7 +3,8 @@
 These are the globals that its code names, the variables of the functions around it, the attributes that it names of
 objects, classes and modules of the user's, and the same of each function of the user's that it may call. A program that
 was captured fits while all of them are what they were: numbers, text and small arrays by value; lists, tuples, dicts
-and their like by what they hold; all else by identity. Nothing is kept alive that can be held weakly.
+and their like by what they hold; all else by identity. Nothing is kept alive that can be held weakly. Large arrays are
+inputs of the program, see `stand_ins`: what is computed of them is computed in each replay.
 
 What gives another value each time without any name's standing for something else, such as an iterator or the clock, is
 an obstacle: a function that names it is not replayed. So is what holds too much to be compared.
@@ -24,12 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.captured import CapturedArray
-from gradmgr._arrays.generators import CapturedGenerator
 from gradmgr._arrays.gpu import is_on_gpu
-from gradmgr._engine.captured_object import stand_in_for
+from gradmgr._engine.cleanup import complete
 from gradmgr._engine.tensor import Tensor
-from gradmgr._engine.tensor_capture import ObjectStandIn
+from gradmgr._engine.tensor_capture import TensorCapture
 from gradmgr._transforms.name_tests import Attribute, write_test
 from gradmgr._transforms.sources import (
     BY_BYTES,
@@ -43,6 +42,8 @@ from gradmgr._transforms.sources import (
     attributes_of,
     computes,
     held_by,
+    is_large_array,
+    is_module,
     is_of_library,
     is_of_program,
     line_of,
@@ -51,11 +52,26 @@ from gradmgr._transforms.sources import (
     volatile_module_of,
     words_in,
 )
+from gradmgr._transforms.stand_ins import StandIns, large_arrays_in, release
 
 _DEPTH = 6  # of containers in containers
 _MOST = 10000  # elements of a container that are compared
 
 _MISSING = object()
+
+_CHANGES_UNSEEN = "that may change unseen; pass it as an argument, or make it a Tensor"
+
+# Names by which code asks for a class, those of arrays and their elements, and those by which it asks for one of these.
+_ASKING = frozenset(("isinstance", "issubclass", "type", "__class__"))
+_CLASSES = frozenset(
+    (
+        *("ndarray", "generic", "number", "inexact", "floating", "integer", "signedinteger", "unsignedinteger"),
+        *("complexfloating", "bool_", "str_", "bytes_", "float16", "float32", "float64", "complex64", "complex128"),
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "int_", "uint", "intp"),
+        *("float", "complex", "int", "bool", "str", "bytes", "Number", "Complex", "Real", "Rational", "Integral"),
+    )
+)
+_OF_ELEMENTS = frozenset(("isscalar", "True_", "False_"))
 
 # Names by which code reads attributes that it does not name.
 _REFLECTION = frozenset(("__dict__", "attrgetter", "getattr", "locals", "vars"))
@@ -146,13 +162,20 @@ class _Name:
         write: makes it stand for something else.
         place: the cell that it is of; the globals, or attributes of a class, and its name in them; an Attribute of an
             object; None for others.
+        code: of the function for which it was found first; None for what the arguments lead to.
     """
 
-    __slots__ = ("name", "place", "read", "value", "write")
+    __slots__ = ("code", "name", "place", "read", "value", "write")
 
     def __init__(
-        self, name: str, read: Callable[[], Any], write: Callable[[Any], None] | None, place: Any = None
+        self,
+        name: str,
+        read: Callable[[], Any],
+        write: Callable[[Any], None] | None,
+        place: Any,
+        code: types.CodeType | None,
     ) -> None:
+        self.code = code
         self.name = name
         self.place = place
         self.read = read
@@ -170,13 +193,15 @@ class Environment:
         obstacle: why what it reads cannot be compared; None where it can.
     """
 
-    __slots__ = ("_arrays", "_names", "_states", "obstacle")
+    __slots__ = ("_arrays", "_asks_class", "_given", "_names", "_states", "obstacle")
 
     def __init__(self, function: Any, arguments: Iterable[Any] = ()) -> None:
         search = _Search(arguments)
         search.run((function, *arguments))
         self._names = list(search.names.values())
         self.obstacle = search.obstacle
+        self._asks_class = search.asks_class()
+        self._given = {id(a): a for a in arguments if is_large_array(a)}
         self._arrays = [(a, zlib.crc32(np.ascontiguousarray(a).tobytes())) for a in search.arrays.values()]
         self._states = [(g, _state_of(g)) for g in search.generators.values()]
 
@@ -197,8 +222,6 @@ class Environment:
         Args:
             known: the Generators whose draws were captured.
         """
-        for name in self._names:
-            _release(name.read(), name.write)
         changed = self.changed()
         if changed is not None:
             self.obstacle = f"the function changes {changed}, which it reads"
@@ -211,52 +234,56 @@ class Environment:
         self._arrays.clear()
         self._states.clear()
 
-    def replace_objects(self) -> Callable[[], None]:
-        """Let names of Generators, and of objects with array functions, stand for ones whose calls are captured.
+    def replace(self, capture: TensorCapture) -> Callable[[], None]:
+        """Let names of Generators, of objects with array functions and of large arrays stand for stand-ins.
+
+        An array that nothing can stand for is an obstacle.
 
         Returns:
             What restores them.
         """
-        replaced = []
-        stand_ins: dict[int, Any] = {}
-        for name in self._names:
-            value = name.read()
-            if name.write is None:
-                continue
-            if id(value) not in stand_ins:
-                stand_ins[id(value)] = captured_object(value)
-            if stand_ins[id(value)] is not None:
-                replaced.append((name.write, value))
-                name.write(stand_ins[id(value)])
+        sees_arrays = self.obstacle is None and not self._asks_class
+        stand_ins = StandIns(capture if sees_arrays else None, frozenset(self._given))
 
         def restore() -> None:
-            for write, value in replaced:
-                write(value)
+            stand_ins.restore()
+            for name in self._names:
+                release(name.read(), name.write)
 
+        try:
+            for name in self._names:
+                if name.write is not None:
+                    stand_ins.replace(name.read, name.write)
+            self._check_arrays(stand_ins)
+        except BaseException:
+            complete(restore)
+            raise
         return restore
 
+    def _check_arrays(self, stand_ins: StandIns) -> None:
+        """Note as an obstacle that the function reads a large array for which nothing stands."""
+        if self.obstacle is not None:
+            return
+        for name in self._names:
+            for array in large_arrays_in(name.read()):
+                self.obstacle = _unseen(name.name, name.code, self._reason(array))
+                return
+        if not all(stand_ins.has(a) or id(a) in self._given for a, _ in self._arrays if is_large_array(a)):
+            self.obstacle = _unseen("what an argument holds", None, self._reason())
 
-def captured_object(value: Any) -> Any:
-    """Return what stands for a Generator, or for an object with array functions of its own; None of all else."""
-    if value.__class__ is np.random.Generator:
-        return CapturedGenerator(value)
-    return stand_in_for(value) if runs_each_time(value) else None
+    def _reason(self, array: Any = None) -> str:
+        """Return why nothing stands for an array."""
+        if id(array) in self._given:
+            return "that it is also given; read it as that argument"
+        if self._asks_class:
+            return "whose class it may ask for, which is another one in a capture; make it a Tensor"
+        return _CHANGES_UNSEEN
 
 
-def _release(value: Any, write: Callable[[Any], None] | None) -> None:
-    """Put arrays in the place of captured ones that the function has left where its names lead."""
-    if isinstance(value, CapturedArray):
-        if write is not None:
-            write(value.inner)
-    elif issubclass(type(value), ObjectStandIn):
-        if write is not None:
-            write(value.real)
-    elif value.__class__ is list:
-        for k, part in enumerate(value):
-            _release(part, functools.partial(operator.setitem, value, k))
-    elif value.__class__ is dict:
-        for key, part in list(value.items()):
-            _release(part, functools.partial(operator.setitem, value, key))
+def _unseen(name: str, code: types.CodeType | None, reason: str) -> str:
+    """Say why a function that reads an array is not replayed."""
+    line = "" if code is None else f", at {line_of(code, name.rpartition('.')[2])}"
+    return f"it reads {name}, an array {reason}{line}"
 
 
 def _state_of(generator: np.random.Generator) -> str:
@@ -285,6 +312,11 @@ class _Search:
             for value in values:
                 self._visit(value, "an argument")
 
+    def asks_class(self) -> bool:
+        """Tell whether code may ask for the class of an array or of its elements, which no stand-in is of."""
+        words = self._words
+        return not (words.isdisjoint(_ASKING) or words.isdisjoint(_CLASSES)) or not words.isdisjoint(_OF_ELEMENTS)
+
     def _refuse(self, why: str, name: str) -> None:
         """Note why what is read cannot be compared, with the line of the code that names it."""
         if self.obstacle is None:
@@ -309,7 +341,11 @@ class _Search:
             self._visit_classes(value, is_made=True)
         elif isinstance(value, (types.MethodType, functools.partial)):
             for part in _parts_of(value):
+                if is_large_array(part) and id(part) not in self._arguments:
+                    self._refuse(f"it reads {name}, an array {_CHANGES_UNSEEN}", name)
                 self._visit(part, name)
+        elif is_large_array(getattr(value, "__self__", None)):  # one of its methods
+            self._refuse(f"it reads {name}, a method of an array {_CHANGES_UNSEEN}", name)
         else:
             self._visit_object(value, name, depth)
 
@@ -340,6 +376,10 @@ class _Search:
                 self._refuse(f"{what}; read it by a name of its own, or pass it as an argument", name)
         elif _has_attributes(value) or kind.__module__.startswith("gradmgr.optim"):
             self._visit_attributes(value, name)
+        if is_module(kind):  # which may call the modules in it, without naming them
+            for key, part in list(vars(value).items()):
+                if is_module(type(part)):
+                    self._visit(part, f"{name}.{key}")
         if hasattr(value, "__wrapped__"):
             self._visit(value.__wrapped__, name)
 
@@ -352,7 +392,7 @@ class _Search:
         place: Any = None,
     ) -> None:
         if key not in self.names:
-            self.names[key] = _Name(name, read, write, place)
+            self.names[key] = _Name(name, read, write, place, self._code)
         value = read()
         if write is None or not runs_each_time(value):
             self._visit(value, name)
@@ -374,8 +414,10 @@ class _Search:
             write = functools.partial(setattr, cell, "cell_contents")
             self._add(id(cell), name, functools.partial(_content_of, cell), write, cell)
         self._visit(getattr(function, "__wrapped__", None), function.__name__)
-        for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-            self._add(("default", id(value)), f"a default of {function.__name__}", functools.partial(_itself, value))
+        for name in ("__defaults__", "__kwdefaults__"):
+            if getattr(function, name):
+                read, write = functools.partial(getattr, function, name), functools.partial(setattr, function, name)
+                self._add((id(function), name), f"a default of {function.__name__}", read, write)
         if is_of_library(function.__module__):
             return
         for name in OF_FILES.intersection(code.co_names):
@@ -384,6 +426,7 @@ class _Search:
         if id(code) not in self._names_in:
             self._names_in[id(code)] = names_in(code)
         names = self._names_in[id(code)]
+        self._words |= names.read.keys() & _ASKING  # in a pattern no name stands for it
         for name in sorted(names.read):
             self._visit_global(function.__globals__, name, names.read[name])
         for name in sorted(names.imported & sys.modules.keys()):
@@ -468,7 +511,8 @@ class _Search:
             self._visit(getattr(found, "__func__", None) or getattr(found, "func", None), name)
         elif not isinstance(found, types.MemberDescriptorType):
             read = functools.partial(_class_attribute, cls, name)
-            self._add((id(cls), name), f"{cls.__name__}.{name}", read, None, (vars(cls), name))
+            write = functools.partial(type.__setattr__, cls, name)
+            self._add((id(cls), name), f"{cls.__name__}.{name}", read, write, (vars(cls), name))
 
     def _visit_getters(self, cls: type) -> None:
         """Let the attributes count that a method of an optimiser or a schedule reads, such as get_last_lr()."""
@@ -519,7 +563,7 @@ def _set_attribute(reference: Callable[[], Any], name: str, value: Any) -> None:
     if name in getattr(owner, "__dict__", ()):
         vars(owner)[name] = value
     elif owner is not None:
-        setattr(owner, name, value)
+        object.__setattr__(owner, name, value)  # in a slot, of a frozen object too
 
 
 def _class_attribute(cls: type, name: str) -> Any:

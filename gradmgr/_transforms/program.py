@@ -71,8 +71,9 @@ class Program:
         sources = capture.sources
         self._given = [source for source in sources if isinstance(source, int)]  # they come first
         self._references = [source for source in sources if not isinstance(source, int)]
-        # No argument that is an array is one of them.
-        self._outer = {id(t) for source in self._references if (t := source()) is not None} if made.tensors else set()
+        # Of arrays it does not matter who else has them, unless some are written to.
+        may_clash = made.tensors or self._writes_over_inputs
+        self._outer = {id(t) for source in self._references if (t := source()) is not None} if may_clash else set()
         self._cleanups = capture.cleanups
         self._generators = made.generators
         self._has_effects = any(call.has_effect for call in capture.calls)
@@ -284,7 +285,7 @@ def _beginning(
     inputs = ", ".join([*["begun"] * has_effects, *[f"leaves[{k}]" for k in given], *tensors])
     gone = " or ".join([f"({t} := r{t}()) is None" for t in tensors])
     lines = ["def begin(replay, leaves, begun):"]
-    lines += [f"    if {gone}: raise GuardError('a Tensor that the function reads is gone')"] if tensors else []
+    lines += [f"    if {gone}: raise GuardError('what the function reads is gone')"] if tensors else []
     scope: dict[str, Any] = {"GuardError": GuardError} | {
         f"r{t}": each for t, each in zip(tensors, references, strict=True)
     }

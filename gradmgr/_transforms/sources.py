@@ -63,6 +63,8 @@ def volatile_module_of(value: Any) -> str | None:
 
 def computes(name: str, method: Any, *, is_made: bool) -> bool:
     """Tell whether code may call a method of a class without naming it; `is_made`: code that makes an object of it."""
+    if name == "forward":  # of a Module, which calls it
+        return isinstance(method, types.FunctionType)
     if not (name.startswith("__") and name.endswith("__")):
         return False
     called = name not in _NOT_COMPUTING or (is_made and name in _MAKING)
@@ -70,6 +72,16 @@ def computes(name: str, method: Any, *, is_made: bool) -> bool:
 
 
 # ---------------------------------------------------------------- arrays of the program's
+
+
+def is_large_array(value: Any) -> bool:
+    """Tell whether a value is an array that is too large, or of too much, to be compared in each call."""
+    return isinstance(value, np.ndarray) and (value.nbytes > SMALL or value.dtype.hasobject)
+
+
+def is_module(kind: type) -> bool:
+    """Tell whether a class is Module, or derives from it."""
+    return any(cls.__module__ == "gradmgr.nn._modules.module" for cls in kind.__mro__)
 
 
 def has_array_protocol(value: Any) -> bool:
@@ -145,6 +157,8 @@ def names_in(code: types.CodeType) -> Names:
             is_attribute = operation.startswith(("LOAD_ATTR", "LOAD_METHOD"))
             names.read.setdefault(before, set()).add(name if is_attribute else None)
             before = None
+        if operation == "MATCH_CLASS":  # as isinstance() does
+            names.read.setdefault("isinstance", set()).add(None)
         if operation == "LOAD_GLOBAL" or operation.endswith("_NAME"):
             if operation == "IMPORT_NAME":
                 names.imported.add(name)

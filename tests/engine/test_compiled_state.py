@@ -5,9 +5,14 @@ from __future__ import annotations
 import argparse
 import array
 import contextlib
+import dataclasses
+import functools
+import math
 import sys
+import threading
 import types
 import warnings
+import weakref
 from collections import OrderedDict, UserDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +23,7 @@ import pytest
 from compiled_programs import facts, first_difference, wave
 
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, compile, errors, tensor
+from gradmgr import Function, GradManager, Tensor, compile, errors, nn, tensor
 
 
 def same(found: Any, expected: Any) -> None:
@@ -370,3 +375,406 @@ def test_names_stand_for_the_objects_themselves_after_a_call() -> None:
         compiled(x)
     assert MANY is before
     assert type(MANY) is Quantity
+
+
+# ---------------------------------------------------------------- large arrays that are read by name
+
+SIZE = 1000  # of doubles: more than is compared in each call
+DATA: Any = np.arange(float(SIZE))
+LENGTHS: Any = np.full(SIZE, 2)
+ORDER: Any = np.arange(SIZE)[::-1]
+
+
+class Held:
+    """An object of the user's with a large array."""
+
+    of_class: Any = np.arange(float(SIZE))
+
+    def __init__(self) -> None:
+        self.data = np.arange(float(SIZE))
+
+
+class Doubling(dict):  # type: ignore[type-arg]  # a test's
+    """A dict that gives something else than it holds."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return dict.__getitem__(self, key) * 2
+
+
+class Slotted:
+    """An object with a large array, and without a dict."""
+
+    __slots__ = ("data",)
+
+    def __init__(self) -> None:
+        self.data = np.arange(float(SIZE))
+
+
+class Scaling(nn.Module):
+    """A module of the user's with large arrays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data = np.arange(float(SIZE))
+        self.several = [np.arange(float(SIZE))]
+
+    def forward(self, x: Any) -> Any:
+        return x * self.data.sum() + self.several[0].sum()
+
+
+class Outer(nn.Module):
+    """A module that calls another one."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    """An object whose attributes cannot be set."""
+
+    data: Any
+
+
+HELD, SLOTTED, FROZEN = Held(), Slotted(), Frozen(np.arange(float(SIZE)))
+SCALING = Scaling()
+WITHIN, SEQUENCE = Outer(SCALING), nn.Sequential(SCALING, nn.Tanh())
+NAMES: Any = np.array([f"a{k:03}" for k in range(SIZE)])
+IN_LIST, IN_DICT = [np.arange(float(SIZE))], {"a": [np.arange(float(SIZE))]}
+IN_TUPLES = [("a", np.arange(float(SIZE)))]
+IN_DOUBLING: Any = Doubling(a=np.arange(float(SIZE)))
+IN_DEQUE = deque([np.arange(float(SIZE))])
+IN_PAIR = Pair("a", np.arange(float(SIZE)))
+
+
+def _of_default(x: Any, data: Any = np.arange(float(SIZE))) -> Any:  # noqa: B008  # as users do
+    return x * data.sum()
+
+
+def _of_kwdefault(x: Any, *, data: Any = np.arange(float(SIZE))) -> Any:  # noqa: B008  # as users do
+    return x * data.sum()
+
+
+def _of_function(x: Any) -> Any:
+    return x * _of_function.data.sum()  # type: ignore[attr-defined]  # set below
+
+
+_of_function.data = np.arange(float(SIZE))  # type: ignore[attr-defined]  # mypy knows no attributes of functions
+
+
+def _of_closure() -> Any:
+    data = np.arange(float(SIZE))
+    return lambda x: x * data.sum(), data
+
+
+_CLOSURE, _CLOSED = _of_closure()
+_DEFAULT, _KWDEFAULT = _of_default.__defaults__[0], _of_kwdefault.__kwdefaults__["data"]  # type: ignore[index]
+
+# A step, and the array that it reads.
+NAMED: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    "as it is": (lambda x: x * DATA[:3], DATA),
+    "a method": (lambda x: x * DATA.sum(), DATA),
+    "a function": (lambda x: x * np.sum(DATA), DATA),
+    "a ufunc": (lambda x: x * np.exp(DATA / SIZE)[:3], DATA),
+    "an operator": (lambda x: x + (DATA * 2.0 - 1.0)[5], DATA),
+    "an operator, reflected": (lambda x: x + (1.0 - DATA)[5:8], DATA),
+    "an element": (lambda x: x * DATA[7], DATA),
+    "a slice": (lambda x: x * DATA[10:13], DATA),
+    "a choice of elements": (lambda x: x * DATA[[1, 5, 7]], DATA),
+    "a choice by an array": (lambda x: x * DATA[ORDER[5:8]], DATA),
+    "a choice by an array that changes": (lambda x: x * DATA[LENGTHS[5:8]], LENGTHS),
+    "a choice by a Tensor": (lambda x: x * gnp.take(DATA, gnp.argsort(x)), DATA),
+    "a mask": (lambda x: x * DATA[DATA > 990.0].mean(), DATA),
+    "a function of gradmgr": (lambda x: x * gnp.sum(gnp.sqrt(DATA)), DATA),
+    "a number": (lambda x: x * float(DATA.sum()), DATA),
+    "an integer": (lambda x: x[: int(LENGTHS.max())], LENGTHS),
+    "an index": (lambda x: x[: LENGTHS.max()], LENGTHS),
+    "an item": (lambda x: x * DATA.max().item(), DATA),
+    "a length": (lambda x: x * len(range(int(LENGTHS[3]))), LENGTHS),
+    "a branch": (lambda x: x * 2 if DATA.max() % 2 else x * 3, DATA),
+    "a branch on a number": (lambda x: x * 2 if float(DATA.max()) % 2 else x * 3, DATA),
+    "its shape": (lambda x: x * len(DATA) / DATA.shape[0] * DATA.size + DATA[3], DATA),
+    "as an iterable": (lambda x: x * sum([row.sum() for row in DATA.reshape(2, -1)]), DATA),
+    "a closure": (_CLOSURE, _CLOSED),
+    "a default": (_of_default, _DEFAULT),
+    "a default of a keyword": (_of_kwdefault, _KWDEFAULT),
+    "an attribute of a function": (_of_function, _of_function.data),  # type: ignore[attr-defined]  # as above
+    "an attribute": (lambda x: x * HELD.data.sum(), HELD.data),
+    "an attribute of a class": (lambda x: x * Held.of_class.sum(), Held.of_class),
+    "a class's attribute of an object": (lambda x: x * HELD.of_class.sum(), Held.of_class),
+    "a slot": (lambda x: x * SLOTTED.data.sum(), SLOTTED.data),
+    "a frozen object": (lambda x: x * FROZEN.data.sum(), FROZEN.data),
+    "an attribute of a module": (lambda x: SCALING(x), SCALING.data),
+    "a list of a module": (lambda x: SCALING(x), SCALING.several[0]),
+    "a module in a module": (lambda x: WITHIN(x), SCALING.data),
+    "a module in a sequence": (lambda x: SEQUENCE(x), SCALING.data),
+    "in a list": (lambda x: x * IN_LIST[0].sum(), IN_LIST[0]),
+    "in a dict": (lambda x: x * IN_DICT["a"][0].sum(), IN_DICT["a"][0]),
+    "in tuples": (lambda x: x * IN_TUPLES[0][1].sum(), IN_TUPLES[0][1]),
+    "in a named tuple": (lambda x: x * IN_PAIR.values.sum(), IN_PAIR.values),
+    "in a dict of the user's": (lambda x: x * IN_DOUBLING["a"].sum(), IN_DOUBLING.get("a")),
+    "in a deque": (lambda x: x * IN_DEQUE[0].sum(), IN_DEQUE[0]),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_large_array_that_is_read_by_name_and_written_between_calls(name: str) -> None:
+    step, data = NAMED[name]
+    before = data.copy()
+    compiled = compile(step)
+    for k, x in enumerate(tensors()):
+        same(compiled(x), step(x))
+        if k >= 2:
+            data += 1
+    assert "variant for x" in compiled.explain()
+    assert type(IN_DOUBLING.get("a")) is np.ndarray
+    data[...] = before
+
+
+def test_names_stand_for_the_arrays_themselves_after_a_call() -> None:
+    held, in_list, in_dict = [HELD.data, Held.of_class, SLOTTED.data], [*IN_LIST], [*IN_DICT["a"]]
+    pair = IN_TUPLES[0]
+
+    def step(x: Any) -> Any:
+        total = HELD.data.sum() + HELD.of_class.sum() + SLOTTED.data.sum() + IN_LIST[0].sum() + IN_DICT["a"][0].sum()
+        return x * (total + IN_TUPLES[0][1].sum())
+
+    compiled = compile(step)
+    for x in tensors(count=3):
+        compiled(x)
+        found = [HELD.data, Held.of_class, SLOTTED.data, *IN_LIST, *IN_DICT["a"], IN_TUPLES[0]]
+        assert list(map(id, found)) == list(map(id, [*held, *in_list, *in_dict, pair]))
+
+
+def test_names_stand_for_the_arrays_themselves_after_an_error() -> None:
+    data = DATA
+
+    def step(x: Any) -> Any:
+        raise KeyError(DATA.shape)
+
+    with pytest.raises(KeyError, match="1000"):
+        compile(step)(tensor([1.0]))
+    assert data is DATA
+    assert type(DATA) is np.ndarray
+
+
+def test_a_large_array_that_is_replaced() -> None:
+    held = [np.arange(float(SIZE))]
+    compiled = compile(step := lambda x: x * held[0].sum())
+    for k, x in enumerate(tensors()):
+        same(compiled(x), step(x))
+        if k % 4 == 3:
+            held[0] = held[0] * 2.0
+    assert compiled.explain().count("variant for x") == 2
+
+
+def test_a_large_array_that_gets_another_shape() -> None:
+    data: Any = np.arange(float(SIZE))
+    compiled = compile(step := lambda x: x * data.shape[0] + data[3].sum())
+    for k, x in enumerate(tensors()):
+        same(compiled(x), step(x))
+        if k == 4:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy, of what is tested
+                data.shape = (10, 100)
+    assert compiled.explain().count("variant for x") == 2
+
+
+def test_a_large_array_that_the_function_assigns() -> None:
+    mean = np.zeros(SIZE)
+
+    def step(x: Any) -> Any:
+        nonlocal mean
+        mean = mean * 0.9 + 0.1
+        return x * mean.sum()
+
+    compiled = compile(step)
+    expected = np.zeros(SIZE)
+    with refusal("the function changes mean"):
+        for x in tensors():
+            expected = expected * 0.9 + 0.1
+            same(compiled(x), x * expected.sum())
+            assert type(mean) is np.ndarray
+    np.testing.assert_array_equal(mean, expected)
+
+
+def test_a_large_array_of_which_a_part_is_returned() -> None:
+    data = np.arange(float(SIZE))
+    compiled = compile(lambda x: (data, data[3:6], x * 2.0))
+    for x in tensors():
+        whole, part, _ = compiled(x)
+        assert whole is data
+        assert np.shares_memory(part, data)
+        data += 1.0
+    assert "variant for x" in compiled.explain()
+
+
+def test_a_large_array_read_by_a_function_that_runs_each_time() -> None:
+    data = np.arange(float(SIZE))
+
+    class Scale(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * float(data.sum())
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g * float(data.sum())
+
+    compiled = compile(step := lambda x: gnp.sin(Scale.apply(x)) + data.max())
+    for x in tensors():
+        same(compiled(x), step(x))
+        data += 1.0
+    assert "variant for x" in compiled.explain()
+
+
+def test_another_thread_reads_a_large_array_while_a_function_is_captured() -> None:
+    found: list[Any] = []
+
+    def step(x: Any) -> Any:
+        thread = threading.Thread(target=lambda: found.append((DATA[3:5], float(DATA.sum()))))
+        thread.start()
+        thread.join()
+        return x * DATA[0]
+
+    compiled = compile(step)
+    for x in tensors():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", errors.CompileWarning)  # a list changes
+            compiled(x)
+    assert all(type(part) is np.ndarray and total == DATA.sum() for part, total in found)
+
+
+class _Matrix(np.ndarray):
+    """An array of the user's own class."""
+
+
+def _viewed() -> Any:
+    return np.arange(float(SIZE)).view(_Matrix)
+
+
+OWN_CLASS, OBJECTS_IN_ARRAY = _viewed(), np.array([[1.0], "a"], dtype=object)
+IN_VALUES: Any = types.MappingProxyType({"a": np.arange(float(SIZE))})
+BOUND = np.arange(float(SIZE)).sum
+IN_PARTIAL = functools.partial(np.sum, np.arange(float(SIZE)))
+
+
+def _matched(x: Any) -> Any:
+    match DATA[3]:
+        case float():
+            return x * DATA[3]
+    return x
+
+
+NOT_SEEN: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a class of the user's": (lambda x: x * OWN_CLASS.sum(), "OWN_CLASS"),
+    "objects": (lambda x: x * OBJECTS_IN_ARRAY[0][0], "OBJECTS_IN_ARRAY"),
+    "in a view of a dict": (lambda x: x * IN_VALUES["a"].sum(), "IN_VALUES"),
+    "a method of it": (lambda x: x * BOUND(), "BOUND"),
+    "in a partial": (lambda x: x * IN_PARTIAL(), "IN_PARTIAL"),
+    "with a class asked for": (lambda x: x * DATA[3] if isinstance(DATA[3], float) else x, "DATA"),
+    "matched by its class": (_matched, "DATA"),
+    "asked for its class": (lambda x: x * DATA.sum() if isinstance(DATA, np.ndarray) else x, "DATA"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_SEEN)
+def test_a_large_array_whose_use_cannot_be_seen_is_refused(name: str) -> None:
+    step, what = NOT_SEEN[name]
+    line = step.__code__.co_firstlineno + (step is _matched)
+    compiled = compile(step)
+    with refusal(rf"it reads {what}, .*an array .*; .*make it a Tensor.*{Path(__file__).name}:{line}\b"):
+        for x in tensors():
+            same(compiled(x), step(x))
+
+
+LEAVING: dict[str, Callable[[Any], Any]] = {
+    "a list": lambda x: x * DATA.tolist()[3],
+    "a text": lambda x: x * len(str(DATA)),
+    "asarray": lambda x: x * np.asarray(DATA)[3],
+    "an index made of NumPy's": lambda x: x * DATA[np.arange(3)],
+    "a buffer": lambda x: x * memoryview(DATA)[3],
+    "its memory": lambda x: x * DATA.ctypes.data,
+    "another library": lambda x: x * math.fsum(DATA),
+    "a writing method": lambda x: x * DATA.itemset if hasattr(DATA, "itemset") else x * DATA.flat[3],
+}
+
+
+@pytest.mark.parametrize("name", LEAVING)
+def test_values_that_leave_a_large_array_unseen_are_no_constants(name: str) -> None:
+    step = LEAVING[name]
+    before = DATA.copy()
+    compiled = compile(step)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.CompileWarning)  # where it is refused
+        for x in tensors():
+            same(compiled(x), step(x))
+            DATA[...] += 1.0
+    DATA[...] = before
+
+
+def test_a_large_array_that_is_an_argument_too() -> None:
+    data = np.arange(float(SIZE))
+    compiled = compile(step := lambda x: x[:3] * data.sum())
+    with refusal("it reads data, an array that it is also given"):
+        for _ in range(6):
+            same(compiled(data), step(data))
+            data += 1.0
+
+
+def test_an_error_of_a_stand_in_is_not_the_users() -> None:
+    """What takes no other class than NumPy's: the call is made without a capture."""
+    compiled = compile(step := lambda x: x * np.ndarray.__len__(DATA))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.CompileWarning)
+        for x in tensors(count=3):
+            same(compiled(x), step(x))
+
+
+def test_an_error_of_a_stand_in_after_a_change_tells_of_it() -> None:
+    total = tensor([0.0])
+
+    def step(x: Any) -> Any:
+        total[...] = total + x
+        return total * np.frombuffer(DATA)[0]
+
+    with pytest.raises(TypeError, match="bytes-like") as found:
+        compile(step)(tensor([1.0]))
+    assert "while compile captures a function" in found.value.__notes__[0]
+    assert type(DATA) is np.ndarray
+
+
+def test_a_large_array_is_not_kept_alive() -> None:
+    held = Held()
+    compiled = compile(step := lambda x: x * held.data.sum())
+    for x in tensors():
+        same(compiled(x), step(x))
+    reference = weakref.ref(held.data)
+    held.data = np.zeros(SIZE)
+    assert reference() is None
+    same(compiled(x), step(x))
+
+
+TEXTS: dict[str, Callable[[Any], Any]] = {
+    "its length": lambda x: x * len(NAMES[3]),
+    "a letter": lambda x: x * 2 if NAMES[3][0] == "a" else x * 3,
+    "a sum": lambda x: x * len(NAMES[3] + "b"),
+    "equality": lambda x: x * 2 if NAMES[3] == "a003" else x * 3,
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts_in_a_large_array(name: str) -> None:
+    step = TEXTS[name]
+    before = NAMES[3]
+    compiled = compile(step)
+    for k, x in enumerate(tensors()):
+        same(compiled(x), step(x))
+        if k >= 2:
+            NAMES[3] = ("b" if k % 2 else "a") * (1 + k % 3)
+    assert "variant for x" in compiled.explain()
+    NAMES[3] = before

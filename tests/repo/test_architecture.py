@@ -202,6 +202,7 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
                 "randomness",
                 "signature",
                 "sources",
+                "stand_ins",
             )
         ),
         *(f"gradmgr._transforms.function_{name}" for name in ("apply", "call", "context", "node")),

@@ -1,0 +1,134 @@
+"""Stand-ins in the place of what names stand for, while a function is captured.
+
+A capture sees what a function does with its arguments and with Tensors. What else it computes with must be seen as
+well, or its numbers would stay as they were in each replay: Generators, objects with array functions of their own, and
+plain arrays too large to be compared in each call. While the function runs, the names of these stand for others, whose
+calls are captured; each replay makes the calls with what the objects and arrays are then.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import UserDict, UserList, deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gradmgr._arrays.captured import CapturedArray
+from gradmgr._arrays.generators import CapturedGenerator
+from gradmgr._engine.captured_object import stand_in_for
+from gradmgr._engine.tensor_capture import ObjectStandIn, TensorCapture
+from gradmgr._transforms.sources import CONTAINERS, held_by, is_large_array, runs_each_time
+
+Read = Callable[[], Any]
+Write = Callable[[Any], None]
+
+# Containers whose parts can be replaced, by these classes' own methods: a class of the user's may have others.
+_MUTABLE: tuple[Any, ...] = (list, dict, deque)
+
+
+def captured_object(value: Any) -> Any:
+    """Return what stands for a Generator, or for an object with array functions of its own; None of all else."""
+    if value.__class__ is np.random.Generator:
+        return CapturedGenerator(value)
+    return stand_in_for(value) if runs_each_time(value) else None
+
+
+def large_arrays_in(value: Any) -> Iterator[Any]:
+    """Yield the large arrays that a value is or holds, for which nothing stands."""
+    if is_large_array(value):
+        yield value
+    elif isinstance(value, CONTAINERS):
+        for part in held_by(value):
+            yield from large_arrays_in(part)
+
+
+class StandIns:
+    """Puts stand-ins in the place of values, and takes them back.
+
+    Args:
+        capture: which captures the calls of arrays; None to let arrays be.
+        given: the identities of the arrays that no stand-ins are made for, as the function is given them.
+    """
+
+    def __init__(self, capture: TensorCapture | None, given: frozenset[int]) -> None:
+        self._capture = capture
+        self._given = given
+        self._made: dict[int, Any] = {}  # by the identity of a value: its stand-in, or itself
+        self._replaced: list[tuple[Read, Write, Any, Any]] = []
+
+    def replace(self, read: Read, write: Write) -> None:
+        """Let what `read` returns be a stand-in, or hold some, if there are any for it."""
+        value = read()
+        made = self._of(value)
+        if made is value and (found := captured_object(value)) is not None:
+            made = self._made[id(value)] = found
+        self._put(read, write, value, made)
+
+    def has(self, array: Any) -> bool:
+        """Tell whether something stands for an array."""
+        return self._made.get(id(array), array) is not array
+
+    def _put(self, read: Read, write: Write, value: Any, made: Any) -> None:
+        if made is not value:
+            self._replaced.append((read, write, value, made))
+            write(made)
+
+    def _of(self, value: Any) -> Any:
+        """Return what stands for an array, or for a tuple with arrays; other containers hold stand-ins then."""
+        if id(value) in self._made:
+            return self._made[id(value)]
+        if self._capture is None or not isinstance(value, (np.ndarray, *CONTAINERS)):
+            return value
+        self._made[id(value)] = value  # it may hold itself
+        if isinstance(value, np.ndarray):
+            if is_large_array(value) and _is_usual(value) and id(value) not in self._given:
+                self._made[id(value)] = self._capture.add_named(value)
+        elif isinstance(value, tuple):
+            parts = list(map(self._of, value))
+            if not all(map(operator.is_, parts, value)) and not getattr(value, "__dict__", None):
+                self._made[id(value)] = tuple.__new__(value.__class__, parts)
+        else:
+            self._replace_parts(value.data if isinstance(value, (UserDict, UserList)) else value)
+        return self._made[id(value)]
+
+    def _replace_parts(self, container: Any) -> None:
+        kind = next((kind for kind in _MUTABLE if isinstance(container, kind)), None)
+        if kind is None:
+            return
+        for key, part in list(dict.items(container) if kind is dict else enumerate(kind.__iter__(container))):
+            read, write = partial(kind.__getitem__, container, key), partial(kind.__setitem__, container, key)
+            self._put(read, write, part, self._of(part))
+
+    def restore(self) -> None:
+        """Put the values themselves back where stand-ins still are; called twice it does nothing more."""
+        for read, write, value, made in reversed(self._replaced):
+            try:
+                found = read()
+            except LookupError:  # the function has removed it
+                continue
+            if found is made:
+                write(value)
+
+
+def _is_usual(array: Any) -> bool:
+    """Tell whether NumPy alone computes with an array and its elements."""
+    return array.__class__ in (np.ndarray, np.memmap) and not array.dtype.hasobject
+
+
+def release(value: Any, write: Write | None) -> None:
+    """Put arrays and objects in the place of stand-ins that the function has left where a name leads."""
+    if isinstance(value, CapturedArray):
+        if write is not None:
+            write(value.inner)
+    elif issubclass(type(value), ObjectStandIn):
+        if write is not None:
+            write(value.real)
+    elif value.__class__ is list:
+        for k, part in enumerate(value):
+            release(part, partial(operator.setitem, value, k))
+    elif value.__class__ is dict:
+        for key, part in list(value.items()):
+            release(part, partial(operator.setitem, value, key))
