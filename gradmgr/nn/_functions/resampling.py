@@ -19,7 +19,7 @@ from gradmgr._engine.tensor import raw
 from gradmgr.nn._functions.arguments import check_floating, check_inexact, check_word, integer, number, one_array
 from gradmgr.ops import pad as numpy_pad
 from gradmgr.ops.arithmetic import absolute
-from gradmgr.ops.convert import cast_to, lift_together, narrow_to, wide_dtype, widen_half
+from gradmgr.ops.convert import as_tensor, cast_to, lift_together, narrow_to, wide_dtype, widen_half
 from gradmgr.ops.extrema import clip
 from gradmgr.ops.join import stack
 from gradmgr.ops.pick import take_along_axis
@@ -339,7 +339,8 @@ def grid_sample(
     sampler = _Sampler(x, padding_mode, bool(align_corners))
     places = [sampler.position(grid[..., axes - 1 - k], k) for k in range(axes)]  # of the axes in order
     z = sampler.read(places, {"bilinear": _two_taps, "nearest": _one_tap, "bicubic": _four_taps}[mode])
-    return narrow_to(reshape(z, (*x.shape[:2], *grid.shape[1:-1])), dtype)
+    z = narrow_to(reshape(z, (*x.shape[:2], *grid.shape[1:-1])), dtype)
+    return as_tensor(z) if isinstance(grid, Tensor) else z  # of the nearest, z does not depend on the grid
 
 
 class _Sampler:
