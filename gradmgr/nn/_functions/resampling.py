@@ -15,7 +15,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.tensor import raw
+from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.nn._functions.arguments import check_floating, check_inexact, check_word, integer, number, one_array
 from gradmgr.ops import pad as numpy_pad
 from gradmgr.ops.arithmetic import absolute
