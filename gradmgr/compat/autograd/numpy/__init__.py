@@ -1,0 +1,16 @@
+"""autograd.numpy: NumPy's names, on traced values and plain ones; plain values give plain arrays.
+
+The functions are those of `gradmgr.numpy`, but for those that make arrays: these give arrays, unless a value
+that they are given is traced.
+"""
+
+import numpy as _numpy
+
+from gradmgr.compat.autograd.numpy import _functions, fft, linalg, random
+from gradmgr.compat.autograd.numpy._functions import make_diagonal
+
+__version__ = numpy_version = _numpy.__version__
+
+globals().update({name: _functions.exported(name) for name in _functions.names()})
+
+__all__ = [*_functions.names(), "fft", "linalg", "make_diagonal", "numpy_version", "random"]
