@@ -482,3 +482,256 @@ def test_every_module_says_what_it_exports():
         module = importlib.import_module(f"gradmgr.compat.autograd{name}")
         assert all(hasattr(module, each) for each in module.__all__)
         assert inspect.getdoc(module)
+
+
+# ---------------------------------------------------------------- scipy
+
+
+def quotient(f, args, k, step=1e-6):
+    """The central difference quotients of the sum of f by each number of argument k."""
+    at = np.array(args[k], dtype=float)
+    found = np.zeros(at.shape)
+    for index in np.ndindex(*at.shape):
+        sums = []
+        for sign in (1, -1):
+            moved = at.copy()
+            moved[index] += sign * step
+            sums.append(np.sum(f(*args[:k], moved, *args[k + 1 :])))
+        found[index] = (sums[0] - sums[1]) / (2 * step)
+    return found
+
+
+def check_scipy(ours, theirs, args, argnums):
+    """Compare values with SciPy's, plain and traced, and gradients with its difference quotients."""
+    np.testing.assert_array_equal(ours(*args), theirs(*args))
+    for k in argnums:
+        value, slope = ag.value_and_grad(lambda *a: anp.sum(ours(*a)), k)(*args)
+        close(value, np.sum(theirs(*args)), rtol=1e-10)
+        close(slope, quotient(theirs, args, k), rtol=2e-6, atol=1e-7)
+
+
+Y = np.array([0.2, 0.5, 0.7])
+POSITIVE = M @ M.T
+
+DISTRIBUTIONS = [
+    ("norm", "pdf logpdf cdf sf logcdf logsf", (X, Y, Y + 1), (0, 1, 2)),
+    ("t", "pdf logpdf", (X, Y + 2, Y, Y + 1), (0, 1, 2, 3)),
+    ("t", "cdf logcdf", (X, Y + 2, Y, Y + 1), (0, 2, 3)),
+    ("beta", "pdf logpdf", (Y, Y + 2, X), (0, 1, 2)),
+    ("beta", "cdf", (Y, Y + 2, X), (0,)),
+    ("gamma", "pdf logpdf cdf", (X, Y + 2), (0,)),
+    ("gamma", "pdf logpdf", (X, Y + 2), (1,)),
+    ("chi2", "pdf logpdf cdf", (X, Y + 3), (0,)),
+    ("chi2", "pdf logpdf", (X, Y + 3), (1,)),
+    ("poisson", "pmf logpmf cdf", (np.array([0.0, 2.0, 5.0]), X), (1,)),
+    ("multivariate_normal", "pdf logpdf", (X, Y), (0, 1)),
+    ("multivariate_normal", "pdf logpdf", (M, Y, 2.0 * np.eye(3)), (0, 1)),
+    ("multivariate_normal", "pdf logpdf", (X, 0.5, 2.0), (0, 1, 2)),
+]
+
+
+@pytest.mark.parametrize(
+    ("distribution", "name", "args", "argnums"),
+    [(one, name, args, argnums) for one, names, args, argnums in DISTRIBUTIONS for name in names.split()],
+)
+def test_distributions_are_scipys_and_differentiable(distribution, name, args, argnums):
+    stats = pytest.importorskip("scipy.stats")
+    ours = getattr(getattr(ag.scipy.stats, distribution), name)
+    check_scipy(ours, getattr(getattr(stats, distribution), name), args, argnums)
+
+
+def test_the_normal_distribution_is_differentiable_in_its_covariance():
+    pytest.importorskip("scipy")
+    inverse, d = np.linalg.inv(POSITIVE), X - Y
+    expected = (np.outer(inverse @ d, inverse @ d) - inverse) / 2
+    normal = ag.scipy.stats.multivariate_normal
+    close(ag.grad(normal.logpdf, 2)(X, Y, POSITIVE), expected, rtol=1e-7)
+    close(ag.grad(normal.entropy, 1)(Y, POSITIVE), inverse / 2, rtol=1e-7)
+    with pytest.raises(NotImplementedError, match="allow_singular"):
+        ag.grad(lambda x: normal.logpdf(x, Y, POSITIVE, allow_singular=True))(X)
+
+
+def test_the_dirichlet_distribution():
+    special = pytest.importorskip("scipy.special")
+    dirichlet, x, alpha = ag.scipy.stats.dirichlet, X / X.sum(), Y + 1
+    close(ag.grad(dirichlet.logpdf)(x, alpha), (alpha - 1) / x)
+    close(ag.grad(dirichlet.logpdf, 1)(x, alpha), special.digamma(alpha.sum()) - special.digamma(alpha) + np.log(x))
+    close(ag.grad(dirichlet.pdf)(x, alpha), dirichlet.pdf(x, alpha) * (alpha - 1) / x)
+    assert dirichlet.rvs(alpha, random_state=0).shape == (1, 3)
+
+
+@pytest.mark.parametrize("name", ["gammaln", "psi", "erf", "expit", "j0", "y0", "y1", "rgamma", "logit", "i0"])
+def test_special_functions(name):
+    special = pytest.importorskip("scipy.special")
+    check_scipy(getattr(ag.scipy.special, name), getattr(special, name), (Y,), (0,))
+
+
+def test_special_functions_of_several_arguments():
+    special = pytest.importorskip("scipy.special")
+    for name, first in (("betainc", (2.0, 3.0)), ("yn", (2,)), ("jn", (2,)), ("polygamma", (1,)), ("gammainc", (2.0,))):
+        theirs = getattr(special, name)
+        check_scipy(getattr(ag.scipy.special, name), theirs, (*first, Y), (len(first),))
+    close(ag.grad(ag.scipy.misc.logsumexp)(X), np.exp(X) / np.exp(X).sum())
+    assert ag.scipy.special.gammasgn(-0.5) == -1.0
+    close(ag.scipy.special.zetac(2.0), special.zetac(2.0))  # no derivative, but a value
+    with pytest.raises(NotImplementedError, match="no vjp"):
+        ag.grad(ag.scipy.special.zetac)(2.0)
+
+
+def test_linear_algebra_of_scipy():
+    linalg, ours = pytest.importorskip("scipy.linalg"), ag.scipy.linalg
+    check_scipy(ours.sqrtm, linalg.sqrtm, (POSITIVE + 0.1 * M,), (0,))
+    test_util.check_grads(ours.solve_sylvester, (0, 1, 2))(M, POSITIVE, M.T)
+    check_scipy(ours.solve_sylvester, linalg.solve_sylvester, (M, POSITIVE, M.T), (0, 1, 2))
+    for lower in (False, True):
+        check_scipy(
+            lambda a, b, lower=lower: ours.solve_triangular(a, b, lower=lower),
+            lambda a, b, lower=lower: linalg.solve_triangular(a, b, lower=lower),
+            (M, X),
+            (0, 1),
+        )
+    bands = np.arange(20.0).reshape(4, 5) / 20 + np.array([0, 4.0, 0, 0])[:, None]
+    for b in (bands[0], bands.T[:, :2]):
+        check_scipy(
+            lambda a, b: ours.solve_banded((2, 1), a, b),
+            lambda a, b: linalg.solve_banded((2, 1), a, b),
+            (bands, b),
+            (0, 1),
+        )
+    close(ours.inv(M), np.linalg.inv(M))
+
+
+def test_convolve_along_chosen_axes():
+    a, b = np.arange(24.0).reshape(2, 3, 4) / 10, np.array([[1.0, -2.0], [0.5, 3.0]])
+    convolve = ag.scipy.signal.convolve
+    for mode in ("full", "same", "valid"):
+        found = convolve(a, b, axes=([2], [1]), dot_axes=([0], [0]), mode=mode)
+        expected = [sum(np.convolve(a[k, i], b[k], mode) for k in range(2)) for i in range(3)]
+        close(found, expected)
+        test_util.check_grads(lambda a, b, m=mode: convolve(a, b, axes=([2], [1]), mode=m), (0, 1), order=1)(a, b)
+    swapped = convolve(b, a, axes=([1], [2]), mode="valid")
+    close(swapped, convolve(a, b, axes=([2], [1]), mode="valid").transpose(2, 0, 1, 3))
+    with pytest.raises(ValueError, match="lie within"):
+        convolve(a[0], np.ones((5, 1)), mode="valid")
+    with pytest.raises(ValueError, match="'full', 'same' or 'valid'"):
+        convolve(a, b, mode="circular")
+
+
+def test_odeint_is_differentiable_in_start_times_and_arguments():
+    pytest.importorskip("scipy")
+    times, y0, rate = np.array([0.1, 0.4, 1.0]), np.array([1.0, 2.0]), 0.7
+
+    def end(y0, times, rate):
+        def decay(y, t, rate):
+            return -rate * y
+
+        return anp.sum(ag.scipy.integrate.odeint(decay, y0, times, (rate,), rtol=1e-10, atol=1e-10)[-1])
+
+    decayed = np.exp(-rate * (times[-1] - times[0]))
+    of_y0, of_times, of_rate = ag.grad(end, (0, 1, 2))(y0, times, rate)
+    close(of_y0, [decayed, decayed], rtol=1e-7)
+    close(of_times, y0.sum() * decayed * rate * np.array([1.0, 0.0, -1.0]), rtol=1e-7, atol=1e-8)
+    close(of_rate, -y0.sum() * decayed * (times[-1] - times[0]), rtol=1e-7)
+
+
+# ---------------------------------------------------------------- whole programs
+
+
+def test_logistic_regression_learns_to_separate():
+    rng = np.random.RandomState(0)
+    inputs = rng.randn(20, 3)
+    targets = (inputs @ [1.0, -2.0, 0.5] > 0).astype(float)
+
+    def loss(weights):
+        p = 0.5 * (anp.tanh(anp.dot(inputs, weights) / 2) + 1)
+        return -anp.sum(anp.log(p * targets + (1 - p) * (1 - targets)))
+
+    weights = np.zeros(3)
+    close(ag.grad(loss)(weights), inputs.T @ (0.5 - targets))
+    test_util.check_grads(loss, modes=["rev"])(weights)
+    for _ in range(60):
+        weights = weights - ag.grad(loss)(weights) * 0.2
+    assert loss(weights) < 0.3 * loss(np.zeros(3))
+
+
+def test_a_neural_network_fits_by_adam_on_a_list_of_layers():
+    rng = np.random.RandomState(0)
+    params = [(rng.randn(m, n) * 0.5, rng.randn(n) * 0.1) for m, n in ((1, 8), (8, 8), (8, 1))]
+    inputs = np.linspace(-2, 2, 20)[:, None]
+    targets = np.sin(2 * inputs)
+
+    def predict(params, x):
+        for w, b in params[:-1]:
+            x = anp.tanh(anp.dot(x, w) + b)
+        w, b = params[-1]
+        return anp.dot(x, w) + b
+
+    def loss(params, i=0):
+        return anp.mean((predict(params, inputs) - targets) ** 2)
+
+    assert loss(optimizers.adam(ag.grad(loss), params, num_iters=250, step_size=0.03)) < 0.02 * loss(params)
+
+
+def test_a_fluid_is_steered_through_its_simulation():
+    rng = np.random.RandomState(0)
+    smoke, target = rng.rand(6, 6), rng.rand(6, 6)
+
+    def advect(f, vx, vy):
+        return f - vx * (anp.roll(f, -1, 0) - anp.roll(f, 1, 0)) / 2 - vy * (anp.roll(f, -1, 1) - anp.roll(f, 1, 1)) / 2
+
+    def project(vx, vy):
+        h, p = 1.0 / 6, anp.zeros((6, 6))
+        div = -0.5 * h * (anp.roll(vx, -1, 0) - anp.roll(vx, 1, 0) + anp.roll(vy, -1, 1) - anp.roll(vy, 1, 1))
+        for _ in range(3):
+            p = (div + sum(anp.roll(p, shift, axis) for shift in (1, -1) for axis in (0, 1))) / 4
+        return vx - 0.5 * (anp.roll(p, -1, 0) - anp.roll(p, 1, 0)) / h, vy - 0.5 * (
+            anp.roll(p, -1, 1) - anp.roll(p, 1, 1)
+        ) / h
+
+    def distance(v):
+        vx, vy, f = anp.reshape(v[:36], (6, 6)), anp.reshape(v[36:], (6, 6)), smoke
+        for _ in range(3):
+            vx, vy = project(advect(vx, vx, vy), advect(vy, vx, vy))
+            f = advect(f, vx, vy)
+        return anp.mean((f - target) ** 2)
+
+    v = rng.randn(72) * 0.1
+    value, slope = ag.value_and_grad(distance)(v)
+    close(slope, quotient(distance, (v,), 0), rtol=1e-5, atol=1e-9)
+    assert distance(v - 0.5 * slope) < value
+
+
+def test_a_recurrent_network_has_the_gradients_of_its_unrolled_steps():
+    rng = np.random.RandomState(0)
+    params = {"start": rng.randn(4), "change": rng.randn(6, 4) * 0.5}
+    inputs = rng.randn(5, 2)
+
+    def run(params):
+        h = params["start"]
+        for x in inputs:
+            h = anp.tanh(anp.dot(anp.concatenate((x, h)), params["change"]))
+        return anp.sum(h**2)
+
+    found = ag.grad(run)(params)
+    close(found["start"], quotient(lambda s: run({**params, "start": s}), (params["start"],), 0), rtol=1e-5, atol=1e-9)
+    weights = quotient(lambda w: run({**params, "change": w}), (params["change"],), 0)
+    close(found["change"], weights, rtol=1e-5, atol=1e-9)
+
+
+def test_a_network_inside_a_differential_equation_is_trained_through_the_solver():
+    pytest.importorskip("scipy")
+    rng = np.random.RandomState(0)
+    params = [(rng.randn(2, 4) * 0.1, np.zeros(4)), (rng.randn(4, 2) * 0.1, np.zeros(2))]
+    times, spiral = np.linspace(0, 1, 4), np.array([[-0.1, 2.0], [-2.0, -0.1]])
+
+    def slope(y, t, params):
+        (w, b), (v, c) = params
+        return anp.dot(anp.tanh(anp.dot(y, w) + b), v) + c
+
+    y0 = np.array([2.0, 0.0])
+    true = ag.scipy.integrate.odeint(lambda y, t: spiral.T @ y, y0, times)
+
+    def loss(params, i=0):
+        return anp.mean((ag.scipy.integrate.odeint(slope, y0, times, (params,)) - true) ** 2)
+
+    assert loss(optimizers.adam(ag.grad(loss), params, num_iters=15, step_size=0.1)) < 0.5 * loss(params)

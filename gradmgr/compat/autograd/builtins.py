@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import builtins
+from builtins import dict, list, tuple  # noqa: UP029  # re-exported
 from typing import Any
 
 from gradmgr.compat.autograd.tracer import getval
 
 __all__ = ["dict", "isinstance", "list", "tuple", "type"]
-
-tuple = builtins.tuple
-list = builtins.list
-dict = builtins.dict
 
 
 def isinstance(x: Any, classes: Any) -> bool:

@@ -272,7 +272,7 @@ def multigrad_dict(fun: Function) -> Function:
     signature = inspect.signature(fun)
 
     def of_arguments(arguments: dict[str, Any]) -> Any:
-        bound = inspect.BoundArguments(signature, arguments)  # type: ignore[arg-type]  # any mapping in order
+        bound = inspect.BoundArguments(signature, arguments)
         return fun(*bound.args, **bound.kwargs)
 
     @functools.wraps(fun, updated=())

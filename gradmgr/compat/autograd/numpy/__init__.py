@@ -4,6 +4,8 @@ The functions are those of `gradmgr.numpy`, but for those that make arrays: thes
 that they are given is traced.
 """
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as _numpy
 
 from gradmgr.compat.autograd.numpy import _functions, fft, linalg, random
@@ -12,5 +14,10 @@ from gradmgr.compat.autograd.numpy._functions import make_diagonal
 __version__ = numpy_version = _numpy.__version__
 
 globals().update({name: _functions.exported(name) for name in _functions.names()})
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...
+
 
 __all__ = [*_functions.names(), "fft", "linalg", "make_diagonal", "numpy_version", "random"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy
@@ -71,9 +72,9 @@ def exported(name: str) -> Any:
 
 
 def names() -> list[str]:
-    """Return NumPy's public names, but for submodules and what is deprecated."""
+    """Return NumPy's public names, but for submodules and tables."""
     own = [name for name in dir(gnp) if not name.startswith("_") and hasattr(numpy, name)]
-    return [name for name in own if type(getattr(numpy, name)).__name__ != "module"]
+    return [name for name in own if not isinstance(getattr(numpy, name), (ModuleType, dict))]
 
 
 def make_diagonal(D: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:  # noqa: N803  # autograd's name
