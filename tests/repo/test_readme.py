@@ -22,6 +22,7 @@ LINK = re.compile(r"`[^`]*`|\[[^\]]+\]\(([^)]+)\)")  # what stands in backquotes
 
 TRAINING = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
 COMPILE = (ROOT / "docs" / "compile.md").read_text(encoding="utf-8")
+FROM_AUTOGRAD = (ROOT / "docs" / "from_autograd.md").read_text(encoding="utf-8")
 
 
 def blocks(language, text=TEXT):
@@ -32,7 +33,12 @@ def commands():
     return [line for block in blocks("sh") for line in block.splitlines()]
 
 
-PROGRAMS = [*blocks("python"), *blocks("python", TRAINING), *blocks("python", COMPILE)]
+PROGRAMS = [
+    *blocks("python"),
+    *blocks("python", TRAINING),
+    *blocks("python", COMPILE),
+    *blocks("python", FROM_AUTOGRAD),
+]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.splitlines()[-1][:20])

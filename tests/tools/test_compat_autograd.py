@@ -547,8 +547,12 @@ def test_the_normal_distribution_is_differentiable_in_its_covariance():
     normal = ag.scipy.stats.multivariate_normal
     close(ag.grad(normal.logpdf, 2)(X, Y, POSITIVE), expected, rtol=1e-7)
     close(ag.grad(normal.entropy, 1)(Y, POSITIVE), inverse / 2, rtol=1e-7)
+    direction = np.array([1.0, 2.0, 2.0])
+    singular = np.outer(direction, direction)
+    slope = ag.grad(lambda x: normal.logpdf(x, Y, singular, allow_singular=True))(Y + direction)
+    close(slope, -direction / 9)  # the pseudoinverse of d d^T is d d^T / |d|^4
     with pytest.raises(NotImplementedError, match="allow_singular"):
-        ag.grad(lambda x: normal.logpdf(x, Y, POSITIVE, allow_singular=True))(X)
+        ag.grad(lambda cov: normal.logpdf(X, Y, cov, allow_singular=True))(POSITIVE)
 
 
 def test_the_dirichlet_distribution():
@@ -568,7 +572,14 @@ def test_special_functions(name):
 
 def test_special_functions_of_several_arguments():
     special = pytest.importorskip("scipy.special")
-    for name, first in (("betainc", (2.0, 3.0)), ("yn", (2,)), ("jn", (2,)), ("polygamma", (1,)), ("gammainc", (2.0,))):
+    for name, first in (
+        ("betainc", (2.0, 3.0)),
+        ("yn", (2,)),
+        ("jn", (2,)),
+        ("ive", (2,)),
+        ("polygamma", (1,)),
+        ("gammainc", (2.0,)),
+    ):
         theirs = getattr(special, name)
         check_scipy(getattr(ag.scipy.special, name), theirs, (*first, Y), (len(first),))
     close(ag.grad(ag.scipy.misc.logsumexp)(X), np.exp(X) / np.exp(X).sum())
@@ -632,6 +643,8 @@ def test_odeint_is_differentiable_in_start_times_and_arguments():
     close(of_y0, [decayed, decayed], rtol=1e-7)
     close(of_times, y0.sum() * decayed * rate * np.array([1.0, 0.0, -1.0]), rtol=1e-7, atol=1e-8)
     close(of_rate, -y0.sum() * decayed * (times[-1] - times[0]), rtol=1e-7)
+    second = ag.grad(ag.grad(end, 2), 2)(y0, times, rate)
+    close(second, y0.sum() * decayed * (times[-1] - times[0]) ** 2, rtol=1e-6)
 
 
 # ---------------------------------------------------------------- whole programs

@@ -29,7 +29,7 @@ def _odeint_vjp(
         def at(given: tuple[Any, Any, Any]) -> Any:
             return gnp.reshape(gnp.array(func(given[0], given[1], *unflatten(given[2]))), (size,))
 
-        vjp, slope = make_vjp(at, (state[:size], np.asarray(time, dtype=float)[()], flat_args))
+        vjp, slope = make_vjp(at, (state[:size], 1.0 * time, flat_args))
         of_y, of_t, of_args = vjp(-state[size : 2 * size])
         return gnp.concatenate([slope, of_y, gnp.reshape(of_t, (1,)), of_args])
 
