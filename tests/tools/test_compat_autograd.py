@@ -18,6 +18,7 @@ from gradmgr.compat.autograd.misc.flatten import flatten_func
 
 X = np.array([0.5, 1.2, 2.0])
 M = np.array([[2.0, 0.3, -0.1], [0.5, 1.5, 0.2], [0.1, -0.4, 3.0]])
+POSITIVE = M @ M.T
 
 
 def cubes(x):
@@ -238,6 +239,29 @@ def test_functions_that_make_arrays_take_traced_values():
 def test_linalg_and_fft_are_differentiable():
     close(ag.grad(lambda a: anp.linalg.slogdet(a)[1])(M), np.linalg.inv(M).T)
     close(ag.grad(lambda x: anp.sum(anp.abs(anp.fft.fft(x)) ** 2))(X), 6 * X)  # Parseval
+
+
+@pytest.mark.parametrize("uplo", ["L", "U"])
+def test_eigh_has_the_gradient_of_the_triangle_it_reads(uplo):
+    for a in (POSITIVE, POSITIVE + 1j * (M - M.T)):
+        values, vectors = np.linalg.eigh(a, uplo)
+        projector = np.outer(vectors[:, 0], vectors[:, 0].conj())
+        slope = ag.grad(lambda a: anp.linalg.eigh(a, uplo)[0][0])(a)
+        expected = np.diag(np.diag(projector)) + 2 * (np.tril if uplo == "L" else np.triu)(
+            projector, {"L": -1, "U": 1}[uplo]
+        )
+        close(slope, expected.conj())
+    assert values[0] < values[1]
+
+
+def test_where_keeps_numbers_and_lists():
+    assert type(anp.where(True, 1, 2)) is int
+    assert anp.where([True, False], [1, 2], [3.0, 4.0]) == [1.0, 4.0]
+    assert anp.where(X > 1, x=X, y=0.0).tolist() == [0.0, 1.2, 2.0]
+    close(ag.grad(lambda x: anp.sum(anp.where(x > 1, x**2, x)))(X), [1.0, 2.4, 4.0])
+    assert anp.where(X > 1)[0].tolist() == [1, 2]
+    with pytest.raises(ValueError, match="both or neither"):
+        anp.where(True, 1)
 
 
 def test_every_public_name_of_autograd_numpy_is_callable_or_a_value_of_numpys():
@@ -511,7 +535,6 @@ def check_scipy(ours, theirs, args, argnums):
 
 
 Y = np.array([0.2, 0.5, 0.7])
-POSITIVE = M @ M.T
 
 DISTRIBUTIONS = [
     ("norm", "pdf logpdf cdf sf logcdf logsf", (X, Y, Y + 1), (0, 1, 2)),

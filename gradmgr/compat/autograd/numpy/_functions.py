@@ -68,6 +68,8 @@ def exported(name: str) -> Any:
         return notrace_primitive(getattr(numpy, name))
     if name in ("r_", "c_"):
         return _Joined(name)
+    if name == "where":
+        return where
     return getattr(gnp, name, getattr(numpy, name))
 
 
@@ -82,3 +84,24 @@ def make_diagonal(D: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> An
     if (offset, axis1, axis2) != (0, -1, -2):
         raise NotImplementedError("make_diagonal takes offset=0, axis1=-1, axis2=-2 only, as autograd's")
     return gnp.expand_dims(D, -1) * numpy.eye(numpy.shape(D)[-1])
+
+
+def where(condition: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return NumPy's `where`; of Python's numbers and lists, as autograd's, such and no arrays.
+
+    >>> import numpy
+    >>> from gradmgr.compat.autograd.numpy import where
+    >>> where(True, 1, 2), where(numpy.array([True, False]), 1, 2)
+    (1, array([1, 2]))
+
+    Raises:
+        ValueError: one of x and y is given without the other.
+    """
+    if not args and not kwargs:
+        return gnp.where(condition)
+    given = [*args, *[kwargs[name] for name in ("x", "y")[len(args) :] if name in kwargs]]
+    if len(given) != 2 or len(args) + len(kwargs) != 2:
+        raise ValueError("where: either both or neither of x and y should be given")
+    made = gnp.where(condition, *given)
+    is_array = any(isinstance(leaf, (Tensor, numpy.ndarray, numpy.generic)) for leaf in leaves_of([condition, given]))
+    return made if is_array else made.tolist()
