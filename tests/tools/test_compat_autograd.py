@@ -59,10 +59,12 @@ def test_grad_of_integers_is_refused_for_numbers_and_converts_arrays():
     close(ag.grad(cubes)(np.array([1, 2])), [3.0, 12.0])
 
 
-def test_grad_of_an_array_is_refused():
+def test_grad_of_an_array_or_a_truth_value_is_refused():
     for operator in (ag.grad, ag.value_and_grad):
         with pytest.raises(TypeError, match="one real number"):
             operator(lambda x: x * 2)(X)
+        with pytest.raises(TypeError, match="bool"), pytest.warns(UserWarning, match="independent"):
+            operator(lambda x: anp.allclose(x, X))(X)
 
 
 @pytest.mark.parametrize("argnum", ["a", None, 1.0, True])

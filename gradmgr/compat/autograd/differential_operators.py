@@ -54,12 +54,13 @@ def _of_real_scalar(name: str, fun: Function, x: Any) -> tuple[Any, Any]:
     """Return the value of a function and its gradient."""
     recording = Recording(fun, x)
     value = recording.value
-    if np.size(_array(value)) != 1 or _array(value).dtype.kind == "c":
+    array = _array(value)
+    if array.size != 1 or array.dtype.kind not in "fV":  # bfloat16 is of kind V
         raise errors.DtypeError(
             f"{name} applies to functions that return one real number; found {type(value).__name__} of shape "
-            f"{np.shape(_array(value))}: use jacobian, elementwise_grad or holomorphic_grad"
+            f"{array.shape} and dtype {array.dtype}: use jacobian, elementwise_grad or holomorphic_grad"
         )
-    return value, recording.vjp(np.ones(np.shape(_array(value))), last=True)
+    return value, recording.vjp(np.ones(array.shape), last=True)
 
 
 def _array(value: Any) -> Any:

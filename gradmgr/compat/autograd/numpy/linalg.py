@@ -27,7 +27,7 @@ def _mirrored(a: Any, uplo: str) -> Any:
 
 
 @functools.wraps(_linalg.eigh, updated=())
-def eigh(a: Any, UPLO: str = "L") -> Any:  # noqa: N803  # NumPy's name
+def eigh(a: Any, UPLO: Any = "L") -> Any:  # noqa: N803  # NumPy's name
     """Return the eigenvalues and eigenvectors of Hermitian matrices, of which one triangle is read."""
     return _linalg.eigh(_mirrored(a, UPLO) if isbox(a) else a, UPLO)
 
