@@ -337,6 +337,15 @@ def test_vjps_and_jvps_may_be_declared_for_chosen_arguments_and_for_all_at_once(
     close(ag.make_jvp(linear)(X)(X)[1], 3 * X)
 
 
+@pytest.mark.parametrize("wrap", [lambda target, vjp: vjp, anp.numpy_vjps.unbroadcast_f])
+def test_a_vjp_of_a_primitive_that_broadcasts_is_summed(wrap):
+    scaled = extend.primitive(lambda a, b: a * b)
+    extend.defvjp(scaled, lambda ans, a, b: wrap(a, lambda g: g * b), lambda ans, a, b: wrap(b, lambda g: g * a))
+    of_row, of_number = ag.grad(lambda a, b: anp.sum(scaled(scaled(a, M), b)), (0, 1))(X[None], 2.0)
+    close(of_row, 2 * M.sum(axis=0)[None])
+    close(of_number, np.sum(X * M))
+
+
 def test_a_derivative_for_a_function_that_is_no_primitive_is_refused():
     with pytest.raises(TypeError, match="gradmgr's own rules hold for NumPy's functions"):
         extend.defvjp(anp.sin, lambda ans, x: lambda g: g)
@@ -371,6 +380,7 @@ def test_traced_values_are_seen_as_what_they_hold():
     seen = []
 
     def f(x):
+        assert isinstance(x, anp.numpy_boxes.ArrayBox)
         seen.extend([tracer.isbox(x), tracer.getval(x), builtins.isinstance(x, np.ndarray), builtins.type(x)])
         return anp.sum(x)
 

@@ -144,7 +144,7 @@ class _PrimitiveFunction(Function):
             parts = leaves_of(gradient)
             for position, part in zip(spans[k], parts, strict=True):
                 if ctx.needs_input_grad[1 + position]:
-                    found[position] = _fitted(conjugate(part), leaves_of(args)[position])
+                    found[position] = fitted(conjugate(part), leaves_of(args)[position])
         return (None, *found)
 
     @staticmethod
@@ -158,7 +158,7 @@ class _PrimitiveFunction(Function):
         filled = [_simplest(_zeros(x) if t is None else t) for t, x in zip(tangents, leaves, strict=True)]
         gs = [rebuilt(args[k], iter([filled[position] for position in spans[k]])) for k in argnums]
         made = leaves_of(call.primitive.jvp_maker(argnums, gs, ans, tuple(args), call.kwargs))
-        return tuple([_fitted(t, y) for t, y in zip(made, leaves_of(ans), strict=True)])
+        return tuple([fitted(t, y) for t, y in zip(made, leaves_of(ans), strict=True)])
 
 
 def _saved(ctx: Any) -> tuple[_Call, Any, list[Any]]:
@@ -189,7 +189,7 @@ def _zeros(x: Any) -> Any:
     )
 
 
-def _fitted(g: Any, like: Any) -> Any:
+def fitted(g: Any, like: Any) -> Any:
     """Return a derivative in the shape of what it belongs to, and real where that is real, as an array."""
     g = g if isinstance(g, (Tensor, np.ndarray)) else np.asarray(g)
     shape = np.shape(like._array if isinstance(like, Tensor) else like)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as _numpy
 
-from gradmgr.compat.autograd.numpy import _functions, fft, linalg, random
+from gradmgr.compat.autograd.numpy import _functions, fft, linalg, numpy_boxes, numpy_vjps, random
 from gradmgr.compat.autograd.numpy._functions import make_diagonal
 
 __version__ = numpy_version = _numpy.__version__
@@ -20,4 +20,13 @@ if TYPE_CHECKING:
     def __getattr__(name: str) -> Any: ...
 
 
-__all__ = [*_functions.names(), "fft", "linalg", "make_diagonal", "numpy_version", "random"]
+__all__ = [
+    *_functions.names(),
+    "fft",
+    "linalg",
+    "make_diagonal",
+    "numpy_boxes",
+    "numpy_version",
+    "numpy_vjps",
+    "random",
+]
