@@ -56,6 +56,8 @@ def test_grad_by_another_argument_or_by_several():
 def test_grad_of_integers_is_refused_for_numbers_and_converts_arrays():
     with pytest.raises(TypeError, match=r"pass floats, such as 3.0 for 3"):
         ag.grad(lambda x: x * 2.0)(3)
+    with pytest.raises(TypeError, match=r"holds bool only"):
+        ag.grad(cubes)(X > 1)
     close(ag.grad(cubes)(np.array([1, 2])), [3.0, 12.0])
 
 

@@ -7,7 +7,7 @@ and out. Tangents are the same in both.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -54,10 +54,11 @@ class Point:
         self.given = x
         self.leaves = [_as_floating(leaf) for leaf in leaves_of(x)]
         self.is_varied = [is_differentiable_leaf(leaf) for leaf in self.leaves]
-        if not any(self.is_varied) and (self.leaves == [x] or not _is_empty(x)):
+        if not any(self.is_varied) and self.leaves:  # an empty container has an empty gradient
+            found = sorted({str(getattr(leaf, "dtype", type(leaf).__name__)) for leaf in self.leaves})
             raise errors.DtypeError(
-                f"can't differentiate with respect to {type(x).__name__}: it holds no floating or complex number; "
-                "pass floats, such as 3.0 for 3"
+                f"can't differentiate with respect to {type(x).__name__}: it holds {', '.join(found)} only, and "
+                "derivatives are by float16, float32, float64, complex64 and complex128; pass floats, such as 3.0 for 3"
             )
         self.tensors = [
             leaf_as_tensor(leaf) for leaf, varied in zip(self.leaves, self.is_varied, strict=True) if varied
@@ -83,10 +84,6 @@ def _as_floating(leaf: Any) -> Any:
     if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "iu":
         return leaf.astype(np.float64)
     return leaf
-
-
-def _is_empty(x: Any) -> bool:
-    return isinstance(x, (list, tuple, dict)) and not leaves_of(x)
 
 
 def _zero(leaf: Any) -> Any:
@@ -184,6 +181,3 @@ def _as_tangent(v: Any, t: Tensor) -> Any:
     """Return a direction in the shape and dtype of a Tensor, recorded if it is tracked."""
     v = v if isinstance(v, Tensor) else wrap(np.broadcast_to(np.asarray(v), t.shape).copy())
     return v if v.dtype == t.dtype else as_type(v, t.dtype)
-
-
-Unary = Callable[..., Any]
